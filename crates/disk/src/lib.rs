@@ -1,0 +1,1 @@
+//! The Disk contract and its backends: file, block device, memory, null

@@ -1,0 +1,1 @@
+//! ringway-io and ringway-blk: spec in, sockets out, live inspection

@@ -1,0 +1,1 @@
+//! Experiments: each claim measured against peers in one run

@@ -1,0 +1,22 @@
+//! Nouns and specifications shared by the control plane and the data plane: pure, no I/O.
+//!
+//! # Words
+//! - **Spec**: what somebody asked for ([`spec::DiskSpec`]). Parsed once, checked by
+//!   [`spec::DiskSpec::validate`], then passed on as a plain value.
+//! - **Call**: one JSON-RPC 2.0 request to `ringway-io` ([`rpc`]). One JSON object a line.
+//! - **Report**: what a running process says of itself ([`report`]).
+//!
+//! # Invariants
+//! Nothing here opens, reads, sleeps or looks at the clock or the environment. The toolstack and
+//! the datapath share these types and nothing else.
+//!
+//! # Errors
+//! [`spec::SpecError`] names the field, the value and what would be accepted.
+//!
+//! # How to test
+//! Everything is a value: construct, validate, compare. Wire forms are tested as literal JSON.
+#![forbid(unsafe_code)]
+
+pub mod report;
+pub mod rpc;
+pub mod spec;

@@ -1,0 +1,244 @@
+//! JSON-RPC 2.0 as `ringway-io` speaks it: one object a line over a Unix socket.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::report::Stats;
+use crate::spec::DiskSpec;
+
+/// Longest line that either side accepts, in bytes. A stats reply of 1,000 disks fits.
+pub const MAX_LINE_BYTES: usize = 4 << 20;
+
+/// One request.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Request {
+    /// Always `"2.0"`.
+    pub jsonrpc: String,
+    /// Number or string that the reply repeats.
+    #[serde(default)]
+    pub id: Value,
+    /// Verb, for example `disk.attach`.
+    pub method: String,
+    /// Its parameters: an object, or absent.
+    #[serde(default)]
+    pub params: Value,
+}
+
+/// One reply: exactly one of `result` and `error` is there.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Response {
+    /// Always `"2.0"`.
+    pub jsonrpc: String,
+    /// The request's id.
+    pub id: Value,
+    /// What the call returned.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub result: Option<Value>,
+    /// Why it failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<RpcError>,
+}
+
+/// Why a call failed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, thiserror::Error)]
+#[error("{message}")]
+pub struct RpcError {
+    /// One of the constants of [`code`].
+    pub code: i64,
+    /// Cause and next step, in a sentence.
+    pub message: String,
+}
+
+/// Error codes: those of JSON-RPC 2.0, and ours from -32000 down.
+pub mod code {
+    /// The line is not JSON.
+    pub const PARSE: i64 = -32700;
+    /// The JSON is not a request.
+    pub const INVALID_REQUEST: i64 = -32600;
+    /// No such verb.
+    pub const METHOD_NOT_FOUND: i64 = -32601;
+    /// Parameters are missing, unknown or out of range.
+    pub const INVALID_PARAMS: i64 = -32602;
+    /// The call was right and the host refused it (missing image, locked image, limit reached).
+    pub const FAILED: i64 = -32000;
+    /// No disk of that id.
+    pub const NO_SUCH_DISK: i64 = -32001;
+    /// The disk is in a state that does not allow this call.
+    pub const WRONG_STATE: i64 = -32002;
+}
+
+impl Request {
+    /// A request with a numeric id.
+    pub fn new(id: u64, method: impl Into<String>, params: Value) -> Self {
+        Self { jsonrpc: "2.0".into(), id: id.into(), method: method.into(), params }
+    }
+}
+
+impl Response {
+    /// A reply to `id`.
+    pub fn new(id: Value, outcome: Result<Value, RpcError>) -> Self {
+        let (result, error) = match outcome {
+            Ok(value) => (Some(value), None),
+            Err(error) => (None, Some(error)),
+        };
+        Self { jsonrpc: "2.0".into(), id, result, error }
+    }
+
+    /// The outcome.
+    ///
+    /// # Errors
+    /// The other side's error, or [`code::INVALID_REQUEST`] when the reply held neither.
+    pub fn outcome(self) -> Result<Value, RpcError> {
+        match (self.result, self.error) {
+            (_, Some(error)) => Err(error),
+            (Some(value), None) => Ok(value),
+            (None, None) => Ok(Value::Null),
+        }
+    }
+}
+
+/// A verb with its checked parameters.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Call {
+    /// `disk.attach`: open, report geometry, listen; serve too unless `"activate":false`.
+    DiskAttach(DiskSpec),
+    /// `disk.activate`: take the lock, serve.
+    DiskActivate(DiskRef),
+    /// `disk.deactivate`: drain, flush, release the lock.
+    DiskDeactivate(DiskRef),
+    /// `disk.detach`: deactivate, close the socket, forget.
+    DiskDetach(DiskRef),
+    /// `disk.resize`: take a new size and tell the guest.
+    DiskResize(Resize),
+    /// `stats`: everything, or one disk.
+    Stats(StatsQuery),
+    /// `shutdown`: detach everything and exit.
+    Shutdown,
+}
+
+/// Names a disk.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DiskRef {
+    /// Its id.
+    pub id: String,
+}
+
+/// Parameters of `disk.resize`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Resize {
+    /// The disk's id.
+    pub id: String,
+    /// New size in bytes: a regular file or memory disk is grown to it. Absent: take the size that the backend
+    /// has now (a block device or file that somebody else grew).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size: Option<u64>,
+}
+
+/// Parameters of `stats`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StatsQuery {
+    /// Only this disk.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<String>,
+}
+
+/// Every verb that [`Call::parse`] knows.
+pub const METHODS: [&str; 7] = [
+    "disk.attach",
+    "disk.activate",
+    "disk.deactivate",
+    "disk.detach",
+    "disk.resize",
+    "stats",
+    "shutdown",
+];
+
+impl Call {
+    /// Parses a verb and its parameters into a checked call.
+    ///
+    /// # Errors
+    /// [`code::METHOD_NOT_FOUND`] or [`code::INVALID_PARAMS`].
+    pub fn parse(method: &str, params: Value) -> Result<Self, RpcError> {
+        let params = if params.is_null() { Value::Object(Default::default()) } else { params };
+        match method {
+            "disk.attach" => {
+                let spec: DiskSpec = typed(params)?;
+                spec.validate().map_err(|error| invalid(error.to_string()))?;
+                Ok(Self::DiskAttach(spec))
+            }
+            "disk.activate" => Ok(Self::DiskActivate(typed(params)?)),
+            "disk.deactivate" => Ok(Self::DiskDeactivate(typed(params)?)),
+            "disk.detach" => Ok(Self::DiskDetach(typed(params)?)),
+            "disk.resize" => Ok(Self::DiskResize(typed(params)?)),
+            "stats" => Ok(Self::Stats(typed(params)?)),
+            "shutdown" => Ok(Self::Shutdown),
+            other => Err(RpcError {
+                code: code::METHOD_NOT_FOUND,
+                message: format!("unknown method {other:?}; known: {}", METHODS.join(", ")),
+            }),
+        }
+    }
+}
+
+fn typed<T: serde::de::DeserializeOwned>(params: Value) -> Result<T, RpcError> {
+    serde_json::from_value(params).map_err(|error| invalid(error.to_string()))
+}
+
+fn invalid(message: String) -> RpcError {
+    RpcError { code: code::INVALID_PARAMS, message }
+}
+
+/// Result of `disk.attach`, `disk.activate`, `disk.deactivate` and `disk.resize`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DiskReply {
+    /// The disk's id.
+    pub id: String,
+    /// State after the call.
+    pub state: crate::report::DiskState,
+    /// Geometry as the guest sees it.
+    pub geometry: crate::report::Geometry,
+}
+
+/// Result of `stats`.
+pub type StatsReply = Stats;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_parse_into_checked_types() {
+        let call = Call::parse("disk.resize", serde_json::json!({"id":"a","size":512})).unwrap();
+        assert_eq!(call, Call::DiskResize(Resize { id: "a".into(), size: Some(512) }));
+        assert_eq!(Call::parse("stats", Value::Null).unwrap(), Call::Stats(StatsQuery::default()));
+    }
+
+    #[test]
+    fn refusals_carry_the_right_code() {
+        let cases = [
+            ("disk.atach", serde_json::json!({}), code::METHOD_NOT_FOUND),
+            ("disk.detach", serde_json::json!({}), code::INVALID_PARAMS),
+            ("disk.detach", serde_json::json!([1]), code::INVALID_PARAMS),
+            (
+                "disk.attach",
+                serde_json::json!({"id":"a","socket":"/s","backend":{"null":0}}),
+                code::INVALID_PARAMS,
+            ),
+        ];
+        for (method, params, expected) in cases {
+            assert_eq!(Call::parse(method, params).unwrap_err().code, expected, "{method}");
+        }
+    }
+
+    #[test]
+    fn a_reply_holds_a_result_or_an_error() {
+        let reply = Response::new(1.into(), Ok(serde_json::json!({"a":1})));
+        assert_eq!(
+            serde_json::to_string(&reply).unwrap(),
+            r#"{"jsonrpc":"2.0","id":1,"result":{"a":1}}"#
+        );
+    }
+}

@@ -1,0 +1,330 @@
+//! What somebody asks of a disk, as data.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+/// Most queues that one disk may have: QEMU's own bound for a virtio device is 1024; 256 keeps
+/// two descriptors a queue far below any sane `RLIMIT_NOFILE`.
+pub const MAX_QUEUES: u16 = 256;
+/// Longest serial that virtio-blk can carry (virtio 1.2, 5.2.6: 20 bytes, unterminated).
+pub const MAX_SERIAL_BYTES: usize = 20;
+/// Longest path of a Unix socket: `sun_path` has 108 bytes and we keep the terminator.
+pub const MAX_SOCKET_PATH_BYTES: usize = 107;
+/// Longest disk id; ids become file names and metric labels.
+pub const MAX_ID_BYTES: usize = 64;
+/// Largest disk: sector counts are u64, byte offsets must stay below the lock bytes above 2^62.
+pub const MAX_DISK_BYTES: u64 = 1 << 60;
+
+/// Where the bytes of a disk are. On the wire: `{"file":"/img/a.raw"}`, `{"null":BYTES}`,
+/// `{"memory":BYTES}`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Backend {
+    /// A raw image file or a block device.
+    File(PathBuf),
+    /// Reads zeroes, forgets writes; size in bytes.
+    Null(u64),
+    /// Anonymous memory; size in bytes.
+    Memory(u64),
+}
+
+/// How a file is cached on the host (design 4.4).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CacheMode {
+    /// O_DIRECT: the page cache is not used.
+    #[default]
+    None,
+    /// Buffered; durable at FLUSH.
+    Writeback,
+}
+
+/// Whether the reactor spins for this disk's queues.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PollMode {
+    /// Sleep until kicked.
+    #[default]
+    Off,
+    /// Spin for ever: one core is spent.
+    Always,
+}
+
+/// What happens to a write when the storage is full.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnFull {
+    /// The request waits until there is room.
+    #[default]
+    Wait,
+    /// The guest sees an I/O error.
+    Error,
+}
+
+/// One disk to serve: the parameters of `disk.attach`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DiskSpec {
+    /// Name of the disk within the process.
+    pub id: String,
+    /// Unix socket to listen on.
+    pub socket: PathBuf,
+    /// Where the bytes are.
+    pub backend: Backend,
+    /// Number of virtqueues offered.
+    #[serde(default = "one")]
+    pub queues: u16,
+    /// Refuse writes.
+    #[serde(default)]
+    pub read_only: bool,
+    /// Answer to GET_ID; empty when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub serial: Option<String>,
+    /// Logical block size in bytes; what direct I/O asks for when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub block_size: Option<u32>,
+    /// Host caching.
+    #[serde(default)]
+    pub cache: CacheMode,
+    /// Polling.
+    #[serde(default)]
+    pub poll: PollMode,
+    /// Behaviour on full storage.
+    #[serde(default)]
+    pub on_full: OnFull,
+    /// Permission bits of the socket, for example 0o660.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub socket_mode: Option<u32>,
+    /// Group that owns the socket, by name or number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub socket_group: Option<String>,
+    /// Take the lock and serve at once.
+    #[serde(default = "yes")]
+    pub activate: bool,
+}
+
+fn one() -> u16 {
+    1
+}
+
+fn yes() -> bool {
+    true
+}
+
+/// A spec that cannot be served: which field, what it said, what would be accepted.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{field}: {problem}")]
+pub struct SpecError {
+    /// Name of the field, as on the wire.
+    pub field: &'static str,
+    /// What is wrong with it and what is accepted.
+    pub problem: String,
+}
+
+fn refuse<T>(field: &'static str, problem: impl Into<String>) -> Result<T, SpecError> {
+    Err(SpecError { field, problem: problem.into() })
+}
+
+impl DiskSpec {
+    /// A disk with every default.
+    pub fn new(id: impl Into<String>, socket: impl Into<PathBuf>, backend: Backend) -> Self {
+        Self {
+            id: id.into(),
+            socket: socket.into(),
+            backend,
+            queues: 1,
+            read_only: false,
+            serial: None,
+            block_size: None,
+            cache: CacheMode::default(),
+            poll: PollMode::default(),
+            on_full: OnFull::default(),
+            socket_mode: None,
+            socket_group: None,
+            activate: true,
+        }
+    }
+
+    /// Checks everything that can be checked without touching the host.
+    ///
+    /// # Errors
+    /// The first field that cannot be served.
+    pub fn validate(&self) -> Result<(), SpecError> {
+        validate_id(&self.id)?;
+        let path = self.socket.as_os_str().as_encoded_bytes();
+        if path.is_empty() {
+            return refuse("socket", "is empty; give the path to listen on");
+        }
+        if path.len() > MAX_SOCKET_PATH_BYTES {
+            return refuse(
+                "socket",
+                format!(
+                    "path has {} bytes, a Unix socket allows {MAX_SOCKET_PATH_BYTES}; \
+                     use a shorter directory",
+                    path.len()
+                ),
+            );
+        }
+        if self.queues == 0 || self.queues > MAX_QUEUES {
+            return refuse("queues", format!("{} is not in 1 to {MAX_QUEUES}", self.queues));
+        }
+        validate_serial(self.serial.as_deref())?;
+        if let Some(size) = self.block_size {
+            validate_block_size(size)?;
+        }
+        if self.socket_mode.is_some_and(|mode| mode > 0o777) {
+            return refuse("socket_mode", "is not in 0 to 777 (octal)");
+        }
+        self.validate_backend()
+    }
+
+    fn validate_backend(&self) -> Result<(), SpecError> {
+        let size = match &self.backend {
+            Backend::File(path) if path.as_os_str().is_empty() => {
+                return refuse("backend", "file path is empty");
+            }
+            Backend::File(_) => return Ok(()),
+            Backend::Null(size) | Backend::Memory(size) => *size,
+        };
+        let unit = u64::from(self.block_size.unwrap_or(512));
+        if size == 0 || size > MAX_DISK_BYTES {
+            return refuse("backend", format!("{size} bytes is not in 1 to {MAX_DISK_BYTES}"));
+        }
+        if size % unit != 0 {
+            return refuse("backend", format!("{size} bytes is not a multiple of {unit}"));
+        }
+        Ok(())
+    }
+}
+
+/// Checks a disk id: 1 to 64 of letters, digits, `.`, `_`, `-`, not starting with a dot or dash.
+///
+/// # Errors
+/// Field `id`.
+pub fn validate_id(id: &str) -> Result<(), SpecError> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+    if id.is_empty() || id.len() > MAX_ID_BYTES || !id.chars().all(plain) {
+        return refuse(
+            "id",
+            format!("{id:?} is not 1 to {MAX_ID_BYTES} of letters, digits, '.', '_', '-'"),
+        );
+    }
+    if id.starts_with(['.', '-']) {
+        return refuse("id", format!("{id:?} must start with a letter, a digit or '_'"));
+    }
+    Ok(())
+}
+
+fn validate_serial(serial: Option<&str>) -> Result<(), SpecError> {
+    let Some(serial) = serial else { return Ok(()) };
+    if serial.len() > MAX_SERIAL_BYTES {
+        return refuse(
+            "serial",
+            format!("{} bytes long, virtio-blk carries {MAX_SERIAL_BYTES}", serial.len()),
+        );
+    }
+    if !serial.bytes().all(|b| b.is_ascii_graphic()) {
+        return refuse("serial", "holds other than printable ASCII without spaces");
+    }
+    Ok(())
+}
+
+/// Checks a logical block size: a power of two from 512 to 4096 bytes (Linux guests take no more
+/// than a page).
+///
+/// # Errors
+/// Field `block_size`.
+pub fn validate_block_size(size: u32) -> Result<(), SpecError> {
+    if (512..=4096).contains(&size) && size.is_power_of_two() {
+        Ok(())
+    } else {
+        refuse("block_size", format!("{size} is not 512, 1024, 2048 or 4096"))
+    }
+}
+
+/// Parses a size: a number of bytes, or one with a suffix K, M, G or T (powers of 1024; `KiB`
+/// and the like are accepted).
+///
+/// # Errors
+/// Field `size`: not a number, unknown suffix, or more than [`MAX_DISK_BYTES`].
+pub fn parse_size(text: &str) -> Result<u64, SpecError> {
+    let trimmed = text.trim();
+    let digits = trimmed.bytes().take_while(u8::is_ascii_digit).count();
+    let (number, suffix) = trimmed.split_at(digits);
+    let unit: u64 = match suffix.trim().to_ascii_lowercase().as_str() {
+        "" | "b" => 1,
+        "k" | "kib" => 1 << 10,
+        "m" | "mib" => 1 << 20,
+        "g" | "gib" => 1 << 30,
+        "t" | "tib" => 1 << 40,
+        _ => return refuse("size", format!("{text:?} has an unknown suffix; use K, M, G or T")),
+    };
+    let bytes = number.parse::<u64>().ok().and_then(|n| n.checked_mul(unit));
+    match bytes {
+        Some(bytes) if bytes <= MAX_DISK_BYTES => Ok(bytes),
+        Some(_) => refuse("size", format!("{text:?} is more than {MAX_DISK_BYTES} bytes")),
+        None => refuse("size", format!("{text:?} is not a size; write for example 512M or 8G")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec() -> DiskSpec {
+        DiskSpec::new("d1", "/run/x/d1.sock", Backend::Null(1 << 20))
+    }
+
+    #[test]
+    fn attach_parameters_of_the_manual_parse() {
+        let text = r#"{"id":"d1","socket":"/run/x/d1.sock","backend":{"file":"/img/a.raw"},
+            "queues":4,"read_only":false,"serial":"A1"}"#;
+        let parsed: DiskSpec = serde_json::from_str(text).unwrap();
+        let mut expected =
+            DiskSpec::new("d1", "/run/x/d1.sock", Backend::File("/img/a.raw".into()));
+        expected.queues = 4;
+        expected.serial = Some("A1".into());
+        assert_eq!(parsed, expected);
+        assert_eq!(parsed.validate(), Ok(()));
+    }
+
+    #[test]
+    fn unknown_fields_are_refused() {
+        let text = r#"{"id":"d","socket":"/s","backend":{"null":512},"cash":"none"}"#;
+        let error = serde_json::from_str::<DiskSpec>(text).unwrap_err().to_string();
+        assert!(error.contains("cash"), "{error}");
+    }
+
+    #[test]
+    fn each_bad_field_is_named() {
+        type Break = fn(&mut DiskSpec);
+        let cases: [(&str, Break); 9] = [
+            ("id", |s| s.id = "a/b".into()),
+            ("id", |s| s.id = "-a".into()),
+            ("socket", |s| s.socket = "/".repeat(108).into()),
+            ("queues", |s| s.queues = 0),
+            ("queues", |s| s.queues = MAX_QUEUES + 1),
+            ("serial", |s| s.serial = Some("x".repeat(21))),
+            ("block_size", |s| s.block_size = Some(513)),
+            ("backend", |s| s.backend = Backend::Null(0)),
+            ("backend", |s| s.backend = Backend::Memory(513)),
+        ];
+        for (field, break_it) in cases {
+            let mut broken = spec();
+            break_it(&mut broken);
+            assert_eq!(broken.validate().unwrap_err().field, field);
+        }
+        assert_eq!(spec().validate(), Ok(()));
+    }
+
+    #[test]
+    fn sizes() {
+        assert_eq!(parse_size("512"), Ok(512));
+        assert_eq!(parse_size("8G"), Ok(8 << 30));
+        assert_eq!(parse_size("1 MiB"), Ok(1 << 20));
+        for bad in ["", "G", "-1", "1.5G", "12X", "99999999999T"] {
+            assert_eq!(parse_size(bad).unwrap_err().field, "size", "{bad}");
+        }
+    }
+}

@@ -1,0 +1,1 @@
+//! One thread: io_uring, eventfds, timers, clock

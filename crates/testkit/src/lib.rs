@@ -1,0 +1,1 @@
+//! Guest-side front-ends, faults and bootable guests for tests

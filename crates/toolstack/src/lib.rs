@@ -1,0 +1,1 @@
+//! Executes plans: the QEMU driver and the client of ringway-io

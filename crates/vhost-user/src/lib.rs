@@ -1,0 +1,1 @@
+//! vhost-user sessions: messages, memory tables, descriptors

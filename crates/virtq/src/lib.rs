@@ -1,0 +1,1 @@
+//! Device side of the split virtqueue over guest memory
