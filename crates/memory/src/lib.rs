@@ -1,1 +1,107 @@
-//! Guest memory: mapped regions, counted tables, buffers that pin what the kernel sees
+//! Guest memory: mapped regions, counted tables, and buffers that pin what the kernel sees.
+//!
+//! # Words
+//! - [`Mapping`]: one `mmap`, unmapped when its last owner goes.
+//! - [`Region`]: a piece of guest physical memory that a mapping backs.
+//! - [`Table`]: an immutable, checked set of regions. A front-end that changes its memory makes a
+//!   new table; the old one lives until the last request that uses it has ended (design 4.8).
+//! - [`View`]: one thread's handle on a table. It finds addresses, remembers the last region that
+//!   was hit, and hands out pins without touching a counter that another thread uses.
+//! - [`Buffers`]: an owned scatter list in memory that stays mapped as long as it lives. This is
+//!   what travels from the ring to the kernel and back.
+//!
+//! # Invariants
+//! - Addresses and lengths from a guest are checked here, once, with checked arithmetic.
+//! - Memory that a guest can write is never borrowed as `&[u8]`: it is copied, or given to the
+//!   kernel. Nothing read from it is read twice.
+//! - A pointer never outlives its mapping: whatever holds one holds a pin.
+//! - A front-end that truncates the file behind its memory gets a zero page and its table is
+//!   marked [`faulted`](Table::faulted); nobody else is touched ([`sigbus`]).
+//!
+//! # Errors
+//! [`MemoryError`]: a mapping that cannot be made, a table that contradicts itself, an address
+//! outside.
+//!
+//! # How to test
+//! [`Mapping::memfd`] and [`Table::new`] make guest memory without a guest.
+#![allow(unsafe_code)] // The bottom of the house: raw guest memory is made safe here.
+
+mod buffers;
+mod map;
+pub mod sigbus;
+mod table;
+mod view;
+
+pub use buffers::{Buffers, Byte};
+pub use map::Mapping;
+pub use table::{MAX_REGIONS, Region, RegionSpec, Table};
+pub use view::View;
+
+/// Why memory cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum MemoryError {
+    /// A region of no bytes, or one that ends past the address space.
+    #[error("memory region of {len:#x} bytes at {start:#x} is empty or wraps around")]
+    BadRange {
+        /// First address.
+        start: u64,
+        /// Length in bytes.
+        len: u64,
+    },
+    /// Two regions claim the same guest addresses.
+    #[error("memory regions at {first:#x} and {second:#x} overlap")]
+    Overlap {
+        /// Guest address of the lower region.
+        first: u64,
+        /// Guest address of the upper region.
+        second: u64,
+    },
+    /// More regions than [`MAX_REGIONS`].
+    #[error("{count} memory regions, at most {MAX_REGIONS} are served")]
+    TooMany {
+        /// How many were asked for.
+        count: usize,
+    },
+    /// The file behind a region is shorter than the region.
+    #[error("file behind the memory region has {file} bytes, the region needs {need}")]
+    Truncated {
+        /// Size of the file in bytes.
+        file: u64,
+        /// Offset plus length of the region in bytes.
+        need: u64,
+    },
+    /// Guest address range that no region holds.
+    #[error("guest range of {len:#x} bytes at {addr:#x} is outside its memory")]
+    Outside {
+        /// First address.
+        addr: u64,
+        /// Length in bytes.
+        len: u64,
+    },
+    /// Address of a ring part that is not aligned as the specification demands.
+    #[error("guest address {addr:#x} is not aligned to {align}")]
+    Misaligned {
+        /// The address.
+        addr: u64,
+        /// Required alignment in bytes.
+        align: usize,
+    },
+    /// Every slot of the truncation guard is taken.
+    #[error("too many memory mappings in this process (at most {max})")]
+    TooManyMappings {
+        /// The limit.
+        max: usize,
+    },
+    /// The kernel refused.
+    #[error("cannot {action} guest memory")]
+    Os {
+        /// What was tried.
+        action: &'static str,
+        /// Its answer.
+        #[source]
+        source: rustix::io::Errno,
+    },
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,279 @@
+//! An owned scatter list that pins the memory it points into.
+
+use std::ptr::NonNull;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use crate::view::Pin;
+use crate::{Mapping, MemoryError, View};
+
+/// A scatter list: pieces of memory that stay mapped as long as this value lives.
+///
+/// It is what a request's data is from the ring to the kernel and back. All of it belongs to one
+/// [`View`] or one mapping. Contents are shared with a guest, so they are copied, never borrowed.
+#[derive(Default)]
+pub struct Buffers {
+    iov: Vec<libc::iovec>,
+    /// Pieces before this one have been consumed.
+    first: usize,
+    bytes: usize,
+    pin: Option<Pin>,
+}
+
+/// One byte of guest memory, pinned.
+pub struct Byte {
+    ptr: NonNull<u8>,
+    _pin: Pin,
+}
+
+impl Byte {
+    /// Writes the byte.
+    pub fn set(&self, value: u8) {
+        // SAFETY: the pin keeps the byte mapped; a guest that writes it too harms only itself.
+        unsafe { self.ptr.as_ptr().write_volatile(value) };
+    }
+}
+
+impl std::fmt::Debug for Byte {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Byte")
+    }
+}
+
+impl std::fmt::Debug for Buffers {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Buffers({} bytes in {})", self.bytes, self.iovecs().len())
+    }
+}
+
+impl Buffers {
+    /// A list with room for `pieces`.
+    pub fn with_capacity(pieces: usize) -> Self {
+        Self { iov: Vec::with_capacity(pieces), ..Self::default() }
+    }
+
+    /// Fresh zeroed memory of `len` bytes, aligned to a page. For bounce buffers and tests.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn alloc(len: usize) -> Result<Self, MemoryError> {
+        let mapping = Arc::new(Mapping::memfd("ringway-buffer", len.max(1) as u64)?);
+        let mut buffers = Self::default();
+        if let Some(ptr) = mapping.at(0, len) {
+            buffers.push(ptr, len);
+        }
+        buffers.pin = Some(Rc::new(mapping));
+        Ok(buffers)
+    }
+
+    /// Appends `len` bytes at guest address `addr`.
+    ///
+    /// # Errors
+    /// [`MemoryError::Outside`]; what was appended before the hole stays.
+    ///
+    /// # Panics
+    /// If the list already holds memory of another view: one list, one pin.
+    pub fn append(&mut self, view: &View, addr: u64, len: u32) -> Result<(), MemoryError> {
+        match &self.pin {
+            Some(pin) => assert!(view.same_pin(pin), "one list of buffers has one view"),
+            None => self.pin = Some(view.pin()),
+        }
+        let outside = MemoryError::Outside { addr, len: len.into() };
+        let (mut addr, mut left) = (addr, u64::from(len));
+        while left > 0 {
+            let Some((ptr, room)) = view.find(addr) else { return Err(outside) };
+            let piece = left.min(room);
+            self.push(ptr, piece as usize);
+            left -= piece;
+            match addr.checked_add(piece) {
+                Some(next) => addr = next,
+                None if left == 0 => {}
+                None => return Err(outside),
+            }
+        }
+        Ok(())
+    }
+
+    fn push(&mut self, ptr: NonNull<u8>, len: usize) {
+        self.iov.push(libc::iovec { iov_base: ptr.as_ptr().cast(), iov_len: len });
+        self.bytes += len;
+    }
+
+    /// Empties the list and unpins its memory; capacity stays.
+    pub fn clear(&mut self) {
+        self.iov.clear();
+        self.first = 0;
+        self.bytes = 0;
+        self.pin = None;
+    }
+
+    /// Bytes in the list.
+    pub fn len(&self) -> usize {
+        self.bytes
+    }
+
+    /// No bytes.
+    pub fn is_empty(&self) -> bool {
+        self.bytes == 0
+    }
+
+    /// The pieces, for the kernel.
+    pub fn iovecs(&self) -> &[libc::iovec] {
+        self.iov.get(self.first..).unwrap_or_default()
+    }
+
+    /// Every piece starts and ends on a multiple of `align` bytes (a power of two).
+    pub fn is_aligned(&self, align: usize) -> bool {
+        let mask = align.wrapping_sub(1);
+        self.iovecs().iter().all(|v| (v.iov_base as usize | v.iov_len) & mask == 0)
+    }
+
+    /// Drops the first `count` bytes, or all when there are fewer.
+    pub fn advance(&mut self, count: usize) {
+        let mut left = count.min(self.bytes);
+        self.bytes -= left;
+        while let Some(v) = self.iov.get_mut(self.first) {
+            if v.iov_len > left {
+                // SAFETY: left < iov_len, so the new base is inside the same piece.
+                v.iov_base = unsafe { v.iov_base.byte_add(left) };
+                v.iov_len -= left;
+                return;
+            }
+            left -= v.iov_len;
+            self.first += 1;
+        }
+    }
+
+    /// Keeps the first `count` bytes.
+    pub fn truncate(&mut self, count: usize) {
+        while self.bytes > count {
+            let Some(last) = self.iov.last_mut() else { return };
+            let cut = last.iov_len.min(self.bytes - count);
+            last.iov_len -= cut;
+            self.bytes -= cut;
+            if last.iov_len == 0 {
+                self.iov.pop();
+            }
+        }
+    }
+
+    /// Takes the last byte off the list.
+    pub fn take_last_byte(&mut self) -> Option<Byte> {
+        let pin = self.pin.clone()?;
+        if self.bytes == 0 {
+            return None;
+        }
+        let last = self.iov.last_mut()?;
+        // SAFETY: pieces are never empty, so the last byte is inside the piece.
+        let ptr = unsafe { last.iov_base.cast::<u8>().add(last.iov_len - 1) };
+        last.iov_len -= 1;
+        self.bytes -= 1;
+        if last.iov_len == 0 {
+            self.iov.pop();
+        }
+        Some(Byte { ptr: NonNull::new(ptr)?, _pin: pin })
+    }
+
+    /// Copies the first bytes into `out` without consuming them; returns how many.
+    pub fn peek(&self, out: &mut [u8]) -> usize {
+        let mut done = 0;
+        for v in self.iovecs() {
+            let Some(rest) = out.get_mut(done..).filter(|rest| !rest.is_empty()) else { break };
+            let count = v.iov_len.min(rest.len());
+            // SAFETY: the pin keeps `count` bytes readable; `rest` is ours and as long.
+            unsafe {
+                std::ptr::copy_nonoverlapping(v.iov_base.cast::<u8>(), rest.as_mut_ptr(), count);
+            }
+            done += count;
+        }
+        done
+    }
+
+    /// Takes a fixed header off the front; `None`, and nothing taken, when the list is shorter.
+    pub fn take_front<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let mut out = [0; N];
+        if self.peek(&mut out) < N {
+            return None;
+        }
+        self.advance(N);
+        Some(out)
+    }
+
+    /// Copies `data` to the front of the list; returns how many bytes fitted.
+    pub fn write(&self, data: &[u8]) -> usize {
+        let mut done = 0;
+        for v in self.iovecs() {
+            let Some(rest) = data.get(done..).filter(|rest| !rest.is_empty()) else { break };
+            let count = v.iov_len.min(rest.len());
+            // SAFETY: the pin keeps `count` bytes writable; `rest` is as long.
+            unsafe {
+                std::ptr::copy_nonoverlapping(rest.as_ptr(), v.iov_base.cast::<u8>(), count);
+            }
+            done += count;
+        }
+        done
+    }
+
+    /// Writes zeroes over the whole list.
+    pub fn zero(&self) {
+        for v in self.iovecs() {
+            // SAFETY: the pin keeps the piece writable.
+            unsafe { std::ptr::write_bytes(v.iov_base.cast::<u8>(), 0, v.iov_len) };
+        }
+    }
+
+    /// Copies the whole list into `mapping` from byte `offset` on; false when it does not fit.
+    pub fn copy_to(&self, mapping: &Mapping, offset: usize) -> bool {
+        let Some(mut at) = mapping.at(offset, self.bytes) else { return false };
+        for v in self.iovecs() {
+            // SAFETY: `at` is followed by what is left of the list, checked above. Guest memory
+            // may overlap nothing of ours: the mapping is private to the host.
+            unsafe {
+                std::ptr::copy_nonoverlapping(v.iov_base.cast::<u8>(), at.as_ptr(), v.iov_len);
+                at = at.add(v.iov_len);
+            }
+        }
+        true
+    }
+
+    /// Fills the whole list from `mapping`, from byte `offset` on; false when it does not reach.
+    pub fn copy_from(&self, mapping: &Mapping, offset: usize) -> bool {
+        let Some(mut at) = mapping.at(offset, self.bytes) else { return false };
+        for v in self.iovecs() {
+            // SAFETY: as in `copy_to`, in the other direction.
+            unsafe {
+                std::ptr::copy_nonoverlapping(at.as_ptr(), v.iov_base.cast::<u8>(), v.iov_len);
+                at = at.add(v.iov_len);
+            }
+        }
+        true
+    }
+
+    /// Copies as many bytes as both lists hold from the front of `source`; returns how many.
+    pub fn copy_from_buffers(&self, source: &Buffers) -> usize {
+        let mut skip = 0;
+        let mut done = 0;
+        let mut pieces = source.iovecs().iter().peekable();
+        for v in self.iovecs() {
+            let mut at = 0;
+            while at < v.iov_len {
+                let Some(from) = pieces.peek() else { return done };
+                let count = (v.iov_len - at).min(from.iov_len - skip);
+                // SAFETY: both pins hold; `at` and `skip` stay inside their pieces. `copy`
+                // allows a guest to name the same page twice.
+                unsafe {
+                    let source = from.iov_base.cast::<u8>().add(skip);
+                    std::ptr::copy(source, v.iov_base.cast::<u8>().add(at), count);
+                }
+                at += count;
+                skip += count;
+                done += count;
+                if skip == from.iov_len {
+                    skip = 0;
+                    pieces.next();
+                }
+            }
+        }
+        done
+    }
+}

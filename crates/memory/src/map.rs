@@ -1,0 +1,111 @@
+//! One `mmap` of shared memory.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+
+use rustix::fs::{MemfdFlags, fstat, ftruncate, memfd_create};
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+
+use crate::{MemoryError, sigbus};
+
+/// Shared memory mapped into this process; unmapped on drop.
+///
+/// Both sides may write it at any time, so it is only copied to and from, never borrowed.
+#[derive(Debug)]
+pub struct Mapping {
+    base: NonNull<u8>,
+    len: usize,
+    guard: sigbus::Guard,
+    /// Kept for memory that we made ourselves, so that it can be handed on.
+    file: Option<OwnedFd>,
+}
+
+// SAFETY: the mapping is plain shared memory that other processes write anyway; every access
+// goes through raw copies or atomics, and the range stays mapped until drop.
+unsafe impl Send for Mapping {}
+// SAFETY: as above; no method hands out a reference into the memory.
+unsafe impl Sync for Mapping {}
+
+fn os(action: &'static str) -> impl FnOnce(rustix::io::Errno) -> MemoryError {
+    move |source| MemoryError::Os { action, source }
+}
+
+impl Mapping {
+    /// Maps `len` bytes of `fd` from byte 0 on, shared and writable.
+    ///
+    /// # Errors
+    /// The file is shorter than `len`, `len` is 0, the kernel refuses, or the process has no
+    /// slot left to guard the mapping.
+    pub fn file(fd: BorrowedFd<'_>, len: u64) -> Result<Self, MemoryError> {
+        let size = u64::try_from(fstat(fd).map_err(os("inspect"))?.st_size).unwrap_or(0);
+        if size < len {
+            return Err(MemoryError::Truncated { file: size, need: len });
+        }
+        let bytes = usize::try_from(len).ok().filter(|len| *len > 0);
+        let len = bytes.ok_or(MemoryError::BadRange { start: 0, len })?;
+        let prot = ProtFlags::READ | ProtFlags::WRITE;
+        let flags = MapFlags::SHARED | MapFlags::NORESERVE;
+        // SAFETY: a new mapping at an address of the kernel's choice touches no memory of ours.
+        let base = unsafe { mmap(std::ptr::null_mut(), len, prot, flags, fd, 0) };
+        let base = base.map_err(os("map"))?.cast::<u8>();
+        let base = NonNull::new(base).ok_or(MemoryError::BadRange { start: 0, len: 0 })?;
+        match sigbus::Guard::new(base.as_ptr() as usize, len) {
+            Ok(guard) => Ok(Self { base, len, guard, file: None }),
+            Err(error) => {
+                // SAFETY: mapped above with this length, and nobody else has seen it.
+                let _ = unsafe { munmap(base.as_ptr().cast(), len) };
+                Err(error)
+            }
+        }
+    }
+
+    /// Makes new zeroed shared memory of `len` bytes behind a memfd named `name`.
+    ///
+    /// # Errors
+    /// As [`Mapping::file`].
+    pub fn memfd(name: &str, len: u64) -> Result<Self, MemoryError> {
+        let fd = memfd_create(name, MemfdFlags::CLOEXEC).map_err(os("create"))?;
+        ftruncate(&fd, len).map_err(os("size"))?;
+        let mut mapping = Self::file(fd.as_fd(), len)?;
+        mapping.file = Some(fd);
+        Ok(mapping)
+    }
+
+    /// The memfd, for memory made by [`Mapping::memfd`].
+    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.file.as_ref().map(AsFd::as_fd)
+    }
+
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Never: a mapping has at least one byte.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The file behind it was truncated and an access found a hole.
+    pub fn faulted(&self) -> bool {
+        self.guard.faulted()
+    }
+
+    /// Address of the byte at `offset` if `len` bytes from there are inside.
+    pub(crate) fn at(&self, offset: usize, len: usize) -> Option<NonNull<u8>> {
+        let end = offset.checked_add(len)?;
+        if end > self.len {
+            return None;
+        }
+        // SAFETY: offset <= end <= len, so the result is inside the mapping or one past it.
+        Some(unsafe { self.base.add(offset) })
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        self.guard.release();
+        // SAFETY: mapped by us with this length; every user held this mapping alive until now.
+        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
+    }
+}

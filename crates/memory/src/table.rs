@@ -1,0 +1,141 @@
+//! A checked, immutable set of regions.
+
+use std::os::fd::BorrowedFd;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use crate::{Mapping, MemoryError};
+
+/// Regions of one table: what vhost-user front-ends send at most (QEMU: 509 memory slots).
+pub const MAX_REGIONS: usize = 509;
+
+/// A piece of guest memory as a front-end describes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RegionSpec {
+    /// First guest physical address.
+    pub guest_addr: u64,
+    /// The same byte in the front-end's address space; ring addresses are given in it.
+    pub user_addr: u64,
+    /// Length in bytes.
+    pub len: u64,
+    /// Offset of the first byte in the file.
+    pub file_offset: u64,
+}
+
+/// A piece of guest memory that is mapped.
+#[derive(Clone, Debug)]
+pub struct Region {
+    spec: RegionSpec,
+    mapping: Arc<Mapping>,
+    base: NonNull<u8>,
+}
+
+// SAFETY: `base` points into `mapping`, which is Send and Sync and kept alive by the Arc.
+unsafe impl Send for Region {}
+// SAFETY: as above.
+unsafe impl Sync for Region {}
+
+impl Region {
+    /// Maps the file behind a region.
+    ///
+    /// The whole file up to the region's end is mapped: the offset of a region need not be
+    /// aligned to the page size of a hugetlb file.
+    ///
+    /// # Errors
+    /// An empty or wrapping range, a file that is too short, or the kernel's refusal.
+    pub fn map(spec: RegionSpec, fd: BorrowedFd<'_>) -> Result<Self, MemoryError> {
+        let bad = |start| MemoryError::BadRange { start, len: spec.len };
+        let fits = |start: u64| start.checked_add(spec.len).ok_or(bad(start));
+        fits(spec.guest_addr)?;
+        fits(spec.user_addr)?;
+        let end = fits(spec.file_offset)?;
+        if spec.len == 0 {
+            return Err(bad(spec.guest_addr));
+        }
+        let mapping = Arc::new(Mapping::file(fd, end)?);
+        Self::within(spec, mapping)
+    }
+
+    /// A region in memory that is mapped already.
+    ///
+    /// # Errors
+    /// [`MemoryError::BadRange`] when the mapping does not hold it.
+    pub fn within(spec: RegionSpec, mapping: Arc<Mapping>) -> Result<Self, MemoryError> {
+        let base = usize::try_from(spec.file_offset)
+            .ok()
+            .zip(usize::try_from(spec.len).ok())
+            .and_then(|(offset, len)| mapping.at(offset, len))
+            .ok_or(MemoryError::BadRange { start: spec.file_offset, len: spec.len })?;
+        Ok(Self { spec, mapping, base })
+    }
+
+    /// How the front-end described it.
+    pub fn spec(&self) -> RegionSpec {
+        self.spec
+    }
+
+    /// Address of guest byte `addr` and how many bytes follow in this region.
+    pub(crate) fn find(&self, addr: u64) -> Option<(NonNull<u8>, u64)> {
+        let offset = addr.checked_sub(self.spec.guest_addr)?;
+        if offset >= self.spec.len {
+            return None;
+        }
+        // SAFETY: offset < len, and `base` is followed by `len` mapped bytes.
+        let ptr = unsafe { self.base.add(offset as usize) };
+        Some((ptr, self.spec.len - offset))
+    }
+}
+
+/// All memory of one guest at one time.
+#[derive(Debug, Default)]
+pub struct Table {
+    regions: Box<[Region]>,
+}
+
+impl Table {
+    /// Checks that the regions fit together.
+    ///
+    /// # Errors
+    /// [`MemoryError::TooMany`], [`MemoryError::Overlap`].
+    pub fn new(mut regions: Vec<Region>) -> Result<Self, MemoryError> {
+        if regions.len() > MAX_REGIONS {
+            return Err(MemoryError::TooMany { count: regions.len() });
+        }
+        regions.sort_by_key(|region| region.spec.guest_addr);
+        for pair in regions.windows(2) {
+            if let [a, b] = pair {
+                // Region::map checked that the end does not wrap.
+                if a.spec.guest_addr.saturating_add(a.spec.len) > b.spec.guest_addr {
+                    let (first, second) = (a.spec.guest_addr, b.spec.guest_addr);
+                    return Err(MemoryError::Overlap { first, second });
+                }
+            }
+        }
+        Ok(Self { regions: regions.into() })
+    }
+
+    /// The regions, by guest address.
+    pub fn regions(&self) -> &[Region] {
+        &self.regions
+    }
+
+    /// The guest address of byte `user` of the front-end's address space.
+    pub fn user_to_guest(&self, user: u64) -> Option<u64> {
+        self.regions.iter().find_map(|region| {
+            let offset = user.checked_sub(region.spec.user_addr)?;
+            (offset < region.spec.len).then(|| region.spec.guest_addr + offset)
+        })
+    }
+
+    /// Some memory was truncated by its owner; what is read from it is no longer the guest's.
+    pub fn faulted(&self) -> bool {
+        self.regions.iter().any(|region| region.mapping.faulted())
+    }
+
+    /// Index of the region that holds `addr`.
+    pub(crate) fn index_of(&self, addr: u64) -> Option<usize> {
+        let after = self.regions.partition_point(|region| region.spec.guest_addr <= addr);
+        let index = after.checked_sub(1)?;
+        self.regions.get(index)?.find(addr).map(|_| index)
+    }
+}

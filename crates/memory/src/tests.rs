@@ -1,0 +1,133 @@
+//! Guest memory without a guest.
+
+use std::sync::Arc;
+
+use proptest::prelude::*;
+
+use crate::{Buffers, Mapping, MemoryError, Region, RegionSpec, Table, View};
+
+fn region(guest_addr: u64, user_addr: u64, len: u64) -> Region {
+    let mapping = Mapping::memfd("test", len).unwrap();
+    let spec = RegionSpec { guest_addr, user_addr, len, file_offset: 0 };
+    Region::within(spec, Arc::new(mapping)).unwrap()
+}
+
+fn view(regions: Vec<Region>) -> View {
+    View::new(Arc::new(Table::new(regions).unwrap()))
+}
+
+#[test]
+fn overlapping_regions_are_refused() {
+    let regions = vec![region(0x1000, 0, 0x2000), region(0x2000, 0x9000, 0x1000)];
+    assert!(matches!(Table::new(regions), Err(MemoryError::Overlap { .. })));
+    let adjacent = vec![region(0x2000, 0x9000, 0x1000), region(0x1000, 0, 0x1000)];
+    assert!(Table::new(adjacent).is_ok());
+}
+
+#[test]
+fn a_region_that_wraps_or_is_empty_or_longer_than_its_file_is_refused() {
+    let memory = Mapping::memfd("test", 4096).unwrap();
+    let fd = memory.fd().unwrap();
+    let spec = RegionSpec { guest_addr: 0, user_addr: 0, len: 4096, file_offset: 0 };
+    assert!(Region::map(spec, fd).is_ok());
+    for (bad, name) in [
+        (RegionSpec { len: 0, ..spec }, "empty"),
+        (RegionSpec { guest_addr: u64::MAX - 100, ..spec }, "guest wraps"),
+        (RegionSpec { user_addr: u64::MAX - 100, ..spec }, "user wraps"),
+        (RegionSpec { file_offset: u64::MAX - 100, ..spec }, "file wraps"),
+    ] {
+        assert!(matches!(Region::map(bad, fd), Err(MemoryError::BadRange { .. })), "{name}");
+    }
+    let long = RegionSpec { file_offset: 1, ..spec };
+    assert!(matches!(Region::map(long, fd), Err(MemoryError::Truncated { .. })));
+}
+
+#[test]
+fn a_list_spans_adjacent_regions_and_stops_at_a_hole() {
+    let view = view(vec![region(0, 0, 4096), region(4096, 0x10000, 4096)]);
+    let mut list = Buffers::default();
+    list.append(&view, 4000, 200).unwrap();
+    assert_eq!((list.len(), list.iovecs().len()), (200, 2));
+    let mut list = Buffers::default();
+    assert!(matches!(list.append(&view, 8000, 200), Err(MemoryError::Outside { .. })));
+    let mut list = Buffers::default();
+    assert!(list.append(&view, u64::MAX - 8, 100).is_err());
+}
+
+#[test]
+fn ring_addresses_translate_from_the_frontends_space() {
+    let table = Table::new(vec![region(0x1000, 0x7f00_0000, 0x1000)]).unwrap();
+    assert_eq!(table.user_to_guest(0x7f00_0010), Some(0x1010));
+    assert_eq!(table.user_to_guest(0x7f00_1000), None);
+}
+
+#[test]
+fn arrays_must_fit_and_be_aligned() {
+    let view = view(vec![region(0x1000, 0, 0x1000)]);
+    assert!(view.array::<u64>(0x1000, 512).is_ok());
+    assert!(matches!(view.array::<u64>(0x1000, 513), Err(MemoryError::Outside { .. })));
+    assert!(matches!(view.array::<u16>(0x1001, 1), Err(MemoryError::Misaligned { .. })));
+}
+
+#[test]
+fn truncated_memory_reads_zeroes_and_is_marked() {
+    let file = tempfile_in_memory(8192);
+    let spec = RegionSpec { guest_addr: 0, user_addr: 0, len: 8192, file_offset: 0 };
+    let region = Region::map(spec, std::os::fd::AsFd::as_fd(&file)).unwrap();
+    let view = view(vec![region]);
+    let mut list = Buffers::default();
+    list.append(&view, 0, 8192).unwrap();
+    assert_eq!(list.write(&[7; 8192]), 8192);
+    assert!(!view.table().faulted());
+    rustix::fs::ftruncate(&file, 4096).unwrap();
+    let mut copy = [1; 8192];
+    assert_eq!(list.peek(&mut copy), 8192);
+    assert_eq!((copy[0], copy[8191]), (7, 0));
+    assert!(view.table().faulted());
+}
+
+fn tempfile_in_memory(len: u64) -> std::os::fd::OwnedFd {
+    let fd = rustix::fs::memfd_create("truncated", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    rustix::fs::ftruncate(&fd, len).unwrap();
+    fd
+}
+
+proptest! {
+    /// Cutting a list at the front and at the end equals slicing a flat buffer.
+    #[test]
+    fn cutting_equals_slicing(
+        pieces in prop::collection::vec((0u64..4000, 1u32..300), 1..8),
+        front in 0usize..600,
+        keep in 0usize..600,
+    ) {
+        let view = view(vec![region(0, 0, 8192)]);
+        let mut whole = Buffers::default();
+        whole.append(&view, 0, 8192).unwrap();
+        let pattern: Vec<u8> = (0..8192u32).map(|i| (i % 251) as u8).collect();
+        whole.write(&pattern);
+
+        let mut list = Buffers::default();
+        let mut flat = Vec::new();
+        for (addr, len) in pieces {
+            list.append(&view, addr, len).unwrap();
+            flat.extend_from_slice(&pattern[addr as usize..addr as usize + len as usize]);
+        }
+        list.advance(front);
+        flat.drain(..front.min(flat.len()));
+        list.truncate(keep);
+        flat.truncate(keep);
+        prop_assert_eq!(list.len(), flat.len());
+        let mut out = vec![0; flat.len()];
+        prop_assert_eq!(list.peek(&mut out), flat.len());
+        prop_assert_eq!(&out, &flat);
+
+        let copy = Buffers::alloc(flat.len().max(1)).unwrap();
+        prop_assert_eq!(copy.copy_from_buffers(&list), flat.len());
+        let mut out = vec![0; flat.len()];
+        copy.peek(&mut out);
+        prop_assert_eq!(&out, &flat);
+        let last = flat.last().copied();
+        prop_assert_eq!(list.take_last_byte().is_some(), last.is_some());
+        prop_assert_eq!(list.len(), flat.len().saturating_sub(1));
+    }
+}
