@@ -5,6 +5,8 @@
 //!   [`spec::DiskSpec::validate`], then passed on as a plain value.
 //! - **Call**: one JSON-RPC 2.0 request to `ringway-io` ([`rpc`]). One JSON object a line.
 //! - **Report**: what a running process says of itself ([`report`]).
+//! - **Machine**: what `ringway run` is asked to start ([`machine`]), and where each of its
+//!   devices sits ([`topology`]).
 //!
 //! # Invariants
 //! Nothing here opens, reads, sleeps or looks at the clock or the environment. The toolstack and
@@ -17,6 +19,9 @@
 //! Everything is a value: construct, validate, compare. Wire forms are tested as literal JSON.
 #![forbid(unsafe_code)]
 
+pub mod disk_arg;
+pub mod machine;
 pub mod report;
 pub mod rpc;
 pub mod spec;
+pub mod topology;

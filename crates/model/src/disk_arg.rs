@@ -1,0 +1,194 @@
+//! A disk as it is written on a command line: `PATH[,ro][,serial=S][,queues=N]...`.
+//!
+//! `PATH` may also be `null:SIZE` or `memory:SIZE`. A comma that belongs to the path is doubled,
+//! as QEMU has it; a file that is really named `null:1G` is written `./null:1G`.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use crate::spec::{Backend, CacheMode, DiskSpec, OnFull, PollMode, SpecError, parse_size};
+
+/// A parsed and checked `--disk`: everything of a [`DiskSpec`] but its name and socket, which
+/// whoever starts the machine gives it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DiskArg {
+    spec: DiskSpec,
+}
+
+/// The options that a `--disk` takes, for messages.
+const OPTIONS: &str = "ro, serial=S, queues=N, cache=none|writeback, block-size=BYTES, \
+                       poll=off|always, on-full=wait|error";
+
+impl DiskArg {
+    /// A disk with every default.
+    ///
+    /// # Errors
+    /// Field `backend`, for sizes that no disk has.
+    pub fn new(backend: Backend) -> Result<Self, SpecError> {
+        let spec = DiskSpec::new("disk", "unplaced", backend);
+        spec.validate()?;
+        Ok(Self { spec })
+    }
+
+    /// The full spec, for a disk named `id` that listens on `socket`.
+    ///
+    /// # Errors
+    /// A bad id, or a socket path that is too long.
+    pub fn place(
+        &self,
+        id: impl Into<String>,
+        socket: impl Into<PathBuf>,
+    ) -> Result<DiskSpec, SpecError> {
+        let spec = DiskSpec { id: id.into(), socket: socket.into(), ..self.spec.clone() };
+        spec.validate()?;
+        Ok(spec)
+    }
+
+    /// Where the bytes are.
+    pub fn backend(&self) -> &Backend {
+        &self.spec.backend
+    }
+
+    /// The serial that the guest sees, if one was given.
+    pub fn serial(&self) -> Option<&str> {
+        self.spec.serial.as_deref()
+    }
+
+    /// Applies one option: `ro`, or `NAME=VALUE`.
+    fn apply(&mut self, option: &str) -> Result<(), SpecError> {
+        let spec = &mut self.spec;
+        match option.split_once('=') {
+            None if option == "ro" => spec.read_only = true,
+            Some(("serial", serial)) => spec.serial = Some(serial.into()),
+            Some(("queues", count)) => spec.queues = number("queues", count)?,
+            Some(("block-size", bytes)) => spec.block_size = Some(number("block_size", bytes)?),
+            Some(("cache", "none")) => spec.cache = CacheMode::None,
+            Some(("cache", "writeback")) => spec.cache = CacheMode::Writeback,
+            Some(("poll", "off")) => spec.poll = PollMode::Off,
+            Some(("poll", "always")) => spec.poll = PollMode::Always,
+            Some(("on-full", "wait")) => spec.on_full = OnFull::Wait,
+            Some(("on-full", "error")) => spec.on_full = OnFull::Error,
+            _ => {
+                return Err(SpecError {
+                    field: "disk",
+                    problem: format!("{option:?} is not an option; known: {OPTIONS}"),
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+impl FromStr for DiskArg {
+    type Err = SpecError;
+
+    fn from_str(text: &str) -> Result<Self, SpecError> {
+        let mut parts = split_commas(text).into_iter();
+        let place = parts.next().unwrap_or_default();
+        if place.is_empty() {
+            return Err(SpecError {
+                field: "disk",
+                problem: "starts with neither a path nor null:SIZE nor memory:SIZE".into(),
+            });
+        }
+        let backend = match place.split_once(':') {
+            Some(("null", size)) => Backend::Null(parse_size(size)?),
+            Some(("memory", size)) => Backend::Memory(parse_size(size)?),
+            _ => Backend::File(place.into()),
+        };
+        let mut disk = Self { spec: DiskSpec::new("disk", "unplaced", backend) };
+        for option in parts {
+            disk.apply(&option)?;
+        }
+        disk.spec.validate()?;
+        Ok(disk)
+    }
+}
+
+fn number<T: FromStr>(field: &'static str, text: &str) -> Result<T, SpecError> {
+    text.parse().map_err(|_| SpecError {
+        field,
+        problem: format!("{text:?} is not a whole number in range"),
+    })
+}
+
+/// Splits at single commas; a doubled comma stands for itself.
+fn split_commas(text: &str) -> Vec<String> {
+    let mut parts = vec![String::new()];
+    let mut chars = text.chars().peekable();
+    while let Some(c) = chars.next() {
+        match (c, parts.last_mut()) {
+            (',', _) if chars.peek() != Some(&',') => parts.push(String::new()),
+            (c, Some(part)) => {
+                part.push(c);
+                if c == ',' {
+                    chars.next();
+                }
+            }
+            (_, None) => {}
+        }
+    }
+    parts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<DiskSpec, SpecError> {
+        text.parse::<DiskArg>()?.place("d0", "/run/d0.sock")
+    }
+
+    #[test]
+    fn a_plain_path_has_every_default() {
+        let expected = DiskSpec::new("d0", "/run/d0.sock", Backend::File("/img/a.raw".into()));
+        assert_eq!(parse("/img/a.raw"), Ok(expected));
+    }
+
+    #[test]
+    fn every_option_reaches_the_spec() {
+        let text = "a.raw,ro,serial=A1,queues=4,cache=writeback,block-size=512,poll=always,\
+                    on-full=error";
+        let spec = parse(text).unwrap();
+        assert!(spec.read_only);
+        assert_eq!(spec.serial.as_deref(), Some("A1"));
+        assert_eq!((spec.queues, spec.block_size), (4, Some(512)));
+        assert_eq!(spec.cache, CacheMode::Writeback);
+        assert_eq!((spec.poll, spec.on_full), (PollMode::Always, OnFull::Error));
+    }
+
+    #[test]
+    fn sizes_stand_for_disks_without_a_file() {
+        assert_eq!(parse("null:1G").unwrap().backend, Backend::Null(1 << 30));
+        assert_eq!(parse("memory:64M,ro").unwrap().backend, Backend::Memory(64 << 20));
+        assert_eq!(parse("./null:1G").unwrap().backend, Backend::File("./null:1G".into()));
+    }
+
+    #[test]
+    fn a_doubled_comma_belongs_to_the_path() {
+        let spec = parse("/img/a,,b.raw,ro").unwrap();
+        assert_eq!(spec.backend, Backend::File("/img/a,b.raw".into()));
+        assert!(spec.read_only);
+    }
+
+    #[test]
+    fn each_refusal_names_its_field() {
+        let cases = [
+            ("", "disk"),
+            (",ro", "disk"),
+            ("a.raw,rw", "disk"),
+            ("a.raw,cache=writethrough", "disk"),
+            ("a.raw,", "disk"),
+            ("a.raw,queues=0", "queues"),
+            ("a.raw,queues=70000", "queues"),
+            ("a.raw,serial=123456789012345678901", "serial"),
+            ("a.raw,block-size=1000", "block_size"),
+            ("null:", "size"),
+            ("null:0", "backend"),
+            ("memory:12X", "size"),
+        ];
+        for (text, field) in cases {
+            assert_eq!(parse(text).unwrap_err().field, field, "{text:?}");
+        }
+    }
+}
