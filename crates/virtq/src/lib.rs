@@ -1,8 +1,47 @@
 //! Device side of the split virtqueue over guest memory.
-#![allow(unsafe_code)]
+//!
+//! # Words
+//! - **Ring** or **queue**: descriptor table, available ring and used ring (virtio 1.2, 2.7).
+//! - [`Chain`]: the buffers of one request, popped from the available ring. It is owned, and it
+//!   must be completed: [`Queue::push`] takes it by value, so it cannot be completed twice.
+//! - **Kick**: the driver tells the device that there is work. **Call**: the reverse.
+//! - **Suppress** and **arm**: switch kicks off while a queue is served, and on before sleeping.
+//!
+//! # Model
+//! One thread owns a [`Queue`]. It pops until the ring is empty, pushes what is done, and
+//! [`Queue::publish`]es a batch: one store of the used index and one decision to call. Before it
+//! sleeps it [`Queue::arm`]s, which looks at the ring once more after a full fence, so that no
+//! request is lost between the last look and the sleep.
+//!
+//! # Errors and invariants
+//! What a driver writes is read once into private memory and checked there. A ring that breaks
+//! the rules ([`RingError`]) fails for good: from then on it yields nothing and changes nothing
+//! until it is started anew. No descriptor, index or length can make this crate panic, loop or
+//! touch memory outside the table.
+//!
+//! # How to test
+//! Feature `driver` has the driver's side ([`driver::Driver`]). `virtio-queue` is the oracle: both
+//! walk the same random rings.
+#![allow(unsafe_code)] // Ring fields are shared with the guest and reached by raw pointers.
+
+mod chain;
+#[cfg(any(test, feature = "driver"))]
+pub mod driver;
+mod error;
+mod queue;
+mod ring;
+#[cfg(test)]
+mod tests;
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+
+pub use chain::{Chain, MAX_CHAIN};
+pub use error::RingError;
+pub use queue::Queue;
+
+/// Most entries a split ring may have (virtio 1.2, 2.7: 32768).
+pub const MAX_QUEUE_SIZE: u16 = 32768;
 
 /// Where a ring is and where it goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,9 +59,6 @@ pub struct QueueConfig {
     /// VIRTIO_F_EVENT_IDX was negotiated.
     pub event_idx: bool,
 }
-
-/// Most entries a split ring may have (virtio 1.2, 2.7: 32768).
-pub const MAX_QUEUE_SIZE: u16 = 32768;
 
 /// A ring that a front-end wants served, with everything that it takes.
 #[derive(Debug)]

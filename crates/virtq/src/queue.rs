@@ -1,0 +1,242 @@
+//! One split ring, owned by one thread.
+
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+
+use memory::{Table, View};
+
+use crate::ring::{DescTable, Rings};
+use crate::{Chain, QueueConfig, RingError};
+
+/// Buffers of completed chains that are kept for the next ones; more are freed.
+const MAX_SPARE: usize = 256;
+
+/// A split ring being served.
+pub struct Queue {
+    config: QueueConfig,
+    view: View,
+    table: DescTable,
+    rings: Rings,
+    next_avail: u16,
+    /// Available index as last read: entries below it need no further look at shared memory.
+    avail_seen: u16,
+    next_used: u16,
+    /// Used index that the driver can see.
+    published: u16,
+    /// No call has been sent since the start: the driver may wait for one of a former life.
+    first_call: bool,
+    /// One bit a head: in flight.
+    busy: Box<[u64]>,
+    in_flight: u16,
+    spare: Vec<Chain>,
+    failed: bool,
+}
+
+impl std::fmt::Debug for Queue {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Queue")
+            .field("config", &self.config)
+            .field("next_avail", &self.next_avail)
+            .field("next_used", &self.next_used)
+            .field("in_flight", &self.in_flight)
+            .field("failed", &self.failed)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The driver wants a signal when `event` is passed on the way from `old` to `new`
+/// (virtio 1.2, 2.7.7.2).
+fn passed(event: u16, new: u16, old: u16) -> bool {
+    new.wrapping_sub(event).wrapping_sub(1) < new.wrapping_sub(old)
+}
+
+impl Queue {
+    /// Finds the ring in guest memory and goes on at `config.next_avail`. Kicks start suppressed:
+    /// serve the ring, then [`Queue::arm`].
+    ///
+    /// # Errors
+    /// [`RingError::BadSize`], [`RingError::Memory`].
+    pub fn new(config: QueueConfig, memory: Arc<Table>) -> Result<Self, RingError> {
+        let view = View::new(memory);
+        let (table, rings) = Rings::new(&view, &config)?;
+        let next_used = rings.used_idx();
+        let queue = Self {
+            config,
+            view,
+            table,
+            rings,
+            next_avail: config.next_avail,
+            avail_seen: config.next_avail,
+            next_used,
+            published: next_used,
+            first_call: true,
+            busy: vec![0; usize::from(config.size).div_ceil(64)].into(),
+            in_flight: 0,
+            spare: Vec::new(),
+            failed: false,
+        };
+        queue.suppress();
+        Ok(queue)
+    }
+
+    /// The same ring in a new memory table. Chains in flight keep the old one alive.
+    ///
+    /// # Errors
+    /// [`RingError::Memory`] when the new table does not hold the ring; the queue has failed then.
+    pub fn set_memory(&mut self, memory: Arc<Table>) -> Result<(), RingError> {
+        let view = View::new(memory);
+        match Rings::new(&view, &self.config) {
+            Ok((table, rings)) => {
+                (self.view, self.table, self.rings) = (view, table, rings);
+                // Spare lists are empty and unpinned, so they fit any view.
+                Ok(())
+            }
+            Err(error) => {
+                self.failed = true;
+                Err(error)
+            }
+        }
+    }
+
+    /// The memory table in use.
+    pub fn memory(&self) -> &Arc<Table> {
+        self.view.table()
+    }
+
+    /// Entries in the ring.
+    pub fn size(&self) -> u16 {
+        self.config.size
+    }
+
+    /// Available index to be served next; with nothing in flight this is where a successor
+    /// goes on.
+    pub fn next_avail(&self) -> u16 {
+        self.next_avail
+    }
+
+    /// Chains popped and not yet pushed.
+    pub fn in_flight(&self) -> u16 {
+        self.in_flight
+    }
+
+    /// The ring broke the rules and is not served any more.
+    pub fn failed(&self) -> bool {
+        self.failed
+    }
+
+    /// Gives up on the ring, for a reason outside it (its memory went away).
+    pub fn fail(&mut self) {
+        self.failed = true;
+    }
+
+    /// Takes the next request, if there is one. A failed queue yields none.
+    ///
+    /// # Errors
+    /// The rule that the driver broke. It is reported once; the queue has failed then.
+    pub fn pop(&mut self) -> Result<Option<Chain>, RingError> {
+        if self.failed || !self.has_work() {
+            return Ok(None);
+        }
+        let popped = self.pop_checked();
+        self.failed = popped.is_err();
+        popped.map(Some)
+    }
+
+    /// The driver has made something available that was not popped yet.
+    pub fn has_work(&mut self) -> bool {
+        if self.next_avail != self.avail_seen {
+            return true;
+        }
+        self.avail_seen = self.rings.avail_idx();
+        self.next_avail != self.avail_seen
+    }
+
+    fn pop_checked(&mut self) -> Result<Chain, RingError> {
+        let size = self.config.size;
+        if self.avail_seen.wrapping_sub(self.next_avail) > size {
+            let (from, to) = (self.next_avail, self.avail_seen);
+            return Err(RingError::IndexJump { from, to, size });
+        }
+        let head = self.rings.avail_entry(self.next_avail);
+        let (word, bit) = (usize::from(head / 64), 1u64 << (head % 64));
+        let bad = RingError::BadIndex { index: head, size: size.into() };
+        let Some(word) = self.busy.get_mut(word).filter(|_| head < size) else {
+            return Err(bad);
+        };
+        if *word & bit != 0 {
+            return Err(RingError::Busy { head });
+        }
+        let mut chain = self.spare.pop().unwrap_or_else(Chain::new);
+        chain.fill(&self.view, &self.table, head)?;
+        *word |= bit;
+        chain.returned = false;
+        self.in_flight += 1;
+        self.next_avail = self.next_avail.wrapping_add(1);
+        Ok(chain)
+    }
+
+    /// Completes a chain into which the device wrote `written` bytes. The driver sees it after
+    /// [`Queue::publish`].
+    pub fn push(&mut self, mut chain: Chain, written: u32) {
+        chain.returned = true;
+        let head = chain.head;
+        if let Some(word) = self.busy.get_mut(usize::from(head / 64)) {
+            *word &= !(1u64 << (head % 64));
+        }
+        self.in_flight = self.in_flight.saturating_sub(1);
+        if !self.failed {
+            self.rings.put_used(self.next_used, head, written);
+            self.next_used = self.next_used.wrapping_add(1);
+        }
+        if self.spare.len() < MAX_SPARE {
+            chain.readable.clear();
+            chain.writable.clear();
+            self.spare.push(chain);
+        }
+    }
+
+    /// Shows the driver what was pushed since the last time; true when it must be called.
+    #[must_use = "the driver waits for the call"]
+    pub fn publish(&mut self) -> bool {
+        let (old, new) = (self.published, self.next_used);
+        if old == new || self.failed {
+            return false;
+        }
+        self.rings.set_used_idx(new);
+        self.published = new;
+        // The index must be visible before the driver's wish is read (virtio 1.2, 2.7.7.2).
+        fence(Ordering::SeqCst);
+        let first = std::mem::take(&mut self.first_call);
+        if self.config.event_idx {
+            first || passed(self.rings.used_event(), new, old)
+        } else {
+            !self.rings.interrupts_off()
+        }
+    }
+
+    /// Asks the driver not to kick: somebody looks at the ring anyway.
+    pub fn suppress(&self) {
+        // With EVENT_IDX the event stays where it was: passed already, so no kick comes until
+        // the index has gone round once.
+        if !self.config.event_idx && !self.failed {
+            self.rings.set_kicks(false);
+        }
+    }
+
+    /// Asks for a kick on the next request and looks at the ring again; true when one came in
+    /// between and must be served first.
+    #[must_use = "a request may have arrived already"]
+    pub fn arm(&mut self) -> bool {
+        if self.failed {
+            return false;
+        }
+        if self.config.event_idx {
+            self.rings.set_avail_event(self.next_avail);
+        } else {
+            self.rings.set_kicks(true);
+        }
+        // The wish must be visible before the index is read: the driver does the reverse.
+        fence(Ordering::SeqCst);
+        self.has_work()
+    }
+}

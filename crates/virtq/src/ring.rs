@@ -1,0 +1,157 @@
+//! The three parts of a split ring as raw memory (virtio 1.2, 2.7).
+
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU16, Ordering};
+
+use memory::View;
+
+use crate::{MAX_QUEUE_SIZE, QueueConfig, RingError};
+
+/// Chain goes on at `next`.
+pub(crate) const DESC_NEXT: u16 = 1;
+/// The device writes this buffer.
+pub(crate) const DESC_WRITE: u16 = 2;
+/// The buffer is a table of descriptors.
+pub(crate) const DESC_INDIRECT: u16 = 4;
+/// In `avail.flags`: do not call.
+const AVAIL_NO_INTERRUPT: u16 = 1;
+/// In `used.flags`: do not kick.
+const USED_NO_NOTIFY: u16 = 1;
+/// Bytes of a descriptor.
+pub(crate) const DESC_BYTES: u32 = 16;
+
+/// A descriptor, copied out of guest memory.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Descriptor {
+    pub(crate) addr: u64,
+    pub(crate) len: u32,
+    pub(crate) flags: u16,
+    pub(crate) next: u16,
+}
+
+/// A table of descriptors in guest memory.
+#[derive(Clone, Copy)]
+pub(crate) struct DescTable {
+    base: NonNull<[u64; 2]>,
+    pub(crate) size: u32,
+}
+
+impl DescTable {
+    pub(crate) fn new(view: &View, addr: u64, size: u32) -> Result<Self, memory::MemoryError> {
+        Ok(Self { base: view.array(addr, size as usize)?, size })
+    }
+
+    /// Copies descriptor `index`, read once.
+    pub(crate) fn get(&self, index: u16) -> Option<Descriptor> {
+        if u32::from(index) >= self.size {
+            return None;
+        }
+        // SAFETY: `base` is followed by `size` descriptors (View::array), index < size, and the
+        // queue that owns this table keeps the view alive.
+        let [addr, rest] = unsafe { self.base.add(index.into()).read_volatile() };
+        let (addr, rest) = (u64::from_le(addr), u64::from_le(rest));
+        Some(Descriptor {
+            addr,
+            len: rest as u32,
+            flags: (rest >> 32) as u16,
+            next: (rest >> 48) as u16,
+        })
+    }
+}
+
+/// Available and used ring.
+pub(crate) struct Rings {
+    size: u16,
+    /// flags, idx, ring[size], used_event
+    avail: NonNull<AtomicU16>,
+    /// flags, idx
+    used: NonNull<AtomicU16>,
+    /// ring[size] of (id, len)
+    used_ring: NonNull<[u32; 2]>,
+    avail_event: NonNull<AtomicU16>,
+}
+
+impl Rings {
+    /// Finds every part in guest memory.
+    pub(crate) fn new(view: &View, config: &QueueConfig) -> Result<(DescTable, Self), RingError> {
+        let size = config.size;
+        if size > MAX_QUEUE_SIZE || !size.is_power_of_two() {
+            return Err(RingError::BadSize { size });
+        }
+        let entries = usize::from(size);
+        let bad = |part| move |source| RingError::Memory { part, source };
+        let desc =
+            DescTable::new(view, config.desc, size.into()).map_err(bad("descriptor table"))?;
+        let avail = view.array(config.avail, 3 + entries).map_err(bad("available ring"))?;
+        // The used ring is one range: flags, idx, entries of 8 bytes, event. Checked as a whole.
+        let whole = view.array::<u32>(config.used, 1 + 2 * entries).map_err(bad("used ring"))?;
+        let event = config.used.wrapping_add(4 + 8 * u64::from(size));
+        let avail_event = view.array(event, 1).map_err(bad("used ring"))?;
+        let used = whole.cast::<AtomicU16>();
+        // SAFETY: `whole` has 1 + 2 * size words; the entries begin after the first.
+        let used_ring = unsafe { whole.add(1) }.cast::<[u32; 2]>();
+        Ok((desc, Self { size, avail, used, used_ring, avail_event }))
+    }
+
+    fn avail_word(&self, index: usize) -> &AtomicU16 {
+        debug_assert!(index < 3 + usize::from(self.size));
+        // SAFETY: the array has 3 + size words, callers stay below; the queue keeps the view,
+        // and shared memory is accessed through atomics only.
+        unsafe { self.avail.add(index).as_ref() }
+    }
+
+    fn used_word(&self, index: usize) -> &AtomicU16 {
+        debug_assert!(index < 2);
+        // SAFETY: flags and idx are the first two words of the used ring, kept by the view.
+        unsafe { self.used.add(index).as_ref() }
+    }
+
+    /// The driver's available index; entries below it are visible after this load.
+    pub(crate) fn avail_idx(&self) -> u16 {
+        u16::from_le(self.avail_word(1).load(Ordering::Acquire))
+    }
+
+    /// The driver sets NO_INTERRUPT.
+    pub(crate) fn interrupts_off(&self) -> bool {
+        u16::from_le(self.avail_word(0).load(Ordering::Relaxed)) & AVAIL_NO_INTERRUPT != 0
+    }
+
+    /// Entry of the available ring for index `at`.
+    pub(crate) fn avail_entry(&self, at: u16) -> u16 {
+        let slot = usize::from(at & (self.size - 1));
+        u16::from_le(self.avail_word(2 + slot).load(Ordering::Relaxed))
+    }
+
+    /// The used index at which the driver wants a call.
+    pub(crate) fn used_event(&self) -> u16 {
+        u16::from_le(self.avail_word(2 + usize::from(self.size)).load(Ordering::Relaxed))
+    }
+
+    /// Writes a used entry for index `at`; the driver sees it after [`Rings::set_used_idx`].
+    pub(crate) fn put_used(&self, at: u16, head: u16, len: u32) {
+        let slot = usize::from(at & (self.size - 1));
+        // SAFETY: slot < size entries; the queue keeps the view.
+        unsafe { self.used_ring.add(slot).write_volatile([u32::from(head).to_le(), len.to_le()]) };
+    }
+
+    pub(crate) fn used_idx(&self) -> u16 {
+        u16::from_le(self.used_word(1).load(Ordering::Relaxed))
+    }
+
+    /// Publishes every used entry below `idx`.
+    pub(crate) fn set_used_idx(&self, idx: u16) {
+        self.used_word(1).store(idx.to_le(), Ordering::Release);
+    }
+
+    /// Asks for a kick when the available index passes `idx` (EVENT_IDX).
+    pub(crate) fn set_avail_event(&self, idx: u16) {
+        // SAFETY: found in `new`; the queue keeps the view.
+        unsafe { self.avail_event.as_ref() }.store(idx.to_le(), Ordering::Relaxed);
+    }
+
+    /// Asks for kicks or for none (without EVENT_IDX).
+    pub(crate) fn set_kicks(&self, wanted: bool) {
+        let flags = if wanted { 0 } else { USED_NO_NOTIFY };
+        self.used_word(0).store(flags.to_le(), Ordering::Relaxed);
+    }
+}

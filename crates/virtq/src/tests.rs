@@ -1,0 +1,320 @@
+//! The ring against hand-made rings and against `virtio-queue`.
+
+use std::os::fd::AsFd;
+
+use proptest::prelude::*;
+use virtio_queue::{Queue as Oracle, QueueT};
+use vm_memory::{FileOffset, GuestAddress, GuestMemoryMmap};
+
+use crate::driver::{BUFFERS, Driver, INDIRECT, NEXT, WRITE};
+use crate::{MAX_CHAIN, Queue, RingError};
+
+const MEMORY: u64 = 0x40_0000;
+
+fn pair(size: u16, event_idx: bool) -> (Driver, Queue) {
+    let driver = Driver::new(size, MEMORY, event_idx);
+    let queue = Queue::new(driver.config, driver.table.clone()).unwrap();
+    (driver, queue)
+}
+
+#[test]
+fn a_chain_goes_round() {
+    for event_idx in [false, true] {
+        let (mut driver, mut queue) = pair(8, event_idx);
+        for round in 0..200u32 {
+            let head = (round % 2 * 4) as u16;
+            driver.put_chain(head, &[(BUFFERS, 16, false), (BUFFERS + 64, 512, true)]);
+            driver.offer(head);
+            driver.publish();
+            let chain = queue.pop().unwrap().unwrap();
+            assert_eq!((chain.readable.len(), chain.writable.len()), (16, 512));
+            assert!(queue.pop().unwrap().is_none());
+            queue.push(chain, round);
+            assert_eq!(driver.used(), None, "not before publish");
+            let _ = queue.publish();
+            assert_eq!(driver.used(), Some((u32::from(head), round)));
+            assert_eq!(queue.in_flight(), 0);
+        }
+        assert_eq!(queue.next_avail(), 200);
+    }
+}
+
+#[test]
+fn kicks_are_wanted_only_when_armed() {
+    for event_idx in [false, true] {
+        let (mut driver, mut queue) = pair(8, event_idx);
+        let kick = |driver: &mut Driver| {
+            driver.put_chain(0, &[(BUFFERS, 16, false)]);
+            driver.offer(0);
+            driver.publish()
+        };
+        assert!(!queue.arm());
+        assert!(kick(&mut driver), "armed: a kick is wanted");
+        queue.suppress();
+        let chain = queue.pop().unwrap().unwrap();
+        queue.push(chain, 0);
+        let _ = queue.publish();
+        assert!(!kick(&mut driver), "served: no kick");
+        assert!(queue.arm(), "the request between is found by arming");
+    }
+}
+
+#[test]
+fn one_call_decision_a_batch() {
+    let (mut driver, mut queue) = pair(8, true);
+    for round in 0..3u16 {
+        let mut chains = Vec::new();
+        for head in 0..4 {
+            driver.put_chain(head, &[(BUFFERS, 16, false)]);
+            driver.offer(head);
+        }
+        driver.publish();
+        while let Some(chain) = queue.pop().unwrap() {
+            chains.push(chain);
+        }
+        assert_eq!(chains.len(), 4);
+        // The driver asks to be called at the last of the batch, then at one far ahead.
+        let wanted = round != 2;
+        driver.set_used_event(if wanted { round * 4 + 3 } else { 1000 });
+        for chain in chains {
+            queue.push(chain, 0);
+        }
+        assert_eq!(queue.publish(), wanted);
+        assert!(!queue.publish(), "nothing new");
+    }
+}
+
+#[test]
+fn the_first_publish_after_a_start_calls() {
+    let (mut driver, mut queue) = pair(8, true);
+    driver.set_used_event(1000);
+    driver.put_chain(0, &[(BUFFERS, 16, false)]);
+    driver.offer(0);
+    driver.publish();
+    let chain = queue.pop().unwrap().unwrap();
+    queue.push(chain, 0);
+    assert!(queue.publish());
+}
+
+type Break = fn(&mut Driver);
+
+#[test]
+fn every_broken_rule_fails_the_ring_once_and_for_good() {
+    let cases: [(&str, Break); 14] = [
+        ("IndexJump", |d| d.jump(9)),
+        ("BadIndex", |d| d.offer(8)),
+        ("BadIndex", |d| {
+            d.put_desc(0, BUFFERS, 16, NEXT, 8);
+            d.offer(0);
+        }),
+        ("TooLong", |d| {
+            d.put_desc(0, BUFFERS, 16, NEXT, 1);
+            d.put_desc(1, BUFFERS, 16, NEXT, 0);
+            d.offer(0);
+        }),
+        ("TooLarge", |d| {
+            d.put_chain(0, &[(0, MEMORY as u32, false); 7]);
+            d.put_desc(6, 0, u32::MAX, 0, 0);
+            d.offer(0);
+        }),
+        ("Empty", |d| {
+            d.put_chain(0, &[(BUFFERS, 0, false)]);
+            d.offer(0);
+        }),
+        ("Order", |d| {
+            d.put_chain(0, &[(BUFFERS, 16, true), (BUFFERS, 16, false)]);
+            d.offer(0);
+        }),
+        ("Memory", |d| {
+            d.put_chain(0, &[(MEMORY - 8, 16, false)]);
+            d.offer(0);
+        }),
+        ("Memory", |d| {
+            d.put_chain(0, &[(u64::MAX - 8, 16, true)]);
+            d.offer(0);
+        }),
+        ("Indirect", |d| {
+            d.put_desc(0, BUFFERS, 24, INDIRECT, 0);
+            d.offer(0);
+        }),
+        ("Indirect", |d| {
+            d.put_desc(0, BUFFERS, 0, INDIRECT, 0);
+            d.offer(0);
+        }),
+        ("Indirect", |d| {
+            d.put_desc(0, BUFFERS, 16, INDIRECT, 0);
+            d.write(BUFFERS, &Driver::descriptor(BUFFERS, 16, INDIRECT, 0));
+            d.offer(0);
+        }),
+        ("TooLong", |d| {
+            d.put_desc(0, BUFFERS, 16 * (MAX_CHAIN + 1), INDIRECT, 0);
+            d.offer(0);
+        }),
+        ("Memory", |d| {
+            d.put_desc(0, MEMORY, 32, INDIRECT, 0);
+            d.offer(0);
+        }),
+    ];
+    for (name, breakage) in cases {
+        let (mut driver, mut queue) = pair(8, false);
+        breakage(&mut driver);
+        driver.publish();
+        let error = queue.pop().unwrap_err();
+        assert!(format!("{error:?}").starts_with(name), "{name}: {error:?}");
+        assert!(queue.failed());
+        driver.put_chain(4, &[(BUFFERS, 16, false)]);
+        driver.offer(4);
+        driver.publish();
+        assert!(queue.pop().unwrap().is_none(), "a failed ring yields nothing");
+        assert!(!queue.publish() && !queue.arm());
+    }
+}
+
+#[test]
+fn a_head_in_flight_cannot_come_again() {
+    let (mut driver, mut queue) = pair(8, false);
+    driver.put_chain(3, &[(BUFFERS, 16, false)]);
+    driver.offer(3);
+    driver.offer(3);
+    driver.publish();
+    let chain = queue.pop().unwrap().unwrap();
+    assert!(matches!(queue.pop(), Err(RingError::Busy { head: 3 })));
+    chain.abandon();
+}
+
+#[test]
+fn rings_outside_memory_or_of_odd_size_are_refused() {
+    let driver = Driver::new(8, MEMORY, false);
+    let table = driver.table.clone();
+    let with = |change: fn(&mut crate::QueueConfig)| {
+        let mut config = driver.config;
+        change(&mut config);
+        Queue::new(config, table.clone())
+    };
+    for size in [0, 3, 100, 40000] {
+        let mut config = driver.config;
+        config.size = size;
+        assert!(matches!(Queue::new(config, table.clone()), Err(RingError::BadSize { .. })));
+    }
+    assert!(matches!(with(|c| c.desc = MEMORY - 16), Err(RingError::Memory { .. })));
+    assert!(matches!(with(|c| c.avail = MEMORY - 2), Err(RingError::Memory { .. })));
+    assert!(matches!(with(|c| c.used = MEMORY - 68), Err(RingError::Memory { .. })));
+    assert!(matches!(with(|c| c.used = 0x1001), Err(RingError::Memory { .. })));
+    assert!(matches!(with(|c| c.used = u64::MAX - 3), Err(RingError::Memory { .. })));
+}
+
+#[test]
+fn chains_in_flight_survive_a_new_memory_table() {
+    let (mut driver, mut queue) = pair(8, false);
+    driver.write(BUFFERS, &[9; 16]);
+    driver.put_chain(0, &[(BUFFERS, 16, false)]);
+    driver.offer(0);
+    driver.publish();
+    let chain = queue.pop().unwrap().unwrap();
+    let other = Driver::new(8, MEMORY, false);
+    queue.set_memory(other.table.clone()).unwrap();
+    drop(driver);
+    let mut copy = [0; 16];
+    chain.readable.peek(&mut copy);
+    assert_eq!(copy, [9; 16]);
+    queue.push(chain, 0);
+}
+
+/// What a walk found: readable and writable bytes, or nothing when the ring was refused.
+type Shape = Option<(u64, u64)>;
+
+fn ours(driver: &Driver) -> Shape {
+    let mut queue = Queue::new(driver.config, driver.table.clone()).unwrap();
+    match queue.pop() {
+        Ok(Some(chain)) => {
+            let shape = (chain.readable.len() as u64, chain.writable.len() as u64);
+            chain.abandon();
+            Some(shape)
+        }
+        _ => None,
+    }
+}
+
+fn oracle(driver: &Driver) -> (u64, u64) {
+    let fd = driver.mapping().fd().unwrap().as_fd().try_clone_to_owned().unwrap();
+    let file = FileOffset::new(fd.into(), 0);
+    let memory: GuestMemoryMmap =
+        GuestMemoryMmap::from_ranges_with_files([(GuestAddress(0), MEMORY as usize, Some(file))])
+            .unwrap();
+    let mut queue = Oracle::new(32768).unwrap();
+    queue.set_size(driver.config.size);
+    queue.try_set_desc_table_address(GuestAddress(driver.config.desc)).unwrap();
+    queue.try_set_avail_ring_address(GuestAddress(driver.config.avail)).unwrap();
+    queue.try_set_used_ring_address(GuestAddress(driver.config.used)).unwrap();
+    queue.set_ready(true);
+    let (mut readable, mut writable) = (0, 0);
+    let chain = queue.pop_descriptor_chain(&memory).unwrap();
+    for descriptor in chain {
+        if descriptor.is_write_only() {
+            writable += u64::from(descriptor.len());
+        } else {
+            readable += u64::from(descriptor.len());
+        }
+    }
+    (readable, writable)
+}
+
+fn any_descriptor() -> impl Strategy<Value = (u64, u32, u16, u16)> {
+    let addr = prop_oneof![8 => 0..MEMORY, 1 => any::<u64>()];
+    let len = prop_oneof![8 => 1u32..5000, 1 => any::<u32>()];
+    let flags = prop_oneof![
+        6 => Just(NEXT), 3 => Just(NEXT | WRITE), 3 => Just(0), 2 => Just(WRITE),
+        1 => Just(INDIRECT), 1 => any::<u16>()
+    ];
+    let next = prop_oneof![20 => 0u16..16, 1 => any::<u16>()];
+    (addr, len, flags, next)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    /// Whatever we accept, the oracle reads the same; whatever is there, nobody panics.
+    #[test]
+    fn random_tables_agree_with_the_oracle(
+        table in prop::collection::vec(any_descriptor(), 16),
+        indirect in prop::collection::vec(any_descriptor(), 16),
+        head in 0u16..16,
+    ) {
+        let mut driver = Driver::new(16, MEMORY, false);
+        for (i, (addr, len, flags, next)) in table.iter().enumerate() {
+            driver.put_desc(i as u16, *addr, *len, *flags, *next);
+        }
+        // An indirect chain, sometimes, and always with a usable table behind it.
+        if head % 3 == 0 {
+            driver.put_desc(head, 0x3f_0000, 16 * 16, INDIRECT, 0);
+        }
+        for (i, (addr, len, flags, next)) in indirect.iter().enumerate() {
+            let raw = Driver::descriptor(*addr, *len, *flags, *next);
+            driver.write(0x3f_0000 + 16 * i as u64, &raw);
+        }
+        driver.offer(head);
+        driver.publish();
+        if let Some(shape) = ours(&driver) {
+            prop_assert_eq!(shape, oracle(&driver));
+        }
+    }
+
+    /// A ring with random bytes in it ends in a chain or an error.
+    #[test]
+    fn random_bytes_never_panic(noise in prop::collection::vec(any::<u8>(), 512), idx in any::<u16>()) {
+        let mut driver = Driver::new(16, MEMORY, true);
+        driver.write(driver.config.desc, &noise[..256]);
+        driver.write(driver.config.avail, &noise[256..290]);
+        driver.jump(idx % 20);
+        let mut queue = Queue::new(driver.config, driver.table.clone()).unwrap();
+        for _ in 0..20 {
+            match queue.pop() {
+                Ok(Some(chain)) => queue.push(chain, 1),
+                Ok(None) => break,
+                Err(_) => prop_assert!(queue.failed()),
+            }
+        }
+        let _ = queue.publish();
+        let _ = queue.arm();
+    }
+}
