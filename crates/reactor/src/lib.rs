@@ -1,1 +1,51 @@
-//! One thread: io_uring, eventfds, timers, clock
+//! One thread: io_uring, eventfds, timers, clock.
+//!
+//! # Words
+//! - [`Reactor`]: a thread that owns one io_uring and a set of pollers. It is joined on drop.
+//! - [`Handle`]: sends work to it from other threads.
+//! - [`Poller`]: something that looks for work when asked, for example one virtqueue. It belongs
+//!   to exactly one reactor, so what it does needs no lock (design 4.1).
+//! - **Hot**: asked at every turn of the loop. **Cold**: armed; costs nothing until its eventfd
+//!   or one of its operations wakes it.
+//! - [`Port`]: where the operations of one owner come back. [`Op`] goes in, [`Done`] comes out.
+//!
+//! # Model
+//! ```text
+//! loop: look at the completion queue (tail, and the TASKRUN flag) -> deliver
+//!       poll every hot poller; one that found nothing arms and goes cold, unless it spins
+//!       submit what was queued, once
+//!       nothing hot: sleep in the kernel until a completion
+//! ```
+//! The cost of a turn depends on hot pollers only: an idle queue is an eventfd known to the ring,
+//! and an idle reactor has no timer.
+//!
+//! # Errors and invariants
+//! - What the kernel sees (buffers, iovecs, descriptors) is owned by the operation slab from
+//!   submission to completion; no future and no caller can drop it early.
+//! - An operation whose port is gone still runs to its end; its result is dropped.
+//! - Nothing blocks on a reactor thread. A poller that does harms its neighbours.
+//! - [`Stopped`] is the answer of a reactor that has ended.
+//!
+//! # How to test
+//! Spawn one and send it pollers; [`ReactorCounters`] counts system calls and sleeps.
+#![allow(unsafe_code)] // The kernel is handed raw pointers; `ring` and `file` own that.
+
+mod context;
+mod file;
+mod mailbox;
+mod op;
+mod probe;
+mod ring;
+mod slab;
+mod stats;
+#[cfg(test)]
+mod tests;
+mod thread;
+
+pub use context::{Context, Poller, PollerId, Turn};
+pub use file::File;
+pub use mailbox::{Handle, Stopped};
+pub use op::{Done, Op, Port};
+pub use probe::{Probe, probe};
+pub use stats::ReactorCounters;
+pub use thread::Reactor;

@@ -1,0 +1,50 @@
+//! An open file as one reactor uses it.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use memory::Buffers;
+use rustix::io::Errno;
+
+/// A descriptor that stays open until the last operation on it has ended. Cloning counts on this
+/// thread only, so reactors that share a file do not share a counter.
+#[derive(Clone, Debug)]
+pub struct File(Rc<Local>);
+
+#[derive(Debug)]
+struct Local(Arc<OwnedFd>);
+
+impl File {
+    /// The calling thread's handle on `fd`.
+    pub fn new(fd: Arc<OwnedFd>) -> Self {
+        Self(Rc::new(Local(fd)))
+    }
+
+    pub(crate) fn raw(&self) -> RawFd {
+        self.0.0.as_raw_fd()
+    }
+
+    /// Reads at `offset` if that needs no waiting (RWF_NOWAIT): only for buffered descriptors,
+    /// on an O_DIRECT one it waits for the device. May read less than asked.
+    ///
+    /// # Errors
+    /// EAGAIN when it would wait, EOPNOTSUPP when the file system cannot tell.
+    pub fn read_nowait(&self, buffers: &Buffers, offset: u64) -> Result<usize, Errno> {
+        let iovecs = buffers.iovecs();
+        let count = iovecs.len().min(libc::UIO_MAXIOV as usize) as libc::c_int;
+        let offset = libc::off64_t::try_from(offset).map_err(|_| Errno::INVAL)?;
+        // SAFETY: the iovecs point into memory that `buffers` keeps mapped and writable.
+        let read =
+            unsafe { libc::preadv2(self.raw(), iovecs.as_ptr(), count, offset, libc::RWF_NOWAIT) };
+        usize::try_from(read).map_err(|_| {
+            Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
+        })
+    }
+}
+
+impl AsFd for File {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.0.as_fd()
+    }
+}

@@ -1,0 +1,115 @@
+//! Work for a reactor from other threads.
+
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+
+use rustix::event::{EventfdFlags, eventfd};
+
+use crate::{Context, ReactorCounters};
+
+type Letter = Box<dyn FnOnce(&mut Context<'_>) + Send>;
+
+/// The reactor has ended; nothing that is sent to it happens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the reactor has stopped")]
+pub struct Stopped;
+
+#[derive(Default)]
+struct Inbox {
+    letters: Vec<Letter>,
+    closed: bool,
+}
+
+pub(crate) struct Mailbox {
+    inbox: Mutex<Inbox>,
+    /// Written once a letter; the reactor watches it like any other eventfd.
+    bell: Arc<OwnedFd>,
+    pub(crate) counters: ReactorCounters,
+}
+
+impl Mailbox {
+    pub(crate) fn new() -> std::io::Result<Self> {
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let (inbox, counters) = (Mutex::default(), ReactorCounters::default());
+        Ok(Self { inbox, bell: Arc::new(bell), counters })
+    }
+
+    pub(crate) fn bell(&self) -> Arc<OwnedFd> {
+        self.bell.clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inbox> {
+        // A sender that panicked left a whole letter or none.
+        self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn take(&self) -> Vec<Letter> {
+        std::mem::take(&mut self.lock().letters)
+    }
+
+    /// Refuses further letters and drops the waiting ones, which tells their senders.
+    pub(crate) fn close(&self) {
+        let mut inbox = self.lock();
+        inbox.closed = true;
+        let letters = std::mem::take(&mut inbox.letters);
+        drop(inbox);
+        drop(letters);
+    }
+
+    pub(crate) fn send(&self, letter: Letter) -> Result<(), Stopped> {
+        let mut inbox = self.lock();
+        if inbox.closed {
+            return Err(Stopped);
+        }
+        inbox.letters.push(letter);
+        drop(inbox);
+        // EAGAIN: the counter is full, so the bell has been rung already.
+        let _ = rustix::io::write(&*self.bell, &1u64.to_ne_bytes());
+        Ok(())
+    }
+}
+
+/// Sends work to a reactor. Cheap to clone; outlives the reactor harmlessly.
+#[derive(Clone)]
+pub struct Handle(pub(crate) Arc<Mailbox>);
+
+impl std::fmt::Debug for Handle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Handle").field(&self.0.counters).finish()
+    }
+}
+
+impl Handle {
+    /// Runs `letter` on the reactor soon; does not wait.
+    ///
+    /// # Errors
+    /// [`Stopped`].
+    pub fn send(
+        &self,
+        letter: impl FnOnce(&mut Context<'_>) + Send + 'static,
+    ) -> Result<(), Stopped> {
+        self.0.send(Box::new(letter))
+    }
+
+    /// Runs `letter` on the reactor and waits for what it returns. Never from a reactor thread:
+    /// it would wait for itself.
+    ///
+    /// # Errors
+    /// [`Stopped`], also when the reactor ends before it answers.
+    pub fn call<R: Send + 'static>(
+        &self,
+        letter: impl FnOnce(&mut Context<'_>) -> R + Send + 'static,
+    ) -> Result<R, Stopped> {
+        let (answer, wait) = mpsc::sync_channel(1);
+        self.send(move |context| {
+            // The caller waits below, so the answer is always taken.
+            let _ = answer.send(letter(context));
+        })?;
+        wait.recv().map_err(|_| Stopped)
+    }
+
+    /// What the reactor has counted.
+    pub fn counters(&self) -> &ReactorCounters {
+        &self.0.counters
+    }
+}

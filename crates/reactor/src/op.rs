@@ -1,0 +1,167 @@
+//! Operations of the kernel and their results.
+
+use std::time::Duration;
+
+use io_uring::{opcode, squeue, types};
+use memory::Buffers;
+
+use crate::File;
+
+/// Bit of the `op_flags` of a write: durable when it completes.
+const RWF_DSYNC: i32 = libc::RWF_DSYNC;
+
+/// Something the kernel does for a poller. Everything that it touches is owned here.
+#[derive(Debug)]
+pub enum Op {
+    /// Fill the buffers from `offset` (bytes).
+    Read {
+        /// From where.
+        file: File,
+        /// Byte offset.
+        offset: u64,
+        /// Into what.
+        buffers: Buffers,
+    },
+    /// Write the buffers at `offset` (bytes).
+    Write {
+        /// To where.
+        file: File,
+        /// Byte offset.
+        offset: u64,
+        /// From what.
+        buffers: Buffers,
+        /// Durable on completion (RWF_DSYNC).
+        durable: bool,
+        /// Start on a kernel worker at once: for writes that are known to wait.
+        worker: bool,
+    },
+    /// fdatasync.
+    Sync {
+        /// What.
+        file: File,
+    },
+    /// fallocate with `mode` over a range in bytes.
+    Allocate {
+        /// Where.
+        file: File,
+        /// FALLOC_FL bits.
+        mode: i32,
+        /// First byte.
+        offset: u64,
+        /// Bytes.
+        len: u64,
+    },
+    /// Nothing, after a time.
+    Timer {
+        /// From submission on.
+        after: Duration,
+    },
+}
+
+/// Where the operations of one owner come back. Made by [`crate::Context::open_port`]; the
+/// operations of a closed port still run to their end.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Port {
+    pub(crate) index: u32,
+    pub(crate) generation: u32,
+}
+
+/// An operation that has ended.
+#[derive(Debug)]
+pub struct Done {
+    /// What the submitter called it.
+    pub tag: u64,
+    /// Bytes or 0, or a negated errno. A timer that ran out says 0.
+    pub result: i32,
+    /// The buffers it was given.
+    pub buffers: Option<Buffers>,
+}
+
+/// An operation that the kernel knows.
+#[derive(Debug)]
+pub(crate) struct InFlight {
+    pub(crate) port: u32,
+    pub(crate) generation: u32,
+    pub(crate) tag: u64,
+    pub(crate) buffers: Option<Buffers>,
+    pub(crate) timer: bool,
+    /// Keeps the descriptor open.
+    _file: Option<File>,
+    /// The kernel reads it when the entry is submitted.
+    _timespec: Option<Box<types::Timespec>>,
+}
+
+impl InFlight {
+    /// The submission entry for `op`, and what must outlive it.
+    pub(crate) fn prepare(port: &Port, op: Op, tag: u64) -> (squeue::Entry, Self) {
+        let mut kept = Self {
+            port: port.index,
+            generation: port.generation,
+            tag,
+            buffers: None,
+            timer: false,
+            _file: None,
+            _timespec: None,
+        };
+        let entry = match op {
+            Op::Read { file, offset, buffers } => {
+                let entry = read_entry(&file, offset, &buffers);
+                kept.buffers = Some(buffers);
+                kept._file = Some(file);
+                entry
+            }
+            Op::Write { file, offset, buffers, durable, worker } => {
+                let entry = write_entry(&file, offset, &buffers, durable);
+                kept.buffers = Some(buffers);
+                kept._file = Some(file);
+                if worker { entry.flags(squeue::Flags::ASYNC) } else { entry }
+            }
+            Op::Sync { file } => {
+                let fd = types::Fd(file.raw());
+                kept._file = Some(file);
+                opcode::Fsync::new(fd).flags(types::FsyncFlags::DATASYNC).build()
+            }
+            Op::Allocate { file, mode, offset, len } => {
+                let fd = types::Fd(file.raw());
+                kept._file = Some(file);
+                opcode::Fallocate::new(fd, len).offset(offset).mode(mode).build()
+            }
+            Op::Timer { after } => {
+                let timespec = Box::new(types::Timespec::from(after));
+                let entry = opcode::Timeout::new(&raw const *timespec).build();
+                kept._timespec = Some(timespec);
+                kept.timer = true;
+                entry
+            }
+        };
+        (entry, kept)
+    }
+}
+
+fn read_entry(file: &File, offset: u64, buffers: &Buffers) -> squeue::Entry {
+    let fd = types::Fd(file.raw());
+    match buffers.iovecs() {
+        // One piece needs no iovec: the kernel skips a copy.
+        [one] if u32::try_from(one.iov_len).is_ok() => {
+            opcode::Read::new(fd, one.iov_base.cast(), one.iov_len as u32).offset(offset).build()
+        }
+        many => opcode::Readv::new(fd, many.as_ptr(), many.len() as u32).offset(offset).build(),
+    }
+}
+
+fn write_entry(file: &File, offset: u64, buffers: &Buffers, durable: bool) -> squeue::Entry {
+    let fd = types::Fd(file.raw());
+    let flags = if durable { RWF_DSYNC } else { 0 };
+    match buffers.iovecs() {
+        [one] if u32::try_from(one.iov_len).is_ok() => {
+            opcode::Write::new(fd, one.iov_base.cast_const().cast(), one.iov_len as u32)
+                .offset(offset)
+                .rw_flags(flags)
+                .build()
+        }
+        many => opcode::Writev::new(fd, many.as_ptr(), many.len() as u32)
+            .offset(offset)
+            .rw_flags(flags)
+            .build(),
+    }
+}

@@ -1,0 +1,55 @@
+//! What a reactor counts: one writer, any number of readers, no read-modify-write.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Counters of one reactor since its start.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub struct ReactorCounters {
+    sleeps: AtomicU64,
+    syscalls: AtomicU64,
+    wakeups: AtomicU64,
+    pollers: AtomicU64,
+}
+
+fn bump(counter: &AtomicU64, by: u64) {
+    counter.store(counter.load(Ordering::Relaxed).wrapping_add(by), Ordering::Relaxed);
+}
+
+impl ReactorCounters {
+    /// Times the thread slept in the kernel.
+    pub fn sleeps(&self) -> u64 {
+        self.sleeps.load(Ordering::Relaxed)
+    }
+
+    /// System calls of the loop and of its pollers.
+    pub fn syscalls(&self) -> u64 {
+        self.syscalls.load(Ordering::Relaxed)
+    }
+
+    /// Eventfds that woke a poller or the mailbox.
+    pub fn wakeups(&self) -> u64 {
+        self.wakeups.load(Ordering::Relaxed)
+    }
+
+    /// Pollers that live here now.
+    pub fn pollers(&self) -> u64 {
+        self.pollers.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn add_sleep(&self) {
+        bump(&self.sleeps, 1);
+    }
+
+    pub(crate) fn add_syscalls(&self, count: u64) {
+        bump(&self.syscalls, count);
+    }
+
+    pub(crate) fn add_wakeup(&self) {
+        bump(&self.wakeups, 1);
+    }
+
+    pub(crate) fn set_pollers(&self, count: u64) {
+        self.pollers.store(count, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,203 @@
+//! A reactor with pollers that record what happens to them.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::time::Duration;
+
+use memory::Buffers;
+use rustix::event::{EventfdFlags, eventfd};
+
+use crate::{Context, Done, File, Op, Poller, Port, Reactor, Stopped, Turn};
+
+fn pair() -> (OwnedFd, OwnedFd) {
+    let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
+    let twin = fd.try_clone().unwrap();
+    (fd, twin)
+}
+
+fn kick(fd: &OwnedFd) {
+    rustix::io::write(fd, &1u64.to_ne_bytes()).unwrap();
+}
+
+/// Reports every kick, and every operation that ends.
+struct Recorder {
+    port: Port,
+    kick: Option<OwnedFd>,
+    events: SyncSender<String>,
+    done: Vec<Done>,
+    kicked: bool,
+}
+
+impl Recorder {
+    fn look(&mut self) -> bool {
+        let mut count = [0; 8];
+        let kick = self.kick.as_ref();
+        self.kicked |= kick.is_some_and(|fd| rustix::io::read(fd, &mut count).is_ok());
+        self.kicked
+    }
+}
+
+impl Poller for Recorder {
+    fn poll(&mut self, context: &mut Context<'_>) -> Turn {
+        context.reap(&self.port, &mut self.done);
+        for done in self.done.drain(..) {
+            self.events.send(format!("{}: {}", done.tag, done.result)).unwrap();
+        }
+        if !self.look() {
+            return Turn::Idle;
+        }
+        self.kicked = false;
+        self.events.send("kicked".into()).unwrap();
+        Turn::Busy
+    }
+
+    fn wake(&mut self) {}
+
+    fn arm(&mut self) -> bool {
+        self.look()
+    }
+}
+
+fn recorder(reactor: &Reactor, kick: Option<OwnedFd>) -> (crate::PollerId, Receiver<String>) {
+    let (events, wait) = sync_channel(1000);
+    let twin = kick.as_ref().map(|fd| fd.try_clone().unwrap());
+    let make = |context: &mut Context<'_>| {
+        let port = context.open_port();
+        Ok::<_, Stopped>(Recorder { port, kick: twin, events, done: Vec::new(), kicked: false })
+    };
+    let id = reactor.handle().call(move |context| context.add_poller(kick, make));
+    (id.unwrap().unwrap(), wait)
+}
+
+const SOON: Duration = Duration::from_secs(20);
+
+#[test]
+fn a_kick_wakes_a_cold_poller_each_time() {
+    let reactor = Reactor::spawn("test").unwrap();
+    let (ours, theirs) = pair();
+    let (_, events) = recorder(&reactor, Some(theirs));
+    for _ in 0..100 {
+        kick(&ours);
+        assert_eq!(events.recv_timeout(SOON).unwrap(), "kicked");
+    }
+}
+
+#[test]
+fn an_idle_reactor_sleeps() {
+    let reactor = Reactor::spawn("test").unwrap();
+    let mut held = Vec::new();
+    for _ in 0..50 {
+        let (ours, theirs) = pair();
+        held.push((ours, recorder(&reactor, Some(theirs))));
+    }
+    // Two calls one after the other: between them the loop went to sleep exactly once.
+    reactor.handle().call(|_| ()).unwrap();
+    let before = reactor.handle().counters().sleeps();
+    std::thread::sleep(Duration::from_millis(50));
+    let after = reactor.handle().counters().sleeps();
+    assert!(after - before <= 1, "{before} {after}");
+    assert_eq!(reactor.handle().counters().pollers(), 50);
+}
+
+#[test]
+fn operations_come_back_to_their_port() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("file");
+    std::fs::write(&path, [5u8; 8192]).unwrap();
+    let file = std::fs::File::options().read(true).write(true).open(&path).unwrap();
+    let fd = Arc::new(OwnedFd::from(file));
+    let reactor = Reactor::spawn("test").unwrap();
+    let (id, events) = recorder(&reactor, None);
+    reactor
+        .handle()
+        .call(move |context| {
+            context.with_poller(id, |recorder: &mut Recorder, context| {
+                let file = File::new(fd);
+                let ops = [
+                    Op::Read {
+                        file: file.clone(),
+                        offset: 4096,
+                        buffers: Buffers::alloc(4096).unwrap(),
+                    },
+                    Op::Read {
+                        file: file.clone(),
+                        offset: 8000,
+                        buffers: Buffers::alloc(4096).unwrap(),
+                    },
+                    Op::Sync { file: file.clone() },
+                    Op::Timer { after: Duration::from_millis(1) },
+                    Op::Write {
+                        file,
+                        offset: 0,
+                        buffers: Buffers::alloc(10).unwrap(),
+                        durable: true,
+                        worker: true,
+                    },
+                ];
+                for (tag, op) in ops.into_iter().enumerate() {
+                    context.submit(&recorder.port, op, tag as u64);
+                }
+            })
+        })
+        .unwrap()
+        .unwrap();
+    let mut seen: Vec<_> = (0..5).map(|_| events.recv_timeout(SOON).unwrap()).collect();
+    seen.sort();
+    assert_eq!(seen, ["0: 4096", "1: 192", "2: 0", "3: 0", "4: 10"]);
+    assert_eq!(std::fs::read(&path).unwrap()[..11], [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 5]);
+}
+
+#[test]
+fn a_removed_poller_is_dropped_and_its_descriptor_closed() {
+    let reactor = Reactor::spawn("test").unwrap();
+    let (ours, theirs) = pair();
+    let (id, events) = recorder(&reactor, Some(theirs));
+    reactor.handle().call(move |context| context.remove_poller(id)).unwrap();
+    assert!(events.recv_timeout(SOON).is_err(), "the recorder and its sender are gone");
+    kick(&ours);
+    let gone = reactor
+        .handle()
+        .call(move |context| context.with_poller(id, |_: &mut Recorder, _| ()).is_none());
+    assert_eq!(gone, Ok(true));
+    assert_eq!(reactor.handle().counters().pollers(), 0);
+}
+
+#[test]
+fn a_stopped_reactor_says_so() {
+    let reactor = Reactor::spawn("test").unwrap();
+    let handle = reactor.handle().clone();
+    drop(reactor);
+    assert_eq!(handle.call(|_| 1), Err(Stopped));
+}
+
+#[test]
+fn a_panic_on_the_reactor_reaches_every_caller() {
+    let reactor = Reactor::spawn("test").unwrap();
+    let result = reactor.handle().call(|_| -> u32 { panic!("on purpose") });
+    assert_eq!(result, Err(Stopped));
+    assert_eq!(reactor.handle().call(|_| 1), Err(Stopped));
+}
+
+#[test]
+fn timers_do_not_hold_up_the_end() {
+    let reactor = Reactor::spawn("test").unwrap();
+    let (id, _events) = recorder(&reactor, None);
+    reactor
+        .handle()
+        .call(move |context| {
+            context.with_poller(id, |recorder: &mut Recorder, context| {
+                let after = Duration::from_secs(3600);
+                context.submit(&recorder.port, Op::Timer { after }, 0);
+            })
+        })
+        .unwrap()
+        .unwrap();
+    drop(reactor);
+}
+
+#[test]
+fn the_kernel_here_can_do_what_we_need() {
+    let probe = crate::probe();
+    assert!(probe.usable && probe.complete, "{probe:?}");
+}

@@ -1,0 +1,116 @@
+//! The loop.
+
+use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
+
+use crate::Handle;
+use crate::context::Core;
+use crate::mailbox::Mailbox;
+
+/// Completions taken at a time.
+const REAP_BATCH: usize = 256;
+
+/// A reactor thread. Dropping it drops its pollers, waits for what the kernel still does, and
+/// joins the thread.
+#[derive(Debug)]
+pub struct Reactor {
+    handle: Handle,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Reactor {
+    /// Starts a thread called `name`.
+    ///
+    /// # Errors
+    /// No io_uring, no thread, or no descriptors.
+    pub fn spawn(name: impl Into<String>) -> std::io::Result<Self> {
+        let mailbox = Arc::new(Mailbox::new()?);
+        let handle = Handle(mailbox.clone());
+        let (ready, wait) = mpsc::sync_channel(1);
+        let thread = std::thread::Builder::new().name(name.into()).spawn(move || {
+            // The ring must be made by the thread that uses it.
+            match Core::new(mailbox.clone()) {
+                Ok(core) => {
+                    let _ = ready.send(Ok(()));
+                    let _close = CloseOnExit(mailbox);
+                    run(core);
+                }
+                Err(error) => {
+                    let _ = ready.send(Err(error));
+                }
+            }
+        })?;
+        match wait.recv() {
+            Ok(Ok(())) => Ok(Self { handle, thread: Some(thread) }),
+            Ok(Err(error)) => Err(error),
+            Err(_) => Err(std::io::Error::other("reactor thread ended before it began")),
+        }
+    }
+
+    /// For other threads.
+    pub fn handle(&self) -> &Handle {
+        &self.handle
+    }
+}
+
+impl Drop for Reactor {
+    fn drop(&mut self) {
+        let _ = self.handle.send(|context| context.stop());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Tells waiting senders, also when the thread unwinds.
+struct CloseOnExit(Arc<Mailbox>);
+
+impl Drop for CloseOnExit {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
+fn run(mut core: Core) {
+    let mut completed = Vec::with_capacity(REAP_BATCH);
+    loop {
+        core.ring.reap(&mut completed);
+        for one in completed.drain(..) {
+            core.deliver(one);
+        }
+        if core.letters {
+            core.letters = false;
+            for letter in core.mailbox.take() {
+                letter(&mut core.context());
+            }
+        }
+        if core.stopping {
+            break;
+        }
+        core.turn();
+        if core.quiet() {
+            core.mailbox.counters.add_sleep();
+            core.ring.sleep();
+        } else {
+            core.ring.flush();
+        }
+        let syscalls = core.ring.take_syscalls();
+        if syscalls > 0 {
+            core.mailbox.counters.add_syscalls(syscalls);
+        }
+    }
+    finish(core, completed);
+}
+
+/// Waits until the kernel owns no memory of ours any more.
+fn finish(mut core: Core, mut completed: Vec<crate::ring::Completed>) {
+    core.mailbox.close();
+    core.evict_all();
+    while core.in_kernel() > 0 {
+        core.ring.sleep();
+        core.ring.reap(&mut completed);
+        for one in completed.drain(..) {
+            core.deliver(one);
+        }
+    }
+}
