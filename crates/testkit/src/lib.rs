@@ -1,1 +1,33 @@
-//! Guest-side front-ends, faults and bootable guests for tests
+//! Guest-side front-ends, started backends and bootable guests for tests.
+//!
+//! # Words
+//! - **Front-end**: the guest's side of a vhost-user socket. There are two here: [`driver`], whose
+//!   protocol and rings were written by others (the `virtio-driver` crate), and [`raw`], which sends
+//!   and lays out exactly what a test says, right or wrong.
+//! - **Backend**: the process under test, started and ended by [`process`].
+//!
+//! # Model
+//! A test starts a [`process::Backend`], connects one front-end or several to its socket, and checks
+//! what comes back. [`driver`] answers "does it work with a driver that is not ours, and how fast";
+//! [`raw`] answers "what does it do with this". The catalogues [`raw::malformed`] and
+//! [`raw::hostile`] name everything bad that we know, each with what a backend may answer.
+//!
+//! # Errors
+//! [`Error`] is for what goes wrong on the test's side or with the process. A backend's refusal of
+//! something bad is a value ([`raw::malformed::Outcome`], [`raw::hostile::Taken`]), not an error.
+//!
+//! # Invariants
+//! No unsafe code: shared memory is used through its file. Every wait has a deadline and is for an
+//! event. What a test starts is killed by its own id and its directory removed when dropped.
+//!
+//! # How to test
+//! Both front-ends are validated against `qemu-storage-daemon`, a backend that is not ours
+//! (`tests/`). The same test functions take any backend.
+#![forbid(unsafe_code)]
+
+pub mod driver;
+pub mod error;
+pub mod process;
+pub mod raw;
+
+pub use error::{Error, Result};

@@ -1,0 +1,382 @@
+//! A front-end and driver that others wrote: the `virtio-driver` crate, as libblkio uses it.
+//!
+//! # Model
+//! [`Driver::connect`] gives [`Queue`]s; a queue submits, kicks, and hands out completions with the
+//! number that was given at submission. A client either sleeps on the call eventfd
+//! ([`Queue::sleep`], with calls wanted) or polls the used ring. Buffers are slots of equal size in a
+//! memfd: the device writes there, [`Queue::buffer`] and [`Queue::fill`] read and write it through
+//! the file.
+//!
+//! # Invariants
+//! The crate wants `&mut [u8]` buffers and takes their address as the guest address. We give it
+//! slices of an address range that nobody stores to (`shadow`), and register the memfd at that range.
+//! So the device and we never touch the same mapping and no code here is unsafe.
+//! A queue keeps the transport, whose mapping holds its rings, alive.
+
+use std::fs::File;
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use rustix::fs::{MemfdFlags, memfd_create};
+use virtio_driver::{
+    EventFd, QueueNotifier, VhostUser, VirtioBlkConfig, VirtioBlkFeatureFlags, VirtioBlkQueue,
+    VirtioBlkReqBuf, VirtioFeatureFlags, VirtioTransport,
+};
+
+use crate::error::{Error, Result};
+use crate::raw::guest::wait_readable;
+
+type Transport = VhostUser<VirtioBlkConfig, VirtioBlkReqBuf>;
+
+/// Alignment of the buffers' guest addresses.
+const PAGE_BYTES: usize = 4096;
+
+/// What to ask for.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Queues.
+    pub queues: u16,
+    /// Descriptors per queue; a request takes three (indirect tables are not used by the crate).
+    pub queue_size: u16,
+    /// Buffers per queue, which is also the depth that makes sense.
+    pub slots: u16,
+    /// Bytes of one buffer, a multiple of 512.
+    pub slot_bytes: usize,
+    /// Accept EVENT_IDX where offered.
+    pub event_idx: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { queues: 1, queue_size: 128, slots: 32, slot_bytes: 4096, event_idx: true }
+    }
+}
+
+/// What the disk says of itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Disk {
+    /// Negotiated virtio features.
+    pub features: u64,
+    /// Size in bytes.
+    pub bytes: u64,
+    /// Block size in bytes, 512 if the disk does not say.
+    pub block_bytes: u32,
+    /// Queues that the disk has.
+    pub queues: u16,
+    /// No writes.
+    pub read_only: bool,
+}
+
+/// A connected front-end.
+pub struct Driver {
+    /// The disk.
+    pub disk: Disk,
+    /// The queues; take them out to use them from several threads.
+    pub queues: Vec<Queue>,
+}
+
+impl Driver {
+    /// Connects to a backend, negotiates, and starts the queues.
+    ///
+    /// # Errors
+    /// [`Error::Io`] with the crate's reason.
+    pub fn connect(socket: &Path, options: &Options) -> Result<Self> {
+        let path = socket.to_string_lossy();
+        let mut transport = Transport::new(&path, wanted_features(options.event_idx))
+            .map_err(|e| Error::io(format!("virtio-driver cannot connect to {path}"), e))?;
+        let disk = describe(&transport)?;
+        let mut arenas = Vec::new();
+        for _ in 0..options.queues {
+            arenas.push(Arena::new(&mut transport, options)?);
+        }
+        let queues =
+            VirtioBlkQueue::setup_queues(&mut transport, options.queues.into(), options.queue_size)
+                .map_err(|e| Error::io("virtio-driver cannot set its queues up", e))?;
+        let notifiers: Vec<_> = (0..queues.len())
+            .map(|i| (transport.get_submission_notifier(i), transport.get_completion_fd(i)))
+            .collect();
+        let transport = Arc::new(Mutex::new(transport));
+        let queues = queues.into_iter().zip(arenas).zip(notifiers);
+        let queues = queues.map(|((rings, arena), (kick, call))| Queue {
+            rings,
+            kick,
+            call,
+            arena,
+            kicks: 0,
+            calls: 0,
+            transport: Arc::clone(&transport),
+        });
+        Ok(Self { disk, queues: queues.collect() })
+    }
+
+    /// The first queue, for a client with one.
+    ///
+    /// # Errors
+    /// [`Error::Full`] if it was taken or none was asked for.
+    pub fn into_queue(mut self) -> Result<Queue> {
+        let none = || Error::Full { what: "a queue".into() };
+        if self.queues.is_empty() { Err(none()) } else { Ok(self.queues.swap_remove(0)) }
+    }
+}
+
+fn wanted_features(event_idx: bool) -> u64 {
+    let ring = VirtioFeatureFlags::VERSION_1.bits();
+    let event = if event_idx { VirtioFeatureFlags::RING_EVENT_IDX.bits() } else { 0 };
+    let blk = VirtioBlkFeatureFlags::SEG_MAX
+        | VirtioBlkFeatureFlags::RO
+        | VirtioBlkFeatureFlags::BLK_SIZE
+        | VirtioBlkFeatureFlags::FLUSH
+        | VirtioBlkFeatureFlags::TOPOLOGY
+        | VirtioBlkFeatureFlags::MQ
+        | VirtioBlkFeatureFlags::DISCARD
+        | VirtioBlkFeatureFlags::WRITE_ZEROES;
+    ring | event | blk.bits()
+}
+
+fn describe(transport: &Transport) -> Result<Disk> {
+    let config = transport
+        .get_config()
+        .map_err(|e| Error::io("virtio-driver cannot read the configuration", e))?;
+    let features = transport.get_features();
+    let flags = VirtioBlkFeatureFlags::from_bits_truncate(features);
+    let has_size = flags.contains(VirtioBlkFeatureFlags::BLK_SIZE);
+    let has_mq = flags.contains(VirtioBlkFeatureFlags::MQ);
+    Ok(Disk {
+        features,
+        bytes: { config.capacity }.to_native().saturating_mul(512),
+        block_bytes: if has_size { { config.blk_size }.to_native() } else { 512 },
+        queues: if has_mq { { config.num_queues }.to_native() } else { 1 },
+        read_only: flags.contains(VirtioBlkFeatureFlags::RO),
+    })
+}
+
+/// One queue's buffers: a memfd, and the address range at which the backend knows it.
+struct Arena {
+    file: File,
+    shadow: Vec<u8>,
+    start: usize,
+    slots: usize,
+    slot_bytes: usize,
+}
+
+impl Arena {
+    fn new(transport: &mut Transport, options: &Options) -> Result<Self> {
+        let (slots, slot_bytes) = (usize::from(options.slots), options.slot_bytes);
+        let bytes = (slots * slot_bytes).next_multiple_of(PAGE_BYTES);
+        let fd = memfd_create("testkit-buffers", MemfdFlags::CLOEXEC)
+            .map_err(|e| Error::io("cannot create a memfd", e))?;
+        let file = File::from(fd);
+        // Written once, so that no page is allocated while something is measured.
+        file.write_all_at(&vec![0; bytes], 0)
+            .map_err(|e| Error::io(format!("cannot get {bytes} bytes of shared memory"), e))?;
+        let shadow = vec![0; bytes + PAGE_BYTES];
+        let start = shadow.as_ptr().align_offset(PAGE_BYTES);
+        let address = shadow.as_ptr() as usize + start;
+        transport
+            .map_mem_region(address, bytes, file.as_raw_fd(), 0)
+            .map_err(|e| Error::io("the backend does not take the buffers' memory", e))?;
+        Ok(Self { file, shadow, start, slots, slot_bytes })
+    }
+
+    /// The token slice of a slot's first `len` bytes.
+    fn slice(&mut self, slot: u16, len: usize) -> Result<&mut [u8]> {
+        let start = self.start + usize::from(slot) * self.slot_bytes;
+        let full = || Error::Full { what: format!("{len} bytes in slot {slot}") };
+        if usize::from(slot) >= self.slots || len > self.slot_bytes {
+            return Err(full());
+        }
+        self.shadow.get_mut(start..start + len).ok_or_else(full)
+    }
+
+    fn offset(&self, slot: u16) -> u64 {
+        u64::from(slot) * self.slot_bytes as u64
+    }
+}
+
+/// One queue of a disk.
+pub struct Queue {
+    rings: VirtioBlkQueue<'static, u16>,
+    kick: Box<dyn QueueNotifier>,
+    call: Arc<EventFd>,
+    arena: Arena,
+    /// Kicks sent.
+    pub kicks: u64,
+    /// Calls received, as the eventfd counted them.
+    pub calls: u64,
+    /// The rings lie in its mapping, so it goes last.
+    transport: Arc<Mutex<Transport>>,
+}
+
+/// Wakes a queue's sleeping client from another thread.
+#[derive(Debug, Clone)]
+pub struct Waker(Arc<EventFd>);
+
+impl Waker {
+    /// Wakes the client as a call would; it finds nothing new.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if the eventfd fails.
+    pub fn wake(&self) -> Result<()> {
+        self.0.write(1).map_err(|e| Error::io("cannot wake a client", e))
+    }
+}
+
+impl Queue {
+    /// Submits a read of `len` bytes at byte `offset` into a slot; completes with the slot's number.
+    ///
+    /// # Errors
+    /// [`Error::Full`] for a bad slot, [`Error::Io`] if the ring is full.
+    pub fn read(&mut self, offset: u64, slot: u16, len: usize) -> Result<()> {
+        let buffer = self.arena.slice(slot, len)?;
+        self.rings.read(offset, buffer, slot).map_err(|e| Error::io("cannot submit a read", e))
+    }
+
+    /// Submits a write of a slot's first `len` bytes.
+    ///
+    /// # Errors
+    /// As [`Queue::read`].
+    pub fn write(&mut self, offset: u64, slot: u16, len: usize) -> Result<()> {
+        let buffer = self.arena.slice(slot, len)?;
+        self.rings.write(offset, buffer, slot).map_err(|e| Error::io("cannot submit a write", e))
+    }
+
+    /// Submits a flush.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if the ring is full.
+    pub fn flush(&mut self, tag: u16) -> Result<()> {
+        self.rings.flush(tag).map_err(|e| Error::io("cannot submit a flush", e))
+    }
+
+    /// Submits a discard of `len` bytes.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if the range is not in sectors or the ring is full.
+    pub fn discard(&mut self, offset: u64, len: u64, tag: u16) -> Result<()> {
+        let done = self.rings.discard(offset, len, tag);
+        done.map_err(|e| Error::io("cannot submit a discard", e))
+    }
+
+    /// Submits a write of `len` zero bytes.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if the range is not in sectors or the ring is full.
+    pub fn write_zeroes(&mut self, offset: u64, len: u64, unmap: bool, tag: u16) -> Result<()> {
+        let done = self.rings.write_zeroes(offset, len, unmap, tag);
+        done.map_err(|e| Error::io("cannot submit a write of zeroes", e))
+    }
+
+    /// Kicks if the backend wants it.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if the eventfd fails.
+    #[inline]
+    pub fn kick(&mut self) -> Result<()> {
+        if !self.rings.avail_notif_needed() {
+            return Ok(());
+        }
+        self.kicks += 1;
+        self.kick.notify().map_err(|e| Error::io("cannot kick", e))
+    }
+
+    /// Hands every completion that is there to `each` as (number, 0 or negative errno); gives how
+    /// many.
+    #[inline]
+    pub fn completions(&mut self, mut each: impl FnMut(u16, i32)) -> u32 {
+        let mut count = 0;
+        for completion in self.rings.completions() {
+            each(completion.context, completion.ret);
+            count += 1;
+        }
+        count
+    }
+
+    /// True if a completion is there.
+    #[inline]
+    pub fn has_completion(&mut self) -> bool {
+        self.rings.completions().has_next()
+    }
+
+    /// Says whether we want calls: true for a client that sleeps.
+    pub fn want_calls(&mut self, wanted: bool) {
+        self.rings.set_used_notif_enabled(wanted);
+    }
+
+    /// Sleeps until a call comes, however long that takes; a [`Waker`] ends it too.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if the eventfd fails.
+    #[inline]
+    pub fn sleep(&mut self) -> Result<()> {
+        self.calls += self.call.read().map_err(|e| Error::io("cannot wait for a call", e))?;
+        Ok(())
+    }
+
+    /// Sleeps until a call comes or the deadline passes; false past the deadline.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if the eventfd fails.
+    pub fn sleep_until(&mut self, deadline: Duration) -> Result<bool> {
+        if wait_readable(&[self.call.as_fd()], deadline)?.is_none() {
+            return Ok(false);
+        }
+        self.sleep().map(|()| true)
+    }
+
+    /// Kicks and sleeps until one completion is there; for tests. Wants calls from then on.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`] if nothing completes in 10 s.
+    pub fn finish_one(&mut self) -> Result<(u16, i32)> {
+        self.want_calls(true);
+        self.kick()?;
+        let deadline = crate::raw::connection::ANSWER_DEADLINE;
+        loop {
+            if let Some(done) = self.rings.completions().next() {
+                return Ok((done.context, done.ret));
+            }
+            if !self.sleep_until(deadline)? {
+                let what = "a completion".to_owned();
+                return Err(Error::Timeout { what, after_ms: deadline.as_millis() });
+            }
+        }
+    }
+
+    /// A handle that wakes [`Queue::sleep`].
+    #[must_use]
+    pub fn waker(&self) -> Waker {
+        Waker(Arc::clone(&self.call))
+    }
+
+    /// The first `len` bytes of a slot as the device left them.
+    ///
+    /// # Errors
+    /// [`Error::Io`] past the end of the buffers.
+    pub fn buffer(&self, slot: u16, len: usize) -> Result<Vec<u8>> {
+        let mut bytes = vec![0; len];
+        let read = self.arena.file.read_exact_at(&mut bytes, self.arena.offset(slot));
+        read.map_err(|e| Error::io(format!("cannot read slot {slot}"), e))?;
+        Ok(bytes)
+    }
+
+    /// Puts bytes into a slot.
+    ///
+    /// # Errors
+    /// [`Error::Full`] if they do not fit.
+    pub fn fill(&mut self, slot: u16, bytes: &[u8]) -> Result<()> {
+        self.arena.slice(slot, bytes.len())?;
+        let written = self.arena.file.write_all_at(bytes, self.arena.offset(slot));
+        written.map_err(|e| Error::io(format!("cannot write slot {slot}"), e))
+    }
+
+    /// Reads the configuration again, for example after a resize.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if the backend does not answer.
+    pub fn disk(&self) -> Result<Disk> {
+        describe(&self.transport.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}

@@ -1,0 +1,199 @@
+//! Processes that serve one disk on one vhost-user socket.
+
+use std::ffi::OsStr;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use rustix::fs::inotify;
+use tempfile::TempDir;
+
+use super::{PROCESS_DEADLINE, Process, find_binary, find_tool};
+use crate::error::{Error, Result};
+use crate::raw::guest::wait_readable;
+
+/// What a disk is made of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Target {
+    /// Nothing: reads give no particular bytes, writes are lost. Size in bytes.
+    Null(u64),
+    /// Memory of the backend. Size in bytes. `qemu-storage-daemon` has no such thing.
+    Memory(u64),
+    /// A file.
+    File(PathBuf),
+}
+
+/// Options of a `qemu-storage-daemon` with one vhost-user-blk export.
+#[derive(Debug, Clone)]
+pub struct StorageDaemon {
+    /// The disk; [`Target::Memory`] is refused.
+    pub target: Target,
+    /// Queues.
+    pub queues: u16,
+    /// Refuse writes.
+    pub read_only: bool,
+    /// O_DIRECT for files.
+    pub direct: bool,
+    /// `poll-max-ns` of its iothread; `None` leaves its default.
+    pub poll_max_ns: Option<u64>,
+}
+
+impl StorageDaemon {
+    /// One queue, writable, direct, default polling.
+    #[must_use]
+    pub fn new(target: Target) -> Self {
+        Self { target, queues: 1, read_only: false, direct: true, poll_max_ns: None }
+    }
+
+    fn blockdev(&self) -> Result<String> {
+        let read_only = if self.read_only { "on" } else { "off" };
+        match &self.target {
+            Target::Null(size) => Ok(format!(
+                "driver=null-co,node-name=n0,size={size},read-zeroes=off,read-only={read_only}"
+            )),
+            Target::File(path) => {
+                let direct = if self.direct { "on" } else { "off" };
+                // A comma in a value is written twice.
+                let path = path.display().to_string().replace(',', ",,");
+                Ok(format!(
+                    "driver=file,node-name=n0,filename={path},aio=io_uring,cache.direct={direct},\
+                     discard=unmap,read-only={read_only}"
+                ))
+            }
+            Target::Memory(_) => Err(Error::Missing {
+                program: "a memory disk of qemu-storage-daemon".into(),
+                next: "give it a file on tmpfs".into(),
+            }),
+        }
+    }
+}
+
+/// A running backend, its socket in a directory of its own.
+#[derive(Debug)]
+pub struct Backend {
+    /// The process. It is killed before the directory goes.
+    pub process: Process,
+    socket: PathBuf,
+    dir: TempDir,
+}
+
+impl Backend {
+    /// Starts `ringway-blk` with the given options besides `--socket-path` and `--ready-fd`; returns
+    /// when its socket accepts.
+    ///
+    /// # Errors
+    /// [`Error::Missing`] if it is not built, [`Error::Process`] with its message if it ends.
+    pub fn ringway_blk<S: AsRef<OsStr>>(options: &[S]) -> Result<Self> {
+        let (dir, socket) = socket_dir()?;
+        let mut command = Command::new(find_binary("ringway-blk")?);
+        command.arg("--socket-path").arg(&socket).args(options);
+        command.args(["--ready-fd", "1"]).stdout(Stdio::piped());
+        let mut process = Process::start(&mut command)?;
+        wait_ready_byte(&mut process)?;
+        Ok(Self { process, socket, dir })
+    }
+
+    /// Starts `qemu-storage-daemon`; returns when its socket accepts.
+    ///
+    /// # Errors
+    /// [`Error::Missing`] if it is not installed, [`Error::Process`] with its message if it ends.
+    pub fn storage_daemon(options: &StorageDaemon) -> Result<Self> {
+        let (dir, socket) = socket_dir()?;
+        let pid_file = dir.path().join("pid");
+        let writable = if options.read_only { "off" } else { "on" };
+        let poll = options.poll_max_ns.map(|ns| format!(",poll-max-ns={ns}")).unwrap_or_default();
+        let export = format!(
+            "type=vhost-user-blk,id=e0,node-name=n0,addr.type=unix,addr.path={},\
+             num-queues={},writable={writable},iothread=io0",
+            socket.display(),
+            options.queues,
+        );
+        let tool = find_tool("qemu-storage-daemon", "qemu-system-common")?;
+        let mut command = Command::new(tool);
+        command
+            .args(["--blockdev", &options.blockdev()?])
+            .args(["--object", &format!("iothread,id=io0{poll}")])
+            .args(["--export", &export])
+            .arg("--pidfile")
+            .arg(&pid_file)
+            .stdout(Stdio::null());
+        let watch = Watch::new(dir.path())?;
+        let mut process = Process::start(&mut command)?;
+        watch.wait_written(&pid_file, &mut process)?;
+        Ok(Self { process, socket, dir })
+    }
+
+    /// The vhost-user socket.
+    #[must_use]
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// The backend's own directory, for whatever the test wants to put beside the socket.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+}
+
+fn socket_dir() -> Result<(TempDir, PathBuf)> {
+    let dir = tempfile::Builder::new().prefix("ringway-test-").tempdir();
+    let dir = dir.map_err(|e| Error::io("cannot create a temporary directory", e))?;
+    let socket = dir.path().join("disk.sock");
+    Ok((dir, socket))
+}
+
+/// Our own programs write to `--ready-fd` when they accept; an end of file means that they ended.
+fn wait_ready_byte(process: &mut Process) -> Result<()> {
+    let Some(stdout) = process.child().stdout.take() else {
+        return Err(process.error("was started without a pipe to report on"));
+    };
+    if wait_readable(&[stdout.as_fd()], PROCESS_DEADLINE)?.is_none() {
+        return Err(process.error("did not get ready in time"));
+    }
+    match rustix::io::read(&stdout, &mut [0; 64]) {
+        Ok(1..) => Ok(()),
+        _ => {
+            let status = process.wait(PROCESS_DEADLINE)?;
+            Err(process.error(format!("ended before it was ready ({status})")))
+        }
+    }
+}
+
+/// Watches a directory for files that are written.
+struct Watch(std::os::fd::OwnedFd);
+
+impl Watch {
+    fn new(dir: &Path) -> Result<Self> {
+        let watch = || -> rustix::io::Result<_> {
+            let fd = inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK)?;
+            let events = inotify::WatchFlags::MODIFY | inotify::WatchFlags::MOVED_TO;
+            inotify::add_watch(&fd, dir, events)?;
+            Ok(fd)
+        };
+        watch().map(Self).map_err(|e| Error::io(format!("cannot watch {}", dir.display()), e))
+    }
+
+    /// `qemu-storage-daemon` writes its pid file once its exports listen.
+    fn wait_written(&self, file: &Path, process: &mut Process) -> Result<()> {
+        let until = Instant::now() + PROCESS_DEADLINE;
+        loop {
+            if file.metadata().is_ok_and(|m| m.len() > 0) {
+                return Ok(());
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            match wait_readable(&[self.0.as_fd(), process.ended().as_fd()], left)? {
+                Some(0) => {
+                    // What happened is seen in the file; the events themselves do not matter.
+                    let _ = rustix::io::read(&self.0, &mut [0; 4096]);
+                }
+                Some(_) => {
+                    let status = process.wait(PROCESS_DEADLINE)?;
+                    return Err(process.error(format!("ended before it was ready ({status})")));
+                }
+                None => return Err(process.error("did not get ready in time")),
+            }
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! Backends as child processes: found, started, ready by an event, gone when dropped.
+//!
+//! [`Process`] is any child with its standard error kept for error messages. [`Backend`] is one that
+//! serves a vhost-user socket: [`Backend::ringway_blk`] and [`Backend::storage_daemon`].
+//! A dropped process is killed by its id and reaped.
+
+mod backend;
+mod find;
+
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::os::fd::{AsFd, OwnedFd};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+use crate::error::{Error, Result};
+use crate::raw::guest::wait_readable;
+
+pub use backend::{Backend, StorageDaemon, Target};
+pub use find::{find_binary, find_tool};
+
+/// How long a backend may take to get ready or to end. Generous: a loaded machine must not fail a
+/// test.
+pub const PROCESS_DEADLINE: Duration = Duration::from_secs(20);
+
+/// Bytes of standard error that go into an error message at most.
+const STDERR_BYTES_MAX: u64 = 4096;
+
+/// A child process.
+#[derive(Debug)]
+pub struct Process {
+    program: String,
+    child: Child,
+    pidfd: OwnedFd,
+    stderr: File,
+}
+
+impl Process {
+    /// Starts a command: standard input empty, standard error kept, standard output as the command
+    /// says.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if it cannot be started.
+    pub fn start(command: &mut Command) -> Result<Self> {
+        let program = command.get_program().to_string_lossy().into_owned();
+        let at = |what: &str| format!("cannot {what} for {program}");
+        let stderr = tempfile::tempfile().map_err(|e| Error::io(at("create a log"), e))?;
+        let copy = stderr.try_clone().map_err(|e| Error::io(at("keep the log"), e))?;
+        command.stdin(Stdio::null()).stderr(copy);
+        let child = command.spawn().map_err(|e| Error::io(format!("cannot start {program}"), e))?;
+        let pidfd = pidfd_open(Pid::from_child(&child), PidfdFlags::empty())
+            .map_err(|e| Error::io(at("open a pidfd"), e))?;
+        Ok(Self { program, child, pidfd, stderr })
+    }
+
+    /// Process id.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The child itself, for its pipes.
+    pub fn child(&mut self) -> &mut Child {
+        &mut self.child
+    }
+
+    /// A descriptor that becomes readable when the process ends.
+    #[must_use]
+    pub fn ended(&self) -> &OwnedFd {
+        &self.pidfd
+    }
+
+    /// The end of what the process wrote to its standard error.
+    pub fn stderr(&mut self) -> String {
+        let mut text = Vec::new();
+        let read = self.stderr.seek(SeekFrom::End(0)).and_then(|end| {
+            self.stderr.seek(SeekFrom::Start(end.saturating_sub(STDERR_BYTES_MAX)))?;
+            let n = self.stderr.read_to_end(&mut text)?;
+            // The child shares this file position: leave it at the end.
+            self.stderr.seek(SeekFrom::End(0))?;
+            Ok(n)
+        });
+        match read {
+            Ok(_) => String::from_utf8_lossy(&text).trim_end().to_owned(),
+            Err(error) => format!("(its log cannot be read: {error})"),
+        }
+    }
+
+    /// An error about this process, with its last words.
+    pub fn error(&mut self, what: impl Into<String>) -> Error {
+        let stderr = match self.stderr() {
+            text if text.is_empty() => "nothing".to_owned(),
+            text => text,
+        };
+        Error::Process { program: self.program.clone(), what: what.into(), stderr }
+    }
+
+    /// Sends a signal.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if the process has been reaped.
+    pub fn signal(&self, signal: Signal) -> Result<()> {
+        pidfd_send_signal(&self.pidfd, signal)
+            .map_err(|e| Error::io(format!("cannot signal {}", self.program), e))
+    }
+
+    /// Waits for the end.
+    ///
+    /// # Errors
+    /// [`Error::Process`] if it does not end before the deadline.
+    pub fn wait(&mut self, deadline: Duration) -> Result<ExitStatus> {
+        if wait_readable(&[self.pidfd.as_fd()], deadline)?.is_none() {
+            return Err(self.error(format!("still runs after {} ms", deadline.as_millis())));
+        }
+        let program = &self.program;
+        self.child.wait().map_err(|e| Error::io(format!("cannot wait for {program}"), e))
+    }
+
+    /// SIGTERM, then waits for a clean end.
+    ///
+    /// # Errors
+    /// [`Error::Process`] if it does not end in time.
+    pub fn terminate(&mut self) -> Result<ExitStatus> {
+        self.signal(Signal::TERM)?;
+        self.wait(PROCESS_DEADLINE)
+    }
+
+    /// SIGKILL, then waits.
+    ///
+    /// # Errors
+    /// [`Error::Process`] if even that does not end it in time.
+    pub fn kill(&mut self) -> Result<ExitStatus> {
+        self.signal(Signal::KILL)?;
+        self.wait(PROCESS_DEADLINE)
+    }
+
+    /// False once the process has ended.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if the system cannot tell.
+    pub fn is_running(&self) -> Result<bool> {
+        Ok(wait_readable(&[self.pidfd.as_fd()], Duration::ZERO)?.is_none())
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // Both fail only if it has ended and was reaped, which is what we want.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn last_words_are_in_the_error() {
+        let mut command = Command::new("sh");
+        let mut process = Process::start(command.args(["-c", "echo alas >&2; exit 3"])).unwrap();
+        assert_eq!(process.wait(PROCESS_DEADLINE).unwrap().code(), Some(3));
+        let text = process.error("ended").to_string();
+        assert!(text.contains("sh ended") && text.contains("alas"), "{text}");
+    }
+
+    #[test]
+    fn a_dropped_process_is_gone() {
+        let process = Process::start(Command::new("sleep").arg("1000")).unwrap();
+        let ended = process.ended().try_clone().unwrap();
+        assert!(process.is_running().unwrap());
+        drop(process);
+        assert_eq!(wait_readable(&[ended.as_fd()], Duration::ZERO).unwrap(), Some(0));
+    }
+}
