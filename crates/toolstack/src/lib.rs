@@ -1,1 +1,46 @@
-//! Executes plans: the QEMU driver and the client of ringway-io
+//! Executes plans: the QEMU driver and the client of `ringway-io`.
+//!
+//! # Words
+//! - **Machine**: one guest, run by one QEMU process ([`qemu::Machine`]).
+//! - **Datapath**: one `ringway-io` process ([`io::IoProcess`]) that serves all of a machine's
+//!   disks, and is told so by calls over its control socket ([`io::Client`]).
+//! - **Console**: the guest's serial line, a byte stream in both directions.
+//! - **Trial boot**: a short start under KVM that shows whether it can be used ([`accel`]).
+//!
+//! # Model
+//! [`run::run`] does what `ringway run` promises: it makes a directory for the sockets, chooses
+//! the accelerator, starts the datapath, attaches every disk, starts QEMU, and waits for the
+//! first of: the guest's end, the death of either process, the time limit, a request to stop.
+//! Then it takes everything down, whatever had come up. `demo` and `doctor` stand on it.
+//!
+//! Both processes are told apart from the start: each has a process group of its own, so that a
+//! Ctrl-C at the terminal reaches only us; QEMU takes its control connection and the console as
+//! inherited descriptors 0 and 1, so that there is neither a socket file to wait for nor one to
+//! leave behind.
+//!
+//! # Errors
+//! One enum per module ([`io::IoError`], [`qemu::QemuError`], [`run::RunError`]). The message of
+//! an error does not repeat its source: print the chain. When a process died, its last lines on
+//! standard error are part of the error.
+//!
+//! # Invariants
+//! - Every wait for another process has a deadline, a constant with a name.
+//! - Nothing is polled: readiness, output and ends are events.
+//! - A future of this crate may be dropped at any await; children are killed then.
+//! - No guest memory and no image is opened here, except by `demo`, which checks its own files
+//!   after the datapath has gone.
+//!
+//! # How to test
+//! Command lines, verdicts and tables are pure functions with tests beside them. Protocols are
+//! tested against a server in the test, over a socket pair. Tests that need real programs are in
+//! `tests/`; they fail with the command that builds what is missing.
+#![forbid(unsafe_code)]
+
+pub mod accel;
+pub mod binaries;
+pub mod child;
+pub mod io;
+pub mod lines;
+pub mod qemu;
+pub mod run;
+mod tail;

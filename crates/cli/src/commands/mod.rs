@@ -1,0 +1,55 @@
+//! One file a command.
+
+mod bound;
+mod io;
+mod lab;
+mod man;
+mod run;
+
+use std::future::Future;
+use std::process::ExitCode;
+
+use anyhow::Context;
+use clap::Subcommand;
+
+/// What `ringway` can do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Start a virtual machine on disks that Ringway serves, and show its console
+    Run(run::Run),
+    /// Call a running ringway-io
+    Io(io::Io),
+    /// Run the experiments (ringway-lab)
+    Lab(lab::Lab),
+    /// Write the manual pages
+    #[command(hide = true)]
+    Man(man::Man),
+    /// Become a program that dies with its parent
+    #[command(hide = true)]
+    Bound(bound::Bound),
+}
+
+impl Command {
+    /// Does it. `whole` makes the description of the whole program, for the manual.
+    pub(crate) fn execute(self, whole: fn() -> clap::Command) -> anyhow::Result<ExitCode> {
+        match self {
+            Self::Run(run) => block_on(run.execute()),
+            Self::Io(io) => block_on(io.execute()),
+            Self::Lab(lab) => lab.execute(),
+            Self::Man(man) => man.execute(whole()),
+            Self::Bound(bound) => bound.execute(),
+        }
+    }
+}
+
+/// Runs `future` on a runtime of one thread. What it left in the background (a write to a
+/// terminal that is stopped) is not waited for.
+fn block_on<T>(future: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot start the event loop")?;
+    let result = runtime.block_on(future);
+    runtime.shutdown_background();
+    result
+}

@@ -1,0 +1,117 @@
+//! `ringway run`: a machine in one command.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args;
+use model::disk_arg::DiskArg;
+use model::machine::{AccelChoice, MachineSpec, parse_duration};
+use model::spec::parse_size;
+use toolstack::run::{Console, Host, Note, Outcome, run};
+
+use super::bound::launcher;
+use crate::table;
+use crate::terminal::{self, Interrupt, Keyboard};
+
+/// Exit code when the time limit passed, as of timeout(1).
+const TIMED_OUT: u8 = 124;
+
+/// Options of `ringway run`.
+#[derive(Debug, Args)]
+#[command(after_help = "Disks: PATH[,ro][,serial=S][,queues=N][,cache=none|writeback]\
+[,block-size=BYTES][,poll=off|always][,on-full=wait|error].
+PATH is a raw image or a block device, or null:SIZE or memory:SIZE; double a comma in a path.
+The position of a --disk decides its PCI address: give them in the same order at every start.
+
+Examples:
+  ringway run --kernel vmlinuz --initrd initramfs.img --disk disk.raw
+  ringway run --kernel vmlinuz --initrd initramfs.img --disk golden.raw,ro,serial=golden \\
+      --disk memory:1G,queues=2 --timeout 60s --stats
+
+Ctrl-C ends the machine at once, as if its power was cut. Exit codes: 0 the guest powered off,
+1 something failed (the cause is on standard error), 124 the time limit passed, 130 Ctrl-C.")]
+pub(crate) struct Run {
+    /// Kernel image
+    #[arg(long, value_name = "FILE")]
+    kernel: PathBuf,
+    /// Initial RAM disk
+    #[arg(long, value_name = "FILE")]
+    initrd: Option<PathBuf>,
+    /// Kernel command line
+    #[arg(long, value_name = "TEXT", default_value = "console=ttyS0 panic=-1")]
+    #[arg(allow_hyphen_values = true)]
+    append: String,
+    /// A disk; may be repeated (see below)
+    #[arg(long = "disk", value_name = "DISK")]
+    disks: Vec<DiskArg>,
+    /// Guest memory
+    #[arg(long, value_name = "SIZE", default_value = "512M", value_parser = parse_size)]
+    memory: u64,
+    /// Virtual CPUs
+    #[arg(long, value_name = "N", default_value_t = 2)]
+    vcpus: u16,
+    /// auto takes KVM if a short boot under it succeeds, else TCG
+    #[arg(long, value_name = "auto|kvm|tcg", default_value = "auto")]
+    accel: AccelChoice,
+    /// End the machine after this long, for example 60s or 5m
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    timeout: Option<Duration>,
+    /// Afterwards, print what each disk did, on standard error
+    #[arg(long)]
+    stats: bool,
+    /// Show the logs of ringway-io and QEMU, and each step
+    #[arg(long, short)]
+    verbose: bool,
+}
+
+impl Run {
+    pub(super) async fn execute(self) -> anyhow::Result<ExitCode> {
+        let spec = MachineSpec {
+            kernel: self.kernel,
+            initrd: self.initrd,
+            append: self.append,
+            disks: self.disks,
+            memory_bytes: self.memory,
+            vcpus: self.vcpus,
+            accel: self.accel,
+            timeout: self.timeout,
+        };
+        spec.validate()?;
+        let host = Host::find(launcher()?, self.verbose)?;
+        let interrupt = terminal::interrupts()?;
+        let keyboard = Keyboard::open();
+        let console = Console::new(tokio::io::stdout(), Some(keyboard.read()));
+        let verbose = self.verbose;
+        let mut note = |note: Note| match note {
+            Note::Accel(_) | Note::TryingKvm | Note::Trouble(_) => eprintln!("ringway: {note}"),
+            _ if verbose => eprintln!("ringway: {note}"),
+            _ => {}
+        };
+        let result = run(&spec, &host, console, interrupt.first(), &mut note).await;
+        drop(keyboard);
+        let finished = result?;
+        if self.stats {
+            match &finished.stats {
+                Some(stats) => eprintln!("{}", table::disks(stats)),
+                None => eprintln!("ringway: there are no counts: ringway-io could not be asked"),
+            }
+        }
+        Ok(exit_code(finished.outcome, self.timeout))
+    }
+}
+
+fn exit_code(outcome: Outcome<Interrupt>, timeout: Option<Duration>) -> ExitCode {
+    match outcome {
+        Outcome::PoweredOff => ExitCode::SUCCESS,
+        Outcome::TimedOut => {
+            let limit = timeout.unwrap_or_default();
+            eprintln!("ringway: the time limit of {limit:?} passed; the machine was ended");
+            ExitCode::from(TIMED_OUT)
+        }
+        Outcome::Stopped(interrupt) => {
+            eprintln!("ringway: {}; the machine was ended", interrupt.name());
+            ExitCode::from(interrupt.exit_code())
+        }
+    }
+}

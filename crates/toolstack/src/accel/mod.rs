@@ -1,0 +1,148 @@
+//! Chooses the accelerator: KVM only where a guest has really started under it.
+//!
+//! Some machines have a /dev/kvm that opens and then hangs every ordinary kernel. So `auto`
+//! boots the given kernel once, without a root file system, and waits until it gives up for want
+//! of one: by then it has run through all of its own start. The answer holds until the host
+//! boots again or QEMU changes, and is kept in a file.
+
+mod memory;
+mod probe;
+
+pub use memory::Memory;
+pub use probe::{PROBE_DEADLINE, Verdict, probe};
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use model::machine::{Accel, AccelChoice};
+
+use crate::qemu::{Machine, QemuError};
+
+/// The accelerator that a machine gets, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Decision {
+    /// Which.
+    pub accel: Accel,
+    /// Why, as half a sentence.
+    pub why: String,
+}
+
+impl Decision {
+    fn new(accel: Accel, why: impl Into<String>) -> Self {
+        Self { accel, why: why.into() }
+    }
+}
+
+/// What a probe needs.
+#[derive(Debug)]
+pub struct Prober<'a> {
+    /// QEMU.
+    pub qemu: &'a Path,
+    /// Words before QEMU's command (see [`Machine::spawn`]).
+    pub launcher: &'a [OsString],
+    /// The kernel to try.
+    pub kernel: &'a Path,
+    /// The device file; /dev/kvm but in tests.
+    pub device: PathBuf,
+    /// Where answers are kept.
+    pub memory: &'a Memory,
+}
+
+impl Prober<'_> {
+    /// Decides. `slot` holds the trial machine while it runs, so that whoever drops this call
+    /// can still wait for that machine's end.
+    ///
+    /// # Errors
+    /// When QEMU cannot be asked for its version.
+    pub async fn decide(
+        &self,
+        choice: AccelChoice,
+        slot: &mut Option<Machine>,
+    ) -> Result<Decision, QemuError> {
+        if let AccelChoice::Fixed(accel) = choice {
+            return Ok(Decision::new(accel, "as asked"));
+        }
+        if let Err(why) = openable(&self.device) {
+            return Ok(Decision::new(Accel::Tcg, why));
+        }
+        let (version, _) = crate::qemu::version(self.qemu).await?;
+        if let Some(known) = self.memory.recall(&version) {
+            let forget = self.memory.path().display();
+            return Ok(match known {
+                true => Decision::new(Accel::Kvm, "a trial boot since the host started succeeded"),
+                false => Decision::new(
+                    Accel::Tcg,
+                    format!(
+                        "a trial boot under KVM since the host started failed; \
+                         remove {forget} to try again"
+                    ),
+                ),
+            });
+        }
+        let verdict =
+            probe(self.launcher, self.qemu, self.kernel, Accel::Kvm, PROBE_DEADLINE, slot).await;
+        Ok(match verdict {
+            Verdict::Works => {
+                self.memory.keep(&version, true);
+                Decision::new(Accel::Kvm, "a trial boot succeeded")
+            }
+            Verdict::Fails(why) => {
+                self.memory.keep(&version, false);
+                Decision::new(Accel::Tcg, format!("a trial boot under KVM failed: {why}"))
+            }
+            // Nothing was learnt about KVM; the real start will tell what is wrong.
+            Verdict::Unknown(why) => {
+                Decision::new(Accel::Tcg, format!("KVM could not be tried: {why}"))
+            }
+        })
+    }
+}
+
+/// Whether the device can be opened for reading and writing; if not, why.
+///
+/// # Errors
+/// The reason, as half a sentence.
+pub fn openable(device: &Path) -> Result<(), String> {
+    match std::fs::File::options().read(true).write(true).open(device) {
+        Ok(_) => Ok(()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            Err(format!("this host has no {}", device.display()))
+        }
+        Err(error) => Err(format!("{} cannot be opened: {error}", device.display())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn prober<'a>(memory: &'a Memory, qemu: &'a Path, device: &str) -> Prober<'a> {
+        Prober {
+            qemu,
+            launcher: &[],
+            kernel: Path::new("/nonexistent/kernel"),
+            device: device.into(),
+            memory,
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_asked_for_is_taken_without_a_look() {
+        let dir = tempfile::tempdir().unwrap();
+        let memory = Memory::at(dir.path(), "boot-1");
+        let prober = prober(&memory, Path::new("/nonexistent/qemu"), "/nonexistent/kvm");
+        let choice = AccelChoice::Fixed(Accel::Kvm);
+        let decision = prober.decide(choice, &mut None).await.unwrap();
+        assert_eq!(decision.accel, Accel::Kvm);
+    }
+
+    #[tokio::test]
+    async fn without_the_device_it_is_tcg_and_says_why() {
+        let dir = tempfile::tempdir().unwrap();
+        let memory = Memory::at(dir.path(), "boot-1");
+        let prober = prober(&memory, Path::new("/nonexistent/qemu"), "/nonexistent/kvm");
+        let decision = prober.decide(AccelChoice::Auto, &mut None).await.unwrap();
+        assert_eq!(decision.accel, Accel::Tcg);
+        assert_eq!(decision.why, "this host has no /nonexistent/kvm");
+    }
+}

@@ -1,0 +1,153 @@
+//! A client of one `ringway-io` over its control socket.
+
+use std::path::Path;
+use std::time::Duration;
+
+use model::report::Stats;
+use model::rpc::{DiskReply, MAX_LINE_BYTES, Request, Response};
+use model::spec::DiskSpec;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use tokio::net::UnixStream;
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::time::{Instant, timeout_at};
+
+use super::IoError;
+use crate::lines::{Lines, write_json};
+
+/// Longest wait for an answer that needs no storage.
+pub const CALL_DEADLINE: Duration = Duration::from_secs(10);
+/// Longest wait for an answer that opens or flushes an image.
+pub const ATTACH_DEADLINE: Duration = Duration::from_secs(30);
+/// Longest wait for the socket to accept: a full backlog blocks.
+const CONNECT_DEADLINE: Duration = Duration::from_secs(5);
+
+/// One connection; calls go one after the other.
+#[derive(Debug)]
+pub struct Client {
+    lines: Lines<OwnedReadHalf>,
+    writer: OwnedWriteHalf,
+    next_id: u64,
+    /// A call is being written; if this is still set at the next one, half a line is out there.
+    writing: bool,
+}
+
+impl Client {
+    /// Connects to a control socket.
+    ///
+    /// # Errors
+    /// [`IoError::NotThere`], [`IoError::Late`].
+    pub async fn connect(socket: &Path) -> Result<Self, IoError> {
+        let stream = tokio::time::timeout(CONNECT_DEADLINE, UnixStream::connect(socket))
+            .await
+            .map_err(|_| IoError::Late {
+                what: format!("a connection to {}", socket.display()),
+                deadline: CONNECT_DEADLINE,
+            })?
+            .map_err(|source| IoError::NotThere { socket: socket.into(), source })?;
+        let (reader, writer) = stream.into_split();
+        let lines = Lines::new(reader, MAX_LINE_BYTES);
+        Ok(Self { lines, writer, next_id: 1, writing: false })
+    }
+
+    /// Calls `method` and waits at most `deadline` for its answer. After [`IoError::Late`] the
+    /// connection may be used again: a late answer is told by its id and passed over.
+    ///
+    /// # Errors
+    /// Any but [`IoError::Start`], [`IoError::NotThere`] and [`IoError::Died`].
+    pub async fn call(
+        &mut self,
+        method: &str,
+        params: Value,
+        deadline: Duration,
+    ) -> Result<Value, IoError> {
+        if self.writing {
+            return Err(IoError::Unusable);
+        }
+        let id = self.next_id;
+        self.next_id += 1;
+        let until = Instant::now() + deadline;
+        timeout_at(until, self.exchange(id, method, params))
+            .await
+            .map_err(|_| IoError::Late { what: method.into(), deadline })?
+    }
+
+    async fn exchange(&mut self, id: u64, method: &str, params: Value) -> Result<Value, IoError> {
+        let what = || method.to_owned();
+        self.writing = true;
+        write_json(&mut self.writer, &Request::new(id, method, params))
+            .await
+            .map_err(|error| IoError::Broken { what: what(), source: error.into() })?;
+        self.writing = false;
+        loop {
+            let line = self.lines.next_json().await;
+            let line = line.map_err(|source| IoError::Broken { what: what(), source })?;
+            let reply: Response = serde_json::from_value(line)
+                .map_err(|error| IoError::Nonsense { what: what(), why: error.to_string() })?;
+            match reply.id.as_u64() {
+                Some(got) if got == id => {
+                    return reply
+                        .outcome()
+                        .map_err(|source| IoError::Refused { what: what(), source });
+                }
+                Some(got) if got < id => {} // late answer to a call that we gave up
+                // An error without an id: our line was not understood at all.
+                None if reply.error.is_some() => {
+                    let outcome = reply.outcome();
+                    return outcome.map_err(|source| IoError::Refused { what: what(), source });
+                }
+                _ => {
+                    let why = format!("its id is {}, the call's is {id}", reply.id);
+                    return Err(IoError::Nonsense { what: what(), why });
+                }
+            }
+        }
+    }
+
+    async fn typed<T: DeserializeOwned>(
+        &mut self,
+        method: &str,
+        params: Value,
+        deadline: Duration,
+    ) -> Result<T, IoError> {
+        let value = self.call(method, params, deadline).await?;
+        serde_json::from_value(value)
+            .map_err(|error| IoError::Nonsense { what: method.into(), why: error.to_string() })
+    }
+
+    /// `disk.attach`: returns when the disk's socket accepts.
+    ///
+    /// # Errors
+    /// As [`Self::call`].
+    pub async fn attach(&mut self, spec: &DiskSpec) -> Result<DiskReply, IoError> {
+        let params = serde_json::to_value(spec).map_err(|error| IoError::Nonsense {
+            what: "disk.attach".into(),
+            why: error.to_string(),
+        })?;
+        self.typed("disk.attach", params, ATTACH_DEADLINE).await
+    }
+
+    /// `disk.detach`.
+    ///
+    /// # Errors
+    /// As [`Self::call`].
+    pub async fn detach(&mut self, id: &str) -> Result<(), IoError> {
+        self.call("disk.detach", json!({ "id": id }), ATTACH_DEADLINE).await.map(drop)
+    }
+
+    /// `stats` of the whole process.
+    ///
+    /// # Errors
+    /// As [`Self::call`].
+    pub async fn stats(&mut self) -> Result<Stats, IoError> {
+        self.typed("stats", json!({}), CALL_DEADLINE).await
+    }
+
+    /// `shutdown`: every disk is drained, flushed and detached; then the process ends.
+    ///
+    /// # Errors
+    /// As [`Self::call`].
+    pub async fn shutdown(&mut self, deadline: Duration) -> Result<(), IoError> {
+        self.call("shutdown", json!({}), deadline).await.map(drop)
+    }
+}

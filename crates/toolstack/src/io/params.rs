@@ -1,0 +1,110 @@
+//! Parameters of a call as they are typed: `id=d1 backend.file=/img/a.raw queues=4`.
+
+use model::spec::{SpecError, parse_size};
+use serde_json::{Map, Value};
+
+/// Keys whose value is text even if it looks like a number: a serial `007` is not seven.
+const TEXT: [&str; 5] = ["id", "socket", "file", "serial", "socket_group"];
+/// Keys whose value is a size: `512M` is taken.
+const SIZES: [&str; 3] = ["size", "null", "memory"];
+/// Keys whose value is octal, as everybody writes permissions.
+const OCTAL: &str = "socket_mode";
+
+/// Makes an object of the words after a method: nothing, one JSON object, or `key=value` pairs.
+/// A dot in a key nests: `backend.null=1G` is `{"backend":{"null":1073741824}}`.
+///
+/// # Errors
+/// Field `params`: a word that is neither, or a key given twice; field `size`.
+pub fn params(words: &[String]) -> Result<Value, SpecError> {
+    if let [only] = words
+        && only.trim_start().starts_with(['{', '['])
+    {
+        return serde_json::from_str(only)
+            .map_err(|error| refusal(format!("{only:?} is not JSON: {error}")));
+    }
+    let mut object = Map::new();
+    for word in words {
+        let Some((key, text)) = word.split_once('=') else {
+            let problem = format!("{word:?} is neither key=value nor a JSON object");
+            return Err(refusal(problem));
+        };
+        insert(&mut object, key, text)?;
+    }
+    Ok(Value::Object(object))
+}
+
+fn insert(object: &mut Map<String, Value>, key: &str, text: &str) -> Result<(), SpecError> {
+    let twice = || refusal(format!("{key} is given twice"));
+    match key.split_once('.') {
+        Some((outer, inner)) => {
+            let nested =
+                object.entry(outer).or_insert_with(|| Value::Object(Map::new())).as_object_mut();
+            insert(nested.ok_or_else(twice)?, inner, text)
+        }
+        None => match object.insert(key.into(), value(key, text)?) {
+            None => Ok(()),
+            Some(_) => Err(twice()),
+        },
+    }
+}
+
+fn value(key: &str, text: &str) -> Result<Value, SpecError> {
+    if TEXT.contains(&key) {
+        return Ok(text.into());
+    }
+    if SIZES.contains(&key) {
+        return parse_size(text).map(Value::from);
+    }
+    if key == OCTAL {
+        return u32::from_str_radix(text, 8)
+            .map(Value::from)
+            .map_err(|_| refusal(format!("{key}={text} is not octal; write for example 660")));
+    }
+    Ok(serde_json::from_str(text).unwrap_or_else(|_| text.into()))
+}
+
+fn refusal(problem: String) -> SpecError {
+    SpecError { field: "params", problem }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn parse(words: &[&str]) -> Result<Value, SpecError> {
+        params(&words.iter().map(|w| (*w).to_owned()).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn pairs_become_an_object() {
+        let words = ["id=d1", "backend.file=/img/a=b.raw", "queues=4", "read_only=true"];
+        let expected = json!({
+            "id": "d1", "backend": {"file": "/img/a=b.raw"}, "queues": 4, "read_only": true
+        });
+        assert_eq!(parse(&words).unwrap(), expected);
+        assert_eq!(parse(&[]).unwrap(), json!({}));
+    }
+
+    #[test]
+    fn values_get_the_type_of_their_key() {
+        let words = ["serial=007", "cache=none", "backend.null=1G", "socket_mode=660"];
+        let expected = json!({
+            "serial": "007", "cache": "none", "backend": {"null": 1 << 30}, "socket_mode": 0o660
+        });
+        assert_eq!(parse(&words).unwrap(), expected);
+    }
+
+    #[test]
+    fn json_goes_through_as_it_is() {
+        assert_eq!(parse(&[r#"{"id":"a"}"#]).unwrap(), json!({"id": "a"}));
+    }
+
+    #[test]
+    fn what_cannot_be_understood_is_refused() {
+        for words in [&["stats"][..], &["{\"a\":"], &["a=1", "a=2"], &["a=1", "a.b=2"]] {
+            assert_eq!(parse(words).unwrap_err().field, "params", "{words:?}");
+        }
+        assert_eq!(parse(&["size=12X"]).unwrap_err().field, "size");
+    }
+}

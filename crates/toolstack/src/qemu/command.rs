@@ -1,0 +1,181 @@
+//! QEMU's command line for a machine: a pure function.
+
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+
+use model::machine::Accel;
+use model::topology::PciAddress;
+
+/// Seconds between QEMU's attempts to reach a backend that went away; it takes whole seconds.
+const RECONNECT_SECONDS: u32 = 1;
+
+/// A machine as QEMU shall run it: everything is decided.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QemuSpec {
+    /// Accelerator.
+    pub accel: Accel,
+    /// Guest memory in bytes, whole MiB.
+    pub memory_bytes: u64,
+    /// Virtual CPUs.
+    pub vcpus: u16,
+    /// Kernel image.
+    pub kernel: PathBuf,
+    /// Initial RAM disk.
+    pub initrd: Option<PathBuf>,
+    /// Kernel command line.
+    pub append: String,
+    /// Disks.
+    pub disks: Vec<QemuDisk>,
+}
+
+/// One vhost-user disk of a machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QemuDisk {
+    /// QEMU's name for the device.
+    pub id: String,
+    /// Socket of its backend.
+    pub socket: PathBuf,
+    /// Queues that the guest gets.
+    pub queues: u16,
+    /// Where it sits.
+    pub address: PciAddress,
+}
+
+/// The arguments, without the program. QEMU takes its control protocol on descriptor 0 and the
+/// guest's console on descriptor 1; both are sockets that it inherits.
+pub fn arguments(spec: &QemuSpec) -> Vec<OsString> {
+    let mut line = Line::default();
+    line.add("-nodefaults").add("-no-user-config").add("-no-reboot");
+    line.pair("-display", "none");
+    let memory = format!("memory-backend-memfd,id=ram,size={},share=on", spec.memory_bytes);
+    // Shared memory: the backends map what this descriptor names.
+    line.pair("-object", memory);
+    line.pair("-machine", "q35,memory-backend=ram,vmport=off");
+    match spec.accel {
+        Accel::Kvm => line.pair("-accel", "kvm").pair("-cpu", "host"),
+        // Five-level page tables would cost the translator a fifth walk for nothing.
+        Accel::Tcg => line.pair("-accel", "tcg,thread=multi").pair("-cpu", "max,la57=off"),
+    };
+    line.pair("-m", format!("{}M", spec.memory_bytes >> 20));
+    line.pair("-smp", spec.vcpus.to_string());
+    line.pair("-kernel", &spec.kernel);
+    if let Some(initrd) = &spec.initrd {
+        line.pair("-initrd", initrd);
+    }
+    if !spec.append.is_empty() {
+        line.pair("-append", &spec.append);
+    }
+    line.pair("-chardev", "socket,id=qmp,fd=0").pair("-mon", "chardev=qmp,mode=control");
+    line.pair("-chardev", "socket,id=console,fd=1").pair("-serial", "chardev:console");
+    spec.disks.iter().for_each(|disk| add_disk(&mut line, disk));
+    line.arguments
+}
+
+fn add_disk(line: &mut Line, disk: &QemuDisk) {
+    let QemuDisk { id, socket, queues, address } = disk;
+    let mut chardev = OsString::from(format!("socket,id=char-{id},path="));
+    chardev.push(doubled_commas(socket));
+    chardev.push(format!(",reconnect={RECONNECT_SECONDS}"));
+    line.pair("-chardev", chardev);
+    // Function 0 says that the slot has others; without them that is harmless.
+    let multifunction = if address.function == 0 { ",multifunction=on" } else { "" };
+    line.pair(
+        "-device",
+        format!(
+            "vhost-user-blk-pci,id={id},chardev=char-{id},num-queues={queues},\
+             bus=pcie.0,addr={address}{multifunction},disable-legacy=on"
+        ),
+    );
+}
+
+/// A comma ends a value in QEMU's options; a doubled one stands for itself.
+fn doubled_commas(path: &Path) -> OsString {
+    use std::os::unix::ffi::{OsStrExt, OsStringExt};
+    let bytes = path.as_os_str().as_bytes();
+    let doubled = bytes.iter().flat_map(|b| vec![*b; if *b == b',' { 2 } else { 1 }]);
+    OsString::from_vec(doubled.collect())
+}
+
+#[derive(Default)]
+struct Line {
+    arguments: Vec<OsString>,
+}
+
+impl Line {
+    fn add(&mut self, argument: impl AsRef<OsStr>) -> &mut Self {
+        self.arguments.push(argument.as_ref().to_owned());
+        self
+    }
+
+    fn pair(&mut self, option: &str, value: impl AsRef<OsStr>) -> &mut Self {
+        self.add(option).add(value)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::topology::disk_address;
+
+    fn spec() -> QemuSpec {
+        QemuSpec {
+            accel: Accel::Tcg,
+            memory_bytes: 256 << 20,
+            vcpus: 2,
+            kernel: "/k".into(),
+            initrd: Some("/i".into()),
+            append: "console=ttyS0 quiet".into(),
+            disks: vec![],
+        }
+    }
+
+    fn text(spec: &QemuSpec) -> String {
+        arguments(spec).iter().map(|a| a.to_string_lossy()).collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn memory_is_shared_and_as_large_as_asked() {
+        let text = text(&spec());
+        assert!(text.contains("memory-backend-memfd,id=ram,size=268435456,share=on"), "{text}");
+        assert!(text.contains("-m 256M"), "{text}");
+        assert!(text.contains("memory-backend=ram"), "{text}");
+    }
+
+    #[test]
+    fn the_kernel_command_line_is_one_argument() {
+        let arguments = arguments(&spec());
+        let at = arguments.iter().position(|a| a == "-append").unwrap();
+        assert_eq!(arguments[at + 1], "console=ttyS0 quiet");
+        let bare = QemuSpec { initrd: None, append: String::new(), ..spec() };
+        let text = text(&bare);
+        assert!(!text.contains("-append") && !text.contains("-initrd"), "{text}");
+    }
+
+    #[test]
+    fn accelerators_differ() {
+        assert!(text(&spec()).contains("-accel tcg"));
+        let kvm = text(&QemuSpec { accel: Accel::Kvm, ..spec() });
+        assert!(kvm.contains("-accel kvm -cpu host"), "{kvm}");
+    }
+
+    #[test]
+    fn each_disk_has_its_address_queues_and_reconnect() {
+        let disk = |position: usize, socket: &str, queues| QemuDisk {
+            id: format!("disk{position}"),
+            socket: socket.into(),
+            queues,
+            address: disk_address(position).unwrap(),
+        };
+        let disks = vec![disk(0, "/r/a.sock", 1), disk(30, "/r/b,c.sock", 4)];
+        let text = text(&QemuSpec { disks, ..spec() });
+        for part in [
+            "socket,id=char-disk0,path=/r/a.sock,reconnect=1",
+            "vhost-user-blk-pci,id=disk0,chardev=char-disk0,num-queues=1,bus=pcie.0,addr=0x4.0,\
+             multifunction=on,",
+            "path=/r/b,,c.sock,reconnect=1",
+            "chardev=char-disk30,num-queues=4,bus=pcie.0,addr=0xa.1,disable-legacy=on",
+        ] {
+            assert!(text.contains(part), "{part} is not in {text}");
+        }
+    }
+}

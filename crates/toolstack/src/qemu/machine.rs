@@ -1,0 +1,213 @@
+//! One QEMU process, from its start to its end.
+
+use std::ffi::OsString;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::net::UnixStream;
+use tokio::process::Command;
+use tokio::sync::broadcast;
+
+use super::command::{QemuSpec, arguments};
+use super::qmp::{Event, Qmp};
+use super::{QemuError, qmp};
+use crate::child::Group;
+use crate::tail::Tail;
+
+/// Longest wait for QEMU's end after `quit`.
+const QUIT_DEADLINE: Duration = Duration::from_secs(5);
+/// Longest wait for the last events after QEMU has gone.
+const DRAIN_DEADLINE: Duration = Duration::from_secs(1);
+
+/// Why a machine ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// The guest powered itself off.
+    PoweredOff,
+    /// The guest reset itself: it rebooted, or its kernel panicked.
+    Reset,
+    /// The guest told QEMU of a panic.
+    Panicked,
+    /// Somebody outside asked QEMU to end: we, or a signal.
+    Asked,
+}
+
+/// A QEMU of our own. Dropped, it is killed.
+#[derive(Debug)]
+pub struct Machine {
+    group: Group,
+    tail: Tail,
+    control: Option<UnixStream>,
+    console: Option<UnixStream>,
+    qmp: Option<(Qmp, broadcast::Receiver<Event>)>,
+}
+
+impl Machine {
+    /// Starts `program` for `spec`. `launcher` is put before the command: the words of a program
+    /// that ties what it executes to our life ([`crate::child::become_bound`]), or nothing. With
+    /// `echo` what QEMU complains of goes to our standard error.
+    ///
+    /// # Errors
+    /// [`QemuError::Start`].
+    pub fn spawn(
+        launcher: &[OsString],
+        program: &Path,
+        spec: &QemuSpec,
+        echo: bool,
+    ) -> Result<Self, QemuError> {
+        let failed = |source| QemuError::Start { program: program.into(), source };
+        let (control, qemu_control) = socket_pair().map_err(failed)?;
+        let (console, qemu_console) = socket_pair().map_err(failed)?;
+        let mut words: Vec<OsString> = launcher.to_vec();
+        words.push(program.into());
+        words.extend(arguments(spec));
+        let (first, rest) =
+            words.split_first().ok_or_else(|| failed(std::io::ErrorKind::InvalidInput.into()))?;
+        let mut command = Command::new(first);
+        command.args(rest).stdin(qemu_control).stdout(qemu_console).stderr(Stdio::piped());
+        let mut group = Group::spawn(&mut command).map_err(failed)?;
+        let Some(stderr) = group.child().stderr.take() else {
+            return Err(failed(std::io::Error::other("no pipe for its messages")));
+        };
+        let tail = Tail::collect(stderr, echo.then_some("qemu"));
+        let (control, console) = (Some(control), Some(console));
+        Ok(Self { group, tail, control, console, qmp: None })
+    }
+
+    /// Waits until QEMU has opened every device and started the guest.
+    ///
+    /// # Errors
+    /// [`QemuError::Died`] with its last words, or what [`Qmp::handshake`] says.
+    pub async fn ready(&mut self) -> Result<(), QemuError> {
+        let control = self.control.take().ok_or(QemuError::Closed)?;
+        match Qmp::handshake(control).await {
+            Ok(pair) => {
+                self.qmp = Some(pair);
+                Ok(())
+            }
+            Err(error @ (QemuError::Broken(_) | QemuError::Closed)) => {
+                Err(self.died(DRAIN_DEADLINE).await.unwrap_or(error))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The guest's console; the first caller gets it.
+    pub fn take_console(&mut self) -> Option<UnixStream> {
+        self.console.take()
+    }
+
+    /// The control connection, once [`Self::ready`].
+    pub fn qmp(&self) -> Option<&Qmp> {
+        self.qmp.as_ref().map(|(qmp, _)| qmp)
+    }
+
+    /// Process id while it runs.
+    pub fn id(&self) -> Option<u32> {
+        self.group.id()
+    }
+
+    /// Waits until the machine has ended. May be dropped and called again.
+    ///
+    /// # Errors
+    /// [`QemuError::Died`] when neither the guest nor anybody else had asked for it.
+    pub async fn wait(&mut self) -> Result<End, QemuError> {
+        let status = self.group.wait().await.map_err(|_| QemuError::Closed)?;
+        self.end(status).await
+    }
+
+    /// Ends the machine at once, as if its power was cut: by `quit`, else by SIGKILL.
+    ///
+    /// # Errors
+    /// When the kernel refuses the wait.
+    pub async fn quit(&mut self) -> Result<ExitStatus, QemuError> {
+        if let Some((qmp, _)) = &self.qmp {
+            let asked = qmp.execute("quit", Value::Null, QUIT_DEADLINE).await;
+            // It may end before it answers.
+            if !matches!(asked, Ok(_) | Err(QemuError::Closed)) {
+                self.group.kill();
+            }
+        } else {
+            self.group.kill();
+        }
+        self.group.wait_or_kill(QUIT_DEADLINE).await.map_err(|_| QemuError::Closed)
+    }
+
+    /// Presses the guest's power button.
+    ///
+    /// # Errors
+    /// As [`Qmp::execute`].
+    pub async fn power_button(&self) -> Result<(), QemuError> {
+        let qmp = self.qmp().ok_or(QemuError::Closed)?;
+        qmp.execute("system_powerdown", Value::Null, qmp::COMMAND_DEADLINE).await.map(drop)
+    }
+
+    async fn died(&mut self, deadline: Duration) -> Option<QemuError> {
+        let status = tokio::time::timeout(deadline, self.group.wait()).await.ok()?.ok()?;
+        Some(QemuError::Died { status, tail: self.tail.finish().await })
+    }
+
+    /// Reads the reason from the last events.
+    async fn end(&mut self, status: ExitStatus) -> Result<End, QemuError> {
+        let mut end = None;
+        if let Some((qmp, events)) = &mut self.qmp {
+            // A descriptor that somebody inherited may keep the connection open.
+            let _late = tokio::time::timeout(DRAIN_DEADLINE, qmp.closed()).await;
+            loop {
+                match events.try_recv() {
+                    Ok(event) => end = reason(&event).or(end),
+                    Err(broadcast::error::TryRecvError::Lagged(_)) => {}
+                    Err(_) => break,
+                }
+            }
+        }
+        match end {
+            Some(end) if status.success() => Ok(end),
+            _ => Err(QemuError::Died { status, tail: self.tail.finish().await }),
+        }
+    }
+}
+
+/// What an event says of the machine's end.
+fn reason(event: &Event) -> Option<End> {
+    match event.name.as_str() {
+        "SHUTDOWN" => match event.data.get("reason").and_then(Value::as_str) {
+            Some("guest-shutdown") => Some(End::PoweredOff),
+            Some("guest-reset") => Some(End::Reset),
+            Some("guest-panic") => Some(End::Panicked),
+            _ => Some(End::Asked),
+        },
+        "GUEST_PANICKED" => Some(End::Panicked),
+        _ => None,
+    }
+}
+
+/// One end for us, one for a child's standard descriptor.
+fn socket_pair() -> std::io::Result<(UnixStream, Stdio)> {
+    let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
+    ours.set_nonblocking(true)?;
+    Ok((UnixStream::from_std(ours)?, Stdio::from(OwnedFd::from(theirs))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn ends_are_told_apart() {
+        let event = |reason: &str| Event {
+            name: "SHUTDOWN".into(),
+            data: json!({"guest": true, "reason": reason}),
+        };
+        assert_eq!(reason(&event("guest-shutdown")), Some(End::PoweredOff));
+        assert_eq!(reason(&event("guest-reset")), Some(End::Reset));
+        assert_eq!(reason(&event("guest-panic")), Some(End::Panicked));
+        assert_eq!(reason(&event("host-signal")), Some(End::Asked));
+        let other = Event { name: "STOP".into(), data: Value::Null };
+        assert_eq!(reason(&other), None);
+    }
+}

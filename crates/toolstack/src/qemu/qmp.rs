@@ -1,0 +1,195 @@
+//! QEMU's control protocol: greeting, capabilities, commands told apart by id, events.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::net::UnixStream;
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::sync::{Mutex as AsyncMutex, broadcast, oneshot};
+use tokio::task::JoinHandle;
+
+use super::QemuError;
+use crate::lines::{LineError, Lines, write_json};
+
+/// Longest line: `query-qmp-schema` answers with some hundred KiB.
+const LINE_BYTES: usize = 16 << 20;
+/// Events kept for a reader that does not read; a slower one is told that it lost some.
+const EVENTS_KEPT: usize = 256;
+/// Longest wait for the greeting: QEMU has opened every device by then.
+const GREETING_DEADLINE: Duration = Duration::from_secs(30);
+/// Longest wait for an ordinary command.
+pub const COMMAND_DEADLINE: Duration = Duration::from_secs(10);
+
+/// Something that QEMU says by itself.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Event {
+    /// Its name, for example `SHUTDOWN`.
+    pub name: String,
+    /// Its data; null if it has none.
+    pub data: Value,
+}
+
+type Answer = Result<Value, String>;
+type Pending = Arc<Mutex<HashMap<u64, oneshot::Sender<Answer>>>>;
+
+/// One control connection. Commands may be sent at the same time.
+#[derive(Debug)]
+pub struct Qmp {
+    writer: AsyncMutex<OwnedWriteHalf>,
+    /// A command was cut off while it was being written.
+    half_written: AtomicBool,
+    next_id: AtomicU64,
+    pending: Pending,
+    events: broadcast::Sender<Event>,
+    reader: JoinHandle<()>,
+}
+
+impl Qmp {
+    /// Takes the greeting and leaves the negotiation mode. The receiver misses no event.
+    ///
+    /// # Errors
+    /// [`QemuError::Late`], [`QemuError::Broken`], [`QemuError::NotQemu`],
+    /// [`QemuError::Refused`].
+    pub async fn handshake(
+        stream: UnixStream,
+    ) -> Result<(Self, broadcast::Receiver<Event>), QemuError> {
+        let (reader, writer) = stream.into_split();
+        let mut lines = Lines::new(reader, LINE_BYTES);
+        let greeting = tokio::time::timeout(GREETING_DEADLINE, lines.next_json());
+        let greeting = greeting.await.map_err(|_| QemuError::Late {
+            what: "its greeting".into(),
+            deadline: GREETING_DEADLINE,
+        })??;
+        if greeting.get("QMP").is_none() {
+            return Err(QemuError::NotQemu(greeting.to_string()));
+        }
+        let (events, receiver) = broadcast::channel(EVENTS_KEPT);
+        let pending = Pending::default();
+        let reader = tokio::spawn(read(lines, Arc::clone(&pending), events.clone()));
+        let qmp = Self {
+            writer: AsyncMutex::new(writer),
+            half_written: AtomicBool::new(false),
+            next_id: AtomicU64::new(1),
+            pending,
+            events,
+            reader,
+        };
+        qmp.execute("qmp_capabilities", Value::Null, COMMAND_DEADLINE).await?;
+        Ok((qmp, receiver))
+    }
+
+    /// Events from now on.
+    pub fn events(&self) -> broadcast::Receiver<Event> {
+        self.events.subscribe()
+    }
+
+    /// Executes `command`; `arguments` may be null.
+    ///
+    /// # Errors
+    /// [`QemuError::Late`], [`QemuError::Closed`], [`QemuError::Refused`].
+    pub async fn execute(
+        &self,
+        command: &str,
+        arguments: Value,
+        deadline: Duration,
+    ) -> Result<Value, QemuError> {
+        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
+        let (sender, receiver) = oneshot::channel();
+        lock(&self.pending).insert(id, sender);
+        let answer =
+            tokio::time::timeout(deadline, self.exchange(id, command, arguments, receiver));
+        let answer = answer.await;
+        lock(&self.pending).remove(&id);
+        answer
+            .map_err(|_| QemuError::Late { what: command.into(), deadline })??
+            .map_err(|reason| QemuError::Refused { what: command.into(), reason })
+    }
+
+    async fn exchange(
+        &self,
+        id: u64,
+        command: &str,
+        arguments: Value,
+        receiver: oneshot::Receiver<Answer>,
+    ) -> Result<Answer, QemuError> {
+        let mut message = json!({ "execute": command, "id": id });
+        if let (false, Some(object)) = (arguments.is_null(), message.as_object_mut()) {
+            object.insert("arguments".into(), arguments);
+        }
+        {
+            let mut writer = self.writer.lock().await;
+            if self.reader.is_finished() || self.half_written.swap(true, Ordering::Relaxed) {
+                return Err(QemuError::Closed);
+            }
+            write_json(&mut *writer, &message).await.map_err(|_| QemuError::Closed)?;
+            self.half_written.store(false, Ordering::Relaxed);
+        }
+        receiver.await.map_err(|_| QemuError::Closed)
+    }
+
+    /// Waits until QEMU has closed the connection: every event has been delivered then.
+    pub async fn closed(&mut self) {
+        if !self.reader.is_finished() {
+            // An aborted or panicked reader has ended too.
+            let _ended = (&mut self.reader).await;
+        }
+    }
+}
+
+impl Drop for Qmp {
+    fn drop(&mut self) {
+        self.reader.abort();
+    }
+}
+
+fn lock(
+    pending: &Mutex<HashMap<u64, oneshot::Sender<Answer>>>,
+) -> std::sync::MutexGuard<'_, HashMap<u64, oneshot::Sender<Answer>>> {
+    pending.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Delivers answers and events until the connection closes; then nobody waits any longer.
+async fn read(mut lines: Lines<OwnedReadHalf>, pending: Pending, events: broadcast::Sender<Event>) {
+    loop {
+        match lines.next_json().await {
+            Ok(message) => deliver(message, &pending, &events),
+            Err(LineError::Closed { .. }) => break,
+            Err(error) => {
+                tracing::warn!(%error, "the control connection of QEMU broke");
+                break;
+            }
+        }
+    }
+    lock(&pending).clear();
+}
+
+fn deliver(message: Value, pending: &Pending, events: &broadcast::Sender<Event>) {
+    if let Some(name) = message.get("event").and_then(Value::as_str) {
+        let data = message.get("data").cloned().unwrap_or(Value::Null);
+        // Without a receiver the event is of interest to nobody.
+        let _unheard = events.send(Event { name: name.into(), data });
+        return;
+    }
+    let waiting =
+        message.get("id").and_then(Value::as_u64).and_then(|id| lock(pending).remove(&id));
+    let Some(waiting) = waiting else {
+        tracing::debug!(%message, "an answer that nobody waits for");
+        return;
+    };
+    let answer = match (message.get("return"), message.get("error")) {
+        (Some(value), _) => Ok(value.clone()),
+        (None, Some(error)) => {
+            let text = error.get("desc").and_then(Value::as_str);
+            Err(text.map_or_else(|| error.to_string(), str::to_owned))
+        }
+        (None, None) => Err(format!("an answer without a result: {message}")),
+    };
+    // Whoever waited may have given up.
+    let _gone = waiting.send(answer);
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,110 @@
+//! The guest's console and whoever watches it.
+
+use std::fmt;
+
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::UnixStream;
+use tokio::net::unix::OwnedWriteHalf;
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+
+/// Where the guest's output goes and its input comes from.
+pub struct Console {
+    output: Box<dyn AsyncWrite + Send + Unpin>,
+    input: Option<mpsc::Receiver<Vec<u8>>>,
+}
+
+impl fmt::Debug for Console {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Console").field("input", &self.input.is_some()).finish_non_exhaustive()
+    }
+}
+
+impl Console {
+    /// Output to `output`; input, if any, as it is sent.
+    pub fn new(
+        output: impl AsyncWrite + Send + Unpin + 'static,
+        input: Option<mpsc::Receiver<Vec<u8>>>,
+    ) -> Self {
+        Self { output: Box::new(output), input }
+    }
+
+    /// Copies in both directions in the background until the machine closes its side. The
+    /// handle ends when the last output has been written.
+    pub(super) fn connect(self, machine: UnixStream) -> JoinHandle<()> {
+        let (reader, writer) = machine.into_split();
+        let feeder = self.input.map(|input| tokio::spawn(feed(input, writer)));
+        let output = self.output;
+        tokio::spawn(async move {
+            show(reader, output).await;
+            if let Some(feeder) = feeder {
+                feeder.abort();
+            }
+        })
+    }
+}
+
+/// Shows what the guest prints. When nobody looks any longer (a closed pipe) the rest is read
+/// and dropped: a guest must not stand still because of that.
+async fn show(mut reader: impl AsyncRead + Unpin, mut output: Box<dyn AsyncWrite + Send + Unpin>) {
+    let mut watched = true;
+    let mut chunk = vec![0; 16 << 10];
+    while let Ok(count @ 1..) = reader.read(&mut chunk).await {
+        let bytes = chunk.get(..count).unwrap_or_default();
+        if watched {
+            watched = output.write_all(bytes).await.is_ok() && output.flush().await.is_ok();
+        }
+    }
+    // Ends a reader on the other side of a pipe; a failure means that it has gone already.
+    let _gone = output.shutdown().await;
+}
+
+async fn feed(mut input: mpsc::Receiver<Vec<u8>>, mut writer: OwnedWriteHalf) {
+    while let Some(bytes) = input.recv().await {
+        if writer.write_all(&bytes).await.is_err() {
+            return;
+        }
+    }
+    // End of input is not the end of the console: keep the writing side open.
+    keep_open(writer).await;
+}
+
+async fn keep_open(_writer: OwnedWriteHalf) {
+    std::future::pending().await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn bytes_go_both_ways() {
+        let (ours, mut guest) = UnixStream::pair().unwrap();
+        let (sink, mut shown) = tokio::io::duplex(64);
+        let (keys, input) = mpsc::channel(1);
+        let done = Console::new(sink, Some(input)).connect(ours);
+        keys.send(b"ls\n".to_vec()).await.unwrap();
+        drop(keys);
+        let mut typed = [0; 3];
+        guest.read_exact(&mut typed).await.unwrap();
+        assert_eq!(&typed, b"ls\n");
+        guest.write_all(b"bin\n").await.unwrap();
+        drop(guest);
+        let mut text = String::new();
+        shown.read_to_string(&mut text).await.unwrap();
+        assert_eq!(text, "bin\n");
+        done.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_guest_goes_on_when_nobody_looks() {
+        let (ours, mut guest) = UnixStream::pair().unwrap();
+        let (sink, shown) = tokio::io::duplex(64);
+        drop(shown);
+        let done = Console::new(sink, None).connect(ours);
+        // More than every buffer on the way holds.
+        guest.write_all(&vec![b'x'; 4 << 20]).await.unwrap();
+        drop(guest);
+        done.await.unwrap();
+    }
+}

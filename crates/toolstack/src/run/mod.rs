@@ -1,0 +1,260 @@
+//! One machine, from nothing to nothing: what `ringway run` does.
+
+mod console;
+mod parts;
+mod workspace;
+
+pub use console::Console;
+
+use std::ffi::OsString;
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use model::machine::MachineSpec;
+use model::report::Stats;
+use model::spec::SpecError;
+
+use crate::accel::Memory;
+use crate::binaries::{self, NotFound};
+use crate::io::{IoError, humane};
+use crate::qemu::{End, QemuError};
+use parts::Parts;
+use workspace::Workspace;
+
+/// The programs and places that a run uses.
+#[derive(Debug)]
+pub struct Host {
+    /// The datapath program.
+    pub ringway_io: PathBuf,
+    /// The emulator.
+    pub qemu: PathBuf,
+    /// Words before QEMU's command (see [`crate::qemu::Machine::spawn`]).
+    pub launcher: Vec<OsString>,
+    /// Device file of KVM.
+    pub kvm: PathBuf,
+    /// Where the answers of trial boots are kept.
+    pub memory: Memory,
+    /// Directory under which the sockets' directory is made.
+    pub scratch: PathBuf,
+    /// The logs of both programs go to our standard error.
+    pub echo: bool,
+}
+
+impl Host {
+    /// This host as it is: programs beside the running one and in PATH, sockets under the
+    /// user's runtime directory.
+    ///
+    /// # Errors
+    /// When a program is missing.
+    pub fn find(launcher: Vec<OsString>, echo: bool) -> Result<Self, NotFound> {
+        let qemu = binaries::in_path(binaries::QEMU).ok_or_else(|| NotFound {
+            name: binaries::QEMU.into(),
+            beside: PathBuf::from("/usr/bin"),
+            advice: "install it: apt-get install qemu-system-x86",
+        })?;
+        Ok(Self {
+            ringway_io: binaries::ours(binaries::RINGWAY_IO)?,
+            qemu,
+            launcher,
+            kvm: "/dev/kvm".into(),
+            memory: Memory::of_user(),
+            scratch: workspace::scratch_of_user(),
+            echo,
+        })
+    }
+}
+
+/// What a run tells while it goes on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Note {
+    /// The accelerator that was taken, and why.
+    Accel(crate::accel::Decision),
+    /// KVM is being tried; this takes up to [`crate::accel::PROBE_DEADLINE`].
+    TryingKvm,
+    /// The datapath serves this many disks.
+    Serving(usize),
+    /// The guest runs.
+    Started,
+    /// The machine has ended; the datapath is being stopped.
+    Ended,
+    /// Something went wrong that the result does not depend on.
+    Trouble(String),
+}
+
+impl fmt::Display for Note {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Accel(decision) => {
+                write!(f, "accelerator {}: {}", decision.accel.name(), decision.why)
+            }
+            Self::TryingKvm => write!(f, "trying KVM with a short boot"),
+            Self::Serving(1) => write!(f, "serving 1 disk"),
+            Self::Serving(count) => write!(f, "serving {count} disks"),
+            Self::Started => write!(f, "the guest runs"),
+            Self::Ended => write!(f, "the guest has ended"),
+            Self::Trouble(text) => f.write_str(text),
+        }
+    }
+}
+
+/// How a run ended, when nothing failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome<S> {
+    /// The guest powered itself off.
+    PoweredOff,
+    /// The time limit passed; the machine was ended.
+    TimedOut,
+    /// The caller asked to stop, for this reason; the machine was ended.
+    Stopped(S),
+}
+
+/// A finished run.
+#[derive(Clone, Debug)]
+pub struct Finished<S> {
+    /// How it ended.
+    pub outcome: Outcome<S>,
+    /// What the datapath counted, if it could still be asked.
+    pub stats: Option<Stats>,
+}
+
+/// Why a run failed.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The machine or a disk cannot be had as asked.
+    #[error("the machine cannot be started as asked")]
+    Spec(#[from] SpecError),
+    /// A file that the machine needs cannot be read.
+    #[error("the {what} {} cannot be read", path.display())]
+    Unreadable {
+        /// What it is for.
+        what: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// No directory for the sockets.
+    #[error("cannot make a directory for the sockets under {}", path.display())]
+    Scratch {
+        /// Where it was tried.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The datapath failed.
+    #[error("the disks cannot be served")]
+    Io(#[from] IoError),
+    /// A disk was refused.
+    #[error("disk {position} ({what}) cannot be served")]
+    Disk {
+        /// Its position, counted from 1 as the user gave them.
+        position: usize,
+        /// Where its bytes are.
+        what: String,
+        /// Why.
+        source: IoError,
+    },
+    /// QEMU failed.
+    #[error("the machine failed")]
+    Qemu(#[from] QemuError),
+    /// The guest ended in another way than by powering off.
+    #[error(
+        "the guest {} instead of powering off; its console says why",
+        if *panicked { "panicked" } else { "reset (it rebooted, or its kernel panicked)" }
+    )]
+    Guest {
+        /// It told QEMU of a panic.
+        panicked: bool,
+    },
+    /// Somebody ended QEMU from outside.
+    #[error("QEMU was ended from outside; the guest did not power off")]
+    EndedOutside,
+}
+
+/// Longest wait for the console's reader to take the last output.
+const CONSOLE_DEADLINE: Duration = Duration::from_secs(2);
+
+/// Runs one machine to its end. `stop` resolves when the caller wants it to end at once; `note`
+/// is told of each step. Whatever the result, no process, socket or file is left.
+///
+/// # Errors
+/// The first cause; the rest is taken down all the same.
+pub async fn run<S>(
+    spec: &MachineSpec,
+    host: &Host,
+    console: Console,
+    stop: impl Future<Output = S>,
+    note: &mut (dyn FnMut(Note) + Send),
+) -> Result<Finished<S>, RunError> {
+    check(spec)?;
+    let workspace = Workspace::new(&host.scratch)
+        .map_err(|source| RunError::Scratch { path: host.scratch.clone(), source })?;
+    let mut parts = Parts::default();
+    let result = tokio::select! {
+        biased;
+        reason = stop => Ok(Outcome::Stopped(reason)),
+        () = limit(spec.timeout) => Ok(Outcome::TimedOut),
+        end = drive(spec, host, workspace.path(), &mut parts, console, note) => match end {
+            Ok(End::PoweredOff) => Ok(Outcome::PoweredOff),
+            Ok(End::Asked) => Err(RunError::EndedOutside),
+            Ok(End::Reset) => Err(RunError::Guest { panicked: false }),
+            Ok(End::Panicked) => Err(RunError::Guest { panicked: true }),
+            Err(error) => Err(error),
+        },
+    };
+    note(Note::Ended);
+    let stats = parts.take_down(note).await;
+    if let Err(error) = workspace.remove() {
+        note(Note::Trouble(format!("the sockets' directory was not removed: {error}")));
+    }
+    result.map(|outcome| Finished { outcome, stats })
+}
+
+/// Starts everything and waits for the machine's end.
+async fn drive(
+    spec: &MachineSpec,
+    host: &Host,
+    dir: &Path,
+    parts: &mut Parts,
+    console: Console,
+    note: &mut (dyn FnMut(Note) + Send),
+) -> Result<End, RunError> {
+    parts.decide(spec, host, note).await?;
+    parts.serve(spec, host, dir).await?;
+    note(Note::Serving(spec.disks.len()));
+    let machine_console = parts.start(spec, host).await?;
+    note(Note::Started);
+    let mut output = console.connect(machine_console);
+    let end = parts.wait().await;
+    // The last words of a guest are often the ones that matter.
+    if tokio::time::timeout(CONSOLE_DEADLINE, &mut output).await.is_err() {
+        output.abort();
+    }
+    end
+}
+
+/// Checks what the host can tell before anything is started.
+fn check(spec: &MachineSpec) -> Result<(), RunError> {
+    spec.validate()?;
+    let readable = |what, path: &Path| match std::fs::File::open(path) {
+        Ok(_) => Ok(()),
+        Err(source) => Err(RunError::Unreadable { what, path: path.into(), source }),
+    };
+    readable("kernel", &spec.kernel)?;
+    spec.initrd.as_deref().map_or(Ok(()), |initrd| readable("initrd", initrd))
+}
+
+async fn limit(timeout: Option<Duration>) {
+    match timeout {
+        Some(timeout) => tokio::time::sleep(timeout).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// A time limit as it is told to the user.
+pub fn timeout_text(timeout: Duration) -> String {
+    humane(timeout)
+}
