@@ -1,1 +1,66 @@
-//! vhost-user sessions: messages, memory tables, descriptors
+//! vhost-user: sessions between a front-end (a virtual machine monitor) and a device of ours.
+//!
+//! # Words
+//! - **Front-end**: owns the guest, its memory and its rings; sends requests.
+//! - **Backend**: the device that serves the rings; an implementation of [`Backend`].
+//! - **Session**: one connection of one front-end ([`Session`]). A socket has one at a time; the
+//!   next front-end waits in the [`Listener`]'s backlog.
+//! - **Channel**: the way back, for requests of ours ([`BackendChannel`]).
+//!
+//! # Model
+//! A session is a loop on one control thread: a message is received whole (`wire`), becomes a
+//! checked value (`message`), changes what is known (`state`, `ring`, `slots`) and is answered.
+//! Nothing here touches a ring: when enough is known about one, the backend gets it as a
+//! [`virtq::QueueStart`]; when it must stop, the backend drains it before the message is
+//! answered. The thread sleeps in the kernel between messages; [`SessionHandle::close`] wakes it
+//! for good.
+//!
+//! Protocol features: several queues, configuration messages, acknowledgements, the way back,
+//! device reset, memory slots ([`features::OFFERED`]).
+//!
+//! # Invariants
+//! - A descriptor that came with a message is either kept by the ring or region that it was for,
+//!   or closed before the next message is read.
+//! - A queue runs only with features acknowledged, enabled, and with every part of its ring in
+//!   memory. It is started and stopped in strict alternation.
+//! - A memory table is immutable; a change makes a new one, and the backend has switched to it
+//!   before the change is answered.
+//! - Kicks are eventfds; whatever we write to is non-blocking.
+//!
+//! # Errors
+//! - [`Refusal`]: this message is not carried out, the session goes on. It is logged, and the
+//!   front-end is told where it asked for an acknowledgement.
+//! - [`SessionError`]: the connection cannot go on: its bytes are no vhost-user, or the front-end
+//!   waits for an answer that does not exist.
+//! - [`SocketError`]: there is no connection to be had at this path.
+//!
+//! # How to test
+//! A socket pair, a thread for [`Session::run`] with a backend that records its calls, and the
+//! test as the front-end: see `tests/`. `vhost`'s front-end is the peer that we did not write.
+#![forbid(unsafe_code)]
+
+mod address;
+mod backend;
+mod channel;
+mod connect;
+mod error;
+mod fds;
+pub mod features;
+mod listener;
+mod lock;
+mod message;
+mod ring;
+mod session;
+mod slots;
+mod state;
+mod stop;
+mod wire;
+
+pub use address::MAX_SOCKET_PATH_BYTES;
+pub use backend::Backend;
+pub use channel::BackendChannel;
+pub use connect::connect;
+pub use error::{BackendError, Refusal, SessionError, SocketError};
+pub use listener::{Access, Listener};
+pub use session::{Session, SessionEnd, SessionHandle};
+pub use stop::{Stop, Woken};

@@ -1,0 +1,79 @@
+//! What kind of thing a descriptor from the other side is.
+
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+
+use rustix::fs::{FileType, OFlags, fcntl_getfl, fcntl_setfl, fstat};
+use rustix::io::Errno;
+
+use crate::error::Refusal;
+
+/// How the kernel names an eventfd under `/proc`.
+const EVENTFD: &str = "anon_inode:[eventfd]";
+
+fn os(action: &'static str) -> impl Fn(Errno) -> Refusal {
+    move |source| Refusal::Os { action, source }
+}
+
+/// What the descriptor refers to, as the kernel names it: the only place where an eventfd can be
+/// told from other anonymous inodes.
+fn name(fd: &OwnedFd) -> Result<String, Refusal> {
+    let link = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()));
+    let link = link.map_err(|error| Refusal::Os {
+        action: "inspect a descriptor under /proc/self/fd",
+        source: Errno::from_io_error(&error).unwrap_or(Errno::IO),
+    })?;
+    Ok(link.to_string_lossy().into_owned())
+}
+
+fn file_type(fd: &OwnedFd) -> Result<FileType, Refusal> {
+    let stat = fstat(fd).map_err(os("inspect a descriptor"))?;
+    Ok(FileType::from_raw_mode(stat.st_mode))
+}
+
+/// Passes an eventfd: reading a kick must take all kicks at once and never block for ever on a
+/// pipe's remains.
+pub(crate) fn kick(fd: OwnedFd) -> Result<OwnedFd, Refusal> {
+    let found = name(&fd)?;
+    if found == EVENTFD {
+        return Ok(fd);
+    }
+    Err(Refusal::DescriptorKind { role: "kick", found, accepted: "an eventfd is needed" })
+}
+
+/// Passes an eventfd or a pipe, made non-blocking: a guest that does not read its calls must not
+/// stop a reactor.
+pub(crate) fn signal(role: &'static str, fd: OwnedFd) -> Result<OwnedFd, Refusal> {
+    let found = name(&fd)?;
+    if found != EVENTFD && file_type(&fd)? != FileType::Fifo {
+        let accepted = "an eventfd or a pipe is needed";
+        return Err(Refusal::DescriptorKind { role, found, accepted });
+    }
+    nonblocking(fd)
+}
+
+/// Passes a socket or a pipe, made non-blocking.
+pub(crate) fn channel(fd: OwnedFd) -> Result<OwnedFd, Refusal> {
+    if !matches!(file_type(&fd)?, FileType::Fifo | FileType::Socket) {
+        let accepted = "a socket or a pipe is needed";
+        return Err(Refusal::DescriptorKind {
+            role: "backend channel",
+            found: name(&fd)?,
+            accepted,
+        });
+    }
+    nonblocking(fd)
+}
+
+fn nonblocking(fd: OwnedFd) -> Result<OwnedFd, Refusal> {
+    let flags = fcntl_getfl(fd.as_fd()).map_err(os("read the flags of a descriptor"))?;
+    if !flags.contains(OFlags::NONBLOCK) {
+        fcntl_setfl(&fd, flags | OFlags::NONBLOCK).map_err(os("make a descriptor non-blocking"))?;
+    }
+    Ok(fd)
+}
+
+/// A second descriptor for the same thing.
+pub(crate) fn duplicate(fd: Option<&OwnedFd>) -> Result<Option<OwnedFd>, Refusal> {
+    let copy = fd.map(|fd| rustix::io::fcntl_dupfd_cloexec(fd, 0)).transpose();
+    copy.map_err(os("duplicate a descriptor; raise the limit of open files"))
+}

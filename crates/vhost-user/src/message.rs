@@ -1,0 +1,359 @@
+//! Requests: the bytes of a message become one checked value, once.
+//!
+//! Layouts are those of QEMU's `docs/interop/vhost-user.rst`: native byte order, a header of 12
+//! bytes (request, flags, size), then the payload.
+
+use std::os::fd::OwnedFd;
+
+use memory::RegionSpec;
+
+use crate::error::Refusal;
+
+/// Bytes of a message header.
+pub(crate) const HEADER_BYTES: usize = 12;
+/// Offset, size and flags before the bytes of a configuration message.
+const CONFIG_HEAD_BYTES: usize = 12;
+/// Most bytes of configuration space that one message carries: a page, far above any device's.
+pub(crate) const MAX_CONFIG_BYTES: usize = 4096;
+/// Longest payload that is read: the longest configuration message. A table of
+/// [`MAX_TABLE_REGIONS`] is shorter.
+pub(crate) const MAX_PAYLOAD_BYTES: usize = CONFIG_HEAD_BYTES + MAX_CONFIG_BYTES;
+/// Most regions in one `SET_MEM_TABLE`, and so most descriptors of one message. The
+/// specification's own tables have 8; more come one by one with `ADD_MEM_REG`.
+pub(crate) const MAX_TABLE_REGIONS: usize = 32;
+
+/// Version 1 in the two low bits of the flags.
+pub(crate) const VERSION: u32 = 1;
+/// Mask of the version.
+const VERSION_MASK: u32 = 3;
+/// The message is an answer.
+pub(crate) const REPLY: u32 = 1 << 2;
+/// The sender asks for an answer.
+const NEED_REPLY: u32 = 1 << 3;
+/// In the payload of a vring descriptor message: no descriptor is attached.
+const NO_DESCRIPTOR: u64 = 1 << 8;
+/// In the payload of a vring descriptor message: the queue index.
+const VRING_INDEX_MASK: u64 = 0xff;
+/// Flag of `SET_VRING_ADDR`: log writes to the used ring.
+const VRING_LOG: u32 = 1;
+
+/// Request codes that are served.
+pub(crate) mod code {
+    pub(crate) const GET_FEATURES: u32 = 1;
+    pub(crate) const SET_FEATURES: u32 = 2;
+    pub(crate) const SET_OWNER: u32 = 3;
+    pub(crate) const RESET_OWNER: u32 = 4;
+    pub(crate) const SET_MEM_TABLE: u32 = 5;
+    pub(crate) const SET_VRING_NUM: u32 = 8;
+    pub(crate) const SET_VRING_ADDR: u32 = 9;
+    pub(crate) const SET_VRING_BASE: u32 = 10;
+    pub(crate) const GET_VRING_BASE: u32 = 11;
+    pub(crate) const SET_VRING_KICK: u32 = 12;
+    pub(crate) const SET_VRING_CALL: u32 = 13;
+    pub(crate) const SET_VRING_ERR: u32 = 14;
+    pub(crate) const GET_PROTOCOL_FEATURES: u32 = 15;
+    pub(crate) const SET_PROTOCOL_FEATURES: u32 = 16;
+    pub(crate) const GET_QUEUE_NUM: u32 = 17;
+    pub(crate) const SET_VRING_ENABLE: u32 = 18;
+    pub(crate) const SET_BACKEND_REQ_FD: u32 = 21;
+    pub(crate) const GET_CONFIG: u32 = 24;
+    pub(crate) const SET_CONFIG: u32 = 25;
+    pub(crate) const RESET_DEVICE: u32 = 34;
+    pub(crate) const GET_MAX_MEM_SLOTS: u32 = 36;
+    pub(crate) const ADD_MEM_REG: u32 = 37;
+    pub(crate) const REM_MEM_REG: u32 = 38;
+}
+
+/// The three fields before every payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Header {
+    /// Request code.
+    pub(crate) code: u32,
+    /// Flags as they came.
+    pub(crate) flags: u32,
+    /// Bytes of payload that follow.
+    pub(crate) size: u32,
+}
+
+impl Header {
+    pub(crate) fn parse(bytes: [u8; HEADER_BYTES]) -> Self {
+        let [c0, c1, c2, c3, f0, f1, f2, f3, s0, s1, s2, s3] = bytes;
+        Self {
+            code: u32::from_ne_bytes([c0, c1, c2, c3]),
+            flags: u32::from_ne_bytes([f0, f1, f2, f3]),
+            size: u32::from_ne_bytes([s0, s1, s2, s3]),
+        }
+    }
+
+    /// Version 1, and a request rather than an answer.
+    pub(crate) fn is_request(self) -> bool {
+        self.flags & VERSION_MASK == VERSION && self.flags & REPLY == 0
+    }
+
+    pub(crate) fn needs_reply(self) -> bool {
+        self.flags & NEED_REPLY != 0
+    }
+}
+
+/// Where the parts of a ring are, in the front-end's address space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RingAddr {
+    pub(crate) desc: u64,
+    pub(crate) used: u64,
+    pub(crate) avail: u64,
+}
+
+/// A checked request. Indices are still to be held against the device's queue count.
+#[derive(Debug)]
+pub(crate) enum Request {
+    GetFeatures,
+    SetFeatures(u64),
+    SetOwner,
+    ResetOwner,
+    SetMemTable(Vec<(RegionSpec, OwnedFd)>),
+    SetVringNum { index: u32, num: u32 },
+    SetVringAddr { index: u32, addr: RingAddr },
+    SetVringBase { index: u32, base: u16 },
+    GetVringBase { index: u32 },
+    SetVringKick { index: u32, fd: Option<OwnedFd> },
+    SetVringCall { index: u32, fd: Option<OwnedFd> },
+    SetVringErr { index: u32, fd: Option<OwnedFd> },
+    GetProtocolFeatures,
+    SetProtocolFeatures(u64),
+    GetQueueNum,
+    SetVringEnable { index: u32, enable: bool },
+    SetBackendReqFd(OwnedFd),
+    GetConfig { offset: u32, flags: u32, len: usize },
+    SetConfig { offset: u32, bytes: Vec<u8> },
+    ResetDevice,
+    GetMaxMemSlots,
+    AddMemReg(RegionSpec, OwnedFd),
+    RemMemReg(RegionSpec),
+}
+
+impl Request {
+    /// Parses a message. Descriptors that the request does not carry are closed.
+    pub(crate) fn parse(code: u32, payload: &[u8], fds: Vec<OwnedFd>) -> Result<Self, Refusal> {
+        let mut body = Body { bytes: payload };
+        Ok(match code {
+            code::GET_FEATURES => Self::GetFeatures,
+            code::SET_FEATURES => Self::SetFeatures(body.only_u64()?),
+            code::SET_OWNER => Self::SetOwner,
+            code::RESET_OWNER => Self::ResetOwner,
+            code::SET_MEM_TABLE => Self::SetMemTable(mem_table(body, fds)?),
+            code::SET_VRING_NUM => {
+                let (index, num) = body.vring_state()?;
+                Self::SetVringNum { index, num }
+            }
+            code::SET_VRING_ADDR => vring_addr(body)?,
+            code::SET_VRING_BASE => vring_base(body)?,
+            code::GET_VRING_BASE => Self::GetVringBase { index: body.vring_state()?.0 },
+            code::SET_VRING_KICK => {
+                let (index, fd) = vring_fd(body, fds)?;
+                Self::SetVringKick { index, fd }
+            }
+            code::SET_VRING_CALL => {
+                let (index, fd) = vring_fd(body, fds)?;
+                Self::SetVringCall { index, fd }
+            }
+            code::SET_VRING_ERR => {
+                let (index, fd) = vring_fd(body, fds)?;
+                Self::SetVringErr { index, fd }
+            }
+            code::GET_PROTOCOL_FEATURES => Self::GetProtocolFeatures,
+            code::SET_PROTOCOL_FEATURES => Self::SetProtocolFeatures(body.only_u64()?),
+            code::GET_QUEUE_NUM => Self::GetQueueNum,
+            code::SET_VRING_ENABLE => vring_enable(body)?,
+            code::SET_BACKEND_REQ_FD => Self::SetBackendReqFd(one(fds)?),
+            code::GET_CONFIG => get_config(body)?,
+            code::SET_CONFIG => set_config(body)?,
+            code::RESET_DEVICE => Self::ResetDevice,
+            code::GET_MAX_MEM_SLOTS => Self::GetMaxMemSlots,
+            code::ADD_MEM_REG => {
+                let region = single_region(body)?;
+                Self::AddMemReg(region, one(fds)?)
+            }
+            code::REM_MEM_REG => Self::RemMemReg(single_region(body)?),
+            code => return Err(Refusal::Unknown { code }),
+        })
+    }
+
+    /// The front-end waits for more than an acknowledgement after this request.
+    pub(crate) fn has_own_reply(code: u32) -> bool {
+        matches!(
+            code,
+            code::GET_FEATURES
+                | code::GET_VRING_BASE
+                | code::GET_PROTOCOL_FEATURES
+                | code::GET_QUEUE_NUM
+                | code::GET_CONFIG
+                | code::GET_MAX_MEM_SLOTS
+        )
+    }
+}
+
+/// Cursor over a payload.
+struct Body<'a> {
+    bytes: &'a [u8],
+}
+
+impl Body<'_> {
+    fn take<const N: usize>(&mut self) -> Result<[u8; N], Refusal> {
+        let short = Refusal::PayloadSize { got: self.bytes.len(), need: N };
+        let (head, tail) = self.bytes.split_first_chunk::<N>().ok_or(short)?;
+        self.bytes = tail;
+        Ok(*head)
+    }
+
+    fn u32(&mut self) -> Result<u32, Refusal> {
+        self.take().map(u32::from_ne_bytes)
+    }
+
+    fn u64(&mut self) -> Result<u64, Refusal> {
+        self.take().map(u64::from_ne_bytes)
+    }
+
+    /// Refuses a payload of any other size before any of it is used.
+    fn exactly(&self, need: usize) -> Result<(), Refusal> {
+        let got = self.bytes.len();
+        if got == need { Ok(()) } else { Err(Refusal::PayloadSize { got, need }) }
+    }
+
+    fn only_u64(&mut self) -> Result<u64, Refusal> {
+        self.exactly(8)?;
+        self.u64()
+    }
+
+    /// Index and number.
+    fn vring_state(&mut self) -> Result<(u32, u32), Refusal> {
+        self.exactly(8)?;
+        Ok((self.u32()?, self.u32()?))
+    }
+
+    fn region(&mut self) -> Result<RegionSpec, Refusal> {
+        let (guest_addr, len) = (self.u64()?, self.u64()?);
+        let (user_addr, file_offset) = (self.u64()?, self.u64()?);
+        Ok(RegionSpec { guest_addr, user_addr, len, file_offset })
+    }
+}
+
+fn one(mut fds: Vec<OwnedFd>) -> Result<OwnedFd, Refusal> {
+    let got = fds.len();
+    match fds.pop() {
+        Some(fd) if got == 1 => Ok(fd),
+        _ => Err(Refusal::DescriptorCount { got, need: 1 }),
+    }
+}
+
+/// The payload may be longer than its regions: User-Mode Linux always sends room for two.
+fn mem_table(mut body: Body<'_>, fds: Vec<OwnedFd>) -> Result<Vec<(RegionSpec, OwnedFd)>, Refusal> {
+    let got = body.bytes.len();
+    let count = body.u32()?;
+    body.u32()?;
+    let need = usize::try_from(count).ok().filter(|n| *n <= MAX_TABLE_REGIONS);
+    let need = need.ok_or(Refusal::Field {
+        field: "number of memory regions",
+        value: count.into(),
+        accepted: "at most 32 fit into one table; add further ones singly",
+    })?;
+    if body.bytes.len() < need * 32 {
+        return Err(Refusal::PayloadSize { got, need: 8 + need * 32 });
+    }
+    if fds.len() != need {
+        return Err(Refusal::DescriptorCount { got: fds.len(), need });
+    }
+    fds.into_iter().map(|fd| Ok((body.region()?, fd))).collect()
+}
+
+fn single_region(mut body: Body<'_>) -> Result<RegionSpec, Refusal> {
+    body.exactly(40)?;
+    body.u64()?;
+    body.region()
+}
+
+fn vring_addr(mut body: Body<'_>) -> Result<Request, Refusal> {
+    body.exactly(40)?;
+    let (index, flags) = (body.u32()?, body.u32()?);
+    let addr = RingAddr { desc: body.u64()?, used: body.u64()?, avail: body.u64()? };
+    if flags & VRING_LOG != 0 {
+        let accepted = "logging of writes is not offered";
+        return Err(Refusal::Field { field: "vring flags", value: flags.into(), accepted });
+    }
+    Ok(Request::SetVringAddr { index, addr })
+}
+
+fn vring_base(mut body: Body<'_>) -> Result<Request, Refusal> {
+    let (index, base) = body.vring_state()?;
+    let base = u16::try_from(base).map_err(|_| Refusal::Field {
+        field: "vring base",
+        value: base.into(),
+        accepted: "a split ring's index has 16 bits",
+    })?;
+    Ok(Request::SetVringBase { index, base })
+}
+
+fn vring_enable(mut body: Body<'_>) -> Result<Request, Refusal> {
+    let (index, num) = body.vring_state()?;
+    let enable = match num {
+        0 => false,
+        1 => true,
+        _ => {
+            let accepted = "0 disables and 1 enables";
+            return Err(Refusal::Field { field: "vring enable", value: num.into(), accepted });
+        }
+    };
+    Ok(Request::SetVringEnable { index, enable })
+}
+
+fn vring_fd(mut body: Body<'_>, fds: Vec<OwnedFd>) -> Result<(u32, Option<OwnedFd>), Refusal> {
+    let value = body.only_u64()?;
+    if value & !(VRING_INDEX_MASK | NO_DESCRIPTOR) != 0 {
+        let accepted = "bits 0 to 7 are the index and bit 8 says that no descriptor comes";
+        return Err(Refusal::Field { field: "vring descriptor word", value, accepted });
+    }
+    let index = (value & VRING_INDEX_MASK) as u32;
+    if value & NO_DESCRIPTOR == 0 {
+        return Ok((index, Some(one(fds)?)));
+    }
+    match fds.len() {
+        0 => Ok((index, None)),
+        got => Err(Refusal::DescriptorCount { got, need: 0 }),
+    }
+}
+
+fn get_config(mut body: Body<'_>) -> Result<Request, Refusal> {
+    let (offset, size, flags) = (body.u32()?, body.u32()?, body.u32()?);
+    let len = config_len(size)?;
+    Ok(Request::GetConfig { offset, flags, len })
+}
+
+fn set_config(mut body: Body<'_>) -> Result<Request, Refusal> {
+    let (offset, size, _flags) = (body.u32()?, body.u32()?, body.u32()?);
+    body.exactly(config_len(size)?)?;
+    Ok(Request::SetConfig { offset, bytes: body.bytes.to_vec() })
+}
+
+fn config_len(size: u32) -> Result<usize, Refusal> {
+    let len = usize::try_from(size).ok().filter(|len| *len <= MAX_CONFIG_BYTES);
+    len.ok_or(Refusal::Field {
+        field: "configuration size",
+        value: size.into(),
+        accepted: "at most 4096 bytes are carried",
+    })
+}
+
+/// Payload of the answer to `GET_CONFIG`.
+pub(crate) fn config_reply(offset: u32, flags: u32, bytes: &[u8]) -> Vec<u8> {
+    // Cut by `config_len`, so the length fits.
+    let size = bytes.len() as u32;
+    let head = [offset, size, flags].map(u32::to_ne_bytes).concat();
+    [&head, bytes].concat()
+}
+
+/// Payload of an answer that is a vring state.
+pub(crate) fn vring_state_reply(index: u32, num: u32) -> Vec<u8> {
+    [index, num].map(u32::to_ne_bytes).concat()
+}
+
+#[cfg(test)]
+mod tests;

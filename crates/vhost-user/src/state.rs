@@ -1,0 +1,303 @@
+//! What a session knows, and what each request does to it.
+
+use std::sync::Arc;
+
+use memory::{MAX_REGIONS, Table};
+
+use crate::backend::Backend;
+use crate::channel::BackendChannel;
+use crate::error::{BackendError, Refusal};
+use crate::fds;
+use crate::features::{self, PROTOCOL_FEATURES};
+use crate::message::{Request, RingAddr, config_reply, vring_state_reply};
+use crate::ring::{Kick, Ring};
+use crate::slots;
+
+/// How a request that was carried out is answered.
+#[derive(Debug)]
+pub(crate) enum Answer {
+    /// By an acknowledgement, if one was asked for.
+    Done,
+    /// By this payload.
+    Payload(Vec<u8>),
+}
+
+pub(crate) struct State<'a> {
+    backend: &'a mut dyn Backend,
+    rings: Vec<Ring>,
+    table: Arc<Table>,
+    /// Acknowledged virtio features; no ring starts before they are known.
+    acked: Option<u64>,
+    /// Acknowledged protocol features.
+    protocol: u64,
+}
+
+fn number(value: u64) -> Answer {
+    Answer::Payload(value.to_ne_bytes().to_vec())
+}
+
+fn device(action: &'static str) -> impl FnOnce(BackendError) -> Refusal {
+    move |source| Refusal::Device { action, source }
+}
+
+impl<'a> State<'a> {
+    pub(crate) fn new(backend: &'a mut dyn Backend) -> Self {
+        let rings = (0..backend.queue_count()).map(|_| Ring::default()).collect();
+        Self { backend, rings, table: Arc::default(), acked: None, protocol: 0 }
+    }
+
+    /// Acknowledgements were negotiated.
+    pub(crate) fn acknowledges(&self) -> bool {
+        self.protocol & features::REPLY_ACK != 0
+    }
+
+    pub(crate) fn carry_out(&mut self, request: Request) -> Result<Answer, Refusal> {
+        match request {
+            Request::GetFeatures => {
+                return Ok(number(self.backend.features() | PROTOCOL_FEATURES));
+            }
+            Request::GetProtocolFeatures => return Ok(number(features::OFFERED)),
+            Request::GetQueueNum => return Ok(number(self.rings.len() as u64)),
+            Request::GetMaxMemSlots => return Ok(number(MAX_REGIONS as u64)),
+            Request::GetVringBase { index } => return self.get_base(index),
+            Request::GetConfig { offset, flags, len } => {
+                let mut bytes = vec![0; len];
+                self.backend.read_config(offset, &mut bytes);
+                return Ok(Answer::Payload(config_reply(offset, flags, &bytes)));
+            }
+            Request::SetFeatures(bits) => self.set_features(bits)?,
+            Request::SetProtocolFeatures(bits) => {
+                self.protocol = subset(bits, features::OFFERED)?;
+            }
+            Request::SetOwner => {}
+            Request::ResetOwner => self.stop_all(),
+            Request::ResetDevice => self.reset(),
+            Request::SetMemTable(parts) => self.set_table(slots::replaced(parts)?)?,
+            Request::AddMemReg(spec, fd) => {
+                self.set_table(slots::with(&self.table, spec, &fd)?)?;
+            }
+            Request::RemMemReg(spec) => self.set_table(slots::without(&self.table, spec)?)?,
+            Request::SetVringNum { index, num } => self.set_num(index, num)?,
+            Request::SetVringAddr { index, addr } => self.set_addr(index, addr)?,
+            Request::SetVringBase { index, base } => {
+                let index = self.stopped(index, "base")?;
+                self.ring(index)?.next_avail = Some(base);
+                self.start_if_ready(index)?;
+            }
+            Request::SetVringKick { index, fd } => {
+                let kick = match fd {
+                    Some(fd) => Kick::Event(fds::kick(fd)?),
+                    None => Kick::Polled,
+                };
+                self.change(index, |ring| ring.kick = kick)?;
+            }
+            Request::SetVringErr { index, fd } => {
+                let fd = fd.map(|fd| fds::signal("error", fd)).transpose()?;
+                self.change(index, |ring| ring.err = fd)?;
+            }
+            Request::SetVringCall { index, fd } => {
+                let fd = fd.map(|fd| fds::signal("call", fd)).transpose()?;
+                self.set_call(index, fd)?;
+            }
+            Request::SetVringEnable { index, enable } => self.set_enable(index, enable)?,
+            Request::SetBackendReqFd(fd) => {
+                let channel = BackendChannel::new(fd)?;
+                self.backend.set_channel(channel);
+            }
+            Request::SetConfig { offset, bytes } => {
+                let written = self.backend.write_config(offset, &bytes);
+                written.map_err(device("write its configuration"))?;
+            }
+        }
+        Ok(Answer::Done)
+    }
+
+    /// The front-end is gone.
+    pub(crate) fn end(&mut self) {
+        self.stop_all();
+        self.backend.disconnected();
+    }
+
+    fn set_features(&mut self, bits: u64) -> Result<(), Refusal> {
+        let bits = subset(bits, self.backend.features() | PROTOCOL_FEATURES)?;
+        if self.acked == Some(bits) {
+            return Ok(());
+        }
+        self.stop_all();
+        // A device that refused these serves nothing until it accepts others.
+        self.acked = None;
+        let taken = self.backend.ack_features(bits & !PROTOCOL_FEATURES);
+        taken.map_err(device("take these features"))?;
+        self.acked = Some(bits);
+        self.start_all();
+        Ok(())
+    }
+
+    fn set_table(&mut self, table: Table) -> Result<(), Refusal> {
+        let table = Arc::new(table);
+        let features = self.virtio_features();
+        for index in 0..self.rings.len() {
+            let ring = self.ring(index)?;
+            let moved = ring.running.is_some_and(|running| {
+                // Only the addresses count: the ring's index has moved on.
+                let same = |new: &virtq::QueueConfig| {
+                    (new.desc, new.avail, new.used) == (running.desc, running.avail, running.used)
+                };
+                !ring
+                    .resolve(index, &table, features)
+                    .is_ok_and(|new| new.as_ref().is_some_and(same))
+            });
+            if moved {
+                tracing::info!(queue = index, "stopped: its ring is no longer where it was");
+                self.stop(index);
+            }
+        }
+        if self.rings.iter().any(|ring| ring.running.is_some())
+            && let Err(source) = self.backend.set_memory(&table)
+        {
+            self.stop_all();
+            return Err(Refusal::Device { action: "take this memory", source });
+        }
+        self.table = table;
+        self.start_all();
+        Ok(())
+    }
+
+    fn set_num(&mut self, index: u32, num: u32) -> Result<(), Refusal> {
+        let index = self.stopped(index, "size")?;
+        let size = u16::try_from(num)
+            .ok()
+            .filter(|size| size.is_power_of_two() && *size <= virtq::MAX_QUEUE_SIZE);
+        let accepted = "a power of two up to 32768 is needed";
+        let refusal = Refusal::Field { field: "vring size", value: num.into(), accepted };
+        self.ring(index)?.size = Some(size.ok_or(refusal)?);
+        self.start_if_ready(index)
+    }
+
+    fn set_addr(&mut self, index: u32, addr: RingAddr) -> Result<(), Refusal> {
+        let at = self.checked(index)?;
+        if self.ring(at)?.addr == Some(addr) {
+            return self.start_if_ready(at);
+        }
+        self.change(index, |ring| ring.addr = Some(addr))
+    }
+
+    fn set_call(&mut self, index: u32, fd: Option<std::os::fd::OwnedFd>) -> Result<(), Refusal> {
+        let index = self.checked(index)?;
+        if self.ring(index)?.running.is_some() {
+            let copy = fds::duplicate(fd.as_ref())?;
+            // Below queue_count, which is a u16.
+            let taken = self.backend.set_call(index as u16, copy);
+            taken.map_err(device("take this call descriptor"))?;
+        }
+        self.ring(index)?.call = fd;
+        Ok(())
+    }
+
+    fn set_enable(&mut self, index: u32, enable: bool) -> Result<(), Refusal> {
+        let index = self.checked(index)?;
+        self.ring(index)?.enabled = Some(enable);
+        if enable {
+            self.start_if_ready(index)
+        } else {
+            self.stop(index);
+            Ok(())
+        }
+    }
+
+    fn get_base(&mut self, index: u32) -> Result<Answer, Refusal> {
+        let at = self.checked(index)?;
+        self.stop(at);
+        let ring = self.ring(at)?;
+        // Stopped until the next kick descriptor comes.
+        ring.kick = Kick::Unset;
+        let base = ring.next_avail.unwrap_or(0);
+        Ok(Answer::Payload(vring_state_reply(index, base.into())))
+    }
+
+    fn reset(&mut self) {
+        self.stop_all();
+        self.rings.iter_mut().for_each(|ring| *ring = Ring::default());
+        self.acked = None;
+        self.backend.reset();
+    }
+
+    /// Changes something that a running ring must not see changing.
+    fn change(&mut self, index: u32, change: impl FnOnce(&mut Ring)) -> Result<(), Refusal> {
+        let index = self.checked(index)?;
+        self.stop(index);
+        change(self.ring(index)?);
+        self.start_if_ready(index)
+    }
+
+    /// The features that the device heard.
+    fn virtio_features(&self) -> u64 {
+        self.acked.unwrap_or(0) & !PROTOCOL_FEATURES
+    }
+
+    fn checked(&self, index: u32) -> Result<usize, Refusal> {
+        let count = self.rings.len();
+        let at = usize::try_from(index).ok().filter(|at| *at < count);
+        at.ok_or(Refusal::NoSuchQueue { index, count })
+    }
+
+    /// Refuses a change to a ring that runs.
+    fn stopped(&self, index: u32, what: &'static str) -> Result<usize, Refusal> {
+        let at = self.checked(index)?;
+        match self.rings.get(at) {
+            Some(ring) if ring.running.is_some() => Err(Refusal::Running { index: at, what }),
+            _ => Ok(at),
+        }
+    }
+
+    fn ring(&mut self, index: usize) -> Result<&mut Ring, Refusal> {
+        let count = self.rings.len();
+        let refusal = Refusal::NoSuchQueue { index: index as u32, count };
+        self.rings.get_mut(index).ok_or(refusal)
+    }
+
+    fn start_if_ready(&mut self, index: usize) -> Result<(), Refusal> {
+        let Some(acked) = self.acked else { return Ok(()) };
+        let (table, features) = (Arc::clone(&self.table), self.virtio_features());
+        let ring = self.ring(index)?;
+        if !ring.ready(acked & PROTOCOL_FEATURES == 0) {
+            return Ok(());
+        }
+        let Some(config) = ring.resolve(index, &table, features)? else { return Ok(()) };
+        // Below queue_count, which is a u16.
+        let start = ring.start(index as u16, config, &table, features)?;
+        self.backend.start_queue(start).map_err(device("start the queue"))?;
+        self.ring(index)?.running = Some(config);
+        tracing::debug!(queue = index, size = config.size, next = config.next_avail, "started");
+        Ok(())
+    }
+
+    /// Starts what can run now; a ring that cannot is reported when its own message comes.
+    fn start_all(&mut self) {
+        for index in 0..self.rings.len() {
+            if let Err(refusal) = self.start_if_ready(index) {
+                tracing::warn!(queue = index, "not started: {refusal}");
+            }
+        }
+    }
+
+    fn stop(&mut self, index: usize) {
+        if let Some(ring) = self.rings.get_mut(index)
+            && ring.running.take().is_some()
+        {
+            let next = self.backend.stop_queue(index as u16);
+            ring.next_avail = Some(next);
+            tracing::debug!(queue = index, next, "stopped");
+        }
+    }
+
+    fn stop_all(&mut self) {
+        (0..self.rings.len()).for_each(|index| self.stop(index));
+    }
+}
+
+/// `bits`, if all of them were offered.
+fn subset(bits: u64, offered: u64) -> Result<u64, Refusal> {
+    let extra = bits & !offered;
+    if extra == 0 { Ok(bits) } else { Err(Refusal::Features { extra }) }
+}

@@ -1,0 +1,122 @@
+//! One end of the connection: whole messages in, whole messages out.
+//!
+//! Never reads past the end of a message, so descriptors stay with the message that they came
+//! with, whatever pieces it arrives in.
+
+use std::io::IoSliceMut;
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+
+use rustix::io::{Errno, retry_on_intr};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendFlags, recvmsg, send,
+};
+
+use crate::error::SessionError;
+use crate::message::{HEADER_BYTES, Header, MAX_PAYLOAD_BYTES, MAX_TABLE_REGIONS, REPLY, VERSION};
+
+/// Most descriptors that the kernel lets one `sendmsg` carry (`SCM_MAX_FD`): with room for all,
+/// those that nobody wants are received and closed instead of being reported as lost.
+const SCM_MAX_FD: usize = 253;
+
+/// A message as it came, bounded but not yet understood.
+#[derive(Debug)]
+pub(crate) struct Message {
+    pub(crate) header: Header,
+    pub(crate) payload: Vec<u8>,
+    pub(crate) fds: Vec<OwnedFd>,
+    /// The kernel dropped some descriptors: this process may open no more.
+    pub(crate) fds_lost: bool,
+}
+
+/// Receives the next message; `None`: the front-end hung up between messages.
+pub(crate) fn receive(socket: &UnixStream) -> Result<Option<Message>, SessionError> {
+    let mut fds = Collected::default();
+    let mut head = [0; HEADER_BYTES];
+    match fill(socket, &mut head, &mut fds)? {
+        0 => return Ok(None),
+        HEADER_BYTES => {}
+        got => return Err(SessionError::Truncated { got, need: HEADER_BYTES }),
+    }
+    let header = Header::parse(head);
+    if !header.is_request() {
+        return Err(SessionError::BadHeader { flags: header.flags });
+    }
+    let size = usize::try_from(header.size).ok().filter(|size| *size <= MAX_PAYLOAD_BYTES);
+    let Some(size) = size else {
+        let (code, size) = (header.code, header.size);
+        return Err(SessionError::Oversized { code, size, max: MAX_PAYLOAD_BYTES });
+    };
+    let mut payload = vec![0; size];
+    let got = fill(socket, &mut payload, &mut fds)?;
+    if got < size {
+        return Err(SessionError::Truncated { got: HEADER_BYTES + got, need: HEADER_BYTES + size });
+    }
+    Ok(Some(Message { header, payload, fds: fds.kept, fds_lost: fds.lost }))
+}
+
+/// Sends the answer to request `code`. Blocks while the front-end does not read.
+pub(crate) fn reply(socket: &UnixStream, code: u32, payload: &[u8]) -> Result<(), SessionError> {
+    // Bounded by MAX_PAYLOAD_BYTES, so the length fits.
+    let size = payload.len() as u32;
+    let mut bytes = [code, VERSION | REPLY, size].map(u32::to_ne_bytes).concat();
+    bytes.extend_from_slice(payload);
+    let mut rest = bytes.as_slice();
+    while !rest.is_empty() {
+        let sent = retry_on_intr(|| send(socket, rest, SendFlags::NOSIGNAL));
+        let sent = sent.map_err(|source| SessionError::Os { action: "write to", source })?;
+        rest = rest.get(sent..).unwrap_or_default();
+    }
+    Ok(())
+}
+
+/// Descriptors of one message.
+#[derive(Default)]
+struct Collected {
+    kept: Vec<OwnedFd>,
+    lost: bool,
+}
+
+impl Collected {
+    /// Keeps one more than any request carries, so that a surplus is seen; closes the others.
+    fn push(&mut self, fd: OwnedFd) {
+        if self.kept.len() <= MAX_TABLE_REGIONS {
+            self.kept.push(fd);
+        }
+    }
+}
+
+/// Reads until `buffer` is full or the connection ends; returns the bytes read.
+fn fill(
+    socket: &UnixStream,
+    buffer: &mut [u8],
+    fds: &mut Collected,
+) -> Result<usize, SessionError> {
+    let mut got = 0;
+    while let Some(rest) = buffer.get_mut(got..).filter(|rest| !rest.is_empty()) {
+        match receive_some(socket, rest, fds) {
+            Ok(0) => break,
+            Ok(bytes) => got += bytes,
+            Err(Errno::INTR) => {}
+            // A front-end that died with answers unread.
+            Err(Errno::CONNRESET) => break,
+            Err(source) => return Err(SessionError::Os { action: "read from", source }),
+        }
+    }
+    Ok(got)
+}
+
+fn receive_some(socket: &UnixStream, rest: &mut [u8], fds: &mut Collected) -> Result<usize, Errno> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SCM_MAX_FD))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut iov = [IoSliceMut::new(rest)];
+    let received = recvmsg(socket, &mut iov, &mut control, RecvFlags::CMSG_CLOEXEC)?;
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = message {
+            rights.for_each(|fd| fds.push(fd));
+        }
+    }
+    fds.lost |= received.flags.contains(ReturnFlags::CTRUNC);
+    Ok(received.bytes)
+}

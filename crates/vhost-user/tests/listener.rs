@@ -1,0 +1,170 @@
+//! Sockets and their lock files.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+
+use tempfile::TempDir;
+use vhost_user::{Access, Listener, SocketError, Stop, connect};
+
+fn folder() -> (TempDir, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("disk.sock");
+    (folder, path)
+}
+
+fn bind(path: &Path) -> Result<Listener, SocketError> {
+    Listener::bind(path, &Access::default())
+}
+
+fn names(folder: &TempDir) -> Vec<String> {
+    let entries = folder.path().read_dir().unwrap();
+    let mut names: Vec<_> =
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn a_socket_and_its_lock_come_and_go_together() {
+    let (folder, path) = folder();
+    let listener = bind(&path).unwrap();
+    assert_eq!(names(&folder), ["disk.sock", "disk.sock.lock"]);
+    let waiting = UnixStream::connect(&path).unwrap();
+    let second = UnixStream::connect(&path).unwrap();
+    let stop = Stop::new().unwrap();
+    assert!(listener.accept(&stop).unwrap().is_some());
+    assert!(listener.accept(&stop).unwrap().is_some());
+    drop((waiting, second, listener));
+    assert_eq!(names(&folder), [""; 0]);
+}
+
+#[test]
+fn a_live_socket_is_refused_and_left_alone() {
+    let (folder, path) = folder();
+    let listener = bind(&path).unwrap();
+    let error = bind(&path).unwrap_err();
+    assert!(matches!(error, SocketError::Taken { .. }), "{error}");
+    assert!(error.to_string().contains("use another path"), "{error}");
+    assert_eq!(names(&folder), ["disk.sock", "disk.sock.lock"]);
+    UnixStream::connect(&path).unwrap();
+    drop(listener);
+}
+
+#[test]
+fn a_stale_socket_is_replaced() {
+    let (folder, path) = folder();
+    // What a killed server leaves: both files, nobody listening, no lock.
+    drop(UnixListener::bind(&path).unwrap());
+    std::fs::write(folder.path().join("disk.sock.lock"), "").unwrap();
+    let listener = bind(&path).unwrap();
+    UnixStream::connect(&path).unwrap();
+    drop(listener);
+    assert_eq!(names(&folder), [""; 0]);
+}
+
+#[test]
+fn a_server_without_a_lock_file_is_alive_all_the_same() {
+    let (folder, path) = folder();
+    let other = UnixListener::bind(&path).unwrap();
+    let error = bind(&path).unwrap_err();
+    assert!(matches!(error, SocketError::Taken { .. }), "{error}");
+    assert_eq!(names(&folder), ["disk.sock"]);
+    drop(other);
+}
+
+#[test]
+fn other_files_are_not_removed() {
+    let (folder, path) = folder();
+    std::fs::write(&path, "precious").unwrap();
+    let error = bind(&path).unwrap_err();
+    assert!(matches!(error, SocketError::NotASocket { .. }), "{error}");
+    assert_eq!(std::fs::read(&path).unwrap(), b"precious");
+    assert_eq!(names(&folder), ["disk.sock"]);
+}
+
+#[test]
+fn what_somebody_else_put_there_since_is_not_removed() {
+    let (folder, path) = folder();
+    let listener = bind(&path).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    std::fs::write(&path, "precious").unwrap();
+    std::fs::remove_file(folder.path().join("disk.sock.lock")).unwrap();
+    std::fs::write(folder.path().join("disk.sock.lock"), "other").unwrap();
+    drop(listener);
+    assert_eq!(names(&folder), ["disk.sock", "disk.sock.lock"]);
+}
+
+#[test]
+fn mode_and_group_are_applied() {
+    let (_folder, path) = folder();
+    let own = std::fs::metadata(_folder.path()).unwrap().gid();
+    let access = Access { mode: Some(0o640), group: Some(own.to_string()) };
+    let listener = Listener::bind(&path, &access).unwrap();
+    let meta = path.symlink_metadata().unwrap();
+    assert_eq!((meta.permissions().mode() & 0o777, meta.gid()), (0o640, own));
+    drop(listener);
+    let access = Access { mode: None, group: Some("no-such-group".into()) };
+    let error = Listener::bind(&path, &access).unwrap_err();
+    assert!(matches!(error, SocketError::NoSuchGroup { .. }), "{error}");
+    assert_eq!(names(&_folder), [""; 0]);
+}
+
+#[test]
+fn a_path_that_no_socket_can_have_is_refused() {
+    let (folder, _) = folder();
+    let path = folder.path().join("x".repeat(108));
+    let error = bind(&path).unwrap_err();
+    assert!(matches!(error, SocketError::PathTooLong { .. }), "{error}");
+    let stop = Stop::new().unwrap();
+    assert!(matches!(connect(&path, &stop), Err(SocketError::PathTooLong { .. })));
+    assert_eq!(names(&folder), [""; 0]);
+}
+
+#[test]
+fn the_longest_path_works() {
+    let (folder, _) = folder();
+    let used = folder.path().as_os_str().len() + 1;
+    let path = folder.path().join("x".repeat(vhost_user::MAX_SOCKET_PATH_BYTES - used));
+    let listener = bind(&path).unwrap();
+    UnixStream::connect(&path).unwrap();
+    drop(listener);
+    assert_eq!(names(&folder), [""; 0]);
+}
+
+#[test]
+fn waiting_ends_when_told_to_stop() {
+    let (_folder, path) = folder();
+    let listener = bind(&path).unwrap();
+    let stop = Stop::new().unwrap();
+    let waiter = {
+        let stop = stop.clone();
+        std::thread::spawn(move || listener.accept(&stop).unwrap().is_none())
+    };
+    stop.stop();
+    assert!(waiter.join().unwrap());
+    assert!(connect(&path, &stop).unwrap().is_none());
+}
+
+#[test]
+fn connecting_waits_until_the_front_end_listens() {
+    let (_folder, path) = folder();
+    let stop = Stop::new().unwrap();
+    let connecting = {
+        let (path, stop) = (path.clone(), stop.clone());
+        std::thread::spawn(move || connect(&path, &stop).unwrap().is_some())
+    };
+    let front_end = UnixListener::bind(&path).unwrap();
+    assert!(front_end.accept().is_ok());
+    assert!(connecting.join().unwrap());
+}
+
+#[test]
+fn connecting_to_something_that_is_no_socket_fails_at_once() {
+    let (_folder, path) = folder();
+    let stop = Stop::new().unwrap();
+    let below = path.join("below");
+    std::fs::write(&path, "").unwrap();
+    assert!(matches!(connect(&below, &stop), Err(SocketError::Os { .. })));
+}
