@@ -1,1 +1,103 @@
-//! The Disk contract and its backends: file, block device, memory, null
+//! The Disk contract and its backends: file, block device, memory, null.
+//!
+//! # Words
+//! - [`Disk`]: something with a geometry that channels can be opened on. Shared by all threads.
+//! - [`Channel`]: one reactor's way to a disk. Requests go in ([`Channel::submit`]), completions
+//!   come out ([`Channel::reap`]).
+//! - [`Request`]: a checked range of bytes, what to do with it, and the buffers it owns.
+//! - **Activate**: take the lock that keeps a second writer away. A disk that is opened and not
+//!   activated only tells its geometry.
+//! - **Home reactor**: a disk with metadata that changes has one reactor that owns it; channels
+//!   elsewhere answer [`Submitted::Pending`] and ask it. The disks here have none.
+//!
+//! # Model
+//! `submit` answers at once ([`Submitted::Done`]), later through `reap`
+//! ([`Submitted::Pending`]), or hands the request back because it is out of something
+//! ([`Submitted::Full`]): the caller keeps it and tries again after the next completion. A
+//! channel never blocks and never drops a request.
+//!
+//! | backend | data | flush | discard, zeroes | full storage |
+//! |---|---|---|---|---|
+//! | [`FileDisk`] | io_uring, O_DIRECT or buffered | fdatasync | fallocate, else plain zeroes | waits or errors |
+//! | [`MemoryDisk`] | copied at once | nothing | fallocate on the memfd | - |
+//! | [`NullDisk`] | untouched | nothing | nothing | - |
+//!
+//! # Errors
+//! [`DiskError`] for opening, locking and resizing: it names the path, the cause and what to do.
+//! [`IoError`] for a request: what a guest can be told.
+//!
+//! # Invariants
+//! - Whoever submits has checked the range against [`Geometry::check`]; a channel still never
+//!   touches a byte outside its disk.
+//! - Decorators forward every data operation explicitly: no method here has a default that drops
+//!   data.
+//! - Buffers come back with the completion, on success and on failure, whole or consumed.
+//!
+//! # How to test
+//! `conformance` (feature of that name) runs one disk from two reactors; every backend passes it.
+#![forbid(unsafe_code)]
+
+#[cfg(any(test, feature = "conformance"))]
+pub mod conformance;
+mod error;
+mod file;
+mod null;
+mod ram;
+mod request;
+
+use std::fmt::Debug;
+
+use reactor::Context;
+
+pub use error::{DiskError, IoError};
+pub use file::{FileDisk, FileOptions, OnFull};
+pub use null::NullDisk;
+pub use ram::MemoryDisk;
+pub use request::{Completion, Geometry, Kind, Request, Submitted};
+
+/// Something that stores blocks. All methods may be called from any thread but a reactor's,
+/// except [`Disk::open_channel`], which runs on the reactor that will own the channel.
+pub trait Disk: Debug + Send + Sync {
+    /// Size and limits now. Size grows only by [`Disk::resize`].
+    fn geometry(&self) -> Geometry;
+
+    /// A channel for the reactor and the poller that `context` belongs to.
+    fn open_channel(&self, context: &mut Context<'_>) -> Box<dyn Channel>;
+
+    /// Takes the lock: from here on requests may be submitted. Twice is once.
+    ///
+    /// # Errors
+    /// [`DiskError::Locked`] when somebody else uses the image.
+    fn activate(&self) -> Result<(), DiskError>;
+
+    /// Makes acknowledged writes durable and releases the lock. All channels must be drained.
+    ///
+    /// # Errors
+    /// The flush failed; the lock is released all the same.
+    fn deactivate(&self) -> Result<(), DiskError>;
+
+    /// Grows the disk to `size` bytes, or takes the size that its storage has now.
+    ///
+    /// # Errors
+    /// [`DiskError::Resize`]: it would shrink, or the storage cannot.
+    fn resize(&self, size: Option<u64>) -> Result<Geometry, DiskError>;
+
+    /// Requests that wait for full storage now, over all channels.
+    fn waiting(&self) -> u64;
+}
+
+/// One reactor's way to a disk.
+pub trait Channel {
+    /// Starts a request.
+    fn submit(&mut self, context: &mut Context<'_>, request: Request) -> Submitted;
+
+    /// Moves requests that have ended into `out`.
+    fn reap(&mut self, context: &mut Context<'_>, out: &mut Vec<Completion>);
+
+    /// The queue is being stopped: what waits for storage to get room fails now, so that
+    /// everything that was submitted ends. Until [`Channel::resume`] nothing waits.
+    fn give_up(&mut self, context: &mut Context<'_>);
+
+    /// Waiting is allowed again.
+    fn resume(&mut self);
+}

@@ -58,12 +58,17 @@ impl Buffers {
     /// The kernel's refusal.
     pub fn alloc(len: usize) -> Result<Self, MemoryError> {
         let mapping = Arc::new(Mapping::memfd("ringway-buffer", len.max(1) as u64)?);
-        let mut buffers = Self::default();
-        if let Some(ptr) = mapping.at(0, len) {
+        Ok(Self::within(&mapping, 0, len).unwrap_or_default())
+    }
+
+    /// `len` bytes of a mapping of ours, from byte `offset` on; `None` when it does not reach.
+    pub fn within(mapping: &Arc<Mapping>, offset: usize, len: usize) -> Option<Self> {
+        let ptr = mapping.at(offset, len)?;
+        let mut buffers = Self { pin: Some(Rc::new(mapping.clone())), ..Self::default() };
+        if len > 0 {
             buffers.push(ptr, len);
         }
-        buffers.pin = Some(Rc::new(mapping));
-        Ok(buffers)
+        Some(buffers)
     }
 
     /// Appends `len` bytes at guest address `addr`.

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use io_uring::{opcode, squeue, types};
 use memory::Buffers;
+use rustix::io::Errno;
 
 use crate::File;
 
@@ -75,6 +76,21 @@ pub struct Done {
     pub result: i32,
     /// The buffers it was given.
     pub buffers: Option<Buffers>,
+}
+
+impl Done {
+    /// The result as one: bytes, or what the kernel refused with.
+    ///
+    /// # Errors
+    /// The kernel's errno.
+    pub fn outcome(&self) -> Result<u32, Errno> {
+        match u32::try_from(self.result) {
+            Ok(bytes) => Ok(bytes),
+            // Outside of 1 to 4095 there are no error numbers.
+            Err(_) if self.result < -4095 => Err(Errno::IO),
+            Err(_) => Err(Errno::from_raw_os_error(-self.result)),
+        }
+    }
 }
 
 /// An operation that the kernel knows.

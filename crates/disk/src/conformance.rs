@@ -1,0 +1,264 @@
+//! A suite that every [`Disk`] passes, and a client for tests of single disks.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::time::Duration;
+
+use memory::Buffers;
+use reactor::{Context, Poller, PollerId, Reactor, Turn};
+
+use crate::{Channel, Completion, Disk, IoError, Kind, Request, Submitted};
+
+/// Longer than any request of a test takes.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// A reactor with one channel, used by blocking calls from a test.
+pub struct Client {
+    reactor: Reactor,
+    id: PollerId,
+}
+
+/// A request that was sent.
+pub struct Sent(Receiver<Answer>);
+
+/// How a request ended, and the data it read.
+pub type Answer = (Result<(), IoError>, Vec<u8>);
+
+struct Pump {
+    channel: Box<dyn Channel>,
+    waiting: HashMap<u32, SyncSender<Answer>>,
+    /// Requests that the channel handed back.
+    held: Vec<Request>,
+    done: Vec<Completion>,
+    /// Reads keep a second list on the same memory, since the channel may consume the first.
+    windows: HashMap<u32, Buffers>,
+    next: u32,
+}
+
+impl Pump {
+    fn submit(&mut self, context: &mut Context<'_>, request: Request) {
+        match self.channel.submit(context, request) {
+            Submitted::Done(completion) => self.finish(completion),
+            Submitted::Pending => {}
+            Submitted::Full(request) => self.held.push(request),
+        }
+    }
+
+    fn finish(&mut self, completion: Completion) {
+        let window = self.windows.remove(&completion.tag).unwrap_or_default();
+        let mut data = vec![0; window.len()];
+        window.peek(&mut data);
+        if let Some(answer) = self.waiting.remove(&completion.tag) {
+            answer.send((completion.outcome, data)).ok();
+        }
+    }
+}
+
+impl Poller for Pump {
+    fn poll(&mut self, context: &mut Context<'_>) -> Turn {
+        let mut done = std::mem::take(&mut self.done);
+        self.channel.reap(context, &mut done);
+        let any = !done.is_empty();
+        for completion in done.drain(..) {
+            self.finish(completion);
+        }
+        self.done = done;
+        if any {
+            for request in std::mem::take(&mut self.held) {
+                self.submit(context, request);
+            }
+        }
+        if any { Turn::Busy } else { Turn::Idle }
+    }
+
+    fn wake(&mut self) {}
+
+    fn arm(&mut self) -> bool {
+        false
+    }
+}
+
+impl Client {
+    /// Opens a channel on a reactor of its own.
+    pub fn new(disk: &Arc<dyn Disk>) -> Self {
+        let reactor = Reactor::spawn("conformance").expect("a reactor");
+        let disk = disk.clone();
+        let make = move |context: &mut Context<'_>| {
+            let channel = disk.open_channel(context);
+            Ok::<_, ()>(Pump {
+                channel,
+                waiting: HashMap::new(),
+                held: Vec::new(),
+                done: Vec::new(),
+                windows: HashMap::new(),
+                next: 0,
+            })
+        };
+        let id = reactor.handle().call(|context| context.add_poller(None, make));
+        let id = id.expect("a running reactor").expect("a channel");
+        Self { reactor, id }
+    }
+
+    /// Sends a request whose buffers begin `skew` bytes behind an aligned address.
+    pub fn send(&self, kind: Kind, offset: u64, len: u64, data: Vec<u8>, skew: usize) -> Sent {
+        let (answer, wait) = sync_channel(1);
+        let id = self.id;
+        let sent = self.reactor.handle().send(move |context| {
+            context.with_poller(id, |pump: &mut Pump, context| {
+                let tag = pump.next;
+                pump.next += 1;
+                let moves = matches!(kind, Kind::Read | Kind::Write { .. });
+                let bytes = if moves { len as usize } else { 0 };
+                let memory = memory::Mapping::memfd("test", (bytes + skew).max(1) as u64);
+                let memory = Arc::new(memory.expect("memory for a test"));
+                let list = || Buffers::within(&memory, skew, bytes).expect("inside");
+                list().write(&data);
+                pump.windows.insert(tag, if kind == Kind::Read { list() } else { <_>::default() });
+                pump.waiting.insert(tag, answer);
+                let request = Request { kind, offset, len, buffers: list(), tag };
+                pump.submit(context, request);
+            });
+        });
+        sent.expect("a running reactor");
+        Sent(wait)
+    }
+
+    /// Sends and waits.
+    pub fn run(&self, kind: Kind, offset: u64, len: u64, data: Vec<u8>) -> Answer {
+        self.send(kind, offset, len, data, 0).wait()
+    }
+
+    /// Reads `len` bytes.
+    ///
+    /// # Panics
+    /// When the disk refuses.
+    pub fn read(&self, offset: u64, len: u64) -> Vec<u8> {
+        let (outcome, data) = self.run(Kind::Read, offset, len, Vec::new());
+        assert_eq!(outcome, Ok(()));
+        data
+    }
+
+    /// Writes `data`.
+    ///
+    /// # Panics
+    /// When the disk refuses.
+    pub fn write(&self, offset: u64, data: Vec<u8>) {
+        let kind = Kind::Write { durable: false };
+        assert_eq!(self.run(kind, offset, data.len() as u64, data).0, Ok(()));
+    }
+
+    /// Tells the channel that its queue is being stopped.
+    pub fn give_up(&self) {
+        let id = self.id;
+        let told = self.reactor.handle().call(move |context| {
+            context.with_poller(id, |pump: &mut Pump, context| pump.channel.give_up(context))
+        });
+        told.expect("a running reactor");
+    }
+}
+
+impl Sent {
+    /// Waits for the end of the request.
+    ///
+    /// # Panics
+    /// When it does not end.
+    pub fn wait(self) -> Answer {
+        self.0.recv_timeout(DEADLINE).expect("the request ends")
+    }
+
+    /// The request has not ended within `time`.
+    pub fn still_waits(&self, time: Duration) -> bool {
+        self.0.recv_timeout(time).is_err()
+    }
+}
+
+fn pattern(seed: u64, len: u64) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    (0..len)
+        .map(|_| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state as u8
+        })
+        .collect()
+}
+
+/// Runs the whole suite on a writable disk of at least 4 MiB that keeps what is written.
+///
+/// # Panics
+/// When the disk breaks the contract.
+pub fn run(disk: Arc<dyn Disk>) {
+    disk.activate().expect("activates");
+    disk.activate().expect("twice is once");
+    let clients = [Client::new(&disk), Client::new(&disk)];
+    both_see_what_one_wrote(&clients, &disk);
+    skewed_buffers_work(&clients, &disk);
+    zeroes_and_discards(&clients, &disk);
+    depth(&clients, &disk);
+    drop(clients);
+    disk.deactivate().expect("deactivates");
+    assert_eq!(disk.waiting(), 0);
+}
+
+fn both_see_what_one_wrote(clients: &[Client; 2], disk: &Arc<dyn Disk>) {
+    let block = u64::from(disk.geometry().block_size);
+    let last = disk.geometry().size - block;
+    for (turn, offset) in [0, block, 1 << 20, last].into_iter().enumerate() {
+        let data = pattern(offset + 1, block);
+        clients[turn % 2].write(offset, data.clone());
+        assert_eq!(clients[1 - turn % 2].run(Kind::Flush, 0, 0, Vec::new()).0, Ok(()));
+        assert_eq!(clients[1 - turn % 2].read(offset, block), data, "at {offset}");
+    }
+    let data = pattern(7, 1 << 20);
+    let durable = Kind::Write { durable: true };
+    assert_eq!(clients[0].run(durable, 1 << 20, 1 << 20, data.clone()).0, Ok(()));
+    assert_eq!(clients[1].read(1 << 20, 1 << 20), data);
+}
+
+fn skewed_buffers_work(clients: &[Client; 2], disk: &Arc<dyn Disk>) {
+    let block = u64::from(disk.geometry().block_size);
+    // Longer than one bounce buffer, at every kind of misalignment.
+    for (skew, len) in [(1, block), (16, 3 * block), (511, 1 << 20)] {
+        let data = pattern(skew as u64, len);
+        let write = clients[0].send(Kind::Write { durable: false }, block, len, data.clone(), skew);
+        assert_eq!(write.wait().0, Ok(()));
+        let read = clients[1].send(Kind::Read, block, len, Vec::new(), skew);
+        assert_eq!(read.wait(), (Ok(()), data), "skew {skew}");
+    }
+}
+
+fn zeroes_and_discards(clients: &[Client; 2], disk: &Arc<dyn Disk>) {
+    let block = u64::from(disk.geometry().block_size);
+    for (unmap, durable) in [(false, false), (true, false), (false, true), (true, true)] {
+        let data = pattern(3, 8 * block);
+        clients[0].write(0, data.clone());
+        let kind = Kind::WriteZeroes { unmap, durable };
+        assert_eq!(clients[1].run(kind, block, 6 * block, Vec::new()).0, Ok(()));
+        let after = clients[0].read(0, 8 * block);
+        let (b, end) = (block as usize, 7 * block as usize);
+        assert_eq!(after[..b], data[..b], "before the range");
+        assert!(after[b..end].iter().all(|byte| *byte == 0), "the range");
+        assert_eq!(after[end..], data[end..], "behind the range");
+    }
+    assert_eq!(clients[0].run(Kind::Discard, 0, 4 * block, Vec::new()).0, Ok(()));
+    clients[0].read(0, 4 * block);
+}
+
+fn depth(clients: &[Client; 2], disk: &Arc<dyn Disk>) {
+    let block = u64::from(disk.geometry().block_size);
+    let kind = Kind::Write { durable: false };
+    let sent: Vec<_> = (0..200)
+        .map(|i| {
+            clients[i % 2].send(kind, i as u64 * block, block, pattern(i as u64, block), i % 3)
+        })
+        .collect();
+    for one in sent {
+        assert_eq!(one.wait().0, Ok(()));
+    }
+    for i in 0..200u64 {
+        let client = &clients[((i + 1) % 2) as usize];
+        assert_eq!(client.read(i * block, block), pattern(i, block), "block {i}");
+    }
+}

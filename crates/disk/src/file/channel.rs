@@ -1,0 +1,258 @@
+//! One reactor's way to a file.
+
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use reactor::{Context, Done, File, Op, Port};
+
+use super::bounce::Pool;
+use super::work::{Step, Way, Work};
+use super::{FileOptions, Inspected, OnFull, Shared};
+use crate::{Channel, Completion, IoError, Kind, Request, Submitted};
+
+/// Largest read that first asks the page cache without waiting, in bytes: above, the copy costs
+/// more than the trip through the ring saves.
+const INLINE_READ: u64 = 32 << 10;
+/// Bytes read that way between two reaps, so that other queues get their turn.
+const INLINE_BUDGET: u64 = 512 << 10;
+/// How often requests that wait for room are tried again: there is no event for room.
+const RETRY: Duration = Duration::from_millis(500);
+/// Tag of the retry timer; requests have theirs from 0 on.
+const TIMER: u64 = u64::MAX;
+
+/// One reactor's way to a file.
+pub(crate) struct FileChannel {
+    file: File,
+    port: Port,
+    shared: Arc<Shared>,
+    inspected: Inspected,
+    buffered: bool,
+    on_full: OnFull,
+    giving_up: bool,
+    budget: u64,
+    pool: Pool,
+    /// Requests in the kernel, found by the operation's tag.
+    work: Vec<Option<Work>>,
+    free: Vec<usize>,
+    /// Requests that wait for room.
+    stalled: VecDeque<Work>,
+    timer_set: bool,
+    done: Vec<Done>,
+    /// Ended outside of [`Channel::reap`]; handed out by it.
+    ended: Vec<Completion>,
+}
+
+impl FileChannel {
+    pub(crate) fn new(
+        options: &FileOptions,
+        inspected: Inspected,
+        file: Arc<OwnedFd>,
+        shared: Arc<Shared>,
+        context: &mut Context<'_>,
+    ) -> Self {
+        Self {
+            file: File::new(file),
+            port: context.open_port(),
+            shared,
+            inspected,
+            buffered: !options.direct,
+            on_full: options.on_full,
+            giving_up: false,
+            budget: INLINE_BUDGET,
+            pool: Pool::default(),
+            work: Vec::new(),
+            free: Vec::new(),
+            stalled: VecDeque::new(),
+            timer_set: false,
+            done: Vec::new(),
+            ended: Vec::new(),
+        }
+    }
+
+    /// Reads what the page cache has; true when that was all.
+    fn read_inline(&mut self, context: &Context<'_>, request: &mut Request) -> bool {
+        if !self.buffered || request.len > INLINE_READ || request.len > self.budget {
+            return false;
+        }
+        context.count_syscalls(1);
+        let Ok(read) = self.file.read_nowait(&request.buffers, request.offset) else {
+            return false;
+        };
+        self.budget -= request.len;
+        if read as u64 == request.len {
+            return true;
+        }
+        request.buffers.advance(read);
+        request.offset = request.offset.saturating_add(read as u64);
+        request.len -= (read as u64).min(request.len);
+        false
+    }
+
+    /// How a request of this kind begins; `None` when a bounce buffer is missing.
+    fn way(&mut self, request: &mut Request) -> Option<Way> {
+        match request.kind {
+            Kind::Flush => Some(Way::Sync),
+            Kind::Discard => Some(Way::Punch),
+            Kind::WriteZeroes { unmap, .. } => {
+                let shared = &self.shared;
+                if unmap && !shared.no_punch.load(Ordering::Relaxed) {
+                    Some(Way::Punch)
+                } else if !shared.no_zero_range.load(Ordering::Relaxed) {
+                    Some(Way::ZeroRange)
+                } else {
+                    self.fill()
+                }
+            }
+            Kind::Read | Kind::Write { .. } => {
+                if request.buffers.is_aligned(self.inspected.memory_align) {
+                    return Some(Way::Whole);
+                }
+                let bounce = self.pool.take()?;
+                Some(Way::Bounced { guest: std::mem::take(&mut request.buffers), bounce })
+            }
+        }
+    }
+
+    fn fill(&mut self) -> Option<Way> {
+        let zeroes = self.pool.take()?;
+        super::bounce::piece(&zeroes, super::bounce::PIECE).zero();
+        Some(Way::Fill { zeroes })
+    }
+
+    fn start(&mut self, context: &mut Context<'_>, mut work: Work) {
+        let op = work.op(&self.file, self.buffered);
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.work.push(None);
+            self.work.len() - 1
+        });
+        if let Some(place) = self.work.get_mut(slot) {
+            *place = Some(work);
+        }
+        context.submit(&self.port, op, slot as u64);
+    }
+
+    fn finish(&mut self, work: Work, outcome: Result<(), IoError>) {
+        let buffers = match work.way {
+            Way::Bounced { guest, bounce } => {
+                self.pool.put(bounce);
+                guest
+            }
+            Way::Fill { zeroes } => {
+                self.pool.put(zeroes);
+                work.buffers
+            }
+            _ => work.buffers,
+        };
+        self.ended.push(Completion { tag: work.tag, outcome, buffers });
+    }
+
+    fn advance(&mut self, context: &mut Context<'_>, done: Done) {
+        if done.tag == TIMER {
+            self.timer_set = false;
+            return self.retry(context);
+        }
+        let Ok(slot) = usize::try_from(done.tag) else { return };
+        let Some(mut work) = self.work.get_mut(slot).and_then(Option::take) else { return };
+        self.free.push(slot);
+        match work.step(done) {
+            Step::Again => self.start(context, work),
+            Step::End(outcome) => self.finish(work, outcome),
+            Step::Full => self.stall(context, work),
+            Step::OtherWay => self.other_way(context, work),
+        }
+    }
+
+    /// The file system refused a fallocate: remember it, and take the next way.
+    fn other_way(&mut self, context: &mut Context<'_>, mut work: Work) {
+        let zeroes = matches!(work.kind, Kind::WriteZeroes { .. });
+        if matches!(work.way, Way::Punch) {
+            if !zeroes {
+                return self.finish(work, Ok(()));
+            }
+            self.shared.no_punch.store(true, Ordering::Relaxed);
+            work.way = Way::ZeroRange;
+            return self.start(context, work);
+        }
+        self.shared.no_zero_range.store(true, Ordering::Relaxed);
+        match self.fill() {
+            Some(way) => {
+                work.way = way;
+                self.start(context, work);
+            }
+            // No buffer is free: the same refusal a moment later finds one.
+            None => self.start(context, work),
+        }
+    }
+
+    fn stall(&mut self, context: &mut Context<'_>, work: Work) {
+        if self.on_full == OnFull::Error || self.giving_up {
+            return self.finish(work, Err(IoError::Full));
+        }
+        if self.stalled.is_empty() {
+            tracing::warn!("storage is full: writes wait until there is room");
+        }
+        self.shared.waiting.fetch_add(1, Ordering::Relaxed);
+        self.stalled.push_back(work);
+        self.set_timer(context);
+    }
+
+    fn set_timer(&mut self, context: &mut Context<'_>) {
+        if !self.timer_set {
+            self.timer_set = true;
+            context.submit(&self.port, Op::Timer { after: RETRY }, TIMER);
+        }
+    }
+
+    /// Starts everything again that waits for room.
+    fn retry(&mut self, context: &mut Context<'_>) {
+        for work in std::mem::take(&mut self.stalled) {
+            self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
+            self.start(context, work);
+        }
+    }
+}
+
+impl Channel for FileChannel {
+    fn submit(&mut self, context: &mut Context<'_>, mut request: Request) -> Submitted {
+        if request.kind == Kind::Read && self.read_inline(context, &mut request) {
+            return Submitted::Done(request.complete(Ok(())));
+        }
+        let Some(way) = self.way(&mut request) else { return Submitted::Full(request) };
+        let Request { kind, offset, len, buffers, tag } = request;
+        self.start(context, Work { tag, kind, offset, left: len, buffers, way });
+        Submitted::Pending
+    }
+
+    fn reap(&mut self, context: &mut Context<'_>, out: &mut Vec<Completion>) {
+        self.budget = INLINE_BUDGET;
+        let mut done = std::mem::take(&mut self.done);
+        context.reap(&self.port, &mut done);
+        for one in done.drain(..) {
+            self.advance(context, one);
+        }
+        self.done = done;
+        out.append(&mut self.ended);
+    }
+
+    fn give_up(&mut self, _: &mut Context<'_>) {
+        self.giving_up = true;
+        for work in std::mem::take(&mut self.stalled) {
+            self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
+            self.finish(work, Err(IoError::Full));
+        }
+    }
+
+    fn resume(&mut self) {
+        self.giving_up = false;
+    }
+}
+
+impl Drop for FileChannel {
+    fn drop(&mut self) {
+        let waiting = self.stalled.len() as u64;
+        self.shared.waiting.fetch_sub(waiting, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,118 @@
+//! What a path is, and what its storage asks of direct I/O.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use rustix::fs::{
+    AtFlags, FileType, Mode, OFlags, SeekFrom, StatxFlags, fstat, ioctl_blksszget, seek, statx,
+};
+use rustix::io::Errno;
+
+use super::FileOptions;
+use crate::DiskError;
+
+/// Block size where nobody says what direct I/O needs: right for every device of today.
+const CAUTIOUS_BLOCK: u32 = 4096;
+/// Blocks through the page cache may be as small as virtio's sectors.
+const SECTOR: u32 = 512;
+/// Linux guests take no larger logical block than a page.
+const LARGEST_BLOCK: u32 = 4096;
+
+/// What was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Inspected {
+    /// Bytes.
+    pub(crate) size: u64,
+    /// Logical block size for the guest, in bytes.
+    pub(crate) block_size: u32,
+    /// Alignment of buffers in bytes, 1 through the page cache.
+    pub(crate) memory_align: usize,
+    /// A block device.
+    pub(crate) device: bool,
+}
+
+/// Opens what `options` name if it is a file or a block device; true for a device.
+fn open_checked(options: &FileOptions) -> Result<(OwnedFd, bool), DiskError> {
+    let path = &options.path;
+    let os = |action| {
+        let path = path.clone();
+        move |source| DiskError::Os { action, path, source }
+    };
+    // Looked at before it is opened for real: opening a FIFO would wait, a device may act.
+    let found = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
+        .map_err(os("open"))?;
+    let kind = FileType::from_raw_mode(fstat(&found).map_err(os("inspect"))?.st_mode);
+    let device = match kind {
+        FileType::RegularFile => false,
+        FileType::BlockDevice => true,
+        other => return Err(DiskError::WrongType { path: path.clone(), what: name_of(other) }),
+    };
+    let access = if options.read_only { OFlags::RDONLY } else { OFlags::RDWR };
+    let direct = if options.direct { OFlags::DIRECT } else { OFlags::empty() };
+    let same = format!("/proc/self/fd/{}", found.as_raw_fd());
+    match rustix::fs::open(Path::new(&same), access | direct | OFlags::CLOEXEC, Mode::empty()) {
+        Ok(fd) => Ok((fd, device)),
+        Err(Errno::INVAL) if options.direct => Err(DiskError::NoDirectIo { path: path.clone() }),
+        Err(source) => Err(os(if options.read_only { "read" } else { "write" })(source)),
+    }
+}
+
+fn name_of(kind: FileType) -> &'static str {
+    match kind {
+        FileType::Directory => "a directory",
+        FileType::CharacterDevice => "a character device",
+        FileType::Fifo => "a pipe",
+        FileType::Socket => "a socket",
+        _ => "no file",
+    }
+}
+
+/// Opens an image and reads its geometry.
+pub(crate) fn open(options: &FileOptions) -> Result<(OwnedFd, Inspected), DiskError> {
+    let path = &options.path;
+    let (fd, device) = open_checked(options)?;
+    let size = size(fd.as_fd()).map_err(|source| DiskError::Os {
+        action: "measure",
+        path: path.clone(),
+        source,
+    })?;
+    if size == 0 {
+        return Err(DiskError::Empty { path: path.clone() });
+    }
+    let (needed, memory_align) =
+        if options.direct { direct_io_needs(fd.as_fd(), device) } else { (SECTOR, 1) };
+    if needed > LARGEST_BLOCK {
+        return Err(DiskError::NoDirectIo { path: path.clone() });
+    }
+    let block_size = options.block_size.unwrap_or(needed);
+    if block_size < needed {
+        return Err(DiskError::BlockSize { path: path.clone(), asked: block_size, needed });
+    }
+    let odd = size % u64::from(block_size);
+    if odd != 0 {
+        let next = size - odd + u64::from(block_size);
+        return Err(DiskError::OddSize { path: path.clone(), size, block_size, next });
+    }
+    Ok((fd, Inspected { size, block_size, memory_align, device }))
+}
+
+/// Bytes in a file or a block device.
+pub(crate) fn size(fd: BorrowedFd<'_>) -> Result<u64, Errno> {
+    seek(fd, SeekFrom::End(0))
+}
+
+/// Alignment of offsets and of memory, in bytes.
+fn direct_io_needs(fd: BorrowedFd<'_>, device: bool) -> (u32, usize) {
+    // "" with EMPTY_PATH asks about the descriptor itself.
+    if let Ok(found) = statx(fd, c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN) {
+        let told = StatxFlags::from_bits_retain(found.stx_mask).contains(StatxFlags::DIOALIGN);
+        if told && found.stx_dio_offset_align.is_power_of_two() {
+            let block = found.stx_dio_offset_align.max(SECTOR);
+            return (block, found.stx_dio_mem_align.max(1) as usize);
+        }
+    }
+    if device && let Ok(sector) = ioctl_blksszget(fd) {
+        return (sector.max(SECTOR), sector.max(SECTOR) as usize);
+    }
+    (CAUTIOUS_BLOCK, CAUTIOUS_BLOCK as usize)
+}

@@ -1,0 +1,147 @@
+//! A raw image file or a block device.
+
+mod bounce;
+mod channel;
+mod inspect;
+mod lock;
+mod work;
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use reactor::Context;
+use rustix::fs::{fdatasync, ftruncate};
+
+use crate::null::check_growth;
+use crate::{Channel, Disk, DiskError, Geometry};
+
+pub(crate) use inspect::Inspected;
+use lock::ImageLock;
+
+/// What happens to a write when the storage has no room.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnFull {
+    /// It waits until there is room.
+    #[default]
+    Wait,
+    /// It fails.
+    Error,
+}
+
+/// How to open a file.
+#[derive(Clone, Debug)]
+pub struct FileOptions {
+    /// The image or block device.
+    pub path: PathBuf,
+    /// Refuse writes.
+    pub read_only: bool,
+    /// O_DIRECT; otherwise through the page cache.
+    pub direct: bool,
+    /// Logical block size in bytes; what the storage asks of direct I/O when absent.
+    pub block_size: Option<u32>,
+    /// Behaviour on full storage.
+    pub on_full: OnFull,
+}
+
+/// What the channels of one disk share. Written only when something unusual happens.
+#[derive(Debug, Default)]
+pub(crate) struct Shared {
+    /// Requests that wait for room.
+    pub(crate) waiting: AtomicU64,
+    /// The file system has no PUNCH_HOLE, respectively no ZERO_RANGE.
+    pub(crate) no_punch: AtomicBool,
+    pub(crate) no_zero_range: AtomicBool,
+}
+
+/// A raw image file or a block device.
+#[derive(Debug)]
+pub struct FileDisk {
+    options: FileOptions,
+    file: Arc<OwnedFd>,
+    inspected: Inspected,
+    size: AtomicU64,
+    lock: Mutex<Option<ImageLock>>,
+    shared: Arc<Shared>,
+}
+
+impl FileDisk {
+    /// Opens an image and finds out its size and block size. Takes no lock.
+    ///
+    /// # Errors
+    /// Missing, unreadable, empty, odd-sized, no file or device, or no direct I/O.
+    pub fn open(options: FileOptions) -> Result<Self, DiskError> {
+        let (file, inspected) = inspect::open(&options)?;
+        let size = AtomicU64::new(inspected.size);
+        let (lock, shared) = (Mutex::new(None), Arc::new(Shared::default()));
+        Ok(Self { options, file: Arc::new(file), inspected, size, lock, shared })
+    }
+
+    fn os(&self, action: &'static str) -> impl FnOnce(rustix::io::Errno) -> DiskError {
+        let path = self.options.path.clone();
+        move |source| DiskError::Os { action, path, source }
+    }
+}
+
+impl Disk for FileDisk {
+    fn geometry(&self) -> Geometry {
+        Geometry {
+            size: self.size.load(Ordering::Relaxed),
+            block_size: self.inspected.block_size,
+            read_only: self.options.read_only,
+            discard: true,
+        }
+    }
+
+    fn open_channel(&self, context: &mut Context<'_>) -> Box<dyn Channel> {
+        let (file, shared) = (self.file.clone(), self.shared.clone());
+        Box::new(channel::FileChannel::new(&self.options, self.inspected, file, shared, context))
+    }
+
+    fn activate(&self) -> Result<(), DiskError> {
+        let mut slot = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        if slot.is_none() {
+            let (path, writes) = (&self.options.path, !self.options.read_only);
+            *slot = Some(ImageLock::take(path, self.file.clone(), writes)?);
+        }
+        Ok(())
+    }
+
+    fn deactivate(&self) -> Result<(), DiskError> {
+        let mut slot = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        let synced = if slot.is_some() && !self.options.read_only {
+            fdatasync(&*self.file).map_err(self.os("flush"))
+        } else {
+            Ok(())
+        };
+        *slot = None;
+        synced
+    }
+
+    fn resize(&self, size: Option<u64>) -> Result<Geometry, DiskError> {
+        let now = self.geometry();
+        let found = inspect::size(self.file.as_fd()).map_err(self.os("measure"))?;
+        let target = match size {
+            Some(size) => size,
+            None => found - found % u64::from(now.block_size),
+        };
+        check_growth(now, target)?;
+        if target > found {
+            if self.inspected.device {
+                let problem = format!("the device has {found} bytes; grow the device first");
+                return Err(DiskError::Resize { problem });
+            }
+            if self.options.read_only {
+                return Err(DiskError::Resize { problem: "the disk is read-only".into() });
+            }
+            ftruncate(&*self.file, target).map_err(self.os("grow"))?;
+        }
+        self.size.store(target, Ordering::Relaxed);
+        Ok(self.geometry())
+    }
+
+    fn waiting(&self) -> u64 {
+        self.shared.waiting.load(Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,168 @@
+//! One request on its way through the kernel, perhaps in several steps.
+//!
+//! ```text
+//! data, aligned       Whole --short--> Whole ... --> done
+//! data, misaligned    Bounced --piece done--> Bounced ... --> done
+//! flush               Sync --> done
+//! discard             Punch --> done (not supported: done, a discard is a hint)
+//! zeroes              Punch or ZeroRange --not supported--> next way ... --> Fill (written)
+//!                     Punch or ZeroRange, durable --> Sync --> done
+//! ```
+
+use std::sync::Arc;
+
+use memory::{Buffers, Mapping};
+use reactor::{Done, File, Op};
+use rustix::io::Errno;
+
+use super::bounce::{self, PIECE};
+use crate::{IoError, Kind};
+
+/// Punch a hole, keep the size: reads zeroes afterwards.
+const PUNCH_HOLE: i32 = crate::ram::PUNCH_HOLE;
+/// Zeroes that stay allocated, keep the size.
+const ZERO_RANGE: i32 = 0x10 | 0x01;
+
+/// How the next step is done.
+#[derive(Debug)]
+pub(crate) enum Way {
+    /// The guest's buffers go to the kernel.
+    Whole,
+    /// Piece by piece through aligned memory; the guest's buffers wait here.
+    Bounced {
+        guest: Buffers,
+        bounce: Arc<Mapping>,
+    },
+    Sync,
+    Punch,
+    ZeroRange,
+    /// Zeroes are written from a bounce buffer.
+    Fill {
+        zeroes: Arc<Mapping>,
+    },
+}
+
+/// A request that the kernel works on, or that waits for room.
+#[derive(Debug)]
+pub(crate) struct Work {
+    pub(crate) tag: u32,
+    pub(crate) kind: Kind,
+    pub(crate) offset: u64,
+    pub(crate) left: u64,
+    /// Buffers between two steps.
+    pub(crate) buffers: Buffers,
+    pub(crate) way: Way,
+}
+
+/// What a step led to.
+#[derive(Debug)]
+pub(crate) enum Step {
+    /// Start the next one.
+    Again,
+    /// The whole request has ended.
+    End(Result<(), IoError>),
+    /// There is no room; start the same step again later.
+    Full,
+    /// The file system cannot do it this way.
+    OtherWay,
+}
+
+impl Work {
+    /// The driver takes the completion for a promise: it will not flush.
+    fn durable(&self) -> bool {
+        match self.kind {
+            Kind::Write { durable } | Kind::WriteZeroes { durable, .. } => durable,
+            _ => false,
+        }
+    }
+
+    /// Bytes of the next step.
+    fn step_len(&self) -> usize {
+        usize::try_from(self.left).unwrap_or(usize::MAX).min(PIECE)
+    }
+
+    /// The next operation.
+    pub(crate) fn op(&mut self, file: &File, worker: bool) -> Op {
+        let (file, offset, len) = (file.clone(), self.offset, self.left);
+        let durable = self.durable();
+        match &self.way {
+            Way::Sync => Op::Sync { file },
+            Way::Punch => Op::Allocate { file, mode: PUNCH_HOLE, offset, len },
+            Way::ZeroRange => Op::Allocate { file, mode: ZERO_RANGE, offset, len },
+            Way::Fill { zeroes } => {
+                let buffers = bounce::piece(zeroes, self.step_len());
+                Op::Write { file, offset, buffers, durable, worker }
+            }
+            Way::Bounced { guest, bounce } => {
+                let buffers = bounce::piece(bounce, self.step_len());
+                if self.kind == Kind::Read {
+                    return Op::Read { file, offset, buffers };
+                }
+                buffers.copy_from_buffers(guest);
+                Op::Write { file, offset, buffers, durable, worker }
+            }
+            Way::Whole => {
+                let buffers = std::mem::take(&mut self.buffers);
+                if self.kind == Kind::Read {
+                    return Op::Read { file, offset, buffers };
+                }
+                Op::Write { file, offset, buffers, durable, worker }
+            }
+        }
+    }
+
+    /// Takes the result of the last operation.
+    pub(crate) fn step(&mut self, done: Done) -> Step {
+        let outcome = done.outcome();
+        let buffers = done.buffers.unwrap_or_default();
+        let moved = match outcome {
+            Ok(bytes) => u64::from(bytes),
+            Err(errno) => return self.failed(errno, buffers),
+        };
+        let durable = self.durable();
+        match &mut self.way {
+            Way::Punch | Way::ZeroRange if durable => {
+                self.way = Way::Sync;
+                return Step::Again;
+            }
+            Way::Sync | Way::Punch | Way::ZeroRange => return Step::End(Ok(())),
+            Way::Fill { .. } => {}
+            Way::Bounced { guest, .. } => {
+                if self.kind == Kind::Read {
+                    let mut read = buffers;
+                    read.truncate(moved as usize);
+                    guest.copy_from_buffers(&read);
+                }
+                guest.advance(moved as usize);
+            }
+            Way::Whole => {
+                self.buffers = buffers;
+                self.buffers.advance(moved as usize);
+            }
+        }
+        self.offset = self.offset.saturating_add(moved);
+        self.left = self.left.saturating_sub(moved);
+        match (self.left, moved) {
+            (0, _) => Step::End(Ok(())),
+            // The file ends before the disk does: somebody shrank it.
+            (_, 0) => Step::End(Err(IoError::Short)),
+            _ => Step::Again,
+        }
+    }
+
+    fn failed(&mut self, errno: Errno, buffers: Buffers) -> Step {
+        if matches!(self.way, Way::Whole) {
+            self.buffers = buffers;
+        }
+        match errno {
+            Errno::AGAIN | Errno::INTR => Step::Again,
+            Errno::NOSPC | Errno::DQUOT => Step::Full,
+            Errno::OPNOTSUPP | Errno::NODEV | Errno::INVAL
+                if matches!(self.way, Way::Punch | Way::ZeroRange) =>
+            {
+                Step::OtherWay
+            }
+            other => Step::End(Err(IoError::Storage(other))),
+        }
+    }
+}

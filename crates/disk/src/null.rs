@@ -1,0 +1,83 @@
+//! A disk that moves no data: what a datapath costs by itself.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use reactor::Context;
+
+use crate::{Channel, Completion, Disk, DiskError, Geometry, Request, Submitted};
+
+/// Reads leave the buffers as they are, writes are forgotten, everything succeeds.
+#[derive(Debug)]
+pub struct NullDisk {
+    size: AtomicU64,
+    block_size: u32,
+    read_only: bool,
+}
+
+impl NullDisk {
+    /// A disk of `size` bytes in blocks of `block_size` bytes.
+    pub fn new(size: u64, block_size: u32, read_only: bool) -> Self {
+        Self { size: size.into(), block_size, read_only }
+    }
+}
+
+impl Disk for NullDisk {
+    fn geometry(&self) -> Geometry {
+        Geometry {
+            size: self.size.load(Ordering::Relaxed),
+            block_size: self.block_size,
+            read_only: self.read_only,
+            discard: true,
+        }
+    }
+
+    fn open_channel(&self, _: &mut Context<'_>) -> Box<dyn Channel> {
+        Box::new(NullChannel)
+    }
+
+    fn activate(&self) -> Result<(), DiskError> {
+        Ok(())
+    }
+
+    fn deactivate(&self) -> Result<(), DiskError> {
+        Ok(())
+    }
+
+    fn resize(&self, size: Option<u64>) -> Result<Geometry, DiskError> {
+        if let Some(size) = size {
+            check_growth(self.geometry(), size)?;
+            self.size.store(size, Ordering::Relaxed);
+        }
+        Ok(self.geometry())
+    }
+
+    fn waiting(&self) -> u64 {
+        0
+    }
+}
+
+/// A disk may only grow, by whole blocks.
+pub(crate) fn check_growth(now: Geometry, size: u64) -> Result<(), DiskError> {
+    let problem = if size < now.size {
+        format!("{size} bytes is less than the present {}; a disk only grows", now.size)
+    } else if !size.is_multiple_of(u64::from(now.block_size)) {
+        format!("{size} bytes is not a multiple of the block size {}", now.block_size)
+    } else {
+        return Ok(());
+    };
+    Err(DiskError::Resize { problem })
+}
+
+struct NullChannel;
+
+impl Channel for NullChannel {
+    fn submit(&mut self, _: &mut Context<'_>, request: Request) -> Submitted {
+        Submitted::Done(request.complete(Ok(())))
+    }
+
+    fn reap(&mut self, _: &mut Context<'_>, _: &mut Vec<Completion>) {}
+
+    fn give_up(&mut self, _: &mut Context<'_>) {}
+
+    fn resume(&mut self) {}
+}

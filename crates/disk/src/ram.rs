@@ -1,0 +1,152 @@
+//! A disk in memory.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use memory::Mapping;
+use reactor::{Context, Done, File, Op, Port};
+use rustix::fs::ftruncate;
+
+use crate::null::check_growth;
+use crate::{Channel, Completion, Disk, DiskError, Geometry, IoError, Kind, Request, Submitted};
+
+/// Punch a hole and keep the size.
+pub(crate) const PUNCH_HOLE: i32 = 0x02 | 0x01;
+
+/// A disk in a memfd: contents last as long as somebody holds it.
+#[derive(Debug)]
+pub struct MemoryDisk {
+    file: Arc<OwnedFd>,
+    /// Replaced when the disk grows; channels take the new one when they need it.
+    mapping: Arc<RwLock<Arc<Mapping>>>,
+    block_size: u32,
+    read_only: bool,
+}
+
+fn current(mapping: &RwLock<Arc<Mapping>>) -> Arc<Mapping> {
+    mapping.read().unwrap_or_else(PoisonError::into_inner).clone()
+}
+
+impl MemoryDisk {
+    /// A zeroed disk of `size` bytes in blocks of `block_size` bytes.
+    ///
+    /// # Errors
+    /// [`DiskError::Memory`].
+    pub fn new(size: u64, block_size: u32, read_only: bool) -> Result<Self, DiskError> {
+        let failed = |source| DiskError::Memory { size, source };
+        let mapping = Mapping::memfd("ringway-disk", size).map_err(failed)?;
+        let twin = mapping.fd().map(|fd| fd.try_clone_to_owned());
+        let Some(Ok(file)) = twin else {
+            let source = rustix::io::Errno::MFILE;
+            return Err(failed(memory::MemoryError::Os { action: "share", source }));
+        };
+        let mapping = Arc::new(RwLock::new(Arc::new(mapping)));
+        Ok(Self { file: Arc::new(file), mapping, block_size, read_only })
+    }
+}
+
+impl Disk for MemoryDisk {
+    fn geometry(&self) -> Geometry {
+        Geometry {
+            size: current(&self.mapping).len() as u64,
+            block_size: self.block_size,
+            read_only: self.read_only,
+            discard: true,
+        }
+    }
+
+    fn open_channel(&self, context: &mut Context<'_>) -> Box<dyn Channel> {
+        Box::new(MemoryChannel {
+            file: File::new(self.file.clone()),
+            mapping: current(&self.mapping),
+            newest: self.mapping.clone(),
+            port: context.open_port(),
+            done: Vec::new(),
+        })
+    }
+
+    fn activate(&self) -> Result<(), DiskError> {
+        Ok(())
+    }
+
+    fn deactivate(&self) -> Result<(), DiskError> {
+        Ok(())
+    }
+
+    fn resize(&self, size: Option<u64>) -> Result<Geometry, DiskError> {
+        let Some(size) = size else { return Ok(self.geometry()) };
+        let mut slot = self.mapping.write().unwrap_or_else(PoisonError::into_inner);
+        let now = Geometry {
+            size: slot.len() as u64,
+            block_size: self.block_size,
+            read_only: self.read_only,
+            discard: true,
+        };
+        check_growth(now, size)?;
+        let refused = |problem: String| DiskError::Resize { problem };
+        ftruncate(&*self.file, size).map_err(|error| refused(error.to_string()))?;
+        let grown = Mapping::file(self.file.as_fd(), size);
+        *slot = Arc::new(grown.map_err(|error| refused(error.to_string()))?);
+        Ok(Geometry { size, ..now })
+    }
+
+    fn waiting(&self) -> u64 {
+        0
+    }
+}
+
+struct MemoryChannel {
+    file: File,
+    mapping: Arc<Mapping>,
+    newest: Arc<RwLock<Arc<Mapping>>>,
+    port: Port,
+    done: Vec<Done>,
+}
+
+impl MemoryChannel {
+    fn copy(&mut self, request: &Request) -> bool {
+        let Ok(offset) = usize::try_from(request.offset) else { return false };
+        let copy = |mapping: &Mapping| match request.kind {
+            Kind::Read => request.buffers.copy_from(mapping, offset),
+            _ => request.buffers.copy_to(mapping, offset),
+        };
+        if copy(&self.mapping) {
+            return true;
+        }
+        // Past the end of what this channel knows: the disk may have grown.
+        self.mapping = current(&self.newest);
+        copy(&self.mapping)
+    }
+}
+
+impl Channel for MemoryChannel {
+    fn submit(&mut self, context: &mut Context<'_>, request: Request) -> Submitted {
+        match request.kind {
+            Kind::Read | Kind::Write { .. } => {
+                let outcome = if self.copy(&request) { Ok(()) } else { Err(IoError::Range) };
+                Submitted::Done(request.complete(outcome))
+            }
+            Kind::Flush => Submitted::Done(request.complete(Ok(()))),
+            // Freeing pages takes time: a kernel worker does it.
+            Kind::Discard | Kind::WriteZeroes { .. } => {
+                let Request { offset, len, tag, .. } = request;
+                let file = self.file.clone();
+                let op = Op::Allocate { file, mode: PUNCH_HOLE, offset, len };
+                context.submit(&self.port, op, tag.into());
+                Submitted::Pending
+            }
+        }
+    }
+
+    fn reap(&mut self, context: &mut Context<'_>, out: &mut Vec<Completion>) {
+        context.reap(&self.port, &mut self.done);
+        out.extend(self.done.drain(..).map(|done| {
+            let outcome = done.outcome().map(drop).map_err(IoError::Storage);
+            Completion { tag: done.tag as u32, outcome, buffers: done.buffers.unwrap_or_default() }
+        }));
+    }
+
+    fn give_up(&mut self, _: &mut Context<'_>) {}
+
+    fn resume(&mut self) {}
+}

@@ -1,0 +1,227 @@
+//! Every backend passes the suite; files do what design 4.4 says.
+#![allow(clippy::unwrap_used)] // A failed helper is a failed test.
+
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use disk::conformance::{self, Client};
+use disk::{Disk, DiskError, FileDisk, FileOptions, IoError, Kind, MemoryDisk, NullDisk, OnFull};
+
+const SIZE: u64 = 8 << 20;
+
+fn image(dir: &Path, size: u64) -> PathBuf {
+    let path = dir.join("disk.raw");
+    std::fs::File::create(&path).unwrap().set_len(size).unwrap();
+    path
+}
+
+fn options(path: &Path) -> FileOptions {
+    FileOptions {
+        path: path.into(),
+        read_only: false,
+        direct: false,
+        block_size: None,
+        on_full: OnFull::Wait,
+    }
+}
+
+fn open(options: FileOptions) -> Arc<dyn Disk> {
+    Arc::new(FileDisk::open(options).unwrap())
+}
+
+/// A directory on a real file system: the temporary one may be tmpfs, which refuses nothing.
+fn dir() -> tempfile::TempDir {
+    tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
+}
+
+#[test]
+fn a_buffered_file_conforms() {
+    let dir = dir();
+    conformance::run(open(options(&image(dir.path(), SIZE))));
+}
+
+#[test]
+fn a_direct_file_conforms() {
+    let dir = dir();
+    let path = image(dir.path(), SIZE);
+    conformance::run(open(FileOptions { direct: true, ..options(&path) }));
+}
+
+#[test]
+fn a_file_in_memory_conforms_though_it_has_no_zero_range() {
+    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+    conformance::run(open(options(&image(dir.path(), SIZE))));
+}
+
+#[test]
+fn memory_conforms_and_grows() {
+    let disk: Arc<dyn Disk> = Arc::new(MemoryDisk::new(SIZE, 512, false).unwrap());
+    conformance::run(disk.clone());
+    let client = Client::new(&disk);
+    client.write(0, vec![7; 512]);
+    assert!(matches!(disk.resize(Some(SIZE - 512)), Err(DiskError::Resize { .. })));
+    assert_eq!(disk.resize(Some(2 * SIZE)).unwrap().size, 2 * SIZE);
+    client.write(2 * SIZE - 512, vec![8; 512]);
+    assert_eq!(client.read(2 * SIZE - 512, 512), [8; 512]);
+    assert_eq!(client.read(0, 512), [7; 512]);
+}
+
+#[test]
+fn null_answers_everything() {
+    let disk: Arc<dyn Disk> = Arc::new(NullDisk::new(SIZE, 512, false));
+    let client = Client::new(&disk);
+    for kind in [Kind::Read, Kind::Write { durable: true }, Kind::Flush, Kind::Discard] {
+        assert_eq!(client.run(kind, 0, 4096, vec![1; 4096]).0, Ok(()));
+    }
+}
+
+#[test]
+fn bad_images_are_refused_with_a_next_step() {
+    let dir = dir();
+    let path = dir.path().join("missing.raw");
+    let text = |options: FileOptions| FileDisk::open(options).unwrap_err().to_string();
+    assert!(text(options(&path)).contains("No such file"), "{}", text(options(&path)));
+    assert!(text(options(dir.path())).contains("is a directory"));
+    std::fs::write(&path, "").unwrap();
+    assert!(text(options(&path)).contains("truncate"));
+    std::fs::write(&path, vec![0; 1000]).unwrap();
+    assert!(text(options(&path)).contains("1024"), "{}", text(options(&path)));
+    let fifo = dir.path().join("fifo");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, rustix::fs::Mode::from(0o600)).unwrap();
+    assert!(text(options(&fifo)).contains("a pipe"));
+    assert!(text(options(Path::new("/dev/null"))).contains("character device"));
+    std::fs::File::options().write(true).open(&path).unwrap().set_len(8192).unwrap();
+    let needed = FileDisk::open(FileOptions { direct: true, ..options(&path) }).unwrap();
+    if needed.geometry().block_size > 512 {
+        let small = FileOptions { direct: true, block_size: Some(512), ..options(&path) };
+        assert!(text(small).contains("--cache writeback"));
+    }
+}
+
+#[test]
+fn two_writers_are_refused_and_readers_share() {
+    let dir = dir();
+    let path = image(dir.path(), SIZE);
+    let reading = || open(FileOptions { read_only: true, ..options(&path) });
+    let (first, second) = (open(options(&path)), open(options(&path)));
+    first.activate().unwrap();
+    assert!(matches!(second.activate(), Err(DiskError::Locked { .. })));
+    assert!(matches!(reading().activate(), Err(DiskError::Locked { .. })));
+    first.deactivate().unwrap();
+    second.activate().unwrap();
+    drop(second);
+    let (a, b) = (reading(), reading());
+    a.activate().unwrap();
+    b.activate().unwrap();
+    assert!(matches!(first.activate(), Err(DiskError::Locked { .. })));
+}
+
+#[test]
+fn a_file_grows_and_never_shrinks() {
+    let dir = dir();
+    let path = image(dir.path(), SIZE);
+    let disk = open(options(&path));
+    assert!(matches!(disk.resize(Some(SIZE / 2)), Err(DiskError::Resize { .. })));
+    assert!(matches!(disk.resize(Some(SIZE + 1)), Err(DiskError::Resize { .. })));
+    assert_eq!(disk.resize(Some(SIZE * 2)).unwrap().size, SIZE * 2);
+    assert_eq!(std::fs::metadata(&path).unwrap().len(), SIZE * 2);
+    std::fs::File::options().write(true).open(&path).unwrap().set_len(SIZE * 3).unwrap();
+    assert_eq!(disk.resize(None).unwrap().size, SIZE * 3);
+}
+
+#[test]
+fn a_file_that_somebody_shrank_gives_errors_and_no_panic() {
+    let dir = dir();
+    let path = image(dir.path(), SIZE);
+    let client = Client::new(&open(options(&path)));
+    std::fs::File::options().write(true).open(&path).unwrap().set_len(4096).unwrap();
+    let (outcome, _) = client.run(Kind::Read, 1 << 20, 4096, Vec::new());
+    assert_eq!(outcome, Err(IoError::Short));
+}
+
+/// A small file system that can be filled, where the test may mount one.
+struct Small {
+    dir: tempfile::TempDir,
+}
+
+impl Small {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let mut mount = std::process::Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", "size=2m", "ringway-test"]).arg(dir.path());
+        assert!(mount.status().unwrap().success(), "mounting a tmpfs needs root");
+        Self { dir }
+    }
+}
+
+impl Drop for Small {
+    fn drop(&mut self) {
+        std::process::Command::new("umount").arg("-l").arg(self.dir.path()).status().ok();
+    }
+}
+
+#[test]
+fn full_storage_makes_writes_wait_until_there_is_room() {
+    let small = Small::new();
+    let path = image(small.dir.path(), SIZE);
+    let ballast = small.dir.path().join("ballast");
+    std::fs::write(&ballast, vec![1; 1536 << 10]).unwrap();
+    let disk = open(options(&path));
+    let client = Client::new(&disk);
+    let kind = Kind::Write { durable: false };
+    let sent = client.send(kind, 0, 1 << 20, vec![9; 1 << 20], 0);
+    assert!(sent.still_waits(Duration::from_millis(300)));
+    assert_eq!(disk.waiting(), 1);
+    std::fs::remove_file(&ballast).unwrap();
+    assert_eq!(sent.wait().0, Ok(()));
+    assert_eq!(disk.waiting(), 0);
+    let mut back = vec![0; 1 << 20];
+    std::fs::File::open(&path).unwrap().read_exact_at(&mut back, 0).unwrap();
+    assert!(back.iter().all(|byte| *byte == 9));
+}
+
+#[test]
+fn full_storage_gives_an_error_when_that_was_asked_for_or_the_queue_stops() {
+    let small = Small::new();
+    let path = image(small.dir.path(), SIZE);
+    let kind = Kind::Write { durable: false };
+    let failing = Client::new(&open(FileOptions { on_full: OnFull::Error, ..options(&path) }));
+    let (outcome, _) = failing.run(kind, 0, 4 << 20, vec![9; 4 << 20]);
+    assert_eq!(outcome, Err(IoError::Full));
+    let disk = open(options(&path));
+    let waiting = Client::new(&disk);
+    let sent = waiting.send(kind, 0, 4 << 20, vec![9; 4 << 20], 0);
+    assert!(sent.still_waits(Duration::from_millis(300)));
+    waiting.give_up();
+    assert_eq!(sent.wait().0, Err(IoError::Full));
+}
+
+#[test]
+fn a_block_device_conforms() {
+    let dir = dir();
+    let path = image(dir.path(), SIZE);
+    let device = Loop::new(&path);
+    conformance::run(open(FileOptions { direct: true, ..options(&device.path) }));
+}
+
+/// A loop device over a file.
+struct Loop {
+    path: PathBuf,
+}
+
+impl Loop {
+    fn new(image: &Path) -> Self {
+        let mut losetup = std::process::Command::new("losetup");
+        let found = losetup.args(["--find", "--show"]).arg(image).output().unwrap();
+        assert!(found.status.success(), "losetup needs root and loop devices");
+        Self { path: String::from_utf8(found.stdout).unwrap().trim().into() }
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        std::process::Command::new("losetup").arg("-d").arg(&self.path).status().ok();
+    }
+}
