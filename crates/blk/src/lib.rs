@@ -1,1 +1,42 @@
-//! virtio-blk semantics: parse, submit, complete
+//! virtio-blk semantics: parse, submit, complete.
+//!
+//! # Words
+//! - [`Device`]: one disk as a guest sees it: features, configuration space, counters.
+//! - [`RunningQueue`]: one ring being served on a reactor; stopping it drains it.
+//! - **Stage**: pop, parse, submit, reap, complete. [`queue`](crate) holds them in that order.
+//!
+//! # Model
+//! ```text
+//! Queue::pop -> parse -> Geometry::check -> Channel::submit --Done--> complete
+//!                                                 \--Pending--> Channel::reap -> complete
+//! complete: status byte, Queue::push; once per batch: Queue::publish, call
+//! ```
+//! A [`disk::Channel`] per queue does the I/O; this crate knows no file and no format.
+//!
+//! # Errors
+//! A request that cannot be served ends in a status byte (virtio 1.2, 5.2.6.1). A chain without
+//! a status byte is returned empty and counted. A ring that breaks the rules is told to the
+//! front-end through its error descriptor, logged once, and left alone.
+//!
+//! # Invariants
+//! - Guest bytes become a [`parse::Parsed`] once; nothing later looks at them again.
+//! - Sectors become bytes by checked multiplication; ranges are checked before the disk sees them.
+//! - No allocation, no lock and no shared write on the request path in steady state; clocks are
+//!   read once per batch and stage.
+//!
+//! # How to test
+//! `virtq::driver` plays the guest against a device on a real reactor.
+#![forbid(unsafe_code)]
+
+mod config;
+mod device;
+mod histogram;
+mod parse;
+mod queue;
+mod spec;
+mod stats;
+
+pub use device::{Device, Fault, Options, QueueError, RunningQueue};
+pub use histogram::{Histogram, Summary};
+pub use spec::feature;
+pub use stats::{Counts, DeviceStats, QueueStats};

@@ -40,6 +40,9 @@ pub trait Poller: Any {
     /// after all; it stays hot then.
     fn arm(&mut self) -> bool;
 
+    /// Its eventfd was written since the last look.
+    fn kicked(&mut self) {}
+
     /// It stays hot when idle: its reactor never sleeps.
     fn spins(&self) -> bool {
         false
@@ -82,7 +85,8 @@ pub(crate) struct Core {
     generation: u32,
     pub(crate) letters: bool,
     pub(crate) stopping: bool,
-    now: Instant,
+    /// Read when somebody asks, once a turn.
+    now: Option<Instant>,
     pub(crate) mailbox: Arc<Mailbox>,
 }
 
@@ -103,7 +107,7 @@ impl Core {
             generation: 0,
             letters: false,
             stopping: false,
-            now: Instant::now(),
+            now: None,
             mailbox,
         };
         let bell = core.mailbox.bell();
@@ -178,7 +182,12 @@ impl Core {
         self.counters().add_wakeup();
         match owner {
             None => self.letters = true,
-            Some(id) => self.heat(id),
+            Some(id) => {
+                if let Some(poller) = self.resident(id).and_then(|r| r.poller.as_mut()) {
+                    poller.kicked();
+                }
+                self.heat(id);
+            }
         }
     }
 
@@ -201,7 +210,7 @@ impl Core {
 
     /// Asks every hot poller once.
     pub(crate) fn turn(&mut self) {
-        self.now = Instant::now();
+        self.now = None;
         let mut at = 0;
         while let Some(id) = self.hot.get(at).copied() {
             let stays = self.turn_one(id);
@@ -362,9 +371,14 @@ impl Context<'_> {
         }
     }
 
-    /// Time at the start of this turn: good enough for everything that is counted per batch.
-    pub fn now(&self) -> Instant {
-        self.core.now
+    /// Time of the first call in this turn: good enough for what is counted per batch.
+    pub fn now(&mut self) -> Instant {
+        *self.core.now.get_or_insert_with(Instant::now)
+    }
+
+    /// Time now, and for the rest of this turn: for the end of a batch.
+    pub fn now_again(&mut self) -> Instant {
+        *self.core.now.insert(Instant::now())
     }
 
     /// Counts system calls that a poller made itself.

@@ -140,6 +140,13 @@ impl Driver {
         self.write(at, &idx.to_le_bytes());
     }
 
+    /// Asks for a call at the next completion; true when one is there already.
+    pub fn arm(&mut self) -> bool {
+        self.set_used_event(self.used_seen);
+        std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
+        self.read_u16(self.config.used + 2) != self.used_seen
+    }
+
     /// The next completion: head and written bytes.
     pub fn used(&mut self) -> Option<(u32, u32)> {
         if self.read_u16(self.config.used + 2) == self.used_seen {

@@ -1,0 +1,222 @@
+//! One disk as a guest sees it.
+
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, mpsc};
+
+use disk::Disk;
+use memory::Table;
+use reactor::{Context, Handle, PollerId, Stopped};
+use virtq::{QueueStart, RingError};
+
+use crate::config;
+use crate::queue::BlkQueue;
+use crate::spec::{ID_BYTES, feature};
+use crate::stats::{DeviceStats, QueueStats};
+
+/// How a disk is presented.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Name in logs.
+    pub id: String,
+    /// Queues offered, from 1 on.
+    pub queues: u16,
+    /// Answer to GET_ID, cut at 20 bytes.
+    pub serial: String,
+    /// The reactor never sleeps while a queue of this disk runs.
+    pub spin: bool,
+}
+
+/// Called on the reactor's thread, at most once per queue, when a session cannot go on.
+pub type Fault = Arc<dyn Fn(&str) + Send + Sync>;
+
+/// Why a queue cannot be started or changed.
+#[derive(Debug, thiserror::Error)]
+pub enum QueueError {
+    /// The ring is not usable.
+    #[error("queue {index} cannot be served: {source}")]
+    Ring {
+        /// Which queue.
+        index: u16,
+        /// Why.
+        #[source]
+        source: RingError,
+    },
+    /// The device has fewer queues.
+    #[error("there is no queue {index}, the disk has {queues}")]
+    NoSuchQueue {
+        /// What was asked for.
+        index: u16,
+        /// How many there are.
+        queues: u16,
+    },
+    /// The reactor has ended.
+    #[error(transparent)]
+    Stopped(#[from] Stopped),
+}
+
+/// What the device and its queues share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) disk: Arc<dyn Disk>,
+    pub(crate) id: String,
+    pub(crate) serial: [u8; ID_BYTES],
+    pub(crate) spin: bool,
+    /// Changes when the disk was resized: queues then ask for the geometry again.
+    pub(crate) epoch: AtomicU64,
+}
+
+/// One disk as a guest sees it.
+#[derive(Debug)]
+pub struct Device {
+    shared: Arc<Shared>,
+    stats: Box<[Arc<QueueStats>]>,
+}
+
+impl Device {
+    /// Presents `disk`.
+    pub fn new(disk: Arc<dyn Disk>, options: &Options) -> Self {
+        let mut serial = [0; ID_BYTES];
+        for (place, byte) in serial.iter_mut().zip(options.serial.bytes()) {
+            *place = byte;
+        }
+        let id = options.id.clone();
+        let epoch = AtomicU64::new(0);
+        let shared = Arc::new(Shared { disk, id, serial, spin: options.spin, epoch });
+        let stats = (0..options.queues.max(1)).map(|_| Arc::default()).collect();
+        Self { shared, stats }
+    }
+
+    /// Queues offered.
+    pub fn queues(&self) -> u16 {
+        self.stats.len() as u16
+    }
+
+    /// Feature bits offered.
+    pub fn features(&self) -> u64 {
+        use feature::*;
+        let geometry = self.shared.disk.geometry();
+        let changes = if geometry.read_only { RO } else { DISCARD | WRITE_ZEROES };
+        let queues = if self.queues() > 1 { MQ } else { 0 };
+        let ring = INDIRECT_DESC | EVENT_IDX | VERSION_1;
+        SEG_MAX | BLK_SIZE | FLUSH | TOPOLOGY | changes | queues | ring
+    }
+
+    /// Copies configuration space from byte `offset` on; beyond its end `out` is left alone.
+    pub fn read_config(&self, offset: u32, out: &mut [u8]) {
+        let space = config::space(&self.shared.disk.geometry(), self.queues());
+        let from = space.get(offset as usize..).unwrap_or_default();
+        for (place, byte) in out.iter_mut().zip(from) {
+            *place = *byte;
+        }
+    }
+
+    /// The disk has another size: requests are checked against it from now on.
+    pub fn resized(&self) {
+        self.shared.epoch.fetch_add(1, Ordering::Release);
+    }
+
+    /// Sums over all queues since the device was made.
+    pub fn stats(&self) -> DeviceStats {
+        DeviceStats::sum(self.stats.iter().map(|queue| &**queue))
+    }
+
+    /// Serves a ring on `reactor`. The disk must be activated.
+    ///
+    /// # Errors
+    /// [`QueueError`].
+    pub fn start_queue(
+        &self,
+        reactor: &Handle,
+        start: QueueStart,
+        fault: Fault,
+    ) -> Result<RunningQueue, QueueError> {
+        let index = start.index;
+        let queues = self.queues();
+        let stats = self.stats.get(usize::from(index));
+        let stats = stats.ok_or(QueueError::NoSuchQueue { index, queues })?.clone();
+        let shared = self.shared.clone();
+        let id = reactor.call(move |context| {
+            let mut start = start;
+            let kick = start.kick.take();
+            let kickless = kick.is_none();
+            let make = |context: &mut Context<'_>| {
+                BlkQueue::new(shared, stats, start, kickless, fault, context)
+            };
+            context.add_poller(kick, make)
+        })?;
+        let id = id.map_err(|source| QueueError::Ring { index, source })?;
+        Ok(RunningQueue { reactor: reactor.clone(), id, index, running: true })
+    }
+}
+
+/// A ring being served. Dropping it stops it without waiting.
+#[derive(Debug)]
+pub struct RunningQueue {
+    reactor: Handle,
+    id: PollerId,
+    index: u16,
+    running: bool,
+}
+
+impl RunningQueue {
+    /// Which queue of the device it is.
+    pub fn index(&self) -> u16 {
+        self.index
+    }
+
+    /// Takes no more requests, waits for those in flight, and returns where a successor goes on.
+    ///
+    /// # Errors
+    /// [`Stopped`]: the reactor has ended, and the position with it.
+    pub fn stop(mut self) -> Result<u16, Stopped> {
+        self.running = false;
+        let (answer, wait) = mpsc::sync_channel(1);
+        let id = self.id;
+        self.reactor.send(move |context| {
+            context.with_poller(id, |queue: &mut BlkQueue, context| {
+                queue.stop(context, Some(answer));
+            });
+        })?;
+        wait.recv().map_err(|_| Stopped)
+    }
+
+    /// Finds the ring in a new memory table; requests in flight keep the old one.
+    ///
+    /// # Errors
+    /// [`QueueError`].
+    pub fn set_memory(&self, table: Arc<Table>) -> Result<(), QueueError> {
+        let (id, index) = (self.id, self.index);
+        let done = self.reactor.call(move |context| {
+            context.with_poller(id, |queue: &mut BlkQueue, _| queue.set_memory(table))
+        })?;
+        match done {
+            None => Err(QueueError::Stopped(Stopped)),
+            Some(outcome) => outcome.map_err(|source| QueueError::Ring { index, source }),
+        }
+    }
+
+    /// Replaces the call descriptor and calls once, since a call may have been lost in between.
+    ///
+    /// # Errors
+    /// [`Stopped`].
+    pub fn set_call(&self, call: Option<OwnedFd>) -> Result<(), Stopped> {
+        let id = self.id;
+        let done = self.reactor.call(move |context| {
+            context.with_poller(id, |queue: &mut BlkQueue, context| queue.set_call(call, context))
+        })?;
+        done.ok_or(Stopped)
+    }
+}
+
+impl Drop for RunningQueue {
+    fn drop(&mut self) {
+        if self.running {
+            let id = self.id;
+            // A reactor that has ended has dropped the queue already.
+            let _ = self.reactor.send(move |context| {
+                context.with_poller(id, |queue: &mut BlkQueue, context| queue.stop(context, None));
+            });
+        }
+    }
+}

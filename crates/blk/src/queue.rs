@@ -1,0 +1,332 @@
+//! One ring on its reactor.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::SyncSender;
+use std::time::Instant;
+
+use disk::{Channel, Completion, IoError, Kind, Request, Submitted};
+use memory::{Buffers, Byte, Table};
+use reactor::{Context, Poller, Turn};
+use virtq::{Chain, Queue, QueueStart, RingError};
+
+use crate::device::{Fault, Shared};
+use crate::parse::{Parsed, Rules, status_of};
+use crate::spec::{ID_BYTES, S_OK};
+use crate::stats::{Class, QueueStats};
+
+/// Requests popped in one turn, so that the queues of a reactor take turns.
+const BATCH: usize = 64;
+
+/// A request that the disk works on, found by the head of its chain.
+#[derive(Debug)]
+struct InFlight {
+    chain: Chain,
+    status: Byte,
+    class: Class,
+    bytes: u64,
+    since: Instant,
+}
+
+/// One ring on its reactor: pops, parses, submits, reaps, completes.
+pub(crate) struct BlkQueue {
+    shared: Arc<Shared>,
+    stats: Arc<QueueStats>,
+    fault: Fault,
+    index: u16,
+    queue: Queue,
+    channel: Box<dyn Channel>,
+    call: Option<OwnedFd>,
+    err: Option<OwnedFd>,
+    rules: Rules,
+    epoch: u64,
+    spins: bool,
+    in_flight: Box<[Option<InFlight>]>,
+    /// Handed back by the channel: nothing is popped before it is taken.
+    held: Option<Request>,
+    done: Vec<Completion>,
+    /// Requests of this turn that ended where they were submitted.
+    inline: u64,
+    faults: usize,
+    stopping: bool,
+    stopped: Option<SyncSender<u16>>,
+}
+
+impl BlkQueue {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        stats: Arc<QueueStats>,
+        start: QueueStart,
+        kickless: bool,
+        fault: Fault,
+        context: &mut Context<'_>,
+    ) -> Result<Self, RingError> {
+        let queue = Queue::new(start.ring, start.table)?;
+        let channel = shared.disk.open_channel(context);
+        let epoch = shared.epoch.load(Ordering::Acquire);
+        let rules = Rules { geometry: shared.disk.geometry(), features: start.features };
+        let in_flight = (0..queue.size()).map(|_| None).collect();
+        Ok(Self {
+            stats,
+            fault,
+            index: start.index,
+            queue,
+            channel,
+            call: start.call,
+            err: start.err,
+            rules,
+            epoch,
+            spins: shared.spin || kickless,
+            shared,
+            in_flight,
+            held: None,
+            done: Vec::new(),
+            inline: 0,
+            faults: memory::sigbus::faults(),
+            stopping: false,
+            stopped: None,
+        })
+    }
+
+    /// Takes no more requests; answers when those in flight have ended.
+    pub(crate) fn stop(&mut self, context: &mut Context<'_>, answer: Option<SyncSender<u16>>) {
+        self.stopping = true;
+        self.stopped = answer;
+        self.channel.give_up(context);
+    }
+
+    pub(crate) fn set_memory(&mut self, table: Arc<Table>) -> Result<(), RingError> {
+        self.queue.set_memory(table)
+    }
+
+    pub(crate) fn set_call(&mut self, call: Option<OwnedFd>, context: &mut Context<'_>) {
+        self.call = call;
+        self.signal(context);
+    }
+
+    /// Pops and starts a batch; true when there was something.
+    fn take(&mut self, context: &mut Context<'_>) -> bool {
+        let epoch = self.shared.epoch.load(Ordering::Acquire);
+        if epoch != self.epoch {
+            self.epoch = epoch;
+            self.rules.geometry = self.shared.disk.geometry();
+        }
+        if let Some(request) = self.held.take() {
+            self.submit(context, request);
+        }
+        let mut taken = 0;
+        while taken < BATCH && self.held.is_none() {
+            match self.queue.pop() {
+                Ok(Some(chain)) => self.begin(context, chain),
+                Ok(None) => break,
+                Err(error) => self.broken(&error),
+            }
+            taken += 1;
+        }
+        taken > 0
+    }
+
+    /// Parses one chain and starts it.
+    fn begin(&mut self, context: &mut Context<'_>, mut chain: Chain) {
+        match self.rules.parse(&mut chain) {
+            Parsed::Io { kind, offset, len, data, status } => {
+                let tag = u32::from(chain.head());
+                let since = context.now();
+                let entry = InFlight { chain, status, class: kind.into(), bytes: len, since };
+                if let Some(slot) = self.in_flight.get_mut(tag as usize) {
+                    *slot = Some(entry);
+                }
+                self.submit(context, Request { kind, offset, len, buffers: data, tag });
+            }
+            Parsed::Id { data, status } => {
+                let mut window = data;
+                window.truncate(ID_BYTES);
+                let written = window.write(&self.shared.serial);
+                status.set(S_OK);
+                self.stats.request(Class::GetId, written as u64);
+                self.queue.push(chain, written as u32 + 1);
+            }
+            Parsed::Refused { code, status } => {
+                status.set(code);
+                self.stats.error();
+                self.queue.push(chain, 1);
+            }
+            Parsed::Mute => {
+                self.stats.error();
+                self.queue.push(chain, 0);
+            }
+        }
+    }
+
+    fn submit(&mut self, context: &mut Context<'_>, request: Request) {
+        let measured = u64::from(request.kind != Kind::Flush);
+        match self.channel.submit(context, request) {
+            Submitted::Done(completion) => {
+                self.inline += measured;
+                self.complete(completion);
+            }
+            Submitted::Pending => {}
+            Submitted::Full(request) => self.held = Some(request),
+        }
+    }
+
+    /// Collects what the disk has finished; true when there was something.
+    fn reap(&mut self, context: &mut Context<'_>) -> bool {
+        let mut done = std::mem::take(&mut self.done);
+        self.channel.reap(context, &mut done);
+        let any = !done.is_empty();
+        for completion in done.drain(..) {
+            let Some(Some(entry)) = self.in_flight.get(completion.tag as usize) else { continue };
+            if entry.class != Class::Flush {
+                let waited = context.now().saturating_duration_since(entry.since);
+                self.stats.latency(waited.as_nanos() as u64, 1);
+            }
+            self.complete(completion);
+        }
+        self.done = done;
+        any
+    }
+
+    /// Writes the status and gives the chain back.
+    fn complete(&mut self, completion: Completion) {
+        let slot = self.in_flight.get_mut(completion.tag as usize);
+        let Some(entry) = slot.and_then(Option::take) else { return };
+        let InFlight { mut chain, status, class, bytes, .. } = entry;
+        let code = status_of(completion.outcome);
+        status.set(code);
+        let written = match (class, code) {
+            (Class::Read, S_OK) => bytes as u32 + 1,
+            _ => 1,
+        };
+        match completion.outcome {
+            Ok(()) => self.stats.request(class, bytes),
+            Err(error) => self.failed(class, error),
+        }
+        // The list goes back with the chain, so that the next one needs no allocation.
+        keep(&mut chain, completion.buffers, class);
+        self.queue.push(chain, written);
+    }
+
+    #[cold]
+    fn failed(&self, class: Class, error: IoError) {
+        self.stats.error();
+        tracing::debug!(disk = self.shared.id, queue = self.index, ?class, %error, "request failed");
+    }
+
+    /// Shows the guest what has ended, and calls it if it wants to be called.
+    fn publish(&mut self, context: &mut Context<'_>) {
+        if self.inline > 0 {
+            let began = context.now();
+            let took = context.now_again().saturating_duration_since(began);
+            self.stats.latency(took.as_nanos() as u64, self.inline);
+            self.inline = 0;
+        }
+        if self.queue.publish() {
+            self.signal(context);
+        }
+    }
+
+    fn signal(&mut self, context: &mut Context<'_>) {
+        if let Some(call) = &self.call {
+            // EAGAIN: the guest has not taken earlier calls, so it will look anyway.
+            let _ = rustix::io::write(call, &1u64.to_ne_bytes());
+            context.count_syscalls(1);
+            self.stats.call();
+        }
+    }
+
+    #[cold]
+    fn broken(&self, error: &RingError) {
+        let (disk, queue) = (&self.shared.id, self.index);
+        tracing::error!(
+            disk,
+            queue,
+            error = %chain_of(error),
+            "the guest's driver broke the ring; it must reset the device"
+        );
+        if let Some(err) = &self.err {
+            let _ = rustix::io::write(err, &1u64.to_ne_bytes());
+        }
+    }
+
+    /// Ends the session when its memory went away under us.
+    fn check_memory(&mut self) {
+        let faults = memory::sigbus::faults();
+        if faults == self.faults {
+            return;
+        }
+        self.faults = faults;
+        if self.queue.memory().faulted() && !self.queue.failed() {
+            self.queue.fail();
+            (self.fault)("the front-end truncated its memory while it was in use");
+        }
+    }
+}
+
+/// An error with its causes.
+fn chain_of(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        next = cause.source();
+    }
+    text
+}
+
+fn keep(chain: &mut Chain, buffers: Buffers, class: Class) {
+    match class {
+        Class::Read => chain.writable = buffers,
+        Class::Write => chain.readable = buffers,
+        _ => {}
+    }
+}
+
+impl Poller for BlkQueue {
+    fn poll(&mut self, context: &mut Context<'_>) -> Turn {
+        let mut worked = self.reap(context);
+        if !self.stopping {
+            worked |= self.take(context);
+        } else if let Some(request) = self.held.take() {
+            self.submit(context, request);
+        }
+        if worked || self.stopping {
+            self.check_memory();
+            self.publish(context);
+        }
+        if self.stopping && self.queue.in_flight() == 0 {
+            if let Some(answer) = self.stopped.take() {
+                let _ = answer.send(self.queue.next_avail());
+            }
+            return Turn::Gone;
+        }
+        if worked { Turn::Busy } else { Turn::Idle }
+    }
+
+    fn wake(&mut self) {
+        self.queue.suppress();
+    }
+
+    fn arm(&mut self) -> bool {
+        // With a request held back, or while stopping, only a completion brings us on.
+        self.held.is_none() && !self.stopping && self.queue.arm()
+    }
+
+    fn kicked(&mut self) {
+        self.stats.kick();
+    }
+
+    fn spins(&self) -> bool {
+        self.spins
+    }
+}
+
+impl Drop for BlkQueue {
+    fn drop(&mut self) {
+        for entry in self.in_flight.iter_mut().filter_map(Option::take) {
+            entry.chain.abandon();
+        }
+    }
+}

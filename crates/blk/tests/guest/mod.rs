@@ -1,0 +1,216 @@
+//! A guest's driver for one queue, against a device on a real reactor.
+#![allow(dead_code)] // Each test binary uses its own part.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use blk::{Device, Options, RunningQueue, feature};
+use disk::Disk;
+use reactor::Reactor;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use virtq::QueueStart;
+use virtq::driver::{BUFFERS, Driver};
+
+pub(crate) const IN: u32 = 0;
+pub(crate) const OUT: u32 = 1;
+pub(crate) const FLUSH: u32 = 4;
+pub(crate) const GET_ID: u32 = 8;
+pub(crate) const DISCARD: u32 = 11;
+pub(crate) const WRITE_ZEROES: u32 = 13;
+
+/// Bytes of buffer that each slot has; its header and status lie before the data.
+const SLOT: u64 = 0x2_0000;
+const MEMORY: u64 = 64 << 20;
+const SOON: Duration = Duration::from_secs(20);
+
+pub(crate) fn device(disk: Arc<dyn Disk>, queues: u16, spin: bool) -> Device {
+    disk.activate().unwrap();
+    let options = Options { id: "test".into(), queues, serial: "SERIAL-1".into(), spin };
+    Device::new(disk, &options)
+}
+
+pub(crate) struct Guest {
+    pub(crate) driver: Driver,
+    pub(crate) queue: Option<RunningQueue>,
+    pub(crate) faults: Arc<Mutex<Vec<String>>>,
+    pub(crate) reactor: Arc<Reactor>,
+    pub(crate) kicks: u64,
+    /// Asks for a call at every completion; otherwise a test sets the event itself.
+    pub(crate) arms: bool,
+    kick: OwnedFd,
+    call: OwnedFd,
+    pub(crate) err: OwnedFd,
+}
+
+impl Guest {
+    pub(crate) fn new(device: &Device, event_idx: bool) -> Self {
+        Self::with(device, Arc::new(Reactor::spawn("guest").unwrap()), event_idx, !0)
+    }
+
+    pub(crate) fn with(device: &Device, reactor: Arc<Reactor>, event_idx: bool, mask: u64) -> Self {
+        let driver = Driver::new(128, MEMORY, event_idx);
+        let fd = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
+        let (kick, call, err) = (fd(), fd(), fd());
+        let faults = Arc::new(Mutex::new(Vec::new()));
+        let log = faults.clone();
+        let mut features = device.features() & mask;
+        if !event_idx {
+            features &= !feature::EVENT_IDX;
+        }
+        let start = QueueStart {
+            index: 0,
+            ring: driver.config,
+            table: driver.table.clone(),
+            kick: Some(kick.try_clone().unwrap()),
+            call: Some(call.try_clone().unwrap()),
+            err: Some(err.try_clone().unwrap()),
+            features,
+        };
+        let fault: blk::Fault = Arc::new(move |text| log.lock().unwrap().push(text.into()));
+        let queue = device.start_queue(reactor.handle(), start, fault).unwrap();
+        let queue = Some(queue);
+        Self { driver, queue, faults, reactor, kicks: 0, arms: true, kick, call, err }
+    }
+
+    pub(crate) fn data_at(slot: u16) -> u64 {
+        BUFFERS + SLOT * u64::from(slot) + 4096
+    }
+
+    fn status_at(slot: u16) -> u64 {
+        BUFFERS + SLOT * u64::from(slot) + 64
+    }
+
+    /// Lays a request out at descriptor `3 * slot`; `publish` shows it to the device.
+    pub(crate) fn put(&mut self, slot: u16, kind: u32, sector: u64, data: (u32, bool)) {
+        let header_at = BUFFERS + SLOT * u64::from(slot);
+        let mut header = [0; 16];
+        header[..4].copy_from_slice(&kind.to_le_bytes());
+        header[8..].copy_from_slice(&sector.to_le_bytes());
+        self.driver.write(header_at, &header);
+        self.driver.write(Self::status_at(slot), &[0xff]);
+        let mut pieces = vec![(header_at, 16, false)];
+        if data.0 > 0 {
+            pieces.push((Self::data_at(slot), data.0, data.1));
+        }
+        pieces.push((Self::status_at(slot), 1, true));
+        self.driver.put_chain(3 * slot, &pieces);
+        self.driver.offer(3 * slot);
+    }
+
+    /// Publishes and kicks if the device wants it.
+    pub(crate) fn publish(&mut self) {
+        if self.driver.publish() {
+            self.kicks += 1;
+            rustix::io::write(&self.kick, &1u64.to_ne_bytes()).unwrap();
+        }
+    }
+
+    /// Waits for a call until `enough` says so.
+    pub(crate) fn wait(&mut self, mut enough: impl FnMut(&mut Driver) -> bool) {
+        let until = std::time::Instant::now() + SOON;
+        while !enough(&mut self.driver) {
+            assert!(std::time::Instant::now() < until, "the device does not answer");
+            if self.arms && self.driver.arm() {
+                continue;
+            }
+            let mut fds = [PollFd::from_borrowed_fd(self.call.as_fd(), PollFlags::IN)];
+            let limit = Timespec { tv_sec: SOON.as_secs() as i64, tv_nsec: 0 };
+            poll(&mut fds, Some(&limit)).unwrap();
+            rustix::io::read(&self.call, &mut [0; 8]).ok();
+        }
+    }
+
+    /// The next completion: head and written bytes.
+    pub(crate) fn used(&mut self) -> (u32, u32) {
+        let mut found = None;
+        self.wait(|driver| {
+            found = driver.used();
+            found.is_some()
+        });
+        found.unwrap()
+    }
+
+    pub(crate) fn status(&self, slot: u16) -> u8 {
+        self.driver.read(Self::status_at(slot), 1)[0]
+    }
+
+    /// One request from start to end: its status and written bytes.
+    pub(crate) fn run(&mut self, kind: u32, sector: u64, data: (u32, bool)) -> (u8, u32) {
+        self.put(0, kind, sector, data);
+        self.publish();
+        let (head, written) = self.used();
+        assert_eq!(head, 0);
+        (self.status(0), written)
+    }
+
+    pub(crate) fn write(&mut self, sector: u64, data: &[u8]) -> u8 {
+        self.driver.write(Self::data_at(0), data);
+        self.run(OUT, sector, (data.len() as u32, false)).0
+    }
+
+    pub(crate) fn read(&mut self, sector: u64, len: u32) -> (u8, Vec<u8>) {
+        let (status, written) = self.run(IN, sector, (len, true));
+        if status == 0 {
+            assert_eq!(written, len + 1);
+        }
+        (status, self.driver.read(Self::data_at(0), len as usize))
+    }
+
+    /// A discard or zeroes request.
+    pub(crate) fn segment(&mut self, kind: u32, sector: u64, sectors: u32, flags: u32) -> u8 {
+        let mut raw = sector.to_le_bytes().to_vec();
+        raw.extend(sectors.to_le_bytes());
+        raw.extend(flags.to_le_bytes());
+        self.driver.write(Self::data_at(0), &raw);
+        self.run(kind, 0, (16, false)).0
+    }
+}
+
+impl Guest {
+    /// Kicks whether the device wants it or not.
+    pub(crate) fn kick_anyway(&self) {
+        rustix::io::write(&self.kick, &1u64.to_ne_bytes()).unwrap();
+    }
+
+    /// Publishes without reading the device's wish, and kicks.
+    pub(crate) fn publish_blind(&mut self) {
+        let _ = self.driver.publish();
+        self.kick_anyway();
+    }
+
+    /// Waits until the device has told of a broken ring, and takes the count.
+    pub(crate) fn wait_for_error(&self, count: &mut [u8; 8]) {
+        let mut fds = [PollFd::from_borrowed_fd(self.err.as_fd(), PollFlags::IN)];
+        let limit = Timespec { tv_sec: SOON.as_secs() as i64, tv_nsec: 0 };
+        assert_eq!(poll(&mut fds, Some(&limit)).unwrap(), 1, "no error was told");
+        rustix::io::read(&self.err, count).unwrap();
+    }
+
+    /// Waits until the session was told that it cannot go on.
+    pub(crate) fn wait_for_fault(&self) {
+        let until = std::time::Instant::now() + SOON;
+        while self.faults.lock().unwrap().is_empty() {
+            assert!(std::time::Instant::now() < until, "no fault was told");
+            // Any round trip through the reactor lets it take another turn.
+            self.reactor.handle().call(|_| ()).unwrap();
+        }
+    }
+
+    /// Starts the same ring again at `next`.
+    pub(crate) fn resume(&mut self, device: &Device, reactor: &Arc<Reactor>, next: u16) {
+        let mut ring = self.driver.config;
+        ring.next_avail = next;
+        let start = QueueStart {
+            index: 0,
+            ring,
+            table: self.driver.table.clone(),
+            kick: Some(self.kick.try_clone().unwrap()),
+            call: Some(self.call.try_clone().unwrap()),
+            err: None,
+            features: device.features(),
+        };
+        let fault: blk::Fault = Arc::new(|_| {});
+        self.queue = Some(device.start_queue(reactor.handle(), start, fault).unwrap());
+    }
+}
