@@ -1,0 +1,53 @@
+# The one door: everything that a person or CI does with this repository.
+# `make help` lists the targets.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+GUEST_DIR ?= $(CURDIR)/.cache/guest
+export RINGWAY_GUEST_DIR := $(GUEST_DIR)
+# Generators in `check` and `test` use these; `soak` uses more cases and fresh seeds.
+export PROPTEST_RNG_SEED ?= 20161
+export PROPTEST_CASES ?= 256
+
+.PHONY: help setup build guest demo check test soak bench doc clean
+
+help: ## This list
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/\1\t\2/' | expand -t 10
+
+setup: ## Install the Debian packages that are missing, saying which and why
+	@scripts/setup.sh
+
+build: setup ## Build everything in release mode
+	cargo build --release --workspace --bins
+
+guest: setup ## Build the test guest's kernel and initramfs (cached)
+	@guest/build.sh "$(GUEST_DIR)"
+
+demo: build guest ## Boot a guest on four disks that we serve, and check every byte
+	@target/release/ringway demo --guest "$(GUEST_DIR)"
+
+check: setup ## Format, lints, documentation, licences, layers, seeded generators
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets --quiet -- -D warnings
+	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --document-private-items --quiet
+	cargo test --quiet -p testkit --test house
+	cargo test --quiet -p memory -p virtq -p vhost-user -p model --lib --tests
+
+test: check guest ## Every test at reduced counts: the bar for a commit
+	cargo build --workspace --bins
+	cargo test --workspace
+
+soak: export RINGWAY_SOAK := 1
+soak: export PROPTEST_CASES := 20000
+soak: export PROPTEST_RNG_SEED :=
+soak: build guest ## The same tests at full counts, in release mode; takes long
+	cargo test --release --workspace
+
+bench: build guest ## The experiments of the lab, against peers, in one run each
+	target/release/ringway lab run blk-baseline
+
+doc: ## The crates' documentation as HTML
+	cargo doc --workspace --no-deps
+
+clean: ## Remove what was built; the guest's packages stay cached
+	cargo clean
