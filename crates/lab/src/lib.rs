@@ -1,1 +1,44 @@
-//! Experiments: each claim measured against peers in one run
+//! Experiments: each claim measured against peers in one run.
+//!
+//! # Words
+//! - **System**: something that is measured, ours or a peer.
+//! - **Cell**: one set-up in which systems are compared (a medium, a load, a kind of client).
+//! - **Sample**: named figures of one system in one cell, from a fresh start to its end.
+//! - **Round**: every system of every cell has had one turn: A B A B, never A A B B, so that whatever
+//!   the host does besides hits neighbours alike.
+//! - **Bar**: the least median ratio that was promised. PASS or FAIL.
+//!
+//! # Model
+//! An [`experiment::Experiment`] is prepared into a [`experiment::Plan`] and measured by
+//! [`experiment::run`], which knows nothing of what is measured. [`stats`] judges the ratios of
+//! neighbouring samples; [`results`] keeps every sample as JSON, [`table`] prints what a person reads.
+//! Figures of a busy host are figures of that host: facts, load, steal and foreign CPU time are part
+//! of the results, and where the spread exceeds the gap the report says "no difference shown".
+//! A control run (`--control`) puts peers in the places of our systems: it shows the noise.
+//!
+//! # Errors
+//! A program that is missing, a system that does not start, a request that fails: the run ends with
+//! the reason and writes nothing. A missed bar is a result, and the program's exit code.
+//!
+//! # Invariants
+//! Nothing of a sample runs on when it has ended. A sample with a failed request is not a figure.
+//!
+//! # How to test
+//! The statistics and the frame are tested on known figures; `tests/` runs a tiny `blk-baseline` and
+//! checks counts, never speeds.
+#![forbid(unsafe_code)]
+
+pub mod blk;
+pub mod cpu;
+pub mod experiment;
+pub mod host;
+pub mod progress;
+pub mod results;
+pub mod stats;
+pub mod table;
+
+/// Every experiment.
+#[must_use]
+pub fn experiments() -> Vec<Box<dyn experiment::Experiment>> {
+    vec![Box::new(blk::BlkBaseline)]
+}

@@ -20,6 +20,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{MemfdFlags, memfd_create};
 use virtio_driver::{
     EventFd, QueueNotifier, VhostUser, VirtioBlkConfig, VirtioBlkFeatureFlags, VirtioBlkQueue,
@@ -307,11 +308,27 @@ impl Queue {
 
     /// Sleeps until a call comes, however long that takes; a [`Waker`] ends it too.
     ///
+    /// Waits and reads in two steps, because a backend may have made the eventfd non-blocking, which
+    /// then holds for both ends.
+    ///
     /// # Errors
     /// [`Error::Io`] if the eventfd fails.
     #[inline]
     pub fn sleep(&mut self) -> Result<()> {
-        self.calls += self.call.read().map_err(|e| Error::io("cannot wait for a call", e))?;
+        let mut fds = [PollFd::new(&*self.call, PollFlags::IN)];
+        match poll(&mut fds, None) {
+            Ok(_) => self.take_calls(),
+            Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(error) => Err(Error::io("cannot wait for a call", error)),
+        }
+    }
+
+    fn take_calls(&mut self) -> Result<()> {
+        match self.call.read() {
+            Ok(count) => self.calls += count,
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(Error::io("cannot read the call eventfd", error)),
+        }
         Ok(())
     }
 
@@ -323,7 +340,7 @@ impl Queue {
         if wait_readable(&[self.call.as_fd()], deadline)?.is_none() {
             return Ok(false);
         }
-        self.sleep().map(|()| true)
+        self.take_calls().map(|()| true)
     }
 
     /// Kicks and sleeps until one completion is there; for tests. Wants calls from then on.

@@ -27,6 +27,7 @@
 
 pub mod driver;
 pub mod error;
+pub mod guest;
 pub mod process;
 pub mod raw;
 

@@ -1,0 +1,208 @@
+//! The client's own limit: a device in this process that completes everything and does nothing.
+//!
+//! A thread speaks as much of the vhost-user protocol as the `virtio-driver` crate asks for, then
+//! copies heads from the available to the used ring for as long as the client is connected. What a
+//! client reaches against it is what the client, its driver and two CPUs' caches allow; a backend
+//! that comes near cannot be told apart from a faster one. It suppresses kicks and sends no calls, so
+//! it is for polling clients.
+
+use std::fs::File;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, Ordering};
+use std::thread::JoinHandle;
+
+use anyhow::{Context, Result, bail};
+use tempfile::TempDir;
+use testkit::raw::Connection;
+use testkit::raw::connection::Answer;
+use testkit::raw::wire::{Message, Request, feature, flags, protocol};
+use vm_memory::{FileOffset, MmapRegion, VolatileMemory};
+
+use crate::cpu;
+
+/// A running loopback device, one client long.
+#[derive(Debug)]
+pub struct Loopback {
+    socket: PathBuf,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<Result<()>>>,
+    _dir: TempDir,
+}
+
+impl Loopback {
+    /// Listens; the thread runs on `cpu`.
+    ///
+    /// # Errors
+    /// If there is no socket or thread to be had.
+    pub fn start(cpu: usize, bytes: u64) -> Result<Self> {
+        let dir = tempfile::Builder::new().prefix("ringway-lab-").tempdir()?;
+        let socket = dir.path().join("loopback.sock");
+        let listener = UnixListener::bind(&socket).context("cannot listen")?;
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let serve = move || {
+            cpu::pin(cpu)?;
+            let (stream, _) = listener.accept().context("nobody came")?;
+            Session { connection: Connection::from_stream(stream)?, bytes, ring: Ring::default() }
+                .serve(&stopped)
+        };
+        let thread = std::thread::Builder::new().name("loopback".into()).spawn(serve)?;
+        Ok(Self { socket, stop, thread: Some(thread), _dir: dir })
+    }
+
+    /// The socket.
+    #[must_use]
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// Ends the device.
+    ///
+    /// # Errors
+    /// What went wrong in it.
+    pub fn finish(mut self) -> Result<()> {
+        self.stop.store(true, Ordering::Relaxed);
+        match self.thread.take().map(JoinHandle::join) {
+            Some(Ok(result)) => result,
+            _ => bail!("the loopback device panicked"),
+        }
+    }
+}
+
+impl Drop for Loopback {
+    fn drop(&mut self) {
+        // The thread ends by itself: on this flag, or when nobody connects any more.
+        self.stop.store(true, Ordering::Relaxed);
+        if self.thread.is_some() {
+            let _ = std::os::unix::net::UnixStream::connect(&self.socket);
+        }
+    }
+}
+
+/// Where the ring is, as the messages tell.
+#[derive(Default)]
+struct Ring {
+    /// File and user address of each region.
+    regions: Vec<(u64, u64, File)>,
+    size: u32,
+    desc: u64,
+    used: u64,
+    avail: u64,
+}
+
+struct Session {
+    connection: Connection,
+    bytes: u64,
+    ring: Ring,
+}
+
+impl Session {
+    fn serve(mut self, stop: &AtomicBool) -> Result<()> {
+        loop {
+            let message = self.connection.recv("a message of the client")?;
+            let enable = message.request == Request::SET_VRING_ENABLE;
+            self.handle(message)?;
+            if enable {
+                return self.ring.complete_all(stop);
+            }
+        }
+    }
+
+    fn handle(&mut self, message: Answer) -> Result<()> {
+        let features = feature::VERSION_1 | feature::PROTOCOL_FEATURES;
+        let wants_ack = message.flags & flags::NEED_REPLY != 0;
+        let reply = match message.request {
+            Request::GET_FEATURES => Some(features.to_ne_bytes().to_vec()),
+            Request::GET_PROTOCOL_FEATURES => Some(
+                (protocol::REPLY_ACK | protocol::CONFIG | protocol::CONFIGURE_MEM_SLOTS)
+                    .to_ne_bytes()
+                    .to_vec(),
+            ),
+            Request::GET_MAX_MEM_SLOTS => Some(32u64.to_ne_bytes().to_vec()),
+            Request::GET_CONFIG => {
+                // The same header comes back, then the capacity in sectors and zeroes.
+                let mut payload = message.payload.clone();
+                payload
+                    .get_mut(12..20)
+                    .context("a short GET_CONFIG")?
+                    .copy_from_slice(&(self.bytes / 512).to_le_bytes());
+                Some(payload)
+            }
+            _ => {
+                self.ring.learn(&message)?;
+                wants_ack.then(|| 0u64.to_ne_bytes().to_vec())
+            }
+        };
+        if let Some(payload) = reply {
+            let answer = Message::new(message.request).flags(flags::VERSION | flags::REPLY);
+            self.connection.send(&answer.bytes(&payload))?;
+        }
+        Ok(())
+    }
+}
+
+impl Ring {
+    fn learn(&mut self, message: &Answer) -> Result<()> {
+        let u64_at = |at: usize| {
+            let bytes = message.payload.get(at..at + 8).and_then(|b| b.try_into().ok());
+            bytes.map(u64::from_ne_bytes).context("a short message")
+        };
+        match message.request {
+            Request::ADD_MEM_REG => {
+                let fd = message.fds.first().context("memory without a descriptor")?;
+                let file = File::from(fd.try_clone()?);
+                self.regions.push((u64_at(24)?, u64_at(16)?, file));
+            }
+            Request::SET_VRING_NUM => self.size = (u64_at(0)? >> 32) as u32,
+            Request::SET_VRING_ADDR => {
+                (self.desc, self.used, self.avail) = (u64_at(8)?, u64_at(16)?, u64_at(24)?);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// The region that holds all three parts, mapped, and their offsets in it.
+    fn map(&self) -> Result<(MmapRegion, [usize; 3])> {
+        let holds = |at: u64, (user, size, _): &(u64, u64, File)| at >= *user && at < user + size;
+        let parts = [self.desc, self.avail, self.used];
+        let region = self.regions.iter().find(|r| parts.iter().all(|at| holds(*at, r)));
+        let (user, size, file) = region.context("the ring is not in one region")?;
+        let mapped =
+            MmapRegion::from_file(FileOffset::new(file.try_clone()?, 0), usize::try_from(*size)?)?;
+        Ok((mapped, parts.map(|at| (at - user) as usize)))
+    }
+
+    /// Completes whatever is available until told to stop.
+    fn complete_all(&self, stop: &AtomicBool) -> Result<()> {
+        let (mapped, [_, avail, used]) = self.map()?;
+        let slots = usize::try_from(self.size)?;
+        let avail_idx: &AtomicU16 = mapped.get_atomic_ref(avail + 2)?;
+        let used_idx: &AtomicU16 = mapped.get_atomic_ref(used + 2)?;
+        let heads: Vec<&AtomicU16> = (0..slots)
+            .map(|i| mapped.get_atomic_ref(avail + 4 + 2 * i))
+            .collect::<Result<_, _>>()?;
+        let ids: Vec<&AtomicU32> = (0..slots)
+            .map(|i| mapped.get_atomic_ref(used + 4 + 8 * i))
+            .collect::<Result<_, _>>()?;
+        // NO_NOTIFY: we look all the time.
+        mapped.get_atomic_ref::<AtomicU16>(used)?.store(1, Ordering::Relaxed);
+        let mut next = 0u16;
+        while !stop.load(Ordering::Relaxed) {
+            let available = avail_idx.load(Ordering::Acquire);
+            if available == next {
+                continue;
+            }
+            while next != available {
+                let slot = usize::from(next) % slots;
+                let head = heads[slot].load(Ordering::Relaxed);
+                ids[slot].store(u32::from(head), Ordering::Relaxed);
+                next = next.wrapping_add(1);
+            }
+            used_idx.store(next, Ordering::Release);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,142 @@
+//! Which CPU runs what, and how much of it a process used.
+
+use std::fs;
+
+use anyhow::{Context, Result};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+/// CPUs that the calling thread may use.
+///
+/// # Errors
+/// If the system does not tell.
+pub fn allowed() -> Result<Vec<usize>> {
+    let set = sched_getaffinity(None).context("cannot read this thread's CPUs")?;
+    Ok((0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect())
+}
+
+/// Where client and backend run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Placement {
+    /// CPU of the client.
+    pub client: usize,
+    /// CPU of the backend.
+    pub backend: usize,
+}
+
+impl Placement {
+    /// The first CPU for the backend, the second for the client. With a single CPU both share it,
+    /// which makes every polling figure worthless; [`Placement::is_shared`] tells.
+    ///
+    /// # Errors
+    /// If the system does not tell the CPUs.
+    pub fn choose() -> Result<Self> {
+        let cpus = allowed()?;
+        let backend = *cpus.first().context("this thread has no CPU")?;
+        Ok(Self { backend, client: *cpus.get(1).unwrap_or(&backend) })
+    }
+
+    /// True if client and backend share a CPU.
+    #[must_use]
+    pub fn is_shared(&self) -> bool {
+        self.client == self.backend
+    }
+}
+
+/// Pins the calling thread to one CPU.
+///
+/// # Errors
+/// If the system refuses.
+pub fn pin(cpu: usize) -> Result<()> {
+    let mut set = CpuSet::new();
+    set.set(cpu);
+    sched_setaffinity(None, &set).with_context(|| format!("cannot pin a thread to CPU {cpu}"))
+}
+
+/// Runs `start` with the calling thread on `cpu`, so that the processes it starts stay there, then
+/// gives the thread its CPUs back.
+///
+/// # Errors
+/// What `start` gives, or a refusal of the system.
+pub fn started_on<T>(cpu: usize, start: impl FnOnce() -> Result<T>) -> Result<T> {
+    let before = sched_getaffinity(None).context("cannot read this thread's CPUs")?;
+    pin(cpu)?;
+    let started = start();
+    sched_setaffinity(None, &before).context("cannot restore this thread's CPUs")?;
+    started
+}
+
+/// CPU time that all threads of a process used, in seconds.
+///
+/// The scheduler's own counters are read, in nanoseconds. A thread that ends takes its time with it;
+/// where the process's total in ticks has more, that counts.
+///
+/// # Errors
+/// If the process is gone.
+pub fn process_time_s(pid: u32) -> Result<f64> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task"));
+    let mut nanoseconds = 0u64;
+    for task in tasks.with_context(|| format!("process {pid} is gone"))? {
+        let path = task.context("cannot list threads")?.path().join("schedstat");
+        // A thread may end between the listing and the reading.
+        let text = fs::read_to_string(path).unwrap_or_default();
+        let ran = text.split_whitespace().next().and_then(|v| v.parse::<u64>().ok());
+        nanoseconds += ran.unwrap_or(0);
+    }
+    let exact = nanoseconds as f64 / 1e9;
+    let total = fs::read_to_string(format!("/proc/{pid}/stat")).ok();
+    let ticks = total.as_deref().and_then(stat_ticks).unwrap_or(0);
+    let per_second = rustix::param::clock_ticks_per_second();
+    // One tick each of user and system time is rounding, not a lost thread.
+    let coarse = ticks.saturating_sub(2) as f64 / per_second as f64;
+    Ok(exact.max(coarse))
+}
+
+/// User and system ticks of `/proc/PID/stat`, whose second field may hold anything but ends at the
+/// last parenthesis.
+fn stat_ticks(stat: &str) -> Option<u64> {
+    let (_, rest) = stat.rsplit_once(") ")?;
+    let fields: Vec<&str> = rest.split(' ').collect();
+    let user: u64 = fields.get(11)?.parse().ok()?;
+    let system: u64 = fields.get(12)?.parse().ok()?;
+    Some(user + system)
+}
+
+/// CPU time of the calling thread, in seconds.
+#[must_use]
+pub fn thread_time_s() -> f64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ticks_are_found_behind_any_name() {
+        let stat = "7 (a) b (c) S 1 7 7 0 -1 4194560 1 2 3 4 30 12 5 6 20 0 1 0 100 1 1";
+        assert_eq!(stat_ticks(stat), Some(42));
+        assert_eq!(stat_ticks("nonsense"), None);
+    }
+
+    #[test]
+    fn time_only_grows() {
+        let pid = std::process::id();
+        let before = process_time_s(pid).unwrap();
+        let thread_before = thread_time_s();
+        let sum = (0..2_000_000u64).fold(0u64, |a, b| std::hint::black_box(a.wrapping_add(b)));
+        assert!(sum > 0);
+        assert!(thread_time_s() > thread_before);
+        assert!(process_time_s(pid).unwrap() >= before);
+        assert!(process_time_s(u32::MAX).is_err());
+    }
+
+    #[test]
+    fn a_pinned_start_gives_the_cpus_back() {
+        let before = allowed().unwrap();
+        let placement = Placement::choose().unwrap();
+        let inside = started_on(placement.backend, allowed).unwrap();
+        assert_eq!(inside, [placement.backend]);
+        assert_eq!(allowed().unwrap(), before);
+    }
+}

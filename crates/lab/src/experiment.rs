@@ -1,0 +1,267 @@
+//! The frame of every experiment: cells, systems, rounds, samples.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use anyhow::{Context, Result, bail};
+
+use crate::host::{Host, HostTime, load};
+use crate::progress::Progress;
+use crate::results::{Cell, Compared, Results, Run, Series};
+use crate::stats::{Summary, Verdict, ratios};
+
+/// What one sample measured: names with their unit to values, for example `p50_us`.
+pub type Sample = BTreeMap<String, f64>;
+
+/// A set-up in which systems are compared.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CellPlan {
+    /// Short name, unique in the plan.
+    pub id: String,
+    /// What a reader calls it.
+    pub title: String,
+    /// The systems, in the order in which they take turns.
+    pub systems: Vec<String>,
+}
+
+/// One comparison to be judged after the run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Comparison {
+    /// The cell's id.
+    pub cell: String,
+    /// Our system.
+    pub ours: String,
+    /// The peers; where several are named, the better one of each round counts.
+    pub peers: Vec<String>,
+    /// The least median ratio of ours over theirs that was promised, if any.
+    pub bar: Option<f64>,
+}
+
+/// All that is measured in one run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Plan {
+    /// The cells.
+    pub cells: Vec<CellPlan>,
+    /// How often every system of every cell has its turn.
+    pub rounds: usize,
+    /// The metric that comparisons are about; more is better.
+    pub metric: String,
+    /// What is compared.
+    pub comparisons: Vec<Comparison>,
+    /// Versions of everything measured.
+    pub versions: BTreeMap<String, String>,
+    /// What a reader must know to read the figures.
+    pub notes: Vec<String>,
+}
+
+/// How to run.
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    /// Under a minute: fewer cells, short windows.
+    pub quick: bool,
+    /// Rounds instead of the experiment's own number.
+    pub rounds: Option<usize>,
+    /// Window of one sample in milliseconds instead of the experiment's own.
+    pub window_ms: Option<u64>,
+    /// Only cells whose id contains this.
+    pub only: Option<String>,
+    /// A control run: peers measured against themselves, in the places of our systems. Ratios other
+    /// than 1 are the noise of the method on this host.
+    pub control: bool,
+    /// Where images are made; a file system that knows direct I/O.
+    pub scratch: Option<std::path::PathBuf>,
+}
+
+/// An experiment that can be set up.
+pub trait Experiment {
+    /// Its name on the command line and in file names.
+    fn name(&self) -> &'static str;
+
+    /// What it shows, in one line.
+    fn summary(&self) -> &'static str;
+
+    /// Makes images, looks for programs, decides what is measured.
+    ///
+    /// # Errors
+    /// What is missing, with the next step.
+    fn prepare(&self, options: &Options) -> Result<Box<dyn Prepared>>;
+}
+
+/// An experiment ready to run. Dropping it removes what it made.
+pub trait Prepared {
+    /// What will be measured.
+    fn plan(&self) -> &Plan;
+
+    /// Measures one system of one cell once, from start to end: nothing of it still runs after.
+    ///
+    /// # Errors
+    /// A system that does not start, or a sample with errors in it.
+    fn measure(&mut self, cell: usize, system: usize) -> Result<Sample>;
+}
+
+/// Runs an experiment to its end. `stop` is looked at between samples.
+///
+/// # Errors
+/// What the experiment gives, or an interruption.
+pub fn run(
+    experiment: &dyn Experiment,
+    options: &Options,
+    progress: &mut dyn Progress,
+    stop: &Arc<AtomicBool>,
+) -> Result<Results> {
+    let mut host = Host::read();
+    let started = std::time::SystemTime::now();
+    let mut prepared = experiment.prepare(options)?;
+    let plan = prepared.plan().clone();
+    if plan.cells.is_empty() || plan.rounds == 0 {
+        bail!("nothing to measure; see `ringway-lab list`, or drop --only");
+    }
+    let turns: usize = plan.cells.iter().map(|cell| cell.systems.len()).sum();
+    progress.start(turns * plan.rounds);
+    let mut samples: Vec<Vec<Vec<Sample>>> =
+        plan.cells.iter().map(|cell| vec![Vec::new(); cell.systems.len()]).collect();
+    for round in 0..plan.rounds {
+        for (c, cell) in plan.cells.iter().enumerate() {
+            for (s, system) in cell.systems.iter().enumerate() {
+                if stop.load(Ordering::Relaxed) {
+                    bail!("interrupted; nothing was written");
+                }
+                progress.turn(&format!("{}: {system}", cell.title));
+                let sample = observed(|| prepared.measure(c, s))
+                    .with_context(|| format!("{}: {system}, round {}", cell.title, round + 1))?;
+                samples[c][s].push(sample);
+            }
+        }
+    }
+    progress.finish();
+    host.load_after = load();
+    let run = Run::new(experiment.name(), started, options, &plan, host);
+    let cells = plan.cells.iter().zip(samples).map(|(cell, samples)| to_cell(cell, samples));
+    let cells: Vec<Cell> = cells.collect();
+    let compared = plan.comparisons.iter().filter_map(|c| compare(c, &plan, &cells)).collect();
+    Ok(Results { run, cells, compared })
+}
+
+/// Adds what else the host did meanwhile to a sample that says how much it used itself.
+fn observed(measure: impl FnOnce() -> Result<Sample>) -> Result<Sample> {
+    let (before, start) = (HostTime::now()?, std::time::Instant::now());
+    let mut sample = measure()?;
+    let (after, wall_s) = (HostTime::now()?, start.elapsed().as_secs_f64());
+    let steal = (after.steal_s - before.steal_s) / wall_s;
+    sample.insert("steal_cpus".into(), steal);
+    Ok(sample)
+}
+
+fn to_cell(plan: &CellPlan, samples: Vec<Vec<Sample>>) -> Cell {
+    let systems = plan.systems.iter().zip(samples);
+    let systems = systems.map(|(name, samples)| Series::new(name.clone(), samples)).collect();
+    Cell { id: plan.id.clone(), title: plan.title.clone(), systems }
+}
+
+/// Judges one comparison; `None` if its cell or systems were not part of the run.
+fn compare(comparison: &Comparison, plan: &Plan, cells: &[Cell]) -> Option<Compared> {
+    let cell = cells.iter().find(|cell| cell.id == comparison.cell)?;
+    let values = |name: &String| {
+        cell.systems.iter().find(|s| s.name == *name).map(|s| s.values(&plan.metric))
+    };
+    let ours = values(&comparison.ours)?;
+    let peers: Vec<Vec<f64>> = comparison.peers.iter().map(values).collect::<Option<_>>()?;
+    let best = |round: usize| peers.iter().filter_map(|p| p.get(round)).copied().reduce(f64::max);
+    let theirs: Vec<f64> = (0..ours.len()).map_while(best).collect();
+    let ratio = Summary::of(&ratios(&ours, &theirs))?;
+    Some(Compared {
+        cell: cell.title.clone(),
+        ours: comparison.ours.clone(),
+        peers: comparison.peers.clone(),
+        metric: plan.metric.clone(),
+        ratio,
+        verdict: Verdict::of(&ratio),
+        bar: comparison.bar,
+        passed: comparison.bar.map(|bar| ratio.median >= bar),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::progress::Silent;
+
+    /// Two systems whose figures are known; the second's depend on the round.
+    struct Known;
+
+    struct Ready {
+        plan: Plan,
+        turns: Vec<(usize, usize)>,
+    }
+
+    impl Experiment for Known {
+        fn name(&self) -> &'static str {
+            "known"
+        }
+
+        fn summary(&self) -> &'static str {
+            "figures that are known"
+        }
+
+        fn prepare(&self, options: &Options) -> Result<Box<dyn Prepared>> {
+            let cell = CellPlan {
+                id: "c".into(),
+                title: "Cell".into(),
+                systems: vec!["a".into(), "b".into(), "b2".into()],
+            };
+            let comparison = |peers: &[&str], bar| Comparison {
+                cell: "c".into(),
+                ours: "a".into(),
+                peers: peers.iter().map(|p| (*p).to_owned()).collect(),
+                bar: Some(bar),
+            };
+            let plan = Plan {
+                cells: vec![cell],
+                rounds: options.rounds.unwrap_or(3),
+                metric: "iops".into(),
+                comparisons: vec![
+                    comparison(&["b"], 2.5),
+                    comparison(&["b", "b2"], 2.5),
+                    comparison(&["absent"], 1.0),
+                ],
+                versions: BTreeMap::new(),
+                notes: Vec::new(),
+            };
+            Ok(Box::new(Ready { plan, turns: Vec::new() }))
+        }
+    }
+
+    impl Prepared for Ready {
+        fn plan(&self) -> &Plan {
+            &self.plan
+        }
+
+        fn measure(&mut self, cell: usize, system: usize) -> Result<Sample> {
+            self.turns.push((cell, system));
+            let value = [300.0, 100.0, 150.0][system];
+            // A B A B: every system has had as many turns as the round says.
+            assert_eq!(self.turns.len() % 3, (system + 1) % 3);
+            Ok(Sample::from([("iops".to_owned(), value)]))
+        }
+    }
+
+    fn run_known(options: &Options, stop: bool) -> Result<Results> {
+        run(&Known, options, &mut Silent, &Arc::new(AtomicBool::new(stop)))
+    }
+
+    #[test]
+    fn bars_are_judged_on_pairs_and_on_the_better_peer() {
+        let results = run_known(&Options::default(), false).unwrap();
+        let judged: Vec<_> = results.compared.iter().map(|c| (c.ratio.median, c.passed)).collect();
+        assert_eq!(judged, [(3.0, Some(true)), (2.0, Some(false))]);
+        assert!(!results.all_bars_passed());
+        assert_eq!(results.cells[0].systems[1].samples.len(), 3);
+    }
+
+    #[test]
+    fn an_interrupted_or_empty_run_is_an_error() {
+        assert!(run_known(&Options::default(), true).is_err());
+        assert!(run_known(&Options { rounds: Some(0), ..Options::default() }, false).is_err());
+    }
+}

@@ -1,0 +1,121 @@
+//! Facts of the host, and what else ran while something was measured.
+
+use std::fs;
+use std::process::Command;
+
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+
+/// What a reader needs to know to judge figures of this host.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Host {
+    /// Model name of the first CPU.
+    pub cpu_model: String,
+    /// CPUs that this process may use.
+    pub cpus: usize,
+    /// Memory in MiB.
+    pub memory_mib: u64,
+    /// Kernel release.
+    pub kernel: String,
+    /// True if the CPU says that it is virtual.
+    pub virtual_machine: bool,
+    /// Load average of one minute at the start.
+    pub load_before: f64,
+    /// Load average of one minute at the end.
+    pub load_after: f64,
+}
+
+impl Host {
+    /// Reads the facts; the load at the end is set to the one now.
+    #[must_use]
+    pub fn read() -> Self {
+        let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        let field = |name: &str| {
+            let line = cpuinfo.lines().find(|line| line.starts_with(name));
+            line.and_then(|line| line.split_once(':')).map(|(_, v)| v.trim().to_owned())
+        };
+        let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+        let kib = meminfo.split_whitespace().nth(1).and_then(|v| v.parse::<u64>().ok());
+        let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+        Self {
+            cpu_model: field("model name").unwrap_or_else(|| "unknown".into()),
+            cpus: crate::cpu::allowed().map_or(0, |cpus| cpus.len()),
+            memory_mib: kib.unwrap_or(0) / 1024,
+            kernel: kernel.trim().to_owned(),
+            virtual_machine: field("flags").is_some_and(|f| f.contains(" hypervisor")),
+            load_before: load(),
+            load_after: load(),
+        }
+    }
+}
+
+/// Load average of one minute, 0 if unknown.
+#[must_use]
+pub fn load() -> f64 {
+    let text = fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    text.split_whitespace().next().and_then(|v| v.parse().ok()).unwrap_or(0.0)
+}
+
+/// First line of a program's `--version`, or why there is none.
+#[must_use]
+pub fn version_of(program: &std::path::Path) -> String {
+    match Command::new(program).arg("--version").output() {
+        Ok(output) if output.status.success() => {
+            String::from_utf8_lossy(&output.stdout).lines().next().unwrap_or("").to_owned()
+        }
+        Ok(output) => format!("unknown (--version ended with {})", output.status),
+        Err(error) => format!("unknown ({error})"),
+    }
+}
+
+/// CPU time of the whole host, in seconds since boot.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct HostTime {
+    /// Everything that is not idle and not steal.
+    pub busy_s: f64,
+    /// Time that the hypervisor gave to others.
+    pub steal_s: f64,
+}
+
+impl HostTime {
+    /// Reads the counters; their resolution is one tick, 10 ms.
+    ///
+    /// # Errors
+    /// If `/proc/stat` is not as it should be.
+    pub fn now() -> Result<Self> {
+        let stat = fs::read_to_string("/proc/stat").context("cannot read /proc/stat")?;
+        Self::parse(&stat).context("/proc/stat has no cpu line that can be read")
+    }
+
+    fn parse(stat: &str) -> Option<Self> {
+        let line = stat.lines().next()?.strip_prefix("cpu ")?;
+        let ticks: Vec<f64> = line.split_whitespace().map_while(|v| v.parse().ok()).collect();
+        // user nice system idle iowait irq softirq steal
+        let sum = |fields: &[usize]| fields.iter().filter_map(|i| ticks.get(*i)).sum::<f64>();
+        let steal = *ticks.get(7)?;
+        let per_second = rustix::param::clock_ticks_per_second() as f64;
+        let busy_s = sum(&[0, 1, 2, 5, 6]) / per_second;
+        Some(Self { busy_s, steal_s: steal / per_second })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn host_time_adds_what_is_busy() {
+        let per_second = rustix::param::clock_ticks_per_second() as f64;
+        let time = HostTime::parse("cpu  1 2 3 1000 50 4 5 7 0 0\ncpu0 1").unwrap();
+        assert_eq!(time.busy_s, 15.0 / per_second);
+        assert_eq!(time.steal_s, 7.0 / per_second);
+        assert!(HostTime::parse("cpu0 1 2").is_none());
+        assert!(HostTime::now().unwrap().busy_s > 0.0);
+    }
+
+    #[test]
+    fn facts_are_read() {
+        let host = Host::read();
+        assert!(host.cpus > 0 && host.memory_mib > 0 && !host.kernel.is_empty());
+    }
+}

@@ -1,0 +1,131 @@
+//! `ringway-lab`: runs experiments and shows their results.
+#![forbid(unsafe_code)]
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use anyhow::{Context, Result, bail};
+use clap::{Parser, Subcommand};
+use lab::experiment::{self, Experiment, Options};
+use lab::results::Results;
+use lab::{experiments, progress, table};
+
+/// Exit code of a run that completed but missed a bar.
+const BAR_MISSED: u8 = 3;
+
+/// Experiments: each claim measured against peers in one run.
+#[derive(Debug, Parser)]
+#[command(name = "ringway-lab", version)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// List the experiments.
+    List,
+    /// Run an experiment; write JSON and Markdown; print the report. Exit code 3 if a bar was missed.
+    Run(RunArguments),
+    /// Print the newest results of every experiment, or of one.
+    Report {
+        /// The experiment.
+        name: Option<String>,
+        /// Directory of results.
+        #[arg(long, value_name = "DIR", default_value = "lab-results")]
+        out: PathBuf,
+    },
+}
+
+#[derive(Debug, clap::Args)]
+struct RunArguments {
+    /// The experiment; see `list`.
+    name: String,
+    /// Under a minute: fewer cells, short windows.
+    #[arg(long)]
+    quick: bool,
+    /// Directory of results.
+    #[arg(long, value_name = "DIR", default_value = "lab-results")]
+    out: PathBuf,
+    /// Turns of every system.
+    #[arg(long, value_name = "N")]
+    rounds: Option<usize>,
+    /// Length of one sample in milliseconds.
+    #[arg(long, value_name = "MS")]
+    window_ms: Option<u64>,
+    /// Only cells whose name contains this, for example `null-4k-d1`.
+    #[arg(long, value_name = "TEXT")]
+    only: Option<String>,
+    /// Where images are made [default: /var/tmp].
+    #[arg(long, value_name = "DIR")]
+    scratch: Option<PathBuf>,
+    /// Measure peers in the places of our systems: shows the noise of the method on this host.
+    #[arg(long)]
+    control: bool,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let done = match arguments.command {
+        Command::List => list(),
+        Command::Run(arguments) => run(arguments),
+        Command::Report { name, out } => report(name.as_deref(), &out),
+    };
+    match done {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("ringway-lab: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn list() -> Result<ExitCode> {
+    for experiment in experiments() {
+        println!("{:<16} {}", experiment.name(), experiment.summary());
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn run(arguments: RunArguments) -> Result<ExitCode> {
+    let experiment = find(&arguments.name)?;
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        signal_hook::flag::register(signal, Arc::clone(&stop)).context("cannot catch signals")?;
+    }
+    let options = Options {
+        quick: arguments.quick,
+        rounds: arguments.rounds,
+        window_ms: arguments.window_ms,
+        only: arguments.only,
+        control: arguments.control,
+        scratch: arguments.scratch,
+    };
+    let mut progress = progress::on_stderr();
+    let results = experiment::run(experiment.as_ref(), &options, progress.as_mut(), &stop)?;
+    let (json, markdown) = results.write(&arguments.out)?;
+    print!("{}", table::markdown(&results));
+    println!("\nWritten: {} and {}", json.display(), markdown.display());
+    Ok(if results.all_bars_passed() { ExitCode::SUCCESS } else { ExitCode::from(BAR_MISSED) })
+}
+
+fn report(name: Option<&str>, out: &std::path::Path) -> Result<ExitCode> {
+    if let Some(name) = name {
+        find(name)?;
+    }
+    let newest = Results::newest(out, name)?;
+    if newest.is_empty() {
+        bail!("no results in {}; run an experiment first", out.display());
+    }
+    for results in newest {
+        println!("{}", table::markdown(&results));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn find(name: &str) -> Result<Box<dyn Experiment>> {
+    let found = experiments().into_iter().find(|e| e.name() == name);
+    found.with_context(|| format!("no experiment is called '{name}'; see `ringway-lab list`"))
+}

@@ -1,0 +1,224 @@
+//! What a run leaves behind: one JSON file with everything, one Markdown file to read.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+
+use crate::experiment::{Options, Plan, Sample};
+use crate::host::Host;
+use crate::stats::{Summary, Verdict};
+
+/// Circumstances of a run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Run {
+    /// The experiment.
+    pub experiment: String,
+    /// When it started, UTC, as `20260131-235959`.
+    pub started_utc: String,
+    /// A quick run.
+    pub quick: bool,
+    /// A control run: peers against themselves.
+    pub control: bool,
+    /// Rounds.
+    pub rounds: usize,
+    /// The metric that comparisons are about.
+    pub metric: String,
+    /// The host.
+    pub host: Host,
+    /// Versions of what was measured.
+    pub versions: BTreeMap<String, String>,
+    /// What a reader must know.
+    pub notes: Vec<String>,
+}
+
+impl Run {
+    pub(crate) fn new(
+        experiment: &str,
+        started: SystemTime,
+        options: &Options,
+        plan: &Plan,
+        host: Host,
+    ) -> Self {
+        let seconds = started.duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
+        Self {
+            experiment: experiment.to_owned(),
+            started_utc: utc_stamp(seconds),
+            quick: options.quick,
+            control: options.control,
+            rounds: plan.rounds,
+            metric: plan.metric.clone(),
+            host,
+            versions: plan.versions.clone(),
+            notes: plan.notes.clone(),
+        }
+    }
+}
+
+/// All samples of one system in one cell.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Series {
+    /// The system.
+    pub name: String,
+    /// One sample per round, in order.
+    pub samples: Vec<Sample>,
+    /// Summary of every metric that every sample has.
+    pub summary: BTreeMap<String, Summary>,
+}
+
+impl Series {
+    /// Summarises samples.
+    #[must_use]
+    pub fn new(name: String, samples: Vec<Sample>) -> Self {
+        let names: BTreeSet<String> = samples.iter().flat_map(|s| s.keys().cloned()).collect();
+        let of = |metric: &String| {
+            let values: Option<Vec<f64>> = samples.iter().map(|s| s.get(metric).copied()).collect();
+            Summary::of(&values?)
+        };
+        let summary = names.iter().filter_map(|m| Some((m.clone(), of(m)?))).collect();
+        Self { name, samples, summary }
+    }
+
+    /// One metric's values, a round that lacks it left out.
+    #[must_use]
+    pub fn values(&self, metric: &str) -> Vec<f64> {
+        self.samples.iter().filter_map(|s| s.get(metric).copied()).collect()
+    }
+
+    /// Median of a metric, 0 if there is none.
+    #[must_use]
+    pub fn median(&self, metric: &str) -> f64 {
+        self.summary.get(metric).map_or(0.0, |s| s.median)
+    }
+}
+
+/// One cell.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Cell {
+    /// Short name.
+    pub id: String,
+    /// Name to read.
+    pub title: String,
+    /// The systems.
+    pub systems: Vec<Series>,
+}
+
+/// One judged comparison.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Compared {
+    /// Title of the cell.
+    pub cell: String,
+    /// Our system.
+    pub ours: String,
+    /// The peers; the better of each round counts.
+    pub peers: Vec<String>,
+    /// The metric.
+    pub metric: String,
+    /// Ratios of ours over theirs, pairwise per round.
+    pub ratio: Summary,
+    /// What they show.
+    pub verdict: Verdict,
+    /// What was promised.
+    pub bar: Option<f64>,
+    /// Whether the promise was kept.
+    pub passed: Option<bool>,
+}
+
+/// A whole run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Results {
+    /// Circumstances.
+    pub run: Run,
+    /// Figures.
+    pub cells: Vec<Cell>,
+    /// Judgements.
+    pub compared: Vec<Compared>,
+}
+
+impl Results {
+    /// True unless a bar was missed.
+    #[must_use]
+    pub fn all_bars_passed(&self) -> bool {
+        self.compared.iter().all(|c| c.passed != Some(false))
+    }
+
+    /// Writes `EXPERIMENT-STAMP.json` and `.md` into a directory; gives both paths.
+    ///
+    /// # Errors
+    /// If the directory cannot be written.
+    pub fn write(&self, dir: &Path) -> Result<(PathBuf, PathBuf)> {
+        fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))?;
+        let stem = format!("{}-{}", self.run.experiment, self.run.started_utc);
+        let (json, markdown) = (dir.join(format!("{stem}.json")), dir.join(format!("{stem}.md")));
+        let text = serde_json::to_string_pretty(self).context("cannot encode the results")?;
+        fs::write(&json, text + "\n")
+            .with_context(|| format!("cannot write {}", json.display()))?;
+        fs::write(&markdown, crate::table::markdown(self))
+            .with_context(|| format!("cannot write {}", markdown.display()))?;
+        Ok((json, markdown))
+    }
+
+    /// Reads the newest results of an experiment, or of each if none is named, oldest name first.
+    ///
+    /// # Errors
+    /// If the directory or a file in it cannot be read.
+    pub fn newest(dir: &Path, experiment: Option<&str>) -> Result<Vec<Self>> {
+        let entries = fs::read_dir(dir)
+            .with_context(|| format!("cannot read {}; run an experiment first", dir.display()))?;
+        let mut paths: Vec<PathBuf> = entries.filter_map(|e| Some(e.ok()?.path())).collect();
+        paths.retain(|path| path.extension().is_some_and(|e| e == "json"));
+        // The stamp sorts by time.
+        paths.sort();
+        let mut newest = BTreeMap::new();
+        for path in paths {
+            let text = fs::read_to_string(&path)
+                .with_context(|| format!("cannot read {}", path.display()))?;
+            let results: Self = serde_json::from_str(&text)
+                .with_context(|| format!("{} is not a result of the lab", path.display()))?;
+            newest.insert(results.run.experiment.clone(), results);
+        }
+        newest.retain(|name, _| experiment.is_none_or(|wanted| wanted == name));
+        Ok(newest.into_values().collect())
+    }
+}
+
+/// Seconds since 1970 as `YYYYMMDD-HHMMSS`, by the usual calendar arithmetic on eras of 400 years.
+fn utc_stamp(seconds: u64) -> String {
+    let (days, second) = (seconds / 86400, seconds % 86400);
+    let shifted = days + 719_468;
+    let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
+    let year_of_era =
+        (day_of_era - day_of_era / 1460 + day_of_era / 36524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let from_march = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * from_march + 2) / 5 + 1;
+    let month = if from_march < 10 { from_march + 3 } else { from_march - 9 };
+    let year = era * 400 + year_of_era + u64::from(month <= 2);
+    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+    format!("{year:04}{month:02}{day:02}-{hour:02}{minute:02}{second:02}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stamps_are_dates() {
+        assert_eq!(utc_stamp(0), "19700101-000000");
+        assert_eq!(utc_stamp(951_782_400), "20000229-000000");
+        assert_eq!(utc_stamp(1_767_225_599), "20251231-235959");
+    }
+
+    #[test]
+    fn a_metric_that_a_sample_lacks_has_no_summary() {
+        let full = Sample::from([("iops".into(), 1.0), ("extra".into(), 2.0)]);
+        let poor = Sample::from([("iops".into(), 3.0)]);
+        let series = Series::new("s".into(), vec![full, poor]);
+        assert_eq!(series.median("iops"), 2.0);
+        assert!(!series.summary.contains_key("extra"));
+        assert_eq!(series.values("extra"), [2.0]);
+    }
+}

@@ -1,0 +1,208 @@
+//! Results as Markdown that is readable as it stands.
+
+use std::fmt::Write;
+
+use crate::results::{Cell, Compared, Results, Run, Series};
+
+/// CPUs of foreign work above which figures are called noisy.
+const NOISY_CPUS: f64 = 0.15;
+
+/// The whole report.
+#[must_use]
+pub fn markdown(results: &Results) -> String {
+    let mut text = String::new();
+    header(&mut text, &results.run, noise(&results.cells));
+    for cell in &results.cells {
+        cell_table(&mut text, cell);
+    }
+    comparisons(&mut text, &results.compared);
+    bars(&mut text, &results.compared);
+    text
+}
+
+/// The PASS and FAIL lines alone.
+#[must_use]
+pub fn bar_lines(compared: &[Compared]) -> Vec<String> {
+    let line = |c: &Compared| {
+        let (bar, passed) = (c.bar?, c.passed?);
+        Some(format!(
+            "{} {:.2}x (at least {bar}x; rounds {:.2}..{:.2}): {}: {} over {}",
+            if passed { "PASS" } else { "FAIL" },
+            c.ratio.median,
+            c.ratio.min,
+            c.ratio.max,
+            c.cell,
+            c.ours,
+            peers(c),
+        ))
+    };
+    compared.iter().filter_map(line).collect()
+}
+
+// Writing to a String cannot fail, so results of `write!` are dropped in this module.
+
+fn header(text: &mut String, run: &Run, other_cpus: f64) {
+    let kind = match (run.quick, run.control) {
+        (_, true) => ", control run: peers in the places of our systems",
+        (true, false) => ", quick run",
+        (false, false) => "",
+    };
+    let _ = writeln!(text, "# {} ({} UTC{kind})\n", run.experiment, run.started_utc);
+    let host = &run.host;
+    let virtual_machine = if host.virtual_machine { ", virtual machine" } else { "" };
+    let _ = writeln!(
+        text,
+        "- host: {}, {} CPUs, {} MiB, Linux {}{virtual_machine}",
+        host.cpu_model, host.cpus, host.memory_mib, host.kernel
+    );
+    let _ = writeln!(
+        text,
+        "- load {:.2} before, {:.2} after; other work took {other_cpus:.2} CPUs (median of samples){}",
+        host.load_before,
+        host.load_after,
+        if other_cpus > NOISY_CPUS { ": noisy, repeat on a quiet host" } else { "" },
+    );
+    for (name, version) in &run.versions {
+        let _ = writeln!(text, "- {name}: {version}");
+    }
+    let _ = writeln!(text, "- {} rounds, systems taking turns within each\n", run.rounds);
+    for note in &run.notes {
+        let _ = writeln!(text, "{note}\n");
+    }
+}
+
+fn noise(cells: &[Cell]) -> f64 {
+    let mut all: Vec<f64> =
+        cells.iter().flat_map(|c| &c.systems).map(|s| s.median("other_cpus")).collect();
+    all.sort_by(f64::total_cmp);
+    all.get(all.len() / 2).copied().unwrap_or(0.0)
+}
+
+fn cell_table(text: &mut String, cell: &Cell) {
+    let _ = writeln!(text, "## {}\n", cell.title);
+    let _ = writeln!(
+        text,
+        "| system | IOPS | +- | MiB/s | p50 us | p99 us | backend CPUs | CPU us/request \
+         | kicks/request | calls/request | other CPUs | steal |"
+    );
+    let _ = writeln!(text, "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|");
+    for series in &cell.systems {
+        let _ = writeln!(text, "{}", row(series));
+    }
+    let _ = writeln!(text);
+}
+
+fn row(series: &Series) -> String {
+    let m = |metric: &str| series.median(metric);
+    let spread = series.summary.get("iops").map_or(0.0, |s| s.relative_half_spread() * 100.0);
+    format!(
+        "| {} | {} | {spread:.0} % | {:.0} | {:.2} | {:.2} | {:.2} | {:.2} | {:.3} | {:.3} | {:.2} \
+         | {:.2} |",
+        series.name,
+        thousands(m("iops")),
+        m("mib_per_s"),
+        m("p50_us"),
+        m("p99_us"),
+        m("backend_cpus"),
+        m("backend_cpu_us_per_request"),
+        m("kicks_per_request"),
+        m("calls_per_request"),
+        m("other_cpus"),
+        m("steal_cpus"),
+    )
+}
+
+fn comparisons(text: &mut String, compared: &[Compared]) {
+    if compared.is_empty() {
+        return;
+    }
+    let _ = writeln!(text, "## Ratios\n");
+    let _ = writeln!(text, "| cell | ours | over | median ratio | rounds | shown |");
+    let _ = writeln!(text, "|---|---|---|--:|--:|---|");
+    for c in compared {
+        let _ = writeln!(
+            text,
+            "| {} | {} | {} | {:.2} | {:.2}..{:.2} | {} |",
+            c.cell,
+            c.ours,
+            peers(c),
+            c.ratio.median,
+            c.ratio.min,
+            c.ratio.max,
+            c.verdict.words()
+        );
+    }
+    let _ = writeln!(
+        text,
+        "\nRatios are taken pairwise within a round. \"No difference shown\": the spread of the ratios \
+         is as large as their distance from 1.\n"
+    );
+}
+
+fn bars(text: &mut String, compared: &[Compared]) {
+    let lines = bar_lines(compared);
+    if lines.is_empty() {
+        return;
+    }
+    let _ = writeln!(text, "## Bars\n");
+    for line in lines {
+        let _ = writeln!(text, "- {line}");
+    }
+}
+
+fn peers(compared: &Compared) -> String {
+    match compared.peers.as_slice() {
+        [one] => one.clone(),
+        several => format!("the better of {}", several.join(" and ")),
+    }
+}
+
+/// A whole number with thin groups: 1 234 567.
+fn thousands(value: f64) -> String {
+    let digits = format!("{value:.0}");
+    let mut text = String::new();
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i) % 3 == 0 {
+            text.push(' ');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stats::{Summary, Verdict};
+
+    #[test]
+    fn groups_of_three() {
+        assert_eq!(thousands(0.0), "0");
+        assert_eq!(thousands(999.4), "999");
+        assert_eq!(thousands(1_234_567.0), "1 234 567");
+    }
+
+    #[test]
+    fn a_bar_line_says_pass_or_fail_with_the_ratio() {
+        let ratio = Summary::of(&[1.8, 2.0, 2.4]).unwrap();
+        let mut compared = Compared {
+            cell: "null".into(),
+            ours: "ours".into(),
+            peers: vec!["a".into(), "b".into()],
+            metric: "iops".into(),
+            ratio,
+            verdict: Verdict::of(&ratio),
+            bar: Some(2.0),
+            passed: Some(true),
+        };
+        let line = &bar_lines(&[compared.clone()])[0];
+        assert_eq!(
+            line,
+            "PASS 2.00x (at least 2x; rounds 1.80..2.40): null: ours over the better of a and b"
+        );
+        compared.passed = Some(false);
+        assert!(bar_lines(&[compared.clone()])[0].starts_with("FAIL 2.00x"));
+        compared.bar = None;
+        assert!(bar_lines(&[compared]).is_empty());
+    }
+}

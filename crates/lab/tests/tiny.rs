@@ -1,0 +1,62 @@
+//! A tiny `blk-baseline`: that figures are there and consistent, never how high they are.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use lab::blk::BlkBaseline;
+use lab::experiment::{Options, run};
+use lab::progress::Silent;
+use lab::results::Results;
+
+fn tiny(control: bool) -> Options {
+    Options {
+        quick: true,
+        rounds: Some(2),
+        window_ms: Some(30),
+        only: Some("-d1-".into()),
+        control,
+        scratch: Some(std::env::temp_dir()),
+    }
+}
+
+fn measured(control: bool) -> Results {
+    run(&BlkBaseline, &tiny(control), &mut Silent, &Arc::new(AtomicBool::new(false))).unwrap()
+}
+
+fn check(results: &Results) {
+    assert_eq!(results.cells.len(), 3);
+    assert_eq!(results.compared.len(), 3);
+    for cell in &results.cells {
+        for series in &cell.systems {
+            assert_eq!(series.samples.len(), 2, "{}: {}", cell.title, series.name);
+            for sample in &series.samples {
+                let get = |metric: &str| sample[metric];
+                assert!(get("requests") >= 1.0 && get("errors") == 0.0, "{sample:?}");
+                assert!(get("iops") > 0.0, "{sample:?}");
+                let sleeps = cell.id.ends_with("sleep");
+                // A sleeping client at depth 1 needs a call for each request; a polling one none
+                // but those that were under way when it said so.
+                let calls = get("calls_per_request") * get("requests");
+                assert!(if sleeps { calls >= 1.0 } else { calls == 0.0 }, "{sample:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_control_run_gives_consistent_counts_and_files() {
+    let results = measured(true);
+    check(&results);
+    let dir = tempfile::tempdir().unwrap();
+    let (json, markdown) = results.write(dir.path()).unwrap();
+    assert!(json.is_file());
+    let text = std::fs::read_to_string(markdown).unwrap();
+    assert!(text.contains("## Ratios") && text.contains("## Bars"), "{text}");
+    let read = Results::newest(dir.path(), Some("blk-baseline")).unwrap();
+    assert_eq!(read.len(), 1);
+    assert_eq!(read[0].run, results.run);
+    assert_eq!(read[0].cells.len(), results.cells.len());
+    assert!(Results::newest(dir.path(), Some("other")).unwrap().is_empty());
+}

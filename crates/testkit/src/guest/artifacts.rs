@@ -1,0 +1,97 @@
+//! The QEMU guest's kernel and initramfs: found, or built.
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::error::{Error, Result};
+
+/// Files that QEMU boots.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Artifacts {
+    /// The kernel.
+    pub kernel: PathBuf,
+    /// The initramfs.
+    pub initramfs: PathBuf,
+}
+
+/// Finds the guest in `RINGWAY_GUEST_DIR`, else in `.cache/guest` of this repository; if it is not
+/// there, builds it with `guest/build.sh`, which takes a lock: several may ask at once. A guest that
+/// exists is taken as it is; `make guest` brings it up to date.
+///
+/// # Errors
+/// [`Error::Process`] with the builder's message if it fails.
+pub fn artifacts() -> Result<Artifacts> {
+    let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let dir = env::var_os("RINGWAY_GUEST_DIR").filter(|dir| !dir.is_empty());
+    let dir = dir.map_or_else(|| repository.join(".cache/guest"), PathBuf::from);
+    if let Some(found) = find(&dir) {
+        return Ok(found);
+    }
+    build(&repository.join("guest/build.sh"), &dir)?;
+    find(&dir).ok_or_else(|| Error::Missing {
+        program: format!("the test guest in {}", dir.display()),
+        next: "run `make guest`".to_owned(),
+    })
+}
+
+/// The builder may put a new guest in place at any time: resolving the link to the present one first
+/// makes kernel and initramfs belong together.
+fn find(dir: &Path) -> Option<Artifacts> {
+    let dir = fs::canonicalize(dir.join("current")).unwrap_or_else(|_| dir.to_owned());
+    let found = Artifacts { kernel: dir.join("vmlinuz"), initramfs: dir.join("initramfs.img") };
+    (found.kernel.is_file() && found.initramfs.is_file()).then_some(found)
+}
+
+fn build(script: &Path, dir: &Path) -> Result<()> {
+    let output = Command::new(script)
+        .arg(dir)
+        .output()
+        .map_err(|e| Error::io(format!("cannot run {}", script.display()), e))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    Err(Error::Process {
+        program: script.display().to_string(),
+        what: format!("ended with {}", output.status),
+        stderr: String::from_utf8_lossy(&output.stderr).trim_end().to_owned(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn put(dir: &Path) {
+        fs::create_dir_all(dir).unwrap();
+        fs::write(dir.join("vmlinuz"), "").unwrap();
+        fs::write(dir.join("initramfs.img"), "").unwrap();
+    }
+
+    #[test]
+    fn both_files_come_from_one_build() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(find(dir.path()), None);
+        put(dir.path());
+        assert_eq!(find(dir.path()).unwrap().kernel, dir.path().join("vmlinuz"));
+        let build = dir.path().join("build-1");
+        put(&build);
+        std::os::unix::fs::symlink("build-1", dir.path().join("current")).unwrap();
+        let found = find(dir.path()).unwrap();
+        let build = fs::canonicalize(build).unwrap();
+        assert_eq!(found.kernel, build.join("vmlinuz"));
+        assert_eq!(found.initramfs, build.join("initramfs.img"));
+    }
+
+    #[test]
+    fn a_failing_builder_is_quoted() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = tempfile::tempdir().unwrap();
+        let script = dir.path().join("build.sh");
+        fs::write(&script, "#!/bin/sh\necho guest: no cpio >&2\nexit 1\n").unwrap();
+        fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+        let error = build(&script, dir.path()).unwrap_err().to_string();
+        assert!(error.contains("guest: no cpio"), "{error}");
+    }
+}

@@ -1,0 +1,320 @@
+//! Real guests behind one small interface: start, run this script, read its result, stop.
+//!
+//! # Words
+//! - **Kind**: [`Kind::Qemu`] is Debian's kernel and our initramfs under emulation, about 6 s to
+//!   boot; [`Kind::Uml`] is User-Mode Linux on the host's file system, read-only, about 2 s to boot
+//!   and near native speed.
+//! - **Machine**: what the guest has: disks on vhost-user sockets, memory, CPUs.
+//! - **Script**: shell text that both kinds run once booted, as root, in an empty directory.
+//!   `disk SERIAL` in it prints the device node of a disk. `guest/README.md` has the rest.
+//!
+//! # Model
+//! One boot runs one script: [`Guest::start`] returns while the guest boots, [`Guest::finish`] waits
+//! for its end and gives the script's exit code and output. In between, a test may wait for text on
+//! the console, send QMP commands, or kill the guest.
+//!
+//! ```no_run
+//! # use std::{path::Path, time::Duration};
+//! # use testkit::guest::{Guest, Kind, Machine};
+//! # fn main() -> testkit::Result<()> {
+//! let machine = Machine::with_disk(Path::new("/run/disk.sock"));
+//! let guest = Guest::start(Kind::Uml, &machine, "dd if=$(disk S1) bs=1M count=1 of=/dev/null")?;
+//! assert_eq!(guest.finish(Duration::from_secs(60))?.code, 0);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Errors
+//! [`crate::Error`]; those about a running guest carry the end of its console. A script that fails
+//! is an [`Outcome`], not an error.
+//!
+//! # Invariants
+//! A guest does not outlive its [`Guest`], nor the test process, even if that is killed. Its sockets
+//! and files are in a temporary directory that goes with it.
+//!
+//! # How to test
+//! `tests/guest_*.rs` boot both kinds, also against a backend that is not ours.
+
+mod artifacts;
+mod console;
+mod lasting;
+mod qemu;
+mod qmp;
+mod uml;
+
+use std::io::Write;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+use crate::error::{Error, Result};
+use crate::process::{PROCESS_DEADLINE, Process};
+use crate::raw::guest::wait_readable;
+use console::{Console, Seen};
+
+pub use artifacts::{Artifacts, artifacts};
+pub use console::Outcome;
+pub use qmp::Qmp;
+
+/// The two kinds of guest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Debian's cloud kernel in QEMU, emulated.
+    Qemu,
+    /// Debian's User-Mode Linux.
+    Uml,
+}
+
+/// A disk that a backend serves on a vhost-user socket.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VhostDisk {
+    /// The backend's socket. It must accept already.
+    pub socket: PathBuf,
+    /// Queues to use. User-Mode Linux has one CPU and takes one.
+    pub queues: u16,
+}
+
+/// A disk that QEMU itself serves from a raw file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Image {
+    /// The file.
+    pub path: PathBuf,
+    /// Serial by which the script finds it; 20 bytes at most.
+    pub serial: String,
+    /// Refuse writes.
+    pub read_only: bool,
+}
+
+/// What a guest is made of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Machine {
+    /// Disks of backends under test, in this order.
+    pub disks: Vec<VhostDisk>,
+    /// Plain disks; QEMU only.
+    pub images: Vec<Image>,
+    /// Memory, in MiB.
+    pub memory_mib: u32,
+    /// CPUs; User-Mode Linux always has one.
+    pub cpus: u32,
+    /// More kernel parameters.
+    pub append: String,
+    /// More arguments for QEMU; QEMU only.
+    pub args: Vec<String>,
+}
+
+impl Default for Machine {
+    fn default() -> Self {
+        Self {
+            disks: Vec::new(),
+            images: Vec::new(),
+            memory_mib: 256,
+            cpus: 1,
+            append: String::new(),
+            args: Vec::new(),
+        }
+    }
+}
+
+impl Machine {
+    /// A machine with one vhost-user disk of one queue.
+    #[must_use]
+    pub fn with_disk(socket: &Path) -> Self {
+        let disks = vec![VhostDisk { socket: socket.to_owned(), queues: 1 }];
+        Self { disks, ..Self::default() }
+    }
+}
+
+/// A running guest.
+#[derive(Debug)]
+pub struct Guest {
+    kind: Kind,
+    process: Process,
+    console: Console,
+    monitor: Option<Monitor>,
+    dir: TempDir,
+}
+
+/// QEMU's side of the monitor connects at start; the greeting waits until it is asked for.
+#[derive(Debug)]
+enum Monitor {
+    Waiting(UnixListener),
+    Open(Qmp),
+}
+
+impl Guest {
+    /// Starts a guest that will run `script`; returns while it boots.
+    ///
+    /// # Errors
+    /// [`Error::Missing`] if a program is not installed or the machine has what this kind of guest
+    /// cannot have, [`Error::Process`] if the guest ends at once or its kernel cannot be built.
+    pub fn start(kind: Kind, machine: &Machine, script: &str) -> Result<Self> {
+        match kind {
+            Kind::Qemu => qemu::start(machine, Some(script)),
+            Kind::Uml => uml::start(machine, script),
+        }
+    }
+
+    /// Starts a QEMU guest with a shell on its console instead of a script.
+    ///
+    /// # Errors
+    /// As [`Guest::start`].
+    pub fn shell(machine: &Machine) -> Result<Self> {
+        qemu::start(machine, None)
+    }
+
+    /// Process id of QEMU, or of the parent of User-Mode Linux's processes.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// The directory of this guest's sockets and files.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// Everything on the console so far.
+    #[must_use]
+    pub fn console(&self) -> String {
+        self.console.text()
+    }
+
+    /// Waits until `text` is on the console, after what an earlier call found.
+    ///
+    /// # Errors
+    /// [`Error::Process`] if the guest ends without it, or the deadline passes.
+    pub fn wait_for(&mut self, text: &str, deadline: Duration) -> Result<()> {
+        match self.console.wait_for(text, deadline) {
+            Seen::Yes => Ok(()),
+            Seen::Closed => Err(self.error(&format!("ended without printing '{text}'"))),
+            Seen::Late => {
+                let ms = deadline.as_millis();
+                Err(self.error(&format!("did not print '{text}' in {ms} ms")))
+            }
+        }
+    }
+
+    /// Types text on the console; a newline is the enter key. QEMU only.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if the guest has ended, [`Error::Missing`] for User-Mode Linux.
+    pub fn type_in(&mut self, text: &str) -> Result<()> {
+        let Some(input) = self.console.input() else {
+            return Err(qemu_only("a keyboard"));
+        };
+        input
+            .write_all(text.as_bytes())
+            .map_err(|e| Error::io("cannot type on the guest's console", e))
+    }
+
+    /// QEMU's monitor, ready for commands.
+    ///
+    /// # Errors
+    /// [`Error::Process`] if QEMU does not answer, [`Error::Missing`] for User-Mode Linux.
+    pub fn qmp(&mut self) -> Result<&mut Qmp> {
+        let qmp = match self.monitor.take() {
+            None => return Err(qemu_only("a monitor")),
+            Some(Monitor::Open(qmp)) => qmp,
+            Some(Monitor::Waiting(listener)) => {
+                Qmp::new(accept(&listener, &mut self.process)?, PROCESS_DEADLINE)?
+            }
+        };
+        match self.monitor.insert(Monitor::Open(qmp)) {
+            Monitor::Open(qmp) => Ok(qmp),
+            Monitor::Waiting(_) => unreachable!("an open monitor was just put there"),
+        }
+    }
+
+    /// Waits for the guest to power off; gives what its script did.
+    ///
+    /// # Errors
+    /// [`Error::Process`] if it does not end before the deadline (it is killed), or ends without
+    /// having run the script.
+    pub fn finish(mut self, deadline: Duration) -> Result<Outcome> {
+        let until = Instant::now() + deadline;
+        if wait_readable(&[self.process.ended().as_fd()], deadline)?.is_none() {
+            let error = self.error(&format!("did not power off in {} ms", deadline.as_millis()));
+            self.stop()?;
+            return Err(error);
+        }
+        self.stop()?;
+        let left = until.saturating_duration_since(Instant::now());
+        self.console.wait_closed(left.max(PROCESS_DEADLINE));
+        match self.console.outcome() {
+            Some(outcome) => Ok(outcome),
+            None => Err(self.error("ended before its script did")),
+        }
+    }
+
+    /// Kills the guest as with `kill -9` and waits until all its processes are gone. Gives what the
+    /// console held.
+    ///
+    /// # Errors
+    /// [`Error::Process`] if it survives.
+    pub fn kill(mut self) -> Result<String> {
+        self.stop()?;
+        self.console.wait_closed(PROCESS_DEADLINE);
+        Ok(self.console.text())
+    }
+
+    fn stop(&mut self) -> Result<()> {
+        if self.kind == Kind::Uml && uml::kill(&self.process) {
+            // Its parent ends with it, having reaped it; only then is nothing left.
+            return self.process.wait(PROCESS_DEADLINE).map(drop);
+        }
+        self.process.kill().map(drop)
+    }
+
+    /// An error with the guest's last words.
+    fn error(&mut self, what: &str) -> Error {
+        let console = self.console.tail();
+        let stderr = self.process.stderr();
+        let program = match self.kind {
+            Kind::Qemu => "the QEMU guest",
+            Kind::Uml => "the User-Mode Linux guest",
+        };
+        let stderr = if stderr.is_empty() { console } else { format!("{console}\n{stderr}") };
+        Error::Process { program: program.to_owned(), what: what.to_owned(), stderr }
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        // A guest that cannot be killed is reported where a test asks for it, not here.
+        let _ = self.stop();
+    }
+}
+
+/// Waits for the process to connect to a socket of ours.
+fn accept(
+    listener: &UnixListener,
+    process: &mut Process,
+) -> Result<std::os::unix::net::UnixStream> {
+    match wait_readable(&[listener.as_fd(), process.ended().as_fd()], PROCESS_DEADLINE)? {
+        Some(0) => listener
+            .accept()
+            .map(|(stream, _)| stream)
+            .map_err(|e| Error::io("cannot accept the guest's connection", e)),
+        Some(_) => {
+            let status = process.wait(PROCESS_DEADLINE)?;
+            Err(process.error(format!("ended at once ({status})")))
+        }
+        None => Err(process.error("did not connect to its console")),
+    }
+}
+
+fn temporary_dir() -> Result<TempDir> {
+    let dir = tempfile::Builder::new().prefix("ringway-guest-").tempdir();
+    dir.map_err(|e| Error::io("cannot create a temporary directory", e))
+}
+
+fn qemu_only(what: &str) -> Error {
+    Error::Missing {
+        program: format!("{what} of a User-Mode Linux guest"),
+        next: "use a QEMU guest".to_owned(),
+    }
+}

@@ -1,0 +1,184 @@
+//! Both kinds of guest boot, run a script, give its result, and leave nothing.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::json;
+use testkit::guest::{Guest, Image, Kind, Machine};
+
+/// Far beyond any boot, also when several share two busy cores.
+const DEADLINE: Duration = Duration::from_secs(180);
+
+/// True if a process names this directory in its arguments. Zombies have none.
+fn in_use(dir: &Path) -> bool {
+    let dir = dir.to_str().unwrap().as_bytes();
+    let processes = fs::read_dir("/proc").unwrap();
+    processes
+        .filter_map(|entry| fs::read(entry.unwrap().path().join("cmdline")).ok())
+        .any(|line| line.windows(dir.len()).any(|part| part == dir))
+}
+
+/// Sees to it that a guest was there and that it goes with all it had.
+fn leaves_nothing<T>(guest: Guest, end: impl FnOnce(Guest) -> T) -> T {
+    let dir = guest.dir().to_owned();
+    assert!(dir.exists() && in_use(&dir));
+    let result = end(guest);
+    assert!(!dir.exists(), "{} is left", dir.display());
+    assert!(!in_use(&dir), "a process of {} is left", dir.display());
+    result
+}
+
+fn a_script_prints_and_exits(kind: Kind) {
+    let script = "echo one; echo ' two  *'; id -u; printf three; exit 3";
+    let guest = Guest::start(kind, &Machine::default(), script).unwrap();
+    let outcome = leaves_nothing(guest, |guest| guest.finish(DEADLINE)).unwrap();
+    assert_eq!((outcome.code, outcome.output.as_str()), (3, "one\n two  *\n0\nthree"));
+}
+
+fn a_deadline_kills_a_guest_that_hangs(kind: Kind) {
+    let script = "echo hanging; trap '' TERM; while :; do sleep 1000; done";
+    let mut guest = Guest::start(kind, &Machine::default(), script).unwrap();
+    guest.wait_for("hanging\n", DEADLINE).unwrap();
+    let error = leaves_nothing(guest, |guest| guest.finish(Duration::from_millis(100)));
+    let error = error.unwrap_err().to_string();
+    assert!(error.contains("did not power off in 100 ms") && error.contains("hanging"), "{error}");
+}
+
+fn a_dropped_guest_is_gone(kind: Kind) {
+    let mut guest = Guest::start(kind, &Machine::default(), "echo up; sleep 1000").unwrap();
+    guest.wait_for("up\n", DEADLINE).unwrap();
+    leaves_nothing(guest, drop);
+    // One that has hardly begun as well.
+    leaves_nothing(Guest::start(kind, &Machine::default(), "sleep 1000").unwrap(), drop);
+}
+
+fn a_dead_kernel_is_reported(kind: Kind) {
+    let machine = Machine { append: "rdinit=/none init=/none".to_owned(), ..Machine::default() };
+    let guest = Guest::start(kind, &machine, "exit 0").unwrap();
+    let error = leaves_nothing(guest, |guest| guest.finish(DEADLINE)).unwrap_err().to_string();
+    assert!(error.contains("ended before its script did"), "{error}");
+}
+
+#[test]
+fn qemu_script_prints_and_exits() {
+    a_script_prints_and_exits(Kind::Qemu);
+}
+
+#[test]
+fn uml_script_prints_and_exits() {
+    a_script_prints_and_exits(Kind::Uml);
+}
+
+#[test]
+fn qemu_deadline_kills() {
+    a_deadline_kills_a_guest_that_hangs(Kind::Qemu);
+}
+
+#[test]
+fn uml_deadline_kills() {
+    a_deadline_kills_a_guest_that_hangs(Kind::Uml);
+}
+
+#[test]
+fn qemu_dropped_is_gone() {
+    a_dropped_guest_is_gone(Kind::Qemu);
+}
+
+#[test]
+fn uml_dropped_is_gone() {
+    a_dropped_guest_is_gone(Kind::Uml);
+}
+
+#[test]
+fn qemu_dead_kernel_is_reported() {
+    a_dead_kernel_is_reported(Kind::Qemu);
+}
+
+#[test]
+fn uml_dead_kernel_is_reported() {
+    a_dead_kernel_is_reported(Kind::Uml);
+}
+
+#[test]
+fn uml_cannot_write_to_the_host() {
+    let here = std::env::current_dir().unwrap();
+    let script = format!("touch {}/written", here.display());
+    let guest = Guest::start(Kind::Uml, &Machine::default(), &script).unwrap();
+    let outcome = guest.finish(DEADLINE).unwrap();
+    assert_ne!(outcome.code, 0, "{}", outcome.output);
+    assert!(!here.join("written").exists());
+}
+
+#[test]
+fn uml_refuses_what_only_qemu_has() {
+    let image = Image { path: "/dev/null".into(), serial: "S".to_owned(), read_only: true };
+    let machine = Machine { images: vec![image], ..Machine::default() };
+    let error = Guest::start(Kind::Uml, &machine, "").unwrap_err().to_string();
+    assert!(error.contains("use a QEMU guest"), "{error}");
+}
+
+/// The console of a machine that powers off must not lose its last words.
+#[test]
+fn qemu_long_output_arrives_whole() {
+    let guest = Guest::start(Kind::Qemu, &Machine::default(), "seq 20000").unwrap();
+    let outcome = guest.finish(DEADLINE).unwrap();
+    let lines: Vec<&str> = outcome.output.lines().collect();
+    assert_eq!((lines.len(), lines.last()), (20000, Some(&"20000")));
+}
+
+#[test]
+fn qemu_script_from_the_command_line() {
+    // echo from the command line; exit 4
+    let run = "ringway.run=ZWNobyBmcm9tIHRoZSBjb21tYW5kIGxpbmU7IGV4aXQgNA==";
+    let machine = Machine { append: run.to_owned(), ..Machine::default() };
+    let outcome = Guest::shell(&machine).unwrap().finish(DEADLINE).unwrap();
+    assert_eq!((outcome.code, outcome.output.as_str()), (4, "from the command line\n"));
+}
+
+#[test]
+fn qemu_missing_script_is_code_127() {
+    let append = "ringway.script=no-such".to_owned();
+    let guest = Guest::shell(&Machine { append, ..Machine::default() }).unwrap();
+    let outcome = guest.finish(DEADLINE).unwrap();
+    assert_eq!(outcome.code, 127);
+}
+
+#[test]
+fn qemu_power_button_ends_a_script() {
+    let mut guest = Guest::start(Kind::Qemu, &Machine::default(), "echo up; sleep 1000").unwrap();
+    guest.wait_for("up\n", DEADLINE).unwrap();
+    guest.qmp().unwrap().execute("system_powerdown", &json!({})).unwrap();
+    let outcome = leaves_nothing(guest, |guest| guest.finish(DEADLINE)).unwrap();
+    assert_eq!(outcome.code, 143);
+}
+
+#[test]
+fn qemu_shell_powers_off() {
+    let mut guest = Guest::shell(&Machine::default()).unwrap();
+    guest.wait_for("/tmp #", DEADLINE).unwrap();
+    guest.type_in("echo $((6 * 7))\npoweroff\n").unwrap();
+    guest.wait_for("\n42\n", DEADLINE).unwrap();
+    assert_eq!(guest.finish(DEADLINE).unwrap().code, 0);
+}
+
+#[test]
+fn qemu_guest_has_network_agent_and_plain_disks() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a,b.raw");
+    fs::write(&path, [b'x'; 1024]).unwrap();
+    let image = Image { path, serial: "PLAIN".to_owned(), read_only: false };
+    let agent = ["-device", "virtio-serial", "-device"];
+    let port = "virtserialport,chardev=agent,name=org.qemu.guest_agent.0";
+    let network = ["-netdev", "user,id=net", "-device", "virtio-net-pci,netdev=net"];
+    let mut args: Vec<&str> = vec!["-chardev", "null,id=agent"];
+    args.extend(agent);
+    args.push(port);
+    args.extend(network);
+    let args = args.into_iter().map(str::to_owned).collect();
+    let machine = Machine { images: vec![image], args, ..Machine::default() };
+    let script = "lease eth0; pidof qemu-ga >/dev/null && echo agent; head -c 3 $(disk PLAIN)";
+    let outcome = Guest::start(Kind::Qemu, &machine, script).unwrap().finish(DEADLINE).unwrap();
+    assert_eq!(outcome.output, "10.0.2.15\nagent\nxxx");
+}
