@@ -1,0 +1,53 @@
+//! Descriptors that whoever started us left open, given by number on the command line.
+
+use std::io;
+use std::os::fd::{OwnedFd, RawFd};
+
+use rustix::io::{Errno, retry_on_intr, write};
+use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
+
+/// A descriptor of our own for what number `fd` refers to. The number itself stays open.
+///
+/// # Errors
+/// Nothing is open under that number.
+pub fn adopt(fd: RawFd) -> io::Result<OwnedFd> {
+    if fd < 0 {
+        return Err(Errno::BADF.into());
+    }
+    // By number a descriptor is nobody's; asked of the kernel, the copy is ours.
+    let own = pidfd_open(getpid(), PidfdFlags::empty())?;
+    Ok(pidfd_getfd(own, fd, PidfdGetfdFlags::empty())?)
+}
+
+/// Tells the reader of `fd` that front-ends or callers can connect: one newline.
+///
+/// # Errors
+/// The descriptor cannot be written.
+pub fn tell_ready(fd: &OwnedFd) -> io::Result<()> {
+    retry_on_intr(|| write(fd, b"\n"))?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsRawFd;
+
+    use super::*;
+
+    #[test]
+    fn a_number_becomes_a_descriptor() {
+        let (read, written) = rustix::pipe::pipe().unwrap();
+        let copy = adopt(written.as_raw_fd()).unwrap();
+        tell_ready(&copy).unwrap();
+        let mut byte = [0];
+        assert_eq!(rustix::io::read(&read, &mut byte), Ok(1));
+        assert_eq!(byte, *b"\n");
+    }
+
+    #[test]
+    fn closed_numbers_are_refused() {
+        for number in [-1, RawFd::MIN, RawFd::MAX] {
+            assert_eq!(adopt(number).unwrap_err().raw_os_error(), Some(9), "{number}");
+        }
+    }
+}

@@ -1,0 +1,6 @@
+//! One disk over vhost-user; see `iod`.
+#![forbid(unsafe_code)]
+
+fn main() -> std::process::ExitCode {
+    iod::blk_main::main()
+}

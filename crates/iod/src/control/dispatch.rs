@@ -1,0 +1,81 @@
+//! From a line to its answer.
+
+use model::report::Stats;
+use model::rpc::{Call, Request, Response, RpcError, code};
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::table::Table;
+
+/// What a line asks for beside its answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum After {
+    /// The next line.
+    GoOn,
+    /// The process ends.
+    ShutDown,
+}
+
+/// Carries out the call in a line.
+pub(crate) fn answer(table: &Table, line: &[u8]) -> (Response, After) {
+    let (id, call) = parse(line);
+    let after = if matches!(call, Ok(Call::Shutdown)) { After::ShutDown } else { After::GoOn };
+    let outcome = call.and_then(|call| carry_out(table, call));
+    if let Err(error) = &outcome {
+        tracing::warn!(code = error.code, "call refused: {}", error.message);
+    }
+    (Response::new(id, outcome), after)
+}
+
+/// An answer to something that is no request.
+pub(crate) fn refusal(code: i64, message: impl Into<String>) -> Response {
+    Response::new(Value::Null, Err(RpcError { code, message: message.into() }))
+}
+
+fn parse(line: &[u8]) -> (Value, Result<Call, RpcError>) {
+    let refuse = |id, code, message: String| (id, Err(RpcError { code, message }));
+    let value: Value = match serde_json::from_slice(line) {
+        Ok(value) => value,
+        Err(error) => {
+            let message = format!("not JSON: {error}; send one object a line");
+            return refuse(Value::Null, code::PARSE, message);
+        }
+    };
+    // Whatever else is wrong, the caller recognises its own id.
+    let id = value.get("id").filter(|id| id.is_number() || id.is_string()).cloned();
+    let id = id.unwrap_or_default();
+    let request: Request = match serde_json::from_value(value) {
+        Ok(request) => request,
+        Err(error) => {
+            let message = format!("not a JSON-RPC 2.0 request: {error}");
+            return refuse(id, code::INVALID_REQUEST, message);
+        }
+    };
+    if request.jsonrpc != "2.0" {
+        let message = format!("jsonrpc is {:?}, \"2.0\" is spoken here", request.jsonrpc);
+        return refuse(id, code::INVALID_REQUEST, message);
+    }
+    (id, Call::parse(&request.method, request.params))
+}
+
+fn carry_out(table: &Table, call: Call) -> Result<Value, RpcError> {
+    match call {
+        Call::DiskAttach(spec) => value(table.attach(spec)?),
+        Call::DiskActivate(disk) => value(table.activate(&disk.id)?),
+        Call::DiskDeactivate(disk) => value(table.deactivate(&disk.id)?),
+        Call::DiskDetach(disk) => {
+            table.detach(&disk.id)?;
+            Ok(Value::Object(Default::default()))
+        }
+        Call::DiskResize(resize) => value(table.resize(&resize.id, resize.size)?),
+        Call::Stats(query) => value::<Stats>(table.stats(query.id.as_deref())?),
+        Call::Shutdown => {
+            table.shut_down();
+            Ok(Value::Object(Default::default()))
+        }
+    }
+}
+
+fn value<T: Serialize>(result: T) -> Result<Value, RpcError> {
+    serde_json::to_value(result).map_err(crate::error::failed)
+}

@@ -1,0 +1,152 @@
+//! The control socket: one thread for each caller, one line for each call.
+//!
+//! A caller waits only for its own calls; calls that concern one disk exclude each other in the
+//! [`Table`].
+
+mod dispatch;
+mod lines;
+
+use std::collections::BTreeMap;
+use std::io::{self, BufReader, Write};
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+use model::rpc::{MAX_LINE_BYTES, Response, code};
+use vhost_user::{Listener, SocketError, Stop};
+
+use crate::table::Table;
+use dispatch::{After, answer, refusal};
+use lines::Line;
+
+/// Callers at a time: each has a thread and a buffer, and the control plane needs a handful.
+pub const MAX_CALLERS: usize = 64;
+
+/// Serves callers until it is stopped.
+#[derive(Debug)]
+pub struct Server {
+    table: Arc<Table>,
+    callers: Mutex<Callers>,
+    stop: Stop,
+    /// Told when a caller has asked for the end of the process.
+    end: Stop,
+}
+
+#[derive(Debug, Default)]
+struct Callers {
+    next: u64,
+    open: BTreeMap<u64, (Arc<UnixStream>, JoinHandle<()>)>,
+    /// Ended, still to be joined.
+    ended: Vec<JoinHandle<()>>,
+}
+
+impl Server {
+    /// A server for the disks of `table`. It gives `end` when a caller asks for a shutdown and
+    /// has been answered.
+    ///
+    /// # Errors
+    /// The process may open no more descriptors.
+    pub fn new(table: Arc<Table>, end: Stop) -> io::Result<Arc<Self>> {
+        let (callers, stop) = (Mutex::default(), Stop::new()?);
+        Ok(Arc::new(Self { table, callers, stop, end }))
+    }
+
+    fn callers(&self) -> MutexGuard<'_, Callers> {
+        // Additions and removals of whole entries: a panic elsewhere leaves them whole.
+        self.callers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes callers from `listener` until [`Self::stop`]; then lets those that are here finish
+    /// their call, and waits for them.
+    ///
+    /// # Errors
+    /// The socket is broken.
+    pub fn run(self: &Arc<Self>, listener: &Listener) -> Result<(), SocketError> {
+        let outcome = self.take_callers(listener);
+        self.let_go();
+        outcome
+    }
+
+    /// Ends [`Self::run`]. Does not wait.
+    pub fn stop(&self) {
+        self.stop.stop();
+    }
+
+    fn take_callers(self: &Arc<Self>, listener: &Listener) -> Result<(), SocketError> {
+        while let Some(stream) = listener.accept(&self.stop)? {
+            if let Err(error) = self.admit(stream) {
+                tracing::warn!("caller turned away: {error}");
+            }
+        }
+        Ok(())
+    }
+
+    fn let_go(&self) {
+        let callers = std::mem::take(&mut *self.callers());
+        for (stream, _) in callers.open.values() {
+            // No more lines; answers still go out.
+            let _ = stream.shutdown(Shutdown::Read);
+        }
+        let open = callers.open.into_values().map(|(_, thread)| thread);
+        for thread in open.chain(callers.ended) {
+            let _ = thread.join();
+        }
+    }
+
+    fn admit(self: &Arc<Self>, stream: UnixStream) -> io::Result<()> {
+        let mut callers = self.callers();
+        for thread in callers.ended.drain(..) {
+            let _ = thread.join();
+        }
+        if callers.open.len() >= MAX_CALLERS {
+            drop(callers);
+            let message = format!("{MAX_CALLERS} callers are connected; close one and try again");
+            return send(&stream, &refusal(code::FAILED, message));
+        }
+        let (stream, key) = (Arc::new(stream), callers.next);
+        callers.next += 1;
+        let (server, line) = (Arc::clone(self), Arc::clone(&stream));
+        // It takes the lock when it ends, so its entry is there by then.
+        let thread = std::thread::Builder::new().name("control".into()).spawn(move || {
+            if let Err(error) = server.serve(&line) {
+                tracing::debug!("caller lost: {error}");
+            }
+            let mut callers = server.callers();
+            if let Some((_, thread)) = callers.open.remove(&key) {
+                callers.ended.push(thread);
+            }
+        })?;
+        callers.open.insert(key, (stream, thread));
+        Ok(())
+    }
+
+    fn serve(&self, stream: &UnixStream) -> io::Result<()> {
+        let mut reader = BufReader::new(stream);
+        loop {
+            let line = match lines::read(&mut reader, MAX_LINE_BYTES)? {
+                Line::Whole(line) => line,
+                Line::End => return Ok(()),
+                Line::TooLong => {
+                    let message = format!("line is longer than {MAX_LINE_BYTES} bytes");
+                    return send(stream, &refusal(code::INVALID_REQUEST, message));
+                }
+            };
+            if line.iter().all(u8::is_ascii_whitespace) {
+                continue;
+            }
+            let (response, after) = answer(&self.table, &line);
+            let sent = send(stream, &response);
+            if after == After::ShutDown {
+                self.end.stop();
+            }
+            sent?;
+        }
+    }
+}
+
+fn send(mut stream: &UnixStream, response: &Response) -> io::Result<()> {
+    let mut line = serde_json::to_vec(response)?;
+    line.push(b'\n');
+    stream.write_all(&line)
+}

@@ -1,0 +1,49 @@
+//! Failures as text for people and as codes for callers.
+
+use std::error::Error;
+use std::fmt::Write;
+
+use model::rpc::{RpcError, code};
+
+/// An error and its causes in one line, each said once.
+pub fn text(error: &(dyn Error + 'static)) -> String {
+    let mut line = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        let cause_text = cause.to_string();
+        if !line.contains(&cause_text) {
+            // Writing to a string does not fail.
+            let _ = write!(line, ": {cause_text}");
+        }
+        next = cause.source();
+    }
+    line
+}
+
+/// A call that was right and that the host refused.
+pub(crate) fn failed(error: impl Error + 'static) -> RpcError {
+    RpcError { code: code::FAILED, message: text(&error) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("{says}")]
+    struct Link {
+        says: &'static str,
+        #[source]
+        cause: Option<Box<Link>>,
+    }
+
+    #[test]
+    fn causes_are_said_once() {
+        let inner = Link { says: "no such file", cause: None };
+        let polite = Link { says: "cannot open a", cause: Some(Box::new(inner)) };
+        assert_eq!(text(&polite), "cannot open a: no such file");
+        let inner = Link { says: "no such file", cause: None };
+        let chatty = Link { says: "cannot open a: no such file", cause: Some(Box::new(inner)) };
+        assert_eq!(text(&chatty), "cannot open a: no such file");
+    }
+}

@@ -1,0 +1,82 @@
+//! A disk as sessions see it.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use memory::Table;
+use vhost_user::{Backend, BackendChannel, BackendError, SessionHandle};
+use virtq::QueueStart;
+
+use super::{Export, lock};
+
+/// One session's hold on a disk.
+pub(super) struct Glue<'a> {
+    pub(super) export: &'a Export,
+    pub(super) session: SessionHandle,
+}
+
+impl Glue<'_> {
+    fn count(&self, queues: usize) {
+        let count = u16::try_from(queues).unwrap_or(u16::MAX);
+        self.export.board.queues_started.store(count, Ordering::Release);
+    }
+}
+
+impl Backend for Glue<'_> {
+    fn queue_count(&self) -> u16 {
+        self.export.device.queues()
+    }
+
+    fn features(&self) -> u64 {
+        self.export.device.features()
+    }
+
+    fn ack_features(&mut self, features: u64) -> Result<(), BackendError> {
+        self.export.board.features.store(features, Ordering::Release);
+        Ok(())
+    }
+
+    fn read_config(&self, offset: u32, out: &mut [u8]) {
+        self.export.device.read_config(offset, out);
+    }
+
+    fn write_config(&mut self, _: u32, _: &[u8]) -> Result<(), BackendError> {
+        Err("the configuration of this disk is read-only".into())
+    }
+
+    fn start_queue(&mut self, start: QueueStart) -> Result<(), BackendError> {
+        let mut queues = lock(&self.export.queues);
+        queues.start(start, self.session.clone())?;
+        self.count(queues.len());
+        Ok(())
+    }
+
+    fn stop_queue(&mut self, index: u16) -> u16 {
+        let mut queues = lock(&self.export.queues);
+        let next = queues.stop(index);
+        self.count(queues.len());
+        next
+    }
+
+    fn set_memory(&mut self, table: &Arc<Table>) -> Result<(), BackendError> {
+        Ok(lock(&self.export.queues).set_memory(table)?)
+    }
+
+    fn set_call(&mut self, index: u16, call: Option<OwnedFd>) -> Result<(), BackendError> {
+        Ok(lock(&self.export.queues).set_call(index, call)?)
+    }
+
+    fn set_channel(&mut self, channel: BackendChannel) {
+        lock(&self.export.front_end).channel = Some(channel);
+    }
+
+    fn reset(&mut self) {
+        self.export.board.features.store(0, Ordering::Release);
+    }
+
+    fn disconnected(&mut self) {
+        lock(&self.export.front_end).channel = None;
+        self.export.board.features.store(0, Ordering::Release);
+    }
+}

@@ -1,0 +1,95 @@
+//! A disk's control thread: one front-end after the other.
+
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use vhost_user::{Listener, Session, SessionEnd, SocketError, Stop, Woken, connect};
+
+use super::glue::Glue;
+use super::{Export, ExportError, lock};
+
+/// Pause before connecting again to a front-end that has left: one that turns us away at once
+/// must not keep a CPU busy.
+const RECONNECT_PAUSE: Duration = Duration::from_millis(200);
+
+/// Where front-ends come from.
+#[derive(Debug)]
+pub enum Source {
+    /// They connect to our socket.
+    Listen(Listener),
+    /// We connect to theirs.
+    Connect(PathBuf),
+    /// One is connected already, and no other comes.
+    Connected(UnixStream),
+}
+
+impl Export {
+    /// Starts the control thread. Gives `ended` when it has ended, be it that no more front-ends
+    /// come or that the disk is detached.
+    ///
+    /// # Errors
+    /// The process can have no more threads.
+    pub fn serve(self: &Arc<Self>, source: Source, ended: Option<Stop>) -> Result<(), ExportError> {
+        let export = Arc::clone(self);
+        let work = move || {
+            if let Err(error) = export.serve_all(source) {
+                let cause = crate::error::text(&error);
+                tracing::error!(disk = export.spec.id, "no front-end can come any more: {cause}");
+            }
+            if let Some(ended) = ended {
+                ended.stop();
+            }
+        };
+        let thread = std::thread::Builder::new().name("session".into()).spawn(work);
+        let thread = thread
+            .map_err(|source| ExportError::Os { action: "start a control thread", source })?;
+        *lock(&self.thread) = Some(thread);
+        Ok(())
+    }
+
+    fn serve_all(&self, source: Source) -> Result<(), SocketError> {
+        match source {
+            Source::Connected(stream) => self.session(stream),
+            Source::Listen(listener) => {
+                while let Some(stream) = listener.accept(&self.stop)? {
+                    self.session(stream);
+                }
+            }
+            Source::Connect(path) => {
+                while let Some(stream) = connect(&path, &self.stop)? {
+                    self.session(stream);
+                    if let Ok(Woken::Stopped) = self.stop.wait(None, Some(RECONNECT_PAUSE)) {
+                        break;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn session(&self, stream: UnixStream) {
+        let session = Session::new(stream);
+        let handle = session.handle();
+        lock(&self.front_end).session = Some(handle.clone());
+        // Told to hang up before the handle could be seen.
+        if let Ok(Woken::Stopped) = self.stop.wait(None, Some(Duration::ZERO)) {
+            handle.close();
+        }
+        self.board.connected.store(true, Ordering::Release);
+        tracing::info!(disk = self.spec.id, "front-end connected");
+        let end = session.run(&mut Glue { export: self, session: handle });
+        self.board.connected.store(false, Ordering::Release);
+        lock(&self.front_end).session = None;
+        match end {
+            Ok(SessionEnd::HungUp) => tracing::info!(disk = self.spec.id, "front-end left"),
+            Ok(SessionEnd::Closed) => tracing::info!(disk = self.spec.id, "front-end sent away"),
+            Err(error) => {
+                let cause = crate::error::text(&error);
+                tracing::warn!(disk = self.spec.id, "front-end sent away: {cause}");
+            }
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! What may be done to a disk when: a pure state machine (design 5).
+//!
+//! ```text
+//!            attach             activate
+//!   (none) ---------> attached ---------> active
+//!      ^                 |  ^                |
+//!      +---- detach -----+  +-- deactivate --+
+//!      +---- detach -------------------------+
+//! ```
+//! Every verb takes time, and while one is at work the disk is busy with it: all others are
+//! refused until it has ended. Verbs whose goal is reached already do nothing and succeed, so
+//! that a caller who lost an answer can ask again.
+
+use std::fmt;
+
+/// Where a disk rests between verbs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rest {
+    /// Opened and listening; holds no lock and serves nothing.
+    Attached,
+    /// Holds the lock and serves.
+    Active,
+}
+
+/// Something that is done to a disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verb {
+    /// Open and listen.
+    Attach,
+    /// Take the lock and serve.
+    Activate,
+    /// Drain, flush, release the lock.
+    Deactivate,
+    /// Take a new size.
+    Resize,
+    /// Deactivate, close, forget.
+    Detach,
+}
+
+/// A disk in the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Nothing is being done to it.
+    At(Rest),
+    /// A verb is at work; the disk rested there before. A disk that is being attached rested
+    /// nowhere: there it is where the disk is to rest.
+    Busy(Verb, Rest),
+}
+
+/// Answer to a verb.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Begin {
+    /// Do it; the disk is in this phase until [`Phase::end`].
+    Work(Phase),
+    /// It is so already.
+    Nothing,
+}
+
+/// A verb that cannot be done now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// Another verb is at work.
+    #[error("the disk is being {0}; try again when that has ended")]
+    Busy(Participle),
+    /// The id is taken.
+    #[error("a disk of this id is attached already; detach it or choose another id")]
+    Exists,
+}
+
+/// How a verb at work is called in a sentence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Participle(Verb);
+
+impl fmt::Display for Participle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.0 {
+            Verb::Attach => "attached",
+            Verb::Activate => "activated",
+            Verb::Deactivate => "deactivated",
+            Verb::Resize => "resized",
+            Verb::Detach => "detached",
+        })
+    }
+}
+
+impl Phase {
+    /// A verb arrives for a disk in the table.
+    ///
+    /// # Errors
+    /// [`Refused`].
+    pub fn begin(self, verb: Verb) -> Result<Begin, Refused> {
+        match (verb, self) {
+            (Verb::Attach, _) => Err(Refused::Exists),
+            (_, Self::Busy(at_work, _)) => Err(Refused::Busy(Participle(at_work))),
+            (Verb::Activate, Self::At(Rest::Active))
+            | (Verb::Deactivate, Self::At(Rest::Attached)) => Ok(Begin::Nothing),
+            (_, Self::At(rest)) => Ok(Begin::Work(Self::Busy(verb, rest))),
+        }
+    }
+
+    /// The verb at work has ended; `None`: the disk is gone from the table.
+    ///
+    /// A verb that takes something away has taken it away even when it failed: a failed flush is
+    /// reported, and the lock is released all the same.
+    pub fn end(self, succeeded: bool) -> Option<Self> {
+        let Self::Busy(verb, rest) = self else { return Some(self) };
+        match (verb, succeeded) {
+            (Verb::Detach, _) | (Verb::Attach, false) => None,
+            (Verb::Deactivate, _) => Some(Self::At(Rest::Attached)),
+            (Verb::Activate, true) => Some(Self::At(Rest::Active)),
+            (Verb::Attach, true) | (Verb::Activate, false) | (Verb::Resize, _) => {
+                Some(Self::At(rest))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Rest::*;
+    use super::Verb::*;
+    use super::*;
+
+    const VERBS: [Verb; 5] = [Attach, Activate, Deactivate, Resize, Detach];
+
+    #[test]
+    fn every_verb_in_every_phase() {
+        let work = |verb, rest| Ok(Begin::Work(Phase::Busy(verb, rest)));
+        for (rest, verb, expected) in [
+            (Attached, Attach, Err(Refused::Exists)),
+            (Attached, Activate, work(Activate, Attached)),
+            (Attached, Deactivate, Ok(Begin::Nothing)),
+            (Attached, Resize, work(Resize, Attached)),
+            (Attached, Detach, work(Detach, Attached)),
+            (Active, Attach, Err(Refused::Exists)),
+            (Active, Activate, Ok(Begin::Nothing)),
+            (Active, Deactivate, work(Deactivate, Active)),
+            (Active, Resize, work(Resize, Active)),
+            (Active, Detach, work(Detach, Active)),
+        ] {
+            assert_eq!(Phase::At(rest).begin(verb), expected, "{verb:?} when {rest:?}");
+        }
+        for at_work in VERBS {
+            for rest in [Attached, Active] {
+                let phase = Phase::Busy(at_work, rest);
+                assert_eq!(phase.begin(Attach), Err(Refused::Exists));
+                for verb in [Activate, Deactivate, Resize, Detach] {
+                    let busy = Err(Refused::Busy(Participle(at_work)));
+                    assert_eq!(phase.begin(verb), busy, "{verb:?} while {at_work:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn every_end() {
+        let at = |rest| Some(Phase::At(rest));
+        for (verb, rest, success, failure) in [
+            (Attach, Attached, at(Attached), None),
+            (Attach, Active, at(Active), None),
+            (Activate, Attached, at(Active), at(Attached)),
+            (Deactivate, Active, at(Attached), at(Attached)),
+            (Resize, Attached, at(Attached), at(Attached)),
+            (Resize, Active, at(Active), at(Active)),
+            (Detach, Attached, None, None),
+            (Detach, Active, None, None),
+        ] {
+            let phase = Phase::Busy(verb, rest);
+            assert_eq!(phase.end(true), success, "{verb:?} from {rest:?}");
+            assert_eq!(phase.end(false), failure, "{verb:?} from {rest:?}");
+        }
+        // At rest there is nothing to end.
+        for rest in [Attached, Active] {
+            assert_eq!(Phase::At(rest).end(true), at(rest));
+            assert_eq!(Phase::At(rest).end(false), at(rest));
+        }
+    }
+
+    #[test]
+    fn the_refusal_says_what_goes_on() {
+        let busy = Phase::Busy(Deactivate, Active).begin(Detach).unwrap_err();
+        let text = busy.to_string();
+        assert_eq!(text, "the disk is being deactivated; try again when that has ended");
+    }
+}

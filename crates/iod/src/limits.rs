@@ -1,0 +1,83 @@
+//! Open files: how many this process may have, and how many a disk takes.
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+/// Descriptors of one queue: kick, call and error, held once by the session, once for the next
+/// start and once by the reactor that serves it.
+const PER_QUEUE: u64 = 9;
+/// Descriptors of one disk beside its queues: socket, lock file, connection, way back, stop
+/// signal, image, the image's lock and its twins, and those of a message being received.
+const PER_DISK: u64 = 48;
+/// Descriptors of the process itself: standard streams, reactors, control connections.
+const PER_PROCESS: u64 = 256;
+
+/// Too few open files are allowed for one more disk.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "a disk of {queues} queues needs {need} open files, {left} of {limit} are left; \
+     raise the hard limit (`ulimit -Hn`, LimitNOFILE=) or use fewer queues"
+)]
+pub struct TooFewFiles {
+    /// Queues of the disk.
+    pub queues: u16,
+    /// What it needs.
+    pub need: u64,
+    /// What other disks leave.
+    pub left: u64,
+    /// The limit of the process.
+    pub limit: u64,
+}
+
+/// Raises the limit of open files to what the hard limit allows; returns it.
+pub fn raise_open_files() -> u64 {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
+    if limit.current != limit.maximum
+        && let Err(error) = setrlimit(Resource::Nofile, raised)
+    {
+        tracing::warn!("cannot raise the limit of open files: {error}");
+    }
+    // No limit at all is written as none.
+    getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
+}
+
+fn need(queues: u16) -> u64 {
+    PER_DISK + u64::from(queues) * PER_QUEUE
+}
+
+/// Checks that a disk of `queues` queues fits beside disks of the `others`.
+///
+/// # Errors
+/// [`TooFewFiles`].
+pub fn check_open_files(
+    limit: u64,
+    others: impl IntoIterator<Item = u16>,
+    queues: u16,
+) -> Result<(), TooFewFiles> {
+    let taken = others.into_iter().map(need).fold(PER_PROCESS, u64::saturating_add);
+    let (need, left) = (need(queues), limit.saturating_sub(taken));
+    if need <= left { Ok(()) } else { Err(TooFewFiles { queues, need, left, limit }) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn disks_fit_until_they_do_not() {
+        assert_eq!(check_open_files(1024, [], 4), Ok(()));
+        assert_eq!(check_open_files(1024, [4, 4, 4, 4, 4], 4), Ok(()));
+        let refused = check_open_files(1024, [4; 9], 4).unwrap_err();
+        let expected = TooFewFiles { queues: 4, need: 84, left: 12, limit: 1024 };
+        assert_eq!(refused, expected);
+        assert!(check_open_files(1024, [], 256).is_err());
+        assert!(check_open_files(0, [], 1).is_err());
+        assert_eq!(check_open_files(u64::MAX, [256; 1000], 256), Ok(()));
+    }
+
+    #[test]
+    fn the_limit_is_raised_to_the_hard_one() {
+        let limit = raise_open_files();
+        assert_eq!(Some(limit), getrlimit(Resource::Nofile).maximum.or(Some(u64::MAX)));
+    }
+}
