@@ -1,7 +1,8 @@
 //! Starts User-Mode Linux.
 //!
 //! It runs in a process namespace of its own: it is a family of processes, some of which survive the
-//! death of the first, but none survives the namespace.
+//! death of the first, but none survives the namespace. A shell is the namespace's first process,
+//! because User-Mode Linux ends a panic by aborting, which the first process cannot.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -34,7 +35,9 @@ pub(super) fn start(machine: &Machine, script: &str) -> Result<Guest> {
         command.args(["--user", "--map-root-user"]);
     }
     command.args(["--pid", "--fork", "--kill-child", "--"]);
-    command.arg(find_tool("linux.uml", "user-mode-linux")?);
+    command
+        .args(["sh", "-c", r#""$@"; exit $?"#, "uml"])
+        .arg(find_tool("linux.uml", "user-mode-linux")?);
     command.args(arguments(machine, dir.path())).stdout(Stdio::piped());
     let mut process = lasting::start(move || Process::start(&mut command))?;
     let Some(output) = process.child().stdout.take() else {
