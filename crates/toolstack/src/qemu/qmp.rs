@@ -156,7 +156,8 @@ async fn read(mut lines: Lines<OwnedReadHalf>, pending: Pending, events: broadca
     loop {
         match lines.next_json().await {
             Ok(message) => deliver(message, &pending, &events),
-            Err(LineError::Closed { .. }) => break,
+            // A process that ends with unread bytes resets the connection instead of closing it.
+            Err(LineError::Closed { .. } | LineError::Io(_)) => break,
             Err(error) => {
                 tracing::warn!(%error, "the control connection of QEMU broke");
                 break;

@@ -1,0 +1,116 @@
+//! What can be told without a guest: usage, refusals, the client against a server in the test.
+#![allow(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixListener;
+use std::process::{Command, Output, Stdio};
+
+fn ringway(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_ringway"))
+        .args(arguments)
+        .env_remove("RINGWAY_CONTROL")
+        .stdin(Stdio::null())
+        .output()
+        .unwrap()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn every_command_has_a_help_text_with_examples() {
+    for command in ["run", "io", "doctor", "demo"] {
+        let output = ringway(&[command, "--help"]);
+        assert!(output.status.success(), "{command}");
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(text.contains("Example"), "{command}: {text}");
+        assert!(text.lines().all(|line| line.chars().count() <= 100), "{command}: {text}");
+    }
+}
+
+#[test]
+fn unknown_words_are_refused_with_a_suggestion() {
+    for (arguments, tip) in [(&["rum"][..], "'run'"), (&["run", "--kernl", "k"], "'--kernel'")] {
+        let output = ringway(arguments);
+        assert_eq!(output.status.code(), Some(2));
+        assert!(stderr(&output).contains(tip), "{}", stderr(&output));
+    }
+}
+
+#[test]
+fn bad_values_are_refused_with_what_would_be_accepted() {
+    let cases = [
+        ("--disk", "a.raw,cache=maybe", "cache=none|writeback"),
+        ("--disk", "a.raw,queues=0", "1 to 256"),
+        ("--memory", "lots", "512M"),
+        ("--accel", "hvf", "auto, kvm or tcg"),
+        ("--timeout", "soon", "60s"),
+    ];
+    for (option, value, expected) in cases {
+        let output = ringway(&["run", "--kernel", "k", option, value]);
+        assert_eq!(output.status.code(), Some(2), "{option} {value}");
+        assert!(stderr(&output).contains(expected), "{option}: {}", stderr(&output));
+    }
+    let output = ringway(&["run", "--kernel", "k", "--vcpus", "0"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("vcpus: 0 is not in 1 to 255"), "{}", stderr(&output));
+}
+
+#[test]
+fn the_client_prints_results_and_fails_with_the_reason() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("io.sock");
+    let listener = UnixListener::bind(&socket).unwrap();
+    let server = std::thread::spawn(move || {
+        let mut seen = Vec::new();
+        for reply in [r#""result":{"disks":[]}"#, r#""error":{"code":-32001,"message":"no d9"}"#] {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut line = String::new();
+            BufReader::new(stream.try_clone().unwrap()).read_line(&mut line).unwrap();
+            seen.push(line);
+            stream
+                .write_all(format!("{{\"jsonrpc\":\"2.0\",\"id\":1,{reply}}}\n").as_bytes())
+                .unwrap();
+        }
+        seen
+    });
+    let control = socket.to_str().unwrap();
+    let output = ringway(&["io", "--control", control, "stats"]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert_eq!(output.stdout, b"{\"disks\":[]}\n");
+    let output = ringway(&["io", "--control", control, "disk.detach", "id=d9"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("no d9"), "{}", stderr(&output));
+    let seen = server.join().unwrap();
+    assert!(seen[1].contains(r#""params":{"id":"d9"}"#), "{seen:?}");
+}
+
+#[test]
+fn nobody_at_the_control_socket_is_told_with_what_to_do() {
+    let output = ringway(&["io", "--control", "/nonexistent/io.sock", "stats"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("ringway-io --control"), "{}", stderr(&output));
+}
+
+#[test]
+fn manual_pages_are_written_for_every_visible_command() {
+    let dir = tempfile::tempdir().unwrap();
+    let output = ringway(&["man", dir.path().to_str().unwrap()]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    for page in ["ringway.1", "ringway-run.1", "ringway-io.1", "ringway-doctor.1"] {
+        let text = std::fs::read_to_string(dir.path().join(page)).unwrap();
+        assert!(text.contains(".TH "), "{page}");
+    }
+    assert!(!dir.path().join("ringway-bound.1").exists());
+}
+
+#[test]
+fn a_bound_program_does_not_start_for_a_stranger() {
+    // Process 1 is not the parent of the program that this test starts.
+    let output = ringway(&["bound", "1", "true"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("the parent is gone"), "{}", stderr(&output));
+    let ourselves = std::process::id().to_string();
+    assert!(ringway(&["bound", &ourselves, "true"]).status.success());
+}
