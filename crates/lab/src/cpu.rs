@@ -1,8 +1,10 @@
 //! Which CPU runs what, and how much of it a process used.
 
 use std::fs;
+use std::path::Path;
 
 use anyhow::{Context, Result};
+use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 /// CPUs that the calling thread may use.
@@ -76,11 +78,8 @@ pub fn process_time_s(pid: u32) -> Result<f64> {
     let tasks = fs::read_dir(format!("/proc/{pid}/task"));
     let mut nanoseconds = 0u64;
     for task in tasks.with_context(|| format!("process {pid} is gone"))? {
-        let path = task.context("cannot list threads")?.path().join("schedstat");
         // A thread may end between the listing and the reading.
-        let text = fs::read_to_string(path).unwrap_or_default();
-        let ran = text.split_whitespace().next().and_then(|v| v.parse::<u64>().ok());
-        nanoseconds += ran.unwrap_or(0);
+        nanoseconds += task_time_ns(&task.context("cannot list threads")?.path()).unwrap_or(0);
     }
     let exact = nanoseconds as f64 / 1e9;
     let total = fs::read_to_string(format!("/proc/{pid}/stat")).ok();
@@ -89,6 +88,21 @@ pub fn process_time_s(pid: u32) -> Result<f64> {
     // One tick each of user and system time is rounding, not a lost thread.
     let coarse = ticks.saturating_sub(2) as f64 / per_second as f64;
     Ok(exact.max(coarse))
+}
+
+/// CPU time that a thread of this process used, in seconds.
+///
+/// # Errors
+/// If the thread is gone.
+pub fn own_thread_time_s(thread: Pid) -> Result<f64> {
+    let task = format!("/proc/self/task/{}", thread.as_raw_nonzero());
+    let ns = task_time_ns(Path::new(&task)).with_context(|| format!("{task} is gone"))?;
+    Ok(ns as f64 / 1e9)
+}
+
+fn task_time_ns(task: &Path) -> Option<u64> {
+    let text = fs::read_to_string(task.join("schedstat")).ok()?;
+    text.split_whitespace().next()?.parse().ok()
 }
 
 /// User and system ticks of `/proc/PID/stat`, whose second field may hold anything but ends at the

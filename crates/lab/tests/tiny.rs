@@ -53,7 +53,8 @@ fn a_control_run_gives_consistent_counts_and_files() {
     let (json, markdown) = results.write(dir.path()).unwrap();
     assert!(json.is_file());
     let text = std::fs::read_to_string(markdown).unwrap();
-    assert!(text.contains("## Ratios") && text.contains("## Bars"), "{text}");
+    assert!(text.contains("control run") && text.contains("## Ratios"), "{text}");
+    assert!(!text.contains("FAIL"), "a control run promises nothing: {text}");
     let read = Results::newest(dir.path(), Some("blk-baseline")).unwrap();
     assert_eq!(read.len(), 1);
     assert_eq!(read[0].run, results.run);

@@ -11,9 +11,11 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, Ordering};
+use std::sync::mpsc::channel;
 use std::thread::JoinHandle;
 
 use anyhow::{Context, Result, bail};
+use rustix::process::Pid;
 use tempfile::TempDir;
 use testkit::raw::Connection;
 use testkit::raw::connection::Answer;
@@ -28,6 +30,7 @@ pub struct Loopback {
     socket: PathBuf,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<Result<()>>>,
+    thread_id: Pid,
     _dir: TempDir,
 }
 
@@ -42,14 +45,25 @@ impl Loopback {
         let listener = UnixListener::bind(&socket).context("cannot listen")?;
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
+        let (send, ids) = channel();
         let serve = move || {
+            let _ = send.send(rustix::thread::gettid());
             cpu::pin(cpu)?;
             let (stream, _) = listener.accept().context("nobody came")?;
             Session { connection: Connection::from_stream(stream)?, bytes, ring: Ring::default() }
                 .serve(&stopped)
         };
         let thread = std::thread::Builder::new().name("loopback".into()).spawn(serve)?;
-        Ok(Self { socket, stop, thread: Some(thread), _dir: dir })
+        let thread_id = ids.recv().context("the loopback device did not start")?;
+        Ok(Self { socket, stop, thread: Some(thread), thread_id, _dir: dir })
+    }
+
+    /// CPU time of the device's thread, in seconds.
+    ///
+    /// # Errors
+    /// If the device has ended.
+    pub fn time_s(&self) -> Result<f64> {
+        cpu::own_thread_time_s(self.thread_id)
     }
 
     /// The socket.
@@ -204,5 +218,43 @@ impl Ring {
             used_idx.store(next, Ordering::Release);
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::blk::client::{Load, Pattern, Wait, Window, measure};
+
+    #[test]
+    fn a_polling_client_gets_everything_back_without_kick_or_call() {
+        let placement = cpu::Placement::choose().unwrap();
+        for depth in [1, 32] {
+            let device = Loopback::start(placement.backend, 1 << 20).unwrap();
+            let load = Load {
+                pattern: Pattern::Random,
+                bytes: 4096,
+                depth,
+                wait: Wait::Poll,
+                sample_every: 8,
+            };
+            let window =
+                Window { warm: Duration::from_millis(5), measure: Duration::from_millis(20) };
+            let time = || device.time_s();
+            let sample = measure(device.socket(), load, window, placement.client, time).unwrap();
+            assert!(sample["requests"] >= 1.0 && sample["errors"] == 0.0, "{sample:?}");
+            assert_eq!(sample["calls_per_request"], 0.0);
+            device.finish().unwrap();
+        }
+    }
+
+    #[test]
+    fn an_unused_device_ends_when_dropped() {
+        let device = Loopback::start(cpu::allowed().unwrap()[0], 1 << 20).unwrap();
+        let socket = device.socket().to_owned();
+        drop(device);
+        assert!(!socket.exists());
     }
 }

@@ -131,8 +131,8 @@ impl System {
     ) -> Result<Sample> {
         if self == Self::Loopback {
             let device = Loopback::start(placement.backend, DISK_BYTES)?;
-            let none = || Ok(0.0);
-            let sample = client::measure(device.socket(), load, window, placement.client, none)?;
+            let time = || device.time_s();
+            let sample = client::measure(device.socket(), load, window, placement.client, time)?;
             device.finish()?;
             return Ok(sample);
         }
