@@ -39,6 +39,7 @@
 pub mod accel;
 pub mod binaries;
 pub mod child;
+pub mod doctor;
 pub mod io;
 pub mod lines;
 pub mod qemu;

@@ -1,12 +1,14 @@
 //! One file a command.
 
 mod bound;
+mod doctor;
 mod io;
 mod lab;
 mod man;
 mod run;
 
 use std::future::Future;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context;
@@ -19,6 +21,8 @@ pub(crate) enum Command {
     Run(run::Run),
     /// Call a running ringway-io
     Io(io::Io),
+    /// Examine this host and say what to do about each finding
+    Doctor(doctor::Doctor),
     /// Run the experiments (ringway-lab)
     Lab(lab::Lab),
     /// Write the manual pages
@@ -35,6 +39,7 @@ impl Command {
         match self {
             Self::Run(run) => block_on(run.execute()),
             Self::Io(io) => block_on(io.execute()),
+            Self::Doctor(doctor) => block_on(doctor.execute()),
             Self::Lab(lab) => lab.execute(),
             Self::Man(man) => man.execute(whole()),
             Self::Bound(bound) => bound.execute(),
@@ -52,4 +57,9 @@ fn block_on<T>(future: impl Future<Output = anyhow::Result<T>>) -> anyhow::Resul
     let result = runtime.block_on(future);
     runtime.shutdown_background();
     result
+}
+
+/// Where `make guest` puts the test guest.
+fn guest_dir() -> PathBuf {
+    std::env::var_os("RINGWAY_GUEST_DIR").map_or_else(|| ".cache/guest".into(), PathBuf::from)
 }

@@ -1,0 +1,143 @@
+//! The programs that Ringway starts, and what they can do here.
+
+use std::path::Path;
+
+use serde::Deserialize;
+
+use super::Finding;
+use crate::qemu::{self, QemuError, Version};
+
+/// Oldest QEMU that is tested: Debian 12's.
+const QEMU_MIN: Version = Version { major: 7, minor: 2, micro: 0 };
+/// The switch by which an administrator forbids io_uring: 0 for nobody, 1 for the unprivileged,
+/// 2 for all. Absent before Linux 6.6.
+const IO_URING_DISABLED: &str = "/proc/sys/kernel/io_uring_disabled";
+
+/// What `ringway-io --probe` prints.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Probe {
+    usable: bool,
+    problem: Option<String>,
+    complete: bool,
+    defer_taskrun: bool,
+}
+
+/// io_uring, as the datapath itself finds it.
+pub(super) async fn io_uring(ringway_io: Option<&Path>) -> Finding {
+    let switch = std::fs::read_to_string(IO_URING_DISABLED).unwrap_or_default();
+    let Some(program) = ringway_io else {
+        return Finding::failure(
+            "io_uring",
+            "ringway-io was not found, so it could not be tried",
+            "build it with `cargo build --release`, or install the whole package",
+        );
+    };
+    judge_io_uring(switch.trim(), &qemu::ask(program, &["--probe"]).await)
+}
+
+fn judge_io_uring(switch: &str, answer: &Result<String, QemuError>) -> Finding {
+    const CHECK: &str = "io_uring";
+    let allow = format!("allow it: sysctl kernel.io_uring_disabled=0 (it is {switch:?} now)");
+    let probe = match answer {
+        Ok(text) => text.lines().find_map(|line| serde_json::from_str::<Probe>(line).ok()),
+        Err(error) => {
+            let advice = "run `ringway-io --probe` to see why";
+            return Finding::failure(CHECK, error.to_string(), advice);
+        }
+    };
+    let Some(probe) = probe else {
+        let found = "`ringway-io --probe` printed no JSON";
+        return Finding::failure(CHECK, found, "install ringway and ringway-io of one version");
+    };
+    if !probe.usable {
+        let why = probe.problem.unwrap_or_else(|| "no reason was given".into());
+        let advice = match switch {
+            "" | "0" => "allow it in the container's seccomp profile, or use Linux 6.1 or newer",
+            _ => &allow,
+        };
+        return Finding::failure(CHECK, format!("not usable: {why}"), advice);
+    }
+    if !probe.complete {
+        let why = probe.problem.unwrap_or_else(|| "some operations are missing".into());
+        return Finding::warning(CHECK, why, "use Linux 6.1 or newer");
+    }
+    let with = if probe.defer_taskrun { "usable, with deferred task work" } else { "usable" };
+    Finding::ok(CHECK, with)
+}
+
+/// QEMU: its version, and the parts that a machine is made of.
+pub(super) async fn qemu(program: Option<&Path>) -> Vec<Finding> {
+    let Some(program) = program else {
+        let advice = "install it: apt-get install qemu-system-x86";
+        return vec![Finding::failure("QEMU", "qemu-system-x86_64 is not in PATH", advice)];
+    };
+    let mut findings = vec![judge_version(qemu::version(program).await)];
+    for (check, option, part) in [
+        ("QEMU device", "-device", "vhost-user-blk-pci"),
+        ("QEMU memory", "-object", "memory-backend-memfd"),
+    ] {
+        let parts = qemu::ask(program, &[option, "help"]).await;
+        findings.push(judge_part(check, part, parts.as_deref().unwrap_or_default()));
+    }
+    findings
+}
+
+fn judge_version(version: Result<(String, Version), QemuError>) -> Finding {
+    match version {
+        Ok((line, version)) if version >= QEMU_MIN => Finding::ok("QEMU", line),
+        Ok((line, _)) => {
+            let advice = format!("use QEMU {QEMU_MIN} or newer; older ones are not tested");
+            Finding::failure("QEMU", line, advice)
+        }
+        Err(error) => Finding::failure("QEMU", error.to_string(), "reinstall qemu-system-x86"),
+    }
+}
+
+fn judge_part(check: &'static str, part: &str, help: &str) -> Finding {
+    let named = help.split(|c: char| !(c.is_ascii_alphanumeric() || c == '-'));
+    if named.into_iter().any(|word| word == part) {
+        Finding::ok(check, format!("has {part}"))
+    } else {
+        let advice = "use a QEMU that was built with it, as Debian's qemu-system-x86 is";
+        Finding::failure(check, format!("{part} is not there"), advice)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Level;
+    use super::*;
+
+    fn probe(json: &str) -> Finding {
+        judge_io_uring("0", &Ok(format!("{json}\n")))
+    }
+
+    #[test]
+    fn io_uring_is_judged_by_the_datapath() {
+        let full = r#"{"usable":true,"problem":null,"defer_taskrun":true,"complete":true}"#;
+        assert_eq!(probe(full).level, Level::Ok);
+        let old = r#"{"usable":true,"problem":"no X","defer_taskrun":false,"complete":false}"#;
+        assert_eq!(probe(old).level, Level::Warning);
+        let none = r#"{"usable":false,"problem":"EPERM","complete":false}"#;
+        assert_eq!(probe(none).level, Level::Failure);
+        assert_eq!(probe("usage: ...").level, Level::Failure);
+        let forbidden = judge_io_uring("2", &Ok(none.into()));
+        assert!(forbidden.advice.unwrap().contains("io_uring_disabled=0"));
+    }
+
+    #[test]
+    fn qemu_must_be_new_enough() {
+        let version = |text: &str| Ok((text.to_owned(), Version::find(text).unwrap()));
+        assert_eq!(judge_version(version("QEMU emulator version 7.2.22")).level, Level::Ok);
+        assert_eq!(judge_version(version("QEMU emulator version 10.0.0")).level, Level::Ok);
+        assert_eq!(judge_version(version("QEMU emulator version 6.2.0")).level, Level::Failure);
+    }
+
+    #[test]
+    fn parts_are_found_by_their_whole_name() {
+        let help = "name \"vhost-user-blk-pci\", bus PCI\nname \"vhost-user-blk-pci-x\", bus PCI";
+        assert_eq!(judge_part("d", "vhost-user-blk-pci", help).level, Level::Ok);
+        assert_eq!(judge_part("d", "vhost-user-blk", help).level, Level::Failure);
+    }
+}

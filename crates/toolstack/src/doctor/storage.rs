@@ -1,0 +1,113 @@
+//! Direct I/O where the images are.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use rustix::fs::{AtFlags, OFlags, StatxFlags, statx};
+
+use super::Finding;
+
+/// What the file system says of direct I/O on one file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum DirectIo {
+    /// Offsets and memory must be aligned to this many bytes.
+    Aligned { offset_bytes: u32, memory_bytes: u32 },
+    /// It works; the alignment is not told.
+    Untold,
+    /// It is refused.
+    Refused,
+}
+
+/// Whether files at `path` can be opened with O_DIRECT, as `cache=none` does. In a directory a
+/// file without a name is tried.
+pub(super) fn direct_io(path: &Path) -> Finding {
+    judge(path, look(path))
+}
+
+fn look(path: &Path) -> io::Result<DirectIo> {
+    let metadata = std::fs::metadata(path)?;
+    let direct = OFlags::DIRECT.bits().cast_signed();
+    let opened = if metadata.is_dir() {
+        let unnamed = OFlags::TMPFILE.bits().cast_signed();
+        File::options().read(true).write(true).custom_flags(direct | unnamed).open(path)
+    } else {
+        File::options().read(true).custom_flags(direct).open(path)
+    };
+    let file = match opened {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::InvalidInput => return Ok(DirectIo::Refused),
+        Err(error) => return Err(error),
+    };
+    let Ok(answer) = statx(&file, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN) else {
+        return Ok(DirectIo::Untold);
+    };
+    if StatxFlags::from_bits_retain(answer.stx_mask).contains(StatxFlags::DIOALIGN) {
+        let (offset_bytes, memory_bytes) = (answer.stx_dio_offset_align, answer.stx_dio_mem_align);
+        if offset_bytes == 0 {
+            return Ok(DirectIo::Refused);
+        }
+        return Ok(DirectIo::Aligned { offset_bytes, memory_bytes });
+    }
+    Ok(DirectIo::Untold)
+}
+
+fn judge(path: &Path, answer: io::Result<DirectIo>) -> Finding {
+    const CHECK: &str = "direct I/O";
+    let place = path.display();
+    match answer {
+        Ok(DirectIo::Aligned { offset_bytes, memory_bytes }) if offset_bytes <= 4096 => {
+            let found = format!("{place}: in units of {offset_bytes}, memory {memory_bytes} bytes");
+            Finding::ok(CHECK, found)
+        }
+        Ok(DirectIo::Aligned { offset_bytes, .. }) => Finding::warning(
+            CHECK,
+            format!("{place}: only in units of {offset_bytes} bytes"),
+            "guests take blocks of at most 4096 bytes: use cache=writeback here",
+        ),
+        Ok(DirectIo::Untold) => Finding::ok(CHECK, format!("{place}: works; alignment not told")),
+        Ok(DirectIo::Refused) => Finding::warning(
+            CHECK,
+            format!("{place}: refused by the file system"),
+            "use cache=writeback for images here, or keep them on ext4, XFS or a block device",
+        ),
+        Err(error) => Finding::warning(
+            CHECK,
+            format!("{place}: {error}"),
+            "give a readable image or a writable directory with --path",
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Level;
+    use super::*;
+
+    #[test]
+    fn every_answer_has_a_verdict() {
+        let judge = |answer| judge(Path::new("/img"), answer).level;
+        let aligned = |offset_bytes| Ok(DirectIo::Aligned { offset_bytes, memory_bytes: 4 });
+        assert_eq!(judge(aligned(512)), Level::Ok);
+        assert_eq!(judge(aligned(4096)), Level::Ok);
+        assert_eq!(judge(aligned(65536)), Level::Warning);
+        assert_eq!(judge(Ok(DirectIo::Untold)), Level::Ok);
+        assert_eq!(judge(Ok(DirectIo::Refused)), Level::Warning);
+        assert_eq!(judge(Err(io::ErrorKind::NotFound.into())), Level::Warning);
+    }
+
+    #[test]
+    fn a_directory_is_tried_and_nothing_stays_there() {
+        let dir = tempfile::tempdir().unwrap();
+        let finding = direct_io(dir.path());
+        assert!(finding.found.contains(dir.path().to_str().unwrap()), "{finding:?}");
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn what_has_no_direct_io_is_told() {
+        // procfs knows no O_DIRECT.
+        assert_eq!(look(Path::new("/proc/self/status")).unwrap(), DirectIo::Refused);
+    }
+}
