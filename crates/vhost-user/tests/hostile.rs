@@ -279,7 +279,7 @@ fn send_gently(peer: &Peer, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> bool {
 }
 
 fn config() -> ProptestConfig {
-    ProptestConfig { cases: 200, failure_persistence: None, ..Default::default() }
+    ProptestConfig { failure_persistence: None, ..Default::default() }
 }
 
 proptest! {

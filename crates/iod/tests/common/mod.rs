@@ -1,0 +1,175 @@
+//! The built programs, as tests start and ask them.
+// Test code, of which each file uses a part.
+#![allow(clippy::unwrap_used, clippy::panic, dead_code, unreachable_pub)]
+
+use std::ffi::OsStr;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use model::report::DiskState;
+use model::rpc::{DiskReply, Response, RpcError};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use testkit::process::{PROCESS_DEADLINE, Process};
+
+pub const BLK: &str = env!("CARGO_BIN_EXE_ringway-blk");
+pub const IO: &str = env!("CARGO_BIN_EXE_ringway-io");
+
+/// Runs a program that ends by itself: exit code and what it said.
+pub fn ends<S: AsRef<OsStr>>(program: &str, options: &[S]) -> (i32, String) {
+    let mut process =
+        Process::start(Command::new(program).args(options).stdout(Stdio::null())).unwrap();
+    let status = process.wait(PROCESS_DEADLINE).unwrap();
+    (status.code().unwrap(), process.stderr())
+}
+
+/// Starts a program with `--ready-fd`, and waits until it is.
+pub fn ready<S: AsRef<OsStr>>(program: &str, options: &[S]) -> Process {
+    let mut command = Command::new(program);
+    command.args(options).args(["--ready-fd", "1"]).stdout(Stdio::piped());
+    let mut process = Process::start(&mut command).unwrap();
+    let mut out = process.child().stdout.take().unwrap();
+    let mut byte = [0];
+    match out.read_exact(&mut byte) {
+        Ok(()) => process,
+        Err(_) => panic!("{}", process.error("did not get ready")),
+    }
+}
+
+/// `ringway-blk` on `socket`.
+pub fn blk(socket: &Path, options: &[&str]) -> Process {
+    let socket = socket.to_str().unwrap();
+    ready(BLK, &[&["--socket-path", socket], options].concat())
+}
+
+/// A file of `bytes` zeroes.
+pub fn image(folder: &TempDir, name: &str, bytes: u64) -> String {
+    let path = folder.path().join(name);
+    std::fs::File::create(&path).unwrap().set_len(bytes).unwrap();
+    path.to_str().unwrap().into()
+}
+
+pub fn folder() -> TempDir {
+    tempfile::tempdir().unwrap()
+}
+
+pub fn names(folder: &TempDir) -> Vec<String> {
+    let entries = folder.path().read_dir().unwrap();
+    let name = |entry: std::io::Result<std::fs::DirEntry>| entry.unwrap().file_name();
+    let mut names: Vec<_> = entries.map(|e| name(e).into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+/// Waits for something of another process that announces itself by no event.
+pub fn eventually(what: &str, mut check: impl FnMut() -> bool) {
+    let until = Instant::now() + PROCESS_DEADLINE;
+    while !check() {
+        assert!(Instant::now() < until, "never: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// A running `ringway-io`.
+pub struct Io {
+    pub process: Process,
+    pub folder: TempDir,
+    control: PathBuf,
+}
+
+impl Io {
+    pub fn start() -> Self {
+        Self::start_with(&[])
+    }
+
+    pub fn start_with(options: &[&str]) -> Self {
+        let folder = folder();
+        let control = folder.path().join("control");
+        let text = control.to_str().unwrap().to_owned();
+        let process = ready(IO, &[&["--control", &text], options].concat());
+        Self { process, folder, control }
+    }
+
+    pub fn caller(&self) -> Caller {
+        let stream = UnixStream::connect(&self.control).unwrap();
+        stream.set_read_timeout(Some(PROCESS_DEADLINE)).unwrap();
+        Caller { reader: BufReader::new(stream), next: 1 }
+    }
+
+    pub fn socket(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Parameters of `disk.attach` for a disk `id` on a socket of the same name.
+    pub fn spec(&self, id: &str, backend: Value) -> Value {
+        json!({"id": id, "socket": self.socket(id), "backend": backend})
+    }
+}
+
+/// A connection to a control socket.
+pub struct Caller {
+    reader: BufReader<UnixStream>,
+    next: u64,
+}
+
+impl Caller {
+    pub fn send_line(&mut self, line: &[u8]) {
+        self.reader.get_mut().write_all(line).unwrap();
+    }
+
+    /// The next answer; `None`: the other side has closed.
+    pub fn receive(&mut self) -> Option<Response> {
+        let mut line = String::new();
+        match self.reader.read_line(&mut line).unwrap() {
+            0 => None,
+            _ => Some(serde_json::from_str(&line).unwrap()),
+        }
+    }
+
+    /// Sends a line that may be anything and returns the refusal.
+    pub fn refused_line(&mut self, line: &str) -> (Value, RpcError) {
+        self.send_line(format!("{line}\n").as_bytes());
+        let response = self.receive().unwrap();
+        (response.id, response.error.unwrap())
+    }
+
+    pub fn call(&mut self, method: &str, params: Value) -> Result<Value, RpcError> {
+        let id = self.next;
+        self.next += 1;
+        let request = json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params});
+        self.send_line(format!("{request}\n").as_bytes());
+        let response = self.receive().unwrap();
+        assert_eq!(response.id, id);
+        response.outcome()
+    }
+
+    pub fn disk(&mut self, method: &str, params: Value) -> DiskReply {
+        serde_json::from_value(self.call(method, params).unwrap()).unwrap()
+    }
+
+    pub fn stats(&mut self) -> model::report::Stats {
+        serde_json::from_value(self.call("stats", Value::Null).unwrap()).unwrap()
+    }
+
+    pub fn state(&mut self, id: &str) -> Option<DiskState> {
+        self.stats().disks.into_iter().find(|disk| disk.id == id).map(|disk| disk.state)
+    }
+}
+
+/// Kinds of the open descriptors of a process, without pipes: the one of `--ready-fd` is closed
+/// some time after it was written.
+pub fn open_files(process: &Process) -> Vec<String> {
+    let folder = format!("/proc/{}/fd", process.id());
+    let entries = std::fs::read_dir(folder).unwrap();
+    let mut names: Vec<_> = entries
+        .filter_map(|entry| std::fs::read_link(entry.unwrap().path()).ok())
+        // Numbers of sockets are not the same twice.
+        .map(|link| link.to_string_lossy().split(':').next().unwrap_or_default().to_owned())
+        .filter(|kind| kind != "pipe")
+        .collect();
+    names.sort();
+    names
+}
