@@ -1,6 +1,6 @@
 //! One disk under its socket.
 //!
-//! Threads that meet here: the disk's control thread ([`serve`], one session at a time), callers
+//! Threads that meet here: the disk's control thread (one session at a time), callers
 //! that activate, deactivate, resize and detach, and callers that want counts. Rings are under
 //! one lock, which is held while they drain; counts are taken without it, so that a disk whose
 //! storage hangs can still be looked at.
