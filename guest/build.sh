@@ -32,9 +32,11 @@ check_host() {
 }
 
 update_lists() {
-    [ "$(id -u)" -eq 0 ] || die "Debian's package lists are missing or old; as root run: apt-get update"
+    [ "$(id -u)" -eq 0 ] ||
+        die "Debian's package lists are missing or old; as root run: apt-get update"
     say "updating the package lists"
-    apt-get -qq update >&2 || die "apt-get update failed; are Debian 12's sources configured and reachable?"
+    apt-get -qq update >&2 ||
+        die "apt-get update failed; are Debian 12's sources configured and reachable?"
 }
 
 # Prints one line for each package: address, file, size and digest of the version to take.
@@ -199,11 +201,15 @@ if ! sources=$(resolve); then
     update_lists
     sources=$(resolve) || die "Debian 12's linux-image-cloud-amd64 is not in the package lists"
 fi
-inputs() { (echo "$sources"; cd "$here" && find build.sh root -type f -print0 | sort -z | xargs -0 sha256sum); }
+inputs() {
+    echo "$sources"
+    (cd "$here" && find build.sh root -type f -print0 | sort -z | xargs -0 sha256sum)
+}
 key=build-$(inputs | sha256sum | cut -c1-16)
 if [ -e "$out/$key/initramfs.img" ] && [ "$(cat "$out/stamp" 2>/dev/null)" = "$key" ]; then
     exit 0
 fi
+rm -rf "$out"/.scratch.* # of builds that were killed
 scratch=$(mktemp -d "$out/.scratch.XXXXXX")
 trap 'rm -rf "$scratch"' EXIT
 if ! fetch "$out/packages"; then

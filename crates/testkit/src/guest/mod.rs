@@ -38,14 +38,15 @@
 mod artifacts;
 mod console;
 mod lasting;
+mod machine;
 mod qemu;
 mod qmp;
 mod uml;
 
 use std::io::Write;
 use std::os::fd::AsFd;
-use std::os::unix::net::UnixListener;
-use std::path::{Path, PathBuf};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
@@ -57,75 +58,8 @@ use console::{Console, Seen};
 
 pub use artifacts::{Artifacts, artifacts};
 pub use console::Outcome;
+pub use machine::{Image, Kind, Machine, VhostDisk};
 pub use qmp::Qmp;
-
-/// The two kinds of guest.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    /// Debian's cloud kernel in QEMU, emulated.
-    Qemu,
-    /// Debian's User-Mode Linux.
-    Uml,
-}
-
-/// A disk that a backend serves on a vhost-user socket.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct VhostDisk {
-    /// The backend's socket. It must accept already.
-    pub socket: PathBuf,
-    /// Queues to use. User-Mode Linux has one CPU and takes one.
-    pub queues: u16,
-}
-
-/// A disk that QEMU itself serves from a raw file.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Image {
-    /// The file.
-    pub path: PathBuf,
-    /// Serial by which the script finds it; 20 bytes at most.
-    pub serial: String,
-    /// Refuse writes.
-    pub read_only: bool,
-}
-
-/// What a guest is made of.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Machine {
-    /// Disks of backends under test, in this order.
-    pub disks: Vec<VhostDisk>,
-    /// Plain disks; QEMU only.
-    pub images: Vec<Image>,
-    /// Memory, in MiB.
-    pub memory_mib: u32,
-    /// CPUs; User-Mode Linux always has one.
-    pub cpus: u32,
-    /// More kernel parameters.
-    pub append: String,
-    /// More arguments for QEMU; QEMU only.
-    pub args: Vec<String>,
-}
-
-impl Default for Machine {
-    fn default() -> Self {
-        Self {
-            disks: Vec::new(),
-            images: Vec::new(),
-            memory_mib: 256,
-            cpus: 1,
-            append: String::new(),
-            args: Vec::new(),
-        }
-    }
-}
-
-impl Machine {
-    /// A machine with one vhost-user disk of one queue.
-    #[must_use]
-    pub fn with_disk(socket: &Path) -> Self {
-        let disks = vec![VhostDisk { socket: socket.to_owned(), queues: 1 }];
-        Self { disks, ..Self::default() }
-    }
-}
 
 /// A running guest.
 #[derive(Debug)]
@@ -290,10 +224,7 @@ impl Drop for Guest {
 }
 
 /// Waits for the process to connect to a socket of ours.
-fn accept(
-    listener: &UnixListener,
-    process: &mut Process,
-) -> Result<std::os::unix::net::UnixStream> {
+fn accept(listener: &UnixListener, process: &mut Process) -> Result<UnixStream> {
     match wait_readable(&[listener.as_fd(), process.ended().as_fd()], PROCESS_DEADLINE)? {
         Some(0) => listener
             .accept()
