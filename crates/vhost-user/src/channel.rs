@@ -32,7 +32,7 @@ impl BackendChannel {
     pub fn config_changed(&self) -> Result<(), Errno> {
         let message = [CONFIG_CHANGE, VERSION, 0].map(u32::to_ne_bytes).concat();
         let sent = retry_on_intr(|| send(&self.fd, &message, SendFlags::NOSIGNAL));
-        // User-Mode Linux hands over a pipe.
+        // Some front-ends hand over a pipe.
         let sent = match sent {
             Err(Errno::NOTSOCK) => retry_on_intr(|| write(&self.fd, &message)),
             other => other,

@@ -25,9 +25,9 @@ fn name(fd: &OwnedFd) -> Result<String, Refusal> {
     Ok(link.to_string_lossy().into_owned())
 }
 
-fn file_type(fd: &OwnedFd) -> Result<FileType, Refusal> {
+fn is_stream(fd: &OwnedFd) -> Result<bool, Refusal> {
     let stat = fstat(fd).map_err(os("inspect a descriptor"))?;
-    Ok(FileType::from_raw_mode(stat.st_mode))
+    Ok(matches!(FileType::from_raw_mode(stat.st_mode), FileType::Fifo | FileType::Socket))
 }
 
 /// Passes an eventfd: reading a kick must take all kicks at once and never block for ever on a
@@ -40,12 +40,12 @@ pub(crate) fn kick(fd: OwnedFd) -> Result<OwnedFd, Refusal> {
     Err(Refusal::DescriptorKind { role: "kick", found, accepted: "an eventfd is needed" })
 }
 
-/// Passes an eventfd or a pipe, made non-blocking: a guest that does not read its calls must not
-/// stop a reactor.
+/// Passes an eventfd, a pipe or a socket, made non-blocking: a guest that does not read its calls
+/// must not stop a reactor. What User-Mode Linux calls a pipe is one end of a socket pair.
 pub(crate) fn signal(role: &'static str, fd: OwnedFd) -> Result<OwnedFd, Refusal> {
     let found = name(&fd)?;
-    if found != EVENTFD && file_type(&fd)? != FileType::Fifo {
-        let accepted = "an eventfd or a pipe is needed";
+    if found != EVENTFD && !is_stream(&fd)? {
+        let accepted = "an eventfd, a pipe or a socket is needed";
         return Err(Refusal::DescriptorKind { role, found, accepted });
     }
     nonblocking(fd)
@@ -53,7 +53,7 @@ pub(crate) fn signal(role: &'static str, fd: OwnedFd) -> Result<OwnedFd, Refusal
 
 /// Passes a socket or a pipe, made non-blocking.
 pub(crate) fn channel(fd: OwnedFd) -> Result<OwnedFd, Refusal> {
-    if !matches!(file_type(&fd)?, FileType::Fifo | FileType::Socket) {
+    if !is_stream(&fd)? {
         let accepted = "a socket or a pipe is needed";
         return Err(Refusal::DescriptorKind {
             role: "backend channel",

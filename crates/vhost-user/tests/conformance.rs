@@ -169,11 +169,16 @@ fn calls_are_replaced_while_a_ring_runs() {
     let events = peer.take();
     assert!(matches!(events[..], [Event::Start { call: true, err: true, .. }]), "{events:?}");
     peer.done(13, &words(&[0]), &[write.as_fd()]);
+    // User-Mode Linux takes its calls from a socket.
+    let (_ours, socket) = UnixStream::pair().unwrap();
+    peer.done(13, &words(&[0]), &[socket.as_fd()]);
     peer.done(13, &words(&[0x100]), &[]);
-    assert_eq!(peer.take(), [Event::Call(0, true), Event::Call(0, false)]);
+    assert_eq!(peer.take(), [Event::Call(0, true), Event::Call(0, true), Event::Call(0, false)]);
     // Whoever we write to must not be able to stop us.
-    let flags = rustix::fs::fcntl_getfl(&write).unwrap();
-    assert!(flags.contains(rustix::fs::OFlags::NONBLOCK));
+    for fd in [write.as_fd(), socket.as_fd()] {
+        let flags = rustix::fs::fcntl_getfl(fd).unwrap();
+        assert!(flags.contains(rustix::fs::OFlags::NONBLOCK));
+    }
 }
 
 #[test]
@@ -289,7 +294,7 @@ fn the_way_back_tells_of_changed_configuration_and_never_waits() {
     drop(ours);
     assert_eq!(channel.config_changed(), Err(rustix::io::Errno::PIPE));
 
-    // User-Mode Linux hands over a pipe.
+    // Some front-ends hand over a pipe.
     let (read, write) = pipe();
     peer.done(21, &[], &[write.as_fd()]);
     drop(write);
