@@ -1,9 +1,10 @@
 //! Tables for people.
 
-use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
+use comfy_table::presets::UTF8_FULL_CONDENSED;
 use comfy_table::{CellAlignment, Table};
 use model::report::{DiskStats, Stats};
 use model::spec::Backend;
+use toolstack::run::Activity;
 
 /// Bytes in a MiB, as a divisor.
 const MIB: f64 = 1_048_576.0;
@@ -11,16 +12,19 @@ const MIB: f64 = 1_048_576.0;
 /// A table with a header; all columns from `first_number` on are aligned to the right.
 pub(crate) fn new(header: &[&str], first_number: usize) -> Table {
     let mut table = Table::new();
-    table.load_style(UTF8_HORIZONTAL_ONLY).set_header(header);
+    table.load_style(UTF8_FULL_CONDENSED).set_header(header);
     for column in table.column_iter_mut().skip(first_number) {
         column.set_cell_alignment(CellAlignment::Right);
     }
     table
 }
 
-/// What each disk did. IOPS are requests by the lifetime of the process: an average, idle times
-/// included.
-pub(crate) fn disks(stats: &Stats) -> Table {
+/// What each disk did, under the name that `name` gives it. IOPS are those while it was busy.
+pub(crate) fn disks(
+    stats: &Stats,
+    activity: &Activity,
+    name: impl Fn(&DiskStats) -> String,
+) -> Table {
     let header = [
         "disk",
         "backend",
@@ -34,25 +38,20 @@ pub(crate) fn disks(stats: &Stats) -> Table {
     ];
     let mut table = new(&header, 2);
     for disk in &stats.disks {
-        table.add_row(row(disk, stats.uptime_seconds));
+        let requests = disk.requests.total();
+        table.add_row([
+            name(disk),
+            backend(&disk.backend),
+            requests.to_string(),
+            format!("{:.1}", disk.bytes.read as f64 / MIB),
+            format!("{:.1}", disk.bytes.write as f64 / MIB),
+            format!("{:.0}", activity.rate(&disk.id, requests)),
+            format!("{:.0}", disk.latency.p50_us),
+            format!("{:.0}", disk.latency.p99_us),
+            disk.errors.to_string(),
+        ]);
     }
     table
-}
-
-fn row(disk: &DiskStats, seconds: f64) -> [String; 9] {
-    let requests = disk.requests.total();
-    let iops = if seconds > 0.0 { requests as f64 / seconds } else { 0.0 };
-    [
-        disk.id.clone(),
-        backend(&disk.backend),
-        requests.to_string(),
-        format!("{:.1}", disk.bytes.read as f64 / MIB),
-        format!("{:.1}", disk.bytes.write as f64 / MIB),
-        format!("{iops:.0}"),
-        format!("{:.0}", disk.latency.p50_us),
-        format!("{:.0}", disk.latency.p99_us),
-        disk.errors.to_string(),
-    ]
 }
 
 fn backend(backend: &Backend) -> String {

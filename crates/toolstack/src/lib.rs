@@ -11,7 +11,7 @@
 //! [`run::run`] does what `ringway run` promises: it makes a directory for the sockets, chooses
 //! the accelerator, starts the datapath, attaches every disk, starts QEMU, and waits for the
 //! first of: the guest's end, the death of either process, the time limit, a request to stop.
-//! Then it takes everything down, whatever had come up. `demo` and `doctor` stand on it.
+//! Then it takes everything down, whatever had come up. [`demo`] and [`doctor`] stand on it.
 //!
 //! Both processes are told apart from the start: each has a process group of its own, so that a
 //! Ctrl-C at the terminal reaches only us; QEMU takes its control connection and the console as
@@ -27,7 +27,7 @@
 //! - Every wait for another process has a deadline, a constant with a name.
 //! - Nothing is polled: readiness, output and ends are events.
 //! - A future of this crate may be dropped at any await; children are killed then.
-//! - No guest memory and no image is opened here, except by `demo`, which checks its own files
+//! - No guest memory and no image is opened here, except by [`demo`], which checks its own files
 //!   after the datapath has gone.
 //!
 //! # How to test
@@ -39,6 +39,7 @@
 pub mod accel;
 pub mod binaries;
 pub mod child;
+pub mod demo;
 pub mod doctor;
 pub mod io;
 pub mod lines;

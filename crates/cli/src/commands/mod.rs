@@ -1,6 +1,7 @@
 //! One file a command.
 
 mod bound;
+mod demo;
 mod doctor;
 mod io;
 mod lab;
@@ -21,6 +22,8 @@ pub(crate) enum Command {
     Run(run::Run),
     /// Call a running ringway-io
     Io(io::Io),
+    /// Boot a guest on four disks and check every byte from both sides
+    Demo(demo::Demo),
     /// Examine this host and say what to do about each finding
     Doctor(doctor::Doctor),
     /// Run the experiments (ringway-lab)
@@ -39,6 +42,7 @@ impl Command {
         match self {
             Self::Run(run) => block_on(run.execute()),
             Self::Io(io) => block_on(io.execute()),
+            Self::Demo(demo) => block_on(demo.execute()),
             Self::Doctor(doctor) => block_on(doctor.execute()),
             Self::Lab(lab) => lab.execute(),
             Self::Man(man) => man.execute(whole()),

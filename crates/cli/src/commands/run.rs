@@ -78,7 +78,8 @@ impl Run {
             timeout: self.timeout,
         };
         spec.validate()?;
-        let host = Host::find(launcher()?, self.verbose)?;
+        let mut host = Host::find(launcher()?, self.verbose)?;
+        host.sample = self.stats;
         let interrupt = terminal::interrupts()?;
         let keyboard = Keyboard::open();
         let console = Console::new(tokio::io::stdout(), Some(keyboard.read()));
@@ -93,7 +94,10 @@ impl Run {
         let finished = result?;
         if self.stats {
             match &finished.stats {
-                Some(stats) => eprintln!("{}", table::disks(stats)),
+                Some(stats) => {
+                    let table = table::disks(stats, &finished.activity, |disk| disk.id.clone());
+                    eprintln!("{table}");
+                }
                 None => eprintln!("ringway: there are no counts: ringway-io could not be asked"),
             }
         }

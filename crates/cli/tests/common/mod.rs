@@ -61,6 +61,13 @@ impl World {
         path
     }
 
+    /// A directory of this world.
+    pub(crate) fn dir(&self, name: &str) -> PathBuf {
+        let path = self.dir.path().join(name);
+        std::fs::create_dir_all(&path).unwrap();
+        path
+    }
+
     /// `ringway` in this world.
     pub(crate) fn ringway(&self) -> Command {
         let mut command = Command::new(RINGWAY);

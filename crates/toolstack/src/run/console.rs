@@ -33,13 +33,11 @@ impl Console {
     /// handle ends when the last output has been written.
     pub(super) fn connect(self, machine: UnixStream) -> JoinHandle<()> {
         let (reader, writer) = machine.into_split();
-        let feeder = self.input.map(|input| tokio::spawn(feed(input, writer)));
+        let feeder = tokio::spawn(feed(self.input, writer));
         let output = self.output;
         tokio::spawn(async move {
             show(reader, output).await;
-            if let Some(feeder) = feeder {
-                feeder.abort();
-            }
+            feeder.abort();
         })
     }
 }
@@ -59,18 +57,18 @@ async fn show(mut reader: impl AsyncRead + Unpin, mut output: Box<dyn AsyncWrite
     let _gone = output.shutdown().await;
 }
 
-async fn feed(mut input: mpsc::Receiver<Vec<u8>>, mut writer: OwnedWriteHalf) {
-    while let Some(bytes) = input.recv().await {
-        if writer.write_all(&bytes).await.is_err() {
-            return;
+/// Types what comes in. The end of the input is not the end of the console: QEMU drops one whose
+/// other side has stopped writing, so the writing side stays open until the machine has ended.
+async fn feed(input: Option<mpsc::Receiver<Vec<u8>>>, mut writer: OwnedWriteHalf) {
+    if let Some(mut input) = input {
+        while let Some(bytes) = input.recv().await {
+            if writer.write_all(&bytes).await.is_err() {
+                break;
+            }
         }
     }
-    // End of input is not the end of the console: keep the writing side open.
-    keep_open(writer).await;
-}
-
-async fn keep_open(_writer: OwnedWriteHalf) {
-    std::future::pending().await
+    std::future::pending::<()>().await;
+    drop(writer);
 }
 
 #[cfg(test)]
@@ -94,6 +92,18 @@ mod tests {
         shown.read_to_string(&mut text).await.unwrap();
         assert_eq!(text, "bin\n");
         done.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn without_input_the_console_stays_open() {
+        let (ours, mut guest) = UnixStream::pair().unwrap();
+        let (sink, mut shown) = tokio::io::duplex(64);
+        let _done = Console::new(sink, None).connect(ours);
+        guest.write_all(b"x").await.unwrap();
+        shown.read_u8().await.unwrap();
+        // Both tasks have run by now; an end would be there to be read.
+        let end = guest.try_read(&mut [0]).unwrap_err();
+        assert_eq!(end.kind(), std::io::ErrorKind::WouldBlock);
     }
 
     #[tokio::test]

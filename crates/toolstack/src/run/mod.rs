@@ -1,9 +1,11 @@
 //! One machine, from nothing to nothing: what `ringway run` does.
 
+mod activity;
 mod console;
 mod parts;
 mod workspace;
 
+pub use activity::Activity;
 pub use console::Console;
 
 use std::ffi::OsString;
@@ -41,6 +43,8 @@ pub struct Host {
     pub scratch: PathBuf,
     /// The logs of both programs go to our standard error.
     pub echo: bool,
+    /// The datapath is asked for its counts now and then, for [`Finished::activity`].
+    pub sample: bool,
 }
 
 impl Host {
@@ -63,6 +67,7 @@ impl Host {
             memory: Memory::of_user(),
             scratch: workspace::scratch_of_user(),
             echo,
+            sample: false,
         })
     }
 }
@@ -118,6 +123,8 @@ pub struct Finished<S> {
     pub outcome: Outcome<S>,
     /// What the datapath counted, if it could still be asked.
     pub stats: Option<Stats>,
+    /// For how long each disk was busy, if that was asked for.
+    pub activity: Activity,
 }
 
 /// Why a run failed.
@@ -210,7 +217,8 @@ pub async fn run<S>(
     if let Err(error) = workspace.remove() {
         note(Note::Trouble(format!("the sockets' directory was not removed: {error}")));
     }
-    result.map(|outcome| Finished { outcome, stats })
+    let activity = parts.activity;
+    result.map(|outcome| Finished { outcome, stats, activity })
 }
 
 /// Starts everything and waits for the machine's end.
@@ -228,7 +236,7 @@ async fn drive(
     let machine_console = parts.start(spec, host).await?;
     note(Note::Started);
     let mut output = console.connect(machine_console);
-    let end = parts.wait().await;
+    let end = parts.wait(host.sample).await;
     // The last words of a guest are often the ones that matter.
     if tokio::time::timeout(CONSOLE_DEADLINE, &mut output).await.is_err() {
         output.abort();

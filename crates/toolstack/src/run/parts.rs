@@ -1,5 +1,6 @@
 //! What a run has started, and how it is taken down.
 
+use std::convert::Infallible;
 use std::path::Path;
 
 use model::machine::{AccelChoice, MachineSpec};
@@ -7,7 +8,9 @@ use model::report::Stats;
 use model::spec::{Backend, SpecError};
 use model::topology::disk_address;
 use tokio::net::UnixStream;
+use tokio::time::MissedTickBehavior;
 
+use super::activity::{Activity, SAMPLE_EVERY};
 use super::{Host, Note, RunError};
 use crate::accel::{Decision, Prober};
 use crate::io::{Client, IoProcess};
@@ -22,6 +25,7 @@ pub(super) struct Parts {
     client: Option<Client>,
     disks: Vec<QemuDisk>,
     machine: Option<Machine>,
+    pub(super) activity: Activity,
 }
 
 impl Parts {
@@ -108,15 +112,18 @@ impl Parts {
         Ok(console)
     }
 
-    /// Waits for the end of the machine, or the death of the datapath.
-    pub(super) async fn wait(&mut self) -> Result<End, RunError> {
+    /// Waits for the end of the machine, or the death of the datapath. With `sample` it keeps
+    /// asking for counts meanwhile.
+    pub(super) async fn wait(&mut self, sample: bool) -> Result<End, RunError> {
         let (Some(machine), Some(io)) = (self.machine.as_mut(), self.io.as_mut()) else {
             return Err(QemuError::Closed.into());
         };
+        let client = self.client.as_mut().filter(|_| sample);
         tokio::select! {
             biased;
             died = io.died() => Err(died.into()),
             end = machine.wait() => Ok(end?),
+            never = follow(client, &mut self.activity) => match never {},
         }
     }
 
@@ -135,11 +142,29 @@ impl Parts {
             return None;
         };
         let stats = client.stats().await.ok();
+        stats.iter().for_each(|stats| self.activity.sample(stats));
         if let Err(error) = io.stop(client).await {
             note(Note::Trouble(format!("ringway-io did not end as asked: {error}")));
         }
         stats
     }
+}
+
+/// Samples the counts until it is dropped. A call that fails ends the sampling, nothing else: if
+/// the process has died, others see that.
+async fn follow(client: Option<&mut Client>, activity: &mut Activity) -> Infallible {
+    if let Some(client) = client {
+        let mut ticks = tokio::time::interval(SAMPLE_EVERY);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            match client.stats().await {
+                Ok(stats) => activity.sample(&stats),
+                Err(_) => break,
+            }
+        }
+    }
+    std::future::pending().await
 }
 
 /// Where a disk's bytes are, for messages.
