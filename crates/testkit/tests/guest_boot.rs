@@ -20,10 +20,10 @@ fn in_use(dir: &Path) -> bool {
         .any(|line| line.windows(dir.len()).any(|part| part == dir))
 }
 
-/// Sees to it that a guest was there and that it goes with all it had.
+/// Sees to it that a guest goes with all it had.
 fn leaves_nothing<T>(guest: Guest, end: impl FnOnce(Guest) -> T) -> T {
     let dir = guest.dir().to_owned();
-    assert!(dir.exists() && in_use(&dir));
+    assert!(dir.exists());
     let result = end(guest);
     assert!(!dir.exists(), "{} is left", dir.display());
     assert!(!in_use(&dir), "a process of {} is left", dir.display());
@@ -49,6 +49,8 @@ fn a_deadline_kills_a_guest_that_hangs(kind: Kind) {
 fn a_dropped_guest_is_gone(kind: Kind) {
     let mut guest = Guest::start(kind, &Machine::default(), "echo up; sleep 1000").unwrap();
     guest.wait_for("up\n", DEADLINE).unwrap();
+    // Not sooner: a process has no arguments for the moment in which it becomes another program.
+    assert!(in_use(guest.dir()), "the check for leftovers is blind");
     leaves_nothing(guest, drop);
     // One that has hardly begun as well.
     leaves_nothing(Guest::start(kind, &Machine::default(), "sleep 1000").unwrap(), drop);

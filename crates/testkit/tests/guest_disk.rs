@@ -131,7 +131,6 @@ fn qemu_checksums_hold_on_two_queues_of_ringway_blk() {
 }
 
 #[test]
-#[ignore = "ringway-blk refuses a socket as call descriptor, which is what User-Mode Linux sends"]
 fn uml_checksums_hold_on_ringway_blk() {
     checksums_hold_and_a_changed_byte_is_found(&RINGWAY_BLK, Kind::Uml, 1);
 }
