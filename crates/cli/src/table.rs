@@ -25,23 +25,13 @@ pub(crate) fn disks(
     activity: &Activity,
     name: impl Fn(&DiskStats) -> String,
 ) -> Table {
-    let header = [
-        "disk",
-        "backend",
-        "requests",
-        "read MiB",
-        "written MiB",
-        "IOPS",
-        "p50 us",
-        "p99 us",
-        "errors",
-    ];
-    let mut table = new(&header, 2);
+    let header =
+        ["disk", "requests", "read MiB", "written MiB", "IOPS", "p50 us", "p99 us", "errors"];
+    let mut table = new(&header, 1);
     for disk in &stats.disks {
         let requests = disk.requests.total();
         table.add_row([
             name(disk),
-            backend(&disk.backend),
             requests.to_string(),
             format!("{:.1}", disk.bytes.read as f64 / MIB),
             format!("{:.1}", disk.bytes.write as f64 / MIB),
@@ -52,6 +42,11 @@ pub(crate) fn disks(
         ]);
     }
     table
+}
+
+/// A disk by its id and where its bytes are.
+pub(crate) fn id_and_backend(disk: &DiskStats) -> String {
+    format!("{} ({})", disk.id, backend(&disk.backend))
 }
 
 fn backend(backend: &Backend) -> String {

@@ -43,7 +43,7 @@ fn bad_values_are_refused_with_what_would_be_accepted() {
     let cases = [
         ("--disk", "a.raw,cache=maybe", "cache=none|writeback"),
         ("--disk", "a.raw,queues=0", "1 to 256"),
-        ("--memory", "lots", "512M"),
+        ("--memory", "lots", "use K, M, G or T"),
         ("--accel", "hvf", "auto, kvm or tcg"),
         ("--timeout", "soon", "60s"),
     ];

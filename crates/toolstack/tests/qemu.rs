@@ -68,7 +68,17 @@ async fn quit_ends_a_machine_at_once_and_is_told_apart() {
 }
 
 #[tokio::test]
-async fn a_backend_that_is_not_there_is_told_in_the_words_of_qemu() {
+async fn a_machine_that_cannot_start_is_told_in_the_words_of_qemu() {
+    let empty = tempfile::NamedTempFile::new().unwrap();
+    let spec = spec(empty.path().to_owned());
+    let mut machine = Machine::spawn(&[], &qemu(), &spec, false).unwrap();
+    let error = machine.ready().await.unwrap_err();
+    let QemuError::Died { tail, .. } = error else { panic!("{error}") };
+    assert!(tail.contains("kernel"), "{tail}");
+}
+
+#[tokio::test]
+async fn a_backend_that_is_not_there_does_not_keep_a_machine_from_being_ended() {
     let disk = QemuDisk {
         id: "disk0".into(),
         socket: "/nonexistent/disk0.sock".into(),
@@ -77,9 +87,10 @@ async fn a_backend_that_is_not_there_is_told_in_the_words_of_qemu() {
     };
     let spec = QemuSpec { disks: vec![disk], ..spec(kernel()) };
     let mut machine = Machine::spawn(&[], &qemu(), &spec, false).unwrap();
-    let error = machine.ready().await.unwrap_err();
-    let QemuError::Died { tail, .. } = error else { panic!("{error}") };
-    assert!(tail.contains("disk0.sock"), "{tail}");
+    // QEMU waits for the backend: it is never ready, and answers no command.
+    let ready = tokio::time::timeout(Duration::from_millis(500), machine.ready()).await;
+    assert!(ready.is_err());
+    assert!(!machine.quit().await.unwrap().success());
 }
 
 #[tokio::test]

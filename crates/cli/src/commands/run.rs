@@ -19,9 +19,9 @@ const TIMED_OUT: u8 = 124;
 
 /// Options of `ringway run`.
 #[derive(Debug, Args)]
-#[command(after_help = "Disks: PATH[,ro][,serial=S][,queues=N][,cache=none|writeback]\
-[,block-size=BYTES][,poll=off|always][,on-full=wait|error].
-PATH is a raw image or a block device, or null:SIZE or memory:SIZE; double a comma in a path.
+#[command(after_help = "Disks: PATH[,OPTION]... with the options ro, serial=S, queues=N, \
+cache=none|writeback, block-size=BYTES, poll=off|always and on-full=wait|error. PATH is a raw \
+image or a block device, or null:SIZE or memory:SIZE; double a comma in a path.
 The position of a --disk decides its PCI address: give them in the same order at every start.
 
 Examples:
@@ -95,7 +95,7 @@ impl Run {
         if self.stats {
             match &finished.stats {
                 Some(stats) => {
-                    let table = table::disks(stats, &finished.activity, |disk| disk.id.clone());
+                    let table = table::disks(stats, &finished.activity, table::id_and_backend);
                     eprintln!("{table}");
                 }
                 None => eprintln!("ringway: there are no counts: ringway-io could not be asked"),

@@ -18,8 +18,11 @@ use crate::lines::{LineError, Lines, write_json};
 const LINE_BYTES: usize = 16 << 20;
 /// Events kept for a reader that does not read; a slower one is told that it lost some.
 const EVENTS_KEPT: usize = 256;
-/// Longest wait for the greeting: QEMU has opened every device by then.
-const GREETING_DEADLINE: Duration = Duration::from_secs(30);
+/// Longest wait for the greeting: QEMU sends it before it opens its devices.
+const GREETING_DEADLINE: Duration = Duration::from_secs(10);
+/// Longest wait for the first answer: QEMU has opened every device by then, and waits as long as
+/// it takes for a backend that does not accept or answer.
+const OPEN_DEADLINE: Duration = Duration::from_secs(30);
 /// Longest wait for an ordinary command.
 pub const COMMAND_DEADLINE: Duration = Duration::from_secs(10);
 
@@ -77,8 +80,14 @@ impl Qmp {
             events,
             reader,
         };
-        qmp.execute("qmp_capabilities", Value::Null, COMMAND_DEADLINE).await?;
-        Ok((qmp, receiver))
+        match qmp.execute("qmp_capabilities", Value::Null, OPEN_DEADLINE).await {
+            Err(QemuError::Late { deadline, .. }) => {
+                let what = "its first command: a disk's backend does not answer it".into();
+                Err(QemuError::Late { what, deadline })
+            }
+            Err(error) => Err(error),
+            Ok(_) => Ok((qmp, receiver)),
+        }
     }
 
     /// Events from now on.
