@@ -3,9 +3,14 @@
 use std::io::{IsTerminal, Read};
 
 use anyhow::Context;
-use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
+use rustix::termios::{
+    LocalModes, OptionalActions, SpecialCodeIndex, Termios, tcgetattr, tcsetattr,
+};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
+
+/// The code that takes a key its meaning (termios(3), _POSIX_VDISABLE).
+const DISABLED: u8 = 0;
 
 /// A signal that asks us to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,7 +76,7 @@ impl Interrupts {
 }
 
 /// Standard input. While this lives, a terminal passes on each key at once and does not show it
-/// (the guest does); Ctrl-C still is a signal.
+/// (the guest does). Of the keys that are signals only Ctrl-C stays one.
 pub(crate) struct Keyboard {
     before: Option<Termios>,
 }
@@ -86,8 +91,16 @@ impl Keyboard {
         let Ok(before) = tcgetattr(&stdin) else { return Self { before: None } };
         let mut raw = before.clone();
         raw.local_modes.remove(LocalModes::ICANON | LocalModes::ECHO);
+        for key in [SpecialCodeIndex::VQUIT, SpecialCodeIndex::VSUSP] {
+            raw.special_codes[key] = DISABLED;
+        }
         let taken = tcsetattr(&stdin, OptionalActions::Now, &raw).is_ok();
         Self { before: taken.then_some(before) }
+    }
+
+    /// Whether it is a terminal that was taken over.
+    pub(crate) fn is_taken(&self) -> bool {
+        self.before.is_some()
     }
 
     /// What is typed, or read from the file or pipe that standard input is. The reading thread

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
 
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::process::{Command, Output, Stdio};
 
@@ -113,4 +114,23 @@ fn a_bound_program_does_not_start_for_a_stranger() {
     assert!(stderr(&output).contains("the parent is gone"), "{}", stderr(&output));
     let ourselves = std::process::id().to_string();
     assert!(ringway(&["bound", &ourselves, "true"]).status.success());
+}
+
+#[test]
+fn lab_hands_over_to_the_program_beside_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let (ringway, lab) = (dir.path().join("ringway"), dir.path().join("ringway-lab"));
+    std::fs::copy(env!("CARGO_BIN_EXE_ringway"), &ringway).unwrap();
+    let run = |arguments: &[&str]| {
+        let mut command = Command::new(&ringway);
+        command.arg("lab").args(arguments).env("PATH", "/nonexistent").output().unwrap()
+    };
+    let missing = run(&["list"]);
+    assert_eq!(missing.status.code(), Some(1));
+    assert!(stderr(&missing).contains("cargo build --release"), "{}", stderr(&missing));
+    std::fs::write(&lab, "#!/bin/sh\necho \"$@\"; exit 3\n").unwrap();
+    std::fs::set_permissions(&lab, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let output = run(&["run", "x", "--quick", "--help"]);
+    assert_eq!(output.status.code(), Some(3));
+    assert_eq!(output.stdout, b"run x --quick --help\n");
 }

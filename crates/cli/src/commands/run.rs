@@ -82,6 +82,9 @@ impl Run {
         host.sample = self.stats;
         let interrupt = terminal::interrupts()?;
         let keyboard = Keyboard::open();
+        if keyboard.is_taken() {
+            eprintln!("ringway: all keys go to the guest, but Ctrl-C ends the machine");
+        }
         let console = Console::new(tokio::io::stdout(), Some(keyboard.read()));
         let verbose = self.verbose;
         let mut note = |note: Note| match note {

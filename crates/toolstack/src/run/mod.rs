@@ -2,75 +2,27 @@
 
 mod activity;
 mod console;
+mod error;
+mod host;
 mod parts;
 mod workspace;
 
 pub use activity::Activity;
 pub use console::Console;
+pub use error::RunError;
+pub use host::Host;
 
-use std::ffi::OsString;
 use std::fmt;
 use std::future::Future;
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use model::machine::MachineSpec;
 use model::report::Stats;
-use model::spec::SpecError;
 
-use crate::accel::Memory;
-use crate::binaries::{self, NotFound};
-use crate::io::{IoError, humane};
-use crate::qemu::{End, QemuError};
+use crate::qemu::End;
 use parts::Parts;
 use workspace::Workspace;
-
-/// The programs and places that a run uses.
-#[derive(Debug)]
-pub struct Host {
-    /// The datapath program.
-    pub ringway_io: PathBuf,
-    /// The emulator.
-    pub qemu: PathBuf,
-    /// Words before QEMU's command (see [`crate::qemu::Machine::spawn`]).
-    pub launcher: Vec<OsString>,
-    /// Device file of KVM.
-    pub kvm: PathBuf,
-    /// Where the answers of trial boots are kept.
-    pub memory: Memory,
-    /// Directory under which the sockets' directory is made.
-    pub scratch: PathBuf,
-    /// The logs of both programs go to our standard error.
-    pub echo: bool,
-    /// The datapath is asked for its counts now and then, for [`Finished::activity`].
-    pub sample: bool,
-}
-
-impl Host {
-    /// This host as it is: programs beside the running one and in PATH, sockets under the
-    /// user's runtime directory.
-    ///
-    /// # Errors
-    /// When a program is missing.
-    pub fn find(launcher: Vec<OsString>, echo: bool) -> Result<Self, NotFound> {
-        let qemu = binaries::in_path(binaries::QEMU).ok_or_else(|| NotFound {
-            name: binaries::QEMU.into(),
-            beside: PathBuf::from("/usr/bin"),
-            advice: "install it: apt-get install qemu-system-x86",
-        })?;
-        Ok(Self {
-            ringway_io: binaries::ours(binaries::RINGWAY_IO)?,
-            qemu,
-            launcher,
-            kvm: "/dev/kvm".into(),
-            memory: Memory::of_user(),
-            scratch: workspace::scratch_of_user(),
-            echo,
-            sample: false,
-        })
-    }
-}
 
 /// What a run tells while it goes on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -125,60 +77,6 @@ pub struct Finished<S> {
     pub stats: Option<Stats>,
     /// For how long each disk was busy, if that was asked for.
     pub activity: Activity,
-}
-
-/// Why a run failed.
-#[derive(Debug, thiserror::Error)]
-pub enum RunError {
-    /// The machine or a disk cannot be had as asked.
-    #[error("the machine cannot be started as asked")]
-    Spec(#[from] SpecError),
-    /// A file that the machine needs cannot be read.
-    #[error("the {what} {} cannot be read", path.display())]
-    Unreadable {
-        /// What it is for.
-        what: &'static str,
-        /// The file.
-        path: PathBuf,
-        /// What the system said.
-        source: io::Error,
-    },
-    /// No directory for the sockets.
-    #[error("cannot make a directory for the sockets under {}", path.display())]
-    Scratch {
-        /// Where it was tried.
-        path: PathBuf,
-        /// What the system said.
-        source: io::Error,
-    },
-    /// The datapath failed.
-    #[error("the disks cannot be served")]
-    Io(#[from] IoError),
-    /// A disk was refused.
-    #[error("disk {position} ({what}) cannot be served")]
-    Disk {
-        /// Its position, counted from 1 as the user gave them.
-        position: usize,
-        /// Where its bytes are.
-        what: String,
-        /// Why.
-        source: IoError,
-    },
-    /// QEMU failed.
-    #[error("the machine failed")]
-    Qemu(#[from] QemuError),
-    /// The guest ended in another way than by powering off.
-    #[error(
-        "the guest {} instead of powering off; its console says why",
-        if *panicked { "panicked" } else { "reset (it rebooted, or its kernel panicked)" }
-    )]
-    Guest {
-        /// It told QEMU of a panic.
-        panicked: bool,
-    },
-    /// Somebody ended QEMU from outside.
-    #[error("QEMU was ended from outside; the guest did not power off")]
-    EndedOutside,
 }
 
 /// Longest wait for the console's reader to take the last output.
@@ -260,9 +158,4 @@ async fn limit(timeout: Option<Duration>) {
         Some(timeout) => tokio::time::sleep(timeout).await,
         None => std::future::pending().await,
     }
-}
-
-/// A time limit as it is told to the user.
-pub fn timeout_text(timeout: Duration) -> String {
-    humane(timeout)
 }
