@@ -257,7 +257,7 @@ impl BlkQueue {
             return;
         }
         self.faults = faults;
-        if self.queue.memory().faulted() && !self.queue.failed() {
+        if self.queue.memory().faulted() {
             self.queue.fail();
             (self.fault)("the front-end truncated its memory while it was in use");
         }
@@ -292,8 +292,9 @@ impl Poller for BlkQueue {
         } else if let Some(request) = self.held.take() {
             self.submit(context, request);
         }
+        // Also when nothing was found: what was looked at may have been a hole.
+        self.check_memory();
         if worked || self.stopping {
-            self.check_memory();
             self.publish(context);
         }
         if self.stopping && self.queue.in_flight() == 0 {

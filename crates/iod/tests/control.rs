@@ -362,6 +362,22 @@ fn memory_that_is_cut_off_ends_one_session_and_no_other() {
 }
 
 #[test]
+fn rings_that_are_cut_off_end_their_session_too() {
+    let io = Io::start();
+    let mut caller = io.caller();
+    caller.disk("disk.attach", io.spec("d", json!({"memory": 1 << 20})));
+    for served in [0, 1] {
+        let mut guest = Guest::start(&io.socket("d"), &Setup::default()).unwrap();
+        for _ in 0..served {
+            assert_eq!(guest.run(0, &Request::read(0, 512)).unwrap().status, status::OK);
+        }
+        guest.memory.truncate(0).unwrap();
+        guest.kick(0).unwrap();
+        guest.frontend.connection.wait_closed().unwrap();
+    }
+}
+
+#[test]
 fn a_call_pipe_that_is_full_holds_nobody_up() {
     let io = Io::start_with(&["--reactors", "1"]);
     let mut caller = io.caller();

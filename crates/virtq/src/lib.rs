@@ -71,7 +71,7 @@ pub struct QueueStart {
     pub table: Arc<memory::Table>,
     /// Eventfd that the guest kicks; `None`: the guest never kicks, the ring must be polled.
     pub kick: Option<OwnedFd>,
-    /// Eventfd or pipe that calls the guest, non-blocking; `None`: the guest polls.
+    /// Eventfd, pipe or socket that calls the guest, non-blocking; `None`: the guest polls.
     pub call: Option<OwnedFd>,
     /// Eventfd that tells the front-end of a broken ring.
     pub err: Option<OwnedFd>,
