@@ -2,7 +2,6 @@
 #![allow(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
 
 use std::io::{BufRead, BufReader, Write};
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::process::{Command, Output, Stdio};
 
@@ -120,7 +119,10 @@ fn a_bound_program_does_not_start_for_a_stranger() {
 fn lab_hands_over_to_the_program_beside_it() {
     let dir = tempfile::tempdir().unwrap();
     let (ringway, lab) = (dir.path().join("ringway"), dir.path().join("ringway-lab"));
-    std::fs::copy(env!("CARGO_BIN_EXE_ringway"), &ringway).unwrap();
+    // Other processes write the programs: ours forks in other tests meanwhile, and a file that a
+    // fork still holds open for writing cannot be executed.
+    let cp = Command::new("cp").arg(env!("CARGO_BIN_EXE_ringway")).arg(&ringway).status();
+    assert!(cp.unwrap().success());
     let run = |arguments: &[&str]| {
         let mut command = Command::new(&ringway);
         command.arg("lab").args(arguments).env("PATH", "/nonexistent").output().unwrap()
@@ -128,8 +130,9 @@ fn lab_hands_over_to_the_program_beside_it() {
     let missing = run(&["list"]);
     assert_eq!(missing.status.code(), Some(1));
     assert!(stderr(&missing).contains("cargo build --release"), "{}", stderr(&missing));
-    std::fs::write(&lab, "#!/bin/sh\necho \"$@\"; exit 3\n").unwrap();
-    std::fs::set_permissions(&lab, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let write = r#"printf '#!/bin/sh\necho "$@"; exit 3\n' >"$1" && chmod +x "$1""#;
+    let sh = Command::new("sh").args(["-c", write, "sh"]).arg(&lab).status();
+    assert!(sh.unwrap().success());
     let output = run(&["run", "x", "--quick", "--help"]);
     assert_eq!(output.status.code(), Some(3));
     assert_eq!(output.stdout, b"run x --quick --help\n");
