@@ -24,6 +24,10 @@ use super::request::{HEADER_BYTES, Placed, Request, kind, status};
 use super::ring::{DESC_INDIRECT, DESC_NEXT, Desc, SplitRing, link};
 use crate::error::Result;
 
+/// Descriptors of an overlong chain. Linux makes chains longer than the queue, so backends allow that,
+/// up to 1024 descriptors; more than these nobody needs.
+pub const OVERLONG: usize = 1100;
+
 /// One way to be wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Malformed {
@@ -33,7 +37,7 @@ pub enum Malformed {
     LongLoop,
     /// An indirect table whose descriptors loop.
     IndirectLoop,
-    /// A chain of more descriptors than the queue has, by an indirect table.
+    /// A chain of [`OVERLONG`] descriptors, by an indirect table.
     OverlongIndirect,
     /// Data past the end of all memory.
     DataOutside,
@@ -275,7 +279,7 @@ impl Malformed {
             NextOutOfRange => chain[1].next = ring.size,
             IndirectLoop | OverlongIndirect | IndirectNested | IndirectWithNext
             | IndirectUneven | IndirectEmpty | IndirectOutside | IndirectNextOutside => {
-                chain = self.indirect(memory, ring, placed, first)?;
+                chain = self.indirect(memory, placed, first)?;
             }
             _ => chain = link(&self.bend(placed, memory.end()), first),
         }
@@ -318,7 +322,6 @@ impl Malformed {
     fn indirect(
         self,
         memory: &mut super::memory::SharedMemory,
-        ring: &SplitRing,
         placed: &Placed,
         first: u16,
     ) -> Result<Vec<Desc>> {
@@ -326,8 +329,7 @@ impl Malformed {
         let mut table = placed.descs();
         if self == OverlongIndirect {
             let (data, _) = placed.input[0];
-            let parts = usize::from(ring.size) + 8;
-            table.splice(1..2, (0..parts).map(|_| Desc::writable(data, 512)));
+            table.splice(1..2, (2..OVERLONG).map(|_| Desc::writable(data, 512)));
         }
         let mut table = link(&table, 0);
         match self {

@@ -21,6 +21,17 @@ pub(crate) fn storage_daemon(served: &Served<'_>) -> Backend {
     Backend::storage_daemon(&options).unwrap()
 }
 
+pub(crate) fn ringway_blk(served: &Served<'_>) -> Backend {
+    let queues = served.queues.to_string();
+    let mut options = vec!["--blk-file", served.image.to_str().unwrap(), "--num-queues", &queues];
+    // As the peer above: buffered, sectors of 512 bytes.
+    options.extend(["--cache", "writeback", "--block-size", "512"]);
+    if served.read_only {
+        options.push("--read-only");
+    }
+    Backend::ringway_blk(&options).unwrap()
+}
+
 /// A file of `bytes` in which every sector starts with its own number.
 pub(crate) fn numbered_image(bytes: u64) -> tempfile::NamedTempFile {
     use std::io::Write;
