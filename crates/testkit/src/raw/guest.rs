@@ -204,11 +204,25 @@ impl Guest {
     /// # Errors
     /// [`Error::Full`] if memory or ring are used up.
     pub fn submit(&mut self, queue: usize, request: &BlkRequest) -> Result<Pending> {
-        let placed = request.place(&mut self.memory)?;
+        let mut all = self.submit_all(queue, std::slice::from_ref(request))?;
+        Ok(all.swap_remove(0))
+    }
+
+    /// Makes requests available all at once; does not kick.
+    ///
+    /// # Errors
+    /// [`Error::Full`] if memory or ring are used up.
+    pub fn submit_all(&mut self, queue: usize, requests: &[BlkRequest]) -> Result<Vec<Pending>> {
         let ring = &mut self.queues[queue].ring;
-        let head = ring.add_chain(&self.memory, &placed.descs())?;
-        ring.publish(&self.memory, head)?;
-        Ok(Pending { head, placed })
+        let mut all = Vec::new();
+        for request in requests {
+            let placed = request.place(&mut self.memory)?;
+            let head = ring.add_chain(&self.memory, &placed.descs())?;
+            all.push(Pending { head, placed });
+        }
+        let heads: Vec<u16> = all.iter().map(|pending| pending.head).collect();
+        ring.publish_all(&self.memory, &heads)?;
+        Ok(all)
     }
 
     /// Kicks, needed or not.

@@ -166,9 +166,22 @@ impl SplitRing {
     /// # Errors
     /// As [`SharedMemory::write`].
     pub fn publish(&mut self, memory: &SharedMemory, head: u16) -> Result<()> {
-        let slot = u64::from(self.avail_idx % self.size);
-        memory.write(self.avail + 4 + 2 * slot, &head.to_le_bytes())?;
-        self.set_avail_idx(memory, self.avail_idx.wrapping_add(1))
+        self.publish_all(memory, &[head])
+    }
+
+    /// Puts heads into the available ring and publishes them all by one index: the device sees none
+    /// or all.
+    ///
+    /// # Errors
+    /// As [`SharedMemory::write`].
+    pub fn publish_all(&mut self, memory: &SharedMemory, heads: &[u16]) -> Result<()> {
+        let mut idx = self.avail_idx;
+        for head in heads {
+            let slot = u64::from(idx % self.size);
+            memory.write(self.avail + 4 + 2 * slot, &head.to_le_bytes())?;
+            idx = idx.wrapping_add(1);
+        }
+        self.set_avail_idx(memory, idx)
     }
 
     /// Publishes any available index.

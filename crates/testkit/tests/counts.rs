@@ -1,0 +1,150 @@
+//! Kicks, calls and system calls per request, counted: independent of how fast the host is.
+//!
+//! A batch of 32 reads becomes available by one store of the index, so that a backend sees none of it
+//! or all. It is asleep before (`--poll off`), so a kick is due for each batch.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use model::report::Stats;
+use model::rpc::{Request as Call, Response};
+use serde_json::{Value, json};
+use testkit::process::{PROCESS_DEADLINE, Process, find_binary};
+use testkit::raw::guest::{Event, drain, wait_readable};
+use testkit::raw::request::{Request, status};
+use testkit::raw::wire::feature;
+use testkit::raw::{Guest, Setup};
+
+const DEPTH: usize = 32;
+const BATCHES: u64 = 50;
+const DISK_BYTES: u64 = 1 << 20;
+
+/// System calls of a reactor for one batch at most: the call, and the wait that the next kick ends; twice
+/// that where a kick arrives after its batch was found.
+const SYSCALLS_PER_BATCH_MAX: u64 = 4;
+
+/// System calls for starting and stopping a queue at most.
+const SYSCALLS_BESIDES_MAX: u64 = 20;
+
+/// A running `ringway-io` with one reactor.
+struct Io {
+    control: BufReader<UnixStream>,
+    calls: u64,
+    _process: Process,
+    dir: tempfile::TempDir,
+}
+
+impl Io {
+    fn start() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let control = dir.path().join("control");
+        let mut command = Command::new(find_binary("ringway-io").unwrap());
+        command.arg("--control").arg(&control);
+        command.args(["--reactors", "1", "--ready-fd", "1"]).stdout(Stdio::piped());
+        let mut process = Process::start(&mut command).unwrap();
+        let ready = process.child().stdout.take().unwrap();
+        assert_eq!(wait_readable(&[ready.as_fd()], PROCESS_DEADLINE).unwrap(), Some(0));
+        let stream = UnixStream::connect(&control)
+            .unwrap_or_else(|_| panic!("{}", process.error("does not take calls")));
+        stream.set_read_timeout(Some(PROCESS_DEADLINE)).unwrap();
+        Self { control: BufReader::new(stream), calls: 0, _process: process, dir }
+    }
+
+    fn call(&mut self, method: &str, params: Value) -> Value {
+        self.calls += 1;
+        let mut line = serde_json::to_vec(&Call::new(self.calls, method, params)).unwrap();
+        line.push(b'\n');
+        self.control.get_mut().write_all(&line).unwrap();
+        let mut reply = String::new();
+        self.control.read_line(&mut reply).unwrap();
+        serde_json::from_str::<Response>(&reply).unwrap().outcome().unwrap()
+    }
+
+    fn attach(&mut self, backend: Value) -> std::path::PathBuf {
+        let socket = self.dir.path().join("d.sock");
+        let spec = json!({"id": "d", "socket": &socket, "backend": backend, "queues": 1});
+        self.call("disk.attach", spec);
+        socket
+    }
+
+    fn stats(&mut self) -> Stats {
+        serde_json::from_value(self.call("stats", json!({}))).unwrap()
+    }
+}
+
+/// What a run of batches took.
+#[derive(Debug)]
+struct Counts {
+    kicks: u64,
+    calls: u64,
+    syscalls: u64,
+}
+
+/// Runs all batches, asleep until the call of each; `features` decide who suppresses what.
+fn count(backend: Value, features: u64) -> Counts {
+    let mut io = Io::start();
+    let socket = io.attach(backend);
+    let mut guest = start(&socket, features);
+    for _ in 0..BATCHES {
+        batch(&mut guest);
+    }
+    // A stopped queue's counters are final; while it runs they lag behind its calls.
+    guest.stop_queue(0).unwrap();
+    let (stats, queue) = (io.stats(), &guest.queues[0]);
+    let disk = &stats.disks[0];
+    assert_eq!(disk.requests.read, BATCHES * DEPTH as u64);
+    // A batch that is found before its kick is read leaves that to be read with the next.
+    assert!(disk.kicks <= queue.kicks, "{} kicks received, {} sent", disk.kicks, queue.kicks);
+    assert_eq!(disk.calls, queue.calls, "calls as the backend counts them");
+    Counts { kicks: queue.kicks, calls: queue.calls, syscalls: stats.reactors[0].syscalls }
+}
+
+fn start(socket: &Path, features: u64) -> Guest {
+    Guest::start(socket, &Setup { features, ..Setup::default() }).unwrap()
+}
+
+fn batch(guest: &mut Guest) {
+    let mark = guest.memory.mark();
+    let requests: Vec<Request> = (0..DEPTH as u64).map(|i| Request::read(i * 8, 4096)).collect();
+    let seen = guest.queues[0].ring.used_seen;
+    guest.queues[0].ring.set_used_event(&guest.memory, seen).unwrap();
+    let pending = guest.submit_all(0, &requests).unwrap();
+    guest.kick(0).unwrap();
+    let call = guest.queues[0].call.as_fd();
+    assert_eq!(wait_readable(&[call], Duration::from_secs(10)).unwrap(), Some(0));
+    guest.queues[0].calls += drain(&guest.queues[0].call).unwrap();
+    for pending in &pending {
+        let Event::Used(used) = guest.wait(0, Duration::from_secs(10)).unwrap() else {
+            panic!("a batch did not complete");
+        };
+        assert_eq!(used.id, u32::from(pending.head));
+        assert_eq!(pending.placed.status(&guest.memory).unwrap(), status::OK);
+    }
+    guest.memory.release(mark);
+}
+
+fn check(counts: &Counts) {
+    println!("{counts:?}");
+    assert_eq!(counts.kicks, BATCHES, "32 requests per kick: {counts:?}");
+    assert_eq!(counts.calls, BATCHES, "32 requests per call: {counts:?}");
+    let most = BATCHES * SYSCALLS_PER_BATCH_MAX + SYSCALLS_BESIDES_MAX;
+    assert!(counts.syscalls <= most, "{counts:?}");
+    assert!(counts.syscalls >= BATCHES, "nothing was counted: {counts:?}");
+}
+
+#[test]
+fn a_batch_on_a_null_disk_costs_one_kick_one_call_and_few_system_calls() {
+    check(&count(json!({"null": DISK_BYTES}), !feature::RING_PACKED));
+}
+
+#[test]
+fn the_same_in_memory_and_without_event_idx() {
+    let features = !(feature::RING_PACKED | feature::RING_EVENT_IDX);
+    check(&count(json!({"memory": DISK_BYTES}), features));
+}
