@@ -11,7 +11,7 @@ const NOISY_CPUS: f64 = 0.15;
 #[must_use]
 pub fn markdown(results: &Results) -> String {
     let mut text = String::new();
-    header(&mut text, &results.run, noise(&results.cells));
+    header(&mut text, &results.run, &results.cells);
     for cell in &results.cells {
         cell_table(&mut text, cell);
     }
@@ -41,7 +41,8 @@ pub fn bar_lines(compared: &[Compared]) -> Vec<String> {
 
 // Writing to a String cannot fail, so results of `write!` are dropped in this module.
 
-fn header(text: &mut String, run: &Run, other_cpus: f64) {
+fn header(text: &mut String, run: &Run, cells: &[Cell]) {
+    let other_cpus = noise(cells);
     let kind = match (run.quick, run.control) {
         (_, true) => ", control run: peers in the places of our systems",
         (true, false) => ", quick run",
@@ -65,7 +66,13 @@ fn header(text: &mut String, run: &Run, other_cpus: f64) {
     for (name, version) in &run.versions {
         let _ = writeln!(text, "- {name}: {version}");
     }
-    let _ = writeln!(text, "- {} rounds, systems taking turns within each\n", run.rounds);
+    let samples = cells.iter().flat_map(|c| &c.systems).flat_map(|s| &s.samples);
+    let repeats: f64 = samples.filter_map(|s| s.get("repeats")).sum();
+    let _ = writeln!(
+        text,
+        "- {} rounds, systems taking turns within each; {repeats} turns repeated because of other work\n",
+        run.rounds
+    );
     for note in &run.notes {
         let _ = writeln!(text, "{note}\n");
     }

@@ -62,3 +62,18 @@ fn a_control_run_gives_consistent_counts_and_files() {
     assert_eq!(read[0].cells.len(), results.cells.len());
     assert!(Results::newest(dir.path(), Some("other")).unwrap().is_empty());
 }
+
+#[test]
+fn a_run_on_ringway_blk_gives_consistent_counts_and_judges_the_bars() {
+    let results = measured(false);
+    check(&results);
+    let bars: Vec<_> = results.compared.iter().filter_map(|c| c.bar).collect();
+    assert_eq!(bars, [0.9, 2.0, 2.0]);
+    assert!(results.compared.iter().all(|c| c.passed.is_some() && c.ratio.count == 2));
+    assert!(results.run.versions["ringway-blk"].starts_with("ringway-blk "));
+    for series in results.cells.iter().flat_map(|cell| &cell.systems) {
+        if series.name.contains("--poll always") {
+            assert!(series.median("kicks_per_request") < 0.5, "{series:?}");
+        }
+    }
+}
