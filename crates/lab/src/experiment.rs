@@ -102,7 +102,7 @@ pub trait Prepared {
 
 /// CPUs of foreign work above which a sample is measured again, while the budget lasts. It is about the
 /// host alone: what the sample shows plays no part in the decision.
-const NOISY_CPUS: f64 = 0.25;
+pub(crate) const NOISY_CPUS: f64 = 0.25;
 
 /// Repeated turns at most, as one in so many of all turns.
 const REPEATS_ONE_IN: usize = 4;
@@ -208,6 +208,7 @@ fn compare(comparison: &Comparison, plan: &Plan, cells: &[Cell]) -> Option<Compa
         verdict: Verdict::of(&ratio),
         bar: comparison.bar,
         passed: comparison.bar.map(|bar| ratio.median >= bar),
+        other_cpus: cell.systems.iter().map(|s| s.median("other_cpus")).fold(0.0, f64::max),
     })
 }
 

@@ -125,6 +125,8 @@ pub struct Compared {
     pub bar: Option<f64>,
     /// Whether the promise was kept.
     pub passed: Option<bool>,
+    /// CPUs that foreign work took in the cell's most disturbed system, median of its samples.
+    pub other_cpus: f64,
 }
 
 /// A whole run.

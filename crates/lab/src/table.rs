@@ -2,10 +2,8 @@
 
 use std::fmt::Write;
 
+use crate::experiment::NOISY_CPUS;
 use crate::results::{Cell, Compared, Results, Run, Series};
-
-/// CPUs of foreign work above which figures are called noisy.
-const NOISY_CPUS: f64 = 0.15;
 
 /// The whole report.
 #[must_use]
@@ -25,9 +23,14 @@ pub fn markdown(results: &Results) -> String {
 pub fn bar_lines(compared: &[Compared]) -> Vec<String> {
     let line = |c: &Compared| {
         let (bar, passed) = (c.bar?, c.passed?);
+        let busy = if c.other_cpus > NOISY_CPUS {
+            format!(" (busy host, other work took {:.2} CPUs: repeat)", c.other_cpus)
+        } else {
+            String::new()
+        };
+        let word = if passed { "PASS" } else { "FAIL" };
         Some(format!(
-            "{} {:.2}x (at least {bar}x; rounds {:.2}..{:.2}): {}: {} over {}",
-            if passed { "PASS" } else { "FAIL" },
+            "{word} {:.2}x (at least {bar}x; rounds {:.2}..{:.2}): {}: {} over {}{busy}",
             c.ratio.median,
             c.ratio.min,
             c.ratio.max,
@@ -201,6 +204,7 @@ mod tests {
             verdict: Verdict::of(&ratio),
             bar: Some(2.0),
             passed: Some(true),
+            other_cpus: 0.1,
         };
         let line = &bar_lines(&[compared.clone()])[0];
         assert_eq!(
@@ -209,6 +213,8 @@ mod tests {
         );
         compared.passed = Some(false);
         assert!(bar_lines(&[compared.clone()])[0].starts_with("FAIL 2.00x"));
+        compared.other_cpus = 0.8;
+        assert!(bar_lines(&[compared.clone()])[0].contains("busy host"));
         compared.bar = None;
         assert!(bar_lines(&[compared]).is_empty());
     }
