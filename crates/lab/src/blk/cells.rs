@@ -53,7 +53,7 @@ pub(super) fn plan_cells(options: &Options) -> Vec<CellSpec> {
 
 /// How long a sample takes.
 pub(super) fn window(options: &Options) -> Window {
-    let default_ms = if options.quick { 300 } else { 1000 };
+    let default_ms = if options.quick { 200 } else { 1000 };
     let measure = Duration::from_millis(options.window_ms.unwrap_or(default_ms));
     Window { warm: measure / 6, measure }
 }

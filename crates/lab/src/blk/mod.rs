@@ -43,7 +43,7 @@ impl Experiment for BlkBaseline {
         let cells = plan_cells(options);
         let plan = Plan {
             cells: cells.iter().map(CellSpec::plan).collect(),
-            rounds: options.rounds.unwrap_or(if options.quick { 5 } else { 9 }),
+            rounds: options.rounds.unwrap_or(if options.quick { 7 } else { 9 }),
             metric: "iops".into(),
             comparisons: cells.iter().flat_map(comparisons).collect(),
             versions,
