@@ -3,7 +3,7 @@
 //! # Words
 //! - [`Device`]: one disk as a guest sees it: features, configuration space, counters.
 //! - [`RunningQueue`]: one ring being served on a reactor; stopping it drains it.
-//! - **Stage**: pop, parse, submit, reap, complete. [`queue`](crate) holds them in that order.
+//! - **Stage**: pop, parse, submit, reap, complete; `queue` holds them in that order.
 //!
 //! # Model
 //! ```text
@@ -19,7 +19,7 @@
 //! front-end through its error descriptor, logged once, and left alone.
 //!
 //! # Invariants
-//! - Guest bytes become a [`parse::Parsed`] once; nothing later looks at them again.
+//! - Guest bytes become a `parse::Parsed` once; nothing later looks at them again.
 //! - Sectors become bytes by checked multiplication; ranges are checked before the disk sees them.
 //! - No allocation, no lock and no shared write on the request path in steady state; clocks are
 //!   read once per batch and stage.

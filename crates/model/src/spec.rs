@@ -327,4 +327,31 @@ mod tests {
             assert_eq!(parse_size(bad).unwrap_err().field, "size", "{bad}");
         }
     }
+
+    proptest::proptest! {
+        /// Whatever is typed or sent ends in a checked value or an error, never in a panic.
+        #[test]
+        fn any_text_is_a_size_or_an_error(text in ".{0,24}", digits in "[0-9]{1,30}[kKmMgGtT]?") {
+            for text in [text, digits] {
+                if let Ok(bytes) = parse_size(&text) {
+                    proptest::prop_assert!(bytes <= MAX_DISK_BYTES);
+                }
+            }
+        }
+
+        /// A spec that validates holds every promise that the datapath builds on.
+        #[test]
+        fn what_validates_is_in_bounds(
+            id in ".{0,70}", queues: u16, size: u64, block: u32, serial in ".{0,24}",
+        ) {
+            let mut any = DiskSpec::new(id, "/s", Backend::Null(size));
+            (any.queues, any.block_size, any.serial) = (queues, Some(block), Some(serial));
+            if any.validate().is_ok() {
+                proptest::prop_assert!(any.queues >= 1 && any.queues <= MAX_QUEUES);
+                proptest::prop_assert!(size.is_multiple_of(u64::from(block)) && size > 0);
+                proptest::prop_assert!(any.serial.is_none_or(|s| s.len() <= MAX_SERIAL_BYTES));
+                proptest::prop_assert!(!any.id.contains('/'));
+            }
+        }
+    }
 }

@@ -161,6 +161,7 @@ fn every_dependency_has_a_permissive_licence() {
 #[test]
 fn every_dependency_is_used() {
     let metadata = metadata();
+    let mut unused = Vec::new();
     for package in metadata.workspace_packages() {
         let dir = package.manifest_path.parent().unwrap();
         let mut paths = Vec::new();
@@ -170,9 +171,12 @@ fn every_dependency_is_used() {
         for dependency in &package.dependencies {
             let name = dependency.rename.as_ref().unwrap_or(&dependency.name).replace('-', "_");
             let used = text.contains(&format!("{name}::")) || text.contains(&format!("use {name}"));
-            assert!(used, "{} does not use {name}", package.name);
+            if !used {
+                unused.push(format!("{} does not use {name}", package.name));
+            }
         }
     }
+    assert!(unused.is_empty(), "{unused:#?}");
 }
 
 #[test]

@@ -20,7 +20,7 @@
 //! touch memory outside the table.
 //!
 //! # How to test
-//! Feature `driver` has the driver's side ([`driver::Driver`]). `virtio-queue` is the oracle: both
+//! Feature `driver` has the driver's side (`driver::Driver`). `virtio-queue` is the oracle: both
 //! walk the same random rings.
 #![allow(unsafe_code)] // Ring fields are shared with the guest and reached by raw pointers.
 

@@ -62,11 +62,11 @@ impl DescTable {
 /// Available and used ring.
 pub(crate) struct Rings {
     size: u16,
-    /// flags, idx, ring[size], used_event
+    /// `flags, idx, ring[size], used_event`
     avail: NonNull<AtomicU16>,
-    /// flags, idx
+    /// `flags, idx`
     used: NonNull<AtomicU16>,
-    /// ring[size] of (id, len)
+    /// `ring[size]` of (id, len)
     used_ring: NonNull<[u32; 2]>,
     avail_event: NonNull<AtomicU16>,
 }

@@ -24,7 +24,7 @@ pub struct Host {
     pub scratch: PathBuf,
     /// The logs of both programs go to our standard error.
     pub echo: bool,
-    /// The datapath is asked for its counts now and then, for [`Finished::activity`].
+    /// The datapath is asked for its counts now and then, for `Finished::activity`.
     pub sample: bool,
 }
 
