@@ -126,6 +126,7 @@ pub struct Compared {
     /// Whether the promise was kept.
     pub passed: Option<bool>,
     /// CPUs that foreign work took in the cell's most disturbed system, median of its samples.
+    #[serde(default)]
     pub other_cpus: f64,
 }
 
@@ -171,20 +172,30 @@ impl Results {
         let entries = fs::read_dir(dir)
             .with_context(|| format!("cannot read {}; run an experiment first", dir.display()))?;
         let mut paths: Vec<PathBuf> = entries.filter_map(|e| Some(e.ok()?.path())).collect();
-        paths.retain(|path| path.extension().is_some_and(|e| e == "json"));
-        // The stamp sorts by time.
         paths.sort();
-        let mut newest = BTreeMap::new();
-        for path in paths {
-            let text = fs::read_to_string(&path)
-                .with_context(|| format!("cannot read {}", path.display()))?;
-            let results: Self = serde_json::from_str(&text)
-                .with_context(|| format!("{} is not a result of the lab", path.display()))?;
-            newest.insert(results.run.experiment.clone(), results);
-        }
+        // The stamp sorts by time, so the last of each experiment stays.
+        let named = |path: PathBuf| experiment_of(&path).map(|name| (name, path));
+        let mut newest: BTreeMap<String, PathBuf> = paths.into_iter().filter_map(named).collect();
         newest.retain(|name, _| experiment.is_none_or(|wanted| wanted == name));
-        Ok(newest.into_values().collect())
+        newest.values().map(|path| Self::read(path)).collect()
     }
+
+    fn read(path: &Path) -> Result<Self> {
+        let text =
+            fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+        serde_json::from_str(&text)
+            .with_context(|| format!("{} is not a result of this lab", path.display()))
+    }
+}
+
+/// The experiment in a file name `EXPERIMENT-STAMP.json`; `None` for other files.
+fn experiment_of(path: &Path) -> Option<String> {
+    let stem = path.file_name()?.to_str()?.strip_suffix(".json")?;
+    let (name, time) = stem.rsplit_once('-')?;
+    let (name, date) = name.rsplit_once('-')?;
+    let digits =
+        |text: &str, count| text.len() == count && text.bytes().all(|b| b.is_ascii_digit());
+    (digits(date, 8) && digits(time, 6)).then(|| name.to_owned())
 }
 
 /// Seconds since 1970 as `YYYYMMDD-HHMMSS`, by the usual calendar arithmetic on eras of 400 years.
@@ -212,6 +223,14 @@ mod tests {
         assert_eq!(utc_stamp(0), "19700101-000000");
         assert_eq!(utc_stamp(951_782_400), "20000229-000000");
         assert_eq!(utc_stamp(1_767_225_599), "20251231-235959");
+    }
+
+    #[test]
+    fn file_names_tell_the_experiment() {
+        let of = |name: &str| experiment_of(Path::new(name));
+        assert_eq!(of("/r/blk-baseline-20260131-235959.json").as_deref(), Some("blk-baseline"));
+        assert_eq!(of("/r/blk-baseline-20260131-235959.md"), None);
+        assert_eq!(of("/r/other.json"), None);
     }
 
     #[test]

@@ -126,6 +126,33 @@ pub fn measure(
     Ok(sample)
 }
 
+/// Writes a whole disk once, so that its memory is there before anything is measured.
+///
+/// # Errors
+/// If the backend fails a write or does not answer.
+pub fn fill(socket: &Path) -> Result<()> {
+    let options = Options { slots: 8, slot_bytes: 128 << 10, ..Options::default() };
+    let driver = Driver::connect(socket, &options)?;
+    let pieces = driver.disk.bytes / options.slot_bytes as u64;
+    let mut queue = driver.into_queue()?;
+    let mut free: Vec<u16> = (0..options.slots).collect();
+    for piece in 0..pieces {
+        let slot = match free.pop() {
+            Some(slot) => slot,
+            None => written(queue.finish_one()?)?,
+        };
+        queue.write(piece * options.slot_bytes as u64, slot, options.slot_bytes)?;
+    }
+    for _ in free.len()..usize::from(options.slots) {
+        written(queue.finish_one()?)?;
+    }
+    Ok(())
+}
+
+fn written((slot, ret): (u16, i32)) -> Result<u16> {
+    if ret == 0 { Ok(slot) } else { bail!("a write failed with {ret}") }
+}
+
 /// Lets the client run; it reports early only if it failed.
 fn wait_phase(tallies: &Receiver<Result<Tally>>, how_long: Duration) -> Result<()> {
     match tallies.recv_timeout(how_long) {

@@ -102,7 +102,7 @@ fn notes(placement: Placement, scratch: &Path) -> Vec<String> {
             scratch.display()
         ),
         "Memory: ours is memory of the process; `qsd` has none, so it reads a file on tmpfs \
-         (/dev/shm), buffered. Null moves no data: do not compare its rows with others."
+         (/dev/shm), buffered; both were written once before each sample. Null moves no data: do not compare its rows with others."
             .to_owned(),
     ];
     if placement.is_shared() {

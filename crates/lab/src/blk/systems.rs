@@ -137,6 +137,9 @@ impl System {
             return Ok(sample);
         }
         let backend = cpu::started_on(placement.backend, || self.start(medium, images))?;
+        if medium == Medium::Memory {
+            client::fill(backend.socket())?;
+        }
         let pid = backend.process.id();
         let time = || cpu::process_time_s(pid);
         client::measure(backend.socket(), load, window, placement.client, time)
