@@ -9,7 +9,7 @@ export RINGWAY_GUEST_DIR := $(GUEST_DIR)
 export PROPTEST_RNG_SEED ?= 20161
 export PROPTEST_CASES ?= 256
 
-.PHONY: help setup build guest demo check test soak bench doc clean
+.PHONY: help setup build guest demo check test soak bench man doc clean
 
 help: ## This list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/\1\t\2/' | expand -t 10
@@ -45,6 +45,10 @@ soak: build guest ## The same tests at full counts, in release mode; takes long
 
 bench: build guest ## The experiments of the lab, against peers, in one run each
 	target/release/ringway lab run blk-baseline
+
+man: ## Manual pages, made from the programs' own options, in target/man
+	cargo run --quiet -p iod --example man -- target/man
+	cargo run --quiet -p cli --bin ringway -- man target/man
 
 doc: ## The crates' documentation as HTML
 	cargo doc --workspace --no-deps

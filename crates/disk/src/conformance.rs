@@ -197,6 +197,7 @@ pub fn run(disk: Arc<dyn Disk>) {
     skewed_buffers_work(&clients, &disk);
     zeroes_and_discards(&clients, &disk);
     depth(&clients, &disk);
+    model(&clients, &disk);
     drop(clients);
     disk.deactivate().expect("deactivates");
     assert_eq!(disk.waiting(), 0);
@@ -261,4 +262,49 @@ fn depth(clients: &[Client; 2], disk: &Arc<dyn Disk>) {
         let client = &clients[((i + 1) % 2) as usize];
         assert_eq!(client.read(i * block, block), pattern(i, block), "block {i}");
     }
+}
+
+/// Random operations in the first MiB, from both reactors in turn, against a flat buffer.
+fn model(clients: &[Client; 2], disk: &Arc<dyn Disk>) {
+    const AREA: u64 = 1 << 20;
+    let soak = std::env::var_os("RINGWAY_SOAK").is_some();
+    let operations = if soak { 20_000 } else { 300 };
+    let block = u64::from(disk.geometry().block_size);
+    let blocks = AREA / block;
+    let mut flat = clients[0].read(0, AREA);
+    let mut state = 20_161u64;
+    let mut random = |below: u64| {
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) % below
+    };
+    for turn in 0..operations {
+        let client = &clients[(turn % 2) as usize];
+        let first = random(blocks);
+        let len = (1 + random((blocks - first).min(64))) * block;
+        let offset = first * block;
+        let range = offset as usize..(offset + len) as usize;
+        let skew = [0, 0, 1, 100][random(4) as usize];
+        let durable = random(8) == 0;
+        match random(4) {
+            0 => {
+                let data = pattern(turn, len);
+                flat[range].copy_from_slice(&data);
+                let kind = Kind::Write { durable };
+                assert_eq!(client.send(kind, offset, len, data, skew).wait().0, Ok(()));
+            }
+            1 => {
+                flat[range].fill(0);
+                let kind = Kind::WriteZeroes { unmap: random(2) == 0, durable };
+                assert_eq!(client.run(kind, offset, len, Vec::new()).0, Ok(()));
+            }
+            2 => assert_eq!(client.run(Kind::Flush, 0, 0, Vec::new()).0, Ok(())),
+            _ => {
+                let (outcome, data) = client.send(Kind::Read, offset, len, Vec::new(), skew).wait();
+                assert_eq!(outcome, Ok(()));
+                assert!(data == flat[range], "operation {turn}: {len} bytes at {offset}");
+            }
+        }
+    }
+    assert!(clients[1].read(0, AREA) == flat, "after all operations");
 }

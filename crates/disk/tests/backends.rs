@@ -198,6 +198,28 @@ fn full_storage_gives_an_error_when_that_was_asked_for_or_the_queue_stops() {
     assert_eq!(sent.wait().0, Err(IoError::Full));
 }
 
+/// Flushes that the loop device has seen: field 16 of its statistics.
+fn flushes(device: &Loop) -> u64 {
+    let name = device.path.file_name().unwrap().to_str().unwrap();
+    let text = std::fs::read_to_string(format!("/sys/block/{name}/stat")).unwrap();
+    text.split_whitespace().nth(15).unwrap().parse().unwrap()
+}
+
+#[test]
+fn flush_and_write_through_reach_the_device() {
+    let dir = dir();
+    let device = Loop::new(&image(dir.path(), SIZE));
+    let client = Client::new(&open(options(&device.path)));
+    client.write(0, vec![1; 4096]);
+    let before = flushes(&device);
+    assert_eq!(client.run(Kind::Flush, 0, 0, Vec::new()).0, Ok(()));
+    let flushed = flushes(&device);
+    assert!(flushed > before, "a flush is one for the device: {before}, {flushed}");
+    let durable = Kind::Write { durable: true };
+    assert_eq!(client.run(durable, 0, 4096, vec![2; 4096]).0, Ok(()));
+    assert!(flushes(&device) > flushed, "a durable write is flushed");
+}
+
 #[test]
 fn a_block_device_conforms() {
     let dir = dir();

@@ -354,7 +354,7 @@ fn memory_that_is_cut_off_ends_one_session_and_no_other() {
     bad.kick(0).unwrap();
     bad.frontend.connection.wait_closed().unwrap();
     // Both were on the same thread.
-    for _ in 0..10 {
+    for _ in 0..testkit::rounds(10, 500) {
         assert_eq!(good.run(0, &Request::read(0, 512)).unwrap().status, status::OK);
     }
     let mut next = Guest::start(&io.socket("bad"), &Setup::default()).unwrap();

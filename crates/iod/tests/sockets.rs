@@ -116,7 +116,7 @@ fn front_ends_come_and_go_and_leave_nothing() {
     let before = open_files(&process);
     drop(visit(0));
     eventually("as many open files as at first", || open_files(&process) == before);
-    for round in 1..20 {
+    for round in 1..testkit::rounds(20, 250) as u8 {
         // Some leave in the middle of a message, some with requests under way.
         let mut guest = visit(round);
         match round % 3 {

@@ -32,3 +32,8 @@ pub mod process;
 pub mod raw;
 
 pub use error::{Error, Result};
+
+/// How often a test repeats: `reduced` in `make test`, `full` in `make soak`, by the same code.
+pub fn rounds(reduced: usize, full: usize) -> usize {
+    if std::env::var_os("RINGWAY_SOAK").is_some() { full } else { reduced }
+}

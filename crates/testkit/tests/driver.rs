@@ -77,7 +77,7 @@ fn a_polling_client_needs_no_calls(start: Start) {
     let backend = start(&Served { image: image.path(), queues: 1, read_only: false });
     let driver = Driver::connect(backend.socket(), &Options::default()).unwrap();
     let mut queue = driver.into_queue().unwrap();
-    for round in 0..200 {
+    for round in 0..testkit::rounds(200, 100_000) as u64 {
         queue.read(round * 4096 % IMAGE_BYTES, 0, 4096).unwrap();
         queue.kick().unwrap();
         while queue.completions(|slot, ret| assert_eq!((slot, ret), (0, 0))) == 0 {
@@ -90,7 +90,7 @@ fn a_polling_client_needs_no_calls(start: Start) {
 fn front_ends_come_and_go(start: Start) {
     let image = numbered_image(IMAGE_BYTES);
     let backend = start(&Served { image: image.path(), queues: 1, read_only: true });
-    for _ in 0..5 {
+    for _ in 0..testkit::rounds(5, 200) {
         let driver = Driver::connect(backend.socket(), &Options::default()).unwrap();
         assert!(driver.disk.read_only);
         let mut queue = driver.into_queue().unwrap();

@@ -137,7 +137,9 @@ fn uml_checksums_hold_on_ringway_blk() {
 
 #[test]
 fn ext4_survives_a_killed_guest_on_ringway_blk() {
-    ext4_survives_a_killed_guest(&RINGWAY_BLK);
+    for _ in 0..testkit::rounds(1, 20) {
+        ext4_survives_a_killed_guest(&RINGWAY_BLK);
+    }
 }
 
 #[test]

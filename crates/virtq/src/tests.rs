@@ -271,8 +271,6 @@ fn any_descriptor() -> impl Strategy<Value = (u64, u32, u16, u16)> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(2000))]
-
     /// Whatever we accept, the oracle reads the same; whatever is there, nobody panics.
     #[test]
     fn random_tables_agree_with_the_oracle(
