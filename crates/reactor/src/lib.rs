@@ -31,6 +31,7 @@
 #![allow(unsafe_code)] // The kernel is handed raw pointers; `ring` and `file` own that.
 
 mod context;
+mod core;
 mod file;
 mod mailbox;
 mod op;

@@ -80,6 +80,16 @@ pub(crate) fn build() -> std::io::Result<IoUring> {
     }
 }
 
+impl Drop for Ring {
+    fn drop(&mut self) {
+        // Only a thread that unwinds gets here with operations under way. The kernel may still
+        // write to their buffers, so these must stay mapped for ever.
+        for index in self.ops.indices() {
+            std::mem::forget(self.ops.remove(index));
+        }
+    }
+}
+
 impl Ring {
     /// Must run on the thread that will use the ring (SINGLE_ISSUER).
     pub(crate) fn new() -> std::io::Result<Self> {

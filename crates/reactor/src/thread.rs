@@ -4,7 +4,7 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 
 use crate::Handle;
-use crate::context::Core;
+use crate::core::Core;
 use crate::mailbox::Mailbox;
 
 /// Completions taken at a time.
