@@ -18,6 +18,8 @@ use crate::stats::{Class, QueueStats};
 
 /// Requests popped in one turn, so that the queues of a reactor take turns.
 const BATCH: usize = 64;
+/// Bytes of data after which a turn ends: disks in memory copy them at once.
+const BATCH_BYTES: u64 = 4 << 20;
 
 /// A request that the disk works on, found by the head of its chain.
 #[derive(Debug)]
@@ -48,6 +50,8 @@ pub(crate) struct BlkQueue {
     done: Vec<Completion>,
     /// Requests of this turn that ended where they were submitted.
     inline: u64,
+    /// Bytes of data popped in this turn.
+    moved: u64,
     faults: usize,
     stopping: bool,
     stopped: Option<SyncSender<u16>>,
@@ -62,6 +66,7 @@ impl BlkQueue {
         fault: Fault,
         context: &mut Context<'_>,
     ) -> Result<Self, RingError> {
+        let faults = memory::sigbus::faults();
         let queue = Queue::new(start.ring, start.table)?;
         let channel = shared.disk.open_channel(context);
         let epoch = shared.epoch.load(Ordering::Acquire);
@@ -83,7 +88,8 @@ impl BlkQueue {
             held: None,
             done: Vec::new(),
             inline: 0,
-            faults: memory::sigbus::faults(),
+            moved: 0,
+            faults,
             stopping: false,
             stopped: None,
         })
@@ -112,11 +118,13 @@ impl BlkQueue {
             self.epoch = epoch;
             self.rules.geometry = self.shared.disk.geometry();
         }
+        let mut taken = 0;
         if let Some(request) = self.held.take() {
             self.submit(context, request);
+            taken += usize::from(self.held.is_none());
         }
-        let mut taken = 0;
-        while taken < BATCH && self.held.is_none() {
+        self.moved = 0;
+        while taken < BATCH && self.moved < BATCH_BYTES && self.held.is_none() {
             match self.queue.pop() {
                 Ok(Some(chain)) => self.begin(context, chain),
                 Ok(None) => break,
@@ -133,6 +141,7 @@ impl BlkQueue {
             Parsed::Io { kind, offset, len, data, status } => {
                 let tag = u32::from(chain.head());
                 let since = context.now();
+                self.moved = self.moved.saturating_add(data.len() as u64);
                 let entry = InFlight { chain, status, class: kind.into(), bytes: len, since };
                 if let Some(slot) = self.in_flight.get_mut(tag as usize) {
                     *slot = Some(entry);
@@ -320,7 +329,7 @@ impl Poller for BlkQueue {
     }
 
     fn spins(&self) -> bool {
-        self.spins
+        self.spins && !self.queue.failed()
     }
 }
 

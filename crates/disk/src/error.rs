@@ -74,6 +74,19 @@ pub enum DiskError {
         /// By whom and how, as far as the kernel tells.
         holder: String,
     },
+    /// The image became smaller since it was opened.
+    #[error(
+        "{} has {found} bytes now, {size} when it was attached; detach and attach it again",
+        path.display()
+    )]
+    Shrunk {
+        /// The image.
+        path: PathBuf,
+        /// Its size now, in bytes.
+        found: u64,
+        /// The size that guests were told, in bytes.
+        size: u64,
+    },
     /// The size cannot become what was asked for.
     #[error("cannot resize: {problem}")]
     Resize {

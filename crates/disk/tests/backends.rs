@@ -123,12 +123,18 @@ fn a_file_grows_and_never_shrinks() {
     let dir = dir();
     let path = image(dir.path(), SIZE);
     let disk = open(options(&path));
+    let inactive = disk.resize(Some(SIZE * 2)).unwrap_err().to_string();
+    assert!(inactive.contains("activate"), "{inactive}");
+    disk.activate().unwrap();
     assert!(matches!(disk.resize(Some(SIZE / 2)), Err(DiskError::Resize { .. })));
     assert!(matches!(disk.resize(Some(SIZE + 1)), Err(DiskError::Resize { .. })));
     assert_eq!(disk.resize(Some(SIZE * 2)).unwrap().size, SIZE * 2);
     assert_eq!(std::fs::metadata(&path).unwrap().len(), SIZE * 2);
     std::fs::File::options().write(true).open(&path).unwrap().set_len(SIZE * 3).unwrap();
     assert_eq!(disk.resize(None).unwrap().size, SIZE * 3);
+    disk.deactivate().unwrap();
+    std::fs::File::options().write(true).open(&path).unwrap().set_len(SIZE).unwrap();
+    assert!(matches!(disk.activate(), Err(DiskError::Shrunk { .. })));
 }
 
 #[test]

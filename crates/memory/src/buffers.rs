@@ -57,7 +57,7 @@ impl Buffers {
     /// # Errors
     /// The kernel's refusal.
     pub fn alloc(len: usize) -> Result<Self, MemoryError> {
-        let mapping = Arc::new(Mapping::memfd("ringway-buffer", len.max(1) as u64)?);
+        let mapping = Arc::new(Mapping::private(len.max(1))?);
         Ok(Self::within(&mapping, 0, len).unwrap_or_default())
     }
 
@@ -127,10 +127,16 @@ impl Buffers {
         self.iov.get(self.first..).unwrap_or_default()
     }
 
-    /// Every piece starts and ends on a multiple of `align` bytes (a power of two).
-    pub fn is_aligned(&self, align: usize) -> bool {
-        let mask = align.wrapping_sub(1);
-        self.iovecs().iter().all(|v| (v.iov_base as usize | v.iov_len) & mask == 0)
+    /// Every piece starts on a multiple of `start` bytes and is a multiple of `len` bytes long
+    /// (powers of two).
+    pub fn is_aligned(&self, start: usize, len: usize) -> bool {
+        let (start, len) = (start.wrapping_sub(1), len.wrapping_sub(1));
+        self.iovecs().iter().all(|v| v.iov_base as usize & start == 0 && v.iov_len & len == 0)
+    }
+
+    /// Pieces that the list has room for without asking for memory.
+    pub fn capacity(&self) -> usize {
+        self.iov.capacity()
     }
 
     /// Drops the first `count` bytes, or all when there are fewer.

@@ -33,7 +33,7 @@ mod table;
 mod view;
 
 pub use buffers::{Buffers, Byte};
-pub use map::Mapping;
+pub use map::{MAX_BYTES, Mapping};
 pub use table::{MAX_REGIONS, Region, RegionSpec, Table};
 pub use view::View;
 

@@ -4,9 +4,14 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 
 use rustix::fs::{MemfdFlags, fstat, ftruncate, memfd_create};
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 
 use crate::{MemoryError, sigbus};
+
+/// Largest mapping: what is asked for beyond it would take the address space from other guests.
+pub const MAX_BYTES: u64 = 16 << 40;
+/// Smallest page of every supported host.
+const PAGE: usize = 4096;
 
 /// Shared memory mapped into this process; unmapped on drop.
 ///
@@ -15,7 +20,10 @@ use crate::{MemoryError, sigbus};
 pub struct Mapping {
     base: NonNull<u8>,
     len: usize,
-    guard: sigbus::Guard,
+    /// Bytes that are mapped: `len` in whole pages of the file's own size.
+    whole: usize,
+    /// Absent where nobody else can truncate.
+    guard: Option<sigbus::Guard>,
     /// Kept for memory that we made ourselves, so that it can be handed on.
     file: Option<OwnedFd>,
 }
@@ -34,29 +42,50 @@ impl Mapping {
     /// Maps `len` bytes of `fd` from byte 0 on, shared and writable.
     ///
     /// # Errors
-    /// The file is shorter than `len`, `len` is 0, the kernel refuses, or the process has no
-    /// slot left to guard the mapping.
+    /// The file is shorter than `len`, `len` is 0 or above [`MAX_BYTES`], the kernel refuses, or
+    /// the process has no slot left to guard the mapping.
     pub fn file(fd: BorrowedFd<'_>, len: u64) -> Result<Self, MemoryError> {
-        let size = u64::try_from(fstat(fd).map_err(os("inspect"))?.st_size).unwrap_or(0);
+        let found = fstat(fd).map_err(os("inspect"))?;
+        let size = u64::try_from(found.st_size).unwrap_or(0);
         if size < len {
             return Err(MemoryError::Truncated { file: size, need: len });
         }
-        let bytes = usize::try_from(len).ok().filter(|len| *len > 0);
+        let bytes = usize::try_from(len).ok().filter(|_| len > 0 && len <= MAX_BYTES);
         let len = bytes.ok_or(MemoryError::BadRange { start: 0, len })?;
+        // Huge pages are mapped and unmapped whole; their file system tells their size.
+        let page = usize::try_from(found.st_blksize).unwrap_or(PAGE).max(PAGE);
+        let whole = len.next_multiple_of(page);
         let prot = ProtFlags::READ | ProtFlags::WRITE;
         let flags = MapFlags::SHARED | MapFlags::NORESERVE;
         // SAFETY: a new mapping at an address of the kernel's choice touches no memory of ours.
-        let base = unsafe { mmap(std::ptr::null_mut(), len, prot, flags, fd, 0) };
+        let base = unsafe { mmap(std::ptr::null_mut(), whole, prot, flags, fd, 0) };
         let base = base.map_err(os("map"))?.cast::<u8>();
         let base = NonNull::new(base).ok_or(MemoryError::BadRange { start: 0, len: 0 })?;
-        match sigbus::Guard::new(base.as_ptr() as usize, len) {
-            Ok(guard) => Ok(Self { base, len, guard, file: None }),
+        match sigbus::Guard::new(base.as_ptr() as usize, whole) {
+            Ok(guard) => Ok(Self { base, len, whole, guard: Some(guard), file: None }),
             Err(error) => {
                 // SAFETY: mapped above with this length, and nobody else has seen it.
-                let _ = unsafe { munmap(base.as_ptr().cast(), len) };
+                let _ = unsafe { munmap(base.as_ptr().cast(), whole) };
                 Err(error)
             }
         }
+    }
+
+    /// Makes new zeroed memory of `len` bytes that only this process has.
+    ///
+    /// # Errors
+    /// `len` is 0, or the kernel refuses.
+    pub fn private(len: usize) -> Result<Self, MemoryError> {
+        if len == 0 {
+            return Err(MemoryError::BadRange { start: 0, len: 0 });
+        }
+        let whole = len.next_multiple_of(PAGE);
+        let prot = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping at an address of the kernel's choice touches no memory of ours.
+        let base = unsafe { mmap_anonymous(std::ptr::null_mut(), whole, prot, MapFlags::PRIVATE) };
+        let base = base.map_err(os("map"))?.cast::<u8>();
+        let base = NonNull::new(base).ok_or(MemoryError::BadRange { start: 0, len: 0 })?;
+        Ok(Self { base, len, whole, guard: None, file: None })
     }
 
     /// Makes new zeroed shared memory of `len` bytes behind a memfd named `name`.
@@ -88,7 +117,7 @@ impl Mapping {
 
     /// The file behind it was truncated and an access found a hole.
     pub fn faulted(&self) -> bool {
-        self.guard.faulted()
+        self.guard.as_ref().is_some_and(sigbus::Guard::faulted)
     }
 
     /// Address of the byte at `offset` if `len` bytes from there are inside.
@@ -104,8 +133,10 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        self.guard.release();
+        if let Some(guard) = &self.guard {
+            guard.release();
+        }
         // SAFETY: mapped by us with this length; every user held this mapping alive until now.
-        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
+        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.whole) };
     }
 }

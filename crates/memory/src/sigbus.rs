@@ -1,8 +1,8 @@
 //! A front-end that truncates its memory fails its own session only.
 //!
 //! Touching a mapped page whose file no longer reaches it raises SIGBUS. The handler looks the
-//! address up among the mappings that are guarded, maps a zero page over the hole and marks that
-//! mapping; the access goes on and reads zeroes. The session sees the mark after its batch and
+//! address up among the mappings that are guarded, replaces that mapping by zeroes and marks it;
+//! the access goes on and reads zeroes. The session sees the mark after its batch and
 //! ends (design 4.8). A SIGBUS anywhere else takes its default course.
 
 use std::sync::Once;
@@ -10,15 +10,13 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crate::MemoryError;
 
-/// Mappings that can be guarded at once: 64 disks with 64 regions each.
-pub const MAX_MAPPINGS: usize = 4096;
-/// Zero pages are put in units of this many bytes, the smallest page of every supported host.
-const PAGE: usize = 4096;
+/// Mappings that can be guarded at once: 64 sessions with as many regions as the protocol allows.
+pub const MAX_MAPPINGS: usize = 32768;
 
-/// Holes that were covered since the start of the process.
+/// Mappings that were replaced since the start of the process.
 static FAULTS: AtomicUsize = AtomicUsize::new(0);
 
-/// How many holes were covered so far, in all mappings: cheap to compare between two batches.
+/// How many mappings were replaced so far: cheap to compare between two batches.
 pub fn faults() -> usize {
     FAULTS.load(Ordering::Relaxed)
 }
@@ -94,7 +92,7 @@ extern "C" fn handler(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::
     }
 }
 
-/// Puts a zero page over the guarded hole that holds `address`.
+/// Puts zeroes over the guarded mapping that holds `address`.
 fn cover(address: usize) -> bool {
     for slot in &SLOTS {
         let start = slot.start.load(Ordering::Acquire);
@@ -102,15 +100,16 @@ fn cover(address: usize) -> bool {
         if start == 0 || address < start || address - start >= len {
             continue;
         }
-        let page = address & !(PAGE - 1);
-        // SAFETY: the page lies in a mapping of ours that is alive (its slot is claimed), so
+        // The whole range at once: a hole a page would run into the kernel's limit of mappings,
+        // and huge pages cannot be replaced in part. What was there is void with the session.
+        // SAFETY: the range is a mapping of ours that is alive (its slot is claimed), so
         // replacing it takes nothing from anybody else. mmap is a plain system call.
         let mapped = unsafe {
             libc::mmap(
-                page as *mut libc::c_void,
-                PAGE,
+                start as *mut libc::c_void,
+                len,
                 libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE,
                 -1,
                 0,
             )

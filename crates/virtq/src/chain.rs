@@ -51,7 +51,7 @@ impl Chain {
             let inner = walk.indirect_table(&first)?;
             return walk.follow(&inner, 0, MAX_CHAIN, false);
         }
-        walk.follow(table, head, table.size, true)
+        walk.follow(table, head, table.size.min(MAX_CHAIN), true)
     }
 }
 

@@ -10,6 +10,8 @@ use crate::{Chain, QueueConfig, RingError};
 
 /// Buffers of completed chains that are kept for the next ones; more are freed.
 const MAX_SPARE: usize = 256;
+/// Lists with room for more pieces than this are freed: a request of Linux has at most 128.
+const SPARE_PIECES: usize = 256;
 
 /// A split ring being served.
 pub struct Queue {
@@ -188,7 +190,8 @@ impl Queue {
             self.rings.put_used(self.next_used, head, written);
             self.next_used = self.next_used.wrapping_add(1);
         }
-        if self.spare.len() < MAX_SPARE {
+        let small = chain.readable.capacity().max(chain.writable.capacity()) <= SPARE_PIECES;
+        if small && self.spare.len() < MAX_SPARE {
             chain.readable.clear();
             chain.writable.clear();
             self.spare.push(chain);
@@ -237,6 +240,10 @@ impl Queue {
         }
         // The wish must be visible before the index is read: the driver does the reverse.
         fence(Ordering::SeqCst);
-        self.has_work()
+        let found = self.has_work();
+        if found {
+            self.suppress();
+        }
+        found
     }
 }

@@ -16,18 +16,32 @@ pub(crate) struct Pool {
     made: usize,
 }
 
+/// Why there is no bounce buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NoBuffer {
+    /// All are in use: one comes back when a request ends.
+    Busy,
+    /// None can be made and none will come back.
+    NoMemory,
+}
+
 impl Pool {
-    /// A buffer, or `None` when all are in use or memory is short.
-    pub(crate) fn take(&mut self) -> Option<Arc<Mapping>> {
+    /// A buffer for one request at a time.
+    pub(crate) fn take(&mut self) -> Result<Arc<Mapping>, NoBuffer> {
         if let Some(mapping) = self.free.pop() {
-            return Some(mapping);
+            return Ok(mapping);
         }
         if self.made == LIMIT {
-            return None;
+            return Err(NoBuffer::Busy);
         }
-        let mapping = Mapping::memfd("ringway-bounce", PIECE as u64).ok()?;
-        self.made += 1;
-        Some(Arc::new(mapping))
+        match Mapping::private(PIECE) {
+            Ok(mapping) => {
+                self.made += 1;
+                Ok(Arc::new(mapping))
+            }
+            Err(_) if self.made > 0 => Err(NoBuffer::Busy),
+            Err(_) => Err(NoBuffer::NoMemory),
+        }
     }
 
     /// Gives a buffer back.

@@ -7,8 +7,9 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use reactor::{Context, Done, File, Op, Port};
+use rustix::io::Errno;
 
-use super::bounce::Pool;
+use super::bounce::{NoBuffer, Pool};
 use super::work::{Step, Way, Work};
 use super::{FileOptions, Inspected, OnFull, Shared};
 use crate::{Channel, Completion, IoError, Kind, Request, Submitted};
@@ -39,6 +40,8 @@ pub(crate) struct FileChannel {
     free: Vec<usize>,
     /// Requests that wait for room.
     stalled: VecDeque<Work>,
+    /// Zeroes that wait for a bounce buffer.
+    starved: VecDeque<Work>,
     timer_set: bool,
     done: Vec<Done>,
     /// Ended outside of [`Channel::reap`]; handed out by it.
@@ -66,6 +69,7 @@ impl FileChannel {
             work: Vec::new(),
             free: Vec::new(),
             stalled: VecDeque::new(),
+            starved: VecDeque::new(),
             timer_set: false,
             done: Vec::new(),
             ended: Vec::new(),
@@ -91,35 +95,36 @@ impl FileChannel {
         false
     }
 
-    /// How a request of this kind begins; `None` when a bounce buffer is missing.
-    fn way(&mut self, request: &mut Request) -> Option<Way> {
+    /// How a request of this kind begins.
+    fn way(&mut self, request: &mut Request) -> Result<Way, NoBuffer> {
         match request.kind {
-            Kind::Flush => Some(Way::Sync),
-            Kind::Discard => Some(Way::Punch),
+            Kind::Flush => Ok(Way::Sync),
+            Kind::Discard => Ok(Way::Punch),
             Kind::WriteZeroes { unmap, .. } => {
                 let shared = &self.shared;
                 if unmap && !shared.no_punch.load(Ordering::Relaxed) {
-                    Some(Way::Punch)
+                    Ok(Way::Punch)
                 } else if !shared.no_zero_range.load(Ordering::Relaxed) {
-                    Some(Way::ZeroRange)
+                    Ok(Way::ZeroRange)
                 } else {
                     self.fill()
                 }
             }
             Kind::Read | Kind::Write { .. } => {
-                if request.buffers.is_aligned(self.inspected.memory_align) {
-                    return Some(Way::Whole);
+                let Inspected { memory_align, length_align, .. } = self.inspected;
+                if request.buffers.is_aligned(memory_align, length_align) {
+                    return Ok(Way::Whole);
                 }
                 let bounce = self.pool.take()?;
-                Some(Way::Bounced { guest: std::mem::take(&mut request.buffers), bounce })
+                Ok(Way::Bounced { guest: std::mem::take(&mut request.buffers), bounce })
             }
         }
     }
 
-    fn fill(&mut self) -> Option<Way> {
+    fn fill(&mut self) -> Result<Way, NoBuffer> {
         let zeroes = self.pool.take()?;
         super::bounce::piece(&zeroes, super::bounce::PIECE).zero();
-        Some(Way::Fill { zeroes })
+        Ok(Way::Fill { zeroes })
     }
 
     fn start(&mut self, context: &mut Context<'_>, mut work: Work) {
@@ -157,7 +162,15 @@ impl FileChannel {
         let Ok(slot) = usize::try_from(done.tag) else { return };
         let Some(mut work) = self.work.get_mut(slot).and_then(Option::take) else { return };
         self.free.push(slot);
-        match work.step(done) {
+        let syncs = matches!(work.way, Way::Sync);
+        let step = work.step(done);
+        if syncs && matches!(step, Step::End(Err(_))) {
+            self.shared.lost.store(true, Ordering::Relaxed);
+            tracing::error!(
+                "a flush failed: what was written before may be lost; restart the guest"
+            );
+        }
+        match step {
             Step::Again => self.start(context, work),
             Step::End(outcome) => self.finish(work, outcome),
             Step::Full => self.stall(context, work),
@@ -177,13 +190,18 @@ impl FileChannel {
             return self.start(context, work);
         }
         self.shared.no_zero_range.store(true, Ordering::Relaxed);
+        self.begin_fill(context, work);
+    }
+
+    /// Writes zeroes plainly, now or when a buffer is free.
+    fn begin_fill(&mut self, context: &mut Context<'_>, mut work: Work) {
         match self.fill() {
-            Some(way) => {
+            Ok(way) => {
                 work.way = way;
                 self.start(context, work);
             }
-            // No buffer is free: the same refusal a moment later finds one.
-            None => self.start(context, work),
+            Err(NoBuffer::Busy) => self.starved.push_back(work),
+            Err(NoBuffer::NoMemory) => self.finish(work, Err(IoError::Storage(Errno::NOMEM))),
         }
     }
 
@@ -220,7 +238,16 @@ impl Channel for FileChannel {
         if request.kind == Kind::Read && self.read_inline(context, &mut request) {
             return Submitted::Done(request.complete(Ok(())));
         }
-        let Some(way) = self.way(&mut request) else { return Submitted::Full(request) };
+        if request.kind == Kind::Flush && self.shared.lost.load(Ordering::Relaxed) {
+            return Submitted::Done(request.complete(Err(IoError::Storage(Errno::IO))));
+        }
+        let way = match self.way(&mut request) {
+            Ok(way) => way,
+            Err(NoBuffer::Busy) => return Submitted::Full(request),
+            Err(NoBuffer::NoMemory) => {
+                return Submitted::Done(request.complete(Err(IoError::Storage(Errno::NOMEM))));
+            }
+        };
         let Request { kind, offset, len, buffers, tag } = request;
         self.start(context, Work { tag, kind, offset, left: len, buffers, way });
         Submitted::Pending
@@ -234,6 +261,9 @@ impl Channel for FileChannel {
             self.advance(context, one);
         }
         self.done = done;
+        for work in std::mem::take(&mut self.starved) {
+            self.begin_fill(context, work);
+        }
         out.append(&mut self.ended);
     }
 

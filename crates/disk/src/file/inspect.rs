@@ -27,6 +27,8 @@ pub(crate) struct Inspected {
     pub(crate) block_size: u32,
     /// Alignment of buffers in bytes, 1 through the page cache.
     pub(crate) memory_align: usize,
+    /// Every buffer's length is a multiple of this, 1 through the page cache.
+    pub(crate) length_align: usize,
     /// A block device.
     pub(crate) device: bool,
 }
@@ -93,7 +95,9 @@ pub(crate) fn open(options: &FileOptions) -> Result<(OwnedFd, Inspected), DiskEr
         let next = size - odd + u64::from(block_size);
         return Err(DiskError::OddSize { path: path.clone(), size, block_size, next });
     }
-    Ok((fd, Inspected { size, block_size, memory_align, device }))
+    // Kernels before 6.18 want whole blocks in every piece, not only in the sum.
+    let length_align = if options.direct { needed as usize } else { 1 };
+    Ok((fd, Inspected { size, block_size, memory_align, length_align, device }))
 }
 
 /// Bytes in a file or a block device.

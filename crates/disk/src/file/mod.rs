@@ -53,6 +53,9 @@ pub(crate) struct Shared {
     /// The file system has no PUNCH_HOLE, respectively no ZERO_RANGE.
     pub(crate) no_punch: AtomicBool,
     pub(crate) no_zero_range: AtomicBool,
+    /// A flush failed. The kernel reports that once to one of us and forgets what it could not
+    /// write, so that every later flush, on any queue, must fail too.
+    pub(crate) lost: AtomicBool,
 }
 
 /// A raw image file or a block device.
@@ -103,7 +106,13 @@ impl Disk for FileDisk {
         let mut slot = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
         if slot.is_none() {
             let (path, writes) = (&self.options.path, !self.options.read_only);
-            *slot = Some(ImageLock::take(path, self.file.clone(), writes)?);
+            let lock = ImageLock::take(path, self.file.clone(), writes)?;
+            let found = inspect::size(self.file.as_fd()).map_err(self.os("measure"))?;
+            let size = self.size.load(Ordering::Relaxed);
+            if found < size {
+                return Err(DiskError::Shrunk { path: path.clone(), found, size });
+            }
+            *slot = Some(lock);
         }
         Ok(())
     }
@@ -116,6 +125,9 @@ impl Disk for FileDisk {
             Ok(())
         };
         *slot = None;
+        if self.shared.lost.load(Ordering::Relaxed) {
+            return Err(self.os("flush")(rustix::io::Errno::IO));
+        }
         synced
     }
 
@@ -131,6 +143,11 @@ impl Disk for FileDisk {
             if self.inspected.device {
                 let problem = format!("the device has {found} bytes; grow the device first");
                 return Err(DiskError::Resize { problem });
+            }
+            let lock = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+            if lock.is_none() {
+                let problem = "the disk is not active, so the image is not ours; activate it first";
+                return Err(DiskError::Resize { problem: problem.into() });
             }
             if self.options.read_only {
                 return Err(DiskError::Resize { problem: "the disk is read-only".into() });

@@ -156,7 +156,8 @@ impl Work {
         }
         match errno {
             Errno::AGAIN | Errno::INTR => Step::Again,
-            Errno::NOSPC | Errno::DQUOT => Step::Full,
+            // A failed flush has lost data: asked again, the kernel would say that all is well.
+            Errno::NOSPC | Errno::DQUOT if !matches!(self.way, Way::Sync) => Step::Full,
             Errno::OPNOTSUPP | Errno::NODEV | Errno::INVAL
                 if matches!(self.way, Way::Punch | Way::ZeroRange) =>
             {
@@ -164,5 +165,34 @@ impl Work {
             }
             other => Step::End(Err(IoError::Storage(other))),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn step(way: Way, kind: Kind, errno: Errno) -> Step {
+        let buffers = Buffers::default();
+        let mut work = Work { tag: 0, kind, offset: 0, left: 4096, buffers, way };
+        work.step(Done { tag: 0, result: -errno.raw_os_error(), buffers: None })
+    }
+
+    #[test]
+    fn full_storage_delays_writes_and_fails_flushes() {
+        let write = Kind::Write { durable: false };
+        for errno in [Errno::NOSPC, Errno::DQUOT] {
+            assert!(matches!(step(Way::Whole, write, errno), Step::Full));
+            // The kernel tells of lost data once; waiting and asking again would hide it.
+            let flushed = step(Way::Sync, Kind::Flush, errno);
+            assert!(matches!(flushed, Step::End(Err(IoError::Storage(_)))), "{flushed:?}");
+        }
+    }
+
+    #[test]
+    fn a_way_that_is_not_supported_leads_to_another() {
+        let zeroes = Kind::WriteZeroes { unmap: true, durable: false };
+        assert!(matches!(step(Way::Punch, zeroes, Errno::OPNOTSUPP), Step::OtherWay));
+        assert!(matches!(step(Way::Sync, zeroes, Errno::OPNOTSUPP), Step::End(Err(_))));
     }
 }
