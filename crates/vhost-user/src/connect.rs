@@ -1,12 +1,16 @@
 //! The other socket role: the front-end listens and we connect.
 
-use std::io::ErrorKind;
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
+use rustix::io::{Errno, ioctl_fionbio};
+use rustix::net::{SocketAddrUnix, SocketFlags};
+
 use crate::address::check_length;
 use crate::error::SocketError;
+use crate::listener::{errno, os, stream_socket};
 use crate::stop::{Stop, Woken};
 
 /// First pause between two attempts.
@@ -21,28 +25,45 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// A path that can never work: too long, not a socket, or forbidden.
 pub fn connect(path: &Path, stop: &Stop) -> Result<Option<UnixStream>, SocketError> {
     check_length(path)?;
-    let os = |action, source| SocketError::Os { action, path: path.into(), source };
+    let address = SocketAddrUnix::new(path).map_err(errno("name", path))?;
     let mut pause = FIRST_PAUSE;
     loop {
-        match UnixStream::connect(path) {
-            Ok(stream) => return Ok(Some(stream)),
-            // Nobody there yet, or nobody listens, or a full backlog.
-            Err(error)
-                if matches!(
-                    error.kind(),
-                    ErrorKind::NotFound
-                        | ErrorKind::ConnectionRefused
-                        | ErrorKind::WouldBlock
-                        | ErrorKind::Interrupted
-                ) =>
-            {
-                tracing::debug!(path = %path.display(), "front-end is not there yet: {error}");
-            }
-            Err(error) => return Err(os("connect to", error)),
+        if let Some(stream) = attempt(path, &address)? {
+            return Ok(Some(stream));
         }
-        match stop.wait(None, Some(pause)).map_err(|error| os("wait for", error))? {
+        match stop.wait(None, Some(pause)).map_err(|error| os("wait for", path, error))? {
             Woken::Stopped => return Ok(None),
             Woken::Readable | Woken::TimedOut => pause = (pause * 2).min(LONGEST_PAUSE),
         }
     }
+}
+
+/// One attempt; `None`: later it may succeed.
+fn attempt(path: &Path, address: &SocketAddrUnix) -> Result<Option<UnixStream>, SocketError> {
+    // Non-blocking: with a full backlog the kernel would wait as long as the front-end likes,
+    // deaf to a word to stop.
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = stream_socket(flags).map_err(errno("open", path))?;
+    match rustix::net::connect(&socket, address) {
+        Ok(()) => {
+            // A session sleeps in its reads.
+            ioctl_fionbio(&socket, false).map_err(errno("make blocking", path))?;
+            Ok(Some(socket.into()))
+        }
+        // The kernel's answer for every file that nobody listens on, whatever its kind.
+        Err(Errno::CONNREFUSED) if is_other_file(path) => {
+            Err(SocketError::NotASocket { path: path.into() })
+        }
+        // Nobody there yet, or nobody listens, or a full backlog.
+        Err(error @ (Errno::NOENT | Errno::CONNREFUSED | Errno::AGAIN | Errno::INTR)) => {
+            tracing::debug!(path = %path.display(), "front-end is not there yet: {error}");
+            Ok(None)
+        }
+        Err(error) => Err(os("connect to", path, error.into())),
+    }
+}
+
+/// Something other than a socket is there.
+fn is_other_file(path: &Path) -> bool {
+    path.metadata().is_ok_and(|meta| !meta.file_type().is_socket())
 }

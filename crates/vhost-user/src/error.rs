@@ -200,7 +200,7 @@ pub enum SocketError {
         path: PathBuf,
     },
     /// Something else lives at the path, and it is not ours to remove.
-    #[error("{} exists and is not a socket; remove it or use another path", path.display())]
+    #[error("{} is not a socket; use another path, or remove it if nobody needs it", path.display())]
     NotASocket {
         /// The path.
         path: PathBuf,

@@ -145,7 +145,8 @@ fn remove_stale(path: &Path) -> Result<(), SocketError> {
     std::fs::remove_file(path).map_err(|error| os("remove the stale socket", path, error))
 }
 
-fn stream_socket(flags: SocketFlags) -> rustix::io::Result<OwnedFd> {
+/// A stream socket that is not yet at any address.
+pub(crate) fn stream_socket(flags: SocketFlags) -> rustix::io::Result<OwnedFd> {
     socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
 }
 
@@ -153,6 +154,7 @@ pub(crate) fn os(action: &'static str, path: &Path, source: io::Error) -> Socket
     SocketError::Os { action, path: path.into(), source }
 }
 
-fn errno(action: &'static str, path: &Path) -> impl FnOnce(Errno) -> SocketError {
+/// A refusal of the kernel about this path.
+pub(crate) fn errno(action: &'static str, path: &Path) -> impl FnOnce(Errno) -> SocketError {
     move |error| os(action, path, error.into())
 }

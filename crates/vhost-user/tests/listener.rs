@@ -1,12 +1,23 @@
 //! Sockets and their lock files.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::time::Duration;
 
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept, bind as bind_to, listen,
+    socket_with,
+};
 use tempfile::TempDir;
 use vhost_user::{Access, Listener, SocketError, Stop, connect};
+
+/// Far above what anything here takes.
+const DEADLINE: Duration = Duration::from_secs(60);
 
 fn folder() -> (TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
@@ -160,6 +171,62 @@ fn connecting_waits_until_the_front_end_listens() {
     assert!(connecting.join().unwrap());
 }
 
+/// A listener whose backlog is full, and what fills it.
+fn full(path: &Path) -> (OwnedFd, Vec<OwnedFd>) {
+    let socket = || {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap()
+    };
+    let (listener, address) = (socket(), SocketAddrUnix::new(path).unwrap());
+    bind_to(&listener, &address).unwrap();
+    listen(&listener, 0).unwrap();
+    let mut waiting = Vec::new();
+    loop {
+        let next = socket();
+        match rustix::net::connect(&next, &address) {
+            Ok(()) => waiting.push(next),
+            Err(error) => {
+                assert_eq!(error, Errno::AGAIN);
+                return (listener, waiting);
+            }
+        }
+    }
+}
+
+/// Connects on a thread of its own; what comes of it is received.
+fn connecting(path: &Path, stop: &Stop) -> mpsc::Receiver<Option<UnixStream>> {
+    let (path, stop, (sender, receiver)) = (path.to_owned(), stop.clone(), mpsc::channel());
+    std::thread::spawn(move || sender.send(connect(&path, &stop).unwrap()));
+    receiver
+}
+
+#[test]
+fn a_full_backlog_is_waited_out() {
+    let (_folder, path) = folder();
+    let (listener, waiting) = full(&path);
+    let stop = Stop::new().unwrap();
+    let outcome = connecting(&path, &stop);
+    // Not an outcome, however long it is watched.
+    assert!(outcome.recv_timeout(Duration::from_millis(100)).is_err());
+    for _ in &waiting {
+        accept(&listener).unwrap();
+    }
+    let stream = outcome.recv_timeout(DEADLINE).unwrap().unwrap();
+    let flags = rustix::fs::fcntl_getfl(&stream).unwrap();
+    assert!(!flags.contains(rustix::fs::OFlags::NONBLOCK), "a session sleeps in its reads");
+}
+
+#[test]
+fn a_full_backlog_does_not_keep_us_from_stopping() {
+    let (_folder, path) = folder();
+    let _full = full(&path);
+    let stop = Stop::new().unwrap();
+    let outcome = connecting(&path, &stop);
+    assert!(outcome.recv_timeout(Duration::from_millis(100)).is_err());
+    stop.stop();
+    assert!(outcome.recv_timeout(DEADLINE).unwrap().is_none());
+}
+
 #[test]
 fn connecting_to_something_that_is_no_socket_fails_at_once() {
     let (_folder, path) = folder();
@@ -167,4 +234,5 @@ fn connecting_to_something_that_is_no_socket_fails_at_once() {
     let below = path.join("below");
     std::fs::write(&path, "").unwrap();
     assert!(matches!(connect(&below, &stop), Err(SocketError::Os { .. })));
+    assert!(matches!(connect(&path, &stop), Err(SocketError::NotASocket { .. })));
 }
