@@ -7,14 +7,21 @@ use memory::{Region, RegionSpec, Table};
 
 use crate::error::Refusal;
 
+/// Most bytes of guest memory that one session may have mapped. A process has 128 TiB of
+/// addresses, which all its disks share: a front-end whose file claims more than this would take
+/// them from the others.
+const MAX_MAPPED_BYTES: u64 = 16 << 40;
+
 /// A table of the regions of one `SET_MEM_TABLE`.
 pub(crate) fn replaced(parts: Vec<(RegionSpec, OwnedFd)>) -> Result<Table, Refusal> {
+    affordable(parts.iter().map(|(spec, _)| *spec))?;
     let regions = parts.into_iter().map(|(spec, fd)| Region::map(spec, fd.as_fd()));
     checked(regions.collect::<Result<_, _>>()?)
 }
 
 /// The table with one more region.
 pub(crate) fn with(table: &Table, spec: RegionSpec, fd: &OwnedFd) -> Result<Table, Refusal> {
+    affordable(table.regions().iter().map(Region::spec).chain([spec]))?;
     let mut regions = table.regions().to_vec();
     regions.push(Region::map(spec, fd.as_fd())?);
     checked(regions)
@@ -33,6 +40,16 @@ pub(crate) fn without(table: &Table, gone: RegionSpec) -> Result<Table, Refusal>
     checked(regions)
 }
 
+/// Refuses what is too much together, before any of it is mapped.
+fn affordable(specs: impl Iterator<Item = RegionSpec>) -> Result<(), Refusal> {
+    let bytes = specs.fold(0u64, |sum, spec| sum.saturating_add(spec.len));
+    if bytes <= MAX_MAPPED_BYTES {
+        return Ok(());
+    }
+    let accepted = "at most 16 TiB are mapped for one front-end";
+    Err(Refusal::Field { field: "guest memory in bytes", value: bytes, accepted })
+}
+
 /// Ring addresses are given in user addresses, so those may not be ambiguous either.
 fn checked(regions: Vec<Region>) -> Result<Table, Refusal> {
     let mut users: Vec<_> = regions.iter().map(|r| (r.spec().user_addr, r.spec().len)).collect();
@@ -46,4 +63,37 @@ fn checked(regions: Vec<Region>) -> Result<Table, Refusal> {
         }
     }
     Ok(Table::new(regions)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+
+    use super::*;
+
+    const TIB: u64 = 1 << 40;
+
+    /// Addresses without memory behind them: nothing is ever touched.
+    fn part(guest_addr: u64, len: u64) -> (RegionSpec, OwnedFd) {
+        let fd = memfd_create("addresses", MemfdFlags::CLOEXEC).unwrap();
+        ftruncate(&fd, len).unwrap();
+        (RegionSpec { guest_addr, user_addr: guest_addr, len, file_offset: 0 }, fd)
+    }
+
+    fn too_much<T: std::fmt::Debug>(result: Result<T, Refusal>, bytes: u64) {
+        let refused = result.unwrap_err();
+        assert!(matches!(refused, Refusal::Field { value, .. } if value == bytes), "{refused}");
+    }
+
+    #[test]
+    fn a_session_maps_so_much_and_no_more() {
+        let table = replaced(vec![part(0, 8 * TIB), part(32 * TIB, 8 * TIB)]).unwrap();
+        assert_eq!(table.regions().len(), 2);
+        let (spec, fd) = part(64 * TIB, 4096);
+        too_much(with(&table, spec, &fd), 16 * TIB + 4096);
+        too_much(replaced(vec![part(0, 16 * TIB), part(32 * TIB, 4096)]), 16 * TIB + 4096);
+        // With room again, the same region is taken.
+        let smaller = without(&table, part(0, 8 * TIB).0).unwrap();
+        assert_eq!(with(&smaller, spec, &fd).unwrap().regions().len(), 2);
+    }
 }
