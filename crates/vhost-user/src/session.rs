@@ -82,7 +82,6 @@ impl SessionHandle {
 }
 
 fn converse(socket: &UnixStream, state: &mut State<'_>) -> Result<(), SessionError> {
-    let mut unknown = Unknown::default();
     while let Some(message) = wire::receive(socket)? {
         let (code, needs_reply) = (message.header.code, message.header.needs_reply());
         let outcome = carry_out(state, message);
@@ -94,7 +93,7 @@ fn converse(socket: &UnixStream, state: &mut State<'_>) -> Result<(), SessionErr
             Ok(Answer::Done) => {}
             Ok(Answer::Payload(payload)) => wire::reply(socket, code, &payload)?,
             Err(refusal) => {
-                unknown.report(&refusal, code);
+                state.log.report(&refusal, format_args!("request {code}"));
                 refuse(socket, code, acknowledge, refusal)?;
             }
         }
@@ -124,25 +123,4 @@ fn refuse(
         return Err(SessionError::Unanswerable { code, source: refusal });
     }
     if acknowledge { wire::reply(socket, code, &1u64.to_ne_bytes()) } else { Ok(()) }
-}
-
-/// Codes that were reported as unknown: each is logged once.
-#[derive(Default)]
-struct Unknown {
-    seen: u64,
-}
-
-impl Unknown {
-    fn report(&mut self, refusal: &Refusal, code: u32) {
-        if let Refusal::Unknown { .. } = refusal {
-            // All codes above 62 share the last bit.
-            let bit = 1u64 << code.min(63);
-            if self.seen & bit != 0 {
-                return;
-            }
-            self.seen |= bit;
-        }
-        let cause = std::error::Error::source(refusal).map(ToString::to_string);
-        tracing::warn!(request = code, cause, "refused: {refusal}");
-    }
 }

@@ -13,6 +13,10 @@ use crate::message::{Request, RingAddr, config_reply, vring_state_reply};
 use crate::ring::{Kick, Ring};
 use crate::slots;
 
+/// Most entries of a ring that is served. QEMU gives no virtqueue more (`VIRTQUEUE_MAX_SIZE`),
+/// and it bounds what we hold for the requests of one ring.
+const MAX_RING_ENTRIES: u16 = 1024;
+
 /// How a request that was carried out is answered.
 #[derive(Debug)]
 pub(crate) enum Answer {
@@ -30,6 +34,27 @@ pub(crate) struct State<'a> {
     acked: Option<u64>,
     /// Acknowledged protocol features.
     protocol: u64,
+    pub(crate) log: RefusalLog,
+}
+
+/// A front-end chooses how many messages are refused, and must not choose how much is logged:
+/// only the first refusal of a session is a warning.
+#[derive(Default)]
+pub(crate) struct RefusalLog {
+    warned: bool,
+}
+
+impl RefusalLog {
+    /// Logs that something was refused.
+    pub(crate) fn report(&mut self, refusal: &Refusal, what: std::fmt::Arguments<'_>) {
+        let cause = std::error::Error::source(refusal).map(ToString::to_string);
+        if std::mem::replace(&mut self.warned, true) {
+            tracing::debug!(cause, "{what} refused: {refusal}");
+        } else {
+            let more = "further refusals of this front-end are logged at level debug";
+            tracing::warn!(cause, "{what} refused: {refusal}; {more}");
+        }
+    }
 }
 
 fn number(value: u64) -> Answer {
@@ -43,7 +68,8 @@ fn device(action: &'static str) -> impl FnOnce(BackendError) -> Refusal {
 impl<'a> State<'a> {
     pub(crate) fn new(backend: &'a mut dyn Backend) -> Self {
         let rings = (0..backend.queue_count()).map(|_| Ring::default()).collect();
-        Self { backend, rings, table: Arc::default(), acked: None, protocol: 0 }
+        let (table, log) = (Arc::default(), RefusalLog::default());
+        Self { backend, rings, table, acked: None, protocol: 0, log }
     }
 
     /// Acknowledgements were negotiated.
@@ -93,7 +119,10 @@ impl<'a> State<'a> {
             }
             Request::SetVringErr { index, fd } => {
                 let fd = fd.map(|fd| fds::signal("error", fd)).transpose()?;
-                self.change(index, |ring| ring.err = fd)?;
+                // A ring that runs takes it at its next start: nothing is ever lost by that, and
+                // a stop would fail requests that wait for room.
+                let index = self.checked(index)?;
+                self.ring(index)?.err = fd;
             }
             Request::SetVringCall { index, fd } => {
                 let fd = fd.map(|fd| fds::signal("call", fd)).transpose()?;
@@ -148,7 +177,7 @@ impl<'a> State<'a> {
                     .is_ok_and(|new| new.as_ref().is_some_and(same))
             });
             if moved {
-                tracing::info!(queue = index, "stopped: its ring is no longer where it was");
+                tracing::debug!(queue = index, "stopped: its ring is no longer where it was");
                 self.stop(index);
             }
         }
@@ -167,8 +196,8 @@ impl<'a> State<'a> {
         let index = self.stopped(index, "size")?;
         let size = u16::try_from(num)
             .ok()
-            .filter(|size| size.is_power_of_two() && *size <= virtq::MAX_QUEUE_SIZE);
-        let accepted = "a power of two up to 32768 is needed";
+            .filter(|size| size.is_power_of_two() && *size <= MAX_RING_ENTRIES);
+        let accepted = "a power of two up to 1024 is needed";
         let refusal = Refusal::Field { field: "vring size", value: num.into(), accepted };
         self.ring(index)?.size = Some(size.ok_or(refusal)?);
         self.start_if_ready(index)
@@ -276,7 +305,7 @@ impl<'a> State<'a> {
     fn start_all(&mut self) {
         for index in 0..self.rings.len() {
             if let Err(refusal) = self.start_if_ready(index) {
-                tracing::warn!(queue = index, "not started: {refusal}");
+                self.log.report(&refusal, format_args!("start of queue {index}"));
             }
         }
     }

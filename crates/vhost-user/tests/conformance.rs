@@ -182,6 +182,19 @@ fn calls_are_replaced_while_a_ring_runs() {
 }
 
 #[test]
+fn an_error_descriptor_waits_for_the_next_start() {
+    let peer = Peer::negotiated(FEATURES);
+    let (memory, kick, error) = (memfd(0x1_0000), event(), event());
+    peer.configure(0, &memory, &kick);
+    peer.take();
+    peer.done(14, &words(&[0]), &[error.as_fd()]);
+    assert_eq!(peer.take(), [], "the ring goes on");
+    peer.done(12, &words(&[0]), &[kick.as_fd()]);
+    let events = peer.take();
+    assert!(matches!(events[..], [Event::Stop(0), Event::Start { err: true, .. }]), "{events:?}");
+}
+
+#[test]
 fn a_running_ring_keeps_its_size_and_base() {
     let peer = Peer::negotiated(FEATURES);
     let (memory, kick) = (memfd(0x1_0000), event());

@@ -185,10 +185,10 @@ fn rings_outside_memory_do_not_start() {
 #[test]
 fn sizes_and_indices_out_of_range_are_refused() {
     let peer = Peer::negotiated(FEATURES);
-    for size in [0, 3, 65536, 32769, u32::MAX] {
+    for size in [0, 3, 1025, 2048, 32768, 65536, u32::MAX] {
         peer.refused(8, &state(0, size), &[]);
     }
-    peer.done(8, &state(0, 32768), &[]);
+    peer.done(8, &state(0, 1024), &[]);
     let kick = event();
     for index in [u32::from(QUEUES), 255] {
         peer.refused(8, &state(index, 256), &[]);
