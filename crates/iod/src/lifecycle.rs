@@ -8,7 +8,8 @@
 //!      +---- detach -------------------------+
 //! ```
 //! Every verb takes time, and while one is at work the disk is busy with it: all others are
-//! refused until it has ended. Verbs whose goal is reached already do nothing and succeed, so
+//! refused until it has ended. Only an active disk is resized: without the lock the image may be
+//! somebody else's. Verbs whose goal is reached already do nothing and succeed, so
 //! that a caller who lost an answer can ask again.
 
 use std::fmt;
@@ -65,6 +66,9 @@ pub enum Refused {
     /// The id is taken.
     #[error("a disk of this id is attached already; detach it or choose another id")]
     Exists,
+    /// Without the lock, the image may be somebody else's to change.
+    #[error("the disk is not active, and only an active disk is resized; activate it first")]
+    Inactive,
 }
 
 /// How a verb at work is called in a sentence.
@@ -94,6 +98,7 @@ impl Phase {
             (_, Self::Busy(at_work, _)) => Err(Refused::Busy(Participle(at_work))),
             (Verb::Activate, Self::At(Rest::Active))
             | (Verb::Deactivate, Self::At(Rest::Attached)) => Ok(Begin::Nothing),
+            (Verb::Resize, Self::At(Rest::Attached)) => Err(Refused::Inactive),
             (_, Self::At(rest)) => Ok(Begin::Work(Self::Busy(verb, rest))),
         }
     }
@@ -130,7 +135,7 @@ mod tests {
             (Attached, Attach, Err(Refused::Exists)),
             (Attached, Activate, work(Activate, Attached)),
             (Attached, Deactivate, Ok(Begin::Nothing)),
-            (Attached, Resize, work(Resize, Attached)),
+            (Attached, Resize, Err(Refused::Inactive)),
             (Attached, Detach, work(Detach, Attached)),
             (Active, Attach, Err(Refused::Exists)),
             (Active, Activate, Ok(Begin::Nothing)),
@@ -160,7 +165,6 @@ mod tests {
             (Attach, Active, at(Active), None),
             (Activate, Attached, at(Active), at(Attached)),
             (Deactivate, Active, at(Attached), at(Attached)),
-            (Resize, Attached, at(Attached), at(Attached)),
             (Resize, Active, at(Active), at(Active)),
             (Detach, Attached, None, None),
             (Detach, Active, None, None),

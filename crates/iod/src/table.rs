@@ -18,6 +18,8 @@ use crate::stats;
 
 /// Disks that are detached at the same time when the process ends: each may wait for a flush.
 const DETACH_TOGETHER: usize = 16;
+/// Answer to every verb from then on.
+const CLOSING: &str = "the process is shutting down";
 
 /// All disks by id. Verbs on different disks run side by side; on one disk, one at a time.
 #[derive(Debug)]
@@ -34,7 +36,7 @@ pub struct Table {
 #[derive(Debug, Default)]
 struct Disks {
     by_id: BTreeMap<String, Entry>,
-    /// Nothing is attached any more.
+    /// All disks go, and callers may do nothing to them any more.
     closing: bool,
 }
 
@@ -89,7 +91,7 @@ impl Table {
     fn admit(&self, spec: &DiskSpec, phase: Phase) -> Result<(), RpcError> {
         let mut disks = self.disks();
         if disks.closing {
-            return Err(wrong_state("the process is shutting down"));
+            return Err(wrong_state(CLOSING));
         }
         if let Some(entry) = disks.by_id.get(&spec.id) {
             let refused = entry.phase.begin(Verb::Attach).err().unwrap_or(Refused::Exists);
@@ -121,7 +123,7 @@ impl Table {
     /// Takes a new size and tells the guest.
     ///
     /// # Errors
-    /// No such disk, a verb at work, or a size that the disk cannot have.
+    /// No such disk, a verb at work, a disk that is not active, or a size that the disk cannot have.
     pub fn resize(&self, id: &str, size: Option<u64>) -> Result<DiskReply, RpcError> {
         self.verb(id, Verb::Resize, |export| export.resize(size))
     }
@@ -140,7 +142,21 @@ impl Table {
         verb: Verb,
         work: impl FnOnce(&Export) -> Result<(), ExportError>,
     ) -> Result<DiskReply, RpcError> {
-        let mut disks = self.disks();
+        let disks = self.disks();
+        if disks.closing {
+            return Err(wrong_state(CLOSING));
+        }
+        self.carry_out(disks, id, verb, work)
+    }
+
+    /// Begins a verb under the lock that its caller has looked under, and ends it.
+    fn carry_out(
+        &self,
+        mut disks: MutexGuard<'_, Disks>,
+        id: &str,
+        verb: Verb,
+        work: impl FnOnce(&Export) -> Result<(), ExportError>,
+    ) -> Result<DiskReply, RpcError> {
         let entry = disks.by_id.get_mut(id).ok_or_else(|| no_such_disk(id))?;
         let begin = entry.phase.begin(verb).map_err(wrong_state)?;
         let export = entry.export.clone().ok_or_else(|| no_such_disk(id))?;
@@ -179,7 +195,7 @@ impl Table {
         Ok(stats::process(self.started, &self.pool, &exports))
     }
 
-    /// Detaches everything and takes nothing new. Waits for verbs that are at work.
+    /// Detaches everything. Waits for verbs that are at work, and refuses all others.
     pub fn shut_down(&self) {
         let mut disks = self.disks();
         disks.closing = true;
@@ -210,8 +226,8 @@ impl Table {
         while let Some(Phase::Busy(..)) = disks.by_id.get(id).map(|entry| entry.phase) {
             disks = self.ended.wait(disks).unwrap_or_else(PoisonError::into_inner);
         }
-        drop(disks);
-        if let Err(error) = self.detach(id)
+        // Under the same lock, so that no other verb can come between.
+        if let Err(error) = self.carry_out(disks, id, Verb::Detach, Export::detach)
             && error.code != code::NO_SUCH_DISK
         {
             tracing::error!(disk = id, "detached with an error: {}", error.message);

@@ -210,6 +210,12 @@ fn a_grown_disk_is_announced() {
     assert!(error.code == code::FAILED && error.message.contains("only grows"), "{error}");
     let error = caller.call("disk.resize", json!({"id": "d1", "size": (2 << 20) + 1})).unwrap_err();
     assert_eq!(error.code, code::FAILED, "{error}");
+    // Without the lock it may be somebody else's.
+    caller.disk("disk.deactivate", json!({"id": "d1"}));
+    let error = caller.call("disk.resize", json!({"id": "d1", "size": 4 << 20})).unwrap_err();
+    assert!(error.code == code::WRONG_STATE && error.message.contains("activate it"), "{error}");
+    assert_eq!(std::fs::metadata(&path).unwrap().len(), 2 << 20);
+    caller.disk("disk.activate", json!({"id": "d1"}));
     // Grown by somebody else, and taken as it is.
     std::fs::File::options().write(true).open(&path).unwrap().set_len(3 << 20).unwrap();
     let reply = caller.disk("disk.resize", json!({"id": "d1"}));
@@ -302,6 +308,24 @@ fn a_signal_detaches_everything() {
     assert!(io.process.terminate().unwrap().success(), "{}", io.process.stderr());
     assert!(caller.receive().is_none());
     assert_eq!(names(&io.folder), ["a.raw"]);
+}
+
+#[test]
+fn a_caller_that_does_not_read_holds_up_no_end() {
+    let mut io = Io::start();
+    let deaf = UnixStream::connect(io.socket("control")).unwrap();
+    let call = b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"stats\"}\n";
+    // Both directions are full when nothing more is taken for a while: the server then waits
+    // in an answer.
+    deaf.set_write_timeout(Some(Duration::from_millis(500))).unwrap();
+    while std::io::Write::write_all(&mut &deaf, call).is_ok() {}
+    // Others are served meanwhile, and told of the end.
+    let mut caller = io.caller();
+    caller.disk("disk.attach", io.spec("d", json!({"null": 1 << 20})));
+    assert!(io.process.terminate().unwrap().success(), "{}", io.process.stderr());
+    assert!(caller.receive().is_none());
+    assert_eq!(names(&io.folder), [""; 0]);
+    drop(deaf);
 }
 
 #[test]

@@ -10,8 +10,9 @@ use std::collections::BTreeMap;
 use std::io::{self, BufReader, Write};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use model::rpc::{MAX_LINE_BYTES, Response, code};
 use vhost_user::{Listener, SocketError, Stop};
@@ -22,12 +23,17 @@ use lines::Line;
 
 /// Callers at a time: each has a thread and a buffer, and the control plane needs a handful.
 pub const MAX_CALLERS: usize = 64;
+/// How long the end of the process waits for callers to take their last answers. The disks are
+/// gone by then, and answers are short: a caller that takes longer does not read.
+const ANSWER_GRACE: Duration = Duration::from_secs(2);
 
 /// Serves callers until it is stopped.
 #[derive(Debug)]
 pub struct Server {
     table: Arc<Table>,
     callers: Mutex<Callers>,
+    /// A caller's thread is about to end.
+    left: Condvar,
     stop: Stop,
     /// Told when a caller has asked for the end of the process.
     end: Stop,
@@ -48,8 +54,8 @@ impl Server {
     /// # Errors
     /// The process may open no more descriptors.
     pub fn new(table: Arc<Table>, end: Stop) -> io::Result<Arc<Self>> {
-        let (callers, stop) = (Mutex::default(), Stop::new()?);
-        Ok(Arc::new(Self { table, callers, stop, end }))
+        let (callers, left, stop) = (Mutex::default(), Condvar::new(), Stop::new()?);
+        Ok(Arc::new(Self { table, callers, left, stop, end }))
     }
 
     fn callers(&self) -> MutexGuard<'_, Callers> {
@@ -58,7 +64,7 @@ impl Server {
     }
 
     /// Takes callers from `listener` until [`Self::stop`]; then lets those that are here finish
-    /// their call, and waits for them.
+    /// their call, and waits for them. One that does not read its answers is cut off.
     ///
     /// # Errors
     /// The socket is broken.
@@ -83,13 +89,23 @@ impl Server {
     }
 
     fn let_go(&self) {
-        let callers = std::mem::take(&mut *self.callers());
-        for (stream, _) in callers.open.values() {
-            // No more lines; answers still go out.
-            let _ = stream.shutdown(Shutdown::Read);
-        }
-        let open = callers.open.into_values().map(|(_, thread)| thread);
-        for thread in open.chain(callers.ended) {
+        let shut = |callers: &Callers, how| {
+            for (stream, _) in callers.open.values() {
+                // Fails only where the other side has closed already.
+                let _ = stream.shutdown(how);
+            }
+        };
+        let callers = self.callers();
+        // No more lines; answers still go out.
+        shut(&callers, Shutdown::Read);
+        let here = |callers: &mut Callers| !callers.open.is_empty();
+        let waited = self.left.wait_timeout_while(callers, ANSWER_GRACE, here);
+        let (mut callers, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        shut(&callers, Shutdown::Both);
+        let gone = std::mem::take(&mut *callers);
+        drop(callers);
+        let open = gone.open.into_values().map(|(_, thread)| thread);
+        for thread in open.chain(gone.ended) {
             let _ = thread.join();
         }
     }
@@ -116,6 +132,7 @@ impl Server {
             if let Some((_, thread)) = callers.open.remove(&key) {
                 callers.ended.push(thread);
             }
+            server.left.notify_all();
         })?;
         callers.open.insert(key, (stream, thread));
         Ok(())
