@@ -9,7 +9,7 @@ use std::sync::Arc;
 use anyhow::Context;
 use clap::Parser;
 use rustix::net::{getpeername, sockopt};
-use vhost_user::Stop;
+use vhost_user::{Stop, Woken};
 
 use crate::adopt::{adopt, tell_ready};
 use crate::blk_options::{BlkOptions, CAPABILITIES};
@@ -65,8 +65,10 @@ fn serve(
     if let Some(ready) = ready {
         tell_ready(&ready).context("--ready-fd")?;
     }
-    ended.wait(Some(signals.as_fd()), None).context("cannot wait for signals")?;
-    Ok(())
+    match ended.wait(Some(signals.as_fd()), None).context("cannot wait for signals")? {
+        Woken::Stopped => Ok(export.served()?),
+        Woken::Readable | Woken::TimedOut => Ok(()),
+    }
 }
 
 /// The connected socket that we were started with.

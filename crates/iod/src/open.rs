@@ -1,18 +1,51 @@
 //! From a spec to an opened disk.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use disk::{Disk, DiskError, FileDisk, FileOptions, MemoryDisk, NullDisk, OnFull};
 use model::spec::{Backend, CacheMode, DiskSpec};
+use rustix::io::Errno;
 
 /// Block size of disks without a file, unless another is asked for: every driver takes it.
 const DEFAULT_BLOCK_BYTES: u32 = 512;
 
+/// A disk that cannot be opened, and what to do about it.
+#[derive(Debug, thiserror::Error)]
+#[error("{source}{}{next}", if next.is_empty() { "" } else { "; " })]
+pub struct OpenError {
+    source: DiskError,
+    /// The next step, where the cause does not name it.
+    next: String,
+}
+
+impl From<DiskError> for OpenError {
+    fn from(source: DiskError) -> Self {
+        let next = match &source {
+            DiskError::Os { path, source, .. } => next_step(*source, path),
+            _ => String::new(),
+        };
+        Self { source, next }
+    }
+}
+
+fn next_step(cause: Errno, path: &Path) -> String {
+    match cause {
+        Errno::NOENT => {
+            format!("check the path, or make the image with `truncate -s 8G {}`", path.display())
+        }
+        Errno::ACCESS | Errno::PERM => {
+            "let this user read and write it, or open it read-only if it may be read".into()
+        }
+        _ => String::new(),
+    }
+}
+
 /// Opens what a spec names. Takes no lock and changes nothing.
 ///
 /// # Errors
-/// [`DiskError`]: it names the image, the cause and what to do.
-pub fn open(spec: &DiskSpec) -> Result<Arc<dyn Disk>, DiskError> {
+/// [`OpenError`]: it names the image, the cause and what to do.
+pub fn open(spec: &DiskSpec) -> Result<Arc<dyn Disk>, OpenError> {
     let block_size = spec.block_size.unwrap_or(DEFAULT_BLOCK_BYTES);
     Ok(match &spec.backend {
         Backend::File(path) => Arc::new(FileDisk::open(FileOptions {
@@ -36,5 +69,28 @@ pub fn reported(geometry: disk::Geometry) -> model::report::Geometry {
         size_bytes: geometry.size,
         block_size: geometry.block_size,
         read_only: geometry.read_only,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(source: Errno) -> String {
+        let path = "/img/a.raw".into();
+        OpenError::from(DiskError::Os { action: "open", path, source }).to_string()
+    }
+
+    #[test]
+    fn the_next_step_follows_the_cause() {
+        let missing = said(Errno::NOENT);
+        assert!(missing.starts_with("cannot open /img/a.raw: No such file"), "{missing}");
+        let step = "; check the path, or make the image with `truncate -s 8G /img/a.raw`";
+        assert!(missing.ends_with(step), "{missing}");
+        let forbidden = said(Errno::ACCESS);
+        assert!(forbidden.contains("denied") && forbidden.contains("read-only"), "{forbidden}");
+        // Nothing is added where there is nothing to say.
+        let broken = said(Errno::IO);
+        assert!(broken.ends_with(&Errno::IO.to_string()), "{broken}");
     }
 }

@@ -29,6 +29,7 @@ fn bad_images_are_refused_with_the_next_step() {
     let missing = path("missing");
     let said = refusal(&folder, &["--blk-file", &missing]);
     assert!(said.contains(&missing) && said.contains("No such file"), "{said}");
+    assert!(said.contains(&format!("`truncate -s 8G {missing}`")), "{said}");
 
     let empty = image(&folder, "empty", 0);
     let said = refusal(&folder, &["--blk-file", &empty]);

@@ -13,6 +13,7 @@ use common::*;
 use rustix::process::Signal;
 use testkit::process::{PROCESS_DEADLINE, Process};
 use testkit::raw::request::{Request, status};
+use testkit::raw::wire::{Message, Request as Code};
 use testkit::raw::{Connection, Frontend, Guest, Setup, SharedMemory};
 
 const NULL: [&str; 2] = ["--null", "1M"];
@@ -181,6 +182,35 @@ fn we_connect_where_the_front_end_listens_and_come_back() {
     assert!(process.terminate().unwrap().success());
     // The socket is the front-end's to remove.
     assert_eq!(names(&folder), ["s"]);
+}
+
+#[test]
+fn a_path_that_is_no_socket_is_no_front_end() {
+    let folder = folder();
+    let file = image(&folder, "precious", 1);
+    let (code, said) = ends(BLK, &["--connect", "--socket-path", &file, "--null", "1M"]);
+    assert_eq!(code, 1, "{said}");
+    let last = said.lines().last().unwrap_or_default();
+    assert!(last.contains(&file) && last.contains("not a socket"), "{said}");
+    assert_eq!(said.matches("not a socket").count(), 1, "{said}");
+    assert_eq!(names(&folder), ["precious"]);
+}
+
+#[test]
+fn a_front_end_does_not_choose_how_much_is_logged() {
+    let folder = folder();
+    let socket = folder.path().join("s");
+    let mut process = blk(&socket, &NULL);
+    for session in 1..=2 {
+        let mut frontend = Frontend::connect(&socket).unwrap();
+        for _ in 0..1000 {
+            frontend.tell(Message::new(Code::SET_FEATURES).u64(u64::MAX)).unwrap();
+            frontend.tell(Message::new(Code(99))).unwrap();
+        }
+        frontend.barrier().unwrap();
+        let said = process.stderr();
+        assert_eq!(said.matches("refused").count(), session, "{said}");
+    }
 }
 
 #[test]

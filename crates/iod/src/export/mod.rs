@@ -18,6 +18,7 @@ use disk::{Disk, DiskError, Geometry};
 use model::spec::{DiskSpec, PollMode};
 use vhost_user::{Access, BackendChannel, Listener, SessionHandle, SocketError, Stop};
 
+use crate::open::OpenError;
 use crate::pool::Pool;
 use queues::Queues;
 pub use serve::Source;
@@ -28,6 +29,9 @@ pub enum ExportError {
     /// The disk itself.
     #[error(transparent)]
     Disk(#[from] DiskError),
+    /// It cannot be opened.
+    #[error(transparent)]
+    Open(#[from] OpenError),
     /// Its socket.
     #[error(transparent)]
     Socket(#[from] SocketError),
@@ -53,7 +57,7 @@ pub struct Export {
     board: Board,
     /// Ends the control thread between sessions.
     stop: Stop,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    thread: Mutex<Option<JoinHandle<Result<(), SocketError>>>>,
 }
 
 /// The front-end that is connected now, if any.
@@ -227,10 +231,8 @@ impl Export {
     /// The flush failed; everything is closed all the same.
     pub fn detach(&self) -> Result<(), ExportError> {
         self.hang_up();
-        if let Some(thread) = lock(&self.thread).take() {
-            // A thread that panicked has said so.
-            let _ = thread.join();
-        }
+        // Its failure has been told to whoever waited for it, or logged.
+        let _ = self.served();
         if self.is_active() { self.deactivate() } else { Ok(()) }
     }
 }

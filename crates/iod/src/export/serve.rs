@@ -28,26 +28,41 @@ pub enum Source {
 
 impl Export {
     /// Starts the control thread. Gives `ended` when it has ended, be it that no more front-ends
-    /// come or that the disk is detached.
+    /// come or that the disk is detached; [`Self::served`] then tells which. Without anybody to
+    /// ask, a failure is logged.
     ///
     /// # Errors
     /// The process can have no more threads.
     pub fn serve(self: &Arc<Self>, source: Source, ended: Option<Stop>) -> Result<(), ExportError> {
         let export = Arc::clone(self);
         let work = move || {
-            if let Err(error) = export.serve_all(source) {
-                let cause = crate::error::text(&error);
-                tracing::error!(disk = export.spec.id, "no front-end can come any more: {cause}");
+            let served = export.serve_all(source);
+            match (&served, ended) {
+                (_, Some(ended)) => ended.stop(),
+                (Err(error), None) => {
+                    let disk = &export.spec.id;
+                    let cause = crate::error::text(error);
+                    tracing::error!(disk, "no front-end can come any more: {cause}");
+                }
+                (Ok(()), None) => {}
             }
-            if let Some(ended) = ended {
-                ended.stop();
-            }
+            served
         };
         let thread = std::thread::Builder::new().name("session".into()).spawn(work);
         let thread = thread
             .map_err(|source| ExportError::Os { action: "start a control thread", source })?;
         *lock(&self.thread) = Some(thread);
         Ok(())
+    }
+
+    /// Waits for the control thread, once, and tells why it has ended.
+    ///
+    /// # Errors
+    /// No front-end could come any more.
+    pub fn served(&self) -> Result<(), SocketError> {
+        let thread = lock(&self.thread).take();
+        // A thread that panicked has said so.
+        thread.map_or(Ok(()), |thread| thread.join().unwrap_or(Ok(())))
     }
 
     fn serve_all(&self, source: Source) -> Result<(), SocketError> {
