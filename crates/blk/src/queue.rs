@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use disk::{Channel, Completion, IoError, Kind, Request, Submitted};
 use memory::{Buffers, Byte, Table};
-use reactor::{Context, Poller, Turn};
+use reactor::{Bell, Context, Poller, Turn};
 use virtq::{Chain, Queue, QueueStart, RingError};
 
 use crate::device::{Fault, Shared};
@@ -39,8 +39,8 @@ pub(crate) struct BlkQueue {
     index: u16,
     queue: Queue,
     channel: Box<dyn Channel>,
-    call: Option<OwnedFd>,
-    err: Option<OwnedFd>,
+    call: Option<Bell>,
+    err: Option<Bell>,
     rules: Rules,
     epoch: u64,
     spins: bool,
@@ -78,8 +78,8 @@ impl BlkQueue {
             index: start.index,
             queue,
             channel,
-            call: start.call,
-            err: start.err,
+            call: start.call.map(|fd| context.open_bell(fd)),
+            err: start.err.map(|fd| context.open_bell(fd)),
             rules,
             epoch,
             spins: shared.spin || kickless,
@@ -107,7 +107,10 @@ impl BlkQueue {
     }
 
     pub(crate) fn set_call(&mut self, call: Option<OwnedFd>, context: &mut Context<'_>) {
-        self.call = call;
+        if let Some(former) = self.call.take() {
+            context.close_bell(former);
+        }
+        self.call = call.map(|fd| context.open_bell(fd));
         self.signal(context);
     }
 
@@ -128,7 +131,7 @@ impl BlkQueue {
             match self.queue.pop() {
                 Ok(Some(chain)) => self.begin(context, chain),
                 Ok(None) => break,
-                Err(error) => self.broken(&error),
+                Err(error) => self.broken(context, &error),
             }
             taken += 1;
         }
@@ -238,15 +241,14 @@ impl BlkQueue {
 
     fn signal(&mut self, context: &mut Context<'_>) {
         if let Some(call) = &self.call {
-            // EAGAIN: the guest has not taken earlier calls, so it will look anyway.
-            let _ = rustix::io::write(call, &1u64.to_ne_bytes());
-            context.count_syscalls(1);
+            // One that does not fit finds earlier calls that the guest has not taken.
+            context.ring(call);
             self.stats.call();
         }
     }
 
     #[cold]
-    fn broken(&self, error: &RingError) {
+    fn broken(&self, context: &mut Context<'_>, error: &RingError) {
         let (disk, queue) = (&self.shared.id, self.index);
         tracing::error!(
             disk,
@@ -255,7 +257,7 @@ impl BlkQueue {
             "the guest's driver broke the ring; it must reset the device"
         );
         if let Some(err) = &self.err {
-            let _ = rustix::io::write(err, &1u64.to_ne_bytes());
+            context.ring(err);
         }
     }
 
@@ -308,6 +310,8 @@ impl Poller for BlkQueue {
         }
         if self.stopping && self.queue.in_flight() == 0 {
             if let Some(answer) = self.stopped.take() {
+                // The last call must be there before the front-end hears that the ring stands still.
+                context.flush();
                 let _ = answer.send(self.queue.next_avail());
             }
             return Turn::Gone;

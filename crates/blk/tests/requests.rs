@@ -327,3 +327,22 @@ fn a_driver_that_does_not_flush_gets_write_through() {
         assert_eq!(durable.load(Ordering::Relaxed), expected);
     }
 }
+
+#[test]
+fn a_guest_that_takes_no_calls_holds_nobody_up() {
+    let device = device(memory(), 1, false);
+    let reactor = Arc::new(Reactor::spawn("shared").unwrap());
+    let mut bad = Guest::with(&device, reactor.clone(), true, !0);
+    let mut good = Guest::with(&device, reactor, true, !0);
+    bad.fill_call();
+    for round in 0..300 {
+        bad.put(0, IN, 0, (512, true));
+        // Every completion asks for a call.
+        bad.driver.set_used_event(round);
+        bad.publish_blind();
+        bad.wait_without_call();
+    }
+    assert_eq!(good.write(0, &[1; 512]), 0);
+    bad.queue.take().unwrap().stop().unwrap();
+    assert_eq!(good.read(0, 512).1, [1; 512]);
+}

@@ -2,8 +2,11 @@
 
 use std::any::Any;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::Instant;
 
+use crate::File;
+use crate::bell::Bell;
 use crate::core::Core;
 use crate::op::{Done, InFlight, Op, Port};
 
@@ -114,6 +117,35 @@ impl Context<'_> {
     /// Moves what has ended into `out`.
     pub fn reap(&mut self, port: &Port, out: &mut Vec<Done>) {
         self.core.reap(port, out);
+    }
+
+    /// A bell for the poller that is being made or called; closed with it, or by
+    /// [`Context::close_bell`].
+    ///
+    /// # Panics
+    /// Outside of a poller.
+    pub fn open_bell(&mut self, fd: OwnedFd) -> Bell {
+        let owner = self.current.expect("bells are opened by pollers");
+        self.core.open_bell(owner, File::new(Arc::new(fd)))
+    }
+
+    /// Signals the peer at the end of this turn. Signals that it has not taken are not repeated
+    /// without end.
+    pub fn ring(&mut self, bell: &Bell) {
+        if let Some(send) = bell.0.next() {
+            self.core.ring.signal(&bell.0, send);
+        }
+    }
+
+    /// Closes a bell, giving up what the peer has not taken.
+    pub fn close_bell(&mut self, bell: Bell) {
+        self.core.close_bell(&bell.0);
+    }
+
+    /// Hands the kernel what was submitted and rung so far, before somebody else is told
+    /// something that must come after it.
+    pub fn flush(&mut self) {
+        self.core.ring.flush();
     }
 
     /// Time of the first call in this turn: good enough for what is counted per batch.

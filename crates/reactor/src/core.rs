@@ -1,15 +1,18 @@
 //! Everything on a reactor but its thread: who lives here, what they wait for, what comes back.
 
+use std::collections::HashMap;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::ReactorCounters;
+use crate::bell::{Bell, BellState};
 use crate::context::{Context, Poller, PollerId, Turn};
 use crate::mailbox::Mailbox;
 use crate::op::{Done, InFlight, Port};
 use crate::ring::{Completed, Ring, Token};
 use crate::slab::Slab;
+use crate::{File, ReactorCounters};
 
 struct Resident {
     /// Out while its own method runs.
@@ -43,6 +46,9 @@ pub(crate) struct Core {
     residents: Slab<Resident>,
     ports: Slab<PortSlot>,
     watches: Slab<Watch>,
+    /// Bells by number, with their owner. Numbers are not used again soon, so that what comes
+    /// late for a closed one finds nobody.
+    bells: HashMap<u32, (PollerId, Rc<BellState>)>,
     hot: Vec<PollerId>,
     generation: u32,
     pub(crate) letters: bool,
@@ -59,6 +65,7 @@ impl Core {
             residents: Slab::default(),
             ports: Slab::default(),
             watches: Slab::default(),
+            bells: HashMap::new(),
             hot: Vec::new(),
             generation: 0,
             letters: false,
@@ -102,7 +109,30 @@ impl Core {
         match completed.token {
             Token::Op(index) => self.deliver_op(index, completed.result),
             Token::Watch(index) => self.deliver_watch(index, completed),
+            Token::Bell(id) => self.confirm_bell(id),
             Token::Ignore => {}
+        }
+    }
+
+    pub(crate) fn open_bell(&mut self, owner: PollerId, file: File) -> Bell {
+        let id = self.next_generation();
+        let state = Rc::new(BellState::new(id, file));
+        self.bells.insert(id, (owner, state.clone()));
+        Bell(state)
+    }
+
+    pub(crate) fn close_bell(&mut self, bell: &BellState) {
+        if self.bells.remove(&bell.id).is_some() {
+            self.ring.part(bell);
+        }
+    }
+
+    fn confirm_bell(&mut self, id: u32) {
+        let Some((_, state)) = self.bells.get(&id) else { return };
+        if state.confirmed()
+            && let Some(send) = state.next()
+        {
+            self.ring.signal(state, send);
         }
     }
 
@@ -212,6 +242,11 @@ impl Core {
             if self.ports.get(index).is_some_and(|port| port.owner == id) {
                 self.ports.remove(index);
             }
+        }
+        let bells = self.bells.values().filter(|(owner, _)| *owner == id);
+        let bells: Vec<_> = bells.map(|(_, state)| state.clone()).collect();
+        for bell in bells {
+            self.close_bell(&bell);
         }
         self.counters().set_pollers(self.residents.len() as u64);
     }

@@ -7,6 +7,7 @@
 //!   to exactly one reactor, so what it does needs no lock (design 4.1).
 //! - **Hot**: asked at every turn of the loop. **Cold**: armed; costs nothing until its eventfd
 //!   or one of its operations wakes it.
+//! - [`Bell`]: signals a peer without ever waiting for it.
 //! - [`Port`]: where the operations of one owner come back. [`Op`] goes in, [`Done`] comes out.
 //!
 //! # Model
@@ -30,6 +31,7 @@
 //! Spawn one and send it pollers; [`ReactorCounters`] counts system calls and sleeps.
 #![allow(unsafe_code)] // The kernel is handed raw pointers; `ring` and `file` own that.
 
+mod bell;
 mod context;
 mod core;
 mod file;
@@ -43,6 +45,7 @@ mod stats;
 mod tests;
 mod thread;
 
+pub use bell::Bell;
 pub use context::{Context, Poller, PollerId, Turn};
 pub use file::File;
 pub use mailbox::{Handle, Stopped};

@@ -4,6 +4,8 @@ use std::os::fd::RawFd;
 
 use io_uring::{IoUring, opcode, squeue, types};
 
+use crate::File;
+use crate::bell::{BellState, ONE, Send};
 use crate::op::InFlight;
 use crate::slab::Slab;
 
@@ -22,18 +24,23 @@ pub(crate) enum Token {
     Op(u32),
     /// An eventfd that is watched.
     Watch(u32),
-    /// The end of a removal; nothing to do.
+    /// A signal that had to be confirmed has ended.
+    Bell(u32),
+    /// The end of a removal, or a signal that failed: nothing to do.
     Ignore,
 }
 
 const KIND_SHIFT: u32 = 32;
+/// User data of signals that report only failure, which nobody needs: unpacks to `Ignore`.
+const SILENT_BELL: u64 = 4 << KIND_SHIFT;
 
 impl Token {
     pub(crate) fn pack(self) -> u64 {
         match self {
             Self::Op(index) => u64::from(index),
             Self::Watch(index) => (1 << KIND_SHIFT) | u64::from(index),
-            Self::Ignore => 2 << KIND_SHIFT,
+            Self::Bell(index) => (2 << KIND_SHIFT) | u64::from(index),
+            Self::Ignore => 3 << KIND_SHIFT,
         }
     }
 
@@ -41,6 +48,7 @@ impl Token {
         match data >> KIND_SHIFT {
             0 => Self::Op(data as u32),
             1 => Self::Watch(data as u32),
+            2 => Self::Bell(data as u32),
             _ => Self::Ignore,
         }
     }
@@ -59,6 +67,8 @@ pub(crate) struct Completed {
 pub(crate) struct Ring {
     uring: IoUring,
     pub(crate) ops: Slab<InFlight>,
+    /// Closed by us, perhaps named in entries that the kernel has not read yet.
+    parting: Vec<File>,
     /// System calls since the last [`Ring::take_syscalls`].
     syscalls: u64,
     queued: bool,
@@ -95,7 +105,7 @@ impl Ring {
     pub(crate) fn new() -> std::io::Result<Self> {
         let uring = build()?;
         uring.submitter().register_iowq_max_workers(&mut MAX_WORKERS.clone())?;
-        Ok(Self { uring, ops: Slab::default(), syscalls: 0, queued: false })
+        Ok(Self { uring, ops: Slab::default(), parting: Vec::new(), syscalls: 0, queued: false })
     }
 
     /// Starts an operation; the kernel learns of it at the next submit.
@@ -116,6 +126,30 @@ impl Ring {
         self.push(entry.user_data(Token::Ignore.pack()));
     }
 
+    /// Writes a signal to a peer's descriptor.
+    pub(crate) fn signal(&mut self, bell: &BellState, send: Send) {
+        let fd = types::Fd(bell.file.raw());
+        let one = (&raw const ONE).cast();
+        let entry = opcode::Write::new(fd, one, size_of::<u64>() as u32).offset(u64::MAX).build();
+        self.push(match send {
+            Send::Confirmed => entry.user_data(Token::Bell(bell.id).pack()),
+            Send::Silent => {
+                entry.flags(squeue::Flags::SKIP_SUCCESS).user_data(SILENT_BELL | u64::from(bell.id))
+            }
+        });
+    }
+
+    /// Gives up the signals that a peer has not taken, and keeps the descriptor until the kernel
+    /// has read every entry that names it.
+    pub(crate) fn part(&mut self, bell: &BellState) {
+        for data in [Token::Bell(bell.id).pack(), SILENT_BELL | u64::from(bell.id)] {
+            let all = types::CancelBuilder::user_data(data).all();
+            let entry = opcode::AsyncCancel2::new(all).build();
+            self.push(entry.user_data(Token::Ignore.pack()));
+        }
+        self.parting.push(bell.file.clone());
+    }
+
     /// Cancels a timer.
     pub(crate) fn cancel_timer(&mut self, index: u32) {
         let entry = opcode::TimeoutRemove::new(Token::Op(index).pack()).build();
@@ -124,8 +158,8 @@ impl Ring {
 
     fn push(&mut self, entry: squeue::Entry) {
         self.queued = true;
-        // SAFETY: what the entry points to lives in `ops` (or is a descriptor that a watch slot
-        // or the slab keeps open) until the completion has been taken.
+        // SAFETY: what the entry points to is static or lives in `ops`, and its descriptor is
+        // kept open by a watch, the slab, a bell or `parting`, until the kernel needs it no more.
         while unsafe { self.uring.submission().push(&entry) }.is_err() {
             self.enter(0);
         }
@@ -134,7 +168,12 @@ impl Ring {
     fn enter(&mut self, want: usize) {
         self.syscalls += 1;
         match self.uring.submitter().submit_and_wait(want) {
-            Ok(_) => self.queued = !self.uring.submission().is_empty(),
+            Ok(_) => {
+                self.queued = !self.uring.submission().is_empty();
+                if !self.queued {
+                    self.parting.clear();
+                }
+            }
             // EINTR: a signal. EBUSY, EAGAIN: completions must be taken first; the caller does.
             Err(error) => {
                 let raw = error.raw_os_error();
