@@ -40,9 +40,11 @@ pub(crate) fn without(table: &Table, gone: RegionSpec) -> Result<Table, Refusal>
     checked(regions)
 }
 
-/// Refuses what is too much together, before any of it is mapped.
+/// Refuses what is too much together, before any of it is mapped. A region's file is mapped from
+/// its first byte on, so that counts as well.
 fn affordable(specs: impl Iterator<Item = RegionSpec>) -> Result<(), Refusal> {
-    let bytes = specs.fold(0u64, |sum, spec| sum.saturating_add(spec.len));
+    let bytes =
+        specs.fold(0u64, |sum, spec| sum.saturating_add(spec.file_offset).saturating_add(spec.len));
     if bytes <= MAX_MAPPED_BYTES {
         return Ok(());
     }
@@ -92,6 +94,10 @@ mod tests {
         let (spec, fd) = part(64 * TIB, 4096);
         too_much(with(&table, spec, &fd), 16 * TIB + 4096);
         too_much(replaced(vec![part(0, 16 * TIB), part(32 * TIB, 4096)]), 16 * TIB + 4096);
+        // What lies before a region in its file takes addresses as well.
+        let (mut far, file) = part(64 * TIB, 4096);
+        far.file_offset = 16 * TIB;
+        too_much(with(&Table::default(), far, &file), 16 * TIB + 4096);
         // With room again, the same region is taken.
         let smaller = without(&table, part(0, 8 * TIB).0).unwrap();
         assert_eq!(with(&smaller, spec, &fd).unwrap().regions().len(), 2);
