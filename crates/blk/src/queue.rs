@@ -123,7 +123,7 @@ impl BlkQueue {
         }
         let mut taken = 0;
         if let Some(request) = self.held.take() {
-            self.submit(context, request);
+            self.submit_again(context, request);
             taken += usize::from(self.held.is_none());
         }
         self.moved = 0;
@@ -146,10 +146,20 @@ impl BlkQueue {
                 let since = context.now();
                 self.moved = self.moved.saturating_add(data.len() as u64);
                 let entry = InFlight { chain, status, class: kind.into(), bytes: len, since };
+                let request = Request { kind, offset, len, buffers: data, tag };
+                // What ends at once never enters the table.
+                let held = match self.channel.submit(context, request) {
+                    Submitted::Done(completion) => {
+                        self.inline += u64::from(kind != Kind::Flush);
+                        return self.complete(entry, completion);
+                    }
+                    Submitted::Pending => None,
+                    Submitted::Full(request) => Some(request),
+                };
+                self.held = held;
                 if let Some(slot) = self.in_flight.get_mut(tag as usize) {
                     *slot = Some(entry);
                 }
-                self.submit(context, Request { kind, offset, len, buffers: data, tag });
             }
             Parsed::Id { data, status } => {
                 let mut window = data;
@@ -171,12 +181,15 @@ impl BlkQueue {
         }
     }
 
-    fn submit(&mut self, context: &mut Context<'_>, request: Request) {
+    /// Submits a request that was held back.
+    fn submit_again(&mut self, context: &mut Context<'_>, request: Request) {
         let measured = u64::from(request.kind != Kind::Flush);
         match self.channel.submit(context, request) {
             Submitted::Done(completion) => {
                 self.inline += measured;
-                self.complete(completion);
+                if let Some(entry) = self.take_entry(&completion) {
+                    self.complete(entry, completion);
+                }
             }
             Submitted::Pending => {}
             Submitted::Full(request) => self.held = Some(request),
@@ -189,21 +202,23 @@ impl BlkQueue {
         self.channel.reap(context, &mut done);
         let any = !done.is_empty();
         for completion in done.drain(..) {
-            let Some(Some(entry)) = self.in_flight.get(completion.tag as usize) else { continue };
+            let Some(entry) = self.take_entry(&completion) else { continue };
             if entry.class != Class::Flush {
                 let waited = context.now().saturating_duration_since(entry.since);
                 self.stats.latency(waited.as_nanos() as u64, 1);
             }
-            self.complete(completion);
+            self.complete(entry, completion);
         }
         self.done = done;
         any
     }
 
+    fn take_entry(&mut self, completion: &Completion) -> Option<InFlight> {
+        self.in_flight.get_mut(completion.tag as usize)?.take()
+    }
+
     /// Writes the status and gives the chain back.
-    fn complete(&mut self, completion: Completion) {
-        let slot = self.in_flight.get_mut(completion.tag as usize);
-        let Some(entry) = slot.and_then(Option::take) else { return };
+    fn complete(&mut self, entry: InFlight, completion: Completion) {
         let InFlight { mut chain, status, class, bytes, .. } = entry;
         let code = status_of(completion.outcome);
         status.set(code);
@@ -301,7 +316,7 @@ impl Poller for BlkQueue {
         if !self.stopping {
             worked |= self.take(context);
         } else if let Some(request) = self.held.take() {
-            self.submit(context, request);
+            self.submit_again(context, request);
         }
         // Also when nothing was found: what was looked at may have been a hole.
         self.check_memory();
