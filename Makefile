@@ -40,8 +40,9 @@ test: check guest ## Every test at reduced counts: the bar for a commit
 soak: export RINGWAY_SOAK := 1
 soak: export PROPTEST_CASES := 20000
 soak: export PROPTEST_RNG_SEED :=
-soak: build guest ## The same tests at full counts, in release mode; takes long
-	cargo test --release --workspace
+soak: guest ## The same tests at full counts, optimised with assertions; takes long
+	cargo build --profile soak --workspace --bins
+	cargo test --profile soak --workspace
 
 bench: build guest ## The experiments of the lab, against peers, in one run each
 	target/release/ringway lab run blk-baseline
