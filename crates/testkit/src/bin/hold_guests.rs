@@ -1,0 +1,26 @@
+//! Starts one guest of each kind, names them, and holds them until its standard input ends: the
+//! process that `guest_orphan` kills.
+#![forbid(unsafe_code)]
+
+use std::time::Duration;
+
+use testkit::guest::{Guest, Kind, Machine};
+
+/// Longer than any boot.
+const DEADLINE: Duration = Duration::from_secs(180);
+
+fn main() -> testkit::Result<()> {
+    // Started by a thread that ends before them: their parent is the process, not the thread.
+    for kind in [Kind::Uml, Kind::Qemu] {
+        let start = move || Guest::start(kind, &Machine::default(), "echo up; sleep 1000");
+        let mut guest = match std::thread::spawn(start).join() {
+            Ok(started) => started?,
+            Err(panic) => std::panic::resume_unwind(panic),
+        };
+        guest.wait_for("up\n", DEADLINE)?;
+        println!("{} {}", guest.id(), guest.dir().display());
+        std::mem::forget(guest);
+    }
+    std::io::stdin().lines().count();
+    Ok(())
+}
