@@ -35,7 +35,6 @@ use commands::Command;
 #[command(
     name = "ringway",
     version,
-    about,
     max_term_width = 100,
     after_help = "Start with `ringway doctor`, then `ringway demo`. Each command has its own \
                   --help with examples."
