@@ -5,6 +5,7 @@ mod guest;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use blk::feature;
 use disk::{
@@ -12,7 +13,7 @@ use disk::{
     NullDisk, OnFull, Request, Submitted,
 };
 use guest::*;
-use reactor::{Context, Reactor};
+use reactor::{Context, Done, Op, Port, Reactor};
 use virtq::driver::BUFFERS;
 
 const SIZE: u64 = 8 << 20;
@@ -311,8 +312,6 @@ impl Channel for RecorderChannel {
     fn reap(&mut self, _: &mut Context<'_>, _: &mut Vec<Completion>) {}
 
     fn give_up(&mut self, _: &mut Context<'_>) {}
-
-    fn resume(&mut self) {}
 }
 
 #[test]
@@ -345,4 +344,87 @@ fn a_guest_that_takes_no_calls_holds_nobody_up() {
     assert_eq!(good.write(0, &[1; 512]), 0);
     bad.queue.take().unwrap().stop().unwrap();
     assert_eq!(good.read(0, 512).1, [1; 512]);
+}
+
+/// Takes one request at a time and finishes it a moment later.
+#[derive(Debug)]
+struct Narrow;
+
+struct NarrowChannel {
+    port: Port,
+    pending: Option<Request>,
+    done: Vec<Done>,
+}
+
+impl Disk for Narrow {
+    fn geometry(&self) -> Geometry {
+        Geometry { size: SIZE, block_size: 512, read_only: false, discard: true }
+    }
+
+    fn open_channel(&self, context: &mut Context<'_>) -> Box<dyn Channel> {
+        Box::new(NarrowChannel { port: context.open_port(), pending: None, done: Vec::new() })
+    }
+
+    fn activate(&self) -> Result<(), DiskError> {
+        Ok(())
+    }
+
+    fn deactivate(&self) -> Result<(), DiskError> {
+        Ok(())
+    }
+
+    fn resize(&self, _: Option<u64>) -> Result<Geometry, DiskError> {
+        Ok(self.geometry())
+    }
+
+    fn waiting(&self) -> u64 {
+        0
+    }
+}
+
+impl Channel for NarrowChannel {
+    fn submit(&mut self, context: &mut Context<'_>, request: Request) -> Submitted {
+        if self.pending.is_some() {
+            return Submitted::Full(request);
+        }
+        self.pending = Some(request);
+        context.submit(&self.port, Op::Timer { after: Duration::from_millis(1) }, 0);
+        Submitted::Pending
+    }
+
+    fn reap(&mut self, context: &mut Context<'_>, out: &mut Vec<Completion>) {
+        context.reap(&self.port, &mut self.done);
+        for _ in self.done.drain(..) {
+            out.extend(self.pending.take().map(|request| request.complete(Ok(()))));
+        }
+    }
+
+    fn give_up(&mut self, _: &mut Context<'_>) {}
+}
+
+#[test]
+fn a_disk_that_is_out_of_something_holds_the_queue_and_loses_nothing() {
+    let device = device(Arc::new(Narrow), 1, false);
+    let mut guest = Guest::new(&device, true);
+    for slot in 0..32 {
+        guest.put(slot, IN, u64::from(slot), (512, true));
+    }
+    guest.publish();
+    let mut seen = 0;
+    guest.wait(|driver| {
+        while driver.used().is_some() {
+            seen += 1;
+        }
+        seen == 32
+    });
+    for slot in 0..32 {
+        guest.put(slot, IN, u64::from(slot), (512, true));
+    }
+    guest.publish();
+    let next = guest.queue.take().unwrap().stop().unwrap();
+    let mut done = 32;
+    while guest.driver.used().is_some() {
+        done += 1;
+    }
+    assert_eq!(done, next, "a held request ends before the queue stands still");
 }

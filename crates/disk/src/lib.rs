@@ -95,9 +95,7 @@ pub trait Channel {
     fn reap(&mut self, context: &mut Context<'_>, out: &mut Vec<Completion>);
 
     /// The queue is being stopped: what waits for storage to get room fails now, so that
-    /// everything that was submitted ends. Until [`Channel::resume`] nothing waits.
+    /// everything that was submitted ends. From then on nothing waits; a queue that starts again
+    /// opens a channel of its own.
     fn give_up(&mut self, context: &mut Context<'_>);
-
-    /// Waiting is allowed again.
-    fn resume(&mut self);
 }

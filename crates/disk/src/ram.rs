@@ -147,6 +147,4 @@ impl Channel for MemoryChannel {
     }
 
     fn give_up(&mut self, _: &mut Context<'_>) {}
-
-    fn resume(&mut self) {}
 }

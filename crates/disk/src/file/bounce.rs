@@ -54,3 +54,19 @@ impl Pool {
 pub(crate) fn piece(mapping: &Arc<Mapping>, len: usize) -> Buffers {
     Buffers::within(mapping, 0, len.min(PIECE)).unwrap_or_default()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_empty_pool_says_that_a_buffer_comes_back() {
+        let mut pool = Pool::default();
+        let taken: Vec<_> = (0..LIMIT).map(|_| pool.take().unwrap()).collect();
+        assert_eq!(pool.take().unwrap_err(), NoBuffer::Busy);
+        for buffer in taken {
+            pool.put(buffer);
+        }
+        assert!(pool.take().is_ok());
+    }
+}

@@ -274,10 +274,6 @@ impl Channel for FileChannel {
             self.finish(work, Err(IoError::Full));
         }
     }
-
-    fn resume(&mut self) {
-        self.giving_up = false;
-    }
 }
 
 impl Drop for FileChannel {
