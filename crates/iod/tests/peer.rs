@@ -3,9 +3,12 @@
 
 mod common;
 
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 
 use common::{BLK, ready};
+use iod::adopt::adopt;
+use testkit::process::PROCESS_DEADLINE;
+use testkit::raw::guest::wait_readable;
 use vhost::vhost_user::message::{VhostUserConfigFlags, VhostUserProtocolFeatures};
 use vhost::vhost_user::{Frontend, VhostUserFrontend};
 use vhost::{VhostBackend, VhostUserMemoryRegionInfo, VringConfigData};
@@ -78,7 +81,9 @@ fn the_frontend_of_the_vhost_crate_reads_a_disk() {
     driver.offer(0);
     driver.publish();
     kick.write(1).unwrap();
-    // A blocking read of the eventfd: the call.
+    // The backend made it non-blocking, so the call is waited for first.
+    let watched = adopt(call.as_raw_fd()).unwrap();
+    assert_eq!(wait_readable(&[watched.as_fd()], PROCESS_DEADLINE).unwrap(), Some(0));
     call.read().unwrap();
     assert_eq!(driver.used(), Some((0, 513)));
     assert_eq!(driver.read(BUFFERS + 64, 1), [0]);
