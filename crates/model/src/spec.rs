@@ -23,7 +23,7 @@ pub const MAX_DISK_BYTES: u64 = 1 << 60;
 pub enum Backend {
     /// A raw image file or a block device.
     File(PathBuf),
-    /// Reads zeroes, forgets writes; size in bytes.
+    /// Moves no data: reads leave the buffers as they are, writes are forgotten; size in bytes.
     Null(u64),
     /// Anonymous memory; size in bytes.
     Memory(u64),
