@@ -1,16 +1,17 @@
 //! What may be done to a disk when: a pure state machine (design 5).
 //!
 //! ```text
-//!            attach             activate
-//!   (none) ---------> attached ---------> active
-//!      ^                 |  ^                |
-//!      +---- detach -----+  +-- deactivate --+
-//!      +---- detach -------------------------+
+//!            attach             activate             pause
+//!   (none) ---------> attached ---------> active <-----------> paused
+//!      ^                 |  ^                |       resume      |
+//!      |                 |  +-- deactivate --+-------------------+
+//!      +---- detach -----+-------------------+-------------------+
 //! ```
 //! Every verb takes time, and while one is at work the disk is busy with it: all others are
-//! refused until it has ended. Only an active disk is resized: without the lock the image may be
-//! somebody else's. Verbs whose goal is reached already do nothing and succeed, so
-//! that a caller who lost an answer can ask again.
+//! refused until it has ended. Only a disk that holds its lock is resized or paused: without it
+//! the image may be somebody else's. Verbs whose goal is reached already do nothing and succeed,
+//! so that a caller who lost an answer can ask again; but a paused disk is not activated, so that
+//! nobody goes on by accident while somebody else relies on the pause.
 
 use std::fmt;
 
@@ -21,6 +22,8 @@ pub enum Rest {
     Attached,
     /// Holds the lock and serves.
     Active,
+    /// Holds the lock and serves nothing; its front-end stays and waits.
+    Paused,
 }
 
 /// Something that is done to a disk.
@@ -32,6 +35,10 @@ pub enum Verb {
     Activate,
     /// Drain, flush, release the lock.
     Deactivate,
+    /// Drain and hold; the lock is kept.
+    Pause,
+    /// Serve again.
+    Resume,
     /// Take a new size.
     Resize,
     /// Deactivate, close, forget.
@@ -67,8 +74,11 @@ pub enum Refused {
     #[error("a disk of this id is attached already; detach it or choose another id")]
     Exists,
     /// Without the lock, the image may be somebody else's to change.
-    #[error("the disk is not active, and only an active disk is resized; activate it first")]
-    Inactive,
+    #[error("the disk is not active, and only an active disk can be {0}; activate it first")]
+    Inactive(Participle),
+    /// Whoever paused it relies on that.
+    #[error("the disk is paused; resume it, or deactivate it first")]
+    Paused,
 }
 
 /// How a verb at work is called in a sentence.
@@ -81,6 +91,8 @@ impl fmt::Display for Participle {
             Verb::Attach => "attached",
             Verb::Activate => "activated",
             Verb::Deactivate => "deactivated",
+            Verb::Pause => "paused",
+            Verb::Resume => "resumed",
             Verb::Resize => "resized",
             Verb::Detach => "detached",
         })
@@ -96,9 +108,13 @@ impl Phase {
         match (verb, self) {
             (Verb::Attach, _) => Err(Refused::Exists),
             (_, Self::Busy(at_work, _)) => Err(Refused::Busy(Participle(at_work))),
-            (Verb::Activate, Self::At(Rest::Active))
+            (Verb::Activate | Verb::Resume, Self::At(Rest::Active))
+            | (Verb::Pause, Self::At(Rest::Paused))
             | (Verb::Deactivate, Self::At(Rest::Attached)) => Ok(Begin::Nothing),
-            (Verb::Resize, Self::At(Rest::Attached)) => Err(Refused::Inactive),
+            (Verb::Resize | Verb::Pause | Verb::Resume, Self::At(Rest::Attached)) => {
+                Err(Refused::Inactive(Participle(verb)))
+            }
+            (Verb::Activate, Self::At(Rest::Paused)) => Err(Refused::Paused),
             (_, Self::At(rest)) => Ok(Begin::Work(Self::Busy(verb, rest))),
         }
     }
@@ -106,14 +122,16 @@ impl Phase {
     /// The verb at work has ended; `None`: the disk is gone from the table.
     ///
     /// A verb that takes something away has taken it away even when it failed: a failed flush is
-    /// reported, and the lock is released all the same.
+    /// reported, and the lock is released all the same; a drain that did not end in time is
+    /// reported, and nothing is served all the same.
     pub fn end(self, succeeded: bool) -> Option<Self> {
         let Self::Busy(verb, rest) = self else { return Some(self) };
         match (verb, succeeded) {
             (Verb::Detach, _) | (Verb::Attach, false) => None,
             (Verb::Deactivate, _) => Some(Self::At(Rest::Attached)),
-            (Verb::Activate, true) => Some(Self::At(Rest::Active)),
-            (Verb::Attach, true) | (Verb::Activate, false) | (Verb::Resize, _) => {
+            (Verb::Activate | Verb::Resume, true) => Some(Self::At(Rest::Active)),
+            (Verb::Pause, _) => Some(Self::At(Rest::Paused)),
+            (Verb::Attach, true) | (Verb::Activate | Verb::Resume, false) | (Verb::Resize, _) => {
                 Some(Self::At(rest))
             }
         }
@@ -126,30 +144,45 @@ mod tests {
     use super::Verb::*;
     use super::*;
 
-    const VERBS: [Verb; 5] = [Attach, Activate, Deactivate, Resize, Detach];
+    const VERBS: [Verb; 7] = [Attach, Activate, Deactivate, Pause, Resume, Resize, Detach];
+    const RESTS: [Rest; 3] = [Attached, Active, Paused];
 
     #[test]
     fn every_verb_in_every_phase() {
         let work = |verb, rest| Ok(Begin::Work(Phase::Busy(verb, rest)));
-        for (rest, verb, expected) in [
+        let inactive = |verb| Err(Refused::Inactive(Participle(verb)));
+        let cases = [
             (Attached, Attach, Err(Refused::Exists)),
             (Attached, Activate, work(Activate, Attached)),
             (Attached, Deactivate, Ok(Begin::Nothing)),
-            (Attached, Resize, Err(Refused::Inactive)),
+            (Attached, Pause, inactive(Pause)),
+            (Attached, Resume, inactive(Resume)),
+            (Attached, Resize, inactive(Resize)),
             (Attached, Detach, work(Detach, Attached)),
             (Active, Attach, Err(Refused::Exists)),
             (Active, Activate, Ok(Begin::Nothing)),
             (Active, Deactivate, work(Deactivate, Active)),
+            (Active, Pause, work(Pause, Active)),
+            (Active, Resume, Ok(Begin::Nothing)),
             (Active, Resize, work(Resize, Active)),
             (Active, Detach, work(Detach, Active)),
-        ] {
+            (Paused, Attach, Err(Refused::Exists)),
+            (Paused, Activate, Err(Refused::Paused)),
+            (Paused, Deactivate, work(Deactivate, Paused)),
+            (Paused, Pause, Ok(Begin::Nothing)),
+            (Paused, Resume, work(Resume, Paused)),
+            (Paused, Resize, work(Resize, Paused)),
+            (Paused, Detach, work(Detach, Paused)),
+        ];
+        assert_eq!(cases.len(), RESTS.len() * VERBS.len(), "every pair");
+        for (rest, verb, expected) in cases {
             assert_eq!(Phase::At(rest).begin(verb), expected, "{verb:?} when {rest:?}");
         }
         for at_work in VERBS {
-            for rest in [Attached, Active] {
+            for rest in RESTS {
                 let phase = Phase::Busy(at_work, rest);
                 assert_eq!(phase.begin(Attach), Err(Refused::Exists));
-                for verb in [Activate, Deactivate, Resize, Detach] {
+                for verb in [Activate, Deactivate, Pause, Resume, Resize, Detach] {
                     let busy = Err(Refused::Busy(Participle(at_work)));
                     assert_eq!(phase.begin(verb), busy, "{verb:?} while {at_work:?}");
                 }
@@ -165,16 +198,21 @@ mod tests {
             (Attach, Active, at(Active), None),
             (Activate, Attached, at(Active), at(Attached)),
             (Deactivate, Active, at(Attached), at(Attached)),
+            (Deactivate, Paused, at(Attached), at(Attached)),
+            (Pause, Active, at(Paused), at(Paused)),
+            (Resume, Paused, at(Active), at(Paused)),
             (Resize, Active, at(Active), at(Active)),
+            (Resize, Paused, at(Paused), at(Paused)),
             (Detach, Attached, None, None),
             (Detach, Active, None, None),
+            (Detach, Paused, None, None),
         ] {
             let phase = Phase::Busy(verb, rest);
             assert_eq!(phase.end(true), success, "{verb:?} from {rest:?}");
             assert_eq!(phase.end(false), failure, "{verb:?} from {rest:?}");
         }
         // At rest there is nothing to end.
-        for rest in [Attached, Active] {
+        for rest in RESTS {
             assert_eq!(Phase::At(rest).end(true), at(rest));
             assert_eq!(Phase::At(rest).end(false), at(rest));
         }
@@ -185,5 +223,7 @@ mod tests {
         let busy = Phase::Busy(Deactivate, Active).begin(Detach).unwrap_err();
         let text = busy.to_string();
         assert_eq!(text, "the disk is being deactivated; try again when that has ended");
+        let text = Phase::At(Attached).begin(Pause).unwrap_err().to_string();
+        assert!(text.contains("can be paused; activate it first"), "{text}");
     }
 }

@@ -120,6 +120,22 @@ impl Table {
         self.verb(id, Verb::Deactivate, Export::deactivate)
     }
 
+    /// Drains a disk and holds it: its lock is kept, its front-end stays and waits.
+    ///
+    /// # Errors
+    /// No such disk, a verb at work, a disk that is not active.
+    pub fn pause(&self, id: &str) -> Result<DiskReply, RpcError> {
+        self.verb(id, Verb::Pause, Export::pause)
+    }
+
+    /// Serves a paused disk again.
+    ///
+    /// # Errors
+    /// No such disk, a verb at work, a disk that is not active.
+    pub fn resume(&self, id: &str) -> Result<DiskReply, RpcError> {
+        self.verb(id, Verb::Resume, Export::resume)
+    }
+
     /// Takes a new size and tells the guest.
     ///
     /// # Errors
@@ -242,10 +258,11 @@ fn reply(export: &Export) -> DiskReply {
 
 /// A disk's state as it is reported.
 pub(crate) fn state(export: &Export) -> DiskState {
-    match (export.is_active(), export.waiting()) {
-        (false, _) => DiskState::Attached,
-        (true, 0) => DiskState::Active,
-        (true, _) => DiskState::Waiting,
+    match (export.is_active(), export.is_paused(), export.waiting()) {
+        (false, ..) => DiskState::Attached,
+        (true, true, _) => DiskState::Paused,
+        (true, false, 0) => DiskState::Active,
+        (true, false, _) => DiskState::Waiting,
     }
 }
 

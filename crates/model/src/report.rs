@@ -23,6 +23,8 @@ pub enum DiskState {
     Attached,
     /// Holds the lock and serves.
     Active,
+    /// Holds the lock and serves nothing until it is resumed; its front-end stays and waits.
+    Paused,
     /// A request has waited on full storage; see `alert`.
     Waiting,
 }

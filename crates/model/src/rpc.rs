@@ -106,6 +106,10 @@ pub enum Call {
     DiskActivate(DiskRef),
     /// `disk.deactivate`: drain, flush, release the lock.
     DiskDeactivate(DiskRef),
+    /// `disk.pause`: drain and hold; the lock is kept and the front-end stays.
+    DiskPause(DiskRef),
+    /// `disk.resume`: serve again.
+    DiskResume(DiskRef),
     /// `disk.detach`: deactivate, close the socket, forget.
     DiskDetach(DiskRef),
     /// `disk.resize`: take a new size and tell the guest.
@@ -146,10 +150,12 @@ pub struct StatsQuery {
 }
 
 /// Every verb that [`Call::parse`] knows.
-pub const METHODS: [&str; 7] = [
+pub const METHODS: [&str; 9] = [
     "disk.attach",
     "disk.activate",
     "disk.deactivate",
+    "disk.pause",
+    "disk.resume",
     "disk.detach",
     "disk.resize",
     "stats",
@@ -171,6 +177,8 @@ impl Call {
             }
             "disk.activate" => Ok(Self::DiskActivate(typed(params)?)),
             "disk.deactivate" => Ok(Self::DiskDeactivate(typed(params)?)),
+            "disk.pause" => Ok(Self::DiskPause(typed(params)?)),
+            "disk.resume" => Ok(Self::DiskResume(typed(params)?)),
             "disk.detach" => Ok(Self::DiskDetach(typed(params)?)),
             "disk.resize" => Ok(Self::DiskResize(typed(params)?)),
             "stats" => Ok(Self::Stats(typed(params)?)),
@@ -191,7 +199,8 @@ fn invalid(message: String) -> RpcError {
     RpcError { code: code::INVALID_PARAMS, message }
 }
 
-/// Result of `disk.attach`, `disk.activate`, `disk.deactivate` and `disk.resize`.
+/// Result of `disk.attach`, `disk.activate`, `disk.deactivate`, `disk.pause`, `disk.resume` and
+/// `disk.resize`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DiskReply {
     /// The disk's id.

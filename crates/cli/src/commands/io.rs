@@ -18,6 +18,7 @@ const DEFAULT_CONTROL: &str = "/run/ringway/io.sock";
   ringway io --control /run/x/io.sock disk.attach id=d1 socket=/run/x/d1.sock \\
       backend.file=/img/a.raw queues=4
   ringway io disk.resize id=d1 size=20G
+  ringway io disk.pause id=d1
   ringway io disk.detach '{\"id\":\"d1\"}'
 
 The result is printed as JSON, indented on a terminal. Exit code 1 and the reason on standard
@@ -26,8 +27,8 @@ pub(crate) struct Io {
     /// Control socket of the ringway-io
     #[arg(long, value_name = "SOCKET", env = "RINGWAY_CONTROL", default_value = DEFAULT_CONTROL)]
     control: PathBuf,
-    /// One of disk.attach, disk.activate, disk.deactivate, disk.detach, disk.resize, stats,
-    /// shutdown
+    /// One of disk.attach, disk.activate, disk.deactivate, disk.pause, disk.resume, disk.detach,
+    /// disk.resize, stats, shutdown
     method: String,
     /// One JSON object, or key=value pairs; a dot in a key nests (backend.null=1G)
     #[arg(value_name = "PARAMETERS")]

@@ -63,6 +63,8 @@ fn carry_out(table: &Table, call: Call) -> Result<Value, RpcError> {
         Call::DiskAttach(spec) => value(table.attach(spec)?),
         Call::DiskActivate(disk) => value(table.activate(&disk.id)?),
         Call::DiskDeactivate(disk) => value(table.deactivate(&disk.id)?),
+        Call::DiskPause(disk) => value(table.pause(&disk.id)?),
+        Call::DiskResume(disk) => value(table.resume(&disk.id)?),
         Call::DiskDetach(disk) => {
             table.detach(&disk.id)?;
             Ok(Value::Object(Default::default()))

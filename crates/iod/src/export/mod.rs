@@ -1,7 +1,7 @@
 //! One disk under its socket.
 //!
 //! Threads that meet here: the disk's control thread (one session at a time), callers
-//! that activate, deactivate, resize and detach, and callers that want counts. Rings are under
+//! that activate, deactivate, pause, resize and detach, and callers that want counts. Rings are under
 //! one lock, which is held while they drain; counts are taken without it, so that a disk whose
 //! storage hangs can still be looked at.
 
@@ -71,6 +71,7 @@ struct FrontEnd {
 #[derive(Debug, Default)]
 struct Board {
     active: AtomicBool,
+    paused: AtomicBool,
     connected: AtomicBool,
     queues_started: AtomicU16,
     features: AtomicU64,
@@ -146,9 +147,14 @@ impl Export {
         self.disk.geometry()
     }
 
-    /// The lock is held and rings are served.
+    /// The lock is held, and rings are served unless the disk is paused.
     pub fn is_active(&self) -> bool {
         self.board.active.load(Ordering::Acquire)
+    }
+
+    /// The lock is held and rings are not served.
+    pub fn is_paused(&self) -> bool {
+        self.board.paused.load(Ordering::Acquire)
     }
 
     /// A front-end is connected.
@@ -184,19 +190,50 @@ impl Export {
         let mut queues = lock(&self.queues);
         self.disk.activate()?;
         self.board.active.store(true, Ordering::Release);
-        queues.activate();
+        if !self.is_paused() {
+            queues.serve();
+        }
+        Ok(())
+    }
+
+    /// Takes no more requests, waits for those in flight, and holds: the lock is kept, the
+    /// front-end stays connected, and whatever it does, nothing is served before
+    /// [`Self::resume`]. Twice is once. The disk must be active.
+    ///
+    /// # Errors
+    /// None now.
+    pub fn pause(&self) -> Result<(), ExportError> {
+        let mut queues = lock(&self.queues);
+        self.board.paused.store(true, Ordering::Release);
+        queues.hold();
+        tracing::info!(disk = self.spec.id, "paused");
+        Ok(())
+    }
+
+    /// Ends a pause: serves what the front-end has started. Twice is once.
+    ///
+    /// # Errors
+    /// None now.
+    pub fn resume(&self) -> Result<(), ExportError> {
+        let mut queues = lock(&self.queues);
+        self.board.paused.store(false, Ordering::Release);
+        if self.is_active() {
+            queues.serve();
+        }
+        tracing::info!(disk = self.spec.id, "resumed");
         Ok(())
     }
 
     /// Drains all rings, makes everything durable and releases the lock. The front-end stays
-    /// connected and waits.
+    /// connected and waits. A pause is over then.
     ///
     /// # Errors
     /// The flush failed; the lock is released all the same.
     pub fn deactivate(&self) -> Result<(), ExportError> {
         let mut queues = lock(&self.queues);
-        queues.deactivate();
+        queues.hold();
         self.board.active.store(false, Ordering::Release);
+        self.board.paused.store(false, Ordering::Release);
         Ok(self.disk.deactivate()?)
     }
 

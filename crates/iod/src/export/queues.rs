@@ -1,7 +1,7 @@
 //! The rings that a front-end has started, whether or not the disk serves them now.
 //!
-//! A ring is started by the session and served while the disk is active. What it takes to serve
-//! it is kept here, so that a disk that is deactivated and activated again under a connected
+//! A ring is started by the session and served while the disk is active and not paused. What it
+//! takes to serve it is kept here, so that a disk that is held and served again under a connected
 //! front-end goes on where it was.
 
 use std::io;
@@ -31,8 +31,8 @@ pub(crate) enum ServeError {
 pub(crate) struct Queues {
     device: Arc<Device>,
     pool: Arc<Pool>,
-    /// The disk is active: rings are served.
-    active: bool,
+    /// The disk is active and not paused: rings are served.
+    serving: bool,
     slots: Vec<Slot>,
 }
 
@@ -55,7 +55,7 @@ struct Served {
 
 impl Queues {
     pub(crate) fn new(device: Arc<Device>, pool: Arc<Pool>) -> Self {
-        Self { device, pool, active: false, slots: Vec::new() }
+        Self { device, pool, serving: false, slots: Vec::new() }
     }
 
     /// Rings that are started.
@@ -63,14 +63,14 @@ impl Queues {
         self.slots.len()
     }
 
-    /// Takes a ring that its front-end has started, and serves it if the disk is active.
+    /// Takes a ring that its front-end has started, and serves it if rings are served now.
     pub(crate) fn start(
         &mut self,
         start: QueueStart,
         session: SessionHandle,
     ) -> Result<(), ServeError> {
         let mut slot = Slot { start, session, served: None };
-        if self.active {
+        if self.serving {
             slot.serve(&self.device, &self.pool)?;
         }
         self.slots.push(slot);
@@ -89,8 +89,8 @@ impl Queues {
 
     /// The disk may be used: serves every ring. One that cannot be served is told to its
     /// front-end and left alone.
-    pub(crate) fn activate(&mut self) {
-        self.active = true;
+    pub(crate) fn serve(&mut self) {
+        self.serving = true;
         for slot in &mut self.slots {
             if let Err(error) = slot.serve(&self.device, &self.pool) {
                 let cause = crate::error::text(&error);
@@ -101,8 +101,8 @@ impl Queues {
     }
 
     /// The disk may no longer be used: drains every ring.
-    pub(crate) fn deactivate(&mut self) {
-        self.active = false;
+    pub(crate) fn hold(&mut self) {
+        self.serving = false;
         self.slots.iter_mut().for_each(Slot::drain);
     }
 
