@@ -67,7 +67,7 @@ impl BlkQueue {
         context: &mut Context<'_>,
     ) -> Result<Self, RingError> {
         let faults = memory::sigbus::faults();
-        let queue = Queue::new(start.ring, start.table)?;
+        let queue = Queue::new(start.ring, start.table, start.inflight)?;
         let channel = shared.disk.open_channel(context);
         let epoch = shared.epoch.load(Ordering::Acquire);
         let rules = Rules { geometry: shared.disk.geometry(), features: start.features };

@@ -3,7 +3,8 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 
-use rustix::fs::{MemfdFlags, fstat, ftruncate, memfd_create};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fstat, ftruncate, memfd_create};
+use rustix::io::fcntl_dupfd_cloexec;
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 
 use crate::{MemoryError, sigbus};
@@ -24,7 +25,7 @@ pub struct Mapping {
     whole: usize,
     /// Absent where nobody else can truncate.
     guard: Option<sigbus::Guard>,
-    /// Kept for memory that we made ourselves, so that it can be handed on.
+    /// Kept where it is to be handed on.
     file: Option<OwnedFd>,
 }
 
@@ -71,6 +72,16 @@ impl Mapping {
         }
     }
 
+    /// As [`Mapping::file`], with a descriptor of its own, so that it can be handed on.
+    ///
+    /// # Errors
+    /// As [`Mapping::file`], and the process may open no more descriptors.
+    pub fn keeping(fd: BorrowedFd<'_>, len: u64) -> Result<Self, MemoryError> {
+        let mut mapping = Self::file(fd, len)?;
+        mapping.file = Some(fcntl_dupfd_cloexec(fd, 0).map_err(os("hold"))?);
+        Ok(mapping)
+    }
+
     /// Makes new zeroed memory of `len` bytes that only this process has.
     ///
     /// # Errors
@@ -100,7 +111,23 @@ impl Mapping {
         Ok(mapping)
     }
 
-    /// The memfd, for memory made by [`Mapping::memfd`].
+    /// As [`Mapping::memfd`], sealed: nobody who gets the descriptor can change its size.
+    ///
+    /// # Errors
+    /// As [`Mapping::file`].
+    pub fn sealed(name: &str, len: u64) -> Result<Self, MemoryError> {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let fd = memfd_create(name, flags).map_err(os("create"))?;
+        ftruncate(&fd, len).map_err(os("size"))?;
+        let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
+        fcntl_add_seals(&fd, seals).map_err(os("seal"))?;
+        let mut mapping = Self::file(fd.as_fd(), len)?;
+        mapping.file = Some(fd);
+        Ok(mapping)
+    }
+
+    /// The file, for memory made by [`Mapping::memfd`], [`Mapping::sealed`] or
+    /// [`Mapping::keeping`].
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.file.as_ref().map(AsFd::as_fd)
     }
@@ -118,6 +145,24 @@ impl Mapping {
     /// The file behind it was truncated and an access found a hole.
     pub fn faulted(&self) -> bool {
         self.guard.as_ref().is_some_and(sigbus::Guard::faulted)
+    }
+
+    /// Pointer to `count` values of `T` that begin at byte `offset`.
+    ///
+    /// The pointer is good as long as this mapping lives. Others may write the memory at any
+    /// time: access it only by volatile reads and writes or atomics.
+    ///
+    /// # Errors
+    /// [`MemoryError::Outside`], [`MemoryError::Misaligned`].
+    pub fn array<T>(&self, offset: usize, count: usize) -> Result<NonNull<T>, MemoryError> {
+        let len = size_of::<T>().saturating_mul(count);
+        let (addr, outside) = (offset as u64, len as u64);
+        let found = self.at(offset, len).ok_or(MemoryError::Outside { addr, len: outside })?;
+        let found = found.cast::<T>();
+        if !found.is_aligned() {
+            return Err(MemoryError::Misaligned { addr, align: align_of::<T>() });
+        }
+        Ok(found)
     }
 
     /// Address of the byte at `offset` if `len` bytes from there are inside.

@@ -111,6 +111,7 @@ impl Ring {
             call: fds::duplicate(self.call.as_ref())?,
             err: fds::duplicate(self.err.as_ref())?,
             features,
+            inflight: None,
         })
     }
 }

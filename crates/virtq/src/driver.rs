@@ -134,6 +134,18 @@ impl Driver {
         self.write(self.config.avail + 2, &idx.to_le_bytes());
     }
 
+    /// Begins at any index, as a ring that has been in use for long.
+    pub fn start_at(&mut self, idx: u16) {
+        self.jump(idx);
+        self.write(self.config.used + 2, &idx.to_le_bytes());
+        (self.used_seen, self.config.next_avail) = (idx, idx);
+    }
+
+    /// The used index, as the device published it.
+    pub fn used_idx(&self) -> u16 {
+        self.read_u16(self.config.used + 2)
+    }
+
     /// Asks for a call when the used index passes `idx`.
     pub fn set_used_event(&self, idx: u16) {
         let at = self.config.avail + 4 + 2 * u64::from(self.config.size);

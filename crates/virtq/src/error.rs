@@ -2,6 +2,8 @@
 
 use memory::MemoryError;
 
+use crate::InflightError;
+
 /// Why a ring is no longer served. It stays so until the front-end starts it anew.
 #[derive(Debug, thiserror::Error)]
 pub enum RingError {
@@ -20,6 +22,9 @@ pub enum RingError {
         #[source]
         source: MemoryError,
     },
+    /// What its in-flight region says cannot be; the ring did not start.
+    #[error("requests of a former life cannot be recovered")]
+    Inflight(#[from] InflightError),
     /// The available index ran ahead by more than the ring holds.
     #[error("available index jumped from {from} to {to} in a ring of {size}")]
     IndexJump {

@@ -25,9 +25,11 @@
 #![allow(unsafe_code)] // Ring fields are shared with the guest and reached by raw pointers.
 
 mod chain;
+mod crash;
 #[cfg(any(test, feature = "driver"))]
 pub mod driver;
 mod error;
+mod inflight;
 mod queue;
 mod ring;
 #[cfg(test)]
@@ -38,6 +40,7 @@ use std::sync::Arc;
 
 pub use chain::{Chain, MAX_CHAIN};
 pub use error::RingError;
+pub use inflight::{Inflight, InflightError, InflightRegion, MAX_INFLIGHT_QUEUES};
 pub use queue::Queue;
 
 /// Most entries a split ring may have (virtio 1.2, 2.7: 32768).
@@ -77,4 +80,6 @@ pub struct QueueStart {
     pub err: Option<OwnedFd>,
     /// Negotiated virtio features.
     pub features: u64,
+    /// Where the ring's requests in flight are recorded, so that a successor finds them.
+    pub inflight: Option<Inflight>,
 }

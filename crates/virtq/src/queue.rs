@@ -5,8 +5,9 @@ use std::sync::atomic::{Ordering, fence};
 
 use memory::{Table, View};
 
+use crate::inflight::{Ledger, RingState};
 use crate::ring::{DescTable, Rings};
-use crate::{Chain, QueueConfig, RingError};
+use crate::{Chain, Inflight, QueueConfig, RingError};
 
 /// Buffers of completed chains that are kept for the next ones; more are freed.
 const MAX_SPARE: usize = 256;
@@ -27,9 +28,12 @@ pub struct Queue {
     published: u16,
     /// No call has been sent since the start: the driver may wait for one of a former life.
     first_call: bool,
-    /// One bit a head: in flight.
+    /// One bit a head: in flight, and with a ledger also pushed but not published.
     busy: Box<[u64]>,
     in_flight: u16,
+    /// Chains that a former life of the ring left to this one.
+    resubmitted: u16,
+    ledger: Option<Ledger>,
     spare: Vec<Chain>,
     failed: bool,
 }
@@ -52,28 +56,52 @@ fn passed(event: u16, new: u16, old: u16) -> bool {
     new.wrapping_sub(event).wrapping_sub(1) < new.wrapping_sub(old)
 }
 
+/// The head is no longer in flight.
+fn free(busy: &mut [u64], head: u16) {
+    if let Some(word) = busy.get_mut(usize::from(head / 64)) {
+        *word &= !(1u64 << (head % 64));
+    }
+}
+
 impl Queue {
     /// Finds the ring in guest memory and goes on at `config.next_avail`. Kicks start suppressed:
     /// serve the ring, then [`Queue::arm`].
     ///
+    /// With `inflight` it records there what is in flight. Chains that are on record from a former
+    /// life are popped first, and the ring goes on behind them: at its used index plus their
+    /// number, whatever `config.next_avail` says.
+    ///
     /// # Errors
-    /// [`RingError::BadSize`], [`RingError::Memory`].
-    pub fn new(config: QueueConfig, memory: Arc<Table>) -> Result<Self, RingError> {
+    /// [`RingError::BadSize`], [`RingError::Memory`], [`RingError::Inflight`].
+    pub fn new(
+        config: QueueConfig,
+        memory: Arc<Table>,
+        inflight: Option<Inflight>,
+    ) -> Result<Self, RingError> {
         let view = View::new(memory);
         let (table, rings) = Rings::new(&view, &config)?;
         let next_used = rings.used_idx();
+        let state = RingState { size: config.size, used: next_used, avail: rings.avail_idx() };
+        let ledger = inflight.map(|inflight| Ledger::recover(inflight, state)).transpose()?;
+        let resubmitted = ledger.as_ref().map_or(0, Ledger::left);
+        let next_avail = match &ledger {
+            Some(_) => next_used.wrapping_add(resubmitted),
+            None => config.next_avail,
+        };
         let queue = Self {
             config,
             view,
             table,
             rings,
-            next_avail: config.next_avail,
-            avail_seen: config.next_avail,
+            next_avail,
+            avail_seen: next_avail,
             next_used,
             published: next_used,
             first_call: true,
             busy: vec![0; usize::from(config.size).div_ceil(64)].into(),
             in_flight: 0,
+            resubmitted,
+            ledger,
             spare: Vec::new(),
             failed: false,
         };
@@ -121,6 +149,22 @@ impl Queue {
         self.in_flight
     }
 
+    /// Chains of a former life that were given to this one at its start.
+    pub fn resubmitted(&self) -> u16 {
+        self.resubmitted
+    }
+
+    /// Chains of a former life that are still to be popped. They count as taken from the ring
+    /// ([`Queue::next_avail`]), so a queue that is drained pops these first.
+    pub fn recovering(&self) -> bool {
+        self.ledger.as_ref().is_some_and(|ledger| ledger.left() > 0)
+    }
+
+    /// The ring or its in-flight region lies in memory that its owner has truncated.
+    pub fn faulted(&self) -> bool {
+        self.memory().faulted() || self.ledger.as_ref().is_some_and(Ledger::faulted)
+    }
+
     /// The ring broke the rules and is not served any more.
     pub fn failed(&self) -> bool {
         self.failed
@@ -139,27 +183,51 @@ impl Queue {
         if self.failed || !self.has_work() {
             return Ok(None);
         }
-        let popped = self.pop_checked();
+        let popped = match self.ledger.as_ref().and_then(Ledger::again) {
+            Some(head) => self.pop_again(head),
+            None => self.pop_next(),
+        };
         self.failed = popped.is_err();
         popped.map(Some)
     }
 
-    /// The driver has made something available that was not popped yet.
+    /// There is something that was not popped yet.
     pub fn has_work(&mut self) -> bool {
-        if self.next_avail != self.avail_seen {
+        if self.next_avail != self.avail_seen || self.recovering() {
             return true;
         }
         self.avail_seen = self.rings.avail_idx();
         self.next_avail != self.avail_seen
     }
 
-    fn pop_checked(&mut self) -> Result<Chain, RingError> {
+    /// Takes a chain of a former life.
+    fn pop_again(&mut self, head: u16) -> Result<Chain, RingError> {
+        let chain = self.take(head)?;
+        if let Some(ledger) = &mut self.ledger {
+            ledger.was_again();
+        }
+        Ok(chain)
+    }
+
+    /// Takes the next entry of the available ring.
+    fn pop_next(&mut self) -> Result<Chain, RingError> {
         let size = self.config.size;
         if self.avail_seen.wrapping_sub(self.next_avail) > size {
             let (from, to) = (self.next_avail, self.avail_seen);
             return Err(RingError::IndexJump { from, to, size });
         }
         let head = self.rings.avail_entry(self.next_avail);
+        let chain = self.take(head)?;
+        if let Some(ledger) = &mut self.ledger {
+            ledger.popped(head);
+        }
+        self.next_avail = self.next_avail.wrapping_add(1);
+        Ok(chain)
+    }
+
+    /// The chain at `head`, unless it is in flight.
+    fn take(&mut self, head: u16) -> Result<Chain, RingError> {
+        let size = self.config.size;
         let (word, bit) = (usize::from(head / 64), 1u64 << (head % 64));
         let bad = RingError::BadIndex { index: head, size: size.into() };
         let Some(word) = self.busy.get_mut(word).filter(|_| head < size) else {
@@ -173,7 +241,6 @@ impl Queue {
         *word |= bit;
         chain.returned = false;
         self.in_flight += 1;
-        self.next_avail = self.next_avail.wrapping_add(1);
         Ok(chain)
     }
 
@@ -182,11 +249,13 @@ impl Queue {
     pub fn push(&mut self, mut chain: Chain, written: u32) {
         chain.returned = true;
         let head = chain.head;
-        if let Some(word) = self.busy.get_mut(usize::from(head / 64)) {
-            *word &= !(1u64 << (head % 64));
-        }
         self.in_flight = self.in_flight.saturating_sub(1);
+        // A failed ring keeps what was in flight on record.
         if !self.failed {
+            match &mut self.ledger {
+                Some(ledger) => ledger.pushed(head),
+                None => free(&mut self.busy, head),
+            }
             self.rings.put_used(self.next_used, head, written);
             self.next_used = self.next_used.wrapping_add(1);
         }
@@ -205,7 +274,13 @@ impl Queue {
         if old == new || self.failed {
             return false;
         }
+        if let Some(ledger) = &self.ledger {
+            ledger.link();
+        }
         self.rings.set_used_idx(new);
+        if let Some(ledger) = &mut self.ledger {
+            ledger.settle(new).for_each(|head| free(&mut self.busy, head));
+        }
         self.published = new;
         // The index must be visible before the driver's wish is read (virtio 1.2, 2.7.7.2).
         fence(Ordering::SeqCst);

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 
 use memory::View;
 
+use crate::crash::stored;
 use crate::{MAX_QUEUE_SIZE, QueueConfig, RingError};
 
 /// Chain goes on at `next`.
@@ -132,6 +133,7 @@ impl Rings {
         let slot = usize::from(at & (self.size - 1));
         // SAFETY: slot < size entries; the queue keeps the view.
         unsafe { self.used_ring.add(slot).write_volatile([u32::from(head).to_le(), len.to_le()]) };
+        stored();
     }
 
     pub(crate) fn used_idx(&self) -> u16 {
@@ -141,6 +143,7 @@ impl Rings {
     /// Publishes every used entry below `idx`.
     pub(crate) fn set_used_idx(&self, idx: u16) {
         self.used_word(1).store(idx.to_le(), Ordering::Release);
+        stored();
     }
 
     /// Asks for a kick when the available index passes `idx` (EVENT_IDX).

@@ -13,7 +13,7 @@ const MEMORY: u64 = 0x40_0000;
 
 fn pair(size: u16, event_idx: bool) -> (Driver, Queue) {
     let driver = Driver::new(size, MEMORY, event_idx);
-    let queue = Queue::new(driver.config, driver.table.clone()).unwrap();
+    let queue = Queue::new(driver.config, driver.table.clone(), None).unwrap();
     (driver, queue)
 }
 
@@ -189,12 +189,12 @@ fn rings_outside_memory_or_of_odd_size_are_refused() {
     let with = |change: fn(&mut crate::QueueConfig)| {
         let mut config = driver.config;
         change(&mut config);
-        Queue::new(config, table.clone())
+        Queue::new(config, table.clone(), None)
     };
     for size in [0, 3, 100, 40000] {
         let mut config = driver.config;
         config.size = size;
-        assert!(matches!(Queue::new(config, table.clone()), Err(RingError::BadSize { .. })));
+        assert!(matches!(Queue::new(config, table.clone(), None), Err(RingError::BadSize { .. })));
     }
     assert!(matches!(with(|c| c.desc = MEMORY - 16), Err(RingError::Memory { .. })));
     assert!(matches!(with(|c| c.avail = MEMORY - 2), Err(RingError::Memory { .. })));
@@ -224,7 +224,7 @@ fn chains_in_flight_survive_a_new_memory_table() {
 type Shape = Option<(u64, u64)>;
 
 fn ours(driver: &Driver) -> Shape {
-    let mut queue = Queue::new(driver.config, driver.table.clone()).unwrap();
+    let mut queue = Queue::new(driver.config, driver.table.clone(), None).unwrap();
     match queue.pop() {
         Ok(Some(chain)) => {
             let shape = (chain.readable.len() as u64, chain.writable.len() as u64);
@@ -304,7 +304,7 @@ proptest! {
         driver.write(driver.config.desc, &noise[..256]);
         driver.write(driver.config.avail, &noise[256..290]);
         driver.jump(idx % 20);
-        let mut queue = Queue::new(driver.config, driver.table.clone()).unwrap();
+        let mut queue = Queue::new(driver.config, driver.table.clone(), None).unwrap();
         for _ in 0..20 {
             match queue.pop() {
                 Ok(Some(chain)) => queue.push(chain, 1),

@@ -66,6 +66,7 @@ impl Guest {
             call: Some(call.try_clone().unwrap()),
             err: Some(err.try_clone().unwrap()),
             features,
+            inflight: None,
         };
         let fault: blk::Fault = Arc::new(move |text| log.lock().unwrap().push(text.into()));
         let queue = device.start_queue(reactor.handle(), start, fault).unwrap();
@@ -209,6 +210,7 @@ impl Guest {
             call: Some(self.call.try_clone().unwrap()),
             err: None,
             features: device.features(),
+            inflight: None,
         };
         let fault: blk::Fault = Arc::new(|_| {});
         self.queue = Some(device.start_queue(reactor.handle(), start, fault).unwrap());

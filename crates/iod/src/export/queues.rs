@@ -148,7 +148,7 @@ impl Slot {
     /// The same start with descriptors of its own.
     fn twin(&self) -> io::Result<QueueStart> {
         let twin = |fd: &Option<OwnedFd>| fd.as_ref().map(OwnedFd::try_clone).transpose();
-        let QueueStart { index, ring, table, kick, call, err, features } = &self.start;
+        let QueueStart { index, ring, table, kick, call, err, features, inflight } = &self.start;
         Ok(QueueStart {
             index: *index,
             ring: *ring,
@@ -157,6 +157,7 @@ impl Slot {
             call: twin(call)?,
             err: twin(err)?,
             features: *features,
+            inflight: inflight.clone(),
         })
     }
 

@@ -1,0 +1,208 @@
+//! One ring's records: written while it is served, read once when it starts.
+
+use std::ptr::NonNull;
+use std::sync::atomic::Ordering;
+
+use super::region::{Entry, Part};
+use super::{Inflight, InflightError};
+use crate::crash::stored;
+
+/// What the ring says when it starts.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RingState {
+    pub(crate) size: u16,
+    pub(crate) used: u16,
+    pub(crate) avail: u16,
+}
+
+/// One ring's records.
+pub(crate) struct Ledger {
+    /// Keeps the memory behind the pointers.
+    inflight: Inflight,
+    part: NonNull<Part>,
+    entries: NonNull<Entry>,
+    /// Entries of the region, and so what `entries` points to.
+    size: u16,
+    counter: u64,
+    /// Pushed and not published, in order.
+    batch: Vec<u16>,
+    /// What the predecessor had not completed, the oldest last.
+    recovered: Vec<u16>,
+}
+
+impl Ledger {
+    /// Finds what the predecessor left, and settles what it had completed.
+    pub(crate) fn recover(inflight: Inflight, ring: RingState) -> Result<Self, InflightError> {
+        let size = inflight.size();
+        if ring.size > size {
+            return Err(InflightError::TooSmall { ring: ring.size, size });
+        }
+        let (part, entries) = inflight.parts()?;
+        let mut ledger = Self {
+            inflight,
+            part,
+            entries,
+            size,
+            counter: 0,
+            batch: Vec::with_capacity(ring.size.into()),
+            recovered: Vec::new(),
+        };
+        let mut recorded = ledger.read_recorded(ring.size)?;
+        let completed =
+            if recorded.is_empty() { Vec::new() } else { ledger.read_completed(ring)? };
+        let mut done = vec![false; ring.size.into()];
+        for head in &completed {
+            let what = "the list of the last batch loops";
+            let damaged = InflightError::Damaged { what, value: (*head).into() };
+            match done.get_mut(usize::from(*head)) {
+                Some(done) if !*done => *done = true,
+                _ => return Err(damaged),
+            }
+        }
+        recorded.retain(|(_, head)| done.get(usize::from(*head)) != Some(&true));
+        let open = ring.avail.wrapping_sub(ring.used);
+        if recorded.len() > usize::from(open.min(ring.size)) {
+            return Err(InflightError::Stale { recorded: recorded.len() as u16, open });
+        }
+        ledger.counter = newest(&mut recorded)?;
+        ledger.recovered = recorded.iter().rev().map(|(_, head)| *head).collect();
+        ledger.clear(&completed, ring.used);
+        Ok(ledger)
+    }
+
+    /// Counters and heads of all that is recorded.
+    fn read_recorded(&self, ring: u16) -> Result<Vec<(u64, u16)>, InflightError> {
+        let mut recorded = Vec::new();
+        for head in 0..self.size {
+            let entry = self.entry(head);
+            match entry.inflight.load(Ordering::Acquire) {
+                0 => {}
+                1 if head >= ring => {
+                    let what = "a request is recorded outside the ring";
+                    return Err(InflightError::Damaged { what, value: head.into() });
+                }
+                1 => recorded.push((entry.counter.load(Ordering::Relaxed), head)),
+                other => {
+                    let what = "a mark is neither 0 nor 1";
+                    return Err(InflightError::Damaged { what, value: other.into() });
+                }
+            }
+        }
+        Ok(recorded)
+    }
+
+    /// Heads that the predecessor had completed and may not have cleared.
+    fn read_completed(&self, ring: RingState) -> Result<Vec<u16>, InflightError> {
+        let count = ring.used.wrapping_sub(self.part().used_idx.load(Ordering::Acquire));
+        if count > ring.size {
+            let what = "used indices are further apart than the ring is long";
+            return Err(InflightError::Damaged { what, value: count.into() });
+        }
+        let mut completed = Vec::with_capacity(count.into());
+        let mut head = self.part().last_batch_head.load(Ordering::Relaxed);
+        for _ in 0..count {
+            if head >= ring.size {
+                let what = "the list of the last batch leaves the ring";
+                return Err(InflightError::Damaged { what, value: head.into() });
+            }
+            completed.push(head);
+            head = self.entry(head).next.load(Ordering::Relaxed);
+        }
+        Ok(completed)
+    }
+
+    /// Heads to be submitted again.
+    pub(crate) fn left(&self) -> u16 {
+        self.recovered.len() as u16
+    }
+
+    /// The next head to be submitted again; it is on record already.
+    pub(crate) fn again(&self) -> Option<u16> {
+        self.recovered.last().copied()
+    }
+
+    /// It was.
+    pub(crate) fn was_again(&mut self) {
+        self.recovered.pop();
+    }
+
+    /// Records a head taken from the available ring.
+    pub(crate) fn popped(&mut self, head: u16) {
+        self.counter = self.counter.wrapping_add(1);
+        let counter = self.counter;
+        let entry = self.entry(head);
+        entry.counter.store(counter, Ordering::Release);
+        stored();
+        entry.inflight.store(1, Ordering::Release);
+        stored();
+    }
+
+    /// Takes a head into the batch that is published next.
+    pub(crate) fn pushed(&mut self, head: u16) {
+        self.batch.push(head);
+    }
+
+    /// Writes down which heads the ring's used index is about to complete.
+    pub(crate) fn link(&self) {
+        let mut last = 0;
+        for head in &self.batch {
+            self.entry(*head).next.store(last, Ordering::Release);
+            stored();
+            last = *head;
+        }
+        self.part().last_batch_head.store(last, Ordering::Release);
+        stored();
+    }
+
+    /// The used index was published: nothing of the batch is in flight any more. Gives its heads.
+    pub(crate) fn settle(&mut self, used: u16) -> std::vec::Drain<'_, u16> {
+        self.clear(&self.batch, used);
+        self.batch.drain(..)
+    }
+
+    fn clear(&self, heads: &[u16], used: u16) {
+        for head in heads {
+            self.entry(*head).inflight.store(0, Ordering::Release);
+            stored();
+        }
+        self.part().used_idx.store(used, Ordering::Release);
+        stored();
+    }
+
+    /// The memory behind it went away: nothing is recorded any more.
+    pub(crate) fn faulted(&self) -> bool {
+        self.inflight.faulted()
+    }
+
+    fn part(&self) -> &Part {
+        // SAFETY: found in `recover` inside the mapping that `inflight` keeps; atomics only.
+        unsafe { self.part.as_ref() }
+    }
+
+    fn entry(&self, head: u16) -> &Entry {
+        debug_assert!(head < self.size);
+        // SAFETY: `entries` has `size` entries in the mapping that `inflight` keeps. Heads come
+        // from a ring that is no larger, checked by it or by `recover`; atomics only.
+        unsafe { self.entries.add(head.into()).as_ref() }
+    }
+}
+
+/// Sorts by age, and gives the newest counter.
+fn newest(recorded: &mut [(u64, u16)]) -> Result<u64, InflightError> {
+    recorded.sort_unstable();
+    let twice = recorded.windows(2).find_map(|pair| match pair {
+        [(first, _), (second, head)] if first == second => Some(*head),
+        _ => None,
+    });
+    if let Some(head) = twice {
+        let what = "two requests have the same counter";
+        return Err(InflightError::Damaged { what, value: head.into() });
+    }
+    match recorded.last() {
+        // No ring gets there; one that starts there would wrap.
+        Some((counter, _)) if *counter > u64::MAX / 2 => {
+            Err(InflightError::Damaged { what: "a counter is beyond reason", value: *counter })
+        }
+        last => Ok(last.map_or(0, |(counter, _)| *counter)),
+    }
+}

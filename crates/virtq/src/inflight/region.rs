@@ -1,0 +1,229 @@
+//! The region as a whole: made, handed on, adopted and checked.
+
+use std::os::fd::BorrowedFd;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
+
+use memory::{Mapping, MemoryError};
+
+use super::InflightError;
+use crate::MAX_QUEUE_SIZE;
+
+/// Most queues of one region: a kick message has eight bits for the index.
+pub const MAX_INFLIGHT_QUEUES: u16 = 256;
+/// Where a region must end in its file: we make none that is larger, and address space is shared.
+const MAX_END: u64 = 1 << 30;
+/// Parts begin at multiples of this, so that no two queues write one cache line.
+const LINE: u64 = 64;
+
+const MAGIC: u64 = u64::from_ne_bytes(*b"RINGWAY1");
+const VERSION: u32 = 1;
+
+/// Start of a region.
+#[repr(C, align(64))]
+struct Header {
+    magic: AtomicU64,
+    version: AtomicU32,
+    queues: AtomicU16,
+    size: AtomicU16,
+}
+
+/// Start of a queue's part.
+#[repr(C, align(64))]
+pub(super) struct Part {
+    pub(super) used_idx: AtomicU16,
+    pub(super) last_batch_head: AtomicU16,
+}
+
+/// What is known of one head.
+#[repr(C, align(16))]
+pub(super) struct Entry {
+    pub(super) counter: AtomicU64,
+    pub(super) inflight: AtomicU16,
+    pub(super) next: AtomicU16,
+}
+
+const HEADER_BYTES: u64 = size_of::<Header>() as u64;
+const PART_BYTES: u64 = size_of::<Part>() as u64;
+const ENTRY_BYTES: u64 = size_of::<Entry>() as u64;
+
+/// Bytes of a queue's part.
+fn stride(size: u16) -> u64 {
+    (PART_BYTES + ENTRY_BYTES * u64::from(size)).next_multiple_of(LINE)
+}
+
+fn bytes(queues: u16, size: u16) -> Result<u64, InflightError> {
+    let possible =
+        (1..=MAX_INFLIGHT_QUEUES).contains(&queues) && (1..=MAX_QUEUE_SIZE).contains(&size);
+    if !possible {
+        return Err(InflightError::Bounds { queues, size });
+    }
+    Ok(HEADER_BYTES + stride(size) * u64::from(queues))
+}
+
+#[derive(Debug)]
+struct Shared {
+    mapping: Mapping,
+    offset: u64,
+    bytes: u64,
+    queues: u16,
+    size: u16,
+}
+
+impl Shared {
+    fn array<T>(&self, at: u64, count: usize) -> Result<NonNull<T>, MemoryError> {
+        // Both are below MAX_END.
+        self.mapping.array((self.offset + at) as usize, count)
+    }
+
+    /// Calls `with` with the region's header.
+    fn header<R>(&self, with: impl FnOnce(&Header) -> R) -> Result<R, InflightError> {
+        let header = self.array::<Header>(0, 1)?;
+        // SAFETY: inside the mapping, which `self` keeps, and aligned (Mapping::array); all
+        // fields are atomics, so others may write them meanwhile.
+        Ok(with(unsafe { header.as_ref() }))
+    }
+
+    /// Nothing was ever written behind the header.
+    fn fresh(&self, need: u64) -> Result<bool, InflightError> {
+        let count = ((need - HEADER_BYTES) / 8) as usize;
+        let words = self.array::<AtomicU64>(HEADER_BYTES, count)?;
+        // SAFETY: `count` aligned words inside the mapping, which `self` keeps; atomics.
+        let zero = |at| unsafe { words.add(at).as_ref() }.load(Ordering::Relaxed) == 0;
+        Ok((0..count).all(zero))
+    }
+
+    /// Makes it ours: the magic comes last, so that a header is whole or absent.
+    fn format(&self) -> Result<(), InflightError> {
+        self.header(|header| {
+            header.version.store(VERSION, Ordering::Relaxed);
+            header.queues.store(self.queues, Ordering::Relaxed);
+            header.size.store(self.size, Ordering::Relaxed);
+            header.magic.store(MAGIC, Ordering::Release);
+        })
+    }
+
+    fn check(&self, need: u64) -> Result<(), InflightError> {
+        let (magic, version, queues, size) = self.header(|header| {
+            let magic = header.magic.load(Ordering::Acquire);
+            let (queues, size) = (&header.queues, &header.size);
+            let shape = (queues.load(Ordering::Relaxed), size.load(Ordering::Relaxed));
+            (magic, header.version.load(Ordering::Relaxed), shape.0, shape.1)
+        })?;
+        match magic {
+            0 if self.fresh(need)? => self.format(),
+            MAGIC if version != VERSION => {
+                Err(InflightError::Version { found: version, known: VERSION })
+            }
+            MAGIC if (queues, size) != (self.queues, self.size) => {
+                let (asked_queues, asked) = (self.queues, self.size);
+                Err(InflightError::Shape { queues, size, asked_queues, asked })
+            }
+            MAGIC => Ok(()),
+            _ => Err(InflightError::Foreign),
+        }
+    }
+}
+
+/// In-flight region of one session: a memfd shared with the front-end, which keeps it over our
+/// death. Clones are the same region.
+#[derive(Clone, Debug)]
+pub struct InflightRegion {
+    shared: Arc<Shared>,
+}
+
+impl InflightRegion {
+    /// A fresh region, sealed against resizing.
+    ///
+    /// # Errors
+    /// [`InflightError::Bounds`], or the kernel gives no memory.
+    pub fn create(queues: u16, size: u16) -> Result<Self, InflightError> {
+        let bytes = bytes(queues, size)?;
+        let mapping = Mapping::sealed("ringway-inflight", bytes)?;
+        let shared = Shared { mapping, offset: 0, bytes, queues, size };
+        shared.format()?;
+        Ok(Self { shared: Arc::new(shared) })
+    }
+
+    /// Takes a region that a front-end has kept: one of ours, or one that is all zero.
+    ///
+    /// # Errors
+    /// [`InflightError`]: it is too short, not ours, or of another shape. What its queues record is
+    /// checked when they start.
+    pub fn adopt(
+        fd: BorrowedFd<'_>,
+        mmap_size: u64,
+        mmap_offset: u64,
+        queues: u16,
+        size: u16,
+    ) -> Result<Self, InflightError> {
+        let need = bytes(queues, size)?;
+        let end = mmap_offset.checked_add(mmap_size);
+        let end = end
+            .filter(|end| mmap_size >= need && *end <= MAX_END && mmap_offset.is_multiple_of(LINE));
+        let window = InflightError::Window { offset: mmap_offset, bytes: mmap_size, need };
+        let mapping = Mapping::keeping(fd, end.ok_or(window)?)?;
+        let (offset, bytes) = (mmap_offset, mmap_size);
+        let shared = Shared { mapping, offset, bytes, queues, size };
+        shared.check(need)?;
+        Ok(Self { shared: Arc::new(shared) })
+    }
+
+    /// The file, to be handed on.
+    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.shared.mapping.fd()
+    }
+
+    /// Bytes of the region.
+    pub fn mmap_size(&self) -> u64 {
+        self.shared.bytes
+    }
+
+    /// First byte of the region in its file.
+    pub fn mmap_offset(&self) -> u64 {
+        self.shared.offset
+    }
+
+    /// Queues that it is for.
+    pub fn queues(&self) -> u16 {
+        self.shared.queues
+    }
+
+    /// Entries of each queue: the largest ring that it can serve.
+    pub fn size(&self) -> u16 {
+        self.shared.size
+    }
+
+    /// The part of one queue.
+    pub fn queue(&self, index: u16) -> Option<Inflight> {
+        (index < self.queues()).then(|| Inflight { region: self.clone(), index })
+    }
+}
+
+/// One queue's part of an [`InflightRegion`].
+#[derive(Clone, Debug)]
+pub struct Inflight {
+    region: InflightRegion,
+    index: u16,
+}
+
+impl Inflight {
+    /// Entries: the largest ring that it can serve.
+    pub fn size(&self) -> u16 {
+        self.region.size()
+    }
+
+    /// The file behind it was truncated by the front-end: nothing is recorded any more.
+    pub fn faulted(&self) -> bool {
+        self.region.shared.mapping.faulted()
+    }
+
+    /// Pointers to the part and to its entries, good as long as `self` lives.
+    pub(super) fn parts(&self) -> Result<(NonNull<Part>, NonNull<Entry>), InflightError> {
+        let shared = &*self.region.shared;
+        let at = HEADER_BYTES + stride(shared.size) * u64::from(self.index);
+        let entries = shared.array(at + PART_BYTES, shared.size.into())?;
+        Ok((shared.array(at, 1)?, entries))
+    }
+}
