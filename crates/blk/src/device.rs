@@ -1,18 +1,20 @@
 //! One disk as a guest sees it.
 
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
+use std::time::Instant;
 
 use disk::Disk;
 use memory::Table;
-use reactor::{Context, Handle, PollerId, Stopped};
+use reactor::{Context, Handle, Label, PollerId, Stopped};
 use virtq::{QueueStart, RingError};
 
 use crate::config;
+use crate::insight::{self, Oldest, Op, Record, Snapshot, Stage};
 use crate::queue::BlkQueue;
 use crate::spec::{ID_BYTES, feature};
-use crate::stats::{DeviceStats, QueueStats};
+use crate::stats::{DeviceStats, QueueState, QueueStats};
 
 /// How a disk is presented.
 #[derive(Clone, Debug)]
@@ -25,7 +27,12 @@ pub struct Options {
     pub serial: String,
     /// The reactor never sleeps while a queue of this disk runs.
     pub spin: bool,
+    /// Measure where the time of requests goes.
+    pub record: bool,
 }
+
+/// Labels of the devices of this process; 0 is nobody's.
+static NEXT_LABEL: AtomicU32 = AtomicU32::new(1);
 
 /// Called on the reactor's thread, at most once per queue, when a session cannot go on.
 pub type Fault = Arc<dyn Fn(&str) + Send + Sync>;
@@ -62,6 +69,9 @@ pub(crate) struct Shared {
     pub(crate) id: String,
     pub(crate) serial: [u8; ID_BYTES],
     pub(crate) spin: bool,
+    pub(crate) record: bool,
+    pub(crate) label: Label,
+    pub(crate) base: Instant,
     /// Changes when the disk was resized: queues then ask for the geometry again.
     pub(crate) epoch: AtomicU64,
 }
@@ -81,8 +91,16 @@ impl Device {
             *place = byte;
         }
         let id = options.id.clone();
-        let epoch = AtomicU64::new(0);
-        let shared = Arc::new(Shared { disk, id, serial, spin: options.spin, epoch });
+        let shared = Arc::new(Shared {
+            disk,
+            id,
+            serial,
+            spin: options.spin,
+            record: options.record,
+            label: NEXT_LABEL.fetch_add(1, Ordering::Relaxed),
+            base: insight::base(),
+            epoch: AtomicU64::new(0),
+        });
         let stats = (0..options.queues.max(1)).map(|_| Arc::default()).collect();
         Self { shared, stats }
     }
@@ -119,6 +137,36 @@ impl Device {
     /// Sums over all queues since the device was made.
     pub fn stats(&self) -> DeviceStats {
         DeviceStats::sum(self.stats.iter().map(|queue| &**queue))
+    }
+
+    /// What identifies this device to those who share a reactor with it.
+    pub fn label(&self) -> Label {
+        self.shared.label
+    }
+
+    /// Durations of `stage` for requests of kind `op`, over all queues since the device was made.
+    pub fn durations(&self, stage: Stage, op: Op) -> Snapshot {
+        let mut sum = Snapshot::default();
+        for queue in &self.stats {
+            queue.stages.add_to(stage, op, &mut sum);
+        }
+        sum
+    }
+
+    /// Slow requests that the flight recorders of the queues keep, in no order.
+    pub fn slow(&self) -> Vec<Record> {
+        self.stats.iter().flat_map(|queue| queue.recorder.records()).collect()
+    }
+
+    /// The oldest request that is under way, also while it hangs.
+    pub fn oldest(&self) -> Option<Oldest> {
+        let all = self.stats.iter().filter_map(|queue| queue.recorder.oldest());
+        all.min_by_key(|oldest| oldest.known_ns)
+    }
+
+    /// Each queue as it stands now.
+    pub fn queue_states(&self) -> Vec<QueueState> {
+        self.stats.iter().map(|queue| QueueState::of(&queue.recorder)).collect()
     }
 
     /// Serves a ring on `reactor`. The disk must be activated.

@@ -3,7 +3,8 @@
 //! # Words
 //! - [`Device`]: one disk as a guest sees it: features, configuration space, counters.
 //! - [`RunningQueue`]: one ring being served on a reactor; stopping it drains it.
-//! - **Stage**: pop, parse, submit, reap, complete; `queue` holds them in that order.
+//! - [`Stage`]: a part of a request's way that is measured; what that means exactly stands at the
+//!   top of `insight`.
 //!
 //! # Model
 //! ```text
@@ -30,13 +31,13 @@
 
 mod config;
 mod device;
-mod histogram;
+mod insight;
 mod parse;
 mod queue;
 mod spec;
 mod stats;
 
 pub use device::{Device, Fault, Options, QueueError, RunningQueue};
-pub use histogram::{Histogram, Summary};
+pub use insight::{Class, Histogram, Oldest, Op, Record, Snapshot, Stage, Summary, clock_ns};
 pub use spec::feature;
-pub use stats::{Counts, DeviceStats, QueueStats};
+pub use stats::{Counts, DeviceStats, QueueState, QueueStats};

@@ -4,32 +4,22 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::SyncSender;
-use std::time::Instant;
 
-use disk::{Channel, Completion, IoError, Kind, Request, Submitted};
-use memory::{Buffers, Byte, Table};
-use reactor::{Bell, Context, Poller, Turn};
+use disk::{Channel, Completion, IoError, Request, Submitted};
+use memory::{Buffers, Table};
+use reactor::{Bell, Context, Label, Poller, Turn};
 use virtq::{Chain, Queue, QueueStart, RingError};
 
 use crate::device::{Fault, Shared};
+use crate::insight::{Class, InFlight, InFlightTable, Times};
 use crate::parse::{Parsed, Rules, status_of};
 use crate::spec::{ID_BYTES, S_OK};
-use crate::stats::{Class, QueueStats};
+use crate::stats::QueueStats;
 
 /// Requests popped in one turn, so that the queues of a reactor take turns.
 const BATCH: usize = 64;
 /// Bytes of data after which a turn ends: disks in memory copy them at once.
 const BATCH_BYTES: u64 = 4 << 20;
-
-/// A request that the disk works on, found by the head of its chain.
-#[derive(Debug)]
-struct InFlight {
-    chain: Chain,
-    status: Byte,
-    class: Class,
-    bytes: u64,
-    since: Instant,
-}
 
 /// One ring on its reactor: pops, parses, submits, reaps, completes.
 pub(crate) struct BlkQueue {
@@ -44,12 +34,11 @@ pub(crate) struct BlkQueue {
     rules: Rules,
     epoch: u64,
     spins: bool,
-    in_flight: Box<[Option<InFlight>]>,
+    in_flight: InFlightTable,
+    times: Times,
     /// Handed back by the channel: nothing is popped before it is taken.
     held: Option<Request>,
     done: Vec<Completion>,
-    /// Requests of this turn that ended where they were submitted.
-    inline: u64,
     /// Bytes of data popped in this turn.
     moved: u64,
     faults: usize,
@@ -71,7 +60,9 @@ impl BlkQueue {
         let channel = shared.disk.open_channel(context);
         let epoch = shared.epoch.load(Ordering::Acquire);
         let rules = Rules { geometry: shared.disk.geometry(), features: start.features };
-        let in_flight = (0..queue.size()).map(|_| None).collect();
+        let in_flight = InFlightTable::new(queue.size());
+        let times = Times::new(shared.record, shared.base, shared.label);
+        stats.recorder.starts(context.reactor());
         Ok(Self {
             stats,
             fault,
@@ -85,9 +76,9 @@ impl BlkQueue {
             spins: shared.spin || kickless,
             shared,
             in_flight,
+            times,
             held: None,
             done: Vec::new(),
-            inline: 0,
             moved: 0,
             faults,
             stopping: false,
@@ -127,6 +118,8 @@ impl BlkQueue {
             taken += usize::from(self.held.is_none());
         }
         self.moved = 0;
+        let waiting = self.queue.waiting();
+        self.times.looked(context, &self.stats.recorder, waiting);
         while taken < BATCH && self.moved < BATCH_BYTES && self.held.is_none() {
             match self.queue.pop() {
                 Ok(Some(chain)) => self.begin(context, chain),
@@ -143,38 +136,40 @@ impl BlkQueue {
         match self.rules.parse(&mut chain) {
             Parsed::Io { kind, offset, len, data, status } => {
                 let tag = u32::from(chain.head());
-                let since = context.now();
+                let class = Class::from(kind);
+                let stamps = self.times.popped(context, &self.stats.recorder, class);
                 self.moved = self.moved.saturating_add(data.len() as u64);
-                let entry = InFlight { chain, status, class: kind.into(), bytes: len, since };
+                let entry = InFlight { chain, status, class, offset, bytes: len, stamps };
                 let request = Request { kind, offset, len, buffers: data, tag };
                 // What ends at once never enters the table.
                 let held = match self.channel.submit(context, request) {
                     Submitted::Done(completion) => {
-                        self.inline += u64::from(kind != Kind::Flush);
+                        self.times.inline(&entry);
                         return self.complete(entry, completion);
                     }
                     Submitted::Pending => None,
                     Submitted::Full(request) => Some(request),
                 };
                 self.held = held;
-                if let Some(slot) = self.in_flight.get_mut(tag as usize) {
-                    *slot = Some(entry);
-                }
+                self.in_flight.insert(entry.chain.head(), entry);
             }
             Parsed::Id { data, status } => {
                 let mut window = data;
                 window.truncate(ID_BYTES);
                 let written = window.write(&self.shared.serial);
                 status.set(S_OK);
+                self.times.passed_over();
                 self.stats.request(Class::GetId, written as u64);
                 self.queue.push(chain, written as u32 + 1);
             }
             Parsed::Refused { code, status } => {
                 status.set(code);
+                self.times.passed_over();
                 self.stats.error();
                 self.queue.push(chain, 1);
             }
             Parsed::Mute => {
+                self.times.passed_over();
                 self.stats.error();
                 self.queue.push(chain, 0);
             }
@@ -183,11 +178,10 @@ impl BlkQueue {
 
     /// Submits a request that was held back.
     fn submit_again(&mut self, context: &mut Context<'_>, request: Request) {
-        let measured = u64::from(request.kind != Kind::Flush);
         match self.channel.submit(context, request) {
             Submitted::Done(completion) => {
-                self.inline += measured;
-                if let Some(entry) = self.take_entry(&completion) {
+                if let Some(entry) = self.in_flight.take(completion.tag) {
+                    self.times.inline(&entry);
                     self.complete(entry, completion);
                 }
             }
@@ -202,19 +196,13 @@ impl BlkQueue {
         self.channel.reap(context, &mut done);
         let any = !done.is_empty();
         for completion in done.drain(..) {
-            let Some(entry) = self.take_entry(&completion) else { continue };
-            if entry.class != Class::Flush {
-                let waited = context.now().saturating_duration_since(entry.since);
-                self.stats.latency(waited.as_nanos() as u64, 1);
-            }
+            let Some(entry) = self.in_flight.take(completion.tag) else { continue };
+            let stats = (&self.stats.stages, &self.stats.recorder);
+            self.times.reaped(context, stats, &entry, completion.outcome.is_err());
             self.complete(entry, completion);
         }
         self.done = done;
         any
-    }
-
-    fn take_entry(&mut self, completion: &Completion) -> Option<InFlight> {
-        self.in_flight.get_mut(completion.tag as usize)?.take()
     }
 
     /// Writes the status and gives the chain back.
@@ -243,12 +231,8 @@ impl BlkQueue {
 
     /// Shows the guest what has ended, and calls it if it wants to be called.
     fn publish(&mut self, context: &mut Context<'_>) {
-        if self.inline > 0 {
-            let began = context.now();
-            let took = context.now_again().saturating_duration_since(began);
-            self.stats.latency(took.as_nanos() as u64, self.inline);
-            self.inline = 0;
-        }
+        let stats = (&self.stats.stages, &self.stats.recorder);
+        self.times.published(context, stats, &self.in_flight, self.queue.in_flight());
         if self.queue.publish() {
             self.signal(context);
         }
@@ -350,11 +334,16 @@ impl Poller for BlkQueue {
     fn spins(&self) -> bool {
         self.spins && !self.queue.failed()
     }
+
+    fn label(&self) -> Label {
+        self.shared.label
+    }
 }
 
 impl Drop for BlkQueue {
     fn drop(&mut self) {
-        for entry in self.in_flight.iter_mut().filter_map(Option::take) {
+        self.stats.recorder.ends();
+        for entry in self.in_flight.drain() {
             entry.chain.abandon();
         }
     }

@@ -2,34 +2,10 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use disk::Kind;
-
-use crate::histogram::{Histogram, Summary};
-
-/// Kinds of request that are counted apart.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Class {
-    Read,
-    Write,
-    Flush,
-    Discard,
-    WriteZeroes,
-    GetId,
-}
+use crate::insight::{Class, Op, Recorder, Snapshot, Stage, Stages, Summary};
+use reactor::Label;
 
 const CLASSES: usize = 6;
-
-impl From<Kind> for Class {
-    fn from(kind: Kind) -> Self {
-        match kind {
-            Kind::Read => Self::Read,
-            Kind::Write { .. } => Self::Write,
-            Kind::Flush => Self::Flush,
-            Kind::Discard => Self::Discard,
-            Kind::WriteZeroes { .. } => Self::WriteZeroes,
-        }
-    }
-}
 
 /// Counters of one queue: one writer, no read-modify-write.
 #[derive(Debug, Default)]
@@ -40,7 +16,8 @@ pub struct QueueStats {
     errors: AtomicU64,
     kicks: AtomicU64,
     calls: AtomicU64,
-    latency: Histogram,
+    pub(crate) stages: Stages,
+    pub(crate) recorder: Recorder,
 }
 
 fn bump(counter: &AtomicU64, by: u64) {
@@ -66,10 +43,6 @@ impl QueueStats {
 
     pub(crate) fn call(&self) {
         bump(&self.calls, 1);
-    }
-
-    pub(crate) fn latency(&self, ns: u64, count: u64) {
-        self.latency.record(ns, count);
     }
 }
 
@@ -110,7 +83,7 @@ pub struct DeviceStats {
     pub kicks: u64,
     /// Calls sent.
     pub calls: u64,
-    /// From pop to push, without flushes.
+    /// From when they were known to their end, without flushes.
     pub latency: Summary,
 }
 
@@ -133,7 +106,49 @@ impl DeviceStats {
         }
         out.requests = requests.into();
         out.bytes = bytes.into();
-        out.latency = Histogram::summarize(queues.map(|queue| &queue.latency));
+        let mut total = Snapshot::default();
+        for queue in queues {
+            for op in [Op::Read, Op::Write, Op::Other] {
+                queue.stages.add_to(Stage::Total, op, &mut total);
+            }
+        }
+        out.latency = total.summary();
         out
+    }
+}
+
+/// One queue as it stands now. Counts lag behind by the turn that is under way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QueueState {
+    /// Number of the reactor that served it last.
+    pub reactor: u32,
+    /// Requests that the disk works on.
+    pub in_flight: u32,
+    /// Requests in the ring, as the last turn left it.
+    pub in_ring: u32,
+    /// The cap holds it.
+    pub held_by_cap: bool,
+    /// Time that its turns took, in nanoseconds.
+    pub busy_ns: u64,
+    /// The longest of its turns, in nanoseconds.
+    pub longest_turn_ns: u64,
+    /// Time of neighbours' turns that it waited for, in nanoseconds; short ones are not counted.
+    pub neighbour_ns: u64,
+    /// The last of them: whose, how long in nanoseconds, and when on [`crate::clock_ns`].
+    pub neighbour: Option<(Label, u64, u64)>,
+}
+
+impl QueueState {
+    pub(crate) fn of(recorder: &Recorder) -> Self {
+        Self {
+            reactor: recorder.reactor.load(Ordering::Relaxed),
+            in_flight: recorder.in_flight.load(Ordering::Relaxed),
+            in_ring: recorder.in_ring.load(Ordering::Relaxed),
+            held_by_cap: recorder.held_by_cap.load(Ordering::Relaxed) != 0,
+            busy_ns: recorder.busy_ns.load(Ordering::Relaxed),
+            longest_turn_ns: recorder.longest_turn_ns.load(Ordering::Relaxed),
+            neighbour_ns: recorder.neighbour_ns.load(Ordering::Relaxed),
+            neighbour: recorder.neighbour(),
+        }
     }
 }

@@ -102,6 +102,9 @@ pub struct DiskSpec {
     /// Take the lock and serve at once.
     #[serde(default = "yes")]
     pub activate: bool,
+    /// Measure where the time of requests goes, for `why`, `top` and metrics.
+    #[serde(default = "yes")]
+    pub record: bool,
 }
 
 fn one() -> u16 {
@@ -143,6 +146,7 @@ impl DiskSpec {
             socket_mode: None,
             socket_group: None,
             activate: true,
+            record: true,
         }
     }
 

@@ -3,10 +3,11 @@
 use std::any::Any;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::File;
 use crate::bell::Bell;
+use crate::clock::Label;
 use crate::core::Core;
 use crate::op::{Done, InFlight, Op, Port};
 
@@ -46,6 +47,11 @@ pub trait Poller: Any {
     /// It stays hot when idle: its reactor never sleeps.
     fn spins(&self) -> bool {
         false
+    }
+
+    /// Whom it serves, for those who share the thread with it; 0 for nobody in particular.
+    fn label(&self) -> Label {
+        0
     }
 }
 
@@ -150,12 +156,29 @@ impl Context<'_> {
 
     /// Time of the first call in this turn: good enough for what is counted per batch.
     pub fn now(&mut self) -> Instant {
-        *self.core.now.get_or_insert_with(Instant::now)
+        self.core.clock.now()
     }
 
     /// Time now, and for the rest of this turn: for the end of a batch.
     pub fn now_again(&mut self) -> Instant {
-        *self.core.now.insert(Instant::now())
+        self.core.clock.read()
+    }
+
+    /// When the pollers of this reactor were last asked before this turn; the time now if the
+    /// thread was asleep or had nothing to do since. What is found in this turn and was not there
+    /// in the last one has waited no longer than from then on. Reads no clock of its own.
+    pub fn last_look(&mut self) -> Instant {
+        self.core.clock.last_look()
+    }
+
+    /// Whom, of all but `label`, the thread served longest in this turn or the last, and how long.
+    pub fn longest_other(&self, label: Label) -> Option<(Label, Duration)> {
+        self.core.clock.longest_other(label)
+    }
+
+    /// Number of this reactor in the process, see [`crate::Handle::number`].
+    pub fn reactor(&self) -> u32 {
+        self.core.mailbox.number
     }
 
     /// Counts system calls that a poller made itself.

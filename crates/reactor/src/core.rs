@@ -4,9 +4,9 @@ use std::collections::HashMap;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Instant;
 
 use crate::bell::{Bell, BellState};
+use crate::clock::Clock;
 use crate::context::{Context, Poller, PollerId, Turn};
 use crate::mailbox::Mailbox;
 use crate::op::{Done, InFlight, Port};
@@ -53,8 +53,7 @@ pub(crate) struct Core {
     generation: u32,
     pub(crate) letters: bool,
     pub(crate) stopping: bool,
-    /// Read when somebody asks, once a turn.
-    pub(crate) now: Option<Instant>,
+    pub(crate) clock: Clock,
     pub(crate) mailbox: Arc<Mailbox>,
 }
 
@@ -70,7 +69,7 @@ impl Core {
             generation: 0,
             letters: false,
             stopping: false,
-            now: None,
+            clock: Clock::default(),
             mailbox,
         };
         let bell = core.mailbox.bell();
@@ -196,7 +195,8 @@ impl Core {
 
     /// Asks every hot poller once.
     pub(crate) fn turn(&mut self) {
-        self.now = None;
+        self.clock.turn_begins();
+        self.counters().add_turn();
         let mut at = 0;
         while let Some(id) = self.hot.get(at).copied() {
             let stays = self.turn_one(id);
@@ -213,7 +213,11 @@ impl Core {
         let Some(mut poller) = self.resident(id).and_then(|r| r.poller.take()) else {
             return false;
         };
+        let label = poller.label();
+        self.counters().set_serving(label);
+        self.clock.poll_begins();
         let turn = poller.poll(&mut Context { core: self, current: Some(id) });
+        self.clock.poll_ended(label);
         let stays = match turn {
             Turn::Busy => true,
             Turn::Gone => {

@@ -32,6 +32,7 @@
 #![allow(unsafe_code)] // The kernel is handed raw pointers; `ring` and `file` own that.
 
 mod bell;
+mod clock;
 mod context;
 mod core;
 mod file;
@@ -46,6 +47,7 @@ mod tests;
 mod thread;
 
 pub use bell::Bell;
+pub use clock::Label;
 pub use context::{Context, Poller, PollerId, Turn};
 pub use file::File;
 pub use mailbox::{Handle, Stopped};

@@ -1,6 +1,7 @@
 //! Work for a reactor from other threads.
 
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 
 use rustix::event::{EventfdFlags, eventfd};
@@ -20,7 +21,11 @@ struct Inbox {
     closed: bool,
 }
 
+/// Numbers of the reactors of this process.
+static NEXT: AtomicU32 = AtomicU32::new(0);
+
 pub(crate) struct Mailbox {
+    pub(crate) number: u32,
     inbox: Mutex<Inbox>,
     /// Written once a letter; the reactor watches it like any other eventfd.
     bell: Arc<OwnedFd>,
@@ -31,7 +36,8 @@ impl Mailbox {
     pub(crate) fn new() -> std::io::Result<Self> {
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let (inbox, counters) = (Mutex::default(), ReactorCounters::default());
-        Ok(Self { inbox, bell: Arc::new(bell), counters })
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        Ok(Self { number, inbox, bell: Arc::new(bell), counters })
     }
 
     pub(crate) fn bell(&self) -> Arc<OwnedFd> {
@@ -106,6 +112,11 @@ impl Handle {
             let _ = answer.send(letter(context));
         })?;
         wait.recv().map_err(|_| Stopped)
+    }
+
+    /// Which reactor of the process it is, from 0 on in the order in which they were made.
+    pub fn number(&self) -> u32 {
+        self.0.number
     }
 
     /// What the reactor has counted.

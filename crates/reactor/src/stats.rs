@@ -1,6 +1,8 @@
 //! What a reactor counts: one writer, any number of readers, no read-modify-write.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use crate::Label;
 
 /// Counters of one reactor since its start.
 #[derive(Debug, Default)]
@@ -10,6 +12,8 @@ pub struct ReactorCounters {
     syscalls: AtomicU64,
     wakeups: AtomicU64,
     pollers: AtomicU64,
+    turns: AtomicU64,
+    serving: AtomicU32,
 }
 
 fn bump(counter: &AtomicU64, by: u64) {
@@ -37,8 +41,28 @@ impl ReactorCounters {
         self.pollers.load(Ordering::Relaxed)
     }
 
+    /// Turns of the loop. One that stands still while [`Self::serving`] names somebody is stuck
+    /// with them.
+    pub fn turns(&self) -> u64 {
+        self.turns.load(Ordering::Relaxed)
+    }
+
+    /// Whom the thread serves now; 0 while it sleeps.
+    pub fn serving(&self) -> Label {
+        self.serving.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn add_sleep(&self) {
         bump(&self.sleeps, 1);
+        self.set_serving(0);
+    }
+
+    pub(crate) fn add_turn(&self) {
+        bump(&self.turns, 1);
+    }
+
+    pub(crate) fn set_serving(&self, label: Label) {
+        self.serving.store(label, Ordering::Relaxed);
     }
 
     pub(crate) fn add_syscalls(&self, count: u64) {

@@ -91,6 +91,7 @@ fn run(mut core: Core) {
         if core.quiet() {
             core.mailbox.counters.add_sleep();
             core.ring.sleep();
+            core.clock.slept();
         } else {
             core.ring.flush();
         }

@@ -200,6 +200,18 @@ impl Queue {
         self.next_avail != self.avail_seen
     }
 
+    /// Looks at the ring and says how many requests are to be popped, those of a former life
+    /// among them. A driver that claims more than fit is found out by [`Queue::pop`].
+    pub fn waiting(&mut self) -> u16 {
+        if self.failed {
+            return 0;
+        }
+        self.avail_seen = self.rings.avail_idx();
+        let again = self.ledger.as_ref().map_or(0, Ledger::left);
+        let fresh = self.avail_seen.wrapping_sub(self.next_avail);
+        fresh.saturating_add(again).min(self.config.size)
+    }
+
     /// Takes a chain of a former life.
     fn pop_again(&mut self, head: u16) -> Result<Chain, RingError> {
         let chain = self.take(head)?;

@@ -26,8 +26,8 @@ const SOON: Duration = Duration::from_secs(20);
 
 pub(crate) fn device(disk: Arc<dyn Disk>, queues: u16, spin: bool) -> Device {
     disk.activate().unwrap();
-    let options = Options { id: "test".into(), queues, serial: "SERIAL-1".into(), spin };
-    Device::new(disk, &options)
+    let (id, serial) = ("test".into(), "SERIAL-1".into());
+    Device::new(disk, &Options { id, queues, serial, spin, record: true })
 }
 
 pub(crate) struct Guest {

@@ -94,6 +94,7 @@ impl Export {
             queues: spec.queues,
             serial: spec.serial.clone().unwrap_or_default(),
             spin: spec.poll == PollMode::Always,
+            record: spec.record,
         };
         let device = Arc::new(Device::new(Arc::clone(&disk), &options));
         let stop = Stop::new();

@@ -1,0 +1,55 @@
+//! Where the time of requests goes.
+//!
+//! # Words
+//! - [`Stage`]: a part of a request's way: queue, cap, device, completion.
+//! - **Known**: when the reactor could first know of a request. It looks at a ring once a turn;
+//!   what it finds now and did not find the last time came in between, so a request is known
+//!   from the last look on: at most the length of one turn too early, never too late. After the
+//!   thread slept, or had nothing to do, it is known from its wake-up on. What stays in the ring
+//!   when a turn ends is known from the look that showed it first.
+//! - [`Histogram`]: counts of durations; one writer, readers without a lock.
+//! - [`Record`]: one slow request, kept by the flight recorder.
+//!
+//! # Model
+//! ```text
+//! known ----- popped ----- admitted ----- reaped ----- pushed
+//!       queue        cap           device       completion
+//! ```
+//! Clocks are read once a batch and stage; requests that end where they are submitted share the
+//! time of their batch as device time and have no completion time of their own.
+//!
+//! A histogram takes 3.8 KiB and is made when its stage and kind of request first occur: a queue
+//! that reads, writes and flushes on a disk without a cap has 12 of them, 46 KiB, and its flight
+//! recorder 8 KiB. 256 queues in use take 14 MiB; a queue that was never used takes nothing.
+
+mod flight;
+mod histogram;
+mod order;
+mod recorder;
+mod seqlock;
+mod stages;
+mod times;
+
+pub use histogram::{Histogram, Snapshot, Summary};
+pub use recorder::{Oldest, Record};
+pub use stages::{Class, Op, Stage};
+
+pub(crate) use flight::{InFlight, InFlightTable};
+pub(crate) use recorder::Recorder;
+pub(crate) use stages::Stages;
+pub(crate) use times::{Stamps, Times};
+
+use std::sync::OnceLock;
+use std::time::Instant;
+
+/// Where the clock of records begins: when the first disk was made.
+static BASE: OnceLock<Instant> = OnceLock::new();
+
+pub(crate) fn base() -> Instant {
+    *BASE.get_or_init(Instant::now)
+}
+
+/// Now in nanoseconds, on the clock that records and ages use.
+pub fn clock_ns() -> u64 {
+    base().elapsed().as_nanos() as u64
+}

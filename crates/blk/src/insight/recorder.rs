@@ -1,0 +1,280 @@
+//! The flight recorder of a queue: what was slow, and what is under way now.
+//!
+//! One thread writes, anybody reads at any time, also while the storage hangs or the thread is
+//! stuck: ages are computed by the reader from when a request was known.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use reactor::Label;
+
+use super::seqlock::SeqLock;
+use super::{Class, Stage};
+
+/// Slow requests that are kept for each queue.
+const SLOW_KEPT: u64 = 48;
+/// Minutes whose slowest request is kept.
+const MINUTES_KEPT: u64 = 16;
+pub(crate) const MINUTE_NS: u64 = 60_000_000_000;
+const WORDS: usize = 11;
+
+/// One slow request. Times are nanoseconds on the clock of [`crate::clock_ns`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// What it was.
+    pub class: Class,
+    /// It ended in an error.
+    pub failed: bool,
+    /// First byte.
+    pub offset: u64,
+    /// Bytes.
+    pub len: u64,
+    /// When it was known.
+    pub known_ns: u64,
+    /// Time in each stage, in nanoseconds: queue, cap, device, completion.
+    pub stages_ns: [u64; 4],
+    /// Number of the reactor that served it.
+    pub reactor: u32,
+    /// Others that ended with it and were slow too, but less.
+    pub others: u32,
+    /// Whom its reactor served meanwhile, and for how long at a time in nanoseconds, if that was
+    /// long.
+    pub neighbour: Option<(Label, u64)>,
+}
+
+impl Record {
+    /// From when it was known to its end, in nanoseconds.
+    pub fn total_ns(&self) -> u64 {
+        self.stages_ns.iter().sum()
+    }
+
+    fn words(&self) -> [u64; WORDS] {
+        let [queue, cap, device, completion] = self.stages_ns;
+        let (label, time) = self.neighbour.unwrap_or_default();
+        let kind = self.class as u64 | u64::from(self.failed) << 8;
+        let who = u64::from(self.reactor) << 32 | u64::from(self.others);
+        let Self { offset, len, known_ns, .. } = *self;
+        [kind, offset, len, known_ns, queue, cap, device, completion, who, label.into(), time]
+    }
+
+    fn from_words(words: [u64; WORDS]) -> Self {
+        let [kind, offset, len, known_ns, queue, cap, device, completion, who, label, time] = words;
+        Self {
+            class: Class::from_code(kind as u8),
+            failed: kind & 1 << 8 != 0,
+            offset,
+            len,
+            known_ns,
+            stages_ns: [queue, cap, device, completion],
+            reactor: (who >> 32) as u32,
+            others: who as u32,
+            neighbour: (label != 0).then_some((label as u32, time)),
+        }
+    }
+}
+
+/// The oldest request that is under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Oldest {
+    /// What it is; `None` while it is still in the ring.
+    pub request: Option<(Class, u64, u64)>,
+    /// Where it is.
+    pub stage: Stage,
+    /// When it was known, on the clock of [`crate::clock_ns`].
+    pub known_ns: u64,
+    /// When it came to its present stage.
+    pub entered_ns: u64,
+}
+
+#[derive(Debug)]
+struct Kept {
+    slow: [SeqLock<WORDS>; SLOW_KEPT as usize],
+    minutes: [SeqLock<WORDS>; MINUTES_KEPT as usize],
+}
+
+/// What one queue publishes of its requests.
+#[derive(Debug, Default)]
+pub(crate) struct Recorder {
+    /// Class and stage, offset, length, known, entered.
+    oldest: SeqLock<5>,
+    kept: OnceLock<Box<Kept>>,
+    written: AtomicU64,
+    pub(crate) in_flight: AtomicU32,
+    pub(crate) in_ring: AtomicU32,
+    pub(crate) in_ring_since_ns: AtomicU64,
+    pub(crate) held_by_cap: AtomicU32,
+    pub(crate) reactor: AtomicU32,
+    pub(crate) busy_ns: AtomicU64,
+    pub(crate) longest_turn_ns: AtomicU64,
+    pub(crate) neighbour_ns: AtomicU64,
+    /// Label, length of its turn, when.
+    neighbour: SeqLock<3>,
+}
+
+const NOTHING: u64 = 0;
+const IN_CAP: u64 = 1;
+const IN_DEVICE: u64 = 2;
+
+impl Recorder {
+    fn kept(&self) -> &Kept {
+        self.kept.get_or_init(|| {
+            Box::new(Kept {
+                slow: [const { SeqLock::new() }; SLOW_KEPT as usize],
+                minutes: [const { SeqLock::new() }; MINUTES_KEPT as usize],
+            })
+        })
+    }
+
+    /// The queue is served from now on, on this reactor.
+    pub(crate) fn starts(&self, reactor: u32) {
+        self.reactor.store(reactor, Ordering::Relaxed);
+    }
+
+    /// The queue is not served any more.
+    pub(crate) fn ends(&self) {
+        self.nothing_in_flight();
+        for count in [&self.in_flight, &self.in_ring, &self.held_by_cap] {
+            count.store(0, Ordering::Relaxed);
+        }
+        self.in_ring_since_ns.store(0, Ordering::Relaxed);
+    }
+
+    /// Keeps a slow request. Only the owning thread may call this and the other writers.
+    pub(crate) fn slow(&self, record: &Record) {
+        let at = self.written.load(Ordering::Relaxed);
+        self.written.store(at.wrapping_add(1), Ordering::Relaxed);
+        if let Some(place) = self.kept().slow.get((at % SLOW_KEPT) as usize) {
+            place.write(record.words());
+        }
+    }
+
+    /// Keeps the slowest request of a minute.
+    pub(crate) fn slowest_of_minute(&self, minute: u64, record: &Record) {
+        if let Some(place) = self.kept().minutes.get((minute % MINUTES_KEPT) as usize) {
+            place.write(record.words());
+        }
+    }
+
+    /// Total time of the slowest request kept for `minute`.
+    pub(crate) fn longest_of_minute(&self, minute: u64) -> u64 {
+        let kept = self.kept.get().and_then(|kept| {
+            kept.minutes.get((minute % MINUTES_KEPT) as usize)?.read().map(Record::from_words)
+        });
+        let record = kept.filter(|one| (one.known_ns + one.total_ns()) / MINUTE_NS == minute);
+        record.map_or(0, |one| one.total_ns())
+    }
+
+    /// Slow requests that are kept, in no order; the slowest of each minute are among them.
+    pub(crate) fn records(&self) -> Vec<Record> {
+        let Some(kept) = self.kept.get() else { return Vec::new() };
+        let all = kept.slow.iter().chain(&kept.minutes);
+        all.filter_map(SeqLock::read).map(Record::from_words).collect()
+    }
+
+    /// Publishes the oldest request in flight.
+    pub(crate) fn oldest_is(&self, class: Class, offset: u64, len: u64, known: u64, at: At) {
+        let (stage, entered) = match at {
+            At::Cap(entered) => (IN_CAP, entered),
+            At::Device(entered) => (IN_DEVICE, entered),
+        };
+        self.oldest.write([class as u64 | stage << 8, offset, len, known, entered]);
+    }
+
+    pub(crate) fn nothing_in_flight(&self) {
+        self.oldest.write([NOTHING; 5]);
+    }
+
+    pub(crate) fn neighbour_was(&self, label: Label, time_ns: u64, at_ns: u64) {
+        let sum = self.neighbour_ns.load(Ordering::Relaxed).wrapping_add(time_ns);
+        self.neighbour_ns.store(sum, Ordering::Relaxed);
+        self.neighbour.write([label.into(), time_ns, at_ns]);
+    }
+
+    /// Whom the reactor last served for long while this queue had work: label, how long, when.
+    pub(crate) fn neighbour(&self) -> Option<(Label, u64, u64)> {
+        self.neighbour.read().map(|[label, time, at]| (label as u32, time, at))
+    }
+
+    /// The oldest request: the first one in flight, else the first in the ring.
+    pub(crate) fn oldest(&self) -> Option<Oldest> {
+        let in_flight = self.oldest.read().and_then(|[kind, offset, len, known_ns, entered_ns]| {
+            let stage = match kind >> 8 {
+                IN_CAP => Stage::Cap,
+                IN_DEVICE => Stage::Device,
+                _ => return None,
+            };
+            let request = Some((Class::from_code(kind as u8), offset, len));
+            Some(Oldest { request, stage, known_ns, entered_ns })
+        });
+        in_flight.or_else(|| {
+            let known_ns = self.in_ring_since_ns.load(Ordering::Relaxed);
+            let held = self.held_by_cap.load(Ordering::Relaxed) != 0;
+            let stage = if held { Stage::Cap } else { Stage::Queue };
+            let there = known_ns != 0;
+            there.then_some(Oldest { request: None, stage, known_ns, entered_ns: known_ns })
+        })
+    }
+}
+
+/// Where a request in flight is, and since when.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum At {
+    Cap(u64),
+    Device(u64),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(known_ns: u64) -> Record {
+        Record {
+            class: Class::Write,
+            failed: true,
+            offset: 4096,
+            len: 512,
+            known_ns,
+            stages_ns: [1, 2, 3, 4],
+            reactor: 3,
+            others: 5,
+            neighbour: Some((9, 77)),
+        }
+    }
+
+    #[test]
+    fn the_last_slow_requests_are_kept() {
+        let recorder = Recorder::default();
+        assert!(recorder.records().is_empty());
+        for at in 1..=SLOW_KEPT + 3 {
+            recorder.slow(&record(at));
+        }
+        let mut kept = recorder.records();
+        kept.sort_by_key(|one| one.known_ns);
+        assert_eq!(kept.len() as u64, SLOW_KEPT);
+        assert_eq!(kept[0], record(4));
+    }
+
+    #[test]
+    fn the_slowest_of_a_minute_is_known_in_that_minute_only() {
+        let recorder = Recorder::default();
+        recorder.slowest_of_minute(2, &record(2 * MINUTE_NS));
+        assert_eq!(recorder.longest_of_minute(2), 10);
+        assert_eq!(recorder.longest_of_minute(2 + MINUTES_KEPT), 0);
+        assert_eq!(recorder.longest_of_minute(3), 0);
+    }
+
+    #[test]
+    fn the_oldest_is_in_flight_or_in_the_ring() {
+        let recorder = Recorder::default();
+        assert_eq!(recorder.oldest(), None);
+        recorder.in_ring_since_ns.store(5, Ordering::Relaxed);
+        let oldest = recorder.oldest().unwrap();
+        assert_eq!((oldest.stage, oldest.known_ns, oldest.request), (Stage::Queue, 5, None));
+        recorder.oldest_is(Class::Read, 8192, 4096, 3, At::Device(4));
+        let oldest = recorder.oldest().unwrap();
+        assert_eq!((oldest.stage, oldest.known_ns, oldest.entered_ns), (Stage::Device, 3, 4));
+        assert_eq!(oldest.request, Some((Class::Read, 8192, 4096)));
+        recorder.nothing_in_flight();
+        assert_eq!(recorder.oldest().unwrap().stage, Stage::Queue);
+    }
+}

@@ -1,0 +1,125 @@
+//! Stages of a request, kinds of request, and a histogram for each pair.
+
+use std::sync::OnceLock;
+
+use disk::Kind;
+
+use super::{Histogram, Snapshot};
+
+/// A part of a request's way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// From when the reactor could first know of it until it was popped.
+    Queue,
+    /// Held back by the disk's cap, in the ring or popped. Only what was held back is counted.
+    Cap,
+    /// From its submission until the reactor saw its end: the storage, and the way back.
+    Device,
+    /// From then until the driver can see it.
+    Completion,
+    /// All of them together.
+    Total,
+}
+
+/// Kinds of request whose times are kept apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Op {
+    /// IN.
+    Read,
+    /// OUT.
+    Write,
+    /// FLUSH.
+    Flush,
+    /// DISCARD and WRITE_ZEROES.
+    Other,
+}
+
+/// Kinds of request that are counted apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Class {
+    /// IN.
+    Read,
+    /// OUT.
+    Write,
+    /// FLUSH.
+    Flush,
+    /// DISCARD.
+    Discard,
+    /// WRITE_ZEROES.
+    WriteZeroes,
+    /// GET_ID.
+    GetId,
+}
+
+pub(crate) const STAGES: usize = 5;
+pub(crate) const OPS: usize = 4;
+
+impl Stage {
+    /// All of them, in the order of a request's way.
+    pub const ALL: [Self; STAGES] =
+        [Self::Queue, Self::Cap, Self::Device, Self::Completion, Self::Total];
+}
+
+impl Op {
+    /// All of them.
+    pub const ALL: [Self; OPS] = [Self::Read, Self::Write, Self::Flush, Self::Other];
+}
+
+impl From<Kind> for Class {
+    fn from(kind: Kind) -> Self {
+        match kind {
+            Kind::Read => Self::Read,
+            Kind::Write { .. } => Self::Write,
+            Kind::Flush => Self::Flush,
+            Kind::Discard => Self::Discard,
+            Kind::WriteZeroes { .. } => Self::WriteZeroes,
+        }
+    }
+}
+
+impl Class {
+    /// Whose times its times are counted with.
+    pub fn op(self) -> Op {
+        match self {
+            Self::Read => Op::Read,
+            Self::Write => Op::Write,
+            Self::Flush => Op::Flush,
+            Self::Discard | Self::WriteZeroes | Self::GetId => Op::Other,
+        }
+    }
+
+    pub(crate) fn from_code(code: u8) -> Self {
+        let all =
+            [Self::Read, Self::Write, Self::Flush, Self::Discard, Self::WriteZeroes, Self::GetId];
+        all.into_iter().find(|class| *class as u8 == code).unwrap_or(Self::GetId)
+    }
+}
+
+/// A histogram for each stage and kind, made when it first gets a value.
+#[derive(Debug, Default)]
+pub(crate) struct Stages([[OnceLock<Box<Histogram>>; OPS]; STAGES]);
+
+impl Stages {
+    /// Records `count` durations of `ns`. Only the owning thread may call it.
+    pub(crate) fn record(&self, stage: Stage, op: Op, ns: u64, count: u64) {
+        if let Some(place) = self.place(stage, op) {
+            place.get_or_init(Box::default).record(ns, count);
+        }
+    }
+
+    /// Adds what was recorded to `sum`.
+    pub(crate) fn add_to(&self, stage: Stage, op: Op, sum: &mut Snapshot) {
+        if let Some(one) = self.place(stage, op).and_then(OnceLock::get) {
+            sum.add(one);
+        }
+    }
+
+    pub(crate) fn median_ns(&self, stage: Stage, op: Op) -> u64 {
+        let one = self.place(stage, op).and_then(OnceLock::get);
+        one.map_or(0, |histogram| histogram.median_ns())
+    }
+
+    fn place(&self, stage: Stage, op: Op) -> Option<&OnceLock<Box<Histogram>>> {
+        self.0.get(stage as usize)?.get(op as usize)
+    }
+}
