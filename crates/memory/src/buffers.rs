@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use crate::view::Pin;
-use crate::{Mapping, MemoryError, View};
+use crate::{Area, Mapping, MemoryError, View};
 
 /// A scatter list: pieces of memory that stay mapped as long as this value lives.
 ///
@@ -97,6 +97,29 @@ impl Buffers {
             }
         }
         Ok(())
+    }
+
+    /// Appends `len` bytes of an area from byte `offset` on; false, and nothing appended, when it
+    /// does not reach. What follows the last piece makes that longer.
+    ///
+    /// # Panics
+    /// If the list already holds memory of something else: one list, one pin.
+    #[must_use]
+    pub fn append_area(&mut self, area: &Area, offset: usize, len: usize) -> bool {
+        let Some(ptr) = area.0.at(offset, len) else { return false };
+        match &self.pin {
+            Some(pin) => assert!(area.same_pin(pin), "one list of buffers has one area"),
+            None => self.pin = Some(area.0.clone()),
+        }
+        match self.iov.last_mut() {
+            _ if len == 0 => {}
+            Some(last) if last.iov_base.wrapping_byte_add(last.iov_len) == ptr.as_ptr().cast() => {
+                last.iov_len += len;
+                self.bytes += len;
+            }
+            _ => self.push(ptr, len),
+        }
+        true
     }
 
     fn push(&mut self, ptr: NonNull<u8>, len: usize) {

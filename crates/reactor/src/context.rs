@@ -105,6 +105,11 @@ impl Context<'_> {
         self.core.evict(id);
     }
 
+    /// The poller that is being made or called, for those who are to find it again.
+    pub fn poller(&self) -> Option<PollerId> {
+        self.current
+    }
+
     /// A port for the poller that is being made or called.
     ///
     /// # Panics

@@ -23,6 +23,8 @@
 //! # Errors and invariants
 //! - What the kernel sees (buffers, iovecs, descriptors) is owned by the operation slab from
 //!   submission to completion; no future and no caller can drop it early.
+//! - A receive or a send may wait for ever on its peer: whoever owns the socket shuts it down when
+//!   it is dropped, so that a reactor can end.
 //! - An operation whose port is gone still runs to its end; its result is dropped.
 //! - Nothing blocks on a reactor thread. A poller that does harms its neighbours.
 //! - [`Stopped`] is the answer of a reactor that has ended.

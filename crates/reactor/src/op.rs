@@ -52,6 +52,21 @@ pub enum Op {
         /// Bytes.
         len: u64,
     },
+    /// Receive from a socket into the buffers: at least one byte, or 0 when the peer has ended.
+    Recv {
+        /// From where.
+        socket: File,
+        /// Into what.
+        buffers: Buffers,
+    },
+    /// Send all of the buffers to a socket. A result below their length is an end in the middle:
+    /// the socket was shut down, or the kernel is an old one; the rest may be sent again.
+    Send {
+        /// To where.
+        socket: File,
+        /// What, in at most 1024 pieces.
+        buffers: Buffers,
+    },
     /// Nothing, after a time.
     Timer {
         /// From submission on.
@@ -105,6 +120,8 @@ pub(crate) struct InFlight {
     _file: Option<File>,
     /// The kernel reads it when the entry is submitted.
     _timespec: Option<Box<types::Timespec>>,
+    /// Likewise.
+    _message: Option<Box<libc::msghdr>>,
 }
 
 impl InFlight {
@@ -118,6 +135,7 @@ impl InFlight {
             timer: false,
             _file: None,
             _timespec: None,
+            _message: None,
         };
         let entry = match op {
             Op::Read { file, offset, buffers } => {
@@ -141,6 +159,20 @@ impl InFlight {
                 let fd = types::Fd(file.raw());
                 kept._file = Some(file);
                 opcode::Fallocate::new(fd, len).offset(offset).mode(mode).build()
+            }
+            Op::Recv { socket, buffers } => {
+                let (entry, message) = recv_entry(&socket, &buffers);
+                kept.buffers = Some(buffers);
+                kept._file = Some(socket);
+                kept._message = message;
+                entry
+            }
+            Op::Send { socket, buffers } => {
+                let (entry, message) = send_entry(&socket, &buffers);
+                kept.buffers = Some(buffers);
+                kept._file = Some(socket);
+                kept._message = message;
+                entry
             }
             Op::Timer { after } => {
                 let timespec = Box::new(types::Timespec::from(after));
@@ -180,4 +212,42 @@ fn write_entry(file: &File, offset: u64, buffers: &Buffers, durable: bool) -> sq
             .rw_flags(flags)
             .build(),
     }
+}
+
+/// A message of several pieces. It points into the heap part of `buffers`, which stays where it
+/// is when the list itself moves.
+fn message_of(buffers: &Buffers) -> Box<libc::msghdr> {
+    let iovecs = buffers.iovecs();
+    // SAFETY: a message header is plain data, for which zeroes mean absence.
+    let mut message: Box<libc::msghdr> = Box::new(unsafe { std::mem::zeroed() });
+    message.msg_iov = iovecs.as_ptr().cast_mut();
+    message.msg_iovlen = iovecs.len();
+    message
+}
+
+fn recv_entry(socket: &File, buffers: &Buffers) -> (squeue::Entry, Option<Box<libc::msghdr>>) {
+    let fd = types::Fd(socket.raw());
+    if let [one] = buffers.iovecs()
+        && let Ok(len) = u32::try_from(one.iov_len)
+    {
+        return (opcode::Recv::new(fd, one.iov_base.cast(), len).build(), None);
+    }
+    let mut message = message_of(buffers);
+    let entry = opcode::RecvMsg::new(fd, &raw mut *message).build();
+    (entry, Some(message))
+}
+
+fn send_entry(socket: &File, buffers: &Buffers) -> (squeue::Entry, Option<Box<libc::msghdr>>) {
+    let fd = types::Fd(socket.raw());
+    // A peer that has gone is an error and no signal; a full socket is waited for.
+    let flags = libc::MSG_NOSIGNAL | libc::MSG_WAITALL;
+    if let [one] = buffers.iovecs()
+        && let Ok(len) = u32::try_from(one.iov_len)
+    {
+        let entry = opcode::Send::new(fd, one.iov_base.cast_const().cast(), len);
+        return (entry.flags(flags).build(), None);
+    }
+    let message = message_of(buffers);
+    let entry = opcode::SendMsg::new(fd, &raw const *message).flags(flags as u32).build();
+    (entry, Some(message))
 }

@@ -34,6 +34,10 @@ pub fn probe() -> Probe {
         opcode::PollRemove::CODE,
         opcode::Timeout::CODE,
         opcode::TimeoutRemove::CODE,
+        opcode::Recv::CODE,
+        opcode::Send::CODE,
+        opcode::RecvMsg::CODE,
+        opcode::SendMsg::CODE,
     ];
     let mut builder = IoUring::<squeue::Entry, cqueue::Entry>::builder();
     builder.setup_single_issuer().setup_defer_taskrun();

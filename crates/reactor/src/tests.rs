@@ -201,3 +201,75 @@ fn the_kernel_here_can_do_what_we_need() {
     let probe = crate::probe();
     assert!(probe.usable && probe.complete, "{probe:?}");
 }
+
+/// The two ends of a stream socket.
+fn sockets() -> (Shared, std::os::unix::net::UnixStream) {
+    let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+    (Shared(Arc::new(OwnedFd::from(ours))), theirs)
+}
+
+/// What a reactor makes a [`File`] of.
+struct Shared(Arc<OwnedFd>);
+
+#[test]
+fn sockets_send_and_receive_whole_lists() {
+    use std::io::{Read, Write};
+    let (ours, mut theirs) = sockets();
+    let reactor = Reactor::spawn("test").unwrap();
+    let (id, events) = recorder(&reactor, None);
+    let fd = ours.0.clone();
+    // More than the socket holds, in pieces: the kernel goes on when there is room.
+    let piece = 300 << 10;
+    reactor
+        .handle()
+        .call(move |context| {
+            context.with_poller(id, |recorder: &mut Recorder, context| {
+                let area = memory::Area::private(4 * piece).unwrap();
+                let mut list = Buffers::with_capacity(2);
+                assert!(area.write(0, &vec![3; piece]) && area.write(2 * piece, &vec![4; piece]));
+                assert!(list.append_area(&area, 0, piece));
+                assert!(list.append_area(&area, 2 * piece, piece));
+                let socket = File::new(fd);
+                let send = Op::Send { socket: socket.clone(), buffers: list };
+                context.submit(&recorder.port, send, 1);
+                let buffers = Buffers::alloc(4096).unwrap();
+                context.submit(&recorder.port, Op::Recv { socket, buffers }, 2);
+            })
+        })
+        .unwrap();
+    let mut got = vec![0; 2 * piece];
+    theirs.read_exact(&mut got).unwrap();
+    assert!(got[..piece].iter().all(|b| *b == 3) && got[piece..].iter().all(|b| *b == 4));
+    assert_eq!(events.recv_timeout(SOON).unwrap(), format!("1: {}", 2 * piece));
+    theirs.write_all(b"hello").unwrap();
+    assert_eq!(events.recv_timeout(SOON).unwrap(), "2: 5");
+}
+
+#[test]
+fn a_socket_that_is_shut_down_ends_what_waits_on_it() {
+    let (ours, theirs) = sockets();
+    let reactor = Reactor::spawn("test").unwrap();
+    let (id, events) = recorder(&reactor, None);
+    let fd = ours.0.clone();
+    reactor
+        .handle()
+        .call(move |context| {
+            context.with_poller(id, |recorder: &mut Recorder, context| {
+                let socket = File::new(fd);
+                let buffers = Buffers::alloc(4096).unwrap();
+                let receive = Op::Recv { socket: socket.clone(), buffers };
+                context.submit(&recorder.port, receive, 1);
+                // Nobody reads this.
+                let buffers = Buffers::alloc(8 << 20).unwrap();
+                context.submit(&recorder.port, Op::Send { socket, buffers }, 2);
+            })
+        })
+        .unwrap();
+    rustix::net::shutdown(&*ours.0, rustix::net::Shutdown::Both).unwrap();
+    let mut ended: Vec<_> = (0..2).map(|_| events.recv_timeout(SOON).unwrap()).collect();
+    ended.sort();
+    assert_eq!(ended[0], "1: 0");
+    // What had been sent, or nothing at all.
+    assert!(ended[1].starts_with("2: ") && ended[1] != "2: 8388608", "{}", ended[1]);
+    drop(theirs);
+}

@@ -1,0 +1,119 @@
+//! Memory of one thread's own, cut into pieces by whoever made it.
+
+use std::ptr::NonNull;
+use std::rc::Rc;
+
+use crate::view::Pin;
+use crate::{Mapping, MemoryError};
+
+/// A mapping as one thread uses it: lists of its pieces share one pin, counted without atomics.
+#[derive(Clone, Debug)]
+pub struct Area(pub(crate) Rc<Mapping>);
+
+impl Area {
+    /// Fresh zeroed memory of `len` bytes that only this process has; the kernel gives pages when
+    /// they are touched.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn private(len: usize) -> Result<Self, MemoryError> {
+        Ok(Self(Rc::new(Mapping::private(len)?)))
+    }
+
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Never: an area has at least one byte.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Copies bytes from `offset` on into `out`; false when it does not reach.
+    #[must_use]
+    pub fn read(&self, offset: usize, out: &mut [u8]) -> bool {
+        let Some(at) = self.0.at(offset, out.len()) else { return false };
+        // SAFETY: the mapping has as many bytes there; `out` is ours and elsewhere.
+        unsafe { std::ptr::copy_nonoverlapping(at.as_ptr(), out.as_mut_ptr(), out.len()) };
+        true
+    }
+
+    /// Copies `data` to `offset`; false when it does not fit.
+    #[must_use]
+    pub fn write(&self, offset: usize, data: &[u8]) -> bool {
+        let Some(at) = self.0.at(offset, data.len()) else { return false };
+        // SAFETY: the mapping has as many bytes there; `data` is borrowed and elsewhere.
+        unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), at.as_ptr(), data.len()) };
+        true
+    }
+
+    /// Copies `len` bytes from one place to another, which may overlap; false when either does
+    /// not reach.
+    #[must_use]
+    pub fn move_within(&self, from: usize, to: usize, len: usize) -> bool {
+        let (Some(from), Some(to)) = (self.0.at(from, len), self.0.at(to, len)) else {
+            return false;
+        };
+        // SAFETY: both places have `len` bytes; `copy` allows them to overlap.
+        unsafe { std::ptr::copy(from.as_ptr(), to.as_ptr(), len) };
+        true
+    }
+
+    /// Copies `len` bytes from here to another area; false when either does not reach.
+    #[must_use]
+    pub fn copy_to(&self, from: usize, target: &Area, to: usize, len: usize) -> bool {
+        let (Some(from), Some(to)) = (self.0.at(from, len), target.0.at(to, len)) else {
+            return false;
+        };
+        // SAFETY: both places have `len` bytes; `copy` allows the areas to be the same.
+        unsafe { std::ptr::copy::<u8>(from.as_ptr(), to.as_ptr(), len) };
+        true
+    }
+
+    pub(crate) fn same_pin(&self, pin: &Pin) -> bool {
+        let own: NonNull<u8> = NonNull::from(&*self.0).cast();
+        std::ptr::eq(Rc::as_ptr(pin).cast::<u8>(), own.as_ptr())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Buffers;
+
+    #[test]
+    fn pieces_that_touch_are_one() {
+        let area = Area::private(8192).unwrap();
+        let mut list = Buffers::with_capacity(4);
+        assert!(list.append_area(&area, 0, 100) && list.append_area(&area, 100, 50));
+        assert!(list.append_area(&area, 4096, 10) && list.append_area(&area, 4106, 0));
+        assert_eq!((list.len(), list.iovecs().len()), (160, 2));
+        assert!(!list.append_area(&area, 8190, 3) && !list.append_area(&area, usize::MAX, 2));
+        assert_eq!(list.write(&[7; 160]), 160);
+        let mut out = [0; 10];
+        assert!(area.read(4096, &mut out));
+        assert_eq!(out, [7; 10]);
+    }
+
+    #[test]
+    fn bytes_move_and_stay_inside() {
+        let (area, other) = (Area::private(4096).unwrap(), Area::private(4096).unwrap());
+        assert!(area.write(0, b"abcdef") && area.move_within(0, 2, 6));
+        assert!(area.copy_to(0, &other, 4088, 8));
+        let mut out = [0; 8];
+        assert!(other.read(4088, &mut out));
+        assert_eq!(&out, b"ababcdef");
+        assert!(!area.write(4090, b"abcdefg") && !area.read(4096, &mut [0]));
+        assert!(!area.move_within(0, 4090, 7) && !area.copy_to(0, &other, 4089, 8));
+    }
+
+    #[test]
+    #[should_panic(expected = "one area")]
+    fn a_list_has_one_area() {
+        let (area, other) = (Area::private(1).unwrap(), Area::private(1).unwrap());
+        let mut list = Buffers::with_capacity(2);
+        assert!(list.append_area(&area, 0, 1));
+        let _ = list.append_area(&other, 0, 1);
+    }
+}
