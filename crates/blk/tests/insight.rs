@@ -44,6 +44,14 @@ impl Disk for Gated {
     fn waiting(&self) -> u64 {
         0
     }
+
+    fn extents(&self, _: u64, _: u64, _: usize) -> Result<Vec<disk::Extent>, disk::IoError> {
+        Err(disk::IoError::Unsupported)
+    }
+
+    fn zeroes_fast(&self, _: bool) -> bool {
+        false
+    }
 }
 
 struct GatedChannel {

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use blk::feature;
 use disk::{
-    Channel, Completion, Disk, DiskError, FileDisk, FileOptions, Geometry, Kind, MemoryDisk,
-    NullDisk, OnFull, Request, Submitted,
+    Channel, Completion, Disk, DiskError, Extent, FileDisk, FileOptions, Geometry, IoError, Kind,
+    MemoryDisk, NullDisk, OnFull, Request, Submitted,
 };
 use guest::*;
 use reactor::{Context, Done, Op, Port, Reactor};
@@ -295,6 +295,14 @@ impl Disk for Recorder {
     fn waiting(&self) -> u64 {
         0
     }
+
+    fn extents(&self, _: u64, _: u64, _: usize) -> Result<Vec<Extent>, IoError> {
+        Err(IoError::Unsupported)
+    }
+
+    fn zeroes_fast(&self, _: bool) -> bool {
+        false
+    }
 }
 
 struct RecorderChannel(Arc<AtomicU32>);
@@ -379,6 +387,14 @@ impl Disk for Narrow {
 
     fn waiting(&self) -> u64 {
         0
+    }
+
+    fn extents(&self, _: u64, _: u64, _: usize) -> Result<Vec<Extent>, IoError> {
+        Err(IoError::Unsupported)
+    }
+
+    fn zeroes_fast(&self, _: bool) -> bool {
+        false
     }
 }
 

@@ -196,6 +196,7 @@ pub fn run(disk: Arc<dyn Disk>) {
     both_see_what_one_wrote(&clients, &disk);
     skewed_buffers_work(&clients, &disk);
     zeroes_and_discards(&clients, &disk);
+    extents(&clients[0], &disk);
     depth(&clients, &disk);
     model(&clients, &disk);
     drop(clients);
@@ -245,6 +246,29 @@ fn zeroes_and_discards(clients: &[Client; 2], disk: &Arc<dyn Disk>) {
     }
     assert_eq!(clients[0].run(Kind::Discard, 0, 4 * block, Vec::new()).0, Ok(()));
     clients[0].read(0, 4 * block);
+}
+
+/// Extents follow each other over the whole disk, and holes read zeroes.
+fn extents(client: &Client, disk: &Arc<dyn Disk>) {
+    let geometry = disk.geometry();
+    let punch = Kind::WriteZeroes { unmap: true, durable: true };
+    assert_eq!(client.run(punch, 0, 1 << 20, Vec::new()).0, Ok(()));
+    let mut at = 0;
+    while at < geometry.size {
+        let found = disk.extents(at, geometry.size - at, 2).expect("inside of the disk");
+        assert!(matches!(found.len(), 1 | 2), "{found:?}");
+        for extent in found {
+            assert!(extent.len > 0 && extent.len % u64::from(geometry.block_size) == 0);
+            if extent.hole {
+                let data = client.read(at, extent.len.min(1 << 20));
+                assert!(data.iter().all(|byte| *byte == 0), "the hole at {at}");
+            }
+            at += extent.len;
+        }
+    }
+    assert_eq!(at, geometry.size);
+    assert_eq!(disk.extents(geometry.size, 1, 1), Err(IoError::Range));
+    assert_eq!(disk.extents(1, u64::MAX, 1), Err(IoError::Range));
 }
 
 fn depth(clients: &[Client; 2], disk: &Arc<dyn Disk>) {

@@ -53,10 +53,11 @@ pub use error::{DiskError, IoError};
 pub use file::{FileDisk, FileOptions, OnFull};
 pub use null::NullDisk;
 pub use ram::MemoryDisk;
-pub use request::{Completion, Geometry, Kind, Request, Submitted};
+pub use request::{Completion, Extent, Geometry, Kind, Request, Submitted};
 
 /// Something that stores blocks. All methods may be called from any thread but a reactor's,
-/// except [`Disk::open_channel`], which runs on the reactor that will own the channel.
+/// except [`Disk::open_channel`], which runs on the reactor that will own the channel, and what is
+/// said to never wait.
 pub trait Disk: Debug + Send + Sync {
     /// Size and limits now. Size grows only by [`Disk::resize`].
     fn geometry(&self) -> Geometry;
@@ -84,6 +85,19 @@ pub trait Disk: Debug + Send + Sync {
 
     /// Requests that wait for full storage now, over all channels.
     fn waiting(&self) -> u64;
+
+    /// Which bytes from `offset` on are stored and which are holes that read zeroes: at most
+    /// `limit` extents in order, without a break, that begin at `offset` and end at
+    /// `offset + len` at the latest. Whoever writes meanwhile makes the answer old. May wait for
+    /// the storage: never on a reactor.
+    ///
+    /// # Errors
+    /// Outside of the disk, or the storage's refusal.
+    fn extents(&self, offset: u64, len: u64, limit: usize) -> Result<Vec<Extent>, IoError>;
+
+    /// Writing zeroes moves no data, as far as is known; `unmap` as in [`Kind::WriteZeroes`].
+    /// Never waits.
+    fn zeroes_fast(&self, unmap: bool) -> bool;
 }
 
 /// One reactor's way to a disk.

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use reactor::Context;
 
-use crate::{Channel, Completion, Disk, DiskError, Geometry, Request, Submitted};
+use crate::{Channel, Completion, Disk, DiskError, Extent, Geometry, IoError, Request, Submitted};
 
 /// Reads leave the buffers as they are, writes are forgotten, everything succeeds.
 #[derive(Debug)]
@@ -53,6 +53,14 @@ impl Disk for NullDisk {
 
     fn waiting(&self) -> u64 {
         0
+    }
+
+    fn extents(&self, offset: u64, len: u64, _: usize) -> Result<Vec<Extent>, IoError> {
+        Extent::stored(&self.geometry(), offset, len)
+    }
+
+    fn zeroes_fast(&self, _: bool) -> bool {
+        true
     }
 }
 

@@ -8,7 +8,9 @@ use reactor::{Context, Done, File, Op, Port};
 use rustix::fs::ftruncate;
 
 use crate::null::check_growth;
-use crate::{Channel, Completion, Disk, DiskError, Geometry, IoError, Kind, Request, Submitted};
+use crate::{
+    Channel, Completion, Disk, DiskError, Extent, Geometry, IoError, Kind, Request, Submitted,
+};
 
 /// Punch a hole and keep the size.
 pub(crate) const PUNCH_HOLE: i32 = 0x02 | 0x01;
@@ -92,6 +94,14 @@ impl Disk for MemoryDisk {
 
     fn waiting(&self) -> u64 {
         0
+    }
+
+    fn extents(&self, offset: u64, len: u64, _: usize) -> Result<Vec<Extent>, IoError> {
+        Extent::stored(&self.geometry(), offset, len)
+    }
+
+    fn zeroes_fast(&self, _: bool) -> bool {
+        true
     }
 }
 

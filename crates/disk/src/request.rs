@@ -17,6 +17,23 @@ pub struct Geometry {
     pub discard: bool,
 }
 
+/// A piece of a disk that is stored, or is not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// Bytes.
+    pub len: u64,
+    /// Nothing is stored: it reads zeroes and takes no room.
+    pub hole: bool,
+}
+
+impl Extent {
+    /// All of a range is stored, as far as anybody knows.
+    pub(crate) fn stored(geometry: &Geometry, offset: u64, len: u64) -> Result<Vec<Self>, IoError> {
+        geometry.check_inside(offset, len)?;
+        Ok(vec![Self { len, hole: false }])
+    }
+}
+
 /// What to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -99,11 +116,19 @@ impl Geometry {
             return Ok(());
         }
         let mask = u64::from(self.block_size).wrapping_sub(1);
-        let end = offset.checked_add(len).ok_or(IoError::Range)?;
-        if len == 0 || end > self.size || (offset | len) & mask != 0 {
+        if (offset | len) & mask != 0 {
             return Err(IoError::Range);
         }
-        Ok(())
+        self.check_inside(offset, len)
+    }
+
+    /// Checks that there are `len` bytes at `offset`, and at least one, whatever the block size.
+    ///
+    /// # Errors
+    /// [`IoError::Range`].
+    pub fn check_inside(&self, offset: u64, len: u64) -> Result<(), IoError> {
+        let end = offset.checked_add(len).ok_or(IoError::Range)?;
+        if len == 0 || end > self.size { Err(IoError::Range) } else { Ok(()) }
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod bounce;
 mod channel;
+mod extents;
 mod inspect;
 mod lock;
 mod work;
@@ -15,7 +16,7 @@ use reactor::Context;
 use rustix::fs::{fdatasync, ftruncate};
 
 use crate::null::check_growth;
-use crate::{Channel, Disk, DiskError, Geometry};
+use crate::{Channel, Disk, DiskError, Extent, Geometry, IoError};
 
 pub(crate) use inspect::Inspected;
 use lock::ImageLock;
@@ -160,5 +161,15 @@ impl Disk for FileDisk {
 
     fn waiting(&self) -> u64 {
         self.shared.waiting.load(Ordering::Relaxed)
+    }
+
+    fn extents(&self, offset: u64, len: u64, limit: usize) -> Result<Vec<Extent>, IoError> {
+        self.geometry().check_inside(offset, len)?;
+        extents::map(self.file.as_fd(), offset, len, self.inspected.block_size.into(), limit)
+    }
+
+    fn zeroes_fast(&self, unmap: bool) -> bool {
+        let refused = if unmap { &self.shared.no_punch } else { &self.shared.no_zero_range };
+        !refused.load(Ordering::Relaxed)
     }
 }
