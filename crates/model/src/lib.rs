@@ -3,6 +3,7 @@
 //! # Words
 //! - **Spec**: what somebody asked for ([`spec::DiskSpec`]). Parsed once, checked by
 //!   [`spec::DiskSpec::validate`], then passed on as a plain value.
+//! - **Export**: a disk offered to programs other than guests ([`export::ExportSpec`]).
 //! - **Call**: one JSON-RPC 2.0 request to `ringway-io` ([`rpc`]). One JSON object a line.
 //! - **Report**: what a running process says of itself ([`report`]).
 //! - **Machine**: what `ringway run` is asked to start ([`machine`]), and where each of its
@@ -20,6 +21,7 @@
 #![forbid(unsafe_code)]
 
 pub mod disk_arg;
+pub mod export;
 pub mod machine;
 pub mod report;
 pub mod rpc;

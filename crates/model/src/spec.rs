@@ -1,6 +1,6 @@
 //! What somebody asks of a disk, as data.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
@@ -156,29 +156,13 @@ impl DiskSpec {
     /// The first field that cannot be served.
     pub fn validate(&self) -> Result<(), SpecError> {
         validate_id(&self.id)?;
-        let path = self.socket.as_os_str().as_encoded_bytes();
-        if path.is_empty() {
-            return refuse("socket", "is empty; give the path to listen on");
-        }
-        if path.len() > MAX_SOCKET_PATH_BYTES {
-            return refuse(
-                "socket",
-                format!(
-                    "path has {} bytes, a Unix socket allows {MAX_SOCKET_PATH_BYTES}; \
-                     use a shorter directory",
-                    path.len()
-                ),
-            );
-        }
+        validate_socket(&self.socket, self.socket_mode)?;
         if self.queues == 0 || self.queues > MAX_QUEUES {
             return refuse("queues", format!("{} is not in 1 to {MAX_QUEUES}", self.queues));
         }
         validate_serial(self.serial.as_deref())?;
         if let Some(size) = self.block_size {
             validate_block_size(size)?;
-        }
-        if self.socket_mode.is_some_and(|mode| mode > 0o777) {
-            return refuse("socket_mode", "is not in 0 to 777 (octal)");
         }
         self.validate_backend()
     }
@@ -216,6 +200,30 @@ pub fn validate_id(id: &str) -> Result<(), SpecError> {
     }
     if id.starts_with(['.', '-']) {
         return refuse("id", format!("{id:?} must start with a letter, a digit or '_'"));
+    }
+    Ok(())
+}
+
+/// Checks the path of a socket to listen on, and the permissions that it is to get.
+///
+/// # Errors
+/// Fields `socket` and `socket_mode`.
+pub fn validate_socket(path: &Path, mode: Option<u32>) -> Result<(), SpecError> {
+    let bytes = path.as_os_str().as_encoded_bytes().len();
+    if bytes == 0 {
+        return refuse("socket", "is empty; give the path to listen on");
+    }
+    if bytes > MAX_SOCKET_PATH_BYTES {
+        return refuse(
+            "socket",
+            format!(
+                "path has {bytes} bytes, a Unix socket allows {MAX_SOCKET_PATH_BYTES}; \
+                 use a shorter directory"
+            ),
+        );
+    }
+    if mode.is_some_and(|mode| mode > 0o777) {
+        return refuse("socket_mode", "is not in 0 to 777 (octal)");
     }
     Ok(())
 }

@@ -1,0 +1,94 @@
+//! What somebody asks of an NBD export, as data.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::spec::{SpecError, validate_id, validate_socket};
+
+/// Connections that one export takes at a time, unless the spec says otherwise: several for each
+/// of a few clients that use several.
+pub const DEFAULT_CONNECTIONS: u16 = 16;
+/// Most connections of one export: each may hold some megabytes.
+pub const MAX_CONNECTIONS: u16 = 256;
+
+/// A disk offered over NBD on a Unix socket: the parameters of `disk.export`. The export has the
+/// disk's id as its name.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ExportSpec {
+    /// The disk's id.
+    pub id: String,
+    /// Unix socket to listen on.
+    pub socket: PathBuf,
+    /// Refuse writes. What writes needs the disk to be inactive, and has its lock.
+    #[serde(default)]
+    pub read_only: bool,
+    /// Connections at a time; more are turned away.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub connections: Option<u16>,
+    /// Permission bits of the socket, for example 0o660.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub socket_mode: Option<u32>,
+    /// Group that owns the socket, by name or number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub socket_group: Option<String>,
+}
+
+impl ExportSpec {
+    /// A read-only export with every default.
+    pub fn new(id: impl Into<String>, socket: impl Into<PathBuf>) -> Self {
+        Self {
+            id: id.into(),
+            socket: socket.into(),
+            read_only: true,
+            connections: None,
+            socket_mode: None,
+            socket_group: None,
+        }
+    }
+
+    /// Connections at a time.
+    pub fn limit(&self) -> u16 {
+        self.connections.unwrap_or(DEFAULT_CONNECTIONS)
+    }
+
+    /// Checks everything that can be checked without touching the host.
+    ///
+    /// # Errors
+    /// The first field that cannot be served.
+    pub fn validate(&self) -> Result<(), SpecError> {
+        validate_id(&self.id)?;
+        validate_socket(&self.socket, self.socket_mode)?;
+        if self.connections.is_some_and(|count| count == 0 || count > MAX_CONNECTIONS) {
+            let problem = format!("{} is not in 1 to {MAX_CONNECTIONS}", self.limit());
+            return Err(SpecError { field: "connections", problem });
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_wire_form_has_defaults_and_limits() {
+        let text = r#"{"id":"d1","socket":"/run/x/d1.nbd","read_only":true}"#;
+        let spec: ExportSpec = serde_json::from_str(text).unwrap();
+        assert_eq!(spec, ExportSpec::new("d1", "/run/x/d1.nbd"));
+        assert_eq!((spec.limit(), spec.validate()), (DEFAULT_CONNECTIONS, Ok(())));
+        assert_eq!(serde_json::to_string(&spec).unwrap(), text);
+        for (text, field) in [
+            (r#"{"id":"","socket":"/s"}"#, "id"),
+            (r#"{"id":"a","socket":""}"#, "socket"),
+            (r#"{"id":"a","socket":"/s","socket_mode":512}"#, "socket_mode"),
+            (r#"{"id":"a","socket":"/s","connections":0}"#, "connections"),
+            (r#"{"id":"a","socket":"/s","connections":257}"#, "connections"),
+        ] {
+            let spec: ExportSpec = serde_json::from_str(text).unwrap();
+            assert_eq!(spec.validate().unwrap_err().field, field, "{text}");
+        }
+        assert!(serde_json::from_str::<ExportSpec>(r#"{"id":"a","socket":"/s","x":1}"#).is_err());
+    }
+}
