@@ -6,8 +6,9 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 /// start and once by the reactor that serves it.
 const PER_QUEUE: u64 = 9;
 /// Descriptors of one disk beside its queues: socket, lock file, connection, way back, stop
-/// signal, image, the image's lock and its twins, and those of a message being received.
-const PER_DISK: u64 = 48;
+/// signals, image, the image's lock and its twins, the files of guest memory (rarely more than
+/// eight) and of the in-flight region, and those of a message being received.
+const PER_DISK: u64 = 60;
 /// Descriptors of the process itself: standard streams, reactors, control connections.
 const PER_PROCESS: u64 = 256;
 
@@ -67,8 +68,8 @@ mod tests {
     fn disks_fit_until_they_do_not() {
         assert_eq!(check_open_files(1024, [], 4), Ok(()));
         assert_eq!(check_open_files(1024, [4, 4, 4, 4, 4], 4), Ok(()));
-        let refused = check_open_files(1024, [4; 9], 4).unwrap_err();
-        let expected = TooFewFiles { queues: 4, need: 84, left: 12, limit: 1024 };
+        let refused = check_open_files(1024, [4; 8], 4).unwrap_err();
+        let expected = TooFewFiles { queues: 4, need: 96, left: 0, limit: 1024 };
         assert_eq!(refused, expected);
         assert!(check_open_files(1024, [], 256).is_err());
         assert!(check_open_files(0, [], 1).is_err());

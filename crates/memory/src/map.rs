@@ -46,24 +46,44 @@ impl Mapping {
     /// The file is shorter than `len`, `len` is 0 or above [`MAX_BYTES`], the kernel refuses, or
     /// the process has no slot left to guard the mapping.
     pub fn file(fd: BorrowedFd<'_>, len: u64) -> Result<Self, MemoryError> {
+        Self::window(fd, 0, len).map(|(mapping, _)| mapping)
+    }
+
+    /// Maps the pages of `fd` that hold `len` bytes from byte `offset` on; returns with them where
+    /// in the mapping these bytes begin.
+    ///
+    /// # Errors
+    /// As [`Mapping::file`].
+    pub(crate) fn window(
+        fd: BorrowedFd<'_>,
+        offset: u64,
+        len: u64,
+    ) -> Result<(Self, usize), MemoryError> {
         let found = fstat(fd).map_err(os("inspect"))?;
         let size = u64::try_from(found.st_size).unwrap_or(0);
-        if size < len {
-            return Err(MemoryError::Truncated { file: size, need: len });
+        let bad = MemoryError::BadRange { start: offset, len };
+        let Some(end) = offset.checked_add(len).filter(|_| len > 0) else { return Err(bad) };
+        if size < end {
+            return Err(MemoryError::Truncated { file: size, need: end });
         }
-        let bytes = usize::try_from(len).ok().filter(|_| len > 0 && len <= MAX_BYTES);
-        let len = bytes.ok_or(MemoryError::BadRange { start: 0, len })?;
         // Huge pages are mapped and unmapped whole; their file system tells their size.
-        let page = usize::try_from(found.st_blksize).unwrap_or(PAGE).max(PAGE);
-        let whole = len.next_multiple_of(page);
+        let page = u64::try_from(found.st_blksize).unwrap_or(PAGE as u64);
+        let page = if page.is_power_of_two() { page.max(PAGE as u64) } else { PAGE as u64 };
+        let skip = offset % page;
+        let bytes = usize::try_from(skip + len).ok().filter(|_| skip + len <= MAX_BYTES);
+        let len = bytes.ok_or(bad)?;
+        let whole = len.next_multiple_of(page as usize);
         let prot = ProtFlags::READ | ProtFlags::WRITE;
         let flags = MapFlags::SHARED | MapFlags::NORESERVE;
         // SAFETY: a new mapping at an address of the kernel's choice touches no memory of ours.
-        let base = unsafe { mmap(std::ptr::null_mut(), whole, prot, flags, fd, 0) };
+        let base = unsafe { mmap(std::ptr::null_mut(), whole, prot, flags, fd, offset - skip) };
         let base = base.map_err(os("map"))?.cast::<u8>();
         let base = NonNull::new(base).ok_or(MemoryError::BadRange { start: 0, len: 0 })?;
         match sigbus::Guard::new(base.as_ptr() as usize, whole) {
-            Ok(guard) => Ok(Self { base, len, whole, guard: Some(guard), file: None }),
+            Ok(guard) => {
+                let mapping = Self { base, len, whole, guard: Some(guard), file: None };
+                Ok((mapping, skip as usize))
+            }
             Err(error) => {
                 // SAFETY: mapped above with this length, and nobody else has seen it.
                 let _ = unsafe { munmap(base.as_ptr().cast(), whole) };

@@ -1,6 +1,6 @@
 //! A checked, immutable set of regions.
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -28,6 +28,8 @@ pub struct Region {
     spec: RegionSpec,
     mapping: Arc<Mapping>,
     base: NonNull<u8>,
+    /// Kept, so that the region can be handed on.
+    file: Option<Arc<OwnedFd>>,
 }
 
 // SAFETY: `base` points into `mapping`, which is Send and Sync and kept alive by the Arc.
@@ -36,10 +38,8 @@ unsafe impl Send for Region {}
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// Maps the file behind a region.
-    ///
-    /// The whole file up to the region's end is mapped: the offset of a region need not be
-    /// aligned to the page size of a hugetlb file.
+    /// Maps the file behind a region: the pages that hold it and no others, so that a piece of a
+    /// large file takes no more addresses than it has bytes.
     ///
     /// # Errors
     /// An empty or wrapping range, a file that is too short, or the kernel's refusal.
@@ -48,12 +48,16 @@ impl Region {
         let fits = |start: u64| start.checked_add(spec.len).ok_or(bad(start));
         fits(spec.guest_addr)?;
         fits(spec.user_addr)?;
-        let end = fits(spec.file_offset)?;
+        fits(spec.file_offset)?;
         if spec.len == 0 {
             return Err(bad(spec.guest_addr));
         }
-        let mapping = Arc::new(Mapping::file(fd, end)?);
-        Self::within(spec, mapping)
+        let (mapping, skip) = Mapping::window(fd, spec.file_offset, spec.len)?;
+        let file = fd.try_clone_to_owned().map_err(|error| MemoryError::Os {
+            action: "keep the descriptor of",
+            source: rustix::io::Errno::from_io_error(&error).unwrap_or(rustix::io::Errno::MFILE),
+        })?;
+        Self::at(spec, Arc::new(mapping), skip, Some(Arc::new(file)))
     }
 
     /// A region in memory that is mapped already.
@@ -61,12 +65,28 @@ impl Region {
     /// # Errors
     /// [`MemoryError::BadRange`] when the mapping does not hold it.
     pub fn within(spec: RegionSpec, mapping: Arc<Mapping>) -> Result<Self, MemoryError> {
-        let base = usize::try_from(spec.file_offset)
-            .ok()
-            .zip(usize::try_from(spec.len).ok())
-            .and_then(|(offset, len)| mapping.at(offset, len))
-            .ok_or(MemoryError::BadRange { start: spec.file_offset, len: spec.len })?;
-        Ok(Self { spec, mapping, base })
+        let skip = usize::try_from(spec.file_offset);
+        let skip =
+            skip.map_err(|_| MemoryError::BadRange { start: spec.file_offset, len: spec.len })?;
+        Self::at(spec, mapping, skip, None)
+    }
+
+    /// A region that begins at byte `skip` of a mapping.
+    fn at(
+        spec: RegionSpec,
+        mapping: Arc<Mapping>,
+        skip: usize,
+        file: Option<Arc<OwnedFd>>,
+    ) -> Result<Self, MemoryError> {
+        let base = usize::try_from(spec.len).ok().and_then(|len| mapping.at(skip, len));
+        let base = base.ok_or(MemoryError::BadRange { start: spec.file_offset, len: spec.len })?;
+        Ok(Self { spec, mapping, base, file })
+    }
+
+    /// The file behind the region; `None`: its memory was not given as a file, or made by us
+    /// without one.
+    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.file.as_ref().map(AsFd::as_fd).or_else(|| self.mapping.fd())
     }
 
     /// How the front-end described it.

@@ -155,3 +155,26 @@ proptest! {
         prop_assert_eq!(list.len(), flat.len().saturating_sub(1));
     }
 }
+
+#[test]
+fn a_region_is_mapped_from_its_own_page_on_and_gives_its_file() {
+    let whole = Mapping::memfd("test", 1 << 20).unwrap();
+    let fd = whole.fd().unwrap();
+    for file_offset in [0, 5000, 4096, 0x8_1234] {
+        let bytes = [file_offset as u8, 2, 3];
+        assert_eq!(rustix::io::pwrite(fd, &bytes, file_offset), Ok(3));
+        let spec = RegionSpec { guest_addr: 0x1000, user_addr: 0, len: 0x2000, file_offset };
+        let region = Region::map(spec, fd).unwrap();
+        let twin = rustix::fs::fstat(region.fd().unwrap()).unwrap();
+        assert_eq!(twin.st_ino, rustix::fs::fstat(fd).unwrap().st_ino);
+        let view = view(vec![region]);
+        let mut list = Buffers::default();
+        list.append(&view, 0x1000, 3).unwrap();
+        let mut found = [0; 3];
+        assert_eq!(list.peek(&mut found), 3);
+        assert_eq!(found, bytes, "at {file_offset:#x}");
+        // To its last byte, and no further.
+        assert!(list.append(&view, 0x2fff, 1).is_ok());
+        assert!(list.append(&view, 0x2fff, 2).is_err());
+    }
+}
