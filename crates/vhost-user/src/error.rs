@@ -107,6 +107,18 @@ pub enum Refusal {
     /// The memory cannot be served.
     #[error("memory is not usable")]
     Memory(#[from] memory::MemoryError),
+    /// The in-flight region that the front-end brought, or asked for.
+    #[error("in-flight region is not usable")]
+    Inflight(#[from] virtq::InflightError),
+    /// The front-end keeps a record of requests in flight that cannot be read.
+    #[error(
+        "queue {index} is not started, since the record of its requests in flight was refused; \
+         reset the machine, so that its device begins with a new record"
+    )]
+    RecordLost {
+        /// Queue index.
+        index: usize,
+    },
     /// The kernel refused something about a descriptor.
     #[error("cannot {action}")]
     Os {

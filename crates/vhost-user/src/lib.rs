@@ -16,7 +16,10 @@
 //! for good.
 //!
 //! Protocol features: several queues, configuration messages, acknowledgements, the way back,
-//! device reset, memory slots ([`features::OFFERED`]).
+//! in-flight region, device reset, memory slots ([`features::OFFERED`]). With an in-flight region
+//! ([`virtq::InflightRegion`]) the front-end keeps a record of what was popped and not completed,
+//! and brings it when it connects again; without one, requests in flight are lost when this
+//! process dies.
 //!
 //! # Invariants
 //! - A descriptor that came with a message is either kept by the ring or region that it was for,
@@ -49,6 +52,7 @@ pub mod features;
 mod listener;
 mod lock;
 mod message;
+mod record;
 mod ring;
 mod session;
 mod slots;

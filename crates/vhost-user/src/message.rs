@@ -34,6 +34,9 @@ const NEED_REPLY: u32 = 1 << 3;
 const NO_DESCRIPTOR: u64 = 1 << 8;
 /// In the payload of a vring descriptor message: the queue index.
 const VRING_INDEX_MASK: u64 = 0xff;
+/// Bytes of the description of an in-flight region, and with the padding that QEMU's compiler
+/// puts behind it. QEMU takes an answer only in the size of its own.
+const INFLIGHT_BYTES: [usize; 2] = [20, 24];
 /// Flag of `SET_VRING_ADDR`: log writes to the used ring.
 const VRING_LOG: u32 = 1;
 
@@ -58,6 +61,8 @@ pub(crate) mod code {
     pub(crate) const SET_BACKEND_REQ_FD: u32 = 21;
     pub(crate) const GET_CONFIG: u32 = 24;
     pub(crate) const SET_CONFIG: u32 = 25;
+    pub(crate) const GET_INFLIGHT_FD: u32 = 31;
+    pub(crate) const SET_INFLIGHT_FD: u32 = 32;
     pub(crate) const RESET_DEVICE: u32 = 34;
     pub(crate) const GET_MAX_MEM_SLOTS: u32 = 36;
     pub(crate) const ADD_MEM_REG: u32 = 37;
@@ -103,6 +108,26 @@ pub(crate) struct RingAddr {
     pub(crate) avail: u64,
 }
 
+/// What an in-flight region is for, and where it is in its file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct InflightDesc {
+    pub(crate) mmap_size: u64,
+    pub(crate) mmap_offset: u64,
+    pub(crate) queues: u16,
+    pub(crate) size: u16,
+}
+
+impl InflightDesc {
+    /// Payload of the answer to a request whose payload had `request` bytes.
+    pub(crate) fn reply(self, request: usize) -> Vec<u8> {
+        let mut bytes = [self.mmap_size, self.mmap_offset].map(u64::to_ne_bytes).concat();
+        bytes.extend([self.queues, self.size].map(u16::to_ne_bytes).concat());
+        let [bare, padded] = INFLIGHT_BYTES;
+        bytes.resize(if request == bare { bare } else { padded }, 0);
+        bytes
+    }
+}
+
 /// A checked request. Indices are still to be held against the device's queue count.
 #[derive(Debug)]
 pub(crate) enum Request {
@@ -111,20 +136,57 @@ pub(crate) enum Request {
     SetOwner,
     ResetOwner,
     SetMemTable(Vec<(RegionSpec, OwnedFd)>),
-    SetVringNum { index: u32, num: u32 },
-    SetVringAddr { index: u32, addr: RingAddr },
-    SetVringBase { index: u32, base: u16 },
-    GetVringBase { index: u32 },
-    SetVringKick { index: u32, fd: Option<OwnedFd> },
-    SetVringCall { index: u32, fd: Option<OwnedFd> },
-    SetVringErr { index: u32, fd: Option<OwnedFd> },
+    SetVringNum {
+        index: u32,
+        num: u32,
+    },
+    SetVringAddr {
+        index: u32,
+        addr: RingAddr,
+    },
+    SetVringBase {
+        index: u32,
+        base: u16,
+    },
+    GetVringBase {
+        index: u32,
+    },
+    SetVringKick {
+        index: u32,
+        fd: Option<OwnedFd>,
+    },
+    SetVringCall {
+        index: u32,
+        fd: Option<OwnedFd>,
+    },
+    SetVringErr {
+        index: u32,
+        fd: Option<OwnedFd>,
+    },
     GetProtocolFeatures,
     SetProtocolFeatures(u64),
     GetQueueNum,
-    SetVringEnable { index: u32, enable: bool },
+    SetVringEnable {
+        index: u32,
+        enable: bool,
+    },
     SetBackendReqFd(OwnedFd),
-    GetConfig { offset: u32, flags: u32, len: usize },
-    SetConfig { offset: u32, bytes: Vec<u8> },
+    GetConfig {
+        offset: u32,
+        flags: u32,
+        len: usize,
+    },
+    SetConfig {
+        offset: u32,
+        bytes: Vec<u8>,
+    },
+    /// With the size of the payload, which the answer repeats.
+    GetInflightFd {
+        queues: u16,
+        size: u16,
+        payload: usize,
+    },
+    SetInflightFd(InflightDesc, OwnedFd),
     ResetDevice,
     GetMaxMemSlots,
     AddMemReg(RegionSpec, OwnedFd),
@@ -167,6 +229,11 @@ impl Request {
             code::SET_BACKEND_REQ_FD => Self::SetBackendReqFd(one(fds)?),
             code::GET_CONFIG => get_config(body)?,
             code::SET_CONFIG => set_config(body)?,
+            code::GET_INFLIGHT_FD => {
+                let InflightDesc { queues, size, .. } = body.inflight()?;
+                Self::GetInflightFd { queues, size, payload: payload.len() }
+            }
+            code::SET_INFLIGHT_FD => Self::SetInflightFd(body.inflight()?, one(fds)?),
             code::RESET_DEVICE => Self::ResetDevice,
             code::GET_MAX_MEM_SLOTS => Self::GetMaxMemSlots,
             code::ADD_MEM_REG => {
@@ -187,6 +254,7 @@ impl Request {
                 | code::GET_PROTOCOL_FEATURES
                 | code::GET_QUEUE_NUM
                 | code::GET_CONFIG
+                | code::GET_INFLIGHT_FD
                 | code::GET_MAX_MEM_SLOTS
         )
     }
@@ -203,6 +271,10 @@ impl Body<'_> {
         let (head, tail) = self.bytes.split_first_chunk::<N>().ok_or(short)?;
         self.bytes = tail;
         Ok(*head)
+    }
+
+    fn u16(&mut self) -> Result<u16, Refusal> {
+        self.take().map(u16::from_ne_bytes)
     }
 
     fn u32(&mut self) -> Result<u32, Refusal> {
@@ -228,6 +300,16 @@ impl Body<'_> {
     fn vring_state(&mut self) -> Result<(u32, u32), Refusal> {
         self.exactly(8)?;
         Ok((self.u32()?, self.u32()?))
+    }
+
+    fn inflight(&mut self) -> Result<InflightDesc, Refusal> {
+        let (got, [bare, padded]) = (self.bytes.len(), INFLIGHT_BYTES);
+        if got != bare && got != padded {
+            return Err(Refusal::PayloadSize { got, need: bare });
+        }
+        let (mmap_size, mmap_offset) = (self.u64()?, self.u64()?);
+        let (queues, size) = (self.u16()?, self.u16()?);
+        Ok(InflightDesc { mmap_size, mmap_offset, queues, size })
     }
 
     fn region(&mut self) -> Result<RegionSpec, Refusal> {

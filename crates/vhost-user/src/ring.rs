@@ -14,7 +14,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use memory::Table;
-use virtq::{QueueConfig, QueueStart};
+use virtq::{Inflight, QueueConfig, QueueStart};
 
 use crate::error::Refusal;
 use crate::fds;
@@ -98,6 +98,7 @@ impl Ring {
         ring: QueueConfig,
         table: &Arc<Table>,
         features: u64,
+        inflight: Option<Inflight>,
     ) -> Result<QueueStart, Refusal> {
         let kick = match &self.kick {
             Kick::Event(fd) => fds::duplicate(Some(fd))?,
@@ -111,7 +112,7 @@ impl Ring {
             call: fds::duplicate(self.call.as_ref())?,
             err: fds::duplicate(self.err.as_ref())?,
             features,
-            inflight: None,
+            inflight,
         })
     }
 }

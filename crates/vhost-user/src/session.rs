@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 
 use crate::backend::Backend;
 use crate::error::{Refusal, SessionError};
-use crate::message::{Request, code};
+use crate::message::{InflightDesc, Request, code};
 use crate::state::{Answer, State};
 use crate::wire::{self, Message};
 
@@ -15,6 +15,7 @@ use crate::wire::{self, Message};
 #[derive(Debug)]
 pub struct Session {
     link: Arc<Link>,
+    hushed: bool,
 }
 
 /// Ends a session from another thread. Clones end the same session.
@@ -41,7 +42,12 @@ struct Link {
 impl Session {
     /// A session over a connected socket, which must be blocking.
     pub fn new(socket: UnixStream) -> Self {
-        Self { link: Arc::new(Link { socket, closed: AtomicBool::new(false) }) }
+        Self { link: Arc::new(Link { socket, closed: AtomicBool::new(false) }), hushed: false }
+    }
+
+    /// What this front-end is refused is logged at level debug only.
+    pub fn hush(&mut self) {
+        self.hushed = true;
     }
 
     /// A handle that can end the session while it runs.
@@ -59,6 +65,7 @@ impl Session {
     /// A front-end that does not speak the protocol, or a broken socket.
     pub fn run(self, backend: &mut dyn Backend) -> Result<SessionEnd, SessionError> {
         let mut state = State::new(backend);
+        state.log.warned = self.hushed;
         let outcome = converse(&self.link.socket, &mut state);
         state.end();
         if self.link.closed.load(Ordering::Acquire) {
@@ -84,6 +91,7 @@ impl SessionHandle {
 fn converse(socket: &UnixStream, state: &mut State<'_>) -> Result<(), SessionError> {
     while let Some(message) = wire::receive(socket)? {
         let (code, needs_reply) = (message.header.code, message.header.needs_reply());
+        let bytes = message.payload.len();
         let outcome = carry_out(state, message);
         // A front-end may ask for this answer in the very message that negotiates answers.
         let acknowledge =
@@ -92,9 +100,15 @@ fn converse(socket: &UnixStream, state: &mut State<'_>) -> Result<(), SessionErr
             Ok(Answer::Done) if acknowledge => wire::reply(socket, code, &0u64.to_ne_bytes())?,
             Ok(Answer::Done) => {}
             Ok(Answer::Payload(payload)) => wire::reply(socket, code, &payload)?,
+            Ok(Answer::Region(payload, region)) => {
+                wire::reply_with(socket, code, &payload, region.fd())?;
+            }
             Err(refusal) => {
                 state.log.report(&refusal, format_args!("request {code}"));
-                refuse(socket, code, acknowledge, refusal)?;
+                if code == code::SET_INFLIGHT_FD {
+                    state.lose_record();
+                }
+                refuse(socket, code, bytes, acknowledge, refusal)?;
             }
         }
     }
@@ -113,11 +127,16 @@ fn carry_out(state: &mut State<'_>, message: Message) -> Result<Answer, Refusal>
 fn refuse(
     socket: &UnixStream,
     code: u32,
+    bytes: usize,
     acknowledge: bool,
     refusal: Refusal,
 ) -> Result<(), SessionError> {
     if code == code::GET_CONFIG {
         return wire::reply(socket, code, &[]);
+    }
+    if code == code::GET_INFLIGHT_FD {
+        // A region of no bytes: there is none, and the front-end goes on without.
+        return wire::reply(socket, code, &InflightDesc::default().reply(bytes));
     }
     if Request::has_own_reply(code) {
         return Err(SessionError::Unanswerable { code, source: refusal });

@@ -1,21 +1,24 @@
 //! What a session knows, and what each request does to it.
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use memory::{MAX_REGIONS, Table};
+use virtq::InflightRegion;
 
 use crate::backend::Backend;
 use crate::channel::BackendChannel;
 use crate::error::{BackendError, Refusal};
 use crate::fds;
 use crate::features::{self, PROTOCOL_FEATURES};
-use crate::message::{Request, RingAddr, config_reply, vring_state_reply};
+use crate::message::{InflightDesc, Request, RingAddr, config_reply, vring_state_reply};
+use crate::record::Record;
 use crate::ring::{Kick, Ring};
 use crate::slots;
 
 /// Most entries of a ring that is served. QEMU gives no virtqueue more (`VIRTQUEUE_MAX_SIZE`),
 /// and it bounds what we hold for the requests of one ring.
-const MAX_RING_ENTRIES: u16 = 1024;
+pub(crate) const MAX_RING_ENTRIES: u16 = 1024;
 
 /// How a request that was carried out is answered.
 #[derive(Debug)]
@@ -24,6 +27,8 @@ pub(crate) enum Answer {
     Done,
     /// By this payload.
     Payload(Vec<u8>),
+    /// By this payload and the descriptor of this region.
+    Region(Vec<u8>, InflightRegion),
 }
 
 pub(crate) struct State<'a> {
@@ -34,6 +39,7 @@ pub(crate) struct State<'a> {
     acked: Option<u64>,
     /// Acknowledged protocol features.
     protocol: u64,
+    record: Record,
     pub(crate) log: RefusalLog,
 }
 
@@ -41,7 +47,7 @@ pub(crate) struct State<'a> {
 /// only the first refusal of a session is a warning.
 #[derive(Default)]
 pub(crate) struct RefusalLog {
-    warned: bool,
+    pub(crate) warned: bool,
 }
 
 impl RefusalLog {
@@ -68,8 +74,8 @@ fn device(action: &'static str) -> impl FnOnce(BackendError) -> Refusal {
 impl<'a> State<'a> {
     pub(crate) fn new(backend: &'a mut dyn Backend) -> Self {
         let rings = (0..backend.queue_count()).map(|_| Ring::default()).collect();
-        let (table, log) = (Arc::default(), RefusalLog::default());
-        Self { backend, rings, table, acked: None, protocol: 0, log }
+        let (table, record, log) = (Arc::default(), Record::default(), RefusalLog::default());
+        Self { backend, rings, table, acked: None, protocol: 0, record, log }
     }
 
     /// Acknowledgements were negotiated.
@@ -91,6 +97,11 @@ impl<'a> State<'a> {
                 self.backend.read_config(offset, &mut bytes);
                 return Ok(Answer::Payload(config_reply(offset, flags, &bytes)));
             }
+            Request::GetInflightFd { queues, size, payload } => {
+                let (desc, region) = Record::make(queues, size, self.rings.len())?;
+                return Ok(Answer::Region(desc.reply(payload), region));
+            }
+            Request::SetInflightFd(desc, fd) => self.set_record(desc, &fd)?,
             Request::SetFeatures(bits) => self.set_features(bits)?,
             Request::SetProtocolFeatures(bits) => {
                 self.protocol = subset(bits, features::OFFERED)?;
@@ -211,7 +222,7 @@ impl<'a> State<'a> {
         self.change(index, |ring| ring.addr = Some(addr))
     }
 
-    fn set_call(&mut self, index: u32, fd: Option<std::os::fd::OwnedFd>) -> Result<(), Refusal> {
+    fn set_call(&mut self, index: u32, fd: Option<OwnedFd>) -> Result<(), Refusal> {
         let index = self.checked(index)?;
         if self.ring(index)?.running.is_some() {
             let copy = fds::duplicate(fd.as_ref())?;
@@ -248,7 +259,22 @@ impl<'a> State<'a> {
         self.stop_all();
         self.rings.iter_mut().for_each(|ring| *ring = Ring::default());
         self.acked = None;
+        self.record.reset();
         self.backend.reset();
+    }
+
+    fn set_record(&mut self, desc: InflightDesc, fd: &OwnedFd) -> Result<(), Refusal> {
+        // The former region is left with nothing recorded.
+        self.stop_all();
+        self.record = Record::take(desc, fd, self.rings.len())?;
+        self.start_all();
+        Ok(())
+    }
+
+    /// The front-end has brought a record that cannot be had.
+    pub(crate) fn lose_record(&mut self) {
+        self.stop_all();
+        self.record = Record::Lost;
     }
 
     /// Changes something that a running ring must not see changing.
@@ -288,13 +314,14 @@ impl<'a> State<'a> {
     fn start_if_ready(&mut self, index: usize) -> Result<(), Refusal> {
         let Some(acked) = self.acked else { return Ok(()) };
         let (table, features) = (Arc::clone(&self.table), self.virtio_features());
-        let ring = self.ring(index)?;
-        if !ring.ready(acked & PROTOCOL_FEATURES == 0) {
+        if !self.ring(index)?.ready(acked & PROTOCOL_FEATURES == 0) {
             return Ok(());
         }
-        let Some(config) = ring.resolve(index, &table, features)? else { return Ok(()) };
         // Below queue_count, which is a u16.
-        let start = ring.start(index as u16, config, &table, features)?;
+        let inflight = self.record.queue(index as u16)?;
+        let ring = self.ring(index)?;
+        let Some(config) = ring.resolve(index, &table, features)? else { return Ok(()) };
+        let start = ring.start(index as u16, config, &table, features, inflight)?;
         self.backend.start_queue(start).map_err(device("start the queue"))?;
         self.ring(index)?.running = Some(config);
         tracing::debug!(queue = index, size = config.size, next = config.next_avail, "started");

@@ -3,14 +3,15 @@
 //! Never reads past the end of a message, so descriptors stay with the message that they came
 //! with, whatever pieces it arrives in.
 
-use std::io::IoSliceMut;
+use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
 use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendFlags, recvmsg, send,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 
 use crate::error::SessionError;
@@ -58,14 +59,33 @@ pub(crate) fn receive(socket: &UnixStream) -> Result<Option<Message>, SessionErr
 
 /// Sends the answer to request `code`. Blocks while the front-end does not read.
 pub(crate) fn reply(socket: &UnixStream, code: u32, payload: &[u8]) -> Result<(), SessionError> {
+    reply_with(socket, code, payload, None)
+}
+
+/// As [`reply`], with a descriptor.
+pub(crate) fn reply_with(
+    socket: &UnixStream,
+    code: u32,
+    payload: &[u8],
+    fd: Option<BorrowedFd<'_>>,
+) -> Result<(), SessionError> {
     // Bounded by MAX_PAYLOAD_BYTES, so the length fits.
     let size = payload.len() as u32;
     let mut bytes = [code, VERSION | REPLY, size].map(u32::to_ne_bytes).concat();
     bytes.extend_from_slice(payload);
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if let Some(fd) = &fd {
+        // There is room for one.
+        control.push(SendAncillaryMessage::ScmRights(std::slice::from_ref(fd)));
+    }
     let mut rest = bytes.as_slice();
     while !rest.is_empty() {
-        let sent = retry_on_intr(|| send(socket, rest, SendFlags::NOSIGNAL));
+        let iov = [IoSlice::new(rest)];
+        let sent = retry_on_intr(|| sendmsg(socket, &iov, &mut control, SendFlags::NOSIGNAL));
         let sent = sent.map_err(|source| SessionError::Os { action: "write to", source })?;
+        // The descriptor went with the first byte.
+        control.clear();
         rest = rest.get(sent..).unwrap_or_default();
     }
     Ok(())

@@ -8,12 +8,20 @@ use memory::Table;
 use vhost_user::{Backend, BackendChannel, BackendError, SessionHandle};
 use virtq::QueueStart;
 
+use super::visits::Told;
 use super::{Export, lock};
+
+/// What a front-end without an in-flight region has to reckon with.
+const UNRECORDED: &str = "the front-end keeps no record of requests in flight: if this process \
+    crashes, they are lost, and the guest must be restarted";
 
 /// One session's hold on a disk.
 pub(super) struct Glue<'a> {
     pub(super) export: &'a Export,
     pub(super) session: SessionHandle,
+    pub(super) told: Told,
+    /// None of its rings has been started yet.
+    pub(super) first: bool,
 }
 
 impl Glue<'_> {
@@ -46,6 +54,9 @@ impl Backend for Glue<'_> {
     }
 
     fn start_queue(&mut self, start: QueueStart) -> Result<(), BackendError> {
+        if std::mem::take(&mut self.first) && start.inflight.is_none() {
+            self.export.tell(self.told, UNRECORDED);
+        }
         let mut queues = lock(&self.export.queues);
         queues.start(start, self.session.clone())?;
         self.count(queues.len());

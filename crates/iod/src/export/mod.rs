@@ -8,6 +8,7 @@
 mod glue;
 mod queues;
 mod serve;
+mod visits;
 
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -4,11 +4,12 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use vhost_user::{Listener, Session, SessionEnd, SocketError, Stop, Woken, connect};
 
 use super::glue::Glue;
+use super::visits::{Told, Visits};
 use super::{Export, ExportError, lock};
 
 /// Pause before connecting again to a front-end that has left: one that turns us away at once
@@ -66,16 +67,17 @@ impl Export {
     }
 
     fn serve_all(&self, source: Source) -> Result<(), SocketError> {
+        let mut visits = Visits::default();
         match source {
-            Source::Connected(stream) => self.session(stream),
+            Source::Connected(stream) => self.session(stream, &mut visits),
             Source::Listen(listener) => {
                 while let Some(stream) = listener.accept(&self.stop)? {
-                    self.session(stream);
+                    self.session(stream, &mut visits);
                 }
             }
             Source::Connect(path) => {
                 while let Some(stream) = connect(&path, &self.stop)? {
-                    self.session(stream);
+                    self.session(stream, &mut visits);
                     if let Ok(Woken::Stopped) = self.stop.wait(None, Some(RECONNECT_PAUSE)) {
                         break;
                     }
@@ -85,8 +87,12 @@ impl Export {
         Ok(())
     }
 
-    fn session(&self, stream: UnixStream) {
-        let session = Session::new(stream);
+    fn session(&self, stream: UnixStream, visits: &mut Visits) {
+        let told = visits.begin(Instant::now());
+        let mut session = Session::new(stream);
+        if told == Told::Quiet {
+            session.hush();
+        }
         let handle = session.handle();
         lock(&self.front_end).session = Some(handle.clone());
         // Told to hang up before the handle could be seen.
@@ -94,17 +100,34 @@ impl Export {
             handle.close();
         }
         self.board.connected.store(true, Ordering::Release);
-        tracing::info!(disk = self.spec.id, "front-end connected");
-        let end = session.run(&mut Glue { export: self, session: handle });
+        self.tell(told, "front-end connected");
+        let end = session.run(&mut Glue { export: self, session: handle, told, first: true });
         self.board.connected.store(false, Ordering::Release);
         lock(&self.front_end).session = None;
+        let disk = &self.spec.id;
         match end {
-            Ok(SessionEnd::HungUp) => tracing::info!(disk = self.spec.id, "front-end left"),
-            Ok(SessionEnd::Closed) => tracing::info!(disk = self.spec.id, "front-end sent away"),
+            Ok(SessionEnd::HungUp) => self.tell(told, "front-end left"),
+            Ok(SessionEnd::Closed) => self.tell(told, "front-end sent away"),
             Err(error) => {
                 let cause = crate::error::text(&error);
-                tracing::warn!(disk = self.spec.id, "front-end sent away: {cause}");
+                if told == Told::Quiet {
+                    tracing::debug!(disk, "front-end sent away: {cause}");
+                } else {
+                    tracing::warn!(disk, "front-end sent away: {cause}");
+                }
             }
+        }
+        if told == Told::Last {
+            let more = "front-ends come and go; until a minute is over, level debug tells more";
+            tracing::warn!(disk, "{more}");
+        }
+    }
+
+    /// Says something about a front-end, unless there is too much of that.
+    pub(super) fn tell(&self, told: Told, what: &str) {
+        match told {
+            Told::Loud | Told::Last => tracing::info!(disk = self.spec.id, "{what}"),
+            Told::Quiet => tracing::debug!(disk = self.spec.id, "{what}"),
         }
     }
 }

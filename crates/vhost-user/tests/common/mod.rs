@@ -2,14 +2,17 @@
 // Test code, of which each file uses a part.
 #![allow(clippy::unwrap_used, clippy::panic, dead_code, unreachable_pub)]
 
-use std::io::{IoSlice, Read};
+use std::io::{IoSlice, IoSliceMut, Read};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
-use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+};
 use vhost_user::{
     Backend, BackendChannel, BackendError, Session, SessionEnd, SessionError, SessionHandle,
 };
@@ -31,7 +34,16 @@ pub const CONFIG_BYTES: u8 = 60;
 pub enum Event {
     Features(u64),
     Config(u32, Vec<u8>),
-    Start { index: u16, ring: QueueConfig, kick: bool, call: bool, err: bool, features: u64 },
+    Start {
+        index: u16,
+        ring: QueueConfig,
+        kick: bool,
+        call: bool,
+        err: bool,
+        features: u64,
+    },
+    /// Behind the start of a queue whose requests are recorded.
+    Recorded(u16),
     Stop(u16),
     Memory(usize),
     Call(u16, bool),
@@ -98,6 +110,9 @@ impl Backend for Recorder {
         let mut shared = self.0.lock().unwrap();
         assert!(index < QUEUES && shared.running.iter().all(|queue| queue.index != index));
         shared.events.push(Event::Start { index, ring, kick, call, err, features });
+        if start.inflight.is_some() {
+            shared.events.push(Event::Recorded(index));
+        }
         shared.running.push(start);
         Ok(())
     }
@@ -201,6 +216,26 @@ impl Peer {
         let mut payload = vec![0; size as usize];
         (&self.socket).read_exact(&mut payload).unwrap();
         (code, payload)
+    }
+
+    /// As [`Self::receive`], with the descriptors that came.
+    pub fn receive_with_fds(&self) -> (u32, Vec<u8>, Vec<OwnedFd>) {
+        let mut head = [0; 12];
+        let mut space = vec![MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let mut iov = [IoSliceMut::new(&mut head)];
+        let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::WAITALL;
+        let received = recvmsg(&self.socket, &mut iov, &mut control, flags).unwrap();
+        assert_eq!(received.bytes, 12);
+        let fds = control.drain().filter_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(rights) => Some(rights),
+            _ => None,
+        });
+        let fds = fds.flatten().collect();
+        let word = |at: usize| u32::from_ne_bytes(head[at..at + 4].try_into().unwrap());
+        let mut payload = vec![0; word(8) as usize];
+        (&self.socket).read_exact(&mut payload).unwrap();
+        (word(0), payload, fds)
     }
 
     /// Sends a request and returns its answer.

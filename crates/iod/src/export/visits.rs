@@ -1,0 +1,63 @@
+//! How much is said about front-ends that come and go.
+//!
+//! Each session is worth a few lines. A front-end that connects and leaves in a loop chooses how
+//! often, and must not choose how much is logged.
+
+use std::time::{Duration, Instant};
+
+/// Sessions of one disk that are told in one [`WINDOW`].
+const MOST: u32 = 10;
+const WINDOW: Duration = Duration::from_secs(60);
+
+/// Sessions of one disk, as far as they were told.
+#[derive(Debug, Default)]
+pub(super) struct Visits {
+    window: Option<(Instant, u32)>,
+}
+
+/// How the log hears of a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Told {
+    /// All of it.
+    Loud,
+    /// All of it, and that the next ones are not told.
+    Last,
+    /// At level debug.
+    Quiet,
+}
+
+impl Visits {
+    /// A session begins.
+    pub(super) fn begin(&mut self, now: Instant) -> Told {
+        let count = match self.window {
+            Some((since, count)) if now.duration_since(since) < WINDOW => {
+                self.window = Some((since, count.saturating_add(1)));
+                count.saturating_add(1)
+            }
+            _ => {
+                self.window = Some((now, 1));
+                1
+            }
+        };
+        match count.cmp(&MOST) {
+            std::cmp::Ordering::Less => Told::Loud,
+            std::cmp::Ordering::Equal => Told::Last,
+            std::cmp::Ordering::Greater => Told::Quiet,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn so_many_are_told_and_then_none_until_the_minute_is_over() {
+        let (mut visits, start) = (Visits::default(), Instant::now());
+        let told: Vec<_> = (0..100).map(|at| visits.begin(start + WINDOW * at / 100)).collect();
+        assert_eq!(told.iter().filter(|told| **told == Told::Loud).count(), 9);
+        assert_eq!(told.get(9), Some(&Told::Last));
+        assert!(told.iter().skip(10).all(|told| *told == Told::Quiet));
+        assert_eq!(visits.begin(start + WINDOW), Told::Loud);
+    }
+}
