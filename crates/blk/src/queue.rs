@@ -63,7 +63,7 @@ impl BlkQueue {
         let in_flight = InFlightTable::new(queue.size());
         let times = Times::new(shared.record, shared.base, shared.label);
         stats.recorder.starts(context.reactor());
-        Ok(Self {
+        let mut queue = Self {
             stats,
             fault,
             index: start.index,
@@ -83,10 +83,27 @@ impl BlkQueue {
             faults,
             stopping: false,
             stopped: None,
-        })
+        };
+        queue.take_over(context);
+        Ok(queue)
     }
 
-    /// Takes no more requests; answers when those in flight have ended.
+    /// Goes on where another has served this ring.
+    fn take_over(&mut self, context: &mut Context<'_>) {
+        let resubmitted = self.queue.resubmitted();
+        if resubmitted > 0 {
+            self.stats.resubmitted(resubmitted.into());
+            let (disk, queue) = (&self.shared.id, self.index);
+            tracing::info!(disk, queue, resubmitted, "requests of a former life go on");
+        }
+        if self.queue.continued() {
+            // It may have completed requests and died before it could call.
+            self.signal(context);
+        }
+    }
+
+    /// Takes no more requests; answers when those in flight have ended, and those that a former
+    /// life has left.
     pub(crate) fn stop(&mut self, context: &mut Context<'_>, answer: Option<SyncSender<u16>>) {
         self.stopping = true;
         self.stopped = answer;
@@ -120,7 +137,11 @@ impl BlkQueue {
         self.moved = 0;
         let waiting = self.queue.waiting();
         self.times.looked(context, &self.stats.recorder, waiting);
-        while taken < BATCH && self.moved < BATCH_BYTES && self.held.is_none() {
+        while taken < BATCH
+            && self.moved < BATCH_BYTES
+            && self.held.is_none()
+            && (!self.stopping || self.queue.recovering())
+        {
             match self.queue.pop() {
                 Ok(Some(chain)) => self.begin(context, chain),
                 Ok(None) => break,
@@ -267,7 +288,7 @@ impl BlkQueue {
             return;
         }
         self.faults = faults;
-        if self.queue.memory().faulted() {
+        if self.queue.faulted() {
             self.queue.fail();
             (self.fault)("the front-end truncated its memory while it was in use");
         }
@@ -297,17 +318,13 @@ fn keep(chain: &mut Chain, buffers: Buffers, class: Class) {
 impl Poller for BlkQueue {
     fn poll(&mut self, context: &mut Context<'_>) -> Turn {
         let mut worked = self.reap(context);
-        if !self.stopping {
-            worked |= self.take(context);
-        } else if let Some(request) = self.held.take() {
-            self.submit_again(context, request);
-        }
+        worked |= self.take(context);
         // Also when nothing was found: what was looked at may have been a hole.
         self.check_memory();
         if worked || self.stopping {
             self.publish(context);
         }
-        if self.stopping && self.queue.in_flight() == 0 {
+        if self.stopping && self.queue.in_flight() == 0 && !self.queue.recovering() {
             if let Some(answer) = self.stopped.take() {
                 // The last call must be there before the front-end hears that the ring stands still.
                 context.flush();
@@ -341,6 +358,7 @@ impl Poller for BlkQueue {
 }
 
 impl Drop for BlkQueue {
+    /// What is in flight stays on record in the in-flight region, for a successor.
     fn drop(&mut self) {
         self.stats.recorder.ends();
         for entry in self.in_flight.drain() {

@@ -16,6 +16,7 @@ pub struct QueueStats {
     errors: AtomicU64,
     kicks: AtomicU64,
     calls: AtomicU64,
+    resubmitted: AtomicU64,
     pub(crate) stages: Stages,
     pub(crate) recorder: Recorder,
 }
@@ -43,6 +44,10 @@ impl QueueStats {
 
     pub(crate) fn call(&self) {
         bump(&self.calls, 1);
+    }
+
+    pub(crate) fn resubmitted(&self, count: u64) {
+        bump(&self.resubmitted, count);
     }
 }
 
@@ -83,6 +88,8 @@ pub struct DeviceStats {
     pub kicks: u64,
     /// Calls sent.
     pub calls: u64,
+    /// Requests that a former life of a queue left in flight and that were submitted again.
+    pub resubmitted: u64,
     /// From when they were known to their end, without flushes.
     pub latency: Summary,
 }
@@ -103,6 +110,7 @@ impl DeviceStats {
             out.errors += queue.errors.load(Ordering::Relaxed);
             out.kicks += queue.kicks.load(Ordering::Relaxed);
             out.calls += queue.calls.load(Ordering::Relaxed);
+            out.resubmitted += queue.resubmitted.load(Ordering::Relaxed);
         }
         out.requests = requests.into();
         out.bytes = bytes.into();

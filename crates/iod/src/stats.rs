@@ -52,6 +52,7 @@ fn disk(export: &Export) -> DiskStats {
         errors: stats.errors,
         kicks: stats.kicks,
         calls: stats.calls,
+        resubmitted: stats.resubmitted,
         latency: Latency {
             count: stats.latency.count,
             p50_us: microseconds(stats.latency.p50_ns),

@@ -95,6 +95,9 @@ pub struct DiskStats {
     pub kicks: u64,
     /// Calls sent.
     pub calls: u64,
+    /// Requests that a backend which died had in flight and that were submitted again.
+    #[serde(default)]
+    pub resubmitted: u64,
     /// Time from pop to push, over all kinds but flush.
     pub latency: Latency,
 }

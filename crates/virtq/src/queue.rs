@@ -33,6 +33,8 @@ pub struct Queue {
     in_flight: u16,
     /// Chains that a former life of the ring left to this one.
     resubmitted: u16,
+    /// Used index at the start.
+    started_used: u16,
     ledger: Option<Ledger>,
     spare: Vec<Chain>,
     failed: bool,
@@ -101,6 +103,7 @@ impl Queue {
             busy: vec![0; usize::from(config.size).div_ceil(64)].into(),
             in_flight: 0,
             resubmitted,
+            started_used: next_used,
             ledger,
             spare: Vec::new(),
             failed: false,
@@ -154,10 +157,16 @@ impl Queue {
         self.resubmitted
     }
 
+    /// Somebody served this ring before, and may have died before he called the driver: call it
+    /// once, whatever is published.
+    pub fn continued(&self) -> bool {
+        self.started_used != 0 || self.ledger.as_ref().is_some_and(Ledger::lived)
+    }
+
     /// Chains of a former life that are still to be popped. They count as taken from the ring
     /// ([`Queue::next_avail`]), so a queue that is drained pops these first.
     pub fn recovering(&self) -> bool {
-        self.ledger.as_ref().is_some_and(|ledger| ledger.left() > 0)
+        !self.failed && self.ledger.as_ref().is_some_and(|ledger| ledger.left() > 0)
     }
 
     /// The ring or its in-flight region lies in memory that its owner has truncated.

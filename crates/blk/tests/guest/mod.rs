@@ -5,12 +5,12 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use blk::{Device, Options, RunningQueue, feature};
+use blk::{Device, Options, QueueError, RunningQueue, feature};
 use disk::Disk;
 use reactor::Reactor;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
-use virtq::QueueStart;
 use virtq::driver::{BUFFERS, Driver};
+use virtq::{Inflight, QueueStart};
 
 pub(crate) const IN: u32 = 0;
 pub(crate) const OUT: u32 = 1;
@@ -41,6 +41,7 @@ pub(crate) struct Guest {
     kick: OwnedFd,
     call: OwnedFd,
     pub(crate) err: OwnedFd,
+    inflight: Option<Inflight>,
 }
 
 impl Guest {
@@ -49,6 +50,17 @@ impl Guest {
     }
 
     pub(crate) fn with(device: &Device, reactor: Arc<Reactor>, event_idx: bool, mask: u64) -> Self {
+        Self::recorded(device, reactor, event_idx, mask, None)
+    }
+
+    /// With an in-flight region.
+    pub(crate) fn recorded(
+        device: &Device,
+        reactor: Arc<Reactor>,
+        event_idx: bool,
+        mask: u64,
+        inflight: Option<Inflight>,
+    ) -> Self {
         let driver = Driver::new(128, MEMORY, event_idx);
         let fd = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
         let (kick, call, err) = (fd(), fd(), fd());
@@ -66,12 +78,12 @@ impl Guest {
             call: Some(call.try_clone().unwrap()),
             err: Some(err.try_clone().unwrap()),
             features,
-            inflight: None,
+            inflight: inflight.clone(),
         };
         let fault: blk::Fault = Arc::new(move |text| log.lock().unwrap().push(text.into()));
         let queue = device.start_queue(reactor.handle(), start, fault).unwrap();
         let queue = Some(queue);
-        Self { driver, queue, faults, reactor, kicks: 0, arms: true, kick, call, err }
+        Self { driver, queue, faults, reactor, kicks: 0, arms: true, kick, call, err, inflight }
     }
 
     pub(crate) fn data_at(slot: u16) -> u64 {
@@ -200,6 +212,15 @@ impl Guest {
 
     /// Starts the same ring again at `next`.
     pub(crate) fn resume(&mut self, device: &Device, reactor: &Arc<Reactor>, next: u16) {
+        self.try_resume(device, reactor, next).unwrap();
+    }
+
+    pub(crate) fn try_resume(
+        &mut self,
+        device: &Device,
+        reactor: &Arc<Reactor>,
+        next: u16,
+    ) -> Result<(), QueueError> {
         let mut ring = self.driver.config;
         ring.next_avail = next;
         let start = QueueStart {
@@ -210,10 +231,11 @@ impl Guest {
             call: Some(self.call.try_clone().unwrap()),
             err: None,
             features: device.features(),
-            inflight: None,
+            inflight: self.inflight.clone(),
         };
         let fault: blk::Fault = Arc::new(|_| {});
-        self.queue = Some(device.start_queue(reactor.handle(), start, fault).unwrap());
+        self.queue = Some(device.start_queue(reactor.handle(), start, fault)?);
+        Ok(())
     }
 }
 

@@ -70,6 +70,7 @@ mod tests {
             errors: 0,
             kicks: 0,
             calls: 0,
+            resubmitted: 0,
             latency: Latency::default(),
         };
         let version = String::new();

@@ -73,6 +73,17 @@ pub enum InflightError {
         /// What was found.
         value: u64,
     },
+    /// It follows another ring, or this one before it was reset.
+    #[error(
+        "in-flight region is for a ring at used index {region}, this one is at {ring}; \
+         the front-end must ask for a new region when it resets the device"
+    )]
+    OtherRing {
+        /// Used index that the region records.
+        region: u16,
+        /// Used index of the ring.
+        ring: u16,
+    },
     /// More requests are recorded than the ring has open: it was reset without the region.
     #[error(
         "in-flight region records {recorded} requests, the ring has {open} open; \

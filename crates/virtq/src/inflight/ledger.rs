@@ -24,6 +24,8 @@ pub(crate) struct Ledger {
     /// Entries of the region, and so what `entries` points to.
     size: u16,
     counter: u64,
+    /// Something was recorded here before.
+    lived: bool,
     /// Pushed and not published, in order.
     batch: Vec<u16>,
     /// What the predecessor had not completed, the oldest last.
@@ -44,9 +46,11 @@ impl Ledger {
             entries,
             size,
             counter: 0,
+            lived: false,
             batch: Vec::with_capacity(ring.size.into()),
             recovered: Vec::new(),
         };
+        ledger.lived = (0..size).any(|head| ledger.counter_of(head) != 0);
         let mut recorded = ledger.read_recorded(ring.size)?;
         let completed =
             if recorded.is_empty() { Vec::new() } else { ledger.read_completed(ring)? };
@@ -81,7 +85,7 @@ impl Ledger {
                     let what = "a request is recorded outside the ring";
                     return Err(InflightError::Damaged { what, value: head.into() });
                 }
-                1 => recorded.push((entry.counter.load(Ordering::Relaxed), head)),
+                1 => recorded.push((self.counter_of(head), head)),
                 other => {
                     let what = "a mark is neither 0 nor 1";
                     return Err(InflightError::Damaged { what, value: other.into() });
@@ -93,10 +97,10 @@ impl Ledger {
 
     /// Heads that the predecessor had completed and may not have cleared.
     fn read_completed(&self, ring: RingState) -> Result<Vec<u16>, InflightError> {
-        let count = ring.used.wrapping_sub(self.part().used_idx.load(Ordering::Acquire));
+        let region = self.part().used_idx.load(Ordering::Acquire);
+        let count = ring.used.wrapping_sub(region);
         if count > ring.size {
-            let what = "used indices are further apart than the ring is long";
-            return Err(InflightError::Damaged { what, value: count.into() });
+            return Err(InflightError::OtherRing { region, ring: ring.used });
         }
         let mut completed = Vec::with_capacity(count.into());
         let mut head = self.part().last_batch_head.load(Ordering::Relaxed);
@@ -109,6 +113,15 @@ impl Ledger {
             head = self.entry(head).next.load(Ordering::Relaxed);
         }
         Ok(completed)
+    }
+
+    fn counter_of(&self, head: u16) -> u64 {
+        self.entry(head).counter.load(Ordering::Relaxed)
+    }
+
+    /// Somebody has recorded something here before this life.
+    pub(crate) fn lived(&self) -> bool {
+        self.lived
     }
 
     /// Heads to be submitted again.

@@ -58,6 +58,8 @@
 //! them.
 
 mod error;
+#[cfg(test)]
+mod hostile;
 mod ledger;
 #[cfg(test)]
 mod lives;
