@@ -105,7 +105,7 @@ impl FromStr for DiskArg {
     }
 }
 
-fn number<T: FromStr>(field: &'static str, text: &str) -> Result<T, SpecError> {
+pub(crate) fn number<T: FromStr>(field: &'static str, text: &str) -> Result<T, SpecError> {
     text.parse().map_err(|_| SpecError {
         field,
         problem: format!("{text:?} is not a whole number in range"),
@@ -113,7 +113,7 @@ fn number<T: FromStr>(field: &'static str, text: &str) -> Result<T, SpecError> {
 }
 
 /// Splits at single commas; a doubled comma stands for itself.
-fn split_commas(text: &str) -> Vec<String> {
+pub(crate) fn split_commas(text: &str) -> Vec<String> {
     let mut parts = vec![String::new()];
     let mut chars = text.chars().peekable();
     while let Some(c) = chars.next() {

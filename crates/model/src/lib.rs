@@ -8,6 +8,7 @@
 //! - **Report**: what a running process says of itself ([`report`]).
 //! - **Machine**: what `ringway run` is asked to start ([`machine`]), and where each of its
 //!   devices sits ([`topology`]).
+//! - **Recipe**: what a user of another VMM writes down to get a disk of ours ([`recipe`]).
 //!
 //! # Invariants
 //! Nothing here opens, reads, sleeps or looks at the clock or the environment. The toolstack and
@@ -23,6 +24,7 @@
 pub mod disk_arg;
 pub mod export;
 pub mod machine;
+pub mod recipe;
 pub mod report;
 pub mod rpc;
 pub mod spec;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::disk_arg::DiskArg;
-use crate::spec::SpecError;
+use crate::spec::{SpecError, refuse};
 use crate::topology::MAX_DISKS;
 
 /// Least guest memory in bytes: a Linux kernel with an initramfs does not start below it.
@@ -91,18 +91,7 @@ impl MachineSpec {
     /// The first field that no machine can have.
     pub fn validate(&self) -> Result<(), SpecError> {
         let refuse = |field, problem| Err(SpecError { field, problem });
-        if !(MIN_MEMORY_BYTES..=MAX_MEMORY_BYTES).contains(&self.memory_bytes) {
-            let problem = format!(
-                "{} bytes is not in {} MiB to {} TiB",
-                self.memory_bytes,
-                MIN_MEMORY_BYTES >> 20,
-                MAX_MEMORY_BYTES >> 40
-            );
-            return refuse("memory", problem);
-        }
-        if !self.memory_bytes.is_multiple_of(1 << 20) {
-            return refuse("memory", format!("{} bytes is not whole MiB", self.memory_bytes));
-        }
+        validate_memory(self.memory_bytes)?;
         if self.vcpus == 0 || self.vcpus > MAX_VCPUS {
             return refuse("vcpus", format!("{} is not in 1 to {MAX_VCPUS}", self.vcpus));
         }
@@ -115,6 +104,18 @@ impl MachineSpec {
         }
         Ok(())
     }
+}
+
+/// Checks the size of a guest's memory.
+///
+/// # Errors
+/// Field `memory`.
+pub fn validate_memory(bytes: u64) -> Result<(), SpecError> {
+    if (MIN_MEMORY_BYTES..=MAX_MEMORY_BYTES).contains(&bytes) && bytes.is_multiple_of(1 << 20) {
+        return Ok(());
+    }
+    let (least, most) = (MIN_MEMORY_BYTES >> 20, MAX_MEMORY_BYTES >> 40);
+    refuse("memory", format!("{bytes} bytes is not whole MiB in {least} MiB to {most} TiB"))
 }
 
 /// Parses a duration: whole seconds, or a number with `ms`, `s`, `m` or `h`.

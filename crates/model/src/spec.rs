@@ -125,7 +125,7 @@ pub struct SpecError {
     pub problem: String,
 }
 
-fn refuse<T>(field: &'static str, problem: impl Into<String>) -> Result<T, SpecError> {
+pub(crate) fn refuse<T>(field: &'static str, problem: impl Into<String>) -> Result<T, SpecError> {
     Err(SpecError { field, problem: problem.into() })
 }
 

@@ -41,6 +41,7 @@ pub mod binaries;
 pub mod child;
 pub mod demo;
 pub mod doctor;
+pub mod fronts;
 pub mod io;
 pub mod lines;
 pub mod qemu;

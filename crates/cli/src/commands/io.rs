@@ -9,7 +9,7 @@ use model::rpc::METHODS;
 use toolstack::io::{ATTACH_DEADLINE, Client, params};
 
 /// Where a packaged `ringway-io` has its control socket.
-const DEFAULT_CONTROL: &str = "/run/ringway/io.sock";
+pub(super) const DEFAULT_CONTROL: &str = "/run/ringway/io.sock";
 
 /// Options of `ringway io`.
 #[derive(Debug, Args)]

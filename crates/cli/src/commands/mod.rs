@@ -5,6 +5,7 @@ mod demo;
 mod doctor;
 mod io;
 mod lab;
+mod libvirt_xml;
 mod man;
 mod run;
 
@@ -22,6 +23,8 @@ pub(crate) enum Command {
     Run(run::Run),
     /// Call a running ringway-io
     Io(io::Io),
+    /// Print what libvirt, QEMU or Cloud Hypervisor needs to use a disk
+    LibvirtXml(libvirt_xml::LibvirtXml),
     /// Boot a guest on four disks and check every byte from both sides
     Demo(demo::Demo),
     /// Examine this host and say what to do about each finding
@@ -42,6 +45,7 @@ impl Command {
         match self {
             Self::Run(run) => block_on(run.execute()),
             Self::Io(io) => block_on(io.execute()),
+            Self::LibvirtXml(xml) => block_on(xml.execute()),
             Self::Demo(demo) => block_on(demo.execute()),
             Self::Doctor(doctor) => block_on(doctor.execute()),
             Self::Lab(lab) => lab.execute(),

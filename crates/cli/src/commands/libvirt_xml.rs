@@ -1,0 +1,151 @@
+//! `ringway libvirt-xml DISK...`: what to write down to get a disk of ours.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, ensure};
+use clap::Args;
+use model::machine::Accel;
+use model::recipe::{FrontArg, Fronts, Guest, Kernel, flags, libvirt};
+use model::spec::parse_size;
+use toolstack::fronts::{only_for_root, resolve};
+
+use super::io::DEFAULT_CONTROL;
+
+/// Options of `ringway libvirt-xml`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "DISK is the path of a socket, which holds a slash, or the id of a disk of \
+a running ringway-io, with the options queues=N, target=vdb and boot=N after commas; double a \
+comma in a path. A disk of ringway-io has as many queues as it offers, a socket one.
+
+Serial, block size, cache mode, limits: libvirt refuses them on such a disk. Give them where the \
+disk is served (docs/why-not-qemu-block.md has the whole list).
+
+Examples:
+  ringway libvirt-xml /run/vm1/d1.sock,queues=2
+  ringway libvirt-xml --attach d2,target=vdb >d2.xml && virsh attach-device vm1 d2.xml --live
+  ringway libvirt-xml --domain vm1 --memory 4G --vcpus 4 d1,boot=1 d2 | virsh define /dev/stdin
+  ringway libvirt-xml --qemu --memory 2G d1
+
+Exit code 1 and the reason on standard error when a disk cannot be had."
+)]
+pub(crate) struct LibvirtXml {
+    /// A disk; may be repeated (see below)
+    #[arg(required = true, value_name = "DISK")]
+    disks: Vec<FrontArg>,
+    /// Control socket of the ringway-io whose disks are named by their ids
+    #[arg(long, value_name = "SOCKET", env = "RINGWAY_CONTROL", default_value = DEFAULT_CONTROL)]
+    control: PathBuf,
+    /// Print one <disk> alone, for virsh attach-device
+    #[arg(long, conflicts_with_all = ["domain", "qemu", "cloud_hypervisor"])]
+    attach: bool,
+    /// Print a whole machine of this name
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["qemu", "cloud_hypervisor"])]
+    domain: Option<String>,
+    /// Print arguments of QEMU
+    #[arg(long, conflicts_with = "cloud_hypervisor")]
+    qemu: bool,
+    /// Print arguments of Cloud Hypervisor
+    #[arg(long)]
+    cloud_hypervisor: bool,
+    /// Do not look whether the sockets are there
+    #[arg(long)]
+    no_check: bool,
+    /// Memory of the machine
+    #[arg(long, value_name = "SIZE", default_value = "2G", value_parser = parse_size)]
+    memory: u64,
+    /// Virtual CPUs of the machine
+    #[arg(long, value_name = "N", default_value_t = 2, requires = "domain")]
+    vcpus: u16,
+    /// What executes the machine
+    #[arg(long, value_name = "kvm|tcg", default_value = "kvm", value_parser = accel)]
+    #[arg(requires = "domain")]
+    accel: Accel,
+    /// Kernel that the machine starts, instead of its disks
+    #[arg(long, value_name = "FILE", requires = "domain")]
+    kernel: Option<PathBuf>,
+    /// Initial RAM disk
+    #[arg(long, value_name = "FILE", requires = "kernel")]
+    initrd: Option<PathBuf>,
+    /// Kernel command line
+    #[arg(long, value_name = "TEXT", default_value = "console=ttyS0", requires = "kernel")]
+    #[arg(allow_hyphen_values = true)]
+    append: String,
+}
+
+impl LibvirtXml {
+    pub(super) async fn execute(self) -> anyhow::Result<ExitCode> {
+        let fronts = resolve(&self.disks, &self.control, !self.no_check).await?;
+        let text = self.text(&fronts)?;
+        std::io::stdout().lock().write_all(text.as_bytes())?;
+        if !self.qemu && !self.cloud_hypervisor {
+            for socket in only_for_root(&fronts) {
+                eprintln!(
+                    "ringway: only root may connect to {socket}, and libvirt's QEMU usually runs \
+                     as another user: serve it with --socket-group kvm --socket-mode 660"
+                );
+            }
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn text(&self, fronts: &Fronts) -> anyhow::Result<String> {
+        model::machine::validate_memory(self.memory)?;
+        if self.qemu {
+            return Ok(flags::for_shell(&flags::qemu(fronts, self.memory)));
+        }
+        if self.cloud_hypervisor {
+            return Ok(flags::for_shell(&flags::cloud_hypervisor(fronts, self.memory)));
+        }
+        if self.attach {
+            let [front] = fronts.all() else {
+                anyhow::bail!("virsh attach-device takes one disk at a time; give --attach one");
+            };
+            return Ok(libvirt::device(front));
+        }
+        match &self.domain {
+            None => Ok(libvirt::snippet(fronts)),
+            Some(name) => {
+                let guest = self.guest(name)?;
+                guest.validate()?;
+                Ok(libvirt::domain(&guest, fronts))
+            }
+        }
+    }
+
+    fn guest(&self, name: &str) -> anyhow::Result<Guest> {
+        let kernel = match &self.kernel {
+            None => None,
+            Some(image) => Some(Kernel {
+                image: readable("kernel", image)?,
+                initrd: self.initrd.as_deref().map(|path| readable("initrd", path)).transpose()?,
+                append: self.append.clone(),
+            }),
+        };
+        Ok(Guest {
+            name: name.into(),
+            memory_bytes: self.memory,
+            vcpus: self.vcpus,
+            accel: self.accel,
+            kernel,
+        })
+    }
+}
+
+/// The absolute path of a file that somebody else will open.
+fn readable(what: &str, path: &Path) -> anyhow::Result<String> {
+    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.into());
+    ensure!(absolute.is_file(), "there is no {what} {}", path.display());
+    let text = absolute.to_str().with_context(|| format!("{} is not UTF-8", path.display()))?;
+    Ok(text.to_owned())
+}
+
+fn accel(text: &str) -> Result<Accel, String> {
+    match text {
+        "kvm" => Ok(Accel::Kvm),
+        "tcg" => Ok(Accel::Tcg),
+        _ => Err("is not kvm or tcg".into()),
+    }
+}

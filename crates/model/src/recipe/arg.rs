@@ -1,0 +1,103 @@
+//! A disk of a recipe as it is written on a command line: `DISK[,queues=N][,target=T][,boot=N]`.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use crate::disk_arg::{number, split_commas};
+use crate::spec::{SpecError, refuse, validate_id};
+
+/// The options, for messages.
+const OPTIONS: &str = "queues=N, target=vda, boot=N";
+
+/// Where a disk is found: what holds a slash is a socket's path, anything else a disk's id.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// A socket that somebody serves.
+    Socket(PathBuf),
+    /// A disk of a running `ringway-io`.
+    Id(String),
+}
+
+/// A parsed DISK.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FrontArg {
+    /// Where it is.
+    pub place: Place,
+    /// Queues, if they were given.
+    pub queues: Option<u16>,
+    /// Name in the machine.
+    pub target: Option<String>,
+    /// Place in the boot order.
+    pub boot: Option<u16>,
+}
+
+impl FromStr for FrontArg {
+    type Err = SpecError;
+
+    fn from_str(text: &str) -> Result<Self, SpecError> {
+        let mut parts = split_commas(text).into_iter();
+        let place = match parts.next().unwrap_or_default() {
+            path if path.contains('/') => Place::Socket(path.into()),
+            id if validate_id(&id).is_ok() => Place::Id(id),
+            other => {
+                let problem = format!(
+                    "{other:?} is neither a socket's path, which holds a slash, nor a disk's id"
+                );
+                return refuse("disk", problem);
+            }
+        };
+        let mut arg = Self { place, queues: None, target: None, boot: None };
+        for option in parts {
+            match option.split_once('=') {
+                Some(("queues", count)) => arg.queues = Some(number("queues", count)?),
+                Some(("target", name)) => arg.target = Some(name.into()),
+                Some(("boot", place)) => arg.boot = Some(number("boot", place)?),
+                _ => {
+                    let problem = format!("{option:?} is not an option; known: {OPTIONS}");
+                    return refuse("disk", problem);
+                }
+            }
+        }
+        Ok(arg)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sockets_have_a_slash_and_ids_have_none() {
+        let place = |text: &str| text.parse::<FrontArg>().unwrap().place;
+        assert_eq!(place("/run/a.sock"), Place::Socket("/run/a.sock".into()));
+        assert_eq!(place("./d1"), Place::Socket("./d1".into()));
+        assert_eq!(place("/run/a,,b"), Place::Socket("/run/a,b".into()));
+        assert_eq!(place("d1"), Place::Id("d1".into()));
+    }
+
+    #[test]
+    fn options_are_taken() {
+        let arg: FrontArg = "d1,queues=4,target=vdc,boot=1".parse().unwrap();
+        let expected = FrontArg {
+            place: Place::Id("d1".into()),
+            queues: Some(4),
+            target: Some("vdc".into()),
+            boot: Some(1),
+        };
+        assert_eq!(arg, expected);
+    }
+
+    #[test]
+    fn what_cannot_be_understood_is_refused() {
+        for (text, field) in [
+            ("", "disk"),
+            ("a b", "disk"),
+            ("d1,ro", "disk"),
+            ("d1,serial=A", "disk"),
+            ("d1,queues=x", "queues"),
+            ("d1,boot=-1", "boot"),
+        ] {
+            assert_eq!(text.parse::<FrontArg>().unwrap_err().field, field, "{text}");
+        }
+    }
+}
