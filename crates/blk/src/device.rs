@@ -145,8 +145,9 @@ impl Device {
     }
 
     /// Durations of `stage` for requests of kind `op`, over all queues since the device was made.
-    pub fn durations(&self, stage: Stage, op: Op) -> Snapshot {
-        let mut sum = Snapshot::default();
+    /// `None` when there were none.
+    pub fn durations(&self, stage: Stage, op: Op) -> Option<Snapshot> {
+        let mut sum = None;
         for queue in &self.stats {
             queue.stages.add_to(stage, op, &mut sum);
         }

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::insight::{Class, Op, Recorder, Snapshot, Stage, Stages, Summary};
+use crate::insight::{Class, Op, Recorder, Stage, Stages, Summary};
 use reactor::Label;
 
 const CLASSES: usize = 6;
@@ -114,13 +114,13 @@ impl DeviceStats {
         }
         out.requests = requests.into();
         out.bytes = bytes.into();
-        let mut total = Snapshot::default();
+        let mut total = None;
         for queue in queues {
             for op in [Op::Read, Op::Write, Op::Other] {
                 queue.stages.add_to(Stage::Total, op, &mut total);
             }
         }
-        out.latency = total.summary();
+        out.latency = total.unwrap_or_default().summary();
         out
     }
 }

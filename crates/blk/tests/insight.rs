@@ -99,7 +99,7 @@ fn each_stage_is_counted_once_for_each_request() {
     guest.run(FLUSH, 0, (0, false));
     guest.run(GET_ID, 0, (20, true));
     guest.queue.take().unwrap().stop().unwrap();
-    let count = |stage, op| device.durations(stage, op).count();
+    let count = |stage, op| device.durations(stage, op).map_or(0, |all| all.count());
     for stage in [Stage::Queue, Stage::Device, Stage::Total] {
         assert_eq!((count(stage, Op::Read), count(stage, Op::Write)), (10, 10), "{stage:?}");
         assert_eq!((count(stage, Op::Flush), count(stage, Op::Other)), (1, 0), "{stage:?}");
@@ -156,9 +156,9 @@ fn a_request_that_hangs_is_seen_while_it_hangs_and_afterwards() {
     assert!(device_ns >= 30_000_000 && device_ns > queue + completion && cap == 0, "{slow:?}");
     assert_eq!((slow.class, slow.offset, slow.len, slow.others), (Class::Write, 0, 4096, 2));
     assert!(slow.known_ns >= before && !slow.failed);
-    let all = device.durations(Stage::Device, Op::Write).summary();
+    let all = device.durations(Stage::Device, Op::Write).unwrap().summary();
     assert!(all.count == 3 && all.max_ns >= 30_000_000, "{all:?}");
-    assert_eq!(device.durations(Stage::Completion, Op::Write).count(), 3);
+    assert_eq!(device.durations(Stage::Completion, Op::Write).unwrap().count(), 3);
 }
 
 #[test]
@@ -172,13 +172,16 @@ fn a_neighbour_that_keeps_the_reactor_is_named() {
     let reactor = Arc::new(Reactor::spawn("shared").unwrap());
     let mut neighbour = Guest::with(&busy, reactor.clone(), true, !0);
     let mut guest = Guest::with(&victim, reactor, true, !0);
-    for _ in 0..3 {
+    // Until the host lets one come while the thread is with the neighbour.
+    for _ in 0..100 {
         neighbour.put(0, IN, 0, (512, true));
         neighbour.publish();
-        // It comes while the thread is with the neighbour.
         std::thread::sleep(slow / 4);
         guest.run(IN, 0, (512, true));
         neighbour.used();
+        if victim.queue_states()[0].neighbour.is_some() {
+            break;
+        }
     }
     let (label, time, when) = victim.queue_states()[0].neighbour.unwrap();
     assert_eq!(label, busy.label());

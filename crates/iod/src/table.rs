@@ -14,7 +14,7 @@ use crate::lifecycle::{Begin, Phase, Refused, Rest, Verb};
 use crate::limits::check_open_files;
 use crate::open::reported;
 use crate::pool::Pool;
-use crate::stats;
+use crate::stats::{self, Detail};
 
 /// Disks that are detached at the same time when the process ends: each may wait for a flush.
 const DETACH_TOGETHER: usize = 16;
@@ -205,10 +205,11 @@ impl Table {
         if let Some(id) = id.filter(|id| !disks.by_id.contains_key(*id)) {
             return Err(no_such_disk(id));
         }
-        let exports = disks.by_id.iter().filter(|(key, _)| id.is_none_or(|id| *key == id));
-        let exports: Vec<_> = exports.filter_map(|(_, entry)| entry.export.clone()).collect();
+        let exports: Vec<_> = disks.by_id.values().filter_map(|one| one.export.clone()).collect();
         drop(disks);
-        Ok(stats::process(self.started, &self.pool, &exports))
+        let wanted = |one: &str| id.is_none_or(|id| one == id);
+        let detail = if id.is_some() { Detail::Everything } else { Detail::Counts };
+        Ok(stats::process(self.started, &self.pool, &exports, wanted, detail))
     }
 
     /// Detaches everything. Waits for verbs that are at work, and refuses all others.

@@ -41,9 +41,11 @@ impl Clock {
         now
     }
 
-    /// The last look at everything before this turn, or this turn's begin after a sleep.
+    /// The last look at everything before this turn, or this turn's begin if nobody did anything
+    /// in the turn before.
     pub(crate) fn last_look(&mut self) -> Instant {
-        self.before.unwrap_or_else(|| self.now())
+        let now = self.now();
+        self.before.or(self.began).unwrap_or(now)
     }
 
     pub(crate) fn turn_begins(&mut self) {
@@ -111,6 +113,7 @@ mod tests {
         assert_eq!(clock.last_look(), first, "nothing lies before the first turn");
         let later = clock.read();
         assert_eq!(clock.now(), later);
+        assert_eq!(clock.last_look(), first, "whoever is asked later was not looked at since");
         clock.turn_begins();
         assert_eq!(clock.last_look(), first);
         clock.slept();

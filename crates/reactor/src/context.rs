@@ -169,7 +169,7 @@ impl Context<'_> {
         self.core.clock.read()
     }
 
-    /// When the pollers of this reactor were last asked before this turn; the time now if the
+    /// When the pollers of this reactor were last asked before this turn; this turn's begin if the
     /// thread was asleep or had nothing to do since. What is found in this turn and was not there
     /// in the last one has waited no longer than from then on. Reads no clock of its own.
     pub fn last_look(&mut self) -> Instant {

@@ -108,9 +108,9 @@ impl Stages {
     }
 
     /// Adds what was recorded to `sum`.
-    pub(crate) fn add_to(&self, stage: Stage, op: Op, sum: &mut Snapshot) {
+    pub(crate) fn add_to(&self, stage: Stage, op: Op, sum: &mut Option<Snapshot>) {
         if let Some(one) = self.place(stage, op).and_then(OnceLock::get) {
-            sum.add(one);
+            sum.get_or_insert_default().add(one);
         }
     }
 

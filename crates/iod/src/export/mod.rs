@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-use blk::{Device, DeviceStats, Options};
+use blk::{Device, Options};
 use disk::{Disk, DiskError, Geometry};
 use model::spec::{DiskSpec, PollMode};
 use vhost_user::{Access, BackendChannel, Listener, SessionHandle, SocketError, Stop};
@@ -179,9 +179,9 @@ impl Export {
         self.disk.waiting()
     }
 
-    /// What the disk has done.
-    pub fn stats(&self) -> DeviceStats {
-        self.device.stats()
+    /// The disk as its guest sees it, with what it has counted.
+    pub fn device(&self) -> &Device {
+        &self.device
     }
 
     /// Takes the lock and serves what the front-end has started. Twice is once.

@@ -48,31 +48,12 @@ impl Activity {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use model::report::{DiskState, DiskStats, Geometry, Latency, OpCounts};
-    use model::spec::{Backend, CacheMode, PollMode};
+    use model::report::DiskStats;
+    use model::spec::Backend;
 
     fn stats(uptime_seconds: f64, reads: u64) -> Stats {
-        let disk = DiskStats {
-            id: "d".into(),
-            state: DiskState::Active,
-            socket: "/s".into(),
-            backend: Backend::Null(512),
-            geometry: Geometry { size_bytes: 512, block_size: 512, read_only: false },
-            cache: CacheMode::None,
-            poll: PollMode::Off,
-            queues: 1,
-            queues_started: 1,
-            connected: true,
-            features: 0,
-            alert: None,
-            requests: OpCounts { read: reads, ..OpCounts::default() },
-            bytes: OpCounts::default(),
-            errors: 0,
-            kicks: 0,
-            calls: 0,
-            resubmitted: 0,
-            latency: Latency::default(),
-        };
+        let mut disk = DiskStats::new("d", Backend::Null(512), 512);
+        disk.requests.read = reads;
         let version = String::new();
         Stats { version, pid: 1, uptime_seconds, reactors: Vec::new(), disks: vec![disk] }
     }

@@ -1,19 +1,39 @@
-//! Counts, as they are reported.
+//! What a process and its disks say of themselves.
+
+mod features;
+mod requests;
 
 use std::sync::Arc;
 use std::time::Instant;
 
 use blk::Counts;
-use model::report::{DiskStats, Latency, OpCounts, ReactorStats, Stats};
+use model::report::{DiskStats, OpCounts, ReactorStats, Stats};
 use model::spec::Backend;
 
 use crate::export::Export;
 use crate::open::reported;
 use crate::pool::Pool;
 use crate::table::state;
+use requests::Names;
 
-/// The whole process: its reactors, and the given disks.
-pub(crate) fn process(started: Instant, pool: &Pool, exports: &[Arc<Export>]) -> Stats {
+/// How much is told of each disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Detail {
+    /// Counts and times.
+    Counts,
+    /// Each queue and each slow request too.
+    Everything,
+}
+
+/// The whole process: its reactors, and those of `exports` that are `wanted`.
+pub(crate) fn process(
+    started: Instant,
+    pool: &Pool,
+    exports: &[Arc<Export>],
+    wanted: impl Fn(&str) -> bool,
+    detail: Detail,
+) -> Stats {
+    let names = names(pool, exports);
     let reactors = pool.reactors().into_iter().map(|(handle, queues)| {
         let counters = handle.counters();
         ReactorStats {
@@ -21,19 +41,30 @@ pub(crate) fn process(started: Instant, pool: &Pool, exports: &[Arc<Export>]) ->
             sleeps: counters.sleeps(),
             syscalls: counters.syscalls(),
             wakeups: counters.wakeups(),
+            turns: counters.turns(),
+            serving: names.disks.get(&counters.serving()).cloned(),
         }
     });
+    let told = exports.iter().filter(|export| wanted(&export.spec().id));
     Stats {
         version: env!("CARGO_PKG_VERSION").into(),
         pid: std::process::id(),
         uptime_seconds: started.elapsed().as_secs_f64(),
         reactors: reactors.collect(),
-        disks: exports.iter().map(|export| disk(export)).collect(),
+        disks: told.map(|export| disk(export, &names, detail)).collect(),
     }
 }
 
-fn disk(export: &Export) -> DiskStats {
-    let (spec, stats) = (export.spec(), export.stats());
+fn names(pool: &Pool, exports: &[Arc<Export>]) -> Names {
+    let disks = exports.iter().map(|one| (one.device().label(), one.spec().id.clone()));
+    let reactors = pool.reactors().into_iter().zip(0..).map(|((one, _), at)| (one.number(), at));
+    Names { disks: disks.collect(), reactors: reactors.collect() }
+}
+
+fn disk(export: &Export, names: &Names, detail: Detail) -> DiskStats {
+    let (spec, device) = (export.spec(), export.device());
+    let (stats, sums) = (device.stats(), requests::sums(device));
+    let everything = detail == Detail::Everything;
     DiskStats {
         id: spec.id.clone(),
         state: state(export),
@@ -53,12 +84,20 @@ fn disk(export: &Export) -> DiskStats {
         kicks: stats.kicks,
         calls: stats.calls,
         resubmitted: stats.resubmitted,
-        latency: Latency {
-            count: stats.latency.count,
-            p50_us: microseconds(stats.latency.p50_ns),
-            p99_us: microseconds(stats.latency.p99_ns),
-            max_us: microseconds(stats.latency.max_ns),
-        },
+        latency: requests::latency(&stats.latency),
+        feature_names: features::names(export.features()),
+        serial: spec.serial.clone(),
+        recorded: spec.record,
+        locked: export.is_active(),
+        in_flight: sums.in_flight,
+        in_rings: sums.in_rings,
+        held_by_cap: sums.held_by_cap,
+        busy_seconds: sums.busy_seconds,
+        neighbour_seconds: sums.neighbour_seconds,
+        oldest: requests::oldest(device),
+        stages: requests::stages(device),
+        each_queue: if everything { requests::queues(device, names) } else { Vec::new() },
+        slow: if everything { requests::slow(device, names) } else { Vec::new() },
     }
 }
 

@@ -1,0 +1,181 @@
+//! Times and single requests, as they are reported.
+
+use std::collections::BTreeMap;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use blk::{Class, Device, Op, Record, Stage, Summary, clock_ns};
+use model::report::{
+    self, Latency, Neighbour, OldestRequest, QueueStats, RequestKind, SlowRequest, StageTimes,
+};
+
+use super::microseconds;
+
+/// Slow requests told of one disk. A recorder keeps dozens for each queue.
+const SLOW_TOLD: usize = 32;
+
+/// Whose label is whose, and which number has which reactor.
+#[derive(Debug, Default)]
+pub(crate) struct Names {
+    /// Ids of disks by the label of their device.
+    pub(crate) disks: BTreeMap<u32, String>,
+    /// Places in the list of reactors by their number.
+    pub(crate) reactors: BTreeMap<u32, u32>,
+}
+
+impl Names {
+    fn reactor(&self, number: u32) -> u32 {
+        self.reactors.get(&number).copied().unwrap_or(number)
+    }
+
+    fn neighbour(&self, label: u32, turn_ns: u64) -> Neighbour {
+        Neighbour { disk: self.disks.get(&label).cloned(), turn_us: microseconds(turn_ns) }
+    }
+}
+
+pub(super) fn latency(summary: &Summary) -> Latency {
+    Latency {
+        count: summary.count,
+        p50_us: microseconds(summary.p50_ns),
+        p90_us: microseconds(summary.p90_ns),
+        p99_us: microseconds(summary.p99_ns),
+        p999_us: microseconds(summary.p999_ns),
+        max_us: microseconds(summary.max_ns),
+    }
+}
+
+/// As the wire names it.
+pub(super) fn stage(stage: Stage) -> report::Stage {
+    match stage {
+        Stage::Queue => report::Stage::Queue,
+        Stage::Cap => report::Stage::Cap,
+        Stage::Device => report::Stage::Device,
+        Stage::Completion => report::Stage::Completion,
+        Stage::Total => report::Stage::Total,
+    }
+}
+
+/// As the wire names it.
+pub(super) fn op(op: Op) -> report::Op {
+    match op {
+        Op::Read => report::Op::Read,
+        Op::Write => report::Op::Write,
+        Op::Flush => report::Op::Flush,
+        Op::Other => report::Op::Other,
+    }
+}
+
+fn kind(class: Class) -> RequestKind {
+    match class {
+        Class::Read => RequestKind::Read,
+        Class::Write => RequestKind::Write,
+        Class::Flush => RequestKind::Flush,
+        Class::Discard => RequestKind::Discard,
+        Class::WriteZeroes => RequestKind::WriteZeroes,
+        Class::GetId => RequestKind::GetId,
+    }
+}
+
+fn seconds(ns: u64) -> f64 {
+    ns as f64 / 1e9
+}
+
+/// Every stage and kind that has durations.
+pub(super) fn stages(device: &Device) -> Vec<StageTimes> {
+    let pairs = Stage::ALL.into_iter().flat_map(|stage| Op::ALL.map(|op| (stage, op)));
+    let told = pairs.filter_map(|(one, kind)| {
+        let all = device.durations(one, kind)?;
+        let (times, sum_seconds) = (latency(&all.summary()), seconds(all.sum_ns()));
+        Some(StageTimes { stage: stage(one), op: op(kind), times, sum_seconds })
+    });
+    told.collect()
+}
+
+/// The oldest request under way.
+pub(super) fn oldest(device: &Device) -> Option<OldestRequest> {
+    let oldest = device.oldest()?;
+    let now = clock_ns();
+    let request = oldest.request;
+    Some(OldestRequest {
+        kind: request.map(|(class, _, _)| kind(class)),
+        offset: request.map_or(0, |(_, offset, _)| offset),
+        bytes: request.map_or(0, |(_, _, bytes)| bytes),
+        stage: stage(oldest.stage),
+        age_seconds: seconds(now.saturating_sub(oldest.known_ns)),
+        in_stage_seconds: seconds(now.saturating_sub(oldest.entered_ns)),
+    })
+}
+
+/// Slow requests, the latest first.
+pub(super) fn slow(device: &Device, names: &Names) -> Vec<SlowRequest> {
+    let now = clock_ns();
+    let wall = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |d| d.as_secs_f64());
+    let mut records = device.slow();
+    records.sort_by_key(|record| std::cmp::Reverse(record.known_ns + record.total_ns()));
+    // The slowest of a minute may be there as a slow one too.
+    records.dedup();
+    let told = records.iter().take(SLOW_TOLD).map(|record| one_slow(record, names, now, wall));
+    told.collect()
+}
+
+fn one_slow(record: &Record, names: &Names, now: u64, wall: f64) -> SlowRequest {
+    let ago = seconds(now.saturating_sub(record.known_ns + record.total_ns()));
+    let [queue, cap, device, completion] = record.stages_ns;
+    SlowRequest {
+        kind: kind(record.class),
+        failed: record.failed,
+        offset: record.offset,
+        bytes: record.len,
+        ended_unix_seconds: wall - ago,
+        ended_seconds_ago: ago,
+        total_us: microseconds(record.total_ns()),
+        queue_us: microseconds(queue),
+        cap_us: microseconds(cap),
+        device_us: microseconds(device),
+        completion_us: microseconds(completion),
+        reactor: names.reactor(record.reactor),
+        others: record.others,
+        neighbour: record.neighbour.map(|(label, time)| names.neighbour(label, time)),
+    }
+}
+
+/// Each queue that was ever served.
+pub(super) fn queues(device: &Device, names: &Names) -> Vec<QueueStats> {
+    let now = clock_ns();
+    let states = device.queue_states().into_iter().enumerate();
+    let used = states.filter(|(_, state)| state.busy_ns > 0 || state.in_flight > 0);
+    let told = used.map(|(index, state)| QueueStats {
+        index: index as u16,
+        reactor: names.reactor(state.reactor),
+        in_flight: state.in_flight,
+        in_ring: state.in_ring,
+        held_by_cap: state.held_by_cap,
+        busy_seconds: seconds(state.busy_ns),
+        longest_turn_us: microseconds(state.longest_turn_ns),
+        neighbour_seconds: seconds(state.neighbour_ns),
+        neighbour: state.neighbour.map(|(label, time, _)| names.neighbour(label, time)),
+        neighbour_seconds_ago: state.neighbour.map(|(_, _, at)| seconds(now.saturating_sub(at))),
+    });
+    told.collect()
+}
+
+/// Sums over the queues of a disk as they stand now.
+#[derive(Debug, Default)]
+pub(super) struct Sums {
+    pub(super) in_flight: u64,
+    pub(super) in_rings: u64,
+    pub(super) held_by_cap: u64,
+    pub(super) busy_seconds: f64,
+    pub(super) neighbour_seconds: f64,
+}
+
+pub(super) fn sums(device: &Device) -> Sums {
+    let mut sums = Sums::default();
+    for state in device.queue_states() {
+        sums.in_flight += u64::from(state.in_flight);
+        sums.in_rings += u64::from(state.in_ring);
+        sums.held_by_cap += u64::from(state.held_by_cap);
+        sums.busy_seconds += seconds(state.busy_ns);
+        sums.neighbour_seconds += seconds(state.neighbour_ns);
+    }
+    sums
+}

@@ -1,0 +1,49 @@
+//! Numbers for each kind of request, and distributions.
+
+use serde::{Deserialize, Serialize};
+
+/// A number for each kind of request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OpCounts {
+    /// IN.
+    pub read: u64,
+    /// OUT.
+    pub write: u64,
+    /// FLUSH.
+    pub flush: u64,
+    /// DISCARD.
+    pub discard: u64,
+    /// WRITE_ZEROES.
+    pub write_zeroes: u64,
+    /// GET_ID.
+    #[serde(default)]
+    pub get_id: u64,
+}
+
+impl OpCounts {
+    /// Sum over all kinds.
+    pub fn total(&self) -> u64 {
+        [self.read, self.write, self.flush, self.discard, self.write_zeroes, self.get_id]
+            .iter()
+            .fold(0, |sum, n| sum.saturating_add(*n))
+    }
+}
+
+/// A latency distribution, in microseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Latency {
+    /// Requests measured.
+    pub count: u64,
+    /// Median.
+    pub p50_us: f64,
+    /// 90th percentile.
+    #[serde(default)]
+    pub p90_us: f64,
+    /// 99th percentile.
+    pub p99_us: f64,
+    /// 99.9th percentile.
+    #[serde(default)]
+    pub p999_us: f64,
+    /// Largest.
+    pub max_us: f64,
+}

@@ -1,0 +1,156 @@
+//! One disk.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Latency, OldestRequest, OpCounts, QueueStats, SlowRequest, StageTimes};
+use crate::spec::{Backend, CacheMode, PollMode};
+
+/// Size and block size as the guest sees them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Geometry {
+    /// Size in bytes.
+    pub size_bytes: u64,
+    /// Logical block size in bytes.
+    pub block_size: u32,
+    /// Writes are refused.
+    pub read_only: bool,
+}
+
+/// Where a disk is between attach and detach (design 5).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DiskState {
+    /// Opened and listening; answers configuration; holds no lock; serves no request.
+    Attached,
+    /// Holds the lock and serves.
+    Active,
+    /// Holds the lock and serves nothing until it is resumed; its front-end stays and waits.
+    Paused,
+    /// A request has waited on full storage; see `alert`.
+    Waiting,
+}
+
+/// One disk. Counts since attach.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DiskStats {
+    /// Its id.
+    pub id: String,
+    /// Its state.
+    pub state: DiskState,
+    /// Its socket.
+    pub socket: String,
+    /// Where its bytes are.
+    pub backend: Backend,
+    /// Geometry as the guest sees it.
+    pub geometry: Geometry,
+    /// Host caching.
+    pub cache: CacheMode,
+    /// Polling.
+    pub poll: PollMode,
+    /// Queues offered.
+    pub queues: u16,
+    /// Queues that a front-end has started.
+    pub queues_started: u16,
+    /// A front-end is connected.
+    pub connected: bool,
+    /// Acknowledged virtio feature bits.
+    pub features: u64,
+    /// Why requests wait, when they do: cause and next step.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub alert: Option<String>,
+    /// Requests by kind.
+    pub requests: OpCounts,
+    /// Bytes by kind (flush has none).
+    pub bytes: OpCounts,
+    /// Requests that ended in an error status.
+    pub errors: u64,
+    /// Kicks received.
+    pub kicks: u64,
+    /// Calls sent.
+    pub calls: u64,
+    /// Requests that a backend which died had in flight and that were submitted again.
+    #[serde(default)]
+    pub resubmitted: u64,
+    /// Time from when requests were known to their end, over all kinds but flush.
+    pub latency: Latency,
+    /// Names of the acknowledged features.
+    #[serde(default)]
+    pub feature_names: Vec<String>,
+    /// Answer to GET_ID.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub serial: Option<String>,
+    /// Times are measured (`record` of its spec).
+    #[serde(default)]
+    pub recorded: bool,
+    /// The image's lock is held, so that nobody else writes to it.
+    #[serde(default)]
+    pub locked: bool,
+    /// Requests that the storage works on.
+    #[serde(default)]
+    pub in_flight: u64,
+    /// Requests that wait in the rings.
+    #[serde(default)]
+    pub in_rings: u64,
+    /// Rings that the cap holds back now.
+    #[serde(default)]
+    pub held_by_cap: u64,
+    /// Time for which reactors served it.
+    #[serde(default)]
+    pub busy_seconds: f64,
+    /// Time for which it waited while its reactors served other disks for long.
+    #[serde(default)]
+    pub neighbour_seconds: f64,
+    /// The oldest request under way, also while it hangs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub oldest: Option<OldestRequest>,
+    /// Durations by stage and kind, where there are any.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stages: Vec<StageTimes>,
+    /// Each queue that was ever served. Only told of one disk that is asked for by its id.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub each_queue: Vec<QueueStats>,
+    /// Slow requests of the last time, the latest first. Only told of one disk that is asked for
+    /// by its id.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub slow: Vec<SlowRequest>,
+}
+
+impl DiskStats {
+    /// A disk of `size_bytes` that nobody has used yet.
+    pub fn new(id: impl Into<String>, backend: Backend, size_bytes: u64) -> Self {
+        Self {
+            id: id.into(),
+            state: DiskState::Attached,
+            socket: String::new(),
+            backend,
+            geometry: Geometry { size_bytes, block_size: 512, read_only: false },
+            cache: CacheMode::default(),
+            poll: PollMode::default(),
+            queues: 1,
+            queues_started: 0,
+            connected: false,
+            features: 0,
+            alert: None,
+            requests: OpCounts::default(),
+            bytes: OpCounts::default(),
+            errors: 0,
+            kicks: 0,
+            calls: 0,
+            resubmitted: 0,
+            latency: Latency::default(),
+            feature_names: Vec::new(),
+            serial: None,
+            recorded: true,
+            locked: false,
+            in_flight: 0,
+            in_rings: 0,
+            held_by_cap: 0,
+            busy_seconds: 0.0,
+            neighbour_seconds: 0.0,
+            oldest: None,
+            stages: Vec::new(),
+            each_queue: Vec::new(),
+            slow: Vec::new(),
+        }
+    }
+}

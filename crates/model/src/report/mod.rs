@@ -1,0 +1,16 @@
+//! What a running `ringway-io` says of itself: the result of `stats`.
+//!
+//! One file a noun. Fields that a former version did not have have defaults, so that either side
+//! may be newer.
+
+mod counts;
+mod disk;
+mod process;
+mod requests;
+mod stages;
+
+pub use counts::{Latency, OpCounts};
+pub use disk::{DiskState, DiskStats, Geometry};
+pub use process::{ReactorStats, Stats};
+pub use requests::{Neighbour, OldestRequest, QueueStats, RequestKind, SlowRequest};
+pub use stages::{Op, Stage, StageTimes};
