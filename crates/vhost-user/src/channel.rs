@@ -1,6 +1,6 @@
 //! Requests from us to the front-end.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use rustix::io::{Errno, retry_on_intr, write};
@@ -22,6 +22,10 @@ pub struct BackendChannel {
 impl BackendChannel {
     pub(crate) fn new(fd: OwnedFd) -> Result<Self, Refusal> {
         Ok(Self { fd: Arc::new(fds::channel(fd)?) })
+    }
+
+    pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
     }
 
     /// Tells the front-end to read the configuration space anew. Never waits: no answer is asked

@@ -15,6 +15,11 @@
 //! answered. The thread sleeps in the kernel between messages; [`SessionHandle::close`] wakes it
 //! for good.
 //!
+//! [`SessionHandle::freeze`] wakes it to stand still: [`Session::run`] returns everything that the
+//! session knows ([`SessionState`]), and [`Session::restore`] goes on from there, in this process
+//! or in another one that got the data and the descriptors. The front-end sees nothing of it: its
+//! next message waits in the socket.
+//!
 //! Protocol features: several queues, configuration messages, acknowledgements, the way back,
 //! in-flight region, device reset, memory slots ([`features::OFFERED`]). With an in-flight region
 //! ([`virtq::InflightRegion`]) the front-end keeps a record of what was popped and not completed,
@@ -49,6 +54,7 @@ mod connect;
 mod error;
 mod fds;
 pub mod features;
+mod frozen;
 mod listener;
 mod lock;
 mod message;
@@ -65,6 +71,7 @@ pub use backend::Backend;
 pub use channel::BackendChannel;
 pub use connect::connect;
 pub use error::{BackendError, Refusal, SessionError, SocketError};
+pub use frozen::{NEWEST_FORMAT, OLDEST_FORMAT, SessionState, StateError};
 pub use listener::{Access, Listener};
 pub use session::{Session, SessionEnd, SessionHandle};
 pub use stop::{Stop, Woken};

@@ -71,7 +71,7 @@ impl Record {
 }
 
 /// The region as messages describe it.
-fn describe(region: &InflightRegion) -> InflightDesc {
+pub(crate) fn describe(region: &InflightRegion) -> InflightDesc {
     InflightDesc {
         mmap_size: region.mmap_size(),
         mmap_offset: region.mmap_offset(),

@@ -1,48 +1,81 @@
 //! One front-end's conversation with one device.
 
+use std::io;
 use std::net::Shutdown;
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
+use rustix::io::Errno;
+
 use crate::backend::Backend;
 use crate::error::{Refusal, SessionError};
+use crate::frozen::{SessionState, StateError};
 use crate::message::{InflightDesc, Request, code};
 use crate::state::{Answer, State};
+use crate::stop::{Stop, Woken};
 use crate::wire::{self, Message};
 
-/// A connected front-end that is still to be served.
+/// A connected front-end that is still to be served, or to be served on.
 #[derive(Debug)]
 pub struct Session {
     link: Arc<Link>,
     hushed: bool,
+    /// What was known when it was frozen.
+    saved: Option<SessionState>,
 }
 
-/// Ends a session from another thread. Clones end the same session.
+/// Ends or freezes a session from another thread. Clones do so with the same session.
 #[derive(Clone, Debug)]
 pub struct SessionHandle {
     link: Weak<Link>,
 }
 
 /// Why a session ended without an error.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub enum SessionEnd {
     /// The front-end closed the connection.
     HungUp,
     /// [`SessionHandle::close`] was called.
     Closed,
+    /// [`SessionHandle::freeze`] was called. No message is half read or unanswered, and the device
+    /// has heard nothing of it: its queues are started as they were, and are for the caller to
+    /// stop ([`SessionState::stopped_at`]).
+    Frozen(Box<SessionState>),
 }
 
 #[derive(Debug)]
 struct Link {
-    socket: UnixStream,
+    socket: Arc<UnixStream>,
     closed: AtomicBool,
+    freeze: Stop,
 }
 
 impl Session {
     /// A session over a connected socket, which must be blocking.
-    pub fn new(socket: UnixStream) -> Self {
-        Self { link: Arc::new(Link { socket, closed: AtomicBool::new(false) }), hushed: false }
+    ///
+    /// # Errors
+    /// The process may open no more descriptors.
+    pub fn new(socket: UnixStream) -> io::Result<Self> {
+        Self::over(Arc::new(socket))
+    }
+
+    fn over(socket: Arc<UnixStream>) -> io::Result<Self> {
+        let link = Link { socket, closed: AtomicBool::new(false), freeze: Stop::new()? };
+        Ok(Self { link: Arc::new(link), hushed: false, saved: None })
+    }
+
+    /// Goes on with a session that was frozen, here or in another process, on the same device.
+    /// [`Session::run`] then starts the queues that ran, and reads the next message.
+    ///
+    /// # Errors
+    /// The device has other queues, offers less than the front-end has acknowledged, or cannot
+    /// find a ring that ran.
+    pub fn restore(state: SessionState, backend: &dyn Backend) -> Result<Self, StateError> {
+        state.fits(backend)?;
+        let session = Self::over(Arc::clone(&state.socket)).map_err(StateError::Os)?;
+        Ok(Self { saved: Some(state), ..session })
     }
 
     /// What this front-end is refused is logged at level debug only.
@@ -55,24 +88,32 @@ impl Session {
         SessionHandle { link: Arc::downgrade(&self.link) }
     }
 
-    /// Serves the front-end until it goes or is sent away. This thread is the session's control
-    /// thread: it sleeps in the kernel between messages.
+    /// Serves the front-end until it goes, is sent away, or stands still. This thread is the
+    /// session's control thread: it sleeps in the kernel between messages.
     ///
-    /// However it ends, every queue has been stopped and the device has heard
-    /// [`Backend::disconnected`].
+    /// However it ends, but for [`SessionEnd::Frozen`], every queue has been stopped and the
+    /// device has heard [`Backend::disconnected`].
     ///
     /// # Errors
     /// A front-end that does not speak the protocol, or a broken socket.
     pub fn run(self, backend: &mut dyn Backend) -> Result<SessionEnd, SessionError> {
         let mut state = State::new(backend);
-        state.log.warned = self.hushed;
-        let outcome = converse(&self.link.socket, &mut state);
+        state.log.hushed = self.hushed;
+        if let Some(saved) = self.saved {
+            state.resume(saved);
+        }
+        let outcome = converse(&self.link, &mut state);
+        let closed = self.link.closed.load(Ordering::Acquire);
+        if matches!(outcome, Ok(After::Frozen)) && !closed {
+            let socket = Arc::clone(&self.link.socket);
+            return Ok(SessionEnd::Frozen(Box::new(state.freeze(socket))));
+        }
         state.end();
-        if self.link.closed.load(Ordering::Acquire) {
+        if closed {
             // Whatever the shutdown made of a half-read message is not the front-end's fault.
             return Ok(SessionEnd::Closed);
         }
-        outcome.map(|()| SessionEnd::HungUp)
+        outcome.map(|_| SessionEnd::HungUp)
     }
 }
 
@@ -86,33 +127,66 @@ impl SessionHandle {
             let _ = link.socket.shutdown(Shutdown::Both);
         }
     }
-}
 
-fn converse(socket: &UnixStream, state: &mut State<'_>) -> Result<(), SessionError> {
-    while let Some(message) = wire::receive(socket)? {
-        let (code, needs_reply) = (message.header.code, message.header.needs_reply());
-        let bytes = message.payload.len();
-        let outcome = carry_out(state, message);
-        // A front-end may ask for this answer in the very message that negotiates answers.
-        let acknowledge =
-            needs_reply && (state.acknowledges() || code == code::SET_PROTOCOL_FEATURES);
-        match outcome {
-            Ok(Answer::Done) if acknowledge => wire::reply(socket, code, &0u64.to_ne_bytes())?,
-            Ok(Answer::Done) => {}
-            Ok(Answer::Payload(payload)) => wire::reply(socket, code, &payload)?,
-            Ok(Answer::Region(payload, region)) => {
-                wire::reply_with(socket, code, &payload, region.fd())?;
-            }
-            Err(refusal) => {
-                state.log.report(&refusal, format_args!("request {code}"));
-                if code == code::SET_INFLIGHT_FD {
-                    state.lose_record();
-                }
-                refuse(socket, code, bytes, acknowledge, refusal)?;
-            }
+    /// Lets the session stand still as soon as no message is half read or unanswered: its control
+    /// thread then returns from [`Session::run`] with [`SessionEnd::Frozen`], unless the session
+    /// has ended before. Returns at once. A front-end that stops within a message holds this up
+    /// for as long as it likes: whoever cannot wait closes the session.
+    pub fn freeze(&self) {
+        if let Some(link) = self.link.upgrade() {
+            link.freeze.stop();
         }
     }
-    Ok(())
+}
+
+/// How a conversation has come to its end.
+enum After {
+    HungUp,
+    Frozen,
+}
+
+fn converse(link: &Link, state: &mut State<'_>) -> Result<After, SessionError> {
+    let socket = &link.socket;
+    loop {
+        let woken = link.freeze.wait(Some(socket.as_fd()), None);
+        match woken.map_err(|error| SessionError::Os {
+            action: "wait for",
+            source: Errno::from_io_error(&error).unwrap_or(Errno::IO),
+        })? {
+            Woken::Stopped => return Ok(After::Frozen),
+            Woken::Readable | Woken::TimedOut => {}
+        }
+        let Some(message) = wire::receive(socket)? else { return Ok(After::HungUp) };
+        exchange(socket, state, message)?;
+    }
+}
+
+/// Carries out one message and answers it.
+fn exchange(
+    socket: &UnixStream,
+    state: &mut State<'_>,
+    message: Message,
+) -> Result<(), SessionError> {
+    let (code, needs_reply) = (message.header.code, message.header.needs_reply());
+    let bytes = message.payload.len();
+    let outcome = carry_out(state, message);
+    // A front-end may ask for this answer in the very message that negotiates answers.
+    let acknowledge = needs_reply && (state.acknowledges() || code == code::SET_PROTOCOL_FEATURES);
+    match outcome {
+        Ok(Answer::Done) if acknowledge => wire::reply(socket, code, &0u64.to_ne_bytes()),
+        Ok(Answer::Done) => Ok(()),
+        Ok(Answer::Payload(payload)) => wire::reply(socket, code, &payload),
+        Ok(Answer::Region(payload, region)) => {
+            wire::reply_with(socket, code, &payload, region.fd())
+        }
+        Err(refusal) => {
+            state.log.report(&refusal, format_args!("request {code}"));
+            if code == code::SET_INFLIGHT_FD {
+                state.lose_record();
+            }
+            refuse(socket, code, bytes, acknowledge, refusal)
+        }
+    }
 }
 
 fn carry_out(state: &mut State<'_>, message: Message) -> Result<Answer, Refusal> {

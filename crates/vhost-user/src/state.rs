@@ -1,6 +1,7 @@
 //! What a session knows, and what each request does to it.
 
 use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
 use memory::{MAX_REGIONS, Table};
@@ -11,6 +12,7 @@ use crate::channel::BackendChannel;
 use crate::error::{BackendError, Refusal};
 use crate::fds;
 use crate::features::{self, PROTOCOL_FEATURES};
+use crate::frozen::{FrozenRing, SessionState};
 use crate::message::{InflightDesc, Request, RingAddr, config_reply, vring_state_reply};
 use crate::record::Record;
 use crate::ring::{Kick, Ring};
@@ -40,6 +42,7 @@ pub(crate) struct State<'a> {
     /// Acknowledged protocol features.
     protocol: u64,
     record: Record,
+    channel: Option<BackendChannel>,
     pub(crate) log: RefusalLog,
 }
 
@@ -47,14 +50,16 @@ pub(crate) struct State<'a> {
 /// only the first refusal of a session is a warning.
 #[derive(Default)]
 pub(crate) struct RefusalLog {
-    pub(crate) warned: bool,
+    warned: bool,
+    /// Not even the first.
+    pub(crate) hushed: bool,
 }
 
 impl RefusalLog {
     /// Logs that something was refused.
     pub(crate) fn report(&mut self, refusal: &Refusal, what: std::fmt::Arguments<'_>) {
         let cause = std::error::Error::source(refusal).map(ToString::to_string);
-        if std::mem::replace(&mut self.warned, true) {
+        if std::mem::replace(&mut self.warned, true) || self.hushed {
             tracing::debug!(cause, "{what} refused: {refusal}");
         } else {
             let more = "further refusals of this front-end are logged at level debug";
@@ -75,7 +80,42 @@ impl<'a> State<'a> {
     pub(crate) fn new(backend: &'a mut dyn Backend) -> Self {
         let rings = (0..backend.queue_count()).map(|_| Ring::default()).collect();
         let (table, record, log) = (Arc::default(), Record::default(), RefusalLog::default());
-        Self { backend, rings, table, acked: None, protocol: 0, record, log }
+        Self { backend, rings, table, acked: None, protocol: 0, record, channel: None, log }
+    }
+
+    /// Everything that is known. The device hears nothing of it.
+    pub(crate) fn freeze(self, socket: Arc<UnixStream>) -> SessionState {
+        let freeze = |mut ring: Ring| {
+            let running = ring.running.take().is_some();
+            FrozenRing { ring, running }
+        };
+        let rings = self.rings.into_iter().map(freeze).collect();
+        let Self { table, acked, protocol, record, channel, log, .. } = self;
+        let hushed = log.hushed;
+        SessionState { socket, acked, protocol, table, record, rings, channel, hushed }
+    }
+
+    /// Goes on with what was known, on a device that it fits.
+    pub(crate) fn resume(&mut self, saved: SessionState) {
+        let SessionState { socket: _, acked, protocol, table, record, rings, channel, hushed } =
+            saved;
+        (self.protocol, self.table, self.record) = (protocol, table, record);
+        self.log.hushed |= hushed;
+        let (rings, ran): (Vec<_>, Vec<_>) =
+            rings.into_iter().map(|FrozenRing { ring, running }| (ring, running)).unzip();
+        self.rings = rings;
+        if let Some(channel) = channel {
+            self.take_channel(channel);
+        }
+        let Some(bits) = acked else { return };
+        if let Err(error) = self.backend.ack_features(bits & !PROTOCOL_FEATURES) {
+            let refusal = device("take these features")(error);
+            return self.log.report(&refusal, format_args!("what was acknowledged before"));
+        }
+        self.acked = Some(bits);
+        for index in (0..ran.len()).filter(|index| ran.get(*index) == Some(&true)) {
+            self.start_or_report(index);
+        }
     }
 
     /// Acknowledgements were negotiated.
@@ -141,8 +181,7 @@ impl<'a> State<'a> {
             }
             Request::SetVringEnable { index, enable } => self.set_enable(index, enable)?,
             Request::SetBackendReqFd(fd) => {
-                let channel = BackendChannel::new(fd)?;
-                self.backend.set_channel(channel);
+                self.take_channel(BackendChannel::new(fd)?);
             }
             Request::SetConfig { offset, bytes } => {
                 let written = self.backend.write_config(offset, &bytes);
@@ -205,12 +244,7 @@ impl<'a> State<'a> {
 
     fn set_num(&mut self, index: u32, num: u32) -> Result<(), Refusal> {
         let index = self.stopped(index, "size")?;
-        let size = u16::try_from(num)
-            .ok()
-            .filter(|size| size.is_power_of_two() && *size <= MAX_RING_ENTRIES);
-        let accepted = "a power of two up to 1024 is needed";
-        let refusal = Refusal::Field { field: "vring size", value: num.into(), accepted };
-        self.ring(index)?.size = Some(size.ok_or(refusal)?);
+        self.ring(index)?.size = Some(ring_size(num)?);
         self.start_if_ready(index)
     }
 
@@ -330,11 +364,18 @@ impl<'a> State<'a> {
 
     /// Starts what can run now; a ring that cannot is reported when its own message comes.
     fn start_all(&mut self) {
-        for index in 0..self.rings.len() {
-            if let Err(refusal) = self.start_if_ready(index) {
-                self.log.report(&refusal, format_args!("start of queue {index}"));
-            }
+        (0..self.rings.len()).for_each(|index| self.start_or_report(index));
+    }
+
+    fn start_or_report(&mut self, index: usize) {
+        if let Err(refusal) = self.start_if_ready(index) {
+            self.log.report(&refusal, format_args!("start of queue {index}"));
         }
+    }
+
+    fn take_channel(&mut self, channel: BackendChannel) {
+        self.channel = Some(channel.clone());
+        self.backend.set_channel(channel);
     }
 
     fn stop(&mut self, index: usize) {
@@ -350,6 +391,14 @@ impl<'a> State<'a> {
     fn stop_all(&mut self) {
         (0..self.rings.len()).for_each(|index| self.stop(index));
     }
+}
+
+/// A size that a ring may have.
+pub(crate) fn ring_size(num: u32) -> Result<u16, Refusal> {
+    let size = u16::try_from(num).ok();
+    let size = size.filter(|size| size.is_power_of_two() && *size <= MAX_RING_ENTRIES);
+    let accepted = "a power of two up to 1024 is needed";
+    size.ok_or(Refusal::Field { field: "vring size", value: num.into(), accepted })
 }
 
 /// `bits`, if all of them were offered.

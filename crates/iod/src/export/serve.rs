@@ -89,7 +89,13 @@ impl Export {
 
     fn session(&self, stream: UnixStream, visits: &mut Visits) {
         let told = visits.begin(Instant::now());
-        let mut session = Session::new(stream);
+        let mut session = match Session::new(stream) {
+            Ok(session) => session,
+            Err(error) => {
+                tracing::warn!(disk = self.spec.id, "front-end turned away: {error}");
+                return;
+            }
+        };
         if told == Told::Quiet {
             session.hush();
         }
@@ -107,7 +113,10 @@ impl Export {
         let disk = &self.spec.id;
         match end {
             Ok(SessionEnd::HungUp) => self.tell(told, "front-end left"),
-            Ok(SessionEnd::Closed) => self.tell(told, "front-end sent away"),
+            // Nobody freezes it yet.
+            Ok(SessionEnd::Closed | SessionEnd::Frozen(_)) => {
+                self.tell(told, "front-end sent away")
+            }
             Err(error) => {
                 let cause = crate::error::text(&error);
                 if told == Told::Quiet {

@@ -15,6 +15,7 @@ use rustix::net::{
 };
 use vhost_user::{
     Backend, BackendChannel, BackendError, Session, SessionEnd, SessionError, SessionHandle,
+    SessionState,
 };
 use virtq::{QueueConfig, QueueStart};
 
@@ -173,9 +174,27 @@ pub const PLAIN: u32 = 1;
 impl Peer {
     pub fn new() -> Self {
         let (socket, theirs) = UnixStream::pair().unwrap();
-        let shared = Arc::<Mutex<Shared>>::default();
-        let mut backend = Recorder(Arc::clone(&shared));
-        let session = Session::new(theirs);
+        let backend = Recorder(Arc::default());
+        Self::served(socket, Session::new(theirs).unwrap(), backend)
+    }
+
+    /// The front-end of a session that goes on, perhaps on another device.
+    pub fn restored(socket: UnixStream, state: SessionState) -> Self {
+        let backend = Recorder(Arc::default());
+        let session = Session::restore(state, &backend).unwrap();
+        Self::served(socket, session, backend)
+    }
+
+    /// Lets the session stand still. Whatever of it has heard the device is in the events.
+    pub fn freeze(self) -> (UnixStream, SessionState, Vec<Event>) {
+        self.handle.freeze();
+        let end = self.thread.join().expect("a session never panics");
+        let Ok(SessionEnd::Frozen(state)) = end else { panic!("{end:?}") };
+        (self.socket, *state, std::mem::take(&mut self.shared.lock().unwrap().events))
+    }
+
+    fn served(socket: UnixStream, session: Session, mut backend: Recorder) -> Self {
+        let shared = Arc::clone(&backend.0);
         let handle = session.handle();
         let thread = std::thread::spawn(move || session.run(&mut backend));
         Self { socket, handle, shared, thread }

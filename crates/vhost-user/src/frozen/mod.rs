@@ -1,0 +1,230 @@
+//! A session that stands still between two messages: everything that is known of it, as a value.
+//!
+//! [`SessionState`] goes on in this process, or is written down ([`SessionState::encode`]) and read
+//! by another ([`SessionState::decode`]), which may be of another version. What is written is
+//! plain data with a format version and a list of descriptors beside it; each index into the list
+//! is used once, and each descriptor has its index. Whatever a reader does not know it refuses:
+//! half a state would be a session that loses requests.
+
+mod error;
+#[cfg(test)]
+mod tests;
+mod written;
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+
+use memory::{RegionSpec, Table};
+use serde_json::Value;
+
+use crate::backend::Backend;
+use crate::channel::BackendChannel;
+use crate::error::Refusal;
+use crate::fds;
+use crate::features::{OFFERED, PROTOCOL_FEATURES};
+use crate::message::{InflightDesc, RingAddr};
+use crate::record::{Record, describe};
+use crate::ring::{Kick, Ring};
+use crate::slots;
+use crate::state::ring_size;
+
+pub use error::StateError;
+use written::{Descriptors, Written, WrittenAddr, WrittenKick, WrittenRecord, WrittenRegion};
+use written::{WrittenRing, index};
+
+/// Oldest format that is read and written.
+pub const OLDEST_FORMAT: u32 = 1;
+/// Newest format that is read and written.
+pub const NEWEST_FORMAT: u32 = 1;
+
+/// A session that stands still.
+#[derive(Debug)]
+pub struct SessionState {
+    pub(crate) socket: Arc<UnixStream>,
+    pub(crate) acked: Option<u64>,
+    pub(crate) protocol: u64,
+    pub(crate) table: Arc<Table>,
+    pub(crate) record: Record,
+    pub(crate) rings: Vec<FrozenRing>,
+    pub(crate) channel: Option<BackendChannel>,
+    /// Refusals are logged at level debug only.
+    pub(crate) hushed: bool,
+}
+
+/// A ring of a session that stands still.
+#[derive(Debug)]
+pub(crate) struct FrozenRing {
+    pub(crate) ring: Ring,
+    /// The device had started it, and starts it again when the session goes on.
+    pub(crate) running: bool,
+}
+
+impl SessionState {
+    /// The device has stopped queue `index`, and `next_avail` is the entry to be served next. To
+    /// be said of every queue that ran, before the session goes on anywhere.
+    pub fn stopped_at(&mut self, index: u16, next_avail: u16) {
+        if let Some(frozen) = self.rings.get_mut(usize::from(index)) {
+            frozen.ring.next_avail = Some(next_avail);
+        }
+    }
+
+    /// Queues that ran.
+    pub fn running(&self) -> impl Iterator<Item = u16> {
+        let running = (0u16..).zip(&self.rings).filter(|(_, frozen)| frozen.running);
+        running.map(|(index, _)| index)
+    }
+
+    /// As data of format `version`, and the descriptors that it names by their place.
+    ///
+    /// # Errors
+    /// A format that is not known; memory that was not given as a file.
+    pub fn encode(&self, version: u32) -> Result<(Value, Vec<BorrowedFd<'_>>), StateError> {
+        check_version(version)?;
+        let mut fds = vec![self.socket.as_fd()];
+        let mut regions = Vec::new();
+        for region in self.table.regions() {
+            let RegionSpec { guest_addr, user_addr, len, file_offset } = region.spec();
+            let fd = index(&mut fds, region.fd().ok_or(StateError::Unshared)?)?;
+            regions.push(WrittenRegion { guest_addr, user_addr, len, file_offset, fd });
+        }
+        let record = match &self.record {
+            Record::Absent => WrittenRecord::Absent,
+            Record::Lost => WrittenRecord::Lost,
+            Record::Kept(region) => {
+                let InflightDesc { mmap_size, mmap_offset, queues, size } = describe(region);
+                let fd = index(&mut fds, region.fd().ok_or(StateError::Unshared)?)?;
+                WrittenRecord::Kept { mmap_size, mmap_offset, queues, size, fd }
+            }
+        };
+        let mut rings = Vec::new();
+        for frozen in &self.rings {
+            rings.push(written_ring(frozen, &mut fds)?);
+        }
+        let channel = self.channel.as_ref().map(|way| index(&mut fds, way.as_fd())).transpose()?;
+        let (features, protocol, hushed) = (self.acked, self.protocol, self.hushed);
+        let written = Written {
+            version,
+            socket: 0,
+            features,
+            protocol,
+            regions,
+            record,
+            rings,
+            channel,
+            hushed,
+        };
+        Ok((serde_json::to_value(written)?, fds))
+    }
+
+    /// The state that [`Self::encode`] has written, perhaps in another process. Maps its memory.
+    ///
+    /// # Errors
+    /// A format that is not known, other descriptors than it names, or something that no session
+    /// can have come to.
+    pub fn decode(data: Value, fds: Vec<OwnedFd>) -> Result<Self, StateError> {
+        let version = data.get("version").and_then(Value::as_u64).unwrap_or(0);
+        check_version(u32::try_from(version).unwrap_or(u32::MAX))?;
+        let written: Written = serde_json::from_value(data)?;
+        let mut fds = Descriptors::new(fds);
+        let socket = fds.take(written.socket)?;
+        let mut parts = Vec::new();
+        for region in written.regions {
+            let WrittenRegion { guest_addr, user_addr, len, file_offset, fd } = region;
+            let spec = RegionSpec { guest_addr, user_addr, len, file_offset };
+            parts.push((spec, fds.take(fd)?));
+        }
+        let record = match written.record {
+            WrittenRecord::Absent => Record::Absent,
+            WrittenRecord::Lost => Record::Lost,
+            WrittenRecord::Kept { mmap_size, mmap_offset, queues, size, fd } => {
+                let desc = InflightDesc { mmap_size, mmap_offset, queues, size };
+                Record::take(desc, &fds.take(fd)?, written.rings.len())?
+            }
+        };
+        let mut rings = Vec::new();
+        for ring in written.rings {
+            rings.push(read_ring(ring, &mut fds)?);
+        }
+        let channel = written.channel.map(|fd| fds.take(fd)).transpose()?;
+        fds.end()?;
+        rustix::io::ioctl_fionbio(&socket, false)
+            .map_err(|source| Refusal::Os { action: "set up the connection", source })?;
+        Ok(Self {
+            socket: Arc::new(socket.into()),
+            acked: written.features,
+            protocol: written.protocol,
+            table: Arc::new(slots::replaced(parts)?),
+            record,
+            rings,
+            channel: channel.map(BackendChannel::new).transpose()?,
+            hushed: written.hushed,
+        })
+    }
+
+    /// Checks that `backend` can go on with this session.
+    pub(crate) fn fits(&self, backend: &dyn Backend) -> Result<(), StateError> {
+        let (has, needs) = (usize::from(backend.queue_count()), self.rings.len());
+        if has != needs {
+            return Err(StateError::Queues { has, needs });
+        }
+        let extra = self.acked.unwrap_or(0) & !(backend.features() | PROTOCOL_FEATURES);
+        let extra = extra | (self.protocol & !OFFERED);
+        if extra != 0 {
+            return Err(Refusal::Features { extra }.into());
+        }
+        for (index, FrozenRing { ring, running }) in self.rings.iter().enumerate() {
+            let enabled = self.acked.is_some_and(|acked| acked & PROTOCOL_FEATURES == 0);
+            let known = self.acked.is_some() && ring.ready(enabled);
+            let features = self.acked.unwrap_or(0);
+            if *running && !(known && ring.resolve(index, &self.table, features)?.is_some()) {
+                return Err(StateError::Incomplete { index });
+            }
+        }
+        Ok(())
+    }
+}
+
+fn check_version(version: u32) -> Result<(), StateError> {
+    let (oldest, newest) = (OLDEST_FORMAT, NEWEST_FORMAT);
+    if (oldest..=newest).contains(&version) {
+        return Ok(());
+    }
+    Err(StateError::Version { found: version, oldest, newest })
+}
+
+fn written_ring<'a>(
+    frozen: &'a FrozenRing,
+    fds: &mut Vec<BorrowedFd<'a>>,
+) -> Result<WrittenRing, StateError> {
+    let FrozenRing { ring, running } = frozen;
+    let kick = match &ring.kick {
+        Kick::Unset => WrittenKick::Unset,
+        Kick::Polled => WrittenKick::Polled,
+        Kick::Event(fd) => WrittenKick::Event(index(fds, fd.as_fd())?),
+    };
+    let mut place =
+        |fd: &'a Option<OwnedFd>| fd.as_ref().map(|fd| index(fds, fd.as_fd())).transpose();
+    let (call, err) = (place(&ring.call)?, place(&ring.err)?);
+    let addr = ring.addr.map(|RingAddr { desc, used, avail }| WrittenAddr { desc, used, avail });
+    let (size, next_avail, enabled, running) = (ring.size, ring.next_avail, ring.enabled, *running);
+    Ok(WrittenRing { size, addr, next_avail, kick, call, err, enabled, running })
+}
+
+fn read_ring(written: WrittenRing, fds: &mut Descriptors) -> Result<FrozenRing, StateError> {
+    let WrittenRing { size, addr, next_avail, kick, call, err, enabled, running } = written;
+    let kick = match kick {
+        WrittenKick::Unset => Kick::Unset,
+        WrittenKick::Polled => Kick::Polled,
+        WrittenKick::Event(fd) => Kick::Event(fds::kick(fds.take(fd)?)?),
+    };
+    let mut signal = |role, place: Option<u16>| -> Result<_, StateError> {
+        let Some(place) = place else { return Ok(None) };
+        Ok(Some(fds::signal(role, fds.take(place)?)?))
+    };
+    let (call, err) = (signal("call", call)?, signal("error", err)?);
+    let addr = addr.map(|WrittenAddr { desc, used, avail }| RingAddr { desc, used, avail });
+    let size = size.map(|size| ring_size(size.into())).transpose()?;
+    let ring = Ring { size, addr, next_avail, kick, call, err, enabled, running: None };
+    Ok(FrozenRing { ring, running })
+}
