@@ -27,6 +27,8 @@
 //!   it is dropped, so that a reactor can end.
 //! - An operation whose port is gone still runs to its end; its result is dropped.
 //! - Nothing blocks on a reactor thread. A poller that does harms its neighbours.
+//! - A panic on a reactor's thread ends the process, before anybody can take the reactor's silence
+//!   for an answer: see `panic`.
 //! - [`Stopped`] is the answer of a reactor that has ended.
 //!
 //! # How to test
@@ -40,6 +42,7 @@ mod core;
 mod file;
 mod mailbox;
 mod op;
+mod panic;
 mod probe;
 mod ring;
 mod slab;

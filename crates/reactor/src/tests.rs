@@ -1,6 +1,7 @@
 //! A reactor with pollers that record what happens to them.
 
 use std::os::fd::OwnedFd;
+use std::os::unix::process::ExitStatusExt;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
@@ -172,11 +173,25 @@ fn a_stopped_reactor_says_so() {
 }
 
 #[test]
-fn a_panic_on_the_reactor_reaches_every_caller() {
-    let reactor = Reactor::spawn("test").unwrap();
-    let result = reactor.handle().call(|_| -> u32 { panic!("on purpose") });
-    assert_eq!(result, Err(Stopped));
-    assert_eq!(reactor.handle().call(|_| 1), Err(Stopped));
+fn a_panic_on_the_reactor_ends_the_process_before_anybody_is_answered() {
+    const CHILD: &str = "RINGWAY_TEST_PANIC";
+    if std::env::var_os(CHILD).is_some() {
+        let reactor = Reactor::spawn("test").unwrap();
+        let answer = reactor.handle().call(|_| -> u32 { panic!("on purpose") });
+        println!("answered {answer:?}");
+        return;
+    }
+    let name = "tests::a_panic_on_the_reactor_ends_the_process_before_anybody_is_answered";
+    let ended = std::process::Command::new(std::env::current_exe().unwrap())
+        .args([name, "--exact", "--nocapture"])
+        .env(CHILD, "1")
+        .output()
+        .unwrap();
+    let (out, err) =
+        (String::from_utf8_lossy(&ended.stdout), String::from_utf8_lossy(&ended.stderr));
+    assert_eq!(ended.status.signal(), Some(libc::SIGABRT), "{err}");
+    assert!(err.contains("on purpose") && err.contains("the process ends"), "{err}");
+    assert!(!out.contains("answered"), "{out}");
 }
 
 #[test]

@@ -6,6 +6,7 @@ use std::thread::JoinHandle;
 use crate::Handle;
 use crate::core::Core;
 use crate::mailbox::Mailbox;
+use crate::panic;
 
 /// Completions taken at a time.
 const REAP_BATCH: usize = 256;
@@ -27,7 +28,9 @@ impl Reactor {
         let mailbox = Arc::new(Mailbox::new()?);
         let handle = Handle(mailbox.clone());
         let (ready, wait) = mpsc::sync_channel(1);
+        panic::install();
         let thread = std::thread::Builder::new().name(name.into()).spawn(move || {
+            panic::end_process_on_panic();
             // The ring must be made by the thread that uses it.
             match Core::new(mailbox.clone()) {
                 Ok(core) => {
@@ -62,7 +65,7 @@ impl Drop for Reactor {
     }
 }
 
-/// Tells waiting senders, also when the thread unwinds.
+/// Tells waiting senders, whichever way the thread ends.
 struct CloseOnExit(Arc<Mailbox>);
 
 impl Drop for CloseOnExit {
