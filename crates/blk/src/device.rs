@@ -1,8 +1,8 @@
 //! One disk as a guest sees it.
 
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, mpsc};
 use std::time::Instant;
 
 use disk::Disk;
@@ -15,6 +15,7 @@ use crate::insight::{self, Oldest, Op, Record, Snapshot, Stage};
 use crate::queue::BlkQueue;
 use crate::spec::{ID_BYTES, feature};
 use crate::stats::{DeviceStats, QueueState, QueueStats};
+use crate::stopping::Stopping;
 
 /// How a disk is presented.
 #[derive(Clone, Debug)]
@@ -218,16 +219,17 @@ impl RunningQueue {
     ///
     /// # Errors
     /// [`Stopped`]: the reactor has ended, and the position with it.
-    pub fn stop(mut self) -> Result<u16, Stopped> {
+    pub fn stop(self) -> Result<u16, Stopped> {
+        self.begin_stop()?.wait()
+    }
+
+    /// Takes no more requests; does not wait for those in flight.
+    ///
+    /// # Errors
+    /// [`Stopped`]: the reactor has ended, and the position with it.
+    pub fn begin_stop(mut self) -> Result<Stopping, Stopped> {
         self.running = false;
-        let (answer, wait) = mpsc::sync_channel(1);
-        let id = self.id;
-        self.reactor.send(move |context| {
-            context.with_poller(id, |queue: &mut BlkQueue, context| {
-                queue.stop(context, Some(answer));
-            });
-        })?;
-        wait.recv().map_err(|_| Stopped)
+        Stopping::begin(self.reactor.clone(), self.id)
     }
 
     /// Finds the ring in a new memory table; requests in flight keep the old one.

@@ -3,6 +3,8 @@
 //! # Words
 //! - [`Device`]: one disk as a guest sees it: features, configuration space, counters.
 //! - [`RunningQueue`]: one ring being served on a reactor; stopping it drains it.
+//! - **Zombie**: a queue that was given up because its storage does not answer: it touches neither
+//!   its ring nor its guest any more, and lives until the kernel has let go of its memory.
 //! - [`Stage`]: a part of a request's way that is measured; what that means exactly stands at the
 //!   top of `insight`.
 //!
@@ -36,8 +38,10 @@ mod parse;
 mod queue;
 mod spec;
 mod stats;
+mod stopping;
 
 pub use device::{Device, Fault, Options, QueueError, RunningQueue};
 pub use insight::{Class, Histogram, Oldest, Op, Record, Snapshot, Stage, Summary, clock_ns};
 pub use spec::feature;
 pub use stats::{Counts, DeviceStats, QueueState, QueueStats};
+pub use stopping::{StopEnd, Stopping, Zombie};

@@ -44,6 +44,13 @@ pub(crate) struct BlkQueue {
     faults: usize,
     stopping: bool,
     stopped: Option<SyncSender<u16>>,
+    /// The front-end keeps a record of what is in flight.
+    recorded: bool,
+    /// Waited for room on the storage when the queue was stopped: stays on record and is
+    /// submitted again at the next start.
+    left: Vec<Chain>,
+    /// Given up: what ends is not told to anybody.
+    zombie: bool,
 }
 
 impl BlkQueue {
@@ -56,6 +63,7 @@ impl BlkQueue {
         context: &mut Context<'_>,
     ) -> Result<Self, RingError> {
         let faults = memory::sigbus::faults();
+        let recorded = start.inflight.is_some();
         let queue = Queue::new(start.ring, start.table, start.inflight)?;
         let channel = shared.disk.open_channel(context);
         let epoch = shared.epoch.load(Ordering::Acquire);
@@ -83,6 +91,9 @@ impl BlkQueue {
             faults,
             stopping: false,
             stopped: None,
+            recorded,
+            left: Vec::new(),
+            zombie: false,
         };
         queue.take_over(context);
         Ok(queue)
@@ -108,6 +119,22 @@ impl BlkQueue {
         self.stopping = true;
         self.stopped = answer;
         self.channel.give_up(context);
+    }
+
+    /// Touches the ring and the guest's signals no more; returns how many requests are in flight.
+    /// The queue ends when the last of them does.
+    pub(crate) fn give_up_ring(&mut self, context: &mut Context<'_>) -> u16 {
+        self.zombie = true;
+        self.queue.fail();
+        for bell in [self.call.take(), self.err.take()].into_iter().flatten() {
+            context.close_bell(bell);
+        }
+        if let Some(request) = self.held.take()
+            && let Some(entry) = self.in_flight.take(request.tag)
+        {
+            self.queue.push(entry.chain, 0);
+        }
+        self.queue.in_flight()
     }
 
     pub(crate) fn set_memory(&mut self, table: Arc<Table>) -> Result<(), RingError> {
@@ -229,6 +256,13 @@ impl BlkQueue {
     /// Writes the status and gives the chain back.
     fn complete(&mut self, entry: InFlight, completion: Completion) {
         let InFlight { mut chain, status, class, bytes, .. } = entry;
+        if self.zombie {
+            // Its memory may be another request's by now; the ring has failed and takes nothing.
+            return self.queue.push(chain, 0);
+        }
+        if self.stopping && self.recorded && completion.outcome == Err(IoError::Full) {
+            return self.left.push(chain);
+        }
         let code = status_of(completion.outcome);
         status.set(code);
         let written = match (class, code) {
@@ -265,6 +299,11 @@ impl BlkQueue {
             context.ring(call);
             self.stats.call();
         }
+    }
+
+    /// Requests of a former life are still to be taken. A ring that has failed yields none.
+    fn owes(&self) -> bool {
+        !self.queue.failed() && self.queue.recovering()
     }
 
     #[cold]
@@ -324,7 +363,13 @@ impl Poller for BlkQueue {
         if worked || self.stopping {
             self.publish(context);
         }
-        if self.stopping && self.queue.in_flight() == 0 && !self.queue.recovering() {
+        let unfinished = usize::from(self.queue.in_flight()).saturating_sub(self.left.len());
+        if self.stopping && unfinished == 0 && !self.owes() {
+            if !self.left.is_empty() {
+                // A failed ring takes nothing more, and keeps what is in flight on record.
+                self.queue.fail();
+                self.left.drain(..).for_each(|chain| self.queue.push(chain, 0));
+            }
             if let Some(answer) = self.stopped.take() {
                 // The last call must be there before the front-end hears that the ring stands still.
                 context.flush();

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::{ArgGroup, Parser, ValueEnum};
 use model::spec::{
     Backend, CacheMode, DiskSpec, MAX_QUEUES, MAX_SERIAL_BYTES, OnFull, PollMode, SpecError,
-    parse_size,
+    parse_size, parse_time_ms,
 };
 
 /// What `--print-capabilities` prints: QEMU's `vhost-user.json`, `VHostUserBackendCapabilities`.
@@ -71,6 +71,10 @@ pub struct BlkOptions {
     /// What a write does on full storage: wait for room, or fail
     #[arg(long, value_name = "MODE", value_enum, default_value_t = Full::Wait)]
     pub on_full: Full,
+    /// How long a stop waits for storage that hangs, for example 30s or 500ms; past it the
+    /// front-end is sent away and what the storage holds is left to the kernel
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = time)]
+    pub stop_deadline: u64,
     /// Number of reactor threads; without it, one for each CPU and at most one for each queue
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub reactors: Option<u16>,
@@ -123,6 +127,10 @@ fn size(text: &str) -> Result<u64, String> {
     parse_size(text).map_err(|error| error.problem)
 }
 
+fn time(text: &str) -> Result<u64, String> {
+    parse_time_ms(text).map_err(|error| error.problem)
+}
+
 fn queues() -> clap::builder::RangedI64ValueParser<u16> {
     clap::value_parser!(u16).range(1..=i64::from(MAX_QUEUES))
 }
@@ -173,6 +181,7 @@ impl BlkOptions {
                 Full::Wait => OnFull::Wait,
                 Full::Error => OnFull::Error,
             },
+            stop_deadline_ms: self.stop_deadline,
             socket_mode: self.socket_mode,
             socket_group: self.socket_group.clone(),
             ..DiskSpec::new("disk", socket, backend)
@@ -203,7 +212,8 @@ mod tests {
     fn every_option_reaches_the_spec() {
         let line = "ringway-blk --socket-path /s --blk-file /i --read-only --num-queues 4 \
                     --serial A1 --block-size 512 --cache writeback --poll always \
-                    --on-full error --socket-mode 640 --socket-group kvm";
+                    --on-full error --socket-mode 640 --socket-group kvm \
+                    --stop-deadline 5s";
         let spec = parse(line).unwrap().spec().unwrap();
         let expected = DiskSpec {
             queues: 4,
@@ -213,6 +223,7 @@ mod tests {
             cache: CacheMode::Writeback,
             poll: PollMode::Always,
             on_full: OnFull::Error,
+            stop_deadline_ms: 5000,
             socket_mode: Some(0o640),
             socket_group: Some("kvm".into()),
             ..DiskSpec::new("disk", "/s", Backend::File("/i".into()))
@@ -241,6 +252,7 @@ mod tests {
             ("ringway-blk --socket-path /s --null 1M --poll maybe", "--poll"),
             ("ringway-blk --socket-path /s --null 1M --socket-mode 999", "--socket-mode"),
             ("ringway-blk --socket-path /s --null 1M --reactors 0", "--reactors"),
+            ("ringway-blk --socket-path /s --null 1M --stop-deadline soon", "--stop-deadline"),
             ("ringway-blk --socket-path /s --null 1M --serial 123456789012345678901", "--serial"),
         ] {
             let error = parse(line).unwrap_err().to_string();
@@ -249,6 +261,7 @@ mod tests {
         for (line, field) in [
             ("ringway-blk --socket-path /s --null 0", "backend"),
             ("ringway-blk --socket-path /s --null 513", "backend"),
+            ("ringway-blk --socket-path /s --null 1M --stop-deadline 0", "stop_deadline_ms"),
             ("ringway-blk --socket-path /s --null 1M --block-size 100", "block_size"),
         ] {
             assert_eq!(parse(line).unwrap().spec().unwrap_err().field, field, "{line}");

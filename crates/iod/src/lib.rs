@@ -25,7 +25,8 @@
 //! # Invariants
 //! - Verbs on one disk exclude each other; on different disks they run side by side.
 //! - A disk's image is written only between activate and deactivate.
-//! - Looking at a disk never waits for its storage.
+//! - Looking at a disk never waits for its storage, and no verb waits for it longer than the
+//!   disk's deadline ([`export`]).
 //! - At the end of the process no socket and no lock file is left, and everything is flushed.
 //!
 //! # How to test
@@ -48,6 +49,7 @@ pub mod pool;
 pub mod signals;
 mod stats;
 pub mod table;
+mod within;
 
 use std::process::ExitCode;
 

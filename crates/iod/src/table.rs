@@ -16,8 +16,6 @@ use crate::open::reported;
 use crate::pool::Pool;
 use crate::stats::{self, Detail};
 
-/// Disks that are detached at the same time when the process ends: each may wait for a flush.
-const DETACH_TOGETHER: usize = 16;
 /// Answer to every verb from then on.
 const CLOSING: &str = "the process is shutting down";
 
@@ -133,7 +131,7 @@ impl Table {
     /// # Errors
     /// No such disk, a verb at work, a disk that is not active.
     pub fn resume(&self, id: &str) -> Result<DiskReply, RpcError> {
-        self.verb(id, Verb::Resume, Export::resume)
+        self.verb(id, Verb::Resume, |export| export.resume())
     }
 
     /// Takes a new size and tells the guest.
@@ -156,7 +154,7 @@ impl Table {
         &self,
         id: &str,
         verb: Verb,
-        work: impl FnOnce(&Export) -> Result<(), ExportError>,
+        work: impl FnOnce(&Arc<Export>) -> Result<(), ExportError>,
     ) -> Result<DiskReply, RpcError> {
         let disks = self.disks();
         if disks.closing {
@@ -171,7 +169,7 @@ impl Table {
         mut disks: MutexGuard<'_, Disks>,
         id: &str,
         verb: Verb,
-        work: impl FnOnce(&Export) -> Result<(), ExportError>,
+        work: impl FnOnce(&Arc<Export>) -> Result<(), ExportError>,
     ) -> Result<DiskReply, RpcError> {
         let entry = disks.by_id.get_mut(id).ok_or_else(|| no_such_disk(id))?;
         let begin = entry.phase.begin(verb).map_err(wrong_state)?;
@@ -224,16 +222,14 @@ impl Table {
             }
         }
         drop(disks);
-        let next = Mutex::new(ids.into_iter());
         std::thread::scope(|scope| {
-            for _ in 0..DETACH_TOGETHER {
-                scope.spawn(|| {
-                    loop {
-                        let id = next.lock().unwrap_or_else(PoisonError::into_inner).next();
-                        let Some(id) = id else { break };
-                        self.detach_at_last(&id);
-                    }
-                });
+            for id in &ids {
+                // A thread for each: one whose storage hangs waits for its deadline, and any
+                // number of those must not hold up the others.
+                let work = || self.detach_at_last(id);
+                if std::thread::Builder::new().spawn_scoped(scope, work).is_err() {
+                    self.detach_at_last(id);
+                }
             }
         });
     }
@@ -259,6 +255,9 @@ fn reply(export: &Export) -> DiskReply {
 
 /// A disk's state as it is reported.
 pub(crate) fn state(export: &Export) -> DiskState {
+    if export.stuck().is_some() {
+        return DiskState::Stuck;
+    }
     match (export.is_active(), export.is_paused(), export.waiting()) {
         (false, ..) => DiskState::Attached,
         (true, true, _) => DiskState::Paused,

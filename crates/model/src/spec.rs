@@ -16,6 +16,12 @@ pub const MAX_ID_BYTES: usize = 64;
 /// Largest disk: sector counts are u64, byte offsets must stay below the lock bytes above 2^62.
 pub const MAX_DISK_BYTES: u64 = 1 << 60;
 
+/// How long a stop waits for storage, in milliseconds, unless the spec says otherwise.
+pub const DEFAULT_STOP_DEADLINE_MS: u64 = 30_000;
+/// Longest such wait: whoever wants to wait longer than an hour wants no deadline at all, and
+/// every stop would be a hang.
+pub const MAX_STOP_DEADLINE_MS: u64 = 3_600_000;
+
 /// Where the bytes of a disk are. On the wire: `{"file":"/img/a.raw"}`, `{"null":BYTES}`,
 /// `{"memory":BYTES}`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -93,6 +99,11 @@ pub struct DiskSpec {
     /// Behaviour on full storage.
     #[serde(default)]
     pub on_full: OnFull,
+    /// Milliseconds that a stop waits for storage to end what it was given (stop of a ring, pause,
+    /// deactivate, detach, shutdown). Past it the requests are left to the kernel and the disk
+    /// shows `stuck`.
+    #[serde(default = "stop_deadline_ms")]
+    pub stop_deadline_ms: u64,
     /// Permission bits of the socket, for example 0o660.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub socket_mode: Option<u32>,
@@ -109,6 +120,10 @@ pub struct DiskSpec {
 
 fn one() -> u16 {
     1
+}
+
+fn stop_deadline_ms() -> u64 {
+    DEFAULT_STOP_DEADLINE_MS
 }
 
 fn yes() -> bool {
@@ -143,6 +158,7 @@ impl DiskSpec {
             cache: CacheMode::default(),
             poll: PollMode::default(),
             on_full: OnFull::default(),
+            stop_deadline_ms: DEFAULT_STOP_DEADLINE_MS,
             socket_mode: None,
             socket_group: None,
             activate: true,
@@ -163,6 +179,11 @@ impl DiskSpec {
         validate_serial(self.serial.as_deref())?;
         if let Some(size) = self.block_size {
             validate_block_size(size)?;
+        }
+        if !(1..=MAX_STOP_DEADLINE_MS).contains(&self.stop_deadline_ms) {
+            let problem =
+                format!("{} is not in 1 to {MAX_STOP_DEADLINE_MS}", self.stop_deadline_ms);
+            return refuse("stop_deadline_ms", problem);
         }
         self.validate_backend()
     }
@@ -280,6 +301,25 @@ pub fn parse_size(text: &str) -> Result<u64, SpecError> {
     }
 }
 
+/// Parses a time: a number of seconds, or one with a suffix `ms`, `s` or `m`; in milliseconds.
+///
+/// # Errors
+/// Field `time`: not a number, or an unknown suffix.
+pub fn parse_time_ms(text: &str) -> Result<u64, SpecError> {
+    let trimmed = text.trim();
+    let digits = trimmed.bytes().take_while(u8::is_ascii_digit).count();
+    let (number, suffix) = trimmed.split_at(digits);
+    let unit: u64 = match suffix {
+        "ms" => 1,
+        "" | "s" => 1000,
+        "m" => 60_000,
+        _ => return refuse("time", format!("{text:?} has an unknown suffix; use ms, s or m")),
+    };
+    let parsed = number.parse::<u64>().ok().and_then(|n| n.checked_mul(unit));
+    let problem = || format!("{text:?} is not a time; write for example 500ms or 30s");
+    parsed.map_or_else(|| refuse("time", problem()), Ok)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -311,7 +351,7 @@ mod tests {
     #[test]
     fn each_bad_field_is_named() {
         type Break = fn(&mut DiskSpec);
-        let cases: [(&str, Break); 9] = [
+        let cases: [(&str, Break); 11] = [
             ("id", |s| s.id = "a/b".into()),
             ("id", |s| s.id = "-a".into()),
             ("socket", |s| s.socket = "/".repeat(108).into()),
@@ -319,6 +359,8 @@ mod tests {
             ("queues", |s| s.queues = MAX_QUEUES + 1),
             ("serial", |s| s.serial = Some("x".repeat(21))),
             ("block_size", |s| s.block_size = Some(513)),
+            ("stop_deadline_ms", |s| s.stop_deadline_ms = 0),
+            ("stop_deadline_ms", |s| s.stop_deadline_ms = u64::MAX),
             ("backend", |s| s.backend = Backend::Null(0)),
             ("backend", |s| s.backend = Backend::Memory(513)),
         ];
@@ -337,6 +379,17 @@ mod tests {
         assert_eq!(parse_size("1 MiB"), Ok(1 << 20));
         for bad in ["", "G", "-1", "1.5G", "12X", "99999999999T"] {
             assert_eq!(parse_size(bad).unwrap_err().field, "size", "{bad}");
+        }
+    }
+
+    #[test]
+    fn times() {
+        assert_eq!(parse_time_ms("30"), Ok(30_000));
+        assert_eq!(parse_time_ms("30s"), Ok(30_000));
+        assert_eq!(parse_time_ms("250ms"), Ok(250));
+        assert_eq!(parse_time_ms("2m"), Ok(120_000));
+        for bad in ["", "s", "-1", "1.5s", "1h", "99999999999999999999", "18446744073709551615"] {
+            assert_eq!(parse_time_ms(bad).unwrap_err().field, "time", "{bad}");
         }
     }
 

@@ -30,6 +30,7 @@ pub mod error;
 pub mod guest;
 pub mod process;
 pub mod raw;
+pub mod storage;
 
 pub use error::{Error, Result};
 

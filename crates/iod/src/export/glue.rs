@@ -8,6 +8,7 @@ use memory::Table;
 use vhost_user::{Backend, BackendChannel, BackendError, SessionHandle};
 use virtq::QueueStart;
 
+use super::queues::LeftBehind;
 use super::visits::Told;
 use super::{Export, lock};
 
@@ -17,7 +18,7 @@ const UNRECORDED: &str = "the front-end keeps no record of requests in flight: i
 
 /// One session's hold on a disk.
 pub(super) struct Glue<'a> {
-    pub(super) export: &'a Export,
+    pub(super) export: &'a Arc<Export>,
     pub(super) session: SessionHandle,
     pub(super) told: Told,
     /// None of its rings has been started yet.
@@ -64,9 +65,19 @@ impl Backend for Glue<'_> {
     }
 
     fn stop_queue(&mut self, index: u16) -> u16 {
+        let (verb, deadline) = (self.export.ending_verb(), self.export.deadline());
         let mut queues = lock(&self.export.queues);
-        let next = queues.stop(index);
+        let mut left = LeftBehind::default();
+        if verb.is_some() {
+            // All of them end, so all of them drain at the same time.
+            left.join(queues.hold(deadline));
+        }
+        let (next, ring_left) = queues.stop(index, deadline);
+        left.join(ring_left);
         self.count(queues.len());
+        drop(queues);
+        // When something is left, the session is closed: this answer goes nowhere.
+        self.export.leave(left, verb.unwrap_or("stop of a ring by its front-end"));
         next
     }
 

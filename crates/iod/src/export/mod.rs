@@ -8,11 +8,13 @@
 mod glue;
 mod queues;
 mod serve;
+mod stuck;
 mod visits;
 
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use blk::{Device, Options};
 use disk::{Disk, DiskError, Geometry};
@@ -21,8 +23,11 @@ use vhost_user::{Access, BackendChannel, Listener, SessionHandle, SocketError, S
 
 use crate::open::OpenError;
 use crate::pool::Pool;
+use crate::within::within;
 use queues::Queues;
 pub use serve::Source;
+use stuck::place;
+pub use stuck::{Stuck, StuckError};
 
 /// Why a disk is not served.
 #[derive(Debug, thiserror::Error)]
@@ -36,6 +41,36 @@ pub enum ExportError {
     /// Its socket.
     #[error(transparent)]
     Socket(#[from] SocketError),
+    /// Its storage hangs.
+    #[error(transparent)]
+    Stuck(StuckError),
+    /// Its storage hangs before anything was begun.
+    #[error(
+        "{place} cannot be opened: its storage has not answered within {} ms; mend the storage \
+         and try again", deadline.as_millis()
+    )]
+    OpenHangs {
+        /// The storage.
+        place: String,
+        /// How long it was waited for.
+        deadline: Duration,
+    },
+    /// Its storage has hung since an earlier verb.
+    #[error(
+        "{verb}: the disk is stuck: {requests} requests have been with the storage of {place} for \
+         {seconds} s after their deadline; mend the storage, and try again when `stats` shows the \
+         disk without `stuck`"
+    )]
+    StillStuck {
+        /// What was asked for.
+        verb: &'static str,
+        /// The storage.
+        place: String,
+        /// Requests that were left with the kernel.
+        requests: u64,
+        /// Since the deadline.
+        seconds: u64,
+    },
     /// The process can have no more threads or descriptors.
     #[error("cannot {action}")]
     Os {
@@ -56,6 +91,12 @@ pub struct Export {
     queues: Mutex<Queues>,
     front_end: Mutex<FrontEnd>,
     board: Board,
+    /// When, and for which verb, everything must have ended: the disk is being detached.
+    ending: Mutex<Option<(Instant, &'static str)>>,
+    /// Waits for storage that are under way.
+    waits: Mutex<u64>,
+    /// The lock is to be released when the storage answers again.
+    release_late: AtomicBool,
     /// Ends the control thread between sessions.
     stop: Stop,
     thread: Mutex<Option<JoinHandle<Result<(), SocketError>>>>,
@@ -76,6 +117,7 @@ struct Board {
     connected: AtomicBool,
     queues_started: AtomicU16,
     features: AtomicU64,
+    stuck: Mutex<Option<Stuck>>,
 }
 
 /// Every value behind these locks is changed in whole steps, so a panic elsewhere leaves it whole.
@@ -89,7 +131,7 @@ impl Export {
     /// # Errors
     /// The image, or no descriptors.
     pub fn open(spec: DiskSpec, pool: Arc<Pool>) -> Result<Arc<Self>, ExportError> {
-        let disk = crate::open::open(&spec)?;
+        let disk = Self::open_disk(&spec)?;
         let options = Options {
             id: spec.id.clone(),
             queues: spec.queues,
@@ -107,9 +149,22 @@ impl Export {
             device,
             front_end: Mutex::default(),
             board: Board::default(),
+            ending: Mutex::default(),
+            waits: Mutex::default(),
+            release_late: AtomicBool::new(false),
             stop,
             thread: Mutex::default(),
         }))
+    }
+
+    /// Storage that hangs must not hold up the caller for ever: whatever comes late is closed.
+    fn open_disk(spec: &DiskSpec) -> Result<Arc<dyn Disk>, ExportError> {
+        let deadline = Duration::from_millis(spec.stop_deadline_ms);
+        let wanted = spec.clone();
+        match within(Instant::now() + deadline, move || crate::open::open(&wanted)) {
+            Ok(opened) => Ok(opened?),
+            Err(_) => Err(ExportError::OpenHangs { place: place(spec), deadline }),
+        }
     }
 
     /// Opens the disk, activates it if its spec says so, and listens on its socket.
@@ -187,10 +242,18 @@ impl Export {
     /// Takes the lock and serves what the front-end has started. Twice is once.
     ///
     /// # Errors
-    /// Somebody else uses the image.
-    pub fn activate(&self) -> Result<(), ExportError> {
+    /// Somebody else uses the image, or its storage does not answer.
+    pub fn activate(self: &Arc<Self>) -> Result<(), ExportError> {
+        self.refuse_stuck("disk.activate")?;
+        let disk = Arc::clone(&self.disk);
+        let work = move || disk.activate();
+        let activated = self.in_time(self.deadline(), "disk.activate", "to take the lock", work);
+        if let Err(ExportError::Stuck(_)) = &activated {
+            // It may have it later, when nobody wants it any more.
+            self.release_late.store(true, Ordering::Release);
+        }
+        activated?;
         let mut queues = lock(&self.queues);
-        self.disk.activate()?;
         self.board.active.store(true, Ordering::Release);
         if !self.is_paused() {
             queues.serve();
@@ -203,11 +266,18 @@ impl Export {
     /// [`Self::resume`]. Twice is once. The disk must be active.
     ///
     /// # Errors
-    /// None now.
-    pub fn pause(&self) -> Result<(), ExportError> {
+    /// Storage did not end what is in flight. Nothing is served all the same, but what was left
+    /// may still be written.
+    pub fn pause(self: &Arc<Self>) -> Result<(), ExportError> {
+        self.refuse_stuck("disk.pause")?;
         let mut queues = lock(&self.queues);
         self.board.paused.store(true, Ordering::Release);
-        queues.hold();
+        let left = queues.hold(self.deadline());
+        drop(queues);
+        let requests = left.requests();
+        if self.leave(left, "disk.pause") {
+            return Err(self.stuck_error("disk.pause", format!("{requests} requests")));
+        }
         tracing::info!(disk = self.spec.id, "paused");
         Ok(())
     }
@@ -215,8 +285,9 @@ impl Export {
     /// Ends a pause: serves what the front-end has started. Twice is once.
     ///
     /// # Errors
-    /// None now.
+    /// Storage has not ended yet what was in flight before the pause.
     pub fn resume(&self) -> Result<(), ExportError> {
+        self.refuse_stuck("disk.resume")?;
         let mut queues = lock(&self.queues);
         self.board.paused.store(false, Ordering::Release);
         if self.is_active() {
@@ -230,22 +301,30 @@ impl Export {
     /// connected and waits. A pause is over then.
     ///
     /// # Errors
-    /// The flush failed; the lock is released all the same.
-    pub fn deactivate(&self) -> Result<(), ExportError> {
+    /// The flush failed; the lock is released all the same. Or storage did not answer in time;
+    /// then the lock is released when it does.
+    pub fn deactivate(self: &Arc<Self>) -> Result<(), ExportError> {
+        let verb = self.ending_verb().unwrap_or("disk.deactivate");
+        let deadline = self.deadline();
         let mut queues = lock(&self.queues);
-        queues.hold();
+        let left = queues.hold(deadline);
         self.board.active.store(false, Ordering::Release);
         self.board.paused.store(false, Ordering::Release);
-        Ok(self.disk.deactivate()?)
+        drop(queues);
+        let stuck = self.leave(left, verb);
+        self.release(deadline, stuck, verb)
     }
 
     /// Grows the disk to `size` bytes, or takes the size that its storage has now, and tells the
     /// front-end.
     ///
     /// # Errors
-    /// A size that the disk cannot have.
-    pub fn resize(&self, size: Option<u64>) -> Result<(), ExportError> {
-        let geometry = self.disk.resize(size)?;
+    /// A size that the disk cannot have, or storage that does not answer.
+    pub fn resize(self: &Arc<Self>, size: Option<u64>) -> Result<(), ExportError> {
+        self.refuse_stuck("disk.resize")?;
+        let disk = Arc::clone(&self.disk);
+        let work = move || disk.resize(size);
+        let geometry = self.in_time(self.deadline(), "disk.resize", "a change of size", work)?;
         self.device.resized();
         tracing::info!(disk = self.spec.id, bytes = geometry.size, "resized");
         let channel = lock(&self.front_end).channel.clone();
@@ -258,6 +337,8 @@ impl Export {
 
     /// Sends the front-end away and takes no other. Does not wait.
     pub fn hang_up(&self) {
+        let ends_by = self.deadline();
+        lock(&self.ending).get_or_insert((ends_by, "disk.detach"));
         self.stop.stop();
         if let Some(session) = &lock(&self.front_end).session {
             session.close();
@@ -267,11 +348,11 @@ impl Export {
     /// Sends the front-end away, closes the socket, drains, flushes, and releases the lock.
     ///
     /// # Errors
-    /// The flush failed; everything is closed all the same.
-    pub fn detach(&self) -> Result<(), ExportError> {
+    /// The flush failed, or storage does not answer; everything is closed all the same.
+    pub fn detach(self: &Arc<Self>) -> Result<(), ExportError> {
         self.hang_up();
         // Its failure has been told to whoever waited for it, or logged.
         let _ = self.served();
-        if self.is_active() { self.deactivate() } else { Ok(()) }
+        if self.is_active() { self.deactivate() } else { self.refuse_stuck("disk.detach") }
     }
 }

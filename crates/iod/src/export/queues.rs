@@ -7,13 +7,18 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use blk::{Device, Fault, QueueError, RunningQueue};
+use blk::{Device, Fault, QueueError, RunningQueue, StopEnd, Stopping, Zombie};
 use memory::Table;
 use vhost_user::SessionHandle;
 use virtq::QueueStart;
 
 use crate::pool::{Place, Pool};
+
+/// What the other rings of a disk get when one of them was not drained in time: they have not
+/// been asked before, and nothing of theirs is lost if it takes longer.
+const GRACE: Duration = Duration::from_millis(100);
 
 /// Why a ring is not served.
 #[derive(Debug, thiserror::Error)]
@@ -33,6 +38,9 @@ pub(crate) struct Queues {
     pool: Arc<Pool>,
     /// The disk is active and not paused: rings are served.
     serving: bool,
+    /// Queues that were given up are still with the kernel: what they do may land after what a
+    /// successor does, so there is none.
+    stuck: bool,
     slots: Vec<Slot>,
 }
 
@@ -50,12 +58,39 @@ struct Slot {
 #[derive(Debug)]
 struct Served {
     queue: RunningQueue,
-    _place: Place,
+    place: Place,
+}
+
+/// Queues that storage did not let go in time, with their places.
+#[derive(Debug, Default)]
+#[must_use = "somebody must wait for their end"]
+pub(crate) struct LeftBehind(Vec<(Zombie, Place)>);
+
+impl LeftBehind {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(crate) fn join(&mut self, other: Self) {
+        self.0.extend(other.0);
+    }
+
+    /// Requests that storage has not ended.
+    pub(crate) fn requests(&self) -> u64 {
+        self.0.iter().map(|(zombie, _)| u64::from(zombie.requests())).sum()
+    }
+
+    /// Waits until the kernel has ended them all.
+    pub(crate) fn wait(self) {
+        for (zombie, _place) in self.0 {
+            zombie.wait();
+        }
+    }
 }
 
 impl Queues {
     pub(crate) fn new(device: Arc<Device>, pool: Arc<Pool>) -> Self {
-        Self { device, pool, serving: false, slots: Vec::new() }
+        Self { device, pool, serving: false, stuck: false, slots: Vec::new() }
     }
 
     /// Rings that are started.
@@ -70,27 +105,51 @@ impl Queues {
         session: SessionHandle,
     ) -> Result<(), ServeError> {
         let mut slot = Slot { start, session, served: None };
-        if self.serving {
+        if self.serving && !self.stuck {
             slot.serve(&self.device, &self.pool)?;
         }
         self.slots.push(slot);
         Ok(())
     }
 
-    /// Drains a ring that its front-end stops and forgets it; returns where it would go on.
-    pub(crate) fn stop(&mut self, index: u16) -> u16 {
+    /// Drains a ring that its front-end stops and forgets it; returns where it would go on. When
+    /// that is not done by `deadline`, all rings of the disk are given up.
+    pub(crate) fn stop(&mut self, index: u16, deadline: Instant) -> (u16, LeftBehind) {
         let Some(at) = self.slots.iter().position(|slot| slot.start.index == index) else {
-            return 0;
+            return (0, LeftBehind::default());
         };
         let mut slot = self.slots.swap_remove(at);
-        slot.drain();
-        slot.start.ring.next_avail
+        let mut left = LeftBehind::default();
+        if let Some(ending) = slot.begin_drain() {
+            left.0.extend(slot.end_drain(ending, deadline));
+        }
+        if !left.is_empty() {
+            self.stuck = true;
+            left.join(self.drain(Instant::now() + GRACE));
+        }
+        (slot.start.ring.next_avail, left)
+    }
+
+    /// Storage does not answer: no ring is served until [`Self::unstick`].
+    pub(crate) fn stick(&mut self) {
+        self.stuck = true;
+    }
+
+    /// Storage has ended everything that was left behind: rings may be served again.
+    pub(crate) fn unstick(&mut self) {
+        self.stuck = false;
+        if self.serving {
+            self.serve();
+        }
     }
 
     /// The disk may be used: serves every ring. One that cannot be served is told to its
     /// front-end and left alone.
     pub(crate) fn serve(&mut self) {
         self.serving = true;
+        if self.stuck {
+            return;
+        }
         for slot in &mut self.slots {
             if let Err(error) = slot.serve(&self.device, &self.pool) {
                 let cause = crate::error::text(&error);
@@ -100,10 +159,26 @@ impl Queues {
         }
     }
 
-    /// The disk may no longer be used: drains every ring.
-    pub(crate) fn hold(&mut self) {
+    /// The disk may no longer be used: drains every ring, all at the same time. Those that are not
+    /// drained by `deadline` are given up.
+    pub(crate) fn hold(&mut self, deadline: Instant) -> LeftBehind {
         self.serving = false;
-        self.slots.iter_mut().for_each(Slot::drain);
+        self.drain(deadline)
+    }
+
+    fn drain(&mut self, deadline: Instant) -> LeftBehind {
+        let mut left = LeftBehind::default();
+        let mut ending =
+            self.slots.iter_mut().map(Slot::begin_drain).collect::<Vec<_>>().into_iter();
+        self.slots.retain_mut(|slot| {
+            let zombie = ending.next().flatten().and_then(|it| slot.end_drain(it, deadline));
+            let drained = zombie.is_none();
+            left.0.extend(zombie);
+            // Where a ring that was given up goes on, only its front-end's records tell.
+            drained
+        });
+        self.stuck |= !left.is_empty();
+        left
     }
 
     pub(crate) fn set_memory(&mut self, table: &Arc<Table>) -> Result<(), QueueError> {
@@ -141,7 +216,7 @@ impl Slot {
         });
         let place = pool.place();
         let queue = device.start_queue(place.handle(), self.twin()?, fault)?;
-        self.served = Some(Served { queue, _place: place });
+        self.served = Some(Served { queue, place });
         Ok(())
     }
 
@@ -161,15 +236,39 @@ impl Slot {
         })
     }
 
-    /// Waits for the requests in flight, and remembers where to go on.
-    fn drain(&mut self) {
-        let Some(served) = self.served.take() else { return };
-        match served.queue.stop() {
-            Ok(next_avail) => self.start.ring.next_avail = next_avail,
+    /// Has the ring take no more requests, if it is served.
+    fn begin_drain(&mut self) -> Option<(Stopping, Place)> {
+        let Served { queue, place } = self.served.take()?;
+        match queue.begin_stop() {
+            Ok(stopping) => Some((stopping, place)),
             Err(error) => {
-                tracing::error!(queue = self.start.index, "position of the ring lost: {error}");
+                self.position_lost(&error);
+                None
             }
         }
+    }
+
+    /// Waits for the requests in flight, and remembers where to go on; or gives the ring up.
+    fn end_drain(
+        &mut self,
+        (stopping, place): (Stopping, Place),
+        deadline: Instant,
+    ) -> Option<(Zombie, Place)> {
+        match stopping.wait_until(deadline) {
+            Ok(StopEnd::Drained(next_avail)) => {
+                self.start.ring.next_avail = next_avail;
+                None
+            }
+            Ok(StopEnd::Stuck(zombie)) => Some((zombie, place)),
+            Err(error) => {
+                self.position_lost(&error);
+                None
+            }
+        }
+    }
+
+    fn position_lost(&self, error: &impl std::fmt::Display) {
+        tracing::error!(queue = self.start.index, "position of the ring lost: {error}");
     }
 
     fn report_broken(&self) {

@@ -66,7 +66,7 @@ impl Export {
         thread.map_or(Ok(()), |thread| thread.join().unwrap_or(Ok(())))
     }
 
-    fn serve_all(&self, source: Source) -> Result<(), SocketError> {
+    fn serve_all(self: &Arc<Self>, source: Source) -> Result<(), SocketError> {
         let mut visits = Visits::default();
         match source {
             Source::Connected(stream) => self.session(stream, &mut visits),
@@ -87,7 +87,7 @@ impl Export {
         Ok(())
     }
 
-    fn session(&self, stream: UnixStream, visits: &mut Visits) {
+    fn session(self: &Arc<Self>, stream: UnixStream, visits: &mut Visits) {
         let told = visits.begin(Instant::now());
         let mut session = match Session::new(stream) {
             Ok(session) => session,

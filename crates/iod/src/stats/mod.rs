@@ -8,9 +8,8 @@ use std::time::Instant;
 
 use blk::Counts;
 use model::report::{DiskStats, OpCounts, ReactorStats, Stats};
-use model::spec::Backend;
 
-use crate::export::Export;
+use crate::export::{Export, Stuck};
 use crate::open::reported;
 use crate::pool::Pool;
 use crate::table::state;
@@ -78,6 +77,11 @@ fn disk(export: &Export, names: &Names, detail: Detail) -> DiskStats {
         connected: export.is_connected(),
         features: export.features(),
         alert: alert(export),
+        stuck: export.stuck().map(|stuck| model::report::Stuck {
+            since_seconds: stuck.since.elapsed().as_secs_f64(),
+            requests: stuck.requests,
+            verb: stuck.verb.into(),
+        }),
         requests: counts(stats.requests),
         bytes: counts(stats.bytes),
         errors: stats.errors,
@@ -103,14 +107,17 @@ fn disk(export: &Export, names: &Names, detail: Detail) -> DiskStats {
 
 /// Why requests wait, and what ends it.
 fn alert(export: &Export) -> Option<String> {
-    let (waiting, backend) = (export.waiting(), &export.spec().backend);
+    let (waiting, place) = (export.waiting(), export.place());
+    if let Some(Stuck { since, requests, verb }) = export.stuck() {
+        let seconds = since.elapsed().as_secs();
+        return Some(format!(
+            "the storage of {place} hangs: {requests} requests were left with it {seconds} s ago \
+             by {verb}; mend the storage, and the disk goes on by itself"
+        ));
+    }
     if waiting == 0 {
         return None;
     }
-    let place = match backend {
-        Backend::File(path) => path.display().to_string(),
-        Backend::Null(_) | Backend::Memory(_) => "the disk".into(),
-    };
     Some(format!(
         "{waiting} requests wait because the storage of {place} is full; \
          make room there and they go on by themselves"

@@ -26,8 +26,22 @@ pub enum DiskState {
     Active,
     /// Holds the lock and serves nothing until it is resumed; its front-end stays and waits.
     Paused,
+    /// Storage did not end in time what it was given; nothing is served until it does; see
+    /// `stuck` and `alert`.
+    Stuck,
     /// A request has waited on full storage; see `alert`.
     Waiting,
+}
+
+/// What a stop has left with storage that hangs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Stuck {
+    /// Seconds since the stop's deadline passed.
+    pub since_seconds: f64,
+    /// Requests that were left with the kernel; 0 when it was a flush or the like of our own.
+    pub requests: u64,
+    /// What waited.
+    pub verb: String,
 }
 
 /// One disk. Counts since attach.
@@ -58,6 +72,9 @@ pub struct DiskStats {
     /// Why requests wait, when they do: cause and next step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub alert: Option<String>,
+    /// Storage hangs, and a verb has stopped waiting for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stuck: Option<Stuck>,
     /// Requests by kind.
     pub requests: OpCounts,
     /// Bytes by kind (flush has none).
@@ -131,6 +148,7 @@ impl DiskStats {
             connected: false,
             features: 0,
             alert: None,
+            stuck: None,
             requests: OpCounts::default(),
             bytes: OpCounts::default(),
             errors: 0,

@@ -10,7 +10,7 @@ mod requests;
 mod stages;
 
 pub use counts::{Latency, OpCounts};
-pub use disk::{DiskState, DiskStats, Geometry};
+pub use disk::{DiskState, DiskStats, Geometry, Stuck};
 pub use process::{ReactorStats, Stats};
 pub use requests::{Neighbour, OldestRequest, QueueStats, RequestKind, SlowRequest};
 pub use stages::{Op, Stage, StageTimes};

@@ -1,0 +1,96 @@
+//! The end of a queue, and what is left of one whose storage does not answer.
+//!
+//! ```text
+//!   running --begin--> stopping --drained--> gone, with a position
+//!                          |
+//!                          +--deadline--> zombie --the kernel is done--> gone
+//! ```
+//! Nothing can take a request back that the kernel has. Its buffers must stay mapped and its file
+//! open until it ends, so the queue stays on its reactor, where it costs nothing. It has failed
+//! for its ring: nothing is completed, and what an in-flight region says of it stays as it is.
+
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::time::Instant;
+
+use reactor::{Handle, PollerId, Stopped};
+
+use crate::queue::BlkQueue;
+
+/// A queue that takes no more requests.
+#[derive(Debug)]
+pub struct Stopping {
+    reactor: Handle,
+    id: PollerId,
+    answer: Receiver<u16>,
+}
+
+/// How a stop ended.
+#[derive(Debug)]
+pub enum StopEnd {
+    /// Everything in flight has ended; a successor goes on at this available index.
+    Drained(u16),
+    /// Storage did not end it in time; the queue was given up.
+    Stuck(Zombie),
+}
+
+/// A queue that was given up. Dropping this changes nothing: the queue ends by itself.
+#[derive(Debug)]
+pub struct Zombie {
+    requests: u16,
+    answer: Receiver<u16>,
+}
+
+impl Stopping {
+    pub(crate) fn begin(reactor: Handle, id: PollerId) -> Result<Self, Stopped> {
+        let (answer, wait) = sync_channel(1);
+        reactor.send(move |context| {
+            context.with_poller(id, |queue: &mut BlkQueue, context| {
+                queue.stop(context, Some(answer));
+            });
+        })?;
+        Ok(Self { reactor, id, answer: wait })
+    }
+
+    /// Waits for what is in flight, however long that takes.
+    ///
+    /// # Errors
+    /// [`Stopped`].
+    pub fn wait(self) -> Result<u16, Stopped> {
+        self.answer.recv().map_err(|_| Stopped)
+    }
+
+    /// Waits for what is in flight until `deadline`, then gives the queue up.
+    ///
+    /// # Errors
+    /// [`Stopped`].
+    pub fn wait_until(self, deadline: Instant) -> Result<StopEnd, Stopped> {
+        let left = deadline.saturating_duration_since(Instant::now());
+        match self.answer.recv_timeout(left) {
+            Ok(next_avail) => return Ok(StopEnd::Drained(next_avail)),
+            Err(RecvTimeoutError::Disconnected) => return Err(Stopped),
+            Err(RecvTimeoutError::Timeout) => {}
+        }
+        let id = self.id;
+        let requests = self.reactor.call(move |context| {
+            context.with_poller(id, |queue: &mut BlkQueue, context| queue.give_up_ring(context))
+        })?;
+        match requests {
+            Some(requests) => Ok(StopEnd::Stuck(Zombie { requests, answer: self.answer })),
+            // It has ended in between, and has answered before.
+            None => self.answer.recv().map(StopEnd::Drained).map_err(|_| Stopped),
+        }
+    }
+}
+
+impl Zombie {
+    /// Requests that it had when it was given up.
+    pub fn requests(&self) -> u16 {
+        self.requests
+    }
+
+    /// Waits until the kernel has ended them all.
+    pub fn wait(self) {
+        // An answer, or none because the reactor has ended: it is over either way.
+        let _ = self.answer.recv();
+    }
+}

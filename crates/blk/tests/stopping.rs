@@ -1,0 +1,248 @@
+//! Queues that are stopped while storage does not end what it was given.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod guest;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use blk::StopEnd;
+use disk::{Disk, FileDisk, FileOptions, OnFull};
+use guest::*;
+use reactor::Reactor;
+use virtq::InflightRegion;
+
+/// A small file system that is full but for a hole in a file.
+struct Full {
+    dir: tempfile::TempDir,
+}
+
+impl Full {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let mut mount = std::process::Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", "size=1m", "ringway-test"]).arg(dir.path());
+        assert!(mount.status().unwrap().success(), "mounting a tmpfs needs root");
+        std::fs::File::create(dir.path().join("image")).unwrap().set_len(1 << 20).unwrap();
+        std::fs::write(dir.path().join("ballast"), vec![1; 1 << 20]).ok();
+        Self { dir }
+    }
+
+    fn disk(&self) -> Arc<dyn Disk> {
+        let path = self.dir.path().join("image");
+        Arc::new(FileDisk::open(options(&path)).unwrap())
+    }
+
+    fn make_room(&self) {
+        std::fs::remove_file(self.dir.path().join("ballast")).unwrap();
+    }
+}
+
+impl Drop for Full {
+    fn drop(&mut self) {
+        std::process::Command::new("umount").arg("-l").arg(self.dir.path()).status().ok();
+    }
+}
+
+fn options(path: &Path) -> FileOptions {
+    FileOptions {
+        path: path.into(),
+        read_only: false,
+        direct: false,
+        block_size: Some(512),
+        on_full: OnFull::Wait,
+    }
+}
+
+fn reactor() -> Arc<Reactor> {
+    Arc::new(Reactor::spawn("guest").unwrap())
+}
+
+/// Writes that wait for room.
+fn put_writes(guest: &mut Guest, disk: &Arc<dyn Disk>) {
+    for slot in 0..3 {
+        guest.driver.write(Guest::data_at(slot), &[slot as u8 + 1; 4096]);
+        guest.put(slot, OUT, u64::from(slot) * 8, (4096, false));
+    }
+    guest.publish();
+    let until = Instant::now() + Duration::from_secs(20);
+    while disk.waiting() < 3 {
+        assert!(Instant::now() < until, "they do not wait");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn what_waits_for_room_stays_on_record_at_a_stop_and_goes_on_at_the_next_start() {
+    let full = Full::new();
+    let disk = full.disk();
+    let device = device(disk.clone(), 1, false);
+    let region = InflightRegion::create(1, 128).unwrap();
+    let mut guest = Guest::recorded(&device, reactor(), true, !0, region.queue(0));
+    put_writes(&mut guest, &disk);
+    // Again and again: a stop loses nothing, and fails nothing.
+    for _ in 0..3 {
+        assert_eq!(guest.queue.take().unwrap().stop().unwrap(), 3);
+        assert_eq!((guest.driver.used_idx(), disk.waiting()), (0, 0));
+        let next = guest.reactor.clone();
+        guest.resume(&device, &next, 3);
+    }
+    full.make_room();
+    for _ in 0..3 {
+        let (head, _) = guest.used();
+        assert_eq!(guest.status(head as u16 / 3), 0);
+    }
+    for slot in 0..3u8 {
+        assert_eq!(guest.read(u64::from(slot) * 8, 4096).1, [slot + 1; 4096]);
+    }
+}
+
+#[test]
+fn what_waits_for_room_fails_at_a_stop_that_nobody_records() {
+    let full = Full::new();
+    let disk = full.disk();
+    let device = device(disk.clone(), 1, false);
+    let mut guest = Guest::new(&device, true);
+    put_writes(&mut guest, &disk);
+    assert_eq!(guest.queue.take().unwrap().stop().unwrap(), 3);
+    for _ in 0..3 {
+        let (head, _) = guest.used();
+        assert_eq!(guest.status(head as u16 / 3), 1);
+    }
+}
+
+#[test]
+fn a_queue_that_was_given_up_touches_its_ring_no_more() {
+    let hanging = gate::Gate::default();
+    let device = device(Arc::new(hanging.clone()), 1, false);
+    let region = InflightRegion::create(1, 128).unwrap();
+    let mut guest = Guest::recorded(&device, reactor(), true, !0, region.queue(0));
+    for slot in 0..3 {
+        guest.put(slot, IN, u64::from(slot), (512, true));
+    }
+    guest.publish();
+    hanging.wait_for(3);
+    let stopping = guest.queue.take().unwrap().begin_stop().unwrap();
+    let ended = stopping.wait_until(Instant::now() + Duration::from_millis(50)).unwrap();
+    let StopEnd::Stuck(zombie) = ended else { panic!("{ended:?}") };
+    assert_eq!(zombie.requests(), 3);
+    // The storage answers: the queue ends, and nobody hears of what it did.
+    hanging.open(&guest.reactor);
+    zombie.wait();
+    assert_eq!(guest.driver.used_idx(), 0);
+    assert!((0..3).all(|slot| guest.status(slot) == 0xff), "the guest's memory is left alone");
+    // A successor finds all of them on record.
+    let next = reactor();
+    guest.resume(&device, &next, 0);
+    for _ in 0..3 {
+        let (head, _) = guest.used();
+        assert_eq!(guest.status(head as u16 / 3), 0);
+    }
+}
+
+/// A disk that ends nothing until it is opened.
+mod gate {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+    use std::time::{Duration, Instant};
+
+    use disk::{
+        Channel, Completion, Disk, DiskError, Extent, Geometry, IoError, Request, Submitted,
+    };
+    use reactor::{Context, Done, Op, Port, Reactor};
+
+    #[derive(Clone, Debug, Default)]
+    pub(super) struct Gate(Arc<State>);
+
+    #[derive(Debug, Default)]
+    struct State {
+        open: AtomicBool,
+        taken: AtomicU32,
+    }
+
+    impl Gate {
+        pub(super) fn wait_for(&self, count: u32) {
+            let until = Instant::now() + Duration::from_secs(20);
+            while self.0.taken.load(Ordering::Relaxed) < count {
+                assert!(Instant::now() < until, "the disk is not asked");
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+
+        pub(super) fn open(&self, reactor: &Reactor) {
+            self.0.open.store(true, Ordering::Relaxed);
+            reactor.handle().call(|_| ()).unwrap();
+        }
+    }
+
+    struct GateChannel {
+        gate: Arc<State>,
+        port: Port,
+        pending: Vec<Request>,
+        done: Vec<Done>,
+    }
+
+    impl Disk for Gate {
+        fn geometry(&self) -> Geometry {
+            Geometry { size: 1 << 20, block_size: 512, read_only: false, discard: true }
+        }
+
+        fn open_channel(&self, context: &mut Context<'_>) -> Box<dyn Channel> {
+            let (gate, port) = (self.0.clone(), context.open_port());
+            Box::new(GateChannel { gate, port, pending: Vec::new(), done: Vec::new() })
+        }
+
+        fn activate(&self) -> Result<(), DiskError> {
+            Ok(())
+        }
+
+        fn deactivate(&self) -> Result<(), DiskError> {
+            Ok(())
+        }
+
+        fn resize(&self, _: Option<u64>) -> Result<Geometry, DiskError> {
+            Ok(self.geometry())
+        }
+
+        fn waiting(&self) -> u64 {
+            0
+        }
+
+        fn extents(&self, _: u64, _: u64, _: usize) -> Result<Vec<Extent>, IoError> {
+            Err(IoError::Unsupported)
+        }
+
+        fn zeroes_fast(&self, _: bool) -> bool {
+            false
+        }
+    }
+
+    impl Channel for GateChannel {
+        fn submit(&mut self, context: &mut Context<'_>, request: Request) -> Submitted {
+            self.gate.taken.fetch_add(1, Ordering::Relaxed);
+            if self.gate.open.load(Ordering::Relaxed) {
+                return Submitted::Done(request.complete(Ok(())));
+            }
+            if self.pending.is_empty() {
+                context.submit(&self.port, Op::Timer { after: Duration::from_millis(1) }, 0);
+            }
+            self.pending.push(request);
+            Submitted::Pending
+        }
+
+        fn reap(&mut self, context: &mut Context<'_>, out: &mut Vec<Completion>) {
+            context.reap(&self.port, &mut self.done);
+            if self.done.drain(..).count() == 0 {
+                return;
+            }
+            if self.gate.open.load(Ordering::Relaxed) {
+                out.extend(self.pending.drain(..).map(|request| request.complete(Ok(()))));
+            } else if !self.pending.is_empty() {
+                context.submit(&self.port, Op::Timer { after: Duration::from_millis(1) }, 0);
+            }
+        }
+
+        fn give_up(&mut self, _: &mut Context<'_>) {}
+    }
+}

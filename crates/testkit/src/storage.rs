@@ -1,0 +1,156 @@
+//! Storage that hangs when told to.
+//!
+//! A small ext4 on a loop device, frozen (`fsfreeze`): whatever writes to it, or waits for what it
+//! has written, sleeps in the kernel until the thaw, and no signal ends that sleep. A loop device
+//! over a file there hangs as a block device does: its requests are with the kernel, and no thread
+//! of the user sleeps for them.
+//!
+//! A file system that stays frozen would outlive the test and everybody who touches it. So a shell
+//! of its own thaws and unmounts it when our end of its input is closed, which the kernel does for
+//! us however the test ends.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+
+use tempfile::TempDir;
+
+use crate::error::{Error, Result};
+
+/// Bytes of the file system.
+const BYTES: u64 = 64 << 20;
+/// Mounts, tells, waits, cleans up. `$1`: image, `$2`: where to mount it.
+const GUARD: &str = r#"
+set -e
+mkfs.ext4 -q -F "$1" && mount -o loop "$1" "$2"
+trap '' INT TERM
+echo mounted
+read -r _ || true
+set +e
+fsfreeze -u "$2" 2>/dev/null
+for device in $(losetup -n -O NAME,BACK-FILE | grep -F "$2/" | cut -d' ' -f1); do
+    losetup -d "$device"
+done
+umount "$2" 2>/dev/null || umount -l "$2"
+"#;
+
+/// A file system whose writes can be made to hang. Needs root and loop devices.
+#[derive(Debug)]
+pub struct Hanging {
+    place: PathBuf,
+    guard: Child,
+    /// The guard cleans up when this is closed.
+    hold: Option<ChildStdin>,
+    _dir: TempDir,
+}
+
+impl Hanging {
+    /// Makes and mounts it.
+    ///
+    /// # Errors
+    /// No root, no loop devices, or no programs.
+    pub fn new() -> Result<Self> {
+        let io = |what: &'static str| move |error| Error::io(what, error);
+        let dir = tempfile::tempdir().map_err(io("cannot make a directory"))?;
+        let (image, place) = (dir.path().join("fs"), dir.path().join("mount"));
+        std::fs::create_dir(&place).map_err(io("cannot make a directory"))?;
+        let file = std::fs::File::create(&image).map_err(io("cannot make an image"))?;
+        file.set_len(BYTES).map_err(io("cannot make an image"))?;
+        let mut guard = Command::new("sh");
+        guard.args(["-c", GUARD, "guard"]).args([&image, &place]);
+        guard.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut guard = guard.spawn().map_err(io("cannot start a shell"))?;
+        let hold = guard.stdin.take();
+        let mut said = [0; 8];
+        let told = guard.stdout.as_mut().map(|out| out.read_exact(&mut said));
+        let hanging = Self { place, guard, hold, _dir: dir };
+        match told {
+            Some(Ok(())) => Ok(hanging),
+            Some(Err(error)) => Err(Error::io("mounting an ext4 image needs root", error)),
+            None => Err(Error::Full { what: "a pipe".into() }),
+        }
+    }
+
+    /// A file of `bytes` on it, written once so that nothing needs to be allocated later.
+    ///
+    /// # Errors
+    /// It does not fit.
+    pub fn image(&self, name: &str, bytes: usize) -> Result<PathBuf> {
+        let path = self.place.join(name);
+        std::fs::write(&path, vec![0; bytes])
+            .and_then(|()| std::fs::File::open(&path)?.sync_all())
+            .map_err(|error| Error::io("cannot write an image", error))?;
+        Ok(path)
+    }
+
+    /// A block device of `bytes` on it.
+    ///
+    /// # Errors
+    /// No loop device is free.
+    pub fn device(&self, name: &str, bytes: usize) -> Result<PathBuf> {
+        let image = self.image(name, bytes)?;
+        let said = run(Command::new("losetup").args(["--find", "--show"]).arg(&image))?;
+        Ok(said.trim().into())
+    }
+
+    /// From now on every write to it hangs. Returns when it does.
+    ///
+    /// # Errors
+    /// It cannot be frozen.
+    pub fn hang(&self) -> Result<()> {
+        run(Command::new("fsfreeze").arg("-f").arg(&self.place)).map(drop)
+    }
+
+    /// Whatever hung goes on.
+    ///
+    /// # Errors
+    /// It was not frozen.
+    pub fn answer(&self) -> Result<()> {
+        run(Command::new("fsfreeze").arg("-u").arg(&self.place)).map(drop)
+    }
+
+    /// Where it is mounted.
+    pub fn place(&self) -> &Path {
+        &self.place
+    }
+}
+
+fn run(command: &mut Command) -> Result<String> {
+    let what = format!("cannot run {command:?}");
+    let output = command.output().map_err(|error| Error::io(what.clone(), error))?;
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+    }
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    Err(Error::io(what, std::io::Error::other(said)))
+}
+
+impl Drop for Hanging {
+    fn drop(&mut self) {
+        drop(self.hold.take());
+        // It has seen the end of its input; nothing it does then waits for anything frozen.
+        let _ = self.guard.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_write_hangs_until_it_is_answered() {
+        let hanging = Hanging::new().unwrap();
+        let path = hanging.image("a", 4096).unwrap();
+        hanging.hang().unwrap();
+        let (done, wait) = std::sync::mpsc::channel();
+        let writer = std::thread::spawn(move || {
+            std::fs::write(path, [1; 4096]).unwrap();
+            done.send(()).unwrap();
+        });
+        let early = wait.recv_timeout(std::time::Duration::from_millis(200));
+        assert!(early.is_err(), "it does not hang");
+        hanging.answer().unwrap();
+        wait.recv().unwrap();
+        writer.join().unwrap();
+    }
+}
