@@ -8,15 +8,16 @@ use cargo_metadata::{DependencyKind, Metadata, MetadataCommand};
 
 /// Who may use whom (docs/architecture.md). A crate of the house that is not named on the right
 /// may not be used.
-const LAYERS: [(&str, &[&str]); 12] = [
+const LAYERS: [(&str, &[&str]); 13] = [
     ("memory", &[]),
     ("virtq", &["memory"]),
     ("reactor", &["memory"]),
     ("disk", &["memory", "reactor"]),
     ("blk", &["memory", "virtq", "disk", "reactor"]),
+    ("nbd", &["memory", "disk", "reactor"]),
     ("vhost-user", &["memory", "virtq"]),
     ("model", &[]),
-    ("iod", &["memory", "virtq", "vhost-user", "reactor", "disk", "blk", "model"]),
+    ("iod", &["memory", "virtq", "vhost-user", "reactor", "disk", "blk", "nbd", "model"]),
     ("toolstack", &["model"]),
     ("cli", &["model", "toolstack"]),
     ("testkit", &["model"]),
@@ -27,7 +28,8 @@ const LAYERS: [(&str, &[&str]); 12] = [
 const UNSAFE: [&str; 3] = ["memory", "virtq", "reactor"];
 
 /// No async runtime and no server in the data plane.
-const DATA_PLANE: [&str; 7] = ["memory", "virtq", "reactor", "disk", "blk", "vhost-user", "iod"];
+const DATA_PLANE: [&str; 8] =
+    ["memory", "virtq", "reactor", "disk", "blk", "nbd", "vhost-user", "iod"];
 
 /// Licences that may come in with a dependency.
 const LICENCES: [&str; 10] = [

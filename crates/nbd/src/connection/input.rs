@@ -1,0 +1,226 @@
+//! From the socket to requests.
+
+use memory::Buffers;
+use reactor::{Context, Done, Op};
+
+use super::output::Reply;
+use super::{Connection, Phase, RECEIVED};
+use crate::command::{Header, Refusal, check};
+use crate::negotiation::{OPTION_BYTES_MAX, Step};
+use crate::room::RECEIVE_BYTES;
+use crate::wire::REQUEST_BYTES;
+
+/// Answers that a client may leave unread in its handshake before no more of it is taken.
+const ANSWERS_MAX: usize = 8;
+
+/// What has been received and not been used.
+#[derive(Debug, Default)]
+pub(super) struct Input {
+    /// Bytes `start..end` of the area.
+    start: usize,
+    end: usize,
+    receiving: Option<Target>,
+    /// A write whose data is not complete.
+    data: Option<Data>,
+    /// Data of a write that was refused: how much is still to come, and the answer.
+    refused: Option<(u32, u64, Refusal)>,
+    list: Buffers,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Target {
+    /// The area's first bytes.
+    Buffer,
+    /// The room of the write whose data is awaited.
+    Room,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Data {
+    tag: u32,
+    got: usize,
+    len: usize,
+}
+
+impl Input {
+    pub(super) fn await_data(&mut self, tag: u32, len: usize) {
+        self.data = Some(Data { tag, got: 0, len });
+    }
+
+    fn held(&self) -> usize {
+        self.end - self.start
+    }
+}
+
+impl Connection {
+    /// A receive has ended.
+    pub(super) fn received(&mut self, context: &mut Context<'_>, done: Done) {
+        let target = self.input.receiving.take();
+        let outcome = done.outcome();
+        if let Some(mut list) = done.buffers {
+            list.clear();
+            self.input.list = list;
+        }
+        let count = match outcome {
+            Ok(count) if count > 0 => count as usize,
+            // It has gone, with or without a word.
+            _ => return self.close(context),
+        };
+        match (target, &mut self.input.data) {
+            (Some(Target::Room), Some(data)) => data.got += count,
+            _ => self.input.end += count,
+        }
+    }
+
+    /// Takes every whole message.
+    pub(super) fn take(&mut self, context: &mut Context<'_>) {
+        let goes_on = |this: &mut Self, context: &mut Context<'_>| match this.phase {
+            Phase::Negotiating(_) => this.take_option(),
+            Phase::Serving => this.take_request(context),
+            Phase::Leaving | Phase::Closed => false,
+        };
+        while goes_on(self, context) {}
+    }
+
+    fn take_option(&mut self) -> bool {
+        let Phase::Negotiating(negotiation) = &mut self.phase else { return false };
+        if self.output.replies.len() >= ANSWERS_MAX {
+            return false;
+        }
+        // One option fits with its header.
+        let mut bytes = vec![0; self.input.held().min(OPTION_BYTES_MAX + 64)];
+        if !self.space.area.read(self.input.start, &mut bytes) {
+            return false;
+        }
+        let mut answer = Vec::new();
+        let step = negotiation.step(&self.offer, &bytes, &mut answer);
+        let (structured, allocation) = (negotiation.structured, negotiation.allocation);
+        if !answer.is_empty() {
+            self.reply(Reply::Bytes(answer));
+        }
+        match step {
+            Step::More => return false,
+            Step::Next(used) => self.input.start += used,
+            Step::Serve(used) => {
+                self.input.start += used;
+                self.limits.structured = structured;
+                self.limits.allocation = allocation;
+                self.served = true;
+                self.counts.clients += 1;
+                self.phase = Phase::Serving;
+            }
+            Step::End => self.phase = Phase::Leaving,
+        }
+        true
+    }
+
+    fn take_request(&mut self, context: &mut Context<'_>) -> bool {
+        if self.input.data.is_some() {
+            return self.take_data(context);
+        }
+        if let Some((left, cookie, why)) = self.input.refused.take() {
+            let skipped = self.input.held().min(left as usize);
+            self.input.start += skipped;
+            let left = left - skipped as u32;
+            if left > 0 {
+                self.input.refused = Some((left, cookie, why));
+                return false;
+            }
+            self.refuse_cookie(cookie, why);
+            return true;
+        }
+        let mut bytes = [0; REQUEST_BYTES];
+        if self.is_full()
+            || self.input.held() < REQUEST_BYTES
+            || !self.space.area.read(self.input.start, &mut bytes)
+        {
+            return false;
+        }
+        let Some(header) = Header::parse(&bytes) else {
+            tracing::info!(export = self.offer.name, "client sent away: that was no request");
+            self.close(context);
+            return false;
+        };
+        self.ask_speed(&header);
+        match check(&header, &self.limits) {
+            Ok(command) => {
+                if !self.begin(context, &header, command) {
+                    return false;
+                }
+            }
+            Err(why) if header.payload() > 0 => {
+                self.input.refused = Some((header.payload(), header.cookie, why));
+            }
+            Err(why) => self.refuse_cookie(header.cookie, why),
+        }
+        self.input.start += REQUEST_BYTES;
+        true
+    }
+
+    /// Whether zeroes are fast may change while the disk is used.
+    fn ask_speed(&mut self, header: &Header) {
+        if header.flags & crate::wire::flag::FAST_ZERO != 0 {
+            let disk = &self.member.shared.disk;
+            self.limits.holes_fast = disk.zeroes_fast(true);
+            self.limits.zeroes_fast = disk.zeroes_fast(false);
+        }
+    }
+
+    /// Copies data of a write that came along with its header; true when the write is complete.
+    fn take_data(&mut self, context: &mut Context<'_>) -> bool {
+        let Some(data) = &mut self.input.data else { return false };
+        let count = (self.input.end - self.input.start).min(data.len - data.got);
+        let active = self.active.get(data.tag as usize).and_then(Option::as_ref);
+        if let Some(room) = active.and_then(|active| active.room.as_ref()) {
+            let to = room.data + data.got;
+            let fits = self.space.area.copy_to(self.input.start, &room.area, to, count);
+            debug_assert!(fits, "the room was made for this data");
+        }
+        self.input.start += count;
+        data.got += count;
+        if data.got < data.len {
+            return false;
+        }
+        let tag = data.tag;
+        self.input.data = None;
+        self.write(context, tag);
+        true
+    }
+
+    /// Asks for more, unless what is there waits already.
+    pub(super) fn receive(&mut self, context: &mut Context<'_>) {
+        let takes = matches!(self.phase, Phase::Negotiating(_) | Phase::Serving);
+        if !takes || self.input.receiving.is_some() {
+            return;
+        }
+        let list = std::mem::take(&mut self.input.list);
+        let (target, list) = match self.input.data {
+            Some(data) => (Target::Room, self.rest_of(data, list)),
+            None => (Target::Buffer, self.rest_of_buffer(list)),
+        };
+        let Some(buffers) = list else { return };
+        self.input.receiving = Some(target);
+        let op = Op::Recv { socket: self.socket.clone(), buffers };
+        context.submit(&self.port, op, RECEIVED);
+    }
+
+    fn rest_of(&self, data: Data, list: Buffers) -> Option<Buffers> {
+        let active = self.active.get(data.tag as usize)?.as_ref()?;
+        active.room.as_ref()?.list(list, data.got, data.len - data.got)
+    }
+
+    fn rest_of_buffer(&mut self, mut list: Buffers) -> Option<Buffers> {
+        let held = self.input.held();
+        let stalled = matches!(self.phase, Phase::Serving) && held >= REQUEST_BYTES;
+        if stalled || held >= RECEIVE_BYTES {
+            return None;
+        }
+        if self.input.start > 0 {
+            let moved = self.space.area.move_within(self.input.start, 0, held);
+            debug_assert!(moved, "what is held is inside");
+            (self.input.start, self.input.end) = (0, held);
+        }
+        list.clear();
+        list.append_area(&self.space.area, held, RECEIVE_BYTES - held).then_some(list)
+    }
+}

@@ -1,0 +1,442 @@
+//! One client: a poller that receives, asks the disk, and answers.
+//!
+//! ```text
+//! Negotiating --GO, EXPORT_NAME--> Serving --DISC--> Leaving --all answered--> Closed
+//!      |                             |                                           ^
+//!      +-- deadline, nonsense, told to end, the client has gone -----------------+
+//! ```
+//! `input` takes bytes from the socket, `output` gives replies to it; here is what lies between
+//! them, the requests.
+
+mod input;
+mod output;
+
+use std::any::Any;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+use std::time::Duration;
+
+use disk::{Channel, Completion, Extent, IoError, Kind, Request, Submitted};
+use memory::{Buffers, MemoryError};
+use reactor::{Context, Done, File, Handle, Op, Poller, PollerId, Port, Turn};
+use rustix::net::{Shutdown, shutdown};
+
+use crate::command::{Command, Header, Limits, Refusal, refusal};
+use crate::extents::{EXTENTS_MAX, Question};
+use crate::negotiation::{Negotiation, Offer};
+use crate::room::{NoRoom, Room, Space};
+use crate::server::Membership;
+use crate::stats::Counts;
+use crate::wire::error;
+use input::Input;
+use output::{Output, Reply};
+
+/// Longest that a client may take until it has chosen an export.
+pub const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(10);
+
+/// Requests that were taken and whose replies have not been handed to the kernel.
+const REQUESTS_MAX: usize = 256;
+
+/// What operations on the socket are called.
+const RECEIVED: u64 = 0;
+const SENT: u64 = 1;
+const DEADLINE: u64 = 2;
+
+#[derive(Debug)]
+enum Phase {
+    Negotiating(Negotiation),
+    Serving,
+    /// Takes no more; ends when everything is answered.
+    Leaving,
+    /// Answers nobody any more; ends when the disk has.
+    Closed,
+}
+
+/// A request that has been taken.
+#[derive(Debug)]
+struct Active {
+    cookie: u64,
+    command: Command,
+    offset: u64,
+    len: u32,
+    /// Bytes of the room before what was asked for: a read that begins inside of a block.
+    before: usize,
+    room: Option<Room>,
+    /// A trim that is done, and made durable now.
+    flushing: bool,
+}
+
+/// One client.
+pub(crate) struct Connection {
+    socket: File,
+    port: Port,
+    channel: Box<dyn Channel>,
+    reactor: Handle,
+    id: PollerId,
+    questions: Sender<Question>,
+    offer: Offer,
+    limits: Limits,
+    phase: Phase,
+    /// It got as far as choosing an export.
+    served: bool,
+    space: Space,
+    input: Input,
+    output: Output,
+    active: Vec<Option<Active>>,
+    free: Vec<u32>,
+    /// Requests that the disk works on.
+    at_disk: usize,
+    /// Handed back by a disk that was out of something.
+    held: Option<Request>,
+    /// Lists to use again.
+    lists: Vec<Buffers>,
+    done: Vec<Done>,
+    completed: Vec<Completion>,
+    counts: Counts,
+    member: Membership,
+    _keep: Box<dyn Any + Send>,
+}
+
+impl Connection {
+    pub(crate) fn new(
+        context: &mut Context<'_>,
+        socket: OwnedFd,
+        member: Membership,
+        reactor: Handle,
+        questions: Sender<Question>,
+        keep: Box<dyn Any + Send>,
+    ) -> Result<Self, MemoryError> {
+        let shared = &member.shared;
+        let offer = shared.offer();
+        let mut geometry = shared.disk.geometry();
+        (geometry.size, geometry.read_only) = (offer.size, offer.read_only);
+        let (holes_fast, zeroes_fast) = (true, true);
+        let limits =
+            Limits { geometry, structured: false, allocation: false, holes_fast, zeroes_fast };
+        let port = context.open_port();
+        let after = HANDSHAKE_DEADLINE;
+        context.submit(&port, Op::Timer { after }, DEADLINE);
+        let id = context.poller().expect("connections are made as pollers");
+        Ok(Self {
+            channel: shared.disk.open_channel(context),
+            socket: File::new(Arc::new(socket)),
+            port,
+            reactor,
+            id,
+            questions,
+            offer,
+            limits,
+            phase: Phase::Negotiating(Negotiation::default()),
+            served: false,
+            space: Space::new()?,
+            input: Input::default(),
+            output: Output::greeting(),
+            active: Vec::new(),
+            free: Vec::new(),
+            at_disk: 0,
+            held: None,
+            lists: Vec::new(),
+            done: Vec::new(),
+            completed: Vec::new(),
+            counts: Counts::default(),
+            member,
+            _keep: keep,
+        })
+    }
+
+    /// Ends the connection; what the disk still does for it runs to its end.
+    pub(crate) fn close(&mut self, context: &mut Context<'_>) {
+        if matches!(self.phase, Phase::Closed) {
+            return;
+        }
+        self.phase = Phase::Closed;
+        // Ends the receive and the send that are under way.
+        let _ = shutdown(&self.socket, Shutdown::Both);
+        self.output.replies.clear();
+        self.held = None;
+        self.channel.give_up(context);
+    }
+
+    fn is_full(&self) -> bool {
+        let requests = self.active.len() - self.free.len();
+        self.held.is_some() || requests + self.output.replies.len() >= REQUESTS_MAX
+    }
+
+    fn insert(&mut self, active: Active) -> u32 {
+        match self.free.pop() {
+            Some(tag) => {
+                if let Some(place) = self.active.get_mut(tag as usize) {
+                    *place = Some(active);
+                }
+                tag
+            }
+            None => {
+                self.active.push(Some(active));
+                (self.active.len() - 1) as u32
+            }
+        }
+    }
+
+    fn remove(&mut self, tag: u32) -> Option<Active> {
+        let active = self.active.get_mut(tag as usize)?.take()?;
+        self.free.push(tag);
+        Some(active)
+    }
+
+    /// Takes a request whose command was found to be fine; false: there is no room for it yet.
+    fn begin(&mut self, context: &mut Context<'_>, header: &Header, command: Command) -> bool {
+        let Header { cookie, offset, len, .. } = *header;
+        let mut active =
+            Active { cookie, command, offset, len, before: 0, room: None, flushing: false };
+        match command {
+            Command::Read | Command::Write { .. } => return self.begin_data(context, active),
+            Command::Cache => self.reply(Reply::Simple { cookie, error: 0 }),
+            // It has written nothing that could be made durable.
+            Command::Flush if self.limits.geometry.read_only => {
+                self.reply(Reply::Simple { cookie, error: 0 });
+            }
+            Command::Flush => {
+                active.len = 0;
+                let tag = self.insert(active);
+                self.submit(context, tag, Kind::Flush, 0, 0, Buffers::default());
+            }
+            Command::Trim { .. } => {
+                let tag = self.insert(active);
+                self.submit(context, tag, Kind::Discard, offset, len.into(), Buffers::default());
+            }
+            Command::WriteZeroes { unmap, durable } => {
+                let (tag, kind) = (self.insert(active), Kind::WriteZeroes { unmap, durable });
+                self.submit(context, tag, kind, offset, len.into(), Buffers::default());
+            }
+            Command::BlockStatus { one } => {
+                let (reactor, connection) = (self.reactor.clone(), self.id);
+                let (tag, limit) = (self.insert(active), if one { 1 } else { EXTENTS_MAX });
+                let len = len.into();
+                let question = Question { offset, len, limit, reactor, connection, tag };
+                if self.questions.send(question).is_err() {
+                    self.extents_found(tag, Err(IoError::Unsupported));
+                }
+            }
+            Command::Disconnect => self.phase = Phase::Leaving,
+        }
+        true
+    }
+
+    /// Finds room for data; a read is submitted, the data of a write is awaited.
+    fn begin_data(&mut self, context: &mut Context<'_>, mut active: Active) -> bool {
+        let block = u64::from(self.limits.geometry.block_size);
+        let (first, end) = (active.offset, active.offset + u64::from(active.len));
+        // A part of a block is cut out of the whole one.
+        let (from, to) = (first - first % block, end.next_multiple_of(block));
+        active.before = (first - from) as usize;
+        let room = match self.space.take((to - from) as usize) {
+            Ok(room) => room,
+            Err(NoRoom::Yet) => return false,
+            Err(NoRoom::Memory) => {
+                let why = Refusal { error: error::NOMEM, message: "out of memory" };
+                self.refuse(&active, why);
+                return true;
+            }
+        };
+        if active.command != Command::Read {
+            active.room = Some(room);
+            let len = active.len as usize;
+            let tag = self.insert(active);
+            self.input.await_data(tag, len);
+            return true;
+        }
+        let list = self.lists.pop().unwrap_or_default();
+        let list = room.list(list, 0, (to - from) as usize).unwrap_or_default();
+        active.room = Some(room);
+        let tag = self.insert(active);
+        self.submit(context, tag, Kind::Read, from, to - from, list);
+        true
+    }
+
+    /// All data of a write is there.
+    fn write(&mut self, context: &mut Context<'_>, tag: u32) {
+        let list = self.lists.pop().unwrap_or_default();
+        let Some(Some(active)) = self.active.get(tag as usize) else { return };
+        let Some(room) = &active.room else { return };
+        let Command::Write { durable } = active.command else { return };
+        let (offset, len) = (active.offset, active.len);
+        let list = room.list(list, 0, len as usize).unwrap_or_default();
+        self.submit(context, tag, Kind::Write { durable }, offset, len.into(), list);
+    }
+
+    fn submit(
+        &mut self,
+        context: &mut Context<'_>,
+        tag: u32,
+        kind: Kind,
+        offset: u64,
+        len: u64,
+        buffers: Buffers,
+    ) {
+        let request = Request { kind, offset, len, buffers, tag };
+        match self.channel.submit(context, request) {
+            Submitted::Done(completion) => self.complete(context, completion),
+            Submitted::Pending => self.at_disk += 1,
+            Submitted::Full(request) => self.held = Some(request),
+        }
+    }
+
+    fn reap_disk(&mut self, context: &mut Context<'_>) {
+        let mut completed = std::mem::take(&mut self.completed);
+        self.channel.reap(context, &mut completed);
+        for completion in completed.drain(..) {
+            self.at_disk = self.at_disk.saturating_sub(1);
+            self.complete(context, completion);
+        }
+        self.completed = completed;
+        if let Some(Request { kind, offset, len, buffers, tag }) = self.held.take() {
+            self.submit(context, tag, kind, offset, len, buffers);
+        }
+    }
+
+    fn complete(&mut self, context: &mut Context<'_>, completion: Completion) {
+        let Completion { tag, outcome, mut buffers } = completion;
+        buffers.clear();
+        if buffers.capacity() > 0 && self.lists.len() < REQUESTS_MAX {
+            self.lists.push(buffers);
+        }
+        let Some(mut active) = self.remove(tag) else { return };
+        if let Err(failure) = outcome {
+            tracing::debug!(export = self.offer.name, %failure, "request failed");
+            self.refuse(&active, refusal(failure));
+            self.give_back(active.room.take());
+            return;
+        }
+        if active.command == (Command::Trim { durable: true }) && !active.flushing {
+            active.flushing = true;
+            let tag = self.insert(active);
+            return self.submit(context, tag, Kind::Flush, 0, 0, Buffers::default());
+        }
+        let Active { cookie, command, offset, len, before, room, .. } = active;
+        self.count(command, len);
+        match (command, room) {
+            (Command::Read, Some(room)) => {
+                self.reply(Reply::Data { cookie, offset, len, before, room });
+            }
+            (_, room) => {
+                self.give_back(room);
+                self.reply(Reply::Simple { cookie, error: 0 });
+            }
+        }
+    }
+
+    fn count(&mut self, command: Command, len: u32) {
+        match command {
+            Command::Read => {
+                self.counts.reads += 1;
+                self.counts.read_bytes += u64::from(len);
+            }
+            Command::Write { .. } => {
+                self.counts.writes += 1;
+                self.counts.written_bytes += u64::from(len);
+            }
+            _ => self.counts.others += 1,
+        }
+    }
+
+    fn give_back(&mut self, room: Option<Room>) {
+        if let Some(room) = room {
+            self.space.put(room);
+        }
+    }
+
+    /// What the storage has said about a range.
+    pub(crate) fn extents_found(&mut self, tag: u32, found: Result<Vec<Extent>, IoError>) {
+        let Some(active) = self.remove(tag) else { return };
+        match found {
+            Ok(extents) => {
+                self.count(active.command, 0);
+                self.reply(Reply::Bytes(crate::reply::block_status(active.cookie, &extents)));
+            }
+            Err(failure) => self.refuse(&active, refusal(failure)),
+        }
+    }
+
+    fn refuse(&mut self, active: &Active, why: Refusal) {
+        self.refuse_cookie(active.cookie, why);
+    }
+
+    fn refuse_cookie(&mut self, cookie: u64, why: Refusal) {
+        self.counts.errors += 1;
+        self.reply(if self.limits.structured {
+            Reply::Bytes(crate::reply::error(cookie, why))
+        } else {
+            Reply::Simple { cookie, error: why.error }
+        });
+    }
+
+    fn reply(&mut self, reply: Reply) {
+        match (&self.phase, reply) {
+            // Nobody is there any more.
+            (Phase::Closed, Reply::Data { room, .. }) => self.space.put(room),
+            (Phase::Closed, _) => {}
+            (_, reply) => self.output.replies.push_back(reply),
+        }
+    }
+
+    fn reap_socket(&mut self, context: &mut Context<'_>) {
+        let mut done = std::mem::take(&mut self.done);
+        context.reap(&self.port, &mut done);
+        for one in done.drain(..) {
+            match one.tag {
+                RECEIVED => self.received(context, one),
+                SENT => self.sent(context, one),
+                _ if self.served => {}
+                _ => {
+                    tracing::info!(
+                        export = self.offer.name,
+                        "client cut off: no handshake in time"
+                    );
+                    self.close(context);
+                }
+            }
+        }
+        self.done = done;
+    }
+
+    /// Everything is answered, or nobody waits for an answer.
+    fn is_over(&mut self, context: &mut Context<'_>) -> bool {
+        if matches!(self.phase, Phase::Leaving)
+            && self.active.len() == self.free.len()
+            && self.output.is_empty()
+        {
+            self.close(context);
+        }
+        let reads_only = self.limits.geometry.read_only;
+        matches!(self.phase, Phase::Closed) && (self.at_disk == 0 || reads_only)
+    }
+}
+
+impl Poller for Connection {
+    fn poll(&mut self, context: &mut Context<'_>) -> Turn {
+        self.reap_socket(context);
+        self.reap_disk(context);
+        self.take(context);
+        self.send(context);
+        self.receive(context);
+        if self.counts != Counts::default() {
+            self.member.shared.counts.add(&std::mem::take(&mut self.counts));
+        }
+        if self.is_over(context) { Turn::Gone } else { Turn::Idle }
+    }
+
+    fn wake(&mut self) {}
+
+    fn arm(&mut self) -> bool {
+        // Whatever it waits for is an operation, or a letter.
+        false
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        // A receive that waits for the client must not keep the reactor from ending.
+        let _ = shutdown(&self.socket, Shutdown::Both);
+    }
+}

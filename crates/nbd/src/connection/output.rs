@@ -1,0 +1,140 @@
+//! From replies to the socket.
+
+use std::collections::VecDeque;
+
+use memory::Buffers;
+use reactor::{Context, Done, Op};
+
+use super::{Connection, SENT};
+use crate::negotiation::greeting;
+use crate::reply::{self, SIMPLE_BYTES};
+use crate::room::{HEADER_BYTES, RECEIVE_BYTES, Room};
+
+/// Pieces of one send: the kernel takes 1024.
+const PIECES_MAX: usize = 512;
+/// Bytes of one send, unless a single reply has more: the client can begin with the first ones
+/// while the next are made.
+const SEND_BYTES: usize = 1 << 20;
+
+/// An answer that is ready.
+#[derive(Debug)]
+pub(super) enum Reply {
+    /// A simple reply without data.
+    Simple { cookie: u64, error: u32 },
+    /// Data that was read into a room.
+    Data { cookie: u64, offset: u64, len: u32, before: usize, room: Room },
+    /// Anything else.
+    Bytes(Vec<u8>),
+}
+
+/// What goes to the client.
+#[derive(Debug, Default)]
+pub(super) struct Output {
+    pub(super) replies: VecDeque<Reply>,
+    sending: bool,
+    /// Rooms whose data is being sent.
+    rooms: Vec<Room>,
+    list: Buffers,
+}
+
+impl Output {
+    /// The server speaks first.
+    pub(super) fn greeting() -> Self {
+        Self { replies: VecDeque::from([Reply::Bytes(greeting())]), ..Self::default() }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.replies.is_empty() && !self.sending
+    }
+}
+
+impl Connection {
+    /// Sends what is ready, unless something is being sent.
+    pub(super) fn send(&mut self, context: &mut Context<'_>) {
+        if self.output.sending || self.output.replies.is_empty() {
+            return;
+        }
+        let mut list = std::mem::take(&mut self.output.list);
+        list.clear();
+        let mut headers = 0;
+        while list.iovecs().len() < PIECES_MAX && list.len() < SEND_BYTES {
+            let Some(reply) = self.output.replies.front() else { break };
+            // Memory of its own cannot share a list.
+            let alone = matches!(reply, Reply::Data { room, .. } if room.is_own());
+            if (alone && !list.is_empty()) || headers + size_in_headers(reply) > HEADER_BYTES {
+                break;
+            }
+            let Some(reply) = self.output.replies.pop_front() else { break };
+            self.append(&mut list, &mut headers, reply);
+            if alone {
+                break;
+            }
+        }
+        self.output.sending = true;
+        let op = Op::Send { socket: self.socket.clone(), buffers: list };
+        context.submit(&self.port, op, SENT);
+    }
+
+    fn append(&mut self, list: &mut Buffers, headers: &mut usize, reply: Reply) {
+        match reply {
+            Reply::Simple { cookie, error } => {
+                self.append_bytes(list, headers, &reply::simple(cookie, error));
+            }
+            Reply::Bytes(bytes) => self.append_bytes(list, headers, &bytes),
+            Reply::Data { cookie, offset, len, before, room } => {
+                let (structured, simple);
+                let header: &[u8] = if self.limits.structured {
+                    structured = reply::data(cookie, offset, len);
+                    &structured
+                } else {
+                    simple = reply::simple(cookie, 0);
+                    &simple
+                };
+                let at = room.data + before - header.len();
+                let fits = room.area.write(at, header)
+                    && list.append_area(&room.area, at, header.len() + len as usize);
+                debug_assert!(fits, "the room was made for this reply");
+                self.output.rooms.push(room);
+            }
+        }
+    }
+
+    fn append_bytes(&self, list: &mut Buffers, headers: &mut usize, bytes: &[u8]) {
+        let (area, at) = (&self.space.area, RECEIVE_BYTES + *headers);
+        let fits = area.write(at, bytes) && list.append_area(area, at, bytes.len());
+        debug_assert!(fits, "there is a place for headers");
+        *headers += bytes.len();
+    }
+
+    /// A send has ended.
+    pub(super) fn sent(&mut self, context: &mut Context<'_>, done: Done) {
+        let outcome = done.outcome();
+        let mut list = done.buffers.unwrap_or_default();
+        match outcome {
+            Ok(count) if count > 0 && (count as usize) < list.len() => {
+                list.advance(count as usize);
+                let op = Op::Send { socket: self.socket.clone(), buffers: list };
+                return context.submit(&self.port, op, SENT);
+            }
+            Ok(count) if count > 0 => {}
+            // It has gone.
+            _ => self.close(context),
+        }
+        self.output.sending = false;
+        // It may hold the last of a large room.
+        list.clear();
+        self.output.list = list;
+        while let Some(room) = self.output.rooms.pop() {
+            self.space.put(room);
+        }
+    }
+}
+
+/// Bytes that a reply takes in the place for headers.
+fn size_in_headers(reply: &Reply) -> usize {
+    match reply {
+        Reply::Simple { .. } => SIMPLE_BYTES,
+        Reply::Data { .. } => 0,
+        Reply::Bytes(bytes) => bytes.len(),
+    }
+}

@@ -1,0 +1,48 @@
+//! Questions about extents, answered on a thread that may wait for the storage.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+use disk::{Disk, Extent, IoError};
+use reactor::{Handle, PollerId};
+
+use crate::connection::Connection;
+
+/// Most extents in one answer; who wants more asks again.
+pub(crate) const EXTENTS_MAX: usize = 1024;
+
+/// One question. A connection has a bounded number of them.
+#[derive(Debug)]
+pub(crate) struct Question {
+    pub(crate) offset: u64,
+    pub(crate) len: u64,
+    pub(crate) limit: usize,
+    /// Whose it is, and the request that it belongs to.
+    pub(crate) reactor: Handle,
+    pub(crate) connection: PollerId,
+    pub(crate) tag: u32,
+}
+
+/// Starts a thread for the questions about one disk. It ends when nobody can ask any more; if the
+/// storage hangs it keeps the disk open until then, and nobody waits for it.
+pub(crate) fn start(disk: Arc<dyn Disk>) -> io::Result<Sender<Question>> {
+    let (ask, questions) = channel();
+    std::thread::Builder::new()
+        .name("nbd-extents".into())
+        .spawn(move || answer(disk, questions))?;
+    Ok(ask)
+}
+
+fn answer(disk: Arc<dyn Disk>, questions: Receiver<Question>) {
+    for question in questions {
+        let Question { offset, len, limit, reactor, connection, tag } = question;
+        let found: Result<Vec<Extent>, IoError> = disk.extents(offset, len, limit);
+        // A connection that has ended meanwhile needs no answer.
+        let _ = reactor.send(move |context| {
+            context.with_poller(connection, |connection: &mut Connection, _| {
+                connection.extents_found(tag, found);
+            });
+        });
+    }
+}

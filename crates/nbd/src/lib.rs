@@ -1,0 +1,67 @@
+//! NBD server over a [`disk::Disk`].
+//!
+//! # Words
+//! - [`Server`]: one disk offered under one name to any number of clients. It is given sockets
+//!   that somebody else accepted.
+//! - **Connection**: one client's socket, a poller on one reactor with a channel of its own to
+//!   the disk. A client may use several at once; they share nothing but the disk.
+//! - **Negotiation**: the newstyle handshake, a pure state machine over bytes.
+//! - **Room**: memory for the data of one request, with place for the reply's header right before
+//!   it, so that a reply is one piece for the kernel.
+//! - **Simple** and **structured** replies: the latter carry error texts and block status.
+//!
+//! # Model
+//! ```text
+//! recv into a small buffer -> parse every whole request in it -> disk::Channel::submit
+//!   the data of a write that is not in that buffer is received into its room
+//! disk::Channel::reap -> replies -> one send for all that are ready
+//! ```
+//! There is one receive and one send under way at most. Both are operations of the reactor's ring,
+//! so a connection that waits for its client costs a descriptor and no thread. Data is copied
+//! once through the socket; only what came along with a batch of headers is copied once more, to
+//! where direct I/O wants it.
+//!
+//! | command | becomes |
+//! |---|---|
+//! | READ | read; parts of blocks are cut from whole ones |
+//! | WRITE, with FUA | write, durable |
+//! | FLUSH | flush: of the disk, whichever connection wrote, so several may be used for one job |
+//! | TRIM | discard, with FUA a flush behind it |
+//! | WRITE_ZEROES | zeroes; FAST_ZERO is refused where they would be written out |
+//! | CACHE | success |
+//! | BLOCK_STATUS | [`disk::Disk::extents`] on a thread of its own, since it may wait |
+//!
+//! # What a client can do to us
+//! Everything that it sends is parsed once into a checked type. A connection holds at most
+//! [`MEMORY_MAX`] bytes however many requests it sends and however few replies it takes: then
+//! no more is received until replies are gone. A client that does not finish its handshake
+//! is cut off after [`HANDSHAKE_DEADLINE`]; afterwards a client may take as long as it likes, since
+//! it keeps nothing but its own memory busy.
+//!
+//! # Errors and invariants
+//! - A request that was understood is answered exactly once, unless the connection ends first.
+//! - A connection to a disk that it may write ends only when the disk has ended its last
+//!   request: once [`Server::wait_ended`] says so, nothing of it comes any more. One that only
+//!   reads ends at once: what is still read goes to memory that the reactor keeps for it.
+//! - [`Refused`] says why a socket was not taken.
+//!
+//! # How to test
+//! The parsers are pure and tested beside their code with every truncation and with garbage;
+//! `tests/` speaks to a server over socket pairs, and does what no client should.
+#![forbid(unsafe_code)]
+
+mod command;
+mod connection;
+mod extents;
+mod negotiation;
+mod reply;
+mod room;
+mod server;
+mod stats;
+mod wire;
+
+pub use connection::HANDSHAKE_DEADLINE;
+pub use room::MEMORY_MAX;
+pub use server::{Options, Refused, Server};
+pub use stats::Counts;
+pub use wire::MAX_REQUEST_BYTES;

@@ -1,0 +1,252 @@
+//! The newstyle handshake: bytes in, bytes out.
+//!
+//! ```text
+//! server: greeting          client: flags
+//! client: option ...        server: its answers ...
+//! client: EXPORT_NAME, GO   server: the export -> requests follow
+//! ```
+
+#[cfg(test)]
+mod tests;
+
+use crate::wire::{
+    ALLOCATION, ALLOCATION_ID, FIXED_NEWSTYLE, MAX_REQUEST_BYTES, NBD_MAGIC, NO_ZEROES,
+    OPTION_MAGIC, OPTION_REPLY_MAGIC, Reader, answer, info, option, transmission,
+};
+
+/// Longest data of an option: a name of 4096 bytes, and some queries.
+pub(crate) const OPTION_BYTES_MAX: usize = 8 << 10;
+/// Bytes of an option before its data.
+const OPTION_HEADER: usize = 16;
+/// Preferred block size: a page, unless the disk's blocks are larger.
+const PREFERRED_BLOCK: u32 = 4096;
+
+/// The export as clients are told.
+#[derive(Clone, Debug)]
+pub(crate) struct Offer {
+    pub(crate) name: String,
+    pub(crate) description: String,
+    pub(crate) size: u64,
+    pub(crate) block_size: u32,
+    pub(crate) read_only: bool,
+}
+
+/// What a step led to; the number is how many bytes were used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// No whole message is there yet.
+    More,
+    /// Its answer is out; the next one may follow.
+    Next(usize),
+    /// Requests follow.
+    Serve(usize),
+    /// The connection ends when the answer is out.
+    End,
+}
+
+/// One client's handshake.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Negotiation {
+    greeted: bool,
+    no_zeroes: bool,
+    /// Structured replies were agreed on.
+    pub(crate) structured: bool,
+    /// `base:allocation` was agreed on.
+    pub(crate) allocation: bool,
+}
+
+/// The server speaks first.
+pub(crate) fn greeting() -> Vec<u8> {
+    let mut out = NBD_MAGIC.to_be_bytes().to_vec();
+    out.extend(OPTION_MAGIC.to_be_bytes());
+    out.extend((FIXED_NEWSTYLE | NO_ZEROES).to_be_bytes());
+    out
+}
+
+impl Negotiation {
+    /// Takes at most one message off the front of `input`; answers go to `out`.
+    pub(crate) fn step(&mut self, offer: &Offer, input: &[u8], out: &mut Vec<u8>) -> Step {
+        if !self.greeted {
+            return self.client_flags(input);
+        }
+        let mut reader = Reader(input);
+        let (Some(magic), Some(code), Some(len)) = (reader.u64(), reader.u32(), reader.u32())
+        else {
+            return Step::More;
+        };
+        let len = len as usize;
+        if magic != OPTION_MAGIC || len > OPTION_BYTES_MAX {
+            return Step::End;
+        }
+        let Some(data) = reader.bytes(len) else { return Step::More };
+        let used = OPTION_HEADER + len;
+        let refused = match code {
+            option::EXPORT_NAME => return self.export_name(offer, data, used, out),
+            option::ABORT => {
+                reply(out, code, answer::ACK, &[]);
+                return Step::End;
+            }
+            option::LIST => self.list(offer, data, out),
+            option::STARTTLS => Err((answer::ERR_POLICY, "a Unix socket needs no TLS")),
+            option::INFO | option::GO => match self.info(offer, code, data, out) {
+                Ok(()) if code == option::GO => return Step::Serve(used),
+                other => other,
+            },
+            option::STRUCTURED_REPLY if data.is_empty() => {
+                self.structured = true;
+                reply(out, code, answer::ACK, &[]);
+                Ok(())
+            }
+            option::STRUCTURED_REPLY => Err((answer::ERR_INVALID, "this option has no data")),
+            option::LIST_META_CONTEXT | option::SET_META_CONTEXT => {
+                self.meta_context(offer, code, data, out)
+            }
+            _ => Err((answer::ERR_UNSUP, "an option that this server does not know")),
+        };
+        if let Err((kind, message)) = refused {
+            reply(out, code, kind, message.as_bytes());
+        }
+        Step::Next(used)
+    }
+
+    fn client_flags(&mut self, input: &[u8]) -> Step {
+        let Some(flags) = Reader(input).u32() else { return Step::More };
+        if flags & !u32::from(FIXED_NEWSTYLE | NO_ZEROES) != 0 {
+            return Step::End;
+        }
+        self.greeted = true;
+        self.no_zeroes = flags & u32::from(NO_ZEROES) != 0;
+        Step::Next(4)
+    }
+
+    fn flags(&self, offer: &Offer) -> u16 {
+        use transmission::*;
+        let always = HAS_FLAGS | CAN_MULTI_CONN | SEND_CACHE;
+        let structured = if self.structured { SEND_DF } else { 0 };
+        let changes = SEND_FLUSH | SEND_FUA | SEND_TRIM | SEND_WRITE_ZEROES | SEND_FAST_ZERO;
+        always | structured | if offer.read_only { READ_ONLY } else { changes }
+    }
+
+    /// The oldest way to choose an export; it knows no refusal.
+    fn export_name(&self, offer: &Offer, data: &[u8], used: usize, out: &mut Vec<u8>) -> Step {
+        if !names(offer, data) {
+            return Step::End;
+        }
+        out.extend(offer.size.to_be_bytes());
+        out.extend(self.flags(offer).to_be_bytes());
+        if !self.no_zeroes {
+            out.extend([0; 124]);
+        }
+        Step::Serve(used)
+    }
+
+    fn list(&self, offer: &Offer, data: &[u8], out: &mut Vec<u8>) -> Result<(), Refused> {
+        if !data.is_empty() {
+            return Err((answer::ERR_INVALID, "this option has no data"));
+        }
+        let mut entry = (offer.name.len() as u32).to_be_bytes().to_vec();
+        entry.extend(offer.name.as_bytes());
+        reply(out, option::LIST, answer::SERVER, &entry);
+        reply(out, option::LIST, answer::ACK, &[]);
+        Ok(())
+    }
+
+    fn info(
+        &mut self,
+        offer: &Offer,
+        code: u32,
+        data: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<(), Refused> {
+        let mut reader = Reader(data);
+        let parse = |reader: &mut Reader<'_>| {
+            let name = reader.text().map(<[u8]>::to_vec)?;
+            let count = usize::from(reader.u16()?);
+            let wanted = reader.bytes(count.checked_mul(2)?)?.to_vec();
+            reader.0.is_empty().then_some((name, wanted))
+        };
+        let (name, wanted) = parse(&mut reader).ok_or(MALFORMED)?;
+        if !names(offer, &name) {
+            return Err((answer::ERR_UNKNOWN, "no export of this name"));
+        }
+        let wants = |kind: u16| wanted.chunks_exact(2).any(|pair| pair == kind.to_be_bytes());
+        let mut item = |kind: u16, parts: &[&[u8]]| {
+            let mut body = kind.to_be_bytes().to_vec();
+            parts.iter().for_each(|part| body.extend(*part));
+            reply(out, code, answer::INFO, &body);
+        };
+        let (size, flags) = (offer.size.to_be_bytes(), self.flags(offer).to_be_bytes());
+        item(info::EXPORT, &[&size, &flags]);
+        if wants(info::NAME) {
+            item(info::NAME, &[offer.name.as_bytes()]);
+        }
+        if wants(info::DESCRIPTION) && !offer.description.is_empty() {
+            item(info::DESCRIPTION, &[offer.description.as_bytes()]);
+        }
+        // Told to everybody: one who did not ask is served all the same, as far as it goes.
+        let (least, preferred) = (offer.block_size, offer.block_size.max(PREFERRED_BLOCK));
+        let [least, preferred, most] = [least, preferred, MAX_REQUEST_BYTES].map(u32::to_be_bytes);
+        item(info::BLOCK_SIZE, &[&least, &preferred, &most]);
+        reply(out, code, answer::ACK, &[]);
+        Ok(())
+    }
+
+    fn meta_context(
+        &mut self,
+        offer: &Offer,
+        code: u32,
+        data: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<(), Refused> {
+        let sets = code == option::SET_META_CONTEXT;
+        if sets {
+            // Also one that fails ends what was agreed on before.
+            self.allocation = false;
+        }
+        if !self.structured {
+            return Err((answer::ERR_INVALID, "ask for structured replies first"));
+        }
+        let mut reader = Reader(data);
+        let name = reader.text().ok_or(MALFORMED)?;
+        let count = reader.u32().ok_or(MALFORMED)?;
+        // Without a query, all that there is to list.
+        let mut matches = !sets && count == 0;
+        for _ in 0..count {
+            let query = reader.text().ok_or(MALFORMED)?;
+            matches |= query == ALLOCATION.as_bytes() || (!sets && query == b"base:");
+        }
+        if !reader.0.is_empty() {
+            return Err(MALFORMED);
+        }
+        if !names(offer, name) {
+            return Err((answer::ERR_UNKNOWN, "no export of this name"));
+        }
+        if matches {
+            let id = if sets { ALLOCATION_ID } else { 0 };
+            let mut context = id.to_be_bytes().to_vec();
+            context.extend(ALLOCATION.as_bytes());
+            reply(out, code, answer::META_CONTEXT, &context);
+        }
+        self.allocation |= sets && matches;
+        reply(out, code, answer::ACK, &[]);
+        Ok(())
+    }
+}
+
+/// An answer that says no, and its text.
+type Refused = (u32, &'static str);
+
+const MALFORMED: Refused = (answer::ERR_INVALID, "the option's data is malformed");
+
+/// The name is ours, or the default one.
+fn names(offer: &Offer, name: &[u8]) -> bool {
+    name.is_empty() || name == offer.name.as_bytes()
+}
+
+fn reply(out: &mut Vec<u8>, code: u32, kind: u32, data: &[u8]) {
+    out.extend(OPTION_REPLY_MAGIC.to_be_bytes());
+    out.extend(code.to_be_bytes());
+    out.extend(kind.to_be_bytes());
+    out.extend((data.len() as u32).to_be_bytes());
+    out.extend(data);
+}
