@@ -217,6 +217,9 @@ pub enum SocketError {
         /// The path.
         path: PathBuf,
     },
+    /// A descriptor that was given is no socket that front-ends can connect to.
+    #[error("the descriptor is not a Unix socket that listens at a path")]
+    NotListening,
     /// The group of the socket does not exist.
     #[error("group {name:?} is not in /etc/group; create it or give its number")]
     NoSuchGroup {

@@ -72,6 +72,6 @@ pub use channel::BackendChannel;
 pub use connect::connect;
 pub use error::{BackendError, Refusal, SessionError, SocketError};
 pub use frozen::{NEWEST_FORMAT, OLDEST_FORMAT, SessionState, StateError};
-pub use listener::{Access, Listener};
+pub use listener::{Access, Listener, Parts};
 pub use session::{Session, SessionEnd, SessionHandle};
 pub use stop::{Stop, Woken};

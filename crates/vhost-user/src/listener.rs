@@ -3,20 +3,25 @@
 //! A socket file says nothing about whether anybody listens, so each has a lock file beside it,
 //! locked as long as its server lives. A socket without that lock is stale and replaced, unless
 //! somebody who does not know of our locks answers on it.
+//!
+//! A listener is a handful of descriptors ([`Parts`]) that another process can hold, so that
+//! front-ends find the same socket when the one that accepted has died: they wait in its backlog.
 
+use std::ffi::OsStr;
 use std::fs::Permissions;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rustix::fs::{AtFlags, CWD, Gid, chownat};
+use rustix::fs::{AtFlags, CWD, Gid, OFlags, chownat, fcntl_setfl};
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen,
-    socket_with,
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, getsockname,
+    listen, socket_with, sockopt,
 };
 
 use crate::address::{check_length, group_id};
@@ -44,9 +49,22 @@ pub struct Access {
 pub struct Listener {
     socket: OwnedFd,
     path: PathBuf,
-    /// Device and inode of the socket file.
-    identity: (u64, u64),
-    _lock: Lock,
+    /// Device and inode of the socket file; none when the file is somebody else's to remove.
+    identity: Option<(u64, u64)>,
+    lock: Lock,
+}
+
+/// What a listener is made of: enough to go on with it in another process.
+#[derive(Debug)]
+pub struct Parts {
+    /// Where it listens.
+    pub path: PathBuf,
+    /// Device and inode of the socket file; none when the file is somebody else's to remove.
+    pub identity: Option<(u64, u64)>,
+    /// The listening socket.
+    pub socket: OwnedFd,
+    /// The locked lock file.
+    pub lock: OwnedFd,
 }
 
 impl Listener {
@@ -68,8 +86,8 @@ impl Listener {
         bind(&socket, &address).map_err(errno("create", path))?;
         let meta = path.symlink_metadata().map_err(error("inspect"))?;
         // From here on, dropping cleans up.
-        let listener =
-            Self { socket, path: path.into(), identity: (meta.dev(), meta.ino()), _lock: lock };
+        let identity = Some((meta.dev(), meta.ino()));
+        let listener = Self { socket, path: path.into(), identity, lock };
         if let Some(group) = group {
             let gid = Some(Gid::from_raw(group));
             let flags = AtFlags::SYMLINK_NOFOLLOW;
@@ -82,6 +100,45 @@ impl Listener {
         // Nobody could connect before this, so nobody slipped past mode and group.
         listen(&listener.socket, BACKLOG).map_err(errno("listen on", path))?;
         Ok(listener)
+    }
+
+    /// Goes on with a socket that whoever started us listens on, and takes the lock beside it.
+    /// Dropping this leaves the socket's file to them.
+    ///
+    /// # Errors
+    /// Not a Unix socket that listens at a path; served by another process.
+    pub fn given(socket: OwnedFd) -> Result<Self, SocketError> {
+        let path = listening_at(&socket)?;
+        let lock = Lock::take(&path)?;
+        fcntl_setfl(&socket, OFlags::NONBLOCK | OFlags::RDWR).map_err(errno("set up", &path))?;
+        Ok(Self { socket, path, identity: None, lock })
+    }
+
+    /// Goes on with a listener of another process, which holds its lock by the same descriptor.
+    ///
+    /// # Errors
+    /// The socket does not listen.
+    pub fn adopt(parts: Parts) -> Result<Self, SocketError> {
+        let Parts { path, identity, socket, lock } = parts;
+        listening_at(&socket)?;
+        let lock = Lock::adopt(&path, lock);
+        Ok(Self { socket, path, identity, lock })
+    }
+
+    /// Twins of its descriptors, for another process to hold.
+    ///
+    /// # Errors
+    /// The process may open no more descriptors.
+    pub fn parts(&self) -> io::Result<Parts> {
+        let (path, identity) = (self.path.clone(), self.identity);
+        let (socket, lock) = (self.socket.try_clone()?, self.lock.twin()?);
+        Ok(Parts { path, identity, socket, lock })
+    }
+
+    /// Closes our side and leaves the files to the other holder of the parts.
+    pub fn leave(mut self) {
+        self.identity = None;
+        self.lock.leave();
     }
 
     /// Where it listens.
@@ -115,10 +172,26 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        // Before the lock is dropped: a successor that has the lock finds no socket.
-        if identity(&self.path).is_ok_and(|found| found == self.identity) {
+        // Before the lock is dropped: a successor that has the lock finds no socket. With a lock
+        // file that is no longer ours, somebody has been here since, and the socket is theirs.
+        let ours = self.identity.is_some_and(|ours| {
+            identity(&self.path).is_ok_and(|found| found == ours) && self.lock.is_current()
+        });
+        if ours {
             let _ = std::fs::remove_file(&self.path);
         }
+    }
+}
+
+/// The path that a listening Unix socket has.
+fn listening_at(socket: &OwnedFd) -> Result<PathBuf, SocketError> {
+    let no = || SocketError::NotListening;
+    let listens = sockopt::socket_acceptconn(socket).map_err(|_| no())?;
+    let address = getsockname(socket).ok().and_then(|any| SocketAddrUnix::try_from(any).ok());
+    let path = address.as_ref().and_then(SocketAddrUnix::path_bytes);
+    match path {
+        Some(path) if listens => Ok(PathBuf::from(OsStr::from_bytes(path))),
+        _ => Err(no()),
     }
 }
 

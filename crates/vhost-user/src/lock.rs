@@ -2,6 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -16,6 +17,8 @@ use crate::listener::os;
 pub(crate) struct Lock {
     file: File,
     path: PathBuf,
+    /// The file stays when this goes.
+    left: bool,
 }
 
 impl Lock {
@@ -38,16 +41,36 @@ impl Lock {
             }
             // Its holder may have removed the file between our open and our lock.
             if is_current(&file, &path).map_err(|e| os("inspect the lock file", &path, e))? {
-                return Ok(Self { file, path });
+                return Ok(Self { file, path, left: false });
             }
         }
+    }
+
+    /// The lock of `socket` that another process has taken by the same open file.
+    pub(crate) fn adopt(socket: &Path, file: OwnedFd) -> Self {
+        Self { file: file.into(), path: lock_path(socket), left: false }
+    }
+
+    /// Another descriptor of the same open file: the lock goes with the last of them.
+    pub(crate) fn twin(&self) -> io::Result<OwnedFd> {
+        Ok(self.file.try_clone()?.into())
+    }
+
+    /// Leaves the file where it is.
+    pub(crate) fn leave(&mut self) {
+        self.left = true;
+    }
+
+    /// The lock file is still the one that is locked.
+    pub(crate) fn is_current(&self) -> bool {
+        is_current(&self.file, &self.path).is_ok_and(|current| current)
     }
 }
 
 impl Drop for Lock {
     fn drop(&mut self) {
         // With the lock held, so that nobody else locks the file that goes.
-        if is_current(&self.file, &self.path).is_ok_and(|current| current) {
+        if !self.left && self.is_current() {
             let _ = std::fs::remove_file(&self.path);
         }
     }

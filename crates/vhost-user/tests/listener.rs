@@ -52,6 +52,56 @@ fn a_socket_and_its_lock_come_and_go_together() {
 }
 
 #[test]
+fn a_listener_goes_on_in_another_process() {
+    let (folder, path) = folder();
+    let listener = bind(&path).unwrap();
+    let held = listener.parts().unwrap();
+    // Killed: nothing of it runs, its descriptors close.
+    listener.leave();
+    let mut waiting = UnixStream::connect(&path).unwrap();
+    assert!(matches!(bind(&path), Err(SocketError::Taken { .. })), "the lock is held");
+    let successor = Listener::adopt(held).unwrap();
+    assert_eq!(successor.path(), path);
+    let stop = Stop::new().unwrap();
+    let mut accepted = successor.accept(&stop).unwrap().unwrap();
+    std::io::Write::write_all(&mut waiting, b"x").unwrap();
+    std::io::Read::read_exact(&mut accepted, &mut [0]).unwrap();
+    drop(successor);
+    assert_eq!(names(&folder), [""; 0]);
+}
+
+#[test]
+fn what_others_bound_since_is_left_alone() {
+    let (folder, path) = folder();
+    let listener = bind(&path).unwrap();
+    for name in ["disk.sock", "disk.sock.lock"] {
+        std::fs::remove_file(folder.path().join(name)).unwrap();
+    }
+    // Possibly with the inode number of the old one.
+    let theirs = bind(&path).unwrap();
+    drop(listener);
+    assert_eq!(names(&folder), ["disk.sock", "disk.sock.lock"]);
+    drop(theirs);
+}
+
+#[test]
+fn a_given_socket_is_served_and_left() {
+    let (folder, path) = folder();
+    let given = UnixListener::bind(&path).unwrap();
+    let listener = Listener::given(OwnedFd::from(given.try_clone().unwrap())).unwrap();
+    let _waiting = UnixStream::connect(&path).unwrap();
+    assert!(listener.accept(&Stop::new().unwrap()).unwrap().is_some());
+    let again = Listener::given(OwnedFd::from(given.try_clone().unwrap()));
+    assert!(matches!(again, Err(SocketError::Taken { .. })), "one process serves it");
+    drop(listener);
+    assert_eq!(names(&folder), ["disk.sock"]);
+    let (one, _two) = UnixStream::pair().unwrap();
+    for wrong in [OwnedFd::from(one), std::fs::File::open("/dev/null").unwrap().into()] {
+        assert!(matches!(Listener::given(wrong), Err(SocketError::NotListening)));
+    }
+}
+
+#[test]
 fn a_live_socket_is_refused_and_left_alone() {
     let (folder, path) = folder();
     let listener = bind(&path).unwrap();
