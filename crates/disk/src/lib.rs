@@ -50,7 +50,7 @@ use std::fmt::Debug;
 use reactor::Context;
 
 pub use error::{DiskError, IoError};
-pub use file::{FileDisk, FileOptions, OnFull};
+pub use file::{FileDisk, FileOptions, Identity, OnFull};
 pub use null::NullDisk;
 pub use ram::MemoryDisk;
 pub use request::{Completion, Extent, Geometry, Kind, Request, Submitted};

@@ -45,6 +45,25 @@ impl MemoryDisk {
         let mapping = Arc::new(RwLock::new(Arc::new(mapping)));
         Ok(Self { file: Arc::new(file), mapping, block_size, read_only })
     }
+
+    /// The disk whose bytes somebody has held in `file` ([`Self::file`]), as large as that is.
+    ///
+    /// # Errors
+    /// [`DiskError::Memory`].
+    pub fn adopt(file: OwnedFd, block_size: u32, read_only: bool) -> Result<Self, DiskError> {
+        let failed = |size| move |source| DiskError::Memory { size, source };
+        let found = rustix::fs::fstat(&file)
+            .map_err(|source| failed(0)(memory::MemoryError::Os { action: "measure", source }))?;
+        let size = u64::try_from(found.st_size).unwrap_or(0);
+        let mapping = Mapping::file(file.as_fd(), size).map_err(failed(size))?;
+        let mapping = Arc::new(RwLock::new(Arc::new(mapping)));
+        Ok(Self { file: Arc::new(file), mapping, block_size, read_only })
+    }
+
+    /// The file with its bytes: whoever has it open keeps them.
+    pub fn file(&self) -> &Arc<OwnedFd> {
+        &self.file
+    }
 }
 
 impl Disk for MemoryDisk {

@@ -26,7 +26,7 @@ pub fn main() -> ExitCode {
     }
     let options = BlkOptions::parse();
     logging::start();
-    crate::exit("ringway-blk", run(&options))
+    crate::exit("ringway-blk", run(&options).map(|()| ExitCode::SUCCESS))
 }
 
 fn run(options: &BlkOptions) -> anyhow::Result<()> {
@@ -57,7 +57,10 @@ fn serve(
     let source = match (options.fd, options.connect) {
         (Some(fd), _) => Source::Connected(connected(fd).with_context(|| format!("--fd {fd}"))?),
         (None, true) => Source::Connect(export.spec().socket.clone()),
-        (None, false) => export.listen()?,
+        (None, false) => {
+            export.listen()?;
+            export.source()
+        }
     };
     export.serve(source, Some(ended.clone()))?;
     let size = export.geometry().size;

@@ -4,52 +4,86 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context;
 use clap::Parser;
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 use vhost_user::{Access, Listener, Stop};
 
-use crate::adopt::{adopt, tell_ready};
+use crate::adopt::adopt;
 use crate::control::Server;
+use crate::held::CONTROL;
 use crate::io_options::IoOptions;
+use crate::keeper::{Keeper, Setup};
+use crate::link::Holding;
 use crate::pool::{Pool, default_count};
 use crate::table::Table;
-use crate::{limits, logging, signals};
+use crate::{limits, logging, signals, worker};
+
+/// Name in lists of processes.
+const PROGRAM: &str = "ringway-io";
 
 /// Runs the program with the arguments of this process.
 pub fn main() -> ExitCode {
     let parent = getppid();
     let options = IoOptions::parse();
     logging::start();
-    let result = match (&options.control, options.probe) {
-        (Some(control), false) => run(control, &options, parent),
-        (_, _) => probe(),
+    let result = match &options {
+        IoOptions { probe: true, .. } => probe().map(|()| ExitCode::SUCCESS),
+        IoOptions { worker: true, .. } => work(&options).map(|()| ExitCode::SUCCESS),
+        IoOptions { control, .. } => keep(control.as_deref(), &options, parent),
     };
-    crate::exit("ringway-io", result)
+    crate::exit(PROGRAM, result)
 }
 
-fn run(
-    control: &Path,
+/// Holds the control socket, and keeps a worker that serves.
+fn keep(
+    control: Option<&Path>,
     options: &IoOptions,
     parent: Option<rustix::process::Pid>,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<ExitCode> {
+    let control = control.context("--control is missing")?;
     if options.die_with_parent {
         set_parent_process_death_signal(Some(Signal::TERM)).context("--die-with-parent")?;
         // It may have died before the kernel knew what we want.
         anyhow::ensure!(getppid() == parent, "the process that started this one has ended");
     }
-    let open_files = limits::raise_open_files();
+    limits::raise_open_files();
     let ready = options.ready_fd.map(adopt).transpose().context("--ready-fd")?;
-    let signals = signals::watch().context("cannot watch for signals")?;
-    let reactors = options.reactors.map_or_else(default_count, usize::from);
-    let pool = Pool::start(reactors).context("cannot start reactors")?;
-    let table = Arc::new(Table::new(Arc::new(pool), open_files));
-
+    let signals = signals::count().context("cannot watch for signals")?;
+    let mut keeper = Keeper::new(Setup {
+        program: PROGRAM,
+        options: std::env::args_os().skip(1).collect(),
+        ready,
+        signals,
+        pause_max: Duration::from_millis(options.restart_pause_max.into()),
+        die_together: options.die_with_parent,
+    });
     let access = Access { mode: Some(options.control_mode), group: None };
     let listener = Listener::bind(control, &access)?;
+    let parts = listener.parts().context("cannot hold the control socket")?;
+    listener.leave();
+    keeper.insert(CONTROL, Holding { sockets: vec![parts], ..Holding::default() });
+    keeper.run()
+}
+
+/// Serves what the keeper holds, and whatever is attached.
+fn work(options: &IoOptions) -> anyhow::Result<()> {
+    let signals = signals::watch().context("cannot watch for signals")?;
+    let (door, link) = worker::begin(PROGRAM)?;
+    let open_files = limits::raise_open_files();
+    let control = door.holding(CONTROL).context("the keeper holds no control socket")??;
+    let control = control.sockets.into_iter().next().context("there is no control socket")?;
+    let listener = Listener::adopt(control)?;
+    let reactors = options.reactors.map_or_else(default_count, usize::from);
+    let pool = Pool::start(reactors).context("cannot start reactors")?;
+    let table = Arc::new(Table::with(Arc::new(pool), open_files, door.clone()));
+
     let end = Stop::new().context("cannot make a signal")?;
     let server = Server::new(Arc::clone(&table), end.clone()).context("cannot make a signal")?;
+    worker::attend(&door, link, &end).context("cannot hear the keeper")?;
+    table.restore();
     let outcome = std::thread::scope(|scope| {
         let calls = scope.spawn(|| {
             let served = server.run(&listener);
@@ -57,14 +91,15 @@ fn run(
             end.stop();
             served
         });
-        tracing::info!(control = %control.display(), reactors, "taking calls");
-        let told = ready.as_ref().map_or(Ok(()), tell_ready).context("--ready-fd");
+        tracing::info!(control = %listener.path().display(), reactors, "taking calls");
+        door.ready();
         let waited = end.wait(Some(signals.as_fd()), None).context("cannot wait for signals");
+        door.ending();
         // Callers hear of it while the disks go.
         table.shut_down();
         server.stop();
         let served = calls.join().unwrap_or(Ok(()));
-        told.and(waited.map(drop)).and(served.map_err(Into::into))
+        waited.and(served.map_err(Into::into))
     });
     tracing::info!("ended");
     outcome

@@ -31,6 +31,12 @@ pub struct IoOptions {
     /// End when the process that started this one ends
     #[arg(long)]
     pub die_with_parent: bool,
+    /// Longest pause before a worker that died again and again is replaced, in milliseconds
+    #[arg(long, value_name = "MS", default_value_t = 5000)]
+    pub restart_pause_max: u32,
+    /// Serve under the keeper at the other end of standard input
+    #[arg(long, hide = true)]
+    pub worker: bool,
     /// Print as JSON what io_uring can do on this host, and exit
     #[arg(long)]
     pub probe: bool,

@@ -5,6 +5,10 @@
 //! - **Attach** opens and listens; **activate** takes the image's lock and serves; their opposites
 //!   are **detach** and **deactivate** (design 5). A front-end may connect to a disk that is not
 //!   active and start its rings: nothing is served before the activation.
+//! - **Keeper**: the process that somebody started; it holds what outlives a crash ([`keeper`]).
+//! - **Worker**: the process that serves, started and replaced by a keeper.
+//! - **Held**: what a new worker is told of a disk ([`held`]); whoever changes a disk has it held
+//!   before the caller is answered.
 //! - **Verb**: one of these, or **resize** ([`lifecycle`]).
 //! - **Caller**: somebody on the control socket ([`control`]).
 //!
@@ -14,8 +18,10 @@
 //!                                       +- device  (features, configuration, counts)
 //! front-end -> session -> glue ---------+- queues -> place on a reactor of the pool
 //! ```
+//! Everything above is a worker; `table` tells its keeper of every disk through one door.
 //! A reactor thread serves queues and nothing else. Each disk has one control thread, each caller
-//! one thread; they sleep in the kernel. `ringway-blk` is one export without table and callers.
+//! one thread; they sleep in the kernel. `ringway-blk` is one export without table, callers and
+//! keeper.
 //!
 //! # Errors
 //! Whatever keeps a program from its work ends it with exit code 1 and one line on standard
@@ -39,10 +45,13 @@ pub mod blk_options;
 pub mod control;
 pub mod error;
 pub mod export;
+pub mod held;
 pub mod io_main;
 pub mod io_options;
+pub mod keeper;
 pub mod lifecycle;
 pub mod limits;
+mod link;
 pub mod logging;
 pub mod open;
 pub mod pool;
@@ -50,13 +59,14 @@ pub mod signals;
 mod stats;
 pub mod table;
 mod within;
+mod worker;
 
 use std::process::ExitCode;
 
 /// Says why a program failed, if it did.
-pub(crate) fn exit(program: &str, result: anyhow::Result<()>) -> ExitCode {
+pub(crate) fn exit(program: &str, result: anyhow::Result<ExitCode>) -> ExitCode {
     match result {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(error) => {
             eprintln!("{program}: {}", error::text(error.as_ref()));
             ExitCode::FAILURE

@@ -6,6 +6,8 @@
 //!      ^                 |  ^                |       resume      |
 //!      |                 |  +-- deactivate --+-------------------+
 //!      +---- detach -----+-------------------+-------------------+
+//!
+//!   held --restore--> as it was, or refused --activate--> active
 //! ```
 //! Every verb takes time, and while one is at work the disk is busy with it: all others are
 //! refused until it has ended. Only a disk that holds its lock is resized or paused: without it
@@ -24,6 +26,8 @@ pub enum Rest {
     Active,
     /// Holds the lock and serves nothing; its front-end stays and waits.
     Paused,
+    /// Held, and not to be had as it was: not open, and nobody is let in.
+    Refused,
 }
 
 /// Something that is done to a disk.
@@ -31,6 +35,8 @@ pub enum Rest {
 pub enum Verb {
     /// Open and listen.
     Attach,
+    /// Open what a worker before us had, and serve it as it was.
+    Restore,
     /// Take the lock and serve.
     Activate,
     /// Drain, flush, release the lock.
@@ -50,8 +56,8 @@ pub enum Verb {
 pub enum Phase {
     /// Nothing is being done to it.
     At(Rest),
-    /// A verb is at work; the disk rested there before. A disk that is being attached rested
-    /// nowhere: there it is where the disk is to rest.
+    /// A verb is at work; the disk rested there before. A disk that is being attached or restored
+    /// rested nowhere: there it is where the disk is to rest.
     Busy(Verb, Rest),
 }
 
@@ -76,6 +82,9 @@ pub enum Refused {
     /// Without the lock, the image may be somebody else's to change.
     #[error("the disk is not active, and only an active disk can be {0}; activate it first")]
     Inactive(Participle),
+    /// It is not open.
+    #[error("the disk is refused, see `stats`; activate it to try again, or detach it")]
+    NotOpen,
     /// Whoever paused it relies on that.
     #[error("the disk is paused; resume it, or deactivate it first")]
     Paused,
@@ -89,6 +98,7 @@ impl fmt::Display for Participle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.0 {
             Verb::Attach => "attached",
+            Verb::Restore => "taken over",
             Verb::Activate => "activated",
             Verb::Deactivate => "deactivated",
             Verb::Pause => "paused",
@@ -106,7 +116,7 @@ impl Phase {
     /// [`Refused`].
     pub fn begin(self, verb: Verb) -> Result<Begin, Refused> {
         match (verb, self) {
-            (Verb::Attach, _) => Err(Refused::Exists),
+            (Verb::Attach | Verb::Restore, _) => Err(Refused::Exists),
             (_, Self::Busy(at_work, _)) => Err(Refused::Busy(Participle(at_work))),
             (Verb::Activate | Verb::Resume, Self::At(Rest::Active))
             | (Verb::Pause, Self::At(Rest::Paused))
@@ -115,6 +125,11 @@ impl Phase {
                 Err(Refused::Inactive(Participle(verb)))
             }
             (Verb::Activate, Self::At(Rest::Paused)) => Err(Refused::Paused),
+            (Verb::Activate, Self::At(Rest::Refused)) => {
+                Ok(Begin::Work(Self::Busy(Verb::Restore, Rest::Active)))
+            }
+            (Verb::Detach, Self::At(rest)) => Ok(Begin::Work(Self::Busy(verb, rest))),
+            (_, Self::At(Rest::Refused)) => Err(Refused::NotOpen),
             (_, Self::At(rest)) => Ok(Begin::Work(Self::Busy(verb, rest))),
         }
     }
@@ -131,48 +146,61 @@ impl Phase {
             (Verb::Deactivate, _) => Some(Self::At(Rest::Attached)),
             (Verb::Activate | Verb::Resume, true) => Some(Self::At(Rest::Active)),
             (Verb::Pause, _) => Some(Self::At(Rest::Paused)),
-            (Verb::Attach, true) | (Verb::Activate | Verb::Resume, false) | (Verb::Resize, _) => {
-                Some(Self::At(rest))
-            }
+            (Verb::Restore, false) => Some(Self::At(Rest::Refused)),
+            (Verb::Attach | Verb::Restore, true)
+            | (Verb::Activate | Verb::Resume, false)
+            | (Verb::Resize, _) => Some(Self::At(rest)),
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::Rest::*;
+    use super::Refused::{Exists, NotOpen};
+    use super::Rest::{Active, Attached, Paused};
     use super::Verb::*;
     use super::*;
 
-    const VERBS: [Verb; 7] = [Attach, Activate, Deactivate, Pause, Resume, Resize, Detach];
-    const RESTS: [Rest; 3] = [Attached, Active, Paused];
+    const VERBS: [Verb; 8] = [Attach, Restore, Activate, Deactivate, Pause, Resume, Resize, Detach];
+    const RESTS: [Rest; 4] = [Attached, Active, Paused, Rest::Refused];
 
     #[test]
     fn every_verb_in_every_phase() {
         let work = |verb, rest| Ok(Begin::Work(Phase::Busy(verb, rest)));
-        let inactive = |verb| Err(Refused::Inactive(Participle(verb)));
+        let inactive = |verb| Err(super::Refused::Inactive(Participle(verb)));
         let cases = [
-            (Attached, Attach, Err(Refused::Exists)),
+            (Attached, Attach, Err(Exists)),
             (Attached, Activate, work(Activate, Attached)),
             (Attached, Deactivate, Ok(Begin::Nothing)),
             (Attached, Pause, inactive(Pause)),
             (Attached, Resume, inactive(Resume)),
             (Attached, Resize, inactive(Resize)),
             (Attached, Detach, work(Detach, Attached)),
-            (Active, Attach, Err(Refused::Exists)),
+            (Active, Attach, Err(Exists)),
             (Active, Activate, Ok(Begin::Nothing)),
             (Active, Deactivate, work(Deactivate, Active)),
             (Active, Pause, work(Pause, Active)),
             (Active, Resume, Ok(Begin::Nothing)),
             (Active, Resize, work(Resize, Active)),
             (Active, Detach, work(Detach, Active)),
-            (Paused, Attach, Err(Refused::Exists)),
-            (Paused, Activate, Err(Refused::Paused)),
+            (Paused, Attach, Err(Exists)),
+            (Paused, Activate, Err(super::Refused::Paused)),
             (Paused, Deactivate, work(Deactivate, Paused)),
             (Paused, Pause, Ok(Begin::Nothing)),
             (Paused, Resume, work(Resume, Paused)),
             (Paused, Resize, work(Resize, Paused)),
             (Paused, Detach, work(Detach, Paused)),
+            (Rest::Refused, Attach, Err(Exists)),
+            (Rest::Refused, Activate, work(Restore, Active)),
+            (Rest::Refused, Deactivate, Err(NotOpen)),
+            (Rest::Refused, Pause, Err(NotOpen)),
+            (Rest::Refused, Resume, Err(NotOpen)),
+            (Rest::Refused, Resize, Err(NotOpen)),
+            (Rest::Refused, Detach, work(Detach, Rest::Refused)),
+            (Attached, Restore, Err(Exists)),
+            (Active, Restore, Err(Exists)),
+            (Paused, Restore, Err(Exists)),
+            (Rest::Refused, Restore, Err(Exists)),
         ];
         assert_eq!(cases.len(), RESTS.len() * VERBS.len(), "every pair");
         for (rest, verb, expected) in cases {
@@ -181,9 +209,9 @@ mod tests {
         for at_work in VERBS {
             for rest in RESTS {
                 let phase = Phase::Busy(at_work, rest);
-                assert_eq!(phase.begin(Attach), Err(Refused::Exists));
+                assert_eq!(phase.begin(Attach), Err(Exists));
                 for verb in [Activate, Deactivate, Pause, Resume, Resize, Detach] {
-                    let busy = Err(Refused::Busy(Participle(at_work)));
+                    let busy = Err(super::Refused::Busy(Participle(at_work)));
                     assert_eq!(phase.begin(verb), busy, "{verb:?} while {at_work:?}");
                 }
             }
@@ -201,6 +229,10 @@ mod tests {
             (Deactivate, Paused, at(Attached), at(Attached)),
             (Pause, Active, at(Paused), at(Paused)),
             (Resume, Paused, at(Active), at(Paused)),
+            (Restore, Attached, at(Attached), at(Rest::Refused)),
+            (Restore, Active, at(Active), at(Rest::Refused)),
+            (Restore, Paused, at(Paused), at(Rest::Refused)),
+            (Detach, Rest::Refused, None, None),
             (Resize, Active, at(Active), at(Active)),
             (Resize, Paused, at(Paused), at(Paused)),
             (Detach, Attached, None, None),

@@ -1,5 +1,6 @@
 //! From a spec to an opened disk.
 
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -41,25 +42,49 @@ fn next_step(cause: Errno, path: &Path) -> String {
     }
 }
 
-/// Opens what a spec names. Takes no lock and changes nothing.
+/// An opened disk, and what a successor must know of it.
+#[derive(Debug)]
+pub struct Opened {
+    /// The disk.
+    pub disk: Arc<dyn Disk>,
+    /// A memory disk's bytes.
+    pub memory: Option<Arc<OwnedFd>>,
+    /// Which file or device an image is.
+    pub identity: Option<disk::Identity>,
+}
+
+/// Opens what a spec names; a memory disk whose bytes were held goes on with them. Takes no lock
+/// and changes nothing.
 ///
 /// # Errors
 /// [`OpenError`]: it names the image, the cause and what to do.
-pub fn open(spec: &DiskSpec) -> Result<Arc<dyn Disk>, OpenError> {
+pub fn open(spec: &DiskSpec, memory: Option<OwnedFd>) -> Result<Opened, OpenError> {
     let block_size = spec.block_size.unwrap_or(DEFAULT_BLOCK_BYTES);
+    let plain = |disk| Opened { disk, memory: None, identity: None };
     Ok(match &spec.backend {
-        Backend::File(path) => Arc::new(FileDisk::open(FileOptions {
-            path: path.clone(),
-            read_only: spec.read_only,
-            direct: spec.cache == CacheMode::None,
-            block_size: spec.block_size,
-            on_full: match spec.on_full {
-                model::spec::OnFull::Wait => OnFull::Wait,
-                model::spec::OnFull::Error => OnFull::Error,
-            },
-        })?),
-        Backend::Null(size) => Arc::new(NullDisk::new(*size, block_size, spec.read_only)),
-        Backend::Memory(size) => Arc::new(MemoryDisk::new(*size, block_size, spec.read_only)?),
+        Backend::File(path) => {
+            let disk = FileDisk::open(FileOptions {
+                path: path.clone(),
+                read_only: spec.read_only,
+                direct: spec.cache == CacheMode::None,
+                block_size: spec.block_size,
+                on_full: match spec.on_full {
+                    model::spec::OnFull::Wait => OnFull::Wait,
+                    model::spec::OnFull::Error => OnFull::Error,
+                },
+            })?;
+            let identity = Some(disk.identity()?);
+            Opened { identity, ..plain(Arc::new(disk)) }
+        }
+        Backend::Null(size) => plain(Arc::new(NullDisk::new(*size, block_size, spec.read_only))),
+        Backend::Memory(size) => {
+            let disk = match memory {
+                Some(held) => MemoryDisk::adopt(held, block_size, spec.read_only)?,
+                None => MemoryDisk::new(*size, block_size, spec.read_only)?,
+            };
+            let memory = Some(Arc::clone(disk.file()));
+            Opened { memory, ..plain(Arc::new(disk)) }
+        }
     })
 }
 

@@ -44,7 +44,9 @@ fn bad_lines_are_answered_and_the_connection_goes_on() {
     caller.send_line(b"\xff\xfe\n \n\n");
     assert_eq!(caller.receive().unwrap().error.unwrap().code, code::PARSE);
     assert_eq!(caller.stats().disks, []);
-    assert_eq!(caller.stats().pid, io.process.id());
+    let stats = caller.stats();
+    assert_eq!(stats.keeper.unwrap().pid, io.process.id());
+    assert_eq!(Some(stats.pid), io.process.worker_pid().unwrap());
 }
 
 #[test]

@@ -20,8 +20,8 @@ use std::time::Duration;
 use rustix::fs::{AtFlags, CWD, Gid, OFlags, chownat, fcntl_setfl};
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, getsockname,
-    listen, socket_with, sockopt,
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect,
+    getsockname, listen, socket_with, sockopt,
 };
 
 use crate::address::{check_length, group_id};

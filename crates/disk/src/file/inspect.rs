@@ -33,6 +33,32 @@ pub(crate) struct Inspected {
     pub(crate) device: bool,
 }
 
+/// Which file or device this is, whatever path leads to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// Number of the block device, or of the file system that the file is in.
+    pub device: u64,
+    /// The file's number there, 0 for a block device.
+    pub inode: u64,
+    /// When the file was made, in nanoseconds since 1970, where the file system tells: the number
+    /// of a file that was removed is given to another.
+    pub born_ns: Option<u64>,
+}
+
+/// What `fd` has open.
+pub(crate) fn identity(fd: BorrowedFd<'_>) -> Result<Identity, Errno> {
+    let stat = fstat(fd)?;
+    if FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice {
+        return Ok(Identity { device: stat.st_rdev, inode: 0, born_ns: None });
+    }
+    let found = statx(fd, c"", AtFlags::EMPTY_PATH, StatxFlags::BTIME)?;
+    let told = StatxFlags::from_bits_retain(found.stx_mask).contains(StatxFlags::BTIME);
+    let born_ns = u64::try_from(found.stx_btime.tv_sec).ok().filter(|_| told).and_then(|seconds| {
+        seconds.checked_mul(1_000_000_000)?.checked_add(found.stx_btime.tv_nsec.into())
+    });
+    Ok(Identity { device: stat.st_dev, inode: stat.st_ino, born_ns })
+}
+
 /// Opens what `options` name if it is a file or a block device; true for a device.
 fn open_checked(options: &FileOptions) -> Result<(OwnedFd, bool), DiskError> {
     let path = &options.path;

@@ -18,6 +18,7 @@ use rustix::fs::{fdatasync, ftruncate};
 use crate::null::check_growth;
 use crate::{Channel, Disk, DiskError, Extent, Geometry, IoError};
 
+pub use inspect::Identity;
 pub(crate) use inspect::Inspected;
 use lock::ImageLock;
 
@@ -80,6 +81,14 @@ impl FileDisk {
         let size = AtomicU64::new(inspected.size);
         let (lock, shared) = (Mutex::new(None), Arc::new(Shared::default()));
         Ok(Self { options, file: Arc::new(file), inspected, size, lock, shared })
+    }
+
+    /// Which file or device it has open.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn identity(&self) -> Result<Identity, DiskError> {
+        inspect::identity(self.file.as_fd()).map_err(self.os("inspect"))
     }
 
     fn os(&self, action: &'static str) -> impl FnOnce(rustix::io::Errno) -> DiskError {

@@ -7,10 +7,12 @@
 
 mod glue;
 mod queues;
+mod restore;
 mod serve;
 mod stuck;
 mod visits;
 
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -21,7 +23,8 @@ use disk::{Disk, DiskError, Geometry};
 use model::spec::{DiskSpec, PollMode};
 use vhost_user::{Access, BackendChannel, Listener, SessionHandle, SocketError, Stop};
 
-use crate::open::OpenError;
+use crate::held::{HoldError, Identity};
+use crate::open::{OpenError, Opened};
 use crate::pool::Pool;
 use crate::within::within;
 use queues::Queues;
@@ -71,6 +74,32 @@ pub enum ExportError {
         /// Since the deadline.
         seconds: u64,
     },
+    /// Nothing is known of it any more.
+    #[error("the disk is gone")]
+    Gone,
+    /// Nobody would bring it back.
+    #[error(transparent)]
+    Hold(Box<HoldError>),
+    /// Another file or device is at the image's path.
+    #[error(
+        "{} is another file than the one that was attached; put that back and activate the disk, \
+         or detach it and attach this one", path.display()
+    )]
+    Replaced {
+        /// The image's path.
+        path: std::path::PathBuf,
+    },
+    /// The image became smaller while nobody served it.
+    #[error(
+        "the image has {found} bytes, and guests were told {size}; give it back its size and \
+         activate the disk, or detach and attach it again"
+    )]
+    Shrunk {
+        /// Its size now, in bytes.
+        found: u64,
+        /// The size that guests were told, in bytes.
+        size: u64,
+    },
     /// The process can have no more threads or descriptors.
     #[error("cannot {action}")]
     Os {
@@ -87,6 +116,12 @@ pub enum ExportError {
 pub struct Export {
     spec: DiskSpec,
     disk: Arc<dyn Disk>,
+    /// A memory disk's bytes.
+    memory: Option<Arc<OwnedFd>>,
+    /// Which file or device the image is.
+    identity: Option<Identity>,
+    /// Where front-ends connect.
+    listener: Mutex<Option<Arc<Listener>>>,
     device: Arc<Device>,
     queues: Mutex<Queues>,
     front_end: Mutex<FrontEnd>,
@@ -131,7 +166,17 @@ impl Export {
     /// # Errors
     /// The image, or no descriptors.
     pub fn open(spec: DiskSpec, pool: Arc<Pool>) -> Result<Arc<Self>, ExportError> {
-        let disk = Self::open_disk(&spec)?;
+        let opened = Self::open_disk(&spec, None)?;
+        Self::with(spec, opened, None, pool)
+    }
+
+    fn with(
+        spec: DiskSpec,
+        opened: Opened,
+        listener: Option<Arc<Listener>>,
+        pool: Arc<Pool>,
+    ) -> Result<Arc<Self>, ExportError> {
+        let Opened { disk, memory, identity } = opened;
         let options = Options {
             id: spec.id.clone(),
             queues: spec.queues,
@@ -146,6 +191,9 @@ impl Export {
             queues: Mutex::new(Queues::new(Arc::clone(&device), pool)),
             spec,
             disk,
+            memory,
+            identity: identity.map(Identity::from),
+            listener: Mutex::new(listener),
             device,
             front_end: Mutex::default(),
             board: Board::default(),
@@ -158,40 +206,31 @@ impl Export {
     }
 
     /// Storage that hangs must not hold up the caller for ever: whatever comes late is closed.
-    fn open_disk(spec: &DiskSpec) -> Result<Arc<dyn Disk>, ExportError> {
+    fn open_disk(spec: &DiskSpec, memory: Option<OwnedFd>) -> Result<Opened, ExportError> {
         let deadline = Duration::from_millis(spec.stop_deadline_ms);
         let wanted = spec.clone();
-        match within(Instant::now() + deadline, move || crate::open::open(&wanted)) {
+        match within(Instant::now() + deadline, move || crate::open::open(&wanted, memory)) {
             Ok(opened) => Ok(opened?),
             Err(_) => Err(ExportError::OpenHangs { place: place(spec), deadline }),
         }
-    }
-
-    /// Opens the disk, activates it if its spec says so, and listens on its socket.
-    ///
-    /// # Errors
-    /// The image, its lock or the socket; nothing is left behind.
-    pub fn attach(spec: DiskSpec, pool: Arc<Pool>) -> Result<Arc<Self>, ExportError> {
-        let export = Self::open(spec, pool)?;
-        if export.spec.activate {
-            export.activate()?;
-        }
-        let listening = export.listen().and_then(|listener| export.serve(listener, None));
-        if let Err(error) = listening {
-            // Nothing was written, so there is nothing to flush.
-            let _ = export.deactivate();
-            return Err(error);
-        }
-        Ok(export)
     }
 
     /// Listens on the socket of the spec.
     ///
     /// # Errors
     /// [`SocketError`].
-    pub fn listen(&self) -> Result<Source, ExportError> {
+    pub fn listen(&self) -> Result<(), ExportError> {
         let access = Access { mode: self.spec.socket_mode, group: self.spec.socket_group.clone() };
-        Ok(Source::Listen(Listener::bind(&self.spec.socket, &access)?))
+        *lock(&self.listener) = Some(Arc::new(Listener::bind(&self.spec.socket, &access)?));
+        Ok(())
+    }
+
+    /// Where front-ends come from: they connect to us if we listen, else we to them.
+    pub fn source(&self) -> Source {
+        match &*lock(&self.listener) {
+            Some(listener) => Source::Listen(Arc::clone(listener)),
+            None => Source::Connect(self.spec.socket.clone()),
+        }
     }
 
     /// What was asked for.
@@ -353,6 +392,7 @@ impl Export {
         self.hang_up();
         // Its failure has been told to whoever waited for it, or logged.
         let _ = self.served();
+        *lock(&self.listener) = None;
         if self.is_active() { self.deactivate() } else { self.refuse_stuck("disk.detach") }
     }
 }

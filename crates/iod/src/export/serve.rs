@@ -20,7 +20,7 @@ const RECONNECT_PAUSE: Duration = Duration::from_millis(200);
 #[derive(Debug)]
 pub enum Source {
     /// They connect to our socket.
-    Listen(Listener),
+    Listen(Arc<Listener>),
     /// We connect to theirs.
     Connect(PathBuf),
     /// One is connected already, and no other comes.

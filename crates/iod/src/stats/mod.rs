@@ -1,6 +1,7 @@
 //! What a process and its disks say of themselves.
 
 mod features;
+mod held;
 mod requests;
 
 use std::sync::Arc;
@@ -13,6 +14,7 @@ use crate::export::{Export, Stuck};
 use crate::open::reported;
 use crate::pool::Pool;
 use crate::table::state;
+pub(crate) use held::{keeper, refused};
 use requests::Names;
 
 /// How much is told of each disk.
@@ -51,6 +53,7 @@ pub(crate) fn process(
         uptime_seconds: started.elapsed().as_secs_f64(),
         reactors: reactors.collect(),
         disks: told.map(|export| disk(export, &names, detail)).collect(),
+        keeper: None,
     }
 }
 
@@ -82,6 +85,7 @@ fn disk(export: &Export, names: &Names, detail: Detail) -> DiskStats {
             requests: stuck.requests,
             verb: stuck.verb.into(),
         }),
+        refused: None,
         requests: counts(stats.requests),
         bytes: counts(stats.bytes),
         errors: stats.errors,

@@ -31,6 +31,8 @@ pub enum DiskState {
     Stuck,
     /// A request has waited on full storage; see `alert`.
     Waiting,
+    /// It cannot be served as its guest left it; see `refused`. Its front-end waits.
+    Refused,
 }
 
 /// What a stop has left with storage that hangs.
@@ -75,6 +77,9 @@ pub struct DiskStats {
     /// Storage hangs, and a verb has stopped waiting for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stuck: Option<Stuck>,
+    /// Why it is not served, when a new worker could not take it over: cause and next step.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refused: Option<String>,
     /// Requests by kind.
     pub requests: OpCounts,
     /// Bytes by kind (flush has none).
@@ -149,6 +154,7 @@ impl DiskStats {
             features: 0,
             alert: None,
             stuck: None,
+            refused: None,
             requests: OpCounts::default(),
             bytes: OpCounts::default(),
             errors: 0,

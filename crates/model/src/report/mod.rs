@@ -11,6 +11,6 @@ mod stages;
 
 pub use counts::{Latency, OpCounts};
 pub use disk::{DiskState, DiskStats, Geometry, Stuck};
-pub use process::{ReactorStats, Stats};
+pub use process::{KeeperStats, ReactorStats, Stats};
 pub use requests::{Neighbour, OldestRequest, QueueStats, RequestKind, SlowRequest};
 pub use stages::{Op, Stage, StageTimes};

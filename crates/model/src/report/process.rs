@@ -9,14 +9,29 @@ use super::DiskStats;
 pub struct Stats {
     /// Version of the program.
     pub version: String,
-    /// Process id.
+    /// Process id of the worker: it serves the disks.
     pub pid: u32,
-    /// Seconds since start.
+    /// Seconds since start of the worker.
     pub uptime_seconds: f64,
     /// One entry a reactor.
     pub reactors: Vec<ReactorStats>,
     /// One entry a disk, in order of id.
     pub disks: Vec<DiskStats>,
+    /// Who would replace the worker; absent when nobody would.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub keeper: Option<KeeperStats>,
+}
+
+/// The process that keeps the worker running.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeeperStats {
+    /// Its process id.
+    pub pid: u32,
+    /// Workers that were started in place of dead ones.
+    pub restarts: u64,
+    /// How the last of those ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_exit: Option<String>,
 }
 
 /// One reactor thread. Counts since start.

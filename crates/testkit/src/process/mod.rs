@@ -2,7 +2,7 @@
 //!
 //! [`Process`] is any child with its standard error kept for error messages. [`Backend`] is one that
 //! serves a vhost-user socket: [`Backend::ringway_blk`] and [`Backend::storage_daemon`].
-//! A dropped process is killed by its id and reaped.
+//! A dropped process is killed by its id and reaped, and its children are killed with it.
 
 mod backend;
 mod find;
@@ -136,6 +136,42 @@ impl Process {
         self.wait(PROCESS_DEADLINE)
     }
 
+    /// The worker that it has started, by a descriptor that stays right when the number is used
+    /// again; `None` between the death of one and the start of the next.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if the system cannot tell.
+    pub fn worker(&self) -> Result<Option<Worker>> {
+        let children = children(self.id()).map_err(|e| Error::io("cannot list children", e))?;
+        Ok(children.into_iter().next())
+    }
+
+    /// Process id of its worker, see [`Process::worker`].
+    ///
+    /// # Errors
+    /// [`Error::Io`] if the system cannot tell.
+    pub fn worker_pid(&self) -> Result<Option<u32>> {
+        Ok(self.worker()?.map(|worker| worker.pid))
+    }
+
+    /// Waits until it has a worker that is not `old`.
+    ///
+    /// # Errors
+    /// [`Error::Process`] if there is none before the deadline.
+    pub fn next_worker(&mut self, old: Option<u32>) -> Result<Worker> {
+        let until = std::time::Instant::now() + PROCESS_DEADLINE;
+        loop {
+            match self.worker()? {
+                Some(worker) if Some(worker.pid) != old => return Ok(worker),
+                _ if std::time::Instant::now() > until => {
+                    return Err(self.error("started no other worker"));
+                }
+                // Nobody is told of another's children.
+                _ => std::thread::sleep(Duration::from_millis(1)),
+            }
+        }
+    }
+
     /// False once the process has ended.
     ///
     /// # Errors
@@ -147,10 +183,73 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Both fail only if it has ended and was reaped, which is what we want.
+        // Stopped, it starts no other child while they are looked for. All of this fails only if
+        // it has ended and was reaped, which is what we want.
+        let _ = self.signal(Signal::STOP);
+        let children = children(self.id()).unwrap_or_default();
         let _ = self.child.kill();
         let _ = self.child.wait();
+        for child in children {
+            let _ = child.kill();
+        }
     }
+}
+
+/// A child of a process that we have started.
+#[derive(Debug)]
+pub struct Worker {
+    pid: u32,
+    pidfd: OwnedFd,
+}
+
+impl Worker {
+    /// Process id.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.pid
+    }
+
+    /// A descriptor that becomes readable when the process ends.
+    #[must_use]
+    pub fn ended(&self) -> &OwnedFd {
+        &self.pidfd
+    }
+
+    /// Sends a signal.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if the process has ended.
+    pub fn signal(&self, signal: Signal) -> Result<()> {
+        let at = || format!("cannot signal process {}", self.pid);
+        pidfd_send_signal(&self.pidfd, signal).map_err(|e| Error::io(at(), e))
+    }
+
+    /// SIGKILL, then waits for its end.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if the system cannot tell.
+    pub fn kill(&self) -> Result<()> {
+        match self.signal(Signal::KILL) {
+            Ok(()) => wait_readable(&[self.pidfd.as_fd()], PROCESS_DEADLINE).map(drop),
+            gone => gone,
+        }
+    }
+}
+
+fn children(pid: u32) -> std::io::Result<Vec<Worker>> {
+    let mut found = Vec::new();
+    for thread in std::fs::read_dir(format!("/proc/{pid}/task"))? {
+        let listed = std::fs::read_to_string(thread?.path().join("children")).unwrap_or_default();
+        for number in listed.split_ascii_whitespace() {
+            let Ok(pid) = number.parse::<i32>() else { continue };
+            // One that has ended meanwhile is no child any more.
+            let opened = Pid::from_raw(pid).map(|pid| pidfd_open(pid, PidfdFlags::empty()));
+            if let Some(Ok(pidfd)) = opened {
+                found.push(Worker { pid: pid.unsigned_abs(), pidfd });
+            }
+        }
+    }
+    Ok(found)
 }
 
 #[cfg(test)]

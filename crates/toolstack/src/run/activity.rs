@@ -55,7 +55,14 @@ mod tests {
         let mut disk = DiskStats::new("d", Backend::Null(512), 512);
         disk.requests.read = reads;
         let version = String::new();
-        Stats { version, pid: 1, uptime_seconds, reactors: Vec::new(), disks: vec![disk] }
+        Stats {
+            version,
+            pid: 1,
+            uptime_seconds,
+            reactors: Vec::new(),
+            disks: vec![disk],
+            keeper: None,
+        }
     }
 
     #[test]

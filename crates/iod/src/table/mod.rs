@@ -1,4 +1,8 @@
 //! The disks of a process, and who may do what to which of them now.
+//!
+//! A verb that has changed a disk has it held (`crate::held`) before its caller is answered.
+
+mod restore;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -10,11 +14,13 @@ use model::spec::DiskSpec;
 
 use crate::error::failed;
 use crate::export::{Export, ExportError};
+use crate::held::{Door, Held, HoldError};
 use crate::lifecycle::{Begin, Phase, Refused, Rest, Verb};
 use crate::limits::check_open_files;
 use crate::open::reported;
 use crate::pool::Pool;
 use crate::stats::{self, Detail};
+pub(crate) use restore::RefusedDisk;
 
 /// Answer to every verb from then on.
 const CLOSING: &str = "the process is shutting down";
@@ -26,6 +32,7 @@ pub struct Table {
     started: Instant,
     /// Open files that the process may have.
     open_files: u64,
+    door: Door,
     disks: Mutex<Disks>,
     /// A verb has ended.
     ended: Condvar,
@@ -42,15 +49,23 @@ struct Disks {
 struct Entry {
     phase: Phase,
     queues: u16,
-    /// Absent while it is being attached.
+    /// Absent while it is being opened, and where it cannot be.
     export: Option<Arc<Export>>,
+    /// Held, and not to be had again as it was.
+    refused: Option<Arc<RefusedDisk>>,
 }
 
 impl Table {
-    /// An empty table whose disks run on `pool`; `open_files` is the limit of the process.
+    /// An empty table whose disks run on `pool`, and of which nobody is told; `open_files` is the
+    /// limit of the process.
     pub fn new(pool: Arc<Pool>, open_files: u64) -> Self {
+        Self::with(pool, open_files, Door::default())
+    }
+
+    /// The same under a keeper, who is told of all disks.
+    pub fn with(pool: Arc<Pool>, open_files: u64, door: Door) -> Self {
         let (disks, ended) = (Mutex::default(), Condvar::new());
-        Self { pool, started: Instant::now(), open_files, disks, ended }
+        Self { pool, started: Instant::now(), open_files, door, disks, ended }
     }
 
     fn disks(&self) -> MutexGuard<'_, Disks> {
@@ -67,23 +82,66 @@ impl Table {
         let id = spec.id.clone();
         let goal = if spec.activate { Rest::Active } else { Rest::Attached };
         self.admit(&spec, Phase::Busy(Verb::Attach, goal))?;
-        let opened = Export::attach(spec, Arc::clone(&self.pool));
+        let attached = Export::open(spec, Arc::clone(&self.pool)).and_then(|export| {
+            self.show(&id, &export);
+            self.serve_new(&export).map(|()| export)
+        });
+        self.end(&mut self.disks(), &id, attached.is_ok());
+        attached.map(|export| reply(&export)).map_err(failed)
+    }
+
+    /// From here on a disk that is being attached can be looked at.
+    fn show(&self, id: &str, export: &Arc<Export>) {
         let mut disks = self.disks();
-        let outcome = match opened {
-            Ok(export) => {
-                if let Some(entry) = disks.by_id.get_mut(&id) {
-                    entry.export = Some(Arc::clone(&export));
-                }
-                self.end(&mut disks, &id, true);
-                Ok(reply(&export))
+        let closing = disks.closing;
+        if let Some(entry) = disks.by_id.get_mut(id) {
+            entry.export = Some(Arc::clone(export));
+            if closing {
+                export.hang_up();
             }
-            Err(error) => {
-                self.end(&mut disks, &id, false);
-                Err(failed(error))
-            }
-        };
-        drop(disks);
-        outcome
+        }
+    }
+
+    /// Activates a new disk if its spec says so, listens, has it held and serves it. A failure
+    /// leaves nothing behind.
+    fn serve_new(&self, export: &Arc<Export>) -> Result<(), ExportError> {
+        if export.spec().activate {
+            export.activate()?;
+        }
+        let serving = export.listen().and_then(|()| self.hold(export));
+        let serving = serving.and_then(|()| export.serve(export.source(), None));
+        if serving.is_err() {
+            // Nothing was written, so there is nothing to flush.
+            let _ = export.detach();
+            self.forget(&export.spec().id);
+        }
+        serving
+    }
+
+    /// Has a disk held as it is now.
+    fn hold(&self, export: &Export) -> Result<(), ExportError> {
+        let kept = export.kept();
+        let kept = kept.map_err(|source| ExportError::Os { action: "share sockets", source })?;
+        Ok(self.door.hold(&export.held(), kept)?)
+    }
+
+    fn forget(&self, id: &str) {
+        if let Err(error) = self.door.forget(id) {
+            let cause = crate::error::text(&error);
+            tracing::error!(disk = id, "a new worker would look for it: {cause}");
+        }
+    }
+
+    /// Detaches a disk; a worker that dies in the middle leaves the rest to its successor.
+    fn leave(&self, export: &Arc<Export>) -> Result<(), ExportError> {
+        let held = Held { leaving: true, ..export.held() };
+        let told = export.kept().map_err(HoldError::from).and_then(|k| self.door.hold(&held, k));
+        if let Err(error) = told {
+            tracing::error!(disk = held.spec.id, "{}", crate::error::text(&error));
+        }
+        let detached = export.detach();
+        self.forget(&held.spec.id);
+        detached
     }
 
     fn admit(&self, spec: &DiskSpec, phase: Phase) -> Result<(), RpcError> {
@@ -97,7 +155,7 @@ impl Table {
         }
         let others = disks.by_id.values().map(|entry| entry.queues);
         check_open_files(self.open_files, others, spec.queues).map_err(failed)?;
-        let entry = Entry { phase, queues: spec.queues, export: None };
+        let entry = Entry { phase, queues: spec.queues, export: None, refused: None };
         disks.by_id.insert(spec.id.clone(), entry);
         Ok(())
     }
@@ -107,6 +165,9 @@ impl Table {
     /// # Errors
     /// No such disk, a verb at work, or an image that somebody else uses.
     pub fn activate(&self, id: &str) -> Result<DiskReply, RpcError> {
+        if let Some(refused) = self.refused(id) {
+            return self.try_again(id, &refused);
+        }
         self.verb(id, Verb::Activate, Export::activate)
     }
 
@@ -147,7 +208,11 @@ impl Table {
     /// # Errors
     /// No such disk, a verb at work, or a flush that failed; the disk is gone all the same.
     pub fn detach(&self, id: &str) -> Result<(), RpcError> {
-        self.verb(id, Verb::Detach, Export::detach).map(drop)
+        let disks = self.disks();
+        if disks.closing {
+            return Err(wrong_state(CLOSING));
+        }
+        self.carry_out_detach(disks, id)
     }
 
     fn verb(
@@ -178,8 +243,26 @@ impl Table {
         entry.phase = phase;
         drop(disks);
         let outcome = work(&export);
+        // What a verb took away it has taken away, even if it failed.
+        let outcome = outcome.and(self.hold(&export));
         self.end(&mut self.disks(), id, outcome.is_ok());
         outcome.map(|()| reply(&export)).map_err(failed)
+    }
+
+    fn carry_out_detach(&self, mut disks: MutexGuard<'_, Disks>, id: &str) -> Result<(), RpcError> {
+        let entry = disks.by_id.get_mut(id).ok_or_else(|| no_such_disk(id))?;
+        let begin = entry.phase.begin(Verb::Detach).map_err(wrong_state)?;
+        if let Begin::Work(phase) = begin {
+            entry.phase = phase;
+        }
+        let export = entry.export.clone();
+        drop(disks);
+        let outcome = match &export {
+            Some(export) => self.leave(export),
+            None => self.leave_refused(id),
+        };
+        self.end(&mut self.disks(), id, true);
+        outcome.map_err(failed)
     }
 
     fn end(&self, disks: &mut Disks, id: &str, succeeded: bool) {
@@ -204,10 +287,16 @@ impl Table {
             return Err(no_such_disk(id));
         }
         let exports: Vec<_> = disks.by_id.values().filter_map(|one| one.export.clone()).collect();
+        let refused: Vec<_> = disks.by_id.values().filter_map(|one| one.refused.clone()).collect();
         drop(disks);
         let wanted = |one: &str| id.is_none_or(|id| one == id);
         let detail = if id.is_some() { Detail::Everything } else { Detail::Counts };
-        Ok(stats::process(self.started, &self.pool, &exports, wanted, detail))
+        let mut stats = stats::process(self.started, &self.pool, &exports, wanted, detail);
+        let refused = refused.iter().filter(|disk| wanted(&disk.held.spec.id));
+        stats.disks.extend(refused.map(|disk| stats::refused(disk)));
+        stats.disks.sort_by(|one, other| one.id.cmp(&other.id));
+        stats.keeper = self.door.keeper().map(stats::keeper);
+        Ok(stats)
     }
 
     /// Detaches everything. Waits for verbs that are at work, and refuses all others.
@@ -240,7 +329,7 @@ impl Table {
             disks = self.ended.wait(disks).unwrap_or_else(PoisonError::into_inner);
         }
         // Under the same lock, so that no other verb can come between.
-        if let Err(error) = self.carry_out(disks, id, Verb::Detach, Export::detach)
+        if let Err(error) = self.carry_out_detach(disks, id)
             && error.code != code::NO_SUCH_DISK
         {
             tracing::error!(disk = id, "detached with an error: {}", error.message);

@@ -1,0 +1,80 @@
+//! A disk that goes on in a new worker.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use model::spec::Backend;
+use vhost_user::Listener;
+
+use super::{Export, ExportError, lock};
+use crate::held::{Held, Identity, Kept};
+use crate::open::Opened;
+use crate::pool::Pool;
+
+impl Export {
+    /// As a new worker must find it.
+    pub fn held(&self) -> Held {
+        Held {
+            spec: self.spec.clone(),
+            active: self.is_active(),
+            paused: self.is_paused(),
+            leaving: false,
+            size: Some(self.geometry().size),
+            identity: self.identity,
+        }
+    }
+
+    /// Twins of the descriptors that go with it.
+    ///
+    /// # Errors
+    /// The process may open no more descriptors.
+    pub fn kept(&self) -> io::Result<Kept> {
+        let listener = lock(&self.listener).as_ref().map(|l| l.parts()).transpose()?;
+        let memory = self.memory.as_deref().map(OwnedFd::try_clone).transpose()?;
+        Ok(Kept { listener, memory })
+    }
+
+    /// Opens a disk that a worker before us had. It does not serve yet and holds no lock.
+    ///
+    /// # Errors
+    /// The image is gone, another one, or smaller than guests believe.
+    pub fn restore(held: &Held, kept: Kept, pool: Arc<Pool>) -> Result<Arc<Self>, ExportError> {
+        let Kept { listener, memory } = kept;
+        let opened = Self::open_disk(&held.spec, memory)?;
+        check(held, &opened)?;
+        let listener = listener.map(Listener::adopt).transpose()?.map(Arc::new);
+        let export = Self::with(held.spec.clone(), opened, listener, pool)?;
+        export.board.paused.store(held.paused, Ordering::Release);
+        Ok(export)
+    }
+
+    /// Releases the lock and closes the socket of a disk that is not served, and leaves its files:
+    /// they are held.
+    pub fn let_go(self: &Arc<Self>) {
+        if self.is_active() {
+            // Nothing was written, so there is nothing to flush.
+            let _ = self.deactivate();
+        }
+        if let Some(listener) = lock(&self.listener).take().and_then(Arc::into_inner) {
+            listener.leave();
+        }
+    }
+}
+
+/// It is the image that guests know.
+fn check(held: &Held, opened: &Opened) -> Result<(), ExportError> {
+    let found = opened.identity.map(Identity::from);
+    if let Backend::File(path) = &held.spec.backend
+        && held.identity.is_some()
+        && held.identity != found
+    {
+        return Err(ExportError::Replaced { path: path.clone() });
+    }
+    let found = opened.disk.geometry().size;
+    match held.size {
+        Some(size) if found < size => Err(ExportError::Shrunk { found, size }),
+        _ => Ok(()),
+    }
+}

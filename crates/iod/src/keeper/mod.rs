@@ -1,0 +1,268 @@
+//! The process that keeps a worker running.
+//!
+//! A keeper holds what must outlive the death of whoever serves: listening sockets with their
+//! locks, the memory of memory disks, and the worker's own words about each disk, which it does
+//! not read. It has no guest memory and no image open, and does so little that it has no reason
+//! to die.
+//!
+//! ```text
+//! start -> serving --worker died--> pause --over--> serving (a new worker, told what is held)
+//!             |                       |
+//!             +-- signal: told to end +-- signal
+//!             v                       v
+//!          ending --worker ended--> ended (files of held sockets are removed)
+//! ```
+//! Front-ends that connect while no worker lives wait in the backlog of the held sockets. Between
+//! events the process sleeps in one poll: over signals, the end of the worker and what it says.
+
+mod backoff;
+mod store;
+mod worker;
+
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::process::{ExitCode, ExitStatus};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+
+use crate::adopt::tell_ready;
+use crate::link::{FromKeeper, FromWorker, Holding, Words};
+use backoff::Backoff;
+use store::Store;
+use worker::{Unsaid, Worker, words};
+
+/// Exit code when a second signal ended everything before it was done.
+const IMPATIENT: u8 = 130;
+
+/// What is kept, and how.
+#[derive(Debug)]
+pub struct Setup {
+    /// Name of the program in lists of processes.
+    pub program: &'static str,
+    /// Options of the worker.
+    pub options: Vec<OsString>,
+    /// Told once when the first worker serves.
+    pub ready: Option<OwnedFd>,
+    /// Readable when a signal to end has come: one byte for each.
+    pub signals: OwnedFd,
+    /// Longest pause before a dead worker is replaced.
+    pub pause_max: Duration,
+    /// A worker whose keeper has died ends too.
+    pub die_together: bool,
+}
+
+/// Keeps a worker.
+#[derive(Debug)]
+pub struct Keeper {
+    setup: Setup,
+    store: Store,
+    worker: Option<Worker>,
+    backoff: Backoff,
+    /// When the next worker is started.
+    start_at: Option<Instant>,
+    /// A worker has served since we are here.
+    served: bool,
+    /// Told to end.
+    ending: bool,
+    restarts: u64,
+    last_exit: Option<String>,
+}
+
+/// Whether to go on.
+enum Next {
+    Poll,
+    End(ExitCode),
+}
+
+impl Keeper {
+    /// A keeper that holds nothing.
+    pub fn new(setup: Setup) -> Self {
+        let backoff = Backoff::new(setup.pause_max);
+        let (store, worker, start_at) = (Store::default(), None, None);
+        let (served, ending, restarts, last_exit) = (false, false, 0, None);
+        Self { setup, store, worker, backoff, start_at, served, ending, restarts, last_exit }
+    }
+
+    /// Holds something of the keeper's own for all workers.
+    pub(crate) fn insert(&mut self, key: &str, holding: Holding) {
+        self.store.insert(key, holding);
+    }
+
+    /// Keeps a worker until all ends. The code is the worker's.
+    ///
+    /// # Errors
+    /// No worker can be started, or the kernel refuses to wait.
+    pub fn run(mut self) -> anyhow::Result<ExitCode> {
+        let outcome = self.keep();
+        self.store.clear();
+        outcome
+    }
+
+    fn keep(&mut self) -> anyhow::Result<ExitCode> {
+        if self.worker.is_none() {
+            self.start().context("cannot start a worker")?;
+        }
+        loop {
+            if let Next::End(code) = self.turn()? {
+                return Ok(code);
+            }
+        }
+    }
+
+    fn start(&mut self) -> io::Result<()> {
+        let mut worker = Worker::start(self.setup.program, &self.setup.options)?;
+        self.store.keys().for_each(|key| worker.say(Unsaid::Restore(key.clone())));
+        let words = Words {
+            pid: std::process::id(),
+            restarts: self.restarts,
+            last_exit: self.last_exit.clone(),
+            die_together: self.setup.die_together,
+        };
+        worker.say(Unsaid::Record(FromKeeper::Keeper(words)));
+        worker.say(Unsaid::Record(FromKeeper::Begin));
+        if self.ending {
+            worker.say(Unsaid::Record(FromKeeper::Stop));
+        }
+        self.worker = Some(worker);
+        Ok(())
+    }
+
+    /// Sleeps until something happens, and takes care of it.
+    fn turn(&mut self) -> anyhow::Result<Next> {
+        let (signalled, told, ended) = self.wait().context("cannot wait for the worker")?;
+        if signalled && let Next::End(code) = self.take_signals() {
+            return Ok(Next::End(code));
+        }
+        if told || ended {
+            // A dead worker's last words count.
+            self.hear();
+        }
+        if ended {
+            return self.bury();
+        }
+        if self.start_at.is_some_and(|at| at <= Instant::now()) {
+            self.start_at = None;
+            if let Err(error) = self.start() {
+                tracing::error!("cannot start a worker: {error}");
+                self.start_at = Some(Instant::now() + self.backoff.died(Duration::ZERO));
+            }
+        }
+        if let Some(worker) = &mut self.worker
+            && let Err(error) = worker.speak(&self.store)
+        {
+            tracing::error!("killing the worker, it cannot be told what is held: {error}");
+            worker.kill();
+        }
+        Ok(Next::Poll)
+    }
+
+    /// Signal, something said or room to say something, end of the worker.
+    fn wait(&self) -> io::Result<(bool, bool, bool)> {
+        let mut fds = vec![PollFd::from_borrowed_fd(self.setup.signals.as_fd(), PollFlags::IN)];
+        if let Some(worker) = &self.worker {
+            fds.push(PollFd::from_borrowed_fd(worker.ended(), PollFlags::IN));
+            let mut wanted = PollFlags::empty();
+            wanted.set(PollFlags::IN, !worker.silent);
+            wanted.set(PollFlags::OUT, worker.has_unsaid());
+            if !wanted.is_empty() {
+                fds.push(PollFd::from_borrowed_fd(worker.link(), wanted));
+            }
+        }
+        let left = self.start_at.map(|at| at.saturating_duration_since(Instant::now()));
+        let left = left.and_then(|left| Timespec::try_from(left).ok());
+        match poll(&mut fds, left.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let is = |at: usize| fds.get(at).is_some_and(|fd| !fd.revents().is_empty());
+        Ok((is(0), is(2), is(1)))
+    }
+
+    fn take_signals(&mut self) -> Next {
+        let mut bytes = [0; 16];
+        let count = rustix::io::read(&self.setup.signals, &mut bytes).unwrap_or(0);
+        let again = self.ending || count > 1;
+        self.ending = true;
+        match &mut self.worker {
+            Some(worker) if again => {
+                worker.kill();
+                Next::End(ExitCode::from(IMPATIENT))
+            }
+            Some(worker) => {
+                worker.say(Unsaid::Record(FromKeeper::Stop));
+                Next::Poll
+            }
+            None => Next::End(ExitCode::FAILURE),
+        }
+    }
+
+    fn hear(&mut self) {
+        while let Some(worker) = &mut self.worker {
+            let (record, fds) = match worker.listen() {
+                Ok(Some(heard)) => heard,
+                Ok(None) => break,
+                Err(error) => {
+                    tracing::error!("killing the worker, it cannot be understood: {error}");
+                    worker.kill();
+                    worker.silent = true;
+                    break;
+                }
+            };
+            let done = |seq, problem| Unsaid::Record(FromKeeper::Done { seq, problem });
+            match record {
+                FromWorker::Hold { seq, what } => {
+                    worker.say(done(seq, self.store.hold(what, fds).err()));
+                }
+                FromWorker::Forget { seq, key } => {
+                    self.store.forget(&key);
+                    worker.say(done(seq, None));
+                }
+                FromWorker::Ready => {
+                    worker.ready = true;
+                    self.served = true;
+                    if let Some(ready) = self.setup.ready.take()
+                        && let Err(error) = tell_ready(&ready)
+                    {
+                        tracing::warn!("--ready-fd cannot be written: {error}");
+                    }
+                }
+                FromWorker::Ending => worker.ending = true,
+                FromWorker::Pong => {}
+            }
+        }
+    }
+
+    /// The worker has ended.
+    fn bury(&mut self) -> anyhow::Result<Next> {
+        let Some(mut worker) = self.worker.take() else { return Ok(Next::Poll) };
+        let status = worker.reap().context("cannot tell how the worker ended")?;
+        let how = words(status);
+        if worker.ending || self.ending || !self.served {
+            if !status.is_none_or(|status| status.success()) && self.served {
+                tracing::error!("the worker {how} while it was ending");
+            }
+            return Ok(Next::End(exit_code(status)));
+        }
+        let pause = self.backoff.died(worker.since.elapsed());
+        self.restarts += 1;
+        let pause_ms = pause.as_millis() as u64;
+        let (pid, restarts) = (worker.pid(), self.restarts);
+        tracing::error!(pid, restarts, pause_ms, "the worker {how}; another one is started");
+        self.last_exit = Some(how);
+        self.start_at = Some(Instant::now() + pause);
+        Ok(Next::Poll)
+    }
+}
+
+/// The worker's code as ours.
+fn exit_code(status: Option<ExitStatus>) -> ExitCode {
+    match status.map(|status| status.code()) {
+        // Not our child, and it said that it ends in order.
+        None => ExitCode::SUCCESS,
+        Some(code) => code.and_then(|c| u8::try_from(c).ok()).map_or(ExitCode::FAILURE, Into::into),
+    }
+}

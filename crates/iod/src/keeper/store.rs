@@ -1,0 +1,53 @@
+//! What a keeper holds for its workers.
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+
+use crate::link::{Holding, Written};
+
+/// Most things held: far above the disks that open files allow.
+const MAX_HELD: usize = 1 << 16;
+
+/// Holdings by key.
+#[derive(Debug, Default)]
+pub(super) struct Store {
+    by_key: BTreeMap<String, Holding>,
+}
+
+impl Store {
+    /// Holds something, in place of what its key stood for.
+    ///
+    /// # Errors
+    /// Why it is not held.
+    pub(super) fn hold(&mut self, what: Written, fds: Vec<OwnedFd>) -> Result<(), String> {
+        let (key, holding) = Holding::read(what, fds).map_err(|error| error.to_string())?;
+        if self.by_key.len() >= MAX_HELD && !self.by_key.contains_key(&key) {
+            return Err(format!("{MAX_HELD} disks are held, and no more can be"));
+        }
+        self.by_key.insert(key, holding);
+        Ok(())
+    }
+
+    /// Holds something of the keeper's own.
+    pub(super) fn insert(&mut self, key: &str, holding: Holding) {
+        self.by_key.insert(key.into(), holding);
+    }
+
+    /// Closes our side; the worker has removed what is to be removed.
+    pub(super) fn forget(&mut self, key: &str) {
+        self.by_key.remove(key);
+    }
+
+    pub(super) fn get(&self, key: &str) -> Option<&Holding> {
+        self.by_key.get(key)
+    }
+
+    pub(super) fn keys(&self) -> impl Iterator<Item = &String> {
+        self.by_key.keys()
+    }
+
+    /// All has ended: removes the files that no worker has removed.
+    pub(super) fn clear(&mut self) {
+        std::mem::take(&mut self.by_key).into_values().for_each(Holding::remove);
+    }
+}

@@ -1,0 +1,172 @@
+//! A worker as its keeper sees it.
+
+use std::collections::VecDeque;
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Instant;
+
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+use super::store::Store;
+use crate::link::{FromKeeper, FromWorker, Link};
+
+/// Option that makes one of our programs a worker; its standard input is the link.
+pub(super) const WORKER_OPTION: &str = "--worker";
+
+/// A process that serves.
+#[derive(Debug)]
+pub(super) struct Worker {
+    pid: Pid,
+    pidfd: OwnedFd,
+    /// Absent for one that another keeper has started.
+    child: Option<Child>,
+    link: Link,
+    /// What it has not been told yet, because the link was full.
+    unsaid: VecDeque<Unsaid>,
+    pub(super) since: Instant,
+    /// It serves.
+    pub(super) ready: bool,
+    /// It has said that it ends in order.
+    pub(super) ending: bool,
+    /// It has closed its end of the link.
+    pub(super) silent: bool,
+}
+
+/// Something to say.
+#[derive(Debug)]
+pub(super) enum Unsaid {
+    Record(FromKeeper),
+    /// What this key stands for.
+    Restore(String),
+}
+
+impl Worker {
+    /// Starts this same program as a worker.
+    pub(super) fn start(program: &str, options: &[OsString]) -> io::Result<Self> {
+        let (link, theirs) = Link::pair()?;
+        // The file that runs here, even if another lies at its path by now.
+        let mut command = Command::new("/proc/self/exe");
+        command.arg0(program).args(options).arg(WORKER_OPTION);
+        command.stdin(Stdio::from(theirs)).stdout(Stdio::null());
+        let child = command.spawn()?;
+        Self::new(Pid::from_child(&child), Some(child), link)
+    }
+
+    fn new(pid: Pid, child: Option<Child>, link: Link) -> io::Result<Self> {
+        // The keeper never sleeps but in its poll.
+        rustix::io::ioctl_fionbio(&link, true)?;
+        let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
+        let (unsaid, since) = (VecDeque::new(), Instant::now());
+        let (ready, ending, silent) = (false, false, false);
+        Ok(Self { pid, pidfd, child, link, unsaid, since, ready, ending, silent })
+    }
+
+    pub(super) fn pid(&self) -> i32 {
+        self.pid.as_raw_nonzero().get()
+    }
+
+    /// Readable when the process has ended.
+    pub(super) fn ended(&self) -> BorrowedFd<'_> {
+        self.pidfd.as_fd()
+    }
+
+    pub(super) fn link(&self) -> BorrowedFd<'_> {
+        self.link.as_fd()
+    }
+
+    pub(super) fn kill(&self) {
+        // Refused only when it is gone already.
+        let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
+    }
+
+    pub(super) fn say(&mut self, what: Unsaid) {
+        self.unsaid.push_back(what);
+    }
+
+    /// There is something that could not be said yet.
+    pub(super) fn has_unsaid(&self) -> bool {
+        !self.unsaid.is_empty() && !self.silent
+    }
+
+    /// Says as much as the link takes.
+    pub(super) fn speak(&mut self, store: &Store) -> io::Result<()> {
+        while let Some(next) = self.unsaid.front() {
+            let sent = match next {
+                Unsaid::Record(record) => self.link.send(record, &[]),
+                Unsaid::Restore(key) => store.get(key).map_or(Ok(()), |holding| {
+                    let (what, fds) = holding.written(key);
+                    self.link.send(&FromKeeper::Restore { what }, &fds)
+                }),
+            };
+            match sent {
+                Ok(()) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                // Its end is told by the pidfd.
+                Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
+                Err(error) => return Err(error),
+            }
+            self.unsaid.pop_front();
+        }
+        Ok(())
+    }
+
+    /// The next thing that it says; `None`: nothing now.
+    pub(super) fn listen(&mut self) -> io::Result<Option<(FromWorker, Vec<OwnedFd>)>> {
+        match self.link.receive() {
+            Ok(None) => {
+                self.silent = true;
+                Ok(None)
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+            other => other,
+        }
+    }
+
+    /// How it ended, once it has; nobody is told of another's child.
+    pub(super) fn reap(&mut self) -> io::Result<Option<ExitStatus>> {
+        self.child.as_mut().map(Child::wait).transpose()
+    }
+}
+
+/// How a process ended, in words.
+pub(super) fn words(status: Option<ExitStatus>) -> String {
+    let Some(status) = status else { return "ended, nobody can tell how".into() };
+    match (status.code(), status.signal()) {
+        (Some(code), _) => format!("ended with code {code}"),
+        (None, Some(signal)) => {
+            let core = if status.core_dumped() { ", core dumped" } else { "" };
+            format!("killed by {}{core}", signal_name(signal))
+        }
+        (None, None) => "ended".into(),
+    }
+}
+
+fn signal_name(number: i32) -> String {
+    let name = match Signal::from_named_raw(number) {
+        Some(Signal::KILL) => "SIGKILL",
+        Some(Signal::SEGV) => "SIGSEGV",
+        Some(Signal::BUS) => "SIGBUS",
+        Some(Signal::ABORT) => "SIGABRT",
+        Some(Signal::ILL) => "SIGILL",
+        Some(Signal::TERM) => "SIGTERM",
+        _ => return format!("signal {number}"),
+    };
+    name.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ends_are_told_in_words() {
+        let said = |raw| words(Some(ExitStatus::from_raw(raw)));
+        assert_eq!(said(9), "killed by SIGKILL");
+        assert_eq!(said(0x80 | 11), "killed by SIGSEGV, core dumped");
+        assert_eq!(said(1 << 8), "ended with code 1");
+        assert_eq!(said(64), "killed by signal 64");
+    }
+}

@@ -1,0 +1,33 @@
+//! What is held: by the keeper, and of disks that are not open.
+
+use model::report::{DiskState, DiskStats, Geometry, KeeperStats};
+
+use crate::link::Words;
+use crate::table::RefusedDisk;
+
+/// A disk that does nothing, and why.
+pub(crate) fn refused(RefusedDisk { held, reason }: &RefusedDisk) -> DiskStats {
+    let spec = &held.spec;
+    let size_bytes = held.size.unwrap_or(0);
+    DiskStats {
+        state: DiskState::Refused,
+        socket: spec.socket.display().to_string(),
+        geometry: Geometry {
+            size_bytes,
+            block_size: spec.block_size.unwrap_or(0),
+            read_only: spec.read_only,
+        },
+        cache: spec.cache,
+        poll: spec.poll,
+        queues: spec.queues,
+        serial: spec.serial.clone(),
+        recorded: spec.record,
+        refused: Some(reason.clone()),
+        ..DiskStats::new(&spec.id, spec.backend.clone(), size_bytes)
+    }
+}
+
+/// The keeper.
+pub(crate) fn keeper(Words { pid, restarts, last_exit, .. }: Words) -> KeeperStats {
+    KeeperStats { pid, restarts, last_exit }
+}

@@ -1,0 +1,75 @@
+//! A process that serves under a keeper: what it is given at its start, and its way back.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use anyhow::Context;
+use rustix::fs::{Mode, OFlags};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use vhost_user::Stop;
+
+use crate::adopt::adopt;
+use crate::held::Door;
+use crate::link::{FromKeeper, Holding, Link};
+
+/// Longest wait for room in the link: a keeper that reads nothing is stopped or broken.
+const SAY_DEADLINE: std::time::Duration = std::time::Duration::from_secs(5);
+
+/// Takes the link on standard input, and what the keeper holds.
+///
+/// # Errors
+/// Standard input is no link, or the keeper ended before it said everything.
+pub(crate) fn begin(program: &str) -> anyhow::Result<(Door, Arc<Link>)> {
+    let link = take_link().context(
+        "standard input is not a keeper's link; this option is for the program's own use",
+    )?;
+    // Started by a link of /proc, the kernel would call it `exe`.
+    if let Ok(name) = std::ffi::CString::new(program) {
+        let _ = rustix::thread::set_name(&name);
+    }
+    let mut holdings = BTreeMap::new();
+    let mut words = None;
+    loop {
+        let (record, fds) = link.receive()?.context("the keeper has ended")?;
+        match record {
+            FromKeeper::Restore { what } => {
+                let (key, holding) = Holding::read(what, fds)?;
+                holdings.insert(key, holding);
+            }
+            FromKeeper::Keeper(said) => words = Some(said),
+            FromKeeper::Begin => break,
+            FromKeeper::Done { .. } | FromKeeper::Ping => {}
+            FromKeeper::Stop => anyhow::bail!("told to end before it began"),
+        }
+    }
+    let link = Arc::new(link);
+    let words = words.context("the keeper did not say who it is")?;
+    Ok((Door::open(Arc::clone(&link), words, holdings), link))
+}
+
+fn take_link() -> io::Result<Link> {
+    let link: OwnedFd = adopt(0)?;
+    let kind = rustix::net::sockopt::socket_type(&link)?;
+    if kind != rustix::net::SocketType::SEQPACKET {
+        return Err(rustix::io::Errno::NOTSOCK.into());
+    }
+    set_socket_timeout(&link, Timeout::Send, Some(SAY_DEADLINE))?;
+    // Nobody else inherits it, and its end is seen when ours closes.
+    let null = rustix::fs::open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+    rustix::stdio::dup2_stdin(null)?;
+    Ok(Link::new(link))
+}
+
+/// Hears the keeper on a thread of its own, and gives `end` when the process is to end.
+///
+/// # Errors
+/// The process can have no more threads.
+pub(crate) fn attend(door: &Door, link: Arc<Link>, end: &Stop) -> io::Result<()> {
+    let (door, end) = (door.clone(), end.clone());
+    std::thread::Builder::new()
+        .name("keeper".into())
+        .spawn(move || door.attend(&link, &end))
+        .map(drop)
+}
