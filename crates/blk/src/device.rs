@@ -196,7 +196,7 @@ impl Device {
             context.add_poller(kick, make)
         })?;
         let id = id.map_err(|source| QueueError::Ring { index, source })?;
-        Ok(RunningQueue { reactor: reactor.clone(), id, index, running: true })
+        Ok(RunningQueue::running(reactor.clone(), id, index))
     }
 }
 
@@ -210,6 +210,10 @@ pub struct RunningQueue {
 }
 
 impl RunningQueue {
+    pub(crate) fn running(reactor: Handle, id: PollerId, index: u16) -> Self {
+        Self { reactor, id, index, running: true }
+    }
+
     /// Which queue of the device it is.
     pub fn index(&self) -> u16 {
         self.index
@@ -229,7 +233,17 @@ impl RunningQueue {
     /// [`Stopped`]: the reactor has ended, and the position with it.
     pub fn begin_stop(mut self) -> Result<Stopping, Stopped> {
         self.running = false;
-        Stopping::begin(self.reactor.clone(), self.id)
+        Stopping::begin(self.reactor.clone(), self.id, self.index, false)
+    }
+
+    /// Takes no more requests, so that somebody else can go on with the ring: nothing that waits
+    /// is failed for it. Ends with [`Stopping::wait_or_go_on`].
+    ///
+    /// # Errors
+    /// [`Stopped`]: the reactor has ended, and the position with it.
+    pub fn begin_quiet(mut self) -> Result<Stopping, Stopped> {
+        self.running = false;
+        Stopping::begin(self.reactor.clone(), self.id, self.index, true)
     }
 
     /// Finds the ring in a new memory table; requests in flight keep the old one.

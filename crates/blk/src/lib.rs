@@ -44,4 +44,4 @@ pub use device::{Device, Fault, Options, QueueError, RunningQueue};
 pub use insight::{Class, Histogram, Oldest, Op, Record, Snapshot, Stage, Summary, clock_ns};
 pub use spec::feature;
 pub use stats::{Counts, DeviceStats, QueueState, QueueStats};
-pub use stopping::{StopEnd, Stopping, Zombie};
+pub use stopping::{QuietEnd, StopEnd, Stopping, Zombie};

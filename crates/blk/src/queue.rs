@@ -43,6 +43,8 @@ pub(crate) struct BlkQueue {
     moved: u64,
     faults: usize,
     stopping: bool,
+    /// What waits for room fails, or stays on record.
+    giving_up: bool,
     stopped: Option<SyncSender<u16>>,
     /// The front-end keeps a record of what is in flight.
     recorded: bool,
@@ -90,6 +92,7 @@ impl BlkQueue {
             moved: 0,
             faults,
             stopping: false,
+            giving_up: false,
             stopped: None,
             recorded,
             left: Vec::new(),
@@ -117,8 +120,21 @@ impl BlkQueue {
     /// life has left.
     pub(crate) fn stop(&mut self, context: &mut Context<'_>, answer: Option<SyncSender<u16>>) {
         self.stopping = true;
+        self.giving_up = true;
         self.stopped = answer;
         self.channel.give_up(context);
+    }
+
+    /// As [`Self::stop`], but what waits goes on waiting, and [`Self::go_on`] ends it.
+    pub(crate) fn quiet(&mut self, answer: SyncSender<u16>) {
+        self.stopping = true;
+        self.stopped = Some(answer);
+    }
+
+    /// Takes requests again.
+    pub(crate) fn go_on(&mut self) {
+        self.stopping = false;
+        self.stopped = None;
     }
 
     /// Touches the ring and the guest's signals no more; returns how many requests are in flight.
@@ -260,7 +276,7 @@ impl BlkQueue {
             // Its memory may be another request's by now; the ring has failed and takes nothing.
             return self.queue.push(chain, 0);
         }
-        if self.stopping && self.recorded && completion.outcome == Err(IoError::Full) {
+        if self.giving_up && self.recorded && completion.outcome == Err(IoError::Full) {
             return self.left.push(chain);
         }
         let code = status_of(completion.outcome);

@@ -4,7 +4,15 @@
 //!   running --begin--> stopping --drained--> gone, with a position
 //!                          |
 //!                          +--deadline--> zombie --the kernel is done--> gone
+//!
+//!   running --begin quiet--> quiet --drained--> gone, with a position
+//!      ^                       |
+//!      +-------deadline--------+
 //! ```
+//! A quiet end is one that nothing may be lost by, for a successor that is to go on with the same
+//! ring: requests that wait for room on the storage are not failed, and when the deadline passes
+//! the queue serves as before.
+//!
 //! Nothing can take a request back that the kernel has. Its buffers must stay mapped and its file
 //! open until it ends, so the queue stays on its reactor, where it costs nothing. It has failed
 //! for its ring: nothing is completed, and what an in-flight region says of it stays as it is.
@@ -14,6 +22,7 @@ use std::time::Instant;
 
 use reactor::{Handle, PollerId, Stopped};
 
+use crate::device::RunningQueue;
 use crate::queue::BlkQueue;
 
 /// A queue that takes no more requests.
@@ -21,6 +30,7 @@ use crate::queue::BlkQueue;
 pub struct Stopping {
     reactor: Handle,
     id: PollerId,
+    index: u16,
     answer: Receiver<u16>,
 }
 
@@ -33,6 +43,15 @@ pub enum StopEnd {
     Stuck(Zombie),
 }
 
+/// How a quiet end came out.
+#[derive(Debug)]
+pub enum QuietEnd {
+    /// Everything in flight has ended; a successor goes on at this available index.
+    Drained(u16),
+    /// Not in time: it serves as before.
+    GoesOn(RunningQueue),
+}
+
 /// A queue that was given up. Dropping this changes nothing: the queue ends by itself.
 #[derive(Debug)]
 pub struct Zombie {
@@ -41,14 +60,42 @@ pub struct Zombie {
 }
 
 impl Stopping {
-    pub(crate) fn begin(reactor: Handle, id: PollerId) -> Result<Self, Stopped> {
+    pub(crate) fn begin(
+        reactor: Handle,
+        id: PollerId,
+        index: u16,
+        quiet: bool,
+    ) -> Result<Self, Stopped> {
         let (answer, wait) = sync_channel(1);
         reactor.send(move |context| {
             context.with_poller(id, |queue: &mut BlkQueue, context| {
-                queue.stop(context, Some(answer));
+                if quiet { queue.quiet(answer) } else { queue.stop(context, Some(answer)) }
             });
         })?;
-        Ok(Self { reactor, id, answer: wait })
+        Ok(Self { reactor, id, index, answer: wait })
+    }
+
+    /// Waits for what is in flight until `deadline`, then lets the queue go on. For a stop that
+    /// was begun by [`RunningQueue::begin_quiet`].
+    ///
+    /// # Errors
+    /// [`Stopped`].
+    pub fn wait_or_go_on(self, deadline: Instant) -> Result<QuietEnd, Stopped> {
+        let left = deadline.saturating_duration_since(Instant::now());
+        match self.answer.recv_timeout(left) {
+            Ok(next_avail) => return Ok(QuietEnd::Drained(next_avail)),
+            Err(RecvTimeoutError::Disconnected) => return Err(Stopped),
+            Err(RecvTimeoutError::Timeout) => {}
+        }
+        let Self { reactor, id, index, answer } = self;
+        let goes_on = reactor.call(move |context| {
+            context.with_poller(id, |queue: &mut BlkQueue, _| queue.go_on())
+        })?;
+        match goes_on {
+            Some(()) => Ok(QuietEnd::GoesOn(RunningQueue::running(reactor, id, index))),
+            // It has ended in between, and has answered before.
+            None => answer.recv().map(QuietEnd::Drained).map_err(|_| Stopped),
+        }
     }
 
     /// Waits for what is in flight, however long that takes.

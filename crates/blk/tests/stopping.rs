@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use blk::StopEnd;
+use blk::{QuietEnd, StopEnd};
 use disk::{Disk, FileDisk, FileOptions, OnFull};
 use guest::*;
 use reactor::Reactor;
@@ -110,6 +110,45 @@ fn what_waits_for_room_fails_at_a_stop_that_nobody_records() {
         let (head, _) = guest.used();
         assert_eq!(guest.status(head as u16 / 3), 1);
     }
+}
+
+#[test]
+fn a_quiet_end_that_takes_too_long_is_none() {
+    let full = Full::new();
+    let disk = full.disk();
+    let device = device(disk.clone(), 1, false);
+    // Nobody records: a stop would fail what waits.
+    let mut guest = Guest::new(&device, true);
+    put_writes(&mut guest, &disk);
+    let soon = || Instant::now() + Duration::from_millis(50);
+    for _ in 0..3 {
+        let ending = guest.queue.take().unwrap().begin_quiet().unwrap();
+        let QuietEnd::GoesOn(queue) = ending.wait_or_go_on(soon()).unwrap() else {
+            panic!("they are written without room");
+        };
+        guest.queue = Some(queue);
+        assert_eq!((guest.driver.used_idx(), disk.waiting()), (0, 3));
+    }
+    // What comes in the middle is taken when it goes on.
+    let ending = guest.queue.take().unwrap().begin_quiet().unwrap();
+    guest.put(3, GET_ID, 0, (20, true));
+    guest.publish();
+    let ended = ending.wait_or_go_on(soon()).unwrap();
+    let QuietEnd::GoesOn(queue) = ended else { panic!("{ended:?}") };
+    guest.queue = Some(queue);
+    assert_eq!((guest.used().0, guest.status(3)), (9, 0));
+    full.make_room();
+    for _ in 0..3 {
+        let (head, _) = guest.used();
+        assert_eq!(guest.status(head as u16 / 3), 0);
+    }
+    // With nothing under way it ends at once, and a successor goes on.
+    let ending = guest.queue.take().unwrap().begin_quiet().unwrap();
+    let far = Instant::now() + Duration::from_secs(60);
+    assert!(matches!(ending.wait_or_go_on(far).unwrap(), QuietEnd::Drained(4)));
+    let next = reactor();
+    guest.resume(&device, &next, 4);
+    assert_eq!(guest.read(8, 4096).1, [2; 4096]);
 }
 
 #[test]
