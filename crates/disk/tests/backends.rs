@@ -119,6 +119,37 @@ fn two_writers_are_refused_and_readers_share() {
 }
 
 #[test]
+fn an_image_goes_on_in_another_process_without_a_moment_unlocked() {
+    let dir = dir();
+    let path = image(dir.path(), SIZE);
+    let old = FileDisk::open(options(&path)).unwrap();
+    let rival = open(options(&path));
+    old.activate().unwrap();
+    // Grown by somebody, and not by us: the guest knows of the former size.
+    std::fs::File::options().write(true).open(&path).unwrap().set_len(SIZE + 1000).unwrap();
+    let (file, lost) = old.handover();
+    let (file, lost) = (Arc::clone(file), lost);
+    let twin = || file.try_clone().unwrap();
+    let refused = FileDisk::adopt(options(&path), twin(), SIZE + 4096, false);
+    assert!(matches!(refused, Err(DiskError::Shrunk { .. })));
+    let no_file = std::os::unix::net::UnixStream::pair().unwrap().0.into();
+    let refused = FileDisk::adopt(options(&path), no_file, SIZE, false);
+    assert!(matches!(refused, Err(DiskError::WrongType { .. })));
+
+    let new = FileDisk::adopt(options(&path), twin(), SIZE, lost).unwrap();
+    assert_eq!(new.geometry(), old.geometry());
+    new.activate().unwrap();
+    // A process that ends runs nothing of ours.
+    std::mem::forget(old);
+    assert!(matches!(rival.activate(), Err(DiskError::Locked { .. })));
+    new.deactivate().unwrap();
+    rival.activate().unwrap();
+    // A failed flush stays failed for whoever comes.
+    let lost = FileDisk::adopt(options(&path), file.try_clone().unwrap(), SIZE, true).unwrap();
+    assert!(lost.deactivate().is_err());
+}
+
+#[test]
 fn a_file_grows_and_never_shrinks() {
     let dir = dir();
     let path = image(dir.path(), SIZE);

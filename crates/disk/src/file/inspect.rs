@@ -107,8 +107,43 @@ pub(crate) fn open(options: &FileOptions) -> Result<(OwnedFd, Inspected), DiskEr
     if size == 0 {
         return Err(DiskError::Empty { path: path.clone() });
     }
+    let inspected = examine(options, fd.as_fd(), device, size)?;
+    Ok((fd, inspected))
+}
+
+/// The image that somebody has opened by these options; `size` bytes of it are the guest's.
+pub(super) fn given(
+    options: &FileOptions,
+    fd: BorrowedFd<'_>,
+    size: u64,
+) -> Result<Inspected, DiskError> {
+    let path = &options.path;
+    let os = |action| {
+        let path = path.clone();
+        move |source| DiskError::Os { action, path, source }
+    };
+    let kind = FileType::from_raw_mode(fstat(fd).map_err(os("inspect"))?.st_mode);
+    let device = match kind {
+        FileType::RegularFile => false,
+        FileType::BlockDevice => true,
+        other => return Err(DiskError::WrongType { path: path.clone(), what: name_of(other) }),
+    };
+    let found = self::size(fd).map_err(os("measure"))?;
+    if found < size || size == 0 {
+        return Err(DiskError::Shrunk { path: path.clone(), found, size });
+    }
+    examine(options, fd, device, size)
+}
+
+fn examine(
+    options: &FileOptions,
+    fd: BorrowedFd<'_>,
+    device: bool,
+    size: u64,
+) -> Result<Inspected, DiskError> {
+    let path = &options.path;
     let (needed, memory_align) =
-        if options.direct { direct_io_needs(fd.as_fd(), device) } else { (SECTOR, 1) };
+        if options.direct { direct_io_needs(fd, device) } else { (SECTOR, 1) };
     if needed > LARGEST_BLOCK {
         return Err(DiskError::NoDirectIo { path: path.clone() });
     }
@@ -123,7 +158,7 @@ pub(crate) fn open(options: &FileOptions) -> Result<(OwnedFd, Inspected), DiskEr
     }
     // Kernels before 6.18 want whole blocks in every piece, not only in the sum.
     let length_align = if options.direct { needed as usize } else { 1 };
-    Ok((fd, Inspected { size, block_size, memory_align, length_align, device }))
+    Ok(Inspected { size, block_size, memory_align, length_align, device })
 }
 
 /// Bytes in a file or a block device.

@@ -78,9 +78,35 @@ impl FileDisk {
     /// Missing, unreadable, empty, odd-sized, no file or device, or no direct I/O.
     pub fn open(options: FileOptions) -> Result<Self, DiskError> {
         let (file, inspected) = inspect::open(&options)?;
+        Ok(Self::with(options, file, inspected, false))
+    }
+
+    /// Goes on with an image that another process has opened by the same options and hands over
+    /// ([`Self::handover`]). Its locks belong to the open file and are shared: activating takes
+    /// them again, which changes nothing, and neither process releases them by closing.
+    ///
+    /// # Errors
+    /// No file or device, smaller than `size`, or no direct I/O.
+    pub fn adopt(
+        options: FileOptions,
+        file: OwnedFd,
+        size: u64,
+        lost: bool,
+    ) -> Result<Self, DiskError> {
+        let inspected = inspect::given(&options, file.as_fd(), size)?;
+        Ok(Self::with(options, file, inspected, lost))
+    }
+
+    fn with(options: FileOptions, file: OwnedFd, inspected: Inspected, lost: bool) -> Self {
         let size = AtomicU64::new(inspected.size);
-        let (lock, shared) = (Mutex::new(None), Arc::new(Shared::default()));
-        Ok(Self { options, file: Arc::new(file), inspected, size, lock, shared })
+        let shared = Shared { lost: AtomicBool::new(lost), ..Shared::default() };
+        let (lock, shared) = (Mutex::new(None), Arc::new(shared));
+        Self { options, file: Arc::new(file), inspected, size, lock, shared }
+    }
+
+    /// What another process needs to go on with it: the open file, and whether a flush has failed.
+    pub fn handover(&self) -> (&Arc<OwnedFd>, bool) {
+        (&self.file, self.shared.lost.load(Ordering::Relaxed))
     }
 
     /// Which file or device it has open.
