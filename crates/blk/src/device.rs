@@ -42,7 +42,7 @@ pub type Fault = Arc<dyn Fn(&str) + Send + Sync>;
 #[derive(Debug, thiserror::Error)]
 pub enum QueueError {
     /// The ring is not usable.
-    #[error("queue {index} cannot be served: {source}")]
+    #[error("queue {index} cannot be served")]
     Ring {
         /// Which queue.
         index: u16,

@@ -3,6 +3,7 @@
 
 mod guest;
 
+use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -195,4 +196,20 @@ fn a_region_that_contradicts_the_ring_is_refused() {
     let refused = guest.try_resume(&device, &reactor, 0).unwrap_err();
     let cause = std::error::Error::source(&refused).and_then(|cause| cause.source()).unwrap();
     assert!(cause.to_string().contains("records 32 requests, the ring has 0 open"), "{cause}");
+}
+
+#[test]
+fn a_region_that_its_owner_truncates_ends_the_session() {
+    let fd = rustix::fs::memfd_create("region", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    let size = InflightRegion::create(1, 128).unwrap().mmap_size();
+    rustix::fs::ftruncate(&fd, size).unwrap();
+    let region = InflightRegion::adopt(fd.as_fd(), size, 0, 1, 128).unwrap();
+    let memory: Arc<dyn Disk> = Arc::new(MemoryDisk::new(SIZE, 512, false).unwrap());
+    let device = device(memory, 1, false);
+    let mut guest = Guest::recorded(&device, reactor(), true, !0, region.queue(0));
+    assert_eq!(guest.write(0, &[7; 512]), 0);
+    rustix::fs::ftruncate(&fd, 0).unwrap();
+    guest.put(0, IN, 0, (512, true));
+    guest.publish_blind();
+    guest.wait_for_fault();
 }

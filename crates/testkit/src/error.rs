@@ -83,6 +83,19 @@ pub enum Error {
 }
 
 impl Error {
+    /// The other side is gone, or not there yet.
+    #[must_use]
+    pub fn is_hang_up(&self) -> bool {
+        use io::ErrorKind::{BrokenPipe, ConnectionRefused, ConnectionReset, NotFound};
+        match self {
+            Self::Closed { .. } => true,
+            Self::Io { source, .. } => {
+                [BrokenPipe, ConnectionRefused, ConnectionReset, NotFound].contains(&source.kind())
+            }
+            _ => false,
+        }
+    }
+
     /// Wraps a system error with what was attempted.
     pub fn io(what: impl Into<String>, source: impl Into<io::Error>) -> Self {
         Self::Io { what: what.into(), source: source.into() }

@@ -1,9 +1,10 @@
 //! Guest-side front-ends, started backends and bootable guests for tests.
 //!
 //! # Words
-//! - **Front-end**: the guest's side of a vhost-user socket. There are two here: [`driver`], whose
-//!   protocol and rings were written by others (the `virtio-driver` crate), and [`raw`], which sends
-//!   and lays out exactly what a test says, right or wrong.
+//! - **Front-end**: the guest's side of a vhost-user socket. There are three here: [`driver`], whose
+//!   protocol and rings were written by others (the `virtio-driver` crate), [`raw`], which sends
+//!   and lays out exactly what a test says, right or wrong, and [`lasting`], which outlives its
+//!   backend and checks all that comes back.
 //! - **Backend**: the process under test, started and ended by [`process`].
 //!
 //! # Model
@@ -28,6 +29,7 @@
 pub mod driver;
 pub mod error;
 pub mod guest;
+pub mod lasting;
 pub mod process;
 pub mod raw;
 pub mod storage;

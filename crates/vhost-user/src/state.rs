@@ -58,7 +58,7 @@ pub(crate) struct RefusalLog {
 impl RefusalLog {
     /// Logs that something was refused.
     pub(crate) fn report(&mut self, refusal: &Refusal, what: std::fmt::Arguments<'_>) {
-        let cause = std::error::Error::source(refusal).map(ToString::to_string);
+        let cause = causes(refusal);
         if std::mem::replace(&mut self.warned, true) || self.hushed {
             tracing::debug!(cause, "{what} refused: {refusal}");
         } else {
@@ -66,6 +66,12 @@ impl RefusalLog {
             tracing::warn!(cause, "{what} refused: {refusal}; {more}");
         }
     }
+}
+
+/// What an error came from, down to its root.
+fn causes(error: &dyn std::error::Error) -> Option<String> {
+    let chain = std::iter::successors(error.source(), |cause| cause.source());
+    chain.map(ToString::to_string).reduce(|outer, inner| format!("{outer}: {inner}"))
 }
 
 fn number(value: u64) -> Answer {

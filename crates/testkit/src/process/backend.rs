@@ -1,6 +1,6 @@
 //! Processes that serve one disk on one vhost-user socket.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -75,6 +75,7 @@ pub struct Backend {
     /// The process. It is killed before the directory goes.
     pub process: Process,
     socket: PathBuf,
+    options: Vec<OsString>,
     dir: TempDir,
 }
 
@@ -86,12 +87,30 @@ impl Backend {
     /// [`Error::Missing`] if it is not built, [`Error::Process`] with its message if it ends.
     pub fn ringway_blk<S: AsRef<OsStr>>(options: &[S]) -> Result<Self> {
         let (dir, socket) = socket_dir()?;
-        let mut command = Command::new(find_binary("ringway-blk")?);
-        command.arg("--socket-path").arg(&socket).args(options);
-        command.args(["--ready-fd", "1"]).stdout(Stdio::piped());
-        let mut process = Process::start(&mut command)?;
-        wait_ready_byte(&mut process)?;
-        Ok(Self { process, socket, dir })
+        let options: Vec<_> = options.iter().map(|option| option.as_ref().to_owned()).collect();
+        let process = start_ringway_blk(&socket, &options)?;
+        Ok(Self { process, socket, options, dir })
+    }
+
+    /// Starts `ringway-blk` again as it was, on the same socket, when the former one has ended.
+    ///
+    /// # Errors
+    /// As [`Backend::ringway_blk`].
+    pub fn start_again(&mut self) -> Result<()> {
+        let until = Instant::now() + PROCESS_DEADLINE;
+        loop {
+            match start_ringway_blk(&self.socket, &self.options) {
+                Ok(process) => {
+                    self.process = process;
+                    return Ok(());
+                }
+                // The kernel goes on with a dead process's requests, and as long as it does,
+                // their lock stands.
+                Err(Error::Process { stderr, .. })
+                    if stderr.contains("is in use") && Instant::now() < until => {}
+                Err(error) => return Err(error),
+            }
+        }
     }
 
     /// Starts `qemu-storage-daemon`; returns when its socket accepts.
@@ -121,7 +140,7 @@ impl Backend {
         let watch = Watch::new(dir.path())?;
         let mut process = Process::start(&mut command)?;
         watch.wait_written(&pid_file, &mut process)?;
-        Ok(Self { process, socket, dir })
+        Ok(Self { process, socket, options: Vec::new(), dir })
     }
 
     /// The vhost-user socket.
@@ -135,6 +154,15 @@ impl Backend {
     pub fn dir(&self) -> &Path {
         self.dir.path()
     }
+}
+
+fn start_ringway_blk(socket: &Path, options: &[OsString]) -> Result<Process> {
+    let mut command = Command::new(find_binary("ringway-blk")?);
+    command.arg("--socket-path").arg(socket).args(options);
+    command.args(["--ready-fd", "1"]).stdout(Stdio::piped());
+    let mut process = Process::start(&mut command)?;
+    wait_ready_byte(&mut process)?;
+    Ok(process)
 }
 
 fn socket_dir() -> Result<(TempDir, PathBuf)> {

@@ -1,6 +1,6 @@
 //! The protocol's messages as methods. Each sends what it is told, right or wrong.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use super::connection::{Answer, Connection};
@@ -36,6 +36,28 @@ pub struct VringAddr {
     pub avail: u64,
     /// Guest address of the used ring for the log.
     pub log: u64,
+}
+
+/// An in-flight region, as messages describe it and its front-end keeps it.
+#[derive(Debug)]
+pub struct InflightArea {
+    /// The file.
+    pub fd: OwnedFd,
+    /// Bytes of the region.
+    pub mmap_size: u64,
+    /// Its first byte in the file.
+    pub mmap_offset: u64,
+    /// Queues that it is for.
+    pub queues: u16,
+    /// Descriptors of each.
+    pub queue_size: u16,
+}
+
+/// The payload of both in-flight messages, with the padding that QEMU's compiler adds.
+fn inflight_payload(size: u64, offset: u64, queues: u16, queue_size: u16) -> Vec<u8> {
+    let mut bytes = [size, offset].map(u64::to_ne_bytes).concat();
+    bytes.extend([queues, queue_size, 0, 0].map(u16::to_ne_bytes).concat());
+    bytes
 }
 
 /// The front-end end of a vhost-user socket.
@@ -167,6 +189,39 @@ impl Frontend {
     /// As [`Frontend::tell`].
     pub fn rem_mem_region(&mut self, region: &Region) -> Result<()> {
         self.tell(Message::new(Request::REM_MEM_REG).u64(0).bytes(&region.encode()))
+    }
+
+    /// GET_INFLIGHT_FD: asks for a fresh region.
+    ///
+    /// # Errors
+    /// [`Error::Reply`] if there is none, or it is not for these queues.
+    pub fn get_inflight(&mut self, queues: u16, queue_size: u16) -> Result<InflightArea> {
+        let request = Request::GET_INFLIGHT_FD;
+        let payload = inflight_payload(0, 0, queues, queue_size);
+        let mut answer = self.ask(&Message::new(request).bytes(&payload))?;
+        let word = |at: usize| {
+            let bytes = answer.payload.get(at..at + 8).and_then(|bytes| bytes.try_into().ok());
+            bytes.map_or(0, u64::from_ne_bytes)
+        };
+        let (mmap_size, mmap_offset) = (word(0), word(8));
+        let same = answer.payload.get(16..20) == payload.get(16..20);
+        match answer.fds.pop().filter(|_| mmap_size > 0 && same) {
+            Some(fd) => Ok(InflightArea { fd, mmap_size, mmap_offset, queues, queue_size }),
+            None => {
+                let what = format!("no region for {queues} queues of {queue_size}: {answer:?}");
+                Err(Error::Reply { request: request.name(), what })
+            }
+        }
+    }
+
+    /// SET_INFLIGHT_FD.
+    ///
+    /// # Errors
+    /// As [`Frontend::tell`].
+    pub fn set_inflight(&mut self, area: &InflightArea) -> Result<()> {
+        let InflightArea { fd, mmap_size, mmap_offset, queues, queue_size } = area;
+        let payload = inflight_payload(*mmap_size, *mmap_offset, *queues, *queue_size);
+        self.tell(Message::new(Request::SET_INFLIGHT_FD).bytes(&payload).fd(fd.as_fd()))
     }
 
     /// SET_VRING_NUM, SET_VRING_BASE or SET_VRING_ENABLE: an index and a number.

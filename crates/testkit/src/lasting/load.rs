@@ -1,0 +1,64 @@
+//! What the guest asks for.
+
+use super::content::{Content, Effect, Range, ZERO, fill};
+use super::{Random, Shape};
+use crate::raw::request::{Request, kind};
+
+/// Draws at most so many times for blocks that nobody is in the way of.
+const TRIES: usize = 8;
+
+/// A request and what it means.
+#[derive(Debug)]
+pub(super) struct Wish {
+    pub(super) request: Request,
+    pub(super) range: Range,
+    pub(super) effect: Effect,
+}
+
+/// The next request; a flush if everything else is in the way of others.
+pub(super) fn draw(random: &mut Random, content: &mut Content, shape: &Shape) -> Wish {
+    for _ in 0..TRIES {
+        let range = draw_range(random, content, shape);
+        let roll = random.below(100);
+        let wish = match roll {
+            0..45 => read(range),
+            45..88 => {
+                let stamp = content.stamp();
+                let request = Request::write(range.sector(), &fill(range, stamp));
+                Wish { request, range, effect: Effect::Stamp(stamp) }
+            }
+            88..91 => break,
+            _ if shape.plain => read(range),
+            91..96 => {
+                let request = Request::range(kind::DISCARD, range.sector(), sectors(range), 0);
+                Wish { request, range, effect: Effect::Discard }
+            }
+            _ => {
+                let (at, unmap) = (range.sector(), (roll % 2) as u32);
+                let request = Request::range(kind::WRITE_ZEROES, at, sectors(range), unmap);
+                Wish { request, range, effect: Effect::Stamp(ZERO) }
+            }
+        };
+        if content.claim(wish.range, wish.effect) {
+            return wish;
+        }
+    }
+    let range = Range { first: 0, count: 0 };
+    Wish { request: Request::flush(), range, effect: Effect::Read }
+}
+
+/// Reads blocks.
+pub(super) fn read(range: Range) -> Wish {
+    let request = Request::read(range.sector(), range.bytes());
+    Wish { request, range, effect: Effect::Read }
+}
+
+fn sectors(range: Range) -> u32 {
+    range.bytes() / 512
+}
+
+fn draw_range(random: &mut Random, content: &Content, shape: &Shape) -> Range {
+    let count = 1 + random.below(shape.blocks_max.into()) as u32;
+    let first = random.below(content.blocks().saturating_sub(count.into()) + 1);
+    Range { first, count }
+}

@@ -1,0 +1,244 @@
+//! A front-end that outlives its backend, and holds it to every promise.
+//!
+//! # Words
+//! - **Outage**: from the end of one backend's connection to the first completion by the next.
+//! - **Stamp**: what a write leaves in each of its sectors: the sector's number and a number that
+//!   no other write has.
+//!
+//! # Model
+//! One thread plays a guest with several queues under mixed load: reads, writes, flushes, discards
+//! and zeroes of a few blocks each, drawn from a seed. Memory, rings and in-flight region stay
+//! over a reconnect; a ring is started again as QEMU does it, at its used index. The guest goes on
+//! offering requests while nobody serves, as a driver that knows nothing would.
+//!
+//! It is as strict as a driver that sleeps: it looks for completions only when it was called, and
+//! kicks only when asked to, so that a lost call or kick is a hang, and a hang is an error
+//! ([`Error::Timeout`]).
+//!
+//! Each completion must be of a request that is out, once, with status and length as they must be,
+//! and what was read must be what was written last. Requests that change something never overlap
+//! others that are out, so what a read must find is known exactly, whatever was executed twice.
+//! After a discard a sector may have its former content or zeroes.
+//!
+//! # Example
+//! ```no_run
+//! use std::time::{Duration, Instant};
+//! use testkit::lasting::{End, Lasting, Shape};
+//! # fn restart() {}
+//! # fn main() -> testkit::Result<()> {
+//! let mut guest = Lasting::connect("/run/disk.sock".as_ref(), Shape::default())?;
+//! while guest.run(Instant::now() + Duration::from_secs(1))? == End::Closed {
+//!     restart();
+//!     guest.reconnect()?;
+//! }
+//! guest.finish()?;
+//! # Ok(())
+//! # }
+//! ```
+
+mod content;
+mod load;
+mod queue;
+mod random;
+mod run;
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+pub use content::BLOCK_BYTES;
+pub use random::Random;
+pub use run::End;
+
+use crate::error::{Error, Result};
+use crate::raw::frontend::InflightArea;
+use crate::raw::wire::{Request, feature, protocol};
+use crate::raw::{Frontend, Negotiated, SharedMemory, VringAddr};
+use content::Content;
+use queue::LastingQueue;
+
+/// How long a request may take, with a backend connected, before it counts as lost. Generous: a
+/// loaded machine must not fail a test.
+pub const LOST_AFTER: Duration = Duration::from_secs(30);
+
+/// What the guest looks like and does.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    /// Queues.
+    pub queues: u16,
+    /// Descriptors of each.
+    pub queue_size: u16,
+    /// Requests out on each queue, at most [`Self::queue_size`].
+    pub depth: u16,
+    /// Most blocks of [`BLOCK_BYTES`] that a request covers.
+    pub blocks_max: u32,
+    /// Negotiate EVENT_IDX if it is offered.
+    pub event_idx: bool,
+    /// Only reads and writes, for a disk that loses what is discarded in its own way.
+    pub plain: bool,
+    /// What the load is drawn from.
+    pub seed: u64,
+}
+
+impl Default for Shape {
+    fn default() -> Self {
+        Self {
+            queues: 1,
+            queue_size: 128,
+            depth: 32,
+            blocks_max: 4,
+            event_idx: true,
+            plain: false,
+            seed: 1,
+        }
+    }
+}
+
+/// What was seen so far.
+#[derive(Clone, Debug, Default)]
+pub struct Tally {
+    /// Requests that completed.
+    pub completed: u64,
+    /// Of these, reads whose content was compared.
+    pub compared: u64,
+    /// Requests that were out when a connection ended.
+    pub survived: u64,
+    /// For each queue, from the end of a connection to the first completion by a later one.
+    pub outages: Vec<Duration>,
+    /// For each queue, from the beginning of a reconnect to its first completion by it.
+    pub pauses: Vec<Duration>,
+}
+
+/// The guest.
+#[derive(Debug)]
+pub struct Lasting {
+    shape: Shape,
+    path: PathBuf,
+    frontend: Option<Frontend>,
+    negotiated: Negotiated,
+    memory: SharedMemory,
+    inflight: InflightArea,
+    queues: Vec<LastingQueue>,
+    content: Content,
+    random: Random,
+    /// Queue that is looked at first.
+    turn: usize,
+    tally: Tally,
+}
+
+impl Lasting {
+    /// Connects to a backend whose disk reads zeroes, asks for an in-flight region and starts all
+    /// queues.
+    ///
+    /// # Errors
+    /// Whatever the first failing step gives; [`Error::Reply`] if no in-flight region is offered.
+    pub fn connect(path: &Path, shape: Shape) -> Result<Self> {
+        let (mut frontend, negotiated) = greet(path, &shape)?;
+        let config = frontend.get_config(crate::raw::config::BlkConfig::BYTES)?;
+        let sectors = crate::raw::config::BlkConfig::parse(&config).capacity_sectors;
+        let inflight = frontend.get_inflight(shape.queues, shape.queue_size)?;
+        let bytes = u64::from(shape.queues) * queue::bytes(&shape);
+        let mut memory = SharedMemory::new(bytes.next_multiple_of(BLOCK_BYTES))?;
+        let queues = (0..shape.queues).map(|_| LastingQueue::new(&mut memory, &shape));
+        let mut guest = Self {
+            queues: queues.collect::<Result<_>>()?,
+            content: Content::zeroes(sectors),
+            random: Random::new(shape.seed),
+            turn: 0,
+            shape,
+            path: path.to_owned(),
+            frontend: None,
+            negotiated,
+            memory,
+            inflight,
+            tally: Tally::default(),
+        };
+        guest.start(frontend)?;
+        Ok(guest)
+    }
+
+    /// Connects anew, brings memory and region, and starts each ring at its used index.
+    ///
+    /// # Errors
+    /// Whatever the first failing step gives.
+    pub fn reconnect(&mut self) -> Result<()> {
+        self.queues.iter_mut().for_each(|queue| queue.pause = Some(Instant::now()));
+        let (frontend, negotiated) = greet(&self.path, &self.shape)?;
+        if negotiated != self.negotiated {
+            let what = format!("{negotiated:?} after {:?}", self.negotiated);
+            return Err(Error::Reply { request: "the features of a reconnect".into(), what });
+        }
+        self.start(frontend)
+    }
+
+    /// In QEMU's order: region, memory, rings.
+    fn start(&mut self, mut frontend: Frontend) -> Result<()> {
+        frontend.set_inflight(&self.inflight)?;
+        frontend.set_mem_table(&self.memory)?;
+        for (index, queue) in (0u32..).zip(&mut self.queues) {
+            let ring = &queue.ring;
+            // Where the backend stood is what it has completed; the rest is in the region.
+            let base = ring.used_idx(&self.memory)?;
+            queue.resumed = base;
+            frontend.set_vring(Request::SET_VRING_NUM, index, ring.size.into())?;
+            frontend.set_vring(Request::SET_VRING_BASE, index, base.into())?;
+            frontend.set_vring_addr(&VringAddr {
+                index,
+                flags: 0,
+                desc: self.memory.user_addr(ring.desc)?,
+                used: self.memory.user_addr(ring.used)?,
+                avail: self.memory.user_addr(ring.avail)?,
+                log: 0,
+            })?;
+            let fds: [(Request, &OwnedFd); 3] = [
+                (Request::SET_VRING_ERR, &queue.err),
+                (Request::SET_VRING_CALL, &queue.call),
+                (Request::SET_VRING_KICK, &queue.kick),
+            ];
+            for (request, fd) in fds {
+                frontend.set_vring_fd(request, index.into(), Some(fd.as_fd()))?;
+            }
+            frontend.set_vring(Request::SET_VRING_ENABLE, index, 1)?;
+        }
+        self.frontend = Some(frontend);
+        Ok(())
+    }
+
+    /// What was seen so far.
+    #[must_use]
+    pub fn tally(&self) -> &Tally {
+        &self.tally
+    }
+
+    /// Requests that are out.
+    #[must_use]
+    pub fn outstanding(&self) -> usize {
+        self.queues.iter().map(LastingQueue::outstanding).sum()
+    }
+
+    /// Where requests in flight are recorded, as a front-end sees it.
+    #[must_use]
+    pub fn inflight(&self) -> &InflightArea {
+        &self.inflight
+    }
+
+    /// A connection is there, as far as we know.
+    #[must_use]
+    pub fn connected(&self) -> bool {
+        self.frontend.is_some()
+    }
+}
+
+/// Connects and negotiates.
+fn greet(path: &Path, shape: &Shape) -> Result<(Frontend, Negotiated)> {
+    let mut frontend = Frontend::connect(path)?;
+    let event_idx = if shape.event_idx { 0 } else { feature::RING_EVENT_IDX };
+    let features = !(feature::RING_PACKED | feature::LOG_ALL | event_idx);
+    let protocol = protocol::ALL_KNOWN | protocol::INFLIGHT_SHMFD;
+    let negotiated = frontend.negotiate(features, protocol)?;
+    if negotiated.protocol & protocol::INFLIGHT_SHMFD == 0 {
+        let what = "no in-flight region is offered".into();
+        return Err(Error::Reply { request: Request::GET_PROTOCOL_FEATURES.name(), what });
+    }
+    Ok((frontend, negotiated))
+}

@@ -1,0 +1,206 @@
+//! One queue of the guest: its ring, and a fixed place for each request that may be out.
+
+use std::os::fd::OwnedFd;
+use std::time::Instant;
+
+use super::Shape;
+use super::content::{BLOCK_BYTES, Effect, Range};
+use super::load::Wish;
+use crate::error::{Error, Result};
+use crate::raw::SharedMemory;
+use crate::raw::guest::event_fd;
+use crate::raw::request::{HEADER_BYTES, Request, kind, status};
+use crate::raw::ring::{DESC_INDIRECT, Desc, SplitRing, Used, link};
+
+/// Where a slot's parts lie.
+const STATUS_AT: u64 = 16;
+const TABLE_AT: u64 = 64;
+const SEGMENT_AT: u64 = 128;
+const DATA_AT: u64 = BLOCK_BYTES;
+/// What lies in a buffer before a read fills it.
+const POISON: u8 = 0xa5;
+
+/// A request that is out.
+#[derive(Debug)]
+pub(super) struct Out {
+    pub(super) range: Range,
+    pub(super) effect: Effect,
+    /// Bytes that the device must write, status included.
+    written: u32,
+    kind: u32,
+}
+
+/// A place for one request.
+#[derive(Debug)]
+struct Slot {
+    /// First descriptor, and the only one if the chain is indirect.
+    head: u16,
+    indirect: bool,
+    base: u64,
+    out: Option<Out>,
+}
+
+/// One queue.
+#[derive(Debug)]
+pub(super) struct LastingQueue {
+    pub(super) ring: SplitRing,
+    pub(super) kick: OwnedFd,
+    pub(super) call: OwnedFd,
+    pub(super) err: OwnedFd,
+    /// Used index at which the present backend began.
+    pub(super) resumed: u16,
+    /// Since when nobody has completed anything, and since when the present backend has not.
+    pub(super) outage: Option<Instant>,
+    pub(super) pause: Option<Instant>,
+    slots: Vec<Slot>,
+    /// Slots by head.
+    by_head: Vec<Option<usize>>,
+    free: Vec<usize>,
+    /// Heads to be published.
+    batch: Vec<u16>,
+}
+
+fn stride(shape: &Shape) -> u64 {
+    DATA_AT + u64::from(shape.blocks_max) * BLOCK_BYTES
+}
+
+/// Memory that a queue takes at most.
+pub(super) fn bytes(shape: &Shape) -> u64 {
+    let ring = 26 * u64::from(shape.queue_size) + 3 * BLOCK_BYTES;
+    ring + u64::from(shape.depth) * stride(shape)
+}
+
+impl LastingQueue {
+    pub(super) fn new(memory: &mut SharedMemory, shape: &Shape) -> Result<Self> {
+        let ring = SplitRing::new(memory, shape.queue_size)?;
+        let depth = shape.depth.min(shape.queue_size);
+        // As many plain chains of three descriptors as fit beside the others, at most half.
+        let plain = ((shape.queue_size - depth) / 2).min(depth / 2);
+        let mut slots = Vec::new();
+        let mut by_head = vec![None; shape.queue_size.into()];
+        let mut head = 0;
+        for index in 0..depth {
+            let base = memory.alloc(stride(shape), BLOCK_BYTES)?;
+            by_head[usize::from(head)] = Some(slots.len());
+            let indirect = index >= plain;
+            slots.push(Slot { head, indirect, base, out: None });
+            head += if indirect { 1 } else { 3 };
+        }
+        let free = (0..slots.len()).collect();
+        let (kick, call, err) = (event_fd()?, event_fd()?, event_fd()?);
+        Ok(Self {
+            ring,
+            kick,
+            call,
+            err,
+            resumed: 0,
+            outage: None,
+            pause: None,
+            slots,
+            by_head,
+            free,
+            batch: Vec::new(),
+        })
+    }
+
+    pub(super) fn outstanding(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    /// Another request can be put out.
+    pub(super) fn has_room(&self) -> bool {
+        !self.free.is_empty()
+    }
+
+    /// Lays a request out; [`Self::publish`] shows it to the device.
+    pub(super) fn put(&mut self, memory: &SharedMemory, wish: Wish) -> Result<()> {
+        let full = || Error::Full { what: "a slot for a request".into() };
+        let slot = self.free.pop().and_then(|index| self.slots.get_mut(index)).ok_or_else(full)?;
+        let Wish { request, range, effect } = wish;
+        let data = place(memory, slot.base, &request)?;
+        let mut descs = vec![Desc::readable(slot.base, HEADER_BYTES)];
+        descs.extend(data);
+        descs.push(Desc::writable(slot.base + STATUS_AT, 1));
+        let linked = |first| link(&descs, first).iter().flat_map(Desc::encode).collect::<Vec<_>>();
+        let desc_at = self.ring.desc + 16 * u64::from(slot.head);
+        if slot.indirect {
+            let table = linked(0);
+            memory.write(slot.base + TABLE_AT, &table)?;
+            let (addr, len) = (slot.base + TABLE_AT, table.len() as u32);
+            let desc = Desc { addr, len, flags: DESC_INDIRECT, next: 0 };
+            memory.write(desc_at, &desc.encode())?;
+        } else {
+            memory.write(desc_at, &linked(slot.head))?;
+        }
+        let written = request.input.iter().sum::<u32>() + 1;
+        slot.out = Some(Out { range, effect, written, kind: request.kind });
+        self.batch.push(slot.head);
+        Ok(())
+    }
+
+    /// Shows the device what was put, and kicks if it wants that.
+    pub(super) fn publish(&mut self, memory: &SharedMemory, event_idx: bool) -> Result<()> {
+        if self.batch.is_empty() {
+            return Ok(());
+        }
+        let old = self.ring.avail_idx;
+        self.ring.publish_all(memory, &self.batch)?;
+        self.batch.clear();
+        let new = self.ring.avail_idx;
+        let wanted = if event_idx {
+            let event = self.ring.avail_event(memory)?;
+            new.wrapping_sub(event).wrapping_sub(1) < new.wrapping_sub(old)
+        } else {
+            self.ring.used_flags(memory)? & 1 == 0
+        };
+        if wanted {
+            let kicked = rustix::io::write(&self.kick, &1u64.to_ne_bytes());
+            kicked.map_err(|e| Error::io("cannot kick", e))?;
+        }
+        Ok(())
+    }
+
+    /// The request that a used element completes, and what was read by it.
+    pub(super) fn take(&mut self, memory: &SharedMemory, used: Used) -> Result<(Out, Vec<u8>)> {
+        let bad = |what: String| Error::Reply { request: "a request".into(), what };
+        let index = self.by_head.get(used.id as usize).copied().flatten();
+        let found = index.and_then(|index| Some((index, self.slots.get_mut(index)?)));
+        let Some((index, slot)) = found else {
+            return Err(bad(format!("{used:?} is no chain of ours")));
+        };
+        let Some(out) = slot.out.take() else {
+            return Err(bad(format!("{used:?}, which is not out: it was completed twice")));
+        };
+        let [code] = memory.read_array::<1>(slot.base + STATUS_AT)?;
+        if code != status::OK || used.len != out.written {
+            return Err(bad(format!("{used:?} with status {code:#x} of {out:?}")));
+        }
+        let len = if out.kind == kind::IN { out.range.bytes() as usize } else { 0 };
+        let data = memory.read(slot.base + DATA_AT, len)?;
+        self.free.push(index);
+        Ok((out, data))
+    }
+}
+
+/// Writes header, status and data; gives the descriptor of the data, if there is any.
+fn place(memory: &SharedMemory, base: u64, request: &Request) -> Result<Option<Desc>> {
+    let mut head = [0; SEGMENT_AT as usize];
+    head[..16].copy_from_slice(&request.header());
+    head[STATUS_AT as usize] = status::UNTOUCHED;
+    memory.write(base, &head[..TABLE_AT as usize])?;
+    match (request.kind, request.input.first()) {
+        (kind::IN, Some(len)) => {
+            memory.write(base + DATA_AT, &vec![POISON; *len as usize])?;
+            Ok(Some(Desc::writable(base + DATA_AT, *len)))
+        }
+        (kind::OUT, _) => {
+            memory.write(base + DATA_AT, &request.out)?;
+            Ok(Some(Desc::readable(base + DATA_AT, request.out.len() as u32)))
+        }
+        _ if !request.out.is_empty() => {
+            memory.write(base + SEGMENT_AT, &request.out)?;
+            Ok(Some(Desc::readable(base + SEGMENT_AT, request.out.len() as u32)))
+        }
+        _ => Ok(None),
+    }
+}

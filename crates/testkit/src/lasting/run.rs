@@ -1,0 +1,214 @@
+//! The guest at work.
+
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use super::content::Range;
+use super::load::{draw, read};
+use super::{LOST_AFTER, Lasting};
+use crate::error::{Error, Result};
+use crate::raw::guest::{drain, wait_readable};
+use crate::raw::wire::feature;
+
+/// Blocks that a scan reads with one request at most: what the slots have room for.
+const SCAN_BATCH: u32 = u32::MAX;
+
+/// Why the guest stopped working.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// It was time.
+    Time,
+    /// The backend closed the connection, or died.
+    Closed,
+    /// Nothing is out.
+    Drained,
+}
+
+impl Lasting {
+    /// Keeps every queue full until `until`, or until the connection ends.
+    ///
+    /// # Errors
+    /// [`Error::Reply`] if a completion or its content is wrong, [`Error::Timeout`] if a request
+    /// is lost.
+    pub fn run(&mut self, until: Instant) -> Result<End> {
+        self.work(Some(until), true)
+    }
+
+    /// Waits for what is out; offers nothing more.
+    ///
+    /// # Errors
+    /// As [`Self::run`].
+    pub fn drain(&mut self) -> Result<End> {
+        self.work(None, false)
+    }
+
+    /// Offers as many requests as there is room for, be anybody there or not.
+    ///
+    /// # Errors
+    /// [`Error::Full`] if the shape contradicts itself.
+    pub fn offer(&mut self) -> Result<()> {
+        let event_idx = self.event_idx();
+        for queue in &mut self.queues {
+            while queue.has_room() {
+                let wish = draw(&mut self.random, &mut self.content, &self.shape);
+                queue.put(&self.memory, wish)?;
+            }
+            queue.publish(&self.memory, event_idx)?;
+        }
+        Ok(())
+    }
+
+    /// Waits for what is out, then reads the whole disk and compares it.
+    ///
+    /// # Errors
+    /// As [`Self::run`]; [`Error::Closed`] if the connection ends meanwhile.
+    pub fn finish(&mut self) -> Result<()> {
+        let event_idx = self.event_idx();
+        let mut first = 0;
+        loop {
+            if self.drain()? == End::Closed {
+                return Err(Error::Closed { what: "the comparison of the disk".into() });
+            }
+            if first == self.content.blocks() {
+                return Ok(());
+            }
+            for queue in &mut self.queues {
+                while queue.has_room() && first < self.content.blocks() {
+                    let left = u32::try_from(self.content.blocks() - first).unwrap_or(SCAN_BATCH);
+                    let range = Range { first, count: left.min(self.shape.blocks_max) };
+                    let wish = read(range);
+                    self.content.claim(range, wish.effect);
+                    queue.put(&self.memory, wish)?;
+                    first += u64::from(range.count);
+                }
+                queue.publish(&self.memory, event_idx)?;
+            }
+        }
+    }
+
+    /// Fills every queue and returns at the very moment when something is completed, or at
+    /// `until`: whoever kills the backend then finds it in the midst of its stores.
+    ///
+    /// # Errors
+    /// As [`Self::offer`].
+    pub fn run_to_completion(&mut self, until: Instant) -> Result<()> {
+        self.offer()?;
+        while Instant::now() < until {
+            for queue in &self.queues {
+                if queue.ring.used_idx(&self.memory)? != queue.ring.used_seen {
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn hung_up(&mut self) {
+        if self.frontend.take().is_some() {
+            self.tally.survived += self.outstanding() as u64;
+            for queue in &mut self.queues {
+                queue.outage.get_or_insert_with(Instant::now);
+            }
+        }
+    }
+
+    fn event_idx(&self) -> bool {
+        self.negotiated.features & feature::RING_EVENT_IDX != 0
+    }
+
+    fn work(&mut self, until: Option<Instant>, offers: bool) -> Result<End> {
+        let mut progress = Instant::now();
+        loop {
+            if offers {
+                self.offer()?;
+            } else if self.outstanding() == 0 {
+                return Ok(End::Drained);
+            }
+            let now = Instant::now();
+            if until.is_some_and(|until| now >= until) {
+                return Ok(End::Time);
+            }
+            let lost_at = progress + LOST_AFTER;
+            let wake = until.map_or(lost_at, |until| until.min(lost_at));
+            match self.wait(wake.saturating_duration_since(now))? {
+                Woken::Queue(index) => {
+                    if self.collect(index)? > 0 {
+                        progress = Instant::now();
+                    }
+                }
+                Woken::Closed => {
+                    self.hung_up();
+                    return Ok(End::Closed);
+                }
+                Woken::Broken(index) => {
+                    let what = format!("queue {index} was given up");
+                    return Err(Error::Reply { request: "the load".into(), what });
+                }
+                Woken::Nobody if Instant::now() >= lost_at => {
+                    let what = format!("{} requests, or for a call", self.outstanding());
+                    return Err(Error::Timeout { what, after_ms: LOST_AFTER.as_millis() });
+                }
+                Woken::Nobody => {}
+            }
+        }
+    }
+
+    /// Sleeps until a queue is called, broken, or the connection ends.
+    fn wait(&mut self, time: Duration) -> Result<Woken> {
+        // A queue that is called all the time must not hide the others.
+        self.turn = (self.turn + 1) % self.queues.len().max(1);
+        let Some(frontend) = &self.frontend else { return Ok(Woken::Closed) };
+        let in_turn = self.queues.iter().cycle().skip(self.turn).take(self.queues.len());
+        let calls = in_turn.map(|queue| queue.call.as_fd());
+        let errors = self.queues.iter().map(|queue| queue.err.as_fd());
+        let socket = std::iter::once(frontend.connection.as_fd());
+        let fds: Vec<_> = calls.chain(errors).chain(socket).collect();
+        let count = self.queues.len();
+        Ok(match wait_readable(&fds, time)? {
+            None => Woken::Nobody,
+            Some(index) if index < count => Woken::Queue((index + self.turn) % count),
+            Some(index) if index < 2 * count => Woken::Broken(index - count),
+            Some(_) => Woken::Closed,
+        })
+    }
+
+    /// Takes what was completed on a queue that was called; asks to be called for the next.
+    fn collect(&mut self, index: usize) -> Result<u64> {
+        let (event_idx, mut count) = (self.event_idx(), 0);
+        let Some(queue) = self.queues.get_mut(index) else { return Ok(0) };
+        drain(&queue.call)?;
+        loop {
+            while let Some(used) = queue.ring.pop_used(&self.memory)? {
+                let (out, data) = queue.take(&self.memory, used)?;
+                if !data.is_empty() {
+                    self.content.compare(out.range, &data)?;
+                    self.tally.compared += 1;
+                }
+                self.content.settle(out.range, out.effect);
+                count += 1;
+            }
+            if !event_idx {
+                break;
+            }
+            queue.ring.set_used_event(&self.memory, queue.ring.used_seen)?;
+            if queue.ring.used_idx(&self.memory)? == queue.ring.used_seen {
+                break;
+            }
+        }
+        self.tally.completed += count;
+        // What the former backend has completed does not end the pause.
+        if queue.ring.used_seen.wrapping_sub(queue.resumed).cast_signed() > 0 {
+            self.tally.outages.extend(queue.outage.take().map(|since| since.elapsed()));
+            self.tally.pauses.extend(queue.pause.take().map(|since| since.elapsed()));
+        }
+        Ok(count)
+    }
+}
+
+/// What a wait ended with.
+enum Woken {
+    Queue(usize),
+    Broken(usize),
+    Closed,
+    Nobody,
+}
