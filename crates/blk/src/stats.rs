@@ -128,7 +128,9 @@ impl DeviceStats {
 /// One queue as it stands now. Counts lag behind by the turn that is under way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueueState {
-    /// Number of the reactor that served it last.
+    /// It is served now.
+    pub served: bool,
+    /// Number of the reactor that serves it, or served it last.
     pub reactor: u32,
     /// Requests that the disk works on.
     pub in_flight: u32,
@@ -149,6 +151,7 @@ pub struct QueueState {
 impl QueueState {
     pub(crate) fn of(recorder: &Recorder) -> Self {
         Self {
+            served: recorder.served.load(Ordering::Relaxed),
             reactor: recorder.reactor.load(Ordering::Relaxed),
             in_flight: recorder.in_flight.load(Ordering::Relaxed),
             in_ring: recorder.in_ring.load(Ordering::Relaxed),

@@ -8,6 +8,7 @@
 //! - **Report**: what a running process says of itself ([`report`]).
 //! - **Machine**: what `ringway run` is asked to start ([`machine`]), and where each of its
 //!   devices sits ([`topology`]).
+//! - **Verdict**: why a disk is slow, from what its process reports ([`why`]).
 //! - **Recipe**: what a user of another VMM writes down to get a disk of ours ([`recipe`]).
 //!
 //! # Invariants
@@ -29,3 +30,4 @@ pub mod report;
 pub mod rpc;
 pub mod spec;
 pub mod topology;
+pub mod why;

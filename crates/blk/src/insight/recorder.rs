@@ -4,7 +4,7 @@
 //! stuck: ages are computed by the reader from when a request was known.
 
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use reactor::Label;
 
@@ -103,6 +103,7 @@ pub(crate) struct Recorder {
     pub(crate) in_ring: AtomicU32,
     pub(crate) in_ring_since_ns: AtomicU64,
     pub(crate) held_by_cap: AtomicU32,
+    pub(crate) served: AtomicBool,
     pub(crate) reactor: AtomicU32,
     pub(crate) busy_ns: AtomicU64,
     pub(crate) longest_turn_ns: AtomicU64,
@@ -128,10 +129,12 @@ impl Recorder {
     /// The queue is served from now on, on this reactor.
     pub(crate) fn starts(&self, reactor: u32) {
         self.reactor.store(reactor, Ordering::Relaxed);
+        self.served.store(true, Ordering::Relaxed);
     }
 
     /// The queue is not served any more.
     pub(crate) fn ends(&self) {
+        self.served.store(false, Ordering::Relaxed);
         self.nothing_in_flight();
         for count in [&self.in_flight, &self.in_ring, &self.held_by_cap] {
             count.store(0, Ordering::Relaxed);

@@ -65,7 +65,7 @@ fn names(pool: &Pool, exports: &[Arc<Export>]) -> Names {
 
 fn disk(export: &Export, names: &Names, detail: Detail) -> DiskStats {
     let (spec, device) = (export.spec(), export.device());
-    let (stats, sums) = (device.stats(), requests::sums(device));
+    let (stats, sums) = (device.stats(), requests::sums(device, names));
     let everything = detail == Detail::Everything;
     DiskStats {
         id: spec.id.clone(),
@@ -86,6 +86,7 @@ fn disk(export: &Export, names: &Names, detail: Detail) -> DiskStats {
             verb: stuck.verb.into(),
         }),
         refused: None,
+        fence: None,
         requests: counts(stats.requests),
         bytes: counts(stats.bytes),
         errors: stats.errors,
@@ -100,6 +101,7 @@ fn disk(export: &Export, names: &Names, detail: Detail) -> DiskStats {
         in_flight: sums.in_flight,
         in_rings: sums.in_rings,
         held_by_cap: sums.held_by_cap,
+        reactors: sums.reactors,
         busy_seconds: sums.busy_seconds,
         neighbour_seconds: sums.neighbour_seconds,
         oldest: requests::oldest(device),

@@ -164,18 +164,24 @@ pub(super) struct Sums {
     pub(super) in_flight: u64,
     pub(super) in_rings: u64,
     pub(super) held_by_cap: u64,
+    pub(super) reactors: Vec<u32>,
     pub(super) busy_seconds: f64,
     pub(super) neighbour_seconds: f64,
 }
 
-pub(super) fn sums(device: &Device) -> Sums {
+pub(super) fn sums(device: &Device, names: &Names) -> Sums {
     let mut sums = Sums::default();
     for state in device.queue_states() {
         sums.in_flight += u64::from(state.in_flight);
         sums.in_rings += u64::from(state.in_ring);
         sums.held_by_cap += u64::from(state.held_by_cap);
+        if state.served {
+            sums.reactors.push(names.reactor(state.reactor));
+        }
         sums.busy_seconds += seconds(state.busy_ns);
         sums.neighbour_seconds += seconds(state.neighbour_ns);
     }
+    sums.reactors.sort_unstable();
+    sums.reactors.dedup();
     sums
 }

@@ -46,6 +46,14 @@ pub struct Stuck {
     pub verb: String,
 }
 
+/// A wait for the I/O of a dead predecessor: the kernel goes on with it, and it must not land after
+/// ours.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Fence {
+    /// Seconds since the wait began.
+    pub since_seconds: f64,
+}
+
 /// One disk. Counts since attach.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DiskStats {
@@ -80,6 +88,9 @@ pub struct DiskStats {
     /// Why it is not served, when a new worker could not take it over: cause and next step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused: Option<String>,
+    /// Nothing is served until the kernel has finished what a dead predecessor gave it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fence: Option<Fence>,
     /// Requests by kind.
     pub requests: OpCounts,
     /// Bytes by kind (flush has none).
@@ -116,6 +127,9 @@ pub struct DiskStats {
     /// Rings that the cap holds back now.
     #[serde(default)]
     pub held_by_cap: u64,
+    /// Reactors that serve its queues, as numbered in `reactors` of the process.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub reactors: Vec<u32>,
     /// Time for which reactors served it.
     #[serde(default)]
     pub busy_seconds: f64,
@@ -155,6 +169,7 @@ impl DiskStats {
             alert: None,
             stuck: None,
             refused: None,
+            fence: None,
             requests: OpCounts::default(),
             bytes: OpCounts::default(),
             errors: 0,
@@ -169,6 +184,7 @@ impl DiskStats {
             in_flight: 0,
             in_rings: 0,
             held_by_cap: 0,
+            reactors: Vec::new(),
             busy_seconds: 0.0,
             neighbour_seconds: 0.0,
             oldest: None,

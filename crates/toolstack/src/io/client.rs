@@ -143,6 +143,14 @@ impl Client {
         self.typed("stats", json!({}), CALL_DEADLINE).await
     }
 
+    /// `stats` of one disk, in full.
+    ///
+    /// # Errors
+    /// As [`Self::call`]; [`IoError::Refused`] where there is no such disk.
+    pub async fn stats_of(&mut self, id: &str) -> Result<Stats, IoError> {
+        self.typed("stats", json!({ "id": id }), CALL_DEADLINE).await
+    }
+
     /// `shutdown`: every disk is drained, flushed and detached; then the process ends.
     ///
     /// # Errors

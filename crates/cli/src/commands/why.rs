@@ -1,0 +1,153 @@
+//! `ringway why DISK`: what holds a disk back.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::{Args, ValueEnum};
+use model::report::{DiskStats, OldestRequest, SlowRequest};
+use model::why::{Facts, Verdict, bytes, duration, judge};
+use serde_json::json;
+use toolstack::io::Client;
+
+use super::io::DEFAULT_CONTROL;
+use crate::table;
+
+/// Slow requests that are shown.
+const SLOW_SHOWN: usize = 10;
+
+/// Options of `ringway why`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  ringway why d1
+  ringway why d1 --control /run/x/io.sock --seconds 10
+  ringway why d1 --format json | jq -r .verdict.cause
+
+Two samples are compared, so that the sentence is about now. What was slow before is told from the
+flight recorder: it keeps requests that took over 10 ms and ten medians, and the slowest of each
+minute. Works while the storage hangs.")]
+pub(crate) struct Why {
+    /// Id of the disk, as `ringway io stats` and `ringway top` show it
+    disk: String,
+    /// Control socket of the ringway-io
+    #[arg(long, value_name = "SOCKET", env = "RINGWAY_CONTROL", default_value = DEFAULT_CONTROL)]
+    control: PathBuf,
+    /// How long to watch
+    #[arg(long, value_name = "N", default_value_t = 1.0, value_parser = seconds)]
+    seconds: f64,
+    /// How to say it
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    format: Format,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Format {
+    /// A sentence and tables
+    Text,
+    /// One JSON object: the verdict, and the disk's statistics
+    Json,
+}
+
+/// Between a tenth of a second and an hour.
+pub(super) fn seconds(text: &str) -> Result<f64, String> {
+    let value = text.parse::<f64>().ok().filter(|value| (0.1..=3600.0).contains(value));
+    value.ok_or_else(|| format!("{text:?} is not a number of seconds from 0.1 to 3600"))
+}
+
+impl Why {
+    pub(super) async fn execute(self) -> anyhow::Result<ExitCode> {
+        let mut client = Client::connect(&self.control).await?;
+        let earlier = client.stats().await?;
+        if earlier.disks.iter().any(|one| one.id == self.disk) {
+            tokio::time::sleep(Duration::from_secs_f64(self.seconds)).await;
+        }
+        let now = client.stats().await?;
+        let full = client.stats_of(&self.disk).await?;
+        let disk = full.disks.first().context("the answer holds no disk")?;
+        let verdict = judge(&Facts::new(&earlier, &now, disk));
+        let mut output = std::io::stdout().lock();
+        match self.format {
+            Format::Json => {
+                serde_json::to_writer(&mut output, &json!({ "verdict": verdict, "disk": disk }))?;
+                writeln!(output)?;
+            }
+            Format::Text => write!(output, "{}", told(&verdict, disk))?,
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// The sentence first, then what it rests on.
+fn told(verdict: &Verdict, disk: &DiskStats) -> String {
+    let mut text = format!("{}\n", verdict.sentence);
+    if let Some(step) = &verdict.next {
+        text += &format!("Next: {step}.\n");
+    }
+    if let Some(past) = &verdict.past {
+        text += &format!("{past}\n");
+    }
+    if let Some(oldest) = &disk.oldest {
+        text += &format!("\nOldest request: {}\n", under_way(oldest));
+    }
+    text += &format!(
+        "\nNow {} with the storage, {} in the rings. Since attach:\n{}\n",
+        disk.in_flight,
+        disk.in_rings,
+        stages(disk)
+    );
+    if !disk.slow.is_empty() {
+        text += &format!("\nSlow requests, the latest first:\n{}\n", slow(&disk.slow));
+    }
+    text
+}
+
+fn under_way(oldest: &OldestRequest) -> String {
+    let what = match oldest.kind {
+        None => "unread".into(),
+        Some(kind) if oldest.bytes == 0 => kind.name().to_owned(),
+        Some(kind) => {
+            format!("{} of {} at byte {}", kind.name(), bytes(oldest.bytes), oldest.offset)
+        }
+    };
+    let age = duration(oldest.age_seconds);
+    let here = duration(oldest.in_stage_seconds);
+    format!("{what}, {age} old, for {here} in stage {}", oldest.stage)
+}
+
+fn stages(disk: &DiskStats) -> comfy_table::Table {
+    let header = ["stage", "kind", "count", "p50", "p90", "p99", "p99.9", "max"];
+    let mut table = table::new(&header, 2);
+    for one in &disk.stages {
+        let times = one.times;
+        let mut row = vec![one.stage.to_string(), one.op.to_string(), times.count.to_string()];
+        let all = [times.p50_us, times.p90_us, times.p99_us, times.p999_us, times.max_us];
+        row.extend(all.map(|us| duration(us / 1e6)));
+        table.add_row(row);
+    }
+    table
+}
+
+fn slow(all: &[SlowRequest]) -> comfy_table::Table {
+    let header =
+        ["ago", "kind", "size", "at byte", "total", "queue", "cap", "device", "back", "meanwhile"];
+    let mut table = table::new(&header, 3);
+    for one in all.iter().take(SLOW_SHOWN) {
+        let meanwhile = one.neighbour.as_ref().map_or_else(String::new, |other| {
+            let name = other.disk.as_deref().unwrap_or("a disk that has gone");
+            format!("{name} for {}", duration(other.turn_us / 1e6))
+        });
+        let mut row = vec![
+            duration(one.ended_seconds_ago),
+            one.kind.name().into(),
+            bytes(one.bytes),
+            one.offset.to_string(),
+        ];
+        let stages = [one.total_us, one.queue_us, one.cap_us, one.device_us, one.completion_us];
+        row.extend(stages.map(|us| duration(us / 1e6)));
+        row.push(meanwhile);
+        table.add_row(row);
+    }
+    table
+}

@@ -1,0 +1,71 @@
+//! A `ringway-io` with disks, and guests of the test on them.
+#![allow(dead_code, unreachable_pub, reason = "each test program uses its own part of this")]
+
+use std::io::Read;
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use testkit::process::{Process, find_binary};
+use testkit::raw::{Guest, Setup};
+
+/// The program under test.
+pub const RINGWAY: &str = env!("CARGO_BIN_EXE_ringway");
+
+/// A running `ringway-io`.
+pub struct Served {
+    pub process: Process,
+    pub dir: TempDir,
+}
+
+impl Served {
+    pub fn start(options: &[&str]) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let mut command = Command::new(find_binary("ringway-io").unwrap());
+        command.arg("--control").arg(dir.path().join("control")).args(options);
+        command.args(["--ready-fd", "1"]).stdout(Stdio::piped());
+        let mut process = Process::start(&mut command).unwrap();
+        let mut ready = [0];
+        let told = process.child().stdout.take().unwrap().read_exact(&mut ready);
+        assert!(told.is_ok(), "{}", process.error("did not get ready"));
+        Self { process, dir }
+    }
+
+    pub fn socket(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// `ringway` with these words, for this `ringway-io`.
+    pub fn command(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(RINGWAY);
+        command.args(words).env("RINGWAY_CONTROL", self.socket("control"));
+        command.stdin(Stdio::null());
+        command
+    }
+
+    /// What it says.
+    pub fn ringway(&self, words: &[&str]) -> Output {
+        self.command(words).output().unwrap()
+    }
+
+    /// What it says on standard output, when all is well.
+    pub fn said(&self, words: &[&str]) -> String {
+        let output = self.ringway(words);
+        assert!(output.status.success(), "{words:?}: {output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// Attaches a disk, with more fields in `more`.
+    pub fn attach(&self, id: &str, backend: Value, more: Value) {
+        let mut spec = json!({"id": id, "socket": self.socket(id), "backend": backend});
+        for (key, value) in more.as_object().unwrap() {
+            spec[key] = value.clone();
+        }
+        self.said(&["io", "disk.attach", &spec.to_string()]);
+    }
+
+    pub fn guest(&self, id: &str) -> Guest {
+        Guest::start(&self.socket(id), &Setup::default()).unwrap()
+    }
+}

@@ -1,0 +1,102 @@
+//! What a verdict is made from.
+
+use crate::report::{DiskStats, ReactorStats, Stage, Stats};
+
+/// Two samples of a process, and one of its disks.
+#[derive(Clone, Copy, Debug)]
+pub struct Facts<'a> {
+    before: Option<&'a DiskStats>,
+    earlier: &'a Stats,
+    pub(super) process: &'a Stats,
+    /// The disk in full, as asked for by its id.
+    pub(super) disk: &'a DiskStats,
+    /// Between the samples; since the start of the process when the earlier one does not fit.
+    pub(super) seconds: f64,
+}
+
+/// Another disk on the same reactor, and what part of its thread it took.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Busy<'a> {
+    pub(super) disk: &'a str,
+    pub(super) share: f64,
+}
+
+impl<'a> Facts<'a> {
+    /// `earlier` and `now` are samples of the whole process; `disk` is one of its disks in full,
+    /// taken with or after `now`.
+    pub fn new(earlier: &'a Stats, now: &'a Stats, disk: &'a DiskStats) -> Self {
+        let same = earlier.pid == now.pid;
+        let find = |disks: &'a [DiskStats]| disks.iter().find(|one| one.id == disk.id);
+        let passed = now.uptime_seconds - earlier.uptime_seconds;
+        let fits = same && passed.is_finite() && passed > 0.0;
+        let before = find(&earlier.disks).filter(|_| fits);
+        // Without an earlier sample that fits, all that it has done is what there is to go by.
+        let all = if now.uptime_seconds.is_finite() { now.uptime_seconds.max(0.0) } else { 0.0 };
+        let seconds = if before.is_some() { passed } else { all };
+        Self { before, earlier, process: now, disk, seconds }
+    }
+
+    /// What `count` has grown by between the samples.
+    pub(super) fn grown(&self, count: impl Fn(&DiskStats) -> f64) -> f64 {
+        let now = self.process.disks.iter().find(|one| one.id == self.disk.id);
+        let before = self.before.map_or(0.0, &count);
+        now.map_or(0.0, |now| (count(now) - before).max(0.0))
+    }
+
+    /// Requests that ended between the samples, and the seconds that they spent in `stage`.
+    pub(super) fn spent(&self, stage: Stage) -> (f64, f64) {
+        let sum = |disk: &DiskStats, of: fn(&crate::report::StageTimes) -> f64| {
+            disk.stages.iter().filter(|one| one.stage == stage).map(of).sum::<f64>()
+        };
+        let count = self.grown(|disk| sum(disk, |one| one.times.count as f64));
+        (count, self.grown(|disk| sum(disk, |one| one.sum_seconds)))
+    }
+
+    /// Median since attach of a stage, over the kinds that move data, weighed by their counts.
+    pub(super) fn usual(&self, stage: Stage) -> f64 {
+        let moving = self.disk.stages.iter().filter(|one| one.stage == stage);
+        let (sum, count) = moving.fold((0.0, 0.0), |(sum, count), one| {
+            let weight = one.times.count as f64;
+            (sum + one.times.p50_us * weight, count + weight)
+        });
+        if count > 0.0 { sum / count / 1e6 } else { 0.0 }
+    }
+
+    /// Disks that share a reactor with this one, the busiest first.
+    pub(super) fn neighbours(&self) -> Vec<Busy<'a>> {
+        if self.seconds == 0.0 {
+            return Vec::new();
+        }
+        let shares = |other: &&DiskStats| {
+            other.id != self.disk.id
+                && other.reactors.iter().any(|one| self.disk.reactors.contains(one))
+        };
+        let mut all: Vec<_> = self
+            .process
+            .disks
+            .iter()
+            .filter(shares)
+            .map(|other| {
+                let before = self.earlier.disks.iter().find(|one| one.id == other.id);
+                let former = before.map_or(0.0, |one| one.busy_seconds);
+                let threads = other.reactors.len().max(1) as f64;
+                let share = (other.busy_seconds - former).max(0.0) / self.seconds / threads;
+                Busy { disk: &other.id, share }
+            })
+            .collect();
+        all.sort_by(|a, b| b.share.total_cmp(&a.share));
+        all
+    }
+
+    /// Whom a reactor of this disk has been serving all the time between the samples without
+    /// taking a turn.
+    pub(super) fn stuck_with(&self) -> Option<&'a str> {
+        self.before?;
+        let pairs = self.earlier.reactors.iter().zip(&self.process.reactors).zip(0u32..);
+        let mut ours = pairs.filter(|(_, at)| self.disk.reactors.contains(at));
+        ours.find_map(|((before, now), _): ((&ReactorStats, &'a ReactorStats), _)| {
+            let still = before.turns == now.turns && before.serving == now.serving;
+            now.serving.as_deref().filter(|_| still)
+        })
+    }
+}

@@ -1,0 +1,192 @@
+//! What the requests between two samples waited for.
+
+use super::words::duration;
+use super::{Cause, Facts, Verdict};
+use crate::report::Stage;
+
+/// Share of the requests' time from which a stage is worth naming.
+const SHARE_NAMED: f64 = 0.3;
+/// Waits below this are no complaint, whatever their share.
+const WAIT_MIN_SECONDS: f64 = 100e-6;
+/// Share of a thread from which a disk keeps others waiting.
+const BUSY_SHARE: f64 = 0.5;
+/// Share of a thread at which it can do no more.
+const FULL_SHARE: f64 = 0.9;
+/// The storage is slow when it takes this many times its median, and at least so long.
+const SLOW_MEDIANS: f64 = 4.0;
+const SLOW_MIN_SECONDS: f64 = 1e-3;
+/// What takes this long is slow even if it always was.
+const SLOW_ALWAYS_SECONDS: f64 = 20e-3;
+/// Requests under way on average from which the guest's depth explains their time.
+const DEEP: f64 = 16.0;
+
+/// Means of the time between the samples.
+struct Flow {
+    requests: f64,
+    mean: f64,
+    /// Shares of the requests' time.
+    queue: f64,
+    cap: f64,
+    device: f64,
+    /// Mean time with the storage.
+    device_mean: f64,
+}
+
+impl Flow {
+    fn of(facts: &Facts<'_>) -> Self {
+        let (requests, total) = facts.spent(Stage::Total);
+        let share = |seconds: f64| if total > 0.0 { seconds / total } else { 0.0 };
+        let (with_device, device) = facts.spent(Stage::Device);
+        Self {
+            requests,
+            mean: if requests > 0.0 { total / requests } else { 0.0 },
+            queue: share(facts.spent(Stage::Queue).1),
+            cap: share(facts.spent(Stage::Cap).1),
+            device: share(device),
+            device_mean: if with_device > 0.0 { device / with_device } else { 0.0 },
+        }
+    }
+}
+
+/// Judges by what ended between the samples.
+pub(super) fn judge(facts: &Facts<'_>) -> Verdict {
+    let disk = facts.disk;
+    let done = facts.grown(|disk| disk.requests.total() as f64);
+    if !disk.recorded {
+        let sentence = format!(
+            "{} is served ({:.0} requests a second), and where their time goes is not recorded.",
+            disk.id,
+            rate(facts, done)
+        );
+        let step = "attach it with record=true, which is the default";
+        return Verdict::new(Cause::NotRecorded, sentence).next(step);
+    }
+    let flow = Flow::of(facts);
+    if disk.held_by_cap > 0 || (flow.cap >= SHARE_NAMED && flow.mean >= WAIT_MIN_SECONDS) {
+        return capped(facts, None);
+    }
+    if done == 0.0 && disk.in_flight == 0 && disk.in_rings == 0 {
+        let sentence = format!("{} is idle: its guest asks for nothing.", disk.id);
+        return Verdict::new(Cause::Idle, sentence);
+    }
+    neighbour(facts, &flow)
+        .or_else(|| processor(facts, &flow))
+        .or_else(|| storage(facts, &flow))
+        .unwrap_or_else(|| healthy(facts, &flow))
+}
+
+fn rate(facts: &Facts<'_>, count: f64) -> f64 {
+    if facts.seconds > 0.0 { count / facts.seconds } else { 0.0 }
+}
+
+/// Its cap holds it back.
+pub(super) fn capped(facts: &Facts<'_>, held: Option<f64>) -> Verdict {
+    let disk = facts.disk;
+    let flow = Flow::of(facts);
+    let how = match held {
+        Some(seconds) => format!("a request has been held back for {}", duration(seconds)),
+        None => format!(
+            "{:.0}% of the time of its requests, {} each, is spent held back",
+            flow.cap * 100.0,
+            duration(flow.mean)
+        ),
+    };
+    let sentence = format!("{} waits for its cap: {how}.", disk.id);
+    let step = format!("raise the cap if that is not meant: ringway io disk.caps id={}", disk.id);
+    Verdict::new(Cause::Cap, sentence).at(Stage::Cap).next(step)
+}
+
+/// Another disk takes the thread.
+fn neighbour(facts: &Facts<'_>, flow: &Flow) -> Option<Verdict> {
+    let disk = facts.disk;
+    let waited = rate(facts, facts.grown(|disk| disk.neighbour_seconds));
+    let long_turns = waited >= SHARE_NAMED;
+    let short_turns = flow.queue >= SHARE_NAMED && flow.mean * flow.queue >= WAIT_MIN_SECONDS;
+    if !long_turns && !short_turns {
+        return None;
+    }
+    let busy = facts.neighbours().into_iter().next();
+    let busy = busy.filter(|one| long_turns || one.share >= BUSY_SHARE)?;
+    let sentence = format!(
+        "{} waits for its reactor, which disk {} keeps {:.0}% of the time: its requests spend \
+         {:.0}% of theirs, {} each, in the ring.",
+        disk.id,
+        busy.disk,
+        busy.share * 100.0,
+        flow.queue * 100.0,
+        duration(flow.mean * flow.queue),
+    );
+    let mut verdict = Verdict::new(Cause::Neighbour, sentence).at(Stage::Queue);
+    verdict.neighbour = Some(busy.disk.into());
+    Some(verdict.next(format!(
+        "give {} a cap, or serve the two from processes of their own; ringway why {} says more",
+        busy.disk, busy.disk
+    )))
+}
+
+/// The disk itself takes the thread.
+fn processor(facts: &Facts<'_>, flow: &Flow) -> Option<Verdict> {
+    let disk = facts.disk;
+    let threads = disk.reactors.len().max(1) as f64;
+    let share = rate(facts, facts.grown(|disk| disk.busy_seconds)) / threads;
+    if share < FULL_SHARE || flow.queue < SHARE_NAMED {
+        return None;
+    }
+    let sentence = format!(
+        "{} keeps its reactor busy {:.0}% of the time, so its requests wait for each other: {} \
+         each in the ring.",
+        disk.id,
+        share * 100.0,
+        duration(flow.mean * flow.queue),
+    );
+    let step = "give the disk more queues and the process more reactors, or the host more CPUs";
+    Some(Verdict::new(Cause::Processor, sentence).at(Stage::Queue).next(step))
+}
+
+/// The storage takes the time.
+fn storage(facts: &Facts<'_>, flow: &Flow) -> Option<Verdict> {
+    let disk = facts.disk;
+    let usual = facts.usual(Stage::Device);
+    let much = flow.device >= SHARE_NAMED && flow.device_mean >= SLOW_MIN_SECONDS;
+    let times = flow.device_mean / usual.max(1e-9);
+    if much && (times >= SLOW_MEDIANS || flow.device_mean >= SLOW_ALWAYS_SECONDS) {
+        let compared = if times >= SLOW_MEDIANS {
+            format!("{times:.0} times the median of {}", duration(usual))
+        } else {
+            format!("which is usual for it: the median is {}", duration(usual))
+        };
+        let sentence = format!(
+            "{} waits for its storage: requests take {} there, {compared}.",
+            disk.id,
+            duration(flow.device_mean),
+        );
+        let step = "see who else uses that storage, and what its own statistics say";
+        return Some(Verdict::new(Cause::StorageSlow, sentence).at(Stage::Device).next(step));
+    }
+    // Little's law: requests under way on average.
+    let depth = rate(facts, flow.requests) * flow.mean;
+    if depth >= DEEP && flow.device >= 1.0 - SHARE_NAMED {
+        let sentence = format!(
+            "{} is at the limit of its storage: the guest keeps {depth:.0} requests under way \
+             and the storage answers {:.0} a second, so each takes {}.",
+            disk.id,
+            rate(facts, flow.requests),
+            duration(flow.mean),
+        );
+        let step = "faster storage helps, or a guest that asks for less at a time";
+        return Some(Verdict::new(Cause::DeepQueue, sentence).at(Stage::Device).next(step));
+    }
+    None
+}
+
+fn healthy(facts: &Facts<'_>, flow: &Flow) -> Verdict {
+    let sentence = format!(
+        "{} is served without a hold-up: {:.0} requests a second, {} each, of which {} with the \
+         storage.",
+        facts.disk.id,
+        rate(facts, flow.requests),
+        duration(flow.mean),
+        duration(flow.device_mean),
+    );
+    Verdict::new(Cause::Healthy, sentence)
+}

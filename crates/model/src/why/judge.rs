@@ -1,0 +1,173 @@
+//! The verdict.
+
+use super::words::{bytes, duration};
+use super::{Cause, Facts, Verdict, flow, past};
+use crate::report::{DiskState, OldestRequest, Stage};
+use crate::spec::Backend;
+
+/// A request that is under way for this long hangs, if that is not usual for its disk.
+const HANGS_SECONDS: f64 = 0.5;
+/// How many medians are not usual.
+const UNUSUAL_MEDIANS: f64 = 10.0;
+/// After a restart this long ago a pause needs no other explanation.
+const RESTARTED_SECONDS: f64 = 30.0;
+
+/// Says what holds a disk back.
+pub fn judge(facts: &Facts<'_>) -> Verdict {
+    let verdict = not_served(facts)
+        .or_else(|| hangs(facts))
+        .or_else(|| restarted(facts))
+        .unwrap_or_else(|| flow::judge(facts));
+    past::tell(facts, verdict)
+}
+
+/// A state in which nothing is served, whatever the requests do.
+fn not_served(facts: &Facts<'_>) -> Option<Verdict> {
+    let disk = facts.disk;
+    let id = &disk.id;
+    if let Some(fence) = &disk.fence {
+        let waited = duration(fence.since_seconds);
+        let sentence = format!(
+            "{id} waits behind its fence for {waited}: the kernel still works on requests of a \
+             process that has died, and ours must come after them."
+        );
+        let verdict = Verdict::new(Cause::Fence, sentence).at(Stage::Device);
+        return Some(verdict.since(fence.since_seconds).next(look_at_storage(facts)));
+    }
+    match disk.state {
+        DiskState::Waiting => {
+            let alert = disk.alert.as_deref().unwrap_or("requests wait for full storage");
+            let sentence = format!("{id} waits for room on its storage: {alert}.");
+            return Some(Verdict::new(Cause::Full, sentence).at(Stage::Device));
+        }
+        DiskState::Attached => {
+            let sentence = format!("{id} is attached and not active, so its guest waits.");
+            let step = format!("activate it: ringway io disk.activate id={id}");
+            return Some(Verdict::new(Cause::Inactive, sentence).next(step));
+        }
+        DiskState::Paused => {
+            let sentence = format!("{id} is paused, so its guest waits.");
+            let step = format!("when whoever paused it is done: ringway io disk.resume id={id}");
+            return Some(Verdict::new(Cause::Paused, sentence).next(step));
+        }
+        DiskState::Stuck => return Some(stuck(facts)),
+        DiskState::Refused => {
+            let why = disk.refused.as_deref().unwrap_or("its image is not as its guest left it");
+            let sentence = format!("{id} was not taken over after a restart: {why}.");
+            let step = "mend what it names, then detach and attach the disk";
+            return Some(Verdict::new(Cause::Refused, sentence).next(step));
+        }
+        DiskState::Active => {}
+    }
+    if !disk.connected {
+        let sentence = format!("{id} has no front-end: no machine is connected to its socket.");
+        let step = format!("start the machine with the socket {}", disk.socket);
+        return Some(Verdict::new(Cause::NoFrontEnd, sentence).next(step));
+    }
+    if disk.queues_started == 0 {
+        let sentence =
+            format!("{id} has a front-end, and its guest's driver has started no queue yet.");
+        let step = "look at the guest's console: it boots, or has no driver for the disk";
+        return Some(Verdict::new(Cause::NoDriver, sentence).next(step));
+    }
+    None
+}
+
+/// A request that is under way for too long.
+fn hangs(facts: &Facts<'_>) -> Option<Verdict> {
+    let disk = facts.disk;
+    let oldest = disk.oldest.as_ref()?;
+    if oldest.age_seconds < HANGS_SECONDS.max(facts.usual(Stage::Total) * UNUSUAL_MEDIANS) {
+        return None;
+    }
+    let verdict = match oldest.stage {
+        Stage::Cap => flow::capped(facts, Some(oldest.age_seconds)),
+        Stage::Queue => not_looked_at(facts, oldest)?,
+        _ => storage_hangs(facts, oldest),
+    };
+    Some(verdict.since(oldest.in_stage_seconds))
+}
+
+fn storage_hangs(facts: &Facts<'_>, oldest: &OldestRequest) -> Verdict {
+    let disk = facts.disk;
+    let what = oldest.kind.map_or("request", |kind| kind.name());
+    let range = match oldest.bytes {
+        0 => String::new(),
+        count => format!(" of {} at byte {}", bytes(count), oldest.offset),
+    };
+    let others = match disk.in_flight.saturating_sub(1) {
+        0 => String::new(),
+        count => format!(", and {count} more with it"),
+    };
+    let usual = match facts.usual(Stage::Device) {
+        0.0 => String::new(),
+        usual => format!("; the median is {}", duration(usual)),
+    };
+    let sentence = format!(
+        "{} waits for its storage: a {what}{range} has been with it for {}{others}{usual}.",
+        disk.id,
+        duration(oldest.in_stage_seconds),
+    );
+    Verdict::new(Cause::StorageHangs, sentence).at(Stage::Device).next(look_at_storage(facts))
+}
+
+fn look_at_storage(facts: &Facts<'_>) -> String {
+    let place = match &facts.disk.backend {
+        Backend::File(path) => path.display().to_string(),
+        Backend::Null(_) | Backend::Memory(_) => "the disk".into(),
+    };
+    format!("look at the storage under {place}: kernel log, mount, network, device")
+}
+
+/// A stop gave up waiting.
+fn stuck(facts: &Facts<'_>) -> Verdict {
+    let disk = facts.disk;
+    let (verb, seconds, requests) = match &disk.stuck {
+        Some(stuck) => (stuck.verb.as_str(), stuck.since_seconds, stuck.requests),
+        None => ("stop", 0.0, disk.in_flight),
+    };
+    let sentence = format!(
+        "{} is stuck: its storage hangs, the {verb} gave up waiting {} ago, and {requests} requests \
+         are still with the kernel.",
+        disk.id,
+        duration(seconds),
+    );
+    let verdict = Verdict::new(Cause::Stuck, sentence).at(Stage::Device).since(seconds);
+    verdict.next(look_at_storage(facts))
+}
+
+/// It has been in the ring, and the reactor has not come by.
+fn not_looked_at(facts: &Facts<'_>, oldest: &OldestRequest) -> Option<Verdict> {
+    let id = &facts.disk.id;
+    let other = facts.stuck_with().filter(|other| other != id)?;
+    let sentence = format!(
+        "{id} waits in its ring for {}: its reactor is stuck with disk {other}.",
+        duration(oldest.age_seconds)
+    );
+    let mut verdict = Verdict::new(Cause::Neighbour, sentence).at(Stage::Queue);
+    verdict.neighbour = Some(other.into());
+    Some(verdict.next(format!("see what {other} does: ringway why {other}")))
+}
+
+/// The process that serves it is young because a former one has gone.
+fn restarted(facts: &Facts<'_>) -> Option<Verdict> {
+    let (disk, uptime) = (facts.disk, facts.process.uptime_seconds);
+    let keeper = facts.process.keeper.as_ref().filter(|keeper| keeper.restarts > 0);
+    if uptime > RESTARTED_SECONDS || (disk.resubmitted == 0 && keeper.is_none()) {
+        return None;
+    }
+    let again = match disk.resubmitted {
+        0 => String::new(),
+        count => format!(", which submitted {count} requests of the former one again"),
+    };
+    let sentence = format!(
+        "{} was taken over {} ago by a new process{again}; its guest saw a pause.",
+        disk.id,
+        duration(uptime),
+    );
+    let step = match keeper.and_then(|keeper| keeper.last_exit.as_deref()) {
+        Some(exit) => format!("see in the log why the former process ended ({exit})"),
+        None => "see in the log why the former process ended".into(),
+    };
+    Some(Verdict::new(Cause::Restarted, sentence).since(uptime).next(step))
+}

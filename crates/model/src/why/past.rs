@@ -1,0 +1,56 @@
+//! What was slow before, when all is well now.
+
+use super::words::{bytes, duration};
+use super::{Cause, Facts, Verdict};
+use crate::report::{SlowRequest, Stage};
+
+/// How far back a slow request is worth telling.
+const TOLD_SECONDS: f64 = 900.0;
+/// One that took less was not felt.
+const FELT_US: f64 = 10_000.0;
+
+/// Adds the slowest request of the last while, unless something is wrong now.
+pub(super) fn tell(facts: &Facts<'_>, mut verdict: Verdict) -> Verdict {
+    let well = [Cause::Idle, Cause::Healthy, Cause::DeepQueue, Cause::Inactive, Cause::NoFrontEnd];
+    if !well.contains(&verdict.cause) {
+        return verdict;
+    }
+    let told =
+        |one: &&SlowRequest| one.ended_seconds_ago <= TOLD_SECONDS && one.total_us >= FELT_US;
+    let all = facts.disk.slow.iter().filter(told);
+    if let Some(slowest) = all.clone().max_by(|a, b| a.total_us.total_cmp(&b.total_us)) {
+        verdict.past = Some(sentence(slowest, all.count()));
+    }
+    verdict
+}
+
+fn sentence(one: &SlowRequest, count: usize) -> String {
+    let size = match one.bytes {
+        0 => String::new(),
+        count => format!(" of {}", bytes(count)),
+    };
+    let (stage, us) = match one.longest_stage() {
+        Stage::Queue => ("in the ring", one.queue_us),
+        Stage::Cap => ("held back by its cap", one.cap_us),
+        Stage::Completion => ("on the way back to the guest", one.completion_us),
+        Stage::Device | Stage::Total => ("with the storage", one.device_us),
+    };
+    let neighbour = match &one.neighbour {
+        Some(other) if one.queue_us + one.completion_us > one.device_us / 2.0 => {
+            let name = other.disk.as_deref().unwrap_or("a disk that has gone since");
+            format!(" while its reactor served {name} for {}", duration(other.turn_us / 1e6))
+        }
+        _ => String::new(),
+    };
+    let others = match count {
+        0 | 1 => String::new(),
+        count => format!(" It is the slowest of {count} in the last quarter of an hour."),
+    };
+    format!(
+        "{} ago a {}{size} took {}, of which {} {stage}{neighbour}.{others}",
+        duration(one.ended_seconds_ago),
+        one.kind.name(),
+        duration(one.total_us / 1e6),
+        duration(us / 1e6),
+    )
+}

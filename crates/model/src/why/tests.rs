@@ -1,0 +1,291 @@
+//! A row for every cause.
+
+use super::*;
+use crate::report::*;
+use crate::spec::Backend;
+
+/// What stage times of `count` requests look like that took `mean_us` each.
+fn times(stage: Stage, count: u64, mean_us: f64, p50_us: f64) -> StageTimes {
+    let times = Latency { count, p50_us, max_us: mean_us * 2.0, ..Latency::default() };
+    StageTimes { stage, op: Op::Read, times, sum_seconds: count as f64 * mean_us / 1e6 }
+}
+
+/// Queue, cap and device time on average, in microseconds.
+fn stages(count: u64, [queue, cap, device]: [f64; 3], usual: f64) -> Vec<StageTimes> {
+    let total = queue + cap + device;
+    vec![
+        times(Stage::Queue, count, queue, queue.min(5.0)),
+        times(Stage::Cap, count, cap, 0.0),
+        times(Stage::Device, count, device, usual),
+        times(Stage::Total, count, total, usual + 5.0),
+    ]
+}
+
+/// Two samples a second apart, of a disk `d` and its neighbour `n` on one reactor.
+struct Case {
+    before: Stats,
+    now: Stats,
+}
+
+impl Case {
+    /// A disk that has served and whose guest asks for nothing now.
+    fn idle() -> Self {
+        let mut disk = DiskStats::new("d", Backend::File("/img/d.raw".into()), 1 << 30);
+        (disk.state, disk.connected, disk.queues_started) = (DiskState::Active, true, 1);
+        disk.reactors = vec![0];
+        disk.requests.read = 1000;
+        disk.stages = stages(1000, [5.0, 0.0, 100.0], 100.0);
+        let neighbour = DiskStats { id: "n".into(), ..disk.clone() };
+        let reactor = ReactorStats { turns: 10, ..ReactorStats::default() };
+        let before = Stats {
+            version: "1".into(),
+            pid: 7,
+            uptime_seconds: 100.0,
+            reactors: vec![reactor],
+            disks: vec![disk, neighbour],
+            keeper: None,
+        };
+        let mut now = before.clone();
+        (now.uptime_seconds, now.reactors[0].turns) = (101.0, 20);
+        Self { before, now }
+    }
+
+    /// `count` requests ended in the second, and took so long on average.
+    fn flow(count: u64, means_us: [f64; 3]) -> Self {
+        let mut case = Self::idle();
+        let disk = &mut case.now.disks[0];
+        disk.requests.read += count;
+        for (old, new) in disk.stages.iter_mut().zip(stages(count, means_us, 100.0)) {
+            old.times.count += new.times.count;
+            old.sum_seconds += new.sum_seconds;
+        }
+        case
+    }
+
+    fn disk(&mut self) -> &mut DiskStats {
+        &mut self.now.disks[0]
+    }
+
+    fn oldest(stage: Stage, age_seconds: f64) -> Self {
+        let mut case = Self::idle();
+        let (kind, in_stage_seconds) = (Some(RequestKind::Write), age_seconds);
+        let (offset, bytes) = (8192, 4096);
+        let oldest = OldestRequest { kind, offset, bytes, stage, age_seconds, in_stage_seconds };
+        (case.disk().oldest, case.disk().in_flight) = (Some(oldest), 3);
+        case
+    }
+
+    fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
+        change(&mut self);
+        self
+    }
+
+    fn verdict(&self) -> Verdict {
+        judge(&Facts::new(&self.before, &self.now, &self.now.disks[0]))
+    }
+}
+
+fn slow(ago: f64, queue_us: f64, device_us: f64) -> SlowRequest {
+    SlowRequest {
+        kind: RequestKind::Write,
+        failed: false,
+        offset: 0,
+        bytes: 4096,
+        ended_unix_seconds: 0.0,
+        ended_seconds_ago: ago,
+        total_us: queue_us + device_us,
+        queue_us,
+        cap_us: 0.0,
+        device_us,
+        completion_us: 0.0,
+        reactor: 0,
+        others: 0,
+        neighbour: Some(Neighbour { disk: Some("n".into()), turn_us: queue_us }),
+    }
+}
+
+/// A cause, a case of it, and a part of its sentence.
+type Row = (Cause, Case, &'static str);
+
+/// Causes that show in what requests wait for.
+fn flows() -> Vec<Row> {
+    let busy = |share: f64| move |case: &mut Case| case.now.disks[1].busy_seconds += share;
+    vec![
+        (Cause::Idle, Case::idle(), "d is idle"),
+        (
+            Cause::Healthy,
+            Case::flow(1000, [5.0, 0.0, 110.0]),
+            "1000 requests a second, 115 us each",
+        ),
+        (
+            Cause::StorageHangs,
+            Case::oldest(Stage::Device, 12.0),
+            "a write of 4 KiB at byte 8192 has been with it for 12 s, and 2 more with it; the \
+             median is 100 us",
+        ),
+        (Cause::StorageSlow, Case::flow(50, [5.0, 0.0, 5000.0]), "50 times the median of 100 us"),
+        (
+            Cause::StorageSlow,
+            Case::flow(50, [5.0, 0.0, 30_000.0]).with(|case| {
+                for stage in &mut case.disk().stages {
+                    stage.times.p50_us = 29_000.0;
+                }
+            }),
+            "which is usual for it: the median is 29 ms",
+        ),
+        (
+            Cause::DeepQueue,
+            Case::flow(100_000, [20.0, 0.0, 300.0]),
+            "keeps 32 requests under way and the storage answers 100000 a second",
+        ),
+        (Cause::Cap, Case::flow(100, [5.0, 9000.0, 100.0]), "99% of the time of its requests"),
+        (Cause::Cap, Case::oldest(Stage::Cap, 2.0), "a request has been held back for 2.0 s"),
+        (
+            Cause::Neighbour,
+            Case::flow(1000, [900.0, 0.0, 100.0]).with(busy(0.95)),
+            "its reactor, which disk n keeps 95% of the time: its requests spend 90% of theirs",
+        ),
+        (
+            Cause::Neighbour,
+            Case::oldest(Stage::Queue, 3.0).with(|case| {
+                case.before.reactors[0].serving = Some("n".into());
+                case.now.reactors = case.before.reactors.clone();
+            }),
+            "its reactor is stuck with disk n",
+        ),
+        (
+            Cause::Processor,
+            Case::flow(500_000, [200.0, 0.0, 1.0]).with(|case| case.disk().busy_seconds = 0.97),
+            "keeps its reactor busy 97% of the time",
+        ),
+        (
+            Cause::Restarted,
+            Case::flow(10, [5.0, 0.0, 100.0]).with(|case| {
+                case.before.pid = 6;
+                case.now.uptime_seconds = 4.0;
+                case.disk().resubmitted = 12;
+            }),
+            "taken over 4.0 s ago by a new process, which submitted 12 requests",
+        ),
+        (
+            Cause::Restarted,
+            Case::flow(10, [5.0, 0.0, 100.0]).with(|case| {
+                case.now.uptime_seconds = 4.0;
+                let last_exit = Some("signal 9".into());
+                case.now.keeper = Some(KeeperStats { pid: 1, restarts: 1, last_exit });
+            }),
+            "taken over 4.0 s ago by a new process; its guest saw a pause",
+        ),
+        (
+            Cause::NotRecorded,
+            Case::flow(10, [0.0; 3]).with(|case| case.disk().recorded = false),
+            "10 requests a second",
+        ),
+    ]
+}
+
+/// Causes that show in the state of the disk.
+fn states() -> Vec<Row> {
+    let state = |state| Case::idle().with(|case| case.disk().state = state);
+    vec![
+        (
+            Cause::Full,
+            state(DiskState::Waiting).with(|case| {
+                case.disk().alert = Some("3 requests wait because the storage is full".into());
+            }),
+            "the storage is full",
+        ),
+        (Cause::Paused, state(DiskState::Paused), "is paused"),
+        (
+            Cause::Fence,
+            Case::idle().with(|c| c.disk().fence = Some(Fence { since_seconds: 3.0 })),
+            "waits behind its fence for 3.0 s",
+        ),
+        (
+            Cause::Refused,
+            state(DiskState::Refused).with(|c| c.disk().refused = Some("the image shrank".into())),
+            "not taken over after a restart: the image shrank",
+        ),
+        (
+            Cause::Stuck,
+            state(DiskState::Stuck).with(|case| {
+                let verb = "detach".into();
+                case.disk().stuck = Some(Stuck { since_seconds: 30.0, requests: 4, verb });
+            }),
+            "its storage hangs, the detach gave up waiting 30 s ago, and 4 requests are still",
+        ),
+        (Cause::Inactive, state(DiskState::Attached), "is attached and not active"),
+        (
+            Cause::NoFrontEnd,
+            Case::idle().with(|case| case.disk().connected = false),
+            "has no front-end",
+        ),
+        (
+            Cause::NoDriver,
+            Case::idle().with(|case| case.disk().queues_started = 0),
+            "has started no queue",
+        ),
+    ]
+}
+
+#[test]
+fn every_cause_is_told_in_one_sentence() {
+    for (cause, case, part) in flows().into_iter().chain(states()) {
+        let verdict = case.verdict();
+        assert_eq!(verdict.cause, cause, "{verdict:?}");
+        assert!(verdict.sentence.contains(part), "{}\nhas no {part:?}", verdict.sentence);
+        assert!(verdict.sentence.starts_with('d') && verdict.sentence.ends_with('.'));
+        assert!(!verdict.sentence.contains(". "), "one sentence: {}", verdict.sentence);
+        let neighbour = (cause == Cause::Neighbour).then_some("n");
+        assert_eq!(verdict.neighbour.as_deref(), neighbour);
+        // An alert says itself what to do.
+        let fine = [Cause::Idle, Cause::Healthy, Cause::Full].contains(&cause);
+        assert_eq!(verdict.next.is_none(), fine, "{verdict:?}");
+    }
+}
+
+#[test]
+fn what_is_worse_is_told_first() {
+    let full = Case::oldest(Stage::Device, 12.0).with(|c| c.disk().state = DiskState::Waiting);
+    assert_eq!(full.verdict().cause, Cause::Full);
+    let both = Case::oldest(Stage::Device, 12.0).with(|case| case.disk().resubmitted = 1);
+    assert_eq!(both.verdict().cause, Cause::StorageHangs);
+    assert_eq!(both.verdict().since_seconds, Some(12.0));
+}
+
+#[test]
+fn a_long_request_is_no_hang_where_that_is_usual() {
+    let mut case = Case::oldest(Stage::Device, 2.0);
+    for stage in &mut case.disk().stages {
+        stage.times.p50_us = 400_000.0;
+    }
+    assert_ne!(case.verdict().cause, Cause::StorageHangs);
+    assert_ne!(Case::oldest(Stage::Device, 0.1).verdict().cause, Cause::StorageHangs);
+}
+
+#[test]
+fn what_was_slow_is_told_afterwards() {
+    let case = Case::idle().with(|case| {
+        case.disk().slow = vec![slow(30.0, 0.0, 4_000_000.0), slow(60.0, 0.0, 50_000.0)];
+    });
+    let past = case.verdict().past.unwrap();
+    assert!(past.starts_with("30 s ago a write of 4 KiB took 4.0 s, of which 4.0 s with the st"));
+    assert!(past.contains("slowest of 2"), "{past}");
+    let case = Case::idle().with(|c| c.disk().slow = vec![slow(30.0, 20_000.0, 100.0)]);
+    let past = case.verdict().past.unwrap();
+    assert!(past.contains("in the ring while its reactor served n for 20 ms"), "{past}");
+    let old = Case::idle().with(|c| c.disk().slow = vec![slow(5000.0, 0.0, 1e6)]);
+    assert_eq!(old.verdict().past, None);
+}
+
+#[test]
+fn samples_that_do_not_fit_do_no_harm() {
+    let mut case = Case::flow(10, [5.0, 0.0, 100.0]);
+    for uptime in [f64::NAN, f64::INFINITY, 0.0, -1.0] {
+        case.before.uptime_seconds = uptime;
+        case.verdict();
+    }
+    case.before.disks.clear();
+    case.before.reactors.clear();
+    assert_eq!(case.verdict().cause, Cause::Healthy);
+}
