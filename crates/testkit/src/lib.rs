@@ -30,6 +30,7 @@ pub mod driver;
 pub mod error;
 pub mod guest;
 pub mod lasting;
+pub mod libvirt;
 pub mod process;
 pub mod raw;
 pub mod storage;

@@ -25,7 +25,7 @@ pub struct Outcome {
 
 /// How a wait for text ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Seen {
+pub(crate) enum Seen {
     Yes,
     Closed,
     Late,
@@ -41,35 +41,41 @@ struct State {
 
 /// The reading end of a console.
 #[derive(Debug)]
-pub(super) struct Console {
+pub(crate) struct Console {
     shared: Arc<(Mutex<State>, Condvar)>,
     input: Option<UnixStream>,
 }
 
 impl Console {
-    pub(super) fn new(from: impl Read + Send + 'static, input: Option<UnixStream>) -> Self {
+    pub(crate) fn new(from: impl Read + Send + 'static, input: Option<UnixStream>) -> Self {
         let shared = Arc::<(Mutex<State>, Condvar)>::default();
         let copy = Arc::clone(&shared);
         thread::spawn(move || copy_all(from, &copy));
         Self { shared, input }
     }
 
-    pub(super) fn input(&mut self) -> Option<&mut UnixStream> {
+    pub(crate) fn input(&mut self) -> Option<&mut UnixStream> {
         self.input.as_mut()
     }
 
-    pub(super) fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         String::from_utf8_lossy(&lock(&self.shared.0).text).into_owned()
     }
 
     /// The end of the console.
-    pub(super) fn tail(&self) -> String {
+    pub(crate) fn tail(&self) -> String {
         let state = lock(&self.shared.0);
         let from = state.text.len().saturating_sub(TAIL_BYTES);
         String::from_utf8_lossy(state.text.get(from..).unwrap_or_default()).into_owned()
     }
 
-    pub(super) fn wait_for(&self, text: &str, deadline: Duration) -> Seen {
+    /// Passes over what has not been waited for.
+    pub(crate) fn skip(&self) {
+        let mut state = lock(&self.shared.0);
+        state.next = state.text.len();
+    }
+
+    pub(crate) fn wait_for(&self, text: &str, deadline: Duration) -> Seen {
         let mut found = false;
         let state = self.wait(deadline, |state| {
             let fresh = state.text.get(state.next..).unwrap_or_default();
@@ -86,9 +92,9 @@ impl Console {
         }
     }
 
-    /// Waits until the guest's side is closed, so that all it printed is here.
-    pub(super) fn wait_closed(&self, deadline: Duration) {
-        drop(self.wait(deadline, |state| state.closed));
+    /// Waits until the guest's side is closed, so that all it printed is here; false if it is not.
+    pub(crate) fn wait_closed(&self, deadline: Duration) -> bool {
+        self.wait(deadline, |state| state.closed).closed
     }
 
     fn wait(
@@ -102,7 +108,7 @@ impl Console {
     }
 
     /// What the script did, if the guest said so.
-    pub(super) fn outcome(&self) -> Option<Outcome> {
+    pub(crate) fn outcome(&self) -> Option<Outcome> {
         parse(&self.text())
     }
 }
@@ -189,6 +195,15 @@ mod tests {
         assert_eq!(console.wait_for("one\n", long), Seen::Yes);
         assert_eq!(console.wait_for("two", long), Seen::Closed);
         assert_eq!(console.text(), "one\ntwo one\n");
+    }
+
+    #[test]
+    fn what_was_skipped_is_not_found() {
+        let console = Console::new(&b"one two"[..], None);
+        console.wait_closed(Duration::from_secs(20));
+        console.skip();
+        assert_eq!(console.wait_for("one", Duration::ZERO), Seen::Closed);
+        assert_eq!(console.text(), "one two");
     }
 
     #[test]

@@ -16,7 +16,7 @@ type Job = Box<dyn FnOnce() + Send>;
 static JOBS: OnceLock<Sender<Job>> = OnceLock::new();
 
 /// Runs `start` on the lasting thread and gives its result.
-pub(super) fn start(start: impl FnOnce() -> Result<Process> + Send + 'static) -> Result<Process> {
+pub(crate) fn start(start: impl FnOnce() -> Result<Process> + Send + 'static) -> Result<Process> {
     let (answer, answered) = channel();
     let job: Job = Box::new(move || {
         // Nobody waits for the answer only if the caller's thread is gone, and the process with it.

@@ -36,8 +36,8 @@
 //! `tests/guest_*.rs` boot both kinds, also against a backend that is not ours.
 
 mod artifacts;
-mod console;
-mod lasting;
+pub(crate) mod console;
+pub(crate) mod lasting;
 mod machine;
 mod qemu;
 mod qmp;
@@ -59,6 +59,7 @@ use console::{Console, Seen};
 pub use artifacts::{Artifacts, artifacts};
 pub use console::Outcome;
 pub use machine::{Image, Kind, Machine, VhostDisk};
+pub(crate) use qemu::{SCRIPT_SERIAL, whole_sectors};
 pub use qmp::Qmp;
 
 /// A running guest.
@@ -130,6 +131,11 @@ impl Guest {
                 Err(self.error(&format!("did not print '{text}' in {ms} ms")))
             }
         }
+    }
+
+    /// Lets later waits look only at what the guest prints from now on.
+    pub fn skip(&mut self) {
+        self.console.skip();
     }
 
     /// Types text on the console; a newline is the enter key. QEMU only.

@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::process::{Process, find_tool};
 
 /// Serial of the disk that holds the script.
-const SCRIPT_SERIAL: &str = "ringway-script";
+pub(crate) const SCRIPT_SERIAL: &str = "ringway-script";
 /// Disks are whole sectors; the rest of the last one is NUL bytes.
 const SECTOR_BYTES: usize = 512;
 
@@ -51,10 +51,16 @@ fn listen(path: &Path) -> Result<UnixListener> {
 
 fn write_script(dir: &Path, script: &str) -> Result<PathBuf> {
     let path = dir.join("script.raw");
+    fs::write(&path, whole_sectors(script))
+        .map_err(|e| Error::io("cannot write the script's disk", e))?;
+    Ok(path)
+}
+
+/// A script as the content of a disk.
+pub(crate) fn whole_sectors(script: &str) -> Vec<u8> {
     let mut bytes = script.as_bytes().to_vec();
     bytes.resize(bytes.len().next_multiple_of(SECTOR_BYTES).max(SECTOR_BYTES), 0);
-    fs::write(&path, bytes).map_err(|e| Error::io("cannot write the script's disk", e))?;
-    Ok(path)
+    bytes
 }
 
 fn arguments(
@@ -100,7 +106,8 @@ fn arguments(
 
 fn vhost_disk(at: usize, disk: &VhostDisk) -> [String; 4] {
     let device = format!("vhost-user-blk-pci,chardev=vhost{at},num-queues={}", disk.queues);
-    let chardev = format!("socket,id=vhost{at},path={}", value(&disk.socket));
+    // A backend that went away is looked for every second, the least that QEMU takes.
+    let chardev = format!("socket,id=vhost{at},path={},reconnect=1", value(&disk.socket));
     ["-chardev".to_owned(), chardev, "-device".to_owned(), device]
 }
 
@@ -138,7 +145,7 @@ mod tests {
     fn commas_in_paths_are_doubled() {
         let disk = VhostDisk { socket: "/a,b".into(), queues: 2 };
         let args = vhost_disk(0, &disk);
-        assert_eq!(args[1], "socket,id=vhost0,path=/a,,b");
+        assert_eq!(args[1], "socket,id=vhost0,path=/a,,b,reconnect=1");
         assert!(args[3].ends_with("num-queues=2"));
     }
 }

@@ -1,0 +1,128 @@
+//! Backends that are killed and started again under a guest that writes and verifies: the guest
+//! sees a pause, no error, and every byte as it wrote it.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use testkit::guest::{Guest, Kind, Machine, VhostDisk};
+use testkit::process::{Backend, find_tool};
+use testkit::rounds;
+
+/// Far beyond any boot and pass of fio, also when several share two busy cores.
+const DEADLINE: Duration = Duration::from_secs(240);
+const DISK_BYTES: u64 = 8 << 20;
+/// Pause after the restart that is promised: QEMU looks for its backend once a second. What a busy
+/// host adds is not the backend's.
+const PAUSE_PROMISED: Duration = Duration::from_millis(2500);
+const PAUSE_MAX: Duration = Duration::from_secs(20);
+
+/// The guest writes the whole disk with checksums and reads it back, pass after pass; each pass has
+/// its own seed, so that what an earlier one left is told from what this one wrote. Beside that a
+/// read every tenth of a second tells when the disk answers. A line on the console ends both.
+const SCRIPT: &str = r#"
+set -u
+D=$(disk RINGWAY)
+(while :; do
+    dd if=$D of=/dev/null bs=4k count=1 iflag=direct 2>/dev/null || echo "tick failed"
+    echo tick
+    sleep 0.1
+done) &
+ticks=$!
+(read stop </dev/console; touch /tmp/stop) &
+n=0
+while [ ! -e /tmp/stop ]; do
+    n=$((n + 1))
+    fio --name=pass --filename=$D --rw=randwrite --bs=4k --size=@BYTES@ --randseed=$n \
+        --verify=crc32c --verify_fatal=1 --verify_state_save=0 --direct=1 --ioengine=libaio \
+        --iodepth=16 --thread --eta=never --output=/tmp/fio.log || { cat /tmp/fio.log; exit 1; }
+    echo "pass $n"
+done
+kill $ticks
+# What the kernel says of the disk; that a task waited long is a remark, not an error.
+dmesg | grep -i -E 'I/O error|critical .* error|Buffer I/O|reset|timed out' && exit 2
+dmesg | grep -i -E 'blocked for more' | sed 's/^/remark: /'
+echo "last seed $n"
+"#;
+
+fn script() -> String {
+    SCRIPT.replace("@BYTES@", &DISK_BYTES.to_string())
+}
+
+/// A stretch of time that differs from round to round and from run to run.
+fn moment(round: usize) -> Duration {
+    use std::hash::{BuildHasher, RandomState};
+    Duration::from_millis(RandomState::new().hash_one(round) % 1500)
+}
+
+/// Kills the backend `kills` times, each time leaving it dead for `outage`.
+fn guest_goes_on(kills: usize, outage: Duration) {
+    let image = tempfile::NamedTempFile::new().unwrap();
+    image.as_file().set_len(DISK_BYTES).unwrap();
+    let file = image.path().to_str().unwrap();
+    let options = ["--blk-file", file, "--num-queues", "2", "--serial", "RINGWAY"];
+    let mut backend = Backend::ringway_blk(&options).unwrap();
+    let disks = vec![VhostDisk { socket: backend.socket().into(), queues: 2 }];
+    let machine = Machine { disks, cpus: 2, ..Machine::default() };
+    let mut guest = Guest::start(Kind::Qemu, &machine, &script()).unwrap();
+    guest.wait_for("tick\n", DEADLINE).unwrap();
+
+    let mut pauses = Vec::new();
+    for round in 0..kills {
+        std::thread::sleep(moment(round));
+        backend.process.kill().unwrap();
+        std::thread::sleep(outage);
+        backend.start_again().unwrap();
+        let restarted = Instant::now();
+        // The first may have been on its way to the console when the backend died.
+        guest.skip();
+        for _ in 0..2 {
+            guest.wait_for("tick\n", DEADLINE).unwrap();
+        }
+        pauses.push(restarted.elapsed());
+    }
+    // A pass that ended after the last kill, and with the next a whole one.
+    guest.skip();
+    guest.wait_for("pass ", DEADLINE).unwrap();
+    guest.type_in("stop\n").unwrap();
+    let outcome = guest.finish(DEADLINE).unwrap();
+    assert_eq!(outcome.code, 0, "{}", outcome.output);
+    assert!(!outcome.output.contains("tick failed"), "{}", outcome.output);
+    for remark in outcome.output.lines().filter(|line| line.starts_with("remark: ")) {
+        println!("{remark}");
+    }
+    backend.process.terminate().unwrap();
+    let seed = outcome.output.rsplit_once("last seed ").unwrap().1.trim();
+    assert_contents(image.path(), seed);
+
+    pauses.sort();
+    let longest = pauses.last().copied().unwrap_or_default();
+    let late = pauses.iter().filter(|pause| **pause > PAUSE_PROMISED).count();
+    println!("{kills} kills, outage {outage:?}: pause after the restart {pauses:?}");
+    println!("{late} of {kills} longer than {PAUSE_PROMISED:?}");
+    assert!(longest < PAUSE_MAX, "{pauses:?}");
+}
+
+/// The host's fio finds in the image what the guest's last pass wrote.
+fn assert_contents(image: &Path, seed: &str) {
+    let output = Command::new(find_tool("fio", "fio").unwrap())
+        .args(["--name=pass", "--rw=randwrite", "--bs=4k", "--verify=crc32c", "--verify_only"])
+        .args(["--verify_fatal=1", "--verify_state_save=0", "--direct=0", "--ioengine=psync"])
+        .args([format!("--size={DISK_BYTES}"), format!("--randseed={seed}")])
+        .arg(format!("--filename={}", image.display()))
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn qemu_guest_does_not_notice_a_killed_ringway_blk() {
+    guest_goes_on(rounds(3, 20), Duration::ZERO);
+}
+
+#[test]
+fn qemu_guest_waits_out_a_long_outage_of_ringway_blk() {
+    guest_goes_on(2, Duration::from_secs(rounds(3, 120) as u64));
+}
