@@ -103,15 +103,11 @@ impl LibvirtXml {
             let [front] = fronts.all() else {
                 anyhow::bail!("virsh attach-device takes one disk at a time; give --attach one");
             };
-            return Ok(libvirt::device(front));
+            return Ok(libvirt::device(front)?);
         }
         match &self.domain {
-            None => Ok(libvirt::snippet(fronts)),
-            Some(name) => {
-                let guest = self.guest(name)?;
-                guest.validate()?;
-                Ok(libvirt::domain(&guest, fronts))
-            }
+            None => Ok(libvirt::snippet(fronts)?),
+            Some(name) => Ok(libvirt::domain(&self.guest(name)?, fronts)?),
         }
     }
 

@@ -3,31 +3,49 @@
 use super::xml::Xml;
 use super::{Front, Fronts, Guest, RECONNECT_SECONDS};
 use crate::machine::Accel;
+use crate::spec::{SpecError, refuse};
 
 /// Ports left free for disks that are plugged in while the machine runs: a q35 machine has no
 /// other place for them.
 const FREE_PORTS: usize = 4;
 
+/// libvirt 9.0 takes these in a socket's path, but writes them back as they are: the machine could
+/// be defined and never started.
+const SPOILT: [char; 3] = ['\'', '<', '&'];
+
 /// What goes into an existing machine: the memory that its backends can map, and its disks. Two
 /// pieces for two places, so this is not one document.
-pub fn snippet(fronts: &Fronts) -> String {
+///
+/// # Errors
+/// Field `socket`: a path that libvirt spoils.
+pub fn snippet(fronts: &Fronts) -> Result<String, SpecError> {
+    check(fronts.all())?;
     let mut xml = Xml::default();
     xml.remark("below <domain>: the disks map the memory of the guest");
     memory(&mut xml);
     xml.remark("below <devices>");
     fronts.all().iter().for_each(|front| disk(&mut xml, front));
-    xml.finish()
+    Ok(xml.finish())
 }
 
 /// One disk alone, as `virsh attach-device` takes it.
-pub fn device(front: &Front) -> String {
+///
+/// # Errors
+/// Field `socket`: a path that libvirt spoils.
+pub fn device(front: &Front) -> Result<String, SpecError> {
+    check(std::slice::from_ref(front))?;
     let mut xml = Xml::default();
     disk(&mut xml, front);
-    xml.finish()
+    Ok(xml.finish())
 }
 
 /// A whole machine, small and complete: `virsh define` takes it and `virsh console` shows it.
-pub fn domain(guest: &Guest, fronts: &Fronts) -> String {
+///
+/// # Errors
+/// As [`Guest::validate`], and field `socket`: a path that libvirt spoils.
+pub fn domain(guest: &Guest, fronts: &Fronts) -> Result<String, SpecError> {
+    guest.validate()?;
+    check(fronts.all())?;
     let kind = match guest.accel {
         Accel::Kvm => "kvm",
         Accel::Tcg => "qemu",
@@ -57,7 +75,20 @@ pub fn domain(guest: &Guest, fronts: &Fronts) -> String {
         }
         xml.element("devices", &[], |xml| devices(xml, fronts));
     });
-    xml.finish()
+    Ok(xml.finish())
+}
+
+fn check(fronts: &[Front]) -> Result<(), SpecError> {
+    match fronts.iter().find(|front| front.socket.contains(SPOILT)) {
+        None => Ok(()),
+        Some(Front { socket, .. }) => {
+            let problem = format!(
+                "{socket:?} holds one of ' < & which libvirt does not escape when it reads its own \
+                 XML back; use another path"
+            );
+            refuse("socket", problem)
+        }
+    }
 }
 
 fn memory(xml: &mut Xml) {
@@ -68,10 +99,10 @@ fn memory(xml: &mut Xml) {
 
 fn devices(xml: &mut Xml, fronts: &Fronts) {
     fronts.all().iter().for_each(|front| disk(xml, front));
-    let port = [("type", "pci"), ("model", "pcie-root-port")];
-    // One port a disk, and some more.
-    for _ in 0..fronts.all().len() + FREE_PORTS {
-        xml.empty("controller", &port);
+    // One port a disk, and some more. Index 0 is the root that the ports hang on.
+    for index in 1..=fronts.all().len() + FREE_PORTS {
+        let (index, model) = (index.to_string(), "pcie-root-port");
+        xml.empty("controller", &[("type", "pci"), ("index", &index), ("model", model)]);
     }
     xml.empty("controller", &[("type", "usb"), ("model", "none")]);
     xml.element("console", &[("type", "pty")], |xml| {
@@ -105,16 +136,16 @@ mod tests {
 
     fn fronts() -> Fronts {
         let second =
-            Wanted { queues: 4, target: Some("vdc".into()), boot: Some(1), ..wanted("/b's") };
-        Fronts::new(&[wanted("/run/a&b.sock"), second]).unwrap()
+            Wanted { queues: 4, target: Some("vdc".into()), boot: Some(1), ..wanted("/b") };
+        Fronts::new(&[wanted("/run/a>b.sock"), second]).unwrap()
     }
 
     #[test]
     fn a_disk_has_all_that_a_restart_needs() {
-        let text = device(&fronts().all()[1]);
+        let text = device(&fronts().all()[1]).unwrap();
         let expected = "<disk type='vhostuser' device='disk'>
   <driver name='qemu' type='raw' queues='4'/>
-  <source type='unix' path='/b&apos;s'>
+  <source type='unix' path='/b'>
     <reconnect enabled='yes' timeout='1'/>
   </source>
   <target dev='vdc' bus='virtio'/>
@@ -126,15 +157,25 @@ mod tests {
 
     #[test]
     fn a_snippet_has_memory_and_every_disk() {
-        let text = snippet(&fronts());
+        let text = snippet(&fronts()).unwrap();
         assert!(text.contains("  <source type='memfd'/>\n  <access mode='shared'/>"), "{text}");
         assert_eq!(text.matches("<disk ").count(), 2);
-        assert!(text.contains("path='/run/a&amp;b.sock'"), "{text}");
+        assert!(text.contains("path='/run/a&gt;b.sock'"), "{text}");
+    }
+
+    #[test]
+    fn paths_that_libvirt_spoils_are_refused() {
+        for path in ["/it's", "/a<b", "/a&b"] {
+            let fronts = Fronts::new(&[wanted(path)]).unwrap();
+            assert_eq!(snippet(&fronts).unwrap_err().field, "socket");
+            assert_eq!(device(&fronts.all()[0]).unwrap_err().field, "socket");
+            assert_eq!(domain(&guest(), &fronts).unwrap_err().field, "socket");
+        }
     }
 
     #[test]
     fn a_domain_follows_its_guest() {
-        let text = domain(&guest(), &fronts());
+        let text = domain(&guest(), &fronts()).unwrap();
         for part in ["<domain type='kvm'>", "<name>web1</name>", "<memory unit='MiB'>2048<"] {
             assert!(text.contains(part), "{part} is not in {text}");
         }
@@ -142,7 +183,7 @@ mod tests {
         assert!(!text.contains("<kernel>"), "{text}");
         let kernel = Kernel { image: "/k".into(), initrd: None, append: "a=<b>".into() };
         let direct = Guest { accel: Accel::Tcg, kernel: Some(kernel), ..guest() };
-        let text = domain(&direct, &fronts());
+        let text = domain(&direct, &fronts()).unwrap();
         for part in ["<domain type='qemu'>", "<kernel>/k<", "<cmdline>a=&lt;b&gt;</cmdline>"] {
             assert!(text.contains(part), "{part} is not in {text}");
         }

@@ -1,0 +1,217 @@
+//! Machines of Debian's libvirt on disks of ours, driven by `virsh` with the XML that
+//! `ringway libvirt-xml` prints: boot, plug and unplug, resize, kill and restart the backend, shut
+//! down.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use testkit::guest::artifacts;
+use testkit::libvirt::{APPEND, Domain, Libvirt};
+use testkit::process::{Process, find_binary};
+use testkit::rounds;
+
+/// Far beyond any boot and pass of fio, also when several share two busy cores.
+const DEADLINE: Duration = Duration::from_secs(240);
+const MIB: u64 = 1 << 20;
+
+/// A running `ringway-io` with its control socket.
+struct Io {
+    process: Process,
+    control: String,
+    dir: PathBuf,
+}
+
+impl Io {
+    fn start(libvirt: &Libvirt) -> Self {
+        let dir = libvirt.dir().to_owned();
+        let control = dir.join("io.sock").display().to_string();
+        let process = Self::run(&control);
+        Self { process, control, dir }
+    }
+
+    fn run(control: &str) -> Process {
+        use std::io::Read;
+        let mut command = Command::new(find_binary("ringway-io").unwrap());
+        command.args(["--control", control, "--ready-fd", "1", "--die-with-parent"]);
+        let mut process = Process::start(command.stdout(Stdio::piped())).unwrap();
+        let mut ready = [0];
+        let read = process.child().stdout.take().unwrap().read_exact(&mut ready);
+        assert!(read.is_ok(), "{}", process.error("did not get ready"));
+        process
+    }
+
+    fn ringway(&self, words: &[&str]) -> String {
+        let (first, rest) = words.split_first().unwrap();
+        let mut command = Command::new(find_binary("ringway").unwrap());
+        let output = command.args([first, "--control", &self.control]).args(rest).output().unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "ringway {words:?}: {stderr}");
+        // libvirt's QEMU could not connect: `ringway` would have said so.
+        assert!(!stderr.contains("only root"), "{stderr}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// Attaches a fresh image as disk `id` with serial `ID`.
+    fn attach(&self, id: &str, mebibytes: u64, more: &[&str]) {
+        let image = self.dir.join(format!("{id}.raw"));
+        std::fs::File::create(&image).unwrap().set_len(mebibytes * MIB).unwrap();
+        self.attach_image(id, more);
+    }
+
+    fn attach_image(&self, id: &str, more: &[&str]) {
+        let image = format!("backend.file={}", self.dir.join(format!("{id}.raw")).display());
+        let socket = format!("socket={}", self.dir.join(format!("{id}.sock")).display());
+        let (id, serial) = (format!("id={id}"), format!("serial={}", id.to_uppercase()));
+        let mut words = vec!["io", "disk.attach", &id, &serial, &socket, &image];
+        words.extend(["socket_group=kvm", "socket_mode=660"]);
+        words.extend(more);
+        self.ringway(&words);
+    }
+
+    /// The XML of a whole machine that boots the test guest.
+    fn domain(&self, name: &str, disks: &[&str]) -> String {
+        let guest = artifacts().unwrap();
+        let (kernel, initrd) =
+            (guest.kernel.display().to_string(), guest.initramfs.display().to_string());
+        let mut words = vec!["libvirt-xml", "--domain", name, "--memory", "256M", "--vcpus", "2"];
+        words.extend(["--accel", "tcg", "--kernel", &kernel, "--initrd", &initrd]);
+        words.extend(["--append", APPEND]);
+        words.extend(disks);
+        self.ringway(&words)
+    }
+}
+
+fn wait(domain: &mut Domain<'_>, text: &str) {
+    domain.wait_for(text, DEADLINE).unwrap();
+}
+
+/// Waits for what virsh is to show in the end.
+fn until(what: &str, mut there: impl FnMut() -> bool) {
+    let end = Instant::now() + DEADLINE;
+    while !there() {
+        assert!(Instant::now() < end, "{what} did not come");
+        // virsh has no wait for it.
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// What a machine sees of disks that come, grow, go, and end with it.
+#[test]
+fn disks_are_plugged_resized_and_unplugged() {
+    let libvirt = Libvirt::start().unwrap();
+    let io = Io::start(&libvirt);
+    io.attach("d1", 16, &["queues=2"]);
+    io.attach("d2", 8, &[]);
+    let script = "
+        d1=$(disk D1); echo d1 $(blockdev --getsize64 $d1) $(ls /sys/block/${d1#/dev/}/mq | wc -l)
+        echo boot | dd of=$d1 bs=4k count=1 conv=sync,fsync 2>/dev/null
+        read go </dev/console
+        d2=$(disk D2); echo plugged $(blockdev --getsize64 $d2)
+        echo plug | dd of=$d2 bs=4k count=1 conv=sync,fsync 2>/dev/null; echo written
+        until [ $(blockdev --getsize64 $d2) = 33554432 ]; do sleep 0.1; done; echo grown
+        dd if=/dev/zero of=$d2 bs=1M seek=31 count=1 conv=fsync 2>/dev/null && echo wrote the new end
+        while [ -e $d2 ]; do sleep 0.1; done; echo unplugged
+        sleep 1000";
+    let xml = io.domain("life", &["d1"]);
+    let mut domain = libvirt.boot("life", &xml, script).unwrap();
+    wait(&mut domain, "d1 16777216 2\n");
+
+    let device = io.ringway(&["libvirt-xml", "--attach", "d2,target=vdb"]);
+    let device = libvirt.file("d2.xml", device).unwrap();
+    libvirt.virsh(&["attach-device", "life", &device, "--live"]).unwrap();
+    domain.type_in("go\n").unwrap();
+    wait(&mut domain, "plugged 8388608\n");
+    wait(&mut domain, "written\n");
+    io.ringway(&["io", "disk.resize", "id=d2", "size=32M"]);
+    wait(&mut domain, "grown\n");
+    wait(&mut domain, "wrote the new end\n");
+    libvirt.virsh(&["detach-device", "life", &device, "--live"]).unwrap();
+    wait(&mut domain, "unplugged\n");
+    until("the unplugged disk's end in libvirt", || {
+        !libvirt.virsh(&["domblklist", "life"]).unwrap().contains("d2.sock")
+    });
+
+    libvirt.virsh(&["shutdown", "life"]).unwrap();
+    assert_eq!(domain.finish(DEADLINE).unwrap().code, 143);
+    until("the machine's end", || {
+        libvirt.virsh(&["domstate", "life"]).unwrap().trim() == "shut off"
+    });
+    io.ringway(&["io", "disk.detach", "id=d1"]);
+    let content = |id: &str| std::fs::read(io.dir.join(format!("{id}.raw"))).unwrap();
+    assert!(content("d1").starts_with(b"boot\n") && content("d2").starts_with(b"plug\n"));
+}
+
+/// The backend is killed and comes back under fio; then the machine is started anew on the same
+/// disk, as after any shutdown.
+#[test]
+fn a_killed_backend_is_a_pause_for_a_machine_of_libvirt() {
+    let libvirt = Libvirt::start().unwrap();
+    let mut io = Io::start(&libvirt);
+    io.attach("d1", 8, &["queues=2"]);
+    let script = "
+        d1=$(disk D1)
+        (read stop </dev/console; touch /tmp/stop) &
+        n=0
+        while [ ! -e /tmp/stop ]; do
+            n=$((n + 1))
+            fio --name=pass --filename=$d1 --rw=randwrite --bs=4k --size=8M --randseed=$n \\
+                --verify=crc32c --verify_fatal=1 --verify_state_save=0 --direct=1 \\
+                --ioengine=libaio --iodepth=16 --thread --eta=never --output=/tmp/log || exit 1
+            echo pass $n
+        done
+        dmesg | grep -i 'I/O error' && exit 2
+        exit 0";
+    let xml = io.domain("fio", &["d1"]);
+    let mut domain = libvirt.boot("fio", &xml, script).unwrap();
+    wait(&mut domain, "pass 1\n");
+    for _ in 0..rounds(2, 20) {
+        io.process.kill().unwrap();
+        io.process = Io::run(&io.control);
+        io.attach_image("d1", &["queues=2"]);
+        domain.skip();
+        wait(&mut domain, "pass ");
+    }
+    domain.type_in("stop\n").unwrap();
+    let outcome = domain.finish(DEADLINE).unwrap();
+    assert_eq!(outcome.code, 0, "{}", outcome.output);
+}
+
+/// A boot sector that writes `text` to the serial line and halts.
+fn boot_sector(text: &str) -> Vec<u8> {
+    const CODE: [u8; 22] = [
+        0x31, 0xc0, 0x8e, 0xd8, 0xfc, // segment 0, upwards
+        0xbe, 0x16, 0x7c, // from the text, which follows the code
+        0xac, 0x84, 0xc0, 0x74, 0x06, // next byte, until a zero
+        0xba, 0xf8, 0x03, 0xee, 0xeb, 0xf5, // to port 0x3f8
+        0xf4, 0xeb, 0xfd, // halt
+    ];
+    let mut sector = [&CODE[..], text.as_bytes()].concat();
+    sector.resize(510, 0);
+    sector.extend([0x55, 0xaa]);
+    sector
+}
+
+/// The boot order is as asked for, and a path may hold what XML and QEMU's options quote.
+#[test]
+fn a_machine_boots_from_the_disk_that_shall_be_first() {
+    let libvirt = Libvirt::start().unwrap();
+    let io = Io::start(&libvirt);
+    for (id, text) in [("d1", "from the first\n"), ("d 2,> \"x\"", "from the second\n")] {
+        let image = io.dir.join(format!("{id}.raw"));
+        let mut content = boot_sector(text);
+        content.resize(MIB as usize, 0);
+        std::fs::write(image, content).unwrap();
+    }
+    io.attach_image("d1", &[]);
+    let odd = io.dir.join("d 2,> \"x\"");
+    let image = format!("backend.file={}.raw", odd.display());
+    let socket = format!("socket={}.sock", odd.display());
+    let access = ["socket_group=kvm", "socket_mode=660"];
+    io.ringway(&[&["io", "disk.attach", "id=d2", &image, &socket], &access[..]].concat());
+    let words = ["libvirt-xml", "--domain", "boot", "--accel", "tcg", "--memory", "64M"];
+    let xml = io.ringway(&[&words[..], &["d1,boot=2", "d2,boot=1"]].concat());
+    let mut domain = libvirt.boot("boot", &xml, "").unwrap();
+    wait(&mut domain, "from the second\n");
+}
