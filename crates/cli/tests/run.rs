@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Running, World, wait_for_end};
+use common::{Running, World, guest, wait_for_end};
 use rustix::process::Signal;
 
 /// The kernel's first line: the machine runs, and will for some seconds.
@@ -110,6 +110,12 @@ fn when_ringway_itself_is_killed_its_processes_die_with_it() {
     running.signal(Signal::KILL);
     children.into_iter().for_each(wait_for_end);
     running.finish();
+    // Its sockets stay until somebody runs something again.
+    let mut next = world.ringway();
+    next.args(["run", "--accel", "tcg", "--timeout", "1ms", "--kernel"]).arg(guest().0);
+    let (status, ..) = Running::start(&mut next).finish();
+    assert_eq!(status.code(), Some(124));
+    world.assert_clean();
 }
 
 #[test]
