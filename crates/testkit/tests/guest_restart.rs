@@ -2,12 +2,12 @@
 //! sees a pause, no error, and every byte as it wrote it.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use testkit::guest::{Guest, Kind, Machine, VhostDisk};
-use testkit::process::{Backend, find_tool};
+use testkit::process::{Backend, RingwayIo, find_tool};
 use testkit::rounds;
 
 /// Far beyond any boot and pass of fio, also when several share two busy cores.
@@ -56,14 +56,64 @@ fn moment(round: usize) -> Duration {
     Duration::from_millis(RandomState::new().hash_one(round) % 1500)
 }
 
-/// Kills the backend `kills` times, each time leaving it dead for `outage`.
-fn guest_goes_on(kills: usize, outage: Duration) {
+/// What serves the disk.
+enum Server {
+    /// One process, started again by the test as a service manager would.
+    Blk(Backend),
+    /// A keeper, which replaces its worker.
+    Io { io: RingwayIo, _dir: tempfile::TempDir },
+}
+
+impl Server {
+    fn blk(image: &Path) -> Self {
+        let file = image.to_str().unwrap();
+        let options = ["--blk-file", file, "--num-queues", "2", "--serial", "RINGWAY"];
+        Self::Blk(Backend::ringway_blk(&options).unwrap())
+    }
+
+    fn io(image: &Path) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let io = RingwayIo::start(dir.path(), &[]).unwrap();
+        io.attach("d1", image, &["queues=2", "serial=RINGWAY"]).unwrap();
+        Self::Io { io, _dir: dir }
+    }
+
+    fn socket(&self) -> PathBuf {
+        match self {
+            Self::Blk(backend) => backend.socket().to_owned(),
+            Self::Io { io, .. } => io.socket("d1"),
+        }
+    }
+
+    /// Kills what serves, and lets it come back after `outage`.
+    fn die(&mut self, outage: Duration) {
+        match self {
+            Self::Blk(backend) => {
+                backend.process.kill().unwrap();
+                std::thread::sleep(outage);
+                backend.start_again().unwrap();
+            }
+            Self::Io { io, .. } => io.kill_worker().unwrap(),
+        }
+    }
+
+    /// Ends in order.
+    fn end(&mut self) {
+        let process = match self {
+            Self::Blk(backend) => &mut backend.process,
+            Self::Io { io, .. } => &mut io.process,
+        };
+        let ended = process.terminate().unwrap();
+        assert!(ended.success(), "{ended}: {}", process.stderr());
+    }
+}
+
+/// Kills the server `kills` times, each time leaving the guest alone for `outage`.
+fn guest_goes_on(start: fn(&Path) -> Server, kills: usize, outage: Duration) {
     let image = tempfile::NamedTempFile::new().unwrap();
     image.as_file().set_len(DISK_BYTES).unwrap();
-    let file = image.path().to_str().unwrap();
-    let options = ["--blk-file", file, "--num-queues", "2", "--serial", "RINGWAY"];
-    let mut backend = Backend::ringway_blk(&options).unwrap();
-    let disks = vec![VhostDisk { socket: backend.socket().into(), queues: 2 }];
+    let mut server = start(image.path());
+    let disks = vec![VhostDisk { socket: server.socket(), queues: 2 }];
     let machine = Machine { disks, cpus: 2, ..Machine::default() };
     let mut guest = Guest::start(Kind::Qemu, &machine, &script()).unwrap();
     guest.wait_for("tick\n", DEADLINE).unwrap();
@@ -71,9 +121,7 @@ fn guest_goes_on(kills: usize, outage: Duration) {
     let mut pauses = Vec::new();
     for round in 0..kills {
         std::thread::sleep(moment(round));
-        backend.process.kill().unwrap();
-        std::thread::sleep(outage);
-        backend.start_again().unwrap();
+        server.die(outage);
         let restarted = Instant::now();
         // The first may have been on its way to the console when the backend died.
         guest.skip();
@@ -92,7 +140,7 @@ fn guest_goes_on(kills: usize, outage: Duration) {
     for remark in outcome.output.lines().filter(|line| line.starts_with("remark: ")) {
         println!("{remark}");
     }
-    backend.process.terminate().unwrap();
+    server.end();
     let seed = outcome.output.rsplit_once("last seed ").unwrap().1.trim();
     assert_contents(image.path(), seed);
 
@@ -119,10 +167,15 @@ fn assert_contents(image: &Path, seed: &str) {
 
 #[test]
 fn qemu_guest_does_not_notice_a_killed_ringway_blk() {
-    guest_goes_on(rounds(3, 20), Duration::ZERO);
+    guest_goes_on(Server::blk, rounds(3, 20), Duration::ZERO);
+}
+
+#[test]
+fn qemu_guest_does_not_notice_a_killed_worker_of_ringway_io() {
+    guest_goes_on(Server::io, rounds(3, 20), Duration::ZERO);
 }
 
 #[test]
 fn qemu_guest_waits_out_a_long_outage_of_ringway_blk() {
-    guest_goes_on(2, Duration::from_secs(rounds(3, 120) as u64));
+    guest_goes_on(Server::blk, 2, Duration::from_secs(rounds(3, 120) as u64));
 }

@@ -3,84 +3,43 @@
 //! down.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use testkit::guest::artifacts;
 use testkit::libvirt::{APPEND, Domain, Libvirt};
-use testkit::process::{Process, find_binary};
+use testkit::process::RingwayIo;
 use testkit::rounds;
 
 /// Far beyond any boot and pass of fio, also when several share two busy cores.
 const DEADLINE: Duration = Duration::from_secs(240);
 const MIB: u64 = 1 << 20;
 
-/// A running `ringway-io` with its control socket.
-struct Io {
-    process: Process,
-    control: String,
-    dir: PathBuf,
+/// Who may connect: libvirt's QEMU runs as a user of its own, in this group.
+const ACCESS: [&str; 2] = ["socket_group=kvm", "socket_mode=660"];
+
+/// Attaches the image `id.raw` as disk `id` with serial `ID`.
+fn attach(io: &RingwayIo, id: &str, more: &[&str]) {
+    let serial = format!("serial={}", id.to_uppercase());
+    let image = io.dir().join(format!("{id}.raw"));
+    io.attach(id, &image, &[&[&serial[..]], &ACCESS[..], more].concat()).unwrap();
 }
 
-impl Io {
-    fn start(libvirt: &Libvirt) -> Self {
-        let dir = libvirt.dir().to_owned();
-        let control = dir.join("io.sock").display().to_string();
-        let process = Self::run(&control);
-        Self { process, control, dir }
-    }
+fn fresh_image(io: &RingwayIo, id: &str, mebibytes: u64) {
+    let image = io.dir().join(format!("{id}.raw"));
+    std::fs::File::create(&image).unwrap().set_len(mebibytes * MIB).unwrap();
+}
 
-    fn run(control: &str) -> Process {
-        use std::io::Read;
-        let mut command = Command::new(find_binary("ringway-io").unwrap());
-        command.args(["--control", control, "--ready-fd", "1", "--die-with-parent"]);
-        let mut process = Process::start(command.stdout(Stdio::piped())).unwrap();
-        let mut ready = [0];
-        let read = process.child().stdout.take().unwrap().read_exact(&mut ready);
-        assert!(read.is_ok(), "{}", process.error("did not get ready"));
-        process
-    }
-
-    fn ringway(&self, words: &[&str]) -> String {
-        let (first, rest) = words.split_first().unwrap();
-        let mut command = Command::new(find_binary("ringway").unwrap());
-        let output = command.args([first, "--control", &self.control]).args(rest).output().unwrap();
-        let stderr = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "ringway {words:?}: {stderr}");
-        // libvirt's QEMU could not connect: `ringway` would have said so.
-        assert!(!stderr.contains("only root"), "{stderr}");
-        String::from_utf8(output.stdout).unwrap()
-    }
-
-    /// Attaches a fresh image as disk `id` with serial `ID`.
-    fn attach(&self, id: &str, mebibytes: u64, more: &[&str]) {
-        let image = self.dir.join(format!("{id}.raw"));
-        std::fs::File::create(&image).unwrap().set_len(mebibytes * MIB).unwrap();
-        self.attach_image(id, more);
-    }
-
-    fn attach_image(&self, id: &str, more: &[&str]) {
-        let image = format!("backend.file={}", self.dir.join(format!("{id}.raw")).display());
-        let socket = format!("socket={}", self.dir.join(format!("{id}.sock")).display());
-        let (id, serial) = (format!("id={id}"), format!("serial={}", id.to_uppercase()));
-        let mut words = vec!["io", "disk.attach", &id, &serial, &socket, &image];
-        words.extend(["socket_group=kvm", "socket_mode=660"]);
-        words.extend(more);
-        self.ringway(&words);
-    }
-
-    /// The XML of a whole machine that boots the test guest.
-    fn domain(&self, name: &str, disks: &[&str]) -> String {
-        let guest = artifacts().unwrap();
-        let (kernel, initrd) =
-            (guest.kernel.display().to_string(), guest.initramfs.display().to_string());
-        let mut words = vec!["libvirt-xml", "--domain", name, "--memory", "256M", "--vcpus", "2"];
-        words.extend(["--accel", "tcg", "--kernel", &kernel, "--initrd", &initrd]);
-        words.extend(["--append", APPEND]);
-        words.extend(disks);
-        self.ringway(&words)
-    }
+/// The XML of a whole machine that boots the test guest.
+fn xml(io: &RingwayIo, name: &str, disks: &[&str]) -> String {
+    let guest = artifacts().unwrap();
+    let (kernel, initrd) =
+        (guest.kernel.display().to_string(), guest.initramfs.display().to_string());
+    let mut words = vec!["libvirt-xml", "--domain", name, "--memory", "256M", "--vcpus", "2"];
+    words.extend(["--accel", "tcg", "--kernel", &kernel, "--initrd", &initrd]);
+    words.extend(["--append", APPEND]);
+    words.extend(disks);
+    io.ringway(&words).unwrap()
 }
 
 fn wait(domain: &mut Domain<'_>, text: &str) {
@@ -101,9 +60,11 @@ fn until(what: &str, mut there: impl FnMut() -> bool) {
 #[test]
 fn disks_are_plugged_resized_and_unplugged() {
     let libvirt = Libvirt::start().unwrap();
-    let io = Io::start(&libvirt);
-    io.attach("d1", 16, &["queues=2"]);
-    io.attach("d2", 8, &[]);
+    let io = RingwayIo::start(libvirt.dir(), &[]).unwrap();
+    fresh_image(&io, "d1", 16);
+    fresh_image(&io, "d2", 8);
+    attach(&io, "d1", &["queues=2"]);
+    attach(&io, "d2", &[]);
     let script = "
         d1=$(disk D1); echo d1 $(blockdev --getsize64 $d1) $(ls /sys/block/${d1#/dev/}/mq | wc -l)
         echo boot | dd of=$d1 bs=4k count=1 conv=sync,fsync 2>/dev/null
@@ -114,17 +75,17 @@ fn disks_are_plugged_resized_and_unplugged() {
         dd if=/dev/zero of=$d2 bs=1M seek=31 count=1 conv=fsync 2>/dev/null && echo wrote the new end
         while [ -e $d2 ]; do sleep 0.1; done; echo unplugged
         sleep 1000";
-    let xml = io.domain("life", &["d1"]);
+    let xml = xml(&io, "life", &["d1"]);
     let mut domain = libvirt.boot("life", &xml, script).unwrap();
     wait(&mut domain, "d1 16777216 2\n");
 
-    let device = io.ringway(&["libvirt-xml", "--attach", "d2,target=vdb"]);
+    let device = io.ringway(&["libvirt-xml", "--attach", "d2,target=vdb"]).unwrap();
     let device = libvirt.file("d2.xml", device).unwrap();
     libvirt.virsh(&["attach-device", "life", &device, "--live"]).unwrap();
     domain.type_in("go\n").unwrap();
     wait(&mut domain, "plugged 8388608\n");
     wait(&mut domain, "written\n");
-    io.ringway(&["io", "disk.resize", "id=d2", "size=32M"]);
+    io.ringway(&["io", "disk.resize", "id=d2", "size=32M"]).unwrap();
     wait(&mut domain, "grown\n");
     wait(&mut domain, "wrote the new end\n");
     libvirt.virsh(&["detach-device", "life", &device, "--live"]).unwrap();
@@ -138,18 +99,18 @@ fn disks_are_plugged_resized_and_unplugged() {
     until("the machine's end", || {
         libvirt.virsh(&["domstate", "life"]).unwrap().trim() == "shut off"
     });
-    io.ringway(&["io", "disk.detach", "id=d1"]);
-    let content = |id: &str| std::fs::read(io.dir.join(format!("{id}.raw"))).unwrap();
+    io.ringway(&["io", "disk.detach", "id=d1"]).unwrap();
+    let content = |id: &str| std::fs::read(io.dir().join(format!("{id}.raw"))).unwrap();
     assert!(content("d1").starts_with(b"boot\n") && content("d2").starts_with(b"plug\n"));
 }
 
-/// The backend is killed and comes back under fio; then the machine is started anew on the same
-/// disk, as after any shutdown.
+/// The worker is killed and replaced under fio.
 #[test]
 fn a_killed_backend_is_a_pause_for_a_machine_of_libvirt() {
     let libvirt = Libvirt::start().unwrap();
-    let mut io = Io::start(&libvirt);
-    io.attach("d1", 8, &["queues=2"]);
+    let mut io = RingwayIo::start(libvirt.dir(), &[]).unwrap();
+    fresh_image(&io, "d1", 8);
+    attach(&io, "d1", &["queues=2"]);
     let script = "
         d1=$(disk D1)
         (read stop </dev/console; touch /tmp/stop) &
@@ -163,13 +124,11 @@ fn a_killed_backend_is_a_pause_for_a_machine_of_libvirt() {
         done
         dmesg | grep -i 'I/O error' && exit 2
         exit 0";
-    let xml = io.domain("fio", &["d1"]);
+    let xml = xml(&io, "fio", &["d1"]);
     let mut domain = libvirt.boot("fio", &xml, script).unwrap();
     wait(&mut domain, "pass 1\n");
     for _ in 0..rounds(2, 20) {
-        io.process.kill().unwrap();
-        io.process = Io::run(&io.control);
-        io.attach_image("d1", &["queues=2"]);
+        io.kill_worker().unwrap();
         domain.skip();
         wait(&mut domain, "pass ");
     }
@@ -197,21 +156,22 @@ fn boot_sector(text: &str) -> Vec<u8> {
 #[test]
 fn a_machine_boots_from_the_disk_that_shall_be_first() {
     let libvirt = Libvirt::start().unwrap();
-    let io = Io::start(&libvirt);
-    for (id, text) in [("d1", "from the first\n"), ("d 2,> \"x\"", "from the second\n")] {
-        let image = io.dir.join(format!("{id}.raw"));
+    let io = RingwayIo::start(libvirt.dir(), &[]).unwrap();
+    let odd = io.dir().join("d 2,> \"x\"");
+    let image = |path: &Path, text: &str| {
         let mut content = boot_sector(text);
         content.resize(MIB as usize, 0);
-        std::fs::write(image, content).unwrap();
-    }
-    io.attach_image("d1", &[]);
-    let odd = io.dir.join("d 2,> \"x\"");
-    let image = format!("backend.file={}.raw", odd.display());
-    let socket = format!("socket={}.sock", odd.display());
-    let access = ["socket_group=kvm", "socket_mode=660"];
-    io.ringway(&[&["io", "disk.attach", "id=d2", &image, &socket], &access[..]].concat());
+        std::fs::write(path, content).unwrap();
+    };
+    image(&io.dir().join("d1.raw"), "from the first\n");
+    image(&odd, "from the second\n");
+    attach(&io, "d1", &[]);
+    let (image, socket) = (odd.display(), io.dir().join("s 2,> \"x\""));
+    let words = [format!("backend.file={image}"), format!("socket={}", socket.display())];
+    let second = ["io", "disk.attach", "id=d2", &words[0], &words[1]];
+    io.ringway(&[&second[..], &ACCESS].concat()).unwrap();
     let words = ["libvirt-xml", "--domain", "boot", "--accel", "tcg", "--memory", "64M"];
-    let xml = io.ringway(&[&words[..], &["d1,boot=2", "d2,boot=1"]].concat());
+    let xml = io.ringway(&[&words[..], &["d1,boot=2", "d2,boot=1"]].concat()).unwrap();
     let mut domain = libvirt.boot("boot", &xml, "").unwrap();
     wait(&mut domain, "from the second\n");
 }

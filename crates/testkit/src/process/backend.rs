@@ -173,7 +173,7 @@ fn socket_dir() -> Result<(TempDir, PathBuf)> {
 }
 
 /// Our own programs write to `--ready-fd` when they accept; an end of file means that they ended.
-fn wait_ready_byte(process: &mut Process) -> Result<()> {
+pub(super) fn wait_ready_byte(process: &mut Process) -> Result<()> {
     let Some(stdout) = process.child().stdout.take() else {
         return Err(process.error("was started without a pipe to report on"));
     };

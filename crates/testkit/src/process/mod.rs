@@ -6,6 +6,7 @@
 
 mod backend;
 mod find;
+mod io;
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -20,6 +21,7 @@ use crate::raw::guest::wait_readable;
 
 pub use backend::{Backend, StorageDaemon, Target};
 pub use find::{find_binary, find_tool};
+pub use io::RingwayIo;
 
 /// How long a backend may take to get ready or to end. Generous: a loaded machine must not fail a
 /// test.

@@ -1,0 +1,86 @@
+//! A `ringway-io` under test, called by the `ringway` command as its users do.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use super::backend::wait_ready_byte;
+use super::{Process, find_binary};
+use crate::error::{Error, Result};
+
+/// A running `ringway-io`; its control socket and those of its disks are in a folder of the
+/// caller's.
+#[derive(Debug)]
+pub struct RingwayIo {
+    /// The process that was started; its child serves.
+    pub process: Process,
+    control: PathBuf,
+    dir: PathBuf,
+}
+
+impl RingwayIo {
+    /// Starts one with the given options besides `--control` and `--ready-fd`; returns when it
+    /// takes calls. A worker that dies is replaced at once, however often.
+    ///
+    /// # Errors
+    /// [`Error::Missing`] if it is not built, [`Error::Process`] with its message if it ends.
+    pub fn start(dir: &Path, options: &[&str]) -> Result<Self> {
+        let control = dir.join("io.sock");
+        let mut command = Command::new(find_binary("ringway-io")?);
+        command.arg("--control").arg(&control).args(["--restart-pause-max", "0"]).args(options);
+        command.args(["--ready-fd", "1", "--die-with-parent"]).stdout(Stdio::piped());
+        let mut process = Process::start(&mut command)?;
+        wait_ready_byte(&mut process)?;
+        Ok(Self { process, control, dir: dir.to_owned() })
+    }
+
+    /// The folder of its sockets.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// The socket of disk `id`.
+    #[must_use]
+    pub fn socket(&self, id: &str) -> PathBuf {
+        self.dir.join(format!("{id}.sock"))
+    }
+
+    /// Runs `ringway` with `--control` after the first word; gives what it printed.
+    ///
+    /// # Errors
+    /// [`Error::Reply`] with its message if it fails, or warns.
+    pub fn ringway(&self, words: &[&str]) -> Result<String> {
+        let (first, rest) = words.split_first().unwrap_or((&"io", &[]));
+        let mut command = Command::new(find_binary("ringway")?);
+        command.arg(first).arg("--control").arg(&self.control).args(rest);
+        let output = command.output().map_err(|e| Error::io("cannot start ringway", e))?;
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        if output.status.success() && stderr.is_empty() {
+            return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+        }
+        Err(Error::Reply { request: words.join(" "), what: stderr.into_owned() })
+    }
+
+    /// Attaches a raw image as disk `id` on [`RingwayIo::socket`]; `more` are further parameters.
+    ///
+    /// # Errors
+    /// As [`RingwayIo::ringway`].
+    pub fn attach(&self, id: &str, image: &Path, more: &[&str]) -> Result<()> {
+        let socket = format!("socket={}", self.socket(id).display());
+        let (id, image) = (format!("id={id}"), format!("backend.file={}", image.display()));
+        let words = ["io", "disk.attach", &id, &socket, &image];
+        self.ringway(&[&words[..], more].concat()).map(drop)
+    }
+
+    /// Kills the worker as with `kill -9`; returns when its successor is there.
+    ///
+    /// # Errors
+    /// [`Error::Process`] if none comes.
+    pub fn kill_worker(&mut self) -> Result<()> {
+        let Some(worker) = self.process.worker()? else {
+            return Err(self.process.error("has no worker"));
+        };
+        worker.kill()?;
+        self.process.next_worker(Some(worker.id())).map(drop)
+    }
+}
