@@ -1,23 +1,30 @@
 //! The process that serves is killed under load, again and again, and the guest sees a pause.
 #![allow(clippy::unwrap_used)] // A failed helper is a failed test.
 
+mod victims;
+
 use std::time::{Duration, Instant};
 
 use testkit::lasting::{End, Lasting, Random, Shape};
-use testkit::process::Backend;
+use victims::{RingwayBlk, RingwayIo, Victim};
 
 /// Longest life of a process, in microseconds: long enough for many batches, short enough for
 /// many lives.
 const LIFE_US_MAX: u64 = 12_000;
-
+/// One in so many lives ends while its front-end introduces itself, after so many microseconds.
+const YOUNG: u64 = 8;
+const YOUNG_US_MAX: u64 = 3_000;
+/// How soon a guest hears that its backend is dead.
+const DEAD_AT: Duration = Duration::from_secs(20);
 /// A restart of a few milliseconds took this long at most, with all CPUs taken by other tests.
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
-/// Deaths of each kind of process, divided among its shapes.
+/// Deaths in all, divided among the shapes of load.
 fn deaths() -> usize {
     testkit::rounds(200, 10_000)
 }
 
+/// The same in each run, but for `make soak`.
 fn seed(number: u64) -> u64 {
     if std::env::var_os("RINGWAY_SOAK").is_none() {
         return number;
@@ -25,10 +32,6 @@ fn seed(number: u64) -> u64 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
     now.as_nanos() as u64 ^ number
 }
-
-/// One in so many lives ends while its front-end introduces itself, after so many microseconds.
-const YOUNG: u64 = 8;
-const YOUNG_US_MAX: u64 = 3_000;
 
 fn percentile(times: &[Duration], share: f64) -> Duration {
     let mut sorted = times.to_vec();
@@ -39,79 +42,102 @@ fn percentile(times: &[Duration], share: f64) -> Duration {
 
 fn report(name: &str, guest: &Lasting) {
     let tally = guest.tally();
-    let (pauses, outages) = (&tally.pauses, &tally.outages);
+    let times = |name, times: &[Duration]| {
+        let [p50, p99, max] = [0.5, 0.99, 1.0].map(|share| percentile(times, share));
+        format!("{name} p50 {p50:.1?} p99 {p99:.1?} max {max:.1?}")
+    };
+    let (pauses, outages) = (times("pause", &tally.pauses), times("outage", &tally.outages));
     println!(
-        "{name}: {} requests, {} reads compared, {} survived a death; pause p50 {:?} p99 {:?} max {:?}; \
-         outage p50 {:?} p99 {:?}",
-        tally.completed,
-        tally.compared,
-        tally.survived,
-        percentile(pauses, 0.5),
-        percentile(pauses, 0.99),
-        percentile(pauses, 1.0),
-        percentile(outages, 0.5),
-        percentile(outages, 0.99),
+        "{name}: {} requests, {} reads compared, {} were out at a death; {pauses}; {outages}",
+        tally.completed, tally.compared, tally.survived,
     );
-    assert!(percentile(pauses, 0.99) < PAUSE_MAX);
+    assert!(percentile(&tally.pauses, 0.99) < PAUSE_MAX);
 }
 
-fn kill_ringway_blk(name: &str, deaths: usize, shape: Shape, options: &[&str]) {
-    let image = tempfile::NamedTempFile::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    image.as_file().set_len(16 << 20).unwrap();
-    let queues = shape.queues.to_string();
-    let mut all = vec!["--blk-file", image.path().to_str().unwrap(), "--num-queues", &queues];
-    all.extend(options);
-    let mut backend = Backend::ringway_blk(&all).unwrap();
-    let mut random = Random::new(shape.seed);
-    println!("{name}: seed {}", shape.seed);
-    let mut guest = Lasting::connect(backend.socket(), shape).unwrap();
-    for death in 0..deaths {
-        let life = Duration::from_micros(random.below(LIFE_US_MAX));
-        let end = guest.run(Instant::now() + life);
-        let end = end.unwrap_or_else(|error| panic!("{name}, death {death}: {error}"));
-        assert_eq!(end, End::Time, "{}", backend.process.error("left by itself"));
-        if death % 2 == 1 {
-            guest.run_to_completion(Instant::now() + life).unwrap();
-        }
-        backend.process.signal(rustix::process::Signal::KILL).unwrap();
-        // The guest does not know yet.
-        let until = Instant::now() + Duration::from_secs(20);
-        let end = guest.run(until);
-        let end = end.unwrap_or_else(|error| panic!("{name}, death {death}: {error}"));
-        assert_eq!(end, End::Closed);
-        backend.process.kill().unwrap();
-        guest.offer().unwrap();
-        backend.start_again().unwrap();
-        if random.below(YOUNG) == 0 {
-            let life = Duration::from_micros(random.below(YOUNG_US_MAX));
-            std::thread::scope(|scope| {
-                scope.spawn(|| {
-                    std::thread::sleep(life);
-                    backend.process.signal(rustix::process::Signal::KILL).unwrap();
-                });
-                if let Err(error) = guest.reconnect() {
-                    assert!(error.is_hang_up(), "{error}");
-                }
-            });
-            backend.process.kill().unwrap();
-            backend.start_again().unwrap();
-        }
-        guest.reconnect().unwrap();
+/// Works until `until`, with whoever serves.
+fn work(guest: &mut Lasting, victim: &mut dyn Victim, until: Instant) -> End {
+    let end = guest.run(until);
+    end.unwrap_or_else(|error| panic!("{error}; {}", victim.log()))
+}
+
+fn connect(guest: &mut Lasting, victim: &mut dyn Victim) {
+    while let Err(error) = guest.reconnect() {
+        // It may have reached one that was about to die.
+        assert!(error.is_hang_up(), "{error}; {}", victim.log());
     }
-    let end = guest.finish();
-    end.unwrap_or_else(|error| panic!("{name}, at the end: {error}"));
+}
+
+/// Works with one life of the process, to its end, and finds the next.
+fn one_life(guest: &mut Lasting, victim: &mut dyn Victim, random: &mut Random) {
+    let life = Duration::from_micros(random.below(LIFE_US_MAX));
+    while work(guest, victim, Instant::now() + life) == End::Closed {
+        connect(guest, victim);
+    }
+    if random.below(2) == 0 {
+        // In the midst of what it does with completions.
+        guest.run_to_completion(Instant::now() + life).unwrap();
+    }
+    victim.hunt().shoot();
+    // The guest does not know yet, and goes on.
+    assert_eq!(work(guest, victim, Instant::now() + DEAD_AT), End::Closed);
+    guest.offer().unwrap();
+    victim.revive();
+    if random.below(YOUNG) > 0 {
+        return connect(guest, victim);
+    }
+    let (hunter, life) = (victim.hunt(), Duration::from_micros(random.below(YOUNG_US_MAX)));
+    let connected = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(life);
+            hunter.shoot();
+        });
+        guest.reconnect()
+    });
+    victim.revive();
+    // It may have got through, be it to this one or to the next.
+    if connected.is_err() {
+        connect(guest, victim);
+    }
+}
+
+fn kill_under_load(name: &str, victim: &mut dyn Victim, deaths: usize, shape: Shape) {
+    println!("{name}: seed {}", shape.seed);
+    let mut random = Random::new(shape.seed);
+    let mut guest = Lasting::connect(victim.socket(), shape).unwrap();
+    for _ in 0..deaths {
+        one_life(&mut guest, victim, &mut random);
+    }
+    guest.finish().unwrap_or_else(|error| panic!("{name}, at the end: {error}"));
     report(name, &guest);
 }
 
+fn shape(queues: u16, depth: u16, number: u64) -> Shape {
+    Shape { queues, depth, seed: seed(number), ..Shape::default() }
+}
+
 #[test]
-fn a_file_disk_is_killed_under_load() {
-    let deaths = deaths() / 4;
-    let deep = Shape { queues: 4, depth: 128, seed: seed(1), ..Shape::default() };
-    kill_ringway_blk("4 queues of 128", deaths, deep, &[]);
-    let cached = Shape { queues: 2, depth: 32, seed: seed(2), ..Shape::default() };
-    kill_ringway_blk("2 queues of 32, cached", deaths, cached, &["--cache", "writeback"]);
-    let flags = Shape { depth: 8, event_idx: false, seed: seed(3), ..Shape::default() };
-    kill_ringway_blk("1 queue of 8, flags", deaths, flags, &[]);
-    let one = Shape { depth: 1, queue_size: 4, seed: seed(4), ..Shape::default() };
-    kill_ringway_blk("1 queue of 1", deaths, one, &["--cache", "writeback"]);
+fn a_file_disk_of_ringway_blk_is_killed_under_load() {
+    let deaths = deaths() / 8;
+    let mut victim = RingwayBlk::start(4, "none");
+    kill_under_load("blk, 4 queues of 128, direct", &mut victim, deaths, shape(4, 128, 1));
+    let mut victim = RingwayBlk::start(2, "writeback");
+    kill_under_load("blk, 2 queues of 32, cached", &mut victim, deaths, shape(2, 32, 2));
+    let mut victim = RingwayBlk::start(1, "none");
+    let flags = Shape { event_idx: false, ..shape(1, 8, 3) };
+    kill_under_load("blk, 1 queue of 8, no event index", &mut victim, deaths, flags);
+    let mut victim = RingwayBlk::start(1, "writeback");
+    let one = Shape { queue_size: 4, ..shape(1, 1, 4) };
+    kill_under_load("blk, 1 queue of 1, cached", &mut victim, deaths, one);
+}
+
+#[test]
+fn a_worker_of_ringway_io_is_killed_under_load() {
+    let deaths = deaths() / 8;
+    let mut victim = RingwayIo::memory(4);
+    kill_under_load("io, memory, 4 queues of 128", &mut victim, deaths, shape(4, 128, 5));
+    let mut victim = RingwayIo::memory(2);
+    kill_under_load("io, memory, 2 queues of 32", &mut victim, 2 * deaths, shape(2, 32, 6));
+    let mut victim = RingwayIo::memory(1);
+    let flags = Shape { event_idx: false, queue_size: 8, ..shape(1, 4, 8) };
+    kill_under_load("io, memory, 1 queue of 4", &mut victim, deaths, flags);
 }

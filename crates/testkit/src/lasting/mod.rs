@@ -121,8 +121,6 @@ pub struct Lasting {
     queues: Vec<LastingQueue>,
     content: Content,
     random: Random,
-    /// Queue that is looked at first.
-    turn: usize,
     tally: Tally,
 }
 
@@ -144,7 +142,6 @@ impl Lasting {
             queues: queues.collect::<Result<_>>()?,
             content: Content::zeroes(sectors),
             random: Random::new(shape.seed),
-            turn: 0,
             shape,
             path: path.to_owned(),
             frontend: None,
@@ -180,6 +177,8 @@ impl Lasting {
             // Where the backend stood is what it has completed; the rest is in the region.
             let base = ring.used_idx(&self.memory)?;
             queue.resumed = base;
+            // What is left to be collected of the former one does not shorten the pause.
+            queue.called = queue.called.map(|_| Instant::now());
             frontend.set_vring(Request::SET_VRING_NUM, index, ring.size.into())?;
             frontend.set_vring(Request::SET_VRING_BASE, index, base.into())?;
             frontend.set_vring_addr(&VringAddr {

@@ -47,6 +47,8 @@ pub(super) struct LastingQueue {
     pub(super) kick: OwnedFd,
     pub(super) call: OwnedFd,
     pub(super) err: OwnedFd,
+    /// When it was called for what is to be collected.
+    pub(super) called: Option<Instant>,
     /// Used index at which the present backend began.
     pub(super) resumed: u16,
     /// Since when nobody has completed anything, and since when the present backend has not.
@@ -93,6 +95,7 @@ impl LastingQueue {
             kick,
             call,
             err,
+            called: None,
             resumed: 0,
             outage: None,
             pause: None,

@@ -3,15 +3,17 @@
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
 use super::content::Range;
 use super::load::{draw, read};
 use super::{LOST_AFTER, Lasting};
 use crate::error::{Error, Result};
-use crate::raw::guest::{drain, wait_readable};
+use crate::raw::guest::drain;
 use crate::raw::wire::feature;
 
-/// Blocks that a scan reads with one request at most: what the slots have room for.
-const SCAN_BATCH: u32 = u32::MAX;
+/// Completions that are taken of one queue before the others have their turn.
+const COLLECT_MAX: u64 = 16;
 
 /// Why the guest stopped working.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,7 +76,7 @@ impl Lasting {
             }
             for queue in &mut self.queues {
                 while queue.has_room() && first < self.content.blocks() {
-                    let left = u32::try_from(self.content.blocks() - first).unwrap_or(SCAN_BATCH);
+                    let left = u32::try_from(self.content.blocks() - first).unwrap_or(u32::MAX);
                     let range = Range { first, count: left.min(self.shape.blocks_max) };
                     let wish = read(range);
                     self.content.claim(range, wish.effect);
@@ -131,9 +133,11 @@ impl Lasting {
             let lost_at = progress + LOST_AFTER;
             let wake = until.map_or(lost_at, |until| until.min(lost_at));
             match self.wait(wake.saturating_duration_since(now))? {
-                Woken::Queue(index) => {
-                    if self.collect(index)? > 0 {
-                        progress = Instant::now();
+                Woken::Called => {
+                    for index in 0..self.queues.len() {
+                        if self.collect(index)? > 0 {
+                            progress = Instant::now();
+                        }
                     }
                 }
                 Woken::Closed => {
@@ -153,32 +157,47 @@ impl Lasting {
         }
     }
 
-    /// Sleeps until a queue is called, broken, or the connection ends.
+    /// Sleeps until a queue is called, broken, or the connection ends; does not sleep while a
+    /// queue that was called has more.
     fn wait(&mut self, time: Duration) -> Result<Woken> {
-        // A queue that is called all the time must not hide the others.
-        self.turn = (self.turn + 1) % self.queues.len().max(1);
         let Some(frontend) = &self.frontend else { return Ok(Woken::Closed) };
-        let in_turn = self.queues.iter().cycle().skip(self.turn).take(self.queues.len());
-        let calls = in_turn.map(|queue| queue.call.as_fd());
+        let calls = self.queues.iter().map(|queue| queue.call.as_fd());
         let errors = self.queues.iter().map(|queue| queue.err.as_fd());
-        let socket = std::iter::once(frontend.connection.as_fd());
-        let fds: Vec<_> = calls.chain(errors).chain(socket).collect();
-        let count = self.queues.len();
-        Ok(match wait_readable(&fds, time)? {
+        let fds = calls.chain(errors).chain([frontend.connection.as_fd()]);
+        let mut fds: Vec<_> = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
+        let awake = self.queues.iter().any(|queue| queue.called.is_some());
+        let time = if awake { Duration::ZERO } else { time };
+        let timeout = Timespec::try_from(time)
+            .map_err(|_| Error::Full { what: "a deadline of many years".into() })?;
+        match poll(&mut fds, Some(&timeout)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(Error::io("cannot wait for the backend", error)),
+        }
+        let ready: Vec<_> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
+        let (calls, others) = ready.split_at(self.queues.len());
+        let now = Instant::now();
+        for (queue, _) in self.queues.iter_mut().zip(calls).filter(|(_, ready)| **ready) {
+            queue.called.get_or_insert(now);
+        }
+        if self.queues.iter().any(|queue| queue.called.is_some()) {
+            return Ok(Woken::Called);
+        }
+        Ok(match others.iter().position(|ready| *ready) {
             None => Woken::Nobody,
-            Some(index) if index < count => Woken::Queue((index + self.turn) % count),
-            Some(index) if index < 2 * count => Woken::Broken(index - count),
+            Some(index) if index < self.queues.len() => Woken::Broken(index),
             Some(_) => Woken::Closed,
         })
     }
 
-    /// Takes what was completed on a queue that was called; asks to be called for the next.
+    /// Takes some of what was completed on a queue that was called; asks to be called for the
+    /// next when that was all.
     fn collect(&mut self, index: usize) -> Result<u64> {
         let (event_idx, mut count) = (self.event_idx(), 0);
         let Some(queue) = self.queues.get_mut(index) else { return Ok(0) };
+        let Some(called) = queue.called else { return Ok(0) };
         drain(&queue.call)?;
-        loop {
-            while let Some(used) = queue.ring.pop_used(&self.memory)? {
+        while count < COLLECT_MAX {
+            if let Some(used) = queue.ring.pop_used(&self.memory)? {
                 let (out, data) = queue.take(&self.memory, used)?;
                 if !data.is_empty() {
                     self.content.compare(out.range, &data)?;
@@ -186,20 +205,22 @@ impl Lasting {
                 }
                 self.content.settle(out.range, out.effect);
                 count += 1;
+                continue;
             }
-            if !event_idx {
-                break;
+            if event_idx {
+                queue.ring.set_used_event(&self.memory, queue.ring.used_seen)?;
             }
-            queue.ring.set_used_event(&self.memory, queue.ring.used_seen)?;
             if queue.ring.used_idx(&self.memory)? == queue.ring.used_seen {
+                queue.called = None;
                 break;
             }
         }
         self.tally.completed += count;
         // What the former backend has completed does not end the pause.
         if queue.ring.used_seen.wrapping_sub(queue.resumed).cast_signed() > 0 {
-            self.tally.outages.extend(queue.outage.take().map(|since| since.elapsed()));
-            self.tally.pauses.extend(queue.pause.take().map(|since| since.elapsed()));
+            let since = |began: Instant| called.saturating_duration_since(began);
+            self.tally.outages.extend(queue.outage.take().map(since));
+            self.tally.pauses.extend(queue.pause.take().map(since));
         }
         Ok(count)
     }
@@ -207,7 +228,7 @@ impl Lasting {
 
 /// What a wait ended with.
 enum Woken {
-    Queue(usize),
+    Called,
     Broken(usize),
     Closed,
     Nobody,

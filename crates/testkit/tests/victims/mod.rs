@@ -1,0 +1,132 @@
+//! Processes that are killed, and come back.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use model::rpc::{Request as Call, Response};
+use rustix::process::{Signal, pidfd_send_signal};
+use serde_json::{Value, json};
+use testkit::process::{Backend, PROCESS_DEADLINE, Process, find_binary};
+use testkit::raw::guest::wait_readable;
+
+/// Small enough to be compared in no time, large enough for hundreds of requests side by side.
+const DISK_BYTES: u64 = 16 << 20;
+
+/// Who serves, and dies of it.
+pub(crate) trait Victim {
+    fn socket(&self) -> &Path;
+    /// Finds the process that serves now.
+    fn hunt(&mut self) -> Hunter;
+    /// It has died, or is about to: after this the socket leads to another.
+    fn revive(&mut self);
+    /// Its last words.
+    fn log(&mut self) -> String;
+}
+
+/// A shot at one process, from any thread.
+pub(crate) struct Hunter(OwnedFd);
+
+impl Hunter {
+    pub(crate) fn shoot(&self) {
+        pidfd_send_signal(&self.0, Signal::KILL).unwrap();
+    }
+}
+
+/// One process, which the test starts again.
+pub(crate) struct RingwayBlk {
+    backend: Backend,
+    _image: tempfile::NamedTempFile,
+}
+
+fn image() -> tempfile::NamedTempFile {
+    let image = tempfile::NamedTempFile::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    image.as_file().set_len(DISK_BYTES).unwrap();
+    image
+}
+
+impl RingwayBlk {
+    pub(crate) fn start(queues: u16, cache: &str) -> Self {
+        let image = image();
+        let (path, queues) = (image.path().to_str().unwrap(), queues.to_string());
+        let options = ["--blk-file", path, "--num-queues", &queues, "--cache", cache];
+        let backend = Backend::ringway_blk(&options).unwrap();
+        Self { backend, _image: image }
+    }
+}
+
+impl Victim for RingwayBlk {
+    fn socket(&self) -> &Path {
+        self.backend.socket()
+    }
+
+    fn hunt(&mut self) -> Hunter {
+        Hunter(self.backend.process.ended().try_clone().unwrap())
+    }
+
+    fn revive(&mut self) {
+        self.backend.process.wait(PROCESS_DEADLINE).unwrap();
+        self.backend.start_again().unwrap();
+    }
+
+    fn log(&mut self) -> String {
+        self.backend.process.stderr()
+    }
+}
+
+/// A worker, which its keeper starts again.
+pub(crate) struct RingwayIo {
+    keeper: Process,
+    socket: PathBuf,
+    dead: Option<u32>,
+    _dir: tempfile::TempDir,
+}
+
+impl RingwayIo {
+    pub(crate) fn memory(queues: u16) -> Self {
+        Self::start(&json!({"memory": DISK_BYTES}), queues)
+    }
+
+    fn start(backend: &Value, queues: u16) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let (control, socket) = (dir.path().join("control"), dir.path().join("d.sock"));
+        let mut command = Command::new(find_binary("ringway-io").unwrap());
+        command.arg("--control").arg(&control).args(["--restart-pause-max", "0"]);
+        command.args(["--ready-fd", "1"]).stdout(Stdio::piped());
+        let mut keeper = Process::start(&mut command).unwrap();
+        let ready = keeper.child().stdout.take().unwrap();
+        assert_eq!(wait_readable(&[ready.as_fd()], PROCESS_DEADLINE).unwrap(), Some(0));
+        let spec = json!({
+            "id": "d", "socket": &socket, "backend": backend, "queues": queues,
+        });
+        let mut stream = UnixStream::connect(&control)
+            .unwrap_or_else(|_| panic!("{}", keeper.error("takes no calls")));
+        let mut line = serde_json::to_vec(&Call::new(1, "disk.attach", spec)).unwrap();
+        line.push(b'\n');
+        stream.write_all(&line).unwrap();
+        let mut reply = String::new();
+        BufReader::new(stream).read_line(&mut reply).unwrap();
+        serde_json::from_str::<Response>(&reply).unwrap().outcome().unwrap();
+        Self { keeper, socket, dead: None, _dir: dir }
+    }
+}
+
+impl Victim for RingwayIo {
+    fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    fn hunt(&mut self) -> Hunter {
+        let worker = self.keeper.next_worker(self.dead).unwrap();
+        self.dead = Some(worker.id());
+        Hunter(worker.ended().try_clone().unwrap())
+    }
+
+    fn revive(&mut self) {}
+
+    fn log(&mut self) -> String {
+        self.keeper.stderr()
+    }
+}
