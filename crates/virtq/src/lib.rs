@@ -13,6 +13,11 @@
 //! sleeps it [`Queue::arm`]s, which looks at the ring once more after a full fence, so that no
 //! request is lost between the last look and the sleep.
 //!
+//! A front-end that keeps an [`InflightRegion`] lets a ring go on after the death of whoever
+//! served it: what was popped and not completed is popped again, first and in the same order. The
+//! order of stores, and why each of them may be the last, is told at the top of `inflight`. A ring
+//! without a region pays one comparison a request for that.
+//!
 //! # Errors and invariants
 //! What a driver writes is read once into private memory and checked there. A ring that breaks
 //! the rules ([`RingError`]) fails for good: from then on it yields nothing and changes nothing
@@ -21,7 +26,9 @@
 //!
 //! # How to test
 //! Feature `driver` has the driver's side (`driver::Driver`). `virtio-queue` is the oracle: both
-//! walk the same random rings.
+//! walk the same random rings. In this crate's own tests a life can end behind each store to
+//! memory that outlives it (`crash`), in serving and in recovery; `inflight::lives` does so for
+//! random requests, and compares with what must be.
 #![allow(unsafe_code)] // Ring fields are shared with the guest and reached by raw pointers.
 
 mod chain;
