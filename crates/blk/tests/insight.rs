@@ -29,6 +29,10 @@ impl Disk for Gated {
         Box::new(GatedChannel { open, submit_takes, kept: Vec::new() })
     }
 
+    fn await_predecessor(&self) -> Result<(), DiskError> {
+        Ok(())
+    }
+
     fn activate(&self) -> Result<(), DiskError> {
         Ok(())
     }

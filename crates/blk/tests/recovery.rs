@@ -46,6 +46,10 @@ impl Disk for Slow {
         Box::new(SlowChannel { port, taken, hangs: self.hangs, pending, done })
     }
 
+    fn await_predecessor(&self) -> Result<(), DiskError> {
+        Ok(())
+    }
+
     fn activate(&self) -> Result<(), DiskError> {
         Ok(())
     }

@@ -280,6 +280,10 @@ impl Disk for Recorder {
         Box::new(RecorderChannel(self.0.clone()))
     }
 
+    fn await_predecessor(&self) -> Result<(), DiskError> {
+        Ok(())
+    }
+
     fn activate(&self) -> Result<(), DiskError> {
         Ok(())
     }
@@ -371,6 +375,10 @@ impl Disk for Narrow {
 
     fn open_channel(&self, context: &mut Context<'_>) -> Box<dyn Channel> {
         Box::new(NarrowChannel { port: context.open_port(), pending: None, done: Vec::new() })
+    }
+
+    fn await_predecessor(&self) -> Result<(), DiskError> {
+        Ok(())
     }
 
     fn activate(&self) -> Result<(), DiskError> {

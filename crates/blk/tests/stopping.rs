@@ -232,6 +232,10 @@ mod gate {
             Box::new(GateChannel { gate, port, pending: Vec::new(), done: Vec::new() })
         }
 
+        fn await_predecessor(&self) -> Result<(), DiskError> {
+            Ok(())
+        }
+
         fn activate(&self) -> Result<(), DiskError> {
             Ok(())
         }

@@ -124,6 +124,29 @@ impl Client {
         Sent(wait)
     }
 
+    /// Sends a request on the whole of the caller's memory.
+    pub fn send_mapping(&self, kind: Kind, offset: u64, memory: Arc<memory::Mapping>) -> Sent {
+        let (answer, wait) = sync_channel(1);
+        let id = self.id;
+        let sent = self.reactor.handle().send(move |context| {
+            context.with_poller(id, |pump: &mut Pump, context| {
+                let tag = pump.next;
+                pump.next += 1;
+                pump.waiting.insert(tag, answer);
+                let buffers = Buffers::within(&memory, 0, memory.len()).expect("all of it");
+                let len = memory.len() as u64;
+                pump.submit(context, Request { kind, offset, len, buffers, tag });
+            });
+        });
+        sent.expect("a running reactor");
+        Sent(wait)
+    }
+
+    /// Waits for a turn of the reactor: what it was sent before has gone to the kernel after two.
+    pub fn barrier(&self) {
+        self.reactor.handle().call(|_| ()).expect("a running reactor");
+    }
+
     /// Sends and waits.
     pub fn run(&self, kind: Kind, offset: u64, len: u64, data: Vec<u8>) -> Answer {
         self.send(kind, offset, len, data, 0).wait()

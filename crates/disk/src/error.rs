@@ -74,6 +74,15 @@ pub enum DiskError {
         /// By whom and how, as far as the kernel tells.
         holder: String,
     },
+    /// A process that is gone has I/O on the image under way.
+    #[error(
+        "the kernel has not ended all I/O on {} of a process that served this disk before; \
+         wait until it has", path.display()
+    )]
+    Fenced {
+        /// The image.
+        path: PathBuf,
+    },
     /// The image became smaller since it was opened.
     #[error(
         "{} has {found} bytes now, {size} when it was attached; detach and attach it again",

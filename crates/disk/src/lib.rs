@@ -7,6 +7,8 @@
 //! - [`Request`]: a checked range of bytes, what to do with it, and the buffers it owns.
 //! - **Activate**: take the lock that keeps a second writer away. A disk that is opened and not
 //!   activated only tells its geometry.
+//! - **Fence**: keeps a successor from activating while the kernel still ends the I/O of a process
+//!   that was killed ([`Disk::await_predecessor`]).
 //! - **Home reactor**: a disk with metadata that changes has one reactor that owns it; channels
 //!   elsewhere answer [`Submitted::Pending`] and ask it. The disks here have none.
 //!
@@ -50,7 +52,7 @@ use std::fmt::Debug;
 use reactor::Context;
 
 pub use error::{DiskError, IoError};
-pub use file::{FileDisk, FileOptions, Identity, OnFull};
+pub use file::{FileDisk, FileOptions, Identity, OnFull, fence_byte};
 pub use null::NullDisk;
 pub use ram::MemoryDisk;
 pub use request::{Completion, Extent, Geometry, Kind, Request, Submitted};
@@ -65,10 +67,20 @@ pub trait Disk: Debug + Send + Sync {
     /// A channel for the reactor and the poller that `context` belongs to.
     fn open_channel(&self, context: &mut Context<'_>) -> Box<dyn Channel>;
 
+    /// Sleeps until the kernel has ended all I/O that a process before this one had under way on
+    /// the same disk: until then what it wrote may land after what we write. That may take as
+    /// long as storage hangs: call it on a thread that can be left alone. Holds from then on
+    /// until [`Disk::deactivate`].
+    ///
+    /// # Errors
+    /// The storage has no locks.
+    fn await_predecessor(&self) -> Result<(), DiskError>;
+
     /// Takes the lock: from here on requests may be submitted. Twice is once.
     ///
     /// # Errors
-    /// [`DiskError::Locked`] when somebody else uses the image.
+    /// [`DiskError::Locked`] when somebody else uses the image, [`DiskError::Fenced`] when
+    /// [`Disk::await_predecessor`] would wait.
     fn activate(&self) -> Result<(), DiskError>;
 
     /// Makes acknowledged writes durable and releases the lock. All channels must be drained.

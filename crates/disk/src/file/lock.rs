@@ -80,7 +80,7 @@ impl Drop for ImageLock {
     }
 }
 
-fn range(kind: libc::c_int, byte: i64) -> libc::flock {
+pub(crate) fn range(kind: libc::c_int, byte: i64) -> libc::flock {
     libc::flock {
         l_type: kind as libc::c_short,
         l_whence: libc::SEEK_SET as libc::c_short,

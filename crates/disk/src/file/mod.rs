@@ -3,6 +3,7 @@
 mod bounce;
 mod channel;
 mod extents;
+mod fence;
 mod inspect;
 mod lock;
 mod work;
@@ -10,7 +11,7 @@ mod work;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use reactor::Context;
 use rustix::fs::{fdatasync, ftruncate};
@@ -18,6 +19,8 @@ use rustix::fs::{fdatasync, ftruncate};
 use crate::null::check_growth;
 use crate::{Channel, Disk, DiskError, Extent, Geometry, IoError};
 
+use fence::Fence;
+pub use fence::fence_byte;
 pub use inspect::Identity;
 pub(crate) use inspect::Inspected;
 use lock::ImageLock;
@@ -68,6 +71,7 @@ pub struct FileDisk {
     inspected: Inspected,
     size: AtomicU64,
     lock: Mutex<Option<ImageLock>>,
+    fence: Option<Mutex<Fence>>,
     shared: Arc<Shared>,
 }
 
@@ -101,12 +105,29 @@ impl FileDisk {
         let size = AtomicU64::new(inspected.size);
         let shared = Shared { lost: AtomicBool::new(lost), ..Shared::default() };
         let (lock, shared) = (Mutex::new(None), Arc::new(shared));
-        Self { options, file: Arc::new(file), inspected, size, lock, shared }
+        Self { options, file: Arc::new(file), inspected, size, lock, fence: None, shared }
     }
 
     /// What another process needs to go on with it: the open file, and whether a flush has failed.
     pub fn handover(&self) -> (&Arc<OwnedFd>, bool) {
         (&self.file, self.shared.lost.load(Ordering::Relaxed))
+    }
+
+    /// The same behind a fence on `byte` ([`fence_byte`]): it is activated only when no I/O of a
+    /// predecessor that had the same fence is under way any more.
+    #[must_use]
+    pub fn fenced(mut self, byte: u64) -> Self {
+        self.fence = Some(Mutex::new(Fence::new(byte)));
+        self
+    }
+
+    fn fence(&self) -> Option<MutexGuard<'_, Fence>> {
+        self.fence.as_ref().map(|fence| fence.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn fence_error(&self) -> impl FnOnce(nix::errno::Errno) -> DiskError {
+        let os = self.os("fence");
+        move |errno| os(rustix::io::Errno::from_raw_os_error(errno as i32))
     }
 
     /// Which file or device it has open.
@@ -138,7 +159,29 @@ impl Disk for FileDisk {
         Box::new(channel::FileChannel::new(&self.options, self.inspected, file, shared, context))
     }
 
+    fn await_predecessor(&self) -> Result<(), DiskError> {
+        let Some(fence) = self.fence() else { return Ok(()) };
+        if fence.is_held() {
+            return Ok(());
+        }
+        // Not under the lock: this may take as long as storage hangs.
+        let byte = fence.byte();
+        drop(fence);
+        fence::wait(&self.file, byte, !self.options.read_only).map_err(self.fence_error())?;
+        if let Some(mut fence) = self.fence() {
+            fence.taken();
+        }
+        Ok(())
+    }
+
     fn activate(&self) -> Result<(), DiskError> {
+        // First, since the marks of a dead process go with its last request too.
+        if let Some(mut fence) = self.fence()
+            && !fence.is_held()
+            && !fence.try_take(&self.file).map_err(self.fence_error())?
+        {
+            return Err(DiskError::Fenced { path: self.options.path.clone() });
+        }
         let mut slot = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
         if slot.is_none() {
             let (path, writes) = (&self.options.path, !self.options.read_only);
@@ -161,6 +204,9 @@ impl Disk for FileDisk {
             Ok(())
         };
         *slot = None;
+        if let Some(mut fence) = self.fence() {
+            fence.release(&self.file);
+        }
         if self.shared.lost.load(Ordering::Relaxed) {
             return Err(self.os("flush")(rustix::io::Errno::IO));
         }
