@@ -9,6 +9,8 @@ use model::spec::{
     parse_size, parse_time_ms,
 };
 
+use crate::open::CONNECTED;
+
 /// What `--print-capabilities` prints: QEMU's `vhost-user.json`, `VHostUserBackendCapabilities`.
 pub const CAPABILITIES: &str = r#"{"type":"block","features":["read-only","blk-file"]}"#;
 
@@ -162,7 +164,7 @@ impl BlkOptions {
         };
         let socket = match (&self.socket_path, self.fd) {
             (Some(path), _) => path.clone(),
-            (None, fd) => format!("fd:{}", fd.unwrap_or(-1)).into(),
+            (None, fd) => format!("{CONNECTED}{}", fd.unwrap_or(-1)).into(),
         };
         let spec = DiskSpec {
             queues: self.num_queues,

@@ -1,6 +1,7 @@
 //! From a spec to an opened disk.
 
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -10,6 +11,9 @@ use rustix::io::Errno;
 
 /// Block size of disks without a file, unless another is asked for: every driver takes it.
 const DEFAULT_BLOCK_BYTES: u32 = 512;
+
+/// What the name of a socket begins with that is not at any path: `fd:3`.
+pub(crate) const CONNECTED: &str = "fd:";
 
 /// A disk that cannot be opened, and what to do about it.
 #[derive(Debug, thiserror::Error)]
@@ -74,6 +78,10 @@ pub fn open(spec: &DiskSpec, memory: Option<OwnedFd>) -> Result<Opened, OpenErro
                 },
             })?;
             let identity = Some(disk.identity()?);
+            let disk = match fence(spec) {
+                Some(byte) => disk.fenced(byte),
+                None => disk,
+            };
             Opened { identity, ..plain(Arc::new(disk)) }
         }
         Backend::Null(size) => plain(Arc::new(NullDisk::new(*size, block_size, spec.read_only))),
@@ -86,6 +94,17 @@ pub fn open(spec: &DiskSpec, memory: Option<OwnedFd>) -> Result<Opened, OpenErro
             Opened { memory, ..plain(Arc::new(disk)) }
         }
     })
+}
+
+/// Byte of the image on which a successor of this disk meets us; none where there can be no
+/// successor, because its front-end cannot come back: then the marks of a writer must do.
+pub fn fence(spec: &DiskSpec) -> Option<u64> {
+    let socket = &spec.socket;
+    if socket.as_os_str().as_bytes().starts_with(CONNECTED.as_bytes()) {
+        return None;
+    }
+    let whole = std::path::absolute(socket).unwrap_or_else(|_| socket.clone());
+    Some(disk::fence_byte(&spec.id, whole.as_os_str().as_bytes()))
 }
 
 /// A disk's geometry as it is reported.
@@ -104,6 +123,17 @@ mod tests {
     fn said(source: Errno) -> String {
         let path = "/img/a.raw".into();
         OpenError::from(DiskError::Os { action: "open", path, source }).to_string()
+    }
+
+    #[test]
+    fn disks_meet_their_successors_only() {
+        let spec = |id: &str, socket: &str| DiskSpec::new(id, socket, Backend::Null(512));
+        let of = |id, socket| fence(&spec(id, socket));
+        assert_eq!(of("a", "/s"), of("a", "/s"));
+        assert_eq!(of("a", "s"), fence(&spec("a", "s")));
+        assert_ne!(of("a", "/s"), of("b", "/s"));
+        assert_ne!(of("disk", "/s"), of("disk", "/t"));
+        assert_eq!(of("disk", "fd:3"), None);
     }
 
     #[test]

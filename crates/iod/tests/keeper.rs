@@ -7,7 +7,9 @@ use std::path::Path;
 
 use common::*;
 use model::report::DiskState;
+use rustix::process::Signal;
 use serde_json::json;
+use testkit::process::PROCESS_DEADLINE;
 use testkit::raw::request::{Request, status};
 use testkit::raw::{Guest, Setup};
 
@@ -88,5 +90,125 @@ fn workers_are_replaced_as_often_as_they_die() {
     let keeper = io.caller().stats().keeper.unwrap();
     assert_eq!(keeper.restarts, rounds as u64);
     assert!(io.process.terminate().unwrap().success(), "{}", io.process.stderr());
+    assert_eq!(names(&io.folder), [""; 0]);
+}
+
+/// What a worker's death leaves, with `change` done to the images before the next one looks.
+fn changed_meanwhile(images: &[&str], change: impl FnOnce(&Io)) -> (Io, Caller) {
+    let mut io = Io::start();
+    let mut caller = io.caller();
+    for name in images {
+        let path = image(&io.folder, &format!("{name}.raw"), 1 << 20);
+        let mut spec = io.spec(name, json!({"file": path}));
+        spec["cache"] = json!("writeback");
+        caller.disk("disk.attach", spec);
+        write(&mut connect(&io.socket(name)), 7, 1);
+    }
+    let worker = io.process.worker().unwrap().unwrap();
+    // Nobody starts another one before the images are as they are to be found.
+    io.process.signal(Signal::STOP).unwrap();
+    worker.kill().unwrap();
+    change(&io);
+    io.process.signal(Signal::CONT).unwrap();
+    io.process.next_worker(Some(worker.id())).unwrap();
+    let mut caller = io.caller();
+    eventually("every disk is there or refused", || {
+        let disks = caller.stats().disks;
+        disks.iter().all(|disk| match &disk.refused {
+            Some(reason) => !reason.contains("being taken over"),
+            None => disk.state == DiskState::Active,
+        })
+    });
+    (io, caller)
+}
+
+fn reason(caller: &mut Caller, id: &str) -> Option<String> {
+    caller.stats().disks.into_iter().find(|disk| disk.id == id).unwrap().refused
+}
+
+#[test]
+fn an_image_that_is_not_what_it_was_is_refused_and_its_guest_waits() {
+    let names_of = ["good", "gone", "replaced", "shrunk"];
+    let (mut io, mut caller) = changed_meanwhile(&names_of, |io| {
+        let path = |name: &str| io.folder.path().join(format!("{name}.raw"));
+        std::fs::rename(path("gone"), path("away")).unwrap();
+        std::fs::rename(path("replaced"), path("old")).unwrap();
+        std::fs::File::create(path("replaced")).unwrap().set_len(1 << 20).unwrap();
+        let shrunk = std::fs::File::options().write(true).open(path("shrunk")).unwrap();
+        shrunk.set_len(1 << 19).unwrap();
+    });
+    let path = |io: &Io, name: &str| io.folder.path().join(format!("{name}.raw"));
+    for (id, said) in [
+        ("gone", "No such file"),
+        ("replaced", "is another file than the one that was attached"),
+        ("shrunk", "has 524288 bytes, and guests were told 1048576"),
+    ] {
+        assert_eq!(caller.state(id), Some(DiskState::Refused));
+        let reason = reason(&mut caller, id).unwrap();
+        assert!(reason.contains(said), "{reason}");
+        let error = caller.call("disk.activate", json!({"id": id})).unwrap_err();
+        assert!(error.message.contains(said), "{error}");
+        let error = caller.call("disk.resize", json!({"id": id})).unwrap_err();
+        assert!(error.message.contains("is refused, see `stats`"), "{error}");
+        let error = caller.call("disk.attach", io.spec(id, json!({"null": 512}))).unwrap_err();
+        assert!(error.message.contains("attached already"), "{error}");
+    }
+    assert_eq!(reason(&mut caller, "good"), None);
+    assert_eq!(read(&mut connect(&io.socket("good")), 7), [1; 512]);
+
+    // A guest that comes waits, until the image is back.
+    let socket = io.socket("replaced");
+    let waiting = std::thread::spawn(move || read(&mut connect(&socket), 7));
+    std::fs::rename(path(&io, "old"), path(&io, "replaced")).unwrap();
+    caller.disk("disk.activate", json!({"id": "replaced"}));
+    assert_eq!(waiting.join().unwrap(), [1; 512]);
+    std::fs::rename(path(&io, "away"), path(&io, "gone")).unwrap();
+    // What is refused is still held by the next worker, and taken over if its image is back.
+    let worker = io.process.worker().unwrap().unwrap();
+    worker.kill().unwrap();
+    io.process.next_worker(Some(worker.id())).unwrap();
+    assert_eq!(read(&mut connect(&io.socket("gone")), 7), [1; 512]);
+    let mut caller = io.caller();
+    caller.call("disk.detach", json!({"id": "shrunk"})).unwrap();
+    assert!(!io.socket("shrunk").exists());
+    assert!(io.process.terminate().unwrap().success(), "{}", io.process.stderr());
+    assert!(names(&io.folder).iter().all(|name| name.ends_with(".raw")));
+}
+
+#[test]
+fn no_worker_can_be_started_by_hand_and_a_second_process_is_refused() {
+    let mut io = Io::start();
+    let control = io.socket("control").to_str().unwrap().to_owned();
+    let (code, said) = ends(IO, &["--control", &control, "--worker"]);
+    assert!(code == 1 && said.contains("for the program's own use"), "{said}");
+    assert!(io.process.is_running().unwrap());
+    assert_eq!(io.caller().stats().keeper.unwrap().restarts, 0);
+    assert!(io.process.terminate().unwrap().success());
+}
+
+#[test]
+fn a_worker_that_is_told_to_end_ends_everything_in_order() {
+    let mut io = Io::start();
+    io.caller().disk("disk.attach", io.spec("d", json!({"memory": 4096})));
+    io.process.worker().unwrap().unwrap().signal(Signal::TERM).unwrap();
+    let status = io.process.wait(PROCESS_DEADLINE).unwrap();
+    assert!(status.success(), "{}", io.process.stderr());
+    assert_eq!(names(&io.folder), [""; 0]);
+}
+
+#[test]
+fn a_signal_between_two_workers_leaves_nothing() {
+    let mut io = Io::start();
+    io.caller().disk("disk.attach", io.spec("d", json!({"memory": 4096})));
+    let first = io.process.worker().unwrap().unwrap();
+    first.kill().unwrap();
+    let second = io.process.next_worker(Some(first.id())).unwrap();
+    eventually("it serves", || io.caller().state("d") == Some(DiskState::Active));
+    // Stopped, the keeper finds the end of its worker and the signal together.
+    io.process.signal(Signal::STOP).unwrap();
+    second.kill().unwrap();
+    io.process.signal(Signal::TERM).unwrap();
+    io.process.signal(Signal::CONT).unwrap();
+    io.process.wait(PROCESS_DEADLINE).unwrap();
     assert_eq!(names(&io.folder), [""; 0]);
 }

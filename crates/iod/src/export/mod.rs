@@ -5,6 +5,7 @@
 //! one lock, which is held while they drain; counts are taken without it, so that a disk whose
 //! storage hangs can still be looked at.
 
+mod fence;
 mod glue;
 mod queues;
 mod restore;
@@ -73,6 +74,12 @@ pub enum ExportError {
         requests: u64,
         /// Since the deadline.
         seconds: u64,
+    },
+    /// Detached, or the process ends.
+    #[error("gave up waiting for I/O on {place} of a process that served this disk before")]
+    FenceGivenUp {
+        /// The storage.
+        place: String,
     },
     /// Nothing is known of it any more.
     #[error("the disk is gone")]
@@ -153,6 +160,7 @@ struct Board {
     queues_started: AtomicU16,
     features: AtomicU64,
     stuck: Mutex<Option<Stuck>>,
+    fence: Mutex<Option<Instant>>,
 }
 
 /// Every value behind these locks is changed in whole steps, so a panic elsewhere leaves it whole.
@@ -284,6 +292,7 @@ impl Export {
     /// Somebody else uses the image, or its storage does not answer.
     pub fn activate(self: &Arc<Self>) -> Result<(), ExportError> {
         self.refuse_stuck("disk.activate")?;
+        self.await_predecessor()?;
         let disk = Arc::clone(&self.disk);
         let work = move || disk.activate();
         let activated = self.in_time(self.deadline(), "disk.activate", "to take the lock", work);

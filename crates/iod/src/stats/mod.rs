@@ -86,7 +86,9 @@ fn disk(export: &Export, names: &Names, detail: Detail) -> DiskStats {
             verb: stuck.verb.into(),
         }),
         refused: None,
-        fence: None,
+        fence: export
+            .fence_since()
+            .map(|since| model::report::Fence { since_seconds: since.elapsed().as_secs_f64() }),
         requests: counts(stats.requests),
         bytes: counts(stats.bytes),
         errors: stats.errors,

@@ -96,6 +96,7 @@ impl Table {
         let closing = disks.closing;
         if let Some(entry) = disks.by_id.get_mut(id) {
             entry.export = Some(Arc::clone(export));
+            entry.refused = None;
             if closing {
                 export.hang_up();
             }
@@ -250,12 +251,28 @@ impl Table {
     }
 
     fn carry_out_detach(&self, mut disks: MutexGuard<'_, Disks>, id: &str) -> Result<(), RpcError> {
-        let entry = disks.by_id.get_mut(id).ok_or_else(|| no_such_disk(id))?;
-        let begin = entry.phase.begin(Verb::Detach).map_err(wrong_state)?;
-        if let Begin::Work(phase) = begin {
-            entry.phase = phase;
-        }
-        let export = entry.export.clone();
+        let mut given_up = false;
+        let export = loop {
+            let Some(entry) = disks.by_id.get_mut(id) else {
+                // It was being attached, and that has ended.
+                return if given_up { Ok(()) } else { Err(no_such_disk(id)) };
+            };
+            match (entry.phase.begin(Verb::Detach), &entry.export) {
+                (Ok(Begin::Work(phase)), export) => {
+                    entry.phase = phase;
+                    break export.clone();
+                }
+                (Ok(Begin::Nothing), _) => return Ok(()),
+                // Whatever it is busy with, it waits for the I/O of a dead process: not any more.
+                (Err(_), Some(export)) if given_up || export.fence_since().is_some() => {
+                    export.hang_up();
+                    given_up = true;
+                }
+                (Err(_), None) if given_up => {}
+                (Err(refused), _) => return Err(wrong_state(refused)),
+            }
+            disks = self.ended.wait(disks).unwrap_or_else(PoisonError::into_inner);
+        };
         drop(disks);
         let outcome = match &export {
             Some(export) => self.leave(export),

@@ -11,6 +11,9 @@ use crate::export::{Export, ExportError};
 use crate::held::{Held, HoldError, Kept};
 use crate::lifecycle::{Begin, Phase, Rest, Verb};
 
+/// What is told of a disk until its storage has answered.
+const BEING_OPENED: &str = "it is being taken over, and its storage has not answered yet";
+
 /// A disk that is held and cannot be had again as it was. Its guest waits in the backlog.
 #[derive(Debug)]
 pub(crate) struct RefusedDisk {
@@ -32,8 +35,11 @@ impl Table {
                 Held { .. } => (Verb::Restore, Rest::Active),
             };
             let phase = Phase::Busy(verb, goal);
-            let entry = Entry { phase, queues: held.spec.queues, export: None, refused: None };
-            let id = held.spec.id.clone();
+            let (id, queues) = (held.spec.id.clone(), held.spec.queues);
+            // Storage that hangs is seen from here on.
+            let reason = BEING_OPENED.into();
+            let refused = Some(Arc::new(RefusedDisk { held: held.clone(), reason }));
+            let entry = Entry { phase, queues, export: None, refused };
             self.disks().by_id.insert(id.clone(), entry);
             let table = Arc::clone(self);
             let work = move || match table.bring_back(held) {
