@@ -8,6 +8,7 @@ mod lab;
 mod libvirt_xml;
 mod man;
 mod run;
+mod top;
 mod why;
 
 use std::future::Future;
@@ -26,6 +27,8 @@ pub(crate) enum Command {
     Io(io::Io),
     /// Print what libvirt, QEMU or Cloud Hypervisor needs to use a disk
     LibvirtXml(libvirt_xml::LibvirtXml),
+    /// Show what every disk does, live
+    Top(top::Top),
     /// Say in one sentence what holds a disk back, and show the evidence
     Why(why::Why),
     /// Boot a guest on four disks and check every byte from both sides
@@ -49,6 +52,7 @@ impl Command {
             Self::Run(run) => block_on(run.execute()),
             Self::Io(io) => block_on(io.execute()),
             Self::LibvirtXml(xml) => block_on(xml.execute()),
+            Self::Top(top) => block_on(top.execute()),
             Self::Why(why) => block_on(why.execute()),
             Self::Demo(demo) => block_on(demo.execute()),
             Self::Doctor(doctor) => block_on(doctor.execute()),

@@ -159,24 +159,6 @@ fn flows() -> Vec<Row> {
             "keeps its reactor busy 97% of the time",
         ),
         (
-            Cause::Restarted,
-            Case::flow(10, [5.0, 0.0, 100.0]).with(|case| {
-                case.before.pid = 6;
-                case.now.uptime_seconds = 4.0;
-                case.disk().resubmitted = 12;
-            }),
-            "taken over 4.0 s ago by a new process, which submitted 12 requests",
-        ),
-        (
-            Cause::Restarted,
-            Case::flow(10, [5.0, 0.0, 100.0]).with(|case| {
-                case.now.uptime_seconds = 4.0;
-                let last_exit = Some("signal 9".into());
-                case.now.keeper = Some(KeeperStats { pid: 1, restarts: 1, last_exit });
-            }),
-            "taken over 4.0 s ago by a new process; its guest saw a pause",
-        ),
-        (
             Cause::NotRecorded,
             Case::flow(10, [0.0; 3]).with(|case| case.disk().recorded = false),
             "10 requests a second",
@@ -200,6 +182,24 @@ fn states() -> Vec<Row> {
             Cause::Fence,
             Case::idle().with(|c| c.disk().fence = Some(Fence { since_seconds: 3.0 })),
             "waits behind its fence for 3.0 s",
+        ),
+        (
+            Cause::Restarted,
+            Case::flow(10, [5.0, 0.0, 100.0]).with(|case| {
+                case.before.pid = 6;
+                case.now.uptime_seconds = 4.0;
+                case.disk().resubmitted = 12;
+            }),
+            "taken over 4.0 s ago by a new process, which submitted 12 requests",
+        ),
+        (
+            Cause::Restarted,
+            Case::flow(10, [5.0, 0.0, 100.0]).with(|case| {
+                case.now.uptime_seconds = 4.0;
+                let last_exit = Some("signal 9".into());
+                case.now.keeper = Some(KeeperStats { pid: 1, restarts: 1, last_exit });
+            }),
+            "taken over 4.0 s ago by a new process; its guest saw a pause",
         ),
         (
             Cause::Refused,

@@ -1,0 +1,100 @@
+//! `ringway top`: what every disk does, live.
+
+mod rows;
+mod screen;
+mod source;
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args;
+use tokio::time::{MissedTickBehavior, interval};
+
+use super::io::DEFAULT_CONTROL;
+use super::why::seconds;
+use crate::terminal::{Keyboard, interrupts};
+use rows::{Column, Order};
+use screen::Screen;
+use source::Source;
+
+/// Options of `ringway top`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  ringway top
+  ringway top --control /run/ringway/a.sock --control /run/ringway/b.sock --sort latency
+  ringway top --once --sort mb/s | head
+
+Rates and latencies are those of the time between two samples; p99 is since attach. `where` is the
+stage in which requests spent most of that time: ring, cap, device or back. `cpu` is the part of a
+reactor's thread that the disk took; `oldest` is the age of the oldest request under way.
+
+Keys: the letter in brackets in the head of a column sorts by it, again turns the order round;
+q or Ctrl-C ends.")]
+pub(crate) struct Top {
+    /// Control socket of a ringway-io; may be given several times
+    #[arg(long, value_name = "SOCKET", env = "RINGWAY_CONTROL", default_value = DEFAULT_CONTROL)]
+    control: Vec<PathBuf>,
+    /// Time between two samples
+    #[arg(long, value_name = "N", default_value_t = 1.0, value_parser = seconds)]
+    seconds: f64,
+    /// Column to sort by
+    #[arg(long, value_enum, default_value_t = Column::Iops)]
+    sort: Column,
+    /// Print one table and end
+    #[arg(long)]
+    once: bool,
+}
+
+impl Top {
+    pub(super) async fn execute(self) -> anyhow::Result<ExitCode> {
+        let interrupt = interrupts()?.first();
+        let mut interrupt = std::pin::pin!(interrupt);
+        let mut sources: Vec<_> = self.control.iter().map(|path| Source::new(path)).collect();
+        let mut order = Order::new(self.sort);
+        source::sample(&mut sources).await;
+        let every = Duration::from_secs_f64(self.seconds);
+        if self.once {
+            tokio::time::sleep(every).await;
+            source::sample(&mut sources).await;
+            write!(std::io::stdout().lock(), "{}", page(&sources, order))?;
+            let failed = sources.iter().all(|source| source.error().is_some());
+            return Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS });
+        }
+        let screen = Screen::open()?;
+        let keyboard = Keyboard::open();
+        let mut keys = keyboard.read();
+        let mut typed = true;
+        let mut ticks = interval(every);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        ticks.tick().await;
+        loop {
+            tokio::select! {
+                end = &mut interrupt => return Ok(ExitCode::from(end.exit_code())),
+                _ = ticks.tick() => source::sample(&mut sources).await,
+                key = keys.recv(), if typed && keyboard.is_taken() => match key {
+                    None => typed = false,
+                    Some(bytes) if bytes.contains(&b'q') => return Ok(ExitCode::SUCCESS),
+                    Some(bytes) => bytes.iter().for_each(|key| order.press(*key)),
+                },
+            }
+            screen.show(&page(&sources, order))?;
+        }
+    }
+}
+
+/// Everything that is shown now.
+fn page(sources: &[Source], order: Order) -> String {
+    let several = sources.len() > 1;
+    let mut rows: Vec<_> = sources.iter().flat_map(|source| source.rows(several)).collect();
+    order.sort(&mut rows);
+    let mut text = String::new();
+    for source in sources {
+        text += &source.headline();
+        text.push('\n');
+    }
+    text += &rows::table(&rows, order, several).to_string();
+    text.push('\n');
+    text
+}

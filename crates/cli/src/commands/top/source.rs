@@ -1,0 +1,110 @@
+//! One `ringway-io` that is watched.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use model::report::Stats;
+use model::why::duration;
+use tokio::task::JoinSet;
+use toolstack::io::{Client, IoError};
+
+use super::rows::{Row, rows};
+
+/// Longest wait for a sample: the others are shown meanwhile at this pace.
+const SAMPLE_DEADLINE: Duration = Duration::from_secs(2);
+
+/// A process, and its last two samples.
+#[derive(Debug)]
+pub(super) struct Source {
+    control: PathBuf,
+    client: Option<Client>,
+    before: Option<Stats>,
+    now: Option<Stats>,
+    error: Option<String>,
+}
+
+/// Takes a sample of all of them at the same time.
+pub(super) async fn sample(sources: &mut [Source]) {
+    let mut all = JoinSet::new();
+    for (at, source) in sources.iter_mut().enumerate() {
+        let (client, control) = (source.client.take(), source.control.clone());
+        all.spawn(async move {
+            let asked = tokio::time::timeout(SAMPLE_DEADLINE, ask(client, &control)).await;
+            (at, asked)
+        });
+    }
+    while let Some(joined) = all.join_next().await {
+        let Ok((at, asked)) = joined else { continue };
+        let Some(source) = sources.get_mut(at) else { continue };
+        match asked {
+            Ok(Ok((client, stats))) => source.take(client, stats),
+            Ok(Err(error)) => source.lose(error.to_string()),
+            Err(_) => source.lose(format!("no answer within {} s", SAMPLE_DEADLINE.as_secs())),
+        }
+    }
+}
+
+async fn ask(client: Option<Client>, control: &Path) -> Result<(Client, Stats), IoError> {
+    let mut client = match client {
+        Some(client) => client,
+        None => Client::connect(control).await?,
+    };
+    let stats = client.stats().await?;
+    Ok((client, stats))
+}
+
+impl Source {
+    pub(super) fn new(control: &Path) -> Self {
+        let control = control.to_owned();
+        Self { control, client: None, before: None, now: None, error: None }
+    }
+
+    fn take(&mut self, client: Client, stats: Stats) {
+        self.client = Some(client);
+        self.error = None;
+        self.before = self.now.replace(stats);
+    }
+
+    fn lose(&mut self, error: String) {
+        self.error = Some(error);
+    }
+
+    /// Why there is no sample, if there is none.
+    pub(super) fn error(&self) -> Option<&str> {
+        self.error.as_deref()
+    }
+
+    /// What each disk did between the samples.
+    pub(super) fn rows(&self, several: bool) -> Vec<Row> {
+        let Some(now) = self.now.as_ref().filter(|_| self.error.is_none()) else {
+            return Vec::new();
+        };
+        let place = if several { self.control.display().to_string() } else { String::new() };
+        rows(self.before.as_ref(), now, &place)
+    }
+
+    /// One line about the process.
+    pub(super) fn headline(&self) -> String {
+        let control = self.control.display();
+        match (&self.error, &self.now) {
+            (Some(error), _) => format!("{control}: {error}"),
+            (None, None) => format!("{control}: no sample yet"),
+            (None, Some(now)) => {
+                let restarts = match &now.keeper {
+                    Some(keeper) if keeper.restarts > 0 => {
+                        format!(", restarted {} times", keeper.restarts)
+                    }
+                    _ => String::new(),
+                };
+                format!(
+                    "{control}: ringway-io {}, pid {}, up {}{restarts}, {} disks on {} reactors",
+                    now.version,
+                    now.pid,
+                    duration(now.uptime_seconds),
+                    now.disks.len(),
+                    now.reactors.len(),
+                )
+            }
+        }
+    }
+}
