@@ -10,6 +10,7 @@ use memory::Table;
 use reactor::{Context, Handle, Label, PollerId, Stopped};
 use virtq::{QueueStart, RingError};
 
+use crate::caps::{Caps, Throttle};
 use crate::config;
 use crate::insight::{self, Oldest, Op, Record, Snapshot, Stage};
 use crate::queue::BlkQueue;
@@ -75,6 +76,7 @@ pub(crate) struct Shared {
     pub(crate) base: Instant,
     /// Changes when the disk was resized: queues then ask for the geometry again.
     pub(crate) epoch: AtomicU64,
+    pub(crate) throttle: Throttle,
 }
 
 /// One disk as a guest sees it.
@@ -101,6 +103,7 @@ impl Device {
             label: NEXT_LABEL.fetch_add(1, Ordering::Relaxed),
             base: insight::base(),
             epoch: AtomicU64::new(0),
+            throttle: Throttle::default(),
         });
         let stats = (0..options.queues.max(1)).map(|_| Arc::default()).collect();
         Self { shared, stats }
@@ -133,6 +136,18 @@ impl Device {
     /// The disk has another size: requests are checked against it from now on.
     pub fn resized(&self) {
         self.shared.epoch.fetch_add(1, Ordering::Release);
+    }
+
+    /// Caps what the guest may do from now on. Queues in which something waits must be woken
+    /// ([`RunningQueue::look_again`]) to notice it at once.
+    pub fn set_caps(&self, caps: Caps) {
+        let now = self.shared.base.elapsed().as_nanos() as u64;
+        self.shared.throttle.set(caps, now);
+    }
+
+    /// The caps in force.
+    pub fn caps(&self) -> Caps {
+        self.shared.throttle.caps()
     }
 
     /// Sums over all queues since the device was made.
@@ -244,6 +259,15 @@ impl RunningQueue {
     pub fn begin_quiet(mut self) -> Result<Stopping, Stopped> {
         self.running = false;
         Stopping::begin(self.reactor.clone(), self.id, self.index, true)
+    }
+
+    /// Has the queue look at what it waits for: the caps have changed. Does not wait.
+    pub fn look_again(&self) {
+        let id = self.id;
+        // A call on a poller makes it hot; one that has ended waits for nothing.
+        let _ = self.reactor.send(move |context| {
+            context.with_poller(id, |_: &mut BlkQueue, _| ());
+        });
     }
 
     /// Finds the ring in a new memory table; requests in flight keep the old one.

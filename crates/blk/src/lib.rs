@@ -7,6 +7,8 @@
 //!   its ring nor its guest any more, and lives until the kernel has let go of its memory.
 //! - [`Stage`]: a part of a request's way that is measured; what that means exactly stands at the
 //!   top of `insight`.
+//! - [`Caps`]: what a guest may do with its disk in a second; what that means exactly stands at the
+//!   top of `caps`.
 //!
 //! # Model
 //! ```text
@@ -31,6 +33,8 @@
 //! `virtq::driver` plays the guest against a device on a real reactor.
 #![forbid(unsafe_code)]
 
+mod capped;
+mod caps;
 mod config;
 mod device;
 mod insight;
@@ -40,6 +44,7 @@ mod spec;
 mod stats;
 mod stopping;
 
+pub use caps::{Cap, Caps};
 pub use device::{Device, Fault, Options, QueueError, RunningQueue};
 pub use insight::{Class, Histogram, Oldest, Op, Record, Snapshot, Stage, Summary, clock_ns};
 pub use spec::feature;

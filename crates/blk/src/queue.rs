@@ -10,6 +10,7 @@ use memory::{Buffers, Table};
 use reactor::{Bell, Context, Label, Poller, Turn};
 use virtq::{Chain, Queue, QueueStart, RingError};
 
+use crate::capped::Capped;
 use crate::device::{Fault, Shared};
 use crate::insight::{Class, InFlight, InFlightTable, Times};
 use crate::parse::{Parsed, Rules, status_of};
@@ -36,6 +37,8 @@ pub(crate) struct BlkQueue {
     spins: bool,
     in_flight: InFlightTable,
     times: Times,
+    /// What the caps hold back: nothing is popped before its turn.
+    capped: Capped,
     /// Handed back by the channel: nothing is popped before it is taken.
     held: Option<Request>,
     done: Vec<Completion>,
@@ -87,6 +90,7 @@ impl BlkQueue {
             shared,
             in_flight,
             times,
+            capped: Capped::new(context),
             held: None,
             done: Vec::new(),
             moved: 0,
@@ -145,7 +149,8 @@ impl BlkQueue {
         for bell in [self.call.take(), self.err.take()].into_iter().flatten() {
             context.close_bell(bell);
         }
-        if let Some(request) = self.held.take()
+        let waiting = self.held.take().or_else(|| self.capped.take());
+        if let Some(request) = waiting
             && let Some(entry) = self.in_flight.take(request.tag)
         {
             self.queue.push(entry.chain, 0);
@@ -177,12 +182,14 @@ impl BlkQueue {
             self.submit_again(context, request);
             taken += usize::from(self.held.is_none());
         }
+        taken += usize::from(self.release(context));
         self.moved = 0;
         let waiting = self.queue.waiting();
         self.times.looked(context, &self.stats.recorder, waiting);
         while taken < BATCH
             && self.moved < BATCH_BYTES
             && self.held.is_none()
+            && self.capped.is_empty()
             && (!self.stopping || self.queue.recovering())
         {
             match self.queue.pop() {
@@ -201,10 +208,18 @@ impl BlkQueue {
             Parsed::Io { kind, offset, len, data, status } => {
                 let tag = u32::from(chain.head());
                 let class = Class::from(kind);
-                let stamps = self.times.popped(context, &self.stats.recorder, class);
+                let mut stamps = self.times.popped(context, &self.stats.recorder, class);
                 self.moved = self.moved.saturating_add(data.len() as u64);
-                let entry = InFlight { chain, status, class, offset, bytes: len, stamps };
                 let request = Request { kind, offset, len, buffers: data, tag };
+                let request = match self.capped.admit(context, &self.shared, request) {
+                    Some(request) => request,
+                    None => {
+                        self.times.held(context, &self.stats.recorder, Some(&mut stamps));
+                        let entry = InFlight { chain, status, class, offset, bytes: len, stamps };
+                        return self.in_flight.insert(entry.chain.head(), entry);
+                    }
+                };
+                let entry = InFlight { chain, status, class, offset, bytes: len, stamps };
                 // What ends at once never enters the table.
                 let held = match self.channel.submit(context, request) {
                     Submitted::Done(completion) => {
@@ -238,6 +253,20 @@ impl BlkQueue {
                 self.queue.push(chain, 0);
             }
         }
+    }
+
+    /// Submits the request that the caps hold back, if its turn has come; true when it was.
+    fn release(&mut self, context: &mut Context<'_>) -> bool {
+        // Its turn is taken, so one that goes early at a stop is paid for by those after it.
+        let Some(request) = self.capped.release(context, &self.shared, self.stopping) else {
+            return false;
+        };
+        let stats = (&self.stats.stages, &self.stats.recorder);
+        let popped = self.in_flight.get_mut(request.tag);
+        let popped = popped.map(|entry| (&mut entry.stamps, entry.class));
+        self.times.released(context, stats, popped);
+        self.submit_again(context, request);
+        true
     }
 
     /// Submits a request that was held back.
@@ -401,8 +430,8 @@ impl Poller for BlkQueue {
     }
 
     fn arm(&mut self) -> bool {
-        // With a request held back, or while stopping, only a completion brings us on.
-        self.held.is_none() && !self.stopping && self.queue.arm()
+        // With a request held back, or while stopping, only a completion or a timer brings us on.
+        self.held.is_none() && self.capped.is_empty() && !self.stopping && self.queue.arm()
     }
 
     fn kicked(&mut self) {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::{ArgGroup, Parser, ValueEnum};
 use model::spec::{
-    Backend, CacheMode, DiskSpec, MAX_QUEUES, MAX_SERIAL_BYTES, OnFull, PollMode, SpecError,
+    Backend, CacheMode, Caps, DiskSpec, MAX_QUEUES, MAX_SERIAL_BYTES, OnFull, PollMode, SpecError,
     parse_size, parse_time_ms,
 };
 
@@ -73,6 +73,21 @@ pub struct BlkOptions {
     /// What a write does on full storage: wait for room, or fail
     #[arg(long, value_name = "MODE", value_enum, default_value_t = Full::Wait)]
     pub on_full: Full,
+    /// Requests a second that the guest may make in the long run
+    #[arg(long, value_name = "N", help_heading = "Caps")]
+    pub iops: Option<u64>,
+    /// Requests a second in a burst
+    #[arg(long, value_name = "N", requires = "iops", help_heading = "Caps")]
+    pub iops_burst: Option<u64>,
+    /// Bytes a second that the guest may read and write in the long run, for example 100M
+    #[arg(long, value_name = "SIZE", value_parser = size, help_heading = "Caps")]
+    pub bps: Option<u64>,
+    /// Bytes a second in a burst
+    #[arg(long, value_name = "SIZE", value_parser = size, requires = "bps", help_heading = "Caps")]
+    pub bps_burst: Option<u64>,
+    /// Seconds for which a full burst lasts; it fills while the guest does less than its caps
+    #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Caps")]
+    pub burst_seconds: u32,
     /// How long a stop waits for storage that hangs, for example 30s or 500ms; past it the
     /// front-end is sent away and what the storage holds is left to the kernel
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = time)]
@@ -152,6 +167,17 @@ pub(crate) fn mode(text: &str) -> Result<u32, String> {
 }
 
 impl BlkOptions {
+    fn caps(&self) -> Option<Caps> {
+        let caps = Caps {
+            iops: self.iops,
+            iops_burst: self.iops_burst,
+            bytes_per_second: self.bps,
+            bytes_burst: self.bps_burst,
+            burst_seconds: self.burst_seconds,
+        };
+        (!caps.is_none()).then_some(caps)
+    }
+
     /// The disk that was asked for, with everything checked that needs no look at the host.
     ///
     /// # Errors
@@ -183,6 +209,7 @@ impl BlkOptions {
                 Full::Wait => OnFull::Wait,
                 Full::Error => OnFull::Error,
             },
+            caps: self.caps(),
             stop_deadline_ms: self.stop_deadline,
             socket_mode: self.socket_mode,
             socket_group: self.socket_group.clone(),
@@ -215,7 +242,8 @@ mod tests {
         let line = "ringway-blk --socket-path /s --blk-file /i --read-only --num-queues 4 \
                     --serial A1 --block-size 512 --cache writeback --poll always \
                     --on-full error --socket-mode 640 --socket-group kvm \
-                    --stop-deadline 5s";
+                    --stop-deadline 5s --iops 100 --iops-burst 300 --bps 10M --bps-burst 20M \
+                    --burst-seconds 60";
         let spec = parse(line).unwrap().spec().unwrap();
         let expected = DiskSpec {
             queues: 4,
@@ -226,6 +254,13 @@ mod tests {
             poll: PollMode::Always,
             on_full: OnFull::Error,
             stop_deadline_ms: 5000,
+            caps: Some(Caps {
+                iops: Some(100),
+                iops_burst: Some(300),
+                bytes_per_second: Some(10 << 20),
+                bytes_burst: Some(20 << 20),
+                burst_seconds: 60,
+            }),
             socket_mode: Some(0o640),
             socket_group: Some("kvm".into()),
             ..DiskSpec::new("disk", "/s", Backend::File("/i".into()))
@@ -254,6 +289,8 @@ mod tests {
             ("ringway-blk --socket-path /s --null 1M --poll maybe", "--poll"),
             ("ringway-blk --socket-path /s --null 1M --socket-mode 999", "--socket-mode"),
             ("ringway-blk --socket-path /s --null 1M --reactors 0", "--reactors"),
+            ("ringway-blk --socket-path /s --null 1M --iops many", "--iops"),
+            ("ringway-blk --socket-path /s --null 1M --iops-burst 9", "--iops"),
             ("ringway-blk --socket-path /s --null 1M --stop-deadline soon", "--stop-deadline"),
             ("ringway-blk --socket-path /s --null 1M --serial 123456789012345678901", "--serial"),
         ] {
@@ -264,6 +301,8 @@ mod tests {
             ("ringway-blk --socket-path /s --null 0", "backend"),
             ("ringway-blk --socket-path /s --null 513", "backend"),
             ("ringway-blk --socket-path /s --null 1M --stop-deadline 0", "stop_deadline_ms"),
+            ("ringway-blk --socket-path /s --null 1M --iops 0", "caps.iops"),
+            ("ringway-blk --socket-path /s --null 1M --bps 1", "caps.bytes_per_second"),
             ("ringway-blk --socket-path /s --null 1M --block-size 100", "block_size"),
         ] {
             assert_eq!(parse(line).unwrap().spec().unwrap_err().field, field, "{line}");

@@ -10,9 +10,9 @@ use crate::blk_options::mode;
 /// Serve many disks to virtual machines over vhost-user, controlled over a socket.
 ///
 /// The control socket takes JSON-RPC 2.0, one object a line: disk.attach, disk.activate,
-/// disk.deactivate, disk.pause, disk.resume, disk.detach, disk.resize, stats, shutdown.
-/// `ringway io` is a client for it. SIGTERM and SIGINT detach everything and end the process. Logs go to standard error;
-/// RINGWAY_LOG=debug shows more of them.
+/// disk.deactivate, disk.pause, disk.resume, disk.detach, disk.resize, disk.caps, stats, shutdown.
+/// `ringway io` is a client for it. SIGTERM and SIGINT detach everything and end the process. Logs
+/// go to standard error; RINGWAY_LOG=debug shows more of them.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "ringway-io", version)]
 pub struct IoOptions {

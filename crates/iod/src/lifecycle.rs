@@ -47,6 +47,8 @@ pub enum Verb {
     Resume,
     /// Take a new size.
     Resize,
+    /// Take other caps.
+    Caps,
     /// Deactivate, close, forget.
     Detach,
 }
@@ -104,8 +106,26 @@ impl fmt::Display for Participle {
             Verb::Pause => "paused",
             Verb::Resume => "resumed",
             Verb::Resize => "resized",
+            Verb::Caps => "given other caps",
             Verb::Detach => "detached",
         })
+    }
+}
+
+impl Verb {
+    /// How callers name it.
+    pub fn method(self) -> &'static str {
+        match self {
+            Self::Attach => "disk.attach",
+            Self::Restore => "restore",
+            Self::Activate => "disk.activate",
+            Self::Deactivate => "disk.deactivate",
+            Self::Pause => "disk.pause",
+            Self::Resume => "disk.resume",
+            Self::Resize => "disk.resize",
+            Self::Caps => "disk.caps",
+            Self::Detach => "disk.detach",
+        }
     }
 }
 
@@ -149,7 +169,7 @@ impl Phase {
             (Verb::Restore, false) => Some(Self::At(Rest::Refused)),
             (Verb::Attach | Verb::Restore, true)
             | (Verb::Activate | Verb::Resume, false)
-            | (Verb::Resize, _) => Some(Self::At(rest)),
+            | (Verb::Resize | Verb::Caps, _) => Some(Self::At(rest)),
         }
     }
 }
@@ -161,7 +181,8 @@ mod tests {
     use super::Verb::*;
     use super::*;
 
-    const VERBS: [Verb; 8] = [Attach, Restore, Activate, Deactivate, Pause, Resume, Resize, Detach];
+    const VERBS: [Verb; 9] =
+        [Attach, Restore, Activate, Deactivate, Pause, Resume, Resize, Caps, Detach];
     const RESTS: [Rest; 4] = [Attached, Active, Paused, Rest::Refused];
 
     #[test]
@@ -197,6 +218,10 @@ mod tests {
             (Rest::Refused, Resume, Err(NotOpen)),
             (Rest::Refused, Resize, Err(NotOpen)),
             (Rest::Refused, Detach, work(Detach, Rest::Refused)),
+            (Attached, Caps, work(Caps, Attached)),
+            (Active, Caps, work(Caps, Active)),
+            (Paused, Caps, work(Caps, Paused)),
+            (Rest::Refused, Caps, Err(NotOpen)),
             (Attached, Restore, Err(Exists)),
             (Active, Restore, Err(Exists)),
             (Paused, Restore, Err(Exists)),
@@ -210,7 +235,7 @@ mod tests {
             for rest in RESTS {
                 let phase = Phase::Busy(at_work, rest);
                 assert_eq!(phase.begin(Attach), Err(Exists));
-                for verb in [Activate, Deactivate, Pause, Resume, Resize, Detach] {
+                for verb in [Activate, Deactivate, Pause, Resume, Resize, Caps, Detach] {
                     let busy = Err(super::Refused::Busy(Participle(at_work)));
                     assert_eq!(phase.begin(verb), busy, "{verb:?} while {at_work:?}");
                 }
@@ -235,6 +260,9 @@ mod tests {
             (Detach, Rest::Refused, None, None),
             (Resize, Active, at(Active), at(Active)),
             (Resize, Paused, at(Paused), at(Paused)),
+            (Caps, Attached, at(Attached), at(Attached)),
+            (Caps, Active, at(Active), at(Active)),
+            (Caps, Paused, at(Paused), at(Paused)),
             (Detach, Attached, None, None),
             (Detach, Active, None, None),
             (Detach, Paused, None, None),

@@ -17,7 +17,7 @@ pub struct DiskArg {
 
 /// The options that a `--disk` takes, for messages.
 const OPTIONS: &str = "ro, serial=S, queues=N, cache=none|writeback, block-size=BYTES, \
-                       poll=off|always, on-full=wait|error";
+                       poll=off|always, on-full=wait|error, iops=N, bps=SIZE";
 
 impl DiskArg {
     /// A disk with every default.
@@ -68,6 +68,12 @@ impl DiskArg {
             Some(("poll", "always")) => spec.poll = PollMode::Always,
             Some(("on-full", "wait")) => spec.on_full = OnFull::Wait,
             Some(("on-full", "error")) => spec.on_full = OnFull::Error,
+            Some(("iops", count)) => {
+                spec.caps.get_or_insert_default().iops = Some(number("caps.iops", count)?);
+            }
+            Some(("bps", size)) => {
+                spec.caps.get_or_insert_default().bytes_per_second = Some(parse_size(size)?);
+            }
             _ => {
                 return Err(SpecError {
                     field: "disk",

@@ -22,6 +22,7 @@
 //! Everything is a value: construct, validate, compare. Wire forms are tested as literal JSON.
 #![forbid(unsafe_code)]
 
+pub mod caps;
 pub mod disk_arg;
 pub mod export;
 pub mod machine;

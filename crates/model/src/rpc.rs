@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::report::Stats;
-use crate::spec::DiskSpec;
+use crate::spec::{Caps, DiskSpec};
 
 /// Longest line that either side accepts, in bytes. A stats reply of 1,000 disks fits.
 pub const MAX_LINE_BYTES: usize = 4 << 20;
@@ -114,6 +114,8 @@ pub enum Call {
     DiskDetach(DiskRef),
     /// `disk.resize`: take a new size and tell the guest.
     DiskResize(Resize),
+    /// `disk.caps`: other caps from now on.
+    DiskCaps(SetCaps),
     /// `stats`: everything, or one disk.
     Stats(StatsQuery),
     /// `shutdown`: detach everything and exit.
@@ -140,6 +142,17 @@ pub struct Resize {
     pub size: Option<u64>,
 }
 
+/// Parameters of `disk.caps`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SetCaps {
+    /// The disk's id.
+    pub id: String,
+    /// All its caps from now on: what is absent is not capped any more.
+    #[serde(default)]
+    pub caps: Option<Caps>,
+}
+
 /// Parameters of `stats`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -150,7 +163,7 @@ pub struct StatsQuery {
 }
 
 /// Every verb that [`Call::parse`] knows.
-pub const METHODS: [&str; 9] = [
+pub const METHODS: [&str; 10] = [
     "disk.attach",
     "disk.activate",
     "disk.deactivate",
@@ -158,6 +171,7 @@ pub const METHODS: [&str; 9] = [
     "disk.resume",
     "disk.detach",
     "disk.resize",
+    "disk.caps",
     "stats",
     "shutdown",
 ];
@@ -181,6 +195,12 @@ impl Call {
             "disk.resume" => Ok(Self::DiskResume(typed(params)?)),
             "disk.detach" => Ok(Self::DiskDetach(typed(params)?)),
             "disk.resize" => Ok(Self::DiskResize(typed(params)?)),
+            "disk.caps" => {
+                let set: SetCaps = typed(params)?;
+                let checked = set.caps.map_or(Ok(()), |caps| caps.validate());
+                checked.map_err(|error| invalid(error.to_string()))?;
+                Ok(Self::DiskCaps(set))
+            }
             "stats" => Ok(Self::Stats(typed(params)?)),
             "shutdown" => Ok(Self::Shutdown),
             other => Err(RpcError {
@@ -199,8 +219,8 @@ fn invalid(message: String) -> RpcError {
     RpcError { code: code::INVALID_PARAMS, message }
 }
 
-/// Result of `disk.attach`, `disk.activate`, `disk.deactivate`, `disk.pause`, `disk.resume` and
-/// `disk.resize`.
+/// Result of `disk.attach`, `disk.activate`, `disk.deactivate`, `disk.pause`, `disk.resume`,
+/// `disk.resize` and `disk.caps`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DiskReply {
     /// The disk's id.
@@ -231,6 +251,7 @@ mod tests {
             ("disk.atach", serde_json::json!({}), code::METHOD_NOT_FOUND),
             ("disk.detach", serde_json::json!({}), code::INVALID_PARAMS),
             ("disk.detach", serde_json::json!([1]), code::INVALID_PARAMS),
+            ("disk.caps", serde_json::json!({"id":"a","caps":{"iops":0}}), code::INVALID_PARAMS),
             (
                 "disk.attach",
                 serde_json::json!({"id":"a","socket":"/s","backend":{"null":0}}),

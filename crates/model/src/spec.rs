@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+pub use crate::caps::Caps;
+
 /// Most queues that one disk may have: QEMU's own bound for a virtio device is 1024; 256 keeps
 /// two descriptors a queue far below any sane `RLIMIT_NOFILE`.
 pub const MAX_QUEUES: u16 = 256;
@@ -99,6 +101,9 @@ pub struct DiskSpec {
     /// Behaviour on full storage.
     #[serde(default)]
     pub on_full: OnFull,
+    /// What its guest may do with it in a second. Changed by `disk.caps`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub caps: Option<Caps>,
     /// Milliseconds that a stop waits for storage to end what it was given (stop of a ring, pause,
     /// deactivate, detach, shutdown). Past it the requests are left to the kernel and the disk
     /// shows `stuck`.
@@ -158,6 +163,7 @@ impl DiskSpec {
             cache: CacheMode::default(),
             poll: PollMode::default(),
             on_full: OnFull::default(),
+            caps: None,
             stop_deadline_ms: DEFAULT_STOP_DEADLINE_MS,
             socket_mode: None,
             socket_group: None,
@@ -180,6 +186,7 @@ impl DiskSpec {
         if let Some(size) = self.block_size {
             validate_block_size(size)?;
         }
+        self.caps.map_or(Ok(()), |caps| caps.validate())?;
         if !(1..=MAX_STOP_DEADLINE_MS).contains(&self.stop_deadline_ms) {
             let problem =
                 format!("{} is not in 1 to {MAX_STOP_DEADLINE_MS}", self.stop_deadline_ms);
@@ -351,7 +358,7 @@ mod tests {
     #[test]
     fn each_bad_field_is_named() {
         type Break = fn(&mut DiskSpec);
-        let cases: [(&str, Break); 11] = [
+        let cases: [(&str, Break); 12] = [
             ("id", |s| s.id = "a/b".into()),
             ("id", |s| s.id = "-a".into()),
             ("socket", |s| s.socket = "/".repeat(108).into()),
@@ -359,6 +366,7 @@ mod tests {
             ("queues", |s| s.queues = MAX_QUEUES + 1),
             ("serial", |s| s.serial = Some("x".repeat(21))),
             ("block_size", |s| s.block_size = Some(513)),
+            ("caps.iops", |s| s.caps = Some(Caps { iops: Some(0), ..Caps::default() })),
             ("stop_deadline_ms", |s| s.stop_deadline_ms = 0),
             ("stop_deadline_ms", |s| s.stop_deadline_ms = u64::MAX),
             ("backend", |s| s.backend = Backend::Null(0)),

@@ -56,6 +56,11 @@ impl<T> InFlightTable<T> {
         self.last = head;
     }
 
+    /// A request that is in it.
+    pub(crate) fn get_mut(&mut self, head: u32) -> Option<&mut T> {
+        self.slot(u16::try_from(head).ok()?)?.entry.as_mut()
+    }
+
     /// Takes a request out.
     pub(crate) fn take(&mut self, head: u32) -> Option<T> {
         let slot = self.slot(u16::try_from(head).ok()?)?;

@@ -191,7 +191,6 @@ impl Times {
     }
 
     /// The cap holds the queue from now on, and the request with these stamps if one was popped.
-    #[allow(dead_code, reason = "for the caps, which come with their own commit")]
     pub(crate) fn held(
         &mut self,
         context: &mut Context<'_>,
@@ -212,7 +211,6 @@ impl Times {
     }
 
     /// The cap lets the queue go on, and the request with these stamps if one was popped.
-    #[allow(dead_code, reason = "for the caps, which come with their own commit")]
     pub(crate) fn released(
         &mut self,
         context: &mut Context<'_>,

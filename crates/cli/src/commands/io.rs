@@ -19,6 +19,9 @@ pub(super) const DEFAULT_CONTROL: &str = "/run/ringway/io.sock";
       backend.file=/img/a.raw queues=4
   ringway io disk.resize id=d1 size=20G
   ringway io disk.pause id=d1
+  ringway io disk.caps id=d1 caps.iops=500 caps.iops_burst=2000 caps.burst_seconds=30
+  ringway io disk.caps id=d1 caps.bytes_per_second=100M
+  ringway io disk.caps id=d1                     (none any more)
   ringway io disk.detach '{\"id\":\"d1\"}'
 
 The result is printed as JSON, indented on a terminal. Exit code 1 and the reason on standard
@@ -28,7 +31,7 @@ pub(crate) struct Io {
     #[arg(long, value_name = "SOCKET", env = "RINGWAY_CONTROL", default_value = DEFAULT_CONTROL)]
     control: PathBuf,
     /// One of disk.attach, disk.activate, disk.deactivate, disk.pause, disk.resume, disk.detach,
-    /// disk.resize, stats, shutdown
+    /// disk.resize, disk.caps, stats, shutdown
     method: String,
     /// One JSON object, or key=value pairs; a dot in a key nests (backend.null=1G)
     #[arg(value_name = "PARAMETERS")]

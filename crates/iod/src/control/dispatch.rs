@@ -70,6 +70,7 @@ fn carry_out(table: &Table, call: Call) -> Result<Value, RpcError> {
             Ok(Value::Object(Default::default()))
         }
         Call::DiskResize(resize) => value(table.resize(&resize.id, resize.size)?),
+        Call::DiskCaps(set) => value(table.caps(&set.id, set.caps)?),
         Call::Stats(query) => value::<Stats>(table.stats(query.id.as_deref())?),
         Call::Shutdown => {
             table.shut_down();

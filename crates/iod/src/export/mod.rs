@@ -5,6 +5,7 @@
 //! one lock, which is held while they drain; counts are taken without it, so that a disk whose
 //! storage hangs can still be looked at.
 
+mod caps;
 mod fence;
 mod glue;
 mod queues;
@@ -21,7 +22,7 @@ use std::time::{Duration, Instant};
 
 use blk::{Device, Options};
 use disk::{Disk, DiskError, Geometry};
-use model::spec::{DiskSpec, PollMode};
+use model::spec::{Caps, DiskSpec, PollMode};
 use vhost_user::{Access, BackendChannel, Listener, SessionHandle, SocketError, Stop};
 
 use crate::held::{HoldError, Identity};
@@ -133,6 +134,8 @@ pub struct Export {
     queues: Mutex<Queues>,
     front_end: Mutex<FrontEnd>,
     board: Board,
+    /// As they were asked for last.
+    caps: Mutex<Option<Caps>>,
     /// When, and for which verb, everything must have ended: the disk is being detached.
     ending: Mutex<Option<(Instant, &'static str)>>,
     /// Waits for storage that are under way.
@@ -185,6 +188,7 @@ impl Export {
         pool: Arc<Pool>,
     ) -> Result<Arc<Self>, ExportError> {
         let Opened { disk, memory, identity } = opened;
+        let caps = spec.caps;
         let options = Options {
             id: spec.id.clone(),
             queues: spec.queues,
@@ -193,6 +197,7 @@ impl Export {
             record: spec.record,
         };
         let device = Arc::new(Device::new(Arc::clone(&disk), &options));
+        device.set_caps(caps::of(spec.caps));
         let stop = Stop::new();
         let stop = stop.map_err(|source| ExportError::Os { action: "make a signal", source })?;
         Ok(Arc::new(Self {
@@ -205,6 +210,7 @@ impl Export {
             device,
             front_end: Mutex::default(),
             board: Board::default(),
+            caps: Mutex::new(caps),
             ending: Mutex::default(),
             waits: Mutex::default(),
             release_late: AtomicBool::new(false),

@@ -181,6 +181,13 @@ impl Queues {
         left
     }
 
+    /// The caps have changed: what waits looks again.
+    pub(crate) fn look_again(&self) {
+        for served in self.slots.iter().filter_map(|slot| slot.served.as_ref()) {
+            served.queue.look_again();
+        }
+    }
+
     pub(crate) fn set_memory(&mut self, table: &Arc<Table>) -> Result<(), QueueError> {
         for slot in &mut self.slots {
             if let Some(served) = &slot.served {

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use model::spec::Backend;
+use model::spec::{Backend, DiskSpec};
 use vhost_user::Listener;
 
 use super::{Export, ExportError, lock};
@@ -17,7 +17,7 @@ impl Export {
     /// As a new worker must find it.
     pub fn held(&self) -> Held {
         Held {
-            spec: self.spec.clone(),
+            spec: DiskSpec { caps: self.caps(), ..self.spec.clone() },
             active: self.is_active(),
             paused: self.is_paused(),
             leaving: false,

@@ -75,7 +75,7 @@ impl Export {
     }
 
     /// Refuses a verb that cannot be done while the disk is stuck.
-    pub(super) fn refuse_stuck(&self, verb: &'static str) -> Result<(), ExportError> {
+    pub(crate) fn refuse_stuck(&self, verb: &'static str) -> Result<(), ExportError> {
         match self.stuck() {
             None => Ok(()),
             Some(stuck) => Err(ExportError::StillStuck {

@@ -80,6 +80,7 @@ fn disk(export: &Export, names: &Names, detail: Detail) -> DiskStats {
         connected: export.is_connected(),
         features: export.features(),
         alert: alert(export),
+        caps: export.caps(),
         stuck: export.stuck().map(|stuck| model::report::Stuck {
             since_seconds: stuck.since.elapsed().as_secs_f64(),
             requests: stuck.requests,

@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use model::report::{DiskState, Stats};
 use model::rpc::{DiskReply, RpcError, code};
-use model::spec::DiskSpec;
+use model::spec::{Caps, DiskSpec};
 
 use crate::error::failed;
 use crate::export::{Export, ExportError};
@@ -204,6 +204,17 @@ impl Table {
         self.verb(id, Verb::Resize, |export| export.resize(size))
     }
 
+    /// Caps what the guest may do with a disk from now on.
+    ///
+    /// # Errors
+    /// No such disk, or a verb at work.
+    pub fn caps(&self, id: &str, caps: Option<Caps>) -> Result<DiskReply, RpcError> {
+        self.verb(id, Verb::Caps, |export| {
+            export.set_caps(caps);
+            Ok(())
+        })
+    }
+
     /// Deactivates a disk, closes its socket and forgets it.
     ///
     /// # Errors
@@ -240,7 +251,11 @@ impl Table {
         let entry = disks.by_id.get_mut(id).ok_or_else(|| no_such_disk(id))?;
         let begin = entry.phase.begin(verb).map_err(wrong_state)?;
         let export = entry.export.clone().ok_or_else(|| no_such_disk(id))?;
-        let Begin::Work(phase) = begin else { return Ok(reply(&export)) };
+        let Begin::Work(phase) = begin else {
+            drop(disks);
+            // It is where it was to be, but what was left with the storage may still be written.
+            return export.refuse_stuck(verb.method()).map(|()| reply(&export)).map_err(failed);
+        };
         entry.phase = phase;
         drop(disks);
         let outcome = work(&export);

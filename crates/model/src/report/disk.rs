@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{Latency, OldestRequest, OpCounts, QueueStats, SlowRequest, StageTimes};
-use crate::spec::{Backend, CacheMode, PollMode};
+use crate::spec::{Backend, CacheMode, Caps, PollMode};
 
 /// Size and block size as the guest sees them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -82,6 +82,9 @@ pub struct DiskStats {
     /// Why requests wait, when they do: cause and next step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub alert: Option<String>,
+    /// Caps in force.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub caps: Option<Caps>,
     /// Storage hangs, and a verb has stopped waiting for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stuck: Option<Stuck>,
@@ -167,6 +170,7 @@ impl DiskStats {
             connected: false,
             features: 0,
             alert: None,
+            caps: None,
             stuck: None,
             refused: None,
             fence: None,

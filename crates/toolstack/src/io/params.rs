@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 /// Keys whose value is text even if it looks like a number: a serial `007` is not seven.
 const TEXT: [&str; 5] = ["id", "socket", "file", "serial", "socket_group"];
 /// Keys whose value is a size: `512M` is taken.
-const SIZES: [&str; 3] = ["size", "null", "memory"];
+const SIZES: [&str; 5] = ["size", "null", "memory", "bytes_per_second", "bytes_burst"];
 /// Keys whose value is octal, as everybody writes permissions.
 const OCTAL: &str = "socket_mode";
 
@@ -88,6 +88,9 @@ mod tests {
 
     #[test]
     fn values_get_the_type_of_their_key() {
+        let words = ["id=a", "caps.iops=500", "caps.bytes_per_second=10M"];
+        let expected = json!({"id": "a", "caps": {"iops": 500, "bytes_per_second": 10 << 20}});
+        assert_eq!(parse(&words).unwrap(), expected);
         let words = ["serial=007", "cache=none", "backend.null=1G", "socket_mode=660"];
         let expected = json!({
             "serial": "007", "cache": "none", "backend": {"null": 1 << 30}, "socket_mode": 0o660

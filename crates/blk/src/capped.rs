@@ -1,0 +1,103 @@
+//! The request of one queue that waits for its turn under the disk's caps.
+
+use std::time::Duration;
+
+use disk::Request;
+use reactor::{Context, Done, Op, Port};
+
+use crate::caps::{Gate, Turn};
+use crate::device::Shared;
+
+/// Longest sleep for a turn, in nanoseconds. A timer cannot be taken back, so that one set under
+/// an old cap may outlive it; this bounds how many of those there are.
+const NAP_MAX: u64 = 1_000_000_000;
+
+/// The request of one queue that waits for its turn, and the timer that brings it.
+#[derive(Debug)]
+pub(crate) struct Capped {
+    gate: Gate,
+    waiting: Option<(Request, Turn)>,
+    port: Port,
+    /// When the earliest timer fires that is under way, in nanoseconds; 0: none is.
+    alarm: u64,
+    fired: Vec<Done>,
+}
+
+fn now(context: &mut Context<'_>, shared: &Shared) -> u64 {
+    context.now().saturating_duration_since(shared.base).as_nanos() as u64
+}
+
+impl Capped {
+    pub(crate) fn new(context: &mut Context<'_>) -> Self {
+        let (gate, port) = (Gate::default(), context.open_port());
+        Self { gate, waiting: None, port, alarm: 0, fired: Vec::new() }
+    }
+
+    /// Nothing waits.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.waiting.is_none()
+    }
+
+    /// Takes a turn for a request and gives it back if that has come; else it waits here, and a
+    /// timer wakes the queue. Only when nothing waits.
+    pub(crate) fn admit(
+        &mut self,
+        context: &mut Context<'_>,
+        shared: &Shared,
+        request: Request,
+    ) -> Option<Request> {
+        if !self.gate.is_on() {
+            return Some(request);
+        }
+        let now = now(context, shared);
+        let Request { kind, len, .. } = request;
+        let Some(turn) = self.gate.ticket(&shared.throttle, kind, len, now) else {
+            return Some(request);
+        };
+        let due = self.gate.due(&turn);
+        if due <= now {
+            return Some(request);
+        }
+        self.waiting = Some((request, turn));
+        self.sleep(context, now, due);
+        None
+    }
+
+    /// Looks at the caps, and gives out the request whose turn has come. `at_once`: whether it has
+    /// come or not.
+    pub(crate) fn release(
+        &mut self,
+        context: &mut Context<'_>,
+        shared: &Shared,
+        at_once: bool,
+    ) -> Option<Request> {
+        self.gate.refresh(&shared.throttle);
+        if self.alarm != 0 {
+            context.reap(&self.port, &mut self.fired);
+            if self.fired.drain(..).any(|done| done.tag == self.alarm) {
+                self.alarm = 0;
+            }
+        }
+        let (_, turn) = self.waiting.as_ref()?;
+        let (now, due) = (now(context, shared), self.gate.due(turn));
+        if due <= now || at_once {
+            return self.take();
+        }
+        self.sleep(context, now, due);
+        None
+    }
+
+    /// What waits, whoever's turn it is.
+    pub(crate) fn take(&mut self) -> Option<Request> {
+        self.waiting.take().map(|(request, _)| request)
+    }
+
+    fn sleep(&mut self, context: &mut Context<'_>, now: u64, due: u64) {
+        let nap = due.saturating_sub(now).min(NAP_MAX);
+        let alarm = now.saturating_add(nap);
+        if self.alarm == 0 || alarm < self.alarm {
+            self.alarm = alarm;
+            context.submit(&self.port, Op::Timer { after: Duration::from_nanos(nap) }, alarm);
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! Caps on what a guest may do with its disk: requests and bytes a second, with bursts.
+//!
+//! # Words
+//! - **Cap**: a rate that is not exceeded in the long run. Without a burst, a tenth of a second's
+//!   worth may be made up for ([`SLACK`]), so that a guest that is late by a wake-up loses nothing.
+//! - **Burst**: a higher rate that is allowed for a time. It is saved up while the disk does less
+//!   than its cap, and full when the disk is attached.
+//! - **Ticket**: the turn of one request. Whoever has one waits until it comes and needs nobody
+//!   else for that.
+//!
+//! # Model
+//! The unit is the disk, over all queues and reactors. [`Throttle`] is shared: one number for each
+//! of the four buckets (cap and burst of requests, cap and burst of bytes), and the settings. Each
+//! queue has a copy of the settings in its [`Gate`], and asks once a turn whether they have
+//! changed. A disk without caps costs that one look.
+//!
+//! A queue takes a ticket for the request that it has popped and pops no other before the turn of
+//! that one has come; what is behind it stays in the guest's ring, where a stop can leave it. Turns
+//! come in the order of the tickets, so the queues of a disk share its caps in turn. One timer a
+//! queue, only while a request waits.
+//!
+//! # What counts
+//! Reads and writes: one request, and their bytes. Discards and zeroes: one request; they carry no
+//! data. A flush is never held back: it costs the guest's own writes, which have been counted. But
+//! it waits behind what came before it in its queue.
+
+mod bucket;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use bucket::{Bucket, Line};
+use disk::Kind;
+
+/// Part of a second's worth that may be made up for: a guest that waits for each request, and is
+/// woken late, still gets its rate.
+const SLACK: u64 = 10;
+
+/// A rate, and a higher one for a while.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cap {
+    /// Units a second in the long run; at least 1.
+    pub per_second: u64,
+    /// Units a second in a burst, no less than that, and seconds for which a full burst lasts.
+    pub burst: Option<(u64, u32)>,
+}
+
+/// Caps of one disk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Caps {
+    /// Requests.
+    pub requests: Option<Cap>,
+    /// Bytes of reads and writes.
+    pub bytes: Option<Cap>,
+}
+
+/// Buckets: requests, requests in a burst, bytes, bytes in a burst.
+const BUCKETS: usize = 4;
+
+type Lines = [Option<Line>; BUCKETS];
+
+/// Numbers of the first token in each bucket.
+type Ticket = [Option<u64>; BUCKETS];
+
+#[derive(Debug, Default)]
+struct Settings {
+    caps: Caps,
+    lines: Lines,
+}
+
+/// What the queues of a disk share.
+#[derive(Debug, Default)]
+pub(crate) struct Throttle {
+    buckets: [Bucket; BUCKETS],
+    settings: Mutex<Settings>,
+    /// Changes with the settings.
+    epoch: AtomicU64,
+}
+
+/// Rate and capacity of each bucket.
+fn rates(caps: Caps) -> [Option<(u64, u64)>; BUCKETS] {
+    let slack = |rate: u64| (rate / SLACK).max(1);
+    let pair = |cap: Option<Cap>| {
+        let Some(Cap { per_second, burst }) = cap else { return [None, None] };
+        let Some((rate, seconds)) = burst else {
+            return [Some((per_second, slack(per_second))), None];
+        };
+        // At the burst's rate, what was saved lasts for its seconds.
+        let saved = rate.saturating_sub(per_second).saturating_mul(seconds.into());
+        let capacity = saved.saturating_add(slack(per_second));
+        [Some((per_second, capacity)), Some((rate, slack(rate)))]
+    };
+    let ([requests, in_burst], [bytes, bytes_in_burst]) = (pair(caps.requests), pair(caps.bytes));
+    [requests, in_burst, bytes, bytes_in_burst]
+}
+
+impl Throttle {
+    fn settings(&self) -> MutexGuard<'_, Settings> {
+        // Settings are replaced whole: a panic elsewhere leaves them whole.
+        self.settings.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Other caps from now on (`now` in nanoseconds). What was saved up, or is owed, stays so.
+    pub(crate) fn set(&self, caps: Caps, now: u64) {
+        let mut settings = self.settings();
+        settings.caps = caps;
+        let all = settings.lines.iter_mut().zip(rates(caps)).zip(&self.buckets);
+        for ((line, rate), bucket) in all {
+            *line = rate.map(|(per_second, capacity)| match line {
+                Some(line) => line.bend(per_second, capacity, now),
+                None => Line::full(per_second, capacity, now, bucket),
+            });
+        }
+        drop(settings);
+        self.epoch.fetch_add(1, Ordering::Release);
+    }
+
+    /// The caps in force.
+    pub(crate) fn caps(&self) -> Caps {
+        self.settings().caps
+    }
+}
+
+/// One queue's view of the caps.
+#[derive(Debug, Default)]
+pub(crate) struct Gate {
+    epoch: u64,
+    on: bool,
+    lines: Lines,
+}
+
+impl Gate {
+    /// Looks whether the caps have changed; true when they have.
+    pub(crate) fn refresh(&mut self, throttle: &Throttle) -> bool {
+        let epoch = throttle.epoch.load(Ordering::Acquire);
+        if epoch == self.epoch {
+            return false;
+        }
+        self.epoch = epoch;
+        self.lines = throttle.settings().lines;
+        self.on = self.lines.iter().any(Option::is_some);
+        true
+    }
+
+    /// There is a cap.
+    pub(crate) fn is_on(&self) -> bool {
+        self.on
+    }
+
+    /// Takes a turn for a request; `None`: nothing holds requests of this kind back.
+    pub(crate) fn ticket(
+        &self,
+        throttle: &Throttle,
+        kind: Kind,
+        len: u64,
+        now: u64,
+    ) -> Option<Turn> {
+        let (requests, bytes) = match kind {
+            _ if !self.on => return None,
+            Kind::Flush => return None,
+            Kind::Read | Kind::Write { .. } => (1, len),
+            Kind::Discard | Kind::WriteZeroes { .. } => (1, 0),
+        };
+        let mut ticket = Ticket::default();
+        let costs = [requests, requests, bytes, bytes];
+        let all = ticket.iter_mut().zip(&self.lines).zip(&throttle.buckets).zip(costs);
+        for (((first, line), bucket), cost) in all {
+            *first = line.as_ref().filter(|_| cost > 0).map(|line| bucket.take(line, now, cost));
+        }
+        Some(Turn(ticket))
+    }
+
+    /// When a turn comes, in nanoseconds, as the caps are now.
+    pub(crate) fn due(&self, turn: &Turn) -> u64 {
+        let each = turn.0.iter().zip(&self.lines);
+        each.filter_map(|(first, line)| Some(line.as_ref()?.due((*first)?))).max().unwrap_or(0)
+    }
+}
+
+/// The turn of one request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Turn(Ticket);
+
+#[cfg(test)]
+mod tests;

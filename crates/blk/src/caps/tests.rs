@@ -1,0 +1,189 @@
+//! Caps against a clock of our own.
+
+use super::*;
+
+const SECOND: u64 = 1_000_000_000;
+const WRITE: Kind = Kind::Write { durable: false };
+
+/// Queues of one disk that always want more: each asks again when it was let pass.
+struct Guests {
+    throttle: Throttle,
+    queues: Vec<(Gate, Option<Turn>)>,
+    now: u64,
+}
+
+impl Guests {
+    fn new(caps: Caps, queues: usize) -> Self {
+        let throttle = Throttle::default();
+        throttle.set(caps, 0);
+        let queues = (0..queues).map(|_| (Gate::default(), None)).collect();
+        Self { throttle, queues, now: 0 }
+    }
+
+    /// Serves requests of `len` bytes until `end`; how many passed, by queue.
+    fn run(&mut self, kind: Kind, len: u64, end: u64) -> Vec<u64> {
+        let mut passed = vec![0; self.queues.len()];
+        for (gate, turn) in &mut self.queues {
+            gate.refresh(&self.throttle);
+            let take = || gate.ticket(&self.throttle, kind, len, self.now).unwrap();
+            turn.get_or_insert_with(take);
+        }
+        loop {
+            let due = |(gate, turn): &(Gate, Option<Turn>)| gate.due(turn.as_ref().unwrap());
+            let all = self.queues.iter().map(due).enumerate();
+            let (next, when) = all.min_by_key(|(_, due)| *due).unwrap();
+            let when = when.max(self.now);
+            if when >= end {
+                self.now = end;
+                return passed;
+            }
+            self.now = when;
+            passed[next] += 1;
+            let (gate, turn) = &mut self.queues[next];
+            *turn = gate.ticket(&self.throttle, kind, len, self.now);
+        }
+    }
+}
+
+fn requests(per_second: u64, burst: Option<(u64, u32)>) -> Caps {
+    Caps { requests: Some(Cap { per_second, burst }), bytes: None }
+}
+
+fn bytes(per_second: u64) -> Caps {
+    Caps { requests: None, bytes: Some(Cap { per_second, burst: None }) }
+}
+
+#[test]
+fn the_long_run_is_the_cap() {
+    for rate in [1, 3, 100, 1009] {
+        let mut guests = Guests::new(requests(rate, None), 4);
+        let passed: u64 = guests.run(WRITE, 4096, 300 * SECOND).iter().sum();
+        // The slack, and the first one.
+        let allowed = rate * 300 + rate / 10 + 1;
+        assert!((rate * 300..=allowed).contains(&passed), "{passed} at {rate}");
+    }
+    for (rate, len) in [(1 << 20, 4096), (100 << 20, 1 << 20), (1 << 20, 4 << 20)] {
+        let mut guests = Guests::new(bytes(rate), 2);
+        let moved: u64 = guests.run(Kind::Read, len, 300 * SECOND).iter().map(|n| n * len).sum();
+        // One request may overdraw.
+        let allowed = rate * 300 + rate / 10 + len;
+        assert!((rate * 300..=allowed).contains(&moved), "{moved} at {rate} by {len}");
+    }
+}
+
+#[test]
+fn a_burst_lasts_as_long_as_configured() {
+    let mut guests = Guests::new(requests(1000, Some((5000, 10))), 2);
+    let sum = |passed: Vec<u64>| passed.iter().sum::<u64>();
+    let mut burst = 0;
+    for second in 1..=10 {
+        let passed = sum(guests.run(WRITE, 512, second * SECOND));
+        let slack = if second == 1 { 500 } else { 0 };
+        assert!(passed <= 5000 + slack + 2, "{passed} in second {second}");
+        burst += passed;
+    }
+    assert!((50_000..=50_110).contains(&burst), "{burst}: ten seconds of it");
+    // It is used up, but for the slack.
+    let after = sum(guests.run(WRITE, 512, 20 * SECOND));
+    assert!((9_900..=10_110).contains(&after), "{after}");
+    // And saved up again: half of it in half the time that it takes.
+    guests.now += 20 * SECOND;
+    let (from, mut passed) = (guests.now, 0);
+    passed += sum(guests.run(WRITE, 512, from + 5 * SECOND));
+    assert!((24_900..=25_600).contains(&passed), "{passed}");
+    let after = sum(guests.run(WRITE, 512, from + 10 * SECOND));
+    assert!((5_000..=5_700).contains(&after), "{after}");
+}
+
+#[test]
+fn queues_share_a_cap_in_turn() {
+    let mut guests = Guests::new(requests(1001, None), 8);
+    let passed = guests.run(WRITE, 512, 60 * SECOND);
+    let (least, most) = (passed.iter().min().unwrap(), passed.iter().max().unwrap());
+    // The first one has the slack to itself.
+    assert!(most - least <= 101, "{passed:?}");
+}
+
+#[test]
+fn rewriting_the_caps_every_second_starves_nobody_and_gives_nothing_away() {
+    let mut guests = Guests::new(requests(1000, None), 4);
+    let mut total = 0;
+    let mut allowed = 100;
+    for second in 1..=300 {
+        let rate = [1000, 10, 300, 1][second as usize % 4];
+        guests.throttle.set(requests(rate, None), guests.now);
+        let passed = guests.run(WRITE, 512, second * SECOND);
+        total += passed.iter().sum::<u64>();
+        allowed += rate;
+        assert!(total <= allowed + 4, "{total} of {allowed} after {second} s");
+    }
+    assert!(total * 100 >= allowed * 97, "{total} of {allowed}");
+    // The same rate again and again is no change.
+    let mut guests = Guests::new(requests(7, None), 1);
+    let mut total = 0;
+    for second in 1..=3000 {
+        guests.throttle.set(requests(7, None), guests.now);
+        total += guests.run(WRITE, 512, second * SECOND / 10)[0];
+    }
+    assert!((2090..=2101).contains(&total), "{total}");
+}
+
+#[test]
+fn what_waits_goes_on_when_the_cap_is_lifted() {
+    let throttle = Throttle::default();
+    throttle.set(requests(1, None), 0);
+    let mut gate = Gate::default();
+    assert!(gate.refresh(&throttle) && !gate.refresh(&throttle));
+    let turns: Vec<_> = (0..100).map(|_| gate.ticket(&throttle, WRITE, 512, 0).unwrap()).collect();
+    assert_eq!(gate.due(&turns[99]), 99 * SECOND);
+    throttle.set(requests(100, None), SECOND);
+    gate.refresh(&throttle);
+    assert!(gate.due(&turns[99]) < 2 * SECOND);
+    throttle.set(Caps::default(), SECOND);
+    gate.refresh(&throttle);
+    assert_eq!(gate.due(&turns[99]), 0);
+    assert!(gate.ticket(&throttle, WRITE, 512, SECOND).is_none());
+    // Capped again, nobody pays for what was not capped.
+    throttle.set(requests(1, None), 2 * SECOND);
+    gate.refresh(&throttle);
+    let turn = gate.ticket(&throttle, WRITE, 512, 2 * SECOND).unwrap();
+    assert!(gate.due(&turn) <= 2 * SECOND);
+}
+
+#[test]
+fn both_caps_hold_and_what_carries_no_data_costs_no_bytes() {
+    let caps = Caps { bytes: bytes(1 << 20).bytes, ..requests(10, None) };
+    let mut small = Guests::new(caps, 1);
+    let passed = small.run(WRITE, 512, 100 * SECOND)[0];
+    assert!((1000..=1002).contains(&passed), "{passed}: the requests hold");
+    let mut large = Guests::new(caps, 1);
+    let passed = large.run(WRITE, 1 << 20, 100 * SECOND)[0];
+    assert!((100..=102).contains(&passed), "{passed}: the bytes hold");
+    let mut zeroes = Guests::new(caps, 1);
+    let passed = zeroes.run(Kind::Discard, 1 << 30, 100 * SECOND)[0];
+    assert!((1000..=1002).contains(&passed), "{passed}");
+    let (throttle, mut gate) = (Throttle::default(), Gate::default());
+    throttle.set(caps, 0);
+    gate.refresh(&throttle);
+    assert!(gate.ticket(&throttle, Kind::Flush, 0, 0).is_none(), "a flush is never held back");
+}
+
+#[test]
+fn several_threads_take_from_one_bucket_and_the_sum_is_the_rate() {
+    let throttle = Throttle::default();
+    throttle.set(requests(1, None), 0);
+    let last = |gate: &Gate| {
+        let take = |_| gate.due(&gate.ticket(&throttle, WRITE, 512, 0).unwrap());
+        (0..1000).map(take).max().unwrap()
+    };
+    let all = std::thread::scope(|scope| {
+        let thread = || {
+            let mut gate = Gate::default();
+            gate.refresh(&throttle);
+            last(&gate)
+        };
+        let threads: Vec<_> = (0..4).map(|_| scope.spawn(thread)).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).max().unwrap()
+    });
+    assert_eq!(all, 3999 * SECOND, "four thousand turns, each its own");
+}

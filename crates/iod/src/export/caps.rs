@@ -1,0 +1,43 @@
+//! Caps of a disk, as they are asked for and as its device keeps them.
+
+use std::sync::TryLockError;
+
+use blk::Cap;
+use model::spec::Caps;
+
+use super::{Export, lock};
+
+/// Caps as a device takes them.
+pub(super) fn of(caps: Option<Caps>) -> blk::Caps {
+    let caps = caps.unwrap_or_default();
+    let cap = |rate: Option<u64>, burst: Option<u64>| {
+        let burst = burst.map(|rate| (rate, caps.burst_seconds));
+        rate.map(|per_second| Cap { per_second, burst })
+    };
+    blk::Caps {
+        requests: cap(caps.iops, caps.iops_burst),
+        bytes: cap(caps.bytes_per_second, caps.bytes_burst),
+    }
+}
+
+impl Export {
+    /// Caps in force, as they were asked for.
+    pub fn caps(&self) -> Option<Caps> {
+        *lock(&self.caps)
+    }
+
+    /// Other caps from now on. Never waits for storage.
+    pub fn set_caps(&self, caps: Option<Caps>) {
+        let caps = caps.filter(|caps| !caps.is_none());
+        *lock(&self.caps) = caps;
+        self.device.set_caps(of(caps));
+        let queues = match self.queues.try_lock() {
+            Ok(queues) => queues,
+            Err(TryLockError::Poisoned(error)) => error.into_inner(),
+            // They are being started or stopped. The one look at the caps, the other no longer
+            // waits for them; one that slept already looks within a second.
+            Err(TryLockError::WouldBlock) => return,
+        };
+        queues.look_again();
+    }
+}

@@ -1,0 +1,149 @@
+//! Caps on what a guest may do with a disk.
+
+use serde::{Deserialize, Serialize};
+
+use crate::spec::SpecError;
+
+/// Highest rate that can be asked for: more than any storage does in a second, so that a larger
+/// number is a mistake, and no sum of ours can overflow.
+pub const MAX_RATE: u64 = 1 << 50;
+/// Lowest cap of bytes a second. Below, the largest request that a guest makes would keep it
+/// waiting for minutes, and it would look hung; pause the disk instead.
+pub const MIN_BYTES_PER_SECOND: u64 = 4096;
+/// Longest burst, in seconds: a day.
+pub const MAX_BURST_SECONDS: u32 = 86_400;
+
+/// Caps of one disk, over all its queues. What is absent is not capped.
+///
+/// A cap slows a guest and never stops it: a request larger than what is left passes, and those
+/// after it wait. Reads and writes count as a request and by their bytes, discards and zeroes as a
+/// request; a flush is not held back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Caps {
+    /// Requests a second in the long run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub iops: Option<u64>,
+    /// Requests a second in a burst.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub iops_burst: Option<u64>,
+    /// Bytes a second in the long run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes_per_second: Option<u64>,
+    /// Bytes a second in a burst.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes_burst: Option<u64>,
+    /// Seconds for which a full burst lasts. It fills while the disk does less than its cap.
+    #[serde(default = "one")]
+    pub burst_seconds: u32,
+}
+
+fn one() -> u32 {
+    1
+}
+
+impl Default for Caps {
+    fn default() -> Self {
+        let (iops, iops_burst, bytes_per_second, bytes_burst) = (None, None, None, None);
+        Self { iops, iops_burst, bytes_per_second, bytes_burst, burst_seconds: 1 }
+    }
+}
+
+impl Caps {
+    /// Nothing is capped.
+    pub fn is_none(&self) -> bool {
+        self.iops.is_none() && self.bytes_per_second.is_none()
+    }
+
+    /// Checks that every rate is one that can be kept.
+    ///
+    /// # Errors
+    /// The first field that cannot be.
+    pub fn validate(&self) -> Result<(), SpecError> {
+        rate("caps.iops", self.iops, 1)?;
+        rate("caps.bytes_per_second", self.bytes_per_second, MIN_BYTES_PER_SECOND)?;
+        burst("caps.iops_burst", self.iops_burst, self.iops, "iops")?;
+        burst("caps.bytes_burst", self.bytes_burst, self.bytes_per_second, "bytes_per_second")?;
+        if !(1..=MAX_BURST_SECONDS).contains(&self.burst_seconds) {
+            let problem = format!("{} is not in 1 to {MAX_BURST_SECONDS}", self.burst_seconds);
+            return Err(SpecError { field: "caps.burst_seconds", problem });
+        }
+        Ok(())
+    }
+}
+
+fn rate(field: &'static str, rate: Option<u64>, least: u64) -> Result<(), SpecError> {
+    let Some(rate) = rate.filter(|rate| !(least..=MAX_RATE).contains(rate)) else { return Ok(()) };
+    let next = match rate {
+        0 => "leave it out for no cap, or pause the disk to stop it",
+        _ if rate < least => "a guest would look hung; pause the disk to stop it",
+        _ => "leave it out for no cap",
+    };
+    let problem = format!("{rate} is not in {least} to {MAX_RATE}; {next}");
+    Err(SpecError { field, problem })
+}
+
+fn burst(
+    field: &'static str,
+    burst: Option<u64>,
+    cap: Option<u64>,
+    of: &str,
+) -> Result<(), SpecError> {
+    let refuse = |problem| Err(SpecError { field, problem });
+    match (burst, cap) {
+        (None, _) => Ok(()),
+        (Some(_), None) => refuse(format!("a burst above nothing; give {of} too")),
+        (Some(burst), Some(cap)) if burst < cap => {
+            refuse(format!("{burst} is less than {of}, which is {cap}"))
+        }
+        (Some(burst), Some(_)) => rate(field, Some(burst), 1),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(text: &str) -> Result<Caps, String> {
+        let caps: Caps = serde_json::from_str(text).map_err(|error| error.to_string())?;
+        caps.validate().map_err(|error| error.to_string())?;
+        Ok(caps)
+    }
+
+    #[test]
+    fn the_wire_form() {
+        let caps = parsed(r#"{"iops":500,"iops_burst":2000,"burst_seconds":30}"#).unwrap();
+        let expected =
+            Caps { iops: Some(500), iops_burst: Some(2000), burst_seconds: 30, ..Caps::default() };
+        assert_eq!(caps, expected);
+        assert_eq!(parsed("{}").unwrap(), Caps::default());
+        assert!(Caps::default().is_none() && !expected.is_none());
+        let text = serde_json::to_string(&expected).unwrap();
+        assert_eq!(text, r#"{"iops":500,"iops_burst":2000,"burst_seconds":30}"#);
+    }
+
+    #[test]
+    fn what_cannot_be_kept_is_refused_with_a_way_out() {
+        for (text, says) in [
+            (r#"{"iops":0}"#, "pause the disk"),
+            (r#"{"bytes_per_second":0}"#, "pause the disk"),
+            (r#"{"bytes_per_second":1}"#, "look hung"),
+            (r#"{"iops":18446744073709551615}"#, "leave it out"),
+            (r#"{"bytes_per_second":18446744073709551615}"#, "leave it out"),
+            // 2^64 is no u64 at all.
+            (r#"{"iops":18446744073709551616}"#, "expected u64"),
+            (r#"{"iops":-1}"#, "expected u64"),
+            (r#"{"iops":1.5}"#, "expected u64"),
+            (r#"{"iops_burst":10}"#, "give iops too"),
+            (r#"{"iops":10,"iops_burst":9}"#, "less than iops"),
+            (r#"{"iops":10,"iops_burst":18446744073709551615}"#, "not in"),
+            (r#"{"bytes_per_second":4096,"bytes_burst":1}"#, "less than bytes_per_second"),
+            (r#"{"iops":10,"burst_seconds":0}"#, "burst_seconds"),
+            (r#"{"iops":10,"burst_seconds":4294967295}"#, "burst_seconds"),
+            (r#"{"bps":10}"#, "unknown field"),
+        ] {
+            let said = parsed(text).unwrap_err();
+            assert!(said.contains(says), "{text}: {said}");
+        }
+    }
+}
