@@ -21,6 +21,8 @@ use crate::link::{FromKeeper, FromWorker, Holding, Link, Words};
 
 /// Longest wait for the keeper: it does nothing that takes time.
 const HOLD_DEADLINE: Duration = Duration::from_secs(5);
+/// Longest wait for room in the link: a keeper that reads nothing is stopped or broken.
+pub(crate) const SAY_DEADLINE: Duration = Duration::from_secs(5);
 /// Key of the control socket; those of disks have a slash.
 pub(crate) const CONTROL: &str = "control";
 
@@ -95,6 +97,12 @@ pub enum HoldError {
     /// It refused.
     #[error("the keeper refused: {0}")]
     Refused(String),
+    /// It has a keeper.
+    #[error("already served by process {pid}")]
+    Kept {
+        /// The keeper's process id.
+        pid: u32,
+    },
     /// The words do not fit.
     #[error("cannot be written down")]
     Words(#[from] serde_json::Error),
@@ -116,10 +124,14 @@ struct Shared {
 #[derive(Debug, Default)]
 struct State {
     link: Option<Arc<Link>>,
+    /// Of the keeper, or of the last one when `introduced` is not set.
     words: Option<Words>,
+    introduced: bool,
     /// Everything that is held, for a keeper that comes later.
     holdings: BTreeMap<String, Holding>,
     next: u64,
+    /// This process ends in order.
+    ending: bool,
     /// Calls that wait, with what the keeper said.
     calls: BTreeMap<u64, Option<Option<String>>>,
 }
@@ -133,7 +145,7 @@ impl Door {
     /// The way to the keeper at the other end of `link`, with what it has given back.
     pub(crate) fn open(link: Arc<Link>, words: Words, holdings: BTreeMap<String, Holding>) -> Self {
         let (link, words) = (Some(link), Some(words));
-        let state = State { link, words, holdings, ..State::default() };
+        let state = State { link, words, introduced: true, holdings, ..State::default() };
         Self { shared: Arc::new(Shared { state: Mutex::new(state), answered: Condvar::new() }) }
     }
 
@@ -231,13 +243,14 @@ impl Door {
 
     /// From here on this process ends in order: the keeper starts no other.
     pub(crate) fn ending(&self) {
+        self.state().ending = true;
         self.say(&FromWorker::Ending);
     }
 
     /// Who keeps this process, if anybody does.
     pub(crate) fn keeper(&self) -> Option<Words> {
         let state = self.state();
-        state.link.as_ref().and(state.words.clone())
+        state.link.as_ref().and(state.words.clone()).filter(|_| state.introduced)
     }
 
     /// What is held for this key, with descriptors of its own.
@@ -294,6 +307,51 @@ impl Door {
         }
     }
 
+    /// A link for a new keeper, who is told everything that is held, and what the last one knew.
+    ///
+    /// # Errors
+    /// [`HoldError::Kept`], or no descriptors and threads.
+    pub(crate) fn adopt(&self, end: &Stop) -> Result<(Words, OwnedFd), HoldError> {
+        let mut state = self.state();
+        if let Some(link) = state.link.clone() {
+            if !link.is_closed()? {
+                let pid = state.words.as_ref().map_or(0, |words| words.pid);
+                return Err(HoldError::Kept { pid });
+            }
+            state.lose(&link);
+            self.shared.answered.notify_all();
+        }
+        let (link, theirs) = Link::pair()?;
+        link.limit_waits(SAY_DEADLINE)?;
+        let link = Arc::new(link);
+        let (door, heard, end) = (self.clone(), Arc::clone(&link), end.clone());
+        let work = move || {
+            door.tell_everything(&heard);
+            door.attend(&heard, &end);
+        };
+        std::thread::Builder::new().name("keeper".into()).spawn(work)?;
+        (state.link, state.introduced) = (Some(link), false);
+        Ok((state.words.clone().unwrap_or_default(), theirs))
+    }
+
+    fn tell_everything(&self, link: &Arc<Link>) {
+        // Held until all is said: nothing that changes meanwhile is told before.
+        let mut state = self.state();
+        let mut told = Ok(());
+        for (key, holding) in &state.holdings {
+            let (what, fds) = holding.written(key);
+            // Its answer is not waited for; no call has this number.
+            told = told.and_then(|()| link.send(&FromWorker::Hold { seq: u64::MAX, what }, &fds));
+        }
+        if state.ending {
+            told = told.and_then(|()| link.send(&FromWorker::Ending, &[]));
+        }
+        if let Err(error) = told {
+            tracing::error!("a new keeper could not be told what is held: {error}");
+            state.lose(link);
+        }
+    }
+
     /// Takes a record; true: end in order.
     fn heard(&self, record: FromKeeper) -> bool {
         match record {
@@ -303,7 +361,13 @@ impl Door {
                 }
                 self.shared.answered.notify_all();
             }
-            FromKeeper::Keeper(words) => self.state().words = Some(words),
+            FromKeeper::Keeper(words) => {
+                let mut state = self.state();
+                (state.words, state.introduced) = (Some(words), true);
+                drop(state);
+                // It has been told everything by now.
+                self.ready();
+            }
             FromKeeper::Ping => self.say(&FromWorker::Pong),
             FromKeeper::Stop => return true,
             FromKeeper::Restore { .. } | FromKeeper::Begin => {}

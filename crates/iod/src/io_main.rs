@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Parser;
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
-use vhost_user::{Access, Listener, Stop};
+use vhost_user::{Access, Listener, SocketError, Stop};
 
 use crate::adopt::adopt;
 use crate::control::Server;
@@ -61,10 +61,18 @@ fn keep(
         die_together: options.die_with_parent,
     });
     let access = Access { mode: Some(options.control_mode), group: None };
-    let listener = Listener::bind(control, &access)?;
-    let parts = listener.parts().context("cannot hold the control socket")?;
-    listener.leave();
-    keeper.insert(CONTROL, Holding { sockets: vec![parts], ..Holding::default() });
+    match Listener::bind(control, &access) {
+        Ok(listener) => {
+            let parts = listener.parts().context("cannot hold the control socket")?;
+            listener.leave();
+            keeper.insert(CONTROL, Holding { sockets: vec![parts], ..Holding::default() });
+        }
+        // Perhaps by a worker that has lost its keeper.
+        Err(taken @ SocketError::Taken { .. }) => {
+            keeper.take_over(control).with_context(|| taken.to_string())?;
+        }
+        Err(error) => return Err(error.into()),
+    }
     keeper.run()
 }
 

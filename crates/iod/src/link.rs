@@ -8,8 +8,11 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
+use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
     SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg,
@@ -119,6 +122,25 @@ impl Link {
     /// The end that somebody else has made.
     pub(crate) fn new(socket: OwnedFd) -> Self {
         Self { socket }
+    }
+
+    /// Sending waits at most this long for room.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub(crate) fn limit_waits(&self, time: Duration) -> io::Result<()> {
+        Ok(set_socket_timeout(&self.socket, Timeout::Send, Some(time))?)
+    }
+
+    /// The other end is gone.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub(crate) fn is_closed(&self) -> io::Result<bool> {
+        // The end is told unasked.
+        let mut fds = [PollFd::from_borrowed_fd(self.socket.as_fd(), PollFlags::empty())];
+        poll(&mut fds, Some(&Timespec::default()))?;
+        Ok(fds.iter().any(|fd| fd.revents().contains(PollFlags::HUP)))
     }
 
     /// Sends a record.

@@ -7,15 +7,11 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use rustix::fs::{Mode, OFlags};
-use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use vhost_user::Stop;
 
 use crate::adopt::adopt;
-use crate::held::Door;
+use crate::held::{Door, SAY_DEADLINE};
 use crate::link::{FromKeeper, Holding, Link};
-
-/// Longest wait for room in the link: a keeper that reads nothing is stopped or broken.
-const SAY_DEADLINE: std::time::Duration = std::time::Duration::from_secs(5);
 
 /// Takes the link on standard input, and what the keeper holds.
 ///
@@ -55,11 +51,12 @@ fn take_link() -> io::Result<Link> {
     if kind != rustix::net::SocketType::SEQPACKET {
         return Err(rustix::io::Errno::NOTSOCK.into());
     }
-    set_socket_timeout(&link, Timeout::Send, Some(SAY_DEADLINE))?;
     // Nobody else inherits it, and its end is seen when ours closes.
     let null = rustix::fs::open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
     rustix::stdio::dup2_stdin(null)?;
-    Ok(Link::new(link))
+    let link = Link::new(link);
+    link.limit_waits(SAY_DEADLINE)?;
+    Ok(link)
 }
 
 /// Hears the keeper on a thread of its own, and gives `end` when the process is to end.

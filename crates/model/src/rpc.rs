@@ -120,6 +120,9 @@ pub enum Call {
     Stats(StatsQuery),
     /// `shutdown`: detach everything and exit.
     Shutdown,
+    /// `keeper.adopt`: a `ringway-io` that finds this worker without a keeper becomes that. The
+    /// answer comes with a descriptor.
+    KeeperAdopt,
 }
 
 /// Names a disk.
@@ -163,7 +166,7 @@ pub struct StatsQuery {
 }
 
 /// Every verb that [`Call::parse`] knows.
-pub const METHODS: [&str; 10] = [
+pub const METHODS: [&str; 11] = [
     "disk.attach",
     "disk.activate",
     "disk.deactivate",
@@ -174,6 +177,7 @@ pub const METHODS: [&str; 10] = [
     "disk.caps",
     "stats",
     "shutdown",
+    "keeper.adopt",
 ];
 
 impl Call {
@@ -203,6 +207,7 @@ impl Call {
             }
             "stats" => Ok(Self::Stats(typed(params)?)),
             "shutdown" => Ok(Self::Shutdown),
+            "keeper.adopt" => Ok(Self::KeeperAdopt),
             other => Err(RpcError {
                 code: code::METHOD_NOT_FOUND,
                 message: format!("unknown method {other:?}; known: {}", METHODS.join(", ")),
@@ -229,6 +234,18 @@ pub struct DiskReply {
     pub state: crate::report::DiskState,
     /// Geometry as the guest sees it.
     pub geometry: crate::report::Geometry,
+}
+
+/// Result of `keeper.adopt`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Adopted {
+    /// Process id of the worker.
+    pub pid: u32,
+    /// What its last keeper counted.
+    pub restarts: u64,
+    /// How the last of the workers before it ended.
+    #[serde(default)]
+    pub last_exit: Option<String>,
 }
 
 /// Result of `stats`.

@@ -1,26 +1,46 @@
 //! From a line to its answer.
 
+use std::os::fd::OwnedFd;
+
 use model::report::Stats;
-use model::rpc::{Call, Request, Response, RpcError, code};
+use model::rpc::{Adopted, Call, Request, Response, RpcError, code};
 use serde::Serialize;
 use serde_json::Value;
+use vhost_user::Stop;
 
+use crate::link::Words;
 use crate::table::Table;
 
 /// What a line asks for beside its answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(crate) enum After {
     /// The next line.
     GoOn,
     /// The process ends.
     ShutDown,
+    /// A descriptor goes with the answer.
+    Give(OwnedFd),
+}
+
+/// Who calls, and what a call may reach beside the disks.
+pub(crate) struct Caller<'a> {
+    /// It runs as the user that we run as.
+    pub(crate) is_us: bool,
+    /// Ends the process.
+    pub(crate) end: &'a Stop,
 }
 
 /// Carries out the call in a line.
-pub(crate) fn answer(table: &Table, line: &[u8]) -> (Response, After) {
+pub(crate) fn answer(table: &Table, caller: &Caller<'_>, line: &[u8]) -> (Response, After) {
     let (id, call) = parse(line);
-    let after = if matches!(call, Ok(Call::Shutdown)) { After::ShutDown } else { After::GoOn };
-    let outcome = call.and_then(|call| carry_out(table, call));
+    let mut after = if matches!(call, Ok(Call::Shutdown)) { After::ShutDown } else { After::GoOn };
+    let outcome = match call {
+        Ok(Call::KeeperAdopt) => adopt(table, caller).map(|(value, link)| {
+            after = After::Give(link);
+            value
+        }),
+        call => call.and_then(|call| carry_out(table, call)),
+    };
     if let Err(error) = &outcome {
         tracing::warn!(code = error.code, "call refused: {}", error.message);
     }
@@ -58,6 +78,17 @@ fn parse(line: &[u8]) -> (Value, Result<Call, RpcError>) {
     (id, Call::parse(&request.method, request.params))
 }
 
+fn adopt(table: &Table, caller: &Caller<'_>) -> Result<(Value, OwnedFd), RpcError> {
+    if !caller.is_us {
+        let message = "only the user that this process runs as may keep it".into();
+        return Err(RpcError { code: code::FAILED, message });
+    }
+    let (words, link) = table.door().adopt(caller.end).map_err(crate::error::failed)?;
+    let Words { restarts, last_exit, .. } = words;
+    let adopted = Adopted { pid: std::process::id(), restarts, last_exit };
+    Ok((value(adopted)?, link))
+}
+
 fn carry_out(table: &Table, call: Call) -> Result<Value, RpcError> {
     match call {
         Call::DiskAttach(spec) => value(table.attach(spec)?),
@@ -76,6 +107,8 @@ fn carry_out(table: &Table, call: Call) -> Result<Value, RpcError> {
             table.shut_down();
             Ok(Value::Object(Default::default()))
         }
+        // Its answer is more than a value.
+        Call::KeeperAdopt => Ok(Value::Null),
     }
 }
 

@@ -7,18 +7,23 @@ mod dispatch;
 mod lines;
 
 use std::collections::BTreeMap;
-use std::io::{self, BufReader, Write};
+use std::io::{self, BufReader, IoSlice, Write};
+use std::mem::MaybeUninit;
 use std::net::Shutdown;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use model::rpc::{MAX_LINE_BYTES, Response, code};
+use rustix::io::retry_on_intr;
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg, sockopt};
+use rustix::process::geteuid;
 use vhost_user::{Listener, SocketError, Stop};
 
 use crate::table::Table;
-use dispatch::{After, answer, refusal};
+use dispatch::{After, Caller, answer, refusal};
 use lines::Line;
 
 /// Callers at a time: each has a thread and a buffer, and the control plane needs a handful.
@@ -140,6 +145,8 @@ impl Server {
 
     fn serve(&self, stream: &UnixStream) -> io::Result<()> {
         let mut reader = BufReader::new(stream);
+        let peer = sockopt::socket_peercred(stream)?;
+        let caller = Caller { is_us: peer.uid == geteuid(), end: &self.end };
         loop {
             let line = match lines::read(&mut reader, MAX_LINE_BYTES)? {
                 Line::Whole(line) => line,
@@ -152,14 +159,31 @@ impl Server {
             if line.iter().all(u8::is_ascii_whitespace) {
                 continue;
             }
-            let (response, after) = answer(&self.table, &line);
-            let sent = send(stream, &response);
-            if after == After::ShutDown {
+            let (response, after) = answer(&self.table, &caller, &line);
+            let sent = match &after {
+                After::Give(fd) => send_with(stream, &response, fd.as_fd()),
+                After::GoOn | After::ShutDown => send(stream, &response),
+            };
+            if matches!(after, After::ShutDown) {
                 self.end.stop();
             }
             sent?;
         }
     }
+}
+
+/// Sends an answer with a descriptor: it goes with the first byte.
+fn send_with(mut stream: &UnixStream, response: &Response, fd: BorrowedFd<'_>) -> io::Result<()> {
+    let mut line = serde_json::to_vec(response)?;
+    line.push(b'\n');
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let fds = [fd];
+    control.push(SendAncillaryMessage::ScmRights(&fds));
+    let sent = retry_on_intr(|| {
+        sendmsg(stream, &[IoSlice::new(&line)], &mut control, SendFlags::NOSIGNAL)
+    })?;
+    stream.write_all(line.get(sent..).unwrap_or_default())
 }
 
 fn send(mut stream: &UnixStream, response: &Response) -> io::Result<()> {

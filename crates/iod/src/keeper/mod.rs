@@ -15,6 +15,7 @@
 //! Front-ends that connect while no worker lives wait in the backlog of the held sockets. Between
 //! events the process sleeps in one poll: over signals, the end of the worker and what it says.
 
+mod adopt;
 mod backoff;
 mod store;
 mod worker;
@@ -22,6 +23,7 @@ mod worker;
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 use std::process::{ExitCode, ExitStatus};
 use std::time::{Duration, Instant};
 
@@ -92,6 +94,19 @@ impl Keeper {
         self.store.insert(key, holding);
     }
 
+    /// Takes over the worker that serves behind `control` without a keeper.
+    ///
+    /// # Errors
+    /// It has a keeper, is no worker, or belongs to somebody else.
+    pub fn take_over(&mut self, control: &Path) -> anyhow::Result<()> {
+        let (mut worker, adopted) = adopt::take_over(control)?;
+        (self.restarts, self.last_exit) = (adopted.restarts, adopted.last_exit);
+        worker.say(Unsaid::Record(FromKeeper::Keeper(self.words())));
+        tracing::info!(pid = adopted.pid, "keeping a worker whose keeper has ended");
+        self.worker = Some(worker);
+        Ok(())
+    }
+
     /// Keeps a worker until all ends. The code is the worker's.
     ///
     /// # Errors
@@ -113,16 +128,19 @@ impl Keeper {
         }
     }
 
-    fn start(&mut self) -> io::Result<()> {
-        let mut worker = Worker::start(self.setup.program, &self.setup.options)?;
-        self.store.keys().for_each(|key| worker.say(Unsaid::Restore(key.clone())));
-        let words = Words {
+    fn words(&self) -> Words {
+        Words {
             pid: std::process::id(),
             restarts: self.restarts,
             last_exit: self.last_exit.clone(),
             die_together: self.setup.die_together,
-        };
-        worker.say(Unsaid::Record(FromKeeper::Keeper(words)));
+        }
+    }
+
+    fn start(&mut self) -> io::Result<()> {
+        let mut worker = Worker::start(self.setup.program, &self.setup.options)?;
+        self.store.keys().for_each(|key| worker.say(Unsaid::Restore(key.clone())));
+        worker.say(Unsaid::Record(FromKeeper::Keeper(self.words())));
         worker.say(Unsaid::Record(FromKeeper::Begin));
         if self.ending {
             worker.say(Unsaid::Record(FromKeeper::Stop));

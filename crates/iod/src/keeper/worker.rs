@@ -55,6 +55,16 @@ impl Worker {
         Self::new(Pid::from_child(&child), Some(child), link)
     }
 
+    /// Takes over one that another keeper has started.
+    pub(super) fn adopt(pid: Pid, link: Link) -> io::Result<Self> {
+        Self::new(pid, None, link)
+    }
+
+    /// It is gone, or will not be heard again.
+    pub(super) fn is_closed(&self) -> io::Result<bool> {
+        self.link.is_closed()
+    }
+
     fn new(pid: Pid, child: Option<Child>, link: Link) -> io::Result<Self> {
         // The keeper never sleeps but in its poll.
         rustix::io::ioctl_fionbio(&link, true)?;

@@ -68,6 +68,11 @@ impl Table {
         Self { pool, started: Instant::now(), open_files, door, disks, ended }
     }
 
+    /// The way to the keeper.
+    pub(crate) fn door(&self) -> &Door {
+        &self.door
+    }
+
     fn disks(&self) -> MutexGuard<'_, Disks> {
         // Entries are changed whole: a panic elsewhere leaves them whole.
         self.disks.lock().unwrap_or_else(PoisonError::into_inner)

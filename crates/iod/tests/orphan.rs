@@ -1,0 +1,148 @@
+//! A worker whose keeper was killed.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod common;
+
+use common::*;
+use model::report::DiskState;
+use serde_json::json;
+use testkit::process::{PROCESS_DEADLINE, Process, Worker};
+use testkit::raw::guest::wait_readable;
+use testkit::raw::request::{Request, status};
+use testkit::raw::{Guest, Setup};
+
+use std::os::fd::AsFd;
+
+/// A worker without a keeper, gone with the test.
+struct Orphan(Worker);
+
+impl Drop for Orphan {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+    }
+}
+
+/// Kills the keeper of `io`.
+fn orphan(io: &mut Io) -> Orphan {
+    let worker = Orphan(io.process.worker().unwrap().unwrap());
+    io.process.kill().unwrap();
+    worker
+}
+
+fn keep(io: &Io) -> Process {
+    ready(IO, &["--control", io.socket("control").to_str().unwrap()])
+}
+
+fn write(guest: &mut Guest, sector: u64, value: u8) {
+    let done = guest.run(0, &Request::write(sector, &[value; 512])).unwrap();
+    assert_eq!(done.status, status::OK);
+}
+
+fn read(guest: &mut Guest, sector: u64) -> Vec<u8> {
+    guest.run(0, &Request::read(sector, 512)).unwrap().data
+}
+
+#[test]
+fn it_goes_on_serving_and_a_new_keeper_adopts_it() {
+    let mut io = Io::start();
+    let mut caller = io.caller();
+    for id in ["a", "b"] {
+        caller.disk("disk.attach", io.spec(id, json!({"memory": 1 << 20})));
+    }
+    let mut guest = Guest::start(&io.socket("a"), &Setup::default()).unwrap();
+    write(&mut guest, 0, 1);
+    let worker = orphan(&mut io);
+    // The same session, the same caller.
+    write(&mut guest, 1, 2);
+    eventually("nobody keeps it", || caller.stats().keeper.is_none());
+    // What changes meanwhile the next keeper is told too.
+    caller.call("disk.detach", json!({"id": "b"})).unwrap();
+    caller.disk("disk.attach", io.spec("c", json!({"memory": 1 << 20})));
+    caller.disk("disk.pause", json!({"id": "c"}));
+
+    let mut keeper = keep(&io);
+    write(&mut guest, 2, 3);
+    let stats = caller.stats();
+    assert_eq!(stats.pid, worker.0.id(), "it is the same worker");
+    assert_eq!(stats.keeper.unwrap().pid, keeper.id());
+    drop(guest);
+
+    worker.0.kill().unwrap();
+    keeper.next_worker(None).unwrap();
+    let mut caller = io.caller();
+    let stats = caller.stats();
+    let restarted = stats.keeper.unwrap();
+    assert_eq!((restarted.pid, restarted.restarts), (keeper.id(), 1));
+    assert!(restarted.last_exit.unwrap().contains("nobody can tell how"));
+    let mut guest = Guest::start(&io.socket("a"), &Setup::default()).unwrap();
+    assert_eq!([0, 1, 2].map(|at| read(&mut guest, at)[0]), [1, 2, 3]);
+    eventually("the others are there", || caller.state("c") == Some(DiskState::Paused));
+    assert_eq!(caller.stats().disks.len(), 2);
+    assert!(keeper.terminate().unwrap().success(), "{}", keeper.stderr());
+    assert_eq!(names(&io.folder), [""; 0]);
+}
+
+#[test]
+fn keepers_come_and_go_and_the_worker_stays() {
+    let mut io = Io::start();
+    io.caller().disk("disk.attach", io.spec("d", json!({"memory": 1 << 20})));
+    let mut guest = Guest::start(&io.socket("d"), &Setup::default()).unwrap();
+    let worker = orphan(&mut io);
+    for round in 0..testkit::rounds(5, 100) {
+        let mut keeper = keep(&io);
+        write(&mut guest, round as u64, round as u8);
+        assert_eq!(io.caller().stats().keeper.unwrap().pid, keeper.id());
+        keeper.kill().unwrap();
+    }
+    let mut last = keep(&io);
+    assert_eq!(io.caller().stats().pid, worker.0.id());
+    // An adopted worker ends in order too, and its keeper with it.
+    io.caller().call("shutdown", json!({})).unwrap();
+    assert!(last.wait(PROCESS_DEADLINE).unwrap().success(), "{}", last.stderr());
+    assert_eq!(names(&io.folder), [""; 0]);
+}
+
+#[test]
+fn a_worker_that_is_kept_is_not_adopted() {
+    let mut io = Io::start();
+    let mut caller = io.caller();
+    caller.disk("disk.attach", io.spec("d", json!({"memory": 4096})));
+    let mut guest = Guest::start(&io.socket("d"), &Setup::default()).unwrap();
+    let (code, said) = ends(IO, &["--control", io.socket("control").to_str().unwrap()]);
+    let served = format!("already served by process {}", io.process.id());
+    assert!(code == 1 && said.contains(&served), "{said}");
+    let error = caller.call("keeper.adopt", json!({})).unwrap_err();
+    assert_eq!(error.message, served);
+    write(&mut guest, 0, 1);
+    assert_eq!(caller.stats().keeper.unwrap().restarts, 0);
+    assert!(io.process.terminate().unwrap().success());
+}
+
+#[test]
+fn somebody_elses_socket_is_not_adopted() {
+    let folder = folder();
+    let path = folder.path().join("control");
+    let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    let talker = std::thread::spawn(move || {
+        // One connection looks whether anybody is there.
+        for stream in listener.incoming().take(2) {
+            let mut stream = stream.unwrap();
+            let _ = std::io::Read::read(&mut stream, &mut [0; 512]);
+            let _ = std::io::Write::write_all(&mut stream, b"220 hello\n");
+        }
+    });
+    let (code, said) = ends(IO, &["--control", path.to_str().unwrap()]);
+    assert!(code == 1 && said.contains("running process"), "{said}");
+    assert!(said.contains("its answer is none of ours"), "{said}");
+    talker.join().unwrap();
+}
+
+#[test]
+fn together_means_that_a_worker_ends_with_its_keeper() {
+    let mut io = Io::start_with(&["--die-with-parent"]);
+    io.caller().disk("disk.attach", io.spec("d", json!({"memory": 4096})));
+    let worker = orphan(&mut io);
+    let ended = wait_readable(&[worker.0.ended().as_fd()], PROCESS_DEADLINE).unwrap();
+    assert_eq!(ended, Some(0), "it has ended");
+    assert_eq!(names(&io.folder), [""; 0], "in order");
+}
