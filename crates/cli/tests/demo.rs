@@ -18,8 +18,8 @@ fn the_demo_passes_and_leaves_nothing() {
     for name in ["data (", "multi (", "mem (", "golden (", "p99 us", "ringway doctor"] {
         assert!(output.contains(name), "{name} is not in {output}");
     }
-    assert_eq!(output.lines().filter(|line| line.starts_with("ok ")).count(), 5, "{output}");
-    assert!(stderr.contains("guest: golden"), "{stderr}");
+    assert_eq!(output.lines().filter(|line| line.starts_with("ok ")).count(), 6, "{output}");
+    assert!(stderr.contains("guest: golden") && stderr.contains("kill -9"), "{stderr}");
     assert_eq!(std::fs::read_dir(&images).unwrap().count(), 0);
     world.assert_clean();
 }

@@ -4,7 +4,7 @@
 mod common;
 
 use common::{Running, World, guest, wait_for_end};
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal};
 
 /// The kernel's first line: the machine runs, and will for some seconds.
 const KERNEL_RUNS: &str = "Linux version";
@@ -86,6 +86,29 @@ fn a_dead_datapath_ends_the_machine_and_is_told() {
     assert_eq!(status.code(), Some(1), "{console}\n{stderr}");
     assert!(stderr.contains("ringway-io died (signal: 9"), "{stderr}");
     assert!(world.processes().is_empty(), "{:?}", world.processes());
+    world.assert_clean();
+}
+
+#[test]
+fn a_dead_worker_is_a_pause_for_the_guest() {
+    let world = World::new();
+    let data = world.image("data.raw", 8 << 20);
+    let script = "d=$(disk data); for n in $(seq 12); do
+        seq $n 90000 | head -c 262144 >want; dd if=want of=$d bs=64k oflag=direct 2>/dev/null
+        dd if=$d bs=64k count=4 iflag=direct 2>/dev/null | cmp - want || exit 1
+        echo round $n; done";
+    let mut command = world.run(script);
+    command.args(["--stats", "--disk", &format!("{},serial=data", data.display())]);
+    let mut running = Running::start(&mut command);
+    running.wait_for("round 3\r\n");
+    let keeper = world.process("ringway-io").as_raw_nonzero();
+    let children = std::fs::read_to_string(format!("/proc/{keeper}/task/{keeper}/children"));
+    let worker = Pid::from_raw(children.unwrap().trim().parse().unwrap()).unwrap();
+    rustix::process::kill_process(worker, Signal::KILL).unwrap();
+    let (status, console, stderr) = running.finish();
+    assert_eq!(status.code(), Some(0), "{console}\n{stderr}");
+    // The counts of both workers: at least each round's eight requests.
+    assert!(stderr.contains("disk0 (data.raw)"), "{stderr}");
     world.assert_clean();
 }
 

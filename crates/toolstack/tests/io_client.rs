@@ -133,6 +133,27 @@ async fn an_endless_line_ends_at_the_bound() {
 }
 
 #[tokio::test]
+async fn after_a_broken_call_the_next_one_connects_anew() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("io.sock");
+    let listener = UnixListener::bind(&socket).unwrap();
+    let mut client = Client::connect(&socket).await.unwrap();
+    drop(listener.accept().await.unwrap());
+    let error = client.call("stats", json!({}), CALL_DEADLINE).await.unwrap_err();
+    assert!(matches!(error, IoError::Broken { .. }), "{error}");
+    let served = async {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let (reader, mut writer) = stream.split();
+        let line = BufReader::new(reader).lines().next_line().await.unwrap().unwrap();
+        let call: Value = serde_json::from_str(&line).unwrap();
+        let reply = json!({"jsonrpc": "2.0", "id": call["id"], "result": 7});
+        writer.write_all(format!("{reply}\n").as_bytes()).await.unwrap();
+    };
+    let (result, ()) = tokio::join!(client.call("stats", json!({}), CALL_DEADLINE), served);
+    assert_eq!(result.unwrap(), 7);
+}
+
+#[tokio::test]
 async fn a_call_cut_off_while_being_sent_makes_the_connection_unusable() {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("io.sock");

@@ -3,6 +3,7 @@
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
@@ -58,6 +59,7 @@ impl Demo {
         );
         let mut host = Host::find(launcher()?, self.verbose)?;
         host.sample = true;
+        host.kill_worker = Some(Arc::default());
         let interrupts = terminal::interrupts()?;
         let parent = self.dir.clone().unwrap_or_else(std::env::temp_dir);
         let mut images = tempfile::Builder::new()
@@ -171,7 +173,7 @@ impl Display {
             (Progress::Remark(text), Some(bar)) => bar.println(self.line(text)),
             (Progress::Remark(text), None) => eprintln!("{}", self.line(text)),
             (Progress::Console(text), _) if self.verbose => eprintln!("       | {text}"),
-            (Progress::Console(_), _) => {}
+            (Progress::Console(_) | Progress::Strike, _) => {}
         }
     }
 

@@ -21,6 +21,20 @@ pub struct OpCounts {
 }
 
 impl OpCounts {
+    /// Adds those of `other`, kind by kind.
+    pub fn add(&mut self, other: &Self) {
+        for (mine, theirs) in [
+            (&mut self.read, other.read),
+            (&mut self.write, other.write),
+            (&mut self.flush, other.flush),
+            (&mut self.discard, other.discard),
+            (&mut self.write_zeroes, other.write_zeroes),
+            (&mut self.get_id, other.get_id),
+        ] {
+            *mine = mine.saturating_add(theirs);
+        }
+    }
+
     /// Sum over all kinds.
     pub fn total(&self) -> u64 {
         [self.read, self.write, self.flush, self.discard, self.write_zeroes, self.get_id]

@@ -1,6 +1,7 @@
 //! What the guest tells over its console.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
 
 use tokio::io::AsyncRead;
 
@@ -21,6 +22,8 @@ const EXIT: &str = "ringway-guest: exit ";
 pub(super) struct Story {
     /// SHA-256 of what the guest wrote, by name.
     pub(super) sums: BTreeMap<String, String>,
+    /// The longest request of the disk whose worker was killed, as its fio saw it.
+    pub(super) longest: Option<Duration>,
     failure: Option<String>,
     exit: Option<i32>,
     last: VecDeque<String>,
@@ -47,6 +50,13 @@ impl Story {
             ("sha256", rest) => {
                 let (name, sum) = rest.split_once(' ')?;
                 self.sums.insert(name.into(), sum.trim().into());
+                None
+            }
+            ("strike", _) => Some(Progress::Strike),
+            ("longest", text) => {
+                let times = text.split(' ').map(|us| us.trim().parse::<f64>().ok());
+                let longest = times.flatten().reduce(f64::max);
+                self.longest = longest.and_then(|us| Duration::try_from_secs_f64(us / 1e6).ok());
                 None
             }
             ("failed", text) => {
@@ -102,13 +112,16 @@ mod tests {
     #[tokio::test]
     async fn the_lines_of_the_script_are_understood() {
         let text = "ringway-guest: ready\r\nringway-demo: sha256 random abc\r\n\
+                    ringway-demo: strike\r\nringway-demo: longest 120 1200000\r\n\
                     noiseringway-demo: step mem: write\r\nringway-demo: step done\r\n\
                     ringway-guest: exit 0\r\n";
         let (story, news) = story(text).await;
         assert_eq!(story.verdict(), Ok(()));
         assert_eq!(story.sums["random"], "abc");
-        assert_eq!(news[1], Progress::Step("guest: mem: write".into()));
-        assert_eq!(news.len(), 2);
+        assert_eq!(story.longest, Some(Duration::from_micros(1_200_000)));
+        assert_eq!(news[1], Progress::Strike);
+        assert_eq!(news[2], Progress::Step("guest: mem: write".into()));
+        assert_eq!(news.len(), 3);
     }
 
     #[tokio::test]

@@ -21,6 +21,15 @@ load() {
 verify() { load "$@" --rw=randwrite --bsrange=4k-64k --bs_unaligned=0 \
     --verify=crc32c --verify_fatal=1 --do_verify=1; }
 
+# strike FILE: waits until writes to FILE are under way, then tells the host, which kills the worker.
+strike() {
+    until read -r _ writes <"/sys/block/${1#/dev/}/inflight" && [ "$writes" -gt 0 ]; do
+        sleep 0.02
+    done
+    sleep 0.3
+    echo "ringway-demo: strike"
+}
+
 data=$(disk data) multi=$(disk multi) mem=$(disk mem) golden=$(disk golden)
 head -c 8388608 /dev/urandom >/run/random
 random=$(sum /run/random)
@@ -41,9 +50,16 @@ mount -t ext4 -o ro "$data" /mnt
 (cd /mnt && sha256sum -s -c sums) || fail "the files on data changed"
 umount /mnt
 
-step "multi: write, read back, fio on $(ls "/sys/block/${multi#/dev/}/mq" | wc -l) queues"
+queues=$(ls "/sys/block/${multi#/dev/}/mq" | wc -l)
+step "multi: write and verify on $queues queues, and lose the process that serves them"
 dd if=/run/random of="$multi" bs=1M seek=@MULTI_MIB@ oflag=direct 2>/dev/null
-verify multi "$multi" --offset=64M --offset_increment=32M --size=16M --numjobs=2
+strike "$multi" &
+verify multi "$multi" --offset=64M --offset_increment=32M --size=16M --numjobs=2 \
+    --output-format=terse
+wait
+# The longest read and the longest write, in microseconds.
+echo "ringway-demo: longest $(grep '^3;' /run/fio.log | cut -d';' -f15,56 | tr ';' ' ')"
+dmesg | grep 'I/O error' && fail "the kernel saw an I/O error"
 dd if="$multi" of=/run/back bs=1M skip=@MULTI_MIB@ count=8 iflag=direct 2>/dev/null
 [ "$(sum /run/back)" = "$random" ] || fail "multi gave back other bytes"
 

@@ -60,6 +60,8 @@ pub enum Progress {
     Step(String),
     /// A remark on the side.
     Remark(String),
+    /// The guest writes: now is the time to kill the process that serves it.
+    Strike,
     /// A line of the guest's console that means nothing to the demo.
     Console(String),
 }
@@ -125,7 +127,8 @@ pub fn disk_name(disk: &DiskStats) -> String {
     }
 }
 
-/// Runs the demo. `stop` resolves when the caller wants it to end.
+/// Runs the demo. `stop` resolves when the caller wants it to end. In the middle the worker that
+/// serves the disks is killed, if the host lets us ([`Host::kill_worker`]).
 ///
 /// # Errors
 /// When it did not run through; a check that failed is no error but in the report.
@@ -143,21 +146,24 @@ pub async fn demo<S: std::fmt::Debug>(
     let spec = machine(demo, &images)?;
     let (sink, source) = tokio::io::duplex(64 << 10);
     let mut note = |note: Note| match note {
-        Note::Serving(_) | Note::Started | Note::Ended => {
+        Note::Serving(_) | Note::Started | Note::WorkerKilled(_) | Note::Ended => {
             progress(Progress::Step(note.to_string()));
         }
         _ => progress(Progress::Remark(note.to_string())),
     };
     let console = Console::new(sink, None);
-    let (ended, story) = tokio::join!(
-        run(&spec, host, console, stop, &mut note),
-        console::follow(source, progress),
-    );
+    let news = |news: Progress| match (news, &host.kill_worker) {
+        (Progress::Strike, Some(kill)) => kill.notify_one(),
+        (news, _) => progress(news),
+    };
+    let (ended, story) =
+        tokio::join!(run(&spec, host, console, stop, &mut note), console::follow(source, &news),);
     let finished = judge(ended, &story)?;
     step("check the files from the host");
-    let checks = verify::verify(&images, &story)
+    let mut checks = verify::verify(&images, &story)
         .await
         .map_err(|source| DemoError::Files { what: "check the files", source })?;
+    checks.push(verify::restart(finished.stats.as_ref(), &story));
     Ok(Report { stats: finished.stats, activity: finished.activity, checks })
 }
 

@@ -4,6 +4,7 @@ use std::io;
 use std::path::Path;
 use std::process::Stdio;
 
+use model::report::Stats;
 use tokio::process::Command;
 
 use super::console::Story;
@@ -28,6 +29,18 @@ impl Check {
         let problem = format!("found {found:?}, expected {expected:?}");
         Self::new(what, (found != expected || expected.is_empty()).then_some(problem))
     }
+}
+
+/// The worker was killed and replaced, and the guest noticed nothing but a pause.
+pub(super) fn restart(stats: Option<&Stats>, story: &Story) -> Check {
+    let restarts =
+        stats.and_then(|stats| stats.keeper.as_ref()).map_or(0, |keeper| keeper.restarts);
+    let longest = story.longest.unwrap_or_default().as_secs_f64();
+    let what = format!(
+        "kill -9 in the middle of writes: no error in the guest, longest request {longest:.1} s"
+    );
+    let problem = (restarts != 1).then(|| format!("the worker was replaced {restarts} times"));
+    Check { what, problem }
 }
 
 /// Looks at every file.

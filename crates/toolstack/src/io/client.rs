@@ -1,6 +1,6 @@
 //! A client of one `ringway-io` over its control socket.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use model::report::Stats;
@@ -22,9 +22,12 @@ pub const ATTACH_DEADLINE: Duration = Duration::from_secs(30);
 /// Longest wait for the socket to accept: a full backlog blocks.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(5);
 
-/// One connection; calls go one after the other.
+/// One connection; calls go one after the other. When it broke, the next call makes another: a
+/// worker of `ringway-io` may die and be replaced.
 #[derive(Debug)]
 pub struct Client {
+    socket: PathBuf,
+    broken: bool,
     lines: Lines<OwnedReadHalf>,
     writer: OwnedWriteHalf,
     next_id: u64,
@@ -38,16 +41,20 @@ impl Client {
     /// # Errors
     /// [`IoError::NotThere`], [`IoError::Late`].
     pub async fn connect(socket: &Path) -> Result<Self, IoError> {
-        let stream = tokio::time::timeout(CONNECT_DEADLINE, UnixStream::connect(socket))
+        let (reader, writer) = Self::stream(socket).await?.into_split();
+        let lines = Lines::new(reader, MAX_LINE_BYTES);
+        let socket = socket.to_owned();
+        Ok(Self { socket, broken: false, lines, writer, next_id: 1, writing: false })
+    }
+
+    async fn stream(socket: &Path) -> Result<UnixStream, IoError> {
+        tokio::time::timeout(CONNECT_DEADLINE, UnixStream::connect(socket))
             .await
             .map_err(|_| IoError::Late {
                 what: format!("a connection to {}", socket.display()),
                 deadline: CONNECT_DEADLINE,
             })?
-            .map_err(|source| IoError::NotThere { socket: socket.into(), source })?;
-        let (reader, writer) = stream.into_split();
-        let lines = Lines::new(reader, MAX_LINE_BYTES);
-        Ok(Self { lines, writer, next_id: 1, writing: false })
+            .map_err(|source| IoError::NotThere { socket: socket.into(), source })
     }
 
     /// Calls `method` and waits at most `deadline` for its answer. After [`IoError::Late`] the
@@ -61,15 +68,20 @@ impl Client {
         params: Value,
         deadline: Duration,
     ) -> Result<Value, IoError> {
+        if self.broken {
+            // Ids go on: an answer that is late cannot be taken for another's.
+            let next_id = self.next_id;
+            *self = Self { next_id, ..Self::connect(&self.socket).await? };
+        }
         if self.writing {
             return Err(IoError::Unusable);
         }
         let id = self.next_id;
         self.next_id += 1;
         let until = Instant::now() + deadline;
-        timeout_at(until, self.exchange(id, method, params))
-            .await
-            .map_err(|_| IoError::Late { what: method.into(), deadline })?
+        let outcome = timeout_at(until, self.exchange(id, method, params)).await;
+        self.broken = matches!(outcome, Ok(Err(IoError::Broken { .. })));
+        outcome.map_err(|_| IoError::Late { what: method.into(), deadline })?
     }
 
     async fn exchange(&mut self, id: u64, method: &str, params: Value) -> Result<Value, IoError> {

@@ -6,34 +6,85 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use model::report::Stats;
+use model::report::{DiskStats, Latency, OpCounts, Stats};
 
 /// Time between samples. A burst shorter than this counts as this long: the rate that comes out
 /// is a lower bound.
 pub(super) const SAMPLE_EVERY: Duration = Duration::from_millis(200);
 
-/// Busy time by disk.
+/// Busy time by disk, and the counts of workers that were replaced.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Activity {
     busy: BTreeMap<String, Duration>,
-    last: BTreeMap<String, u64>,
+    last: BTreeMap<String, Counts>,
     last_uptime_seconds: f64,
+    /// The process that the last sample is of.
+    pid: u32,
+    /// Last counts of those before it.
+    former: BTreeMap<String, Counts>,
+}
+
+/// What of a disk's counts goes on over the processes that served it. Times cannot be added: they
+/// are those of the last process that had any.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Counts {
+    requests: OpCounts,
+    bytes: OpCounts,
+    errors: u64,
+    latency: Latency,
+}
+
+impl Counts {
+    fn of(disk: &DiskStats) -> Self {
+        let DiskStats { requests, bytes, errors, latency, .. } = disk;
+        Self { requests: *requests, bytes: *bytes, errors: *errors, latency: *latency }
+    }
+
+    fn add(&mut self, other: &Self) {
+        self.requests.add(&other.requests);
+        self.bytes.add(&other.bytes);
+        self.errors = self.errors.saturating_add(other.errors);
+        if other.latency.count > 0 {
+            self.latency = other.latency;
+        }
+    }
 }
 
 impl Activity {
     /// Takes one sample.
     pub fn sample(&mut self, stats: &Stats) {
+        if stats.pid != self.pid {
+            // Another process, which counts from the start.
+            for (id, counts) in std::mem::take(&mut self.last) {
+                self.former.entry(id).or_default().add(&counts);
+            }
+            (self.pid, self.last_uptime_seconds) = (stats.pid, 0.0);
+        }
         let passed = (stats.uptime_seconds - self.last_uptime_seconds).max(0.0);
         self.last_uptime_seconds = stats.uptime_seconds;
         // A wild number from outside is no reason to end.
         let passed = Duration::try_from_secs_f64(passed).unwrap_or_default();
         for disk in &stats.disks {
-            let total = disk.requests.total();
-            let before = self.last.insert(disk.id.clone(), total).unwrap_or(0);
-            if total > before {
+            let counts = Counts::of(disk);
+            let before = self.last.insert(disk.id.clone(), counts).unwrap_or_default();
+            if disk.requests.total() > before.requests.total() {
                 *self.busy.entry(disk.id.clone()).or_default() += passed;
             }
         }
+    }
+
+    /// The counts of `stats` with those of the processes before that one; what those did after
+    /// their last sample is missing.
+    pub fn whole(&self, mut stats: Stats) -> Stats {
+        for disk in &mut stats.disks {
+            let Some(former) = self.former.get(&disk.id) else { continue };
+            let mut sum = *former;
+            sum.add(&Counts::of(disk));
+            let Counts { requests, bytes, errors, latency } = sum;
+            (disk.requests, disk.bytes) = (requests, bytes);
+            (disk.errors, disk.latency) = (errors, latency);
+        }
+        stats
     }
 
     /// Requests a second while the disk was busy, of `requests` in all; 0 for one that never was.
@@ -48,7 +99,6 @@ impl Activity {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use model::report::DiskStats;
     use model::spec::Backend;
 
     fn stats(uptime_seconds: f64, reads: u64) -> Stats {
@@ -73,6 +123,17 @@ mod tests {
         }
         assert!((activity.rate("d", 300) - 150.0).abs() < 1e-6, "{activity:?}");
         assert_eq!(activity.rate("other", 1), 0.0);
+    }
+
+    #[test]
+    fn the_counts_of_a_worker_that_died_are_added() {
+        let mut activity = Activity::default();
+        for (pid, uptime, reads) in [(7, 1.0, 10), (7, 2.0, 100), (8, 0.5, 0), (8, 1.0, 30)] {
+            activity.sample(&Stats { pid, ..stats(uptime, reads) });
+        }
+        let whole = activity.whole(Stats { pid: 8, ..stats(1.0, 30) });
+        assert_eq!(whole.disks[0].requests.read, 130);
+        assert!((activity.rate("d", 130) - 130.0 / 2.5).abs() < 1e-6, "{activity:?}");
     }
 
     #[test]

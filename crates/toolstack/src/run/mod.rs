@@ -35,6 +35,8 @@ pub enum Note {
     Serving(usize),
     /// The guest runs.
     Started,
+    /// The datapath's worker was killed, as the caller wished.
+    WorkerKilled(u32),
     /// The machine has ended; the datapath is being stopped.
     Ended,
     /// Something went wrong that the result does not depend on.
@@ -51,6 +53,9 @@ impl fmt::Display for Note {
             Self::Serving(1) => write!(f, "serving 1 disk"),
             Self::Serving(count) => write!(f, "serving {count} disks"),
             Self::Started => write!(f, "the guest runs"),
+            Self::WorkerKilled(pid) => {
+                write!(f, "kill -9 {pid}: the process that serves the disks")
+            }
             Self::Ended => write!(f, "the guest has ended"),
             Self::Trouble(text) => f.write_str(text),
         }
@@ -134,7 +139,7 @@ async fn drive(
     let machine_console = parts.start(spec, host).await?;
     note(Note::Started);
     let mut output = console.connect(machine_console);
-    let end = parts.wait(host.sample).await;
+    let end = parts.wait(host, note).await;
     // The last words of a guest are often the ones that matter.
     if tokio::time::timeout(CONSOLE_DEADLINE, &mut output).await.is_err() {
         output.abort();
