@@ -5,17 +5,24 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context;
 use clap::Parser;
+use rustix::event::{EventfdFlags, eventfd};
 use rustix::net::{getpeername, sockopt};
 use vhost_user::{Stop, Woken};
 
 use crate::adopt::{adopt, tell_ready};
 use crate::blk_options::{BlkOptions, CAPABILITIES};
 use crate::export::{Export, Source};
+use crate::held::Door;
+use crate::keeper::{Keeper, Setup};
 use crate::pool::{Pool, default_count};
-use crate::{limits, logging, signals};
+use crate::{limits, logging, signals, worker};
+
+/// Name in lists of processes.
+const PROGRAM: &str = "ringway-blk";
 
 /// Runs the program with the arguments of this process.
 pub fn main() -> ExitCode {
@@ -26,52 +33,156 @@ pub fn main() -> ExitCode {
     }
     let options = BlkOptions::parse();
     logging::start();
-    crate::exit("ringway-blk", run(&options).map(|()| ExitCode::SUCCESS))
+    let result = match &options {
+        BlkOptions { worker: true, .. } => work(&options),
+        BlkOptions { supervise: true, .. } => return crate::exit(PROGRAM, keep(&options)),
+        _ => run(&options, None),
+    };
+    crate::exit(PROGRAM, result.map(|()| ExitCode::SUCCESS))
 }
 
-fn run(options: &BlkOptions) -> anyhow::Result<()> {
+/// Keeps a worker that serves the disk.
+fn keep(options: &BlkOptions) -> anyhow::Result<ExitCode> {
+    // Whatever is wrong with it would be wrong with each worker.
+    options.spec()?;
+    limits::raise_open_files();
+    let setup = Setup {
+        program: PROGRAM,
+        options: std::env::args_os().skip(1).collect(),
+        ready: options.ready_fd.map(adopt).transpose().context("--ready-fd")?,
+        signals: signals::count().context("cannot watch for signals")?,
+        pause_max: Duration::from_millis(options.restart_pause_max.into()),
+        die_together: false,
+    };
+    Keeper::new(setup).run()
+}
+
+/// Serves under a keeper.
+fn work(options: &BlkOptions) -> anyhow::Result<()> {
+    let (door, link) = worker::begin(PROGRAM)?;
+    let told = Stop::new().context("cannot make a signal")?;
+    worker::attend(&door, link, &told).context("cannot hear the keeper")?;
+    run(options, Some((door, told)))
+}
+
+fn run(options: &BlkOptions, keeper: Option<(Door, Stop)>) -> anyhow::Result<()> {
     let spec = options.spec()?;
     let limit = limits::raise_open_files();
     limits::check_open_files(limit, [], spec.queues)?;
     let ready = options.ready_fd.map(adopt).transpose().context("--ready-fd")?;
     let signals = signals::watch().context("cannot watch for signals")?;
+    let (door, told) = keeper.unzip();
+    let end = either(signals, told).context("cannot watch for signals")?;
     let reactors =
         options.reactors.map_or_else(|| default_count().min(spec.queues.into()), usize::from);
-    let pool = Pool::start(reactors).context("cannot start reactors")?;
-    let export = Export::open(spec, Arc::new(pool))?;
-    export.activate()?;
-    let served = serve(options, &export, ready, &signals);
+    let pool = Arc::new(Pool::start(reactors).context("cannot start reactors")?);
+    let held = door.as_ref().and_then(Door::only_disk).transpose()?;
+    let export = match held {
+        Some((held, kept)) => Export::restore(&held, kept, pool)?,
+        None => Export::open(spec, pool)?,
+    };
+    let disk = Disk { options, export, door, end };
+    let served = disk.serve(ready);
     // Whatever happened, what the guest wrote is made durable.
-    let detached = export.detach();
+    let left = disk.leave(served.is_ok());
     served?;
-    Ok(detached?)
+    left
 }
 
-fn serve(
-    options: &BlkOptions,
-    export: &Arc<Export>,
-    ready: Option<OwnedFd>,
-    signals: &OwnedFd,
-) -> anyhow::Result<()> {
-    let ended = Stop::new().context("cannot make a signal")?;
-    let source = match (options.fd, options.connect) {
-        (Some(fd), _) => Source::Connected(connected(fd).with_context(|| format!("--fd {fd}"))?),
-        (None, true) => Source::Connect(export.spec().socket.clone()),
-        (None, false) => {
-            export.listen()?;
-            export.source()
+/// The disk, and what ends it.
+struct Disk<'a> {
+    options: &'a BlkOptions,
+    export: Arc<Export>,
+    /// The way to the keeper, if there is one.
+    door: Option<Door>,
+    /// Readable when the process is to end.
+    end: OwnedFd,
+}
+
+impl Disk<'_> {
+    /// Serves until the process is to end, or nobody can come any more.
+    fn serve(&self, ready: Option<OwnedFd>) -> anyhow::Result<()> {
+        let (export, options) = (&self.export, self.options);
+        if !self.activate()? {
+            return Ok(());
         }
+        let source = match options.fd {
+            Some(fd) => Source::Connected(connected(fd).with_context(|| format!("--fd {fd}"))?),
+            None => {
+                if !options.connect && !export.listens() {
+                    export.listen()?;
+                }
+                export.source()
+            }
+        };
+        if let Some(door) = &self.door {
+            door.hold(&export.held(), export.kept()?)?;
+        }
+        let ended = Stop::new().context("cannot make a signal")?;
+        export.serve(source, Some(ended.clone()))?;
+        let size = export.geometry().size;
+        tracing::info!(socket = %export.spec().socket.display(), bytes = size, "serving");
+        match (&self.door, ready) {
+            // The keeper tells.
+            (Some(door), _) => door.ready(),
+            (None, Some(ready)) => tell_ready(&ready).context("--ready-fd")?,
+            (None, None) => {}
+        }
+        match ended.wait(Some(self.end.as_fd()), None).context("cannot wait for signals")? {
+            Woken::Stopped => Ok(export.served()?),
+            Woken::Readable | Woken::TimedOut => Ok(()),
+        }
+    }
+
+    /// Takes the lock, which may mean to wait for the I/O of a dead process; false: the process is
+    /// to end.
+    fn activate(&self) -> anyhow::Result<bool> {
+        let done = Stop::new().context("cannot make a signal")?;
+        std::thread::scope(|scope| {
+            let activating = scope.spawn(|| {
+                let activated = self.export.activate();
+                done.stop();
+                activated
+            });
+            let woken = done.wait(Some(self.end.as_fd()), None);
+            let end = !matches!(woken, Ok(Woken::Stopped));
+            if end {
+                self.export.hang_up();
+            }
+            match activating.join() {
+                Ok(_) if end => Ok(false),
+                Ok(activated) => Ok(activated.map(|()| true)?),
+                Err(_) => anyhow::bail!("the disk cannot be activated"),
+            }
+        })
+    }
+
+    /// Flushes, and closes everything; what a new worker goes on with stays.
+    fn leave(&self, in_order: bool) -> anyhow::Result<()> {
+        let Some(door) = &self.door else { return Ok(self.export.detach()?) };
+        if in_order {
+            door.ending();
+            return Ok(self.export.detach()?);
+        }
+        self.export.hang_up();
+        let _ = self.export.served();
+        self.export.let_go();
+        Ok(())
+    }
+}
+
+/// Readable when a signal has come, or when the keeper has told us to end.
+fn either(signals: OwnedFd, told: Option<Stop>) -> std::io::Result<OwnedFd> {
+    let Some(told) = told else { return Ok(signals) };
+    let either = eventfd(0, EventfdFlags::CLOEXEC)?;
+    let tell = either.try_clone()?;
+    let wait = move || {
+        // Whatever comes, or fails: the process is to end.
+        let _ = told.wait(Some(signals.as_fd()), None);
+        let _ = rustix::io::write(&tell, &1u64.to_ne_bytes());
     };
-    export.serve(source, Some(ended.clone()))?;
-    let size = export.geometry().size;
-    tracing::info!(socket = %export.spec().socket.display(), bytes = size, "serving");
-    if let Some(ready) = ready {
-        tell_ready(&ready).context("--ready-fd")?;
-    }
-    match ended.wait(Some(signals.as_fd()), None).context("cannot wait for signals")? {
-        Woken::Stopped => Ok(export.served()?),
-        Woken::Readable | Woken::TimedOut => Ok(()),
-    }
+    std::thread::Builder::new().name("signals".into()).spawn(wait)?;
+    Ok(either)
 }
 
 /// The connected socket that we were started with.

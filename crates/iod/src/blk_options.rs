@@ -105,6 +105,17 @@ pub struct BlkOptions {
     /// Write a newline to this descriptor when front-ends can connect
     #[arg(long, value_name = "FDNUM")]
     pub ready_fd: Option<RawFd>,
+
+    /// Keep a worker that serves the disk, and replace it when it dies; the socket and the bytes of
+    /// a memory disk stay
+    #[arg(long, conflicts_with = "fd", help_heading = "Supervision")]
+    pub supervise: bool,
+    /// Longest pause before a worker that died again and again is replaced, in milliseconds
+    #[arg(long, value_name = "MS", default_value_t = 5000, help_heading = "Supervision")]
+    pub restart_pause_max: u32,
+    /// Serve under the keeper at the other end of standard input
+    #[arg(long, hide = true)]
+    pub worker: bool,
 }
 
 const EXAMPLE: &str = "Example, with QEMU:
@@ -280,6 +291,7 @@ mod tests {
             ("ringway-blk --socket-path /s --fd 3 --null 1M", "--fd"),
             ("ringway-blk --socket-path /s --null 1M --memory 1M", "--memory"),
             ("ringway-blk --fd 3 --connect --null 1M", "--connect"),
+            ("ringway-blk --fd 3 --supervise --null 1M", "--supervise"),
             ("ringway-blk --socket-path /s --null 1M --frob", "--frob"),
             ("ringway-blk --socket-path /s --null 1M --num-queues 0", "--num-queues"),
             ("ringway-blk --socket-path /s --null 1M --num-queues 257", "--num-queues"),

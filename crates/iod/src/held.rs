@@ -263,6 +263,13 @@ impl Door {
         self.holding(&key(id))
     }
 
+    /// The disk of a program that has but one, with what goes with it.
+    pub(crate) fn only_disk(&self) -> Option<io::Result<(Held, Kept)>> {
+        let held = self.disks().into_iter().next()?;
+        let holding = self.disk(&held.spec.id)?;
+        Some(holding.map(|holding| (held, Kept::from(holding))))
+    }
+
     /// All disks that are held.
     pub(crate) fn disks(&self) -> Vec<Held> {
         let state = self.state();
@@ -300,9 +307,14 @@ impl Door {
         if state.words.as_ref().is_some_and(|words| words.die_together) {
             end.stop();
         } else {
+            let advice = if state.holdings.contains_key(CONTROL) {
+                "start ringway-io with the same --control to keep it again"
+            } else {
+                "end it with SIGTERM and start it again when its guest can bear that"
+            };
             tracing::warn!(
                 "the keeper is gone: serving goes on, but nobody would replace this process; \
-                 start ringway-io with the same --control to keep it again"
+                 {advice}"
             );
         }
     }

@@ -20,8 +20,8 @@
 //! ```
 //! Everything above is a worker; `table` tells its keeper of every disk through one door.
 //! A reactor thread serves queues and nothing else. Each disk has one control thread, each caller
-//! one thread; they sleep in the kernel. `ringway-blk` is one export without table, callers and
-//! keeper.
+//! one thread; they sleep in the kernel. `ringway-blk` is one export without table and callers,
+//! and without a keeper unless `--supervise` asks for one.
 //!
 //! # Errors
 //! Whatever keeps a program from its work ends it with exit code 1 and one line on standard

@@ -239,6 +239,11 @@ impl Export {
         Ok(())
     }
 
+    /// Front-ends connect to us.
+    pub fn listens(&self) -> bool {
+        lock(&self.listener).is_some()
+    }
+
     /// Where front-ends come from: they connect to us if we listen, else we to them.
     pub fn source(&self) -> Source {
         match &*lock(&self.listener) {

@@ -1,0 +1,81 @@
+//! `ringway-blk --supervise`.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod common;
+
+use std::path::Path;
+
+use common::*;
+use rustix::process::Signal;
+use testkit::process::PROCESS_DEADLINE;
+use testkit::raw::request::{Request, status};
+use testkit::raw::{Guest, Setup};
+
+fn write(socket: &Path, value: u8) {
+    let mut guest = Guest::start(socket, &Setup::default()).unwrap();
+    let done = guest.run(0, &Request::write(0, &[value; 512])).unwrap();
+    assert_eq!(done.status, status::OK);
+}
+
+fn read(socket: &Path) -> u8 {
+    let mut guest = Guest::start(socket, &Setup::default()).unwrap();
+    guest.run(0, &Request::read(0, 512)).unwrap().data[0]
+}
+
+#[test]
+fn a_killed_worker_is_a_pause() {
+    let folder = folder();
+    let socket = folder.path().join("s");
+    let file = image(&folder, "a.raw", 1 << 20);
+    for disk in [["--memory", "1M"], ["--blk-file", &file]] {
+        let mut process = blk(&socket, &[&disk[..], &["--supervise"]].concat());
+        for value in 1..=testkit::rounds(3, 50) as u8 {
+            write(&socket, value);
+            let worker = process.next_worker(None).unwrap();
+            worker.kill().unwrap();
+            assert_eq!(read(&socket), value, "it waited in the backlog");
+        }
+        assert!(process.terminate().unwrap().success(), "{}", process.stderr());
+        assert_eq!(names(&folder), ["a.raw"]);
+    }
+}
+
+#[test]
+fn what_cannot_be_served_is_not_tried_for_ever() {
+    let folder = folder();
+    let socket = folder.path().join("s").to_str().unwrap().to_owned();
+    let start =
+        |file: &str| ends(BLK, &["--socket-path", &socket, "--supervise", "--blk-file", file]);
+    let (code, said) = start("/no/such/image");
+    assert!(code == 1 && said.contains("No such file"), "{said}");
+    assert!(!said.contains("another one is started"), "{said}");
+    let _other = blk(Path::new(&socket), &["--null", "1M"]);
+    let (code, said) = start(&image(&folder, "a.raw", 1 << 20));
+    assert!(code == 1 && said.contains("running process"), "{said}");
+    let options = ["--fd", "0", "--supervise", "--null", "1M"];
+    let (code, said) = ends(BLK, &options);
+    assert!(code == 2 && said.contains("--supervise"), "{said}");
+}
+
+#[test]
+fn an_image_that_is_replaced_meanwhile_is_tried_again() {
+    let folder = folder();
+    let socket = folder.path().join("s");
+    let file = image(&folder, "a.raw", 1 << 20);
+    let options = ["--supervise", "--restart-pause-max", "20", "--blk-file", &file];
+    let mut process = blk(&socket, &options);
+    write(&socket, 7);
+    let worker = process.worker().unwrap().unwrap();
+    process.signal(Signal::STOP).unwrap();
+    worker.kill().unwrap();
+    let away = folder.path().join("away");
+    std::fs::rename(&file, &away).unwrap();
+    std::fs::copy(&away, &file).unwrap();
+    process.signal(Signal::CONT).unwrap();
+    eventually("it says why", || process.stderr().contains("is another file than"));
+    std::fs::rename(&away, &file).unwrap();
+    assert_eq!(read(&socket), 7, "waited in the backlog meanwhile");
+    process.signal(Signal::INT).unwrap();
+    assert!(process.wait(PROCESS_DEADLINE).unwrap().success(), "{}", process.stderr());
+    assert_eq!(names(&folder), ["a.raw"]);
+}
