@@ -17,6 +17,7 @@ use crate::held::CONTROL;
 use crate::io_options::IoOptions;
 use crate::keeper::{Keeper, Setup};
 use crate::link::Holding;
+use crate::metrics::{self, Scraped};
 use crate::pool::{Pool, default_count};
 use crate::table::Table;
 use crate::{limits, logging, signals, worker};
@@ -52,6 +53,10 @@ fn keep(
     limits::raise_open_files();
     let ready = options.ready_fd.map(adopt).transpose().context("--ready-fd")?;
     let signals = signals::count().context("cannot watch for signals")?;
+    if let Some(address) = &options.metrics {
+        // Each worker listens for itself; what cannot be had is told before there is one.
+        drop(metrics::bind(address)?);
+    }
     let mut keeper = Keeper::new(Setup {
         program: PROGRAM,
         options: std::env::args_os().skip(1).collect(),
@@ -92,6 +97,17 @@ fn work(options: &IoOptions) -> anyhow::Result<()> {
     let server = Server::new(Arc::clone(&table), end.clone()).context("cannot make a signal")?;
     worker::attend(&door, link, &end).context("cannot hear the keeper")?;
     table.restore();
+    // A scraper that reads slowly keeps nothing alive.
+    let page = Arc::downgrade(&table);
+    let scraped: Scraped =
+        Arc::new(move || page.upgrade().map_or_else(String::new, |table| table.metrics()));
+    let scrapers = options.metrics.as_ref().map(metrics::bind).transpose();
+    // Disks are worth more than their numbers.
+    let scrapers = scrapers.unwrap_or_else(|error| {
+        tracing::error!("no metrics are served: {error:#}");
+        None
+    });
+    let enough = Stop::new().context("cannot make a signal")?;
     let outcome = std::thread::scope(|scope| {
         let calls = scope.spawn(|| {
             let served = server.run(&listener);
@@ -99,12 +115,16 @@ fn work(options: &IoOptions) -> anyhow::Result<()> {
             end.stop();
             served
         });
+        if let Some(door) = &scrapers {
+            scope.spawn(|| metrics::serve(door, &enough, &scraped));
+        }
         tracing::info!(control = %listener.path().display(), reactors, "taking calls");
         door.ready();
         let waited = end.wait(Some(signals.as_fd()), None).context("cannot wait for signals");
         door.ending();
         // Callers hear of it while the disks go.
         table.shut_down();
+        enough.stop();
         server.stop();
         let served = calls.join().unwrap_or(Ok(()));
         waited.and(served.map_err(Into::into))

@@ -6,13 +6,14 @@ use std::path::PathBuf;
 use clap::Parser;
 
 use crate::blk_options::mode;
+use crate::metrics::Address;
 
 /// Serve many disks to virtual machines over vhost-user, controlled over a socket.
 ///
 /// The control socket takes JSON-RPC 2.0, one object a line: disk.attach, disk.activate,
-/// disk.deactivate, disk.pause, disk.resume, disk.detach, disk.resize, disk.caps, stats, shutdown.
-/// `ringway io` is a client for it. SIGTERM and SIGINT detach everything and end the process. Logs
-/// go to standard error; RINGWAY_LOG=debug shows more of them.
+/// disk.deactivate, disk.pause, disk.resume, disk.detach, disk.resize, disk.caps, stats, metrics,
+/// shutdown. `ringway io` is a client for it. SIGTERM and SIGINT detach everything and end the
+/// process. Logs go to standard error; RINGWAY_LOG=debug shows more of them.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "ringway-io", version)]
 pub struct IoOptions {
@@ -25,6 +26,9 @@ pub struct IoOptions {
     /// Number of reactor threads; without it, one for each CPU and at most 16
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub reactors: Option<u16>,
+    /// Serve OpenMetrics over HTTP at /metrics: unix:PATH, ADDRESS:PORT, or a port of the loopback
+    #[arg(long, value_name = "WHERE")]
+    pub metrics: Option<Address>,
     /// Write a newline to this descriptor when calls are taken
     #[arg(long, value_name = "FDNUM")]
     pub ready_fd: Option<RawFd>,

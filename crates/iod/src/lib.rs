@@ -53,6 +53,7 @@ pub mod lifecycle;
 pub mod limits;
 mod link;
 pub mod logging;
+pub mod metrics;
 pub mod open;
 pub mod pool;
 pub mod signals;

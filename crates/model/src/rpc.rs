@@ -118,6 +118,8 @@ pub enum Call {
     DiskCaps(SetCaps),
     /// `stats`: everything, or one disk.
     Stats(StatsQuery),
+    /// `metrics`: everything in the text format of OpenMetrics.
+    Metrics,
     /// `shutdown`: detach everything and exit.
     Shutdown,
     /// `keeper.adopt`: a `ringway-io` that finds this worker without a keeper becomes that. The
@@ -166,7 +168,7 @@ pub struct StatsQuery {
 }
 
 /// Every verb that [`Call::parse`] knows.
-pub const METHODS: [&str; 11] = [
+pub const METHODS: [&str; 12] = [
     "disk.attach",
     "disk.activate",
     "disk.deactivate",
@@ -176,6 +178,7 @@ pub const METHODS: [&str; 11] = [
     "disk.resize",
     "disk.caps",
     "stats",
+    "metrics",
     "shutdown",
     "keeper.adopt",
 ];
@@ -206,6 +209,7 @@ impl Call {
                 Ok(Self::DiskCaps(set))
             }
             "stats" => Ok(Self::Stats(typed(params)?)),
+            "metrics" => Ok(Self::Metrics),
             "shutdown" => Ok(Self::Shutdown),
             "keeper.adopt" => Ok(Self::KeeperAdopt),
             other => Err(RpcError {
@@ -246,6 +250,13 @@ pub struct Adopted {
     /// How the last of the workers before it ended.
     #[serde(default)]
     pub last_exit: Option<String>,
+}
+
+/// Result of `metrics`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MetricsReply {
+    /// The page that a scraper gets.
+    pub openmetrics: String,
 }
 
 /// Result of `stats`.

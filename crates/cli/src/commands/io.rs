@@ -22,16 +22,17 @@ pub(super) const DEFAULT_CONTROL: &str = "/run/ringway/io.sock";
   ringway io disk.caps id=d1 caps.iops=500 caps.iops_burst=2000 caps.burst_seconds=30
   ringway io disk.caps id=d1 caps.bytes_per_second=100M
   ringway io disk.caps id=d1                     (none any more)
+  ringway io metrics
   ringway io disk.detach '{\"id\":\"d1\"}'
 
-The result is printed as JSON, indented on a terminal. Exit code 1 and the reason on standard
-error when the call is refused or nobody answers.")]
+The result is printed as JSON, indented on a terminal; that of metrics as it is. Exit code 1 and
+the reason on standard error when the call is refused or nobody answers.")]
 pub(crate) struct Io {
     /// Control socket of the ringway-io
     #[arg(long, value_name = "SOCKET", env = "RINGWAY_CONTROL", default_value = DEFAULT_CONTROL)]
     control: PathBuf,
     /// One of disk.attach, disk.activate, disk.deactivate, disk.pause, disk.resume, disk.detach,
-    /// disk.resize, disk.caps, stats, shutdown
+    /// disk.resize, disk.caps, stats, metrics, shutdown
     method: String,
     /// One JSON object, or key=value pairs; a dot in a key nests (backend.null=1G)
     #[arg(value_name = "PARAMETERS")]
@@ -48,6 +49,10 @@ impl Io {
         let mut client = Client::connect(&self.control).await?;
         let result = client.call(&self.method, parameters, ATTACH_DEADLINE).await?;
         let mut output = std::io::stdout().lock();
+        if let Some(text) = result.get("openmetrics").and_then(|text| text.as_str()) {
+            output.write_all(text.as_bytes())?;
+            return Ok(ExitCode::SUCCESS);
+        }
         if output.is_terminal() {
             serde_json::to_writer_pretty(&mut output, &result)?;
         } else {

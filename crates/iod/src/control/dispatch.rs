@@ -3,7 +3,7 @@
 use std::os::fd::OwnedFd;
 
 use model::report::Stats;
-use model::rpc::{Adopted, Call, Request, Response, RpcError, code};
+use model::rpc::{Adopted, Call, MAX_LINE_BYTES, MetricsReply, Request, Response, RpcError, code};
 use serde::Serialize;
 use serde_json::Value;
 use vhost_user::Stop;
@@ -103,6 +103,7 @@ fn carry_out(table: &Table, call: Call) -> Result<Value, RpcError> {
         Call::DiskResize(resize) => value(table.resize(&resize.id, resize.size)?),
         Call::DiskCaps(set) => value(table.caps(&set.id, set.caps)?),
         Call::Stats(query) => value::<Stats>(table.stats(query.id.as_deref())?),
+        Call::Metrics => metrics(table),
         Call::Shutdown => {
             table.shut_down();
             Ok(Value::Object(Default::default()))
@@ -110,6 +111,16 @@ fn carry_out(table: &Table, call: Call) -> Result<Value, RpcError> {
         // Its answer is more than a value.
         Call::KeeperAdopt => Ok(Value::Null),
     }
+}
+
+fn metrics(table: &Table) -> Result<Value, RpcError> {
+    let openmetrics = table.metrics();
+    // Quotes and line ends take two bytes each on the wire.
+    if openmetrics.len() > MAX_LINE_BYTES / 2 {
+        let message = "the page is too long for one answer; scrape it (--metrics)".into();
+        return Err(RpcError { code: code::FAILED, message });
+    }
+    value(MetricsReply { openmetrics })
 }
 
 fn value<T: Serialize>(result: T) -> Result<Value, RpcError> {

@@ -16,6 +16,7 @@ use crate::pool::Pool;
 use crate::table::state;
 pub(crate) use held::{keeper, refused};
 use requests::Names;
+pub(crate) use requests::{op, stage};
 
 /// How much is told of each disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -44,7 +44,7 @@ pub(super) fn latency(summary: &Summary) -> Latency {
 }
 
 /// As the wire names it.
-pub(super) fn stage(stage: Stage) -> report::Stage {
+pub(crate) fn stage(stage: Stage) -> report::Stage {
     match stage {
         Stage::Queue => report::Stage::Queue,
         Stage::Cap => report::Stage::Cap,
@@ -55,7 +55,7 @@ pub(super) fn stage(stage: Stage) -> report::Stage {
 }
 
 /// As the wire names it.
-pub(super) fn op(op: Op) -> report::Op {
+pub(crate) fn op(op: Op) -> report::Op {
     match op {
         Op::Read => report::Op::Read,
         Op::Write => report::Op::Write,

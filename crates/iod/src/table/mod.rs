@@ -17,6 +17,7 @@ use crate::export::{Export, ExportError};
 use crate::held::{Door, Held, HoldError};
 use crate::lifecycle::{Begin, Phase, Refused, Rest, Verb};
 use crate::limits::check_open_files;
+use crate::metrics::{Source, page};
 use crate::open::reported;
 use crate::pool::Pool;
 use crate::stats::{self, Detail};
@@ -334,6 +335,16 @@ impl Table {
         stats.disks.sort_by(|one, other| one.id.cmp(&other.id));
         stats.keeper = self.door.keeper().map(stats::keeper);
         Ok(stats)
+    }
+
+    /// What all of it has done, in the text format of OpenMetrics.
+    pub fn metrics(&self) -> String {
+        let disks = self.disks();
+        let exports = disks.by_id.values().filter_map(|one| one.export.clone()).collect();
+        drop(disks);
+        // Without an id there is none that can be missing.
+        let stats = self.stats(None);
+        stats.map_or_else(|_| String::new(), |stats| page(&Source { stats, exports }))
     }
 
     /// Detaches everything. Waits for verbs that are at work, and refuses all others.

@@ -1,0 +1,229 @@
+//! What is told.
+
+use std::sync::Arc;
+
+use blk::{Op, Stage};
+use model::report::{DiskState, DiskStats, ReactorStats, Stats};
+
+use super::text::{Kind, Page};
+use crate::export::Export;
+use crate::stats::{op, stage};
+
+/// Upper bounds of buckets in nanoseconds: from what a fast disk takes to what hangs.
+pub(super) const BOUNDS: [u64; 19] = [
+    10_000,
+    25_000,
+    50_000,
+    100_000,
+    250_000,
+    500_000,
+    1_000_000,
+    2_500_000,
+    5_000_000,
+    10_000_000,
+    25_000_000,
+    50_000_000,
+    100_000_000,
+    250_000_000,
+    500_000_000,
+    1_000_000_000,
+    2_500_000_000,
+    10_000_000_000,
+    60_000_000_000,
+];
+
+/// What a page is made from.
+#[derive(Debug)]
+pub(crate) struct Source {
+    /// Counts.
+    pub(crate) stats: Stats,
+    /// Disks with their histograms.
+    pub(crate) exports: Vec<Arc<Export>>,
+}
+
+/// The page.
+pub(crate) fn page(source: &Source) -> String {
+    let mut page = Page::default();
+    process(&mut page, &source.stats);
+    reactors(&mut page, &source.stats.reactors);
+    states(&mut page, &source.stats.disks);
+    counters(&mut page, &source.stats.disks);
+    gauges(&mut page, &source.stats.disks);
+    durations(&mut page, &source.exports);
+    page.end()
+}
+
+fn process(page: &mut Page, stats: &Stats) {
+    let mut build = page.family("ringway_build", Kind::Info, None, "Version of the program.");
+    build.add(&[("version", &stats.version)], 1);
+    let help = "Time since the start of the process that serves.";
+    let name = "ringway_worker_uptime_seconds";
+    page.family(name, Kind::Gauge, Some("seconds"), help).add(&[], stats.uptime_seconds);
+    if let Some(keeper) = &stats.keeper {
+        let help = "Workers that were started in place of dead ones.";
+        page.family("ringway_worker_restarts", Kind::Counter, None, help).add(&[], keeper.restarts);
+    }
+}
+
+fn reactors(page: &mut Page, all: &[ReactorStats]) {
+    type Count = fn(&ReactorStats) -> u64;
+    let families: [(&'static str, Kind, &str, Count); 4] = [
+        ("ringway_reactor_queues", Kind::Gauge, "Queues that it serves.", |one| one.queues),
+        ("ringway_reactor_sleeps", Kind::Counter, "Times it slept.", |one| one.sleeps),
+        ("ringway_reactor_syscalls", Kind::Counter, "System calls of it.", |one| one.syscalls),
+        ("ringway_reactor_wakeups", Kind::Counter, "Times it was woken.", |one| one.wakeups),
+    ];
+    for (name, kind, help, count) in families {
+        let mut family = page.family(name, kind, None, help);
+        for (at, one) in all.iter().enumerate() {
+            family.add(&[("reactor", &at.to_string())], count(one));
+        }
+    }
+}
+
+fn states(page: &mut Page, disks: &[DiskStats]) {
+    let names = [
+        (DiskState::Attached, "attached"),
+        (DiskState::Active, "active"),
+        (DiskState::Paused, "paused"),
+        (DiskState::Stuck, "stuck"),
+        (DiskState::Waiting, "waiting"),
+        (DiskState::Refused, "refused"),
+    ];
+    let help = "State of the disk; waiting is for room on full storage.";
+    let mut family = page.family("ringway_disk_state", Kind::StateSet, None, help);
+    for disk in disks {
+        for (state, name) in names {
+            let labels = [("disk", disk.id.as_str()), ("ringway_disk_state", name)];
+            family.add(&labels, u8::from(disk.state == state));
+        }
+    }
+}
+
+fn counters(page: &mut Page, disks: &[DiskStats]) {
+    type Count = fn(&DiskStats) -> f64;
+    let families: [(&'static str, Option<&str>, &str, Count); 10] = [
+        ("ringway_disk_read_bytes", Some("bytes"), "Bytes that were read.", |disk| {
+            disk.bytes.read as f64
+        }),
+        ("ringway_disk_written_bytes", Some("bytes"), "Bytes that were written.", |disk| {
+            disk.bytes.write as f64
+        }),
+        ("ringway_disk_discarded_bytes", Some("bytes"), "Bytes that were given up.", |disk| {
+            disk.bytes.discard as f64
+        }),
+        ("ringway_disk_zeroed_bytes", Some("bytes"), "Bytes that were zeroed.", |disk| {
+            disk.bytes.write_zeroes as f64
+        }),
+        ("ringway_disk_errors", None, "Requests that ended in an error.", |disk| {
+            disk.errors as f64
+        }),
+        ("ringway_disk_kicks", None, "Kicks received.", |disk| disk.kicks as f64),
+        ("ringway_disk_calls", None, "Calls sent.", |disk| disk.calls as f64),
+        (
+            "ringway_disk_resubmitted_requests",
+            None,
+            "Requests of a dead predecessor that were submitted again.",
+            |disk| disk.resubmitted as f64,
+        ),
+        (
+            "ringway_disk_busy_seconds",
+            Some("seconds"),
+            "Time for which reactors served the disk.",
+            |disk| disk.busy_seconds,
+        ),
+        (
+            "ringway_disk_neighbour_seconds",
+            Some("seconds"),
+            "Time for which it waited for long turns of other disks on its reactors.",
+            |disk| disk.neighbour_seconds,
+        ),
+    ];
+    for (name, unit, help, count) in families {
+        let mut family = page.family(name, Kind::Counter, unit, help);
+        for disk in disks {
+            family.add(&[("disk", &disk.id)], count(disk));
+        }
+    }
+    let help = "Requests that ended, by kind.";
+    let mut family = page.family("ringway_disk_requests", Kind::Counter, None, help);
+    for disk in disks {
+        let all = &disk.requests;
+        let kinds = [
+            ("read", all.read),
+            ("write", all.write),
+            ("flush", all.flush),
+            ("discard", all.discard),
+            ("write_zeroes", all.write_zeroes),
+            ("get_id", all.get_id),
+        ];
+        for (kind, count) in kinds {
+            family.add(&[("disk", &disk.id), ("op", kind)], count);
+        }
+    }
+}
+
+fn gauges(page: &mut Page, disks: &[DiskStats]) {
+    type Value = fn(&DiskStats) -> f64;
+    let families: [(&'static str, Option<&str>, &str, Value); 9] = [
+        ("ringway_disk_size_bytes", Some("bytes"), "Size of the disk.", |disk| {
+            disk.geometry.size_bytes as f64
+        }),
+        ("ringway_disk_connected", None, "A front-end is connected.", |disk| {
+            f64::from(u8::from(disk.connected))
+        }),
+        ("ringway_disk_queues_started", None, "Queues that its driver has started.", |disk| {
+            disk.queues_started.into()
+        }),
+        ("ringway_disk_in_flight_requests", None, "Requests with the storage.", |disk| {
+            disk.in_flight as f64
+        }),
+        ("ringway_disk_ring_requests", None, "Requests that wait in its rings.", |disk| {
+            disk.in_rings as f64
+        }),
+        ("ringway_disk_capped_queues", None, "Queues that its cap holds back now.", |disk| {
+            disk.held_by_cap as f64
+        }),
+        (
+            "ringway_disk_oldest_request_seconds",
+            Some("seconds"),
+            "Age of the oldest request under way, 0 without one.",
+            |disk| disk.oldest.map_or(0.0, |oldest| oldest.age_seconds),
+        ),
+        (
+            "ringway_disk_fence_wait_seconds",
+            Some("seconds"),
+            "Time that it has waited for the I/O of a dead predecessor, 0 when it does not.",
+            |disk| disk.fence.map_or(0.0, |fence| fence.since_seconds),
+        ),
+        (
+            "ringway_disk_stuck_seconds",
+            Some("seconds"),
+            "Time since a stop gave up waiting for its storage, 0 when none did.",
+            |disk| disk.stuck.as_ref().map_or(0.0, |stuck| stuck.since_seconds),
+        ),
+    ];
+    for (name, unit, help, value) in families {
+        let mut family = page.family(name, Kind::Gauge, unit, help);
+        for disk in disks {
+            family.add(&[("disk", &disk.id)], value(disk));
+        }
+    }
+}
+
+fn durations(page: &mut Page, exports: &[Arc<Export>]) {
+    let help = "Time of requests by kind and stage: queue (in the ring), cap, device (with the \
+                storage), completion (back to the guest), and total.";
+    let name = "ringway_disk_request_duration_seconds";
+    let mut family = page.family(name, Kind::Histogram, Some("seconds"), help);
+    for export in exports {
+        let pairs = Stage::ALL.into_iter().flat_map(|one| Op::ALL.map(|kind| (one, kind)));
+        for (one, kind) in pairs {
+            let Some(all) = export.device().durations(one, kind) else { continue };
+            let (disk, kind, one) = (&export.spec().id, op(kind).name(), stage(one).name());
+            let labels = [("disk", disk.as_str()), ("op", kind), ("stage", one)];
+            let buckets = BOUNDS.iter().map(|ns| (*ns as f64 / 1e9, all.count_up_to(*ns)));
+            family.histogram(&labels, buckets, all.count(), all.sum_ns() as f64 / 1e9);
+        }
+    }
+}

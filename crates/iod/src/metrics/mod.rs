@@ -1,0 +1,73 @@
+//! Counts and times in the text format of OpenMetrics 1.0.
+//!
+//! # Words
+//! - **Family**: all samples of one name, with its type and help ([`text`]).
+//! - **Scrape**: one `GET /metrics` ([`server`]), or the call `metrics`.
+//!
+//! # Model
+//! A scrape reads what `stats` reads and the histograms; nothing is kept between two, nothing
+//! waits for storage, and reactors do not notice. The fine histograms (6% steps) are mapped to
+//! [`families::BOUNDS`], few enough for a store of time series; `stats` has the fine percentiles.
+//!
+//! # Invariants
+//! - Labels have few values: disk, op, stage, state, reactor.
+//! - Units are seconds and bytes; counters end in `_total`.
+//! - The server takes [`server::CONNECTIONS_MAX`] at a time, each with a bounded header and time.
+
+mod families;
+mod server;
+mod text;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+pub(crate) use families::{Source, page};
+pub(crate) use server::{Scraped, bind, serve};
+
+/// Where metrics are served.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Address {
+    /// A Unix socket.
+    Unix(PathBuf),
+    /// A port of an address of this host.
+    Tcp(SocketAddr),
+}
+
+impl FromStr for Address {
+    type Err = String;
+
+    /// `unix:PATH`, `ADDRESS:PORT`, or only a port, which is one of the loopback interface.
+    fn from_str(text: &str) -> Result<Self, String> {
+        if let Some(path) = text.strip_prefix("unix:") {
+            return if path.is_empty() {
+                Err("unix: needs a path, for example unix:/run/ringway/metrics.sock".into())
+            } else {
+                Ok(Self::Unix(path.into()))
+            };
+        }
+        let loopback = |port| SocketAddr::from(([127, 0, 0, 1], port));
+        let port = text.strip_prefix(':').unwrap_or(text).parse().map(loopback);
+        let address = port.or_else(|_| text.parse());
+        address.map(Self::Tcp).map_err(|_| {
+            format!("{text:?} is neither unix:PATH, ADDRESS:PORT nor a port of the loopback")
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_alone_is_one_of_the_loopback() {
+        let tcp = |text: &str| Ok(Address::Tcp(text.parse().unwrap()));
+        assert_eq!("9750".parse(), tcp("127.0.0.1:9750"));
+        assert_eq!(":9750".parse(), tcp("127.0.0.1:9750"));
+        assert_eq!("[::1]:9750".parse(), tcp("[::1]:9750"));
+        assert_eq!("unix:/a b".parse(), Ok(Address::Unix("/a b".into())));
+        for bad in ["", "unix:", "localhost", "99999", "1.2.3.4"] {
+            assert!(bad.parse::<Address>().is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! The text format: https://prometheus.io/docs/specs/om/open_metrics_spec/
+
+use std::fmt::{Display, Write};
+
+/// Kinds of families.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// It only grows; its samples end in `_total`.
+    Counter,
+    /// It goes up and down.
+    Gauge,
+    /// Samples end in `_bucket`, `_sum` and `_count`.
+    Histogram,
+    /// Samples end in `_info` and are 1.
+    Info,
+    /// One sample for each state.
+    StateSet,
+}
+
+/// A page of metrics.
+#[derive(Debug, Default)]
+pub(super) struct Page(String);
+
+/// One family of a page.
+#[derive(Debug)]
+pub(super) struct Family<'a> {
+    page: &'a mut Page,
+    name: &'static str,
+    kind: Kind,
+}
+
+/// Label names and values.
+pub(super) type Labels<'a> = [(&'static str, &'a str)];
+
+impl Page {
+    /// Begins a family. Every sample of it comes before the next one begins.
+    pub(super) fn family(
+        &mut self,
+        name: &'static str,
+        kind: Kind,
+        unit: Option<&str>,
+        help: &str,
+    ) -> Family<'_> {
+        let word = match kind {
+            Kind::Counter => "counter",
+            Kind::Gauge => "gauge",
+            Kind::Histogram => "histogram",
+            Kind::Info => "info",
+            Kind::StateSet => "stateset",
+        };
+        self.line(format_args!("# TYPE {name} {word}"));
+        if let Some(unit) = unit {
+            self.line(format_args!("# UNIT {name} {unit}"));
+        }
+        self.line(format_args!("# HELP {name} {}", escaped(help)));
+        Family { page: self, name, kind }
+    }
+
+    /// The whole text.
+    pub(super) fn end(mut self) -> String {
+        self.line(format_args!("# EOF"));
+        self.0
+    }
+
+    fn line(&mut self, text: std::fmt::Arguments<'_>) {
+        // A string takes everything.
+        let _ = writeln!(self.0, "{text}");
+    }
+
+    fn sample(&mut self, name: &str, suffix: &str, labels: &Labels<'_>, value: impl Display) {
+        self.0.push_str(name);
+        self.0.push_str(suffix);
+        for (at, (label, text)) in labels.iter().enumerate() {
+            let before = if at == 0 { '{' } else { ',' };
+            let _ = write!(self.0, "{before}{label}=\"{}\"", escaped(text));
+        }
+        let close = if labels.is_empty() { "" } else { "}" };
+        let _ = writeln!(self.0, "{close} {value}");
+    }
+}
+
+impl Family<'_> {
+    /// A sample of a counter, gauge or state.
+    pub(super) fn add(&mut self, labels: &Labels<'_>, value: impl Display) {
+        let suffix = match self.kind {
+            Kind::Counter => "_total",
+            Kind::Info => "_info",
+            Kind::Gauge | Kind::StateSet | Kind::Histogram => "",
+        };
+        self.page.sample(self.name, suffix, labels, value);
+    }
+
+    /// A histogram: counts up to each bound in seconds, then the whole count and the sum.
+    pub(super) fn histogram(
+        &mut self,
+        labels: &Labels<'_>,
+        buckets: impl Iterator<Item = (f64, u64)>,
+        count: u64,
+        sum_seconds: f64,
+    ) {
+        for (bound, count) in buckets {
+            let bound = decimal(bound);
+            self.bucket(labels, &bound, count);
+        }
+        self.bucket(labels, "+Inf", count);
+        self.page.sample(self.name, "_sum", labels, sum_seconds);
+        self.page.sample(self.name, "_count", labels, count);
+    }
+
+    fn bucket(&mut self, labels: &Labels<'_>, bound: &str, count: u64) {
+        let labels = [labels, &[("le", bound)]].concat();
+        self.page.sample(self.name, "_bucket", &labels, count);
+    }
+}
+
+/// A bound as the canonical form has it: with a point.
+fn decimal(bound: f64) -> String {
+    if bound.fract() == 0.0 { format!("{bound:.1}") } else { bound.to_string() }
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_text_is_that_of_the_specification() {
+        let mut page = Page::default();
+        page.family("a_bytes", Kind::Counter, Some("bytes"), "What \"a\" is.").add(&[], 3);
+        let mut family = page.family("b_seconds", Kind::Histogram, Some("seconds"), "B.");
+        family.histogram(&[("d", "x\"\n\\")], [(1e-5, 1), (1.0, 2)].into_iter(), 3, 0.5);
+        assert_eq!(
+            page.end(),
+            "# TYPE a_bytes counter\n# UNIT a_bytes bytes\n# HELP a_bytes What \\\"a\\\" is.\n\
+             a_bytes_total 3\n# TYPE b_seconds histogram\n# UNIT b_seconds seconds\n\
+             # HELP b_seconds B.\nb_seconds_bucket{d=\"x\\\"\\n\\\\\",le=\"0.00001\"} 1\n\
+             b_seconds_bucket{d=\"x\\\"\\n\\\\\",le=\"1.0\"} 2\n\
+             b_seconds_bucket{d=\"x\\\"\\n\\\\\",le=\"+Inf\"} 3\n\
+             b_seconds_sum{d=\"x\\\"\\n\\\\\"} 0.5\nb_seconds_count{d=\"x\\\"\\n\\\\\"} 3\n# EOF\n"
+        );
+    }
+}

@@ -1,0 +1,171 @@
+//! What a scraper gets, and that it can read it.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod common;
+mod openmetrics;
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
+use common::*;
+use openmetrics::{Page, read};
+use serde_json::{Value, json};
+use testkit::process::PROCESS_DEADLINE;
+use testkit::raw::request::Request;
+use testkit::raw::{Guest, Setup};
+
+/// Sends `request` and returns the head and the body of the answer.
+fn ask(mut stream: impl Read + Write, request: &str) -> (String, String) {
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("{answer:?}"));
+    (head.into(), body.into())
+}
+
+fn scrape(stream: impl Read + Write) -> Page {
+    let (head, body) = ask(stream, "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
+    assert!(head.contains("application/openmetrics-text; version=1.0.0"), "{head}");
+    assert!(head.contains(&format!("Content-Length: {}", body.len())), "{head}");
+    read(&body).unwrap_or_else(|why| panic!("{why}"))
+}
+
+/// The one sample of a family with these labels.
+fn value(page: &Page, family: &str, suffix: &str, labels: &[(&str, &str)]) -> f64 {
+    let name = format!("{family}{suffix}");
+    let fits = |one: &&openmetrics::Sample| {
+        one.name == name
+            && labels.iter().all(|(key, text)| one.labels.get(*key).is_some_and(|has| has == text))
+    };
+    let all: Vec<_> = page[family].samples.iter().filter(fits).collect();
+    assert_eq!(all.len(), 1, "{name} {labels:?}: {all:?}");
+    all[0].value
+}
+
+/// A process with a disk on which every kind of request has been done.
+fn used(options: &[&str]) -> (Io, Guest) {
+    let io = Io::start_with(options);
+    let mut caller = io.caller();
+    caller.disk("disk.attach", io.spec("d1", json!({"memory": 1 << 20})));
+    caller.disk("disk.attach", io.spec("d2", json!({"null": 1 << 20})));
+    let mut guest = Guest::start(&io.socket("d1"), &Setup::default()).unwrap();
+    for _ in 0..3 {
+        guest.run(0, &Request::read(0, 4096)).unwrap();
+    }
+    guest.run(0, &Request::write(8, &[1; 512])).unwrap();
+    guest.run(0, &Request::flush()).unwrap();
+    (io, guest)
+}
+
+#[test]
+fn a_scrape_over_a_unix_socket_tells_what_was_done() {
+    let folder = folder();
+    let socket = folder.path().join("metrics");
+    let (io, _guest) = used(&["--metrics", &format!("unix:{}", socket.display())]);
+    let page = scrape(UnixStream::connect(&socket).unwrap());
+    let d1 = ("disk", "d1");
+    assert_eq!(value(&page, "ringway_disk_read_bytes", "_total", &[d1]), 3.0 * 4096.0);
+    assert_eq!(value(&page, "ringway_disk_written_bytes", "_total", &[d1]), 512.0);
+    assert_eq!(value(&page, "ringway_disk_requests", "_total", &[d1, ("op", "flush")]), 1.0);
+    assert_eq!(
+        value(&page, "ringway_disk_state", "", &[d1, ("ringway_disk_state", "active")]),
+        1.0
+    );
+    let labels = [d1, ("op", "read"), ("stage", "total")];
+    let durations = "ringway_disk_request_duration_seconds";
+    assert_eq!(value(&page, durations, "_count", &labels), 3.0);
+    assert!(value(&page, durations, "_sum", &labels) > 0.0);
+    assert!(value(&page, "ringway_disk_busy_seconds", "_total", &[d1]) > 0.0);
+    // The call says the same, but for what goes on.
+    let said = io.caller().call("metrics", Value::Null).unwrap();
+    let said = read(said["openmetrics"].as_str().unwrap()).unwrap();
+    let names = |page: &Page| page.keys().cloned().collect::<Vec<_>>();
+    assert_eq!(names(&said), names(&page));
+}
+
+#[test]
+fn a_scrape_over_tcp_and_requests_that_are_none() {
+    // Free now, and nobody else in this test asks for it.
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let (_io, _guest) = used(&["--metrics", &port.to_string()]);
+    let connect = || {
+        let stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        stream.set_read_timeout(Some(PROCESS_DEADLINE)).unwrap();
+        stream
+    };
+    scrape(connect());
+    // Stalled ones keep no one away, up to the limit.
+    let stalled: Vec<_> = (0..5).map(|_| connect()).collect();
+    scrape(connect());
+    drop(stalled);
+    for (request, status) in [
+        ("GET / HTTP/1.1\r\n\r\n".to_owned(), "404"),
+        ("PUT /metrics HTTP/1.1\r\n\r\n".to_owned(), "405"),
+        ("nonsense\r\n\r\n".to_owned(), "400"),
+        (format!("GET /metrics HTTP/1.1\r\nX: {}", "x".repeat(9000)), "431"),
+    ] {
+        let (head, _) = ask(connect(), &request);
+        assert!(head.starts_with(&format!("HTTP/1.1 {status}")), "{request:?}: {head}");
+    }
+    scrape(connect());
+}
+
+#[test]
+fn an_address_that_cannot_be_had_is_told_at_the_start() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    let folder = folder();
+    let control = folder.path().join("c");
+    let options = ["--control", control.to_str().unwrap(), "--metrics", &port];
+    let (code, said) = ends(IO, &options);
+    assert!(code == 1 && said.contains("--metrics") && said.contains(&port), "{code}: {said}");
+    let (code, said) = ends(IO, &["--control", "/c", "--metrics", "tcp"]);
+    assert!(code == 2 && said.contains("unix:PATH"), "{said}");
+}
+
+/// Names in the expressions of a dashboard.
+fn names_in(dashboard: &Value, out: &mut Vec<String>) {
+    match dashboard {
+        Value::Object(fields) => {
+            for (key, value) in fields {
+                match value {
+                    Value::String(text)
+                        if key == "expr" || key == "query" || key == "definition" =>
+                    {
+                        let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+                        out.extend(
+                            words.filter(|word| word.starts_with("ringway_")).map(Into::into),
+                        );
+                    }
+                    other => names_in(other, out),
+                }
+            }
+        }
+        Value::Array(all) => all.iter().for_each(|one| names_in(one, out)),
+        _ => {}
+    }
+}
+
+#[test]
+fn the_dashboard_uses_only_what_is_there() {
+    let (io, _guest) = used(&[]);
+    let said = io.caller().call("metrics", Value::Null).unwrap();
+    let page = read(said["openmetrics"].as_str().unwrap()).unwrap();
+    let mut there: Vec<String> = page
+        .values()
+        .flat_map(|family| family.samples.iter().map(|sample| sample.name.clone()))
+        .collect();
+    // A state set's label has its name.
+    there.push("ringway_disk_state".into());
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/grafana/ringway.json");
+    let dashboard = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+    let mut used = Vec::new();
+    names_in(&dashboard, &mut used);
+    assert!(used.len() > 10, "{used:?}");
+    for name in used {
+        assert!(there.contains(&name), "the dashboard uses {name}, which is not there");
+    }
+}
