@@ -135,8 +135,10 @@ fn a_worker_of_ringway_io_is_killed_under_load() {
     let deaths = deaths() / 8;
     let mut victim = RingwayIo::memory(4);
     kill_under_load("io, memory, 4 queues of 128", &mut victim, deaths, shape(4, 128, 5));
-    let mut victim = RingwayIo::memory(2);
-    kill_under_load("io, memory, 2 queues of 32", &mut victim, 2 * deaths, shape(2, 32, 6));
+    let mut victim = RingwayIo::file(4, "none");
+    kill_under_load("io, 4 queues of 64, direct", &mut victim, deaths, shape(4, 64, 6));
+    let mut victim = RingwayIo::file(2, "writeback");
+    kill_under_load("io, 2 queues of 32, cached", &mut victim, deaths, shape(2, 32, 7));
     let mut victim = RingwayIo::memory(1);
     let flags = Shape { event_idx: false, queue_size: 8, ..shape(1, 4, 8) };
     kill_under_load("io, memory, 1 queue of 4", &mut victim, deaths, flags);

@@ -97,20 +97,8 @@ impl Backend {
     /// # Errors
     /// As [`Backend::ringway_blk`].
     pub fn start_again(&mut self) -> Result<()> {
-        let until = Instant::now() + PROCESS_DEADLINE;
-        loop {
-            match start_ringway_blk(&self.socket, &self.options) {
-                Ok(process) => {
-                    self.process = process;
-                    return Ok(());
-                }
-                // The kernel goes on with a dead process's requests, and as long as it does,
-                // their lock stands.
-                Err(Error::Process { stderr, .. })
-                    if stderr.contains("is in use") && Instant::now() < until => {}
-                Err(error) => return Err(error),
-            }
-        }
+        self.process = start_ringway_blk(&self.socket, &self.options)?;
+        Ok(())
     }
 
     /// Starts `qemu-storage-daemon`; returns when its socket accepts.

@@ -81,15 +81,27 @@ pub(crate) struct RingwayIo {
     keeper: Process,
     socket: PathBuf,
     dead: Option<u32>,
+    _image: Option<tempfile::NamedTempFile>,
     _dir: tempfile::TempDir,
 }
 
 impl RingwayIo {
     pub(crate) fn memory(queues: u16) -> Self {
-        Self::start(&json!({"memory": DISK_BYTES}), queues)
+        Self::start(&json!({"memory": DISK_BYTES}), queues, "none", None)
     }
 
-    fn start(backend: &Value, queues: u16) -> Self {
+    pub(crate) fn file(queues: u16, cache: &str) -> Self {
+        let image = image();
+        let backend = json!({"file": image.path()});
+        Self::start(&backend, queues, cache, Some(image))
+    }
+
+    fn start(
+        backend: &Value,
+        queues: u16,
+        cache: &str,
+        image: Option<tempfile::NamedTempFile>,
+    ) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let (control, socket) = (dir.path().join("control"), dir.path().join("d.sock"));
         let mut command = Command::new(find_binary("ringway-io").unwrap());
@@ -99,7 +111,7 @@ impl RingwayIo {
         let ready = keeper.child().stdout.take().unwrap();
         assert_eq!(wait_readable(&[ready.as_fd()], PROCESS_DEADLINE).unwrap(), Some(0));
         let spec = json!({
-            "id": "d", "socket": &socket, "backend": backend, "queues": queues,
+            "id": "d", "socket": &socket, "backend": backend, "queues": queues, "cache": cache,
         });
         let mut stream = UnixStream::connect(&control)
             .unwrap_or_else(|_| panic!("{}", keeper.error("takes no calls")));
@@ -109,7 +121,7 @@ impl RingwayIo {
         let mut reply = String::new();
         BufReader::new(stream).read_line(&mut reply).unwrap();
         serde_json::from_str::<Response>(&reply).unwrap().outcome().unwrap();
-        Self { keeper, socket, dead: None, _dir: dir }
+        Self { keeper, socket, dead: None, _image: image, _dir: dir }
     }
 }
 
