@@ -1,0 +1,124 @@
+//! Guests whose disks grow, are capped, or hang.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::time::{Duration, Instant};
+
+use testkit::guest::{Guest, Kind, Machine, VhostDisk};
+use testkit::process::RingwayIo;
+use testkit::storage::Hanging;
+
+/// Far beyond any boot, also when several share two busy cores.
+const DEADLINE: Duration = Duration::from_secs(240);
+const SMALL: u64 = 8 << 20;
+const LARGE: u64 = 20 << 20;
+
+/// Sizes in sectors. Says when both disks have their new size, and uses what is new of them.
+const GROWTH: &str = r#"
+set -eu
+F=$(disk FILE); M=$(disk MEMORY)
+sizes() { echo $(cat /sys/class/block/${F#/dev/}/size /sys/class/block/${M#/dev/}/size); }
+echo "from $(sizes)"
+[ "$(sizes)" = "@SMALL@ @SMALL@" ]
+seq 2000 | dd of=/tmp/block bs=4k count=1 iflag=fullblock 2>/dev/null
+echo "small enough"
+until [ "$(sizes)" = "@LARGE@ @LARGE@" ]; do sleep 0.1; done
+for disk in $F $M; do
+    dd if=/tmp/block of=$disk bs=4k seek=$((@LARGE@ / 8 - 1)) oflag=direct 2>/dev/null
+    dd if=$disk bs=4k skip=$((@LARGE@ / 8 - 1)) iflag=direct 2>/dev/null | cmp - /tmp/block
+done
+dmesg | grep -i 'I/O error' && exit 2
+echo grown
+"#;
+
+#[test]
+fn a_guest_sees_its_disks_grow_without_a_reboot() {
+    let dir = tempfile::tempdir().unwrap();
+    let image = dir.path().join("image");
+    std::fs::File::create(&image).unwrap().set_len(SMALL).unwrap();
+    let io = RingwayIo::start(dir.path(), &[]).unwrap();
+    io.attach("file", &image, &["queues=2", "serial=FILE", "caps.iops=500"]).unwrap();
+    let socket = format!("socket={}", io.socket("memory").display());
+    let memory = format!("backend.memory={SMALL}");
+    io.ringway(&["io", "disk.attach", "id=memory", &socket, &memory, "serial=MEMORY"]).unwrap();
+    let disks = [("file", 2), ("memory", 1)];
+    let disks = disks.map(|(id, queues)| VhostDisk { socket: io.socket(id), queues }).to_vec();
+    let machine = Machine { disks, cpus: 2, ..Machine::default() };
+    let script = GROWTH.replace("@SMALL@", &(SMALL / 512).to_string());
+    let script = script.replace("@LARGE@", &(LARGE / 512).to_string());
+    let mut guest = Guest::start(Kind::Qemu, &machine, &script).unwrap();
+    guest.wait_for("small enough\n", DEADLINE).unwrap();
+    let size = format!("size={LARGE}");
+    io.ringway(&["io", "disk.resize", "id=memory", &size]).unwrap();
+    // Other caps beside, and a disk that is held while it grows.
+    io.ringway(&["io", "disk.pause", "id=file"]).unwrap();
+    io.ringway(&["io", "disk.resize", "id=file", &size]).unwrap();
+    io.ringway(&["io", "disk.caps", "id=file", "caps.bytes_per_second=1M"]).unwrap();
+    io.ringway(&["io", "disk.resume", "id=file"]).unwrap();
+    let outcome = guest.finish(DEADLINE).unwrap();
+    assert_eq!(outcome.code, 0, "{}", outcome.output);
+    assert_eq!(std::fs::metadata(&image).unwrap().len(), LARGE);
+}
+
+/// Writes without end, one after the other.
+const WRITES: &str = r#"
+set -eu
+D=$(disk RINGWAY)
+while dd if=/dev/zero of=$D bs=4k count=1 oflag=direct 2>/dev/null; do echo wrote; sleep 0.05; done
+dmesg | tail -20
+"#;
+
+fn wait_for_one_in_flight(io: &RingwayIo) {
+    let waits = Instant::now();
+    while !io.ringway(&["io", "stats"]).unwrap().contains("\"in_flight\":1") {
+        assert!(waits.elapsed() < DEADLINE, "nothing hangs");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn a_machine_on_storage_that_hangs_goes_on_stops_and_ends() {
+    let hanging = Hanging::new().unwrap();
+    let device = hanging.device("disk", 8 << 20).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let io = RingwayIo::start(dir.path(), &[]).unwrap();
+    io.attach("d1", &device, &["serial=RINGWAY", "stop_deadline_ms=1000"]).unwrap();
+    let machine = Machine::with_disk(&io.socket("d1"));
+    let mut guest = Guest::start(Kind::Qemu, &machine, WRITES).unwrap();
+    guest.wait_for("wrote\n", DEADLINE).unwrap();
+
+    // A verb ends at its deadline; the front-end is sent away, comes back, and waits.
+    hanging.hang().unwrap();
+    wait_for_one_in_flight(&io);
+    let error = io.ringway(&["io", "disk.pause", "id=d1"]).unwrap_err().to_string();
+    assert!(error.contains("mend the storage"), "{error}");
+    let stats = io.ringway(&["io", "stats"]).unwrap();
+    assert!(stats.contains("\"state\":\"stuck\""), "{stats}");
+    // The storage is back: what was in flight is submitted again, and the guest saw a pause.
+    hanging.answer().unwrap();
+    let waits = Instant::now();
+    while io.ringway(&["io", "disk.resume", "id=d1"]).is_err() {
+        assert!(waits.elapsed() < DEADLINE, "stuck for ever");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    for _ in 0..3 {
+        guest.skip();
+        guest.wait_for("wrote\n", DEADLINE).unwrap();
+    }
+
+    // The machine is stopped while its storage hangs: QEMU waits for the ring, and is not kept.
+    hanging.hang().unwrap();
+    wait_for_one_in_flight(&io);
+    let nothing = serde_json::json!({});
+    let began = Instant::now();
+    guest.qmp().unwrap().execute("stop", &nothing).unwrap();
+    assert!(began.elapsed() < DEADLINE / 4, "{:?}", began.elapsed());
+    // And it ends.
+    let began = Instant::now();
+    // The answer may be lost with the process.
+    let _ = guest.qmp().unwrap().execute("quit", &nothing);
+    let ended = guest.finish(DEADLINE).unwrap_err().to_string();
+    assert!(ended.contains("ended before"), "{ended}");
+    assert!(began.elapsed() < DEADLINE / 4, "{:?}", began.elapsed());
+    let error = io.ringway(&["io", "disk.detach", "id=d1"]).unwrap_err().to_string();
+    assert!(error.contains("mend the storage"), "{error}");
+}
