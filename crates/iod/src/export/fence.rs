@@ -23,11 +23,12 @@ impl Export {
         *lock(&self.board.fence)
     }
 
-    /// Waits until the kernel has ended all I/O of a process before us.
+    /// Waits until the kernel has ended all I/O of a process before us, or of this disk in a life
+    /// that left some behind; until `deadline` if somebody waits for the answer.
     ///
     /// # Errors
-    /// Told to give up, or the storage has no locks.
-    pub(super) fn await_predecessor(&self) -> Result<(), ExportError> {
+    /// Told to give up, not in time, or the storage has no locks.
+    pub(super) fn await_predecessor(&self, deadline: Option<Instant>) -> Result<(), ExportError> {
         if !matches!(self.spec.backend, Backend::File(_)) {
             return Ok(());
         }
@@ -44,21 +45,32 @@ impl Export {
         std::thread::Builder::new().name("fence".into()).spawn(work).map_err(os)?;
         let since = Instant::now();
         *lock(&self.board.fence) = Some(since);
-        let woken = self.wait_over(&over, since);
+        let woken = self.wait_over(&over, since, deadline);
         *lock(&self.board.fence) = None;
         match woken.map_err(os)? {
             Woken::Stopped => Err(ExportError::FenceGivenUp { place: self.place() }),
+            Woken::TimedOut => Err(ExportError::FenceHeld {
+                place: self.place(),
+                seconds: since.elapsed().as_secs(),
+            }),
             // It is readable when the outcome is there, or when the thread has panicked.
-            Woken::Readable | Woken::TimedOut => match outcome.recv() {
+            Woken::Readable => match outcome.recv() {
                 Ok(outcome) => Ok(outcome?),
                 Err(_) => Err(ExportError::Gone),
             },
         }
     }
 
-    fn wait_over(&self, over: &OwnedFd, since: Instant) -> std::io::Result<Woken> {
-        let woken = self.stop.wait(Some(over.as_fd()), Some(TELL_AFTER))?;
-        if woken != Woken::TimedOut {
+    fn wait_over(
+        &self,
+        over: &OwnedFd,
+        since: Instant,
+        deadline: Option<Instant>,
+    ) -> std::io::Result<Woken> {
+        let left = || deadline.map(|at| at.saturating_duration_since(Instant::now()));
+        let quietly = left().map_or(TELL_AFTER, |left| left.min(TELL_AFTER));
+        let woken = self.stop.wait(Some(over.as_fd()), Some(quietly))?;
+        if woken != Woken::TimedOut || left().is_some_and(|left| left.is_zero()) {
             return Ok(woken);
         }
         let (disk, place) = (&self.spec.id, self.place());
@@ -67,7 +79,7 @@ impl Export {
             "waiting for {place}: the kernel has not ended all I/O of a process that served this \
              disk before; its guest waits until then"
         );
-        let woken = self.stop.wait(Some(over.as_fd()), None)?;
+        let woken = self.stop.wait(Some(over.as_fd()), left())?;
         let waited_ms = since.elapsed().as_millis() as u64;
         tracing::info!(disk, waited_ms, "the wait for {place} is over");
         Ok(woken)

@@ -60,6 +60,18 @@ pub enum ExportError {
         /// How long it was waited for.
         deadline: Duration,
     },
+    /// I/O from before has not ended.
+    #[error(
+        "{place} cannot be served yet: the kernel has not ended all I/O of a process, or of a disk \
+         of this name, that served it before, and it was waited for for {seconds} s; mend the \
+         storage, and try again"
+    )]
+    FenceHeld {
+        /// The storage.
+        place: String,
+        /// How long it was waited for.
+        seconds: u64,
+    },
     /// Its storage has hung since an earlier verb.
     #[error(
         "{verb}: the disk is stuck: {requests} requests have been with the storage of {place} for \
@@ -302,8 +314,20 @@ impl Export {
     /// # Errors
     /// Somebody else uses the image, or its storage does not answer.
     pub fn activate(self: &Arc<Self>) -> Result<(), ExportError> {
+        self.activate_until(None)
+    }
+
+    /// The same for somebody who waits for the answer: for storage only until the disk's deadline.
+    ///
+    /// # Errors
+    /// As [`Self::activate`], or I/O from before that has not ended in time.
+    pub fn activate_in_time(self: &Arc<Self>) -> Result<(), ExportError> {
+        self.activate_until(Some(self.deadline()))
+    }
+
+    fn activate_until(self: &Arc<Self>, deadline: Option<Instant>) -> Result<(), ExportError> {
         self.refuse_stuck("disk.activate")?;
-        self.await_predecessor()?;
+        self.await_predecessor(deadline)?;
         let disk = Arc::clone(&self.disk);
         let work = move || disk.activate();
         let activated = self.in_time(self.deadline(), "disk.activate", "to take the lock", work);

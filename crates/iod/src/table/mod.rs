@@ -113,7 +113,7 @@ impl Table {
     /// leaves nothing behind.
     fn serve_new(&self, export: &Arc<Export>) -> Result<(), ExportError> {
         if export.spec().activate {
-            export.activate()?;
+            export.activate_in_time()?;
         }
         let serving = export.listen().and_then(|()| self.hold(export));
         let serving = serving.and_then(|()| export.serve(export.source(), None));
@@ -175,7 +175,7 @@ impl Table {
         if let Some(refused) = self.refused(id) {
             return self.try_again(id, &refused);
         }
-        self.verb(id, Verb::Activate, Export::activate)
+        self.verb(id, Verb::Activate, Export::activate_in_time)
     }
 
     /// Drains a disk, flushes it and releases its lock.
