@@ -17,7 +17,7 @@ use crate::adopt::{adopt, tell_ready};
 use crate::blk_options::{BlkOptions, CAPABILITIES};
 use crate::export::{Export, Source};
 use crate::held::Door;
-use crate::keeper::{Keeper, Setup};
+use crate::keeper::{Keeper, Manager, Setup};
 use crate::pool::{Pool, default_count};
 use crate::{limits, logging, signals, worker};
 
@@ -50,6 +50,7 @@ fn keep(options: &BlkOptions) -> anyhow::Result<ExitCode> {
         program: PROGRAM,
         options: std::env::args_os().skip(1).collect(),
         ready: options.ready_fd.map(adopt).transpose().context("--ready-fd")?,
+        manager: Manager::from_environment()?,
         signals: signals::count().context("cannot watch for signals")?,
         pause_max: Duration::from_millis(options.restart_pause_max.into()),
         die_together: false,

@@ -15,7 +15,7 @@ use crate::adopt::adopt;
 use crate::control::Server;
 use crate::held::CONTROL;
 use crate::io_options::IoOptions;
-use crate::keeper::{Keeper, Setup};
+use crate::keeper::{Keeper, Manager, Setup, given_socket};
 use crate::link::Holding;
 use crate::metrics::{self, Scraped};
 use crate::pool::{Pool, default_count};
@@ -61,13 +61,24 @@ fn keep(
         program: PROGRAM,
         options: std::env::args_os().skip(1).collect(),
         ready,
+        manager: Manager::from_environment()?,
         signals,
         pause_max: Duration::from_millis(options.restart_pause_max.into()),
         die_together: options.die_with_parent,
     });
     let access = Access { mode: Some(options.control_mode), group: None };
-    match Listener::bind(control, &access) {
+    let listener = match given_socket()? {
+        Some(socket) => Listener::given(socket),
+        None => Listener::bind(control, &access),
+    };
+    match listener {
         Ok(listener) => {
+            anyhow::ensure!(
+                listener.path() == control,
+                "the service manager listens on {}, and --control says {}; make them the same",
+                listener.path().display(),
+                control.display()
+            );
             let parts = listener.parts().context("cannot hold the control socket")?;
             listener.leave();
             keeper.insert(CONTROL, Holding { sockets: vec![parts], ..Holding::default() });

@@ -17,7 +17,7 @@ use crate::metrics::Address;
 #[derive(Clone, Debug, Parser)]
 #[command(name = "ringway-io", version)]
 pub struct IoOptions {
-    /// Unix socket to listen on for calls
+    /// Unix socket to listen on for calls; a service manager may give it as the one of LISTEN_FDS
     #[arg(long, value_name = "PATH", required_unless_present = "probe")]
     pub control: Option<PathBuf>,
     /// Permissions of the control socket, octal

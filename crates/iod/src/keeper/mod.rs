@@ -17,6 +17,7 @@
 
 mod adopt;
 mod backoff;
+mod notify;
 mod store;
 mod worker;
 
@@ -34,6 +35,8 @@ use rustix::io::Errno;
 use crate::adopt::tell_ready;
 use crate::link::{FromKeeper, FromWorker, Holding, Words};
 use backoff::Backoff;
+use notify::Due;
+pub use notify::{Manager, given_socket};
 use store::Store;
 use worker::{Unsaid, Worker, words};
 
@@ -49,6 +52,8 @@ pub struct Setup {
     pub options: Vec<OsString>,
     /// Told once when the first worker serves.
     pub ready: Option<OwnedFd>,
+    /// Told of the same, of the end, and that the worker is well.
+    pub manager: Manager,
     /// Readable when a signal to end has come: one byte for each.
     pub signals: OwnedFd,
     /// Longest pause before a dead worker is replaced.
@@ -169,6 +174,7 @@ impl Keeper {
                 self.start_at = Some(Instant::now() + self.backoff.died(Duration::ZERO));
             }
         }
+        self.watch();
         if let Some(worker) = &mut self.worker
             && let Err(error) = worker.speak(&self.store)
         {
@@ -190,7 +196,8 @@ impl Keeper {
                 fds.push(PollFd::from_borrowed_fd(worker.link(), wanted));
             }
         }
-        let left = self.start_at.map(|at| at.saturating_duration_since(Instant::now()));
+        let next = [self.start_at, self.setup.manager.next()].into_iter().flatten().min();
+        let left = next.map(|at| at.saturating_duration_since(Instant::now()));
         let left = left.and_then(|left| Timespec::try_from(left).ok());
         match poll(&mut fds, left.as_ref()) {
             Ok(_) | Err(Errno::INTR) => {}
@@ -200,11 +207,30 @@ impl Keeper {
         Ok((is(0), is(2), is(1)))
     }
 
+    /// Asks the worker when the service manager wants to know; one that does not answer is killed
+    /// and replaced, before the manager would take that for our own silence.
+    fn watch(&mut self) {
+        let ready = |worker: &&mut Worker| worker.ready;
+        let Some(worker) = self.worker.as_mut().filter(ready) else {
+            // One that does not get ready is the manager's to judge.
+            return self.setup.manager.skip(Instant::now());
+        };
+        match self.setup.manager.due(Instant::now()) {
+            Due::Ask => worker.say(Unsaid::Record(FromKeeper::Ping)),
+            Due::Hangs if !self.ending && !worker.ending => {
+                tracing::error!(pid = worker.pid(), "killing the worker, it does not answer");
+                worker.kill();
+            }
+            Due::Hangs | Due::Nothing => {}
+        }
+    }
+
     fn take_signals(&mut self) -> Next {
         let mut bytes = [0; 16];
         let count = rustix::io::read(&self.setup.signals, &mut bytes).unwrap_or(0);
         let again = self.ending || count > 1;
         self.ending = true;
+        self.setup.manager.stopping();
         match &mut self.worker {
             Some(worker) if again => {
                 worker.kill();
@@ -240,6 +266,9 @@ impl Keeper {
                     worker.say(done(seq, None));
                 }
                 FromWorker::Ready => {
+                    if !self.served {
+                        self.setup.manager.ready();
+                    }
                     worker.ready = true;
                     self.served = true;
                     if let Some(ready) = self.setup.ready.take()
@@ -248,8 +277,11 @@ impl Keeper {
                         tracing::warn!("--ready-fd cannot be written: {error}");
                     }
                 }
-                FromWorker::Ending => worker.ending = true,
-                FromWorker::Pong => {}
+                FromWorker::Ending => {
+                    worker.ending = true;
+                    self.setup.manager.stopping();
+                }
+                FromWorker::Pong => self.setup.manager.answered(),
             }
         }
     }

@@ -51,6 +51,9 @@ impl Worker {
         let mut command = Command::new("/proc/self/exe");
         command.arg0(program).args(options).arg(WORKER_OPTION);
         command.stdin(Stdio::from(theirs)).stdout(Stdio::null());
+        super::notify::FOR_US.iter().for_each(|name| {
+            command.env_remove(name);
+        });
         let child = command.spawn()?;
         Self::new(Pid::from_child(&child), Some(child), link)
     }

@@ -1,0 +1,178 @@
+//! What a service manager is told, and what it gives (sd_notify(3), sd_listen_fds(3)).
+//!
+//! A few datagrams and environment variables; without a service manager nothing happens.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+
+use crate::adopt::adopt;
+
+/// The first descriptor that is given.
+const LISTEN_FDS_START: i32 = 3;
+/// Variables that are for this process and none that it starts.
+pub(super) const FOR_US: [&str; 6] = [
+    "NOTIFY_SOCKET",
+    "WATCHDOG_USEC",
+    "WATCHDOG_PID",
+    "LISTEN_FDS",
+    "LISTEN_PID",
+    "LISTEN_FDNAMES",
+];
+
+/// The service manager, if there is one.
+#[derive(Debug, Default)]
+pub struct Manager {
+    socket: Option<(UnixDatagram, SocketAddr)>,
+    watchdog: Option<Watchdog>,
+    stopping: bool,
+}
+
+/// Pings that are due, and those that are unanswered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Watchdog {
+    /// Half of the time after which the service manager takes us for dead.
+    every: Duration,
+    next: Instant,
+    asked: bool,
+}
+
+/// What a watchdog wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Due {
+    /// Nothing now.
+    Nothing,
+    /// Ask the worker.
+    Ask,
+    /// The worker has not answered the last question.
+    Hangs,
+}
+
+impl Manager {
+    /// As the environment of this process says.
+    ///
+    /// # Errors
+    /// It names a socket that cannot be one.
+    pub fn from_environment() -> anyhow::Result<Self> {
+        let get = |name: &str| std::env::var_os(name);
+        let socket = get("NOTIFY_SOCKET").filter(|name| !name.is_empty());
+        let socket = socket.map(|name| connect(&name)).transpose().context("NOTIFY_SOCKET")?;
+        let number = |name: &str| get(name)?.to_str()?.parse::<u64>().ok();
+        let ours = number("WATCHDOG_PID").is_none_or(|pid| pid == u64::from(std::process::id()));
+        let limit = number("WATCHDOG_USEC").filter(|usec| ours && socket.is_some() && *usec > 0);
+        let watchdog = limit.map(|usec| Watchdog::new(Duration::from_micros(usec), Instant::now()));
+        Ok(Self { socket, watchdog, stopping: false })
+    }
+
+    pub(super) fn ready(&self) {
+        self.tell("READY=1");
+    }
+
+    /// Everything ends from here on. Twice is once.
+    pub(super) fn stopping(&mut self) {
+        if !std::mem::replace(&mut self.stopping, true) {
+            self.tell("STOPPING=1");
+        }
+    }
+
+    /// The worker has answered: all is well.
+    pub(super) fn answered(&mut self) {
+        if let Some(watchdog) = &mut self.watchdog {
+            watchdog.asked = false;
+            self.tell("WATCHDOG=1");
+        }
+    }
+
+    /// There is nobody to ask now.
+    pub(super) fn skip(&mut self, now: Instant) {
+        if let Some(watchdog) = &mut self.watchdog {
+            watchdog.due(now);
+            watchdog.asked = false;
+        }
+    }
+
+    /// When [`Self::due`] has something to say, if ever.
+    pub(super) fn next(&self) -> Option<Instant> {
+        self.watchdog.map(|watchdog| watchdog.next)
+    }
+
+    pub(super) fn due(&mut self, now: Instant) -> Due {
+        self.watchdog.as_mut().map_or(Due::Nothing, |watchdog| watchdog.due(now))
+    }
+
+    fn tell(&self, what: &str) {
+        if let Some((socket, manager)) = &self.socket
+            && let Err(error) = socket.send_to_addr(what.as_bytes(), manager)
+        {
+            tracing::warn!("the service manager cannot be told {what}: {error}");
+        }
+    }
+}
+
+fn connect(name: &OsString) -> io::Result<(UnixDatagram, SocketAddr)> {
+    let address = match name.as_bytes().strip_prefix(b"@") {
+        Some(abstract_name) => SocketAddr::from_abstract_name(abstract_name)?,
+        None => SocketAddr::from_pathname(name)?,
+    };
+    let socket = UnixDatagram::unbound()?;
+    // A manager that does not read must not hold up the keeper.
+    socket.set_nonblocking(true)?;
+    Ok((socket, address))
+}
+
+impl Watchdog {
+    fn new(limit: Duration, now: Instant) -> Self {
+        let every = limit / 2;
+        Self { every, next: now + every, asked: false }
+    }
+
+    fn due(&mut self, now: Instant) -> Due {
+        if now < self.next {
+            return Due::Nothing;
+        }
+        self.next = now + self.every;
+        if std::mem::replace(&mut self.asked, true) { Due::Hangs } else { Due::Ask }
+    }
+}
+
+/// The listening socket that the service manager gives to this process, if it gives one.
+///
+/// # Errors
+/// It gives more than one, or none under the number that it should have.
+pub fn given_socket() -> anyhow::Result<Option<OwnedFd>> {
+    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u32>().ok());
+    if number("LISTEN_PID") != Some(std::process::id()) {
+        return Ok(None);
+    }
+    match number("LISTEN_FDS") {
+        None | Some(0) => Ok(None),
+        Some(1) => Ok(Some(adopt(LISTEN_FDS_START).context("LISTEN_FDS")?)),
+        Some(count) => anyhow::bail!("LISTEN_FDS gives {count} sockets; one is for calls"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_worker_is_asked_in_time_and_hangs_when_it_does_not_answer() {
+        let start = Instant::now();
+        let mut watchdog = Watchdog::new(Duration::from_secs(10), start);
+        let mut at = |seconds, answered: bool| {
+            let due = watchdog.due(start + Duration::from_secs(seconds));
+            if answered {
+                watchdog.asked = false;
+            }
+            due
+        };
+        assert_eq!([at(4, true), at(5, true), at(6, true)], [Due::Nothing, Due::Ask, Due::Nothing]);
+        assert_eq!([at(10, false), at(15, false)], [Due::Ask, Due::Hangs]);
+    }
+}
