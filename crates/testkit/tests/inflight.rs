@@ -9,8 +9,8 @@ use testkit::Error;
 use testkit::lasting::{End, Lasting, Shape};
 use testkit::process::Backend;
 use testkit::raw::frontend::InflightArea;
-use testkit::raw::wire::{feature, protocol};
-use testkit::raw::{Frontend, Guest, Setup};
+use testkit::raw::wire::{Request, feature, protocol};
+use testkit::raw::{Frontend, Guest, Message, Setup};
 
 const SOON: Duration = Duration::from_secs(20);
 
@@ -109,6 +109,20 @@ fn a_region_that_was_changed_is_refused_and_the_guest_waits() {
     guest.reconnect().unwrap();
     guest.finish().unwrap();
     assert_eq!(recorded(guest.inflight()), 0, "drained");
+}
+
+#[test]
+fn a_reset_makes_void_what_a_dead_process_left() {
+    let image = image();
+    let mut backend = backend(&image);
+    let guest = left_behind(&mut backend);
+    let mut front = Frontend::connect(backend.socket()).unwrap();
+    let known = protocol::ALL_KNOWN | protocol::INFLIGHT_SHMFD;
+    front.negotiate(!feature::RING_PACKED, known).unwrap();
+    front.set_inflight(guest.inflight()).unwrap();
+    assert!(recorded(guest.inflight()) > 2);
+    front.tell(Message::new(Request::RESET_DEVICE)).unwrap();
+    assert_eq!(recorded(guest.inflight()), 0);
 }
 
 #[test]

@@ -4,9 +4,10 @@
 //! this request does, and brings it at each start of the device (`SET_INFLIGHT_FD`), also to a
 //! successor of ours: only from then on rings are recorded in it.
 //!
-//! It stays when the device is reset (`RESET_DEVICE`, `RESET_OWNER`): all rings have been drained
-//! by then, so that it records nothing, and it fits whatever ring comes next. A front-end that
-//! gives the device to a new driver may bring a new one, as QEMU does.
+//! It stays when the device is reset (`RESET_DEVICE`), and records nothing then: what was in flight
+//! is void, also what a process that died left there, or what waits for room on the storage. So it
+//! fits whatever ring comes next. A front-end that gives the device to a new driver may bring a new
+//! one, as QEMU does.
 //!
 //! A region that cannot be used leaves the session without one, and then no ring is started: the
 //! front-end is about to continue with requests that only the record knows, and to begin anyhow
@@ -55,8 +56,10 @@ impl Record {
 
     /// The device was reset: what was in flight is void.
     pub(crate) fn reset(&mut self) {
-        if matches!(self, Self::Lost) {
-            *self = Self::Absent;
+        match self {
+            Self::Kept(region) => region.forget(),
+            Self::Lost => *self = Self::Absent,
+            Self::Absent => {}
         }
     }
 

@@ -175,6 +175,16 @@ fn the_records_of_another_ring_are_refused() {
 }
 
 #[test]
+fn after_a_reset_nothing_is_on_record() {
+    let mut left = Left::new();
+    left.driver.start_at(0);
+    left.region.forget();
+    let mut queue = left.start().unwrap();
+    assert_eq!((queue.resubmitted(), queue.next_avail()), (0, 0));
+    assert_eq!(serve(&mut queue), [0; 0]);
+}
+
+#[test]
 fn a_ring_of_another_size_is_refused_if_it_does_not_fit() {
     let mut left = Left::new();
     left.driver.config.size = 2 * SIZE;

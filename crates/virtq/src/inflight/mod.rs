@@ -53,9 +53,9 @@
 //! The region is read once, into private memory, when a ring starts; from then on it is only
 //! written. What no life of ours can have left is refused ([`InflightError`]) with nothing changed
 //! in it. The queue does not start then: to guess which requests are in flight would lose some or
-//! complete some twice. A front-end that resets the device must bring a fresh region if the
-//! former one has requests recorded; one that does not is refused as soon as the ring contradicts
-//! them.
+//! complete some twice. A reset of the device makes what is recorded void ([`InflightRegion::forget`]);
+//! a front-end that resets the device without telling us must bring a fresh region, and one that
+//! does not is refused as soon as the ring contradicts the records.
 
 mod error;
 #[cfg(test)]

@@ -170,6 +170,14 @@ impl InflightRegion {
         Ok(Self { shared: Arc::new(shared) })
     }
 
+    /// The device was reset, and what was in flight is void: nothing is on record any more. No
+    /// ring may be served meanwhile.
+    pub fn forget(&self) {
+        for queue in (0..self.queues()).filter_map(|index| self.queue(index)) {
+            queue.forget();
+        }
+    }
+
     /// The file, to be handed on.
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.shared.mapping.fd()
@@ -217,6 +225,15 @@ impl Inflight {
     /// The file behind it was truncated by the front-end: nothing is recorded any more.
     pub fn faulted(&self) -> bool {
         self.region.shared.mapping.faulted()
+    }
+
+    fn forget(&self) {
+        let Ok((_, entries)) = self.parts() else { return };
+        for head in 0..self.size() {
+            // SAFETY: `size` entries (Self::parts) in the mapping that `self` keeps; atomics only.
+            let entry = unsafe { entries.add(head.into()).as_ref() };
+            entry.inflight.store(0, Ordering::Release);
+        }
     }
 
     /// Pointers to the part and to its entries, good as long as `self` lives.
