@@ -31,7 +31,7 @@ use crate::pool::Pool;
 use crate::within::within;
 use queues::Queues;
 pub use serve::Source;
-use stuck::place;
+use stuck::{Left, place};
 pub use stuck::{Stuck, StuckError};
 
 /// Why a disk is not served.
@@ -150,10 +150,8 @@ pub struct Export {
     caps: Mutex<Option<Caps>>,
     /// When, and for which verb, everything must have ended: the disk is being detached.
     ending: Mutex<Option<(Instant, &'static str)>>,
-    /// Waits for storage that are under way.
-    waits: Mutex<u64>,
-    /// The lock is to be released when the storage answers again.
-    release_late: AtomicBool,
+    /// What is left with storage that hangs.
+    left: Mutex<Left>,
     /// Ends the control thread between sessions.
     stop: Stop,
     thread: Mutex<Option<JoinHandle<Result<(), SocketError>>>>,
@@ -224,8 +222,7 @@ impl Export {
             board: Board::default(),
             caps: Mutex::new(caps),
             ending: Mutex::default(),
-            waits: Mutex::default(),
-            release_late: AtomicBool::new(false),
+            left: Mutex::default(),
             stop,
             thread: Mutex::default(),
         }))
@@ -331,11 +328,13 @@ impl Export {
         let disk = Arc::clone(&self.disk);
         let work = move || disk.activate();
         let activated = self.in_time(self.deadline(), "disk.activate", "to take the lock", work);
-        if let Err(ExportError::Stuck(_)) = &activated {
-            // It may have it later, when nobody wants it any more.
-            self.release_late.store(true, Ordering::Release);
+        if let Err(error) = activated {
+            // It may have it later, when nobody wants it any more; or since just now.
+            if matches!(error, ExportError::Stuck(_)) && !self.release_late() {
+                self.release(self.deadline(), "disk.activate")?;
+            }
+            return Err(error);
         }
-        activated?;
         let mut queues = lock(&self.queues);
         self.board.active.store(true, Ordering::Release);
         if !self.is_paused() {
@@ -394,8 +393,8 @@ impl Export {
         self.board.active.store(false, Ordering::Release);
         self.board.paused.store(false, Ordering::Release);
         drop(queues);
-        let stuck = self.leave(left, verb);
-        self.release(deadline, stuck, verb)
+        self.leave(left, verb);
+        self.release(deadline, verb)
     }
 
     /// Grows the disk to `size` bytes, or takes the size that its storage has now, and tells the

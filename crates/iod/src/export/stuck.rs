@@ -11,7 +11,6 @@
 //! left behind could land after what a successor writes.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use disk::DiskError;
@@ -30,6 +29,15 @@ pub struct Stuck {
     pub requests: u64,
     /// What waited for them.
     pub verb: &'static str,
+}
+
+/// What is left with the storage, and what is to be done when that is over.
+#[derive(Debug, Default)]
+pub(super) struct Left {
+    /// Waits that are under way.
+    waits: u64,
+    /// The lock is to be released then.
+    release: bool,
 }
 
 /// A verb that waited for storage until its deadline.
@@ -113,7 +121,7 @@ impl Export {
     /// Waits on a thread of its own until the kernel is done, then goes on where the disk was.
     fn clean_up_after(self: &Arc<Self>, wait: impl FnOnce() + Send + 'static) {
         let export = Arc::clone(self);
-        *lock(&self.waits) += 1;
+        lock(&self.left).waits += 1;
         let work = move || {
             wait();
             export.storage_is_back();
@@ -125,18 +133,22 @@ impl Export {
     }
 
     fn storage_is_back(self: &Arc<Self>) {
-        {
-            let mut waits = lock(&self.waits);
-            *waits -= 1;
-            if *waits > 0 {
-                return;
+        loop {
+            let mut left = lock(&self.left);
+            if left.waits > 1 || !left.release {
+                left.waits -= 1;
+                if left.waits > 0 {
+                    return;
+                }
+                break;
             }
-        }
-        if self.release_late.swap(false, Ordering::AcqRel)
-            && let Err(error) = self.disk.deactivate()
-        {
-            let cause = crate::error::text(&error);
-            tracing::error!(disk = self.spec.id, "released after it was stuck: {cause}");
+            // Still one wait, so that whoever asks for a release now is heard.
+            left.release = false;
+            drop(left);
+            if let Err(error) = self.disk.deactivate() {
+                let cause = crate::error::text(&error);
+                tracing::error!(disk = self.spec.id, "released after it was stuck: {cause}");
+            }
         }
         // A change of size may have come late.
         self.device.resized();
@@ -146,16 +158,21 @@ impl Export {
         tracing::info!(disk = self.spec.id, "storage answers again: {}", self.place());
     }
 
+    /// Has the lock released when the storage has ended what is left with it; false: nothing is.
+    pub(super) fn release_late(&self) -> bool {
+        let mut left = lock(&self.left);
+        left.release |= left.waits > 0;
+        left.waits > 0
+    }
+
     /// Flushes and releases the lock until `deadline`; or has that done when the storage answers.
     pub(super) fn release(
         self: &Arc<Self>,
         deadline: Instant,
-        stuck: bool,
         verb: &'static str,
     ) -> Result<(), ExportError> {
-        if stuck {
-            // Not before what is left has ended: it still writes.
-            self.release_late.store(true, Ordering::Release);
+        // Not before what is left has ended: it still writes.
+        if self.release_late() {
             let requests = self.stuck().map_or(0, |stuck| stuck.requests);
             return Err(self.stuck_error(verb, format!("{requests} requests")));
         }
