@@ -6,7 +6,7 @@ mod victims;
 use std::time::{Duration, Instant};
 
 use testkit::lasting::{End, Lasting, Random, Shape};
-use victims::{RingwayBlk, RingwayIo, Victim};
+use victims::{RingwayBlk, RingwayIo, Supervised, Victim};
 
 /// Longest life of a process, in microseconds: long enough for many batches, short enough for
 /// many lives.
@@ -131,7 +131,7 @@ fn a_file_disk_of_ringway_blk_is_killed_under_load() {
 }
 
 #[test]
-fn a_worker_of_ringway_io_is_killed_under_load() {
+fn a_worker_is_killed_under_load_and_its_keeper_starts_another() {
     let deaths = deaths() / 8;
     let mut victim = RingwayIo::memory(4);
     kill_under_load("io, memory, 4 queues of 128", &mut victim, deaths, shape(4, 128, 5));
@@ -139,7 +139,7 @@ fn a_worker_of_ringway_io_is_killed_under_load() {
     kill_under_load("io, 4 queues of 64, direct", &mut victim, deaths, shape(4, 64, 6));
     let mut victim = RingwayIo::file(2, "writeback");
     kill_under_load("io, 2 queues of 32, cached", &mut victim, deaths, shape(2, 32, 7));
-    let mut victim = RingwayIo::memory(1);
+    let mut victim = Supervised::memory(1);
     let flags = Shape { event_idx: false, queue_size: 8, ..shape(1, 4, 8) };
-    kill_under_load("io, memory, 1 queue of 4", &mut victim, deaths, flags);
+    kill_under_load("blk --supervise, memory, 1 queue of 4", &mut victim, deaths, flags);
 }

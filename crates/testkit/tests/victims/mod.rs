@@ -76,6 +76,43 @@ impl Victim for RingwayBlk {
     }
 }
 
+/// A worker of `ringway-blk --supervise`.
+pub(crate) struct Supervised {
+    backend: Backend,
+    dead: Option<u32>,
+}
+
+impl Supervised {
+    pub(crate) fn memory(queues: u16) -> Self {
+        let (size, queues) = (DISK_BYTES.to_string(), queues.to_string());
+        let options = ["--memory", &size, "--num-queues", &queues, "--supervise"];
+        let options = [&options[..], &["--restart-pause-max", "0"]].concat();
+        Self { backend: Backend::ringway_blk(&options).unwrap(), dead: None }
+    }
+}
+
+impl Victim for Supervised {
+    fn socket(&self) -> &Path {
+        self.backend.socket()
+    }
+
+    fn hunt(&mut self) -> Hunter {
+        next_worker(&mut self.backend.process, &mut self.dead)
+    }
+
+    fn revive(&mut self) {}
+
+    fn log(&mut self) -> String {
+        self.backend.process.stderr()
+    }
+}
+
+fn next_worker(keeper: &mut Process, dead: &mut Option<u32>) -> Hunter {
+    let worker = keeper.next_worker(*dead).unwrap();
+    *dead = Some(worker.id());
+    Hunter(worker.ended().try_clone().unwrap())
+}
+
 /// A worker, which its keeper starts again.
 pub(crate) struct RingwayIo {
     keeper: Process,
@@ -131,9 +168,7 @@ impl Victim for RingwayIo {
     }
 
     fn hunt(&mut self) -> Hunter {
-        let worker = self.keeper.next_worker(self.dead).unwrap();
-        self.dead = Some(worker.id());
-        Hunter(worker.ended().try_clone().unwrap())
+        next_worker(&mut self.keeper, &mut self.dead)
     }
 
     fn revive(&mut self) {}
