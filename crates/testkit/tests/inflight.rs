@@ -2,11 +2,12 @@
 #![allow(clippy::unwrap_used)] // A failed helper is a failed test.
 
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{MemfdFlags, memfd_create};
 use testkit::Error;
-use testkit::lasting::{End, Lasting, Shape};
+use testkit::lasting::{End, Lasting, Random, Shape};
 use testkit::process::Backend;
 use testkit::raw::frontend::InflightArea;
 use testkit::raw::wire::{Request, feature, protocol};
@@ -109,6 +110,33 @@ fn a_region_that_was_changed_is_refused_and_the_guest_waits() {
     guest.reconnect().unwrap();
     guest.finish().unwrap();
     assert_eq!(recorded(guest.inflight()), 0, "drained");
+}
+
+#[test]
+fn a_region_that_is_scribbled_on_harms_nobody_who_serves() {
+    let image = image();
+    let mut backend = backend(&image);
+    let mut guest = Lasting::connect(backend.socket(), Shape::default()).unwrap();
+    let (fd, size) = (guest.inflight().fd.try_clone().unwrap(), guest.inflight().mmap_size);
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut random = Random::new(7);
+            while !over.load(Ordering::Relaxed) {
+                write(&fd, random.below(size - 8) as usize, &random.number().to_ne_bytes());
+            }
+        });
+        let end = guest.run(Instant::now() + Duration::from_millis(300));
+        over.store(true, Ordering::Relaxed);
+        assert_eq!(end.unwrap(), End::Time);
+    });
+    guest.finish().unwrap();
+    // Whoever comes next finds nonsense, and says so.
+    backend.process.kill().unwrap();
+    assert_eq!(guest.run(Instant::now() + SOON).unwrap(), End::Closed);
+    backend.start_again().unwrap();
+    assert!(matches!(guest.reconnect(), Err(Error::Refused { .. })));
+    assert!(backend.process.is_running().unwrap());
 }
 
 #[test]
