@@ -93,6 +93,8 @@ fn a_machine_on_storage_that_hangs_goes_on_stops_and_ends() {
     assert!(error.contains("mend the storage"), "{error}");
     let stats = io.ringway(&["io", "stats"]).unwrap();
     assert!(stats.contains("\"state\":\"stuck\""), "{stats}");
+    let why = io.ringway(&["why", "d1"]).unwrap();
+    assert!(why.contains("stuck") && why.contains(device.to_str().unwrap()), "{why}");
     // The storage is back: what was in flight is submitted again, and the guest saw a pause.
     hanging.answer().unwrap();
     let waits = Instant::now();
