@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use lab::blk::BlkBaseline;
+use lab::blk::stats_cost::StatsCost;
 use lab::experiment::{Options, run};
 use lab::progress::Silent;
 use lab::results::Results;
@@ -76,4 +77,15 @@ fn a_run_on_ringway_blk_gives_consistent_counts_and_judges_the_bars() {
             assert!(series.median("kicks_per_request") < 0.5, "{series:?}");
         }
     }
+}
+
+#[test]
+fn the_cost_of_recording_is_measured_on_the_same_program() {
+    let options = Options { only: Some("d32-poll-off".into()), ..tiny(false) };
+    let stop = Arc::new(AtomicBool::new(false));
+    let results = run(&StatsCost, &options, &mut Silent, &stop).unwrap();
+    let [cell] = &results.cells[..] else { panic!("{:?}", results.cells) };
+    let names: Vec<_> = cell.systems.iter().map(|series| series.name.as_str()).collect();
+    assert_eq!(names, ["--record on", "--record off"]);
+    assert!(results.compared[0].bar == Some(0.98) && results.compared[0].passed.is_some());
 }

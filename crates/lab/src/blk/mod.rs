@@ -8,6 +8,7 @@ mod cells;
 pub mod client;
 pub mod image;
 pub mod loopback;
+pub mod stats_cost;
 pub mod systems;
 
 use std::collections::BTreeMap;
