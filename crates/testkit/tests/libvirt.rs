@@ -3,7 +3,9 @@
 //! down.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use std::fs::File;
 use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use testkit::guest::artifacts;
@@ -27,7 +29,7 @@ fn attach(io: &RingwayIo, id: &str, more: &[&str]) {
 
 fn fresh_image(io: &RingwayIo, id: &str, mebibytes: u64) {
     let image = io.dir().join(format!("{id}.raw"));
-    std::fs::File::create(&image).unwrap().set_len(mebibytes * MIB).unwrap();
+    File::create(&image).unwrap().set_len(mebibytes * MIB).unwrap();
 }
 
 /// The XML of a whole machine that boots the test guest.
@@ -135,6 +137,48 @@ fn a_killed_backend_is_a_pause_for_a_machine_of_libvirt() {
     domain.type_in("stop\n").unwrap();
     let outcome = domain.finish(DEADLINE).unwrap();
     assert_eq!(outcome.code, 0, "{}", outcome.output);
+}
+
+/// libvirt has no deadline for a disk that is not there; the machine starts when it is.
+#[test]
+fn a_machine_that_is_started_before_its_disk_waits_for_it() {
+    let libvirt = Libvirt::start().unwrap();
+    let io = RingwayIo::start(libvirt.dir(), &[]).unwrap();
+    fresh_image(&io, "d1", 1);
+    let socket = io.socket("d1").display().to_string();
+    let words = ["libvirt-xml", "--no-check", "--domain", "early", "--accel", "tcg"];
+    let xml = io.ringway(&[&words[..], &["--memory", "64M", &socket]].concat()).unwrap();
+    libvirt.define(&xml).unwrap();
+    std::thread::scope(|scope| {
+        let start = scope.spawn(|| libvirt.virsh(&["start", "early"]));
+        until("QEMU", || libvirt.virsh(&["domstate", "early"]).unwrap().trim() != "shut off");
+        attach(&io, "d1", &[]);
+        start.join().unwrap().unwrap();
+    });
+    assert_eq!(libvirt.virsh(&["domstate", "early"]).unwrap().trim(), "running");
+}
+
+/// docs/libvirt.md: AppArmor's profile of a machine has its images, and not our sockets.
+#[test]
+fn libvirts_apparmor_helper_leaves_the_socket_out() {
+    let libvirt = Libvirt::start().unwrap();
+    let io = RingwayIo::start(libvirt.dir(), &[]).unwrap();
+    let words = ["libvirt-xml", "--no-check", "--domain", "vm1", "/run/ringway/d1.sock"];
+    let uuid = "0a81f5b2-8403-7b23-c8d6-21ccc2f80d6f";
+    let more = format!(
+        "<uuid>{uuid}</uuid><devices><disk type='file' device='disk'>\
+         <source file='{}/plain.raw'/><target dev='vdb' bus='virtio'/></disk>",
+        libvirt.dir().display()
+    );
+    libvirt.file("plain.raw", [0; 512]).unwrap();
+    let xml = io.ringway(&words).unwrap().replace("<devices>", &more);
+    let xml = File::open(libvirt.file("aa.xml", xml).unwrap()).unwrap();
+    let helper = "/usr/lib/libvirt/virt-aa-helper";
+    let arguments = ["--dryrun", "--create", "--uuid", &format!("libvirt-{uuid}")];
+    let output = Command::new(helper).args(arguments).stdin(xml).output().unwrap();
+    let rules = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && rules.contains("plain.raw"), "{rules}");
+    assert!(!rules.contains("d1.sock"), "{rules}");
 }
 
 /// A boot sector that writes `text` to the serial line and halts.
