@@ -19,6 +19,7 @@ use crate::export::{Export, Source};
 use crate::held::Door;
 use crate::keeper::{Keeper, Manager, Setup};
 use crate::pool::{Pool, default_count};
+use crate::worker::Beginning;
 use crate::{limits, logging, signals, worker};
 
 /// Name in lists of processes.
@@ -60,7 +61,7 @@ fn keep(options: &BlkOptions) -> anyhow::Result<ExitCode> {
 
 /// Serves under a keeper.
 fn work(options: &BlkOptions) -> anyhow::Result<()> {
-    let (door, link) = worker::begin(PROGRAM)?;
+    let Beginning { door, link, .. } = worker::begin(PROGRAM)?;
     let told = Stop::new().context("cannot make a signal")?;
     worker::attend(&door, link, &told).context("cannot hear the keeper")?;
     run(options, Some((door, told)))

@@ -9,7 +9,8 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -94,6 +95,9 @@ pub enum HoldError {
         /// Its process id.
         pid: u32,
     },
+    /// There is none.
+    #[error("this process has no keeper; start ringway-io with the same --control to have it kept")]
+    NoKeeper,
     /// It refused.
     #[error("the keeper refused: {0}")]
     Refused(String),
@@ -225,6 +229,43 @@ impl Door {
             }
         }
         Ok(state)
+    }
+
+    /// Has another worker started, which takes over by `way`.
+    ///
+    /// # Errors
+    /// There is no keeper, or it cannot.
+    pub(crate) fn succeed(
+        &self,
+        binary: Option<&Path>,
+        way: BorrowedFd<'_>,
+    ) -> Result<(), HoldError> {
+        let binary = binary.map(Path::to_path_buf);
+        self.ask(|link, seq| {
+            link.send(&FromWorker::Succeed { seq, binary: binary.clone() }, &[way])
+        })
+    }
+
+    /// Tells that the other worker is about to go on in place of this one.
+    ///
+    /// # Errors
+    /// There is no keeper, or that worker has ended.
+    pub(crate) fn give_way(&self) -> Result<(), HoldError> {
+        self.ask(|link, seq| link.send(&FromWorker::Yield { seq }, &[]))
+    }
+
+    /// Has the other worker killed, and waits for its end.
+    ///
+    /// # Errors
+    /// There is no keeper, or it does not answer.
+    pub(crate) fn abandon(&self) -> Result<(), HoldError> {
+        self.ask(|link, seq| link.send(&FromWorker::Abandon { seq }, &[]))
+    }
+
+    /// Has something done that only a keeper can do.
+    fn ask(&self, send: impl Fn(&Link, u64) -> io::Result<()>) -> Result<(), HoldError> {
+        let state = self.exchange(send)?;
+        if state.link.is_some() { Ok(()) } else { Err(HoldError::NoKeeper) }
     }
 
     /// Says something that needs no answer.
@@ -382,7 +423,7 @@ impl Door {
             }
             FromKeeper::Ping => self.say(&FromWorker::Pong),
             FromKeeper::Stop => return true,
-            FromKeeper::Restore { .. } | FromKeeper::Begin => {}
+            FromKeeper::Restore { .. } | FromKeeper::TakeOver | FromKeeper::Begin => {}
         }
         false
     }

@@ -14,13 +14,14 @@ use vhost_user::{Access, Listener, SocketError, Stop};
 use crate::adopt::adopt;
 use crate::control::Server;
 use crate::held::CONTROL;
-use crate::io_options::IoOptions;
+use crate::io_options::{IoCommand, IoOptions};
 use crate::keeper::{Keeper, Manager, Setup, given_socket};
-use crate::link::Holding;
-use crate::metrics::{self, Scraped};
+use crate::link::{Holding, Link};
+use crate::metrics::{self, Address, Scraped};
 use crate::pool::{Pool, default_count};
 use crate::table::Table;
-use crate::{limits, logging, signals, worker};
+use crate::worker::Beginning;
+use crate::{handover, limits, logging, signals, upgrade_main, worker};
 
 /// Name in lists of processes.
 const PROGRAM: &str = "ringway-io";
@@ -31,6 +32,9 @@ pub fn main() -> ExitCode {
     let options = IoOptions::parse();
     logging::start();
     let result = match &options {
+        IoOptions { command: Some(IoCommand::Upgrade(options)), .. } => {
+            upgrade_main::run(options).map(|()| ExitCode::SUCCESS)
+        }
         IoOptions { probe: true, .. } => probe().map(|()| ExitCode::SUCCESS),
         IoOptions { worker: true, .. } => work(&options).map(|()| ExitCode::SUCCESS),
         IoOptions { control, .. } => keep(control.as_deref(), &options, parent),
@@ -92,17 +96,23 @@ fn keep(
     keeper.run()
 }
 
-/// Serves what the keeper holds, and whatever is attached.
+/// Serves what the keeper holds, what another worker hands over, and whatever is attached.
 fn work(options: &IoOptions) -> anyhow::Result<()> {
     let signals = signals::watch().context("cannot watch for signals")?;
-    let (door, link) = worker::begin(PROGRAM)?;
+    let Beginning { door, link, predecessor } = worker::begin(PROGRAM)?;
     let open_files = limits::raise_open_files();
+    let reactors = options.reactors.map_or_else(default_count, usize::from);
+    let pool = Arc::new(Pool::start(reactors).context("cannot start reactors")?);
+    let arrived = match &predecessor {
+        Some(way) => handover::take(way, &door, &pool).context("nothing was taken over")?,
+        None => Vec::new(),
+    };
+    let table = Arc::new(Table::with(pool, open_files, door.clone()));
+    table.take_over(arrived);
+    // Not before: a listener that is dropped removes its files.
     let control = door.holding(CONTROL).context("the keeper holds no control socket")??;
     let control = control.sockets.into_iter().next().context("there is no control socket")?;
     let listener = Listener::adopt(control)?;
-    let reactors = options.reactors.map_or_else(default_count, usize::from);
-    let pool = Pool::start(reactors).context("cannot start reactors")?;
-    let table = Arc::new(Table::with(Arc::new(pool), open_files, door.clone()));
 
     let end = Stop::new().context("cannot make a signal")?;
     let server = Server::new(Arc::clone(&table), end.clone()).context("cannot make a signal")?;
@@ -112,26 +122,32 @@ fn work(options: &IoOptions) -> anyhow::Result<()> {
     let page = Arc::downgrade(&table);
     let scraped: Scraped =
         Arc::new(move || page.upgrade().map_or_else(String::new, |table| table.metrics()));
-    let scrapers = options.metrics.as_ref().map(metrics::bind).transpose();
-    // Disks are worth more than their numbers.
-    let scrapers = scrapers.unwrap_or_else(|error| {
-        tracing::error!("no metrics are served: {error:#}");
-        None
-    });
     let enough = Stop::new().context("cannot make a signal")?;
     let outcome = std::thread::scope(|scope| {
+        // Whoever calls now is answered; said before anybody can have an answer.
+        door.ready();
         let calls = scope.spawn(|| {
             let served = server.run(&listener);
             // Without callers nobody could end this process in order.
             end.stop();
             served
         });
-        if let Some(door) = &scrapers {
-            scope.spawn(|| metrics::serve(door, &enough, &scraped));
+        if let Some(address) = &options.metrics {
+            scope.spawn(|| {
+                // Disks are worth more than their numbers.
+                if let Err(error) = scrape(address, predecessor.as_ref(), &enough, &scraped) {
+                    tracing::error!("no metrics are served: {error:#}");
+                }
+            });
         }
         tracing::info!(control = %listener.path().display(), reactors, "taking calls");
-        door.ready();
         let waited = end.wait(Some(signals.as_fd()), None).context("cannot wait for signals");
+        if !table.begin_end() {
+            // The thread that has handed over ends this process when it has answered.
+            loop {
+                std::thread::park();
+            }
+        }
         door.ending();
         // Callers hear of it while the disks go.
         table.shut_down();
@@ -142,6 +158,18 @@ fn work(options: &IoOptions) -> anyhow::Result<()> {
     });
     tracing::info!("ended");
     outcome
+}
+
+/// Serves metrics, from when a worker before this one has let go of the address.
+fn scrape(
+    address: &Address,
+    predecessor: Option<&Link>,
+    enough: &Stop,
+    scraped: &Scraped,
+) -> anyhow::Result<()> {
+    predecessor.map_or(Ok(()), handover::await_end)?;
+    metrics::serve(&metrics::bind(address)?, enough, scraped);
+    Ok(())
 }
 
 fn probe() -> anyhow::Result<()> {

@@ -3,7 +3,7 @@
 use std::os::fd::RawFd;
 use std::path::PathBuf;
 
-use clap::Parser;
+use clap::{Args, Parser, Subcommand};
 
 use crate::blk_options::mode;
 use crate::metrics::Address;
@@ -12,11 +12,19 @@ use crate::metrics::Address;
 ///
 /// The control socket takes JSON-RPC 2.0, one object a line: disk.attach, disk.activate,
 /// disk.deactivate, disk.pause, disk.resume, disk.detach, disk.resize, disk.caps, stats, metrics,
-/// shutdown. `ringway io` is a client for it. SIGTERM and SIGINT detach everything and end the
-/// process. Logs go to standard error; RINGWAY_LOG=debug shows more of them.
+/// upgrade, shutdown. `ringway io` is a client for it. SIGTERM and SIGINT detach everything and end
+/// the process. Logs go to standard error; RINGWAY_LOG=debug shows more of them.
 #[derive(Clone, Debug, Parser)]
-#[command(name = "ringway-io", version)]
+#[command(
+    name = "ringway-io",
+    version,
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true
+)]
 pub struct IoOptions {
+    /// What to do, if not to serve
+    #[command(subcommand)]
+    pub command: Option<IoCommand>,
     /// Unix socket to listen on for calls; a service manager may give it as the one of LISTEN_FDS
     #[arg(long, value_name = "PATH", required_unless_present = "probe")]
     pub control: Option<PathBuf>,
@@ -46,6 +54,30 @@ pub struct IoOptions {
     pub probe: bool,
 }
 
+/// What `ringway-io` does beside serving.
+#[derive(Clone, Debug, Subcommand)]
+pub enum IoCommand {
+    /// Have another program go on with all disks of a running ringway-io; guests stay connected
+    /// and see a pause of some milliseconds
+    ///
+    /// The new program is started beside the running one and takes everything over: connections,
+    /// guest memory, open images with their locks. If it does not confirm within 5 seconds, cannot
+    /// read the state, or a disk's storage does not end its requests, everything goes on as before
+    /// and the exit code is 1.
+    Upgrade(UpgradeOptions),
+}
+
+/// Options of `ringway-io upgrade`.
+#[derive(Clone, Debug, Args)]
+pub struct UpgradeOptions {
+    /// Control socket of the running ringway-io
+    #[arg(long, value_name = "PATH")]
+    pub control: PathBuf,
+    /// The new program; without it, the file that is now where the running one was started from
+    #[arg(long, value_name = "PATH")]
+    pub binary: Option<PathBuf>,
+}
+
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory;
@@ -60,8 +92,12 @@ mod tests {
         assert_eq!(options.control_mode, 0o600);
         assert!(options.die_with_parent && options.ready_fd == Some(0));
         assert!(parse("ringway-io --probe").is_ok());
+        let upgrade = parse("ringway-io upgrade --control /c --binary /b").unwrap().command;
+        assert!(matches!(upgrade, Some(IoCommand::Upgrade(_))));
         for (line, named) in [
             ("ringway-io", "--control"),
+            ("ringway-io upgrade", "--control"),
+            ("ringway-io --reactors 1 upgrade --control /c", "--reactors"),
             ("ringway-io --control /c --reactors 0", "--reactors"),
             ("ringway-io --control /c --frob", "--frob"),
         ] {

@@ -45,6 +45,7 @@ pub mod blk_options;
 pub mod control;
 pub mod error;
 pub mod export;
+mod handover;
 pub mod held;
 pub mod io_main;
 pub mod io_options;
@@ -59,6 +60,7 @@ pub mod pool;
 pub mod signals;
 mod stats;
 pub mod table;
+mod upgrade_main;
 mod within;
 mod worker;
 

@@ -1,7 +1,9 @@
 //! The link between a keeper and its worker: whole records with descriptors.
 //!
 //! A record is one JSON object in one message of a SEQPACKET pair, so neither side ever sees half
-//! of one, and its descriptors cannot belong to another. What is held is opaque to the keeper but
+//! of one, and its descriptors cannot belong to another. Keeper and worker may be of neighbouring
+//! versions after an upgrade: a record gets no new meaning, and new ones are sent only on behalf of
+//! somebody who asks for something new. What is held is opaque to the keeper but
 //! for its sockets, whose files it removes when all has ended.
 
 use std::io::{self, IoSlice, IoSliceMut};
@@ -75,6 +77,13 @@ pub(crate) enum FromWorker {
     Ending,
     /// Answer to a ping.
     Pong,
+    /// Start another worker from this file, or from the one that is now where the keeper's was,
+    /// and give it the descriptor that comes along: it takes over by that.
+    Succeed { seq: u64, binary: Option<PathBuf> },
+    /// The other worker is about to be told to go on: if this one ends, it is the worker.
+    Yield { seq: u64 },
+    /// The other worker takes over nothing: kill it.
+    Abandon { seq: u64 },
 }
 
 /// What a keeper says.
@@ -85,6 +94,8 @@ pub(crate) enum FromKeeper {
     Restore { what: Written },
     /// Who keeps it.
     Keeper(Words),
+    /// Another worker serves all this now, and hands it over by the descriptor that comes along.
+    TakeOver,
     /// Everything has been said: begin.
     Begin,
     /// A hold or a forget is done, or why it is not.

@@ -53,6 +53,8 @@ pub struct Opened {
     pub disk: Arc<dyn Disk>,
     /// A memory disk's bytes.
     pub memory: Option<Arc<OwnedFd>>,
+    /// The disk, if it is a file or a block device.
+    pub image: Option<Arc<FileDisk>>,
     /// Which file or device an image is.
     pub identity: Option<disk::Identity>,
 }
@@ -64,25 +66,12 @@ pub struct Opened {
 /// [`OpenError`]: it names the image, the cause and what to do.
 pub fn open(spec: &DiskSpec, memory: Option<OwnedFd>) -> Result<Opened, OpenError> {
     let block_size = spec.block_size.unwrap_or(DEFAULT_BLOCK_BYTES);
-    let plain = |disk| Opened { disk, memory: None, identity: None };
+    let plain = |disk| Opened { disk, memory: None, image: None, identity: None };
     Ok(match &spec.backend {
         Backend::File(path) => {
-            let disk = FileDisk::open(FileOptions {
-                path: path.clone(),
-                read_only: spec.read_only,
-                direct: spec.cache == CacheMode::None,
-                block_size: spec.block_size,
-                on_full: match spec.on_full {
-                    model::spec::OnFull::Wait => OnFull::Wait,
-                    model::spec::OnFull::Error => OnFull::Error,
-                },
-            })?;
+            let disk = Arc::new(fenced(FileDisk::open(options(spec, path))?, spec));
             let identity = Some(disk.identity()?);
-            let disk = match fence(spec) {
-                Some(byte) => disk.fenced(byte),
-                None => disk,
-            };
-            Opened { identity, ..plain(Arc::new(disk)) }
+            Opened { identity, image: Some(Arc::clone(&disk)), ..plain(disk) }
         }
         Backend::Null(size) => plain(Arc::new(NullDisk::new(*size, block_size, spec.read_only))),
         Backend::Memory(size) => {
@@ -105,6 +94,49 @@ pub fn fence(spec: &DiskSpec) -> Option<u64> {
     }
     let whole = std::path::absolute(socket).unwrap_or_else(|_| socket.clone());
     Some(disk::fence_byte(&spec.id, whole.as_os_str().as_bytes()))
+}
+
+/// The image that another process has opened by the same spec, with `size` bytes for its guest in
+/// blocks of `block_size` bytes; `lost`: a flush of it has failed.
+///
+/// # Errors
+/// It is not what the guest was told.
+pub(crate) fn adopt(
+    spec: &DiskSpec,
+    image: OwnedFd,
+    (size, block_size): (u64, u32),
+    lost: bool,
+) -> Result<Opened, OpenError> {
+    let path = match &spec.backend {
+        Backend::File(path) => path.as_path(),
+        // Whatever it is, it is no file.
+        Backend::Null(_) | Backend::Memory(_) => Path::new(""),
+    };
+    let options = FileOptions { block_size: Some(block_size), ..options(spec, path) };
+    let disk = Arc::new(fenced(FileDisk::adopt(options, image, size, lost)?, spec));
+    let identity = Some(disk.identity()?);
+    let image = Some(Arc::clone(&disk));
+    Ok(Opened { disk, memory: None, image, identity })
+}
+
+fn fenced(disk: FileDisk, spec: &DiskSpec) -> FileDisk {
+    match fence(spec) {
+        Some(byte) => disk.fenced(byte),
+        None => disk,
+    }
+}
+
+fn options(spec: &DiskSpec, path: &Path) -> FileOptions {
+    FileOptions {
+        path: path.into(),
+        read_only: spec.read_only,
+        direct: spec.cache == CacheMode::None,
+        block_size: spec.block_size,
+        on_full: match spec.on_full {
+            model::spec::OnFull::Wait => OnFull::Wait,
+            model::spec::OnFull::Error => OnFull::Error,
+        },
+    }
 }
 
 /// A disk's geometry as it is reported.

@@ -13,11 +13,21 @@ use crate::adopt::adopt;
 use crate::held::{Door, SAY_DEADLINE};
 use crate::link::{FromKeeper, Holding, Link};
 
+/// What a worker begins with.
+#[derive(Debug)]
+pub(crate) struct Beginning {
+    pub(crate) door: Door,
+    /// To the keeper.
+    pub(crate) link: Arc<Link>,
+    /// To the worker that serves until this one takes over; none: nobody does.
+    pub(crate) predecessor: Option<Link>,
+}
+
 /// Takes the link on standard input, and what the keeper holds.
 ///
 /// # Errors
 /// Standard input is no link, or the keeper ended before it said everything.
-pub(crate) fn begin(program: &str) -> anyhow::Result<(Door, Arc<Link>)> {
+pub(crate) fn begin(program: &str) -> anyhow::Result<Beginning> {
     let link = take_link().context(
         "standard input is not a keeper's link; this option is for the program's own use",
     )?;
@@ -26,7 +36,7 @@ pub(crate) fn begin(program: &str) -> anyhow::Result<(Door, Arc<Link>)> {
         let _ = rustix::thread::set_name(&name);
     }
     let mut holdings = BTreeMap::new();
-    let mut words = None;
+    let (mut words, mut way) = (None, None);
     loop {
         let (record, fds) = link.receive()?.context("the keeper has ended")?;
         match record {
@@ -35,6 +45,7 @@ pub(crate) fn begin(program: &str) -> anyhow::Result<(Door, Arc<Link>)> {
                 holdings.insert(key, holding);
             }
             FromKeeper::Keeper(said) => words = Some(said),
+            FromKeeper::TakeOver => way = fds.into_iter().next(),
             FromKeeper::Begin => break,
             FromKeeper::Done { .. } | FromKeeper::Ping => {}
             FromKeeper::Stop => anyhow::bail!("told to end before it began"),
@@ -42,7 +53,8 @@ pub(crate) fn begin(program: &str) -> anyhow::Result<(Door, Arc<Link>)> {
     }
     let link = Arc::new(link);
     let words = words.context("the keeper did not say who it is")?;
-    Ok((Door::open(Arc::clone(&link), words, holdings), link))
+    let door = Door::open(Arc::clone(&link), words, holdings);
+    Ok(Beginning { door, link, predecessor: way.map(Link::new) })
 }
 
 fn take_link() -> io::Result<Link> {

@@ -1,5 +1,7 @@
 //! JSON-RPC 2.0 as `ringway-io` speaks it: one object a line over a Unix socket.
 
+use std::path::PathBuf;
+
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -120,6 +122,8 @@ pub enum Call {
     Stats(StatsQuery),
     /// `metrics`: everything in the text format of OpenMetrics.
     Metrics,
+    /// `upgrade`: another program goes on with everything; connections stay.
+    Upgrade(Upgrade),
     /// `shutdown`: detach everything and exit.
     Shutdown,
     /// `keeper.adopt`: a `ringway-io` that finds this worker without a keeper becomes that. The
@@ -158,6 +162,16 @@ pub struct SetCaps {
     pub caps: Option<Caps>,
 }
 
+/// Parameters of `upgrade`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Upgrade {
+    /// Absolute path of the new program. Absent: the file that is now where the running program
+    /// was started from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub binary: Option<PathBuf>,
+}
+
 /// Parameters of `stats`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -168,7 +182,7 @@ pub struct StatsQuery {
 }
 
 /// Every verb that [`Call::parse`] knows.
-pub const METHODS: [&str; 12] = [
+pub const METHODS: [&str; 13] = [
     "disk.attach",
     "disk.activate",
     "disk.deactivate",
@@ -179,6 +193,7 @@ pub const METHODS: [&str; 12] = [
     "disk.caps",
     "stats",
     "metrics",
+    "upgrade",
     "shutdown",
     "keeper.adopt",
 ];
@@ -210,6 +225,13 @@ impl Call {
             }
             "stats" => Ok(Self::Stats(typed(params)?)),
             "metrics" => Ok(Self::Metrics),
+            "upgrade" => {
+                let upgrade: Upgrade = typed(params)?;
+                if upgrade.binary.as_ref().is_some_and(|path| !path.is_absolute()) {
+                    return Err(invalid("binary must be an absolute path".into()));
+                }
+                Ok(Self::Upgrade(upgrade))
+            }
             "shutdown" => Ok(Self::Shutdown),
             "keeper.adopt" => Ok(Self::KeeperAdopt),
             other => Err(RpcError {
@@ -257,6 +279,19 @@ pub struct Adopted {
 pub struct MetricsReply {
     /// The page that a scraper gets.
     pub openmetrics: String,
+}
+
+/// Result of `upgrade`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct UpgradeReply {
+    /// Process id of the new worker.
+    pub pid: u32,
+    /// Its version.
+    pub version: String,
+    /// Disks that it goes on with.
+    pub disks: u64,
+    /// How long guests were not served, in milliseconds.
+    pub paused_ms: f64,
 }
 
 /// Result of `stats`.

@@ -26,8 +26,9 @@ pub struct Session {
     saved: Option<SessionState>,
 }
 
-/// Ends or freezes a session from another thread. Clones do so with the same session.
-#[derive(Clone, Debug)]
+/// Ends or freezes a session from another thread. Clones do so with the same session. The default
+/// is that of a session that has ended.
+#[derive(Clone, Debug, Default)]
 pub struct SessionHandle {
     link: Weak<Link>,
 }

@@ -8,6 +8,8 @@ use serde::Serialize;
 use serde_json::Value;
 use vhost_user::Stop;
 
+use super::Server;
+use crate::handover;
 use crate::link::Words;
 use crate::table::Table;
 
@@ -20,6 +22,8 @@ pub(crate) enum After {
     ShutDown,
     /// A descriptor goes with the answer.
     Give(OwnedFd),
+    /// Another process serves: this one ends at once, and touches nothing.
+    HandedOver,
 }
 
 /// Who calls, and what a call may reach beside the disks.
@@ -28,19 +32,26 @@ pub(crate) struct Caller<'a> {
     pub(crate) is_us: bool,
     /// Ends the process.
     pub(crate) end: &'a Stop,
+    /// Whoever takes callers.
+    pub(crate) server: &'a Server,
 }
 
 /// Carries out the call in a line.
 pub(crate) fn answer(table: &Table, caller: &Caller<'_>, line: &[u8]) -> (Response, After) {
     let (id, call) = parse(line);
-    let mut after = if matches!(call, Ok(Call::Shutdown)) { After::ShutDown } else { After::GoOn };
+    let mut after = match call {
+        Ok(Call::Shutdown) => After::ShutDown,
+        Ok(Call::Upgrade(_)) => After::HandedOver,
+        _ => After::GoOn,
+    };
     let outcome = match call {
         Ok(Call::KeeperAdopt) => adopt(table, caller).map(|(value, link)| {
             after = After::Give(link);
             value
         }),
-        call => call.and_then(|call| carry_out(table, call)),
+        call => call.and_then(|call| carry_out(caller.server, table, call)),
     };
+    let after = if outcome.is_ok() { after } else { After::GoOn };
     if let Err(error) = &outcome {
         tracing::warn!(code = error.code, "call refused: {}", error.message);
     }
@@ -89,7 +100,7 @@ fn adopt(table: &Table, caller: &Caller<'_>) -> Result<(Value, OwnedFd), RpcErro
     Ok((value(adopted)?, link))
 }
 
-fn carry_out(table: &Table, call: Call) -> Result<Value, RpcError> {
+fn carry_out(server: &Server, table: &Table, call: Call) -> Result<Value, RpcError> {
     match call {
         Call::DiskAttach(spec) => value(table.attach(spec)?),
         Call::DiskActivate(disk) => value(table.activate(&disk.id)?),
@@ -104,7 +115,11 @@ fn carry_out(table: &Table, call: Call) -> Result<Value, RpcError> {
         Call::DiskCaps(set) => value(table.caps(&set.id, set.caps)?),
         Call::Stats(query) => value::<Stats>(table.stats(query.id.as_deref())?),
         Call::Metrics => metrics(table),
+        Call::Upgrade(upgrade) => {
+            value(handover::upgrade(server, table, upgrade.binary.as_deref())?)
+        }
         Call::Shutdown => {
+            table.refuse_while_upgrading()?;
             table.shut_down();
             Ok(Value::Object(Default::default()))
         }

@@ -39,7 +39,8 @@ pub struct Server {
     callers: Mutex<Callers>,
     /// A caller's thread is about to end.
     left: Condvar,
-    stop: Stop,
+    /// Wakes whoever waits for callers.
+    wake: Mutex<Stop>,
     /// Told when a caller has asked for the end of the process.
     end: Stop,
 }
@@ -50,6 +51,12 @@ struct Callers {
     open: BTreeMap<u64, (Arc<UnixStream>, JoinHandle<()>)>,
     /// Ended, still to be joined.
     ended: Vec<JoinHandle<()>>,
+    /// No caller is taken.
+    shut: bool,
+    /// Whoever takes callers knows of it.
+    resting: bool,
+    /// None ever will be.
+    stopped: bool,
 }
 
 impl Server {
@@ -59,8 +66,8 @@ impl Server {
     /// # Errors
     /// The process may open no more descriptors.
     pub fn new(table: Arc<Table>, end: Stop) -> io::Result<Arc<Self>> {
-        let (callers, left, stop) = (Mutex::default(), Condvar::new(), Stop::new()?);
-        Ok(Arc::new(Self { table, callers, left, stop, end }))
+        let (callers, left, wake) = (Mutex::default(), Condvar::new(), Mutex::new(Stop::new()?));
+        Ok(Arc::new(Self { table, callers, left, wake, end }))
     }
 
     fn callers(&self) -> MutexGuard<'_, Callers> {
@@ -81,16 +88,56 @@ impl Server {
 
     /// Ends [`Self::run`]. Does not wait.
     pub fn stop(&self) {
-        self.stop.stop();
+        self.callers().stopped = true;
+        self.wake().stop();
+        self.left.notify_all();
+    }
+
+    fn wake(&self) -> Stop {
+        self.wake.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Takes no caller from here on: whoever comes waits for another process to take them, or for
+    /// [`Self::open`].
+    pub(crate) fn shut(&self) {
+        let mut callers = self.callers();
+        callers.shut = true;
+        self.wake().stop();
+        while !callers.resting && !callers.stopped {
+            callers = self.left.wait(callers).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Takes callers again.
+    pub(crate) fn open(&self) {
+        self.callers().shut = false;
+        self.left.notify_all();
     }
 
     fn take_callers(self: &Arc<Self>, listener: &Listener) -> Result<(), SocketError> {
-        while let Some(stream) = listener.accept(&self.stop)? {
-            if let Err(error) = self.admit(stream) {
-                tracing::warn!("caller turned away: {error}");
+        loop {
+            while let Some(stream) = listener.accept(&self.wake())? {
+                if let Err(error) = self.admit(stream) {
+                    tracing::warn!("caller turned away: {error}");
+                }
             }
+            let mut callers = self.callers();
+            callers.resting = true;
+            self.left.notify_all();
+            while callers.shut && !callers.stopped {
+                callers = self.left.wait(callers).unwrap_or_else(PoisonError::into_inner);
+            }
+            callers.resting = false;
+            if callers.stopped {
+                return Ok(());
+            }
+            let fresh = Stop::new().map_err(|source| SocketError::Os {
+                action: "take callers on",
+                path: listener.path().into(),
+                source,
+            })?;
+            *self.wake.lock().unwrap_or_else(PoisonError::into_inner) = fresh;
         }
-        Ok(())
     }
 
     fn let_go(&self) {
@@ -146,7 +193,7 @@ impl Server {
     fn serve(&self, stream: &UnixStream) -> io::Result<()> {
         let mut reader = BufReader::new(stream);
         let peer = sockopt::socket_peercred(stream)?;
-        let caller = Caller { is_us: peer.uid == geteuid(), end: &self.end };
+        let caller = Caller { is_us: peer.uid == geteuid(), end: &self.end, server: self };
         loop {
             let line = match lines::read(&mut reader, MAX_LINE_BYTES)? {
                 Line::Whole(line) => line,
@@ -162,10 +209,13 @@ impl Server {
             let (response, after) = answer(&self.table, &caller, &line);
             let sent = match &after {
                 After::Give(fd) => send_with(stream, &response, fd.as_fd()),
-                After::GoOn | After::ShutDown => send(stream, &response),
+                After::GoOn | After::ShutDown | After::HandedOver => send(stream, &response),
             };
-            if matches!(after, After::ShutDown) {
-                self.end.stop();
+            match after {
+                After::GoOn | After::Give(_) => {}
+                After::ShutDown => self.end.stop(),
+                // Without a single destructor: sockets, locks and images are another's now.
+                After::HandedOver => std::process::exit(0),
             }
             sent?;
         }

@@ -69,7 +69,8 @@ impl Export {
     ) -> std::io::Result<Woken> {
         let left = || deadline.map(|at| at.saturating_duration_since(Instant::now()));
         let quietly = left().map_or(TELL_AFTER, |left| left.min(TELL_AFTER));
-        let woken = self.stop.wait(Some(over.as_fd()), Some(quietly))?;
+        let stop = lock(&self.stop).clone();
+        let woken = stop.wait(Some(over.as_fd()), Some(quietly))?;
         if woken != Woken::TimedOut || left().is_some_and(|left| left.is_zero()) {
             return Ok(woken);
         }
@@ -79,7 +80,7 @@ impl Export {
             "waiting for {place}: the kernel has not ended all I/O of a process that served this \
              disk before; its guest waits until then"
         );
-        let woken = self.stop.wait(Some(over.as_fd()), left())?;
+        let woken = stop.wait(Some(over.as_fd()), left())?;
         let waited_ms = since.elapsed().as_millis() as u64;
         tracing::info!(disk, waited_ms, "the wait for {place} is over");
         Ok(woken)

@@ -11,26 +11,30 @@ mod glue;
 mod queues;
 mod restore;
 mod serve;
+mod still;
 mod stuck;
 mod visits;
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use blk::{Device, Options};
-use disk::{Disk, DiskError, Geometry};
+use disk::{Disk, DiskError, FileDisk, Geometry};
 use model::spec::{Caps, DiskSpec, PollMode};
-use vhost_user::{Access, BackendChannel, Listener, SessionHandle, SocketError, Stop};
+use vhost_user::{
+    Access, BackendChannel, Listener, SessionHandle, SessionState, SocketError, StateError, Stop,
+};
 
 use crate::held::{HoldError, Identity};
 use crate::open::{OpenError, Opened};
 use crate::pool::Pool;
 use crate::within::within;
 use queues::Queues;
+use serve::Control;
 pub use serve::Source;
+pub(crate) use still::{Still, Taken, WrittenDisk};
 use stuck::{Left, place};
 pub use stuck::{Stuck, StuckError};
 
@@ -120,6 +124,24 @@ pub enum ExportError {
         /// The size that guests were told, in bytes.
         size: u64,
     },
+    /// It cannot stand still: storage takes too long.
+    #[error(
+        "the storage of {place} has not ended the requests in flight in time, and nobody else may \
+         go on before it has; `stats` shows them"
+    )]
+    NotDrained {
+        /// Where the bytes are.
+        place: String,
+    },
+    /// It does not stand still.
+    #[error("{reason}")]
+    NoStand {
+        /// Why.
+        reason: String,
+    },
+    /// A session cannot go on from its state.
+    #[error(transparent)]
+    State(#[from] StateError),
     /// The process can have no more threads or descriptors.
     #[error("cannot {action}")]
     Os {
@@ -138,6 +160,8 @@ pub struct Export {
     disk: Arc<dyn Disk>,
     /// A memory disk's bytes.
     memory: Option<Arc<OwnedFd>>,
+    /// The disk, if it is a file or a block device.
+    image: Option<Arc<FileDisk>>,
     /// Which file or device the image is.
     identity: Option<Identity>,
     /// Where front-ends connect.
@@ -153,8 +177,10 @@ pub struct Export {
     /// What is left with storage that hangs.
     left: Mutex<Left>,
     /// Ends the control thread between sessions.
-    stop: Stop,
-    thread: Mutex<Option<JoinHandle<Result<(), SocketError>>>>,
+    stop: Mutex<Stop>,
+    /// The control thread ends because the disk is to stand still.
+    still: AtomicBool,
+    thread: Mutex<Option<Control>>,
 }
 
 /// The front-end that is connected now, if any.
@@ -162,6 +188,8 @@ pub struct Export {
 struct FrontEnd {
     session: Option<SessionHandle>,
     channel: Option<BackendChannel>,
+    /// A session that stands still.
+    frozen: Option<Box<SessionState>>,
 }
 
 /// What anybody may look at without waiting.
@@ -197,7 +225,7 @@ impl Export {
         listener: Option<Arc<Listener>>,
         pool: Arc<Pool>,
     ) -> Result<Arc<Self>, ExportError> {
-        let Opened { disk, memory, identity } = opened;
+        let Opened { disk, memory, image, identity } = opened;
         let caps = spec.caps;
         let options = Options {
             id: spec.id.clone(),
@@ -208,13 +236,13 @@ impl Export {
         };
         let device = Arc::new(Device::new(Arc::clone(&disk), &options));
         device.set_caps(caps::of(spec.caps));
-        let stop = Stop::new();
-        let stop = stop.map_err(|source| ExportError::Os { action: "make a signal", source })?;
+        let stop = Mutex::new(Stop::new().map_err(serve::signal)?);
         Ok(Arc::new(Self {
             queues: Mutex::new(Queues::new(Arc::clone(&device), pool)),
             spec,
             disk,
             memory,
+            image,
             identity: identity.map(Identity::from),
             listener: Mutex::new(listener),
             device,
@@ -224,6 +252,7 @@ impl Export {
             ending: Mutex::default(),
             left: Mutex::default(),
             stop,
+            still: AtomicBool::new(false),
             thread: Mutex::default(),
         }))
     }
@@ -421,7 +450,7 @@ impl Export {
     pub fn hang_up(&self) {
         let ends_by = self.deadline();
         lock(&self.ending).get_or_insert((ends_by, "disk.detach"));
-        self.stop.stop();
+        lock(&self.stop).stop();
         if let Some(session) = &lock(&self.front_end).session {
             session.close();
         }

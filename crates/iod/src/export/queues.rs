@@ -9,7 +9,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use blk::{Device, Fault, QueueError, RunningQueue, StopEnd, Stopping, Zombie};
+use blk::{Device, Fault, QueueError, QuietEnd, RunningQueue, StopEnd, Stopping, Zombie};
 use memory::Table;
 use vhost_user::SessionHandle;
 use virtq::QueueStart;
@@ -166,6 +166,33 @@ impl Queues {
         self.drain(deadline)
     }
 
+    /// Drains every ring for a successor, in a way that nothing is lost by. False: not all are
+    /// drained by `deadline`, and all are served as before.
+    pub(crate) fn quiet(&mut self, deadline: Instant) -> bool {
+        let before = std::mem::replace(&mut self.serving, false);
+        let ending: Vec<_> = self.slots.iter_mut().map(Slot::begin_quiet).collect();
+        let mut drained = true;
+        for (slot, ending) in self.slots.iter_mut().zip(ending) {
+            drained &= ending.is_none_or(|ending| slot.end_quiet(ending, deadline));
+        }
+        if !drained && before {
+            self.serve();
+        }
+        drained
+    }
+
+    /// After [`Self::quiet`]: each ring that is started, and where a successor goes on.
+    pub(crate) fn positions(&self) -> impl Iterator<Item = (u16, u16)> {
+        self.slots.iter().map(|slot| (slot.start.index, slot.start.ring.next_avail))
+    }
+
+    /// Forgets rings that are not served: their session starts them anew. From then on rings are
+    /// served, or not.
+    pub(crate) fn begin_anew(&mut self, serving: bool) {
+        self.slots.clear();
+        self.serving = serving;
+    }
+
     fn drain(&mut self, deadline: Instant) -> LeftBehind {
         let mut left = LeftBehind::default();
         let mut ending =
@@ -251,6 +278,36 @@ impl Slot {
             Err(error) => {
                 self.position_lost(&error);
                 None
+            }
+        }
+    }
+
+    /// Has the ring take no more requests for a while, if it is served.
+    fn begin_quiet(&mut self) -> Option<(Stopping, Place)> {
+        let Served { queue, place } = self.served.take()?;
+        match queue.begin_quiet() {
+            Ok(stopping) => Some((stopping, place)),
+            Err(error) => {
+                self.position_lost(&error);
+                None
+            }
+        }
+    }
+
+    /// Waits for the requests in flight; false: it took too long, and the ring is served on.
+    fn end_quiet(&mut self, (stopping, place): (Stopping, Place), deadline: Instant) -> bool {
+        match stopping.wait_or_go_on(deadline) {
+            Ok(QuietEnd::Drained(next_avail)) => {
+                self.start.ring.next_avail = next_avail;
+                true
+            }
+            Ok(QuietEnd::GoesOn(queue)) => {
+                self.served = Some(Served { queue, place });
+                false
+            }
+            Err(error) => {
+                self.position_lost(&error);
+                true
             }
         }
     }

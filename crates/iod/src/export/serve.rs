@@ -4,6 +4,7 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use vhost_user::{Listener, Session, SessionEnd, SocketError, Stop, Woken, connect};
@@ -15,6 +16,19 @@ use super::{Export, ExportError, lock};
 /// Pause before connecting again to a front-end that has left: one that turns us away at once
 /// must not keep a CPU busy.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(200);
+
+/// A disk's control thread.
+#[derive(Debug)]
+pub(super) struct Control {
+    thread: JoinHandle<Result<(), SocketError>>,
+    /// Given when it ends.
+    pub(super) done: Stop,
+}
+
+/// There are no descriptors left for a signal.
+pub(super) fn signal(source: std::io::Error) -> ExportError {
+    ExportError::Os { action: "make a signal", source }
+}
 
 /// Where front-ends come from.
 #[derive(Debug)]
@@ -35,9 +49,21 @@ impl Export {
     /// # Errors
     /// The process can have no more threads.
     pub fn serve(self: &Arc<Self>, source: Source, ended: Option<Stop>) -> Result<(), ExportError> {
+        self.serve_on(source, ended, None)
+    }
+
+    /// As [`Self::serve`], with a session that goes on first.
+    pub(super) fn serve_on(
+        self: &Arc<Self>,
+        source: Source,
+        ended: Option<Stop>,
+        session: Option<Session>,
+    ) -> Result<(), ExportError> {
         let export = Arc::clone(self);
+        let (stop, done) = (lock(&self.stop).clone(), Stop::new().map_err(signal)?);
+        let gone = done.clone();
         let work = move || {
-            let served = export.serve_all(source);
+            let served = export.serve_all(source, &stop, session);
             match (&served, ended) {
                 (_, Some(ended)) => ended.stop(),
                 (Err(error), None) => {
@@ -47,12 +73,13 @@ impl Export {
                 }
                 (Ok(()), None) => {}
             }
+            gone.stop();
             served
         };
         let thread = std::thread::Builder::new().name("session".into()).spawn(work);
         let thread = thread
             .map_err(|source| ExportError::Os { action: "start a control thread", source })?;
-        *lock(&self.thread) = Some(thread);
+        *lock(&self.thread) = Some(Control { thread, done });
         Ok(())
     }
 
@@ -61,24 +88,32 @@ impl Export {
     /// # Errors
     /// No front-end could come any more.
     pub fn served(&self) -> Result<(), SocketError> {
-        let thread = lock(&self.thread).take();
+        let control = lock(&self.thread).take();
         // A thread that panicked has said so.
-        thread.map_or(Ok(()), |thread| thread.join().unwrap_or(Ok(())))
+        control.map_or(Ok(()), |control| control.thread.join().unwrap_or(Ok(())))
     }
 
-    fn serve_all(self: &Arc<Self>, source: Source) -> Result<(), SocketError> {
+    fn serve_all(
+        self: &Arc<Self>,
+        source: Source,
+        stop: &Stop,
+        session: Option<Session>,
+    ) -> Result<(), SocketError> {
         let mut visits = Visits::default();
+        if let Some(session) = session {
+            self.converse(session, stop, Told::Loud, "front-end stays connected");
+        }
         match source {
-            Source::Connected(stream) => self.session(stream, &mut visits),
+            Source::Connected(stream) => self.session(stream, stop, &mut visits),
             Source::Listen(listener) => {
-                while let Some(stream) = listener.accept(&self.stop)? {
-                    self.session(stream, &mut visits);
+                while let Some(stream) = listener.accept(stop)? {
+                    self.session(stream, stop, &mut visits);
                 }
             }
             Source::Connect(path) => {
-                while let Some(stream) = connect(&path, &self.stop)? {
-                    self.session(stream, &mut visits);
-                    if let Ok(Woken::Stopped) = self.stop.wait(None, Some(RECONNECT_PAUSE)) {
+                while let Some(stream) = connect(&path, stop)? {
+                    self.session(stream, stop, &mut visits);
+                    if let Ok(Woken::Stopped) = stop.wait(None, Some(RECONNECT_PAUSE)) {
                         break;
                     }
                 }
@@ -87,48 +122,54 @@ impl Export {
         Ok(())
     }
 
-    fn session(self: &Arc<Self>, stream: UnixStream, visits: &mut Visits) {
+    fn session(self: &Arc<Self>, stream: UnixStream, stop: &Stop, visits: &mut Visits) {
         let told = visits.begin(Instant::now());
-        let mut session = match Session::new(stream) {
-            Ok(session) => session,
+        match Session::new(stream) {
+            Ok(mut session) => {
+                if told == Told::Quiet {
+                    session.hush();
+                }
+                self.converse(session, stop, told, "front-end connected");
+            }
             Err(error) => {
                 tracing::warn!(disk = self.spec.id, "front-end turned away: {error}");
-                return;
-            }
-        };
-        if told == Told::Quiet {
-            session.hush();
-        }
-        let handle = session.handle();
-        lock(&self.front_end).session = Some(handle.clone());
-        // Told to hang up before the handle could be seen.
-        if let Ok(Woken::Stopped) = self.stop.wait(None, Some(Duration::ZERO)) {
-            handle.close();
-        }
-        self.board.connected.store(true, Ordering::Release);
-        self.tell(told, "front-end connected");
-        let end = session.run(&mut Glue { export: self, session: handle, told, first: true });
-        self.board.connected.store(false, Ordering::Release);
-        lock(&self.front_end).session = None;
-        let disk = &self.spec.id;
-        match end {
-            Ok(SessionEnd::HungUp) => self.tell(told, "front-end left"),
-            // Nobody freezes it yet.
-            Ok(SessionEnd::Closed | SessionEnd::Frozen(_)) => {
-                self.tell(told, "front-end sent away")
-            }
-            Err(error) => {
-                let cause = crate::error::text(&error);
-                if told == Told::Quiet {
-                    tracing::debug!(disk, "front-end sent away: {cause}");
-                } else {
-                    tracing::warn!(disk, "front-end sent away: {cause}");
-                }
             }
         }
         if told == Told::Last {
             let more = "front-ends come and go; until a minute is over, level debug tells more";
-            tracing::warn!(disk, "{more}");
+            tracing::warn!(disk = self.spec.id, "{more}");
+        }
+    }
+
+    fn converse(self: &Arc<Self>, session: Session, stop: &Stop, told: Told, hello: &str) {
+        let handle = session.handle();
+        lock(&self.front_end).session = Some(handle.clone());
+        // Told to stop before the handle could be seen.
+        if let Ok(Woken::Stopped) = stop.wait(None, Some(Duration::ZERO)) {
+            if self.standing_still() { handle.freeze() } else { handle.close() }
+        }
+        self.board.connected.store(true, Ordering::Release);
+        self.tell(told, hello);
+        let mut glue = Glue { export: self, session: handle, told, first: true };
+        let end = session.run(&mut glue);
+        lock(&self.front_end).session = None;
+        let disk = &self.spec.id;
+        let end = match end {
+            Ok(SessionEnd::Frozen(state)) => {
+                lock(&self.front_end).frozen = Some(state);
+                return;
+            }
+            Ok(SessionEnd::HungUp) => Ok("front-end left"),
+            Ok(SessionEnd::Closed) => Ok("front-end sent away"),
+            Err(error) => Err(crate::error::text(&error)),
+        };
+        self.board.connected.store(false, Ordering::Release);
+        match end {
+            Ok(how) => self.tell(told, how),
+            Err(cause) if told == Told::Quiet => {
+                tracing::debug!(disk, "front-end sent away: {cause}");
+            }
+            Err(cause) => tracing::warn!(disk, "front-end sent away: {cause}"),
         }
     }
 

@@ -12,11 +12,16 @@
 //!             v                       v
 //!          ending --worker ended--> ended (files of held sockets are removed)
 //! ```
+//! A worker may ask for a successor (`heir`): another worker is started beside it, to which it
+//! hands over everything while front-ends stay connected. From then on that is the worker, and it
+//! is started from its file again if it dies.
+//!
 //! Front-ends that connect while no worker lives wait in the backlog of the held sockets. Between
 //! events the process sleeps in one poll: over signals, the end of the worker and what it says.
 
 mod adopt;
 mod backoff;
+mod heir;
 mod notify;
 mod store;
 mod worker;
@@ -24,7 +29,7 @@ mod worker;
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{ExitCode, ExitStatus};
 use std::time::{Duration, Instant};
 
@@ -35,6 +40,7 @@ use rustix::io::Errno;
 use crate::adopt::tell_ready;
 use crate::link::{FromKeeper, FromWorker, Holding, Words};
 use backoff::Backoff;
+use heir::Heir;
 use notify::Due;
 pub use notify::{Manager, given_socket};
 use store::Store;
@@ -68,6 +74,13 @@ pub struct Keeper {
     setup: Setup,
     store: Store,
     worker: Option<Worker>,
+    heir: Option<Heir>,
+    /// Have handed over, or were killed before they took over.
+    retired: Vec<Worker>,
+    /// Where the worker's program is, if it was upgraded.
+    file: Option<PathBuf>,
+    /// The same of a worker that has not served yet.
+    unproven: Option<PathBuf>,
     backoff: Backoff,
     /// When the next worker is started.
     start_at: Option<Instant>,
@@ -77,6 +90,17 @@ pub struct Keeper {
     ending: bool,
     restarts: u64,
     last_exit: Option<String>,
+}
+
+/// What has happened.
+struct Happened {
+    signalled: bool,
+    /// The worker has said something, or can be told something.
+    told: bool,
+    /// It has ended.
+    ended: bool,
+    /// The same of the heir.
+    heir: (bool, bool),
 }
 
 /// Whether to go on.
@@ -91,7 +115,22 @@ impl Keeper {
         let backoff = Backoff::new(setup.pause_max);
         let (store, worker, start_at) = (Store::default(), None, None);
         let (served, ending, restarts, last_exit) = (false, false, 0, None);
-        Self { setup, store, worker, backoff, start_at, served, ending, restarts, last_exit }
+        let (heir, retired, file, unproven) = (None, Vec::new(), None, None);
+        Self {
+            setup,
+            store,
+            worker,
+            heir,
+            retired,
+            file,
+            unproven,
+            backoff,
+            start_at,
+            served,
+            ending,
+            restarts,
+            last_exit,
+        }
     }
 
     /// Holds something of the keeper's own for all workers.
@@ -118,6 +157,7 @@ impl Keeper {
     /// No worker can be started, or the kernel refuses to wait.
     pub fn run(mut self) -> anyhow::Result<ExitCode> {
         let outcome = self.keep();
+        self.end_heir();
         self.store.clear();
         outcome
     }
@@ -143,9 +183,8 @@ impl Keeper {
     }
 
     fn start(&mut self) -> io::Result<()> {
-        let mut worker = Worker::start(self.setup.program, &self.setup.options)?;
-        self.store.keys().for_each(|key| worker.say(Unsaid::Restore(key.clone())));
-        worker.say(Unsaid::Record(FromKeeper::Keeper(self.words())));
+        let mut worker = self.start_upgraded()?;
+        self.brief(&mut worker);
         worker.say(Unsaid::Record(FromKeeper::Begin));
         if self.ending {
             worker.say(Unsaid::Record(FromKeeper::Stop));
@@ -154,9 +193,16 @@ impl Keeper {
         Ok(())
     }
 
+    /// Tells a worker what is held, and who holds it.
+    fn brief(&self, worker: &mut Worker) {
+        self.store.keys().for_each(|key| worker.say(Unsaid::Restore(key.clone())));
+        worker.say(Unsaid::Record(FromKeeper::Keeper(self.words())));
+    }
+
     /// Sleeps until something happens, and takes care of it.
     fn turn(&mut self) -> anyhow::Result<Next> {
-        let (signalled, told, ended) = self.wait().context("cannot wait for the worker")?;
+        let Happened { signalled, told, ended, heir } =
+            self.wait().context("cannot wait for the worker")?;
         if signalled && let Next::End(code) = self.take_signals() {
             return Ok(Next::End(code));
         }
@@ -164,7 +210,9 @@ impl Keeper {
             // A dead worker's last words count.
             self.hear();
         }
-        if ended {
+        let promoted = self.attend_heir(heir);
+        // One that has retired meanwhile is none of that worker any more.
+        if ended && !promoted {
             return self.bury();
         }
         if self.start_at.is_some_and(|at| at <= Instant::now()) {
@@ -184,17 +232,22 @@ impl Keeper {
         Ok(Next::Poll)
     }
 
-    /// Signal, something said or room to say something, end of the worker.
-    fn wait(&self) -> io::Result<(bool, bool, bool)> {
+    /// Sleeps until something has happened.
+    fn wait(&self) -> io::Result<Happened> {
         let mut fds = vec![PollFd::from_borrowed_fd(self.setup.signals.as_fd(), PollFlags::IN)];
-        if let Some(worker) = &self.worker {
+        let heir = self.heir.as_ref().map(|heir| &heir.worker);
+        // Of each worker, its end and what it says: two places.
+        for worker in self.worker.iter().chain(heir) {
             fds.push(PollFd::from_borrowed_fd(worker.ended(), PollFlags::IN));
             let mut wanted = PollFlags::empty();
             wanted.set(PollFlags::IN, !worker.silent);
             wanted.set(PollFlags::OUT, worker.has_unsaid());
-            if !wanted.is_empty() {
-                fds.push(PollFd::from_borrowed_fd(worker.link(), wanted));
-            }
+            // Of one that is silent only the end counts.
+            let said = if wanted.is_empty() { worker.ended() } else { worker.link() };
+            fds.push(PollFd::from_borrowed_fd(said, wanted));
+        }
+        for worker in &self.retired {
+            fds.push(PollFd::from_borrowed_fd(worker.ended(), PollFlags::IN));
         }
         let next = [self.start_at, self.setup.manager.next()].into_iter().flatten().min();
         let left = next.map(|at| at.saturating_duration_since(Instant::now()));
@@ -204,7 +257,10 @@ impl Keeper {
             Err(error) => return Err(error.into()),
         }
         let is = |at: usize| fds.get(at).is_some_and(|fd| !fd.revents().is_empty());
-        Ok((is(0), is(2), is(1)))
+        let next = if self.worker.is_some() { 3 } else { 1 };
+        let (told, ended) = (self.worker.is_some() && is(2), self.worker.is_some() && is(1));
+        let heir = if heir.is_some() { (is(next + 1), is(next)) } else { (false, false) };
+        Ok(Happened { signalled: is(0), told, ended, heir })
     }
 
     /// Asks the worker when the service manager wants to know; one that does not answer is killed
@@ -238,6 +294,7 @@ impl Keeper {
             }
             Some(worker) => {
                 worker.say(Unsaid::Record(FromKeeper::Stop));
+                self.stop_heir();
                 Next::Poll
             }
             None => Next::End(ExitCode::FAILURE),
@@ -271,6 +328,7 @@ impl Keeper {
                     }
                     worker.ready = true;
                     self.served = true;
+                    self.proven();
                     if let Some(ready) = self.setup.ready.take()
                         && let Err(error) = tell_ready(&ready)
                     {
@@ -282,6 +340,15 @@ impl Keeper {
                     self.setup.manager.stopping();
                 }
                 FromWorker::Pong => self.setup.manager.answered(),
+                FromWorker::Succeed { seq, binary } => {
+                    let problem = self.succeed(binary, fds).err();
+                    self.say(done(seq, problem));
+                }
+                FromWorker::Yield { seq } => {
+                    let problem = self.name_heir().err();
+                    self.say(done(seq, problem));
+                }
+                FromWorker::Abandon { seq } => self.abandon(seq),
             }
         }
     }
@@ -289,6 +356,10 @@ impl Keeper {
     /// The worker has ended.
     fn bury(&mut self) -> anyhow::Result<Next> {
         let Some(mut worker) = self.worker.take() else { return Ok(Next::Poll) };
+        if let Some(worker) = self.inherit(&mut worker) {
+            self.worker = Some(worker);
+            return Ok(Next::Poll);
+        }
         let status = worker.reap().context("cannot tell how the worker ended")?;
         let how = words(status);
         if worker.ending || self.ending || !self.served {
@@ -296,6 +367,9 @@ impl Keeper {
                 tracing::error!("the worker {how} while it was ending");
             }
             return Ok(Next::End(exit_code(status)));
+        }
+        if !worker.ready {
+            self.disproven();
         }
         let pause = self.backoff.died(worker.since.elapsed());
         self.restarts += 1;

@@ -5,6 +5,7 @@ use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Instant;
 
@@ -41,14 +42,20 @@ pub(super) enum Unsaid {
     Record(FromKeeper),
     /// What this key stands for.
     Restore(String),
+    /// Where to take over from another worker.
+    TakeOver(OwnedFd),
 }
 
 impl Worker {
-    /// Starts this same program as a worker.
-    pub(super) fn start(program: &str, options: &[OsString]) -> io::Result<Self> {
+    /// Starts the program in `file` as a worker; without one, this same program.
+    pub(super) fn start(
+        file: Option<&Path>,
+        program: &str,
+        options: &[OsString],
+    ) -> io::Result<Self> {
         let (link, theirs) = Link::pair()?;
         // The file that runs here, even if another lies at its path by now.
-        let mut command = Command::new("/proc/self/exe");
+        let mut command = Command::new(file.unwrap_or(Path::new("/proc/self/exe")));
         command.arg0(program).args(options).arg(WORKER_OPTION);
         command.stdin(Stdio::from(theirs)).stdout(Stdio::null());
         super::notify::FOR_US.iter().for_each(|name| {
@@ -109,6 +116,7 @@ impl Worker {
         while let Some(next) = self.unsaid.front() {
             let sent = match next {
                 Unsaid::Record(record) => self.link.send(record, &[]),
+                Unsaid::TakeOver(fd) => self.link.send(&FromKeeper::TakeOver, &[fd.as_fd()]),
                 Unsaid::Restore(key) => store.get(key).map_or(Ok(()), |holding| {
                     let (what, fds) = holding.written(key);
                     self.link.send(&FromKeeper::Restore { what }, &fds)
@@ -135,6 +143,14 @@ impl Worker {
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
             other => other,
+        }
+    }
+
+    /// It is over, and forgotten by the kernel too.
+    pub(super) fn has_ended(&mut self) -> bool {
+        match &mut self.child {
+            Some(child) => !matches!(child.try_wait(), Ok(None)),
+            None => true,
         }
     }
 

@@ -3,6 +3,7 @@
 //! A verb that has changed a disk has it held (`crate::held`) before its caller is answered.
 
 mod restore;
+mod upgrade;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -44,6 +45,9 @@ struct Disks {
     by_id: BTreeMap<String, Entry>,
     /// All disks go, and callers may do nothing to them any more.
     closing: bool,
+    /// Another process is about to go on with everything, or does so.
+    upgrading: bool,
+    handed_over: bool,
 }
 
 #[derive(Debug)]
@@ -153,9 +157,7 @@ impl Table {
 
     fn admit(&self, spec: &DiskSpec, phase: Phase) -> Result<(), RpcError> {
         let mut disks = self.disks();
-        if disks.closing {
-            return Err(wrong_state(CLOSING));
-        }
+        disks.open()?;
         if let Some(entry) = disks.by_id.get(&spec.id) {
             let refused = entry.phase.begin(Verb::Attach).err().unwrap_or(Refused::Exists);
             return Err(wrong_state(refused));
@@ -227,9 +229,7 @@ impl Table {
     /// No such disk, a verb at work, or a flush that failed; the disk is gone all the same.
     pub fn detach(&self, id: &str) -> Result<(), RpcError> {
         let disks = self.disks();
-        if disks.closing {
-            return Err(wrong_state(CLOSING));
-        }
+        disks.open()?;
         self.carry_out_detach(disks, id)
     }
 
@@ -240,9 +240,7 @@ impl Table {
         work: impl FnOnce(&Arc<Export>) -> Result<(), ExportError>,
     ) -> Result<DiskReply, RpcError> {
         let disks = self.disks();
-        if disks.closing {
-            return Err(wrong_state(CLOSING));
-        }
+        disks.open()?;
         self.carry_out(disks, id, verb, work)
     }
 
@@ -347,10 +345,13 @@ impl Table {
         stats.map_or_else(|_| String::new(), |stats| page(&Source { stats, exports }))
     }
 
-    /// Detaches everything. Waits for verbs that are at work, and refuses all others.
+    /// Detaches everything. Waits for verbs that are at work, and refuses all others. Nothing is
+    /// done where another process has taken over.
     pub fn shut_down(&self) {
-        let mut disks = self.disks();
-        disks.closing = true;
+        if !self.begin_end() {
+            return;
+        }
+        let disks = self.disks();
         let ids: Vec<_> = disks.by_id.keys().cloned().collect();
         for entry in disks.by_id.values() {
             // All of them drain from now on, whoever is waited for first.

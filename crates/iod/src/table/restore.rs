@@ -28,6 +28,10 @@ impl Table {
     /// until it is there, or refused.
     pub fn restore(self: &Arc<Self>) {
         for held in self.door.disks() {
+            if self.disks().by_id.contains_key(&held.spec.id) {
+                // Taken over from a worker that served it.
+                continue;
+            }
             let (verb, goal) = match &held {
                 Held { leaving: true, .. } => (Verb::Detach, Rest::Attached),
                 Held { active: false, .. } => (Verb::Restore, Rest::Attached),
@@ -60,6 +64,7 @@ impl Table {
     /// A refused disk is to be active: perhaps its image is back.
     pub(super) fn try_again(&self, id: &str, refused: &RefusedDisk) -> Result<DiskReply, RpcError> {
         let mut disks = self.disks();
+        disks.open()?;
         if let Some(entry) = disks.by_id.get_mut(id) {
             let begin = entry.phase.begin(Verb::Activate).map_err(wrong_state)?;
             if let Begin::Work(phase) = begin {

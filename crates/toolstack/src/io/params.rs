@@ -4,7 +4,7 @@ use model::spec::{SpecError, parse_size};
 use serde_json::{Map, Value};
 
 /// Keys whose value is text even if it looks like a number: a serial `007` is not seven.
-const TEXT: [&str; 5] = ["id", "socket", "file", "serial", "socket_group"];
+const TEXT: [&str; 6] = ["id", "socket", "file", "serial", "socket_group", "binary"];
 /// Keys whose value is a size: `512M` is taken.
 const SIZES: [&str; 5] = ["size", "null", "memory", "bytes_per_second", "bytes_burst"];
 /// Keys whose value is octal, as everybody writes permissions.

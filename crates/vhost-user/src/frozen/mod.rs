@@ -163,7 +163,11 @@ impl SessionState {
     }
 
     /// Checks that `backend` can go on with this session.
-    pub(crate) fn fits(&self, backend: &dyn Backend) -> Result<(), StateError> {
+    ///
+    /// # Errors
+    /// The device has other queues, offers less than the front-end has acknowledged, or cannot
+    /// find a ring that ran.
+    pub fn fits(&self, backend: &dyn Backend) -> Result<(), StateError> {
         let (has, needs) = (usize::from(backend.queue_count()), self.rings.len());
         if has != needs {
             return Err(StateError::Queues { has, needs });

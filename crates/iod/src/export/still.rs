@@ -1,0 +1,234 @@
+//! A disk that stands still, so that another process goes on with it, or this one.
+//!
+//! ```text
+//!   serving --drain in time--> drained --session between messages--> still
+//!      ^             |                                                 |
+//!      +--too late---+                 (another process) <--handed-----+
+//!      +----------------------------------------------go on------------+
+//! ```
+//! Nothing is lost on any of these ways: what waits for room goes on waiting, no message is cut,
+//! locks stay, and the front-end sees nothing but the time that it takes. A front-end that stops
+//! in the middle of a message is sent away: it must not hold up the others.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use blk::Stage;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use vhost_user::{Listener, Parts, Session, SessionHandle, SessionState, Stop, Woken};
+
+use super::glue::Glue;
+use super::serve::signal;
+use super::visits::Told;
+use super::{Export, ExportError, lock};
+use crate::held::{Held, Kept};
+use crate::pool::Pool;
+
+/// How long a front-end may take over a message that it has begun.
+const MESSAGE_GRACE: Duration = Duration::from_millis(500);
+
+/// A request that storage has for longer is no reason to keep other guests waiting.
+const HANGS_AFTER: Duration = Duration::from_secs(1);
+
+/// A disk that stands still, until somebody goes on with it.
+#[derive(Debug)]
+pub(crate) struct Still {
+    session: Option<Box<SessionState>>,
+}
+
+/// A disk as data; its descriptors follow: the image's, then those of the session.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct WrittenDisk {
+    /// Its id; everything else about it is held by the keeper.
+    pub(crate) id: String,
+    /// The first descriptor is that of its image.
+    image: bool,
+    /// Bytes that the guest was told.
+    size: u64,
+    block_size: u32,
+    /// A flush has failed, so that every later one fails.
+    lost: bool,
+    session: Option<Value>,
+}
+
+impl Export {
+    /// The control thread ends because the disk is to stand still.
+    pub(super) fn standing_still(&self) -> bool {
+        self.still.load(Ordering::Acquire)
+    }
+
+    /// Refuses where it is known already that storage does not end what it has: to find that out
+    /// by waiting would cost all other disks that time.
+    ///
+    /// # Errors
+    /// Storage is full, hangs, or has hung.
+    pub(crate) fn may_stand_still(&self) -> Result<(), ExportError> {
+        self.refuse_stuck("upgrade")?;
+        let oldest = self.device.oldest().filter(|oldest| oldest.stage == Stage::Device);
+        let age = oldest.map(|oldest| blk::clock_ns().saturating_sub(oldest.entered_ns));
+        let hangs = age.is_some_and(|age| Duration::from_nanos(age) > HANGS_AFTER);
+        if hangs || self.waiting() > 0 {
+            return Err(ExportError::NotDrained { place: self.place() });
+        }
+        Ok(())
+    }
+
+    /// Lets everything stand still by `deadline`. Whatever comes of it, [`Self::go_on`] undoes it.
+    ///
+    /// # Errors
+    /// Storage does not end what is in flight; everything is as it was.
+    pub(crate) fn stand_still(self: &Arc<Self>, deadline: Instant) -> Result<Still, ExportError> {
+        self.refuse_stuck("upgrade")?;
+        if !lock(&self.queues).quiet(deadline) {
+            return Err(ExportError::NotDrained { place: self.place() });
+        }
+        self.still.store(true, Ordering::Release);
+        lock(&self.stop).stop();
+        if let Some(session) = &lock(&self.front_end).session {
+            session.freeze();
+        }
+        let done = lock(&self.thread).as_ref().map(|control| control.done.clone());
+        if let Some(done) = done {
+            let late = !matches!(done.wait(None, Some(MESSAGE_GRACE)), Ok(Woken::Stopped));
+            let session = lock(&self.front_end).session.clone();
+            if let Some(session) = session.filter(|_| late) {
+                tracing::warn!(disk = self.spec.id, "front-end stopped within a message");
+                session.close();
+            }
+        }
+        // Ends now: whatever it waited for in the front-end's socket is over.
+        let _ = self.served();
+        let mut session = lock(&self.front_end).frozen.take();
+        if let Some(state) = &mut session {
+            let queues = lock(&self.queues);
+            queues.positions().for_each(|(index, next)| state.stopped_at(index, next));
+        }
+        Ok(Still { session })
+    }
+
+    /// Goes on where the disk stands, as if nothing had happened.
+    ///
+    /// # Errors
+    /// The process can have no more threads or descriptors.
+    pub(crate) fn go_on(self: &Arc<Self>, still: Still) -> Result<(), ExportError> {
+        *lock(&self.stop) = Stop::new().map_err(signal)?;
+        self.still.store(false, Ordering::Release);
+        let serving = self.is_active() && !self.is_paused();
+        let restored = still.session.map(|state| self.resumed(*state)).transpose();
+        {
+            let mut queues = lock(&self.queues);
+            // A session starts its rings anew; without one, there are none.
+            queues.begin_anew(serving);
+        }
+        let session = restored.unwrap_or_else(|error| {
+            let cause = crate::error::text(&error);
+            tracing::error!(disk = self.spec.id, "front-end sent away: {cause}");
+            self.board.connected.store(false, Ordering::Release);
+            None
+        });
+        self.serve_on(self.source(), None, session)
+    }
+
+    fn resumed(self: &Arc<Self>, state: SessionState) -> Result<Session, ExportError> {
+        let (session, told) = (SessionHandle::default(), Told::Loud);
+        Ok(Session::restore(state, &Glue { export: self, session, told, first: true })?)
+    }
+
+    /// A disk that stands still, as data of this format of sessions and the descriptors beside it.
+    ///
+    /// # Errors
+    /// A format that is not known.
+    pub(crate) fn written<'a>(
+        &'a self,
+        still: &'a Still,
+        format: u32,
+    ) -> Result<(WrittenDisk, Vec<BorrowedFd<'a>>), ExportError> {
+        let geometry = self.geometry();
+        let image = self.image.as_ref().map(|disk| disk.handover());
+        let mut fds: Vec<_> = image.map(|(file, _)| file.as_fd()).into_iter().collect();
+        let session = match &still.session {
+            Some(state) => {
+                let (data, more) = state.encode(format)?;
+                fds.extend(more);
+                Some(data)
+            }
+            None => None,
+        };
+        let written = WrittenDisk {
+            id: self.spec.id.clone(),
+            image: image.is_some(),
+            size: geometry.size,
+            block_size: geometry.block_size,
+            lost: image.is_some_and(|(_, lost)| lost),
+            session,
+        };
+        Ok((written, fds))
+    }
+
+    /// The disk that another process has written. It stands still there, and nothing is ours yet:
+    /// neither its lock nor its socket's files.
+    ///
+    /// # Errors
+    /// What came does not fit together, or not to what is held.
+    pub(crate) fn taken(
+        held: Held,
+        kept: Kept,
+        written: WrittenDisk,
+        fds: Vec<OwnedFd>,
+        pool: Arc<Pool>,
+    ) -> Result<Taken, ExportError> {
+        let WrittenDisk { id: _, image, size, block_size, lost, session } = written;
+        let mut fds = fds.into_iter();
+        let opened = if image {
+            let image = fds.next().ok_or(ExportError::Gone)?;
+            crate::open::adopt(&held.spec, image, (size, block_size), lost)?
+        } else {
+            crate::open::open(&held.spec, kept.memory)?
+        };
+        if opened.disk.geometry().size != size {
+            opened.disk.resize(Some(size))?;
+        }
+        let export = Self::with(held.spec.clone(), opened, None, pool)?;
+        export.board.paused.store(held.paused, Ordering::Release);
+        let fds = fds.collect();
+        let state = session.map(|data| SessionState::decode(data, fds)).transpose()?;
+        if let Some(state) = &state {
+            let (session, told) = (SessionHandle::default(), Told::Loud);
+            state.fits(&Glue { export: &export, session, told, first: true })?;
+        }
+        let still = Still { session: state.map(Box::new) };
+        Ok(Taken { export, still, listener: kept.listener, active: held.active })
+    }
+}
+
+/// A disk of another process, ready to be gone on with.
+#[derive(Debug)]
+pub(crate) struct Taken {
+    pub(crate) export: Arc<Export>,
+    still: Still,
+    /// Where front-ends connect. No listener yet: one that is dropped removes its files.
+    listener: Option<Parts>,
+    active: bool,
+}
+
+impl Taken {
+    /// Goes on with it: the other process never will.
+    ///
+    /// # Errors
+    /// The image cannot be locked, or the process can have no more threads or descriptors.
+    pub(crate) fn take_over(self) -> Result<(), ExportError> {
+        let Self { export, still, listener, active } = self;
+        let listener = listener.map(Listener::adopt).transpose()?;
+        *lock(&export.listener) = listener.map(Arc::new);
+        if active {
+            // By the same open file the lock is ours already.
+            export.disk.activate()?;
+            export.board.active.store(true, Ordering::Release);
+        }
+        export.go_on(still)
+    }
+}

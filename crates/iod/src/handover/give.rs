@@ -1,0 +1,196 @@
+//! The worker that serves hands over to the next one.
+
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use model::rpc::{RpcError, UpgradeReply, code};
+use vhost_user::{NEWEST_FORMAT, OLDEST_FORMAT};
+
+use super::way::{FromGiver, FromTaker, WayError, hear, say, say_disk};
+use super::{CONFIRM_DEADLINE, DRAIN_DEADLINE};
+use crate::control::Server;
+use crate::error::text;
+use crate::export::{Export, ExportError, Still};
+use crate::held::HoldError;
+use crate::link::Link;
+use crate::table::Table;
+
+/// Disks that are brought to a stand at the same time.
+const TOGETHER: usize = 64;
+
+/// Why everything goes on as it was.
+#[derive(Debug, thiserror::Error)]
+enum GiveError {
+    #[error(transparent)]
+    Keeper(#[from] HoldError),
+    #[error("the new worker does not take over")]
+    Taker(#[from] WayError),
+    #[error(
+        "the new worker reads formats {oldest} to {newest} of the state, this one writes {} to {}; \
+         upgrade by way of a version in between",
+        OLDEST_FORMAT,
+        NEWEST_FORMAT
+    )]
+    Formats { oldest: u32, newest: u32 },
+    #[error("disk {id:?} cannot be handed over")]
+    Disk {
+        id: String,
+        #[source]
+        source: ExportError,
+    },
+    #[error("no descriptors are left")]
+    Os(#[from] std::io::Error),
+}
+
+/// A disk that stands still, or why not.
+type Stand = (Arc<Export>, Result<Still, ExportError>);
+
+/// Replaces this process by the program in `binary`, or by the one that is now where its own was.
+/// When this succeeds the other one serves: this process must touch nothing any more, answer, and
+/// end.
+///
+/// # Errors
+/// Everything goes on as it was.
+pub(crate) fn upgrade(
+    server: &Server,
+    table: &Table,
+    binary: Option<&Path>,
+) -> Result<UpgradeReply, RpcError> {
+    let exports = table.begin_upgrade()?;
+    let handed = may_be_given(&exports).and_then(|()| hand_over(server, table, &exports, binary));
+    match handed {
+        Ok(reply) => {
+            table.handed_over();
+            tracing::info!(pid = reply.pid, paused_ms = reply.paused_ms, "handed over");
+            Ok(reply)
+        }
+        Err(error) => {
+            table.end_upgrade();
+            let message = format!("not upgraded, everything goes on as before: {}", text(&error));
+            tracing::error!("{message}");
+            Err(RpcError { code: code::FAILED, message })
+        }
+    }
+}
+
+fn may_be_given(exports: &[Arc<Export>]) -> Result<(), GiveError> {
+    exports.iter().try_for_each(|export| {
+        export.may_stand_still().map_err(|source| {
+            let id = export.spec().id.clone();
+            GiveError::Disk { id, source }
+        })
+    })
+}
+
+fn hand_over(
+    server: &Server,
+    table: &Table,
+    exports: &[Arc<Export>],
+    binary: Option<&Path>,
+) -> Result<UpgradeReply, GiveError> {
+    let (way, theirs) = Link::pair()?;
+    table.door().succeed(binary, theirs.as_fd())?;
+    drop(theirs);
+    let given = give(server, table, exports, &way);
+    if given.is_err() {
+        // From here on no word can reach it, so that it serves nothing, whatever keeps it alive.
+        drop(way);
+        if let Err(error) = table.door().abandon() {
+            tracing::error!("the new worker may still be there: {}", text(&error));
+        }
+    }
+    given
+}
+
+fn give(
+    server: &Server,
+    table: &Table,
+    exports: &[Arc<Export>],
+    way: &Link,
+) -> Result<UpgradeReply, GiveError> {
+    let (pid, version, format) = greeted(way)?;
+    let began = Instant::now();
+    let stands = stand_still(exports, began + DRAIN_DEADLINE);
+    let outcome = give_all(&stands, way, format).and_then(|()| {
+        table.door().give_way()?;
+        // Who calls from here on is answered by the other one.
+        server.shut();
+        Ok(say(way, Instant::now() + CONFIRM_DEADLINE, &FromGiver::Go, &[])?)
+    });
+    if let Err(error) = outcome {
+        go_on(stands);
+        server.open();
+        return Err(error);
+    }
+    let paused_ms = began.elapsed().as_secs_f64() * 1e3;
+    // What is left here belongs to the other process now.
+    std::mem::forget(stands);
+    Ok(UpgradeReply { pid, version, disks: exports.len() as u64, paused_ms })
+}
+
+/// The taker has begun: its process, its version, and the format that both know.
+fn greeted(way: &Link) -> Result<(u32, String, u32), GiveError> {
+    let (hello, _) = hear(way, Some(Instant::now() + CONFIRM_DEADLINE))?;
+    let FromTaker::Hello { pid, version, oldest, newest } = hello else {
+        return Err(WayError::Odd(format!("{hello:?}")).into());
+    };
+    let format = newest.min(NEWEST_FORMAT);
+    if format < oldest.max(OLDEST_FORMAT) {
+        return Err(GiveError::Formats { oldest, newest });
+    }
+    Ok((pid, version, format))
+}
+
+fn stand_still(exports: &[Arc<Export>], deadline: Instant) -> Vec<Stand> {
+    let next = Mutex::new(exports.iter());
+    let stands = Mutex::new(Vec::with_capacity(exports.len()));
+    std::thread::scope(|scope| {
+        for _ in 0..exports.len().min(TOGETHER) {
+            scope.spawn(|| {
+                loop {
+                    let export = next.lock().unwrap_or_else(PoisonError::into_inner).next();
+                    let Some(export) = export else { break };
+                    let stand = (Arc::clone(export), export.stand_still(deadline));
+                    stands.lock().unwrap_or_else(PoisonError::into_inner).push(stand);
+                }
+            });
+        }
+    });
+    stands.into_inner().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn give_all(stands: &[Stand], way: &Link, format: u32) -> Result<(), GiveError> {
+    let deadline = Instant::now() + CONFIRM_DEADLINE;
+    for (export, still) in stands {
+        if let Err(error) = still {
+            let (id, reason) = (export.spec().id.clone(), text(error));
+            return Err(GiveError::Disk { id, source: ExportError::NoStand { reason } });
+        }
+    }
+    for (export, still) in stands {
+        let Ok(still) = still else { continue };
+        let written = export.written(still, format);
+        let id = export.spec().id.clone();
+        let (disk, fds) = written.map_err(|source| GiveError::Disk { id, source })?;
+        say_disk(way, deadline, &disk, &fds)?;
+    }
+    say(way, deadline, &FromGiver::End { disks: stands.len() }, &[])?;
+    match hear(way, Some(deadline))?.0 {
+        FromTaker::Ready => Ok(()),
+        FromTaker::Refused { why } => Err(WayError::Refused(why).into()),
+        other @ FromTaker::Hello { .. } => Err(WayError::Odd(format!("{other:?}")).into()),
+    }
+}
+
+/// As if nothing had happened.
+fn go_on(stands: Vec<Stand>) {
+    for (export, still) in stands {
+        let Ok(still) = still else { continue };
+        if let Err(error) = export.go_on(still) {
+            let disk = &export.spec().id;
+            tracing::error!(disk, "its front-end is not served any more: {}", text(&error));
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! From one worker to the next while guests run.
+//!
+//! # Words
+//! - **Giver**: the worker that serves and is to be replaced ([`give`]).
+//! - **Taker**: the one that a keeper has started beside it ([`take`]).
+//! - **Way**: the link between the two.
+//!
+//! # Model
+//! ```text
+//!   caller     giver                      keeper               taker
+//!     |-upgrade->|-- Succeed, way ----------->|-- start, holdings ->|
+//!     |          |                            |                     | reactors, ring
+//!     |          |<-- Hello: formats ---------------------------------|
+//!     |          | drain, sessions stand still                      |
+//!     |          |-- disks, descriptors ------------------------------>| map, check
+//!     |          |<-- Ready ------------------------------------------|
+//!     |          |-- Yield ------------------>|                     |
+//!     |          |-- Go ----------------------------------------------->| lock, serve
+//!     |<-answer--| ends, touching nothing     |<-- Ready -----------|
+//! ```
+//! Everything that takes time is done before the giver stands still. Sockets, memory, kicks, calls,
+//! in-flight regions and images travel as descriptors; locks belong to the open files and so are
+//! never free on the way. Listening sockets and the memory of memory disks are with the keeper.
+//!
+//! # Invariants
+//! - Go is the one word that makes the taker serve, and the giver never serves after it. A taker
+//!   that reads the end of the way instead ends without having touched anything.
+//! - Until Go the giver can go on as if nothing had happened, whatever became of the taker: not to
+//!   be started, dead, silent, unable to read the state, or of another mind.
+//! - While an upgrade is under way no verb changes a disk, so that what the keeper has given to the
+//!   taker stays true.
+//!
+//! # Versions
+//! The taker says which formats it reads, and the giver writes the newest that both know: an
+//! upgrade to an older program works as long as they share one. A format never changes;
+//! `crates/vhost-user/tests/fixtures` and `crates/iod/tests/fixtures` have each as it was written.
+
+mod give;
+mod take;
+mod way;
+
+use std::time::Duration;
+
+pub(crate) use give::upgrade;
+pub(crate) use take::{Arrived, await_end, take};
+
+/// How long a new worker may take to begin, and then to confirm that it has everything. During the
+/// second, guests wait.
+const CONFIRM_DEADLINE: Duration = Duration::from_secs(5);
+/// How long storage may take to end what is in flight. Guests wait.
+const DRAIN_DEADLINE: Duration = Duration::from_secs(2);

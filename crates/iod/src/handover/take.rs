@@ -1,0 +1,108 @@
+//! A new worker takes over from the one that serves.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Instant;
+
+use anyhow::Context;
+use rustix::io::Errno;
+use rustix::net::sockopt::socket_peercred;
+use rustix::process::{PidfdFlags, pidfd_open};
+use vhost_user::{NEWEST_FORMAT, OLDEST_FORMAT, Stop, Woken};
+
+use super::CONFIRM_DEADLINE;
+use super::way::{FromGiver, FromTaker, WayError, hear, hear_disk, say};
+use crate::export::{Export, Taken, WrittenDisk};
+use crate::held::{Door, Held, Kept};
+use crate::link::Link;
+use crate::pool::Pool;
+
+/// A disk that has come over, and what is held of it.
+#[derive(Debug)]
+pub(crate) struct Arrived {
+    pub(crate) held: Held,
+    pub(crate) taken: Taken,
+}
+
+/// Takes everything over by `way`. When this returns, the other worker serves nothing any more and
+/// never will: go on at once.
+///
+/// # Errors
+/// The other worker goes on, and nothing has been touched. The process must end, and drop nothing
+/// that is not its own.
+pub(crate) fn take(way: &Link, door: &Door, pool: &Arc<Pool>) -> anyhow::Result<Vec<Arrived>> {
+    let deadline = Instant::now() + CONFIRM_DEADLINE;
+    let (pid, version) = (std::process::id(), env!("CARGO_PKG_VERSION").into());
+    let (oldest, newest) = (OLDEST_FORMAT, NEWEST_FORMAT);
+    say(way, deadline, &FromTaker::Hello { pid, version, oldest, newest }, &[])?;
+    let answer = || Instant::now() + CONFIRM_DEADLINE;
+    let arrived = match receive(way).and_then(|disks| arrange(disks, door, pool)) {
+        Ok(arrived) => arrived,
+        Err(error) => {
+            let why = format!("{error:#}");
+            // If that cannot be said, the end of the way says enough.
+            let _ = say(way, answer(), &FromTaker::Refused { why }, &[]);
+            return Err(error);
+        }
+    };
+    say(way, answer(), &FromTaker::Ready, &[])?;
+    match hear(way, None) {
+        Ok((FromGiver::Go, _)) => Ok(arrived),
+        Ok((other, _)) => Err(WayError::Odd(format!("{other:?}")).into()),
+        Err(error) => Err(error).context("the former worker goes on"),
+    }
+}
+
+/// Waits until the process that has handed over has ended, and with it whatever it listened on.
+///
+/// # Errors
+/// The system cannot tell, or it does not end.
+pub(crate) fn await_end(way: &Link) -> anyhow::Result<()> {
+    // Whoever has made the way.
+    let giver = socket_peercred(way)?.pid;
+    let ended = match pidfd_open(giver, PidfdFlags::empty()) {
+        Ok(ended) => ended,
+        Err(Errno::SRCH) => return Ok(()),
+        Err(error) => return Err(error.into()),
+    };
+    let never = Stop::new()?;
+    match never.wait(Some(ended.as_fd()), Some(CONFIRM_DEADLINE))? {
+        Woken::Readable => Ok(()),
+        Woken::Stopped | Woken::TimedOut => anyhow::bail!("the former worker does not end"),
+    }
+}
+
+fn receive(way: &Link) -> anyhow::Result<Vec<(WrittenDisk, Vec<OwnedFd>)>> {
+    let mut disks = Vec::new();
+    loop {
+        // The other worker drains first, for as long as it likes.
+        let (record, fds) = hear(way, None)?;
+        match record {
+            FromGiver::Disk { descriptors } => {
+                let deadline = Instant::now() + CONFIRM_DEADLINE;
+                disks.push(hear_disk(way, deadline, descriptors, fds)?);
+            }
+            FromGiver::End { disks: count } if count == disks.len() => return Ok(disks),
+            other => return Err(WayError::Odd(format!("{other:?}")).into()),
+        }
+    }
+}
+
+fn arrange(
+    disks: Vec<(WrittenDisk, Vec<OwnedFd>)>,
+    door: &Door,
+    pool: &Arc<Pool>,
+) -> anyhow::Result<Vec<Arrived>> {
+    let all = door.disks();
+    let mut arrived = Vec::with_capacity(disks.len());
+    for (disk, fds) in disks {
+        let id = disk.id.clone();
+        let held = all.iter().find(|held| held.spec.id == id).cloned();
+        let held = held.with_context(|| format!("disk {id:?} is not held"))?;
+        let holding = door.disk(&id).with_context(|| format!("disk {id:?} is not held"))??;
+        let taken = Export::taken(held.clone(), Kept::from(holding), disk, fds, Arc::clone(pool));
+        let taken = taken.with_context(|| format!("disk {id:?}"))?;
+        arrived.push(Arrived { held, taken });
+    }
+    Ok(arrived)
+}

@@ -1,0 +1,192 @@
+//! What giver and taker say to each other.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::time::{Duration, Instant};
+
+use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::export::WrittenDisk;
+use crate::link::{Link, MAX_DESCRIPTORS};
+
+/// Longest description of a disk in bytes: one of 256 queues and 509 memory regions has a fifth.
+const MAX_DISK_BYTES: u64 = 1 << 20;
+/// Most descriptors of a disk: three for each queue, one for each region, and a handful.
+const MAX_DISK_DESCRIPTORS: usize = 2048;
+/// Shortest wait that the kernel knows: zero would be for ever.
+const SHORTEST: Duration = Duration::from_millis(1);
+
+/// What a taker says.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum FromTaker {
+    /// It has begun, and reads these formats.
+    Hello { pid: u32, version: String, oldest: u32, newest: u32 },
+    /// It has everything and waits for the word to go.
+    Ready,
+    /// It takes nothing over.
+    Refused { why: String },
+}
+
+/// What a giver says.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum FromGiver {
+    /// A disk: the descriptor that comes along holds its description, and so many follow.
+    Disk { descriptors: usize },
+    /// Descriptors of that disk, as many as fit.
+    More,
+    /// There were so many disks.
+    End { disks: usize },
+    /// Serve.
+    Go,
+}
+
+/// The other worker is gone, late, or says something odd.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum WayError {
+    /// It has ended, or has closed the way.
+    #[error("it has ended")]
+    Gone,
+    /// It says nothing.
+    #[error("it did not answer in time")]
+    Late,
+    /// It says something that does not belong here.
+    #[error("it said something else than it should: {0}")]
+    Odd(String),
+    /// It refuses.
+    #[error("it refused: {0}")]
+    Refused(String),
+    /// The way is broken.
+    #[error("the way to it is broken")]
+    Io(#[from] io::Error),
+}
+
+fn failed(error: io::Error) -> WayError {
+    match error.kind() {
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => WayError::Late,
+        io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => WayError::Gone,
+        io::ErrorKind::InvalidData => WayError::Odd(error.to_string()),
+        _ => WayError::Io(error),
+    }
+}
+
+/// Says something by `deadline`.
+pub(super) fn say(
+    way: &Link,
+    deadline: Instant,
+    what: &impl Serialize,
+    fds: &[BorrowedFd<'_>],
+) -> Result<(), WayError> {
+    let left = deadline.saturating_duration_since(Instant::now()).max(SHORTEST);
+    set_socket_timeout(way, Timeout::Send, Some(left)).map_err(io::Error::from)?;
+    way.send(what, fds).map_err(failed)
+}
+
+/// Hears something by `deadline`; without one, whenever it comes.
+pub(super) fn hear<T: DeserializeOwned>(
+    way: &Link,
+    deadline: Option<Instant>,
+) -> Result<(T, Vec<OwnedFd>), WayError> {
+    let left = deadline.map(|at| at.saturating_duration_since(Instant::now()).max(SHORTEST));
+    set_socket_timeout(way, Timeout::Recv, left).map_err(io::Error::from)?;
+    way.receive().map_err(failed)?.ok_or(WayError::Gone)
+}
+
+/// Hands a disk over.
+pub(super) fn say_disk(
+    way: &Link,
+    deadline: Instant,
+    disk: &WrittenDisk,
+    fds: &[BorrowedFd<'_>],
+) -> Result<(), WayError> {
+    let text = serde_json::to_vec(disk).map_err(io::Error::from)?;
+    let memory = memfd_create("ringway-handover", MemfdFlags::CLOEXEC).map_err(io::Error::from)?;
+    let memory = File::from(memory);
+    memory.write_all_at(&text, 0)?;
+    say(way, deadline, &FromGiver::Disk { descriptors: fds.len() }, &[memory.as_fd()])?;
+    for fds in fds.chunks(MAX_DESCRIPTORS) {
+        say(way, deadline, &FromGiver::More, fds)?;
+    }
+    Ok(())
+}
+
+/// A disk that was announced with `count` descriptors, and its description.
+pub(super) fn hear_disk(
+    way: &Link,
+    deadline: Instant,
+    count: usize,
+    came: Vec<OwnedFd>,
+) -> Result<(WrittenDisk, Vec<OwnedFd>), WayError> {
+    let odd = |what: &str| WayError::Odd(what.into());
+    let memory = came.into_iter().next().ok_or_else(|| odd("a disk without description"))?;
+    let memory = File::from(memory);
+    let bytes = memory.metadata()?.len();
+    if bytes > MAX_DISK_BYTES || count > MAX_DISK_DESCRIPTORS {
+        return Err(odd("a disk that is too large"));
+    }
+    let mut text = vec![0; bytes as usize];
+    memory.read_exact_at(&mut text, 0)?;
+    let disk = serde_json::from_slice(&text).map_err(|error| WayError::Odd(error.to_string()))?;
+    let mut fds = Vec::new();
+    while fds.len() < count {
+        match hear(way, Some(deadline))? {
+            (FromGiver::More, more) if !more.is_empty() => fds.extend(more),
+            (other, _) => return Err(WayError::Odd(format!("{other:?}"))),
+        }
+    }
+    Ok((disk, fds))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As it was written when it was the newest.
+    const DISK: &str = include_str!("../../tests/fixtures/disk-1.json");
+
+    #[test]
+    fn the_recorded_format_is_read_and_written_byte_for_byte() {
+        let disk: WrittenDisk = serde_json::from_str(DISK).unwrap();
+        assert_eq!(serde_json::to_string_pretty(&disk).unwrap() + "\n", DISK);
+        // A field that this format does not have is one whose meaning would be lost.
+        let novel = DISK.replacen('{', "{\"novel\": 1,", 1);
+        assert!(serde_json::from_str::<WrittenDisk>(&novel).is_err());
+    }
+
+    #[test]
+    fn disks_arrive_whole_with_all_descriptors() {
+        let (way, other) = Link::pair().unwrap();
+        let other = Link::new(other);
+        let disk: WrittenDisk = serde_json::from_str(DISK).unwrap();
+        let soon = Instant::now() + Duration::from_secs(60);
+        let files: Vec<_> = (0..200u64)
+            .map(|size| {
+                let fd = memfd_create("x", MemfdFlags::CLOEXEC).unwrap();
+                rustix::fs::ftruncate(&fd, size).unwrap();
+                fd
+            })
+            .collect();
+        let fds: Vec<_> = files.iter().map(AsFd::as_fd).collect();
+        std::thread::scope(|scope| {
+            scope.spawn(|| say_disk(&way, soon, &disk, &fds).unwrap());
+            let (record, came) = hear(&other, Some(soon)).unwrap();
+            let FromGiver::Disk { descriptors: 200 } = record else { panic!("{record:?}") };
+            let (found, fds) = hear_disk(&other, soon, 200, came).unwrap();
+            assert_eq!(found.id, disk.id);
+            let size = |fd: &OwnedFd| rustix::fs::fstat(fd).unwrap().st_size;
+            assert!(fds.iter().map(size).eq(0..200));
+        });
+        // A way that nobody answers on is late, and one that nobody holds is gone.
+        let brief = Instant::now() + Duration::from_millis(20);
+        assert!(matches!(hear::<FromGiver>(&other, Some(brief)), Err(WayError::Late)));
+        drop(way);
+        assert!(matches!(hear::<FromGiver>(&other, None), Err(WayError::Gone)));
+        assert!(matches!(say(&other, soon, &FromTaker::Ready, &[]), Err(WayError::Gone)));
+    }
+}

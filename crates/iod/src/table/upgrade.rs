@@ -1,0 +1,99 @@
+//! The table while its process hands over to another, and after it has taken over.
+
+use std::sync::{Arc, PoisonError};
+
+use model::rpc::{RpcError, code};
+
+use super::{CLOSING, Disks, Entry, RefusedDisk, Table, wrong_state};
+use crate::error::text;
+use crate::export::Export;
+use crate::handover::Arrived;
+use crate::held::Held;
+use crate::lifecycle::{Phase, Rest};
+
+/// Answer to every verb meanwhile.
+const UPGRADING: &str = "an upgrade is under way; try again when it has ended";
+
+impl Disks {
+    /// Verbs are carried out now.
+    pub(super) fn open(&self) -> Result<(), RpcError> {
+        if self.closing {
+            return Err(wrong_state(CLOSING));
+        }
+        if self.upgrading { Err(wrong_state(UPGRADING)) } else { Ok(()) }
+    }
+}
+
+impl Table {
+    /// Refuses a call that would find another process serving when it is done.
+    pub(crate) fn refuse_while_upgrading(&self) -> Result<(), RpcError> {
+        if self.disks().upgrading { Err(wrong_state(UPGRADING)) } else { Ok(()) }
+    }
+
+    /// From here on no verb changes anything, until [`Self::end_upgrade`].
+    ///
+    /// # Errors
+    /// A verb is at work, another upgrade is, or the process is about to end.
+    pub(crate) fn begin_upgrade(&self) -> Result<Vec<Arc<Export>>, RpcError> {
+        let mut disks = self.disks();
+        disks.open()?;
+        for (id, entry) in &disks.by_id {
+            if let Phase::Busy(..) = entry.phase {
+                let message = format!("a verb is at work on disk {id:?}; try again when it ended");
+                return Err(RpcError { code: code::WRONG_STATE, message });
+            }
+        }
+        disks.upgrading = true;
+        Ok(disks.by_id.values().filter_map(|entry| entry.export.clone()).collect())
+    }
+
+    /// Nothing came of it.
+    pub(crate) fn end_upgrade(&self) {
+        self.disks().upgrading = false;
+        self.ended.notify_all();
+    }
+
+    /// Another process serves all this.
+    pub(crate) fn handed_over(&self) {
+        self.disks().handed_over = true;
+        self.ended.notify_all();
+    }
+
+    /// The process is about to end: from here on verbs are refused. Waits for an upgrade that is
+    /// under way; false: nothing here is ours any more.
+    pub fn begin_end(&self) -> bool {
+        let mut disks = self.disks();
+        disks.closing = true;
+        while disks.upgrading && !disks.handed_over {
+            disks = self.ended.wait(disks).unwrap_or_else(PoisonError::into_inner);
+        }
+        !disks.handed_over
+    }
+
+    /// Goes on with disks of another process.
+    pub(crate) fn take_over(&self, arrived: Vec<Arrived>) {
+        for Arrived { held, taken } in arrived {
+            let id = held.spec.id.clone();
+            let export = Arc::clone(&taken.export);
+            let (export, refused) = match taken.take_over() {
+                Ok(()) => (Some(export), None),
+                Err(error) => {
+                    let reason = text(&error);
+                    tracing::error!(disk = id, "its guest waits: {reason}");
+                    (None, Some(Arc::new(RefusedDisk { held: held.clone(), reason })))
+                }
+            };
+            let phase = Phase::At(if refused.is_some() { Rest::Refused } else { rest(&held) });
+            let entry = Entry { phase, queues: held.spec.queues, export, refused };
+            self.disks().by_id.insert(id, entry);
+        }
+    }
+}
+
+fn rest(held: &Held) -> Rest {
+    match held {
+        Held { active: false, .. } => Rest::Attached,
+        Held { paused: true, .. } => Rest::Paused,
+        Held { .. } => Rest::Active,
+    }
+}

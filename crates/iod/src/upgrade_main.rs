@@ -1,0 +1,45 @@
+//! `ringway-io upgrade`: asks a running `ringway-io` to hand over to another program.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use anyhow::Context;
+use model::rpc::{MAX_LINE_BYTES, Request, Response, Upgrade, UpgradeReply};
+
+use crate::io_options::UpgradeOptions;
+
+/// Longest wait for the answer: what the other side allows for, twice.
+const ANSWER_DEADLINE: Duration = Duration::from_secs(30);
+
+/// Asks, and says what came of it.
+///
+/// # Errors
+/// Nobody is there, or everything goes on as before.
+pub(crate) fn run(options: &UpgradeOptions) -> anyhow::Result<()> {
+    let reply = ask(options)?;
+    let UpgradeReply { pid, version, disks, paused_ms } = reply;
+    println!("process {pid} of version {version} goes on with {disks} disks; {paused_ms:.1} ms");
+    Ok(())
+}
+
+fn ask(options: &UpgradeOptions) -> anyhow::Result<UpgradeReply> {
+    let control = &options.control;
+    // It is another process that opens it, in another directory.
+    let binary = options.binary.as_ref().map(std::path::absolute).transpose()?;
+    let stream = UnixStream::connect(control)
+        .with_context(|| format!("no ringway-io answers at {}", control.display()))?;
+    stream.set_read_timeout(Some(ANSWER_DEADLINE))?;
+    stream.set_write_timeout(Some(ANSWER_DEADLINE))?;
+    let params = serde_json::to_value(Upgrade { binary })?;
+    let mut line = serde_json::to_vec(&Request::new(1, "upgrade", params))?;
+    line.push(b'\n');
+    (&stream).write_all(&line)?;
+    let mut answer = Vec::new();
+    BufReader::new(stream)
+        .take(MAX_LINE_BYTES as u64)
+        .read_until(b'\n', &mut answer)
+        .context("it gave no answer; `ringway io stats` tells who serves")?;
+    let answer: Response = serde_json::from_slice(&answer).context("its answer is none of ours")?;
+    Ok(serde_json::from_value(answer.outcome()?)?)
+}
