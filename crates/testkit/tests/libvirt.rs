@@ -4,13 +4,16 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs::File;
+use std::io::Read;
+use std::os::fd::AsFd;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use testkit::guest::artifacts;
 use testkit::libvirt::{APPEND, Domain, Libvirt};
-use testkit::process::RingwayIo;
+use testkit::process::{Process, RingwayIo};
+use testkit::raw::guest::wait_readable;
 use testkit::rounds;
 
 /// Far beyond any boot and pass of fio, also when several share two busy cores.
@@ -196,19 +199,50 @@ fn boot_sector(text: &str) -> Vec<u8> {
     sector
 }
 
+fn bootable(image: &Path, text: &str) {
+    let mut content = boot_sector(text);
+    content.resize(MIB as usize, 0);
+    std::fs::write(image, content).unwrap();
+}
+
+/// Who has no libvirt gets arguments for QEMU: a shell takes them as they are printed.
+#[test]
+fn qemu_boots_with_the_arguments_that_are_printed() {
+    let dir = tempfile::Builder::new().prefix("it's a, folder ").tempdir().unwrap();
+    let io = RingwayIo::start(dir.path(), &[]).unwrap();
+    for (id, text) in [("d1", "from the first\n"), ("d2", "from the second\n")] {
+        let image = io.dir().join(format!("{id}.raw"));
+        bootable(&image, text);
+        io.attach(id, &image, &["queues=2"]).unwrap();
+    }
+    let words = ["libvirt-xml", "--qemu", "--memory", "64M", "d1", "d2,boot=1"];
+    let printed = io.ringway(&words).unwrap();
+    let line = format!(
+        "exec setpriv --pdeathsig KILL qemu-system-x86_64 -machine q35,accel=tcg -nodefaults \
+         -display none -serial stdio {printed}"
+    );
+    let mut command = Command::new("sh");
+    let mut qemu = Process::start(command.args(["-c", &line]).stdout(Stdio::piped())).unwrap();
+    let mut console = qemu.child().stdout.take().unwrap();
+    let mut text = String::new();
+    while !text.contains("from the second") {
+        let said = wait_readable(&[console.as_fd()], DEADLINE).unwrap();
+        let mut chunk = [0; 256];
+        let count = said.map_or(0, |_| console.read(&mut chunk).unwrap());
+        assert!(count > 0, "{printed}{text}{}", qemu.stderr());
+        text.push_str(&String::from_utf8_lossy(&chunk[..count]));
+    }
+    qemu.kill().unwrap();
+}
+
 /// The boot order is as asked for, and a path may hold what XML and QEMU's options quote.
 #[test]
 fn a_machine_boots_from_the_disk_that_shall_be_first() {
     let libvirt = Libvirt::start().unwrap();
     let io = RingwayIo::start(libvirt.dir(), &[]).unwrap();
     let odd = io.dir().join("d 2,> \"x\"");
-    let image = |path: &Path, text: &str| {
-        let mut content = boot_sector(text);
-        content.resize(MIB as usize, 0);
-        std::fs::write(path, content).unwrap();
-    };
-    image(&io.dir().join("d1.raw"), "from the first\n");
-    image(&odd, "from the second\n");
+    bootable(&io.dir().join("d1.raw"), "from the first\n");
+    bootable(&odd, "from the second\n");
     attach(&io, "d1", &[]);
     let (image, socket) = (odd.display(), io.dir().join("s 2,> \"x\""));
     let words = [format!("backend.file={image}"), format!("socket={}", socket.display())];
