@@ -270,3 +270,31 @@ fn one_disk_alone_ends_at_its_deadline_too() {
     assert!(status.code() == Some(1) && said.contains("mend the storage"), "{status}: {said}");
     assert_eq!(names(&folder), [""; 0]);
 }
+
+#[test]
+fn any_number_of_requests_that_hang_leave_the_neighbours_their_workers() {
+    let hanging = Hanging::new().unwrap();
+    let path = hanging.image("a", BYTES).unwrap();
+    // One reactor: both disks use its kernel workers.
+    let io = Io::start_with(&["--reactors", "1"]);
+    let mut caller = io.caller();
+    attach(&io, &mut caller, "d1", &path, "none");
+    let good = image(&io.folder, "good.raw", BYTES as u64);
+    attach(&io, &mut caller, "d2", Path::new(&good), "writeback");
+    let setup = Setup { queue_size: 1024, ..Setup::default() };
+    let mut stuck = Guest::start(&io.socket("d1"), &setup).unwrap();
+    let mut well = guest(&io, "d2");
+    hanging.hang().unwrap();
+    for at in 0..300 {
+        stuck.submit(0, &Request::write(at % 256 * 8, &[2; 4096])).unwrap();
+    }
+    stuck.kick(0).unwrap();
+    assert_eq!(stuck.wait(0, Duration::from_millis(200)).unwrap(), Event::Silent);
+    for at in 0..20 {
+        let (done, took) = timed(|| well.run(0, &Request::write(at * 8, &[7; 4096])));
+        assert_eq!(done.unwrap().status, status::OK);
+        assert!(took < SOON, "{took:?}");
+        assert_eq!(well.run(0, &Request::flush()).unwrap().status, status::OK);
+    }
+    hanging.answer().unwrap();
+}

@@ -14,8 +14,11 @@ const SQ_ENTRIES: u32 = 256;
 /// Completion entries: eight queues of 256 requests come back at once; beyond that the kernel
 /// keeps them until we look.
 const CQ_ENTRIES: u32 = 4096;
-/// Kernel workers for buffered writes and flushes (bounded), and for everything else.
-const MAX_WORKERS: [u32; 2] = [32, 8];
+/// Kernel workers for what may sleep on files and block devices (bounded), and for everything else.
+/// They are made when all that are there sleep, and go after 5 s of idleness. One that sleeps on
+/// storage that hangs never comes back, so there must be more of them than a disk has requests
+/// (four queues of 1024): else one such disk takes the workers of all its neighbours.
+const MAX_WORKERS: [u32; 2] = [4096 + 32, 8];
 
 /// What a completion is about, packed into its user data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
