@@ -61,9 +61,10 @@ fn work(guest: &mut Lasting, victim: &mut dyn Victim, until: Instant) -> End {
 }
 
 fn connect(guest: &mut Lasting, victim: &mut dyn Victim) {
+    let until = Instant::now() + DEAD_AT;
     while let Err(error) = guest.reconnect() {
         // It may have reached one that was about to die.
-        assert!(error.is_hang_up(), "{error}; {}", victim.log());
+        assert!(error.is_hang_up() && Instant::now() < until, "{error}; {}", victim.log());
     }
 }
 
@@ -93,11 +94,14 @@ fn one_life(guest: &mut Lasting, victim: &mut dyn Victim, random: &mut Random) {
         });
         guest.reconnect()
     });
-    victim.revive();
-    // It may have got through, be it to this one or to the next.
-    if connected.is_err() {
-        connect(guest, victim);
+    if let Err(error) = connected {
+        assert!(error.is_hang_up(), "{error}; {}", victim.log());
     }
+    hunter.wait();
+    victim.revive();
+    // It may have got through, to this one or to the next: nobody serves two connections.
+    guest.hang_up();
+    connect(guest, victim);
 }
 
 fn kill_under_load(name: &str, victim: &mut dyn Victim, deaths: usize, shape: Shape) {

@@ -105,7 +105,8 @@ impl Lasting {
         Ok(())
     }
 
-    fn hung_up(&mut self) {
+    /// Leaves the backend; what is out stays out.
+    pub fn hang_up(&mut self) {
         if self.frontend.take().is_some() {
             self.tally.survived += self.outstanding() as u64;
             for queue in &mut self.queues {
@@ -141,7 +142,7 @@ impl Lasting {
                     }
                 }
                 Woken::Closed => {
-                    self.hung_up();
+                    self.hang_up();
                     return Ok(End::Closed);
                 }
                 Woken::Broken(index) => {

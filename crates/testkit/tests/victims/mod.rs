@@ -33,6 +33,11 @@ impl Hunter {
     pub(crate) fn shoot(&self) {
         pidfd_send_signal(&self.0, Signal::KILL).unwrap();
     }
+
+    /// Waits until it is dead.
+    pub(crate) fn wait(&self) {
+        assert_eq!(wait_readable(&[self.0.as_fd()], PROCESS_DEADLINE).unwrap(), Some(0));
+    }
 }
 
 /// One process, which the test starts again.
