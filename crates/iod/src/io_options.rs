@@ -12,8 +12,14 @@ use crate::metrics::Address;
 ///
 /// The control socket takes JSON-RPC 2.0, one object a line: disk.attach, disk.activate,
 /// disk.deactivate, disk.pause, disk.resume, disk.detach, disk.resize, disk.caps, stats, metrics,
-/// upgrade, shutdown. `ringway io` is a client for it. SIGTERM and SIGINT detach everything and end
-/// the process. Logs go to standard error; RINGWAY_LOG=debug shows more of them.
+/// upgrade, shutdown. `ringway io` is a client for it. Logs go to standard error; RINGWAY_LOG=debug
+/// shows more of them.
+///
+/// There are two processes: this one keeps specs, sockets and the bytes of memory disks, and
+/// starts a worker, which serves. A worker that dies is replaced, and disks and guests go on. A
+/// worker whose keeper dies goes on serving; started again with the same --control, this program
+/// keeps it again. SIGTERM and SIGINT to either of them detach everything and end both; the second
+/// signal ends both at once.
 #[derive(Clone, Debug, Parser)]
 #[command(
     name = "ringway-io",

@@ -3,10 +3,16 @@
 
 mod common;
 
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use common::*;
 use model::report::DiskState;
+use model::rpc::{Response, code};
 use rustix::process::Signal;
 use serde_json::json;
 use testkit::process::PROCESS_DEADLINE;
@@ -169,7 +175,11 @@ fn an_image_that_is_not_what_it_was_is_refused_and_its_guest_waits() {
     io.process.next_worker(Some(worker.id())).unwrap();
     assert_eq!(read(&mut connect(&io.socket("gone")), 7), [1; 512]);
     let mut caller = io.caller();
-    caller.call("disk.detach", json!({"id": "shrunk"})).unwrap();
+    eventually("it is refused again", || {
+        reason(&mut caller, "shrunk").is_some_and(|reason| reason.contains("guests were told"))
+    });
+    // The reason is there a moment before the verb has ended.
+    eventually("detached", || caller.call("disk.detach", json!({"id": "shrunk"})).is_ok());
     assert!(!io.socket("shrunk").exists());
     assert!(io.process.terminate().unwrap().success(), "{}", io.process.stderr());
     assert!(names(&io.folder).iter().all(|name| name.ends_with(".raw")));
@@ -211,4 +221,108 @@ fn a_signal_between_two_workers_leaves_nothing() {
     io.process.signal(Signal::CONT).unwrap();
     io.process.wait(PROCESS_DEADLINE).unwrap();
     assert_eq!(names(&io.folder), [""; 0]);
+}
+
+/// What a caller was answered last about a disk.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Known {
+    There,
+    Gone,
+    /// The worker died before it answered.
+    Either,
+}
+
+/// Attaches and detaches disks until told to stop, over as many connections as it takes.
+fn toggle(io: &Io, caller: u64, stop: &AtomicBool) -> BTreeMap<String, Known> {
+    let mut known = BTreeMap::new();
+    let mut turn = 0u64;
+    while !stop.load(Ordering::Relaxed) {
+        let Ok(stream) = UnixStream::connect(io.socket("control")) else { continue };
+        let mut reader = BufReader::new(stream);
+        loop {
+            let id = format!("{caller}-{}", turn % 5);
+            let there = known.get(&id) == Some(&Known::There);
+            let (method, params) = match there {
+                true => ("disk.detach", json!({"id": id})),
+                false => ("disk.attach", io.spec(&id, json!({"memory": 4096}))),
+            };
+            let before = known.insert(id.clone(), Known::Either).unwrap_or(Known::Gone);
+            let call = json!({"jsonrpc": "2.0", "id": turn, "method": method, "params": params});
+            let sent = reader.get_mut().write_all(format!("{call}\n").as_bytes());
+            let mut line = String::new();
+            if sent.is_err() || !matches!(reader.read_line(&mut line), Ok(1..)) {
+                break;
+            }
+            turn += 1;
+            let answer: Response = serde_json::from_str(&line).unwrap();
+            let now = match answer.error {
+                None if there => Known::Gone,
+                None => Known::There,
+                // Cut off before, it had happened all the same; or it is being detached just now.
+                Some(error) if error.message.contains("attached already") => Known::Either,
+                Some(error) if error.code == code::NO_SUCH_DISK => Known::Gone,
+                // Nothing was done: it is where it was.
+                Some(error) if error.message.contains("try again") => before,
+                Some(error) => panic!("{method} {id}: {error}"),
+            };
+            known.insert(id, now);
+            if stop.load(Ordering::Relaxed) {
+                break;
+            }
+        }
+    }
+    known
+}
+
+#[test]
+fn an_answered_verb_is_never_forgotten_and_none_is_half_done() {
+    let mut io = Io::start_with(&["--restart-pause-max", "0"]);
+    for _ in 0..testkit::rounds(4, 50) {
+        let stop = AtomicBool::new(false);
+        let mut last = None;
+        let io_ref = &io;
+        let workers: Vec<_> = std::thread::scope(|scope| {
+            let callers: Vec<_> = (0..3)
+                .map(|caller| {
+                    scope.spawn({
+                        let stop = &stop;
+                        move || toggle(io_ref, caller, stop)
+                    })
+                })
+                .collect();
+            for round in 0..8 {
+                // Somewhere in the middle of whatever is being done.
+                std::thread::sleep(Duration::from_micros(3000 + 1700 * round));
+                if let Some(worker) = io_ref.process.worker().unwrap()
+                    && Some(worker.id()) != last
+                {
+                    last = Some(worker.id());
+                    let _ = worker.kill();
+                }
+            }
+            stop.store(true, Ordering::Relaxed);
+            callers.into_iter().map(|caller| caller.join().unwrap()).collect()
+        });
+        io.process.next_worker(last).unwrap();
+        let mut caller = io.caller();
+        let listed = |caller: &mut Caller| -> Vec<_> {
+            caller.stats().disks.into_iter().map(|disk| disk.id).collect()
+        };
+        // A disk that was being detached goes by itself.
+        eventually("all is at rest", || {
+            let settled = listed(&mut caller).iter().all(|id| io.socket(id).exists());
+            settled && caller.stats().disks.iter().all(|disk| disk.state == DiskState::Active)
+        });
+        let there = listed(&mut caller);
+        for (id, known) in workers.into_iter().flatten() {
+            let (is_there, socket) = (there.contains(&id), io.socket(&id).exists());
+            assert!(known != Known::There || is_there, "{id} was attached");
+            assert!(known != Known::Gone || !is_there, "{id} was detached");
+            if is_there {
+                assert!(socket);
+                eventually("detached", || caller.call("disk.detach", json!({"id": id})).is_ok());
+            }
+        }
+        assert_eq!(listed(&mut caller), [""; 0]);
+    }
 }

@@ -44,7 +44,7 @@ fn read(guest: &mut Guest, sector: u64) -> Vec<u8> {
 
 #[test]
 fn it_goes_on_serving_and_a_new_keeper_adopts_it() {
-    let mut io = Io::start();
+    let mut io = Io::lasting(&[]);
     let mut caller = io.caller();
     for id in ["a", "b"] {
         caller.disk("disk.attach", io.spec(id, json!({"memory": 1 << 20})));
@@ -84,7 +84,7 @@ fn it_goes_on_serving_and_a_new_keeper_adopts_it() {
 
 #[test]
 fn keepers_come_and_go_and_the_worker_stays() {
-    let mut io = Io::start();
+    let mut io = Io::lasting(&[]);
     io.caller().disk("disk.attach", io.spec("d", json!({"memory": 1 << 20})));
     let mut guest = Guest::start(&io.socket("d"), &Setup::default()).unwrap();
     let worker = orphan(&mut io);
@@ -139,7 +139,7 @@ fn somebody_elses_socket_is_not_adopted() {
 
 #[test]
 fn together_means_that_a_worker_ends_with_its_keeper() {
-    let mut io = Io::start_with(&["--die-with-parent"]);
+    let mut io = Io::start();
     io.caller().disk("disk.attach", io.spec("d", json!({"memory": 4096})));
     let worker = orphan(&mut io);
     let ended = wait_readable(&[worker.0.ended().as_fd()], PROCESS_DEADLINE).unwrap();

@@ -9,6 +9,7 @@ use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Instant;
 
+use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::store::Store;
@@ -125,6 +126,9 @@ impl Worker {
             match sent {
                 Ok(()) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                // So many descriptors are under way that the worker must take some first, and
+                // that it does: there is no event for it.
+                Err(error) if is_crowded(&error) => break,
                 // Its end is told by the pidfd.
                 Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
                 Err(error) => return Err(error),
@@ -158,6 +162,10 @@ impl Worker {
     pub(super) fn reap(&mut self) -> io::Result<Option<ExitStatus>> {
         self.child.as_mut().map(Child::wait).transpose()
     }
+}
+
+fn is_crowded(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(Errno::TOOMANYREFS.raw_os_error())
 }
 
 /// How a process ended, in words.

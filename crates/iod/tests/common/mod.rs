@@ -85,7 +85,13 @@ impl Io {
         Self::start_with(&[])
     }
 
+    /// It ends with the test, whatever happens to that.
     pub fn start_with(options: &[&str]) -> Self {
+        Self::lasting(&[options, &["--die-with-parent"]].concat())
+    }
+
+    /// One whose worker goes on when its keeper is killed.
+    pub fn lasting(options: &[&str]) -> Self {
         let folder = folder();
         let control = folder.path().join("control");
         let text = control.to_str().unwrap().to_owned();
