@@ -24,6 +24,16 @@ pub struct OpenError {
     next: String,
 }
 
+impl OpenError {
+    /// The kernel's answer, if that was it.
+    pub(crate) fn errno(&self) -> Option<Errno> {
+        match &self.source {
+            DiskError::Os { source, .. } => Some(*source),
+            _ => None,
+        }
+    }
+}
+
 impl From<DiskError> for OpenError {
     fn from(source: DiskError) -> Self {
         let next = match &source {
@@ -65,15 +75,32 @@ pub struct Opened {
 /// # Errors
 /// [`OpenError`]: it names the image, the cause and what to do.
 pub fn open(spec: &DiskSpec, memory: Option<OwnedFd>) -> Result<Opened, OpenError> {
+    open_again(spec, memory, None)
+}
+
+/// The same for a disk whose guest was told a `size` in bytes: what the image has grown by since
+/// is not shown before a resize.
+///
+/// # Errors
+/// As [`open`].
+pub(crate) fn open_again(
+    spec: &DiskSpec,
+    memory: Option<OwnedFd>,
+    size: Option<u64>,
+) -> Result<Opened, OpenError> {
     let block_size = spec.block_size.unwrap_or(DEFAULT_BLOCK_BYTES);
     let plain = |disk| Opened { disk, memory: None, image: None, identity: None };
     Ok(match &spec.backend {
         Backend::File(path) => {
-            let disk = Arc::new(fenced(FileDisk::open(options(spec, path))?, spec));
+            let disk = FileDisk::open_again(options(spec, path), size.unwrap_or(u64::MAX))?;
+            let disk = Arc::new(fenced(disk, spec));
             let identity = Some(disk.identity()?);
             Opened { identity, image: Some(Arc::clone(&disk)), ..plain(disk) }
         }
-        Backend::Null(size) => plain(Arc::new(NullDisk::new(*size, block_size, spec.read_only))),
+        Backend::Null(first) => {
+            let size = size.unwrap_or(*first);
+            plain(Arc::new(NullDisk::new(size, block_size, spec.read_only)))
+        }
         Backend::Memory(size) => {
             let disk = match memory {
                 Some(held) => MemoryDisk::adopt(held, block_size, spec.read_only)?,

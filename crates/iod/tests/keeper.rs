@@ -18,6 +18,7 @@ use serde_json::json;
 use testkit::process::PROCESS_DEADLINE;
 use testkit::raw::request::{Request, status};
 use testkit::raw::{Guest, Setup};
+use testkit::storage::Hanging;
 
 fn write(guest: &mut Guest, sector: u64, value: u8) {
     let done = guest.run(0, &Request::write(sector, &[value; 512])).unwrap();
@@ -183,6 +184,72 @@ fn an_image_that_is_not_what_it_was_is_refused_and_its_guest_waits() {
     assert!(!io.socket("shrunk").exists());
     assert!(io.process.terminate().unwrap().success(), "{}", io.process.stderr());
     assert!(names(&io.folder).iter().all(|name| name.ends_with(".raw")));
+}
+
+#[test]
+fn what_an_image_has_grown_by_meanwhile_is_not_shown_before_a_resize() {
+    let (io, mut caller) = changed_meanwhile(&["grown"], |io| {
+        let path = io.folder.path().join("grown.raw");
+        // Not by whole blocks: whoever grows it may not be done.
+        std::fs::File::options().write(true).open(path).unwrap().set_len((1 << 20) + 100).unwrap();
+    });
+    assert_eq!(reason(&mut caller, "grown"), None);
+    let bytes = |caller: &mut Caller| caller.stats().disks[0].geometry.size_bytes;
+    assert_eq!(bytes(&mut caller), 1 << 20);
+    assert_eq!(read(&mut connect(&io.socket("grown")), 7), [1; 512]);
+    caller.disk("disk.resize", json!({"id": "grown", "size": 2 << 20}));
+    assert_eq!(bytes(&mut caller), 2 << 20);
+}
+
+#[test]
+fn a_null_disk_keeps_its_size() {
+    let mut io = Io::start();
+    let mut caller = io.caller();
+    caller.disk("disk.attach", io.spec("null", json!({"null": 4096})));
+    caller.disk("disk.resize", json!({"id": "null", "size": 8192}));
+    let worker = io.process.worker().unwrap().unwrap();
+    worker.kill().unwrap();
+    io.process.next_worker(Some(worker.id())).unwrap();
+    let mut caller = io.caller();
+    eventually("the disk is there", || caller.state("null") == Some(DiskState::Active));
+    assert_eq!(caller.stats().disks[0].geometry.size_bytes, 8192);
+}
+
+#[test]
+fn a_detach_that_a_worker_died_in_is_ended_with_a_flush() {
+    let hanging = Hanging::new().unwrap();
+    let path = hanging.image("a", 1 << 20).unwrap();
+    let mut io = Io::start();
+    let mut caller = io.caller();
+    let mut spec = io.spec("d", json!({"file": path}));
+    spec["cache"] = json!("writeback");
+    caller.disk("disk.attach", spec);
+    let mut guest = connect(&io.socket("d"));
+    write(&mut guest, 7, 1);
+    hanging.hang().unwrap();
+    guest.submit_all(0, &[Request::write(8, &[2; 512])]).unwrap();
+    guest.kick(0).unwrap();
+    let mut detaching = io.caller();
+    let detach = std::thread::spawn(move || detaching.call("disk.detach", json!({"id": "d"})));
+    let busy = |caller: &mut Caller| {
+        let error = caller.call("disk.pause", json!({"id": "d"})).err();
+        error.is_some_and(|error| error.message.contains("being detached"))
+    };
+    eventually("the detach hangs", || busy(&mut caller));
+    let worker = io.process.worker().unwrap().unwrap();
+    // It ends when its storage has answered.
+    worker.signal(Signal::KILL).unwrap();
+    hanging.answer().unwrap();
+    io.process.next_worker(Some(worker.id())).unwrap();
+    // Its caller was not answered.
+    assert!(detach.join().is_err());
+    let mut caller = io.caller();
+    eventually("the disk is gone", || caller.stats().disks.is_empty());
+    let told = "detached, as a worker before had begun to";
+    eventually("it is told", || io.process.stderr().contains(told));
+    assert!(!io.process.stderr().contains("without a flush"), "{}", io.process.stderr());
+    assert!(io.process.terminate().unwrap().success(), "{}", io.process.stderr());
+    assert_eq!(names(&io.folder), [""; 0]);
 }
 
 #[test]

@@ -95,15 +95,16 @@ fn name_of(kind: FileType) -> &'static str {
     }
 }
 
-/// Opens an image and reads its geometry.
-pub(crate) fn open(options: &FileOptions) -> Result<(OwnedFd, Inspected), DiskError> {
+/// Opens an image and reads its geometry; of a larger one only the first `at_most` bytes.
+pub(crate) fn open(options: &FileOptions, at_most: u64) -> Result<(OwnedFd, Inspected), DiskError> {
     let path = &options.path;
     let (fd, device) = open_checked(options)?;
-    let size = size(fd.as_fd()).map_err(|source| DiskError::Os {
+    let found = size(fd.as_fd()).map_err(|source| DiskError::Os {
         action: "measure",
         path: path.clone(),
         source,
     })?;
+    let size = found.min(at_most);
     if size == 0 {
         return Err(DiskError::Empty { path: path.clone() });
     }

@@ -81,7 +81,16 @@ impl FileDisk {
     /// # Errors
     /// Missing, unreadable, empty, odd-sized, no file or device, or no direct I/O.
     pub fn open(options: FileOptions) -> Result<Self, DiskError> {
-        let (file, inspected) = inspect::open(&options)?;
+        Self::open_again(options, u64::MAX)
+    }
+
+    /// Opens an image of which a guest was told that it has `size` bytes. If it is larger now, the
+    /// rest is left alone until a resize.
+    ///
+    /// # Errors
+    /// As [`Self::open`]. One that is smaller now is opened as it is.
+    pub fn open_again(options: FileOptions, size: u64) -> Result<Self, DiskError> {
+        let (file, inspected) = inspect::open(&options, size)?;
         Ok(Self::with(options, file, inspected, false))
     }
 

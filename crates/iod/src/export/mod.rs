@@ -28,7 +28,7 @@ use vhost_user::{
 };
 
 use crate::held::{HoldError, Identity};
-use crate::open::{OpenError, Opened};
+use crate::open::{OpenError, Opened, open_again};
 use crate::pool::Pool;
 use crate::within::within;
 use queues::Queues;
@@ -153,6 +153,26 @@ pub enum ExportError {
     },
 }
 
+impl ExportError {
+    /// It ends by itself, when storage answers or the process has room again.
+    pub(crate) fn is_passing(&self) -> bool {
+        use rustix::io::Errno;
+        match self {
+            Self::OpenHangs { .. }
+            | Self::Stuck(_)
+            | Self::StillStuck { .. }
+            | Self::FenceHeld { .. }
+            | Self::Hold(_)
+            | Self::Os { .. } => true,
+            Self::Open(error) => matches!(
+                error.errno(),
+                Some(Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::IO | Errno::STALE)
+            ),
+            _ => false,
+        }
+    }
+}
+
 /// One disk under its socket.
 #[derive(Debug)]
 pub struct Export {
@@ -215,7 +235,7 @@ impl Export {
     /// # Errors
     /// The image, or no descriptors.
     pub fn open(spec: DiskSpec, pool: Arc<Pool>) -> Result<Arc<Self>, ExportError> {
-        let opened = Self::open_disk(&spec, None)?;
+        let opened = Self::open_disk(&spec, None, None)?;
         Self::with(spec, opened, None, pool)
     }
 
@@ -258,10 +278,14 @@ impl Export {
     }
 
     /// Storage that hangs must not hold up the caller for ever: whatever comes late is closed.
-    fn open_disk(spec: &DiskSpec, memory: Option<OwnedFd>) -> Result<Opened, ExportError> {
+    fn open_disk(
+        spec: &DiskSpec,
+        memory: Option<OwnedFd>,
+        size: Option<u64>,
+    ) -> Result<Opened, ExportError> {
         let deadline = Duration::from_millis(spec.stop_deadline_ms);
         let wanted = spec.clone();
-        match within(Instant::now() + deadline, move || crate::open::open(&wanted, memory)) {
+        match within(Instant::now() + deadline, move || open_again(&wanted, memory, size)) {
             Ok(opened) => Ok(opened?),
             Err(_) => Err(ExportError::OpenHangs { place: place(spec), deadline }),
         }

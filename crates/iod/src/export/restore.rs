@@ -42,10 +42,11 @@ impl Export {
     /// The image is gone, another one, or smaller than guests believe.
     pub fn restore(held: &Held, kept: Kept, pool: Arc<Pool>) -> Result<Arc<Self>, ExportError> {
         let Kept { listener, memory } = kept;
-        let opened = Self::open_disk(&held.spec, memory)?;
+        let opened = Self::open_disk(&held.spec, memory, held.size)?;
         check(held, &opened)?;
-        let listener = listener.map(Listener::adopt).transpose()?.map(Arc::new);
-        let export = Self::with(held.spec.clone(), opened, listener, pool)?;
+        let export = Self::with(held.spec.clone(), opened, None, pool)?;
+        // Last of all: a listener that is dropped takes its files with it.
+        *lock(&export.listener) = listener.map(Listener::adopt).transpose()?.map(Arc::new);
         export.board.paused.store(held.paused, Ordering::Release);
         Ok(export)
     }

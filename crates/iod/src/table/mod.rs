@@ -174,8 +174,8 @@ impl Table {
     /// # Errors
     /// No such disk, a verb at work, or an image that somebody else uses.
     pub fn activate(&self, id: &str) -> Result<DiskReply, RpcError> {
-        if let Some(refused) = self.refused(id) {
-            return self.try_again(id, &refused);
+        if let Some(outcome) = self.try_again(id) {
+            return outcome;
         }
         self.verb(id, Verb::Activate, Export::activate_in_time)
     }

@@ -1,11 +1,12 @@
 //! Disks that a worker before us had: brought back, or refused with a reason.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
 
 use model::rpc::{DiskReply, RpcError};
 use vhost_user::Listener;
 
-use super::{Entry, Table, reply, wrong_state};
+use super::{Disks, Entry, Table, reply, wrong_state};
 use crate::error::{failed, text};
 use crate::export::{Export, ExportError};
 use crate::held::{Held, HoldError, Kept};
@@ -13,6 +14,20 @@ use crate::lifecycle::{Begin, Phase, Rest, Verb};
 
 /// What is told of a disk until its storage has answered.
 const BEING_OPENED: &str = "it is being taken over, and its storage has not answered yet";
+
+/// Pause before a disk that could not be brought back is tried again, the first time; it doubles.
+const FIRST_RETRY: Duration = Duration::from_secs(1);
+/// The longest.
+const LAST_RETRY: Duration = Duration::from_secs(30);
+
+/// How long the I/O of a dead worker is waited for.
+#[derive(Clone, Copy, Debug)]
+enum Patience {
+    /// Nobody but the guest waits for it.
+    Endless,
+    /// A caller waits for the answer.
+    UntilDeadline,
+}
 
 /// A disk that is held and cannot be had again as it was. Its guest waits in the backlog.
 #[derive(Debug)]
@@ -32,74 +47,162 @@ impl Table {
                 // Taken over from a worker that served it.
                 continue;
             }
-            let (verb, goal) = match &held {
-                Held { leaving: true, .. } => (Verb::Detach, Rest::Attached),
-                Held { active: false, .. } => (Verb::Restore, Rest::Attached),
-                Held { paused: true, .. } => (Verb::Restore, Rest::Paused),
-                Held { .. } => (Verb::Restore, Rest::Active),
-            };
-            let phase = Phase::Busy(verb, goal);
+            let phase = Phase::Busy(Verb::Restore, goal(&held));
             let (id, queues) = (held.spec.id.clone(), held.spec.queues);
             // Storage that hangs is seen from here on.
             let reason = BEING_OPENED.into();
             let refused = Some(Arc::new(RefusedDisk { held: held.clone(), reason }));
             let entry = Entry { phase, queues, export: None, refused };
             self.disks().by_id.insert(id.clone(), entry);
-            let table = Arc::clone(self);
-            let work = move || match table.bring_back(held) {
-                Ok(_) => {}
-                Err(error) => tracing::error!(disk = id, "its guest waits: {}", error.message),
-            };
-            if let Err(error) = std::thread::Builder::new().name("restore".into()).spawn(work) {
-                tracing::error!("cannot start a thread: {error}");
+            let (table, twin) = (Arc::clone(self), held.clone());
+            let work = move || table.bring_back_at_last(twin);
+            let thread = std::thread::Builder::new().name("restore".into()).spawn(work);
+            if let Err(source) = thread {
+                let error = ExportError::Os { action: "start a thread for this disk", source };
+                tracing::error!(disk = id, "its guest waits: {}", text(&error));
+                let _ = self.settle(held, Err(error));
             }
         }
     }
 
-    /// The disk as it was refused, if it is.
-    pub(super) fn refused(&self, id: &str) -> Option<Arc<RefusedDisk>> {
-        self.disks().by_id.get(id).and_then(|entry| entry.refused.clone())
+    /// Brings a disk back. What ends by itself is waited for: an outage that took the worker with
+    /// it must not last longer for that.
+    fn bring_back_at_last(&self, held: Held) {
+        let id = held.spec.id.clone();
+        let mut next = Some(held);
+        let mut pause = FIRST_RETRY;
+        while let Some(held) = next.take() {
+            let spec = held.spec.clone();
+            let Err(error) = self.bring_back(held, Patience::Endless) else { return };
+            tracing::error!(disk = id, "its guest waits: {}", text(&error));
+            if !error.is_passing() {
+                return;
+            }
+            // Answers when the storage does, whatever it says; only this thread is left with it.
+            drop(crate::open::open(&spec, None));
+            next = self.once_more(&id, pause);
+            pause = (pause * 2).min(LAST_RETRY);
+        }
     }
 
-    /// A refused disk is to be active: perhaps its image is back.
-    pub(super) fn try_again(&self, id: &str, refused: &RefusedDisk) -> Result<DiskReply, RpcError> {
+    /// Waits for `pause` and begins to bring a disk back again; `None`: there is nothing to bring
+    /// back any more, or somebody else is at it.
+    fn once_more(&self, id: &str, pause: Duration) -> Option<Held> {
+        let ours = |disks: &Disks| !disks.closing && !disks.handed_over;
+        let waits = |disks: &mut Disks| ours(disks) && disks.by_id.contains_key(id);
+        let waited = self.ended.wait_timeout_while(self.disks(), pause, waits);
+        let (disks, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        // An upgrade that comes to nothing leaves it to us.
+        let upgrading = |disks: &mut Disks| ours(disks) && disks.upgrading;
+        let mut disks =
+            self.ended.wait_while(disks, upgrading).unwrap_or_else(PoisonError::into_inner);
+        if !ours(&disks) {
+            return None;
+        }
+        let entry = disks.by_id.get_mut(id)?;
+        let held = entry.refused.as_ref()?.held.clone();
+        match entry.phase {
+            Phase::At(Rest::Refused) => entry.phase = Phase::Busy(Verb::Restore, goal(&held)),
+            _ => return None,
+        }
+        Some(held)
+    }
+
+    /// A disk is to be active and may be one that was refused: perhaps its image is back. `None`:
+    /// it is not refused.
+    pub(super) fn try_again(&self, id: &str) -> Option<Result<DiskReply, RpcError>> {
         let mut disks = self.disks();
-        disks.open()?;
-        if let Some(entry) = disks.by_id.get_mut(id) {
-            let begin = entry.phase.begin(Verb::Activate).map_err(wrong_state)?;
-            if let Begin::Work(phase) = begin {
-                entry.phase = phase;
+        let entry = disks.by_id.get(id)?;
+        let (refused, phase) = (entry.refused.clone()?, entry.phase);
+        if let Err(closing) = disks.open() {
+            return Some(Err(closing));
+        }
+        let held = Held { active: true, paused: false, ..refused.held.clone() };
+        match phase.begin(Verb::Activate) {
+            Err(refused) => return Some(Err(wrong_state(refused))),
+            Ok(Begin::Nothing) => return None,
+            Ok(Begin::Work(phase)) => {
+                if let Some(entry) = disks.by_id.get_mut(id) {
+                    entry.phase = phase;
+                }
             }
         }
         drop(disks);
-        self.bring_back(Held { active: true, paused: false, ..refused.held.clone() })
+        let brought = self.bring_back(held, Patience::UntilDeadline);
+        Some(
+            brought
+                .and_then(|export| export.ok_or(ExportError::Gone))
+                .map_err(failed)
+                .map(|export| reply(&export)),
+        )
     }
 
-    fn bring_back(&self, held: Held) -> Result<DiskReply, RpcError> {
+    /// Brings a disk back, or ends its detach; `None`: it is detached.
+    fn bring_back(
+        &self,
+        held: Held,
+        patience: Patience,
+    ) -> Result<Option<Arc<Export>>, ExportError> {
+        let brought = if held.leaving {
+            self.leave_held(&held).map(|()| None)
+        } else {
+            self.serve_held(&held, patience).map(Some)
+        };
+        self.settle(held, brought)
+    }
+
+    /// Writes down how it went.
+    fn settle(
+        &self,
+        held: Held,
+        brought: Result<Option<Arc<Export>>, ExportError>,
+    ) -> Result<Option<Arc<Export>>, ExportError> {
         let id = held.spec.id.clone();
-        if held.leaving {
-            let left = self.leave_refused(&id);
-            self.end(&mut self.disks(), &id, true);
-            return Err(failed(left.err().unwrap_or(ExportError::Gone)));
-        }
-        let brought = self.serve_held(&held);
         let mut disks = self.disks();
-        if let Some(entry) = disks.by_id.get_mut(&id) {
+        if let Ok(None) = &brought {
+            disks.by_id.remove(&id);
+        } else if let Some(entry) = disks.by_id.get_mut(&id) {
             (entry.export, entry.refused) = match &brought {
-                Ok(export) => (Some(Arc::clone(export)), None),
+                Ok(export) => (export.clone(), None),
                 Err(error) => (None, Some(Arc::new(RefusedDisk { held, reason: text(error) }))),
             };
         }
         self.end(&mut disks, &id, brought.is_ok());
-        drop(disks);
-        brought.map(|export| reply(&export)).map_err(failed)
+        brought
     }
 
-    fn serve_held(&self, held: &Held) -> Result<Arc<Export>, ExportError> {
+    /// Ends the detach that a dead worker began. What its guest was promised is made durable, and
+    /// its last I/O has ended, before anybody may take the disk for detached.
+    fn leave_held(&self, held: &Held) -> Result<(), ExportError> {
+        let id = &held.spec.id;
+        if held.active {
+            match Export::restore(held, self.kept(id)?, Arc::clone(&self.pool)) {
+                Ok(export) => {
+                    self.show(id, &export);
+                    let flushed = export.activate_in_time().and_then(|()| export.deactivate());
+                    export.let_go();
+                    flushed?;
+                }
+                Err(error) if error.is_passing() => return Err(error),
+                Err(error) => {
+                    tracing::warn!(disk = id, "detached without a flush: {}", text(&error));
+                }
+            }
+        }
+        self.leave_refused(id)?;
+        tracing::info!(disk = id, "detached, as a worker before had begun to");
+        Ok(())
+    }
+
+    fn serve_held(&self, held: &Held, patience: Patience) -> Result<Arc<Export>, ExportError> {
         let id = &held.spec.id;
         let export = Export::restore(held, self.kept(id)?, Arc::clone(&self.pool))?;
         self.show(id, &export);
-        let serving = if held.active { export.activate() } else { Ok(()) };
+        let serving = match (held.active, patience) {
+            (false, _) => Ok(()),
+            (true, Patience::Endless) => export.activate(),
+            (true, Patience::UntilDeadline) => export.activate_in_time(),
+        };
         // Nobody is let in before the disk is as its guest left it.
         let serving = serving.and_then(|()| self.hold(&export));
         let serving = serving.and_then(|()| export.serve(export.source(), None));
@@ -129,6 +232,15 @@ impl Table {
         }
         self.forget(id);
         Ok(())
+    }
+}
+
+/// Where a disk is to rest when it is there again.
+fn goal(held: &Held) -> Rest {
+    match held {
+        Held { leaving: true, .. } | Held { active: false, .. } => Rest::Attached,
+        Held { paused: true, .. } => Rest::Paused,
+        Held { .. } => Rest::Active,
     }
 }
 
