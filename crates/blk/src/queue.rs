@@ -145,6 +145,7 @@ impl BlkQueue {
     /// The queue ends when the last of them does.
     pub(crate) fn give_up_ring(&mut self, context: &mut Context<'_>) -> u16 {
         self.zombie = true;
+        self.channel.abandon();
         self.queue.fail();
         for bell in [self.call.take(), self.err.take()].into_iter().flatten() {
             context.close_bell(bell);

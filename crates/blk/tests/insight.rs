@@ -78,6 +78,8 @@ impl Channel for GatedChannel {
     }
 
     fn give_up(&mut self, _: &mut Context<'_>) {}
+
+    fn abandon(&mut self) {}
 }
 
 /// Asks until something is there: what a queue publishes lags behind by a turn.

@@ -96,6 +96,8 @@ impl Channel for SlowChannel {
     }
 
     fn give_up(&mut self, _: &mut Context<'_>) {}
+
+    fn abandon(&mut self) {}
 }
 
 fn reactor() -> Arc<Reactor> {

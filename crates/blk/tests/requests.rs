@@ -324,6 +324,8 @@ impl Channel for RecorderChannel {
     fn reap(&mut self, _: &mut Context<'_>, _: &mut Vec<Completion>) {}
 
     fn give_up(&mut self, _: &mut Context<'_>) {}
+
+    fn abandon(&mut self) {}
 }
 
 #[test]
@@ -424,6 +426,8 @@ impl Channel for NarrowChannel {
     }
 
     fn give_up(&mut self, _: &mut Context<'_>) {}
+
+    fn abandon(&mut self) {}
 }
 
 #[test]

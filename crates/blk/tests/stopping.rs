@@ -166,6 +166,7 @@ fn a_queue_that_was_given_up_touches_its_ring_no_more() {
     let ended = stopping.wait_until(Instant::now() + Duration::from_millis(50)).unwrap();
     let StopEnd::Stuck(zombie) = ended else { panic!("{ended:?}") };
     assert_eq!(zombie.requests(), 3);
+    assert!(hanging.abandoned(), "the disk would go on with its steps");
     // The storage answers: the queue ends, and nobody hears of what it did.
     hanging.open(&guest.reactor);
     zombie.wait();
@@ -198,6 +199,7 @@ mod gate {
     struct State {
         open: AtomicBool,
         taken: AtomicU32,
+        abandoned: AtomicBool,
     }
 
     impl Gate {
@@ -207,6 +209,10 @@ mod gate {
                 assert!(Instant::now() < until, "the disk is not asked");
                 std::thread::sleep(Duration::from_millis(1));
             }
+        }
+
+        pub(super) fn abandoned(&self) -> bool {
+            self.0.abandoned.load(Ordering::Relaxed)
         }
 
         pub(super) fn open(&self, reactor: &Reactor) {
@@ -287,5 +293,9 @@ mod gate {
         }
 
         fn give_up(&mut self, _: &mut Context<'_>) {}
+
+        fn abandon(&mut self) {
+            self.gate.abandoned.store(true, Ordering::Relaxed);
+        }
     }
 }

@@ -22,6 +22,14 @@ pub struct Client {
 /// A request that was sent.
 pub struct Sent(Receiver<Answer>);
 
+/// A request whose channel was abandoned.
+pub struct Abandoned {
+    sent: Sent,
+    memory: Arc<memory::Mapping>,
+    skew: usize,
+    len: usize,
+}
+
 /// How a request ended, and the data it read.
 pub type Answer = (Result<(), IoError>, Vec<u8>);
 
@@ -124,6 +132,32 @@ impl Client {
         Sent(wait)
     }
 
+    /// Sends a request and abandons the channel before the kernel has seen it; returns the request
+    /// and its memory.
+    ///
+    /// # Panics
+    /// There is no memory.
+    pub fn send_abandoned(&self, kind: Kind, offset: u64, data: &[u8], skew: usize) -> Abandoned {
+        let memory = memory::Mapping::memfd("test", (data.len() + skew) as u64);
+        let memory = Arc::new(memory.expect("memory for a test"));
+        let list = Buffers::within(&memory, skew, data.len()).expect("inside");
+        list.write(data);
+        let (answer, wait) = sync_channel(1);
+        let (id, len, mapping) = (self.id, data.len(), Arc::clone(&memory));
+        let sent = self.reactor.handle().send(move |context| {
+            context.with_poller(id, |pump: &mut Pump, context| {
+                let tag = pump.next;
+                pump.next += 1;
+                pump.waiting.insert(tag, answer);
+                let buffers = Buffers::within(&mapping, skew, len).expect("inside");
+                pump.submit(context, Request { kind, offset, len: len as u64, buffers, tag });
+                pump.channel.abandon();
+            });
+        });
+        sent.expect("a running reactor");
+        Abandoned { sent: Sent(wait), memory, skew, len }
+    }
+
     /// Sends a request on the whole of the caller's memory.
     pub fn send_mapping(&self, kind: Kind, offset: u64, memory: Arc<memory::Mapping>) -> Sent {
         let (answer, wait) = sync_channel(1);
@@ -178,6 +212,20 @@ impl Client {
             context.with_poller(id, |pump: &mut Pump, context| pump.channel.give_up(context))
         });
         told.expect("a running reactor");
+    }
+}
+
+impl Abandoned {
+    /// Waits for the end of the request; returns how that is told, and what is in its memory then.
+    ///
+    /// # Panics
+    /// When it does not end.
+    pub fn wait(self) -> Answer {
+        let (outcome, _) = self.sent.wait();
+        let window = Buffers::within(&self.memory, self.skew, self.len).expect("inside");
+        let mut data = vec![0; self.len];
+        window.peek(&mut data);
+        (outcome, data)
     }
 }
 

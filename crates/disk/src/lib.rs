@@ -124,4 +124,10 @@ pub trait Channel {
     /// everything that was submitted ends. From then on nothing waits; a queue that starts again
     /// opens a channel of its own.
     fn give_up(&mut self, context: &mut Context<'_>);
+
+    /// The queue was given up with requests under way, and its guest goes on elsewhere: from here
+    /// on no step of any request begins and nothing is copied into its buffers. What the kernel
+    /// has can only be waited for; every request still ends through [`Channel::reap`], with an
+    /// outcome that means nothing.
+    fn abandon(&mut self);
 }

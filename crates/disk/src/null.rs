@@ -91,4 +91,6 @@ impl Channel for NullChannel {
     fn reap(&mut self, _: &mut Context<'_>, _: &mut Vec<Completion>) {}
 
     fn give_up(&mut self, _: &mut Context<'_>) {}
+
+    fn abandon(&mut self) {}
 }

@@ -181,4 +181,6 @@ impl Channel for MemoryChannel {
     }
 
     fn give_up(&mut self, _: &mut Context<'_>) {}
+
+    fn abandon(&mut self) {}
 }

@@ -101,6 +101,28 @@ fn bad_images_are_refused_with_a_next_step() {
 }
 
 #[test]
+fn an_abandoned_channel_copies_nothing_and_starts_nothing() {
+    let dir = dir();
+    let path = image(dir.path(), SIZE);
+    let file = std::fs::File::options().read(true).write(true).open(&path).unwrap();
+    file.write_all_at(&[1; 64 << 10], 0).unwrap();
+    let disk = open(FileOptions { direct: true, ..options(&path) });
+    disk.activate().unwrap();
+    // Memory that is not aligned: the data goes through a buffer of ours.
+    let read = Client::new(&disk).send_abandoned(Kind::Read, 0, &[7; 64 << 10], 1).wait();
+    assert!(read.0.is_err() && read.1.iter().all(|byte| *byte == 7), "copied to a guest that left");
+    // Larger than that buffer: at most the first piece was on its way.
+    let write = Kind::Write { durable: false };
+    let len = 4 << 20;
+    assert!(Client::new(&disk).send_abandoned(write, 0, &vec![9; len], 1).wait().0.is_err());
+    let mut last = [9; 4096];
+    file.read_exact_at(&mut last, len as u64 - 4096).unwrap();
+    assert_eq!(last, [0; 4096], "the last piece was written");
+    // The disk is well, and so are other channels.
+    assert_eq!(Client::new(&disk).read(len as u64, 4096), [0; 4096]);
+}
+
+#[test]
 fn two_writers_are_refused_and_readers_share() {
     let dir = dir();
     let path = image(dir.path(), SIZE);

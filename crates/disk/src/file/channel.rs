@@ -23,6 +23,8 @@ const INLINE_BUDGET: u64 = 512 << 10;
 const RETRY: Duration = Duration::from_millis(500);
 /// Tag of the retry timer; requests have theirs from 0 on.
 const TIMER: u64 = u64::MAX;
+/// How a request of a channel that was abandoned ends.
+const CANCELED: Result<(), IoError> = Err(IoError::Storage(Errno::CANCELED));
 
 /// One reactor's way to a file.
 pub(crate) struct FileChannel {
@@ -33,6 +35,8 @@ pub(crate) struct FileChannel {
     buffered: bool,
     on_full: OnFull,
     giving_up: bool,
+    /// Nobody is to see anything of what ends.
+    abandoned: bool,
     budget: u64,
     pool: Pool,
     /// Requests in the kernel, found by the operation's tag.
@@ -64,6 +68,7 @@ impl FileChannel {
             buffered: !options.direct,
             on_full: options.on_full,
             giving_up: false,
+            abandoned: false,
             budget: INLINE_BUDGET,
             pool: Pool::default(),
             work: Vec::new(),
@@ -163,7 +168,8 @@ impl FileChannel {
         let Some(mut work) = self.work.get_mut(slot).and_then(Option::take) else { return };
         self.free.push(slot);
         let syncs = matches!(work.way, Way::Sync);
-        let step = work.step(done);
+        // A flush touches no buffers, and its failure is the disk's, whoever asked for it.
+        let step = if self.abandoned && !syncs { Step::End(CANCELED) } else { work.step(done) };
         if syncs && matches!(step, Step::End(Err(_))) {
             self.shared.lost.store(true, Ordering::Relaxed);
             tracing::error!(
@@ -171,6 +177,7 @@ impl FileChannel {
             );
         }
         match step {
+            _ if self.abandoned => self.finish(work, CANCELED),
             Step::Again => self.start(context, work),
             Step::End(outcome) => self.finish(work, outcome),
             Step::Full => self.stall(context, work),
@@ -235,6 +242,9 @@ impl FileChannel {
 
 impl Channel for FileChannel {
     fn submit(&mut self, context: &mut Context<'_>, mut request: Request) -> Submitted {
+        if self.abandoned {
+            return Submitted::Done(request.complete(CANCELED));
+        }
         if request.kind == Kind::Read && self.read_inline(context, &mut request) {
             return Submitted::Done(request.complete(Ok(())));
         }
@@ -272,6 +282,15 @@ impl Channel for FileChannel {
         for work in std::mem::take(&mut self.stalled) {
             self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
             self.finish(work, Err(IoError::Full));
+        }
+    }
+
+    fn abandon(&mut self) {
+        self.abandoned = true;
+        let stalled = std::mem::take(&mut self.stalled);
+        self.shared.waiting.fetch_sub(stalled.len() as u64, Ordering::Relaxed);
+        for work in stalled.into_iter().chain(std::mem::take(&mut self.starved)) {
+            self.finish(work, CANCELED);
         }
     }
 }
