@@ -232,7 +232,7 @@ fn a_detach_that_a_worker_died_in_is_ended_with_a_flush() {
     let mut detaching = io.caller();
     let detach = std::thread::spawn(move || detaching.call("disk.detach", json!({"id": "d"})));
     let busy = |caller: &mut Caller| {
-        let error = caller.call("disk.pause", json!({"id": "d"})).err();
+        let error = caller.call("disk.activate", json!({"id": "d"})).err();
         error.is_some_and(|error| error.message.contains("being detached"))
     };
     eventually("the detach hangs", || busy(&mut caller));
