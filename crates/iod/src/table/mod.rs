@@ -58,6 +58,9 @@ struct Entry {
     export: Option<Arc<Export>>,
     /// Held, and not to be had again as it was.
     refused: Option<Arc<RefusedDisk>>,
+    /// What is held of it is older than it is: a verb did what it was to do, and could not have
+    /// that held.
+    unheld: bool,
 }
 
 impl Table {
@@ -164,7 +167,8 @@ impl Table {
         }
         let others = disks.by_id.values().map(|entry| entry.queues);
         check_open_files(self.open_files, others, spec.queues).map_err(failed)?;
-        let entry = Entry { phase, queues: spec.queues, export: None, refused: None };
+        let entry =
+            Entry { phase, queues: spec.queues, export: None, refused: None, unheld: false };
         disks.by_id.insert(spec.id.clone(), entry);
         Ok(())
     }
@@ -255,18 +259,32 @@ impl Table {
         let entry = disks.by_id.get_mut(id).ok_or_else(|| no_such_disk(id))?;
         let begin = entry.phase.begin(verb).map_err(wrong_state)?;
         let export = entry.export.clone().ok_or_else(|| no_such_disk(id))?;
-        let Begin::Work(phase) = begin else {
-            drop(disks);
-            // It is where it was to be, but what was left with the storage may still be written.
-            return export.refuse_stuck(verb.method()).map(|()| reply(&export)).map_err(failed);
+        // Asked again because it could not be held: that is left to be done.
+        let again = begin == Begin::Nothing && entry.unheld;
+        let phase = match (begin, entry.phase) {
+            (Begin::Work(phase), _) => phase,
+            (Begin::Nothing, Phase::At(rest)) if again => Phase::Busy(verb, rest),
+            (Begin::Nothing, _) => {
+                drop(disks);
+                // It is where it was to be, but what was left with the storage may still be
+                // written.
+                let free = export.refuse_stuck(verb.method());
+                return free.map(|()| reply(&export)).map_err(failed);
+            }
         };
         entry.phase = phase;
         drop(disks);
-        let outcome = work(&export);
+        let worked = if again { export.refuse_stuck(verb.method()) } else { work(&export) };
         // What a verb took away it has taken away, even if it failed.
-        let outcome = outcome.and(self.hold(&export));
-        self.end(&mut self.disks(), id, outcome.is_ok());
-        outcome.map(|()| reply(&export)).map_err(failed)
+        let held = self.hold(&export);
+        let mut disks = self.disks();
+        if let Some(entry) = disks.by_id.get_mut(id) {
+            entry.unheld = held.is_err();
+        }
+        // Where the disk rests is what has been done to it, whoever knows of that.
+        self.end(&mut disks, id, worked.is_ok());
+        drop(disks);
+        worked.and(held).map(|()| reply(&export)).map_err(failed)
     }
 
     fn carry_out_detach(&self, mut disks: MutexGuard<'_, Disks>, id: &str) -> Result<(), RpcError> {

@@ -52,7 +52,7 @@ impl Table {
             // Storage that hangs is seen from here on.
             let reason = BEING_OPENED.into();
             let refused = Some(Arc::new(RefusedDisk { held: held.clone(), reason }));
-            let entry = Entry { phase, queues, export: None, refused };
+            let entry = Entry { phase, queues, export: None, refused, unheld: false };
             self.disks().by_id.insert(id.clone(), entry);
             let (table, twin) = (Arc::clone(self), held.clone());
             let work = move || table.bring_back_at_last(twin);

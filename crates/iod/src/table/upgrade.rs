@@ -42,6 +42,13 @@ impl Table {
                 let message = format!("a verb is at work on disk {id:?}; try again when it ended");
                 return Err(RpcError { code: code::WRONG_STATE, message });
             }
+            if entry.unheld {
+                let message = format!(
+                    "the keeper does not know disk {id:?} as it is, and the new worker would \
+                     not either; repeat the last verb on it, then try again"
+                );
+                return Err(RpcError { code: code::WRONG_STATE, message });
+            }
         }
         disks.upgrading = true;
         Ok(disks.by_id.values().filter_map(|entry| entry.export.clone()).collect())
@@ -84,7 +91,8 @@ impl Table {
                 }
             };
             let phase = Phase::At(if refused.is_some() { Rest::Refused } else { rest(&held) });
-            let entry = Entry { phase, queues: held.spec.queues, export, refused };
+            let queues = held.spec.queues;
+            let entry = Entry { phase, queues, export, refused, unheld: false };
             self.disks().by_id.insert(id, entry);
         }
     }

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use model::report::DiskState;
 use model::rpc::{DiskReply, Response, RpcError};
+use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use testkit::process::{PROCESS_DEADLINE, Process};
@@ -178,4 +179,22 @@ pub fn open_files(process: &Process) -> Vec<String> {
         .collect();
     names.sort();
     names
+}
+
+/// Lets a process open descriptors of numbers below `limit` only; returns the limit that it had.
+pub fn limit_open_files(process: u32, limit: u64) -> u64 {
+    let limits = std::fs::read_to_string(format!("/proc/{process}/limits")).unwrap();
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max open files")).unwrap();
+    let had: Vec<u64> = line.split_whitespace().flat_map(str::parse).collect();
+    let new = Rlimit { current: Some(limit), maximum: Some(had[1]) };
+    let pid = Pid::from_raw(process.try_into().unwrap());
+    prlimit(pid, Resource::Nofile, new).unwrap();
+    had[0]
+}
+
+/// Lets a process and those that it starts open no descriptor of a number from `limit` on, ever.
+pub fn cap_open_files(process: u32, limit: u64) {
+    let pid = Pid::from_raw(process.try_into().unwrap());
+    let new = Rlimit { current: Some(limit), maximum: Some(limit) };
+    prlimit(pid, Resource::Nofile, new).unwrap();
 }
