@@ -101,6 +101,9 @@ pub enum HoldError {
     /// It refused.
     #[error("the keeper refused: {0}")]
     Refused(String),
+    /// Another one is faster.
+    #[error("another process is just taking over; try again if it ends")]
+    Adopting,
     /// It has a keeper.
     #[error("already served by process {pid}")]
     Kept {
@@ -128,6 +131,8 @@ struct Shared {
 #[derive(Debug, Default)]
 struct State {
     link: Option<Arc<Link>>,
+    /// A new keeper is being told everything; until then nothing goes to it but that.
+    adopting: bool,
     /// Of the keeper, or of the last one when `introduced` is not set.
     words: Option<Words>,
     introduced: bool,
@@ -366,6 +371,9 @@ impl Door {
     /// [`HoldError::Kept`], or no descriptors and threads.
     pub(crate) fn adopt(&self, end: &Stop) -> Result<(Words, OwnedFd), HoldError> {
         let mut state = self.state();
+        if state.adopting {
+            return Err(HoldError::Adopting);
+        }
         if let Some(link) = state.link.clone() {
             if !link.is_closed()? {
                 let pid = state.words.as_ref().map_or(0, |words| words.pid);
@@ -376,20 +384,24 @@ impl Door {
         }
         let (link, theirs) = Link::pair()?;
         link.limit_waits(SAY_DEADLINE)?;
-        let link = Arc::new(link);
-        let (door, heard, end) = (self.clone(), Arc::clone(&link), end.clone());
+        let (door, end) = (self.clone(), end.clone());
         let work = move || {
-            door.tell_everything(&heard);
-            door.attend(&heard, &end);
+            if let Some(link) = door.tell_everything(link) {
+                door.attend(&link, &end);
+            }
         };
         std::thread::Builder::new().name("keeper".into()).spawn(work)?;
-        (state.link, state.introduced) = (Some(link), false);
+        state.adopting = true;
         Ok((state.words.clone().unwrap_or_default(), theirs))
     }
 
-    fn tell_everything(&self, link: &Arc<Link>) {
-        // Held until all is said: nothing that changes meanwhile is told before.
+    /// Tells a new keeper everything that is held. From then on verbs go to it: what changes
+    /// before is only remembered, so that nothing older is told after it. If it cannot be told,
+    /// its link is closed.
+    fn tell_everything(&self, link: Link) -> Option<Arc<Link>> {
+        // Held until all is said.
         let mut state = self.state();
+        state.adopting = false;
         let mut told = Ok(());
         for (key, holding) in &state.holdings {
             let (what, fds) = holding.written(key);
@@ -401,8 +413,11 @@ impl Door {
         }
         if let Err(error) = told {
             tracing::error!("a new keeper could not be told what is held: {error}");
-            state.lose(link);
+            return None;
         }
+        let link = Arc::new(link);
+        (state.link, state.introduced) = (Some(Arc::clone(&link)), false);
+        Some(link)
     }
 
     /// Takes a record; true: end in order.
@@ -441,4 +456,72 @@ impl State {
 fn is_closed(error: &io::Error) -> bool {
     use io::ErrorKind::{BrokenPipe, ConnectionReset, NotConnected};
     matches!(error.kind(), BrokenPipe | ConnectionReset | NotConnected)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn holding(data: u64) -> Holding {
+        Holding { data: data.into(), ..Holding::default() }
+    }
+
+    /// A keeper that hears until something is held under `last`: what it holds then.
+    fn keep(link: &Link, last: &str) -> BTreeMap<String, serde_json::Value> {
+        let mut held = BTreeMap::new();
+        loop {
+            let (record, fds) = link.receive().unwrap().unwrap();
+            let seq = match record {
+                FromWorker::Hold { seq, what } => {
+                    let (key, holding) = Holding::read(what, fds).unwrap();
+                    held.insert(key, holding.data);
+                    seq
+                }
+                FromWorker::Forget { seq, key } => {
+                    held.remove(&key);
+                    seq
+                }
+                other => panic!("{other:?}"),
+            };
+            link.send(&FromKeeper::Done { seq, problem: None }, &[]).unwrap();
+            if held.contains_key(last) {
+                return held;
+            }
+        }
+    }
+
+    #[test]
+    fn an_adopting_keeper_ends_with_what_is_newest() {
+        for _ in 0..20 {
+            let door = Door::default();
+            for key in ["disk/a", "disk/b", "disk/c"] {
+                door.replace(key.into(), holding(1)).unwrap();
+            }
+            let end = Stop::new().unwrap();
+            let (_, theirs) = door.adopt(&end).unwrap();
+            let keeper = std::thread::spawn(move || keep(&Link::new(theirs), "last"));
+            // Before the new keeper is told anything, most likely.
+            door.replace("disk/b".into(), holding(2)).unwrap();
+            door.forget("c").unwrap();
+            door.replace("last".into(), holding(3)).unwrap();
+            let held = keeper.join().unwrap();
+            let expected = [("disk/a", 1u64), ("disk/b", 2), ("last", 3)];
+            assert_eq!(held, expected.map(|(key, data)| (key.into(), data.into())).into());
+        }
+    }
+
+    #[test]
+    fn a_keeper_that_cannot_be_told_is_none_and_another_one_may_come() {
+        let door = Door::default();
+        let long = "x".repeat(crate::link::MAX_RECORD_BYTES);
+        door.replace("disk/a".into(), Holding { data: long.into(), ..Holding::default() }).unwrap();
+        let end = Stop::new().unwrap();
+        let (_, theirs) = door.adopt(&end).unwrap();
+        let theirs = Link::new(theirs);
+        assert!(theirs.receive::<FromWorker>().unwrap().is_none(), "the link is closed");
+        assert!(door.keeper().is_none());
+        door.replace("disk/a".into(), holding(1)).unwrap();
+        let (_, theirs) = door.adopt(&end).unwrap();
+        assert_eq!(keep(&Link::new(theirs), "disk/a").len(), 1);
+    }
 }
