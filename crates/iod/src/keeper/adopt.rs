@@ -12,15 +12,20 @@ use std::time::Duration;
 
 use anyhow::Context;
 use model::rpc::{Adopted, Request, Response};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::retry_on_intr;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg, sockopt};
 use rustix::process::{Pid, geteuid};
 
+use super::Keeper;
+use super::store::Store;
 use super::worker::Worker;
 use crate::link::Link;
 
 /// Longest wait for the answer: nothing that the worker does for it takes time.
 const ANSWER_DEADLINE: Duration = Duration::from_secs(5);
+/// Longest time from when a process closes its descriptors until it has ended.
+const END_DEADLINE: Duration = Duration::from_secs(1);
 /// Longest answer.
 const MAX_ANSWER_BYTES: usize = 64 << 10;
 
@@ -48,6 +53,24 @@ pub(super) fn take_over(control: &Path) -> anyhow::Result<(Worker, Adopted)> {
     Ok((worker, adopted))
 }
 
+impl Keeper {
+    /// Gives up an adopted worker that lives and says no more before everything was told: what is
+    /// known of it is not enough to replace it, nor ours to remove.
+    pub(super) fn leave_untold(&mut self) -> anyhow::Result<()> {
+        let Some(worker) = self.worker.as_ref().filter(|worker| worker.is_untold()) else {
+            return Ok(());
+        };
+        let mut ended = [PollFd::from_borrowed_fd(worker.ended(), PollFlags::IN)];
+        let patience = Timespec::try_from(END_DEADLINE)?;
+        if retry_on_intr(|| poll(&mut ended, Some(&patience)))? > 0 {
+            return Ok(());
+        }
+        let pid = worker.pid();
+        self.store = Store::default();
+        anyhow::bail!("process {pid} goes on without telling what it serves; try again")
+    }
+}
+
 /// A line, and the first descriptor that came with it.
 fn receive(stream: &UnixStream) -> anyhow::Result<(Vec<u8>, Option<OwnedFd>)> {
     let (mut line, mut fd) = (Vec::new(), None);
@@ -70,4 +93,86 @@ fn receive(stream: &UnixStream) -> anyhow::Result<(Vec<u8>, Option<OwnedFd>)> {
         anyhow::ensure!(line.len() <= MAX_ANSWER_BYTES, "its answer has no end");
     }
     Ok((line, fd))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+    use std::os::unix::net::UnixListener;
+    use std::process::{Child, Command};
+
+    use serde_json::json;
+    use vhost_user::{Access, Listener};
+
+    use super::super::{Manager, Next, Setup};
+    use super::*;
+    use crate::link::{FromWorker, Holding};
+
+    /// A keeper that has adopted a child of ours, whose end of the link comes along.
+    fn adopted(folder: &Path) -> (Keeper, Child, Link) {
+        let (signals, writer) = rustix::pipe::pipe().unwrap();
+        std::mem::forget(writer);
+        let mut keeper = Keeper::new(Setup {
+            program: "test",
+            options: Vec::new(),
+            ready: None,
+            manager: Manager::default(),
+            signals,
+            pause_max: Duration::ZERO,
+            die_together: false,
+        });
+        let child = Command::new("sleep").arg("1000").spawn().unwrap();
+        let (link, theirs) = Link::pair().unwrap();
+        let control = folder.join("c");
+        let listener = UnixListener::bind(&control).unwrap();
+        let adopted = json!({"pid": child.id(), "restarts": 3, "last_exit": null});
+        let worker = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let answer = json!({"jsonrpc": "2.0", "id": 1, "result": adopted});
+            Link::new(stream.try_clone().unwrap().into()).send(&answer, &[theirs.as_fd()]).unwrap();
+            stream.write_all(b"\n").unwrap();
+        });
+        keeper.take_over(&control).unwrap();
+        worker.join().unwrap();
+        (keeper, child, link)
+    }
+
+    /// A socket that is held.
+    fn hold(folder: &Path, link: &Link) {
+        let listener = Listener::bind(&folder.join("s"), &Access::default()).unwrap();
+        let holding = Holding { sockets: vec![listener.parts().unwrap()], ..Holding::default() };
+        listener.leave();
+        let (what, fds) = holding.written("disk/s");
+        link.send(&FromWorker::Hold { seq: u64::MAX, what }, &fds).unwrap();
+    }
+
+    #[test]
+    fn one_that_dies_at_once_is_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let (mut keeper, mut child, link) = adopted(folder.path());
+        hold(folder.path(), &link);
+        drop(link);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        while keeper.worker.is_some() {
+            assert!(matches!(keeper.turn().unwrap(), Next::Poll), "it does not end");
+        }
+        assert!(keeper.start_at.is_some(), "another one is started");
+        assert!(keeper.store.get("disk/s").is_some());
+        assert!(folder.path().join("s").exists());
+    }
+
+    #[test]
+    fn one_that_lives_and_says_nothing_is_left_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let (keeper, mut child, link) = adopted(folder.path());
+        hold(folder.path(), &link);
+        drop(link);
+        let error = keeper.run().unwrap_err();
+        assert!(error.to_string().contains("without telling what it serves"), "{error}");
+        assert!(folder.path().join("s").exists(), "its sockets are still there");
+        assert!(child.try_wait().unwrap().is_none());
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
 }

@@ -148,6 +148,8 @@ impl Keeper {
         worker.say(Unsaid::Record(FromKeeper::Keeper(self.words())));
         tracing::info!(pid = adopted.pid, "keeping a worker whose keeper has ended");
         self.worker = Some(worker);
+        // Whatever becomes of it, what it had held is worth another one.
+        self.served = true;
         Ok(())
     }
 
@@ -209,6 +211,9 @@ impl Keeper {
         if told || ended {
             // A dead worker's last words count.
             self.hear();
+        }
+        if !ended {
+            self.leave_untold()?;
         }
         let promoted = self.attend_heir(heir);
         // One that has retired meanwhile is none of that worker any more.
@@ -323,9 +328,7 @@ impl Keeper {
                     worker.say(done(seq, None));
                 }
                 FromWorker::Ready => {
-                    if !self.served {
-                        self.setup.manager.ready();
-                    }
+                    self.setup.manager.ready();
                     worker.ready = true;
                     self.served = true;
                     self.proven();

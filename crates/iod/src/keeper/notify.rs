@@ -31,6 +31,7 @@ pub(super) const FOR_US: [&str; 6] = [
 pub struct Manager {
     socket: Option<(UnixDatagram, SocketAddr)>,
     watchdog: Option<Watchdog>,
+    ready: bool,
     stopping: bool,
 }
 
@@ -67,11 +68,14 @@ impl Manager {
         let ours = number("WATCHDOG_PID").is_none_or(|pid| pid == u64::from(std::process::id()));
         let limit = number("WATCHDOG_USEC").filter(|usec| ours && socket.is_some() && *usec > 0);
         let watchdog = limit.map(|usec| Watchdog::new(Duration::from_micros(usec), Instant::now()));
-        Ok(Self { socket, watchdog, stopping: false })
+        Ok(Self { socket, watchdog, ready: false, stopping: false })
     }
 
-    pub(super) fn ready(&self) {
-        self.tell("READY=1");
+    /// There is somebody who serves. Twice is once.
+    pub(super) fn ready(&mut self) {
+        if !std::mem::replace(&mut self.ready, true) {
+            self.tell("READY=1");
+        }
     }
 
     /// Everything ends from here on. Twice is once.

@@ -76,6 +76,11 @@ impl Worker {
         self.link.is_closed()
     }
 
+    /// Adopted, and says no more before it had said everything.
+    pub(super) fn is_untold(&self) -> bool {
+        self.child.is_none() && self.silent && !self.ready
+    }
+
     fn new(pid: Pid, child: Option<Child>, link: Link) -> io::Result<Self> {
         // The keeper never sleeps but in its poll.
         rustix::io::ioctl_fionbio(&link, true)?;
