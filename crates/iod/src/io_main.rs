@@ -4,6 +4,8 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::sync::mpsc::{self, Sender};
+use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -57,10 +59,6 @@ fn keep(
     limits::raise_open_files();
     let ready = options.ready_fd.map(adopt).transpose().context("--ready-fd")?;
     let signals = signals::count().context("cannot watch for signals")?;
-    if let Some(address) = &options.metrics {
-        // Each worker listens for itself; what cannot be had is told before there is one.
-        drop(metrics::bind(address)?);
-    }
     let mut keeper = Keeper::new(Setup {
         program: PROGRAM,
         options: std::env::args_os().skip(1).collect(),
@@ -83,6 +81,11 @@ fn keep(
                 listener.path().display(),
                 control.display()
             );
+            if let Some(address) = &options.metrics {
+                // Each worker listens for itself; what cannot be had is told before there is one.
+                // A worker that has lost its keeper has it already.
+                drop(metrics::bind(address)?);
+            }
             let parts = listener.parts().context("cannot hold the control socket")?;
             listener.leave();
             keeper.insert(CONTROL, Holding { sockets: vec![parts], ..Holding::default() });
@@ -103,73 +106,86 @@ fn work(options: &IoOptions) -> anyhow::Result<()> {
     let open_files = limits::raise_open_files();
     let reactors = options.reactors.map_or_else(default_count, usize::from);
     let pool = Arc::new(Pool::start(reactors).context("cannot start reactors")?);
-    let arrived = match &predecessor {
-        Some(way) => handover::take(way, &door, &pool).context("nothing was taken over")?,
-        None => Vec::new(),
-    };
-    let table = Arc::new(Table::with(pool, open_files, door.clone()));
-    table.take_over(arrived);
-    // Not before: a listener that is dropped removes its files.
-    let control = door.holding(CONTROL).context("the keeper holds no control socket")??;
-    let control = control.sockets.into_iter().next().context("there is no control socket")?;
-    let listener = Listener::adopt(control)?;
-
+    let table = Arc::new(Table::with(Arc::clone(&pool), open_files, door.clone()));
     let end = Stop::new().context("cannot make a signal")?;
+    let enough = Stop::new().context("cannot make a signal")?;
     let server = Server::new(Arc::clone(&table), end.clone()).context("cannot make a signal")?;
     worker::attend(&door, link, &end).context("cannot hear the keeper")?;
+    let (listen, calls) = take_calls(&server, &end).context("cannot start a thread")?;
+    let control = door.holding(CONTROL).context("the keeper holds no control socket")??;
+    let control = control.sockets.into_iter().next().context("there is no control socket")?;
+    if let Some(way) = &predecessor {
+        table.take_over(handover::take(way, &door, &pool).context("nothing was taken over")?);
+    }
+    // A listener that is dropped removes its files: not before all else is there.
+    let listener = Listener::adopt(control)?;
     table.restore();
-    // A scraper that reads slowly keeps nothing alive.
-    let page = Arc::downgrade(&table);
-    let scraped: Scraped =
-        Arc::new(move || page.upgrade().map_or_else(String::new, |table| table.metrics()));
-    let enough = Stop::new().context("cannot make a signal")?;
-    let outcome = std::thread::scope(|scope| {
-        // Whoever calls now is answered; said before anybody can have an answer.
-        door.ready();
-        let calls = scope.spawn(|| {
-            let served = server.run(&listener);
-            // Without callers nobody could end this process in order.
-            end.stop();
-            served
-        });
-        if let Some(address) = &options.metrics {
-            scope.spawn(|| {
-                // Disks are worth more than their numbers.
-                if let Err(error) = scrape(address, predecessor.as_ref(), &enough, &scraped) {
-                    tracing::error!("no metrics are served: {error:#}");
-                }
-            });
+    // Whoever calls now is answered; said before anybody can have an answer.
+    door.ready();
+    tracing::info!(control = %listener.path().display(), reactors, "taking calls");
+    // Whoever is to have it waits for it.
+    let _ = listen.send(listener);
+    let metrics = options.metrics.clone();
+    let metrics = metrics.and_then(|at| scrape(at, predecessor, enough.clone(), &table));
+    let waited = end.wait(Some(signals.as_fd()), None).context("cannot wait for signals");
+    if !table.begin_end() {
+        // The thread that has handed over ends this process when it has answered.
+        loop {
+            std::thread::park();
         }
-        tracing::info!(control = %listener.path().display(), reactors, "taking calls");
-        let waited = end.wait(Some(signals.as_fd()), None).context("cannot wait for signals");
-        if !table.begin_end() {
-            // The thread that has handed over ends this process when it has answered.
-            loop {
-                std::thread::park();
-            }
-        }
-        door.ending();
-        // Callers hear of it while the disks go.
-        table.shut_down();
-        enough.stop();
-        server.stop();
-        let served = calls.join().unwrap_or(Ok(()));
-        waited.and(served.map_err(Into::into))
-    });
+    }
+    door.ending();
+    // Callers hear of it while the disks go.
+    table.shut_down();
+    enough.stop();
+    server.stop();
+    let served = calls.join().unwrap_or(Ok(()));
+    metrics.map(JoinHandle::join);
     tracing::info!("ended");
-    outcome
+    waited.and(served.map_err(Into::into))
 }
 
-/// Serves metrics, from when a worker before this one has let go of the address.
+type Calls = JoinHandle<Result<(), SocketError>>;
+
+/// A thread that takes calls on the listener that it is sent.
+fn take_calls(server: &Arc<Server>, end: &Stop) -> std::io::Result<(Sender<Listener>, Calls)> {
+    let (listen, listener) = mpsc::channel();
+    let (server, end) = (Arc::clone(server), end.clone());
+    let work = move || {
+        // None comes where the process could not begin.
+        let Ok(listener) = listener.recv() else { return Ok(()) };
+        let served = server.run(&listener);
+        // Without callers nobody could end this process in order.
+        end.stop();
+        served
+    };
+    Ok((listen, Builder::new().name("calls".into()).spawn(work)?))
+}
+
+/// Serves metrics on a thread of its own, from when a worker before this one has let go of the
+/// address. Disks are worth more than their numbers: a failure is logged.
 fn scrape(
-    address: &Address,
-    predecessor: Option<&Link>,
-    enough: &Stop,
-    scraped: &Scraped,
-) -> anyhow::Result<()> {
-    predecessor.map_or(Ok(()), handover::await_end)?;
-    metrics::serve(&metrics::bind(address)?, enough, scraped);
-    Ok(())
+    address: Address,
+    predecessor: Option<Link>,
+    enough: Stop,
+    table: &Arc<Table>,
+) -> Option<JoinHandle<()>> {
+    // A scraper that reads slowly keeps nothing alive.
+    let page = Arc::downgrade(table);
+    let scraped: Scraped =
+        Arc::new(move || page.upgrade().map_or_else(String::new, |table| table.metrics()));
+    let serve = move || {
+        predecessor.as_ref().map_or(Ok(()), handover::await_end)?;
+        metrics::serve(&metrics::bind(&address)?, &enough, &scraped);
+        anyhow::Ok(())
+    };
+    let work = move || {
+        if let Err(error) = serve() {
+            tracing::error!("no metrics are served: {error:#}");
+        }
+    };
+    let thread = Builder::new().name("metrics".into()).spawn(work);
+    thread.inspect_err(|error| tracing::error!("no metrics are served: {error}")).ok()
 }
 
 fn probe() -> anyhow::Result<()> {

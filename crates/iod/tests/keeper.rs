@@ -69,9 +69,10 @@ fn a_killed_worker_is_replaced_and_every_disk_is_as_it_was() {
     let keeper = stats.keeper.unwrap();
     assert_eq!((keeper.pid, keeper.restarts), (io.process.id(), 1));
     assert_eq!(keeper.last_exit.unwrap(), "killed by SIGKILL");
-    let states = ["file", "idle", "memory", "null"].map(|id| caller.state(id).unwrap());
     let expected = [DiskState::Active, DiskState::Attached, DiskState::Active, DiskState::Paused];
-    assert_eq!(states, expected);
+    eventually("each is as it was", || {
+        expected == ["file", "idle", "memory", "null"].map(|id| caller.state(id).unwrap())
+    });
     assert_eq!(stats.disks.len(), 4);
     assert_eq!(names(&io.folder), before);
 
@@ -392,4 +393,34 @@ fn an_answered_verb_is_never_forgotten_and_none_is_half_done() {
         }
         assert_eq!(listed(&mut caller), [""; 0]);
     }
+}
+
+#[test]
+fn a_worker_that_cannot_begin_takes_nothing_with_it() {
+    let open_files = |io: &mut Io| {
+        let worker = io.process.worker().unwrap().unwrap();
+        std::fs::read_dir(format!("/proc/{}/fd", worker.id())).unwrap().count() as u64
+    };
+    let enough = open_files(&mut Io::start_with(&["--reactors", "4"]));
+    let mut failed = 0;
+    // Each may open one descriptor less than the one before, and fails where it wants that one.
+    for limit in (enough - 10..=enough).rev() {
+        let mut io = Io::start_with(&["--reactors", "4"]);
+        let mut caller = io.caller();
+        caller.call("stats", json!({})).unwrap();
+        let first = io.process.worker().unwrap().unwrap();
+        cap_open_files(io.process.id(), limit);
+        first.kill().unwrap();
+        eventually("another one serves, or has ended too", || {
+            let said = io.process.stderr();
+            said.matches("taking calls").count() > 1
+                || said.matches("another one is started").count() > 1
+        });
+        failed += usize::from(io.process.stderr().contains("Too many open files"));
+        assert!(io.socket("control").exists(), "{limit}: {}", io.process.stderr());
+        io.process.signal(Signal::TERM).unwrap();
+        io.process.wait(PROCESS_DEADLINE).unwrap();
+        assert_eq!(names(&io.folder), [""; 0]);
+    }
+    assert!(failed > 2, "{failed}");
 }

@@ -83,6 +83,22 @@ fn it_goes_on_serving_and_a_new_keeper_adopts_it() {
 }
 
 #[test]
+fn one_that_serves_metrics_is_adopted_too() {
+    let folder = folder();
+    let metrics = format!("unix:{}", folder.path().join("metrics").display());
+    let options = ["--metrics", metrics.as_str()];
+    let mut io = Io::lasting(&options);
+    let worker = orphan(&mut io);
+    let control = io.socket("control");
+    let mut keeper =
+        ready(IO, &[&["--control", control.to_str().unwrap()], options.as_slice()].concat());
+    let stats = io.caller().stats();
+    assert_eq!((stats.pid, stats.keeper.unwrap().pid), (worker.0.id(), keeper.id()));
+    assert!(keeper.terminate().unwrap().success(), "{}", keeper.stderr());
+    assert_eq!(names(&folder), [""; 0]);
+}
+
+#[test]
 fn keepers_come_and_go_and_the_worker_stays() {
     let mut io = Io::lasting(&[]);
     io.caller().disk("disk.attach", io.spec("d", json!({"memory": 1 << 20})));
