@@ -30,6 +30,14 @@ pub(crate) const MAX_RECORD_BYTES: usize = 64 << 10;
 /// Most descriptors of one record: two for a socket, one for memory, two for each export.
 pub(crate) const MAX_DESCRIPTORS: usize = 64;
 
+/// A record with its descriptors.
+pub(crate) type Came<T> = (T, Result<Vec<OwnedFd>, Lacking>);
+
+/// Descriptors of a record could not be had.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("this process can have no more descriptors; raise its limit of open files")]
+pub(crate) struct Lacking;
+
 /// One end of a link.
 #[derive(Debug)]
 pub(crate) struct Link {
@@ -181,8 +189,19 @@ impl Link {
     /// Receives the next record; `None`: the other end is gone.
     ///
     /// # Errors
-    /// What came is no record, or nothing has come where this end does not block.
+    /// What came is no record, or not whole, or nothing has come where this end does not block.
     pub(crate) fn receive<T: DeserializeOwned>(&self) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
+        match self.receive_words()? {
+            Some((record, fds)) => Ok(Some((record, fds.map_err(io::Error::other)?))),
+            None => Ok(None),
+        }
+    }
+
+    /// The same where a record counts even if its descriptors could not be had.
+    ///
+    /// # Errors
+    /// As [`Self::receive`], but for [`Lacking`].
+    pub(crate) fn receive_words<T: DeserializeOwned>(&self) -> io::Result<Option<Came<T>>> {
         let mut bytes = vec![0; MAX_RECORD_BYTES];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -203,11 +222,12 @@ impl Link {
         if received.bytes == 0 {
             return Ok(None);
         }
-        if received.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
-            return Err(io::Error::other("a record did not fit; raise the limit of open files"));
+        if received.flags.contains(ReturnFlags::TRUNC) {
+            return Err(io::Error::other("a record is too long"));
         }
         bytes.truncate(received.bytes);
-        Ok(Some((serde_json::from_slice(&bytes)?, fds)))
+        let whole = !received.flags.contains(ReturnFlags::CTRUNC);
+        Ok(Some((serde_json::from_slice(&bytes)?, if whole { Ok(fds) } else { Err(Lacking) })))
     }
 }
 

@@ -75,3 +75,21 @@ fn what_was_not_held_is_held_when_it_is_asked_for_again() {
         assert!(io.process.terminate().unwrap().success(), "{}", io.process.stderr());
     }
 }
+
+#[test]
+fn a_keeper_that_can_have_no_more_descriptors_says_so_and_the_worker_goes_on() {
+    let (mut io, mut caller, mut guest) = started();
+    let worker = io.process.worker().unwrap().unwrap();
+    let keeper = io.process.id();
+    // All that it may have are open; fewer, and it could not even wait for them.
+    let files = limit_open_files(keeper, 8);
+    let error = caller.call("disk.attach", io.spec("e", json!({"memory": 4096}))).unwrap_err();
+    assert!(error.message.contains("the keeper refused"), "{error}");
+    assert!(error.message.contains("raise its limit of open files"), "{error}");
+    limit_open_files(keeper, files);
+    assert_eq!(guest.run(0, &Request::write(0, &[1; 512])).unwrap().status, status::OK);
+    caller.disk("disk.attach", io.spec("e", json!({"memory": 4096})));
+    assert_eq!(caller.stats().pid, worker.id());
+    assert!(io.process.terminate().unwrap().success(), "{}", io.process.stderr());
+    assert_eq!(names(&io.folder), [""; 0]);
+}

@@ -321,7 +321,12 @@ impl Keeper {
             let done = |seq, problem| Unsaid::Record(FromKeeper::Done { seq, problem });
             match record {
                 FromWorker::Hold { seq, what } => {
-                    worker.say(done(seq, self.store.hold(what, fds).err()));
+                    let fds = fds.map_err(|lacking| lacking.to_string());
+                    let problem = fds.and_then(|fds| self.store.hold(what, fds)).err();
+                    if let Some(problem) = &problem {
+                        tracing::error!("something is not held: {problem}");
+                    }
+                    worker.say(done(seq, problem));
                 }
                 FromWorker::Forget { seq, key } => {
                     self.store.forget(&key);
@@ -344,7 +349,8 @@ impl Keeper {
                 }
                 FromWorker::Pong => self.setup.manager.answered(),
                 FromWorker::Succeed { seq, binary } => {
-                    let problem = self.succeed(binary, fds).err();
+                    let fds = fds.map_err(|lacking| lacking.to_string());
+                    let problem = fds.and_then(|fds| self.succeed(binary, fds)).err();
                     self.say(done(seq, problem));
                 }
                 FromWorker::Yield { seq } => {

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::store::Store;
-use crate::link::{FromKeeper, FromWorker, Link};
+use crate::link::{Came, FromKeeper, FromWorker, Link};
 
 /// Option that makes one of our programs a worker; its standard input is the link.
 pub(super) const WORKER_OPTION: &str = "--worker";
@@ -144,8 +144,8 @@ impl Worker {
     }
 
     /// The next thing that it says; `None`: nothing now.
-    pub(super) fn listen(&mut self) -> io::Result<Option<(FromWorker, Vec<OwnedFd>)>> {
-        match self.link.receive() {
+    pub(super) fn listen(&mut self) -> io::Result<Option<Came<FromWorker>>> {
+        match self.link.receive_words() {
             Ok(None) => {
                 self.silent = true;
                 Ok(None)
