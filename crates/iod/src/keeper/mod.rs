@@ -222,9 +222,12 @@ impl Keeper {
         }
         if self.start_at.is_some_and(|at| at <= Instant::now()) {
             self.start_at = None;
-            if let Err(error) = self.start() {
-                tracing::error!("cannot start a worker: {error}");
-                self.start_at = Some(Instant::now() + self.backoff.died(Duration::ZERO));
+            match self.start() {
+                Ok(()) => self.setup.manager.well(),
+                Err(error) => {
+                    tracing::error!("cannot start a worker: {error}");
+                    self.start_at = Some(Instant::now() + self.backoff.died(Duration::ZERO));
+                }
             }
         }
         self.watch();
@@ -271,11 +274,13 @@ impl Keeper {
     /// Asks the worker when the service manager wants to know; one that does not answer is killed
     /// and replaced, before the manager would take that for our own silence.
     fn watch(&mut self) {
-        let ready = |worker: &&mut Worker| worker.ready;
-        let Some(worker) = self.worker.as_mut().filter(ready) else {
+        let Some(worker) = &mut self.worker else {
+            return self.setup.manager.pause(Instant::now());
+        };
+        if !worker.ready {
             // One that does not get ready is the manager's to judge.
             return self.setup.manager.skip(Instant::now());
-        };
+        }
         match self.setup.manager.due(Instant::now()) {
             Due::Ask => worker.say(Unsaid::Record(FromKeeper::Ping)),
             Due::Hangs if !self.ending && !worker.ending => {
@@ -347,7 +352,7 @@ impl Keeper {
                     worker.ending = true;
                     self.setup.manager.stopping();
                 }
-                FromWorker::Pong => self.setup.manager.answered(),
+                FromWorker::Pong => self.setup.manager.well(),
                 FromWorker::Succeed { seq, binary } => {
                     let fds = fds.map_err(|lacking| lacking.to_string());
                     let problem = fds.and_then(|fds| self.succeed(binary, fds)).err();

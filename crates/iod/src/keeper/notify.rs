@@ -38,7 +38,8 @@ pub struct Manager {
 /// Pings that are due, and those that are unanswered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Watchdog {
-    /// Half of the time after which the service manager takes us for dead.
+    /// A quarter of the time after which the service manager takes us for dead: a worker that does
+    /// not answer is replaced when half of it is over, and the other half is for that.
     every: Duration,
     next: Instant,
     asked: bool,
@@ -85,15 +86,22 @@ impl Manager {
         }
     }
 
-    /// The worker has answered: all is well.
-    pub(super) fn answered(&mut self) {
+    /// There is nobody to ask because we wait before we start somebody: all is well.
+    pub(super) fn pause(&mut self, now: Instant) {
+        if self.due(now) != Due::Nothing {
+            self.well();
+        }
+    }
+
+    /// The worker has answered, or is replaced: all is well.
+    pub(super) fn well(&mut self) {
         if let Some(watchdog) = &mut self.watchdog {
             watchdog.asked = false;
             self.tell("WATCHDOG=1");
         }
     }
 
-    /// There is nobody to ask now.
+    /// It is not ready to be asked.
     pub(super) fn skip(&mut self, now: Instant) {
         if let Some(watchdog) = &mut self.watchdog {
             watchdog.due(now);
@@ -132,7 +140,7 @@ fn connect(name: &OsString) -> io::Result<(UnixDatagram, SocketAddr)> {
 
 impl Watchdog {
     fn new(limit: Duration, now: Instant) -> Self {
-        let every = limit / 2;
+        let every = limit / 4;
         Self { every, next: now + every, asked: false }
     }
 
@@ -176,7 +184,10 @@ mod tests {
             }
             due
         };
-        assert_eq!([at(4, true), at(5, true), at(6, true)], [Due::Nothing, Due::Ask, Due::Nothing]);
-        assert_eq!([at(10, false), at(15, false)], [Due::Ask, Due::Hangs]);
+        assert_eq!([at(2, true), at(3, true), at(5, true)], [Due::Nothing, Due::Ask, Due::Nothing]);
+        assert_eq!(
+            [at(6, false), at(7, false), at(9, false)],
+            [Due::Ask, Due::Nothing, Due::Hangs]
+        );
     }
 }
