@@ -402,6 +402,7 @@ fn keep(chain: &mut Chain, buffers: Buffers, class: Class) {
 
 impl Poller for BlkQueue {
     fn poll(&mut self, context: &mut Context<'_>) -> Turn {
+        self.times.turn_begins();
         let mut worked = self.reap(context);
         worked |= self.take(context);
         // Also when nothing was found: what was looked at may have been a hole.

@@ -119,6 +119,12 @@ impl Times {
         }
     }
 
+    /// The queue is asked. A turn that found only what the cap holds back has shown nothing, and
+    /// the time since is not the queue's.
+    pub(crate) fn turn_begins(&mut self) {
+        self.began = 0;
+    }
+
     /// Time of this batch.
     fn now(&mut self, context: &mut Context<'_>, recorder: &Recorder) -> u64 {
         let now = at(self.base, context.now());

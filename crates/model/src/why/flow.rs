@@ -1,8 +1,8 @@
 //! What the requests between two samples waited for.
 
-use super::words::duration;
+use super::words::{bytes, duration};
 use super::{Cause, Facts, Verdict};
-use crate::report::Stage;
+use crate::report::{DiskStats, Stage};
 
 /// Share of the requests' time from which a stage is worth naming.
 const SHARE_NAMED: f64 = 0.3;
@@ -91,9 +91,18 @@ pub(super) fn capped(facts: &Facts<'_>, held: Option<f64>) -> Verdict {
             duration(flow.mean)
         ),
     };
-    let sentence = format!("{} waits for its cap: {how}.", disk.id);
+    let sentence = format!("{} waits for its cap{}: {how}.", disk.id, limits(disk));
     let step = format!("raise the cap if that is not meant: ringway io disk.caps id={}", disk.id);
     Verdict::new(Cause::Cap, sentence).at(Stage::Cap).next(step)
+}
+
+/// What the cap allows in the long run.
+fn limits(disk: &DiskStats) -> String {
+    let Some(caps) = &disk.caps else { return String::new() };
+    let iops = caps.iops.map(|count| format!("{count} requests"));
+    let rate = caps.bytes_per_second.map(bytes);
+    let all: Vec<_> = iops.into_iter().chain(rate).collect();
+    if all.is_empty() { String::new() } else { format!(" of {} a second", all.join(" and ")) }
 }
 
 /// Another disk takes the thread.

@@ -1,6 +1,7 @@
 //! A row for every cause.
 
 use super::*;
+use crate::caps::Caps;
 use crate::report::*;
 use crate::spec::Backend;
 
@@ -140,6 +141,14 @@ fn flows() -> Vec<Row> {
         ),
         (Cause::Cap, Case::flow(100, [5.0, 9000.0, 100.0]), "99% of the time of its requests"),
         (Cause::Cap, Case::oldest(Stage::Cap, 2.0), "a request has been held back for 2.0 s"),
+        (
+            Cause::Cap,
+            Case::oldest(Stage::Cap, 2.0).with(|case| {
+                let (iops, bytes_per_second) = (Some(50), Some(1 << 20));
+                case.disk().caps = Some(Caps { iops, bytes_per_second, ..Caps::default() });
+            }),
+            "waits for its cap of 50 requests and 1 MiB a second",
+        ),
         (
             Cause::Neighbour,
             Case::flow(1000, [900.0, 0.0, 100.0]).with(busy(0.95)),
