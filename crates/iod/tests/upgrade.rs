@@ -9,6 +9,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use common::*;
+use model::report::DiskState;
 use model::rpc::{RpcError, UpgradeReply, code};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, recvmsg};
 use serde_json::{Value, json};
@@ -430,6 +431,8 @@ fn the_program_asks_for_it() {
     let next = io.process.next_worker(Some(worker.id())).unwrap();
     assert_eq!(io.caller().stats().pid, next.id());
     assert_eq!(std::fs::read_link(format!("/proc/{}/exe", next.id())).unwrap(), copy);
+    // While a disk is being brought back there is no upgrade.
+    eventually("it is back", || io.caller().state("d") == Some(DiskState::Active));
     let output = run(&["--binary", "missing"]);
     assert_eq!(output.status.code(), Some(1));
     let said = String::from_utf8(output.stderr).unwrap();

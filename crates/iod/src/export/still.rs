@@ -182,12 +182,15 @@ impl Export {
         pool: Arc<Pool>,
     ) -> Result<Taken, ExportError> {
         let WrittenDisk { id: _, image, size, block_size, lost, session } = written;
+        // All of it: sockets that are forgotten here nobody accepts on after the upgrade. Those of
+        // NBD exports go to `Taken`, and `Taken::take_over` brings the exports back.
+        let Kept { listener, memory } = kept;
         let mut fds = fds.into_iter();
         let opened = if image {
             let image = fds.next().ok_or(ExportError::Gone)?;
             crate::open::adopt(&held.spec, image, (size, block_size), lost)?
         } else {
-            crate::open::open(&held.spec, kept.memory)?
+            crate::open::open(&held.spec, memory)?
         };
         if opened.disk.geometry().size != size {
             opened.disk.resize(Some(size))?;
@@ -201,7 +204,7 @@ impl Export {
             state.fits(&Glue { export: &export, session, told, first: true })?;
         }
         let still = Still { session: state.map(Box::new) };
-        Ok(Taken { export, still, listener: kept.listener, active: held.active })
+        Ok(Taken { export, still, listener, active: held.active })
     }
 }
 
