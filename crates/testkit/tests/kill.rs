@@ -3,6 +3,7 @@
 
 mod victims;
 
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use testkit::lasting::{End, Lasting, Random, Shape};
@@ -16,17 +17,27 @@ const YOUNG: u64 = 8;
 const YOUNG_US_MAX: u64 = 3_000;
 /// How soon a guest hears that its backend is dead.
 const DEAD_AT: Duration = Duration::from_secs(20);
-/// A restart of a few milliseconds took this long at most, with all CPUs taken by other tests.
+/// The bar for what a guest sees of a death. At full counts, where nothing else runs, all but one
+/// pause in a hundred meet it; beside other tests at least every other one.
+const PAUSE: Duration = Duration::from_millis(100);
+/// The longest that is taken for a pause, with all CPUs taken by other tests.
 const PAUSE_MAX: Duration = Duration::from_secs(5);
+
+static ALONE: Mutex<()> = Mutex::new(());
 
 /// Deaths in all, divided among the shapes of load.
 fn deaths() -> usize {
     testkit::rounds(200, 10_000)
 }
 
+/// As many deaths as it takes, and nothing beside them.
+fn soak() -> bool {
+    std::env::var_os("RINGWAY_SOAK").is_some()
+}
+
 /// The same in each run, but for `make soak`.
 fn seed(number: u64) -> u64 {
-    if std::env::var_os("RINGWAY_SOAK").is_none() {
+    if !soak() {
         return number;
     }
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
@@ -51,7 +62,10 @@ fn report(name: &str, guest: &Lasting) {
         "{name}: {} requests, {} reads compared, {} were out at a death; {pauses}; {outages}",
         tally.completed, tally.compared, tally.survived,
     );
-    assert!(percentile(&tally.pauses, 0.99) < PAUSE_MAX);
+    let [p50, p99] = [0.5, 0.99].map(|share| percentile(&tally.pauses, share));
+    assert!(p50 < PAUSE, "{name}: every other pause is longer than {p50:.1?}");
+    let bar = if soak() { PAUSE } else { PAUSE_MAX };
+    assert!(p99 < bar, "{name}: one pause in a hundred is longer than {p99:.1?}");
 }
 
 /// Works until `until`, with whoever serves.
@@ -105,6 +119,8 @@ fn one_life(guest: &mut Lasting, victim: &mut dyn Victim, random: &mut Random) {
 }
 
 fn kill_under_load(name: &str, victim: &mut dyn Victim, deaths: usize, shape: Shape) {
+    // One at a time: each other's load is not what is measured.
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     println!("{name}: seed {}", shape.seed);
     let mut random = Random::new(shape.seed);
     let mut guest = Lasting::connect(victim.socket(), shape).unwrap();
