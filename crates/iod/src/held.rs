@@ -18,7 +18,7 @@ use model::spec::DiskSpec;
 use serde::{Deserialize, Serialize};
 use vhost_user::{Parts, Stop};
 
-use crate::link::{FromKeeper, FromWorker, Holding, Link, Words};
+use crate::link::{FromKeeper, FromWorker, Holding, Link, Words, is_closed};
 
 /// Longest wait for the keeper: it does nothing that takes time.
 const HOLD_DEADLINE: Duration = Duration::from_secs(5);
@@ -451,11 +451,6 @@ impl State {
             self.link = None;
         }
     }
-}
-
-fn is_closed(error: &io::Error) -> bool {
-    use io::ErrorKind::{BrokenPipe, ConnectionReset, NotConnected};
-    matches!(error.kind(), BrokenPipe | ConnectionReset | NotConnected)
 }
 
 #[cfg(test)]

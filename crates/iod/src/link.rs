@@ -288,6 +288,12 @@ impl Holding {
     }
 }
 
+/// Nobody is at the other end any more.
+pub(crate) fn is_closed(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionReset, NotConnected};
+    matches!(error.kind(), BrokenPipe | ConnectionReset | NotConnected)
+}
+
 #[cfg(test)]
 mod tests {
     use vhost_user::Access;

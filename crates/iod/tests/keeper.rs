@@ -68,7 +68,7 @@ fn a_killed_worker_is_replaced_and_every_disk_is_as_it_was() {
     assert_eq!(stats.pid, next.id());
     let keeper = stats.keeper.unwrap();
     assert_eq!((keeper.pid, keeper.restarts), (io.process.id(), 1));
-    assert_eq!(keeper.last_exit.unwrap(), "killed by SIGKILL");
+    assert_eq!(keeper.last_exit.unwrap(), "was killed by SIGKILL");
     let expected = [DiskState::Active, DiskState::Attached, DiskState::Active, DiskState::Paused];
     eventually("each is as it was", || {
         expected == ["file", "idle", "memory", "null"].map(|id| caller.state(id).unwrap())

@@ -5,6 +5,7 @@ mod common;
 
 use common::*;
 use model::report::DiskState;
+use rustix::process::Signal;
 use serde_json::json;
 use testkit::process::{PROCESS_DEADLINE, Process, Worker};
 use testkit::raw::guest::wait_readable;
@@ -115,6 +116,21 @@ fn keepers_come_and_go_and_the_worker_stays() {
     // An adopted worker ends in order too, and its keeper with it.
     io.caller().call("shutdown", json!({})).unwrap();
     assert!(last.wait(PROCESS_DEADLINE).unwrap().success(), "{}", last.stderr());
+    assert_eq!(names(&io.folder), [""; 0]);
+}
+
+#[test]
+fn the_death_of_an_adopted_worker_is_no_orderly_end() {
+    let mut io = Io::lasting(&[]);
+    let worker = orphan(&mut io);
+    let mut keeper = keep(&io);
+    // Stopped, the keeper finds the end of its worker and the signal together.
+    keeper.signal(Signal::STOP).unwrap();
+    worker.0.kill().unwrap();
+    wait_readable(&[worker.0.ended().as_fd()], PROCESS_DEADLINE).unwrap();
+    keeper.signal(Signal::TERM).unwrap();
+    keeper.signal(Signal::CONT).unwrap();
+    assert!(!keeper.wait(PROCESS_DEADLINE).unwrap().success());
     assert_eq!(names(&io.folder), [""; 0]);
 }
 

@@ -380,7 +380,7 @@ impl Keeper {
             if !status.is_none_or(|status| status.success()) && self.served {
                 tracing::error!("the worker {how} while it was ending");
             }
-            return Ok(Next::End(exit_code(status)));
+            return Ok(Next::End(exit_code(status, worker.ending)));
         }
         if !worker.ready {
             self.disproven();
@@ -396,11 +396,12 @@ impl Keeper {
     }
 }
 
-/// The worker's code as ours.
-fn exit_code(status: Option<ExitStatus>) -> ExitCode {
+/// The worker's code as ours; nobody is told that of another's child, which may have said that it
+/// ends in order.
+fn exit_code(status: Option<ExitStatus>, in_order: bool) -> ExitCode {
     match status.map(|status| status.code()) {
-        // Not our child, and it said that it ends in order.
-        None => ExitCode::SUCCESS,
+        None if in_order => ExitCode::SUCCESS,
+        None => ExitCode::FAILURE,
         Some(code) => code.and_then(|c| u8::try_from(c).ok()).map_or(ExitCode::FAILURE, Into::into),
     }
 }

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::store::Store;
-use crate::link::{Came, FromKeeper, FromWorker, Link};
+use crate::link::{Came, FromKeeper, FromWorker, Link, is_closed};
 
 /// Option that makes one of our programs a worker; its standard input is the link.
 pub(super) const WORKER_OPTION: &str = "--worker";
@@ -135,7 +135,7 @@ impl Worker {
                 // that it does: there is no event for it.
                 Err(error) if is_crowded(&error) => break,
                 // Its end is told by the pidfd.
-                Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
+                Err(error) if is_closed(&error) => {}
                 Err(error) => return Err(error),
             }
             self.unsaid.pop_front();
@@ -180,7 +180,7 @@ pub(super) fn words(status: Option<ExitStatus>) -> String {
         (Some(code), _) => format!("ended with code {code}"),
         (None, Some(signal)) => {
             let core = if status.core_dumped() { ", core dumped" } else { "" };
-            format!("killed by {}{core}", signal_name(signal))
+            format!("was killed by {}{core}", signal_name(signal))
         }
         (None, None) => "ended".into(),
     }
@@ -206,9 +206,9 @@ mod tests {
     #[test]
     fn ends_are_told_in_words() {
         let said = |raw| words(Some(ExitStatus::from_raw(raw)));
-        assert_eq!(said(9), "killed by SIGKILL");
-        assert_eq!(said(0x80 | 11), "killed by SIGSEGV, core dumped");
+        assert_eq!(said(9), "was killed by SIGKILL");
+        assert_eq!(said(0x80 | 11), "was killed by SIGSEGV, core dumped");
         assert_eq!(said(1 << 8), "ended with code 1");
-        assert_eq!(said(64), "killed by signal 64");
+        assert_eq!(said(64), "was killed by signal 64");
     }
 }
