@@ -171,9 +171,10 @@ impl Door {
         let data = serde_json::to_value(held)?;
         let Kept { listener, memory } = kept;
         let sockets = listener.into_iter().collect();
+        let stop_ms = held.spec.stop_deadline_ms;
         self.replace(
             key(&held.spec.id),
-            Holding { sockets, data, fds: memory.into_iter().collect() },
+            Holding { sockets, data, fds: memory.into_iter().collect(), stop_ms },
         )
     }
 

@@ -53,6 +53,8 @@ pub(crate) struct Holding {
     pub(crate) data: Value,
     /// What else it wants back.
     pub(crate) fds: Vec<OwnedFd>,
+    /// How long its end may take, in milliseconds.
+    pub(crate) stop_ms: u64,
 }
 
 /// A holding without its descriptors. They follow in this order: for each socket the socket and
@@ -62,6 +64,8 @@ pub(crate) struct Written {
     key: String,
     sockets: Vec<SocketFile>,
     data: Value,
+    #[serde(default)]
+    stop_ms: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -245,23 +249,25 @@ impl Holding {
         let sockets = self.sockets.iter().map(file).collect();
         let of_sockets = self.sockets.iter().flat_map(|p| [p.socket.as_fd(), p.lock.as_fd()]);
         let fds = of_sockets.chain(self.fds.iter().map(AsFd::as_fd)).collect();
-        (Written { key: key.into(), sockets, data: self.data.clone() }, fds)
+        let (key, data, stop_ms) = (key.into(), self.data.clone(), self.stop_ms);
+        (Written { key, sockets, data, stop_ms }, fds)
     }
 
     /// The same again from a record.
     ///
     /// # Errors
     /// Descriptors are missing.
-    pub(crate) fn read(written: Written, fds: Vec<OwnedFd>) -> io::Result<(String, Self)> {
+    pub(crate) fn read(mut written: Written, fds: Vec<OwnedFd>) -> io::Result<(String, Self)> {
         let mut fds = fds.into_iter();
         let missing = || io::Error::other("a record came without its descriptors");
         let mut sockets = Vec::new();
-        for SocketFile { path, identity } in written.sockets {
+        for SocketFile { path, identity } in std::mem::take(&mut written.sockets) {
             let socket = fds.next().ok_or_else(missing)?;
             let lock = fds.next().ok_or_else(missing)?;
             sockets.push(Parts { path, identity, socket, lock });
         }
-        Ok((written.key, Self { sockets, data: written.data, fds: fds.collect() }))
+        let Written { key, data, stop_ms, .. } = written;
+        Ok((key, Self { sockets, data, fds: fds.collect(), stop_ms }))
     }
 
     /// The same with descriptors of its own.
@@ -276,7 +282,7 @@ impl Holding {
         };
         let sockets = self.sockets.iter().map(socket).collect::<io::Result<_>>()?;
         let fds = self.fds.iter().map(OwnedFd::try_clone).collect::<io::Result<_>>()?;
-        Ok(Self { sockets, data: self.data.clone(), fds })
+        Ok(Self { sockets, data: self.data.clone(), fds, stop_ms: self.stop_ms })
     }
 
     /// Removes the sockets' files, as far as they are still ours.
@@ -309,7 +315,7 @@ mod tests {
         listener.leave();
         let data = serde_json::json!({"a": [1, 2]});
         let fds = vec![std::fs::File::open("/dev/null").unwrap().into()];
-        let holding = Holding { sockets, data: data.clone(), fds };
+        let holding = Holding { sockets, data: data.clone(), fds, stop_ms: 5 };
 
         let (one, two) = Link::pair().unwrap();
         let two = Link::new(two);
@@ -321,6 +327,7 @@ mod tests {
         drop((holding, twin));
         let (key, found) = Holding::read(what, fds).unwrap();
         assert_eq!((key.as_str(), &found.data, found.fds.len()), ("d", &data, 1));
+        assert_eq!(found.stop_ms, 5);
         found.remove();
         assert_eq!(folder.path().read_dir().unwrap().count(), 0);
         drop(one);
@@ -330,7 +337,8 @@ mod tests {
     #[test]
     fn what_is_no_holding_is_refused() {
         let file = SocketFile { path: "/s".into(), identity: None };
-        let what = Written { key: "d".into(), sockets: vec![file], data: Value::Null };
+        let (key, sockets) = ("d".into(), vec![file]);
+        let what = Written { key, sockets, data: Value::Null, stop_ms: 0 };
         assert!(Holding::read(what, Vec::new()).is_err());
         let (one, two) = Link::pair().unwrap();
         let long = "x".repeat(MAX_RECORD_BYTES);

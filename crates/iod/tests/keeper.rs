@@ -424,3 +424,16 @@ fn a_worker_that_cannot_begin_takes_nothing_with_it() {
     }
     assert!(failed > 2, "{failed}");
 }
+
+#[test]
+fn a_worker_that_does_not_end_is_killed() {
+    let mut io = Io::start();
+    let mut spec = io.spec("d", json!({"memory": 4096}));
+    spec["stop_deadline_ms"] = json!(500);
+    io.caller().disk("disk.attach", spec);
+    io.process.worker().unwrap().unwrap().signal(Signal::STOP).unwrap();
+    assert!(!io.process.terminate().unwrap().success());
+    let said = io.process.stderr();
+    assert!(said.contains("its end takes too long"), "{said}");
+    assert_eq!(names(&io.folder), [""; 0]);
+}

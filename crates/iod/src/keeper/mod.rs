@@ -21,6 +21,7 @@
 
 mod adopt;
 mod backoff;
+mod end;
 mod heir;
 mod notify;
 mod store;
@@ -40,6 +41,7 @@ use rustix::io::Errno;
 use crate::adopt::tell_ready;
 use crate::link::{FromKeeper, FromWorker, Holding, Words};
 use backoff::Backoff;
+use end::EndBy;
 use heir::Heir;
 use notify::Due;
 pub use notify::{Manager, given_socket};
@@ -88,6 +90,8 @@ pub struct Keeper {
     served: bool,
     /// Told to end.
     ending: bool,
+    /// How long the worker's end is waited for.
+    end_by: Option<EndBy>,
     restarts: u64,
     last_exit: Option<String>,
 }
@@ -128,6 +132,7 @@ impl Keeper {
             start_at,
             served,
             ending,
+            end_by: None,
             restarts,
             last_exit,
         }
@@ -231,6 +236,7 @@ impl Keeper {
             }
         }
         self.watch();
+        self.hurry()?;
         if let Some(worker) = &mut self.worker
             && let Err(error) = worker.speak(&self.store)
         {
@@ -257,7 +263,8 @@ impl Keeper {
         for worker in &self.retired {
             fds.push(PollFd::from_borrowed_fd(worker.ended(), PollFlags::IN));
         }
-        let next = [self.start_at, self.setup.manager.next()].into_iter().flatten().min();
+        let next = [self.start_at, self.setup.manager.next(), self.end_by.map(EndBy::at)];
+        let next = next.into_iter().flatten().min();
         let left = next.map(|at| at.saturating_duration_since(Instant::now()));
         let left = left.and_then(|left| Timespec::try_from(left).ok());
         match poll(&mut fds, left.as_ref()) {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 
 use crate::link::{Holding, Written};
 
@@ -44,6 +45,12 @@ impl Store {
 
     pub(super) fn keys(&self) -> impl Iterator<Item = &String> {
         self.by_key.keys()
+    }
+
+    /// How long the end of all that is held may take.
+    pub(super) fn longest_stop(&self) -> Duration {
+        let longest = self.by_key.values().map(|holding| holding.stop_ms).max();
+        Duration::from_millis(longest.unwrap_or(0))
     }
 
     /// All has ended: removes the files that no worker has removed.

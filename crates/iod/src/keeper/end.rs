@@ -1,0 +1,59 @@
+//! How long a keeper waits for a worker that is to end.
+//!
+//! A worker stops its disks within their deadlines, whatever storage does. But one of whose threads
+//! the kernel does not return is there even when it was killed, for as long as its storage hangs:
+//! the keeper says so, and ends.
+
+use std::time::{Duration, Instant};
+
+use super::Keeper;
+
+/// What an end may take beyond the longest deadline of a disk.
+const GRACE: Duration = Duration::from_secs(10);
+/// What the kernel may take to end a process that was killed.
+const KILL_DEADLINE: Duration = Duration::from_secs(5);
+
+/// When something is done about a worker that does not end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum EndBy {
+    /// It is killed.
+    Kill(Instant),
+    /// It was; it is left behind.
+    Leave(Instant),
+}
+
+impl EndBy {
+    pub(super) fn at(self) -> Instant {
+        match self {
+            Self::Kill(at) | Self::Leave(at) => at,
+        }
+    }
+}
+
+impl Keeper {
+    /// Sees to it that a worker that is to end does so, or is left behind.
+    ///
+    /// # Errors
+    /// It is left behind.
+    pub(super) fn hurry(&mut self) -> anyhow::Result<()> {
+        let Some(worker) = self.worker.as_ref().filter(|one| self.ending || one.ending) else {
+            self.end_by = None;
+            return Ok(());
+        };
+        let (now, pid) = (Instant::now(), worker.pid());
+        let longest = self.store.longest_stop() + GRACE;
+        match *self.end_by.get_or_insert(EndBy::Kill(now + longest)) {
+            EndBy::Kill(at) if at <= now => {
+                tracing::error!(pid, "killing the worker, its end takes too long");
+                worker.kill();
+                self.end_by = Some(EndBy::Leave(now + KILL_DEADLINE));
+            }
+            EndBy::Leave(at) if at <= now => anyhow::bail!(
+                "process {pid} was killed and does not end: its storage hangs; it has its images \
+                 and their locks until the storage answers, or the host restarts"
+            ),
+            EndBy::Kill(_) | EndBy::Leave(_) => {}
+        }
+        Ok(())
+    }
+}
