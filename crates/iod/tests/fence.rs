@@ -134,3 +134,36 @@ fn a_disk_that_waits_can_be_detached_and_the_process_ended() {
     assert!(refused.message.contains("gave up waiting"), "{refused}");
     assert_eq!(names(&io.folder), [""; 0]);
 }
+
+/// Threads of a process that wait for a fence.
+fn waiters(pid: u32) -> usize {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    let name = |thread: std::io::Result<std::fs::DirEntry>| {
+        std::fs::read_to_string(thread.ok()?.path().join("comm")).ok()
+    };
+    threads.filter_map(name).filter(|name| name.trim() == "fence").count()
+}
+
+#[test]
+fn attempts_while_the_fence_is_held_leave_one_waiter() {
+    let Some(slow) = Slow::new("waiters") else { return };
+    let io = crashed(&slow);
+    let mut caller = io.caller();
+    eventually("it waits", || fence(&mut caller).is_some());
+    caller.call("disk.detach", json!({"id": "slow"})).unwrap();
+    let worker = io.process.worker().unwrap().unwrap().id();
+    let former = waiters(worker);
+    let mut spec = io.spec("slow", json!({"file": slow.device}));
+    spec["activate"] = json!(false);
+    spec["stop_deadline_ms"] = json!(400);
+    caller.disk("disk.attach", spec);
+    let id = json!({"id": "slow"});
+    for _ in 0..3 {
+        let refused = caller.call("disk.activate", id.clone()).unwrap_err();
+        assert!(refused.message.contains("cannot be served yet"), "{refused}");
+        assert_eq!(waiters(worker), former + 1);
+    }
+    eventually("the fence is open", || waiters(worker) == 0);
+    // What came when nobody waited is not kept, and the next attempt has it at once.
+    assert_eq!(caller.disk("disk.activate", id).state, model::report::DiskState::Active);
+}

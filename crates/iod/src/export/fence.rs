@@ -4,10 +4,10 @@
 //! this disk waits, and detaching it or ending the process ends the wait.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
-use std::sync::mpsc::sync_channel;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use disk::{Disk, DiskError};
 use model::spec::Backend;
 use rustix::event::{EventfdFlags, eventfd};
 use vhost_user::Woken;
@@ -16,6 +16,78 @@ use super::{Export, ExportError, lock};
 
 /// A wait that is longer is worth a line in the log.
 const TELL_AFTER: Duration = Duration::from_secs(1);
+
+/// The thread that waits, of which an export has one at most: an activation that does not wait any
+/// longer leaves it, and the next one joins it.
+#[derive(Debug)]
+pub(super) struct Waiter {
+    disk: Arc<dyn Disk>,
+    /// Readable when the outcome is there.
+    over: OwnedFd,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// Activations that wait for the outcome.
+    takers: u32,
+    ended: bool,
+    outcome: Option<Result<(), DiskError>>,
+}
+
+impl Waiter {
+    /// For one taker.
+    fn start(disk: Arc<dyn Disk>) -> std::io::Result<Arc<Self>> {
+        let over = eventfd(0, EventfdFlags::CLOEXEC)?;
+        let state = State { takers: 1, ended: false, outcome: None };
+        let waiter = Arc::new(Self { disk, over, state: Mutex::new(state) });
+        let work = Arc::clone(&waiter);
+        std::thread::Builder::new().name("fence".into()).spawn(move || {
+            let outcome = work.disk.await_predecessor();
+            work.end(outcome);
+        })?;
+        Ok(waiter)
+    }
+
+    fn end(&self, outcome: Result<(), DiskError>) {
+        let mut state = lock(&self.state);
+        state.ended = true;
+        if state.takers == 0 {
+            return self.release(outcome);
+        }
+        state.outcome = Some(outcome);
+        let _ = rustix::io::write(&self.over, &1u64.to_ne_bytes());
+    }
+
+    /// One more taker; false: it is over.
+    fn join(&self) -> bool {
+        let mut state = lock(&self.state);
+        state.takers += u32::from(!state.ended);
+        !state.ended
+    }
+
+    /// One taker less, with the outcome if that is there and `wanted`.
+    fn leave(&self, wanted: bool) -> Option<Result<(), DiskError>> {
+        let mut state = lock(&self.state);
+        state.takers = state.takers.saturating_sub(1);
+        if wanted || state.takers > 0 {
+            return if wanted { state.outcome.take() } else { None };
+        }
+        if let Some(outcome) = state.outcome.take() {
+            self.release(outcome);
+        }
+        None
+    }
+
+    /// Nobody wants the fence that was waited for. The disk cannot be active, so nothing else is
+    /// released with it; and whoever joins meanwhile waits for the end of this.
+    fn release(&self, outcome: Result<(), DiskError>) {
+        let released = outcome.and_then(|()| self.disk.deactivate());
+        if let Err(error) = released {
+            tracing::warn!("a wait that nobody wanted any more: {}", crate::error::text(&error));
+        }
+    }
+}
 
 impl Export {
     /// Since when it has waited for the I/O of a dead process, if it does.
@@ -33,32 +105,39 @@ impl Export {
             return Ok(());
         }
         let os = |source: std::io::Error| ExportError::Os { action: "wait for the fence", source };
-        let over = eventfd(0, EventfdFlags::CLOEXEC).map_err(|error| os(error.into()))?;
-        let over = Arc::new(over);
-        let (disk, tell) = (Arc::clone(&self.disk), Arc::clone(&over));
-        let (answer, outcome) = sync_channel(1);
-        let work = move || {
-            // Nobody may be waiting any more.
-            let _ = answer.send(disk.await_predecessor());
-            let _ = rustix::io::write(&tell, &1u64.to_ne_bytes());
-        };
-        std::thread::Builder::new().name("fence".into()).spawn(work).map_err(os)?;
+        let waiter = self.join_waiter().map_err(os)?;
         let since = Instant::now();
         *lock(&self.board.fence) = Some(since);
-        let woken = self.wait_over(&over, since, deadline);
+        let woken = self.wait_over(&waiter.over, since, deadline);
         *lock(&self.board.fence) = None;
-        match woken.map_err(os)? {
-            Woken::Stopped => Err(ExportError::FenceGivenUp { place: self.place() }),
-            Woken::TimedOut => Err(ExportError::FenceHeld {
+        let wanted = matches!(woken, Ok(Woken::TimedOut | Woken::Readable));
+        // It may have come with the deadline.
+        let outcome = waiter.leave(wanted);
+        if outcome.is_some() {
+            // Its descriptor goes with it.
+            *lock(&self.waiter) = None;
+        }
+        match (woken.map_err(os)?, outcome) {
+            (_, Some(outcome)) => Ok(outcome?),
+            (Woken::Stopped, None) => Err(ExportError::FenceGivenUp { place: self.place() }),
+            (Woken::TimedOut, None) => Err(ExportError::FenceHeld {
                 place: self.place(),
                 seconds: since.elapsed().as_secs(),
             }),
-            // It is readable when the outcome is there, or when the thread has panicked.
-            Woken::Readable => match outcome.recv() {
-                Ok(outcome) => Ok(outcome?),
-                Err(_) => Err(ExportError::Gone),
-            },
+            // Another activation has taken it.
+            (Woken::Readable, None) => Err(ExportError::Gone),
         }
+    }
+
+    /// The thread that waits already, or a new one.
+    fn join_waiter(&self) -> std::io::Result<Arc<Waiter>> {
+        let mut slot = lock(&self.waiter);
+        if let Some(waiter) = slot.as_ref().filter(|waiter| waiter.join()) {
+            return Ok(Arc::clone(waiter));
+        }
+        let waiter = Waiter::start(Arc::clone(&self.disk))?;
+        *slot = Some(Arc::clone(&waiter));
+        Ok(waiter)
     }
 
     fn wait_over(

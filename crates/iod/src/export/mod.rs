@@ -194,6 +194,8 @@ pub struct Export {
     caps: Mutex<Option<Caps>>,
     /// When, and for which verb, everything must have ended: the disk is being detached.
     ending: Mutex<Option<(Instant, &'static str)>>,
+    /// Waits for the I/O of a dead process.
+    waiter: Mutex<Option<Arc<fence::Waiter>>>,
     /// What is left with storage that hangs.
     left: Mutex<Left>,
     /// Ends the control thread between sessions.
@@ -270,6 +272,7 @@ impl Export {
             board: Board::default(),
             caps: Mutex::new(caps),
             ending: Mutex::default(),
+            waiter: Mutex::default(),
             left: Mutex::default(),
             stop,
             still: AtomicBool::new(false),
