@@ -139,7 +139,7 @@ pub enum Cache {
 /// Whether times are recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Record {
-    /// The default: it costs about a hundredth of what a disk without storage can do.
+    /// The default: `ringway lab run stats-cost` measures what it costs on this host.
     On,
     /// No clock is read.
     Off,

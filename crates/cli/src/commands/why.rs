@@ -91,12 +91,12 @@ fn told(verdict: &Verdict, disk: &DiskStats) -> String {
     if let Some(oldest) = &disk.oldest {
         text += &format!("\nOldest request: {}\n", under_way(oldest));
     }
-    text += &format!(
-        "\nNow {} with the storage, {} in the rings. Since attach:\n{}\n",
-        disk.in_flight,
-        disk.in_rings,
-        stages(disk)
-    );
+    let (with_storage, in_rings) = (disk.in_flight, disk.in_rings);
+    text += &format!("\nNow {with_storage} with the storage, {in_rings} in the rings.");
+    text += &match disk.stages.is_empty() {
+        true => " No request has ended since attach.\n".into(),
+        false => format!(" Since attach:\n{}\n", stages(disk)),
+    };
     if !disk.slow.is_empty() {
         text += &format!("\nSlow requests, the latest first:\n{}\n", slow(&disk.slow));
     }
