@@ -28,6 +28,7 @@
 #![allow(unsafe_code)] // The bottom of the house: raw guest memory is made safe here.
 
 mod area;
+mod backing;
 mod buffers;
 mod map;
 pub mod sigbus;
@@ -88,6 +89,16 @@ pub enum MemoryError {
         addr: u64,
         /// Required alignment in bytes.
         align: usize,
+    },
+    /// An access to the memory could wait for another process or machine.
+    #[error(
+        "memory on a file system of type {kind:#x} is refused, an access to it could wait for \
+         another process or machine and hold up all disks: use memfd, /dev/shm, hugetlbfs, or for \
+         guest memory a local disk"
+    )]
+    FileSystem {
+        /// `f_type` of statfs(2).
+        kind: u32,
     },
     /// Every slot of the truncation guard is taken.
     #[error("too many memory mappings in this process (at most {max})")]

@@ -7,7 +7,7 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fstat, ftruncate, memfd
 use rustix::io::fcntl_dupfd_cloexec;
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 
-use crate::{MemoryError, sigbus};
+use crate::{MemoryError, backing, sigbus};
 
 /// Largest mapping: what is asked for beyond it would take the address space from other guests.
 pub const MAX_BYTES: u64 = 16 << 40;
@@ -43,7 +43,8 @@ impl Mapping {
     /// Maps `len` bytes of `fd` from byte 0 on, shared and writable.
     ///
     /// # Errors
-    /// The file is shorter than `len`, `len` is 0 or above [`MAX_BYTES`], the kernel refuses, or
+    /// The file is on a file system whose accesses could wait for another process or machine, is
+    /// shorter than `len`, `len` is 0 or above [`MAX_BYTES`], the kernel refuses, or
     /// the process has no slot left to guard the mapping.
     pub fn file(fd: BorrowedFd<'_>, len: u64) -> Result<Self, MemoryError> {
         Self::window(fd, 0, len).map(|(mapping, _)| mapping)
@@ -59,6 +60,7 @@ impl Mapping {
         offset: u64,
         len: u64,
     ) -> Result<(Self, usize), MemoryError> {
+        backing::check(fd, false)?;
         let found = fstat(fd).map_err(os("inspect"))?;
         let size = u64::try_from(found.st_size).unwrap_or(0);
         let bad = MemoryError::BadRange { start: offset, len };
@@ -92,11 +94,13 @@ impl Mapping {
         }
     }
 
-    /// As [`Mapping::file`], with a descriptor of its own, so that it can be handed on.
+    /// As [`Mapping::file`], with a descriptor of its own, so that it can be handed on; only of a
+    /// memory file system.
     ///
     /// # Errors
     /// As [`Mapping::file`], and the process may open no more descriptors.
     pub fn keeping(fd: BorrowedFd<'_>, len: u64) -> Result<Self, MemoryError> {
+        backing::check(fd, true)?;
         let mut mapping = Self::file(fd, len)?;
         mapping.file = Some(fcntl_dupfd_cloexec(fd, 0).map_err(os("hold"))?);
         Ok(mapping)
