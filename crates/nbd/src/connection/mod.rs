@@ -25,6 +25,7 @@ use rustix::net::{Shutdown, shutdown};
 use crate::command::{Command, Header, Limits, Refusal, refusal};
 use crate::extents::{EXTENTS_MAX, Question};
 use crate::negotiation::{Negotiation, Offer};
+use crate::pace::Pace;
 use crate::room::{NoRoom, Room, Space};
 use crate::server::Membership;
 use crate::stats::Counts;
@@ -83,6 +84,7 @@ pub(crate) struct Connection {
     space: Space,
     input: Input,
     output: Output,
+    pace: Pace,
     active: Vec<Option<Active>>,
     free: Vec<u32>,
     /// Requests that the disk works on.
@@ -132,6 +134,7 @@ impl Connection {
             space: Space::new()?,
             input: Input::default(),
             output: Output::greeting(),
+            pace: Pace::default(),
             active: Vec::new(),
             free: Vec::new(),
             at_disk: 0,
@@ -380,12 +383,16 @@ impl Connection {
         }
     }
 
+    /// Takes what has ended on the socket.
     fn reap_socket(&mut self, context: &mut Context<'_>) {
         let mut done = std::mem::take(&mut self.done);
         context.reap(&self.port, &mut done);
         for one in done.drain(..) {
             match one.tag {
-                RECEIVED => self.received(context, one),
+                RECEIVED => {
+                    self.pace.received(context.now());
+                    self.received(context, one);
+                }
                 SENT => self.sent(context, one),
                 _ if self.served => {}
                 _ => {
@@ -423,7 +430,12 @@ impl Poller for Connection {
         if self.counts != Counts::default() {
             self.member.shared.counts.add(&std::mem::take(&mut self.counts));
         }
-        if self.is_over(context) { Turn::Gone } else { Turn::Idle }
+        if self.is_over(context) {
+            return Turn::Gone;
+        }
+        // While the disk is at work, its completion is what comes next.
+        let looks = self.at_disk == 0 && self.served && self.pace.looks(context.now());
+        if looks { Turn::Busy } else { Turn::Idle }
     }
 
     fn wake(&mut self) {}
