@@ -14,6 +14,7 @@ use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use model::export::ExportSpec;
 use model::spec::DiskSpec;
 use serde::{Deserialize, Serialize};
 use vhost_user::{Parts, Stop};
@@ -46,6 +47,9 @@ pub struct Held {
     /// Which file or device the image is.
     #[serde(default)]
     pub identity: Option<Identity>,
+    /// Its NBD exports.
+    #[serde(default)]
+    pub exports: Vec<ExportSpec>,
 }
 
 /// A file or block device, whatever path leads to it.
@@ -74,12 +78,17 @@ pub struct Kept {
     pub listener: Option<Parts>,
     /// A memory disk's bytes.
     pub memory: Option<OwnedFd>,
+    /// Where clients of its exports connect, in the order of [`Held::exports`]. A disk that
+    /// connects to its front-end has none.
+    pub exports: Vec<Parts>,
 }
 
 impl From<Holding> for Kept {
     fn from(holding: Holding) -> Self {
         let Holding { sockets, fds, .. } = holding;
-        Self { listener: sockets.into_iter().next(), memory: fds.into_iter().next() }
+        let mut sockets = sockets.into_iter();
+        let listener = sockets.next();
+        Self { listener, memory: fds.into_iter().next(), exports: sockets.collect() }
     }
 }
 
@@ -169,8 +178,8 @@ impl Door {
     /// The keeper does not hold it; what it held before is unchanged.
     pub fn hold(&self, held: &Held, kept: Kept) -> Result<(), HoldError> {
         let data = serde_json::to_value(held)?;
-        let Kept { listener, memory } = kept;
-        let sockets = listener.into_iter().collect();
+        let Kept { listener, memory, exports } = kept;
+        let sockets = listener.into_iter().chain(exports).collect();
         let stop_ms = held.spec.stop_deadline_ms;
         self.replace(
             key(&held.spec.id),

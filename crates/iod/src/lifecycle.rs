@@ -49,6 +49,10 @@ pub enum Verb {
     Resize,
     /// Take other caps.
     Caps,
+    /// Offer it over NBD.
+    Export,
+    /// End exports.
+    Unexport,
     /// Deactivate, close, forget.
     Detach,
 }
@@ -107,6 +111,8 @@ impl fmt::Display for Participle {
             Verb::Resume => "resumed",
             Verb::Resize => "resized",
             Verb::Caps => "given other caps",
+            Verb::Export => "exported",
+            Verb::Unexport => "unexported",
             Verb::Detach => "detached",
         })
     }
@@ -124,6 +130,8 @@ impl Verb {
             Self::Resume => "disk.resume",
             Self::Resize => "disk.resize",
             Self::Caps => "disk.caps",
+            Self::Export => "disk.export",
+            Self::Unexport => "disk.unexport",
             Self::Detach => "disk.detach",
         }
     }
@@ -169,7 +177,9 @@ impl Phase {
             (Verb::Restore, false) => Some(Self::At(Rest::Refused)),
             (Verb::Attach | Verb::Restore, true)
             | (Verb::Activate | Verb::Resume, false)
-            | (Verb::Resize | Verb::Caps, _) => Some(Self::At(rest)),
+            | (Verb::Resize | Verb::Caps | Verb::Export | Verb::Unexport, _) => {
+                Some(Self::At(rest))
+            }
         }
     }
 }
@@ -181,8 +191,10 @@ mod tests {
     use super::Verb::*;
     use super::*;
 
-    const VERBS: [Verb; 9] =
-        [Attach, Restore, Activate, Deactivate, Pause, Resume, Resize, Caps, Detach];
+    const VERBS: [Verb; 11] = [
+        Attach, Restore, Activate, Deactivate, Pause, Resume, Resize, Caps, Export, Unexport,
+        Detach,
+    ];
     const RESTS: [Rest; 4] = [Attached, Active, Paused, Rest::Refused];
 
     #[test]
@@ -227,6 +239,12 @@ mod tests {
             (Paused, Restore, Err(Exists)),
             (Rest::Refused, Restore, Err(Exists)),
         ];
+        // Exports are offered and ended wherever the disk is open.
+        let open = [Attached, Active, Paused]
+            .map(|rest| [Export, Unexport].map(|verb| (rest, verb, work(verb, rest))));
+        let shut = [Export, Unexport].map(|verb| (Rest::Refused, verb, Err(NotOpen)));
+        let exports = open.into_iter().flatten().chain(shut);
+        let cases: Vec<_> = cases.into_iter().chain(exports).collect();
         assert_eq!(cases.len(), RESTS.len() * VERBS.len(), "every pair");
         for (rest, verb, expected) in cases {
             assert_eq!(Phase::At(rest).begin(verb), expected, "{verb:?} when {rest:?}");
@@ -235,7 +253,9 @@ mod tests {
             for rest in RESTS {
                 let phase = Phase::Busy(at_work, rest);
                 assert_eq!(phase.begin(Attach), Err(Exists));
-                for verb in [Activate, Deactivate, Pause, Resume, Resize, Caps, Detach] {
+                for verb in
+                    [Activate, Deactivate, Pause, Resume, Resize, Caps, Export, Unexport, Detach]
+                {
                     let busy = Err(super::Refused::Busy(Participle(at_work)));
                     assert_eq!(phase.begin(verb), busy, "{verb:?} while {at_work:?}");
                 }
@@ -258,6 +278,8 @@ mod tests {
             (Restore, Active, at(Active), at(Rest::Refused)),
             (Restore, Paused, at(Paused), at(Rest::Refused)),
             (Detach, Rest::Refused, None, None),
+            (Export, Attached, at(Attached), at(Attached)),
+            (Unexport, Active, at(Active), at(Active)),
             (Resize, Active, at(Active), at(Active)),
             (Resize, Paused, at(Paused), at(Paused)),
             (Caps, Attached, at(Attached), at(Attached)),

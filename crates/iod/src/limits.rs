@@ -12,6 +12,9 @@ const PER_DISK: u64 = 60;
 /// Descriptors of the process itself: standard streams, reactors, control connections.
 const PER_PROCESS: u64 = 256;
 
+/// Descriptors of one export beside its connections: socket, lock file, their twins, stop signal.
+const PER_EXPORT: u64 = 8;
+
 /// Too few open files are allowed for one more disk.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
@@ -60,6 +63,36 @@ pub fn check_open_files(
     if need <= left { Ok(()) } else { Err(TooFewFiles { queues, need, left, limit }) }
 }
 
+/// Too few open files are allowed for the connections of one more export.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "an export with {connections} connections needs {need} open files, {left} of {limit} are \
+     left; raise the hard limit (`ulimit -Hn`, LimitNOFILE=) or give it fewer \"connections\""
+)]
+pub struct TooFewForExport {
+    connections: u16,
+    need: u64,
+    left: u64,
+    limit: u64,
+}
+
+/// Checks that an export fits beside disks of so many `queues`, whose exports have `exported`
+/// connections.
+///
+/// # Errors
+/// [`TooFewForExport`].
+pub fn check_connections(
+    limit: u64,
+    queues: impl IntoIterator<Item = u16>,
+    exported: u64,
+    connections: u16,
+) -> Result<(), TooFewForExport> {
+    let disks = queues.into_iter().map(need).fold(PER_PROCESS, u64::saturating_add);
+    let need = PER_EXPORT + u64::from(connections);
+    let left = limit.saturating_sub(disks.saturating_add(exported));
+    if need <= left { Ok(()) } else { Err(TooFewForExport { connections, need, left, limit }) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -74,6 +107,9 @@ mod tests {
         assert!(check_open_files(1024, [], 256).is_err());
         assert!(check_open_files(0, [], 1).is_err());
         assert_eq!(check_open_files(u64::MAX, [256; 1000], 256), Ok(()));
+        assert_eq!(check_connections(1024, [4, 4], 16, 256), Ok(()));
+        assert!(check_connections(1024, [4; 9], 0, 16).is_err());
+        assert!(check_connections(1024, [], u64::MAX, 1).is_err());
     }
 
     #[test]

@@ -53,6 +53,19 @@ impl ExportSpec {
         self.connections.unwrap_or(DEFAULT_CONNECTIONS)
     }
 
+    /// Address of the export as NBD clients take it.
+    pub fn uri(&self) -> String {
+        let mut uri = format!("nbd+unix:///{}?socket=", self.id);
+        for byte in self.socket.as_os_str().as_encoded_bytes() {
+            match byte {
+                b'/' | b'.' | b'-' | b'_' | b'~' => uri.push(char::from(*byte)),
+                byte if byte.is_ascii_alphanumeric() => uri.push(char::from(*byte)),
+                byte => uri.push_str(&format!("%{byte:02X}")),
+            }
+        }
+        uri
+    }
+
     /// Checks everything that can be checked without touching the host.
     ///
     /// # Errors
@@ -89,6 +102,8 @@ mod tests {
             let spec: ExportSpec = serde_json::from_str(text).unwrap();
             assert_eq!(spec.validate().unwrap_err().field, field, "{text}");
         }
+        let spaced = ExportSpec::new("d1", "/run/a b&c.nbd");
+        assert_eq!(spaced.uri(), "nbd+unix:///d1?socket=/run/a%20b%26c.nbd");
         assert!(serde_json::from_str::<ExportSpec>(r#"{"id":"a","socket":"/s","x":1}"#).is_err());
     }
 }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::export::ExportSpec;
 use crate::report::Stats;
 use crate::spec::{Caps, DiskSpec};
 
@@ -114,6 +115,10 @@ pub enum Call {
     DiskResume(DiskRef),
     /// `disk.detach`: deactivate, close the socket, forget.
     DiskDetach(DiskRef),
+    /// `disk.export`: offer it over NBD on a socket.
+    DiskExport(ExportSpec),
+    /// `disk.unexport`: end an export, or all of a disk.
+    DiskUnexport(Unexport),
     /// `disk.resize`: take a new size and tell the guest.
     DiskResize(Resize),
     /// `disk.caps`: other caps from now on.
@@ -172,6 +177,17 @@ pub struct Upgrade {
     pub binary: Option<PathBuf>,
 }
 
+/// Parameters of `disk.unexport`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Unexport {
+    /// The disk's id.
+    pub id: String,
+    /// Socket of the export; all of the disk's when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub socket: Option<PathBuf>,
+}
+
 /// Parameters of `stats`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -182,13 +198,15 @@ pub struct StatsQuery {
 }
 
 /// Every verb that [`Call::parse`] knows.
-pub const METHODS: [&str; 13] = [
+pub const METHODS: [&str; 15] = [
     "disk.attach",
     "disk.activate",
     "disk.deactivate",
     "disk.pause",
     "disk.resume",
     "disk.detach",
+    "disk.export",
+    "disk.unexport",
     "disk.resize",
     "disk.caps",
     "stats",
@@ -216,6 +234,12 @@ impl Call {
             "disk.pause" => Ok(Self::DiskPause(typed(params)?)),
             "disk.resume" => Ok(Self::DiskResume(typed(params)?)),
             "disk.detach" => Ok(Self::DiskDetach(typed(params)?)),
+            "disk.export" => {
+                let spec: ExportSpec = typed(params)?;
+                spec.validate().map_err(|error| invalid(error.to_string()))?;
+                Ok(Self::DiskExport(spec))
+            }
+            "disk.unexport" => Ok(Self::DiskUnexport(typed(params)?)),
             "disk.resize" => Ok(Self::DiskResize(typed(params)?)),
             "disk.caps" => {
                 let set: SetCaps = typed(params)?;
@@ -292,6 +316,17 @@ pub struct UpgradeReply {
     pub disks: u64,
     /// How long guests were not served, in milliseconds.
     pub paused_ms: f64,
+}
+
+/// Result of `disk.export`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExportReply {
+    /// The disk's id, which is the name of the export.
+    pub id: String,
+    /// What NBD clients take: `nbdinfo URI`, `nbdcopy URI ...`.
+    pub uri: String,
+    /// Geometry as clients see it.
+    pub geometry: crate::report::Geometry,
 }
 
 /// Result of `stats`.

@@ -23,6 +23,7 @@ pub(super) const DEFAULT_CONTROL: &str = "/run/ringway/io.sock";
   ringway io disk.caps id=d1 caps.bytes_per_second=100M
   ringway io disk.caps id=d1                     (none any more)
   ringway io metrics
+  ringway io disk.export id=d1 socket=/run/x/d1.nbd read_only=true
   ringway io disk.detach '{\"id\":\"d1\"}'
   ringway io upgrade                             (to the file at the running program's path)
   ringway io upgrade binary=/opt/ringway/ringway-io
@@ -34,7 +35,7 @@ pub(crate) struct Io {
     #[arg(long, value_name = "SOCKET", env = "RINGWAY_CONTROL", default_value = DEFAULT_CONTROL)]
     control: PathBuf,
     /// One of disk.attach, disk.activate, disk.deactivate, disk.pause, disk.resume, disk.detach,
-    /// disk.resize, disk.caps, stats, metrics, upgrade, shutdown
+    /// disk.resize, disk.caps, disk.export, disk.unexport, stats, metrics, upgrade, shutdown
     method: String,
     /// One JSON object, or key=value pairs; a dot in a key nests (backend.null=1G)
     #[arg(value_name = "PARAMETERS")]

@@ -111,6 +111,8 @@ fn carry_out(server: &Server, table: &Table, call: Call) -> Result<Value, RpcErr
             table.detach(&disk.id)?;
             Ok(Value::Object(Default::default()))
         }
+        Call::DiskExport(spec) => value(table.export(&spec)?),
+        Call::DiskUnexport(which) => value(table.unexport(&which.id, which.socket.as_deref())?),
         Call::DiskResize(resize) => value(table.resize(&resize.id, resize.size)?),
         Call::DiskCaps(set) => value(table.caps(&set.id, set.caps)?),
         Call::Stats(query) => value::<Stats>(table.stats(query.id.as_deref())?),

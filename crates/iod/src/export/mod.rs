@@ -1,13 +1,14 @@
 //! One disk under its socket.
 //!
 //! Threads that meet here: the disk's control thread (one session at a time), callers
-//! that activate, deactivate, pause, resize and detach, and callers that want counts. Rings are under
+//! that activate, deactivate, pause, resize, export and detach, and callers that want counts. Rings are under
 //! one lock, which is held while they drain; counts are taken without it, so that a disk whose
 //! storage hangs can still be looked at.
 
 mod caps;
 mod fence;
 mod glue;
+mod nbd;
 mod queues;
 mod restore;
 mod serve;
@@ -27,6 +28,8 @@ use vhost_user::{
     Access, BackendChannel, Listener, SessionHandle, SessionState, SocketError, StateError, Stop,
 };
 
+pub use self::nbd::NbdError;
+use self::nbd::NbdExport;
 use crate::held::{HoldError, Identity};
 use crate::open::{OpenError, Opened, open_again};
 use crate::pool::Pool;
@@ -98,6 +101,9 @@ pub enum ExportError {
         /// The storage.
         place: String,
     },
+    /// Its NBD exports, or one that is wanted.
+    #[error(transparent)]
+    Nbd(#[from] NbdError),
     /// Nothing is known of it any more.
     #[error("the disk is gone")]
     Gone,
@@ -187,6 +193,9 @@ pub struct Export {
     /// Where front-ends connect.
     listener: Mutex<Option<Arc<Listener>>>,
     device: Arc<Device>,
+    /// What NBD clients' connections run on.
+    pool: Arc<Pool>,
+    exports: Mutex<Vec<NbdExport>>,
     queues: Mutex<Queues>,
     front_end: Mutex<FrontEnd>,
     board: Board,
@@ -260,7 +269,9 @@ impl Export {
         device.set_caps(caps::of(spec.caps));
         let stop = Mutex::new(Stop::new().map_err(serve::signal)?);
         Ok(Arc::new(Self {
-            queues: Mutex::new(Queues::new(Arc::clone(&device), pool)),
+            queues: Mutex::new(Queues::new(Arc::clone(&device), Arc::clone(&pool))),
+            pool,
+            exports: Mutex::default(),
             spec,
             disk,
             memory,
@@ -380,21 +391,33 @@ impl Export {
 
     fn activate_until(self: &Arc<Self>, deadline: Option<Instant>) -> Result<(), ExportError> {
         self.refuse_stuck("disk.activate")?;
-        self.await_predecessor(deadline)?;
-        let disk = Arc::clone(&self.disk);
-        let work = move || disk.activate();
-        let activated = self.in_time(self.deadline(), "disk.activate", "to take the lock", work);
-        if let Err(error) = activated {
-            // It may have it later, when nobody wants it any more; or since just now.
-            if matches!(error, ExportError::Stuck(_)) && !self.release_late() {
-                self.release(self.deadline(), "disk.activate")?;
-            }
-            return Err(error);
-        }
+        self.refuse_writable()?;
+        self.take_lock("disk.activate", deadline)?;
         let mut queues = lock(&self.queues);
         self.board.active.store(true, Ordering::Release);
         if !self.is_paused() {
             queues.serve();
+        }
+        Ok(())
+    }
+
+    /// Waits for what a dead process still writes, until `deadline` if there is one, then takes
+    /// the lock.
+    fn take_lock(
+        self: &Arc<Self>,
+        verb: &'static str,
+        deadline: Option<Instant>,
+    ) -> Result<(), ExportError> {
+        self.await_predecessor(deadline)?;
+        let disk = Arc::clone(&self.disk);
+        let taken =
+            self.in_time(self.deadline(), verb, "to take the lock", move || disk.activate());
+        if let Err(error) = taken {
+            // It may have it later, when nobody wants it any more; or since just now.
+            if matches!(error, ExportError::Stuck(_)) && !self.release_late() {
+                self.release(self.deadline(), verb)?;
+            }
+            return Err(error);
         }
         Ok(())
     }
@@ -481,9 +504,11 @@ impl Export {
         if let Some(session) = &lock(&self.front_end).session {
             session.close();
         }
+        self.hang_up_exports();
     }
 
-    /// Sends the front-end away, closes the socket, drains, flushes, and releases the lock.
+    /// Sends the front-end and all clients away, closes the sockets, drains, flushes, and releases
+    /// the lock.
     ///
     /// # Errors
     /// The flush failed, or storage does not answer; everything is closed all the same.
@@ -492,6 +517,8 @@ impl Export {
         // Its failure has been told to whoever waited for it, or logged.
         let _ = self.served();
         *lock(&self.listener) = None;
+        // What wrote had the lock, so no guest has written anything that was left out.
+        self.end_exports()?;
         if self.is_active() { self.deactivate() } else { self.refuse_stuck("disk.detach") }
     }
 }

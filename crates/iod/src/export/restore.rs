@@ -23,6 +23,7 @@ impl Export {
             leaving: false,
             size: Some(self.geometry().size),
             identity: self.identity,
+            exports: self.export_specs(),
         }
     }
 
@@ -33,7 +34,7 @@ impl Export {
     pub fn kept(&self) -> io::Result<Kept> {
         let listener = lock(&self.listener).as_ref().map(|l| l.parts()).transpose()?;
         let memory = self.memory.as_deref().map(OwnedFd::try_clone).transpose()?;
-        Ok(Kept { listener, memory })
+        Ok(Kept { listener, memory, exports: self.export_sockets()? })
     }
 
     /// Opens a disk that a worker before us had. It does not serve yet and holds no lock.
@@ -41,7 +42,7 @@ impl Export {
     /// # Errors
     /// The image is gone, another one, or smaller than guests believe.
     pub fn restore(held: &Held, kept: Kept, pool: Arc<Pool>) -> Result<Arc<Self>, ExportError> {
-        let Kept { listener, memory } = kept;
+        let Kept { listener, memory, .. } = kept;
         let opened = Self::open_disk(&held.spec, memory, held.size)?;
         check(held, &opened)?;
         let export = Self::with(held.spec.clone(), opened, None, pool)?;
@@ -58,6 +59,7 @@ impl Export {
             // Nothing was written, so there is nothing to flush.
             let _ = self.deactivate();
         }
+        self.let_go_exports();
         if let Some(listener) = lock(&self.listener).take().and_then(Arc::into_inner) {
             listener.leave();
         }

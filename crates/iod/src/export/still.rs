@@ -16,6 +16,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use blk::Stage;
+use model::export::ExportSpec;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use vhost_user::{Listener, Parts, Session, SessionHandle, SessionState, Stop, Woken};
@@ -68,6 +69,8 @@ impl Export {
     /// Storage is full, hangs, or has hung.
     pub(crate) fn may_stand_still(&self) -> Result<(), ExportError> {
         self.refuse_stuck("upgrade")?;
+        // A client's writes would be cut off, and it has no record of them as a guest has.
+        self.refuse_writable()?;
         let oldest = self.device.oldest().filter(|oldest| oldest.stage == Stage::Device);
         let age = oldest.map(|oldest| blk::clock_ns().saturating_sub(oldest.entered_ns));
         let hangs = age.is_some_and(|age| Duration::from_nanos(age) > HANGS_AFTER);
@@ -184,7 +187,7 @@ impl Export {
         let WrittenDisk { id: _, image, size, block_size, lost, session } = written;
         // All of it: sockets that are forgotten here nobody accepts on after the upgrade. Those of
         // NBD exports go to `Taken`, and `Taken::take_over` brings the exports back.
-        let Kept { listener, memory } = kept;
+        let Kept { listener, memory, exports: sockets } = kept;
         let mut fds = fds.into_iter();
         let opened = if image {
             let image = fds.next().ok_or(ExportError::Gone)?;
@@ -204,7 +207,8 @@ impl Export {
             state.fits(&Glue { export: &export, session, told, first: true })?;
         }
         let still = Still { session: state.map(Box::new) };
-        Ok(Taken { export, still, listener, active: held.active })
+        let Held { active, exports, .. } = held;
+        Ok(Taken { export, still, listener, active, exports, sockets })
     }
 }
 
@@ -216,6 +220,9 @@ pub(crate) struct Taken {
     /// Where front-ends connect. No listener yet: one that is dropped removes its files.
     listener: Option<Parts>,
     active: bool,
+    /// Its exports, which begin anew, and their sockets.
+    exports: Vec<ExportSpec>,
+    sockets: Vec<Parts>,
 }
 
 impl Taken {
@@ -224,7 +231,7 @@ impl Taken {
     /// # Errors
     /// The image cannot be locked, or the process can have no more threads or descriptors.
     pub(crate) fn take_over(self) -> Result<(), ExportError> {
-        let Self { export, still, listener, active } = self;
+        let Self { export, still, listener, active, exports, sockets } = self;
         let listener = listener.map(Listener::adopt).transpose()?;
         *lock(&export.listener) = listener.map(Arc::new);
         if active {
@@ -232,6 +239,8 @@ impl Taken {
             export.disk.activate()?;
             export.board.active.store(true, Ordering::Release);
         }
-        export.go_on(still)
+        export.go_on(still)?;
+        export.restore_exports(&exports, sockets);
+        Ok(())
     }
 }

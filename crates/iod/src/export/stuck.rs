@@ -110,7 +110,7 @@ impl Export {
         true
     }
 
-    fn mark_stuck(&self, verb: &'static str, requests: u64) {
+    pub(super) fn mark_stuck(&self, verb: &'static str, requests: u64) {
         let mut slot = lock(&self.board.stuck);
         let stuck = slot.get_or_insert(Stuck { since: Instant::now(), requests: 0, verb });
         stuck.requests += requests;
@@ -119,7 +119,7 @@ impl Export {
     }
 
     /// Waits on a thread of its own until the kernel is done, then goes on where the disk was.
-    fn clean_up_after(self: &Arc<Self>, wait: impl FnOnce() + Send + 'static) {
+    pub(super) fn clean_up_after(self: &Arc<Self>, wait: impl FnOnce() + Send + 'static) {
         let export = Arc::clone(self);
         lock(&self.left).waits += 1;
         let work = move || {

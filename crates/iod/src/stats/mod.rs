@@ -102,6 +102,7 @@ fn disk(export: &Export, names: &Names, detail: Detail) -> DiskStats {
         serial: spec.serial.clone(),
         recorded: spec.record,
         locked: export.is_active(),
+        exports: export.export_stats(),
         in_flight: sums.in_flight,
         in_rings: sums.in_rings,
         held_by_cap: sums.held_by_cap,

@@ -2,6 +2,7 @@
 //!
 //! A verb that has changed a disk has it held (`crate::held`) before its caller is answered.
 
+mod exports;
 mod restore;
 mod upgrade;
 
@@ -284,7 +285,10 @@ impl Table {
         // Where the disk rests is what has been done to it, whoever knows of that.
         self.end(&mut disks, id, worked.is_ok());
         drop(disks);
-        worked.and(held).map(|()| reply(&export)).map_err(failed)
+        worked.and(held).map(|()| reply(&export)).map_err(|error| match error {
+            ExportError::Nbd(refused) => wrong_state(refused),
+            error => failed(error),
+        })
     }
 
     fn carry_out_detach(&self, mut disks: MutexGuard<'_, Disks>, id: &str) -> Result<(), RpcError> {

@@ -196,13 +196,18 @@ impl Table {
 
     fn serve_held(&self, held: &Held, patience: Patience) -> Result<Arc<Export>, ExportError> {
         let id = &held.spec.id;
-        let export = Export::restore(held, self.kept(id)?, Arc::clone(&self.pool))?;
+        let mut kept = self.kept(id)?;
+        let sockets = std::mem::take(&mut kept.exports);
+        let export = Export::restore(held, kept, Arc::clone(&self.pool))?;
         self.show(id, &export);
         let serving = match (held.active, patience) {
             (false, _) => Ok(()),
             (true, Patience::Endless) => export.activate(),
             (true, Patience::UntilDeadline) => export.activate_in_time(),
         };
+        if serving.is_ok() {
+            export.restore_exports(&held.exports, sockets);
+        }
         // Nobody is let in before the disk is as its guest left it.
         let serving = serving.and_then(|()| self.hold(&export));
         let serving = serving.and_then(|()| export.serve(export.source(), None));
@@ -227,8 +232,9 @@ impl Table {
 
     /// Removes the socket of a disk that is not open, and forgets the disk.
     pub(super) fn leave_refused(&self, id: &str) -> Result<(), ExportError> {
-        if let Some(listener) = self.kept(id)?.listener {
-            drop(Listener::adopt(listener)?);
+        let Kept { listener, exports, .. } = self.kept(id)?;
+        for socket in listener.into_iter().chain(exports) {
+            drop(Listener::adopt(socket)?);
         }
         self.forget(id);
         Ok(())

@@ -54,6 +54,33 @@ pub struct Fence {
     pub since_seconds: f64,
 }
 
+/// One NBD export of a disk. Counts since it was made.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExportStats {
+    /// Its socket.
+    pub socket: String,
+    /// Writes are refused.
+    pub read_only: bool,
+    /// Clients that are connected now, each connection counted.
+    pub connections: u64,
+    /// Most that may be.
+    pub connections_max: u64,
+    /// Connections that were served.
+    pub clients: u64,
+    /// Reads.
+    pub reads: u64,
+    /// Writes.
+    pub writes: u64,
+    /// All other requests.
+    pub others: u64,
+    /// Bytes read.
+    pub read_bytes: u64,
+    /// Bytes written.
+    pub written_bytes: u64,
+    /// Requests that were answered with an error.
+    pub errors: u64,
+}
+
 /// One disk. Counts since attach.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DiskStats {
@@ -121,6 +148,9 @@ pub struct DiskStats {
     /// The image's lock is held, so that nobody else writes to it.
     #[serde(default)]
     pub locked: bool,
+    /// Its NBD exports.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub exports: Vec<ExportStats>,
     /// Requests that the storage works on.
     #[serde(default)]
     pub in_flight: u64,
@@ -185,6 +215,7 @@ impl DiskStats {
             serial: None,
             recorded: true,
             locked: false,
+            exports: Vec::new(),
             in_flight: 0,
             in_rings: 0,
             held_by_cap: 0,

@@ -10,7 +10,7 @@ mod requests;
 mod stages;
 
 pub use counts::{Latency, OpCounts};
-pub use disk::{DiskState, DiskStats, Fence, Geometry, Stuck};
+pub use disk::{DiskState, DiskStats, ExportStats, Fence, Geometry, Stuck};
 pub use process::{KeeperStats, ReactorStats, Stats};
 pub use requests::{Neighbour, OldestRequest, QueueStats, RequestKind, SlowRequest};
 pub use stages::{Op, Stage, StageTimes};

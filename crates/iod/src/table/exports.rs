@@ -1,0 +1,42 @@
+//! Disks offered over NBD.
+
+use std::path::Path;
+
+use model::export::ExportSpec;
+use model::rpc::{DiskReply, ExportReply, RpcError};
+
+use super::Table;
+use crate::error::failed;
+use crate::export::Export;
+use crate::lifecycle::Verb;
+use crate::limits::check_connections;
+
+impl Table {
+    /// Offers a disk over NBD. When this returns, clients can connect.
+    ///
+    /// # Errors
+    /// No such disk, a verb at work, a socket that is taken; or an export that would write to a
+    /// disk that somebody else may write.
+    pub fn export(&self, spec: &ExportSpec) -> Result<ExportReply, RpcError> {
+        let disks = self.disks();
+        disks.open()?;
+        let queues = disks.by_id.values().map(|entry| entry.queues);
+        let exported = disks.by_id.values().filter_map(|entry| entry.export.as_ref());
+        let exported = exported.map(|export| export.export_connections()).sum();
+        check_connections(self.open_files, queues, exported, spec.limit()).map_err(failed)?;
+        let offer = |export: &std::sync::Arc<Export>| export.export(spec);
+        let reply = self.carry_out(disks, &spec.id, Verb::Export, offer)?;
+        let mut geometry = reply.geometry;
+        geometry.read_only |= spec.read_only;
+        Ok(ExportReply { id: reply.id, uri: spec.uri(), geometry })
+    }
+
+    /// Ends the export of a disk on `socket`, or all of its exports.
+    ///
+    /// # Errors
+    /// No such disk or export, a verb at work, or a flush that failed; the export is gone all the
+    /// same.
+    pub fn unexport(&self, id: &str, socket: Option<&Path>) -> Result<DiskReply, RpcError> {
+        self.verb(id, Verb::Unexport, |export| export.unexport(socket))
+    }
+}
