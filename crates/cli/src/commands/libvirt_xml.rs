@@ -38,7 +38,7 @@ pub(crate) struct LibvirtXml {
     /// Control socket of the ringway-io whose disks are named by their ids
     #[arg(long, value_name = "SOCKET", env = "RINGWAY_CONTROL", default_value = DEFAULT_CONTROL)]
     control: PathBuf,
-    /// Print one <disk> alone, for virsh attach-device
+    /// Print one `<disk>` alone, for virsh attach-device
     #[arg(long, conflicts_with_all = ["domain", "qemu", "cloud_hypervisor"])]
     attach: bool,
     /// Print a whole machine of this name

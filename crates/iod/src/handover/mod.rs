@@ -1,8 +1,8 @@
 //! From one worker to the next while guests run.
 //!
 //! # Words
-//! - **Giver**: the worker that serves and is to be replaced ([`give`]).
-//! - **Taker**: the one that a keeper has started beside it ([`take`]).
+//! - **Giver**: the worker that serves and is to be replaced ([`mod@give`]).
+//! - **Taker**: the one that a keeper has started beside it ([`mod@take`]).
 //! - **Way**: the link between the two.
 //!
 //! # Model

@@ -1,18 +1,18 @@
 //! Counts and times in the text format of OpenMetrics 1.0.
 //!
 //! # Words
-//! - **Family**: all samples of one name, with its type and help ([`text`]).
-//! - **Scrape**: one `GET /metrics` ([`server`]), or the call `metrics`.
+//! - **Family**: all samples of one name, with its type and help (`text`).
+//! - **Scrape**: one `GET /metrics` (`server`), or the call `metrics`.
 //!
 //! # Model
 //! A scrape reads what `stats` reads and the histograms; nothing is kept between two, nothing
 //! waits for storage, and reactors do not notice. The fine histograms (6% steps) are mapped to
-//! [`families::BOUNDS`], few enough for a store of time series; `stats` has the fine percentiles.
+//! `families::BOUNDS`, few enough for a store of time series; `stats` has the fine percentiles.
 //!
 //! # Invariants
 //! - Labels have few values: disk, op, stage, state, reactor.
 //! - Units are seconds and bytes; counters end in `_total`.
-//! - The server takes [`server::CONNECTIONS_MAX`] at a time, each with a bounded header and time.
+//! - The server takes `CONNECTIONS_MAX` at a time, each with a bounded header and time.
 
 mod families;
 mod server;

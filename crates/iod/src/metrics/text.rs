@@ -1,4 +1,4 @@
-//! The text format: https://prometheus.io/docs/specs/om/open_metrics_spec/
+//! The text format: <https://prometheus.io/docs/specs/om/open_metrics_spec/>
 
 use std::fmt::{Display, Write};
 
