@@ -56,6 +56,8 @@ pub(crate) struct BlkQueue {
     left: Vec<Chain>,
     /// Given up: what ends is not told to anybody.
     zombie: bool,
+    /// Somebody else writes the records of this queue.
+    silent: bool,
 }
 
 impl BlkQueue {
@@ -101,6 +103,7 @@ impl BlkQueue {
             recorded,
             left: Vec::new(),
             zombie: false,
+            silent: false,
         };
         queue.take_over(context);
         Ok(queue)
@@ -418,8 +421,10 @@ impl Poller for BlkQueue {
                 self.left.drain(..).for_each(|chain| self.queue.push(chain, 0));
             }
             if let Some(answer) = self.stopped.take() {
-                // The last call must be there before the front-end hears that the ring stands still.
+                // The last call must be there before the front-end hears that the ring stands still,
+                // and a successor on another reactor writes the same records as soon as it is told.
                 context.flush();
+                self.end_records();
                 let _ = answer.send(self.queue.next_avail());
             }
             return Turn::Gone;
@@ -449,10 +454,19 @@ impl Poller for BlkQueue {
     }
 }
 
+impl BlkQueue {
+    /// Writes no more records, once.
+    fn end_records(&mut self) {
+        if !std::mem::replace(&mut self.silent, true) {
+            self.stats.recorder.ends();
+        }
+    }
+}
+
 impl Drop for BlkQueue {
     /// What is in flight stays on record in the in-flight region, for a successor.
     fn drop(&mut self) {
-        self.stats.recorder.ends();
+        self.end_records();
         for entry in self.in_flight.drain() {
             entry.chain.abandon();
         }

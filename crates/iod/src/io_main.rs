@@ -119,9 +119,10 @@ fn work(options: &IoOptions) -> anyhow::Result<()> {
     }
     // A listener that is dropped removes its files: not before all else is there.
     let listener = Listener::adopt(control)?;
-    table.restore();
-    // Whoever calls now is answered; said before anybody can have an answer.
+    // Whoever calls now is answered; said before anybody can have an answer, and first of all: a
+    // keeper takes whatever else a new worker says for a sign that it does not wait for its turn.
     door.ready();
+    table.restore();
     tracing::info!(control = %listener.path().display(), reactors, "taking calls");
     // Whoever is to have it waits for it.
     let _ = listen.send(listener);

@@ -54,7 +54,7 @@ fn not_served(facts: &Facts<'_>) -> Option<Verdict> {
         DiskState::Refused => {
             let why = disk.refused.as_deref().unwrap_or("its image is not as its guest left it");
             let sentence = format!("{id} was not taken over after a restart: {why}.");
-            let step = "mend what it names, then detach and attach the disk";
+            let step = format!("mend what it names, then: ringway io disk.activate id={id}");
             return Some(Verdict::new(Cause::Refused, sentence).next(step));
         }
         DiskState::Active => {}
