@@ -87,6 +87,8 @@ impl Table {
                 Err(error) => {
                     let reason = text(&error);
                     tracing::error!(disk = id, "its guest waits: {reason}");
+                    // Its socket stays, so that front-ends wait in the backlog.
+                    export.let_go();
                     (None, Some(Arc::new(RefusedDisk { held: held.clone(), reason })))
                 }
             };
