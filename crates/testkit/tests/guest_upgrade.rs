@@ -84,7 +84,9 @@ fn guest_does_not_notice(kind: Kind, queues: u16, upgrades: usize) {
     );
     let late = took.iter().filter(|ms| **ms > LONGEST_PROMISED_MS).count();
     println!("{late} of {} passes had one longer than {LONGEST_PROMISED_MS} ms", took.len());
-    assert!(took.last().unwrap() < &LONGEST_MS);
+    // Soak has the machine for itself.
+    let bound = if rounds(0, 1) == 1 { LONGEST_PROMISED_MS } else { LONGEST_MS };
+    assert!(took.last().unwrap() < &bound);
     let ended = io.process.terminate().unwrap();
     assert!(ended.success(), "{ended}: {}", io.process.stderr());
 }
