@@ -45,11 +45,12 @@ fn a_pipe_gets_page_after_page_until_its_reader_has_enough() {
     assert!(top.wait().unwrap().success(), "a closed pipe is no error");
 }
 
-/// Runs it on a terminal of its own, types `keys` once it draws, and returns all that it drew.
-fn on_a_terminal(io: &Served, keys: &[u8]) -> String {
-    let words = format!("{RINGWAY} top --seconds 0.1; echo ended: $?");
+/// Runs it on a terminal of its own, types `keys` once it draws, and returns all that it drew and
+/// its exit code. No shell stays between: Ctrl-C would end that one too, and when is its own matter.
+fn on_a_terminal(io: &Served, keys: &[u8]) -> (String, Option<i32>) {
+    let words = format!("exec {RINGWAY} top --seconds 0.1");
     let mut script = Command::new("script");
-    script.args(["-qc", &words, "/dev/null"]).env("RINGWAY_CONTROL", io.socket("control"));
+    script.args(["-qec", &words, "/dev/null"]).env("RINGWAY_CONTROL", io.socket("control"));
     script.stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut script = script.spawn().unwrap();
     let (mut input, mut output) = (script.stdin.take().unwrap(), script.stdout.take().unwrap());
@@ -60,17 +61,17 @@ fn on_a_terminal(io: &Served, keys: &[u8]) -> String {
     }
     input.write_all(keys).unwrap();
     output.read_to_end(&mut drawn).unwrap();
-    script.wait().unwrap();
-    String::from_utf8_lossy(&drawn).into_owned()
+    let code = script.wait().unwrap().code();
+    (String::from_utf8_lossy(&drawn).into_owned(), code)
 }
 
 #[test]
 fn the_terminal_is_as_before_whoever_ends_it() {
     let io = Served::start(&[]);
     io.attach("d1", json!({"null": 1 << 20}), json!({}));
-    let drawn = on_a_terminal(&io, b"q");
-    assert!(drawn.contains(ENTER) && drawn.contains(&format!("{LEAVE}ended: 0")), "{drawn:?}");
+    let (drawn, code) = on_a_terminal(&io, b"q");
+    assert!(drawn.contains(ENTER) && drawn.ends_with(LEAVE) && code == Some(0), "{code:?}: {drawn:?}");
     // Ctrl-C.
-    let drawn = on_a_terminal(&io, b"\x03");
-    assert!(drawn.contains(&format!("{LEAVE}ended: 130")), "{drawn:?}");
+    let (drawn, code) = on_a_terminal(&io, b"\x03");
+    assert!(drawn.ends_with(LEAVE) && code == Some(130), "{code:?}: {drawn:?}");
 }
