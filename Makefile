@@ -35,14 +35,14 @@ check: setup ## Format, lints, documentation, licences, layers, seeded generator
 
 test: check guest ## Every test at reduced counts: the bar for a commit
 	cargo build --workspace --bins
-	cargo test --workspace
+	cargo test --workspace --no-fail-fast
 
 soak: export RINGWAY_SOAK := 1
 soak: export PROPTEST_CASES := 20000
 soak: export PROPTEST_RNG_SEED :=
 soak: guest ## The same tests at full counts, optimised with assertions; takes long
 	cargo build --profile soak --workspace --bins
-	cargo test --profile soak --workspace
+	cargo test --profile soak --workspace --no-fail-fast
 
 bench: build guest ## The experiments of the lab, against peers, in one run each
 	target/release/ringway lab run blk-baseline
