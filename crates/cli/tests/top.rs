@@ -70,7 +70,10 @@ fn the_terminal_is_as_before_whoever_ends_it() {
     let io = Served::start(&[]);
     io.attach("d1", json!({"null": 1 << 20}), json!({}));
     let (drawn, code) = on_a_terminal(&io, b"q");
-    assert!(drawn.contains(ENTER) && drawn.ends_with(LEAVE) && code == Some(0), "{code:?}: {drawn:?}");
+    assert!(
+        drawn.contains(ENTER) && drawn.ends_with(LEAVE) && code == Some(0),
+        "{code:?}: {drawn:?}"
+    );
     // Ctrl-C.
     let (drawn, code) = on_a_terminal(&io, b"\x03");
     assert!(drawn.ends_with(LEAVE) && code == Some(130), "{code:?}: {drawn:?}");
