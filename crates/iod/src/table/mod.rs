@@ -2,9 +2,12 @@
 //!
 //! A verb that has changed a disk has it held (`crate::held`) before its caller is answered.
 
+mod attach;
+mod detach;
 mod exports;
 mod restore;
 mod upgrade;
+mod verbs;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -12,13 +15,10 @@ use std::time::Instant;
 
 use model::report::{DiskState, Stats};
 use model::rpc::{DiskReply, RpcError, code};
-use model::spec::{Caps, DiskSpec};
 
-use crate::error::failed;
 use crate::export::{Export, ExportError};
-use crate::held::{Door, Held, HoldError};
-use crate::lifecycle::{Begin, Phase, Refused, Rest, Verb};
-use crate::limits::check_open_files;
+use crate::held::Door;
+use crate::lifecycle::Phase;
 use crate::metrics::{Source, page};
 use crate::open::reported;
 use crate::pool::Pool;
@@ -87,52 +87,6 @@ impl Table {
         self.disks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Opens a disk and listens; activates it if the spec says so. When this returns, front-ends
-    /// can connect.
-    ///
-    /// # Errors
-    /// The id is taken, too few open files are left, the image or the socket cannot be had.
-    pub fn attach(&self, spec: DiskSpec) -> Result<DiskReply, RpcError> {
-        let id = spec.id.clone();
-        let goal = if spec.activate { Rest::Active } else { Rest::Attached };
-        self.admit(&spec, Phase::Busy(Verb::Attach, goal))?;
-        let attached = Export::open(spec, Arc::clone(&self.pool)).and_then(|export| {
-            self.show(&id, &export);
-            self.serve_new(&export).map(|()| export)
-        });
-        self.end(&mut self.disks(), &id, attached.is_ok());
-        attached.map(|export| reply(&export)).map_err(failed)
-    }
-
-    /// From here on a disk that is being attached can be looked at.
-    fn show(&self, id: &str, export: &Arc<Export>) {
-        let mut disks = self.disks();
-        let closing = disks.closing;
-        if let Some(entry) = disks.by_id.get_mut(id) {
-            entry.export = Some(Arc::clone(export));
-            entry.refused = None;
-            if closing {
-                export.hang_up();
-            }
-        }
-    }
-
-    /// Activates a new disk if its spec says so, listens, has it held and serves it. A failure
-    /// leaves nothing behind.
-    fn serve_new(&self, export: &Arc<Export>) -> Result<(), ExportError> {
-        if export.spec().activate {
-            export.activate_in_time()?;
-        }
-        let serving = export.listen().and_then(|()| self.hold(export));
-        let serving = serving.and_then(|()| export.serve(export.source(), None));
-        if serving.is_err() {
-            // Nothing was written, so there is nothing to flush.
-            let _ = export.detach();
-            self.forget(&export.spec().id);
-        }
-        serving
-    }
-
     /// Has a disk held as it is now.
     fn hold(&self, export: &Export) -> Result<(), ExportError> {
         let kept = export.kept();
@@ -145,182 +99,6 @@ impl Table {
             let cause = crate::error::text(&error);
             tracing::error!(disk = id, "a new worker would look for it: {cause}");
         }
-    }
-
-    /// Detaches a disk; a worker that dies in the middle leaves the rest to its successor.
-    fn leave(&self, export: &Arc<Export>) -> Result<(), ExportError> {
-        let held = Held { leaving: true, ..export.held() };
-        let told = export.kept().map_err(HoldError::from).and_then(|k| self.door.hold(&held, k));
-        if let Err(error) = told {
-            tracing::error!(disk = held.spec.id, "{}", crate::error::text(&error));
-        }
-        let detached = export.detach();
-        self.forget(&held.spec.id);
-        detached
-    }
-
-    fn admit(&self, spec: &DiskSpec, phase: Phase) -> Result<(), RpcError> {
-        let mut disks = self.disks();
-        disks.open()?;
-        if let Some(entry) = disks.by_id.get(&spec.id) {
-            let refused = entry.phase.begin(Verb::Attach).err().unwrap_or(Refused::Exists);
-            return Err(wrong_state(refused));
-        }
-        let others = disks.by_id.values().map(|entry| entry.queues);
-        check_open_files(self.open_files, others, spec.queues).map_err(failed)?;
-        let entry =
-            Entry { phase, queues: spec.queues, export: None, refused: None, unheld: false };
-        disks.by_id.insert(spec.id.clone(), entry);
-        Ok(())
-    }
-
-    /// Takes the lock of a disk and serves it.
-    ///
-    /// # Errors
-    /// No such disk, a verb at work, or an image that somebody else uses.
-    pub fn activate(&self, id: &str) -> Result<DiskReply, RpcError> {
-        if let Some(outcome) = self.try_again(id) {
-            return outcome;
-        }
-        self.verb(id, Verb::Activate, Export::activate_in_time)
-    }
-
-    /// Drains a disk, flushes it and releases its lock.
-    ///
-    /// # Errors
-    /// No such disk, a verb at work, or a flush that failed; the lock is released all the same.
-    pub fn deactivate(&self, id: &str) -> Result<DiskReply, RpcError> {
-        self.verb(id, Verb::Deactivate, Export::deactivate)
-    }
-
-    /// Drains a disk and holds it: its lock is kept, its front-end stays and waits.
-    ///
-    /// # Errors
-    /// No such disk, a verb at work, a disk that is not active.
-    pub fn pause(&self, id: &str) -> Result<DiskReply, RpcError> {
-        self.verb(id, Verb::Pause, Export::pause)
-    }
-
-    /// Serves a paused disk again.
-    ///
-    /// # Errors
-    /// No such disk, a verb at work, a disk that is not active.
-    pub fn resume(&self, id: &str) -> Result<DiskReply, RpcError> {
-        self.verb(id, Verb::Resume, |export| export.resume())
-    }
-
-    /// Takes a new size and tells the guest.
-    ///
-    /// # Errors
-    /// No such disk, a verb at work, a disk that is not active, or a size that the disk cannot have.
-    pub fn resize(&self, id: &str, size: Option<u64>) -> Result<DiskReply, RpcError> {
-        self.verb(id, Verb::Resize, |export| export.resize(size))
-    }
-
-    /// Caps what the guest may do with a disk from now on.
-    ///
-    /// # Errors
-    /// No such disk, or a verb at work.
-    pub fn caps(&self, id: &str, caps: Option<Caps>) -> Result<DiskReply, RpcError> {
-        self.verb(id, Verb::Caps, |export| {
-            export.set_caps(caps);
-            Ok(())
-        })
-    }
-
-    /// Deactivates a disk, closes its socket and forgets it.
-    ///
-    /// # Errors
-    /// No such disk, a verb at work, or a flush that failed; the disk is gone all the same.
-    pub fn detach(&self, id: &str) -> Result<(), RpcError> {
-        let disks = self.disks();
-        disks.open()?;
-        self.carry_out_detach(disks, id)
-    }
-
-    fn verb(
-        &self,
-        id: &str,
-        verb: Verb,
-        work: impl FnOnce(&Arc<Export>) -> Result<(), ExportError>,
-    ) -> Result<DiskReply, RpcError> {
-        let disks = self.disks();
-        disks.open()?;
-        self.carry_out(disks, id, verb, work)
-    }
-
-    /// Begins a verb under the lock that its caller has looked under, and ends it.
-    fn carry_out(
-        &self,
-        mut disks: MutexGuard<'_, Disks>,
-        id: &str,
-        verb: Verb,
-        work: impl FnOnce(&Arc<Export>) -> Result<(), ExportError>,
-    ) -> Result<DiskReply, RpcError> {
-        let entry = disks.by_id.get_mut(id).ok_or_else(|| no_such_disk(id))?;
-        let begin = entry.phase.begin(verb).map_err(wrong_state)?;
-        let export = entry.export.clone().ok_or_else(|| no_such_disk(id))?;
-        // Asked again because it could not be held: that is left to be done.
-        let again = begin == Begin::Nothing && entry.unheld;
-        let phase = match (begin, entry.phase) {
-            (Begin::Work(phase), _) => phase,
-            (Begin::Nothing, Phase::At(rest)) if again => Phase::Busy(verb, rest),
-            (Begin::Nothing, _) => {
-                drop(disks);
-                // It is where it was to be, but what was left with the storage may still be
-                // written.
-                let free = export.refuse_stuck(verb.method());
-                return free.map(|()| reply(&export)).map_err(failed);
-            }
-        };
-        entry.phase = phase;
-        drop(disks);
-        let worked = if again { export.refuse_stuck(verb.method()) } else { work(&export) };
-        // What a verb took away it has taken away, even if it failed.
-        let held = self.hold(&export);
-        let mut disks = self.disks();
-        if let Some(entry) = disks.by_id.get_mut(id) {
-            entry.unheld = held.is_err();
-        }
-        // Where the disk rests is what has been done to it, whoever knows of that.
-        self.end(&mut disks, id, worked.is_ok());
-        drop(disks);
-        worked.and(held).map(|()| reply(&export)).map_err(|error| match error {
-            ExportError::Nbd(refused) => wrong_state(refused),
-            error => failed(error),
-        })
-    }
-
-    fn carry_out_detach(&self, mut disks: MutexGuard<'_, Disks>, id: &str) -> Result<(), RpcError> {
-        let mut given_up = false;
-        let export = loop {
-            let Some(entry) = disks.by_id.get_mut(id) else {
-                // It was being attached, and that has ended.
-                return if given_up { Ok(()) } else { Err(no_such_disk(id)) };
-            };
-            match (entry.phase.begin(Verb::Detach), &entry.export) {
-                (Ok(Begin::Work(phase)), export) => {
-                    entry.phase = phase;
-                    break export.clone();
-                }
-                (Ok(Begin::Nothing), _) => return Ok(()),
-                // Whatever it is busy with, it waits for the I/O of a dead process: not any more.
-                (Err(_), Some(export)) if given_up || export.fence_since().is_some() => {
-                    export.hang_up();
-                    given_up = true;
-                }
-                (Err(_), None) if given_up => {}
-                (Err(refused), _) => return Err(wrong_state(refused)),
-            }
-            disks = self.ended.wait(disks).unwrap_or_else(PoisonError::into_inner);
-        };
-        drop(disks);
-        let outcome = match &export {
-            Some(export) => self.leave(export),
-            None => self.leave_refused(id),
-        };
-        self.end(&mut self.disks(), id, true);
-        outcome.map_err(failed)
     }
 
     fn end(&self, disks: &mut Disks, id: &str, succeeded: bool) {
@@ -365,46 +143,6 @@ impl Table {
         // Without an id there is none that can be missing.
         let stats = self.stats(None);
         stats.map_or_else(|_| String::new(), |stats| page(&Source { stats, exports }))
-    }
-
-    /// Detaches everything. Waits for verbs that are at work, and refuses all others. Nothing is
-    /// done where another process has taken over.
-    pub fn shut_down(&self) {
-        if !self.begin_end() {
-            return;
-        }
-        let disks = self.disks();
-        let ids: Vec<_> = disks.by_id.keys().cloned().collect();
-        for entry in disks.by_id.values() {
-            // All of them drain from now on, whoever is waited for first.
-            if let Some(export) = &entry.export {
-                export.hang_up();
-            }
-        }
-        drop(disks);
-        std::thread::scope(|scope| {
-            for id in &ids {
-                // A thread for each: one whose storage hangs waits for its deadline, and any
-                // number of those must not hold up the others.
-                let work = || self.detach_at_last(id);
-                if std::thread::Builder::new().spawn_scoped(scope, work).is_err() {
-                    self.detach_at_last(id);
-                }
-            }
-        });
-    }
-
-    fn detach_at_last(&self, id: &str) {
-        let mut disks = self.disks();
-        while let Some(Phase::Busy(..)) = disks.by_id.get(id).map(|entry| entry.phase) {
-            disks = self.ended.wait(disks).unwrap_or_else(PoisonError::into_inner);
-        }
-        // Under the same lock, so that no other verb can come between.
-        if let Err(error) = self.carry_out_detach(disks, id)
-            && error.code != code::NO_SUCH_DISK
-        {
-            tracing::error!(disk = id, "detached with an error: {}", error.message);
-        }
     }
 }
 

@@ -1,0 +1,75 @@
+//! A disk comes.
+
+use std::sync::Arc;
+
+use model::rpc::{DiskReply, RpcError};
+use model::spec::DiskSpec;
+
+use super::{Entry, Table, reply, wrong_state};
+use crate::error::failed;
+use crate::export::{Export, ExportError};
+use crate::lifecycle::{Phase, Refused, Rest, Verb};
+use crate::limits::check_open_files;
+
+impl Table {
+    /// Opens a disk and listens; activates it if the spec says so. When this returns, front-ends
+    /// can connect.
+    ///
+    /// # Errors
+    /// The id is taken, too few open files are left, the image or the socket cannot be had.
+    pub fn attach(&self, spec: DiskSpec) -> Result<DiskReply, RpcError> {
+        let id = spec.id.clone();
+        let goal = if spec.activate { Rest::Active } else { Rest::Attached };
+        self.admit(&spec, Phase::Busy(Verb::Attach, goal))?;
+        let attached = Export::open(spec, Arc::clone(&self.pool)).and_then(|export| {
+            self.show(&id, &export);
+            self.serve_new(&export).map(|()| export)
+        });
+        self.end(&mut self.disks(), &id, attached.is_ok());
+        attached.map(|export| reply(&export)).map_err(failed)
+    }
+
+    /// From here on a disk that is being attached can be looked at.
+    pub(super) fn show(&self, id: &str, export: &Arc<Export>) {
+        let mut disks = self.disks();
+        let closing = disks.closing;
+        if let Some(entry) = disks.by_id.get_mut(id) {
+            entry.export = Some(Arc::clone(export));
+            entry.refused = None;
+            if closing {
+                export.hang_up();
+            }
+        }
+    }
+
+    /// Activates a new disk if its spec says so, listens, has it held and serves it. A failure
+    /// leaves nothing behind.
+    fn serve_new(&self, export: &Arc<Export>) -> Result<(), ExportError> {
+        if export.spec().activate {
+            export.activate_in_time()?;
+        }
+        let serving = export.listen().and_then(|()| self.hold(export));
+        let serving = serving.and_then(|()| export.serve(export.source(), None));
+        if serving.is_err() {
+            // Nothing was written, so there is nothing to flush.
+            let _ = export.detach();
+            self.forget(&export.spec().id);
+        }
+        serving
+    }
+
+    fn admit(&self, spec: &DiskSpec, phase: Phase) -> Result<(), RpcError> {
+        let mut disks = self.disks();
+        disks.open()?;
+        if let Some(entry) = disks.by_id.get(&spec.id) {
+            let refused = entry.phase.begin(Verb::Attach).err().unwrap_or(Refused::Exists);
+            return Err(wrong_state(refused));
+        }
+        let others = disks.by_id.values().map(|entry| entry.queues);
+        check_open_files(self.open_files, others, spec.queues).map_err(failed)?;
+        let entry =
+            Entry { phase, queues: spec.queues, export: None, refused: None, unheld: false };
+        disks.by_id.insert(spec.id.clone(), entry);
+        Ok(())
+    }
+}

@@ -1,0 +1,107 @@
+//! A disk goes, or all of them.
+
+use std::sync::{Arc, MutexGuard, PoisonError};
+
+use model::rpc::{RpcError, code};
+
+use super::{Disks, Table, no_such_disk, wrong_state};
+use crate::error::failed;
+use crate::export::{Export, ExportError};
+use crate::held::{Held, HoldError};
+use crate::lifecycle::{Begin, Phase, Verb};
+
+impl Table {
+    /// Deactivates a disk, closes its socket and forgets it.
+    ///
+    /// # Errors
+    /// No such disk, a verb at work, or a flush that failed; the disk is gone all the same.
+    pub fn detach(&self, id: &str) -> Result<(), RpcError> {
+        let disks = self.disks();
+        disks.open()?;
+        self.carry_out_detach(disks, id)
+    }
+
+    fn carry_out_detach(&self, mut disks: MutexGuard<'_, Disks>, id: &str) -> Result<(), RpcError> {
+        let mut given_up = false;
+        let export = loop {
+            let Some(entry) = disks.by_id.get_mut(id) else {
+                // It was being attached, and that has ended.
+                return if given_up { Ok(()) } else { Err(no_such_disk(id)) };
+            };
+            match (entry.phase.begin(Verb::Detach), &entry.export) {
+                (Ok(Begin::Work(phase)), export) => {
+                    entry.phase = phase;
+                    break export.clone();
+                }
+                (Ok(Begin::Nothing), _) => return Ok(()),
+                // Whatever it is busy with, it waits for the I/O of a dead process: not any more.
+                (Err(_), Some(export)) if given_up || export.fence_since().is_some() => {
+                    export.hang_up();
+                    given_up = true;
+                }
+                (Err(_), None) if given_up => {}
+                (Err(refused), _) => return Err(wrong_state(refused)),
+            }
+            disks = self.ended.wait(disks).unwrap_or_else(PoisonError::into_inner);
+        };
+        drop(disks);
+        let outcome = match &export {
+            Some(export) => self.leave(export),
+            None => self.leave_refused(id),
+        };
+        self.end(&mut self.disks(), id, true);
+        outcome.map_err(failed)
+    }
+
+    /// Detaches a disk; a worker that dies in the middle leaves the rest to its successor.
+    fn leave(&self, export: &Arc<Export>) -> Result<(), ExportError> {
+        let held = Held { leaving: true, ..export.held() };
+        let told = export.kept().map_err(HoldError::from).and_then(|k| self.door.hold(&held, k));
+        if let Err(error) = told {
+            tracing::error!(disk = held.spec.id, "{}", crate::error::text(&error));
+        }
+        let detached = export.detach();
+        self.forget(&held.spec.id);
+        detached
+    }
+
+    /// Detaches everything. Waits for verbs that are at work, and refuses all others. Nothing is
+    /// done where another process has taken over.
+    pub fn shut_down(&self) {
+        if !self.begin_end() {
+            return;
+        }
+        let disks = self.disks();
+        let ids: Vec<_> = disks.by_id.keys().cloned().collect();
+        for entry in disks.by_id.values() {
+            // All of them drain from now on, whoever is waited for first.
+            if let Some(export) = &entry.export {
+                export.hang_up();
+            }
+        }
+        drop(disks);
+        std::thread::scope(|scope| {
+            for id in &ids {
+                // A thread for each: one whose storage hangs waits for its deadline, and any
+                // number of those must not hold up the others.
+                let work = || self.detach_at_last(id);
+                if std::thread::Builder::new().spawn_scoped(scope, work).is_err() {
+                    self.detach_at_last(id);
+                }
+            }
+        });
+    }
+
+    fn detach_at_last(&self, id: &str) {
+        let mut disks = self.disks();
+        while let Some(Phase::Busy(..)) = disks.by_id.get(id).map(|entry| entry.phase) {
+            disks = self.ended.wait(disks).unwrap_or_else(PoisonError::into_inner);
+        }
+        // Under the same lock, so that no other verb can come between.
+        if let Err(error) = self.carry_out_detach(disks, id)
+            && error.code != code::NO_SUCH_DISK
+        {
+            tracing::error!(disk = id, "detached with an error: {}", error.message);
+        }
+    }
+}
