@@ -21,35 +21,33 @@
 
 mod adopt;
 mod backoff;
+mod bury;
 mod end;
+mod hear;
 mod heir;
 mod notify;
 mod store;
+mod wait;
+mod watch;
 mod worker;
 
 use std::ffi::OsString;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::process::{ExitCode, ExitStatus};
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
 
-use crate::adopt::tell_ready;
-use crate::link::{FromKeeper, FromWorker, Holding, Words};
+use crate::link::{FromKeeper, Holding, Words};
 use backoff::Backoff;
 use end::EndBy;
 use heir::Heir;
-use notify::Due;
 pub use notify::{Manager, given_socket};
 use store::Store;
-use worker::{Unsaid, Worker, words};
-
-/// Exit code when a second signal ended everything before it was done.
-const IMPATIENT: u8 = 130;
+use wait::Happened;
+use worker::{Unsaid, Worker};
 
 /// What is kept, and how.
 #[derive(Debug)]
@@ -94,17 +92,6 @@ pub struct Keeper {
     end_by: Option<EndBy>,
     restarts: u64,
     last_exit: Option<String>,
-}
-
-/// What has happened.
-struct Happened {
-    signalled: bool,
-    /// The worker has said something, or can be told something.
-    told: bool,
-    /// It has ended.
-    ended: bool,
-    /// The same of the heir.
-    heir: (bool, bool),
 }
 
 /// Whether to go on.
@@ -244,171 +231,5 @@ impl Keeper {
             worker.kill();
         }
         Ok(Next::Poll)
-    }
-
-    /// Sleeps until something has happened.
-    fn wait(&self) -> io::Result<Happened> {
-        let mut fds = vec![PollFd::from_borrowed_fd(self.setup.signals.as_fd(), PollFlags::IN)];
-        let heir = self.heir.as_ref().map(|heir| &heir.worker);
-        // Of each worker, its end and what it says: two places.
-        for worker in self.worker.iter().chain(heir) {
-            fds.push(PollFd::from_borrowed_fd(worker.ended(), PollFlags::IN));
-            let mut wanted = PollFlags::empty();
-            wanted.set(PollFlags::IN, !worker.silent);
-            wanted.set(PollFlags::OUT, worker.has_unsaid());
-            // Of one that is silent only the end counts.
-            let said = if wanted.is_empty() { worker.ended() } else { worker.link() };
-            fds.push(PollFd::from_borrowed_fd(said, wanted));
-        }
-        for worker in &self.retired {
-            fds.push(PollFd::from_borrowed_fd(worker.ended(), PollFlags::IN));
-        }
-        let next = [self.start_at, self.setup.manager.next(), self.end_by.map(EndBy::at)];
-        let next = next.into_iter().flatten().min();
-        let left = next.map(|at| at.saturating_duration_since(Instant::now()));
-        let left = left.and_then(|left| Timespec::try_from(left).ok());
-        match poll(&mut fds, left.as_ref()) {
-            Ok(_) | Err(Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
-        let is = |at: usize| fds.get(at).is_some_and(|fd| !fd.revents().is_empty());
-        let next = if self.worker.is_some() { 3 } else { 1 };
-        let (told, ended) = (self.worker.is_some() && is(2), self.worker.is_some() && is(1));
-        let heir = if heir.is_some() { (is(next + 1), is(next)) } else { (false, false) };
-        Ok(Happened { signalled: is(0), told, ended, heir })
-    }
-
-    /// Asks the worker when the service manager wants to know; one that does not answer is killed
-    /// and replaced, before the manager would take that for our own silence.
-    fn watch(&mut self) {
-        let Some(worker) = &mut self.worker else {
-            return self.setup.manager.pause(Instant::now());
-        };
-        if !worker.ready {
-            // One that does not get ready is the manager's to judge.
-            return self.setup.manager.skip(Instant::now());
-        }
-        match self.setup.manager.due(Instant::now()) {
-            Due::Ask => worker.say(Unsaid::Record(FromKeeper::Ping)),
-            Due::Hangs if !self.ending && !worker.ending => {
-                tracing::error!(pid = worker.pid(), "killing the worker, it does not answer");
-                worker.kill();
-            }
-            Due::Hangs | Due::Nothing => {}
-        }
-    }
-
-    fn take_signals(&mut self) -> Next {
-        let mut bytes = [0; 16];
-        let count = rustix::io::read(&self.setup.signals, &mut bytes).unwrap_or(0);
-        let again = self.ending || count > 1;
-        self.ending = true;
-        self.setup.manager.stopping();
-        match &mut self.worker {
-            Some(worker) if again => {
-                worker.kill();
-                Next::End(ExitCode::from(IMPATIENT))
-            }
-            Some(worker) => {
-                worker.say(Unsaid::Record(FromKeeper::Stop));
-                self.stop_heir();
-                Next::Poll
-            }
-            None => Next::End(ExitCode::FAILURE),
-        }
-    }
-
-    fn hear(&mut self) {
-        while let Some(worker) = &mut self.worker {
-            let (record, fds) = match worker.listen() {
-                Ok(Some(heard)) => heard,
-                Ok(None) => break,
-                Err(error) => {
-                    tracing::error!("killing the worker, it cannot be understood: {error}");
-                    worker.kill();
-                    worker.silent = true;
-                    break;
-                }
-            };
-            let done = |seq, problem| Unsaid::Record(FromKeeper::Done { seq, problem });
-            match record {
-                FromWorker::Hold { seq, what } => {
-                    let fds = fds.map_err(|lacking| lacking.to_string());
-                    let problem = fds.and_then(|fds| self.store.hold(what, fds)).err();
-                    if let Some(problem) = &problem {
-                        tracing::error!("something is not held: {problem}");
-                    }
-                    worker.say(done(seq, problem));
-                }
-                FromWorker::Forget { seq, key } => {
-                    self.store.forget(&key);
-                    worker.say(done(seq, None));
-                }
-                FromWorker::Ready => {
-                    self.setup.manager.ready();
-                    worker.ready = true;
-                    self.served = true;
-                    self.proven();
-                    if let Some(ready) = self.setup.ready.take()
-                        && let Err(error) = tell_ready(&ready)
-                    {
-                        tracing::warn!("--ready-fd cannot be written: {error}");
-                    }
-                }
-                FromWorker::Ending => {
-                    worker.ending = true;
-                    self.setup.manager.stopping();
-                }
-                FromWorker::Pong => self.setup.manager.well(),
-                FromWorker::Succeed { seq, binary } => {
-                    let fds = fds.map_err(|lacking| lacking.to_string());
-                    let problem = fds.and_then(|fds| self.succeed(binary, fds)).err();
-                    self.say(done(seq, problem));
-                }
-                FromWorker::Yield { seq } => {
-                    let problem = self.name_heir().err();
-                    self.say(done(seq, problem));
-                }
-                FromWorker::Abandon { seq } => self.abandon(seq),
-            }
-        }
-    }
-
-    /// The worker has ended.
-    fn bury(&mut self) -> anyhow::Result<Next> {
-        let Some(mut worker) = self.worker.take() else { return Ok(Next::Poll) };
-        if let Some(worker) = self.inherit(&mut worker) {
-            self.worker = Some(worker);
-            return Ok(Next::Poll);
-        }
-        let status = worker.reap().context("cannot tell how the worker ended")?;
-        let how = words(status);
-        if worker.ending || self.ending || !self.served {
-            if !status.is_none_or(|status| status.success()) && self.served {
-                tracing::error!("the worker {how} while it was ending");
-            }
-            return Ok(Next::End(exit_code(status, worker.ending)));
-        }
-        if !worker.ready {
-            self.disproven();
-        }
-        let pause = self.backoff.died(worker.since.elapsed());
-        self.restarts += 1;
-        let pause_ms = pause.as_millis() as u64;
-        let (pid, restarts) = (worker.pid(), self.restarts);
-        tracing::error!(pid, restarts, pause_ms, "the worker {how}; another one is started");
-        self.last_exit = Some(how);
-        self.start_at = Some(Instant::now() + pause);
-        Ok(Next::Poll)
-    }
-}
-
-/// The worker's code as ours; nobody is told that of another's child, which may have said that it
-/// ends in order.
-fn exit_code(status: Option<ExitStatus>, in_order: bool) -> ExitCode {
-    match status.map(|status| status.code()) {
-        None if in_order => ExitCode::SUCCESS,
-        None => ExitCode::FAILURE,
-        Some(code) => code.and_then(|c| u8::try_from(c).ok()).map_or(ExitCode::FAILURE, Into::into),
     }
 }

@@ -1,0 +1,49 @@
+//! The worker has ended.
+
+use std::process::{ExitCode, ExitStatus};
+use std::time::Instant;
+
+use anyhow::Context;
+
+use super::worker::words;
+use super::{Keeper, Next};
+
+impl Keeper {
+    /// The worker has ended.
+    pub(super) fn bury(&mut self) -> anyhow::Result<Next> {
+        let Some(mut worker) = self.worker.take() else { return Ok(Next::Poll) };
+        if let Some(worker) = self.inherit(&mut worker) {
+            self.worker = Some(worker);
+            return Ok(Next::Poll);
+        }
+        let status = worker.reap().context("cannot tell how the worker ended")?;
+        let how = words(status);
+        if worker.ending || self.ending || !self.served {
+            if !status.is_none_or(|status| status.success()) && self.served {
+                tracing::error!("the worker {how} while it was ending");
+            }
+            return Ok(Next::End(exit_code(status, worker.ending)));
+        }
+        if !worker.ready {
+            self.disproven();
+        }
+        let pause = self.backoff.died(worker.since.elapsed());
+        self.restarts += 1;
+        let pause_ms = pause.as_millis() as u64;
+        let (pid, restarts) = (worker.pid(), self.restarts);
+        tracing::error!(pid, restarts, pause_ms, "the worker {how}; another one is started");
+        self.last_exit = Some(how);
+        self.start_at = Some(Instant::now() + pause);
+        Ok(Next::Poll)
+    }
+}
+
+/// The worker's code as ours; nobody is told that of another's child, which may have said that it
+/// ends in order.
+fn exit_code(status: Option<ExitStatus>, in_order: bool) -> ExitCode {
+    match status.map(|status| status.code()) {
+        None if in_order => ExitCode::SUCCESS,
+        None => ExitCode::FAILURE,
+        Some(code) => code.and_then(|c| u8::try_from(c).ok()).map_or(ExitCode::FAILURE, Into::into),
+    }
+}
