@@ -1,15 +1,19 @@
 //! Command line of `ringway-blk`: QEMU's conventions for backend programs, and our own options.
 
+#[cfg(test)]
+mod tests;
+mod values;
+
 use std::os::fd::RawFd;
 use std::path::PathBuf;
 
-use clap::{ArgGroup, Parser, ValueEnum};
-use model::spec::{
-    Backend, CacheMode, Caps, DiskSpec, MAX_QUEUES, MAX_SERIAL_BYTES, OnFull, PollMode, SpecError,
-    parse_size, parse_time_ms,
-};
+use clap::{ArgGroup, Parser};
+use model::spec::{Backend, CacheMode, Caps, DiskSpec, OnFull, PollMode, SpecError};
 
 use crate::open::CONNECTED;
+pub(crate) use values::mode;
+pub use values::{Cache, Full, Poll, Record};
+use values::{queues, serial, size, time};
 
 /// What `--print-capabilities` prints: QEMU's `vhost-user.json`, `VHostUserBackendCapabilities`.
 pub const CAPABILITIES: &str = r#"{"type":"block","features":["read-only","blk-file"]}"#;
@@ -127,68 +131,6 @@ const EXAMPLE: &str = "Example, with QEMU:
     -machine q35,memory-backend=m -chardev socket,id=c,path=/tmp/d.sock \\
     -device vhost-user-blk-pci,chardev=c ...";
 
-/// Caching on the host.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Cache {
-    /// O_DIRECT.
-    None,
-    /// Through the page cache.
-    Writeback,
-}
-
-/// Whether times are recorded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Record {
-    /// The default: `ringway lab run stats-cost` measures what it costs on this host.
-    On,
-    /// No clock is read.
-    Off,
-}
-
-/// Whether reactors spin.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Poll {
-    /// Sleep until kicked.
-    Off,
-    /// Spin for ever.
-    Always,
-}
-
-/// Behaviour on full storage.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Full {
-    /// Wait for room.
-    Wait,
-    /// Fail.
-    Error,
-}
-
-fn size(text: &str) -> Result<u64, String> {
-    parse_size(text).map_err(|error| error.problem)
-}
-
-fn time(text: &str) -> Result<u64, String> {
-    parse_time_ms(text).map_err(|error| error.problem)
-}
-
-fn queues() -> clap::builder::RangedI64ValueParser<u16> {
-    clap::value_parser!(u16).range(1..=i64::from(MAX_QUEUES))
-}
-
-fn serial(text: &str) -> Result<String, String> {
-    if text.len() > MAX_SERIAL_BYTES {
-        return Err(format!("{} bytes long, virtio-blk carries {MAX_SERIAL_BYTES}", text.len()));
-    }
-    Ok(text.into())
-}
-
-pub(crate) fn mode(text: &str) -> Result<u32, String> {
-    match u32::from_str_radix(text, 8) {
-        Ok(mode) if mode <= 0o777 => Ok(mode),
-        _ => Err("is not octal permissions such as 660".into()),
-    }
-}
-
 impl BlkOptions {
     fn caps(&self) -> Option<Caps> {
         let caps = Caps {
@@ -241,97 +183,5 @@ impl BlkOptions {
         };
         spec.validate()?;
         Ok(spec)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use clap::CommandFactory;
-
-    use super::*;
-
-    fn parse(line: &str) -> Result<BlkOptions, clap::Error> {
-        BlkOptions::try_parse_from(line.split(' '))
-    }
-
-    #[test]
-    fn the_definition_is_sound() {
-        BlkOptions::command().debug_assert();
-        let capabilities: serde_json::Value = serde_json::from_str(CAPABILITIES).unwrap();
-        assert_eq!(capabilities["type"], "block");
-    }
-
-    #[test]
-    fn every_option_reaches_the_spec() {
-        let line = "ringway-blk --socket-path /s --blk-file /i --read-only --num-queues 4 \
-                    --serial A1 --block-size 512 --cache writeback --poll always \
-                    --on-full error --socket-mode 640 --socket-group kvm \
-                    --stop-deadline 5s --iops 100 --iops-burst 300 --bps 10M --bps-burst 20M \
-                    --burst-seconds 60 --record off";
-        let spec = parse(line).unwrap().spec().unwrap();
-        let expected = DiskSpec {
-            queues: 4,
-            read_only: true,
-            serial: Some("A1".into()),
-            block_size: Some(512),
-            cache: CacheMode::Writeback,
-            poll: PollMode::Always,
-            on_full: OnFull::Error,
-            record: false,
-            stop_deadline_ms: 5000,
-            caps: Some(Caps {
-                iops: Some(100),
-                iops_burst: Some(300),
-                bytes_per_second: Some(10 << 20),
-                bytes_burst: Some(20 << 20),
-                burst_seconds: 60,
-            }),
-            socket_mode: Some(0o640),
-            socket_group: Some("kvm".into()),
-            ..DiskSpec::new("disk", "/s", Backend::File("/i".into()))
-        };
-        assert_eq!(spec, expected);
-        let spec = parse("ringway-blk --fd 3 --memory 1G").unwrap().spec().unwrap();
-        assert_eq!(spec.backend, Backend::Memory(1 << 30));
-        let spec = parse("ringway-blk --socket-path=/s --null=2M").unwrap().spec().unwrap();
-        assert_eq!(spec, DiskSpec::new("disk", "/s", Backend::Null(2 << 20)));
-    }
-
-    #[test]
-    fn each_refusal_names_the_option() {
-        for (line, named) in [
-            ("ringway-blk --null 1M", "--socket-path"),
-            ("ringway-blk --socket-path /s", "--blk-file"),
-            ("ringway-blk --socket-path /s --fd 3 --null 1M", "--fd"),
-            ("ringway-blk --socket-path /s --null 1M --memory 1M", "--memory"),
-            ("ringway-blk --fd 3 --connect --null 1M", "--connect"),
-            ("ringway-blk --fd 3 --supervise --null 1M", "--supervise"),
-            ("ringway-blk --socket-path /s --null 1M --frob", "--frob"),
-            ("ringway-blk --socket-path /s --null 1M --num-queues 0", "--num-queues"),
-            ("ringway-blk --socket-path /s --null 1M --num-queues 257", "--num-queues"),
-            ("ringway-blk --socket-path /s --null 1M --num-queues many", "--num-queues"),
-            ("ringway-blk --socket-path /s --null 1X", "--null"),
-            ("ringway-blk --socket-path /s --null 1M --cache some", "--cache"),
-            ("ringway-blk --socket-path /s --null 1M --poll maybe", "--poll"),
-            ("ringway-blk --socket-path /s --null 1M --socket-mode 999", "--socket-mode"),
-            ("ringway-blk --socket-path /s --null 1M --reactors 0", "--reactors"),
-            ("ringway-blk --socket-path /s --null 1M --iops many", "--iops"),
-            ("ringway-blk --socket-path /s --null 1M --iops-burst 9", "--iops"),
-            ("ringway-blk --socket-path /s --null 1M --stop-deadline soon", "--stop-deadline"),
-            ("ringway-blk --socket-path /s --null 1M --serial 123456789012345678901", "--serial"),
-        ] {
-            let error = parse(line).unwrap_err().to_string();
-            assert!(error.contains(named), "{line}: {error}");
-        }
-        for (line, field) in [
-            ("ringway-blk --socket-path /s --null 0", "backend"),
-            ("ringway-blk --socket-path /s --null 513", "backend"),
-            ("ringway-blk --socket-path /s --null 1M --stop-deadline 0", "stop_deadline_ms"),
-            ("ringway-blk --socket-path /s --null 1M --iops 0", "caps.iops"),
-            ("ringway-blk --socket-path /s --null 1M --bps 1", "caps.bytes_per_second"),
-            ("ringway-blk --socket-path /s --null 1M --block-size 100", "block_size"),
-        ] {
-            assert_eq!(parse(line).unwrap().spec().unwrap_err().field, field, "{line}");
-        }
     }
 }

@@ -1,0 +1,66 @@
+//! Values that options take.
+
+use clap::ValueEnum;
+use model::spec::{MAX_QUEUES, MAX_SERIAL_BYTES, parse_size, parse_time_ms};
+
+/// Caching on the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Cache {
+    /// O_DIRECT.
+    None,
+    /// Through the page cache.
+    Writeback,
+}
+
+/// Whether times are recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Record {
+    /// The default: `ringway lab run stats-cost` measures what it costs on this host.
+    On,
+    /// No clock is read.
+    Off,
+}
+
+/// Whether reactors spin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Poll {
+    /// Sleep until kicked.
+    Off,
+    /// Spin for ever.
+    Always,
+}
+
+/// Behaviour on full storage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Full {
+    /// Wait for room.
+    Wait,
+    /// Fail.
+    Error,
+}
+
+pub(super) fn size(text: &str) -> Result<u64, String> {
+    parse_size(text).map_err(|error| error.problem)
+}
+
+pub(super) fn time(text: &str) -> Result<u64, String> {
+    parse_time_ms(text).map_err(|error| error.problem)
+}
+
+pub(super) fn queues() -> clap::builder::RangedI64ValueParser<u16> {
+    clap::value_parser!(u16).range(1..=i64::from(MAX_QUEUES))
+}
+
+pub(super) fn serial(text: &str) -> Result<String, String> {
+    if text.len() > MAX_SERIAL_BYTES {
+        return Err(format!("{} bytes long, virtio-blk carries {MAX_SERIAL_BYTES}", text.len()));
+    }
+    Ok(text.into())
+}
+
+pub(crate) fn mode(text: &str) -> Result<u32, String> {
+    match u32::from_str_radix(text, 8) {
+        Ok(mode) if mode <= 0o777 => Ok(mode),
+        _ => Err("is not octal permissions such as 660".into()),
+    }
+}
