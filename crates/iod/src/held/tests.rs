@@ -1,0 +1,71 @@
+//! A door whose keeper changes.
+
+use std::collections::BTreeMap;
+
+use vhost_user::Stop;
+
+use super::*;
+use crate::link::{FromKeeper, FromWorker, Link};
+
+fn holding(data: u64) -> Holding {
+    Holding { data: data.into(), ..Holding::default() }
+}
+
+/// A keeper that hears until something is held under `last`: what it holds then.
+fn keep(link: &Link, last: &str) -> BTreeMap<String, serde_json::Value> {
+    let mut held = BTreeMap::new();
+    loop {
+        let (record, fds) = link.receive().unwrap().unwrap();
+        let seq = match record {
+            FromWorker::Hold { seq, what } => {
+                let (key, holding) = Holding::read(what, fds).unwrap();
+                held.insert(key, holding.data);
+                seq
+            }
+            FromWorker::Forget { seq, key } => {
+                held.remove(&key);
+                seq
+            }
+            other => panic!("{other:?}"),
+        };
+        link.send(&FromKeeper::Done { seq, problem: None }, &[]).unwrap();
+        if held.contains_key(last) {
+            return held;
+        }
+    }
+}
+
+#[test]
+fn an_adopting_keeper_ends_with_what_is_newest() {
+    for _ in 0..20 {
+        let door = Door::default();
+        for key in ["disk/a", "disk/b", "disk/c"] {
+            door.replace(key.into(), holding(1)).unwrap();
+        }
+        let end = Stop::new().unwrap();
+        let (_, theirs) = door.adopt(&end).unwrap();
+        let keeper = std::thread::spawn(move || keep(&Link::new(theirs), "last"));
+        // Before the new keeper is told anything, most likely.
+        door.replace("disk/b".into(), holding(2)).unwrap();
+        door.forget("c").unwrap();
+        door.replace("last".into(), holding(3)).unwrap();
+        let held = keeper.join().unwrap();
+        let expected = [("disk/a", 1u64), ("disk/b", 2), ("last", 3)];
+        assert_eq!(held, expected.map(|(key, data)| (key.into(), data.into())).into());
+    }
+}
+
+#[test]
+fn a_keeper_that_cannot_be_told_is_none_and_another_one_may_come() {
+    let door = Door::default();
+    let long = "x".repeat(crate::link::MAX_RECORD_BYTES);
+    door.replace("disk/a".into(), Holding { data: long.into(), ..Holding::default() }).unwrap();
+    let end = Stop::new().unwrap();
+    let (_, theirs) = door.adopt(&end).unwrap();
+    let theirs = Link::new(theirs);
+    assert!(theirs.receive::<FromWorker>().unwrap().is_none(), "the link is closed");
+    assert!(door.keeper().is_none());
+    door.replace("disk/a".into(), holding(1)).unwrap();
+    let (_, theirs) = door.adopt(&end).unwrap();
+    assert_eq!(keep(&Link::new(theirs), "disk/a").len(), 1);
+}
