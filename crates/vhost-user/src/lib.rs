@@ -57,6 +57,7 @@ pub mod features;
 mod frozen;
 mod listener;
 mod lock;
+mod log;
 mod message;
 mod record;
 mod ring;

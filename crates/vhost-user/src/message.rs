@@ -3,10 +3,18 @@
 //! Layouts are those of QEMU's `docs/interop/vhost-user.rst`: native byte order, a header of 12
 //! bytes (request, flags, size), then the payload.
 
+mod body;
+#[cfg(test)]
+mod tests;
+
 use std::os::fd::OwnedFd;
 
 use memory::RegionSpec;
 
+use self::body::{
+    Body, get_config, mem_table, one, set_config, single_region, vring_addr, vring_base,
+    vring_enable, vring_fd,
+};
 use crate::error::Refusal;
 
 /// Bytes of a message header.
@@ -260,170 +268,6 @@ impl Request {
     }
 }
 
-/// Cursor over a payload.
-struct Body<'a> {
-    bytes: &'a [u8],
-}
-
-impl Body<'_> {
-    fn take<const N: usize>(&mut self) -> Result<[u8; N], Refusal> {
-        let short = Refusal::PayloadSize { got: self.bytes.len(), need: N };
-        let (head, tail) = self.bytes.split_first_chunk::<N>().ok_or(short)?;
-        self.bytes = tail;
-        Ok(*head)
-    }
-
-    fn u16(&mut self) -> Result<u16, Refusal> {
-        self.take().map(u16::from_ne_bytes)
-    }
-
-    fn u32(&mut self) -> Result<u32, Refusal> {
-        self.take().map(u32::from_ne_bytes)
-    }
-
-    fn u64(&mut self) -> Result<u64, Refusal> {
-        self.take().map(u64::from_ne_bytes)
-    }
-
-    /// Refuses a payload of any other size before any of it is used.
-    fn exactly(&self, need: usize) -> Result<(), Refusal> {
-        let got = self.bytes.len();
-        if got == need { Ok(()) } else { Err(Refusal::PayloadSize { got, need }) }
-    }
-
-    fn only_u64(&mut self) -> Result<u64, Refusal> {
-        self.exactly(8)?;
-        self.u64()
-    }
-
-    /// Index and number.
-    fn vring_state(&mut self) -> Result<(u32, u32), Refusal> {
-        self.exactly(8)?;
-        Ok((self.u32()?, self.u32()?))
-    }
-
-    fn inflight(&mut self) -> Result<InflightDesc, Refusal> {
-        let (got, [bare, padded]) = (self.bytes.len(), INFLIGHT_BYTES);
-        if got != bare && got != padded {
-            return Err(Refusal::PayloadSize { got, need: bare });
-        }
-        let (mmap_size, mmap_offset) = (self.u64()?, self.u64()?);
-        let (queues, size) = (self.u16()?, self.u16()?);
-        Ok(InflightDesc { mmap_size, mmap_offset, queues, size })
-    }
-
-    fn region(&mut self) -> Result<RegionSpec, Refusal> {
-        let (guest_addr, len) = (self.u64()?, self.u64()?);
-        let (user_addr, file_offset) = (self.u64()?, self.u64()?);
-        Ok(RegionSpec { guest_addr, user_addr, len, file_offset })
-    }
-}
-
-fn one(mut fds: Vec<OwnedFd>) -> Result<OwnedFd, Refusal> {
-    let got = fds.len();
-    match fds.pop() {
-        Some(fd) if got == 1 => Ok(fd),
-        _ => Err(Refusal::DescriptorCount { got, need: 1 }),
-    }
-}
-
-/// The payload may be longer than its regions: User-Mode Linux always sends room for two.
-fn mem_table(mut body: Body<'_>, fds: Vec<OwnedFd>) -> Result<Vec<(RegionSpec, OwnedFd)>, Refusal> {
-    let got = body.bytes.len();
-    let count = body.u32()?;
-    body.u32()?;
-    let need = usize::try_from(count).ok().filter(|n| *n <= MAX_TABLE_REGIONS);
-    let need = need.ok_or(Refusal::Field {
-        field: "number of memory regions",
-        value: count.into(),
-        accepted: "at most 32 fit into one table; add further ones singly",
-    })?;
-    if body.bytes.len() < need * 32 {
-        return Err(Refusal::PayloadSize { got, need: 8 + need * 32 });
-    }
-    if fds.len() != need {
-        return Err(Refusal::DescriptorCount { got: fds.len(), need });
-    }
-    fds.into_iter().map(|fd| Ok((body.region()?, fd))).collect()
-}
-
-fn single_region(mut body: Body<'_>) -> Result<RegionSpec, Refusal> {
-    body.exactly(40)?;
-    body.u64()?;
-    body.region()
-}
-
-fn vring_addr(mut body: Body<'_>) -> Result<Request, Refusal> {
-    body.exactly(40)?;
-    let (index, flags) = (body.u32()?, body.u32()?);
-    let addr = RingAddr { desc: body.u64()?, used: body.u64()?, avail: body.u64()? };
-    if flags & VRING_LOG != 0 {
-        let accepted = "logging of writes is not offered";
-        return Err(Refusal::Field { field: "vring flags", value: flags.into(), accepted });
-    }
-    Ok(Request::SetVringAddr { index, addr })
-}
-
-fn vring_base(mut body: Body<'_>) -> Result<Request, Refusal> {
-    let (index, base) = body.vring_state()?;
-    let base = u16::try_from(base).map_err(|_| Refusal::Field {
-        field: "vring base",
-        value: base.into(),
-        accepted: "a split ring's index has 16 bits",
-    })?;
-    Ok(Request::SetVringBase { index, base })
-}
-
-fn vring_enable(mut body: Body<'_>) -> Result<Request, Refusal> {
-    let (index, num) = body.vring_state()?;
-    let enable = match num {
-        0 => false,
-        1 => true,
-        _ => {
-            let accepted = "0 disables and 1 enables";
-            return Err(Refusal::Field { field: "vring enable", value: num.into(), accepted });
-        }
-    };
-    Ok(Request::SetVringEnable { index, enable })
-}
-
-fn vring_fd(mut body: Body<'_>, fds: Vec<OwnedFd>) -> Result<(u32, Option<OwnedFd>), Refusal> {
-    let value = body.only_u64()?;
-    if value & !(VRING_INDEX_MASK | NO_DESCRIPTOR) != 0 {
-        let accepted = "bits 0 to 7 are the index and bit 8 says that no descriptor comes";
-        return Err(Refusal::Field { field: "vring descriptor word", value, accepted });
-    }
-    let index = (value & VRING_INDEX_MASK) as u32;
-    if value & NO_DESCRIPTOR == 0 {
-        return Ok((index, Some(one(fds)?)));
-    }
-    match fds.len() {
-        0 => Ok((index, None)),
-        got => Err(Refusal::DescriptorCount { got, need: 0 }),
-    }
-}
-
-fn get_config(mut body: Body<'_>) -> Result<Request, Refusal> {
-    let (offset, size, flags) = (body.u32()?, body.u32()?, body.u32()?);
-    let len = config_len(size)?;
-    Ok(Request::GetConfig { offset, flags, len })
-}
-
-fn set_config(mut body: Body<'_>) -> Result<Request, Refusal> {
-    let (offset, size, _flags) = (body.u32()?, body.u32()?, body.u32()?);
-    body.exactly(config_len(size)?)?;
-    Ok(Request::SetConfig { offset, bytes: body.bytes.to_vec() })
-}
-
-fn config_len(size: u32) -> Result<usize, Refusal> {
-    let len = usize::try_from(size).ok().filter(|len| *len <= MAX_CONFIG_BYTES);
-    len.ok_or(Refusal::Field {
-        field: "configuration size",
-        value: size.into(),
-        accepted: "at most 4096 bytes are carried",
-    })
-}
-
 /// Payload of the answer to `GET_CONFIG`.
 pub(crate) fn config_reply(offset: u32, flags: u32, bytes: &[u8]) -> Vec<u8> {
     // Cut by `config_len`, so the length fits.
@@ -436,6 +280,3 @@ pub(crate) fn config_reply(offset: u32, flags: u32, bytes: &[u8]) -> Vec<u8> {
 pub(crate) fn vring_state_reply(index: u32, num: u32) -> Vec<u8> {
     [index, num].map(u32::to_ne_bytes).concat()
 }
-
-#[cfg(test)]
-mod tests;

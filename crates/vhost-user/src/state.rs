@@ -1,5 +1,7 @@
 //! What a session knows, and what each request does to it.
 
+mod rings;
+
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -13,7 +15,8 @@ use crate::error::{BackendError, Refusal};
 use crate::fds;
 use crate::features::{self, PROTOCOL_FEATURES};
 use crate::frozen::{FrozenRing, SessionState};
-use crate::message::{InflightDesc, Request, RingAddr, config_reply, vring_state_reply};
+use crate::log::RefusalLog;
+use crate::message::{InflightDesc, Request, config_reply};
 use crate::record::Record;
 use crate::ring::{Kick, Ring};
 use crate::slots;
@@ -44,34 +47,6 @@ pub(crate) struct State<'a> {
     record: Record,
     channel: Option<BackendChannel>,
     pub(crate) log: RefusalLog,
-}
-
-/// A front-end chooses how many messages are refused, and must not choose how much is logged:
-/// only the first refusal of a session is a warning.
-#[derive(Default)]
-pub(crate) struct RefusalLog {
-    warned: bool,
-    /// Not even the first.
-    pub(crate) hushed: bool,
-}
-
-impl RefusalLog {
-    /// Logs that something was refused.
-    pub(crate) fn report(&mut self, refusal: &Refusal, what: std::fmt::Arguments<'_>) {
-        let cause = causes(refusal);
-        if std::mem::replace(&mut self.warned, true) || self.hushed {
-            tracing::debug!(cause, "{what} refused: {refusal}");
-        } else {
-            let more = "further refusals of this front-end are logged at level debug";
-            tracing::warn!(cause, "{what} refused: {refusal}; {more}");
-        }
-    }
-}
-
-/// What an error came from, down to its root.
-fn causes(error: &dyn std::error::Error) -> Option<String> {
-    let chain = std::iter::successors(error.source(), |cause| cause.source());
-    chain.map(ToString::to_string).reduce(|outer, inner| format!("{outer}: {inner}"))
 }
 
 fn number(value: u64) -> Answer {
@@ -248,53 +223,6 @@ impl<'a> State<'a> {
         Ok(())
     }
 
-    fn set_num(&mut self, index: u32, num: u32) -> Result<(), Refusal> {
-        let index = self.stopped(index, "size")?;
-        self.ring(index)?.size = Some(ring_size(num)?);
-        self.start_if_ready(index)
-    }
-
-    fn set_addr(&mut self, index: u32, addr: RingAddr) -> Result<(), Refusal> {
-        let at = self.checked(index)?;
-        if self.ring(at)?.addr == Some(addr) {
-            return self.start_if_ready(at);
-        }
-        self.change(index, |ring| ring.addr = Some(addr))
-    }
-
-    fn set_call(&mut self, index: u32, fd: Option<OwnedFd>) -> Result<(), Refusal> {
-        let index = self.checked(index)?;
-        if self.ring(index)?.running.is_some() {
-            let copy = fds::duplicate(fd.as_ref())?;
-            // Below queue_count, which is a u16.
-            let taken = self.backend.set_call(index as u16, copy);
-            taken.map_err(device("take this call descriptor"))?;
-        }
-        self.ring(index)?.call = fd;
-        Ok(())
-    }
-
-    fn set_enable(&mut self, index: u32, enable: bool) -> Result<(), Refusal> {
-        let index = self.checked(index)?;
-        self.ring(index)?.enabled = Some(enable);
-        if enable {
-            self.start_if_ready(index)
-        } else {
-            self.stop(index);
-            Ok(())
-        }
-    }
-
-    fn get_base(&mut self, index: u32) -> Result<Answer, Refusal> {
-        let at = self.checked(index)?;
-        self.stop(at);
-        let ring = self.ring(at)?;
-        // Stopped until the next kick descriptor comes.
-        ring.kick = Kick::Unset;
-        let base = ring.next_avail.unwrap_or(0);
-        Ok(Answer::Payload(vring_state_reply(index, base.into())))
-    }
-
     fn reset(&mut self) {
         self.stop_all();
         self.rings.iter_mut().for_each(|ring| *ring = Ring::default());
@@ -317,85 +245,14 @@ impl<'a> State<'a> {
         self.record = Record::Lost;
     }
 
-    /// Changes something that a running ring must not see changing.
-    fn change(&mut self, index: u32, change: impl FnOnce(&mut Ring)) -> Result<(), Refusal> {
-        let index = self.checked(index)?;
-        self.stop(index);
-        change(self.ring(index)?);
-        self.start_if_ready(index)
-    }
-
     /// The features that the device heard.
     fn virtio_features(&self) -> u64 {
         self.acked.unwrap_or(0) & !PROTOCOL_FEATURES
     }
 
-    fn checked(&self, index: u32) -> Result<usize, Refusal> {
-        let count = self.rings.len();
-        let at = usize::try_from(index).ok().filter(|at| *at < count);
-        at.ok_or(Refusal::NoSuchQueue { index, count })
-    }
-
-    /// Refuses a change to a ring that runs.
-    fn stopped(&self, index: u32, what: &'static str) -> Result<usize, Refusal> {
-        let at = self.checked(index)?;
-        match self.rings.get(at) {
-            Some(ring) if ring.running.is_some() => Err(Refusal::Running { index: at, what }),
-            _ => Ok(at),
-        }
-    }
-
-    fn ring(&mut self, index: usize) -> Result<&mut Ring, Refusal> {
-        let count = self.rings.len();
-        let refusal = Refusal::NoSuchQueue { index: index as u32, count };
-        self.rings.get_mut(index).ok_or(refusal)
-    }
-
-    fn start_if_ready(&mut self, index: usize) -> Result<(), Refusal> {
-        let Some(acked) = self.acked else { return Ok(()) };
-        let (table, features) = (Arc::clone(&self.table), self.virtio_features());
-        if !self.ring(index)?.ready(acked & PROTOCOL_FEATURES == 0) {
-            return Ok(());
-        }
-        // Below queue_count, which is a u16.
-        let inflight = self.record.queue(index as u16)?;
-        let ring = self.ring(index)?;
-        let Some(config) = ring.resolve(index, &table, features)? else { return Ok(()) };
-        let start = ring.start(index as u16, config, &table, features, inflight)?;
-        self.backend.start_queue(start).map_err(device("start the queue"))?;
-        self.ring(index)?.running = Some(config);
-        tracing::debug!(queue = index, size = config.size, next = config.next_avail, "started");
-        Ok(())
-    }
-
-    /// Starts what can run now; a ring that cannot is reported when its own message comes.
-    fn start_all(&mut self) {
-        (0..self.rings.len()).for_each(|index| self.start_or_report(index));
-    }
-
-    fn start_or_report(&mut self, index: usize) {
-        if let Err(refusal) = self.start_if_ready(index) {
-            self.log.report(&refusal, format_args!("start of queue {index}"));
-        }
-    }
-
     fn take_channel(&mut self, channel: BackendChannel) {
         self.channel = Some(channel.clone());
         self.backend.set_channel(channel);
-    }
-
-    fn stop(&mut self, index: usize) {
-        if let Some(ring) = self.rings.get_mut(index)
-            && ring.running.take().is_some()
-        {
-            let next = self.backend.stop_queue(index as u16);
-            ring.next_avail = Some(next);
-            tracing::debug!(queue = index, next, "stopped");
-        }
-    }
-
-    fn stop_all(&mut self) {
-        (0..self.rings.len()).for_each(|index| self.stop(index));
     }
 }
 
