@@ -4,17 +4,22 @@
 //! takes to serve it is kept here, so that a disk that is held and served again under a connected
 //! front-end goes on where it was.
 
+mod left;
+mod slot;
+
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use blk::{Device, Fault, QueueError, QuietEnd, RunningQueue, StopEnd, Stopping, Zombie};
+use blk::{Device, QueueError};
 use memory::Table;
 use vhost_user::SessionHandle;
 use virtq::QueueStart;
 
-use crate::pool::{Place, Pool};
+pub(crate) use self::left::LeftBehind;
+use self::slot::Slot;
+use crate::pool::Pool;
 
 /// What the other rings of a disk get when one of them was not drained in time: they have not
 /// been asked before, and nothing of theirs is lost if it takes longer.
@@ -44,50 +49,6 @@ pub(crate) struct Queues {
     slots: Vec<Slot>,
 }
 
-/// A started ring.
-#[derive(Debug)]
-struct Slot {
-    /// What it takes to serve it from here on.
-    start: QueueStart,
-    /// Its front-end.
-    session: SessionHandle,
-    served: Option<Served>,
-}
-
-/// A ring on its reactor.
-#[derive(Debug)]
-struct Served {
-    queue: RunningQueue,
-    place: Place,
-}
-
-/// Queues that storage did not let go in time, with their places.
-#[derive(Debug, Default)]
-#[must_use = "somebody must wait for their end"]
-pub(crate) struct LeftBehind(Vec<(Zombie, Place)>);
-
-impl LeftBehind {
-    pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    pub(crate) fn join(&mut self, other: Self) {
-        self.0.extend(other.0);
-    }
-
-    /// Requests that storage has not ended.
-    pub(crate) fn requests(&self) -> u64 {
-        self.0.iter().map(|(zombie, _)| u64::from(zombie.requests())).sum()
-    }
-
-    /// Waits until the kernel has ended them all.
-    pub(crate) fn wait(self) {
-        for (zombie, _place) in self.0 {
-            zombie.wait();
-        }
-    }
-}
-
 impl Queues {
     pub(crate) fn new(device: Arc<Device>, pool: Arc<Pool>) -> Self {
         Self { device, pool, serving: false, stuck: false, slots: Vec::new() }
@@ -104,7 +65,7 @@ impl Queues {
         start: QueueStart,
         session: SessionHandle,
     ) -> Result<(), ServeError> {
-        let mut slot = Slot { start, session, served: None };
+        let mut slot = Slot::new(start, session);
         if self.serving && !self.stuck {
             slot.serve(&self.device, &self.pool)?;
         }
@@ -121,7 +82,7 @@ impl Queues {
         let mut slot = self.slots.swap_remove(at);
         let mut left = LeftBehind::default();
         if let Some(ending) = slot.begin_drain() {
-            left.0.extend(slot.end_drain(ending, deadline));
+            left.take(slot.end_drain(ending, deadline));
         }
         if !left.is_empty() {
             self.stuck = true;
@@ -200,7 +161,7 @@ impl Queues {
         self.slots.retain_mut(|slot| {
             let zombie = ending.next().flatten().and_then(|it| slot.end_drain(it, deadline));
             let drained = zombie.is_none();
-            left.0.extend(zombie);
+            left.take(zombie);
             // Where a ring that was given up goes on, only its front-end's records tell.
             drained
         });
@@ -235,110 +196,5 @@ impl Queues {
         }
         slot.start.call = call;
         Ok(())
-    }
-}
-
-impl Slot {
-    fn serve(&mut self, device: &Device, pool: &Pool) -> Result<(), ServeError> {
-        if self.served.is_some() {
-            return Ok(());
-        }
-        let session = self.session.clone();
-        let fault: Fault = Arc::new(move |why: &str| {
-            tracing::error!("front-end sent away: {why}");
-            session.close();
-        });
-        let place = pool.place();
-        let queue = device.start_queue(place.handle(), self.twin()?, fault)?;
-        self.served = Some(Served { queue, place });
-        Ok(())
-    }
-
-    /// The same start with descriptors of its own.
-    fn twin(&self) -> io::Result<QueueStart> {
-        let twin = |fd: &Option<OwnedFd>| fd.as_ref().map(OwnedFd::try_clone).transpose();
-        let QueueStart { index, ring, table, kick, call, err, features, inflight } = &self.start;
-        Ok(QueueStart {
-            index: *index,
-            ring: *ring,
-            table: Arc::clone(table),
-            kick: twin(kick)?,
-            call: twin(call)?,
-            err: twin(err)?,
-            features: *features,
-            inflight: inflight.clone(),
-        })
-    }
-
-    /// Has the ring take no more requests, if it is served.
-    fn begin_drain(&mut self) -> Option<(Stopping, Place)> {
-        let Served { queue, place } = self.served.take()?;
-        match queue.begin_stop() {
-            Ok(stopping) => Some((stopping, place)),
-            Err(error) => {
-                self.position_lost(&error);
-                None
-            }
-        }
-    }
-
-    /// Has the ring take no more requests for a while, if it is served.
-    fn begin_quiet(&mut self) -> Option<(Stopping, Place)> {
-        let Served { queue, place } = self.served.take()?;
-        match queue.begin_quiet() {
-            Ok(stopping) => Some((stopping, place)),
-            Err(error) => {
-                self.position_lost(&error);
-                None
-            }
-        }
-    }
-
-    /// Waits for the requests in flight; false: it took too long, and the ring is served on.
-    fn end_quiet(&mut self, (stopping, place): (Stopping, Place), deadline: Instant) -> bool {
-        match stopping.wait_or_go_on(deadline) {
-            Ok(QuietEnd::Drained(next_avail)) => {
-                self.start.ring.next_avail = next_avail;
-                true
-            }
-            Ok(QuietEnd::GoesOn(queue)) => {
-                self.served = Some(Served { queue, place });
-                false
-            }
-            Err(error) => {
-                self.position_lost(&error);
-                true
-            }
-        }
-    }
-
-    /// Waits for the requests in flight, and remembers where to go on; or gives the ring up.
-    fn end_drain(
-        &mut self,
-        (stopping, place): (Stopping, Place),
-        deadline: Instant,
-    ) -> Option<(Zombie, Place)> {
-        match stopping.wait_until(deadline) {
-            Ok(StopEnd::Drained(next_avail)) => {
-                self.start.ring.next_avail = next_avail;
-                None
-            }
-            Ok(StopEnd::Stuck(zombie)) => Some((zombie, place)),
-            Err(error) => {
-                self.position_lost(&error);
-                None
-            }
-        }
-    }
-
-    fn position_lost(&self, error: &impl std::fmt::Display) {
-        tracing::error!(queue = self.start.index, "position of the ring lost: {error}");
-    }
-
-    fn report_broken(&self) {
-        if let Some(err) = &self.start.err {
-            // Non-blocking; a front-end that does not listen is not helped by more.
-            let _ = rustix::io::write(err, &1u64.to_ne_bytes());
-        }
     }
 }

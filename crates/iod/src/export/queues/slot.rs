@@ -1,0 +1,143 @@
+//! One started ring: what it takes to serve it, and its life on a reactor.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Instant;
+
+use blk::{Device, Fault, QuietEnd, RunningQueue, StopEnd, Stopping, Zombie};
+use vhost_user::SessionHandle;
+use virtq::QueueStart;
+
+use super::ServeError;
+use crate::pool::{Place, Pool};
+
+/// A started ring.
+#[derive(Debug)]
+pub(super) struct Slot {
+    /// What it takes to serve it from here on.
+    pub(super) start: QueueStart,
+    /// Its front-end.
+    session: SessionHandle,
+    pub(super) served: Option<Served>,
+}
+
+/// A ring on its reactor.
+#[derive(Debug)]
+pub(super) struct Served {
+    pub(super) queue: RunningQueue,
+    place: Place,
+}
+
+impl Slot {
+    pub(super) fn new(start: QueueStart, session: SessionHandle) -> Self {
+        Self { start, session, served: None }
+    }
+
+    pub(super) fn serve(&mut self, device: &Device, pool: &Pool) -> Result<(), ServeError> {
+        if self.served.is_some() {
+            return Ok(());
+        }
+        let session = self.session.clone();
+        let fault: Fault = Arc::new(move |why: &str| {
+            tracing::error!("front-end sent away: {why}");
+            session.close();
+        });
+        let place = pool.place();
+        let queue = device.start_queue(place.handle(), self.twin()?, fault)?;
+        self.served = Some(Served { queue, place });
+        Ok(())
+    }
+
+    /// The same start with descriptors of its own.
+    fn twin(&self) -> io::Result<QueueStart> {
+        let twin = |fd: &Option<OwnedFd>| fd.as_ref().map(OwnedFd::try_clone).transpose();
+        let QueueStart { index, ring, table, kick, call, err, features, inflight } = &self.start;
+        Ok(QueueStart {
+            index: *index,
+            ring: *ring,
+            table: Arc::clone(table),
+            kick: twin(kick)?,
+            call: twin(call)?,
+            err: twin(err)?,
+            features: *features,
+            inflight: inflight.clone(),
+        })
+    }
+
+    /// Has the ring take no more requests, if it is served.
+    pub(super) fn begin_drain(&mut self) -> Option<(Stopping, Place)> {
+        let Served { queue, place } = self.served.take()?;
+        match queue.begin_stop() {
+            Ok(stopping) => Some((stopping, place)),
+            Err(error) => {
+                self.position_lost(&error);
+                None
+            }
+        }
+    }
+
+    /// Has the ring take no more requests for a while, if it is served.
+    pub(super) fn begin_quiet(&mut self) -> Option<(Stopping, Place)> {
+        let Served { queue, place } = self.served.take()?;
+        match queue.begin_quiet() {
+            Ok(stopping) => Some((stopping, place)),
+            Err(error) => {
+                self.position_lost(&error);
+                None
+            }
+        }
+    }
+
+    /// Waits for the requests in flight; false: it took too long, and the ring is served on.
+    pub(super) fn end_quiet(
+        &mut self,
+        (stopping, place): (Stopping, Place),
+        deadline: Instant,
+    ) -> bool {
+        match stopping.wait_or_go_on(deadline) {
+            Ok(QuietEnd::Drained(next_avail)) => {
+                self.start.ring.next_avail = next_avail;
+                true
+            }
+            Ok(QuietEnd::GoesOn(queue)) => {
+                self.served = Some(Served { queue, place });
+                false
+            }
+            Err(error) => {
+                self.position_lost(&error);
+                true
+            }
+        }
+    }
+
+    /// Waits for the requests in flight, and remembers where to go on; or gives the ring up.
+    pub(super) fn end_drain(
+        &mut self,
+        (stopping, place): (Stopping, Place),
+        deadline: Instant,
+    ) -> Option<(Zombie, Place)> {
+        match stopping.wait_until(deadline) {
+            Ok(StopEnd::Drained(next_avail)) => {
+                self.start.ring.next_avail = next_avail;
+                None
+            }
+            Ok(StopEnd::Stuck(zombie)) => Some((zombie, place)),
+            Err(error) => {
+                self.position_lost(&error);
+                None
+            }
+        }
+    }
+
+    fn position_lost(&self, error: &impl std::fmt::Display) {
+        tracing::error!(queue = self.start.index, "position of the ring lost: {error}");
+    }
+
+    pub(super) fn report_broken(&self) {
+        if let Some(err) = &self.start.err {
+            // Non-blocking; a front-end that does not listen is not helped by more.
+            let _ = rustix::io::write(err, &1u64.to_ne_bytes());
+        }
+    }
+}
