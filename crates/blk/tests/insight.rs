@@ -4,87 +4,15 @@
 mod guest;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use blk::{Class, Device, Op, Options, Stage, clock_ns};
-use disk::{Channel, Completion, Disk, DiskError, Geometry, Request, Submitted};
-use guest::{FLUSH, GET_ID, Guest, IN, OUT, device};
-use reactor::{Context, Reactor};
-
-/// A disk whose requests end when the gate is open, and whose submission takes a while.
-#[derive(Debug, Default)]
-struct Gated {
-    open: Arc<AtomicBool>,
-    submit_takes: Duration,
-}
-
-impl Disk for Gated {
-    fn geometry(&self) -> Geometry {
-        Geometry { size: 1 << 20, block_size: 512, read_only: false, discard: true }
-    }
-
-    fn open_channel(&self, _: &mut Context<'_>) -> Box<dyn Channel> {
-        let (open, submit_takes) = (self.open.clone(), self.submit_takes);
-        Box::new(GatedChannel { open, submit_takes, kept: Vec::new() })
-    }
-
-    fn await_predecessor(&self) -> Result<(), DiskError> {
-        Ok(())
-    }
-
-    fn activate(&self) -> Result<(), DiskError> {
-        Ok(())
-    }
-
-    fn deactivate(&self) -> Result<(), DiskError> {
-        Ok(())
-    }
-
-    fn resize(&self, _: Option<u64>) -> Result<Geometry, DiskError> {
-        Ok(self.geometry())
-    }
-
-    fn waiting(&self) -> u64 {
-        0
-    }
-
-    fn extents(&self, _: u64, _: u64, _: usize) -> Result<Vec<disk::Extent>, disk::IoError> {
-        Err(disk::IoError::Unsupported)
-    }
-
-    fn zeroes_fast(&self, _: bool) -> bool {
-        false
-    }
-}
-
-struct GatedChannel {
-    open: Arc<AtomicBool>,
-    submit_takes: Duration,
-    kept: Vec<Request>,
-}
-
-impl Channel for GatedChannel {
-    fn submit(&mut self, _: &mut Context<'_>, request: Request) -> Submitted {
-        std::thread::sleep(self.submit_takes);
-        self.kept.push(request);
-        Submitted::Pending
-    }
-
-    fn reap(&mut self, _: &mut Context<'_>, out: &mut Vec<Completion>) {
-        if self.open.load(Ordering::Relaxed) {
-            out.extend(self.kept.drain(..).map(|request| request.complete(Ok(()))));
-        }
-    }
-
-    fn give_up(&mut self, _: &mut Context<'_>) {}
-
-    fn abandon(&mut self) {}
-}
+use guest::{FLUSH, GET_ID, Gate, Guest, IN, OUT, SOON, device};
+use reactor::Reactor;
 
 /// Asks until something is there: what a queue publishes lags behind by a turn.
 fn soon<T>(mut ask: impl FnMut() -> Option<T>) -> T {
-    let until = std::time::Instant::now() + Duration::from_secs(20);
+    let until = std::time::Instant::now() + SOON;
     loop {
         if let Some(found) = ask() {
             return found;
@@ -135,9 +63,8 @@ fn what_is_not_recorded_is_not_there() {
 
 #[test]
 fn a_request_that_hangs_is_seen_while_it_hangs_and_afterwards() {
-    let open = Arc::new(AtomicBool::new(false));
-    let device =
-        device(Arc::new(Gated { open: open.clone(), submit_takes: Duration::ZERO }), 1, true);
+    let gate = Gate::closed();
+    let device = device(Arc::new(gate.clone()), 1, true);
     let mut guest = Guest::new(&device, true);
     let before = clock_ns();
     for slot in 0..3 {
@@ -151,7 +78,7 @@ fn a_request_that_hangs_is_seen_while_it_hangs_and_afterwards() {
     // Longer than any request that is not slow.
     std::thread::sleep(Duration::from_millis(30));
     assert!(clock_ns() - device.oldest().unwrap().known_ns >= 30_000_000);
-    open.store(true, Ordering::Relaxed);
+    gate.open();
     for _ in 0..3 {
         guest.used();
     }
@@ -170,9 +97,8 @@ fn a_request_that_hangs_is_seen_while_it_hangs_and_afterwards() {
 #[test]
 fn a_neighbour_that_keeps_the_reactor_is_named() {
     let slow = Duration::from_millis(5);
-    let gate = Gated { open: Arc::new(AtomicBool::new(true)), submit_takes: slow };
     let (busy, victim) = (
-        device(Arc::new(gate), 1, true),
+        device(Arc::new(Gate::slow(slow)), 1, true),
         device(Arc::new(disk::NullDisk::new(1 << 20, 512, false)), 1, true),
     );
     let reactor = Arc::new(Reactor::spawn("shared").unwrap());

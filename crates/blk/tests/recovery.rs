@@ -4,121 +4,28 @@
 mod guest;
 
 use std::os::fd::AsFd;
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::sync::Arc;
 
 use blk::Device;
-use disk::{
-    Channel, Completion, Disk, DiskError, Extent, Geometry, IoError, MemoryDisk, Request, Submitted,
-};
+use disk::{Disk, MemoryDisk};
 use guest::*;
-use reactor::{Context, Done, Op, Port, Reactor};
 use virtq::InflightRegion;
 
 const SIZE: u64 = 8 << 20;
 const REQUESTS: u16 = 32;
 
-/// Takes requests and finishes none of them, or one at a time.
-#[derive(Debug, Default)]
-struct Slow {
-    /// Requests taken, by sector, in order.
-    taken: Arc<Mutex<Vec<u64>>>,
-    /// None is ever finished, and any number is taken.
-    hangs: bool,
-}
-
-struct SlowChannel {
-    port: Port,
-    taken: Arc<Mutex<Vec<u64>>>,
-    hangs: bool,
-    pending: Vec<Request>,
-    done: Vec<Done>,
-}
-
-impl Disk for Slow {
-    fn geometry(&self) -> Geometry {
-        Geometry { size: SIZE, block_size: 512, read_only: false, discard: true }
-    }
-
-    fn open_channel(&self, context: &mut Context<'_>) -> Box<dyn Channel> {
-        let (port, taken) = (context.open_port(), self.taken.clone());
-        let (pending, done) = Default::default();
-        Box::new(SlowChannel { port, taken, hangs: self.hangs, pending, done })
-    }
-
-    fn await_predecessor(&self) -> Result<(), DiskError> {
-        Ok(())
-    }
-
-    fn activate(&self) -> Result<(), DiskError> {
-        Ok(())
-    }
-
-    fn deactivate(&self) -> Result<(), DiskError> {
-        Ok(())
-    }
-
-    fn resize(&self, _: Option<u64>) -> Result<Geometry, DiskError> {
-        Ok(self.geometry())
-    }
-
-    fn waiting(&self) -> u64 {
-        0
-    }
-
-    fn extents(&self, _: u64, _: u64, _: usize) -> Result<Vec<Extent>, IoError> {
-        Err(IoError::Unsupported)
-    }
-
-    fn zeroes_fast(&self, _: bool) -> bool {
-        false
-    }
-}
-
-impl Channel for SlowChannel {
-    fn submit(&mut self, context: &mut Context<'_>, request: Request) -> Submitted {
-        if !self.hangs && !self.pending.is_empty() {
-            return Submitted::Full(request);
-        }
-        self.taken.lock().unwrap().push(request.offset / 512);
-        if !self.hangs {
-            context.submit(&self.port, Op::Timer { after: Duration::from_millis(1) }, 0);
-        }
-        self.pending.push(request);
-        Submitted::Pending
-    }
-
-    fn reap(&mut self, context: &mut Context<'_>, out: &mut Vec<Completion>) {
-        context.reap(&self.port, &mut self.done);
-        for _ in self.done.drain(..) {
-            out.extend(self.pending.pop().map(|request| request.complete(Ok(()))));
-        }
-    }
-
-    fn give_up(&mut self, _: &mut Context<'_>) {}
-
-    fn abandon(&mut self) {}
-}
-
-fn reactor() -> Arc<Reactor> {
-    Arc::new(Reactor::spawn("guest").unwrap())
-}
-
 /// A guest with requests on sectors 0, 1, ... that its device has taken and will never finish.
 /// The device has died then.
 fn left_behind() -> Guest {
     let region = InflightRegion::create(1, 128).unwrap();
-    let slow = Slow { hangs: true, ..Slow::default() };
-    let taken = slow.taken.clone();
-    let device = device(Arc::new(slow), 1, false);
+    let hanging = Gate::closed();
+    let device = device(Arc::new(hanging.clone()), 1, false);
     let mut guest = Guest::recorded(&device, reactor(), true, !0, region.queue(0));
     for slot in 0..REQUESTS {
         guest.put(slot, IN, u64::from(slot), (512, true));
     }
     guest.publish();
-    while taken.lock().unwrap().len() < usize::from(REQUESTS) {
-        guest.reactor.handle().call(|_| ()).unwrap();
-    }
+    hanging.wait_for(&guest.reactor, usize::from(REQUESTS));
     assert_eq!(guest.driver.used(), None);
     // The reactor ends with everything on it, as in a process that is killed.
     drop(guest.queue.take());
@@ -148,13 +55,12 @@ fn what_a_former_life_left_is_served_first_and_once() {
         guest.put(slot, IN, u64::from(slot), (512, true));
     }
     guest.publish();
-    let slow = Slow::default();
-    let taken = slow.taken.clone();
-    let device = device(Arc::new(slow), 1, false);
+    let narrow = Gate::narrow();
+    let device = device(Arc::new(narrow.clone()), 1, false);
     go_on(&mut guest, &device);
     completions(&mut guest, REQUESTS + 4);
     // In order, although the disk takes one at a time and holds the queue.
-    assert_eq!(*taken.lock().unwrap(), (0..u64::from(REQUESTS) + 4).collect::<Vec<_>>());
+    assert_eq!(narrow.sectors(), (0..u64::from(REQUESTS) + 4).collect::<Vec<_>>());
     assert_eq!(device.stats().resubmitted, u64::from(REQUESTS));
     assert_eq!(guest.queue.take().unwrap().stop().unwrap(), REQUESTS + 4);
 }
@@ -164,7 +70,7 @@ fn a_queue_that_is_stopped_serves_what_counts_as_taken() {
     let mut guest = left_behind();
     guest.put(REQUESTS, IN, 0, (512, true));
     guest.publish();
-    let device = device(Arc::new(Slow::default()), 1, false);
+    let device = device(Arc::new(Gate::narrow()), 1, false);
     go_on(&mut guest, &device);
     let next = guest.queue.take().unwrap().stop().unwrap();
     assert!(next >= REQUESTS, "{next}");

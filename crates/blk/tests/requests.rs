@@ -4,16 +4,11 @@
 mod guest;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
 
 use blk::feature;
-use disk::{
-    Channel, Completion, Disk, DiskError, Extent, FileDisk, FileOptions, Geometry, IoError, Kind,
-    MemoryDisk, NullDisk, OnFull, Request, Submitted,
-};
+use disk::{Disk, FileDisk, FileOptions, Kind, MemoryDisk, NullDisk, OnFull};
 use guest::*;
-use reactor::{Context, Done, Op, Port, Reactor};
+use reactor::Reactor;
 use virtq::driver::BUFFERS;
 
 const SIZE: u64 = 8 << 20;
@@ -267,77 +262,19 @@ fn a_resized_disk_takes_requests_beyond_its_former_end() {
     assert_eq!(u64::from_le_bytes(capacity), 2 * last);
 }
 
-/// Counts writes that must be durable.
-#[derive(Debug)]
-struct Recorder(Arc<AtomicU32>);
-
-impl Disk for Recorder {
-    fn geometry(&self) -> Geometry {
-        Geometry { size: SIZE, block_size: 512, read_only: false, discard: true }
-    }
-
-    fn open_channel(&self, _: &mut Context<'_>) -> Box<dyn Channel> {
-        Box::new(RecorderChannel(self.0.clone()))
-    }
-
-    fn await_predecessor(&self) -> Result<(), DiskError> {
-        Ok(())
-    }
-
-    fn activate(&self) -> Result<(), DiskError> {
-        Ok(())
-    }
-
-    fn deactivate(&self) -> Result<(), DiskError> {
-        Ok(())
-    }
-
-    fn resize(&self, _: Option<u64>) -> Result<Geometry, DiskError> {
-        Ok(self.geometry())
-    }
-
-    fn waiting(&self) -> u64 {
-        0
-    }
-
-    fn extents(&self, _: u64, _: u64, _: usize) -> Result<Vec<Extent>, IoError> {
-        Err(IoError::Unsupported)
-    }
-
-    fn zeroes_fast(&self, _: bool) -> bool {
-        false
-    }
-}
-
-struct RecorderChannel(Arc<AtomicU32>);
-
-impl Channel for RecorderChannel {
-    fn submit(&mut self, _: &mut Context<'_>, request: Request) -> Submitted {
-        let durable = matches!(
-            request.kind,
-            Kind::Write { durable: true } | Kind::WriteZeroes { durable: true, .. }
-        );
-        self.0.fetch_add(u32::from(durable), Ordering::Relaxed);
-        Submitted::Done(request.complete(Ok(())))
-    }
-
-    fn reap(&mut self, _: &mut Context<'_>, _: &mut Vec<Completion>) {}
-
-    fn give_up(&mut self, _: &mut Context<'_>) {}
-
-    fn abandon(&mut self) {}
-}
-
 #[test]
 fn a_driver_that_does_not_flush_gets_write_through() {
     for (mask, expected) in [(!0, 0), (!feature::FLUSH, 2)] {
-        let durable = Arc::new(AtomicU32::new(0));
-        let device = device(Arc::new(Recorder(durable.clone())), 1, false);
-        let reactor = Arc::new(Reactor::spawn("guest").unwrap());
-        let mut guest = Guest::with(&device, reactor, true, mask);
+        let disk = Gate::opened();
+        let device = device(Arc::new(disk.clone()), 1, false);
+        let mut guest = Guest::with(&device, reactor(), true, mask);
         assert_eq!(guest.write(0, &[1; 512]), 0);
         assert_eq!(guest.segment(WRITE_ZEROES, 0, 8, 0), 0);
-        assert_eq!(durable.load(Ordering::Relaxed), expected);
+        let durable = disk.kinds().into_iter().filter(|kind| {
+            let zeroes = matches!(kind, Kind::WriteZeroes { durable: true, .. });
+            zeroes || matches!(kind, Kind::Write { durable: true })
+        });
+        assert_eq!(durable.count(), expected);
     }
 }
 
@@ -360,79 +297,9 @@ fn a_guest_that_takes_no_calls_holds_nobody_up() {
     assert_eq!(good.read(0, 512).1, [1; 512]);
 }
 
-/// Takes one request at a time and finishes it a moment later.
-#[derive(Debug)]
-struct Narrow;
-
-struct NarrowChannel {
-    port: Port,
-    pending: Option<Request>,
-    done: Vec<Done>,
-}
-
-impl Disk for Narrow {
-    fn geometry(&self) -> Geometry {
-        Geometry { size: SIZE, block_size: 512, read_only: false, discard: true }
-    }
-
-    fn open_channel(&self, context: &mut Context<'_>) -> Box<dyn Channel> {
-        Box::new(NarrowChannel { port: context.open_port(), pending: None, done: Vec::new() })
-    }
-
-    fn await_predecessor(&self) -> Result<(), DiskError> {
-        Ok(())
-    }
-
-    fn activate(&self) -> Result<(), DiskError> {
-        Ok(())
-    }
-
-    fn deactivate(&self) -> Result<(), DiskError> {
-        Ok(())
-    }
-
-    fn resize(&self, _: Option<u64>) -> Result<Geometry, DiskError> {
-        Ok(self.geometry())
-    }
-
-    fn waiting(&self) -> u64 {
-        0
-    }
-
-    fn extents(&self, _: u64, _: u64, _: usize) -> Result<Vec<Extent>, IoError> {
-        Err(IoError::Unsupported)
-    }
-
-    fn zeroes_fast(&self, _: bool) -> bool {
-        false
-    }
-}
-
-impl Channel for NarrowChannel {
-    fn submit(&mut self, context: &mut Context<'_>, request: Request) -> Submitted {
-        if self.pending.is_some() {
-            return Submitted::Full(request);
-        }
-        self.pending = Some(request);
-        context.submit(&self.port, Op::Timer { after: Duration::from_millis(1) }, 0);
-        Submitted::Pending
-    }
-
-    fn reap(&mut self, context: &mut Context<'_>, out: &mut Vec<Completion>) {
-        context.reap(&self.port, &mut self.done);
-        for _ in self.done.drain(..) {
-            out.extend(self.pending.take().map(|request| request.complete(Ok(()))));
-        }
-    }
-
-    fn give_up(&mut self, _: &mut Context<'_>) {}
-
-    fn abandon(&mut self) {}
-}
-
 #[test]
 fn a_disk_that_is_out_of_something_holds_the_queue_and_loses_nothing() {
-    let device = device(Arc::new(Narrow), 1, false);
+    let device = device(Arc::new(Gate::narrow()), 1, false);
     let mut guest = Guest::new(&device, true);
     for slot in 0..32 {
         guest.put(slot, IN, u64::from(slot), (512, true));

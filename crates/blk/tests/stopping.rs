@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 use blk::{QuietEnd, StopEnd};
 use disk::{Disk, FileDisk, FileOptions, OnFull};
 use guest::*;
-use reactor::Reactor;
 use virtq::InflightRegion;
 
 /// A small file system that is full but for a hole in a file.
@@ -55,10 +54,6 @@ fn options(path: &Path) -> FileOptions {
     }
 }
 
-fn reactor() -> Arc<Reactor> {
-    Arc::new(Reactor::spawn("guest").unwrap())
-}
-
 /// Writes that wait for room.
 fn put_writes(guest: &mut Guest, disk: &Arc<dyn Disk>) {
     for slot in 0..3 {
@@ -66,7 +61,7 @@ fn put_writes(guest: &mut Guest, disk: &Arc<dyn Disk>) {
         guest.put(slot, OUT, u64::from(slot) * 8, (4096, false));
     }
     guest.publish();
-    let until = Instant::now() + Duration::from_secs(20);
+    let until = Instant::now() + SOON;
     while disk.waiting() < 3 {
         assert!(Instant::now() < until, "they do not wait");
         std::thread::sleep(Duration::from_millis(1));
@@ -153,7 +148,7 @@ fn a_quiet_end_that_takes_too_long_is_none() {
 
 #[test]
 fn a_queue_that_was_given_up_touches_its_ring_no_more() {
-    let hanging = gate::Gate::default();
+    let hanging = Gate::closed();
     let device = device(Arc::new(hanging.clone()), 1, false);
     let region = InflightRegion::create(1, 128).unwrap();
     let mut guest = Guest::recorded(&device, reactor(), true, !0, region.queue(0));
@@ -161,14 +156,14 @@ fn a_queue_that_was_given_up_touches_its_ring_no_more() {
         guest.put(slot, IN, u64::from(slot), (512, true));
     }
     guest.publish();
-    hanging.wait_for(3);
+    hanging.wait_for(&guest.reactor, 3);
     let stopping = guest.queue.take().unwrap().begin_stop().unwrap();
     let ended = stopping.wait_until(Instant::now() + Duration::from_millis(50)).unwrap();
     let StopEnd::Stuck(zombie) = ended else { panic!("{ended:?}") };
     assert_eq!(zombie.requests(), 3);
     assert!(hanging.abandoned(), "the disk would go on with its steps");
     // The storage answers: the queue ends, and nobody hears of what it did.
-    hanging.open(&guest.reactor);
+    hanging.open();
     zombie.wait();
     assert_eq!(guest.driver.used_idx(), 0);
     assert!((0..3).all(|slot| guest.status(slot) == 0xff), "the guest's memory is left alone");
@@ -178,124 +173,5 @@ fn a_queue_that_was_given_up_touches_its_ring_no_more() {
     for _ in 0..3 {
         let (head, _) = guest.used();
         assert_eq!(guest.status(head as u16 / 3), 0);
-    }
-}
-
-/// A disk that ends nothing until it is opened.
-mod gate {
-    use std::sync::Arc;
-    use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-    use std::time::{Duration, Instant};
-
-    use disk::{
-        Channel, Completion, Disk, DiskError, Extent, Geometry, IoError, Request, Submitted,
-    };
-    use reactor::{Context, Done, Op, Port, Reactor};
-
-    #[derive(Clone, Debug, Default)]
-    pub(super) struct Gate(Arc<State>);
-
-    #[derive(Debug, Default)]
-    struct State {
-        open: AtomicBool,
-        taken: AtomicU32,
-        abandoned: AtomicBool,
-    }
-
-    impl Gate {
-        pub(super) fn wait_for(&self, count: u32) {
-            let until = Instant::now() + Duration::from_secs(20);
-            while self.0.taken.load(Ordering::Relaxed) < count {
-                assert!(Instant::now() < until, "the disk is not asked");
-                std::thread::sleep(Duration::from_millis(1));
-            }
-        }
-
-        pub(super) fn abandoned(&self) -> bool {
-            self.0.abandoned.load(Ordering::Relaxed)
-        }
-
-        pub(super) fn open(&self, reactor: &Reactor) {
-            self.0.open.store(true, Ordering::Relaxed);
-            reactor.handle().call(|_| ()).unwrap();
-        }
-    }
-
-    struct GateChannel {
-        gate: Arc<State>,
-        port: Port,
-        pending: Vec<Request>,
-        done: Vec<Done>,
-    }
-
-    impl Disk for Gate {
-        fn geometry(&self) -> Geometry {
-            Geometry { size: 1 << 20, block_size: 512, read_only: false, discard: true }
-        }
-
-        fn open_channel(&self, context: &mut Context<'_>) -> Box<dyn Channel> {
-            let (gate, port) = (self.0.clone(), context.open_port());
-            Box::new(GateChannel { gate, port, pending: Vec::new(), done: Vec::new() })
-        }
-
-        fn await_predecessor(&self) -> Result<(), DiskError> {
-            Ok(())
-        }
-
-        fn activate(&self) -> Result<(), DiskError> {
-            Ok(())
-        }
-
-        fn deactivate(&self) -> Result<(), DiskError> {
-            Ok(())
-        }
-
-        fn resize(&self, _: Option<u64>) -> Result<Geometry, DiskError> {
-            Ok(self.geometry())
-        }
-
-        fn waiting(&self) -> u64 {
-            0
-        }
-
-        fn extents(&self, _: u64, _: u64, _: usize) -> Result<Vec<Extent>, IoError> {
-            Err(IoError::Unsupported)
-        }
-
-        fn zeroes_fast(&self, _: bool) -> bool {
-            false
-        }
-    }
-
-    impl Channel for GateChannel {
-        fn submit(&mut self, context: &mut Context<'_>, request: Request) -> Submitted {
-            self.gate.taken.fetch_add(1, Ordering::Relaxed);
-            if self.gate.open.load(Ordering::Relaxed) {
-                return Submitted::Done(request.complete(Ok(())));
-            }
-            if self.pending.is_empty() {
-                context.submit(&self.port, Op::Timer { after: Duration::from_millis(1) }, 0);
-            }
-            self.pending.push(request);
-            Submitted::Pending
-        }
-
-        fn reap(&mut self, context: &mut Context<'_>, out: &mut Vec<Completion>) {
-            context.reap(&self.port, &mut self.done);
-            if self.done.drain(..).count() == 0 {
-                return;
-            }
-            if self.gate.open.load(Ordering::Relaxed) {
-                out.extend(self.pending.drain(..).map(|request| request.complete(Ok(()))));
-            } else if !self.pending.is_empty() {
-                context.submit(&self.port, Op::Timer { after: Duration::from_millis(1) }, 0);
-            }
-        }
-
-        fn give_up(&mut self, _: &mut Context<'_>) {}
-
-        fn abandon(&mut self) {
-            self.gate.abandoned.store(true, Ordering::Relaxed);
-        }
     }
 }

@@ -1,6 +1,8 @@
 //! A guest's driver for one queue, against a device on a real reactor.
 #![allow(dead_code)] // Each test binary uses its own part.
 
+mod gate;
+
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -12,6 +14,8 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use virtq::driver::{BUFFERS, Driver};
 use virtq::{Inflight, QueueStart};
 
+pub(crate) use gate::Gate;
+
 pub(crate) const IN: u32 = 0;
 pub(crate) const OUT: u32 = 1;
 pub(crate) const FLUSH: u32 = 4;
@@ -22,7 +26,11 @@ pub(crate) const WRITE_ZEROES: u32 = 13;
 /// Bytes of buffer that each slot has; its header and status lie before the data.
 const SLOT: u64 = 0x2_0000;
 const MEMORY: u64 = 64 << 20;
-const SOON: Duration = Duration::from_secs(20);
+pub(crate) const SOON: Duration = Duration::from_secs(20);
+
+pub(crate) fn reactor() -> Arc<Reactor> {
+    Arc::new(Reactor::spawn("guest").unwrap())
+}
 
 pub(crate) fn device(disk: Arc<dyn Disk>, queues: u16, spin: bool) -> Device {
     disk.activate().unwrap();
@@ -46,7 +54,7 @@ pub(crate) struct Guest {
 
 impl Guest {
     pub(crate) fn new(device: &Device, event_idx: bool) -> Self {
-        Self::with(device, Arc::new(Reactor::spawn("guest").unwrap()), event_idx, !0)
+        Self::with(device, reactor(), event_idx, !0)
     }
 
     pub(crate) fn with(device: &Device, reactor: Arc<Reactor>, event_idx: bool, mask: u64) -> Self {

@@ -1,0 +1,173 @@
+//! A disk of a test: it takes requests, remembers them, and ends them when it is told to.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use disk::{
+    Channel, Completion, Disk, DiskError, Extent, Geometry, IoError, Kind, Request, Submitted,
+};
+use reactor::{Context, Done, Op, Port, Reactor};
+
+use super::SOON;
+
+/// How often the gate is looked at, and how long a request takes when it is open.
+const LOOK: Duration = Duration::from_millis(1);
+
+/// Ends requests only while it is open. Clones are the same disk.
+#[derive(Clone, Debug)]
+pub(crate) struct Gate(Arc<State>);
+
+#[derive(Debug)]
+struct State {
+    open: AtomicBool,
+    /// How many it holds at once; more have to wait.
+    room: usize,
+    /// How long it keeps the reactor's thread with each.
+    keeps: Duration,
+    taken: Mutex<Vec<(Kind, u64)>>,
+    abandoned: AtomicBool,
+}
+
+impl Gate {
+    /// Takes whatever comes, and ends nothing.
+    pub(crate) fn closed() -> Self {
+        Self::new(false, usize::MAX, Duration::ZERO)
+    }
+
+    /// Ends everything after a moment.
+    pub(crate) fn opened() -> Self {
+        Self::new(true, usize::MAX, Duration::ZERO)
+    }
+
+    /// Takes one at a time, and ends it after a moment.
+    pub(crate) fn narrow() -> Self {
+        Self::new(true, 1, Duration::ZERO)
+    }
+
+    /// Keeps the reactor's thread for so long with each request.
+    pub(crate) fn slow(keeps: Duration) -> Self {
+        Self::new(true, usize::MAX, keeps)
+    }
+
+    fn new(open: bool, room: usize, keeps: Duration) -> Self {
+        let (open, taken, abandoned) =
+            (AtomicBool::new(open), Mutex::default(), Default::default());
+        Self(Arc::new(State { open, room, keeps, taken, abandoned }))
+    }
+
+    /// From now on requests end, those that are here too.
+    pub(crate) fn open(&self) {
+        self.0.open.store(true, Ordering::Relaxed);
+    }
+
+    /// Sectors of the requests that it has taken, in order.
+    pub(crate) fn sectors(&self) -> Vec<u64> {
+        self.0.taken.lock().unwrap().iter().map(|(_, sector)| *sector).collect()
+    }
+
+    /// Kinds of the requests that it has taken, in order.
+    pub(crate) fn kinds(&self) -> Vec<Kind> {
+        self.0.taken.lock().unwrap().iter().map(|(kind, _)| *kind).collect()
+    }
+
+    /// Waits until it has taken `count` requests from a queue of `reactor`.
+    pub(crate) fn wait_for(&self, reactor: &Reactor, count: usize) {
+        let until = Instant::now() + SOON;
+        while self.sectors().len() < count {
+            assert!(Instant::now() < until, "the disk is not asked");
+            // Any round trip lets the reactor take another turn.
+            reactor.handle().call(|_| ()).unwrap();
+        }
+    }
+
+    /// A queue has given up what is here.
+    pub(crate) fn abandoned(&self) -> bool {
+        self.0.abandoned.load(Ordering::Relaxed)
+    }
+}
+
+impl Disk for Gate {
+    fn geometry(&self) -> Geometry {
+        Geometry { size: 8 << 20, block_size: 512, read_only: false, discard: true }
+    }
+
+    fn open_channel(&self, context: &mut Context<'_>) -> Box<dyn Channel> {
+        let (gate, port) = (self.0.clone(), context.open_port());
+        Box::new(GateChannel { gate, port, pending: Vec::new(), done: Vec::new() })
+    }
+
+    fn await_predecessor(&self) -> Result<(), DiskError> {
+        Ok(())
+    }
+
+    fn activate(&self) -> Result<(), DiskError> {
+        Ok(())
+    }
+
+    fn deactivate(&self) -> Result<(), DiskError> {
+        Ok(())
+    }
+
+    fn resize(&self, _: Option<u64>) -> Result<Geometry, DiskError> {
+        Ok(self.geometry())
+    }
+
+    fn waiting(&self) -> u64 {
+        0
+    }
+
+    fn extents(&self, _: u64, _: u64, _: usize) -> Result<Vec<Extent>, IoError> {
+        Err(IoError::Unsupported)
+    }
+
+    fn zeroes_fast(&self, _: bool) -> bool {
+        false
+    }
+}
+
+struct GateChannel {
+    gate: Arc<State>,
+    port: Port,
+    pending: Vec<Request>,
+    done: Vec<Done>,
+}
+
+impl GateChannel {
+    fn look_later(&self, context: &mut Context<'_>) {
+        context.submit(&self.port, Op::Timer { after: LOOK }, 0);
+    }
+}
+
+impl Channel for GateChannel {
+    fn submit(&mut self, context: &mut Context<'_>, request: Request) -> Submitted {
+        if self.pending.len() >= self.gate.room {
+            return Submitted::Full(request);
+        }
+        self.gate.taken.lock().unwrap().push((request.kind, request.offset / 512));
+        std::thread::sleep(self.gate.keeps);
+        if self.pending.is_empty() {
+            self.look_later(context);
+        }
+        self.pending.push(request);
+        Submitted::Pending
+    }
+
+    fn reap(&mut self, context: &mut Context<'_>, out: &mut Vec<Completion>) {
+        context.reap(&self.port, &mut self.done);
+        if self.done.drain(..).count() == 0 {
+            return;
+        }
+        if self.gate.open.load(Ordering::Relaxed) {
+            out.extend(self.pending.drain(..).map(|request| request.complete(Ok(()))));
+        } else if !self.pending.is_empty() {
+            self.look_later(context);
+        }
+    }
+
+    fn give_up(&mut self, _: &mut Context<'_>) {}
+
+    fn abandon(&mut self) {
+        self.gate.abandoned.store(true, Ordering::Relaxed);
+    }
+}
