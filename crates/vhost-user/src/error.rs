@@ -119,6 +119,17 @@ pub enum Refusal {
         /// Queue index.
         index: usize,
     },
+    /// The in-flight region of the front-end is for fewer queues.
+    #[error(
+        "queue {index} is not started, since the in-flight region is for {queues} queues only and \
+         a crash would lose its requests; ask for a region for all queues that are started"
+    )]
+    Unrecorded {
+        /// Queue index.
+        index: u16,
+        /// Queues of the region.
+        queues: u16,
+    },
     /// The kernel refused something about a descriptor.
     #[error("cannot {action}")]
     Os {

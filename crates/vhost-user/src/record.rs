@@ -13,6 +13,9 @@
 //! front-end is about to continue with requests that only the record knows, and to begin anyhow
 //! would lose some of them and carry out others twice. A region that can be used, or a reset of
 //! the device, which voids these requests, ends that.
+//!
+//! A region may be for fewer queues than the device has, as long as no other is started: one that
+//! was served beside it unrecorded would lose its requests in a crash, and nobody would know.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -63,11 +66,15 @@ impl Record {
         }
     }
 
-    /// The part of queue `index`, if there is one.
+    /// The part of queue `index`, if there is a region.
     pub(crate) fn queue(&self, index: u16) -> Result<Option<Inflight>, Refusal> {
         match self {
             Self::Absent => Ok(None),
-            Self::Kept(region) => Ok(region.queue(index)),
+            Self::Kept(region) => {
+                let part = region.queue(index);
+                let queues = region.queues();
+                part.map(Some).ok_or(Refusal::Unrecorded { index, queues })
+            }
             Self::Lost => Err(Refusal::RecordLost { index: index.into() }),
         }
     }

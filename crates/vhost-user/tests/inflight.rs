@@ -138,3 +138,30 @@ fn a_reset_keeps_a_record_and_forgets_a_lost_one() {
     peer.refused(SET, &desc, &[kick.as_fd()]);
     assert_eq!(start(&peer), [started(0, 5)]);
 }
+
+#[test]
+fn no_ring_starts_that_the_region_is_not_for() {
+    let peer = Peer::negotiated(FEATURES | PROTOCOL_FEATURES);
+    let (memory, kick) = (memfd(0x1_0000), event());
+    peer.send(GET, PLAIN, &desc(0, 0, 1, 256), &[]);
+    let (_, small, mut fds) = peer.receive_with_fds();
+    let fd = fds.remove(0);
+    for index in [0, 1] {
+        peer.configure(index, &memory, &kick);
+    }
+    // Without a region anything starts.
+    peer.done(18, &state(1, 1), &[]);
+    assert_eq!(peer.take(), [started(1, 5)]);
+    // With one, what it does not record ends, and is not begun again.
+    peer.done(SET, &small, &[fd.as_fd()]);
+    peer.done(18, &state(0, 1), &[]);
+    let [start, record] = recorded(0, 5);
+    assert_eq!(peer.take(), [Event::Stop(1), start, record]);
+    peer.refused(18, &state(1, 1), &[]);
+    assert_eq!(peer.take(), []);
+    // A region for all of them is what it takes.
+    let (whole, fd) = region(&peer);
+    peer.done(SET, &whole, &[fd.as_fd()]);
+    let served = [recorded(0, 5 + SERVED), recorded(1, 5 + SERVED)].concat();
+    assert_eq!(peer.take(), [&[Event::Stop(0)], &served[..]].concat());
+}

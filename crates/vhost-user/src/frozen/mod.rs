@@ -184,6 +184,10 @@ impl SessionState {
             if *running && !(known && ring.resolve(index, &self.table, features)?.is_some()) {
                 return Err(StateError::Incomplete { index });
             }
+            if *running {
+                // Below queue_count, which is a u16.
+                self.record.queue(index as u16)?;
+            }
         }
         Ok(())
     }
