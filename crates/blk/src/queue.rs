@@ -144,9 +144,9 @@ impl BlkQueue {
         self.stopped = None;
     }
 
-    /// Touches the ring and the guest's signals no more; returns how many requests are in flight.
-    /// The queue ends when the last of them does.
-    pub(crate) fn give_up_ring(&mut self, context: &mut Context<'_>) -> u16 {
+    /// Touches the ring and the guest's signals no more; returns how many requests are in flight,
+    /// and the available index behind them. The queue ends when the last of them does.
+    pub(crate) fn give_up_ring(&mut self, context: &mut Context<'_>) -> (u16, u16) {
         self.zombie = true;
         self.channel.abandon();
         self.queue.fail();
@@ -159,7 +159,7 @@ impl BlkQueue {
         {
             self.queue.push(entry.chain, 0);
         }
-        self.queue.in_flight()
+        (self.queue.in_flight(), self.queue.next_avail())
     }
 
     pub(crate) fn set_memory(&mut self, table: Arc<Table>) -> Result<(), RingError> {

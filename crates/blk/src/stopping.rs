@@ -56,6 +56,7 @@ pub enum QuietEnd {
 #[derive(Debug)]
 pub struct Zombie {
     requests: u16,
+    next_avail: u16,
     answer: Receiver<u16>,
 }
 
@@ -118,11 +119,13 @@ impl Stopping {
             Err(RecvTimeoutError::Timeout) => {}
         }
         let id = self.id;
-        let requests = self.reactor.call(move |context| {
+        let given_up = self.reactor.call(move |context| {
             context.with_poller(id, |queue: &mut BlkQueue, context| queue.give_up_ring(context))
         })?;
-        match requests {
-            Some(requests) => Ok(StopEnd::Stuck(Zombie { requests, answer: self.answer })),
+        match given_up {
+            Some((requests, next_avail)) => {
+                Ok(StopEnd::Stuck(Zombie { requests, next_avail, answer: self.answer }))
+            }
             // It has ended in between, and has answered before.
             None => self.answer.recv().map(StopEnd::Drained).map_err(|_| Stopped),
         }
@@ -133,6 +136,12 @@ impl Zombie {
     /// Requests that it had when it was given up.
     pub fn requests(&self) -> u16 {
         self.requests
+    }
+
+    /// The available index behind everything that it has taken. A successor goes on there if an
+    /// in-flight region has recorded what was taken; else only this queue knows of it.
+    pub fn next_avail(&self) -> u16 {
+        self.next_avail
     }
 
     /// Waits until the kernel has ended them all.

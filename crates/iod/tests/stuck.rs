@@ -5,7 +5,7 @@
 mod common;
 
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use common::*;
 use model::report::{DiskState, DiskStats};
@@ -56,11 +56,6 @@ fn p99(guest: &mut Guest) -> Duration {
 
 fn disk(caller: &mut Caller, id: &str) -> DiskStats {
     caller.stats().disks.into_iter().find(|disk| disk.id == id).unwrap()
-}
-
-fn timed<R>(work: impl FnOnce() -> R) -> (R, Duration) {
-    let began = Instant::now();
-    (work(), began.elapsed())
 }
 
 fn refused(outcome: Result<Value, RpcError>, path: &Path) -> String {

@@ -59,20 +59,50 @@ fn a_guest_sees_its_disks_grow_without_a_reboot() {
     assert_eq!(std::fs::metadata(&image).unwrap().len(), LARGE);
 }
 
-/// Writes without end, one after the other.
+/// Writes without end, one after the other, and reads back each and the one before.
 const WRITES: &str = r#"
 set -eu
 D=$(disk RINGWAY)
-while dd if=/dev/zero of=$D bs=4k count=1 oflag=direct 2>/dev/null; do echo wrote; sleep 0.05; done
+block() { yes "block $1" | dd of=/tmp/$1 bs=4k count=1 iflag=fullblock 2>/dev/null; }
+same() { dd if=$D bs=4k count=1 skip=$(($1 % 64)) iflag=direct 2>/dev/null | cmp - /tmp/$1; }
+n=1
+block 0
+dd if=/tmp/0 of=$D bs=4k count=1 oflag=direct 2>/dev/null
+while block $n; do
+    dd if=/tmp/$n of=$D bs=4k count=1 seek=$((n % 64)) oflag=direct 2>/dev/null || break
+    same $n && same $((n - 1)) || break
+    rm /tmp/$((n - 1))
+    n=$((n + 1))
+    echo wrote
+    sleep 0.05
+done
 dmesg | tail -20
 "#;
 
 fn wait_for_one_in_flight(io: &RingwayIo) {
+    wait_until(io, "\"in_flight\":1");
+}
+
+fn wait_until(io: &RingwayIo, shown: &str) {
     let waits = Instant::now();
-    while !io.ringway(&["io", "stats"]).unwrap().contains("\"in_flight\":1") {
-        assert!(waits.elapsed() < DEADLINE, "nothing hangs");
+    while !io.ringway(&["io", "stats"]).unwrap().contains(shown) {
+        assert!(waits.elapsed() < DEADLINE, "never: {shown}");
         std::thread::sleep(Duration::from_millis(20));
     }
+}
+
+/// The guest writes, and finds what it has written.
+fn goes_on(guest: &mut Guest) {
+    for _ in 0..3 {
+        guest.skip();
+        guest.wait_for("wrote\n", DEADLINE).unwrap();
+    }
+}
+
+fn stop(guest: &mut Guest) {
+    let began = Instant::now();
+    guest.qmp().unwrap().execute("stop", &serde_json::json!({})).unwrap();
+    assert!(began.elapsed() < DEADLINE / 4, "{:?}", began.elapsed());
 }
 
 #[test]
@@ -86,7 +116,7 @@ fn a_machine_on_storage_that_hangs_goes_on_stops_and_ends() {
     let mut guest = Guest::start(Kind::Qemu, &machine, WRITES).unwrap();
     guest.wait_for("wrote\n", DEADLINE).unwrap();
 
-    // A verb ends at its deadline; the front-end is sent away, comes back, and waits.
+    // A verb ends at its deadline; the front-end keeps its records, stays, and waits.
     hanging.hang().unwrap();
     wait_for_one_in_flight(&io);
     let error = io.ringway(&["io", "disk.pause", "id=d1"]).unwrap_err().to_string();
@@ -102,19 +132,35 @@ fn a_machine_on_storage_that_hangs_goes_on_stops_and_ends() {
         assert!(waits.elapsed() < DEADLINE, "stuck for ever");
         std::thread::sleep(Duration::from_millis(20));
     }
-    for _ in 0..3 {
-        guest.skip();
-        guest.wait_for("wrote\n", DEADLINE).unwrap();
+    goes_on(&mut guest);
+
+    // The machine is stopped while its storage hangs: QEMU waits for the ring, and is not kept. It
+    // goes on when both do, whichever is first.
+    let nothing = serde_json::json!({});
+    for storage_is_first in [true, false] {
+        hanging.hang().unwrap();
+        wait_for_one_in_flight(&io);
+        stop(&mut guest);
+        let stats = io.ringway(&["io", "stats"]).unwrap();
+        assert!(stats.contains("\"state\":\"stuck\"") && stats.contains("\"connected\":true"));
+        if storage_is_first {
+            hanging.answer().unwrap();
+            wait_until(&io, "\"state\":\"active\"");
+        }
+        guest.qmp().unwrap().execute("cont", &nothing).unwrap();
+        if !storage_is_first {
+            // Stopped again, which takes no time, since nothing of it is served.
+            stop(&mut guest);
+            guest.qmp().unwrap().execute("cont", &nothing).unwrap();
+            hanging.answer().unwrap();
+        }
+        goes_on(&mut guest);
     }
 
-    // The machine is stopped while its storage hangs: QEMU waits for the ring, and is not kept.
+    // Stopped once more, it ends.
     hanging.hang().unwrap();
     wait_for_one_in_flight(&io);
-    let nothing = serde_json::json!({});
-    let began = Instant::now();
-    guest.qmp().unwrap().execute("stop", &nothing).unwrap();
-    assert!(began.elapsed() < DEADLINE / 4, "{:?}", began.elapsed());
-    // And it ends.
+    stop(&mut guest);
     let began = Instant::now();
     // The answer may be lost with the process.
     let _ = guest.qmp().unwrap().execute("quit", &nothing);

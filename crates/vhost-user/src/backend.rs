@@ -9,6 +9,16 @@ use virtq::QueueStart;
 use crate::channel::BackendChannel;
 use crate::error::BackendError;
 
+/// Why a queue is stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StopCause {
+    /// The front-end stops the ring (`GET_VRING_BASE`, `SET_VRING_ENABLE`). What its in-flight
+    /// region records goes on at the ring's next start.
+    Asked,
+    /// Something that the ring depends on changes, perhaps the region itself; or the session ends.
+    Change,
+}
+
 /// A device that front-ends use through sessions.
 ///
 /// Every method is called on the session's control thread, one at a time, and may wait for other
@@ -50,7 +60,11 @@ pub trait Backend {
 
     /// Stops a ring and returns the index of the next available entry, when everything that was
     /// taken from the ring has been given back and nothing will touch it any more.
-    fn stop_queue(&mut self, index: u16) -> u16;
+    ///
+    /// A device that can wait no longer for what was taken may return all the same if that is
+    /// recorded in the ring's in-flight region and `cause` is [`StopCause::Asked`]; it must not
+    /// serve the ring anew before all of it has ended. Else it ends the session.
+    fn stop_queue(&mut self, index: u16, cause: StopCause) -> u16;
 
     /// Gives every started queue new memory; returns when none uses the old table for new
     /// requests. Each ring is at the same guest addresses as before.

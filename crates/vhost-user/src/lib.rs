@@ -68,7 +68,7 @@ mod stop;
 mod wire;
 
 pub use address::MAX_SOCKET_PATH_BYTES;
-pub use backend::Backend;
+pub use backend::{Backend, StopCause};
 pub use channel::BackendChannel;
 pub use connect::connect;
 pub use error::{BackendError, Refusal, SessionError, SocketError};

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use memory::{MAX_REGIONS, Table};
 use virtq::InflightRegion;
 
-use crate::backend::Backend;
+use crate::backend::{Backend, StopCause};
 use crate::channel::BackendChannel;
 use crate::error::{BackendError, Refusal};
 use crate::fds;
@@ -209,7 +209,7 @@ impl<'a> State<'a> {
             });
             if moved {
                 tracing::debug!(queue = index, "stopped: its ring is no longer where it was");
-                self.stop(index);
+                self.stop(index, StopCause::Change);
             }
         }
         if self.rings.iter().any(|ring| ring.running.is_some())

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use memory::Table;
-use vhost_user::{Backend, BackendChannel, BackendError, SessionHandle};
+use vhost_user::{Backend, BackendChannel, BackendError, SessionHandle, StopCause};
 use virtq::QueueStart;
 
-use super::queues::LeftBehind;
+use super::queues::{LeftBehind, RingEnd};
 use super::visits::Told;
 use super::{Export, lock};
 
@@ -64,7 +64,7 @@ impl Backend for Glue<'_> {
         Ok(())
     }
 
-    fn stop_queue(&mut self, index: u16) -> u16 {
+    fn stop_queue(&mut self, index: u16, cause: StopCause) -> u16 {
         let (verb, deadline) = (self.export.ending_verb(), self.export.deadline());
         let mut queues = lock(&self.export.queues);
         let mut left = LeftBehind::default();
@@ -72,12 +72,16 @@ impl Backend for Glue<'_> {
             // All of them end, so all of them drain at the same time.
             left.join(queues.hold(deadline));
         }
-        let (next, ring_left) = queues.stop(index, deadline);
+        let RingEnd { next, owed, left: ring_left } = queues.stop(index, deadline);
         left.join(ring_left);
         self.count(queues.len());
         drop(queues);
-        // When something is left, the session is closed: this answer goes nowhere.
         self.export.leave(left, verb.unwrap_or("stop of a ring by its front-end"));
+        if owed && cause == StopCause::Change {
+            // The records are all that is left of its requests, and what they are about changes.
+            self.session.close();
+        }
+        // Of a session that is closed, this goes nowhere.
         next
     }
 

@@ -171,7 +171,7 @@ impl Export {
     /// Listens on the socket of the spec.
     ///
     /// # Errors
-    /// [`SocketError`].
+    /// [`ExportError::Socket`].
     pub fn listen(&self) -> Result<(), ExportError> {
         let access = Access { mode: self.spec.socket_mode, group: self.spec.socket_group.clone() };
         *lock(&self.listener) = Some(Arc::new(Listener::bind(&self.spec.socket, &access)?));

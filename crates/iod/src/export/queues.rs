@@ -49,6 +49,18 @@ pub(crate) struct Queues {
     slots: Vec<Slot>,
 }
 
+/// A ring that its front-end has stopped.
+#[derive(Debug)]
+pub(crate) struct RingEnd {
+    /// The available index at which it would go on.
+    pub(crate) next: u16,
+    /// Storage has not ended everything that was taken from it, now or before: what is left is on
+    /// record in its in-flight region, or in `left`.
+    pub(crate) owed: bool,
+    /// Queues of the disk that were given up for it.
+    pub(crate) left: LeftBehind,
+}
+
 impl Queues {
     pub(crate) fn new(device: Arc<Device>, pool: Arc<Pool>) -> Self {
         Self { device, pool, serving: false, stuck: false, slots: Vec::new() }
@@ -73,22 +85,22 @@ impl Queues {
         Ok(())
     }
 
-    /// Drains a ring that its front-end stops and forgets it; returns where it would go on. When
-    /// that is not done by `deadline`, all rings of the disk are given up.
-    pub(crate) fn stop(&mut self, index: u16, deadline: Instant) -> (u16, LeftBehind) {
+    /// Drains a ring that its front-end stops and forgets it. When that is not done by `deadline`,
+    /// all rings of the disk are given up.
+    pub(crate) fn stop(&mut self, index: u16, deadline: Instant) -> RingEnd {
+        let mut left = LeftBehind::default();
         let Some(at) = self.slots.iter().position(|slot| slot.start.index == index) else {
-            return (0, LeftBehind::default());
+            return RingEnd { next: 0, owed: false, left };
         };
         let mut slot = self.slots.swap_remove(at);
-        let mut left = LeftBehind::default();
         if let Some(ending) = slot.begin_drain() {
-            left.take(slot.end_drain(ending, deadline));
+            slot.end_drain(ending, deadline, &mut left);
         }
         if !left.is_empty() {
             self.stuck = true;
             left.join(self.drain(Instant::now() + GRACE));
         }
-        (slot.start.ring.next_avail, left)
+        RingEnd { next: slot.start.ring.next_avail, owed: slot.owed, left }
     }
 
     /// Storage does not answer: no ring is served until [`Self::unstick`].
@@ -121,7 +133,8 @@ impl Queues {
     }
 
     /// The disk may no longer be used: drains every ring, all at the same time. Those that are not
-    /// drained by `deadline` are given up.
+    /// drained by `deadline` are given up; what is on record of them goes on when rings are served
+    /// again.
     pub(crate) fn hold(&mut self, deadline: Instant) -> LeftBehind {
         self.serving = false;
         self.drain(deadline)
@@ -156,15 +169,14 @@ impl Queues {
 
     fn drain(&mut self, deadline: Instant) -> LeftBehind {
         let mut left = LeftBehind::default();
-        let mut ending =
-            self.slots.iter_mut().map(Slot::begin_drain).collect::<Vec<_>>().into_iter();
-        self.slots.retain_mut(|slot| {
-            let zombie = ending.next().flatten().and_then(|it| slot.end_drain(it, deadline));
-            let drained = zombie.is_none();
-            left.take(zombie);
-            // Where a ring that was given up goes on, only its front-end's records tell.
-            drained
-        });
+        let ending: Vec<_> = self.slots.iter_mut().map(Slot::begin_drain).collect();
+        for (slot, ending) in self.slots.iter_mut().zip(ending) {
+            if let Some(ending) = ending {
+                slot.end_drain(ending, deadline, &mut left);
+            }
+        }
+        // Where a ring that was given up goes on, only its front-end's records tell.
+        self.slots.retain(|slot| !slot.owed || slot.is_recorded());
         self.stuck |= !left.is_empty();
         left
     }

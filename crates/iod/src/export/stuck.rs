@@ -4,11 +4,15 @@
 //!              deadline of a stop                kernel is done
 //!   working ----------------------> stuck ---------------------> working
 //! ```
-//! A stop waits at most [`model::spec::DiskSpec::stop_deadline_ms`]. Past it the front-end is sent
-//! away without an answer, so that what its in-flight region records stays true, and what the
-//! kernel has not ended is left with it: memory, image and lock stay until the kernel lets go. One
-//! thread waits for that and then cleans up. Until then the disk serves nothing, because what is
-//! left behind could land after what a successor writes.
+//! A stop waits at most [`model::spec::DiskSpec::stop_deadline_ms`]. Past it what the kernel has not
+//! ended is left with it: memory, image and lock stay until the kernel lets go. One thread waits
+//! for that and then cleans up. Until then the disk serves nothing, because what is left behind
+//! could land after what a successor writes.
+//!
+//! A front-end whose in-flight region records what was left gets its answer then, and stays: the
+//! region is as it was, so the ring goes on from it when it is served again, in this session or in
+//! another. One that keeps no record is sent away without an answer, which would say that nothing
+//! is in flight; so is one that is changing what its records are about.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -44,9 +48,9 @@ pub(super) struct Left {
 #[derive(Clone, Debug, thiserror::Error)]
 #[error(
     "{verb}: the storage of {place} has not ended {what} within {deadline_ms} ms; the queues are \
-     given up and the front-end is sent away. What was left stays with the kernel, and the lock \
-     of the image with it, until the storage answers or the host restarts: mend the storage, the \
-     rest happens by itself; `stats` shows when"
+     given up, and a front-end without a record of its requests is sent away. What was left \
+     stays with the kernel, and the lock of the image with it, until the storage answers or the \
+     host restarts: mend the storage, the rest happens by itself; `stats` shows when"
 )]
 pub struct StuckError {
     verb: &'static str,
@@ -95,15 +99,18 @@ impl Export {
         }
     }
 
-    /// Takes note of queues that storage did not let go, sends the front-end away, and cleans up
-    /// when the kernel is done. True when there are any, now or from before.
+    /// Takes note of queues that storage did not let go, sends away a front-end that has no record
+    /// of what they had, and cleans up when the kernel is done. True when there are any, now or
+    /// from before.
     pub(super) fn leave(self: &Arc<Self>, left: LeftBehind, verb: &'static str) -> bool {
         if left.is_empty() {
             return self.stuck().is_some();
         }
         let requests = left.requests();
         self.mark_stuck(verb, requests);
-        if let Some(session) = &lock(&self.front_end).session {
+        if left.unrecorded()
+            && let Some(session) = &lock(&self.front_end).session
+        {
             session.close();
         }
         self.clean_up_after(move || left.wait());

@@ -74,6 +74,12 @@ pub fn eventually(what: &str, mut check: impl FnMut() -> bool) {
     }
 }
 
+/// What `work` returns, and how long it took.
+pub fn timed<R>(work: impl FnOnce() -> R) -> (R, Duration) {
+    let began = Instant::now();
+    (work(), began.elapsed())
+}
+
 /// A running `ringway-io`.
 pub struct Io {
     pub process: Process,

@@ -41,6 +41,7 @@ mod load;
 mod queue;
 mod random;
 mod run;
+mod stop;
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -49,6 +50,7 @@ use std::time::{Duration, Instant};
 pub use content::BLOCK_BYTES;
 pub use random::Random;
 pub use run::End;
+pub use stop::Stopped;
 
 use crate::error::{Error, Result};
 use crate::raw::frontend::InflightArea;
@@ -150,7 +152,7 @@ impl Lasting {
             inflight,
             tally: Tally::default(),
         };
-        guest.start(frontend)?;
+        guest.start(frontend, None)?;
         Ok(guest)
     }
 
@@ -165,18 +167,19 @@ impl Lasting {
             let what = format!("{negotiated:?} after {:?}", self.negotiated);
             return Err(Error::Reply { request: "the features of a reconnect".into(), what });
         }
-        self.start(frontend)
+        self.start(frontend, None)
     }
 
-    /// In QEMU's order: region, memory, rings.
-    fn start(&mut self, mut frontend: Frontend) -> Result<()> {
+    /// In QEMU's order: region, memory, rings. Rings begin at `bases`, or else at their used index.
+    fn start(&mut self, mut frontend: Frontend, bases: Option<&[u16]>) -> Result<()> {
         frontend.set_inflight(&self.inflight)?;
         frontend.set_mem_table(&self.memory)?;
         for (index, queue) in (0u32..).zip(&mut self.queues) {
             let ring = &queue.ring;
             // Where the backend stood is what it has completed; the rest is in the region.
-            let base = ring.used_idx(&self.memory)?;
-            queue.resumed = base;
+            let used = ring.used_idx(&self.memory)?;
+            let base = bases.and_then(|bases| bases.get(index as usize)).copied().unwrap_or(used);
+            queue.resumed = used;
             // What is left to be collected of the former one does not shorten the pause.
             queue.called = queue.called.map(|_| Instant::now());
             frontend.set_vring(Request::SET_VRING_NUM, index, ring.size.into())?;
@@ -219,6 +222,11 @@ impl Lasting {
     #[must_use]
     pub fn inflight(&self) -> &InflightArea {
         &self.inflight
+    }
+
+    /// The connection, to do something else with it.
+    pub fn frontend(&mut self) -> Option<&mut Frontend> {
+        self.frontend.as_mut()
     }
 
     /// A connection is there, as far as we know.

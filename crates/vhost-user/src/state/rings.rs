@@ -4,6 +4,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use super::{Answer, State, device, ring_size};
+use crate::backend::StopCause;
 use crate::error::Refusal;
 use crate::fds;
 use crate::features::PROTOCOL_FEATURES;
@@ -43,14 +44,14 @@ impl State<'_> {
         if enable {
             self.start_if_ready(index)
         } else {
-            self.stop(index);
+            self.stop(index, StopCause::Asked);
             Ok(())
         }
     }
 
     pub(super) fn get_base(&mut self, index: u32) -> Result<Answer, Refusal> {
         let at = self.checked(index)?;
-        self.stop(at);
+        self.stop(at, StopCause::Asked);
         let ring = self.ring(at)?;
         // Stopped until the next kick descriptor comes.
         ring.kick = Kick::Unset;
@@ -65,7 +66,7 @@ impl State<'_> {
         change: impl FnOnce(&mut Ring),
     ) -> Result<(), Refusal> {
         let index = self.checked(index)?;
-        self.stop(index);
+        self.stop(index, StopCause::Change);
         change(self.ring(index)?);
         self.start_if_ready(index)
     }
@@ -119,17 +120,17 @@ impl State<'_> {
         }
     }
 
-    pub(super) fn stop(&mut self, index: usize) {
+    pub(super) fn stop(&mut self, index: usize, cause: StopCause) {
         if let Some(ring) = self.rings.get_mut(index)
             && ring.running.take().is_some()
         {
-            let next = self.backend.stop_queue(index as u16);
+            let next = self.backend.stop_queue(index as u16, cause);
             ring.next_avail = Some(next);
             tracing::debug!(queue = index, next, "stopped");
         }
     }
 
     pub(super) fn stop_all(&mut self) {
-        (0..self.rings.len()).for_each(|index| self.stop(index));
+        (0..self.rings.len()).for_each(|index| self.stop(index, StopCause::Change));
     }
 }

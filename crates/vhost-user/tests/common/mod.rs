@@ -15,7 +15,7 @@ use rustix::net::{
 };
 use vhost_user::{
     Backend, BackendChannel, BackendError, Session, SessionEnd, SessionError, SessionHandle,
-    SessionState,
+    SessionState, StopCause,
 };
 use virtq::{QueueConfig, QueueStart};
 
@@ -118,7 +118,7 @@ impl Backend for Recorder {
         Ok(())
     }
 
-    fn stop_queue(&mut self, index: u16) -> u16 {
+    fn stop_queue(&mut self, index: u16, _: StopCause) -> u16 {
         let mut shared = self.0.lock().unwrap();
         let at = shared.running.iter().position(|queue| queue.index == index).unwrap();
         shared.events.push(Event::Stop(index));

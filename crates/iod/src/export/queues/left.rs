@@ -7,30 +7,42 @@ use crate::pool::Place;
 /// Queues that storage did not let go in time, with their places.
 #[derive(Debug, Default)]
 #[must_use = "somebody must wait for their end"]
-pub(crate) struct LeftBehind(Vec<(Zombie, Place)>);
+pub(crate) struct LeftBehind {
+    zombies: Vec<(Zombie, Place)>,
+    /// What one of them had is on no record.
+    unrecorded: bool,
+}
 
 impl LeftBehind {
-    /// One more, if it was given up.
-    pub(super) fn take(&mut self, zombie: Option<(Zombie, Place)>) {
-        self.0.extend(zombie);
+    /// One more, and whether its front-end's in-flight region records what it had.
+    pub(super) fn take(&mut self, zombie: Zombie, place: Place, recorded: bool) {
+        self.zombies.push((zombie, place));
+        self.unrecorded |= !recorded;
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.zombies.is_empty()
     }
 
     pub(crate) fn join(&mut self, other: Self) {
-        self.0.extend(other.0);
+        self.zombies.extend(other.zombies);
+        self.unrecorded |= other.unrecorded;
+    }
+
+    /// The front-end must not go on as if what it has stopped were ended: nobody remembers all
+    /// that was in flight.
+    pub(crate) fn unrecorded(&self) -> bool {
+        self.unrecorded
     }
 
     /// Requests that storage has not ended.
     pub(crate) fn requests(&self) -> u64 {
-        self.0.iter().map(|(zombie, _)| u64::from(zombie.requests())).sum()
+        self.zombies.iter().map(|(zombie, _)| u64::from(zombie.requests())).sum()
     }
 
     /// Waits until the kernel has ended them all.
     pub(crate) fn wait(self) {
-        for (zombie, _place) in self.0 {
+        for (zombie, _place) in self.zombies {
             zombie.wait();
         }
     }

@@ -5,11 +5,11 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Instant;
 
-use blk::{Device, Fault, QuietEnd, RunningQueue, StopEnd, Stopping, Zombie};
+use blk::{Device, Fault, QuietEnd, RunningQueue, StopEnd, Stopping};
 use vhost_user::SessionHandle;
 use virtq::QueueStart;
 
-use super::ServeError;
+use super::{LeftBehind, ServeError};
 use crate::pool::{Place, Pool};
 
 /// A started ring.
@@ -20,6 +20,8 @@ pub(super) struct Slot {
     /// Its front-end.
     session: SessionHandle,
     pub(super) served: Option<Served>,
+    /// It was given up, and has not been served since.
+    pub(super) owed: bool,
 }
 
 /// A ring on its reactor.
@@ -31,7 +33,7 @@ pub(super) struct Served {
 
 impl Slot {
     pub(super) fn new(start: QueueStart, session: SessionHandle) -> Self {
-        Self { start, session, served: None }
+        Self { start, session, served: None, owed: false }
     }
 
     pub(super) fn serve(&mut self, device: &Device, pool: &Pool) -> Result<(), ServeError> {
@@ -46,6 +48,7 @@ impl Slot {
         let place = pool.place();
         let queue = device.start_queue(place.handle(), self.twin()?, fault)?;
         self.served = Some(Served { queue, place });
+        self.owed = false;
         Ok(())
     }
 
@@ -116,18 +119,22 @@ impl Slot {
         &mut self,
         (stopping, place): (Stopping, Place),
         deadline: Instant,
-    ) -> Option<(Zombie, Place)> {
+        left: &mut LeftBehind,
+    ) {
         match stopping.wait_until(deadline) {
-            Ok(StopEnd::Drained(next_avail)) => {
-                self.start.ring.next_avail = next_avail;
-                None
+            Ok(StopEnd::Drained(next_avail)) => self.start.ring.next_avail = next_avail,
+            Ok(StopEnd::Stuck(zombie)) => {
+                self.start.ring.next_avail = zombie.next_avail();
+                self.owed = true;
+                left.take(zombie, place, self.is_recorded());
             }
-            Ok(StopEnd::Stuck(zombie)) => Some((zombie, place)),
-            Err(error) => {
-                self.position_lost(&error);
-                None
-            }
+            Err(error) => self.position_lost(&error),
         }
+    }
+
+    /// Its front-end keeps a record of its requests in flight.
+    pub(super) fn is_recorded(&self) -> bool {
+        self.start.inflight.is_some()
     }
 
     fn position_lost(&self, error: &impl std::fmt::Display) {
