@@ -1,28 +1,27 @@
 //! I/O of a process that was killed never lands after that of its successor.
 //!
-//! The hazard is shown first, without the fence: a request waits in a throttled control group's
-//! part of the block layer, its process is killed, a successor writes to the same place and is
+//! The hazard is shown first, without the fence: the block layer holds a request back, its process
+//! is killed, a successor writes to the same place and is
 //! done, and then the dead process's request lands on top. With the fence it never does.
 #![allow(clippy::unwrap_used, clippy::panic)] // A failed helper is a failed test.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::AsFd;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
+use std::sync::mpsc::RecvTimeoutError;
+use std::time::Duration;
 
 use disk::conformance::Client;
 use disk::{Disk, DiskError, FileDisk, FileOptions, Kind, OnFull, fence_byte};
 use memory::Mapping;
+use testkit::storage::Stalling;
 
 /// What the child is to do, in its environment.
 const ROLE: &str = "RINGWAY_FENCE_TEST";
-/// Set to 1 it allows to leave out what needs slow storage.
-const ALLOWED: &str = "RINGWAY_NO_BLKIO";
 const LENGTH: u64 = 16 << 10;
-/// Bytes a second of the throttled group: a request of [`LENGTH`] takes two seconds.
-const RATE: u64 = 8 << 10;
 
 fn disk(path: &Path, read_only: bool, fenced: bool) -> FileDisk {
     let options = FileOptions {
@@ -60,59 +59,37 @@ fn child() {
     std::thread::park();
 }
 
-/// A loop device, a throttled group for it, and memory that two processes share.
+/// A device that stalls, and memory that two processes share.
 struct Bench {
-    device: PathBuf,
-    group: PathBuf,
+    device: Stalling,
     dir: tempfile::TempDir,
 }
 
 impl Bench {
-    /// `None`: this host has no block layer that could be told to be slow, and [`ALLOWED`] says
-    /// that this is known.
-    fn new(what: &str) -> Option<Self> {
-        let root = Path::new("/sys/fs/cgroup/blkio");
-        if !root.join("blkio.throttle.write_bps_device").exists() {
-            let allowed = std::env::var_os(ALLOWED).is_some_and(|value| value == "1");
-            assert!(
-                allowed,
-                "needs root and the blkio controller of control groups, version 1, mounted at {}; \
-                 on a host without it {ALLOWED}=1 leaves this out",
-                root.display()
-            );
-            eprintln!("left out, as {ALLOWED} allows: nothing shows that the fence holds");
-            return None;
-        }
+    /// `None`: this host has no block layer that could be told to stall, and that is known.
+    fn new() -> Option<Self> {
+        let device = Stalling::new(1 << 20, 0xcc).unwrap()?;
         let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-        let image = dir.path().join("image");
-        std::fs::write(&image, vec![0xcc; 1 << 20]).unwrap();
         std::fs::write(dir.path().join("memory"), vec![0xaa; LENGTH as usize]).unwrap();
-        let mut losetup = Command::new("losetup");
-        let found = losetup.args(["--find", "--show"]).arg(&image).output().unwrap();
-        assert!(found.status.success(), "losetup needs root and loop devices");
-        let device = PathBuf::from(String::from_utf8(found.stdout).unwrap().trim());
-        let group = root.join(format!("ringway-{what}-{}", std::process::id()));
-        std::fs::create_dir(&group).unwrap();
-        let number = device.metadata().unwrap().rdev();
-        let number = format!("{}:{}", rustix::fs::major(number), rustix::fs::minor(number));
-        for limit in ["write", "read"] {
-            let file = group.join(format!("blkio.throttle.{limit}_bps_device"));
-            std::fs::write(file, format!("{number} {RATE}")).unwrap();
-        }
-        Some(Self { device, group, dir })
+        Some(Self { device, dir })
     }
 
     fn memory(&self) -> PathBuf {
         self.dir.path().join("memory")
     }
 
-    /// A process that dies with a request under way.
+    fn disk(&self, read_only: bool, fenced: bool) -> FileDisk {
+        disk(self.device.device(), read_only, fenced)
+    }
+
+    /// A process that dies with a request under way, which stays with the kernel.
     fn crash(&self, kind: &str) {
+        self.device.hang().unwrap();
         let role = format!(
             "{kind} {} {} {}",
-            self.device.display(),
+            self.device.device().display(),
             self.memory().display(),
-            self.group.display()
+            self.device.group().display()
         );
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "child", "--nocapture"])
@@ -122,24 +99,32 @@ impl Bench {
             .unwrap();
         let out = BufReader::new(child.stdout.take().unwrap());
         let submitted = out.lines().any(|line| line.unwrap() == "submitted");
-        let kill = |child: &mut Child| {
-            child.kill().unwrap();
-            child.wait().unwrap();
-        };
-        kill(&mut child);
+        child.kill().unwrap();
+        child.wait().unwrap();
         assert!(submitted, "the child failed");
     }
 
-    /// Waits until the kernel has ended all that the dead process began.
-    fn settle(&self) {
-        disk(&self.device, false, true).await_predecessor().unwrap();
+    /// A successor waits for the dead process's request, and for nothing after it.
+    fn let_in(&self, successor: &Arc<FileDisk>) {
+        let early = successor.activate().unwrap_err();
+        assert!(matches!(early, DiskError::Fenced { .. }), "{early}");
+        let (done, told) = std::sync::mpsc::channel();
+        let waits = Arc::clone(successor);
+        let waiting = std::thread::spawn(move || {
+            waits.await_predecessor().unwrap();
+            done.send(()).unwrap();
+        });
+        let early = told.recv_timeout(Duration::from_millis(100));
+        assert_eq!(early, Err(RecvTimeoutError::Timeout), "the kernel still has a request");
+        self.device.answer().unwrap();
+        waiting.join().unwrap();
+        successor.activate().unwrap();
     }
-}
 
-impl Drop for Bench {
-    fn drop(&mut self) {
-        Command::new("losetup").arg("-d").arg(&self.device).status().ok();
-        std::fs::remove_dir(&self.group).ok();
+    /// Lets the kernel end all that the dead process began, and waits until it has.
+    fn settle(&self) {
+        self.device.answer().unwrap();
+        self.disk(false, true).await_predecessor().unwrap();
     }
 }
 
@@ -147,19 +132,17 @@ impl Drop for Bench {
 /// dead process.
 fn written_last(bench: &Bench, fenced: bool) -> Vec<u8> {
     bench.crash("write");
-    let successor: Arc<dyn Disk> = Arc::new(disk(&bench.device, false, fenced));
+    let successor = Arc::new(bench.disk(false, fenced));
     if fenced {
-        let early = successor.activate().unwrap_err();
-        assert!(matches!(early, DiskError::Fenced { .. }), "{early}");
-        successor.await_predecessor().unwrap();
-        successor.activate().unwrap();
+        bench.let_in(&successor);
     }
+    let successor: Arc<dyn Disk> = successor;
     let client = Client::new(&successor);
     client.write(0, vec![0xbb; LENGTH as usize]);
     drop(client);
     drop(successor);
     bench.settle();
-    let (outcome, data) = Client::new(&(Arc::new(disk(&bench.device, true, false)) as _)).run(
+    let (outcome, data) = Client::new(&(Arc::new(bench.disk(true, false)) as _)).run(
         Kind::Read,
         0,
         LENGTH,
@@ -171,7 +154,7 @@ fn written_last(bench: &Bench, fenced: bool) -> Vec<u8> {
 
 #[test]
 fn a_late_write_never_lands_on_a_successors() {
-    let Some(bench) = Bench::new("write") else { return };
+    let Some(bench) = Bench::new() else { return };
     let without = written_last(&bench, false);
     assert!(without.contains(&0xaa), "the hazard is real: the dead process has the last word");
     let with = written_last(&bench, true);
@@ -183,11 +166,9 @@ fn a_late_write_never_lands_on_a_successors() {
 fn remembered(bench: &Bench, fenced: bool) -> Vec<u8> {
     bench.crash("read");
     // A disk that may not be written: it waits in another way.
-    let successor = disk(&bench.device, true, fenced);
+    let successor = Arc::new(bench.disk(true, fenced));
     if fenced {
-        assert!(matches!(successor.activate(), Err(DiskError::Fenced { .. })));
-        successor.await_predecessor().unwrap();
-        successor.activate().unwrap();
+        bench.let_in(&successor);
     }
     // The same pages, written anew.
     let memory = std::fs::File::options().write(true).open(bench.memory()).unwrap();
@@ -199,7 +180,7 @@ fn remembered(bench: &Bench, fenced: bool) -> Vec<u8> {
 
 #[test]
 fn a_late_read_never_lands_in_memory_that_is_used_again() {
-    let Some(bench) = Bench::new("read") else { return };
+    let Some(bench) = Bench::new() else { return };
     let without = remembered(&bench, false);
     assert!(without.contains(&0xcc), "the hazard is real: the guest's memory changes later");
     let with = remembered(&bench, true);

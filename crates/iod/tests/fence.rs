@@ -3,88 +3,34 @@
 
 mod common;
 
-use std::os::unix::fs::{FileExt, MetadataExt};
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
 use common::*;
 use serde_json::json;
-use tempfile::TempDir;
 use testkit::raw::guest::Event;
 use testkit::raw::request::{Request, status};
 use testkit::raw::{Guest, Setup};
+use testkit::storage::Stalling;
 
-/// Bytes a second of the slow device: the request of 16 KiB takes four seconds.
-const RATE: u64 = 4 << 10;
-
-/// Set to 1 it allows to leave out what needs slow storage.
-const ALLOWED: &str = "RINGWAY_NO_BLKIO";
-
-/// A loop device that is slow for those in a control group.
-struct Slow {
-    device: PathBuf,
-    group: PathBuf,
-    _dir: TempDir,
-}
-
-impl Slow {
-    /// `None`: this host has no block layer that could be told to be slow, and [`ALLOWED`] says
-    /// that this is known.
-    fn new(name: &str) -> Option<Self> {
-        let root = Path::new("/sys/fs/cgroup/blkio");
-        if !root.join("blkio.throttle.write_bps_device").exists() {
-            let allowed = std::env::var_os(ALLOWED).is_some_and(|value| value == "1");
-            assert!(
-                allowed,
-                "needs root and the blkio controller of control groups, version 1, mounted at {}; \
-                 on a host without it {ALLOWED}=1 leaves this out",
-                root.display()
-            );
-            eprintln!("left out, as {ALLOWED} allows: nothing shows that the fence holds");
-            return None;
-        }
-        let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-        let image = dir.path().join("image");
-        std::fs::File::create(&image).unwrap().set_len(1 << 20).unwrap();
-        let found =
-            Command::new("losetup").args(["--find", "--show"]).arg(&image).output().unwrap();
-        assert!(found.status.success(), "losetup needs root and loop devices");
-        let device = PathBuf::from(String::from_utf8(found.stdout).unwrap().trim());
-        let group = root.join(format!("ringway-{name}-{}", std::process::id()));
-        std::fs::create_dir(&group).unwrap();
-        let number = device.metadata().unwrap().rdev();
-        let number = format!("{}:{}", rustix::fs::major(number), rustix::fs::minor(number));
-        let limit = group.join("blkio.throttle.write_bps_device");
-        std::fs::write(limit, format!("{number} {RATE}")).unwrap();
-        Some(Self { device, group, _dir: dir })
-    }
-
-    /// All threads of a process are in the group from here on.
-    fn slow_down(&self, pid: u32) {
-        std::fs::write(self.group.join("cgroup.procs"), pid.to_string()).unwrap();
-    }
-}
-
-impl Drop for Slow {
-    fn drop(&mut self) {
-        Command::new("losetup").arg("-d").arg(&self.device).status().ok();
-        std::fs::remove_dir(&self.group).ok();
-    }
+/// `None`: this host has no block layer that could be told to stall, and that is known.
+fn stalling() -> Option<Stalling> {
+    Stalling::new(1 << 20, 0).unwrap()
 }
 
 /// A worker that died with a write of `0xaa` under way, and one beside it that is well.
-fn crashed(slow: &Slow) -> Io {
+fn crashed(slow: &Stalling) -> Io {
     let mut io = Io::start();
     let mut caller = io.caller();
-    caller.disk("disk.attach", io.spec("slow", json!({"file": slow.device})));
+    caller.disk("disk.attach", io.spec("slow", json!({"file": slow.device()})));
     caller.disk("disk.attach", io.spec("well", json!({"memory": 1 << 20})));
     let worker = io.process.worker().unwrap().unwrap();
-    slow.slow_down(worker.id());
+    slow.enclose(worker.id()).unwrap();
+    slow.hang().unwrap();
     let mut guest = Guest::start(&io.socket("slow"), &Setup::default()).unwrap();
     let _lost = guest.submit(0, &Request::write(0, &[0xaa; 16 << 10])).unwrap();
     guest.kick(0).unwrap();
-    assert_eq!(guest.wait(0, Duration::from_millis(200)).unwrap(), Event::Silent, "it is slow");
+    assert_eq!(guest.wait(0, Duration::from_millis(200)).unwrap(), Event::Silent, "it hangs");
     worker.kill().unwrap();
     io.process.next_worker(Some(worker.id())).unwrap();
     io
@@ -98,7 +44,7 @@ fn fence(caller: &mut Caller) -> Option<f64> {
 
 #[test]
 fn a_successor_waits_and_has_the_last_word() {
-    let Some(slow) = Slow::new("last-word") else { return };
+    let Some(slow) = stalling() else { return };
     let io = crashed(&slow);
     let mut caller = io.caller();
     eventually("it waits, and says so", || fence(&mut caller).is_some_and(|since| since > 0.0));
@@ -106,19 +52,23 @@ fn a_successor_waits_and_has_the_last_word() {
     let mut well = Guest::start(&io.socket("well"), &Setup::default()).unwrap();
     assert_eq!(well.run(0, &Request::write(0, &[1; 512])).unwrap().status, status::OK);
     // Its guest connects at once and waits in the backlog.
-    let mut guest = Guest::start(&io.socket("slow"), &Setup::default()).unwrap();
+    let socket = io.socket("slow");
+    let connecting = std::thread::spawn(move || Guest::start(&socket, &Setup::default()).unwrap());
+    assert!(fence(&mut caller).is_some(), "it waits as long as the storage has the write");
+    slow.answer().unwrap();
+    let mut guest = connecting.join().unwrap();
     assert!(fence(&mut caller).is_none(), "let in when the wait was over");
     assert_eq!(guest.run(0, &Request::write(0, &[0xbb; 16 << 10])).unwrap().status, status::OK);
     drop((guest, caller));
     drop(io);
     let mut last = vec![0; 16 << 10];
-    std::fs::File::open(&slow.device).unwrap().read_exact_at(&mut last, 0).unwrap();
+    std::fs::File::open(slow.device()).unwrap().read_exact_at(&mut last, 0).unwrap();
     assert!(last.iter().all(|byte| *byte == 0xbb));
 }
 
 #[test]
 fn a_disk_that_waits_can_be_detached_and_the_process_ended() {
-    let Some(slow) = Slow::new("detach") else { return };
+    let Some(slow) = stalling() else { return };
     let mut io = crashed(&slow);
     let mut caller = io.caller();
     eventually("it waits", || fence(&mut caller).is_some());
@@ -126,7 +76,7 @@ fn a_disk_that_waits_can_be_detached_and_the_process_ended() {
     assert_eq!(caller.stats().disks.len(), 1, "detached at once");
     // Attached anew it meets the same I/O.
     let mut second = io.caller();
-    let spec = io.spec("slow", json!({"file": slow.device}));
+    let spec = io.spec("slow", json!({"file": slow.device()}));
     let attaching = std::thread::spawn(move || second.call("disk.attach", spec));
     eventually("it waits again", || caller.stats().disks.iter().any(|disk| disk.fence.is_some()));
     assert!(io.process.terminate().unwrap().success(), "{}", io.process.stderr());
@@ -146,14 +96,14 @@ fn waiters(pid: u32) -> usize {
 
 #[test]
 fn attempts_while_the_fence_is_held_leave_one_waiter() {
-    let Some(slow) = Slow::new("waiters") else { return };
+    let Some(slow) = stalling() else { return };
     let io = crashed(&slow);
     let mut caller = io.caller();
     eventually("it waits", || fence(&mut caller).is_some());
     caller.call("disk.detach", json!({"id": "slow"})).unwrap();
     let worker = io.process.worker().unwrap().unwrap().id();
     let former = waiters(worker);
-    let mut spec = io.spec("slow", json!({"file": slow.device}));
+    let mut spec = io.spec("slow", json!({"file": slow.device()}));
     spec["activate"] = json!(false);
     spec["stop_deadline_ms"] = json!(400);
     caller.disk("disk.attach", spec);
@@ -163,6 +113,7 @@ fn attempts_while_the_fence_is_held_leave_one_waiter() {
         assert!(refused.message.contains("cannot be served yet"), "{refused}");
         assert_eq!(waiters(worker), former + 1);
     }
+    slow.answer().unwrap();
     eventually("the fence is open", || waiters(worker) == 0);
     // What came when nobody waited is not kept, and the next attempt has it at once.
     assert_eq!(caller.disk("disk.activate", id).state, model::report::DiskState::Active);

@@ -1,20 +1,16 @@
-//! Storage that hangs when told to.
+//! A file system that hangs.
 //!
 //! A small ext4 on a loop device, frozen (`fsfreeze`): whatever writes to it, or waits for what it
 //! has written, sleeps in the kernel until the thaw, and no signal ends that sleep. A loop device
 //! over a file there hangs as a block device does: its requests are with the kernel, and no thread
 //! of the user sleeps for them.
-//!
-//! A file system that stays frozen would outlive the test and everybody who touches it. So a shell
-//! of its own thaws and unmounts it when our end of its input is closed, which the kernel does for
-//! us however the test ends.
 
-use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::Command;
 
 use tempfile::TempDir;
 
+use super::{Guard, run};
 use crate::error::{Error, Result};
 
 /// Bytes of the file system.
@@ -37,10 +33,9 @@ umount "$2" 2>/dev/null || umount -l "$2"
 /// A file system whose writes can be made to hang. Needs root and loop devices.
 #[derive(Debug)]
 pub struct Hanging {
+    /// First: it thaws and unmounts before the rest goes.
+    _guard: Guard,
     place: PathBuf,
-    guard: Child,
-    /// The guard cleans up when this is closed.
-    hold: Option<ChildStdin>,
     _dir: TempDir,
 }
 
@@ -56,19 +51,9 @@ impl Hanging {
         std::fs::create_dir(&place).map_err(io("cannot make a directory"))?;
         let file = std::fs::File::create(&image).map_err(io("cannot make an image"))?;
         file.set_len(BYTES).map_err(io("cannot make an image"))?;
-        let mut guard = Command::new("sh");
-        guard.args(["-c", GUARD, "guard"]).args([&image, &place]);
-        guard.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut guard = guard.spawn().map_err(io("cannot start a shell"))?;
-        let hold = guard.stdin.take();
-        let mut said = [0; 8];
-        let told = guard.stdout.as_mut().map(|out| out.read_exact(&mut said));
-        let hanging = Self { place, guard, hold, _dir: dir };
-        match told {
-            Some(Ok(())) => Ok(hanging),
-            Some(Err(error)) => Err(Error::io("mounting an ext4 image needs root", error)),
-            None => Err(Error::Full { what: "a pipe".into() }),
-        }
+        let needs = "mounting an ext4 image needs root";
+        let (guard, _) = Guard::start(GUARD, &[&image, &place], needs)?;
+        Ok(Self { _guard: guard, place, _dir: dir })
     }
 
     /// A file of `bytes` on it, written once so that nothing needs to be allocated later.
@@ -112,45 +97,5 @@ impl Hanging {
     /// Where it is mounted.
     pub fn place(&self) -> &Path {
         &self.place
-    }
-}
-
-fn run(command: &mut Command) -> Result<String> {
-    let what = format!("cannot run {command:?}");
-    let output = command.output().map_err(|error| Error::io(what.clone(), error))?;
-    if output.status.success() {
-        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
-    }
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    Err(Error::io(what, std::io::Error::other(said)))
-}
-
-impl Drop for Hanging {
-    fn drop(&mut self) {
-        drop(self.hold.take());
-        // It has seen the end of its input; nothing it does then waits for anything frozen.
-        let _ = self.guard.wait();
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_write_hangs_until_it_is_answered() {
-        let hanging = Hanging::new().unwrap();
-        let path = hanging.image("a", 4096).unwrap();
-        hanging.hang().unwrap();
-        let (done, wait) = std::sync::mpsc::channel();
-        let writer = std::thread::spawn(move || {
-            std::fs::write(path, [1; 4096]).unwrap();
-            done.send(()).unwrap();
-        });
-        let early = wait.recv_timeout(std::time::Duration::from_millis(200));
-        assert!(early.is_err(), "it does not hang");
-        hanging.answer().unwrap();
-        wait.recv().unwrap();
-        writer.join().unwrap();
     }
 }

@@ -1,0 +1,148 @@
+//! Storage that hangs when told to.
+//!
+//! - [`Hanging`], a file system: what writes to it sleeps in the kernel.
+//! - [`Stalling`], a block device: its requests, reads too, are with the kernel and stay there.
+//!
+//! Either would outlive the test and everybody who touches it while it hangs. So a shell of its own
+//! lets it go on and takes it down when our end of its input is closed, which the kernel does for
+//! us however the test ends.
+
+mod hanging;
+mod stalling;
+
+use std::ffi::OsStr;
+use std::io::{BufRead, BufReader};
+use std::process::{Child, ChildStdin, Command, Stdio};
+
+use crate::error::{Error, Result};
+
+pub use hanging::Hanging;
+pub use stalling::Stalling;
+
+/// The shell that takes storage down when this is dropped.
+#[derive(Debug)]
+struct Guard {
+    shell: Child,
+    /// It cleans up when this is closed.
+    hold: Option<ChildStdin>,
+}
+
+impl Guard {
+    /// Runs `script` with `words` as its parameters. It prepares, prints one line, reads its input
+    /// to the end, and cleans up. Returns itself and that line.
+    fn start<S: AsRef<OsStr>>(script: &str, words: &[S], needs: &str) -> Result<(Self, String)> {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", script, "guard"]).args(words);
+        shell.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut shell = shell.spawn().map_err(|error| Error::io("cannot start a shell", error))?;
+        let hold = shell.stdin.take();
+        let out = shell.stdout.take().map(BufReader::new);
+        let mut guard = Self { shell, hold };
+        match out.and_then(|out| out.lines().next()) {
+            Some(Ok(line)) => Ok((guard, line)),
+            _ => {
+                let said = guard.shell.stderr.take().map(std::io::read_to_string);
+                let said = said.and_then(std::io::Result::ok).unwrap_or_default();
+                Err(Error::io(needs, std::io::Error::other(said)))
+            }
+        }
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        drop(self.hold.take());
+        // It has seen the end of its input; nothing it does then waits for anything that hangs.
+        let _ = self.shell.wait();
+    }
+}
+
+fn run(command: &mut Command) -> Result<String> {
+    let what = format!("cannot run {command:?}");
+    let output = command.output().map_err(|error| Error::io(what.clone(), error))?;
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+    }
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    Err(Error::io(what, std::io::Error::other(said)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+    use std::process::Command;
+    use std::sync::mpsc::RecvTimeoutError;
+    use std::time::Duration;
+
+    use super::*;
+
+    /// Runs `work` while the storage hangs: it ends when `answer` was called, and not before.
+    fn hangs_until(work: impl FnOnce() + Send + 'static, answer: impl FnOnce()) {
+        let (done, wait) = std::sync::mpsc::channel();
+        let worker = std::thread::spawn(move || {
+            work();
+            done.send(()).unwrap();
+        });
+        let early = wait.recv_timeout(Duration::from_millis(200));
+        assert_eq!(early, Err(RecvTimeoutError::Timeout), "it does not hang");
+        answer();
+        wait.recv().unwrap();
+        worker.join().unwrap();
+    }
+
+    #[test]
+    fn a_write_to_a_file_system_hangs_until_it_is_answered() {
+        let hanging = Hanging::new().unwrap();
+        let path = hanging.image("a", 4096).unwrap();
+        hanging.hang().unwrap();
+        let write = move || std::fs::write(path, [1; 4096]).unwrap();
+        hangs_until(write, || hanging.answer().unwrap());
+    }
+
+    #[test]
+    fn requests_to_a_block_device_hang_until_they_are_answered_for_those_enclosed() {
+        let Some(stalling) = Stalling::new(1 << 20, 0xcc).unwrap() else { return };
+        stalling.hang().unwrap();
+        let (device, group) = (stalling.device().to_owned(), stalling.group().to_owned());
+        let copy = |enclosed: Option<PathBuf>, from: &str, to: &str| {
+            let enclose =
+                enclosed.map(|group| format!("echo $$ >{}/cgroup.procs;", group.display()));
+            let dd = format!("exec dd if={from} of={to} bs=64k count=1 status=none");
+            let script = format!("{} {dd}", enclose.unwrap_or_default());
+            assert!(Command::new("sh").args(["-c", &script]).status().unwrap().success());
+        };
+        let path = device.to_str().unwrap().to_owned();
+        copy(None, &format!("{path} iflag=direct"), "/dev/null");
+        for (from, to) in [
+            (format!("{path} iflag=direct"), "/dev/null".to_owned()),
+            (path.clone(), "/dev/null".to_owned()),
+            ("/dev/zero".to_owned(), format!("{path} oflag=direct")),
+        ] {
+            // What an earlier turn has read is not read again.
+            run(Command::new("blockdev").arg("--flushbufs").arg(&device)).unwrap();
+            stalling.hang().unwrap();
+            let group = group.clone();
+            let work = move || copy(Some(group), &from, &to);
+            hangs_until(work, || stalling.answer().unwrap());
+        }
+    }
+
+    #[test]
+    fn what_hangs_when_a_test_ends_is_answered_and_nothing_is_left() {
+        let Some(stalling) = Stalling::new(1 << 20, 0).unwrap() else { return };
+        let (device, group) = (stalling.device().to_owned(), stalling.group().to_owned());
+        stalling.hang().unwrap();
+        let script = format!(
+            "echo $$ >{}/cgroup.procs; echo; exec dd if={} of=/dev/null bs=64k iflag=direct count=1",
+            group.display(),
+            device.display()
+        );
+        let mut reader = Command::new("sh");
+        let mut reader = reader.args(["-c", &script]).stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(reader.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        drop(stalling);
+        reader.wait().unwrap();
+        assert!(!group.exists(), "{}", group.display());
+    }
+}
