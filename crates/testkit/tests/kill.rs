@@ -17,10 +17,12 @@ const YOUNG: u64 = 8;
 const YOUNG_US_MAX: u64 = 3_000;
 /// How soon a guest hears that its backend is dead.
 const DEAD_AT: Duration = Duration::from_secs(20);
-/// The bar for what a guest sees of a death. At full counts, where nothing else runs, all but one
-/// pause in a hundred meet it; beside other tests at least every other one.
+/// The bar for what a guest sees of a death: at full counts, where nothing else runs, all but one
+/// pause in a hundred meet it.
 const PAUSE: Duration = Duration::from_millis(100);
-/// The longest that is taken for a pause, with all CPUs taken by other tests.
+/// What is taken for a pause with all CPUs taken by other tests: every other one, and all but one
+/// in a hundred.
+const PAUSE_BUSY: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
 static ALONE: Mutex<()> = Mutex::new(());
@@ -63,8 +65,8 @@ fn report(name: &str, guest: &Lasting) {
         tally.completed, tally.compared, tally.survived,
     );
     let [p50, p99] = [0.5, 0.99].map(|share| percentile(&tally.pauses, share));
-    assert!(p50 < PAUSE, "{name}: every other pause is longer than {p50:.1?}");
-    let bar = if soak() { PAUSE } else { PAUSE_MAX };
+    let (every_other, bar) = if soak() { (PAUSE, PAUSE) } else { (PAUSE_BUSY, PAUSE_MAX) };
+    assert!(p50 < every_other, "{name}: every other pause is longer than {p50:.1?}");
     assert!(p99 < bar, "{name}: one pause in a hundred is longer than {p99:.1?}");
 }
 
