@@ -10,7 +10,7 @@ use memory::Table;
 use reactor::{Context, Handle, Label, PollerId, Stopped};
 use virtq::{QueueStart, RingError};
 
-use crate::caps::{Caps, Throttle};
+use crate::caps::{Caps, Saved, Throttle};
 use crate::config;
 use crate::insight::{self, Oldest, Op, Record, Snapshot, Stage};
 use crate::queue::BlkQueue;
@@ -141,8 +141,22 @@ impl Device {
     /// Caps what the guest may do from now on. Queues in which something waits must be woken
     /// ([`RunningQueue::look_again`]) to notice it at once.
     pub fn set_caps(&self, caps: Caps) {
-        let now = self.shared.base.elapsed().as_nanos() as u64;
-        self.shared.throttle.set(caps, now);
+        self.shared.throttle.set(caps, self.now());
+    }
+
+    /// What is saved up under the caps, or owed. Exact while no queue runs.
+    pub fn saved(&self) -> Saved {
+        self.shared.throttle.saved(self.now())
+    }
+
+    /// So much is saved up under the caps, or owed, when the first queue starts.
+    pub fn set_saved(&self, saved: Saved) {
+        self.shared.throttle.refill(saved, self.now());
+    }
+
+    /// On the clock of the caps.
+    fn now(&self) -> u64 {
+        self.shared.base.elapsed().as_nanos() as u64
     }
 
     /// The caps in force.

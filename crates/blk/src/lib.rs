@@ -44,7 +44,7 @@ mod spec;
 mod stats;
 mod stopping;
 
-pub use caps::{Cap, Caps};
+pub use caps::{BURST_SECONDS_MAX, BYTES_MAX, Cap, Caps, REQUESTS_MAX, Saved};
 pub use device::{Device, Fault, Options, QueueError, RunningQueue};
 pub use insight::{Class, Histogram, Oldest, Op, Record, Snapshot, Stage, Summary, clock_ns};
 pub use spec::feature;

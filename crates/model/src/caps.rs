@@ -1,12 +1,16 @@
 //! Caps on what a guest may do with a disk.
 
+use std::ops::RangeInclusive;
+
 use serde::{Deserialize, Serialize};
 
 use crate::spec::SpecError;
 
-/// Highest rate that can be asked for: more than any storage does in a second, so that a larger
-/// number is a mistake, and no sum of ours can overflow.
-pub const MAX_RATE: u64 = 1 << 50;
+/// Highest cap of requests a second: more than any storage does, so that a larger number is a
+/// mistake, and more than a process could count in its life.
+pub const MAX_IOPS: u64 = 1 << 32;
+/// Highest cap of bytes a second, for the same reasons: 1 TiB.
+pub const MAX_BYTES_PER_SECOND: u64 = 1 << 40;
 /// Lowest cap of bytes a second. Below, the largest request that a guest makes would keep it
 /// waiting for minutes, and it would look hung; pause the disk instead.
 pub const MIN_BYTES_PER_SECOND: u64 = 4096;
@@ -60,10 +64,13 @@ impl Caps {
     /// # Errors
     /// The first field that cannot be.
     pub fn validate(&self) -> Result<(), SpecError> {
-        rate("caps.iops", self.iops, 1)?;
-        rate("caps.bytes_per_second", self.bytes_per_second, MIN_BYTES_PER_SECOND)?;
-        burst("caps.iops_burst", self.iops_burst, self.iops, "iops")?;
-        burst("caps.bytes_burst", self.bytes_burst, self.bytes_per_second, "bytes_per_second")?;
+        let (bytes, bytes_per_second) = (self.bytes_burst, self.bytes_per_second);
+        let range = MIN_BYTES_PER_SECOND..=MAX_BYTES_PER_SECOND;
+        rate("caps.iops", self.iops, 1..=MAX_IOPS)?;
+        rate("caps.bytes_per_second", bytes_per_second, range)?;
+        burst("caps.iops_burst", self.iops_burst, self.iops, "iops", MAX_IOPS)?;
+        let of = "bytes_per_second";
+        burst("caps.bytes_burst", bytes, bytes_per_second, of, MAX_BYTES_PER_SECOND)?;
         if !(1..=MAX_BURST_SECONDS).contains(&self.burst_seconds) {
             let problem = format!("{} is not in 1 to {MAX_BURST_SECONDS}", self.burst_seconds);
             return Err(SpecError { field: "caps.burst_seconds", problem });
@@ -72,14 +79,19 @@ impl Caps {
     }
 }
 
-fn rate(field: &'static str, rate: Option<u64>, least: u64) -> Result<(), SpecError> {
-    let Some(rate) = rate.filter(|rate| !(least..=MAX_RATE).contains(rate)) else { return Ok(()) };
+fn rate(
+    field: &'static str,
+    rate: Option<u64>,
+    range: RangeInclusive<u64>,
+) -> Result<(), SpecError> {
+    let Some(rate) = rate.filter(|rate| !range.contains(rate)) else { return Ok(()) };
+    let (least, most) = range.into_inner();
     let next = match rate {
         0 => "leave it out for no cap, or pause the disk to stop it",
         _ if rate < least => "a guest would look hung; pause the disk to stop it",
         _ => "leave it out for no cap",
     };
-    let problem = format!("{rate} is not in {least} to {MAX_RATE}; {next}");
+    let problem = format!("{rate} is not in {least} to {most}; {next}");
     Err(SpecError { field, problem })
 }
 
@@ -88,6 +100,7 @@ fn burst(
     burst: Option<u64>,
     cap: Option<u64>,
     of: &str,
+    most: u64,
 ) -> Result<(), SpecError> {
     let refuse = |problem| Err(SpecError { field, problem });
     match (burst, cap) {
@@ -96,7 +109,7 @@ fn burst(
         (Some(burst), Some(cap)) if burst < cap => {
             refuse(format!("{burst} is less than {of}, which is {cap}"))
         }
-        (Some(burst), Some(_)) => rate(field, Some(burst), 1),
+        (Some(burst), Some(_)) => rate(field, Some(burst), 1..=most),
     }
 }
 
@@ -118,6 +131,12 @@ mod tests {
         assert_eq!(caps, expected);
         assert_eq!(parsed("{}").unwrap(), Caps::default());
         assert!(Caps::default().is_none() && !expected.is_none());
+        // The highest that is kept.
+        parsed(
+            r#"{"iops":4294967296,"iops_burst":4294967296,"bytes_per_second":1099511627776,
+                "bytes_burst":1099511627776,"burst_seconds":86400}"#,
+        )
+        .unwrap();
         let text = serde_json::to_string(&expected).unwrap();
         assert_eq!(text, r#"{"iops":500,"iops_burst":2000,"burst_seconds":30}"#);
     }
@@ -130,6 +149,10 @@ mod tests {
             (r#"{"bytes_per_second":1}"#, "look hung"),
             (r#"{"iops":18446744073709551615}"#, "leave it out"),
             (r#"{"bytes_per_second":18446744073709551615}"#, "leave it out"),
+            (r#"{"iops":4294967297}"#, "1 to 4294967296; leave it out"),
+            (r#"{"bytes_per_second":1099511627777}"#, "4096 to 1099511627776; leave it out"),
+            (r#"{"iops":10,"iops_burst":4294967297}"#, "not in"),
+            (r#"{"bytes_per_second":4096,"bytes_burst":1099511627777}"#, "not in"),
             // 2^64 is no u64 at all.
             (r#"{"iops":18446744073709551616}"#, "expected u64"),
             (r#"{"iops":-1}"#, "expected u64"),

@@ -4,7 +4,8 @@
 //! - **Cap**: a rate that is not exceeded in the long run. Without a burst, a tenth of a second's
 //!   worth may be made up for ([`SLACK`]), so that a guest that is late by a wake-up loses nothing.
 //! - **Burst**: a higher rate that is allowed for a time. It is saved up while the disk does less
-//!   than its cap, and full when the disk is attached.
+//!   than its cap, and full when the disk is attached. [`Saved`] goes along with a disk that another
+//!   process goes on with.
 //! - **Ticket**: the turn of one request. Whoever has one waits until it comes and needs nobody
 //!   else for that.
 //!
@@ -29,8 +30,19 @@ mod bucket;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use bucket::{Bucket, Line};
+use bucket::{Bucket, Line, Rate};
 use disk::Kind;
+
+/// Highest cap of requests a second that is kept; a higher one is taken for this.
+pub const REQUESTS_MAX: u64 = 1 << 32;
+/// Highest cap of bytes a second that is kept; a higher one is taken for this.
+pub const BYTES_MAX: u64 = 1 << 40;
+/// Longest burst that is kept, in seconds; a longer one is taken for this.
+pub const BURST_SECONDS_MAX: u32 = 86_400;
+
+/// Bytes are counted in sectors, which all reads and writes consist of: what a disk can do in
+/// a lifetime then has a number.
+const SECTOR: u64 = 512;
 
 /// Part of a second's worth that may be made up for: a guest that waits for each request, and is
 /// woken late, still gets its rate.
@@ -57,6 +69,9 @@ pub struct Caps {
 /// Buckets: requests, requests in a burst, bytes, bytes in a burst.
 const BUCKETS: usize = 4;
 
+/// What is saved up in each bucket, in requests and in sectors; what is owed is negative.
+pub type Saved = [i64; BUCKETS];
+
 type Lines = [Option<Line>; BUCKETS];
 
 /// Numbers of the first token in each bucket.
@@ -77,20 +92,24 @@ pub(crate) struct Throttle {
     epoch: AtomicU64,
 }
 
-/// Rate and capacity of each bucket.
-fn rates(caps: Caps) -> [Option<(u64, u64)>; BUCKETS] {
+/// What comes into each bucket, and how much it holds.
+fn rates(caps: Caps) -> [Option<Rate>; BUCKETS] {
     let slack = |rate: u64| (rate / SLACK).max(1);
-    let pair = |cap: Option<Cap>| {
+    let pair = |cap: Option<Cap>, most: u64, grain: u64| {
         let Some(Cap { per_second, burst }) = cap else { return [None, None] };
-        let Some((rate, seconds)) = burst else {
-            return [Some((per_second, slack(per_second))), None];
+        let rate =
+            |per_second, units: u64| Some(Rate { per_second, grain, capacity: units / grain });
+        let per_second = per_second.min(most);
+        let Some((above, seconds)) = burst else {
+            return [rate(per_second, slack(per_second)), None];
         };
+        let above = above.min(most);
         // At the burst's rate, what was saved lasts for its seconds.
-        let saved = rate.saturating_sub(per_second).saturating_mul(seconds.into());
-        let capacity = saved.saturating_add(slack(per_second));
-        [Some((per_second, capacity)), Some((rate, slack(rate)))]
+        let saved = above.saturating_sub(per_second) * u64::from(seconds.min(BURST_SECONDS_MAX));
+        [rate(per_second, saved + slack(per_second)), rate(above, slack(above))]
     };
-    let ([requests, in_burst], [bytes, bytes_in_burst]) = (pair(caps.requests), pair(caps.bytes));
+    let [requests, in_burst] = pair(caps.requests, REQUESTS_MAX, 1);
+    let [bytes, bytes_in_burst] = pair(caps.bytes, BYTES_MAX, SECTOR);
     [requests, in_burst, bytes, bytes_in_burst]
 }
 
@@ -106,10 +125,30 @@ impl Throttle {
         settings.caps = caps;
         let all = settings.lines.iter_mut().zip(rates(caps)).zip(&self.buckets);
         for ((line, rate), bucket) in all {
-            *line = rate.map(|(per_second, capacity)| match line {
-                Some(line) => line.bend(per_second, capacity, now),
-                None => Line::full(per_second, capacity, now, bucket),
+            *line = rate.map(|rate| match line {
+                Some(line) => line.bend(rate, now),
+                None => Line::full(rate, now, bucket),
             });
+        }
+        drop(settings);
+        self.epoch.fetch_add(1, Ordering::Release);
+    }
+
+    /// What is saved up, or owed, at `now`; nothing where nothing is capped.
+    pub(crate) fn saved(&self, now: u64) -> Saved {
+        let settings = self.settings();
+        let mut saved = Saved::default();
+        for ((saved, line), bucket) in saved.iter_mut().zip(&settings.lines).zip(&self.buckets) {
+            *saved = line.map_or(0, |line| line.saved(bucket, now));
+        }
+        saved
+    }
+
+    /// So much is saved up, or owed, from now on; no more than fits.
+    pub(crate) fn refill(&self, saved: Saved, now: u64) {
+        let mut settings = self.settings();
+        for ((line, saved), bucket) in settings.lines.iter_mut().zip(saved).zip(&self.buckets) {
+            *line = line.map(|line| line.refilled(saved, now, bucket));
         }
         drop(settings);
         self.epoch.fetch_add(1, Ordering::Release);

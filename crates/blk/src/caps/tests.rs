@@ -187,3 +187,46 @@ fn several_threads_take_from_one_bucket_and_the_sum_is_the_rate() {
     });
     assert_eq!(all, 3999 * SECOND, "four thousand turns, each its own");
 }
+
+/// The highest caps that are accepted, lower ones, none, over and over: the last one holds.
+#[test]
+fn extreme_caps_leave_nothing_behind() {
+    let most = Caps {
+        requests: Some(Cap { per_second: 1, burst: Some((u64::MAX, u32::MAX)) }),
+        bytes: Some(Cap { per_second: u64::MAX, burst: Some((u64::MAX, u32::MAX)) }),
+    };
+    let mut guests = Guests::new(most, 2);
+    for round in 0..20_000u64 {
+        guests.now += 1_000_000;
+        let caps = [most, requests(1000, None), bytes(1 << 20), Caps::default()];
+        guests.throttle.set(caps[round as usize % 4], guests.now);
+        let (gate, turn) = &mut guests.queues[0];
+        gate.refresh(&guests.throttle);
+        *turn = gate.ticket(&guests.throttle, WRITE, 512, guests.now);
+    }
+    guests.queues.iter_mut().for_each(|(_, turn)| *turn = None);
+    guests.throttle.set(requests(1000, None), guests.now);
+    let from = guests.now;
+    let passed: u64 = guests.run(WRITE, 4096, from + 100 * SECOND).iter().sum();
+    assert!((97_000..=100_110).contains(&passed), "{passed}");
+}
+
+#[test]
+fn what_is_saved_up_goes_along_and_a_crash_gains_nothing() {
+    let caps = requests(100, Some((1000, 10)));
+    let sum = |guests: &mut Guests, end| guests.run(WRITE, 512, end).iter().sum::<u64>();
+    let mut first = Guests::new(caps, 2);
+    let burst = sum(&mut first, 5 * SECOND);
+    assert!((5000..=5110).contains(&burst), "{burst}");
+    // Half of it is left, and the other process has that and no more.
+    let mut second = Guests::new(caps, 2);
+    second.throttle.refill(first.throttle.saved(first.now), 0);
+    let rest = sum(&mut second, 20 * SECOND);
+    // What was left, and twenty seconds.
+    let left = 9010 - burst + 500;
+    assert!((left + 1990..=left + 2010).contains(&rest), "{rest} where {left} were left");
+    let mut third = Guests::new(caps, 2);
+    third.throttle.refill(Saved::default(), 0);
+    let none = sum(&mut third, 10 * SECOND);
+    assert!((990..=1001).contains(&none), "{none}");
+}

@@ -3,9 +3,17 @@
 use std::sync::TryLockError;
 
 use blk::Cap;
+use model::caps::{MAX_BURST_SECONDS, MAX_BYTES_PER_SECOND, MAX_IOPS};
 use model::spec::Caps;
 
 use super::{Export, lock};
+
+// What is accepted is kept as it was asked for.
+const _: () = assert!(
+    MAX_IOPS <= blk::REQUESTS_MAX
+        && MAX_BYTES_PER_SECOND <= blk::BYTES_MAX
+        && MAX_BURST_SECONDS <= blk::BURST_SECONDS_MAX
+);
 
 /// Caps as a device takes them.
 pub(super) fn of(caps: Option<Caps>) -> blk::Caps {
