@@ -3,7 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
 use disk::Disk;
 use memory::Table;
@@ -84,6 +84,7 @@ pub(crate) struct Shared {
 pub struct Device {
     shared: Arc<Shared>,
     stats: Box<[Arc<QueueStats>]>,
+    made: SystemTime,
 }
 
 impl Device {
@@ -106,7 +107,12 @@ impl Device {
             throttle: Throttle::default(),
         });
         let stats = (0..options.queues.max(1)).map(|_| Arc::default()).collect();
-        Self { shared, stats }
+        Self { shared, stats, made: SystemTime::now() }
+    }
+
+    /// When it was made: all its counts were 0 then.
+    pub fn made(&self) -> SystemTime {
+        self.made
     }
 
     /// Queues offered.

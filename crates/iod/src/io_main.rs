@@ -82,9 +82,8 @@ fn keep(
                 control.display()
             );
             if let Some(address) = &options.metrics {
-                // Each worker listens for itself; what cannot be had is told before there is one.
-                // A worker that has lost its keeper has it already.
-                drop(metrics::bind(address)?);
+                let (key, holding) = metrics::hold(address)?;
+                keeper.insert(key, holding);
             }
             let parts = listener.parts().context("cannot hold the control socket")?;
             listener.leave();
@@ -126,8 +125,7 @@ fn work(options: &IoOptions) -> anyhow::Result<()> {
     tracing::info!(control = %listener.path().display(), reactors, "taking calls");
     // Whoever is to have it waits for it.
     let _ = listen.send(listener);
-    let metrics = options.metrics.clone();
-    let metrics = metrics.and_then(|at| scrape(at, predecessor, enough.clone(), &table));
+    let metrics = scrape(options.metrics.clone(), predecessor, enough.clone(), &table);
     let waited = end.wait(Some(signals.as_fd()), None).context("cannot wait for signals");
     if !table.begin_end() {
         // The thread that has handed over ends this process when it has answered.
@@ -163,10 +161,10 @@ fn take_calls(server: &Arc<Server>, end: &Stop) -> std::io::Result<(Sender<Liste
     Ok((listen, Builder::new().name("calls".into()).spawn(work)?))
 }
 
-/// Serves metrics on a thread of its own, from when a worker before this one has let go of the
-/// address. Disks are worth more than their numbers: a failure is logged.
+/// Serves metrics on a thread of its own. Disks are worth more than their numbers: a failure is
+/// logged.
 fn scrape(
-    address: Address,
+    address: Option<Address>,
     predecessor: Option<Link>,
     enough: Stop,
     table: &Arc<Table>,
@@ -175,9 +173,12 @@ fn scrape(
     let page = Arc::downgrade(table);
     let scraped: Scraped =
         Arc::new(move || page.upgrade().map_or_else(String::new, |table| table.metrics()));
+    let door = table.door().clone();
     let serve = move || {
-        predecessor.as_ref().map_or(Ok(()), handover::await_end)?;
-        metrics::serve(&metrics::bind(&address)?, &enough, &scraped);
+        let Some(address) = address else { return metrics::give_up(&door) };
+        if let Some(socket) = metrics::take(&address, &door, predecessor.as_ref(), &enough)? {
+            metrics::serve(&socket, &enough, &scraped);
+        }
         anyhow::Ok(())
     };
     let work = move || {

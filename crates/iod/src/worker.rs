@@ -53,7 +53,7 @@ pub(crate) fn begin(program: &str) -> anyhow::Result<Beginning> {
     }
     let link = Arc::new(link);
     let words = words.context("the keeper did not say who it is")?;
-    let door = Door::open(Arc::clone(&link), words, holdings);
+    let door = Door::open(Arc::clone(&link), words, holdings, way.is_some());
     Ok(Beginning { door, link, predecessor: way.map(Link::new) })
 }
 

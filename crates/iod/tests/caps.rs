@@ -212,7 +212,9 @@ fn caps_rewritten_again_and_again_under_a_storm_hang_nobody() {
         Value::Null,
         json!({"bytes_per_second": 4096}),
         json!({"iops": 1}),
-        json!({"iops": 1u64 << 50, "bytes_per_second": 1u64 << 50}),
+        json!({"iops": 1u64 << 32, "bytes_per_second": 1u64 << 40}),
+        json!({"iops": 1, "iops_burst": 1u64 << 32, "burst_seconds": 86_400}),
+        json!({"bytes_per_second": 4096, "bytes_burst": 1u64 << 40, "burst_seconds": 86_400}),
     ];
     let pause = Duration::from_millis(rounds(50, 1000) as u64);
     let mut before = storm.requests();

@@ -4,46 +4,16 @@
 mod common;
 mod openmetrics;
 
-use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 use common::*;
-use openmetrics::{Page, read};
+use openmetrics::{Page, ask, read, scrape, value};
 use serde_json::{Value, json};
 use testkit::process::PROCESS_DEADLINE;
 use testkit::raw::request::Request;
 use testkit::raw::{Guest, Setup};
-
-/// Sends `request` and returns the head and the body of the answer.
-fn ask(mut stream: impl Read + Write, request: &str) -> (String, String) {
-    stream.write_all(request.as_bytes()).unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("{answer:?}"));
-    (head.into(), body.into())
-}
-
-fn scrape(stream: impl Read + Write) -> Page {
-    let (head, body) = ask(stream, "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n");
-    assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
-    assert!(head.contains("application/openmetrics-text; version=1.0.0"), "{head}");
-    assert!(head.contains(&format!("Content-Length: {}", body.len())), "{head}");
-    read(&body).unwrap_or_else(|why| panic!("{why}"))
-}
-
-/// The one sample of a family with these labels.
-fn value(page: &Page, family: &str, suffix: &str, labels: &[(&str, &str)]) -> f64 {
-    let name = format!("{family}{suffix}");
-    let fits = |one: &&openmetrics::Sample| {
-        one.name == name
-            && labels.iter().all(|(key, text)| one.labels.get(*key).is_some_and(|has| has == text))
-    };
-    let all: Vec<_> = page[family].samples.iter().filter(fits).collect();
-    assert_eq!(all.len(), 1, "{name} {labels:?}: {all:?}");
-    all[0].value
-}
 
 /// A process with a disk on which every kind of request has been done.
 fn used(options: &[&str]) -> (Io, Guest) {

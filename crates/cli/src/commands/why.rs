@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::{Args, ValueEnum};
-use model::report::{DiskStats, OldestRequest, SlowRequest};
+use model::report::{Began, BeganHow, DiskStats, OldestRequest, SlowRequest, Stats};
 use model::why::{Facts, Verdict, bytes, duration, judge};
 use serde_json::json;
 use toolstack::io::Client;
@@ -70,23 +70,32 @@ impl Why {
         let mut output = std::io::stdout().lock();
         match self.format {
             Format::Json => {
-                serde_json::to_writer(&mut output, &json!({ "verdict": verdict, "disk": disk }))?;
+                let process = json!({
+                    "pid": now.pid, "uptime_seconds": now.uptime_seconds, "began": now.began,
+                });
+                let told = json!({ "verdict": verdict, "disk": disk, "process": process });
+                serde_json::to_writer(&mut output, &told)?;
                 writeln!(output)?;
             }
-            Format::Text => write!(output, "{}", told(&verdict, disk))?,
+            Format::Text => write!(output, "{}", told(&verdict, disk, &now))?,
         }
         Ok(ExitCode::SUCCESS)
     }
 }
 
 /// The sentence first, then what it rests on.
-fn told(verdict: &Verdict, disk: &DiskStats) -> String {
+fn told(verdict: &Verdict, disk: &DiskStats, process: &Stats) -> String {
     let mut text = format!("{}\n", verdict.sentence);
     if let Some(step) = &verdict.next {
-        text += &format!("Next: {step}.\n");
+        // Without a stop: many end in a command, which is right as it stands.
+        text += &format!("Next: {step}\n");
     }
     if let Some(past) = &verdict.past {
         text += &format!("{past}\n");
+    }
+    if let Some(how) = process.began.as_ref().and_then(|began| began.told()) {
+        let up = duration(process.uptime_seconds);
+        text += &format!("It has been served for {up} by process {}, {how}.\n", process.pid);
     }
     if let Some(oldest) = &disk.oldest {
         text += &format!("\nOldest request: {}\n", under_way(oldest));
@@ -94,13 +103,23 @@ fn told(verdict: &Verdict, disk: &DiskStats) -> String {
     let (with_storage, in_rings) = (disk.in_flight, disk.in_rings);
     text += &format!("\nNow {with_storage} with the storage, {in_rings} in the rings.");
     text += &match disk.stages.is_empty() {
-        true => " No request has ended since attach.\n".into(),
-        false => format!(" Since attach:\n{}\n", stages(disk)),
+        true => " No request has ended yet.\n".into(),
+        false => format!(" {}:\n{}\n", since(process), stages(disk)),
     };
     if !disk.slow.is_empty() {
         text += &format!("\nSlow requests, the latest first:\n{}\n", slow(&disk.slow));
     }
     text
+}
+
+/// Since when counts are counted: a worker that took a disk over begins anew.
+fn since(process: &Stats) -> &'static str {
+    let first = |began: &Began| began.how == BeganHow::Start;
+    if process.began.as_ref().is_none_or(first) {
+        "Since attach"
+    } else {
+        "Since this process serves it"
+    }
 }
 
 fn under_way(oldest: &OldestRequest) -> String {

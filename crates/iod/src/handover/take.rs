@@ -54,22 +54,19 @@ pub(crate) fn take(way: &Link, door: &Door, pool: &Arc<Pool>) -> anyhow::Result<
 }
 
 /// Waits until the process that has handed over has ended, and with it whatever it listened on.
+/// False: told to stop before.
 ///
 /// # Errors
-/// The system cannot tell, or it does not end.
-pub(crate) fn await_end(way: &Link) -> anyhow::Result<()> {
+/// The system cannot tell.
+pub(crate) fn await_end(way: &Link, stop: &Stop) -> anyhow::Result<bool> {
     // Whoever has made the way.
     let giver = socket_peercred(way)?.pid;
     let ended = match pidfd_open(giver, PidfdFlags::empty()) {
         Ok(ended) => ended,
-        Err(Errno::SRCH) => return Ok(()),
+        Err(Errno::SRCH) => return Ok(true),
         Err(error) => return Err(error.into()),
     };
-    let never = Stop::new()?;
-    match never.wait(Some(ended.as_fd()), Some(CONFIRM_DEADLINE))? {
-        Woken::Readable => Ok(()),
-        Woken::Stopped | Woken::TimedOut => anyhow::bail!("the former worker does not end"),
-    }
+    Ok(stop.wait(Some(ended.as_fd()), None)? == Woken::Readable)
 }
 
 fn receive(way: &Link) -> anyhow::Result<Vec<(WrittenDisk, Vec<OwnedFd>)>> {

@@ -5,9 +5,12 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use super::{CONTROL, Held, HoldError, Kept};
+use model::report::Began;
+
+use super::began::began;
+use super::{Held, HoldError, Kept};
 use crate::link::{FromWorker, Holding, Link, Words, is_closed};
 
 /// Longest wait for the keeper: it does nothing that takes time.
@@ -34,6 +37,10 @@ pub(super) struct State {
     /// Of the keeper, or of the last one when `introduced` is not set.
     pub(super) words: Option<Words>,
     pub(super) introduced: bool,
+    /// How this process came to serve.
+    pub(super) began: Option<Began>,
+    /// When the keeper found it serving.
+    pub(super) adopted: Option<Instant>,
     /// Everything that is held, for a keeper that comes later.
     pub(super) holdings: BTreeMap<String, Holding>,
     next: u64,
@@ -43,16 +50,25 @@ pub(super) struct State {
     pub(super) calls: BTreeMap<u64, Option<Option<String>>>,
 }
 
+/// What keys of disks begin with, and no others.
+const DISK: &str = "disk/";
+
 /// Key of a disk.
 fn key(id: &str) -> String {
-    format!("disk/{id}")
+    format!("{DISK}{id}")
 }
 
 impl Door {
     /// The way to the keeper at the other end of `link`, with what it has given back.
-    pub(crate) fn open(link: Arc<Link>, words: Words, holdings: BTreeMap<String, Holding>) -> Self {
+    pub(crate) fn open(
+        link: Arc<Link>,
+        words: Words,
+        holdings: BTreeMap<String, Holding>,
+        upgraded: bool,
+    ) -> Self {
+        let began = Some(began(&words, upgraded));
         let (link, words) = (Some(link), Some(words));
-        let state = State { link, words, introduced: true, holdings, ..State::default() };
+        let state = State { link, words, introduced: true, began, holdings, ..State::default() };
         Self { shared: Arc::new(Shared { state: Mutex::new(state), answered: Condvar::new() }) }
     }
 
@@ -76,6 +92,14 @@ impl Door {
         )
     }
 
+    /// Has something held that is no disk's.
+    ///
+    /// # Errors
+    /// The keeper does not hold it.
+    pub(crate) fn hold_as(&self, key: &str, holding: Holding) -> Result<(), HoldError> {
+        self.replace(key.into(), holding)
+    }
+
     pub(super) fn replace(&self, key: String, holding: Holding) -> Result<(), HoldError> {
         let mut state = self.exchange(|link, seq| {
             let (what, fds) = holding.written(&key);
@@ -90,11 +114,18 @@ impl Door {
     /// # Errors
     /// The keeper did not say that it has forgotten it.
     pub fn forget(&self, id: &str) -> Result<(), HoldError> {
-        let key = key(id);
+        self.forget_key(&key(id))
+    }
+
+    /// The same of whatever is held under this key.
+    ///
+    /// # Errors
+    /// As [`Self::forget`].
+    pub(crate) fn forget_key(&self, key: &str) -> Result<(), HoldError> {
         let forget =
-            |link: &Link, seq| link.send(&FromWorker::Forget { seq, key: key.clone() }, &[]);
+            |link: &Link, seq| link.send(&FromWorker::Forget { seq, key: key.into() }, &[]);
         let mut state = self.exchange(forget)?;
-        state.holdings.remove(&key);
+        state.holdings.remove(key);
         Ok(())
     }
 
@@ -218,7 +249,7 @@ impl Door {
     /// All disks that are held.
     pub(crate) fn disks(&self) -> Vec<Held> {
         let state = self.state();
-        let disks = state.holdings.iter().filter(|(key, _)| key.as_str() != CONTROL);
+        let disks = state.holdings.iter().filter(|(key, _)| key.starts_with(DISK));
         disks
             .filter_map(|(key, holding)| match serde_json::from_value(holding.data.clone()) {
                 Ok(held) => Some(held),

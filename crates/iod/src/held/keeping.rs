@@ -2,6 +2,7 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Instant;
 
 use vhost_user::Stop;
 
@@ -111,6 +112,7 @@ impl Door {
             FromKeeper::Keeper(words) => {
                 let mut state = self.state();
                 (state.words, state.introduced) = (Some(words), true);
+                state.adopted = Some(Instant::now());
                 drop(state);
                 // It has been told everything by now.
                 self.ready();

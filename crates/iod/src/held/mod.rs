@@ -7,6 +7,7 @@
 //!
 //! Without a keeper the door only remembers: one that comes later is told everything.
 
+mod began;
 mod door;
 mod keeping;
 #[cfg(test)]

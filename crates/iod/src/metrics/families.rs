@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use blk::{Op, Stage};
-use model::report::{DiskState, DiskStats, ReactorStats, Stats};
+use model::report::{Began, DiskState, DiskStats, ReactorStats, Stats};
 
 use super::text::{Kind, Page};
 use crate::export::Export;
-use crate::stats::{op, stage};
+use crate::stats::{op, stage, unix_seconds};
 
 /// Upper bounds of buckets in nanoseconds: from what a fast disk takes to what hangs.
 pub(super) const BOUNDS: [u64; 19] = [
@@ -44,8 +44,9 @@ pub(crate) struct Source {
 /// The page.
 pub(crate) fn page(source: &Source) -> String {
     let mut page = Page::default();
+    let since = source.stats.began.as_ref().map(|began| began.unix_seconds);
     process(&mut page, &source.stats);
-    reactors(&mut page, &source.stats.reactors);
+    reactors(&mut page, &source.stats.reactors, since);
     states(&mut page, &source.stats.disks);
     counters(&mut page, &source.stats.disks);
     gauges(&mut page, &source.stats.disks);
@@ -59,13 +60,23 @@ fn process(page: &mut Page, stats: &Stats) {
     let help = "Time since the start of the process that serves.";
     let name = "ringway_worker_uptime_seconds";
     page.family(name, Kind::Gauge, Some("seconds"), help).add(&[], stats.uptime_seconds);
+    if let Some(Began { how, unix_seconds, after }) = &stats.began {
+        let help =
+            "How the process that serves came to do so, and the end of one that it replaces.";
+        let labels = [("began", how.name()), ("after", after.as_deref().unwrap_or_default())];
+        page.family("ringway_worker", Kind::Info, None, help).add(&labels, 1);
+        let help = "When it began, since 1970; its counters begin there.";
+        let name = "ringway_worker_start_time_seconds";
+        let mut start = page.family(name, Kind::Gauge, Some("seconds"), help);
+        start.add(&[], format_args!("{unix_seconds:.3}"));
+    }
     if let Some(keeper) = &stats.keeper {
         let help = "Workers that were started in place of dead ones.";
         page.family("ringway_worker_restarts", Kind::Counter, None, help).add(&[], keeper.restarts);
     }
 }
 
-fn reactors(page: &mut Page, all: &[ReactorStats]) {
+fn reactors(page: &mut Page, all: &[ReactorStats], since: Option<f64>) {
     type Count = fn(&ReactorStats) -> u64;
     let families: [(&'static str, Kind, &str, Count); 4] = [
         ("ringway_reactor_queues", Kind::Gauge, "Queues that it serves.", |one| one.queues),
@@ -76,7 +87,8 @@ fn reactors(page: &mut Page, all: &[ReactorStats]) {
     for (name, kind, help, count) in families {
         let mut family = page.family(name, kind, None, help);
         for (at, one) in all.iter().enumerate() {
-            family.add(&[("reactor", &at.to_string())], count(one));
+            let since = since.filter(|_| kind == Kind::Counter);
+            family.count(&[("reactor", &at.to_string())], count(one), since);
         }
     }
 }
@@ -142,7 +154,7 @@ fn counters(page: &mut Page, disks: &[DiskStats]) {
     for (name, unit, help, count) in families {
         let mut family = page.family(name, Kind::Counter, unit, help);
         for disk in disks {
-            family.add(&[("disk", &disk.id)], count(disk));
+            family.count(&[("disk", &disk.id)], count(disk), disk.counting_since_unix_seconds);
         }
     }
     let help = "Requests that ended, by kind.";
@@ -158,7 +170,8 @@ fn counters(page: &mut Page, disks: &[DiskStats]) {
             ("get_id", all.get_id),
         ];
         for (kind, count) in kinds {
-            family.add(&[("disk", &disk.id), ("op", kind)], count);
+            let labels = [("disk", disk.id.as_str()), ("op", kind)];
+            family.count(&labels, count, disk.counting_since_unix_seconds);
         }
     }
 }
@@ -223,7 +236,8 @@ fn durations(page: &mut Page, exports: &[Arc<Export>]) {
             let (disk, kind, one) = (&export.spec().id, op(kind).name(), stage(one).name());
             let labels = [("disk", disk.as_str()), ("op", kind), ("stage", one)];
             let buckets = BOUNDS.iter().map(|ns| (*ns as f64 / 1e9, all.count_up_to(*ns)));
-            family.histogram(&labels, buckets, all.count(), all.sum_ns() as f64 / 1e9);
+            let sums = (all.count(), all.sum_ns() as f64 / 1e9);
+            family.histogram(&labels, buckets, sums, Some(unix_seconds(export.device().made())));
         }
     }
 }

@@ -15,15 +15,18 @@
 //! - The server takes `CONNECTIONS_MAX` at a time, each with a bounded header and time.
 
 mod families;
+mod held;
 mod server;
 mod text;
 
+use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
 pub(crate) use families::{Source, page};
-pub(crate) use server::{Scraped, bind, serve};
+pub(crate) use held::{give_up, hold, take};
+pub(crate) use server::{Scraped, serve};
 
 /// Where metrics are served.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,6 +35,16 @@ pub enum Address {
     Unix(PathBuf),
     /// A port of an address of this host.
     Tcp(SocketAddr),
+}
+
+impl fmt::Display for Address {
+    /// As it is given.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+            Self::Tcp(address) => address.fmt(f),
+        }
+    }
 }
 
 impl FromStr for Address {

@@ -28,7 +28,7 @@ pub(crate) type Scraped = Arc<dyn Fn() -> String + Send + Sync>;
 
 /// A socket that listens for scrapers.
 #[derive(Debug)]
-pub(crate) enum Door {
+pub(crate) enum Socket {
     Unix(Listener),
     Tcp(TcpListener),
 }
@@ -37,27 +37,27 @@ pub(crate) enum Door {
 ///
 /// # Errors
 /// Somebody else has it, or it is not ours to have.
-pub(crate) fn bind(address: &Address) -> anyhow::Result<Door> {
+pub(crate) fn bind(address: &Address) -> anyhow::Result<Socket> {
     match address {
         Address::Unix(path) => {
             let access = Access { mode: None, group: None };
-            Listener::bind(path, &access).map(Door::Unix).context("--metrics")
+            Listener::bind(path, &access).map(Socket::Unix).context("--metrics")
         }
         Address::Tcp(address) => {
             let listener = TcpListener::bind(address);
             let listener = listener
                 .and_then(|listener| listener.set_nonblocking(true).map(|()| listener))
                 .with_context(|| format!("--metrics: cannot listen on {address}"))?;
-            Ok(Door::Tcp(listener))
+            Ok(Socket::Tcp(listener))
         }
     }
 }
 
 /// Serves scrapers until told to stop.
-pub(crate) fn serve(door: &Door, stop: &Stop, scraped: &Scraped) {
+pub(crate) fn serve(socket: &Socket, stop: &Stop, scraped: &Scraped) {
     let open = Arc::new(AtomicUsize::new(0));
     loop {
-        let stream = match accept(door, stop) {
+        let stream = match accept(socket, stop) {
             Ok(Some(stream)) => stream,
             Ok(None) => return,
             Err(error) => {
@@ -95,12 +95,12 @@ impl Drop for Counted {
     }
 }
 
-fn accept(door: &Door, stop: &Stop) -> io::Result<Option<Stream>> {
-    match door {
-        Door::Unix(listener) => {
+fn accept(socket: &Socket, stop: &Stop) -> io::Result<Option<Stream>> {
+    match socket {
+        Socket::Unix(listener) => {
             Ok(listener.accept(stop).map_err(io::Error::other)?.map(Stream::Unix))
         }
-        Door::Tcp(listener) => loop {
+        Socket::Tcp(listener) => loop {
             if stop.wait(Some(listener.as_fd()), None)? == Woken::Stopped {
                 return Ok(None);
             }

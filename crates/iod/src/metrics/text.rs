@@ -5,7 +5,7 @@ use std::fmt::{Display, Write};
 /// Kinds of families.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// It only grows; its samples end in `_total`.
+    /// It only grows; its samples end in `_total`, and when it was 0 in `_created`.
     Counter,
     /// It goes up and down.
     Gauge,
@@ -80,6 +80,18 @@ impl Page {
 }
 
 impl Family<'_> {
+    /// A counter, and since when it counts, in seconds since 1970, if that is known.
+    pub(super) fn count(&mut self, labels: &Labels<'_>, value: impl Display, since: Option<f64>) {
+        self.add(labels, value);
+        self.created(labels, since);
+    }
+
+    fn created(&mut self, labels: &Labels<'_>, since: Option<f64>) {
+        if let Some(since) = since {
+            self.page.sample(self.name, "_created", labels, format_args!("{since:.3}"));
+        }
+    }
+
     /// A sample of a counter, gauge or state.
     pub(super) fn add(&mut self, labels: &Labels<'_>, value: impl Display) {
         let suffix = match self.kind {
@@ -95,8 +107,8 @@ impl Family<'_> {
         &mut self,
         labels: &Labels<'_>,
         buckets: impl Iterator<Item = (f64, u64)>,
-        count: u64,
-        sum_seconds: f64,
+        (count, sum_seconds): (u64, f64),
+        since: Option<f64>,
     ) {
         for (bound, count) in buckets {
             let bound = decimal(bound);
@@ -105,6 +117,7 @@ impl Family<'_> {
         self.bucket(labels, "+Inf", count);
         self.page.sample(self.name, "_sum", labels, sum_seconds);
         self.page.sample(self.name, "_count", labels, count);
+        self.created(labels, since);
     }
 
     fn bucket(&mut self, labels: &Labels<'_>, bound: &str, count: u64) {
@@ -129,17 +142,27 @@ mod tests {
     #[test]
     fn the_text_is_that_of_the_specification() {
         let mut page = Page::default();
-        page.family("a_bytes", Kind::Counter, Some("bytes"), "What \"a\" is.").add(&[], 3);
+        page.family("a_bytes", Kind::Counter, Some("bytes"), "What \"a\" is.").count(
+            &[],
+            3,
+            Some(1e9),
+        );
         let mut family = page.family("b_seconds", Kind::Histogram, Some("seconds"), "B.");
-        family.histogram(&[("d", "x\"\n\\")], [(1e-5, 1), (1.0, 2)].into_iter(), 3, 0.5);
+        family.histogram(
+            &[("d", "x\"\n\\")],
+            [(1e-5, 1), (1.0, 2)].into_iter(),
+            (3, 0.5),
+            Some(2.5),
+        );
         assert_eq!(
             page.end(),
             "# TYPE a_bytes counter\n# UNIT a_bytes bytes\n# HELP a_bytes What \\\"a\\\" is.\n\
-             a_bytes_total 3\n# TYPE b_seconds histogram\n# UNIT b_seconds seconds\n\
+             a_bytes_total 3\na_bytes_created 1000000000.000\n# TYPE b_seconds histogram\n# UNIT b_seconds seconds\n\
              # HELP b_seconds B.\nb_seconds_bucket{d=\"x\\\"\\n\\\\\",le=\"0.00001\"} 1\n\
              b_seconds_bucket{d=\"x\\\"\\n\\\\\",le=\"1.0\"} 2\n\
              b_seconds_bucket{d=\"x\\\"\\n\\\\\",le=\"+Inf\"} 3\n\
-             b_seconds_sum{d=\"x\\\"\\n\\\\\"} 0.5\nb_seconds_count{d=\"x\\\"\\n\\\\\"} 3\n# EOF\n"
+             b_seconds_sum{d=\"x\\\"\\n\\\\\"} 0.5\nb_seconds_count{d=\"x\\\"\\n\\\\\"} 3\n\
+             b_seconds_created{d=\"x\\\"\\n\\\\\"} 2.500\n# EOF\n"
         );
     }
 }

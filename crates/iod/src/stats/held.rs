@@ -1,5 +1,7 @@
 //! What is held: by the keeper, and of disks that are not open.
 
+use std::time::Duration;
+
 use model::report::{DiskState, DiskStats, Geometry, KeeperStats};
 
 use crate::link::Words;
@@ -28,6 +30,8 @@ pub(crate) fn refused(RefusedDisk { held, reason }: &RefusedDisk) -> DiskStats {
 }
 
 /// The keeper.
-pub(crate) fn keeper(Words { pid, restarts, last_exit, .. }: Words) -> KeeperStats {
-    KeeperStats { pid, restarts, last_exit }
+pub(crate) fn keeper(words: Words, adopted: Option<Duration>) -> KeeperStats {
+    let Words { pid, restarts, last_exit, .. } = words;
+    let adopted_seconds_ago = adopted.map(|ago| ago.as_secs_f64());
+    KeeperStats { pid, restarts, last_exit, adopted_seconds_ago }
 }

@@ -5,7 +5,7 @@ mod held;
 mod requests;
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use blk::Counts;
 use model::report::{DiskStats, OpCounts, ReactorStats, Stats};
@@ -55,6 +55,7 @@ pub(crate) fn process(
         reactors: reactors.collect(),
         disks: told.map(|export| disk(export, &names, detail)).collect(),
         keeper: None,
+        began: None,
     }
 }
 
@@ -91,6 +92,7 @@ fn disk(export: &Export, names: &Names, detail: Detail) -> DiskStats {
         fence: export
             .fence_since()
             .map(|since| model::report::Fence { since_seconds: since.elapsed().as_secs_f64() }),
+        counting_since_unix_seconds: Some(unix_seconds(device.made())),
         requests: counts(stats.requests),
         bytes: counts(stats.bytes),
         errors: stats.errors,
@@ -138,6 +140,11 @@ fn alert(export: &Export) -> Option<String> {
 fn counts(counts: Counts) -> OpCounts {
     let Counts { read, write, flush, discard, write_zeroes, get_id } = counts;
     OpCounts { read, write, flush, discard, write_zeroes, get_id }
+}
+
+/// In seconds since 1970.
+pub(crate) fn unix_seconds(time: SystemTime) -> f64 {
+    time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
 }
 
 fn microseconds(ns: u64) -> f64 {

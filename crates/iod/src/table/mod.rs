@@ -131,7 +131,9 @@ impl Table {
         let refused = refused.iter().filter(|disk| wanted(&disk.held.spec.id));
         stats.disks.extend(refused.map(|disk| stats::refused(disk)));
         stats.disks.sort_by(|one, other| one.id.cmp(&other.id));
-        stats.keeper = self.door.keeper().map(stats::keeper);
+        let adopted = self.door.adopted();
+        stats.keeper = self.door.keeper().map(|words| stats::keeper(words, adopted));
+        stats.began = self.door.began();
         Ok(stats)
     }
 

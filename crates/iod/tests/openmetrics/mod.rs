@@ -1,7 +1,8 @@
 //! A reader of OpenMetrics text that accepts nothing that the specification does not.
-#![allow(dead_code, unreachable_pub)]
+#![allow(clippy::unwrap_used, clippy::panic, dead_code, unreachable_pub)]
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::{Read, Write};
 
 /// One sample: name, labels in order of their names, value.
 #[derive(Clone, Debug, PartialEq)]
@@ -136,9 +137,9 @@ fn check(name: &str, family: &Family) -> Result<(), String> {
         return Err(format!("its name does not end in {unit}"));
     }
     let suffixes: &[&str] = match family.kind.as_str() {
-        "counter" => &["_total"],
+        "counter" => &["_total", "_created"],
         "gauge" | "stateset" => &[""],
-        "histogram" => &["_bucket", "_sum", "_count"],
+        "histogram" => &["_bucket", "_sum", "_count", "_created"],
         "info" => &["_info"],
         other => return Err(format!("unknown type {other:?}")),
     };
@@ -184,6 +185,7 @@ fn histograms(family: &Family) -> Result<(), String> {
             }
             (Some("sum"), None) => one.1 = Some(sample.value),
             (Some("count"), None) => one.2 = Some(sample.value),
+            (Some("created"), None) => {}
             _ => return Err(format!("{sample:?}")),
         }
     }
@@ -195,4 +197,33 @@ fn histograms(family: &Family) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// Sends `request` and returns the head and the body of the answer.
+pub fn ask(mut stream: impl Read + Write, request: &str) -> (String, String) {
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("{answer:?}"));
+    (head.into(), body.into())
+}
+
+pub fn scrape(stream: impl Read + Write) -> Page {
+    let (head, body) = ask(stream, "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
+    assert!(head.contains("application/openmetrics-text; version=1.0.0"), "{head}");
+    assert!(head.contains(&format!("Content-Length: {}", body.len())), "{head}");
+    read(&body).unwrap_or_else(|why| panic!("{why}"))
+}
+
+/// The one sample of a family with these labels.
+pub fn value(page: &Page, family: &str, suffix: &str, labels: &[(&str, &str)]) -> f64 {
+    let name = format!("{family}{suffix}");
+    let fits = |one: &&Sample| {
+        one.name == name
+            && labels.iter().all(|(key, text)| one.labels.get(*key).is_some_and(|has| has == text))
+    };
+    let all: Vec<_> = page[family].samples.iter().filter(fits).collect();
+    assert_eq!(all.len(), 1, "{name} {labels:?}: {all:?}");
+    all[0].value
 }

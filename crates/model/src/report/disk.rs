@@ -81,7 +81,7 @@ pub struct ExportStats {
     pub errors: u64,
 }
 
-/// One disk. Counts since attach.
+/// One disk. Counts since attach, or since its process has begun to serve it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DiskStats {
     /// Its id.
@@ -121,6 +121,9 @@ pub struct DiskStats {
     /// Nothing is served until the kernel has finished what a dead predecessor gave it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fence: Option<Fence>,
+    /// When all counts and times of it were 0, in seconds since 1970.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub counting_since_unix_seconds: Option<f64>,
     /// Requests by kind.
     pub requests: OpCounts,
     /// Bytes by kind (flush has none).
@@ -204,6 +207,7 @@ impl DiskStats {
             stuck: None,
             refused: None,
             fence: None,
+            counting_since_unix_seconds: None,
             requests: OpCounts::default(),
             bytes: OpCounts::default(),
             errors: 0,

@@ -11,6 +11,6 @@ mod stages;
 
 pub use counts::{Latency, OpCounts};
 pub use disk::{DiskState, DiskStats, ExportStats, Fence, Geometry, Stuck};
-pub use process::{KeeperStats, ReactorStats, Stats};
+pub use process::{Began, BeganHow, KeeperStats, ReactorStats, Stats};
 pub use requests::{Neighbour, OldestRequest, QueueStats, RequestKind, SlowRequest};
 pub use stages::{Op, Stage, StageTimes};

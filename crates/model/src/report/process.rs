@@ -20,10 +20,60 @@ pub struct Stats {
     /// Who would replace the worker; absent when nobody would.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keeper: Option<KeeperStats>,
+    /// How the worker came to serve; absent where a former version does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub began: Option<Began>,
+}
+
+/// How a worker came to serve.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Began {
+    /// In place of whom.
+    pub how: BeganHow,
+    /// When, in seconds since 1970. Its counters begin there, those of a disk when it came.
+    pub unix_seconds: f64,
+    /// How the worker before it ended, if it replaces a dead one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after: Option<String>,
+}
+
+/// In place of whom a worker serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum BeganHow {
+    /// Of nobody: the program was started.
+    Start,
+    /// Of a worker that had died.
+    Restart,
+    /// Of a worker that handed everything over.
+    Upgrade,
+}
+
+impl Began {
+    /// In a few words; nothing for a program that was just started.
+    pub fn told(&self) -> Option<String> {
+        match (self.how, &self.after) {
+            (BeganHow::Start, _) => None,
+            (BeganHow::Upgrade, _) => Some("by an upgrade".into()),
+            (BeganHow::Restart, None) => Some("in place of a worker that died".into()),
+            (BeganHow::Restart, Some(end)) => Some(format!("in place of a worker that {end}")),
+        }
+    }
+}
+
+impl BeganHow {
+    /// As it is on the wire.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Start => "start",
+            Self::Restart => "restart",
+            Self::Upgrade => "upgrade",
+        }
+    }
 }
 
 /// The process that keeps the worker running.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct KeeperStats {
     /// Its process id.
     pub pid: u32,
@@ -32,6 +82,9 @@ pub struct KeeperStats {
     /// How the last of those ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_exit: Option<String>,
+    /// How long ago it found the worker serving without a keeper, if it did not start it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub adopted_seconds_ago: Option<f64>,
 }
 
 /// One reactor thread. Counts since start.

@@ -2,14 +2,17 @@
 
 use super::words::{bytes, duration};
 use super::{Cause, Facts, Verdict};
+use crate::caps::{MAX_BYTES_PER_SECOND, MAX_IOPS};
 use crate::report::{DiskStats, Stage};
 
 /// Share of the requests' time from which a stage is worth naming.
 const SHARE_NAMED: f64 = 0.3;
 /// Waits below this are no complaint, whatever their share.
 const WAIT_MIN_SECONDS: f64 = 100e-6;
-/// Share of a thread from which a disk keeps others waiting.
+/// Share of a thread from which a disk keeps others waiting, by turns of any length.
 const BUSY_SHARE: f64 = 0.5;
+/// The same where its turns are so long that each is felt.
+const LONG_TURNS_SHARE: f64 = 0.15;
 /// Share of a thread at which it can do no more.
 const FULL_SHARE: f64 = 0.9;
 /// The storage is slow when it takes this many times its median, and at least so long.
@@ -62,8 +65,14 @@ pub(super) fn judge(facts: &Facts<'_>) -> Verdict {
         return Verdict::new(Cause::NotRecorded, sentence).next(step);
     }
     let flow = Flow::of(facts);
-    if disk.held_by_cap > 0 || (flow.cap >= SHARE_NAMED && flow.mean >= WAIT_MIN_SECONDS) {
+    if flow.cap >= SHARE_NAMED && flow.mean >= WAIT_MIN_SECONDS {
         return capped(facts, None);
+    }
+    // Held back for so much of the time that nothing has ended.
+    let oldest = disk.oldest.as_ref().filter(|one| one.stage == Stage::Cap);
+    let held = oldest.map_or(0.0, |one| one.in_stage_seconds);
+    if done == 0.0 && held >= WAIT_MIN_SECONDS && held >= facts.seconds * SHARE_NAMED {
+        return capped(facts, Some(held));
     }
     if done == 0.0 && disk.in_flight == 0 && disk.in_rings == 0 {
         let sentence = format!("{} is idle: its guest asks for nothing.", disk.id);
@@ -92,8 +101,36 @@ pub(super) fn capped(facts: &Facts<'_>, held: Option<f64>) -> Verdict {
         ),
     };
     let sentence = format!("{} waits for its cap{}: {how}.", disk.id, limits(disk));
-    let step = format!("raise the cap if that is not meant: ringway io disk.caps id={}", disk.id);
-    Verdict::new(Cause::Cap, sentence).at(Stage::Cap).next(step)
+    Verdict::new(Cause::Cap, sentence).at(Stage::Cap).next(raise(disk))
+}
+
+/// How the cap is raised. What is not given to `disk.caps` is not capped, so all of it is there.
+fn raise(disk: &DiskStats) -> String {
+    let Some(caps) = &disk.caps else { return "its cap has just been lifted".into() };
+    let twice = |cap: Option<u64>, most| cap.map(|cap| cap.saturating_mul(2).min(most));
+    let (iops, bytes) =
+        (twice(caps.iops, MAX_IOPS), twice(caps.bytes_per_second, MAX_BYTES_PER_SECOND));
+    // A burst is no less than its cap.
+    let burst =
+        |burst: Option<u64>, cap: Option<u64>| burst.map(|burst| burst.max(cap.unwrap_or(0)));
+    let (iops_burst, bytes_burst) = (burst(caps.iops_burst, iops), burst(caps.bytes_burst, bytes));
+    let any_burst = iops_burst.or(bytes_burst);
+    let seconds = any_burst.map(|_| u64::from(caps.burst_seconds));
+    let all = [
+        ("iops", iops),
+        ("iops_burst", iops_burst),
+        ("bytes_per_second", bytes),
+        ("bytes_burst", bytes_burst),
+        ("burst_seconds", seconds),
+    ];
+    let given =
+        all.into_iter().filter_map(|(name, value)| Some(format!(" caps.{name}={}", value?)));
+    format!(
+        "if that is not meant, raise the cap, for example to twice as much: ringway io disk.caps \
+         id={}{}",
+        disk.id,
+        given.collect::<String>()
+    )
 }
 
 /// What the cap allows in the long run.
@@ -115,7 +152,8 @@ fn neighbour(facts: &Facts<'_>, flow: &Flow) -> Option<Verdict> {
         return None;
     }
     let busy = facts.neighbours().into_iter().next();
-    let busy = busy.filter(|one| long_turns || one.share >= BUSY_SHARE)?;
+    let least = if long_turns { LONG_TURNS_SHARE } else { BUSY_SHARE };
+    let busy = busy.filter(|one| one.share >= least)?;
     let sentence = format!(
         "{} waits for its reactor, which disk {} keeps {:.0}% of the time: its requests spend \
          {:.0}% of theirs, {} each, in the ring.",

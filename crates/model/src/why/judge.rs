@@ -2,7 +2,7 @@
 
 use super::words::{bytes, duration};
 use super::{Cause, Facts, Verdict, flow, past};
-use crate::report::{DiskState, OldestRequest, Stage};
+use crate::report::{Began, BeganHow, DiskState, OldestRequest, Stage};
 use crate::spec::Backend;
 
 /// A request that is under way for this long hangs, if that is not usual for its disk.
@@ -149,11 +149,20 @@ fn not_looked_at(facts: &Facts<'_>, oldest: &OldestRequest) -> Option<Verdict> {
     Some(verdict.next(format!("see what {other} does: ringway why {other}")))
 }
 
-/// The process that serves it is young because a former one has gone.
+/// The process that serves it is young because a former one has died. An upgrade is a pause of
+/// milliseconds, and explains nothing.
 fn restarted(facts: &Facts<'_>) -> Option<Verdict> {
-    let (disk, uptime) = (facts.disk, facts.process.uptime_seconds);
-    let keeper = facts.process.keeper.as_ref().filter(|keeper| keeper.restarts > 0);
-    if uptime > RESTARTED_SECONDS || (disk.resubmitted == 0 && keeper.is_none()) {
+    let (disk, process) = (facts.disk, facts.process);
+    let uptime = process.uptime_seconds;
+    let after = match &process.began {
+        Some(Began { how: BeganHow::Restart, after, .. }) => after.as_deref(),
+        // A former version does not say: what was submitted again was left by a dead one.
+        None if disk.resubmitted > 0 => {
+            process.keeper.as_ref().and_then(|k| k.last_exit.as_deref())
+        }
+        _ => return None,
+    };
+    if uptime > RESTARTED_SECONDS {
         return None;
     }
     let again = match disk.resubmitted {
@@ -165,8 +174,8 @@ fn restarted(facts: &Facts<'_>) -> Option<Verdict> {
         disk.id,
         duration(uptime),
     );
-    let step = match keeper.and_then(|keeper| keeper.last_exit.as_deref()) {
-        Some(exit) => format!("see in the log why the former process ended ({exit})"),
+    let step = match after {
+        Some(end) => format!("see in the log why the former process ended: it {end}"),
         None => "see in the log why the former process ended".into(),
     };
     Some(Verdict::new(Cause::Restarted, sentence).since(uptime).next(step))

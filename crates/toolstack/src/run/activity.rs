@@ -112,6 +112,7 @@ mod tests {
             reactors: Vec::new(),
             disks: vec![disk],
             keeper: None,
+            began: None,
         }
     }
 

@@ -1,7 +1,9 @@
 //! `ringway top`: what every disk does, live.
 
+mod order;
 mod rows;
 mod screen;
+mod shown;
 mod source;
 
 use std::io::Write;
@@ -15,7 +17,7 @@ use tokio::time::{MissedTickBehavior, interval};
 use super::io::DEFAULT_CONTROL;
 use super::why::seconds;
 use crate::terminal::{Keyboard, interrupts};
-use rows::{Column, Order};
+use order::{Column, Order};
 use screen::Screen;
 use source::Source;
 
@@ -94,7 +96,7 @@ fn page(sources: &[Source], order: Order) -> String {
         text += &source.headline();
         text.push('\n');
     }
-    text += &rows::table(&rows, order, several).to_string();
+    text += &shown::table(&rows, order, several).to_string();
     text.push('\n');
     text
 }

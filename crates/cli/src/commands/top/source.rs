@@ -90,6 +90,8 @@ impl Source {
             (Some(error), _) => format!("{control}: {error}"),
             (None, None) => format!("{control}: no sample yet"),
             (None, Some(now)) => {
+                let began = now.began.as_ref().and_then(|began| began.told());
+                let began = began.map_or_else(String::new, |how| format!(" {how}"));
                 let restarts = match &now.keeper {
                     Some(keeper) if keeper.restarts > 0 => {
                         format!(", restarted {} times", keeper.restarts)
@@ -97,7 +99,7 @@ impl Source {
                     _ => String::new(),
                 };
                 format!(
-                    "{control}: ringway-io {}, pid {}, up {}{restarts}, {} disks on {} reactors",
+                    "{control}: ringway-io {}, pid {}, up {}{began}{restarts}, {} disks on {} reactors",
                     now.version,
                     now.pid,
                     duration(now.uptime_seconds),

@@ -1,0 +1,64 @@
+//! Samples, and what is shown of them.
+
+use super::super::order::{Column, Order};
+use super::super::shown::table;
+use super::*;
+use model::report::{Latency, Op, StageTimes};
+use model::spec::Backend;
+
+fn sample(uptime_seconds: f64, reads: [u64; 2], device_seconds: f64) -> Stats {
+    let disks = [("a", reads[0]), ("b", reads[1])].map(|(id, reads)| {
+        let mut disk = DiskStats::new(id, Backend::Null(1 << 20), 1 << 20);
+        (disk.state, disk.connected) = (DiskState::Active, true);
+        (disk.requests.read, disk.bytes.read) = (reads, reads * 4096);
+        let times = Latency { count: reads, ..Latency::default() };
+        let (op, sum_seconds) = (Op::Read, device_seconds);
+        disk.stages = [Stage::Device, Stage::Total]
+            .map(|stage| StageTimes { stage, op, times, sum_seconds })
+            .into();
+        disk
+    });
+    let (version, reactors, disks) = ("1".into(), Vec::new(), disks.into());
+    Stats { version, pid: 1, uptime_seconds, reactors, disks, keeper: None, began: None }
+}
+
+#[test]
+fn rates_are_those_between_the_samples() {
+    let (before, now) = (sample(10.0, [100, 0], 1.0), sample(12.0, [300, 50], 1.1));
+    let rows = rows(Some(&before), &now, "");
+    assert_eq!((rows[0].read_iops, rows[1].iops), (100.0, 25.0));
+    assert_eq!(rows[0].bytes_per_second, 409_600.0);
+    assert!((rows[0].latency - 0.1 / 200.0).abs() < 1e-9);
+    assert_eq!(rows[0].longest.unwrap().0, Stage::Device);
+}
+
+#[test]
+fn a_first_sample_and_one_of_another_process_have_no_rates() {
+    let now = sample(12.0, [300, 50], 1.1);
+    let other = Stats { pid: 2, ..sample(10.0, [100, 0], 1.0) };
+    for before in [None, Some(&other)] {
+        assert!(rows(before, &now, "").iter().all(|row| row.iops == 0.0));
+    }
+}
+
+#[test]
+fn keys_sort_and_turn_round() {
+    let (before, now) = (sample(10.0, [0, 0], 0.0), sample(12.0, [10, 50], 0.0));
+    let mut all = rows(Some(&before), &now, "");
+    let mut order = Order::new(Column::Iops);
+    let mut sorted = |order: Order| {
+        order.sort(&mut all);
+        all.iter().map(|row| row.disk.as_str()).collect::<String>()
+    };
+    assert_eq!(sorted(order), "ba");
+    order.press(b'i');
+    assert_eq!(sorted(order), "ab");
+    order.press(b'd');
+    assert_eq!(sorted(order), "ab");
+    order.press(b'd');
+    assert_eq!(sorted(order), "ba");
+    order.press(b'?');
+    assert_eq!(sorted(order), "ba");
+    let shown = table(&all, order, false).to_string();
+    assert!(shown.contains("[d]isk ^") && shown.contains("read/s"), "{shown}");
+}

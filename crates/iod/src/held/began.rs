@@ -1,0 +1,31 @@
+//! How a process came to serve, for those who look at it.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use model::report::{Began, BeganHow};
+
+use super::Door;
+use crate::link::Words;
+
+impl Door {
+    /// How this process came to serve; nobody knows where there never was a keeper.
+    pub(crate) fn began(&self) -> Option<Began> {
+        self.state().began.clone()
+    }
+
+    /// How long ago the keeper found this process serving, if it did not start it.
+    pub(crate) fn adopted(&self) -> Option<Duration> {
+        self.state().adopted.map(|at| at.elapsed())
+    }
+}
+
+/// In place of whom a process serves from now on.
+pub(super) fn began(words: &Words, upgraded: bool) -> Began {
+    let (how, after) = match words {
+        _ if upgraded => (BeganHow::Upgrade, None),
+        Words { restarts: 0, .. } => (BeganHow::Start, None),
+        Words { last_exit, .. } => (BeganHow::Restart, last_exit.clone()),
+    };
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Began { how, unix_seconds: since.as_secs_f64(), after }
+}

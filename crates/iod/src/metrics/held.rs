@@ -1,0 +1,91 @@
+//! The socket of the metrics outlives a worker, as all listening sockets do: a keeper holds it, so
+//! that the address is never lost to anybody between two workers, and no scrape is refused.
+
+use std::net::TcpListener;
+use std::os::fd::AsFd;
+
+use anyhow::Context;
+use serde_json::json;
+use vhost_user::{Listener, Stop};
+
+use super::Address;
+use super::server::{Socket, bind};
+use crate::handover;
+use crate::held::Door;
+use crate::link::{Holding, Link};
+
+/// Key of the socket.
+const METRICS: &str = "metrics";
+
+/// The key and the socket at `address`, for a keeper to hold.
+///
+/// # Errors
+/// Somebody else has it, or it is not ours to have.
+pub(crate) fn hold(address: &Address) -> anyhow::Result<(&'static str, Holding)> {
+    let socket = bind(address)?;
+    let holding = held(&socket, address).context("cannot hold the socket of --metrics")?;
+    if let Socket::Unix(listener) = socket {
+        listener.leave();
+    }
+    Ok((METRICS, holding))
+}
+
+fn held(socket: &Socket, address: &Address) -> std::io::Result<Holding> {
+    let data = json!({ "address": address.to_string() });
+    let (mut sockets, mut fds) = (Vec::new(), Vec::new());
+    match socket {
+        Socket::Unix(listener) => sockets.push(listener.parts()?),
+        Socket::Tcp(listener) => fds.push(listener.as_fd().try_clone_to_owned()?),
+    }
+    Ok(Holding { sockets, data, fds, stop_ms: 0 })
+}
+
+/// The socket at `address`: the one that is held, or else a new one, which is held from then on.
+/// `None`: it was not to be had before all ended.
+///
+/// # Errors
+/// Somebody else has it, or it is not ours to have.
+pub(crate) fn take(
+    address: &Address,
+    door: &Door,
+    predecessor: Option<&Link>,
+    enough: &Stop,
+) -> anyhow::Result<Option<Socket>> {
+    match door.holding(METRICS).transpose()? {
+        Some(holding) if holding.data["address"] == address.to_string() => {
+            return Ok(Some(found(holding)?));
+        }
+        Some(_) => give_up(door)?,
+        None => {}
+    }
+    // A worker of a former version has it until it has ended.
+    if let Some(way) = predecessor
+        && !handover::await_end(way, enough)?
+    {
+        return Ok(None);
+    }
+    let socket = bind(address)?;
+    door.hold_as(METRICS, held(&socket, address)?)?;
+    Ok(Some(socket))
+}
+
+/// Closes what is held and nobody would serve any more.
+///
+/// # Errors
+/// The keeper does not answer.
+pub(crate) fn give_up(door: &Door) -> anyhow::Result<()> {
+    if let Some(holding) = door.holding(METRICS).transpose()? {
+        holding.remove();
+        door.forget_key(METRICS)?;
+    }
+    Ok(())
+}
+
+fn found(holding: Holding) -> anyhow::Result<Socket> {
+    let (socket, fd) = (holding.sockets.into_iter().next(), holding.fds.into_iter().next());
+    match (socket, fd) {
+        (Some(parts), _) => Ok(Socket::Unix(Listener::adopt(parts)?)),
+        (None, Some(fd)) => Ok(Socket::Tcp(TcpListener::from(fd))),
+        (None, None) => anyhow::bail!("what is held of the metrics has no socket"),
+    }
+}
