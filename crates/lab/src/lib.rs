@@ -40,5 +40,9 @@ pub mod table;
 /// Every experiment.
 #[must_use]
 pub fn experiments() -> Vec<Box<dyn experiment::Experiment>> {
-    vec![Box::new(blk::BlkBaseline), Box::new(blk::stats_cost::StatsCost)]
+    vec![
+        Box::new(blk::BlkBaseline),
+        Box::new(blk::stats_cost::StatsCost),
+        Box::new(blk::hung_disk::HungDisk),
+    ]
 }

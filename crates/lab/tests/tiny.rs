@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use lab::blk::BlkBaseline;
+use lab::blk::hung_disk::HungDisk;
 use lab::blk::stats_cost::StatsCost;
 use lab::experiment::{Options, run};
 use lab::progress::Silent;
@@ -88,4 +89,18 @@ fn the_cost_of_recording_is_measured_on_the_same_program() {
     let names: Vec<_> = cell.systems.iter().map(|series| series.name.as_str()).collect();
     assert_eq!(names, ["--record on", "--record off"]);
     assert!(results.compared[0].bar == Some(0.98) && results.compared[0].passed.is_some());
+}
+
+#[test]
+fn neighbours_of_a_hung_disk_are_measured_while_it_hangs_and_when_it_does_not() {
+    let options = Options { only: Some("memory-4k-d1-p99".into()), ..tiny(false) };
+    let stop = Arc::new(AtomicBool::new(false));
+    let results = run(&HungDisk, &options, &mut Silent, &stop).unwrap();
+    let [cell] = &results.cells[..] else { panic!("{:?}", results.cells) };
+    let names: Vec<_> = cell.systems.iter().map(|series| series.name.as_str()).collect();
+    assert_eq!(names, ["beside a hung disk", "beside an idle disk"]);
+    for sample in cell.systems.iter().flat_map(|series| &series.samples) {
+        assert!(sample["p99_us"] > 0.0 && sample["errors"] == 0.0, "{sample:?}");
+    }
+    assert!(results.compared[0].bar == Some(0.9) && results.compared[0].passed.is_some());
 }

@@ -6,6 +6,7 @@
 
 mod cells;
 pub mod client;
+pub mod hung_disk;
 pub mod image;
 pub mod loopback;
 pub mod stats_cost;
