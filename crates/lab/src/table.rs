@@ -30,10 +30,9 @@ pub fn bar_lines(compared: &[Compared]) -> Vec<String> {
         };
         let word = if passed { "PASS" } else { "FAIL" };
         Some(format!(
-            "{word} {:.2}x (at least {bar}x; rounds {:.2}..{:.2}): {}: {} over {}{busy}",
-            c.ratio.median,
-            c.ratio.min,
-            c.ratio.max,
+            "{word} {}x (at least {bar}x; rounds {}): {}: {} over {}{busy}",
+            ratio(c.ratio.median, c),
+            rounds(c),
             c.cell,
             c.ours,
             peers(c),
@@ -106,7 +105,7 @@ fn row(series: &Series) -> String {
     let m = |metric: &str| series.median(metric);
     let spread = series.summary.get("iops").map_or(0.0, |s| s.relative_half_spread() * 100.0);
     format!(
-        "| {} | {} | {spread:.0} % | {:.0} | {:.2} | {:.2} | {:.2} | {:.2} | {:.3} | {:.3} | {:.2} \
+        "| {} | {} | {spread:.0} % | {:.0} | {:.2} | {:.2} | {:.2} | {:.3} | {:.3} | {:.3} | {:.2} \
          | {:.2} |",
         series.name,
         thousands(m("iops")),
@@ -132,13 +131,12 @@ fn comparisons(text: &mut String, compared: &[Compared]) {
     for c in compared {
         let _ = writeln!(
             text,
-            "| {} | {} | {} | {:.2} | {:.2}..{:.2} | {} |",
+            "| {} | {} | {} | {} | {} | {} |",
             c.cell,
             c.ours,
             peers(c),
-            c.ratio.median,
-            c.ratio.min,
-            c.ratio.max,
+            ratio(c.ratio.median, c),
+            rounds(c),
             c.verdict.words()
         );
     }
@@ -158,6 +156,24 @@ fn bars(text: &mut String, compared: &[Compared]) {
     for line in lines {
         let _ = writeln!(text, "- {line}");
     }
+}
+
+/// With three digits near 1, and where a bar asks for parts of a hundred.
+fn ratio(value: f64, compared: &Compared) -> String {
+    let near = (compared.ratio.median - 1.0).abs() < 0.1;
+    let fine = near || compared.bar.is_some_and(|bar| (bar * 10.0).fract() > 0.0);
+    if fine { format!("{value:.3}") } else { format!("{value:.2}") }
+}
+
+/// From the lowest round to the highest, and the middle half of many.
+fn rounds(compared: &Compared) -> String {
+    let all = &compared.ratio;
+    let of = |value| ratio(value, compared);
+    let whole = format!("{}..{}", of(all.min), of(all.max));
+    if (all.low, all.high) == (all.min, all.max) {
+        return whole;
+    }
+    format!("{whole}, half of them {}..{}", of(all.low), of(all.high))
 }
 
 fn peers(compared: &Compared) -> String {
@@ -215,6 +231,11 @@ mod tests {
         assert!(bar_lines(&[compared.clone()])[0].starts_with("FAIL 2.00x"));
         compared.other_cpus = 0.8;
         assert!(bar_lines(&[compared.clone()])[0].contains("busy host"));
+        compared.bar = Some(0.98);
+        assert!(bar_lines(&[compared.clone()])[0].starts_with("FAIL 2.000x (at least 0.98x"));
+        let many: Vec<f64> = (0..=8).map(f64::from).collect();
+        compared.ratio = Summary::of(&many).unwrap();
+        assert_eq!(rounds(&compared), "0.000..8.000, half of them 2.000..6.000");
         compared.bar = None;
         assert!(bar_lines(&[compared]).is_empty());
     }
