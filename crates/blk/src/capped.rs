@@ -23,10 +23,6 @@ pub(crate) struct Capped {
     fired: Vec<Done>,
 }
 
-fn now(context: &mut Context<'_>, shared: &Shared) -> u64 {
-    context.now().saturating_duration_since(shared.base).as_nanos() as u64
-}
-
 impl Capped {
     pub(crate) fn new(context: &mut Context<'_>) -> Self {
         let (gate, port) = (Gate::default(), context.open_port());
@@ -49,7 +45,7 @@ impl Capped {
         if !self.gate.is_on() {
             return Some(request);
         }
-        let now = now(context, shared);
+        let now = context.now_ns();
         let Request { kind, len, .. } = request;
         let Some(turn) = self.gate.ticket(&shared.throttle, kind, len, now) else {
             return Some(request);
@@ -79,7 +75,7 @@ impl Capped {
             }
         }
         let (_, turn) = self.waiting.as_ref()?;
-        let (now, due) = (now(context, shared), self.gate.due(turn));
+        let (now, due) = (context.now_ns(), self.gate.due(turn));
         if due <= now || at_once {
             return self.take();
         }

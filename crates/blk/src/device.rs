@@ -3,7 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::time::{Instant, SystemTime};
+use std::time::SystemTime;
 
 use disk::Disk;
 use memory::Table;
@@ -12,7 +12,7 @@ use virtq::{QueueStart, RingError};
 
 use crate::caps::{Caps, Saved, Throttle};
 use crate::config;
-use crate::insight::{self, Oldest, Op, Record, Snapshot, Stage};
+use crate::insight::{Oldest, Op, Record, Snapshot, Stage};
 use crate::queue::BlkQueue;
 use crate::spec::{ID_BYTES, feature};
 use crate::stats::{DeviceStats, QueueState, QueueStats};
@@ -73,7 +73,6 @@ pub(crate) struct Shared {
     pub(crate) spin: bool,
     pub(crate) record: bool,
     pub(crate) label: Label,
-    pub(crate) base: Instant,
     /// Changes when the disk was resized: queues then ask for the geometry again.
     pub(crate) epoch: AtomicU64,
     pub(crate) throttle: Throttle,
@@ -102,7 +101,6 @@ impl Device {
             spin: options.spin,
             record: options.record,
             label: NEXT_LABEL.fetch_add(1, Ordering::Relaxed),
-            base: insight::base(),
             epoch: AtomicU64::new(0),
             throttle: Throttle::default(),
         });
@@ -162,7 +160,7 @@ impl Device {
 
     /// On the clock of the caps.
     fn now(&self) -> u64 {
-        self.shared.base.elapsed().as_nanos() as u64
+        reactor::clock_ns()
     }
 
     /// The caps in force.

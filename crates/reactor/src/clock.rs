@@ -4,58 +4,70 @@
 //! did not find then arrived in between. Readings at both ends of a poller's batch tell how long
 //! it kept the thread, so that whoever waited can say for whom. None of this costs a reading of
 //! its own; a turn in which nobody asks for the time has none.
+//!
+//! All times are nanoseconds of [`crate::clock_ns`]; 0 is none.
 
-use std::time::{Duration, Instant};
+use crate::ticks::Source;
 
 /// What identifies whom a poller serves; 0 for nobody in particular.
 pub type Label = u32;
 
 #[derive(Debug, Default)]
 pub(crate) struct Clock {
+    source: Source,
     /// Latest reading of this turn.
-    now: Option<Instant>,
+    now: u64,
     /// First reading of this turn.
-    began: Option<Instant>,
+    began: u64,
     /// First reading of the turn before; none when it had no reading, or the thread slept since.
-    before: Option<Instant>,
+    before: u64,
     /// First reading while the present poller is asked.
-    poll_began: Option<Instant>,
+    poll_began: u64,
     /// Who kept the thread in this turn, and in the one before.
     kept: Kept,
     kept_before: Kept,
 }
 
 impl Clock {
-    pub(crate) fn now(&mut self) -> Instant {
+    #[inline]
+    pub(crate) fn now(&mut self) -> u64 {
         match self.now {
-            Some(now) => now,
-            None => self.read(),
+            0 => self.read(),
+            now => now,
         }
     }
 
-    pub(crate) fn read(&mut self) -> Instant {
-        let now = Instant::now();
-        self.now = Some(now);
-        self.began.get_or_insert(now);
-        self.poll_began.get_or_insert(now);
+    #[inline]
+    pub(crate) fn read(&mut self) -> u64 {
+        let now = self.source.read();
+        self.now = now;
+        if self.began == 0 {
+            self.began = now;
+        }
+        if self.poll_began == 0 {
+            self.poll_began = now;
+        }
         now
     }
 
     /// The last look at everything before this turn, or this turn's begin if nobody did anything
     /// in the turn before.
-    pub(crate) fn last_look(&mut self) -> Instant {
-        let now = self.now();
-        self.before.or(self.began).unwrap_or(now)
+    #[inline]
+    pub(crate) fn last_look(&mut self) -> u64 {
+        self.now();
+        if self.before == 0 { self.began } else { self.before }
     }
 
     pub(crate) fn turn_begins(&mut self) {
-        self.before = self.began.take();
-        self.now = None;
-        self.kept_before = std::mem::take(&mut self.kept);
+        self.before = std::mem::take(&mut self.began);
+        self.now = 0;
+        if self.kept.any() || self.kept_before.any() {
+            self.kept_before = std::mem::take(&mut self.kept);
+        }
     }
 
     pub(crate) fn slept(&mut self) {
-        self.began = None;
+        self.began = 0;
         self.kept = Kept::default();
     }
 
@@ -64,25 +76,34 @@ impl Clock {
     }
 
     pub(crate) fn poll_ended(&mut self, label: Label) {
-        if let (Some(began), Some(now)) = (self.poll_began.take(), self.now)
-            && now > began
-        {
-            self.kept.add(label, now - began);
+        let began = std::mem::take(&mut self.poll_began);
+        let kept = self.now.saturating_sub(began);
+        if kept >= KEPT_MIN_NS {
+            self.kept.add(label, kept);
         }
     }
 
-    pub(crate) fn longest_other(&self, label: Label) -> Option<(Label, Duration)> {
+    pub(crate) fn longest_other(&self, label: Label) -> Option<(Label, u64)> {
         let both = [self.kept.other(label), self.kept_before.other(label)];
         both.into_iter().flatten().max_by_key(|(_, time)| *time)
     }
 }
 
-/// The two that kept the thread longest in a turn.
+/// Less is not remembered: nobody who waited would name it.
+const KEPT_MIN_NS: u64 = 10_000;
+
+/// The two that kept the thread longest in a turn, and for how long.
 #[derive(Debug, Default)]
-struct Kept([(Label, Duration); 2]);
+struct Kept([(Label, u64); 2]);
 
 impl Kept {
-    fn add(&mut self, label: Label, time: Duration) {
+    fn any(&self) -> bool {
+        let [first, _] = self.0;
+        first.1 > 0
+    }
+
+    #[cold]
+    fn add(&mut self, label: Label, time: u64) {
         let [first, second] = &mut self.0;
         if first.0 == label {
             first.1 += time;
@@ -96,8 +117,8 @@ impl Kept {
         }
     }
 
-    fn other(&self, label: Label) -> Option<(Label, Duration)> {
-        self.0.into_iter().find(|(one, time)| *one != label && *one != 0 && !time.is_zero())
+    fn other(&self, label: Label) -> Option<(Label, u64)> {
+        self.0.into_iter().find(|(one, time)| *one != label && *one != 0 && *time > 0)
     }
 }
 
@@ -119,10 +140,12 @@ mod tests {
         clock.slept();
         clock.turn_begins();
         let woken = clock.now();
+        assert!(woken >= later);
         assert_eq!(clock.last_look(), woken, "while it slept nothing waited for the thread");
         clock.turn_begins();
         clock.turn_begins();
-        assert!(clock.last_look() > woken, "a turn without a reading found nothing");
+        let now = clock.now();
+        assert_eq!(clock.last_look(), now, "a turn without a reading found nothing");
     }
 
     #[test]
@@ -131,13 +154,12 @@ mod tests {
         clock.turn_begins();
         for label in [7, 8, 7] {
             clock.poll_begins();
-            clock.now();
-            std::thread::yield_now();
-            clock.read();
+            let began = clock.now();
+            while clock.read() < began + KEPT_MIN_NS {}
             clock.poll_ended(label);
         }
         let (label, time) = clock.longest_other(8).unwrap();
-        assert!(label == 7 && !time.is_zero());
+        assert!(label == 7 && time >= KEPT_MIN_NS);
         assert_eq!(clock.longest_other(7).unwrap().0, 8);
         clock.turn_begins();
         assert_eq!(clock.longest_other(8), Some((7, time)));
@@ -149,9 +171,9 @@ mod tests {
     fn the_two_longest_stay() {
         let mut kept = Kept::default();
         for (label, ms) in [(1, 5), (2, 9), (3, 7), (1, 1), (4, 2)] {
-            kept.add(label, Duration::from_millis(ms));
+            kept.add(label, ms);
         }
-        assert_eq!(kept.other(9), Some((2, Duration::from_millis(9))));
-        assert_eq!(kept.other(2), Some((3, Duration::from_millis(7))));
+        assert_eq!(kept.other(9), Some((2, 9)));
+        assert_eq!(kept.other(2), Some((3, 7)));
     }
 }

@@ -10,6 +10,7 @@ use crate::bell::Bell;
 use crate::clock::Label;
 use crate::core::Core;
 use crate::op::{Done, InFlight, Op, Port};
+use crate::ticks::base;
 
 /// Names a poller on its reactor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -160,24 +161,31 @@ impl Context<'_> {
     }
 
     /// Time of the first call in this turn: good enough for what is counted per batch.
-    pub fn now(&mut self) -> Instant {
+    /// In nanoseconds of [`crate::clock_ns`].
+    pub fn now_ns(&mut self) -> u64 {
         self.core.clock.now()
     }
 
-    /// Time now, and for the rest of this turn: for the end of a batch.
-    pub fn now_again(&mut self) -> Instant {
+    /// As [`Self::now_ns`].
+    pub fn now(&mut self) -> Instant {
+        base() + Duration::from_nanos(self.now_ns())
+    }
+
+    /// Time now, and for the rest of this turn: for the end of a batch. In nanoseconds.
+    pub fn now_again_ns(&mut self) -> u64 {
         self.core.clock.read()
     }
 
     /// When the pollers of this reactor were last asked before this turn; this turn's begin if the
     /// thread was asleep or had nothing to do since. What is found in this turn and was not there
-    /// in the last one has waited no longer than from then on. Reads no clock of its own.
-    pub fn last_look(&mut self) -> Instant {
+    /// in the last one has waited no longer than from then on. In nanoseconds.
+    pub fn last_look_ns(&mut self) -> u64 {
         self.core.clock.last_look()
     }
 
-    /// Whom, of all but `label`, the thread served longest in this turn or the last, and how long.
-    pub fn longest_other(&self, label: Label) -> Option<(Label, Duration)> {
+    /// Whom, of all but `label`, the thread served longest in this turn or the last, and how long
+    /// in nanoseconds.
+    pub fn longest_other(&self, label: Label) -> Option<(Label, u64)> {
         self.core.clock.longest_other(label)
     }
 

@@ -34,6 +34,7 @@
 //! # How to test
 //! Spawn one and send it pollers; [`ReactorCounters`] counts system calls and sleeps.
 #![allow(unsafe_code)] // The kernel is handed raw pointers; `ring` and `file` own that.
+// `ticks` reads the CPU's counter.
 
 mod bell;
 mod clock;
@@ -50,6 +51,7 @@ mod stats;
 #[cfg(test)]
 mod tests;
 mod thread;
+mod ticks;
 
 pub use bell::Bell;
 pub use clock::Label;
@@ -60,3 +62,4 @@ pub use op::{Done, Op, Port};
 pub use probe::{Probe, probe};
 pub use stats::ReactorCounters;
 pub use thread::Reactor;
+pub use ticks::clock_ns;

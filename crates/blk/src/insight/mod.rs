@@ -15,19 +15,23 @@
 //! known ----- popped ----- admitted ----- reaped ----- pushed
 //!       queue        cap           device       completion
 //! ```
-//! Clocks are read once a batch and stage; requests that end where they are submitted share the
+//! Clocks are read once a batch and stage, and what shares its times is counted first and recorded
+//! together, after the driver could see it. Requests that end where they are submitted share the
 //! time of their batch as device time and have no completion time of their own.
 //!
 //! A histogram takes 3.8 KiB and is made when its stage and kind of request first occur: a queue
 //! that reads, writes and flushes on a disk without a cap has 12 of them, 46 KiB, and its flight
 //! recorder 8 KiB. 256 queues in use take 14 MiB; a queue that was never used takes nothing.
 
+mod batch;
 mod flight;
 mod histogram;
 mod order;
 mod recorder;
 mod seqlock;
+mod slow;
 mod stages;
+mod stamps;
 mod times;
 
 pub use histogram::{Histogram, Snapshot, Summary};
@@ -37,19 +41,5 @@ pub use stages::{Class, Op, Stage};
 pub(crate) use flight::{InFlight, InFlightTable};
 pub(crate) use recorder::Recorder;
 pub(crate) use stages::Stages;
-pub(crate) use times::{Stamps, Times};
-
-use std::sync::OnceLock;
-use std::time::Instant;
-
-/// Where the clock of records begins: when the first disk was made.
-static BASE: OnceLock<Instant> = OnceLock::new();
-
-pub(crate) fn base() -> Instant {
-    *BASE.get_or_init(Instant::now)
-}
-
-/// Now in nanoseconds, on the clock that records and ages use.
-pub fn clock_ns() -> u64 {
-    base().elapsed().as_nanos() as u64
-}
+pub(crate) use stamps::Stamps;
+pub(crate) use times::Times;

@@ -7,54 +7,84 @@ use std::collections::VecDeque;
 const MARKS_MAX: usize = 32;
 
 /// What one look at the ring showed for the first time.
-#[derive(Clone, Copy, Debug)]
-struct Mark {
-    /// Requests up to this one, counted from the start.
-    end: u64,
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Mark {
+    /// Of these requests, how many have not been popped.
+    left: u32,
     /// When they were known, in nanoseconds.
-    since_ns: u64,
+    pub(crate) since_ns: u64,
     /// Total of the time that the cap held the queue, by then.
-    held_ns: u64,
+    pub(crate) held_ns: u64,
+}
+
+impl Mark {
+    /// Of a request that no look has shown.
+    pub(crate) fn at(since_ns: u64, held_ns: u64) -> Self {
+        Self { left: 0, since_ns, held_ns }
+    }
 }
 
 /// Requests of a ring in the order in which they were known.
 #[derive(Debug, Default)]
 pub(crate) struct Order {
-    marks: VecDeque<Mark>,
-    popped: u64,
-    seen: u64,
+    /// The earliest look of which something may be left.
+    first: Mark,
+    later: VecDeque<Mark>,
+    waiting: u32,
 }
 
 impl Order {
     /// A look at the ring has shown `waiting` requests, known at `since_ns` at the latest.
+    #[inline]
     pub(crate) fn look(&mut self, waiting: u16, since_ns: u64, held_ns: u64) {
-        let end = self.popped + u64::from(waiting);
-        if end <= self.seen {
+        let waiting = u32::from(waiting);
+        let left = waiting.saturating_sub(self.waiting);
+        if left == 0 {
             return;
         }
-        self.seen = end;
-        let full = self.marks.len() >= MARKS_MAX;
-        match self.marks.back_mut().filter(|_| full) {
-            Some(last) => last.end = end,
-            None => self.marks.push_back(Mark { end, since_ns, held_ns }),
+        let mark = Mark { left, since_ns, held_ns };
+        if self.waiting == 0 {
+            self.first = mark;
+        } else {
+            self.look_beside(mark);
+        }
+        self.waiting = waiting;
+    }
+
+    fn look_beside(&mut self, mark: Mark) {
+        let full = self.later.len() >= MARKS_MAX;
+        match self.later.back_mut().filter(|_| full) {
+            Some(last) => last.left += mark.left,
+            None => self.later.push_back(mark),
         }
     }
 
-    /// The next request is popped: when it was known, and the cap's total then. `None`: it came
-    /// after the last look.
-    pub(crate) fn pop(&mut self) -> Option<(u64, u64)> {
-        self.popped += 1;
-        while self.marks.front().is_some_and(|mark| mark.end < self.popped) {
-            self.marks.pop_front();
-        }
-        self.seen = self.seen.max(self.popped);
-        self.marks.front().map(|mark| (mark.since_ns, mark.held_ns))
+    /// The next request is popped, and it is of the same look as the one before. False, and nothing
+    /// is done: [`Self::pop_later`] tells of which look it is.
+    #[inline]
+    pub(crate) fn pop(&mut self) -> bool {
+        let Some(left) = self.first.left.checked_sub(1) else { return false };
+        self.first.left = left;
+        self.waiting -= 1;
+        true
+    }
+
+    /// The next request is popped, the first of its look. `None`: it came after the last look.
+    pub(crate) fn pop_later(&mut self) -> Option<Mark> {
+        self.first = self.later.pop_front()?;
+        self.pop().then_some(self.first)
+    }
+
+    /// The look of the next request, if a look has shown it and no later one than the last popped.
+    pub(crate) fn first(&self) -> Mark {
+        self.first
     }
 
     /// What waits in the ring: how many, as the last look showed, and since when.
-    pub(crate) fn waiting(&self) -> (u64, u64) {
-        let first = self.marks.iter().find(|mark| mark.end > self.popped);
-        (self.seen - self.popped, first.map_or(0, |mark| mark.since_ns))
+    pub(crate) fn waiting(&self) -> (u32, u64) {
+        let all = std::iter::once(&self.first).chain(&self.later);
+        let first = all.into_iter().find(|mark| mark.left > 0);
+        (self.waiting, first.map_or(0, |mark| mark.since_ns))
     }
 }
 
@@ -62,19 +92,25 @@ impl Order {
 mod tests {
     use super::*;
 
+    /// When the next one was known, and the cap's total then.
+    fn pop(order: &mut Order) -> Option<(u64, u64)> {
+        let mark = if order.pop() { Some(order.first()) } else { order.pop_later() };
+        mark.map(|mark| (mark.since_ns, mark.held_ns))
+    }
+
     #[test]
     fn requests_are_known_since_the_look_that_showed_them() {
         let mut order = Order::default();
         order.look(3, 100, 0);
         assert_eq!(order.waiting(), (3, 100));
-        assert_eq!((order.pop(), order.pop()), (Some((100, 0)), Some((100, 0))));
+        assert_eq!((pop(&mut order), pop(&mut order)), (Some((100, 0)), Some((100, 0))));
         order.look(2, 200, 7);
         assert_eq!(order.waiting(), (2, 100));
-        assert_eq!((order.pop(), order.pop()), (Some((100, 0)), Some((200, 7))));
+        assert_eq!((pop(&mut order), pop(&mut order)), (Some((100, 0)), Some((200, 7))));
         assert_eq!(order.waiting(), (0, 0));
-        assert_eq!(order.pop(), None, "it came while the turn went on");
+        assert_eq!(pop(&mut order), None, "it came while the turn went on");
         order.look(1, 300, 7);
-        assert_eq!(order.pop(), Some((300, 7)));
+        assert_eq!(pop(&mut order), Some((300, 7)));
     }
 
     #[test]
@@ -83,10 +119,10 @@ mod tests {
         for at in 0..1000 {
             order.look(at + 1, u64::from(at), 0);
         }
-        assert_eq!(order.marks.len(), MARKS_MAX);
+        assert_eq!(order.later.len(), MARKS_MAX);
         for _ in 0..1000 {
-            assert!(order.pop().is_some());
+            assert!(pop(&mut order).is_some());
         }
-        assert_eq!(order.waiting(), (0, 0));
+        assert_eq!((order.waiting(), pop(&mut order)), ((0, 0), None));
     }
 }

@@ -86,6 +86,15 @@ pub struct Oldest {
     pub entered_ns: u64,
 }
 
+/// What waits and what is under way, as readers see it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Shown {
+    pub(crate) in_flight: u32,
+    pub(crate) in_ring: u32,
+    /// When the first one in the ring was known; 0 when none is there.
+    pub(crate) in_ring_since_ns: u64,
+}
+
 #[derive(Debug)]
 struct Kept {
     slow: [SeqLock<WORDS>; SLOW_KEPT as usize],
@@ -172,6 +181,23 @@ impl Recorder {
         let Some(kept) = self.kept.get() else { return Vec::new() };
         let all = kept.slow.iter().chain(&kept.minutes);
         all.filter_map(SeqLock::read).map(Record::from_words).collect()
+    }
+
+    /// Publishes what waits and what is under way.
+    pub(crate) fn show(&self, shown: Shown) {
+        self.in_flight.store(shown.in_flight, Ordering::Relaxed);
+        self.in_ring.store(shown.in_ring, Ordering::Relaxed);
+        self.in_ring_since_ns.store(shown.in_ring_since_ns, Ordering::Relaxed);
+    }
+
+    /// A turn of the queue has ended.
+    #[inline]
+    pub(crate) fn turn_took(&self, ns: u64) {
+        let busy = self.busy_ns.load(Ordering::Relaxed).wrapping_add(ns);
+        self.busy_ns.store(busy, Ordering::Relaxed);
+        if ns > self.longest_turn_ns.load(Ordering::Relaxed) {
+            self.longest_turn_ns.store(ns, Ordering::Relaxed);
+        }
     }
 
     /// Publishes the oldest request in flight.

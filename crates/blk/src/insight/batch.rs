@@ -1,0 +1,195 @@
+//! The requests of one turn of a queue, counted by the times that they share.
+//!
+//! The clock is read once for what a turn pops and once for what it ends, so the requests of one
+//! look at the ring have all times in common. They are counted here, and go into the histograms
+//! together when the turn has ended.
+
+use super::stages::OPS;
+use super::{Op, Stage, Stages, Stamps};
+
+type Counts = [u32; OPS];
+
+/// Requests that were known and popped at the same time.
+#[derive(Clone, Copy, Debug, Default)]
+struct Group {
+    stamps: Stamps,
+    /// Popped in this turn and still on their way.
+    pending: Counts,
+    /// Popped in this turn, and ended where they were submitted.
+    inline: Counts,
+}
+
+/// Requests that the disk has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Ended {
+    op: Op,
+    known: u64,
+    /// When the disk got them.
+    given: u64,
+    /// When the reactor saw their end; 0: they ended where they were submitted.
+    reaped: u64,
+    count: u32,
+}
+
+/// What a turn has popped and ended.
+#[derive(Debug, Default)]
+pub(crate) struct Batch {
+    group: Group,
+    /// Earlier groups of this turn.
+    groups: Vec<Group>,
+    ended: Vec<Ended>,
+}
+
+#[inline]
+fn count(counts: &mut Counts, op: Op) {
+    if let Some(one) = counts.get_mut(op as usize) {
+        *one += 1;
+    }
+}
+
+impl Batch {
+    /// What is popped from now on has these times.
+    #[inline]
+    pub(crate) fn pops(&mut self, stamps: Stamps) {
+        if self.group.stamps != stamps {
+            if self.group.any() {
+                self.groups.push(self.group);
+            }
+            self.group = Group { stamps, ..Group::default() };
+        }
+    }
+
+    /// Times of what is popped now.
+    #[inline]
+    pub(crate) fn stamps(&self) -> Stamps {
+        self.group.stamps
+    }
+
+    /// A request was popped, and is still on its way.
+    #[inline]
+    pub(crate) fn pending(&mut self, op: Op) {
+        count(&mut self.group.pending, op);
+    }
+
+    /// A request was popped and has ended.
+    #[inline]
+    pub(crate) fn inline(&mut self, op: Op) {
+        count(&mut self.group.inline, op);
+    }
+
+    /// A request of this or an earlier turn has ended, as was seen at `reaped`; 0: it ended where
+    /// it was submitted.
+    pub(crate) fn ended(&mut self, op: Op, stamps: &Stamps, reaped: u64) {
+        let (known, given) = (stamps.known, stamps.given());
+        let one = Ended { op, known, given, reaped, count: 1 };
+        match self.ended.last_mut() {
+            Some(last) if one == (Ended { count: 1, ..*last }) => last.count += 1,
+            _ => self.ended.push(one),
+        }
+    }
+
+    /// The driver can see since `now` what has ended in this turn.
+    #[inline]
+    pub(crate) fn record(&mut self, stages: &Stages, now: u64) {
+        for group in self.groups.drain(..) {
+            group.record(stages, now);
+        }
+        self.group.record(stages, now);
+        self.group = Group::default();
+        for one in self.ended.drain(..) {
+            one.record(stages, now);
+        }
+    }
+}
+
+impl Group {
+    fn any(&self) -> bool {
+        self.pending.iter().chain(&self.inline).any(|count| *count > 0)
+    }
+
+    #[inline]
+    fn record(&self, stages: &Stages, now: u64) {
+        let Self { stamps, pending, inline } = self;
+        for ((op, pending), inline) in Op::ALL.into_iter().zip(pending).zip(inline) {
+            let popped = u64::from(pending + inline);
+            if popped == 0 {
+                continue;
+            }
+            stages.record(Stage::Queue, op, stamps.queue(), popped);
+            if stamps.held > 0 {
+                stages.record(Stage::Cap, op, stamps.held, popped);
+            }
+            if *inline > 0 {
+                let inline = u64::from(*inline);
+                stages.record(Stage::Device, op, now.saturating_sub(stamps.popped), inline);
+                stages.record(Stage::Total, op, now.saturating_sub(stamps.known), inline);
+            }
+        }
+    }
+}
+
+impl Ended {
+    fn record(&self, stages: &Stages, now: u64) {
+        let Self { op, known, given, reaped, count } = *self;
+        let count = u64::from(count);
+        let seen = if reaped == 0 { now } else { reaped };
+        stages.record(Stage::Device, op, seen.saturating_sub(given), count);
+        stages.record(Stage::Total, op, now.saturating_sub(known), count);
+        if reaped != 0 {
+            stages.record(Stage::Completion, op, now.saturating_sub(reaped), count);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stamps(known: u64, popped: u64) -> Stamps {
+        Stamps { known, popped, admitted: popped, held: 0 }
+    }
+
+    /// Values and their sum.
+    fn of(stages: &Stages, stage: Stage, op: Op) -> (u64, u64) {
+        let mut all = None;
+        stages.add_to(stage, op, &mut all);
+        all.map_or((0, 0), |all| (all.count(), all.sum_ns()))
+    }
+
+    #[test]
+    fn groups_of_one_turn_keep_their_own_times() {
+        let (mut batch, stages) = (Batch::default(), Stages::default());
+        batch.pops(stamps(100, 150));
+        batch.inline(Op::Read);
+        batch.inline(Op::Read);
+        batch.pending(Op::Write);
+        batch.pops(stamps(100, 150));
+        batch.inline(Op::Read);
+        batch.pops(Stamps { held: 5, ..stamps(140, 150) });
+        batch.inline(Op::Read);
+        batch.record(&stages, 170);
+        assert_eq!(of(&stages, Stage::Queue, Op::Read), (4, 3 * 50 + 5));
+        assert_eq!(of(&stages, Stage::Cap, Op::Read), (1, 5));
+        assert_eq!(of(&stages, Stage::Device, Op::Read), (4, 4 * 20));
+        assert_eq!(of(&stages, Stage::Total, Op::Read), (4, 3 * 70 + 30));
+        assert_eq!(of(&stages, Stage::Queue, Op::Write), (1, 50));
+        assert_eq!(of(&stages, Stage::Device, Op::Write), (0, 0), "it is still on its way");
+        batch.record(&stages, 900);
+        assert_eq!(of(&stages, Stage::Total, Op::Read).0, 4, "nothing is counted twice");
+    }
+
+    #[test]
+    fn what_ends_later_is_counted_when_it_does() {
+        let (mut batch, stages) = (Batch::default(), Stages::default());
+        for known in [100, 100, 120] {
+            batch.ended(Op::Flush, &stamps(known, 130), 200);
+        }
+        let waited = Stamps { known: 10, popped: 20, admitted: 190, held: 0 };
+        batch.ended(Op::Flush, &waited, 0);
+        batch.record(&stages, 210);
+        assert_eq!(of(&stages, Stage::Device, Op::Flush), (4, 3 * 70 + 20));
+        assert_eq!(of(&stages, Stage::Total, Op::Flush), (4, 110 + 110 + 90 + 200));
+        assert_eq!(of(&stages, Stage::Completion, Op::Flush), (3, 30));
+        assert_eq!(of(&stages, Stage::Queue, Op::Flush), (0, 0), "counted when it was popped");
+    }
+}

@@ -1,0 +1,157 @@
+//! Which requests are worth a record: the slow ones, and the slowest of each minute.
+
+use reactor::Label;
+
+use super::recorder::MINUTE_NS;
+use super::stages::OPS;
+use super::{Class, Record, Recorder, Stage, Stages, Stamps};
+
+/// A request that takes longer, and ten times the median of its kind, is slow.
+const SLOW_MIN_NS: u64 = 10_000_000;
+const SLOW_MEDIANS: u64 = 10;
+/// The median is looked up at most this often.
+const MEDIAN_EVERY_NS: u64 = 1_000_000_000;
+
+/// A request that may be the slowest of its turn.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Candidate {
+    pub(crate) class: Class,
+    pub(crate) offset: u64,
+    pub(crate) len: u64,
+    pub(crate) stamps: Stamps,
+    /// When the reactor saw its end; 0: it ended where it was submitted.
+    pub(crate) reaped: u64,
+    pub(crate) failed: bool,
+}
+
+impl Candidate {
+    /// As it stands `now`, when the driver can see it.
+    fn record(&self, now: u64, reactor: u32) -> Record {
+        let Self { class, offset, len, stamps, reaped, failed } = *self;
+        let seen = if reaped == 0 { now } else { reaped };
+        let device = seen.saturating_sub(stamps.given());
+        let completion = now.saturating_sub(seen);
+        Record {
+            class,
+            failed,
+            offset,
+            len,
+            known_ns: stamps.known,
+            stages_ns: [stamps.queue(), stamps.cap(), device, completion],
+            reactor,
+            others: 0,
+            neighbour: None,
+        }
+    }
+}
+
+/// What makes a request slow, and the slowest of this turn.
+#[derive(Debug)]
+pub(crate) struct Slow {
+    /// Of those that ended in this turn; of equal ones the first.
+    slowest: Option<Candidate>,
+    /// When that was known; the end of time without one.
+    slowest_known: u64,
+    /// How many the disk has ended in this turn that reach the bar.
+    many: u32,
+    /// Faster ones need no record.
+    bar: u64,
+    minute_end: u64,
+    longest_of_minute: u64,
+    thresholds: [u64; OPS],
+    median_at: u64,
+    /// The last neighbour that kept the reactor for long: whose, how long, when.
+    pub(crate) neighbour: Option<(Label, u64, u64)>,
+}
+
+impl Default for Slow {
+    fn default() -> Self {
+        Self {
+            slowest: None,
+            slowest_known: u64::MAX,
+            many: 0,
+            bar: 1,
+            minute_end: 0,
+            longest_of_minute: 0,
+            thresholds: [SLOW_MIN_NS; OPS],
+            median_at: 0,
+            neighbour: None,
+        }
+    }
+}
+
+impl Slow {
+    /// A request has ended that was `known` then. All end with the turn, so the one that was known
+    /// first is the slowest.
+    #[inline]
+    pub(crate) fn ended(&mut self, known: u64, one: impl FnOnce() -> Candidate) {
+        if known < self.slowest_known {
+            (self.slowest, self.slowest_known) = (Some(one()), known);
+        }
+    }
+
+    /// As [`Self::ended`], for one that the disk has ended and that took `so_far`.
+    #[inline]
+    pub(crate) fn reaped(&mut self, known: u64, so_far: u64, one: impl FnOnce() -> Candidate) {
+        if so_far >= self.bar {
+            self.many += 1;
+            self.ended(known, one);
+        }
+    }
+
+    /// The turn has ended: keeps what deserves it.
+    #[inline]
+    pub(crate) fn turn_ends(&mut self, stats: (&Stages, &Recorder), now: u64) {
+        if now >= self.minute_end {
+            self.minute_begins(stats.1, now);
+        }
+        let known = std::mem::replace(&mut self.slowest_known, u64::MAX);
+        if now.saturating_sub(known) >= self.bar
+            && let Some(slowest) = self.slowest.take()
+        {
+            self.offer(&slowest, stats, now);
+        }
+        self.many = 0;
+    }
+
+    /// The first of a minute is its slowest so far.
+    #[cold]
+    fn minute_begins(&mut self, recorder: &Recorder, now: u64) {
+        let minute = now / MINUTE_NS;
+        self.minute_end = (minute + 1).saturating_mul(MINUTE_NS);
+        self.longest_of_minute = recorder.longest_of_minute(minute);
+        self.bar = 1;
+    }
+
+    /// Keeps a record if it is slow, or the slowest of this minute.
+    #[cold]
+    fn offer(&mut self, one: &Candidate, stats: (&Stages, &Recorder), now: u64) {
+        let (stages, recorder) = stats;
+        let reactor = recorder.reactor.load(std::sync::atomic::Ordering::Relaxed);
+        let neighbour = self.neighbour.filter(|(_, _, at)| *at >= one.stamps.known);
+        let record = Record {
+            others: self.many.saturating_sub(1),
+            neighbour: neighbour.map(|(label, time, _)| (label, time)),
+            ..one.record(now, reactor)
+        };
+        let total = record.total_ns();
+        let op = record.class.op();
+        if total >= SLOW_MIN_NS && now.saturating_sub(self.median_at) >= MEDIAN_EVERY_NS {
+            self.median_at = now;
+            let slow = stages.median_ns(Stage::Total, op).saturating_mul(SLOW_MEDIANS);
+            if let Some(threshold) = self.thresholds.get_mut(op as usize) {
+                *threshold = slow.max(SLOW_MIN_NS);
+            }
+        }
+        if self.thresholds.get(op as usize).is_some_and(|threshold| total >= *threshold) {
+            recorder.slow(&record);
+        }
+        if total > self.longest_of_minute {
+            self.longest_of_minute = total;
+            recorder.slowest_of_minute(now / MINUTE_NS, &record);
+        }
+        let least = self.thresholds.iter().copied().min().unwrap_or(SLOW_MIN_NS);
+        // One as long as the longest changes nothing.
+        self.bar = least.min(self.longest_of_minute.saturating_add(1));
+    }
+}

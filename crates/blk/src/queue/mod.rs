@@ -1,0 +1,241 @@
+//! One ring on its reactor.
+
+mod ending;
+mod requests;
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::SyncSender;
+
+use disk::{Channel, Completion, Request};
+use memory::Table;
+use reactor::{Bell, Context, Label, Poller, Turn};
+use virtq::{Chain, Queue, QueueStart, RingError};
+
+use crate::capped::Capped;
+use crate::device::{Fault, Shared};
+use crate::insight::{InFlightTable, Times};
+use crate::parse::Rules;
+use crate::stats::QueueStats;
+
+/// One ring on its reactor: pops, parses, submits, reaps, completes.
+pub(crate) struct BlkQueue {
+    shared: Arc<Shared>,
+    stats: Arc<QueueStats>,
+    fault: Fault,
+    index: u16,
+    queue: Queue,
+    channel: Box<dyn Channel>,
+    call: Option<Bell>,
+    err: Option<Bell>,
+    rules: Rules,
+    epoch: u64,
+    spins: bool,
+    in_flight: InFlightTable,
+    times: Times,
+    /// What the caps hold back: nothing is popped before its turn.
+    capped: Capped,
+    /// Handed back by the channel: nothing is popped before it is taken.
+    held: Option<Request>,
+    done: Vec<Completion>,
+    /// Bytes of data popped in this turn.
+    moved: u64,
+    faults: usize,
+    stopping: bool,
+    /// What waits for room fails, or stays on record.
+    giving_up: bool,
+    stopped: Option<SyncSender<u16>>,
+    /// The front-end keeps a record of what is in flight.
+    recorded: bool,
+    /// Waited for room on the storage when the queue was stopped: stays on record and is
+    /// submitted again at the next start.
+    left: Vec<Chain>,
+    /// Given up: what ends is not told to anybody.
+    zombie: bool,
+    /// Somebody else writes the records of this queue.
+    silent: bool,
+}
+
+impl BlkQueue {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        stats: Arc<QueueStats>,
+        start: QueueStart,
+        kickless: bool,
+        fault: Fault,
+        context: &mut Context<'_>,
+    ) -> Result<Self, RingError> {
+        let faults = memory::sigbus::faults();
+        let recorded = start.inflight.is_some();
+        let queue = Queue::new(start.ring, start.table, start.inflight)?;
+        let channel = shared.disk.open_channel(context);
+        let epoch = shared.epoch.load(Ordering::Acquire);
+        let rules = Rules { geometry: shared.disk.geometry(), features: start.features };
+        let in_flight = InFlightTable::new(queue.size());
+        let times = Times::new(shared.record, shared.label);
+        stats.recorder.starts(context.reactor());
+        let mut queue = Self {
+            stats,
+            fault,
+            index: start.index,
+            queue,
+            channel,
+            call: start.call.map(|fd| context.open_bell(fd)),
+            err: start.err.map(|fd| context.open_bell(fd)),
+            rules,
+            epoch,
+            spins: shared.spin || kickless,
+            shared,
+            in_flight,
+            times,
+            capped: Capped::new(context),
+            held: None,
+            done: Vec::new(),
+            moved: 0,
+            faults,
+            stopping: false,
+            giving_up: false,
+            stopped: None,
+            recorded,
+            left: Vec::new(),
+            zombie: false,
+            silent: false,
+        };
+        queue.take_over(context);
+        Ok(queue)
+    }
+
+    /// Goes on where another has served this ring.
+    fn take_over(&mut self, context: &mut Context<'_>) {
+        let resubmitted = self.queue.resubmitted();
+        if resubmitted > 0 {
+            self.stats.resubmitted(resubmitted.into());
+            let (disk, queue) = (&self.shared.id, self.index);
+            tracing::info!(disk, queue, resubmitted, "requests of a former life go on");
+        }
+        if self.queue.continued() {
+            // It may have completed requests and died before it could call.
+            self.signal(context);
+        }
+    }
+
+    pub(crate) fn set_memory(&mut self, table: Arc<Table>) -> Result<(), RingError> {
+        self.queue.set_memory(table)
+    }
+
+    pub(crate) fn set_call(&mut self, call: Option<OwnedFd>, context: &mut Context<'_>) {
+        if let Some(former) = self.call.take() {
+            context.close_bell(former);
+        }
+        self.call = call.map(|fd| context.open_bell(fd));
+        self.signal(context);
+    }
+
+    /// Shows the guest what has ended, and calls it if it wants to be called.
+    fn publish(&mut self, context: &mut Context<'_>) {
+        if self.queue.publish() {
+            self.signal(context);
+        }
+        let stats = (&self.stats.stages, &self.stats.recorder);
+        self.times.shown(context, stats, &self.in_flight, self.queue.in_flight());
+    }
+
+    fn signal(&mut self, context: &mut Context<'_>) {
+        if let Some(call) = &self.call {
+            // One that does not fit finds earlier calls that the guest has not taken.
+            context.ring(call);
+            self.stats.call();
+        }
+    }
+
+    #[cold]
+    fn broken(&self, context: &mut Context<'_>, error: &RingError) {
+        let (disk, queue) = (&self.shared.id, self.index);
+        tracing::error!(
+            disk,
+            queue,
+            error = %chain_of(error),
+            "the guest's driver broke the ring; it must reset the device"
+        );
+        if let Some(err) = &self.err {
+            context.ring(err);
+        }
+    }
+
+    /// Ends the session when its memory went away under us.
+    fn check_memory(&mut self) {
+        let faults = memory::sigbus::faults();
+        if faults == self.faults {
+            return;
+        }
+        self.faults = faults;
+        if self.queue.faulted() {
+            self.queue.fail();
+            (self.fault)("the front-end truncated its memory while it was in use");
+        }
+    }
+}
+
+/// An error with its causes.
+fn chain_of(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        next = cause.source();
+    }
+    text
+}
+
+impl Poller for BlkQueue {
+    fn poll(&mut self, context: &mut Context<'_>) -> Turn {
+        self.times.turn_begins();
+        let mut worked = self.reap(context);
+        worked |= self.take(context);
+        // Also when nothing was found: what was looked at may have been a hole.
+        self.check_memory();
+        if worked || self.stopping {
+            self.publish(context);
+        }
+        let unfinished = usize::from(self.queue.in_flight()).saturating_sub(self.left.len());
+        if self.stopping && unfinished == 0 && !self.owes() {
+            if !self.left.is_empty() {
+                // A failed ring takes nothing more, and keeps what is in flight on record.
+                self.queue.fail();
+                self.left.drain(..).for_each(|chain| self.queue.push(chain, 0));
+            }
+            if let Some(answer) = self.stopped.take() {
+                // The last call must be there before the front-end hears that the ring stands still,
+                // and a successor on another reactor writes the same records as soon as it is told.
+                context.flush();
+                self.end_records();
+                let _ = answer.send(self.queue.next_avail());
+            }
+            return Turn::Gone;
+        }
+        if worked { Turn::Busy } else { Turn::Idle }
+    }
+
+    fn wake(&mut self) {
+        self.queue.suppress();
+    }
+
+    fn arm(&mut self) -> bool {
+        // With a request held back, or while stopping, only a completion or a timer brings us on.
+        self.held.is_none() && self.capped.is_empty() && !self.stopping && self.queue.arm()
+    }
+
+    fn kicked(&mut self) {
+        self.stats.kick();
+    }
+
+    fn spins(&self) -> bool {
+        self.spins && !self.queue.failed()
+    }
+
+    fn label(&self) -> Label {
+        self.shared.label
+    }
+}

@@ -1,0 +1,201 @@
+//! The way of a request: taken out of the ring, parsed, submitted, completed.
+
+use std::sync::atomic::Ordering;
+
+use disk::{Completion, IoError, Request, Submitted};
+use memory::{Buffers, Byte};
+use reactor::Context;
+use virtq::Chain;
+
+use super::BlkQueue;
+use crate::insight::{Class, InFlight};
+use crate::parse::{Parsed, status_of};
+use crate::spec::{ID_BYTES, S_OK};
+
+/// Requests popped in one turn, so that the queues of a reactor take turns.
+const BATCH: usize = 64;
+/// Bytes of data after which a turn ends: disks in memory copy them at once.
+const BATCH_BYTES: u64 = 4 << 20;
+
+/// What is left of a request to be told to the guest.
+struct Ended {
+    chain: Chain,
+    status: Byte,
+    class: Class,
+    bytes: u64,
+}
+
+impl From<InFlight> for Ended {
+    fn from(entry: InFlight) -> Self {
+        let InFlight { chain, status, class, bytes, .. } = entry;
+        Self { chain, status, class, bytes }
+    }
+}
+
+impl BlkQueue {
+    /// Pops and starts a batch; true when there was something.
+    pub(super) fn take(&mut self, context: &mut Context<'_>) -> bool {
+        let epoch = self.shared.epoch.load(Ordering::Acquire);
+        if epoch != self.epoch {
+            self.epoch = epoch;
+            self.rules.geometry = self.shared.disk.geometry();
+        }
+        let mut taken = 0;
+        if let Some(request) = self.held.take() {
+            self.submit_again(context, request);
+            taken += usize::from(self.held.is_none());
+        }
+        taken += usize::from(self.release(context));
+        self.moved = 0;
+        let waiting = self.queue.waiting();
+        self.times.looked(context, &self.stats.recorder, waiting);
+        while taken < BATCH
+            && self.moved < BATCH_BYTES
+            && self.held.is_none()
+            && self.capped.is_empty()
+            && (!self.stopping || self.queue.recovering())
+        {
+            match self.queue.pop() {
+                Ok(Some(chain)) => self.begin(context, chain),
+                Ok(None) => break,
+                Err(error) => self.broken(context, &error),
+            }
+            taken += 1;
+        }
+        taken > 0
+    }
+
+    /// Parses one chain and starts it.
+    fn begin(&mut self, context: &mut Context<'_>, mut chain: Chain) {
+        self.times.popped(context, &self.stats.recorder);
+        match self.rules.parse(&mut chain) {
+            Parsed::Io { kind, offset, len, data, status } => {
+                let tag = u32::from(chain.head());
+                let class = Class::from(kind);
+                self.moved = self.moved.saturating_add(data.len() as u64);
+                let request = Request { kind, offset, len, buffers: data, tag };
+                let request = match self.capped.admit(context, &self.shared, request) {
+                    Some(request) => request,
+                    None => {
+                        let mut stamps = self.times.pending(class);
+                        self.times.held(context, &self.stats.recorder, Some(&mut stamps));
+                        let entry = InFlight { chain, status, class, offset, bytes: len, stamps };
+                        return self.in_flight.insert(entry.chain.head(), entry);
+                    }
+                };
+                self.held = match self.channel.submit(context, request) {
+                    // What ends at once never enters the table.
+                    Submitted::Done(completion) => {
+                        self.times.inline(class, offset, len);
+                        let ended = Ended { chain, status, class, bytes: len };
+                        return self.complete(ended, completion);
+                    }
+                    Submitted::Pending => None,
+                    Submitted::Full(request) => Some(request),
+                };
+                let stamps = self.times.pending(class);
+                let entry = InFlight { chain, status, class, offset, bytes: len, stamps };
+                self.in_flight.insert(entry.chain.head(), entry);
+            }
+            Parsed::Id { data, status } => {
+                let mut window = data;
+                window.truncate(ID_BYTES);
+                let written = window.write(&self.shared.serial);
+                status.set(S_OK);
+                self.stats.request(Class::GetId, written as u64);
+                self.queue.push(chain, written as u32 + 1);
+            }
+            Parsed::Refused { code, status } => {
+                status.set(code);
+                self.stats.error();
+                self.queue.push(chain, 1);
+            }
+            Parsed::Mute => {
+                self.stats.error();
+                self.queue.push(chain, 0);
+            }
+        }
+    }
+
+    /// Submits the request that the caps hold back, if its turn has come; true when it was.
+    fn release(&mut self, context: &mut Context<'_>) -> bool {
+        // Its turn is taken, so one that goes early at a stop is paid for by those after it.
+        let Some(request) = self.capped.release(context, &self.shared, self.stopping) else {
+            return false;
+        };
+        let stats = (&self.stats.stages, &self.stats.recorder);
+        let popped = self.in_flight.get_mut(request.tag);
+        let popped = popped.map(|entry| (&mut entry.stamps, entry.class));
+        self.times.released(context, stats, popped);
+        self.submit_again(context, request);
+        true
+    }
+
+    /// Submits a request that was held back.
+    fn submit_again(&mut self, context: &mut Context<'_>, request: Request) {
+        match self.channel.submit(context, request) {
+            Submitted::Done(completion) => {
+                if let Some(entry) = self.in_flight.take(completion.tag) {
+                    self.times.ended_at_once(&entry);
+                    self.complete(entry.into(), completion);
+                }
+            }
+            Submitted::Pending => {}
+            Submitted::Full(request) => self.held = Some(request),
+        }
+    }
+
+    /// Collects what the disk has finished; true when there was something.
+    pub(super) fn reap(&mut self, context: &mut Context<'_>) -> bool {
+        let mut done = std::mem::take(&mut self.done);
+        self.channel.reap(context, &mut done);
+        let any = !done.is_empty();
+        for completion in done.drain(..) {
+            let Some(entry) = self.in_flight.take(completion.tag) else { continue };
+            let failed = completion.outcome.is_err();
+            self.times.reaped(context, &self.stats.recorder, &entry, failed);
+            self.complete(entry.into(), completion);
+        }
+        self.done = done;
+        any
+    }
+
+    /// Writes the status and gives the chain back.
+    fn complete(&mut self, ended: Ended, completion: Completion) {
+        let Ended { mut chain, status, class, bytes } = ended;
+        if self.zombie {
+            // Its memory may be another request's by now; the ring has failed and takes nothing.
+            return self.queue.push(chain, 0);
+        }
+        if self.giving_up && self.recorded && completion.outcome == Err(IoError::Full) {
+            return self.left.push(chain);
+        }
+        let code = status_of(completion.outcome);
+        status.set(code);
+        let written = match (class, code) {
+            (Class::Read, S_OK) => bytes as u32 + 1,
+            _ => 1,
+        };
+        match completion.outcome {
+            Ok(()) => self.stats.request(class, bytes),
+            Err(error) => self.failed(class, error),
+        }
+        // The list goes back with the chain, so that the next one needs no allocation.
+        keep(&mut chain, completion.buffers, class);
+        self.queue.push(chain, written);
+    }
+
+    #[cold]
+    fn failed(&self, class: Class, error: IoError) {
+        self.stats.error();
+        tracing::debug!(disk = self.shared.id, queue = self.index, ?class, %error, "request failed");
+    }
+}
+
+fn keep(chain: &mut Chain, buffers: Buffers, class: Class) {
+    match class {
+        Class::Read => chain.writable = buffers,
+        Class::Write => chain.readable = buffers,
+        _ => {}
+    }
+}

@@ -1,0 +1,235 @@
+//! Nanoseconds from the CPU's time stamp counter, under a lease of the kernel's clock.
+//!
+//! Asking the kernel takes longer than all else that is measured of a request on a fast disk. The
+//! counter takes a quarter of that, but nobody promises its rate, and a virtual machine that moves
+//! to another host may find another counter there. So it only continues a reading of the kernel's
+//! clock, for [`LEASE_NS`] at most, at the rate of the last such readings: an error is as large as
+//! that, never lasts longer, and time never goes back. Where the counter may stand still, or there
+//! is none, the kernel is asked each time.
+
+use std::sync::OnceLock;
+use std::time::Instant;
+
+/// How far a reading of the kernel's clock is continued.
+const LEASE_NS: u64 = 1_000_000;
+/// The rate is known from readings that lie so far apart: each is exact to about 50 ns.
+const RATE_FROM_NS: u64 = 10_000_000;
+/// Then it is found anew, since the kernel's clock is steered.
+const RATE_UNTIL_NS: u64 = 1_000_000_000;
+/// Ticks that a reading of the kernel's clock may take; after more it was interrupted.
+const READ_TICKS_MAX: u64 = 10_000;
+/// A rate that differs from the last one by more than one part in so many is another counter's.
+const SAME_RATE: u64 = 1000;
+/// Binary digits of a rate behind the point.
+const FRACTION: u32 = 32;
+
+static BASE: OnceLock<Instant> = OnceLock::new();
+
+/// Where the clock of this process began.
+pub(crate) fn base() -> Instant {
+    *BASE.get_or_init(Instant::now)
+}
+
+/// Now, in nanoseconds on the clock that every reactor of this process uses. Never 0.
+pub fn clock_ns() -> u64 {
+    u64::try_from(base().elapsed().as_nanos()).unwrap_or(u64::MAX).max(1)
+}
+
+/// A clock for one thread.
+#[derive(Debug)]
+pub(crate) struct Source {
+    lease: Lease,
+    /// There is a counter that goes on at one rate.
+    steady: bool,
+    last: u64,
+}
+
+impl Default for Source {
+    fn default() -> Self {
+        Self { lease: Lease::default(), steady: counter::is_steady(), last: 1 }
+    }
+}
+
+impl Source {
+    /// Now, see [`clock_ns`]; never less than the time before.
+    #[inline]
+    pub(crate) fn read(&mut self) -> u64 {
+        let now = match self.lease.at(counter::now()) {
+            Some(now) => now,
+            None => self.ask(),
+        };
+        self.last = self.last.max(now);
+        self.last
+    }
+
+    #[cold]
+    fn ask(&mut self) -> u64 {
+        let before = counter::now();
+        let now = clock_ns();
+        if self.steady {
+            self.lease.renew(before, now, counter::now());
+        }
+        now
+    }
+}
+
+/// A reading of the kernel's clock, and until when it may be continued.
+#[derive(Debug, Default)]
+struct Lease {
+    ticks: u64,
+    ns: u64,
+    /// Ticks from then on for which it holds.
+    holds: u64,
+    /// Nanoseconds in a tick, with [`FRACTION`]; 0: not known.
+    rate: u64,
+    /// Ticks and nanoseconds from which the next rate is taken.
+    from: Option<(u64, u64)>,
+}
+
+impl Lease {
+    #[inline]
+    fn at(&self, ticks: u64) -> Option<u64> {
+        // A counter that went back has gone too far as well.
+        let passed = ticks.wrapping_sub(self.ticks);
+        (passed < self.holds).then(|| self.ns + ((passed * self.rate) >> FRACTION))
+    }
+
+    /// The kernel's clock was `ns` when the counter was between `before` and `after`.
+    fn renew(&mut self, before: u64, ns: u64, after: u64) {
+        self.holds = 0;
+        if after.wrapping_sub(before) > READ_TICKS_MAX {
+            return;
+        }
+        let passed = self
+            .from
+            .and_then(|(ticks, then)| Some((after.checked_sub(ticks)?, ns.checked_sub(then)?)));
+        match passed {
+            Some((_, time)) if time < RATE_FROM_NS => {}
+            Some((ticks, time)) => {
+                self.found_rate(ticks, time);
+                if time >= RATE_UNTIL_NS || self.rate == 0 {
+                    self.from = Some((after, ns));
+                }
+            }
+            None => (self.from, self.rate) = (Some((after, ns)), 0),
+        }
+        // The later of the two counts: what is continued lies behind the kernel's clock.
+        (self.ticks, self.ns) = (after, ns);
+        self.holds = (LEASE_NS << FRACTION).checked_div(self.rate).unwrap_or(0);
+    }
+
+    fn found_rate(&mut self, ticks: u64, time: u64) {
+        let rate = (u128::from(time) << FRACTION).checked_div(ticks.into());
+        let rate = rate.and_then(|rate| u64::try_from(rate).ok()).unwrap_or(0);
+        // One tick may be as long as a lease, and no longer.
+        let usable = rate > 0 && rate <= LEASE_NS << FRACTION;
+        let same = self.rate == 0 || rate.abs_diff(self.rate) <= self.rate / SAME_RATE;
+        self.rate = if usable && same { rate } else { 0 };
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod counter {
+    use std::arch::x86_64::{__cpuid, _rdtsc};
+
+    const POWER: u32 = 0x8000_0007;
+    const INVARIANT_TSC: u32 = 1 << 8;
+
+    #[inline]
+    pub(super) fn now() -> u64 {
+        // SAFETY: every x86-64 has the instruction, and Linux lets user code execute it; where an
+        // administrator forbids that, nothing that uses the vDSO runs either.
+        unsafe { _rdtsc() }
+    }
+
+    /// Its rate is constant and it never stops (Intel SDM, volume 3, 17.17.1).
+    pub(super) fn is_steady() -> bool {
+        __cpuid(0x8000_0000).eax >= POWER && __cpuid(POWER).edx & INVARIANT_TSC != 0
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+mod counter {
+    pub(super) fn now() -> u64 {
+        0
+    }
+
+    pub(super) fn is_steady() -> bool {
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Renewed every 2 ms of a counter with `ticks_per_us`, until there is a lease.
+    fn leased(ticks_per_us: u64) -> Lease {
+        let mut lease = Lease::default();
+        for us in (0..=20_000).step_by(2000) {
+            lease.renew(us * ticks_per_us, us * 1000, us * ticks_per_us + 20);
+        }
+        lease
+    }
+
+    #[test]
+    fn a_reading_is_continued_at_the_rate_of_the_last_ones_and_not_for_long() {
+        for ticks_per_us in [25, 1000, 2500, 7000] {
+            let lease = leased(ticks_per_us);
+            let now = 20_000 * ticks_per_us;
+            assert_eq!(lease.at(now + 20), Some(20_000_000));
+            let later = lease.at(now + 500 * ticks_per_us).unwrap();
+            assert!(later.abs_diff(20_500_000) <= 1000, "{later} at {ticks_per_us}");
+            assert_eq!(lease.at(now + 1010 * ticks_per_us), None);
+        }
+        assert_eq!(Lease::default().at(0), None);
+    }
+
+    #[test]
+    fn a_counter_that_jumps_is_believed_for_a_lease_at_most() {
+        let mut lease = leased(2500);
+        for jump in [0, 1, 50_000_000 - 1, 1 << 63, u64::MAX] {
+            assert!(lease.at(jump).is_none_or(|ns| ns < 21_000_000), "{jump}");
+        }
+        // It went back, or is another one: no lease until its rate is known.
+        lease.renew(5, 30_000_000, 10);
+        assert_eq!(lease.at(11), None);
+        lease.renew(100_000, 35_000_000, 100_010);
+        assert_eq!(lease.at(100_011), None);
+        lease.renew(1_000_000, 75_000_000, 1_000_020);
+        assert!(lease.at(1_000_030).is_some());
+        // Its rate changes.
+        lease.renew(9_000_000, 95_000_000, 9_000_020);
+        assert_eq!(lease.at(9_000_021), None);
+    }
+
+    #[test]
+    fn an_interrupted_reading_gives_no_lease_and_no_rate() {
+        let mut lease = leased(2500);
+        let rate = lease.rate;
+        lease.renew(60_000_000, 25_000_000, 90_000_000);
+        assert_eq!((lease.at(90_000_001), lease.rate), (None, rate));
+        for ticks in [0, u64::MAX] {
+            let mut lease = leased(2500);
+            lease.renew(ticks, u64::MAX, ticks);
+            lease.renew(ticks, 0, ticks);
+            assert_eq!(lease.at(ticks), None);
+        }
+    }
+
+    #[test]
+    fn time_is_the_kernels_and_never_goes_back() {
+        let mut source = Source::default();
+        let mut last = 0;
+        let until = clock_ns() + 40_000_000;
+        while last < until {
+            let before = clock_ns();
+            let now = source.read();
+            let after = clock_ns();
+            assert!(now >= last && now <= after, "{now} after {last}, kernel {after}");
+            // Rates are exact to some parts in a million; an interruption is between the two.
+            assert!(now + 100_000 >= before, "{now} is behind {before}");
+            last = now;
+        }
+    }
+}
