@@ -3,7 +3,10 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixListener;
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
+
+use testkit::process::{copy_program, write_script};
 
 fn ringway(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_ringway"))
@@ -119,10 +122,7 @@ fn a_bound_program_does_not_start_for_a_stranger() {
 fn lab_hands_over_to_the_program_beside_it() {
     let dir = tempfile::tempdir().unwrap();
     let (ringway, lab) = (dir.path().join("ringway"), dir.path().join("ringway-lab"));
-    // Other processes write the programs: ours forks in other tests meanwhile, and a file that a
-    // fork still holds open for writing cannot be executed.
-    let cp = Command::new("cp").arg(env!("CARGO_BIN_EXE_ringway")).arg(&ringway).status();
-    assert!(cp.unwrap().success());
+    copy_program(Path::new(env!("CARGO_BIN_EXE_ringway")), &ringway).unwrap();
     let run = |arguments: &[&str]| {
         let mut command = Command::new(&ringway);
         command.arg("lab").args(arguments).env("PATH", "/nonexistent").output().unwrap()
@@ -130,9 +130,7 @@ fn lab_hands_over_to_the_program_beside_it() {
     let missing = run(&["list"]);
     assert_eq!(missing.status.code(), Some(1));
     assert!(stderr(&missing).contains("cargo build --release"), "{}", stderr(&missing));
-    let write = r#"printf '#!/bin/sh\necho "$@"; exit 3\n' >"$1" && chmod +x "$1""#;
-    let sh = Command::new("sh").args(["-c", write, "sh"]).arg(&lab).status();
-    assert!(sh.unwrap().success());
+    write_script(&lab, "echo \"$@\"; exit 3").unwrap();
     let output = run(&["run", "x", "--quick", "--help"]);
     assert_eq!(output.status.code(), Some(3));
     assert_eq!(output.stdout, b"run x --quick --help\n");

@@ -6,15 +6,11 @@ use std::path::PathBuf;
 use tempfile::TempDir;
 use toolstack::io::{IoError, IoProcess};
 
-/// A program called `ringway-io` that is a shell script. Another process writes it: ours forks in
-/// other tests meanwhile, and a file that a fork still holds open for writing cannot be executed.
+/// A program called `ringway-io` that is a shell script.
 fn program(script: &str) -> (TempDir, PathBuf) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("ringway-io");
-    let write = r#"printf '#!/bin/sh\n%s\n' "$1" >"$2" && chmod +x "$2""#;
-    let mut writer = std::process::Command::new("sh");
-    let status = writer.args(["-c", write, "sh", script]).arg(&path).status().unwrap();
-    assert!(status.success());
+    testkit::process::write_script(&path, script).unwrap();
     (dir, path)
 }
 

@@ -97,6 +97,7 @@ fn receive(stream: &UnixStream) -> anyhow::Result<(Vec<u8>, Option<OwnedFd>)> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::BufRead;
     use std::os::fd::AsFd;
     use std::os::unix::net::UnixListener;
     use std::process::{Child, Command};
@@ -128,6 +129,8 @@ mod tests {
         let adopted = json!({"pid": child.id(), "restarts": 3, "last_exit": null});
         let worker = std::thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
+            // Closed before it was asked, it would have refused.
+            std::io::BufReader::new(&stream).read_line(&mut String::new()).unwrap();
             let answer = json!({"jsonrpc": "2.0", "id": 1, "result": adopted});
             Link::new(stream.try_clone().unwrap().into()).send(&answer, &[theirs.as_fd()]).unwrap();
             stream.write_all(b"\n").unwrap();

@@ -86,11 +86,9 @@ mod tests {
 
     #[test]
     fn a_failing_builder_is_quoted() {
-        use std::os::unix::fs::PermissionsExt;
         let dir = tempfile::tempdir().unwrap();
         let script = dir.path().join("build.sh");
-        fs::write(&script, "#!/bin/sh\necho guest: no cpio >&2\nexit 1\n").unwrap();
-        fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+        crate::process::write_script(&script, "echo guest: no cpio >&2; exit 1").unwrap();
         let error = build(&script, dir.path()).unwrap_err().to_string();
         assert!(error.contains("guest: no cpio"), "{error}");
     }
