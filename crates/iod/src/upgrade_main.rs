@@ -27,8 +27,12 @@ fn ask(options: &UpgradeOptions) -> anyhow::Result<UpgradeReply> {
     let control = &options.control;
     // It is another process that opens it, in another directory.
     let binary = options.binary.as_ref().map(std::path::absolute).transpose()?;
-    let stream = UnixStream::connect(control)
-        .with_context(|| format!("no ringway-io answers at {}", control.display()))?;
+    let stream = UnixStream::connect(control).with_context(|| {
+        format!(
+            "no ringway-io answers at {0}; start one with `ringway-io --control {0}`",
+            control.display()
+        )
+    })?;
     stream.set_read_timeout(Some(ANSWER_DEADLINE))?;
     stream.set_write_timeout(Some(ANSWER_DEADLINE))?;
     let params = serde_json::to_value(Upgrade { binary })?;

@@ -33,6 +33,18 @@ fn wrong_options_are_named() {
 }
 
 #[test]
+fn what_is_not_there_is_told_with_the_next_step() {
+    for (program, options, next) in [
+        (BLK, &["--socket-path", "/nowhere/s", "--null", "1M"][..], "`mkdir -p /nowhere`"),
+        (IO, &["--control", "/nowhere/c"], "`mkdir -p /nowhere`"),
+        (IO, &["upgrade", "--control", "/nowhere/c"], "`ringway-io --control /nowhere/c`"),
+    ] {
+        let (code, said) = ends(program, options);
+        assert!(code == 1 && said.contains(next), "{code}: {said}");
+    }
+}
+
+#[test]
 fn capabilities_are_printed_whatever_else_is_there() {
     let output = Command::new(BLK).args(["--frobnicate", "--print-capabilities"]).output().unwrap();
     assert!(output.status.success());

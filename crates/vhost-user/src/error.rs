@@ -213,6 +213,15 @@ pub enum SocketError {
         /// The limit in bytes.
         max: usize,
     },
+    /// The folder of the path is not there.
+    #[error(
+        "there is no folder {} for the socket; make it with `mkdir -p {}`, or use another path",
+        path.display(), path.display()
+    )]
+    NoFolder {
+        /// The folder.
+        path: PathBuf,
+    },
     /// A living process serves this socket.
     #[error(
         "socket {} is served by a running process; stop it or use another path",

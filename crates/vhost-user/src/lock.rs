@@ -25,14 +25,15 @@ impl Lock {
     /// Takes the lock of `socket` without waiting.
     ///
     /// # Errors
-    /// [`SocketError::Taken`] when somebody holds it; the kernel's refusal.
+    /// [`SocketError::Taken`] when somebody holds it, [`SocketError::NoFolder`]; the kernel's
+    /// refusal.
     pub(crate) fn take(socket: &Path) -> Result<Self, SocketError> {
         let path = lock_path(socket);
         loop {
             let mut options = OpenOptions::new();
             options.create(true).truncate(false).write(true).mode(0o600);
             options.custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
-            let file = options.open(&path).map_err(|e| os("create the lock file", &path, e))?;
+            let file = options.open(&path).map_err(|error| refused(&path, error))?;
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => {}
                 Err(Errno::WOULDBLOCK) => return Err(SocketError::Taken { path: socket.into() }),
@@ -73,6 +74,16 @@ impl Drop for Lock {
         if !self.left && self.is_current() {
             let _ = std::fs::remove_file(&self.path);
         }
+    }
+}
+
+/// Why there is no lock file at `path`.
+fn refused(path: &Path, error: io::Error) -> SocketError {
+    match path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+        Some(folder) if error.kind() == io::ErrorKind::NotFound => {
+            SocketError::NoFolder { path: folder.into() }
+        }
+        _ => os("create the lock file", path, error),
     }
 }
 
