@@ -1,0 +1,187 @@
+//! The commands of README and docs: those of ours run as they are written, in a folder of the
+//! test's; what else stands there exists.
+#![allow(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use tempfile::TempDir;
+use testkit::process::{PROCESS_DEADLINE, Process, find_binary};
+
+/// Programs of others, and what would take long or end what this test has not started.
+const NOT_RUN: [&str; 7] =
+    ["make", "install", "virsh", "pkill", "qemu-system-x86_64", "cargo", "$"];
+/// What runs for long or needs a guest: only its options are looked at.
+const LONG: [&str; 3] = ["ringway run ", "ringway lab ", "ringway demo"];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
+}
+
+/// Commands of each fenced block of shell.
+fn blocks(document: &str) -> Vec<Vec<String>> {
+    let text = std::fs::read_to_string(root().join(document)).unwrap();
+    let fenced = text.split("\n```").skip(1).step_by(2);
+    let shell = fenced.filter_map(|block| {
+        let (kind, text) = block.split_once('\n')?;
+        ["sh", "console"].contains(&kind).then(|| text.replace("\\\n", " "))
+    });
+    let command = |line: &str| {
+        let line = line.split(" #").next().unwrap_or_default();
+        line.trim().trim_start_matches("$ ").to_owned()
+    };
+    shell.map(|text| text.lines().map(command).filter(|line| !line.is_empty()).collect()).collect()
+}
+
+fn documents() -> Vec<(String, Vec<String>)> {
+    let mut all = Vec::new();
+    let names = ["README.md", "docs/libvirt.md", "docs/why-not-qemu-block.md"];
+    for name in names.into_iter().chain(["docs/why-is-my-vm-slow.md", "docs/architecture.md"]) {
+        all.extend(blocks(name).into_iter().map(|block| (name.to_owned(), block)));
+    }
+    all
+}
+
+/// A folder in place of the root for `/run`, `/srv` and `/img`.
+struct Place {
+    dir: TempDir,
+    /// What runs in the background.
+    running: Vec<Process>,
+}
+
+impl Place {
+    /// With the images and folders that `block` takes for granted, and its `ringway-io` with its
+    /// disks unless it starts and attaches them itself.
+    fn for_block(block: &[String]) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let mut place = Self { dir, running: Vec::new() };
+        for folder in ["run", "srv", "img"] {
+            std::fs::create_dir(place.dir.path().join(folder)).unwrap();
+        }
+        let all = place.here(&block.join("\n"));
+        for word in all.split([' ', '=', '\n', ',']).filter(|word| word.ends_with(".raw")) {
+            let image = std::fs::File::create(place.dir.path().join(word)).unwrap();
+            image.set_len(1 << 20).unwrap();
+        }
+        if all.contains("ringway-io --control") {
+            return place;
+        }
+        place.run("mkdir -p /run/ringway");
+        place.start("ringway-io --control /run/ringway/io.sock");
+        if !all.contains("disk.attach") && !all.contains("ringway-blk") {
+            for id in ["d1", "d2", "vm1"] {
+                let attach = "ringway io disk.attach backend.null=1M";
+                place.run(&format!("{attach} id={id} socket=/run/ringway/{id}.sock"));
+            }
+        }
+        place
+    }
+
+    fn here(&self, text: &str) -> String {
+        let root = self.dir.path().display();
+        ["run", "srv", "img"].iter().fold(text.to_owned(), |text, folder| {
+            text.replace(&format!("/{folder}/"), &format!("{root}/{folder}/"))
+        })
+    }
+
+    fn shell(&self, text: &str) -> Command {
+        let ours = find_binary("ringway").unwrap();
+        let path = format!("{}:/usr/sbin:/usr/bin:/sbin:/bin", ours.parent().unwrap().display());
+        let mut shell = Command::new("sh");
+        shell.args(["-ec", &self.here(text)]).current_dir(self.dir.path()).env("PATH", path);
+        shell.env("RINGWAY_CONTROL", self.dir.path().join("run/ringway/io.sock"));
+        shell.stdin(Stdio::null());
+        shell
+    }
+
+    fn run(&self, command: &str) {
+        let output = self.shell(command).output().unwrap();
+        assert!(output.status.success(), "{command}: {output:?}");
+    }
+
+    /// Starts it in the background; returns when its socket is there.
+    fn start(&mut self, command: &str) {
+        let die = if command.contains("-io") { "--die-with-parent" } else { "" };
+        let mut shell = self.shell(&format!("exec {command} {die}"));
+        let mut process = Process::start(&mut shell).unwrap();
+        let command = self.here(command);
+        let socket = command.split(' ').find(|word| word.ends_with(".sock")).unwrap();
+        let until = Instant::now() + PROCESS_DEADLINE;
+        while !Path::new(socket).exists() {
+            let runs = process.is_running().unwrap() && Instant::now() < until;
+            assert!(runs, "{command}: {}", process.stderr());
+            std::thread::sleep(std::time::Duration::from_millis(2));
+        }
+        self.running.push(process);
+    }
+}
+
+/// Each `--option` of a command of ours is in the help of it.
+fn check_options(command: &str) {
+    let words: Vec<_> = command.split_whitespace().collect();
+    let named = words.iter().take(2).take_while(|word| !word.starts_with('-'));
+    let mut help = Command::new(find_binary(words[0]).unwrap());
+    let help = help.args(named.skip(1)).arg("--help").output().unwrap();
+    let help = String::from_utf8(help.stdout).unwrap();
+    for option in words.iter().filter(|word| word.starts_with("--")) {
+        let known = help.split([' ', ',', '\n', '=']).any(|word| word == *option);
+        // The lab's own program tells its options.
+        assert!(known || words[1] == "lab", "{command}: {option} is not in its help");
+    }
+}
+
+#[test]
+fn commands_of_ours_run_as_they_are_written() {
+    let mut run = 0;
+    for (name, block) in documents() {
+        if !block.iter().any(|command| command.contains("ringway-") || command.contains("ringway "))
+        {
+            continue;
+        }
+        println!("{name}: {block:#?}");
+        let mut place = Place::for_block(&block);
+        for command in &block {
+            // What follows a pipe is a program of others.
+            let command = command.split(" | ").next().unwrap();
+            let program = command.split(' ').next().unwrap();
+            if NOT_RUN.contains(&program) {
+                continue;
+            }
+            if program.starts_with("ringway") {
+                check_options(command.split(" >").next().unwrap().trim_end_matches(" &"));
+                run += 1;
+            }
+            match command.strip_suffix(" &") {
+                _ if LONG.iter().any(|long| command.starts_with(long)) => {}
+                Some(command) => place.start(command),
+                None => place.run(command),
+            }
+        }
+    }
+    assert!(run >= 12, "{run} commands were found");
+}
+
+#[test]
+fn targets_and_tests_that_are_named_exist() {
+    let makefile = std::fs::read_to_string(root().join("Makefile")).unwrap();
+    let mut found = 0;
+    for command in documents().into_iter().flat_map(|(_, block)| block) {
+        for part in command.split("&&").map(str::trim) {
+            let words: Vec<_> = part.split_whitespace().collect();
+            let after = |flag| words.iter().skip_while(|word| **word != flag).nth(1);
+            if words[0] == "make" {
+                for target in &words[1..] {
+                    assert!(makefile.contains(&format!("\n{target}:")), "{part}: no {target}");
+                    found += 1;
+                }
+            }
+            if let (Some(package), Some(test)) = (after("-p"), after("--test")) {
+                let file = root().join(format!("crates/{package}/tests/{test}.rs"));
+                assert!(file.is_file(), "{part}: there is no {}", file.display());
+                found += 1;
+            }
+        }
+    }
+    assert!(found >= 4, "{found} were found");
+}
