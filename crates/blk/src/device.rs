@@ -199,6 +199,14 @@ impl Device {
         all.min_by_key(|oldest| oldest.known_ns)
     }
 
+    /// Since when, by the clock of [`clock_ns`](crate::clock_ns), the oldest request of any queue
+    /// that is with the disk has been there. One of another queue that waits elsewhere for longer
+    /// does not hide it.
+    pub fn oldest_in_disk_ns(&self) -> Option<u64> {
+        let all = self.stats.iter().filter_map(|queue| queue.recorder.oldest());
+        all.filter(|oldest| oldest.stage == Stage::Device).map(|oldest| oldest.entered_ns).min()
+    }
+
     /// Each queue as it stands now.
     pub fn queue_states(&self) -> Vec<QueueState> {
         self.stats.iter().map(|queue| QueueState::of(&queue.recorder)).collect()

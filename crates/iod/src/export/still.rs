@@ -15,7 +15,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use blk::Stage;
 use model::export::ExportSpec;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -71,8 +70,8 @@ impl Export {
         self.refuse_stuck("upgrade")?;
         // A client's writes would be cut off, and it has no record of them as a guest has.
         self.refuse_writable()?;
-        let oldest = self.device.oldest().filter(|oldest| oldest.stage == Stage::Device);
-        let age = oldest.map(|oldest| blk::clock_ns().saturating_sub(oldest.entered_ns));
+        let since = self.device.oldest_in_disk_ns();
+        let age = since.map(|since| blk::clock_ns().saturating_sub(since));
         let hangs = age.is_some_and(|age| Duration::from_nanos(age) > HANGS_AFTER);
         if hangs || self.waiting() > 0 {
             return Err(ExportError::NotDrained { place: self.place() });
