@@ -70,7 +70,7 @@ fn work(options: &BlkOptions) -> anyhow::Result<()> {
 fn run(options: &BlkOptions, keeper: Option<(Door, Stop)>) -> anyhow::Result<()> {
     let spec = options.spec()?;
     let limit = limits::raise_open_files();
-    limits::check_open_files(limit, [], spec.queues)?;
+    limits::check_open_files(limit, [], 0, spec.queues)?;
     let ready = options.ready_fd.map(adopt).transpose().context("--ready-fd")?;
     let signals = signals::watch().context("cannot watch for signals")?;
     let (door, told) = keeper.unzip();

@@ -45,20 +45,28 @@ pub fn raise_open_files() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
+/// Open files of an export with so many connections.
+pub fn of_export(connections: u16) -> u64 {
+    PER_EXPORT + u64::from(connections)
+}
+
 fn need(queues: u16) -> u64 {
     PER_DISK + u64::from(queues) * PER_QUEUE
 }
 
-/// Checks that a disk of `queues` queues fits beside disks of the `others`.
+/// Checks that a disk of `queues` queues fits beside disks of the `others`, whose exports take
+/// `exported` files.
 ///
 /// # Errors
 /// [`TooFewFiles`].
 pub fn check_open_files(
     limit: u64,
     others: impl IntoIterator<Item = u16>,
+    exported: u64,
     queues: u16,
 ) -> Result<(), TooFewFiles> {
-    let taken = others.into_iter().map(need).fold(PER_PROCESS, u64::saturating_add);
+    let others = others.into_iter().map(need).fold(PER_PROCESS, u64::saturating_add);
+    let taken = others.saturating_add(exported);
     let (need, left) = (need(queues), limit.saturating_sub(taken));
     if need <= left { Ok(()) } else { Err(TooFewFiles { queues, need, left, limit }) }
 }
@@ -76,8 +84,8 @@ pub struct TooFewForExport {
     limit: u64,
 }
 
-/// Checks that an export fits beside disks of so many `queues`, whose exports have `exported`
-/// connections.
+/// Checks that an export fits beside disks of so many `queues`, whose exports take `exported`
+/// files.
 ///
 /// # Errors
 /// [`TooFewForExport`].
@@ -88,7 +96,7 @@ pub fn check_connections(
     connections: u16,
 ) -> Result<(), TooFewForExport> {
     let disks = queues.into_iter().map(need).fold(PER_PROCESS, u64::saturating_add);
-    let need = PER_EXPORT + u64::from(connections);
+    let need = of_export(connections);
     let left = limit.saturating_sub(disks.saturating_add(exported));
     if need <= left { Ok(()) } else { Err(TooFewForExport { connections, need, left, limit }) }
 }
@@ -99,14 +107,18 @@ mod tests {
 
     #[test]
     fn disks_fit_until_they_do_not() {
-        assert_eq!(check_open_files(1024, [], 4), Ok(()));
-        assert_eq!(check_open_files(1024, [4, 4, 4, 4, 4], 4), Ok(()));
-        let refused = check_open_files(1024, [4; 8], 4).unwrap_err();
+        assert_eq!(check_open_files(1024, [], 0, 4), Ok(()));
+        assert_eq!(check_open_files(1024, [4, 4, 4, 4, 4], 0, 4), Ok(()));
+        let refused = check_open_files(1024, [4; 8], 0, 4).unwrap_err();
         let expected = TooFewFiles { queues: 4, need: 96, left: 0, limit: 1024 };
         assert_eq!(refused, expected);
-        assert!(check_open_files(1024, [], 256).is_err());
-        assert!(check_open_files(0, [], 1).is_err());
-        assert_eq!(check_open_files(u64::MAX, [256; 1000], 256), Ok(()));
+        assert!(check_open_files(1024, [], 0, 256).is_err());
+        assert!(check_open_files(0, [], 0, 1).is_err());
+        assert_eq!(check_open_files(u64::MAX, [256; 1000], 0, 256), Ok(()));
+        // Exports leave less for disks too.
+        assert_eq!(check_open_files(1024, [4], of_export(500), 4), Ok(()));
+        assert!(check_open_files(1024, [4], of_export(600), 4).is_err());
+        assert!(check_open_files(1024, [], u64::MAX, 1).is_err());
         assert_eq!(check_connections(1024, [4, 4], 16, 256), Ok(()));
         assert!(check_connections(1024, [4; 9], 0, 16).is_err());
         assert!(check_connections(1024, [], u64::MAX, 1).is_err());

@@ -282,14 +282,23 @@ fn open_files_are_checked_before_a_disk_is_attached() {
     let mut byte = [0];
     let mut out = process.child().stdout.take().unwrap();
     std::io::Read::read_exact(&mut out, &mut byte).unwrap();
-    let stream = UnixStream::connect(&control).unwrap();
-    let spec = json!({"id": "d", "socket": folder.path().join("d"), "backend": {"null": 512},
-        "queues": 64});
-    let request = json!({"jsonrpc": "2.0", "id": 1, "method": "disk.attach", "params": spec});
-    std::io::Write::write_all(&mut &stream, format!("{request}\n").as_bytes()).unwrap();
-    let mut line = String::new();
-    std::io::BufRead::read_line(&mut std::io::BufReader::new(&stream), &mut line).unwrap();
-    assert!(line.contains("open files") && line.contains("LimitNOFILE"), "{line}");
+    let mut caller = Caller::connect(&control);
+    let attach = |id: &str, queues: u16| {
+        let (socket, backend) = (folder.path().join(id), json!({"null": 512}));
+        json!({"id": id, "socket": socket, "backend": backend, "queues": queues})
+    };
+    let refused = |caller: &mut Caller, params: Value| {
+        let why = caller.call("disk.attach", params).unwrap_err().message;
+        assert!(why.contains("open files") && why.contains("LimitNOFILE"), "{why}");
+    };
+    refused(&mut caller, attach("d", 64));
+    // Two disks fit, but not beside an export: its clients may come at any time.
+    let export = json!({"id": "d", "socket": folder.path().join("e"), "read_only": true});
+    caller.call("disk.attach", attach("d", 1)).unwrap();
+    caller.call("disk.export", export).unwrap();
+    refused(&mut caller, attach("d2", 1));
+    caller.call("disk.unexport", json!({"id": "d"})).unwrap();
+    caller.call("disk.attach", attach("d2", 1)).unwrap();
 }
 
 #[test]

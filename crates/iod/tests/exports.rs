@@ -7,11 +7,11 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
+use common::nbd::{client, is_closed, read, request};
 use common::*;
 use model::report::{DiskState, ExportStats};
 use model::rpc::{ExportReply, RpcError, code};
 use serde_json::{Value, json};
-use testkit::process::PROCESS_DEADLINE;
 use testkit::raw::request::{Request, status};
 use testkit::raw::{Guest, Setup};
 
@@ -42,43 +42,6 @@ fn inactive(io: &Io, id: &str, backend: Value) -> Value {
 fn export_stats(caller: &mut Caller, id: &str) -> Vec<ExportStats> {
     let mut disks = caller.stats().disks.into_iter();
     disks.find(|disk| disk.id == id).unwrap().exports
-}
-
-/// A client of our own that has come as far as requests.
-fn client(socket: &Path) -> UnixStream {
-    let mut stream = UnixStream::connect(socket).unwrap();
-    stream.set_read_timeout(Some(PROCESS_DEADLINE)).unwrap();
-    let mut hello = [0; 18];
-    stream.read_exact(&mut hello).unwrap();
-    let choose = [&3u32.to_be_bytes()[..], b"IHAVEOPT\0\0\0\x01\0\0\0\0"].concat();
-    stream.write_all(&choose).unwrap();
-    stream.read_exact(&mut [0; 10]).unwrap();
-    stream
-}
-
-fn request(code: u16, offset: u64, len: u32) -> Vec<u8> {
-    let mut out = 0x2560_9513u32.to_be_bytes().to_vec();
-    out.extend([0, 0]);
-    out.extend(code.to_be_bytes());
-    out.extend(7u64.to_be_bytes());
-    out.extend(offset.to_be_bytes());
-    out.extend(len.to_be_bytes());
-    out
-}
-
-fn read(stream: &mut UnixStream, offset: u64) -> Vec<u8> {
-    stream.write_all(&request(0, offset, 512)).unwrap();
-    let mut reply = vec![0; 16 + 512];
-    stream.read_exact(&mut reply).unwrap();
-    assert_eq!(reply[..8], [0x67, 0x44, 0x66, 0x98, 0, 0, 0, 0]);
-    reply.split_off(16)
-}
-
-fn is_closed(stream: &mut UnixStream) -> bool {
-    match stream.read_to_end(&mut Vec::new()) {
-        Ok(_) => true,
-        Err(error) => error.kind() == std::io::ErrorKind::ConnectionReset,
-    }
 }
 
 #[test]

@@ -81,7 +81,7 @@ impl NbdExport {
     fn start(
         export: &Export,
         spec: &ExportSpec,
-        listener: Listener,
+        listener: Arc<Listener>,
         pool: Arc<Pool>,
     ) -> io::Result<Self> {
         let options = Options {
@@ -91,7 +91,7 @@ impl NbdExport {
             connections: spec.limit().into(),
         };
         let server = Arc::new(Server::new(Arc::clone(&export.disk), options)?);
-        let (listener, stop) = (Arc::new(listener), Stop::new()?);
+        let stop = Stop::new()?;
         let twins = (Arc::clone(&server), Arc::clone(&listener), stop.clone());
         let work = move || accept(&twins.0, &twins.1, &twins.2, &pool);
         let thread = std::thread::Builder::new().name("nbd".into()).spawn(work)?;
@@ -180,7 +180,7 @@ impl Export {
             return Ok(());
         }
         let access = Access { mode: spec.socket_mode, group: spec.socket_group.clone() };
-        let listener = Listener::bind(&spec.socket, &access)?;
+        let listener = Arc::new(Listener::bind(&spec.socket, &access)?);
         self.start_export(spec, listener, Some(self.deadline()))?;
         tracing::info!(disk = spec.id, socket = %spec.socket.display(), "exported");
         Ok(())
@@ -213,7 +213,7 @@ impl Export {
     }
 
     /// Refuses what cannot be beside an export that writes.
-    pub(super) fn refuse_writable(&self) -> Result<(), NbdError> {
+    pub(crate) fn refuse_writable(&self) -> Result<(), NbdError> {
         let exports = lock(&self.exports);
         match exports.iter().find(|one| !one.spec.read_only) {
             Some(one) => Err(NbdError::Writable { socket: one.spec.socket.clone() }),
@@ -224,7 +224,7 @@ impl Export {
     fn start_export(
         self: &Arc<Self>,
         spec: &ExportSpec,
-        listener: Listener,
+        listener: Arc<Listener>,
         deadline: Option<Instant>,
     ) -> Result<(), ExportError> {
         if !spec.read_only {
@@ -299,25 +299,46 @@ impl Export {
         lock(&self.exports).iter().for_each(NbdExport::hang_up);
     }
 
-    /// Brings back the exports of a disk that is taken over. One that cannot be had again is
-    /// given up: its clients are no guests, and find out by connecting.
-    pub(crate) fn restore_exports(self: &Arc<Self>, specs: &[ExportSpec], sockets: Vec<Parts>) {
+    /// Brings back the exports of a disk that is taken over. One that reads and cannot be had again
+    /// is given up: its clients are no guests, and find out by connecting. So is one that writes to
+    /// a disk that was activated since. Storage is waited for, `in_time` only until the deadline.
+    ///
+    /// # Errors
+    /// One that writes cannot be had again; it is held as before.
+    pub(crate) fn restore_exports(
+        self: &Arc<Self>,
+        specs: &[ExportSpec],
+        sockets: Vec<Parts>,
+        in_time: bool,
+    ) -> Result<(), ExportError> {
+        let deadline = in_time.then(|| self.deadline());
         for (spec, parts) in specs.iter().zip(sockets) {
-            let started = Listener::adopt(parts).map_err(ExportError::from);
             // A disk that was refused may have been activated since.
-            let started = match started {
-                Ok(_) if !spec.read_only && self.is_active() => Err(NbdError::Active.into()),
-                started => started.and_then(|listener| self.start_export(spec, listener, None)),
-            };
+            let waits = !spec.read_only && !self.is_active();
+            let started = Listener::adopt(parts).map_err(ExportError::from).and_then(|listener| {
+                if !spec.read_only && !waits {
+                    return Err(NbdError::Active.into());
+                }
+                let listener = Arc::new(listener);
+                let started = self.start_export(spec, Arc::clone(&listener), deadline);
+                match Arc::into_inner(listener) {
+                    // Clients wait in its backlog.
+                    Some(listener) if waits => listener.leave(),
+                    _ => {}
+                }
+                started
+            });
             let socket = spec.socket.display();
             match started {
                 Ok(()) => tracing::info!(disk = spec.id, %socket, "exported again"),
+                Err(error) if waits => return Err(error),
                 Err(error) => {
                     let cause = crate::error::text(&error);
                     tracing::error!(disk = spec.id, %socket, "not exported any more: {cause}");
                 }
             }
         }
+        Ok(())
     }
 
     /// Ends all exports and leaves the files of their sockets: they are held.
@@ -332,7 +353,7 @@ impl Export {
     }
 
     /// The exports as they were asked for.
-    pub(super) fn export_specs(&self) -> Vec<ExportSpec> {
+    pub(crate) fn export_specs(&self) -> Vec<ExportSpec> {
         lock(&self.exports).iter().map(|one| one.spec.clone()).collect()
     }
 
@@ -346,10 +367,5 @@ impl Export {
     /// What its exports have done.
     pub(crate) fn export_stats(&self) -> Vec<ExportStats> {
         lock(&self.exports).iter().map(NbdExport::stats).collect()
-    }
-
-    /// Connections that its exports may have.
-    pub(crate) fn export_connections(&self) -> u64 {
-        lock(&self.exports).iter().map(|one| u64::from(one.spec.limit())).sum()
     }
 }

@@ -239,7 +239,7 @@ impl Taken {
             export.board.active.store(true, Ordering::Release);
         }
         export.go_on(still)?;
-        export.restore_exports(&exports, sockets);
-        Ok(())
+        // None of them writes: that is refused before a disk stands still.
+        export.restore_exports(&exports, sockets, false)
     }
 }

@@ -54,6 +54,13 @@ pub struct Held {
     pub exports: Vec<ExportSpec>,
 }
 
+impl Held {
+    /// An export has the lock that a guest would have.
+    pub(crate) fn is_exported_for_writing(&self) -> bool {
+        !self.active && self.exports.iter().any(|one| !one.read_only)
+    }
+}
+
 /// A file or block device, whatever path leads to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {

@@ -66,7 +66,8 @@ impl Table {
             return Err(wrong_state(refused));
         }
         let others = disks.by_id.values().map(|entry| entry.queues);
-        check_open_files(self.open_files, others, spec.queues).map_err(failed)?;
+        let exported = disks.exported_files();
+        check_open_files(self.open_files, others, exported, spec.queues).map_err(failed)?;
         let entry =
             Entry { phase, queues: spec.queues, export: None, refused: None, unheld: false };
         disks.by_id.insert(spec.id.clone(), entry);

@@ -5,11 +5,23 @@ use std::path::Path;
 use model::export::ExportSpec;
 use model::rpc::{DiskReply, ExportReply, RpcError};
 
-use super::Table;
+use super::{Disks, Table};
 use crate::error::failed;
 use crate::export::Export;
 use crate::lifecycle::Verb;
-use crate::limits::check_connections;
+use crate::limits::{check_connections, of_export};
+
+impl Disks {
+    /// Open files that all exports may take, also those of disks that wait to be had again.
+    pub(super) fn exported_files(&self) -> u64 {
+        let specs = self.by_id.values().flat_map(|entry| match (&entry.export, &entry.refused) {
+            (Some(export), _) => export.export_specs(),
+            (None, Some(refused)) => refused.held.exports.clone(),
+            (None, None) => Vec::new(),
+        });
+        specs.map(|spec| of_export(spec.limit())).fold(0, u64::saturating_add)
+    }
+}
 
 impl Table {
     /// Offers a disk over NBD. When this returns, clients can connect.
@@ -21,8 +33,7 @@ impl Table {
         let disks = self.disks();
         disks.open()?;
         let queues = disks.by_id.values().map(|entry| entry.queues);
-        let exported = disks.by_id.values().filter_map(|entry| entry.export.as_ref());
-        let exported = exported.map(|export| export.export_connections()).sum();
+        let exported = disks.exported_files();
         check_connections(self.open_files, queues, exported, spec.limit()).map_err(failed)?;
         let offer = |export: &std::sync::Arc<Export>| export.export(spec);
         let reply = self.carry_out(disks, &spec.id, Verb::Export, offer)?;

@@ -117,24 +117,31 @@ impl Table {
         if let Err(closing) = disks.open() {
             return Some(Err(closing));
         }
-        let held = Held { active: true, paused: false, ..refused.held.clone() };
+        let exported = refused.held.is_exported_for_writing();
+        let held = match exported {
+            // It comes back as it was, and as such it is not activated.
+            true => refused.held.clone(),
+            false => Held { active: true, paused: false, ..refused.held.clone() },
+        };
         match phase.begin(Verb::Activate) {
             Err(refused) => return Some(Err(wrong_state(refused))),
             Ok(Begin::Nothing) => return None,
             Ok(Begin::Work(phase)) => {
                 if let Some(entry) = disks.by_id.get_mut(id) {
-                    entry.phase = phase;
+                    let back = Phase::Busy(Verb::Restore, goal(&held));
+                    entry.phase = if exported { back } else { phase };
                 }
             }
         }
         drop(disks);
         let brought = self.bring_back(held, Patience::UntilDeadline);
-        Some(
-            brought
-                .and_then(|export| export.ok_or(ExportError::Gone))
-                .map_err(failed)
-                .map(|export| reply(&export)),
-        )
+        let brought = brought.and_then(|export| export.ok_or(ExportError::Gone)).map_err(failed);
+        Some(brought.and_then(|export| {
+            if exported {
+                export.refuse_writable().map_err(wrong_state)?;
+            }
+            Ok(reply(&export))
+        }))
     }
 
     /// Brings a disk back, or ends its detach; `None`: it is detached.
@@ -205,9 +212,9 @@ impl Table {
             (true, Patience::Endless) => export.activate(),
             (true, Patience::UntilDeadline) => export.activate_in_time(),
         };
-        if serving.is_ok() {
-            export.restore_exports(&held.exports, sockets);
-        }
+        let in_time = matches!(patience, Patience::UntilDeadline);
+        let serving =
+            serving.and_then(|()| export.restore_exports(&held.exports, sockets, in_time));
         // Nobody is let in before the disk is as its guest left it.
         let serving = serving.and_then(|()| self.hold(&export));
         let serving = serving.and_then(|()| export.serve(export.source(), None));

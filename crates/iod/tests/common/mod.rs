@@ -2,6 +2,8 @@
 // Test code, of which each file uses a part.
 #![allow(clippy::unwrap_used, clippy::panic, dead_code, unreachable_pub)]
 
+pub mod nbd;
+
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -107,9 +109,7 @@ impl Io {
     }
 
     pub fn caller(&self) -> Caller {
-        let stream = UnixStream::connect(&self.control).unwrap();
-        stream.set_read_timeout(Some(PROCESS_DEADLINE)).unwrap();
-        Caller { reader: BufReader::new(stream), next: 1 }
+        Caller::connect(&self.control)
     }
 
     pub fn socket(&self, name: &str) -> PathBuf {
@@ -129,6 +129,12 @@ pub struct Caller {
 }
 
 impl Caller {
+    pub fn connect(control: &Path) -> Self {
+        let stream = UnixStream::connect(control).unwrap();
+        stream.set_read_timeout(Some(PROCESS_DEADLINE)).unwrap();
+        Self { reader: BufReader::new(stream), next: 1 }
+    }
+
     pub fn send_line(&mut self, line: &[u8]) {
         self.reader.get_mut().write_all(line).unwrap();
     }
