@@ -178,3 +178,42 @@ fn together_means_that_a_worker_ends_with_its_keeper() {
     assert_eq!(ended, Some(0), "it has ended");
     assert_eq!(names(&io.folder), [""; 0], "in order");
 }
+
+/// Does `work` on a thread that is of another user, where this process may be one.
+fn as_nobody<R: Send>(work: impl FnOnce() -> R + Send) -> R {
+    let nobody = rustix::process::Uid::from_raw(65534);
+    let us = rustix::process::geteuid();
+    assert!(us.is_root(), "only root can be somebody else");
+    let change = move || rustix::thread::set_thread_res_uid(us, nobody, us).unwrap();
+    std::thread::scope(|scope| scope.spawn(|| (change(), work()).1).join().unwrap())
+}
+
+#[test]
+fn only_its_own_user_may_keep_a_worker() {
+    let mut io = Io::lasting(&["--control-mode", "666"]);
+    let open = std::os::unix::fs::PermissionsExt::from_mode(0o711);
+    std::fs::set_permissions(io.folder.path(), open).unwrap();
+    let worker = orphan(&mut io);
+    let error = as_nobody(|| {
+        let mut caller = io.caller();
+        // It may call.
+        caller.stats();
+        caller.call("keeper.adopt", json!({})).unwrap_err()
+    });
+    assert!(error.message.contains("only the user that this process runs as"), "{error}");
+    // It was not taken from anybody by that.
+    let mut keeper = keep(&io);
+    assert_eq!(io.caller().stats().pid, worker.0.id());
+    assert!(keeper.terminate().unwrap().success(), "{}", keeper.stderr());
+}
+
+#[test]
+fn a_worker_of_another_user_is_not_trusted() {
+    let folder = folder();
+    let open = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+    std::fs::set_permissions(folder.path(), open).unwrap();
+    let path = folder.path().join("control");
+    let _listener = as_nobody(|| std::os::unix::net::UnixListener::bind(&path).unwrap());
+    let (code, said) = ends(IO, &["--control", path.to_str().unwrap()]);
+    assert!(code == 1 && said.contains("it belongs to user 65534"), "{said}");
+}

@@ -5,18 +5,19 @@ use std::time::Instant;
 
 use anyhow::Context;
 
-use super::worker::words;
+use super::words::words;
+use super::worker::Worker;
 use super::{Keeper, Next};
 
 impl Keeper {
     /// The worker has ended.
     pub(super) fn bury(&mut self) -> anyhow::Result<Next> {
         let Some(mut worker) = self.worker.take() else { return Ok(Next::Poll) };
-        if let Some(worker) = self.inherit(&mut worker) {
-            self.worker = Some(worker);
+        let status = worker.reap().context("cannot tell how the worker ended")?;
+        if let Some(heir) = self.inherit() {
+            self.worker = Some(heir);
             return Ok(Next::Poll);
         }
-        let status = worker.reap().context("cannot tell how the worker ended")?;
         let how = words(status);
         if worker.ending || self.ending || !self.served {
             if !status.is_none_or(|status| status.success()) && self.served {
@@ -24,6 +25,12 @@ impl Keeper {
             }
             return Ok(Next::End(exit_code(status, worker.ending)));
         }
+        self.plan(&worker, how);
+        Ok(Next::Poll)
+    }
+
+    /// Another worker is to be started in place of one that has ended in this way.
+    pub(super) fn plan(&mut self, worker: &Worker, how: String) {
         if !worker.ready {
             self.disproven();
         }
@@ -34,7 +41,6 @@ impl Keeper {
         tracing::error!(pid, restarts, pause_ms, "the worker {how}; another one is started");
         self.last_exit = Some(how);
         self.start_at = Some(Instant::now() + pause);
-        Ok(Next::Poll)
     }
 }
 

@@ -7,11 +7,10 @@
 use std::time::{Duration, Instant};
 
 use super::Keeper;
+use super::undead::{ADVICE, END_DEADLINE};
 
 /// What an end may take beyond the longest deadline of a disk.
 const GRACE: Duration = Duration::from_secs(10);
-/// What the kernel may take to end a process that was killed.
-const KILL_DEADLINE: Duration = Duration::from_secs(5);
 
 /// When something is done about a worker that does not end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,22 +35,24 @@ impl Keeper {
     /// # Errors
     /// It is left behind.
     pub(super) fn hurry(&mut self) -> anyhow::Result<()> {
-        let Some(worker) = self.worker.as_ref().filter(|one| self.ending || one.ending) else {
+        let Some(worker) = self.worker.as_mut().filter(|one| self.ending || one.ending) else {
             self.end_by = None;
             return Ok(());
         };
         let (now, pid) = (Instant::now(), worker.pid());
         let longest = self.store.longest_stop() + GRACE;
         match *self.end_by.get_or_insert(EndBy::Kill(now + longest)) {
+            end_by if worker.is_undead(now) || matches!(end_by, EndBy::Leave(at) if at <= now) => {
+                anyhow::bail!(
+                    "process {pid} cannot end and is left behind: its storage hangs; it has its \
+                     images and their locks until then; {ADVICE}"
+                )
+            }
             EndBy::Kill(at) if at <= now => {
                 tracing::error!(pid, "killing the worker, its end takes too long");
                 worker.kill();
-                self.end_by = Some(EndBy::Leave(now + KILL_DEADLINE));
+                self.end_by = Some(EndBy::Leave(now + END_DEADLINE));
             }
-            EndBy::Leave(at) if at <= now => anyhow::bail!(
-                "process {pid} was killed and does not end: its storage hangs; it has its images \
-                 and their locks until the storage answers, or the host restarts"
-            ),
             EndBy::Kill(_) | EndBy::Leave(_) => {}
         }
         Ok(())

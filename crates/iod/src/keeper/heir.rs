@@ -13,10 +13,16 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use super::Keeper;
-use super::worker::{Unsaid, Worker, words};
+use super::undead::ADVICE;
+use super::words::words;
+use super::worker::{Unsaid, Worker};
 use crate::link::{FromKeeper, FromWorker};
+
+/// How long an heir that is the worker may take until it serves: it has everything by then.
+const READY_DEADLINE: Duration = Duration::from_secs(10);
 
 /// A worker that takes over.
 #[derive(Debug)]
@@ -64,8 +70,16 @@ impl Keeper {
         binary: Option<PathBuf>,
         fds: Vec<OwnedFd>,
     ) -> Result<(), String> {
-        if self.heir.is_some() {
-            return Err("another upgrade has not ended yet".into());
+        match &self.heir {
+            Some(Heir { worker, abandoned: Some(_), .. }) => {
+                return Err(format!(
+                    "the new worker of the last upgrade (process {}) was killed and has not ended \
+                     yet: storage hangs; {ADVICE}",
+                    worker.pid()
+                ));
+            }
+            Some(_) => return Err("another upgrade has not ended yet".into()),
+            None => {}
         }
         if self.ending {
             return Err("all is ending".into());
@@ -115,7 +129,7 @@ impl Keeper {
             tracing::error!("killing the new worker, it cannot be told what is held: {error}");
             heir.worker.kill();
         }
-        self.retired.retain_mut(|worker| !worker.has_ended());
+        self.bury_retired();
         promoted
     }
 
@@ -144,9 +158,21 @@ impl Keeper {
         false
     }
 
-    /// The heir serves: it is the worker from now on.
+    /// The worker says no more, and the heir has been let loose: nobody else serves, and what is
+    /// left of the former one may take long to end; true: the heir is the worker now.
+    pub(super) fn succeeded(&mut self) -> bool {
+        let silent = self.worker.as_ref().is_some_and(|worker| worker.silent);
+        let named = self.heir.as_ref().is_some_and(|heir| heir.named);
+        if silent && named {
+            self.promote();
+        }
+        silent && named
+    }
+
+    /// The heir serves, or is to: it is the worker from now on.
     fn promote(&mut self) {
         let Some(Heir { mut worker, file, .. }) = self.heir.take() else { return };
+        worker.ready_by = Some(Instant::now() + READY_DEADLINE);
         tracing::info!(pid = worker.pid(), file = %file.display(), "the new worker takes over");
         if self.ending {
             worker.say(Unsaid::Record(FromKeeper::Stop));
@@ -172,13 +198,12 @@ impl Keeper {
         }
     }
 
-    /// The worker has ended: the heir in its place, if that may serve already.
-    pub(super) fn inherit(&mut self, former: &mut Worker) -> Option<Worker> {
+    /// The worker is no more: the heir in its place, if that may serve already.
+    pub(super) fn inherit(&mut self) -> Option<Worker> {
         if !self.heir.as_ref().is_some_and(|heir| heir.named) {
             self.end_heir();
             return None;
         }
-        let _ = former.reap();
         self.promote();
         self.worker.take()
     }
@@ -192,11 +217,11 @@ impl Keeper {
         }
     }
 
-    /// Ends the heir, and waits for it.
+    /// Ends the heir. Its end is not waited for: it may sleep in storage that hangs.
     pub(super) fn end_heir(&mut self) {
         if let Some(mut heir) = self.heir.take() {
             heir.worker.kill();
-            let _ = heir.worker.reap();
+            self.retired.push(heir.worker);
         }
     }
 }

@@ -27,8 +27,10 @@ mod hear;
 mod heir;
 mod notify;
 mod store;
+mod undead;
 mod wait;
 mod watch;
+mod words;
 mod worker;
 
 use std::ffi::OsString;
@@ -152,6 +154,7 @@ impl Keeper {
     pub fn run(mut self) -> anyhow::Result<ExitCode> {
         let outcome = self.keep();
         self.end_heir();
+        self.leave_retired();
         self.store.clear();
         outcome
     }
@@ -207,7 +210,7 @@ impl Keeper {
         if !ended {
             self.leave_untold()?;
         }
-        let promoted = self.attend_heir(heir);
+        let promoted = self.attend_heir(heir) || self.succeeded();
         // One that has retired meanwhile is none of that worker any more.
         if ended && !promoted {
             return self.bury();
@@ -222,6 +225,7 @@ impl Keeper {
                 }
             }
         }
+        self.replace_undead();
         self.watch();
         self.hurry()?;
         if let Some(worker) = &mut self.worker

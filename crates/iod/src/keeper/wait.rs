@@ -9,6 +9,7 @@ use rustix::io::Errno;
 
 use super::Keeper;
 use super::end::EndBy;
+use super::worker::Worker;
 
 /// What has happened.
 pub(super) struct Happened {
@@ -40,7 +41,9 @@ impl Keeper {
             fds.push(PollFd::from_borrowed_fd(worker.ended(), PollFlags::IN));
         }
         let next = [self.start_at, self.setup.manager.next(), self.end_by.map(EndBy::at)];
-        let next = next.into_iter().flatten().min();
+        let of_worker = self.worker.iter().flat_map(|one| [Some(one.look_at), one.undead_at()]);
+        let of_both = self.worker.iter().chain(heir).map(Worker::next);
+        let next = next.into_iter().chain(of_worker).chain(of_both).flatten().min();
         let left = next.map(|at| at.saturating_duration_since(Instant::now()));
         let left = left.and_then(|left| Timespec::try_from(left).ok());
         match poll(&mut fds, left.as_ref()) {

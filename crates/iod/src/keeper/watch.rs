@@ -18,6 +18,10 @@ impl Keeper {
         let Some(worker) = &mut self.worker else {
             return self.setup.manager.pause(Instant::now());
         };
+        if worker.dying.is_some() {
+            // It is ended and replaced in a time that is ours to answer for.
+            return self.setup.manager.pause(Instant::now());
+        }
         if !worker.ready {
             // One that does not get ready is the manager's to judge.
             return self.setup.manager.skip(Instant::now());

@@ -4,11 +4,12 @@ use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
@@ -17,6 +18,10 @@ use crate::link::{Came, FromKeeper, FromWorker, Link, is_closed};
 
 /// Option that makes one of our programs a worker; its standard input is the link.
 pub(super) const WORKER_OPTION: &str = "--worker";
+
+/// Pause when the kernel takes no more descriptors for a worker that must read some first: there is
+/// no event for when it has.
+const CROWDED_PAUSE: Duration = Duration::from_millis(20);
 
 /// A process that serves.
 #[derive(Debug)]
@@ -35,6 +40,14 @@ pub(super) struct Worker {
     pub(super) ending: bool,
     /// It has closed its end of the link.
     pub(super) silent: bool,
+    /// When it must serve, if it has been let loose on disks.
+    pub(super) ready_by: Option<Instant>,
+    /// It was killed, or was found to be ending, then: no code of it runs any more.
+    pub(super) dying: Option<Instant>,
+    /// When it is looked at next ([`super::undead`]).
+    pub(super) look_at: Instant,
+    /// Too many descriptors are under way to it; it is told more from then on.
+    crowded: Option<Instant>,
 }
 
 /// Something to say.
@@ -86,8 +99,21 @@ impl Worker {
         rustix::io::ioctl_fionbio(&link, true)?;
         let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
         let (unsaid, since) = (VecDeque::new(), Instant::now());
-        let (ready, ending, silent) = (false, false, false);
-        Ok(Self { pid, pidfd, child, link, unsaid, since, ready, ending, silent })
+        Ok(Self {
+            pid,
+            pidfd,
+            child,
+            link,
+            unsaid,
+            since,
+            ready: false,
+            ending: false,
+            silent: false,
+            ready_by: None,
+            dying: None,
+            look_at: since,
+            crowded: None,
+        })
     }
 
     pub(super) fn pid(&self) -> i32 {
@@ -103,7 +129,8 @@ impl Worker {
         self.link.as_fd()
     }
 
-    pub(super) fn kill(&self) {
+    pub(super) fn kill(&mut self) {
+        self.dying.get_or_insert_with(Instant::now);
         // Refused only when it is gone already.
         let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
     }
@@ -112,13 +139,25 @@ impl Worker {
         self.unsaid.push_back(what);
     }
 
-    /// There is something that could not be said yet.
+    /// There is something that could not be said yet, and can be as soon as the link has room.
     pub(super) fn has_unsaid(&self) -> bool {
-        !self.unsaid.is_empty() && !self.silent
+        !self.unsaid.is_empty() && !self.silent && self.crowded.is_none()
+    }
+
+    /// When something is to be done about it that no event tells of.
+    pub(super) fn next(&self) -> Option<Instant> {
+        [self.crowded, self.ready_by.filter(|_| !self.ready && self.dying.is_none())]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// Says as much as the link takes.
     pub(super) fn speak(&mut self, store: &Store) -> io::Result<()> {
+        if self.crowded.is_some_and(|until| Instant::now() < until) {
+            return Ok(());
+        }
+        self.crowded = None;
         while let Some(next) = self.unsaid.front() {
             let sent = match next {
                 Unsaid::Record(record) => self.link.send(record, &[]),
@@ -131,9 +170,10 @@ impl Worker {
             match sent {
                 Ok(()) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                // So many descriptors are under way that the worker must take some first, and
-                // that it does: there is no event for it.
-                Err(error) if is_crowded(&error) => break,
+                Err(error) if is_crowded(&error) => {
+                    self.crowd();
+                    break;
+                }
                 // Its end is told by the pidfd.
                 Err(error) if is_closed(&error) => {}
                 Err(error) => return Err(error),
@@ -141,6 +181,12 @@ impl Worker {
             self.unsaid.pop_front();
         }
         Ok(())
+    }
+
+    /// So many descriptors are under way that the worker must take some first, which it does. Until
+    /// then the link has room, which must not keep us awake.
+    fn crowd(&mut self) {
+        self.crowded = Some(Instant::now() + CROWDED_PAUSE);
     }
 
     /// The next thing that it says; `None`: nothing now.
@@ -155,17 +201,17 @@ impl Worker {
         }
     }
 
-    /// It is over, and forgotten by the kernel too.
-    pub(super) fn has_ended(&mut self) -> bool {
-        match &mut self.child {
-            Some(child) => !matches!(child.try_wait(), Ok(None)),
-            None => true,
-        }
+    /// It is over, or is within `patience`, and forgotten by the kernel too.
+    pub(super) fn has_ended(&mut self, patience: Duration) -> bool {
+        let mut ended = [PollFd::from_borrowed_fd(self.pidfd.as_fd(), PollFlags::IN)];
+        let patience = Timespec::try_from(patience).ok();
+        let over = matches!(poll(&mut ended, patience.as_ref()), Ok(1..));
+        over && self.reap().is_ok()
     }
 
-    /// How it ended, once it has; nobody is told of another's child.
+    /// How it ended, once it has; nobody is told of another's child. Never waits.
     pub(super) fn reap(&mut self) -> io::Result<Option<ExitStatus>> {
-        self.child.as_mut().map(Child::wait).transpose()
+        self.child.as_mut().map_or(Ok(None), Child::try_wait)
     }
 }
 
@@ -173,42 +219,26 @@ fn is_crowded(error: &io::Error) -> bool {
     error.raw_os_error() == Some(Errno::TOOMANYREFS.raw_os_error())
 }
 
-/// How a process ended, in words.
-pub(super) fn words(status: Option<ExitStatus>) -> String {
-    let Some(status) = status else { return "ended, nobody can tell how".into() };
-    match (status.code(), status.signal()) {
-        (Some(code), _) => format!("ended with code {code}"),
-        (None, Some(signal)) => {
-            let core = if status.core_dumped() { ", core dumped" } else { "" };
-            format!("was killed by {}{core}", signal_name(signal))
-        }
-        (None, None) => "ended".into(),
-    }
-}
-
-fn signal_name(number: i32) -> String {
-    let name = match Signal::from_named_raw(number) {
-        Some(Signal::KILL) => "SIGKILL",
-        Some(Signal::SEGV) => "SIGSEGV",
-        Some(Signal::BUS) => "SIGBUS",
-        Some(Signal::ABORT) => "SIGABRT",
-        Some(Signal::ILL) => "SIGILL",
-        Some(Signal::TERM) => "SIGTERM",
-        _ => return format!("signal {number}"),
-    };
-    name.into()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn ends_are_told_in_words() {
-        let said = |raw| words(Some(ExitStatus::from_raw(raw)));
-        assert_eq!(said(9), "was killed by SIGKILL");
-        assert_eq!(said(0x80 | 11), "was killed by SIGSEGV, core dumped");
-        assert_eq!(said(1 << 8), "ended with code 1");
-        assert_eq!(said(64), "was killed by signal 64");
+    fn a_crowded_link_does_not_keep_its_keeper_awake() {
+        let (link, theirs) = Link::pair().unwrap();
+        let child = Command::new("sleep").arg("1000").spawn().unwrap();
+        let mut worker = Worker::new(Pid::from_child(&child), Some(child), link).unwrap();
+        worker.say(Unsaid::Record(FromKeeper::Ping));
+        worker.crowd();
+        worker.speak(&Store::default()).unwrap();
+        assert!(!worker.has_unsaid(), "room in the link is no event for it");
+        let until = worker.next().unwrap();
+        std::thread::sleep(until.saturating_duration_since(Instant::now()));
+        worker.speak(&Store::default()).unwrap();
+        assert_eq!((worker.has_unsaid(), worker.next()), (false, None));
+        let said = Link::new(theirs).receive::<FromKeeper>().unwrap().unwrap().0;
+        assert!(matches!(said, FromKeeper::Ping));
+        worker.kill();
+        assert!(worker.has_ended(Duration::from_secs(60)));
     }
 }

@@ -1,0 +1,46 @@
+//! How processes end, in words.
+
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+
+use rustix::process::Signal;
+
+/// How a process ended, in words.
+pub(super) fn words(status: Option<ExitStatus>) -> String {
+    let Some(status) = status else { return "ended, nobody can tell how".into() };
+    match (status.code(), status.signal()) {
+        (Some(code), _) => format!("ended with code {code}"),
+        (None, Some(signal)) => {
+            let core = if status.core_dumped() { ", core dumped" } else { "" };
+            format!("was killed by {}{core}", signal_name(signal))
+        }
+        (None, None) => "ended".into(),
+    }
+}
+
+fn signal_name(number: i32) -> String {
+    let name = match Signal::from_named_raw(number) {
+        Some(Signal::KILL) => "SIGKILL",
+        Some(Signal::SEGV) => "SIGSEGV",
+        Some(Signal::BUS) => "SIGBUS",
+        Some(Signal::ABORT) => "SIGABRT",
+        Some(Signal::ILL) => "SIGILL",
+        Some(Signal::TERM) => "SIGTERM",
+        _ => return format!("signal {number}"),
+    };
+    name.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ends_are_told_in_words() {
+        let said = |raw| words(Some(ExitStatus::from_raw(raw)));
+        assert_eq!(said(9), "was killed by SIGKILL");
+        assert_eq!(said(0x80 | 11), "was killed by SIGSEGV, core dumped");
+        assert_eq!(said(1 << 8), "ended with code 1");
+        assert_eq!(said(64), "was killed by signal 64");
+    }
+}
