@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::Parser;
+use model::spec::Backend;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::net::{getpeername, sockopt};
 use vhost_user::{Stop, Woken};
@@ -45,7 +46,7 @@ pub fn main() -> ExitCode {
 /// Keeps a worker that serves the disk.
 fn keep(options: &BlkOptions) -> anyhow::Result<ExitCode> {
     // Whatever is wrong with it would be wrong with each worker.
-    options.spec()?;
+    let spec = options.spec()?;
     limits::raise_open_files();
     let setup = Setup {
         program: PROGRAM,
@@ -54,7 +55,9 @@ fn keep(options: &BlkOptions) -> anyhow::Result<ExitCode> {
         manager: Manager::from_environment()?,
         signals: signals::count().context("cannot watch for signals")?,
         pause_max: Duration::from_millis(options.restart_pause_max.into()),
-        die_together: false,
+        // Nobody could adopt it: it ends in order, so that whoever starts us again is not refused.
+        // But with it the bytes of a memory disk would end, under a guest that uses them.
+        die_together: !matches!(spec.backend, Backend::Memory(_)),
     };
     Keeper::new(setup).run()
 }

@@ -3,11 +3,15 @@
 
 mod common;
 
+use std::os::fd::AsFd;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use common::*;
 use rustix::process::Signal;
+use testkit::lasting::{End, Lasting, Shape};
 use testkit::process::PROCESS_DEADLINE;
+use testkit::raw::guest::wait_readable;
 use testkit::raw::request::{Request, status};
 use testkit::raw::{Guest, Setup};
 
@@ -78,4 +82,89 @@ fn an_image_that_is_replaced_meanwhile_is_tried_again() {
     process.signal(Signal::INT).unwrap();
     assert!(process.wait(PROCESS_DEADLINE).unwrap().success(), "{}", process.stderr());
     assert_eq!(names(&folder), ["a.raw"]);
+}
+
+fn lasting(socket: &Path, seed: u64) -> Lasting {
+    let shape = Shape { queues: 1, depth: 8, seed, ..Shape::default() };
+    let mut guest = Lasting::connect(socket, shape).unwrap();
+    work(&mut guest);
+    guest
+}
+
+fn work(guest: &mut Lasting) {
+    assert_eq!(guest.run(Instant::now() + Duration::from_millis(50)).unwrap(), End::Time);
+}
+
+fn go_on(guest: &mut Lasting) {
+    assert_eq!(guest.run(Instant::now() + PROCESS_DEADLINE).unwrap(), End::Closed);
+    guest.reconnect().unwrap();
+    work(guest);
+}
+
+#[test]
+fn a_worker_ends_with_its_keeper_and_both_are_started_again() {
+    let folder = folder();
+    let socket = folder.path().join("s");
+    let file = image(&folder, "a.raw", 4 << 20);
+    let options = ["--supervise", "--blk-file", &file];
+    let mut process = blk(&socket, &options);
+    let mut guest = lasting(&socket, 1);
+    let worker = process.worker().unwrap().unwrap();
+    process.kill().unwrap();
+    let ended = wait_readable(&[worker.ended().as_fd()], PROCESS_DEADLINE).unwrap();
+    assert!(ended.is_some(), "it serves on, and nobody keeps it");
+    assert_eq!(names(&folder), ["a.raw"], "in order");
+    let mut process = blk(&socket, &options);
+    go_on(&mut guest);
+    guest.finish().unwrap();
+    assert!(process.terminate().unwrap().success(), "{}", process.stderr());
+}
+
+#[test]
+fn the_worker_of_a_memory_disk_goes_on_for_its_bytes() {
+    let folder = folder();
+    let socket = folder.path().join("s");
+    let mut process = blk(&socket, &["--supervise", "--memory", "4M"]);
+    let mut guest = lasting(&socket, 2);
+    let worker = process.worker().unwrap().unwrap();
+    process.kill().unwrap();
+    work(&mut guest);
+    guest.finish().unwrap();
+    worker.signal(Signal::TERM).unwrap();
+    assert!(wait_readable(&[worker.ended().as_fd()], PROCESS_DEADLINE).unwrap().is_some());
+    assert_eq!(names(&folder), [""; 0], "in order");
+}
+
+#[test]
+fn an_upgrade_is_another_program_after_a_stop_or_a_kill() {
+    let folder = folder();
+    let socket = folder.path().join("s");
+    let path = socket.to_str().unwrap();
+    let program = folder.path().join("program");
+    for supervise in [&[][..], &["--supervise"]] {
+        let file = image(&folder, "a.raw", 4 << 20);
+        let options = [&["--socket-path", path, "--blk-file", &file], supervise].concat();
+        std::fs::copy(BLK, &program).unwrap();
+        let mut process = ready(program.to_str().unwrap(), &options);
+        let mut guest = lasting(&socket, 3);
+        for round in 0..4 {
+            let worker = process.worker().unwrap();
+            // The program is replaced as a package manager does it.
+            let next = folder.path().join("next");
+            std::fs::copy(BLK, &next).unwrap();
+            std::fs::rename(&next, &program).unwrap();
+            if round % 2 == 0 {
+                assert!(process.terminate().unwrap().success(), "{}", process.stderr());
+            } else {
+                process.kill().unwrap();
+            }
+            if let Some(worker) = worker {
+                wait_readable(&[worker.ended().as_fd()], PROCESS_DEADLINE).unwrap();
+            }
+            process = ready(program.to_str().unwrap(), &options);
+            go_on(&mut guest);
+        }
+        guest.finish().unwrap();
+        assert!(process.terminate().unwrap().success(), "{}", process.stderr());
+    }
 }

@@ -114,7 +114,8 @@ pub struct BlkOptions {
     pub ready_fd: Option<RawFd>,
 
     /// Keep a worker that serves the disk, and replace it when it dies; the socket and the bytes of
-    /// a memory disk stay
+    /// a memory disk stay. When this process dies, the worker ends in order, so that it can be started
+    /// again; that of a memory disk goes on, since nobody else has the bytes
     #[arg(long, conflicts_with = "fd", help_heading = "Supervision")]
     pub supervise: bool,
     /// Longest pause before a worker that died again and again is replaced, in milliseconds
@@ -129,7 +130,11 @@ const EXAMPLE: &str = "Example, with QEMU:
   ringway-blk --socket-path /tmp/d.sock --blk-file disk.img &
   qemu-system-x86_64 -m 512M -object memory-backend-memfd,id=m,size=512M,share=on \\
     -machine q35,memory-backend=m -chardev socket,id=c,path=/tmp/d.sock \\
-    -device vhost-user-blk-pci,chardev=c ...";
+    -device vhost-user-blk-pci,chardev=c ...
+
+Upgrade: replace the program's file, then end the process and start it again with the same options,
+with SIGTERM (in order) or SIGKILL. To a front-end that reconnects and keeps an in-flight region, as
+QEMU does, that is a pause; bytes of a memory disk are lost. ringway-io is upgraded without one.";
 
 impl BlkOptions {
     fn caps(&self) -> Option<Caps> {
