@@ -1,17 +1,16 @@
 //! Workers that hand over to the next one while guests run.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+mod actor;
 mod common;
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use actor::{play, script};
 use common::*;
 use model::report::DiskState;
 use model::rpc::{RpcError, UpgradeReply, code};
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, recvmsg};
 use serde_json::{Value, json};
 use testkit::lasting::{End, Lasting, Shape};
 use testkit::raw::guest::Event;
@@ -112,14 +111,6 @@ fn guests_under_load_do_not_notice() {
     assert_eq!(names(&io.folder), ["a.raw", "b.raw"]);
 }
 
-/// A program of the test's own in place of the new worker.
-fn script(io: &Io, text: &str) -> String {
-    let path = io.folder.path().join("successor");
-    std::fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
-    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
-    path.to_str().unwrap().into()
-}
-
 fn refused(caller: &mut Caller, binary: &str, why: &str) {
     let error = upgrade(caller, Some(binary)).unwrap_err();
     assert_eq!(error.code, code::FAILED, "{error}");
@@ -158,74 +149,11 @@ fn a_new_worker_that_is_none_changes_nothing() {
     assert!(io.process.terminate().unwrap().success(), "{}", io.process.stderr());
 }
 
-/// A new worker that is this very test: it says and does what `part` names ([`actor`]).
-fn play(io: &Io, part: &str) -> String {
-    let this = std::env::current_exe().unwrap();
-    let play = format!("exec {} --exact --ignored actor", this.display());
-    script(io, &format!("export RINGWAY_TEST_PART={part}\n{play}"))
-}
-
-/// Not a test: the part of a new worker, played on the stage of [`play`].
+/// Not a test: the part of a new worker, played on the stage of [`actor::play`].
 #[test]
 #[ignore = "plays a worker for other tests"]
 fn actor() {
-    let Some(part) = std::env::var_os("RINGWAY_TEST_PART") else { return };
-    let part = part.into_string().unwrap();
-    let link = std::io::stdin();
-    let way = loop {
-        let (record, mut fds) = hear(link.as_fd());
-        if record.contains("take_over") {
-            break fds.remove(0);
-        }
-    };
-    let say = |what: Value| {
-        rustix::net::send(&way, what.to_string().as_bytes(), SendFlags::NOSIGNAL).unwrap();
-    };
-    let hello = |oldest: u32, newest: u32| json!({"hello": {"pid": 1, "version": "0", "oldest": oldest, "newest": newest}});
-    match part.as_str() {
-        "future" => say(hello(98, 99)),
-        "past" => say(hello(0, 0)),
-        "odd" => say(json!({"what": 1})),
-        "eager" => say(json!("ready")),
-        _ => say(hello(1, 99)),
-    }
-    match part.as_str() {
-        "dies" => return,
-        "hangs" => loop {
-            std::thread::park();
-        },
-        "refuses" => say(json!({"refused": {"why": "not today"}})),
-        "babbles" => say(json!({"ready": "steady"})),
-        _ => {}
-    }
-    while !hear(way.as_fd()).0.contains("end") {}
-    if part == "dies late" {
-        // Nothing can be said to it any more, as to one that is dead.
-        rustix::net::shutdown(&way, rustix::net::Shutdown::Read).unwrap();
-    }
-    if part == "dies late" || part == "goes" {
-        say(json!("ready"));
-    }
-    if part == "goes" {
-        // It is told to serve, and does not.
-        assert!(hear(way.as_fd()).0.contains("go"));
-    }
-}
-
-fn hear(from: BorrowedFd<'_>) -> (String, Vec<OwnedFd>) {
-    let mut bytes = vec![0; 1 << 20];
-    let mut space = vec![std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(64))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    let mut iov = [std::io::IoSliceMut::new(&mut bytes)];
-    let got = recvmsg(from, &mut iov, &mut control, RecvFlags::CMSG_CLOEXEC).unwrap();
-    assert!(got.bytes > 0, "the other side is gone");
-    let fds = control.drain().filter_map(|message| match message {
-        RecvAncillaryMessage::ScmRights(rights) => Some(rights),
-        _ => None,
-    });
-    let fds = fds.flatten().collect();
-    bytes.truncate(got.bytes);
-    (String::from_utf8(bytes).unwrap(), fds)
+    actor::act();
 }
 
 #[test]
@@ -237,6 +165,10 @@ fn a_new_worker_that_does_not_take_over_changes_nothing() {
     for (part, why) in [
         ("future", "the new worker reads formats 98 to 99 of the state, this one writes 1 to 1"),
         ("past", "reads formats 0 to 0"),
+        ("future disks", "reads formats 98 to 99 of the record of a disk, this one writes 1 to 2"),
+        // One of before that knew of formats, and one that reads more than we write.
+        ("tells old", "it refused: format null"),
+        ("tells novel", "it refused: format 2"),
         ("odd", "it said something else than it should"),
         ("eager", "it said something else than it should"),
         ("dies", "it has ended"),

@@ -1,6 +1,7 @@
 //! From a line to its answer.
 
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 use model::report::Stats;
 use model::rpc::{Adopted, Call, MAX_LINE_BYTES, MetricsReply, Request, Response, RpcError, code};
@@ -37,7 +38,7 @@ pub(crate) struct Caller<'a> {
 }
 
 /// Carries out the call in a line.
-pub(crate) fn answer(table: &Table, caller: &Caller<'_>, line: &[u8]) -> (Response, After) {
+pub(crate) fn answer(table: &Arc<Table>, caller: &Caller<'_>, line: &[u8]) -> (Response, After) {
     let (id, call) = parse(line);
     let mut after = match call {
         Ok(Call::Shutdown) => After::ShutDown,
@@ -89,7 +90,7 @@ fn parse(line: &[u8]) -> (Value, Result<Call, RpcError>) {
     (id, Call::parse(&request.method, request.params))
 }
 
-fn adopt(table: &Table, caller: &Caller<'_>) -> Result<(Value, OwnedFd), RpcError> {
+fn adopt(table: &Arc<Table>, caller: &Caller<'_>) -> Result<(Value, OwnedFd), RpcError> {
     if !caller.is_us {
         let message = "only the user that this process runs as may keep it".into();
         return Err(RpcError { code: code::FAILED, message });
@@ -100,7 +101,7 @@ fn adopt(table: &Table, caller: &Caller<'_>) -> Result<(Value, OwnedFd), RpcErro
     Ok((value(adopted)?, link))
 }
 
-fn carry_out(server: &Server, table: &Table, call: Call) -> Result<Value, RpcError> {
+fn carry_out(server: &Server, table: &Arc<Table>, call: Call) -> Result<Value, RpcError> {
     match call {
         Call::DiskAttach(spec) => value(table.attach(spec)?),
         Call::DiskActivate(disk) => value(table.activate(&disk.id)?),
@@ -130,7 +131,7 @@ fn carry_out(server: &Server, table: &Table, call: Call) -> Result<Value, RpcErr
     }
 }
 
-fn metrics(table: &Table) -> Result<Value, RpcError> {
+fn metrics(table: &Arc<Table>) -> Result<Value, RpcError> {
     let openmetrics = table.metrics();
     // Quotes and line ends take two bytes each on the wire.
     if openmetrics.len() > MAX_LINE_BYTES / 2 {

@@ -207,6 +207,10 @@ impl Server {
                 continue;
             }
             let (response, after) = answer(&self.table, &caller, &line);
+            if let After::HandedOver = after {
+                // One that reads nothing must not keep this process, which serves nobody else.
+                stream.set_write_timeout(Some(ANSWER_GRACE))?;
+            }
             let sent = match &after {
                 After::Give(fd) => send_with(stream, &response, fd.as_fd()),
                 After::GoOn | After::ShutDown | After::HandedOver => send(stream, &response),

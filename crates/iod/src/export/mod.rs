@@ -38,7 +38,7 @@ use crate::within::within;
 use queues::Queues;
 use serve::Control;
 pub use serve::Source;
-pub(crate) use still::{Still, Taken, WrittenDisk};
+pub(crate) use still::{DiskFormats, Still, Taken, WrittenDisk};
 use stuck::{Left, place};
 pub use stuck::{Stuck, StuckError};
 

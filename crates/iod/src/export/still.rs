@@ -23,7 +23,7 @@ use vhost_user::{Listener, Parts, Session, SessionHandle, SessionState, Stop, Wo
 use super::glue::Glue;
 use super::serve::signal;
 use super::visits::Told;
-use super::{Export, ExportError, lock};
+use super::{Export, ExportError, FrontEnd, lock};
 use crate::held::{Held, Kept};
 use crate::pool::Pool;
 
@@ -39,10 +39,22 @@ pub(crate) struct Still {
     session: Option<Box<SessionState>>,
 }
 
+/// Formats to write a disk in.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DiskFormats {
+    /// Of the record itself.
+    pub(crate) record: u32,
+    /// Of the session in it.
+    pub(crate) session: u32,
+}
+
 /// A disk as data; its descriptors follow: the image's, then those of the session.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct WrittenDisk {
+    /// Its format; the first one did not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    version: Option<u32>,
     /// Its id; everything else about it is held by the keeper.
     pub(crate) id: String,
     /// The first descriptor is that of its image.
@@ -140,27 +152,34 @@ impl Export {
         Ok(Session::restore(state, &Glue { export: self, session, told, first: true })?)
     }
 
-    /// A disk that stands still, as data of this format of sessions and the descriptors beside it.
+    /// Another process goes on with it: closes what is left here of the front-end's connection.
+    pub(crate) fn part(&self, still: Option<Still>) {
+        drop(still);
+        *lock(&self.front_end) = FrontEnd::default();
+    }
+
+    /// A disk that stands still, as data of these formats and the descriptors beside it.
     ///
     /// # Errors
     /// A format that is not known.
     pub(crate) fn written<'a>(
         &'a self,
         still: &'a Still,
-        format: u32,
+        formats: DiskFormats,
     ) -> Result<(WrittenDisk, Vec<BorrowedFd<'a>>), ExportError> {
         let geometry = self.geometry();
         let image = self.image.as_ref().map(|disk| disk.handover());
         let mut fds: Vec<_> = image.map(|(file, _)| file.as_fd()).into_iter().collect();
         let session = match &still.session {
             Some(state) => {
-                let (data, more) = state.encode(format)?;
+                let (data, more) = state.encode(formats.session)?;
                 fds.extend(more);
                 Some(data)
             }
             None => None,
         };
         let written = WrittenDisk {
+            version: (formats.record > 1).then_some(formats.record),
             id: self.spec.id.clone(),
             image: image.is_some(),
             size: geometry.size,
@@ -183,7 +202,7 @@ impl Export {
         fds: Vec<OwnedFd>,
         pool: Arc<Pool>,
     ) -> Result<Taken, ExportError> {
-        let WrittenDisk { id: _, image, size, block_size, lost, session } = written;
+        let WrittenDisk { version: _, id: _, image, size, block_size, lost, session } = written;
         // All of it: sockets that are forgotten here nobody accepts on after the upgrade. Those of
         // NBD exports go to `Taken`, and `Taken::take_over` brings the exports back.
         let Kept { listener, memory, exports: sockets } = kept;

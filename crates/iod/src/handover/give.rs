@@ -8,11 +8,11 @@ use std::time::Instant;
 use model::rpc::{RpcError, UpgradeReply, code};
 use vhost_user::{NEWEST_FORMAT, OLDEST_FORMAT};
 
-use super::way::{FromGiver, FromTaker, WayError, hear, say, say_disk};
-use super::{CONFIRM_DEADLINE, DRAIN_DEADLINE};
+use super::way::{Formats, FromGiver, FromTaker, WayError, hear, say, say_disk};
+use super::{CONFIRM_DEADLINE, DISK_FORMATS, DRAIN_DEADLINE};
 use crate::control::Server;
 use crate::error::text;
-use crate::export::{Export, ExportError, Still};
+use crate::export::{DiskFormats, Export, ExportError, Still};
 use crate::held::HoldError;
 use crate::link::Link;
 use crate::table::Table;
@@ -28,12 +28,14 @@ enum GiveError {
     #[error("the new worker does not take over")]
     Taker(#[from] WayError),
     #[error(
-        "the new worker reads formats {oldest} to {newest} of the state, this one writes {} to {}; \
+        "the new worker reads formats {} to {} of {what}, this one writes {} to {}; \
          upgrade by way of a version in between",
-        OLDEST_FORMAT,
-        NEWEST_FORMAT
+        theirs.oldest,
+        theirs.newest,
+        ours.oldest,
+        ours.newest
     )]
-    Formats { oldest: u32, newest: u32 },
+    Formats { what: &'static str, theirs: Formats, ours: Formats },
     #[error("disk {id:?} cannot be handed over")]
     Disk {
         id: String,
@@ -55,7 +57,7 @@ type Stand = (Arc<Export>, Result<Still, ExportError>);
 /// Everything goes on as it was.
 pub(crate) fn upgrade(
     server: &Server,
-    table: &Table,
+    table: &Arc<Table>,
     binary: Option<&Path>,
 ) -> Result<UpgradeReply, RpcError> {
     let exports = table.begin_upgrade()?;
@@ -86,7 +88,7 @@ fn may_be_given(exports: &[Arc<Export>]) -> Result<(), GiveError> {
 
 fn hand_over(
     server: &Server,
-    table: &Table,
+    table: &Arc<Table>,
     exports: &[Arc<Export>],
     binary: Option<&Path>,
 ) -> Result<UpgradeReply, GiveError> {
@@ -106,41 +108,75 @@ fn hand_over(
 
 fn give(
     server: &Server,
-    table: &Table,
+    table: &Arc<Table>,
     exports: &[Arc<Export>],
     way: &Link,
 ) -> Result<UpgradeReply, GiveError> {
-    let (pid, version, format) = greeted(way)?;
+    let Greeted { pid, version, formats } = greeted(way)?;
     let began = Instant::now();
     let stands = stand_still(exports, began + DRAIN_DEADLINE);
-    let outcome = give_all(&stands, way, format).and_then(|()| {
+    let outcome = give_all(&stands, way, formats).and_then(|()| {
         table.door().give_way()?;
         // Who calls from here on is answered by the other one.
         server.shut();
         Ok(say(way, Instant::now() + CONFIRM_DEADLINE, &FromGiver::Go, &[])?)
     });
     if let Err(error) = outcome {
-        go_on(stands);
+        go_on(table, stands);
         server.open();
-        return Err(error);
+        return Err(reason(way, error));
     }
     let paused_ms = began.elapsed().as_secs_f64() * 1e3;
-    // What is left here belongs to the other process now.
-    std::mem::forget(stands);
+    // From here on whatever this process does, or cannot do, is no matter of the keeper's. What is
+    // left of connections is closed: should this process be unable to end, because a thread of it
+    // sleeps in storage that hangs, front-ends still see the end of the one that serves them. All
+    // else is the other's too, and goes without a destructor.
+    table.door().retire();
+    for (export, still) in stands {
+        export.part(still.ok());
+    }
     Ok(UpgradeReply { pid, version, disks: exports.len() as u64, paused_ms })
 }
 
-/// The taker has begun: its process, its version, and the format that both know.
-fn greeted(way: &Link) -> Result<(u32, String, u32), GiveError> {
+/// A taker that has begun.
+struct Greeted {
+    pid: u32,
+    version: String,
+    /// What both know.
+    formats: DiskFormats,
+}
+
+fn greeted(way: &Link) -> Result<Greeted, GiveError> {
     let (hello, _) = hear(way, Some(Instant::now() + CONFIRM_DEADLINE))?;
-    let FromTaker::Hello { pid, version, oldest, newest } = hello else {
+    let FromTaker::Hello { pid, version, oldest, newest, disks } = hello else {
         return Err(WayError::Odd(format!("{hello:?}")).into());
     };
-    let format = newest.min(NEWEST_FORMAT);
-    if format < oldest.max(OLDEST_FORMAT) {
-        return Err(GiveError::Formats { oldest, newest });
+    let ours = Formats { oldest: OLDEST_FORMAT, newest: NEWEST_FORMAT };
+    let session = common("the state", Formats { oldest, newest }, ours)?;
+    let record = common("the record of a disk", disks.unwrap_or(Formats::FIRST), DISK_FORMATS)?;
+    Ok(Greeted { pid, version, formats: DiskFormats { record, session } })
+}
+
+/// The newest format of something that both know.
+fn common(what: &'static str, theirs: Formats, ours: Formats) -> Result<u32, GiveError> {
+    let format = theirs.newest.min(ours.newest);
+    if format < theirs.oldest.max(ours.oldest) {
+        return Err(GiveError::Formats { what, theirs, ours });
     }
-    Ok((pid, version, format))
+    Ok(format)
+}
+
+/// One that refuses may be gone before everything was said to it: its reason is still there.
+fn reason(way: &Link, error: GiveError) -> GiveError {
+    if let GiveError::Taker(WayError::Gone) = error {
+        // The first look may find only that it is gone.
+        for _ in 0..2 {
+            if let Ok((FromTaker::Refused { why }, _)) = hear(way, Some(Instant::now())) {
+                return WayError::Refused(why).into();
+            }
+        }
+    }
+    error
 }
 
 fn stand_still(exports: &[Arc<Export>], deadline: Instant) -> Vec<Stand> {
@@ -161,7 +197,7 @@ fn stand_still(exports: &[Arc<Export>], deadline: Instant) -> Vec<Stand> {
     stands.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn give_all(stands: &[Stand], way: &Link, format: u32) -> Result<(), GiveError> {
+fn give_all(stands: &[Stand], way: &Link, formats: DiskFormats) -> Result<(), GiveError> {
     let deadline = Instant::now() + CONFIRM_DEADLINE;
     for (export, still) in stands {
         if let Err(error) = still {
@@ -171,7 +207,7 @@ fn give_all(stands: &[Stand], way: &Link, format: u32) -> Result<(), GiveError> 
     }
     for (export, still) in stands {
         let Ok(still) = still else { continue };
-        let written = export.written(still, format);
+        let written = export.written(still, formats);
         let id = export.spec().id.clone();
         let (disk, fds) = written.map_err(|source| GiveError::Disk { id, source })?;
         say_disk(way, deadline, &disk, &fds)?;
@@ -185,12 +221,12 @@ fn give_all(stands: &[Stand], way: &Link, format: u32) -> Result<(), GiveError> 
 }
 
 /// As if nothing had happened.
-fn go_on(stands: Vec<Stand>) {
+fn go_on(table: &Arc<Table>, stands: Vec<Stand>) {
     for (export, still) in stands {
         let Ok(still) = still else { continue };
+        let held = export.held();
         if let Err(error) = export.go_on(still) {
-            let disk = &export.spec().id;
-            tracing::error!(disk, "its front-end is not served any more: {}", text(&error));
+            table.give_up(&export, held, &error);
         }
     }
 }

@@ -31,8 +31,10 @@
 //!   taker stays true.
 //!
 //! # Versions
-//! The taker says which formats it reads, and the giver writes the newest that both know: an
-//! upgrade to an older program works as long as they share one. A format never changes;
+//! The taker says which formats it reads, of a session and of a disk's record, and the giver writes
+//! the newest that both know: an upgrade to an older program works as long as they share one. A
+//! record says its own format too, but for the first; one that a taker does not know it refuses with
+//! the reason. A format never changes;
 //! `crates/vhost-user/tests/fixtures` and `crates/iod/tests/fixtures` have each as it was written.
 
 mod give;
@@ -43,9 +45,12 @@ use std::time::Duration;
 
 pub(crate) use give::upgrade;
 pub(crate) use take::{Arrived, await_end, take};
+use way::Formats;
 
 /// How long a new worker may take to begin, and then to confirm that it has everything. During the
 /// second, guests wait.
 const CONFIRM_DEADLINE: Duration = Duration::from_secs(5);
+/// Formats of a disk's record that are read and written, beside those of its session.
+const DISK_FORMATS: Formats = Formats { oldest: 1, newest: 2 };
 /// How long storage may take to end what is in flight. Guests wait.
 const DRAIN_DEADLINE: Duration = Duration::from_secs(2);

@@ -10,8 +10,8 @@ use rustix::net::sockopt::socket_peercred;
 use rustix::process::{PidfdFlags, pidfd_open};
 use vhost_user::{NEWEST_FORMAT, OLDEST_FORMAT, Stop, Woken};
 
-use super::CONFIRM_DEADLINE;
 use super::way::{FromGiver, FromTaker, WayError, hear, hear_disk, say};
+use super::{CONFIRM_DEADLINE, DISK_FORMATS};
 use crate::export::{Export, Taken, WrittenDisk};
 use crate::held::{Door, Held, Kept};
 use crate::link::Link;
@@ -33,8 +33,8 @@ pub(crate) struct Arrived {
 pub(crate) fn take(way: &Link, door: &Door, pool: &Arc<Pool>) -> anyhow::Result<Vec<Arrived>> {
     let deadline = Instant::now() + CONFIRM_DEADLINE;
     let (pid, version) = (std::process::id(), env!("CARGO_PKG_VERSION").into());
-    let (oldest, newest) = (OLDEST_FORMAT, NEWEST_FORMAT);
-    say(way, deadline, &FromTaker::Hello { pid, version, oldest, newest }, &[])?;
+    let (oldest, newest, disks) = (OLDEST_FORMAT, NEWEST_FORMAT, Some(DISK_FORMATS));
+    say(way, deadline, &FromTaker::Hello { pid, version, oldest, newest, disks }, &[])?;
     let answer = || Instant::now() + CONFIRM_DEADLINE;
     let arrived = match receive(way).and_then(|disks| arrange(disks, door, pool)) {
         Ok(arrived) => arrived,

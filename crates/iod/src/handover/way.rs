@@ -10,7 +10,9 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
+use super::DISK_FORMATS;
 use crate::export::WrittenDisk;
 use crate::link::{Link, MAX_DESCRIPTORS};
 
@@ -21,12 +23,24 @@ const MAX_DISK_DESCRIPTORS: usize = 2048;
 /// Shortest wait that the kernel knows: zero would be for ever.
 const SHORTEST: Duration = Duration::from_millis(1);
 
+/// Formats that a program knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Formats {
+    pub(super) oldest: u32,
+    pub(super) newest: u32,
+}
+
+impl Formats {
+    /// Of a program that does not say.
+    pub(super) const FIRST: Self = Self { oldest: 1, newest: 1 };
+}
+
 /// What a taker says.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum FromTaker {
-    /// It has begun, and reads these formats.
-    Hello { pid: u32, version: String, oldest: u32, newest: u32 },
+    /// It has begun, and reads these formats of sessions, and of disks.
+    Hello { pid: u32, version: String, oldest: u32, newest: u32, disks: Option<Formats> },
     /// It has everything and waits for the word to go.
     Ready,
     /// It takes nothing over.
@@ -62,6 +76,15 @@ pub(crate) enum WayError {
     /// It refuses.
     #[error("it refused: {0}")]
     Refused(String),
+    /// It comes from a program that is newer than this one, or much older.
+    #[error(
+        "a disk's record has format {found}, and this program reads {} to {}; upgrade by way of a \
+         version in between", DISK_FORMATS.oldest, DISK_FORMATS.newest
+    )]
+    Format {
+        /// The record's.
+        found: u64,
+    },
     /// The way is broken.
     #[error("the way to it is broken")]
     Io(#[from] io::Error),
@@ -132,7 +155,7 @@ pub(super) fn hear_disk(
     }
     let mut text = vec![0; bytes as usize];
     memory.read_exact_at(&mut text, 0)?;
-    let disk = serde_json::from_slice(&text).map_err(|error| WayError::Odd(error.to_string()))?;
+    let disk = read_disk(&text)?;
     let mut fds = Vec::new();
     while fds.len() < count {
         match hear(way, Some(deadline))? {
@@ -143,27 +166,58 @@ pub(super) fn hear_disk(
     Ok((disk, fds))
 }
 
+/// A disk's record, whose format is looked at before anything else in it.
+fn read_disk(text: &[u8]) -> Result<WrittenDisk, WayError> {
+    let odd = |error: serde_json::Error| WayError::Odd(error.to_string());
+    let record: Value = serde_json::from_slice(text).map_err(odd)?;
+    let format = record.get("version").map_or(Some(1), Value::as_u64);
+    let format = format.ok_or_else(|| WayError::Odd("a format that is no number".into()))?;
+    if !(u64::from(DISK_FORMATS.oldest)..=u64::from(DISK_FORMATS.newest)).contains(&format) {
+        return Err(WayError::Format { found: format });
+    }
+    serde_json::from_value(record).map_err(odd)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// As it was written when it was the newest.
-    const DISK: &str = include_str!("../../tests/fixtures/disk-1.json");
+    /// As each was written when it was the newest.
+    const FIRST: &str = include_str!("../../tests/fixtures/disk-1.json");
+    const DISK: &str = include_str!("../../tests/fixtures/disk-2.json");
 
     #[test]
-    fn the_recorded_format_is_read_and_written_byte_for_byte() {
-        let disk: WrittenDisk = serde_json::from_str(DISK).unwrap();
-        assert_eq!(serde_json::to_string_pretty(&disk).unwrap() + "\n", DISK);
-        // A field that this format does not have is one whose meaning would be lost.
-        let novel = DISK.replacen('{', "{\"novel\": 1,", 1);
-        assert!(serde_json::from_str::<WrittenDisk>(&novel).is_err());
+    fn every_recorded_format_is_read_and_written_byte_for_byte() {
+        for text in [FIRST, DISK] {
+            let disk = read_disk(text.as_bytes()).unwrap();
+            assert_eq!(serde_json::to_string_pretty(&disk).unwrap() + "\n", text);
+            // A field that this format does not have is one whose meaning would be lost.
+            let novel = text.replacen('{', "{\"novel\": 1,", 1);
+            assert!(matches!(read_disk(novel.as_bytes()), Err(WayError::Odd(_))));
+        }
+    }
+
+    #[test]
+    fn a_record_from_the_future_is_refused_by_its_format() {
+        // Whatever else it may have.
+        let future = DISK.replacen("\"version\": 2", "\"version\": 3, \"novel\": []", 1);
+        let error = read_disk(future.as_bytes()).unwrap_err().to_string();
+        assert!(error.contains("has format 3, and this program reads 1 to 2"), "{error}");
+        for odd in ["0", "18446744073709551615"] {
+            let odd = DISK.replacen("\"version\": 2", &format!("\"version\": {odd}"), 1);
+            assert!(matches!(read_disk(odd.as_bytes()), Err(WayError::Format { .. })), "{odd}");
+        }
+        for odd in ["-1", "\"2\"", "null", "[2]"] {
+            let odd = DISK.replacen("\"version\": 2", &format!("\"version\": {odd}"), 1);
+            assert!(matches!(read_disk(odd.as_bytes()), Err(WayError::Odd(_))), "{odd}");
+        }
     }
 
     #[test]
     fn disks_arrive_whole_with_all_descriptors() {
         let (way, other) = Link::pair().unwrap();
         let other = Link::new(other);
-        let disk: WrittenDisk = serde_json::from_str(DISK).unwrap();
+        let disk: WrittenDisk = read_disk(DISK.as_bytes()).unwrap();
         let soon = Instant::now() + Duration::from_secs(60);
         let files: Vec<_> = (0..200u64)
             .map(|size| {

@@ -46,6 +46,8 @@ pub(super) struct State {
     next: u64,
     /// This process ends in order.
     pub(super) ending: bool,
+    /// It has nothing to say any more: another one serves.
+    pub(super) retired: bool,
     /// Calls that wait, with what the keeper said.
     pub(super) calls: BTreeMap<u64, Option<Option<String>>>,
 }
@@ -221,6 +223,16 @@ impl Door {
     pub(crate) fn ending(&self) {
         self.state().ending = true;
         self.say(&FromWorker::Ending);
+    }
+
+    /// Another process serves in place of this one: the keeper hears no more of it, by which it
+    /// knows.
+    pub(crate) fn retire(&self) {
+        let mut state = self.state();
+        state.retired = true;
+        if let Some(link) = state.link.take() {
+            link.shut();
+        }
     }
 
     /// Who keeps this process, if anybody does.

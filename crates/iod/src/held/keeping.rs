@@ -30,6 +30,9 @@ impl Door {
         let mut state = self.state();
         state.lose(link);
         self.shared.answered.notify_all();
+        if state.retired {
+            return;
+        }
         if state.words.as_ref().is_some_and(|words| words.die_together) {
             end.stop();
         } else {

@@ -21,8 +21,8 @@ use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
-    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg,
-    sendmsg, socketpair,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown, SocketFlags, SocketType,
+    recvmsg, sendmsg, shutdown, socketpair,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -82,6 +82,12 @@ impl Link {
         let mut fds = [PollFd::from_borrowed_fd(self.socket.as_fd(), PollFlags::empty())];
         poll(&mut fds, Some(&Timespec::default()))?;
         Ok(fds.iter().any(|fd| fd.revents().contains(PollFlags::HUP)))
+    }
+
+    /// Nothing goes through it any more, whoever else holds this end.
+    pub(crate) fn shut(&self) {
+        // Fails only when the other end is gone.
+        let _ = shutdown(&self.socket, Shutdown::Both);
     }
 
     /// Sends a record.

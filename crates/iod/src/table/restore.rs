@@ -85,6 +85,19 @@ impl Table {
         }
     }
 
+    /// Brings a refused disk back when what keeps it away has passed.
+    pub(super) fn bring_back_later(self: &Arc<Self>, id: String) {
+        let (table, name) = (Arc::clone(self), id.clone());
+        let work = move || {
+            if let Some(held) = table.once_more(&id, FIRST_RETRY) {
+                table.bring_back_at_last(held);
+            }
+        };
+        if let Err(error) = std::thread::Builder::new().name("restore".into()).spawn(work) {
+            tracing::error!(disk = name, "activate it to try again; nobody else does: {error}");
+        }
+    }
+
     /// Waits for `pause` and begins to bring a disk back again; `None`: there is nothing to bring
     /// back any more, or somebody else is at it.
     fn once_more(&self, id: &str, pause: Duration) -> Option<Held> {

@@ -6,7 +6,7 @@ use model::rpc::{RpcError, code};
 
 use super::{CLOSING, Disks, Entry, RefusedDisk, Table, wrong_state};
 use crate::error::text;
-use crate::export::Export;
+use crate::export::{Export, ExportError};
 use crate::handover::Arrived;
 use crate::held::Held;
 use crate::lifecycle::{Phase, Rest};
@@ -78,24 +78,33 @@ impl Table {
     }
 
     /// Goes on with disks of another process.
-    pub(crate) fn take_over(&self, arrived: Vec<Arrived>) {
+    pub(crate) fn take_over(self: &Arc<Self>, arrived: Vec<Arrived>) {
         for Arrived { held, taken } in arrived {
-            let id = held.spec.id.clone();
+            let (id, queues) = (held.spec.id.clone(), held.spec.queues);
             let export = Arc::clone(&taken.export);
-            let (export, refused) = match taken.take_over() {
-                Ok(()) => (Some(export), None),
-                Err(error) => {
-                    let reason = text(&error);
-                    tracing::error!(disk = id, "its guest waits: {reason}");
-                    // Its socket stays, so that front-ends wait in the backlog.
-                    export.let_go();
-                    (None, Some(Arc::new(RefusedDisk { held: held.clone(), reason })))
-                }
-            };
-            let phase = Phase::At(if refused.is_some() { Rest::Refused } else { rest(&held) });
-            let queues = held.spec.queues;
-            let entry = Entry { phase, queues, export, refused, unheld: false };
+            let (phase, refused) = (Phase::At(rest(&held)), None);
+            let shown = Some(Arc::clone(&export));
+            let entry = Entry { phase, queues, export: shown, refused, unheld: false };
             self.disks().by_id.insert(id, entry);
+            if let Err(error) = taken.take_over() {
+                self.give_up(&export, held, &error);
+            }
+        }
+    }
+
+    /// A disk that was to go on here, or by another process, and cannot: it is refused, and tried
+    /// again if that may help. Its front-end is sent away and waits in the backlog.
+    pub(crate) fn give_up(self: &Arc<Self>, export: &Arc<Export>, held: Held, error: &ExportError) {
+        let (id, reason) = (held.spec.id.clone(), text(error));
+        tracing::error!(disk = id, "its guest waits: {reason}");
+        // Its socket stays.
+        export.let_go();
+        if let Some(entry) = self.disks().by_id.get_mut(&id) {
+            entry.phase = Phase::At(Rest::Refused);
+            (entry.export, entry.refused) = (None, Some(Arc::new(RefusedDisk { held, reason })));
+        }
+        if error.is_passing() {
+            self.bring_back_later(id);
         }
     }
 }

@@ -139,6 +139,15 @@ impl Caller {
         self.reader.get_mut().write_all(line).unwrap();
     }
 
+    pub fn stream(&self) -> &UnixStream {
+        self.reader.get_ref()
+    }
+
+    /// The next answer as it came.
+    pub fn read_line(&mut self, line: &mut String) {
+        self.reader.read_line(line).unwrap();
+    }
+
     /// The next answer; `None`: the other side has closed.
     pub fn receive(&mut self) -> Option<Response> {
         let mut line = String::new();

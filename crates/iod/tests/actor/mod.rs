@@ -1,0 +1,128 @@
+//! Programs of a test's own in place of a new worker.
+#![allow(clippy::unwrap_used, clippy::panic, dead_code, unreachable_pub)]
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
+
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, recvmsg};
+use serde_json::{Value, json};
+
+use crate::common::*;
+
+/// A program of the test's own in place of the new worker.
+pub fn script(io: &Io, text: &str) -> String {
+    let path = io.folder.path().join("successor");
+    std::fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    path.to_str().unwrap().into()
+}
+
+/// A new worker that is this very test: it says and does what `part` names ([`actor`]).
+pub fn play(io: &Io, part: &str) -> String {
+    let this = std::env::current_exe().unwrap();
+    let play = format!("exec {} --exact --ignored actor", this.display());
+    script(io, &format!("export RINGWAY_TEST_PART={part}\n{play}"))
+}
+
+/// Plays the part that [`play`] has named; nothing where it has named none.
+pub fn act() {
+    let Some(part) = std::env::var_os("RINGWAY_TEST_PART") else { return };
+    let part = part.into_string().unwrap();
+    let link = std::io::stdin();
+    let way = loop {
+        let (record, mut fds) = hear(link.as_fd());
+        if record.contains("take_over") {
+            break fds.remove(0);
+        }
+    };
+    let say = |what: Value| {
+        rustix::net::send(&way, what.to_string().as_bytes(), SendFlags::NOSIGNAL).unwrap();
+    };
+    let hello = |oldest: u32, newest: u32| json!({"hello": {"pid": 1, "version": "0", "oldest": oldest, "newest": newest}});
+    let with_disks = |oldest: u32, newest: u32| {
+        let mut hello = hello(1, 99);
+        hello["hello"]["disks"] = json!({"oldest": oldest, "newest": newest});
+        hello
+    };
+    match part.as_str() {
+        "future" => say(hello(98, 99)),
+        "past" => say(hello(0, 0)),
+        "future disks" => say(with_disks(98, 99)),
+        "tells novel" => say(with_disks(1, 99)),
+        "odd" => say(json!({"what": 1})),
+        "eager" => say(json!("ready")),
+        _ => say(hello(1, 99)),
+    }
+    match part.as_str() {
+        "dies" => return,
+        "hangs" => stall(),
+        "refuses" => say(json!({"refused": {"why": "not today"}})),
+        "babbles" => say(json!({"ready": "steady"})),
+        // Until its storage answers, whatever is done to this process.
+        "sleeps" => std::fs::write(std::env::var_os("RINGWAY_TEST_PATH").unwrap(), "x").unwrap(),
+        _ => {}
+    }
+    let mut record = Value::Null;
+    loop {
+        let (said, fds) = hear(way.as_fd());
+        if said.contains("end") {
+            break;
+        }
+        if said.contains("disk") {
+            record = read(fds.into_iter().next().unwrap());
+        }
+    }
+    if part.starts_with("tells") {
+        say(json!({"refused": {"why": format!("format {}", record["version"])}}));
+    }
+    if part == "starves" {
+        let giver = rustix::net::sockopt::socket_peercred(&way).unwrap().pid;
+        limit_open_files(giver.as_raw_nonzero().get() as u32, 3);
+        say(json!({"refused": {"why": "let it starve"}}));
+    }
+    if part == "dies late" {
+        // Nothing can be said to it any more, as to one that is dead.
+        rustix::net::shutdown(&way, rustix::net::Shutdown::Read).unwrap();
+    }
+    if ["dies late", "goes", "stalls"].contains(&part.as_str()) {
+        say(json!("ready"));
+    }
+    if part == "goes" || part == "stalls" {
+        // It is told to serve, and does not.
+        assert!(hear(way.as_fd()).0.contains("go"));
+    }
+    if part == "stalls" {
+        stall();
+    }
+}
+
+fn stall() -> ! {
+    loop {
+        std::thread::park();
+    }
+}
+
+/// The description of a disk.
+fn read(from: OwnedFd) -> Value {
+    let mut file = std::fs::File::from(from);
+    let mut text = String::new();
+    std::io::Seek::rewind(&mut file).unwrap();
+    std::io::Read::read_to_string(&mut file, &mut text).unwrap();
+    serde_json::from_str(&text).unwrap()
+}
+
+fn hear(from: BorrowedFd<'_>) -> (String, Vec<OwnedFd>) {
+    let mut bytes = vec![0; 1 << 20];
+    let mut space = vec![std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(64))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut iov = [std::io::IoSliceMut::new(&mut bytes)];
+    let got = recvmsg(from, &mut iov, &mut control, RecvFlags::CMSG_CLOEXEC).unwrap();
+    assert!(got.bytes > 0, "the other side is gone");
+    let fds = control.drain().filter_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(rights) => Some(rights),
+        _ => None,
+    });
+    let fds = fds.flatten().collect();
+    bytes.truncate(got.bytes);
+    (String::from_utf8(bytes).unwrap(), fds)
+}
