@@ -237,6 +237,8 @@ fn a_detach_that_a_worker_died_in_is_ended_with_a_flush() {
         error.is_some_and(|error| error.message.contains("being detached"))
     };
     eventually("the detach hangs", || busy(&mut caller));
+    // Sent away when the keeper knows of it, not before.
+    guest.frontend.connection.wait_closed().unwrap();
     let worker = io.process.worker().unwrap().unwrap();
     // It ends when its storage has answered.
     worker.signal(Signal::KILL).unwrap();
