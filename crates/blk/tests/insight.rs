@@ -48,6 +48,17 @@ fn each_stage_is_counted_once_for_each_request() {
 }
 
 #[test]
+fn a_request_that_fails_at_once_is_recorded_as_failed() {
+    let device = device(Arc::new(Gate::failing()), 1, false);
+    let mut guest = Guest::new(&device, true);
+    guest.run(IN, 0, (4096, true));
+    guest.queue.take().unwrap().stop().unwrap();
+    assert_eq!(device.stats().errors, 1);
+    let records = device.slow();
+    assert!(!records.is_empty() && records.iter().all(|one| one.failed), "{records:?}");
+}
+
+#[test]
 fn what_is_not_recorded_is_not_there() {
     let disk = Arc::new(disk::NullDisk::new(1 << 20, 512, false));
     let options =

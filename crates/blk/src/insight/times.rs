@@ -127,13 +127,13 @@ impl Times {
 
     /// The request that was popped has ended where it was submitted.
     #[inline]
-    pub(crate) fn inline(&mut self, class: Class, offset: u64, len: u64) {
+    pub(crate) fn inline(&mut self, class: Class, offset: u64, len: u64, failed: bool) {
         if !self.on {
             return;
         }
         self.batch.inline(class.op());
         let stamps = self.batch.stamps();
-        let one = || Candidate { class, offset, len, stamps, reaped: 0, failed: false };
+        let one = || Candidate { class, offset, len, stamps, reaped: 0, failed };
         self.slow.ended(stamps.known, one);
     }
 
@@ -190,10 +190,10 @@ impl Times {
     }
 
     /// A request that was held back has ended where it was submitted.
-    pub(crate) fn ended_at_once(&mut self, entry: &InFlight) {
+    pub(crate) fn ended_at_once(&mut self, entry: &InFlight, failed: bool) {
         if self.on {
             self.batch.ended(entry.class.op(), &entry.stamps, 0);
-            self.slow.ended(entry.stamps.known, || candidate(entry, 0, false));
+            self.slow.ended(entry.stamps.known, || candidate(entry, 0, failed));
         }
     }
 

@@ -86,7 +86,8 @@ impl BlkQueue {
                 self.held = match self.channel.submit(context, request) {
                     // What ends at once never enters the table.
                     Submitted::Done(completion) => {
-                        self.times.inline(class, offset, len);
+                        let failed = completion.outcome.is_err();
+                        self.times.inline(class, offset, len, failed);
                         let ended = Ended { chain, status, class, bytes: len };
                         return self.complete(ended, completion);
                     }
@@ -136,7 +137,7 @@ impl BlkQueue {
         match self.channel.submit(context, request) {
             Submitted::Done(completion) => {
                 if let Some(entry) = self.in_flight.take(completion.tag) {
-                    self.times.ended_at_once(&entry);
+                    self.times.ended_at_once(&entry, completion.outcome.is_err());
                     self.complete(entry.into(), completion);
                 }
             }

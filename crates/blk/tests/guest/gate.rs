@@ -21,6 +21,7 @@ pub(crate) struct Gate(Arc<State>);
 #[derive(Debug)]
 struct State {
     open: AtomicBool,
+    fails: AtomicBool,
     /// How many it holds at once; more have to wait.
     room: usize,
     /// How long it keeps the reactor's thread with each.
@@ -50,10 +51,18 @@ impl Gate {
         Self::new(true, usize::MAX, keeps)
     }
 
+    /// Fails everything at once.
+    pub(crate) fn failing() -> Self {
+        let gate = Self::closed();
+        gate.0.fails.store(true, Ordering::Relaxed);
+        gate
+    }
+
     fn new(open: bool, room: usize, keeps: Duration) -> Self {
         let (open, taken, abandoned) =
             (AtomicBool::new(open), Mutex::default(), Default::default());
-        Self(Arc::new(State { open, room, keeps, taken, abandoned }))
+        let fails = AtomicBool::new(false);
+        Self(Arc::new(State { open, fails, room, keeps, taken, abandoned }))
     }
 
     /// From now on requests end, those that are here too.
@@ -146,6 +155,9 @@ impl Channel for GateChannel {
         }
         self.gate.taken.lock().unwrap().push((request.kind, request.offset / 512));
         std::thread::sleep(self.gate.keeps);
+        if self.gate.fails.load(Ordering::Relaxed) {
+            return Submitted::Done(request.complete(Err(IoError::Unsupported)));
+        }
         if self.pending.is_empty() {
             self.look_later(context);
         }
