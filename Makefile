@@ -47,6 +47,7 @@ soak: guest ## The same tests at full counts, optimised with assertions; takes l
 bench: build guest ## The experiments of the lab, against peers, in one run each
 	target/release/ringway lab run blk-baseline
 	target/release/ringway lab run hung-disk
+	target/release/ringway lab run nbd-export
 
 man: ## Manual pages, made from the programs' own options, in target/man
 	cargo run --quiet -p iod --example man -- target/man

@@ -4,7 +4,7 @@
 //! - **System**: something that is measured, ours or a peer.
 //! - **Cell**: one set-up in which systems are compared (a medium, a load, a kind of client).
 //! - **Sample**: named figures of one system in one cell, from a fresh start to its end.
-//! - **Round**: every system of every cell has had one turn: A B A B, never A A B B, so that whatever
+//! - **Round**: every system of every cell has had one turn: A B C, then C B A, so that whatever
 //!   the host does besides hits neighbours alike.
 //! - **Bar**: the least median ratio that was promised. PASS or FAIL.
 //!
@@ -32,6 +32,7 @@ pub mod blk;
 pub mod cpu;
 pub mod experiment;
 pub mod host;
+pub mod nbd;
 pub mod progress;
 pub mod results;
 pub mod stats;
@@ -44,5 +45,6 @@ pub fn experiments() -> Vec<Box<dyn experiment::Experiment>> {
         Box::new(blk::BlkBaseline),
         Box::new(blk::stats_cost::StatsCost),
         Box::new(blk::hung_disk::HungDisk),
+        Box::new(nbd::NbdExport),
     ]
 }

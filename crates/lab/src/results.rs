@@ -123,11 +123,27 @@ pub struct Compared {
     pub verdict: Verdict,
     /// What was promised.
     pub bar: Option<f64>,
-    /// Whether the promise was kept.
+    /// Whether the promise was kept, in one way or the other.
     pub passed: Option<bool>,
+    /// The other way.
+    #[serde(default)]
+    pub bound: Option<ComparedBound>,
     /// CPUs that foreign work took in the cell's most disturbed system, median of its samples.
     #[serde(default)]
     pub other_cpus: f64,
+}
+
+/// How near a system came to what its client can get at all.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ComparedBound {
+    /// The system that does nothing but answer.
+    pub system: String,
+    /// Ratios of ours over its, pairwise per round.
+    pub ratio: Summary,
+    /// How near is near enough.
+    pub bar: f64,
+    /// It came near to every peer itself; otherwise it was disturbed and counts for nothing.
+    pub holds: bool,
 }
 
 /// A whole run.

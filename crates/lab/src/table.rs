@@ -29,8 +29,20 @@ pub fn bar_lines(compared: &[Compared]) -> Vec<String> {
             String::new()
         };
         let word = if passed { "PASS" } else { "FAIL" };
+        let near = c.bound.as_ref().map(|bound| {
+            format!(
+                "; or {:.2}x of {} (at least {}x; rounds {:.2}..{:.2}{})",
+                bound.ratio.median,
+                bound.system,
+                bound.bar,
+                bound.ratio.min,
+                bound.ratio.max,
+                if bound.holds { "" } else { "; slower than a peer, so it does not count" },
+            )
+        });
+        let near = near.unwrap_or_default();
         Some(format!(
-            "{word} {}x (at least {bar}x; rounds {}): {}: {} over {}{busy}",
+            "{word} {}x (at least {bar}x; rounds {}): {}: {} over {}{near}{busy}",
             ratio(c.ratio.median, c),
             rounds(c),
             c.cell,
@@ -87,38 +99,45 @@ fn noise(cells: &[Cell]) -> f64 {
     all.get(all.len() / 2).copied().unwrap_or(0.0)
 }
 
+/// A column: its head, the metric, digits behind the point.
+type Column = (&'static str, &'static str, usize);
+
+/// What every experiment measures.
+const COLUMNS: [Column; 6] = [
+    ("MiB/s", "mib_per_s", 0),
+    ("p50 us", "p50_us", 2),
+    ("p99 us", "p99_us", 2),
+    ("client CPUs", "client_cpus", 2),
+    ("backend CPUs", "backend_cpus", 2),
+    ("CPU us/request", "backend_cpu_us_per_request", 3),
+];
+/// What only some do.
+const SOME_COLUMNS: [Column; 2] =
+    [("kicks/request", "kicks_per_request", 3), ("calls/request", "calls_per_request", 3)];
+const LAST_COLUMNS: [Column; 2] = [("other CPUs", "other_cpus", 2), ("steal", "steal_cpus", 2)];
+
 fn cell_table(text: &mut String, cell: &Cell) {
+    let has = |column: &Column| cell.systems.iter().any(|s| s.summary.contains_key(column.1));
+    let some = SOME_COLUMNS.into_iter().filter(has);
+    let columns: Vec<Column> = COLUMNS.into_iter().chain(some).chain(LAST_COLUMNS).collect();
+    let heads: Vec<&str> = columns.iter().map(|column| column.0).collect();
     let _ = writeln!(text, "## {}\n", cell.title);
-    let _ = writeln!(
-        text,
-        "| system | IOPS | +- | MiB/s | p50 us | p99 us | backend CPUs | CPU us/request \
-         | kicks/request | calls/request | other CPUs | steal |"
-    );
-    let _ = writeln!(text, "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|");
+    let _ = writeln!(text, "| system | IOPS | +- | {} |", heads.join(" | "));
+    let _ = writeln!(text, "|---|--:|--:|{}", "--:|".repeat(columns.len()));
     for series in &cell.systems {
-        let _ = writeln!(text, "{}", row(series));
+        let _ = writeln!(text, "{}", row(series, &columns));
     }
     let _ = writeln!(text);
 }
 
-fn row(series: &Series) -> String {
-    let m = |metric: &str| series.median(metric);
+fn row(series: &Series, columns: &[Column]) -> String {
     let spread = series.summary.get("iops").map_or(0.0, |s| s.relative_half_spread() * 100.0);
-    format!(
-        "| {} | {} | {spread:.0} % | {:.0} | {:.2} | {:.2} | {:.2} | {:.3} | {:.3} | {:.3} | {:.2} \
-         | {:.2} |",
-        series.name,
-        thousands(m("iops")),
-        m("mib_per_s"),
-        m("p50_us"),
-        m("p99_us"),
-        m("backend_cpus"),
-        m("backend_cpu_us_per_request"),
-        m("kicks_per_request"),
-        m("calls_per_request"),
-        m("other_cpus"),
-        m("steal_cpus"),
-    )
+    let iops = thousands(series.median("iops"));
+    let mut line = format!("| {} | {iops} | {spread:.0} % |", series.name);
+    for (_, metric, digits) in columns {
+        let _ = write!(line, " {:.digits$} |", series.median(metric));
+    }
+    line
 }
 
 fn comparisons(text: &mut String, compared: &[Compared]) {
@@ -220,6 +239,7 @@ mod tests {
             verdict: Verdict::of(&ratio),
             bar: Some(2.0),
             passed: Some(true),
+            bound: None,
             other_cpus: 0.1,
         };
         let line = &bar_lines(&[compared.clone()])[0];
@@ -231,6 +251,14 @@ mod tests {
         assert!(bar_lines(&[compared.clone()])[0].starts_with("FAIL 2.00x"));
         compared.other_cpus = 0.8;
         assert!(bar_lines(&[compared.clone()])[0].contains("busy host"));
+        compared.bound = Some(crate::results::ComparedBound {
+            system: "bound".into(),
+            ratio,
+            bar: 0.95,
+            holds: true,
+        });
+        let line = &bar_lines(&[compared.clone()])[0];
+        assert!(line.contains("a and b; or 2.00x of bound (at least 0.95x; rounds"), "{line}");
         compared.bar = Some(0.98);
         assert!(bar_lines(&[compared.clone()])[0].starts_with("FAIL 2.000x (at least 0.98x"));
         let many: Vec<f64> = (0..=8).map(f64::from).collect();

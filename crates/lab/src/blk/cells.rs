@@ -180,7 +180,13 @@ pub(super) fn comparisons(spec: &CellSpec) -> Vec<Comparison> {
             (_, fair) => fair.iter().map(|(n, _)| n.clone()).collect(),
         };
         let bar = bar(spec, polls);
-        all.push(Comparison { cell: spec.id(), ours: name.clone(), peers: names, bar });
+        all.push(Comparison {
+            cell: spec.id(),
+            ours: name.clone(),
+            peers: names,
+            bar,
+            bound: None,
+        });
     }
     all
 }

@@ -73,7 +73,7 @@ impl Case {
         // The promise is about the slow ones.
         let promised = self.percentile == "p99_us" && !control;
         let bar = promised.then_some(BAR);
-        Comparison { cell: self.id(), ours: hung, peers: vec![idle], bar }
+        Comparison { cell: self.id(), ours: hung, peers: vec![idle], bar, bound: None }
     }
 }
 

@@ -51,7 +51,7 @@ impl Case {
     fn comparison(&self, control: bool) -> Comparison {
         let [on, off] = RECORD.map(system);
         let bar = self.bar.filter(|_| !control);
-        Comparison { cell: self.id(), ours: on, peers: vec![off], bar }
+        Comparison { cell: self.id(), ours: on, peers: vec![off], bar, bound: None }
     }
 }
 

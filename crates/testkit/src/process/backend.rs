@@ -106,32 +106,45 @@ impl Backend {
     /// # Errors
     /// [`Error::Missing`] if it is not installed, [`Error::Process`] with its message if it ends.
     pub fn storage_daemon(options: &StorageDaemon) -> Result<Self> {
-        let (dir, socket) = socket_dir()?;
-        let pid_file = dir.path().join("pid");
+        let tool = find_tool("qemu-storage-daemon", "qemu-system-common")?;
+        let blockdev = options.blockdev()?;
         let writable = if options.read_only { "off" } else { "on" };
         let poll = options.poll_max_ns.map(|ns| format!(",poll-max-ns={ns}")).unwrap_or_default();
-        let export = format!(
-            "type=vhost-user-blk,id=e0,node-name=n0,addr.type=unix,addr.path={},\
-             num-queues={},writable={writable},iothread=io0",
-            socket.display(),
-            options.queues,
-        );
-        let tool = find_tool("qemu-storage-daemon", "qemu-system-common")?;
-        let mut command = Command::new(tool);
-        command
-            .args(["--blockdev", &options.blockdev()?])
-            .args(["--object", &format!("iothread,id=io0{poll}")])
-            .args(["--export", &export])
-            .arg("--pidfile")
-            .arg(&pid_file)
-            .stdout(Stdio::null());
+        let queues = options.queues;
+        Self::by_pid_file(|socket, pid_file| {
+            let export = format!(
+                "type=vhost-user-blk,id=e0,node-name=n0,addr.type=unix,addr.path={},\
+                 num-queues={queues},writable={writable},iothread=io0",
+                socket.display(),
+            );
+            let mut command = Command::new(tool);
+            command
+                .args(["--blockdev", &blockdev])
+                .args(["--object", &format!("iothread,id=io0{poll}")])
+                .args(["--export", &export])
+                .arg("--pidfile")
+                .arg(pid_file);
+            command
+        })
+    }
+
+    /// Starts any program that writes a pid file when it listens; `command` is given the paths of
+    /// its socket and of that file.
+    ///
+    /// # Errors
+    /// [`Error::Process`] with its message if it ends.
+    pub fn by_pid_file(command: impl FnOnce(&Path, &Path) -> Command) -> Result<Self> {
+        let (dir, socket) = socket_dir()?;
+        let pid_file = dir.path().join("pid");
+        let mut command = command(&socket, &pid_file);
+        command.stdout(Stdio::null());
         let watch = Watch::new(dir.path())?;
         let mut process = Process::start(&mut command)?;
         watch.wait_written(&pid_file, &mut process)?;
         Ok(Self { process, socket, options: Vec::new(), dir })
     }
 
-    /// The vhost-user socket.
+    /// The socket.
     #[must_use]
     pub fn socket(&self) -> &Path {
         &self.socket
@@ -191,7 +204,7 @@ impl Watch {
         watch().map(Self).map_err(|e| Error::io(format!("cannot watch {}", dir.display()), e))
     }
 
-    /// `qemu-storage-daemon` writes its pid file once its exports listen.
+    /// `qemu-storage-daemon` and `nbdkit` write their pid file once they listen.
     fn wait_written(&self, file: &Path, process: &mut Process) -> Result<()> {
         let until = Instant::now() + PROCESS_DEADLINE;
         loop {

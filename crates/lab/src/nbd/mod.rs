@@ -1,0 +1,126 @@
+//! `nbd-export`: one disk over NBD, ours and others' servers, by fio's nbd engine.
+//!
+//! Client and server have a CPU each. fio's engine is one thread on libnbd, with some six system
+//! calls a request: it is often the slower of the two. So every cell has one more system, a server
+//! of our own that answers every request at once and does nothing else ([`reply_only`]): what fio
+//! gets from it is what fio can get.
+
+mod cells;
+mod fio;
+pub mod reply_only;
+mod systems;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use testkit::process::{find_binary, find_tool};
+
+use crate::cpu::Placement;
+use crate::experiment::{Experiment, Options, Plan, Prepared, Sample};
+use crate::host::version_of;
+use cells::{CellSpec, comparison, plan_cells, window};
+use systems::{DISK_BYTES, Images, Medium};
+
+/// The experiment.
+#[derive(Debug)]
+pub struct NbdExport;
+
+impl Experiment for NbdExport {
+    fn name(&self) -> &'static str {
+        "nbd-export"
+    }
+
+    fn summary(&self) -> &'static str {
+        "one disk over NBD: ringway-io against qemu-storage-daemon and nbdkit, by fio's nbd engine"
+    }
+
+    fn prepare(&self, options: &Options) -> Result<Box<dyn Prepared>> {
+        let versions = versions(options.control)?;
+        let scratch = options.scratch.clone().unwrap_or_else(|| PathBuf::from("/var/tmp"));
+        let images = Images::create(&scratch)?;
+        let placement = Placement::choose()?;
+        let cells = plan_cells(options);
+        let plan = Plan {
+            cells: cells.iter().map(CellSpec::plan).collect(),
+            rounds: options.rounds.unwrap_or(5),
+            metric: "iops".into(),
+            comparisons: cells.iter().map(comparison).collect(),
+            versions,
+            notes: notes(placement, &scratch),
+        };
+        Ok(Box::new(Ready { plan, cells, images, placement, options: options.clone() }))
+    }
+}
+
+struct Ready {
+    plan: Plan,
+    cells: Vec<CellSpec>,
+    images: Images,
+    placement: Placement,
+    options: Options,
+}
+
+impl Prepared for Ready {
+    fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    fn measure(&mut self, cell: usize, system: usize) -> Result<Sample> {
+        let spec = &self.cells[cell];
+        if spec.medium == Medium::Cached {
+            crate::blk::image::warm(&self.images.disk)?;
+        }
+        let (_, system) = &spec.systems[system];
+        let window = window(&self.options);
+        system.measure(spec.medium, &self.images, spec.load, window, self.placement)
+    }
+}
+
+fn versions(control: bool) -> Result<BTreeMap<String, String>> {
+    let peers = [
+        ("fio", "fio"),
+        ("qemu-storage-daemon", "qemu-system-common"),
+        ("nbdkit", "nbdkit"),
+        // It writes memory disks before they are read.
+        ("nbdcopy", "libnbd-bin"),
+    ];
+    let mut versions = BTreeMap::new();
+    for (name, package) in peers {
+        versions.insert(name.to_owned(), version_of(&find_tool(name, package)?));
+    }
+    if !control {
+        versions.insert("ringway-io".to_owned(), version_of(&find_binary("ringway-io")?));
+        find_binary("ringway")?;
+    }
+    Ok(versions)
+}
+
+fn notes(placement: Placement, scratch: &Path) -> Vec<String> {
+    let mut notes = vec![
+        format!(
+            "fio on CPU {}, server on CPU {}, one connection. Disks of {} MiB; images in {}, in \
+             the page cache. `(reply only)` is a server of this program's that reads requests and \
+             answers each at once from a buffer that is there: more than from it no client of \
+             this kind gets from anybody.",
+            placement.client,
+            placement.backend,
+            DISK_BYTES >> 20,
+            scratch.display()
+        ),
+        "Null moves no data but through the socket; `qsd` with `read-zeroes=on` writes zeroes \
+         into each read's buffer, with `off` it does what ours does. Memory: ours and `nbdkit`'s \
+         is memory of the process; `qsd` has none, so it serves a file on tmpfs (/dev/shm), with \
+         threads and with io_uring. All were written once before each sample. `qsd` serves from \
+         its main loop: in an iothread version 7.2 aborts when a client leaves. Where several \
+         kinds of `qsd` are compared with, the better one of each round counts."
+            .to_owned(),
+        "`CPU us/request` is the server's. A client at 1.00 CPUs is the limit itself; what a \
+         server can still do then is to be cheap to wake and to answer early."
+            .to_owned(),
+    ];
+    if placement.is_shared() {
+        notes.push("This host has one CPU for both: both take turns on it.".to_owned());
+    }
+    notes
+}

@@ -1,0 +1,295 @@
+//! What a client can get at all: a server that answers every request and does nothing else.
+//!
+//! One thread of this process looks at the socket all the time, so no client ever has to wake it;
+//! takes whatever requests are there with one system call; and answers them from memory that has
+//! the data in place, with one more. It agrees to structured replies, as every server here does:
+//! the client reads those in more pieces than simple ones, and that is the client's own cost.
+//!
+//! It is no NBD server: it serves clients that behave, checks no range, stores nothing.
+
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
+use std::thread::JoinHandle;
+
+use anyhow::{Context, Result, bail, ensure};
+use rustix::process::Pid;
+
+use crate::cpu;
+
+/// Bytes taken from the socket at a time.
+const IN_BYTES: usize = 1 << 20;
+/// Bytes given to it at a time, about.
+const OUT_BYTES: usize = 1 << 20;
+/// Longest read or write that it answers.
+const DATA_MAX: usize = 1 << 20;
+/// Longest option of a handshake.
+const OPTION_MAX: usize = 4096;
+
+const REQUEST_BYTES: usize = 28;
+const SIMPLE_BYTES: usize = 16;
+const STRUCTURED_BYTES: usize = 28;
+
+/// A running server.
+#[derive(Debug)]
+pub struct ReplyOnly {
+    socket: PathBuf,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<Result<()>>>,
+    thread_id: Pid,
+}
+
+impl ReplyOnly {
+    /// Listens in `dir`; the thread runs on `cpu` and offers `bytes`.
+    ///
+    /// # Errors
+    /// If there is no socket or thread to be had.
+    pub fn start(dir: &Path, cpu: usize, bytes: u64) -> Result<Self> {
+        let socket = dir.join("reply-only.sock");
+        let listener = UnixListener::bind(&socket).context("cannot listen")?;
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let (send, ids) = channel();
+        let serve = move || {
+            let _ = send.send(rustix::thread::gettid());
+            cpu::pin(cpu)?;
+            // fio connects once to ask for the size, and once more.
+            loop {
+                let (stream, _) = listener.accept().context("nobody came")?;
+                if stopped.load(Ordering::Relaxed) {
+                    return Ok(());
+                }
+                Session { stream, structured: false }.serve(bytes, &stopped)?;
+            }
+        };
+        let thread = std::thread::Builder::new().name("reply-only".into()).spawn(serve)?;
+        let thread_id = ids.recv().context("the reply-only server did not start")?;
+        Ok(Self { socket, stop, thread: Some(thread), thread_id })
+    }
+
+    /// The socket.
+    #[must_use]
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// CPU time of its thread, in seconds.
+    ///
+    /// # Errors
+    /// If it has ended.
+    pub fn time_s(&self) -> Result<f64> {
+        cpu::own_thread_time_s(self.thread_id)
+    }
+
+    /// Ends it.
+    ///
+    /// # Errors
+    /// What went wrong in it.
+    pub fn finish(mut self) -> Result<()> {
+        match self.end() {
+            Some(Ok(result)) => result,
+            _ => bail!("the reply-only server panicked"),
+        }
+    }
+
+    fn end(&mut self) -> Option<std::thread::Result<Result<()>>> {
+        let thread = self.thread.take()?;
+        self.stop.store(true, Ordering::Relaxed);
+        // It may wait for a client.
+        let _ = UnixStream::connect(&self.socket);
+        Some(thread.join())
+    }
+}
+
+impl Drop for ReplyOnly {
+    fn drop(&mut self) {
+        // What went wrong matters to nobody any more.
+        let _ = self.end();
+    }
+}
+
+struct Session {
+    stream: UnixStream,
+    structured: bool,
+}
+
+impl Session {
+    /// Serves one client until it leaves.
+    fn serve(mut self, bytes: u64, stop: &AtomicBool) -> Result<()> {
+        if !self.shake_hands(bytes)? {
+            return Ok(());
+        }
+        self.stream.set_nonblocking(true)?;
+        let mut input = vec![0; IN_BYTES + REQUEST_BYTES + DATA_MAX];
+        let mut output = vec![0; OUT_BYTES + STRUCTURED_BYTES + DATA_MAX];
+        let mut held = 0;
+        while !stop.load(Ordering::Relaxed) {
+            let room = input.get_mut(held..).context("no room")?;
+            match self.stream.read(room) {
+                Ok(0) => return Ok(()),
+                Ok(count) => held += count,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    std::hint::spin_loop();
+                    continue;
+                }
+                Err(error) => return Err(error).context("cannot receive"),
+            }
+            let mut used = 0;
+            loop {
+                let Answered { taken, given } =
+                    answer(&input[used..held], &mut output, self.structured)?;
+                if taken == 0 {
+                    break;
+                }
+                used += taken;
+                if !self.send(&output[..given], stop)? {
+                    return Ok(());
+                }
+            }
+            input.copy_within(used..held, 0);
+            held -= used;
+        }
+        Ok(())
+    }
+
+    /// Sends all; false: the client has gone, or we are told to end.
+    fn send(&mut self, mut bytes: &[u8], stop: &AtomicBool) -> Result<bool> {
+        while !bytes.is_empty() && !stop.load(Ordering::Relaxed) {
+            match self.stream.write(bytes) {
+                Ok(count) => bytes = bytes.get(count..).unwrap_or_default(),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => std::hint::spin_loop(),
+                Err(error) if error.kind() == ErrorKind::BrokenPipe => return Ok(false),
+                Err(error) => return Err(error).context("cannot send"),
+            }
+        }
+        Ok(bytes.is_empty())
+    }
+
+    /// The newstyle handshake; false: the client left without a choice.
+    fn shake_hands(&mut self, bytes: u64) -> Result<bool> {
+        const STRUCTURED: u32 = 8;
+        const GO: u32 = 7;
+        const ABORT: u32 = 2;
+        self.stream.write_all(b"NBDMAGICIHAVEOPT\x00\x03")?;
+        self.stream.read_exact(&mut [0; 4])?;
+        loop {
+            let mut header = [0; 16];
+            if self.stream.read_exact(&mut header).is_err() {
+                return Ok(false);
+            }
+            let option = u32_at(&header, 8);
+            let mut data = vec![0; u32_at(&header, 12) as usize];
+            ensure!(data.len() <= OPTION_MAX, "an option of {} bytes", data.len());
+            self.stream.read_exact(&mut data)?;
+            match option {
+                STRUCTURED => {
+                    self.structured = true;
+                    self.option_reply(option, 1, &[])?;
+                }
+                GO => {
+                    // Size; flags, flush, FUA, several connections.
+                    let flags = (1u16 | 1 << 2 | 1 << 3 | 1 << 8).to_be_bytes();
+                    let info = [&[0, 0][..], &bytes.to_be_bytes(), &flags].concat();
+                    self.option_reply(option, 3, &info)?;
+                    self.option_reply(option, 1, &[])?;
+                    return Ok(true);
+                }
+                ABORT => return Ok(false),
+                _ => self.option_reply(option, 1 << 31 | 1, &[])?,
+            }
+        }
+    }
+
+    fn option_reply(&mut self, option: u32, kind: u32, data: &[u8]) -> Result<()> {
+        let mut reply = 0x0003_e889_0455_65a9u64.to_be_bytes().to_vec();
+        for word in [option, kind, data.len() as u32] {
+            reply.extend(word.to_be_bytes());
+        }
+        reply.extend(data);
+        self.stream.write_all(&reply).context("cannot send")
+    }
+}
+
+/// How much was taken from the input and put into the output.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Answered {
+    taken: usize,
+    given: usize,
+}
+
+/// Answers the whole requests in `input`, as many as one send takes. The data of a read is
+/// whatever `output` has there.
+fn answer(input: &[u8], output: &mut [u8], structured: bool) -> Result<Answered> {
+    let mut done = Answered::default();
+    while done.given < OUT_BYTES {
+        let Some(request) = input.get(done.taken..done.taken + REQUEST_BYTES) else { break };
+        let (read, write) = (request[7] == 0, request[7] == 1);
+        let len = u32_at(request, 24) as usize;
+        ensure!(len <= DATA_MAX, "a request of {len} bytes");
+        let taken = REQUEST_BYTES + if write { len } else { 0 };
+        if input.len() < done.taken + taken {
+            break;
+        }
+        done.taken += taken;
+        // DISC has no answer.
+        if request[7] == 2 {
+            continue;
+        }
+        let reply = output.get_mut(done.given..).context("no room")?;
+        if structured && read {
+            reply[..8].copy_from_slice(&[0x66, 0x8e, 0x33, 0xef, 0, 1, 0, 1]);
+            reply[8..16].copy_from_slice(&request[8..16]);
+            reply[16..20].copy_from_slice(&(len as u32 + 8).to_be_bytes());
+            reply[20..28].copy_from_slice(&request[16..24]);
+            done.given += STRUCTURED_BYTES + len;
+        } else {
+            reply[..8].copy_from_slice(&[0x67, 0x44, 0x66, 0x98, 0, 0, 0, 0]);
+            reply[8..16].copy_from_slice(&request[8..16]);
+            done.given += SIMPLE_BYTES + if read { len } else { 0 };
+        }
+    }
+    Ok(done)
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    let four = bytes.get(at..at + 4).and_then(|four| four.try_into().ok());
+    four.map_or(0, u32::from_be_bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(code: u8, cookie: u8, offset: u8, len: u32) -> Vec<u8> {
+        let mut bytes = vec![0x25, 0x60, 0x95, 0x13, 0, 0, 0, code, 0, 0, 0, 0, 0, 0, 0, cookie];
+        bytes.extend([0, 0, 0, 0, 0, 0, 0, offset]);
+        bytes.extend(len.to_be_bytes());
+        bytes
+    }
+
+    #[test]
+    fn whole_requests_are_answered_and_parts_are_kept() {
+        let mut output = vec![7; OUT_BYTES + DATA_MAX];
+        let read = request(0, 1, 9, 512);
+        let write = [request(1, 2, 0, 4), vec![1, 2, 3, 4]].concat();
+        let input = [read, write.clone(), request(2, 3, 0, 0), write[..30].to_vec()].concat();
+        let done = answer(&input, &mut output, true).unwrap();
+        assert_eq!(done, Answered { taken: 28 + 32 + 28, given: 28 + 512 + 16 });
+        assert_eq!(output[8..28], [0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 2, 8, 0, 0, 0, 0, 0, 0, 0, 9]);
+        assert_eq!(output[28..540], [7; 512]);
+        assert_eq!(output[540..548], [0x67, 0x44, 0x66, 0x98, 0, 0, 0, 0]);
+        assert_eq!(output[555], 2);
+        assert!(answer(&request(0, 1, 0, 1 << 30), &mut output, true).is_err());
+    }
+
+    #[test]
+    fn an_unused_server_ends_when_dropped() {
+        let dir = tempfile::tempdir().unwrap();
+        let cpu = cpu::allowed().unwrap()[0];
+        drop(ReplyOnly::start(dir.path(), cpu, 1 << 20).unwrap());
+        ReplyOnly::start(&dir.path().join(""), cpu, 1 << 20).unwrap_err();
+    }
+}

@@ -1,0 +1,236 @@
+//! The servers: how each is started, and what it is called.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use tempfile::TempDir;
+use testkit::process::{Backend, PROCESS_DEADLINE, Process, RingwayIo, find_tool};
+
+use super::fio::{self, Load};
+use super::reply_only::ReplyOnly;
+use crate::blk::image;
+use crate::cpu::{self, Placement};
+use crate::experiment::Sample;
+use crate::host::HostTime;
+
+/// Bytes of every disk.
+pub(super) const DISK_BYTES: u64 = 64 << 20;
+
+/// What is served.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Medium {
+    /// Nothing.
+    Null,
+    /// Memory.
+    Memory,
+    /// A file that is in the page cache.
+    Cached,
+}
+
+/// One server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum System {
+    /// `ringway-io` with a disk that is exported.
+    Ringway,
+    /// `qemu-storage-daemon`, which can do it in two ways.
+    Daemon {
+        /// `read-zeroes=on` instead of off, or `aio=io_uring` instead of threads.
+        other: bool,
+    },
+    /// `nbdkit` with its null or memory plugin.
+    Nbdkit,
+    /// The client's own limit.
+    ReplyOnly,
+}
+
+/// The images, removed when dropped.
+#[derive(Debug)]
+pub(super) struct Images {
+    /// On a disk.
+    pub(super) disk: PathBuf,
+    /// On tmpfs.
+    pub(super) tmpfs: PathBuf,
+    _dirs: [TempDir; 2],
+}
+
+impl Images {
+    /// Makes the images.
+    pub(super) fn create(scratch: &Path) -> Result<Self> {
+        let dirs = [scratch_dir(scratch)?, scratch_dir(Path::new("/dev/shm"))?];
+        let disk = dirs[0].path().join("disk.img");
+        let tmpfs = dirs[1].path().join("memory.img");
+        image::create(&disk, DISK_BYTES)?;
+        image::create(&tmpfs, DISK_BYTES)?;
+        Ok(Self { disk, tmpfs, _dirs: dirs })
+    }
+}
+
+fn scratch_dir(parent: &Path) -> Result<TempDir> {
+    let made = tempfile::Builder::new().prefix("ringway-lab-").tempdir_in(parent);
+    made.with_context(|| format!("cannot make images in {}; give --scratch", parent.display()))
+}
+
+/// A server that runs.
+enum Server {
+    Ringway(RingwayIo, PathBuf),
+    Backend(Backend),
+    Thread(ReplyOnly),
+}
+
+impl System {
+    /// The name in tables.
+    pub(super) fn name(self, medium: Medium) -> &'static str {
+        match (self, medium) {
+            (Self::Ringway, _) => "ringway-io",
+            (Self::Daemon { other: false }, Medium::Null) => "qsd read-zeroes=off",
+            (Self::Daemon { other: true }, Medium::Null) => "qsd read-zeroes=on",
+            (Self::Daemon { other: false }, _) => "qsd aio=threads",
+            (Self::Daemon { other: true }, _) => "qsd aio=io_uring",
+            (Self::Nbdkit, Medium::Null) => "nbdkit null",
+            (Self::Nbdkit, _) => "nbdkit memory",
+            (Self::ReplyOnly, _) => "(reply only)",
+        }
+    }
+
+    /// Starts the server on its CPU, measures it, ends it.
+    pub(super) fn measure(
+        self,
+        medium: Medium,
+        images: &Images,
+        load: Load,
+        window: Duration,
+        placement: Placement,
+    ) -> Result<Sample> {
+        let dir = tempfile::Builder::new().prefix("ringway-lab-").tempdir()?;
+        let start = || self.start(medium, images, dir.path(), placement.backend);
+        let server = cpu::started_on(placement.backend, start)?;
+        // A file has its bytes already.
+        if medium == Medium::Memory && matches!(self, Self::Ringway | Self::Nbdkit) {
+            fill(&images.tmpfs, server.socket())?;
+        }
+        let (cpu, host, start) = (server.time_s()?, HostTime::now()?, Instant::now());
+        let mut ran = fio::run(server.socket(), dir.path(), load, window, placement.client)?;
+        let (cpu, wall_s) = (server.time_s()? - cpu, start.elapsed().as_secs_f64());
+        let busy_s = HostTime::now()?.busy_s - host.busy_s;
+        let other_s = (busy_s - cpu - ran.cpu_s).max(0.0);
+        let requests = ran.sample.get("requests").copied().unwrap_or(1.0);
+        let more = [
+            ("backend_cpus", cpu / ran.seconds),
+            ("backend_cpu_us_per_request", cpu * 1e6 / requests),
+            ("other_cpus", other_s / wall_s),
+        ];
+        ran.sample.extend(more.map(|(name, value)| (name.to_owned(), value)));
+        server.finish()?;
+        Ok(ran.sample)
+    }
+
+    fn start(self, medium: Medium, images: &Images, dir: &Path, cpu: usize) -> Result<Server> {
+        match self {
+            Self::Ringway => ringway(medium, images, dir),
+            Self::Daemon { other } => daemon(medium, images, other),
+            Self::Nbdkit => nbdkit(medium),
+            Self::ReplyOnly => Ok(Server::Thread(ReplyOnly::start(dir, cpu, DISK_BYTES)?)),
+        }
+    }
+}
+
+impl Server {
+    fn socket(&self) -> &Path {
+        match self {
+            Self::Ringway(_, socket) => socket,
+            Self::Backend(backend) => backend.socket(),
+            Self::Thread(thread) => thread.socket(),
+        }
+    }
+
+    /// CPU time that it has used, in seconds.
+    fn time_s(&self) -> Result<f64> {
+        match self {
+            Self::Ringway(io, _) => {
+                let keeper = cpu::process_time_s(io.process.id())?;
+                let worker = io.process.worker_pid()?.context("ringway-io has no worker")?;
+                Ok(keeper + cpu::process_time_s(worker)?)
+            }
+            Self::Backend(backend) => cpu::process_time_s(backend.process.id()),
+            Self::Thread(thread) => thread.time_s(),
+        }
+    }
+
+    fn finish(self) -> Result<()> {
+        match self {
+            Self::Thread(thread) => thread.finish(),
+            // Killed when dropped.
+            Self::Ringway(..) | Self::Backend(_) => Ok(()),
+        }
+    }
+}
+
+fn ringway(medium: Medium, images: &Images, dir: &Path) -> Result<Server> {
+    let io = RingwayIo::start(dir, &[])?;
+    let backend = match medium {
+        Medium::Null => format!("backend.null={DISK_BYTES}"),
+        Medium::Memory => format!("backend.memory={DISK_BYTES}"),
+        Medium::Cached => format!("backend.file={}", images.disk.display()),
+    };
+    let disk = format!("socket={}", io.socket("d").display());
+    let socket = dir.join("d.nbd");
+    let export = format!("socket={}", socket.display());
+    let attach =
+        ["io", "disk.attach", "id=d", &disk, &backend, "cache=writeback", "activate=false"];
+    io.ringway(&attach)?;
+    io.ringway(&["io", "disk.export", "id=d", &export, "read_only=false"])?;
+    Ok(Server::Ringway(io, socket))
+}
+
+fn daemon(medium: Medium, images: &Images, other: bool) -> Result<Server> {
+    let zeroes = if other { "on" } else { "off" };
+    let aio = if other { "io_uring" } else { "threads" };
+    // A comma in a value is written twice.
+    let file = |path: &Path| {
+        let path = path.display().to_string().replace(',', ",,");
+        format!("driver=file,node-name=n0,filename={path},aio={aio}")
+    };
+    let blockdev = match medium {
+        Medium::Null => {
+            format!("driver=null-co,node-name=n0,size={DISK_BYTES},read-zeroes={zeroes}")
+        }
+        Medium::Memory => file(&images.tmpfs),
+        Medium::Cached => file(&images.disk),
+    };
+    let tool = find_tool("qemu-storage-daemon", "qemu-system-common")?;
+    let backend = Backend::by_pid_file(|socket, pid_file| {
+        let mut command = Command::new(tool);
+        command
+            .args(["--blockdev", &blockdev])
+            .args(["--nbd-server", &format!("addr.type=unix,addr.path={}", socket.display())])
+            .args(["--export", "type=nbd,id=e0,node-name=n0,name=d,writable=on"])
+            .arg("--pidfile")
+            .arg(pid_file);
+        command
+    })?;
+    Ok(Server::Backend(backend))
+}
+
+fn nbdkit(medium: Medium) -> Result<Server> {
+    let tool = find_tool("nbdkit", "nbdkit")?;
+    let plugin = if medium == Medium::Null { "null" } else { "memory" };
+    let backend = Backend::by_pid_file(|socket, pid_file| {
+        let mut command = Command::new(tool);
+        command.args(["--foreground", "--exit-with-parent", "--unix"]).arg(socket);
+        command.arg("--pidfile").arg(pid_file).arg(plugin).arg(format!("size={DISK_BYTES}"));
+        command
+    })?;
+    Ok(Server::Backend(backend))
+}
+
+/// Writes a whole disk once, so that its memory is there before anything is measured.
+fn fill(image: &Path, socket: &Path) -> Result<()> {
+    let mut command = Command::new(find_tool("nbdcopy", "libnbd-bin")?);
+    command.arg(image).arg(format!("nbd+unix:///d?socket={}", socket.display()));
+    let mut copy = Process::start(command.stdin(Stdio::null()).stdout(Stdio::null()))?;
+    let status = copy.wait(PROCESS_DEADLINE)?;
+    anyhow::ensure!(status.success(), copy.error(format!("ended with {status}")));
+    Ok(())
+}
