@@ -345,7 +345,7 @@ fn the_program_asks_for_it() {
     let control = control.to_str().unwrap();
     // Another file, found from where the caller is.
     let copy = io.folder.path().join("other");
-    std::fs::copy(IO, &copy).unwrap();
+    testkit::process::copy_program(Path::new(IO), &copy).unwrap();
     let run = |options: &[&str]| {
         let mut command = std::process::Command::new(IO);
         command.args(["upgrade", "--control", control]).args(options);
@@ -365,9 +365,13 @@ fn the_program_asks_for_it() {
     assert_eq!(std::fs::read_link(format!("/proc/{}/exe", next.id())).unwrap(), copy);
     // While a disk is being brought back there is no upgrade.
     eventually("it is back", || io.caller().state("d") == Some(DiskState::Active));
-    let output = run(&["--binary", "missing"]);
-    assert_eq!(output.status.code(), Some(1));
-    let said = String::from_utf8(output.stderr).unwrap();
+    let mut said = String::new();
+    eventually("what brought it back has ended", || {
+        let output = run(&["--binary", "missing"]);
+        assert_eq!(output.status.code(), Some(1));
+        said = String::from_utf8(output.stderr).unwrap();
+        !said.contains("try again when it ended")
+    });
     assert!(said.contains("everything goes on as before") && said.contains("/missing"), "{said}");
     // Without its file the keeper's own program does.
     std::fs::remove_file(&copy).unwrap();
