@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use served::Served;
 use testkit::raw::guest::Event;
 use testkit::raw::request::Request;
-use testkit::storage::Hanging;
+use testkit::storage::{Hanging, Stalling};
 
 fn first_line(text: &str) -> &str {
     text.lines().next().unwrap()
@@ -93,4 +93,28 @@ fn storage_that_hangs_is_named_while_it_hangs_and_afterwards() {
     let record = &said["disk"]["slow"][0];
     assert_eq!((&record["offset"], &record["bytes"]), (&json!(4096), &json!(4096)));
     assert!(record["device_us"].as_f64().unwrap() >= 700_000.0, "{record}");
+}
+
+/// A block device that does not answer reads.
+#[test]
+fn a_read_that_hangs_is_named() {
+    let Some(stalling) = Stalling::new(1 << 20, 7).unwrap() else { return };
+    let io = Served::start(&[]);
+    io.attach("d1", json!({"file": stalling.device()}), json!({}));
+    let mut guest = io.guest("d1");
+    stalling.enclose(io.process.worker_pid().unwrap().unwrap()).unwrap();
+    stalling.hang().unwrap();
+    let pending = guest.submit_all(0, &[Request::read(8, 4096)]).unwrap();
+    guest.kick(0).unwrap();
+    // Longer than what counts as a hang.
+    assert_eq!(guest.wait(0, Duration::from_millis(700)).unwrap(), Event::Silent);
+    let text = io.said(&["why", "d1", "--seconds", "0.1"]);
+    let sentence = first_line(&text);
+    assert!(
+        sentence.starts_with("d1 waits for its storage: a read of 4 KiB at byte 4096"),
+        "{text}"
+    );
+    assert!(text.contains(stalling.device().to_str().unwrap()), "{text}");
+    stalling.answer().unwrap();
+    assert_eq!(guest.finish(0, &pending[0]).unwrap().data, [7; 4096]);
 }
