@@ -310,3 +310,51 @@ fn caps_and_pauses_outlive_the_worker() {
     let kept = caller.stats().disks[0].caps.unwrap();
     assert_eq!(serde_json::to_value(kept).unwrap(), caps);
 }
+
+/// Reads of one sector, as many as pass in `time`.
+fn passes(io: &Io, time: Duration) -> u64 {
+    let mut queue = Driver::connect(&io.socket("d1"), &Options { slots: 1, ..Options::default() })
+        .unwrap()
+        .into_queue()
+        .unwrap();
+    let (until, mut passed) = (Instant::now() + time, 0);
+    loop {
+        queue.read(0, 0, 512).unwrap();
+        queue.finish_one().unwrap();
+        if Instant::now() >= until {
+            return passed;
+        }
+        passed += 1;
+    }
+}
+
+#[test]
+fn a_burst_goes_along_with_an_upgrade_and_is_not_gained_by_a_crash() {
+    let mut io = Io::start();
+    let mut caller = io.caller();
+    // A burst of some thousand requests, and then one in a second.
+    let burst = 5000;
+    let mut spec = io.spec("d1", json!({"null": BYTES}));
+    spec["caps"] = json!({"iops": 1, "iops_burst": burst, "burst_seconds": 1});
+    caller.disk("disk.attach", spec);
+    let time = Duration::from_secs(2);
+    let mut used = passes(&io, time);
+    assert!(used > 5, "there is a burst: {used}");
+    // However often: no more than one burst, and one in each second.
+    let began = Instant::now();
+    for _ in 0..3 {
+        caller.call("upgrade", Value::Null).unwrap();
+        caller = io.caller();
+        used += passes(&io, time);
+    }
+    let most = burst + 2 + began.elapsed().as_secs() + time.as_secs();
+    assert!(used <= most, "{used} of {most}");
+    // A crash: nobody knows what was used.
+    let serves = caller.stats().pid;
+    eventually("the worker is the only one", || io.process.worker_pid().unwrap() == Some(serves));
+    io.process.worker().unwrap().unwrap().kill().unwrap();
+    io.process.next_worker(Some(serves)).unwrap();
+    let began = Instant::now();
+    let after = passes(&io, time);
+    assert!(after <= 2 + began.elapsed().as_secs(), "{after}: a burst was gained");
+}

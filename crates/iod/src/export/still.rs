@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use blk::Saved;
 use model::export::ExportSpec;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -65,6 +66,9 @@ pub(crate) struct WrittenDisk {
     /// A flush has failed, so that every later one fails.
     lost: bool,
     session: Option<Value>,
+    /// What is saved up under its caps, or owed; the first format did not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    saved: Option<Saved>,
 }
 
 impl Export {
@@ -186,6 +190,7 @@ impl Export {
             block_size: geometry.block_size,
             lost: image.is_some_and(|(_, lost)| lost),
             session,
+            saved: (formats.record > 1).then(|| self.device.saved()),
         };
         Ok((written, fds))
     }
@@ -202,7 +207,8 @@ impl Export {
         fds: Vec<OwnedFd>,
         pool: Arc<Pool>,
     ) -> Result<Taken, ExportError> {
-        let WrittenDisk { version: _, id: _, image, size, block_size, lost, session } = written;
+        let WrittenDisk { version: _, id: _, image, size, block_size, lost, session, saved } =
+            written;
         // All of it: sockets that are forgotten here nobody accepts on after the upgrade. Those of
         // NBD exports go to `Taken`, and `Taken::take_over` brings the exports back.
         let Kept { listener, memory, exports: sockets } = kept;
@@ -217,6 +223,8 @@ impl Export {
             opened.disk.resize(Some(size))?;
         }
         let export = Self::with(held.spec.clone(), opened, None, pool)?;
+        // An upgrade gives nobody a new burst.
+        export.device.set_saved(saved.unwrap_or_default());
         export.board.paused.store(held.paused, Ordering::Release);
         let fds = fds.collect();
         let state = session.map(|data| SessionState::decode(data, fds)).transpose()?;
