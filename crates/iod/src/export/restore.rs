@@ -10,7 +10,7 @@ use model::spec::{Backend, DiskSpec};
 use vhost_user::Listener;
 
 use super::{Export, ExportError, lock};
-use crate::held::{Held, Identity, Kept};
+use crate::held::{HELD_FORMAT, Held, Identity, Kept};
 use crate::open::Opened;
 use crate::pool::Pool;
 
@@ -18,6 +18,7 @@ impl Export {
     /// As a new worker must find it.
     pub fn held(&self) -> Held {
         Held {
+            format: HELD_FORMAT,
             spec: DiskSpec { caps: self.caps(), ..self.spec.clone() },
             active: self.is_active(),
             paused: self.is_paused(),

@@ -13,7 +13,7 @@ use vhost_user::{NEWEST_FORMAT, OLDEST_FORMAT, Stop, Woken};
 use super::way::{FromGiver, FromTaker, WayError, hear, hear_disk, say};
 use super::{CONFIRM_DEADLINE, DISK_FORMATS};
 use crate::export::{Export, Taken, WrittenDisk};
-use crate::held::{Door, Held, Kept};
+use crate::held::{Door, Found, Held, Kept};
 use crate::link::Link;
 use crate::pool::Pool;
 
@@ -94,8 +94,11 @@ fn arrange(
     let mut arrived = Vec::with_capacity(disks.len());
     for (disk, fds) in disks {
         let id = disk.id.clone();
-        let held = all.iter().find(|held| held.spec.id == id).cloned();
-        let held = held.with_context(|| format!("disk {id:?} is not held"))?;
+        let found = all.iter().find(|found| found.held().spec.id == id).cloned();
+        let held = match found.with_context(|| format!("disk {id:?} is not held"))? {
+            Found::Known(held) => held,
+            Found::Novel { reason, .. } => anyhow::bail!("disk {id:?}: {reason}"),
+        };
         let holding = door.disk(&id).with_context(|| format!("disk {id:?} is not held"))??;
         let taken = Export::taken(held.clone(), Kept::from(holding), disk, fds, Arc::clone(pool));
         let taken = taken.with_context(|| format!("disk {id:?}"))?;

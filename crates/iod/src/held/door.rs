@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use model::report::Began;
 
 use super::began::began;
-use super::{Held, HoldError, Kept};
+use super::{Found, Held, HoldError, Kept};
 use crate::link::{FromWorker, Holding, Link, Words, is_closed};
 
 /// Longest wait for the keeper: it does nothing that takes time.
@@ -131,17 +131,46 @@ impl Door {
         Ok(())
     }
 
+    /// Has a disk held as one that is being detached, with whatever is held of it already: that needs
+    /// no descriptor more.
+    ///
+    /// # Errors
+    /// The keeper does not hold it; what it held before is unchanged.
+    pub(crate) fn leave(&self, id: &str) -> Result<(), HoldError> {
+        let key = key(id);
+        let mut state = self.exchange_with(|state, link, seq| match state.holdings.get(&key) {
+            Some(holding) => {
+                let (mut what, fds) = holding.written(&key);
+                what.leave();
+                link.send(&FromWorker::Hold { seq, what }, &fds)
+            }
+            None => link.send(&FromWorker::Forget { seq, key: key.clone() }, &[]),
+        })?;
+        if let Some(holding) = state.holdings.get_mut(&key) {
+            holding.leave();
+        }
+        Ok(())
+    }
+
     /// Tells the keeper and waits for its answer; tells its successor when it dies meanwhile.
     /// The lock is held from the answer on, so that a successor misses nothing.
     fn exchange(
         &self,
         send: impl Fn(&Link, u64) -> io::Result<()>,
     ) -> Result<MutexGuard<'_, State>, HoldError> {
+        self.exchange_with(|_, link, seq| send(link, seq))
+    }
+
+    /// The same for what is made of what is held.
+    fn exchange_with(
+        &self,
+        send: impl Fn(&State, &Link, u64) -> io::Result<()>,
+    ) -> Result<MutexGuard<'_, State>, HoldError> {
         let mut state = self.state();
         while let Some(link) = state.link.clone() {
             let seq = state.next;
             state.next += 1;
-            if let Err(error) = send(&link, seq) {
+            if let Err(error) = send(&state, &link, seq) {
                 if !is_closed(&error) {
                     return Err(error.into());
                 }
@@ -253,23 +282,20 @@ impl Door {
 
     /// The disk of a program that has but one, with what goes with it.
     pub(crate) fn only_disk(&self) -> Option<io::Result<(Held, Kept)>> {
-        let held = self.disks().into_iter().next()?;
+        let held = match self.disks().into_iter().next()? {
+            Found::Known(held) => held,
+            Found::Novel { reason, .. } => return Some(Err(io::Error::other(reason))),
+        };
         let holding = self.disk(&held.spec.id)?;
         Some(holding.map(|holding| (held, Kept::from(holding))))
     }
 
     /// All disks that are held.
-    pub(crate) fn disks(&self) -> Vec<Held> {
+    pub(crate) fn disks(&self) -> Vec<Found> {
         let state = self.state();
-        let disks = state.holdings.iter().filter(|(key, _)| key.starts_with(DISK));
-        disks
-            .filter_map(|(key, holding)| match serde_json::from_value(holding.data.clone()) {
-                Ok(held) => Some(held),
-                Err(error) => {
-                    tracing::error!(key, "what is held for it cannot be understood: {error}");
-                    None
-                }
-            })
-            .collect()
+        let read = |(key, holding): (&String, &Holding)| {
+            key.strip_prefix(DISK).map(|id| Found::read(id, &holding.data))
+        };
+        state.holdings.iter().filter_map(read).collect()
     }
 }

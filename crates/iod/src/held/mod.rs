@@ -9,6 +9,7 @@
 
 mod began;
 mod door;
+mod found;
 mod keeping;
 #[cfg(test)]
 mod tests;
@@ -24,15 +25,27 @@ use vhost_user::Parts;
 
 use crate::link::Holding;
 pub use door::Door;
+pub(crate) use found::Found;
 
 /// Longest wait for room in the link: a keeper that reads nothing is stopped or broken.
 pub(crate) const SAY_DEADLINE: Duration = Duration::from_secs(5);
 /// Key of the control socket; those of disks have a slash.
 pub(crate) const CONTROL: &str = "control";
 
+/// Newest format of [`Held`] that is read, and the one that is written. A new field that a worker
+/// of before may overlook needs no other.
+pub(crate) const HELD_FORMAT: u32 = 1;
+
+fn first_format() -> u32 {
+    1
+}
+
 /// A disk as its next worker finds it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Held {
+    /// Format of all this: higher where a worker that does not know it must not go on.
+    #[serde(default = "first_format")]
+    pub format: u32,
     /// As it was asked for, with all changes since.
     pub spec: DiskSpec,
     /// It holds the lock.

@@ -83,11 +83,30 @@ impl Holding {
         Ok(Self { sockets, data: self.data.clone(), fds, stop_ms: self.stop_ms })
     }
 
+    /// The disk is being detached.
+    pub(crate) fn leave(&mut self) {
+        leave(&mut self.data);
+    }
+
     /// Removes the sockets' files, as far as they are still ours.
     pub(crate) fn remove(self) {
         for parts in self.sockets {
             // Whatever is no listener has no file that we would have made.
             drop(Listener::adopt(parts));
         }
+    }
+}
+
+/// Marks a worker's words of a disk.
+fn leave(data: &mut Value) {
+    if let Some(fields) = data.as_object_mut() {
+        fields.insert("leaving".into(), true.into());
+    }
+}
+
+impl Written {
+    /// The disk is being detached.
+    pub(crate) fn leave(&mut self) {
+        leave(&mut self.data);
     }
 }

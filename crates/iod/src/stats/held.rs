@@ -8,7 +8,7 @@ use crate::link::Words;
 use crate::table::RefusedDisk;
 
 /// A disk that does nothing, and why.
-pub(crate) fn refused(RefusedDisk { held, reason }: &RefusedDisk) -> DiskStats {
+pub(crate) fn refused(RefusedDisk { held, reason, .. }: &RefusedDisk) -> DiskStats {
     let spec = &held.spec;
     let size_bytes = held.size.unwrap_or(0);
     DiskStats {

@@ -23,15 +23,16 @@ impl Table {
 
     fn carry_out_detach(&self, mut disks: MutexGuard<'_, Disks>, id: &str) -> Result<(), RpcError> {
         let mut given_up = false;
-        let export = loop {
+        let closing = disks.closing;
+        let (export, before) = loop {
             let Some(entry) = disks.by_id.get_mut(id) else {
                 // It was being attached, and that has ended.
                 return if given_up { Ok(()) } else { Err(no_such_disk(id)) };
             };
             match (entry.phase.begin(Verb::Detach), &entry.export) {
                 (Ok(Begin::Work(phase)), export) => {
-                    entry.phase = phase;
-                    break export.clone();
+                    let before = std::mem::replace(&mut entry.phase, phase);
+                    break (export.clone(), before);
                 }
                 (Ok(Begin::Nothing), _) => return Ok(()),
                 // Whatever it is busy with, it waits for the I/O of a dead process: not any more.
@@ -45,24 +46,46 @@ impl Table {
             disks = self.ended.wait(disks).unwrap_or_else(PoisonError::into_inner);
         };
         drop(disks);
+        match self.begin_leaving(id, export.as_ref()) {
+            Ok(()) => {}
+            // All is to end, and the keeper with it.
+            Err(error) if closing => {
+                tracing::error!(disk = id, "{}", crate::error::text(&error));
+            }
+            Err(error) => {
+                // A successor would serve it as if nothing had been: nothing has.
+                if let Some(entry) = self.disks().by_id.get_mut(id) {
+                    entry.phase = before;
+                }
+                self.ended.notify_all();
+                return Err(failed(error));
+            }
+        }
         let outcome = match &export {
-            Some(export) => self.leave(export),
+            Some(export) => {
+                let detached = export.detach();
+                self.forget(id);
+                detached
+            }
             None => self.leave_refused(id),
         };
         self.end(&mut self.disks(), id, true);
         outcome.map_err(failed)
     }
 
-    /// Detaches a disk; a worker that dies in the middle leaves the rest to its successor.
-    fn leave(&self, export: &Arc<Export>) -> Result<(), ExportError> {
-        let held = Held { leaving: true, ..export.held() };
-        let told = export.kept().map_err(HoldError::from).and_then(|k| self.door.hold(&held, k));
-        if let Err(error) = told {
-            tracing::error!(disk = held.spec.id, "{}", crate::error::text(&error));
+    /// Has it held that a disk is being detached, so that a worker that dies in the middle leaves the
+    /// rest to its successor, and whatever comes after it no worker serves the disk again.
+    fn begin_leaving(&self, id: &str, export: Option<&Arc<Export>>) -> Result<(), ExportError> {
+        let now = export.map(|export| {
+            let held = Held { leaving: true, ..export.held() };
+            export.kept().map_err(HoldError::from).and_then(|kept| self.door.hold(&held, kept))
+        });
+        match now {
+            Some(Ok(())) => Ok(()),
+            // What is held of it already is enough for that, and takes no descriptors.
+            Some(Err(HoldError::Os(_))) | None => Ok(self.door.leave(id)?),
+            Some(Err(error)) => Err(error.into()),
         }
-        let detached = export.detach();
-        self.forget(&held.spec.id);
-        detached
     }
 
     /// Detaches everything. Waits for verbs that are at work, and refuses all others. Nothing is

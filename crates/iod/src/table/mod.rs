@@ -6,6 +6,8 @@ mod attach;
 mod detach;
 mod exports;
 mod restore;
+#[cfg(test)]
+mod tests;
 mod upgrade;
 mod verbs;
 
@@ -97,7 +99,7 @@ impl Table {
     fn forget(&self, id: &str) {
         if let Err(error) = self.door.forget(id) {
             let cause = crate::error::text(&error);
-            tracing::error!(disk = id, "a new worker would look for it: {cause}");
+            tracing::error!(disk = id, "a new worker would look what is left of it: {cause}");
         }
     }
 

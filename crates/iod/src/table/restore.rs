@@ -9,7 +9,7 @@ use vhost_user::Listener;
 use super::{Disks, Entry, Table, reply, wrong_state};
 use crate::error::{failed, text};
 use crate::export::{Export, ExportError};
-use crate::held::{Held, HoldError, Kept};
+use crate::held::{Found, Held, HoldError, Kept};
 use crate::lifecycle::{Begin, Phase, Rest, Verb};
 
 /// What is told of a disk until its storage has answered.
@@ -36,22 +36,31 @@ pub(crate) struct RefusedDisk {
     pub(crate) held: Held,
     /// Why it is not so any more, and what can be done.
     pub(crate) reason: String,
+    /// What is held is not understood: it is not tried again.
+    pub(crate) novel: bool,
 }
 
 impl Table {
     /// Brings back every disk that is held, all of them at once. Does not wait: each is busy
     /// until it is there, or refused.
     pub fn restore(self: &Arc<Self>) {
-        for held in self.door.disks() {
-            if self.disks().by_id.contains_key(&held.spec.id) {
+        for found in self.door.disks() {
+            if self.disks().by_id.contains_key(&found.held().spec.id) {
                 // Taken over from a worker that served it.
                 continue;
             }
+            let held = match found {
+                Found::Known(held) => held,
+                Found::Novel { held, reason } => {
+                    self.show_novel(held, reason);
+                    continue;
+                }
+            };
             let phase = Phase::Busy(Verb::Restore, goal(&held));
             let (id, queues) = (held.spec.id.clone(), held.spec.queues);
             // Storage that hangs is seen from here on.
             let reason = BEING_OPENED.into();
-            let refused = Some(Arc::new(RefusedDisk { held: held.clone(), reason }));
+            let refused = Some(Arc::new(RefusedDisk { held: held.clone(), reason, novel: false }));
             let entry = Entry { phase, queues, export: None, refused, unheld: false };
             self.disks().by_id.insert(id.clone(), entry);
             let (table, twin) = (Arc::clone(self), held.clone());
@@ -63,6 +72,16 @@ impl Table {
                 let _ = self.settle(held, Err(error));
             }
         }
+    }
+
+    /// Shows a disk that is not understood.
+    fn show_novel(&self, held: Held, reason: String) {
+        let (id, queues) = (held.spec.id.clone(), held.spec.queues);
+        tracing::error!(disk = id, "its guest waits: {reason}");
+        let refused = Some(Arc::new(RefusedDisk { held, reason, novel: true }));
+        let phase = Phase::At(Rest::Refused);
+        let entry = Entry { phase, queues, export: None, refused, unheld: false };
+        self.disks().by_id.insert(id, entry);
     }
 
     /// Brings a disk back. What ends by itself is waited for: an outage that took the worker with
@@ -130,6 +149,9 @@ impl Table {
         if let Err(closing) = disks.open() {
             return Some(Err(closing));
         }
+        if refused.novel {
+            return Some(Err(wrong_state(&refused.reason)));
+        }
         let exported = refused.held.is_exported_for_writing();
         let held = match exported {
             // It comes back as it was, and as such it is not activated.
@@ -184,7 +206,9 @@ impl Table {
         } else if let Some(entry) = disks.by_id.get_mut(&id) {
             (entry.export, entry.refused) = match &brought {
                 Ok(export) => (export.clone(), None),
-                Err(error) => (None, Some(Arc::new(RefusedDisk { held, reason: text(error) }))),
+                Err(error) => {
+                    (None, Some(Arc::new(RefusedDisk { held, reason: text(error), novel: false })))
+                }
             };
         }
         self.end(&mut disks, &id, brought.is_ok());

@@ -101,7 +101,8 @@ impl Table {
         export.let_go();
         if let Some(entry) = self.disks().by_id.get_mut(&id) {
             entry.phase = Phase::At(Rest::Refused);
-            (entry.export, entry.refused) = (None, Some(Arc::new(RefusedDisk { held, reason })));
+            (entry.export, entry.refused) =
+                (None, Some(Arc::new(RefusedDisk { held, reason, novel: false })));
         }
         if error.is_passing() {
             self.bring_back_later(id);
