@@ -7,16 +7,20 @@
 use super::stages::OPS;
 use super::{Op, Stage, Stages, Stamps};
 
-type Counts = [u32; OPS];
+/// How many of one kind.
+#[derive(Clone, Copy, Debug, Default)]
+struct Count {
+    /// Popped in this turn and still on their way.
+    pending: u32,
+    /// Popped in this turn, and ended where they were submitted.
+    inline: u32,
+}
 
 /// Requests that were known and popped at the same time.
 #[derive(Clone, Copy, Debug, Default)]
 struct Group {
     stamps: Stamps,
-    /// Popped in this turn and still on their way.
-    pending: Counts,
-    /// Popped in this turn, and ended where they were submitted.
-    inline: Counts,
+    counts: [Count; OPS],
 }
 
 /// Requests that the disk has ended.
@@ -40,19 +44,17 @@ pub(crate) struct Batch {
     ended: Vec<Ended>,
 }
 
-#[inline]
-fn count(counts: &mut Counts, op: Op) {
-    if let Some(one) = counts.get_mut(op as usize) {
-        *one += 1;
-    }
-}
-
 impl Batch {
-    /// What is popped from now on has these times.
+    /// What this turn pops first has these times.
     #[inline]
-    pub(crate) fn pops(&mut self, stamps: Stamps) {
+    pub(crate) fn begins(&mut self, stamps: Stamps) {
+        self.group.stamps = stamps;
+    }
+
+    /// What is popped from now on has these times.
+    pub(crate) fn goes_on(&mut self, stamps: Stamps) {
         if self.group.stamps != stamps {
-            if self.group.any() {
+            if self.group.counts.iter().any(|count| count.pending + count.inline > 0) {
                 self.groups.push(self.group);
             }
             self.group = Group { stamps, ..Group::default() };
@@ -68,13 +70,17 @@ impl Batch {
     /// A request was popped, and is still on its way.
     #[inline]
     pub(crate) fn pending(&mut self, op: Op) {
-        count(&mut self.group.pending, op);
+        if let Some(count) = self.group.counts.get_mut(op as usize) {
+            count.pending += 1;
+        }
     }
 
     /// A request was popped and has ended.
     #[inline]
     pub(crate) fn inline(&mut self, op: Op) {
-        count(&mut self.group.inline, op);
+        if let Some(count) = self.group.counts.get_mut(op as usize) {
+            count.inline += 1;
+        }
     }
 
     /// A request of this or an earlier turn has ended, as was seen at `reaped`; 0: it ended where
@@ -91,38 +97,34 @@ impl Batch {
     /// The driver can see since `now` what has ended in this turn.
     #[inline]
     pub(crate) fn record(&mut self, stages: &Stages, now: u64) {
-        for group in self.groups.drain(..) {
-            group.record(stages, now);
+        if !self.groups.is_empty() {
+            self.groups.drain(..).for_each(|mut group| group.record(stages, now));
         }
         self.group.record(stages, now);
-        self.group = Group::default();
-        for one in self.ended.drain(..) {
-            one.record(stages, now);
+        if !self.ended.is_empty() {
+            self.ended.drain(..).for_each(|one| one.record(stages, now));
         }
     }
 }
 
 impl Group {
-    fn any(&self) -> bool {
-        self.pending.iter().chain(&self.inline).any(|count| *count > 0)
-    }
-
+    /// Into the histograms; nothing is left.
     #[inline]
-    fn record(&self, stages: &Stages, now: u64) {
-        let Self { stamps, pending, inline } = self;
-        for ((op, pending), inline) in Op::ALL.into_iter().zip(pending).zip(inline) {
+    fn record(&mut self, stages: &Stages, now: u64) {
+        for (op, count) in Op::ALL.iter().zip(&mut self.counts) {
+            let Count { pending, inline } = std::mem::take(count);
             let popped = u64::from(pending + inline);
             if popped == 0 {
                 continue;
             }
-            stages.record(Stage::Queue, op, stamps.queue(), popped);
-            if stamps.held > 0 {
-                stages.record(Stage::Cap, op, stamps.held, popped);
+            stages.record(Stage::Queue, *op, self.stamps.queue(), popped);
+            if self.stamps.held > 0 {
+                stages.record(Stage::Cap, *op, self.stamps.held, popped);
             }
-            if *inline > 0 {
-                let inline = u64::from(*inline);
-                stages.record(Stage::Device, op, now.saturating_sub(stamps.popped), inline);
-                stages.record(Stage::Total, op, now.saturating_sub(stamps.known), inline);
+            if inline > 0 {
+                let inline = u64::from(inline);
+                stages.record(Stage::Device, *op, now.saturating_sub(self.stamps.popped), inline);
+                stages.record(Stage::Total, *op, now.saturating_sub(self.stamps.known), inline);
             }
         }
     }
@@ -159,13 +161,13 @@ mod tests {
     #[test]
     fn groups_of_one_turn_keep_their_own_times() {
         let (mut batch, stages) = (Batch::default(), Stages::default());
-        batch.pops(stamps(100, 150));
+        batch.begins(stamps(100, 150));
         batch.inline(Op::Read);
         batch.inline(Op::Read);
         batch.pending(Op::Write);
-        batch.pops(stamps(100, 150));
+        batch.goes_on(stamps(100, 150));
         batch.inline(Op::Read);
-        batch.pops(Stamps { held: 5, ..stamps(140, 150) });
+        batch.goes_on(Stamps { held: 5, ..stamps(140, 150) });
         batch.inline(Op::Read);
         batch.record(&stages, 170);
         assert_eq!(of(&stages, Stage::Queue, Op::Read), (4, 3 * 50 + 5));

@@ -81,7 +81,11 @@ impl Order {
     }
 
     /// What waits in the ring: how many, as the last look showed, and since when.
+    #[inline]
     pub(crate) fn waiting(&self) -> (u32, u64) {
+        if self.waiting == 0 {
+            return (0, 0);
+        }
         let all = std::iter::once(&self.first).chain(&self.later);
         let first = all.into_iter().find(|mark| mark.left > 0);
         (self.waiting, first.map_or(0, |mark| mark.since_ns))

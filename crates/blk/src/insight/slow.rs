@@ -155,3 +155,46 @@ impl Slow {
         self.bar = least.min(self.longest_of_minute.saturating_add(1));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn known(known: u64) -> Candidate {
+        let stamps = Stamps { known, popped: known + 5, admitted: known + 5, held: 0 };
+        let (class, reaped, failed) = (Class::Write, known + 20, false);
+        Candidate { class, offset: known, len: 512, stamps, reaped, failed }
+    }
+
+    #[test]
+    fn the_slowest_of_a_turn_is_offered_with_the_number_of_the_others() {
+        let (mut slow, stages, recorder) =
+            (Slow::default(), Stages::default(), Recorder::default());
+        for at in [300, 100, 200] {
+            slow.reaped(at, 400 - at, || known(at));
+        }
+        slow.turn_ends((&stages, &recorder), 430);
+        let [record] = recorder.records()[..] else { panic!("{:?}", recorder.records()) };
+        assert_eq!((record.known_ns, record.offset, record.others), (100, 100, 2));
+        assert_eq!((record.total_ns(), record.stages_ns), (330, [5, 0, 15, 310]));
+    }
+
+    #[test]
+    fn a_minute_keeps_its_slowest_and_all_that_is_slow_is_kept() {
+        let (mut slow, stages, recorder) =
+            (Slow::default(), Stages::default(), Recorder::default());
+        let stats = (&stages, &recorder);
+        let mut ends = |from: u64, took: u64| {
+            slow.ended(from, || known(from));
+            slow.turn_ends(stats, from + took);
+            recorder.records().len()
+        };
+        assert_eq!(ends(1000, 500), 1, "the first of the minute");
+        assert_eq!(ends(2000, 500), 1, "no longer than that");
+        assert_eq!(ends(3000, 900), 1, "takes its place");
+        assert_eq!(recorder.longest_of_minute(0), 900);
+        assert_eq!(ends(4000, SLOW_MIN_NS), 2, "slow, and the slowest");
+        assert_eq!(ends(50_000_000, SLOW_MIN_NS), 3, "slow");
+        assert_eq!(ends(MINUTE_NS, 30), 4, "the first of the next minute");
+    }
+}

@@ -99,14 +99,15 @@ impl Times {
         let now = self.now(context, recorder);
         let since = context.last_look_ns().min(now);
         self.order.look(waiting, since, self.held_by(since));
-        self.pops(self.order.first(), now);
+        let stamps = self.stamps(self.order.first(), now);
+        self.batch.begins(stamps);
     }
 
-    /// What is popped from now on was shown by `mark`.
+    /// Of what was shown by `mark` and is popped `now`.
     #[inline]
-    fn pops(&mut self, mark: Mark, now: u64) {
+    fn stamps(&self, mark: Mark, now: u64) -> Stamps {
         let held = self.held_by(now).saturating_sub(mark.held_ns);
-        self.batch.pops(Stamps { known: mark.since_ns, popped: now, admitted: now, held });
+        Stamps { known: mark.since_ns, popped: now, admitted: now, held }
     }
 
     /// A request was popped.
@@ -122,7 +123,8 @@ impl Times {
     fn popped_later(&mut self, context: &mut Context<'_>, recorder: &Recorder) {
         let now = self.now(context, recorder);
         let mark = self.order.pop_later();
-        self.pops(mark.unwrap_or_else(|| Mark::at(now, self.held_by(now))), now);
+        let mark = mark.unwrap_or_else(|| Mark::at(now, self.held_by(now)));
+        self.batch.goes_on(self.stamps(mark, now));
     }
 
     /// The request that was popped has ended where it was submitted.
