@@ -9,7 +9,7 @@ export RINGWAY_GUEST_DIR := $(GUEST_DIR)
 export PROPTEST_RNG_SEED ?= 20161
 export PROPTEST_CASES ?= 256
 
-.PHONY: help setup build guest demo check test soak bench man doc clean
+.PHONY: help setup build guest demo check test soak bench counts man doc clean
 
 help: ## This list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/\1\t\2/' | expand -t 10
@@ -48,6 +48,9 @@ bench: build guest ## The experiments of the lab, against peers, in one run each
 	target/release/ringway lab run blk-baseline
 	target/release/ringway lab run hung-disk
 	target/release/ringway lab run nbd-export
+
+counts: setup ## Instructions of a request, counted by valgrind, against those on record
+	scripts/counts.sh
 
 man: ## Manual pages, made from the programs' own options, in target/man
 	cargo run --quiet -p iod --example man -- target/man

@@ -223,21 +223,45 @@ impl Device {
         fault: Fault,
     ) -> Result<RunningQueue, QueueError> {
         let index = start.index;
-        let queues = self.queues();
+        let make = self.maker(start, fault)?;
+        let id = reactor.call(make)?.map_err(|source| QueueError::Ring { index, source })?;
+        Ok(RunningQueue::running(reactor.clone(), id, index))
+    }
+
+    /// Serves a ring on the reactor of the caller, as long as that lives.
+    ///
+    /// # Errors
+    /// [`QueueError`].
+    pub fn start_queue_here(
+        &self,
+        context: &mut Context<'_>,
+        start: QueueStart,
+        fault: Fault,
+    ) -> Result<(), QueueError> {
+        let index = start.index;
+        let made = self.maker(start, fault)?(context);
+        made.map(|_| ()).map_err(|source| QueueError::Ring { index, source })
+    }
+
+    /// What makes the poller of a ring.
+    fn maker(
+        &self,
+        mut start: QueueStart,
+        fault: Fault,
+    ) -> Result<impl FnOnce(&mut Context<'_>) -> Result<PollerId, RingError> + use<>, QueueError>
+    {
+        let (index, queues) = (start.index, self.queues());
         let stats = self.stats.get(usize::from(index));
         let stats = stats.ok_or(QueueError::NoSuchQueue { index, queues })?.clone();
         let shared = self.shared.clone();
-        let id = reactor.call(move |context| {
-            let mut start = start;
+        Ok(move |context: &mut Context<'_>| {
             let kick = start.kick.take();
             let kickless = kick.is_none();
             let make = |context: &mut Context<'_>| {
                 BlkQueue::new(shared, stats, start, kickless, fault, context)
             };
             context.add_poller(kick, make)
-        })?;
-        let id = id.map_err(|source| QueueError::Ring { index, source })?;
-        Ok(RunningQueue::running(reactor.clone(), id, index))
+        })
     }
 }
 

@@ -3,10 +3,10 @@
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 
-use crate::Handle;
 use crate::core::Core;
 use crate::mailbox::Mailbox;
 use crate::panic;
+use crate::{Context, Handle};
 
 /// Completions taken at a time.
 const REAP_BATCH: usize = 256;
@@ -25,11 +25,29 @@ impl Reactor {
     /// # Errors
     /// No io_uring, no thread, or no descriptors.
     pub fn spawn(name: impl Into<String>) -> std::io::Result<Self> {
-        let mailbox = Arc::new(Mailbox::new()?);
+        Self::start(name.into(), Mailbox::new()?)
+    }
+
+    /// As [`Self::spawn`], with `first` as its first letter: it does not sleep before.
+    ///
+    /// # Errors
+    /// No io_uring, no thread, or no descriptors.
+    pub fn spawn_with(
+        name: impl Into<String>,
+        first: impl FnOnce(&mut Context<'_>) + Send + 'static,
+    ) -> std::io::Result<Self> {
+        let mailbox = Mailbox::new()?;
+        // Nobody has closed it.
+        let _ = mailbox.send(Box::new(first));
+        Self::start(name.into(), mailbox)
+    }
+
+    fn start(name: String, mailbox: Mailbox) -> std::io::Result<Self> {
+        let mailbox = Arc::new(mailbox);
         let handle = Handle(mailbox.clone());
         let (ready, wait) = mpsc::sync_channel(1);
         panic::install();
-        let thread = std::thread::Builder::new().name(name.into()).spawn(move || {
+        let thread = std::thread::Builder::new().name(name).spawn(move || {
             panic::end_process_on_panic();
             // The ring must be made by the thread that uses it.
             match Core::new(mailbox.clone()) {

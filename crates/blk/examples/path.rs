@@ -1,0 +1,116 @@
+//! The path of a request and nothing else: what `make counts` counts instructions of.
+//!
+//! `path DISK DEPTH RECORD REQUESTS`: a driver and a device take turns on one reactor's thread,
+//! so that nothing depends on the speed of the host. DISK is `null` or `memory`; RECORD is
+//! `on` or `off`. The driver reads 4 KiB at a time; its ring is laid out once, and all that it does
+//! afterwards is to move its index and to look at the device's. The process ends by itself.
+#![allow(clippy::unwrap_used)] // A tool of the repository: a panic is its report.
+
+use std::sync::Arc;
+
+use blk::{Device, Options};
+use disk::{Disk, MemoryDisk, NullDisk};
+use memory::Buffers;
+use reactor::{Context, Poller, Reactor, Turn};
+use virtq::QueueStart;
+use virtq::driver::{BUFFERS, Driver};
+
+const RING: u16 = 128;
+const DISK: u64 = 8 << 20;
+const BLOCK: u32 = 4096;
+/// Header, data and status of one request.
+const SLOT: u64 = 0x2000;
+
+fn disk(name: &str) -> Arc<dyn Disk> {
+    match name {
+        "null" => Arc::new(NullDisk::new(DISK, 512, false)),
+        "memory" => Arc::new(MemoryDisk::new(DISK, 512, false).unwrap()),
+        _ => panic!("no disk called {name}"),
+    }
+}
+
+/// Offers `depth` requests at a time; the next ones when all have ended.
+struct Guest {
+    avail: Buffers,
+    used: Buffers,
+    depth: u16,
+    offered: u16,
+    left: u64,
+    total: u64,
+    device: Device,
+}
+
+impl Poller for Guest {
+    fn poll(&mut self, _: &mut Context<'_>) -> Turn {
+        let mut used = [0; 2];
+        self.used.peek(&mut used);
+        if u16::from_le_bytes(used) != self.offered {
+            return Turn::Busy;
+        }
+        if self.left == 0 {
+            let requests = self.device.stats().requests.read;
+            assert!(requests >= self.total, "{requests} of {}", self.total);
+            // Here and now: a reactor that sleeps under valgrind 3.19 holds up all threads.
+            std::process::exit(0);
+        }
+        self.left = self.left.saturating_sub(self.depth.into());
+        self.offered = self.offered.wrapping_add(self.depth);
+        self.avail.write(&self.offered.to_le_bytes());
+        Turn::Busy
+    }
+
+    fn wake(&mut self) {}
+
+    fn arm(&mut self) -> bool {
+        true
+    }
+}
+
+/// Requests at the first `depth` slots, again and again around the ring.
+fn lay_out(driver: &mut Driver, depth: u16) {
+    assert!(depth > 0 && RING.is_multiple_of(depth) && 3 * depth <= RING, "depth {depth}");
+    for slot in 0..depth {
+        let header = BUFFERS + SLOT * u64::from(slot);
+        driver.write(header + 8, &(8 * u64::from(slot)).to_le_bytes());
+        let pieces = [(header, 16, false), (header + 4096, BLOCK, true), (header + 64, 1, true)];
+        driver.put_chain(3 * slot, &pieces);
+    }
+    (0..RING).for_each(|at| driver.offer(3 * (at % depth)));
+}
+
+fn main() {
+    let args: Vec<_> = std::env::args().skip(1).collect();
+    let [name, depth, record, requests] = args.as_slice() else {
+        panic!("usage: path DISK DEPTH RECORD REQUESTS")
+    };
+    let (depth, left) = (depth.parse().unwrap(), requests.parse().unwrap());
+    let disk = disk(name);
+    disk.activate().unwrap();
+    let (id, serial) = (name.clone(), String::new());
+    let record = record == "on";
+    let device = Device::new(disk, &Options { id, queues: 1, serial, spin: true, record });
+    let mut driver = Driver::new(RING, 4 << 20, true);
+    lay_out(&mut driver, depth);
+    let start = QueueStart {
+        index: 0,
+        ring: driver.config,
+        table: driver.table.clone(),
+        kick: None,
+        call: None,
+        err: None,
+        features: device.features(),
+        inflight: None,
+    };
+    let (mapping, config) = (driver.mapping().clone(), driver.config);
+    let first = move |context: &mut Context<'_>| {
+        device.start_queue_here(context, start, Arc::new(|_| {})).unwrap();
+        let index = |at: u64| Buffers::within(&mapping, at as usize + 2, 2).unwrap();
+        let (avail, used) = (index(config.avail), index(config.used));
+        let guest = Guest { avail, used, depth, offered: 0, left, total: left, device };
+        context.add_poller(None, |_| Ok::<_, ()>(guest)).unwrap();
+    };
+    let _reactor = Reactor::spawn_with("path", first).unwrap();
+    loop {
+        std::thread::park();
+    }
+}
