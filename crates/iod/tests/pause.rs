@@ -11,6 +11,7 @@ use model::rpc::code;
 use serde_json::json;
 use testkit::raw::guest::Event;
 use testkit::raw::request::{Request, status};
+use testkit::raw::wire::protocol;
 use testkit::raw::{Guest, Setup};
 
 /// Long enough for a request to be seen if anybody looked.
@@ -114,4 +115,26 @@ fn pausing_again_and_again_under_load_loses_nothing() {
         let read = guest.run(0, &Request::read(u64::from(at) * 8, 4096)).unwrap();
         assert_eq!(read.data, vec![19 + at; 4096]);
     }
+}
+
+#[test]
+fn a_front_end_that_lets_its_error_signal_wait_keeps_nobody() {
+    let io = Io::start();
+    let mut caller = io.caller();
+    caller.disk("disk.attach", io.spec("d", json!({"memory": 1 << 20})));
+    let protocol = protocol::ALL_KNOWN | protocol::INFLIGHT_SHMFD;
+    let setup = Setup { protocol, ..Setup::default() };
+    let mut guest = Guest::start(&io.socket("d"), &setup).unwrap();
+    let area = guest.frontend.get_inflight(1, setup.queue_size).unwrap();
+    guest.frontend.set_inflight(&area).unwrap();
+    assert_eq!(guest.run(0, &Request::write(0, &[1; 512])).unwrap().status, status::OK);
+    caller.disk("disk.pause", json!({"id": "d"}));
+    // Records that nobody wrote, and an error descriptor that is full.
+    rustix::io::pwrite(&area.fd, &[9], 128 + 8).unwrap();
+    let err = &guest.queues[0].err;
+    rustix::io::write(err, &(u64::MAX - 1).to_ne_bytes()).unwrap();
+    rustix::io::ioctl_fionbio(err, false).unwrap();
+    caller.disk("disk.resume", json!({"id": "d"}));
+    caller.disk("disk.pause", json!({"id": "d"}));
+    caller.call("disk.detach", json!({"id": "d"})).unwrap();
 }

@@ -1,9 +1,11 @@
 //! Requests from us to the front-end.
 
+use std::io::IoSlice;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use rustix::io::{Errno, retry_on_intr, write};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::{Errno, ReadWriteFlags, pwritev2, retry_on_intr, write};
 use rustix::net::{SendFlags, send};
 
 use crate::error::Refusal;
@@ -35,15 +37,69 @@ impl BackendChannel {
     /// The front-end has closed the channel.
     pub fn config_changed(&self) -> Result<(), Errno> {
         let message = [CONFIG_CHANGE, VERSION, 0].map(u32::to_ne_bytes).concat();
-        let sent = retry_on_intr(|| send(&self.fd, &message, SendFlags::NOSIGNAL));
+        // The file is the front-end's too, which may let its writes wait again.
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        let sent = retry_on_intr(|| send(&self.fd, &message, flags));
         // Some front-ends hand over a pipe.
         let sent = match sent {
-            Err(Errno::NOTSOCK) => retry_on_intr(|| write(&self.fd, &message)),
+            Err(Errno::NOTSOCK) => retry_on_intr(|| write_now(self.as_fd(), &message)),
             other => other,
         };
         match sent {
             Ok(_) | Err(Errno::AGAIN) => Ok(()),
             Err(error) => Err(error),
         }
+    }
+}
+
+/// Writes without waiting. A kernel that cannot do that with a pipe (before Linux 6.5) is asked
+/// first whether there is room, which leaves a front-end a moment to take it away.
+fn write_now(fd: BorrowedFd<'_>, bytes: &[u8]) -> Result<usize, Errno> {
+    // A pipe has no position, which the largest offset stands for.
+    match pwritev2(fd, &[IoSlice::new(bytes)], u64::MAX, ReadWriteFlags::NOWAIT) {
+        Err(Errno::OPNOTSUPP | Errno::INVAL) => {
+            let mut room = [PollFd::from_borrowed_fd(fd, PollFlags::OUT)];
+            match poll(&mut room, Some(&Timespec::default()))? {
+                0 => Err(Errno::AGAIN),
+                _ => write(fd, bytes),
+            }
+        }
+        outcome => outcome,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+    use std::time::Duration;
+
+    use rustix::io::ioctl_fionbio;
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+    use rustix::pipe::{PipeFlags, pipe_with};
+
+    use super::*;
+
+    /// A front-end fills its end and lets whoever writes wait.
+    fn is_not_kept(ours: OwnedFd) {
+        let theirs = ours.try_clone().unwrap();
+        let way = BackendChannel::new(ours).unwrap();
+        way.config_changed().unwrap();
+        ioctl_fionbio(&theirs, true).unwrap();
+        while write(&theirs, &[0; 64]).is_ok() {}
+        while write(&theirs, &[0]).is_ok() {}
+        ioctl_fionbio(&theirs, false).unwrap();
+        let (done, wait) = channel();
+        std::thread::spawn(move || done.send(way.config_changed()));
+        let told = wait.recv_timeout(Duration::from_secs(20));
+        assert!(matches!(told, Ok(Ok(()))), "it waits for its front-end");
+    }
+
+    #[test]
+    fn a_front_end_that_reads_nothing_keeps_nobody() {
+        let (family, kind) = (AddressFamily::UNIX, SocketType::STREAM);
+        let (ours, _theirs) = socketpair(family, kind, SocketFlags::CLOEXEC, None).unwrap();
+        is_not_kept(ours);
+        let (_read, ours) = pipe_with(PipeFlags::CLOEXEC).unwrap();
+        is_not_kept(ours);
     }
 }

@@ -10,6 +10,7 @@ mod slot;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use blk::{Device, QueueError};
@@ -47,6 +48,8 @@ pub(crate) struct Queues {
     /// successor does, so there is none.
     stuck: bool,
     slots: Vec<Slot>,
+    /// Tells a front-end of a ring that is not served, for as long as that takes.
+    teller: Option<JoinHandle<()>>,
 }
 
 /// A ring that its front-end has stopped.
@@ -63,7 +66,7 @@ pub(crate) struct RingEnd {
 
 impl Queues {
     pub(crate) fn new(device: Arc<Device>, pool: Arc<Pool>) -> Self {
-        Self { device, pool, serving: false, stuck: false, slots: Vec::new() }
+        Self { device, pool, serving: false, stuck: false, slots: Vec::new(), teller: None }
     }
 
     /// Rings that are started.
@@ -127,7 +130,7 @@ impl Queues {
             if let Err(error) = slot.serve(&self.device, &self.pool) {
                 let cause = crate::error::text(&error);
                 tracing::error!(queue = slot.start.index, "not served: {cause}");
-                slot.report_broken();
+                slot.report_broken(&mut self.teller);
             }
         }
     }

@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::thread::JoinHandle;
 use std::time::Instant;
 
 use blk::{Device, Fault, QuietEnd, RunningQueue, StopEnd, Stopping};
@@ -141,10 +142,17 @@ impl Slot {
         tracing::error!(queue = self.start.index, "position of the ring lost: {error}");
     }
 
-    pub(super) fn report_broken(&self) {
-        if let Some(err) = &self.start.err {
-            // Non-blocking; a front-end that does not listen is not helped by more.
-            let _ = rustix::io::write(err, &1u64.to_ne_bytes());
+    /// Tells the front-end that its ring is not served. The file is the front-end's too, and it may
+    /// let whoever writes to it wait: that is `teller`, a thread, of which there is one at most.
+    pub(super) fn report_broken(&self, teller: &mut Option<JoinHandle<()>>) {
+        if teller.as_ref().is_some_and(|thread| !thread.is_finished()) {
+            return;
         }
+        let Some(Ok(err)) = self.start.err.as_ref().map(OwnedFd::try_clone) else { return };
+        // A front-end that does not listen is not helped by more.
+        let tell = move || {
+            let _ = rustix::io::write(&err, &1u64.to_ne_bytes());
+        };
+        *teller = std::thread::Builder::new().name("tell".into()).spawn(tell).ok();
     }
 }
