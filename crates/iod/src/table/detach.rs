@@ -56,6 +56,8 @@ impl Table {
                 // A successor would serve it as if nothing had been: nothing has.
                 if let Some(entry) = self.disks().by_id.get_mut(id) {
                     entry.phase = before;
+                    // A keeper that was late may yet hold it: the next verb says how it is.
+                    entry.unheld = export.is_some();
                 }
                 self.ended.notify_all();
                 return Err(failed(error));

@@ -87,6 +87,8 @@ fn a_detach_that_cannot_be_held_is_none() {
     let keeper = std::thread::spawn(move || {
         answer(&keeper, None);
         answer(&keeper, Some("not today"));
+        // Told late or not at all: what it holds is not known until it is told again.
+        assert_eq!(answer(&keeper, None).unwrap()["leaving"], false);
         let last = answer(&keeper, None);
         // What is left of it is a detach, whatever becomes of this.
         answer(&keeper, Some("not this either"));
@@ -96,6 +98,7 @@ fn a_detach_that_cannot_be_held_is_none() {
     let error = table.detach("d").unwrap_err();
     assert!(error.code == code::FAILED && error.message.contains("not today"), "{error}");
     assert_eq!(table.stats(Some("d")).unwrap().disks[0].state, DiskState::Active);
+    table.activate("d").unwrap();
     table.detach("d").unwrap();
     assert_eq!(keeper.join().unwrap().unwrap()["leaving"], true);
     assert_eq!(folder.path().read_dir().unwrap().count(), 0);
