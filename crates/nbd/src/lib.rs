@@ -17,7 +17,8 @@
 //! disk::Channel::reap -> replies -> one send for all that are ready
 //! ```
 //! A client that comes back within microseconds is looked for before the reactor sleeps, so that
-//! it need not wake us for each request; see `pace`. There is one receive and one send under way at most. Both are operations of the reactor's ring,
+//! it need not wake us for each request; see `pace`. Otherwise there is one receive under way,
+//! and one send at most. Both are operations of the reactor's ring,
 //! so a connection that waits for its client costs a descriptor and no thread. Data is copied
 //! once through the socket; only what came along with a batch of headers is copied once more, to
 //! where direct I/O wants it.

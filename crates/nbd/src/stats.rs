@@ -19,6 +19,8 @@ pub struct Counts {
     pub written_bytes: u64,
     /// Requests that were answered with an error.
     pub errors: u64,
+    /// Times that a client's next request was looked for instead of waited for.
+    pub looks: u64,
 }
 
 /// The counts that connections on several reactors add to, once a turn.
@@ -31,6 +33,7 @@ pub(crate) struct Shared {
     read_bytes: AtomicU64,
     written_bytes: AtomicU64,
     errors: AtomicU64,
+    looks: AtomicU64,
 }
 
 impl Shared {
@@ -43,6 +46,7 @@ impl Shared {
             (&self.read_bytes, more.read_bytes),
             (&self.written_bytes, more.written_bytes),
             (&self.errors, more.errors),
+            (&self.looks, more.looks),
         ] {
             if by > 0 {
                 counter.fetch_add(by, Ordering::Relaxed);
@@ -60,6 +64,7 @@ impl Shared {
             read_bytes: load(&self.read_bytes),
             written_bytes: load(&self.written_bytes),
             errors: load(&self.errors),
+            looks: load(&self.looks),
         }
     }
 }

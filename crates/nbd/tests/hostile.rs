@@ -8,7 +8,7 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use client::*;
-use nbd::{MEMORY_MAX, Refused};
+use nbd::{HANDSHAKE_DEADLINE, MEMORY_MAX, Refused};
 
 /// Somebody else is served.
 fn check(fixture: &Fixture, seed: u64) {
@@ -180,4 +180,24 @@ fn a_reactor_ends_with_clients_on_it() {
     drop(reactor);
     assert!(client.is_closed() && is_closed(&mut silent));
     assert_eq!(server.connections(), 0);
+}
+
+#[test]
+fn a_handshake_that_takes_too_long_is_cut_off_and_nothing_later_is() {
+    let fixture = Fixture::memory();
+    let mut served = fixture.client(true);
+    // Stalls in the middle of a write, which it may.
+    let data = pattern(3, 4096);
+    let write = [request(0, WRITE, 7, 0, 4096), data.clone()].concat();
+    served.stream.write_all(&write[..2000]).unwrap();
+    let begin = std::time::Instant::now();
+    let mut silent = fixture.socket();
+    let mut slow = fixture.socket();
+    slow.write_all(&3u32.to_be_bytes()).unwrap();
+    assert!(is_closed(&mut silent) && is_closed(&mut slow));
+    assert!(begin.elapsed() > HANDSHAKE_DEADLINE / 2, "{:?}", begin.elapsed());
+    served.stream.write_all(&write[2000..]).unwrap();
+    let reply = served.receive(0);
+    assert_eq!((reply.cookie, reply.error), (7, 0));
+    assert_eq!(served.read(0, 4096), data);
 }

@@ -146,3 +146,19 @@ fn block_status_tells_holes_from_data() {
     let (_, reply) = whole.client(true).run(0, STATUS, 512, 1 << 20, b"");
     assert_eq!(status(&reply), [(1 << 20, 0)]);
 }
+
+#[test]
+fn an_idle_client_costs_nothing() {
+    let fixture = Fixture::memory();
+    let mut client = fixture.client(true);
+    for _ in 0..500 {
+        client.read(0, 512);
+    }
+    // Longer than anybody is looked for.
+    let quiet = || std::thread::sleep(std::time::Duration::from_millis(50));
+    quiet();
+    let looks = fixture.server.counts().looks;
+    quiet();
+    assert_eq!(fixture.server.counts().looks, looks);
+    client.read(0, 512);
+}

@@ -41,6 +41,25 @@ impl File {
             Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
         })
     }
+
+    /// Receives what a socket has, if it has anything: at least one byte, or 0 when the peer has
+    /// ended. Nobody is asked to wake this thread, so a peer that sends meanwhile pays for no
+    /// wake-up.
+    ///
+    /// # Errors
+    /// EAGAIN when there is nothing.
+    pub fn recv_nowait(&self, buffers: &Buffers) -> Result<usize, Errno> {
+        let iovecs = buffers.iovecs();
+        // SAFETY: a message header is plain data, for which zeroes mean absence.
+        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+        message.msg_iov = iovecs.as_ptr().cast_mut();
+        message.msg_iovlen = iovecs.len().min(libc::UIO_MAXIOV as usize);
+        // SAFETY: the iovecs point into memory that `buffers` keeps mapped and writable.
+        let got = unsafe { libc::recvmsg(self.raw(), &raw mut message, libc::MSG_DONTWAIT) };
+        usize::try_from(got).map_err(|_| {
+            Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
+        })
+    }
 }
 
 impl AsFd for File {

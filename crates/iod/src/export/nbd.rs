@@ -122,7 +122,7 @@ impl NbdExport {
     }
 
     fn stats(&self) -> ExportStats {
-        let Counts { clients, reads, writes, others, read_bytes, written_bytes, errors } =
+        let Counts { clients, reads, writes, others, read_bytes, written_bytes, errors, .. } =
             self.server.counts();
         ExportStats {
             socket: self.spec.socket.display().to_string(),

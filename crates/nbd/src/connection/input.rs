@@ -2,6 +2,7 @@
 
 use memory::Buffers;
 use reactor::{Context, Done, Op};
+use rustix::io::Errno;
 
 use super::output::Reply;
 use super::{Connection, Phase, RECEIVED};
@@ -61,15 +62,58 @@ impl Connection {
             list.clear();
             self.input.list = list;
         }
-        let count = match outcome {
-            Ok(count) if count > 0 => count as usize,
+        match outcome {
+            Ok(count) if count > 0 => self.got(target, count as usize),
             // It has gone, with or without a word.
-            _ => return self.close(context),
-        };
+            _ => self.close(context),
+        }
+    }
+
+    fn got(&mut self, target: Option<Target>, count: usize) {
         match (target, &mut self.input.data) {
             (Some(Target::Room), Some(data)) => data.got += count,
             _ => self.input.end += count,
         }
+    }
+
+    /// Takes what the socket has, without a word to the kernel that we wait.
+    pub(super) fn look(&mut self, context: &mut Context<'_>) {
+        if !self.looking || !self.may_receive() {
+            return;
+        }
+        let Some((target, mut list)) = self.next_list() else { return };
+        let outcome = self.socket.recv_nowait(&list);
+        list.clear();
+        self.input.list = list;
+        self.counts.looks += 1;
+        match outcome {
+            Ok(count) if count > 0 => {
+                self.pace.received(context.now());
+                self.got(Some(target), count);
+            }
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            _ => self.close(context),
+        }
+    }
+
+    /// Nothing is being received, and something may be.
+    fn may_receive(&self) -> bool {
+        let takes = matches!(self.phase, Phase::Negotiating(_) | Phase::Serving);
+        takes && self.input.receiving.is_none()
+    }
+
+    /// What the client sends next is worth being looked for.
+    pub(super) fn expects(&mut self, context: &mut Context<'_>) -> bool {
+        // While the disk is at work, its completion is what comes next.
+        let free = self.at_disk == 0 && matches!(self.phase, Phase::Serving);
+        free && self.may_receive() && !self.is_stalled() && self.pace.looks(context.now())
+    }
+
+    /// What is there waits already.
+    fn is_stalled(&self) -> bool {
+        let held = self.input.held();
+        let whole = matches!(self.phase, Phase::Serving) && held >= REQUEST_BYTES;
+        self.input.data.is_none() && (whole || held >= RECEIVE_BYTES)
     }
 
     /// Takes every whole message.
@@ -189,19 +233,22 @@ impl Connection {
 
     /// Asks for more, unless what is there waits already.
     pub(super) fn receive(&mut self, context: &mut Context<'_>) {
-        let takes = matches!(self.phase, Phase::Negotiating(_) | Phase::Serving);
-        if !takes || self.input.receiving.is_some() {
+        if !self.may_receive() {
             return;
         }
-        let list = std::mem::take(&mut self.input.list);
-        let (target, list) = match self.input.data {
-            Some(data) => (Target::Room, self.rest_of(data, list)),
-            None => (Target::Buffer, self.rest_of_buffer(list)),
-        };
-        let Some(buffers) = list else { return };
+        let Some((target, buffers)) = self.next_list() else { return };
         self.input.receiving = Some(target);
         let op = Op::Recv { socket: self.socket.clone(), buffers };
         context.submit(&self.port, op, RECEIVED);
+    }
+
+    /// Where what comes next belongs.
+    fn next_list(&mut self) -> Option<(Target, Buffers)> {
+        let list = std::mem::take(&mut self.input.list);
+        match self.input.data {
+            Some(data) => Some((Target::Room, self.rest_of(data, list)?)),
+            None => Some((Target::Buffer, self.rest_of_buffer(list)?)),
+        }
     }
 
     fn rest_of(&self, data: Data, list: Buffers) -> Option<Buffers> {
@@ -210,11 +257,10 @@ impl Connection {
     }
 
     fn rest_of_buffer(&mut self, mut list: Buffers) -> Option<Buffers> {
-        let held = self.input.held();
-        let stalled = matches!(self.phase, Phase::Serving) && held >= REQUEST_BYTES;
-        if stalled || held >= RECEIVE_BYTES {
+        if self.is_stalled() {
             return None;
         }
+        let held = self.input.held();
         if self.input.start > 0 {
             let moved = self.space.area.move_within(self.input.start, 0, held);
             debug_assert!(moved, "what is held is inside");

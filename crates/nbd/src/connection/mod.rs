@@ -20,6 +20,7 @@ use std::time::Duration;
 use disk::{Channel, Completion, Extent, IoError, Kind, Request, Submitted};
 use memory::{Buffers, MemoryError};
 use reactor::{Context, Done, File, Handle, Op, Poller, PollerId, Port, Turn};
+use rustix::net::sockopt::set_socket_send_buffer_size;
 use rustix::net::{Shutdown, shutdown};
 
 use crate::command::{Command, Header, Limits, Refusal, refusal};
@@ -38,6 +39,10 @@ pub const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(10);
 
 /// Requests that were taken and whose replies have not been handed to the kernel.
 const REQUESTS_MAX: usize = 256;
+
+/// Bytes of replies that the kernel is asked to hold for a client that is busy: its depth of
+/// small ones. It takes that much again for its own needs.
+const SEND_BUFFER_BYTES: usize = 256 << 10;
 
 /// What operations on the socket are called.
 const RECEIVED: u64 = 0;
@@ -85,6 +90,8 @@ pub(crate) struct Connection {
     input: Input,
     output: Output,
     pace: Pace,
+    /// What comes next is looked for; otherwise the kernel tells when it is there.
+    looking: bool,
     active: Vec<Option<Active>>,
     free: Vec<u32>,
     /// Requests that the disk works on.
@@ -116,6 +123,9 @@ impl Connection {
         let (holes_fast, zeroes_fast) = (true, true);
         let limits =
             Limits { geometry, structured: false, allocation: false, holes_fast, zeroes_fast };
+        // What is in the way of a batch of replies is the client's turn to take them. The kernel
+        // gives what its limit allows; with less it works too.
+        let _ = set_socket_send_buffer_size(&socket, SEND_BUFFER_BYTES);
         let port = context.open_port();
         let after = HANDSHAKE_DEADLINE;
         context.submit(&port, Op::Timer { after }, DEADLINE);
@@ -135,6 +145,7 @@ impl Connection {
             input: Input::default(),
             output: Output::greeting(),
             pace: Pace::default(),
+            looking: false,
             active: Vec::new(),
             free: Vec::new(),
             at_disk: 0,
@@ -424,18 +435,20 @@ impl Poller for Connection {
     fn poll(&mut self, context: &mut Context<'_>) -> Turn {
         self.reap_socket(context);
         self.reap_disk(context);
+        self.look(context);
         self.take(context);
         self.send(context);
-        self.receive(context);
+        self.looking = self.expects(context);
+        if !self.looking {
+            self.receive(context);
+        }
         if self.counts != Counts::default() {
             self.member.shared.counts.add(&std::mem::take(&mut self.counts));
         }
         if self.is_over(context) {
             return Turn::Gone;
         }
-        // While the disk is at work, its completion is what comes next.
-        let looks = self.at_disk == 0 && self.served && self.pace.looks(context.now());
-        if looks { Turn::Busy } else { Turn::Idle }
+        if self.looking { Turn::Busy } else { Turn::Idle }
     }
 
     fn wake(&mut self) {}
