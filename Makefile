@@ -45,9 +45,9 @@ soak: guest ## The same tests at full counts, optimised with assertions; takes l
 	cargo test --profile soak --workspace --no-fail-fast
 
 bench: build guest ## The experiments of the lab, against peers, in one run each
-	target/release/ringway lab run blk-baseline
-	target/release/ringway lab run hung-disk
-	target/release/ringway lab run nbd-export
+	@trap 'exit 130' INT; missed=; for one in blk-baseline stats-cost hung-disk nbd-export; do \
+		target/release/ringway lab run $$one || missed="$$missed $$one"; done; \
+	[[ -z $$missed ]] || { echo "bars missed in:$$missed" >&2; exit 1; }
 
 counts: setup ## Instructions of a request, counted by valgrind, against those on record
 	scripts/counts.sh

@@ -93,7 +93,8 @@ pub struct BlkOptions {
     #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Caps")]
     pub burst_seconds: u32,
     /// How long a stop waits for storage that hangs, for example 30s or 500ms; past it the
-    /// front-end is sent away and what the storage holds is left to the kernel
+    /// rings are given up and what the storage holds is left to the kernel; a front-end that keeps
+    /// no record of its requests in flight is sent away
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = time)]
     pub stop_deadline: u64,
     /// Record where the time of requests goes, for metrics and `ringway why`
