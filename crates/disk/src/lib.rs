@@ -107,6 +107,12 @@ pub trait Disk: Debug + Send + Sync {
     /// Outside of the disk, or the storage's refusal.
     fn extents(&self, offset: u64, len: u64, limit: usize) -> Result<Vec<Extent>, IoError>;
 
+    /// Every read gives zeroes: nothing is ever stored, so whoever reads need not be sent any data.
+    /// Never waits.
+    fn reads_zeroes(&self) -> bool {
+        false
+    }
+
     /// Writing zeroes moves no data, as far as is known; `unmap` as in [`Kind::WriteZeroes`].
     /// Never waits.
     fn zeroes_fast(&self, unmap: bool) -> bool;

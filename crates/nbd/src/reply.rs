@@ -9,6 +9,8 @@ use crate::wire::{ALLOCATION_ID, SIMPLE_REPLY_MAGIC, STRUCTURED_REPLY_MAGIC, chu
 pub(crate) const SIMPLE_BYTES: usize = 16;
 /// Bytes before the data of a structured read.
 pub(crate) const DATA_CHUNK_BYTES: usize = CHUNK_BYTES + 8;
+/// Bytes of the answer to a read that finds nothing stored.
+pub(crate) const HOLE_BYTES: usize = CHUNK_BYTES + 12;
 /// Bytes of a chunk's header.
 const CHUNK_BYTES: usize = 20;
 
@@ -41,6 +43,12 @@ fn chunk_header(kind: u16, cookie: u64, len: u32) -> [u8; CHUNK_BYTES] {
 pub(crate) fn data(cookie: u64, offset: u64, len: u32) -> [u8; DATA_CHUNK_BYTES] {
     let header = chunk_header(chunk::OFFSET_DATA, cookie, len.saturating_add(8));
     join(&[&header, &offset.to_be_bytes()])
+}
+
+/// `len` bytes at `offset` read zeroes, and are not sent.
+pub(crate) fn hole(cookie: u64, offset: u64, len: u32) -> [u8; HOLE_BYTES] {
+    let header = chunk_header(chunk::OFFSET_HOLE, cookie, 12);
+    join(&[&header, &offset.to_be_bytes(), &len.to_be_bytes()])
 }
 
 /// An error with its text.
@@ -76,6 +84,9 @@ mod tests {
         let data = data(2, 512, 100);
         assert_eq!(data[..8], [0x66, 0x8e, 0x33, 0xef, 0, 1, 0, 1]);
         assert_eq!(data[16..], [0, 0, 0, 108, 0, 0, 0, 0, 0, 0, 2, 0]);
+        let hole = hole(2, 512, 100);
+        assert_eq!(hole[4..8], [0, 1, 0, 2]);
+        assert_eq!(hole[16..], [0, 0, 0, 12, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 100]);
         let error = error(1, Refusal { error: 5, message: "why" });
         assert_eq!(error[6..8], [0x80, 1]);
         assert_eq!(error[16..], [0, 0, 0, 9, 0, 0, 0, 5, 0, 3, b'w', b'h', b'y']);

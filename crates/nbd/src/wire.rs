@@ -88,6 +88,7 @@ pub(crate) mod chunk {
     /// The last one of its reply.
     pub(crate) const DONE: u16 = 1;
     pub(crate) const OFFSET_DATA: u16 = 1;
+    pub(crate) const OFFSET_HOLE: u16 = 2;
     pub(crate) const BLOCK_STATUS: u16 = 5;
     pub(crate) const ERROR: u16 = (1 << 15) | 1;
 }

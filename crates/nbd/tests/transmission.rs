@@ -144,7 +144,22 @@ fn block_status_tells_holes_from_data() {
     }
     let whole = Fixture::new(Arc::new(NullDisk::new(SIZE, 512, false)), false, 1);
     let (_, reply) = whole.client(true).run(0, STATUS, 512, 1 << 20, b"");
-    assert_eq!(status(&reply), [(1 << 20, 0)]);
+    assert_eq!(status(&reply), [(1 << 20, 3)]);
+}
+
+#[test]
+fn what_stores_nothing_answers_with_holes_where_the_client_can_be_told() {
+    let fixture = Fixture::new(Arc::new(NullDisk::new(SIZE, 512, false)), false, 2);
+    let mut client = fixture.client(true);
+    for (offset, len) in [(0u64, 512u32), (513, 1), (SIZE - 4096, 4096), (0, 32 << 20)] {
+        client.send(0, READ, offset, len, b"");
+        let hole = client.receive(0);
+        assert_eq!(hole.data, [&offset.to_be_bytes()[..], &len.to_be_bytes()].concat());
+    }
+    assert_eq!(client.run(0, READ, SIZE, 512, b"").0, 22);
+    assert_eq!(fixture.client(false).read(512, 4096).len(), 4096);
+    let all = 512 + 1 + 4096 + (32 << 20) + 4096;
+    assert_eq!(fixture.server.counts().read_bytes, all);
 }
 
 #[test]

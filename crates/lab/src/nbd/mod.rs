@@ -108,8 +108,8 @@ fn notes(placement: Placement, scratch: &Path) -> Vec<String> {
             DISK_BYTES >> 20,
             scratch.display()
         ),
-        "Null moves no data but through the socket; `qsd` with `read-zeroes=on` writes zeroes \
-         into each read's buffer, with `off` it does what ours does. Memory: ours and `nbdkit`'s \
+        "Null stores nothing: reads are answered with holes by ours, by `qsd` with \
+         `read-zeroes=on` and by `(reply only)`; `qsd` with `off` and `nbdkit` send the bytes. Memory: ours and `nbdkit`'s \
          is memory of the process; `qsd` has none, so it serves a file on tmpfs (/dev/shm), with \
          threads and with io_uring. All were written once before each sample. `qsd` serves from \
          its main loop: in an iothread version 7.2 aborts when a client leaves. Where several \

@@ -43,11 +43,12 @@ pub struct ReplyOnly {
 }
 
 impl ReplyOnly {
-    /// Listens in `dir`; the thread runs on `cpu` and offers `bytes`.
+    /// Listens in `dir`; the thread runs on `cpu` and offers `bytes`. With `holes` it answers reads
+    /// with holes, as a disk does that stores nothing, if the client understands that.
     ///
     /// # Errors
     /// If there is no socket or thread to be had.
-    pub fn start(dir: &Path, cpu: usize, bytes: u64) -> Result<Self> {
+    pub fn start(dir: &Path, cpu: usize, bytes: u64, holes: bool) -> Result<Self> {
         let socket = dir.join("reply-only.sock");
         let listener = UnixListener::bind(&socket).context("cannot listen")?;
         let stop = Arc::new(AtomicBool::new(false));
@@ -62,7 +63,8 @@ impl ReplyOnly {
                 if stopped.load(Ordering::Relaxed) {
                     return Ok(());
                 }
-                Session { stream, structured: false }.serve(bytes, &stopped)?;
+                let kind = Reads::Simple;
+                Session { stream, holes, kind }.serve(bytes, &stopped)?;
             }
         };
         let thread = std::thread::Builder::new().name("reply-only".into()).spawn(serve)?;
@@ -111,9 +113,18 @@ impl Drop for ReplyOnly {
     }
 }
 
+/// How reads are answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reads {
+    Simple,
+    Structured,
+    Holes,
+}
+
 struct Session {
     stream: UnixStream,
-    structured: bool,
+    holes: bool,
+    kind: Reads,
 }
 
 impl Session {
@@ -139,8 +150,7 @@ impl Session {
             }
             let mut used = 0;
             loop {
-                let Answered { taken, given } =
-                    answer(&input[used..held], &mut output, self.structured)?;
+                let Answered { taken, given } = answer(&input[used..held], &mut output, self.kind)?;
                 if taken == 0 {
                     break;
                 }
@@ -186,7 +196,7 @@ impl Session {
             self.stream.read_exact(&mut data)?;
             match option {
                 STRUCTURED => {
-                    self.structured = true;
+                    self.kind = if self.holes { Reads::Holes } else { Reads::Structured };
                     self.option_reply(option, 1, &[])?;
                 }
                 GO => {
@@ -222,7 +232,7 @@ struct Answered {
 
 /// Answers the whole requests in `input`, as many as one send takes. The data of a read is
 /// whatever `output` has there.
-fn answer(input: &[u8], output: &mut [u8], structured: bool) -> Result<Answered> {
+fn answer(input: &[u8], output: &mut [u8], kind: Reads) -> Result<Answered> {
     let mut done = Answered::default();
     while done.given < OUT_BYTES {
         let Some(request) = input.get(done.taken..done.taken + REQUEST_BYTES) else { break };
@@ -239,12 +249,19 @@ fn answer(input: &[u8], output: &mut [u8], structured: bool) -> Result<Answered>
             continue;
         }
         let reply = output.get_mut(done.given..).context("no room")?;
-        if structured && read {
-            reply[..8].copy_from_slice(&[0x66, 0x8e, 0x33, 0xef, 0, 1, 0, 1]);
+        if kind != Reads::Simple && read {
+            let (code, payload, rest) = match kind {
+                Reads::Holes => (2, 12, 4),
+                _ => (1, len as u32 + 8, len),
+            };
+            reply[..8].copy_from_slice(&[0x66, 0x8e, 0x33, 0xef, 0, 1, 0, code]);
             reply[8..16].copy_from_slice(&request[8..16]);
-            reply[16..20].copy_from_slice(&(len as u32 + 8).to_be_bytes());
+            reply[16..20].copy_from_slice(&u32::to_be_bytes(payload));
             reply[20..28].copy_from_slice(&request[16..24]);
-            done.given += STRUCTURED_BYTES + len;
+            if kind == Reads::Holes {
+                reply[28..32].copy_from_slice(&request[24..28]);
+            }
+            done.given += STRUCTURED_BYTES + rest;
         } else {
             reply[..8].copy_from_slice(&[0x67, 0x44, 0x66, 0x98, 0, 0, 0, 0]);
             reply[8..16].copy_from_slice(&request[8..16]);
@@ -276,20 +293,24 @@ mod tests {
         let read = request(0, 1, 9, 512);
         let write = [request(1, 2, 0, 4), vec![1, 2, 3, 4]].concat();
         let input = [read, write.clone(), request(2, 3, 0, 0), write[..30].to_vec()].concat();
-        let done = answer(&input, &mut output, true).unwrap();
+        let done = answer(&input, &mut output, Reads::Structured).unwrap();
         assert_eq!(done, Answered { taken: 28 + 32 + 28, given: 28 + 512 + 16 });
         assert_eq!(output[8..28], [0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 2, 8, 0, 0, 0, 0, 0, 0, 0, 9]);
         assert_eq!(output[28..540], [7; 512]);
         assert_eq!(output[540..548], [0x67, 0x44, 0x66, 0x98, 0, 0, 0, 0]);
         assert_eq!(output[555], 2);
-        assert!(answer(&request(0, 1, 0, 1 << 30), &mut output, true).is_err());
+        assert!(answer(&request(0, 1, 0, 1 << 30), &mut output, Reads::Holes).is_err());
+        let done = answer(&input, &mut output, Reads::Holes).unwrap();
+        assert_eq!(done.given, 32 + 16);
+        assert_eq!(output[4..8], [0, 1, 0, 2]);
+        assert_eq!(output[16..32], [0, 0, 0, 12, 0, 0, 0, 0, 0, 0, 0, 9, 0, 0, 2, 0]);
     }
 
     #[test]
     fn an_unused_server_ends_when_dropped() {
         let dir = tempfile::tempdir().unwrap();
         let cpu = cpu::allowed().unwrap()[0];
-        drop(ReplyOnly::start(dir.path(), cpu, 1 << 20).unwrap());
-        ReplyOnly::start(&dir.path().join(""), cpu, 1 << 20).unwrap_err();
+        drop(ReplyOnly::start(dir.path(), cpu, 1 << 20, false).unwrap());
+        ReplyOnly::start(&dir.path().join(""), cpu, 1 << 20, true).unwrap_err();
     }
 }

@@ -131,7 +131,10 @@ impl System {
             Self::Ringway => ringway(medium, images, dir),
             Self::Daemon { other } => daemon(medium, images, other),
             Self::Nbdkit => nbdkit(medium),
-            Self::ReplyOnly => Ok(Server::Thread(ReplyOnly::start(dir, cpu, DISK_BYTES)?)),
+            Self::ReplyOnly => {
+                let holes = medium == Medium::Null;
+                Ok(Server::Thread(ReplyOnly::start(dir, cpu, DISK_BYTES, holes)?))
+            }
         }
     }
 }

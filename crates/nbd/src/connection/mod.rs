@@ -83,6 +83,8 @@ pub(crate) struct Connection {
     questions: Sender<Question>,
     offer: Offer,
     limits: Limits,
+    /// Whatever is read is zero.
+    nothing_stored: bool,
     phase: Phase,
     /// It got as far as choosing an export.
     served: bool,
@@ -137,6 +139,7 @@ impl Connection {
             reactor,
             id,
             questions,
+            nothing_stored: shared.disk.reads_zeroes(),
             offer,
             limits,
             phase: Phase::Negotiating(Negotiation::default()),
@@ -204,6 +207,11 @@ impl Connection {
         let mut active =
             Active { cookie, command, offset, len, before: 0, room: None, flushing: false };
         match command {
+            // Only a structured reply can say so.
+            Command::Read if self.limits.structured && self.nothing_stored => {
+                self.count(command, len);
+                self.reply(Reply::Hole { cookie, offset, len });
+            }
             Command::Read | Command::Write { .. } => return self.begin_data(context, active),
             Command::Cache => self.reply(Reply::Simple { cookie, error: 0 }),
             // It has written nothing that could be made durable.

@@ -7,7 +7,7 @@ use reactor::{Context, Done, Op};
 
 use super::{Connection, SENT};
 use crate::negotiation::greeting;
-use crate::reply::{self, SIMPLE_BYTES};
+use crate::reply::{self, HOLE_BYTES, SIMPLE_BYTES};
 use crate::room::{HEADER_BYTES, RECEIVE_BYTES, Room};
 
 /// Pieces of one send: the kernel takes 1024.
@@ -23,6 +23,8 @@ pub(super) enum Reply {
     Simple { cookie: u64, error: u32 },
     /// Data that was read into a room.
     Data { cookie: u64, offset: u64, len: u32, before: usize, room: Room },
+    /// Nothing is stored where it was read.
+    Hole { cookie: u64, offset: u64, len: u32 },
     /// Anything else.
     Bytes(Vec<u8>),
 }
@@ -80,6 +82,9 @@ impl Connection {
             Reply::Simple { cookie, error } => {
                 self.append_bytes(list, headers, &reply::simple(cookie, error));
             }
+            Reply::Hole { cookie, offset, len } => {
+                self.append_bytes(list, headers, &reply::hole(cookie, offset, len));
+            }
             Reply::Bytes(bytes) => self.append_bytes(list, headers, &bytes),
             Reply::Data { cookie, offset, len, before, room } => {
                 let (structured, simple);
@@ -135,6 +140,7 @@ fn size_in_headers(reply: &Reply) -> usize {
     match reply {
         Reply::Simple { .. } => SIMPLE_BYTES,
         Reply::Data { .. } => 0,
+        Reply::Hole { .. } => HOLE_BYTES,
         Reply::Bytes(bytes) => bytes.len(),
     }
 }

@@ -63,7 +63,7 @@ impl Fixture {
 pub struct Reply {
     pub cookie: u64,
     pub error: u32,
-    /// Data of a read, or descriptors of a block status.
+    /// Data of a read, offset and length of a hole, or descriptors of a block status.
     pub data: Vec<u8>,
 }
 
@@ -162,6 +162,7 @@ impl Client {
         self.stream.read_exact(&mut bytes).unwrap();
         match kind {
             1 => Reply { cookie, error: 0, data: bytes.split_off(8) },
+            2 => Reply { cookie, error: 0, data: bytes },
             5 => Reply { cookie, error: 0, data: bytes.split_off(4) },
             0x8001 => {
                 let text = String::from_utf8(bytes.split_off(6)).unwrap();
