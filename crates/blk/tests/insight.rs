@@ -48,6 +48,29 @@ fn each_stage_is_counted_once_for_each_request() {
 }
 
 #[test]
+fn a_queue_that_is_polled_counts_every_request_whatever_it_times() {
+    let device = device(Arc::new(disk::NullDisk::new(1 << 20, 512, false)), 1, true);
+    let mut guest = Guest::new(&device, true);
+    for round in 1..=20 {
+        for _ in 0..50 {
+            guest.run(IN, 0, (4096, true));
+            guest.run(OUT, 0, (4096, false));
+        }
+        // It spins without end, and puts down all that it has when nothing comes.
+        for stage in [Stage::Queue, Stage::Device, Stage::Total] {
+            for op in [Op::Read, Op::Write] {
+                let count = || device.durations(stage, op).map_or(0, |all| all.count());
+                soon(|| (count() >= round * 50).then_some(()));
+                assert_eq!(count(), round * 50, "{stage:?} {op:?}");
+            }
+        }
+    }
+    guest.run(IN, 0, (4096, true));
+    guest.queue.take().unwrap().stop().unwrap();
+    assert_eq!(device.durations(Stage::Total, Op::Read).unwrap().count(), 1001);
+}
+
+#[test]
 fn a_request_that_fails_at_once_is_recorded_as_failed() {
     let device = device(Arc::new(Gate::failing()), 1, false);
     let mut guest = Guest::new(&device, true);

@@ -5,6 +5,7 @@
 //! together when the turn has ended.
 
 use super::stages::OPS;
+use super::streak::Counts;
 use super::{Op, Stage, Stages, Stamps};
 
 /// How many of one kind.
@@ -42,6 +43,8 @@ pub(crate) struct Batch {
     /// Earlier groups of this turn.
     groups: Vec<Group>,
     ended: Vec<Ended>,
+    /// There is more than requests of one look that ended where they were submitted.
+    mixed: bool,
 }
 
 impl Batch {
@@ -53,6 +56,7 @@ impl Batch {
 
     /// What is popped from now on has these times.
     pub(crate) fn goes_on(&mut self, stamps: Stamps) {
+        self.mixed = true;
         if self.group.stamps != stamps {
             if self.group.counts.iter().any(|count| count.pending + count.inline > 0) {
                 self.groups.push(self.group);
@@ -70,6 +74,7 @@ impl Batch {
     /// A request was popped, and is still on its way.
     #[inline]
     pub(crate) fn pending(&mut self, op: Op) {
+        self.mixed = true;
         if let Some(count) = self.group.counts.get_mut(op as usize) {
             count.pending += 1;
         }
@@ -86,6 +91,7 @@ impl Batch {
     /// A request of this or an earlier turn has ended, as was seen at `reaped`; 0: it ended where
     /// it was submitted.
     pub(crate) fn ended(&mut self, op: Op, stamps: &Stamps, reaped: u64) {
+        self.mixed = true;
         let (known, given) = (stamps.known, stamps.given());
         let one = Ended { op, known, given, reaped, count: 1 };
         match self.ended.last_mut() {
@@ -94,9 +100,31 @@ impl Batch {
         }
     }
 
+    /// There are only requests of one look, and all have ended where they were submitted, without
+    /// a cap.
+    #[inline]
+    pub(crate) fn is_plain(&self) -> bool {
+        !self.mixed && self.group.stamps.held == 0
+    }
+
+    /// More that ended as those of this turn.
+    #[inline]
+    pub(crate) fn joined_by(&mut self, counts: Counts) {
+        for (count, more) in self.group.counts.iter_mut().zip(counts) {
+            count.inline += more;
+        }
+    }
+
+    /// Takes out what a plain batch has.
+    #[inline]
+    pub(crate) fn take_plain(&mut self) -> Counts {
+        self.group.counts.each_mut().map(|count| std::mem::take(&mut count.inline))
+    }
+
     /// The driver can see since `now` what has ended in this turn.
     #[inline]
     pub(crate) fn record(&mut self, stages: &Stages, now: u64) {
+        self.mixed = false;
         if !self.groups.is_empty() {
             self.groups.drain(..).for_each(|mut group| group.record(stages, now));
         }

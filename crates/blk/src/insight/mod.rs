@@ -16,7 +16,8 @@
 //!       queue        cap           device       completion
 //! ```
 //! Clocks are read once a batch and stage, and what shares its times is counted first and recorded
-//! together, after the driver could see it. Requests that end where they are submitted share the
+//! together, after the driver could see it; of turns that follow one another within microseconds
+//! one in four is timed (`streak`). Requests that end where they are submitted share the
 //! time of their batch as device time and have no completion time of their own.
 //!
 //! A histogram takes 3.8 KiB and is made when its stage and kind of request first occur: a queue
@@ -32,6 +33,7 @@ mod seqlock;
 mod slow;
 mod stages;
 mod stamps;
+mod streak;
 mod times;
 
 pub use histogram::{Histogram, Snapshot, Summary};

@@ -80,6 +80,12 @@ impl Order {
         self.first
     }
 
+    /// Nothing waits in the ring, as the last look showed.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.waiting == 0
+    }
+
     /// What waits in the ring: how many, as the last look showed, and since when.
     #[inline]
     pub(crate) fn waiting(&self) -> (u32, u64) {

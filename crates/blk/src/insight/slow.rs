@@ -99,6 +99,12 @@ impl Slow {
         }
     }
 
+    /// Nothing of this turn was slow.
+    #[inline]
+    pub(crate) fn forget(&mut self) {
+        (self.slowest_known, self.many) = (u64::MAX, 0);
+    }
+
     /// The turn has ended: keeps what deserves it.
     #[inline]
     pub(crate) fn turn_ends(&mut self, stats: (&Stages, &Recorder), now: u64) {

@@ -17,6 +17,7 @@ use super::batch::Batch;
 use super::order::{Mark, Order};
 use super::recorder::{At, Shown};
 use super::slow::{Candidate, Slow};
+use super::streak::{Lasted, Streak};
 use super::{Class, InFlight, InFlightTable, Recorder, Stage, Stages, Stamps};
 
 /// A turn of a neighbour is worth a note from here on: a guest feels it.
@@ -32,6 +33,7 @@ pub(crate) struct Times {
     order: Order,
     batch: Batch,
     slow: Slow,
+    streak: Streak,
     /// Time for which the cap held the queue, up to `held_since` if it does now.
     held_total: u64,
     held_since: u64,
@@ -49,6 +51,7 @@ impl Times {
             order: Order::default(),
             batch: Batch::default(),
             slow: Slow::default(),
+            streak: Streak::default(),
             held_total: 0,
             held_since: 0,
             shown: Shown::default(),
@@ -58,8 +61,52 @@ impl Times {
 
     /// The queue is asked. A turn that found only what the cap holds back has shown nothing, and
     /// the time since is not the queue's.
-    pub(crate) fn turn_begins(&mut self) {
+    #[inline]
+    pub(crate) fn turn_begins(&mut self, context: &mut Context<'_>, stats: (&Stages, &Recorder)) {
         self.began = 0;
+        let Some(began) = self.streak.take_open() else { return };
+        // The turn before was left out: now it shows how long it took.
+        let now = context.now_ns();
+        let took = now.saturating_sub(began);
+        stats.1.turn_took(took);
+        if Streak::is_short(took) {
+            self.streak.was_short(&self.batch.take_plain());
+            self.slow.forget();
+        } else {
+            self.batch.record(stats.0, now);
+            self.slow.turn_ends(stats, now);
+        }
+    }
+
+    /// The queue is about to be asked again, after it slept.
+    pub(crate) fn wakes(&mut self) {
+        self.streak.wakes();
+    }
+
+    /// The queue was asked, and nothing was there.
+    #[inline]
+    pub(crate) fn rests(&mut self, stages: &Stages) {
+        self.streak.rests(stages);
+    }
+
+    /// The queue is about to sleep, or to end: nothing is kept back from readers.
+    pub(crate) fn puts_down(&mut self, stages: &Stages) {
+        if self.streak.take_open().is_some() {
+            self.streak.was_short(&self.batch.take_plain());
+            self.slow.forget();
+        }
+        self.streak.put_down(stages);
+    }
+
+    /// Nobody needs the times of this turn.
+    #[inline]
+    fn leaves_out(&self, in_flight: u16) -> bool {
+        let queue = self.began.saturating_sub(self.batch.stamps().known);
+        self.streak.may_leave_out(queue)
+            && self.batch.is_plain()
+            && in_flight == 0
+            && self.order.is_empty()
+            && self.shown == Shown::default()
     }
 
     /// Time of this batch.
@@ -229,8 +276,20 @@ impl Times {
         if !self.on || self.began == 0 {
             return;
         }
+        if self.leaves_out(in_flight) {
+            return self.streak.leave_out(self.began);
+        }
         let (stages, recorder) = stats;
         let now = context.now_again_ns();
+        let Stamps { known, popped, .. } = self.batch.stamps();
+        let lasted = Lasted {
+            queue: popped.saturating_sub(known),
+            device: now.saturating_sub(popped),
+            total: now.saturating_sub(known),
+        };
+        let short = self.batch.is_plain() && lasted.is_short();
+        let joined = self.streak.timed(stages, short.then_some(lasted));
+        self.batch.joined_by(joined);
         self.batch.record(stages, now);
         self.slow.turn_ends(stats, now);
         self.show_state(recorder, table, in_flight);

@@ -54,6 +54,7 @@ impl BlkQueue {
     /// Writes no more records, once.
     pub(super) fn end_records(&mut self) {
         if !std::mem::replace(&mut self.silent, true) {
+            self.times.puts_down(&self.stats.stages);
             self.stats.recorder.ends();
         }
     }

@@ -191,7 +191,7 @@ fn chain_of(error: &dyn std::error::Error) -> String {
 
 impl Poller for BlkQueue {
     fn poll(&mut self, context: &mut Context<'_>) -> Turn {
-        self.times.turn_begins();
+        self.times.turn_begins(context, (&self.stats.stages, &self.stats.recorder));
         let mut worked = self.reap(context);
         worked |= self.take(context);
         // Also when nothing was found: what was looked at may have been a hole.
@@ -215,14 +215,20 @@ impl Poller for BlkQueue {
             }
             return Turn::Gone;
         }
-        if worked { Turn::Busy } else { Turn::Idle }
+        if worked {
+            return Turn::Busy;
+        }
+        self.times.rests(&self.stats.stages);
+        Turn::Idle
     }
 
     fn wake(&mut self) {
+        self.times.wakes();
         self.queue.suppress();
     }
 
     fn arm(&mut self) -> bool {
+        self.times.puts_down(&self.stats.stages);
         // With a request held back, or while stopping, only a completion or a timer brings us on.
         self.held.is_none() && self.capped.is_empty() && !self.stopping && self.queue.arm()
     }

@@ -1,0 +1,205 @@
+//! Turns that follow one another quickly: all are counted, one in four is timed.
+//!
+//! A queue that is polled under load takes a few requests a turn, turn after turn, each over in a
+//! few microseconds. To put the times of every one of them into histograms would cost such a queue
+//! several percent of its requests. So after a turn that was short the next three are only counted,
+//! and what was counted gets the times of a turn beside it that was timed.
+//!
+//! Nothing slow is lost by that. A turn is left out only if its requests came a moment ago and
+//! ended at once, and the next look at the queue shows that it was short: one that was not gets
+//! its own times, up to that look.
+
+use super::stages::OPS;
+use super::{Op, Stage, Stages};
+
+/// A turn that takes less is short, and so is such a time in the ring.
+const SHORT_NS: u64 = 4_000;
+/// Turns that are left out after one that was timed.
+const LEFT_OUT: u32 = 3;
+/// Looks that find nothing before what was counted is put down: readers wait for it.
+const IDLE_LOOKS: u32 = 64;
+
+/// How long the requests of a turn were where.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Lasted {
+    pub(crate) queue: u64,
+    pub(crate) device: u64,
+    pub(crate) total: u64,
+}
+
+impl Lasted {
+    /// What nobody needs to know each of.
+    pub(crate) fn is_short(&self) -> bool {
+        self.queue < SHORT_NS && self.device < SHORT_NS
+    }
+}
+
+/// Requests that ended where they were submitted, by kind.
+pub(crate) type Counts = [u32; OPS];
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct Streak {
+    /// Times of the last turn that was timed, if it was short.
+    recent: Option<Lasted>,
+    left_out: u32,
+    /// Requests of the turns that were left out.
+    counts: Counts,
+    carries: bool,
+    idle: u32,
+    /// When the last turn began, if it was left out and is not known to have been short; else 0.
+    open: u64,
+}
+
+impl Streak {
+    /// The queue was asleep.
+    pub(crate) fn wakes(&mut self) {
+        self.recent = None;
+    }
+
+    /// This turn may be left out, if it was `queue` in the ring.
+    #[inline]
+    pub(crate) fn may_leave_out(&self, queue: u64) -> bool {
+        self.recent.is_some() && self.left_out < LEFT_OUT && queue < SHORT_NS
+    }
+
+    /// The turn that began then is left out.
+    #[inline]
+    pub(crate) fn leave_out(&mut self, began: u64) {
+        self.open = began;
+        self.left_out += 1;
+        self.idle = 0;
+    }
+
+    /// When the turn before began, if it is not known whether it was short: tell
+    /// [`Self::was_short`], or time it.
+    #[inline]
+    pub(crate) fn take_open(&mut self) -> Option<u64> {
+        match std::mem::take(&mut self.open) {
+            0 => None,
+            began => Some(began),
+        }
+    }
+
+    /// Whether a turn that was left out and took so long is over with that.
+    #[inline]
+    pub(crate) fn is_short(took: u64) -> bool {
+        took < SHORT_NS
+    }
+
+    /// The turn that was left out was short, and had these requests.
+    #[inline]
+    pub(crate) fn was_short(&mut self, counts: &Counts) {
+        self.carries = true;
+        for (sum, count) in self.counts.iter_mut().zip(counts) {
+            *sum += count;
+        }
+    }
+
+    /// A turn was timed: what was counted so far gets its times if it was short, and those of the
+    /// one before if not. Returns what is to be recorded with it.
+    #[inline]
+    pub(crate) fn timed(&mut self, stages: &Stages, lasted: Option<Lasted>) -> Counts {
+        let mut with_it = Counts::default();
+        if self.carries && lasted.is_some() {
+            with_it = std::mem::take(&mut self.counts);
+            self.carries = false;
+        } else {
+            self.put_down(stages);
+        }
+        self.recent = lasted;
+        (self.left_out, self.idle) = (0, 0);
+        with_it
+    }
+
+    /// A look found nothing.
+    #[inline]
+    pub(crate) fn rests(&mut self, stages: &Stages) {
+        if self.carries {
+            self.idle += 1;
+            if self.idle >= IDLE_LOOKS {
+                self.put_down(stages);
+            }
+        }
+    }
+
+    /// Records what was counted, with the times of the last turn that was timed.
+    #[inline]
+    pub(crate) fn put_down(&mut self, stages: &Stages) {
+        if std::mem::take(&mut self.carries)
+            && let Some(Lasted { queue, device, total }) = self.recent
+        {
+            for (op, count) in Op::ALL.iter().zip(std::mem::take(&mut self.counts)) {
+                if count > 0 {
+                    stages.record(Stage::Queue, *op, queue, count.into());
+                    stages.record(Stage::Device, *op, device, count.into());
+                    stages.record(Stage::Total, *op, total, count.into());
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const QUICK: Lasted = Lasted { queue: 100, device: 200, total: 300 };
+
+    fn of(stages: &Stages, stage: Stage, op: Op) -> (u64, u64) {
+        let mut all = None;
+        stages.add_to(stage, op, &mut all);
+        all.map_or((0, 0), |all| (all.count(), all.sum_ns()))
+    }
+
+    /// Leaves a turn with one read out.
+    fn left_out(streak: &mut Streak) {
+        assert!(streak.may_leave_out(0));
+        streak.leave_out(5);
+        assert_eq!((streak.take_open(), streak.take_open()), (Some(5), None));
+        streak.was_short(&[1, 0, 0, 0]);
+    }
+
+    #[test]
+    fn three_of_four_are_left_out_after_one_that_was_short() {
+        let (mut streak, stages) = (Streak::default(), Stages::default());
+        assert!(!streak.may_leave_out(0), "nothing was timed");
+        assert_eq!(streak.timed(&stages, Some(QUICK)), [0; OPS]);
+        assert!(!streak.may_leave_out(SHORT_NS), "it waited in the ring");
+        for _ in 0..3 {
+            left_out(&mut streak);
+        }
+        assert!(!streak.may_leave_out(0));
+        assert_eq!(streak.timed(&stages, Some(QUICK)), [3, 0, 0, 0]);
+        left_out(&mut streak);
+        streak.put_down(&stages);
+        streak.wakes();
+        assert!(!streak.may_leave_out(0), "it slept");
+    }
+
+    #[test]
+    fn beside_a_turn_that_was_not_short_they_keep_the_times_of_the_one_before() {
+        let (mut streak, stages) = (Streak::default(), Stages::default());
+        streak.timed(&stages, Some(QUICK));
+        left_out(&mut streak);
+        assert_eq!(streak.timed(&stages, None), [0; OPS]);
+        assert_eq!(of(&stages, Stage::Queue, Op::Read), (1, 100));
+        assert_eq!(of(&stages, Stage::Device, Op::Read), (1, 200));
+        assert_eq!(of(&stages, Stage::Total, Op::Read), (1, 300));
+        assert!(!streak.may_leave_out(0));
+    }
+
+    #[test]
+    fn a_queue_that_rests_puts_down_what_it_has() {
+        let (mut streak, stages) = (Streak::default(), Stages::default());
+        streak.timed(&stages, Some(QUICK));
+        left_out(&mut streak);
+        for _ in 1..IDLE_LOOKS {
+            streak.rests(&stages);
+        }
+        assert_eq!(of(&stages, Stage::Total, Op::Read).0, 0);
+        streak.rests(&stages);
+        streak.rests(&stages);
+        assert_eq!(of(&stages, Stage::Total, Op::Read), (1, 300));
+    }
+}
