@@ -107,8 +107,8 @@ pub trait Disk: Debug + Send + Sync {
     /// Outside of the disk, or the storage's refusal.
     fn extents(&self, offset: u64, len: u64, limit: usize) -> Result<Vec<Extent>, IoError>;
 
-    /// Every read gives zeroes: nothing is ever stored, so whoever reads need not be sent any data.
-    /// Never waits.
+    /// Nothing is ever stored, so whoever reads need not be sent any data: it may be told that all
+    /// is zero. Never waits.
     fn reads_zeroes(&self) -> bool {
         false
     }

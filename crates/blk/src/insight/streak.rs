@@ -5,15 +5,14 @@
 //! several percent of its requests. So after a turn that was short the next three are only counted,
 //! and what was counted gets the times of a turn beside it that was timed.
 //!
-//! Nothing slow is lost by that. A turn is left out only if its requests came a moment ago and
-//! ended at once, and the next look at the queue shows that it was short: one that was not gets
-//! its own times, up to that look.
+//! Nothing slow is lost by that: only a turn is left out whose requests came a moment ago, ended at
+//! once, and were over within that time.
 
 use super::stages::OPS;
 use super::{Op, Stage, Stages};
 
 /// A turn that takes less is short, and so is such a time in the ring.
-const SHORT_NS: u64 = 4_000;
+const SHORT_NS: u64 = 20_000;
 /// Turns that are left out after one that was timed.
 const LEFT_OUT: u32 = 3;
 /// Looks that find nothing before what was counted is put down: readers wait for it.
@@ -47,8 +46,6 @@ pub(crate) struct Streak {
     counts: Counts,
     carries: bool,
     idle: u32,
-    /// When the last turn began, if it was left out and is not known to have been short; else 0.
-    open: u64,
 }
 
 impl Streak {
@@ -57,40 +54,18 @@ impl Streak {
         self.recent = None;
     }
 
-    /// This turn may be left out, if it was `queue` in the ring.
+    /// A turn whose requests were there so long may be left out.
     #[inline]
-    pub(crate) fn may_leave_out(&self, queue: u64) -> bool {
-        self.recent.is_some() && self.left_out < LEFT_OUT && queue < SHORT_NS
+    pub(crate) fn may_leave_out(&self, lasted: &Lasted) -> bool {
+        self.recent.is_some() && self.left_out < LEFT_OUT && lasted.is_short()
     }
 
-    /// The turn that began then is left out.
+    /// A turn with these requests is left out.
     #[inline]
-    pub(crate) fn leave_out(&mut self, began: u64) {
-        self.open = began;
+    pub(crate) fn leave_out(&mut self, counts: &Counts) {
+        self.carries = true;
         self.left_out += 1;
         self.idle = 0;
-    }
-
-    /// When the turn before began, if it is not known whether it was short: tell
-    /// [`Self::was_short`], or time it.
-    #[inline]
-    pub(crate) fn take_open(&mut self) -> Option<u64> {
-        match std::mem::take(&mut self.open) {
-            0 => None,
-            began => Some(began),
-        }
-    }
-
-    /// Whether a turn that was left out and took so long is over with that.
-    #[inline]
-    pub(crate) fn is_short(took: u64) -> bool {
-        took < SHORT_NS
-    }
-
-    /// The turn that was left out was short, and had these requests.
-    #[inline]
-    pub(crate) fn was_short(&mut self, counts: &Counts) {
-        self.carries = true;
         for (sum, count) in self.counts.iter_mut().zip(counts) {
             *sum += count;
         }
@@ -154,27 +129,29 @@ mod tests {
 
     /// Leaves a turn with one read out.
     fn left_out(streak: &mut Streak) {
-        assert!(streak.may_leave_out(0));
-        streak.leave_out(5);
-        assert_eq!((streak.take_open(), streak.take_open()), (Some(5), None));
-        streak.was_short(&[1, 0, 0, 0]);
+        assert!(streak.may_leave_out(&QUICK));
+        streak.leave_out(&[1, 0, 0, 0]);
     }
 
     #[test]
     fn three_of_four_are_left_out_after_one_that_was_short() {
         let (mut streak, stages) = (Streak::default(), Stages::default());
-        assert!(!streak.may_leave_out(0), "nothing was timed");
+        assert!(!streak.may_leave_out(&QUICK), "nothing was timed");
         assert_eq!(streak.timed(&stages, Some(QUICK)), [0; OPS]);
-        assert!(!streak.may_leave_out(SHORT_NS), "it waited in the ring");
+        assert!(
+            !streak.may_leave_out(&Lasted { queue: SHORT_NS, ..QUICK }),
+            "it waited in the ring"
+        );
+        assert!(!streak.may_leave_out(&Lasted { device: SHORT_NS, ..QUICK }), "it took long");
         for _ in 0..3 {
             left_out(&mut streak);
         }
-        assert!(!streak.may_leave_out(0));
+        assert!(!streak.may_leave_out(&QUICK));
         assert_eq!(streak.timed(&stages, Some(QUICK)), [3, 0, 0, 0]);
         left_out(&mut streak);
         streak.put_down(&stages);
         streak.wakes();
-        assert!(!streak.may_leave_out(0), "it slept");
+        assert!(!streak.may_leave_out(&QUICK), "it slept");
     }
 
     #[test]
@@ -186,7 +163,7 @@ mod tests {
         assert_eq!(of(&stages, Stage::Queue, Op::Read), (1, 100));
         assert_eq!(of(&stages, Stage::Device, Op::Read), (1, 200));
         assert_eq!(of(&stages, Stage::Total, Op::Read), (1, 300));
-        assert!(!streak.may_leave_out(0));
+        assert!(!streak.may_leave_out(&QUICK));
     }
 
     #[test]

@@ -30,6 +30,8 @@ pub(crate) struct Times {
     label: Label,
     /// When this turn of the queue began; 0 before its first reading.
     began: u64,
+    /// This turn has popped something, or its look has shown something.
+    seen: bool,
     order: Order,
     batch: Batch,
     slow: Slow,
@@ -48,6 +50,7 @@ impl Times {
             on,
             label,
             began: 0,
+            seen: false,
             order: Order::default(),
             batch: Batch::default(),
             slow: Slow::default(),
@@ -62,20 +65,8 @@ impl Times {
     /// The queue is asked. A turn that found only what the cap holds back has shown nothing, and
     /// the time since is not the queue's.
     #[inline]
-    pub(crate) fn turn_begins(&mut self, context: &mut Context<'_>, stats: (&Stages, &Recorder)) {
-        self.began = 0;
-        let Some(began) = self.streak.take_open() else { return };
-        // The turn before was left out: now it shows how long it took.
-        let now = context.now_ns();
-        let took = now.saturating_sub(began);
-        stats.1.turn_took(took);
-        if Streak::is_short(took) {
-            self.streak.was_short(&self.batch.take_plain());
-            self.slow.forget();
-        } else {
-            self.batch.record(stats.0, now);
-            self.slow.turn_ends(stats, now);
-        }
+    pub(crate) fn turn_begins(&mut self) {
+        (self.began, self.seen) = (0, false);
     }
 
     /// The queue is about to be asked again, after it slept.
@@ -91,18 +82,13 @@ impl Times {
 
     /// The queue is about to sleep, or to end: nothing is kept back from readers.
     pub(crate) fn puts_down(&mut self, stages: &Stages) {
-        if self.streak.take_open().is_some() {
-            self.streak.was_short(&self.batch.take_plain());
-            self.slow.forget();
-        }
         self.streak.put_down(stages);
     }
 
     /// Nobody needs the times of this turn.
     #[inline]
-    fn leaves_out(&self, in_flight: u16) -> bool {
-        let queue = self.began.saturating_sub(self.batch.stamps().known);
-        self.streak.may_leave_out(queue)
+    fn leaves_out(&self, lasted: &Lasted, in_flight: u16) -> bool {
+        self.streak.may_leave_out(lasted)
             && self.batch.is_plain()
             && in_flight == 0
             && self.order.is_empty()
@@ -148,6 +134,7 @@ impl Times {
         self.order.look(waiting, since, self.held_by(since));
         let stamps = self.stamps(self.order.first(), now);
         self.batch.begins(stamps);
+        self.seen = true;
     }
 
     /// Of what was shown by `mark` and is popped `now`.
@@ -160,15 +147,17 @@ impl Times {
     /// A request was popped.
     #[inline]
     pub(crate) fn popped(&mut self, context: &mut Context<'_>, recorder: &Recorder) {
-        if self.on && !self.order.pop() {
+        if self.on && !self.order.pop() && !(self.seen && self.order.is_empty()) {
             self.popped_later(context, recorder);
         }
+        // One that came since the look shares the times of those that the look has shown.
     }
 
-    /// The first of its look, or one that came since.
+    /// The first of its look, or of a turn whose look has shown nothing.
     #[inline(never)]
     fn popped_later(&mut self, context: &mut Context<'_>, recorder: &Recorder) {
         let now = self.now(context, recorder);
+        self.seen = true;
         let mark = self.order.pop_later();
         let mark = mark.unwrap_or_else(|| Mark::at(now, self.held_by(now)));
         self.batch.goes_on(self.stamps(mark, now));
@@ -276,25 +265,26 @@ impl Times {
         if !self.on || self.began == 0 {
             return;
         }
-        if self.leaves_out(in_flight) {
-            return self.streak.leave_out(self.began);
-        }
         let (stages, recorder) = stats;
         let now = context.now_again_ns();
+        recorder.turn_took(now.saturating_sub(self.began));
+        self.began = 0;
         let Stamps { known, popped, .. } = self.batch.stamps();
         let lasted = Lasted {
             queue: popped.saturating_sub(known),
             device: now.saturating_sub(popped),
             total: now.saturating_sub(known),
         };
+        if self.leaves_out(&lasted, in_flight) {
+            self.slow.forget();
+            return self.streak.leave_out(&self.batch.take_plain());
+        }
         let short = self.batch.is_plain() && lasted.is_short();
         let joined = self.streak.timed(stages, short.then_some(lasted));
         self.batch.joined_by(joined);
         self.batch.record(stages, now);
         self.slow.turn_ends(stats, now);
         self.show_state(recorder, table, in_flight);
-        recorder.turn_took(now.saturating_sub(self.began));
-        self.began = 0;
     }
 
     #[inline]

@@ -191,7 +191,7 @@ fn chain_of(error: &dyn std::error::Error) -> String {
 
 impl Poller for BlkQueue {
     fn poll(&mut self, context: &mut Context<'_>) -> Turn {
-        self.times.turn_begins(context, (&self.stats.stages, &self.stats.recorder));
+        self.times.turn_begins();
         let mut worked = self.reap(context);
         worked |= self.take(context);
         // Also when nothing was found: what was looked at may have been a hole.

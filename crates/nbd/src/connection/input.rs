@@ -83,6 +83,7 @@ impl Connection {
         }
         let Some((target, mut list)) = self.next_list() else { return };
         let outcome = self.socket.recv_nowait(&list);
+        context.count_syscalls(1);
         list.clear();
         self.input.list = list;
         self.counts.looks += 1;
@@ -97,7 +98,7 @@ impl Connection {
     }
 
     /// Nothing is being received, and something may be.
-    fn may_receive(&self) -> bool {
+    pub(super) fn may_receive(&self) -> bool {
         let takes = matches!(self.phase, Phase::Negotiating(_) | Phase::Serving);
         takes && self.input.receiving.is_none()
     }
@@ -106,7 +107,7 @@ impl Connection {
     pub(super) fn expects(&mut self, context: &mut Context<'_>) -> bool {
         // While the disk is at work, its completion is what comes next.
         let free = self.at_disk == 0 && matches!(self.phase, Phase::Serving);
-        free && self.may_receive() && !self.is_stalled() && self.pace.looks(context.now())
+        free && !self.is_stalled() && self.pace.looks(context.now())
     }
 
     /// What is there waits already.

@@ -446,7 +446,9 @@ impl Poller for Connection {
         self.look(context);
         self.take(context);
         self.send(context);
-        self.looking = self.expects(context);
+        let expects = self.expects(context);
+        // What is expected may come by a receive that was begun while the disk was at work.
+        self.looking = expects && self.may_receive();
         if !self.looking {
             self.receive(context);
         }
@@ -456,7 +458,7 @@ impl Poller for Connection {
         if self.is_over(context) {
             return Turn::Gone;
         }
-        if self.looking { Turn::Busy } else { Turn::Idle }
+        if expects { Turn::Busy } else { Turn::Idle }
     }
 
     fn wake(&mut self) {}
