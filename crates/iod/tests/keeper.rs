@@ -82,6 +82,31 @@ fn a_killed_worker_is_replaced_and_every_disk_is_as_it_was() {
 }
 
 #[test]
+fn a_keeper_whose_starter_ignores_its_children_does_its_work() {
+    let mut io = Io::of_a_careless_starter();
+    let mut caller = io.caller();
+    caller.disk("disk.attach", io.spec("d", json!({"memory": 1 << 20})));
+    write(&mut connect(&io.socket("d")), 7, 1);
+    let worker = io.process.worker().unwrap().unwrap();
+    worker.kill().unwrap();
+    assert_eq!(read(&mut connect(&io.socket("d")), 7), [1; 512]);
+    io.caller().call("upgrade", serde_json::Value::Null).unwrap();
+    assert_eq!(read(&mut connect(&io.socket("d")), 7), [1; 512]);
+    // It sleeps, as it did before: one that has retired is forgotten.
+    let ticks = |io: &mut Io| {
+        let stat = format!("/proc/{}/stat", io.process.id());
+        let text = std::fs::read_to_string(stat).unwrap();
+        let fields: Vec<_> = text.rsplit(')').next().unwrap().split_whitespace().collect();
+        fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
+    };
+    let before = ticks(&mut io);
+    std::thread::sleep(Duration::from_secs(1));
+    assert!(ticks(&mut io) - before < 50, "the keeper spins");
+    io.process.signal(Signal::TERM).unwrap();
+    assert!(io.process.wait(PROCESS_DEADLINE).is_ok());
+}
+
+#[test]
 fn workers_are_replaced_as_often_as_they_die() {
     let mut io = Io::start_with(&["--restart-pause-max", "0"]);
     let mut caller = io.caller();

@@ -95,6 +95,8 @@ fn adopt(table: &Arc<Table>, caller: &Caller<'_>) -> Result<(Value, OwnedFd), Rp
         let message = "only the user that this process runs as may keep it".into();
         return Err(RpcError { code: code::FAILED, message });
     }
+    // The keeper that an upgrade counts on must be the one that began it.
+    table.refuse_while_upgrading()?;
     let (words, link) = table.door().adopt(caller.end).map_err(crate::error::failed)?;
     let Words { restarts, last_exit, .. } = words;
     let adopted = Adopted { pid: std::process::id(), restarts, last_exit };

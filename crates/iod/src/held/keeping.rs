@@ -54,7 +54,8 @@ impl Door {
     /// [`HoldError::Kept`], or no descriptors and threads.
     pub(crate) fn adopt(&self, end: &Stop) -> Result<(Words, OwnedFd), HoldError> {
         let mut state = self.state();
-        if state.adopting {
+        // One that has handed over is not to be kept, and what it holds is another's.
+        if state.adopting || state.retired {
             return Err(HoldError::Adopting);
         }
         if let Some(link) = state.link.clone() {

@@ -127,6 +127,7 @@ impl Keeper {
             && let Err(error) = heir.worker.speak(&self.store)
         {
             tracing::error!("killing the new worker, it cannot be told what is held: {error}");
+            heir.worker.silent = true;
             heir.worker.kill();
         }
         self.bury_retired();

@@ -232,6 +232,7 @@ impl Keeper {
             && let Err(error) = worker.speak(&self.store)
         {
             tracing::error!("killing the worker, it cannot be told what is held: {error}");
+            worker.silent = true;
             worker.kill();
         }
         Ok(Next::Poll)

@@ -209,9 +209,13 @@ impl Worker {
         over && self.reap().is_ok()
     }
 
-    /// How it ended, once it has; nobody is told of another's child. Never waits.
+    /// How it ended, once it has; nobody is told of another's child, nor of an own one where
+    /// whoever started us has SIGCHLD ignored. Never waits.
     pub(super) fn reap(&mut self) -> io::Result<Option<ExitStatus>> {
-        self.child.as_mut().map_or(Ok(None), Child::try_wait)
+        match self.child.as_mut().map_or(Ok(None), Child::try_wait) {
+            Err(error) if error.raw_os_error() == Some(Errno::CHILD.raw_os_error()) => Ok(None),
+            other => other,
+        }
     }
 }
 

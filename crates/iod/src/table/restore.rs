@@ -124,10 +124,13 @@ impl Table {
         let waits = |disks: &mut Disks| ours(disks) && disks.by_id.contains_key(id);
         let waited = self.ended.wait_timeout_while(self.disks(), pause, waits);
         let (disks, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        // An upgrade that comes to nothing leaves it to us.
-        let upgrading = |disks: &mut Disks| ours(disks) && disks.upgrading;
-        let mut disks =
-            self.ended.wait_while(disks, upgrading).unwrap_or_else(PoisonError::into_inner);
+        // An upgrade that comes to nothing leaves it to us, and so does a verb that fails.
+        let busy = |disks: &mut Disks| {
+            let entry = disks.by_id.get(id);
+            ours(disks)
+                && (disks.upgrading || entry.is_some_and(|it| matches!(it.phase, Phase::Busy(..))))
+        };
+        let mut disks = self.ended.wait_while(disks, busy).unwrap_or_else(PoisonError::into_inner);
         if !ours(&disks) {
             return None;
         }
@@ -219,7 +222,8 @@ impl Table {
     /// its last I/O has ended, before anybody may take the disk for detached.
     fn leave_held(&self, held: &Held) -> Result<(), ExportError> {
         let id = &held.spec.id;
-        if held.active {
+        // A client that wrote had the lock as a guest has.
+        if held.active || held.is_exported_for_writing() {
             match Export::restore(held, self.kept(id)?, Arc::clone(&self.pool)) {
                 Ok(export) => {
                     self.show(id, &export);

@@ -108,6 +108,15 @@ impl Io {
         Self { process, folder, control }
     }
 
+    /// Started by somebody who ignores the end of children, which those inherit.
+    pub fn of_a_careless_starter() -> Self {
+        let folder = folder();
+        let control = folder.path().join("control");
+        let text = control.to_str().unwrap();
+        let words = ["--ignore-signal=CHLD", IO, "--control", text, "--die-with-parent"];
+        Self { process: ready("env", &words), folder, control }
+    }
+
     pub fn caller(&self) -> Caller {
         Caller::connect(&self.control)
     }

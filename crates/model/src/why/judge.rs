@@ -11,6 +11,8 @@ const HANGS_SECONDS: f64 = 0.5;
 const UNUSUAL_MEDIANS: f64 = 10.0;
 /// After a restart this long ago a pause needs no other explanation.
 const RESTARTED_SECONDS: f64 = 30.0;
+/// Disks that are taken over are counted from so soon after the process began.
+const TAKEN_OVER_SECONDS: f64 = 2.0;
 
 /// Says what holds a disk back.
 pub fn judge(facts: &Facts<'_>) -> Verdict {
@@ -162,7 +164,12 @@ fn restarted(facts: &Facts<'_>) -> Option<Verdict> {
         }
         _ => return None,
     };
-    if uptime > RESTARTED_SECONDS {
+    // One that was attached since has no former process.
+    let attached_since = disk
+        .counting_since_unix_seconds
+        .zip(process.began.as_ref())
+        .is_some_and(|(counting, began)| counting - began.unix_seconds > TAKEN_OVER_SECONDS);
+    if uptime > RESTARTED_SECONDS || (attached_since && disk.resubmitted == 0) {
         return None;
     }
     let again = match disk.resubmitted {

@@ -218,6 +218,16 @@ fn states() -> Vec<Row> {
             "taken over 4.0 s ago by a new process; its guest saw a pause",
         ),
         (
+            Cause::Healthy,
+            Case::flow(10, [5.0, 0.0, 100.0]).with(|case| {
+                case.now.uptime_seconds = 14.0;
+                case.now.began = began(BeganHow::Restart);
+                let since = case.now.began.as_ref().map(|began| began.unix_seconds + 10.0);
+                case.disk().counting_since_unix_seconds = since;
+            }),
+            "",
+        ),
+        (
             Cause::Refused,
             state(DiskState::Refused).with(|c| c.disk().refused = Some("the image shrank".into())),
             "not taken over after a restart: the image shrank",
