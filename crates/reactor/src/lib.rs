@@ -52,6 +52,7 @@ mod stats;
 mod tests;
 mod thread;
 mod ticks;
+mod window;
 
 pub use bell::Bell;
 pub use clock::Label;
@@ -63,3 +64,4 @@ pub use probe::{Probe, probe};
 pub use stats::ReactorCounters;
 pub use thread::Reactor;
 pub use ticks::clock_ns;
+pub use window::{PollWindow, Settings as PollSettings, Verdict as PollVerdict, Wait as PollWait};

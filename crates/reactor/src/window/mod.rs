@@ -1,0 +1,195 @@
+//! How long a wait is worth spinning for, judged by the waits there were.
+//!
+//! A queue that has nothing to do waits: for its driver, or for its device. To sleep costs the next
+//! request a wake-up; to spin costs the CPU the time until it comes. [`PollWindow`] is told of each
+//! wait and says how long to spin for the next one. It knows neither clock nor queue, so a recorded
+//! trace of waits drives it as a reactor does.
+//!
+//! # The rule
+//! A hit may cost at most the [`Settings::max_ns`] that its owner grants: over the waits of the
+//! recent past, time spun divided by waits that ended within the spin. Of all windows that keep to
+//! that, the one that gains most is taken. So a wait of 50 us is spun through when it always takes
+//! 50 us; arrivals at random, 200 us apart in the mean, are not, since every window pays 200 us for
+//! each hit; and of bursts with pauses the gaps are spun and the pauses are not.
+//!
+//! # Asleep and looking
+//! A wait that was slept through ends late, by a wake-up that can be longer than the wait itself.
+//! So it says little about what a spin would have cost. While asleep the window now and then spins
+//! a few waits to the full ([`PROBE`]), and goes by those alone. A probe that does not pay makes
+//! the time to the next one twice as long.
+//!
+//! Source: design 4.3; the documents' tapdisk3 spins a fixed time whatever comes (seed-facts 1.1).
+
+mod gaps;
+#[cfg(test)]
+mod tests;
+
+use gaps::Gaps;
+
+/// Waits that a probe spins through.
+const PROBE: u32 = 8;
+/// Waits that are slept between two probes: at first, and at most.
+const SLEEPS: u32 = 128;
+const SLEEPS_MAX: u32 = 8192;
+/// The choice is made anew after so many waits.
+const REVIEW: u32 = 16;
+/// After so many reviews that said yes, the next sleep is a short one again: fewer are chance.
+const PROVEN: u32 = 16;
+/// To begin, a hit must cost at most this part of what it may, so that a window at the border
+/// does not come and go.
+const ENTER: (u64, u64) = (3, 4);
+
+/// What the owner of a disk sets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Longest spin, and the most that a hit may cost, in nanoseconds; 0 never spins.
+    pub max_ns: u64,
+}
+
+impl Default for Settings {
+    /// 128 us: above what a wake-up costs on any machine that was measured, below the gap at which
+    /// a queue that is idle most of the time would burn a core.
+    fn default() -> Self {
+        Self { max_ns: 128_000 }
+    }
+}
+
+/// Why a window is what it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Nothing is known yet, or a few waits are spun to see what they cost.
+    Probing,
+    /// Waits are short enough to spin.
+    Pays,
+    /// Waits are too long, or too uncertain.
+    TooLong,
+    /// Spinning is turned off.
+    Off,
+}
+
+/// How a wait ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wait {
+    /// From the moment with nothing to do to the moment at which there was something, nanoseconds.
+    pub took_ns: u64,
+    /// For how long of that the queue was looked at; 0 when it slept at once.
+    pub spun_ns: u64,
+}
+
+impl Wait {
+    /// It ended while the queue was looked at.
+    pub fn hit(&self) -> bool {
+        self.spun_ns > 0 && self.took_ns <= self.spun_ns
+    }
+}
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub struct PollWindow {
+    settings: Settings,
+    verdict: Verdict,
+    window_ns: u64,
+    /// Waits left in this probe, this review or this sleep.
+    left: u32,
+    /// Length of the next sleep.
+    sleeps: u32,
+    /// Reviews in a row that said yes.
+    paid: u32,
+    gaps: Gaps,
+}
+
+impl PollWindow {
+    /// A window that begins with a probe.
+    pub fn new(settings: Settings) -> Self {
+        let mut window = Self {
+            settings,
+            verdict: Verdict::Off,
+            window_ns: 0,
+            left: 0,
+            sleeps: SLEEPS,
+            paid: 0,
+            gaps: Gaps::default(),
+        };
+        window.set(settings);
+        window
+    }
+
+    /// Changes the settings; what was learnt under others is forgotten.
+    pub fn set(&mut self, settings: Settings) {
+        self.settings = settings;
+        self.sleeps = SLEEPS;
+        if settings.max_ns == 0 {
+            self.verdict = Verdict::Off;
+            self.window_ns = 0;
+        } else {
+            self.probe();
+        }
+    }
+
+    /// For how long to look at the queue in the wait that begins now, in nanoseconds; 0 to sleep.
+    pub fn spin_ns(&self) -> u64 {
+        self.window_ns
+    }
+
+    /// Why.
+    pub fn verdict(&self) -> Verdict {
+        self.verdict
+    }
+
+    /// A wait has ended. One that was not spun though [`Self::spin_ns`] said so, since a guard
+    /// forbade it, teaches nothing.
+    pub fn ended(&mut self, wait: Wait) {
+        match self.verdict {
+            Verdict::Off => {}
+            Verdict::TooLong => {
+                self.left = self.left.saturating_sub(1);
+                if self.left == 0 {
+                    self.probe();
+                }
+            }
+            Verdict::Probing | Verdict::Pays => {
+                if wait.spun_ns == 0 {
+                    return;
+                }
+                self.gaps.add(wait.took_ns);
+                self.left = self.left.saturating_sub(1);
+                if self.left == 0 {
+                    self.review();
+                }
+            }
+        }
+    }
+
+    fn probe(&mut self) {
+        self.gaps = Gaps::default();
+        self.verdict = Verdict::Probing;
+        self.window_ns = self.settings.max_ns;
+        self.left = PROBE;
+        self.paid = 0;
+    }
+
+    fn review(&mut self) {
+        let max = self.settings.max_ns;
+        let price = match self.verdict {
+            Verdict::Pays => max,
+            _ => max / ENTER.1 * ENTER.0,
+        };
+        match self.gaps.best(max, price) {
+            Some(window) => {
+                self.verdict = Verdict::Pays;
+                self.window_ns = window;
+                self.left = REVIEW;
+                self.paid = self.paid.saturating_add(1);
+                if self.paid == PROVEN {
+                    self.sleeps = SLEEPS;
+                }
+            }
+            None => {
+                self.verdict = Verdict::TooLong;
+                self.window_ns = 0;
+                self.left = self.sleeps;
+                self.sleeps = (self.sleeps * 2).min(SLEEPS_MAX);
+            }
+        }
+    }
+}
