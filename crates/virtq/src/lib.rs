@@ -28,11 +28,13 @@
 //! Feature `driver` has the driver's side (`driver::Driver`). `virtio-queue` is the oracle: both
 //! walk the same random rings. In this crate's own tests a life can end behind each store to
 //! memory that outlives it (`crash`), in serving and in recovery; `inflight::lives` does so for
-//! random requests, and compares with what must be.
+//! random requests, and compares with what must be. `doorbell` has every step by which the two sides
+//! wake each other; its tests walk through all their orders under `loom`.
 #![allow(unsafe_code)] // Ring fields are shared with the guest and reached by raw pointers.
 
 mod chain;
 mod crash;
+mod doorbell;
 #[cfg(any(test, feature = "driver"))]
 pub mod driver;
 mod error;

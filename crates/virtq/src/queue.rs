@@ -1,13 +1,12 @@
 //! One split ring, owned by one thread.
 
 use std::sync::Arc;
-use std::sync::atomic::{Ordering, fence};
 
 use memory::{Table, View};
 
 use crate::inflight::{Ledger, RingState};
 use crate::ring::{DescTable, Rings};
-use crate::{Chain, Inflight, QueueConfig, RingError};
+use crate::{Chain, Inflight, QueueConfig, RingError, doorbell};
 
 /// Buffers of completed chains that are kept for the next ones; more are freed.
 const MAX_SPARE: usize = 256;
@@ -52,12 +51,6 @@ impl std::fmt::Debug for Queue {
     }
 }
 
-/// The driver wants a signal when `event` is passed on the way from `old` to `new`
-/// (virtio 1.2, 2.7.7.2).
-fn passed(event: u16, new: u16, old: u16) -> bool {
-    new.wrapping_sub(event).wrapping_sub(1) < new.wrapping_sub(old)
-}
-
 /// The head is no longer in flight.
 fn free(busy: &mut [u64], head: u16) {
     if let Some(word) = busy.get_mut(usize::from(head / 64)) {
@@ -83,7 +76,8 @@ impl Queue {
         let view = View::new(memory);
         let (table, rings) = Rings::new(&view, &config)?;
         let next_used = rings.used_idx();
-        let state = RingState { size: config.size, used: next_used, avail: rings.avail_idx() };
+        let state =
+            RingState { size: config.size, used: next_used, avail: doorbell::available(&rings) };
         let ledger = inflight.map(|inflight| Ledger::recover(inflight, state)).transpose()?;
         let resubmitted = ledger.as_ref().map_or(0, Ledger::left);
         let next_avail = match &ledger {
@@ -205,7 +199,7 @@ impl Queue {
         if self.next_avail != self.avail_seen || self.recovering() {
             return true;
         }
-        self.avail_seen = self.rings.avail_idx();
+        self.avail_seen = doorbell::available(&self.rings);
         self.next_avail != self.avail_seen
     }
 
@@ -215,7 +209,7 @@ impl Queue {
         if self.failed {
             return 0;
         }
-        self.avail_seen = self.rings.avail_idx();
+        self.avail_seen = doorbell::available(&self.rings);
         let again = self.ledger.as_ref().map_or(0, Ledger::left);
         let fresh = self.avail_seen.wrapping_sub(self.next_avail);
         fresh.saturating_add(again).min(self.config.size)
@@ -298,27 +292,19 @@ impl Queue {
         if let Some(ledger) = &self.ledger {
             ledger.link();
         }
-        self.rings.set_used_idx(new);
+        doorbell::show(&self.rings, new);
         if let Some(ledger) = &mut self.ledger {
             ledger.settle(new).for_each(|head| free(&mut self.busy, head));
         }
         self.published = new;
-        // The index must be visible before the driver's wish is read (virtio 1.2, 2.7.7.2).
-        fence(Ordering::SeqCst);
-        let first = std::mem::take(&mut self.first_call);
-        if self.config.event_idx {
-            first || passed(self.rings.used_event(), new, old)
-        } else {
-            !self.rings.interrupts_off()
-        }
+        let first = std::mem::take(&mut self.first_call) && self.config.event_idx;
+        doorbell::wants_call(&self.rings, self.config.event_idx, old, new) || first
     }
 
     /// Asks the driver not to kick: somebody looks at the ring anyway.
     pub fn suppress(&self) {
-        // With EVENT_IDX the event stays where it was: passed already, so no kick comes until
-        // the index has gone round once.
-        if !self.config.event_idx && !self.failed {
-            self.rings.set_kicks(false);
+        if !self.failed {
+            doorbell::suppress(&self.rings, self.config.event_idx);
         }
     }
 
@@ -329,13 +315,7 @@ impl Queue {
         if self.failed {
             return false;
         }
-        if self.config.event_idx {
-            self.rings.set_avail_event(self.next_avail);
-        } else {
-            self.rings.set_kicks(true);
-        }
-        // The wish must be visible before the index is read: the driver does the reverse.
-        fence(Ordering::SeqCst);
+        doorbell::arm(&self.rings, self.config.event_idx, self.next_avail);
         let found = self.has_work();
         if found {
             self.suppress();

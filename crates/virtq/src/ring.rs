@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use memory::View;
 
 use crate::crash::stored;
+use crate::doorbell::{Word, Words};
 use crate::{MAX_QUEUE_SIZE, QueueConfig, RingError};
 
 /// Chain goes on at `next`.
@@ -14,10 +15,6 @@ pub(crate) const DESC_NEXT: u16 = 1;
 pub(crate) const DESC_WRITE: u16 = 2;
 /// The buffer is a table of descriptors.
 pub(crate) const DESC_INDIRECT: u16 = 4;
-/// In `avail.flags`: do not call.
-const AVAIL_NO_INTERRUPT: u16 = 1;
-/// In `used.flags`: do not kick.
-const USED_NO_NOTIFY: u16 = 1;
 /// Bytes of a descriptor.
 pub(crate) const DESC_BYTES: u32 = 16;
 
@@ -107,28 +104,14 @@ impl Rings {
         unsafe { self.used.add(index).as_ref() }
     }
 
-    /// The driver's available index; entries below it are visible after this load.
-    pub(crate) fn avail_idx(&self) -> u16 {
-        u16::from_le(self.avail_word(1).load(Ordering::Acquire))
-    }
-
-    /// The driver sets NO_INTERRUPT.
-    pub(crate) fn interrupts_off(&self) -> bool {
-        u16::from_le(self.avail_word(0).load(Ordering::Relaxed)) & AVAIL_NO_INTERRUPT != 0
-    }
-
     /// Entry of the available ring for index `at`.
     pub(crate) fn avail_entry(&self, at: u16) -> u16 {
         let slot = usize::from(at & (self.size - 1));
         u16::from_le(self.avail_word(2 + slot).load(Ordering::Relaxed))
     }
 
-    /// The used index at which the driver wants a call.
-    pub(crate) fn used_event(&self) -> u16 {
-        u16::from_le(self.avail_word(2 + usize::from(self.size)).load(Ordering::Relaxed))
-    }
-
-    /// Writes a used entry for index `at`; the driver sees it after [`Rings::set_used_idx`].
+    /// Writes a used entry for index `at`; the driver sees it after
+    /// [`show`](crate::doorbell::show).
     pub(crate) fn put_used(&self, at: u16, head: u16, len: u32) {
         let slot = usize::from(at & (self.size - 1));
         // SAFETY: slot < size entries; the queue keeps the view.
@@ -136,25 +119,35 @@ impl Rings {
         stored();
     }
 
+    /// Requests completed so far, as its next life finds them.
     pub(crate) fn used_idx(&self) -> u16 {
-        u16::from_le(self.used_word(1).load(Ordering::Relaxed))
+        self.load(Word::UsedIdx, Ordering::Relaxed)
     }
 
-    /// Publishes every used entry below `idx`.
-    pub(crate) fn set_used_idx(&self, idx: u16) {
-        self.used_word(1).store(idx.to_le(), Ordering::Release);
-        stored();
+    fn word(&self, word: Word) -> &AtomicU16 {
+        match word {
+            Word::AvailFlags => self.avail_word(0),
+            Word::AvailIdx => self.avail_word(1),
+            Word::UsedEvent => self.avail_word(2 + usize::from(self.size)),
+            Word::UsedFlags => self.used_word(0),
+            Word::UsedIdx => self.used_word(1),
+            // SAFETY: found in `new`; the queue keeps the view.
+            Word::AvailEvent => unsafe { self.avail_event.as_ref() },
+        }
+    }
+}
+
+impl Words for Rings {
+    #[inline]
+    fn load(&self, word: Word, order: Ordering) -> u16 {
+        u16::from_le(self.word(word).load(order))
     }
 
-    /// Asks for a kick when the available index passes `idx` (EVENT_IDX).
-    pub(crate) fn set_avail_event(&self, idx: u16) {
-        // SAFETY: found in `new`; the queue keeps the view.
-        unsafe { self.avail_event.as_ref() }.store(idx.to_le(), Ordering::Relaxed);
-    }
-
-    /// Asks for kicks or for none (without EVENT_IDX).
-    pub(crate) fn set_kicks(&self, wanted: bool) {
-        let flags = if wanted { 0 } else { USED_NO_NOTIFY };
-        self.used_word(0).store(flags.to_le(), Ordering::Relaxed);
+    #[inline]
+    fn store(&self, word: Word, value: u16, order: Ordering) {
+        self.word(word).store(value.to_le(), order);
+        if word == Word::UsedIdx {
+            stored();
+        }
     }
 }

@@ -1,0 +1,303 @@
+//! Both sides of a ring in every order in which their steps can be seen.
+//!
+//! The device runs the functions of this module, the driver what virtio asks of it. A side that
+//! sleeps while there is work for it and no signal is on its way sleeps for ever: the wake-up is
+//! lost. That no order leads there is shown; and that without the fence some order does, so that
+//! the search is known to find it.
+
+use std::sync::Arc as StdArc;
+use std::sync::atomic::AtomicBool as StdBool;
+
+use loom::model::Builder;
+use loom::sync::atomic::{AtomicU16, AtomicUsize, fence};
+use loom::sync::{Arc, Condvar, Mutex};
+use loom::thread;
+
+use super::*;
+
+/// Where the indices begin: they wrap in each test.
+const FIRST: u16 = u16::MAX;
+
+/// A ring under `loom`.
+struct Ring {
+    words: [AtomicU16; 6],
+    /// What the entries say, by the low bits of their index.
+    entries: [AtomicU16; 4],
+    event_idx: bool,
+    /// The device's fence is a fence.
+    fenced: bool,
+}
+
+impl Words for Ring {
+    fn load(&self, word: Word, order: Ordering) -> u16 {
+        self.words[word as usize].load(order)
+    }
+
+    fn store(&self, word: Word, value: u16, order: Ordering) {
+        self.words[word as usize].store(value, order);
+    }
+
+    fn full_fence(&self) {
+        if self.fenced {
+            fence(Ordering::SeqCst);
+        }
+    }
+}
+
+impl Ring {
+    /// Empty, and nobody has asked for a signal yet.
+    fn new(event_idx: bool, fenced: bool) -> Arc<Self> {
+        let word = |value| AtomicU16::new(value);
+        let behind = FIRST.wrapping_sub(1);
+        // In the order of `Word`.
+        let words = [
+            word(FIRST),
+            word(AVAIL_NO_INTERRUPT),
+            word(behind),
+            word(FIRST),
+            word(USED_NO_NOTIFY),
+            word(behind),
+        ];
+        let entries = [0; 4].map(AtomicU16::new);
+        Arc::new(Self { words, entries, event_idx, fenced })
+    }
+
+    fn entry(&self, index: u16) -> &AtomicU16 {
+        &self.entries[usize::from(index % 4)]
+    }
+
+    /// The driver makes request `index`; true when the device wants a kick.
+    fn offer(&self, index: u16) -> bool {
+        self.entry(index).store(index, Ordering::Relaxed);
+        let new = index.wrapping_add(1);
+        self.store(Word::AvailIdx, new, Ordering::Release);
+        fence(Ordering::SeqCst);
+        if self.event_idx {
+            passed(self.load(Word::AvailEvent, Ordering::Relaxed), new, index)
+        } else {
+            self.load(Word::UsedFlags, Ordering::Relaxed) & USED_NO_NOTIFY == 0
+        }
+    }
+
+    /// The device completes request `index`; true when the driver wants a call.
+    fn complete(&self, index: u16) -> bool {
+        let new = index.wrapping_add(1);
+        show(self, new);
+        wants_call(self, self.event_idx, index, new)
+    }
+
+    /// The driver wants a call for completion `next`; true when it is there already.
+    fn driver_arms(&self, next: u16) -> bool {
+        if self.event_idx {
+            self.store(Word::UsedEvent, next, Ordering::Relaxed);
+        } else {
+            self.store(Word::AvailFlags, 0, Ordering::Relaxed);
+        }
+        fence(Ordering::SeqCst);
+        self.load(Word::UsedIdx, Ordering::Acquire) != next
+    }
+
+    fn driver_suppresses(&self) {
+        if !self.event_idx {
+            self.store(Word::AvailFlags, AVAIL_NO_INTERRUPT, Ordering::Relaxed);
+        }
+    }
+
+    /// Request `next` is there, and the device sees what it says.
+    fn device_sees(&self, next: u16) -> bool {
+        let there = available(self) != next;
+        if there {
+            assert_eq!(self.entry(next).load(Ordering::Relaxed), next, "an entry too early");
+        }
+        there
+    }
+
+    fn device_arms(&self, next: u16) -> bool {
+        arm(self, self.event_idx, next);
+        let found = self.device_sees(next);
+        if found {
+            suppress(self, self.event_idx);
+        }
+        found
+    }
+}
+
+/// Runs one side until it has seen all `count` steps of the other, or sleeps: then the number of
+/// the step that it waits for, and of the signals that it has heard.
+fn serve(
+    count: u16,
+    signals: &AtomicUsize,
+    sees: impl Fn(u16) -> bool,
+    arms: impl Fn(u16) -> bool,
+    suppresses: impl Fn(),
+) -> Option<(u16, usize)> {
+    let mut heard = 0;
+    let mut next = FIRST;
+    let end = FIRST.wrapping_add(count);
+    suppresses();
+    while next != end {
+        if sees(next) {
+            next = next.wrapping_add(1);
+            continue;
+        }
+        if arms(next) {
+            continue;
+        }
+        let rung = signals.load(Ordering::Acquire);
+        if rung == heard {
+            return Some((next, heard));
+        }
+        heard = rung;
+        suppresses();
+    }
+    None
+}
+
+/// Every order, or with more than one step a side all those in which at most three threads are
+/// switched in the middle of something.
+fn search(count: u16, each: impl Fn() + Sync + Send + 'static) {
+    let mut builder = Builder::new();
+    builder.preemption_bound = (count > 1).then_some(3);
+    builder.check(each);
+}
+
+/// Whether some order loses a kick of `count` requests.
+fn loses_a_kick(event_idx: bool, fenced: bool, count: u16) -> bool {
+    let lost = StdArc::new(StdBool::new(false));
+    let found = StdArc::clone(&lost);
+    search(count, move || {
+        let (ring, kicks) = (Ring::new(event_idx, fenced), Arc::new(AtomicUsize::new(0)));
+        let device = {
+            let (ring, kicks) = (Arc::clone(&ring), Arc::clone(&kicks));
+            thread::spawn(move || {
+                let sees = |next| ring.device_sees(next);
+                let arms = |next| ring.device_arms(next);
+                serve(count, &kicks, sees, arms, || suppress(&*ring, event_idx))
+            })
+        };
+        for index in 0..count {
+            if ring.offer(FIRST.wrapping_add(index)) {
+                kicks.fetch_add(1, Ordering::AcqRel);
+            }
+        }
+        // Asleep with work in the ring, and nobody will ring any more.
+        if let Some((_, heard)) = device.join().expect("the device")
+            && kicks.load(Ordering::Acquire) == heard
+        {
+            found.store(true, Ordering::Relaxed);
+        }
+    });
+    lost.load(Ordering::Relaxed)
+}
+
+/// Whether some order loses a call for `count` completions.
+fn loses_a_call(event_idx: bool, fenced: bool, count: u16) -> bool {
+    let lost = StdArc::new(StdBool::new(false));
+    let found = StdArc::clone(&lost);
+    search(count, move || {
+        let (ring, calls) = (Ring::new(event_idx, fenced), Arc::new(AtomicUsize::new(0)));
+        let driver = {
+            let (ring, calls) = (Arc::clone(&ring), Arc::clone(&calls));
+            thread::spawn(move || {
+                let sees = |next| ring.load(Word::UsedIdx, Ordering::Acquire) != next;
+                let arms = |next| ring.driver_arms(next);
+                serve(count, &calls, sees, arms, || ring.driver_suppresses())
+            })
+        };
+        for index in 0..count {
+            if ring.complete(FIRST.wrapping_add(index)) {
+                calls.fetch_add(1, Ordering::AcqRel);
+            }
+        }
+        if let Some((_, heard)) = driver.join().expect("the driver")
+            && calls.load(Ordering::Acquire) == heard
+        {
+            found.store(true, Ordering::Relaxed);
+        }
+    });
+    lost.load(Ordering::Relaxed)
+}
+
+#[test]
+fn no_kick_is_lost() {
+    for (event_idx, count) in [(false, 1), (true, 1), (false, 2), (true, 2), (true, 3)] {
+        assert!(!loses_a_kick(event_idx, true, count), "EVENT_IDX {event_idx}, {count}");
+    }
+}
+
+#[test]
+fn no_call_is_lost() {
+    for (event_idx, count) in [(false, 1), (true, 1), (false, 2), (true, 2), (true, 3)] {
+        assert!(!loses_a_call(event_idx, true, count), "EVENT_IDX {event_idx}, {count}");
+    }
+}
+
+#[test]
+fn without_its_fence_either_is_lost() {
+    for event_idx in [false, true] {
+        assert!(loses_a_kick(event_idx, false, 1), "EVENT_IDX {event_idx}");
+        assert!(loses_a_call(event_idx, false, 1), "EVENT_IDX {event_idx}");
+    }
+}
+
+/// A signal that whoever sleeps waits for.
+struct Bell {
+    rung: Mutex<bool>,
+    heard: Condvar,
+}
+
+impl Bell {
+    fn new() -> Self {
+        Self { rung: Mutex::new(false), heard: Condvar::new() }
+    }
+
+    fn ring(&self) {
+        *self.rung.lock().expect("rings") = true;
+        self.heard.notify_one();
+    }
+
+    fn sleep(&self) {
+        let mut rung = self.rung.lock().expect("sleeps");
+        while !*rung {
+            rung = self.heard.wait(rung).expect("sleeps");
+        }
+        *rung = false;
+    }
+}
+
+/// A guest with one request at a time: both sides sleep in turn, for real. A wake-up that is lost
+/// leaves no thread that can run, which `loom` reports.
+#[test]
+fn two_sleepers_wake_each_other() {
+    for event_idx in [false, true] {
+        search(2, move || {
+            let ring = Ring::new(event_idx, true);
+            let (kick, call) = (Arc::new(Bell::new()), Arc::new(Bell::new()));
+            let device = {
+                let (ring, kick, call) = (Arc::clone(&ring), Arc::clone(&kick), Arc::clone(&call));
+                thread::spawn(move || {
+                    for next in [FIRST, FIRST.wrapping_add(1)] {
+                        while !ring.device_sees(next) {
+                            if !ring.device_arms(next) {
+                                kick.sleep();
+                                suppress(&*ring, event_idx);
+                            }
+                        }
+                        if ring.complete(next) {
+                            call.ring();
+                        }
+                    }
+                })
+            };
+            for next in [FIRST, FIRST.wrapping_add(1)] {
+                if ring.offer(next) {
+                    kick.ring();
+                }
+                while !ring.driver_arms(next) {
+                    call.sleep();
+                }
+            }
+            device.join().expect("the device");
+        });
+    }
+}
