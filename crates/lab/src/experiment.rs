@@ -7,9 +7,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::{Context, Result, bail};
 
 use crate::host::{Host, HostTime, load};
+use crate::judge::compare;
+pub use crate::judge::{Bound, Comparison, Figure, Side};
+pub use crate::plot::{PanelPlan, PlotPlan, PointPlan, SeriesPlan};
 use crate::progress::Progress;
-use crate::results::{Cell, Compared, ComparedBound, Results, Run, Series};
-use crate::stats::{Summary, Verdict, ratios};
+use crate::results::{Cell, Results, Run, Series};
 
 /// What one sample measured: names with their unit to values, for example `p50_us`.
 pub type Sample = BTreeMap<String, f64>;
@@ -25,38 +27,14 @@ pub struct CellPlan {
     pub systems: Vec<String>,
 }
 
-/// One comparison to be judged after the run.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Comparison {
-    /// The cell's id.
-    pub cell: String,
-    /// Our system.
-    pub ours: String,
-    /// The peers; where several are named, the better one of each round counts.
-    pub peers: Vec<String>,
-    /// The least median ratio of ours over theirs that was promised, if any.
-    pub bar: Option<f64>,
-    /// Another way to keep that promise.
-    pub bound: Option<Bound>,
-}
-
-/// As much as the client can get from anybody: who comes this near has kept the promise too.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Bound {
-    /// The system that does nothing but answer.
-    pub system: String,
-    /// The least median ratio of ours over its.
-    pub bar: f64,
-}
-
 /// All that is measured in one run.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Plan {
     /// The cells.
     pub cells: Vec<CellPlan>,
     /// How often every system of every cell has its turn.
     pub rounds: usize,
-    /// The metric that comparisons are about; more is better.
+    /// The metric that comparisons are about, unless they name another.
     pub metric: String,
     /// What is compared.
     pub comparisons: Vec<Comparison>,
@@ -64,6 +42,8 @@ pub struct Plan {
     pub versions: BTreeMap<String, String>,
     /// What a reader must know to read the figures.
     pub notes: Vec<String>,
+    /// What is drawn beside the picture of every cell.
+    pub plots: Vec<PlotPlan>,
 }
 
 /// How to run.
@@ -207,43 +187,6 @@ fn to_cell(plan: &CellPlan, samples: Vec<Vec<Sample>>) -> Cell {
     Cell { id: plan.id.clone(), title: plan.title.clone(), systems }
 }
 
-/// Judges one comparison; `None` if its cell or systems were not part of the run.
-fn compare(comparison: &Comparison, plan: &Plan, cells: &[Cell]) -> Option<Compared> {
-    let cell = cells.iter().find(|cell| cell.id == comparison.cell)?;
-    let ratio = ratio(cell, &plan.metric, &comparison.ours, &comparison.peers)?;
-    let bound = comparison.bound.as_ref().and_then(|Bound { system, bar }| {
-        let (metric, bound) = (&plan.metric, std::slice::from_ref(system));
-        let ratio = self::ratio(cell, metric, &comparison.ours, bound)?;
-        // What a peer leaves behind is no bound, whatever disturbed it.
-        let holds = self::ratio(cell, metric, system, &comparison.peers)?.median >= *bar;
-        Some(ComparedBound { system: system.clone(), ratio, bar: *bar, holds })
-    });
-    let near = bound.as_ref().is_some_and(|b| b.holds && b.ratio.median >= b.bar);
-    Some(Compared {
-        cell: cell.title.clone(),
-        ours: comparison.ours.clone(),
-        peers: comparison.peers.clone(),
-        metric: plan.metric.clone(),
-        ratio,
-        verdict: Verdict::of(&ratio),
-        bar: comparison.bar,
-        passed: comparison.bar.map(|bar| ratio.median >= bar || near),
-        bound,
-        other_cpus: cell.systems.iter().map(|s| s.median("other_cpus")).fold(0.0, f64::max),
-    })
-}
-
-/// Ours over the best of the peers, round by round.
-fn ratio(cell: &Cell, metric: &str, ours: &str, peers: &[String]) -> Option<Summary> {
-    let values =
-        |name: &str| cell.systems.iter().find(|s| s.name == name).map(|s| s.values(metric));
-    let ours = values(ours)?;
-    let peers: Vec<Vec<f64>> = peers.iter().map(|peer| values(peer)).collect::<Option<_>>()?;
-    let best = |round: usize| peers.iter().filter_map(|p| p.get(round)).copied().reduce(f64::max);
-    let theirs: Vec<f64> = (0..ours.len()).map_while(best).collect();
-    Summary::of(&ratios(&ours, &theirs))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -277,7 +220,7 @@ mod tests {
                 ours: "a".into(),
                 peers: peers.iter().map(|p| (*p).to_owned()).collect(),
                 bar: Some(bar),
-                bound: None,
+                ..Comparison::default()
             };
             let near = |system: &str, bar| Comparison {
                 bound: Some(Bound { system: system.into(), bar }),
@@ -295,8 +238,7 @@ mod tests {
                     near("b2", 2.1),
                     near("b", 1.4),
                 ],
-                versions: BTreeMap::new(),
-                notes: Vec::new(),
+                ..Plan::default()
             };
             Ok(Box::new(Ready { plan, turns: Vec::new() }))
         }

@@ -6,12 +6,14 @@
 //! - **Sample**: named figures of one system in one cell, from a fresh start to its end.
 //! - **Round**: every system of every cell has had one turn: A B C, then C B A, so that whatever
 //!   the host does besides hits neighbours alike.
-//! - **Bar**: the least median ratio that was promised. PASS or FAIL.
+//! - **Figure**: what a comparison makes of the samples of a round, most often a ratio.
+//! - **Bar**: what was promised of the median figure. PASS or FAIL.
 //!
 //! # Model
 //! An [`experiment::Experiment`] is prepared into a [`experiment::Plan`] and measured by
 //! [`experiment::run`], which knows nothing of what is measured. [`stats`] judges the ratios of
-//! neighbouring samples; [`results`] keeps every sample as JSON, [`table`] prints what a person reads.
+//! neighbouring samples and [`judge`] the promises; [`results`] keeps every sample as JSON, [`table`]
+//! prints what a person reads, [`plot`] draws it.
 //! Figures of a busy host are figures of that host: facts, load, steal and foreign CPU time are part
 //! of the results, and where the spread exceeds the gap the report says "no difference shown".
 //! A control run (`--control`) puts peers in the places of our systems: it shows the noise.
@@ -32,7 +34,9 @@ pub mod blk;
 pub mod cpu;
 pub mod experiment;
 pub mod host;
+pub mod judge;
 pub mod nbd;
+pub mod plot;
 pub mod progress;
 pub mod results;
 pub mod stats;

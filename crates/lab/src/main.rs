@@ -27,7 +27,8 @@ struct Arguments {
 enum Command {
     /// List the experiments.
     List,
-    /// Run an experiment; write JSON and Markdown; print the report. Exit code 3 if a bar was missed.
+    /// Run an experiment; write JSON, Markdown and plots (SVG); print the report. Exit code 3 if a
+    /// bar was missed.
     Run(RunArguments),
     /// Print the newest results of every experiment, or of one.
     Report {
@@ -105,9 +106,12 @@ fn run(arguments: RunArguments) -> Result<ExitCode> {
     };
     let mut progress = progress::on_stderr();
     let results = experiment::run(experiment.as_ref(), &options, progress.as_mut(), &stop)?;
-    let (json, markdown) = results.write(&arguments.out)?;
+    let written = results.write(&arguments.out)?;
     print!("{}", table::markdown(&results));
-    println!("\nWritten: {} and {}", json.display(), markdown.display());
+    println!("\nWritten:");
+    for path in [&written.json, &written.markdown].into_iter().chain(&written.plots) {
+        println!("{}", path.display());
+    }
     Ok(if results.all_bars_passed() { ExitCode::SUCCESS } else { ExitCode::from(BAR_MISSED) })
 }
 

@@ -10,6 +10,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::experiment::{Options, Plan, Sample};
 use crate::host::Host;
+use crate::judge::{Figure, Side};
+use crate::plot::{self, PlotPlan};
 use crate::stats::{Summary, Verdict};
 
 /// Circumstances of a run.
@@ -33,6 +35,9 @@ pub struct Run {
     pub versions: BTreeMap<String, String>,
     /// What a reader must know.
     pub notes: Vec<String>,
+    /// What is drawn beside the picture of every cell.
+    #[serde(default)]
+    pub plots: Vec<PlotPlan>,
 }
 
 impl Run {
@@ -54,6 +59,7 @@ impl Run {
             host,
             versions: plan.versions.clone(),
             notes: plan.notes.clone(),
+            plots: plan.plots.clone(),
         }
     }
 }
@@ -113,18 +119,27 @@ pub struct Compared {
     pub cell: String,
     /// Our system.
     pub ours: String,
-    /// The peers; the better of each round counts.
+    /// The peers.
     pub peers: Vec<String>,
     /// The metric.
     pub metric: String,
-    /// Ratios of ours over theirs, pairwise per round.
+    /// What becomes of a round's samples.
+    #[serde(default)]
+    pub figure: Figure,
+    /// That figure, round by round; for most a ratio of ours over theirs.
     pub ratio: Summary,
     /// What they show.
     pub verdict: Verdict,
     /// What was promised.
     pub bar: Option<f64>,
+    /// On which side of it the median must be.
+    #[serde(default)]
+    pub side: Side,
     /// Whether the promise was kept, in one way or the other.
     pub passed: Option<bool>,
+    /// Why it was judged so, where that is not plain.
+    #[serde(default)]
+    pub note: Option<String>,
     /// The other way.
     #[serde(default)]
     pub bound: Option<ComparedBound>,
@@ -146,6 +161,17 @@ pub struct ComparedBound {
     pub holds: bool,
 }
 
+/// The files of a run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Written {
+    /// Everything.
+    pub json: PathBuf,
+    /// What a person reads.
+    pub markdown: PathBuf,
+    /// What a person looks at.
+    pub plots: Vec<PathBuf>,
+}
+
 /// A whole run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Results {
@@ -164,20 +190,27 @@ impl Results {
         self.compared.iter().all(|c| c.passed != Some(false))
     }
 
-    /// Writes `EXPERIMENT-STAMP.json` and `.md` into a directory; gives both paths.
+    /// Writes `EXPERIMENT-STAMP.json`, `.md` and `.svg` into a directory, and one more picture
+    /// `EXPERIMENT-STAMP-NAME.svg` for each that the experiment wants; gives their paths.
     ///
     /// # Errors
     /// If the directory cannot be written.
-    pub fn write(&self, dir: &Path) -> Result<(PathBuf, PathBuf)> {
+    pub fn write(&self, dir: &Path) -> Result<Written> {
         fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))?;
         let stem = format!("{}-{}", self.run.experiment, self.run.started_utc);
-        let (json, markdown) = (dir.join(format!("{stem}.json")), dir.join(format!("{stem}.md")));
+        let write = |name: String, text: String| -> Result<PathBuf> {
+            let path = dir.join(name);
+            fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+            Ok(path)
+        };
         let text = serde_json::to_string_pretty(self).context("cannot encode the results")?;
-        fs::write(&json, text + "\n")
-            .with_context(|| format!("cannot write {}", json.display()))?;
-        fs::write(&markdown, crate::table::markdown(self))
-            .with_context(|| format!("cannot write {}", markdown.display()))?;
-        Ok((json, markdown))
+        let json = write(format!("{stem}.json"), text + "\n")?;
+        let markdown = write(format!("{stem}.md"), crate::table::markdown(self))?;
+        let mut plots = vec![write(format!("{stem}.svg"), plot::cells(self))?];
+        for plan in &self.run.plots {
+            plots.push(write(format!("{stem}-{}.svg", plan.name), plot::lines(plan, &self.cells))?);
+        }
+        Ok(Written { json, markdown, plots })
     }
 
     /// Reads the newest results of an experiment, or of each if none is named, oldest name first.

@@ -87,6 +87,8 @@ pub enum Verdict {
     Lower,
     /// The spread is as large as the gap, or larger.
     NoDifferenceShown,
+    /// The figures are no ratios.
+    NotARatio,
 }
 
 impl Verdict {
@@ -110,6 +112,7 @@ impl Verdict {
             Self::Higher => "higher",
             Self::Lower => "lower",
             Self::NoDifferenceShown => "no difference shown",
+            Self::NotARatio => "-",
         }
     }
 }

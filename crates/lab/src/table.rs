@@ -3,7 +3,9 @@
 use std::fmt::Write;
 
 use crate::experiment::NOISY_CPUS;
+use crate::judge::{Figure, Side};
 use crate::results::{Cell, Compared, Results, Run, Series};
+use crate::stats::Verdict;
 
 /// The whole report.
 #[must_use]
@@ -21,36 +23,44 @@ pub fn markdown(results: &Results) -> String {
 /// The PASS and FAIL lines alone.
 #[must_use]
 pub fn bar_lines(compared: &[Compared]) -> Vec<String> {
-    let line = |c: &Compared| {
-        let (bar, passed) = (c.bar?, c.passed?);
-        let busy = if c.other_cpus > NOISY_CPUS {
-            format!(" (busy host, other work took {:.2} CPUs: repeat)", c.other_cpus)
-        } else {
-            String::new()
-        };
-        let word = if passed { "PASS" } else { "FAIL" };
-        let near = c.bound.as_ref().map(|bound| {
-            format!(
-                "; or {:.2}x of {} (at least {}x; rounds {:.2}..{:.2}{})",
-                bound.ratio.median,
-                bound.system,
-                bound.bar,
-                bound.ratio.min,
-                bound.ratio.max,
-                if bound.holds { "" } else { "; slower than a peer, so it does not count" },
-            )
-        });
-        let near = near.unwrap_or_default();
-        Some(format!(
-            "{word} {}x (at least {bar}x; rounds {}): {}: {} over {}{near}{busy}",
-            ratio(c.ratio.median, c),
-            rounds(c),
-            c.cell,
-            c.ours,
-            peers(c),
-        ))
+    compared.iter().filter_map(bar_line).collect()
+}
+
+fn bar_line(c: &Compared) -> Option<String> {
+    let (bar, passed) = (c.bar?, c.passed?);
+    let busy = if c.other_cpus > NOISY_CPUS {
+        format!(" (busy host, other work took {:.2} CPUs: repeat)", c.other_cpus)
+    } else {
+        String::new()
     };
-    compared.iter().filter_map(line).collect()
+    let word = if passed { "PASS" } else { "FAIL" };
+    let near = c.bound.as_ref().map(|bound| {
+        format!(
+            "; or {:.2}x of {} (at least {}x; rounds {:.2}..{:.2}{})",
+            bound.ratio.median,
+            bound.system,
+            bound.bar,
+            bound.ratio.min,
+            bound.ratio.max,
+            if bound.holds { "" } else { "; slower than a peer, so it does not count" },
+        )
+    });
+    let near = near.unwrap_or_default();
+    let note = c.note.as_ref().map(|note| format!(" ({note})")).unwrap_or_default();
+    let side = if c.side == Side::AtLeast { "at least" } else { "at most" };
+    let unit = if c.verdict == Verdict::NotARatio { "" } else { "x" };
+    // What is promised of requests a second needs no name.
+    let of = if c.metric == "iops" { String::new() } else { format!(", {}", c.metric) };
+    let what = match c.figure {
+        Figure::Alone => c.ours.clone(),
+        _ => format!("{} over {}", c.ours, peers(c)),
+    };
+    Some(format!(
+        "{word} {}{unit} ({side} {bar}{unit}; rounds {}): {}{of}: {what}{near}{note}{busy}",
+        ratio(c.ratio.median, c),
+        rounds(c),
+        c.cell,
+    ))
 }
 
 // Writing to a String cannot fail, so results of `write!` are dropped in this module.
@@ -102,40 +112,62 @@ fn noise(cells: &[Cell]) -> f64 {
 /// A column: its head, the metric, digits behind the point.
 type Column = (&'static str, &'static str, usize);
 
-/// What every experiment measures.
-const COLUMNS: [Column; 6] = [
+/// What is shown of a cell in which some system has it.
+const COLUMNS: [Column; 20] = [
+    ("reactor wake-ups", "reactor_wakeups", 0),
+    ("reactor turns", "reactor_turns", 0),
+    ("voluntary switches", "voluntary_switches", 0),
+    ("CPU % of one core", "cpu_percent", 3),
+    ("seconds", "seconds", 1),
     ("MiB/s", "mib_per_s", 0),
     ("p50 us", "p50_us", 2),
     ("p99 us", "p99_us", 2),
+    ("slowest client / mean", "slowest_share", 2),
     ("client CPUs", "client_cpus", 2),
     ("backend CPUs", "backend_cpus", 2),
     ("CPU us/request", "backend_cpu_us_per_request", 3),
+    ("kicks/request", "kicks_per_request", 3),
+    ("calls/request", "calls_per_request", 3),
+    ("late arrivals", "late_arrivals", 3),
+    ("spun s/s", "spun_cpus", 3),
+    ("hits/request", "poll_hits_per_request", 3),
+    ("refused/s", "poll_refused_per_s", 0),
+    ("other CPUs", "other_cpus", 2),
+    ("steal", "steal_cpus", 2),
 ];
-/// What only some do.
-const SOME_COLUMNS: [Column; 2] =
-    [("kicks/request", "kicks_per_request", 3), ("calls/request", "calls_per_request", 3)];
-const LAST_COLUMNS: [Column; 2] = [("other CPUs", "other_cpus", 2), ("steal", "steal_cpus", 2)];
 
 fn cell_table(text: &mut String, cell: &Cell) {
-    let has = |column: &Column| cell.systems.iter().any(|s| s.summary.contains_key(column.1));
-    let some = SOME_COLUMNS.into_iter().filter(has);
-    let columns: Vec<Column> = COLUMNS.into_iter().chain(some).chain(LAST_COLUMNS).collect();
+    let has = |metric: &str| cell.systems.iter().any(|s| s.summary.contains_key(metric));
+    let columns: Vec<Column> = COLUMNS.into_iter().filter(|column| has(column.1)).collect();
     let heads: Vec<&str> = columns.iter().map(|column| column.0).collect();
+    let iops = has("iops");
+    let (first, line) = if iops { (" IOPS | +- |", "--:|--:|") } else { ("", "") };
     let _ = writeln!(text, "## {}\n", cell.title);
-    let _ = writeln!(text, "| system | IOPS | +- | {} |", heads.join(" | "));
-    let _ = writeln!(text, "|---|--:|--:|{}", "--:|".repeat(columns.len()));
+    let _ = writeln!(text, "| system |{first} {} |", heads.join(" | "));
+    let _ = writeln!(text, "|---|{line}{}", "--:|".repeat(columns.len()));
     for series in &cell.systems {
-        let _ = writeln!(text, "{}", row(series, &columns));
+        let _ = writeln!(text, "{}", row(series, iops, &columns));
     }
     let _ = writeln!(text);
 }
 
-fn row(series: &Series, columns: &[Column]) -> String {
-    let spread = series.summary.get("iops").map_or(0.0, |s| s.relative_half_spread() * 100.0);
-    let iops = thousands(series.median("iops"));
-    let mut line = format!("| {} | {iops} | {spread:.0} % |", series.name);
+fn row(series: &Series, iops: bool, columns: &[Column]) -> String {
+    let mut line = format!("| {} |", series.name);
+    match series.summary.get("iops") {
+        Some(summary) => {
+            let spread = summary.relative_half_spread() * 100.0;
+            let _ = write!(line, " {} | {spread:.0} % |", thousands(summary.median));
+        }
+        None if iops => line.push_str(" | |"),
+        None => {}
+    }
     for (_, metric, digits) in columns {
-        let _ = write!(line, " {:.digits$} |", series.median(metric));
+        match series.summary.get(*metric) {
+            Some(summary) => {
+                let _ = write!(line, " {:.digits$} |", summary.median);
+            }
+            None => line.push_str(" |"),
+        }
     }
     line
 }
@@ -145,15 +177,16 @@ fn comparisons(text: &mut String, compared: &[Compared]) {
         return;
     }
     let _ = writeln!(text, "## Ratios\n");
-    let _ = writeln!(text, "| cell | ours | over | median ratio | rounds | shown |");
-    let _ = writeln!(text, "|---|---|---|--:|--:|---|");
+    let _ = writeln!(text, "| cell | ours | over | of | median ratio | rounds | shown |");
+    let _ = writeln!(text, "|---|---|---|---|--:|--:|---|");
     for c in compared {
         let _ = writeln!(
             text,
-            "| {} | {} | {} | {} | {} | {} |",
+            "| {} | {} | {} | {} | {} | {} | {} |",
             c.cell,
             c.ours,
             peers(c),
+            c.metric,
             ratio(c.ratio.median, c),
             rounds(c),
             c.verdict.words()
@@ -196,9 +229,15 @@ fn rounds(compared: &Compared) -> String {
 }
 
 fn peers(compared: &Compared) -> String {
-    match compared.peers.as_slice() {
-        [one] => one.clone(),
-        several => format!("the better of {}", several.join(" and ")),
+    let list = compared.peers.join(" and ");
+    match (compared.figure, compared.peers.as_slice()) {
+        (Figure::Alone, _) => "-".to_owned(),
+        (Figure::Kept, [first, second]) => format!("{first}, as a part of the gain of {second}"),
+        (Figure::OverSum, [_, _, ..]) => format!("the sum of {list}"),
+        (Figure::OverLeader, [_, _, ..]) => format!("the best of {list} by its median"),
+        (_, [_, _, _, ..]) => format!("the best of {list}"),
+        (_, [_, _]) => format!("the better of {list}"),
+        _ => list,
     }
 }
 
@@ -218,7 +257,7 @@ fn thousands(value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stats::{Summary, Verdict};
+    use crate::stats::Summary;
 
     #[test]
     fn groups_of_three() {
@@ -237,8 +276,11 @@ mod tests {
             metric: "iops".into(),
             ratio,
             verdict: Verdict::of(&ratio),
+            figure: Figure::OverBest,
             bar: Some(2.0),
+            side: Side::AtLeast,
             passed: Some(true),
+            note: None,
             bound: None,
             other_cpus: 0.1,
         };
@@ -266,5 +308,38 @@ mod tests {
         assert_eq!(rounds(&compared), "0.000..8.000, half of them 2.000..6.000");
         compared.bar = None;
         assert!(bar_lines(&[compared]).is_empty());
+    }
+
+    #[test]
+    fn a_bar_line_names_what_it_is_about() {
+        let ratio = Summary::of(&[0.9, 1.0, 1.25]).unwrap();
+        let mut compared = Compared {
+            cell: "null".into(),
+            ours: "auto".into(),
+            peers: vec!["off".into(), "always".into()],
+            metric: "p50_us".into(),
+            ratio,
+            verdict: Verdict::NotARatio,
+            figure: Figure::Kept,
+            bar: Some(0.8),
+            side: Side::AtLeast,
+            passed: Some(true),
+            note: None,
+            bound: None,
+            other_cpus: 0.1,
+        };
+        let line = |compared: &Compared| bar_lines(std::slice::from_ref(compared)).remove(0);
+        assert_eq!(
+            line(&compared),
+            "PASS 1.000 (at least 0.8; rounds 0.900..1.250): null, p50_us: auto over off, as a part \
+             of the gain of always"
+        );
+        (compared.figure, compared.side) = (Figure::Alone, Side::AtMost);
+        compared.note = Some("so".into());
+        let alone = "PASS 1.000 (at most 0.8; rounds 0.900..1.250): null, p50_us: auto (so)";
+        assert_eq!(line(&compared), alone);
+        (compared.figure, compared.verdict) = (Figure::OverSum, Verdict::Lower);
+        assert!(line(&compared).contains("(at most 0.8x; "), "{}", line(&compared));
+        assert!(line(&compared).contains("auto over the sum of off and always"));
     }
 }

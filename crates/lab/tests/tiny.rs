@@ -11,7 +11,7 @@ use lab::blk::stats_cost::StatsCost;
 use lab::experiment::{Options, run};
 use lab::nbd::NbdExport;
 use lab::progress::Silent;
-use lab::results::Results;
+use lab::results::{Results, Written};
 
 fn tiny(control: bool) -> Options {
     Options {
@@ -54,8 +54,12 @@ fn a_control_run_gives_consistent_counts_and_files() {
     let results = measured(true);
     check(&results);
     let dir = tempfile::tempdir().unwrap();
-    let (json, markdown) = results.write(dir.path()).unwrap();
+    let Written { json, markdown, plots } = results.write(dir.path()).unwrap();
     assert!(json.is_file());
+    let drawn = std::fs::read_to_string(&plots[0]).unwrap();
+    for cell in &results.cells {
+        assert!(drawn.contains(&cell.title) && drawn.contains("requests a second"), "{drawn}");
+    }
     let text = std::fs::read_to_string(markdown).unwrap();
     assert!(text.contains("control run") && text.contains("## Ratios"), "{text}");
     assert!(!text.contains("FAIL"), "a control run promises nothing: {text}");

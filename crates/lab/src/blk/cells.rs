@@ -185,7 +185,7 @@ pub(super) fn comparisons(spec: &CellSpec) -> Vec<Comparison> {
             ours: name.clone(),
             peers: names,
             bar,
-            bound: None,
+            ..Comparison::default()
         });
     }
     all

@@ -73,7 +73,7 @@ impl Case {
         // The promise is about the slow ones.
         let promised = self.percentile == "p99_us" && !control;
         let bar = promised.then_some(BAR);
-        Comparison { cell: self.id(), ours: hung, peers: vec![idle], bar, bound: None }
+        Comparison { cell: self.id(), ours: hung, peers: vec![idle], bar, ..Comparison::default() }
     }
 }
 
@@ -103,6 +103,7 @@ impl Experiment for HungDisk {
                  and a flush. Ratios are of 1 / percentile: below 1, neighbours were slower.",
                 placement.backend, placement.client
             )],
+            ..Plan::default()
         };
         let scratch = options.scratch.clone().unwrap_or_else(|| "/var/tmp".into());
         let place = Place::start(placement, &scratch)?;

@@ -50,6 +50,7 @@ impl Experiment for BlkBaseline {
             comparisons: cells.iter().flat_map(comparisons).collect(),
             versions,
             notes: notes(placement, &scratch),
+            ..Plan::default()
         };
         Ok(Box::new(Ready { plan, cells, images, placement, options: options.clone() }))
     }

@@ -51,7 +51,7 @@ impl Case {
     fn comparison(&self, control: bool) -> Comparison {
         let [on, off] = RECORD.map(system);
         let bar = self.bar.filter(|_| !control);
-        Comparison { cell: self.id(), ours: on, peers: vec![off], bar, bound: None }
+        Comparison { cell: self.id(), ours: on, peers: vec![off], bar, ..Comparison::default() }
     }
 }
 
@@ -84,6 +84,7 @@ impl Experiment for StatsCost {
                  nothing hides the cost of recording.",
                 placement.client, placement.backend
             )],
+            ..Plan::default()
         };
         Ok(Box::new(Ready { plan, cases, placement, options: options.clone() }))
     }

@@ -126,6 +126,7 @@ pub(super) fn comparison(spec: &CellSpec) -> Comparison {
         peers: peers.map(|(name, _)| name.clone()).collect(),
         bar: promised.then_some(BAR),
         bound: promised.then_some(bound),
+        ..Comparison::default()
     }
 }
 

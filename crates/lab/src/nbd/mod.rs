@@ -48,6 +48,7 @@ impl Experiment for NbdExport {
             comparisons: cells.iter().map(comparison).collect(),
             versions,
             notes: notes(placement, &scratch),
+            ..Plan::default()
         };
         Ok(Box::new(Ready { plan, cells, images, placement, options: options.clone() }))
     }

@@ -1,0 +1,261 @@
+//! Comparisons: what the samples of each round are made into, and whether a promise was kept.
+
+use serde::{Deserialize, Serialize};
+
+use crate::experiment::Plan;
+use crate::results::{Cell, Compared, ComparedBound};
+use crate::stats::{Summary, Verdict, ratios};
+
+/// What a comparison makes of the samples of one round.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Figure {
+    /// Ours over the best peer of the round, where more is better.
+    #[default]
+    OverBest,
+    /// Ours over the one peer whose median is the highest.
+    OverLeader,
+    /// Ours over the sum of the peers.
+    OverSum,
+    /// How much of what the second peer gains over the first ours gains too. Where the second gains
+    /// nothing beyond the spread there is nothing to keep, and ours is compared with the first.
+    Kept,
+    /// Ours alone, in its own unit.
+    Alone,
+}
+
+/// On which side of a bar the median must be.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Side {
+    /// Not below it.
+    #[default]
+    AtLeast,
+    /// Not above it.
+    AtMost,
+}
+
+/// One comparison to be judged after the run.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Comparison {
+    /// The cell's id.
+    pub cell: String,
+    /// Our system.
+    pub ours: String,
+    /// The peers.
+    pub peers: Vec<String>,
+    /// The metric, if not that of the plan.
+    pub metric: Option<String>,
+    /// What becomes of a round's samples.
+    pub figure: Figure,
+    /// What was promised of the median, if anything.
+    pub bar: Option<f64>,
+    /// On which side of the bar it must be.
+    pub side: Side,
+    /// A bar that is missed while the spread of a ratio is as large as its distance from 1 counts as
+    /// kept.
+    pub spread_excuses: bool,
+    /// Another way to keep that promise.
+    pub bound: Option<Bound>,
+}
+
+/// As much as the client can get from anybody: who comes this near has kept the promise too.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Bound {
+    /// The system that does nothing but answer.
+    pub system: String,
+    /// The least median ratio of ours over its.
+    pub bar: f64,
+}
+
+/// Judges one comparison; `None` if its cell or systems were not part of the run.
+pub(crate) fn compare(comparison: &Comparison, plan: &Plan, cells: &[Cell]) -> Option<Compared> {
+    let cell = cells.iter().find(|cell| cell.id == comparison.cell)?;
+    let metric = comparison.metric.as_ref().unwrap_or(&plan.metric);
+    if comparison.figure == Figure::Kept
+        && let Some(fallback) = nothing_to_keep(comparison, cell, metric)
+    {
+        let mut compared = compare(&fallback, plan, cells)?;
+        let always = comparison.peers.get(1)?;
+        compared.note = Some(format!("{always} shows no gain here, so there is none to keep"));
+        return Some(compared);
+    }
+    let figures = figures(comparison, cell, metric)?;
+    let ratio = Summary::of(&figures)?;
+    let verdict = match comparison.figure {
+        Figure::Kept | Figure::Alone => Verdict::NotARatio,
+        _ => Verdict::of(&ratio),
+    };
+    let bound = comparison.bound.as_ref().and_then(|Bound { system, bar }| {
+        let of = |ours: &str, peers: &[String]| Summary::of(&best(cell, metric, ours, peers)?);
+        let ratio = of(&comparison.ours, std::slice::from_ref(system))?;
+        // What a peer leaves behind is no bound, whatever disturbed it.
+        let holds = of(system, &comparison.peers)?.median >= *bar;
+        Some(ComparedBound { system: system.clone(), ratio, bar: *bar, holds })
+    });
+    let near = bound.as_ref().is_some_and(|b| b.holds && b.ratio.median >= b.bar);
+    let kept = comparison.bar.map(|bar| match comparison.side {
+        Side::AtLeast => ratio.median >= bar,
+        Side::AtMost => ratio.median <= bar,
+    });
+    let excused = comparison.spread_excuses && verdict == Verdict::NoDifferenceShown;
+    Some(Compared {
+        cell: comparison.cell.clone(),
+        ours: comparison.ours.clone(),
+        peers: comparison.peers.clone(),
+        metric: metric.clone(),
+        figure: comparison.figure,
+        ratio,
+        verdict,
+        bar: comparison.bar,
+        side: comparison.side,
+        passed: kept.map(|kept| kept || near || excused),
+        note: (kept == Some(false) && excused).then(|| "the spread is larger".to_owned()),
+        bound,
+        other_cpus: cell.systems.iter().map(|s| s.median("other_cpus")).fold(0.0, f64::max),
+    })
+}
+
+/// What is judged instead where the second peer gains nothing over the first.
+fn nothing_to_keep(comparison: &Comparison, cell: &Cell, metric: &str) -> Option<Comparison> {
+    let [first, second] = comparison.peers.as_slice() else { return None };
+    let gain = Summary::of(&ratios(&values(cell, metric, second)?, &values(cell, metric, first)?))?;
+    if Verdict::of(&gain) == Verdict::Higher {
+        return None;
+    }
+    Some(Comparison {
+        peers: vec![first.clone()],
+        figure: Figure::OverBest,
+        bar: comparison.bar.map(|_| 1.0),
+        spread_excuses: true,
+        ..comparison.clone()
+    })
+}
+
+fn values(cell: &Cell, metric: &str, name: &str) -> Option<Vec<f64>> {
+    cell.systems.iter().find(|s| s.name == name).map(|s| s.values(metric))
+}
+
+/// The figure of every round.
+fn figures(comparison: &Comparison, cell: &Cell, metric: &str) -> Option<Vec<f64>> {
+    let Comparison { ours, peers, .. } = comparison;
+    match comparison.figure {
+        Figure::OverBest => best(cell, metric, ours, peers),
+        Figure::OverLeader => {
+            let median = |name: &&String| {
+                let values = values(cell, metric, name).unwrap_or_default();
+                Summary::of(&values).map_or(0.0, |s| s.median)
+            };
+            let leader = peers.iter().max_by(|a, b| median(a).total_cmp(&median(b)))?;
+            best(cell, metric, ours, std::slice::from_ref(leader))
+        }
+        Figure::OverSum => {
+            let theirs = by_round(cell, metric, peers, |values| values.iter().sum())?;
+            Some(ratios(&values(cell, metric, ours)?, &theirs))
+        }
+        Figure::Kept => {
+            let three = [&peers[..], std::slice::from_ref(ours)].concat();
+            by_round(cell, metric, &three, |values| match values {
+                [first, second, ours] => (ours - first) / (second - first),
+                _ => f64::NAN,
+            })
+            .map(|kept| kept.into_iter().filter(|kept| kept.is_finite()).collect())
+        }
+        Figure::Alone => values(cell, metric, ours),
+    }
+}
+
+/// Ours over the best of the peers, round by round.
+fn best(cell: &Cell, metric: &str, ours: &str, peers: &[String]) -> Option<Vec<f64>> {
+    let theirs =
+        by_round(cell, metric, peers, |values| values.iter().copied().fold(0.0, f64::max))?;
+    Some(ratios(&values(cell, metric, ours)?, &theirs))
+}
+
+/// One figure of what several systems had in each round; rounds that one of them lacks are left out.
+fn by_round(
+    cell: &Cell,
+    metric: &str,
+    names: &[String],
+    figure: impl Fn(&[f64]) -> f64,
+) -> Option<Vec<f64>> {
+    let all: Vec<Vec<f64>> =
+        names.iter().map(|name| values(cell, metric, name)).collect::<Option<_>>()?;
+    let rounds = all.iter().map(Vec::len).min()?;
+    let round = |r: usize| all.iter().filter_map(|v| v.get(r)).copied().collect::<Vec<_>>();
+    Some((0..rounds).map(|r| figure(&round(r))).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::results::Series;
+
+    /// A cell with three rounds of each system's requests a second.
+    fn cell(systems: &[(&str, [f64; 3])]) -> Cell {
+        let systems = systems.iter().map(|(name, values)| {
+            let sample = |value: &f64| BTreeMap::from([("iops".to_owned(), *value)]);
+            Series::new((*name).to_owned(), values.iter().map(sample).collect())
+        });
+        Cell { id: "c".into(), title: "C".into(), systems: systems.collect() }
+    }
+
+    fn judged(cell: &Cell, peers: &[&str], with: Comparison) -> Compared {
+        let plan = Plan { metric: "iops".into(), ..Plan::default() };
+        let peers = peers.iter().map(|p| (*p).to_owned()).collect();
+        let comparison = Comparison { cell: "c".into(), ours: "a".into(), peers, ..with };
+        compare(&comparison, &plan, std::slice::from_ref(cell)).unwrap()
+    }
+
+    fn with(figure: Figure, bar: f64, side: Side) -> Comparison {
+        Comparison { figure, bar: Some(bar), side, ..Comparison::default() }
+    }
+
+    #[test]
+    fn what_is_kept_of_a_gain() {
+        let gains =
+            cell(&[("off", [100.0; 3]), ("always", [200.0; 3]), ("a", [180.0, 190.0, 150.0])]);
+        let kept = |bar| judged(&gains, &["off", "always"], with(Figure::Kept, bar, Side::AtLeast));
+        assert_eq!((kept(0.8).ratio.median, kept(0.8).passed), (0.8, Some(true)));
+        assert_eq!((kept(0.81).passed, kept(0.8).verdict), (Some(false), Verdict::NotARatio));
+    }
+
+    #[test]
+    fn without_a_gain_there_is_nothing_to_keep() {
+        let always = ("always", [102.0, 98.0, 100.0]);
+        for (ours, passed) in [([99.0, 101.0, 97.0], true), ([50.0; 3], false)] {
+            let cell = cell(&[("off", [100.0; 3]), always, ("a", ours)]);
+            let kept = judged(&cell, &["off", "always"], with(Figure::Kept, 0.8, Side::AtLeast));
+            assert_eq!((kept.bar, kept.passed), (Some(1.0), Some(passed)), "{kept:?}");
+            assert!(kept.note.unwrap().contains("always shows no gain"));
+        }
+    }
+
+    #[test]
+    fn sums_leaders_and_figures_alone() {
+        let all = cell(&[("a", [3.0; 3]), ("b", [1.0, 2.0, 9.0]), ("c", [3.0; 3])]);
+        let of = |peers: &[&str], figure| judged(&all, peers, with(figure, 1.0, Side::AtMost));
+        let sum = of(&["b", "c"], Figure::OverSum);
+        assert_eq!((sum.ratio.median, sum.passed), (0.6, Some(true)));
+        // The best of each round is another one; the leader is the one with the best median.
+        assert_eq!(of(&["b", "c"], Figure::OverBest).ratio.min, 3.0 / 9.0);
+        assert_eq!(of(&["b", "c"], Figure::OverLeader).ratio.min, 1.0);
+        let alone = of(&[], Figure::Alone);
+        assert_eq!((alone.ratio.median, alone.passed), (3.0, Some(false)));
+    }
+
+    #[test]
+    fn a_spread_that_is_larger_excuses_only_where_that_was_said() {
+        let noisy = cell(&[("a", [90.0, 120.0, 80.0]), ("b", [100.0; 3])]);
+        let mut bar = with(Figure::OverBest, 0.95, Side::AtLeast);
+        assert_eq!(judged(&noisy, &["b"], bar.clone()).passed, Some(false));
+        bar.spread_excuses = true;
+        let excused = judged(&noisy, &["b"], bar.clone());
+        assert_eq!(excused.passed, Some(true));
+        assert!(excused.note.unwrap().contains("spread"));
+        let slower = cell(&[("a", [80.0, 81.0, 80.0]), ("b", [100.0; 3])]);
+        assert_eq!(judged(&slower, &["b"], bar).passed, Some(false));
+    }
+}

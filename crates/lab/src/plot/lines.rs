@@ -1,0 +1,188 @@
+//! Panels of lines over steps.
+
+use super::axis::{Scale, short};
+use super::svg::{Anchor, Sheet, width_of};
+use super::{PanelPlan, PlotPlan, PointPlan, SeriesPlan, colour, label};
+use crate::results::Cell;
+use crate::stats::Summary;
+
+const PANEL: (f64, f64) = (340.0, 270.0);
+/// Inside a panel: left for numbers and unit, top for the title, right, bottom for steps and unit.
+const INSETS: (f64, f64, f64, f64) = (64.0, 30.0, 14.0, 52.0);
+const MARGIN: f64 = 12.0;
+const LEGEND_ROW: f64 = 20.0;
+const SIZE: f64 = 12.0;
+/// Points of different series at one step stand beside each other, this far apart in all.
+const ABREAST: f64 = 22.0;
+
+/// Draws a picture that an experiment planned.
+#[must_use]
+pub fn lines(plan: &PlotPlan, cells: &[Cell]) -> String {
+    let columns = plan.columns.clamp(1, plan.panels.len().max(1));
+    let rows = plan.panels.len().div_ceil(columns);
+    let names = names(plan);
+    let width = 2.0 * MARGIN + PANEL.0 * columns.max(2) as f64;
+    let (legend, legend_height) = legend(&names, width);
+    let top = 44.0 + legend_height;
+    let mut sheet = Sheet::new(width, top + PANEL.1 * rows as f64 + MARGIN);
+    sheet.bold((MARGIN, 26.0), &plan.title, 16.0);
+    for ((x, y), (i, name)) in legend.into_iter().zip(names.iter().enumerate()) {
+        sheet.line((x, y), (x + 26.0, y), colour(i), 1.6);
+        sheet.mark((x + 13.0, y), i, colour(i));
+        sheet.text((x + 32.0, y + 4.0), name, SIZE, Anchor::Start);
+    }
+    for (i, panel) in plan.panels.iter().enumerate() {
+        let (column, row) = ((i % columns) as f64, (i / columns) as f64);
+        let origin = (MARGIN + column * PANEL.0, top + row * PANEL.1);
+        Drawn::new(panel, cells, origin, names.len()).draw(&mut sheet, &names);
+    }
+    sheet.finish()
+}
+
+/// Every series once, in order.
+fn names(plan: &PlotPlan) -> Vec<&str> {
+    let mut names: Vec<&str> = Vec::new();
+    for series in plan.panels.iter().flat_map(|panel| &panel.series) {
+        if !names.contains(&series.name.as_str()) {
+            names.push(&series.name);
+        }
+    }
+    names
+}
+
+/// Places in the legend, in as many rows as it takes, and its height.
+fn legend(names: &[&str], width: f64) -> (Vec<(f64, f64)>, f64) {
+    let (mut x, mut y) = (MARGIN, 50.0);
+    let mut places = Vec::new();
+    for name in names {
+        let needs = 32.0 + width_of(name, SIZE) + 18.0;
+        if x > MARGIN && x + needs > width - MARGIN {
+            (x, y) = (MARGIN, y + LEGEND_ROW);
+        }
+        places.push((x, y));
+        x += needs;
+    }
+    (places, y - 50.0 + LEGEND_ROW + 4.0)
+}
+
+/// A panel with what was measured.
+struct Drawn<'a> {
+    plan: &'a PanelPlan,
+    points: Vec<(&'a str, Vec<(usize, Summary)>)>,
+    scale: Scale,
+    /// Left, top, right and bottom of the axes.
+    frame: (f64, f64, f64, f64),
+    abreast: usize,
+}
+
+impl<'a> Drawn<'a> {
+    fn new(plan: &'a PanelPlan, cells: &'a [Cell], origin: (f64, f64), abreast: usize) -> Self {
+        let summary = |point: &PointPlan| {
+            let cell = cells.iter().find(|cell| cell.id == point.cell)?;
+            let series = cell.systems.iter().find(|series| series.name == point.system)?;
+            Some((point.step, *series.summary.get(&plan.metric)?))
+        };
+        let of = |series: &'a SeriesPlan| {
+            (series.name.as_str(), series.points.iter().filter_map(summary).collect::<Vec<_>>())
+        };
+        let points: Vec<_> = plan.series.iter().map(of).collect();
+        let all = points.iter().flat_map(|(_, points)| points);
+        let values: Vec<f64> = all.flat_map(|(_, s)| [s.low, s.median, s.high]).collect();
+        let (left, top, right, bottom) = INSETS;
+        let frame = (
+            origin.0 + left,
+            origin.1 + top,
+            origin.0 + PANEL.0 - right,
+            origin.1 + PANEL.1 - bottom,
+        );
+        Self { plan, points, scale: Scale::holding(&values, plan.log), frame, abreast }
+    }
+
+    fn x(&self, step: usize, beside: usize) -> f64 {
+        let (left, _, right, _) = self.frame;
+        let each = (right - left) / self.plan.steps.len().max(1) as f64;
+        let room = ABREAST.min(each * 0.6);
+        let middle = (self.abreast.max(1) - 1) as f64 / 2.0;
+        let shift = (beside as f64 - middle) * room / self.abreast.max(1) as f64;
+        left + each * (step as f64 + 0.5) + shift
+    }
+
+    fn y(&self, value: f64) -> f64 {
+        let (_, top, _, bottom) = self.frame;
+        bottom - self.scale.part(value) * (bottom - top)
+    }
+
+    fn draw(&self, sheet: &mut Sheet, names: &[&str]) {
+        let (left, top, right, bottom) = self.frame;
+        sheet.bold((left - 40.0, top - 12.0), &self.plan.title, 13.0);
+        for tick in &self.scale.ticks {
+            let y = self.y(*tick);
+            sheet.line((left, y), (right, y), "#dddddd", 1.0);
+            sheet.text((left - 6.0, y + 4.0), &short(*tick), 11.0, Anchor::End);
+        }
+        sheet.line((left, bottom), (right, bottom), "#888888", 1.0);
+        sheet.line((left, top), (left, bottom), "#888888", 1.0);
+        for (i, step) in self.plan.steps.iter().enumerate() {
+            let each = (right - left) / self.plan.steps.len().max(1) as f64;
+            let x = left + each * (i as f64 + 0.5);
+            sheet.text((x, bottom + 15.0), step, 11.0, Anchor::Middle);
+        }
+        sheet.text(((left + right) / 2.0, bottom + 32.0), &self.plan.x, 11.0, Anchor::Middle);
+        sheet.upright((left - 50.0, (top + bottom) / 2.0), label(&self.plan.metric), 11.0);
+        for (name, points) in &self.points {
+            let index = names.iter().position(|n| n == name).unwrap_or_default();
+            let at = |(step, s): &(usize, Summary)| (self.x(*step, index), self.y(s.median));
+            let path: Vec<_> = points.iter().map(at).collect();
+            sheet.path(&path, colour(index));
+            for (step, summary) in points {
+                let x = self.x(*step, index);
+                let (low, high) = (self.y(summary.low), self.y(summary.high));
+                sheet.band((x, low), (x, high), colour(index), 5.0);
+                sheet.mark((x, self.y(summary.median)), index, colour(index));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::results::Series;
+
+    fn cell(id: &str, value: f64) -> Cell {
+        let sample = |value| BTreeMap::from([("iops".to_owned(), value)]);
+        let samples = [0.9, 1.0, 1.2].map(|part| sample(part * value)).into();
+        let systems = vec![Series::new("a".into(), samples)];
+        Cell { id: id.into(), title: id.into(), systems }
+    }
+
+    #[test]
+    fn what_was_measured_is_drawn_and_the_rest_is_left_out() {
+        let point = |step, cell: &str| PointPlan { step, cell: cell.into(), system: "a".into() };
+        let points = vec![point(0, "c0"), point(1, "c1"), point(2, "not measured")];
+        let panel = |title: &str, metric: &str| PanelPlan {
+            title: title.into(),
+            x: "think time, us".into(),
+            steps: ["0", "10", "50"].map(Into::into).into(),
+            metric: metric.into(),
+            log: metric == "iops",
+            series: vec![SeriesPlan { name: "auto & co".into(), points: points.clone() }],
+        };
+        let plan = PlotPlan {
+            name: "n".into(),
+            title: "A title".into(),
+            columns: 2,
+            panels: vec![panel("null", "iops"), panel("empty", "p50_us"), panel("more", "iops")],
+        };
+        let svg = lines(&plan, &[cell("c0", 100.0), cell("c1", 2000.0)]);
+        for text in ["A title", "requests a second", "think time, us", "auto &amp; co", ">1000<"] {
+            assert!(svg.contains(text), "{text} in {svg}");
+        }
+        // Two panels with two points each, one without any, and a mark in the legend.
+        assert_eq!(svg.matches("<circle").count(), 5);
+        assert_eq!(svg.matches("stroke-opacity").count(), 4);
+        assert_eq!(svg.matches("p50 latency, us").count(), 1);
+    }
+}
