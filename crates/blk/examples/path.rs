@@ -11,7 +11,7 @@ use std::sync::Arc;
 use blk::{Device, Options};
 use disk::{Disk, MemoryDisk, NullDisk};
 use memory::Buffers;
-use reactor::{Context, Poller, Reactor, Turn};
+use reactor::{Context, PollPolicy, Poller, Reactor, Turn};
 use virtq::QueueStart;
 use virtq::driver::{BUFFERS, Driver};
 
@@ -88,7 +88,8 @@ fn main() {
     disk.activate().unwrap();
     let (id, serial) = (name.clone(), String::new());
     let record = record == "on";
-    let device = Device::new(disk, &Options { id, queues: 1, serial, spin: true, record });
+    let device =
+        Device::new(disk, &Options { id, queues: 1, serial, poll: PollPolicy::default(), record });
     let mut driver = Driver::new(RING, 4 << 20, true);
     lay_out(&mut driver, depth);
     let start = QueueStart {

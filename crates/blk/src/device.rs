@@ -7,7 +7,7 @@ use std::time::SystemTime;
 
 use disk::Disk;
 use memory::Table;
-use reactor::{Context, Handle, Label, PollerId, Stopped};
+use reactor::{Context, Handle, Label, PollPolicy, PollState, PollerId, Stopped};
 use virtq::{QueueStart, RingError};
 
 use crate::caps::{Caps, Saved, Throttle};
@@ -27,8 +27,8 @@ pub struct Options {
     pub queues: u16,
     /// Answer to GET_ID, cut at 20 bytes.
     pub serial: String,
-    /// The reactor never sleeps while a queue of this disk runs.
-    pub spin: bool,
+    /// How queues wait when they have nothing to do.
+    pub poll: PollPolicy,
     /// Measure where the time of requests goes.
     pub record: bool,
 }
@@ -70,7 +70,6 @@ pub(crate) struct Shared {
     pub(crate) disk: Arc<dyn Disk>,
     pub(crate) id: String,
     pub(crate) serial: [u8; ID_BYTES],
-    pub(crate) spin: bool,
     pub(crate) record: bool,
     pub(crate) label: Label,
     /// Changes when the disk was resized: queues then ask for the geometry again.
@@ -98,14 +97,15 @@ impl Device {
             disk,
             id,
             serial,
-            spin: options.spin,
             record: options.record,
             label: NEXT_LABEL.fetch_add(1, Ordering::Relaxed),
             epoch: AtomicU64::new(0),
             throttle: Throttle::default(),
         });
         let stats = (0..options.queues.max(1)).map(|_| Arc::default()).collect();
-        Self { shared, stats, made: SystemTime::now() }
+        let device = Self { shared, stats, made: SystemTime::now() };
+        device.set_poll(options.poll);
+        device
     }
 
     /// When it was made: all its counts were 0 then.
@@ -146,6 +146,24 @@ impl Device {
     /// ([`RunningQueue::look_again`]) to notice it at once.
     pub fn set_caps(&self, caps: Caps) {
         self.shared.throttle.set(caps, self.now());
+    }
+
+    /// Changes how queues wait when they have nothing to do. One that sleeps learns of it when it
+    /// is woken ([`RunningQueue::look_again`] does that).
+    pub fn set_poll(&self, policy: PollPolicy) {
+        self.stats.iter().for_each(|queue| queue.polling.set(policy));
+    }
+
+    /// How queues wait when they have nothing to do.
+    pub fn poll_policy(&self) -> PollPolicy {
+        self.stats.first().map(|queue| queue.polling.policy()).unwrap_or_default()
+    }
+
+    /// How its queues have waited since it was made, together.
+    pub fn poll_state(&self) -> PollState {
+        let mut sum = PollState::default();
+        self.stats.iter().for_each(|queue| sum.add(&queue.polling.state()));
+        sum
     }
 
     /// What is saved up under the caps, or owed. Exact while no queue runs.
@@ -209,7 +227,7 @@ impl Device {
 
     /// Each queue as it stands now.
     pub fn queue_states(&self) -> Vec<QueueState> {
-        self.stats.iter().map(|queue| QueueState::of(&queue.recorder)).collect()
+        self.stats.iter().map(|queue| QueueState::of(queue)).collect()
     }
 
     /// Serves a ring on `reactor`. The disk must be activated.

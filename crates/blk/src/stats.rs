@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::insight::{Class, Op, Recorder, Stage, Stages, Summary};
-use reactor::Label;
+use reactor::{Label, PollState, Polling};
 
 const CLASSES: usize = 6;
 
@@ -19,6 +19,7 @@ pub struct QueueStats {
     resubmitted: AtomicU64,
     pub(crate) stages: Stages,
     pub(crate) recorder: Recorder,
+    pub(crate) polling: Polling,
 }
 
 fn bump(counter: &AtomicU64, by: u64) {
@@ -146,11 +147,15 @@ pub struct QueueState {
     pub neighbour_ns: u64,
     /// The last of them: whose, how long in nanoseconds, and when on [`crate::clock_ns`].
     pub neighbour: Option<(Label, u64, u64)>,
+    /// How it has waited when it had nothing to do.
+    pub poll: PollState,
 }
 
 impl QueueState {
-    pub(crate) fn of(recorder: &Recorder) -> Self {
+    pub(crate) fn of(stats: &QueueStats) -> Self {
+        let recorder = &stats.recorder;
         Self {
+            poll: stats.polling.state(),
             served: recorder.served.load(Ordering::Relaxed),
             reactor: recorder.reactor.load(Ordering::Relaxed),
             in_flight: recorder.in_flight.load(Ordering::Relaxed),

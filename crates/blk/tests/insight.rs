@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use blk::{Class, Device, Op, Options, Stage, clock_ns};
 use guest::{FLUSH, GET_ID, Gate, Guest, IN, OUT, SOON, device};
-use reactor::Reactor;
+use reactor::{PollPolicy, Reactor};
 
 /// Asks until something is there: what a queue publishes lags behind by a turn.
 fn soon<T>(mut ask: impl FnMut() -> Option<T>) -> T {
@@ -84,8 +84,13 @@ fn a_request_that_fails_at_once_is_recorded_as_failed() {
 #[test]
 fn what_is_not_recorded_is_not_there() {
     let disk = Arc::new(disk::NullDisk::new(1 << 20, 512, false));
-    let options =
-        Options { id: "test".into(), queues: 1, serial: String::new(), spin: false, record: false };
+    let options = Options {
+        id: "test".into(),
+        queues: 1,
+        serial: String::new(),
+        poll: PollPolicy::default(),
+        record: false,
+    };
     let device = Device::new(disk, &options);
     let mut guest = Guest::new(&device, true);
     guest.run(IN, 0, (4096, true));

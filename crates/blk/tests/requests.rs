@@ -8,7 +8,7 @@ use std::sync::Arc;
 use blk::feature;
 use disk::{Disk, FileDisk, FileOptions, Kind, MemoryDisk, NullDisk, OnFull};
 use guest::*;
-use reactor::Reactor;
+use reactor::{PollMode, Reactor};
 use virtq::driver::BUFFERS;
 
 const SIZE: u64 = 8 << 20;
@@ -25,9 +25,9 @@ fn file(dir: &std::path::Path, direct: bool) -> Arc<dyn Disk> {
     Arc::new(FileDisk::open(options).unwrap())
 }
 
-fn round_trip(disk: Arc<dyn Disk>, event_idx: bool, spin: bool) {
+fn round_trip(disk: Arc<dyn Disk>, event_idx: bool, mode: PollMode) {
     let block = disk.geometry().block_size as usize;
-    let device = device(disk, 1, spin);
+    let device = polled(disk, 1, mode);
     let mut guest = Guest::new(&device, event_idx);
     let data: Vec<u8> = (0..8 * block).map(|i| (i % 253) as u8).collect();
     assert_eq!(guest.write(8, &data), 0);
@@ -51,10 +51,11 @@ fn round_trip(disk: Arc<dyn Disk>, event_idx: bool, spin: bool) {
 #[test]
 fn every_kind_of_request_on_every_backend() {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    for (event_idx, spin) in [(false, false), (true, false), (true, true)] {
-        round_trip(memory(), event_idx, spin);
-        round_trip(file(dir.path(), false), event_idx, spin);
-        round_trip(file(dir.path(), true), event_idx, spin);
+    let modes = [PollMode::Off, PollMode::Auto, PollMode::Always];
+    for (event_idx, mode) in modes.into_iter().flat_map(|mode| [(false, mode), (true, mode)]) {
+        round_trip(memory(), event_idx, mode);
+        round_trip(file(dir.path(), false), event_idx, mode);
+        round_trip(file(dir.path(), true), event_idx, mode);
     }
 }
 

@@ -50,6 +50,12 @@ impl Clock {
         now
     }
 
+    /// It is `now`, in a turn of its own.
+    #[cfg(test)]
+    pub(crate) fn set(&mut self, now: u64) {
+        self.now = now;
+    }
+
     /// The last look at everything before this turn, or this turn's begin if nobody did anything
     /// in the turn before.
     #[inline]

@@ -10,6 +10,7 @@ use crate::bell::Bell;
 use crate::clock::Label;
 use crate::core::Core;
 use crate::op::{Done, InFlight, Op, Port};
+use crate::spin::{Polling, WaitsFor};
 use crate::ticks::base;
 
 /// Names a poller on its reactor.
@@ -45,9 +46,19 @@ pub trait Poller: Any {
     /// Its eventfd was written since the last look.
     fn kicked(&mut self) {}
 
-    /// It stays hot when idle: its reactor never sleeps.
+    /// It stays hot when idle: its reactor never sleeps. For those whom nobody would wake.
     fn spins(&self) -> bool {
         false
+    }
+
+    /// How it may look for work instead of being woken; the same each time.
+    fn polling(&self) -> Option<&Polling> {
+        None
+    }
+
+    /// What it waits for, when it has found nothing.
+    fn waits_for(&self) -> WaitsFor {
+        WaitsFor::Event
     }
 
     /// Whom it serves, for those who share the thread with it; 0 for nobody in particular.

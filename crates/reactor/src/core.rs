@@ -12,7 +12,11 @@ use crate::mailbox::Mailbox;
 use crate::op::{Done, InFlight, Port};
 use crate::ring::{Completed, Ring, Token};
 use crate::slab::Slab;
-use crate::{File, ReactorCounters};
+use crate::spin::{Guards, Waiter};
+use crate::{File, ReactorCounters, clock_ns};
+
+/// Turns that find nothing before readers are told how long they took.
+const TELL_EVERY: u32 = 4096;
 
 struct Resident {
     /// Out while its own method runs.
@@ -20,6 +24,8 @@ struct Resident {
     generation: u32,
     hot: bool,
     watch: Option<u32>,
+    /// Of one that may look for work instead of being woken.
+    waiter: Option<Box<Waiter>>,
 }
 
 struct PortSlot {
@@ -54,11 +60,16 @@ pub(crate) struct Core {
     pub(crate) letters: bool,
     pub(crate) stopping: bool,
     pub(crate) clock: Clock,
+    /// Since when no turn has found work; 0: the last one did.
+    idle_since: u64,
+    idle_turns: u32,
+    pub(crate) guards: Guards,
     pub(crate) mailbox: Arc<Mailbox>,
 }
 
 impl Core {
     pub(crate) fn new(mailbox: Arc<Mailbox>) -> std::io::Result<Self> {
+        crate::cpus::sit(&mailbox.seat);
         let mut core = Self {
             ring: Ring::new()?,
             residents: Slab::default(),
@@ -70,6 +81,9 @@ impl Core {
             letters: false,
             stopping: false,
             clock: Clock::default(),
+            idle_since: 0,
+            idle_turns: 0,
+            guards: Guards::new(mailbox.seat.clone()),
             mailbox,
         };
         let bell = core.mailbox.bell();
@@ -94,6 +108,37 @@ impl Core {
     pub(crate) fn in_kernel(&self) -> usize {
         let ops = &self.ring.ops;
         ops.indices().iter().filter(|i| ops.get(**i).is_some_and(|op| !op.timer)).count()
+    }
+
+    /// A letter is there; `slept`: this thread was woken for it.
+    pub(crate) fn woken_by_letter(&mut self, slept: bool) {
+        let rung = self.mailbox.rung_at();
+        if slept && rung > 0 {
+            self.guards.woke(clock_ns().saturating_sub(rung).max(1));
+        }
+    }
+
+    /// A turn is over. `idle`: it found nothing, and the next one follows at once.
+    #[inline]
+    pub(crate) fn turned(&mut self, idle: bool) {
+        if idle {
+            self.idle_turns += 1;
+            if self.idle_since == 0 {
+                self.idle_since = self.clock.now();
+            } else if self.idle_turns >= TELL_EVERY {
+                self.tell_spun();
+                self.idle_since = self.clock.now();
+            }
+        } else if self.idle_since > 0 {
+            self.tell_spun();
+        }
+    }
+
+    fn tell_spun(&mut self) {
+        let since = std::mem::take(&mut self.idle_since);
+        self.idle_turns = 0;
+        let now = self.clock.now();
+        self.counters().add_spun(now.saturating_sub(since));
     }
 
     fn add_watch(&mut self, owner: WatchOwner, fd: Arc<OwnedFd>) -> u32 {
@@ -193,45 +238,56 @@ impl Core {
         self.residents.get_mut(id.index).filter(|r| r.generation == id.generation)
     }
 
-    /// Asks every hot poller once.
-    pub(crate) fn turn(&mut self) {
+    /// Asks every hot poller once; true when one of them found work.
+    pub(crate) fn turn(&mut self) -> bool {
         self.clock.turn_begins();
         self.counters().add_turn();
-        let mut at = 0;
+        let (mut at, mut worked) = (0, false);
         while let Some(id) = self.hot.get(at).copied() {
-            let stays = self.turn_one(id);
+            let (stays, found) = self.turn_one(id);
+            worked |= found;
             if stays {
                 at += 1;
             } else {
                 self.hot.swap_remove(at);
             }
         }
+        worked
     }
 
-    /// Asks one poller; false when it went cold or ended.
-    fn turn_one(&mut self, id: PollerId) -> bool {
-        let Some(mut poller) = self.resident(id).and_then(|r| r.poller.take()) else {
-            return false;
-        };
+    /// Asks one poller. Whether it stays hot, which it does not when it went cold or ended, and
+    /// whether it found work.
+    fn turn_one(&mut self, id: PollerId) -> (bool, bool) {
+        let Some(resident) = self.resident(id) else { return (false, false) };
+        let Some(mut poller) = resident.poller.take() else { return (false, false) };
         let label = poller.label();
         self.counters().set_serving(label);
         self.clock.poll_begins();
         let turn = poller.poll(&mut Context { core: self, current: Some(id) });
         self.clock.poll_ended(label);
-        let stays = match turn {
-            Turn::Busy => true,
-            Turn::Gone => {
-                drop(poller);
-                self.evict(id);
-                return false;
-            }
-            Turn::Idle => poller.spins() || poller.arm(),
-        };
-        if let Some(resident) = self.resident(id) {
-            resident.poller = Some(poller);
-            resident.hot = stays;
+        if turn == Turn::Gone {
+            drop(poller);
+            self.evict(id);
+            return (false, true);
         }
-        stays
+        // Taken out of `self` by parts: all four are needed at once.
+        let Self { residents, clock, guards, .. } = self;
+        let resident = residents.get_mut(id.index).filter(|r| r.generation == id.generation);
+        let Some(resident) = resident else { return (false, true) };
+        let stays = match turn {
+            Turn::Busy => {
+                if let Some(waiter) = resident.waiter.as_mut().filter(|waiter| waiter.waits())
+                    && let Some(polling) = poller.polling()
+                {
+                    waiter.finds_work(polling, clock.now(), guards);
+                }
+                true
+            }
+            _ => poller.spins() || looks(resident, &*poller, clock, guards) || poller.arm(),
+        };
+        resident.poller = Some(poller);
+        resident.hot = stays;
+        (stays, turn == Turn::Busy)
     }
 
     pub(crate) fn evict(&mut self, id: PollerId) {
@@ -280,17 +336,17 @@ impl Core {
     /// A place for a poller that is being made; it may open ports already.
     pub(crate) fn reserve(&mut self) -> PollerId {
         let generation = self.next_generation();
-        let resident = Resident { poller: None, generation, hot: true, watch: None };
+        let resident = Resident { poller: None, generation, hot: true, watch: None, waiter: None };
         PollerId { index: self.residents.insert(resident), generation }
     }
 
     /// Puts a poller into its place, hot, woken by `kick` from then on.
     pub(crate) fn settle(&mut self, id: PollerId, poller: Box<dyn Poller>, kick: Option<OwnedFd>) {
+        let waiter = poller.polling().map(|polling| Box::new(Waiter::new(polling)));
         let owner = WatchOwner::Poller(id);
         let watch = kick.map(|fd| self.add_watch(owner, Arc::new(fd)));
         if let Some(resident) = self.resident(id) {
-            resident.poller = Some(poller);
-            resident.watch = watch;
+            (resident.poller, resident.watch, resident.waiter) = (Some(poller), watch, waiter);
         }
         self.hot.push(id);
         self.counters().set_pollers(self.residents.len() as u64);
@@ -326,4 +382,17 @@ impl Core {
         self.generation = self.generation.wrapping_add(1);
         self.generation
     }
+}
+
+/// One that found nothing is to be asked again at once, because that pays.
+fn looks(
+    resident: &mut Resident,
+    poller: &dyn Poller,
+    clock: &mut Clock,
+    guards: &mut Guards,
+) -> bool {
+    let Some((waiter, polling)) = resident.waiter.as_mut().zip(poller.polling()) else {
+        return false;
+    };
+    waiter.finds_nothing(polling, poller.waits_for(), clock, guards)
 }

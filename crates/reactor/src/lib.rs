@@ -13,12 +13,16 @@
 //! # Model
 //! ```text
 //! loop: look at the completion queue (tail, and the TASKRUN flag) -> deliver
-//!       poll every hot poller; one that found nothing arms and goes cold, unless it spins
+//!       poll every hot poller; one that found nothing arms and goes cold, unless it pays to look on
 //!       submit what was queued, once
 //!       nothing hot: sleep in the kernel until a completion
 //! ```
+//! What looking on costs and brings is judged for each poller by its [`PollWindow`], allowed by
+//! guards, and set by a [`PollPolicy`]: see `spin` and `cpus`.
+//!
 //! The cost of a turn depends on hot pollers only: an idle queue is an eventfd known to the ring,
-//! and an idle reactor has no timer.
+//! and an idle reactor has no timer. While some poller looks on or would like to, one thread of the
+//! process measures how much CPU is free, ten times a second.
 //!
 //! # Errors and invariants
 //! - What the kernel sees (buffers, iovecs, descriptors) is owned by the operation slab from
@@ -40,6 +44,7 @@ mod bell;
 mod clock;
 mod context;
 mod core;
+mod cpus;
 mod file;
 mod mailbox;
 mod op;
@@ -47,6 +52,7 @@ mod panic;
 mod probe;
 mod ring;
 mod slab;
+mod spin;
 mod stats;
 #[cfg(test)]
 mod tests;
@@ -61,6 +67,9 @@ pub use file::File;
 pub use mailbox::{Handle, Stopped};
 pub use op::{Done, Op, Port};
 pub use probe::{Probe, probe};
+pub use spin::{
+    POLL_MAX_NS, PollMode, PollPolicy, PollReason, PollState, Polling, Refused, WaitsFor,
+};
 pub use stats::ReactorCounters;
 pub use thread::Reactor;
 pub use ticks::clock_ns;

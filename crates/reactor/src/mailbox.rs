@@ -1,12 +1,13 @@
 //! Work for a reactor from other threads.
 
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 
 use rustix::event::{EventfdFlags, eventfd};
 
-use crate::{Context, ReactorCounters};
+use crate::cpus::Seat;
+use crate::{Context, ReactorCounters, clock_ns};
 
 type Letter = Box<dyn FnOnce(&mut Context<'_>) + Send>;
 
@@ -30,6 +31,9 @@ pub(crate) struct Mailbox {
     /// Written once a letter; the reactor watches it like any other eventfd.
     bell: Arc<OwnedFd>,
     pub(crate) counters: ReactorCounters,
+    pub(crate) seat: Arc<Seat>,
+    /// When the bell was rung last, if the reactor has not looked since.
+    rung: AtomicU64,
 }
 
 impl Mailbox {
@@ -37,7 +41,8 @@ impl Mailbox {
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let (inbox, counters) = (Mutex::default(), ReactorCounters::default());
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        Ok(Self { number, inbox, bell: Arc::new(bell), counters })
+        let (seat, rung) = (Arc::default(), AtomicU64::new(0));
+        Ok(Self { number, inbox, bell: Arc::new(bell), counters, seat, rung })
     }
 
     pub(crate) fn bell(&self) -> Arc<OwnedFd> {
@@ -51,6 +56,11 @@ impl Mailbox {
 
     pub(crate) fn take(&self) -> Vec<Letter> {
         std::mem::take(&mut self.lock().letters)
+    }
+
+    /// When the bell was rung, once; 0 if it was not.
+    pub(crate) fn rung_at(&self) -> u64 {
+        self.rung.swap(0, Ordering::Relaxed)
     }
 
     /// Refuses further letters and drops the waiting ones, which tells their senders.
@@ -69,6 +79,7 @@ impl Mailbox {
         }
         inbox.letters.push(letter);
         drop(inbox);
+        self.rung.store(clock_ns(), Ordering::Relaxed);
         // EAGAIN: the counter is full, so the bell has been rung already.
         let _ = rustix::io::write(&*self.bell, &1u64.to_ne_bytes());
         Ok(())
@@ -117,6 +128,12 @@ impl Handle {
     /// Which reactor of the process it is, from 0 on in the order in which they were made.
     pub fn number(&self) -> u32 {
         self.0.number
+    }
+
+    /// How much of a CPU is free for this reactor to spin on, in thousandths, as the kernel's idle
+    /// times and its own use say; `None` while nothing of it wants to spin.
+    pub fn free_cpu_permille(&self) -> Option<u32> {
+        self.0.seat.measured()
     }
 
     /// What the reactor has counted.

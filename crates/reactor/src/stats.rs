@@ -13,6 +13,7 @@ pub struct ReactorCounters {
     wakeups: AtomicU64,
     pollers: AtomicU64,
     turns: AtomicU64,
+    spun_ns: AtomicU64,
     serving: AtomicU32,
 }
 
@@ -50,6 +51,15 @@ impl ReactorCounters {
     /// Whom the thread serves now; 0 while it sleeps.
     pub fn serving(&self) -> Label {
         self.serving.load(Ordering::Relaxed)
+    }
+
+    /// Time in turns that found no work and were followed by another at once, in nanoseconds.
+    pub fn spun_ns(&self) -> u64 {
+        self.spun_ns.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn add_spun(&self, ns: u64) {
+        bump(&self.spun_ns, ns);
     }
 
     pub(crate) fn add_sleep(&self) {

@@ -94,6 +94,7 @@ impl Drop for CloseOnExit {
 
 fn run(mut core: Core) {
     let mut completed = Vec::with_capacity(REAP_BATCH);
+    let mut slept = false;
     loop {
         core.ring.reap(&mut completed);
         for one in completed.drain(..) {
@@ -101,6 +102,7 @@ fn run(mut core: Core) {
         }
         if core.letters {
             core.letters = false;
+            core.woken_by_letter(slept);
             for letter in core.mailbox.take() {
                 letter(&mut core.context());
             }
@@ -108,8 +110,10 @@ fn run(mut core: Core) {
         if core.stopping {
             break;
         }
-        core.turn();
-        if core.quiet() {
+        let worked = core.turn();
+        slept = core.quiet();
+        core.turned(!worked && !slept);
+        if slept {
             core.mailbox.counters.add_sleep();
             core.ring.sleep();
             core.clock.slept();

@@ -10,7 +10,7 @@ use std::sync::mpsc::SyncSender;
 
 use disk::{Channel, Completion, Request};
 use memory::Table;
-use reactor::{Bell, Context, Label, Poller, Turn};
+use reactor::{Bell, Context, Label, Poller, Polling, Turn, WaitsFor};
 use virtq::{Chain, Queue, QueueStart, RingError};
 
 use crate::capped::Capped;
@@ -31,7 +31,8 @@ pub(crate) struct BlkQueue {
     err: Option<Bell>,
     rules: Rules,
     epoch: u64,
-    spins: bool,
+    /// Nobody kicks: it must look.
+    kickless: bool,
     in_flight: InFlightTable,
     times: Times,
     /// What the caps hold back: nothing is popped before its turn.
@@ -85,7 +86,7 @@ impl BlkQueue {
             err: start.err.map(|fd| context.open_bell(fd)),
             rules,
             epoch,
-            spins: shared.spin || kickless,
+            kickless,
             shared,
             in_flight,
             times,
@@ -238,7 +239,22 @@ impl Poller for BlkQueue {
     }
 
     fn spins(&self) -> bool {
-        self.spins && !self.queue.failed()
+        self.kickless && !self.queue.failed()
+    }
+
+    fn polling(&self) -> Option<&Polling> {
+        Some(&self.stats.polling)
+    }
+
+    fn waits_for(&self) -> WaitsFor {
+        let held = self.held.is_some() || !self.capped.is_empty();
+        if held || self.stopping || self.queue.failed() {
+            WaitsFor::Event
+        } else if self.queue.in_flight() > 0 {
+            WaitsFor::Device
+        } else {
+            WaitsFor::Driver
+        }
     }
 
     fn label(&self) -> Label {

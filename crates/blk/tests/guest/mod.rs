@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use blk::{Device, Options, QueueError, RunningQueue, feature};
 use disk::Disk;
-use reactor::Reactor;
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use reactor::{PollMode, PollPolicy, Reactor};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd};
 use virtq::driver::{BUFFERS, Driver};
 use virtq::{Inflight, QueueStart};
 
@@ -33,9 +33,14 @@ pub(crate) fn reactor() -> Arc<Reactor> {
 }
 
 pub(crate) fn device(disk: Arc<dyn Disk>, queues: u16, spin: bool) -> Device {
+    polled(disk, queues, if spin { PollMode::Always } else { PollMode::Off })
+}
+
+pub(crate) fn polled(disk: Arc<dyn Disk>, queues: u16, mode: PollMode) -> Device {
     disk.activate().unwrap();
+    let poll = PollPolicy { mode, ..PollPolicy::default() };
     let (id, serial) = ("test".into(), "SERIAL-1".into());
-    Device::new(disk, &Options { id, queues, serial, spin, record: true })
+    Device::new(disk, &Options { id, queues, serial, poll, record: true })
 }
 
 pub(crate) struct Guest {
@@ -137,7 +142,7 @@ impl Guest {
             }
             let mut fds = [PollFd::from_borrowed_fd(self.call.as_fd(), PollFlags::IN)];
             let limit = Timespec { tv_sec: SOON.as_secs() as i64, tv_nsec: 0 };
-            poll(&mut fds, Some(&limit)).unwrap();
+            rustix::event::poll(&mut fds, Some(&limit)).unwrap();
             rustix::io::read(&self.call, &mut [0; 8]).ok();
         }
     }
@@ -204,7 +209,7 @@ impl Guest {
     pub(crate) fn wait_for_error(&self, count: &mut [u8; 8]) {
         let mut fds = [PollFd::from_borrowed_fd(self.err.as_fd(), PollFlags::IN)];
         let limit = Timespec { tv_sec: SOON.as_secs() as i64, tv_nsec: 0 };
-        assert_eq!(poll(&mut fds, Some(&limit)).unwrap(), 1, "no error was told");
+        assert_eq!(rustix::event::poll(&mut fds, Some(&limit)).unwrap(), 1, "no error was told");
         rustix::io::read(&self.err, count).unwrap();
     }
 

@@ -10,6 +10,7 @@ mod error;
 mod fence;
 mod glue;
 mod nbd;
+mod poll;
 mod queues;
 mod restore;
 mod serve;
@@ -25,7 +26,7 @@ use std::time::{Duration, Instant};
 
 use blk::{Device, Options};
 use disk::{Disk, FileDisk, Geometry};
-use model::spec::{Caps, DiskSpec, PollMode};
+use model::spec::{Caps, DiskSpec};
 use vhost_user::{Access, BackendChannel, Listener, SessionHandle, SessionState, Stop};
 
 pub use self::error::ExportError;
@@ -125,7 +126,7 @@ impl Export {
             id: spec.id.clone(),
             queues: spec.queues,
             serial: spec.serial.clone().unwrap_or_default(),
-            spin: spec.poll == PollMode::Always,
+            poll: poll::of(spec.poll),
             record: spec.record,
         };
         let device = Arc::new(Device::new(Arc::clone(&disk), &options));

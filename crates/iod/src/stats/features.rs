@@ -44,7 +44,7 @@ mod tests {
             id: "d".into(),
             queues: 2,
             serial: String::new(),
-            spin: false,
+            poll: reactor::PollPolicy::default(),
             record: true,
         };
         let offered = names(blk::Device::new(disk, &options).features());

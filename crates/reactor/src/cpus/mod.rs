@@ -1,0 +1,129 @@
+//! How much of a CPU is free for those who want to spin.
+//!
+//! A reactor that spins takes a CPU whole. That harms nobody while the CPU would be idle, and slows
+//! guests down when it is not. So while a reactor spins or wants to, a thread measures what the
+//! CPUs that it may use have left: their idle time, and what the reactors that want to spin use
+//! themselves, whether they spin or work: a reactor that spins needs one CPU for both. What is left
+//! is handed out in the order in which they began to want it, so that of two reactors and one free
+//! CPU one spins, and not none.
+//!
+//! Other processes' spins count as use: who came first keeps its CPU. Before the first measure a
+//! spin is allowed, for [`EVERY`] at most.
+//!
+//! The thread sleeps when nobody has wanted to spin for [`FORGET_NS`]: an idle process has no
+//! timer.
+//!
+//! Source: design 4.3; the documents' tapdisk3 polls only while the host has idle CPU (seed-facts
+//! 1.1).
+
+mod seat;
+mod share;
+mod stat;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::thread::Thread;
+use std::time::{Duration, Instant};
+
+pub(crate) use seat::Seat;
+use seat::UNKNOWN;
+use share::{Measure, Wants};
+
+use crate::clock_ns;
+
+/// Between two measures.
+const EVERY: Duration = Duration::from_millis(100);
+/// Who has not wanted to spin for so long does not.
+const FORGET_NS: u64 = 1_000_000_000;
+
+/// The thread that measures, and for whom.
+#[derive(Debug, Default)]
+struct Governor {
+    seats: Mutex<Vec<Weak<Seat>>>,
+    asleep: AtomicBool,
+    thread: OnceLock<Thread>,
+}
+
+static GOVERNOR: OnceLock<Governor> = OnceLock::new();
+
+/// Reserves a seat for the calling thread.
+pub(crate) fn sit(seat: &Arc<Seat>) {
+    let governor = GOVERNOR.get_or_init(Governor::default);
+    seat.sit();
+    governor.lock().push(Arc::downgrade(seat));
+    governor.thread.get_or_init(|| {
+        let made = std::thread::Builder::new().name("free-cpus".into()).spawn(run);
+        match made {
+            Ok(thread) => thread.thread().clone(),
+            Err(error) => {
+                tracing::warn!("cannot measure free CPUs: {error}; spins are not held back by it");
+                std::thread::current()
+            }
+        }
+    });
+}
+
+/// Somebody wants to spin. Costs a look when the thread is awake.
+fn wanted() {
+    if let Some(governor) = GOVERNOR.get()
+        && governor.asleep.load(Ordering::Relaxed)
+    {
+        governor.asleep.store(false, Ordering::Relaxed);
+        if let Some(thread) = governor.thread.get() {
+            thread.unpark();
+        }
+    }
+}
+
+impl Governor {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Weak<Seat>>> {
+        // Every change is one addition or removal.
+        self.seats.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// All that are there.
+    fn seats(&self) -> Vec<Arc<Seat>> {
+        let mut seats = self.lock();
+        seats.retain(|seat| seat.strong_count() > 0);
+        seats.iter().filter_map(Weak::upgrade).collect()
+    }
+}
+
+fn run() {
+    let governor = GOVERNOR.get_or_init(Governor::default);
+    loop {
+        sleep(governor);
+        let mut measure = Measure::default();
+        loop {
+            let seats = governor.seats();
+            let now = clock_ns();
+            let wants: Vec<_> =
+                seats.iter().filter(|seat| seat.wanted_since(now, FORGET_NS)).collect();
+            if wants.is_empty() {
+                seats.iter().for_each(|seat| seat.show(UNKNOWN));
+                break;
+            }
+            let ours = wants.iter().map(|seat| Wants { tid: seat.tid(), used_ns: seat.cpu_ns() });
+            let cpus = wants.iter().flat_map(|seat| seat.cpus());
+            match stat::read(cpus) {
+                Ok(idle) => measure.add(Instant::now(), idle, ours.collect()),
+                Err(error) => {
+                    tracing::debug!("cannot measure free CPUs: {error}");
+                    measure = Measure::default();
+                }
+            }
+            for seat in &seats {
+                seat.show(measure.share(seat.tid()).unwrap_or(UNKNOWN));
+            }
+            std::thread::park_timeout(EVERY);
+        }
+    }
+}
+
+/// Until somebody wants to spin.
+fn sleep(governor: &Governor) {
+    governor.asleep.store(true, Ordering::Relaxed);
+    while governor.asleep.load(Ordering::Relaxed) {
+        std::thread::park();
+    }
+}

@@ -1,0 +1,118 @@
+//! A reactor as one that wants a CPU.
+
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+
+use rustix::thread::{Pid, gettid, sched_getaffinity};
+
+/// Nothing was measured.
+pub(super) const UNKNOWN: u32 = u32::MAX;
+
+/// A reactor as one that wants a CPU: it writes when it wanted to spin, and reads what is free.
+#[derive(Debug)]
+#[repr(align(128))]
+pub(crate) struct Seat {
+    wished: AtomicU64,
+    /// Thousandths of a CPU.
+    free: AtomicU32,
+    tid: AtomicI32,
+}
+
+impl Default for Seat {
+    fn default() -> Self {
+        Self { wished: AtomicU64::new(0), free: AtomicU32::new(UNKNOWN), tid: AtomicI32::new(0) }
+    }
+}
+
+impl Seat {
+    /// The calling thread sits here.
+    pub(super) fn sit(&self) {
+        self.tid.store(gettid().as_raw_nonzero().get(), Ordering::Relaxed);
+    }
+
+    /// It wants to spin, by [`crate::clock_ns`].
+    #[inline]
+    pub(crate) fn wishes(&self, now: u64) {
+        self.wished.store(now, Ordering::Relaxed);
+        super::wanted();
+    }
+
+    /// Thousandths of a CPU that are free for it; everything while that is not known.
+    #[inline]
+    pub(crate) fn free_permille(&self) -> u32 {
+        self.free.load(Ordering::Relaxed)
+    }
+
+    /// As [`Self::free_permille`]; `None` while it is not known.
+    pub(crate) fn measured(&self) -> Option<u32> {
+        Some(self.free_permille()).filter(|free| *free != UNKNOWN)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn show_for_test(&self, free: u32) {
+        self.show(free);
+    }
+
+    pub(super) fn show(&self, free: u32) {
+        self.free.store(free, Ordering::Relaxed);
+    }
+
+    /// It wanted to spin within `within` nanoseconds before `now`.
+    pub(super) fn wanted_since(&self, now: u64, within: u64) -> bool {
+        let wished = self.wished.load(Ordering::Relaxed);
+        wished > 0 && now.saturating_sub(wished) < within
+    }
+
+    pub(super) fn tid(&self) -> i32 {
+        self.tid.load(Ordering::Relaxed)
+    }
+
+    /// CPU time that its thread has used, in nanoseconds.
+    pub(super) fn cpu_ns(&self) -> u64 {
+        // As the C library makes it (linux/posix-timers.h): per thread, scheduled time.
+        let clock = (!self.tid() << 3) | 6;
+        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: the kernel writes a whole `timespec` or, for a thread that is gone, nothing.
+        unsafe { libc::clock_gettime(clock, &raw mut time) };
+        let (seconds, nanos) = (time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs());
+        seconds.saturating_mul(1_000_000_000).saturating_add(nanos)
+    }
+
+    /// Numbers of the CPUs that it may use.
+    pub(super) fn cpus(&self) -> Vec<u32> {
+        let Some(set) = Pid::from_raw(self.tid()).and_then(|tid| sched_getaffinity(Some(tid)).ok())
+        else {
+            return Vec::new();
+        };
+        (0..rustix::thread::CpuSet::MAX_CPU)
+            .filter(|cpu| set.is_set(*cpu))
+            .map(|cpu| cpu as u32)
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_knows_what_it_used_and_may_use() {
+        let seat = Seat::default();
+        seat.sit();
+        let before = seat.cpu_ns();
+        let mut sum = 0u64;
+        for one in 0..5_000_000u64 {
+            sum = std::hint::black_box(sum + one);
+        }
+        assert!(seat.cpu_ns() > before);
+        assert!(!seat.cpus().is_empty());
+    }
+
+    #[test]
+    fn one_that_never_wished_does_not_want_to() {
+        let seat = Seat::default();
+        assert!(!seat.wanted_since(5, 1_000));
+        seat.wished.store(5, Ordering::Relaxed);
+        assert!(seat.wanted_since(5, 1_000) && seat.wanted_since(0, 1_000));
+        assert!(!seat.wanted_since(1_005, 1_000));
+    }
+}

@@ -1,0 +1,146 @@
+//! What is free, from measures that lie apart, and who gets it.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use super::stat::Idle;
+
+/// Intervals that count: idle time is told in hundredths of a second.
+const INTERVALS: usize = 4;
+/// A shorter interval says nothing.
+const SHORTEST: Duration = Duration::from_millis(20);
+
+/// A reactor that wants to spin, and the CPU time it has used in nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Wants {
+    pub(super) tid: i32,
+    pub(super) used_ns: u64,
+}
+
+/// One reading.
+#[derive(Debug)]
+struct Reading {
+    at: Instant,
+    idle: Idle,
+    /// In the order in which they began to want it.
+    wants: Vec<Wants>,
+}
+
+/// An interval between two readings.
+#[derive(Debug)]
+struct Interval {
+    elapsed_ns: u64,
+    free_ns: u64,
+}
+
+/// The last intervals.
+#[derive(Debug, Default)]
+pub(super) struct Measure {
+    last: Option<Reading>,
+    intervals: VecDeque<Interval>,
+}
+
+impl Measure {
+    /// Takes a reading: idle times of the CPUs that may be used, and who wants to spin.
+    pub(super) fn add(&mut self, at: Instant, idle: Idle, mut wants: Vec<Wants>) {
+        if let Some(last) = &self.last {
+            let elapsed = at.saturating_duration_since(last.at);
+            if elapsed < SHORTEST {
+                return;
+            }
+            // Who wanted it before comes first.
+            let rank = |one: &Wants| last.wants.iter().position(|former| former.tid == one.tid);
+            wants.sort_by_key(|one| rank(one).unwrap_or(usize::MAX));
+            self.intervals.push_back(Interval {
+                elapsed_ns: u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX),
+                free_ns: free(last, &idle, &wants),
+            });
+            if self.intervals.len() > INTERVALS {
+                self.intervals.pop_front();
+            }
+        }
+        self.last = Some(Reading { at, idle, wants });
+    }
+
+    /// Thousandths of a CPU that are free for the reactor whose thread is `tid`, if those before it
+    /// have as much. `None`: not known.
+    pub(super) fn share(&self, tid: i32) -> Option<u32> {
+        let elapsed: u64 = self.intervals.iter().map(|one| one.elapsed_ns).sum();
+        let free: u64 = self.intervals.iter().map(|one| one.free_ns).sum();
+        let rank = self.last.as_ref()?.wants.iter().position(|one| one.tid == tid)?;
+        let all = u128::from(free) * 1000 / u128::from(elapsed).max(1);
+        let known = !self.intervals.is_empty();
+        known.then(|| u32::try_from(all / (rank as u128 + 1)).unwrap_or(u32::MAX - 1))
+    }
+}
+
+/// Time for which a CPU was idle, or was used by one that wants to spin.
+fn free(last: &Reading, idle: &Idle, wants: &[Wants]) -> u64 {
+    let idle = idle.iter().filter_map(|(cpu, now)| {
+        // One that has come, or gone, meanwhile says nothing.
+        last.idle.get(cpu).map(|before| now.saturating_sub(*before))
+    });
+    let used = wants.iter().filter_map(|one| {
+        let before = last.wants.iter().find(|former| former.tid == one.tid)?;
+        Some(one.used_ns.saturating_sub(before.used_ns))
+    });
+    idle.chain(used).fold(0, u64::saturating_add)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STEP: Duration = Duration::from_millis(100);
+    const MS: u64 = 1_000_000;
+
+    /// Readings on two CPUs whose idle time grows by `idle_ms` a step together.
+    fn measure(steps: u64, idle_ms: u64, used_ms: &[(i32, u64)]) -> Measure {
+        let (mut measure, begin) = (Measure::default(), Instant::now());
+        for step in 0..=steps {
+            let idle = Idle::from([(0, step * idle_ms * MS), (3, 77)]);
+            let of = |(tid, ms): &(i32, u64)| Wants { tid: *tid, used_ns: step * ms * MS };
+            measure.add(begin + STEP * step as u32, idle, used_ms.iter().map(of).collect());
+        }
+        measure
+    }
+
+    #[test]
+    fn one_measure_says_nothing() {
+        assert_eq!(measure(0, 0, &[(7, 50)]).share(7), None);
+        assert_eq!(Measure::default().share(7), None);
+    }
+
+    #[test]
+    fn what_is_idle_or_its_own_is_free() {
+        assert_eq!(measure(1, 0, &[(7, 90)]).share(7), Some(900));
+        assert_eq!(measure(9, 60, &[(7, 40)]).share(7), Some(1000));
+        assert_eq!(measure(1, 0, &[(7, 0)]).share(7), Some(0));
+        assert_eq!(measure(1, 50, &[(7, 0)]).share(8), None);
+    }
+
+    #[test]
+    fn of_two_the_first_is_served_first() {
+        let mut measure = measure(3, 10, &[(7, 90)]);
+        let last = measure.last.as_ref().unwrap();
+        let at = last.at + STEP;
+        let used = last.wants[0].used_ns;
+        // The newcomer is named first, and is the second.
+        let wants = vec![Wants { tid: 5, used_ns: 0 }, Wants { tid: 7, used_ns: used + 90 * MS }];
+        measure.add(at, Idle::from([(0, 40 * MS), (3, 77)]), wants);
+        assert_eq!((measure.share(7), measure.share(5)), (Some(1000), Some(500)));
+    }
+
+    #[test]
+    fn cpus_that_come_and_go_and_counters_that_fall_are_nothing() {
+        let mut measure = measure(1, 0, &[(7, 90)]);
+        let at = measure.last.as_ref().unwrap().at;
+        measure.add(at + STEP, Idle::from([(9, u64::MAX)]), vec![Wants { tid: 7, used_ns: 0 }]);
+        assert_eq!(measure.share(7), Some(450));
+        // A clock that stands still, or goes back, takes no reading.
+        measure.add(at, Idle::new(), Vec::new());
+        assert_eq!(measure.share(7), Some(450));
+        measure.add(at + STEP * 2, Idle::from([(9, 5)]), Vec::new());
+        assert_eq!(measure.share(7), None, "it does not want to any more");
+    }
+}

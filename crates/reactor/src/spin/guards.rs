@@ -1,0 +1,167 @@
+//! What forbids a reactor to spin: a spin is paid by whoever else wants the CPU.
+//!
+//! - Too little of a CPU is free: `cpus` measures that for the whole machine, while somebody wants
+//!   to spin.
+//! - Somebody else wants this very CPU: the kernel takes it from the spin again and again. A front-end
+//!   that shares the CPU would else wait for the end of each spin before it can go on. Seen by the
+//!   switches that this thread did not want; then nothing spins for a while, each time longer.
+
+use std::sync::Arc;
+
+use super::Refused;
+use crate::cpus::Seat;
+
+/// Spins are judged when they add up to this.
+const JUDGED_NS: u64 = 1_000_000;
+/// Spins that add up to it in a longer time do no harm that is worth a word.
+const WITHIN_NS: u64 = 4_000_000;
+/// As many switches are anybody's.
+const SWITCHES_MIN: u64 = 2;
+/// Pauses, at first and at most.
+const PAUSE_NS: u64 = 20_000_000;
+const PAUSE_MAX_NS: u64 = 1_000_000_000;
+
+/// Guards of one reactor.
+#[derive(Debug)]
+pub(crate) struct Guards {
+    seat: Arc<Seat>,
+    wanted: Wanted,
+    /// What it costs to be woken, in nanoseconds; 0 while that is unknown.
+    pub(crate) wake_ns: u64,
+}
+
+impl Guards {
+    pub(crate) fn new(seat: Arc<Seat>) -> Self {
+        Self { seat, wanted: Wanted::default(), wake_ns: 0 }
+    }
+
+    /// Whether a spin may begin at `now`, if `idle_percent` of a CPU must be free for it.
+    #[inline]
+    pub(super) fn allow(&mut self, now: u64, idle_percent: u8) -> Result<(), Refused> {
+        self.seat.wishes(now);
+        if self.seat.free_permille() < u32::from(idle_percent) * 10 {
+            return Err(Refused::NoFreeCpu);
+        }
+        if self.wanted.forbids(now) {
+            return Err(Refused::CpuWanted);
+        }
+        Ok(())
+    }
+
+    /// A spin has ended at `now` and took `ns`.
+    #[inline]
+    pub(super) fn spun(&mut self, now: u64, ns: u64) {
+        self.wanted.spun(now, ns);
+    }
+
+    /// It took `ns` from a signal until this thread ran. The least is what a waking costs; one that
+    /// took longer had other reasons too.
+    pub(crate) fn woke(&mut self, ns: u64) {
+        self.wake_ns = match self.wake_ns {
+            0 => ns,
+            known if ns < known => ns,
+            known => known + (ns - known) / 16,
+        };
+    }
+}
+
+/// Whether others want this CPU.
+#[derive(Debug, Default)]
+struct Wanted {
+    /// When the switches were counted, and how many there were.
+    from: u64,
+    switches: u64,
+    /// Time spun since then.
+    spun: u64,
+    until: u64,
+    pause: u64,
+}
+
+impl Wanted {
+    #[inline]
+    fn forbids(&mut self, now: u64) -> bool {
+        if now.saturating_sub(self.from) > WITHIN_NS {
+            self.counts(now, switches());
+        }
+        now < self.until
+    }
+
+    fn counts(&mut self, now: u64, switches: u64) {
+        (self.from, self.switches, self.spun) = (now, switches, 0);
+    }
+
+    #[inline]
+    fn spun(&mut self, now: u64, ns: u64) {
+        self.spun += ns;
+        if self.spun >= JUDGED_NS {
+            self.judge(now, switches());
+        }
+    }
+
+    fn judge(&mut self, now: u64, switches: u64) {
+        let unwanted = switches.saturating_sub(self.switches);
+        if unwanted >= SWITCHES_MIN && unwanted.saturating_mul(JUDGED_NS) >= self.spun {
+            self.pause = (self.pause * 2).clamp(PAUSE_NS, PAUSE_MAX_NS);
+            self.until = now.saturating_add(self.pause);
+        } else {
+            self.pause = 0;
+        }
+        self.counts(now, switches);
+    }
+}
+
+/// Times that the kernel gave this thread's CPU to another though it wanted to go on.
+fn switches() -> u64 {
+    let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: the kernel writes a whole `rusage` or nothing, and zeroes are one.
+    let usage = unsafe {
+        libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr());
+        usage.assume_init()
+    };
+    u64::try_from(usage.ru_nivcsw).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn switches_in_spins_forbid_them_for_longer_and_longer() {
+        let mut wanted = Wanted::default();
+        let mut now = 1_000;
+        let mut pauses = Vec::new();
+        for _ in 0..8 {
+            wanted.counts(now, 0);
+            wanted.spun = JUDGED_NS;
+            wanted.judge(now, 8);
+            assert!(wanted.until > now);
+            pauses.push(wanted.until - now);
+            now = wanted.until;
+        }
+        assert_eq!(pauses[..3], [PAUSE_NS, 2 * PAUSE_NS, 4 * PAUSE_NS]);
+        assert_eq!(pauses[7], PAUSE_MAX_NS);
+        wanted.counts(now, 8);
+        wanted.spun = 3 * JUDGED_NS;
+        wanted.judge(now, 10);
+        assert!(wanted.until <= now, "two in three milliseconds are anybody's");
+        wanted.counts(now, 10);
+        wanted.spun = JUDGED_NS;
+        wanted.judge(now, 12);
+        assert_eq!(wanted.until - now, PAUSE_NS, "it begins anew");
+    }
+
+    #[test]
+    fn the_kernel_counts_switches() {
+        let before = switches();
+        assert!(switches() >= before);
+    }
+
+    #[test]
+    fn a_waking_costs_the_least_that_was_seen_or_a_little_more() {
+        let mut guards = Guards::new(Arc::default());
+        for (took, known) in [(30_000, 30_000), (10_000, 10_000), (26_000, 11_000)] {
+            guards.woke(took);
+            assert_eq!(guards.wake_ns, known);
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! Waits over a clock that the test sets, and pollers on a real reactor.
+
+use std::sync::Arc;
+
+use super::*;
+use crate::clock::Clock;
+use crate::cpus::Seat;
+
+const US: u64 = 1_000;
+
+/// A poller's waits, with what is around it.
+struct Bench {
+    polling: Polling,
+    waiter: Waiter,
+    clock: Clock,
+    guards: Guards,
+    seat: Arc<Seat>,
+    now: u64,
+}
+
+impl Bench {
+    fn new(policy: PollPolicy) -> Self {
+        let polling = Polling::default();
+        polling.set(policy);
+        let seat = Arc::<Seat>::default();
+        Self {
+            waiter: Waiter::new(&polling),
+            polling,
+            clock: Clock::default(),
+            guards: Guards::new(seat.clone()),
+            seat,
+            now: 1_000_000,
+        }
+    }
+
+    fn looks(&mut self, waits_for: WaitsFor) -> bool {
+        self.clock.set(self.now);
+        self.waiter.finds_nothing(&self.polling, waits_for, &mut self.clock, &mut self.guards)
+    }
+
+    /// A wait that takes `took_ns`, looked at every 500 ns; true if it was spun to its end.
+    fn wait(&mut self, waits_for: WaitsFor, took_ns: u64) -> bool {
+        let end = self.now + took_ns;
+        let mut awake = true;
+        while awake && self.now < end {
+            awake = self.looks(waits_for);
+            self.now = (self.now + 500).min(end);
+        }
+        self.now = end;
+        self.waiter.finds_work(&self.polling, self.now, &mut self.guards);
+        self.now += 2 * US;
+        awake
+    }
+
+    fn state(&self) -> PollState {
+        self.polling.state()
+    }
+}
+
+fn policy(mode: PollMode) -> PollPolicy {
+    PollPolicy { mode, ..PollPolicy::default() }
+}
+
+#[test]
+fn short_waits_are_spun_and_long_ones_slept() {
+    let mut bench = Bench::new(policy(PollMode::Auto));
+    bench.guards.woke(9 * US);
+    assert_eq!(bench.state().reason, PollReason::Unknown);
+    for _ in 0..500 {
+        bench.wait(WaitsFor::Driver, 20 * US);
+    }
+    let state = bench.state();
+    assert_eq!((state.reason, state.hits, state.misses), (PollReason::Pays, 500, 0));
+    assert_eq!(state.saved_ns, 500 * 9 * US);
+    assert_eq!(state.spun_ns, 500 * 20 * US);
+    for _ in 0..500 {
+        bench.wait(WaitsFor::Driver, 900 * US);
+    }
+    let after = bench.state();
+    assert_eq!(after.reason, PollReason::Refused(Refused::TooLong));
+    assert!(after.misses < 150 && after.refused[0] > 350, "{after:?}");
+    assert!(!after.armed());
+}
+
+#[test]
+fn the_waits_for_driver_and_device_are_judged_apart() {
+    let mut bench = Bench::new(policy(PollMode::Auto));
+    for _ in 0..200 {
+        bench.wait(WaitsFor::Driver, 5 * US);
+        bench.wait(WaitsFor::Device, 3_000 * US);
+    }
+    assert!(bench.wait(WaitsFor::Driver, 5 * US));
+    assert!(!bench.wait(WaitsFor::Device, 5 * US), "it sleeps at once");
+}
+
+#[test]
+fn settings_hold_from_the_next_look_on() {
+    let mut bench = Bench::new(policy(PollMode::Off));
+    assert!(!bench.looks(WaitsFor::Driver));
+    assert_eq!(bench.state().reason, PollReason::Off);
+    bench.polling.set(policy(PollMode::Always));
+    for _ in 0..10_000 {
+        assert!(bench.looks(WaitsFor::Driver));
+        bench.now += US;
+    }
+    assert!(bench.state().spun_ns > 8_000 * US, "told while it spins: {:?}", bench.state());
+    bench.waiter.finds_work(&bench.polling, bench.now, &mut bench.guards);
+    assert_eq!((bench.state().hits, bench.state().spun_ns), (1, 10_000 * US));
+    // In the middle of a spin.
+    assert!(bench.looks(WaitsFor::Driver));
+    bench.polling.set(policy(PollMode::Off));
+    assert!(!bench.looks(WaitsFor::Driver));
+    bench.polling.set(policy(PollMode::Auto));
+    assert!(bench.looks(WaitsFor::Driver), "a probe");
+    bench.polling.set(PollPolicy { max_ns: 0, ..policy(PollMode::Auto) });
+    assert!(!bench.looks(WaitsFor::Driver));
+    assert_eq!(bench.state().reason, PollReason::Refused(Refused::TooLong));
+}
+
+#[test]
+fn what_only_an_event_can_end_is_not_spun() {
+    for mode in [PollMode::Auto, PollMode::Always] {
+        let mut bench = Bench::new(policy(mode));
+        assert!(bench.looks(WaitsFor::Driver));
+        assert!(!bench.looks(WaitsFor::Event), "stopped in the middle of a spin");
+        assert!(bench.looks(WaitsFor::Driver));
+    }
+}
+
+#[test]
+fn without_a_free_cpu_nothing_is_spun_and_nothing_is_learnt() {
+    let mut bench = Bench::new(policy(PollMode::Auto));
+    for _ in 0..100 {
+        bench.wait(WaitsFor::Driver, 5 * US);
+    }
+    bench.seat.show_for_test(740);
+    for _ in 0..100 {
+        assert!(!bench.wait(WaitsFor::Driver, 5_000 * US));
+    }
+    let state = bench.state();
+    assert_eq!(state.reason, PollReason::Refused(Refused::NoFreeCpu));
+    assert_eq!((state.hits, state.refused), (100, [0, 100, 0, 0]));
+    bench.polling.set(PollPolicy { idle_percent: 74, ..policy(PollMode::Auto) });
+    assert!(bench.wait(WaitsFor::Driver, 5 * US), "so much is free");
+    bench.polling.set(PollPolicy { idle_percent: 0, ..policy(PollMode::Auto) });
+    bench.seat.show_for_test(0);
+    assert!(bench.wait(WaitsFor::Driver, 5 * US), "none is asked for");
+}
+
+#[test]
+fn a_window_that_always_misses_is_bounded_by_the_budget() {
+    // Waits that end 1 us before and behind the window in turn never teach it.
+    let mut bench = Bench::new(PollPolicy { max_ns: POLL_MAX_NS, ..policy(PollMode::Auto) });
+    let began = bench.now;
+    let mut hit = false;
+    for _ in 0..2_000 {
+        hit = !hit;
+        bench.wait(WaitsFor::Driver, if hit { 10 * US } else { 11_000 * US });
+    }
+    let state = bench.state();
+    let wasted = state.spun_ns - state.hits * 10 * US;
+    assert!(wasted * 10 < (bench.now - began) * 3, "{state:?} in {} ns", bench.now - began);
+}
+
+#[test]
+fn a_clock_that_jumps_ends_a_spin_and_breaks_nothing() {
+    let mut bench = Bench::new(policy(PollMode::Auto));
+    assert!(bench.looks(WaitsFor::Driver));
+    bench.now += 1 << 60;
+    assert!(!bench.looks(WaitsFor::Driver));
+    bench.now = 5;
+    bench.waiter.finds_work(&bench.polling, bench.now, &mut bench.guards);
+    bench.wait(WaitsFor::Driver, 5 * US);
+    bench.now = u64::MAX - 10 * US;
+    bench.wait(WaitsFor::Driver, 5 * US);
+}
+
+#[test]
+fn a_policy_survives_its_packing() {
+    let all = [PollMode::Off, PollMode::Auto, PollMode::Always];
+    for mode in all {
+        for (max_ns, idle_percent) in [(0, 0), (128_000, 75), (POLL_MAX_NS, 100)] {
+            let (polling, policy) = (Polling::default(), PollPolicy { mode, max_ns, idle_percent });
+            polling.set(policy);
+            assert_eq!(polling.policy(), policy);
+        }
+    }
+    let polling = Polling::default();
+    polling.set(PollPolicy { mode: PollMode::Auto, max_ns: u64::MAX, idle_percent: 255 });
+    let most = PollPolicy { mode: PollMode::Auto, max_ns: POLL_MAX_NS, idle_percent: 100 };
+    assert_eq!(polling.policy(), most);
+}

@@ -1,0 +1,195 @@
+//! One wait of a poller, from the turn that finds nothing to the one that finds work.
+
+use super::budget::Budget;
+use super::{Guards, PollMode, PollPolicy, PollReason, Polling, Refused, WaitsFor};
+use crate::clock::Clock;
+use crate::{PollSettings, PollVerdict, PollWait, PollWindow};
+
+/// Looks without a limit before readers are told how long they took.
+const TELL_EVERY: u32 = 4096;
+
+/// Where a poller is between two pieces of work. Times are nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Working,
+    /// It looks since one time, and until another.
+    Looking {
+        since: u64,
+        until: u64,
+    },
+    /// It looked for some time, or not at all, and waits to be woken.
+    Sleeping {
+        since: u64,
+        looked: u64,
+    },
+}
+
+/// What a reactor knows of the waits of one poller.
+#[derive(Debug)]
+pub(crate) struct Waiter {
+    phase: Phase,
+    /// The policy that the windows are set to.
+    packed: u64,
+    policy: PollPolicy,
+    driver: PollWindow,
+    device: PollWindow,
+    /// The present wait is for the device.
+    for_device: bool,
+    /// Up to when it was told how long it looked.
+    told: u64,
+    looks: u32,
+    budget: Budget,
+}
+
+impl Waiter {
+    pub(crate) fn new(polling: &Polling) -> Self {
+        let none = PollWindow::new(PollSettings { max_ns: 0 });
+        let packed = polling.packed();
+        let mut waiter = Self {
+            phase: Phase::Working,
+            packed,
+            policy: PollPolicy::unpack(packed),
+            driver: none.clone(),
+            device: none,
+            for_device: false,
+            told: 0,
+            looks: 0,
+            budget: Budget::default(),
+        };
+        waiter.set(packed);
+        waiter
+    }
+
+    fn set(&mut self, packed: u64) {
+        self.packed = packed;
+        self.policy = PollPolicy::unpack(packed);
+        let max_ns = if self.policy.mode == PollMode::Auto { self.policy.max_ns } else { 0 };
+        for window in [&mut self.driver, &mut self.device] {
+            window.set(PollSettings { max_ns });
+        }
+    }
+
+    fn window(&mut self) -> &mut PollWindow {
+        if self.for_device { &mut self.device } else { &mut self.driver }
+    }
+
+    /// It waits, so that work ends something.
+    #[inline]
+    pub(crate) fn waits(&self) -> bool {
+        self.phase != Phase::Working
+    }
+
+    /// A turn has found nothing. True: it is to be asked again at once.
+    pub(crate) fn finds_nothing(
+        &mut self,
+        polling: &Polling,
+        waits_for: WaitsFor,
+        clock: &mut Clock,
+        guards: &mut Guards,
+    ) -> bool {
+        let packed = polling.packed();
+        if packed != self.packed {
+            self.set(packed);
+            self.phase = Phase::Working;
+        }
+        if waits_for == WaitsFor::Event {
+            self.phase = Phase::Working;
+            return false;
+        }
+        match self.phase {
+            Phase::Working => self.begins(polling, waits_for, clock, guards),
+            Phase::Sleeping { .. } => false,
+            Phase::Looking { until: u64::MAX, .. } => {
+                self.looks += 1;
+                if self.looks >= TELL_EVERY {
+                    let now = clock.now();
+                    polling.spun(self.looked(now));
+                }
+                true
+            }
+            Phase::Looking { since, until } => {
+                let now = clock.now();
+                if now < until {
+                    return true;
+                }
+                let looked = now.saturating_sub(since);
+                polling.missed(self.looked(now));
+                self.budget.wasted(looked);
+                guards.spun(now, looked);
+                self.phase = Phase::Sleeping { since, looked };
+                false
+            }
+        }
+    }
+
+    fn begins(
+        &mut self,
+        polling: &Polling,
+        waits_for: WaitsFor,
+        clock: &mut Clock,
+        guards: &mut Guards,
+    ) -> bool {
+        if self.policy.mode == PollMode::Off {
+            polling.shows(PollReason::Off);
+            return false;
+        }
+        let since = clock.now();
+        self.for_device = waits_for == WaitsFor::Device;
+        let decided = match self.policy.mode {
+            PollMode::Always => Ok((u64::MAX, PollReason::Always)),
+            _ => self.decides(since, guards),
+        };
+        match decided {
+            Ok((until, reason)) => {
+                polling.shows(reason);
+                self.phase = Phase::Looking { since, until };
+                (self.told, self.looks) = (since, 0);
+                true
+            }
+            Err(refused) => {
+                polling.shows(PollReason::Refused(refused));
+                self.phase = Phase::Sleeping { since, looked: 0 };
+                false
+            }
+        }
+    }
+
+    /// Until when to look, and why; or why not.
+    fn decides(&mut self, now: u64, guards: &mut Guards) -> Result<(u64, PollReason), Refused> {
+        let window = self.window();
+        let (spin, verdict) = (window.spin_ns(), window.verdict());
+        if spin == 0 {
+            return Err(Refused::TooLong);
+        }
+        guards.allow(now, self.policy.idle_percent)?;
+        if !self.budget.allows(now) {
+            return Err(Refused::BudgetUsed);
+        }
+        let probing = verdict == PollVerdict::Probing;
+        let reason = if probing { PollReason::Probing } else { PollReason::Pays };
+        Ok((now.saturating_add(spin).min(u64::MAX - 1), reason))
+    }
+
+    /// For how long it has looked since that was told last.
+    fn looked(&mut self, now: u64) -> u64 {
+        self.looks = 0;
+        now.saturating_sub(std::mem::replace(&mut self.told, now))
+    }
+
+    /// A turn has found work at `now`: the wait is over.
+    pub(crate) fn finds_work(&mut self, polling: &Polling, now: u64, guards: &mut Guards) {
+        let phase = std::mem::replace(&mut self.phase, Phase::Working);
+        let (took_ns, spun_ns) = match phase {
+            Phase::Working => return,
+            Phase::Looking { since, .. } => {
+                let took = now.saturating_sub(since);
+                polling.hit(self.looked(now), guards.wake_ns);
+                guards.spun(now, took);
+                // It ended while it was looked for, however late that was seen.
+                (took, took.max(1))
+            }
+            Phase::Sleeping { since, looked } => (now.saturating_sub(since), looked),
+        };
+        self.window().ended(PollWait { took_ns, spun_ns });
+    }
+}
