@@ -225,6 +225,12 @@ impl Device {
         all.filter(|oldest| oldest.stage == Stage::Device).map(|oldest| oldest.entered_ns).min()
     }
 
+    /// Nanoseconds for which the turns of a queue have lasted since the device was made; 0 where
+    /// nothing is recorded.
+    pub fn busy_ns(&self, index: u16) -> u64 {
+        self.stats.get(usize::from(index)).map_or(0, |queue| queue.busy_ns())
+    }
+
     /// Each queue as it stands now.
     pub fn queue_states(&self) -> Vec<QueueState> {
         self.stats.iter().map(|queue| QueueState::of(queue)).collect()

@@ -47,6 +47,10 @@ impl QueueStats {
         bump(&self.calls, 1);
     }
 
+    pub(crate) fn busy_ns(&self) -> u64 {
+        self.recorder.busy_ns.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn resubmitted(&self, count: u64) {
         bump(&self.resubmitted, count);
     }

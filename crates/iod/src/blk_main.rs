@@ -19,7 +19,7 @@ use crate::blk_options::{BlkOptions, CAPABILITIES};
 use crate::export::{Export, Source};
 use crate::held::Door;
 use crate::keeper::{Keeper, Manager, Setup};
-use crate::pool::{Pool, default_count};
+use crate::pool::{Pool, Size};
 use crate::worker::Beginning;
 use crate::{limits, logging, signals, worker};
 
@@ -78,9 +78,9 @@ fn run(options: &BlkOptions, keeper: Option<(Door, Stop)>) -> anyhow::Result<()>
     let signals = signals::watch().context("cannot watch for signals")?;
     let (door, told) = keeper.unzip();
     let end = either(signals, told).context("cannot watch for signals")?;
-    let reactors =
-        options.reactors.map_or_else(|| default_count().min(spec.queues.into()), usize::from);
-    let pool = Arc::new(Pool::start(reactors).context("cannot start reactors")?);
+    let asked = options.reactors.map(|reactors| Size::asked(reactors.into()));
+    let size = asked.unwrap_or_else(|| Size::of_host().at_most(spec.queues));
+    let pool = Arc::new(Pool::start(size).context("cannot start reactors")?);
     let held = door.as_ref().and_then(Door::only_disk).transpose()?;
     let export = match held {
         Some((held, kept)) => Export::restore(&held, kept, pool)?,

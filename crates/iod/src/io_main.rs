@@ -20,7 +20,7 @@ use crate::io_options::{IoCommand, IoOptions};
 use crate::keeper::{Keeper, Manager, Setup, given_socket};
 use crate::link::{Holding, Link};
 use crate::metrics::{self, Address, Scraped};
-use crate::pool::{Pool, default_count};
+use crate::pool::{Pool, Size};
 use crate::table::Table;
 use crate::worker::Beginning;
 use crate::{handover, limits, logging, signals, upgrade_main, worker};
@@ -103,8 +103,9 @@ fn work(options: &IoOptions) -> anyhow::Result<()> {
     let signals = signals::watch().context("cannot watch for signals")?;
     let Beginning { door, link, predecessor } = worker::begin(PROGRAM)?;
     let open_files = limits::raise_open_files();
-    let reactors = options.reactors.map_or_else(default_count, usize::from);
-    let pool = Arc::new(Pool::start(reactors).context("cannot start reactors")?);
+    let asked = options.reactors.map(|reactors| Size::asked(reactors.into()));
+    let size = asked.unwrap_or_else(Size::of_host);
+    let pool = Arc::new(Pool::start(size).context("cannot start reactors")?);
     let table = Arc::new(Table::with(Arc::clone(&pool), open_files, door.clone()));
     let end = Stop::new().context("cannot make a signal")?;
     let enough = Stop::new().context("cannot make a signal")?;
@@ -122,7 +123,7 @@ fn work(options: &IoOptions) -> anyhow::Result<()> {
     // keeper takes whatever else a new worker says for a sign that it does not wait for its turn.
     door.ready();
     table.restore();
-    tracing::info!(control = %listener.path().display(), reactors, "taking calls");
+    tracing::info!(control = %listener.path().display(), reactors = %size, "taking calls");
     // Whoever is to have it waits for it.
     let _ = listen.send(listener);
     let metrics = scrape(options.metrics.clone(), predecessor, enough.clone(), &table);

@@ -9,6 +9,8 @@ mod caps;
 mod error;
 mod fence;
 mod glue;
+#[cfg(test)]
+mod moving;
 mod nbd;
 mod poll;
 mod queues;
@@ -60,7 +62,7 @@ pub struct Export {
     /// What NBD clients' connections run on.
     pool: Arc<Pool>,
     exports: Mutex<Vec<NbdExport>>,
-    queues: Mutex<Queues>,
+    queues: Arc<Mutex<Queues>>,
     front_end: Mutex<FrontEnd>,
     board: Board,
     /// As they were asked for last.
@@ -133,7 +135,7 @@ impl Export {
         device.set_caps(caps::of(spec.caps));
         let stop = Mutex::new(Stop::new().map_err(serve::signal)?);
         Ok(Arc::new(Self {
-            queues: Mutex::new(Queues::new(Arc::clone(&device), Arc::clone(&pool))),
+            queues: Queues::new(Arc::clone(&device), Arc::clone(&pool)),
             pool,
             exports: Mutex::default(),
             spec,

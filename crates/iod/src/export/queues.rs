@@ -9,7 +9,7 @@ mod slot;
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -20,7 +20,7 @@ use virtq::QueueStart;
 
 pub(crate) use self::left::LeftBehind;
 use self::slot::Slot;
-use crate::pool::Pool;
+use crate::pool::{Lodger, Place, Pool, Tenant};
 
 /// What the other rings of a disk get when one of them was not drained in time: they have not
 /// been asked before, and nothing of theirs is lost if it takes longer.
@@ -48,6 +48,8 @@ pub(crate) struct Queues {
     /// successor does, so there is none.
     stuck: bool,
     slots: Vec<Slot>,
+    /// These rings, as whoever moves one of them finds them.
+    me: Weak<Mutex<Queues>>,
     /// Tells a front-end of a ring that is not served, for as long as that takes.
     teller: Option<JoinHandle<()>>,
 }
@@ -65,8 +67,18 @@ pub(crate) struct RingEnd {
 }
 
 impl Queues {
-    pub(crate) fn new(device: Arc<Device>, pool: Arc<Pool>) -> Self {
-        Self { device, pool, serving: false, stuck: false, slots: Vec::new(), teller: None }
+    pub(crate) fn new(device: Arc<Device>, pool: Arc<Pool>) -> Arc<Mutex<Self>> {
+        Arc::new_cyclic(|me| {
+            Mutex::new(Self {
+                device,
+                pool,
+                serving: false,
+                stuck: false,
+                slots: Vec::new(),
+                me: me.clone(),
+                teller: None,
+            })
+        })
     }
 
     /// Rings that are started.
@@ -82,7 +94,7 @@ impl Queues {
     ) -> Result<(), ServeError> {
         let mut slot = Slot::new(start, session);
         if self.serving && !self.stuck {
-            slot.serve(&self.device, &self.pool)?;
+            slot.serve(&self.device, placed(&self.pool, &self.device, &self.me, slot.start.index))?;
         }
         self.slots.push(slot);
         Ok(())
@@ -127,10 +139,9 @@ impl Queues {
             return;
         }
         for slot in &mut self.slots {
-            if let Err(error) = slot.serve(&self.device, &self.pool) {
-                let cause = crate::error::text(&error);
-                tracing::error!(queue = slot.start.index, "not served: {cause}");
-                slot.report_broken(&mut self.teller);
+            let place = placed(&self.pool, &self.device, &self.me, slot.start.index);
+            if let Err(error) = slot.serve(&self.device, place) {
+                slot.not_served(&error, &mut self.teller);
             }
         }
     }
@@ -211,5 +222,34 @@ impl Queues {
         }
         slot.start.call = call;
         Ok(())
+    }
+}
+
+/// A place for a ring.
+fn placed<'a>(
+    pool: &'a Pool,
+    device: &'a Arc<Device>,
+    me: &'a Weak<Mutex<Queues>>,
+    index: u16,
+) -> impl FnOnce() -> Place + 'a {
+    move || {
+        let counted = Arc::clone(device);
+        pool.place_lodger(Lodger {
+            label: device.label(),
+            busy_ns: Some(Arc::new(move || counted.busy_ns(index))),
+            tenant: Some(me.clone()),
+        })
+    }
+}
+
+impl Tenant for Mutex<Queues> {
+    fn move_lodger(&self, from: u64, to: Place) -> bool {
+        let mut queues = super::lock(self);
+        let Queues { device, slots, teller, .. } = &mut *queues;
+        let Some(slot) = slots.iter_mut().find(|slot| slot.is_in(from)) else { return false };
+        slot.relocate(device, to).unwrap_or_else(|error| {
+            slot.not_served(&error, teller);
+            false
+        })
     }
 }

@@ -53,6 +53,8 @@ pub(crate) fn process(
         pid: std::process::id(),
         uptime_seconds: started.elapsed().as_secs_f64(),
         reactors: reactors.collect(),
+        reactors_why: Some(pool.size().to_string()),
+        queues_moved: pool.moves(),
         disks: told.map(|export| disk(export, &names, detail)).collect(),
         keeper: None,
         began: None,

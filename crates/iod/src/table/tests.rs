@@ -12,7 +12,7 @@ use vhost_user::{Access, Listener, Stop};
 use super::Table;
 use crate::held::Door;
 use crate::link::{FromKeeper, FromWorker, Holding, Link, Words};
-use crate::pool::Pool;
+use crate::pool::{Pool, Size};
 
 /// A table whose keeper has given this back, and the keeper's end of the link.
 fn table(holdings: BTreeMap<String, Holding>) -> (Arc<Table>, Link) {
@@ -21,7 +21,7 @@ fn table(holdings: BTreeMap<String, Holding>) -> (Arc<Table>, Link) {
     let door = Door::open(Arc::clone(&link), Words::default(), holdings, false);
     let (attending, end) = (door.clone(), Stop::new().unwrap());
     std::thread::spawn(move || attending.attend(&link, &end));
-    let pool = Arc::new(Pool::start(1).unwrap());
+    let pool = Arc::new(Pool::start(Size::asked(1)).unwrap());
     (Arc::new(Table::with(pool, 1 << 20, door)), Link::new(theirs))
 }
 

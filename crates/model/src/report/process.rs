@@ -15,6 +15,12 @@ pub struct Stats {
     pub uptime_seconds: f64,
     /// One entry a reactor.
     pub reactors: Vec<ReactorStats>,
+    /// How many reactors there are, and why so many; absent where a former version serves.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reactors_why: Option<String>,
+    /// Queues that were moved from one reactor to another because the one was busier.
+    #[serde(default)]
+    pub queues_moved: u64,
     /// One entry a disk, in order of id.
     pub disks: Vec<DiskStats>,
     /// Who would replace the worker; absent when nobody would.

@@ -48,6 +48,8 @@ impl Case {
             disks: vec![disk, neighbour],
             keeper: None,
             began: None,
+            reactors_why: None,
+            queues_moved: 0,
         };
         let mut now = before.clone();
         (now.uptime_seconds, now.reactors[0].turns) = (101.0, 20);

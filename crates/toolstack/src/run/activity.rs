@@ -113,6 +113,8 @@ mod tests {
             disks: vec![disk],
             keeper: None,
             began: None,
+            reactors_why: None,
+            queues_moved: 0,
         }
     }
 

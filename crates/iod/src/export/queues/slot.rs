@@ -4,14 +4,18 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use blk::{Device, Fault, QuietEnd, RunningQueue, StopEnd, Stopping};
 use vhost_user::SessionHandle;
 use virtq::QueueStart;
 
 use super::{LeftBehind, ServeError};
-use crate::pool::{Place, Pool};
+use crate::pool::Place;
+
+/// A move waits so long for what is in flight: its ring stands still meanwhile. Storage that takes
+/// longer is not what keeps a reactor busy.
+const MOVE_WITHIN: Duration = Duration::from_millis(50);
 
 /// A started ring.
 #[derive(Debug)]
@@ -37,20 +41,70 @@ impl Slot {
         Self { start, session, served: None, owed: false }
     }
 
-    pub(super) fn serve(&mut self, device: &Device, pool: &Pool) -> Result<(), ServeError> {
-        if self.served.is_some() {
-            return Ok(());
+    /// Serves it in `place`, unless it is served.
+    pub(super) fn serve(
+        &mut self,
+        device: &Device,
+        place: impl FnOnce() -> Place,
+    ) -> Result<(), ServeError> {
+        if self.served.is_none() {
+            let start = self.twin()?;
+            self.serve_in(device, start, place())?;
         }
+        Ok(())
+    }
+
+    fn serve_in(
+        &mut self,
+        device: &Device,
+        start: QueueStart,
+        place: Place,
+    ) -> Result<(), ServeError> {
         let session = self.session.clone();
         let fault: Fault = Arc::new(move |why: &str| {
             tracing::error!("front-end sent away: {why}");
             session.close();
         });
-        let place = pool.place();
-        let queue = device.start_queue(place.handle(), self.twin()?, fault)?;
+        let queue = device.start_queue(place.handle(), start, fault)?;
         self.served = Some(Served { queue, place });
         self.owed = false;
         Ok(())
+    }
+
+    /// It is served in the place of this number.
+    pub(super) fn is_in(&self, place: u64) -> bool {
+        self.served.as_ref().is_some_and(|served| served.place.id() == place)
+    }
+
+    /// Has it served in another place from where it stands, once what is in flight has ended.
+    /// False: that takes too long, or there are no descriptors; it is served as before.
+    pub(super) fn relocate(&mut self, device: &Device, to: Place) -> Result<bool, ServeError> {
+        // Before anything is stopped.
+        let (Ok(mut start), Ok(mut back)) = (self.twin(), self.twin()) else { return Ok(false) };
+        let Some((stopping, place)) = self.begin_quiet() else { return Ok(false) };
+        let ended = stopping.wait_or_go_on(Instant::now() + MOVE_WITHIN);
+        let next_avail = match ended {
+            Ok(QuietEnd::Drained(next_avail)) => next_avail,
+            Ok(QuietEnd::GoesOn(queue)) => {
+                self.served = Some(Served { queue, place });
+                return Ok(false);
+            }
+            Err(error) => {
+                self.position_lost(&error);
+                return Ok(false);
+            }
+        };
+        for start in [&mut start, &mut back, &mut self.start] {
+            start.ring.next_avail = next_avail;
+        }
+        match self.serve_in(device, start, to) {
+            Ok(()) => Ok(true),
+            Err(error) => {
+                let cause = crate::error::text(&error);
+                tracing::warn!(queue = self.start.index, "stays on its reactor: {cause}");
+                self.serve_in(device, back, place).map(|()| false)
+            }
+        }
     }
 
     /// The same start with descriptors of its own.
@@ -142,9 +196,16 @@ impl Slot {
         tracing::error!(queue = self.start.index, "position of the ring lost: {error}");
     }
 
+    /// Says so, to the front-end too.
+    pub(super) fn not_served(&self, error: &ServeError, teller: &mut Option<JoinHandle<()>>) {
+        let cause = crate::error::text(error);
+        tracing::error!(queue = self.start.index, "not served: {cause}");
+        self.report_broken(teller);
+    }
+
     /// Tells the front-end that its ring is not served. The file is the front-end's too, and it may
     /// let whoever writes to it wait: that is `teller`, a thread, of which there is one at most.
-    pub(super) fn report_broken(&self, teller: &mut Option<JoinHandle<()>>) {
+    fn report_broken(&self, teller: &mut Option<JoinHandle<()>>) {
         if teller.as_ref().is_some_and(|thread| !thread.is_finished()) {
             return;
         }

@@ -19,7 +19,17 @@ fn sample(uptime_seconds: f64, reads: [u64; 2], device_seconds: f64) -> Stats {
         disk
     });
     let (version, reactors, disks) = ("1".into(), Vec::new(), disks.into());
-    Stats { version, pid: 1, uptime_seconds, reactors, disks, keeper: None, began: None }
+    Stats {
+        version,
+        pid: 1,
+        uptime_seconds,
+        reactors,
+        reactors_why: None,
+        queues_moved: 0,
+        disks,
+        keeper: None,
+        began: None,
+    }
 }
 
 #[test]

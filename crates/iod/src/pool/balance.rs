@@ -1,0 +1,59 @@
+//! The thread that moves queues when something has come or gone.
+//!
+//! It sleeps until then. What it decides rests on a look before and one after [`SETTLE`]: what
+//! has just come is measured, and what comes and goes together is one event.
+
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::{Shared, lock};
+
+/// From an event to the decision.
+const SETTLE: Duration = Duration::from_millis(250);
+
+/// Starts the thread. It ends when the pool does, and nobody waits for it: its last act may be to
+/// drop what held the pool.
+pub(super) fn start(shared: &Arc<Shared>) -> io::Result<()> {
+    let shared = Arc::clone(shared);
+    let work = move || {
+        while shared.settled() {
+            shared.balance();
+        }
+    };
+    std::thread::Builder::new().name("balance".into()).spawn(work).map(drop)
+}
+
+impl Shared {
+    /// Waits until something has come or gone, and then for a moment; false: the pool is gone.
+    fn settled(&self) -> bool {
+        let wait = self.noted.wait_while(lock(&self.board), |board| !board.note && !board.over);
+        let mut board = wait.unwrap_or_else(std::sync::PoisonError::into_inner);
+        board.loads.read(reactor::clock_ns());
+        let until = Instant::now() + SETTLE;
+        loop {
+            if board.over {
+                return false;
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                board.note = false;
+                return true;
+            }
+            let wait = self.noted.wait_timeout(board, left);
+            board = wait.unwrap_or_else(std::sync::PoisonError::into_inner).0;
+        }
+    }
+
+    fn balance(self: &Arc<Self>) {
+        let moves = {
+            let mut board = lock(&self.board);
+            board.loads.read(reactor::clock_ns());
+            board.loads.unfair()
+        };
+        for (id, to) in moves {
+            let moved = self.relocate(id, to);
+            tracing::debug!(place = id, to, moved, "reactors were not evenly busy");
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! The reactors of a process, and which of them serves a queue.
+//!
+//! A queue is placed on the reactor whose queues were least busy of late, and moved when others
+//! have come or gone and the reactors are no longer evenly busy. How busy a queue is, is read from
+//! its counter when something is placed, moved or told: nothing is sampled while nothing changes.
+//!
+//! ```text
+//!   place, give back ──> note ──> balancer: waits a moment, reads, decides ([`load`])
+//!                                    └──> Tenant::move_lodger ──> drained here, started there
+//! ```
+
+mod balance;
+mod load;
+mod size;
+
+use std::io;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+
+use reactor::{Handle, Label, Reactor};
+
+use self::load::Loads;
+pub use self::size::{DEFAULT_MAX_REACTORS, Size};
+
+/// Reactors, with what is placed on them. Dropping it ends them.
+#[derive(Debug)]
+pub struct Pool {
+    reactors: Vec<Reactor>,
+    size: Size,
+    shared: Arc<Shared>,
+}
+
+/// What the balancer and every place hold of a pool.
+#[derive(Debug)]
+struct Shared {
+    handles: Vec<Handle>,
+    board: Mutex<Board>,
+    noted: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Board {
+    loads: Loads<Lodger>,
+    /// Something was placed or given back since the balancer looked.
+    note: bool,
+    /// Queues that were moved.
+    moves: u64,
+    /// The pool is gone.
+    over: bool,
+}
+
+/// Who moves a queue from one reactor to another.
+pub(crate) trait Tenant: Send + Sync {
+    /// Has what lives in the place of this number live in `to`, if that is there and can be
+    /// drained soon; otherwise all stays as it is. True when it has moved.
+    fn move_lodger(&self, from: u64, to: Place) -> bool;
+}
+
+/// What lives in a place.
+#[derive(Clone)]
+pub(crate) struct Lodger {
+    /// Whose it is: what belongs together is spread.
+    pub(crate) label: Label,
+    /// Nanoseconds that it has been busy for; absent where nobody counts them.
+    pub(crate) busy_ns: Option<Arc<dyn Fn() -> u64 + Send + Sync>>,
+    /// Who can move it.
+    pub(crate) tenant: Option<Weak<dyn Tenant>>,
+}
+
+impl std::fmt::Debug for Lodger {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Lodger").field("label", &self.label).finish_non_exhaustive()
+    }
+}
+
+impl load::Busy for Lodger {
+    fn busy_ns(&self) -> Option<u64> {
+        self.busy_ns.as_ref().map(|busy_ns| busy_ns())
+    }
+
+    fn label(&self) -> Label {
+        self.label
+    }
+
+    fn can_move(&self) -> bool {
+        self.tenant.is_some()
+    }
+}
+
+/// A place on a reactor; dropping it gives the place back.
+#[derive(Debug)]
+pub struct Place {
+    handle: Handle,
+    id: u64,
+    shared: Arc<Shared>,
+}
+
+fn lock(board: &Mutex<Board>) -> MutexGuard<'_, Board> {
+    // Every change is a whole step: a panic elsewhere leaves it whole.
+    board.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Pool {
+    /// Starts as many reactors as `size` says.
+    ///
+    /// # Errors
+    /// The kernel refuses threads or rings.
+    pub fn start(size: Size) -> io::Result<Self> {
+        let reactors = (0..size.reactors()).map(|at| Reactor::spawn(format!("reactor-{at}")));
+        let reactors = reactors.collect::<Result<Vec<_>, _>>()?;
+        let handles: Vec<_> = reactors.iter().map(|one| one.handle().clone()).collect();
+        let loads = Loads::new(handles.len());
+        let board = Mutex::new(Board { loads, ..Board::default() });
+        let shared = Arc::new(Shared { handles, board, noted: Condvar::new() });
+        if reactors.len() > 1 {
+            balance::start(&shared)?;
+        }
+        Ok(Self { reactors, size, shared })
+    }
+
+    /// Why there are so many reactors.
+    pub fn size(&self) -> &Size {
+        &self.size
+    }
+
+    /// A place for something that cannot be moved and whose load nobody counts.
+    pub fn place(&self) -> Place {
+        self.place_lodger(Lodger { label: 0, busy_ns: None, tenant: None })
+    }
+
+    /// A place on the least loaded reactor.
+    pub(crate) fn place_lodger(&self, lodger: Lodger) -> Place {
+        let mut board = lock(&self.shared.board);
+        board.loads.read(reactor::clock_ns());
+        let at = board.loads.least(lodger.label);
+        let id = board.loads.add(at, lodger, reactor::clock_ns());
+        drop(board);
+        self.shared.note();
+        self.shared.at(at, id)
+    }
+
+    /// Each reactor, with the places taken on it.
+    pub fn reactors(&self) -> Vec<(&Handle, usize)> {
+        let counts = lock(&self.shared.board).loads.counts();
+        self.reactors.iter().map(Reactor::handle).zip(counts).collect()
+    }
+
+    /// Queues that were moved from one reactor to another.
+    pub fn moves(&self) -> u64 {
+        lock(&self.shared.board).moves
+    }
+
+    /// Has everything on the reactor of this number move to the next one; returns how many have.
+    #[cfg(test)]
+    pub(crate) fn shift(&self, from: usize) -> usize {
+        let to = (from + 1) % self.shared.handles.len();
+        let ids = lock(&self.shared.board).loads.on(from);
+        ids.into_iter().filter(|id| self.shared.relocate(*id, to)).count()
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        lock(&self.shared.board).over = true;
+        self.shared.noted.notify_all();
+    }
+}
+
+impl Shared {
+    fn at(self: &Arc<Self>, reactor: usize, id: u64) -> Place {
+        let handle = self.handles.get(reactor).expect("loads know of these reactors only").clone();
+        Place { handle, id, shared: Arc::clone(self) }
+    }
+
+    /// Tells the balancer that something has come or gone.
+    fn note(&self) {
+        if self.handles.len() > 1 {
+            lock(&self.board).note = true;
+            self.noted.notify_all();
+        }
+    }
+
+    /// Moves what is in a place; false: it is gone, or cannot be moved now.
+    fn relocate(self: &Arc<Self>, id: u64, to: usize) -> bool {
+        let (tenant, twin) = {
+            let mut board = lock(&self.board);
+            let Some(lodger) = board.loads.get(id) else { return false };
+            let Some(tenant) = lodger.tenant.as_ref().and_then(Weak::upgrade) else { return false };
+            (tenant, board.loads.twin(id, to))
+        };
+        let Some(twin) = twin else { return false };
+        let moved = tenant.move_lodger(id, self.at(to, twin));
+        let mut board = lock(&self.board);
+        board.loads.moved([id, twin]);
+        board.moves += u64::from(moved);
+        moved
+    }
+}
+
+impl Place {
+    /// The reactor.
+    pub fn handle(&self) -> &Handle {
+        &self.handle
+    }
+
+    /// Names it in its pool.
+    pub(crate) fn id(&self) -> u64 {
+        self.id
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        // What lived there may hold places itself.
+        let gone = lock(&self.shared.board).loads.remove(self.id);
+        if gone.is_some_and(|(_, event)| event) {
+            self.shared.note();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

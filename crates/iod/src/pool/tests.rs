@@ -1,0 +1,213 @@
+//! Where queues go, and when they move.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::load::{Busy, Loads};
+use super::*;
+
+const SECOND_NS: u64 = 1_000_000_000;
+
+#[test]
+fn queues_go_where_the_fewest_are() {
+    let pool = Pool::start(Size::asked(3)).unwrap();
+    let counts = || pool.reactors().iter().map(|(_, queues)| *queues).collect::<Vec<_>>();
+    let mut places: Vec<_> = (0..7).map(|_| pool.place()).collect();
+    assert_eq!(counts(), [3, 2, 2]);
+    // The fourth was the second on the first reactor.
+    drop(places.remove(3));
+    drop(places.remove(1));
+    assert_eq!(counts(), [2, 1, 2]);
+    let next = pool.place();
+    assert_eq!(counts(), [2, 2, 2]);
+    drop((places, next));
+    assert_eq!(counts(), [0, 0, 0]);
+}
+
+/// A lodger of a disk, with a counter that a test writes.
+#[derive(Clone, Debug)]
+struct Made {
+    label: Label,
+    busy: Arc<AtomicU64>,
+    movable: bool,
+}
+
+impl Busy for Made {
+    fn busy_ns(&self) -> Option<u64> {
+        Some(self.busy.load(Ordering::Relaxed))
+    }
+
+    fn label(&self) -> Label {
+        self.label
+    }
+
+    fn can_move(&self) -> bool {
+        self.movable
+    }
+}
+
+/// Lodgers on reactors, and a clock.
+struct Scene {
+    loads: Loads<Made>,
+    lodgers: BTreeMap<u64, Made>,
+    now_ns: u64,
+}
+
+impl Scene {
+    fn new(reactors: usize) -> Self {
+        Self { loads: Loads::new(reactors), lodgers: BTreeMap::new(), now_ns: SECOND_NS }
+    }
+
+    fn put(&mut self, reactor: usize, label: Label, movable: bool) -> u64 {
+        let made = Made { label, busy: Arc::default(), movable };
+        let id = self.loads.add(reactor, made.clone(), self.now_ns);
+        self.lodgers.insert(id, made);
+        id
+    }
+
+    /// Places as a pool does; returns where.
+    fn place(&mut self, label: Label) -> usize {
+        self.loads.read(self.now_ns);
+        let at = self.loads.least(label);
+        self.put(at, label, true);
+        at
+    }
+
+    /// A second in which each of these is busy for so many thousandths.
+    fn second(&mut self, busy: &[(u64, u64)]) {
+        for (id, load) in busy {
+            self.lodgers[id].busy.fetch_add(load * SECOND_NS / 1000, Ordering::Relaxed);
+        }
+        self.now_ns += SECOND_NS;
+        self.loads.read(self.now_ns);
+    }
+}
+
+#[test]
+fn the_queues_of_a_disk_use_every_reactor() {
+    let mut scene = Scene::new(4);
+    // Others' queues lie unevenly, and are idle.
+    let idle: Vec<_> = (0..12).map(|at| (scene.put(at % 2, 9, true), 0)).collect();
+    scene.second(&idle);
+    let mut placed: Vec<_> = (0..8).map(|_| scene.place(1)).collect();
+    placed.sort_unstable();
+    assert_eq!(placed, [0, 0, 1, 1, 2, 2, 3, 3]);
+}
+
+#[test]
+fn the_next_queue_goes_where_the_least_is_done() {
+    let mut scene = Scene::new(2);
+    let busy = scene.put(0, 1, true);
+    let idle: Vec<_> = (0..20).map(|_| (scene.put(1, 2, true), 1)).collect();
+    scene.second(&[&idle[..], &[(busy, 600)]].concat());
+    // Twenty queues that do nothing weigh less than one that does.
+    assert_eq!(scene.place(3), 1);
+    // What it was once does not count: a second of rest, and it is idle like the others.
+    scene.second(&[]);
+    assert_eq!(scene.place(3), 0);
+}
+
+#[test]
+fn what_comes_at_once_is_spread_though_nobody_knows_how_busy_it_will_be() {
+    let mut scene = Scene::new(2);
+    let busy = scene.put(0, 1, true);
+    scene.second(&[(busy, 400)]);
+    let placed: Vec<_> = (0..8).map(|_| scene.place(2)).collect();
+    let there = placed.iter().filter(|at| **at == 0).count();
+    assert!((2..=4).contains(&there), "{placed:?}");
+}
+
+#[test]
+fn a_counter_that_begins_anew_and_a_clock_that_stands_still_do_no_harm() {
+    let mut scene = Scene::new(2);
+    let (id, idle) = (scene.put(0, 1, true), scene.put(1, 1, true));
+    scene.second(&[(id, 900), (idle, 0)]);
+    assert_eq!(scene.place(2), 1);
+    scene.loads.remove(idle).unwrap();
+    scene.lodgers[&id].busy.store(3, Ordering::Relaxed);
+    scene.second(&[]);
+    for now_ns in [scene.now_ns, 0, u64::MAX] {
+        scene.loads.read(now_ns);
+        assert_eq!(scene.place(2), 0, "at {now_ns}");
+        scene.loads.remove(*scene.lodgers.keys().last().unwrap()).unwrap();
+    }
+    assert_eq!(scene.loads.unfair(), []);
+}
+
+#[test]
+fn a_reactor_with_two_busy_queues_more_than_another_gives_one_away() {
+    let mut scene = Scene::new(3);
+    let busy: Vec<_> = (0..4).map(|_| scene.put(0, 1, true)).collect();
+    let (light, other) = (scene.put(0, 1, true), scene.put(1, 2, true));
+    let mut all: Vec<_> = busy.iter().map(|id| (*id, 240)).collect();
+    all.extend([(light, 30), (other, 500)]);
+    // Nothing is known yet.
+    assert_eq!(scene.loads.unfair(), []);
+    scene.second(&all);
+    // Two of four go where nothing is; then there are 2, 1 and 2, which is fair.
+    let moves = scene.loads.unfair();
+    assert_eq!(moves.len(), 2, "{moves:?}");
+    assert!(moves.iter().all(|(id, to)| busy.contains(id) && *to == 2), "{moves:?}");
+    for (id, to) in moves {
+        let twin = scene.loads.twin(id, to).unwrap();
+        let (_, event) = scene.loads.remove(id).unwrap();
+        assert!(!event, "a move is no reason for another look");
+        scene.loads.moved([id, twin]);
+        assert!(scene.loads.remove(twin).unwrap().1);
+        scene.loads.add(to, scene.lodgers[&id].clone(), scene.now_ns);
+    }
+    assert_eq!(scene.loads.unfair(), []);
+}
+
+#[test]
+fn what_cannot_move_or_would_not_help_stays() {
+    let mut scene = Scene::new(2);
+    let pinned: Vec<_> = (0..3).map(|_| (scene.put(0, 1, false), 300)).collect();
+    scene.second(&pinned);
+    assert_eq!(scene.loads.unfair(), []);
+    // The other reactor does as much in small pieces.
+    let mut scene = Scene::new(2);
+    let mut all: Vec<_> = (0..2).map(|_| (scene.put(0, 1, true), 300)).collect();
+    all.extend((0..6).map(|_| (scene.put(1, 2, true), 100)));
+    scene.second(&all);
+    assert_eq!(scene.loads.unfair(), []);
+}
+
+/// Counts who is asked to move, and lets go of its place like a queue that moves.
+#[derive(Debug, Default)]
+struct Movable {
+    place: Mutex<Option<Place>>,
+}
+
+impl Tenant for Movable {
+    fn move_lodger(&self, from: u64, to: Place) -> bool {
+        let mut place = self.place.lock().unwrap();
+        assert_eq!(place.as_ref().map(Place::id), Some(from));
+        *place = Some(to);
+        true
+    }
+}
+
+#[test]
+fn what_is_busy_moves_when_something_comes_and_only_then() {
+    let pool = Pool::start(Size::asked(2)).unwrap();
+    let clock = Arc::new(|| reactor::clock_ns() / 2);
+    let tenants: Vec<Arc<Movable>> = (0..4).map(|_| Arc::default()).collect();
+    // Every second one is half busy, and these are all on the first reactor.
+    for (tenant, at) in tenants.iter().zip(0..) {
+        let weak = Arc::downgrade(tenant);
+        let place = pool.place_lodger(Lodger {
+            label: 1,
+            busy_ns: if at % 2 == 0 { Some(clock.clone()) } else { Some(Arc::new(|| 0)) },
+            tenant: Some(weak),
+        });
+        *tenant.place.lock().unwrap() = Some(place);
+    }
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    while pool.moves() == 0 {
+        assert!(std::time::Instant::now() < until, "nothing has moved");
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    let counts: Vec<_> = pool.reactors().iter().map(|(_, queues)| *queues).collect();
+    assert_eq!((pool.moves(), counts), (1, vec![1, 3]));
+}
