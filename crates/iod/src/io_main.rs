@@ -15,6 +15,7 @@ use vhost_user::{Access, Listener, SocketError, Stop};
 
 use crate::adopt::adopt;
 use crate::control::Server;
+use crate::gate::Gate;
 use crate::held::CONTROL;
 use crate::io_options::{IoCommand, IoOptions};
 use crate::keeper::{Keeper, Manager, Setup, given_socket};
@@ -109,7 +110,9 @@ fn work(options: &IoOptions) -> anyhow::Result<()> {
     let table = Arc::new(Table::with(Arc::clone(&pool), open_files, door.clone()));
     let end = Stop::new().context("cannot make a signal")?;
     let enough = Stop::new().context("cannot make a signal")?;
-    let server = Server::new(Arc::clone(&table), end.clone()).context("cannot make a signal")?;
+    let scrapers = Arc::new(Gate::new().context("cannot make a signal")?);
+    let server = Server::new(Arc::clone(&table), end.clone(), Arc::clone(&scrapers));
+    let server = server.context("cannot make a signal")?;
     worker::attend(&door, link, &end).context("cannot hear the keeper")?;
     let (listen, calls) = take_calls(&server, &end).context("cannot start a thread")?;
     let control = door.holding(CONTROL).context("the keeper holds no control socket")??;
@@ -126,7 +129,8 @@ fn work(options: &IoOptions) -> anyhow::Result<()> {
     tracing::info!(control = %listener.path().display(), reactors = %size, "taking calls");
     // Whoever is to have it waits for it.
     let _ = listen.send(listener);
-    let metrics = scrape(options.metrics.clone(), predecessor, enough.clone(), &table);
+    let address = options.metrics.clone();
+    let metrics = scrape(address, predecessor, enough.clone(), Arc::clone(&scrapers), &table);
     let waited = end.wait(Some(signals.as_fd()), None).context("cannot wait for signals");
     if !table.begin_end() {
         // The thread that has handed over ends this process when it has answered.
@@ -138,6 +142,7 @@ fn work(options: &IoOptions) -> anyhow::Result<()> {
     // Callers hear of it while the disks go.
     table.shut_down();
     enough.stop();
+    scrapers.stop();
     server.stop();
     let served = calls.join().unwrap_or(Ok(()));
     metrics.map(JoinHandle::join);
@@ -168,17 +173,22 @@ fn scrape(
     address: Option<Address>,
     predecessor: Option<Link>,
     enough: Stop,
+    gate: Arc<Gate>,
     table: &Arc<Table>,
 ) -> Option<JoinHandle<()>> {
     // A scraper that reads slowly keeps nothing alive.
     let page = Arc::downgrade(table);
     let scraped: Scraped =
         Arc::new(move || page.upgrade().map_or_else(String::new, |table| table.metrics()));
+    let ours = Arc::downgrade(table);
     let door = table.door().clone();
     let serve = move || {
         let Some(address) = address else { return metrics::give_up(&door) };
         if let Some(socket) = metrics::take(&address, &door, predecessor.as_ref(), &enough)? {
-            metrics::serve(&socket, &enough, &scraped);
+            metrics::serve(&socket, &gate, &scraped);
+            if ours.upgrade().is_some_and(|table| table.is_handed_over()) {
+                socket.leave();
+            }
         }
         anyhow::Ok(())
     };

@@ -45,6 +45,7 @@ pub mod blk_options;
 pub mod control;
 pub mod error;
 pub mod export;
+mod gate;
 mod handover;
 pub mod held;
 pub mod io_main;

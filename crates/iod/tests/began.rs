@@ -13,7 +13,7 @@ use model::report::{Began, BeganHow};
 use openmetrics::{Page, scrape, value};
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use testkit::process::{PROCESS_DEADLINE, Worker};
+use testkit::process::{PROCESS_DEADLINE, Port, Worker};
 
 fn began(io: &Io) -> Began {
     io.caller().stats().began.unwrap()
@@ -113,7 +113,8 @@ fn outlives(address: &str, scrape: impl Fn() -> Page, taken: impl Fn() -> bool) 
 
 #[test]
 fn a_port_for_metrics_outlives_workers_and_keepers() {
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let held = Port::hold().unwrap();
+    let port = held.number();
     let connect = || {
         let stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
         stream.set_read_timeout(Some(PROCESS_DEADLINE)).unwrap();

@@ -11,7 +11,7 @@ use std::path::Path;
 use common::*;
 use openmetrics::{Page, ask, read, scrape, value};
 use serde_json::{Value, json};
-use testkit::process::PROCESS_DEADLINE;
+use testkit::process::{PROCESS_DEADLINE, Port};
 use testkit::raw::request::Request;
 use testkit::raw::{Guest, Setup};
 
@@ -58,8 +58,8 @@ fn a_scrape_over_a_unix_socket_tells_what_was_done() {
 
 #[test]
 fn a_scrape_over_tcp_and_requests_that_are_none() {
-    // Free now, and nobody else in this test asks for it.
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let held = Port::hold().unwrap();
+    let port = held.number();
     let (_io, _guest) = used(&["--metrics", &port.to_string()]);
     let connect = || {
         let stream = TcpStream::connect(("127.0.0.1", port)).unwrap();

@@ -14,7 +14,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use model::rpc::{MAX_LINE_BYTES, Response, code};
 use rustix::io::retry_on_intr;
@@ -22,6 +22,7 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg,
 use rustix::process::geteuid;
 use vhost_user::{Listener, SocketError, Stop};
 
+use crate::gate::Gate;
 use crate::table::Table;
 use dispatch::{After, Caller, answer, refusal};
 use lines::Line;
@@ -31,6 +32,9 @@ pub const MAX_CALLERS: usize = 64;
 /// How long the end of the process waits for callers to take their last answers. The disks are
 /// gone by then, and answers are short: a caller that takes longer does not read.
 const ANSWER_GRACE: Duration = Duration::from_secs(2);
+/// How long a process that another one serves in place of waits for answers that it still owes.
+/// They take no time, but a scraper may have connected and not yet asked.
+const PARTING_GRACE: Duration = Duration::from_secs(5);
 
 /// Serves callers until it is stopped.
 #[derive(Debug)]
@@ -39,8 +43,9 @@ pub struct Server {
     callers: Mutex<Callers>,
     /// A caller's thread is about to end.
     left: Condvar,
-    /// Wakes whoever waits for callers.
-    wake: Mutex<Stop>,
+    gate: Gate,
+    /// Of the metrics' socket, which another process takes over together with this one.
+    scrapers: Arc<Gate>,
     /// Told when a caller has asked for the end of the process.
     end: Stop,
 }
@@ -48,26 +53,30 @@ pub struct Server {
 #[derive(Debug, Default)]
 struct Callers {
     next: u64,
-    open: BTreeMap<u64, (Arc<UnixStream>, JoinHandle<()>)>,
+    open: BTreeMap<u64, Open>,
     /// Ended, still to be joined.
     ended: Vec<JoinHandle<()>>,
-    /// No caller is taken.
-    shut: bool,
-    /// Whoever takes callers knows of it.
-    resting: bool,
-    /// None ever will be.
-    stopped: bool,
+    /// Another process serves: each gets one answer, if it has none yet, and no more.
+    parting: bool,
+}
+
+#[derive(Debug)]
+struct Open {
+    stream: Arc<UnixStream>,
+    thread: JoinHandle<()>,
+    /// It has been answered.
+    answered: bool,
 }
 
 impl Server {
     /// A server for the disks of `table`. It gives `end` when a caller asks for a shutdown and
-    /// has been answered.
+    /// has been answered. By `scrapers` the metrics of the same process are served.
     ///
     /// # Errors
     /// The process may open no more descriptors.
-    pub fn new(table: Arc<Table>, end: Stop) -> io::Result<Arc<Self>> {
-        let (callers, left, wake) = (Mutex::default(), Condvar::new(), Mutex::new(Stop::new()?));
-        Ok(Arc::new(Self { table, callers, left, wake, end }))
+    pub(crate) fn new(table: Arc<Table>, end: Stop, scrapers: Arc<Gate>) -> io::Result<Arc<Self>> {
+        let (callers, left, gate) = (Mutex::default(), Condvar::new(), Gate::new()?);
+        Ok(Arc::new(Self { table, callers, left, gate, scrapers, end }))
     }
 
     fn callers(&self) -> MutexGuard<'_, Callers> {
@@ -88,63 +97,57 @@ impl Server {
 
     /// Ends [`Self::run`]. Does not wait.
     pub fn stop(&self) {
-        self.callers().stopped = true;
-        self.wake().stop();
-        self.left.notify_all();
+        self.gate.stop();
     }
 
-    fn wake(&self) -> Stop {
-        self.wake.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    /// Takes no caller and no scraper from here on: whoever comes waits for another process to take
+    /// them, or for [`Self::open`].
+    ///
+    /// # Errors
+    /// The process may open no more descriptors; [`Self::open`] undoes what was done.
+    pub(crate) fn shut(&self) -> io::Result<()> {
+        self.gate.shut()?;
+        self.scrapers.shut()
     }
 
-    /// Takes no caller from here on: whoever comes waits for another process to take them, or for
-    /// [`Self::open`].
-    pub(crate) fn shut(&self) {
-        let mut callers = self.callers();
-        callers.shut = true;
-        self.wake().stop();
-        while !callers.resting && !callers.stopped {
-            callers = self.left.wait(callers).unwrap_or_else(PoisonError::into_inner);
-        }
-    }
-
-    /// Takes callers again.
+    /// Takes callers and scrapers again.
     pub(crate) fn open(&self) {
-        self.callers().shut = false;
-        self.left.notify_all();
+        self.gate.open();
+        self.scrapers.open();
     }
 
     fn take_callers(self: &Arc<Self>, listener: &Listener) -> Result<(), SocketError> {
-        loop {
-            while let Some(stream) = listener.accept(&self.wake())? {
+        while let Some(taking) = self.gate.enter() {
+            while let Some(stream) = listener.accept(taking.wake())? {
                 if let Err(error) = self.admit(stream) {
                     tracing::warn!("caller turned away: {error}");
                 }
             }
-            let mut callers = self.callers();
-            callers.resting = true;
-            self.left.notify_all();
-            while callers.shut && !callers.stopped {
-                callers = self.left.wait(callers).unwrap_or_else(PoisonError::into_inner);
-            }
-            callers.resting = false;
-            if callers.stopped {
-                return Ok(());
-            }
-            let fresh = Stop::new().map_err(|source| SocketError::Os {
-                action: "take callers on",
-                path: listener.path().into(),
-                source,
-            })?;
-            *self.wake.lock().unwrap_or_else(PoisonError::into_inner) = fresh;
         }
+        Ok(())
+    }
+
+    /// Another process serves, and whoever comes is its own. Those that came here before have an
+    /// answer when this returns, or have not asked for one in time. Called by a caller's thread.
+    fn part(&self) {
+        let until = Instant::now() + PARTING_GRACE;
+        self.scrapers.stop();
+        let mut callers = self.callers();
+        callers.parting = true;
+        for caller in callers.open.values().filter(|caller| caller.answered) {
+            // Lines that have come are still read. Fails only where the other side has closed.
+            let _ = caller.stream.shutdown(Shutdown::Read);
+        }
+        let others = |callers: &mut Callers| callers.open.len() > 1;
+        drop(self.left.wait_timeout_while(callers, PARTING_GRACE, others));
+        self.scrapers.served(until);
     }
 
     fn let_go(&self) {
         let shut = |callers: &Callers, how| {
-            for (stream, _) in callers.open.values() {
+            for caller in callers.open.values() {
                 // Fails only where the other side has closed already.
-                let _ = stream.shutdown(how);
+                let _ = caller.stream.shutdown(how);
             }
         };
         let callers = self.callers();
@@ -156,7 +159,7 @@ impl Server {
         shut(&callers, Shutdown::Both);
         let gone = std::mem::take(&mut *callers);
         drop(callers);
-        let open = gone.open.into_values().map(|(_, thread)| thread);
+        let open = gone.open.into_values().map(|caller| caller.thread);
         for thread in open.chain(gone.ended) {
             let _ = thread.join();
         }
@@ -177,20 +180,29 @@ impl Server {
         let (server, line) = (Arc::clone(self), Arc::clone(&stream));
         // It takes the lock when it ends, so its entry is there by then.
         let thread = std::thread::Builder::new().name("control".into()).spawn(move || {
-            if let Err(error) = server.serve(&line) {
+            if let Err(error) = server.serve(key, &line) {
                 tracing::debug!("caller lost: {error}");
             }
             let mut callers = server.callers();
-            if let Some((_, thread)) = callers.open.remove(&key) {
-                callers.ended.push(thread);
+            if let Some(caller) = callers.open.remove(&key) {
+                callers.ended.push(caller.thread);
             }
             server.left.notify_all();
         })?;
-        callers.open.insert(key, (stream, thread));
+        callers.open.insert(key, Open { stream, thread, answered: false });
         Ok(())
     }
 
-    fn serve(&self, stream: &UnixStream) -> io::Result<()> {
+    /// A caller has been answered; true: another process answers it from here on.
+    fn was_last_answer(&self, key: u64) -> bool {
+        let mut callers = self.callers();
+        if let Some(caller) = callers.open.get_mut(&key) {
+            caller.answered = true;
+        }
+        callers.parting
+    }
+
+    fn serve(&self, key: u64, stream: &UnixStream) -> io::Result<()> {
         let mut reader = BufReader::new(stream);
         let peer = sockopt::socket_peercred(stream)?;
         let caller = Caller { is_us: peer.uid == geteuid(), end: &self.end, server: self };
@@ -219,9 +231,17 @@ impl Server {
                 After::GoOn | After::Give(_) => {}
                 After::ShutDown => self.end.stop(),
                 // Without a single destructor: sockets, locks and images are another's now.
-                After::HandedOver => std::process::exit(0),
+                After::HandedOver => {
+                    // It need not wait for what is done for others.
+                    let _ = stream.shutdown(Shutdown::Both);
+                    self.part();
+                    std::process::exit(0)
+                }
             }
             sent?;
+            if self.was_last_answer(key) {
+                return Ok(());
+            }
         }
     }
 }

@@ -16,9 +16,10 @@ use std::time::{Duration, Instant};
 use ::nbd::{Counts, Options, Server};
 use model::export::ExportSpec;
 use model::report::ExportStats;
-use vhost_user::{Access, Listener, Parts, Stop};
+use vhost_user::{Access, Listener, Parts};
 
 use super::{Export, ExportError, lock};
+use crate::gate::Gate;
 use crate::pool::Pool;
 
 /// Exports of one disk.
@@ -73,7 +74,7 @@ pub(super) struct NbdExport {
     spec: ExportSpec,
     server: Arc<Server>,
     listener: Option<Arc<Listener>>,
-    stop: Stop,
+    gate: Arc<Gate>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -91,17 +92,17 @@ impl NbdExport {
             connections: spec.limit().into(),
         };
         let server = Arc::new(Server::new(Arc::clone(&export.disk), options)?);
-        let stop = Stop::new()?;
-        let twins = (Arc::clone(&server), Arc::clone(&listener), stop.clone());
+        let gate = Arc::new(Gate::new()?);
+        let twins = (Arc::clone(&server), Arc::clone(&listener), Arc::clone(&gate));
         let work = move || accept(&twins.0, &twins.1, &twins.2, &pool);
         let thread = std::thread::Builder::new().name("nbd".into()).spawn(work)?;
         let (listener, thread) = (Some(listener), Mutex::new(Some(thread)));
-        Ok(Self { spec: spec.clone(), server, listener, stop, thread })
+        Ok(Self { spec: spec.clone(), server, listener, gate, thread })
     }
 
     /// Takes no more clients and sends away those that are there. Does not wait for storage.
     fn hang_up(&self) {
-        self.stop.stop();
+        self.gate.stop();
         self.server.hang_up();
     }
 
@@ -148,21 +149,23 @@ impl Drop for NbdExport {
 }
 
 /// Gives each client to a reactor.
-fn accept(server: &Server, listener: &Listener, stop: &Stop, pool: &Pool) {
+fn accept(server: &Server, listener: &Listener, gate: &Gate, pool: &Pool) {
     let path = listener.path().display();
-    loop {
-        match listener.accept(stop) {
-            Ok(Some(stream)) => {
-                let place = pool.place();
-                let reactor = place.handle().clone();
-                if let Err(error) = server.accept(stream.into(), &reactor, place) {
-                    tracing::warn!(socket = %path, "client turned away: {error}");
+    while let Some(taking) = gate.enter() {
+        loop {
+            match listener.accept(taking.wake()) {
+                Ok(Some(stream)) => {
+                    let place = pool.place();
+                    let reactor = place.handle().clone();
+                    if let Err(error) = server.accept(stream.into(), &reactor, place) {
+                        tracing::warn!(socket = %path, "client turned away: {error}");
+                    }
                 }
-            }
-            Ok(None) => return,
-            Err(error) => {
-                let cause = crate::error::text(&error);
-                return tracing::error!(socket = %path, "no client can come any more: {cause}");
+                Ok(None) => break,
+                Err(error) => {
+                    let cause = crate::error::text(&error);
+                    return tracing::error!(socket = %path, "no client can come any more: {cause}");
+                }
             }
         }
     }
@@ -292,6 +295,19 @@ impl Export {
             Err(ExportError::Nbd(NbdError::None { .. })) => Ok(()),
             outcome => outcome,
         }
+    }
+
+    /// Takes no clients from here on: whoever comes waits in the backlogs.
+    ///
+    /// # Errors
+    /// The process may open no more descriptors; [`Self::open_exports`] undoes what was done.
+    pub(crate) fn shut_exports(&self) -> io::Result<()> {
+        lock(&self.exports).iter().try_for_each(|one| one.gate.shut())
+    }
+
+    /// Takes clients again.
+    pub(crate) fn open_exports(&self) {
+        lock(&self.exports).iter().for_each(|one| one.gate.open());
     }
 
     /// Sends all clients away. Does not wait.

@@ -156,9 +156,11 @@ impl Export {
         Ok(Session::restore(state, &Glue { export: self, session, told, first: true })?)
     }
 
-    /// Another process goes on with it: closes what is left here of the front-end's connection.
+    /// Another process goes on with it: closes what is left here of the connections of its
+    /// front-end and its NBD clients.
     pub(crate) fn part(&self, still: Option<Still>) {
         drop(still);
+        self.hang_up_exports();
         *lock(&self.front_end) = FrontEnd::default();
     }
 

@@ -117,12 +117,14 @@ fn give(
     let stands = stand_still(exports, began + DRAIN_DEADLINE);
     let outcome = give_all(&stands, way, formats).and_then(|()| {
         table.door().give_way()?;
-        // Who calls from here on is answered by the other one.
-        server.shut();
+        // Whoever comes from here on is answered by the other one.
+        server.shut()?;
+        exports.iter().try_for_each(|export| export.shut_exports())?;
         Ok(say(way, Instant::now() + CONFIRM_DEADLINE, &FromGiver::Go, &[])?)
     });
     if let Err(error) = outcome {
         go_on(table, stands);
+        exports.iter().for_each(|export| export.open_exports());
         server.open();
         return Err(reason(way, error));
     }

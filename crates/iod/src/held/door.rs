@@ -259,6 +259,8 @@ impl Door {
     pub(crate) fn retire(&self) {
         let mut state = self.state();
         state.retired = true;
+        // Sockets that are nobody's any more must not live on here.
+        state.holdings.clear();
         if let Some(link) = state.link.take() {
             link.shut();
         }

@@ -12,7 +12,8 @@
 //! # Invariants
 //! - Labels have few values: disk, op, stage, state, reactor.
 //! - Units are seconds and bytes; counters end in `_total`.
-//! - The server takes `CONNECTIONS_MAX` at a time, each with a bounded header and time.
+//! - The server takes `CONNECTIONS_MAX` at a time, each with a bounded header and time; others wait.
+//! - A scrape that was taken is answered, also when another worker serves meanwhile.
 
 mod families;
 mod held;

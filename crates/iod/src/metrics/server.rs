@@ -5,13 +5,13 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use vhost_user::{Access, Listener, Stop, Woken};
 
 use super::Address;
+use crate::gate::Gate;
 
 /// Connections at a time: a scraper has one, and a person another.
 pub(super) const CONNECTIONS_MAX: usize = 8;
@@ -19,6 +19,8 @@ pub(super) const CONNECTIONS_MAX: usize = 8;
 const HEADER_MAX: usize = 8 << 10;
 /// Longest time from the first byte expected to the last byte sent.
 const CONNECTION_DEADLINE: Duration = Duration::from_secs(10);
+/// Longest wait for a scraper to close after it has its answer.
+const CLOSE_GRACE: Duration = Duration::from_secs(1);
 /// Pause after the process could have no more descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 const TEXT: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -31,6 +33,15 @@ pub(crate) type Scraped = Arc<dyn Fn() -> String + Send + Sync>;
 pub(crate) enum Socket {
     Unix(Listener),
     Tcp(TcpListener),
+}
+
+impl Socket {
+    /// Closes our side and leaves the address to whoever else has it.
+    pub(crate) fn leave(self) {
+        if let Self::Unix(listener) = self {
+            listener.leave();
+        }
+    }
 }
 
 /// Listens at `address`.
@@ -53,45 +64,37 @@ pub(crate) fn bind(address: &Address) -> anyhow::Result<Socket> {
     }
 }
 
-/// Serves scrapers until told to stop.
-pub(crate) fn serve(socket: &Socket, stop: &Stop, scraped: &Scraped) {
-    let open = Arc::new(AtomicUsize::new(0));
-    loop {
-        let stream = match accept(socket, stop) {
-            Ok(Some(stream)) => stream,
-            Ok(None) => return,
-            Err(error) => {
-                tracing::warn!("cannot take a scraper: {error}");
-                if !matches!(stop.wait(None, Some(ACCEPT_PAUSE)), Ok(Woken::TimedOut)) {
-                    return;
+/// Serves scrapers until the gate is stopped. Whoever comes when as many are connected as may be
+/// waits in the backlog: each of them has but so much time.
+pub(crate) fn serve(socket: &Socket, gate: &Arc<Gate>, scraped: &Scraped) {
+    while let Some(taking) = gate.enter() {
+        while taking.has_room(CONNECTIONS_MAX) {
+            match accept(socket, taking.wake()) {
+                Ok(Some(stream)) => begin(stream, gate, scraped),
+                Ok(None) => break,
+                Err(error) => {
+                    tracing::warn!("cannot take a scraper: {error}");
+                    if !matches!(taking.wake().wait(None, Some(ACCEPT_PAUSE)), Ok(Woken::TimedOut))
+                    {
+                        break;
+                    }
                 }
-                continue;
             }
-        };
-        if open.fetch_add(1, Ordering::AcqRel) >= CONNECTIONS_MAX {
-            open.fetch_sub(1, Ordering::AcqRel);
-            tracing::debug!("scraper turned away: {CONNECTIONS_MAX} are connected");
-            continue;
-        }
-        let (scraped, count) = (Arc::clone(scraped), Counted(Arc::clone(&open)));
-        let work = move || {
-            let _count = count;
-            if let Err(error) = answer(stream, &scraped) {
-                tracing::debug!("scraper lost: {error}");
-            }
-        };
-        if let Err(error) = std::thread::Builder::new().name("metrics".into()).spawn(work) {
-            tracing::warn!("cannot serve a scraper: {error}");
         }
     }
 }
 
-/// A connection that counts until it ends, also by a panic.
-struct Counted(Arc<AtomicUsize>);
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::AcqRel);
+/// Answers on a thread of its own.
+fn begin(stream: Stream, gate: &Arc<Gate>, scraped: &Scraped) {
+    let (scraped, visitor) = (Arc::clone(scraped), gate.admit());
+    let work = move || {
+        if let Err(error) = answer(stream, &scraped) {
+            tracing::debug!("scraper lost: {error}");
+        }
+        drop(visitor);
+    };
+    if let Err(error) = std::thread::Builder::new().name("metrics".into()).spawn(work) {
+        tracing::warn!("cannot serve a scraper: {error}");
     }
 }
 
@@ -186,6 +189,10 @@ fn answer(mut stream: Stream, scraped: &Scraped) -> io::Result<()> {
         }
     }
     stream.close();
+    // To close with bytes unread would reset the connection, and could take the answer with it.
+    let deadline = Instant::now() + CLOSE_GRACE;
+    let mut rest = [0; 1024];
+    while stream.until(deadline).is_ok() && matches!(stream.read(&mut rest), Ok(1..)) {}
     Ok(())
 }
 

@@ -66,6 +66,11 @@ impl Table {
         self.ended.notify_all();
     }
 
+    /// Nothing here is ours any more.
+    pub(crate) fn is_handed_over(&self) -> bool {
+        self.disks().handed_over
+    }
+
     /// The process is about to end: from here on verbs are refused. Waits for an upgrade that is
     /// under way; false: nothing here is ours any more.
     pub fn begin_end(&self) -> bool {

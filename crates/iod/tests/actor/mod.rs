@@ -2,7 +2,6 @@
 #![allow(clippy::unwrap_used, clippy::panic, dead_code, unreachable_pub)]
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::PermissionsExt;
 
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, recvmsg};
 use serde_json::{Value, json};
@@ -12,8 +11,7 @@ use crate::common::*;
 /// A program of the test's own in place of the new worker.
 pub fn script(io: &Io, text: &str) -> String {
     let path = io.folder.path().join("successor");
-    std::fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
-    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    testkit::process::write_script(&path, text).unwrap();
     path.to_str().unwrap().into()
 }
 

@@ -202,6 +202,10 @@ fn histograms(family: &Family) -> Result<(), String> {
 /// Sends `request` and returns the head and the body of the answer.
 pub fn ask(mut stream: impl Read + Write, request: &str) -> (String, String) {
     stream.write_all(request.as_bytes()).unwrap();
+    answer(stream)
+}
+
+fn answer(mut stream: impl Read) -> (String, String) {
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
     let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("{answer:?}"));
@@ -209,7 +213,15 @@ pub fn ask(mut stream: impl Read + Write, request: &str) -> (String, String) {
 }
 
 pub fn scrape(stream: impl Read + Write) -> Page {
-    let (head, body) = ask(stream, "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    page(ask(stream, "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n"))
+}
+
+/// The answer to one that has asked.
+pub fn hear(stream: impl Read) -> Page {
+    page(answer(stream))
+}
+
+fn page((head, body): (String, String)) -> Page {
     assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
     assert!(head.contains("application/openmetrics-text; version=1.0.0"), "{head}");
     assert!(head.contains(&format!("Content-Length: {}", body.len())), "{head}");

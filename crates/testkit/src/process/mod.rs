@@ -7,6 +7,7 @@
 mod backend;
 mod find;
 mod io;
+mod port;
 mod program;
 
 use std::fs::File;
@@ -23,6 +24,7 @@ use crate::raw::guest::wait_readable;
 pub use backend::{Backend, StorageDaemon, Target};
 pub use find::{find_binary, find_tool};
 pub use io::RingwayIo;
+pub use port::Port;
 pub use program::{copy_program, write_script};
 
 /// How long a backend may take to get ready or to end. Generous: a loaded machine must not fail a
