@@ -1,5 +1,8 @@
 //! Everything on a reactor but its thread: who lives here, what they wait for, what comes back.
 
+mod deliver;
+mod turn;
+
 use std::collections::HashMap;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::rc::Rc;
@@ -7,16 +10,13 @@ use std::sync::Arc;
 
 use crate::bell::{Bell, BellState};
 use crate::clock::Clock;
-use crate::context::{Context, Poller, PollerId, Turn};
+use crate::context::{Context, Poller, PollerId};
 use crate::mailbox::Mailbox;
-use crate::op::{Done, InFlight, Port};
-use crate::ring::{Completed, Ring, Token};
+use crate::op::{Done, Port};
+use crate::ring::Ring;
 use crate::slab::Slab;
 use crate::spin::{Guards, Waiter};
-use crate::{File, ReactorCounters, clock_ns};
-
-/// Turns that find nothing before readers are told how long they took.
-const TELL_EVERY: u32 = 4096;
+use crate::{File, ReactorCounters};
 
 struct Resident {
     /// Out while its own method runs.
@@ -110,52 +110,11 @@ impl Core {
         ops.indices().iter().filter(|i| ops.get(**i).is_some_and(|op| !op.timer)).count()
     }
 
-    /// A letter is there; `slept`: this thread was woken for it.
-    pub(crate) fn woken_by_letter(&mut self, slept: bool) {
-        let rung = self.mailbox.rung_at();
-        if slept && rung > 0 {
-            self.guards.woke(clock_ns().saturating_sub(rung).max(1));
-        }
-    }
-
-    /// A turn is over. `idle`: it found nothing, and the next one follows at once.
-    #[inline]
-    pub(crate) fn turned(&mut self, idle: bool) {
-        if idle {
-            self.idle_turns += 1;
-            if self.idle_since == 0 {
-                self.idle_since = self.clock.now();
-            } else if self.idle_turns >= TELL_EVERY {
-                self.tell_spun();
-                self.idle_since = self.clock.now();
-            }
-        } else if self.idle_since > 0 {
-            self.tell_spun();
-        }
-    }
-
-    fn tell_spun(&mut self) {
-        let since = std::mem::take(&mut self.idle_since);
-        self.idle_turns = 0;
-        let now = self.clock.now();
-        self.counters().add_spun(now.saturating_sub(since));
-    }
-
     fn add_watch(&mut self, owner: WatchOwner, fd: Arc<OwnedFd>) -> u32 {
         let raw = fd.as_raw_fd();
         let index = self.watches.insert(Watch { owner, fd });
         self.ring.watch(raw, index);
         index
-    }
-
-    /// Delivers one completion.
-    pub(crate) fn deliver(&mut self, completed: Completed) {
-        match completed.token {
-            Token::Op(index) => self.deliver_op(index, completed.result),
-            Token::Watch(index) => self.deliver_watch(index, completed),
-            Token::Bell(id) => self.confirm_bell(id),
-            Token::Ignore => {}
-        }
     }
 
     pub(crate) fn open_bell(&mut self, owner: PollerId, file: File) -> Bell {
@@ -168,56 +127,6 @@ impl Core {
     pub(crate) fn close_bell(&mut self, bell: &BellState) {
         if self.bells.remove(&bell.id).is_some() {
             self.ring.part(bell);
-        }
-    }
-
-    fn confirm_bell(&mut self, id: u32) {
-        let Some((_, state)) = self.bells.get(&id) else { return };
-        if state.confirmed()
-            && let Some(send) = state.next()
-        {
-            self.ring.signal(state, send);
-        }
-    }
-
-    fn deliver_op(&mut self, index: u32, result: i32) {
-        let Some(op) = self.ring.ops.remove(index) else { return };
-        let InFlight { port, generation, tag, buffers, timer, .. } = op;
-        let Some(slot) = self.ports.get_mut(port).filter(|p| p.generation == generation) else {
-            return;
-        };
-        let result = if timer && result == -libc::ETIME { 0 } else { result };
-        slot.done.push(Done { tag, result, buffers });
-        let owner = slot.owner;
-        self.heat(owner);
-    }
-
-    fn deliver_watch(&mut self, index: u32, completed: Completed) {
-        let Some(watch) = self.watches.get(index) else { return };
-        let owner = match &watch.owner {
-            WatchOwner::Closing => {
-                if !completed.more {
-                    self.watches.remove(index);
-                }
-                return;
-            }
-            WatchOwner::Mailbox => None,
-            WatchOwner::Poller(id) => Some(*id),
-        };
-        if !completed.more {
-            // The kernel ends a multishot poll when its queue runs over: start it again.
-            let raw = watch.fd.as_raw_fd();
-            self.ring.watch(raw, index);
-        }
-        self.counters().add_wakeup();
-        match owner {
-            None => self.letters = true,
-            Some(id) => {
-                if let Some(poller) = self.resident(id).and_then(|r| r.poller.as_mut()) {
-                    poller.kicked();
-                }
-                self.heat(id);
-            }
         }
     }
 
@@ -236,58 +145,6 @@ impl Core {
 
     fn resident(&mut self, id: PollerId) -> Option<&mut Resident> {
         self.residents.get_mut(id.index).filter(|r| r.generation == id.generation)
-    }
-
-    /// Asks every hot poller once; true when one of them found work.
-    pub(crate) fn turn(&mut self) -> bool {
-        self.clock.turn_begins();
-        self.counters().add_turn();
-        let (mut at, mut worked) = (0, false);
-        while let Some(id) = self.hot.get(at).copied() {
-            let (stays, found) = self.turn_one(id);
-            worked |= found;
-            if stays {
-                at += 1;
-            } else {
-                self.hot.swap_remove(at);
-            }
-        }
-        worked
-    }
-
-    /// Asks one poller. Whether it stays hot, which it does not when it went cold or ended, and
-    /// whether it found work.
-    fn turn_one(&mut self, id: PollerId) -> (bool, bool) {
-        let Some(resident) = self.resident(id) else { return (false, false) };
-        let Some(mut poller) = resident.poller.take() else { return (false, false) };
-        let label = poller.label();
-        self.counters().set_serving(label);
-        self.clock.poll_begins();
-        let turn = poller.poll(&mut Context { core: self, current: Some(id) });
-        self.clock.poll_ended(label);
-        if turn == Turn::Gone {
-            drop(poller);
-            self.evict(id);
-            return (false, true);
-        }
-        // Taken out of `self` by parts: all four are needed at once.
-        let Self { residents, clock, guards, .. } = self;
-        let resident = residents.get_mut(id.index).filter(|r| r.generation == id.generation);
-        let Some(resident) = resident else { return (false, true) };
-        let stays = match turn {
-            Turn::Busy => {
-                if let Some(waiter) = resident.waiter.as_mut().filter(|waiter| waiter.waits())
-                    && let Some(polling) = poller.polling()
-                {
-                    waiter.finds_work(polling, clock.now(), guards);
-                }
-                true
-            }
-            _ => poller.spins() || looks(resident, &*poller, clock, guards) || poller.arm(),
-        };
-        resident.poller = Some(poller);
-        resident.hot = stays;
-        (stays, turn == Turn::Busy)
     }
 
     pub(crate) fn evict(&mut self, id: PollerId) {
@@ -382,17 +239,4 @@ impl Core {
         self.generation = self.generation.wrapping_add(1);
         self.generation
     }
-}
-
-/// One that found nothing is to be asked again at once, because that pays.
-fn looks(
-    resident: &mut Resident,
-    poller: &dyn Poller,
-    clock: &mut Clock,
-    guards: &mut Guards,
-) -> bool {
-    let Some((waiter, polling)) = resident.waiter.as_mut().zip(poller.polling()) else {
-        return false;
-    };
-    waiter.finds_nothing(polling, poller.waits_for(), clock, guards)
 }

@@ -1,0 +1,69 @@
+//! What comes back from the kernel, and who hears of it.
+
+use std::os::fd::AsRawFd;
+
+use super::{Core, WatchOwner};
+use crate::op::{Done, InFlight};
+use crate::ring::{Completed, Token};
+
+impl Core {
+    /// Delivers one completion.
+    pub(crate) fn deliver(&mut self, completed: Completed) {
+        match completed.token {
+            Token::Op(index) => self.deliver_op(index, completed.result),
+            Token::Watch(index) => self.deliver_watch(index, completed),
+            Token::Bell(id) => self.confirm_bell(id),
+            Token::Ignore => {}
+        }
+    }
+
+    fn confirm_bell(&mut self, id: u32) {
+        let Some((_, state)) = self.bells.get(&id) else { return };
+        if state.confirmed()
+            && let Some(send) = state.next()
+        {
+            self.ring.signal(state, send);
+        }
+    }
+
+    fn deliver_op(&mut self, index: u32, result: i32) {
+        let Some(op) = self.ring.ops.remove(index) else { return };
+        let InFlight { port, generation, tag, buffers, timer, .. } = op;
+        let Some(slot) = self.ports.get_mut(port).filter(|p| p.generation == generation) else {
+            return;
+        };
+        let result = if timer && result == -libc::ETIME { 0 } else { result };
+        slot.done.push(Done { tag, result, buffers });
+        let owner = slot.owner;
+        self.heat(owner);
+    }
+
+    fn deliver_watch(&mut self, index: u32, completed: Completed) {
+        let Some(watch) = self.watches.get(index) else { return };
+        let owner = match &watch.owner {
+            WatchOwner::Closing => {
+                if !completed.more {
+                    self.watches.remove(index);
+                }
+                return;
+            }
+            WatchOwner::Mailbox => None,
+            WatchOwner::Poller(id) => Some(*id),
+        };
+        if !completed.more {
+            // The kernel ends a multishot poll when its queue runs over: start it again.
+            let raw = watch.fd.as_raw_fd();
+            self.ring.watch(raw, index);
+        }
+        self.counters().add_wakeup();
+        match owner {
+            None => self.letters = true,
+            Some(id) => {
+                if let Some(poller) = self.resident(id).and_then(|r| r.poller.as_mut()) {
+                    poller.kicked();
+                }
+                self.heat(id);
+            }
+        }
+    }
+}

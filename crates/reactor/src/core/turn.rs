@@ -1,0 +1,108 @@
+//! One turn: who is asked, and who stays hot.
+
+use super::{Core, Resident};
+use crate::clock::Clock;
+use crate::clock_ns;
+use crate::context::{Context, Poller, PollerId, Turn};
+use crate::spin::Guards;
+
+/// Turns that find nothing before readers are told how long they took.
+const TELL_EVERY: u32 = 4096;
+
+impl Core {
+    /// Asks every hot poller once; true when one of them found work.
+    pub(crate) fn turn(&mut self) -> bool {
+        self.clock.turn_begins();
+        self.counters().add_turn();
+        let (mut at, mut worked) = (0, false);
+        while let Some(id) = self.hot.get(at).copied() {
+            let (stays, found) = self.turn_one(id);
+            worked |= found;
+            if stays {
+                at += 1;
+            } else {
+                self.hot.swap_remove(at);
+            }
+        }
+        worked
+    }
+
+    /// Asks one poller. Whether it stays hot, which it does not when it went cold or ended, and
+    /// whether it found work.
+    fn turn_one(&mut self, id: PollerId) -> (bool, bool) {
+        let Some(resident) = self.resident(id) else { return (false, false) };
+        let Some(mut poller) = resident.poller.take() else { return (false, false) };
+        let label = poller.label();
+        self.counters().set_serving(label);
+        self.clock.poll_begins();
+        let turn = poller.poll(&mut Context { core: self, current: Some(id) });
+        self.clock.poll_ended(label);
+        if turn == Turn::Gone {
+            drop(poller);
+            self.evict(id);
+            return (false, true);
+        }
+        // Taken out of `self` by parts: all four are needed at once.
+        let Self { residents, clock, guards, .. } = self;
+        let resident = residents.get_mut(id.index).filter(|r| r.generation == id.generation);
+        let Some(resident) = resident else { return (false, true) };
+        let stays = match turn {
+            Turn::Busy => {
+                if let Some(waiter) = resident.waiter.as_mut().filter(|waiter| waiter.waits())
+                    && let Some(polling) = poller.polling()
+                {
+                    waiter.finds_work(polling, clock.now(), guards);
+                }
+                true
+            }
+            _ => poller.spins() || looks(resident, &*poller, clock, guards) || poller.arm(),
+        };
+        resident.poller = Some(poller);
+        resident.hot = stays;
+        (stays, turn == Turn::Busy)
+    }
+
+    /// A letter is there; `slept`: this thread was woken for it.
+    pub(crate) fn woken_by_letter(&mut self, slept: bool) {
+        let rung = self.mailbox.rung_at();
+        if slept && rung > 0 {
+            self.guards.woke(clock_ns().saturating_sub(rung).max(1));
+        }
+    }
+
+    /// A turn is over. `idle`: it found nothing, and the next one follows at once.
+    #[inline]
+    pub(crate) fn turned(&mut self, idle: bool) {
+        if idle {
+            self.idle_turns += 1;
+            if self.idle_since == 0 {
+                self.idle_since = self.clock.now();
+            } else if self.idle_turns >= TELL_EVERY {
+                self.tell_spun();
+                self.idle_since = self.clock.now();
+            }
+        } else if self.idle_since > 0 {
+            self.tell_spun();
+        }
+    }
+
+    fn tell_spun(&mut self) {
+        let since = std::mem::take(&mut self.idle_since);
+        self.idle_turns = 0;
+        let now = self.clock.now();
+        self.counters().add_spun(now.saturating_sub(since));
+    }
+}
+
+/// One that found nothing is to be asked again at once, because that pays.
+fn looks(
+    resident: &mut Resident,
+    poller: &dyn Poller,
+    clock: &mut Clock,
+    guards: &mut Guards,
+) -> bool {
+    let Some((waiter, polling)) = resident.waiter.as_mut().zip(poller.polling()) else {
+        return false;
+    };
+    waiter.finds_nothing(polling, poller.waits_for(), clock, guards)
+}
