@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result, bail};
 
+use crate::blk::peer::PeerArgument;
 use crate::host::{Host, HostTime, load};
 use crate::judge::compare;
 pub use crate::judge::{Bound, Comparison, Figure, Side};
@@ -62,6 +63,8 @@ pub struct Options {
     pub control: bool,
     /// Where images are made; a file system that knows direct I/O.
     pub scratch: Option<std::path::PathBuf>,
+    /// Backends that somebody else has started, to be measured beside the others.
+    pub peers: Vec<PeerArgument>,
 }
 
 /// An experiment that can be set up.
@@ -71,6 +74,11 @@ pub trait Experiment {
 
     /// What it shows, in one line.
     fn summary(&self) -> &'static str;
+
+    /// True if backends that somebody else has started can join it.
+    fn takes_peers(&self) -> bool {
+        false
+    }
 
     /// Makes images, looks for programs, decides what is measured.
     ///
@@ -111,6 +119,9 @@ pub fn run(
     progress: &mut dyn Progress,
     stop: &Arc<AtomicBool>,
 ) -> Result<Results> {
+    if !options.peers.is_empty() && !experiment.takes_peers() {
+        bail!("no peer can join {}: it starts its systems in its own way", experiment.name());
+    }
     let mut host = Host::read();
     let started = std::time::SystemTime::now();
     let mut prepared = experiment.prepare(options)?;

@@ -33,6 +33,7 @@
 pub mod blk;
 pub mod cpu;
 pub mod experiment;
+mod fio;
 pub mod host;
 pub mod judge;
 pub mod nbd;
@@ -46,7 +47,9 @@ pub mod table;
 #[must_use]
 pub fn experiments() -> Vec<Box<dyn experiment::Experiment>> {
     vec![
-        Box::new(blk::BlkBaseline),
+        Box::new(blk::baseline::BlkBaseline),
+        Box::new(blk::polling::Polling),
+        Box::new(blk::shared_cpu::SharedCpu),
         Box::new(blk::stats_cost::StatsCost),
         Box::new(blk::hung_disk::HungDisk),
         Box::new(nbd::NbdExport),

@@ -8,6 +8,7 @@ use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, Result, bail};
 use clap::{Parser, Subcommand};
+use lab::blk::peer::PeerArgument;
 use lab::experiment::{self, Experiment, Options};
 use lab::results::Results;
 use lab::{experiments, progress, table};
@@ -62,6 +63,13 @@ struct RunArguments {
     /// Where images are made [default: /var/tmp].
     #[arg(long, value_name = "DIR")]
     scratch: Option<PathBuf>,
+    /// A vhost-user backend that you have started, for example SPDK's, joins the cells of an experiment
+    /// with one client: its socket, and the process whose CPU time counts. It serves whatever disk you
+    /// gave it (64 MiB at least), so choose cells of the same kind with --only, and the CPU that the
+    /// report names with taskset. One connection is kept for the whole run. Between its turns it is
+    /// stopped (SIGSTOP), because it may spin. May be given again
+    #[arg(long, value_name = "NAME=SOCKET,PID")]
+    peer: Vec<PeerArgument>,
     /// Measure peers in the places of our systems: shows the noise of the method on this host.
     #[arg(long)]
     control: bool,
@@ -103,6 +111,7 @@ fn run(arguments: RunArguments) -> Result<ExitCode> {
         only: arguments.only,
         control: arguments.control,
         scratch: arguments.scratch,
+        peers: arguments.peer,
     };
     let mut progress = progress::on_stderr();
     let results = experiment::run(experiment.as_ref(), &options, progress.as_mut(), &stop)?;

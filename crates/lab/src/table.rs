@@ -113,7 +113,7 @@ fn noise(cells: &[Cell]) -> f64 {
 type Column = (&'static str, &'static str, usize);
 
 /// What is shown of a cell in which some system has it.
-const COLUMNS: [Column; 20] = [
+const COLUMNS: [Column; 17] = [
     ("reactor wake-ups", "reactor_wakeups", 0),
     ("reactor turns", "reactor_turns", 0),
     ("voluntary switches", "voluntary_switches", 0),
@@ -129,9 +129,6 @@ const COLUMNS: [Column; 20] = [
     ("kicks/request", "kicks_per_request", 3),
     ("calls/request", "calls_per_request", 3),
     ("late arrivals", "late_arrivals", 3),
-    ("spun s/s", "spun_cpus", 3),
-    ("hits/request", "poll_hits_per_request", 3),
-    ("refused/s", "poll_refused_per_s", 0),
     ("other CPUs", "other_cpus", 2),
     ("steal", "steal_cpus", 2),
 ];

@@ -1,17 +1,23 @@
-//! A tiny `blk-baseline`: that figures are there and consistent, never how high they are.
+//! Tiny experiments: that figures are there and consistent, never how high they are.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use lab::blk::BlkBaseline;
+use lab::blk::baseline::BlkBaseline;
 use lab::blk::hung_disk::HungDisk;
+use lab::blk::peer::PeerArgument;
+use lab::blk::polling::Polling;
+use lab::blk::shared_cpu::SharedCpu;
 use lab::blk::stats_cost::StatsCost;
+use lab::blk::systems::knows_auto;
 use lab::experiment::{Options, run};
 use lab::nbd::NbdExport;
 use lab::progress::Silent;
 use lab::results::{Results, Written};
+use testkit::driver::{self, Driver};
+use testkit::process::{Backend, StorageDaemon, Target};
 
 fn tiny(control: bool) -> Options {
     Options {
@@ -21,6 +27,7 @@ fn tiny(control: bool) -> Options {
         only: Some("-d1-".into()),
         control,
         scratch: Some(std::env::temp_dir()),
+        peers: Vec::new(),
     }
 }
 
@@ -28,9 +35,23 @@ fn measured(control: bool) -> Results {
     run(&BlkBaseline, &tiny(control), &mut Silent, &Arc::new(AtomicBool::new(false))).unwrap()
 }
 
+/// 1 once `ringway-blk` knows `--poll auto`.
+fn auto() -> usize {
+    usize::from(knows_auto().unwrap())
+}
+
 fn check(results: &Results) {
-    assert_eq!(results.cells.len(), 3);
-    assert_eq!(results.compared.len(), 3);
+    let ids: Vec<_> = results.cells.iter().map(|cell| cell.id.as_str()).collect();
+    assert_eq!(
+        ids,
+        [
+            "null-4k-d1-sleep",
+            "null-4k-d1-poll",
+            "memory-4k-d1-poll",
+            "cached-4k-d1-poll",
+            "direct-4k-d1-poll"
+        ]
+    );
     for cell in &results.cells {
         for series in &cell.systems {
             assert_eq!(series.samples.len(), 2, "{}: {}", cell.title, series.name);
@@ -39,13 +60,26 @@ fn check(results: &Results) {
                 assert!(get("requests") >= 1.0 && get("errors") == 0.0, "{sample:?}");
                 assert!(get("iops") > 0.0, "{sample:?}");
                 let sleeps = cell.id.ends_with("sleep");
+                // fio and a copy know no calls.
+                let Some(calls) = sample.get("calls_per_request") else { continue };
                 // A polling client takes no calls; one that sleeps cannot do without for long.
-                let calls = get("calls_per_request") * get("requests");
+                let calls = calls * get("requests");
                 let enough =
                     if sleeps { calls >= 1.0 || get("requests") < 100.0 } else { calls == 0.0 };
                 assert!(enough, "{sample:?}");
             }
         }
+    }
+}
+
+/// What a run shows of each cell and of each bar.
+fn drawn(results: &Results, pictures: usize) {
+    let dir = tempfile::tempdir().unwrap();
+    let Written { plots, .. } = results.write(dir.path()).unwrap();
+    assert_eq!(plots.len(), pictures);
+    for plot in plots {
+        let svg = std::fs::read_to_string(plot).unwrap();
+        assert!(svg.starts_with("<svg ") && svg.contains("stroke-opacity") && !svg.contains("NaN"));
     }
 }
 
@@ -75,14 +109,124 @@ fn a_run_on_ringway_blk_gives_consistent_counts_and_judges_the_bars() {
     let results = measured(false);
     check(&results);
     let bars: Vec<_> = results.compared.iter().filter_map(|c| c.bar).collect();
-    assert_eq!(bars, [0.9, 2.0, 2.0]);
-    assert!(results.compared.iter().all(|c| c.passed.is_some() && c.ratio.count == 2));
-    assert!(results.run.versions["ringway-blk"].starts_with("ringway-blk "));
-    for series in results.cells.iter().flat_map(|cell| &cell.systems) {
-        if series.name.contains("--poll always") {
-            assert!(series.median("kicks_per_request") < 0.5, "{series:?}");
-        }
+    if knows_auto().unwrap() {
+        assert_eq!(bars, [0.9, 1.15, 3.5, 1.1, 3.5, 0.95]);
     }
+    assert!(results.compared.iter().all(|c| c.bar.is_some() == c.passed.is_some()));
+    assert!(results.run.versions["ringway-blk"].starts_with("ringway-blk "));
+    let [_, _, memory, ..] = &results.cells[..] else { panic!("{:?}", results.cells) };
+    assert_eq!(memory.systems.len(), 1 + 2 * auto());
+}
+
+fn polled(only: &str) -> Results {
+    let options = Options { only: Some(only.into()), ..tiny(false) };
+    run(&Polling, &options, &mut Silent, &Arc::new(AtomicBool::new(false))).unwrap()
+}
+
+#[test]
+fn a_client_that_thinks_is_no_faster_than_its_thoughts() {
+    let results = polled("null-think-200");
+    assert_eq!(results.cells[0].systems.len(), 5 + auto());
+    for sample in results.cells[0].systems.iter().flat_map(|series| &series.samples) {
+        assert!(sample["iops"] <= 5000.0 && sample["p50_us"] > 0.0, "{sample:?}");
+    }
+    drawn(&results, 2);
+}
+
+#[test]
+fn arrivals_at_random_do_not_wait_for_the_backend() {
+    let results = polled("null-poisson-5000");
+    for sample in results.cells[0].systems.iter().flat_map(|series| &series.samples) {
+        assert!(sample["requests"] >= 1.0 && sample["p50_us"] > 0.0, "{sample:?}");
+        assert!((0.0..=1.0).contains(&sample["late_arrivals"]), "{sample:?}");
+    }
+    if auto() == 0 {
+        return;
+    }
+    let about: Vec<_> = results.compared.iter().map(|c| (c.metric.as_str(), c.bar)).collect();
+    assert_eq!(about[..2], [("backend_cpus", Some(1.2)), ("p50_us", Some(1.1))]);
+}
+
+#[test]
+fn a_guest_reads_from_every_mode() {
+    let options = Options { only: Some("null-guest".into()), rounds: Some(1), ..tiny(false) };
+    let stop = Arc::new(AtomicBool::new(false));
+    let results = run(&Polling, &options, &mut Silent, &stop).unwrap();
+    assert_eq!(results.cells[0].systems.len(), 3 + auto());
+    assert!(results.cells[0].systems.iter().all(|series| series.median("iops") > 0.0));
+}
+
+#[test]
+fn one_cpu_serves_both() {
+    let options = Options { only: Some("null-4k-d1".into()), ..tiny(false) };
+    let stop = Arc::new(AtomicBool::new(false));
+    let results = run(&SharedCpu, &options, &mut Silent, &stop).unwrap();
+    assert_eq!(results.cells[0].systems.len(), 4 + auto());
+    if auto() == 0 {
+        return;
+    }
+    let [promised, _] = &results.compared[..] else { panic!("{:?}", results.compared) };
+    assert!(promised.bar == Some(0.9) && promised.ours.contains("auto"), "{promised:?}");
+    let note = |note: &String| note.contains("share one CPU");
+    assert!(results.run.notes.iter().any(note), "{:?}", results.run.notes);
+}
+
+fn peer(name: &str, socket: &std::path::Path, pid: u32) -> PeerArgument {
+    format!("{name}={},{pid}", socket.display()).parse().unwrap()
+}
+
+#[test]
+fn a_peer_that_somebody_else_has_started_takes_part() {
+    let ours = Backend::ringway_blk(&["--null", "64M"]).unwrap();
+    let theirs = Backend::storage_daemon(&StorageDaemon::new(Target::Null(64 << 20))).unwrap();
+    let peers = vec![
+        peer("first", ours.socket(), ours.process.id()),
+        peer("second", theirs.socket(), theirs.process.id()),
+    ];
+    let options = Options { only: Some("null-4k-d1-poll".into()), peers, ..tiny(false) };
+    let stop = Arc::new(AtomicBool::new(false));
+    let results = run(&BlkBaseline, &options, &mut Silent, &stop).unwrap();
+    let systems = &results.cells[0].systems;
+    for name in ["first", "second"] {
+        let series = systems.iter().find(|series| series.name == name).unwrap();
+        assert!(series.median("iops") > 0.0 && series.median("backend_cpus") > 0.0, "{series:?}");
+        assert!(results.run.notes.iter().any(|note| note.starts_with(name)));
+    }
+    // Nobody is left stopped, and both still serve.
+    for backend in [&ours, &theirs] {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", backend.process.id())).unwrap();
+        assert!(!stat.contains(") T "), "{stat}");
+        Driver::connect(backend.socket(), &driver::Options::default()).unwrap();
+    }
+}
+
+#[test]
+fn a_wrong_peer_is_refused_with_the_reason() {
+    let ours = Backend::ringway_blk(&["--null", "64M"]).unwrap();
+    let (socket, pid) = (ours.socket(), ours.process.id());
+    let file = ours.dir().join("file");
+    std::fs::write(&file, "").unwrap();
+    let stop = Arc::new(AtomicBool::new(false));
+    for (peer, reason) in [
+        (peer("p", &ours.dir().join("none"), pid), "there is no "),
+        (peer("p", &file, pid), "is no socket"),
+        (peer("p", socket, i32::MAX as u32), "there is no process 2147483647"),
+        (peer("p", socket, u32::MAX), "is no process id"),
+        (peer("p", socket, std::process::id()), "does not listen on"),
+    ] {
+        let options =
+            Options { only: Some("null-4k-d1-poll".into()), peers: vec![peer], ..tiny(false) };
+        let error = run(&BlkBaseline, &options, &mut Silent, &stop).unwrap_err();
+        assert!(format!("{error:#}").contains(reason), "{error:#}");
+        let error = run(&HungDisk, &options, &mut Silent, &stop).unwrap_err();
+        assert!(format!("{error:#}").contains("no peer can join"), "{error:#}");
+    }
+    for wrong in ["", "a", "a=b", "a=b,", "a=b,c", "a=,1", "=b,1", "a=b,0", "a=b,-1"] {
+        let error = wrong.parse::<PeerArgument>().unwrap_err();
+        assert!(error.contains("NAME=SOCKET,PID"), "{error}");
+    }
+    let with_comma = "a=/b,c,7".parse::<PeerArgument>().unwrap();
+    assert_eq!((with_comma.socket.to_str(), with_comma.pid), (Some("/b,c"), 7));
 }
 
 #[test]

@@ -14,7 +14,7 @@ use testkit::driver::{self, Driver, Queue};
 use testkit::process::{RingwayIo, find_binary};
 use testkit::storage::Hanging;
 
-use super::client::{self, Load, Pattern, Wait, Window};
+use super::client::{self, Load, Wait, Window};
 use super::image;
 use super::systems::DISK_BYTES;
 use crate::cpu::{self, Placement};
@@ -189,7 +189,7 @@ impl Ready {
         let measure = Duration::from_millis(self.options.window_ms.unwrap_or(300));
         let window = Window { warm: measure / 4, measure };
         let (depth, wait) = (case.depth, Wait::Sleep);
-        let load = Load { pattern: Pattern::Random, bytes: 4096, depth, wait, sample_every: 1 };
+        let load = Load { depth, wait, sample_every: 1, ..Load::default() };
         let time = || cpu::process_time_s(self.place.worker);
         let socket = self.place.io.socket(case.disk);
         let mut sample = client::measure(&socket, load, window, self.placement.client, time)?;

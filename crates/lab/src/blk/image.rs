@@ -5,6 +5,7 @@ use std::io::{Read, Write};
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use tempfile::TempDir;
 
 /// Bytes written or read at once.
 const CHUNK_BYTES: usize = 1 << 20;
@@ -35,6 +36,15 @@ pub fn create(path: &Path, bytes: u64) -> Result<()> {
     }
     file.sync_all().with_context(what)?;
     warm(path)
+}
+
+/// A directory for images, removed when dropped.
+///
+/// # Errors
+/// If `parent` takes none.
+pub fn dir_in(parent: &Path) -> Result<TempDir> {
+    let made = tempfile::Builder::new().prefix("ringway-lab-").tempdir_in(parent);
+    made.with_context(|| format!("cannot make images in {}; give --scratch", parent.display()))
 }
 
 /// Reads a file once, so that it is in the page cache.

@@ -226,20 +226,14 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::blk::client::{Load, Pattern, Wait, Window, measure};
+    use crate::blk::client::{Load, Window, measure};
 
     #[test]
     fn a_polling_client_gets_everything_back_without_kick_or_call() {
         let placement = cpu::Placement::choose().unwrap();
         for depth in [1, 32] {
             let device = Loopback::start(placement.backend, 1 << 20).unwrap();
-            let load = Load {
-                pattern: Pattern::Random,
-                bytes: 4096,
-                depth,
-                wait: Wait::Poll,
-                sample_every: 8,
-            };
+            let load = Load { depth, sample_every: 8, ..Load::default() };
             let window =
                 Window { warm: Duration::from_millis(5), measure: Duration::from_millis(20) };
             let time = || device.time_s();

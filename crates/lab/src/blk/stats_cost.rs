@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::Result;
 use testkit::process::{Backend, find_binary};
 
-use super::client::{self, Load, Pattern, Wait, Window};
+use super::client::{self, Load, Window};
 use super::systems::DISK_BYTES;
 use crate::cpu::{self, Placement};
 use crate::experiment::{CellPlan, Comparison, Experiment, Options, Plan, Prepared, Sample};
@@ -112,13 +112,7 @@ impl Prepared for Ready {
         let backend = cpu::started_on(self.placement.backend, start)?;
         let measure = Duration::from_millis(self.options.window_ms.unwrap_or(400));
         let window = Window { warm: measure / 4, measure };
-        let load = Load {
-            pattern: Pattern::Random,
-            bytes: 4096,
-            depth: case.depth,
-            wait: Wait::Poll,
-            sample_every: 64,
-        };
+        let load = Load { depth: case.depth, ..Load::default() };
         let pid = backend.process.id();
         let time = || cpu::process_time_s(pid);
         client::measure(backend.socket(), load, window, self.placement.client, time)

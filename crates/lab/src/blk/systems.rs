@@ -1,14 +1,20 @@
 //! The systems of the block experiments: how each is started, and what it is called.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
-use anyhow::Result;
-use testkit::process::{Backend, StorageDaemon, Target};
+use anyhow::{Context, Result, bail};
+use testkit::process::{Backend, StorageDaemon, Target, find_binary};
 
-use super::client::{self, Load, Window};
+use super::bare;
+use super::client::{self, Arrivals, Load, Pattern, Wait, Window};
+use super::image;
 use super::loopback::Loopback;
+use super::peer::Peer;
 use crate::cpu::{self, Placement};
 use crate::experiment::Sample;
+use crate::fio::{self, To};
+use crate::host::HostTime;
 
 /// Bytes of null and memory disks, and of images.
 pub const DISK_BYTES: u64 = 64 << 20;
@@ -26,25 +32,109 @@ pub enum Medium {
     Direct,
 }
 
+impl Medium {
+    /// In the ids of cells.
+    #[must_use]
+    pub fn id(self) -> &'static str {
+        match self {
+            Self::Null => "null",
+            Self::Memory => "memory",
+            Self::Cached => "cached",
+            Self::Direct => "direct",
+        }
+    }
+
+    /// What a reader calls it.
+    #[must_use]
+    pub fn title(self) -> &'static str {
+        match self {
+            Self::Null => "null",
+            Self::Memory => "memory",
+            Self::Cached => "file in the page cache",
+            Self::Direct => "file by direct I/O",
+        }
+    }
+
+    fn is_file(self) -> bool {
+        matches!(self, Self::Cached | Self::Direct)
+    }
+}
+
+/// `--poll` of our programs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Poll {
+    /// Never.
+    Off,
+    /// Where it pays; the default.
+    Auto,
+    /// All the time.
+    Always,
+}
+
+impl Poll {
+    /// On the command line.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::Auto => "auto",
+            Self::Always => "always",
+        }
+    }
+}
+
+/// True if `ringway-blk` knows `--poll auto`.
+///
+/// # Errors
+/// If it is not built.
+pub fn knows_auto() -> Result<bool> {
+    let output = Command::new(find_binary("ringway-blk")?).arg("--help").output();
+    let help = output.context("cannot start ringway-blk")?.stdout;
+    let help = String::from_utf8_lossy(&help).into_owned();
+    let poll = help.split("--poll <").nth(1).unwrap_or_default();
+    Ok(poll.split("\n      --").next().unwrap_or_default().contains("auto"))
+}
+
 /// One system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum System {
-    /// `ringway-blk`, polling or not; `writeback` is its cache mode for files.
+    /// `ringway-blk`; `writeback` is its cache mode for files.
     Ringway {
-        /// `--poll always`, else `--poll off`.
-        poll: bool,
+        /// How it waits.
+        poll: Poll,
         /// `--cache writeback`, else `--cache none`.
         writeback: bool,
     },
+    /// `ringway-blk` with a null disk, whatever the medium.
+    RingwayNull(Poll),
     /// `qemu-storage-daemon`.
     Daemon {
-        /// `poll-max-ns=0`, else its default.
-        no_poll: bool,
+        /// `poll-max-ns`, if not its default.
+        poll_max_ns: Option<u64>,
         /// `cache.direct=on` for files.
         direct: bool,
     },
     /// The client's own limit.
     Loopback,
+    /// Two threads, two words and one eventfd: what a wake-up costs at least.
+    BarePair,
+    /// glibc's memcpy over the addresses of the load.
+    Memcpy,
+    /// fio on the file itself.
+    Fio,
+    /// One that somebody else has started, by its place among the peers.
+    Peer(usize),
+}
+
+/// Where everything is.
+#[derive(Debug)]
+pub struct Place {
+    /// The images.
+    pub images: Images,
+    /// The CPUs.
+    pub placement: Placement,
+    /// Backends that somebody else has started.
+    pub peers: Vec<Peer>,
 }
 
 /// The images, removed when dropped.
@@ -63,39 +153,32 @@ impl Images {
     /// # Errors
     /// If there is no room.
     pub fn create(scratch: &Path) -> Result<Self> {
-        let dirs = [image_dir(scratch)?, image_dir(Path::new("/dev/shm"))?];
+        let dirs = [image::dir_in(scratch)?, image::dir_in(Path::new("/dev/shm"))?];
         let disk = dirs[0].path().join("disk.img");
         let tmpfs = dirs[1].path().join("memory.img");
-        super::image::create(&disk, DISK_BYTES)?;
-        super::image::create(&tmpfs, DISK_BYTES)?;
+        image::create(&disk, DISK_BYTES)?;
+        image::create(&tmpfs, DISK_BYTES)?;
         Ok(Self { disk, tmpfs, _dirs: dirs })
     }
-}
-
-fn image_dir(parent: &Path) -> Result<tempfile::TempDir> {
-    use anyhow::Context;
-    let made = tempfile::Builder::new().prefix("ringway-lab-").tempdir_in(parent);
-    made.with_context(|| format!("cannot make images in {}; give --scratch", parent.display()))
 }
 
 impl System {
     /// The name in tables.
     #[must_use]
     pub fn name(&self, medium: Medium) -> String {
-        let is_file = matches!(medium, Medium::Cached | Medium::Direct);
         match self {
             Self::Ringway { poll, writeback } => {
-                let poll = if *poll { "always" } else { "off" };
-                let cache = match (is_file, writeback) {
+                let cache = match (medium.is_file(), writeback) {
                     (false, _) => "",
                     (true, true) => " --cache writeback",
                     (true, false) => " --cache none",
                 };
-                format!("ringway-blk --poll {poll}{cache}")
+                format!("ringway-blk --poll {}{cache}", poll.word())
             }
-            Self::Daemon { no_poll, direct } => {
-                let poll = if *no_poll { " poll-max-ns=0" } else { "" };
-                let cache = match (is_file, direct) {
+            Self::RingwayNull(poll) => format!("ringway-blk --poll {}, null", poll.word()),
+            Self::Daemon { poll_max_ns, direct } => {
+                let poll = poll_max_ns.map(|ns| format!(" poll-max-ns={ns}")).unwrap_or_default();
+                let cache = match (medium.is_file(), direct) {
                     (false, _) => "",
                     (true, true) => " direct",
                     (true, false) => " buffered",
@@ -103,7 +186,24 @@ impl System {
                 format!("qsd{poll}{cache}")
             }
             Self::Loopback => "(client's own limit)".to_owned(),
+            Self::BarePair => "(bare eventfd pair)".to_owned(),
+            Self::Memcpy => "(memcpy)".to_owned(),
+            Self::Fio => "fio io_uring".to_owned(),
+            // The caller knows the peers' names.
+            Self::Peer(place) => format!("peer {place}"),
         }
+    }
+
+    /// True if it is ours.
+    #[must_use]
+    pub fn is_ours(&self) -> bool {
+        matches!(self, Self::Ringway { .. } | Self::RingwayNull(_))
+    }
+
+    /// True if it waits as our default does.
+    #[must_use]
+    pub fn is_auto(&self) -> bool {
+        matches!(self, Self::Ringway { poll: Poll::Auto, .. } | Self::RingwayNull(Poll::Auto))
     }
 
     /// The peer that stands in for this system in a control run; peers stand in for themselves.
@@ -111,8 +211,10 @@ impl System {
     pub fn stand_in(self) -> Self {
         match self {
             Self::Ringway { poll, writeback } => {
-                Self::Daemon { no_poll: !poll, direct: !writeback }
+                let poll_max_ns = (poll == Poll::Off).then_some(0);
+                Self::Daemon { poll_max_ns, direct: !writeback }
             }
+            Self::RingwayNull(_) => Self::Daemon { poll_max_ns: None, direct: true },
             other => other,
         }
     }
@@ -124,20 +226,31 @@ impl System {
     pub fn measure(
         self,
         medium: Medium,
-        images: &Images,
+        place: &mut Place,
         load: Load,
         window: Window,
-        placement: Placement,
     ) -> Result<Sample> {
-        if self == Self::Loopback {
-            let device = Loopback::start(placement.backend, DISK_BYTES)?;
-            let time = || device.time_s();
-            let sample = client::measure(device.socket(), load, window, placement.client, time)?;
-            device.finish()?;
-            return Ok(sample);
+        let placement = place.placement;
+        match self {
+            Self::Loopback => {
+                let device = Loopback::start(placement.backend, DISK_BYTES)?;
+                let time = || device.time_s();
+                let sample =
+                    client::measure(device.socket(), load, window, placement.client, time)?;
+                device.finish()?;
+                return Ok(sample);
+            }
+            Self::BarePair => return bare::pair(placement, window),
+            Self::Memcpy => return bare::memcpy(placement, load, window, DISK_BYTES),
+            Self::Fio => return fio(place, load, window),
+            Self::Peer(number) => {
+                let peer = place.peers.get_mut(number).context("there is no such peer")?;
+                return peer.measure(load, window, placement.client);
+            }
+            Self::Ringway { .. } | Self::RingwayNull(_) | Self::Daemon { .. } => {}
         }
-        let backend = cpu::started_on(placement.backend, || self.start(medium, images))?;
-        if medium == Medium::Memory {
+        let backend = self.start(medium, place, &[])?;
+        if medium == Medium::Memory && !matches!(self, Self::RingwayNull(_)) {
             client::fill(backend.socket())?;
         }
         let pid = backend.process.id();
@@ -145,7 +258,15 @@ impl System {
         client::measure(backend.socket(), load, window, placement.client, time)
     }
 
-    fn start(self, medium: Medium, images: &Images) -> Result<Backend> {
+    /// Starts a process of it on the backend's CPU; `more` are options for ours.
+    ///
+    /// # Errors
+    /// If it does not start.
+    pub fn start(self, medium: Medium, place: &Place, more: &[&str]) -> Result<Backend> {
+        cpu::started_on(place.placement.backend, || self.process(medium, &place.images, more))
+    }
+
+    fn process(self, medium: Medium, images: &Images, more: &[&str]) -> Result<Backend> {
         match self {
             Self::Ringway { poll, writeback } => {
                 let size = DISK_BYTES.to_string();
@@ -155,12 +276,14 @@ impl System {
                     Medium::Memory => ("--memory", &size),
                     Medium::Cached | Medium::Direct => ("--blk-file", &file),
                 };
-                let poll = if poll { "always" } else { "off" };
                 let cache = if writeback { "writeback" } else { "none" };
-                let options = [option, value, "--poll", poll, "--cache", cache];
-                Ok(Backend::ringway_blk(&options)?)
+                let options = [option, value, "--poll", poll.word(), "--cache", cache];
+                Ok(Backend::ringway_blk(&[&options[..], more].concat())?)
             }
-            Self::Daemon { no_poll, direct } => {
+            Self::RingwayNull(poll) => {
+                Self::Ringway { poll, writeback: false }.process(Medium::Null, images, more)
+            }
+            Self::Daemon { poll_max_ns, direct } => {
                 let target = match medium {
                     Medium::Null => Target::Null(DISK_BYTES),
                     Medium::Memory => Target::File(images.tmpfs.clone()),
@@ -168,10 +291,35 @@ impl System {
                 };
                 let mut options = StorageDaemon::new(target);
                 options.direct = direct && medium != Medium::Memory;
-                options.poll_max_ns = no_poll.then_some(0);
+                options.poll_max_ns = poll_max_ns;
                 Ok(Backend::storage_daemon(&options)?)
             }
-            Self::Loopback => anyhow::bail!("the loopback device is no process"),
+            _ => bail!("{} is no process of ours", self.name(medium)),
         }
     }
+}
+
+/// fio in the place of client and backend.
+fn fio(place: &Place, load: Load, window: Window) -> Result<Sample> {
+    let Load { pattern, bytes, depth, wait: _, sample_every: _, arrivals } = load;
+    if arrivals != Arrivals::Next {
+        bail!("fio reads one after the other only");
+    }
+    let mode = if pattern == Pattern::Random { "randread" } else { "read" };
+    let dir = tempfile::Builder::new().prefix("ringway-lab-").tempdir()?;
+    let load = fio::Load { mode, bytes, depth };
+    let (host, start) = (HostTime::now()?, std::time::Instant::now());
+    let to = To::Direct(&place.images.disk);
+    let ran = fio::run(to, DISK_BYTES, dir.path(), load, window.measure, place.placement.client)?;
+    let busy_s = HostTime::now()?.busy_s - host.busy_s;
+    let mut sample = ran.sample;
+    let other = (busy_s - ran.cpu_s).max(0.0) / start.elapsed().as_secs_f64();
+    sample.insert("other_cpus".into(), other);
+    Ok(sample)
+}
+
+/// How a client waits, in the ids of cells.
+#[must_use]
+pub fn wait_id(wait: Wait) -> &'static str {
+    if wait == Wait::Sleep { "sleep" } else { "poll" }
 }

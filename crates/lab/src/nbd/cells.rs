@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use super::fio::Load;
 use super::systems::{Medium, System};
 use crate::experiment::{Bound, CellPlan, Comparison, Options};
+use crate::fio::Load;
 
 /// Ours over `qemu-storage-daemon` at depth 32.
 const BAR: f64 = 1.2;

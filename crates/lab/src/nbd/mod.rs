@@ -6,7 +6,6 @@
 //! gets from it is what fio can get.
 
 mod cells;
-mod fio;
 pub mod reply_only;
 mod systems;
 

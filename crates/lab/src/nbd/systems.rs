@@ -8,11 +8,11 @@ use anyhow::{Context, Result};
 use tempfile::TempDir;
 use testkit::process::{Backend, PROCESS_DEADLINE, Process, RingwayIo, find_tool};
 
-use super::fio::{self, Load};
 use super::reply_only::ReplyOnly;
 use crate::blk::image;
 use crate::cpu::{self, Placement};
 use crate::experiment::Sample;
+use crate::fio::{self, Load, To};
 use crate::host::HostTime;
 
 /// Bytes of every disk.
@@ -58,18 +58,13 @@ pub(super) struct Images {
 impl Images {
     /// Makes the images.
     pub(super) fn create(scratch: &Path) -> Result<Self> {
-        let dirs = [scratch_dir(scratch)?, scratch_dir(Path::new("/dev/shm"))?];
+        let dirs = [image::dir_in(scratch)?, image::dir_in(Path::new("/dev/shm"))?];
         let disk = dirs[0].path().join("disk.img");
         let tmpfs = dirs[1].path().join("memory.img");
         image::create(&disk, DISK_BYTES)?;
         image::create(&tmpfs, DISK_BYTES)?;
         Ok(Self { disk, tmpfs, _dirs: dirs })
     }
-}
-
-fn scratch_dir(parent: &Path) -> Result<TempDir> {
-    let made = tempfile::Builder::new().prefix("ringway-lab-").tempdir_in(parent);
-    made.with_context(|| format!("cannot make images in {}; give --scratch", parent.display()))
 }
 
 /// A server that runs.
@@ -111,7 +106,10 @@ impl System {
             fill(&images.tmpfs, server.socket())?;
         }
         let (cpu, host, start) = (server.time_s()?, HostTime::now()?, Instant::now());
-        let mut ran = fio::run(server.socket(), dir.path(), load, window, placement.client)?;
+        let mut ran = {
+            let to = To::Nbd(server.socket());
+            fio::run(to, DISK_BYTES, dir.path(), load, window, placement.client)?
+        };
         let (cpu, wall_s) = (server.time_s()? - cpu, start.elapsed().as_secs_f64());
         let busy_s = HostTime::now()?.busy_s - host.busy_s;
         let other_s = (busy_s - cpu - ran.cpu_s).max(0.0);

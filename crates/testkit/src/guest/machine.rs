@@ -42,6 +42,8 @@ pub struct Machine {
     pub memory_mib: u32,
     /// CPUs; User-Mode Linux always has one.
     pub cpus: u32,
+    /// CPU of the host on which all of it runs; User-Mode Linux only.
+    pub cpu: Option<usize>,
     /// More kernel parameters.
     pub append: String,
     /// More arguments for QEMU; QEMU only.
@@ -55,6 +57,7 @@ impl Default for Machine {
             images: Vec::new(),
             memory_mib: 256,
             cpus: 1,
+            cpu: None,
             append: String::new(),
             args: Vec::new(),
         }

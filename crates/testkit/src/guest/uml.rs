@@ -35,6 +35,9 @@ pub(super) fn start(machine: &Machine, script: &str) -> Result<Guest> {
         command.args(["--user", "--map-root-user"]);
     }
     command.args(["--pid", "--fork", "--kill-child", "--"]);
+    if let Some(cpu) = machine.cpu {
+        command.arg(find_tool("taskset", "util-linux")?).arg("--cpu-list").arg(cpu.to_string());
+    }
     command
         .args(["sh", "-c", r#""$@"; exit $?"#, "uml"])
         .arg(find_tool("linux.uml", "user-mode-linux")?);

@@ -1,4 +1,4 @@
-//! fio's nbd engine as the client, and what it says about a run.
+//! fio as a client, and what it says about a run.
 
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -9,46 +9,55 @@ use anyhow::{Context, Result, bail};
 use serde_json::Value;
 use testkit::process::{PROCESS_DEADLINE, Process, find_tool};
 
-use super::systems::DISK_BYTES;
 use crate::cpu;
 use crate::experiment::Sample;
 
 /// What fio asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Load {
+pub(crate) struct Load {
     /// fio's `rw`.
-    pub(super) mode: &'static str,
+    pub(crate) mode: &'static str,
     /// Bytes of one request.
-    pub(super) bytes: usize,
+    pub(crate) bytes: usize,
     /// Requests in flight.
-    pub(super) depth: u16,
+    pub(crate) depth: u16,
 }
 
 impl Load {
     /// One request at a time.
-    pub(super) const fn alone(self) -> Self {
+    pub(crate) const fn alone(self) -> Self {
         Self { depth: 1, ..self }
     }
 
-    pub(super) fn writes(self) -> bool {
+    pub(crate) fn writes(self) -> bool {
         self.mode.contains("write")
     }
 }
 
-/// What a run of fio was.
-#[derive(Debug)]
-pub(super) struct Ran {
-    /// Its figures.
-    pub(super) sample: Sample,
-    /// CPU time of the whole process, in seconds: more than that of the requests.
-    pub(super) cpu_s: f64,
-    /// How long requests were sent, in seconds.
-    pub(super) seconds: f64,
+/// Where fio's requests go.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum To<'a> {
+    /// An NBD server's Unix socket, by fio's nbd engine.
+    Nbd(&'a Path),
+    /// A file past the page cache, by its io_uring engine.
+    Direct(&'a Path),
 }
 
-/// Runs fio on `client_cpu` against the server at `socket`; its report goes into `dir`.
-pub(super) fn run(
-    socket: &Path,
+/// What a run of fio was.
+#[derive(Debug)]
+pub(crate) struct Ran {
+    /// Its figures.
+    pub(crate) sample: Sample,
+    /// CPU time of the whole process, in seconds: more than that of the requests.
+    pub(crate) cpu_s: f64,
+    /// How long requests were sent, in seconds.
+    pub(crate) seconds: f64,
+}
+
+/// Runs fio on `client_cpu` on the first `size` bytes; its report goes into `dir`.
+pub(crate) fn run(
+    to: To<'_>,
+    size: u64,
     dir: &Path,
     load: Load,
     window: Duration,
@@ -56,7 +65,7 @@ pub(super) fn run(
 ) -> Result<Ran> {
     let report = dir.join("fio.json");
     let mut command = Command::new(find_tool("fio", "fio")?);
-    command.args(arguments(socket, load, window)).arg(format!("--output={}", report.display()));
+    command.args(arguments(to, size, load, window)).arg(format!("--output={}", report.display()));
     command.stdin(Stdio::null()).stdout(Stdio::null()).current_dir(dir);
     let mut fio = cpu::started_on(client_cpu, || Ok(Process::start(&mut command)?))?;
     let pid = fio.id();
@@ -75,16 +84,25 @@ pub(super) fn run(
     Ok(Ran { sample, cpu_s, seconds })
 }
 
-fn arguments(socket: &Path, load: Load, window: Duration) -> Vec<String> {
+fn arguments(to: To<'_>, size: u64, load: Load, window: Duration) -> Vec<String> {
     let Load { mode, bytes, depth } = load;
-    vec![
+    let to = match to {
+        To::Nbd(socket) => {
+            let uri = format!("--uri=nbd+unix:///d?socket={}", socket.display());
+            vec!["--ioengine=nbd".into(), uri]
+        }
+        To::Direct(file) => {
+            // A colon would end the name.
+            let file = file.display().to_string().replace(':', "\\:");
+            vec!["--ioengine=io_uring".into(), "--direct=1".into(), format!("--filename={file}")]
+        }
+    };
+    let mut all = vec![
         "--name=lab".into(),
-        "--ioengine=nbd".into(),
-        format!("--uri=nbd+unix:///d?socket={}", socket.display()),
         format!("--rw={mode}"),
         format!("--bs={bytes}"),
         format!("--iodepth={depth}"),
-        format!("--size={DISK_BYTES}"),
+        format!("--size={size}"),
         "--time_based".into(),
         format!("--runtime={}ms", window.as_millis()),
         "--thread".into(),
@@ -93,7 +111,9 @@ fn arguments(socket: &Path, load: Load, window: Duration) -> Vec<String> {
         "--disable_slat=1".into(),
         "--disable_lat=1".into(),
         "--output-format=json".into(),
-    ]
+    ];
+    all.extend(to);
+    all
 }
 
 /// Reads fio's report: the figures, and how long it ran in seconds.

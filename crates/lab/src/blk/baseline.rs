@@ -1,0 +1,289 @@
+//! `blk-baseline`: which media and loads meet, and what was promised of them.
+
+use anyhow::Result;
+
+use super::cell::{CellSpec, Design, chosen, prepare};
+use super::client::{Load, Pattern, Wait};
+use super::systems::{Medium, Poll, System, knows_auto, wait_id};
+use crate::cpu::Placement;
+use crate::experiment::{Comparison, Experiment, Figure, Options, Prepared, Side};
+
+/// The experiment.
+#[derive(Debug)]
+pub struct BlkBaseline;
+
+const RINGWAY_OFF: System = System::Ringway { poll: Poll::Off, writeback: false };
+const RINGWAY: System = System::Ringway { poll: Poll::Auto, writeback: false };
+const RINGWAY_ALWAYS: System = System::Ringway { poll: Poll::Always, writeback: false };
+const RINGWAY_OFF_CACHED: System = System::Ringway { poll: Poll::Off, writeback: true };
+const RINGWAY_CACHED: System = System::Ringway { poll: Poll::Auto, writeback: true };
+const RINGWAY_ALWAYS_CACHED: System = System::Ringway { poll: Poll::Always, writeback: true };
+const RINGWAY_NULL: System = System::RingwayNull(Poll::Auto);
+const DAEMON: System = System::Daemon { poll_max_ns: None, direct: true };
+const DAEMON_NO_POLL: System = System::Daemon { poll_max_ns: Some(0), direct: true };
+const DAEMON_BUFFERED: System = System::Daemon { poll_max_ns: None, direct: false };
+
+impl Experiment for BlkBaseline {
+    fn name(&self) -> &'static str {
+        "blk-baseline"
+    }
+
+    fn summary(&self) -> &'static str {
+        "one disk: ringway-blk against qemu-storage-daemon, by a client on the virtio-driver crate"
+    }
+
+    fn takes_peers(&self) -> bool {
+        true
+    }
+
+    fn prepare(&self, options: &Options) -> Result<Box<dyn Prepared>> {
+        let mut cells = plan_cells(options);
+        if !knows_auto()? {
+            cells.iter_mut().for_each(|cell| cell.systems.retain(|(_, s)| !s.is_auto()));
+        }
+        let design = Design {
+            comparisons: cells.iter().flat_map(comparisons).collect(),
+            rounds: if options.quick { 5 } else { 10 },
+            window_ms: if options.quick { 100 } else { 400 },
+            placement: Placement::choose()?,
+            notes: vec![
+                "The bare eventfd pair is a thread that spins on a word and wakes another by an \
+                 eventfd. memcpy is glibc's, over the addresses of the load. fio reads the file \
+                 itself, past the page cache, on the client's CPU."
+                    .to_owned(),
+            ],
+            plots: Vec::new(),
+        };
+        prepare(cells, design, options)
+    }
+}
+
+/// 4 KiB random read; one latency in 16 turns is taken where a turn is a system call or more.
+fn small(depth: u16, wait: Wait) -> Load {
+    let sample_every = if wait == Wait::Sleep { 16 } else { 64 };
+    Load { depth, wait, sample_every, ..Load::default() }
+}
+
+/// 128 KiB sequential read at depth 8.
+fn large(wait: Wait) -> Load {
+    let (pattern, bytes) = (Pattern::Sequential, 128 << 10);
+    Load { pattern, bytes, depth: 8, wait, sample_every: 4, ..Load::default() }
+}
+
+/// The cells of a run.
+fn plan_cells(options: &Options) -> Vec<CellSpec> {
+    chosen(if options.quick { quick() } else { full() }, options)
+}
+
+/// The cells that the promises are about, and one look at each other medium.
+fn quick() -> Vec<CellSpec> {
+    use Medium::*;
+    use Wait::*;
+    let cached = [RINGWAY_CACHED, DAEMON, DAEMON_BUFFERED];
+    let direct = [RINGWAY, DAEMON, System::Fio];
+    vec![
+        cell(Null, small(1, Sleep), &[RINGWAY_OFF, DAEMON_NO_POLL, RINGWAY, System::BarePair]),
+        cell(Null, small(1, Poll), &[RINGWAY, DAEMON, System::Loopback]),
+        cell(Null, small(32, Poll), &[RINGWAY, DAEMON, System::Loopback]),
+        cell(Memory, small(1, Poll), &[RINGWAY, RINGWAY_NULL, System::Memcpy]),
+        cell(Memory, small(32, Poll), &[RINGWAY, DAEMON]),
+        cell(Memory, large(Poll), &[RINGWAY, System::Memcpy]),
+        cell(Cached, small(1, Poll), &cached),
+        cell(Cached, small(32, Poll), &cached),
+        cell(Cached, large(Poll), &cached),
+        cell(Direct, small(1, Poll), &direct),
+        cell(Direct, small(32, Poll), &direct),
+        cell(Direct, large(Poll), &direct),
+    ]
+}
+
+/// Every medium, load and kind of client, every system that can serve it.
+fn full() -> Vec<CellSpec> {
+    let mut cells = Vec::new();
+    for medium in [Medium::Null, Medium::Memory, Medium::Cached, Medium::Direct] {
+        for wait in [Wait::Sleep, Wait::Poll] {
+            for load in [small(1, wait), small(32, wait), large(wait)] {
+                cells.push(cell(medium, load, &systems(medium, load)));
+            }
+        }
+    }
+    cells
+}
+
+fn systems(medium: Medium, load: Load) -> Vec<System> {
+    let mut all = match medium {
+        Medium::Cached => {
+            vec![RINGWAY_OFF_CACHED, DAEMON, RINGWAY_CACHED, DAEMON_BUFFERED, RINGWAY_ALWAYS_CACHED]
+        }
+        _ => vec![RINGWAY_OFF, DAEMON_NO_POLL, RINGWAY, DAEMON, RINGWAY_ALWAYS],
+    };
+    match (medium, load.wait, load.depth) {
+        (Medium::Null, Wait::Poll, _) => all.push(System::Loopback),
+        (Medium::Null, Wait::Sleep, 1) => all.push(System::BarePair),
+        (Medium::Memory, Wait::Poll, 1) => all.extend([RINGWAY_NULL, System::Memcpy]),
+        (Medium::Memory, Wait::Poll, 8) => all.push(System::Memcpy),
+        (Medium::Direct, Wait::Poll, _) => all.push(System::Fio),
+        _ => {}
+    }
+    all
+}
+
+/// A cell, for example `null-4k-d1-sleep`.
+fn cell(medium: Medium, load: Load, systems: &[System]) -> CellSpec {
+    let pattern = match load.pattern {
+        Pattern::Random => "random",
+        Pattern::Sequential => "sequential",
+    };
+    let wait = match load.wait {
+        Wait::Sleep => "client asleep on its eventfd",
+        Wait::Poll => "polling client",
+    };
+    let (kib, depth) = (load.bytes >> 10, load.depth);
+    let title = medium.title();
+    let title = format!("{title}, {kib} KiB {pattern} read, depth {depth}, {wait}");
+    let id = format!("{}-{kib}k-d{depth}-{}", medium.id(), wait_id(load.wait));
+    CellSpec::new((id, title), medium, load, systems)
+}
+
+/// What is compared in a cell: each of ours with each peer, and what was promised.
+fn comparisons(spec: &CellSpec) -> Vec<Comparison> {
+    let daemon = |system: &System| matches!(system, System::Daemon { .. });
+    // In a control run they are where ours would be.
+    let is_ours = |name: &str| name.contains("ringway-blk");
+    let ours = spec.systems.iter().filter(|(name, _)| is_ours(name) && !name.contains(", null"));
+    let peers: Vec<&(String, System)> =
+        spec.systems.iter().filter(|(name, system)| !is_ours(name) && daemon(system)).collect();
+    let mut all = Vec::new();
+    for (name, _) in ours {
+        let polls = !name.contains("--poll off");
+        // Not polling is compared with not polling where the peer has both.
+        let fair: Vec<String> = peers
+            .iter()
+            .filter(|(_, peer)| match peer {
+                System::Daemon { poll_max_ns, .. } => (*poll_max_ns == Some(0)) != polls,
+                _ => false,
+            })
+            .map(|(name, _)| name.clone())
+            .collect();
+        let names = match (spec.medium, fair.is_empty()) {
+            (Medium::Cached, _) | (_, true) => peers.iter().map(|(n, _)| n.clone()).collect(),
+            (_, false) => fair,
+        };
+        if names.is_empty() {
+            continue;
+        }
+        let bar = bar(spec, name);
+        let (cell, ours) = (spec.id.clone(), name.clone());
+        all.push(Comparison { cell, ours, peers: names, bar, ..Comparison::default() });
+    }
+    if !spec.control {
+        all.extend(bounds(spec));
+    }
+    all
+}
+
+/// What was promised over `qemu-storage-daemon`: without polling on either side and a client that
+/// sleeps, at depth 1, at least 0.9x; with our defaults and a polling client 3.5x at depth 1 and 2.8x
+/// at depth 32, in the page cache 3.5x and 1.4x the better of the peer's direct and buffered modes.
+fn bar(spec: &CellSpec, ours: &str) -> Option<f64> {
+    let Load { bytes: 4096, depth, wait, .. } = spec.load else {
+        return None;
+    };
+    let poll = ["off", "auto"].into_iter().find(|p| ours.contains(&format!("--poll {p}")))?;
+    if spec.control {
+        return None;
+    }
+    match (spec.medium, depth, wait, poll) {
+        (Medium::Null, 1, Wait::Sleep, "off") => Some(0.9),
+        (Medium::Null | Medium::Cached, 1, Wait::Poll, "auto") => Some(3.5),
+        (Medium::Null, 32, Wait::Poll, "auto") => Some(2.8),
+        (Medium::Cached, 32, Wait::Poll, "auto") => Some(1.4),
+        _ => None,
+    }
+}
+
+/// What was promised over what is no disk: a bare wake-up, a copy, fio on the file.
+fn bounds(spec: &CellSpec) -> Vec<Comparison> {
+    let default = |system: &System| matches!(system, System::Ringway { poll: Poll::Auto, .. });
+    let Some(ours) = spec.name(default) else { return Vec::new() };
+    let over = |peers: Vec<String>| Comparison {
+        cell: spec.id.clone(),
+        ours: ours.clone(),
+        peers,
+        ..Comparison::default()
+    };
+    let p50 = |peers, bar| Comparison {
+        metric: Some("p50_us".into()),
+        figure: Figure::OverSum,
+        bar: Some(bar),
+        side: Side::AtMost,
+        ..over(peers)
+    };
+    let bare = spec.name(|s| *s == System::BarePair).map(|bare| p50(vec![bare], 1.15));
+    let copy = spec.name(|s| *s == System::Memcpy);
+    let copy = copy.map(|copy| match spec.name(|s| *s == RINGWAY_NULL) {
+        Some(null) => p50(vec![null, copy], 1.1),
+        None => Comparison { bar: Some(0.8), ..over(vec![copy]) },
+    });
+    let fio = spec.name(|s| *s == System::Fio).map(|fio| Comparison {
+        bar: Some(0.95),
+        spread_excuses: true,
+        ..over(vec![fio])
+    });
+    [bare, copy, fio].into_iter().flatten().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bars(options: &Options) -> Vec<(String, String, f64)> {
+        let cells = plan_cells(options);
+        let all = cells.iter().flat_map(comparisons);
+        all.filter_map(|c| Some((c.cell, c.peers.join(" + "), c.bar?))).collect()
+    }
+
+    #[test]
+    fn quick_and_full_judge_the_same_promises() {
+        let quick = bars(&Options { quick: true, ..Options::default() });
+        let mut full = bars(&Options::default());
+        let promised = [
+            ("null-4k-d1-sleep", "qsd poll-max-ns=0", 0.9),
+            ("null-4k-d1-sleep", "(bare eventfd pair)", 1.15),
+            ("null-4k-d1-poll", "qsd", 3.5),
+            ("null-4k-d32-poll", "qsd", 2.8),
+            ("memory-4k-d1-poll", "ringway-blk --poll auto, null + (memcpy)", 1.1),
+            ("memory-128k-d8-poll", "(memcpy)", 0.8),
+            ("cached-4k-d1-poll", "qsd direct + qsd buffered", 3.5),
+            ("cached-4k-d32-poll", "qsd direct + qsd buffered", 1.4),
+            ("direct-4k-d1-poll", "fio io_uring", 0.95),
+            ("direct-4k-d32-poll", "fio io_uring", 0.95),
+            ("direct-128k-d8-poll", "fio io_uring", 0.95),
+        ];
+        assert_eq!(quick, promised.map(|(cell, peers, bar)| (cell.into(), peers.into(), bar)));
+        full.sort_by_key(|bar| quick.iter().position(|q| q == bar));
+        assert_eq!(full, quick);
+    }
+
+    #[test]
+    fn ids_are_unique_and_select_cells() {
+        let mut ids: Vec<String> =
+            plan_cells(&Options::default()).into_iter().map(|cell| cell.id).collect();
+        let count = ids.len();
+        assert_eq!(count, 24);
+        ids.sort();
+        ids.dedup();
+        assert_eq!(ids.len(), count);
+        let only = Options { only: Some("null-4k".into()), ..Options::default() };
+        assert_eq!(plan_cells(&only).len(), 4);
+    }
+
+    #[test]
+    fn a_control_run_has_none_of_ours() {
+        let options = Options { quick: true, control: true, ..Options::default() };
+        for cell in plan_cells(&options) {
+            assert!(cell.systems.iter().all(|(_, system)| !system.is_ours()));
+            assert!(comparisons(&cell).iter().all(|c| c.bar.is_none()));
+        }
+    }
+}

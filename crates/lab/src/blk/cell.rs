@@ -1,0 +1,190 @@
+//! The cells of experiments in which one client meets one backend, and how they are measured.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::Result;
+use testkit::process::{find_binary, find_tool};
+
+use super::client::{Load, Window};
+use super::peer::Peer;
+use super::systems::{self, Images, Medium, Place, System};
+use super::{guest, image};
+use crate::cpu::Placement;
+use crate::experiment::{CellPlan, Comparison, Options, Plan, PlotPlan, Prepared, Sample};
+use crate::host::version_of;
+
+/// Who reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Reader {
+    /// The client on the `virtio-driver` crate.
+    Client,
+    /// A program in a User-Mode Linux guest.
+    Guest,
+}
+
+/// One cell with its systems and their names.
+#[derive(Debug, Clone)]
+pub(super) struct CellSpec {
+    pub(super) id: String,
+    pub(super) title: String,
+    /// What is read from.
+    pub(super) medium: Medium,
+    /// By what load.
+    pub(super) load: Load,
+    /// By whom.
+    pub(super) reader: Reader,
+    /// By which systems.
+    pub(super) systems: Vec<(String, System)>,
+    /// Peers stand in the places of our systems: nothing is promised.
+    pub(super) control: bool,
+}
+
+impl CellSpec {
+    pub(super) fn new(
+        (id, title): (String, String),
+        medium: Medium,
+        load: Load,
+        systems: &[System],
+    ) -> Self {
+        let systems = systems.iter().map(|system| (system.name(medium), *system)).collect();
+        Self { id, title, medium, load, reader: Reader::Client, systems, control: false }
+    }
+
+    /// The name of a system, if it is part of this cell.
+    pub(super) fn name(&self, wanted: impl Fn(&System) -> bool) -> Option<String> {
+        let found = self.systems.iter().find(|(_, system)| wanted(system));
+        found.map(|(name, _)| name.clone())
+    }
+
+    fn plan(&self) -> CellPlan {
+        let systems = self.systems.iter().map(|(name, _)| name.clone()).collect();
+        CellPlan { id: self.id.clone(), title: self.title.clone(), systems }
+    }
+
+    /// Puts peers into the places of our systems, under names that say so.
+    fn make_control(&mut self) {
+        self.control = true;
+        for (name, system) in &mut self.systems {
+            if system.is_ours() {
+                *system = system.stand_in();
+                *name = format!("{} in the place of {name}", system.name(self.medium));
+            }
+        }
+    }
+}
+
+/// Those cells that a run is about, as it is about them.
+pub(super) fn chosen(mut cells: Vec<CellSpec>, options: &Options) -> Vec<CellSpec> {
+    if let Some(only) = &options.only {
+        cells.retain(|cell| cell.id.contains(only.as_str()));
+    }
+    for cell in &mut cells {
+        if options.control {
+            cell.make_control();
+        }
+        if cell.reader == Reader::Client {
+            let peers = options.peers.iter().enumerate();
+            cell.systems.extend(peers.map(|(i, peer)| (peer.name.clone(), System::Peer(i))));
+        }
+    }
+    cells
+}
+
+/// What an experiment of such cells is, beside them.
+pub(super) struct Design {
+    pub(super) comparisons: Vec<Comparison>,
+    pub(super) rounds: usize,
+    pub(super) window_ms: u64,
+    pub(super) placement: Placement,
+    pub(super) notes: Vec<String>,
+    pub(super) plots: Vec<PlotPlan>,
+}
+
+/// Makes images, looks for programs, connects to peers.
+pub(super) fn prepare(
+    cells: Vec<CellSpec>,
+    design: Design,
+    options: &Options,
+) -> Result<Box<dyn Prepared>> {
+    let versions = versions(options.control)?;
+    let scratch = options.scratch.clone().unwrap_or_else(|| PathBuf::from("/var/tmp"));
+    let peers: Vec<Peer> = options.peers.iter().map(Peer::join).collect::<Result<_>>()?;
+    let place = Place { images: Images::create(&scratch)?, placement: design.placement, peers };
+    let mut notes = notes(design.placement, &scratch);
+    notes.extend(design.notes);
+    notes.extend(place.peers.iter().map(Peer::note));
+    let plan = Plan {
+        cells: cells.iter().map(CellSpec::plan).collect(),
+        rounds: options.rounds.unwrap_or(design.rounds),
+        metric: "iops".into(),
+        comparisons: design.comparisons,
+        versions,
+        notes,
+        plots: design.plots,
+    };
+    let measure = Duration::from_millis(options.window_ms.unwrap_or(design.window_ms));
+    Ok(Box::new(Ready { plan, cells, place, window: Window::of(measure) }))
+}
+
+struct Ready {
+    plan: Plan,
+    cells: Vec<CellSpec>,
+    place: Place,
+    window: Window,
+}
+
+impl Prepared for Ready {
+    fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    fn measure(&mut self, cell: usize, system: usize) -> Result<Sample> {
+        let spec = &self.cells[cell];
+        if spec.medium == Medium::Cached {
+            image::warm(&self.place.images.disk)?;
+        }
+        let (_, system) = &spec.systems[system];
+        match spec.reader {
+            Reader::Client => system.measure(spec.medium, &mut self.place, spec.load, self.window),
+            Reader::Guest => guest::measure(*system, spec.medium, &self.place, self.window),
+        }
+    }
+}
+
+fn versions(control: bool) -> Result<BTreeMap<String, String>> {
+    let daemon = find_tool("qemu-storage-daemon", "qemu-system-common")?;
+    let mut versions = BTreeMap::from([
+        ("qsd".to_owned(), version_of(&daemon)),
+        ("client".to_owned(), "virtio-driver 0.6".to_owned()),
+    ]);
+    if !control {
+        let ours = find_binary("ringway-blk")?;
+        versions.insert("ringway-blk".to_owned(), version_of(&ours));
+    }
+    Ok(versions)
+}
+
+fn notes(placement: Placement, scratch: &Path) -> Vec<String> {
+    let mut notes = vec![
+        format!(
+            "Client on CPU {}, backend on CPU {}. Images of {} MiB in {}, written and in the page \
+             cache; `aio=io_uring` throughout. `qsd` is `qemu-storage-daemon`, with its default \
+             polling (32 us, adaptive) unless `poll-max-ns` is said.",
+            placement.client,
+            placement.backend,
+            systems::DISK_BYTES >> 20,
+            scratch.display()
+        ),
+        "Memory: ours is memory of the process; `qsd` has none, so it reads a file on tmpfs \
+         (/dev/shm), buffered; both were written once before each sample. Null moves no data: do \
+         not compare its rows with others."
+            .to_owned(),
+    ];
+    if placement.is_shared() {
+        let note = "Client and backend share one CPU: what spins there keeps the other from it.";
+        notes.push(note.to_owned());
+    }
+    notes
+}

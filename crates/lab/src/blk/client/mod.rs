@@ -1,0 +1,317 @@
+//! The neutral client: as little as possible between the `virtio-driver` crate and the figures.
+//!
+//! One thread a queue. In a closed loop ([`Arrivals::Next`], [`Arrivals::Think`]) it keeps `depth`
+//! requests in flight: its loop allocates nothing, submits all freed slots before it kicks once, and
+//! reads the clock for one request in [`Load::sample_every`] only. In an open loop
+//! ([`Arrivals::Poisson`]) requests come when their time has come, whatever the backend does, and
+//! latencies count from then. The window is opened and closed by another thread through an atomic,
+//! which the loop loads once per turn.
+
+mod closed;
+mod offsets;
+mod open;
+pub(super) mod tally;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use testkit::driver::{Driver, Options, Queue, Waker};
+
+use crate::cpu;
+use crate::experiment::Sample;
+use crate::host::HostTime;
+use tally::{Tally, to_sample};
+
+/// Where requests go.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Pattern {
+    /// Anywhere on the disk, in multiples of the request's size.
+    #[default]
+    Random,
+    /// One after the other, over and over.
+    Sequential,
+}
+
+/// How the client waits for completions.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Wait {
+    /// Asleep on the call eventfd.
+    Sleep,
+    /// Looking at the used ring all the time; it asks for no calls.
+    #[default]
+    Poll,
+}
+
+/// When the next request comes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Arrivals {
+    /// When one has ended.
+    #[default]
+    Next,
+    /// So long after all have ended; the client spins for exactly that time.
+    Think(Duration),
+    /// At random moments, so many a second on average, with exponential gaps from a seeded
+    /// generator. A request for which no slot is free waits, and its wait counts.
+    Poisson(u32),
+}
+
+/// What the client does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Load {
+    /// Where requests go.
+    pub pattern: Pattern,
+    /// Bytes of one read.
+    pub bytes: usize,
+    /// Requests in flight; at most, in an open loop.
+    pub depth: u16,
+    /// How it waits.
+    pub wait: Wait,
+    /// One latency is taken every so many turns of the loop; of every request in an open loop.
+    pub sample_every: u32,
+    /// When requests come.
+    pub arrivals: Arrivals,
+}
+
+impl Default for Load {
+    /// 4 KiB random reads at depth 1, one after the other, by a client that polls.
+    fn default() -> Self {
+        Self {
+            pattern: Pattern::Random,
+            bytes: 4096,
+            depth: 1,
+            wait: Wait::Poll,
+            sample_every: 64,
+            arrivals: Arrivals::Next,
+        }
+    }
+}
+
+impl Load {
+    /// What a driver must have for it.
+    #[must_use]
+    pub fn driver(&self) -> Options {
+        let default = Options::default();
+        // Three descriptors a request.
+        let queue_size = (3 * self.depth).next_power_of_two().max(default.queue_size);
+        Options { slots: self.depth, slot_bytes: self.bytes, queue_size, ..default }
+    }
+}
+
+/// How long a sample takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Window {
+    /// Load before the figures count.
+    pub warm: Duration,
+    /// Figures count.
+    pub measure: Duration,
+}
+
+impl Window {
+    /// A quarter of what counts goes before it.
+    #[must_use]
+    pub fn of(measure: Duration) -> Self {
+        Self { warm: measure / 4, measure }
+    }
+}
+
+/// One queue that a client uses. It can be used again after a sample.
+pub struct Seat {
+    /// The queue.
+    pub queue: Queue,
+    /// Bytes of its disk.
+    pub disk_bytes: u64,
+    /// CPU of the client; any of this process's without one.
+    pub cpu: Option<usize>,
+}
+
+/// How long a backend may take to finish what is in flight, and a client to connect.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Phases of a client, in order.
+mod phase {
+    pub(super) const WARM: u8 = 0;
+    pub(super) const MEASURE: u8 = 1;
+    pub(super) const STOP: u8 = 2;
+    pub(super) const ABANDON: u8 = 3;
+}
+
+/// Connects to a backend, or says after a while that it does not answer.
+///
+/// # Errors
+/// If the backend refuses the client or does not answer.
+pub fn connect(socket: &Path, options: Options) -> Result<Driver> {
+    let (send, connected) = channel();
+    let path = socket.to_owned();
+    let connect = move || {
+        let _ = send.send(Driver::connect(&path, &options));
+    };
+    thread::Builder::new()
+        .name("connect".into())
+        .spawn(connect)
+        .context("cannot start a thread")?;
+    match connected.recv_timeout(PATIENCE) {
+        Ok(driver) => Ok(driver?),
+        Err(_) => Err(anyhow!("{}: the backend did not answer the client", socket.display())),
+    }
+}
+
+/// Connects to every queue of a disk for one load.
+///
+/// # Errors
+/// As [`connect`]; a disk that is too small for the load.
+pub fn seats(socket: &Path, load: Load, queues: u16, cpu: Option<usize>) -> Result<Vec<Seat>> {
+    let driver = connect(socket, Options { queues, ..load.driver() })?;
+    let disk_bytes = driver.disk.bytes;
+    let small = disk_bytes / (load.bytes as u64) < u64::from(load.depth);
+    ensure!(!small, "a disk of {disk_bytes} bytes is too small for this load");
+    Ok(driver.queues.into_iter().map(|queue| Seat { queue, disk_bytes, cpu }).collect())
+}
+
+/// Measures one backend once, by one client. `backend_time` gives the CPU seconds it used so far.
+///
+/// # Errors
+/// If the backend refuses the client, fails a request, or stops answering.
+pub fn measure(
+    socket: &Path,
+    load: Load,
+    window: Window,
+    client_cpu: usize,
+    backend_time: impl Fn() -> Result<f64>,
+) -> Result<Sample> {
+    let seats = seats(socket, load, 1, Some(client_cpu))?;
+    measure_all(seats, load, window, backend_time).map(|(sample, _)| sample)
+}
+
+/// Measures once by several clients at the same time; gives the sum of what they did, and their
+/// seats.
+///
+/// # Errors
+/// If the backend fails a request or stops answering.
+pub fn measure_all(
+    seats: Vec<Seat>,
+    load: Load,
+    window: Window,
+    backend_time: impl Fn() -> Result<f64>,
+) -> Result<(Sample, Vec<Seat>)> {
+    let clients = Clients::start(seats, load)?;
+    clients.wait_phase(window.warm)?;
+    let (cpu, host) = (backend_time()?, HostTime::now()?);
+    let start = Instant::now();
+    clients.state.store(phase::MEASURE, Ordering::Relaxed);
+    clients.wait_phase(window.measure)?;
+    clients.state.store(phase::STOP, Ordering::Relaxed);
+    let (cpu, wall_s) = (backend_time()? - cpu, start.elapsed().as_secs_f64());
+    let busy_s = HostTime::now()?.busy_s - host.busy_s;
+    let (tallies, seats): (Vec<Tally>, Vec<Seat>) = clients.finish()?.into_iter().unzip();
+    let mut sample = to_sample(&tallies, load, cpu / wall_s)?;
+    let clients_s: f64 = tallies.iter().map(|tally| tally.cpu_s).sum();
+    let other_s = (busy_s - cpu - clients_s).max(0.0);
+    sample.insert("other_cpus".into(), other_s / wall_s);
+    Ok((sample, seats))
+}
+
+/// Clients that run.
+struct Clients {
+    state: Arc<AtomicU8>,
+    wakers: Vec<Waker>,
+    done: Receiver<Result<(Tally, Seat)>>,
+}
+
+impl Clients {
+    fn start(seats: Vec<Seat>, load: Load) -> Result<Self> {
+        let state = Arc::new(AtomicU8::new(phase::WARM));
+        let (send, done) = channel();
+        let mut wakers = Vec::new();
+        for (number, seat) in seats.into_iter().enumerate() {
+            wakers.push(seat.queue.waker());
+            let (state, send) = (Arc::clone(&state), send.clone());
+            let client = move || {
+                let _ = send.send(run(seat, number, load, &state));
+            };
+            let thread = thread::Builder::new().name(format!("client {number}"));
+            thread.spawn(client).context("cannot start a client")?;
+        }
+        Ok(Self { state, wakers, done })
+    }
+
+    /// Lets the clients run; they report early only if they failed.
+    fn wait_phase(&self, how_long: Duration) -> Result<()> {
+        match self.done.recv_timeout(how_long) {
+            Err(RecvTimeoutError::Timeout) => Ok(()),
+            Ok(Err(error)) => Err(error),
+            Ok(Ok(_)) | Err(RecvTimeoutError::Disconnected) => bail!("the client ended too early"),
+        }
+    }
+
+    /// Collects the tallies; clients that still wait for their backend are woken and told to give up.
+    fn finish(&self) -> Result<Vec<(Tally, Seat)>> {
+        let mut all = Vec::new();
+        let until = Instant::now() + PATIENCE;
+        while all.len() < self.wakers.len() {
+            let left = until.saturating_duration_since(Instant::now());
+            let Ok(done) = self.done.recv_timeout(left) else {
+                self.state.store(phase::ABANDON, Ordering::Relaxed);
+                self.wakers.iter().try_for_each(Waker::wake)?;
+                let last = self.done.recv_timeout(PATIENCE);
+                let last = last.context("the client cannot be stopped")?;
+                return last.and_then(|_| bail!("the backend stopped answering"));
+            };
+            all.push(done?);
+        }
+        Ok(all)
+    }
+}
+
+/// A client's thread.
+fn run(seat: Seat, number: usize, load: Load, state: &AtomicU8) -> Result<(Tally, Seat)> {
+    if let Some(cpu) = seat.cpu {
+        cpu::pin(cpu)?;
+    }
+    let Seat { mut queue, disk_bytes, cpu } = seat;
+    queue.want_calls(load.wait == Wait::Sleep);
+    let offsets = offsets::Offsets::new(load, disk_bytes / load.bytes as u64, number);
+    let (tally, queue) = match load.arrivals {
+        Arrivals::Next => closed::run(queue, load, offsets, Duration::ZERO, state)?,
+        Arrivals::Think(time) => closed::run(queue, load, offsets, time, state)?,
+        Arrivals::Poisson(per_second) => open::run(queue, load, offsets, per_second, state)?,
+    };
+    Ok((tally, Seat { queue, disk_bytes, cpu }))
+}
+
+/// The addresses of a load's requests, in bytes, over and over.
+pub(super) fn addresses(load: Load, disk_bytes: u64) -> impl FnMut() -> u64 {
+    let mut offsets = offsets::Offsets::new(load, disk_bytes / load.bytes as u64, 0);
+    move || offsets.next()
+}
+
+/// Writes a whole disk once, so that its memory is there before anything is measured.
+///
+/// # Errors
+/// If the backend fails a write or does not answer.
+pub fn fill(socket: &Path) -> Result<()> {
+    let options = Options { slots: 8, slot_bytes: 128 << 10, ..Options::default() };
+    let driver = connect(socket, options.clone())?;
+    let pieces = driver.disk.bytes / options.slot_bytes as u64;
+    let mut queue = driver.into_queue()?;
+    let mut free: Vec<u16> = (0..options.slots).collect();
+    for piece in 0..pieces {
+        let slot = match free.pop() {
+            Some(slot) => slot,
+            None => written(queue.finish_one()?)?,
+        };
+        queue.write(piece * options.slot_bytes as u64, slot, options.slot_bytes)?;
+    }
+    for _ in free.len()..usize::from(options.slots) {
+        written(queue.finish_one()?)?;
+    }
+    Ok(())
+}
+
+fn written((slot, ret): (u16, i32)) -> Result<u16> {
+    if ret == 0 { Ok(slot) } else { bail!("a write failed with {ret}") }
+}

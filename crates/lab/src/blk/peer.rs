@@ -1,0 +1,190 @@
+//! Backends that somebody else has started.
+//!
+//! One connection is kept for the whole run, because some backends end with their first. Between its
+//! turns such a process is stopped (SIGSTOP): one that spins would take its CPU from whoever is
+//! measured there.
+
+use std::fs;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use anyhow::{Context, Result, bail, ensure};
+use rustix::process::{Pid, Signal, kill_process};
+use testkit::driver::Options;
+
+use super::client::{self, Load, Seat, Window};
+use crate::cpu;
+use crate::experiment::Sample;
+
+/// What a load may ask of a peer: its driver is set up once for all.
+const SLOTS: u16 = 64;
+const SLOT_BYTES: usize = 128 << 10;
+/// Descriptors: three for each request.
+const QUEUE_SIZE: u16 = 256;
+
+/// A backend as it is named on the command line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PeerArgument {
+    /// What a reader calls it.
+    pub name: String,
+    /// Its vhost-user socket.
+    pub socket: PathBuf,
+    /// The process whose CPU time counts.
+    pub pid: u32,
+}
+
+impl FromStr for PeerArgument {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || format!("'{text}' is not NAME=SOCKET,PID, as in spdk=/tmp/vhost.0,1234");
+        let (name, rest) = text.split_once('=').ok_or_else(wrong)?;
+        let (socket, pid) = rest.rsplit_once(',').ok_or_else(wrong)?;
+        let pid = pid.parse().map_err(|_| wrong())?;
+        if name.is_empty() || socket.is_empty() || pid == 0 {
+            return Err(wrong());
+        }
+        Ok(Self { name: name.to_owned(), socket: socket.into(), pid })
+    }
+}
+
+/// A peer that takes part.
+pub struct Peer {
+    name: String,
+    pid: u32,
+    process: Pid,
+    /// Out only if a sample failed.
+    seat: Option<Seat>,
+    /// CPUs that its threads may use, as the kernel lists them.
+    cpus: String,
+}
+
+impl std::fmt::Debug for Peer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Peer").field("name", &self.name).field("pid", &self.pid).finish()
+    }
+}
+
+impl Peer {
+    /// Connects to a peer and stops it until its turn.
+    ///
+    /// # Errors
+    /// A socket or a process that is not there or do not belong together, with what to do.
+    pub fn join(argument: &PeerArgument) -> Result<Self> {
+        let PeerArgument { name, socket, pid } = argument;
+        let process = i32::try_from(*pid).ok().and_then(Pid::from_raw);
+        let process = process.with_context(|| format!("--peer {name}: {pid} is no process id"))?;
+        check(name, socket, *pid)?;
+        let options = Options {
+            queue_size: QUEUE_SIZE,
+            slots: SLOTS,
+            slot_bytes: SLOT_BYTES,
+            ..Options::default()
+        };
+        let driver = client::connect(socket, options)
+            .with_context(|| format!("--peer {name}: {} does not serve", socket.display()))?;
+        let disk_bytes = driver.disk.bytes;
+        let seat = Seat { queue: driver.into_queue()?, disk_bytes, cpu: None };
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        let cpus = status.lines().find_map(|l| l.strip_prefix("Cpus_allowed_list:"));
+        let cpus = cpus.unwrap_or("unknown").trim().to_owned();
+        let peer = Self { name: name.clone(), pid: *pid, process, seat: Some(seat), cpus };
+        peer.signal(Signal::STOP)?;
+        Ok(peer)
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What a reader of its figures must know.
+    #[must_use]
+    pub fn note(&self) -> String {
+        format!(
+            "{} was started by somebody else (process {}, CPUs {}): its disk and its CPU are what \
+             that gave it. It is stopped (SIGSTOP) while others have their turn.",
+            self.name, self.pid, self.cpus
+        )
+    }
+
+    fn signal(&self, signal: Signal) -> Result<()> {
+        let Self { name, pid, .. } = self;
+        kill_process(self.process, signal)
+            .with_context(|| format!("--peer {name}: cannot stop or continue process {pid}"))
+    }
+
+    /// Its turn.
+    ///
+    /// # Errors
+    /// If it fails a request, or has ended.
+    pub fn measure(&mut self, load: Load, window: Window, client_cpu: usize) -> Result<Sample> {
+        let (name, pid) = (self.name.clone(), self.pid);
+        ensure!(load.depth <= SLOTS && load.bytes <= SLOT_BYTES, "{name}: too large a load");
+        let seat = self.seat.take().with_context(|| format!("{name}: has failed before"))?;
+        let small = seat.disk_bytes / (load.bytes as u64) < u64::from(load.depth);
+        ensure!(!small, "{name}: its disk of {} bytes is too small", seat.disk_bytes);
+        let seats = vec![Seat { cpu: Some(client_cpu), ..seat }];
+        self.signal(Signal::CONT)?;
+        let measured = client::measure_all(seats, load, window, || cpu::process_time_s(pid));
+        let (sample, mut seats) = measured.with_context(|| format!("--peer {name}"))?;
+        self.seat = seats.pop();
+        self.signal(Signal::STOP)?;
+        Ok(sample)
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        // Gone is as good.
+        let _ = self.signal(Signal::CONT);
+    }
+}
+
+/// That the socket is one, and that the process has it.
+fn check(name: &str, socket: &Path, pid: u32) -> Result<()> {
+    let shown = socket.display();
+    let metadata = fs::metadata(socket);
+    let metadata = metadata.with_context(|| format!("--peer {name}: there is no {shown}"))?;
+    ensure!(metadata.file_type().is_socket(), "--peer {name}: {shown} is no socket");
+    ensure!(
+        Path::new(&format!("/proc/{pid}")).exists(),
+        "--peer {name}: there is no process {pid}; which one serves {shown}? `ss -xlp` tells"
+    );
+    let listening = listening(socket, &metadata, pid);
+    let files = fs::read_dir(format!("/proc/{pid}/fd")).with_context(|| {
+        format!("--peer {name}: process {pid} is another user's; run the lab as that user or root")
+    })?;
+    let links = files.filter_map(|file| fs::read_link(file.ok()?.path()).ok());
+    let held: Vec<String> = links.map(|link| link.display().to_string()).collect();
+    if !listening.iter().any(|inode| held.contains(&format!("socket:[{inode}]"))) {
+        bail!("--peer {name}: process {pid} does not listen on {shown}; `ss -xlp` tells who does");
+    }
+    Ok(())
+}
+
+/// Inodes of the sockets that are bound to a path, as the process sees them.
+fn listening(socket: &Path, metadata: &fs::Metadata, pid: u32) -> Vec<String> {
+    let table = fs::read_to_string(format!("/proc/{pid}/net/unix")).unwrap_or_default();
+    let is_it = |bound: &str| {
+        let bound = Path::new(bound);
+        // A relative path is one of the process's folder, and its root may be another one.
+        let seen = if bound.is_absolute() {
+            PathBuf::from(format!("/proc/{pid}/root{}", bound.display()))
+        } else {
+            Path::new(&format!("/proc/{pid}/cwd")).join(bound)
+        };
+        bound == socket
+            || fs::metadata(seen)
+                .is_ok_and(|m| (m.dev(), m.ino()) == (metadata.dev(), metadata.ino()))
+    };
+    let row = |line: &str| {
+        // Num RefCount Protocol Flags Type St Inode Path
+        let inode = line.split_whitespace().nth(6)?;
+        let (_, bound) = line.split_once(&format!(" {inode} "))?;
+        is_it(bound).then(|| inode.to_owned())
+    };
+    table.lines().skip(1).filter_map(row).collect()
+}
