@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
@@ -49,6 +49,7 @@ impl Placement {
 /// # Errors
 /// If the system refuses.
 pub fn pin(cpu: usize) -> Result<()> {
+    ensure!(cpu < CpuSet::MAX_CPU, "there is no CPU {cpu}");
     let mut set = CpuSet::new();
     set.set(cpu);
     sched_setaffinity(None, &set).with_context(|| format!("cannot pin a thread to CPU {cpu}"))
@@ -88,6 +89,28 @@ pub fn process_time_s(pid: u32) -> Result<f64> {
     // One tick each of user and system time is rounding, not a lost thread.
     let coarse = ticks.saturating_sub(2) as f64 / per_second as f64;
     Ok(exact.max(coarse))
+}
+
+/// How often threads of a process gave up their CPU by themselves: each is a sleep.
+///
+/// A thread that ends takes its count with it.
+///
+/// # Errors
+/// If the process is gone.
+pub fn voluntary_switches(pid: u32) -> Result<u64> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task"));
+    let mut count = 0;
+    for task in tasks.with_context(|| format!("process {pid} is gone"))? {
+        let status = task.context("cannot list threads")?.path().join("status");
+        // A thread may end between the listing and the reading.
+        count += fs::read_to_string(status).ok().and_then(|text| switches(&text)).unwrap_or(0);
+    }
+    Ok(count)
+}
+
+fn switches(status: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))?;
+    line.trim().parse().ok()
 }
 
 /// CPU time that a thread of this process used, in seconds.
@@ -131,6 +154,17 @@ mod tests {
         let stat = "7 (a) b (c) S 1 7 7 0 -1 4194560 1 2 3 4 30 12 5 6 20 0 1 0 100 1 1";
         assert_eq!(stat_ticks(stat), Some(42));
         assert_eq!(stat_ticks("nonsense"), None);
+    }
+
+    #[test]
+    fn a_sleep_is_a_switch() {
+        let text = "Name:\tx\nvoluntary_ctxt_switches:\t42\nnonvoluntary_ctxt_switches:\t7\n";
+        assert_eq!((switches(text), switches("nonsense")), (Some(42), None));
+        let pid = std::process::id();
+        let before = voluntary_switches(pid).unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(1));
+        assert!(voluntary_switches(pid).unwrap() > before);
+        assert!(voluntary_switches(u32::MAX).is_err());
     }
 
     #[test]
