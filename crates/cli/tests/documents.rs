@@ -37,7 +37,11 @@ fn blocks(document: &str) -> Vec<Vec<String>> {
 fn documents() -> Vec<(String, Vec<String>)> {
     let mut all = Vec::new();
     let names = ["README.md", "docs/libvirt.md", "docs/why-not-qemu-block.md"];
-    for name in names.into_iter().chain(["docs/why-is-my-vm-slow.md", "docs/architecture.md"]) {
+    for name in names.into_iter().chain([
+        "docs/why-is-my-vm-slow.md",
+        "docs/polling.md",
+        "docs/architecture.md",
+    ]) {
         all.extend(blocks(name).into_iter().map(|block| (name.to_owned(), block)));
     }
     all

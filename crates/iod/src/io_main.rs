@@ -107,7 +107,8 @@ fn work(options: &IoOptions) -> anyhow::Result<()> {
     let asked = options.reactors.map(|reactors| Size::asked(reactors.into()));
     let size = asked.unwrap_or_else(Size::of_host);
     let pool = Arc::new(Pool::start(size).context("cannot start reactors")?);
-    let table = Arc::new(Table::with(Arc::clone(&pool), open_files, door.clone()));
+    let polling = options.polling.spec();
+    let table = Arc::new(Table::with(Arc::clone(&pool), open_files, door.clone(), polling));
     let end = Stop::new().context("cannot make a signal")?;
     let enough = Stop::new().context("cannot make a signal")?;
     let scrapers = Arc::new(Gate::new().context("cannot make a signal")?);

@@ -7,12 +7,13 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::blk_options::mode;
 use crate::metrics::Address;
+use crate::poll_options::PollOptions;
 
 /// Serve many disks to virtual machines over vhost-user, controlled over a socket.
 ///
 /// The control socket takes JSON-RPC 2.0, one object a line: disk.attach, disk.activate,
-/// disk.deactivate, disk.pause, disk.resume, disk.detach, disk.resize, disk.caps, stats, metrics,
-/// upgrade, shutdown. `ringway io` is a client for it. Logs go to standard error; RINGWAY_LOG=debug
+/// disk.deactivate, disk.pause, disk.resume, disk.detach, disk.resize, disk.caps, disk.poll,
+/// poll.defaults, stats, metrics, upgrade, shutdown. `ringway io` is a client for it. Logs go to standard error; RINGWAY_LOG=debug
 /// shows more of them.
 ///
 /// There are two processes: this one keeps specs, sockets and the bytes of memory disks, and
@@ -52,12 +53,16 @@ pub struct IoOptions {
     /// Longest pause before a worker that died again and again is replaced, in milliseconds
     #[arg(long, value_name = "MS", default_value_t = 5000)]
     pub restart_pause_max: u32,
-    /// Serve under the keeper at the other end of standard input
-    #[arg(long, hide = true)]
-    pub worker: bool,
     /// Print as JSON what io_uring can do on this host, and exit
     #[arg(long)]
     pub probe: bool,
+    /// Of disks for which nothing else is set, by disk.attach or disk.poll; changed while they run
+    /// by poll.defaults
+    #[command(flatten)]
+    pub polling: PollOptions,
+    /// Serve under the keeper at the other end of standard input
+    #[arg(long, hide = true)]
+    pub worker: bool,
 }
 
 /// What `ringway-io` does beside serving.
@@ -105,6 +110,9 @@ mod tests {
             ("ringway-io upgrade", "--control"),
             ("ringway-io --reactors 1 upgrade --control /c", "--reactors"),
             ("ringway-io --control /c --reactors 0", "--reactors"),
+            ("ringway-io --control /c --poll maybe", "--poll"),
+            ("ringway-io --control /c --poll-max-us 10001", "0..=10000"),
+            ("ringway-io --control /c --poll-idle-threshold 101", "0..=100"),
             ("ringway-io --control /c --frob", "--frob"),
         ] {
             let error = parse(line).unwrap_err().to_string();

@@ -57,6 +57,7 @@ mod link;
 pub mod logging;
 pub mod metrics;
 pub mod open;
+pub mod poll_options;
 pub mod pool;
 pub mod signals;
 mod stats;

@@ -49,6 +49,21 @@ fn a_scrape_over_a_unix_socket_tells_what_was_done() {
     assert_eq!(value(&page, durations, "_count", &labels), 3.0);
     assert!(value(&page, durations, "_sum", &labels) > 0.0);
     assert!(value(&page, "ringway_disk_busy_seconds", "_total", &[d1]) > 0.0);
+    // Each wait of its queue is a hit, a miss, or refused for a reason.
+    let refused =
+        |reason| value(&page, "ringway_disk_poll_refused", "_total", &[d1, ("reason", reason)]);
+    let reasons = ["too_long", "no_free_cpu", "cpu_wanted", "budget_used"];
+    let slept: f64 = reasons.into_iter().map(refused).sum();
+    let [hits, misses] = ["ringway_disk_poll_hits", "ringway_disk_poll_misses"]
+        .map(|name| value(&page, name, "_total", &[d1]));
+    assert!(hits + misses + slept > 0.0, "it has waited");
+    let armed = value(&page, "ringway_disk_poll_armed", "", &[d1]);
+    assert!(armed == 0.0 || armed == 1.0);
+    let spun = value(&page, "ringway_disk_poll_spun_seconds", "_total", &[d1]);
+    assert!(spun >= 0.0);
+    assert!(value(&page, "ringway_reactor_spun_seconds", "_total", &[("reactor", "0")]) >= 0.0);
+    let reason = |name| [d1, ("ringway_disk_poll_reason", name)];
+    assert_eq!(value(&page, "ringway_disk_poll_reason", "", &reason("off")), 0.0);
     // The call says the same, but for what goes on.
     let said = io.caller().call("metrics", Value::Null).unwrap();
     let said = read(said["openmetrics"].as_str().unwrap()).unwrap();
@@ -129,7 +144,7 @@ fn the_dashboard_uses_only_what_is_there() {
         .flat_map(|family| family.samples.iter().map(|sample| sample.name.clone()))
         .collect();
     // A state set's label has its name.
-    there.push("ringway_disk_state".into());
+    there.extend(["ringway_disk_state".into(), "ringway_disk_poll_reason".into()]);
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/grafana/ringway.json");
     let dashboard = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
     let mut used = Vec::new();

@@ -17,7 +17,8 @@ pub struct DiskArg {
 
 /// The options that a `--disk` takes, for messages.
 const OPTIONS: &str = "ro, serial=S, queues=N, cache=none|writeback, block-size=BYTES, \
-                       poll=off|always, on-full=wait|error, iops=N, bps=SIZE";
+                       poll=auto|off|always, poll-max-us=N, poll-idle-threshold=PERCENT, \
+                       on-full=wait|error, iops=N, bps=SIZE";
 
 impl DiskArg {
     /// A disk with every default.
@@ -64,8 +65,11 @@ impl DiskArg {
             Some(("block-size", bytes)) => spec.block_size = Some(number("block_size", bytes)?),
             Some(("cache", "none")) => spec.cache = CacheMode::None,
             Some(("cache", "writeback")) => spec.cache = CacheMode::Writeback,
-            Some(("poll", "off")) => spec.poll = PollMode::Off,
-            Some(("poll", "always")) => spec.poll = PollMode::Always,
+            Some(("poll", name)) => spec.poll = Some(poll_mode(name)?),
+            Some(("poll-max-us", us)) => spec.poll_max_us = Some(number("poll_max_us", us)?),
+            Some(("poll-idle-threshold", percent)) => {
+                spec.poll_idle_threshold = Some(number("poll_idle_threshold", percent)?);
+            }
             Some(("on-full", "wait")) => spec.on_full = OnFull::Wait,
             Some(("on-full", "error")) => spec.on_full = OnFull::Error,
             Some(("iops", count)) => {
@@ -111,6 +115,12 @@ impl FromStr for DiskArg {
     }
 }
 
+fn poll_mode(name: &str) -> Result<PollMode, SpecError> {
+    let known = PollMode::ALL.into_iter().find(|mode| mode.name() == name);
+    let problem = || format!("{name:?} is not auto, off or always");
+    known.ok_or_else(|| SpecError { field: "poll", problem: problem() })
+}
+
 pub(crate) fn number<T: FromStr>(field: &'static str, text: &str) -> Result<T, SpecError> {
     text.parse().map_err(|_| SpecError {
         field,
@@ -140,6 +150,7 @@ pub(crate) fn split_commas(text: &str) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::spec::Polling;
 
     fn parse(text: &str) -> Result<DiskSpec, SpecError> {
         text.parse::<DiskArg>()?.place("d0", "/run/d0.sock")
@@ -154,13 +165,15 @@ mod tests {
     #[test]
     fn every_option_reaches_the_spec() {
         let text = "a.raw,ro,serial=A1,queues=4,cache=writeback,block-size=512,poll=always,\
-                    on-full=error";
+                    poll-max-us=50,poll-idle-threshold=0,on-full=error";
         let spec = parse(text).unwrap();
         assert!(spec.read_only);
         assert_eq!(spec.serial.as_deref(), Some("A1"));
         assert_eq!((spec.queues, spec.block_size), (4, Some(512)));
         assert_eq!(spec.cache, CacheMode::Writeback);
-        assert_eq!((spec.poll, spec.on_full), (PollMode::Always, OnFull::Error));
+        assert_eq!(spec.on_full, OnFull::Error);
+        let expected = Polling { mode: PollMode::Always, max_us: 50, idle_threshold: 0 };
+        assert_eq!(spec.polling().resolve(), expected);
     }
 
     #[test]
@@ -189,6 +202,11 @@ mod tests {
             ("a.raw,queues=70000", "queues"),
             ("a.raw,serial=123456789012345678901", "serial"),
             ("a.raw,block-size=1000", "block_size"),
+            ("a.raw,poll=maybe", "poll"),
+            ("a.raw,poll-max-us=10001", "poll_max_us"),
+            ("a.raw,poll-max-us=-1", "poll_max_us"),
+            ("a.raw,poll-idle-threshold=101", "poll_idle_threshold"),
+            ("a.raw,poll-idle-threshold=300", "poll_idle_threshold"),
             ("null:", "size"),
             ("null:0", "backend"),
             ("memory:12X", "size"),

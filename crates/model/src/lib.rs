@@ -26,6 +26,7 @@ pub mod caps;
 pub mod disk_arg;
 pub mod export;
 pub mod machine;
+pub mod poll;
 pub mod recipe;
 pub mod report;
 pub mod rpc;

@@ -1,13 +1,17 @@
 //! JSON-RPC 2.0 as `ringway-io` speaks it: one object a line over a Unix socket.
 
+mod poll;
+
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::export::ExportSpec;
+use crate::poll::PollChange;
 use crate::report::Stats;
 use crate::spec::{Caps, DiskSpec};
+pub use poll::SetPoll;
 
 /// Longest line that either side accepts, in bytes. A stats reply of 1,000 disks fits.
 pub const MAX_LINE_BYTES: usize = 4 << 20;
@@ -123,6 +127,11 @@ pub enum Call {
     DiskResize(Resize),
     /// `disk.caps`: other caps from now on.
     DiskCaps(SetCaps),
+    /// `disk.poll`: polls otherwise from now on.
+    DiskPoll(SetPoll),
+    /// `poll.defaults`: how disks are polled for which nothing else is set. What is
+    /// absent stays, `null` is as the program was started.
+    PollDefaults(PollChange),
     /// `stats`: everything, or one disk.
     Stats(StatsQuery),
     /// `metrics`: everything in the text format of OpenMetrics.
@@ -198,7 +207,7 @@ pub struct StatsQuery {
 }
 
 /// Every verb that [`Call::parse`] knows.
-pub const METHODS: [&str; 15] = [
+pub const METHODS: [&str; 17] = [
     "disk.attach",
     "disk.activate",
     "disk.deactivate",
@@ -209,6 +218,8 @@ pub const METHODS: [&str; 15] = [
     "disk.unexport",
     "disk.resize",
     "disk.caps",
+    "disk.poll",
+    "poll.defaults",
     "stats",
     "metrics",
     "upgrade",
@@ -247,6 +258,8 @@ impl Call {
                 checked.map_err(|error| invalid(error.to_string()))?;
                 Ok(Self::DiskCaps(set))
             }
+            "disk.poll" => Ok(Self::DiskPoll(typed(params)?)),
+            "poll.defaults" => Ok(Self::PollDefaults(typed(params)?)),
             "stats" => Ok(Self::Stats(typed(params)?)),
             "metrics" => Ok(Self::Metrics),
             "upgrade" => {
@@ -275,7 +288,8 @@ fn invalid(message: String) -> RpcError {
 }
 
 /// Result of `disk.attach`, `disk.activate`, `disk.deactivate`, `disk.pause`, `disk.resume`,
-/// `disk.resize` and `disk.caps`.
+/// `disk.resize`, `disk.caps` and `disk.poll`. That of `poll.defaults` is a
+/// [`Polling`](crate::poll::Polling): what is in force.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DiskReply {
     /// The disk's id.
@@ -350,6 +364,11 @@ mod tests {
             ("disk.detach", serde_json::json!({}), code::INVALID_PARAMS),
             ("disk.detach", serde_json::json!([1]), code::INVALID_PARAMS),
             ("disk.caps", serde_json::json!({"id":"a","caps":{"iops":0}}), code::INVALID_PARAMS),
+            ("disk.poll", serde_json::json!({}), code::INVALID_PARAMS),
+            ("disk.poll", serde_json::json!({"id":"a","poll":"on"}), code::INVALID_PARAMS),
+            ("disk.poll", serde_json::json!({"id":"a","max_us":1}), code::INVALID_PARAMS),
+            ("poll.defaults", serde_json::json!({"id":"a"}), code::INVALID_PARAMS),
+            ("poll.defaults", serde_json::json!({"poll_max_us":10_001}), code::INVALID_PARAMS),
             (
                 "disk.attach",
                 serde_json::json!({"id":"a","socket":"/s","backend":{"null":0}}),

@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 pub use crate::caps::Caps;
+use crate::poll;
+pub use crate::poll::{PollMode, PollSpec, Polling};
 
 /// Most queues that one disk may have: QEMU's own bound for a virtio device is 1024; 256 keeps
 /// two descriptors a queue far below any sane `RLIMIT_NOFILE`.
@@ -48,17 +50,6 @@ pub enum CacheMode {
     Writeback,
 }
 
-/// Whether the reactor spins for this disk's queues.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum PollMode {
-    /// Sleep until kicked.
-    #[default]
-    Off,
-    /// Spin for ever: one core is spent.
-    Always,
-}
-
 /// What happens to a write when the storage is full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -95,9 +86,20 @@ pub struct DiskSpec {
     /// Host caching.
     #[serde(default)]
     pub cache: CacheMode,
-    /// Polling.
-    #[serde(default)]
-    pub poll: PollMode,
+    /// Whether its queues are polled; as the process is set when absent, like the two that follow.
+    /// Changed by `disk.poll`.
+    #[serde(default, deserialize_with = "poll::mode", skip_serializing_if = "Option::is_none")]
+    pub poll: Option<PollMode>,
+    /// Longest spin, in microseconds.
+    #[serde(default, deserialize_with = "poll::max_us", skip_serializing_if = "Option::is_none")]
+    pub poll_max_us: Option<u16>,
+    /// How much of a CPU must be free for a reactor that spins, in percent.
+    #[serde(
+        default,
+        deserialize_with = "poll::idle_threshold",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub poll_idle_threshold: Option<u8>,
     /// Behaviour on full storage.
     #[serde(default)]
     pub on_full: OnFull,
@@ -161,7 +163,9 @@ impl DiskSpec {
             serial: None,
             block_size: None,
             cache: CacheMode::default(),
-            poll: PollMode::default(),
+            poll: None,
+            poll_max_us: None,
+            poll_idle_threshold: None,
             on_full: OnFull::default(),
             caps: None,
             stop_deadline_ms: DEFAULT_STOP_DEADLINE_MS,
@@ -187,12 +191,26 @@ impl DiskSpec {
             validate_block_size(size)?;
         }
         self.caps.map_or(Ok(()), |caps| caps.validate())?;
+        self.polling().validate()?;
         if !(1..=MAX_STOP_DEADLINE_MS).contains(&self.stop_deadline_ms) {
             let problem =
                 format!("{} is not in 1 to {MAX_STOP_DEADLINE_MS}", self.stop_deadline_ms);
             return refuse("stop_deadline_ms", problem);
         }
         self.validate_backend()
+    }
+
+    /// What was asked for of polling.
+    pub fn polling(&self) -> PollSpec {
+        let &Self { poll, poll_max_us, poll_idle_threshold, .. } = self;
+        PollSpec { poll, poll_max_us, poll_idle_threshold }
+    }
+
+    /// The same spec with this of polling.
+    #[must_use]
+    pub fn with_polling(self, polling: PollSpec) -> Self {
+        let PollSpec { poll, poll_max_us, poll_idle_threshold } = polling;
+        Self { poll, poll_max_us, poll_idle_threshold, ..self }
     }
 
     fn validate_backend(&self) -> Result<(), SpecError> {
@@ -349,6 +367,22 @@ mod tests {
     }
 
     #[test]
+    fn polling_is_there_only_when_it_was_asked_for() {
+        let plain = serde_json::to_value(spec()).unwrap();
+        assert!(plain.as_object().unwrap().keys().all(|key| !key.starts_with("poll")), "{plain}");
+        // As a former version wrote it, without the other two.
+        let text = r#"{"id":"d1","socket":"/s","backend":{"null":512},"poll":"off"}"#;
+        let parsed: DiskSpec = serde_json::from_str(text).unwrap();
+        assert_eq!(parsed.polling().resolve().mode, PollMode::Off);
+        let polling = PollSpec { poll_max_us: Some(9), ..parsed.polling() };
+        let again = serde_json::to_value(parsed.with_polling(polling)).unwrap();
+        assert_eq!((again["poll"].as_str(), again["poll_max_us"].as_u64()), (Some("off"), Some(9)));
+        let error =
+            serde_json::from_str::<DiskSpec>(&text.replace("\"off\"", "\"on\"")).unwrap_err();
+        assert!(error.to_string().contains("\"always\""), "{error}");
+    }
+
+    #[test]
     fn unknown_fields_are_refused() {
         let text = r#"{"id":"d","socket":"/s","backend":{"null":512},"cash":"none"}"#;
         let error = serde_json::from_str::<DiskSpec>(text).unwrap_err().to_string();
@@ -358,7 +392,7 @@ mod tests {
     #[test]
     fn each_bad_field_is_named() {
         type Break = fn(&mut DiskSpec);
-        let cases: [(&str, Break); 12] = [
+        let cases: [(&str, Break); 14] = [
             ("id", |s| s.id = "a/b".into()),
             ("id", |s| s.id = "-a".into()),
             ("socket", |s| s.socket = "/".repeat(108).into()),
@@ -367,6 +401,8 @@ mod tests {
             ("serial", |s| s.serial = Some("x".repeat(21))),
             ("block_size", |s| s.block_size = Some(513)),
             ("caps.iops", |s| s.caps = Some(Caps { iops: Some(0), ..Caps::default() })),
+            ("poll_max_us", |s| s.poll_max_us = Some(10_001)),
+            ("poll_idle_threshold", |s| s.poll_idle_threshold = Some(101)),
             ("stop_deadline_ms", |s| s.stop_deadline_ms = 0),
             ("stop_deadline_ms", |s| s.stop_deadline_ms = u64::MAX),
             ("backend", |s| s.backend = Backend::Null(0)),

@@ -46,7 +46,9 @@ impl Io {
         let control = dir.path().join("control");
         let mut command = Command::new(find_binary("ringway-io").unwrap());
         command.arg("--control").arg(&control);
-        command.args(["--reactors", "1", "--ready-fd", "1"]).stdout(Stdio::piped());
+        command
+            .args(["--reactors", "1", "--poll", "off", "--ready-fd", "1"])
+            .stdout(Stdio::piped());
         let mut process = Process::start(&mut command).unwrap();
         let ready = process.child().stdout.take().unwrap();
         assert_eq!(wait_readable(&[ready.as_fd()], PROCESS_DEADLINE).unwrap(), Some(0));

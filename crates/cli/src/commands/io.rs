@@ -22,6 +22,9 @@ pub(super) const DEFAULT_CONTROL: &str = "/run/ringway/io.sock";
   ringway io disk.caps id=d1 caps.iops=500 caps.iops_burst=2000 caps.burst_seconds=30
   ringway io disk.caps id=d1 caps.bytes_per_second=100M
   ringway io disk.caps id=d1                     (none any more)
+  ringway io disk.poll id=d1 poll=always poll_max_us=50 poll_idle_threshold=25
+  ringway io disk.poll id=d1 poll=null poll_max_us=null poll_idle_threshold=null   (as the process)
+  ringway io poll.defaults poll=off
   ringway io metrics
   ringway io disk.export id=d1 socket=/run/x/d1.nbd read_only=true
   ringway io disk.detach '{\"id\":\"d1\"}'
@@ -35,7 +38,8 @@ pub(crate) struct Io {
     #[arg(long, value_name = "SOCKET", env = "RINGWAY_CONTROL", default_value = DEFAULT_CONTROL)]
     control: PathBuf,
     /// One of disk.attach, disk.activate, disk.deactivate, disk.pause, disk.resume, disk.detach,
-    /// disk.resize, disk.caps, disk.export, disk.unexport, stats, metrics, upgrade, shutdown
+    /// disk.resize, disk.caps, disk.poll, disk.export, disk.unexport, poll.defaults, stats, metrics,
+    /// upgrade, shutdown
     method: String,
     /// One JSON object, or key=value pairs; a dot in a key nests (backend.null=1G)
     #[arg(value_name = "PARAMETERS")]

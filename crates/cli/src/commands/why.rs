@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::{Args, ValueEnum};
-use model::report::{Began, BeganHow, DiskStats, OldestRequest, SlowRequest, Stats};
+use model::report::{
+    Began, BeganHow, DiskStats, OldestRequest, PollRefusals, PollStats, SlowRequest, Stats,
+};
 use model::why::{Facts, Verdict, bytes, duration, judge};
 use serde_json::json;
 use toolstack::io::Client;
@@ -90,6 +92,9 @@ fn told(verdict: &Verdict, disk: &DiskStats, process: &Stats) -> String {
         // Without a stop: many end in a command, which is right as it stands.
         text += &format!("Next: {step}\n");
     }
+    if let Some(polling) = &verdict.polling {
+        text += &format!("{polling}\n");
+    }
     if let Some(past) = &verdict.past {
         text += &format!("{past}\n");
     }
@@ -106,10 +111,30 @@ fn told(verdict: &Verdict, disk: &DiskStats, process: &Stats) -> String {
         true => " No request has ended yet.\n".into(),
         false => format!(" {}:\n{}\n", since(process), stages(disk)),
     };
+    if let Some(polling) = &disk.polling {
+        text += &format!("\n{}\n", polled(polling));
+    }
     if !disk.slow.is_empty() {
         text += &format!("\nSlow requests, the latest first:\n{}\n", slow(&disk.slow));
     }
     text
+}
+
+/// What polling is set to, and what it has cost and brought.
+fn polled(polling: &PollStats) -> String {
+    let PollStats { set, hits, misses, spun_seconds, saved_us, refused, .. } = *polling;
+    let saved = duration(saved_us / 1e6);
+    let PollRefusals { too_long, no_free_cpu, cpu_wanted, budget_used } = refused;
+    format!(
+        "Polling is {} (up to {} us, {}% of a CPU free): {hits} hits, {misses} misses, {} spun, \
+         {saved} of waking up saved; slept at once {too_long} times because waits are too long, \
+         {no_free_cpu} with no CPU free, {cpu_wanted} because others want it, {budget_used} with the \
+         budget used up.",
+        set.mode.name(),
+        set.max_us,
+        set.idle_threshold,
+        duration(spun_seconds),
+    )
 }
 
 /// Since when counts are counted: a worker that took a disk over begins anew.

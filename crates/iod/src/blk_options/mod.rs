@@ -8,11 +8,12 @@ use std::os::fd::RawFd;
 use std::path::PathBuf;
 
 use clap::{ArgGroup, Parser};
-use model::spec::{Backend, CacheMode, Caps, DiskSpec, OnFull, PollMode, SpecError};
+use model::spec::{Backend, CacheMode, Caps, DiskSpec, OnFull, SpecError};
 
 use crate::open::CONNECTED;
+use crate::poll_options::PollOptions;
 pub(crate) use values::mode;
-pub use values::{Cache, Full, Poll, Record};
+pub use values::{Cache, Full, Record};
 use values::{queues, serial, size, time};
 
 /// What `--print-capabilities` prints: QEMU's `vhost-user.json`, `VHostUserBackendCapabilities`.
@@ -71,9 +72,6 @@ pub struct BlkOptions {
     /// Caching on the host: none is direct I/O, writeback uses the page cache until a flush
     #[arg(long, value_name = "MODE", value_enum, default_value_t = Cache::None)]
     pub cache: Cache,
-    /// Whether to spin for requests; always spends a CPU on each reactor
-    #[arg(long, value_name = "MODE", value_enum, default_value_t = Poll::Off)]
-    pub poll: Poll,
     /// What a write does on full storage: wait for room, or fail
     #[arg(long, value_name = "MODE", value_enum, default_value_t = Full::Wait)]
     pub on_full: Full,
@@ -113,6 +111,10 @@ pub struct BlkOptions {
     /// Write a newline to this descriptor when front-ends can connect
     #[arg(long, value_name = "FDNUM")]
     pub ready_fd: Option<RawFd>,
+
+    /// How queues wait when they have nothing to do.
+    #[command(flatten)]
+    pub polling: PollOptions,
 
     /// Keep a worker that serves the disk, and replace it when it dies; the socket and the bytes of
     /// a memory disk stay. When this process dies, the worker ends in order, so that it can be started
@@ -172,10 +174,6 @@ impl BlkOptions {
                 Cache::None => CacheMode::None,
                 Cache::Writeback => CacheMode::Writeback,
             },
-            poll: match self.poll {
-                Poll::Off => PollMode::Off,
-                Poll::Always => PollMode::Always,
-            },
             record: self.record == Record::On,
             on_full: match self.on_full {
                 Full::Wait => OnFull::Wait,
@@ -185,7 +183,7 @@ impl BlkOptions {
             stop_deadline_ms: self.stop_deadline,
             socket_mode: self.socket_mode,
             socket_group: self.socket_group.clone(),
-            ..DiskSpec::new("disk", socket, backend)
+            ..DiskSpec::new("disk", socket, backend).with_polling(self.polling.spec())
         };
         spec.validate()?;
         Ok(spec)

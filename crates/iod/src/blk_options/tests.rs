@@ -20,6 +20,7 @@ fn the_definition_is_sound() {
 fn every_option_reaches_the_spec() {
     let line = "ringway-blk --socket-path /s --blk-file /i --read-only --num-queues 4 \
                 --serial A1 --block-size 512 --cache writeback --poll always \
+                --poll-max-us 50 --poll-idle-threshold 0 \
                 --on-full error --socket-mode 640 --socket-group kvm \
                 --stop-deadline 5s --iops 100 --iops-burst 300 --bps 10M --bps-burst 20M \
                 --burst-seconds 60 --record off";
@@ -30,7 +31,9 @@ fn every_option_reaches_the_spec() {
         serial: Some("A1".into()),
         block_size: Some(512),
         cache: CacheMode::Writeback,
-        poll: PollMode::Always,
+        poll: Some(PollMode::Always),
+        poll_max_us: Some(50),
+        poll_idle_threshold: Some(0),
         on_full: OnFull::Error,
         record: false,
         stop_deadline_ms: 5000,
@@ -48,6 +51,9 @@ fn every_option_reaches_the_spec() {
     assert_eq!(spec, expected);
     let spec = parse("ringway-blk --fd 3 --memory 1G").unwrap().spec().unwrap();
     assert_eq!(spec.backend, Backend::Memory(1 << 30));
+    let usual = "ringway-blk --socket-path=/s --null=2M --poll auto --poll-max-us 128";
+    let spec = parse(usual).unwrap().spec().unwrap();
+    assert_eq!(spec, DiskSpec::new("disk", "/s", Backend::Null(2 << 20)));
     let spec = parse("ringway-blk --socket-path=/s --null=2M").unwrap().spec().unwrap();
     assert_eq!(spec, DiskSpec::new("disk", "/s", Backend::Null(2 << 20)));
 }
@@ -68,6 +74,10 @@ fn each_refusal_names_the_option() {
         ("ringway-blk --socket-path /s --null 1X", "--null"),
         ("ringway-blk --socket-path /s --null 1M --cache some", "--cache"),
         ("ringway-blk --socket-path /s --null 1M --poll maybe", "--poll"),
+        ("ringway-blk --socket-path /s --null 1M --poll-max-us 10001", "0..=10000"),
+        ("ringway-blk --socket-path /s --null 1M --poll-max-us=-1", "0..=10000"),
+        ("ringway-blk --socket-path /s --null 1M --poll-idle-threshold 101", "0..=100"),
+        ("ringway-blk --socket-path /s --null 1M --poll-idle-threshold half", "--poll-idle"),
         ("ringway-blk --socket-path /s --null 1M --socket-mode 999", "--socket-mode"),
         ("ringway-blk --socket-path /s --null 1M --reactors 0", "--reactors"),
         ("ringway-blk --socket-path /s --null 1M --iops many", "--iops"),

@@ -21,15 +21,6 @@ pub enum Record {
     Off,
 }
 
-/// Whether reactors spin.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Poll {
-    /// Sleep until kicked.
-    Off,
-    /// Spin for ever.
-    Always,
-}
-
 /// Behaviour on full storage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Full {

@@ -1,7 +1,5 @@
 //! Caps of a disk, as they are asked for and as its device keeps them.
 
-use std::sync::TryLockError;
-
 use blk::Cap;
 use model::caps::{MAX_BURST_SECONDS, MAX_BYTES_PER_SECOND, MAX_IOPS};
 use model::spec::Caps;
@@ -39,13 +37,7 @@ impl Export {
         let caps = caps.filter(|caps| !caps.is_none());
         *lock(&self.caps) = caps;
         self.device.set_caps(of(caps));
-        let queues = match self.queues.try_lock() {
-            Ok(queues) => queues,
-            Err(TryLockError::Poisoned(error)) => error.into_inner(),
-            // They are being started or stopped. The one look at the caps, the other no longer
-            // waits for them; one that slept already looks within a second.
-            Err(TryLockError::WouldBlock) => return,
-        };
-        queues.look_again();
+        // One that is missed because its ring is just being started looks within a second.
+        self.look_again();
     }
 }

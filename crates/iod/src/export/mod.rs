@@ -23,7 +23,7 @@ mod visits;
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use blk::{Device, Options};
@@ -38,6 +38,7 @@ use crate::held::Identity;
 use crate::open::{Opened, open_again};
 use crate::pool::Pool;
 use crate::within::within;
+use poll::Asked;
 use queues::Queues;
 use serve::Control;
 pub use serve::Source;
@@ -67,6 +68,7 @@ pub struct Export {
     board: Board,
     /// As they were asked for last.
     caps: Mutex<Option<Caps>>,
+    poll: Mutex<Asked>,
     /// When, and for which verb, everything must have ended: the disk is being detached.
     ending: Mutex<Option<(Instant, &'static str)>>,
     /// Waits for the I/O of a dead process.
@@ -123,12 +125,12 @@ impl Export {
         pool: Arc<Pool>,
     ) -> Result<Arc<Self>, ExportError> {
         let Opened { disk, memory, image, identity } = opened;
-        let caps = spec.caps;
+        let (caps, asked) = (spec.caps, Asked::of(spec.polling()));
         let options = Options {
             id: spec.id.clone(),
             queues: spec.queues,
             serial: spec.serial.clone().unwrap_or_default(),
-            poll: poll::of(spec.poll),
+            poll: asked.policy(),
             record: spec.record,
         };
         let device = Arc::new(Device::new(Arc::clone(&disk), &options));
@@ -148,6 +150,7 @@ impl Export {
             front_end: Mutex::default(),
             board: Board::default(),
             caps: Mutex::new(caps),
+            poll: Mutex::new(asked),
             ending: Mutex::default(),
             waiter: Mutex::default(),
             left: Mutex::default(),
@@ -169,6 +172,18 @@ impl Export {
             Ok(opened) => Ok(opened?),
             Err(_) => Err(ExportError::OpenHangs { place: place(spec), deadline }),
         }
+    }
+
+    /// What its queues are told has changed: those that wait look. Never waits itself.
+    fn look_again(&self) {
+        let queues = match self.queues.try_lock() {
+            Ok(queues) => queues,
+            Err(TryLockError::Poisoned(error)) => error.into_inner(),
+            // They are being started or stopped. The one looks anyhow, the other no longer waits
+            // for what has changed.
+            Err(TryLockError::WouldBlock) => return,
+        };
+        queues.look_again();
     }
 
     /// Listens on the socket of the spec.

@@ -195,7 +195,7 @@ impl Queues {
         left
     }
 
-    /// The caps have changed: what waits looks again.
+    /// Caps or polling have changed: what waits looks again.
     pub(crate) fn look_again(&self) {
         for served in self.slots.iter().filter_map(|slot| slot.served.as_ref()) {
             served.queue.look_again();

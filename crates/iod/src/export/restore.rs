@@ -19,7 +19,8 @@ impl Export {
     pub fn held(&self) -> Held {
         Held {
             format: HELD_FORMAT,
-            spec: DiskSpec { caps: self.caps(), ..self.spec.clone() },
+            spec: DiskSpec { caps: self.caps(), ..self.spec.clone() }
+                .with_polling(self.poll_spec()),
             active: self.is_active(),
             paused: self.is_paused(),
             leaving: false,

@@ -52,6 +52,8 @@ pub enum Verb {
     Resize,
     /// Take other caps.
     Caps,
+    /// Poll it otherwise.
+    Poll,
     /// Offer it over NBD.
     Export,
     /// End exports.
@@ -114,6 +116,7 @@ impl fmt::Display for Participle {
             Verb::Resume => "resumed",
             Verb::Resize => "resized",
             Verb::Caps => "given other caps",
+            Verb::Poll => "polled otherwise",
             Verb::Export => "exported",
             Verb::Unexport => "unexported",
             Verb::Detach => "detached",
@@ -133,6 +136,7 @@ impl Verb {
             Self::Resume => "disk.resume",
             Self::Resize => "disk.resize",
             Self::Caps => "disk.caps",
+            Self::Poll => "disk.poll",
             Self::Export => "disk.export",
             Self::Unexport => "disk.unexport",
             Self::Detach => "disk.detach",
@@ -180,7 +184,7 @@ impl Phase {
             (Verb::Restore, false) => Some(Self::At(Rest::Refused)),
             (Verb::Attach | Verb::Restore, true)
             | (Verb::Activate | Verb::Resume, false)
-            | (Verb::Resize | Verb::Caps | Verb::Export | Verb::Unexport, _) => {
+            | (Verb::Resize | Verb::Caps | Verb::Poll | Verb::Export | Verb::Unexport, _) => {
                 Some(Self::At(rest))
             }
         }

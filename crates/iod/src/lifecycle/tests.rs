@@ -5,8 +5,10 @@ use super::Rest::{Active, Attached, Paused};
 use super::Verb::*;
 use super::*;
 
-const VERBS: [Verb; 11] =
-    [Attach, Restore, Activate, Deactivate, Pause, Resume, Resize, Caps, Export, Unexport, Detach];
+const VERBS: [Verb; 12] = [
+    Attach, Restore, Activate, Deactivate, Pause, Resume, Resize, Caps, Poll, Export, Unexport,
+    Detach,
+];
 const RESTS: [Rest; 4] = [Attached, Active, Paused, Rest::Refused];
 
 #[test]
@@ -51,10 +53,10 @@ fn every_verb_in_every_phase() {
         (Paused, Restore, Err(Exists)),
         (Rest::Refused, Restore, Err(Exists)),
     ];
-    // Exports are offered and ended wherever the disk is open.
+    // Exports are offered and ended wherever the disk is open, and so is polling changed.
     let open = [Attached, Active, Paused]
-        .map(|rest| [Export, Unexport].map(|verb| (rest, verb, work(verb, rest))));
-    let shut = [Export, Unexport].map(|verb| (Rest::Refused, verb, Err(NotOpen)));
+        .map(|rest| [Export, Unexport, Poll].map(|verb| (rest, verb, work(verb, rest))));
+    let shut = [Export, Unexport, Poll].map(|verb| (Rest::Refused, verb, Err(NotOpen)));
     let exports = open.into_iter().flatten().chain(shut);
     let cases: Vec<_> = cases.into_iter().chain(exports).collect();
     assert_eq!(cases.len(), RESTS.len() * VERBS.len(), "every pair");
@@ -66,7 +68,7 @@ fn every_verb_in_every_phase() {
             let phase = Phase::Busy(at_work, rest);
             assert_eq!(phase.begin(Attach), Err(Exists));
             for verb in
-                [Activate, Deactivate, Pause, Resume, Resize, Caps, Export, Unexport, Detach]
+                [Activate, Deactivate, Pause, Resume, Resize, Caps, Poll, Export, Unexport, Detach]
             {
                 let busy = Err(super::Refused::Busy(Participle(at_work)));
                 assert_eq!(phase.begin(verb), busy, "{verb:?} while {at_work:?}");
@@ -97,6 +99,7 @@ fn every_end() {
         (Caps, Attached, at(Attached), at(Attached)),
         (Caps, Active, at(Active), at(Active)),
         (Caps, Paused, at(Paused), at(Paused)),
+        (Poll, Active, at(Active), at(Active)),
         (Detach, Attached, None, None),
         (Detach, Active, None, None),
         (Detach, Paused, None, None),

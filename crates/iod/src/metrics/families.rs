@@ -5,6 +5,7 @@ use std::sync::Arc;
 use blk::{Op, Stage};
 use model::report::{Began, DiskState, DiskStats, ReactorStats, Stats};
 
+use super::polling;
 use super::text::{Kind, Page};
 use crate::export::Export;
 use crate::stats::{op, stage, unix_seconds};
@@ -47,9 +48,11 @@ pub(crate) fn page(source: &Source) -> String {
     let since = source.stats.began.as_ref().map(|began| began.unix_seconds);
     process(&mut page, &source.stats);
     reactors(&mut page, &source.stats.reactors, since);
+    polling::reactors(&mut page, &source.stats.reactors, since);
     states(&mut page, &source.stats.disks);
     counters(&mut page, &source.stats.disks);
     gauges(&mut page, &source.stats.disks);
+    polling::disks(&mut page, &source.stats.disks);
     durations(&mut page, &source.exports);
     page.end()
 }

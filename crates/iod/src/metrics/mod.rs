@@ -17,6 +17,7 @@
 
 mod families;
 mod held;
+mod polling;
 mod server;
 mod text;
 

@@ -20,7 +20,7 @@ pub(crate) fn refused(RefusedDisk { held, reason, .. }: &RefusedDisk) -> DiskSta
             read_only: spec.read_only,
         },
         cache: spec.cache,
-        poll: spec.poll,
+        poll: spec.polling().resolve().mode,
         queues: spec.queues,
         serial: spec.serial.clone(),
         recorded: spec.record,

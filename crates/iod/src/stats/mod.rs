@@ -2,6 +2,7 @@
 
 mod features;
 mod held;
+mod polling;
 mod requests;
 
 use std::sync::Arc;
@@ -44,6 +45,7 @@ pub(crate) fn process(
             syscalls: counters.syscalls(),
             wakeups: counters.wakeups(),
             turns: counters.turns(),
+            spun_seconds: counters.spun_ns() as f64 / 1e9,
             serving: names.disks.get(&counters.serving()).cloned(),
         }
     });
@@ -56,6 +58,7 @@ pub(crate) fn process(
         reactors_why: Some(pool.size().to_string()),
         queues_moved: pool.moves(),
         disks: told.map(|export| disk(export, &names, detail)).collect(),
+        poll_defaults: None,
         keeper: None,
         began: None,
     }
@@ -78,7 +81,7 @@ fn disk(export: &Export, names: &Names, detail: Detail) -> DiskStats {
         backend: spec.backend.clone(),
         geometry: reported(export.geometry()),
         cache: spec.cache,
-        poll: spec.poll,
+        poll: export.polling().mode,
         queues: spec.queues,
         queues_started: export.queues_started(),
         connected: export.is_connected(),
@@ -102,6 +105,7 @@ fn disk(export: &Export, names: &Names, detail: Detail) -> DiskStats {
         calls: stats.calls,
         resubmitted: stats.resubmitted,
         latency: requests::latency(&stats.latency),
+        polling: Some(polling::of(export)),
         feature_names: features::names(export.features()),
         serial: spec.serial.clone(),
         recorded: spec.record,

@@ -32,8 +32,9 @@ impl Table {
     /// From here on a disk that is being attached can be looked at.
     pub(super) fn show(&self, id: &str, export: &Arc<Export>) {
         let mut disks = self.disks();
-        let closing = disks.closing;
+        let (closing, polling) = (disks.closing, disks.poll.spec());
         if let Some(entry) = disks.by_id.get_mut(id) {
+            export.set_poll_defaults(polling);
             entry.export = Some(Arc::clone(export));
             entry.refused = None;
             if closing {

@@ -5,6 +5,7 @@
 mod attach;
 mod detach;
 mod exports;
+mod poll;
 mod restore;
 #[cfg(test)]
 mod tests;
@@ -17,6 +18,7 @@ use std::time::Instant;
 
 use model::report::{DiskState, Stats};
 use model::rpc::{DiskReply, RpcError, code};
+use model::spec::PollSpec;
 
 use crate::export::{Export, ExportError};
 use crate::held::Door;
@@ -25,6 +27,7 @@ use crate::metrics::{Source, page};
 use crate::open::reported;
 use crate::pool::Pool;
 use crate::stats::{self, Detail};
+use poll::Defaults;
 pub(crate) use restore::RefusedDisk;
 
 /// Answer to every verb from then on.
@@ -46,6 +49,7 @@ pub struct Table {
 #[derive(Debug, Default)]
 struct Disks {
     by_id: BTreeMap<String, Entry>,
+    poll: Defaults,
     /// All disks go, and callers may do nothing to them any more.
     closing: bool,
     /// Another process is about to go on with everything, or does so.
@@ -70,12 +74,15 @@ impl Table {
     /// An empty table whose disks run on `pool`, and of which nobody is told; `open_files` is the
     /// limit of the process.
     pub fn new(pool: Arc<Pool>, open_files: u64) -> Self {
-        Self::with(pool, open_files, Door::default())
+        Self::with(pool, open_files, Door::default(), PollSpec::default())
     }
 
-    /// The same under a keeper, who is told of all disks.
-    pub fn with(pool: Arc<Pool>, open_files: u64, door: Door) -> Self {
-        let (disks, ended) = (Mutex::default(), Condvar::new());
+    /// The same under a keeper, who is told of all disks. They are polled like this where nothing
+    /// else is set or held.
+    pub fn with(pool: Arc<Pool>, open_files: u64, door: Door, polling: PollSpec) -> Self {
+        let poll = Defaults::found(polling, &door);
+        let disks = Mutex::new(Disks { poll, ..Disks::default() });
+        let ended = Condvar::new();
         Self { pool, started: Instant::now(), open_files, door, disks, ended }
     }
 
@@ -126,6 +133,7 @@ impl Table {
         }
         let exports: Vec<_> = disks.by_id.values().filter_map(|one| one.export.clone()).collect();
         let refused: Vec<_> = disks.by_id.values().filter_map(|one| one.refused.clone()).collect();
+        let defaults = disks.poll.in_force();
         drop(disks);
         let wanted = |one: &str| id.is_none_or(|id| one == id);
         let detail = if id.is_some() { Detail::Everything } else { Detail::Counts };
@@ -136,6 +144,7 @@ impl Table {
         let adopted = self.door.adopted();
         stats.keeper = self.door.keeper().map(|words| stats::keeper(words, adopted));
         stats.began = self.door.began();
+        stats.poll_defaults = Some(defaults);
         Ok(stats)
     }
 

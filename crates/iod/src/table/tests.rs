@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use model::report::DiskState;
 use model::rpc::code;
+use model::spec::PollSpec;
 use serde_json::{Value, json};
 use vhost_user::{Access, Listener, Stop};
 
@@ -22,7 +23,7 @@ fn table(holdings: BTreeMap<String, Holding>) -> (Arc<Table>, Link) {
     let (attending, end) = (door.clone(), Stop::new().unwrap());
     std::thread::spawn(move || attending.attend(&link, &end));
     let pool = Arc::new(Pool::start(Size::asked(1)).unwrap());
-    (Arc::new(Table::with(pool, 1 << 20, door)), Link::new(theirs))
+    (Arc::new(Table::with(pool, 1 << 20, door, PollSpec::default())), Link::new(theirs))
 }
 
 /// Hears one thing, and says how that went.

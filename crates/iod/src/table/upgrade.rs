@@ -37,6 +37,9 @@ impl Table {
     pub(crate) fn begin_upgrade(&self) -> Result<Vec<Arc<Export>>, RpcError> {
         let mut disks = self.disks();
         disks.open()?;
+        if disks.poll.busy() {
+            return Err(wrong_state("poll.defaults is at work; try again when it has ended"));
+        }
         for (id, entry) in &disks.by_id {
             if let Phase::Busy(..) = entry.phase {
                 let message = format!("a verb is at work on disk {id:?}; try again when it ended");
@@ -90,7 +93,10 @@ impl Table {
             let (phase, refused) = (Phase::At(rest(&held)), None);
             let shown = Some(Arc::clone(&export));
             let entry = Entry { phase, queues, export: shown, refused, unheld: false };
-            self.disks().by_id.insert(id, entry);
+            let mut disks = self.disks();
+            export.set_poll_defaults(disks.poll.spec());
+            disks.by_id.insert(id, entry);
+            drop(disks);
             if let Err(error) = taken.take_over() {
                 self.give_up(&export, held, &error);
             }

@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, MutexGuard};
 
+use model::poll::PollChange;
 use model::rpc::{DiskReply, RpcError};
 use model::spec::Caps;
 
@@ -61,6 +62,17 @@ impl Table {
     pub fn caps(&self, id: &str, caps: Option<Caps>) -> Result<DiskReply, RpcError> {
         self.verb(id, Verb::Caps, |export| {
             export.set_caps(caps);
+            Ok(())
+        })
+    }
+
+    /// Polls a disk otherwise from now on.
+    ///
+    /// # Errors
+    /// No such disk, or a verb at work.
+    pub fn poll(&self, id: &str, change: PollChange) -> Result<DiskReply, RpcError> {
+        self.verb(id, Verb::Poll, |export| {
+            export.set_poll(change);
             Ok(())
         })
     }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Latency, OldestRequest, OpCounts, QueueStats, SlowRequest, StageTimes};
+use super::{Latency, OldestRequest, OpCounts, PollStats, QueueStats, SlowRequest, StageTimes};
 use crate::spec::{Backend, CacheMode, Caps, PollMode};
 
 /// Size and block size as the guest sees them.
@@ -96,7 +96,7 @@ pub struct DiskStats {
     pub geometry: Geometry,
     /// Host caching.
     pub cache: CacheMode,
-    /// Polling.
+    /// Polling in force.
     pub poll: PollMode,
     /// Queues offered.
     pub queues: u16,
@@ -139,6 +139,9 @@ pub struct DiskStats {
     pub resubmitted: u64,
     /// Time from when requests were known to their end, over all kinds but flush.
     pub latency: Latency,
+    /// How its queues wait; absent where a former version serves it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub polling: Option<PollStats>,
     /// Names of the acknowledged features.
     #[serde(default)]
     pub feature_names: Vec<String>,
@@ -215,6 +218,7 @@ impl DiskStats {
             calls: 0,
             resubmitted: 0,
             latency: Latency::default(),
+            polling: None,
             feature_names: Vec::new(),
             serial: None,
             recorded: true,

@@ -5,12 +5,14 @@
 
 mod counts;
 mod disk;
+mod polling;
 mod process;
 mod requests;
 mod stages;
 
 pub use counts::{Latency, OpCounts};
 pub use disk::{DiskState, DiskStats, ExportStats, Fence, Geometry, Stuck};
+pub use polling::{PollReason, PollRefusals, PollStats};
 pub use process::{Began, BeganHow, KeeperStats, ReactorStats, Stats};
 pub use requests::{Neighbour, OldestRequest, QueueStats, RequestKind, SlowRequest};
 pub use stages::{Op, Stage, StageTimes};

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::DiskStats;
+use crate::poll::Polling;
 
 /// The whole process.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -23,6 +24,9 @@ pub struct Stats {
     pub queues_moved: u64,
     /// One entry a disk, in order of id.
     pub disks: Vec<DiskStats>,
+    /// Polling of disks for which nothing else is set; absent where a former version serves.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub poll_defaults: Option<Polling>,
     /// Who would replace the worker; absent when nobody would.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keeper: Option<KeeperStats>,
@@ -94,7 +98,7 @@ pub struct KeeperStats {
 }
 
 /// One reactor thread. Counts since start.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ReactorStats {
     /// Queues that it owns now.
     pub queues: u64,
@@ -107,6 +111,9 @@ pub struct ReactorStats {
     /// Turns of its loop.
     #[serde(default)]
     pub turns: u64,
+    /// Time for which it looked for work and found none.
+    #[serde(default)]
+    pub spun_seconds: f64,
     /// Disk that it serves at this moment. If `turns` stands still meanwhile, it is stuck there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub serving: Option<String>,

@@ -1,7 +1,7 @@
 //! The verdict.
 
 use super::words::{bytes, duration};
-use super::{Cause, Facts, Verdict, flow, past};
+use super::{Cause, Facts, Verdict, flow, past, polling};
 use crate::report::{Began, BeganHow, DiskState, OldestRequest, Stage};
 use crate::spec::Backend;
 
@@ -20,7 +20,7 @@ pub fn judge(facts: &Facts<'_>) -> Verdict {
         .or_else(|| hangs(facts))
         .or_else(|| restarted(facts))
         .unwrap_or_else(|| flow::judge(facts));
-    past::tell(facts, verdict)
+    past::tell(facts, polling::tell(facts, verdict))
 }
 
 /// A state in which nothing is served, whatever the requests do.

@@ -18,6 +18,7 @@ mod facts;
 mod flow;
 mod judge;
 mod past;
+mod polling;
 #[cfg(test)]
 mod tests;
 mod words;
@@ -91,6 +92,9 @@ pub struct Verdict {
     /// What to do about it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
+    /// Whether it is polled, and what that brings, or why not; in one sentence.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub polling: Option<String>,
     /// What was slow before, if something was and all is well now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub past: Option<String>,
@@ -105,6 +109,7 @@ impl Verdict {
             neighbour: None,
             since_seconds: None,
             next: None,
+            polling: None,
             past: None,
         }
     }

@@ -1,5 +1,6 @@
 //! A row for every cause.
 
+mod polling;
 mod rules;
 
 use super::*;
@@ -46,6 +47,7 @@ impl Case {
             uptime_seconds: 100.0,
             reactors: vec![reactor],
             disks: vec![disk, neighbour],
+            poll_defaults: None,
             keeper: None,
             began: None,
             reactors_why: None,

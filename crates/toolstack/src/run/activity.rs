@@ -111,6 +111,7 @@ mod tests {
             uptime_seconds,
             reactors: Vec::new(),
             disks: vec![disk],
+            poll_defaults: None,
             keeper: None,
             began: None,
             reactors_why: None,

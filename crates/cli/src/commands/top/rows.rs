@@ -1,6 +1,6 @@
 //! From two samples to rows.
 
-use model::report::{DiskState, DiskStats, Stage, Stats};
+use model::report::{DiskState, DiskStats, PollReason, Stage, Stats};
 
 /// What one disk did between two samples.
 #[derive(Clone, Debug, PartialEq)]
@@ -21,6 +21,7 @@ pub(super) struct Row {
     pub(super) in_flight: u64,
     pub(super) oldest: f64,
     pub(super) cpu: f64,
+    pub(super) polled: &'static str,
     pub(super) errors: u64,
 }
 
@@ -67,6 +68,7 @@ fn of_disk(before: Option<&DiskStats>, now: &DiskStats, seconds: f64) -> Row {
         in_flight: now.in_flight + now.in_rings,
         oldest: now.oldest.map_or(0.0, |oldest| oldest.age_seconds),
         cpu: rate(&|disk| disk.busy_seconds),
+        polled: now.polling.map_or("-", |polling| polled(polling.reason)),
         errors: now.errors,
     }
 }
@@ -82,6 +84,21 @@ fn state(disk: &DiskStats) -> &'static str {
         DiskState::Active if !disk.connected => "no guest",
         DiskState::Active if disk.held_by_cap > 0 => "capped",
         DiskState::Active => "active",
+    }
+}
+
+/// What its queues do when they have nothing to do.
+fn polled(reason: PollReason) -> &'static str {
+    match reason {
+        PollReason::Never | PollReason::Unknown => "-",
+        PollReason::Pays => "pays",
+        PollReason::Probing => "probing",
+        PollReason::Always => "always",
+        PollReason::TooLong => "too far apart",
+        PollReason::Off => "off",
+        PollReason::NoFreeCpu => "no free cpu",
+        PollReason::CpuWanted => "cpu wanted",
+        PollReason::BudgetUsed => "budget used",
     }
 }
 

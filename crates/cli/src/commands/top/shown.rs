@@ -26,6 +26,7 @@ pub(super) fn table(rows: &[Row], order: Order, several: bool) -> Table {
         mark(Column::InFlight, "in [f]light"),
         mark(Column::Oldest, "[o]ldest"),
         mark(Column::Cpu, "[c]pu"),
+        "polled".into(),
         "errors".into(),
     ];
     if several {
@@ -69,6 +70,7 @@ fn cells(row: &Row) -> Vec<String> {
         row.in_flight.to_string(),
         time(row.oldest),
         format!("{:.0}%", row.cpu * 100.0),
+        row.polled.into(),
         row.errors.to_string(),
     ]
 }

@@ -83,6 +83,19 @@ impl Source {
         rows(self.before.as_ref(), now, &place)
     }
 
+    /// What its reactors spent on looking for work between the samples.
+    fn spun(&self, now: &Stats) -> String {
+        let Some(before) = self.before.as_ref().filter(|before| before.pid == now.pid) else {
+            return String::new();
+        };
+        let sum = |stats: &Stats| stats.reactors.iter().map(|one| one.spun_seconds).sum::<f64>();
+        let (spun, passed) = (sum(now) - sum(before), now.uptime_seconds - before.uptime_seconds);
+        if spun <= 0.0 || passed <= 0.0 {
+            return String::new();
+        }
+        format!(", {:.0}% of a CPU spent on polling", spun / passed * 100.0)
+    }
+
     /// One line about the process.
     pub(super) fn headline(&self) -> String {
         let control = self.control.display();
@@ -99,12 +112,13 @@ impl Source {
                     _ => String::new(),
                 };
                 format!(
-                    "{control}: ringway-io {}, pid {}, up {}{began}{restarts}, {} disks on {} reactors",
+                    "{control}: ringway-io {}, pid {}, up {}{began}{restarts}, {} disks on {} reactors{}",
                     now.version,
                     now.pid,
                     duration(now.uptime_seconds),
                     now.disks.len(),
                     now.reactors.len(),
+                    self.spun(now),
                 )
             }
         }

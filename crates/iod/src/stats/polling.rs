@@ -1,0 +1,38 @@
+//! How the queues of a disk wait, as it is reported.
+
+use model::report::{PollReason, PollRefusals, PollStats};
+use reactor::{PollReason as Reason, PollState, Refused};
+
+use super::microseconds;
+use crate::export::Export;
+
+/// What is in force for a disk, and what it has cost and brought.
+pub(super) fn of(export: &Export) -> PollStats {
+    let state = export.device().poll_state();
+    let PollState { reason: _, hits, misses, spun_ns, saved_ns, refused } = state;
+    let [too_long, no_free_cpu, cpu_wanted, budget_used] = refused;
+    PollStats {
+        set: export.polling(),
+        armed: state.armed(),
+        reason: reason(state.reason),
+        hits,
+        misses,
+        spun_seconds: spun_ns as f64 / 1e9,
+        saved_us: microseconds(saved_ns),
+        refused: PollRefusals { too_long, no_free_cpu, cpu_wanted, budget_used },
+    }
+}
+
+fn reason(reason: Reason) -> PollReason {
+    match reason {
+        Reason::Unknown => PollReason::Never,
+        Reason::Off => PollReason::Off,
+        Reason::Always => PollReason::Always,
+        Reason::Probing => PollReason::Probing,
+        Reason::Pays => PollReason::Pays,
+        Reason::Refused(Refused::TooLong) => PollReason::TooLong,
+        Reason::Refused(Refused::NoFreeCpu) => PollReason::NoFreeCpu,
+        Reason::Refused(Refused::CpuWanted) => PollReason::CpuWanted,
+        Reason::Refused(Refused::BudgetUsed) => PollReason::BudgetUsed,
+    }
+}

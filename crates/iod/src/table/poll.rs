@@ -1,0 +1,97 @@
+//! How disks are polled for which nothing else is set.
+//!
+//! The program is started with one answer, and a caller may give another, which is held: a worker
+//! that comes later, after a crash or an upgrade, finds it.
+
+use model::poll::PollChange;
+use model::rpc::RpcError;
+use model::spec::{PollSpec, Polling};
+use serde_json::Value;
+
+use super::{Table, wrong_state};
+use crate::error::failed;
+use crate::held::Door;
+use crate::link::Holding;
+
+/// Key under which the change is held.
+const KEY: &str = "poll";
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Defaults {
+    /// With the options of the program.
+    started: PollSpec,
+    /// By a caller since.
+    set: PollSpec,
+    /// A caller is at it.
+    busy: bool,
+}
+
+impl Defaults {
+    /// As the program was started, and as it was held since.
+    pub(super) fn found(started: PollSpec, door: &Door) -> Self {
+        Self { started, set: held(door), busy: false }
+    }
+
+    /// For disks.
+    pub(super) fn spec(&self) -> PollSpec {
+        self.set.or(self.started)
+    }
+
+    /// What is in force.
+    pub(super) fn in_force(&self) -> Polling {
+        self.spec().resolve()
+    }
+
+    pub(super) fn busy(&self) -> bool {
+        self.busy
+    }
+}
+
+/// What is held. What is not understood, because a newer program has left it, is not done.
+fn held(door: &Door) -> PollSpec {
+    let Some(Ok(Holding { data, .. })) = door.holding(KEY) else { return PollSpec::default() };
+    serde_json::from_value(data).unwrap_or_else(|error| {
+        tracing::warn!("what is held of polling is not understood, so it is as started: {error}");
+        PollSpec::default()
+    })
+}
+
+impl Table {
+    /// Changes how disks are polled for which nothing else is set; what is in force then.
+    ///
+    /// # Errors
+    /// Another caller is at it, the process is about to end or to be upgraded, or the keeper does
+    /// not hold it; nothing has changed then.
+    pub fn set_poll_defaults(&self, change: PollChange) -> Result<Polling, RpcError> {
+        let mut disks = self.disks();
+        disks.open()?;
+        if disks.poll.busy {
+            return Err(wrong_state("poll.defaults is at work; try again when it has ended"));
+        }
+        disks.poll.busy = true;
+        let set = change.apply(disks.poll.set);
+        drop(disks);
+        let held = self.hold_poll(set);
+        let mut disks = self.disks();
+        disks.poll.busy = false;
+        held?;
+        disks.poll.set = set;
+        let process = disks.poll.spec();
+        // Under the lock, so that one which comes meanwhile misses nothing.
+        for export in disks.by_id.values().filter_map(|entry| entry.export.as_ref()) {
+            export.set_poll_defaults(process);
+        }
+        Ok(disks.poll.in_force())
+    }
+
+    fn hold_poll(&self, set: PollSpec) -> Result<(), RpcError> {
+        let held = if set == PollSpec::default() {
+            self.door.forget_key(KEY)
+        } else {
+            let data = serde_json::to_value(set).unwrap_or(Value::Null);
+            self.door.hold_as(KEY, Holding { data, ..Holding::default() })
+        };
+        held.map_err(failed)
+    }
+}

@@ -1,0 +1,84 @@
+//! Whether the disk is polled, and why not.
+
+use super::words::duration;
+use super::{Cause, Facts, Verdict};
+use crate::report::{DiskStats, PollReason, PollStats};
+
+/// Adds what its queues do when they have nothing to do, if they are served.
+pub(super) fn tell(facts: &Facts<'_>, mut verdict: Verdict) -> Verdict {
+    use Cause::{Cap, DeepQueue, Healthy, Idle, Neighbour, NotRecorded, Processor, StorageSlow};
+    let served = [Idle, Healthy, StorageSlow, DeepQueue, Cap, Neighbour, Processor, NotRecorded];
+    let Some(polling) = facts.disk.polling.filter(|_| served.contains(&verdict.cause)) else {
+        return verdict;
+    };
+    verdict.polling = sentence(facts, &polling);
+    if verdict.next.is_none() && verdict.cause != Cause::Idle {
+        verdict.next = step(facts, &polling);
+    }
+    verdict
+}
+
+fn sentence(facts: &Facts<'_>, polling: &PollStats) -> Option<String> {
+    let threshold = polling.set.idle_threshold;
+    let told = match polling.reason {
+        PollReason::Never | PollReason::Unknown => return None,
+        PollReason::Pays => return Some(pays(facts)),
+        PollReason::Probing => {
+            "A few of its waits are polled, to see whether that pays.".to_owned()
+        }
+        PollReason::Always => {
+            "It is always polled, which takes a whole CPU for each of its reactors.".into()
+        }
+        PollReason::TooLong => format!(
+            "It is not polled: requests are too far apart for that to pay (a hit may cost {}).",
+            duration(f64::from(polling.set.max_us) / 1e6)
+        ),
+        PollReason::Off => "It is not polled: that is turned off.".into(),
+        PollReason::NoFreeCpu => format!(
+            "It is not polled because no CPU is free: of one, {threshold}% must be, for each \
+             reactor that looks for requests."
+        ),
+        PollReason::CpuWanted => {
+            "It is not polled because others want the CPU of its reactor.".into()
+        }
+        PollReason::BudgetUsed => {
+            "It is not polled for now: looks that found nothing have cost what they may.".into()
+        }
+    };
+    Some(told)
+}
+
+fn pays(facts: &Facts<'_>) -> String {
+    let of = |count: fn(&PollStats) -> f64| {
+        facts.grown(move |disk: &DiskStats| disk.polling.as_ref().map_or(0.0, count))
+    };
+    let (hits, misses) = (of(|one| one.hits as f64), of(|one| one.misses as f64));
+    let (spun, saved) = (of(|one| one.spun_seconds), of(|one| one.saved_us));
+    if hits == 0.0 || facts.seconds == 0.0 {
+        return "It is polled, which has paid.".into();
+    }
+    format!(
+        "It is polled, and that pays: {hits:.0} of {:.0} waits ended while it was looked at, which \
+         took {:.0}% of a CPU and saved {} each.",
+        hits + misses,
+        spun / facts.seconds * 100.0,
+        duration(saved / hits / 1e6),
+    )
+}
+
+/// What lets it be polled.
+fn step(facts: &Facts<'_>, polling: &PollStats) -> Option<String> {
+    match polling.reason {
+        PollReason::NoFreeCpu => Some(format!(
+            "for a lower latency free a CPU, or poll on a busier host too: \
+             ringway io disk.poll id={} poll_idle_threshold={}",
+            facts.disk.id,
+            polling.set.idle_threshold / 2
+        )),
+        PollReason::CpuWanted => Some(
+            "for a lower latency give the machine's virtual CPUs and this process CPUs of their own"
+                .into(),
+        ),
+        _ => None,
+    }
+}

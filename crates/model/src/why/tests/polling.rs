@@ -1,0 +1,62 @@
+//! What is told of polling.
+
+use super::*;
+use crate::poll::Polling;
+
+fn polled(reason: PollReason, hits: u64) -> PollStats {
+    PollStats {
+        set: Polling::default(),
+        armed: true,
+        reason,
+        hits,
+        misses: hits / 10,
+        spun_seconds: hits as f64 * 20e-6,
+        saved_us: hits as f64 * 15.0,
+        refused: PollRefusals::default(),
+    }
+}
+
+/// A disk that is well and polled, or not, for this reason.
+fn case(reason: PollReason) -> Case {
+    let mut case = Case::flow(1000, [5.0, 0.0, 110.0]);
+    case.before.disks[0].polling = Some(polled(reason, 1000));
+    case.now.disks[0].polling = Some(polled(reason, 11_000));
+    case
+}
+
+#[test]
+fn every_reason_has_a_sentence_and_those_of_a_busy_host_a_step() {
+    for (reason, part) in [
+        (PollReason::Pays, "10000 of 11000 waits ended while it was looked at, which took 20%"),
+        (PollReason::Pays, "saved 15 us each."),
+        (PollReason::Probing, "A few of its waits are polled"),
+        (PollReason::Always, "takes a whole CPU"),
+        (PollReason::TooLong, "too far apart for that to pay (a hit may cost 128 us)"),
+        (PollReason::Off, "It is not polled: that is turned off"),
+        (PollReason::NoFreeCpu, "not polled because no CPU is free: of one, 75% must be"),
+        (PollReason::CpuWanted, "because others want the CPU of its reactor"),
+        (PollReason::BudgetUsed, "looks that found nothing have cost what they may"),
+    ] {
+        let verdict = case(reason).verdict();
+        assert_eq!(verdict.cause, Cause::Healthy);
+        let told = verdict.polling.unwrap();
+        assert!(told.contains(part) && told.ends_with('.'), "{told}\nhas no {part:?}");
+        let step = [PollReason::NoFreeCpu, PollReason::CpuWanted].contains(&reason);
+        assert_eq!(verdict.next.is_some(), step, "{:?}", verdict.next);
+    }
+    let step = case(PollReason::NoFreeCpu).verdict().next.unwrap();
+    assert!(step.ends_with("ringway io disk.poll id=d poll_idle_threshold=37"), "{step}");
+}
+
+#[test]
+fn nothing_is_told_of_what_is_not_known_or_does_not_matter() {
+    assert_eq!(case(PollReason::Never).verdict().polling, None);
+    assert_eq!(case(PollReason::Unknown).verdict().polling, None);
+    assert_eq!(Case::flow(10, [5.0, 0.0, 100.0]).verdict().polling, None);
+    let paused = case(PollReason::Pays).with(|case| case.disk().state = DiskState::Paused);
+    assert_eq!(paused.verdict().polling, None);
+    // Without a sample before, nothing is divided by it.
+    let mut fresh = case(PollReason::Pays);
+    fresh.before.disks.clear();
+    assert!(fresh.verdict().polling.unwrap().starts_with("It is polled"));
+}
