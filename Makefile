@@ -45,7 +45,8 @@ soak: guest ## The same tests at full counts, optimised with assertions; takes l
 	cargo test --profile soak --workspace --no-fail-fast
 
 bench: build guest ## The experiments of the lab, against peers, in one run each
-	@trap 'exit 130' INT; missed=; for one in $$(target/release/ringway lab list | cut -d" " -f1); do \
+	@trap 'exit 130' INT; missed=; all=$$(target/release/ringway lab list | cut -d" " -f1); \
+	for one in $$all; do \
 		target/release/ringway lab run $$one || missed="$$missed $$one"; done; \
 	[[ -z $$missed ]] || { echo "bars missed in:$$missed" >&2; exit 1; }
 

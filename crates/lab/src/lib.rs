@@ -49,7 +49,10 @@ pub fn experiments() -> Vec<Box<dyn experiment::Experiment>> {
     vec![
         Box::new(blk::baseline::BlkBaseline),
         Box::new(blk::polling::Polling),
+        Box::new(blk::idle::IdleQueues),
         Box::new(blk::shared_cpu::SharedCpu),
+        Box::new(blk::aggregate::StorageAggregate),
+        Box::new(blk::scale::Scale),
         Box::new(blk::stats_cost::StatsCost),
         Box::new(blk::hung_disk::HungDisk),
         Box::new(nbd::NbdExport),

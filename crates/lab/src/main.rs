@@ -93,7 +93,7 @@ fn main() -> ExitCode {
 
 fn list() -> Result<ExitCode> {
     for experiment in experiments() {
-        println!("{:<16} {}", experiment.name(), experiment.summary());
+        println!("{:<17} {}", experiment.name(), experiment.summary());
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -5,10 +5,13 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use lab::blk::aggregate::StorageAggregate;
 use lab::blk::baseline::BlkBaseline;
 use lab::blk::hung_disk::HungDisk;
+use lab::blk::idle::IdleQueues;
 use lab::blk::peer::PeerArgument;
 use lab::blk::polling::Polling;
+use lab::blk::scale::Scale;
 use lab::blk::shared_cpu::SharedCpu;
 use lab::blk::stats_cost::StatsCost;
 use lab::blk::systems::knows_auto;
@@ -169,6 +172,53 @@ fn one_cpu_serves_both() {
     assert!(promised.bar == Some(0.9) && promised.ours.contains("auto"), "{promised:?}");
     let note = |note: &String| note.contains("share one CPU");
     assert!(results.run.notes.iter().any(note), "{:?}", results.run.notes);
+}
+
+#[test]
+fn idle_queues_are_started_and_used_once() {
+    let options = Options { only: Some("busy-d1".into()), ..tiny(false) };
+    let stop = Arc::new(AtomicBool::new(false));
+    let results = run(&IdleQueues, &options, &mut Silent, &stop).unwrap();
+    assert_eq!(results.cells[0].systems.len(), 4);
+    assert!(results.cells[0].systems.iter().all(|series| series.median("iops") > 0.0));
+    assert_eq!(results.compared[0].bar, Some(0.95));
+    let options = Options { only: Some("idle".into()), ..tiny(false) };
+    let results = run(&IdleQueues, &options, &mut Silent, &stop).unwrap();
+    let [ours, theirs] = &results.cells[0].systems[..] else { panic!("{:?}", results.cells) };
+    for metric in ["seconds", "cpu_percent", "voluntary_switches"] {
+        assert!(ours.summary[metric].count == 2 && theirs.summary[metric].count == 2);
+    }
+    assert_eq!(ours.summary["reactor_wakeups"].count, 2);
+    let bars: Vec<_> = results.compared.iter().filter_map(|c| c.bar).collect();
+    assert_eq!(bars, [0.5, 9.0, 0.0]);
+    drawn(&results, 1);
+}
+
+#[test]
+fn twenty_clients_and_every_number_of_reactors_meet() {
+    let options = Options { only: Some("cached".into()), ..tiny(false) };
+    let stop = Arc::new(AtomicBool::new(false));
+    let results = run(&StorageAggregate, &options, &mut Silent, &stop).unwrap();
+    let [cell] = &results.cells[..] else { panic!("{:?}", results.cells) };
+    assert_eq!(cell.systems.len(), 6);
+    for sample in cell.systems.iter().flat_map(|series| &series.samples) {
+        assert!(sample["requests"] >= 20.0 && sample["slowest_share"] > 0.0, "{sample:?}");
+    }
+    assert_eq!(results.compared.iter().filter(|c| c.bar == Some(0.95)).count(), 2);
+    drawn(&results, 2);
+}
+
+#[test]
+fn queues_of_one_disk_are_served_by_several_reactors() {
+    let options = Options { only: Some("q4".into()), ..tiny(false) };
+    let stop = Arc::new(AtomicBool::new(false));
+    let results = run(&Scale, &options, &mut Silent, &stop).unwrap();
+    let names: Vec<_> = results.cells[0].systems.iter().map(|s| s.name.as_str()).collect();
+    let ours = [1, 2, 4].map(|n| format!("ringway-blk --reactors {n}"));
+    assert_eq!(names, [&ours[0], &ours[1], &ours[2], "qsd"]);
+    let samples = results.cells[0].systems.iter().flat_map(|series| &series.samples);
+    assert!(samples.into_iter().all(|sample| sample["requests"] >= 4.0));
+    drawn(&results, 2);
 }
 
 fn peer(name: &str, socket: &std::path::Path, pid: u32) -> PeerArgument {

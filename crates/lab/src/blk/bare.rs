@@ -9,11 +9,14 @@ use std::thread;
 use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow, ensure};
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
 use super::client::{Load, Window, tally};
 use crate::cpu::{self, Placement};
 use crate::experiment::Sample;
+
+/// How long a wake-up may take.
+const PATIENCE: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
 
 /// What two threads share.
 struct Pair {
@@ -81,7 +84,8 @@ fn ask(pair: &Pair, cpu: usize, window: Window) -> Result<Sample> {
         }
         pair.asked.fetch_add(1, Ordering::Release);
         let mut fds = [PollFd::from_borrowed_fd(pair.call.as_fd(), PollFlags::IN)];
-        poll(&mut fds, None).context("cannot wait for an eventfd")?;
+        let woken = poll(&mut fds, Some(&PATIENCE)).context("cannot wait for an eventfd")?;
+        ensure!(woken > 0, "the spinning thread does not answer");
         rustix::io::read(&pair.call, &mut [0; 8]).context("cannot read an eventfd")?;
         ensure!(!pair.stop.load(Ordering::Acquire), "the spinning thread has ended");
         tally::record(&mut latency_ns, now);

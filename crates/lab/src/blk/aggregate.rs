@@ -1,0 +1,217 @@
+//! `storage-aggregate`: twenty machines, each reading its own disk one request at a time.
+//!
+//! What the documents measured: with more machines, and more threads of the storage's process, the sum
+//! must grow or stay, never fall.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Result;
+use tempfile::TempDir;
+use testkit::process::{find_binary, find_tool};
+
+use super::client::{self, Load, Pattern, Wait, Window};
+use super::fleet::{Disk, Fleet, Maker};
+use super::image;
+use crate::experiment::{
+    CellPlan, Comparison, Experiment, Figure, Options, PanelPlan, Plan, PlotPlan, PointPlan,
+    Prepared, Sample, SeriesPlan,
+};
+use crate::host::version_of;
+
+const CLIENTS: usize = 20;
+const REACTORS: [u16; 5] = [1, 2, 4, 8, 16];
+/// Of the best total so far as reactors grow.
+const BAR: f64 = 0.95;
+const IMAGE_BYTES: u64 = 8 << 20;
+const MAKERS: [Maker; 2] = [Maker::Ringway, Maker::Daemon];
+/// Id and title of a cell.
+const CASES: [(&str, &str); 2] = [("null", "null"), ("cached", "files in the page cache")];
+
+/// The experiment.
+#[derive(Debug)]
+pub struct StorageAggregate;
+
+impl Experiment for StorageAggregate {
+    fn name(&self) -> &'static str {
+        "storage-aggregate"
+    }
+
+    fn summary(&self) -> &'static str {
+        "20 clients with a disk each, 4 KiB sequential, depth 1: the total as reactors grow"
+    }
+
+    fn prepare(&self, options: &Options) -> Result<Box<dyn Prepared>> {
+        let wanted = |case: &(&str, &str)| {
+            options.only.as_ref().is_none_or(|only| case.0.contains(only.as_str()))
+        };
+        let cases: Vec<_> = CASES.into_iter().filter(wanted).collect();
+        let daemon = find_tool("qemu-storage-daemon", "qemu-system-common")?;
+        let mut versions = BTreeMap::from([("qsd".to_owned(), version_of(&daemon))]);
+        if !options.control {
+            let ours = version_of(&find_binary("ringway-io")?);
+            versions.insert("ringway-io".to_owned(), ours);
+        }
+        let systems = systems(options);
+        let names: Vec<String> =
+            systems.iter().map(|(maker, n)| name(*maker, *n, options.control)).collect();
+        let cell = |(id, title): &(&str, &str)| CellPlan {
+            id: (*id).to_owned(),
+            title: format!("{title}: {CLIENTS} clients, 4 KiB sequential, depth 1, all asleep"),
+            systems: names.clone(),
+        };
+        let plan = Plan {
+            cells: cases.iter().map(cell).collect(),
+            rounds: options.rounds.unwrap_or(if options.quick { 3 } else { 7 }),
+            metric: "iops".into(),
+            comparisons: cases
+                .iter()
+                .flat_map(|(id, _)| comparisons(id, &systems, options.control))
+                .collect(),
+            versions,
+            notes: vec![
+                "One ringway-io, one qemu-storage-daemon: as many reactors as iothreads. Clients \
+                 sleep on their eventfds, as guests do; nobody is pinned. The slowest client's part \
+                 of the mean shows how even it was."
+                    .to_owned(),
+            ],
+            plots: vec![plot(&cases, &systems, options.control)],
+        };
+        let scratch = options.scratch.clone().unwrap_or_else(|| PathBuf::from("/var/tmp"));
+        let dir = image::dir_in(&scratch)?;
+        let images: Vec<PathBuf> =
+            (0..CLIENTS).map(|n| dir.path().join(format!("{n}.img"))).collect();
+        if cases.iter().any(|(id, _)| *id == "cached") {
+            images.iter().try_for_each(|path| image::create(path, IMAGE_BYTES))?;
+        }
+        let measure = Duration::from_millis(options.window_ms.unwrap_or(400));
+        let (control, window) = (options.control, Window::of(measure));
+        Ok(Box::new(Ready { plan, systems, images, control, window, _dir: dir }))
+    }
+}
+
+/// Every process with every number of threads; a quick run takes the ends.
+fn systems(options: &Options) -> Vec<(Maker, u16)> {
+    let counts: &[u16] = if options.quick { &[1, 4, 16] } else { &REACTORS };
+    MAKERS.into_iter().flat_map(|maker| counts.iter().map(move |n| (maker, *n))).collect()
+}
+
+fn name(maker: Maker, threads: u16, control: bool) -> String {
+    let ours = format!("ringway-io --reactors {threads}");
+    match maker {
+        Maker::Ringway if control => format!("qsd in the place of {ours}"),
+        Maker::Ringway => ours,
+        Maker::Daemon => format!("qsd, iothreads: {threads}"),
+    }
+}
+
+fn comparisons(cell: &str, systems: &[(Maker, u16)], control: bool) -> Vec<Comparison> {
+    let ours: Vec<u16> =
+        systems.iter().filter(|(maker, _)| *maker == Maker::Ringway).map(|(_, n)| *n).collect();
+    let of = |n: u16, peers: Vec<String>| Comparison {
+        cell: cell.to_owned(),
+        ours: name(Maker::Ringway, n, control),
+        peers,
+        ..Comparison::default()
+    };
+    let mut all = Vec::new();
+    for (i, n) in ours.iter().enumerate().skip(1) {
+        let fewer = ours.iter().take(i).map(|n| name(Maker::Ringway, *n, control));
+        all.push(Comparison {
+            figure: Figure::OverLeader,
+            bar: (!control).then_some(BAR),
+            spread_excuses: true,
+            ..of(*n, fewer.collect())
+        });
+    }
+    all.extend(ours.iter().map(|n| of(*n, vec![name(Maker::Daemon, *n, control)])));
+    all
+}
+
+fn plot(cases: &[(&str, &str)], systems: &[(Maker, u16)], control: bool) -> PlotPlan {
+    let mut counts: Vec<u16> = systems.iter().map(|(_, n)| *n).collect();
+    counts.sort_unstable();
+    counts.dedup();
+    let line = |maker: Maker, cell: &str| SeriesPlan {
+        name: if maker == Maker::Ringway { "ringway-io" } else { "qemu-storage-daemon" }.into(),
+        points: counts
+            .iter()
+            .enumerate()
+            .map(|(step, n)| PointPlan {
+                step,
+                cell: cell.to_owned(),
+                system: name(maker, *n, control),
+            })
+            .collect(),
+    };
+    let panel = |(id, title): &(&str, &str), metric: &str| PanelPlan {
+        title: (*title).to_owned(),
+        x: "reactors, or iothreads".into(),
+        steps: counts.iter().map(u16::to_string).collect(),
+        metric: metric.into(),
+        log: metric == "p99_us",
+        series: MAKERS.map(|maker| line(maker, id)).into(),
+    };
+    let metrics = ["iops", "p99_us", "backend_cpus"];
+    PlotPlan {
+        name: "lines".into(),
+        title: format!("storage-aggregate: {CLIENTS} clients, the total as reactors grow"),
+        columns: metrics.len(),
+        panels: cases.iter().flat_map(|case| metrics.map(|metric| panel(case, metric))).collect(),
+    }
+}
+
+struct Ready {
+    plan: Plan,
+    systems: Vec<(Maker, u16)>,
+    images: Vec<PathBuf>,
+    control: bool,
+    window: Window,
+    _dir: TempDir,
+}
+
+impl Prepared for Ready {
+    fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    fn measure(&mut self, cell: usize, system: usize) -> Result<Sample> {
+        let (maker, threads) = self.systems[system];
+        let maker = if self.control { Maker::Daemon } else { maker };
+        let cached = self.plan.cells[cell].id == "cached";
+        if cached {
+            self.images.iter().try_for_each(|path| image::warm(path))?;
+        }
+        let disk = |image: &PathBuf| Disk { queues: 1, image: cached.then(|| image.clone()) };
+        let disks: Vec<Disk> = self.images.iter().map(disk).collect();
+        let fleet = Fleet::start(maker, &disks, Some(threads))?;
+        let (pattern, wait) = (Pattern::Sequential, Wait::Sleep);
+        let load = Load { pattern, wait, sample_every: 4, ..Load::default() };
+        let mut seats = Vec::new();
+        for number in 0..disks.len() {
+            seats.extend(client::seats(&fleet.socket(number), load, 1, None)?);
+        }
+        client::measure_all(seats, load, self.window, || fleet.time_s()).map(|(sample, _)| sample)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_number_of_reactors_is_held_against_all_lower_ones() {
+        let systems = systems(&Options::default());
+        let all = comparisons("null", &systems, false);
+        let bars: Vec<_> = all.iter().filter(|c| c.bar.is_some()).collect();
+        let lower: Vec<usize> = bars.iter().map(|c| c.peers.len()).collect();
+        assert_eq!(lower, [1, 2, 3, 4]);
+        assert!(bars.iter().all(|c| c.spread_excuses && c.figure == Figure::OverLeader));
+        assert_eq!(bars[3].ours, "ringway-io --reactors 16");
+        assert_eq!(bars[3].peers[3], "ringway-io --reactors 8");
+        assert_eq!(all.len(), 4 + 5);
+        assert!(comparisons("null", &systems, true).iter().all(|c| c.bar.is_none()));
+        assert_eq!(plot(&CASES, &systems, false).panels.len(), 6);
+    }
+}

@@ -1,0 +1,331 @@
+//! `idle-queues`: what queues cost that do nothing.
+//!
+//! A busy disk alone and beside a hundred idle ones; and a process that has nothing but idle ones. An
+//! idle queue is one that a front-end has started and used once.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use testkit::process::{find_binary, find_tool};
+use testkit::raw::request::{Request, status};
+use testkit::raw::{Guest, Setup};
+
+use super::client::{self, Load, Window};
+use super::fleet::{Counters, Disk, Fleet, Maker, raise_open_files};
+use crate::cpu::{self, Placement};
+use crate::experiment::{
+    CellPlan, Comparison, Experiment, Figure, Options, Plan, Prepared, Sample, Side,
+};
+use crate::host::{HostTime, version_of};
+
+/// A busy disk beside idle ones, over the same alone.
+const BAR: f64 = 0.95;
+/// CPU of a process that has nothing to do, in percent of one core.
+const CPU_PERCENT: f64 = 0.5;
+/// Its sleeps that ended, in ten seconds: less than one a second is no period.
+const SWITCHES: f64 = 9.0;
+const IDLE_DISKS: usize = 100;
+/// Queues of each idle disk: beside a busy one, and where all are idle.
+const QUEUES_BESIDE: u16 = 32;
+const QUEUES_IDLE: u16 = 4;
+/// Open files that two such processes and the front-ends of both need, with room to spare.
+const OPEN_FILES: u64 = 65_536;
+/// What `ringway-io` counts with: of a queue, of a disk, and beside all disks with the busy one.
+const FILES_PER_QUEUE: u64 = 9;
+const FILES_PER_DISK: u64 = 60;
+const FILES_BESIDE: u64 = 400;
+/// How long a process that was just used may take to come to rest.
+const REST: Duration = Duration::from_millis(500);
+
+/// The experiment.
+#[derive(Debug)]
+pub struct IdleQueues;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Case {
+    /// The busy disk's client has so many requests in flight.
+    Busy(u16),
+    /// Nobody does anything.
+    Idle,
+}
+
+const CASES: [Case; 3] = [Case::Busy(1), Case::Busy(32), Case::Idle];
+
+/// A process and how many idle disks it has: what is kept running for the whole run.
+type Key = (Maker, usize, u16);
+
+impl Case {
+    fn id(self) -> String {
+        match self {
+            Self::Busy(depth) => format!("busy-d{depth}"),
+            Self::Idle => "idle".to_owned(),
+        }
+    }
+
+    /// As many idle disks as so many open files are enough for.
+    fn disks(self, files: u64) -> usize {
+        let queues = if self == Self::Idle { QUEUES_IDLE } else { QUEUES_BESIDE };
+        let fit = files.saturating_sub(FILES_BESIDE)
+            / (FILES_PER_DISK + FILES_PER_QUEUE * u64::from(queues));
+        IDLE_DISKS.min(usize::try_from(fit).unwrap_or(IDLE_DISKS))
+    }
+
+    fn title(self, disks: usize) -> String {
+        match self {
+            Self::Busy(depth) => format!(
+                "a null disk, 4 KiB, depth {depth}, polling client; beside {disks} idle disks x \
+                 {QUEUES_BESIDE} queues"
+            ),
+            Self::Idle => format!("{disks} idle disks x {QUEUES_IDLE} queues, nothing else"),
+        }
+    }
+
+    /// The systems, with what each is.
+    fn systems(self, disks: usize, control: bool) -> Vec<(String, Key)> {
+        let ours = if control { "qsd in the place of ringway-io" } else { "ringway-io" };
+        let maker = if control { Maker::Daemon } else { Maker::Ringway };
+        let all = [(ours, maker), ("qsd", Maker::Daemon)].into_iter();
+        match self {
+            Self::Busy(_) => all
+                .flat_map(|(name, maker)| {
+                    let beside = format!("{name}, beside {disks} idle disks");
+                    [
+                        (beside, (maker, disks, QUEUES_BESIDE)),
+                        (format!("{name}, alone"), (maker, 0, QUEUES_BESIDE)),
+                    ]
+                })
+                .collect(),
+            Self::Idle => {
+                all.map(|(name, maker)| (name.to_owned(), (maker, disks, QUEUES_IDLE))).collect()
+            }
+        }
+    }
+
+    fn comparisons(self, disks: usize, control: bool) -> Vec<Comparison> {
+        let names = names(&self.systems(disks, control));
+        let promised = !control;
+        let of = |ours: &str, peers: &[&str]| Comparison {
+            cell: self.id(),
+            ours: ours.to_owned(),
+            peers: peers.iter().map(|peer| (*peer).to_owned()).collect(),
+            ..Comparison::default()
+        };
+        let alone = |ours: &str, metric: &str, bar: f64| Comparison {
+            metric: Some(metric.to_owned()),
+            figure: Figure::Alone,
+            side: Side::AtMost,
+            bar: promised.then_some(bar),
+            ..of(ours, &[])
+        };
+        match (self, names.as_slice()) {
+            (Self::Busy(_), [beside, single, daemon_beside, daemon_single]) => vec![
+                Comparison { bar: promised.then_some(BAR), ..of(beside, &[single]) },
+                of(daemon_beside, &[daemon_single]),
+                of(beside, &[daemon_beside]),
+            ],
+            (Self::Idle, [ours, daemon]) => vec![
+                alone(ours, "cpu_percent", CPU_PERCENT),
+                alone(ours, "voluntary_switches", SWITCHES),
+                alone(ours, "reactor_wakeups", 0.0),
+                Comparison { bar: None, ..alone(daemon, "cpu_percent", 0.0) },
+                Comparison { bar: None, ..alone(daemon, "voluntary_switches", 0.0) },
+            ],
+            _ => Vec::new(),
+        }
+    }
+}
+
+impl Experiment for IdleQueues {
+    fn name(&self) -> &'static str {
+        "idle-queues"
+    }
+
+    fn summary(&self) -> &'static str {
+        "a busy disk alone and beside 100 idle ones x 32 queues; CPU and wake-ups of idle ones"
+    }
+
+    fn prepare(&self, options: &Options) -> Result<Box<dyn Prepared>> {
+        let placement = Placement::choose()?;
+        let wanted =
+            |case: &Case| options.only.as_ref().is_none_or(|o| case.id().contains(o.as_str()));
+        let cases: Vec<_> = CASES.into_iter().filter(wanted).collect();
+        let files = raise_open_files(OPEN_FILES);
+        let fewest = cases.iter().map(|case| case.disks(files)).min().unwrap_or(IDLE_DISKS);
+        ensure!(fewest > 0, "{files} open files are too few; raise the hard limit (`ulimit -Hn`)");
+        let mut notes = vec![format!(
+            "Backends on CPU {}, the client on CPU {}. Every idle queue was started by a front-end and \
+             used once. Idle processes are watched for as long as the column says, {} ms after they \
+             were last asked for anything; wake-ups are counted by the kernel (voluntary switches of \
+             all threads) and by the reactors.",
+            placement.backend,
+            placement.client,
+            REST.as_millis()
+        )];
+        if fewest < IDLE_DISKS {
+            notes.push(format!(
+                "Only {fewest} idle disks of {QUEUES_BESIDE} queues instead of {IDLE_DISKS}, because \
+                 {files} open files are allowed: the bar is judged on those. Raise the hard limit \
+                 (`ulimit -Hn`) for all."
+            ));
+        }
+        let control = options.control;
+        let cell = |case: &Case| CellPlan {
+            id: case.id(),
+            title: case.title(case.disks(files)),
+            systems: names(&case.systems(case.disks(files), control)),
+        };
+        let plan = Plan {
+            cells: cases.iter().map(cell).collect(),
+            rounds: options.rounds.unwrap_or(if options.quick { 3 } else { 9 }),
+            metric: "iops".into(),
+            comparisons: cases
+                .iter()
+                .flat_map(|case| case.comparisons(case.disks(files), control))
+                .collect(),
+            versions: versions(control)?,
+            notes,
+            plots: Vec::new(),
+        };
+        let window_ms = options.window_ms;
+        let crowds = BTreeMap::new();
+        Ok(Box::new(Ready { plan, cases, files, control, placement, window_ms, crowds }))
+    }
+}
+
+fn names(systems: &[(String, Key)]) -> Vec<String> {
+    systems.iter().map(|(name, _)| name.clone()).collect()
+}
+
+fn versions(control: bool) -> Result<BTreeMap<String, String>> {
+    let daemon = find_tool("qemu-storage-daemon", "qemu-system-common")?;
+    let mut versions = BTreeMap::from([("qsd".to_owned(), version_of(&daemon))]);
+    if !control {
+        versions.insert("ringway-io".to_owned(), version_of(&find_binary("ringway-io")?));
+    }
+    Ok(versions)
+}
+
+/// A process with the front-ends of its idle disks; its first disk is the busy one.
+struct Crowd {
+    /// Before the process: they say goodbye.
+    _guests: Vec<Guest>,
+    fleet: Fleet,
+}
+
+impl Crowd {
+    fn start((maker, disks, queues): Key, cpu: usize) -> Result<Self> {
+        let busy = Disk { queues: 1, image: None };
+        let idle = (0..disks).map(|_| Disk { queues, image: None });
+        let all: Vec<Disk> = std::iter::once(busy).chain(idle).collect();
+        let fleet = cpu::started_on(cpu, || Fleet::start(maker, &all, None))?;
+        let mut guests = Vec::new();
+        for disk in 1..=disks {
+            guests.push(used_once(&fleet, disk, queues)?);
+        }
+        Ok(Self { _guests: guests, fleet })
+    }
+}
+
+/// A front-end that starts every queue and uses it once.
+fn used_once(fleet: &Fleet, disk: usize, queues: u16) -> Result<Guest> {
+    let setup = Setup { queues, queue_size: 16, memory_bytes: 1 << 20, ..Setup::default() };
+    let mut guest = Guest::start(&fleet.socket(disk), &setup)?;
+    for queue in 0..usize::from(queues) {
+        let done = guest.run(queue, &Request::read(0, 512))?;
+        ensure!(done.status == status::OK, "disk {disk}, queue {queue}: status {}", done.status);
+    }
+    Ok(guest)
+}
+
+struct Ready {
+    plan: Plan,
+    cases: Vec<Case>,
+    files: u64,
+    control: bool,
+    placement: Placement,
+    window_ms: Option<u64>,
+    crowds: BTreeMap<Key, Crowd>,
+}
+
+impl Prepared for Ready {
+    fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    fn measure(&mut self, cell: usize, system: usize) -> Result<Sample> {
+        let case = self.cases[cell];
+        let (_, key) = case.systems(case.disks(self.files), self.control)[system];
+        let fleet = match self.crowds.entry(key) {
+            std::collections::btree_map::Entry::Occupied(there) => &there.into_mut().fleet,
+            std::collections::btree_map::Entry::Vacant(place) => {
+                &place.insert(Crowd::start(key, self.placement.backend)?).fleet
+            }
+        };
+        let millis = |default| Duration::from_millis(self.window_ms.unwrap_or(default));
+        match case {
+            Case::Busy(depth) => {
+                let load = Load { depth, ..Load::default() };
+                let window = Window::of(millis(300));
+                let time = || fleet.time_s();
+                client::measure(&fleet.socket(0), load, window, self.placement.client, time)
+            }
+            Case::Idle => idle(fleet, millis(10_000)),
+        }
+    }
+}
+
+/// Watches a process that does nothing.
+fn idle(fleet: &Fleet, window: Duration) -> Result<Sample> {
+    let reactors = fleet.reactors()?;
+    std::thread::sleep(REST);
+    let (before, host, start) = (fleet.counters()?, HostTime::now()?, Instant::now());
+    std::thread::sleep(window);
+    let (after, seconds) = (fleet.counters()?, start.elapsed().as_secs_f64());
+    let busy_s = HostTime::now()?.busy_s - host.busy_s;
+    let Counters { cpu_s, switches } = before;
+    let used_s = after.cpu_s - cpu_s;
+    let mut sample = Sample::from([
+        ("seconds".to_owned(), seconds),
+        ("cpu_percent".to_owned(), used_s / seconds * 100.0),
+        ("voluntary_switches".to_owned(), (after.switches - switches) as f64),
+        ("other_cpus".to_owned(), (busy_s - used_s).max(0.0) / seconds),
+    ]);
+    if let (Some(before), Some(after)) = (reactors, fleet.reactors()?) {
+        let wakeups = after.wakeups.checked_sub(before.wakeups).context("another worker serves")?;
+        sample.insert("reactor_wakeups".into(), wakeups as f64);
+        sample.insert("reactor_turns".into(), after.turns.saturating_sub(before.turns) as f64);
+    }
+    Ok(sample)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_promised_of_idle_queues() {
+        let all = CASES.into_iter().flat_map(|case| case.comparisons(IDLE_DISKS, false));
+        let bars: Vec<_> =
+            all.filter_map(|c| Some((c.cell, c.metric.unwrap_or_default(), c.bar?))).collect();
+        let expected = [
+            ("busy-d1", "", 0.95),
+            ("busy-d32", "", 0.95),
+            ("idle", "cpu_percent", 0.5),
+            ("idle", "voluntary_switches", 9.0),
+            ("idle", "reactor_wakeups", 0.0),
+        ];
+        assert_eq!(bars, expected.map(|(cell, of, bar)| (cell.to_owned(), of.to_owned(), bar)));
+        let mut all = CASES.into_iter().flat_map(|case| case.comparisons(IDLE_DISKS, true));
+        assert!(all.all(|c| c.bar.is_none()));
+    }
+
+    #[test]
+    fn few_open_files_are_fewer_disks() {
+        let disks = |files| CASES.map(|case| case.disks(files));
+        assert_eq!(disks(OPEN_FILES), [100, 100, 100]);
+        assert_eq!(disks(20_000), [56, 56, 100]);
+        assert_eq!(disks(1024), [1, 1, 6]);
+        assert_eq!(disks(256), [0, 0, 0]);
+    }
+}
