@@ -45,6 +45,34 @@ fn states_are_told_in_a_sentence() {
 }
 
 #[test]
+fn whether_a_disk_is_polled_is_told() {
+    let io = Served::start(&["--poll-max-us", "100"]);
+    io.attach("d1", json!({"null": 1 << 20}), json!({}));
+    let said = io.said(&["io", "poll.defaults", "poll_idle_threshold=50"]);
+    let defaults: Value = serde_json::from_str(&said).unwrap();
+    assert_eq!(defaults, json!({"mode": "auto", "max_us": 100, "idle_threshold": 50}));
+    io.said(&["io", "disk.poll", "id=d1", "poll=off", "poll_max_us=7"]);
+    let mut guest = io.guest("d1");
+    for at in 0..20 {
+        guest.run(0, &Request::read(at, 512)).unwrap();
+    }
+    let text = io.said(&["why", "d1", "--seconds", "0.1"]);
+    assert_eq!(text.lines().nth(1), Some("It is not polled: that is turned off."), "{text}");
+    assert!(text.contains("Polling is off (up to 7 us, 50% of a CPU free): 0 hits"), "{text}");
+    let text = io.said(&["top", "--once", "--seconds", "0.1"]);
+    let row = text.lines().find(|line| line.contains("d1")).unwrap();
+    assert!(text.contains("polled") && row.contains("off"), "{text}");
+    // As the process again, and then it is known what its queues do.
+    io.said(&["io", "disk.poll", "id=d1", "poll=always", "poll_max_us=null"]);
+    guest.run(0, &Request::read(0, 512)).unwrap();
+    let text = io.said(&["why", "d1", "--seconds", "0.1"]);
+    assert!(text.contains("It is always polled") && text.contains("up to 100 us"), "{text}");
+    let output = io.ringway(&["io", "disk.poll", "id=d1", "poll_max_us=20000"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("0 to 10000"), "{output:?}");
+}
+
+#[test]
 fn a_disk_that_is_not_there_and_a_bad_number_are_refused() {
     let io = Served::start(&[]);
     let output = io.ringway(&["why", "d9"]);

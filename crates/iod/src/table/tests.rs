@@ -1,5 +1,7 @@
 //! What becomes of disks that are held, and of those whose keeper does not answer.
 
+mod poll;
+
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
