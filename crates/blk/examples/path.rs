@@ -79,8 +79,12 @@ fn lay_out(driver: &mut Driver, depth: u16) {
 }
 
 fn main() {
-    let args: Vec<_> = std::env::args().skip(1).collect();
-    let [name, depth, record, requests] = args.as_slice() else {
+    run(&std::env::args().skip(1).collect::<Vec<_>>())
+}
+
+/// Ends the process.
+pub(crate) fn run(args: &[String]) -> ! {
+    let [name, depth, record, requests] = args else {
         panic!("usage: path DISK DEPTH RECORD REQUESTS")
     };
     let (depth, left) = (depth.parse().unwrap(), requests.parse().unwrap());

@@ -209,6 +209,7 @@ fn probe() -> anyhow::Result<()> {
         "problem": probe.problem,
         "defer_taskrun": probe.defer_taskrun,
         "complete": probe.complete,
+        "reactors": Size::of_host().to_string(),
     });
     println!("{report}");
     Ok(())

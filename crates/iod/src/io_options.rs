@@ -53,7 +53,7 @@ pub struct IoOptions {
     /// Longest pause before a worker that died again and again is replaced, in milliseconds
     #[arg(long, value_name = "MS", default_value_t = 5000)]
     pub restart_pause_max: u32,
-    /// Print as JSON what io_uring can do on this host, and exit
+    /// Print as JSON what io_uring can do on this host and how many reactors there would be
     #[arg(long)]
     pub probe: bool,
     /// Of disks for which nothing else is set, by disk.attach or disk.poll; changed while they run

@@ -79,4 +79,5 @@ fn the_host_is_probed_in_one_line() {
     assert_eq!(text.lines().count(), 1);
     let report: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert!(report["usable"].is_boolean());
+    assert!(report["reactors"].as_str().unwrap().contains("CPU"), "{report}");
 }

@@ -81,7 +81,7 @@ pub struct Subject {
 /// Examines everything; the order is fixed.
 pub async fn examine(subject: &Subject) -> Vec<Finding> {
     let mut findings = vec![limits::kernel()];
-    findings.push(programs::io_uring(subject.ringway_io.as_deref()).await);
+    findings.extend(programs::datapath(subject.ringway_io.as_deref()).await);
     findings.extend(programs::qemu(subject.qemu.as_deref()).await);
     findings.push(kvm(subject).await);
     findings.push(limits::memfd());
@@ -90,6 +90,7 @@ pub async fn examine(subject: &Subject) -> Vec<Finding> {
     findings.push(limits::memory());
     findings.push(limits::cgroups(Path::new("/")));
     findings.push(storage::direct_io(&subject.path));
+    findings.push(storage::completion(&subject.path, Path::new("/")));
     findings
 }
 

@@ -21,35 +21,53 @@ struct Probe {
     problem: Option<String>,
     complete: bool,
     defer_taskrun: bool,
+    /// How many there would be, and why.
+    reactors: Option<String>,
 }
 
-/// io_uring, as the datapath itself finds it.
-pub(super) async fn io_uring(ringway_io: Option<&Path>) -> Finding {
+/// io_uring and reactors, as the datapath itself finds them.
+pub(super) async fn datapath(ringway_io: Option<&Path>) -> Vec<Finding> {
     let switch = std::fs::read_to_string(IO_URING_DISABLED).unwrap_or_default();
     let Some(program) = ringway_io else {
-        return Finding::failure(
+        return vec![Finding::failure(
             "io_uring",
             "ringway-io was not found, so it could not be tried",
             "build it with `cargo build --release`, or install the whole package",
-        );
+        )];
     };
-    judge_io_uring(switch.trim(), &qemu::ask(program, &["--probe"]).await)
+    match probed(&qemu::ask(program, &["--probe"]).await) {
+        Ok(probe) => {
+            let reactors = judge_reactors(&probe);
+            [judge_io_uring(switch.trim(), probe)].into_iter().chain(reactors).collect()
+        }
+        Err(finding) => vec![finding],
+    }
 }
 
-fn judge_io_uring(switch: &str, answer: &Result<String, QemuError>) -> Finding {
+fn probed(answer: &Result<String, QemuError>) -> Result<Probe, Finding> {
     const CHECK: &str = "io_uring";
-    let allow = format!("allow it: sysctl kernel.io_uring_disabled=0 (it is {switch:?} now)");
     let probe = match answer {
         Ok(text) => text.lines().find_map(|line| serde_json::from_str::<Probe>(line).ok()),
         Err(error) => {
             let advice = "run `ringway-io --probe` to see why";
-            return Finding::failure(CHECK, error.to_string(), advice);
+            return Err(Finding::failure(CHECK, error.to_string(), advice));
         }
     };
-    let Some(probe) = probe else {
+    probe.ok_or_else(|| {
         let found = "`ringway-io --probe` printed no JSON";
-        return Finding::failure(CHECK, found, "install ringway and ringway-io of one version");
-    };
+        Finding::failure(CHECK, found, "install ringway and ringway-io of one version")
+    })
+}
+
+/// A former version tells nothing of them.
+fn judge_reactors(probe: &Probe) -> Option<Finding> {
+    let found = format!("{}; --reactors asks for more or fewer", probe.reactors.as_ref()?);
+    Some(Finding::ok("reactors", found))
+}
+
+fn judge_io_uring(switch: &str, probe: Probe) -> Finding {
+    const CHECK: &str = "io_uring";
+    let allow = format!("allow it: sysctl kernel.io_uring_disabled=0 (it is {switch:?} now)");
     if !probe.usable {
         let why = probe.problem.unwrap_or_else(|| "no reason was given".into());
         let advice = match switch {
@@ -110,7 +128,7 @@ mod tests {
     use super::*;
 
     fn probe(json: &str) -> Finding {
-        judge_io_uring("0", &Ok(format!("{json}\n")))
+        judge_io_uring("0", probed(&Ok(format!("{json}\n"))).unwrap())
     }
 
     #[test]
@@ -121,9 +139,18 @@ mod tests {
         assert_eq!(probe(old).level, Level::Warning);
         let none = r#"{"usable":false,"problem":"EPERM","complete":false}"#;
         assert_eq!(probe(none).level, Level::Failure);
-        assert_eq!(probe("usage: ...").level, Level::Failure);
-        let forbidden = judge_io_uring("2", &Ok(none.into()));
+        assert_eq!(probed(&Ok("usage: ...".into())).unwrap_err().level, Level::Failure);
+        let forbidden = judge_io_uring("2", probed(&Ok(none.into())).unwrap());
         assert!(forbidden.advice.unwrap().contains("io_uring_disabled=0"));
+    }
+
+    #[test]
+    fn how_many_reactors_there_would_be_is_told_with_the_reason() {
+        let told = r#"{"usable":true,"reactors":"2, one for each CPU that is usable"}"#;
+        let finding = judge_reactors(&probed(&Ok(told.into())).unwrap()).unwrap();
+        assert_eq!((finding.check, finding.level), ("reactors", Level::Ok));
+        assert!(finding.found.starts_with("2, one for each CPU that is usable"), "{finding:?}");
+        assert_eq!(judge_reactors(&probed(&Ok("{}".into())).unwrap()), None);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use rustix::fs::{AtFlags, OFlags, StatxFlags, statx};
@@ -80,6 +80,35 @@ fn judge(path: &Path, answer: io::Result<DirectIo>) -> Finding {
     }
 }
 
+/// How the device under `path` tells that it is done. `root` is `/` but in tests.
+pub(super) fn completion(path: &Path, root: &Path) -> Finding {
+    let device = std::fs::metadata(path).map(|found| {
+        let is_device = found.file_type().is_block_device();
+        if is_device { found.rdev() } else { found.dev() }
+    });
+    judge_completion(path, device.ok().and_then(|device| polled(device, root)))
+}
+
+/// Whether a device has queues that are polled; `None` where none can tell.
+fn polled(device: u64, root: &Path) -> Option<bool> {
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    let folder = root.join(format!("sys/dev/block/{major}:{minor}"));
+    // A partition has the queue of its disk.
+    let places = ["queue/io_poll", "../queue/io_poll"].map(|place| folder.join(place));
+    let text = places.iter().find_map(|place| std::fs::read_to_string(place).ok())?;
+    Some(text.trim() == "1")
+}
+
+fn judge_completion(path: &Path, polled: Option<bool>) -> Finding {
+    const CHECK: &str = "completion";
+    let what = match polled {
+        Some(true) => "the device also has polled queues (io_poll is 1), which are not used",
+        Some(false) => "the device has no polled queues (io_poll is 0), so IOPOLL is out",
+        None => "not a disk of this host, so IOPOLL is out",
+    };
+    Finding::ok(CHECK, format!("{}: by interrupt; {what}", path.display()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::Level;
@@ -109,5 +138,26 @@ mod tests {
     fn what_has_no_direct_io_is_told() {
         // procfs knows no O_DIRECT.
         assert_eq!(look(Path::new("/proc/self/status")).unwrap(), DirectIo::Refused);
+    }
+
+    #[test]
+    fn a_device_tells_whether_it_can_be_polled() {
+        let root = tempfile::tempdir().unwrap();
+        let device = rustix::fs::makedev(259, 3);
+        let disk = root.path().join("sys/devices/nvme0n1");
+        std::fs::create_dir_all(disk.join("nvme0n1p3")).unwrap();
+        std::fs::create_dir(disk.join("queue")).unwrap();
+        let links = root.path().join("sys/dev/block");
+        std::fs::create_dir_all(&links).unwrap();
+        assert_eq!(polled(device, root.path()), None);
+        std::os::unix::fs::symlink(disk.join("nvme0n1p3"), links.join("259:3")).unwrap();
+        for (text, polls) in [("1\n", true), ("0\n", false)] {
+            std::fs::write(disk.join("queue/io_poll"), text).unwrap();
+            assert_eq!(polled(device, root.path()), Some(polls));
+        }
+        for answer in [None, Some(false), Some(true)] {
+            let finding = judge_completion(Path::new("/img"), answer);
+            assert!(finding.level == Level::Ok && finding.found.contains("by interrupt"));
+        }
     }
 }
