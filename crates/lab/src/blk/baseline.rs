@@ -4,7 +4,7 @@ use anyhow::Result;
 
 use super::cell::{CellSpec, Design, chosen, prepare};
 use super::client::{Load, Pattern, Wait};
-use super::systems::{Medium, Poll, System, knows_auto, wait_id};
+use super::systems::{Medium, Poll, System, wait_id};
 use crate::cpu::Placement;
 use crate::experiment::{Comparison, Experiment, Figure, Options, Prepared, Side};
 
@@ -37,10 +37,7 @@ impl Experiment for BlkBaseline {
     }
 
     fn prepare(&self, options: &Options) -> Result<Box<dyn Prepared>> {
-        let mut cells = plan_cells(options);
-        if !knows_auto()? {
-            cells.iter_mut().for_each(|cell| cell.systems.retain(|(_, s)| !s.is_auto()));
-        }
+        let cells = plan_cells(options);
         let design = Design {
             comparisons: cells.iter().flat_map(comparisons).collect(),
             rounds: if options.quick { 5 } else { 10 },

@@ -7,7 +7,7 @@ use anyhow::Result;
 
 use super::cell::{CellSpec, Design, Reader, chosen, prepare};
 use super::client::{Arrivals, Load, Wait};
-use super::systems::{Medium, Poll, System, knows_auto};
+use super::systems::{Medium, Poll, System};
 use crate::cpu::Placement;
 use crate::experiment::{
     Comparison, Experiment, Figure, Options, PanelPlan, PlotPlan, PointPlan, Prepared, SeriesPlan,
@@ -43,10 +43,7 @@ impl Experiment for Polling {
     }
 
     fn prepare(&self, options: &Options) -> Result<Box<dyn Prepared>> {
-        let mut cells = chosen(cells(options.quick), options);
-        if !knows_auto()? {
-            cells.iter_mut().for_each(|cell| cell.systems.retain(|(_, s)| !s.is_auto()));
-        }
+        let cells = chosen(cells(options.quick), options);
         let design = Design {
             comparisons: cells.iter().flat_map(comparisons).collect(),
             rounds: if options.quick { 3 } else { 7 },

@@ -4,7 +4,7 @@ use anyhow::Result;
 
 use super::cell::{CellSpec, Design, chosen, prepare};
 use super::client::{Load, Wait};
-use super::systems::{Medium, Poll, System, knows_auto};
+use super::systems::{Medium, Poll, System};
 use crate::cpu::Placement;
 use crate::experiment::{Comparison, Experiment, Options, Prepared};
 
@@ -25,10 +25,7 @@ impl Experiment for SharedCpu {
     }
 
     fn prepare(&self, options: &Options) -> Result<Box<dyn Prepared>> {
-        let mut cells = chosen(cells(), options);
-        if !knows_auto()? {
-            cells.iter_mut().for_each(|cell| cell.systems.retain(|(_, s)| !s.is_auto()));
-        }
+        let cells = chosen(cells(), options);
         let backend = Placement::choose()?.backend;
         let design = Design {
             comparisons: cells.iter().flat_map(comparisons).collect(),

@@ -1,10 +1,9 @@
 //! The systems of the block experiments: how each is started, and what it is called.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use anyhow::{Context, Result, bail};
-use testkit::process::{Backend, StorageDaemon, Target, find_binary};
+use testkit::process::{Backend, StorageDaemon, Target};
 
 use super::bare;
 use super::client::{self, Arrivals, Load, Pattern, Wait, Window};
@@ -81,18 +80,6 @@ impl Poll {
             Self::Always => "always",
         }
     }
-}
-
-/// True if `ringway-blk` knows `--poll auto`.
-///
-/// # Errors
-/// If it is not built.
-pub fn knows_auto() -> Result<bool> {
-    let output = Command::new(find_binary("ringway-blk")?).arg("--help").output();
-    let help = output.context("cannot start ringway-blk")?.stdout;
-    let help = String::from_utf8_lossy(&help).into_owned();
-    let poll = help.split("--poll <").nth(1).unwrap_or_default();
-    Ok(poll.split("\n      --").next().unwrap_or_default().contains("auto"))
 }
 
 /// One system.
@@ -198,12 +185,6 @@ impl System {
     #[must_use]
     pub fn is_ours(&self) -> bool {
         matches!(self, Self::Ringway { .. } | Self::RingwayNull(_))
-    }
-
-    /// True if it waits as our default does.
-    #[must_use]
-    pub fn is_auto(&self) -> bool {
-        matches!(self, Self::Ringway { poll: Poll::Auto, .. } | Self::RingwayNull(Poll::Auto))
     }
 
     /// The peer that stands in for this system in a control run; peers stand in for themselves.
