@@ -1,4 +1,4 @@
-//! A machine that is stopped while its storage hangs, and continued.
+//! A machine that is stopped or reset while its storage hangs, and continued.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod common;
@@ -10,6 +10,10 @@ use common::*;
 use model::report::{DiskState, DiskStats};
 use serde_json::json;
 use testkit::lasting::{End, Lasting, Shape};
+use testkit::raw::guest::Event;
+use testkit::raw::request::{Request, status};
+use testkit::raw::wire::{self, Message};
+use testkit::raw::{Guest, Setup};
 use testkit::storage::Hanging;
 
 const DEADLINE: Duration = Duration::from_millis(400);
@@ -128,4 +132,64 @@ fn whoever_changes_what_its_records_are_about_is_sent_away() {
     hung.caller.disk("disk.resume", json!({"id": "d1"}));
     hung.guest.reconnect().unwrap();
     hung.guest.finish().unwrap();
+}
+
+/// Resets the device of a guest, whatever is under way.
+fn reset(guest: &mut Guest) -> testkit::Result<()> {
+    guest.frontend.tell(Message::new(wire::Request::RESET_DEVICE))
+}
+
+#[test]
+fn a_reset_while_the_storage_hangs_ends_in_time_and_the_next_front_end_waits() {
+    for poll in ["off", "always"] {
+        let hanging = Hanging::new().unwrap();
+        let path = hanging.image("a", BYTES).unwrap();
+        let io = Io::start();
+        let mut caller = io.caller();
+        let mut spec = io.spec("d1", json!({"file": path}));
+        (spec["poll"], spec["stop_deadline_ms"]) =
+            (json!(poll), json!(DEADLINE.as_millis() as u64));
+        caller.disk("disk.attach", spec);
+        let mut guest = Guest::start(&io.socket("d1"), &Setup::default()).unwrap();
+        assert_eq!(guest.run(0, &Request::write(0, &[1; 4096])).unwrap().status, status::OK);
+        hanging.hang().unwrap();
+        guest.submit(0, &Request::write(8, &[2; 4096])).unwrap();
+        guest.kick(0).unwrap();
+        assert_eq!(guest.wait(0, A_WHILE).unwrap(), Event::Silent);
+        let (told, took) = timed(|| reset(&mut guest));
+        assert!(told.is_err(), "a reset that was done would say that nothing is in flight");
+        assert!(took >= DEADLINE && took < SOON, "{took:?}");
+        assert_eq!(caller.state("d1"), Some(DiskState::Stuck));
+        let mut next = Guest::start(&io.socket("d1"), &Setup::default()).unwrap();
+        let pending = next.submit(0, &Request::read(0, 4096)).unwrap();
+        next.kick(0).unwrap();
+        assert_eq!(next.wait(0, A_WHILE).unwrap(), Event::Silent);
+        hanging.answer().unwrap();
+        assert_eq!(next.finish(0, &pending).unwrap().data, [1; 4096]);
+        eventually("the disk is back", || caller.state("d1") == Some(DiskState::Active));
+    }
+}
+
+#[test]
+fn a_device_is_reset_in_the_middle_of_a_spin() {
+    let io = Io::start();
+    let mut caller = io.caller();
+    let mut spec = io.spec("d1", json!({"memory": BYTES}));
+    spec["poll"] = json!("always");
+    caller.disk("disk.attach", spec);
+    for turn in 0..testkit::rounds(50, 1000) as u64 {
+        let mut guest = Guest::start(&io.socket("d1"), &Setup::default()).unwrap();
+        let block = turn % 32;
+        let data = [turn as u8; 4096];
+        assert_eq!(guest.run(0, &Request::write(block * 8, &data)).unwrap().status, status::OK);
+        guest.submit_all(0, &[0; 16].map(|_| Request::read(block * 8, 4096))).unwrap();
+        guest.kick(0).unwrap();
+        reset(&mut guest).unwrap();
+        // Nobody writes to a ring that was reset: all that is ever used is so before the answer.
+        let used = |guest: &Guest| guest.queues[0].ring.used_idx(&guest.memory).unwrap();
+        let before = used(&guest);
+        assert!(before >= 1);
+        std::thread::sleep(Duration::from_millis(2));
+        assert_eq!(used(&guest), before);
+    }
 }

@@ -4,9 +4,11 @@
 //! counter takes a quarter of that, but nobody promises its rate, and a virtual machine that moves
 //! to another host may find another counter there. So it only continues a reading of the kernel's
 //! clock, for [`LEASE_NS`] at most, at the rate of the last such readings: an error is as large as
-//! that, never lasts longer, and time never goes back. Where the counter may stand still, or there
-//! is none, the kernel is asked each time.
+//! that, and is over when a counter that goes on has counted it, which takes ten times as long at
+//! most ([`RATES`]). Time never goes back. Where the counter may stand still, or there is none, the
+//! kernel is asked each time.
 
+use std::ops::RangeInclusive;
 use std::sync::OnceLock;
 use std::time::Instant;
 
@@ -22,6 +24,9 @@ const READ_TICKS_MAX: u64 = 10_000;
 const SAME_RATE: u64 = 1000;
 /// Binary digits of a rate behind the point.
 const FRACTION: u32 = 32;
+/// Nanoseconds in a tick of a counter that can be: 10 MHz to 10 GHz. Any other rate comes from a
+/// jump, and a lease at it would not be over for long.
+const RATES: RangeInclusive<u64> = (1 << FRACTION) / 10..=100 << FRACTION;
 
 static BASE: OnceLock<Instant> = OnceLock::new();
 
@@ -54,20 +59,25 @@ impl Source {
     /// Now, see [`clock_ns`]; never less than the time before.
     #[inline]
     pub(crate) fn read(&mut self) -> u64 {
-        let now = match self.lease.at(counter::now()) {
+        self.read_of(counter::now, clock_ns)
+    }
+
+    #[inline]
+    fn read_of(&mut self, counter: impl Fn() -> u64, kernel: impl Fn() -> u64) -> u64 {
+        let now = match self.lease.at(counter()) {
             Some(now) => now,
-            None => self.ask(),
+            None => self.ask(counter, kernel),
         };
         self.last = self.last.max(now);
         self.last
     }
 
     #[cold]
-    fn ask(&mut self) -> u64 {
-        let before = counter::now();
-        let now = clock_ns();
+    fn ask(&mut self, counter: impl Fn() -> u64, kernel: impl Fn() -> u64) -> u64 {
+        let before = counter();
+        let now = kernel();
         if self.steady {
-            self.lease.renew(before, now, counter::now());
+            self.lease.renew(before, now, counter());
         }
         now
     }
@@ -121,8 +131,7 @@ impl Lease {
     fn found_rate(&mut self, ticks: u64, time: u64) {
         let rate = (u128::from(time) << FRACTION).checked_div(ticks.into());
         let rate = rate.and_then(|rate| u64::try_from(rate).ok()).unwrap_or(0);
-        // One tick may be as long as a lease, and no longer.
-        let usable = rate > 0 && rate <= LEASE_NS << FRACTION;
+        let usable = RATES.contains(&rate);
         let same = self.rate == 0 || rate.abs_diff(self.rate) <= self.rate / SAME_RATE;
         self.rate = if usable && same { rate } else { 0 };
     }
@@ -161,6 +170,8 @@ mod counter {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
 
     /// Renewed every 2 ms of a counter with `ticks_per_us`, until there is a lease.
@@ -231,6 +242,102 @@ mod tests {
             assert!(now >= last && now <= after + 10_000, "{now} after {last}, kernel {after}");
             assert!(now + 100_000 >= before, "{now} is behind {before}");
             last = now;
+        }
+    }
+
+    /// A host whose counter does what it likes, while the kernel's clock goes on. Each look at
+    /// either takes a while.
+    struct Host {
+        ticks: Cell<u64>,
+        ns: Cell<u64>,
+        ticks_per_us: Cell<u64>,
+        rest: Cell<u64>,
+    }
+
+    impl Host {
+        fn new() -> Self {
+            let cell = Cell::new;
+            Self { ticks: cell(1), ns: cell(1), ticks_per_us: cell(2500), rest: cell(0) }
+        }
+
+        fn passes(&self, ns: u64) {
+            self.ns.set(self.ns.get() + ns);
+            let ticks = self.rest.get() + ns * self.ticks_per_us.get();
+            self.ticks.set(self.ticks.get().wrapping_add(ticks / 1000));
+            self.rest.set(ticks % 1000);
+        }
+
+        fn read(&self, source: &mut Source) -> u64 {
+            let look = |clock: &Cell<u64>| {
+                self.passes(25);
+                clock.get()
+            };
+            source.read_of(|| look(&self.ticks), || look(&self.ns))
+        }
+    }
+
+    /// Counters differ by as much between hosts.
+    const TICKS_PER_US: [u64; 4] = [1000, 2500, 2501, 5000];
+    /// How far time may be off: a lease at the wrong rate, which lasts up to ten times as long.
+    const OFF_NS: u64 = 10 * LEASE_NS + 10_000;
+
+    #[test]
+    fn whatever_the_counter_does_time_goes_on_and_stays_near_the_kernels() {
+        let (host, mut source) = (Host::new(), Source { steady: true, ..Source::default() });
+        let mut state = 1u64;
+        let mut random = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            state >> 20
+        };
+        let (mut last, mut leased) = (0, 0);
+        for _ in 0..200_000 {
+            host.passes(random() % 20_000);
+            match random() % 400 {
+                0 => host.ticks.set(random() << 20),
+                1 => host.ticks.set(host.ticks.get().wrapping_sub(random() % 3_000_000)),
+                2 => host.ticks.set(host.ticks.get().wrapping_add(random() % 3_000_000)),
+                3 => host.ticks_per_us.set(TICKS_PER_US[random() as usize % TICKS_PER_US.len()]),
+                4 => host.passes(random() % 5_000_000_000),
+                5 => host.ticks.set(u64::MAX - random() % 1_000_000),
+                _ => {}
+            }
+            let asked = host.ns.get();
+            let now = host.read(&mut source);
+            assert!(now >= last, "{now} after {last}");
+            assert!(now <= host.ns.get() + OFF_NS, "{now}, and it is {}", host.ns.get());
+            assert!(now + OFF_NS >= asked, "{now}, and it is {asked}");
+            last = now;
+            leased += u64::from(source.lease.holds > 0);
+        }
+        assert!(leased > 20_000, "the counter was believed {leased} times");
+    }
+
+    #[test]
+    fn a_look_that_has_a_limit_ends_though_the_counter_jumps() {
+        const LIMIT_NS: u64 = 128_000;
+        let jumps: [fn(u64) -> u64; 5] = [
+            |ticks| ticks,
+            |_| 0,
+            |_| u64::MAX,
+            |ticks| ticks.wrapping_sub(1_000_000),
+            |ticks| ticks.wrapping_add(1 << 40),
+        ];
+        for jump in jumps {
+            for rate in TICKS_PER_US {
+                let (host, mut source) =
+                    (Host::new(), Source { steady: true, ..Source::default() });
+                while source.lease.holds == 0 {
+                    host.passes(2_000_000);
+                    host.read(&mut source);
+                }
+                let until = host.read(&mut source) + LIMIT_NS;
+                let began = host.ns.get();
+                host.ticks.set(jump(host.ticks.get()));
+                host.ticks_per_us.set(rate);
+                while host.read(&mut source) < until {
+                    assert!(host.ns.get() - began < LIMIT_NS + OFF_NS, "it does not end");
+                }
+            }
         }
     }
 }
