@@ -178,6 +178,17 @@ fn an_idle_queue_learns_of_a_change_and_sleeps_again() {
         });
     }
     assert_eq!(guest.run(0, &Request::read(0, 512)).unwrap().status, status::OK);
+    // A disk that nobody uses is not polled, whatever it did last.
+    let always = json!({"id": "d", "poll": "always"});
+    does(&mut caller, always, "it looks", |one| one.armed);
+    drop(guest);
+    eventually("nobody is there", || !disk(&mut caller, "d").connected);
+    eventually("nothing is looked at", || !polling(&mut caller, "d").armed);
+    eventually("its reactor sleeps", || {
+        let before = turns(&mut caller);
+        std::thread::sleep(std::time::Duration::from_millis(5));
+        turns(&mut caller) == before
+    });
 }
 
 #[test]

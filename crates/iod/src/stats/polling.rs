@@ -11,9 +11,11 @@ pub(super) fn of(export: &Export) -> PollStats {
     let state = export.device().poll_state();
     let PollState { reason: _, hits, misses, spun_ns, saved_ns, refused } = state;
     let [too_long, no_free_cpu, cpu_wanted, budget_used] = refused;
+    // A queue that is not served any more shows what it did last.
+    let served = export.queues_started() > 0 && export.is_active() && !export.is_paused();
     PollStats {
         set: export.polling(),
-        armed: state.armed(),
+        armed: state.armed() && served,
         reason: reason(state.reason),
         hits,
         misses,
