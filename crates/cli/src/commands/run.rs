@@ -39,8 +39,8 @@ pub(crate) struct Run {
     /// Initial RAM disk
     #[arg(long, value_name = "FILE")]
     initrd: Option<PathBuf>,
-    /// Kernel command line
-    #[arg(long, value_name = "TEXT", default_value = "console=ttyS0 panic=-1")]
+    /// Kernel command line; no_timer_check keeps a guest without KVM from giving up on a busy host
+    #[arg(long, value_name = "TEXT", default_value = "console=ttyS0 panic=-1 no_timer_check")]
     #[arg(allow_hyphen_values = true)]
     append: String,
     /// A disk; may be repeated (see below)

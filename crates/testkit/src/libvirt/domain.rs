@@ -15,7 +15,8 @@ use crate::process::PROCESS_DEADLINE;
 use crate::raw::guest::wait_readable;
 
 /// Kernel parameters that make the test guest run the script.
-pub const APPEND: &str = "console=ttyS0 quiet panic=-1 ringway.script=ringway-script";
+pub const APPEND: &str =
+    "console=ttyS0 quiet panic=-1 no_timer_check ringway.script=ringway-script";
 
 /// A started machine. Dropped, it is destroyed.
 #[derive(Debug)]

@@ -49,7 +49,7 @@ pub async fn probe(
         vcpus: 1,
         kernel: kernel.into(),
         initrd: None,
-        append: "console=ttyS0 earlyprintk=ttyS0 panic=-1".into(),
+        append: "console=ttyS0 earlyprintk=ttyS0 panic=-1 no_timer_check".into(),
         disks: Vec::new(),
     };
     let machine = match Machine::spawn(launcher, qemu, &spec, false) {
