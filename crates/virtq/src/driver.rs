@@ -1,6 +1,7 @@
 //! The driver's side of a ring, for tests: makes guest memory and puts requests into it.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering, fence};
 
 use memory::{Buffers, Mapping, Region, RegionSpec, Table, View};
 
@@ -77,8 +78,24 @@ impl Driver {
         out
     }
 
+    /// Two bytes that a device writes or reads meanwhile: they are accessed as one.
+    ///
+    /// # Panics
+    /// Outside memory, or at an odd address.
+    pub fn word(&self, addr: u64) -> &AtomicU16 {
+        let found = self.view.array::<AtomicU16>(addr, 1).expect("inside memory");
+        // SAFETY: the view keeps it mapped as long as this driver, and a ring's words are
+        // accessed as atomics by both sides.
+        unsafe { found.as_ref() }
+    }
+
     fn read_u16(&self, addr: u64) -> u16 {
-        u16::from_le_bytes(self.read(addr, 2).try_into().expect("two bytes"))
+        u16::from_le(self.word(addr).load(Ordering::Acquire))
+    }
+
+    /// Two bytes at once: a copy may write the second before the first.
+    fn write_u16(&self, addr: u64, value: u16) {
+        self.word(addr).store(value.to_le(), Ordering::Release);
     }
 
     /// A descriptor as it lies in memory.
@@ -110,15 +127,15 @@ impl Driver {
     /// Makes the chain at `head` available; it becomes visible with [`Driver::publish`].
     pub fn offer(&mut self, head: u16) {
         let slot = u64::from(self.avail_idx % self.config.size);
-        self.write(self.config.avail + 4 + 2 * slot, &head.to_le_bytes());
+        self.write_u16(self.config.avail + 4 + 2 * slot, head);
         self.avail_idx = self.avail_idx.wrapping_add(1);
     }
 
     /// Publishes the available index; true when the device wants a kick.
     pub fn publish(&mut self) -> bool {
         let old = self.read_u16(self.config.avail + 2);
-        self.write(self.config.avail + 2, &self.avail_idx.to_le_bytes());
-        std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
+        self.write_u16(self.config.avail + 2, self.avail_idx);
+        fence(Ordering::SeqCst);
         if self.config.event_idx {
             let event = self.read_u16(self.config.used + 4 + 8 * u64::from(self.config.size));
             let new = self.avail_idx;
@@ -131,13 +148,13 @@ impl Driver {
     /// Sets the available index to anything.
     pub fn jump(&mut self, idx: u16) {
         self.avail_idx = idx;
-        self.write(self.config.avail + 2, &idx.to_le_bytes());
+        self.write_u16(self.config.avail + 2, idx);
     }
 
     /// Begins at any index, as a ring that has been in use for long.
     pub fn start_at(&mut self, idx: u16) {
         self.jump(idx);
-        self.write(self.config.used + 2, &idx.to_le_bytes());
+        self.write_u16(self.config.used + 2, idx);
         (self.used_seen, self.config.next_avail) = (idx, idx);
     }
 
@@ -149,13 +166,13 @@ impl Driver {
     /// Asks for a call when the used index passes `idx`.
     pub fn set_used_event(&self, idx: u16) {
         let at = self.config.avail + 4 + 2 * u64::from(self.config.size);
-        self.write(at, &idx.to_le_bytes());
+        self.write_u16(at, idx);
     }
 
     /// Asks for a call at the next completion; true when one is there already.
     pub fn arm(&mut self) -> bool {
         self.set_used_event(self.used_seen);
-        std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
+        fence(Ordering::SeqCst);
         self.read_u16(self.config.used + 2) != self.used_seen
     }
 
