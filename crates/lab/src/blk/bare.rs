@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::channel;
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -18,24 +18,38 @@ use crate::experiment::Sample;
 /// How long a wake-up may take.
 const PATIENCE: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
 
+/// How long after it was asked the spinning thread lets the other fall asleep.
+const ASLEEP_AFTER: Duration = Duration::from_micros(5);
+
 /// What two threads share.
 struct Pair {
+    begin: Instant,
     asked: AtomicU64,
+    /// When the last answer was given, in nanoseconds since `begin`.
+    answered_ns: AtomicU64,
     stop: AtomicBool,
     call: OwnedFd,
 }
 
 /// A thread that sleeps on an eventfd, and one that spins on a word and writes the eventfd when it
-/// changes: what any backend that spins does for a client that sleeps, and nothing else.
+/// changes: what any backend that spins does for a client, and nothing else. It answers within a
+/// tenth of a microsecond, before the client can fall asleep; with `asleep` it gives it the time to,
+/// and what counts is the way from the answer to the client.
 ///
 /// # Errors
 /// If the system has no eventfd or thread.
-pub(super) fn pair(placement: Placement, window: Window) -> Result<Sample> {
+pub(super) fn pair(placement: Placement, window: Window, asleep: bool) -> Result<Sample> {
     let call = eventfd(0, EventfdFlags::CLOEXEC).context("cannot make an eventfd")?;
-    let pair = Arc::new(Pair { asked: AtomicU64::new(0), stop: AtomicBool::new(false), call });
+    let pair = Arc::new(Pair {
+        begin: Instant::now(),
+        asked: AtomicU64::new(0),
+        answered_ns: AtomicU64::new(0),
+        stop: AtomicBool::new(false),
+        call,
+    });
     let shared = Arc::clone(&pair);
     let server = thread::spawn(move || {
-        let served = serve(&shared, placement.backend);
+        let served = serve(&shared, placement.backend, asleep);
         // A client that sleeps finds out by being woken.
         shared.stop.store(true, Ordering::Release);
         let woken = rustix::io::write(&shared.call, &1u64.to_ne_bytes());
@@ -44,7 +58,7 @@ pub(super) fn pair(placement: Placement, window: Window) -> Result<Sample> {
     let (send, asked) = channel();
     let shared = Arc::clone(&pair);
     thread::spawn(move || {
-        let _ = send.send(ask(&shared, placement.client, window));
+        let _ = send.send(ask(&shared, placement.client, window, asleep));
     });
     let sample = asked.recv().context("the client is gone")?;
     pair.stop.store(true, Ordering::Relaxed);
@@ -52,7 +66,7 @@ pub(super) fn pair(placement: Placement, window: Window) -> Result<Sample> {
     sample
 }
 
-fn serve(pair: &Pair, cpu: usize) -> Result<()> {
+fn serve(pair: &Pair, cpu: usize, asleep: bool) -> Result<()> {
     cpu::pin(cpu)?;
     let mut seen = 0;
     while !pair.stop.load(Ordering::Relaxed) {
@@ -62,13 +76,21 @@ fn serve(pair: &Pair, cpu: usize) -> Result<()> {
             continue;
         }
         seen = asked;
+        if asleep {
+            let until = Instant::now() + ASLEEP_AFTER;
+            while Instant::now() < until {
+                spin_loop();
+            }
+            let ns = u64::try_from(pair.begin.elapsed().as_nanos()).unwrap_or(u64::MAX);
+            pair.answered_ns.store(ns, Ordering::Relaxed);
+        }
         rustix::io::write(&pair.call, &1u64.to_ne_bytes()).context("cannot write an eventfd")?;
     }
     Ok(())
 }
 
 /// Waits and reads in two steps, as the driver's client does.
-fn ask(pair: &Pair, cpu: usize, window: Window) -> Result<Sample> {
+fn ask(pair: &Pair, cpu: usize, window: Window, asleep: bool) -> Result<Sample> {
     cpu::pin(cpu)?;
     let mut latency_ns = tally::histogram()?;
     let begin = Instant::now();
@@ -88,7 +110,9 @@ fn ask(pair: &Pair, cpu: usize, window: Window) -> Result<Sample> {
         ensure!(woken > 0, "the spinning thread does not answer");
         rustix::io::read(&pair.call, &mut [0; 8]).context("cannot read an eventfd")?;
         ensure!(!pair.stop.load(Ordering::Acquire), "the spinning thread has ended");
-        tally::record(&mut latency_ns, now);
+        // Written before the eventfd, which orders them.
+        let answered = Duration::from_nanos(pair.answered_ns.load(Ordering::Relaxed));
+        tally::record(&mut latency_ns, if asleep { pair.begin + answered } else { now });
         requests += 1;
     }
     let micros = |q: f64| latency_ns.value_at_quantile(q) as f64 / 1e3;
@@ -184,19 +208,18 @@ fn clock_ns() -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[test]
     fn a_sleeping_thread_is_woken_and_both_end() {
         let placement = Placement::choose().unwrap();
-        let sample = pair(placement, Window::of(Duration::from_millis(10))).unwrap();
-        assert!(sample["requests"] >= 1.0 && sample["p50_us"] > 0.0, "{sample:?}");
-        assert!(
-            pair(Placement { backend: 9999, ..placement }, Window::of(Duration::ZERO)).is_err()
-        );
-        assert!(pair(Placement { client: 9999, ..placement }, Window::of(Duration::ZERO)).is_err());
+        for asleep in [false, true] {
+            let sample = pair(placement, Window::of(Duration::from_millis(10)), asleep).unwrap();
+            assert!(sample["requests"] >= 1.0 && sample["p50_us"] > 0.0, "{sample:?}");
+            let none = Window::of(Duration::ZERO);
+            assert!(pair(Placement { backend: 9999, ..placement }, none, asleep).is_err());
+            assert!(pair(Placement { client: 9999, ..placement }, none, asleep).is_err());
+        }
     }
 
     #[test]

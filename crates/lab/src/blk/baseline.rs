@@ -44,8 +44,8 @@ impl Experiment for BlkBaseline {
             window_ms: if options.quick { 100 } else { 400 },
             placement: Placement::choose()?,
             notes: vec![
-                "The bare eventfd pair is a thread that spins on a word and wakes another by an \
-                 eventfd. memcpy is glibc's, over the addresses of the load. fio reads the file \
+                "The bare eventfd pair is a thread that spins on a word and wakes another, which is \
+                 asleep, by an eventfd; only the way back counts. memcpy is glibc's, over the addresses of the load. fio reads the file \
                  itself, past the page cache, on the client's CPU."
                     .to_owned(),
             ],
@@ -79,7 +79,7 @@ fn quick() -> Vec<CellSpec> {
     let cached = [RINGWAY_CACHED, DAEMON, DAEMON_BUFFERED];
     let direct = [RINGWAY, DAEMON, System::Fio];
     vec![
-        cell(Null, small(1, Sleep), &[RINGWAY_OFF, DAEMON_NO_POLL, RINGWAY, System::BarePair]),
+        cell(Null, small(1, Sleep), &[RINGWAY_OFF, DAEMON_NO_POLL, RINGWAY, System::BareWake]),
         cell(Null, small(1, Poll), &[RINGWAY, DAEMON, System::Loopback]),
         cell(Null, small(32, Poll), &[RINGWAY, DAEMON, System::Loopback]),
         cell(Memory, small(1, Poll), &[RINGWAY, RINGWAY_NULL, System::Memcpy]),
@@ -116,7 +116,7 @@ fn systems(medium: Medium, load: Load) -> Vec<System> {
     };
     match (medium, load.wait, load.depth) {
         (Medium::Null, Wait::Poll, _) => all.push(System::Loopback),
-        (Medium::Null, Wait::Sleep, 1) => all.push(System::BarePair),
+        (Medium::Null, Wait::Sleep, 1) => all.push(System::BareWake),
         (Medium::Memory, Wait::Poll, 1) => all.extend([RINGWAY_NULL, System::Memcpy]),
         (Medium::Memory, Wait::Poll, 8) => all.push(System::Memcpy),
         (Medium::Direct, Wait::Poll, _) => all.push(System::Fio),
@@ -216,7 +216,7 @@ fn bounds(spec: &CellSpec) -> Vec<Comparison> {
         side: Side::AtMost,
         ..over(peers)
     };
-    let bare = spec.name(|s| *s == System::BarePair).map(|bare| p50(vec![bare], 1.15));
+    let bare = spec.name(|s| *s == System::BareWake).map(|bare| p50(vec![bare], 1.15));
     let copy = spec.name(|s| *s == System::Memcpy);
     let copy = copy.map(|copy| match spec.name(|s| *s == RINGWAY_NULL) {
         Some(null) => p50(vec![null, copy], 1.1),
@@ -246,7 +246,7 @@ mod tests {
         let mut full = bars(&Options::default());
         let promised = [
             ("null-4k-d1-sleep", "qsd poll-max-ns=0", 0.9),
-            ("null-4k-d1-sleep", "(bare eventfd pair)", 1.15),
+            ("null-4k-d1-sleep", "(bare eventfd pair, asleep)", 1.15),
             ("null-4k-d1-poll", "qsd", 3.5),
             ("null-4k-d32-poll", "qsd", 2.8),
             ("memory-4k-d1-poll", "ringway-blk --poll auto, null + (memcpy)", 1.1),

@@ -103,8 +103,10 @@ pub enum System {
     },
     /// The client's own limit.
     Loopback,
-    /// Two threads, two words and one eventfd: what a wake-up costs at least.
+    /// Two threads, a word and an eventfd, answered before the client can fall asleep.
     BarePair,
+    /// The same answered once it is asleep: what a wake-up costs at least.
+    BareWake,
     /// glibc's memcpy over the addresses of the load.
     Memcpy,
     /// fio on the file itself.
@@ -174,6 +176,7 @@ impl System {
             }
             Self::Loopback => "(client's own limit)".to_owned(),
             Self::BarePair => "(bare eventfd pair)".to_owned(),
+            Self::BareWake => "(bare eventfd pair, asleep)".to_owned(),
             Self::Memcpy => "(memcpy)".to_owned(),
             Self::Fio => "fio io_uring".to_owned(),
             // The caller knows the peers' names.
@@ -221,7 +224,8 @@ impl System {
                 device.finish()?;
                 return Ok(sample);
             }
-            Self::BarePair => return bare::pair(placement, window),
+            Self::BarePair => return bare::pair(placement, window, false),
+            Self::BareWake => return bare::pair(placement, window, true),
             Self::Memcpy => return bare::memcpy(placement, load, window, DISK_BYTES),
             Self::Fio => return fio(place, load, window),
             Self::Peer(number) => {
