@@ -19,6 +19,9 @@ pub(crate) struct Clock {
     now: u64,
     /// First reading of this turn.
     began: u64,
+    /// Reading at the end of the last batch of this turn, and of the turn before.
+    ended: u64,
+    ended_before: u64,
     /// First reading of the turn before; none when it had no reading, or the thread slept since.
     before: u64,
     /// First reading while the present poller is asked.
@@ -50,6 +53,20 @@ impl Clock {
         now
     }
 
+    /// Now, at the end of a poller's batch.
+    #[inline]
+    pub(crate) fn read_end(&mut self) -> u64 {
+        self.ended = self.read();
+        self.ended
+    }
+
+    /// When the pollers began to have nothing to do, if this turn has found nothing: the end of the
+    /// last batch if somebody has read it, and now else.
+    #[inline]
+    pub(crate) fn idle_since(&mut self) -> u64 {
+        if self.ended_before == 0 { self.now() } else { self.ended_before }
+    }
+
     /// It is `now`, in a turn of its own.
     #[cfg(test)]
     pub(crate) fn set(&mut self, now: u64) {
@@ -66,6 +83,7 @@ impl Clock {
 
     pub(crate) fn turn_begins(&mut self) {
         self.before = std::mem::take(&mut self.began);
+        self.ended_before = std::mem::take(&mut self.ended);
         self.now = 0;
         if self.kept.any() || self.kept_before.any() {
             self.kept_before = std::mem::take(&mut self.kept);
@@ -73,7 +91,7 @@ impl Clock {
     }
 
     pub(crate) fn slept(&mut self) {
-        self.began = 0;
+        (self.began, self.ended) = (0, 0);
         self.kept = Kept::default();
     }
 
@@ -152,6 +170,24 @@ mod tests {
         clock.turn_begins();
         let now = clock.now();
         assert_eq!(clock.last_look(), now, "a turn without a reading found nothing");
+    }
+
+    #[test]
+    fn who_is_idle_is_so_since_the_last_batch_ended() {
+        let mut clock = Clock::default();
+        clock.turn_begins();
+        clock.now();
+        let ended = clock.read_end();
+        clock.turn_begins();
+        assert_eq!(clock.idle_since(), ended);
+        assert!(clock.read() >= ended);
+        clock.turn_begins();
+        let idle = clock.idle_since();
+        assert_eq!(idle, clock.now(), "nobody has read the end of the batch");
+        clock.read_end();
+        clock.slept();
+        clock.turn_begins();
+        assert_eq!(clock.idle_since(), clock.now());
     }
 
     #[test]

@@ -184,7 +184,7 @@ impl Context<'_> {
 
     /// Time now, and for the rest of this turn: for the end of a batch. In nanoseconds.
     pub fn now_again_ns(&mut self) -> u64 {
-        self.core.clock.read()
+        self.core.clock.read_end()
     }
 
     /// When the pollers of this reactor were last asked before this turn; this turn's begin if the

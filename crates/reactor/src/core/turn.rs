@@ -76,7 +76,7 @@ impl Core {
         if idle {
             self.idle_turns += 1;
             if self.idle_since == 0 {
-                self.idle_since = self.clock.now();
+                self.idle_since = self.clock.idle_since();
             } else if self.idle_turns >= TELL_EVERY {
                 self.tell_spun();
                 self.idle_since = self.clock.now();

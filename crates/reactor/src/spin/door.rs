@@ -73,7 +73,7 @@ impl Refused {
 /// How a poller waits now, and why.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PollReason {
-    /// It has not waited yet.
+    /// It has not waited yet, or too seldom to tell.
     #[default]
     Unknown,
     /// Spinning is turned off.

@@ -64,8 +64,12 @@ impl Waiter {
         self.packed = packed;
         self.policy = PollPolicy::unpack(packed);
         let max_ns = if self.policy.mode == PollMode::Auto { self.policy.max_ns } else { 0 };
+        let settings = PollSettings { max_ns };
         for window in [&mut self.driver, &mut self.device] {
-            window.set(PollSettings { max_ns });
+            // What was learnt holds as long as waits are judged by the same.
+            if window.settings() != settings {
+                window.set(settings);
+            }
         }
     }
 
@@ -133,7 +137,7 @@ impl Waiter {
             polling.shows(PollReason::Off);
             return false;
         }
-        let since = clock.now();
+        let since = clock.idle_since();
         self.for_device = waits_for == WaitsFor::Device;
         let decided = match self.policy.mode {
             PollMode::Always => Ok((u64::MAX, PollReason::Always)),
@@ -147,23 +151,28 @@ impl Waiter {
                 true
             }
             Err(refused) => {
-                polling.shows(PollReason::Refused(refused));
+                polling.shows(refused.map_or(PollReason::Unknown, PollReason::Refused));
                 self.phase = Phase::Sleeping { since, looked: 0 };
                 false
             }
         }
     }
 
-    /// Until when to look, and why; or why not.
-    fn decides(&mut self, now: u64, guards: &mut Guards) -> Result<(u64, PollReason), Refused> {
+    /// Until when to look, and why; or why not, if that is known yet.
+    fn decides(
+        &mut self,
+        now: u64,
+        guards: &mut Guards,
+    ) -> Result<(u64, PollReason), Option<Refused>> {
         let window = self.window();
         let (spin, verdict) = (window.spin_ns(), window.verdict());
         if spin == 0 {
-            return Err(Refused::TooLong);
+            let unknown = verdict == PollVerdict::Unknown;
+            return Err(if unknown { None } else { Some(Refused::TooLong) });
         }
         guards.allow(now, self.policy.idle_percent)?;
         if !self.budget.allows(now) {
-            return Err(Refused::BudgetUsed);
+            return Err(Some(Refused::BudgetUsed));
         }
         let probing = verdict == PollVerdict::Probing;
         let reason = if probing { PollReason::Probing } else { PollReason::Pays };
@@ -190,6 +199,8 @@ impl Waiter {
             }
             Phase::Sleeping { since, looked } => (now.saturating_sub(since), looked),
         };
-        self.window().ended(PollWait { took_ns, spun_ns });
+        // Twice the least that a waking takes.
+        let woken_ns = if spun_ns < took_ns { 2 * guards.wake_ns } else { 0 };
+        self.window().ended(PollWait { took_ns, spun_ns, woken_ns });
     }
 }

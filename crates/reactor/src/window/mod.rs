@@ -14,9 +14,11 @@
 //!
 //! # Asleep and looking
 //! A wait that was slept through ends late, by a wake-up that can be longer than the wait itself.
-//! So it says little about what a spin would have cost. While asleep the window now and then spins
-//! a few waits to the full ([`PROBE`]), and goes by those alone. A probe that does not pay makes
-//! the time to the next one twice as long.
+//! So it says only roughly what a spin would have cost: enough to leave one out that cannot pay.
+//! A window begins asleep, and after some waits it spins a few to the full ([`PROBE`]) if these
+//! waits, less the wake-up, look as if that could pay; it goes by the probe alone. A time asleep
+//! that ends without a probe that pays makes the next one twice as long. Since a wake-up can take
+//! longer than is known, some probes ([`PATIENCE`]) are made whatever the waits look like.
 //!
 //! Source: design 4.3; the documents' tapdisk3 spins a fixed time whatever comes (seed-facts 1.1).
 
@@ -28,6 +30,10 @@ use gaps::Gaps;
 
 /// Waits that a probe spins through.
 const PROBE: u32 = 8;
+/// Waits that are slept before the first probe.
+const FIRST: u32 = 16;
+/// Times asleep in a row that may end without a probe.
+const PATIENCE: u32 = 3;
 /// Waits that are slept between two probes: at first, and at most.
 const SLEEPS: u32 = 128;
 const SLEEPS_MAX: u32 = 8192;
@@ -57,7 +63,9 @@ impl Default for Settings {
 /// Why a window is what it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Nothing is known yet, or a few waits are spun to see what they cost.
+    /// Nothing is known yet: the first waits are slept.
+    Unknown,
+    /// A few waits are spun to see what they cost.
     Probing,
     /// Waits are short enough to spin.
     Pays,
@@ -74,6 +82,8 @@ pub struct Wait {
     pub took_ns: u64,
     /// For how long of that the queue was looked at; 0 when it slept at once.
     pub spun_ns: u64,
+    /// What of it may have been the waking, nanoseconds.
+    pub woken_ns: u64,
 }
 
 impl Wait {
@@ -95,11 +105,14 @@ pub struct PollWindow {
     sleeps: u32,
     /// Reviews in a row that said yes.
     paid: u32,
+    /// Times asleep in a row that ended without a probe.
+    passed: u32,
+    /// Waits that were spun; asleep, what those were about that were not.
     gaps: Gaps,
 }
 
 impl PollWindow {
-    /// A window that begins with a probe.
+    /// A window that begins asleep.
     pub fn new(settings: Settings) -> Self {
         let mut window = Self {
             settings,
@@ -108,6 +121,7 @@ impl PollWindow {
             left: 0,
             sleeps: SLEEPS,
             paid: 0,
+            passed: 0,
             gaps: Gaps::default(),
         };
         window.set(settings);
@@ -117,13 +131,14 @@ impl PollWindow {
     /// Changes the settings; what was learnt under others is forgotten.
     pub fn set(&mut self, settings: Settings) {
         self.settings = settings;
-        self.sleeps = SLEEPS;
-        if settings.max_ns == 0 {
-            self.verdict = Verdict::Off;
-            self.window_ns = 0;
-        } else {
-            self.probe();
-        }
+        (self.sleeps, self.passed) = (SLEEPS, 0);
+        let off = settings.max_ns == 0;
+        self.rest(if off { Verdict::Off } else { Verdict::Unknown }, FIRST);
+    }
+
+    /// By what it judges.
+    pub fn settings(&self) -> Settings {
+        self.settings
     }
 
     /// For how long to look at the queue in the wait that begins now, in nanoseconds; 0 to sleep.
@@ -141,10 +156,11 @@ impl PollWindow {
     pub fn ended(&mut self, wait: Wait) {
         match self.verdict {
             Verdict::Off => {}
-            Verdict::TooLong => {
+            Verdict::Unknown | Verdict::TooLong => {
+                self.gaps.add(wait.took_ns.saturating_sub(wait.woken_ns));
                 self.left = self.left.saturating_sub(1);
                 if self.left == 0 {
-                    self.probe();
+                    self.wake_up();
                 }
             }
             Verdict::Probing | Verdict::Pays => {
@@ -157,6 +173,31 @@ impl PollWindow {
                     self.review();
                 }
             }
+        }
+    }
+
+    fn rest(&mut self, verdict: Verdict, waits: u32) {
+        self.gaps = Gaps::default();
+        self.verdict = verdict;
+        self.window_ns = 0;
+        self.left = waits;
+    }
+
+    /// Sleeps on, for twice as long the next time.
+    fn rest_on(&mut self) {
+        self.rest(Verdict::TooLong, self.sleeps);
+        self.sleeps = (self.sleeps * 2).min(SLEEPS_MAX);
+    }
+
+    /// The time asleep is over.
+    fn wake_up(&mut self) {
+        let max = self.settings.max_ns;
+        if self.passed < PATIENCE && self.gaps.best(max, max).is_none() {
+            self.passed += 1;
+            self.rest_on();
+        } else {
+            self.passed = 0;
+            self.probe();
         }
     }
 
@@ -184,12 +225,7 @@ impl PollWindow {
                     self.sleeps = SLEEPS;
                 }
             }
-            None => {
-                self.verdict = Verdict::TooLong;
-                self.window_ns = 0;
-                self.left = self.sleeps;
-                self.sleeps = (self.sleeps * 2).min(SLEEPS_MAX);
-            }
+            None => self.rest_on(),
         }
     }
 }

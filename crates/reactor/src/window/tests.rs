@@ -48,7 +48,7 @@ fn drive(window: &mut PollWindow, gaps: impl Iterator<Item = u64>) -> Outcome {
         let hit = gap <= spin;
         let took_ns = if hit { gap } else { gap + WAKE_NS };
         let spun_ns = if hit { gap.max(1) } else { spin };
-        window.ended(Wait { took_ns, spun_ns });
+        window.ended(Wait { took_ns, spun_ns, woken_ns: WAKE_NS });
         outcome.waits += 1;
         outcome.hits += u64::from(hit);
         outcome.spun_ns += gap.min(spin);
@@ -101,8 +101,32 @@ fn arrivals_at_random_are_slept_for_when_they_come_seldom() {
     for seed in 1..20 {
         let mut random = Random(seed);
         let outcome = drive(&mut fresh(), (0..50_000).map(|_| random.exponential(200_000.0)));
-        assert!(outcome.burnt() < 0.02, "{seed}: {outcome:?}");
+        assert!(outcome.burnt() < 0.005, "{seed}: {outcome:?}");
+        // Nor does it cost much to find that out.
+        let begin = drive(&mut fresh(), (0..2_000).map(|_| random.exponential(200_000.0)));
+        assert!(begin.burnt() < 0.01, "{seed}: {begin:?}");
     }
+}
+
+#[test]
+fn a_wake_up_that_takes_longer_than_is_known_does_not_hide_what_pays() {
+    let mut window = fresh();
+    let mut waits = 0;
+    while window.verdict() != Verdict::Pays {
+        // Each wait of 10 us ends 300 us late, and nothing is known of that.
+        let spun_ns = window.spin_ns();
+        let took_ns = if spun_ns > 0 { 10_000 } else { 310_000 };
+        window.ended(Wait { took_ns, spun_ns, woken_ns: 0 });
+        waits += 1;
+        assert!(waits < 2_000);
+    }
+}
+
+#[test]
+fn what_is_seldom_used_is_not_spun_for() {
+    // A few requests at a time, seconds apart: an idle disk.
+    let gaps = (0..160).map(|at| if at % 16 == 15 { 5_000_000_000 } else { 300_000 });
+    assert_eq!(drive(&mut fresh(), gaps).spun_ns, 0);
 }
 
 #[test]
@@ -133,7 +157,7 @@ fn settings_rule() {
     assert_eq!((outcome.spun_ns, window.verdict()), (0, Verdict::Off));
     window.set(Settings { max_ns: 20_000 });
     let short = drive(&mut window, std::iter::repeat_n(10_000, 1_000));
-    assert!(short.hit_share() > 0.99, "{short:?}");
+    assert!(short.hit_share() > 0.98, "{short:?}");
     window.set(Settings { max_ns: u64::MAX });
     let long = drive(&mut window, std::iter::repeat_n(10_000_000, 1_000));
     assert!(long.hit_share() > 0.9, "{long:?}");
@@ -144,12 +168,14 @@ fn settings_rule() {
 #[test]
 fn waits_that_no_guard_let_spin_teach_nothing() {
     let mut window = fresh();
+    drive(&mut window, std::iter::repeat_n(10_000, 16));
+    assert_eq!(window.verdict(), Verdict::Probing);
     for _ in 0..1_000 {
-        window.ended(Wait { took_ns: 1_000_000, spun_ns: 0 });
+        window.ended(Wait { took_ns: 1_000_000, spun_ns: 0, woken_ns: 0 });
     }
     assert_eq!(window.verdict(), Verdict::Probing);
     // A clock that jumps is a wait without end.
-    window.ended(Wait { took_ns: u64::MAX, spun_ns: u64::MAX });
+    window.ended(Wait { took_ns: u64::MAX, spun_ns: u64::MAX, woken_ns: u64::MAX });
 }
 
 #[test]
