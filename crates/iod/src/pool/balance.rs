@@ -37,7 +37,9 @@ impl Shared {
             }
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                board.note = false;
+                board.loads.read(reactor::clock_ns());
+                // What came last is not measured yet: it is looked at once more.
+                board.note = board.loads.unmeasured();
                 return true;
             }
             let wait = self.noted.wait_timeout(board, left);
@@ -46,11 +48,7 @@ impl Shared {
     }
 
     fn balance(self: &Arc<Self>) {
-        let moves = {
-            let mut board = lock(&self.board);
-            board.loads.read(reactor::clock_ns());
-            board.loads.unfair()
-        };
+        let moves = lock(&self.board).loads.unfair();
         for (id, to) in moves {
             let moved = self.relocate(id, to);
             tracing::debug!(place = id, to, moved, "reactors were not evenly busy");

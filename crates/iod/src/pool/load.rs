@@ -161,6 +161,12 @@ impl<L: Busy> Loads<L> {
         }
     }
 
+    /// Something came so late that no reading says yet how busy it is; the next one will.
+    pub(super) fn unmeasured(&self) -> bool {
+        let mut entries = self.entries.values();
+        entries.any(|entry| entry.load.is_none() && entry.lodger.busy_ns().is_some())
+    }
+
     fn sums(&self, label: Label) -> Vec<Sum> {
         let mut sums = vec![Sum::default(); self.reactors];
         for entry in self.entries.values() {

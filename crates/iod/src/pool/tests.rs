@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use super::load::{Busy, Loads};
 use super::*;
@@ -188,12 +189,10 @@ impl Tenant for Movable {
     }
 }
 
-#[test]
-fn what_is_busy_moves_when_something_comes_and_only_then() {
-    let pool = Pool::start(Size::asked(2)).unwrap();
+/// Four that come at once, of which every second one is half busy.
+fn come(pool: &Pool) -> Vec<Arc<Movable>> {
     let clock = Arc::new(|| reactor::clock_ns() / 2);
     let tenants: Vec<Arc<Movable>> = (0..4).map(|_| Arc::default()).collect();
-    // Every second one is half busy, and these are all on the first reactor.
     for (tenant, at) in tenants.iter().zip(0..) {
         let weak = Arc::downgrade(tenant);
         let place = pool.place_lodger(Lodger {
@@ -203,11 +202,51 @@ fn what_is_busy_moves_when_something_comes_and_only_then() {
         });
         *tenant.place.lock().unwrap() = Some(place);
     }
-    let until = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    tenants
+}
+
+fn wait_for_a_move(pool: &Pool) {
+    let until = Instant::now() + Duration::from_secs(20);
     while pool.moves() == 0 {
-        assert!(std::time::Instant::now() < until, "nothing has moved");
-        std::thread::sleep(std::time::Duration::from_millis(5));
+        assert!(Instant::now() < until, "nothing has moved");
+        std::thread::sleep(Duration::from_millis(5));
     }
+}
+
+#[test]
+fn what_is_busy_moves_when_something_comes_and_only_then() {
+    let pool = Pool::start(Size::asked(2)).unwrap();
+    // Those that are busy are all on the first reactor.
+    let _tenants = come(&pool);
+    wait_for_a_move(&pool);
     let counts: Vec<_> = pool.reactors().iter().map(|(_, queues)| *queues).collect();
     assert_eq!((pool.moves(), counts), (1, vec![1, 3]));
+}
+
+#[test]
+fn what_comes_just_before_the_decision_is_measured_and_moves_too() {
+    let pool = Pool::start(Size::asked(2)).unwrap();
+    let idle = Lodger { label: 2, busy_ns: Some(Arc::new(|| 0)), tenant: None };
+    let _idle = pool.place_lodger(idle);
+    // Those that are busy are all on the second reactor, and nothing comes after them.
+    std::thread::sleep(Duration::from_millis(200));
+    let _tenants = come(&pool);
+    wait_for_a_move(&pool);
+}
+
+#[test]
+fn what_comes_is_measured_by_the_next_reading_unless_nobody_counts() {
+    let mut scene = Scene::new(2);
+    assert!(!scene.loads.unmeasured());
+    let id = scene.put(0, 1, true);
+    assert!(scene.loads.unmeasured());
+    let twin = scene.loads.twin(id, 1).unwrap();
+    scene.loads.remove(id).unwrap();
+    scene.loads.moved([id, twin]);
+    assert!(scene.loads.unmeasured(), "where it goes makes it no better known");
+    scene.second(&[]);
+    assert!(!scene.loads.unmeasured());
+    let pool = Pool::start(Size::asked(2)).unwrap();
+    let _place = pool.place();
+    assert!(!lock(&pool.shared.board).loads.unmeasured());
 }
