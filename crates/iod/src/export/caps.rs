@@ -37,7 +37,6 @@ impl Export {
         let caps = caps.filter(|caps| !caps.is_none());
         *lock(&self.caps) = caps;
         self.device.set_caps(of(caps));
-        // One that is missed because its ring is just being started looks within a second.
         self.look_again();
     }
 }

@@ -58,7 +58,7 @@ impl Backend for Glue<'_> {
         if std::mem::take(&mut self.first) && start.inflight.is_none() {
             self.export.tell(self.told, UNRECORDED);
         }
-        let mut queues = lock(&self.export.queues);
+        let mut queues = self.export.queues.lock();
         queues.start(start, self.session.clone())?;
         self.count(queues.len());
         Ok(())
@@ -66,7 +66,7 @@ impl Backend for Glue<'_> {
 
     fn stop_queue(&mut self, index: u16, cause: StopCause) -> u16 {
         let (verb, deadline) = (self.export.ending_verb(), self.export.deadline());
-        let mut queues = lock(&self.export.queues);
+        let mut queues = self.export.queues.lock();
         let mut left = LeftBehind::default();
         if verb.is_some() {
             // All of them end, so all of them drain at the same time.
@@ -86,11 +86,11 @@ impl Backend for Glue<'_> {
     }
 
     fn set_memory(&mut self, table: &Arc<Table>) -> Result<(), BackendError> {
-        Ok(lock(&self.export.queues).set_memory(table)?)
+        Ok(self.export.queues.lock().set_memory(table)?)
     }
 
     fn set_call(&mut self, index: u16, call: Option<OwnedFd>) -> Result<(), BackendError> {
-        Ok(lock(&self.export.queues).set_call(index, call)?)
+        Ok(self.export.queues.lock().set_call(index, call)?)
     }
 
     fn set_channel(&mut self, channel: BackendChannel) {

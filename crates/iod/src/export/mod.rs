@@ -23,7 +23,7 @@ mod visits;
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use blk::{Device, Options};
@@ -39,7 +39,7 @@ use crate::open::{Opened, open_again};
 use crate::pool::Pool;
 use crate::within::within;
 use poll::Asked;
-use queues::Queues;
+use queues::{Queues, Told};
 use serve::Control;
 pub use serve::Source;
 pub(crate) use still::{DiskFormats, Still, Taken, WrittenDisk};
@@ -63,7 +63,7 @@ pub struct Export {
     /// What NBD clients' connections run on.
     pool: Arc<Pool>,
     exports: Mutex<Vec<NbdExport>>,
-    queues: Arc<Mutex<Queues>>,
+    queues: Arc<Told<Queues>>,
     front_end: Mutex<FrontEnd>,
     board: Board,
     /// As they were asked for last.
@@ -174,16 +174,10 @@ impl Export {
         }
     }
 
-    /// What its queues are told has changed: those that wait look. Never waits itself.
+    /// What its queues are told has changed: those that wait look. Never waits itself: whoever
+    /// starts, stops or moves some of them just now has them look afterwards.
     fn look_again(&self) {
-        let queues = match self.queues.try_lock() {
-            Ok(queues) => queues,
-            Err(TryLockError::Poisoned(error)) => error.into_inner(),
-            // They are being started or stopped. The one looks anyhow, the other no longer waits
-            // for what has changed.
-            Err(TryLockError::WouldBlock) => return,
-        };
-        queues.look_again();
+        self.queues.tell();
     }
 
     /// Listens on the socket of the spec.

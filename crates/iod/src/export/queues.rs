@@ -6,10 +6,11 @@
 
 mod left;
 mod slot;
+mod told;
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -20,6 +21,7 @@ use virtq::QueueStart;
 
 pub(crate) use self::left::LeftBehind;
 use self::slot::Slot;
+pub(crate) use self::told::Told;
 use crate::pool::{Lodger, Place, Pool, Tenant};
 
 /// What the other rings of a disk get when one of them was not drained in time: they have not
@@ -49,7 +51,7 @@ pub(crate) struct Queues {
     stuck: bool,
     slots: Vec<Slot>,
     /// These rings, as whoever moves one of them finds them.
-    me: Weak<Mutex<Queues>>,
+    me: Weak<Told<Queues>>,
     /// Tells a front-end of a ring that is not served, for as long as that takes.
     teller: Option<JoinHandle<()>>,
 }
@@ -67,9 +69,9 @@ pub(crate) struct RingEnd {
 }
 
 impl Queues {
-    pub(crate) fn new(device: Arc<Device>, pool: Arc<Pool>) -> Arc<Mutex<Self>> {
+    pub(crate) fn new(device: Arc<Device>, pool: Arc<Pool>) -> Arc<Told<Self>> {
         Arc::new_cyclic(|me| {
-            Mutex::new(Self {
+            let queues = Self {
                 device,
                 pool,
                 serving: false,
@@ -77,7 +79,8 @@ impl Queues {
                 slots: Vec::new(),
                 me: me.clone(),
                 teller: None,
-            })
+            };
+            Told::new(queues, Self::look_again)
         })
     }
 
@@ -196,7 +199,7 @@ impl Queues {
     }
 
     /// Caps or polling have changed: what waits looks again.
-    pub(crate) fn look_again(&self) {
+    fn look_again(&self) {
         for served in self.slots.iter().filter_map(|slot| slot.served.as_ref()) {
             served.queue.look_again();
         }
@@ -229,7 +232,7 @@ impl Queues {
 fn placed<'a>(
     pool: &'a Pool,
     device: &'a Arc<Device>,
-    me: &'a Weak<Mutex<Queues>>,
+    me: &'a Weak<Told<Queues>>,
     index: u16,
 ) -> impl FnOnce() -> Place + 'a {
     move || {
@@ -242,9 +245,9 @@ fn placed<'a>(
     }
 }
 
-impl Tenant for Mutex<Queues> {
+impl Tenant for Told<Queues> {
     fn move_lodger(&self, from: u64, to: Place) -> bool {
-        let mut queues = super::lock(self);
+        let mut queues = self.lock();
         let Queues { device, slots, teller, .. } = &mut *queues;
         let Some(slot) = slots.iter_mut().find(|slot| slot.is_in(from)) else { return false };
         slot.relocate(device, to).unwrap_or_else(|error| {

@@ -101,7 +101,7 @@ impl Export {
     /// Storage does not end what is in flight; everything is as it was.
     pub(crate) fn stand_still(self: &Arc<Self>, deadline: Instant) -> Result<Still, ExportError> {
         self.refuse_stuck("upgrade")?;
-        if !lock(&self.queues).quiet(deadline) {
+        if !self.queues.lock().quiet(deadline) {
             return Err(ExportError::NotDrained { place: self.place() });
         }
         self.still.store(true, Ordering::Release);
@@ -122,7 +122,7 @@ impl Export {
         let _ = self.served();
         let mut session = lock(&self.front_end).frozen.take();
         if let Some(state) = &mut session {
-            let queues = lock(&self.queues);
+            let queues = self.queues.lock();
             queues.positions().for_each(|(index, next)| state.stopped_at(index, next));
         }
         Ok(Still { session })
@@ -138,7 +138,7 @@ impl Export {
         let serving = self.is_active() && !self.is_paused();
         let restored = still.session.map(|state| self.resumed(*state)).transpose();
         {
-            let mut queues = lock(&self.queues);
+            let mut queues = self.queues.lock();
             // A session starts its rings anew; without one, there are none.
             queues.begin_anew(serving);
         }

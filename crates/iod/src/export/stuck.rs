@@ -159,7 +159,7 @@ impl Export {
         }
         // A change of size may have come late.
         self.device.resized();
-        let mut queues = lock(&self.queues);
+        let mut queues = self.queues.lock();
         *lock(&self.board.stuck) = None;
         queues.unstick();
         tracing::info!(disk = self.spec.id, "storage answers again: {}", self.place());
@@ -199,7 +199,7 @@ impl Export {
         match within(deadline, work) {
             Ok(outcome) => Ok(outcome?),
             Err(late) => {
-                lock(&self.queues).stick();
+                self.queues.lock().stick();
                 self.mark_stuck(verb, 0);
                 self.clean_up_after(move || log_late(late, verb));
                 Err(self.stuck_error(verb, what.into()))

@@ -27,7 +27,7 @@ impl Export {
         self.refuse_stuck("disk.activate")?;
         self.refuse_writable()?;
         self.take_lock("disk.activate", deadline)?;
-        let mut queues = lock(&self.queues);
+        let mut queues = self.queues.lock();
         self.board.active.store(true, Ordering::Release);
         if !self.is_paused() {
             queues.serve();
@@ -65,7 +65,7 @@ impl Export {
     /// may still be written.
     pub fn pause(self: &Arc<Self>) -> Result<(), ExportError> {
         self.refuse_stuck("disk.pause")?;
-        let mut queues = lock(&self.queues);
+        let mut queues = self.queues.lock();
         self.board.paused.store(true, Ordering::Release);
         let left = queues.hold(self.deadline());
         drop(queues);
@@ -83,7 +83,7 @@ impl Export {
     /// Storage has not ended yet what was in flight before the pause.
     pub fn resume(&self) -> Result<(), ExportError> {
         self.refuse_stuck("disk.resume")?;
-        let mut queues = lock(&self.queues);
+        let mut queues = self.queues.lock();
         self.board.paused.store(false, Ordering::Release);
         if self.is_active() {
             queues.serve();
@@ -101,7 +101,7 @@ impl Export {
     pub fn deactivate(self: &Arc<Self>) -> Result<(), ExportError> {
         let verb = self.ending_verb().unwrap_or("disk.deactivate");
         let deadline = self.deadline();
-        let mut queues = lock(&self.queues);
+        let mut queues = self.queues.lock();
         let left = queues.hold(deadline);
         self.board.active.store(false, Ordering::Release);
         self.board.paused.store(false, Ordering::Release);
