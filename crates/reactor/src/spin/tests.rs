@@ -8,7 +8,7 @@ use crate::cpus::Seat;
 
 const US: u64 = 1_000;
 /// Waits that are slept before anything is known.
-const FIRST: u64 = 16;
+const FIRST: u64 = 32;
 
 /// A poller's waits, with what is around it.
 struct Bench {

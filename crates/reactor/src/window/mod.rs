@@ -31,7 +31,7 @@ use gaps::Gaps;
 /// Waits that a probe spins through.
 const PROBE: u32 = 8;
 /// Waits that are slept before the first probe.
-const FIRST: u32 = 16;
+const FIRST: u32 = 32;
 /// Times asleep in a row that may end without a probe.
 const PATIENCE: u32 = 3;
 /// Waits that are slept between two probes: at first, and at most.
@@ -192,7 +192,7 @@ impl PollWindow {
     /// The time asleep is over.
     fn wake_up(&mut self) {
         let max = self.settings.max_ns;
-        if self.passed < PATIENCE && self.gaps.best(max, max).is_none() {
+        if self.passed < PATIENCE && self.gaps.best(max, max / ENTER.1 * ENTER.0).is_none() {
             self.passed += 1;
             self.rest_on();
         } else {

@@ -157,7 +157,7 @@ fn settings_rule() {
     assert_eq!((outcome.spun_ns, window.verdict()), (0, Verdict::Off));
     window.set(Settings { max_ns: 20_000 });
     let short = drive(&mut window, std::iter::repeat_n(10_000, 1_000));
-    assert!(short.hit_share() > 0.98, "{short:?}");
+    assert!(short.hit_share() > 0.96, "{short:?}");
     window.set(Settings { max_ns: u64::MAX });
     let long = drive(&mut window, std::iter::repeat_n(10_000_000, 1_000));
     assert!(long.hit_share() > 0.9, "{long:?}");
@@ -168,7 +168,7 @@ fn settings_rule() {
 #[test]
 fn waits_that_no_guard_let_spin_teach_nothing() {
     let mut window = fresh();
-    drive(&mut window, std::iter::repeat_n(10_000, 16));
+    drive(&mut window, std::iter::repeat_n(10_000, 32));
     assert_eq!(window.verdict(), Verdict::Probing);
     for _ in 0..1_000 {
         window.ended(Wait { took_ns: 1_000_000, spun_ns: 0, woken_ns: 0 });
