@@ -304,7 +304,7 @@ impl Queue {
     /// Asks the driver not to kick: somebody looks at the ring anyway.
     pub fn suppress(&self) {
         if !self.failed {
-            doorbell::suppress(&self.rings, self.config.event_idx);
+            doorbell::suppress(&self.rings, self.config.event_idx, self.next_avail);
         }
     }
 

@@ -56,6 +56,10 @@ fn kicks_are_wanted_only_when_armed() {
         let _ = queue.publish();
         assert!(!kick(&mut driver), "served: no kick");
         assert!(queue.arm(), "the request between is found by arming");
+        queue.pop().unwrap().unwrap().abandon();
+        assert!(!queue.arm());
+        queue.suppress();
+        assert!(!kick(&mut driver), "woken by something else: no kick");
     }
 }
 

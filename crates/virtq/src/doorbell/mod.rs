@@ -65,12 +65,15 @@ pub(crate) fn available(words: &impl Words) -> u16 {
     words.load(Word::AvailIdx, Ordering::Acquire)
 }
 
-/// Asks the driver not to kick: somebody looks at the ring anyway.
-pub(crate) fn suppress(words: &impl Words, event_idx: bool) {
-    // With EVENT_IDX the event stays where it was: passed already, so no kick comes until the
-    // index has gone round once.
+/// Asks the driver not to kick: somebody looks at the ring anyway. Request `next` is the one that
+/// [`arm`] has asked for a kick on.
+pub(crate) fn suppress(words: &impl Words, event_idx: bool, next: u16) {
     if !event_idx {
         words.store(Word::UsedFlags, USED_NO_NOTIFY, Ordering::Relaxed);
+    } else if available(words) == next {
+        // Woken by something else than that request, which is still to come. An event that is
+        // passed already brings no kick until the index has gone round once.
+        words.store(Word::AvailEvent, next.wrapping_sub(1), Ordering::Relaxed);
     }
 }
 

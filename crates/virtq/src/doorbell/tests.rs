@@ -116,7 +116,7 @@ impl Ring {
         arm(self, self.event_idx, next);
         let found = self.device_sees(next);
         if found {
-            suppress(self, self.event_idx);
+            suppress(self, self.event_idx, next);
         }
         found
     }
@@ -129,12 +129,12 @@ fn serve(
     signals: &AtomicUsize,
     sees: impl Fn(u16) -> bool,
     arms: impl Fn(u16) -> bool,
-    suppresses: impl Fn(),
+    suppresses: impl Fn(u16),
 ) -> Option<(u16, usize)> {
     let mut heard = 0;
     let mut next = FIRST;
     let end = FIRST.wrapping_add(count);
-    suppresses();
+    suppresses(next);
     while next != end {
         if sees(next) {
             next = next.wrapping_add(1);
@@ -148,7 +148,7 @@ fn serve(
             return Some((next, heard));
         }
         heard = rung;
-        suppresses();
+        suppresses(next);
     }
     None
 }
@@ -172,7 +172,7 @@ fn loses_a_kick(event_idx: bool, fenced: bool, count: u16) -> bool {
             thread::spawn(move || {
                 let sees = |next| ring.device_sees(next);
                 let arms = |next| ring.device_arms(next);
-                serve(count, &kicks, sees, arms, || suppress(&*ring, event_idx))
+                serve(count, &kicks, sees, arms, |next| suppress(&*ring, event_idx, next))
             })
         };
         for index in 0..count {
@@ -201,7 +201,7 @@ fn loses_a_call(event_idx: bool, fenced: bool, count: u16) -> bool {
             thread::spawn(move || {
                 let sees = |next| ring.load(Word::UsedIdx, Ordering::Acquire) != next;
                 let arms = |next| ring.driver_arms(next);
-                serve(count, &calls, sees, arms, || ring.driver_suppresses())
+                serve(count, &calls, sees, arms, |_| ring.driver_suppresses())
             })
         };
         for index in 0..count {
@@ -280,7 +280,7 @@ fn two_sleepers_wake_each_other() {
                         while !ring.device_sees(next) {
                             if !ring.device_arms(next) {
                                 kick.sleep();
-                                suppress(&*ring, event_idx);
+                                suppress(&*ring, event_idx, next);
                             }
                         }
                         if ring.complete(next) {
