@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 use crate::core::Core;
 use crate::mailbox::Mailbox;
 use crate::panic;
-use crate::{Context, Handle};
+use crate::{Context, Handle, clock_ns};
 
 /// Completions taken at a time.
 const REAP_BATCH: usize = 256;
@@ -94,7 +94,7 @@ impl Drop for CloseOnExit {
 
 fn run(mut core: Core) {
     let mut completed = Vec::with_capacity(REAP_BATCH);
-    let mut slept = false;
+    let mut slept = None;
     loop {
         core.ring.reap(&mut completed);
         for one in completed.drain(..) {
@@ -111,9 +111,10 @@ fn run(mut core: Core) {
             break;
         }
         let worked = core.turn();
-        slept = core.quiet();
-        core.turned(!worked && !slept);
-        if slept {
+        let sleeps = core.quiet();
+        core.turned(!worked && !sleeps);
+        slept = sleeps.then(clock_ns);
+        if sleeps {
             core.mailbox.counters.add_sleep();
             core.ring.sleep();
             core.clock.slept();

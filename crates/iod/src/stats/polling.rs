@@ -9,7 +9,7 @@ use crate::export::Export;
 /// What is in force for a disk, and what it has cost and brought.
 pub(super) fn of(export: &Export) -> PollStats {
     let state = export.device().poll_state();
-    let PollState { reason: _, hits, misses, spun_ns, saved_ns, refused } = state;
+    let PollState { reason: _, waited_ns: _, hits, misses, spun_ns, saved_ns, refused } = state;
     let [too_long, no_free_cpu, cpu_wanted, budget_used] = refused;
     // A queue that is not served any more shows what it did last.
     let served = export.queues_started() > 0 && export.is_active() && !export.is_paused();

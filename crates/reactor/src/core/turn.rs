@@ -32,6 +32,9 @@ impl Core {
     fn turn_one(&mut self, id: PollerId) -> (bool, bool) {
         let Some(resident) = self.resident(id) else { return (false, false) };
         let Some(mut poller) = resident.poller.take() else { return (false, false) };
+        // What a turn finds is there since its begin: the work itself is no wait.
+        let timed = resident.waiter.as_ref().is_some_and(|waiter| waiter.is_timed());
+        let began = if timed { self.clock.now() } else { 0 };
         let label = poller.label();
         self.counters().set_serving(label);
         self.clock.poll_begins();
@@ -51,7 +54,8 @@ impl Core {
                 if let Some(waiter) = resident.waiter.as_mut().filter(|waiter| waiter.waits())
                     && let Some(polling) = poller.polling()
                 {
-                    waiter.finds_work(polling, clock.now(), guards);
+                    let found = if timed { began } else { clock.now() };
+                    waiter.finds_work(polling, found, guards);
                 }
                 true
             }
@@ -62,10 +66,11 @@ impl Core {
         (stays, turn == Turn::Busy)
     }
 
-    /// A letter is there; `slept`: this thread was woken for it.
-    pub(crate) fn woken_by_letter(&mut self, slept: bool) {
+    /// A letter is there. `slept`: since when this thread slept, if it did; a bell that was rung
+    /// before has not woken it.
+    pub(crate) fn woken_by_letter(&mut self, slept: Option<u64>) {
         let rung = self.mailbox.rung_at();
-        if slept && rung > 0 {
+        if slept.is_some_and(|since| rung > since) {
             self.guards.woke(clock_ns().saturating_sub(rung).max(1));
         }
     }
@@ -75,20 +80,25 @@ impl Core {
     pub(crate) fn turned(&mut self, idle: bool) {
         if idle {
             self.idle_turns += 1;
-            if self.idle_since == 0 {
-                self.idle_since = self.clock.idle_since();
+            if self.idle_turns == 1 {
+                // The time of this turn is not taken for it: the next one's is, if there is one.
+            } else if self.idle_since == 0 {
+                self.idle_since = self.clock.now();
             } else if self.idle_turns >= TELL_EVERY {
                 self.tell_spun();
                 self.idle_since = self.clock.now();
             }
-        } else if self.idle_since > 0 {
-            self.tell_spun();
+        } else {
+            if self.idle_since > 0 {
+                self.tell_spun();
+            }
+            self.idle_turns = 0;
         }
     }
 
     fn tell_spun(&mut self) {
         let since = std::mem::take(&mut self.idle_since);
-        self.idle_turns = 0;
+        self.idle_turns = 1;
         let now = self.clock.now();
         self.counters().add_spun(now.saturating_sub(since));
     }

@@ -108,7 +108,12 @@ fn run() {
             match stat::read(cpus) {
                 Ok(idle) => measure.add(Instant::now(), idle, ours.collect()),
                 Err(error) => {
-                    tracing::debug!("cannot measure free CPUs: {error}");
+                    static ONCE: std::sync::Once = std::sync::Once::new();
+                    ONCE.call_once(|| {
+                        tracing::warn!(
+                            "cannot measure free CPUs: {error}; polling is not held back by it"
+                        );
+                    });
                     measure = Measure::default();
                 }
             }

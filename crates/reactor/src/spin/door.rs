@@ -13,7 +13,7 @@ pub enum PollMode {
     Off,
     /// When it pays, and nobody else wants the CPU.
     Auto,
-    /// Its reactor never sleeps while it lives.
+    /// Without end: its reactor sleeps only while nothing but an event brings it on.
     Always,
 }
 
@@ -116,6 +116,9 @@ impl PollReason {
 pub struct PollState {
     /// What it did at its last wait, and why.
     pub reason: PollReason,
+    /// When that wait began, on [`crate::clock_ns`]; of waits that were slept because polling is
+    /// off nobody takes the time.
+    pub waited_ns: u64,
     /// Waits that ended while it looked.
     pub hits: u64,
     /// Waits that it looked for and then slept through.
@@ -134,10 +137,11 @@ impl PollState {
         matches!(self.reason, PollReason::Always | PollReason::Probing | PollReason::Pays)
     }
 
-    /// Adds the counts of another; the reason is that of the one that spins, or has waited.
+    /// Adds the counts of another; the reason is that of the one that has waited last.
     pub fn add(&mut self, other: &Self) {
-        if !self.armed() && other.reason != PollReason::Unknown {
-            self.reason = other.reason;
+        let later = other.waited_ns >= self.waited_ns && other.reason != PollReason::Unknown;
+        if later || self.reason == PollReason::Unknown {
+            (self.reason, self.waited_ns) = (other.reason, other.waited_ns);
         }
         self.hits += other.hits;
         self.misses += other.misses;
@@ -156,6 +160,8 @@ impl PollState {
 pub struct Polling {
     policy: AtomicU64,
     reason: AtomicU8,
+    /// When the wait began that the reason is of, if it was timed.
+    waited: AtomicU64,
     hits: AtomicU64,
     misses: AtomicU64,
     spun_ns: AtomicU64,
@@ -182,7 +188,8 @@ impl Polling {
     /// What it did so far.
     pub fn state(&self) -> PollState {
         PollState {
-            reason: PollReason::of(self.reason.load(Ordering::Relaxed)),
+            reason: self.reason(),
+            waited_ns: self.waited.load(Ordering::Relaxed),
             hits: self.hits.load(Ordering::Relaxed),
             misses: self.misses.load(Ordering::Relaxed),
             spun_ns: self.spun_ns.load(Ordering::Relaxed),
@@ -191,11 +198,25 @@ impl Polling {
         }
     }
 
+    /// What was done under another mode says nothing of this one.
+    fn reason(&self) -> PollReason {
+        let reason = PollReason::of(self.reason.load(Ordering::Relaxed));
+        match (self.policy().mode, reason) {
+            (_, PollReason::Unknown) => reason,
+            (PollMode::Off, _) => PollReason::Off,
+            (PollMode::Auto, PollReason::Off | PollReason::Always) => PollReason::Unknown,
+            _ => reason,
+        }
+    }
+
     pub(super) fn packed(&self) -> u64 {
         self.policy.load(Ordering::Relaxed)
     }
 
-    pub(super) fn shows(&self, reason: PollReason) {
+    pub(super) fn shows(&self, reason: PollReason, since: u64) {
+        if since > 0 {
+            self.waited.store(since, Ordering::Relaxed);
+        }
         self.reason.store(reason.code(), Ordering::Relaxed);
         if let PollReason::Refused(by) = reason
             && let Some(count) = self.refused.get(by as usize)

@@ -26,13 +26,23 @@ const PAUSE_MAX_NS: u64 = 1_000_000_000;
 pub(crate) struct Guards {
     seat: Arc<Seat>,
     wanted: Wanted,
+    /// Up to when spins were counted.
+    counted_to: u64,
     /// What it costs to be woken, in nanoseconds; 0 while that is unknown.
     pub(crate) wake_ns: u64,
 }
 
 impl Guards {
     pub(crate) fn new(seat: Arc<Seat>) -> Self {
-        Self { seat, wanted: Wanted::default(), wake_ns: 0 }
+        Self { seat, wanted: Wanted::default(), counted_to: 0, wake_ns: 0 }
+    }
+
+    /// Of a thread whose CPU nobody else wants.
+    #[cfg(test)]
+    pub(super) fn alone(seat: Arc<Seat>) -> Self {
+        let mut guards = Self::new(seat);
+        guards.wanted.read = || 0;
+        guards
     }
 
     /// Whether a spin may begin at `now`, if `idle_percent` of a CPU must be free for it.
@@ -48,9 +58,11 @@ impl Guards {
         Ok(())
     }
 
-    /// A spin has ended at `now` and took `ns`.
+    /// A spin has ended at `now` and took `ns`. Those of several pollers at once are one.
     #[inline]
     pub(super) fn spun(&mut self, now: u64, ns: u64) {
+        let ns = ns.min(now.saturating_sub(self.counted_to));
+        self.counted_to = now;
         self.wanted.spun(now, ns);
     }
 
@@ -66,8 +78,10 @@ impl Guards {
 }
 
 /// Whether others want this CPU.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Wanted {
+    /// Tells the switches.
+    read: fn() -> u64,
     /// When the switches were counted, and how many there were.
     from: u64,
     switches: u64,
@@ -77,11 +91,17 @@ struct Wanted {
     pause: u64,
 }
 
+impl Default for Wanted {
+    fn default() -> Self {
+        Self { read: switches, from: 0, switches: 0, spun: 0, until: 0, pause: 0 }
+    }
+}
+
 impl Wanted {
     #[inline]
     fn forbids(&mut self, now: u64) -> bool {
         if now.saturating_sub(self.from) > WITHIN_NS {
-            self.counts(now, switches());
+            self.counts(now, (self.read)());
         }
         now < self.until
     }
@@ -94,7 +114,7 @@ impl Wanted {
     fn spun(&mut self, now: u64, ns: u64) {
         self.spun += ns;
         if self.spun >= JUDGED_NS {
-            self.judge(now, switches());
+            self.judge(now, (self.read)());
         }
     }
 
@@ -148,6 +168,18 @@ mod tests {
         wanted.spun = JUDGED_NS;
         wanted.judge(now, 12);
         assert_eq!(wanted.until - now, PAUSE_NS, "it begins anew");
+    }
+
+    #[test]
+    fn spins_at_the_same_time_count_once() {
+        let mut guards = Guards::new(Arc::default());
+        guards.wanted.counts(1_000, 0);
+        for _ in 0..8 {
+            guards.spun(1_000 + JUDGED_NS / 2, JUDGED_NS / 2);
+        }
+        assert_eq!(guards.wanted.spun, JUDGED_NS / 2);
+        guards.spun(1_000 + JUDGED_NS * 3 / 4, JUDGED_NS / 2);
+        assert_eq!(guards.wanted.spun, JUDGED_NS * 3 / 4, "the part that was not counted");
     }
 
     #[test]

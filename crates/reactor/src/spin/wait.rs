@@ -5,6 +5,8 @@ use super::{Guards, PollMode, PollPolicy, PollReason, Polling, Refused, WaitsFor
 use crate::clock::Clock;
 use crate::{PollSettings, PollVerdict, PollWait, PollWindow};
 
+/// A window without an end.
+const FOR_EVER: u64 = u64::MAX;
 /// Looks without a limit before readers are told how long they took.
 const TELL_EVERY: u32 = 4096;
 
@@ -12,6 +14,11 @@ const TELL_EVERY: u32 = 4096;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Working,
+    /// It looks for the first time, and is to look for so long.
+    Begun {
+        since: u64,
+        window: u64,
+    },
     /// It looks since one time, and until another.
     Looking {
         since: u64,
@@ -83,6 +90,12 @@ impl Waiter {
         self.phase != Phase::Working
     }
 
+    /// The time of its next turn's begin will be asked for, whatever that finds.
+    #[inline]
+    pub(crate) fn is_timed(&self) -> bool {
+        !matches!(self.phase, Phase::Working | Phase::Looking { until: u64::MAX, .. })
+    }
+
     /// A turn has found nothing. True: it is to be asked again at once.
     pub(crate) fn finds_nothing(
         &mut self,
@@ -103,6 +116,14 @@ impl Waiter {
         match self.phase {
             Phase::Working => self.begins(polling, waits_for, clock, guards),
             Phase::Sleeping { .. } => false,
+            Phase::Begun { since, window } => {
+                // Only now: the time between the end of a batch and the first look was no look's.
+                let now = clock.now();
+                let until = now.saturating_add(window);
+                self.phase = Phase::Looking { since, until };
+                (self.told, self.looks) = (now, 0);
+                true
+            }
             Phase::Looking { until: u64::MAX, .. } => {
                 self.looks += 1;
                 if self.looks >= TELL_EVERY {
@@ -116,8 +137,8 @@ impl Waiter {
                 if now < until {
                     return true;
                 }
-                let looked = now.saturating_sub(since);
-                polling.missed(self.looked(now));
+                let looked = self.looked(now);
+                polling.missed(looked);
                 self.budget.wasted(looked);
                 guards.spun(now, looked);
                 self.phase = Phase::Sleeping { since, looked };
@@ -134,31 +155,30 @@ impl Waiter {
         guards: &mut Guards,
     ) -> bool {
         if self.policy.mode == PollMode::Off {
-            polling.shows(PollReason::Off);
+            polling.shows(PollReason::Off, 0);
             return false;
         }
         let since = clock.idle_since();
         self.for_device = waits_for == WaitsFor::Device;
         let decided = match self.policy.mode {
-            PollMode::Always => Ok((u64::MAX, PollReason::Always)),
+            PollMode::Always => Ok((FOR_EVER, PollReason::Always)),
             _ => self.decides(since, guards),
         };
         match decided {
-            Ok((until, reason)) => {
-                polling.shows(reason);
-                self.phase = Phase::Looking { since, until };
-                (self.told, self.looks) = (since, 0);
+            Ok((window, reason)) => {
+                polling.shows(reason, since);
+                self.phase = Phase::Begun { since, window };
                 true
             }
             Err(refused) => {
-                polling.shows(refused.map_or(PollReason::Unknown, PollReason::Refused));
+                polling.shows(refused.map_or(PollReason::Unknown, PollReason::Refused), since);
                 self.phase = Phase::Sleeping { since, looked: 0 };
                 false
             }
         }
     }
 
-    /// Until when to look, and why; or why not, if that is known yet.
+    /// For how long to look, and why; or why not, if that is known yet.
     fn decides(
         &mut self,
         now: u64,
@@ -176,7 +196,7 @@ impl Waiter {
         }
         let probing = verdict == PollVerdict::Probing;
         let reason = if probing { PollReason::Probing } else { PollReason::Pays };
-        Ok((now.saturating_add(spin).min(u64::MAX - 1), reason))
+        Ok((spin, reason))
     }
 
     /// For how long it has looked since that was told last.
@@ -190,10 +210,17 @@ impl Waiter {
         let phase = std::mem::replace(&mut self.phase, Phase::Working);
         let (took_ns, spun_ns) = match phase {
             Phase::Working => return,
+            Phase::Begun { since, window } => {
+                let took = now.saturating_sub(since);
+                polling.hit(took.min(window), guards.wake_ns);
+                guards.spun(now, took.min(window));
+                (took, took.max(1))
+            }
             Phase::Looking { since, .. } => {
                 let took = now.saturating_sub(since);
-                polling.hit(self.looked(now), guards.wake_ns);
-                guards.spun(now, took);
+                let looked = self.looked(now);
+                polling.hit(looked, guards.wake_ns);
+                guards.spun(now, looked);
                 // It ended while it was looked for, however late that was seen.
                 (took, took.max(1))
             }
