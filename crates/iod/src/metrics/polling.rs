@@ -17,8 +17,8 @@ pub(super) fn reactors(page: &mut Page, all: &[ReactorStats], since: Option<f64>
 /// What it costs and brings each disk, and why it is or is not polled.
 pub(super) fn disks(page: &mut Page, disks: &[DiskStats]) {
     let polled = || disks.iter().filter_map(|disk| disk.polling.map(|polling| (disk, polling)));
-    let help = "What its queues do when they have nothing to do: they look for requests (pays, \
-                probing, always), or sleep for this reason.";
+    let help = "What its queues do when they have nothing to do, or did when they were served last: \
+                they look for requests (pays, probing, always), or sleep for this reason.";
     let mut family = page.family("ringway_disk_poll_reason", Kind::StateSet, None, help);
     for (disk, polling) in polled() {
         for reason in PollReason::ALL {

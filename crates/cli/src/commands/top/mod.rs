@@ -32,7 +32,8 @@ Rates and latencies are those of the time between two samples; p99 is since atta
 stage in which requests spent most of that time: ring, cap, device or back. `cpu` is the part of a
 reactor's thread that the disk took; `oldest` is the age of the oldest request under way.
 `polled` says what its queues do when they have nothing to do: they look for requests (pays, probing,
-always), or sleep, for the reason that is shown. The head says what reactors spent on looking.
+always), or sleep, for the reason that is shown; `-` of a disk that waits for nothing. The head says
+what reactors spent on looking.
 
 Keys: the letter in brackets in the head of a column sorts by it, again turns the order round;
 q or Ctrl-C ends.")]

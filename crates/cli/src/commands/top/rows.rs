@@ -1,6 +1,6 @@
 //! From two samples to rows.
 
-use model::report::{DiskState, DiskStats, PollReason, Stage, Stats};
+use model::report::{DiskState, DiskStats, PollReason, PollStats, Stage, Stats};
 
 /// What one disk did between two samples.
 #[derive(Clone, Debug, PartialEq)]
@@ -68,7 +68,7 @@ fn of_disk(before: Option<&DiskStats>, now: &DiskStats, seconds: f64) -> Row {
         in_flight: now.in_flight + now.in_rings,
         oldest: now.oldest.map_or(0.0, |oldest| oldest.age_seconds),
         cpu: rate(&|disk| disk.busy_seconds),
-        polled: now.polling.map_or("-", |polling| polled(polling.reason)),
+        polled: now.polling.map_or("-", polled),
         errors: now.errors,
     }
 }
@@ -88,9 +88,11 @@ fn state(disk: &DiskStats) -> &'static str {
 }
 
 /// What its queues do when they have nothing to do.
-fn polled(reason: PollReason) -> &'static str {
-    match reason {
+fn polled(polling: PollStats) -> &'static str {
+    match polling.reason {
         PollReason::Never | PollReason::Unknown => "-",
+        // It would be, and is not served.
+        PollReason::Pays | PollReason::Probing | PollReason::Always if !polling.armed => "-",
         PollReason::Pays => "pays",
         PollReason::Probing => "probing",
         PollReason::Always => "always",
