@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::{Table, wrong_state};
 use crate::error::failed;
-use crate::held::Door;
+use crate::held::{Door, HoldError};
 use crate::link::Holding;
 
 /// Key under which the change is held.
@@ -25,12 +25,14 @@ pub(super) struct Defaults {
     set: PollSpec,
     /// A caller is at it.
     busy: bool,
+    /// The keeper did not answer in time, and may hold something else than what is in force.
+    unheld: bool,
 }
 
 impl Defaults {
     /// As the program was started, and as it was held since.
     pub(super) fn found(started: PollSpec, door: &Door) -> Self {
-        Self { started, set: held(door), busy: false }
+        Self { started, set: held(door), busy: false, unheld: false }
     }
 
     /// For disks.
@@ -45,6 +47,10 @@ impl Defaults {
 
     pub(super) fn busy(&self) -> bool {
         self.busy
+    }
+
+    pub(super) fn unheld(&self) -> bool {
+        self.unheld
     }
 }
 
@@ -62,7 +68,9 @@ impl Table {
     ///
     /// # Errors
     /// Another caller is at it, the process is about to end or to be upgraded, or the keeper does
-    /// not hold it; nothing has changed then.
+    /// not hold it; nothing has changed then. Only if the keeper did not answer in time, it may
+    /// hold it all the same, and a worker that comes after a crash would find it: no upgrade begins
+    /// until a later call has succeeded.
     pub fn set_poll_defaults(&self, change: PollChange) -> Result<Polling, RpcError> {
         let mut disks = self.disks();
         disks.open()?;
@@ -75,7 +83,13 @@ impl Table {
         let held = self.hold_poll(set);
         let mut disks = self.disks();
         disks.poll.busy = false;
-        held?;
+        match &held {
+            Ok(()) => disks.poll.unheld = false,
+            Err(HoldError::Late { .. }) => disks.poll.unheld = true,
+            // It holds what it held.
+            Err(_) => {}
+        }
+        held.map_err(failed)?;
         disks.poll.set = set;
         let process = disks.poll.spec();
         // Under the lock, so that one which comes meanwhile misses nothing.
@@ -85,13 +99,12 @@ impl Table {
         Ok(disks.poll.in_force())
     }
 
-    fn hold_poll(&self, set: PollSpec) -> Result<(), RpcError> {
-        let held = if set == PollSpec::default() {
+    fn hold_poll(&self, set: PollSpec) -> Result<(), HoldError> {
+        if set == PollSpec::default() {
             self.door.forget_key(KEY)
         } else {
             let data = serde_json::to_value(set).unwrap_or(Value::Null);
             self.door.hold_as(KEY, Holding { data, ..Holding::default() })
-        };
-        held.map_err(failed)
+        }
     }
 }

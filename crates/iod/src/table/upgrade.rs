@@ -33,12 +33,19 @@ impl Table {
     /// From here on no verb changes anything, until [`Self::end_upgrade`].
     ///
     /// # Errors
-    /// A verb is at work, another upgrade is, or the process is about to end.
+    /// A verb is at work, another upgrade is, the keeper does not know all as it is, or the process
+    /// is about to end.
     pub(crate) fn begin_upgrade(&self) -> Result<Vec<Arc<Export>>, RpcError> {
         let mut disks = self.disks();
         disks.open()?;
         if disks.poll.busy() {
             return Err(wrong_state("poll.defaults is at work; try again when it has ended"));
+        }
+        if disks.poll.unheld() {
+            return Err(wrong_state(
+                "the keeper may hold other defaults of polling than are in force, and the new \
+                 worker would find them; repeat poll.defaults, then try again",
+            ));
         }
         for (id, entry) in &disks.by_id {
             if let Phase::Busy(..) = entry.phase {

@@ -53,6 +53,30 @@ fn an_upgrade_does_not_begin_in_the_middle_of_a_change() {
 }
 
 #[test]
+fn no_upgrade_begins_while_nobody_knows_what_is_held() {
+    let (table, keeper) = table(BTreeMap::new());
+    let error = table.set_poll_defaults(off()).unwrap_err();
+    assert!(error.message.contains("does not answer"), "{error}");
+    assert_eq!(defaults(&table), Polling::default());
+    let unknown = || {
+        let error = table.begin_upgrade().unwrap_err();
+        let named = error.message.contains("repeat poll.defaults");
+        assert!(error.code == code::WRONG_STATE && named, "{error}");
+    };
+    unknown();
+    let keeper = std::thread::spawn(move || {
+        answer(&keeper, None); // Too late.
+        answer(&keeper, Some("not today"));
+        answer(&keeper, None);
+    });
+    table.set_poll_defaults(off()).unwrap_err();
+    unknown();
+    assert_eq!(table.set_poll_defaults(off()).unwrap().mode, PollMode::Off);
+    table.begin_upgrade().unwrap();
+    keeper.join().unwrap();
+}
+
+#[test]
 fn what_is_held_is_found_and_what_is_not_understood_is_not_done() {
     let usual = Polling::default();
     for (data, expected) in [
