@@ -34,7 +34,8 @@ fn used(options: &[&str]) -> (Io, Guest) {
 fn a_scrape_over_a_unix_socket_tells_what_was_done() {
     let folder = folder();
     let socket = folder.path().join("metrics");
-    let (io, _guest) = used(&["--metrics", &format!("unix:{}", socket.display())]);
+    let address = format!("unix:{}", socket.display());
+    let (io, _guest) = used(&["--metrics", &address, "--poll", "always"]);
     let page = scrape(UnixStream::connect(&socket).unwrap());
     let d1 = ("disk", "d1");
     assert_eq!(value(&page, "ringway_disk_read_bytes", "_total", &[d1]), 3.0 * 4096.0);
@@ -49,7 +50,8 @@ fn a_scrape_over_a_unix_socket_tells_what_was_done() {
     assert_eq!(value(&page, durations, "_count", &labels), 3.0);
     assert!(value(&page, durations, "_sum", &labels) > 0.0);
     assert!(value(&page, "ringway_disk_busy_seconds", "_total", &[d1]) > 0.0);
-    // Each wait of its queue is a hit, a miss, or refused for a reason.
+    // Each wait of a queue is a hit, a miss, or refused for a reason, but for the first ones of one
+    // that is polled when it pays.
     let refused =
         |reason| value(&page, "ringway_disk_poll_refused", "_total", &[d1, ("reason", reason)]);
     let reasons = ["too_long", "no_free_cpu", "cpu_wanted", "budget_used"];
