@@ -154,11 +154,6 @@ impl Device {
         self.stats.iter().for_each(|queue| queue.polling.set(policy));
     }
 
-    /// How queues wait when they have nothing to do.
-    pub fn poll_policy(&self) -> PollPolicy {
-        self.stats.first().map(|queue| queue.polling.policy()).unwrap_or_default()
-    }
-
     /// How its queues have waited since it was made, together.
     pub fn poll_state(&self) -> PollState {
         let mut sum = PollState::default();

@@ -130,12 +130,6 @@ impl Handle {
         self.0.number
     }
 
-    /// How much of a CPU is free for this reactor to spin on, in thousandths, as the kernel's idle
-    /// times and its own use say; `None` while nothing of it wants to spin.
-    pub fn free_cpu_permille(&self) -> Option<u32> {
-        self.0.seat.measured()
-    }
-
     /// What the reactor has counted.
     pub fn counters(&self) -> &ReactorCounters {
         &self.0.counters

@@ -42,11 +42,6 @@ impl Seat {
         self.free.load(Ordering::Relaxed)
     }
 
-    /// As [`Self::free_permille`]; `None` while it is not known.
-    pub(crate) fn measured(&self) -> Option<u32> {
-        Some(self.free_permille()).filter(|free| *free != UNKNOWN)
-    }
-
     #[cfg(test)]
     pub(crate) fn show_for_test(&self, free: u32) {
         self.show(free);

@@ -93,7 +93,7 @@ impl Waiter {
     /// The time of its next turn's begin will be asked for, whatever that finds.
     #[inline]
     pub(crate) fn is_timed(&self) -> bool {
-        !matches!(self.phase, Phase::Working | Phase::Looking { until: u64::MAX, .. })
+        !matches!(self.phase, Phase::Working | Phase::Looking { until: FOR_EVER, .. })
     }
 
     /// A turn has found nothing. True: it is to be asked again at once.
@@ -124,7 +124,7 @@ impl Waiter {
                 (self.told, self.looks) = (now, 0);
                 true
             }
-            Phase::Looking { until: u64::MAX, .. } => {
+            Phase::Looking { until: FOR_EVER, .. } => {
                 self.looks += 1;
                 if self.looks >= TELL_EVERY {
                     let now = clock.now();
