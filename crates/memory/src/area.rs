@@ -1,14 +1,17 @@
 //! Memory of one thread's own, cut into pieces by whoever made it.
 
-use std::ptr::NonNull;
 use std::rc::Rc;
+use std::sync::Arc;
 
-use crate::view::Pin;
+use crate::view::{Kept, Pin};
 use crate::{Mapping, MemoryError};
 
 /// A mapping as one thread uses it: lists of its pieces share one pin, counted without atomics.
 #[derive(Clone, Debug)]
-pub struct Area(pub(crate) Rc<Mapping>);
+pub struct Area {
+    pub(crate) mapping: Arc<Mapping>,
+    pub(crate) pin: Pin,
+}
 
 impl Area {
     /// Fresh zeroed memory of `len` bytes that only this process has; the kernel gives pages when
@@ -17,23 +20,24 @@ impl Area {
     /// # Errors
     /// The kernel's refusal.
     pub fn private(len: usize) -> Result<Self, MemoryError> {
-        Ok(Self(Rc::new(Mapping::private(len)?)))
+        let mapping = Arc::new(Mapping::private(len)?);
+        Ok(Self { pin: Rc::new(Kept::Mapping(mapping.clone())), mapping })
     }
 
     /// Length in bytes.
     pub fn len(&self) -> usize {
-        self.0.len()
+        self.mapping.len()
     }
 
     /// Never: an area has at least one byte.
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.mapping.is_empty()
     }
 
     /// Copies bytes from `offset` on into `out`; false when it does not reach.
     #[must_use]
     pub fn read(&self, offset: usize, out: &mut [u8]) -> bool {
-        let Some(at) = self.0.at(offset, out.len()) else { return false };
+        let Some(at) = self.mapping.at(offset, out.len()) else { return false };
         // SAFETY: the mapping has as many bytes there; `out` is ours and elsewhere.
         unsafe { std::ptr::copy_nonoverlapping(at.as_ptr(), out.as_mut_ptr(), out.len()) };
         true
@@ -42,7 +46,7 @@ impl Area {
     /// Copies `data` to `offset`; false when it does not fit.
     #[must_use]
     pub fn write(&self, offset: usize, data: &[u8]) -> bool {
-        let Some(at) = self.0.at(offset, data.len()) else { return false };
+        let Some(at) = self.mapping.at(offset, data.len()) else { return false };
         // SAFETY: the mapping has as many bytes there; `data` is borrowed and elsewhere.
         unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), at.as_ptr(), data.len()) };
         true
@@ -52,7 +56,7 @@ impl Area {
     /// not reach.
     #[must_use]
     pub fn move_within(&self, from: usize, to: usize, len: usize) -> bool {
-        let (Some(from), Some(to)) = (self.0.at(from, len), self.0.at(to, len)) else {
+        let (Some(from), Some(to)) = (self.mapping.at(from, len), self.mapping.at(to, len)) else {
             return false;
         };
         // SAFETY: both places have `len` bytes; `copy` allows them to overlap.
@@ -63,17 +67,13 @@ impl Area {
     /// Copies `len` bytes from here to another area; false when either does not reach.
     #[must_use]
     pub fn copy_to(&self, from: usize, target: &Area, to: usize, len: usize) -> bool {
-        let (Some(from), Some(to)) = (self.0.at(from, len), target.0.at(to, len)) else {
+        let (Some(from), Some(to)) = (self.mapping.at(from, len), target.mapping.at(to, len))
+        else {
             return false;
         };
         // SAFETY: both places have `len` bytes; `copy` allows the areas to be the same.
         unsafe { std::ptr::copy::<u8>(from.as_ptr(), to.as_ptr(), len) };
         true
-    }
-
-    pub(crate) fn same_pin(&self, pin: &Pin) -> bool {
-        let own: NonNull<u8> = NonNull::from(&*self.0).cast();
-        std::ptr::eq(Rc::as_ptr(pin).cast::<u8>(), own.as_ptr())
     }
 }
 

@@ -4,15 +4,19 @@ use std::ptr::NonNull;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use crate::view::Pin;
+use crate::view::{Kept, Pin};
 use crate::{Area, Mapping, MemoryError, View};
 
 /// A scatter list: pieces of memory that stay mapped as long as this value lives.
 ///
 /// It is what a request's data is from the ring to the kernel and back. All of it belongs to one
 /// [`View`] or one mapping. Contents are shared with a guest, so they are copied, never borrowed.
+/// To move it is to move one pointer: on the way of a request it changes hands often.
 #[derive(Default)]
-pub struct Buffers {
+pub struct Buffers(Option<Box<List>>);
+
+#[derive(Default)]
+struct List {
     iov: Vec<libc::iovec>,
     /// Pieces before this one have been consumed.
     first: usize,
@@ -28,6 +32,7 @@ pub struct Byte {
 
 impl Byte {
     /// Writes the byte.
+    #[inline]
     pub fn set(&self, value: u8) {
         // SAFETY: the pin keeps the byte mapped; a guest that writes it too harms only itself.
         unsafe { self.ptr.as_ptr().write_volatile(value) };
@@ -42,47 +47,20 @@ impl std::fmt::Debug for Byte {
 
 impl std::fmt::Debug for Buffers {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Buffers({} bytes in {})", self.bytes, self.iovecs().len())
+        write!(f, "Buffers({} bytes in {})", self.len(), self.iovecs().len())
     }
 }
 
-impl Buffers {
-    /// A list with room for `pieces`.
-    pub fn with_capacity(pieces: usize) -> Self {
-        Self { iov: Vec::with_capacity(pieces), ..Self::default() }
+impl List {
+    #[inline]
+    fn push(&mut self, ptr: NonNull<u8>, len: usize) {
+        self.iov.push(libc::iovec { iov_base: ptr.as_ptr().cast(), iov_len: len });
+        self.bytes += len;
     }
 
-    /// Fresh zeroed memory of `len` bytes, aligned to a page. For bounce buffers and tests.
-    ///
-    /// # Errors
-    /// The kernel's refusal.
-    pub fn alloc(len: usize) -> Result<Self, MemoryError> {
-        let mapping = Arc::new(Mapping::private(len.max(1))?);
-        Ok(Self::within(&mapping, 0, len).unwrap_or_default())
-    }
-
-    /// `len` bytes of a mapping of ours, from byte `offset` on; `None` when it does not reach.
-    pub fn within(mapping: &Arc<Mapping>, offset: usize, len: usize) -> Option<Self> {
-        let ptr = mapping.at(offset, len)?;
-        let mut buffers = Self { pin: Some(Rc::new(mapping.clone())), ..Self::default() };
-        if len > 0 {
-            buffers.push(ptr, len);
-        }
-        Some(buffers)
-    }
-
-    /// Appends `len` bytes at guest address `addr`.
-    ///
-    /// # Errors
-    /// [`MemoryError::Outside`]; what was appended before the hole stays.
-    ///
-    /// # Panics
-    /// If the list already holds memory of another view: one list, one pin.
-    pub fn append(&mut self, view: &View, addr: u64, len: u32) -> Result<(), MemoryError> {
-        match &self.pin {
-            Some(pin) => assert!(view.same_pin(pin), "one list of buffers has one view"),
-            None => self.pin = Some(view.pin()),
-        }
+    /// Appends what does not lie in one region.
+    #[inline(never)]
+    fn append_pieces(&mut self, view: &View, addr: u64, len: u32) -> Result<(), MemoryError> {
         let outside = MemoryError::Outside { addr, len: len.into() };
         let (mut addr, mut left) = (addr, u64::from(len));
         while left > 0 {
@@ -99,72 +77,10 @@ impl Buffers {
         Ok(())
     }
 
-    /// Appends `len` bytes of an area from byte `offset` on; false, and nothing appended, when it
-    /// does not reach. What follows the last piece makes that longer.
-    ///
-    /// # Panics
-    /// If the list already holds memory of something else: one list, one pin.
-    #[must_use]
-    pub fn append_area(&mut self, area: &Area, offset: usize, len: usize) -> bool {
-        let Some(ptr) = area.0.at(offset, len) else { return false };
-        match &self.pin {
-            Some(pin) => assert!(area.same_pin(pin), "one list of buffers has one area"),
-            None => self.pin = Some(area.0.clone()),
-        }
-        match self.iov.last_mut() {
-            _ if len == 0 => {}
-            Some(last) if last.iov_base.wrapping_byte_add(last.iov_len) == ptr.as_ptr().cast() => {
-                last.iov_len += len;
-                self.bytes += len;
-            }
-            _ => self.push(ptr, len),
-        }
-        true
-    }
-
-    fn push(&mut self, ptr: NonNull<u8>, len: usize) {
-        self.iov.push(libc::iovec { iov_base: ptr.as_ptr().cast(), iov_len: len });
-        self.bytes += len;
-    }
-
-    /// Empties the list and unpins its memory; capacity stays.
-    pub fn clear(&mut self) {
-        self.iov.clear();
-        self.first = 0;
-        self.bytes = 0;
-        self.pin = None;
-    }
-
-    /// Bytes in the list.
-    pub fn len(&self) -> usize {
-        self.bytes
-    }
-
-    /// No bytes.
-    pub fn is_empty(&self) -> bool {
-        self.bytes == 0
-    }
-
-    /// The pieces, for the kernel.
-    pub fn iovecs(&self) -> &[libc::iovec] {
-        self.iov.get(self.first..).unwrap_or_default()
-    }
-
-    /// Every piece starts on a multiple of `start` bytes and is a multiple of `len` bytes long
-    /// (powers of two).
-    pub fn is_aligned(&self, start: usize, len: usize) -> bool {
-        let (start, len) = (start.wrapping_sub(1), len.wrapping_sub(1));
-        self.iovecs().iter().all(|v| v.iov_base as usize & start == 0 && v.iov_len & len == 0)
-    }
-
-    /// Pieces that the list has room for without asking for memory.
-    pub fn capacity(&self) -> usize {
-        self.iov.capacity()
-    }
-
-    /// Drops the first `count` bytes, or all when there are fewer.
-    pub fn advance(&mut self, count: usize) {
-        let mut left = count.min(self.bytes);
+    /// Drops the first `count` bytes, which there are.
+    #[inline]
+    fn advance(&mut self, count: usize) {
+        let mut left = count;
         self.bytes -= left;
         while let Some(v) = self.iov.get_mut(self.first) {
             if v.iov_len > left {
@@ -177,33 +93,163 @@ impl Buffers {
             self.first += 1;
         }
     }
+}
+
+impl Buffers {
+    /// A list with room for `pieces`.
+    pub fn with_capacity(pieces: usize) -> Self {
+        Self(Some(Box::new(List { iov: Vec::with_capacity(pieces), ..List::default() })))
+    }
+
+    /// Fresh zeroed memory of `len` bytes, aligned to a page. For bounce buffers and tests.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn alloc(len: usize) -> Result<Self, MemoryError> {
+        let mapping = Arc::new(Mapping::private(len.max(1))?);
+        Ok(Self::within(&mapping, 0, len).unwrap_or_default())
+    }
+
+    /// `len` bytes of a mapping of ours, from byte `offset` on; `None` when it does not reach.
+    pub fn within(mapping: &Arc<Mapping>, offset: usize, len: usize) -> Option<Self> {
+        let ptr = mapping.at(offset, len)?;
+        let pin = Some(Rc::new(Kept::Mapping(mapping.clone())));
+        let mut list = Box::new(List { pin, ..List::default() });
+        if len > 0 {
+            list.push(ptr, len);
+        }
+        Some(Self(Some(list)))
+    }
+
+    #[inline]
+    fn list(&mut self) -> &mut List {
+        self.0.get_or_insert_default()
+    }
+
+    /// Appends `len` bytes at guest address `addr`.
+    ///
+    /// # Errors
+    /// [`MemoryError::Outside`]; what was appended before the hole stays.
+    ///
+    /// # Panics
+    /// If the list already holds memory of another view: one list, one pin.
+    #[inline(always)]
+    pub fn append(&mut self, view: &View, addr: u64, len: u32) -> Result<(), MemoryError> {
+        let list = self.list();
+        match &list.pin {
+            Some(pin) => assert!(view.same_pin(pin), "one list of buffers has one view"),
+            None => list.pin = Some(view.pin()),
+        }
+        match view.find(addr) {
+            Some((ptr, room)) if u64::from(len) <= room && len > 0 => {
+                list.push(ptr, len as usize);
+                Ok(())
+            }
+            _ => list.append_pieces(view, addr, len),
+        }
+    }
+
+    /// Appends `len` bytes of an area from byte `offset` on; false, and nothing appended, when it
+    /// does not reach. What follows the last piece makes that longer.
+    ///
+    /// # Panics
+    /// If the list already holds memory of something else: one list, one pin.
+    #[must_use]
+    pub fn append_area(&mut self, area: &Area, offset: usize, len: usize) -> bool {
+        let Some(ptr) = area.mapping.at(offset, len) else { return false };
+        let list = self.list();
+        match &list.pin {
+            Some(pin) => assert!(Rc::ptr_eq(&area.pin, pin), "one list of buffers has one area"),
+            None => list.pin = Some(area.pin.clone()),
+        }
+        match list.iov.last_mut() {
+            _ if len == 0 => {}
+            Some(last) if last.iov_base.wrapping_byte_add(last.iov_len) == ptr.as_ptr().cast() => {
+                last.iov_len += len;
+                list.bytes += len;
+            }
+            _ => list.push(ptr, len),
+        }
+        true
+    }
+
+    /// Empties the list and unpins its memory; capacity stays.
+    #[inline]
+    pub fn clear(&mut self) {
+        if let Some(list) = &mut self.0 {
+            list.iov.clear();
+            (list.first, list.bytes) = (0, 0);
+            list.pin = None;
+        }
+    }
+
+    /// Bytes in the list.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.0.as_ref().map_or(0, |list| list.bytes)
+    }
+
+    /// No bytes.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The pieces, for the kernel. They stay where they are when the list moves.
+    #[inline]
+    pub fn iovecs(&self) -> &[libc::iovec] {
+        self.0.as_ref().and_then(|list| list.iov.get(list.first..)).unwrap_or_default()
+    }
+
+    /// Every piece starts on a multiple of `start` bytes and is a multiple of `len` bytes long
+    /// (powers of two).
+    pub fn is_aligned(&self, start: usize, len: usize) -> bool {
+        let (start, len) = (start.wrapping_sub(1), len.wrapping_sub(1));
+        self.iovecs().iter().all(|v| v.iov_base as usize & start == 0 && v.iov_len & len == 0)
+    }
+
+    /// Pieces that the list has room for without asking for memory.
+    #[inline]
+    pub fn capacity(&self) -> usize {
+        self.0.as_ref().map_or(0, |list| list.iov.capacity())
+    }
+
+    /// Drops the first `count` bytes, or all when there are fewer.
+    pub fn advance(&mut self, count: usize) {
+        if let Some(list) = &mut self.0 {
+            list.advance(count.min(list.bytes));
+        }
+    }
 
     /// Keeps the first `count` bytes.
     pub fn truncate(&mut self, count: usize) {
-        while self.bytes > count {
-            let Some(last) = self.iov.last_mut() else { return };
-            let cut = last.iov_len.min(self.bytes - count);
+        let Some(list) = &mut self.0 else { return };
+        while list.bytes > count {
+            let Some(last) = list.iov.last_mut() else { return };
+            let cut = last.iov_len.min(list.bytes - count);
             last.iov_len -= cut;
-            self.bytes -= cut;
+            list.bytes -= cut;
             if last.iov_len == 0 {
-                self.iov.pop();
+                list.iov.pop();
             }
         }
     }
 
     /// Takes the last byte off the list.
+    #[inline]
     pub fn take_last_byte(&mut self) -> Option<Byte> {
-        let pin = self.pin.clone()?;
-        if self.bytes == 0 {
+        let list = self.0.as_mut()?;
+        if list.bytes == 0 {
             return None;
         }
-        let last = self.iov.last_mut()?;
+        let pin = list.pin.clone()?;
+        let last = list.iov.last_mut()?;
         // SAFETY: pieces are never empty, so the last byte is inside the piece.
         let ptr = unsafe { last.iov_base.cast::<u8>().add(last.iov_len - 1) };
         last.iov_len -= 1;
-        self.bytes -= 1;
+        list.bytes -= 1;
         if last.iov_len == 0 {
-            self.iov.pop();
+            list.iov.pop();
         }
         Some(Byte { ptr: NonNull::new(ptr)?, _pin: pin })
     }
@@ -224,12 +270,18 @@ impl Buffers {
     }
 
     /// Takes a fixed header off the front; `None`, and nothing taken, when the list is shorter.
+    #[inline]
     pub fn take_front<const N: usize>(&mut self) -> Option<[u8; N]> {
         let mut out = [0; N];
-        if self.peek(&mut out) < N {
-            return None;
+        match self.iovecs().first() {
+            Some(v) if v.iov_len >= N => {
+                // SAFETY: the pin keeps N bytes readable; they are copied once, and `out` is ours.
+                out = unsafe { v.iov_base.cast::<[u8; N]>().read_unaligned() };
+            }
+            _ if self.peek(&mut out) < N => return None,
+            _ => {}
         }
-        self.advance(N);
+        self.0.as_mut()?.advance(N);
         Some(out)
     }
 
@@ -258,7 +310,7 @@ impl Buffers {
 
     /// Copies the whole list into `mapping` from byte `offset` on; false when it does not fit.
     pub fn copy_to(&self, mapping: &Mapping, offset: usize) -> bool {
-        let Some(mut at) = mapping.at(offset, self.bytes) else { return false };
+        let Some(mut at) = mapping.at(offset, self.len()) else { return false };
         for v in self.iovecs() {
             // SAFETY: `at` is followed by what is left of the list, checked above. Guest memory
             // may overlap nothing of ours: the mapping is private to the host.
@@ -272,7 +324,7 @@ impl Buffers {
 
     /// Fills the whole list from `mapping`, from byte `offset` on; false when it does not reach.
     pub fn copy_from(&self, mapping: &Mapping, offset: usize) -> bool {
-        let Some(mut at) = mapping.at(offset, self.bytes) else { return false };
+        let Some(mut at) = mapping.at(offset, self.len()) else { return false };
         for v in self.iovecs() {
             // SAFETY: as in `copy_to`, in the other direction.
             unsafe {

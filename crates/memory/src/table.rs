@@ -94,15 +94,35 @@ impl Region {
         self.spec
     }
 
+    fn span(&self) -> Span {
+        Span { start: self.spec.guest_addr, len: self.spec.len, base: self.base }
+    }
+}
+
+/// Where the bytes of a region are. Good as long as the table of that region lives.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Span {
+    start: u64,
+    len: u64,
+    /// Followed by `len` mapped bytes.
+    base: NonNull<u8>,
+}
+
+impl Span {
+    /// Nothing is in it.
+    pub(crate) const EMPTY: Self = Self { start: 0, len: 0, base: NonNull::dangling() };
+
     /// Address of guest byte `addr` and how many bytes follow in this region.
+    #[inline]
     pub(crate) fn find(&self, addr: u64) -> Option<(NonNull<u8>, u64)> {
-        let offset = addr.checked_sub(self.spec.guest_addr)?;
-        if offset >= self.spec.len {
+        // An address before the start wraps around to more than any length.
+        let offset = addr.wrapping_sub(self.start);
+        if offset >= self.len {
             return None;
         }
         // SAFETY: offset < len, and `base` is followed by `len` mapped bytes.
         let ptr = unsafe { self.base.add(offset as usize) };
-        Some((ptr, self.spec.len - offset))
+        Some((ptr, self.len - offset))
     }
 }
 
@@ -152,10 +172,9 @@ impl Table {
         self.regions.iter().any(|region| region.mapping.faulted())
     }
 
-    /// Index of the region that holds `addr`.
-    pub(crate) fn index_of(&self, addr: u64) -> Option<usize> {
+    /// The region that may hold `addr`: no other does.
+    pub(crate) fn span_of(&self, addr: u64) -> Option<Span> {
         let after = self.regions.partition_point(|region| region.spec.guest_addr <= addr);
-        let index = after.checked_sub(1)?;
-        self.regions.get(index)?.find(addr).map(|_| index)
+        Some(self.regions.get(after.checked_sub(1)?)?.span())
     }
 }

@@ -55,6 +55,20 @@ fn a_list_spans_adjacent_regions_and_stops_at_a_hole() {
 }
 
 #[test]
+fn whatever_was_found_last_an_address_is_found_in_its_own_region() {
+    let view = view(vec![region(0x1000, 0, 0x1000), region(0x8000, 0x10000, 0x1000)]);
+    let room = |addr| view.find(addr).map(|(_, room)| room);
+    for _ in 0..2 {
+        assert_eq!(room(0x8fff), Some(1));
+        assert_eq!((room(0), room(0xfff), room(0x2000)), (None, None, None));
+        assert_eq!(room(0x1000), Some(0x1000));
+        assert_eq!((room(0x7fff), room(0x9000), room(u64::MAX)), (None, None, None));
+    }
+    // A hint is free to be wrong.
+    [0, 0x1fff, 0x2000, u64::MAX].into_iter().for_each(|addr| view.fetch(addr));
+}
+
+#[test]
 fn ring_addresses_translate_from_the_frontends_space() {
     let table = Table::new(vec![region(0x1000, 0x7f00_0000, 0x1000)]).unwrap();
     assert_eq!(table.user_to_guest(0x7f00_0010), Some(0x1010));

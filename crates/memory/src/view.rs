@@ -1,56 +1,78 @@
 //! One thread's handle on a table.
 
-use std::any::Any;
 use std::cell::Cell;
 use std::ptr::NonNull;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use crate::{MemoryError, Table};
+use crate::table::Span;
+use crate::{Mapping, MemoryError, Table};
 
-/// Keeps memory mapped. Counted without atomics: it never leaves its thread.
-pub(crate) type Pin = Rc<dyn Any>;
+/// Keeps memory mapped. Counted without atomics: it never leaves its thread, so that pins of
+/// different threads never share a counter.
+pub(crate) type Pin = Rc<Kept>;
 
-/// What a thread counts by itself, so that pins of different threads never share a counter.
+/// What a pin keeps.
 #[derive(Debug)]
-struct Local(Arc<Table>);
+pub(crate) enum Kept {
+    /// All memory of a guest.
+    Table(#[expect(dead_code, reason = "held, not read")] Arc<Table>),
+    /// A mapping of ours.
+    Mapping(#[expect(dead_code, reason = "held, not read")] Arc<Mapping>),
+}
 
 /// A table as one thread uses it. Cheap to ask, never contended.
 #[derive(Clone, Debug)]
 pub struct View {
-    table: Rc<Local>,
+    table: Arc<Table>,
+    pin: Pin,
     /// Region that the last address was in; the next one is nearly always there too.
-    hint: Cell<usize>,
+    last: Cell<Span>,
 }
 
 impl View {
     /// A view for the calling thread.
     pub fn new(table: Arc<Table>) -> Self {
-        Self { table: Rc::new(Local(table)), hint: Cell::new(0) }
+        let pin = Rc::new(Kept::Table(table.clone()));
+        Self { table, pin, last: Cell::new(Span::EMPTY) }
     }
 
     /// The table.
     pub fn table(&self) -> &Arc<Table> {
-        &self.table.0
+        &self.table
     }
 
+    #[inline]
     pub(crate) fn pin(&self) -> Pin {
-        self.table.clone()
+        self.pin.clone()
     }
 
+    #[inline]
     pub(crate) fn same_pin(&self, pin: &Pin) -> bool {
-        std::ptr::eq(Rc::as_ptr(pin).cast::<u8>(), Rc::as_ptr(&self.table).cast::<u8>())
+        Rc::ptr_eq(pin, &self.pin)
     }
 
     /// Address of guest byte `addr` and how many bytes follow it without a break.
+    #[inline]
     pub(crate) fn find(&self, addr: u64) -> Option<(NonNull<u8>, u64)> {
-        let regions = self.table.0.regions();
-        if let Some(found) = regions.get(self.hint.get()).and_then(|region| region.find(addr)) {
-            return Some(found);
+        self.last.get().find(addr).or_else(|| self.find_elsewhere(addr))
+    }
+
+    /// In another region than the last address.
+    #[inline(never)]
+    fn find_elsewhere(&self, addr: u64) -> Option<(NonNull<u8>, u64)> {
+        let span = self.table.span_of(addr)?;
+        self.last.set(span);
+        span.find(addr)
+    }
+
+    /// The byte at `addr` will be wanted soon: brings it closer. Whatever the address is, nothing
+    /// else happens.
+    #[inline]
+    pub fn fetch(&self, addr: u64) {
+        if let Some((ptr, _)) = self.last.get().find(addr) {
+            crate::prefetch(ptr);
         }
-        let index = self.table.0.index_of(addr)?;
-        self.hint.set(index);
-        regions.get(index)?.find(addr)
     }
 
     /// Pointer to `count` values of `T` that lie at guest address `addr` in one region.

@@ -1,5 +1,7 @@
 //! The buffers of one request.
 
+use std::ops::{Deref, DerefMut};
+
 use memory::{Buffers, View};
 
 use crate::RingError;
@@ -11,62 +13,97 @@ pub const MAX_CHAIN: u32 = 1024;
 
 /// A request popped from the ring. It must go back by [`crate::Queue::push`], or, when the ring
 /// is given up, by [`Chain::abandon`].
+///
+/// It is one pointer: on the way of a request it changes hands often.
 #[derive(Debug)]
-pub struct Chain {
-    pub(crate) head: u16,
-    pub(crate) returned: bool,
+pub struct Chain(Box<Parts>);
+
+/// What a chain is made of.
+#[derive(Debug)]
+pub struct Parts {
+    head: u16,
+    returned: bool,
     /// What the device may read, in order.
     pub readable: Buffers,
     /// What the device may write, in order.
     pub writable: Buffers,
 }
 
+impl Deref for Chain {
+    type Target = Parts;
+
+    #[inline]
+    fn deref(&self) -> &Parts {
+        &self.0
+    }
+}
+
+impl DerefMut for Chain {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut Parts {
+        &mut self.0
+    }
+}
+
 impl Chain {
     pub(crate) fn new() -> Self {
         let (readable, writable) = (Buffers::with_capacity(4), Buffers::with_capacity(4));
-        Self { head: 0, returned: true, readable, writable }
+        Self(Box::new(Parts { head: 0, returned: true, readable, writable }))
     }
 
     /// Index of the first descriptor: unique among the chains in flight of one queue.
+    #[inline]
     pub fn head(&self) -> u16 {
-        self.head
+        self.0.head
     }
 
     /// Gives the chain up without completing it: the ring failed, or is being reset.
     pub fn abandon(mut self) {
-        self.returned = true;
+        self.0.returned = true;
+    }
+
+    /// It is in flight from now on.
+    #[inline]
+    pub(crate) fn goes_out(&mut self) {
+        self.0.returned = false;
+    }
+
+    /// It is not in flight any more; its memory is let go.
+    #[inline]
+    pub(crate) fn comes_back(&mut self) {
+        self.0.returned = true;
+        self.0.readable.clear();
+        self.0.writable.clear();
     }
 
     /// Walks the descriptors from `head` on into this chain.
+    #[inline]
     pub(crate) fn fill(
         &mut self,
         view: &View,
         table: &DescTable,
         head: u16,
     ) -> Result<(), RingError> {
-        self.head = head;
-        let mut walk = Walk { chain: self, view, head, count: 0, bytes: 0 };
-        let first = table.get(head).ok_or(RingError::BadIndex { index: head, size: table.size })?;
-        if first.flags & DESC_INDIRECT != 0 {
-            let inner = walk.indirect_table(&first)?;
-            return walk.follow(&inner, 0, MAX_CHAIN, false);
-        }
-        walk.follow(table, head, table.size.min(MAX_CHAIN), true)
+        let parts = &mut *self.0;
+        parts.head = head;
+        let first = table.get(head).ok_or_else(|| table.has_no(head))?;
+        let limit = table.size.min(MAX_CHAIN);
+        Walk { parts, view, head, count: 0, bytes: 0 }.follow(table, first, limit, true)
     }
 }
 
 impl Drop for Chain {
     fn drop(&mut self) {
         debug_assert!(
-            self.returned || std::thread::panicking(),
+            self.0.returned || std::thread::panicking(),
             "chain {} dropped without completion",
-            self.head
+            self.0.head
         );
     }
 }
 
 struct Walk<'a> {
-    chain: &'a mut Chain,
+    parts: &'a mut Parts,
     view: &'a View,
     head: u16,
     count: u32,
@@ -74,25 +111,23 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    /// Follows `next` through `table` from `index` on; at most `limit` descriptors in all.
+    /// Follows `next` through `table`, from a descriptor of it on; at most `limit` descriptors in
+    /// all.
+    #[inline]
     fn follow(
         &mut self,
         table: &DescTable,
-        index: u16,
+        mut descriptor: Descriptor,
         limit: u32,
         outer: bool,
     ) -> Result<(), RingError> {
-        let mut index = index;
         loop {
-            let bad = RingError::BadIndex { index, size: table.size };
-            let descriptor = table.get(index).ok_or(bad)?;
             if descriptor.flags & DESC_INDIRECT != 0 {
                 if !outer {
                     return Err(RingError::Indirect { head: self.head });
                 }
                 // A table may end a chain of plain descriptors (virtio 1.2, 2.7.5.3.1).
-                let inner = self.indirect_table(&descriptor)?;
-                return self.follow(&inner, 0, MAX_CHAIN, false);
+                return self.follow_indirect(&descriptor);
             }
             self.count += 1;
             if self.count > limit {
@@ -102,8 +137,17 @@ impl Walk<'_> {
             if descriptor.flags & DESC_NEXT == 0 {
                 return Ok(());
             }
-            index = descriptor.next;
+            let next = descriptor.next;
+            descriptor = table.get(next).ok_or_else(|| table.has_no(next))?;
         }
+    }
+
+    /// Goes on in the table that `descriptor` points to.
+    #[inline(never)]
+    fn follow_indirect(&mut self, descriptor: &Descriptor) -> Result<(), RingError> {
+        let inner = self.indirect_table(descriptor)?;
+        let first = inner.get(0).ok_or_else(|| inner.has_no(0))?;
+        self.follow(&inner, first, MAX_CHAIN, false)
     }
 
     fn indirect_table(&self, descriptor: &Descriptor) -> Result<DescTable, RingError> {
@@ -120,6 +164,7 @@ impl Walk<'_> {
             .map_err(|source| RingError::Memory { part: "indirect table", source })
     }
 
+    #[inline]
     fn append(&mut self, descriptor: &Descriptor) -> Result<(), RingError> {
         let Descriptor { addr, len, flags, .. } = *descriptor;
         let head = self.head;
@@ -128,13 +173,15 @@ impl Walk<'_> {
         }
         self.bytes = self.bytes.checked_add(len).ok_or(RingError::TooLarge { head })?;
         let list = if flags & DESC_WRITE != 0 {
-            &mut self.chain.writable
-        } else if self.chain.writable.is_empty() {
-            &mut self.chain.readable
+            &mut self.parts.writable
+        } else if self.parts.writable.is_empty() {
+            &mut self.parts.readable
         } else {
             return Err(RingError::Order { head });
         };
-        list.append(self.view, addr, len)
-            .map_err(|source| RingError::Memory { part: "buffer", source })
+        match list.append(self.view, addr, len) {
+            Ok(()) => Ok(()),
+            Err(source) => Err(RingError::Memory { part: "buffer", source }),
+        }
     }
 }

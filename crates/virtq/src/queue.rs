@@ -232,6 +232,7 @@ impl Queue {
             return Err(RingError::IndexJump { from, to, size });
         }
         let head = self.rings.avail_entry(self.next_avail);
+        self.fetch();
         let chain = self.take(head)?;
         if let Some(ledger) = &mut self.ledger {
             ledger.popped(head);
@@ -240,13 +241,29 @@ impl Queue {
         Ok(chain)
     }
 
+    /// What the next requests will ask for comes closer while this one is served: the driver has
+    /// just written it, so that it lies in the cache of another CPU. What is read here says what
+    /// to bring and nothing else; it is read again, and checked, when its turn has come.
+    #[inline]
+    fn fetch(&self) {
+        let behind = self.avail_seen.wrapping_sub(self.next_avail);
+        if behind > 1 {
+            let next = self.rings.avail_entry(self.next_avail.wrapping_add(1));
+            if let Some(first) = self.table.get(next) {
+                self.view.fetch(first.addr);
+            }
+        }
+        if behind > 2 {
+            self.table.fetch(self.rings.avail_entry(self.next_avail.wrapping_add(2)));
+        }
+    }
+
     /// The chain at `head`, unless it is in flight.
     fn take(&mut self, head: u16) -> Result<Chain, RingError> {
         let size = self.config.size;
         let (word, bit) = (usize::from(head / 64), 1u64 << (head % 64));
-        let bad = RingError::BadIndex { index: head, size: size.into() };
         let Some(word) = self.busy.get_mut(word).filter(|_| head < size) else {
-            return Err(bad);
+            return Err(self.table.has_no(head));
         };
         if *word & bit != 0 {
             return Err(RingError::Busy { head });
@@ -254,7 +271,7 @@ impl Queue {
         let mut chain = self.spare.pop().unwrap_or_else(Chain::new);
         chain.fill(&self.view, &self.table, head)?;
         *word |= bit;
-        chain.returned = false;
+        chain.goes_out();
         self.in_flight += 1;
         Ok(chain)
     }
@@ -262,8 +279,7 @@ impl Queue {
     /// Completes a chain into which the device wrote `written` bytes. The driver sees it after
     /// [`Queue::publish`].
     pub fn push(&mut self, mut chain: Chain, written: u32) {
-        chain.returned = true;
-        let head = chain.head;
+        let head = chain.head();
         self.in_flight = self.in_flight.saturating_sub(1);
         // A failed ring keeps what was in flight on record.
         if !self.failed {
@@ -275,9 +291,8 @@ impl Queue {
             self.next_used = self.next_used.wrapping_add(1);
         }
         let small = chain.readable.capacity().max(chain.writable.capacity()) <= SPARE_PIECES;
+        chain.comes_back();
         if small && self.spare.len() < MAX_SPARE {
-            chain.readable.clear();
-            chain.writable.clear();
             self.spare.push(chain);
         }
     }

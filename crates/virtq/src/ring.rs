@@ -39,7 +39,23 @@ impl DescTable {
         Ok(Self { base: view.array(addr, size as usize)?, size })
     }
 
+    /// What is wrong with a chain that goes to descriptor `index`, which there is not.
+    #[cold]
+    pub(crate) fn has_no(&self, index: u16) -> RingError {
+        RingError::BadIndex { index, size: self.size }
+    }
+
+    /// Descriptor `index` will be read soon.
+    #[inline]
+    pub(crate) fn fetch(&self, index: u16) {
+        if u32::from(index) < self.size {
+            // SAFETY: `base` is followed by `size` descriptors (View::array), index < size.
+            memory::prefetch(unsafe { self.base.add(index.into()) });
+        }
+    }
+
     /// Copies descriptor `index`, read once.
+    #[inline]
     pub(crate) fn get(&self, index: u16) -> Option<Descriptor> {
         if u32::from(index) >= self.size {
             return None;

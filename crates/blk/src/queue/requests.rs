@@ -85,11 +85,10 @@ impl BlkQueue {
                 };
                 self.held = match self.channel.submit(context, request) {
                     // What ends at once never enters the table.
-                    Submitted::Done(completion) => {
-                        let failed = completion.outcome.is_err();
-                        self.times.inline(class, offset, len, failed);
+                    Submitted::Done(Completion { outcome, buffers, .. }) => {
+                        self.times.inline(class, offset, len, outcome.is_err());
                         let ended = Ended { chain, status, class, bytes: len };
-                        return self.complete(ended, completion);
+                        return self.complete(ended, outcome, buffers);
                     }
                     Submitted::Pending => None,
                     Submitted::Full(request) => Some(request),
@@ -137,8 +136,9 @@ impl BlkQueue {
         match self.channel.submit(context, request) {
             Submitted::Done(completion) => {
                 if let Some(entry) = self.in_flight.take(completion.tag) {
-                    self.times.ended_at_once(&entry, completion.outcome.is_err());
-                    self.complete(entry.into(), completion);
+                    let Completion { outcome, buffers, .. } = completion;
+                    self.times.ended_at_once(&entry, outcome.is_err());
+                    self.complete(entry.into(), outcome, buffers);
                 }
             }
             Submitted::Pending => {}
@@ -151,38 +151,42 @@ impl BlkQueue {
         let mut done = std::mem::take(&mut self.done);
         self.channel.reap(context, &mut done);
         let any = !done.is_empty();
-        for completion in done.drain(..) {
-            let Some(entry) = self.in_flight.take(completion.tag) else { continue };
-            let failed = completion.outcome.is_err();
-            self.times.reaped(context, &self.stats.recorder, &entry, failed);
-            self.complete(entry.into(), completion);
+        for Completion { tag, outcome, buffers } in done.drain(..) {
+            let Some(entry) = self.in_flight.take(tag) else { continue };
+            self.times.reaped(context, &self.stats.recorder, &entry, outcome.is_err());
+            self.complete(entry.into(), outcome, buffers);
         }
         self.done = done;
         any
     }
 
     /// Writes the status and gives the chain back.
-    fn complete(&mut self, ended: Ended, completion: Completion) {
+    #[inline]
+    fn complete(&mut self, ended: Ended, outcome: Result<(), IoError>, buffers: Buffers) {
         let Ended { mut chain, status, class, bytes } = ended;
         if self.zombie {
             // Its memory may be another request's by now; the ring has failed and takes nothing.
             return self.queue.push(chain, 0);
         }
-        if self.giving_up && self.recorded && completion.outcome == Err(IoError::Full) {
+        if self.giving_up && self.recorded && outcome == Err(IoError::Full) {
             return self.left.push(chain);
         }
-        let code = status_of(completion.outcome);
+        let code = status_of(outcome);
         status.set(code);
         let written = match (class, code) {
             (Class::Read, S_OK) => bytes as u32 + 1,
             _ => 1,
         };
-        match completion.outcome {
+        match outcome {
             Ok(()) => self.stats.request(class, bytes),
             Err(error) => self.failed(class, error),
         }
         // The list goes back with the chain, so that the next one needs no allocation.
-        keep(&mut chain, completion.buffers, class);
+        match class {
+            Class::Read => chain.writable = buffers,
+            Class::Write => chain.readable = buffers,
+            _ => {}
+        }
         self.queue.push(chain, written);
     }
 
@@ -190,13 +194,5 @@ impl BlkQueue {
     fn failed(&self, class: Class, error: IoError) {
         self.stats.error();
         tracing::debug!(disk = self.shared.id, queue = self.index, ?class, %error, "request failed");
-    }
-}
-
-fn keep(chain: &mut Chain, buffers: Buffers, class: Class) {
-    match class {
-        Class::Read => chain.writable = buffers,
-        Class::Write => chain.readable = buffers,
-        _ => {}
     }
 }
