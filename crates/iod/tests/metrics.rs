@@ -54,7 +54,7 @@ fn a_scrape_over_a_unix_socket_tells_what_was_done() {
     // that is polled when it pays.
     let refused =
         |reason| value(&page, "ringway_disk_poll_refused", "_total", &[d1, ("reason", reason)]);
-    let reasons = ["too_long", "no_free_cpu", "cpu_wanted", "budget_used"];
+    let reasons = ["too_long", "no_free_cpu", "cpu_wanted", "budget_used", "quota_used"];
     let slept: f64 = reasons.into_iter().map(refused).sum();
     let [hits, misses] = ["ringway_disk_poll_hits", "ringway_disk_poll_misses"]
         .map(|name| value(&page, name, "_total", &[d1]));

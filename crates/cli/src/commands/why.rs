@@ -124,12 +124,12 @@ fn told(verdict: &Verdict, disk: &DiskStats, process: &Stats) -> String {
 fn polled(polling: &PollStats) -> String {
     let PollStats { set, hits, misses, spun_seconds, saved_us, refused, .. } = *polling;
     let saved = duration(saved_us / 1e6);
-    let PollRefusals { too_long, no_free_cpu, cpu_wanted, budget_used } = refused;
+    let PollRefusals { too_long, no_free_cpu, cpu_wanted, budget_used, quota_used } = refused;
     format!(
         "Polling is {} (up to {} us, {}% of a CPU free): {hits} hits, {misses} misses, {} spun, \
          {saved} of waking up saved; slept at once {too_long} times because waits are too long, \
          {no_free_cpu} with no CPU free, {cpu_wanted} because others want it, {budget_used} with the \
-         budget used up.",
+         budget used up, {quota_used} because of a quota.",
         set.mode.name(),
         set.max_us,
         set.idle_threshold,

@@ -66,6 +66,7 @@ pub(super) fn disks(page: &mut Page, disks: &[DiskStats]) {
             (PollReason::NoFreeCpu, refused.no_free_cpu),
             (PollReason::CpuWanted, refused.cpu_wanted),
             (PollReason::BudgetUsed, refused.budget_used),
+            (PollReason::QuotaUsed, refused.quota_used),
         ] {
             let labels = [("disk", disk.id.as_str()), ("reason", reason.name())];
             family.count(&labels, count, disk.counting_since_unix_seconds);

@@ -10,7 +10,7 @@ use crate::export::Export;
 pub(super) fn of(export: &Export) -> PollStats {
     let state = export.device().poll_state();
     let PollState { reason: _, waited_ns: _, hits, misses, spun_ns, saved_ns, refused } = state;
-    let [too_long, no_free_cpu, cpu_wanted, budget_used] = refused;
+    let [too_long, no_free_cpu, cpu_wanted, budget_used, quota_used] = refused;
     // A queue that is not served any more shows what it did last.
     let served = export.queues_started() > 0 && export.is_active() && !export.is_paused();
     PollStats {
@@ -21,7 +21,7 @@ pub(super) fn of(export: &Export) -> PollStats {
         misses,
         spun_seconds: spun_ns as f64 / 1e9,
         saved_us: microseconds(saved_ns),
-        refused: PollRefusals { too_long, no_free_cpu, cpu_wanted, budget_used },
+        refused: PollRefusals { too_long, no_free_cpu, cpu_wanted, budget_used, quota_used },
     }
 }
 
@@ -36,5 +36,6 @@ fn reason(reason: Reason) -> PollReason {
         Reason::Refused(Refused::NoFreeCpu) => PollReason::NoFreeCpu,
         Reason::Refused(Refused::CpuWanted) => PollReason::CpuWanted,
         Reason::Refused(Refused::BudgetUsed) => PollReason::BudgetUsed,
+        Reason::Refused(Refused::QuotaUsed) => PollReason::QuotaUsed,
     }
 }

@@ -27,6 +27,8 @@ pub enum PollReason {
     CpuWanted,
     /// They sleep: looks that found nothing have used up what they may cost.
     BudgetUsed,
+    /// They sleep: the CPU quota of a control group does not leave a CPU for looking.
+    QuotaUsed,
     /// One that this program does not know.
     #[serde(other)]
     Unknown,
@@ -34,7 +36,7 @@ pub enum PollReason {
 
 impl PollReason {
     /// Every reason that is told.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Never,
         Self::Pays,
         Self::Probing,
@@ -44,6 +46,7 @@ impl PollReason {
         Self::NoFreeCpu,
         Self::CpuWanted,
         Self::BudgetUsed,
+        Self::QuotaUsed,
     ];
 
     /// As it is on the wire.
@@ -58,6 +61,7 @@ impl PollReason {
             Self::NoFreeCpu => "no_free_cpu",
             Self::CpuWanted => "cpu_wanted",
             Self::BudgetUsed => "budget_used",
+            Self::QuotaUsed => "quota_used",
             Self::Unknown => "unknown",
         }
     }
@@ -74,6 +78,9 @@ pub struct PollRefusals {
     pub cpu_wanted: u64,
     /// Looks that found nothing had used up what they may cost.
     pub budget_used: u64,
+    /// The CPU quota of a control group did not leave a CPU.
+    #[serde(default)]
+    pub quota_used: u64,
 }
 
 /// How the queues of a disk wait, and what that has cost and brought since its counts began.

@@ -44,6 +44,11 @@ fn sentence(facts: &Facts<'_>, polling: &PollStats) -> Option<String> {
         PollReason::BudgetUsed => {
             "It is not polled for now: looks that found nothing have cost what they may.".into()
         }
+        PollReason::QuotaUsed => {
+            "It is not polled because the CPU quota of its control group does \
+             not leave a whole CPU for each reactor that looks for requests, or was used up."
+                .into()
+        }
     };
     Some(told)
 }
@@ -77,6 +82,11 @@ fn step(facts: &Facts<'_>, polling: &PollStats) -> Option<String> {
         )),
         PollReason::CpuWanted => Some(
             "for a lower latency give the machine's virtual CPUs and this process CPUs of their own"
+                .into(),
+        ),
+        PollReason::QuotaUsed => Some(
+            "for a lower latency raise the quota by a CPU for each reactor (CPUQuota= of a unit, \
+             --cpus of a container, cpu.max of a group)"
                 .into(),
         ),
         _ => None,

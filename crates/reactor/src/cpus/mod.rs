@@ -10,12 +10,17 @@
 //! Other processes' spins count as use: who came first keeps its CPU. Before the first measure a
 //! spin is allowed, for [`EVERY`] at most.
 //!
+//! A control group's quota is counted with that: what it leaves is the most that is free, see
+//! [`quota`].
+//!
 //! The thread sleeps when nobody has wanted to spin for [`FORGET_NS`]: an idle process has no
 //! timer.
 //!
 //! Source: design 4.3; the documents' tapdisk3 polls only while the host has idle CPU (seed-facts
 //! 1.1).
 
+mod groups;
+mod quota;
 mod seat;
 mod share;
 mod stat;
@@ -25,6 +30,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
+use quota::Throttled;
 pub(crate) use seat::Seat;
 use seat::UNKNOWN;
 use share::{Measure, Wants};
@@ -91,37 +97,51 @@ impl Governor {
 
 fn run() {
     let governor = GOVERNOR.get_or_init(Governor::default);
+    let mut throttled = Throttled::default();
     loop {
         sleep(governor);
-        let mut measure = Measure::default();
-        loop {
-            let seats = governor.seats();
-            let now = clock_ns();
-            let wants: Vec<_> =
-                seats.iter().filter(|seat| seat.wanted_since(now, FORGET_NS)).collect();
-            if wants.is_empty() {
-                seats.iter().for_each(|seat| seat.show(UNKNOWN));
-                break;
-            }
-            let ours = wants.iter().map(|seat| Wants { tid: seat.tid(), used_ns: seat.cpu_ns() });
-            let cpus = wants.iter().flat_map(|seat| seat.cpus());
-            match stat::read(cpus) {
-                Ok(idle) => measure.add(Instant::now(), idle, ours.collect()),
-                Err(error) => {
-                    static ONCE: std::sync::Once = std::sync::Once::new();
-                    ONCE.call_once(|| {
-                        tracing::warn!(
-                            "cannot measure free CPUs: {error}; polling is not held back by it"
-                        );
-                    });
-                    measure = Measure::default();
-                }
-            }
-            for seat in &seats {
-                seat.show(measure.share(seat.tid()).unwrap_or(UNKNOWN));
-            }
-            std::thread::park_timeout(EVERY);
+        measure(governor, &mut throttled);
+    }
+}
+
+/// Until nobody wants to spin any more.
+fn measure(governor: &Governor, throttled: &mut Throttled) {
+    let mut measure = Measure::default();
+    throttled.begin();
+    loop {
+        let seats = governor.seats();
+        let now = clock_ns();
+        let wants: Vec<_> = seats.iter().filter(|seat| seat.wanted_since(now, FORGET_NS)).collect();
+        if wants.is_empty() {
+            seats.iter().for_each(|seat| seat.show(UNKNOWN, false));
+            return;
         }
+        let ours = wants.iter().map(|seat| Wants { tid: seat.tid(), used_ns: seat.cpu_ns() });
+        let cpus = wants.iter().flat_map(|seat| seat.cpus());
+        // Anew each time: a process can be put into another group.
+        let limits = quota::read(&groups::of_this_process());
+        throttled.add(now, &limits);
+        match stat::read(cpus) {
+            Ok(idle) => measure.add(Instant::now(), idle, ours.collect(), limits),
+            Err(error) => {
+                static ONCE: std::sync::Once = std::sync::Once::new();
+                ONCE.call_once(|| {
+                    tracing::warn!(
+                        "cannot measure free CPUs: {error}; polling is not held back by it"
+                    );
+                });
+                measure = Measure::default();
+            }
+        }
+        for seat in &seats {
+            let tid = seat.tid();
+            if measure.has_quota(tid) && !throttled.forbids(now) {
+                seat.show(measure.share(tid).unwrap_or(UNKNOWN), false);
+            } else {
+                seat.show(0, true);
+            }
+        }
+        std::thread::park_timeout(EVERY);
     }
 }
 

@@ -1,6 +1,6 @@
 //! A reactor as one that wants a CPU.
 
-use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 use rustix::thread::{Pid, gettid, sched_getaffinity};
 
@@ -14,12 +14,19 @@ pub(crate) struct Seat {
     wished: AtomicU64,
     /// Thousandths of a CPU.
     free: AtomicU32,
+    /// None is, because of a quota.
+    by_quota: AtomicBool,
     tid: AtomicI32,
 }
 
 impl Default for Seat {
     fn default() -> Self {
-        Self { wished: AtomicU64::new(0), free: AtomicU32::new(UNKNOWN), tid: AtomicI32::new(0) }
+        Self {
+            wished: AtomicU64::new(0),
+            free: AtomicU32::new(UNKNOWN),
+            by_quota: AtomicBool::new(false),
+            tid: AtomicI32::new(0),
+        }
     }
 }
 
@@ -42,12 +49,19 @@ impl Seat {
         self.free.load(Ordering::Relaxed)
     }
 
-    #[cfg(test)]
-    pub(crate) fn show_for_test(&self, free: u32) {
-        self.show(free);
+    /// Nothing is free because the quota of a control group leaves nothing.
+    #[cold]
+    pub(crate) fn is_by_quota(&self) -> bool {
+        self.by_quota.load(Ordering::Relaxed)
     }
 
-    pub(super) fn show(&self, free: u32) {
+    #[cfg(test)]
+    pub(crate) fn show_for_test(&self, free: u32, by_quota: bool) {
+        self.show(free, by_quota);
+    }
+
+    pub(super) fn show(&self, free: u32, by_quota: bool) {
+        self.by_quota.store(by_quota, Ordering::Relaxed);
         self.free.store(free, Ordering::Relaxed);
     }
 

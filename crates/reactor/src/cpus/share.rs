@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
+use super::quota::{self, Limits};
 use super::stat::Idle;
 
 /// Intervals that count: idle time is told in hundredths of a second.
@@ -24,6 +25,7 @@ struct Reading {
     idle: Idle,
     /// In the order in which they began to want it.
     wants: Vec<Wants>,
+    limits: Limits,
 }
 
 /// An interval between two readings.
@@ -31,6 +33,8 @@ struct Reading {
 struct Interval {
     elapsed_ns: u64,
     free_ns: u64,
+    /// Of the tightest quota, if there is one.
+    left_ns: Option<u64>,
 }
 
 /// The last intervals.
@@ -41,8 +45,8 @@ pub(super) struct Measure {
 }
 
 impl Measure {
-    /// Takes a reading: idle times of the CPUs that may be used, and who wants to spin.
-    pub(super) fn add(&mut self, at: Instant, idle: Idle, mut wants: Vec<Wants>) {
+    /// Takes a reading: idle times of the CPUs that may be used, who wants to spin, and quotas.
+    pub(super) fn add(&mut self, at: Instant, idle: Idle, mut wants: Vec<Wants>, limits: Limits) {
         if let Some(last) = &self.last {
             let elapsed = at.saturating_duration_since(last.at);
             if elapsed < SHORTEST {
@@ -51,15 +55,18 @@ impl Measure {
             // Who wanted it before comes first.
             let rank = |one: &Wants| last.wants.iter().position(|former| former.tid == one.tid);
             wants.sort_by_key(|one| rank(one).unwrap_or(usize::MAX));
+            let elapsed_ns = u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX);
+            let used_ns = used(last, &wants);
             self.intervals.push_back(Interval {
-                elapsed_ns: u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX),
-                free_ns: free(last, &idle, &wants),
+                elapsed_ns,
+                free_ns: free(last, &idle).saturating_add(used_ns),
+                left_ns: quota::left(&last.limits, &limits, elapsed_ns, used_ns),
             });
             if self.intervals.len() > INTERVALS {
                 self.intervals.pop_front();
             }
         }
-        self.last = Some(Reading { at, idle, wants });
+        self.last = Some(Reading { at, idle, wants, limits });
     }
 
     /// Thousandths of a CPU that are free for the reactor whose thread is `tid`, if those before it
@@ -67,24 +74,49 @@ impl Measure {
     pub(super) fn share(&self, tid: i32) -> Option<u32> {
         let elapsed: u64 = self.intervals.iter().map(|one| one.elapsed_ns).sum();
         let free: u64 = self.intervals.iter().map(|one| one.free_ns).sum();
-        let rank = self.last.as_ref()?.wants.iter().position(|one| one.tid == tid)?;
+        let rank = self.rank(tid)?;
         let all = u128::from(free) * 1000 / u128::from(elapsed).max(1);
         let known = !self.intervals.is_empty();
         known.then(|| u32::try_from(all / (rank as u128 + 1)).unwrap_or(u32::MAX - 1))
     }
+
+    /// Quotas leave a whole CPU for the reactor whose thread is `tid` and for each before it: who
+    /// spins uses one whole, and has no share in it with anybody. True while that is not known.
+    pub(super) fn has_quota(&self, tid: i32) -> bool {
+        let Some(rank) = self.rank(tid) else { return true };
+        let limited = self.intervals.iter().filter_map(|one| Some((one.left_ns?, one.elapsed_ns)));
+        let sum = |(left, of), (more, time)| (left + u128::from(more), of + u128::from(time));
+        let (left, elapsed) = limited.fold((0u128, 0u128), sum);
+        if let Some(cpus) = left.checked_div(elapsed) {
+            return cpus > rank as u128;
+        }
+        // What a quota never has it need not be measured for.
+        let limits = self.last.iter().flat_map(|last| last.limits.values());
+        limits.map(|limit| limit.permille / 1000).all(|cpus| cpus > rank as u64)
+    }
+
+    /// Its place among those that want to spin.
+    fn rank(&self, tid: i32) -> Option<usize> {
+        self.last.as_ref()?.wants.iter().position(|one| one.tid == tid)
+    }
 }
 
-/// Time for which a CPU was idle, or was used by one that wants to spin.
-fn free(last: &Reading, idle: &Idle, wants: &[Wants]) -> u64 {
+/// Time for which a CPU was idle.
+fn free(last: &Reading, idle: &Idle) -> u64 {
     let idle = idle.iter().filter_map(|(cpu, now)| {
         // One that has come, or gone, meanwhile says nothing.
         last.idle.get(cpu).map(|before| now.saturating_sub(*before))
     });
+    idle.fold(0, u64::saturating_add)
+}
+
+/// Time for which a CPU was used by one that wants to spin.
+fn used(last: &Reading, wants: &[Wants]) -> u64 {
     let used = wants.iter().filter_map(|one| {
         let before = last.wants.iter().find(|former| former.tid == one.tid)?;
         Some(one.used_ns.saturating_sub(before.used_ns))
     });
-    idle.chain(used).fold(0, u64::saturating_add)
+    used.fold(0, u64::saturating_add)
 }
 
 #[cfg(test)]
@@ -100,7 +132,12 @@ mod tests {
         for step in 0..=steps {
             let idle = Idle::from([(0, step * idle_ms * MS), (3, 77)]);
             let of = |(tid, ms): &(i32, u64)| Wants { tid: *tid, used_ns: step * ms * MS };
-            measure.add(begin + STEP * step as u32, idle, used_ms.iter().map(of).collect());
+            measure.add(
+                begin + STEP * step as u32,
+                idle,
+                used_ms.iter().map(of).collect(),
+                Limits::new(),
+            );
         }
         measure
     }
@@ -127,7 +164,7 @@ mod tests {
         let used = last.wants[0].used_ns;
         // The newcomer is named first, and is the second.
         let wants = vec![Wants { tid: 5, used_ns: 0 }, Wants { tid: 7, used_ns: used + 90 * MS }];
-        measure.add(at, Idle::from([(0, 40 * MS), (3, 77)]), wants);
+        measure.add(at, Idle::from([(0, 40 * MS), (3, 77)]), wants, Limits::new());
         assert_eq!((measure.share(7), measure.share(5)), (Some(1000), Some(500)));
     }
 
@@ -135,12 +172,42 @@ mod tests {
     fn cpus_that_come_and_go_and_counters_that_fall_are_nothing() {
         let mut measure = measure(1, 0, &[(7, 90)]);
         let at = measure.last.as_ref().unwrap().at;
-        measure.add(at + STEP, Idle::from([(9, u64::MAX)]), vec![Wants { tid: 7, used_ns: 0 }]);
+        measure.add(
+            at + STEP,
+            Idle::from([(9, u64::MAX)]),
+            vec![Wants { tid: 7, used_ns: 0 }],
+            Limits::new(),
+        );
         assert_eq!(measure.share(7), Some(450));
         // A clock that stands still, or goes back, takes no reading.
-        measure.add(at, Idle::new(), Vec::new());
+        measure.add(at, Idle::new(), Vec::new(), Limits::new());
         assert_eq!(measure.share(7), Some(450));
-        measure.add(at + STEP * 2, Idle::from([(9, 5)]), Vec::new());
+        measure.add(at + STEP * 2, Idle::from([(9, 5)]), Vec::new(), Limits::new());
         assert_eq!(measure.share(7), None, "it does not want to any more");
+    }
+
+    #[test]
+    fn of_a_quota_each_has_a_whole_cpu() {
+        let (mut measure, begin) = (Measure::default(), Instant::now());
+        let add = |measure: &mut Measure, step: u64, permille: u64, others_ms: u64| {
+            let wants = [7, 8].map(|tid| Wants { tid, used_ns: step * 50 * MS });
+            let used_ns = step * (100 + others_ms) * MS;
+            let limit = quota::Limit { permille, throttled: 0, used_ns };
+            let limits = Limits::from([("/g".into(), limit)]);
+            let at = begin + STEP * step as u32;
+            measure.add(at, Idle::from([(0, step * 100 * MS)]), wants.to_vec(), limits);
+            (measure.has_quota(7), measure.has_quota(8))
+        };
+        assert!(measure.has_quota(7), "nothing is known");
+        assert_eq!(add(&mut measure, 0, 999, 0), (false, false));
+        assert!(measure.has_quota(9), "it does not want any");
+        assert_eq!(add(&mut measure, 1, 2000, 0), (true, true));
+        assert_eq!(add(&mut measure, 2, 2000, 10), (true, false), "others use some of it");
+        (3..9).for_each(|step| _ = add(&mut measure, step, 2000, 0));
+        assert_eq!(add(&mut measure, 9, 2000, 0), (true, true));
+        (10..14).for_each(|step| _ = add(&mut measure, step, 900, 0));
+        assert_eq!(add(&mut measure, 14, 900, 0), (false, false));
+        assert_eq!(measure.share(7), Some(2000), "CPUs there would be");
+        assert_eq!(add(&mut measure, 15, u64::MAX, 0), (true, true));
     }
 }

@@ -63,11 +63,14 @@ pub enum Refused {
     CpuWanted,
     /// Spins that found nothing have taken what they may.
     BudgetUsed,
+    /// The quota of a control group does not leave a CPU.
+    QuotaUsed,
 }
 
 impl Refused {
     /// All of them, in the order of [`PollState::refused`].
-    pub const ALL: [Self; 4] = [Self::TooLong, Self::NoFreeCpu, Self::CpuWanted, Self::BudgetUsed];
+    pub const ALL: [Self; 5] =
+        [Self::TooLong, Self::NoFreeCpu, Self::CpuWanted, Self::BudgetUsed, Self::QuotaUsed];
 }
 
 /// How a poller waits now, and why.
@@ -89,7 +92,7 @@ pub enum PollReason {
 }
 
 impl PollReason {
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 10] = [
         Self::Unknown,
         Self::Off,
         Self::Always,
@@ -99,6 +102,7 @@ impl PollReason {
         Self::Refused(Refused::NoFreeCpu),
         Self::Refused(Refused::CpuWanted),
         Self::Refused(Refused::BudgetUsed),
+        Self::Refused(Refused::QuotaUsed),
     ];
 
     fn code(self) -> u8 {
@@ -128,7 +132,7 @@ pub struct PollState {
     /// What waking up would have cost in all its hits, in nanoseconds; 0 while that is unknown.
     pub saved_ns: u64,
     /// Waits that were slept at once, by what forbade to spin, in the order of [`Refused::ALL`].
-    pub refused: [u64; 4],
+    pub refused: [u64; 5],
 }
 
 impl PollState {
@@ -166,7 +170,7 @@ pub struct Polling {
     misses: AtomicU64,
     spun_ns: AtomicU64,
     saved_ns: AtomicU64,
-    refused: [AtomicU64; 4],
+    refused: [AtomicU64; 5],
 }
 
 /// One writer: no read-modify-write.

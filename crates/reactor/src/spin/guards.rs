@@ -2,6 +2,7 @@
 //!
 //! - Too little of a CPU is free: `cpus` measures that for the whole machine, while somebody wants
 //!   to spin.
+//! - The quota of a control group leaves none: measured with it.
 //! - Somebody else wants this very CPU: the kernel takes it from the spin again and again. A front-end
 //!   that shares the CPU would else wait for the end of each spin before it can go on. Seen by the
 //!   switches that this thread did not want; then nothing spins for a while, each time longer.
@@ -50,7 +51,8 @@ impl Guards {
     pub(super) fn allow(&mut self, now: u64, idle_percent: u8) -> Result<(), Refused> {
         self.seat.wishes(now);
         if self.seat.free_permille() < u32::from(idle_percent) * 10 {
-            return Err(Refused::NoFreeCpu);
+            let by_quota = self.seat.is_by_quota();
+            return Err(if by_quota { Refused::QuotaUsed } else { Refused::NoFreeCpu });
         }
         if self.wanted.forbids(now) {
             return Err(Refused::CpuWanted);

@@ -146,18 +146,25 @@ fn without_a_free_cpu_nothing_is_spun_and_nothing_is_learnt() {
     for _ in 0..100 {
         bench.wait(WaitsFor::Driver, 5 * US);
     }
-    bench.seat.show_for_test(740);
+    bench.seat.show_for_test(740, false);
     for _ in 0..100 {
         assert!(!bench.wait(WaitsFor::Driver, 5_000 * US));
     }
     let state = bench.state();
     assert_eq!(state.reason, PollReason::Refused(Refused::NoFreeCpu));
-    assert_eq!((state.hits, state.refused), (100 - FIRST, [0, 100, 0, 0]));
+    assert_eq!((state.hits, state.refused), (100 - FIRST, [0, 100, 0, 0, 0]));
     bench.polling.set(PollPolicy { idle_percent: 74, ..policy(PollMode::Auto) });
     assert!(bench.wait(WaitsFor::Driver, 5 * US), "so much is free");
     bench.polling.set(PollPolicy { idle_percent: 0, ..policy(PollMode::Auto) });
-    bench.seat.show_for_test(0);
+    bench.seat.show_for_test(0, false);
     assert!(bench.wait(WaitsFor::Driver, 5 * US), "none is asked for");
+    bench.seat.show_for_test(0, true);
+    assert!(bench.wait(WaitsFor::Driver, 5 * US), "nor of a quota");
+    bench.polling.set(PollPolicy { idle_percent: 1, ..policy(PollMode::Auto) });
+    assert!(!bench.wait(WaitsFor::Driver, 5 * US));
+    let state = bench.state();
+    assert_eq!(state.reason, PollReason::Refused(Refused::QuotaUsed));
+    assert_eq!(state.refused, [0, 100, 0, 0, 1]);
 }
 
 #[test]

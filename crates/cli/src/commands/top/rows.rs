@@ -101,6 +101,7 @@ fn polled(polling: PollStats) -> &'static str {
         PollReason::NoFreeCpu => "no free cpu",
         PollReason::CpuWanted => "cpu wanted",
         PollReason::BudgetUsed => "budget used",
+        PollReason::QuotaUsed => "quota used",
     }
 }
 

@@ -36,12 +36,14 @@ fn every_reason_has_a_sentence_and_those_of_a_busy_host_a_step() {
         (PollReason::NoFreeCpu, "not polled because no CPU is free: of one, 75% must be"),
         (PollReason::CpuWanted, "because others want the CPU of its reactor"),
         (PollReason::BudgetUsed, "looks that found nothing have cost what they may"),
+        (PollReason::QuotaUsed, "because the CPU quota of its control group does not leave"),
     ] {
         let verdict = case(reason).verdict();
         assert_eq!(verdict.cause, Cause::Healthy);
         let told = verdict.polling.unwrap();
         assert!(told.contains(part) && told.ends_with('.'), "{told}\nhas no {part:?}");
-        let step = [PollReason::NoFreeCpu, PollReason::CpuWanted].contains(&reason);
+        let busy = [PollReason::NoFreeCpu, PollReason::CpuWanted, PollReason::QuotaUsed];
+        let step = busy.contains(&reason);
         assert_eq!(verdict.next.is_some(), step, "{:?}", verdict.next);
     }
     let step = case(PollReason::NoFreeCpu).verdict().next.unwrap();
