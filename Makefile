@@ -43,6 +43,7 @@ soak: export PROPTEST_RNG_SEED :=
 soak: guest ## The same tests at full counts, optimised with assertions; takes long
 	cargo build --profile soak --workspace --bins
 	cargo test --profile soak --workspace --no-fail-fast
+	cargo test --profile soak -p iod --test guards -- --ignored # alone: it takes a CPU offline
 
 bench: build guest ## The experiments of the lab, against peers, in one run each
 	@trap 'exit 130' INT; missed=; all=$$(target/release/ringway lab list | cut -d" " -f1); \

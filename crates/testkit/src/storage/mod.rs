@@ -5,7 +5,7 @@
 //!
 //! Either would outlive the test and everybody who touches it while it hangs. So a shell of its own
 //! lets it go on and takes it down when our end of its input is closed, which the kernel does for
-//! us however the test ends.
+//! us however the test ends. [`cpus`](crate::cpus) are given back in the same way.
 
 mod hanging;
 mod stalling;
@@ -21,7 +21,7 @@ pub use stalling::Stalling;
 
 /// The shell that takes storage down when this is dropped.
 #[derive(Debug)]
-struct Guard {
+pub(crate) struct Guard {
     shell: Child,
     /// It cleans up when this is closed.
     hold: Option<ChildStdin>,
@@ -30,7 +30,11 @@ struct Guard {
 impl Guard {
     /// Runs `script` with `words` as its parameters. It prepares, prints one line, reads its input
     /// to the end, and cleans up. Returns itself and that line.
-    fn start<S: AsRef<OsStr>>(script: &str, words: &[S], needs: &str) -> Result<(Self, String)> {
+    pub(crate) fn start<S: AsRef<OsStr>>(
+        script: &str,
+        words: &[S],
+        needs: &str,
+    ) -> Result<(Self, String)> {
         let mut shell = Command::new("sh");
         shell.args(["-c", script, "guard"]).args(words);
         shell.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());

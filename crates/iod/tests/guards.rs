@@ -1,0 +1,222 @@
+//! What forbids to poll, with everything real: other threads, other CPUs, a quota.
+//!
+//! What is awaited is what is counted, with the processes' deadline: no test depends on how fast
+//! anything goes. A hit may cost 10 ms here, so that no wait is too long to be looked at.
+//!
+//! Sources: `docs/polling.md`.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod common;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+use common::*;
+use model::report::{PollReason, PollStats};
+use model::why::{Facts, judge};
+use serde_json::json;
+use testkit::cpus::{self, Hogs, Offline, Quota};
+use testkit::driver::{Driver, Options};
+use testkit::rounds;
+
+/// So many on a CPU leave a thread of the same priority a quarter of it.
+const HOGS: usize = 3;
+/// More than that quarter, in percent, and little enough for a machine that has other work.
+const THRESHOLD: &str = "30";
+
+/// One at a time: each of them makes CPUs busy, or asks for one that is not.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A disk under a client that asks again as soon as it is answered, and sleeps for each answer.
+struct Served {
+    caller: Caller,
+    stop: Arc<AtomicBool>,
+    done: Arc<AtomicU64>,
+    client: Option<JoinHandle<()>>,
+    io: Io,
+}
+
+impl Served {
+    /// With the client on these CPUs; the program is where the calling thread is.
+    fn start(threshold: &str, client: Vec<usize>) -> Self {
+        let set = ["--poll-max-us", "10000", "--poll-idle-threshold", threshold];
+        let io = Io::start_with(&[&["--reactors", "1"], &set[..]].concat());
+        let mut caller = io.caller();
+        caller.disk("disk.attach", io.spec("d", json!({"memory": 1 << 20})));
+        let (stop, done) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
+        let (asks, counts, socket) = (Arc::clone(&stop), Arc::clone(&done), io.socket("d"));
+        let client = std::thread::spawn(move || {
+            cpus::keep_to(&client).unwrap();
+            let options = Options { slots: 1, ..Options::default() };
+            let mut queue = Driver::connect(&socket, &options).unwrap().into_queue().unwrap();
+            while !asks.load(Ordering::Relaxed) {
+                queue.write(0, 0, 4096).unwrap();
+                assert_eq!(queue.finish_one().unwrap().1, 0);
+                counts.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        Self { caller, stop, done, client: Some(client), io }
+    }
+
+    fn now(&mut self) -> PollStats {
+        self.caller.stats().disks[0].polling.unwrap()
+    }
+
+    /// It is polled, and that finds requests.
+    fn is_polled(&mut self) {
+        let before = self.now().hits;
+        eventually("it is polled", || {
+            let now = self.now();
+            now.hits > before + 100 && now.reason == PollReason::Pays
+        });
+    }
+
+    /// It sleeps for this reason, which is counted and told; and is served.
+    fn is_refused(&mut self, reason: PollReason, told: &str) {
+        let before = refusals(&self.now(), reason);
+        eventually("it is refused", || {
+            let now = self.now();
+            now.reason == reason && refusals(&now, reason) > before
+        });
+        let done = self.done.load(Ordering::Relaxed);
+        eventually("it is served", || self.done.load(Ordering::Relaxed) > done + 20);
+        eventually("the reason is told", || {
+            let stats = self.caller.stats();
+            let verdict = judge(&Facts::new(&stats, &stats, &stats.disks[0]));
+            verdict.polling.is_some_and(|said| said.contains(told))
+        });
+    }
+
+    fn end(mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.client.take().unwrap().join().unwrap();
+        assert_eq!(self.caller.stats().disks[0].errors, 0);
+    }
+
+    /// The process that serves.
+    fn worker(&self) -> u32 {
+        self.io.process.worker().unwrap().unwrap().id()
+    }
+}
+
+fn refusals(polling: &PollStats, reason: PollReason) -> u64 {
+    match reason {
+        PollReason::NoFreeCpu => polling.refused.no_free_cpu,
+        PollReason::CpuWanted => polling.refused.cpu_wanted,
+        PollReason::QuotaUsed => polling.refused.quota_used,
+        other => panic!("{other:?} is no guard's"),
+    }
+}
+
+#[test]
+fn while_all_cpus_are_busy_it_is_not_polled() {
+    let _alone = alone();
+    let all = cpus::mine().unwrap();
+    let mut disk = Served::start(THRESHOLD, all.clone());
+    for _ in 0..rounds(1, 5) {
+        disk.is_polled();
+        let hogs = Hogs::start(&all, HOGS).unwrap();
+        disk.is_refused(PollReason::NoFreeCpu, "no CPU is free: of one, 30% must be");
+        drop(hogs);
+    }
+    disk.is_polled();
+    disk.end();
+}
+
+#[test]
+fn a_client_on_the_same_cpu_wants_it() {
+    let _alone = alone();
+    let all = cpus::mine().unwrap();
+    let (here, elsewhere) = (all[0], all.last().copied().unwrap());
+    cpus::keep_to(&[here]).unwrap();
+    // However busy the CPU is: the other guard does not ask.
+    let mut disk = Served::start("0", vec![here]);
+    disk.is_refused(PollReason::CpuWanted, "others want the CPU");
+    if here != elsewhere {
+        cpus::confine(disk.worker(), &[elsewhere]).unwrap();
+        disk.is_polled();
+    }
+    disk.end();
+}
+
+#[test]
+fn a_process_that_is_given_one_cpu_counts_that_one_only() {
+    let _alone = alone();
+    let all = cpus::mine().unwrap();
+    let (one, other) = (all[0], all.last().copied().unwrap());
+    cpus::keep_to(&[one]).unwrap();
+    let mut disk = Served::start(THRESHOLD, vec![other]);
+    let hogs = Hogs::start(&[one], HOGS).unwrap();
+    disk.is_refused(PollReason::NoFreeCpu, "no CPU is free");
+    for _ in 0..rounds(1, 5) {
+        if one == other {
+            eprintln!("left out: there is one CPU, and no other one to be given");
+            break;
+        }
+        // Changed while it serves.
+        let worker = disk.worker();
+        cpus::confine(worker, &[other]).unwrap();
+        disk.is_polled();
+        cpus::confine(worker, &[one]).unwrap();
+        disk.is_refused(PollReason::NoFreeCpu, "no CPU is free");
+        cpus::confine(worker, &all).unwrap();
+        disk.is_polled();
+        cpus::confine(worker, &[one]).unwrap();
+        disk.is_refused(PollReason::NoFreeCpu, "no CPU is free");
+    }
+    drop(hogs);
+    disk.is_polled();
+    disk.end();
+}
+
+#[test]
+fn a_quota_is_not_spent_on_polling() {
+    let _alone = alone();
+    // The least that can be asked for: a machine with other work has that much.
+    let mut disk = Served::start("1", cpus::mine().unwrap());
+    let Some(quota) = Quota::new().unwrap() else { return disk.end() };
+    quota.enclose(disk.io.process.id()).unwrap();
+    quota.enclose(disk.worker()).unwrap();
+    for _ in 0..rounds(1, 3) {
+        disk.is_polled();
+        quota.set(Some(90)).unwrap();
+        disk.is_refused(PollReason::QuotaUsed, "the CPU quota of its control group");
+        quota.set(Some(400)).unwrap();
+    }
+    disk.is_polled();
+    quota.set(None).unwrap();
+    disk.is_polled();
+    disk.end();
+}
+
+#[test]
+#[ignore = "takes a CPU from everything else that runs"]
+fn a_cpu_that_goes_offline_and_comes_back_is_noticed() {
+    let _alone = alone();
+    let all = cpus::mine().unwrap();
+    let (stays, goes) = (all[0], all.last().copied().unwrap());
+    if stays == goes {
+        eprintln!("left out, nothing here shows what it should: there is one CPU");
+        return;
+    }
+    let mut disk = Served::start(THRESHOLD, all.clone());
+    let hogs = Hogs::start(&[stays], HOGS).unwrap();
+    for round in 0..rounds(3, 20) {
+        disk.is_polled();
+        if round % 2 == 1 {
+            // With its reactor on it.
+            cpus::confine(disk.worker(), &[goes]).unwrap();
+        }
+        let Some(offline) = Offline::take(goes) else { break };
+        disk.is_refused(PollReason::NoFreeCpu, "no CPU is free");
+        drop(offline);
+        cpus::confine(disk.worker(), &all).unwrap();
+    }
+    disk.is_polled();
+    drop(hogs);
+    disk.end();
+}

@@ -1,0 +1,120 @@
+//! CPUs that are busy, few, or gone.
+
+mod offline;
+mod quota;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+
+use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_setaffinity};
+
+use crate::error::{Error, Result};
+
+pub use offline::Offline;
+pub use quota::Quota;
+
+/// Numbers of the CPUs that the calling thread may use, and those that it starts.
+///
+/// # Errors
+/// The kernel does not say.
+pub fn mine() -> Result<Vec<usize>> {
+    let set = sched_getaffinity(None).map_err(|error| Error::io("cannot read my CPUs", error))?;
+    Ok((0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect())
+}
+
+/// The calling thread may use these CPUs only, and those that it starts from now on.
+///
+/// # Errors
+/// None of them is online.
+pub fn keep_to(cpus: &[usize]) -> Result<()> {
+    set(None, cpus)
+}
+
+/// A process may use these CPUs only, with all its threads and those that they start.
+///
+/// # Errors
+/// None of them is online, or there is no such process.
+pub fn confine(process: u32, cpus: &[usize]) -> Result<()> {
+    let cannot = |error| Error::io(format!("cannot list the threads of {process}"), error);
+    let tasks = std::fs::read_dir(format!("/proc/{process}/task")).map_err(cannot)?;
+    for task in tasks {
+        let name = task.map_err(cannot)?.file_name();
+        let Some(tid) = name.to_str().and_then(|name| name.parse().ok()).and_then(Pid::from_raw)
+        else {
+            continue;
+        };
+        set(Some(tid), cpus)?;
+    }
+    Ok(())
+}
+
+fn set(thread: Option<Pid>, cpus: &[usize]) -> Result<()> {
+    let mut set = CpuSet::new();
+    cpus.iter().for_each(|cpu| set.set(*cpu));
+    sched_setaffinity(thread, &set)
+        .map_err(|error| Error::io(format!("cannot keep a thread to CPUs {cpus:?}"), error))
+}
+
+/// Threads that compute and never stop, until this is dropped.
+#[derive(Debug)]
+pub struct Hogs {
+    stop: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Hogs {
+    /// `each` of them on each of these CPUs.
+    ///
+    /// # Errors
+    /// One of those is not online.
+    pub fn start(cpus: &[usize], each: usize) -> Result<Self> {
+        let stop = Arc::<AtomicBool>::default();
+        let mut hogs = Self { stop, threads: Vec::new() };
+        let (say, hear) = std::sync::mpsc::channel();
+        for cpu in cpus.iter().copied().flat_map(|cpu| std::iter::repeat_n(cpu, each)) {
+            let (stop, say) = (Arc::clone(&hogs.stop), say.clone());
+            hogs.threads.push(std::thread::spawn(move || {
+                let kept = keep_to(&[cpu]);
+                // A receiver that is gone has heard of another's error.
+                let _ = say.send(kept);
+                drop(say);
+                while !stop.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            }));
+        }
+        drop(say);
+        hear.iter().collect::<Result<()>>().map(|()| hogs)
+    }
+}
+
+impl Drop for Hogs {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        for thread in self.threads.drain(..) {
+            // It cannot panic.
+            let _ = thread.join();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_confined_with_all_its_threads() {
+        let mut sleeper = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let one = &mine().unwrap()[..1];
+        confine(sleeper.id(), one).unwrap();
+        let set = sched_getaffinity(Some(Pid::from_child(&sleeper))).unwrap();
+        assert!(set.count() == 1 && set.is_set(one[0]));
+        assert!(confine(sleeper.id(), &[]).is_err());
+        sleeper.kill().unwrap();
+        sleeper.wait().unwrap();
+        assert!(confine(sleeper.id(), one).is_err(), "it is gone");
+        assert!(Hogs::start(&[CpuSet::MAX_CPU - 1], 1).is_err());
+        drop(Hogs::start(one, 2).unwrap());
+    }
+}
