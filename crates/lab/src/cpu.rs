@@ -108,6 +108,16 @@ pub fn voluntary_switches(pid: u32) -> Result<u64> {
     Ok(count)
 }
 
+/// How often the calling thread gave up its CPU by itself.
+///
+/// # Errors
+/// If the system does not tell.
+pub fn thread_switches() -> Result<u64> {
+    let path = "/proc/thread-self/status";
+    let text = fs::read_to_string(path).with_context(|| format!("cannot read {path}"))?;
+    switches(&text).with_context(|| format!("{path} has no count of switches"))
+}
+
 fn switches(status: &str) -> Option<u64> {
     let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))?;
     line.trim().parse().ok()
@@ -164,6 +174,9 @@ mod tests {
         let before = voluntary_switches(pid).unwrap();
         std::thread::sleep(std::time::Duration::from_millis(1));
         assert!(voluntary_switches(pid).unwrap() > before);
+        let before = thread_switches().unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(1));
+        assert!(thread_switches().unwrap() > before);
         assert!(voluntary_switches(u32::MAX).is_err());
     }
 

@@ -35,6 +35,9 @@ pub struct Plan {
     pub cells: Vec<CellPlan>,
     /// How often every system of every cell has its turn.
     pub rounds: usize,
+    /// Turns are short and count only beside their neighbours: all rounds of a cell come before the
+    /// next cell, and no turn is repeated.
+    pub paired: bool,
     /// The metric that comparisons are about, unless they name another.
     pub metric: String,
     /// What is compared.
@@ -131,24 +134,23 @@ pub fn run(
     }
     let turns: usize = plan.cells.iter().map(|cell| cell.systems.len()).sum();
     progress.start(turns * plan.rounds);
-    let mut budget = turns * plan.rounds / REPEATS_ONE_IN;
+    let mut budget = if plan.paired { 0 } else { turns * plan.rounds / REPEATS_ONE_IN };
     let mut samples: Vec<Vec<Vec<Sample>>> =
         plan.cells.iter().map(|cell| vec![Vec::new(); cell.systems.len()]).collect();
-    for round in 0..plan.rounds {
-        for (c, cell) in plan.cells.iter().enumerate() {
-            for s in turns_of(round, cell.systems.len()) {
-                let system = &cell.systems[s];
-                progress.turn(&format!("{}: {system}", cell.title));
-                let measure = || observed(|| prepared.measure(c, s));
-                let sample = quietest(measure, &mut budget);
-                if stop.load(Ordering::Relaxed) {
-                    // Whoever was interrupted with us may have failed for that reason.
-                    bail!("interrupted; nothing was written");
-                }
-                let sample = sample
-                    .with_context(|| format!("{}: {system}, round {}", cell.title, round + 1))?;
-                samples[c][s].push(sample);
+    for (round, c) in order(&plan) {
+        let cell = &plan.cells[c];
+        for s in turns_of(round, cell.systems.len()) {
+            let system = &cell.systems[s];
+            progress.turn(&format!("{}: {system}", cell.title));
+            let measure = || observed(|| prepared.measure(c, s));
+            let sample = quietest(measure, &mut budget);
+            if stop.load(Ordering::Relaxed) {
+                // Whoever was interrupted with us may have failed for that reason.
+                bail!("interrupted; nothing was written");
             }
+            let sample =
+                sample.with_context(|| format!("{}: {system}, round {}", cell.title, round + 1))?;
+            samples[c][s].push(sample);
         }
     }
     progress.finish();
@@ -158,6 +160,15 @@ pub fn run(
     let cells: Vec<Cell> = cells.collect();
     let compared = plan.comparisons.iter().filter_map(|c| compare(c, &plan, &cells)).collect();
     Ok(Results { run, cells, compared })
+}
+
+/// Rounds and cells, in the order in which they come.
+fn order(plan: &Plan) -> Vec<(usize, usize)> {
+    let (rounds, cells) = (0..plan.rounds, 0..plan.cells.len());
+    if plan.paired {
+        return cells.flat_map(|cell| rounds.clone().map(move |round| (round, cell))).collect();
+    }
+    rounds.flat_map(|round| cells.clone().map(move |cell| (round, cell))).collect()
 }
 
 /// Who has which turn in a round: A B, then B A, so that nobody always comes after the other.
@@ -283,6 +294,14 @@ mod tests {
         assert_eq!(results.compared[2].bound.as_ref().unwrap().ratio.median, 2.0);
         assert!(!results.all_bars_passed());
         assert_eq!(results.cells[0].systems[1].samples.len(), 3);
+    }
+
+    #[test]
+    fn cells_of_pairs_come_one_after_the_other() {
+        let cell = |id: &str| CellPlan { id: id.into(), title: id.into(), systems: Vec::new() };
+        let plan = Plan { cells: vec![cell("a"), cell("b")], rounds: 2, ..Plan::default() };
+        assert_eq!(order(&plan), [(0, 0), (0, 1), (1, 0), (1, 1)]);
+        assert_eq!(order(&Plan { paired: true, ..plan }), [(0, 0), (1, 0), (0, 1), (1, 1)]);
     }
 
     #[test]

@@ -58,3 +58,10 @@ pub fn experiments() -> Vec<Box<dyn experiment::Experiment>> {
         Box::new(nbd::NbdExport),
     ]
 }
+
+/// One test that measures at a time: each wants the CPUs for itself.
+#[cfg(test)]
+pub(crate) fn alone() -> std::sync::MutexGuard<'static, ()> {
+    static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+    ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}

@@ -113,7 +113,7 @@ fn noise(cells: &[Cell]) -> f64 {
 type Column = (&'static str, &'static str, usize);
 
 /// What is shown of a cell in which some system has it.
-const COLUMNS: [Column; 17] = [
+const COLUMNS: [Column; 18] = [
     ("reactor wake-ups", "reactor_wakeups", 0),
     ("reactor turns", "reactor_turns", 0),
     ("voluntary switches", "voluntary_switches", 0),
@@ -128,6 +128,7 @@ const COLUMNS: [Column; 17] = [
     ("CPU us/request", "backend_cpu_us_per_request", 3),
     ("kicks/request", "kicks_per_request", 3),
     ("calls/request", "calls_per_request", 3),
+    ("client sleeps/request", "sleeps_per_request", 3),
     ("late arrivals", "late_arrivals", 3),
     ("other CPUs", "other_cpus", 2),
     ("steal", "steal_cpus", 2),

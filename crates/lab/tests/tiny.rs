@@ -2,8 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use lab::blk::aggregate::StorageAggregate;
 use lab::blk::baseline::BlkBaseline;
@@ -14,12 +14,24 @@ use lab::blk::polling::Polling;
 use lab::blk::scale::Scale;
 use lab::blk::shared_cpu::SharedCpu;
 use lab::blk::stats_cost::StatsCost;
-use lab::experiment::{Options, run};
+use lab::experiment::{Experiment, Options};
 use lab::nbd::NbdExport;
-use lab::progress::Silent;
+use lab::progress::{Progress, Silent};
 use lab::results::{Results, Written};
 use testkit::driver::{self, Driver};
 use testkit::process::{Backend, StorageDaemon, Target};
+
+/// Runs an experiment. One at a time: each wants the CPUs for itself.
+fn run(
+    experiment: &dyn Experiment,
+    options: &Options,
+    progress: &mut dyn Progress,
+    stop: &Arc<AtomicBool>,
+) -> anyhow::Result<Results> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    lab::experiment::run(experiment, options, progress, stop)
+}
 
 fn tiny(control: bool) -> Options {
     Options {
@@ -269,13 +281,13 @@ fn a_wrong_peer_is_refused_with_the_reason() {
 }
 
 #[test]
-fn the_cost_of_recording_is_measured_on_the_same_program() {
+fn the_cost_of_recording_is_measured_in_one_process() {
     let options = Options { only: Some("d32-poll-off".into()), ..tiny(false) };
     let stop = Arc::new(AtomicBool::new(false));
     let results = run(&StatsCost, &options, &mut Silent, &stop).unwrap();
     let [cell] = &results.cells[..] else { panic!("{:?}", results.cells) };
     let names: Vec<_> = cell.systems.iter().map(|series| series.name.as_str()).collect();
-    assert_eq!(names, ["--record on", "--record off"]);
+    assert_eq!(names, ["record=true", "record=false"]);
     assert!(results.compared[0].bar == Some(0.98) && results.compared[0].passed.is_some());
 }
 

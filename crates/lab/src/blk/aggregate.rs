@@ -63,6 +63,7 @@ impl Experiment for StorageAggregate {
         };
         let plan = Plan {
             cells: cases.iter().map(cell).collect(),
+            paired: false,
             rounds: options.rounds.unwrap_or(if options.quick { 3 } else { 7 }),
             metric: "iops".into(),
             comparisons: cases
@@ -183,7 +184,8 @@ impl Prepared for Ready {
         if cached {
             self.images.iter().try_for_each(|path| image::warm(path))?;
         }
-        let disk = |image: &PathBuf| Disk { queues: 1, image: cached.then(|| image.clone()) };
+        let image = |path: &PathBuf| cached.then(|| path.clone());
+        let disk = |path| Disk { queues: 1, image: image(path), words: Vec::new() };
         let disks: Vec<Disk> = self.images.iter().map(disk).collect();
         let fleet = Fleet::start(maker, &disks, Some(threads))?;
         let (pattern, wait) = (Pattern::Sequential, Wait::Sleep);

@@ -4,6 +4,7 @@ use anyhow::Result;
 
 use super::cell::{CellSpec, Design, chosen, prepare};
 use super::client::{Load, Pattern, Wait};
+use super::pair;
 use super::systems::{Medium, Poll, System, wait_id};
 use crate::cpu::Placement;
 use crate::experiment::{Comparison, Experiment, Figure, Options, Prepared, Side};
@@ -44,10 +45,10 @@ impl Experiment for BlkBaseline {
             window_ms: if options.quick { 100 } else { 400 },
             placement: Placement::choose()?,
             notes: vec![
-                "The bare eventfd pair is a thread that spins on a word and wakes another, which is \
-                 asleep, by an eventfd; only the way back counts. memcpy is glibc's, over the addresses of the load. fio reads the file \
+                "memcpy is glibc's, over the addresses of the load. fio reads the file \
                  itself, past the page cache, on the client's CPU."
                     .to_owned(),
+                pair::NOTE.to_owned(),
             ],
             plots: Vec::new(),
         };

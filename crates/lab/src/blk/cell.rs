@@ -117,6 +117,7 @@ pub(super) fn prepare(
     notes.extend(place.peers.iter().map(Peer::note));
     let plan = Plan {
         cells: cells.iter().map(CellSpec::plan).collect(),
+        paired: false,
         rounds: options.rounds.unwrap_or(design.rounds),
         metric: "iops".into(),
         comparisons: design.comparisons,

@@ -27,6 +27,8 @@ pub(super) struct Disk {
     pub(super) queues: u16,
     /// An image that is read through the page cache; nothing at all without one.
     pub(super) image: Option<PathBuf>,
+    /// More words of `disk.attach`, for ours.
+    pub(super) words: Vec<String>,
 }
 
 /// A running process. Dropping it ends it.
@@ -114,7 +116,7 @@ fn ringway(dir: &Path, disks: &[Disk], reactors: Option<u16>) -> Result<RingwayI
     let count = reactors.map(|count| count.to_string());
     let options = count.as_ref().map(|count| vec!["--reactors", count]).unwrap_or_default();
     let io = RingwayIo::start(dir, &options)?;
-    for (number, Disk { queues, image }) in disks.iter().enumerate() {
+    for (number, Disk { queues, image, words: more }) in disks.iter().enumerate() {
         let backend = match image {
             Some(path) => format!("backend.file={}", path.display()),
             None => format!("backend.null={DISK_BYTES}"),
@@ -126,7 +128,8 @@ fn ringway(dir: &Path, disks: &[Disk], reactors: Option<u16>) -> Result<RingwayI
             format!("queues={queues}"),
             "cache=writeback".to_owned(),
         ];
-        let words = ["io", "disk.attach"].into_iter().chain(words.iter().map(String::as_str));
+        let words = words.iter().chain(more).map(String::as_str);
+        let words = ["io", "disk.attach"].into_iter().chain(words);
         io.ringway(&words.collect::<Vec<_>>())?;
     }
     Ok(io)
@@ -141,7 +144,7 @@ fn daemon(dir: &Path, disks: &[Disk], threads: u16) -> Result<Backend> {
     for thread in 0..threads {
         arguments.extend(["--object".to_owned(), format!("iothread,id=io{thread}")]);
     }
-    for (number, Disk { queues, image }) in disks.iter().enumerate() {
+    for (number, Disk { queues, image, words: _ }) in disks.iter().enumerate() {
         let disk = match image {
             Some(path) => format!(
                 "driver=file,node-name=n{number},filename={},aio=io_uring,cache.direct=off",

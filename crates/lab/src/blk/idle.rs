@@ -177,6 +177,7 @@ impl Experiment for IdleQueues {
         };
         let plan = Plan {
             cells: cases.iter().map(cell).collect(),
+            paired: false,
             rounds: options.rounds.unwrap_or(if options.quick { 3 } else { 9 }),
             metric: "iops".into(),
             comparisons: cases
@@ -215,8 +216,8 @@ struct Crowd {
 
 impl Crowd {
     fn start((maker, disks, queues): Key, cpu: usize) -> Result<Self> {
-        let busy = Disk { queues: 1, image: None };
-        let idle = (0..disks).map(|_| Disk { queues, image: None });
+        let busy = Disk { queues: 1, image: None, words: Vec::new() };
+        let idle = (0..disks).map(|_| Disk { queues, image: None, words: Vec::new() });
         let all: Vec<Disk> = std::iter::once(busy).chain(idle).collect();
         let fleet = cpu::started_on(cpu, || Fleet::start(maker, &all, None))?;
         let mut guests = Vec::new();

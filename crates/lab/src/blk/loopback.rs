@@ -226,10 +226,12 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::alone;
     use crate::blk::client::{Load, Window, measure};
 
     #[test]
     fn a_polling_client_gets_everything_back_without_kick_or_call() {
+        let _alone = alone();
         let placement = cpu::Placement::choose().unwrap();
         for depth in [1, 32] {
             let device = Loopback::start(placement.backend, 1 << 20).unwrap();

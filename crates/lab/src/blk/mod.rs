@@ -5,16 +5,17 @@
 //! Every sample starts its backend fresh and ends it, so nothing that polls is left over for the next.
 
 pub mod aggregate;
-mod bare;
 pub mod baseline;
 mod cell;
 pub mod client;
+mod copy;
 mod fleet;
 mod guest;
 pub mod hung_disk;
 pub mod idle;
 pub mod image;
 pub mod loopback;
+mod pair;
 pub mod peer;
 pub mod polling;
 pub mod scale;

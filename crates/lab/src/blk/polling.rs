@@ -7,6 +7,7 @@ use anyhow::Result;
 
 use super::cell::{CellSpec, Design, Reader, chosen, prepare};
 use super::client::{Arrivals, Load, Wait};
+use super::pair;
 use super::systems::{Medium, Poll, System};
 use crate::cpu::Placement;
 use crate::experiment::{
@@ -56,10 +57,9 @@ impl Experiment for Polling {
                  the backend does; latency counts from the moment at which a request should have \
                  been sent, and those sent more than 10 us after it are late. The guest is User-Mode \
                  Linux on the client's CPU, in which dd reads 4 KiB after 4 KiB directly; its p50 \
-                 is the mean. The bare eventfd pair is a thread that spins on a word and wakes another by \
-                 an eventfd: at once, before that can fall asleep, or 5 us later, when it is asleep and \
-                 only the way from the answer to it counts."
+                 is the mean."
                     .to_owned(),
+                pair::NOTE.to_owned(),
             ],
             plots: vec![plot(&cells)],
         };

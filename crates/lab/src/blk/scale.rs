@@ -69,6 +69,7 @@ impl Experiment for Scale {
         };
         let plan = Plan {
             cells: queues.iter().map(cell).collect(),
+            paired: false,
             rounds: options.rounds.unwrap_or(if options.quick { 5 } else { 9 }),
             metric: "iops".into(),
             comparisons: queues

@@ -1,23 +1,30 @@
-//! `stats-cost`: what recording the times of requests costs, on a disk that does nothing else.
+//! `stats-cost`: what recording the times of requests costs, on disks that do nothing else.
 //!
-//! The same program with `--record on` and `--record off`, turn by turn. On any disk that stores
-//! something the share is smaller.
+//! Two processes of the same program differ by more than what is looked for. So one `ringway-io` with
+//! one reactor serves two null disks, of which one is recorded, and one client runs some milliseconds
+//! at the one and then at the other, A B B A, hundreds of times. Which disk was attached first may
+//! matter too, by where its memory lies: that changes with the process, of which there are several.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use anyhow::Result;
-use testkit::process::{Backend, find_binary};
+use anyhow::{Result, ensure};
+use testkit::process::find_binary;
 
+use super::client::burst::{Burst, Ran};
 use super::client::{self, Load, Window};
-use super::systems::DISK_BYTES;
+use super::fleet::{Disk, Fleet, Maker};
 use crate::cpu::{self, Placement};
 use crate::experiment::{CellPlan, Comparison, Experiment, Options, Plan, Prepared, Sample};
-use crate::host::version_of;
+use crate::host::{HostTime, version_of};
 
 /// Recording on may cost this much.
 const BAR: f64 = 0.98;
-const RECORD: [&str; 2] = ["on", "off"];
+const RECORD: [bool; 2] = [true, false];
+/// Pairs of turns that one process serves.
+const PAIRS: usize = 50;
+/// Other work is looked at for so long: the system counts in ticks of a hundredth of a second.
+const WATCH: Duration = Duration::from_millis(250);
 
 /// The experiment.
 #[derive(Debug)]
@@ -44,7 +51,7 @@ impl Case {
     }
 
     fn plan(&self) -> CellPlan {
-        let title = format!("null disk, 4 KiB, depth {}, --poll {}", self.depth, self.poll);
+        let title = format!("null disk, 4 KiB, depth {}, poll={}", self.depth, self.poll);
         CellPlan { id: self.id(), title, systems: RECORD.map(system).into() }
     }
 
@@ -53,10 +60,14 @@ impl Case {
         let bar = self.bar.filter(|_| !control);
         Comparison { cell: self.id(), ours: on, peers: vec![off], bar, ..Comparison::default() }
     }
+
+    fn load(&self) -> Load {
+        Load { depth: self.depth, ..Load::default() }
+    }
 }
 
-fn system(record: &str) -> String {
-    format!("--record {record}")
+fn system(record: bool) -> String {
+    format!("record={record}")
 }
 
 impl Experiment for StatsCost {
@@ -65,28 +76,37 @@ impl Experiment for StatsCost {
     }
 
     fn summary(&self) -> &'static str {
-        "what recording latencies costs: ringway-blk on a null disk, --record on against off"
+        "what recording latencies costs: two null disks of one ringway-io, one of them recorded"
     }
 
     fn prepare(&self, options: &Options) -> Result<Box<dyn Prepared>> {
         let placement = Placement::choose()?;
         let wanted = |case: &&Case| options.only.as_ref().is_none_or(|o| case.id().contains(o));
         let cases: Vec<_> = CASES.iter().filter(wanted).copied().collect();
-        let ours = find_binary("ringway-blk")?;
+        let ours = find_binary("ringway-io")?;
+        let measure = Duration::from_millis(options.window_ms.unwrap_or(5));
         let plan = Plan {
             cells: cases.iter().map(Case::plan).collect(),
-            rounds: options.rounds.unwrap_or(if options.quick { 9 } else { 25 }),
+            rounds: options.rounds.unwrap_or(if options.quick { 200 } else { 600 }),
+            paired: true,
             metric: "iops".into(),
             comparisons: cases.iter().map(|case| case.comparison(options.control)).collect(),
-            versions: BTreeMap::from([("ringway-blk".to_owned(), version_of(&ours))]),
+            versions: BTreeMap::from([("ringway-io".to_owned(), version_of(&ours))]),
             notes: vec![format!(
-                "Client on CPU {}, backend on CPU {}; both poll. A null disk moves no data, so \
-                 nothing hides the cost of recording.",
-                placement.client, placement.backend
+                "One ringway-io with one reactor on CPU {} serves both disks; one client on CPU {}, \
+                 which polls, runs {} ms at the one, then at the other, after a fifth of that which \
+                 does not count. Every {PAIRS} pairs have a process of their own, in which the other \
+                 disk was attached first. A null disk moves no data, so nothing hides the cost of \
+                 recording. Other work is that of the last {} ms.",
+                placement.backend,
+                placement.client,
+                measure.as_millis(),
+                WATCH.as_millis()
             )],
             ..Plan::default()
         };
-        Ok(Box::new(Ready { plan, cases, placement, options: options.clone() }))
+        let (control, window) = (options.control, Window { warm: measure / 5, measure });
+        Ok(Box::new(Ready { plan, cases, placement, window, control, turns: 0, serving: None }))
     }
 }
 
@@ -94,7 +114,11 @@ struct Ready {
     plan: Plan,
     cases: Vec<Case>,
     placement: Placement,
-    options: Options,
+    window: Window,
+    control: bool,
+    /// Turns so far: cells come one after the other.
+    turns: usize,
+    serving: Option<Serving>,
 }
 
 impl Prepared for Ready {
@@ -103,18 +127,85 @@ impl Prepared for Ready {
     }
 
     fn measure(&mut self, cell: usize, system: usize) -> Result<Sample> {
-        let (case, record) = (self.cases[cell], RECORD[system]);
-        // A control run measures the same program twice.
-        let record = if self.options.control { "off" } else { record };
-        let size = DISK_BYTES.to_string();
-        let options = ["--null", &size, "--poll", case.poll, "--record", record];
-        let start = || Ok(Backend::ringway_blk(&options)?);
-        let backend = cpu::started_on(self.placement.backend, start)?;
-        let measure = Duration::from_millis(self.options.window_ms.unwrap_or(400));
-        let window = Window { warm: measure / 4, measure };
-        let load = Load { depth: case.depth, ..Load::default() };
-        let pid = backend.process.id();
-        let time = || cpu::process_time_s(pid);
-        client::measure(backend.socket(), load, window, self.placement.client, time)
+        let turn = self.turns % (2 * self.plan.rounds);
+        self.turns += 1;
+        let serving = match self.serving.take().filter(|_| !turn.is_multiple_of(2 * PAIRS)) {
+            Some(serving) => serving,
+            None => {
+                let backwards = (turn / (2 * PAIRS)) % 2 == 1;
+                Serving::start(self.cases[cell], backwards, self.control, self.placement)?
+            }
+        };
+        let serving = self.serving.insert(serving);
+        let (window, cpu) = (self.window, self.placement.client);
+        let Ran { requests, kicks, seconds } =
+            cpu::started_on(cpu, || serving.bursts[system].run(window))?;
+        let (requests, kicks) = (requests as f64, kicks as f64);
+        let metrics = [
+            ("requests", requests),
+            ("errors", 0.0),
+            ("iops", requests / seconds),
+            ("kicks_per_request", kicks / requests),
+            ("other_cpus", serving.watch(cpu::thread_time_s())?),
+        ];
+        Ok(metrics.map(|(name, value)| (name.to_owned(), value)).into())
+    }
+}
+
+/// One process with its two clients, in the order of [`RECORD`].
+struct Serving {
+    bursts: [Burst; 2],
+    fleet: Fleet,
+    seen: Seen,
+    other_cpus: f64,
+}
+
+/// What was used when it was last looked at.
+struct Seen {
+    at: Instant,
+    host: HostTime,
+    ours_s: f64,
+}
+
+impl Serving {
+    fn start(case: Case, backwards: bool, control: bool, placement: Placement) -> Result<Self> {
+        let disk = |record: bool| Disk {
+            queues: 1,
+            image: None,
+            // A control run compares a disk with its like.
+            words: vec![format!("record={}", record && !control), format!("poll={}", case.poll)],
+        };
+        let places = if backwards { [1, 0] } else { [0, 1] };
+        let disks = places.map(|place| disk(RECORD[place]));
+        let start = || Fleet::start(Maker::Ringway, &disks, Some(1));
+        let fleet = cpu::started_on(placement.backend, start)?;
+        let load = case.load();
+        let burst = |place: usize| {
+            let mut seats = client::seats(&fleet.socket(place), load, 1, None)?;
+            ensure!(seats.len() == 1, "a disk with one queue has {}", seats.len());
+            Ok(Burst::new(seats.remove(0), load))
+        };
+        let bursts = [burst(places[0])?, burst(places[1])?];
+        let seen = Seen::now(&fleet, cpu::thread_time_s())?;
+        Ok(Self { bursts, fleet, seen, other_cpus: 0.0 })
+    }
+
+    /// CPUs that others use.
+    fn watch(&mut self, client_s: f64) -> Result<f64> {
+        if self.seen.at.elapsed() >= WATCH {
+            let now = Seen::now(&self.fleet, client_s)?;
+            let wall_s = (now.at - self.seen.at).as_secs_f64();
+            let busy_s = now.host.busy_s - self.seen.host.busy_s;
+            self.other_cpus = (busy_s - (now.ours_s - self.seen.ours_s)).max(0.0) / wall_s;
+            self.seen = now;
+        }
+        Ok(self.other_cpus)
+    }
+}
+
+impl Seen {
+    fn now(fleet: &Fleet, client_s: f64) -> Result<Self> {
+        let ours_s = fleet.time_s()? + client_s;
+        Ok(Self { at: Instant::now(), host: HostTime::now()?, ours_s })
     }
 }

@@ -5,10 +5,11 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use testkit::process::{Backend, StorageDaemon, Target};
 
-use super::bare;
 use super::client::{self, Arrivals, Load, Pattern, Wait, Window};
+use super::copy;
 use super::image;
 use super::loopback::Loopback;
+use super::pair;
 use super::peer::Peer;
 use crate::cpu::{self, Placement};
 use crate::experiment::Sample;
@@ -103,9 +104,9 @@ pub enum System {
     },
     /// The client's own limit.
     Loopback,
-    /// Two threads, a word and an eventfd, answered before the client can fall asleep.
+    /// Two threads, two words and an eventfd, answered before the client can fall asleep.
     BarePair,
-    /// The same answered once it is asleep: what a wake-up costs at least.
+    /// The same answered once it is asleep: the least that an answer to a sleeping client takes.
     BareWake,
     /// glibc's memcpy over the addresses of the load.
     Memcpy,
@@ -224,9 +225,9 @@ impl System {
                 device.finish()?;
                 return Ok(sample);
             }
-            Self::BarePair => return bare::pair(placement, window, false),
-            Self::BareWake => return bare::pair(placement, window, true),
-            Self::Memcpy => return bare::memcpy(placement, load, window, DISK_BYTES),
+            Self::BarePair => return pair::measure(placement, window, false),
+            Self::BareWake => return pair::measure(placement, window, true),
+            Self::Memcpy => return copy::memcpy(placement, load, window, DISK_BYTES),
             Self::Fio => return fio(place, load, window),
             Self::Peer(number) => {
                 let peer = place.peers.get_mut(number).context("there is no such peer")?;

@@ -48,7 +48,7 @@ impl Client {
     fn run(mut self, state: &AtomicU8) -> Result<(Tally, Queue)> {
         let mut counting = false;
         let (mut requests, mut turns) = (0u64, 0u64);
-        let mut since = Mark::now(&self.queue);
+        let mut since = Mark::now(&self.queue)?;
         let mut until_sample = self.load.sample_every;
         // On a busy host the first request may be all that the window sees.
         self.submit_freed(true)?;
@@ -65,7 +65,7 @@ impl Client {
                 counting = true;
                 (requests, turns) = (0, 0);
                 self.latency_ns.reset();
-                since = Mark::now(&self.queue);
+                since = Mark::now(&self.queue)?;
             } else if phase == phase::ABANDON || phase == phase::STOP && requests > 0 {
                 break;
             }
@@ -81,7 +81,7 @@ impl Client {
                 self.submit_freed(sample)?;
             }
         }
-        let tally = since.tally(&self.queue, &self.latency_ns);
+        let tally = since.tally(&self.queue, &self.latency_ns)?;
         self.drain(state)?;
         Ok((Tally { requests, turns, errors: self.errors, ..tally }, self.queue))
     }

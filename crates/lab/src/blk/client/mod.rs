@@ -7,6 +7,7 @@
 //! latencies count from then. The window is opened and closed by another thread through an atomic,
 //! which the loop loads once per turn.
 
+pub(super) mod burst;
 mod closed;
 mod offsets;
 mod open;
@@ -129,8 +130,9 @@ pub struct Seat {
     pub cpu: Option<usize>,
 }
 
-/// How long a backend may take to finish what is in flight, and a client to connect.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a backend may take to finish what is in flight, and a client to connect: past it they
+/// hang. No figure depends on it.
+pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Phases of a client, in order.
 mod phase {

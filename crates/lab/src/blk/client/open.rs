@@ -59,7 +59,7 @@ pub(super) fn run(
     let mut due = vec![(moments.next, false); depth];
     let mut latency_ns = histogram()?;
     let (mut requests, mut turns, mut errors, mut late) = (0u64, 0u64, 0u64, 0u64);
-    let mut since = Mark::now(&queue);
+    let mut since = Mark::now(&queue)?;
     let (mut counting, mut stopping) = (false, false);
     loop {
         turns += 1;
@@ -76,7 +76,7 @@ pub(super) fn run(
             counting = true;
             (requests, turns, late) = (0, 0, 0);
             latency_ns.reset();
-            since = Mark::now(&queue);
+            since = Mark::now(&queue)?;
         } else if phase == phase::ABANDON {
             bail!("the backend stopped answering");
         }
@@ -98,7 +98,7 @@ pub(super) fn run(
         }
         queue.kick()?;
     }
-    let tally = since.tally(&queue, &latency_ns);
+    let tally = since.tally(&queue, &latency_ns)?;
     while freed.len() < depth {
         queue.completions(|slot, ret| {
             freed.push(slot);

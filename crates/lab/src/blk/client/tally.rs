@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 use hdrhistogram::Histogram;
 use testkit::driver::Queue;
 
-use super::Load;
+use super::{Load, Wait};
 use crate::cpu;
 use crate::experiment::Sample;
 
@@ -20,6 +20,8 @@ pub(super) struct Tally {
     pub(super) turns: u64,
     pub(super) kicks: u64,
     pub(super) calls: u64,
+    /// Times that the client fell asleep.
+    pub(super) sleeps: u64,
     pub(super) wall_s: f64,
     pub(super) cpu_s: f64,
     pub(super) latency_ns: Histogram<u64>,
@@ -45,28 +47,31 @@ pub(super) struct Mark {
     cpu_s: f64,
     kicks: u64,
     calls: u64,
+    sleeps: u64,
 }
 
 impl Mark {
-    pub(super) fn now(queue: &Queue) -> Self {
+    pub(super) fn now(queue: &Queue) -> Result<Self> {
         let (kicks, calls) = (queue.kicks, queue.calls);
-        Self { at: Instant::now(), cpu_s: cpu::thread_time_s(), kicks, calls }
+        let (sleeps, cpu_s) = (cpu::thread_switches()?, cpu::thread_time_s());
+        Ok(Self { at: Instant::now(), cpu_s, kicks, calls, sleeps })
     }
 
     /// What came since; requests, turns and latencies are for the caller to fill in.
-    pub(super) fn tally(&self, queue: &Queue, latency_ns: &Histogram<u64>) -> Tally {
-        let end = Self::now(queue);
-        Tally {
+    pub(super) fn tally(&self, queue: &Queue, latency_ns: &Histogram<u64>) -> Result<Tally> {
+        let (at, end) = (Instant::now(), Self::now(queue)?);
+        Ok(Tally {
             requests: 0,
             errors: 0,
             turns: 0,
             kicks: end.kicks - self.kicks,
             calls: end.calls - self.calls,
-            wall_s: (end.at - self.at).as_secs_f64(),
+            sleeps: end.sleeps - self.sleeps,
+            wall_s: (at - self.at).as_secs_f64(),
             cpu_s: end.cpu_s - self.cpu_s,
             latency_ns: latency_ns.clone(),
             late: None,
-        }
+        })
     }
 }
 
@@ -104,6 +109,9 @@ pub(super) fn to_sample(tallies: &[Tally], load: Load, backend_cpus: f64) -> Res
         ("turns_per_request", sum(|t| t.turns) / requests),
     ];
     let mut sample: Sample = metrics.map(|(name, value)| (name.to_owned(), value)).into();
+    if load.wait == Wait::Sleep {
+        sample.insert("sleeps_per_request".into(), sum(|t| t.sleeps) / requests);
+    }
     if tallies.iter().any(|t| t.late.is_some()) {
         let late = sum(|t| t.late.unwrap_or(0));
         sample.insert("late_arrivals".into(), late / requests);

@@ -1,0 +1,101 @@
+//! Short bursts of load, one after the other, by the calling thread.
+//!
+//! For a comparison of neighbours: nobody is started, woken or waited for between two bursts, and all
+//! that was sent has come back when one ends.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+
+use super::offsets::Offsets;
+use super::{Load, PATIENCE, Seat, Window};
+use testkit::driver::Queue;
+
+/// Turns of the loop between two looks at the clock: some microseconds.
+const TURNS: u32 = 64;
+
+/// A client of one queue that polls.
+pub(in crate::blk) struct Burst {
+    queue: Queue,
+    load: Load,
+    offsets: Offsets,
+    freed: Vec<u16>,
+    errors: u64,
+}
+
+/// What one burst did.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::blk) struct Ran {
+    pub(in crate::blk) requests: u64,
+    pub(in crate::blk) kicks: u64,
+    pub(in crate::blk) seconds: f64,
+}
+
+impl Burst {
+    pub(in crate::blk) fn new(seat: Seat, load: Load) -> Self {
+        let Seat { mut queue, disk_bytes, cpu: _ } = seat;
+        queue.want_calls(false);
+        let offsets = Offsets::new(load, disk_bytes / load.bytes as u64, 0);
+        Self { queue, load, offsets, freed: (0..load.depth).collect(), errors: 0 }
+    }
+
+    /// Sends requests for as long as the window says; the last of them have ended too.
+    ///
+    /// # Errors
+    /// If the backend fails a request or stops answering.
+    pub(in crate::blk) fn run(&mut self, window: Window) -> Result<Ran> {
+        self.offer()?;
+        self.until(window.warm)?;
+        let (begin, kicks) = (Instant::now(), self.queue.kicks);
+        let requests = self.until(window.measure)?;
+        let (seconds, kicks) = (begin.elapsed().as_secs_f64(), self.queue.kicks - kicks);
+        self.drain()?;
+        ensure!(self.errors == 0, "{} requests failed", self.errors);
+        Ok(Ran { requests, kicks, seconds })
+    }
+
+    /// Keeps requests in flight until one has ended and that time is over; gives how many ended.
+    fn until(&mut self, time: Duration) -> Result<u64> {
+        let (begin, mut requests) = (Instant::now(), 0);
+        while requests == 0 || begin.elapsed() < time {
+            for _ in 0..TURNS {
+                let done = self.reap();
+                requests += u64::from(done);
+                if done > 0 {
+                    self.offer()?;
+                }
+            }
+            let answers = requests > 0 || begin.elapsed() < PATIENCE;
+            ensure!(answers, "the backend stopped answering");
+        }
+        Ok(requests)
+    }
+
+    fn drain(&mut self) -> Result<()> {
+        let begin = Instant::now();
+        while self.freed.len() < usize::from(self.load.depth) {
+            self.reap();
+            ensure!(begin.elapsed() < PATIENCE, "the backend stopped answering");
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn reap(&mut self) -> u32 {
+        let Self { queue, freed, errors, .. } = self;
+        queue.completions(|slot, ret| {
+            freed.push(slot);
+            *errors += u64::from(ret != 0);
+        })
+    }
+
+    /// Uses every freed slot again, then kicks once.
+    #[inline]
+    fn offer(&mut self) -> Result<()> {
+        for slot in self.freed.drain(..) {
+            self.queue.read(self.offsets.next(), slot, self.load.bytes)?;
+        }
+        self.queue.kick()?;
+        Ok(())
+    }
+}

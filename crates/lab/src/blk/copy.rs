@@ -1,0 +1,107 @@
+//! The bound of a disk in memory: a copy of what the requests would read.
+
+use std::hint::black_box;
+use std::thread;
+use std::time::Instant;
+
+use anyhow::{Context, Result, anyhow};
+
+use super::client::{Load, Window, tally};
+use crate::cpu::{self, Placement};
+use crate::experiment::Sample;
+
+/// Pages begin at multiples of this.
+const PAGE_BYTES: usize = 4096;
+
+/// Copies what the load's requests would read, from a disk's worth of memory into as many buffers as
+/// it has requests in flight, by glibc's memcpy on the backend's CPU.
+///
+/// # Errors
+/// If there is no thread, or too little memory.
+pub(super) fn memcpy(
+    placement: Placement,
+    load: Load,
+    window: Window,
+    disk_bytes: u64,
+) -> Result<Sample> {
+    let copy = move || -> Result<Sample> {
+        cpu::pin(placement.backend)?;
+        copies(load, window, usize::try_from(disk_bytes)?)
+    };
+    thread::spawn(copy).join().map_err(|_| anyhow!("the copying thread panicked"))?
+}
+
+fn copies(load: Load, window: Window, disk_bytes: usize) -> Result<Sample> {
+    let (bytes, depth) = (load.bytes, usize::from(load.depth));
+    let mut source = vec![1u8; disk_bytes + PAGE_BYTES];
+    let mut target = vec![2u8; bytes * depth + PAGE_BYTES];
+    let (from, to) = (aligned(&source), aligned(&target));
+    // Written page by page: what the allocator gives is one page of zeroes otherwise.
+    source.iter_mut().step_by(PAGE_BYTES).for_each(|byte| *byte = 3);
+    let mut addresses = super::client::addresses(load, disk_bytes as u64);
+    let clock_ns = clock_ns();
+    let mut latency_ns = tally::histogram()?;
+    let begin = Instant::now();
+    let (mut counting, mut count) = (begin, 0usize);
+    let mut warm = true;
+    loop {
+        let start = Instant::now();
+        if warm && start - begin >= window.warm {
+            (warm, counting, count) = (false, start, 0);
+            latency_ns.reset();
+        } else if !warm && start - counting >= window.measure && count > 0 {
+            break;
+        }
+        // As many as the client has in flight, so that the clock does not weigh on small ones.
+        for slot in 0..depth {
+            let offset = from + usize::try_from(addresses())?;
+            let source = source.get(offset..offset + bytes).context("past the end")?;
+            let at = to + slot * bytes;
+            target.get_mut(at..at + bytes).context("past the end")?.copy_from_slice(source);
+            black_box(&mut target);
+            count += 1;
+        }
+        let ns = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        latency_ns.saturating_record((ns.saturating_sub(clock_ns) / depth as u64).max(1));
+    }
+    let iops = count as f64 / counting.elapsed().as_secs_f64();
+    let micros = |q: f64| latency_ns.value_at_quantile(q) as f64 / 1e3;
+    let metrics = [
+        ("requests", count as f64),
+        ("errors", 0.0),
+        ("iops", iops),
+        ("mib_per_s", iops * bytes as f64 / f64::from(1 << 20)),
+        ("p50_us", micros(0.5)),
+        ("p99_us", micros(0.99)),
+    ];
+    Ok(metrics.map(|(name, value)| (name.to_owned(), value)).into())
+}
+
+/// The first page's place in an allocation.
+fn aligned(memory: &[u8]) -> usize {
+    memory.as_ptr().align_offset(PAGE_BYTES).min(PAGE_BYTES)
+}
+
+/// What reading the clock adds to a time.
+fn clock_ns() -> u64 {
+    let each = (0..1000).map(|_| Instant::now().elapsed().as_nanos());
+    u64::try_from(each.min().unwrap_or(0)).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::alone;
+
+    #[test]
+    fn copies_are_counted() {
+        let _alone = alone();
+        let placement = Placement::choose().unwrap();
+        let load = Load { bytes: 128 << 10, depth: 8, ..Load::default() };
+        let window = Window::of(Duration::from_millis(10));
+        let sample = memcpy(placement, load, window, 4 << 20).unwrap();
+        assert!(sample["requests"] >= 8.0 && sample["requests"] % 8.0 == 0.0, "{sample:?}");
+    }
+}

@@ -1,0 +1,200 @@
+//! The bound of a client that sleeps for its answers: two threads, two words and an eventfd.
+//!
+//! The steps are those of a backend that spins and of the client in [`super::client`], with words in
+//! the places of the rings:
+//!
+//! | client | answerer |
+//! |---|---|
+//! | reads the clock | spins on the request's word |
+//! | writes the request's word; kicks nobody | |
+//! | looks for the answer once, in vain | *holds the answer back until the client is asleep* |
+//! | sleeps: `poll` without a deadline, then `read` of the eventfd | writes the answer's word |
+//! | looks again, finds it, reads the clock | writes the eventfd |
+//!
+//! A backend has a ring's work between seeing a request and its answer, in which the client falls
+//! asleep; here there is nothing, and an answer at once finds it awake. So the answer is held back,
+//! for [`HOLD`], by the answerer's own clock, and what that took is taken off the round trip. What is
+//! left is the same way, from the offer to the collected answer, with no work in it.
+
+use std::hint::spin_loop;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::channel;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, ensure};
+use hdrhistogram::Histogram;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+
+use super::client::{PATIENCE, Window, tally};
+use crate::cpu::{self, Placement};
+use crate::experiment::Sample;
+
+/// How long the answer is held back, where the client shall be asleep.
+const HOLD: Duration = Duration::from_micros(2);
+
+/// What a reader of its figures must know.
+pub(super) const NOTE: &str = "The bare eventfd pair is a client that writes a word and sleeps on an \
+    eventfd, and a thread that spins on that word: the steps of client and backend without a ring. It \
+    is answered at once, when most clients are still awake, or 2 us later, when they are asleep; then \
+    those 2 us are taken off. What is timed is the same on both sides: from before the request is \
+    offered until its answer is collected.";
+
+/// Alone in its cache lines, of which CPUs fetch two.
+#[repr(align(128))]
+struct Line<T>(T);
+
+/// What two threads share.
+struct Pair {
+    asked: Line<AtomicU64>,
+    answered: Line<AtomicU64>,
+    /// How long the last answer was held back, in nanoseconds; ordered by `answered`.
+    held_ns: AtomicU64,
+    stop: Line<AtomicBool>,
+    call: OwnedFd,
+}
+
+impl Pair {
+    /// Ends both: a client that sleeps finds out by being woken.
+    fn end(&self) -> Result<()> {
+        self.stop.0.store(true, Ordering::Release);
+        self.signal()
+    }
+
+    fn signal(&self) -> Result<()> {
+        let written = rustix::io::write(&self.call, &1u64.to_ne_bytes());
+        written.map(drop).context("cannot write an eventfd")
+    }
+}
+
+/// Measures a pair. Its client is answered at once, or when it is `asleep`.
+///
+/// # Errors
+/// If the system has no eventfd or thread.
+pub(super) fn measure(placement: Placement, window: Window, asleep: bool) -> Result<Sample> {
+    let call = eventfd(0, EventfdFlags::CLOEXEC).context("cannot make an eventfd")?;
+    let pair = Arc::new(Pair {
+        asked: Line(AtomicU64::new(0)),
+        answered: Line(AtomicU64::new(0)),
+        held_ns: AtomicU64::new(0),
+        stop: Line(AtomicBool::new(false)),
+        call,
+    });
+    let shared = Arc::clone(&pair);
+    let hold = if asleep { HOLD } else { Duration::ZERO };
+    let server = thread::spawn(move || {
+        let served = serve(&shared, placement.backend, hold);
+        served.and(shared.end())
+    });
+    let (send, asked) = channel();
+    let shared = Arc::clone(&pair);
+    thread::spawn(move || {
+        let _ = send.send(ask(&shared, placement.client, window));
+    });
+    let sample = asked.recv_timeout(window.warm + window.measure + PATIENCE);
+    pair.end()?;
+    server.join().map_err(|_| anyhow!("the spinning thread panicked"))??;
+    sample.context("the spinning thread does not answer")?
+}
+
+fn serve(pair: &Pair, cpu: usize, hold: Duration) -> Result<()> {
+    cpu::pin(cpu)?;
+    let mut seen = 0;
+    while !pair.stop.0.load(Ordering::Relaxed) {
+        let asked = pair.asked.0.load(Ordering::Acquire);
+        if asked == seen {
+            spin_loop();
+            continue;
+        }
+        seen = asked;
+        if !hold.is_zero() {
+            let (since, mut held) = (Instant::now(), Duration::ZERO);
+            while held < hold {
+                spin_loop();
+                held = since.elapsed();
+            }
+            let ns = u64::try_from(held.as_nanos()).unwrap_or(u64::MAX);
+            pair.held_ns.store(ns, Ordering::Relaxed);
+        }
+        pair.answered.0.store(seen, Ordering::Release);
+        pair.signal()?;
+    }
+    Ok(())
+}
+
+fn ask(pair: &Pair, cpu: usize, window: Window) -> Result<Sample> {
+    cpu::pin(cpu)?;
+    let mut latency_ns = tally::histogram()?;
+    let begin = Instant::now();
+    let (mut counting, mut number, mut first) = (begin, 0u64, 0u64);
+    let mut sleeps = cpu::thread_switches()?;
+    let mut warm = true;
+    loop {
+        let start = Instant::now();
+        number += 1;
+        pair.asked.0.store(number, Ordering::Release);
+        collect(pair, number)?;
+        let took = start.elapsed();
+        let held = Duration::from_nanos(pair.held_ns.load(Ordering::Relaxed));
+        let ns = u64::try_from(took.saturating_sub(held).as_nanos()).unwrap_or(u64::MAX);
+        latency_ns.saturating_record(ns.max(1));
+        if warm && start - begin >= window.warm {
+            (warm, counting, first) = (false, Instant::now(), number);
+            latency_ns.reset();
+            sleeps = cpu::thread_switches()?;
+        } else if !warm && start - counting >= window.measure && number > first {
+            break;
+        }
+    }
+    let seconds = counting.elapsed().as_secs_f64();
+    let sleeps = cpu::thread_switches()? - sleeps;
+    Ok(sample((number - first) as f64, seconds, sleeps as f64, &latency_ns))
+}
+
+/// Looks for the answer, and sleeps until it is there.
+#[inline]
+fn collect(pair: &Pair, number: u64) -> Result<()> {
+    while pair.answered.0.load(Ordering::Acquire) != number {
+        let mut fds = [PollFd::from_borrowed_fd(pair.call.as_fd(), PollFlags::IN)];
+        poll(&mut fds, None).context("cannot wait for an eventfd")?;
+        rustix::io::read(&pair.call, &mut [0; 8]).context("cannot read an eventfd")?;
+        ensure!(!pair.stop.0.load(Ordering::Acquire), "the spinning thread has ended");
+    }
+    Ok(())
+}
+
+fn sample(requests: f64, seconds: f64, sleeps: f64, latency_ns: &Histogram<u64>) -> Sample {
+    let micros = |q: f64| latency_ns.value_at_quantile(q) as f64 / 1e3;
+    let metrics = [
+        ("requests", requests),
+        ("errors", 0.0),
+        ("iops", requests / seconds),
+        ("p50_us", micros(0.5)),
+        ("p99_us", micros(0.99)),
+        ("calls_per_request", 1.0),
+        ("sleeps_per_request", sleeps / requests),
+    ];
+    metrics.map(|(name, value)| (name.to_owned(), value)).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::alone;
+
+    #[test]
+    fn a_sleeping_thread_is_woken_and_both_end() {
+        let _alone = alone();
+        let placement = Placement::choose().unwrap();
+        for asleep in [false, true] {
+            let window = Window::of(Duration::from_millis(10));
+            let sample = measure(placement, window, asleep).unwrap();
+            assert!(sample["requests"] >= 1.0 && sample["p50_us"] > 0.0, "{sample:?}");
+            let none = Window::of(Duration::ZERO);
+            assert!(measure(Placement { backend: 9999, ..placement }, none, asleep).is_err());
+            assert!(measure(Placement { client: 9999, ..placement }, none, asleep).is_err());
+        }
+    }
+}
