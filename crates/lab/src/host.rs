@@ -1,10 +1,12 @@
 //! Facts of the host, and what else ran while something was measured.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::process::Command;
 
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
+use testkit::process::{find_binary, find_tool};
 
 /// What a reader needs to know to judge figures of this host.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -57,8 +59,7 @@ pub fn load() -> f64 {
 }
 
 /// First line of a program's `--version`, or why there is none.
-#[must_use]
-pub fn version_of(program: &std::path::Path) -> String {
+fn version_of(program: &std::path::Path) -> String {
     match Command::new(program).arg("--version").output() {
         Ok(output) if output.status.success() => {
             String::from_utf8_lossy(&output.stdout).lines().next().unwrap_or("").to_owned()
@@ -66,6 +67,27 @@ pub fn version_of(program: &std::path::Path) -> String {
         Ok(output) => format!("unknown (--version ended with {})", output.status),
         Err(error) => format!("unknown ({error})"),
     }
+}
+
+/// A program of the system: what tables call it, its name, the Debian package that has it.
+pub type Tool = (&'static str, &'static str, &'static str);
+
+/// `qemu-storage-daemon`.
+pub const QSD: Tool = ("qsd", "qemu-storage-daemon", "qemu-system-common");
+
+/// Versions of all that a run measures: tools, and one of our programs.
+///
+/// # Errors
+/// What is missing, with the next step.
+pub fn versions(tools: &[Tool], ours: Option<&str>) -> Result<BTreeMap<String, String>> {
+    let mut versions = BTreeMap::new();
+    for (name, program, package) in tools {
+        versions.insert((*name).to_owned(), version_of(&find_tool(program, package)?));
+    }
+    if let Some(ours) = ours {
+        versions.insert(ours.to_owned(), version_of(&find_binary(ours)?));
+    }
+    Ok(versions)
 }
 
 /// CPU time of the whole host, in seconds since boot.

@@ -3,13 +3,11 @@
 //! What the documents measured: with more machines, and more threads of the storage's process, the sum
 //! must grow or stay, never fall.
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Result;
 use tempfile::TempDir;
-use testkit::process::{find_binary, find_tool};
 
 use super::client::{self, Load, Pattern, Wait, Window};
 use super::fleet::{Disk, Fleet, Maker};
@@ -18,7 +16,7 @@ use crate::experiment::{
     CellPlan, Comparison, Experiment, Figure, Options, PanelPlan, Plan, PlotPlan, PointPlan,
     Prepared, Sample, SeriesPlan,
 };
-use crate::host::version_of;
+use crate::host::{QSD, versions};
 
 const CLIENTS: usize = 20;
 const REACTORS: [u16; 5] = [1, 2, 4, 8, 16];
@@ -47,12 +45,7 @@ impl Experiment for StorageAggregate {
             options.only.as_ref().is_none_or(|only| case.0.contains(only.as_str()))
         };
         let cases: Vec<_> = CASES.into_iter().filter(wanted).collect();
-        let daemon = find_tool("qemu-storage-daemon", "qemu-system-common")?;
-        let mut versions = BTreeMap::from([("qsd".to_owned(), version_of(&daemon))]);
-        if !options.control {
-            let ours = version_of(&find_binary("ringway-io")?);
-            versions.insert("ringway-io".to_owned(), ours);
-        }
+        let versions = versions(&[QSD], (!options.control).then_some("ringway-io"))?;
         let systems = systems(options);
         let names: Vec<String> =
             systems.iter().map(|(maker, n)| name(*maker, *n, options.control)).collect();

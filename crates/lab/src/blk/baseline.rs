@@ -4,8 +4,9 @@ use anyhow::Result;
 
 use super::cell::{CellSpec, Design, chosen, prepare};
 use super::client::{Load, Pattern, Wait};
+use super::medium::Medium;
 use super::pair;
-use super::systems::{Medium, Poll, System, wait_id};
+use super::systems::{Poll, System, wait_id};
 use crate::cpu::Placement;
 use crate::experiment::{Comparison, Experiment, Figure, Options, Prepared, Side};
 
@@ -13,16 +14,7 @@ use crate::experiment::{Comparison, Experiment, Figure, Options, Prepared, Side}
 #[derive(Debug)]
 pub struct BlkBaseline;
 
-const RINGWAY_OFF: System = System::Ringway { poll: Poll::Off, writeback: false };
-const RINGWAY: System = System::Ringway { poll: Poll::Auto, writeback: false };
-const RINGWAY_ALWAYS: System = System::Ringway { poll: Poll::Always, writeback: false };
-const RINGWAY_OFF_CACHED: System = System::Ringway { poll: Poll::Off, writeback: true };
-const RINGWAY_CACHED: System = System::Ringway { poll: Poll::Auto, writeback: true };
-const RINGWAY_ALWAYS_CACHED: System = System::Ringway { poll: Poll::Always, writeback: true };
 const RINGWAY_NULL: System = System::RingwayNull(Poll::Auto);
-const DAEMON: System = System::Daemon { poll_max_ns: None, direct: true };
-const DAEMON_NO_POLL: System = System::Daemon { poll_max_ns: Some(0), direct: true };
-const DAEMON_BUFFERED: System = System::Daemon { poll_max_ns: None, direct: false };
 
 impl Experiment for BlkBaseline {
     fn name(&self) -> &'static str {
@@ -76,22 +68,26 @@ fn plan_cells(options: &Options) -> Vec<CellSpec> {
 /// The cells that the promises are about, and one look at each other medium.
 fn quick() -> Vec<CellSpec> {
     use Medium::*;
-    use Wait::*;
-    let cached = [RINGWAY_CACHED, DAEMON, DAEMON_BUFFERED];
-    let direct = [RINGWAY, DAEMON, System::Fio];
+    let [off, ours, cached] = [(Poll::Off, Null), (Poll::Auto, Null), (Poll::Auto, Cached)]
+        .map(|(p, m)| System::ours(p, m));
+    let (qsd, quiet) = (System::DAEMON, System::DAEMON_NO_POLL);
+    let cached = [cached, qsd, System::DAEMON_BUFFERED];
+    let direct = [ours, qsd, System::Fio];
+    let [one, many] = [1, 32].map(|depth| small(depth, Wait::Poll));
+    let large = large(Wait::Poll);
     vec![
-        cell(Null, small(1, Sleep), &[RINGWAY_OFF, DAEMON_NO_POLL, RINGWAY, System::BareWake]),
-        cell(Null, small(1, Poll), &[RINGWAY, DAEMON, System::Loopback]),
-        cell(Null, small(32, Poll), &[RINGWAY, DAEMON, System::Loopback]),
-        cell(Memory, small(1, Poll), &[RINGWAY, RINGWAY_NULL, System::Memcpy]),
-        cell(Memory, small(32, Poll), &[RINGWAY, DAEMON]),
-        cell(Memory, large(Poll), &[RINGWAY, System::Memcpy]),
-        cell(Cached, small(1, Poll), &cached),
-        cell(Cached, small(32, Poll), &cached),
-        cell(Cached, large(Poll), &cached),
-        cell(Direct, small(1, Poll), &direct),
-        cell(Direct, small(32, Poll), &direct),
-        cell(Direct, large(Poll), &direct),
+        cell(Null, small(1, Wait::Sleep), &[off, quiet, ours, System::BareWake]),
+        cell(Null, one, &[ours, qsd, System::Loopback]),
+        cell(Null, many, &[ours, qsd, System::Loopback]),
+        cell(Memory, one, &[ours, RINGWAY_NULL, System::Memcpy]),
+        cell(Memory, many, &[ours, qsd]),
+        cell(Memory, large, &[ours, System::Memcpy]),
+        cell(Cached, one, &cached),
+        cell(Cached, many, &cached),
+        cell(Cached, large, &cached),
+        cell(Direct, one, &direct),
+        cell(Direct, many, &direct),
+        cell(Direct, large, &direct),
     ]
 }
 
@@ -109,12 +105,13 @@ fn full() -> Vec<CellSpec> {
 }
 
 fn systems(medium: Medium, load: Load) -> Vec<System> {
-    let mut all = match medium {
-        Medium::Cached => {
-            vec![RINGWAY_OFF_CACHED, DAEMON, RINGWAY_CACHED, DAEMON_BUFFERED, RINGWAY_ALWAYS_CACHED]
-        }
-        _ => vec![RINGWAY_OFF, DAEMON_NO_POLL, RINGWAY, DAEMON, RINGWAY_ALWAYS],
+    let [off, auto, always] = Poll::ALL.map(|poll| System::ours(poll, medium));
+    // Where files are in the page cache, the peer's two ways to read them count, not its polling.
+    let [first, second] = match medium {
+        Medium::Cached => [System::DAEMON, System::DAEMON_BUFFERED],
+        _ => [System::DAEMON_NO_POLL, System::DAEMON],
     };
+    let mut all = vec![off, first, auto, second, always];
     match (medium, load.wait, load.depth) {
         (Medium::Null, Wait::Poll, _) => all.push(System::Loopback),
         (Medium::Null, Wait::Sleep, 1) => all.push(System::BareWake),

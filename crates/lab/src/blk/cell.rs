@@ -1,19 +1,19 @@
 //! The cells of experiments in which one client meets one backend, and how they are measured.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Result;
-use testkit::process::{find_binary, find_tool};
 
 use super::client::{Load, Window};
+use super::image::Images;
+use super::medium::Medium;
 use super::peer::Peer;
-use super::systems::{self, Images, Medium, Place, System};
+use super::systems::{Place, Poll, System};
 use super::{guest, image};
 use crate::cpu::Placement;
 use crate::experiment::{CellPlan, Comparison, Options, Plan, PlotPlan, Prepared, Sample};
-use crate::host::version_of;
+use crate::host::{QSD, versions};
 
 /// Who reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,6 +56,24 @@ impl CellSpec {
     pub(super) fn name(&self, wanted: impl Fn(&System) -> bool) -> Option<String> {
         let found = self.systems.iter().find(|(_, system)| wanted(system));
         found.map(|(name, _)| name.clone())
+    }
+
+    /// The names of ours with each way to wait, off first; in a control run of what stands there.
+    pub(super) fn ours(&self) -> Option<[String; 3]> {
+        let names = || self.systems.iter().map(|(name, _)| name);
+        let of = |poll: Poll| {
+            let part = format!("ringway-blk --poll {}", poll.word());
+            names().find(|name| name.contains(&part) && !name.contains(", null")).cloned()
+        };
+        let [off, auto, always] = Poll::ALL.map(of);
+        Some([off?, auto?, always?])
+    }
+
+    /// The names of the peers that are `qemu-storage-daemon` in their own places.
+    pub(super) fn daemons(&self) -> Vec<String> {
+        let names = self.systems.iter().map(|(name, _)| name);
+        let own = |name: &&String| name.starts_with("qsd") && !name.contains(" in the place of ");
+        names.filter(own).cloned().collect()
     }
 
     fn plan(&self) -> CellPlan {
@@ -108,7 +126,8 @@ pub(super) fn prepare(
     design: Design,
     options: &Options,
 ) -> Result<Box<dyn Prepared>> {
-    let versions = versions(options.control)?;
+    let mut versions = versions(&[QSD], (!options.control).then_some("ringway-blk"))?;
+    versions.insert("client".to_owned(), "virtio-driver 0.6".to_owned());
     let scratch = options.scratch.clone().unwrap_or_else(|| PathBuf::from("/var/tmp"));
     let peers: Vec<Peer> = options.peers.iter().map(Peer::join).collect::<Result<_>>()?;
     let place = Place { images: Images::create(&scratch)?, placement: design.placement, peers };
@@ -154,19 +173,6 @@ impl Prepared for Ready {
     }
 }
 
-fn versions(control: bool) -> Result<BTreeMap<String, String>> {
-    let daemon = find_tool("qemu-storage-daemon", "qemu-system-common")?;
-    let mut versions = BTreeMap::from([
-        ("qsd".to_owned(), version_of(&daemon)),
-        ("client".to_owned(), "virtio-driver 0.6".to_owned()),
-    ]);
-    if !control {
-        let ours = find_binary("ringway-blk")?;
-        versions.insert("ringway-blk".to_owned(), version_of(&ours));
-    }
-    Ok(versions)
-}
-
 fn notes(placement: Placement, scratch: &Path) -> Vec<String> {
     let mut notes = vec![
         format!(
@@ -175,7 +181,7 @@ fn notes(placement: Placement, scratch: &Path) -> Vec<String> {
              polling (32 us, adaptive) unless `poll-max-ns` is said.",
             placement.client,
             placement.backend,
-            systems::DISK_BYTES >> 20,
+            image::DISK_BYTES >> 20,
             scratch.display()
         ),
         "Memory: ours is memory of the process; `qsd` has none, so it reads a file on tmpfs \

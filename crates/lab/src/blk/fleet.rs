@@ -9,7 +9,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 use testkit::process::{Backend, RingwayIo, find_tool};
 
-use super::systems::DISK_BYTES;
+use super::image::DISK_BYTES;
 use crate::cpu;
 
 /// Whose process it is.

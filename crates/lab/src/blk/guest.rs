@@ -9,7 +9,9 @@ use anyhow::{Context, Result, ensure};
 use testkit::guest::{Guest, Kind, Machine};
 
 use super::client::Window;
-use super::systems::{DISK_BYTES, Medium, Place, System};
+use super::image::DISK_BYTES;
+use super::medium::Medium;
+use super::systems::{Place, System};
 use crate::cpu;
 use crate::experiment::Sample;
 use crate::host::HostTime;

@@ -4,22 +4,21 @@
 //! a frozen file system is given writes, reads and a flush, which hang in the kernel, and the disks
 //! beside it are measured; then it answers, and they are measured again, turn by turn.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use tempfile::TempDir;
 use testkit::driver::{self, Driver, Queue};
-use testkit::process::{RingwayIo, find_binary};
+use testkit::process::RingwayIo;
 use testkit::storage::Hanging;
 
 use super::client::{self, Load, Wait, Window};
 use super::image;
-use super::systems::DISK_BYTES;
+use super::image::DISK_BYTES;
 use crate::cpu::{self, Placement};
 use crate::experiment::{CellPlan, Comparison, Experiment, Options, Plan, Prepared, Sample};
-use crate::host::version_of;
+use crate::host::versions;
 
 /// The neighbours' percentiles beside a hung disk, as a part of those without, turned round so that
 /// more is better.
@@ -90,13 +89,12 @@ impl Experiment for HungDisk {
         let placement = Placement::choose()?;
         let wanted = |case: &&Case| options.only.as_ref().is_none_or(|o| case.id().contains(o));
         let cases: Vec<_> = CASES.iter().filter(wanted).copied().collect();
-        let ours = find_binary("ringway-io")?;
         let plan = Plan {
             cells: cases.iter().map(|case| case.plan()).collect(),
             rounds: options.rounds.unwrap_or(if options.quick { 9 } else { 15 }),
             metric: METRIC.into(),
             comparisons: cases.iter().map(|case| case.comparison(options.control)).collect(),
-            versions: BTreeMap::from([("ringway-io".to_owned(), version_of(&ours))]),
+            versions: versions(&[], Some("ringway-io"))?,
             notes: vec![format!(
                 "One ringway-io, one reactor, on CPU {}; client on CPU {}, asleep on its eventfd. \
                  Hung: a block device over a frozen file system, with {EACH} writes, {EACH} reads \

@@ -2,13 +2,41 @@
 
 use std::fs::File;
 use std::io::{Read, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use tempfile::TempDir;
 
+/// Bytes of null and memory disks, and of images.
+pub const DISK_BYTES: u64 = 64 << 20;
+
 /// Bytes written or read at once.
 const CHUNK_BYTES: usize = 1 << 20;
+
+/// The images, removed when dropped.
+#[derive(Debug)]
+pub struct Images {
+    /// On a disk.
+    pub disk: PathBuf,
+    /// On tmpfs.
+    pub tmpfs: PathBuf,
+    _dirs: [tempfile::TempDir; 2],
+}
+
+impl Images {
+    /// Makes the images and brings them into the page cache.
+    ///
+    /// # Errors
+    /// If there is no room.
+    pub fn create(scratch: &Path) -> Result<Self> {
+        let dirs = [dir_in(scratch)?, dir_in(Path::new("/dev/shm"))?];
+        let disk = dirs[0].path().join("disk.img");
+        let tmpfs = dirs[1].path().join("memory.img");
+        create(&disk, DISK_BYTES)?;
+        create(&tmpfs, DISK_BYTES)?;
+        Ok(Self { disk, tmpfs, _dirs: dirs })
+    }
+}
 
 /// Writes an image without holes, brings it to the disk, and leaves it in the page
 /// cache.

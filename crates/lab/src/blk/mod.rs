@@ -15,6 +15,7 @@ pub mod hung_disk;
 pub mod idle;
 pub mod image;
 pub mod loopback;
+pub mod medium;
 mod pair;
 pub mod peer;
 pub mod polling;

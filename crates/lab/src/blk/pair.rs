@@ -33,13 +33,13 @@ use crate::cpu::{self, Placement};
 use crate::experiment::Sample;
 
 /// How long the answer is held back, where the client shall be asleep.
-const HOLD: Duration = Duration::from_micros(2);
+const HOLD: Duration = Duration::from_micros(1);
 
 /// What a reader of its figures must know.
 pub(super) const NOTE: &str = "The bare eventfd pair is a client that writes a word and sleeps on an \
     eventfd, and a thread that spins on that word: the steps of client and backend without a ring. It \
-    is answered at once, when most clients are still awake, or 2 us later, when they are asleep; then \
-    those 2 us are taken off. What is timed is the same on both sides: from before the request is \
+    is answered at once, when it may be awake still, or 1 us later, when it is asleep; then \
+    that 1 us is taken off. What is timed is the same on both sides: from before the request is \
     offered until its answer is collected.";
 
 /// Alone in its cache lines, of which CPUs fetch two.

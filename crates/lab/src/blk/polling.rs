@@ -7,8 +7,9 @@ use anyhow::Result;
 
 use super::cell::{CellSpec, Design, Reader, chosen, prepare};
 use super::client::{Arrivals, Load, Wait};
+use super::medium::Medium;
 use super::pair;
-use super::systems::{Medium, Poll, System};
+use super::systems::{Poll, System};
 use crate::cpu::Placement;
 use crate::experiment::{
     Comparison, Experiment, Figure, Options, PanelPlan, PlotPlan, PointPlan, Prepared, SeriesPlan,
@@ -112,14 +113,12 @@ fn cells(quick: bool) -> Vec<CellSpec> {
 }
 
 fn cell(load_id: &str, what: &str, medium: Medium, load: Load) -> CellSpec {
-    let writeback = medium == Medium::Cached;
-    let ours = [Poll::Off, Poll::Auto, Poll::Always];
-    let ours = ours.map(|poll| System::Ringway { poll, writeback });
-    let direct = !writeback;
+    let ours = Poll::ALL.map(|poll| System::ours(poll, medium));
+    let direct = medium != Medium::Cached;
     let peers = DAEMON_POLLS.map(|poll_max_ns| System::Daemon { poll_max_ns, direct });
     let mut systems = [&ours[..], &peers].concat();
     if medium == Medium::Cached {
-        systems.push(System::Daemon { poll_max_ns: None, direct: true });
+        systems.push(System::DAEMON);
     }
     let id = format!("{}-{load_id}", medium.id());
     CellSpec::new((id, format!("{}, {what}", medium.title())), medium, load, &systems)
@@ -127,16 +126,8 @@ fn cell(load_id: &str, what: &str, medium: Medium, load: Load) -> CellSpec {
 
 /// What was promised of the default, and how it stands to the peer's.
 fn comparisons(spec: &CellSpec) -> Vec<Comparison> {
-    let ours = |poll: &str| {
-        let mut names = spec.systems.iter().map(|(name, _)| name);
-        names.find(|name| name.contains(&format!("ringway-blk --poll {poll}"))).cloned()
-    };
-    let (Some(off), Some(auto), Some(always)) = (ours("off"), ours("auto"), ours("always")) else {
-        return Vec::new();
-    };
-    let peers = spec.systems.iter().map(|(name, _)| name).filter(|name| name.starts_with("qsd"));
-    let peers: Vec<String> =
-        peers.filter(|name| !name.contains("in the place of")).cloned().collect();
+    let Some([off, auto, always]) = spec.ours() else { return Vec::new() };
+    let peers = spec.daemons();
     let of = |peers: &[&String], metric: &str| Comparison {
         cell: spec.id.clone(),
         ours: auto.clone(),

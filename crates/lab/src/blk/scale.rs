@@ -1,19 +1,18 @@
 //! `scale`: the queues of one disk, over one reactor and over several.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::Result;
-use testkit::process::{Backend, StorageDaemon, Target, find_binary, find_tool};
+use testkit::process::{Backend, StorageDaemon, Target};
 
 use super::client::{self, Load, Wait, Window};
-use super::systems::DISK_BYTES;
+use super::image::DISK_BYTES;
 use crate::cpu;
 use crate::experiment::{
     CellPlan, Comparison, Experiment, Options, PanelPlan, Plan, PlotPlan, PointPlan, Prepared,
     Sample, SeriesPlan,
 };
-use crate::host::version_of;
+use crate::host::{QSD, versions};
 
 const COUNTS: [u16; 4] = [1, 2, 4, 8];
 const DEPTH: u16 = 32;
@@ -56,12 +55,7 @@ impl Experiment for Scale {
             options.only.as_ref().is_none_or(|only| id(*queues).contains(only.as_str()))
         };
         let queues: Vec<u16> = COUNTS.into_iter().filter(wanted).collect();
-        let daemon = find_tool("qemu-storage-daemon", "qemu-system-common")?;
-        let mut versions = BTreeMap::from([("qsd".to_owned(), version_of(&daemon))]);
-        if !options.control {
-            let ours = version_of(&find_binary("ringway-blk")?);
-            versions.insert("ringway-blk".to_owned(), ours);
-        }
+        let versions = versions(&[QSD], (!options.control).then_some("ringway-blk"))?;
         let cell = |queues: &u16| CellPlan {
             id: id(*queues),
             title: format!("null, 4 KiB, queues: {queues}, a sleeping client each, depth {DEPTH}"),

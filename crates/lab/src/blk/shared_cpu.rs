@@ -4,7 +4,8 @@ use anyhow::Result;
 
 use super::cell::{CellSpec, Design, chosen, prepare};
 use super::client::{Load, Wait};
-use super::systems::{Medium, Poll, System};
+use super::medium::Medium;
+use super::systems::{Poll, System};
 use crate::cpu::Placement;
 use crate::experiment::{Comparison, Experiment, Options, Prepared};
 
@@ -44,11 +45,9 @@ fn cells() -> Vec<CellSpec> {
     let mut cells = Vec::new();
     for medium in [Medium::Null, Medium::Cached] {
         for depth in [1, 32] {
-            let writeback = medium == Medium::Cached;
-            let ours = [Poll::Off, Poll::Auto, Poll::Always];
-            let ours = ours.map(|poll| System::Ringway { poll, writeback });
-            let peers = [None, Some(0)]
-                .map(|poll_max_ns| System::Daemon { poll_max_ns, direct: !writeback });
+            let ours = Poll::ALL.map(|poll| System::ours(poll, medium));
+            let direct = medium != Medium::Cached;
+            let peers = [None, Some(0)].map(|poll_max_ns| System::Daemon { poll_max_ns, direct });
             let load = Load { depth, wait: Wait::Sleep, sample_every: 4, ..Load::default() };
             let title = format!("{}, 4 KiB, depth {depth}, one CPU for both", medium.title());
             let id = format!("{}-4k-d{depth}", medium.id());
@@ -59,13 +58,7 @@ fn cells() -> Vec<CellSpec> {
 }
 
 fn comparisons(spec: &CellSpec) -> Vec<Comparison> {
-    let ours = |poll: &str| {
-        let mut names = spec.systems.iter().map(|(name, _)| name);
-        names.find(|name| name.contains(&format!("ringway-blk --poll {poll}"))).cloned()
-    };
-    let (Some(off), Some(auto)) = (ours("off"), ours("auto")) else { return Vec::new() };
-    let peers = spec.systems.iter().map(|(name, _)| name).filter(|name| name.starts_with("qsd"));
-    let peers = peers.filter(|name| !name.contains("in the place of")).cloned().collect();
+    let Some([off, auto, _]) = spec.ours() else { return Vec::new() };
     let of = |peers: Vec<String>, bar| Comparison {
         cell: spec.id.clone(),
         ours: auto.clone(),
@@ -73,7 +66,7 @@ fn comparisons(spec: &CellSpec) -> Vec<Comparison> {
         bar,
         ..Comparison::default()
     };
-    vec![of(vec![off], (!spec.control).then_some(BAR)), of(peers, None)]
+    vec![of(vec![off], (!spec.control).then_some(BAR)), of(spec.daemons(), None)]
 }
 
 #[cfg(test)]

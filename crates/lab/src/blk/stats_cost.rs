@@ -5,18 +5,16 @@
 //! at the one and then at the other, A B B A, hundreds of times. Which disk was attached first may
 //! matter too, by where its memory lies: that changes with the process, of which there are several.
 
-use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use testkit::process::find_binary;
 
 use super::client::burst::{Burst, Ran};
 use super::client::{self, Load, Window};
 use super::fleet::{Disk, Fleet, Maker};
 use crate::cpu::{self, Placement};
 use crate::experiment::{CellPlan, Comparison, Experiment, Options, Plan, Prepared, Sample};
-use crate::host::{HostTime, version_of};
+use crate::host::{HostTime, versions};
 
 /// Recording on may cost this much.
 const BAR: f64 = 0.98;
@@ -83,7 +81,6 @@ impl Experiment for StatsCost {
         let placement = Placement::choose()?;
         let wanted = |case: &&Case| options.only.as_ref().is_none_or(|o| case.id().contains(o));
         let cases: Vec<_> = CASES.iter().filter(wanted).copied().collect();
-        let ours = find_binary("ringway-io")?;
         let measure = Duration::from_millis(options.window_ms.unwrap_or(5));
         let plan = Plan {
             cells: cases.iter().map(Case::plan).collect(),
@@ -91,7 +88,7 @@ impl Experiment for StatsCost {
             paired: true,
             metric: "iops".into(),
             comparisons: cases.iter().map(|case| case.comparison(options.control)).collect(),
-            versions: BTreeMap::from([("ringway-io".to_owned(), version_of(&ours))]),
+            versions: versions(&[], Some("ringway-io"))?,
             notes: vec![format!(
                 "One ringway-io with one reactor on CPU {} serves both disks; one client on CPU {}, \
                  which polls, runs {} ms at the one, then at the other, after a fifth of that which \

@@ -1,64 +1,19 @@
 //! The systems of the block experiments: how each is started, and what it is called.
 
-use std::path::{Path, PathBuf};
-
 use anyhow::{Context, Result, bail};
 use testkit::process::{Backend, StorageDaemon, Target};
 
 use super::client::{self, Arrivals, Load, Pattern, Wait, Window};
 use super::copy;
-use super::image;
+use super::image::{DISK_BYTES, Images};
 use super::loopback::Loopback;
+use super::medium::Medium;
 use super::pair;
 use super::peer::Peer;
 use crate::cpu::{self, Placement};
 use crate::experiment::Sample;
 use crate::fio::{self, To};
 use crate::host::HostTime;
-
-/// Bytes of null and memory disks, and of images.
-pub const DISK_BYTES: u64 = 64 << 20;
-
-/// What is read from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Medium {
-    /// Nothing; no data moves.
-    Null,
-    /// Memory: ours of the process, the peer's a file on tmpfs.
-    Memory,
-    /// A file that is in the page cache.
-    Cached,
-    /// The same file, read past the page cache.
-    Direct,
-}
-
-impl Medium {
-    /// In the ids of cells.
-    #[must_use]
-    pub fn id(self) -> &'static str {
-        match self {
-            Self::Null => "null",
-            Self::Memory => "memory",
-            Self::Cached => "cached",
-            Self::Direct => "direct",
-        }
-    }
-
-    /// What a reader calls it.
-    #[must_use]
-    pub fn title(self) -> &'static str {
-        match self {
-            Self::Null => "null",
-            Self::Memory => "memory",
-            Self::Cached => "file in the page cache",
-            Self::Direct => "file by direct I/O",
-        }
-    }
-
-    fn is_file(self) -> bool {
-        matches!(self, Self::Cached | Self::Direct)
-    }
-}
 
 /// `--poll` of our programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,6 +27,9 @@ pub enum Poll {
 }
 
 impl Poll {
+    /// Every one.
+    pub const ALL: [Self; 3] = [Self::Off, Self::Auto, Self::Always];
+
     /// On the command line.
     #[must_use]
     pub fn word(self) -> &'static str {
@@ -127,32 +85,20 @@ pub struct Place {
     pub peers: Vec<Peer>,
 }
 
-/// The images, removed when dropped.
-#[derive(Debug)]
-pub struct Images {
-    /// On a disk.
-    pub disk: PathBuf,
-    /// On tmpfs.
-    pub tmpfs: PathBuf,
-    _dirs: [tempfile::TempDir; 2],
-}
-
-impl Images {
-    /// Makes the images and brings them into the page cache.
-    ///
-    /// # Errors
-    /// If there is no room.
-    pub fn create(scratch: &Path) -> Result<Self> {
-        let dirs = [image::dir_in(scratch)?, image::dir_in(Path::new("/dev/shm"))?];
-        let disk = dirs[0].path().join("disk.img");
-        let tmpfs = dirs[1].path().join("memory.img");
-        image::create(&disk, DISK_BYTES)?;
-        image::create(&tmpfs, DISK_BYTES)?;
-        Ok(Self { disk, tmpfs, _dirs: dirs })
-    }
-}
-
 impl System {
+    /// Ours for a medium: through the page cache where that is what is looked at.
+    #[must_use]
+    pub fn ours(poll: Poll, medium: Medium) -> Self {
+        Self::Ringway { poll, writeback: medium == Medium::Cached }
+    }
+
+    /// `qemu-storage-daemon` by direct I/O, with its default polling.
+    pub const DAEMON: Self = Self::Daemon { poll_max_ns: None, direct: true };
+    /// The same that does not poll.
+    pub const DAEMON_NO_POLL: Self = Self::Daemon { poll_max_ns: Some(0), direct: true };
+    /// The same through the page cache.
+    pub const DAEMON_BUFFERED: Self = Self::Daemon { poll_max_ns: None, direct: false };
+
     /// The name in tables.
     #[must_use]
     pub fn name(&self, medium: Medium) -> String {

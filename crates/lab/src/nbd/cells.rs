@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use super::systems::{Medium, System};
+use super::systems::System;
+use crate::blk::medium::Medium;
 use crate::experiment::{Bound, CellPlan, Comparison, Options};
 use crate::fio::Load;
 
@@ -69,21 +70,13 @@ fn cell(medium: Medium, load: Load) -> CellSpec {
 impl CellSpec {
     /// For example `null-randread-4k-d32`.
     fn id(&self) -> String {
-        let medium = match self.medium {
-            Medium::Null => "null",
-            Medium::Memory => "memory",
-            Medium::Cached => "cached",
-        };
+        let medium = self.medium.id();
         let Load { mode, bytes, depth } = self.load;
         format!("{medium}-{mode}-{}k-d{depth}", bytes >> 10)
     }
 
     fn title(&self) -> String {
-        let medium = match self.medium {
-            Medium::Null => "null",
-            Medium::Memory => "memory",
-            Medium::Cached => "file in the page cache",
-        };
+        let medium = self.medium.title();
         let Load { mode, bytes, depth } = self.load;
         let mode = match mode {
             "randread" => "random read",

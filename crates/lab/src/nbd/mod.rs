@@ -9,17 +9,25 @@ mod cells;
 pub mod reply_only;
 mod systems;
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use testkit::process::{find_binary, find_tool};
+use testkit::process::find_binary;
 
+use crate::blk::image::{self, DISK_BYTES, Images};
+use crate::blk::medium::Medium;
 use crate::cpu::Placement;
 use crate::experiment::{Experiment, Options, Plan, Prepared, Sample};
-use crate::host::version_of;
+use crate::host::{QSD, Tool, versions};
 use cells::{CellSpec, comparison, plan_cells, window};
-use systems::{DISK_BYTES, Images, Medium};
+
+/// The last one writes memory disks before they are read.
+const TOOLS: [Tool; 4] = [
+    ("fio", "fio", "fio"),
+    QSD,
+    ("nbdkit", "nbdkit", "nbdkit"),
+    ("nbdcopy", "nbdcopy", "libnbd-bin"),
+];
 
 /// The experiment.
 #[derive(Debug)]
@@ -35,7 +43,11 @@ impl Experiment for NbdExport {
     }
 
     fn prepare(&self, options: &Options) -> Result<Box<dyn Prepared>> {
-        let versions = versions(options.control)?;
+        let ours = (!options.control).then_some("ringway-io");
+        let versions = versions(&TOOLS, ours)?;
+        if ours.is_some() {
+            find_binary("ringway")?;
+        }
         let scratch = options.scratch.clone().unwrap_or_else(|| PathBuf::from("/var/tmp"));
         let images = Images::create(&scratch)?;
         let placement = Placement::choose()?;
@@ -69,31 +81,12 @@ impl Prepared for Ready {
     fn measure(&mut self, cell: usize, system: usize) -> Result<Sample> {
         let spec = &self.cells[cell];
         if spec.medium == Medium::Cached {
-            crate::blk::image::warm(&self.images.disk)?;
+            image::warm(&self.images.disk)?;
         }
         let (_, system) = &spec.systems[system];
         let window = window(&self.options);
         system.measure(spec.medium, &self.images, spec.load, window, self.placement)
     }
-}
-
-fn versions(control: bool) -> Result<BTreeMap<String, String>> {
-    let peers = [
-        ("fio", "fio"),
-        ("qemu-storage-daemon", "qemu-system-common"),
-        ("nbdkit", "nbdkit"),
-        // It writes memory disks before they are read.
-        ("nbdcopy", "libnbd-bin"),
-    ];
-    let mut versions = BTreeMap::new();
-    for (name, package) in peers {
-        versions.insert(name.to_owned(), version_of(&find_tool(name, package)?));
-    }
-    if !control {
-        versions.insert("ringway-io".to_owned(), version_of(&find_binary("ringway-io")?));
-        find_binary("ringway")?;
-    }
-    Ok(versions)
 }
 
 fn notes(placement: Placement, scratch: &Path) -> Vec<String> {

@@ -5,29 +5,15 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use tempfile::TempDir;
 use testkit::process::{Backend, PROCESS_DEADLINE, Process, RingwayIo, find_tool};
 
 use super::reply_only::ReplyOnly;
-use crate::blk::image;
+use crate::blk::image::{DISK_BYTES, Images};
+use crate::blk::medium::Medium;
 use crate::cpu::{self, Placement};
 use crate::experiment::Sample;
 use crate::fio::{self, Load, To};
 use crate::host::HostTime;
-
-/// Bytes of every disk.
-pub(super) const DISK_BYTES: u64 = 64 << 20;
-
-/// What is served.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Medium {
-    /// Nothing.
-    Null,
-    /// Memory.
-    Memory,
-    /// A file that is in the page cache.
-    Cached,
-}
 
 /// One server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,28 +29,6 @@ pub(super) enum System {
     Nbdkit,
     /// The client's own limit.
     ReplyOnly,
-}
-
-/// The images, removed when dropped.
-#[derive(Debug)]
-pub(super) struct Images {
-    /// On a disk.
-    pub(super) disk: PathBuf,
-    /// On tmpfs.
-    pub(super) tmpfs: PathBuf,
-    _dirs: [TempDir; 2],
-}
-
-impl Images {
-    /// Makes the images.
-    pub(super) fn create(scratch: &Path) -> Result<Self> {
-        let dirs = [image::dir_in(scratch)?, image::dir_in(Path::new("/dev/shm"))?];
-        let disk = dirs[0].path().join("disk.img");
-        let tmpfs = dirs[1].path().join("memory.img");
-        image::create(&disk, DISK_BYTES)?;
-        image::create(&tmpfs, DISK_BYTES)?;
-        Ok(Self { disk, tmpfs, _dirs: dirs })
-    }
 }
 
 /// A server that runs.
@@ -173,7 +137,7 @@ fn ringway(medium: Medium, images: &Images, dir: &Path) -> Result<Server> {
     let backend = match medium {
         Medium::Null => format!("backend.null={DISK_BYTES}"),
         Medium::Memory => format!("backend.memory={DISK_BYTES}"),
-        Medium::Cached => format!("backend.file={}", images.disk.display()),
+        Medium::Cached | Medium::Direct => format!("backend.file={}", images.disk.display()),
     };
     let disk = format!("socket={}", io.socket("d").display());
     let socket = dir.join("d.nbd");
@@ -198,7 +162,7 @@ fn daemon(medium: Medium, images: &Images, other: bool) -> Result<Server> {
             format!("driver=null-co,node-name=n0,size={DISK_BYTES},read-zeroes={zeroes}")
         }
         Medium::Memory => file(&images.tmpfs),
-        Medium::Cached => file(&images.disk),
+        Medium::Cached | Medium::Direct => file(&images.disk),
     };
     let tool = find_tool("qemu-storage-daemon", "qemu-system-common")?;
     let backend = Backend::by_pid_file(|socket, pid_file| {

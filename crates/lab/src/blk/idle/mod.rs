@@ -3,138 +3,31 @@
 //! A busy disk alone and beside a hundred idle ones; and a process that has nothing but idle ones. An
 //! idle queue is one that a front-end has started and used once.
 
+mod cases;
+
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use testkit::process::{find_binary, find_tool};
 use testkit::raw::request::{Request, status};
 use testkit::raw::{Guest, Setup};
 
-use super::client::{self, Load, Window};
-use super::fleet::{Counters, Disk, Fleet, Maker, raise_open_files};
-use crate::cpu::{self, Placement};
-use crate::experiment::{
-    CellPlan, Comparison, Experiment, Figure, Options, Plan, Prepared, Sample, Side,
-};
-use crate::host::{HostTime, version_of};
+use cases::{CASES, Case, IDLE_DISKS, Key, QUEUES_BESIDE, names};
 
-/// A busy disk beside idle ones, over the same alone.
-const BAR: f64 = 0.95;
-/// CPU of a process that has nothing to do, in percent of one core.
-const CPU_PERCENT: f64 = 0.5;
-/// Its sleeps that ended, in ten seconds: less than one a second is no period.
-const SWITCHES: f64 = 9.0;
-const IDLE_DISKS: usize = 100;
-/// Queues of each idle disk: beside a busy one, and where all are idle.
-const QUEUES_BESIDE: u16 = 32;
-const QUEUES_IDLE: u16 = 4;
+use super::client::{self, Load, Window};
+use super::fleet::{Counters, Disk, Fleet, raise_open_files};
+use crate::cpu::{self, Placement};
+use crate::experiment::{CellPlan, Experiment, Options, Plan, Prepared, Sample};
+use crate::host::{HostTime, QSD, versions};
+
 /// Open files that two such processes and the front-ends of both need, with room to spare.
 const OPEN_FILES: u64 = 65_536;
-/// What `ringway-io` counts with: of a queue, of a disk, and beside all disks with the busy one.
-const FILES_PER_QUEUE: u64 = 9;
-const FILES_PER_DISK: u64 = 60;
-const FILES_BESIDE: u64 = 400;
 /// How long a process that was just used may take to come to rest.
 const REST: Duration = Duration::from_millis(500);
 
 /// The experiment.
 #[derive(Debug)]
 pub struct IdleQueues;
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Case {
-    /// The busy disk's client has so many requests in flight.
-    Busy(u16),
-    /// Nobody does anything.
-    Idle,
-}
-
-const CASES: [Case; 3] = [Case::Busy(1), Case::Busy(32), Case::Idle];
-
-/// A process and how many idle disks it has: what is kept running for the whole run.
-type Key = (Maker, usize, u16);
-
-impl Case {
-    fn id(self) -> String {
-        match self {
-            Self::Busy(depth) => format!("busy-d{depth}"),
-            Self::Idle => "idle".to_owned(),
-        }
-    }
-
-    /// As many idle disks as so many open files are enough for.
-    fn disks(self, files: u64) -> usize {
-        let queues = if self == Self::Idle { QUEUES_IDLE } else { QUEUES_BESIDE };
-        let fit = files.saturating_sub(FILES_BESIDE)
-            / (FILES_PER_DISK + FILES_PER_QUEUE * u64::from(queues));
-        IDLE_DISKS.min(usize::try_from(fit).unwrap_or(IDLE_DISKS))
-    }
-
-    fn title(self, disks: usize) -> String {
-        match self {
-            Self::Busy(depth) => format!(
-                "a null disk, 4 KiB, depth {depth}, polling client; beside {disks} idle disks x \
-                 {QUEUES_BESIDE} queues"
-            ),
-            Self::Idle => format!("{disks} idle disks x {QUEUES_IDLE} queues, nothing else"),
-        }
-    }
-
-    /// The systems, with what each is.
-    fn systems(self, disks: usize, control: bool) -> Vec<(String, Key)> {
-        let ours = if control { "qsd in the place of ringway-io" } else { "ringway-io" };
-        let maker = if control { Maker::Daemon } else { Maker::Ringway };
-        let all = [(ours, maker), ("qsd", Maker::Daemon)].into_iter();
-        match self {
-            Self::Busy(_) => all
-                .flat_map(|(name, maker)| {
-                    let beside = format!("{name}, beside {disks} idle disks");
-                    [
-                        (beside, (maker, disks, QUEUES_BESIDE)),
-                        (format!("{name}, alone"), (maker, 0, QUEUES_BESIDE)),
-                    ]
-                })
-                .collect(),
-            Self::Idle => {
-                all.map(|(name, maker)| (name.to_owned(), (maker, disks, QUEUES_IDLE))).collect()
-            }
-        }
-    }
-
-    fn comparisons(self, disks: usize, control: bool) -> Vec<Comparison> {
-        let names = names(&self.systems(disks, control));
-        let promised = !control;
-        let of = |ours: &str, peers: &[&str]| Comparison {
-            cell: self.id(),
-            ours: ours.to_owned(),
-            peers: peers.iter().map(|peer| (*peer).to_owned()).collect(),
-            ..Comparison::default()
-        };
-        let alone = |ours: &str, metric: &str, bar: f64| Comparison {
-            metric: Some(metric.to_owned()),
-            figure: Figure::Alone,
-            side: Side::AtMost,
-            bar: promised.then_some(bar),
-            ..of(ours, &[])
-        };
-        match (self, names.as_slice()) {
-            (Self::Busy(_), [beside, single, daemon_beside, daemon_single]) => vec![
-                Comparison { bar: promised.then_some(BAR), ..of(beside, &[single]) },
-                of(daemon_beside, &[daemon_single]),
-                of(beside, &[daemon_beside]),
-            ],
-            (Self::Idle, [ours, daemon]) => vec![
-                alone(ours, "cpu_percent", CPU_PERCENT),
-                alone(ours, "voluntary_switches", SWITCHES),
-                alone(ours, "reactor_wakeups", 0.0),
-                Comparison { bar: None, ..alone(daemon, "cpu_percent", 0.0) },
-                Comparison { bar: None, ..alone(daemon, "voluntary_switches", 0.0) },
-            ],
-            _ => Vec::new(),
-        }
-    }
-}
 
 impl Experiment for IdleQueues {
     fn name(&self) -> &'static str {
@@ -184,7 +77,7 @@ impl Experiment for IdleQueues {
                 .iter()
                 .flat_map(|case| case.comparisons(case.disks(files), control))
                 .collect(),
-            versions: versions(control)?,
+            versions: versions(&[QSD], (!control).then_some("ringway-io"))?,
             notes,
             plots: Vec::new(),
         };
@@ -192,19 +85,6 @@ impl Experiment for IdleQueues {
         let crowds = BTreeMap::new();
         Ok(Box::new(Ready { plan, cases, files, control, placement, window_ms, crowds }))
     }
-}
-
-fn names(systems: &[(String, Key)]) -> Vec<String> {
-    systems.iter().map(|(name, _)| name.clone()).collect()
-}
-
-fn versions(control: bool) -> Result<BTreeMap<String, String>> {
-    let daemon = find_tool("qemu-storage-daemon", "qemu-system-common")?;
-    let mut versions = BTreeMap::from([("qsd".to_owned(), version_of(&daemon))]);
-    if !control {
-        versions.insert("ringway-io".to_owned(), version_of(&find_binary("ringway-io")?));
-    }
-    Ok(versions)
 }
 
 /// A process with the front-ends of its idle disks; its first disk is the busy one.
@@ -298,35 +178,4 @@ fn idle(fleet: &Fleet, window: Duration) -> Result<Sample> {
         sample.insert("reactor_turns".into(), after.turns.saturating_sub(before.turns) as f64);
     }
     Ok(sample)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_promised_of_idle_queues() {
-        let all = CASES.into_iter().flat_map(|case| case.comparisons(IDLE_DISKS, false));
-        let bars: Vec<_> =
-            all.filter_map(|c| Some((c.cell, c.metric.unwrap_or_default(), c.bar?))).collect();
-        let expected = [
-            ("busy-d1", "", 0.95),
-            ("busy-d32", "", 0.95),
-            ("idle", "cpu_percent", 0.5),
-            ("idle", "voluntary_switches", 9.0),
-            ("idle", "reactor_wakeups", 0.0),
-        ];
-        assert_eq!(bars, expected.map(|(cell, of, bar)| (cell.to_owned(), of.to_owned(), bar)));
-        let mut all = CASES.into_iter().flat_map(|case| case.comparisons(IDLE_DISKS, true));
-        assert!(all.all(|c| c.bar.is_none()));
-    }
-
-    #[test]
-    fn few_open_files_are_fewer_disks() {
-        let disks = |files| CASES.map(|case| case.disks(files));
-        assert_eq!(disks(OPEN_FILES), [100, 100, 100]);
-        assert_eq!(disks(20_000), [56, 56, 100]);
-        assert_eq!(disks(1024), [1, 1, 6]);
-        assert_eq!(disks(256), [0, 0, 0]);
-    }
 }
