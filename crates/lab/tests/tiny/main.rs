@@ -6,6 +6,7 @@ mod baseline;
 mod nbd;
 mod peers;
 mod polling;
+mod promises;
 
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
