@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 
 use common::*;
 use model::poll::Polling;
-use model::report::{DiskStats, PollReason, PollStats};
+use model::report::{DiskStats, PollReason, PollStats, QueuePolling, Stats};
 use model::rpc::code;
 use model::spec::PollMode;
 use serde_json::{Value, json};
@@ -82,6 +82,13 @@ fn polling(caller: &mut Caller, id: &str) -> PollStats {
     disk(caller, id).polling.unwrap()
 }
 
+/// How each queue of disk `d` waits.
+fn queues(caller: &mut Caller) -> Vec<QueuePolling> {
+    let stats = caller.call("stats", json!({"id": "d"})).unwrap();
+    let stats: Stats = serde_json::from_value(stats).unwrap();
+    stats.disks[0].each_queue.iter().map(|one| one.polling.unwrap()).collect()
+}
+
 fn defaults(caller: &mut Caller) -> Polling {
     caller.stats().poll_defaults.unwrap()
 }
@@ -151,8 +158,21 @@ fn what_changes_under_load_takes_effect_and_harms_nobody() {
         does(&mut caller, most, "it finds requests by looking", |one| one.hits > before.hits);
     }
     storm.goes_on();
+    does(&mut caller, json!({"id": "d", "poll": "always"}), "each queue looks", |_| {
+        let queues = queues(&mut io.caller());
+        let looks = |one: &QueuePolling| one.armed && one.reason == PollReason::Always;
+        queues.len() == usize::from(QUEUES) && queues.iter().all(looks)
+    });
     storm.end();
-    assert_eq!(disk(&mut caller, "d").errors, 0);
+    eventually("no queue looks", || queues(&mut caller).iter().all(|one| !one.armed));
+    let (queues, all) = (queues(&mut caller), disk(&mut caller, "d"));
+    let polling = all.polling.unwrap();
+    assert_eq!(queues.iter().map(|one| one.hits).sum::<u64>(), polling.hits);
+    assert_eq!(queues.iter().map(|one| one.misses).sum::<u64>(), polling.misses);
+    assert!(queues.iter().all(|one| one.hits > 0 && one.spun_seconds > 0.0), "{queues:?}");
+    let saved: f64 = queues.iter().map(|one| one.saved_us).sum();
+    assert!((saved - polling.saved_us).abs() < 1.0, "{queues:?} of {polling:?}");
+    assert_eq!(all.errors, 0);
 }
 
 #[test]

@@ -8,7 +8,8 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::{Args, ValueEnum};
 use model::report::{
-    Began, BeganHow, DiskStats, OldestRequest, PollRefusals, PollStats, SlowRequest, Stats,
+    Began, BeganHow, DiskStats, OldestRequest, PollRefusals, PollStats, QueueStats, SlowRequest,
+    Stats,
 };
 use model::why::{Facts, Verdict, bytes, duration, judge};
 use serde_json::json;
@@ -114,6 +115,10 @@ fn told(verdict: &Verdict, disk: &DiskStats, process: &Stats) -> String {
     if let Some(polling) = &disk.polling {
         text += &format!("\n{}\n", polled(polling));
     }
+    // One queue is what was just told.
+    if disk.each_queue.len() > 1 {
+        text += &format!("{}\n", queues(&disk.each_queue));
+    }
     if !disk.slow.is_empty() {
         text += &format!("\nSlow requests, the latest first:\n{}\n", slow(&disk.slow));
     }
@@ -135,6 +140,24 @@ fn polled(polling: &PollStats) -> String {
         set.idle_threshold,
         duration(spun_seconds),
     )
+}
+
+/// How each queue waits.
+fn queues(all: &[QueueStats]) -> comfy_table::Table {
+    let header = ["queue", "looks", "reason", "hits", "misses", "spun", "saved"];
+    let mut table = table::new(&header, 3);
+    for (index, polling) in all.iter().filter_map(|one| Some((one.index, one.polling?))) {
+        table.add_row([
+            index.to_string(),
+            if polling.armed { "yes" } else { "no" }.into(),
+            polling.reason.name().into(),
+            polling.hits.to_string(),
+            polling.misses.to_string(),
+            duration(polling.spun_seconds),
+            duration(polling.saved_us / 1e6),
+        ]);
+    }
+    table
 }
 
 /// Since when counts are counted: a worker that took a disk over begins anew.
@@ -195,3 +218,6 @@ fn slow(all: &[SlowRequest]) -> comfy_table::Table {
     }
     table
 }
+
+#[cfg(test)]
+mod tests;

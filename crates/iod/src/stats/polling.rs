@@ -1,6 +1,7 @@
 //! How the queues of a disk wait, as it is reported.
 
-use model::report::{PollReason, PollRefusals, PollStats};
+use blk::QueueState;
+use model::report::{PollReason, PollRefusals, PollStats, QueuePolling};
 use reactor::{PollReason as Reason, PollState, Refused};
 
 use super::microseconds;
@@ -22,6 +23,20 @@ pub(super) fn of(export: &Export) -> PollStats {
         spun_seconds: spun_ns as f64 / 1e9,
         saved_us: microseconds(saved_ns),
         refused: PollRefusals { too_long, no_free_cpu, cpu_wanted, budget_used, quota_used },
+    }
+}
+
+/// What one queue does, and what that has cost and brought.
+pub(super) fn of_queue(queue: &QueueState) -> QueuePolling {
+    let poll = &queue.poll;
+    QueuePolling {
+        // One that is not served any more shows what it did last.
+        armed: poll.armed() && queue.served,
+        reason: reason(poll.reason),
+        hits: poll.hits,
+        misses: poll.misses,
+        spun_seconds: poll.spun_ns as f64 / 1e9,
+        saved_us: microseconds(poll.saved_ns),
     }
 }
 

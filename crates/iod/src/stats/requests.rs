@@ -8,7 +8,7 @@ use model::report::{
     self, Latency, Neighbour, OldestRequest, QueueStats, RequestKind, SlowRequest, StageTimes,
 };
 
-use super::microseconds;
+use super::{microseconds, polling};
 
 /// Slow requests told of one disk. A recorder keeps dozens for each queue.
 const SLOW_TOLD: usize = 32;
@@ -154,6 +154,7 @@ pub(super) fn queues(device: &Device, names: &Names) -> Vec<QueueStats> {
         neighbour_seconds: seconds(state.neighbour_ns),
         neighbour: state.neighbour.map(|(label, time, _)| names.neighbour(label, time)),
         neighbour_seconds_ago: state.neighbour.map(|(_, _, at)| seconds(now.saturating_sub(at))),
+        polling: Some(polling::of_queue(&state)),
     });
     told.collect()
 }

@@ -12,7 +12,7 @@ mod stages;
 
 pub use counts::{Latency, OpCounts};
 pub use disk::{DiskState, DiskStats, ExportStats, Fence, Geometry, Stuck};
-pub use polling::{PollReason, PollRefusals, PollStats};
+pub use polling::{PollReason, PollRefusals, PollStats, QueuePolling};
 pub use process::{Began, BeganHow, KeeperStats, ReactorStats, Stats};
 pub use requests::{Neighbour, OldestRequest, QueueStats, RequestKind, SlowRequest};
 pub use stages::{Op, Stage, StageTimes};

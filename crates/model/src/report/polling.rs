@@ -104,6 +104,23 @@ pub struct PollStats {
     pub refused: PollRefusals,
 }
 
+/// How one queue waits, and what that has cost and brought since its counts began.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct QueuePolling {
+    /// It looks when it has nothing to do.
+    pub armed: bool,
+    /// Why, or why not.
+    pub reason: PollReason,
+    /// Waits that ended while it looked.
+    pub hits: u64,
+    /// Waits that it looked for and then slept through.
+    pub misses: u64,
+    /// Time for which it looked.
+    pub spun_seconds: f64,
+    /// What waking up would have taken in all its hits, in microseconds.
+    pub saved_us: f64,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Stage;
+use super::{QueuePolling, Stage};
 
 /// Kinds of request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -140,4 +140,7 @@ pub struct QueueStats {
     /// How long ago that was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub neighbour_seconds_ago: Option<f64>,
+    /// How it waits; absent where a former version serves it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub polling: Option<QueuePolling>,
 }

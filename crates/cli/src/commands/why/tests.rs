@@ -1,0 +1,58 @@
+//! What is told of queues.
+
+use model::report::{PollReason, QueuePolling};
+use model::spec::Backend;
+
+use super::*;
+
+/// What is told of a disk of so many queues, of which the last one sleeps.
+fn told_of(queues: u16) -> String {
+    let mut disk = DiskStats::new("d", Backend::Null(1 << 20), 1 << 20);
+    let one = |index| {
+        let (armed, reason) = match index + 1 < queues {
+            true => (true, PollReason::Pays),
+            false => (false, PollReason::TooLong),
+        };
+        let polling =
+            QueuePolling { armed, reason, hits: 7, misses: 1, spun_seconds: 2.0, saved_us: 90.0 };
+        QueueStats {
+            index,
+            reactor: 0,
+            in_flight: 0,
+            in_ring: 0,
+            held_by_cap: false,
+            busy_seconds: 0.0,
+            longest_turn_us: 0.0,
+            neighbour_seconds: 0.0,
+            neighbour: None,
+            neighbour_seconds_ago: None,
+            polling: Some(polling),
+        }
+    };
+    disk.each_queue = (0..queues).map(one).collect();
+    let stats = Stats {
+        version: "1".into(),
+        pid: 1,
+        uptime_seconds: 1.0,
+        reactors: Vec::new(),
+        reactors_why: None,
+        queues_moved: 0,
+        disks: vec![disk],
+        poll_defaults: None,
+        keeper: None,
+        began: None,
+    };
+    let verdict = judge(&Facts::new(&stats, &stats, &stats.disks[0]));
+    told(&verdict, &stats.disks[0], &stats)
+}
+
+#[test]
+fn queues_have_a_line_each_where_there_are_several() {
+    let lines = |text: &str, part: &str| text.lines().filter(|line| line.contains(part)).count();
+    let one = told_of(1);
+    assert_eq!((lines(&one, "too_long"), lines(&one, "queue ")), (0, 0), "{one}");
+    let all = told_of(16);
+    assert_eq!((lines(&all, "pays"), lines(&all, "too_long")), (15, 1), "{all}");
+    let widest = all.lines().map(|line| line.chars().count()).max().unwrap();
+    assert!(widest <= 80, "{all}");
+}
