@@ -118,7 +118,7 @@ fn carry_out(server: &Server, table: &Arc<Table>, call: Call) -> Result<Value, R
         Call::DiskUnexport(which) => value(table.unexport(&which.id, which.socket.as_deref())?),
         Call::DiskResize(resize) => value(table.resize(&resize.id, resize.size)?),
         Call::DiskCaps(set) => value(table.caps(&set.id, set.caps)?),
-        Call::DiskPoll(set) => value(table.poll(&set.id, set.change())?),
+        Call::DiskPoll(set) => value(table.poll(&set.id, set.change)?),
         Call::PollDefaults(change) => value(table.set_poll_defaults(change)?),
         Call::Stats(query) => value::<Stats>(table.stats(query.id.as_deref())?),
         Call::Metrics => metrics(table),

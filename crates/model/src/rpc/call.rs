@@ -1,0 +1,130 @@
+//! Verbs.
+
+use serde_json::Value;
+
+use super::{DiskRef, Resize, RpcError, SetCaps, SetPoll, StatsQuery, Unexport, Upgrade, code};
+use crate::export::ExportSpec;
+use crate::poll::PollChange;
+use crate::spec::DiskSpec;
+
+/// A verb with its checked parameters.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Call {
+    /// `disk.attach`: open, report geometry, listen; serve too unless `"activate":false`.
+    DiskAttach(DiskSpec),
+    /// `disk.activate`: take the lock, serve.
+    DiskActivate(DiskRef),
+    /// `disk.deactivate`: drain, flush, release the lock.
+    DiskDeactivate(DiskRef),
+    /// `disk.pause`: drain and hold; the lock is kept and the front-end stays.
+    DiskPause(DiskRef),
+    /// `disk.resume`: serve again.
+    DiskResume(DiskRef),
+    /// `disk.detach`: deactivate, close the socket, forget.
+    DiskDetach(DiskRef),
+    /// `disk.export`: offer it over NBD on a socket.
+    DiskExport(ExportSpec),
+    /// `disk.unexport`: end an export, or all of a disk.
+    DiskUnexport(Unexport),
+    /// `disk.resize`: take a new size and tell the guest.
+    DiskResize(Resize),
+    /// `disk.caps`: other caps from now on.
+    DiskCaps(SetCaps),
+    /// `disk.poll`: polls otherwise from now on.
+    DiskPoll(SetPoll),
+    /// `poll.defaults`: how disks are polled for which nothing else is set. What is
+    /// absent stays, `null` is as the program was started.
+    PollDefaults(PollChange),
+    /// `stats`: everything, or one disk.
+    Stats(StatsQuery),
+    /// `metrics`: everything in the text format of OpenMetrics.
+    Metrics,
+    /// `upgrade`: another program goes on with everything; connections stay.
+    Upgrade(Upgrade),
+    /// `shutdown`: detach everything and exit.
+    Shutdown,
+    /// `keeper.adopt`: a `ringway-io` that finds this worker without a keeper becomes that. The
+    /// answer comes with a descriptor.
+    KeeperAdopt,
+}
+
+/// Every verb that [`Call::parse`] knows.
+pub const METHODS: [&str; 17] = [
+    "disk.attach",
+    "disk.activate",
+    "disk.deactivate",
+    "disk.pause",
+    "disk.resume",
+    "disk.detach",
+    "disk.export",
+    "disk.unexport",
+    "disk.resize",
+    "disk.caps",
+    "disk.poll",
+    "poll.defaults",
+    "stats",
+    "metrics",
+    "upgrade",
+    "shutdown",
+    "keeper.adopt",
+];
+
+impl Call {
+    /// Parses a verb and its parameters into a checked call.
+    ///
+    /// # Errors
+    /// [`code::METHOD_NOT_FOUND`] or [`code::INVALID_PARAMS`].
+    pub fn parse(method: &str, params: Value) -> Result<Self, RpcError> {
+        let params = if params.is_null() { Value::Object(Default::default()) } else { params };
+        match method {
+            "disk.attach" => {
+                let spec: DiskSpec = typed(params)?;
+                spec.validate().map_err(|error| invalid(error.to_string()))?;
+                Ok(Self::DiskAttach(spec))
+            }
+            "disk.activate" => Ok(Self::DiskActivate(typed(params)?)),
+            "disk.deactivate" => Ok(Self::DiskDeactivate(typed(params)?)),
+            "disk.pause" => Ok(Self::DiskPause(typed(params)?)),
+            "disk.resume" => Ok(Self::DiskResume(typed(params)?)),
+            "disk.detach" => Ok(Self::DiskDetach(typed(params)?)),
+            "disk.export" => {
+                let spec: ExportSpec = typed(params)?;
+                spec.validate().map_err(|error| invalid(error.to_string()))?;
+                Ok(Self::DiskExport(spec))
+            }
+            "disk.unexport" => Ok(Self::DiskUnexport(typed(params)?)),
+            "disk.resize" => Ok(Self::DiskResize(typed(params)?)),
+            "disk.caps" => {
+                let set: SetCaps = typed(params)?;
+                let checked = set.caps.map_or(Ok(()), |caps| caps.validate());
+                checked.map_err(|error| invalid(error.to_string()))?;
+                Ok(Self::DiskCaps(set))
+            }
+            "disk.poll" => Ok(Self::DiskPoll(typed(params)?)),
+            "poll.defaults" => Ok(Self::PollDefaults(typed(params)?)),
+            "stats" => Ok(Self::Stats(typed(params)?)),
+            "metrics" => Ok(Self::Metrics),
+            "upgrade" => {
+                let upgrade: Upgrade = typed(params)?;
+                if upgrade.binary.as_ref().is_some_and(|path| !path.is_absolute()) {
+                    return Err(invalid("binary must be an absolute path".into()));
+                }
+                Ok(Self::Upgrade(upgrade))
+            }
+            "shutdown" => Ok(Self::Shutdown),
+            "keeper.adopt" => Ok(Self::KeeperAdopt),
+            other => Err(RpcError {
+                code: code::METHOD_NOT_FOUND,
+                message: format!("unknown method {other:?}; known: {}", METHODS.join(", ")),
+            }),
+        }
+    }
+}
+
+fn typed<T: serde::de::DeserializeOwned>(params: Value) -> Result<T, RpcError> {
+    serde_json::from_value(params).map_err(|error| invalid(error.to_string()))
+}
+
+fn invalid(message: String) -> RpcError {
+    RpcError { code: code::INVALID_PARAMS, message }
+}

@@ -1,0 +1,77 @@
+//! Calls as they come, and answers as they go.
+
+use serde_json::json;
+
+use super::*;
+use crate::poll::{PollChange, PollMode};
+
+#[test]
+fn calls_parse_into_checked_types() {
+    let call = Call::parse("disk.resize", json!({"id":"a","size":512})).unwrap();
+    assert_eq!(call, Call::DiskResize(Resize { id: "a".into(), size: Some(512) }));
+    assert_eq!(Call::parse("stats", Value::Null).unwrap(), Call::Stats(StatsQuery::default()));
+}
+
+#[test]
+fn refusals_carry_the_right_code() {
+    let cases = [
+        ("disk.atach", json!({}), code::METHOD_NOT_FOUND),
+        ("disk.detach", json!({}), code::INVALID_PARAMS),
+        ("disk.detach", json!([1]), code::INVALID_PARAMS),
+        ("disk.caps", json!({"id":"a","caps":{"iops":0}}), code::INVALID_PARAMS),
+        ("disk.poll", json!({}), code::INVALID_PARAMS),
+        ("disk.poll", json!({"id":"a","poll":"on"}), code::INVALID_PARAMS),
+        ("disk.poll", json!({"id":"a","max_us":1}), code::INVALID_PARAMS),
+        ("poll.defaults", json!({"id":"a"}), code::INVALID_PARAMS),
+        ("poll.defaults", json!({"poll_max_us":10_001}), code::INVALID_PARAMS),
+        ("disk.attach", json!({"id":"a","socket":"/s","backend":{"null":0}}), code::INVALID_PARAMS),
+    ];
+    for (method, params, expected) in cases {
+        assert_eq!(Call::parse(method, params).unwrap_err().code, expected, "{method}");
+    }
+}
+
+#[test]
+fn a_reply_holds_a_result_or_an_error() {
+    let reply = Response::new(1.into(), Ok(json!({"a":1})));
+    assert_eq!(
+        serde_json::to_string(&reply).unwrap(),
+        r#"{"jsonrpc":"2.0","id":1,"result":{"a":1}}"#
+    );
+}
+
+#[test]
+fn a_change_tells_nothing_from_null() {
+    let parse = |params: Value| match Call::parse("disk.poll", params) {
+        Ok(Call::DiskPoll(set)) => set.change,
+        other => panic!("{other:?}"),
+    };
+    let nothing = PollChange::default();
+    assert_eq!(parse(json!({"id":"a"})), nothing);
+    let null = PollChange { poll: Some(None), ..nothing };
+    assert_eq!(parse(json!({"id":"a","poll":null})), null);
+    let set = PollChange { poll_max_us: Some(Some(0)), ..nothing };
+    assert_eq!(parse(json!({"id":"a","poll_max_us":0})), set);
+    match Call::parse("poll.defaults", json!({"poll":"off","poll_idle_threshold":null})) {
+        Ok(Call::PollDefaults(change)) => {
+            assert_eq!(change.poll, Some(Some(PollMode::Off)));
+            assert_eq!((change.poll_max_us, change.poll_idle_threshold), (None, Some(None)));
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_change_is_of_one_disk_and_has_no_other_fields() {
+    for (params, says) in [
+        (json!({"poll":"off"}), "missing field `id`"),
+        (json!({"id":1}), "id: "),
+        (json!({"id":"a","max_us":1}), "max_us"),
+        (json!({"id":"a","poll_max_us":-1}), "0 to 10000"),
+        (json!(["a"]), "expected a map"),
+    ] {
+        let error = Call::parse("disk.poll", params).unwrap_err();
+        assert_eq!(error.code, code::INVALID_PARAMS);
+        assert!(error.message.contains(says), "{}", error.message);
+    }
+}

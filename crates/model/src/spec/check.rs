@@ -1,0 +1,74 @@
+//! What can be checked of a field without touching the host.
+
+use std::path::Path;
+
+use super::{MAX_ID_BYTES, MAX_SERIAL_BYTES, MAX_SOCKET_PATH_BYTES, SpecError, refuse};
+
+/// Checks a disk id: 1 to 64 of letters, digits, `.`, `_`, `-`, not starting with a dot or dash.
+///
+/// # Errors
+/// Field `id`.
+pub fn validate_id(id: &str) -> Result<(), SpecError> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+    if id.is_empty() || id.len() > MAX_ID_BYTES || !id.chars().all(plain) {
+        return refuse(
+            "id",
+            format!("{id:?} is not 1 to {MAX_ID_BYTES} of letters, digits, '.', '_', '-'"),
+        );
+    }
+    if id.starts_with(['.', '-']) {
+        return refuse("id", format!("{id:?} must start with a letter, a digit or '_'"));
+    }
+    Ok(())
+}
+
+/// Checks the path of a socket to listen on, and the permissions that it is to get.
+///
+/// # Errors
+/// Fields `socket` and `socket_mode`.
+pub fn validate_socket(path: &Path, mode: Option<u32>) -> Result<(), SpecError> {
+    let bytes = path.as_os_str().as_encoded_bytes().len();
+    if bytes == 0 {
+        return refuse("socket", "is empty; give the path to listen on");
+    }
+    if bytes > MAX_SOCKET_PATH_BYTES {
+        return refuse(
+            "socket",
+            format!(
+                "path has {bytes} bytes, a Unix socket allows {MAX_SOCKET_PATH_BYTES}; \
+                 use a shorter directory"
+            ),
+        );
+    }
+    if mode.is_some_and(|mode| mode > 0o777) {
+        return refuse("socket_mode", "is not in 0 to 777 (octal)");
+    }
+    Ok(())
+}
+
+pub(super) fn validate_serial(serial: Option<&str>) -> Result<(), SpecError> {
+    let Some(serial) = serial else { return Ok(()) };
+    if serial.len() > MAX_SERIAL_BYTES {
+        return refuse(
+            "serial",
+            format!("{} bytes long, virtio-blk carries {MAX_SERIAL_BYTES}", serial.len()),
+        );
+    }
+    if !serial.bytes().all(|b| b.is_ascii_graphic()) {
+        return refuse("serial", "holds other than printable ASCII without spaces");
+    }
+    Ok(())
+}
+
+/// Checks a logical block size: a power of two from 512 to 4096 bytes (Linux guests take no more
+/// than a page).
+///
+/// # Errors
+/// Field `block_size`.
+pub fn validate_block_size(size: u32) -> Result<(), SpecError> {
+    if (512..=4096).contains(&size) && size.is_power_of_two() {
+        Ok(())
+    } else {
+        refuse("block_size", format!("{size} is not 512, 1024, 2048 or 4096"))
+    }
+}

@@ -1,0 +1,241 @@
+//! What somebody asks of a disk, as data.
+
+mod check;
+#[cfg(test)]
+mod tests;
+mod text;
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+pub use crate::caps::Caps;
+use crate::poll;
+pub use crate::poll::{PollMode, PollSpec, Polling};
+use check::validate_serial;
+pub use check::{validate_block_size, validate_id, validate_socket};
+pub use text::{parse_size, parse_time_ms};
+
+/// Most queues that one disk may have: QEMU's own bound for a virtio device is 1024; 256 keeps
+/// two descriptors a queue far below any sane `RLIMIT_NOFILE`.
+pub const MAX_QUEUES: u16 = 256;
+/// Longest serial that virtio-blk can carry (virtio 1.2, 5.2.6: 20 bytes, unterminated).
+pub const MAX_SERIAL_BYTES: usize = 20;
+/// Longest path of a Unix socket: `sun_path` has 108 bytes and we keep the terminator.
+pub const MAX_SOCKET_PATH_BYTES: usize = 107;
+/// Longest disk id; ids become file names and metric labels.
+pub const MAX_ID_BYTES: usize = 64;
+/// Largest disk: sector counts are u64, byte offsets must stay below the lock bytes above 2^62.
+pub const MAX_DISK_BYTES: u64 = 1 << 60;
+
+/// How long a stop waits for storage, in milliseconds, unless the spec says otherwise.
+pub const DEFAULT_STOP_DEADLINE_MS: u64 = 30_000;
+/// Longest such wait: whoever wants to wait longer than an hour wants no deadline at all, and
+/// every stop would be a hang.
+pub const MAX_STOP_DEADLINE_MS: u64 = 3_600_000;
+
+/// Where the bytes of a disk are. On the wire: `{"file":"/img/a.raw"}`, `{"null":BYTES}`,
+/// `{"memory":BYTES}`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Backend {
+    /// A raw image file or a block device.
+    File(PathBuf),
+    /// Moves no data: reads leave the buffers as they are, writes are forgotten; size in bytes.
+    Null(u64),
+    /// Anonymous memory; size in bytes.
+    Memory(u64),
+}
+
+/// How a file is cached on the host (design 4.4).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CacheMode {
+    /// O_DIRECT: the page cache is not used.
+    #[default]
+    None,
+    /// Buffered; durable at FLUSH.
+    Writeback,
+}
+
+/// What happens to a write when the storage is full.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnFull {
+    /// The request waits until there is room.
+    #[default]
+    Wait,
+    /// The guest sees an I/O error.
+    Error,
+}
+
+/// One disk to serve: the parameters of `disk.attach`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DiskSpec {
+    /// Name of the disk within the process.
+    pub id: String,
+    /// Unix socket to listen on.
+    pub socket: PathBuf,
+    /// Where the bytes are.
+    pub backend: Backend,
+    /// Number of virtqueues offered.
+    #[serde(default = "one")]
+    pub queues: u16,
+    /// Refuse writes.
+    #[serde(default)]
+    pub read_only: bool,
+    /// Answer to GET_ID; empty when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub serial: Option<String>,
+    /// Logical block size in bytes; what direct I/O asks for when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub block_size: Option<u32>,
+    /// Host caching.
+    #[serde(default)]
+    pub cache: CacheMode,
+    /// Whether its queues are polled; as the process is set when absent, like the two that follow.
+    /// Changed by `disk.poll`.
+    #[serde(default, deserialize_with = "poll::mode", skip_serializing_if = "Option::is_none")]
+    pub poll: Option<PollMode>,
+    /// Longest spin, in microseconds.
+    #[serde(default, deserialize_with = "poll::max_us", skip_serializing_if = "Option::is_none")]
+    pub poll_max_us: Option<u16>,
+    /// How much of a CPU must be free for a reactor that spins, in percent.
+    #[serde(
+        default,
+        deserialize_with = "poll::idle_threshold",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub poll_idle_threshold: Option<u8>,
+    /// Behaviour on full storage.
+    #[serde(default)]
+    pub on_full: OnFull,
+    /// What its guest may do with it in a second. Changed by `disk.caps`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub caps: Option<Caps>,
+    /// Milliseconds that a stop waits for storage to end what it was given (stop of a ring, pause,
+    /// deactivate, detach, shutdown). Past it the requests are left to the kernel and the disk
+    /// shows `stuck`.
+    #[serde(default = "stop_deadline_ms")]
+    pub stop_deadline_ms: u64,
+    /// Permission bits of the socket, for example 0o660.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub socket_mode: Option<u32>,
+    /// Group that owns the socket, by name or number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub socket_group: Option<String>,
+    /// Take the lock and serve at once.
+    #[serde(default = "yes")]
+    pub activate: bool,
+    /// Measure where the time of requests goes, for `why`, `top` and metrics.
+    #[serde(default = "yes")]
+    pub record: bool,
+}
+
+fn one() -> u16 {
+    1
+}
+
+fn stop_deadline_ms() -> u64 {
+    DEFAULT_STOP_DEADLINE_MS
+}
+
+fn yes() -> bool {
+    true
+}
+
+/// A spec that cannot be served: which field, what it said, what would be accepted.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{field}: {problem}")]
+pub struct SpecError {
+    /// Name of the field, as on the wire.
+    pub field: &'static str,
+    /// What is wrong with it and what is accepted.
+    pub problem: String,
+}
+
+pub(crate) fn refuse<T>(field: &'static str, problem: impl Into<String>) -> Result<T, SpecError> {
+    Err(SpecError { field, problem: problem.into() })
+}
+
+impl DiskSpec {
+    /// A disk with every default.
+    pub fn new(id: impl Into<String>, socket: impl Into<PathBuf>, backend: Backend) -> Self {
+        Self {
+            id: id.into(),
+            socket: socket.into(),
+            backend,
+            queues: 1,
+            read_only: false,
+            serial: None,
+            block_size: None,
+            cache: CacheMode::default(),
+            poll: None,
+            poll_max_us: None,
+            poll_idle_threshold: None,
+            on_full: OnFull::default(),
+            caps: None,
+            stop_deadline_ms: DEFAULT_STOP_DEADLINE_MS,
+            socket_mode: None,
+            socket_group: None,
+            activate: true,
+            record: true,
+        }
+    }
+
+    /// Checks everything that can be checked without touching the host.
+    ///
+    /// # Errors
+    /// The first field that cannot be served.
+    pub fn validate(&self) -> Result<(), SpecError> {
+        validate_id(&self.id)?;
+        validate_socket(&self.socket, self.socket_mode)?;
+        if self.queues == 0 || self.queues > MAX_QUEUES {
+            return refuse("queues", format!("{} is not in 1 to {MAX_QUEUES}", self.queues));
+        }
+        validate_serial(self.serial.as_deref())?;
+        if let Some(size) = self.block_size {
+            validate_block_size(size)?;
+        }
+        self.caps.map_or(Ok(()), |caps| caps.validate())?;
+        self.polling().validate()?;
+        if !(1..=MAX_STOP_DEADLINE_MS).contains(&self.stop_deadline_ms) {
+            let problem =
+                format!("{} is not in 1 to {MAX_STOP_DEADLINE_MS}", self.stop_deadline_ms);
+            return refuse("stop_deadline_ms", problem);
+        }
+        self.validate_backend()
+    }
+
+    /// What was asked for of polling.
+    pub fn polling(&self) -> PollSpec {
+        let &Self { poll, poll_max_us, poll_idle_threshold, .. } = self;
+        PollSpec { poll, poll_max_us, poll_idle_threshold }
+    }
+
+    /// The same spec with this of polling.
+    #[must_use]
+    pub fn with_polling(self, polling: PollSpec) -> Self {
+        let PollSpec { poll, poll_max_us, poll_idle_threshold } = polling;
+        Self { poll, poll_max_us, poll_idle_threshold, ..self }
+    }
+
+    fn validate_backend(&self) -> Result<(), SpecError> {
+        let size = match &self.backend {
+            Backend::File(path) if path.as_os_str().is_empty() => {
+                return refuse("backend", "file path is empty");
+            }
+            Backend::File(_) => return Ok(()),
+            Backend::Null(size) | Backend::Memory(size) => *size,
+        };
+        let unit = u64::from(self.block_size.unwrap_or(512));
+        if size == 0 || size > MAX_DISK_BYTES {
+            return refuse("backend", format!("{size} bytes is not in 1 to {MAX_DISK_BYTES}"));
+        }
+        if size % unit != 0 {
+            return refuse("backend", format!("{size} bytes is not a multiple of {unit}"));
+        }
+        Ok(())
+    }
+}
