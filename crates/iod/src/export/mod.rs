@@ -16,6 +16,8 @@ mod poll;
 mod queues;
 mod restore;
 mod serve;
+#[cfg(test)]
+mod standing;
 mod still;
 mod stuck;
 mod verbs;

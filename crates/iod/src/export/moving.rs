@@ -20,7 +20,7 @@ const SPELL: Duration = Duration::from_millis(20);
 const STILL: Duration = Duration::from_secs(20);
 
 /// A disk that is served, and the pool that serves it.
-fn serve(folder: &Path, reactors: usize, extra: Value) -> (Arc<Export>, Arc<Pool>) {
+pub(super) fn serve(folder: &Path, reactors: usize, extra: Value) -> (Arc<Export>, Arc<Pool>) {
     let mut spec = json!({"id": "d", "socket": folder.join("s"), "queues": 2,
         "backend": {"memory": BYTES}});
     for (key, value) in extra.as_object().unwrap() {

@@ -158,8 +158,11 @@ impl Queues {
     }
 
     /// Drains every ring for a successor, in a way that nothing is lost by. False: not all are
-    /// drained by `deadline`, and all are served as before.
+    /// drained by `deadline`, or storage has not ended what was left behind; all is as before.
     pub(crate) fn quiet(&mut self, deadline: Instant) -> bool {
+        if self.stuck {
+            return false;
+        }
         let before = std::mem::replace(&mut self.serving, false);
         let ending: Vec<_> = self.slots.iter_mut().map(Slot::begin_quiet).collect();
         let mut drained = true;

@@ -101,7 +101,9 @@ impl Export {
     /// Storage does not end what is in flight; everything is as it was.
     pub(crate) fn stand_still(self: &Arc<Self>, deadline: Instant) -> Result<Still, ExportError> {
         self.refuse_stuck("upgrade")?;
-        if !self.queues.lock().quiet(deadline) {
+        // Whoever has the lock may wait for this disk's storage, longer than the others can.
+        let drained = self.queues.lock_until(deadline).is_some_and(|mut it| it.quiet(deadline));
+        if !drained {
             return Err(ExportError::NotDrained { place: self.place() });
         }
         self.still.store(true, Ordering::Release);

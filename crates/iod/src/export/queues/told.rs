@@ -1,8 +1,10 @@
-//! A lock whose holders hear something from those who do not wait for it.
+//! A lock whose holders hear something from those who do not wait for it, and that can be waited
+//! for with a deadline: whoever holds it may wait for storage.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, Ordering, fence};
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::Instant;
 
 /// What is under the lock, and that it was told of a change.
 #[derive(Debug)]
@@ -11,6 +13,8 @@ pub(crate) struct Told<T> {
     told: AtomicBool,
     /// What it does about it.
     hear: fn(&T),
+    /// Told whenever the lock is let go, for those who wait with a deadline.
+    free: (Mutex<()>, Condvar),
 }
 
 /// Whoever lets go of it hears what came meanwhile.
@@ -23,13 +27,50 @@ pub(crate) struct Guard<'a, T> {
 
 impl<T> Told<T> {
     pub(crate) fn new(value: T, hear: fn(&T)) -> Self {
-        Self { inner: Mutex::new(value), told: AtomicBool::new(false), hear }
+        Self {
+            inner: Mutex::new(value),
+            told: AtomicBool::new(false),
+            hear,
+            free: Default::default(),
+        }
     }
 
     pub(crate) fn lock(&self) -> Guard<'_, T> {
         // Changed in whole steps, so a panic elsewhere leaves it whole.
         let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         Guard { of: self, inner: Some(inner) }
+    }
+
+    /// As [`Self::lock`], but waits until `deadline` only.
+    pub(crate) fn lock_until(&self, deadline: Instant) -> Option<Guard<'_, T>> {
+        let (gate, free) = &self.free;
+        let mut waiting = gate.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            // Under the gate, through which whoever lets go says so: nothing is missed.
+            if let Some(inner) = self.try_inner() {
+                return Some(Guard { of: self, inner: Some(inner) });
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return None;
+            }
+            waiting = free.wait_timeout(waiting, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    fn try_inner(&self) -> Option<MutexGuard<'_, T>> {
+        match self.inner.try_lock() {
+            Ok(inner) => Some(inner),
+            Err(TryLockError::Poisoned(error)) => Some(error.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    fn let_go(&self, inner: MutexGuard<'_, T>) {
+        drop(inner);
+        let (gate, free) = &self.free;
+        drop(gate.lock().unwrap_or_else(PoisonError::into_inner));
+        free.notify_all();
     }
 
     /// Tells of a change, and never waits: if somebody holds the lock, it is heard when they let
@@ -44,15 +85,11 @@ impl<T> Told<T> {
         // the lock: one of the two sees the other.
         fence(Ordering::SeqCst);
         while self.told.load(Ordering::Relaxed) {
-            let value = match self.inner.try_lock() {
-                Ok(value) => value,
-                Err(TryLockError::Poisoned(error)) => error.into_inner(),
-                Err(TryLockError::WouldBlock) => return,
-            };
+            let Some(value) = self.try_inner() else { return };
             if self.told.swap(false, Ordering::AcqRel) {
                 (self.hear)(&value);
             }
-            drop(value);
+            self.let_go(value);
             fence(Ordering::SeqCst);
         }
     }
@@ -74,7 +111,9 @@ impl<T> DerefMut for Guard<'_, T> {
 
 impl<T> Drop for Guard<'_, T> {
     fn drop(&mut self) {
-        drop(self.inner.take());
+        if let Some(inner) = self.inner.take() {
+            self.of.let_go(inner);
+        }
         self.of.settle();
     }
 }
@@ -82,6 +121,7 @@ impl<T> Drop for Guard<'_, T> {
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::AtomicU64;
+    use std::time::Duration;
 
     use super::*;
 
@@ -127,5 +167,28 @@ mod tests {
             });
             assert_eq!(heard.last.load(Ordering::SeqCst), 20);
         }
+    }
+
+    #[test]
+    fn it_is_waited_for_until_the_deadline() {
+        let told = Told::new(0u64, |_| ());
+        let held = told.lock();
+        assert!(told.lock_until(Instant::now()).is_none());
+        assert!(told.lock_until(Instant::now() + Duration::from_millis(5)).is_none());
+        drop(held);
+        // Whoever waits so is woken, however it meets the others.
+        let far = Instant::now() + Duration::from_secs(60);
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    for _ in 0..testkit::rounds(2000, 100_000) {
+                        *told.lock_until(far).unwrap() += 1;
+                        told.tell();
+                    }
+                });
+            }
+        });
+        assert_eq!(*told.lock(), 3 * testkit::rounds(2000, 100_000) as u64);
+        assert!(Instant::now() < far, "nobody is forgotten");
     }
 }
