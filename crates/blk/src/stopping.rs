@@ -13,10 +13,15 @@
 //! ring: requests that wait for room on the storage are not failed, and when the deadline passes
 //! the queue serves as before.
 //!
+//! A ring that its driver has broken ends as such: nobody goes on with it before its front-end has
+//! started it anew.
+//!
 //! Nothing can take a request back that the kernel has. Its buffers must stay mapped and its file
 //! open until it ends, so the queue stays on its reactor, where it costs nothing. It has failed
 //! for its ring: nothing is completed, and what an in-flight region says of it stays as it is.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::Instant;
 
@@ -31,6 +36,8 @@ pub struct Stopping {
     reactor: Handle,
     id: PollerId,
     index: u16,
+    /// Known before the answer comes.
+    broken: Arc<AtomicBool>,
     answer: Receiver<u16>,
 }
 
@@ -39,6 +46,8 @@ pub struct Stopping {
 pub enum StopEnd {
     /// Everything in flight has ended; a successor goes on at this available index.
     Drained(u16),
+    /// The same of a ring that its driver had broken.
+    Broken(u16),
     /// Storage did not end it in time; the queue was given up.
     Stuck(Zombie),
 }
@@ -48,6 +57,8 @@ pub enum StopEnd {
 pub enum QuietEnd {
     /// Everything in flight has ended; a successor goes on at this available index.
     Drained(u16),
+    /// The same of a ring that its driver had broken.
+    Broken(u16),
     /// Not in time: it serves as before.
     GoesOn(RunningQueue),
 }
@@ -57,6 +68,7 @@ pub enum QuietEnd {
 pub struct Zombie {
     requests: u16,
     next_avail: u16,
+    broken: bool,
     answer: Receiver<u16>,
 }
 
@@ -68,12 +80,28 @@ impl Stopping {
         quiet: bool,
     ) -> Result<Self, Stopped> {
         let (answer, wait) = sync_channel(1);
+        let broken = Arc::new(AtomicBool::new(false));
+        let found = Arc::clone(&broken);
         reactor.send(move |context| {
             context.with_poller(id, |queue: &mut BlkQueue, context| {
+                found.store(queue.is_broken(), Ordering::Release);
                 if quiet { queue.quiet(answer) } else { queue.stop(context, Some(answer)) }
             });
         })?;
-        Ok(Self { reactor, id, index, answer: wait })
+        Ok(Self { reactor, id, index, broken, answer: wait })
+    }
+
+    /// It was broken when the stop began. Later nothing new is taken that could break it.
+    fn is_broken(&self) -> bool {
+        self.broken.load(Ordering::Acquire)
+    }
+
+    fn quiet_end(&self, next_avail: u16) -> QuietEnd {
+        if self.is_broken() { QuietEnd::Broken(next_avail) } else { QuietEnd::Drained(next_avail) }
+    }
+
+    fn stop_end(&self, next_avail: u16) -> StopEnd {
+        if self.is_broken() { StopEnd::Broken(next_avail) } else { StopEnd::Drained(next_avail) }
     }
 
     /// Waits for what is in flight until `deadline`, then lets the queue go on. For a stop that
@@ -84,18 +112,18 @@ impl Stopping {
     pub fn wait_or_go_on(self, deadline: Instant) -> Result<QuietEnd, Stopped> {
         let left = deadline.saturating_duration_since(Instant::now());
         match self.answer.recv_timeout(left) {
-            Ok(next_avail) => return Ok(QuietEnd::Drained(next_avail)),
+            Ok(next_avail) => return Ok(self.quiet_end(next_avail)),
             Err(RecvTimeoutError::Disconnected) => return Err(Stopped),
             Err(RecvTimeoutError::Timeout) => {}
         }
-        let Self { reactor, id, index, answer } = self;
-        let goes_on = reactor.call(move |context| {
+        let id = self.id;
+        let goes_on = self.reactor.call(move |context| {
             context.with_poller(id, |queue: &mut BlkQueue, _| queue.go_on())
         })?;
         match goes_on {
-            Some(()) => Ok(QuietEnd::GoesOn(RunningQueue::running(reactor, id, index))),
+            Some(()) => Ok(QuietEnd::GoesOn(RunningQueue::running(self.reactor, id, self.index))),
             // It has ended in between, and has answered before.
-            None => answer.recv().map(QuietEnd::Drained).map_err(|_| Stopped),
+            None => Ok(self.quiet_end(self.answer.recv().map_err(|_| Stopped)?)),
         }
     }
 
@@ -114,7 +142,7 @@ impl Stopping {
     pub fn wait_until(self, deadline: Instant) -> Result<StopEnd, Stopped> {
         let left = deadline.saturating_duration_since(Instant::now());
         match self.answer.recv_timeout(left) {
-            Ok(next_avail) => return Ok(StopEnd::Drained(next_avail)),
+            Ok(next_avail) => return Ok(self.stop_end(next_avail)),
             Err(RecvTimeoutError::Disconnected) => return Err(Stopped),
             Err(RecvTimeoutError::Timeout) => {}
         }
@@ -124,10 +152,11 @@ impl Stopping {
         })?;
         match given_up {
             Some((requests, next_avail)) => {
-                Ok(StopEnd::Stuck(Zombie { requests, next_avail, answer: self.answer }))
+                let broken = self.is_broken();
+                Ok(StopEnd::Stuck(Zombie { requests, next_avail, broken, answer: self.answer }))
             }
             // It has ended in between, and has answered before.
-            None => self.answer.recv().map(StopEnd::Drained).map_err(|_| Stopped),
+            None => Ok(self.stop_end(self.answer.recv().map_err(|_| Stopped)?)),
         }
     }
 }
@@ -136,6 +165,11 @@ impl Zombie {
     /// Requests that it had when it was given up.
     pub fn requests(&self) -> u16 {
         self.requests
+    }
+
+    /// Its driver had broken the ring.
+    pub fn is_broken(&self) -> bool {
+        self.broken
     }
 
     /// The available index behind everything that it has taken. A successor goes on there if an

@@ -28,6 +28,11 @@ impl BlkQueue {
         self.stopped = None;
     }
 
+    /// Its driver has broken the ring: whoever goes on with it serves nothing of it.
+    pub(crate) fn is_broken(&self) -> bool {
+        self.queue.failed()
+    }
+
     /// Touches the ring and the guest's signals no more; returns how many requests are in flight,
     /// and the available index behind them. The queue ends when the last of them does.
     pub(crate) fn give_up_ring(&mut self, context: &mut Context<'_>) -> (u16, u16) {

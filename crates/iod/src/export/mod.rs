@@ -5,6 +5,8 @@
 //! one lock, which is held while they drain; counts are taken without it, so that a disk whose
 //! storage hangs can still be looked at.
 
+#[cfg(test)]
+mod broken;
 mod caps;
 mod error;
 mod fence;

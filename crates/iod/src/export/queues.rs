@@ -175,9 +175,11 @@ impl Queues {
         drained
     }
 
-    /// After [`Self::quiet`]: each ring that is started, and where a successor goes on.
-    pub(crate) fn positions(&self) -> impl Iterator<Item = (u16, u16)> {
-        self.slots.iter().map(|slot| (slot.start.index, slot.start.ring.next_avail))
+    /// After [`Self::quiet`]: each ring that is started, where a successor goes on, and whether it
+    /// may.
+    pub(crate) fn positions(&self) -> impl Iterator<Item = (u16, u16, bool)> {
+        let position = |slot: &Slot| (slot.start.index, slot.start.ring.next_avail, !slot.broken);
+        self.slots.iter().map(position)
     }
 
     /// Forgets rings that are not served: their session starts them anew. From then on rings are

@@ -125,7 +125,12 @@ impl Export {
         let mut session = lock(&self.front_end).frozen.take();
         if let Some(state) = &mut session {
             let queues = self.queues.lock();
-            queues.positions().for_each(|(index, next)| state.stopped_at(index, next));
+            for (index, next, goes_on) in queues.positions() {
+                state.stopped_at(index, next);
+                if !goes_on {
+                    state.rests(index);
+                }
+            }
         }
         Ok(Still { session })
     }

@@ -69,6 +69,15 @@ impl SessionState {
         }
     }
 
+    /// The driver of queue `index` has broken its ring: the session does not start it when it goes
+    /// on, but when its front-end gives it a kick descriptor anew, as after a stop.
+    pub fn rests(&mut self, index: u16) {
+        if let Some(frozen) = self.rings.get_mut(usize::from(index)) {
+            frozen.running = false;
+            frozen.ring.kick = Kick::Unset;
+        }
+    }
+
     /// Queues that ran.
     pub fn running(&self) -> impl Iterator<Item = u16> {
         let running = (0u16..).zip(&self.rings).filter(|(_, frozen)| frozen.running);

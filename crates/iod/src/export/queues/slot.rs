@@ -27,6 +27,8 @@ pub(super) struct Slot {
     pub(super) served: Option<Served>,
     /// It was given up, and has not been served since.
     pub(super) owed: bool,
+    /// Its driver has broken it: it is not served again before its front-end starts it anew.
+    pub(super) broken: bool,
 }
 
 /// A ring on its reactor.
@@ -38,16 +40,16 @@ pub(super) struct Served {
 
 impl Slot {
     pub(super) fn new(start: QueueStart, session: SessionHandle) -> Self {
-        Self { start, session, served: None, owed: false }
+        Self { start, session, served: None, owed: false, broken: false }
     }
 
-    /// Serves it in `place`, unless it is served.
+    /// Serves it in `place`, unless it is served, or broken.
     pub(super) fn serve(
         &mut self,
         device: &Device,
         place: impl FnOnce() -> Place,
     ) -> Result<(), ServeError> {
-        if self.served.is_none() {
+        if self.served.is_none() && !self.broken {
             let start = self.twin()?;
             self.serve_in(device, start, place())?;
         }
@@ -77,7 +79,8 @@ impl Slot {
     }
 
     /// Has it served in another place from where it stands, once what is in flight has ended.
-    /// False: that takes too long, or there are no descriptors; it is served as before.
+    /// False: that takes too long, or there are no descriptors; it is served as before. Or its
+    /// driver has broken it, and then nobody serves it.
     pub(super) fn relocate(&mut self, device: &Device, to: Place) -> Result<bool, ServeError> {
         // Before anything is stopped.
         let (Ok(mut start), Ok(mut back)) = (self.twin(), self.twin()) else { return Ok(false) };
@@ -87,6 +90,10 @@ impl Slot {
             Ok(QuietEnd::Drained(next_avail)) => next_avail,
             Ok(QuietEnd::GoesOn(queue)) => {
                 self.served = Some(Served { queue, place });
+                return Ok(false);
+            }
+            Ok(QuietEnd::Broken(next_avail)) => {
+                self.rests_broken(next_avail);
                 return Ok(false);
             }
             Err(error) => {
@@ -158,6 +165,10 @@ impl Slot {
                 self.start.ring.next_avail = next_avail;
                 true
             }
+            Ok(QuietEnd::Broken(next_avail)) => {
+                self.rests_broken(next_avail);
+                true
+            }
             Ok(QuietEnd::GoesOn(queue)) => {
                 self.served = Some(Served { queue, place });
                 false
@@ -178,13 +189,20 @@ impl Slot {
     ) {
         match stopping.wait_until(deadline) {
             Ok(StopEnd::Drained(next_avail)) => self.start.ring.next_avail = next_avail,
+            Ok(StopEnd::Broken(next_avail)) => self.rests_broken(next_avail),
             Ok(StopEnd::Stuck(zombie)) => {
                 self.start.ring.next_avail = zombie.next_avail();
+                self.broken = zombie.is_broken();
                 self.owed = true;
                 left.take(zombie, place, self.is_recorded());
             }
             Err(error) => self.position_lost(&error),
         }
+    }
+
+    fn rests_broken(&mut self, next_avail: u16) {
+        self.start.ring.next_avail = next_avail;
+        self.broken = true;
     }
 
     /// Its front-end keeps a record of its requests in flight.
