@@ -43,6 +43,7 @@ pub mod adopt;
 pub mod blk_main;
 pub mod blk_options;
 pub mod control;
+mod dial;
 pub mod error;
 pub mod export;
 mod gate;

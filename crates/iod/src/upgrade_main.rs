@@ -1,12 +1,12 @@
 //! `ringway-io upgrade`: asks a running `ringway-io` to hand over to another program.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use anyhow::Context;
 use model::rpc::{MAX_LINE_BYTES, Request, Response, Upgrade, UpgradeReply};
 
+use crate::dial::dial;
 use crate::io_options::UpgradeOptions;
 
 /// Longest wait for the answer: what the other side allows for, twice.
@@ -27,14 +27,12 @@ fn ask(options: &UpgradeOptions) -> anyhow::Result<UpgradeReply> {
     let control = &options.control;
     // It is another process that opens it, in another directory.
     let binary = options.binary.as_ref().map(std::path::absolute).transpose()?;
-    let stream = UnixStream::connect(control).with_context(|| {
+    let stream = dial(control, ANSWER_DEADLINE).with_context(|| {
         format!(
             "no ringway-io answers at {0}; start one with `ringway-io --control {0}`",
             control.display()
         )
     })?;
-    stream.set_read_timeout(Some(ANSWER_DEADLINE))?;
-    stream.set_write_timeout(Some(ANSWER_DEADLINE))?;
     let params = serde_json::to_value(Upgrade { binary })?;
     let mut line = serde_json::to_vec(&Request::new(1, "upgrade", params))?;
     line.push(b'\n');

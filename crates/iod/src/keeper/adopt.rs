@@ -20,9 +20,10 @@ use rustix::process::{Pid, geteuid};
 use super::Keeper;
 use super::store::Store;
 use super::worker::Worker;
+use crate::dial::dial;
 use crate::link::Link;
 
-/// Longest wait for the answer: nothing that the worker does for it takes time.
+/// Longest wait for the connection, and for the answer: nothing that the worker does for it takes time.
 const ANSWER_DEADLINE: Duration = Duration::from_secs(5);
 /// Longest time from when a process closes its descriptors until it has ended.
 const END_DEADLINE: Duration = Duration::from_secs(1);
@@ -34,9 +35,7 @@ const MAX_ANSWER_BYTES: usize = 64 << 10;
 /// # Errors
 /// It has a keeper, is no worker, or belongs to somebody else.
 pub(super) fn take_over(control: &Path) -> anyhow::Result<(Worker, Adopted)> {
-    let stream = UnixStream::connect(control).context("cannot connect to it")?;
-    stream.set_read_timeout(Some(ANSWER_DEADLINE))?;
-    stream.set_write_timeout(Some(ANSWER_DEADLINE))?;
+    let stream = dial(control, ANSWER_DEADLINE).context("cannot connect to it")?;
     let theirs = sockopt::socket_peercred(&stream)?.uid;
     anyhow::ensure!(theirs == geteuid(), "it belongs to user {}", theirs.as_raw());
     let mut line = serde_json::to_vec(&Request::new(1, "keeper.adopt", Default::default()))?;

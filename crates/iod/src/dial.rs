@@ -1,0 +1,64 @@
+//! Connections to a control socket.
+
+use std::io;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::io::{Errno, retry_on_intr};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+
+/// Connects to `path`; every wait on the connection, that for it included, ends after `limit`. A
+/// process that takes no callers, because it is stopped or hangs, lets its backlog fill up, and
+/// whoever comes then would wait for ever.
+///
+/// # Errors
+/// Nobody listens, or nobody takes the connection in time.
+pub(crate) fn dial(path: &Path, limit: Duration) -> io::Result<UnixStream> {
+    let address = SocketAddrUnix::new(path)?;
+    let kind = (AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC);
+    let socket = socket_with(kind.0, kind.1, kind.2, None)?;
+    set_socket_timeout(&socket, Timeout::Send, Some(limit))?;
+    set_socket_timeout(&socket, Timeout::Recv, Some(limit))?;
+    match retry_on_intr(|| connect(&socket, &address)) {
+        Ok(()) => Ok(socket.into()),
+        Err(Errno::AGAIN) => {
+            let what = format!("it takes no connections within {} s", limit.as_secs_f64());
+            Err(io::Error::new(io::ErrorKind::TimedOut, what))
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use rustix::net::{bind, listen};
+
+    use super::*;
+
+    #[test]
+    fn nobody_who_takes_no_connections_is_waited_for_for_ever() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("c");
+        let flags = SocketFlags::CLOEXEC;
+        let full = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
+        bind(&full, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+        listen(&full, 0).unwrap();
+        let (told, tell) = channel();
+        std::thread::spawn(move || {
+            let mut waiting = Vec::new();
+            let error = loop {
+                match dial(&path, Duration::from_millis(50)) {
+                    Ok(stream) => waiting.push(stream),
+                    Err(error) => break error,
+                }
+            };
+            told.send((waiting.len(), error)).unwrap();
+        });
+        let (waiting, error) = tell.recv_timeout(Duration::from_secs(60)).expect("it waits");
+        assert!(waiting > 0 && error.kind() == io::ErrorKind::TimedOut, "{waiting} {error}");
+    }
+}
