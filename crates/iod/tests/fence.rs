@@ -118,3 +118,30 @@ fn attempts_while_the_fence_is_held_leave_one_waiter() {
     // What came when nobody waited is not kept, and the next attempt has it at once.
     assert_eq!(caller.disk("disk.activate", id).state, model::report::DiskState::Active);
 }
+
+#[test]
+fn attaches_and_retries_behind_a_fence_leave_one_waiter() {
+    let folder = tempfile::tempdir_in("/var/tmp").unwrap();
+    let image = image(&folder, "image", 1 << 20);
+    let io = Io::start();
+    let mut spec = io.spec("d", json!({"file": image}));
+    spec["stop_deadline_ms"] = json!(100);
+    spec["cache"] = json!("writeback");
+    // As a process has it that was killed and whose requests have not ended.
+    let former = serde_json::from_value(spec.clone()).unwrap();
+    let former = iod::open::open(&former, None).unwrap();
+    former.disk.activate().unwrap();
+    let mut caller = io.caller();
+    let worker = io.process.worker().unwrap().unwrap().id();
+    let mut files = None;
+    for _ in 0..4 {
+        let refused = caller.call("disk.attach", spec.clone()).unwrap_err();
+        assert!(refused.message.contains("cannot be served yet"), "{refused}");
+        assert_eq!(waiters(worker), 1);
+        let now = std::fs::read_dir(format!("/proc/{worker}/fd")).unwrap().count();
+        assert!(*files.get_or_insert(now) >= now, "{files:?} and then {now}");
+    }
+    former.disk.deactivate().unwrap();
+    eventually("nobody waits", || waiters(worker) == 0);
+    assert_eq!(caller.disk("disk.attach", spec).state, model::report::DiskState::Active);
+}

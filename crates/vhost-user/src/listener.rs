@@ -102,6 +102,16 @@ impl Listener {
         Ok(listener)
     }
 
+    /// Removes socket and lock file of a listener whose process has ended.
+    ///
+    /// # Errors
+    /// They are served, or not of our kind.
+    pub fn sweep(path: &Path) -> Result<(), SocketError> {
+        // Its file goes with it.
+        let _lock = Lock::take(path)?;
+        remove_stale(path)
+    }
+
     /// Goes on with a socket that whoever started us listens on, and takes the lock beside it.
     /// Dropping this leaves the socket's file to them.
     ///

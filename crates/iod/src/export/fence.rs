@@ -18,9 +18,9 @@ use super::{Export, ExportError, lock};
 const TELL_AFTER: Duration = Duration::from_secs(1);
 
 /// The thread that waits, of which an export has one at most: an activation that does not wait any
-/// longer leaves it, and the next one joins it.
+/// longer leaves it, and the next one joins it, be it of the same export or of its successor.
 #[derive(Debug)]
-pub(super) struct Waiter {
+pub(crate) struct Waiter {
     disk: Arc<dyn Disk>,
     /// Readable when the outcome is there.
     over: OwnedFd,
@@ -59,6 +59,11 @@ impl Waiter {
         let _ = rustix::io::write(&self.over, &1u64.to_ne_bytes());
     }
 
+    /// It waits no more.
+    pub(crate) fn is_over(&self) -> bool {
+        lock(&self.state).ended
+    }
+
     /// One more taker; false: it is over.
     fn join(&self) -> bool {
         let mut state = lock(&self.state);
@@ -79,6 +84,11 @@ impl Waiter {
         None
     }
 
+    /// It waits by the open file of this disk, which has the fence then.
+    fn is_of(&self, disk: &Arc<dyn Disk>) -> bool {
+        std::ptr::addr_eq(Arc::as_ptr(&self.disk), Arc::as_ptr(disk))
+    }
+
     /// Nobody wants the fence that was waited for. The disk cannot be active, so nothing else is
     /// released with it; and whoever joins meanwhile waits for the end of this.
     fn release(&self, outcome: Result<(), DiskError>) {
@@ -87,6 +97,10 @@ impl Waiter {
             tracing::warn!("a wait that nobody wanted any more: {}", crate::error::text(&error));
         }
     }
+}
+
+fn os(source: std::io::Error) -> ExportError {
+    ExportError::Os { action: "wait for the fence", source }
 }
 
 impl Export {
@@ -104,12 +118,26 @@ impl Export {
         if !matches!(self.spec.backend, Backend::File(_)) {
             return Ok(());
         }
-        let os = |source: std::io::Error| ExportError::Os { action: "wait for the fence", source };
-        let waiter = self.join_waiter().map_err(os)?;
         let since = Instant::now();
-        *lock(&self.board.fence) = Some(since);
-        let woken = self.wait_over(&waiter.over, since, deadline);
-        *lock(&self.board.fence) = None;
+        loop {
+            let waiter = self.join_waiter().map_err(os)?;
+            *lock(&self.board.fence) = Some(since);
+            let woken = self.wait_over(&waiter.over, since, deadline);
+            *lock(&self.board.fence) = None;
+            if let Some(outcome) = self.waited(&waiter, woken, since)? {
+                return Ok(outcome?);
+            }
+        }
+    }
+
+    /// What has come of a wait; `None`: it was that of a former export, and now the fence can be
+    /// had.
+    fn waited(
+        &self,
+        waiter: &Waiter,
+        woken: std::io::Result<Woken>,
+        since: Instant,
+    ) -> Result<Option<Result<(), DiskError>>, ExportError> {
         let wanted = matches!(woken, Ok(Woken::TimedOut | Woken::Readable));
         // It may have come with the deadline.
         let outcome = waiter.leave(wanted);
@@ -118,7 +146,11 @@ impl Export {
             *lock(&self.waiter) = None;
         }
         match (woken.map_err(os)?, outcome) {
-            (_, Some(outcome)) => Ok(outcome?),
+            (_, Some(outcome)) if waiter.is_of(&self.disk) => Ok(Some(outcome)),
+            (_, Some(outcome)) => {
+                waiter.release(outcome);
+                Ok(None)
+            }
             (Woken::Stopped, None) => Err(ExportError::FenceGivenUp { place: self.place() }),
             (Woken::TimedOut, None) => Err(ExportError::FenceHeld {
                 place: self.place(),
@@ -127,6 +159,16 @@ impl Export {
             // Another activation has taken it.
             (Woken::Readable, None) => Err(ExportError::Gone),
         }
+    }
+
+    /// The thread that waits, if there is one.
+    pub(crate) fn waiter(&self) -> Option<Arc<Waiter>> {
+        lock(&self.waiter).clone()
+    }
+
+    /// The next activation joins a wait for the same fence that a former export has left.
+    pub(crate) fn inherit(&self, waiter: Arc<Waiter>) {
+        *lock(&self.waiter) = Some(waiter);
     }
 
     /// The thread that waits already, or a new one.

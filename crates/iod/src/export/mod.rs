@@ -42,6 +42,7 @@ use crate::held::Identity;
 use crate::open::{Opened, open_again};
 use crate::pool::Pool;
 use crate::within::within;
+pub(crate) use fence::Waiter;
 use poll::Asked;
 use queues::{Queues, Told};
 use serve::Control;

@@ -8,7 +8,7 @@ use crate::link::Words;
 use crate::table::RefusedDisk;
 
 /// A disk that does nothing, and why.
-pub(crate) fn refused(RefusedDisk { held, reason, .. }: &RefusedDisk) -> DiskStats {
+pub(crate) fn refused(RefusedDisk { held, reason, novel }: &RefusedDisk) -> DiskStats {
     let spec = &held.spec;
     let size_bytes = held.size.unwrap_or(0);
     DiskStats {
@@ -25,6 +25,7 @@ pub(crate) fn refused(RefusedDisk { held, reason, .. }: &RefusedDisk) -> DiskSta
         serial: spec.serial.clone(),
         recorded: spec.record,
         refused: Some(reason.clone()),
+        novel: *novel,
         ..DiskStats::new(&spec.id, spec.backend.clone(), size_bytes)
     }
 }

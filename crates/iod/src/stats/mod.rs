@@ -94,6 +94,7 @@ fn disk(export: &Export, names: &Names, detail: Detail) -> DiskStats {
             verb: stuck.verb.into(),
         }),
         refused: None,
+        novel: false,
         fence: export
             .fence_since()
             .map(|since| model::report::Fence { since_seconds: since.elapsed().as_secs_f64() }),

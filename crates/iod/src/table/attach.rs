@@ -8,6 +8,7 @@ use model::spec::DiskSpec;
 use super::{Entry, Table, reply, wrong_state};
 use crate::error::failed;
 use crate::export::{Export, ExportError};
+use crate::held::{Held, Kept};
 use crate::lifecycle::{Phase, Refused, Rest, Verb};
 use crate::limits::check_open_files;
 
@@ -47,9 +48,11 @@ impl Table {
     /// leaves nothing behind.
     fn serve_new(&self, export: &Arc<Export>) -> Result<(), ExportError> {
         if export.spec().activate {
-            export.activate_in_time()?;
+            self.join_fence(export);
+            export.activate_in_time().inspect_err(|_| self.leave_fence(export))?;
         }
-        let serving = export.listen().and_then(|()| self.hold(export));
+        let serving = self.announce(export).and_then(|()| export.listen());
+        let serving = serving.and_then(|()| self.hold(export));
         let serving = serving.and_then(|()| export.serve(export.source(), None));
         if serving.is_err() {
             // Nothing was written, so there is nothing to flush.
@@ -57,6 +60,13 @@ impl Table {
             self.forget(&export.spec().id);
         }
         serving
+    }
+
+    /// Has it held that there will be files of a socket: a worker that dies before it can have the
+    /// socket held leaves them to its successor, which removes them.
+    fn announce(&self, export: &Export) -> Result<(), ExportError> {
+        let held = Held { leaving: true, active: false, ..export.held() };
+        Ok(self.door.hold(&held, Kept::default())?)
     }
 
     fn admit(&self, spec: &DiskSpec, phase: Phase) -> Result<(), RpcError> {

@@ -5,6 +5,8 @@
 mod attach;
 mod detach;
 mod exports;
+mod fences;
+mod leave;
 mod poll;
 mod restore;
 #[cfg(test)]
@@ -27,6 +29,7 @@ use crate::metrics::{Source, page};
 use crate::open::reported;
 use crate::pool::Pool;
 use crate::stats::{self, Detail};
+use fences::LeftWait;
 use poll::Defaults;
 pub(crate) use restore::RefusedDisk;
 
@@ -50,6 +53,7 @@ pub struct Table {
 struct Disks {
     by_id: BTreeMap<String, Entry>,
     poll: Defaults,
+    waits: Vec<LeftWait>,
     /// All disks go, and callers may do nothing to them any more.
     closing: bool,
     /// Another process is about to go on with everything, or does so.

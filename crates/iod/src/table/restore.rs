@@ -4,7 +4,6 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use model::rpc::{DiskReply, RpcError};
-use vhost_user::Listener;
 
 use super::{Disks, Entry, Table, reply, wrong_state};
 use crate::error::{failed, text};
@@ -22,11 +21,21 @@ const LAST_RETRY: Duration = Duration::from_secs(30);
 
 /// How long the I/O of a dead worker is waited for.
 #[derive(Clone, Copy, Debug)]
-enum Patience {
+pub(super) enum Patience {
     /// Nobody but the guest waits for it.
     Endless,
     /// A caller waits for the answer.
     UntilDeadline,
+}
+
+impl Patience {
+    /// Activates a disk as a worker before us had it.
+    pub(super) fn activate(self, export: &Arc<Export>) -> Result<(), ExportError> {
+        match self {
+            Self::Endless => export.activate(),
+            Self::UntilDeadline => export.activate_in_time(),
+        }
+    }
 }
 
 /// A disk that is held and cannot be had again as it was. Its guest waits in the backlog.
@@ -189,7 +198,7 @@ impl Table {
         patience: Patience,
     ) -> Result<Option<Arc<Export>>, ExportError> {
         let brought = if held.leaving {
-            self.leave_held(&held).map(|()| None)
+            self.leave_held(&held, patience).map(|()| None)
         } else {
             self.serve_held(&held, patience).map(Some)
         };
@@ -218,41 +227,14 @@ impl Table {
         brought
     }
 
-    /// Ends the detach that a dead worker began. What its guest was promised is made durable, and
-    /// its last I/O has ended, before anybody may take the disk for detached.
-    fn leave_held(&self, held: &Held) -> Result<(), ExportError> {
-        let id = &held.spec.id;
-        // A client that wrote had the lock as a guest has.
-        if held.active || held.is_exported_for_writing() {
-            match Export::restore(held, self.kept(id)?, Arc::clone(&self.pool)) {
-                Ok(export) => {
-                    self.show(id, &export);
-                    let flushed = export.activate_in_time().and_then(|()| export.deactivate());
-                    export.let_go();
-                    flushed?;
-                }
-                Err(error) if error.is_passing() => return Err(error),
-                Err(error) => {
-                    tracing::warn!(disk = id, "detached without a flush: {}", text(&error));
-                }
-            }
-        }
-        self.leave_refused(id)?;
-        tracing::info!(disk = id, "detached, as a worker before had begun to");
-        Ok(())
-    }
-
     fn serve_held(&self, held: &Held, patience: Patience) -> Result<Arc<Export>, ExportError> {
         let id = &held.spec.id;
         let mut kept = self.kept(id)?;
         let sockets = std::mem::take(&mut kept.exports);
         let export = Export::restore(held, kept, Arc::clone(&self.pool))?;
         self.show(id, &export);
-        let serving = match (held.active, patience) {
-            (false, _) => Ok(()),
-            (true, Patience::Endless) => export.activate(),
-            (true, Patience::UntilDeadline) => export.activate_in_time(),
-        };
+        self.join_fence(&export);
+        let serving = if held.active { patience.activate(&export) } else { Ok(()) };
         let in_time = matches!(patience, Patience::UntilDeadline);
         let serving =
             serving.and_then(|()| export.restore_exports(&held.exports, sockets, in_time));
@@ -265,6 +247,7 @@ impl Table {
                 Ok(export)
             }
             Err(error) => {
+                self.leave_fence(&export);
                 // The socket is held on: front-ends wait in its backlog.
                 export.let_go();
                 Err(error)
@@ -272,20 +255,10 @@ impl Table {
         }
     }
 
-    fn kept(&self, id: &str) -> Result<Kept, ExportError> {
+    pub(super) fn kept(&self, id: &str) -> Result<Kept, ExportError> {
         let os = |source| ExportError::Os { action: "share sockets", source };
         let holding = self.door.disk(id).ok_or(ExportError::Gone)?.map_err(os)?;
         Ok(Kept::from(holding))
-    }
-
-    /// Removes the socket of a disk that is not open, and forgets the disk.
-    pub(super) fn leave_refused(&self, id: &str) -> Result<(), ExportError> {
-        let Kept { listener, exports, .. } = self.kept(id)?;
-        for socket in listener.into_iter().chain(exports) {
-            drop(Listener::adopt(socket)?);
-        }
-        self.forget(id);
-        Ok(())
     }
 }
 

@@ -1,5 +1,6 @@
 //! What becomes of disks that are held, and of those whose keeper does not answer.
 
+mod ends;
 mod poll;
 
 use std::collections::BTreeMap;
@@ -67,7 +68,7 @@ fn a_disk_that_a_newer_version_has_held_is_shown_and_can_be_detached() {
         table.restore();
         let shown = table.stats(Some("d")).unwrap().disks.remove(0);
         let reason = shown.refused.unwrap();
-        assert_eq!(shown.state, DiskState::Refused);
+        assert!(shown.state == DiskState::Refused && shown.novel);
         assert!(reason.contains(why) && reason.contains("or detach"), "{reason}");
         // Half of it is not served, whoever asks.
         let error = table.activate("d").unwrap_err();
@@ -88,6 +89,7 @@ fn a_detach_that_cannot_be_held_is_none() {
     let folder = tempfile::tempdir().unwrap();
     let (table, keeper) = table(BTreeMap::new());
     let keeper = std::thread::spawn(move || {
+        answer(&keeper, None);
         answer(&keeper, None);
         answer(&keeper, Some("not today"));
         // Told late or not at all: what it holds is not known until it is told again.

@@ -118,6 +118,10 @@ pub struct DiskStats {
     /// Why it is not served, when a new worker could not take it over: cause and next step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused: Option<String>,
+    /// It is refused because a newer version has held it in a way that this one does not know: to
+    /// activate it changes nothing.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub novel: bool,
     /// Nothing is served until the kernel has finished what a dead predecessor gave it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fence: Option<Fence>,
@@ -209,6 +213,7 @@ impl DiskStats {
             caps: None,
             stuck: None,
             refused: None,
+            novel: false,
             fence: None,
             counting_since_unix_seconds: None,
             requests: OpCounts::default(),

@@ -56,7 +56,15 @@ fn not_served(facts: &Facts<'_>) -> Option<Verdict> {
         DiskState::Refused => {
             let why = disk.refused.as_deref().unwrap_or("its image is not as its guest left it");
             let sentence = format!("{id} was not taken over after a restart: {why}.");
-            let step = format!("mend what it names, then: ringway io disk.activate id={id}");
+            let step = if disk.novel {
+                // Nothing that is done to the disk helps this program to understand it.
+                format!(
+                    "go on with the version that wrote it: ringway io upgrade binary=PATH; or give \
+                     the disk up: ringway io disk.detach id={id}"
+                )
+            } else {
+                format!("mend what it names, then: ringway io disk.activate id={id}")
+            };
             return Some(Verdict::new(Cause::Refused, sentence).next(step));
         }
         DiskState::Active => {}

@@ -319,3 +319,18 @@ fn samples_that_do_not_fit_do_no_harm() {
     case.before.reactors.clear();
     assert_eq!(case.verdict().cause, Cause::Healthy);
 }
+
+#[test]
+fn what_is_advised_for_a_refused_disk_can_help() {
+    let next = |novel| {
+        let case = Case::idle().with(|case| {
+            case.disk().state = DiskState::Refused;
+            case.disk().novel = novel;
+        });
+        case.verdict().next.unwrap()
+    };
+    assert!(next(false).contains("disk.activate"), "{}", next(false));
+    // A program that does not understand what is held of it does not by activating it.
+    assert!(!next(true).contains("activate"), "{}", next(true));
+    assert!(next(true).contains("ringway io upgrade") && next(true).contains("disk.detach"));
+}
