@@ -7,7 +7,8 @@
 //!
 //! # Errors
 //! A command returns an error with its chain of causes; `main` prints the chain on one line and
-//! ends with 1. Wrong usage ends with 2, as clap does it.
+//! ends with 1. Wrong usage ends with 2, as clap does it: also what only a command finds to be
+//! wrong, without a look at the host.
 //!
 //! # Invariants
 //! Standard output carries results (a console, JSON, a table); everything said about them goes
@@ -28,7 +29,12 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser};
 use tracing_subscriber::EnvFilter;
 
-use commands::Command;
+use commands::{Command, NotACall};
+use model::spec::SpecError;
+use toolstack::fronts::FrontError;
+
+/// Exit code of wrong usage, as clap has it.
+const USAGE: u8 = 2;
 
 /// Disks for virtual machines: run one, look at it, check the host.
 #[derive(Debug, Parser)]
@@ -37,7 +43,8 @@ use commands::Command;
     version,
     max_term_width = 100,
     after_help = "Start with `ringway doctor`, then `ringway demo`. Each command has its own \
-                  --help with examples."
+                  --help with examples.\n\nExit codes, where a command does not say more: 0 done, \
+                  1 failed (the cause is on standard error),\n2 wrong usage, 130 Ctrl-C."
 )]
 struct Arguments {
     #[command(subcommand)]
@@ -57,9 +64,19 @@ fn main() -> ExitCode {
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("ringway: {error:#}");
-            ExitCode::FAILURE
+            if is_usage(&error) { ExitCode::from(USAGE) } else { ExitCode::FAILURE }
         }
     }
+}
+
+/// What was typed is wrong, whatever the host is like.
+fn is_usage(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| {
+        let front = cause.downcast_ref::<FrontError>();
+        matches!(front, Some(FrontError::Spec(_)))
+            || cause.is::<SpecError>()
+            || cause.is::<NotACall>()
+    })
 }
 
 /// Whoever reads our output had enough, as `head` does.

@@ -56,7 +56,7 @@ fn bad_values_are_refused_with_what_would_be_accepted() {
         assert!(stderr(&output).contains(expected), "{option}: {}", stderr(&output));
     }
     let output = ringway(&["run", "--kernel", "k", "--vcpus", "0"]);
-    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(output.status.code(), Some(2));
     assert!(stderr(&output).contains("vcpus: 0 is not in 1 to 255"), "{}", stderr(&output));
 }
 
@@ -87,6 +87,32 @@ fn the_client_prints_results_and_fails_with_the_reason() {
     assert!(stderr(&output).contains("no d9"), "{}", stderr(&output));
     let seen = server.join().unwrap();
     assert!(seen[1].contains(r#""params":{"id":"d9"}"#), "{seen:?}");
+}
+
+/// Before anybody is asked, and by the answer of whoever was.
+#[test]
+fn what_is_no_call_is_told_from_one_that_is_refused() {
+    for parameters in [&["foo"][..], &["id=a", "id=b"], &["{"], &["size=lots"]] {
+        let output = ringway(&[&["io", "--control", "/nonexistent", "stats"], parameters].concat());
+        assert_eq!(output.status.code(), Some(2), "{parameters:?}: {}", stderr(&output));
+    }
+    for (code, expected) in [(-32601, 2), (-32602, 2), (-32000, 1), (-32001, 1), (-32002, 1)] {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("io.sock");
+        let listener = UnixListener::bind(&socket).unwrap();
+        let server = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            BufReader::new(stream.try_clone().unwrap()).read_line(&mut String::new()).unwrap();
+            let error = format!(r#""error":{{"code":{code},"message":"not so"}}"#);
+            stream
+                .write_all(format!("{{\"jsonrpc\":\"2.0\",\"id\":1,{error}}}\n").as_bytes())
+                .unwrap();
+        });
+        let output = ringway(&["io", "--control", socket.to_str().unwrap(), "stats", "id=foo"]);
+        assert_eq!(output.status.code(), Some(expected), "{code}: {}", stderr(&output));
+        assert!(stderr(&output).contains("stats was refused: not so"), "{}", stderr(&output));
+        server.join().unwrap();
+    }
 }
 
 #[test]

@@ -68,7 +68,7 @@ fn whether_a_disk_is_polled_is_told() {
     let text = io.said(&["why", "d1", "--seconds", "0.1"]);
     assert!(text.contains("It is always polled") && text.contains("up to 100 us"), "{text}");
     let output = io.ringway(&["io", "disk.poll", "id=d1", "poll_max_us=20000"]);
-    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(output.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&output.stderr).contains("0 to 10000"), "{output:?}");
 }
 

@@ -69,13 +69,19 @@ mod worker;
 
 use std::process::ExitCode;
 
+use model::spec::SpecError;
+
+/// Exit code of wrong options: those that no host would take.
+const USAGE: u8 = 2;
+
 /// Says why a program failed, if it did.
 pub(crate) fn exit(program: &str, result: anyhow::Result<ExitCode>) -> ExitCode {
     match result {
         Ok(code) => code,
         Err(error) => {
             eprintln!("{program}: {}", error::text(error.as_ref()));
-            ExitCode::FAILURE
+            let usage = error.chain().any(|cause| cause.is::<SpecError>());
+            if usage { ExitCode::from(USAGE) } else { ExitCode::FAILURE }
         }
     }
 }

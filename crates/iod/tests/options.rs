@@ -29,7 +29,7 @@ fn wrong_options_are_named() {
     assert!(code == 2 && said.contains("--control"), "{said}");
     // Right for the parser, wrong for a disk.
     let (code, said) = ends(BLK, &["--socket-path", "/nowhere/s", "--null", "1000"]);
-    assert!(code == 1 && said.contains("multiple"), "{said}");
+    assert!(code == 2 && said.contains("multiple"), "{said}");
 }
 
 #[test]

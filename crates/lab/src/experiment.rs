@@ -8,6 +8,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::blk::peer::PeerArgument;
 use crate::host::{Host, HostTime, load};
+use crate::interrupted::Interrupted;
 use crate::judge::compare;
 pub use crate::judge::{Bound, Comparison, Figure, Side};
 pub use crate::plot::{PanelPlan, PlotPlan, PointPlan, SeriesPlan};
@@ -146,7 +147,7 @@ pub fn run(
             let sample = quietest(measure, &mut budget);
             if stop.load(Ordering::Relaxed) {
                 // Whoever was interrupted with us may have failed for that reason.
-                bail!("interrupted; nothing was written");
+                return Err(Interrupted.into());
             }
             let sample =
                 sample.with_context(|| format!("{}: {system}, round {}", cell.title, round + 1))?;

@@ -4,15 +4,20 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use anyhow::{Context, Result, bail};
 use clap::{Parser, Subcommand};
 use lab::blk::peer::PeerArgument;
 use lab::experiment::{self, Experiment, Options};
+use lab::interrupted::Interrupted;
 use lab::results::Results;
 use lab::{experiments, progress, table};
 
+/// Exit code of wrong usage, as clap has it.
+const USAGE: u8 = 2;
+/// Exit codes of what a signal has ended, as shells have it, begin here.
+const SIGNALLED: usize = 128;
 /// Exit code of a run that completed but missed a bar.
 const BAR_MISSED: u8 = 3;
 
@@ -28,8 +33,8 @@ struct Arguments {
 enum Command {
     /// List the experiments.
     List,
-    /// Run an experiment; write JSON, Markdown and plots (SVG); print the report. Exit code 3 if a
-    /// bar was missed.
+    /// Run an experiment; write JSON, Markdown and plots (SVG); print the report. Exit codes: 0 done,
+    /// 1 failed, 2 wrong usage, 3 a bar was missed, 130 Ctrl-C.
     Run(RunArguments),
     /// Print the newest results of every experiment, or of one.
     Report {
@@ -75,6 +80,16 @@ struct RunArguments {
     control: bool,
 }
 
+/// What was typed is wrong, whatever the host is like.
+#[derive(Debug)]
+struct Wrong(String);
+
+impl std::fmt::Display for Wrong {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let done = match arguments.command {
@@ -86,7 +101,10 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) => {
             eprintln!("ringway-lab: {error:#}");
-            ExitCode::FAILURE
+            match error.downcast_ref::<Wrong>() {
+                Some(_) => ExitCode::from(USAGE),
+                None => ExitCode::FAILURE,
+            }
         }
     }
 }
@@ -101,8 +119,13 @@ fn list() -> Result<ExitCode> {
 fn run(arguments: RunArguments) -> Result<ExitCode> {
     let experiment = find(&arguments.name)?;
     let stop = Arc::new(AtomicBool::new(false));
+    let by = Arc::new(AtomicUsize::new(0));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-        signal_hook::flag::register(signal, Arc::clone(&stop)).context("cannot catch signals")?;
+        let number = usize::try_from(signal).unwrap_or_default();
+        // In this order: whoever sees that it is to stop sees by what.
+        signal_hook::flag::register_usize(signal, Arc::clone(&by), number)
+            .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&stop)))
+            .context("cannot catch signals")?;
     }
     let options = Options {
         quick: arguments.quick,
@@ -114,7 +137,15 @@ fn run(arguments: RunArguments) -> Result<ExitCode> {
         peers: arguments.peer,
     };
     let mut progress = progress::on_stderr();
-    let results = experiment::run(experiment.as_ref(), &options, progress.as_mut(), &stop)?;
+    let run = experiment::run(experiment.as_ref(), &options, progress.as_mut(), &stop);
+    let results = match run {
+        Err(error) if error.is::<Interrupted>() => {
+            eprintln!("ringway-lab: {error:#}");
+            let code = SIGNALLED.saturating_add(by.load(Ordering::Relaxed));
+            return Ok(ExitCode::from(u8::try_from(code).unwrap_or(u8::MAX)));
+        }
+        run => run?,
+    };
     let written = results.write(&arguments.out)?;
     print!("{}", table::markdown(&results));
     println!("\nWritten:");
@@ -140,5 +171,6 @@ fn report(name: Option<&str>, out: &std::path::Path) -> Result<ExitCode> {
 
 fn find(name: &str) -> Result<Box<dyn Experiment>> {
     let found = experiments().into_iter().find(|e| e.name() == name);
-    found.with_context(|| format!("no experiment is called '{name}'; see `ringway-lab list`"))
+    found
+        .with_context(|| Wrong(format!("no experiment is called '{name}'; see `ringway-lab list`")))
 }

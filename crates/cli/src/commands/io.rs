@@ -5,11 +5,19 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use model::rpc::METHODS;
-use toolstack::io::{ATTACH_DEADLINE, Client, params};
+use model::rpc::{METHODS, code};
+use toolstack::io::{ATTACH_DEADLINE, Client, IoError, params};
 
 /// Where a packaged `ringway-io` has its control socket.
 pub(super) const DEFAULT_CONTROL: &str = "/run/ringway/io.sock";
+
+/// Refusals of what no ringway-io of that version would do, whatever its disks are like.
+const NOT_A_CALL: [i64; 2] = [code::METHOD_NOT_FOUND, code::INVALID_PARAMS];
+
+/// What was typed makes no call.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+pub(crate) struct NotACall(IoError);
 
 /// Options of `ringway io`.
 #[derive(Debug, Args)]
@@ -32,7 +40,8 @@ pub(super) const DEFAULT_CONTROL: &str = "/run/ringway/io.sock";
   ringway io upgrade binary=/opt/ringway/ringway-io
 
 The result is printed as JSON, indented on a terminal; that of metrics as it is. Exit code 1 and
-the reason on standard error when the call is refused or nobody answers.")]
+the reason on standard error when the call is refused or nobody answers; 2 when it is none, because
+the method is unknown or the parameters are wrong.")]
 pub(crate) struct Io {
     /// Control socket of the ringway-io
     #[arg(long, value_name = "SOCKET", env = "RINGWAY_CONTROL", default_value = DEFAULT_CONTROL)]
@@ -54,7 +63,13 @@ impl Io {
             tracing::debug!(method = self.method, "not a method that this client knows");
         }
         let mut client = Client::connect(&self.control).await?;
-        let result = client.call(&self.method, parameters, ATTACH_DEADLINE).await?;
+        let result = client.call(&self.method, parameters, ATTACH_DEADLINE).await;
+        let result = result.map_err(|error| match error {
+            IoError::Refused { ref source, .. } if NOT_A_CALL.contains(&source.code) => {
+                anyhow::Error::new(NotACall(error))
+            }
+            error => error.into(),
+        })?;
         let mut output = std::io::stdout().lock();
         if let Some(text) = result.get("openmetrics").and_then(|text| text.as_str()) {
             output.write_all(text.as_bytes())?;

@@ -8,7 +8,7 @@ use anyhow::{Context, ensure};
 use clap::Args;
 use model::machine::Accel;
 use model::recipe::{FrontArg, Fronts, Guest, Kernel, flags, libvirt};
-use model::spec::parse_size;
+use model::spec::{SpecError, parse_size};
 use toolstack::fronts::{only_for_root, resolve};
 
 use super::io::DEFAULT_CONTROL;
@@ -29,7 +29,8 @@ Examples:
   ringway libvirt-xml --domain vm1 --memory 4G --vcpus 4 d1,boot=1 d2 | virsh define /dev/stdin
   ringway libvirt-xml --qemu --memory 2G d1
 
-Exit code 1 and the reason on standard error when a disk cannot be had."
+Exit code 1 and the reason on standard error when a disk cannot be had, 2 when no machine could \
+have these disks."
 )]
 pub(crate) struct LibvirtXml {
     /// A disk; may be repeated (see below)
@@ -101,7 +102,8 @@ impl LibvirtXml {
         }
         if self.attach {
             let [front] = fronts.all() else {
-                anyhow::bail!("virsh attach-device takes one disk at a time; give --attach one");
+                let problem = "virsh attach-device takes one disk at a time; give --attach one";
+                return Err(SpecError { field: "--attach", problem: problem.into() }.into());
             };
             return Ok(libvirt::device(front)?);
         }

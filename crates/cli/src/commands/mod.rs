@@ -18,6 +18,8 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::Subcommand;
 
+pub(crate) use io::NotACall;
+
 /// What `ringway` can do.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {

@@ -109,6 +109,6 @@ fn noisy_samples_are_repeated_within_the_budget() {
 
 #[test]
 fn an_interrupted_or_empty_run_is_an_error() {
-    assert!(run_known(&Options::default(), true).is_err());
+    assert!(run_known(&Options::default(), true).unwrap_err().is::<Interrupted>());
     assert!(run_known(&Options { rounds: Some(0), ..Options::default() }, false).is_err());
 }

@@ -1,0 +1,55 @@
+//! Exit codes of the program.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+fn lab() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ringway-lab"));
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    command
+}
+
+#[test]
+fn an_unknown_experiment_is_wrong_usage() {
+    for words in [&["run", "no-such"][..], &["report", "no-such"], &["rum"]] {
+        let output = lab().args(words).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{words:?}: {said}");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let empty = lab().args(["report", "--out"]).arg(folder.path()).output().unwrap();
+    assert_eq!(empty.status.code(), Some(1), "nothing is wrong with the words");
+}
+
+#[test]
+fn an_interrupted_run_says_by_what() {
+    let folder = tempfile::tempdir().unwrap();
+    for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143)] {
+        let mut run = lab();
+        run.args([
+            "run",
+            "blk-baseline",
+            "--quick",
+            "--only",
+            "null-4k-d1-sleep",
+            "--rounds",
+            "200",
+        ]);
+        run.args(["--window-ms", "50", "--out"]).arg(folder.path());
+        let mut run = run.spawn().unwrap();
+        let mut said = BufReader::new(run.stderr.take().unwrap());
+        // It is at work when it tells of its first turn.
+        let mut line = Vec::new();
+        said.read_until(b'\n', &mut line).unwrap();
+        kill_process(Pid::from_child(&run), signal).unwrap();
+        let rest = std::io::read_to_string(said).unwrap();
+        let status = run.wait().unwrap();
+        assert_eq!(status.code(), Some(code), "{}{rest}", String::from_utf8_lossy(&line));
+        assert!(rest.contains("interrupted"), "{rest}");
+    }
+    assert_eq!(folder.path().read_dir().unwrap().count(), 0, "nothing was written");
+}
