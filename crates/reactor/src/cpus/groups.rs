@@ -26,10 +26,25 @@ pub(super) struct Group {
 }
 
 /// Groups that may limit this process's CPU time. None where control groups are not mounted.
-pub(super) fn of_this_process() -> Vec<Group> {
-    let read = |path| std::fs::read(path).unwrap_or_default();
-    let (named, mounts) = (read("/proc/self/cgroup"), read("/proc/self/mountinfo"));
-    find(&String::from_utf8_lossy(&named), &String::from_utf8_lossy(&mounts))
+#[derive(Debug, Default)]
+pub(super) struct Groups {
+    named: Vec<u8>,
+    found: Vec<Group>,
+}
+
+impl Groups {
+    /// Those that it is in now. Mounts, of which a host may have thousands, are read when it is in
+    /// others than before.
+    pub(super) fn now(&mut self) -> &[Group] {
+        let read = |path| std::fs::read(path).unwrap_or_default();
+        let named = read("/proc/self/cgroup");
+        if named != self.named {
+            let mounts = read("/proc/self/mountinfo");
+            self.found = find(&String::from_utf8_lossy(&named), &String::from_utf8_lossy(&mounts));
+            self.named = named;
+        }
+        &self.found
+    }
 }
 
 fn find(named: &str, mounts: &str) -> Vec<Group> {
@@ -183,7 +198,9 @@ mod tests {
 
     #[test]
     fn this_machine_can_be_asked() {
-        let groups = of_this_process();
-        assert!(groups.iter().all(|group| group.folder.is_absolute()));
+        let mut groups = Groups::default();
+        let found = groups.now().to_owned();
+        assert!(found.iter().all(|group| group.folder.is_absolute()));
+        assert_eq!(groups.now(), found);
     }
 }

@@ -30,6 +30,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
+use groups::Groups;
 use quota::Throttled;
 pub(crate) use seat::Seat;
 use seat::UNKNOWN;
@@ -107,6 +108,7 @@ fn run() {
 /// Until nobody wants to spin any more.
 fn measure(governor: &Governor, throttled: &mut Throttled) {
     let mut measure = Measure::default();
+    let mut groups = Groups::default();
     throttled.begin();
     loop {
         let seats = governor.seats();
@@ -119,7 +121,7 @@ fn measure(governor: &Governor, throttled: &mut Throttled) {
         let ours = wants.iter().map(|seat| Wants { tid: seat.tid(), used_ns: seat.cpu_ns() });
         let cpus = wants.iter().flat_map(|seat| seat.cpus());
         // Anew each time: a process can be put into another group.
-        let limits = quota::read(&groups::of_this_process());
+        let limits = quota::read(groups.now());
         throttled.add(now, &limits);
         match stat::read(cpus) {
             Ok(idle) => measure.add(Instant::now(), idle, ours.collect(), limits),
