@@ -22,7 +22,7 @@ use virtq::driver::{BUFFERS, Driver};
 const RING: u16 = 128;
 const DISK: u64 = 8 << 20;
 const BLOCK: u32 = 4096;
-/// Header, data and status of one request.
+/// Header, status beside it as in Linux, and data of one request.
 const SLOT: u64 = 0x2000;
 const WINDOW: Duration = Duration::from_millis(5);
 
@@ -37,6 +37,7 @@ fn disk(name: &str) -> Arc<dyn Disk> {
 /// One request's place.
 struct Slot {
     header: Buffers,
+    status: Buffers,
     descriptors: Buffers,
     chain: [u8; 48],
     sector: u64,
@@ -59,12 +60,13 @@ impl Guest {
         let slot = |slot: u16| {
             let header = BUFFERS + SLOT * u64::from(slot);
             let pieces =
-                [(header, 16, false), (header + 4096, BLOCK, true), (header + 64, 1, true)];
+                [(header, 16, false), (header + 4096, BLOCK, true), (header + 16, 1, true)];
             driver.put_chain(3 * slot, &pieces);
             let descriptors = at(config.desc + 48 * u64::from(slot), 48);
             let mut chain = [0; 48];
             descriptors.peek(&mut chain);
-            Slot { header: at(header, 16), descriptors, chain, sector: 8 * u64::from(slot) }
+            let (header, status) = (at(header, 16), at(header + 16, 1));
+            Slot { header, status, descriptors, chain, sector: 8 * u64::from(slot) }
         };
         let slots = (0..depth).map(slot).collect();
         let end = |one: u16| at(config.used + 4 + 8 * u64::from(one), 8);
@@ -100,8 +102,12 @@ impl Guest {
             let mut end = [0; 2];
             self.ends[usize::from(self.seen % RING)].peek(&mut end);
             self.seen = self.seen.wrapping_add(1);
+            let head = u16::from_le_bytes(end);
+            let mut status = [0xff];
+            self.slots[usize::from(head / 3)].status.peek(&mut status);
+            assert_eq!(status, [0], "the status of request {head}");
             if more {
-                self.offer(u16::from_le_bytes(end));
+                self.offer(head);
             }
         }
         if more && ended > 0 {

@@ -18,7 +18,7 @@ use virtq::driver::{BUFFERS, Driver};
 const RING: u16 = 128;
 const DISK: u64 = 8 << 20;
 const BLOCK: u32 = 4096;
-/// Header, data and status of one request.
+/// Header, status beside it as in Linux, and data of one request.
 const SLOT: u64 = 0x2000;
 
 fn disk(name: &str) -> Arc<dyn Disk> {
@@ -72,7 +72,7 @@ fn lay_out(driver: &mut Driver, depth: u16) {
     for slot in 0..depth {
         let header = BUFFERS + SLOT * u64::from(slot);
         driver.write(header + 8, &(8 * u64::from(slot)).to_le_bytes());
-        let pieces = [(header, 16, false), (header + 4096, BLOCK, true), (header + 64, 1, true)];
+        let pieces = [(header, 16, false), (header + 4096, BLOCK, true), (header + 16, 1, true)];
         driver.put_chain(3 * slot, &pieces);
     }
     (0..RING).for_each(|at| driver.offer(3 * (at % depth)));

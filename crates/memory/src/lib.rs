@@ -54,6 +54,19 @@ pub fn prefetch<T>(ptr: std::ptr::NonNull<T>) {
     let _ = ptr;
 }
 
+/// As [`prefetch`], for what will be written too: the others' copies go.
+#[inline]
+pub fn prefetch_to_write<T>(ptr: std::ptr::NonNull<T>) {
+    // The compiler's own hint becomes a plain prefetch where it may not assume the instruction.
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: processors without it take it for no operation; a prefetch never faults.
+    unsafe {
+        std::arch::asm!("prefetchw [{}]", in(reg) ptr.as_ptr(), options(nostack, preserves_flags));
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = ptr;
+}
+
 /// Why memory cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum MemoryError {

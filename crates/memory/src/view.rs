@@ -66,12 +66,12 @@ impl View {
         span.find(addr)
     }
 
-    /// The byte at `addr` will be wanted soon: brings it closer. Whatever the address is, nothing
-    /// else happens.
+    /// The bytes around `addr` will be read and written soon: brings them closer. Whatever the
+    /// address is, nothing else happens.
     #[inline]
     pub fn fetch(&self, addr: u64) {
         if let Some((ptr, _)) = self.last.get().find(addr) {
-            crate::prefetch(ptr);
+            crate::prefetch_to_write(ptr);
         }
     }
 
