@@ -70,6 +70,7 @@ mod worker;
 use std::process::ExitCode;
 
 use model::spec::SpecError;
+use vhost_user::SocketError;
 
 /// Exit code of wrong options: those that no host would take.
 const USAGE: u8 = 2;
@@ -80,7 +81,10 @@ pub(crate) fn exit(program: &str, result: anyhow::Result<ExitCode>) -> ExitCode 
         Ok(code) => code,
         Err(error) => {
             eprintln!("{program}: {}", error::text(error.as_ref()));
-            let usage = error.chain().any(|cause| cause.is::<SpecError>());
+            let too_long = |socket: &SocketError| matches!(socket, SocketError::PathTooLong { .. });
+            let usage = error
+                .chain()
+                .any(|cause| cause.is::<SpecError>() || cause.downcast_ref().is_some_and(too_long));
             if usage { ExitCode::from(USAGE) } else { ExitCode::FAILURE }
         }
     }

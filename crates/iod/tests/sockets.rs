@@ -49,9 +49,9 @@ fn a_path_that_is_too_long_is_refused() {
     let folder = folder();
     let path = folder.path().join("x".repeat(108));
     let (code, said) = ends(BLK, &["--socket-path", path.to_str().unwrap(), "--null", "1M"]);
-    assert!(code == 1 && said.contains("107") && said.contains("shorter"), "{said}");
+    assert!(code == 2 && said.contains("107") && said.contains("shorter"), "{said}");
     let (code, said) = ends(IO, &["--control", path.to_str().unwrap()]);
-    assert!(code == 1 && said.contains("107") && said.contains("shorter"), "{said}");
+    assert!(code == 2 && said.contains("107") && said.contains("shorter"), "{said}");
 }
 
 #[test]
