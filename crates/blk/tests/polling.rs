@@ -27,6 +27,16 @@ fn soon(what: &str, mut is: impl FnMut() -> bool) {
     }
 }
 
+/// What is saved is only known once a letter has woken the reactor.
+fn waking_is_timed(guest: &Guest) {
+    let handle = guest.reactor.handle();
+    for _ in 0..2 {
+        let counters = handle.clone();
+        let sleeps = handle.call(move |_| counters.counters().sleeps()).unwrap();
+        soon("it sleeps again", || handle.counters().sleeps() > sleeps);
+    }
+}
+
 fn hits(device: &Device) -> u64 {
     device.poll_state().hits
 }
@@ -36,6 +46,7 @@ fn a_driver_that_comes_back_at_once_is_waited_for() {
     let device = polled(null(), 1, PollMode::Off);
     device.set_poll(willing(PollMode::Auto));
     let mut guest = Guest::new(&device, true);
+    waking_is_timed(&guest);
     soon("it spins, and that pays", || {
         (0..100).for_each(|_| assert_eq!(guest.run(IN, 0, (512, true)).0, 0));
         hits(&device) > 100 && device.poll_state().reason == PollReason::Pays
