@@ -51,7 +51,7 @@ bench: build guest ## The experiments of the lab, against peers, in one run each
 		target/release/ringway lab run $$one || missed="$$missed $$one"; done; \
 	[[ -z $$missed ]] || { echo "bars missed in:$$missed" >&2; exit 1; }
 
-counts: setup ## Instructions of a request, counted by valgrind, against those on record
+counts: setup ## Instructions of a request and of its stages, by valgrind, against those on record
 	scripts/counts.sh
 
 man: ## Manual pages, made from the programs' own options, in target/man

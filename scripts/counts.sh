@@ -1,6 +1,7 @@
 #!/bin/bash
-# Counts the instructions of a request on its path, with recording on and off, and compares them
-# with those on record in crates/blk/counts. `scripts/counts.sh --store` puts them on record.
+# Counts the instructions of a request on its path, with recording on and off, and in each stage by
+# itself, and compares them with those on record in crates/blk/counts. `scripts/counts.sh --store`
+# puts them on record.
 #
 # The difference of a long and a short run, so that nothing of a start or an end is in it. The
 # driver's part, which is small, is. The time stamp counter counts as one instruction.
@@ -12,13 +13,13 @@ stored=crates/blk/counts
 tolerance=3
 short=2000
 long=12000
-cargo build --release --quiet -p blk --example path
-path="${CARGO_TARGET_DIR:-target}/release/examples/path"
+cargo build --release --quiet -p blk --features stages --example path --example stages
+examples="${CARGO_TARGET_DIR:-target}/release/examples"
 
 # Instructions of one run.
 run() {
     timeout -s KILL 120 valgrind --tool=cachegrind --cache-sim=no --cachegrind-out-file=/dev/null \
-        "$path" "$@" 2>&1 | sed -n 's/,//g; s/.*I *refs: *//p'
+        "$examples/path" "$@" 2>&1 | sed -n 's/,//g; s/.*I *refs: *//p'
 }
 
 count() {
@@ -28,14 +29,31 @@ count() {
     echo $(((to - from + (long - short) / 2) / (long - short)))
 }
 
+# Instructions of one stage for so many batches of 32.
+run_stage() {
+    timeout -s KILL 120 valgrind --tool=callgrind --callgrind-out-file=/dev/null \
+        --toggle-collect="stages::${1}_batch" "$examples/stages" "$2" 2>&1 |
+        sed -n 's/,//g; s/.*Collected : *//p'
+}
+
+count_stage() {
+    local from to batches=$(((long - short) / 32))
+    from=$(run_stage "$1" 10)
+    to=$(run_stage "$1" $((10 + batches)))
+    echo $(((to - from + batches * 16) / (batches * 32)))
+}
+
 counts=$(
-    echo "# disk, depth, recording, instructions a request: made by scripts/counts.sh --store"
+    echo "# disk, depth, recording or stage, instructions a request: made by scripts/counts.sh --store"
     for disk in null memory; do
         for depth in 1 32; do
             for record in off on; do
                 echo "$disk $depth $record $(count "$disk" "$depth" "$record")"
             done
         done
+    done
+    for stage in pop parse submit complete; do
+        echo "null 32 $stage $(count_stage $stage)"
     done
 )
 echo "$counts"
@@ -49,11 +67,11 @@ awk -v tolerance=$tolerance '
     {
         was = before[$1, $2, $3]
         if ($4 + 0 < 1) {
-            print "counts: " $1 ", depth " $2 ", recording " $3 ": valgrind counted nothing"
+            print "counts: " $1 ", depth " $2 ", " $3 ": valgrind counted nothing"
             worse = 1
         }
         if ($4 > was * (1 + tolerance / 100)) {
-            print "counts: " $1 ", depth " $2 ", recording " $3 ": " $4 " instructions, on record are " was
+            print "counts: " $1 ", depth " $2 ", " $3 ": " $4 " instructions, on record are " was
             worse = 1
         }
     }

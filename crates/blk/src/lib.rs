@@ -41,6 +41,8 @@ mod insight;
 mod parse;
 mod queue;
 mod spec;
+#[cfg(feature = "stages")]
+pub mod stages;
 mod stats;
 mod stopping;
 

@@ -1,0 +1,41 @@
+//! The stages of a request's path one by one, for the example `stages` that counts and times them.
+
+use disk::{Geometry, Request};
+use memory::{Buffers, Byte};
+use virtq::{Chain, Queue};
+
+use crate::parse::{Parsed, Rules};
+use crate::spec::{S_OK, feature};
+
+/// Parses as a device does whose driver takes every feature.
+#[derive(Debug)]
+pub struct Parser(Rules);
+
+impl Parser {
+    /// For a disk of this geometry.
+    pub fn new(geometry: Geometry) -> Self {
+        let features = feature::FLUSH | feature::DISCARD | feature::WRITE_ZEROES;
+        Self(Rules { geometry, features })
+    }
+
+    /// The I/O that the chain asks for and where its status goes; `None`: something else.
+    #[inline]
+    pub fn parse(&self, chain: &mut Chain) -> Option<(Request, Byte)> {
+        let tag = u32::from(chain.head());
+        match self.0.parse(chain) {
+            Parsed::Io { kind, offset, len, data, status } => {
+                Some((Request { kind, offset, len, buffers: data, tag }, status))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Completes a read: status byte, list back into its chain, chain back into the ring.
+#[inline]
+pub fn complete(queue: &mut Queue, mut chain: Chain, buffers: Buffers, status: Byte) {
+    status.set(S_OK);
+    let written = buffers.len() as u32 + 1;
+    chain.writable = buffers;
+    queue.push(chain, written);
+}
