@@ -1,12 +1,17 @@
-//! The client's own limit: a device in this process that completes everything and does nothing.
+//! The client's own limit: a device in this process that completes everything and does nothing, or
+//! nothing but read a file.
 //!
 //! A thread speaks as much of the vhost-user protocol as the `virtio-driver` crate asks for, then
 //! copies heads from the available to the used ring for as long as the client is connected. What a
 //! client reaches against it is what the client, its driver and two CPUs' caches allow; a backend
 //! that comes near cannot be told apart from a faster one. It suppresses kicks and sends no calls, so
 //! it is for polling clients.
+//!
+//! With a file it asks the kernel for as many bytes as a request has, once for each, and keeps them for
+//! itself: the least that a backend takes that reads through the page cache.
 
 use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -24,6 +29,16 @@ use vm_memory::{FileOffset, MmapRegion, VolatileMemory};
 
 use crate::cpu;
 
+/// What is read for each request.
+pub struct Reads {
+    /// The file.
+    pub file: File,
+    /// Where.
+    pub addresses: Box<dyn FnMut() -> u64 + Send>,
+    /// So many bytes.
+    pub bytes: usize,
+}
+
 /// A running loopback device, one client long.
 #[derive(Debug)]
 pub struct Loopback {
@@ -35,11 +50,11 @@ pub struct Loopback {
 }
 
 impl Loopback {
-    /// Listens; the thread runs on `cpu`.
+    /// Listens; the thread runs on `cpu`. `reads`: what it does for each request.
     ///
     /// # Errors
     /// If there is no socket or thread to be had.
-    pub fn start(cpu: usize, bytes: u64) -> Result<Self> {
+    pub fn start(cpu: usize, bytes: u64, reads: Option<Reads>) -> Result<Self> {
         let dir = tempfile::Builder::new().prefix("ringway-lab-").tempdir()?;
         let socket = dir.path().join("loopback.sock");
         let listener = UnixListener::bind(&socket).context("cannot listen")?;
@@ -50,8 +65,8 @@ impl Loopback {
             let _ = send.send(rustix::thread::gettid());
             cpu::pin(cpu)?;
             let (stream, _) = listener.accept().context("nobody came")?;
-            Session { connection: Connection::from_stream(stream)?, bytes, ring: Ring::default() }
-                .serve(&stopped)
+            let connection = Connection::from_stream(stream)?;
+            Session { connection, bytes, ring: Ring::default(), reads }.serve(&stopped)
         };
         let thread = std::thread::Builder::new().name("loopback".into()).spawn(serve)?;
         let thread_id = ids.recv().context("the loopback device did not start")?;
@@ -110,6 +125,7 @@ struct Session {
     connection: Connection,
     bytes: u64,
     ring: Ring,
+    reads: Option<Reads>,
 }
 
 impl Session {
@@ -119,7 +135,7 @@ impl Session {
             let enable = message.request == Request::SET_VRING_ENABLE;
             self.handle(message)?;
             if enable {
-                return self.ring.complete_all(stop);
+                return self.ring.complete_all(stop, self.reads);
             }
         }
     }
@@ -190,7 +206,7 @@ impl Ring {
     }
 
     /// Completes whatever is available until told to stop.
-    fn complete_all(&self, stop: &AtomicBool) -> Result<()> {
+    fn complete_all(&self, stop: &AtomicBool, mut reads: Option<Reads>) -> Result<()> {
         let (mapped, [_, avail, used]) = self.map()?;
         let slots = usize::try_from(self.size)?;
         let avail_idx: &AtomicU16 = mapped.get_atomic_ref(avail + 2)?;
@@ -204,6 +220,7 @@ impl Ring {
         // NO_NOTIFY: we look all the time.
         mapped.get_atomic_ref::<AtomicU16>(used)?.store(1, Ordering::Relaxed);
         let mut next = 0u16;
+        let mut buffer = vec![0; reads.as_ref().map_or(0, |reads| reads.bytes)];
         while !stop.load(Ordering::Relaxed) {
             let available = avail_idx.load(Ordering::Acquire);
             if available == next {
@@ -212,6 +229,9 @@ impl Ring {
             while next != available {
                 let slot = usize::from(next) % slots;
                 let head = heads[slot].load(Ordering::Relaxed);
+                if let Some(Reads { file, addresses, .. }) = &mut reads {
+                    file.read_exact_at(&mut buffer, addresses())?;
+                }
                 ids[slot].store(u32::from(head), Ordering::Relaxed);
                 next = next.wrapping_add(1);
             }
@@ -234,7 +254,7 @@ mod tests {
         let _alone = alone();
         let placement = cpu::Placement::choose().unwrap();
         for depth in [1, 32] {
-            let device = Loopback::start(placement.backend, 1 << 20).unwrap();
+            let device = Loopback::start(placement.backend, 1 << 20, None).unwrap();
             let load = Load { depth, sample_every: 8, ..Load::default() };
             let window =
                 Window { warm: Duration::from_millis(5), measure: Duration::from_millis(20) };
@@ -248,7 +268,7 @@ mod tests {
 
     #[test]
     fn an_unused_device_ends_when_dropped() {
-        let device = Loopback::start(cpu::allowed().unwrap()[0], 1 << 20).unwrap();
+        let device = Loopback::start(cpu::allowed().unwrap()[0], 1 << 20, None).unwrap();
         let socket = device.socket().to_owned();
         drop(device);
         assert!(!socket.exists());

@@ -1,12 +1,14 @@
 //! The systems of the block experiments: how each is started, and what it is called.
 
+use std::fs::File;
+
 use anyhow::{Context, Result, bail};
 use testkit::process::{Backend, StorageDaemon, Target};
 
 use super::client::{self, Arrivals, Load, Pattern, Wait, Window};
 use super::copy;
 use super::image::{DISK_BYTES, Images};
-use super::loopback::Loopback;
+use super::loopback::{Loopback, Reads};
 use super::medium::Medium;
 use super::pair;
 use super::peer::Peer;
@@ -62,6 +64,8 @@ pub enum System {
     },
     /// The client's own limit.
     Loopback,
+    /// The same with one pread of the file for each request.
+    Pread,
     /// Two threads, two words and an eventfd, answered before the client can fall asleep.
     BarePair,
     /// The same answered once it is asleep: the least that an answer to a sleeping client takes.
@@ -122,6 +126,7 @@ impl System {
                 format!("qsd{poll}{cache}")
             }
             Self::Loopback => "(client's own limit)".to_owned(),
+            Self::Pread => "(one pread for each)".to_owned(),
             Self::BarePair => "(bare eventfd pair)".to_owned(),
             Self::BareWake => "(bare eventfd pair, asleep)".to_owned(),
             Self::Memcpy => "(memcpy)".to_owned(),
@@ -163,13 +168,12 @@ impl System {
     ) -> Result<Sample> {
         let placement = place.placement;
         match self {
-            Self::Loopback => {
-                let device = Loopback::start(placement.backend, DISK_BYTES)?;
-                let time = || device.time_s();
-                let sample =
-                    client::measure(device.socket(), load, window, placement.client, time)?;
-                device.finish()?;
-                return Ok(sample);
+            Self::Loopback => return loopback(placement, load, window, None),
+            Self::Pread => {
+                let file = File::open(&place.images.disk)?;
+                let addresses = Box::new(client::addresses(load, DISK_BYTES));
+                let reads = Reads { file, addresses, bytes: load.bytes };
+                return loopback(placement, load, window, Some(reads));
             }
             Self::BarePair => return pair::measure(placement, window, false),
             Self::BareWake => return pair::measure(placement, window, true),
@@ -229,6 +233,20 @@ impl System {
             _ => bail!("{} is no process of ours", self.name(medium)),
         }
     }
+}
+
+/// A device in this process in the place of a backend.
+fn loopback(
+    placement: Placement,
+    load: Load,
+    window: Window,
+    reads: Option<Reads>,
+) -> Result<Sample> {
+    let device = Loopback::start(placement.backend, DISK_BYTES, reads)?;
+    let time = || device.time_s();
+    let sample = client::measure(device.socket(), load, window, placement.client, time)?;
+    device.finish()?;
+    Ok(sample)
 }
 
 /// fio in the place of client and backend.
