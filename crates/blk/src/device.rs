@@ -358,7 +358,7 @@ impl RunningQueue {
     ///
     /// # Errors
     /// [`Stopped`].
-    pub fn set_call(&self, call: Option<OwnedFd>) -> Result<(), Stopped> {
+    pub fn set_call(&self, call: Option<Arc<OwnedFd>>) -> Result<(), Stopped> {
         let id = self.id;
         let done = self.reactor.call(move |context| {
             context.with_poller(id, |queue: &mut BlkQueue, context| queue.set_call(call, context))

@@ -2,9 +2,9 @@
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Descriptors of one queue: kick, call and error, held once by the session, once for the next
-/// start and once by the reactor that serves it.
-const PER_QUEUE: u64 = 9;
+/// Descriptors of one queue: kick, call and error, shared by the session and the reactor that serves
+/// it.
+const PER_QUEUE: u64 = 3;
 /// Descriptors of one disk beside its queues: socket, lock file, connection, way back, stop
 /// signals, image, the image's lock and its twins, the files of guest memory (rarely more than
 /// eight) and of the in-flight region, and those of a message being received.
@@ -109,18 +109,18 @@ mod tests {
     fn disks_fit_until_they_do_not() {
         assert_eq!(check_open_files(1024, [], 0, 4), Ok(()));
         assert_eq!(check_open_files(1024, [4, 4, 4, 4, 4], 0, 4), Ok(()));
-        let refused = check_open_files(1024, [4; 8], 0, 4).unwrap_err();
-        let expected = TooFewFiles { queues: 4, need: 96, left: 0, limit: 1024 };
+        let refused = check_open_files(1024, [4; 10], 0, 4).unwrap_err();
+        let expected = TooFewFiles { queues: 4, need: 72, left: 48, limit: 1024 };
         assert_eq!(refused, expected);
         assert!(check_open_files(1024, [], 0, 256).is_err());
         assert!(check_open_files(0, [], 0, 1).is_err());
         assert_eq!(check_open_files(u64::MAX, [256; 1000], 0, 256), Ok(()));
         // Exports leave less for disks too.
         assert_eq!(check_open_files(1024, [4], of_export(500), 4), Ok(()));
-        assert!(check_open_files(1024, [4], of_export(600), 4).is_err());
+        assert!(check_open_files(1024, [4], of_export(650), 4).is_err());
         assert!(check_open_files(1024, [], u64::MAX, 1).is_err());
         assert_eq!(check_connections(1024, [4, 4], 16, 256), Ok(()));
-        assert!(check_connections(1024, [4; 9], 0, 16).is_err());
+        assert!(check_connections(1024, [4; 11], 0, 16).is_err());
         assert!(check_connections(1024, [], u64::MAX, 1).is_err());
     }
 

@@ -8,9 +8,8 @@ use serde_json::json;
 use testkit::raw::request::{Request, status};
 use testkit::raw::{Guest, Setup};
 
-/// Kick, call and error of a queue, each held by the session, for the next start of the ring, and by
-/// the reactor that serves it. `limits` counts on it.
-const PER_QUEUE: usize = 9;
+/// Kick, call and error of a queue. `limits` counts on it.
+const PER_QUEUE: usize = 3;
 const FEW: u16 = 1;
 const MANY: u16 = 17;
 

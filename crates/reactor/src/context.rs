@@ -81,7 +81,7 @@ impl Context<'_> {
     /// What `make` refuses.
     pub fn add_poller<P: Poller, E>(
         &mut self,
-        kick: Option<OwnedFd>,
+        kick: Option<Arc<OwnedFd>>,
         make: impl FnOnce(&mut Context<'_>) -> Result<P, E>,
     ) -> Result<PollerId, E> {
         let id = self.core.reserve();
@@ -147,9 +147,9 @@ impl Context<'_> {
     ///
     /// # Panics
     /// Outside of a poller.
-    pub fn open_bell(&mut self, fd: OwnedFd) -> Bell {
+    pub fn open_bell(&mut self, fd: Arc<OwnedFd>) -> Bell {
         let owner = self.current.expect("bells are opened by pollers");
-        self.core.open_bell(owner, File::new(Arc::new(fd)))
+        self.core.open_bell(owner, File::new(fd))
     }
 
     /// Signals the peer at the end of this turn. Signals that it has not taken are not repeated
@@ -169,6 +169,14 @@ impl Context<'_> {
     /// something that must come after it.
     pub fn flush(&mut self) {
         self.core.ring.flush();
+    }
+
+    /// As [`Self::flush`], unless others are asked in this turn too and may add to it: one system
+    /// call for all of them is worth more than to be early.
+    pub fn flush_if_alone(&mut self) {
+        if self.core.is_alone() {
+            self.core.ring.flush();
+        }
     }
 
     /// Time of the first call in this turn: good enough for what is counted per batch.

@@ -11,10 +11,9 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use crate::{Context, Done, File, Op, Poller, Port, Reactor, Stopped, Turn};
 
-fn pair() -> (OwnedFd, OwnedFd) {
-    let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
-    let twin = fd.try_clone().unwrap();
-    (fd, twin)
+fn pair() -> (Arc<OwnedFd>, Arc<OwnedFd>) {
+    let fd = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap());
+    (fd.clone(), fd)
 }
 
 fn kick(fd: &OwnedFd) {
@@ -24,7 +23,7 @@ fn kick(fd: &OwnedFd) {
 /// Reports every kick, and every operation that ends.
 struct Recorder {
     port: Port,
-    kick: Option<OwnedFd>,
+    kick: Option<Arc<OwnedFd>>,
     events: SyncSender<String>,
     done: Vec<Done>,
     kicked: bool,
@@ -60,9 +59,9 @@ impl Poller for Recorder {
     }
 }
 
-fn recorder(reactor: &Reactor, kick: Option<OwnedFd>) -> (crate::PollerId, Receiver<String>) {
+fn recorder(reactor: &Reactor, kick: Option<Arc<OwnedFd>>) -> (crate::PollerId, Receiver<String>) {
     let (events, wait) = sync_channel(1000);
-    let twin = kick.as_ref().map(|fd| fd.try_clone().unwrap());
+    let twin = kick.clone();
     let make = |context: &mut Context<'_>| {
         let port = context.open_port();
         Ok::<_, Stopped>(Recorder { port, kick: twin, events, done: Vec::new(), kicked: false })

@@ -65,8 +65,8 @@ impl Poller for Busy {
     }
 }
 
-fn event() -> OwnedFd {
-    eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap()
+fn event() -> Arc<OwnedFd> {
+    Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap())
 }
 
 #[test]
@@ -76,7 +76,7 @@ fn a_busy_poller_takes_its_turns_without_a_look_at_three_thousand_idle_ones() {
     // One eventfd for each would need a higher limit of open files; a cold poller without any is
     // no cheaper, since nothing of it is looked at.
     let kicks: Vec<_> = (0..IDLE).map(|at| (at % 16 == 0).then(event)).collect();
-    let rings: Vec<_> = kicks.iter().flatten().map(|kick| kick.try_clone().unwrap()).collect();
+    let rings: Vec<_> = kicks.iter().flatten().cloned().collect();
     let counter = Arc::clone(&asked);
     let added = reactor.handle().call(move |context| {
         for kick in kicks {

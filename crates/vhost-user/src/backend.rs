@@ -77,7 +77,7 @@ pub trait Backend {
     ///
     /// # Errors
     /// The queue cannot take it.
-    fn set_call(&mut self, index: u16, call: Option<OwnedFd>) -> Result<(), BackendError>;
+    fn set_call(&mut self, index: u16, call: Option<Arc<OwnedFd>>) -> Result<(), BackendError>;
 
     /// A way to send requests to this front-end. It may be used from any thread.
     fn set_channel(&mut self, channel: BackendChannel);

@@ -1,6 +1,7 @@
 //! What kind of thing a descriptor from the other side is.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::Arc;
 
 use rustix::fs::{FileType, OFlags, fcntl_getfl, fcntl_setfl, fstat};
 use rustix::io::Errno;
@@ -32,23 +33,23 @@ fn is_stream(fd: &OwnedFd) -> Result<bool, Refusal> {
 
 /// Passes an eventfd: reading a kick must take all kicks at once and never block for ever on a
 /// pipe's remains.
-pub(crate) fn kick(fd: OwnedFd) -> Result<OwnedFd, Refusal> {
+pub(crate) fn kick(fd: OwnedFd) -> Result<Arc<OwnedFd>, Refusal> {
     let found = name(&fd)?;
     if found == EVENTFD {
-        return Ok(fd);
+        return Ok(Arc::new(fd));
     }
     Err(Refusal::DescriptorKind { role: "kick", found, accepted: "an eventfd is needed" })
 }
 
 /// Passes an eventfd, a pipe or a socket, made non-blocking: a guest that does not read its calls
 /// must not stop a reactor. What User-Mode Linux calls a pipe is one end of a socket pair.
-pub(crate) fn signal(role: &'static str, fd: OwnedFd) -> Result<OwnedFd, Refusal> {
+pub(crate) fn signal(role: &'static str, fd: OwnedFd) -> Result<Arc<OwnedFd>, Refusal> {
     let found = name(&fd)?;
     if found != EVENTFD && !is_stream(&fd)? {
         let accepted = "an eventfd, a pipe or a socket is needed";
         return Err(Refusal::DescriptorKind { role, found, accepted });
     }
-    nonblocking(fd)
+    nonblocking(fd).map(Arc::new)
 }
 
 /// Passes a socket or a pipe, made non-blocking.
@@ -70,10 +71,4 @@ fn nonblocking(fd: OwnedFd) -> Result<OwnedFd, Refusal> {
         fcntl_setfl(&fd, flags | OFlags::NONBLOCK).map_err(os("make a descriptor non-blocking"))?;
     }
     Ok(fd)
-}
-
-/// A second descriptor for the same thing.
-pub(crate) fn duplicate(fd: Option<&OwnedFd>) -> Result<Option<OwnedFd>, Refusal> {
-    let copy = fd.map(|fd| rustix::io::fcntl_dupfd_cloexec(fd, 0)).transpose();
-    copy.map_err(os("duplicate a descriptor; raise the limit of open files"))
 }

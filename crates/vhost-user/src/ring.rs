@@ -17,7 +17,6 @@ use memory::Table;
 use virtq::{Inflight, QueueConfig, QueueStart};
 
 use crate::error::Refusal;
-use crate::fds;
 use crate::features::RING_EVENT_IDX;
 use crate::message::RingAddr;
 
@@ -30,7 +29,7 @@ pub(crate) enum Kick {
     /// It does not: the ring is to be polled.
     Polled,
     /// Through this eventfd.
-    Event(OwnedFd),
+    Event(Arc<OwnedFd>),
 }
 
 /// One ring of a session.
@@ -40,8 +39,8 @@ pub(crate) struct Ring {
     pub(crate) addr: Option<RingAddr>,
     pub(crate) next_avail: Option<u16>,
     pub(crate) kick: Kick,
-    pub(crate) call: Option<OwnedFd>,
-    pub(crate) err: Option<OwnedFd>,
+    pub(crate) call: Option<Arc<OwnedFd>>,
+    pub(crate) err: Option<Arc<OwnedFd>>,
     /// What `SET_VRING_ENABLE` said last, if it ever came.
     pub(crate) enabled: Option<bool>,
     /// The ring as the device serves it now.
@@ -88,10 +87,7 @@ impl Ring {
         }))
     }
 
-    /// Everything that the device gets, with descriptors of its own.
-    ///
-    /// # Errors
-    /// The process may open no more descriptors.
+    /// Everything that the device gets.
     pub(crate) fn start(
         &self,
         index: u16,
@@ -99,20 +95,20 @@ impl Ring {
         table: &Arc<Table>,
         features: u64,
         inflight: Option<Inflight>,
-    ) -> Result<QueueStart, Refusal> {
+    ) -> QueueStart {
         let kick = match &self.kick {
-            Kick::Event(fd) => fds::duplicate(Some(fd))?,
+            Kick::Event(fd) => Some(Arc::clone(fd)),
             Kick::Polled | Kick::Unset => None,
         };
-        Ok(QueueStart {
+        QueueStart {
             index,
             ring,
             table: Arc::clone(table),
             kick,
-            call: fds::duplicate(self.call.as_ref())?,
-            err: fds::duplicate(self.err.as_ref())?,
+            call: self.call.clone(),
+            err: self.err.clone(),
             features,
             inflight,
-        })
+        }
     }
 }

@@ -72,8 +72,9 @@ pub struct QueueConfig {
     pub event_idx: bool,
 }
 
-/// A ring that a front-end wants served, with everything that it takes.
-#[derive(Debug)]
+/// A ring that a front-end wants served, with everything that it takes. A clone shares the
+/// descriptors: they are closed with the last of them.
+#[derive(Clone, Debug)]
 pub struct QueueStart {
     /// Number of the queue within the device.
     pub index: u16,
@@ -82,11 +83,11 @@ pub struct QueueStart {
     /// The guest's memory.
     pub table: Arc<memory::Table>,
     /// Eventfd that the guest kicks; `None`: the guest never kicks, the ring must be polled.
-    pub kick: Option<OwnedFd>,
+    pub kick: Option<Arc<OwnedFd>>,
     /// Eventfd, pipe or socket that calls the guest, non-blocking; `None`: the guest polls.
-    pub call: Option<OwnedFd>,
+    pub call: Option<Arc<OwnedFd>>,
     /// Eventfd that tells the front-end of a broken ring.
-    pub err: Option<OwnedFd>,
+    pub err: Option<Arc<OwnedFd>>,
     /// Negotiated virtio features.
     pub features: u64,
     /// Where the ring's requests in flight are recorded, so that a successor finds them.

@@ -2,8 +2,8 @@
 //!
 //! The owner of a ring tells it, in this order in a turn: [`Times::reaped`] for each request that
 //! its disk has finished, [`Times::looked`], [`Times::popped`] for each request, then
-//! [`Times::inline`] if it ended at once and [`Times::pending`] if not, and [`Times::shown`] when
-//! the driver can see what has ended. A request that the cap holds back is told by
+//! [`Times::inline`] if it ended at once and [`Times::pending`] if not, then [`Times::shows`] when
+//! the driver can see what has ended, and [`Times::shown`]. A request that the cap holds back is told by
 //! [`Times::held`] and [`Times::released`].
 //!
 //! What is told for each request counts it and no more; all else is done once a turn, after the
@@ -253,20 +253,25 @@ impl Times {
         self.slow.reaped(known, now.saturating_sub(known), || candidate(entry, now, failed));
     }
 
-    /// The end of a turn: the driver can see what ended in it.
+    /// When the driver can see what has ended in this turn: now; 0 if nobody wants to know.
+    #[inline]
+    pub(crate) fn shows(&self, context: &mut Context<'_>) -> u64 {
+        if self.on && self.began > 0 { context.now_again_ns() } else { 0 }
+    }
+
+    /// The end of a turn: the driver can see since `now` what ended in it ([`Times::shows`]).
     #[inline]
     pub(crate) fn shown(
         &mut self,
-        context: &mut Context<'_>,
+        now: u64,
         stats: (&Stages, &Recorder),
         table: &InFlightTable,
         in_flight: u16,
     ) {
-        if !self.on || self.began == 0 {
+        if now == 0 {
             return;
         }
         let (stages, recorder) = stats;
-        let now = context.now_again_ns();
         recorder.turn_took(now.saturating_sub(self.began));
         self.began = 0;
         let Stamps { known, popped, .. } = self.batch.stamps();

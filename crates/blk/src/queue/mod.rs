@@ -125,7 +125,7 @@ impl BlkQueue {
         self.queue.set_memory(table)
     }
 
-    pub(crate) fn set_call(&mut self, call: Option<OwnedFd>, context: &mut Context<'_>) {
+    pub(crate) fn set_call(&mut self, call: Option<Arc<OwnedFd>>, context: &mut Context<'_>) {
         if let Some(former) = self.call.take() {
             context.close_bell(former);
         }
@@ -135,11 +135,15 @@ impl BlkQueue {
 
     /// Shows the guest what has ended, and calls it if it wants to be called.
     fn publish(&mut self, context: &mut Context<'_>) {
-        if self.queue.publish() {
+        let wanted = self.queue.publish();
+        let now = self.times.shows(context);
+        if wanted {
             self.signal(context);
+            // The guest wakes up while the rest of the turn is done.
+            context.flush_if_alone();
         }
         let stats = (&self.stats.stages, &self.stats.recorder);
-        self.times.shown(context, stats, &self.in_flight, self.queue.in_flight());
+        self.times.shown(now, stats, &self.in_flight, self.queue.in_flight());
     }
 
     fn signal(&mut self, context: &mut Context<'_>) {

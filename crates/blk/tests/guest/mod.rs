@@ -51,9 +51,9 @@ pub(crate) struct Guest {
     pub(crate) kicks: u64,
     /// Asks for a call at every completion; otherwise a test sets the event itself.
     pub(crate) arms: bool,
-    kick: OwnedFd,
-    call: OwnedFd,
-    pub(crate) err: OwnedFd,
+    kick: Arc<OwnedFd>,
+    call: Arc<OwnedFd>,
+    pub(crate) err: Arc<OwnedFd>,
     inflight: Option<Inflight>,
 }
 
@@ -75,7 +75,7 @@ impl Guest {
         inflight: Option<Inflight>,
     ) -> Self {
         let driver = Driver::new(128, MEMORY, event_idx);
-        let fd = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
+        let fd = || Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap());
         let (kick, call, err) = (fd(), fd(), fd());
         let faults = Arc::new(Mutex::new(Vec::new()));
         let log = faults.clone();
@@ -87,9 +87,9 @@ impl Guest {
             index: 0,
             ring: driver.config,
             table: driver.table.clone(),
-            kick: Some(kick.try_clone().unwrap()),
-            call: Some(call.try_clone().unwrap()),
-            err: Some(err.try_clone().unwrap()),
+            kick: Some(kick.clone()),
+            call: Some(call.clone()),
+            err: Some(err.clone()),
             features,
             inflight: inflight.clone(),
         };
@@ -240,8 +240,8 @@ impl Guest {
             index: 0,
             ring,
             table: self.driver.table.clone(),
-            kick: Some(self.kick.try_clone().unwrap()),
-            call: Some(self.call.try_clone().unwrap()),
+            kick: Some(self.kick.clone()),
+            call: Some(self.call.clone()),
             err: None,
             features: device.features(),
             inflight: self.inflight.clone(),

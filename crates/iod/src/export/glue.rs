@@ -89,7 +89,7 @@ impl Backend for Glue<'_> {
         Ok(self.export.queues.lock().set_memory(table)?)
     }
 
-    fn set_call(&mut self, index: u16, call: Option<OwnedFd>) -> Result<(), BackendError> {
+    fn set_call(&mut self, index: u16, call: Option<Arc<OwnedFd>>) -> Result<(), BackendError> {
         Ok(self.export.queues.lock().set_call(index, call)?)
     }
 

@@ -8,7 +8,6 @@ mod left;
 mod slot;
 mod told;
 
-use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
@@ -27,17 +26,6 @@ use crate::pool::{Lodger, Place, Pool, Tenant};
 /// What the other rings of a disk get when one of them was not drained in time: they have not
 /// been asked before, and nothing of theirs is lost if it takes longer.
 const GRACE: Duration = Duration::from_millis(100);
-
-/// Why a ring is not served.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum ServeError {
-    /// The device refused it.
-    #[error(transparent)]
-    Queue(#[from] QueueError),
-    /// Its descriptors cannot be held twice.
-    #[error("cannot duplicate the ring's descriptors; raise the limit of open files")]
-    Descriptors(#[from] io::Error),
-}
 
 /// The rings of a disk that its front-end has started.
 #[derive(Debug)]
@@ -94,7 +82,7 @@ impl Queues {
         &mut self,
         start: QueueStart,
         session: SessionHandle,
-    ) -> Result<(), ServeError> {
+    ) -> Result<(), QueueError> {
         let mut slot = Slot::new(start, session);
         if self.serving && !self.stuck {
             slot.serve(&self.device, placed(&self.pool, &self.device, &self.me, slot.start.index))?;
@@ -220,13 +208,16 @@ impl Queues {
         Ok(())
     }
 
-    pub(crate) fn set_call(&mut self, index: u16, call: Option<OwnedFd>) -> Result<(), ServeError> {
+    pub(crate) fn set_call(
+        &mut self,
+        index: u16,
+        call: Option<Arc<OwnedFd>>,
+    ) -> Result<(), QueueError> {
         let Some(slot) = self.slots.iter_mut().find(|slot| slot.start.index == index) else {
             return Ok(());
         };
         if let Some(served) = &slot.served {
-            let twin = call.as_ref().map(OwnedFd::try_clone).transpose()?;
-            served.queue.set_call(twin).map_err(QueueError::from)?;
+            served.queue.set_call(call.clone())?;
         }
         slot.start.call = call;
         Ok(())

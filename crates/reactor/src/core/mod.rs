@@ -104,6 +104,11 @@ impl Core {
         self.hot.is_empty() && !self.letters
     }
 
+    /// No more than one poller is asked in this turn.
+    pub(crate) fn is_alone(&self) -> bool {
+        self.hot.len() <= 1
+    }
+
     /// Operations, other than timers, that the kernel still owns.
     pub(crate) fn in_kernel(&self) -> usize {
         let ops = &self.ring.ops;
@@ -198,10 +203,15 @@ impl Core {
     }
 
     /// Puts a poller into its place, hot, woken by `kick` from then on.
-    pub(crate) fn settle(&mut self, id: PollerId, poller: Box<dyn Poller>, kick: Option<OwnedFd>) {
+    pub(crate) fn settle(
+        &mut self,
+        id: PollerId,
+        poller: Box<dyn Poller>,
+        kick: Option<Arc<OwnedFd>>,
+    ) {
         let waiter = poller.polling().map(|polling| Box::new(Waiter::new(polling)));
         let owner = WatchOwner::Poller(id);
-        let watch = kick.map(|fd| self.add_watch(owner, Arc::new(fd)));
+        let watch = kick.map(|fd| self.add_watch(owner, fd));
         if let Some(resident) = self.resident(id) {
             (resident.poller, resident.watch, resident.waiter) = (Some(poller), watch, waiter);
         }

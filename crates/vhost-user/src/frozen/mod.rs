@@ -221,7 +221,7 @@ fn written_ring<'a>(
         Kick::Event(fd) => WrittenKick::Event(index(fds, fd.as_fd())?),
     };
     let mut place =
-        |fd: &'a Option<OwnedFd>| fd.as_ref().map(|fd| index(fds, fd.as_fd())).transpose();
+        |fd: &'a Option<Arc<OwnedFd>>| fd.as_ref().map(|fd| index(fds, fd.as_fd())).transpose();
     let (call, err) = (place(&ring.call)?, place(&ring.err)?);
     let addr = ring.addr.map(|RingAddr { desc, used, avail }| WrittenAddr { desc, used, avail });
     let (size, next_avail, enabled, running) = (ring.size, ring.next_avail, ring.enabled, *running);

@@ -6,8 +6,8 @@ use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 
 use super::*;
 
-fn event() -> OwnedFd {
-    eventfd(0, EventfdFlags::CLOEXEC).unwrap()
+fn event() -> Arc<OwnedFd> {
+    Arc::new(eventfd(0, EventfdFlags::CLOEXEC).unwrap())
 }
 
 fn memory(len: u64) -> OwnedFd {
@@ -89,7 +89,7 @@ proptest! {
         let place = at % text.len();
         text[place] = byte;
         if let Ok(data) = serde_json::from_slice(&text) {
-            let fds = (0..count).map(|_| event()).collect();
+            let fds = (0..count).map(|_| eventfd(0, EventfdFlags::CLOEXEC).unwrap()).collect();
             let _ = SessionState::decode(data, fds);
         }
     }

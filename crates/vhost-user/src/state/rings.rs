@@ -6,7 +6,6 @@ use std::sync::Arc;
 use super::{Answer, State, device, ring_size};
 use crate::backend::StopCause;
 use crate::error::Refusal;
-use crate::fds;
 use crate::features::PROTOCOL_FEATURES;
 use crate::message::{RingAddr, vring_state_reply};
 use crate::ring::{Kick, Ring};
@@ -26,12 +25,11 @@ impl State<'_> {
         self.change(index, |ring| ring.addr = Some(addr))
     }
 
-    pub(super) fn set_call(&mut self, index: u32, fd: Option<OwnedFd>) -> Result<(), Refusal> {
+    pub(super) fn set_call(&mut self, index: u32, fd: Option<Arc<OwnedFd>>) -> Result<(), Refusal> {
         let index = self.checked(index)?;
         if self.ring(index)?.running.is_some() {
-            let copy = fds::duplicate(fd.as_ref())?;
             // Below queue_count, which is a u16.
-            let taken = self.backend.set_call(index as u16, copy);
+            let taken = self.backend.set_call(index as u16, fd.clone());
             taken.map_err(device("take this call descriptor"))?;
         }
         self.ring(index)?.call = fd;
@@ -102,7 +100,7 @@ impl State<'_> {
         let inflight = self.record.queue(index as u16)?;
         let ring = self.ring(index)?;
         let Some(config) = ring.resolve(index, &table, features)? else { return Ok(()) };
-        let start = ring.start(index as u16, config, &table, features, inflight)?;
+        let start = ring.start(index as u16, config, &table, features, inflight);
         self.backend.start_queue(start).map_err(device("start the queue"))?;
         self.ring(index)?.running = Some(config);
         tracing::debug!(queue = index, size = config.size, next = config.next_avail, "started");

@@ -135,7 +135,7 @@ impl Backend for Recorder {
         Ok(())
     }
 
-    fn set_call(&mut self, index: u16, call: Option<OwnedFd>) -> Result<(), BackendError> {
+    fn set_call(&mut self, index: u16, call: Option<Arc<OwnedFd>>) -> Result<(), BackendError> {
         assert!(self.0.lock().unwrap().running.iter().any(|queue| queue.index == index));
         self.log(Event::Call(index, call.is_some()));
         Ok(())

@@ -1,16 +1,14 @@
 //! One started ring: what it takes to serve it, and its life on a reactor.
 
-use std::io;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use blk::{Device, Fault, QuietEnd, RunningQueue, StopEnd, Stopping};
+use blk::{Device, Fault, QueueError, QuietEnd, RunningQueue, StopEnd, Stopping};
 use vhost_user::SessionHandle;
 use virtq::QueueStart;
 
-use super::{LeftBehind, ServeError};
+use super::LeftBehind;
 use crate::pool::Place;
 
 /// A move waits so long for what is in flight: its ring stands still meanwhile. Storage that takes
@@ -48,10 +46,9 @@ impl Slot {
         &mut self,
         device: &Device,
         place: impl FnOnce() -> Place,
-    ) -> Result<(), ServeError> {
+    ) -> Result<(), QueueError> {
         if self.served.is_none() && !self.broken {
-            let start = self.twin()?;
-            self.serve_in(device, start, place())?;
+            self.serve_in(device, self.start.clone(), place())?;
         }
         Ok(())
     }
@@ -61,7 +58,7 @@ impl Slot {
         device: &Device,
         start: QueueStart,
         place: Place,
-    ) -> Result<(), ServeError> {
+    ) -> Result<(), QueueError> {
         let session = self.session.clone();
         let fault: Fault = Arc::new(move |why: &str| {
             tracing::error!("front-end sent away: {why}");
@@ -79,11 +76,9 @@ impl Slot {
     }
 
     /// Has it served in another place from where it stands, once what is in flight has ended.
-    /// False: that takes too long, or there are no descriptors; it is served as before. Or its
-    /// driver has broken it, and then nobody serves it.
-    pub(super) fn relocate(&mut self, device: &Device, to: Place) -> Result<bool, ServeError> {
-        // Before anything is stopped.
-        let (Ok(mut start), Ok(mut back)) = (self.twin(), self.twin()) else { return Ok(false) };
+    /// False: that takes too long, and it is served as before; or its driver has broken it, and then
+    /// nobody serves it.
+    pub(super) fn relocate(&mut self, device: &Device, to: Place) -> Result<bool, QueueError> {
         let Some((stopping, place)) = self.begin_quiet() else { return Ok(false) };
         let ended = stopping.wait_or_go_on(Instant::now() + MOVE_WITHIN);
         let next_avail = match ended {
@@ -101,33 +96,15 @@ impl Slot {
                 return Ok(false);
             }
         };
-        for start in [&mut start, &mut back, &mut self.start] {
-            start.ring.next_avail = next_avail;
-        }
-        match self.serve_in(device, start, to) {
+        self.start.ring.next_avail = next_avail;
+        match self.serve_in(device, self.start.clone(), to) {
             Ok(()) => Ok(true),
             Err(error) => {
                 let cause = crate::error::text(&error);
                 tracing::warn!(queue = self.start.index, "stays on its reactor: {cause}");
-                self.serve_in(device, back, place).map(|()| false)
+                self.serve_in(device, self.start.clone(), place).map(|()| false)
             }
         }
-    }
-
-    /// The same start with descriptors of its own.
-    fn twin(&self) -> io::Result<QueueStart> {
-        let twin = |fd: &Option<OwnedFd>| fd.as_ref().map(OwnedFd::try_clone).transpose();
-        let QueueStart { index, ring, table, kick, call, err, features, inflight } = &self.start;
-        Ok(QueueStart {
-            index: *index,
-            ring: *ring,
-            table: Arc::clone(table),
-            kick: twin(kick)?,
-            call: twin(call)?,
-            err: twin(err)?,
-            features: *features,
-            inflight: inflight.clone(),
-        })
     }
 
     /// Has the ring take no more requests, if it is served.
@@ -215,7 +192,7 @@ impl Slot {
     }
 
     /// Says so, to the front-end too.
-    pub(super) fn not_served(&self, error: &ServeError, teller: &mut Option<JoinHandle<()>>) {
+    pub(super) fn not_served(&self, error: &QueueError, teller: &mut Option<JoinHandle<()>>) {
         let cause = crate::error::text(error);
         tracing::error!(queue = self.start.index, "not served: {cause}");
         self.report_broken(teller);
@@ -227,7 +204,7 @@ impl Slot {
         if teller.as_ref().is_some_and(|thread| !thread.is_finished()) {
             return;
         }
-        let Some(Ok(err)) = self.start.err.as_ref().map(OwnedFd::try_clone) else { return };
+        let Some(err) = self.start.err.clone() else { return };
         // A front-end that does not listen is not helped by more.
         let tell = move || {
             let _ = rustix::io::write(&err, &1u64.to_ne_bytes());
