@@ -55,7 +55,8 @@ impl PollPolicy {
 /// What forbade a spin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// Waits are too long, or too uncertain: it would not pay.
+    /// Waits are too long, or too uncertain, or those for the device are less than half of all time
+    /// waited: it would not pay.
     TooLong,
     /// Too little of a CPU is free.
     NoFreeCpu,

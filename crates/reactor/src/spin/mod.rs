@@ -13,6 +13,7 @@
 mod budget;
 mod door;
 mod guards;
+mod share;
 #[cfg(test)]
 mod tests;
 mod wait;
