@@ -72,10 +72,10 @@ impl Served {
 
     /// It is polled, and that finds requests: as soon as what else the machine does leaves a CPU.
     fn is_polled(&mut self) {
-        let (before, until) = (self.now().hits, Instant::now() + QUIET_DEADLINE);
+        let (before, until) = (self.now().queues.hits, Instant::now() + QUIET_DEADLINE);
         loop {
             let now = self.now();
-            if now.hits > before + 100 && now.reason == PollReason::Pays {
+            if now.queues.hits > before + 100 && now.queues.reason == PollReason::Pays {
                 return;
             }
             assert!(Instant::now() < until, "never polled, or other work left no CPU: {now:?}");
@@ -88,7 +88,7 @@ impl Served {
         let before = refusals(&self.now(), reason);
         eventually("it is refused", || {
             let now = self.now();
-            now.reason == reason && refusals(&now, reason) > before
+            now.queues.reason == reason && refusals(&now, reason) > before
         });
         let done = self.done.load(Ordering::Relaxed);
         eventually("it is served", || self.done.load(Ordering::Relaxed) > done + 20);

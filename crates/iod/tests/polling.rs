@@ -133,29 +133,36 @@ fn what_changes_under_load_takes_effect_and_harms_nobody() {
         storm.goes_on();
         let always = json!({"id": "d", "poll": "always"});
         does(&mut caller, always, "it is always polled", |one| {
-            one.armed && one.reason == PollReason::Always
+            one.queues.armed && one.queues.reason == PollReason::Always
         });
         let before = polling(&mut caller, "d");
         eventually("looks are counted", || {
             let now = polling(&mut caller, "d");
-            now.hits > before.hits && now.spun_seconds > before.spun_seconds
+            now.queues.hits > before.queues.hits
+                && now.queues.spun_seconds > before.queues.spun_seconds
         });
         let off = json!({"id": "d", "poll": "off"});
-        does(&mut caller, off, "it is not polled", |one| one.reason == PollReason::Off);
+        does(&mut caller, off, "it is not polled", |one| one.queues.reason == PollReason::Off);
         storm.goes_on();
         // Every queue has waited since, so none looks any more.
         let before = polling(&mut caller, "d");
         storm.goes_on();
         let now = polling(&mut caller, "d");
-        assert!(!now.armed, "{now:?}");
-        assert_eq!((now.hits, now.misses), (before.hits, before.misses), "{now:?}");
+        assert!(!now.queues.armed, "{now:?}");
+        assert_eq!(
+            (now.queues.hits, now.queues.misses),
+            (before.queues.hits, before.queues.misses),
+            "{now:?}"
+        );
         let zero = json!({"id": "d", "poll": "auto", "poll_max_us": 0, "poll_idle_threshold": 0});
         does(&mut caller, zero, "nothing may be spent", |one| {
-            !one.armed && one.reason == PollReason::TooLong
+            !one.queues.armed && one.queues.reason == PollReason::TooLong
         });
         let most = json!({"id": "d", "poll_max_us": 10_000});
         let before = polling(&mut caller, "d");
-        does(&mut caller, most, "it finds requests by looking", |one| one.hits > before.hits);
+        does(&mut caller, most, "it finds requests by looking", |one| {
+            one.queues.hits > before.queues.hits
+        });
     }
     storm.goes_on();
     does(&mut caller, json!({"id": "d", "poll": "always"}), "each queue looks", |_| {
@@ -167,11 +174,11 @@ fn what_changes_under_load_takes_effect_and_harms_nobody() {
     eventually("no queue looks", || queues(&mut caller).iter().all(|one| !one.armed));
     let (queues, all) = (queues(&mut caller), disk(&mut caller, "d"));
     let polling = all.polling.unwrap();
-    assert_eq!(queues.iter().map(|one| one.hits).sum::<u64>(), polling.hits);
-    assert_eq!(queues.iter().map(|one| one.misses).sum::<u64>(), polling.misses);
+    assert_eq!(queues.iter().map(|one| one.hits).sum::<u64>(), polling.queues.hits);
+    assert_eq!(queues.iter().map(|one| one.misses).sum::<u64>(), polling.queues.misses);
     assert!(queues.iter().all(|one| one.hits > 0 && one.spun_seconds > 0.0), "{queues:?}");
     let saved: f64 = queues.iter().map(|one| one.saved_us).sum();
-    assert!((saved - polling.saved_us).abs() < 1.0, "{queues:?} of {polling:?}");
+    assert!((saved - polling.queues.saved_us).abs() < 1.0, "{queues:?} of {polling:?}");
     assert_eq!(all.errors, 0);
 }
 
@@ -187,10 +194,10 @@ fn an_idle_queue_learns_of_a_change_and_sleeps_again() {
     // Nobody kicks it any more: only the call can tell it.
     for _ in 0..rounds(5, 100) {
         let always = json!({"id": "d", "poll": "always"});
-        does(&mut caller, always, "it looks", |one| one.reason == PollReason::Always);
+        does(&mut caller, always, "it looks", |one| one.queues.reason == PollReason::Always);
         let before = spun(&mut caller);
         eventually("its reactor spins", || spun(&mut caller) > before);
-        does(&mut caller, json!({"id": "d", "poll": null}), "it sleeps", |one| !one.armed);
+        does(&mut caller, json!({"id": "d", "poll": null}), "it sleeps", |one| !one.queues.armed);
         eventually("its reactor sleeps", || {
             let before = turns(&mut caller);
             std::thread::sleep(std::time::Duration::from_millis(5));
@@ -200,10 +207,10 @@ fn an_idle_queue_learns_of_a_change_and_sleeps_again() {
     assert_eq!(guest.run(0, &Request::read(0, 512)).unwrap().status, status::OK);
     // A disk that nobody uses is not polled, whatever it did last.
     let always = json!({"id": "d", "poll": "always"});
-    does(&mut caller, always, "it looks", |one| one.armed);
+    does(&mut caller, always, "it looks", |one| one.queues.armed);
     drop(guest);
     eventually("nobody is there", || !disk(&mut caller, "d").connected);
-    eventually("nothing is looked at", || !polling(&mut caller, "d").armed);
+    eventually("nothing is looked at", || !polling(&mut caller, "d").queues.armed);
     eventually("its reactor sleeps", || {
         let before = turns(&mut caller);
         std::thread::sleep(std::time::Duration::from_millis(5));

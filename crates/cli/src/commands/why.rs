@@ -8,8 +8,8 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::{Args, ValueEnum};
 use model::report::{
-    Began, BeganHow, DiskStats, OldestRequest, PollRefusals, PollStats, QueueStats, SlowRequest,
-    Stats,
+    Began, BeganHow, DiskStats, OldestRequest, PollRefusals, PollStats, QueuePolling, QueueStats,
+    SlowRequest, Stats,
 };
 use model::why::{Facts, Verdict, bytes, duration, judge};
 use serde_json::json;
@@ -127,7 +127,8 @@ fn told(verdict: &Verdict, disk: &DiskStats, process: &Stats) -> String {
 
 /// What polling is set to, and what it has cost and brought.
 fn polled(polling: &PollStats) -> String {
-    let PollStats { set, hits, misses, spun_seconds, saved_us, refused, .. } = *polling;
+    let PollStats { set, queues, refused } = *polling;
+    let QueuePolling { hits, misses, spun_seconds, saved_us, .. } = queues;
     let saved = duration(saved_us / 1e6);
     let PollRefusals { too_long, no_free_cpu, cpu_wanted, budget_used, quota_used } = refused;
     format!(

@@ -1,6 +1,6 @@
 //! What is told of polling.
 
-use model::report::{DiskStats, PollReason, PollStats, ReactorStats};
+use model::report::{DiskStats, PollReason, QueuePolling, ReactorStats};
 
 use super::text::{Kind, Page};
 
@@ -23,15 +23,15 @@ pub(super) fn disks(page: &mut Page, disks: &[DiskStats]) {
     for (disk, polling) in polled() {
         for reason in PollReason::ALL {
             let labels = [("disk", disk.id.as_str()), ("ringway_disk_poll_reason", reason.name())];
-            family.add(&labels, u8::from(polling.reason == reason));
+            family.add(&labels, u8::from(polling.queues.reason == reason));
         }
     }
     let help = "Some queue of it looks for requests when it has nothing to do.";
     let mut family = page.family("ringway_disk_poll_armed", Kind::Gauge, None, help);
     for (disk, polling) in polled() {
-        family.add(&[("disk", &disk.id)], u8::from(polling.armed));
+        family.add(&[("disk", &disk.id)], u8::from(polling.queues.armed));
     }
-    type Count = fn(&PollStats) -> f64;
+    type Count = fn(&QueuePolling) -> f64;
     let families: [(&'static str, Option<&str>, &str, Count); 4] = [
         ("ringway_disk_poll_hits", None, "Waits that ended while it was looked at.", |one| {
             one.hits as f64
@@ -54,7 +54,7 @@ pub(super) fn disks(page: &mut Page, disks: &[DiskStats]) {
         let mut family = page.family(name, Kind::Counter, unit, help);
         for (disk, polling) in polled() {
             let since = disk.counting_since_unix_seconds;
-            family.count(&[("disk", &disk.id)], count(&polling), since);
+            family.count(&[("disk", &disk.id)], count(&polling.queues), since);
         }
     }
     let help = "Waits that it slept through at once, by what forbade to look.";

@@ -10,33 +10,29 @@ use crate::export::Export;
 /// What is in force for a disk, and what it has cost and brought.
 pub(super) fn of(export: &Export) -> PollStats {
     let state = export.device().poll_state();
-    let PollState { reason: _, waited_ns: _, hits, misses, spun_ns, saved_ns, refused } = state;
-    let [too_long, no_free_cpu, cpu_wanted, budget_used, quota_used] = refused;
-    // A queue that is not served any more shows what it did last.
+    let [too_long, no_free_cpu, cpu_wanted, budget_used, quota_used] = state.refused;
     let served = export.queues_started() > 0 && export.is_active() && !export.is_paused();
     PollStats {
         set: export.polling(),
-        armed: state.armed() && served,
-        reason: reason(state.reason),
-        hits,
-        misses,
-        spun_seconds: spun_ns as f64 / 1e9,
-        saved_us: microseconds(saved_ns),
+        queues: waits(&state, served),
         refused: PollRefusals { too_long, no_free_cpu, cpu_wanted, budget_used, quota_used },
     }
 }
 
 /// What one queue does, and what that has cost and brought.
 pub(super) fn of_queue(queue: &QueueState) -> QueuePolling {
-    let poll = &queue.poll;
+    waits(&queue.poll, queue.served)
+}
+
+fn waits(state: &PollState, served: bool) -> QueuePolling {
     QueuePolling {
         // One that is not served any more shows what it did last.
-        armed: poll.armed() && queue.served,
-        reason: reason(poll.reason),
-        hits: poll.hits,
-        misses: poll.misses,
-        spun_seconds: poll.spun_ns as f64 / 1e9,
-        saved_us: microseconds(poll.saved_ns),
+        armed: state.armed() && served,
+        reason: reason(state.reason),
+        hits: state.hits,
+        misses: state.misses,
+        spun_seconds: state.spun_ns as f64 / 1e9,
+        saved_us: microseconds(state.saved_ns),
     }
 }
 

@@ -88,26 +88,17 @@ pub struct PollRefusals {
 pub struct PollStats {
     /// What is in force.
     pub set: Polling,
-    /// Some queue looks when it has nothing to do.
-    pub armed: bool,
-    /// Why, or why not.
-    pub reason: PollReason,
-    /// Waits that ended while it looked.
-    pub hits: u64,
-    /// Waits that it looked for and then slept through.
-    pub misses: u64,
-    /// Time for which it looked.
-    pub spun_seconds: f64,
-    /// What waking up would have taken in all its hits, in microseconds.
-    pub saved_us: f64,
-    /// Waits that it slept through at once.
+    /// All of them together.
+    #[serde(flatten)]
+    pub queues: QueuePolling,
+    /// Waits that they slept through at once.
     pub refused: PollRefusals,
 }
 
-/// How one queue waits, and what that has cost and brought since its counts began.
+/// How one queue waits, or all of a disk, and what that has cost and brought since its counts began.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct QueuePolling {
-    /// It looks when it has nothing to do.
+    /// It looks when it has nothing to do; of several, some do.
     pub armed: bool,
     /// Why, or why not.
     pub reason: PollReason,

@@ -2,7 +2,7 @@
 
 use super::words::duration;
 use super::{Cause, Facts, Verdict};
-use crate::report::{DiskStats, PollReason, PollStats};
+use crate::report::{DiskStats, PollReason, PollStats, QueuePolling};
 
 /// Adds what its queues do when they have nothing to do, if they are served.
 pub(super) fn tell(facts: &Facts<'_>, mut verdict: Verdict) -> Verdict {
@@ -20,7 +20,7 @@ pub(super) fn tell(facts: &Facts<'_>, mut verdict: Verdict) -> Verdict {
 
 fn sentence(facts: &Facts<'_>, polling: &PollStats) -> Option<String> {
     let threshold = polling.set.idle_threshold;
-    let told = match polling.reason {
+    let told = match polling.queues.reason {
         PollReason::Never | PollReason::Unknown => return None,
         PollReason::Pays => return Some(pays(facts)),
         PollReason::Probing => {
@@ -54,8 +54,9 @@ fn sentence(facts: &Facts<'_>, polling: &PollStats) -> Option<String> {
 }
 
 fn pays(facts: &Facts<'_>) -> String {
-    let of = |count: fn(&PollStats) -> f64| {
-        facts.grown(move |disk: &DiskStats| disk.polling.as_ref().map_or(0.0, count))
+    let of = |count: fn(&QueuePolling) -> f64| {
+        let queues = move |polling: &PollStats| count(&polling.queues);
+        facts.grown(move |disk: &DiskStats| disk.polling.as_ref().map_or(0.0, queues))
     };
     let (hits, misses) = (of(|one| one.hits as f64), of(|one| one.misses as f64));
     let (spun, saved) = (of(|one| one.spun_seconds), of(|one| one.saved_us));
@@ -73,7 +74,7 @@ fn pays(facts: &Facts<'_>) -> String {
 
 /// What lets it be polled.
 fn step(facts: &Facts<'_>, polling: &PollStats) -> Option<String> {
-    match polling.reason {
+    match polling.queues.reason {
         PollReason::NoFreeCpu => Some(format!(
             "for a lower latency free a CPU, or poll on a busier host too: \
              ringway io disk.poll id={} poll_idle_threshold={}",

@@ -89,10 +89,10 @@ fn state(disk: &DiskStats) -> &'static str {
 
 /// What its queues do when they have nothing to do.
 fn polled(polling: PollStats) -> &'static str {
-    match polling.reason {
+    match polling.queues.reason {
         PollReason::Never | PollReason::Unknown => "-",
         // It would be, and is not served.
-        PollReason::Pays | PollReason::Probing | PollReason::Always if !polling.armed => "-",
+        PollReason::Pays | PollReason::Probing | PollReason::Always if !polling.queues.armed => "-",
         PollReason::Pays => "pays",
         PollReason::Probing => "probing",
         PollReason::Always => "always",

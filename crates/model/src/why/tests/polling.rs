@@ -4,16 +4,15 @@ use super::*;
 use crate::poll::Polling;
 
 fn polled(reason: PollReason, hits: u64) -> PollStats {
-    PollStats {
-        set: Polling::default(),
+    let queues = QueuePolling {
         armed: true,
         reason,
         hits,
         misses: hits / 10,
         spun_seconds: hits as f64 * 20e-6,
         saved_us: hits as f64 * 15.0,
-        refused: PollRefusals::default(),
-    }
+    };
+    PollStats { set: Polling::default(), queues, refused: PollRefusals::default() }
 }
 
 /// A disk that is well and polled, or not, for this reason.

@@ -4,7 +4,7 @@ use super::super::order::{Column, Order};
 use super::super::shown::table;
 use super::*;
 use model::poll::Polling;
-use model::report::{Latency, Op, PollRefusals, StageTimes};
+use model::report::{Latency, Op, PollRefusals, QueuePolling, StageTimes};
 use model::spec::Backend;
 
 fn sample(uptime_seconds: f64, reads: [u64; 2], device_seconds: f64) -> Stats {
@@ -57,16 +57,10 @@ fn a_first_sample_and_one_of_another_process_have_no_rates() {
 fn a_disk_that_is_not_served_is_not_shown_as_polled() {
     let shown = |reason, armed| {
         let mut now = sample(12.0, [0, 0], 0.0);
-        now.disks[0].polling = Some(PollStats {
-            set: Polling::default(),
-            armed,
-            reason,
-            hits: 0,
-            misses: 0,
-            spun_seconds: 0.0,
-            saved_us: 0.0,
-            refused: PollRefusals::default(),
-        });
+        let queues =
+            QueuePolling { armed, reason, hits: 0, misses: 0, spun_seconds: 0.0, saved_us: 0.0 };
+        let (set, refused) = (Polling::default(), PollRefusals::default());
+        now.disks[0].polling = Some(PollStats { set, queues, refused });
         rows(None, &now, "")[0].polled
     };
     for (reason, text) in [
