@@ -4,7 +4,9 @@ use disk::{Geometry, Request};
 use memory::{Buffers, Byte};
 use virtq::{Chain, Queue};
 
+use crate::insight::Class;
 use crate::parse::{Parsed, Rules};
+use crate::queue::{Ended, tell};
 use crate::spec::{S_OK, feature};
 
 /// Parses as a device does whose driver takes every feature.
@@ -31,11 +33,9 @@ impl Parser {
     }
 }
 
-/// Completes a read: status byte, list back into its chain, chain back into the ring.
+/// Completes a read.
 #[inline]
-pub fn complete(queue: &mut Queue, mut chain: Chain, buffers: Buffers, status: Byte) {
-    status.set(S_OK);
-    let written = buffers.len() as u32 + 1;
-    chain.writable = buffers;
-    queue.push(chain, written);
+pub fn complete(queue: &mut Queue, chain: Chain, buffers: Buffers, status: Byte) {
+    let (class, bytes) = (Class::Read, buffers.len() as u64);
+    tell(queue, Ended { chain, status, class, bytes }, S_OK, buffers);
 }

@@ -3,8 +3,8 @@
 //! The owner of a ring tells it, in this order in a turn: [`Times::reaped`] for each request that
 //! its disk has finished, [`Times::looked`], [`Times::popped`] for each request, then
 //! [`Times::inline`] if it ended at once and [`Times::pending`] if not, then [`Times::shows`] when
-//! the driver can see what has ended, and [`Times::shown`]. A request that the cap holds back is told by
-//! [`Times::held`] and [`Times::released`].
+//! the driver can see what has ended, and [`Times::shown`]. A request that the cap holds back is
+//! told by [`Times::held`] and [`Times::released`].
 //!
 //! What is told for each request counts it and no more; all else is done once a turn, after the
 //! driver could see its requests: it does not wait for that.

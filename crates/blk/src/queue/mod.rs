@@ -3,6 +3,9 @@
 mod ending;
 mod requests;
 
+#[cfg(feature = "stages")]
+pub(crate) use requests::{Ended, tell};
+
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use disk::{Completion, IoError, Request, Submitted};
 use memory::{Buffers, Byte};
 use reactor::Context;
-use virtq::Chain;
+use virtq::{Chain, Queue};
 
 use super::BlkQueue;
 use crate::insight::{Class, InFlight};
@@ -18,11 +18,29 @@ const BATCH: usize = 64;
 const BATCH_BYTES: u64 = 4 << 20;
 
 /// What is left of a request to be told to the guest.
-struct Ended {
-    chain: Chain,
-    status: Byte,
-    class: Class,
-    bytes: u64,
+pub(crate) struct Ended {
+    pub(crate) chain: Chain,
+    pub(crate) status: Byte,
+    pub(crate) class: Class,
+    pub(crate) bytes: u64,
+}
+
+/// Tells the guest how a request has ended: its status byte is `code`, and its chain goes back.
+#[inline]
+pub(crate) fn tell(queue: &mut Queue, ended: Ended, code: u8, buffers: Buffers) {
+    let Ended { mut chain, status, class, bytes } = ended;
+    status.set(code);
+    let written = match (class, code) {
+        (Class::Read, S_OK) => bytes as u32 + 1,
+        _ => 1,
+    };
+    // The list goes back with the chain, so that the next one needs no allocation.
+    match class {
+        Class::Read => chain.writable = buffers,
+        Class::Write => chain.readable = buffers,
+        _ => {}
+    }
+    queue.push(chain, written);
 }
 
 impl From<InFlight> for Ended {
@@ -163,7 +181,7 @@ impl BlkQueue {
     /// Writes the status and gives the chain back.
     #[inline]
     fn complete(&mut self, ended: Ended, outcome: Result<(), IoError>, buffers: Buffers) {
-        let Ended { mut chain, status, class, bytes } = ended;
+        let Ended { chain, status, class, bytes } = ended;
         if self.zombie {
             // Its memory may be another request's by now; the ring has failed and takes nothing.
             return self.queue.push(chain, 0);
@@ -171,23 +189,11 @@ impl BlkQueue {
         if self.giving_up && self.recorded && outcome == Err(IoError::Full) {
             return self.left.push(chain);
         }
-        let code = status_of(outcome);
-        status.set(code);
-        let written = match (class, code) {
-            (Class::Read, S_OK) => bytes as u32 + 1,
-            _ => 1,
-        };
         match outcome {
             Ok(()) => self.stats.request(class, bytes),
             Err(error) => self.failed(class, error),
         }
-        // The list goes back with the chain, so that the next one needs no allocation.
-        match class {
-            Class::Read => chain.writable = buffers,
-            Class::Write => chain.readable = buffers,
-            _ => {}
-        }
-        self.queue.push(chain, written);
+        tell(&mut self.queue, Ended { chain, status, class, bytes }, status_of(outcome), buffers);
     }
 
     #[cold]
