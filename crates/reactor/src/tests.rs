@@ -216,6 +216,54 @@ fn the_kernel_here_can_do_what_we_need() {
     assert!(probe.usable && probe.complete, "{probe:?}");
 }
 
+/// Rings once, and says whether that was heard before its turn was over.
+struct Ringer {
+    bell: crate::Bell,
+    peer: Arc<OwnedFd>,
+    heard: Option<SyncSender<bool>>,
+}
+
+impl Poller for Ringer {
+    fn poll(&mut self, context: &mut Context<'_>) -> Turn {
+        if let Some(heard) = self.heard.take() {
+            context.ring(&self.bell);
+            context.flush_if_alone();
+            let _ = heard.send(rustix::io::read(&*self.peer, &mut [0; 8]).is_ok());
+        }
+        Turn::Idle
+    }
+
+    fn wake(&mut self) {}
+
+    fn arm(&mut self) -> bool {
+        false
+    }
+}
+
+#[test]
+fn a_signal_leaves_at_once_unless_others_have_a_turn_too() {
+    for others in [false, true] {
+        let reactor = Reactor::spawn("test").unwrap();
+        let (heard, hears) = sync_channel(1);
+        let add = move |context: &mut Context<'_>| {
+            let (fd, peer) = pair();
+            let make = |context: &mut Context<'_>| {
+                Ok::<_, Stopped>(Ringer { bell: context.open_bell(fd), peer, heard: Some(heard) })
+            };
+            context.add_poller(None, make).unwrap();
+            if others {
+                let (fd, peer) = pair();
+                let idle = |context: &mut Context<'_>| {
+                    Ok::<_, Stopped>(Ringer { bell: context.open_bell(fd), peer, heard: None })
+                };
+                context.add_poller(None, idle).unwrap();
+            }
+        };
+        reactor.handle().call(add).unwrap();
+        assert_eq!(hears.recv_timeout(SOON).unwrap(), !others);
+    }
+}
+
 /// The two ends of a stream socket.
 fn sockets() -> (Shared, std::os::unix::net::UnixStream) {
     let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();

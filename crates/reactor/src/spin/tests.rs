@@ -104,6 +104,25 @@ fn the_waits_for_driver_and_device_are_judged_apart() {
 }
 
 #[test]
+fn a_device_is_looked_at_while_it_is_busy_half_of_the_time() {
+    let mut bench = Bench::new(policy(PollMode::Auto));
+    let mut hits_of = |thought: u64| {
+        let before = bench.state().hits;
+        for _ in 0..1_000 {
+            bench.wait(WaitsFor::Driver, thought);
+            bench.wait(WaitsFor::Device, 70 * US);
+        }
+        bench.state().hits - before
+    };
+    // The driver's waits are too long to be looked for.
+    assert_eq!(hits_of(200 * US), 0);
+    let hits = hits_of(60 * US);
+    assert!(hits > 800, "{hits}");
+    let hits = hits_of(200 * US);
+    assert!(hits < 200, "{hits}");
+}
+
+#[test]
 fn settings_hold_from_the_next_look_on() {
     let mut bench = Bench::new(policy(PollMode::Off));
     assert!(!bench.looks(WaitsFor::Driver));

@@ -234,8 +234,8 @@ impl Waiter {
             }
             Phase::Sleeping { since, looked } => (now.saturating_sub(since), looked),
         };
-        // Twice the least that a waking takes.
         self.share.add(took_ns, self.for_device);
+        // Twice the least that a waking takes.
         let woken_ns = if spun_ns < took_ns { 2 * guards.wake_ns } else { 0 };
         self.window().ended(PollWait { took_ns, spun_ns, woken_ns });
     }
