@@ -35,6 +35,7 @@ pub mod cpu;
 pub mod experiment;
 mod fio;
 pub mod host;
+pub mod inside;
 pub mod interrupted;
 pub mod judge;
 pub mod nbd;

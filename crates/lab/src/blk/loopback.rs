@@ -12,22 +12,17 @@
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::os::unix::net::UnixListener;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, Ordering};
-use std::sync::mpsc::channel;
-use std::thread::JoinHandle;
 
-use anyhow::{Context, Result, bail};
-use rustix::process::Pid;
+use anyhow::{Context, Result};
 use tempfile::TempDir;
 use testkit::raw::Connection;
 use testkit::raw::connection::Answer;
 use testkit::raw::wire::{Message, Request, feature, flags, protocol};
 use vm_memory::{FileOffset, MmapRegion, VolatileMemory};
 
-use crate::cpu;
+use crate::inside::Inside;
 
 /// What is read for each request.
 pub struct Reads {
@@ -42,10 +37,7 @@ pub struct Reads {
 /// A running loopback device, one client long.
 #[derive(Debug)]
 pub struct Loopback {
-    socket: PathBuf,
-    stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<Result<()>>>,
-    thread_id: Pid,
+    inside: Inside,
     _dir: TempDir,
 }
 
@@ -57,20 +49,12 @@ impl Loopback {
     pub fn start(cpu: usize, bytes: u64, reads: Option<Reads>) -> Result<Self> {
         let dir = tempfile::Builder::new().prefix("ringway-lab-").tempdir()?;
         let socket = dir.path().join("loopback.sock");
-        let listener = UnixListener::bind(&socket).context("cannot listen")?;
-        let stop = Arc::new(AtomicBool::new(false));
-        let stopped = Arc::clone(&stop);
-        let (send, ids) = channel();
-        let serve = move || {
-            let _ = send.send(rustix::thread::gettid());
-            cpu::pin(cpu)?;
+        let inside = Inside::start("loopback", socket, cpu, move |listener, stop| {
             let (stream, _) = listener.accept().context("nobody came")?;
             let connection = Connection::from_stream(stream)?;
-            Session { connection, bytes, ring: Ring::default(), reads }.serve(&stopped)
-        };
-        let thread = std::thread::Builder::new().name("loopback".into()).spawn(serve)?;
-        let thread_id = ids.recv().context("the loopback device did not start")?;
-        Ok(Self { socket, stop, thread: Some(thread), thread_id, _dir: dir })
+            Session { connection, bytes, ring: Ring::default(), reads }.serve(stop)
+        })?;
+        Ok(Self { inside, _dir: dir })
     }
 
     /// CPU time of the device's thread, in seconds.
@@ -78,35 +62,21 @@ impl Loopback {
     /// # Errors
     /// If the device has ended.
     pub fn time_s(&self) -> Result<f64> {
-        cpu::own_thread_time_s(self.thread_id)
+        self.inside.time_s()
     }
 
     /// The socket.
     #[must_use]
     pub fn socket(&self) -> &Path {
-        &self.socket
+        self.inside.socket()
     }
 
     /// Ends the device.
     ///
     /// # Errors
     /// What went wrong in it.
-    pub fn finish(mut self) -> Result<()> {
-        self.stop.store(true, Ordering::Relaxed);
-        match self.thread.take().map(JoinHandle::join) {
-            Some(Ok(result)) => result,
-            _ => bail!("the loopback device panicked"),
-        }
-    }
-}
-
-impl Drop for Loopback {
-    fn drop(&mut self) {
-        // The thread ends by itself: on this flag, or when nobody connects any more.
-        self.stop.store(true, Ordering::Relaxed);
-        if self.thread.is_some() {
-            let _ = std::os::unix::net::UnixStream::connect(&self.socket);
-        }
+    pub fn finish(self) -> Result<()> {
+        self.inside.finish()
     }
 }
 
@@ -246,8 +216,8 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::alone;
     use crate::blk::client::{Load, Window, measure};
+    use crate::{alone, cpu};
 
     #[test]
     fn a_polling_client_gets_everything_back_without_kick_or_call() {

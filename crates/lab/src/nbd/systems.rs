@@ -7,13 +7,14 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use testkit::process::{Backend, PROCESS_DEADLINE, Process, RingwayIo, find_tool};
 
-use super::reply_only::ReplyOnly;
+use super::reply_only;
 use crate::blk::image::{DISK_BYTES, Images};
 use crate::blk::medium::Medium;
 use crate::cpu::{self, Placement};
 use crate::experiment::Sample;
 use crate::fio::{self, Load, To};
 use crate::host::HostTime;
+use crate::inside::Inside;
 
 /// One server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,7 +36,7 @@ pub(super) enum System {
 enum Server {
     Ringway(RingwayIo, PathBuf),
     Backend(Backend),
-    Thread(ReplyOnly),
+    Thread(Inside),
 }
 
 impl System {
@@ -95,7 +96,7 @@ impl System {
             Self::Nbdkit => nbdkit(medium),
             Self::ReplyOnly => {
                 let holes = medium == Medium::Null;
-                Ok(Server::Thread(ReplyOnly::start(dir, cpu, DISK_BYTES, holes)?))
+                Ok(Server::Thread(reply_only::start(dir, cpu, DISK_BYTES, holes)?))
             }
         }
     }

@@ -13,9 +13,8 @@ pub(super) const IDLE_DISKS: usize = 100;
 /// Queues of each idle disk: beside a busy one, and where all are idle.
 pub(super) const QUEUES_BESIDE: u16 = 32;
 const QUEUES_IDLE: u16 = 4;
-/// What this process reckons with, which is the front-end of every system at once: of a queue, of a
-/// disk, and beside all disks with the busy one.
-const FILES_PER_QUEUE: u64 = 9;
+/// What `ringway-io` counts with: of a queue, of a disk, and beside all disks with the busy one.
+const FILES_PER_QUEUE: u64 = 3;
 const FILES_PER_DISK: u64 = 60;
 const FILES_BESIDE: u64 = 400;
 
@@ -143,8 +142,9 @@ mod tests {
     fn few_open_files_are_fewer_disks() {
         let disks = |files| CASES.map(|case| case.disks(files));
         assert_eq!(disks(OPEN_FILES), [100, 100, 100]);
-        assert_eq!(disks(20_000), [56, 56, 100]);
-        assert_eq!(disks(1024), [1, 1, 6]);
+        assert_eq!(disks(20_000), [100, 100, 100]);
+        assert_eq!(disks(10_000), [61, 61, 100]);
+        assert_eq!(disks(1024), [4, 4, 8]);
         assert_eq!(disks(256), [0, 0, 0]);
     }
 }

@@ -108,7 +108,8 @@ impl Crowd {
     }
 }
 
-/// A front-end that starts every queue and uses it once.
+/// A front-end that starts every queue and uses it once. It keeps its connection and its memory, and
+/// no descriptor of its queues: the other side has its own, and does not hear of it.
 fn used_once(fleet: &Fleet, disk: usize, queues: u16) -> Result<Guest> {
     let setup = Setup { queues, queue_size: 16, memory_bytes: 1 << 20, ..Setup::default() };
     let mut guest = Guest::start(&fleet.socket(disk), &setup)?;
@@ -116,6 +117,7 @@ fn used_once(fleet: &Fleet, disk: usize, queues: u16) -> Result<Guest> {
         let done = guest.run(queue, &Request::read(0, 512))?;
         ensure!(done.status == status::OK, "disk {disk}, queue {queue}: status {}", done.status);
     }
+    guest.queues.clear();
     Ok(guest)
 }
 

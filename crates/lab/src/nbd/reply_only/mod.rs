@@ -10,17 +10,13 @@
 mod answer;
 
 use std::io::{ErrorKind, Read, Write};
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::channel;
-use std::thread::JoinHandle;
 
-use anyhow::{Context, Result, bail, ensure};
-use rustix::process::Pid;
+use anyhow::{Context, Result, ensure};
 
-use crate::cpu;
+use crate::inside::Inside;
 use answer::{
     Answered, DATA_MAX, OUT_BYTES, REQUEST_BYTES, Reads, STRUCTURED_BYTES, answer, u32_at,
 };
@@ -30,84 +26,22 @@ const IN_BYTES: usize = 1 << 20;
 /// Longest option of a handshake.
 const OPTION_MAX: usize = 4096;
 
-/// A running server.
-#[derive(Debug)]
-pub struct ReplyOnly {
-    socket: PathBuf,
-    stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<Result<()>>>,
-    thread_id: Pid,
-}
-
-impl ReplyOnly {
-    /// Listens in `dir`; the thread runs on `cpu` and offers `bytes`. With `holes` it answers reads
-    /// with holes, as a disk does that stores nothing, if the client understands that.
-    ///
-    /// # Errors
-    /// If there is no socket or thread to be had.
-    pub fn start(dir: &Path, cpu: usize, bytes: u64, holes: bool) -> Result<Self> {
-        let socket = dir.join("reply-only.sock");
-        let listener = UnixListener::bind(&socket).context("cannot listen")?;
-        let stop = Arc::new(AtomicBool::new(false));
-        let stopped = Arc::clone(&stop);
-        let (send, ids) = channel();
-        let serve = move || {
-            let _ = send.send(rustix::thread::gettid());
-            cpu::pin(cpu)?;
-            // fio connects once to ask for the size, and once more.
-            loop {
-                let (stream, _) = listener.accept().context("nobody came")?;
-                if stopped.load(Ordering::Relaxed) {
-                    return Ok(());
-                }
-                let kind = Reads::Simple;
-                Session { stream, holes, kind }.serve(bytes, &stopped)?;
+/// Listens in `dir`; the thread runs on `cpu` and offers `bytes`. With `holes` it answers reads with
+/// holes, as a disk does that stores nothing, if the client understands that.
+///
+/// # Errors
+/// If there is no socket or thread to be had.
+pub fn start(dir: &Path, cpu: usize, bytes: u64, holes: bool) -> Result<Inside> {
+    Inside::start("reply-only", dir.join("reply-only.sock"), cpu, move |listener, stop| {
+        // fio connects once to ask for the size, and once more.
+        loop {
+            let (stream, _) = listener.accept().context("nobody came")?;
+            if stop.load(Ordering::Relaxed) {
+                return Ok(());
             }
-        };
-        let thread = std::thread::Builder::new().name("reply-only".into()).spawn(serve)?;
-        let thread_id = ids.recv().context("the reply-only server did not start")?;
-        Ok(Self { socket, stop, thread: Some(thread), thread_id })
-    }
-
-    /// The socket.
-    #[must_use]
-    pub fn socket(&self) -> &Path {
-        &self.socket
-    }
-
-    /// CPU time of its thread, in seconds.
-    ///
-    /// # Errors
-    /// If it has ended.
-    pub fn time_s(&self) -> Result<f64> {
-        cpu::own_thread_time_s(self.thread_id)
-    }
-
-    /// Ends it.
-    ///
-    /// # Errors
-    /// What went wrong in it.
-    pub fn finish(mut self) -> Result<()> {
-        match self.end() {
-            Some(Ok(result)) => result,
-            _ => bail!("the reply-only server panicked"),
+            Session { stream, holes, kind: Reads::Simple }.serve(bytes, stop)?;
         }
-    }
-
-    fn end(&mut self) -> Option<std::thread::Result<Result<()>>> {
-        let thread = self.thread.take()?;
-        self.stop.store(true, Ordering::Relaxed);
-        // It may wait for a client.
-        let _ = UnixStream::connect(&self.socket);
-        Some(thread.join())
-    }
-}
-
-impl Drop for ReplyOnly {
-    fn drop(&mut self) {
-        // What went wrong matters to nobody any more.
-        let _ = self.end();
-    }
+    })
 }
 
 struct Session {
@@ -215,12 +149,13 @@ impl Session {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cpu;
 
     #[test]
     fn an_unused_server_ends_when_dropped() {
         let dir = tempfile::tempdir().unwrap();
         let cpu = cpu::allowed().unwrap()[0];
-        drop(ReplyOnly::start(dir.path(), cpu, 1 << 20, false).unwrap());
-        ReplyOnly::start(&dir.path().join(""), cpu, 1 << 20, true).unwrap_err();
+        drop(start(dir.path(), cpu, 1 << 20, false).unwrap());
+        start(&dir.path().join(""), cpu, 1 << 20, true).unwrap_err();
     }
 }
