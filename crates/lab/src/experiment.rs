@@ -103,8 +103,9 @@ pub trait Prepared {
     fn measure(&mut self, cell: usize, system: usize) -> Result<Sample>;
 }
 
-/// CPUs of foreign work above which a sample is measured again, while the budget lasts. It is about the
-/// host alone: what the sample shows plays no part in the decision.
+/// CPUs of foreign work, and of those that a hypervisor kept from this machine, above which a sample is
+/// measured again, while the budget lasts. It is about the host alone: what the sample shows plays no
+/// part in the decision.
 pub(crate) const NOISY_CPUS: f64 = 0.25;
 
 /// Repeated turns at most, as one in so many of all turns.
@@ -179,7 +180,10 @@ fn turns_of(round: usize, systems: usize) -> Vec<usize> {
 
 /// Measures once, and again while the host was busy with other work; keeps the quietest sample.
 fn quietest(mut measure: impl FnMut() -> Result<Sample>, budget: &mut usize) -> Result<Sample> {
-    let noise = |sample: &Sample| sample.get("other_cpus").copied().unwrap_or(0.0);
+    let noise = |sample: &Sample| {
+        let cpus = |metric| sample.get(metric).copied().unwrap_or(0.0);
+        cpus("other_cpus") + cpus("steal_cpus")
+    };
     let mut best = measure()?;
     let mut repeats = 0;
     while noise(&best) > NOISY_CPUS && repeats < REPEATS_PER_TURN && *budget > 0 {

@@ -27,6 +27,8 @@ pub struct Queue {
     published: u16,
     /// No call has been sent since the start: the driver may wait for one of a former life.
     first_call: bool,
+    /// The last answer was called: the driver does not look by itself.
+    called: bool,
     /// One bit a head: in flight, and with a ledger also pushed but not published.
     busy: Box<[u64]>,
     in_flight: u16,
@@ -94,6 +96,7 @@ impl Queue {
             next_used,
             published: next_used,
             first_call: true,
+            called: false,
             busy: vec![0; usize::from(config.size).div_ceil(64)].into(),
             in_flight: 0,
             resubmitted,
@@ -212,6 +215,9 @@ impl Queue {
         self.avail_seen = doorbell::available(&self.rings);
         let again = self.ledger.as_ref().map_or(0, Ledger::left);
         let fresh = self.avail_seen.wrapping_sub(self.next_avail);
+        if self.called && fresh > 0 {
+            self.rings.fetch_answer(self.next_used);
+        }
         fresh.saturating_add(again).min(self.config.size)
     }
 
@@ -313,7 +319,8 @@ impl Queue {
         }
         self.published = new;
         let first = std::mem::take(&mut self.first_call) && self.config.event_idx;
-        doorbell::wants_call(&self.rings, self.config.event_idx, old, new) || first
+        self.called = doorbell::wants_call(&self.rings, self.config.event_idx, old, new) || first;
+        self.called
     }
 
     /// Asks the driver not to kick: somebody looks at the ring anyway.

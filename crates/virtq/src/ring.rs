@@ -126,6 +126,19 @@ impl Rings {
         u16::from_le(self.avail_word(2 + slot).load(Ordering::Relaxed))
     }
 
+    /// What an answer writes and reads comes closer while its request is served: the entry for
+    /// used index `at`, the index, and the driver's wish. Not for a driver that looks for its
+    /// answer meanwhile, which would fetch it back.
+    #[inline]
+    pub(crate) fn fetch_answer(&self, at: u16) {
+        let slot = usize::from(at & (self.size - 1));
+        // SAFETY: slot < size entries; the queue keeps the view.
+        memory::prefetch_to_write(unsafe { self.used_ring.add(slot) });
+        memory::prefetch_to_write(self.used);
+        // SAFETY: the array has 3 + size words.
+        memory::prefetch(unsafe { self.avail.add(2 + usize::from(self.size)) });
+    }
+
     /// Writes a used entry for index `at`; the driver sees it after
     /// [`show`](crate::doorbell::show).
     pub(crate) fn put_used(&self, at: u16, head: u16, len: u32) {

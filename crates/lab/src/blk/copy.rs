@@ -1,10 +1,14 @@
-//! The bound of a disk in memory: a copy of what the requests would read.
+//! The bounds of disks in memory and in the page cache: nothing but the copy of what the requests would
+//! read, by glibc's memcpy, or by one system call for each.
 
+use std::fs::File;
 use std::hint::black_box;
+use std::io::IoSliceMut;
 use std::thread;
 use std::time::Instant;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, ensure};
+use rustix::io::ReadWriteFlags;
 
 use super::client::{Load, Window, tally};
 use crate::cpu::{self, Placement};
@@ -24,21 +28,65 @@ pub(super) fn memcpy(
     window: Window,
     disk_bytes: u64,
 ) -> Result<Sample> {
-    let copy = move || -> Result<Sample> {
+    on_backend(placement, move || {
+        let disk_bytes = usize::try_from(disk_bytes)?;
+        let mut source = vec![1u8; disk_bytes + PAGE_BYTES];
+        let from = aligned(&source);
+        // Written page by page: what the allocator gives is one page of zeroes otherwise.
+        source.iter_mut().step_by(PAGE_BYTES).for_each(|byte| *byte = 3);
+        copies(load, window, disk_bytes as u64, |offset, target| {
+            let offset = from + usize::try_from(offset)?;
+            let source = source.get(offset..offset + target.len()).context("past the end")?;
+            target.copy_from_slice(source);
+            Ok(())
+        })
+    })
+}
+
+/// Reads what the load's requests would read from a file, by one call for each that does not wait for
+/// storage, on the backend's CPU.
+///
+/// # Errors
+/// If there is no thread, or the file is not in the page cache.
+pub(super) fn preadv2(
+    placement: Placement,
+    load: Load,
+    window: Window,
+    (file, disk_bytes): (File, u64),
+) -> Result<Sample> {
+    on_backend(placement, move || {
+        copies(load, window, disk_bytes, |offset, target| {
+            let wanted = target.len();
+            let mut slices = [IoSliceMut::new(target)];
+            let read = rustix::io::preadv2(&file, &mut slices, offset, ReadWriteFlags::NOWAIT);
+            let read = read.context("the file is not in the page cache")?;
+            ensure!(read == wanted, "{read} bytes instead of {wanted}");
+            Ok(())
+        })
+    })
+}
+
+fn on_backend(
+    placement: Placement,
+    copy: impl FnOnce() -> Result<Sample> + Send + 'static,
+) -> Result<Sample> {
+    let copy = move || {
         cpu::pin(placement.backend)?;
-        copies(load, window, usize::try_from(disk_bytes)?)
+        copy()
     };
     thread::spawn(copy).join().map_err(|_| anyhow!("the copying thread panicked"))?
 }
 
-fn copies(load: Load, window: Window, disk_bytes: usize) -> Result<Sample> {
+fn copies(
+    load: Load,
+    window: Window,
+    disk_bytes: u64,
+    mut copy: impl FnMut(u64, &mut [u8]) -> Result<()>,
+) -> Result<Sample> {
     let (bytes, depth) = (load.bytes, usize::from(load.depth));
-    let mut source = vec![1u8; disk_bytes + PAGE_BYTES];
     let mut target = vec![2u8; bytes * depth + PAGE_BYTES];
-    let (from, to) = (aligned(&source), aligned(&target));
-    // Written page by page: what the allocator gives is one page of zeroes otherwise.
-    source.iter_mut().step_by(PAGE_BYTES).for_each(|byte| *byte = 3);
-    let mut addresses = super::client::addresses(load, disk_bytes as u64);
+    let to = aligned(&target);
+    let mut addresses = super::client::addresses(load, disk_bytes);
     let clock_ns = clock_ns();
     let mut latency_ns = tally::histogram()?;
     let begin = Instant::now();
@@ -54,10 +102,8 @@ fn copies(load: Load, window: Window, disk_bytes: usize) -> Result<Sample> {
         }
         // As many as the client has in flight, so that the clock does not weigh on small ones.
         for slot in 0..depth {
-            let offset = from + usize::try_from(addresses())?;
-            let source = source.get(offset..offset + bytes).context("past the end")?;
             let at = to + slot * bytes;
-            target.get_mut(at..at + bytes).context("past the end")?.copy_from_slice(source);
+            copy(addresses(), target.get_mut(at..at + bytes).context("past the end")?)?;
             black_box(&mut target);
             count += 1;
         }
@@ -90,6 +136,7 @@ fn clock_ns() -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
     use std::time::Duration;
 
     use super::*;
@@ -101,7 +148,15 @@ mod tests {
         let placement = Placement::choose().unwrap();
         let load = Load { bytes: 128 << 10, depth: 8, ..Load::default() };
         let window = Window::of(Duration::from_millis(10));
-        let sample = memcpy(placement, load, window, 4 << 20).unwrap();
-        assert!(sample["requests"] >= 8.0 && sample["requests"] % 8.0 == 0.0, "{sample:?}");
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(&[1; 4 << 20]).unwrap();
+        let read = |file: &File, bytes| {
+            preadv2(placement, load, window, (file.try_clone().unwrap(), bytes))
+        };
+        for sample in [memcpy(placement, load, window, 4 << 20), read(&file, 4 << 20)] {
+            let sample = sample.unwrap();
+            assert!(sample["requests"] >= 8.0 && sample["requests"] % 8.0 == 0.0, "{sample:?}");
+        }
+        assert!(read(&file, 8 << 20).is_err(), "past the end");
     }
 }

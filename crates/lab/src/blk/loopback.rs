@@ -1,17 +1,12 @@
-//! The client's own limit: a device in this process that completes everything and does nothing, or
-//! nothing but read a file.
+//! The client's own limit: a device in this process that completes everything and does nothing.
 //!
 //! A thread speaks as much of the vhost-user protocol as the `virtio-driver` crate asks for, then
 //! copies heads from the available to the used ring for as long as the client is connected. What a
 //! client reaches against it is what the client, its driver and two CPUs' caches allow; a backend
 //! that comes near cannot be told apart from a faster one. It suppresses kicks and sends no calls, so
 //! it is for polling clients.
-//!
-//! With a file it asks the kernel for as many bytes as a request has, once for each, and keeps them for
-//! itself: the least that a backend takes that reads through the page cache.
 
 use std::fs::File;
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, Ordering};
 
@@ -24,16 +19,6 @@ use vm_memory::{FileOffset, MmapRegion, VolatileMemory};
 
 use crate::inside::Inside;
 
-/// What is read for each request.
-pub struct Reads {
-    /// The file.
-    pub file: File,
-    /// Where.
-    pub addresses: Box<dyn FnMut() -> u64 + Send>,
-    /// So many bytes.
-    pub bytes: usize,
-}
-
 /// A running loopback device, one client long.
 #[derive(Debug)]
 pub struct Loopback {
@@ -42,17 +27,17 @@ pub struct Loopback {
 }
 
 impl Loopback {
-    /// Listens; the thread runs on `cpu`. `reads`: what it does for each request.
+    /// Listens; the thread runs on `cpu`.
     ///
     /// # Errors
     /// If there is no socket or thread to be had.
-    pub fn start(cpu: usize, bytes: u64, reads: Option<Reads>) -> Result<Self> {
+    pub fn start(cpu: usize, bytes: u64) -> Result<Self> {
         let dir = tempfile::Builder::new().prefix("ringway-lab-").tempdir()?;
         let socket = dir.path().join("loopback.sock");
         let inside = Inside::start("loopback", socket, cpu, move |listener, stop| {
             let (stream, _) = listener.accept().context("nobody came")?;
             let connection = Connection::from_stream(stream)?;
-            Session { connection, bytes, ring: Ring::default(), reads }.serve(stop)
+            Session { connection, bytes, ring: Ring::default() }.serve(stop)
         })?;
         Ok(Self { inside, _dir: dir })
     }
@@ -95,7 +80,6 @@ struct Session {
     connection: Connection,
     bytes: u64,
     ring: Ring,
-    reads: Option<Reads>,
 }
 
 impl Session {
@@ -105,7 +89,7 @@ impl Session {
             let enable = message.request == Request::SET_VRING_ENABLE;
             self.handle(message)?;
             if enable {
-                return self.ring.complete_all(stop, self.reads);
+                return self.ring.complete_all(stop);
             }
         }
     }
@@ -176,7 +160,7 @@ impl Ring {
     }
 
     /// Completes whatever is available until told to stop.
-    fn complete_all(&self, stop: &AtomicBool, mut reads: Option<Reads>) -> Result<()> {
+    fn complete_all(&self, stop: &AtomicBool) -> Result<()> {
         let (mapped, [_, avail, used]) = self.map()?;
         let slots = usize::try_from(self.size)?;
         let avail_idx: &AtomicU16 = mapped.get_atomic_ref(avail + 2)?;
@@ -190,7 +174,6 @@ impl Ring {
         // NO_NOTIFY: we look all the time.
         mapped.get_atomic_ref::<AtomicU16>(used)?.store(1, Ordering::Relaxed);
         let mut next = 0u16;
-        let mut buffer = vec![0; reads.as_ref().map_or(0, |reads| reads.bytes)];
         while !stop.load(Ordering::Relaxed) {
             let available = avail_idx.load(Ordering::Acquire);
             if available == next {
@@ -199,9 +182,6 @@ impl Ring {
             while next != available {
                 let slot = usize::from(next) % slots;
                 let head = heads[slot].load(Ordering::Relaxed);
-                if let Some(Reads { file, addresses, .. }) = &mut reads {
-                    file.read_exact_at(&mut buffer, addresses())?;
-                }
                 ids[slot].store(u32::from(head), Ordering::Relaxed);
                 next = next.wrapping_add(1);
             }
@@ -224,7 +204,7 @@ mod tests {
         let _alone = alone();
         let placement = cpu::Placement::choose().unwrap();
         for depth in [1, 32] {
-            let device = Loopback::start(placement.backend, 1 << 20, None).unwrap();
+            let device = Loopback::start(placement.backend, 1 << 20).unwrap();
             let load = Load { depth, sample_every: 8, ..Load::default() };
             let window =
                 Window { warm: Duration::from_millis(5), measure: Duration::from_millis(20) };
@@ -238,7 +218,7 @@ mod tests {
 
     #[test]
     fn an_unused_device_ends_when_dropped() {
-        let device = Loopback::start(cpu::allowed().unwrap()[0], 1 << 20, None).unwrap();
+        let device = Loopback::start(cpu::allowed().unwrap()[0], 1 << 20).unwrap();
         let socket = device.socket().to_owned();
         drop(device);
         assert!(!socket.exists());

@@ -8,7 +8,7 @@ use testkit::process::{Backend, StorageDaemon, Target};
 use super::client::{self, Arrivals, Load, Pattern, Wait, Window};
 use super::copy;
 use super::image::{DISK_BYTES, Images};
-use super::loopback::{Loopback, Reads};
+use super::loopback::Loopback;
 use super::medium::Medium;
 use super::pair;
 use super::peer::Peer;
@@ -64,8 +64,8 @@ pub enum System {
     },
     /// The client's own limit.
     Loopback,
-    /// The same with one pread of the file for each request.
-    Pread,
+    /// One system call a request that reads the file, and nothing else.
+    Preadv2,
     /// Two threads, two words and an eventfd, answered before the client can fall asleep.
     BarePair,
     /// The same answered once it is asleep: the least that an answer to a sleeping client takes.
@@ -126,7 +126,7 @@ impl System {
                 format!("qsd{poll}{cache}")
             }
             Self::Loopback => "(client's own limit)".to_owned(),
-            Self::Pread => "(one pread for each)".to_owned(),
+            Self::Preadv2 => "(preadv2)".to_owned(),
             Self::BarePair => "(bare eventfd pair)".to_owned(),
             Self::BareWake => "(bare eventfd pair, asleep)".to_owned(),
             Self::Memcpy => "(memcpy)".to_owned(),
@@ -168,12 +168,10 @@ impl System {
     ) -> Result<Sample> {
         let placement = place.placement;
         match self {
-            Self::Loopback => return loopback(placement, load, window, None),
-            Self::Pread => {
+            Self::Loopback => return loopback(placement, load, window),
+            Self::Preadv2 => {
                 let file = File::open(&place.images.disk)?;
-                let addresses = Box::new(client::addresses(load, DISK_BYTES));
-                let reads = Reads { file, addresses, bytes: load.bytes };
-                return loopback(placement, load, window, Some(reads));
+                return copy::preadv2(placement, load, window, (file, DISK_BYTES));
             }
             Self::BarePair => return pair::measure(placement, window, false),
             Self::BareWake => return pair::measure(placement, window, true),
@@ -236,13 +234,8 @@ impl System {
 }
 
 /// A device in this process in the place of a backend.
-fn loopback(
-    placement: Placement,
-    load: Load,
-    window: Window,
-    reads: Option<Reads>,
-) -> Result<Sample> {
-    let device = Loopback::start(placement.backend, DISK_BYTES, reads)?;
+fn loopback(placement: Placement, load: Load, window: Window) -> Result<Sample> {
+    let device = Loopback::start(placement.backend, DISK_BYTES)?;
     let time = || device.time_s();
     let sample = client::measure(device.socket(), load, window, placement.client, time)?;
     device.finish()?;

@@ -22,7 +22,8 @@ use crate::host::{HostTime, QSD, versions};
 
 /// Open files that two such processes and the front-ends of both need, with room to spare.
 const OPEN_FILES: u64 = 65_536;
-/// How long a process that was just used may take to come to rest.
+/// How long a process that was just used may take to come to rest, and another to see that it does not
+/// need its CPU any more: free CPUs are averages over 400 ms.
 const REST: Duration = Duration::from_millis(500);
 
 /// The experiment.
@@ -48,9 +49,9 @@ impl Experiment for IdleQueues {
         ensure!(fewest > 0, "{files} open files are too few; raise the hard limit (`ulimit -Hn`)");
         let mut notes = vec![format!(
             "Backends on CPU {}, the client on CPU {}. Every idle queue was started by a front-end and \
-             used once. Idle processes are watched for as long as the column says, {} ms after they \
-             were last asked for anything; wake-ups are counted by the kernel (voluntary switches of \
-             all threads) and by the reactors.",
+             used once. All processes run for the whole run and take turns, with {} ms between them. \
+             Idle ones are watched for as long as the column says; wake-ups are counted by the kernel \
+             (voluntary switches of all threads) and by the reactors.",
             placement.backend,
             placement.client,
             REST.as_millis()
@@ -151,6 +152,7 @@ impl Prepared for Ready {
                 let load = Load { depth, ..Load::default() };
                 let window = Window::of(millis(300));
                 let time = || fleet.time_s();
+                std::thread::sleep(REST);
                 client::measure(&fleet.socket(0), load, window, self.placement.client, time)
             }
             Case::Idle => idle(fleet, millis(10_000)),
