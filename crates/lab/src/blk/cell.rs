@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use super::client::{Load, Window};
+use super::client::{Arrivals, Load, Window};
 use super::image::Images;
 use super::medium::Medium;
 use super::peer::Peer;
@@ -23,6 +23,10 @@ pub(super) enum Reader {
     /// A program in a User-Mode Linux guest.
     Guest,
 }
+
+/// Random arrivals are looked at for so many windows: whoever waits for them is to have learnt that they
+/// are random, which takes some thousand of them.
+const LEARNING: u32 = 4;
 
 /// One cell with its systems and their names.
 #[derive(Debug, Clone)]
@@ -144,15 +148,22 @@ pub(super) fn prepare(
         notes,
         plots: design.plots,
     };
-    let measure = Duration::from_millis(options.window_ms.unwrap_or(design.window_ms));
-    Ok(Box::new(Ready { plan, cells, place, window: Window::of(measure) }))
+    let windows = cells.iter().map(|cell| {
+        let random = matches!(cell.load.arrivals, Arrivals::Poisson(_));
+        let factor = if random && options.window_ms.is_none() { LEARNING } else { 1 };
+        let millis = options.window_ms.unwrap_or(design.window_ms);
+        Window::of(Duration::from_millis(millis) * factor)
+    });
+    let windows = windows.collect();
+    Ok(Box::new(Ready { plan, cells, place, windows }))
 }
 
 struct Ready {
     plan: Plan,
     cells: Vec<CellSpec>,
     place: Place,
-    window: Window,
+    /// How long each cell's turns take.
+    windows: Vec<Window>,
 }
 
 impl Prepared for Ready {
@@ -161,14 +172,14 @@ impl Prepared for Ready {
     }
 
     fn measure(&mut self, cell: usize, system: usize) -> Result<Sample> {
-        let spec = &self.cells[cell];
+        let (spec, window) = (&self.cells[cell], self.windows[cell]);
         if spec.medium == Medium::Cached {
             image::warm(&self.place.images.disk)?;
         }
         let (_, system) = &spec.systems[system];
         match spec.reader {
-            Reader::Client => system.measure(spec.medium, &mut self.place, spec.load, self.window),
-            Reader::Guest => guest::measure(*system, spec.medium, &self.place, self.window),
+            Reader::Client => system.measure(spec.medium, &mut self.place, spec.load, window),
+            Reader::Guest => guest::measure(*system, spec.medium, &self.place, window),
         }
     }
 }

@@ -56,7 +56,9 @@ impl Experiment for Polling {
                  Think time: from the end of a request to the next one the client spins for exactly \
                  that long. Arrivals at random: exponential gaps from a seeded generator, whatever \
                  the backend does; latency counts from the moment at which a request should have \
-                 been sent, and those sent more than 10 us after it are late. The guest is User-Mode \
+                 been sent, and those sent more than 10 us after it are late; such turns are four \
+                 times as long, because what waits must learn that there is nothing to learn. The \
+                 guest is User-Mode \
                  Linux on the client's CPU, in which dd reads 4 KiB after 4 KiB directly; its p50 \
                  is the mean."
                     .to_owned(),
