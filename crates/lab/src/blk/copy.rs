@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow, ensure};
-use rustix::io::ReadWriteFlags;
+use rustix::io::{Errno, ReadWriteFlags};
 
 use super::client::{Load, Window, tally};
 use crate::cpu::{self, Placement};
@@ -44,10 +44,10 @@ pub(super) fn memcpy(
 }
 
 /// Reads what the load's requests would read from a file, by one call for each that does not wait for
-/// storage, on the backend's CPU.
+/// storage, on the backend's CPU; by another that does where the file system knows no such calls.
 ///
 /// # Errors
-/// If there is no thread, or the file is not in the page cache.
+/// If there is no thread, or the file is shorter.
 pub(super) fn preadv2(
     placement: Placement,
     load: Load,
@@ -58,8 +58,12 @@ pub(super) fn preadv2(
         copies(load, window, disk_bytes, |offset, target| {
             let wanted = target.len();
             let mut slices = [IoSliceMut::new(target)];
-            let read = rustix::io::preadv2(&file, &mut slices, offset, ReadWriteFlags::NOWAIT);
-            let read = read.context("the file is not in the page cache")?;
+            let mut read = |how| rustix::io::preadv2(&file, &mut slices, offset, how);
+            let read = match read(ReadWriteFlags::NOWAIT) {
+                Err(Errno::AGAIN | Errno::OPNOTSUPP) => read(ReadWriteFlags::empty()),
+                done => done,
+            };
+            let read = read.context("cannot read the file")?;
             ensure!(read == wanted, "{read} bytes instead of {wanted}");
             Ok(())
         })
