@@ -9,6 +9,7 @@
 //! - **Machine**: what `ringway run` is asked to start ([`machine`]), and where each of its
 //!   devices sits ([`topology`]).
 //! - **Verdict**: why a disk is slow, from what its process reports ([`why`]).
+//! - **Id**: the name of one thing that the toolstack keeps, with its kind ([`id`]).
 //! - **Recipe**: what a user of another VMM writes down to get a disk of ours ([`recipe`]).
 //!
 //! # Invariants
@@ -25,6 +26,7 @@
 pub mod caps;
 pub mod disk_arg;
 pub mod export;
+pub mod id;
 pub mod machine;
 pub mod poll;
 pub mod recipe;

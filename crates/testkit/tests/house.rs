@@ -8,7 +8,7 @@ use cargo_metadata::{DependencyKind, Metadata, MetadataCommand};
 
 /// Who may use whom (docs/architecture.md). A crate of the house that is not named on the right
 /// may not be used.
-const LAYERS: [(&str, &[&str]); 13] = [
+const LAYERS: [(&str, &[&str]); 14] = [
     ("memory", &[]),
     ("virtq", &["memory"]),
     ("reactor", &["memory"]),
@@ -18,10 +18,11 @@ const LAYERS: [(&str, &[&str]); 13] = [
     ("vhost-user", &["memory", "virtq"]),
     ("model", &[]),
     ("iod", &["memory", "virtq", "vhost-user", "reactor", "disk", "blk", "nbd", "model"]),
+    ("xenapi", &["model"]),
     ("toolstack", &["model"]),
-    ("cli", &["model", "toolstack"]),
-    ("testkit", &["model"]),
-    ("lab", &["model", "testkit"]),
+    ("cli", &["model", "toolstack", "xenapi"]),
+    ("testkit", &["model", "xenapi"]),
+    ("lab", &["model", "testkit", "xenapi"]),
 ];
 
 /// Crates that may hold unsafe code; every other forbids it.

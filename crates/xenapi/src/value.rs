@@ -1,0 +1,97 @@
+//! Values as both encodings carry them.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, OnceLock};
+
+/// The reference that names nothing.
+pub const NULL_REF: &str = "OpaqueRef:NULL";
+
+/// A value of any [`Type`](crate::table::Type). References, enumerations and "void" are text.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Value {
+    /// Text.
+    Str(String),
+    /// A whole number: text in XML-RPC, a number in JSON.
+    Int(i64),
+    /// A number.
+    Float(f64),
+    /// Yes or no.
+    Bool(bool),
+    /// A moment.
+    Date(Date),
+    /// Several values, in order.
+    Set(Vec<Value>),
+    /// Values by name.
+    Map(BTreeMap<String, Value>),
+    /// A record, or a part of one, whose text is kept: it is made once for all who ask.
+    Encoded(Arc<Encoded>),
+}
+
+impl Value {
+    /// Text.
+    pub fn text(text: impl Into<String>) -> Self {
+        Self::Str(text.into())
+    }
+
+    /// The value itself, if its text is kept.
+    pub fn plain(&self) -> &Self {
+        match self {
+            Self::Encoded(encoded) => encoded.value(),
+            other => other,
+        }
+    }
+}
+
+/// A moment, in whole seconds since 1970-01-01T00:00:00Z.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Date(pub i64);
+
+/// A value that remembers its text in each encoding.
+#[derive(Debug)]
+pub struct Encoded {
+    value: Value,
+    json: OnceLock<Box<str>>,
+    xml: OnceLock<Box<str>>,
+}
+
+impl PartialEq for Encoded {
+    fn eq(&self, other: &Self) -> bool {
+        self.value == other.value
+    }
+}
+
+impl Encoded {
+    /// Of this value; its texts are made when they are asked for.
+    pub fn new(value: Value) -> Arc<Self> {
+        Arc::new(Self { value, json: OnceLock::new(), xml: OnceLock::new() })
+    }
+
+    /// The value.
+    pub fn value(&self) -> &Value {
+        &self.value
+    }
+
+    /// Its text in JSON, made by `make` the first time.
+    pub fn json(&self, make: impl FnOnce(&Value) -> String) -> &str {
+        self.json.get_or_init(|| make(&self.value).into())
+    }
+
+    /// Its text in XML-RPC, made by `make` the first time.
+    pub fn xml(&self, make: impl FnOnce(&Value) -> String) -> &str {
+        self.xml.get_or_init(|| make(&self.value).into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_is_made_once() {
+        let encoded = Encoded::new(Value::Int(7));
+        assert_eq!(encoded.json(|_| "7".to_owned()), "7");
+        assert_eq!(encoded.json(|_| "again".to_owned()), "7");
+        assert_eq!(encoded.xml(|value| format!("{value:?}")), "Int(7)");
+        assert_eq!(Value::Encoded(encoded).plain(), &Value::Int(7));
+    }
+}
