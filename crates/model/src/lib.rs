@@ -9,6 +9,12 @@
 //! - **Machine**: what `ringway run` is asked to start ([`machine`]), and where each of its
 //!   devices sits ([`topology`]).
 //! - **Verdict**: why a disk is slow, from what its process reports ([`why`]).
+//! - **Op**: what can be done to a machine ([`vm::VmOp`]), a disk slot ([`vbd::VbdOp`]), a disk
+//!   ([`vdi::VdiOp`]), a storage repository ([`sr::SrOp`]) or a network interface ([`vif::VifOp`]).
+//! - **Facts**: what a decision reads of such a thing. **Gate**: `check` and `allowed` beside each
+//!   of them: whether an operation may begin, and if not, by what [`refusal::Refusal`].
+//! - **Exit**: how a domain ended, and what follows ([`vm::exits`]).
+//! - **Volume**: a disk as its storage sees it, attached and activated ([`vdi::automaton`]).
 //! - **Id**: the name of one thing that the toolstack keeps, with its kind ([`id`]).
 //! - **Recipe**: what a user of another VMM writes down to get a disk of ours ([`recipe`]).
 //!
@@ -28,10 +34,17 @@ pub mod disk_arg;
 pub mod export;
 pub mod id;
 pub mod machine;
+mod named;
 pub mod poll;
 pub mod recipe;
+pub mod refusal;
 pub mod report;
 pub mod rpc;
 pub mod spec;
+pub mod sr;
 pub mod topology;
+pub mod vbd;
+pub mod vdi;
+pub mod vif;
+pub mod vm;
 pub mod why;

@@ -1,0 +1,192 @@
+//! Storage repositories: what can be done to them.
+
+use crate::named::named;
+use crate::refusal::{Refusal, Underway};
+
+named! {
+    /// What can be done to a storage repository.
+    SrOp {
+        /// Look what is in it.
+        Scan = "scan",
+        /// Remove it and what is in it.
+        Destroy = "destroy",
+        /// Remove its record, not what is in it.
+        Forget = "forget",
+        /// Attach it to a host.
+        Plug = "plug",
+        /// Detach it from a host.
+        Unplug = "unplug",
+        /// Read its properties again.
+        Update = "update",
+        /// Make a disk.
+        VdiCreate = "vdi_create",
+        /// Record a disk that is there.
+        VdiIntroduce = "vdi_introduce",
+        /// Remove a disk.
+        VdiDestroy = "vdi_destroy",
+        /// Change the size of a disk.
+        VdiResize = "vdi_resize",
+        /// Clone a disk.
+        VdiClone = "vdi_clone",
+        /// Snapshot a disk.
+        VdiSnapshot = "vdi_snapshot",
+        /// Mirror a disk.
+        VdiMirror = "vdi_mirror",
+        /// Begin to note changes of a disk.
+        VdiEnableCbt = "vdi_enable_cbt",
+        /// End noting changes of a disk.
+        VdiDisableCbt = "vdi_disable_cbt",
+        /// Remove the content of a disk.
+        VdiDataDestroy = "vdi_data_destroy",
+        /// Tell the changes of a disk.
+        VdiListChangedBlocks = "vdi_list_changed_blocks",
+        /// Say whether a disk is reset at boot.
+        VdiSetOnBoot = "vdi_set_on_boot",
+        /// Connect a host with it.
+        PbdCreate = "pbd_create",
+        /// Disconnect a host from it.
+        PbdDestroy = "pbd_destroy",
+    }
+}
+
+/// Everything that a gate reads of one storage repository.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SrFacts {
+    /// A host is connected with it.
+    pub has_pbd: bool,
+    /// It is attached to that host.
+    pub attached: bool,
+    /// There are disks in it.
+    pub has_vdi: bool,
+    /// One of its disks is plugged into a machine.
+    pub in_use: bool,
+    /// Operations under way.
+    pub current: Vec<SrOp>,
+}
+
+/// Whether `op` may begin on `sr`.
+///
+/// The first that applies refuses, in this order: what Ringway does not do; whether it is attached
+/// and in use; what is in it; operations under way. Operations on single disks run beside each
+/// other, everything else alone.
+///
+/// # Errors
+/// The first refusal.
+pub fn check(op: SrOp, sr: &SrFacts) -> Result<(), Refusal> {
+    if !is_served(op) {
+        return Err(Refusal::NotImplemented);
+    }
+    match op {
+        SrOp::Destroy | SrOp::Forget if sr.attached => return Err(Refusal::SrAttached),
+        SrOp::Destroy | SrOp::Plug | SrOp::Unplug | SrOp::PbdDestroy if !sr.has_pbd => {
+            return Err(Refusal::SrNoPbd);
+        }
+        SrOp::Destroy if sr.has_vdi => return Err(Refusal::SrNotEmpty),
+        SrOp::Unplug if sr.in_use => return Err(Refusal::VdiInUse),
+        SrOp::PbdDestroy if sr.attached => return Err(Refusal::SrAttached),
+        SrOp::Scan | SrOp::Update if !sr.attached => return Err(Refusal::SrNotAttached),
+        _ if is_of_disk(op) && !sr.attached => return Err(Refusal::SrNotAttached),
+        _ => {}
+    }
+    let alone = |other: &&SrOp| !(is_of_disk(op) && is_of_disk(**other));
+    match sr.current.iter().find(alone) {
+        Some(other) => Refusal::beside(Underway::Sr(*other)),
+        None => Ok(()),
+    }
+}
+
+/// What a client may be shown as possible now, in the order of [`SrOp::ALL`].
+pub fn allowed(sr: &SrFacts) -> Vec<SrOp> {
+    SrOp::ALL.iter().copied().filter(|op| check(*op, sr).is_ok()).collect()
+}
+
+/// Whether it concerns one disk and leaves the others alone.
+fn is_of_disk(op: SrOp) -> bool {
+    op.name().starts_with("vdi_")
+}
+
+/// Whether Ringway does it.
+fn is_served(op: SrOp) -> bool {
+    matches!(
+        op,
+        SrOp::Scan
+            | SrOp::Destroy
+            | SrOp::Forget
+            | SrOp::Plug
+            | SrOp::Unplug
+            | SrOp::Update
+            | SrOp::VdiCreate
+            | SrOp::VdiIntroduce
+            | SrOp::VdiDestroy
+            | SrOp::VdiResize
+            | SrOp::PbdCreate
+            | SrOp::PbdDestroy
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn attached() -> SrFacts {
+        SrFacts { has_pbd: true, attached: true, ..SrFacts::default() }
+    }
+
+    fn names(sr: &SrFacts) -> String {
+        allowed(sr).iter().map(|op| op.name()).collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn what_is_shown_in_each_state() {
+        let here = "scan plug unplug update vdi_create vdi_introduce vdi_destroy vdi_resize \
+                    pbd_create";
+        assert_eq!(names(&attached()), here);
+        let full = SrFacts { has_vdi: true, ..attached() };
+        assert_eq!(names(&full), here);
+        let used = SrFacts { in_use: true, ..full.clone() };
+        assert_eq!(names(&used), here.replace("unplug ", ""));
+        let away = SrFacts { attached: false, ..full };
+        assert_eq!(names(&away), "forget plug unplug pbd_create pbd_destroy");
+        let empty = SrFacts { has_vdi: false, ..away };
+        assert_eq!(names(&empty), "destroy forget plug unplug pbd_create pbd_destroy");
+        assert_eq!(names(&SrFacts::default()), "forget pbd_create");
+    }
+
+    #[test]
+    fn each_refusal_says_what_stands_in_the_way() {
+        let full = SrFacts { has_vdi: true, in_use: true, ..attached() };
+        let away = SrFacts { attached: false, ..full.clone() };
+        for (op, sr, refusal) in [
+            (SrOp::Destroy, &full, Refusal::SrAttached),
+            (SrOp::Forget, &full, Refusal::SrAttached),
+            (SrOp::PbdDestroy, &full, Refusal::SrAttached),
+            (SrOp::Unplug, &full, Refusal::VdiInUse),
+            (SrOp::Destroy, &away, Refusal::SrNotEmpty),
+            (SrOp::Destroy, &SrFacts::default(), Refusal::SrNoPbd),
+            (SrOp::Plug, &SrFacts::default(), Refusal::SrNoPbd),
+            (SrOp::Unplug, &SrFacts::default(), Refusal::SrNoPbd),
+            (SrOp::PbdDestroy, &SrFacts::default(), Refusal::SrNoPbd),
+            (SrOp::Scan, &away, Refusal::SrNotAttached),
+            (SrOp::VdiCreate, &away, Refusal::SrNotAttached),
+            (SrOp::VdiSnapshot, &full, Refusal::NotImplemented),
+        ] {
+            assert_eq!(check(op, sr), Err(refusal), "{op:?}");
+        }
+    }
+
+    #[test]
+    fn only_operations_on_disks_run_beside_each_other() {
+        let of_disk = [SrOp::VdiCreate, SrOp::VdiIntroduce, SrOp::VdiDestroy, SrOp::VdiResize];
+        let sr = attached();
+        for op in allowed(&sr) {
+            for &other in SrOp::ALL {
+                let together = of_disk.contains(&op) && other.name().starts_with("vdi_");
+                let busy = SrFacts { current: vec![other], ..sr.clone() };
+                let expected = if together { Ok(()) } else { Refusal::beside(Underway::Sr(other)) };
+                assert_eq!(check(op, &busy), expected, "{op:?} beside {other:?}");
+                let busier = SrFacts { current: vec![SrOp::VdiCreate, other], ..sr.clone() };
+                assert_eq!(check(op, &busier).is_ok(), together, "{op:?} beside {other:?}");
+            }
+        }
+    }
+}

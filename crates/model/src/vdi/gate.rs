@@ -1,0 +1,77 @@
+//! Whether an operation on a disk may begin.
+
+use super::automaton::Access;
+use super::{VdiFacts, VdiOp};
+use crate::refusal::{Refusal, Underway};
+
+/// Whether `op` may begin on `vdi`.
+///
+/// The first that applies refuses, in this order: operations under way; the storage repository;
+/// slots that hold the disk; their operations; a disk that is lost or not written to; what Ringway
+/// does not do.
+///
+/// # Errors
+/// The first refusal.
+pub fn check(op: VdiOp, vdi: &VdiFacts) -> Result<(), Refusal> {
+    if let Some(other) = vdi.current.iter().find(|other| !beside(op, **other)) {
+        return Refusal::beside(Underway::Vdi(*other));
+    }
+    if !vdi.sr_attached && op != VdiOp::Forget {
+        return Err(Refusal::SrNotAttached);
+    }
+    if !is_live(op) {
+        let reads = op == VdiOp::Copy;
+        let hinders = |access| !reads || access == Access::Rw;
+        if vdi.users.iter().any(|user| user.attached && hinders(user.access)) {
+            return Err(Refusal::VdiInUse);
+        }
+    }
+    if let Some(other) = vdi.users.iter().find_map(|user| user.op) {
+        return Refusal::beside(Underway::Vbd(other));
+    }
+    // What is lost can be removed or looked for again, and nothing else.
+    if vdi.missing && !matches!(op, VdiOp::Forget | VdiOp::Destroy | VdiOp::Update) {
+        return Err(Refusal::VdiMissing);
+    }
+    if vdi.read_only && matches!(op, VdiOp::Resize | VdiOp::ResizeOnline | VdiOp::DataDestroy) {
+        return Err(Refusal::VdiReadOnly);
+    }
+    if is_served(op) { Ok(()) } else { Err(Refusal::NotImplemented) }
+}
+
+/// What a client may be shown as possible now, in the order of [`VdiOp::ALL`].
+pub fn allowed(vdi: &VdiFacts) -> Vec<VdiOp> {
+    VdiOp::ALL.iter().copied().filter(|op| check(*op, vdi).is_ok()).collect()
+}
+
+/// Whether `op` may begin while `other` runs: what only reads goes beside a copy.
+fn beside(op: VdiOp, other: VdiOp) -> bool {
+    other == VdiOp::Copy
+        && matches!(op, VdiOp::Copy | VdiOp::Clone | VdiOp::Snapshot | VdiOp::ListChangedBlocks)
+}
+
+/// Whether it is done to a disk that is plugged.
+fn is_live(op: VdiOp) -> bool {
+    matches!(
+        op,
+        VdiOp::Snapshot
+            | VdiOp::Clone
+            | VdiOp::ResizeOnline
+            | VdiOp::Mirror
+            | VdiOp::EnableCbt
+            | VdiOp::DisableCbt
+            | VdiOp::DataDestroy
+            | VdiOp::Blocked
+    )
+}
+
+/// Whether Ringway does it.
+fn is_served(op: VdiOp) -> bool {
+    matches!(
+        op,
+        VdiOp::Resize | VdiOp::ResizeOnline | VdiOp::Destroy | VdiOp::Forget | VdiOp::Update
+    )
+}
+
+#[cfg(test)]
+mod tests;

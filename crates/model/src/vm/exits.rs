@@ -1,0 +1,178 @@
+//! What follows the end of a domain.
+
+use std::time::Duration;
+
+use super::VmOp;
+use crate::named::named;
+
+/// Least time from one start to the next of a machine that crashes: a guest that panics while it
+/// boots would otherwise cost a CPU for as long as nobody looks.
+pub const RESTART_INTERVAL: Duration = Duration::from_secs(10);
+
+/// How a domain ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exit {
+    /// The guest switched itself off.
+    PoweredOff,
+    /// The guest reset itself.
+    Rebooted,
+    /// The guest's kernel gave up.
+    Panicked,
+    /// Its process ended, and nobody here had asked for that.
+    Killed,
+    /// This operation asked for it, however the guest then went.
+    Asked(VmOp),
+}
+
+named! {
+    /// What is done when a guest ends as it should.
+    OnExit {
+        /// The machine is halted.
+        Destroy = "destroy",
+        /// The machine is started again.
+        Restart = "restart",
+    }
+}
+
+named! {
+    /// What is done when a guest crashes. No dumps are taken: what asks for one is done without.
+    OnCrash {
+        /// The machine is halted.
+        Destroy = "destroy",
+        /// Halted after a dump.
+        CoredumpAndDestroy = "coredump_and_destroy",
+        /// The machine is started again.
+        Restart = "restart",
+        /// Started again after a dump.
+        CoredumpAndRestart = "coredump_and_restart",
+        /// The domain stays as it is, to be looked at.
+        Preserve = "preserve",
+        /// Started again, with the domain kept under another name: it is not kept.
+        RenameRestart = "rename_restart",
+    }
+}
+
+/// What a machine's owner wants done when its guest ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AfterActions {
+    /// After it has switched itself off.
+    pub shutdown: OnExit,
+    /// After it has reset itself.
+    pub reboot: OnExit,
+    /// After a crash.
+    pub crash: OnCrash,
+}
+
+/// What is to be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// Clean up; the machine is halted.
+    Halt,
+    /// Clean up and start a new domain.
+    Restart,
+    /// Leave the domain as it is; the machine is paused.
+    Keep,
+}
+
+/// What follows `exit`. An operation that asked for the end has its way, whatever the settings:
+/// the power button is the same for a shutdown and for a reboot, so how the guest went says
+/// nothing then.
+pub fn next(exit: Exit, after: &AfterActions) -> Next {
+    match exit {
+        Exit::Asked(VmOp::CleanReboot | VmOp::HardReboot) => Next::Restart,
+        Exit::Asked(_) => Next::Halt,
+        Exit::PoweredOff => on_exit(after.shutdown),
+        Exit::Rebooted => on_exit(after.reboot),
+        // Of a process that is gone nothing can be kept.
+        Exit::Killed if after.crash == OnCrash::Preserve => Next::Halt,
+        Exit::Panicked | Exit::Killed => on_crash(after.crash),
+    }
+}
+
+/// How long to wait before the restart that follows `exit`, of a machine that has run for `ran`.
+pub fn restart_delay(exit: Exit, ran: Duration) -> Duration {
+    match exit {
+        Exit::Panicked | Exit::Killed => RESTART_INTERVAL.saturating_sub(ran),
+        Exit::PoweredOff | Exit::Rebooted | Exit::Asked(_) => Duration::ZERO,
+    }
+}
+
+fn on_exit(what: OnExit) -> Next {
+    match what {
+        OnExit::Destroy => Next::Halt,
+        OnExit::Restart => Next::Restart,
+    }
+}
+
+fn on_crash(what: OnCrash) -> Next {
+    match what {
+        OnCrash::Destroy | OnCrash::CoredumpAndDestroy => Next::Halt,
+        OnCrash::Restart | OnCrash::CoredumpAndRestart | OnCrash::RenameRestart => Next::Restart,
+        OnCrash::Preserve => Next::Keep,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all_settings() -> Vec<AfterActions> {
+        let mut all = Vec::new();
+        for &shutdown in OnExit::ALL {
+            for &reboot in OnExit::ALL {
+                for &crash in OnCrash::ALL {
+                    all.push(AfterActions { shutdown, reboot, crash });
+                }
+            }
+        }
+        all
+    }
+
+    /// The setting's own words decide, read by another rule than the code's.
+    fn by_name(setting: &str) -> Next {
+        match setting {
+            "preserve" => Next::Keep,
+            _ if setting.ends_with("restart") => Next::Restart,
+            _ => Next::Halt,
+        }
+    }
+
+    #[test]
+    fn a_guest_that_ends_gets_what_is_set() {
+        let all = all_settings();
+        assert_eq!(all.len(), 2 * 2 * 6);
+        for after in all {
+            assert_eq!(next(Exit::PoweredOff, &after), by_name(after.shutdown.name()));
+            assert_eq!(next(Exit::Rebooted, &after), by_name(after.reboot.name()));
+            assert_eq!(next(Exit::Panicked, &after), by_name(after.crash.name()));
+            let gone = match by_name(after.crash.name()) {
+                Next::Keep => Next::Halt,
+                other => other,
+            };
+            assert_eq!(next(Exit::Killed, &after), gone);
+        }
+    }
+
+    #[test]
+    fn who_asked_has_their_way() {
+        for after in all_settings() {
+            for &op in VmOp::ALL {
+                let reboots = op.name().ends_with("_reboot");
+                let expected = if reboots { Next::Restart } else { Next::Halt };
+                assert_eq!(next(Exit::Asked(op), &after), expected, "{op:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn only_a_crash_in_a_loop_waits() {
+        let second = Duration::from_secs(1);
+        for exit in [Exit::Panicked, Exit::Killed] {
+            assert_eq!(restart_delay(exit, second), Duration::from_secs(9));
+            assert_eq!(restart_delay(exit, Duration::from_secs(3600)), Duration::ZERO);
+        }
+        for exit in [Exit::PoweredOff, Exit::Rebooted, Exit::Asked(VmOp::HardReboot)] {
+            assert_eq!(restart_delay(exit, second), Duration::ZERO);
+        }
+    }
+}
