@@ -1,7 +1,8 @@
-//! A machine's disk slots: what can be done to them, and their numbers.
+//! A machine's disk slots: what can be done to them, their numbers, and their settings.
 
 mod device;
 mod gate;
+mod knobs;
 
 use crate::named::named;
 use crate::vdi::VdiFacts;
@@ -10,6 +11,7 @@ use crate::vdi::automaton::Access;
 pub(crate) use device::no_such_device;
 pub use device::{DeviceNumber, MAX_DEVICE, choose};
 pub use gate::{allowed, check};
+pub use knobs::{ALGORITHMS, Limits, Tuning, limits, tuning};
 
 named! {
     /// What can be done to a disk slot.

@@ -1,0 +1,289 @@
+//! What a slot's records set of its disk: limits by `qos_algorithm_*`, the rest by `other_config`.
+
+use std::collections::BTreeMap;
+
+use crate::caps::Caps;
+use crate::poll::{MAX_POLL_IDLE_THRESHOLD, MAX_POLL_US, PollMode, PollSpec};
+use crate::spec::{CacheMode, MAX_QUEUES, SpecError, parse_size, refuse};
+
+/// Algorithms that limit a disk. The first is ours, the second XenServer's.
+pub const ALGORITHMS: [&str; 2] = ["ringway", "ionice"];
+/// Least and most weight of a disk.
+const WEIGHTS: std::ops::RangeInclusive<u16> = 1..=1000;
+/// The field that errors name.
+const PARAMS: &str = "qos_algorithm_params";
+/// How much of a CPU must be free where the text is no number, in percent: XenServer's.
+const BAD_IDLE_THRESHOLD: u8 = 50;
+
+/// Limits of a disk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Limits {
+    /// What its guest may do at most.
+    pub caps: Caps,
+    /// Its share of the storage when others want it too, 1 to 1000.
+    pub weight: Option<u16>,
+}
+
+/// What is tuned for a disk. What is absent is not set.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tuning {
+    /// How its queues wait.
+    pub poll: PollSpec,
+    /// Number of its queues, from the next plug on.
+    pub queues: Option<u16>,
+    /// How it is cached, from the next plug on.
+    pub cache: Option<CacheMode>,
+}
+
+/// Reads limits. An empty `algorithm` sets none, whatever the parameters.
+///
+/// Algorithm `ringway` takes `iops` and `bytes` (both a second), `iops-burst` and `bytes-burst`
+/// (the same, in a burst), `burst` (seconds for which one lasts) and `weight` (1 to 1000).
+/// Algorithm `ionice` takes `sched` and `class` and sets a weight; as in XenServer, what it does
+/// not know counts as best effort and as normal.
+///
+/// # Errors
+/// Fields `qos_algorithm_type` and `qos_algorithm_params`: what is not known or cannot be kept.
+pub fn limits(algorithm: &str, params: &BTreeMap<String, String>) -> Result<Limits, SpecError> {
+    match algorithm {
+        "" => Ok(Limits::default()),
+        "ringway" => ours(params),
+        "ionice" => Ok(Limits { weight: Some(ionice(params)), ..Limits::default() }),
+        _ => refuse(
+            "qos_algorithm_type",
+            format!("{algorithm:?} is not known; use {} or nothing", ALGORITHMS.join(", ")),
+        ),
+    }
+}
+
+/// Reads what is tuned. Nobody can be told that `other_config` is wrong, so what makes no sense
+/// has no effect, except that a `polling-duration` that is no number means no polling and a
+/// `polling-idle-threshold` that is none means 50, as in XenServer.
+///
+/// `polling-duration` is in microseconds, 0 for no polling, more than [`MAX_POLL_US`] is taken for
+/// that. `polling-idle-threshold` is in percent of a CPU. `queues` is a number, `cache` is `none`
+/// or `writeback`.
+pub fn tuning(other_config: &BTreeMap<String, String>) -> Tuning {
+    let get = |key| other_config.get(key).map(String::as_str);
+    let (poll, poll_max_us) = match get("polling-duration").map(parse_duration) {
+        None => (None, None),
+        Some(0) => (Some(PollMode::Off), None),
+        Some(us) => (Some(PollMode::Auto), Some(us)),
+    };
+    let poll_idle_threshold = get("polling-idle-threshold").map(parse_threshold);
+    let queues = get("queues").and_then(|text| text.parse().ok());
+    let cache = match get("cache") {
+        Some("none") => Some(CacheMode::None),
+        Some("writeback") => Some(CacheMode::Writeback),
+        _ => None,
+    };
+    Tuning {
+        poll: PollSpec { poll, poll_max_us, poll_idle_threshold },
+        queues: queues.filter(|queues| (1..=MAX_QUEUES).contains(queues)),
+        cache,
+    }
+}
+
+fn ours(params: &BTreeMap<String, String>) -> Result<Limits, SpecError> {
+    let mut limits = Limits::default();
+    let caps = &mut limits.caps;
+    for (key, text) in params {
+        match key.as_str() {
+            "iops" => caps.iops = Some(number(key, text)?),
+            "iops-burst" => caps.iops_burst = Some(number(key, text)?),
+            "bytes" => caps.bytes_per_second = Some(bytes(key, text)?),
+            "bytes-burst" => caps.bytes_burst = Some(bytes(key, text)?),
+            "burst" => caps.burst_seconds = number(key, text)?,
+            "weight" => limits.weight = Some(weight(text)?),
+            _ => {
+                let known = "iops, iops-burst, bytes, bytes-burst, burst, weight";
+                return refuse(PARAMS, format!("{key:?} is not known; use {known}"));
+            }
+        }
+    }
+    match limits.caps.validate() {
+        Ok(()) => Ok(limits),
+        Err(error) => refuse(PARAMS, error.to_string()),
+    }
+}
+
+fn number<T: std::str::FromStr>(key: &str, text: &str) -> Result<T, SpecError> {
+    let problem = || format!("{key}: {text:?} is not a whole number that can be kept");
+    text.parse().or_else(|_| refuse(PARAMS, problem()))
+}
+
+fn bytes(key: &str, text: &str) -> Result<u64, SpecError> {
+    parse_size(text).or_else(|error| refuse(PARAMS, format!("{key}: {}", error.problem)))
+}
+
+fn weight(text: &str) -> Result<u16, SpecError> {
+    let weight = text.parse().ok().filter(|weight| WEIGHTS.contains(weight));
+    let (least, most) = (WEIGHTS.start(), WEIGHTS.end());
+    let problem = || format!("weight: {text:?} is not in {least} to {most}");
+    weight.map_or_else(|| refuse(PARAMS, problem()), Ok)
+}
+
+/// Weight of a class and level: real time 800 to 1000, best effort 100 to 700, idle 10.
+fn ionice(params: &BTreeMap<String, String>) -> u16 {
+    let level = level(params.get("class").map_or("", String::as_str));
+    match params.get("sched").map_or("", String::as_str) {
+        "idle" => 10,
+        "rt" | "real-time" => 800 + 200 * level / 7,
+        _ => 100 + 600 * level / 7,
+    }
+}
+
+/// The level, from 0, the lowest, to 7, as XenServer's manuals have had it since 5.6.
+fn level(text: &str) -> u16 {
+    match text {
+        "highest" => 7,
+        "high" => 5,
+        "low" => 2,
+        "lowest" => 0,
+        _ => text.parse().ok().filter(|level| *level <= 7).unwrap_or(4),
+    }
+}
+
+fn parse_duration(text: &str) -> u16 {
+    let us = text.parse::<i64>().unwrap_or(0).clamp(0, MAX_POLL_US.into());
+    u16::try_from(us).unwrap_or(MAX_POLL_US)
+}
+
+fn parse_threshold(text: &str) -> u8 {
+    let percent = text.parse::<i64>().unwrap_or(BAD_IDLE_THRESHOLD.into());
+    let percent = percent.clamp(0, MAX_POLL_IDLE_THRESHOLD.into());
+    u8::try_from(percent).unwrap_or(MAX_POLL_IDLE_THRESHOLD)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::btree_map;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn map(text: &str) -> BTreeMap<String, String> {
+        let pairs = text.split_whitespace().filter_map(|pair| pair.split_once('='));
+        pairs.map(|(key, value)| (key.into(), value.into())).collect()
+    }
+
+    #[test]
+    fn our_own_limits() {
+        let params = "iops=500 iops-burst=2000 bytes=10M bytes-burst=20971520 burst=30 weight=300";
+        let caps = Caps {
+            iops: Some(500),
+            iops_burst: Some(2000),
+            bytes_per_second: Some(10 << 20),
+            bytes_burst: Some(20 << 20),
+            burst_seconds: 30,
+        };
+        assert_eq!(limits("ringway", &map(params)), Ok(Limits { caps, weight: Some(300) }));
+        assert_eq!(limits("ringway", &map("")), Ok(Limits::default()));
+        assert_eq!(limits("", &map("iops=nonsense")), Ok(Limits::default()), "no algorithm");
+        for algorithm in ALGORITHMS {
+            assert!(limits(algorithm, &map("")).is_ok(), "{algorithm}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_kept_is_refused_by_its_key() {
+        for (params, says) in [
+            ("iops=x", "iops: \"x\""),
+            ("iops=0", "pause the disk"),
+            ("iops=-1", "whole number"),
+            ("iops-burst=10", "give iops too"),
+            ("bytes=1", "look hung"),
+            ("bytes=10X", "bytes: \"10X\" has an unknown suffix"),
+            ("iops=10 burst=0", "burst_seconds"),
+            ("burst=4294967296", "burst: "),
+            ("weight=0", "1 to 1000"),
+            ("weight=1001", "1 to 1000"),
+            ("speed=1", "\"speed\" is not known; use iops"),
+        ] {
+            let error = limits("ringway", &map(params)).unwrap_err();
+            assert_eq!(error.field, PARAMS);
+            assert!(error.problem.contains(says), "{params}: {error}");
+        }
+        let error = limits("cfq", &map("")).unwrap_err();
+        assert_eq!(error.field, "qos_algorithm_type");
+        assert!(error.problem.contains("ringway, ionice"), "{error}");
+    }
+
+    #[test]
+    fn xenservers_classes_are_weights() {
+        for (params, weight) in [
+            ("sched=rt class=7", 1000),
+            ("sched=real-time class=highest", 1000),
+            ("sched=rt class=0", 800),
+            ("sched=rt class=5", 942),
+            ("sched=best-effort class=7", 700),
+            ("sched=best-effort class=lowest", 100),
+            ("class=high", 528),
+            ("class=low", 271),
+            ("class=normal", 442),
+            ("", 442),
+            ("sched=anything class=8", 442),
+            ("sched=idle class=7", 10),
+        ] {
+            let expected = Limits { weight: Some(weight), caps: Caps::default() };
+            assert_eq!(limits("ionice", &map(params)), Ok(expected), "{params}");
+        }
+    }
+
+    #[test]
+    fn polling_as_xenserver_reads_it() {
+        let poll = |text: &str| tuning(&map(text)).poll;
+        let set = |mode, us| PollSpec { poll: Some(mode), poll_max_us: us, ..PollSpec::default() };
+        for (text, expected) in [
+            ("", PollSpec::default()),
+            ("polling-duration=1000", set(PollMode::Auto, Some(1000))),
+            ("polling-duration=10001", set(PollMode::Auto, Some(10_000))),
+            ("polling-duration=0", set(PollMode::Off, None)),
+            ("polling-duration=-5", set(PollMode::Off, None)),
+            ("polling-duration=often", set(PollMode::Off, None)),
+            ("polling-duration=1.5", set(PollMode::Off, None)),
+            ("polling-duration=99999999999999999999", set(PollMode::Off, None)),
+        ] {
+            assert_eq!(poll(text), expected, "{text}");
+        }
+        for (text, percent) in
+            [("0", 0), ("75", 75), ("100", 100), ("101", 100), ("-1", 0), ("half", 50), ("7.5", 50)]
+        {
+            let text = format!("polling-idle-threshold={text}");
+            assert_eq!(poll(&text).poll_idle_threshold, Some(percent), "{text}");
+        }
+    }
+
+    #[test]
+    fn queues_and_cache() {
+        let both = tuning(&map("queues=4 cache=writeback owner=true"));
+        assert_eq!((both.queues, both.cache), (Some(4), Some(CacheMode::Writeback)));
+        assert_eq!(tuning(&map("cache=none")).cache, Some(CacheMode::None));
+        for (text, queues) in
+            [("1", Some(1)), ("256", Some(256)), ("0", None), ("257", None), ("two", None)]
+        {
+            assert_eq!(tuning(&map(&format!("queues={text}"))).queues, queues, "{text}");
+        }
+        assert_eq!(tuning(&map("cache=writethrough")), Tuning::default());
+    }
+
+    /// Keys that are known, and values that are near to what is.
+    fn any_map() -> impl Strategy<Value = BTreeMap<String, String>> {
+        let key = "(iops|bytes|iops-burst|bytes-burst|burst|weight|sched|class|queues|cache\
+                   |polling-duration|polling-idle-threshold|[a-z]{0,3})";
+        btree_map(key, "(-?[0-9]{0,21}[KMGT]?|[a-z]{0,4}|\\PC{0,8})", 0..5)
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_is_taken_can_be_kept(params in any_map(), algorithm in "(ringway|ionice|)") {
+            if let Ok(limits) = limits(&algorithm, &params) {
+                prop_assert_eq!(limits.caps.validate(), Ok(()));
+                prop_assert!(limits.weight.is_none_or(|weight| WEIGHTS.contains(&weight)));
+            }
+            let tuning = tuning(&params);
+            prop_assert_eq!(tuning.poll.validate(), Ok(()));
+            prop_assert!(tuning.queues.is_none_or(|queues| (1..=MAX_QUEUES).contains(&queues)));
+        }
+    }
+}
