@@ -1,0 +1,18 @@
+//! Passwords that other records name.
+
+use super::prelude::*;
+
+fields! { "secret", PoolOperator;
+    /// Its UUID.
+    uuid: ro(Str),
+    /// What is not told.
+    value: rw(Str),
+    /// Whatever clients keep with it.
+    other_config: rw(PAIRS).opt(),
+}
+
+pub(in crate::table) static CLASS: Class =
+    Class::new(("secret", "Something not told"), Role::PoolOperator, FIELDS, &[])
+        .created(Kind::Short)
+        .reads(Role::PoolOperator)
+        .silent();

@@ -1,0 +1,15 @@
+//! Machines.
+
+mod fields;
+mod messages;
+
+use super::prelude::*;
+pub use fields::Field;
+
+pub(in crate::table) static CLASS: Class = Class::new(
+    ("VM", "A machine, or a template of one"),
+    Role::VmAdmin,
+    fields::FIELDS,
+    messages::MESSAGES,
+)
+.created(Kind::Long);
