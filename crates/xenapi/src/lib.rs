@@ -18,7 +18,9 @@
 //! Source: the XenAPI of XenServer 7.0 and what its clients rely on.
 #![forbid(unsafe_code)]
 
+pub mod codes;
 mod error;
+pub mod sentences;
 pub mod table;
 mod value;
 

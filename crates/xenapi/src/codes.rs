@@ -1,0 +1,177 @@
+//! Every code that the API answers with: one function each, which takes what the code is about.
+
+use crate::ApiError;
+
+/// A code, what it means, and what its parameters are.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Code {
+    /// As it is on the wire.
+    pub name: &'static str,
+    /// What happened, in a sentence.
+    pub(crate) doc: &'static str,
+    /// What its parameters are, in order.
+    pub params: &'static [&'static str],
+}
+
+macro_rules! codes {
+    ($($(#[doc = $doc:literal])+ $code:ident $function:ident($($param:ident),*);)+) => {
+        $($(#[doc = $doc])+
+        pub fn $function($($param: impl Into<String>),*) -> ApiError {
+            ApiError::new(stringify!($code), [$($param.into()),*] as [String; _])
+        })+
+
+        /// All of them.
+        pub const ALL: &[Code] = &[$(Code {
+            name: stringify!($code),
+            doc: concat!($($doc),+),
+            params: &[$(stringify!($param)),*],
+        }),+];
+    };
+}
+
+codes! {
+    /// There is no such call.
+    MESSAGE_METHOD_UNKNOWN method_unknown(method);
+    /// The call takes another number of parameters.
+    MESSAGE_PARAMETER_COUNT_MISMATCH parameter_count(method, expected, received);
+    /// There used to be such a call. It is gone.
+    MESSAGE_REMOVED message_removed();
+    /// The call is known and this server does not do it.
+    NOT_IMPLEMENTED not_implemented(method);
+    /// A value is of the wrong type, or is missing.
+    FIELD_TYPE_ERROR field_type(field);
+    /// A value is not one that can be used.
+    INVALID_VALUE invalid_value(field, value);
+    /// A value could be used elsewhere, but not here.
+    VALUE_NOT_SUPPORTED value_not_supported(field, value, reason);
+    /// The reference names nothing of this class. It may have been destroyed.
+    HANDLE_INVALID handle_invalid(class, reference);
+    /// No object of this class has this UUID.
+    UUID_INVALID uuid_invalid(class, uuid);
+    /// The map has this key already. Remove it before you add it.
+    MAP_DUPLICATE_KEY map_duplicate_key(class, field, uuid, key);
+    /// Something in the server is broken. This is a mistake in the server, not in the call.
+    INTERNAL_ERROR internal(message);
+    /// The file system that holds this is full.
+    OUT_OF_SPACE out_of_space(location);
+
+    /// The session has ended, or never was. Log in again.
+    SESSION_INVALID session_invalid(session);
+    /// Name or password is wrong.
+    SESSION_AUTHENTICATION_FAILED authentication_failed(user, reason);
+    /// The user's roles do not permit this call.
+    RBAC_PERMISSION_DENIED permission_denied(permission, reason);
+    /// There is no such role.
+    ROLE_NOT_FOUND role_not_found();
+    /// The user has this role already.
+    ROLE_ALREADY_EXISTS role_already_exists();
+    /// This user may log in already.
+    SUBJECT_ALREADY_EXISTS subject_already_exists();
+
+    /// Too many calls are under way. Try again when some of them have ended.
+    TOO_MANY_PENDING_TASKS too_many_pending_tasks();
+    /// The task was cancelled.
+    TASK_CANCELLED task_cancelled(task);
+    /// The token does not come from this server.
+    EVENT_FROM_TOKEN_PARSE_FAILURE event_token(token);
+    /// This is neither `*`, nor a class, nor a class with an object after a slash.
+    EVENT_SUBSCRIPTION_PARSE_FAILURE event_subscription(subscription);
+
+    /// This cannot be done now.
+    OPERATION_NOT_ALLOWED operation_not_allowed(reason);
+    /// Somebody has forbidden this operation of this object.
+    OPERATION_BLOCKED operation_blocked(object, reason);
+    /// Another operation of this object is under way, and did not end in time.
+    OTHER_OPERATION_IN_PROGRESS other_operation(class, object, operation, task);
+
+    /// The machine is in a state in which this cannot be done.
+    VM_BAD_POWER_STATE bad_power_state(vm, expected, actual);
+    /// This cannot be done to a template. Make a machine of it first.
+    VM_IS_TEMPLATE vm_is_template(vm);
+    /// This cannot be done to a snapshot. Make a machine of it first.
+    VM_IS_SNAPSHOT vm_is_snapshot(vm);
+    /// The guest has not said that it can do this.
+    VM_LACKS_FEATURE vm_lacks_feature(vm);
+    /// The guest has not said that it can shut down when asked.
+    VM_LACKS_FEATURE_SHUTDOWN vm_lacks_shutdown(vm);
+    /// The guest has no drivers for virtual devices.
+    VM_MISSING_PV_DRIVERS vm_missing_drivers(vm);
+    /// The guest was asked to shut down and did not do it in time.
+    VM_SHUTDOWN_TIMEOUT vm_shutdown_timeout(vm, seconds);
+    /// The host has too little free memory for this. Both are in bytes.
+    HOST_NOT_ENOUGH_FREE_MEMORY not_enough_memory(needed, available);
+    /// The bounds of a machine's memory must not cross.
+    MEMORY_CONSTRAINT_VIOLATION memory_constraint(constraint);
+    /// The program that runs the machine could not be started.
+    FAILED_TO_START_EMULATOR emulator_failed(vm, program, reason);
+    /// The machine cannot boot like this.
+    BOOTLOADER_FAILED bootloader_failed(vm, reason);
+
+    /// The machine has this device already.
+    DEVICE_ALREADY_ATTACHED device_already_attached(device);
+    /// The machine does not have this device now.
+    DEVICE_ALREADY_DETACHED device_already_detached(device);
+    /// Another device of this machine has this number.
+    DEVICE_ALREADY_EXISTS device_already_exists(device);
+    /// There is no device of this number.
+    INVALID_DEVICE invalid_device(device);
+    /// The device was not there in time.
+    DEVICE_ATTACH_TIMEOUT device_attach_timeout(class, device);
+    /// The device was not gone in time. It goes when the guest lets go of it.
+    DEVICE_DETACH_TIMEOUT device_detach_timeout(class, device);
+    /// The guest does not give this device back.
+    DEVICE_DETACH_REJECTED device_detach_rejected(class, device, reason);
+    /// This device stays in its machine while that runs.
+    VBD_NOT_UNPLUGGABLE vbd_not_unpluggable(vbd);
+    /// There is nothing in this drive.
+    VBD_IS_EMPTY vbd_is_empty(vbd);
+    /// There is something in this drive. Take it out first.
+    VBD_NOT_EMPTY vbd_not_empty(vbd);
+    /// What is in this device cannot be changed.
+    VBD_NOT_REMOVABLE_MEDIA vbd_not_removable(vbd);
+    /// A CD cannot be written to.
+    VBD_CDS_MUST_BE_READONLY vbd_cds_are_read_only();
+
+    /// The disk is in use.
+    VDI_IN_USE vdi_in_use(vdi, operation);
+    /// The disk cannot be written to.
+    VDI_READONLY vdi_read_only(vdi);
+    /// The disk is not where it was.
+    VDI_MISSING vdi_missing(sr, vdi);
+    /// A disk of this type cannot be used for this.
+    VDI_INCOMPATIBLE_TYPE vdi_incompatible_type(vdi, vdi_type);
+    /// The storage has too little room for this. Both are in bytes.
+    SR_FULL sr_full(requested, maximum);
+    /// The host is not connected to this storage.
+    SR_NOT_ATTACHED sr_not_attached(sr);
+    /// No host has a connection to this storage. Create one and plug it.
+    SR_HAS_NO_PBDS sr_has_no_pbds(sr);
+    /// A host is connected to this storage. Unplug the connection first.
+    SR_HAS_PBD sr_has_pbd(sr);
+    /// There are disks in this storage.
+    SR_NOT_EMPTY sr_not_empty();
+    /// There is storage with this UUID already.
+    SR_UUID_EXISTS sr_uuid_exists(uuid);
+    /// There is no driver for storage of this type.
+    SR_UNKNOWN_DRIVER sr_unknown_driver(driver);
+    /// The driver of this storage does not do this.
+    SR_OPERATION_NOT_SUPPORTED sr_operation_not_supported(sr);
+    /// The storage failed.
+    SR_BACKEND_FAILURE sr_backend_failure(status, output, error);
+    /// The host has a connection to this storage already.
+    PBD_EXISTS pbd_exists(sr, host, pbd);
+
+    /// A machine has a device on this network.
+    NETWORK_CONTAINS_VIF network_contains_vif(vifs);
+    /// A host has a device on this network.
+    NETWORK_CONTAINS_PIF network_contains_pif(pifs);
+    /// This is no Ethernet address for one device.
+    MAC_INVALID mac_invalid(mac);
+
+    /// Machines cannot be started on this host now. Enable it first.
+    HOST_DISABLED host_disabled(host);
+    /// The host must be disabled first.
+    HOST_NOT_DISABLED host_not_disabled();
+    /// There is no such plugin.
+    XENAPI_MISSING_PLUGIN missing_plugin(name);
+}
