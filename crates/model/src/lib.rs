@@ -16,6 +16,7 @@
 //! - **Exit**: how a domain ended, and what follows ([`vm::exits`]).
 //! - **Volume**: a disk as its storage sees it, attached and activated ([`vdi::automaton`]).
 //! - **Id**: the name of one thing that the toolstack keeps, with its kind ([`id`]).
+//! - **Domain**: one running incarnation of a machine ([`domain`]).
 //! - **Slot**: permission for a device step; [`admission`] says who gets the next.
 //! - **Recipe**: what a user of another VMM writes down to get a disk of ours ([`recipe`]).
 //!
@@ -33,6 +34,7 @@
 pub mod admission;
 pub mod caps;
 pub mod disk_arg;
+pub mod domain;
 pub mod export;
 pub mod id;
 pub mod machine;

@@ -1,0 +1,171 @@
+//! Where each device of a domain sits: a function of its number alone.
+//!
+//! A guest names devices by their place, so the place of the third disk is the same at every start
+//! and in every machine, whatever became of the first two. The root bus of i440fx:
+//!
+//! | slots | what |
+//! |---|---|
+//! | 0, 1 | host bridge; ISA, IDE and power management |
+//! | 2 | display, or empty |
+//! | 3, 4, 5 | agent's port, CD drives, random numbers |
+//! | 6 to 13 | bridges 0 to 7 |
+//! | 14 to 20 | disks 0 to 6 |
+//! | 21 to 27 | interfaces 0 to 6 |
+//! | 28 to 31 | free |
+//!
+//! Disk 7 is in slot 1 of bridge 0, disk 38 in slot 1 of bridge 1, disk 254 in slot 31 of bridge 7.
+//! Slot 0 of a bridge is its own hot-plug controller's. Bridges are there however few the disks:
+//! ACPI cannot plug one later.
+
+use std::fmt;
+
+/// Most disks of a machine: `userdevice` 0 to 254.
+pub const MAX_DISKS: u8 = 255;
+/// Most interfaces of a machine: XenServer allows its guests devices 0 to 6.
+pub const MAX_VIFS: u8 = 7;
+/// Most CD drives: ports of one AHCI controller, whose drives cannot be plugged later.
+pub const MAX_CDS: u8 = 6;
+/// Disks whose queues have interrupts of their own (MSI-X). With QEMU's default of some for each of
+/// 255 disks a guest runs out of them, and the last disks do not appear. The rest have one queue
+/// and share the lines of their bus.
+pub const MSIX_DISKS: u8 = 32;
+
+/// Bridges. SeaBIOS reserves a window for each and gives up at the ninth.
+const BRIDGE_COUNT: u8 = 8;
+const FIRST_BRIDGE_SLOT: u8 = 6;
+const FIRST_DISK_SLOT: u8 = 14;
+const ROOT_DISKS: u8 = 7;
+const FIRST_VIF_SLOT: u8 = 21;
+/// Disks behind one bridge, from slot 1 on.
+const BRIDGE_DISKS: u8 = 31;
+
+/// One PCI bus of a domain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Bus {
+    /// The one that the machine type brings.
+    Root,
+    /// Behind a bridge, 0 to 7.
+    Bridge(u8),
+}
+
+/// As QEMU is told: `pci.0`, `br3`.
+impl fmt::Display for Bus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Root => f.write_str("pci.0"),
+            Self::Bridge(number) => write!(f, "br{number}"),
+        }
+    }
+}
+
+/// A PCI address; the function is 0, because only whole slots can be plugged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Place {
+    /// On which bus.
+    pub bus: Bus,
+    /// Slot, 0 to 31.
+    pub slot: u8,
+}
+
+impl Place {
+    const fn root(slot: u8) -> Self {
+        Self { bus: Bus::Root, slot }
+    }
+}
+
+/// A place for a disk, and what it can have there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DiskPlace {
+    /// Where.
+    pub place: Place,
+    /// Most queues; the machine's CPUs bound them as well.
+    pub most_queues: u16,
+    /// MSI-X vectors: `None` for as many as QEMU gives, 0 for a shared line.
+    pub vectors: Option<u16>,
+}
+
+/// The display, if there is one.
+pub const DISPLAY: Place = Place::root(2);
+/// The serial controller with the guest agent's port.
+pub const AGENT_PORT: Place = Place::root(3);
+/// The controller of the CD drives.
+pub const AHCI: Place = Place::root(4);
+/// The source of random numbers.
+pub const RANDOM: Place = Place::root(5);
+
+/// Every bridge with its number's bus and its place.
+pub fn bridges() -> impl Iterator<Item = (Bus, Place)> {
+    (0..BRIDGE_COUNT).map(|number| (Bus::Bridge(number), Place::root(FIRST_BRIDGE_SLOT + number)))
+}
+
+/// The place of a disk, or `None` past [`MAX_DISKS`].
+pub fn disk(userdevice: u8) -> Option<DiskPlace> {
+    let place = match userdevice.checked_sub(ROOT_DISKS) {
+        None => Place::root(FIRST_DISK_SLOT + userdevice),
+        Some(behind) => {
+            Place { bus: Bus::Bridge(behind / BRIDGE_DISKS), slot: 1 + behind % BRIDGE_DISKS }
+        }
+    };
+    // By the number, not by how many there are: a neighbour that comes or goes changes nothing.
+    let (most_queues, vectors) =
+        if userdevice < MSIX_DISKS { (crate::spec::MAX_QUEUES, None) } else { (1, Some(0)) };
+    (userdevice < MAX_DISKS).then_some(DiskPlace { place, most_queues, vectors })
+}
+
+/// The place of an interface, or `None` past [`MAX_VIFS`].
+pub fn vif(device: u8) -> Option<Place> {
+    (device < MAX_VIFS).then(|| Place::root(FIRST_VIF_SLOT + device))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    fn shown(userdevice: u8) -> String {
+        let place = disk(userdevice).unwrap().place;
+        format!("{} {}", place.bus, place.slot)
+    }
+
+    #[test]
+    fn all_places_differ_and_none_is_past_the_end() {
+        let fixed = [DISPLAY, AGENT_PORT, AHCI, RANDOM, Place::root(0), Place::root(1)];
+        let disks = (0..MAX_DISKS).map(|number| disk(number).unwrap().place);
+        let vifs = (0..MAX_VIFS).map(|number| vif(number).unwrap());
+        let bridges = bridges().map(|(_, place)| place);
+        let all: Vec<_> = fixed.into_iter().chain(disks).chain(vifs).chain(bridges).collect();
+        assert_eq!(all.iter().collect::<BTreeSet<_>>().len(), all.len());
+        assert_eq!(all.len(), 6 + 255 + 7 + 8);
+        for place in all {
+            assert!(place.slot < 32, "{place:?}");
+            assert!(place.bus == Bus::Root || place.slot > 0, "{place:?}: the bridge's own");
+        }
+        assert_eq!((disk(255), vif(7)), (None, None));
+    }
+
+    #[test]
+    fn every_bus_exists() {
+        let there: BTreeSet<_> = bridges().map(|(bus, _)| bus).chain([Bus::Root]).collect();
+        let used: BTreeSet<_> = (0..MAX_DISKS).map(|one| disk(one).unwrap().place.bus).collect();
+        assert_eq!(there, used);
+    }
+
+    #[test]
+    fn places_are_those_that_guests_know() {
+        let places = [0, 6, 7, 37, 38, 254].map(shown);
+        assert_eq!(places, ["pci.0 14", "pci.0 20", "br0 1", "br0 31", "br1 1", "br7 31"]);
+        assert_eq!([vif(0), vif(6)].map(|one| one.unwrap().slot), [21, 27]);
+        let first = bridges().next().unwrap();
+        assert_eq!((first.0.to_string().as_str(), first.1), ("br0", Place::root(6)));
+    }
+
+    #[test]
+    fn from_the_thirty_third_on_there_is_one_queue_and_no_vector() {
+        for userdevice in 0..MAX_DISKS {
+            let DiskPlace { most_queues, vectors, .. } = disk(userdevice).unwrap();
+            assert_eq!(most_queues == 1, userdevice >= 32, "{userdevice}");
+            assert_eq!(vectors, (userdevice >= 32).then_some(0), "{userdevice}");
+        }
+    }
+}
