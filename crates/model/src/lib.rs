@@ -18,6 +18,7 @@
 //! - **Id**: the name of one thing that the toolstack keeps, with its kind ([`id`]).
 //! - **Domain**: one running incarnation of a machine ([`domain`]).
 //! - **Slot**: permission for a device step; [`admission`] says who gets the next.
+//! - **Sizing**: how much of a host Ringway takes, and why ([`sizing`]).
 //! - **Recipe**: what a user of another VMM writes down to get a disk of ours ([`recipe`]).
 //!
 //! # Invariants
@@ -44,6 +45,7 @@ pub mod recipe;
 pub mod refusal;
 pub mod report;
 pub mod rpc;
+pub mod sizing;
 pub mod spec;
 pub mod sr;
 pub mod topology;
