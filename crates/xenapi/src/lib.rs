@@ -19,10 +19,15 @@
 #![forbid(unsafe_code)]
 
 pub mod codes;
+mod date;
 mod error;
+#[cfg(test)]
+mod samples;
 pub mod sentences;
 pub mod table;
+pub mod typed;
 mod value;
 
+pub use date::Date;
 pub use error::ApiError;
-pub use value::{Date, Encoded, NULL_REF, Value};
+pub use value::{Encoded, NULL_REF, Value};

@@ -3,12 +3,17 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
+use crate::date::Date;
+
 /// The reference that names nothing.
 pub const NULL_REF: &str = "OpaqueRef:NULL";
 
 /// A value of any [`Type`](crate::table::Type). References, enumerations and "void" are text.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
+    /// No value, as some clients send for what they were not given. No type has it, so that the
+    /// parameter can be named that lacks one.
+    Null,
     /// Text.
     Str(String),
     /// A whole number: text in XML-RPC, a number in JSON.
@@ -17,7 +22,7 @@ pub enum Value {
     Float(f64),
     /// Yes or no.
     Bool(bool),
-    /// A moment.
+    /// A moment: text in JSON.
     Date(Date),
     /// Several values, in order.
     Set(Vec<Value>),
@@ -41,10 +46,6 @@ impl Value {
         }
     }
 }
-
-/// A moment, in whole seconds since 1970-01-01T00:00:00Z.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Date(pub i64);
 
 /// A value that remembers its text in each encoding.
 #[derive(Debug)]
