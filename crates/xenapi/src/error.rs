@@ -3,6 +3,9 @@
 use std::borrow::Cow;
 use std::fmt;
 
+use crate::value::Value;
+use crate::xmlrpc;
+
 /// A failure as clients see it: `[code, params..]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ApiError {
@@ -26,6 +29,17 @@ impl ApiError {
         let code = self.code.clone().into_owned();
         std::iter::once(code).chain(self.params.iter().cloned()).collect()
     }
+
+    /// Of what [`details`](Self::details) tells, as it comes from a server.
+    pub(crate) fn of_details(details: Value) -> Option<Self> {
+        let Value::Set(details) = details else { return None };
+        let mut texts = details.into_iter().map(|detail| match detail {
+            Value::Str(text) => Some(text),
+            _ => None,
+        });
+        let code = texts.next()??;
+        Some(Self { code: code.into(), params: texts.collect::<Option<_>>()? })
+    }
 }
 
 impl fmt::Display for ApiError {
@@ -37,6 +51,32 @@ impl fmt::Display for ApiError {
 
 impl std::error::Error for ApiError {}
 
+/// Why a body is not what it should be. It has no answer in the API: a server sends
+/// [`page`](Self::page) with the status 500 and closes the connection.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadBody {
+    /// It is longer than the limit.
+    #[error("the body is longer than {limit} bytes: send less at once")]
+    TooLarge {
+        /// Longest body, in bytes.
+        limit: usize,
+    },
+    /// It is not in its encoding, or past a limit of what it may hold.
+    #[error("the body cannot be read: {0}")]
+    Malformed(String),
+    /// It is in its encoding, but neither a call nor an answer.
+    #[error("the body is not what belongs here: {0}")]
+    Unfit(String),
+}
+
+impl BadBody {
+    /// The page that tells it, in HTML.
+    pub fn page(&self) -> String {
+        let why = xmlrpc::escaped(&self.to_string());
+        format!("<html><body><h1>HTTP 500 internal server error</h1><p>{why}</p></body></html>")
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -47,5 +87,15 @@ mod tests {
         assert_eq!(error.details(), ["UUID_INVALID", "VM", "x"]);
         assert_eq!(error.to_string(), "UUID_INVALID, VM, x");
         assert_eq!(ApiError::new("INTERNAL_ERROR", [""; 0]).details(), ["INTERNAL_ERROR"]);
+    }
+
+    #[test]
+    fn a_page_is_safe_to_show() {
+        let page = BadBody::Malformed("unknown element <script>&\"".into()).page();
+        assert_eq!(
+            page,
+            "<html><body><h1>HTTP 500 internal server error</h1><p>the body cannot be read: \
+             unknown element &lt;script&gt;&amp;\"</p></body></html>"
+        );
     }
 }

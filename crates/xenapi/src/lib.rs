@@ -5,12 +5,21 @@
 //! - **Record**: one object of a class, as a map from field to [`Value`].
 //! - **Reference**: how a record is named on the wire, `OpaqueRef:` and a UUID; [`NULL_REF`] for none.
 //! - **Type**: what a field, a parameter or a result may hold ([`table::Type`]).
+//! - **Call**, **answer**: the two bodies of the wire ([`envelope`]); a **body** that is neither is a
+//!   [`BadBody`]. An answer tells an **outcome**: a result, or an [`ApiError`].
+//!
+//! # Encodings
+//! A body is XML-RPC ([`xmlrpc`]) or JSON-RPC ([`jsonrpc`]). It is read once, within
+//! [`limits`], into [`Value`]s, which [`typed`] makes what their types say. It is written compactly:
+//! clients do not bear white space. A value that many ask for keeps its text ([`Encoded`]), and
+//! bodies refer to it.
 //!
 //! # Invariants
 //! Nothing here decides what a call does. Server and clients share these types and nothing else.
 //!
 //! # Errors
-//! [`ApiError`] is what the API itself answers: a code and its parameters, in order.
+//! [`ApiError`] is what the API itself answers: a code and its parameters, in order. [`BadBody`] is
+//! for what is not the API at all.
 //!
 //! # How to test
 //! Everything is a value: encode and compare with literal bytes, decode and compare with values.
@@ -18,16 +27,21 @@
 //! Source: the XenAPI of XenServer 7.0 and what its clients rely on.
 #![forbid(unsafe_code)]
 
+mod body;
 pub mod codes;
 mod date;
+pub mod envelope;
 mod error;
+pub mod jsonrpc;
+pub mod limits;
 #[cfg(test)]
 mod samples;
 pub mod sentences;
 pub mod table;
 pub mod typed;
 mod value;
+pub mod xmlrpc;
 
 pub use date::Date;
-pub use error::ApiError;
+pub use error::{ApiError, BadBody};
 pub use value::{Encoded, NULL_REF, Value};

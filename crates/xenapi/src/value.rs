@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
 use crate::date::Date;
+use crate::{jsonrpc, xmlrpc};
 
 /// The reference that names nothing.
 pub const NULL_REF: &str = "OpaqueRef:NULL";
@@ -72,14 +73,14 @@ impl Encoded {
         &self.value
     }
 
-    /// Its text in JSON, made by `make` the first time.
-    pub fn json(&self, make: impl FnOnce(&Value) -> String) -> &str {
-        self.json.get_or_init(|| make(&self.value).into())
+    /// Its text in JSON, made the first time.
+    pub fn json(&self) -> &str {
+        self.json.get_or_init(|| jsonrpc::write_value(&self.value).into())
     }
 
-    /// Its text in XML-RPC, made by `make` the first time.
-    pub fn xml(&self, make: impl FnOnce(&Value) -> String) -> &str {
-        self.xml.get_or_init(|| make(&self.value).into())
+    /// Its text in XML-RPC, the element `value` included, made the first time.
+    pub fn xml(&self) -> &str {
+        self.xml.get_or_init(|| xmlrpc::write_value(&self.value).into())
     }
 }
 
@@ -90,9 +91,10 @@ mod tests {
     #[test]
     fn a_text_is_made_once() {
         let encoded = Encoded::new(Value::Int(7));
-        assert_eq!(encoded.json(|_| "7".to_owned()), "7");
-        assert_eq!(encoded.json(|_| "again".to_owned()), "7");
-        assert_eq!(encoded.xml(|value| format!("{value:?}")), "Int(7)");
+        assert_eq!(encoded.json(), "7");
+        assert_eq!(encoded.json().as_ptr(), encoded.json().as_ptr());
+        assert_eq!(encoded.xml(), "<value>7</value>");
+        assert_eq!(encoded.xml().as_ptr(), encoded.xml().as_ptr());
         assert_eq!(Value::Encoded(encoded).plain(), &Value::Int(7));
     }
 }

@@ -1,0 +1,174 @@
+//! A body on its way out, in pieces.
+
+use std::mem;
+use std::sync::Arc;
+
+use crate::value::Encoded;
+
+/// How values are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Encoding {
+    /// XML-RPC.
+    Xml,
+    /// JSON, in both versions of JSON-RPC.
+    Json,
+}
+
+/// A body. A value whose text is kept is in it by reference, not as a copy.
+#[derive(Clone, Debug)]
+pub struct Body {
+    pieces: Vec<Piece>,
+}
+
+/// A part of a body.
+#[derive(Clone, Debug)]
+pub enum Piece {
+    /// Text of this body alone.
+    Text(String),
+    /// A value whose text is kept, in this encoding.
+    Kept(Arc<Encoded>, Encoding),
+}
+
+impl AsRef<[u8]> for Piece {
+    fn as_ref(&self) -> &[u8] {
+        self.text().as_bytes()
+    }
+}
+
+impl Piece {
+    fn text(&self) -> &str {
+        match self {
+            Self::Text(text) => text,
+            Self::Kept(encoded, Encoding::Xml) => encoded.xml(),
+            Self::Kept(encoded, Encoding::Json) => encoded.json(),
+        }
+    }
+}
+
+impl Body {
+    /// Its length, in bytes.
+    pub fn bytes(&self) -> usize {
+        self.pieces.iter().map(|piece| piece.text().len()).sum()
+    }
+
+    /// Its pieces, to be sent one after the other.
+    pub fn into_pieces(self) -> Vec<Piece> {
+        self.pieces
+    }
+
+    /// All of it as one text.
+    pub fn to_text(&self) -> String {
+        let mut text = String::with_capacity(self.bytes());
+        self.pieces.iter().for_each(|piece| text.push_str(piece.text()));
+        text
+    }
+}
+
+/// Where a writer writes to.
+pub(crate) trait Sink {
+    /// The text so far; what is appended comes next.
+    fn out(&mut self) -> &mut String;
+    /// A value whose text is kept comes next.
+    fn kept(&mut self, encoded: &Arc<Encoded>, encoding: Encoding);
+}
+
+/// One text: what is kept elsewhere is copied.
+impl Sink for String {
+    fn out(&mut self) -> &mut String {
+        self
+    }
+
+    fn kept(&mut self, encoded: &Arc<Encoded>, encoding: Encoding) {
+        self.push_str(match encoding {
+            Encoding::Xml => encoded.xml(),
+            Encoding::Json => encoded.json(),
+        });
+    }
+}
+
+/// Collects a [`Body`].
+#[derive(Debug, Default)]
+pub(crate) struct Pieces {
+    pieces: Vec<Piece>,
+    text: String,
+}
+
+impl Sink for Pieces {
+    fn out(&mut self) -> &mut String {
+        &mut self.text
+    }
+
+    fn kept(&mut self, encoded: &Arc<Encoded>, encoding: Encoding) {
+        self.flush();
+        self.pieces.push(Piece::Kept(Arc::clone(encoded), encoding));
+    }
+}
+
+impl Pieces {
+    pub(crate) fn body(mut self) -> Body {
+        self.flush();
+        Body { pieces: self.pieces }
+    }
+
+    fn flush(&mut self) {
+        if !self.text.is_empty() {
+            self.pieces.push(Piece::Text(mem::take(&mut self.text)));
+        }
+    }
+}
+
+/// A number as both encodings write it, without an exponent, which XML-RPC does not have. What is
+/// no number has the words that Java, JavaScript and Python read.
+pub(crate) fn float(number: f64) -> String {
+    if number.is_nan() {
+        return "NaN".to_owned();
+    }
+    if number.is_infinite() {
+        return if number > 0.0 { "Infinity" } else { "-Infinity" }.to_owned();
+    }
+    let text = number.to_string();
+    if text.contains('.') { text } else { text + ".0" }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Value;
+
+    #[test]
+    fn a_kept_value_is_not_copied() {
+        let kept = Encoded::new(Value::text("kept"));
+        let mut pieces = Pieces::default();
+        pieces.out().push_str("before ");
+        pieces.kept(&kept, Encoding::Json);
+        pieces.kept(&kept, Encoding::Xml);
+        pieces.out().push_str(" after");
+        let body = pieces.body();
+        assert_eq!(body.to_text(), "before \"kept\"<value>kept</value> after");
+        assert_eq!(body.bytes(), body.to_text().len());
+        let pieces = body.into_pieces();
+        assert_eq!(pieces.len(), 4);
+        assert!(
+            matches!(&pieces[1], Piece::Kept(same, Encoding::Json) if Arc::ptr_eq(same, &kept))
+        );
+        assert_eq!(pieces[2].as_ref().as_ptr(), kept.xml().as_ptr());
+    }
+
+    #[test]
+    fn numbers() {
+        for (number, text) in [
+            (0.0, "0.0"),
+            (-0.0, "-0.0"),
+            (1.0, "1.0"),
+            (0.1, "0.1"),
+            (-2.5, "-2.5"),
+            (1e21, "1000000000000000000000.0"),
+            (f64::NAN, "NaN"),
+            (f64::INFINITY, "Infinity"),
+            (f64::NEG_INFINITY, "-Infinity"),
+        ] {
+            assert_eq!(float(number), text);
+        }
+        assert!(!float(5e-324).contains('e'));
+    }
+}

@@ -1,0 +1,98 @@
+//! Values as JSON.
+
+use std::fmt::Write;
+
+use super::Id;
+use crate::body::{Encoding, Sink, float};
+use crate::value::Value;
+
+/// Appends a value.
+pub(super) fn value(sink: &mut impl Sink, of: &Value) {
+    match of {
+        Value::Encoded(encoded) => sink.kept(encoded, Encoding::Json),
+        Value::Null => sink.out().push_str("null"),
+        Value::Str(text) => string(sink.out(), text),
+        Value::Int(number) => push(sink.out(), format_args!("{number}")),
+        Value::Float(number) if number.is_finite() => sink.out().push_str(&float(*number)),
+        Value::Float(number) => string(sink.out(), &float(*number)),
+        Value::Bool(yes) => push(sink.out(), format_args!("{yes}")),
+        Value::Date(date) => push(sink.out(), format_args!("\"{date}\"")),
+        Value::Set(values) => list(sink, values),
+        Value::Map(members) => {
+            sink.out().push('{');
+            for (index, (name, of)) in members.iter().enumerate() {
+                comma(sink, index);
+                string(sink.out(), name);
+                sink.out().push(':');
+                value(sink, of);
+            }
+            sink.out().push('}');
+        }
+    }
+}
+
+/// Appends values in order.
+pub(super) fn list(sink: &mut impl Sink, values: &[Value]) {
+    sink.out().push('[');
+    for (index, element) in values.iter().enumerate() {
+        comma(sink, index);
+        value(sink, element);
+    }
+    sink.out().push(']');
+}
+
+/// Appends texts in order.
+pub(super) fn strings<'a>(sink: &mut impl Sink, texts: impl IntoIterator<Item = &'a str>) {
+    sink.out().push('[');
+    for (index, text) in texts.into_iter().enumerate() {
+        comma(sink, index);
+        string(sink.out(), text);
+    }
+    sink.out().push(']');
+}
+
+/// Appends what a call of both versions ends with.
+pub(super) fn call(sink: &mut impl Sink, id: &Id, method: &str, params: &[Value]) {
+    sink.out().push_str("\"method\":");
+    string(sink.out(), method);
+    sink.out().push_str(",\"params\":");
+    list(sink, params);
+    identity(sink, id);
+}
+
+/// Appends the last member of a call or an answer.
+pub(super) fn identity(sink: &mut impl Sink, id: &Id) {
+    push(sink.out(), format_args!(",\"id\":{}}}", id.as_str()));
+}
+
+/// Appends text.
+pub(super) fn string(out: &mut String, text: &str) {
+    out.push('"');
+    let mut rest = text;
+    while let Some(at) = rest.find(|c| matches!(c, '"' | '\\' | '\0'..='\x1f')) {
+        let (plain, special) = rest.split_at(at);
+        out.push_str(plain);
+        let mut chars = special.chars();
+        match chars.next() {
+            Some('\n') => out.push_str("\\n"),
+            Some('\r') => out.push_str("\\r"),
+            Some('\t') => out.push_str("\\t"),
+            Some(c @ ('"' | '\\')) => out.extend(['\\', c]),
+            Some(c) => push(out, format_args!("\\u{:04x}", u32::from(c))),
+            None => {}
+        }
+        rest = chars.as_str();
+    }
+    out.push_str(rest);
+    out.push('"');
+}
+
+fn comma(sink: &mut impl Sink, index: usize) {
+    if index > 0 {
+        sink.out().push(',');
+    }
+}
+
+fn push(out: &mut String, text: std::fmt::Arguments<'_>) {
+    out.write_fmt(text).expect("a String takes everything");
+}

@@ -1,0 +1,60 @@
+//! How much a body may hold.
+
+/// Bounds of one body. What is past them is refused while it is read, before it is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Longest body, in bytes.
+    pub bytes: usize,
+    /// Deepest value: a plain one has depth 1, one within a set or a map has one more.
+    pub depth: u16,
+    /// Most values, those that hold others included.
+    pub values: u32,
+}
+
+impl Limits {
+    /// Of a call. XenServer takes bodies of 300 KiB as well. The deepest parameter of the API has
+    /// depth 4; 100,000 values are a few MiB of memory.
+    pub const CALL: Self = Self { bytes: 300 << 10, depth: 64, values: 100_000 };
+    /// Of an answer. 15,000 records of disks are 45 MiB of XML and a million values.
+    pub const ANSWER: Self = Self { bytes: 256 << 20, depth: 64, values: 4_000_000 };
+}
+
+/// What is left of the limits while a body is read.
+#[derive(Debug)]
+pub(crate) struct Budget {
+    limits: Limits,
+    values: u32,
+}
+
+impl Budget {
+    pub(crate) fn new(limits: &Limits) -> Self {
+        Self { limits: *limits, values: 0 }
+    }
+
+    /// One more value begins, `depth` deep. `Err` says which limit it is past.
+    pub(crate) fn enter(&mut self, depth: u16) -> Result<(), String> {
+        if depth > self.limits.depth {
+            return Err(format!("values within values deeper than {}", self.limits.depth));
+        }
+        if self.values >= self.limits.values {
+            return Err(format!("more than {} values: ask for less at once", self.limits.values));
+        }
+        self.values += 1;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_limit_itself_is_allowed() {
+        let mut budget = Budget::new(&Limits { bytes: 1, depth: 2, values: 3 });
+        for depth in [1, 2, 1] {
+            assert_eq!(budget.enter(depth), Ok(()));
+        }
+        assert!(budget.enter(1).unwrap_err().contains("more than 3 values"));
+        assert!(Budget::new(&Limits::CALL).enter(65).unwrap_err().contains("deeper than 64"));
+    }
+}

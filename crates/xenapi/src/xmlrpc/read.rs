@@ -1,0 +1,124 @@
+//! Elements as values.
+
+use std::collections::BTreeMap;
+
+use super::tokens::{Tag, Token, Tokens};
+use crate::date::Date;
+use crate::error::BadBody;
+use crate::limits::{Budget, Limits};
+use crate::value::Value;
+
+/// A document of one element `value`.
+pub(super) fn lone_value(text: &str, limits: &Limits) -> Result<Value, BadBody> {
+    let mut values = Values::new(text, limits)?;
+    values.tokens.open(Tag::Value)?;
+    let value = values.value(1)?;
+    values.end()?;
+    Ok(value)
+}
+
+/// Reads values within the limits.
+pub(super) struct Values<'a> {
+    pub(super) tokens: Tokens<'a>,
+    budget: Budget,
+}
+
+impl<'a> Values<'a> {
+    pub(super) fn new(text: &'a str, limits: &Limits) -> Result<Self, BadBody> {
+        if text.len() > limits.bytes {
+            return Err(BadBody::TooLarge { limit: limits.bytes });
+        }
+        Ok(Self { tokens: Tokens::new(text), budget: Budget::new(limits) })
+    }
+
+    /// Expects the end of the document.
+    pub(super) fn end(&mut self) -> Result<(), BadBody> {
+        match self.tokens.next_tag()? {
+            Token::End => Ok(()),
+            _ => Err(self.tokens.error("more than one document".to_owned())),
+        }
+    }
+
+    /// The rest of an element `value`, `depth` deep.
+    pub(super) fn value(&mut self, depth: u16) -> Result<Value, BadBody> {
+        self.budget.enter(depth).map_err(|what| self.tokens.error(what))?;
+        let text = self.tokens.text()?;
+        match self.tokens.next()? {
+            Token::Close => Ok(Value::Str(text.into_owned())),
+            Token::Open(tag) => {
+                self.tokens.blank(&text)?;
+                let value = self.typed(tag, depth)?;
+                self.tokens.close()?;
+                Ok(value)
+            }
+            other => Err(self.tokens.unexpected(&other, Tag::Value)),
+        }
+    }
+
+    /// The rest of an element that says what it holds.
+    fn typed(&mut self, tag: Tag, depth: u16) -> Result<Value, BadBody> {
+        match tag {
+            Tag::Str => Ok(Value::Str(self.tokens.text_and_close()?.into_owned())),
+            Tag::Int => self.scalar(tag, |text| text.parse().ok().map(Value::Int)),
+            Tag::Double => self.scalar(tag, |text| text.parse().ok().map(Value::Float)),
+            Tag::Date => self.scalar(tag, |text| Date::parse(text).map(Value::Date)),
+            Tag::Bool => self.scalar(tag, |text| match text {
+                "1" | "true" => Some(Value::Bool(true)),
+                "0" | "false" => Some(Value::Bool(false)),
+                _ => None,
+            }),
+            Tag::Nil => self.scalar(tag, |text| text.is_empty().then_some(Value::Null)),
+            Tag::Struct => self.members(depth).map(Value::Map),
+            Tag::Array => {
+                self.tokens.open(Tag::Data)?;
+                let values = self.list(Tag::Value, |this| this.value(depth + 1))?;
+                self.tokens.close()?;
+                Ok(Value::Set(values))
+            }
+            other => Err(self.tokens.error(format!("{other:?} is no kind of value"))),
+        }
+    }
+
+    fn scalar(
+        &mut self,
+        tag: Tag,
+        read: impl FnOnce(&str) -> Option<Value>,
+    ) -> Result<Value, BadBody> {
+        let text = self.tokens.text_and_close()?;
+        let wrong = || self.tokens.error(format!("what is in {tag:?} is none"));
+        read(text.trim_ascii()).ok_or_else(wrong)
+    }
+
+    fn members(&mut self, depth: u16) -> Result<BTreeMap<String, Value>, BadBody> {
+        let mut members = BTreeMap::new();
+        self.list(Tag::Member, |this| {
+            this.tokens.open(Tag::Name)?;
+            let name = this.tokens.text_and_close()?.into_owned();
+            this.tokens.open(Tag::Value)?;
+            let value = this.value(depth + 1)?;
+            this.tokens.close()?;
+            match members.insert(name, value) {
+                None => Ok(()),
+                Some(_) => Err(this.tokens.error("two members of one name".to_owned())),
+            }
+        })?;
+        Ok(members)
+    }
+
+    /// All elements `tag` up to the end of the element that holds them. `read` reads the rest of
+    /// one, its end included.
+    pub(super) fn list<T>(
+        &mut self,
+        tag: Tag,
+        mut read: impl FnMut(&mut Self) -> Result<T, BadBody>,
+    ) -> Result<Vec<T>, BadBody> {
+        let mut all = Vec::new();
+        loop {
+            match self.tokens.next_tag()? {
+                Token::Close => return Ok(all),
+                Token::Open(found) if found == tag => all.push(read(self)?),
+                other => return Err(self.tokens.unexpected(&other, tag)),
+            }
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! Values as elements.
+
+use std::borrow::Cow;
+use std::fmt::Write;
+
+use crate::body::{Encoding, Sink, float};
+use crate::value::Value;
+
+/// Appends one element `value`.
+pub(super) fn value(sink: &mut impl Sink, of: &Value) {
+    if let Value::Encoded(encoded) = of {
+        return sink.kept(encoded, Encoding::Xml);
+    }
+    sink.out().push_str("<value>");
+    match of {
+        Value::Null => sink.out().push_str("<nil/>"),
+        Value::Str(text) => push_escaped(sink.out(), text),
+        Value::Int(number) => push(sink.out(), format_args!("{number}")),
+        Value::Float(number) => {
+            push(sink.out(), format_args!("<double>{}</double>", float(*number)));
+        }
+        Value::Bool(yes) => {
+            push(sink.out(), format_args!("<boolean>{}</boolean>", u8::from(*yes)));
+        }
+        Value::Date(date) => {
+            push(sink.out(), format_args!("<dateTime.iso8601>{date}</dateTime.iso8601>"));
+        }
+        Value::Set(values) => {
+            sink.out().push_str("<array><data>");
+            values.iter().for_each(|element| value(sink, element));
+            sink.out().push_str("</data></array>");
+        }
+        Value::Map(members) => {
+            sink.out().push_str("<struct>");
+            for (name, of) in members {
+                member(sink, name, |sink| value(sink, of));
+            }
+            sink.out().push_str("</struct>");
+        }
+        Value::Encoded(_) => {}
+    }
+    sink.out().push_str("</value>");
+}
+
+/// Appends one member of a map, whose element `value` is what `value` appends.
+pub(super) fn member<S: Sink>(sink: &mut S, name: &str, value: impl FnOnce(&mut S)) {
+    sink.out().push_str("<member><name>");
+    push_escaped(sink.out(), name);
+    sink.out().push_str("</name>");
+    value(sink);
+    sink.out().push_str("</member>");
+}
+
+fn push(out: &mut String, text: std::fmt::Arguments<'_>) {
+    out.write_fmt(text).expect("a String takes everything");
+}
+
+/// Text as it may stand between tags.
+pub(crate) fn escaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    push_escaped(&mut out, text);
+    out
+}
+
+/// A carriage return is written as a reference, because a reader makes a line feed of a plain one.
+/// XML has no way to write most other control characters: they become U+FFFD, since one of them
+/// would keep a client from reading the whole answer.
+pub(super) fn push_escaped(out: &mut String, text: &str) {
+    let mut rest = text;
+    while let Some(at) = rest.find(|c| escape(c).is_some()) {
+        let (plain, special) = rest.split_at(at);
+        out.push_str(plain);
+        let mut chars = special.chars();
+        if let Some(escape) = chars.next().and_then(escape) {
+            out.push_str(&escape);
+        }
+        rest = chars.as_str();
+    }
+    out.push_str(rest);
+}
+
+fn escape(c: char) -> Option<Cow<'static, str>> {
+    match c {
+        '<' => Some("&lt;".into()),
+        '>' => Some("&gt;".into()),
+        '&' => Some("&amp;".into()),
+        '\r' => Some("&#13;".into()),
+        c if !is_allowed(c) => Some("\u{fffd}".into()),
+        _ => None,
+    }
+}
+
+/// What a document may hold (XML 1.0, 2.2 `Char`).
+pub(super) fn is_allowed(c: char) -> bool {
+    match c {
+        '\t' | '\n' | '\r' => true,
+        '\u{fffe}' | '\u{ffff}' => false,
+        c => c >= ' ',
+    }
+}
