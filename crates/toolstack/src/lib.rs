@@ -5,6 +5,7 @@
 //! - **Datapath**: one `ringway-io` process ([`io::IoProcess`]) that serves all of a machine's
 //!   disks, and is told so by calls over its control socket ([`io::Client`]).
 //! - **Console**: the guest's serial line, a byte stream in both directions.
+//! - **Store**: what outlives the daemon ([`store`]).
 //! - **Trial boot**: a short start under KVM that shows whether it can be used ([`accel`]).
 //!
 //! # Model
@@ -19,9 +20,10 @@
 //! leave behind.
 //!
 //! # Errors
-//! One enum per module ([`io::IoError`], [`qemu::QemuError`], [`run::RunError`]). The message of
-//! an error does not repeat its source: print the chain. When a process died, its last lines on
-//! standard error are part of the error.
+//! One enum per module ([`io::IoError`], [`qemu::QemuError`], [`run::RunError`],
+//! [`store::StoreError`]). The message of an error does not repeat its
+//! source: print the chain. When a process died, its last lines on standard error are part of the
+//! error.
 //!
 //! # Invariants
 //! - Every wait for another process has a deadline, a constant with a name.
@@ -46,4 +48,5 @@ pub mod io;
 pub mod lines;
 pub mod qemu;
 pub mod run;
+pub mod store;
 mod tail;

@@ -1,0 +1,144 @@
+//! A store as text: one JSON object a line, the schema first.
+//!
+//! ```text
+//! {"schema":1,"generation":7,"ceiling":65536,"rows":2}
+//! {"table":"meta","name":"domid","text":"3"}
+//! {"table":"obj/VM","name":"…","hex":"00ff"}
+//! ```
+//! A value is `text` if it is UTF-8, else `hex`. The first line says how many follow, so that an
+//! export which was cut off is not taken for a whole one.
+
+use std::io::{BufRead, Read as _, Write};
+
+use serde::{Deserialize, Serialize};
+
+use super::{Batch, Contents, Key, SCHEMA, Store, StoreError, VALUE_BYTES_MAX, check};
+
+/// Most bytes of a line: a value of which each byte is an escape of six, and what stands around.
+const LINE_BYTES_MAX: usize = 6 * VALUE_BYTES_MAX + (64 << 10);
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct First {
+    schema: u32,
+    generation: u64,
+    ceiling: u64,
+    rows: usize,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Row {
+    table: String,
+    name: String,
+    #[serde(flatten)]
+    value: Value,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Value {
+    Text(String),
+    Hex(String),
+}
+
+/// Writes all that a store holds; says how many rows.
+///
+/// # Errors
+/// The store cannot be read, or the text not be written.
+pub fn export(store: &mut dyn Store, to: &mut dyn Write) -> Result<usize, StoreError> {
+    let Contents { schema, generation, ceiling, rows, .. } = store.load()?;
+    let many = rows.len();
+    line(to, &First { schema, generation, ceiling, rows: many })?;
+    for (Key { table, name }, value) in rows {
+        let value = String::from_utf8(value).map_or_else(|odd| hex(odd.as_bytes()), Value::Text);
+        line(to, &Row { table: table.into_owned(), name, value })?;
+    }
+    to.flush().map_err(StoreError::Export)?;
+    Ok(many)
+}
+
+fn line(to: &mut dyn Write, what: &impl Serialize) -> Result<(), StoreError> {
+    let text = serde_json::to_string(what).map_err(std::io::Error::from);
+    text.and_then(|text| writeln!(to, "{text}")).map_err(StoreError::Export)
+}
+
+/// Fills an empty store with an export, whole or not at all; says how many rows. What clients know
+/// may be newer than the export, so that it counts as an unclean end.
+///
+/// # Errors
+/// The store is not empty or cannot be written, or the text is no whole export that this version
+/// knows.
+pub fn import(from: &mut dyn BufRead, store: &mut dyn Store) -> Result<usize, StoreError> {
+    let there = store.load()?.rows.len();
+    if there > 0 {
+        return Err(StoreError::NotEmpty { rows: there });
+    }
+    let mut lines = Lines { from, number: 0 };
+    let first: First = lines.next()?.ok_or_else(|| lines.bad("the export is empty"))?;
+    if first.schema > SCHEMA {
+        let newer = format!("its schema is {}, and this version knows {SCHEMA}", first.schema);
+        return Err(lines.bad(newer));
+    }
+    let (generation, ceiling) = (first.generation, first.ceiling);
+    let mut batch = Batch { generation, ceiling, ..Batch::default() };
+    while let Some(Row { table, name, value }) = lines.next()? {
+        let bytes = match value {
+            Value::Text(text) => text.into_bytes(),
+            Value::Hex(digits) => {
+                unhex(&digits).ok_or_else(|| lines.bad("`hex` is no even number of hex digits"))?
+            }
+        };
+        let key = Key::new(table, name);
+        check::row(&key, &bytes).map_err(|error| lines.bad(error.to_string()))?;
+        if batch.changes.insert(key, Some(bytes)).is_some() {
+            return Err(lines.bad("this row is there already"));
+        }
+        if batch.changes.len() > first.rows {
+            return Err(lines.bad(format!("only {} rows were announced", first.rows)));
+        }
+    }
+    let many = batch.changes.len();
+    if many < first.rows {
+        return Err(lines.bad(format!("the last of {} rows; {many} are here", first.rows)));
+    }
+    store.commit(&batch)?;
+    Ok(many)
+}
+
+/// Lines of an import.
+struct Lines<'a> {
+    from: &'a mut dyn BufRead,
+    number: usize,
+}
+
+impl Lines<'_> {
+    fn next<T: for<'de> Deserialize<'de>>(&mut self) -> Result<Option<T>, StoreError> {
+        let mut line = Vec::new();
+        let read = (&mut *self.from).take(LINE_BYTES_MAX as u64).read_until(b'\n', &mut line);
+        read.map_err(|source| StoreError::Import { line: self.number, source })?;
+        if line.is_empty() {
+            return Ok(None);
+        }
+        self.number += 1;
+        if line.pop_if(|last| *last == b'\n').is_none() {
+            return Err(self.bad("it is cut off, or too long"));
+        }
+        serde_json::from_slice(&line).map(Some).map_err(|error| self.bad(error.to_string()))
+    }
+
+    fn bad(&self, why: impl Into<String>) -> StoreError {
+        StoreError::Line { line: self.number.max(1), why: why.into() }
+    }
+}
+
+fn hex(bytes: &[u8]) -> Value {
+    Value::Hex(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+fn unhex(digits: &str) -> Option<Vec<u8>> {
+    let digit = |one: &u8| char::from(*one).to_digit(16).and_then(|value| u8::try_from(value).ok());
+    let (pairs, rest) = digits.as_bytes().as_chunks::<2>();
+    let bytes = pairs.iter().map(|[high, low]| Some(digit(high)? << 4 | digit(low)?));
+    if rest.is_empty() { bytes.collect() } else { None }
+}

@@ -1,0 +1,97 @@
+//! The file: made whole, opened by one process.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use ::redb::backends::FileBackend;
+use ::redb::{Builder, Database, Error as RedbError};
+
+use super::super::error::Holder;
+use super::tables::Trouble;
+
+/// Bytes of the file that are kept in memory: everything is read once, and what changes is small.
+const CACHE_BYTES: usize = 16 << 20;
+/// Where the kernel tells who has locked what (proc(5)).
+const LOCKS: &str = "/proc/locks";
+
+/// Makes a store that is whole before it has its name, readable by its owner only. One that is
+/// killed meanwhile leaves a hidden file beside it, which nobody reads.
+pub(super) fn create(
+    path: &Path,
+    begin: impl FnOnce(&Database) -> Result<(), Trouble>,
+) -> Result<(), Trouble> {
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let directory = directory.unwrap_or(Path::new("."));
+    let unnamed = tempfile::Builder::new().prefix(".state-").tempfile_in(directory);
+    let unnamed = unnamed.map_err(RedbError::Io)?;
+    let file = unnamed.reopen().map_err(RedbError::Io)?;
+    let database = database(file)?;
+    begin(&database)?;
+    drop(database);
+    match unnamed.persist_noclobber(path) {
+        // Somebody else was faster, and has made the same.
+        Err(failed) if failed.error.kind() == io::ErrorKind::AlreadyExists => {}
+        named => drop(named.map_err(|failed| RedbError::Io(failed.error))?),
+    }
+    // A name is on disk when its directory is.
+    let directory = File::open(directory).map_err(RedbError::Io)?;
+    Ok(directory.sync_all().map_err(RedbError::Io)?)
+}
+
+/// Opens the database in a file that is there.
+pub(super) fn open(path: &Path) -> Result<Database, Trouble> {
+    let file = OpenOptions::new().read(true).write(true).open(path).map_err(RedbError::Io)?;
+    // An empty file would be made a new database: what was in it would be forgotten in silence.
+    if file.metadata().map_err(RedbError::Io)?.len() == 0 {
+        return Err(Trouble::Wrong("it is empty".to_owned()));
+    }
+    database(file)
+}
+
+fn database(file: File) -> Result<Database, Trouble> {
+    let mut builder = Builder::new();
+    builder.set_cache_size(CACHE_BYTES);
+    Ok(builder.create_with_backend(FileBackend::new(file)?)?)
+}
+
+/// The process that has locked the file.
+pub(super) fn holder(path: &Path) -> Holder {
+    let locks = std::fs::read_to_string(LOCKS).unwrap_or_default();
+    let found = path.metadata().ok().map(|of| (of.dev(), of.ino()));
+    Holder(found.and_then(|(device, inode)| who_locks(&locks, device, inode)))
+}
+
+fn who_locks(locks: &str, device: u64, inode: u64) -> Option<u32> {
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    let place = format!("{major:02x}:{minor:02x}:{inode}");
+    locks.lines().find_map(|line| {
+        let words: Vec<_> = line.split_whitespace().collect();
+        // A line with `->` is of one who waits.
+        let [_, _, _, _, pid, at, ..] = *words.as_slice() else { return None };
+        let pid = (at == place).then(|| pid.parse().ok()).flatten();
+        pid.filter(|pid| *pid != 0)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_has_locked_a_file_is_told() {
+        let locks = "\
+            1: FLOCK  ADVISORY  WRITE 512 fd:01:1234 0 EOF\n\
+            2: FLOCK  ADVISORY  WRITE 4242 fd:01:1235 0 EOF\n\
+            2: -> FLOCK  ADVISORY  WRITE 999 fd:01:1236 0 EOF\n\
+            3: POSIX  ADVISORY  READ 0 00:1b:77 0 EOF\n";
+        let at = |inode| who_locks(locks, rustix::fs::makedev(0xfd, 1), inode);
+        assert_eq!(at(1234), Some(512));
+        assert_eq!(at(1235), Some(4242));
+        assert_eq!(at(1236), None);
+        // A process of another namespace.
+        assert_eq!(who_locks(locks, rustix::fs::makedev(0, 0x1b), 77), None);
+        assert_eq!(who_locks("odd\n", 0, 0), None);
+    }
+}

@@ -1,0 +1,183 @@
+//! A store in one file, which `redb` keeps.
+//!
+//! The file holds two tables: `head`, numbers by name, and `rows`, values by table, a zero byte
+//! and name. The head counts rows and sums up their digests, so that a file which the disk or
+//! somebody else changed is found out when it is loaded.
+//!
+//! `redb` stops serving a file after the first failed write. It is opened anew then, and must be
+//! as it was before the batch: so a full disk costs one batch and no restart. If the failed
+//! batch is there after all, its last flush failed; the kernel reports lost data once and forgets
+//! it, so nothing that is read from this file any more proves what is on the disk.
+
+mod file;
+mod tables;
+#[cfg(test)]
+mod tests;
+
+use std::any::Any;
+use std::fmt;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+
+use ::redb::{Database, Error as RedbError};
+use rustix::io::Errno;
+
+use super::{Batch, Contents, SCHEMA, Store, StoreError, check};
+use tables::{Head, Trouble};
+
+/// Opens the database in a file that is there.
+type Opener = Box<dyn Fn(&Path) -> Result<Database, Trouble> + Send>;
+
+/// A store in a file.
+pub struct Redb {
+    path: PathBuf,
+    opener: Opener,
+    /// `None` after a failure, until the next call.
+    database: Option<Database>,
+    /// As the last batch left it.
+    head: Head,
+    /// Nobody knows what is on disk.
+    unsure: bool,
+}
+
+impl fmt::Debug for Redb {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Redb").field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
+impl Redb {
+    /// Opens the store in this file, and makes it if there is none, readable by its owner only. No
+    /// other process can open it until this is dropped.
+    ///
+    /// # Errors
+    /// Another process has it, the system refuses, or it is not a store that this version knows.
+    pub fn open(path: &Path) -> Result<Self, StoreError> {
+        if !path.exists() {
+            file::create(path, tables::begin).map_err(|trouble| told(path, "create", trouble))?;
+        }
+        Self::with_opener(path, Box::new(file::open))
+    }
+
+    fn with_opener(path: &Path, opener: Opener) -> Result<Self, StoreError> {
+        let (path, head) = (path.to_owned(), Head::default());
+        let mut store = Self { path, opener, database: None, head, unsure: false };
+        store.head = store.look()?;
+        Ok(store)
+    }
+
+    /// Opens the file and reads its head.
+    fn look(&mut self) -> Result<Head, StoreError> {
+        let opened = guarded(|| {
+            let database = (self.opener)(&self.path)?;
+            let head = tables::head(&database)?;
+            Ok((database, head))
+        });
+        let (database, head) = opened.map_err(|trouble| told(&self.path, "open", trouble))?;
+        if head.schema > SCHEMA {
+            return Err(StoreError::Newer { path: self.path.clone(), found: head.schema });
+        }
+        self.database = Some(database);
+        Ok(head)
+    }
+
+    /// The database, as the last batch left it.
+    fn ready(&mut self) -> Result<&Database, StoreError> {
+        if !self.unsure && self.database.is_none() && self.look()? != self.head {
+            self.close();
+            self.unsure = true;
+        }
+        match &self.database {
+            Some(database) if !self.unsure => Ok(database),
+            _ => Err(StoreError::Unsure { path: self.path.clone() }),
+        }
+    }
+
+    fn close(&mut self) {
+        if let Some(database) = self.database.take() {
+            // What it asserts when it is closed after a failure concerns nobody any more.
+            let _asserted = catch_unwind(AssertUnwindSafe(|| drop(database)));
+        }
+    }
+}
+
+impl Drop for Redb {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl Store for Redb {
+    fn load(&mut self) -> Result<Contents, StoreError> {
+        let head = self.head;
+        let database = self.ready()?;
+        let read = guarded(|| tables::rows(database, &head));
+        let rows = read.map_err(|trouble| {
+            self.close();
+            told(&self.path, "read", trouble)
+        })?;
+        let Head { schema, generation, ceiling, clean, .. } = head;
+        Ok(Contents { schema, generation, ceiling, clean, rows })
+    }
+
+    fn commit(&mut self, batch: &Batch) -> Result<(), StoreError> {
+        check::batch(batch, self.head.generation, self.head.ceiling)?;
+        let before = self.head;
+        let database = self.ready()?;
+        match guarded(|| tables::write(database, &before, batch)) {
+            Ok(after) => {
+                self.head = after;
+                Ok(())
+            }
+            Err(trouble) => {
+                self.close();
+                let error = told(&self.path, "write", trouble);
+                // A file that cannot be opened now is looked at before the next batch.
+                match self.ready() {
+                    Err(unsure @ StoreError::Unsure { .. }) => Err(unsure),
+                    _ => Err(error),
+                }
+            }
+        }
+    }
+}
+
+/// Works with `redb`, which asserts what it reads: bytes that it never wrote can make it panic.
+fn guarded<T>(work: impl FnOnce() -> Result<T, Trouble>) -> Result<T, Trouble> {
+    let caught = catch_unwind(AssertUnwindSafe(work));
+    caught.unwrap_or_else(|payload| Err(Trouble::Wrong(panic_text(payload.as_ref()))))
+}
+
+fn panic_text(payload: &(dyn Any + Send)) -> String {
+    let text = payload.downcast_ref::<String>().map(String::as_str);
+    let text = text.or_else(|| payload.downcast_ref::<&str>().copied());
+    text.unwrap_or("its structure contradicts itself").to_owned()
+}
+
+/// What an administrator is told.
+fn told(path: &Path, doing: &'static str, trouble: Trouble) -> StoreError {
+    let path = path.to_owned();
+    let damaged = |what: String| StoreError::Damaged { path: path.clone(), what };
+    match trouble {
+        Trouble::Wrong(what) => damaged(what),
+        Trouble::Redb(RedbError::DatabaseAlreadyOpen) => {
+            let holder = file::holder(&path);
+            StoreError::Taken { path, holder }
+        }
+        Trouble::Redb(RedbError::Io(source)) => match source.kind() {
+            // No system call says so: the file is shorter than it says, or no such file at all.
+            io::ErrorKind::InvalidData => damaged("it is no state file".to_owned()),
+            io::ErrorKind::UnexpectedEof => damaged("it ends too early".to_owned()),
+            _ if no_room(&source) => StoreError::Full { path },
+            _ => StoreError::Os { path, doing, source },
+        },
+        Trouble::Redb(other) => damaged(other.to_string()),
+    }
+}
+
+fn no_room(error: &io::Error) -> bool {
+    // A quota and a limit of the process are full as a disk is.
+    let full = [Errno::NOSPC, Errno::DQUOT, Errno::FBIG];
+    error.raw_os_error().is_some_and(|code| full.iter().any(|one| one.raw_os_error() == code))
+}

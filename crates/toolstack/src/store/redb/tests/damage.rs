@@ -1,0 +1,146 @@
+//! Files that are not what was written.
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+
+use super::super::super::error::Holder;
+use super::super::super::{Contents, Store as _, StoreError};
+use super::{Redb, after, fill};
+
+fn load(path: &Path) -> Result<Contents, StoreError> {
+    Redb::open(path)?.load()
+}
+
+/// A file with some batches in it, closed.
+fn bytes() -> Vec<u8> {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("state.redb");
+    fill(&mut Redb::open(&path).unwrap(), 5);
+    std::fs::read(path).unwrap()
+}
+
+/// Opens a file of these bytes. It is read as it was, or refused.
+fn try_out(what: &str, bytes: &[u8]) -> Result<(), StoreError> {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("state.redb");
+    std::fs::write(&path, bytes).unwrap();
+    match load(&path) {
+        Ok(contents) => assert!(contents == after(5), "{what}: read as something else"),
+        Err(error) => {
+            let said = error.to_string();
+            assert!(said.contains(path.to_str().unwrap()), "{what}: {said}");
+            // Nor does it become something else by being looked at.
+            let again = load(&path);
+            assert!(again.map_or(true, |contents| contents == after(5)), "{what}");
+            return Err(error);
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_changed_byte_is_found_or_does_not_matter() {
+    let whole = bytes();
+    try_out("whole", &whole).unwrap();
+    let mut refused = 0;
+    let places = testkit::rounds(200, 20_000);
+    for place in 0..places {
+        // The header is looked at more closely.
+        let at = if place < 100 { place * 3 } else { whole.len() * place / places };
+        let mut bytes = whole.clone();
+        bytes[at] ^= 1 << (place % 8);
+        refused += usize::from(try_out(&format!("byte {at}"), &bytes).is_err());
+    }
+    println!("{refused} of {places} in {} bytes", whole.len());
+    assert!(refused > 0, "no place mattered");
+}
+
+#[test]
+fn a_changed_row_is_found() {
+    let mut bytes = bytes();
+    let row = b"5555555555";
+    let all: Vec<_> =
+        (0..bytes.len() - row.len()).filter(|at| bytes[*at..].starts_with(row)).collect();
+    assert!(!all.is_empty());
+    all.into_iter().for_each(|at| bytes[at] = b'6');
+    let error = try_out("rows", &bytes).unwrap_err();
+    assert!(matches!(error, StoreError::Damaged { .. }), "{error:?}");
+}
+
+#[test]
+fn a_file_that_is_cut_off_or_foreign_is_refused() {
+    let whole = bytes();
+    for length in [1, 9, 64, 320, 4095, 4096, whole.len() / 2, whole.len() - 4096, whole.len() - 1]
+    {
+        // What is cut off may have been free.
+        let _either = try_out(&format!("{length} bytes"), &whole[..length]);
+    }
+    let damaged = |what: &str, bytes: &[u8]| {
+        let error = try_out(what, bytes).unwrap_err();
+        assert!(matches!(error, StoreError::Damaged { .. }), "{what}: {error:?}");
+        error.to_string()
+    };
+    assert!(damaged("empty", b"").contains("it is empty"));
+    damaged("text", "[limits]\n".repeat(1000).as_bytes());
+    damaged("zeroes", &vec![0; 1 << 16]);
+    damaged("half", &whole[..whole.len() / 2]);
+    let mut holed = whole.clone();
+    holed[4096..].fill(0);
+    damaged("holed", &holed);
+}
+
+#[test]
+fn a_database_of_another_program_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("other.redb");
+    drop(::redb::Database::create(&path).unwrap());
+    let error = load(&path).unwrap_err();
+    assert!(error.to_string().contains("not made by this program"), "{error}");
+}
+
+#[test]
+fn a_newer_schema_is_refused_and_stays() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("state.redb");
+    fill(&mut Redb::open(&path).unwrap(), 1);
+    let head = ::redb::TableDefinition::<&str, u64>::new("head");
+    let set = |schema| {
+        let database = ::redb::Database::open(&path).unwrap();
+        let transaction = database.begin_write().unwrap();
+        transaction.open_table(head).unwrap().insert("schema", schema).unwrap();
+        transaction.commit().unwrap();
+    };
+    set(2);
+    let error = load(&path).unwrap_err();
+    assert!(matches!(error, StoreError::Newer { found: 2, .. }), "{error:?}");
+    set(1 << 40);
+    assert!(matches!(load(&path), Err(StoreError::Damaged { .. })));
+    set(1);
+    assert_eq!(load(&path).unwrap(), after(1));
+}
+
+#[test]
+fn a_store_that_is_open_is_refused_to_others() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("state.redb");
+    let mut store = Redb::open(&path).unwrap();
+    let error = Redb::open(&path).unwrap_err();
+    let StoreError::Taken { holder, .. } = error else { panic!("{error:?}") };
+    assert_eq!(holder, Holder(Some(std::process::id())));
+    fill(&mut store, 1);
+    drop(store);
+    assert_eq!(load(&path).unwrap(), after(1));
+}
+
+#[test]
+fn a_new_file_is_its_owners_and_alone_in_its_directory() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("state.redb");
+    assert_eq!(load(&path).unwrap(), Contents::default());
+    assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+    assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 1);
+    for (path, doing) in [("missing/state.redb", "create"), ("", "open")] {
+        let error = Redb::open(&dir.path().join(path)).unwrap_err();
+        assert!(matches!(error, StoreError::Os { doing: what, .. } if what == doing), "{error:?}");
+    }
+}

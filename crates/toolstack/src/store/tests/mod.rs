@@ -1,0 +1,4 @@
+//! What every store does, and what exports hold.
+
+mod conformance;
+mod export;

@@ -1,0 +1,132 @@
+//! A process that stores batches is killed, again and again, and what it was told is there.
+#![allow(clippy::unwrap_used)] // A failed helper is a failed test.
+
+use std::io::{BufRead, BufReader, Write as _};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use toolstack::store::{Batch, Contents, Key, Memory, Redb, Store, StoreError};
+
+/// Where a child stores batches; it is this program again.
+const STATE: &str = "RINGWAY_STORE_KILL_STATE";
+/// The test that is the child.
+const CHILD: &str = "batches_are_stored_in_turn";
+/// Rows that batches choose from: each batch meets some of earlier ones.
+const ROWS: u64 = 97;
+/// Most batches that a child is let store before it is killed.
+const BATCHES_MAX: u64 = 8;
+/// Longest time between its last answer that is waited for and its death, in microseconds: some
+/// commits long.
+const DELAY_US_MAX: u64 = 5_000;
+
+/// Batch `number`, counted from 1. Every row in it says which batch put it there.
+fn batch(number: u64) -> Batch {
+    let mut batch = Batch { generation: number, ceiling: number + 10, ..Batch::default() };
+    for step in 0..9 {
+        let key = Key::new("obj/VDI", ((number * 5 + step * step) % ROWS).to_string());
+        batch.put(key, number.to_string().repeat(100).into_bytes());
+    }
+    batch.delete(Key::new("obj/VDI", (number % ROWS).to_string()));
+    batch
+}
+
+/// The child: stores batches, each after what is there, and says so on standard error, a number a
+/// line. As a test of its own it stores three.
+#[test]
+fn batches_are_stored_in_turn() {
+    let dir = tempfile::tempdir().unwrap();
+    let given = std::env::var_os(STATE);
+    let (told, many) = if given.is_some() { (true, u64::MAX) } else { (false, 3) };
+    let path = given.map_or_else(|| dir.path().join("state.redb"), Into::into);
+    let mut store = Redb::open(&path).unwrap();
+    let there = store.load().unwrap().generation;
+    for number in (there + 1..).take(usize::try_from(many).unwrap()) {
+        store.commit(&batch(number)).unwrap();
+        if told {
+            // Not captured, as what `eprintln` writes is.
+            writeln!(std::io::stderr(), "{number}").unwrap();
+        }
+    }
+    assert_eq!(store.load().unwrap().generation, there + 3);
+}
+
+fn child(state: &Path) -> Child {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", CHILD, "--nocapture"]).env(STATE, state);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+/// Numbers that look like any, the same in each run.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: u64) -> u64 {
+        // Knuth's constants (MMIX); the upper bits are the good ones.
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % end
+    }
+}
+
+/// One life. Gives the last batch that the child was told of.
+fn life(state: &Path, random: &mut Random) -> u64 {
+    let mut child = child(state);
+    let mut said = BufReader::new(child.stderr.take().unwrap()).lines();
+    let mut last = 0;
+    // Some die before their first batch, while they open what the one before has left.
+    for _ in 0..random.below(BATCHES_MAX) {
+        let line = said.next().unwrap().unwrap();
+        last = line.parse().unwrap_or_else(|_| panic!("{line}"));
+    }
+    std::thread::sleep(std::time::Duration::from_micros(random.below(DELAY_US_MAX)));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    // What it said before it died counts; half a line does not.
+    let rest: Vec<_> = said.map_while(Result::ok).collect();
+    let numbers = rest.iter().filter_map(|line| line.parse().ok()).filter(|number| *number > last);
+    numbers.max().unwrap_or(last)
+}
+
+#[test]
+fn every_batch_that_was_acknowledged_is_there_and_none_is_torn() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = dir.path().join("state.redb");
+    let (mut random, mut expected) = (Random(41), Memory::default());
+    let (mut applied, mut unsaid) = (0, 0);
+    for round in 0..testkit::rounds(20, 500) {
+        let told = life(&state, &mut random);
+        let there = Redb::open(&state).unwrap().load().unwrap();
+        let Contents { generation, .. } = there;
+        assert!(generation >= told.max(applied), "round {round}: {told} was told, {generation} is");
+        // One that was stored and not told yet.
+        assert!(generation <= told.max(applied) + 1, "round {round}: {told}, {generation}");
+        unsaid += u32::from(generation > told.max(applied));
+        for number in applied + 1..=generation {
+            expected.commit(&batch(number)).unwrap();
+        }
+        applied = generation;
+        assert!(there == expected.load().unwrap(), "round {round}: batch {generation} is torn");
+    }
+    println!(
+        "{applied} batches; {unsaid} children died with a batch on disk and before they said so"
+    );
+    assert!(applied > 0);
+}
+
+#[test]
+fn a_store_that_another_process_has_open_is_refused_by_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = dir.path().join("state.redb");
+    let mut child = child(&state);
+    let mut said = BufReader::new(child.stderr.take().unwrap()).lines();
+    assert_eq!(said.next().unwrap().unwrap(), "1");
+    let error = Redb::open(&state).unwrap_err();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(matches!(error, StoreError::Taken { .. }), "{error:?}");
+    let said = error.to_string();
+    assert!(said.contains(&format!("process {}", child.id())), "{said}");
+    assert!(said.contains(state.to_str().unwrap()), "{said}");
+    // Its lock has gone with it.
+    assert!(Redb::open(&state).unwrap().load().unwrap().generation > 0);
+}
