@@ -5,7 +5,8 @@
 //! - **Datapath**: one `ringway-io` process ([`io::IoProcess`]) that serves all of a machine's
 //!   disks, and is told so by calls over its control socket ([`io::Client`]).
 //! - **Console**: the guest's serial line, a byte stream in both directions.
-//! - **Store**: what outlives the daemon ([`store`]).
+//! - **Store**: what outlives the daemon ([`store`]). **Slice**: a share of the CPUs for those who
+//!   must not wait for guests ([`cgroup`]).
 //! - **Trial boot**: a short start under KVM that shows whether it can be used ([`accel`]).
 //!
 //! # Model
@@ -21,7 +22,7 @@
 //!
 //! # Errors
 //! One enum per module ([`io::IoError`], [`qemu::QemuError`], [`run::RunError`],
-//! [`store::StoreError`]). The message of an error does not repeat its
+//! [`store::StoreError`], [`cgroup::CgroupError`]). The message of an error does not repeat its
 //! source: print the chain. When a process died, its last lines on standard error are part of the
 //! error.
 //!
@@ -40,6 +41,7 @@
 
 pub mod accel;
 pub mod binaries;
+pub mod cgroup;
 pub mod child;
 pub mod demo;
 pub mod doctor;

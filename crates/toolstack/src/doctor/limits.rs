@@ -6,6 +6,7 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::process::{Resource, getrlimit};
 
 use super::Finding;
+use crate::cgroup;
 use crate::qemu::Version;
 
 /// The first Linux without which nothing works: the ring's operations on disks.
@@ -115,15 +116,12 @@ fn judge_memory(meminfo: &str) -> Finding {
 /// Which cgroup hierarchy could keep datapath and guests apart. `root` is `/` but in tests.
 pub(super) fn cgroups(root: &Path) -> Finding {
     const CHECK: &str = "cgroups";
-    let v2 = std::fs::read_to_string(root.join("sys/fs/cgroup/cgroup.controllers"));
-    if let Ok(controllers) = v2
-        && controllers.split_whitespace().any(|name| name == "cpu")
-    {
-        return Finding::ok(CHECK, "version 2, with the cpu controller");
-    }
-    let v1 = ["sys/fs/cgroup/cpu", "sys/fs/cgroup/cpu,cpuacct"];
-    if v1.iter().any(|dir| root.join(dir).join("cpu.shares").exists()) {
-        return Finding::ok(CHECK, "version 1, with the cpu controller");
+    if let Some((version, _)) = cgroup::controller(root) {
+        let version = match version {
+            cgroup::Version::One => 1,
+            cgroup::Version::Two => 2,
+        };
+        return Finding::ok(CHECK, format!("version {version}, with the cpu controller"));
     }
     Finding::warning(
         CHECK,
