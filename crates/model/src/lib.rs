@@ -17,6 +17,7 @@
 //! - **Volume**: a disk as its storage sees it, attached and activated ([`vdi::automaton`]).
 //! - **Id**: the name of one thing that the toolstack keeps, with its kind ([`id`]).
 //! - **Domain**: one running incarnation of a machine ([`domain`]).
+//! - **Plan**: the steps that an operation on a machine takes ([`plan`]).
 //! - **Slot**: permission for a device step; [`admission`] says who gets the next.
 //! - **Sizing**: how much of a host Ringway takes, and why ([`sizing`]).
 //! - **Recipe**: what a user of another VMM writes down to get a disk of ours ([`recipe`]).
@@ -40,6 +41,7 @@ pub mod export;
 pub mod id;
 pub mod machine;
 mod named;
+pub mod plan;
 pub mod poll;
 pub mod recipe;
 pub mod refusal;

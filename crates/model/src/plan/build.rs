@@ -1,0 +1,172 @@
+//! Parts that several plans are made of.
+
+use std::collections::BTreeMap;
+
+use super::costs::weight;
+use super::{
+    Cancel, DiskState, DomainSeen, Effect, MachineState, Medium, Plan, Slots, Step, StepId, Verb,
+};
+use crate::id::{VbdId, VdiId, VifId};
+use crate::vdi::automaton::{VolumeOp, VolumeState, apply, steps};
+
+/// A plan in the making.
+pub(super) struct Draft<'a> {
+    pub(super) state: &'a MachineState,
+    plan: Plan,
+}
+
+/// What follows from what was taken down: for each, the step after which it is free again.
+#[derive(Default)]
+pub(super) struct Cleared {
+    /// The domain is gone.
+    pub(super) domain: Option<StepId>,
+    /// Nothing is left of the domain.
+    pub(super) forgotten: Option<StepId>,
+    /// These volumes are detached.
+    pub(super) disks: BTreeMap<VbdId, StepId>,
+    /// The host's ends of these interfaces are removed.
+    pub(super) vifs: BTreeMap<VifId, StepId>,
+}
+
+impl Cleared {
+    /// The steps after which no slot of the machine holds this volume.
+    pub(super) fn of_volume(&self, state: &MachineState, vdi: VdiId) -> Vec<StepId> {
+        let slots = state.disks.iter().filter(|disk| disk.medium.is_some_and(|one| one.vdi == vdi));
+        slots.filter_map(|disk| self.disks.get(&disk.vbd)).copied().collect()
+    }
+
+    /// Every step after which something is free again.
+    pub(super) fn all(&self) -> Vec<StepId> {
+        let devices = self.disks.values().chain(self.vifs.values());
+        self.domain.iter().chain(&self.forgotten).chain(devices).copied().collect()
+    }
+}
+
+impl<'a> Draft<'a> {
+    pub(super) fn new(state: &'a MachineState) -> Self {
+        Self { state, plan: Plan::default() }
+    }
+
+    pub(super) fn finish(self) -> Plan {
+        self.plan
+    }
+
+    /// A step that holds nothing and can be cancelled, with what its verb costs.
+    pub(super) fn step(&self, verb: Verb, after: impl IntoIterator<Item = StepId>) -> Step {
+        Step {
+            after: after.into_iter().collect(),
+            deadline: self.state.deadlines.of(&verb),
+            weight: weight(&verb),
+            slots: Slots::None,
+            begun: false,
+            cancel: Cancel::Before,
+            then: Vec::new(),
+            if_failed: Vec::new(),
+            verb,
+        }
+    }
+
+    pub(super) fn add(&mut self, mut step: Step) -> StepId {
+        let before = step.after.iter().filter_map(|id| self.plan.steps.get(id.0));
+        let mut chain = before.filter(|one| one.slots != Slots::None && one.works_with(&step));
+        step.begun = step.slots != Slots::None && chain.next().is_some();
+        debug_assert!(step.after.iter().all(|id| id.0 < self.plan.steps.len()));
+        self.plan.steps.push(step);
+        StepId(self.plan.steps.len() - 1)
+    }
+
+    /// Effects alone.
+    pub(super) fn record(
+        &mut self,
+        then: Vec<Effect>,
+        after: impl IntoIterator<Item = StepId>,
+    ) -> StepId {
+        let step = self.step(Verb::Record, after);
+        self.add(Step { then, cancel: Cancel::Never, ..step })
+    }
+
+    /// Brings a volume from one state to another; the steps in order, none if it is there. Steps
+    /// on the way down are not cancelled.
+    pub(super) fn volume(
+        &mut self,
+        disk: &DiskState,
+        medium: Medium,
+        (from, to): (VolumeState, VolumeState),
+        after: impl IntoIterator<Item = StepId>,
+    ) -> Vec<(VolumeOp, StepId)> {
+        let mut way = Vec::new();
+        let mut after: Vec<StepId> = after.into_iter().collect();
+        for (op, as_before) in steps(from, to) {
+            let vbd = disk.vbd;
+            let (verb, cancel) = match op {
+                VolumeOp::Attach(access) => (Verb::VbdAttach(vbd, access), Cancel::Before),
+                VolumeOp::Activate => (Verb::VbdActivate(vbd), Cancel::Before),
+                VolumeOp::Deactivate => (Verb::VbdDeactivate(vbd), Cancel::Never),
+                VolumeOp::Detach => (Verb::VbdDetach(vbd), Cancel::Never),
+            };
+            let reached = apply(as_before, op).unwrap_or(as_before);
+            let slots = Slots::Device { sr: medium.sr };
+            let then = vec![Effect::Volume(vbd, reached)];
+            let if_failed = vec![Effect::Volume(vbd, as_before)];
+            let step = self.step(verb, std::mem::take(&mut after));
+            let id = self.add(Step { slots, cancel, then, if_failed, ..step });
+            after.push(id);
+            way.push((op, id));
+        }
+        way
+    }
+
+    /// Takes down what is there of a machine: its domain, then each device by itself.
+    pub(super) fn clear(&mut self, after: Option<StepId>, kill: Cancel) -> Cleared {
+        let state = self.state;
+        let mut cleared = Cleared { domain: after, ..Cleared::default() };
+        if let DomainSeen::There { .. } = state.domain {
+            let step = self.step(Verb::DomainKill, after);
+            cleared.domain = Some(self.add(Step { cancel: kill, then: gone(state), ..step }));
+        }
+        if state.domain != DomainSeen::Absent {
+            let step = self.step(Verb::DomainForget, cleared.domain);
+            let step = Step { cancel: Cancel::Never, then: gone(state), ..step };
+            cleared.forgotten = Some(self.add(step));
+        }
+        for disk in &state.disks {
+            let Some(medium) = disk.medium else { continue };
+            let way = (disk.volume, VolumeState::Detached);
+            if let Some((_, last)) = self.volume(disk, medium, way, cleared.domain).last() {
+                cleared.disks.insert(disk.vbd, *last);
+            }
+        }
+        for vif in state.vifs.iter().filter(|vif| vif.created) {
+            let last = self.vif_destroy(vif.vif, cleared.domain);
+            cleared.vifs.insert(vif.vif, last);
+        }
+        cleared
+    }
+
+    pub(super) fn vif_create(&mut self, vif: VifId, after: Option<StepId>) -> StepId {
+        let step = self.step(Verb::VifCreate(vif), after);
+        self.add(Step { slots: Slots::Network, ..step })
+    }
+
+    pub(super) fn vif_destroy(&mut self, vif: VifId, after: Option<StepId>) -> StepId {
+        let step = self.step(Verb::VifDestroy(vif), after);
+        self.add(Step { slots: Slots::Network, cancel: Cancel::Never, ..step })
+    }
+
+    pub(super) fn vif_plug(
+        &mut self,
+        vif: VifId,
+        after: impl IntoIterator<Item = StepId>,
+    ) -> StepId {
+        let step = self.step(Verb::VifPlug(vif), after);
+        let (then, if_failed) = (vec![Effect::Vif(vif, true)], vec![Effect::Vif(vif, false)]);
+        self.add(Step { then, if_failed, ..step })
+    }
+}
+
+/// What is true when a machine has no domain, its power state aside.
+pub(super) fn gone(state: &MachineState) -> Vec<Effect> {
+    let disks = state.disks.iter().map(|disk| Effect::Plugged(disk.vbd, false));
+    let vifs = state.vifs.iter().map(|vif| Effect::Vif(vif.vif, false));
+    [Effect::Domid(None)].into_iter().chain(disks).chain(vifs).collect()
+}

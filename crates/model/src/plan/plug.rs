@@ -1,0 +1,135 @@
+//! Devices that come and go while a guest runs.
+
+use super::build::Draft;
+use super::start::{attached, give};
+use super::{DiskState, DomainSeen, Effect, MachineState, Medium, Plan, Run, Step, Verb};
+use crate::id::{VbdId, VifId};
+use crate::refusal::Refusal;
+use crate::vbd::VbdKind;
+use crate::vdi::automaton::VolumeState;
+use crate::vm::PowerState;
+
+pub(super) fn disk(state: &MachineState, vbd: VbdId) -> Result<Plan, Refusal> {
+    let disk = state.disk(vbd)?;
+    with_domain(state)?;
+    if disk.kind == VbdKind::Cd {
+        let drives = "a drive is there from the machine's start to its end; insert a medium";
+        return Err(Refusal::NotAllowed(drives.into()));
+    }
+    if disk.plugged {
+        return Err(Refusal::AlreadyAttached);
+    }
+    fill(state, &disk)
+}
+
+pub(super) fn insert(state: &MachineState, vbd: VbdId) -> Result<Plan, Refusal> {
+    let disk = drive(state, vbd)?;
+    if disk.plugged {
+        return Err(Refusal::NotEmpty);
+    }
+    fill(state, &disk)
+}
+
+pub(super) fn disk_out(state: &MachineState, vbd: VbdId, force: bool) -> Result<Plan, Refusal> {
+    let disk = state.disk(vbd)?;
+    with_domain(state)?;
+    if disk.kind == VbdKind::Cd {
+        let drives = "a drive is there from the machine's start to its end; eject its medium";
+        return Err(Refusal::NotAllowed(drives.into()));
+    }
+    let held = disk.plugged || disk.volume != VolumeState::Detached;
+    let medium = disk.medium.filter(|_| held).ok_or(Refusal::AlreadyDetached)?;
+    Ok(empty(state, &disk, medium, force))
+}
+
+pub(super) fn eject(state: &MachineState, vbd: VbdId) -> Result<Plan, Refusal> {
+    let disk = drive(state, vbd)?;
+    let medium = disk.medium.ok_or(Refusal::Empty)?;
+    Ok(empty(state, &disk, medium, false))
+}
+
+pub(super) fn vif(state: &MachineState, vif: VifId) -> Result<Plan, Refusal> {
+    let seen = state.vif(vif)?;
+    with_domain(state)?;
+    if seen.plugged {
+        return Err(Refusal::AlreadyAttached);
+    }
+    let mut draft = Draft::new(state);
+    // What a failure left is made anew: it may be of another network.
+    let gone = seen.created.then(|| draft.vif_destroy(vif, None));
+    let end = draft.vif_create(vif, gone);
+    draft.vif_plug(vif, [end]);
+    Ok(draft.finish())
+}
+
+pub(super) fn vif_out(state: &MachineState, vif: VifId) -> Result<Plan, Refusal> {
+    let seen = state.vif(vif)?;
+    with_domain(state)?;
+    if !seen.plugged && !seen.created {
+        return Err(Refusal::AlreadyDetached);
+    }
+    let mut draft = Draft::new(state);
+    let out = seen.plugged.then(|| {
+        let (then, if_failed) = (vec![Effect::Vif(vif, false)], vec![Effect::Vif(vif, true)]);
+        let step = draft.step(Verb::VifUnplug(vif), None);
+        draft.add(Step { then, if_failed, ..step })
+    });
+    if seen.created {
+        draft.vif_destroy(vif, out);
+    }
+    Ok(draft.finish())
+}
+
+/// Makes a slot's volume ready and gives it to the guest.
+fn fill(state: &MachineState, disk: &DiskState) -> Result<Plan, Refusal> {
+    let medium = disk.medium.ok_or(Refusal::Empty)?;
+    let mut draft = Draft::new(state);
+    let way = (disk.volume, VolumeState::Activated(disk.access));
+    let way = draft.volume(disk, medium, way, None);
+    let active = way.last().map(|(_, id)| *id);
+    give(&mut draft, disk, medium, None, (attached(&way), active));
+    Ok(draft.finish())
+}
+
+/// Takes a slot's volume from the guest and lets go of it.
+fn empty(state: &MachineState, disk: &DiskState, medium: Medium, force: bool) -> Plan {
+    let mut draft = Draft::new(state);
+    let vbd = disk.vbd;
+    let drive = disk.kind == VbdKind::Cd;
+    let verb = if drive { Verb::VbdEject(vbd) } else { Verb::VbdUnplug(vbd) };
+    let out = disk.plugged.then(|| {
+        let (then, if_failed) =
+            (vec![Effect::Plugged(vbd, false)], vec![Effect::Plugged(vbd, true)]);
+        let step = draft.step(verb, None);
+        draft.add(Step { then, if_failed, ..step })
+    });
+    // By force the volume does not wait for the guest, which has a dead disk until it lets go.
+    let after = out.filter(|_| !force);
+    let way = (disk.volume, VolumeState::Detached);
+    let last = draft.volume(disk, medium, way, after).last().map(|(_, id)| *id).or(after);
+    if drive {
+        draft.record(vec![Effect::Medium(vbd, None)], last);
+    }
+    draft.finish()
+}
+
+fn drive(state: &MachineState, vbd: VbdId) -> Result<DiskState, Refusal> {
+    let disk = state.disk(vbd)?;
+    with_domain(state)?;
+    if disk.kind == VbdKind::Cd { Ok(disk) } else { Err(Refusal::NotRemovable) }
+}
+
+/// A guest that can be given something, or give it back.
+fn with_domain(state: &MachineState) -> Result<(), Refusal> {
+    match state.domain {
+        DomainSeen::There { run: Run::Running | Run::Paused, .. } => Ok(()),
+        DomainSeen::There { run: Run::Ended(_) | Run::Silent, .. } => {
+            let stands = "the guest does not run; shut the machine down, by force if need be";
+            Err(Refusal::NotAllowed(stands.into()))
+        }
+        DomainSeen::Absent | DomainSeen::Remains => Err(Refusal::BadPowerState {
+            expected: &[PowerState::Running, PowerState::Paused],
+            actual: state.power,
+        }),
+    }
+}

@@ -1,0 +1,78 @@
+//! Settle: reality and record agree again, after a failure, a cancel or a restart of the daemon.
+//!
+//! | there | recorded running or paused | recorded halted |
+//! |---|---|---|
+//! | guest runs | stays | stays: its start was not recorded |
+//! | CPUs stand | stays, paused | goes: its start did not end |
+//! | guest has ended | goes, unless it is to be preserved | goes |
+//! | no answer | stays: only a shutdown by force ends it | goes |
+//! | no process | what is left goes | what is left goes |
+//!
+//! What is true is recorded first and by itself. Then what a living domain has is made whole, and
+//! what it does not have is let go, each device by itself: hung storage keeps nothing else.
+
+use super::build::{Draft, gone};
+use super::{Cancel, DomainSeen, Effect, MachineState, Plan, Run};
+use crate::id::Domid;
+use crate::vbd::VbdKind;
+use crate::vdi::automaton::VolumeState;
+use crate::vm::PowerState;
+use crate::vm::exits::{self, Next};
+
+pub(super) fn settle(state: &MachineState) -> Plan {
+    let mut draft = Draft::new(state);
+    match stays(state) {
+        Some((domid, power)) => keep(&mut draft, domid, power),
+        None => {
+            let cleared = draft.clear(None, Cancel::Never);
+            let power = match state.power {
+                PowerState::Suspended => PowerState::Suspended,
+                _ => PowerState::Halted,
+            };
+            let truth = [Effect::Power(power)].into_iter().chain(gone(state));
+            draft.record(truth.collect(), cleared.domain);
+        }
+    }
+    draft.finish()
+}
+
+/// The domain that stays, and the power state to record for it.
+fn stays(state: &MachineState) -> Option<(Domid, PowerState)> {
+    let DomainSeen::There { domid, run } = state.domain else { return None };
+    let alive = matches!(state.power, PowerState::Running | PowerState::Paused);
+    let power = match run {
+        Run::Running => PowerState::Running,
+        Run::Paused if alive => PowerState::Paused,
+        Run::Silent if alive => state.power,
+        Run::Ended(exit) if alive && exits::next(exit, &state.after) == Next::Keep => {
+            PowerState::Paused
+        }
+        Run::Paused | Run::Silent | Run::Ended(_) => return None,
+    };
+    Some((domid, power))
+}
+
+fn keep(draft: &mut Draft<'_>, domid: Domid, power: PowerState) {
+    let state = draft.state;
+    let disks = state.disks.iter().map(|disk| Effect::Plugged(disk.vbd, disk.plugged));
+    let vifs = state.vifs.iter().map(|vif| Effect::Vif(vif.vif, vif.plugged));
+    let truth = [Effect::Power(power), Effect::Domid(Some(domid))];
+    draft.record(truth.into_iter().chain(disks).chain(vifs).collect(), None);
+    if matches!(state.domain, DomainSeen::There { run: Run::Silent, .. }) {
+        return;
+    }
+    for disk in &state.disks {
+        let Some(medium) = disk.medium else { continue };
+        let access = disk.volume.access().unwrap_or(disk.access);
+        let goal =
+            if disk.plugged { VolumeState::Activated(access) } else { VolumeState::Detached };
+        let way = draft.volume(disk, medium, (disk.volume, goal), None);
+        if disk.kind == VbdKind::Cd && !disk.plugged {
+            let last = way.last().map(|(_, id)| *id);
+            draft.record(vec![Effect::Medium(disk.vbd, None)], last);
+        }
+    }
+    for vif in state.vifs.iter().filter(|vif| vif.created && !vif.plugged) {
+        draft.vif_destroy(vif.vif, None);
+    }
+}

@@ -1,0 +1,115 @@
+//! Start: the domain and the disks' volumes are made ready beside each other; each disk is given
+//! to the domain as soon as both are there; the CPUs run when all of that has ended.
+
+use std::collections::BTreeMap;
+
+use super::build::{Cleared, Draft};
+use super::{Cancel, DiskState, Effect, MachineState, Medium, Plan, Step, StepId, Verb};
+use crate::id::VdiId;
+use crate::vbd::VbdKind;
+use crate::vdi::automaton::{Access, VolumeOp, VolumeState};
+use crate::vm::PowerState;
+
+pub(super) fn start(state: &MachineState, paused: bool) -> Plan {
+    let mut draft = Draft::new(state);
+    // A failure may have left something. Nothing of it is used: it may be for reading where
+    // writing is wanted now. Normally there is nothing, and this adds no step.
+    let cleared = draft.clear(None, Cancel::Before);
+    raise(&mut draft, &cleared, paused);
+    draft.finish()
+}
+
+pub(super) fn unpause(state: &MachineState) -> Plan {
+    let mut draft = Draft::new(state);
+    run(&mut draft, Vec::new());
+    draft.finish()
+}
+
+/// Makes a domain with all that belongs to the machine.
+pub(super) fn raise(draft: &mut Draft<'_>, cleared: &Cleared, paused: bool) {
+    let state = draft.state;
+    let disks = in_order(state);
+    let memory = Verb::TakeMemory(state.spec.host_bytes(disks.len()));
+    let memory = draft.step(memory, cleared.domain.into_iter().chain(cleared.forgotten));
+    let memory = draft.add(memory);
+    let create = draft.step(Verb::DomainCreate(state.fresh), [memory]);
+    let then = vec![Effect::Domid(Some(state.fresh))];
+    let create = draft.add(Step { then, ..create });
+    let mut all = vec![create];
+    let mut written: BTreeMap<VdiId, Vec<StepId>> = BTreeMap::new();
+    for (disk, medium) in disks {
+        // A volume that is attached for reading is not attached for writing: its writers come
+        // first, and all that had it before have let go.
+        let writers = written.entry(medium.vdi).or_default();
+        let mut before = cleared.of_volume(state, medium.vdi);
+        if disk.access == Access::Ro {
+            before.extend(writers.iter());
+        }
+        let way = (VolumeState::Detached, VolumeState::Activated(disk.access));
+        let way = draft.volume(&disk, medium, way, before);
+        let attach = attached(&way);
+        if disk.access == Access::Rw {
+            writers.extend(attach);
+        }
+        let active = way.last().map(|(_, id)| *id);
+        all.extend(active);
+        all.push(give(draft, &disk, medium, create, (attach, active)));
+    }
+    for vif in &state.vifs {
+        let end = draft.vif_create(vif.vif, cleared.vifs.get(&vif.vif).copied());
+        all.push(draft.vif_plug(vif.vif, [create, end]));
+    }
+    if paused {
+        draft.record(vec![Effect::Power(PowerState::Paused)], all);
+    } else {
+        run(draft, all);
+    }
+}
+
+/// The step after which the volume can be reached, if one makes it so.
+pub(super) fn attached(way: &[(VolumeOp, StepId)]) -> Option<StepId> {
+    way.iter().find(|(op, _)| matches!(op, VolumeOp::Attach(_))).map(|(_, id)| *id)
+}
+
+/// Gives a disk to the domain, or puts the medium into the drive. An attached volume tells the
+/// disk's configuration, so a disk does not wait for its activate; a drive reads at once.
+pub(super) fn give(
+    draft: &mut Draft<'_>,
+    disk: &DiskState,
+    medium: Medium,
+    domain: impl Into<Option<StepId>>,
+    (attach, active): (Option<StepId>, Option<StepId>),
+) -> StepId {
+    let plugged = Effect::Plugged(disk.vbd, true);
+    let (verb, ready, then) = match disk.kind {
+        VbdKind::Cd => {
+            let medium = Effect::Medium(disk.vbd, Some(medium.vdi));
+            (Verb::VbdInsert(disk.vbd), active, vec![plugged, medium])
+        }
+        _ => (Verb::VbdPlug(disk.vbd), attach, vec![plugged]),
+    };
+    let step = draft.step(verb, domain.into().into_iter().chain(ready));
+    draft.add(Step { then, if_failed: vec![Effect::Plugged(disk.vbd, false)], ..step })
+}
+
+/// Slots with something in them, by position; those that only read what another slot of the
+/// machine writes come last.
+fn in_order(state: &MachineState) -> Vec<(DiskState, Medium)> {
+    let filled = |disk: &DiskState| disk.medium.map(|medium| (*disk, medium));
+    let mut disks: Vec<_> = state.disks.iter().filter_map(filled).collect();
+    let written: Vec<VdiId> = disks
+        .iter()
+        .filter(|(disk, _)| disk.access == Access::Rw)
+        .map(|(_, medium)| medium.vdi)
+        .collect();
+    disks.sort_by_key(|(disk, medium)| {
+        (disk.access == Access::Ro && written.contains(&medium.vdi), disk.userdevice)
+    });
+    disks
+}
+
+fn run(draft: &mut Draft<'_>, after: Vec<StepId>) {
+    let then = vec![Effect::Power(PowerState::Running)];
+    let step = draft.step(Verb::DomainRun, after);
+    draft.add(Step { then, ..step });
+}

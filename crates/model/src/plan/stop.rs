@@ -1,0 +1,42 @@
+//! Stop: the domain ends, then each device is taken down by itself, all beside each other.
+
+use super::build::{Draft, gone};
+use super::{Ask, Cancel, DomainSeen, Effect, MachineState, Plan, Run, Step, StepId, Verb};
+use crate::vm::PowerState;
+
+pub(super) fn hard(state: &MachineState) -> Plan {
+    let mut draft = Draft::new(state);
+    take_down(&mut draft, None, Cancel::Before);
+    draft.finish()
+}
+
+pub(super) fn clean(state: &MachineState) -> Plan {
+    let mut draft = Draft::new(state);
+    let ended = ask(&mut draft, Ask::Shutdown);
+    take_down(&mut draft, ended, Cancel::Never);
+    draft.finish()
+}
+
+pub(super) fn pause(state: &MachineState) -> Plan {
+    let mut draft = Draft::new(state);
+    let step = draft.step(Verb::DomainPause, None);
+    draft.add(Step { then: vec![Effect::Power(PowerState::Paused)], ..step });
+    draft.finish()
+}
+
+/// Asks a guest that runs and waits until it has ended; nothing where none runs.
+pub(super) fn ask(draft: &mut Draft<'_>, what: Ask) -> Option<StepId> {
+    let DomainSeen::There { run: Run::Running, .. } = draft.state.domain else { return None };
+    let asked = draft.step(Verb::DomainAsk(what), None);
+    let asked = draft.add(asked);
+    let ended = draft.step(Verb::DomainAwaitEnd, [asked]);
+    Some(draft.add(ended))
+}
+
+/// Halted is recorded when every volume is free: whoever sees it may destroy or start what it
+/// names.
+fn take_down(draft: &mut Draft<'_>, after: Option<StepId>, kill: Cancel) {
+    let cleared = draft.clear(after, kill);
+    let halted = [Effect::Power(PowerState::Halted)].into_iter().chain(gone(draft.state));
+    draft.record(halted.collect(), cleared.all());
+}

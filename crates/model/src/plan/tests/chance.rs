@@ -1,0 +1,127 @@
+//! Plans run in any order, with failures and crashes in between.
+
+use proptest::prelude::*;
+
+use super::world::{Fate, Picks, World};
+use super::*;
+
+fn picks() -> impl Strategy<Value = Picks> {
+    prop::collection::vec(any::<u16>(), 7..120).prop_map(|numbers| Picks(numbers, 0))
+}
+
+/// A halted machine: disks and drives on three SRs, some of one VDI, some read only.
+fn halted() -> impl Strategy<Value = MachineState> {
+    let slot = (0..6_u8, 0..4_u8, any::<bool>());
+    (prop::collection::vec(slot, 0..7), 0..3_u8).prop_map(|(slots, vifs)| {
+        let disks = (0..).zip(slots).map(|(n, (which, kind, reads))| {
+            let access = if reads || kind == 0 { Access::Ro } else { Access::Rw };
+            let medium = Medium { vdi: vdi(which), sr: sr(which % 3) };
+            let kind = if kind == 0 { VbdKind::Cd } else { VbdKind::Disk };
+            DiskState { kind, access, medium: Some(medium), ..disk(n, 0) }
+        });
+        let mut disks: Vec<_> = disks.collect();
+        if let Some(cd) = disks.iter_mut().rfind(|disk| disk.kind == VbdKind::Cd) {
+            cd.medium = None;
+        }
+        machine(disks, vifs)
+    })
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    prop_oneof![
+        4 => any::<bool>().prop_map(|paused| Op::Start { paused }),
+        1 => Just(Op::CleanShutdown),
+        1 => Just(Op::HardShutdown),
+        1 => Just(Op::CleanReboot),
+        1 => Just(Op::HardReboot),
+        1 => Just(Op::Pause),
+        1 => Just(Op::Unpause),
+        2 => (0..7_u8).prop_map(|n| Op::VbdPlug(vbd(n))),
+        2 => (0..7_u8).prop_map(|n| Op::VbdUnplug { vbd: vbd(n), force: false }),
+        1 => (0..7_u8).prop_map(|n| Op::Insert(vbd(n))),
+        1 => (0..7_u8).prop_map(|n| Op::Eject(vbd(n))),
+        1 => (0..3_u8).prop_map(|n| Op::VifPlug(vif(n))),
+        1 => (0..3_u8).prop_map(|n| Op::VifUnplug(vif(n))),
+        2 => prop_oneof![
+            Just(Exit::PoweredOff),
+            Just(Exit::Rebooted),
+            Just(Exit::Panicked),
+            Just(Exit::Killed),
+        ].prop_map(Op::AfterExit),
+    ]
+}
+
+proptest! {
+    /// In whatever order the steps of a plan end, nothing is done that must not be, and the
+    /// machine gets where it was to go.
+    #[test]
+    fn plans_do_what_was_asked(start in halted(), mut picks in picks()) {
+        let mut world = World::new(start);
+        world.works(Op::Start { paused: true }, &mut picks);
+        prop_assert_eq!(world.seen.power, PowerState::Paused);
+        world.works(Op::Unpause, &mut picks);
+        world.assert_true();
+        prop_assert!(world.is_whole());
+        let first = world.recorded_domid;
+        world.works(Op::CleanReboot, &mut picks);
+        world.assert_true();
+        prop_assert!(world.is_whole() && world.recorded_domid > first);
+        world.works(Op::HardShutdown, &mut picks);
+        world.assert_true();
+        prop_assert_eq!(world.seen.power, PowerState::Halted);
+        world.works(Op::Start { paused: false }, &mut picks);
+        world.works(Op::CleanShutdown, &mut picks);
+        world.assert_true();
+    }
+
+    /// After any operations that fail, or that a crash of the daemon or of the hypervisor cuts
+    /// off, a settle makes record and reality agree, a second one changes nothing, and the
+    /// machine can be stopped and started.
+    #[test]
+    fn whatever_happens_settles(
+        start in halted(), ops in prop::collection::vec((op(), any::<u8>(), 0..40_u8), 1..12),
+        mut picks in picks(),
+    ) {
+        let mut world = World::new(start);
+        for (op, chance, last) in ops {
+            if let Op::AfterExit(exit) = op && world.has_domain() {
+                if exit == Exit::Killed { world.kill() } else { world.set_run(Run::Ended(exit)) }
+            }
+            let Ok(plan) = plan(&op, &world.state()) else { continue };
+            let mut left = i32::from(last);
+            let well = world.run(&plan, &mut picks.clone(), &mut || {
+                left -= 1;
+                match left {
+                    0 if chance < 100 => Fate::Crash,
+                    // Some fail once, some again and again.
+                    0 => Fate::Fails,
+                    ..0 if chance > 180 && left % 3 == 0 => Fate::Fails,
+                    _ => Fate::Works,
+                }
+            });
+            if world.has_domain() && chance % 16 == 0 {
+                world.kill();
+            } else if well {
+                world.assert_true();
+                continue;
+            }
+            // A settle may fail as well; the next one goes on from there.
+            let settle = super::plan(&Op::Settle, &world.state()).unwrap();
+            let mut left = chance % 8;
+            world.run(&settle, &mut picks, &mut || {
+                left = left.wrapping_sub(1);
+                if left == 0 { Fate::Fails } else { Fate::Works }
+            });
+            world.works(Op::Settle, &mut picks);
+            world.assert_true();
+            let again = super::plan(&Op::Settle, &world.state()).unwrap();
+            prop_assert!(again.steps().iter().all(|step| step.verb == Verb::Record), "{again:?}");
+        }
+        if world.seen.power != PowerState::Halted {
+            world.works(Op::HardShutdown, &mut picks);
+        }
+        world.works(Op::Start { paused: false }, &mut picks);
+        world.assert_true();
+        prop_assert!(world.is_whole());
+    }
+}

@@ -1,0 +1,123 @@
+mod chance;
+mod shapes;
+mod sim;
+mod timing;
+mod world;
+
+use super::*;
+use crate::domain::{Boot, DomainSpec};
+use crate::id::{SrId, Uuid};
+use crate::vbd::VbdKind;
+use crate::vm::exits::{AfterActions, OnCrash, OnExit};
+
+fn uuid(kind: u8, n: u8) -> Uuid {
+    let mut bytes = [0; 16];
+    bytes[0] = kind;
+    bytes[15] = n;
+    Uuid::from_random(bytes)
+}
+
+fn vbd(n: u8) -> VbdId {
+    VbdId(uuid(1, n))
+}
+
+fn vif(n: u8) -> VifId {
+    VifId(uuid(2, n))
+}
+
+fn sr(n: u8) -> SrId {
+    SrId(uuid(3, n))
+}
+
+fn vdi(n: u8) -> VdiId {
+    VdiId(uuid(4, n))
+}
+
+/// A disk of its own VDI, written, on this SR; nothing is done with it.
+fn disk(n: u8, on: u8) -> DiskState {
+    DiskState {
+        vbd: vbd(n),
+        kind: VbdKind::Disk,
+        userdevice: n,
+        medium: Some(Medium { vdi: vdi(n), sr: sr(on) }),
+        access: Access::Rw,
+        volume: VolumeState::Detached,
+        plugged: false,
+    }
+}
+
+fn cd(n: u8, on: u8) -> DiskState {
+    DiskState { kind: VbdKind::Cd, access: Access::Ro, ..disk(n, on) }
+}
+
+/// A halted machine with these disks and interfaces.
+fn machine(disks: Vec<DiskState>, vifs: u8) -> MachineState {
+    let boot = Boot::Firmware(Vec::new());
+    let vifs = (0..vifs).map(|n| VifState { vif: vif(n), created: false, plugged: false });
+    MachineState {
+        power: PowerState::Halted,
+        domain: DomainSeen::Absent,
+        fresh: Domid(7),
+        spec: DomainSpec { memory_bytes: 256 << 20, vcpus: 1, boot, cds: Vec::new() },
+        disks,
+        vifs: vifs.collect(),
+        after: AfterActions {
+            shutdown: OnExit::Destroy,
+            reboot: OnExit::Restart,
+            crash: OnCrash::Restart,
+        },
+        deadlines: Deadlines::default(),
+    }
+}
+
+/// The same machine while it runs, with all that it has.
+fn running(mut state: MachineState) -> MachineState {
+    state.power = PowerState::Running;
+    state.domain = DomainSeen::There { domid: Domid(3), run: Run::Running };
+    for disk in state.disks.iter_mut().filter(|disk| disk.medium.is_some()) {
+        disk.volume = VolumeState::Activated(disk.access);
+        disk.plugged = true;
+    }
+    for vif in &mut state.vifs {
+        (vif.created, vif.plugged) = (true, true);
+    }
+    state
+}
+
+/// The steps' verbs, in the order of the plan, each with what it waits for.
+fn shown(plan: &Plan) -> Vec<String> {
+    let line = |(at, step): (usize, &Step)| {
+        let after: Vec<_> = step.after.iter().map(|id| id.index().to_string()).collect();
+        format!("{at} {:?} <- {}", short(&step.verb), after.join(" "))
+    };
+    plan.steps().iter().enumerate().map(line).collect()
+}
+
+/// A verb with the device's number instead of its UUID.
+fn short(verb: &Verb) -> (&'static str, u8) {
+    let n = |uuid: Uuid| uuid.bytes()[15];
+    match *verb {
+        Verb::TakeMemory(_) => ("memory", 0),
+        Verb::DomainCreate(Domid(n)) => ("create", u8::try_from(n).unwrap()),
+        Verb::DomainRun => ("run", 0),
+        Verb::DomainPause => ("pause", 0),
+        Verb::DomainAsk(_) => ("ask", 0),
+        Verb::DomainAwaitEnd => ("await", 0),
+        Verb::DomainKill => ("kill", 0),
+        Verb::DomainForget => ("forget", 0),
+        Verb::VbdAttach(vbd, Access::Rw) => ("attach", n(vbd.0)),
+        Verb::VbdAttach(vbd, Access::Ro) => ("attach-ro", n(vbd.0)),
+        Verb::VbdActivate(vbd) => ("activate", n(vbd.0)),
+        Verb::VbdPlug(vbd) => ("plug", n(vbd.0)),
+        Verb::VbdUnplug(vbd) => ("unplug", n(vbd.0)),
+        Verb::VbdDeactivate(vbd) => ("deactivate", n(vbd.0)),
+        Verb::VbdDetach(vbd) => ("detach", n(vbd.0)),
+        Verb::VbdInsert(vbd) => ("insert", n(vbd.0)),
+        Verb::VbdEject(vbd) => ("eject", n(vbd.0)),
+        Verb::VifCreate(vif) => ("vif-create", n(vif.0)),
+        Verb::VifPlug(vif) => ("vif-plug", n(vif.0)),
+        Verb::VifUnplug(vif) => ("vif-unplug", n(vif.0)),
+        Verb::VifDestroy(vif) => ("vif-destroy", n(vif.0)),
+        Verb::Record => ("record", 0),
+    }
+}

@@ -1,0 +1,277 @@
+//! Plans as literal lists, and what holds of every plan.
+
+use super::*;
+
+fn lines(op: Op, state: &MachineState) -> Vec<String> {
+    shown(&plan(&op, state).unwrap())
+}
+
+#[test]
+fn a_start_makes_everything_ready_beside_each_other() {
+    let state = machine(vec![disk(5, 1), disk(0, 1), cd(3, 2)], 1);
+    let expected = [
+        r#"0 ("memory", 0) <- "#,
+        r#"1 ("create", 7) <- 0"#,
+        r#"2 ("attach", 0) <- "#,
+        r#"3 ("activate", 0) <- 2"#,
+        r#"4 ("plug", 0) <- 1 2"#,
+        r#"5 ("attach-ro", 3) <- "#,
+        r#"6 ("activate", 3) <- 5"#,
+        r#"7 ("insert", 3) <- 1 6"#,
+        r#"8 ("attach", 5) <- "#,
+        r#"9 ("activate", 5) <- 8"#,
+        r#"10 ("plug", 5) <- 1 8"#,
+        r#"11 ("vif-create", 0) <- "#,
+        r#"12 ("vif-plug", 0) <- 1 11"#,
+        r#"13 ("run", 0) <- 1 3 4 6 7 9 10 12"#,
+    ];
+    assert_eq!(lines(Op::Start { paused: false }, &state), expected);
+    let paused = plan(&Op::Start { paused: true }, &state).unwrap();
+    let last = paused.steps().last().unwrap();
+    assert_eq!(last.verb, Verb::Record);
+    assert_eq!(last.then, [Effect::Power(PowerState::Paused)]);
+}
+
+#[test]
+fn only_slots_of_one_volume_wait_for_each_other() {
+    let reads = DiskState { access: Access::Ro, ..disk(0, 1) };
+    let medium = Some(Medium { vdi: vdi(0), sr: sr(1) });
+    let writes = DiskState { medium, ..disk(4, 1) };
+    let other = DiskState { access: Access::Ro, ..disk(2, 1) };
+    let state = machine(vec![reads, writes, other], 0);
+    let lines = lines(Op::Start { paused: false }, &state);
+    assert!(lines.contains(&r#"2 ("attach-ro", 2) <- "#.into()), "{lines:#?}");
+    assert!(lines.contains(&r#"5 ("attach", 4) <- "#.into()), "{lines:#?}");
+    assert!(lines.contains(&r#"8 ("attach-ro", 0) <- 5"#.into()), "{lines:#?}");
+    let plan = plan(&Op::Start { paused: false }, &state).unwrap();
+    let begun: Vec<_> =
+        plan.steps().iter().filter(|step| step.begun).map(|s| short(&s.verb)).collect();
+    assert_eq!(begun, [("activate", 2), ("activate", 4), ("activate", 0)]);
+}
+
+#[test]
+fn a_stop_takes_every_device_down_by_itself() {
+    let state = running(machine(vec![disk(0, 1), disk(1, 2)], 1));
+    let hard = [
+        r#"0 ("kill", 0) <- "#,
+        r#"1 ("forget", 0) <- 0"#,
+        r#"2 ("deactivate", 0) <- 0"#,
+        r#"3 ("detach", 0) <- 2"#,
+        r#"4 ("deactivate", 1) <- 0"#,
+        r#"5 ("detach", 1) <- 4"#,
+        r#"6 ("vif-destroy", 0) <- 0"#,
+        r#"7 ("record", 0) <- 0 1 3 5 6"#,
+    ];
+    assert_eq!(lines(Op::HardShutdown, &state), hard);
+    let clean = lines(Op::CleanShutdown, &state);
+    assert_eq!(
+        clean[..3],
+        [r#"0 ("ask", 0) <- "#, r#"1 ("await", 0) <- 0"#, r#"2 ("kill", 0) <- 1"#]
+    );
+    let clean = plan(&Op::CleanShutdown, &state).unwrap();
+    let cancel: Vec<_> = clean.steps().iter().map(|step| step.cancel).collect();
+    assert_eq!(cancel[..2], [Cancel::Before; 2]);
+    assert!(cancel[2..].iter().all(|one| *one == Cancel::Never), "{cancel:?}");
+}
+
+#[test]
+fn a_reboot_goes_on_disk_by_disk() {
+    let state = running(machine(vec![disk(0, 1), disk(1, 2)], 0));
+    let expected = [
+        r#"0 ("kill", 0) <- "#,
+        r#"1 ("forget", 0) <- 0"#,
+        r#"2 ("deactivate", 0) <- 0"#,
+        r#"3 ("detach", 0) <- 2"#,
+        r#"4 ("deactivate", 1) <- 0"#,
+        r#"5 ("detach", 1) <- 4"#,
+        r#"6 ("memory", 0) <- 0 1"#,
+        r#"7 ("create", 7) <- 6"#,
+        r#"8 ("attach", 0) <- 3"#,
+        r#"9 ("activate", 0) <- 8"#,
+        r#"10 ("plug", 0) <- 7 8"#,
+        r#"11 ("attach", 1) <- 5"#,
+        r#"12 ("activate", 1) <- 11"#,
+        r#"13 ("plug", 1) <- 7 11"#,
+        r#"14 ("run", 0) <- 7 9 10 12 13"#,
+    ];
+    assert_eq!(lines(Op::HardReboot, &state), expected);
+    assert_eq!(lines(Op::AfterExit(Exit::Rebooted), &state), expected);
+    assert_eq!(lines(Op::CleanReboot, &state).len(), expected.len() + 2);
+}
+
+#[test]
+fn devices_come_and_go_alone() {
+    let mut state = running(machine(vec![disk(0, 1), cd(3, 2), disk(1, 1)], 1));
+    state.disks[2] = disk(1, 1);
+    assert_eq!(
+        lines(Op::VbdPlug(vbd(1)), &state),
+        [r#"0 ("attach", 1) <- "#, r#"1 ("activate", 1) <- 0"#, r#"2 ("plug", 1) <- 0"#]
+    );
+    let out = |force| lines(Op::VbdUnplug { vbd: vbd(0), force }, &state);
+    assert_eq!(
+        out(false),
+        [r#"0 ("unplug", 0) <- "#, r#"1 ("deactivate", 0) <- 0"#, r#"2 ("detach", 0) <- 1"#]
+    );
+    assert_eq!(out(true)[1], r#"1 ("deactivate", 0) <- "#);
+    assert_eq!(lines(Op::Eject(vbd(3)), &state).last().unwrap(), r#"3 ("record", 0) <- 2"#);
+    assert_eq!(
+        lines(Op::VifUnplug(vif(0)), &state),
+        [r#"0 ("vif-unplug", 0) <- "#, r#"1 ("vif-destroy", 0) <- 0"#]
+    );
+    state.vifs[0] = VifState { created: false, plugged: false, ..state.vifs[0] };
+    assert_eq!(
+        lines(Op::VifPlug(vif(0)), &state),
+        [r#"0 ("vif-create", 0) <- "#, r#"1 ("vif-plug", 0) <- 0"#]
+    );
+    state.disks[1] = cd(3, 2);
+    assert_eq!(lines(Op::Insert(vbd(3)), &state).last().unwrap(), r#"2 ("insert", 3) <- 1"#);
+}
+
+#[test]
+fn what_has_no_meaning_is_refused() {
+    let state = running(machine(vec![disk(0, 1), cd(3, 2)], 1));
+    let mut without = state.clone();
+    without.disks = vec![disk(0, 1), DiskState { medium: None, ..cd(3, 2) }];
+    without.vifs[0] = VifState { created: false, plugged: false, ..state.vifs[0] };
+    let halted = machine(vec![disk(0, 1)], 0);
+    let mut dead = state.clone();
+    dead.domain = DomainSeen::There { domid: Domid(3), run: Run::Silent };
+    let not_allowed = |refusal: &Refusal| matches!(refusal, Refusal::NotAllowed(_));
+    let unplug = |n| Op::VbdUnplug { vbd: vbd(n), force: false };
+    for (op, state, expected) in [
+        (Op::VbdPlug(vbd(0)), &state, Refusal::AlreadyAttached),
+        (unplug(0), &without, Refusal::AlreadyDetached),
+        (Op::Insert(vbd(0)), &state, Refusal::NotRemovable),
+        (Op::Insert(vbd(3)), &state, Refusal::NotEmpty),
+        (Op::Insert(vbd(3)), &without, Refusal::Empty),
+        (Op::Eject(vbd(0)), &state, Refusal::NotRemovable),
+        (Op::Eject(vbd(3)), &without, Refusal::Empty),
+        (Op::VifPlug(vif(0)), &state, Refusal::AlreadyAttached),
+        (Op::VifUnplug(vif(0)), &without, Refusal::AlreadyDetached),
+        (Op::VbdPlug(vbd(9)), &state, Refusal::NoSuchDevice(vbd(9).to_string())),
+        (Op::VifPlug(vif(9)), &state, Refusal::NoSuchDevice(vif(9).to_string())),
+    ] {
+        assert_eq!(plan(&op, state).unwrap_err(), expected, "{op:?}");
+    }
+    for (op, state) in [(Op::VbdPlug(vbd(3)), &state), (unplug(3), &state), (unplug(0), &dead)] {
+        assert!(not_allowed(&plan(&op, state).unwrap_err()), "{op:?}");
+    }
+    for op in [unplug(0), Op::HardShutdown, Op::CleanReboot, Op::Unpause] {
+        let Refusal::BadPowerState { expected, actual } = plan(&op, &halted).unwrap_err() else {
+            panic!("{op:?}");
+        };
+        assert!(actual == PowerState::Halted && !expected.contains(&actual), "{op:?}");
+    }
+}
+
+/// Every state of a domain with every recorded power state.
+fn all_states() -> Vec<MachineState> {
+    let there = |run| DomainSeen::There { domid: Domid(3), run };
+    let domains = [
+        DomainSeen::Absent,
+        DomainSeen::Remains,
+        there(Run::Running),
+        there(Run::Paused),
+        there(Run::Ended(Exit::PoweredOff)),
+        there(Run::Ended(Exit::Panicked)),
+        there(Run::Silent),
+    ];
+    let full = running(machine(vec![disk(0, 1), cd(3, 2), disk(1, 1)], 2));
+    let mut all = Vec::new();
+    for domain in domains {
+        for power in PowerState::ALL {
+            for crash in OnCrash::ALL {
+                let mut state = full.clone();
+                (state.domain, state.power, state.after.crash) = (domain, *power, *crash);
+                all.push(state);
+            }
+        }
+    }
+    all
+}
+
+#[test]
+fn what_settle_keeps_is_in_its_table() {
+    for state in all_states() {
+        let plan = plan(&Op::Settle, &state).unwrap();
+        let kills = plan.steps().iter().any(|step| step.verb == Verb::DomainKill);
+        let creates = plan.steps().iter().any(|step| matches!(step.verb, Verb::DomainCreate(_)));
+        assert!(!creates, "a settle starts nothing: {state:?}");
+        let alive = matches!(state.power, PowerState::Running | PowerState::Paused);
+        let kept = match state.domain {
+            DomainSeen::Absent | DomainSeen::Remains => continue,
+            DomainSeen::There { run, .. } => match run {
+                Run::Running => true,
+                Run::Paused | Run::Silent => alive,
+                Run::Ended(Exit::Panicked) => alive && state.after.crash == OnCrash::Preserve,
+                Run::Ended(_) => false,
+            },
+        };
+        assert_eq!(kills, !kept, "{:?} {:?}", state.domain, state.power);
+    }
+}
+
+#[test]
+fn every_plan_is_sound() {
+    let ops = [
+        Op::Start { paused: false },
+        Op::Start { paused: true },
+        Op::CleanShutdown,
+        Op::HardShutdown,
+        Op::CleanReboot,
+        Op::HardReboot,
+        Op::Pause,
+        Op::Unpause,
+        Op::VbdPlug(vbd(0)),
+        Op::VbdUnplug { vbd: vbd(0), force: false },
+        Op::VbdUnplug { vbd: vbd(0), force: true },
+        Op::Insert(vbd(3)),
+        Op::Eject(vbd(3)),
+        Op::VifPlug(vif(0)),
+        Op::VifUnplug(vif(0)),
+        Op::AfterExit(Exit::PoweredOff),
+        Op::AfterExit(Exit::Rebooted),
+        Op::AfterExit(Exit::Panicked),
+        Op::AfterExit(Exit::Killed),
+        Op::AfterExit(Exit::Asked(VmOp::CleanReboot)),
+        Op::Settle,
+    ];
+    let mut planned = 0;
+    for state in all_states() {
+        for op in ops {
+            let Ok(plan) = plan(&op, &state) else { continue };
+            planned += 1;
+            for (at, step) in plan.steps().iter().enumerate() {
+                assert!(step.after.iter().all(|id| id.index() < at), "{op:?}: {step:?}");
+                let pure = step.verb == Verb::Record;
+                assert_eq!((step.deadline.is_zero(), step.weight == 0), (pure, pure), "{step:?}");
+                let slots = matches!(
+                    step.verb,
+                    Verb::VbdAttach(..)
+                        | Verb::VbdActivate(_)
+                        | Verb::VbdDeactivate(_)
+                        | Verb::VbdDetach(_)
+                        | Verb::VifCreate(_)
+                        | Verb::VifDestroy(_)
+                );
+                assert_eq!(step.slots != Slots::None, slots, "{step:?}");
+            }
+            assert!(plan.weight() > 0 || op == Op::Settle || plan.steps().len() < 2, "{op:?}");
+        }
+    }
+    assert!(planned > 1000, "{planned}");
+}
+
+#[test]
+fn the_longest_path_is_the_sum_along_one_chain() {
+    let start = |disks: Vec<DiskState>| plan(&Op::Start { paused: false }, &machine(disks, 0));
+    let of = |seconds| Duration::from_secs(seconds);
+    // Memory, create, plug, run; attach and activate of one disk are as long.
+    assert_eq!(start(Vec::new()).unwrap().longest_path(), of(60 + 60 + 30));
+    let one = start(vec![disk(0, 1)]).unwrap().longest_path();
+    assert_eq!(one, of(60 + 60 + 30 + 30));
+    assert_eq!(start((0..100).map(|n| disk(n, 1)).collect()).unwrap().longest_path(), one);
+    let stop = plan(&Op::CleanShutdown, &running(machine(vec![disk(0, 1)], 0))).unwrap();
+    assert_eq!(stop.longest_path(), of(30 + 1200 + 15 + 60 + 60));
+    assert_eq!(Plan::default().longest_path(), Duration::ZERO);
+}

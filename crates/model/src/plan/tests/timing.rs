@@ -1,0 +1,144 @@
+//! How long plans take: the slowest device or a tenth of the sum, whatever else hangs.
+
+use super::sim::{COMMAND, Sim};
+use super::*;
+use crate::admission::Limits;
+
+fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+const START: Op = Op::Start { paused: false };
+/// What a datapath takes for its part of a step.
+const DATAPATH: Duration = Duration::from_millis(5);
+const CREATE: Duration = Duration::from_millis(300);
+
+/// What the storage takes for an attach or a detach: every tenth is slow.
+fn storage(n: u8) -> Duration {
+    if n.is_multiple_of(10) { ms(500) } else { ms(50) }
+}
+
+/// Steps as they take on a host in good order.
+fn takes(step: &Step, storage: impl Fn(u8) -> Duration) -> Duration {
+    match step.verb {
+        Verb::VbdAttach(vbd, _) | Verb::VbdDetach(vbd) => storage(vbd.0.bytes()[15]),
+        Verb::VbdActivate(_) | Verb::VbdDeactivate(_) => DATAPATH,
+        Verb::DomainCreate(_) => CREATE,
+        Verb::DomainKill => ms(100),
+        Verb::Record => Duration::ZERO,
+        _ => COMMAND,
+    }
+}
+
+/// How long one plan takes on an idle host.
+fn alone(op: Op, state: &MachineState, limits: Limits, storage: fn(u8) -> Duration) -> Duration {
+    let mut sim = Sim::new(limits, |step| Some(takes(step, storage)));
+    let number = sim.ask(Duration::ZERO, plan(&op, state).unwrap());
+    sim.run().0[&number]
+}
+
+#[test]
+fn two_hundred_and_fifty_five_disks_take_a_tenth_of_the_sum() {
+    let halted = machine((0..255).map(|n| disk(n, 1)).collect(), 1);
+    let sum: Duration = (0..255).map(storage).sum();
+    let bound = (sum / 10).max(ms(500)).mul_f64(1.3);
+    assert_eq!(sum, ms(26 * 500 + 229 * 50));
+    for (op, state) in [(START, halted.clone()), (Op::HardShutdown, running(halted.clone()))] {
+        let took = alone(op, &state, Limits::default(), storage);
+        assert!(took <= bound, "{op:?} took {took:?}, {bound:?} are allowed");
+        // It is the window that does it: one after the other they take ten times as long.
+        let one = Limits { machine: 1, ..Limits::default() };
+        assert!(alone(op, &state, one, storage) > 8 * took);
+    }
+    // A reboot takes no longer than both.
+    let reboot = alone(Op::HardReboot, &running(halted), Limits::default(), storage);
+    assert!(reboot <= 2 * bound, "{reboot:?}");
+}
+
+#[test]
+fn ten_slow_disks_take_as_long_as_one() {
+    let slow = |_| ms(500);
+    let with = |disks: u8| machine((0..disks).map(|n| disk(n, 1)).collect(), 0);
+    for (op, as_is) in [(START, (|one| one) as fn(_) -> _), (Op::HardShutdown, running)] {
+        let one = alone(op, &as_is(with(1)), Limits::default(), slow);
+        let ten = alone(op, &as_is(with(10)), Limits::default(), slow);
+        assert!(ten.as_secs_f64() <= 1.3 * one.as_secs_f64(), "{op:?}: {one:?}, {ten:?}");
+    }
+}
+
+#[test]
+fn activates_do_not_stand_behind_attaches() {
+    let halted = machine((0..100).map(|n| disk(n, 1)).collect(), 0);
+    let start = plan(&START, &halted).unwrap();
+    let order = std::cell::RefCell::new(Vec::new());
+    let mut sim = Sim::new(Limits::default(), |step| {
+        order.borrow_mut().push(short(&step.verb));
+        Some(takes(step, |_| ms(50)))
+    });
+    sim.ask(Duration::ZERO, start);
+    sim.run();
+    let order = order.borrow();
+    let at = |verb, n| order.iter().position(|one| *one == (verb, n)).unwrap();
+    for n in 0..80 {
+        assert!(at("activate", n) < at("attach", n + 15), "{n}");
+    }
+}
+
+/// Whether this step is on one of the SRs that hang.
+fn hangs(step: &Step) -> bool {
+    [1, 2].map(sr).into_iter().any(|hung| step.slots == Slots::Device { sr: hung })
+}
+
+/// Twenty machines on each of two SRs that hang for ever are started, in this order; then one
+/// with so many disks on a third, at its time. How long that one takes.
+fn beside_hung(mixed: bool, disks: u8, at: Duration) -> Duration {
+    let mut sim =
+        Sim::new(Limits::default(), |step| (!hangs(step)).then(|| takes(step, |_| ms(50))));
+    for number in 0..40_u8 {
+        let hung = if mixed { number % 2 } else { number / 20 };
+        let state = machine((0..4).map(|n| disk(n, 1 + hung)).collect(), 0);
+        sim.ask(Duration::ZERO, plan(&START, &state).unwrap());
+    }
+    let third = machine((0..disks).map(|n| disk(n, 3)).collect(), 0);
+    let third = sim.ask(at, plan(&START, &third).unwrap());
+    let (ends, marks) = sim.run();
+    assert_eq!(ends.len(), 1, "those that hang do not end");
+    assert!(marks.host_high <= 16 && marks.machine_high <= 10 && marks.lane_high <= 12);
+    ends[&third].checked_sub(at).unwrap()
+}
+
+#[test]
+fn two_srs_that_hang_do_not_slow_a_third() {
+    for mixed in [true, false] {
+        for disks in [1, 2, 8, 50] {
+            let third = machine((0..disks).map(|n| disk(n, 3)).collect(), 0);
+            let limits = Limits::default();
+            let alone = alone(START, &third, limits, |_| ms(50));
+            // At once it has a window of two, and all that is free as soon as its SR has answered:
+            // a machine of a few disks does not notice beside the start of its domain.
+            let at_once = beside_hung(mixed, disks, Duration::ZERO);
+            let allowed = if disks <= 8 { alone } else { alone.mul_f64(1.3) + ms(20) };
+            assert!(at_once <= allowed, "{disks}: {alone:?} alone, {at_once:?} beside");
+            for later in [2000, 2001, 7000] {
+                assert_eq!(beside_hung(mixed, disks, ms(later)), alone, "{disks} at {later}");
+            }
+        }
+    }
+}
+
+#[test]
+fn twenty_starts_at_once_keep_all_limits_and_use_them() {
+    let mut sim = Sim::new(Limits::default(), |step| Some(takes(step, storage)));
+    for number in 0..20 {
+        let state = machine((0..30).map(|n| disk(n, number % 3)).collect(), 2);
+        sim.ask(ms(u64::from(number)), plan(&START, &state).unwrap());
+    }
+    let (ends, marks) = sim.run();
+    assert_eq!(ends.len(), 20);
+    assert_eq!((marks.host_high, marks.host), (16, 0));
+    assert!(marks.machine_high <= 10 && marks.lane_high <= 12, "{marks:?}");
+    // Sixteen at a time: nothing idles while there is work.
+    let sum: Duration = (0..30).map(|n| storage(n) + DATAPATH).sum();
+    let most = (sum * 20 / 16).mul_f64(1.1) + CREATE;
+    assert!(ends.values().all(|end| *end <= most), "{ends:?}, {most:?}");
+}
