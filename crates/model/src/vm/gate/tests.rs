@@ -45,6 +45,9 @@ const SERVED: &str = "clone provision start start_on pause unpause clean_shutdow
 const SERVED_UNSEEN: &str =
     "shutdown power_state_reset assert_operation_valid update_allowed_operations";
 
+/// What only looks.
+const LOOKS: &str = "assert_operation_valid update_allowed_operations";
+
 fn op(name: &str) -> VmOp {
     VmOp::parse(name).unwrap_or_else(|| panic!("{name}"))
 }
@@ -128,16 +131,18 @@ fn each_operation_in_each_state_beside_each_other() {
 
 #[test]
 fn beside_two_others_means_beside_each_of_them() {
+    let looks = ops(LOOKS);
     for &op in VmOp::ALL {
+        let always = op.name().starts_with("hard_") || looks.contains(&op);
         for &one in VmOp::ALL {
             for &two in VmOp::ALL {
                 let fine = conflict(op, &[one, two]).is_none();
                 let each = runs_beside(op.name(), one.name()) && runs_beside(op.name(), two.name());
-                assert!(!fine || each, "{op:?} beside {one:?} and {two:?}");
                 // What a migration or a quiesced snapshot asks for itself, it asks for alone.
                 let alone = [VmOp::MigrateSend, VmOp::SnapshotWithQuiesce];
                 let special = alone.contains(&one) || alone.contains(&two);
-                assert!(fine || !each || special, "{op:?} beside {one:?} and {two:?}");
+                let expected = each && (always || !special);
+                assert_eq!(fine, expected, "{op:?} beside {one:?} and {two:?}");
             }
         }
     }
