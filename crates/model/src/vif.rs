@@ -2,13 +2,14 @@
 
 use std::collections::BTreeSet;
 
+use crate::domain::slots::MAX_VIFS;
 use crate::named::named;
 use crate::refusal::{Feature, Refusal, Underway};
 use crate::vbd::no_such_device;
 use crate::vm::{PowerState, Strictness, VmFacts, check_device};
 
 /// Highest number of an interface: a machine has 7.
-pub const MAX_DEVICE: u8 = 6;
+pub const MAX_DEVICE: u8 = MAX_VIFS - 1;
 
 named! {
     /// What can be done to a network interface.

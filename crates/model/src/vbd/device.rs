@@ -3,10 +3,11 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
+use crate::domain::slots::MAX_DISKS;
 use crate::refusal::Refusal;
 
 /// Highest number of a slot: a machine has 255.
-pub const MAX_DEVICE: u8 = 254;
+pub const MAX_DEVICE: u8 = MAX_DISKS - 1;
 /// What asks for the lowest free number.
 const AUTODETECT: &str = "autodetect";
 /// Prefixes of names that count in letters: `xvda` is 0, `xvdb` 1, `xvdaa` 26.
