@@ -1,4 +1,5 @@
 mod chance;
+mod settles;
 mod shapes;
 mod sim;
 mod timing;
@@ -120,4 +121,30 @@ fn short(verb: &Verb) -> (&'static str, u8) {
         Verb::VifDestroy(vif) => ("vif-destroy", n(vif.0)),
         Verb::Record => ("record", 0),
     }
+}
+
+/// Every state of a domain with every recorded power state.
+fn all_states() -> Vec<MachineState> {
+    let there = |run| DomainSeen::There { domid: Domid(3), run };
+    let domains = [
+        DomainSeen::Absent,
+        DomainSeen::Remains,
+        there(Run::Running),
+        there(Run::Paused),
+        there(Run::Ended(Exit::PoweredOff)),
+        there(Run::Ended(Exit::Panicked)),
+        there(Run::Silent),
+    ];
+    let full = running(machine(vec![disk(0, 1), cd(3, 2), disk(1, 1)], 2));
+    let mut all = Vec::new();
+    for domain in domains {
+        for power in PowerState::ALL {
+            for crash in OnCrash::ALL {
+                let mut state = full.clone();
+                (state.domain, state.power, state.after.crash) = (domain, *power, *crash);
+                all.push(state);
+            }
+        }
+    }
+    all
 }

@@ -164,53 +164,6 @@ fn what_has_no_meaning_is_refused() {
     }
 }
 
-/// Every state of a domain with every recorded power state.
-fn all_states() -> Vec<MachineState> {
-    let there = |run| DomainSeen::There { domid: Domid(3), run };
-    let domains = [
-        DomainSeen::Absent,
-        DomainSeen::Remains,
-        there(Run::Running),
-        there(Run::Paused),
-        there(Run::Ended(Exit::PoweredOff)),
-        there(Run::Ended(Exit::Panicked)),
-        there(Run::Silent),
-    ];
-    let full = running(machine(vec![disk(0, 1), cd(3, 2), disk(1, 1)], 2));
-    let mut all = Vec::new();
-    for domain in domains {
-        for power in PowerState::ALL {
-            for crash in OnCrash::ALL {
-                let mut state = full.clone();
-                (state.domain, state.power, state.after.crash) = (domain, *power, *crash);
-                all.push(state);
-            }
-        }
-    }
-    all
-}
-
-#[test]
-fn what_settle_keeps_is_in_its_table() {
-    for state in all_states() {
-        let plan = plan(&Op::Settle, &state).unwrap();
-        let kills = plan.steps().iter().any(|step| step.verb == Verb::DomainKill);
-        let creates = plan.steps().iter().any(|step| matches!(step.verb, Verb::DomainCreate(_)));
-        assert!(!creates, "a settle starts nothing: {state:?}");
-        let alive = matches!(state.power, PowerState::Running | PowerState::Paused);
-        let kept = match state.domain {
-            DomainSeen::Absent | DomainSeen::Remains => continue,
-            DomainSeen::There { run, .. } => match run {
-                Run::Running => true,
-                Run::Paused | Run::Silent => alive,
-                Run::Ended(Exit::Panicked) => alive && state.after.crash == OnCrash::Preserve,
-                Run::Ended(_) => false,
-            },
-        };
-        assert_eq!(kills, !kept, "{:?} {:?}", state.domain, state.power);
-    }
-}
-
 #[test]
 fn every_plan_is_sound() {
     let ops = [
