@@ -1,7 +1,8 @@
 //! Calls and answers in each dialect, for servers and clients.
 //!
 //! A server [parses](parse) a body and [answers](answer) the call; a client [writes](call) a call
-//! and [reads the answer](outcome). A body that is no call has no answer: see [`BadBody`].
+//! and [reads the answer](outcome). A body that is no call has no answer: see [`BadBody`]. In
+//! XML-RPC the result of [`LIST_METHODS`] alone has no status around it.
 
 use std::str;
 
@@ -11,11 +12,9 @@ pub use crate::jsonrpc::{Id, Version};
 
 use crate::error::ApiError;
 use crate::limits::Limits;
+use crate::table::implicit::LIST_METHODS;
 use crate::value::Value;
 use crate::{jsonrpc, xmlrpc};
-
-/// The one method whose result stands in an answer of XML-RPC without a status around it.
-pub const LIST_METHODS: &str = "system.listMethods";
 
 impl Encoding {
     /// What is spoken at a path; nothing at most paths.

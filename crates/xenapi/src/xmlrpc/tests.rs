@@ -176,6 +176,14 @@ fn values_nest_up_to_the_limit() {
     assert!(read(&nested(64)).is_ok());
     assert!(why(&nested(65)).contains("deeper than 64"));
     assert!(why(&nested(1000)).contains("deeper than 64"));
+    let members = |depth: usize| {
+        let within = depth - 1;
+        "<value><struct><member><name>a</name>".repeat(within)
+            + "<value/>"
+            + &"</member></struct></value>".repeat(within)
+    };
+    assert!(read(&members(64)).is_ok());
+    assert!(why(&members(65)).contains("deeper than 64"));
     let opened = "<value><array><data>".repeat(10_000);
     assert!(why(&opened).contains("deeper than 64"));
     let unknown = "<a>".repeat(10_000);
