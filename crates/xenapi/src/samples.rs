@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use proptest::collection::{btree_map, vec};
 use proptest::num::f64 as floating;
 use proptest::prelude::*;
+use proptest::sample::{select, subsequence};
 
 use crate::date::Date;
-use crate::table::{Enum, Type};
+use crate::table::{Class, Enum, Field, Type, class};
 use crate::value::{Encoded, Value};
 
 pub(crate) const POWER_STATE: Enum =
@@ -30,6 +31,7 @@ const TYPES: &[Type] = &[
     Type::Map(&Type::Enum(&POWER_STATE), &Type::Map(&Type::Int, &Type::Bool)),
     Type::Record("VM"),
     Type::Set(&Type::Record("VBD")),
+    Type::Record("<class>"),
 ];
 
 /// A type and a value of it.
@@ -54,19 +56,34 @@ fn plain(ty: &'static Type) -> BoxedStrategy<Value> {
         Type::Date => {
             (Date::MIN.0..=Date::MAX.0).prop_map(|seconds| Value::Date(Date(seconds))).boxed()
         }
-        Type::Enum(of) => proptest::sample::select(of.words.to_vec()).prop_map(Value::text).boxed(),
+        Type::Enum(of) => select(of.words.to_vec()).prop_map(Value::text).boxed(),
         Type::Set(element) => vec(of(element), 0..4).prop_map(Value::Set).boxed(),
         Type::Map(key, value) => btree_map(keys(key), of(value), 0..4).prop_map(Value::Map).boxed(),
-        Type::Record(_) => btree_map(text(), plain(&Type::Str), 0..4).prop_map(Value::Map).boxed(),
+        Type::Record(name) => match class(name) {
+            Some(class) => record(class),
+            None => {
+                btree_map(text(), text().prop_map(Value::Str), 0..4).prop_map(Value::Map).boxed()
+            }
+        },
     }
+}
+
+/// Some fields of a class, and a member that is none.
+fn record(class: &'static Class) -> BoxedStrategy<Value> {
+    let fields = subsequence(class.fields.iter().collect::<Vec<_>>(), 0..5);
+    let fields = fields.prop_flat_map(|fields| {
+        let member = |field: &'static Field| (Just(field.name.to_owned()), of(&field.ty));
+        fields.into_iter().map(member).collect::<Vec<_>>()
+    });
+    let member = text().prop_map(|text| ("of a later release".to_owned(), Value::Str(text)));
+    let all = (fields, member).prop_map(|(fields, member)| fields.into_iter().chain([member]));
+    all.prop_map(|members| Value::Map(members.collect())).boxed()
 }
 
 fn keys(ty: &'static Type) -> BoxedStrategy<String> {
     match ty {
         Type::Int => any::<i64>().prop_map(|number| number.to_string()).boxed(),
-        Type::Enum(of) => {
-            proptest::sample::select(of.words.to_vec()).prop_map(str::to_owned).boxed()
-        }
+        Type::Enum(of) => select(of.words.to_vec()).prop_map(str::to_owned).boxed(),
         _ => text().boxed(),
     }
 }

@@ -8,22 +8,34 @@ use std::collections::BTreeMap;
 use crate::codes;
 use crate::date::Date;
 use crate::error::ApiError;
-use crate::table::{Enum, Type};
+use crate::table::{self, Enum, Type};
 use crate::value::Value;
 
 /// Below this magnitude, 2^53, every whole number is a floating-point number of its own.
 const WHOLE: f64 = 9_007_199_254_740_992.0;
 
 /// What was read for `name`, as a value of its type. Words of an enumeration are taken in either
-/// case. Members of a record are left as they are: each has a type of its own.
+/// case. Members of a record are fields of its class; what is none, such as a field of a later
+/// release, is left as it is.
 ///
 /// # Errors
-/// `FIELD_TYPE_ERROR name`: it is not, and does not mean, a value of the type.
+/// `FIELD_TYPE_ERROR name`: it is not, and does not mean, a value of the type. Within a record the
+/// name is that of the field.
 pub fn coerce(value: Value, ty: &Type, name: &str) -> Result<Value, ApiError> {
-    value_of(value, ty).ok_or_else(|| codes::field_type(name))
+    let typed = match (value, ty) {
+        (Value::Encoded(encoded), _) => return coerce(encoded.value().clone(), ty, name),
+        (Value::Map(members), Type::Record(class)) => return record(members, class),
+        (Value::Map(members), Type::Map(keys, of)) => return map(members, keys, of, name),
+        (Value::Set(values), Type::Set(of)) => {
+            let values = values.into_iter().map(|value| coerce(value, of, name));
+            return values.collect::<Result<_, _>>().map(Value::Set);
+        }
+        (value, ty) => scalar(value, ty),
+    };
+    typed.ok_or_else(|| codes::field_type(name))
 }
 
-/// Whether a value is one of the type as it stands.
+/// Whether a value is one of the type as it stands; of a record, whether its fields are.
 pub fn fits(value: &Value, ty: &Type) -> bool {
     match (value, ty) {
         (Value::Encoded(encoded), _) => fits(encoded.value(), ty),
@@ -33,8 +45,13 @@ pub fn fits(value: &Value, ty: &Type) -> bool {
         | (Value::Int(_), Type::Int)
         | (Value::Float(_), Type::Float)
         | (Value::Bool(_), Type::Bool)
-        | (Value::Date(_), Type::Date)
-        | (Value::Map(_), Type::Record(_)) => true,
+        | (Value::Date(_), Type::Date) => true,
+        (Value::Map(members), Type::Record(class)) => table::class(class).is_none_or(|class| {
+            let field = |name: &str| class.field(name).map(|(_, field)| field);
+            members
+                .iter()
+                .all(|(name, value)| field(name).is_none_or(|field| fits(value, &field.ty)))
+        }),
         (Value::Set(values), Type::Set(of)) => values.iter().all(|value| fits(value, of)),
         (Value::Map(members), Type::Map(keys, of)) => members
             .iter()
@@ -43,31 +60,39 @@ pub fn fits(value: &Value, ty: &Type) -> bool {
     }
 }
 
-fn value_of(value: Value, ty: &Type) -> Option<Value> {
+fn scalar(value: Value, ty: &Type) -> Option<Value> {
     match (value, ty) {
-        (Value::Encoded(encoded), _) => value_of(encoded.value().clone(), ty),
         (Value::Str(text), Type::Int) => text.parse().ok().map(Value::Int),
         (Value::Float(number), Type::Int) => whole(number).map(Value::Int),
         (Value::Str(text), Type::Float) => text.parse().ok().map(Value::Float),
         (Value::Int(number), Type::Float) => Some(Value::Float(number as f64)),
         (Value::Str(text), Type::Date) => Date::parse(&text).map(Value::Date),
         (Value::Str(text), Type::Enum(of)) => word(&text, of).map(Value::text),
-        (Value::Set(values), Type::Set(of)) => {
-            let values = values.into_iter().map(|value| value_of(value, of));
-            values.collect::<Option<_>>().map(Value::Set)
-        }
-        (Value::Map(members), Type::Map(keys, of)) => {
-            let mut typed = BTreeMap::new();
-            for (key, value) in members {
-                // Two keys may be the same number.
-                if typed.insert(key_of(&key, keys)?, value_of(value, of)?).is_some() {
-                    return None;
-                }
-            }
-            Some(Value::Map(typed))
-        }
         (value, ty) => fits(&value, ty).then_some(value),
     }
+}
+
+type Members = BTreeMap<String, Value>;
+
+fn record(members: Members, class: &str) -> Result<Value, ApiError> {
+    let Some(class) = table::class(class) else { return Ok(Value::Map(members)) };
+    let typed = members.into_iter().map(|(name, value)| match class.field(&name) {
+        Some((_, field)) => coerce(value, &field.ty, &name).map(|value| (name, value)),
+        None => Ok((name, value)),
+    });
+    typed.collect::<Result<_, _>>().map(Value::Map)
+}
+
+fn map(members: Members, keys: &Type, of: &Type, name: &str) -> Result<Value, ApiError> {
+    let mut typed = Members::new();
+    for (key, value) in members {
+        let key = key_of(&key, keys).ok_or_else(|| codes::field_type(name))?;
+        // Two keys may be the same number.
+        if typed.insert(key, coerce(value, of, name)?).is_some() {
+            return Err(codes::field_type(name));
+        }
+    }
+    Ok(Value::Map(typed))
 }
 
 /// The text of a key, of the one form that its type has.

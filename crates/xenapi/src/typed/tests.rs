@@ -95,9 +95,25 @@ fn every_element_counts() {
     assert_eq!(read(given, &numbers), Some(Value::Set(vec![Value::Int(1), Value::Int(2)])));
     assert_eq!(read(Value::Set(vec![Value::Int(1), Value::text("x")]), &numbers), None);
     assert_eq!(read(Value::Int(1), &numbers), None);
-    let record = map([("memory", Value::text("1")), ("tags", Value::Set(Vec::new()))]);
-    assert_eq!(read(record.clone(), &Type::Record("VM")), Some(record));
-    assert_eq!(read(Value::text("x"), &Type::Record("VM")), None);
+}
+
+#[test]
+fn fields_of_a_record_have_types_of_their_own() {
+    let ty = Type::Record("VM");
+    let given = [("memory_static_max", "1024"), ("power_state", "halted"), ("later", "1")];
+    let typed = [("memory_static_max", Value::Int(1024)), ("power_state", Value::text("Halted"))];
+    let typed = map([typed[0].clone(), typed[1].clone(), ("later", Value::text("1"))]);
+    let given = map(given.map(|(name, text)| (name, Value::text(text))));
+    assert!(!fits(&given, &ty));
+    assert_eq!(coerce(given.clone(), &ty, "record"), Ok(typed.clone()));
+    assert!(fits(&typed, &ty));
+    let wrong = map([("memory_static_max", Value::text("much"))]);
+    assert!(!fits(&wrong, &ty));
+    let error = coerce(Value::Set(vec![wrong]), &Type::Set(&Type::Record("VM")), "records");
+    assert_eq!(error.unwrap_err().details(), ["FIELD_TYPE_ERROR", "memory_static_max"]);
+    let any = Type::Record("<class>");
+    assert_eq!(read(given.clone(), &any), Some(given));
+    assert_eq!(read(Value::text("x"), &ty), None);
 }
 
 #[test]
