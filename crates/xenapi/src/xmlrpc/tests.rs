@@ -204,10 +204,13 @@ fn values_are_counted() {
     let roomy = Limits { bytes: many.len(), ..Limits::CALL };
     let refused = read_value(&many, &roomy);
     assert!(matches!(&refused, Err(BadBody::Malformed(why)) if why.contains("100000 values")));
-    assert!(read_value(&map_of(99_999), &roomy).is_ok());
-    let short = Limits { bytes: many.len() - 1, ..Limits::CALL };
-    assert_eq!(read_value(&many, &short), Err(BadBody::TooLarge { limit: many.len() - 1 }));
-    assert!(read_value(&many, &Limits::ANSWER).is_ok());
+    let few = map_of(9);
+    let exact = Limits { bytes: few.len(), depth: 2, values: 10 };
+    assert!(read_value(&few, &exact).is_ok());
+    assert!(read_value(&few, &Limits { values: 9, ..exact }).is_err());
+    assert!(read_value(&few, &Limits { depth: 1, ..exact }).is_err());
+    let short = Limits { bytes: few.len() - 1, ..exact };
+    assert_eq!(read_value(&few, &short), Err(BadBody::TooLarge { limit: few.len() - 1 }));
 }
 
 proptest! {
