@@ -242,7 +242,7 @@ fn call(name: &str) -> (Vec<(&'static str, Type)>, Type, Role, Kind) {
 
 #[test]
 fn calls_follow_from_fields() {
-    let vm = ("self", Type::Ref("VM"));
+    let (vm, net) = (("self", Type::Ref("VM")), ("self", Type::Ref("network")));
     let key = ("key", Type::Str);
     let cases = [
         ("VM.get_name_label", vec![vm], Type::Str, Role::ReadOnly),
@@ -253,6 +253,8 @@ fn calls_follow_from_fields() {
         ("VM.add_tags", vec![vm, ("value", Type::Str)], Type::Void, Role::VmOperator),
         ("VM.remove_tags", vec![vm, ("value", Type::Str)], Type::Void, Role::VmOperator),
         ("VM.get_record", vec![vm], Type::Record("VM"), Role::ReadOnly),
+        ("network.set_MTU", vec![net, ("value", Type::Int)], Type::Void, Role::VmAdmin),
+        ("network.set_name_label", vec![net, ("value", Type::Str)], Type::Void, Role::PoolOperator),
         ("secret.get_value", vec![("self", Type::Ref("secret"))], Type::Str, Role::PoolOperator),
     ];
     for (name, params, result, least) in cases {

@@ -6,9 +6,9 @@ fields! { "network", VmAdmin;
     /// Its UUID.
     uuid: ro(Str),
     /// Its name.
-    name_label: rw(Str).opt(),
+    name_label: rw(Str).opt().writer(PoolOperator),
     /// What it is for.
-    name_description: rw(Str).opt(),
+    name_description: rw(Str).opt().writer(PoolOperator),
     /// What may be asked of it now.
     allowed_operations: ro(Set(&Enum(&enums::NETWORK_OPERATIONS))).opt().volatile(),
     /// What it is doing: from a task to an operation.
@@ -20,7 +20,7 @@ fields! { "network", VmAdmin;
     /// Largest packet, in bytes.
     MTU: rw(Int).or(Whole(1500)),
     /// Whatever clients keep with it.
-    other_config: rw(PAIRS),
+    other_config: rw(PAIRS).writer(PoolOperator),
     /// The bridge that carries it on each host.
     bridge: rc(Str).opt(),
     /// The toolstack makes that bridge.

@@ -1,7 +1,7 @@
 //! What every class file uses.
 
 pub(super) use crate::table::Preset::{Float as Number, Int as Whole, Ints, Pairs, Text, Yes};
-pub(super) use crate::table::Role::{VmOperator, VmPowerAdmin};
+pub(super) use crate::table::Role::{PoolOperator, VmOperator, VmPowerAdmin};
 pub(super) use crate::table::Type::{
     self, Bool, Date, Enum, Float, Int, Map, Record, Ref, Set, Str,
 };
