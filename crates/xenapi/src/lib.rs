@@ -5,6 +5,7 @@
 //! - **Record**: one object of a class, as a map from field to [`Value`].
 //! - **Reference**: how a record is named on the wire, `OpaqueRef:` and a UUID; [`NULL_REF`] for none.
 //! - **Type**: what a field, a parameter or a result may hold ([`table::Type`]).
+//! - **Filter**: for which records an expression of a client is true ([`filter`]).
 //! - **Call**, **answer**: the two bodies of the wire ([`envelope`]); a **body** that is neither is a
 //!   [`BadBody`]. An answer tells an **outcome**: a result, or an [`ApiError`].
 //!
@@ -18,8 +19,8 @@
 //! Nothing here decides what a call does. Server and clients share these types and nothing else.
 //!
 //! # Errors
-//! [`ApiError`] is what the API itself answers: a code and its parameters, in order. [`BadBody`] is
-//! for what is not the API at all.
+//! [`ApiError`] is what the API itself answers: a code and its parameters, in order. [`codes`] has a
+//! function for each, [`sentences`] what it means. [`BadBody`] is for what is not the API at all.
 //!
 //! # How to test
 //! Everything is a value: encode and compare with literal bytes, decode and compare with values.
@@ -32,6 +33,7 @@ pub mod codes;
 mod date;
 pub mod envelope;
 mod error;
+pub mod filter;
 pub mod jsonrpc;
 pub mod limits;
 #[cfg(test)]

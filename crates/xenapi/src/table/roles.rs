@@ -75,17 +75,9 @@ impl fmt::Display for Role {
 }
 
 /// Text that names no role.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no role; there are {names}", names = Role::ALL.map(Role::name).join(", "))]
 pub struct NoRole(pub String);
-
-impl fmt::Display for NoRole {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let names = Role::ALL.map(Role::name).join(", ");
-        write!(f, "`{}` is no role; there are {names}", self.0)
-    }
-}
-
-impl std::error::Error for NoRole {}
 
 impl FromStr for Role {
     type Err = NoRole;

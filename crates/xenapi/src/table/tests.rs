@@ -2,7 +2,8 @@ use std::collections::BTreeSet;
 
 use super::implicit::{Method, methods, resolve};
 use super::*;
-use crate::{NULL_REF, Value};
+use crate::Value;
+use crate::typed::fits;
 
 /// Classes that records name and that are left out: references to them are empty.
 const ABSENT: [&str; 22] = [
@@ -67,23 +68,6 @@ fn parts(ty: Type) -> Vec<Type> {
 fn twice<'a>(names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
     let mut seen = BTreeSet::new();
     names.filter(|name| !seen.insert(*name)).collect()
-}
-
-/// The value is one of this type.
-fn fits(value: &Value, ty: &Type) -> bool {
-    match (value, ty) {
-        (Value::Str(text), Type::Enum(words)) => words.words.contains(&text.as_str()),
-        (Value::Str(text), Type::Ref(_)) => text == NULL_REF,
-        (Value::Str(_), Type::Str)
-        | (Value::Int(_), Type::Int)
-        | (Value::Float(_), Type::Float)
-        | (Value::Bool(_), Type::Bool)
-        | (Value::Date(_), Type::Date) => true,
-        (Value::Set(values), Type::Set(inner)) => values.iter().all(|value| fits(value, inner)),
-        (Value::Map(values), Type::Map(_, inner)) => values.values().all(|one| fits(one, inner)),
-        (Value::Map(values), Type::Record(_)) => values.is_empty(),
-        _ => false,
-    }
 }
 
 #[test]
