@@ -116,6 +116,30 @@ fn every_enumeration_is_of_use() {
     }
 }
 
+/// The words of an enumeration are those of the kind that decides about them.
+macro_rules! same_words {
+    ($($words:ident $kind:ty),+ $(,)?) => {$(
+        let names: Vec<_> = <$kind>::ALL.iter().map(|one| one.name()).collect();
+        assert_eq!(enums::$words.words, names, "{}", enums::$words.name);
+    )+};
+}
+
+#[test]
+fn words_with_a_meaning_are_those_of_the_model() {
+    same_words!(
+        VM_POWER_STATE model::vm::PowerState,
+        VM_OPERATIONS model::vm::VmOp,
+        ON_NORMAL_EXIT model::vm::exits::OnExit,
+        ON_CRASH_BEHAVIOUR model::vm::exits::OnCrash,
+        VBD_OPERATIONS model::vbd::VbdOp,
+        VBD_TYPE model::vbd::VbdKind,
+        VBD_MODE model::vdi::automaton::Access,
+        VDI_OPERATIONS model::vdi::VdiOp,
+        VIF_OPERATIONS model::vif::VifOp,
+        STORAGE_OPERATIONS model::sr::SrOp,
+    );
+}
+
 #[test]
 fn every_inverse_has_its_partner() {
     let mut partners = BTreeSet::new();
