@@ -6,7 +6,7 @@ use super::{DiskState, DomainSeen, Effect, MachineState, Medium, Plan, Run, Step
 use crate::id::{VbdId, VifId};
 use crate::refusal::Refusal;
 use crate::vbd::VbdKind;
-use crate::vdi::automaton::VolumeState;
+use crate::vdi::automaton::{Access, VolumeState};
 use crate::vm::PowerState;
 
 pub(super) fn disk(state: &MachineState, vbd: VbdId) -> Result<Plan, Refusal> {
@@ -83,6 +83,14 @@ pub(super) fn vif_out(state: &MachineState, vif: VifId) -> Result<Plan, Refusal>
 /// Makes a slot's volume ready and gives it to the guest.
 fn fill(state: &MachineState, disk: &DiskState) -> Result<Plan, Refusal> {
     let medium = disk.medium.ok_or(Refusal::Empty)?;
+    let reads = |other: &DiskState| {
+        let same = other.vbd != disk.vbd && other.medium.is_some_and(|one| one.vdi == medium.vdi);
+        same && other.volume.access() == Some(Access::Ro)
+    };
+    // A volume that is open for reading is not opened for writing beside that.
+    if disk.access == Access::Rw && state.disks.iter().any(reads) {
+        return Err(Refusal::VdiInUse);
+    }
     let mut draft = Draft::new(state);
     let way = (disk.volume, VolumeState::Activated(disk.access));
     let way = draft.volume(disk, medium, way, None);

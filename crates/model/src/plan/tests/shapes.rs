@@ -165,6 +165,19 @@ fn what_has_no_meaning_is_refused() {
 }
 
 #[test]
+fn what_is_open_for_reading_is_not_opened_for_writing() {
+    let mut state = running(machine(vec![disk(0, 1), disk(1, 1)], 0));
+    state.disks[1].medium = state.disks[0].medium;
+    (state.disks[1].plugged, state.disks[1].volume) = (false, VolumeState::Detached);
+    let plug = Op::VbdPlug(vbd(1));
+    assert!(plan(&plug, &state).is_ok(), "two may write what may be shared");
+    state.disks[0].volume = VolumeState::Activated(Access::Ro);
+    assert_eq!(plan(&plug, &state).unwrap_err(), Refusal::VdiInUse);
+    state.disks[1].access = Access::Ro;
+    assert!(plan(&plug, &state).is_ok());
+}
+
+#[test]
 fn every_plan_is_sound() {
     let ops = [
         Op::Start { paused: false },
