@@ -11,8 +11,12 @@ messages! {
     ReadOnly Short get_group_membership(subject_identifier: Str) -> STRS;
 }
 
-pub(in crate::table) static CLASS: Class =
-    Class::new(("auth", "Users as a directory elsewhere knows them"), Role::ReadOnly, &[], MESSAGES)
-        .kept(Kept::Nowhere)
-        .unlisted()
-        .silent();
+pub(in crate::table) static CLASS: Class = Class::new(
+    ("auth", "Users as a directory elsewhere knows them"),
+    Role::ReadOnly,
+    &[],
+    MESSAGES,
+)
+.kept(Kept::Nowhere)
+.unlisted()
+.silent();

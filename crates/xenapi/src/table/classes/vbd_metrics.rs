@@ -15,9 +15,5 @@ fields! { "VBD_metrics", VmAdmin;
     other_config: rw(PAIRS).opt(),
 }
 
-pub(in crate::table) static CLASS: Class = Class::new(
-    ("VBD_metrics", "What is measured of a disk device"),
-    Role::VmAdmin,
-    FIELDS,
-    &[],
-);
+pub(in crate::table) static CLASS: Class =
+    Class::new(("VBD_metrics", "What is measured of a disk device"), Role::VmAdmin, FIELDS, &[]);

@@ -15,9 +15,5 @@ fields! { "VIF_metrics", VmAdmin;
     other_config: rw(PAIRS).opt(),
 }
 
-pub(in crate::table) static CLASS: Class = Class::new(
-    ("VIF_metrics", "What is measured of a network device"),
-    Role::VmAdmin,
-    FIELDS,
-    &[],
-);
+pub(in crate::table) static CLASS: Class =
+    Class::new(("VIF_metrics", "What is measured of a network device"), Role::VmAdmin, FIELDS, &[]);
