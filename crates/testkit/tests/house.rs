@@ -8,7 +8,7 @@ use cargo_metadata::{DependencyKind, Metadata, MetadataCommand};
 
 /// Who may use whom (docs/architecture.md). A crate of the house that is not named on the right
 /// may not be used.
-const LAYERS: [(&str, &[&str]); 14] = [
+const LAYERS: [(&str, &[&str]); 15] = [
     ("memory", &[]),
     ("virtq", &["memory"]),
     ("reactor", &["memory"]),
@@ -20,6 +20,7 @@ const LAYERS: [(&str, &[&str]); 14] = [
     ("iod", &["memory", "virtq", "vhost-user", "reactor", "disk", "blk", "nbd", "model"]),
     ("xenapi", &["model"]),
     ("toolstack", &["model"]),
+    ("daemon", &["model", "toolstack", "xenapi"]),
     ("cli", &["model", "toolstack", "xenapi"]),
     ("testkit", &["model", "xenapi"]),
     ("lab", &["model", "testkit", "xenapi"]),

@@ -1,0 +1,339 @@
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use proptest::prelude::*;
+use xenapi::table::{Class, class, task, vbd, vdi, vm};
+use xenapi::{ApiError, NULL_REF, Value};
+
+use super::{Change, Db, Ref, Tx, View};
+
+fn numbered() -> [u8; 16] {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let mut bytes = [0; 16];
+    bytes[8..].copy_from_slice(&NEXT.fetch_add(1, Ordering::Relaxed).to_be_bytes());
+    bytes
+}
+
+fn db() -> Db {
+    Db::new(7, numbered, |_| Ok(()))
+}
+
+fn of(name: &str) -> &'static Class {
+    class(name).unwrap()
+}
+
+fn disk(tx: &mut Tx<'_>, vm: &Ref, vdi: &Ref) -> Ref {
+    let fields = vec![(vbd::Field::VM.into(), vm.value()), (vbd::Field::VDI.into(), vdi.value())];
+    tx.create(of("VBD"), fields).unwrap()
+}
+
+fn failed<T>() -> Result<T, ApiError> {
+    Err(ApiError::new("TEST", ["it fails"]))
+}
+
+/// All that can be seen.
+fn all(view: &View<'_>) -> BTreeMap<Ref, Value> {
+    let classes = xenapi::table::classes().iter().flat_map(|class| view.all(class));
+    classes.map(|object| (object.reference().clone(), object.record().value().clone())).collect()
+}
+
+#[test]
+fn sets_of_references_follow() {
+    let db = db();
+    let (vm, one, two, vbd) = db
+        .change(|tx| {
+            let vm = tx.create(of("VM"), Vec::new())?;
+            let (one, two) = (tx.create(of("VDI"), Vec::new())?, tx.create(of("VDI"), Vec::new())?);
+            let vbd = disk(tx, &vm, &one);
+            Ok((vm, one, two, vbd))
+        })
+        .unwrap();
+    let sets = || {
+        db.read(|view| {
+            let vdis = [&one, &two].map(|vdi| view.get(vdi, vdi::Field::VBDs).unwrap().clone());
+            (view.get(&vm, vm::Field::VBDs).unwrap().clone(), vdis)
+        })
+    };
+    let has = Value::Set(vec![vbd.value()]);
+    let none = Value::Set(Vec::new());
+    assert_eq!(sets(), (has.clone(), [has.clone(), none.clone()]));
+    db.change(|tx| tx.set(&vbd, vbd::Field::VDI, two.value())).unwrap();
+    assert_eq!(sets(), (has.clone(), [none.clone(), has]));
+    db.change(|tx| tx.set(&vbd, vbd::Field::VDI, Value::text(NULL_REF))).unwrap();
+    db.change(|tx| tx.destroy(of("VBD"), &vbd)).unwrap();
+    assert_eq!(sets(), (none.clone(), [none.clone(), none]));
+}
+
+#[test]
+fn what_fails_has_never_been() {
+    let db = db();
+    let vm = db.change(|tx| tx.create(of("VM"), Vec::new())).unwrap();
+    let before = db.read(all);
+    let write = |tx: &mut Tx<'_>| {
+        let vdi = tx.create(of("VDI"), Vec::new()).unwrap();
+        disk(tx, &vm, &vdi);
+        tx.set(&vm, vm::Field::name_label, Value::text("other")).unwrap();
+        tx.destroy(of("VM"), &vm).unwrap();
+    };
+    let seen = db.changed();
+    assert!(
+        db.change(|tx| {
+            write(tx);
+            failed::<()>()
+        })
+        .is_err()
+    );
+    assert_eq!(db.read(all), before);
+    let panics = std::panic::AssertUnwindSafe(|| {
+        db.change(|tx| -> Result<(), ApiError> {
+            write(tx);
+            panic!("in the middle");
+        })
+    });
+    assert!(std::panic::catch_unwind(panics).is_err());
+    assert_eq!(db.read(all), before);
+    assert_eq!(db.read(|view| view.generation()), 8);
+    assert!(!seen.has_changed().unwrap(), "nobody is told of what has not been");
+    db.read(|view| assert_eq!(view.by_name(of("VM"), "other").count(), 0));
+}
+
+#[test]
+fn what_follows_belongs_to_the_change() {
+    let follow = |tx: &mut Tx<'_>| {
+        let vms: Vec<Ref> =
+            tx.touched().filter(|(c, _)| *c == "VM").map(|(_, r)| r.clone()).collect();
+        for vm in vms {
+            if *tx.view().get(&vm, vm::Field::name_label)? == Value::text("bad") {
+                return failed();
+            }
+            tx.set(&vm, vm::Field::name_description, Value::text("followed"))?;
+        }
+        Ok(())
+    };
+    let db = Db::new(0, numbered, follow);
+    let vm = db.change(|tx| tx.create(of("VM"), Vec::new())).unwrap();
+    let told = || db.read(|view| view.get(&vm, vm::Field::name_description).unwrap().clone());
+    assert_eq!(told(), Value::text("followed"));
+    assert!(db.change(|tx| tx.set(&vm, vm::Field::name_label, Value::text("bad"))).is_err());
+    db.read(|view| assert_eq!(view.get(&vm, vm::Field::name_label), Ok(&Value::text(""))));
+}
+
+#[test]
+fn objects_are_found_by_what_they_are_called() {
+    let db = db();
+    let name = |text: &str| vec![(vm::Field::name_label.into(), Value::text(text))];
+    let (one, two) = db
+        .change(|tx| Ok((tx.create(of("VM"), name("a"))?, tx.create(of("VM"), name("a"))?)))
+        .unwrap();
+    db.read(|view| {
+        assert_eq!(view.by_name(of("VM"), "a").collect::<Vec<_>>(), [&one, &two]);
+        let Ok(Value::Str(uuid)) = view.get(&one, vm::Field::uuid) else { panic!("no UUID") };
+        assert_eq!(view.by_uuid(of("VM"), &uuid.to_uppercase()), Ok(&one));
+        let error = view.by_uuid(of("VDI"), uuid).unwrap_err();
+        assert_eq!(error.details(), ["UUID_INVALID", "VDI", uuid]);
+        let error = view.object(of("VDI"), &one).unwrap_err();
+        assert_eq!(error.details(), ["HANDLE_INVALID", "VDI", one.as_str()]);
+    });
+    db.change(|tx| tx.set(&one, vm::Field::name_label, Value::text("b"))).unwrap();
+    db.read(|view| assert_eq!(view.by_name(of("VM"), "a").collect::<Vec<_>>(), [&two]));
+}
+
+#[test]
+fn a_value_must_fit_its_field() {
+    let db = db();
+    let vm = db.change(|tx| tx.create(of("VM"), Vec::new())).unwrap();
+    let set = |field: vm::Field, value| db.change(|tx| tx.set(&vm, field, value));
+    assert_eq!(set(vm::Field::name_label, Value::Int(1)).unwrap_err().code, "INTERNAL_ERROR");
+    assert_eq!(set(vm::Field::power_state, Value::text("x")).unwrap_err().code, "INTERNAL_ERROR");
+    let other = vec![(task::Field::name_label.into(), Value::text("x"))];
+    assert_eq!(db.change(|tx| tx.create(of("VM"), other)).unwrap_err().code, "INTERNAL_ERROR");
+}
+
+#[test]
+fn a_value_that_is_there_already_is_no_change() {
+    let db = db();
+    let vm = db.change(|tx| tx.create(of("VM"), Vec::new())).unwrap();
+    db.change(|tx| tx.set(&vm, vm::Field::name_label, Value::text(""))).unwrap();
+    assert_eq!(db.read(|view| view.generation()), 8);
+    let record = |view: &View<'_>| view.record(of("VM"), &vm).unwrap();
+    let (first, again) = (db.read(record), db.read(record));
+    assert!(std::sync::Arc::ptr_eq(&first, &again), "it is made once");
+    db.change(|tx| tx.set_key(&vm, vm::Field::other_config, "k", Some(Value::text("v")))).unwrap();
+    assert_ne!(db.read(record), first);
+    db.change(|tx| tx.set_key(&vm, vm::Field::other_config, "k", None)).unwrap();
+    assert_eq!(db.read(record), first);
+}
+
+#[test]
+fn changes_are_told_once_and_as_they_ended() {
+    let db = db();
+    let vm = db.change(|tx| tx.create(of("VM"), Vec::new())).unwrap();
+    let start = db.read(|view| view.generation());
+    let told = |since| {
+        db.read(|view| {
+            let told = view.since(since).map(|change| match change {
+                Change::Made(object) => format!("made {}", object.class().name),
+                Change::Changed(object) => format!("changed {}", object.class().name),
+                Change::Gone { class, .. } => format!("gone {}", class.name),
+            });
+            told.collect::<Vec<_>>()
+        })
+    };
+    assert!(told(start).is_empty());
+    for name in ["a", "b"] {
+        db.change(|tx| tx.set(&vm, vm::Field::name_label, Value::text(name))).unwrap();
+    }
+    let vdi = db.change(|tx| tx.create(of("VDI"), Vec::new())).unwrap();
+    assert_eq!(told(start), ["changed VM", "made VDI"]);
+    assert_eq!(told(0), ["made VM", "made VDI"]);
+    db.change(|tx| tx.destroy(of("VDI"), &vdi)).unwrap();
+    assert_eq!(told(start), ["changed VM"], "it was not there before and is not there now");
+    assert_eq!(told(db.read(|view| view.generation()) - 1), ["gone VDI"]);
+    db.change(|tx| tx.destroy(of("VM"), &vm)).unwrap();
+    assert_eq!(told(start), ["gone VM"]);
+    assert_eq!(told(u64::MAX), [""; 0]);
+}
+
+/// One write, on objects by number.
+#[derive(Clone, Debug)]
+enum Write {
+    Machine(u8),
+    Disk,
+    Device(usize, usize),
+    Name(usize, u8),
+    Move(usize, usize),
+    Destroy(usize),
+}
+
+fn writes() -> impl Strategy<Value = Write> {
+    prop_oneof![
+        (0u8..3).prop_map(Write::Machine),
+        Just(Write::Disk),
+        (0usize..8, 0usize..8).prop_map(|(vm, vdi)| Write::Device(vm, vdi)),
+        (0usize..8, 0u8..3).prop_map(|(vm, name)| Write::Name(vm, name)),
+        (0usize..8, 0usize..8).prop_map(|(vbd, vdi)| Write::Move(vbd, vdi)),
+        (0usize..24).prop_map(Write::Destroy),
+    ]
+}
+
+fn pick(tx: &Tx<'_>, class: &str, number: usize) -> Option<Ref> {
+    let view = tx.view();
+    let count = view.count(of(class)).max(1);
+    view.all(of(class)).nth(number % count).map(|object| object.reference().clone())
+}
+
+fn write(tx: &mut Tx<'_>, write: &Write) {
+    let name = |number: u8| Value::text(format!("name {number}"));
+    match *write {
+        Write::Machine(number) => {
+            let fields = vec![(vm::Field::name_label.into(), name(number))];
+            tx.create(of("VM"), fields).unwrap();
+        }
+        Write::Disk => drop(tx.create(of("VDI"), Vec::new()).unwrap()),
+        Write::Device(vm, vdi) => {
+            if let Some((vm, vdi)) = pick(tx, "VM", vm).zip(pick(tx, "VDI", vdi)) {
+                disk(tx, &vm, &vdi);
+            }
+        }
+        Write::Name(vm, number) => {
+            if let Some(vm) = pick(tx, "VM", vm) {
+                tx.set(&vm, vm::Field::name_label, name(number)).unwrap();
+            }
+        }
+        Write::Move(vbd, vdi) => {
+            if let Some((vbd, vdi)) = pick(tx, "VBD", vbd).zip(pick(tx, "VDI", vdi)) {
+                tx.set(&vbd, vbd::Field::VDI, vdi.value()).unwrap();
+            }
+        }
+        Write::Destroy(number) => {
+            let class = ["VM", "VBD", "VDI"][number % 3];
+            if let Some(reference) = pick(tx, class, number / 3) {
+                tx.destroy(of(class), &reference).unwrap();
+            }
+        }
+    }
+}
+
+/// What the sets and the indexes must be, from nothing but the other fields.
+fn check(view: &View<'_>) {
+    for (holder, set, field) in [
+        ("VM", vm::Field::VBDs.into(), vbd::Field::VM.into()),
+        ("VDI", vdi::Field::VBDs.into(), vbd::Field::VDI.into()),
+    ] {
+        for object in view.all(of(holder)) {
+            let named = view.all(of("VBD"));
+            let named = named.filter(|one| one.get(field) == Some(&object.reference().value()));
+            let named: BTreeSet<String> = named.map(|one| one.reference().to_string()).collect();
+            let Some(Value::Set(set)) = object.get(set) else { panic!("no set") };
+            let told = set.iter().map(|one| match one {
+                Value::Str(text) => text.clone(),
+                other => panic!("{other:?}"),
+            });
+            assert_eq!(told.clone().count(), named.len(), "one is there twice");
+            assert_eq!(told.collect::<BTreeSet<_>>(), named);
+        }
+    }
+    for name in ["name 0", "name 1", "name 2"] {
+        let machines = view.all(of("VM"));
+        let named =
+            machines.filter(|vm| vm.get(vm::Field::name_label.into()) == Some(&Value::text(name)));
+        let named: Vec<_> = named.map(|vm| vm.reference().clone()).collect();
+        assert_eq!(view.by_name(of("VM"), name).cloned().collect::<Vec<_>>(), named);
+    }
+}
+
+/// Somebody who asks now and then what has changed.
+#[derive(Default)]
+struct Client {
+    since: u64,
+    knows: BTreeMap<Ref, Value>,
+}
+
+impl Client {
+    fn asks(&mut self, view: &View<'_>) {
+        for change in view.since(self.since) {
+            match change {
+                Change::Made(object) => {
+                    let value = object.record().value().clone();
+                    assert!(self.knows.insert(object.reference().clone(), value).is_none());
+                }
+                Change::Changed(object) => {
+                    let value = object.record().value().clone();
+                    assert!(self.knows.insert(object.reference().clone(), value).is_some());
+                }
+                Change::Gone { reference, .. } => assert!(self.knows.remove(reference).is_some()),
+            }
+        }
+        self.since = view.generation();
+        assert_eq!(self.knows, all(view));
+    }
+}
+
+proptest! {
+    #[test]
+    fn random_changes_keep_everything_together(
+        changes in prop::collection::vec(
+            (prop::collection::vec(writes(), 1..5), any::<bool>(), 0usize..4),
+            1..20,
+        ),
+    ) {
+        let db = Db::new(0, numbered, |_| Ok(()));
+        let mut clients: [Client; 3] = Default::default();
+        for (all_of_it, fails, asks) in changes {
+            let before = db.read(all);
+            let made = db.change(|tx| {
+                all_of_it.iter().for_each(|one| write(tx, one));
+                check(&tx.view());
+                if fails { failed() } else { Ok(()) }
+            });
+            db.read(check);
+            if made.is_err() {
+                prop_assert_eq!(db.read(all), before);
+            }
+            if let Some(client) = clients.get_mut(asks) {
+                db.read(|view| client.asks(view));
+            }
+        }
+        clients.iter_mut().for_each(|client| db.read(|view| client.asks(view)));
+    }
+}
