@@ -16,7 +16,7 @@
 //! - Generations of different changes differ, and later ones are larger.
 //!
 //! # Errors
-//! [`ApiError`](xenapi::ApiError)s as clients see them: `HANDLE_INVALID`, `UUID_INVALID`.
+//! [`ApiError`]s as clients see them: `HANDLE_INVALID`, `UUID_INVALID`.
 //!
 //! # How to test
 //! The tests make random changes, some of which fail, and compare everything with plain maps.
