@@ -59,6 +59,12 @@ codes! {
     SESSION_INVALID session_invalid(session);
     /// Name or password is wrong.
     SESSION_AUTHENTICATION_FAILED authentication_failed(user, reason);
+    /// The password is right, and the user has nothing to do here.
+    SESSION_AUTHORIZATION_FAILED authorization_failed(user, reason);
+    /// Only root of the host may do this.
+    USER_IS_NOT_LOCAL_SUPERUSER not_local_superuser(msg);
+    /// The new password was not taken. The old one holds.
+    CHANGE_PASSWORD_REJECTED change_password_rejected(msg);
     /// The user's roles do not permit this call.
     RBAC_PERMISSION_DENIED permission_denied(permission, reason);
     /// There is no such role.
@@ -172,6 +178,10 @@ codes! {
     HOST_DISABLED host_disabled(host);
     /// The host must be disabled first.
     HOST_NOT_DISABLED host_not_disabled();
+    /// There is no other host on which this machine could run.
+    NO_HOSTS_AVAILABLE no_hosts_available(vm);
+    /// Machines that run here can go nowhere: each with its reason.
+    CANNOT_EVACUATE_HOST cannot_evacuate_host(errors);
     /// There is no such plugin.
     XENAPI_MISSING_PLUGIN missing_plugin(name);
 }

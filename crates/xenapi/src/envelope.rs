@@ -115,9 +115,7 @@ pub fn outcome(call: &Call, body: &[u8]) -> Result<Result<Value, ApiError>, BadB
 }
 
 fn text<'a>(body: &'a [u8], limits: &Limits) -> Result<&'a str, BadBody> {
-    if body.len() > limits.bytes {
-        return Err(BadBody::TooLarge { limit: limits.bytes });
-    }
+    limits.check_length(body)?;
     let malformed = |error: str::Utf8Error| {
         BadBody::Malformed(format!("at byte {}: not UTF-8", error.valid_up_to()))
     };

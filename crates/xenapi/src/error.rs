@@ -69,7 +69,15 @@ pub enum BadBody {
     Unfit(String),
 }
 
+/// Longest reason that a [`BadBody`] tells, in characters: libraries repeat what they found.
+const WHY_CHARS_MAX: usize = 256;
+
 impl BadBody {
+    /// Not in its encoding, for this reason; a long one is cut.
+    pub(crate) fn malformed(why: impl fmt::Display) -> Self {
+        Self::Malformed(why.to_string().chars().take(WHY_CHARS_MAX).collect())
+    }
+
     /// The page that tells it, in HTML.
     pub fn page(&self) -> String {
         let why = xmlrpc::escaped(&self.to_string());

@@ -18,6 +18,9 @@
 //! # Invariants
 //! Nothing here decides what a call does. Server and clients share these types and nothing else.
 //!
+//! # Client
+//! [`client`] calls a server: blocking, without a runtime.
+//!
 //! # Errors
 //! [`ApiError`] is what the API itself answers: a code and its parameters, in order. [`codes`] has a
 //! function for each, [`sentences`] what it means. [`BadBody`] is for what is not the API at all.
@@ -29,6 +32,7 @@
 #![forbid(unsafe_code)]
 
 mod body;
+pub mod client;
 pub mod codes;
 mod date;
 pub mod envelope;

@@ -1,5 +1,7 @@
 //! How much a body may hold.
 
+use crate::error::BadBody;
+
 /// Bounds of one body. What is past them is refused while it is read, before it is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
@@ -17,6 +19,14 @@ impl Limits {
     pub const CALL: Self = Self { bytes: 300 << 10, depth: 64, values: 100_000 };
     /// Of an answer. 15,000 records of disks are 45 MiB of XML and a million values.
     pub const ANSWER: Self = Self { bytes: 256 << 20, depth: 64, values: 4_000_000 };
+
+    /// The body is not too long.
+    pub(crate) fn check_length(&self, body: &[u8]) -> Result<(), BadBody> {
+        if body.len() > self.bytes {
+            return Err(BadBody::TooLarge { limit: self.bytes });
+        }
+        Ok(())
+    }
 }
 
 /// What is left of the limits while a body is read.

@@ -24,6 +24,16 @@ fn bodies_that_are_too_long_or_no_text() {
 }
 
 #[test]
+fn what_is_wrong_is_told_in_few_words() {
+    let xml = format!("<methodCall></{}>", "&".repeat(100_000));
+    let json = format!("\"{}\"", "&".repeat(100_000));
+    for (encoding, body) in [(Encoding::Xml, xml), (Encoding::Json, json)] {
+        let page = parse(encoding, body.as_bytes()).unwrap_err().page();
+        assert!(page.len() < 2_000, "{}", page.len());
+    }
+}
+
+#[test]
 fn a_body_that_was_cut_off_is_no_call() {
     for (encoding, body) in [
         (Encoding::Xml, PYTHON.trim_end()),

@@ -12,7 +12,8 @@
 //! parentheses.
 //!
 //! # Comparing
-//! Text is compared as it is. Numbers, moments, yes and no compare as they are written on the wire;
+//! Text is compared as it is. Whole numbers, moments, yes and no compare as text: `-5`, `true`. A
+//! floating-point number equals each text of its value: `1`, `1.0`;
 //! a set is `('a' 'b')`, a map `(('k' 'v'))`. Fields are also known by their old names, with two
 //! underscores where a name was made of two: `name__label`.
 //!

@@ -74,7 +74,7 @@ pub fn write_value(value: &Value) -> String {
 /// # Errors
 /// [`BadBody::TooLarge`], [`BadBody::Malformed`].
 pub fn read_value(text: &str, limits: &Limits) -> Result<Value, BadBody> {
-    check_length(text, limits)?;
+    limits.check_length(text.as_bytes())?;
     read::value(text, &mut Budget::new(limits))
 }
 
@@ -104,7 +104,7 @@ fn present<'a, D: serde::Deserializer<'a>>(json: D) -> Result<Option<&'a RawValu
 
 /// Reads a call.
 pub(crate) fn parse_call(text: &str, limits: &Limits) -> Result<Request, BadBody> {
-    check_length(text, limits)?;
+    limits.check_length(text.as_bytes())?;
     if text.trim_ascii_start().starts_with('[') {
         return Err(unfit("several calls in one body: send them one by one"));
     }
@@ -154,7 +154,7 @@ pub(crate) fn parse_answer(
     text: &str,
     limits: &Limits,
 ) -> Result<Result<Value, ApiError>, BadBody> {
-    check_length(text, limits)?;
+    limits.check_length(text.as_bytes())?;
     let mut budget = Budget::new(limits);
     match version {
         Version::V1 => v1::parse_answer(id, text, &mut budget),
@@ -170,15 +170,8 @@ fn check_id(found: &RawValue, id: &Id) -> Result<(), BadBody> {
     Err(unfit("the answer is that of another call"))
 }
 
-fn check_length(text: &str, limits: &Limits) -> Result<(), BadBody> {
-    if text.len() > limits.bytes {
-        return Err(BadBody::TooLarge { limit: limits.bytes });
-    }
-    Ok(())
-}
-
 fn malformed(error: serde_json::Error) -> BadBody {
-    BadBody::Malformed(error.to_string())
+    BadBody::malformed(error)
 }
 
 fn unfit(what: &str) -> BadBody {

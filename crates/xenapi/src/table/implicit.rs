@@ -112,16 +112,56 @@ fn of_field(of: &'static Class, what: &str) -> Option<Method> {
     })
 }
 
+/// What a message that is written down would be if it followed from the field that it is named
+/// after, as `VM.set_order` from `VM.order`: for those that do no more than write that field.
+pub fn written(of: &'static Class, what: &str) -> Option<Method> {
+    ACCESSORS.iter().find_map(|(prefix, accessor)| {
+        let (ix, field) = of.field(what.strip_prefix(prefix)?)?;
+        let method = accessor(of, ix);
+        method.fits(field).then_some(method)
+    })
+}
+
 impl Method {
     /// A field like this has such a message.
     fn suits(self, field: &Field) -> bool {
-        let written = field.access == Access::Rw;
+        let reads = matches!(self, Self::Get(..));
+        self.fits(field) && (reads || field.access == Access::Rw)
+    }
+
+    /// A field of this type can have such a message.
+    fn fits(self, field: &Field) -> bool {
         match self {
-            Self::Get(..) => true,
-            Self::Set(..) => written,
-            Self::AddTo(..) | Self::RemoveFrom(..) => written && matches!(field.ty, Type::Map(..)),
-            Self::Add(..) | Self::Remove(..) => written && matches!(field.ty, Type::Set(_)),
+            Self::Get(..) | Self::Set(..) => true,
+            Self::AddTo(..) | Self::RemoveFrom(..) => matches!(field.ty, Type::Map(..)),
+            Self::Add(..) | Self::Remove(..) => matches!(field.ty, Type::Set(_)),
             _ => false,
+        }
+    }
+
+    /// Its name on the wire, without `Async`.
+    pub fn name(&self) -> String {
+        let of_field = |of: &'static Class, ix, prefix: &str| {
+            let name = of.field_at(ix).map_or("", |field| field.name);
+            format!("{}.{prefix}{name}", of.name)
+        };
+        match *self {
+            Self::ListMethods => LIST_METHODS.to_owned(),
+            Self::Explicit(of, message) => dotted(of, message.name),
+            Self::GetAll(of) => dotted(of, "get_all"),
+            Self::GetAllRecords(of) => dotted(of, "get_all_records"),
+            Self::GetAllRecordsWhere(of) => dotted(of, "get_all_records_where"),
+            Self::GetRecord(of) => dotted(of, "get_record"),
+            Self::GetByUuid(of) => dotted(of, "get_by_uuid"),
+            Self::GetByNameLabel(of) => dotted(of, "get_by_name_label"),
+            Self::Create(of) => dotted(of, "create"),
+            Self::Destroy(of) => dotted(of, "destroy"),
+            Self::Get(of, ix) => of_field(of, ix, "get_"),
+            Self::Set(of, ix) => of_field(of, ix, "set_"),
+            Self::AddTo(of, ix) => of_field(of, ix, "add_to_"),
+            Self::RemoveFrom(of, ix) => of_field(of, ix, "remove_from_"),
+            Self::Add(of, ix) => of_field(of, ix, "add_"),
+            Self::Remove(of, ix) => of_field(of, ix, "remove_"),
         }
     }
 

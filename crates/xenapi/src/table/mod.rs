@@ -169,8 +169,7 @@ pub enum Kind {
 impl Class {
     /// The field of this name.
     pub fn field(&'static self, name: &str) -> Option<(FieldIx, &'static Field)> {
-        let found = self.fields.iter().enumerate().find(|(_, field)| field.name == name);
-        found.map(|(at, field)| (FieldIx { class: self.name, at }, field))
+        self.numbers().find(|(_, field)| field.name == name)
     }
 
     /// The field of this number; none if it is a number of another class.

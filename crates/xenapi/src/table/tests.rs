@@ -1,6 +1,6 @@
 use std::collections::BTreeSet;
 
-use super::implicit::{Method, methods, resolve};
+use super::implicit::{Method, methods, resolve, written};
 use super::*;
 use crate::Value;
 use crate::typed::fits;
@@ -240,6 +240,26 @@ fn every_call_that_is_told_means_something() {
     }
     assert_eq!(all.last().map(String::as_str), Some("system.listMethods"));
     assert!(all.len() > 1_000, "{}", all.len());
+}
+
+#[test]
+fn a_call_knows_its_own_name() {
+    for name in methods() {
+        let (method, _) = resolve(&name).unwrap();
+        assert_eq!(method.name(), name);
+    }
+    let (method, asynchronous) = resolve("Async.VM.start").unwrap();
+    assert_eq!((method.name().as_str(), asynchronous), ("VM.start", true));
+}
+
+#[test]
+fn a_message_may_be_no_more_than_the_writing_of_a_field() {
+    let written = |of: &str, what| written(class(of).unwrap(), what).map(|method| method.name());
+    assert_eq!(written("VM", "set_order").as_deref(), Some("VM.set_order"));
+    assert_eq!(written("VM", "add_to_NVRAM").as_deref(), Some("VM.add_to_NVRAM"));
+    assert_eq!(written("VIF", "add_ipv4_allowed").as_deref(), Some("VIF.add_ipv4_allowed"));
+    assert_eq!(written("VM", "add_order"), None, "a number has no members");
+    assert_eq!(written("VM", "start"), None);
 }
 
 fn call(name: &str) -> (Vec<(&'static str, Type)>, Type, Role, Kind) {

@@ -25,9 +25,7 @@ pub(super) struct Values<'a> {
 
 impl<'a> Values<'a> {
     pub(super) fn new(text: &'a str, limits: &Limits) -> Result<Self, BadBody> {
-        if text.len() > limits.bytes {
-            return Err(BadBody::TooLarge { limit: limits.bytes });
-        }
+        limits.check_length(text.as_bytes())?;
         Ok(Self { tokens: Tokens::new(text), budget: Budget::new(limits) })
     }
 

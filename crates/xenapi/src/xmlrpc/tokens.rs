@@ -158,7 +158,7 @@ impl<'a> Tokens<'a> {
     }
 
     pub(super) fn error(&self, what: String) -> BadBody {
-        BadBody::Malformed(format!("at byte {}: {what}", self.reader.buffer_position()))
+        BadBody::malformed(format_args!("at byte {}: {what}", self.reader.buffer_position()))
     }
 
     fn read(&mut self) -> Result<Token<'a>, BadBody> {

@@ -11,7 +11,8 @@ messages! {
     ReadOnly Short get_group_membership(subject_identifier: Str) -> STRS;
 }
 
-pub(in crate::table) static CLASS: Class = Class::new(
+/// The class.
+pub static CLASS: Class = Class::new(
     ("auth", "Users as a directory elsewhere knows them"),
     Role::ReadOnly,
     &[],

@@ -26,5 +26,6 @@ messages! {
     PoolOperator Short destroy(self: Ref("blob"));
 }
 
-pub(in crate::table) static CLASS: Class =
+/// The class.
+pub static CLASS: Class =
     Class::new(("blob", "Data kept with an object"), Role::PoolOperator, FIELDS, MESSAGES);

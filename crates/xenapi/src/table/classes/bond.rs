@@ -23,5 +23,6 @@ fields! { "Bond", PoolOperator;
     auto_update_mac: ro(Bool).or(Yes),
 }
 
-pub(in crate::table) static CLASS: Class =
+/// The class.
+pub static CLASS: Class =
     Class::new(("Bond", "Several network devices as one"), Role::PoolOperator, FIELDS, &[]);

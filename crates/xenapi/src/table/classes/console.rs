@@ -15,5 +15,6 @@ fields! { "console", VmAdmin;
     other_config: rw(PAIRS),
 }
 
-pub(in crate::table) static CLASS: Class =
+/// The class.
+pub static CLASS: Class =
     Class::new(("console", "A console of a machine"), Role::VmAdmin, FIELDS, &[]);

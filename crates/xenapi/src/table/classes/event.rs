@@ -34,7 +34,8 @@ messages! {
     ReadOnly Short next() -> Set(&Record("event"));
 }
 
-pub(in crate::table) static CLASS: Class =
+/// The class.
+pub static CLASS: Class =
     Class::new(("event", "A change of a record"), Role::ReadOnly, FIELDS, MESSAGES)
         .kept(Kept::Nowhere)
         .unlisted()

@@ -199,5 +199,6 @@ messages! {
     PoolOperator Short forget_data_source_archives(host: Ref("host"), data_source: Str);
 }
 
-pub(in crate::table) static CLASS: Class =
+/// The class.
+pub static CLASS: Class =
     Class::new(("host", "A computer that runs machines"), Role::PoolOperator, FIELDS, MESSAGES);

@@ -31,5 +31,6 @@ fields! { "host_cpu", PoolOperator;
     other_config: rw(PAIRS).opt(),
 }
 
-pub(in crate::table) static CLASS: Class =
+/// The class.
+pub static CLASS: Class =
     Class::new(("host_cpu", "A CPU of a host"), Role::PoolOperator, FIELDS, &[]);

@@ -17,5 +17,6 @@ fields! { "host_metrics", PoolOperator;
     other_config: rw(PAIRS).opt(),
 }
 
-pub(in crate::table) static CLASS: Class =
+/// The class.
+pub static CLASS: Class =
     Class::new(("host_metrics", "What is measured of a host"), Role::PoolOperator, FIELDS, &[]);

@@ -37,5 +37,6 @@ messages! {
     ReadOnly Short get_since(since: Date) -> RECORDS;
 }
 
-pub(in crate::table) static CLASS: Class =
+/// The class.
+pub static CLASS: Class =
     Class::new(("message", "Something noted for people"), Role::PoolOperator, FIELDS, MESSAGES);

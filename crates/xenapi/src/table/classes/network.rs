@@ -50,6 +50,7 @@ messages! {
         network: Ref("network"), name: Str, mime_type: Str; public: Bool) -> Ref("blob");
 }
 
-pub(in crate::table) static CLASS: Class =
+/// The class.
+pub static CLASS: Class =
     Class::new(("network", "A virtual network"), Role::VmAdmin, FIELDS, MESSAGES)
         .created(Kind::Short);

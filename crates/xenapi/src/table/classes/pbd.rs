@@ -26,7 +26,8 @@ messages! {
     PoolOperator Short set_device_config(self: Ref("PBD"), value: PAIRS);
 }
 
-pub(in crate::table) static CLASS: Class = Class::new(
+/// The class.
+pub static CLASS: Class = Class::new(
     ("PBD", "A host's connection to a storage repository"),
     Role::PoolOperator,
     FIELDS,

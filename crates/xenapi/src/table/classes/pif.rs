@@ -86,5 +86,6 @@ messages! {
     PoolOperator Short set_disallow_unplug(self: Ref("PIF"), value: Bool);
 }
 
-pub(in crate::table) static CLASS: Class =
+/// The class.
+pub static CLASS: Class =
     Class::new(("PIF", "A network device of a host"), Role::PoolOperator, FIELDS, MESSAGES);

@@ -31,7 +31,8 @@ fields! { "PIF_metrics", PoolOperator;
     other_config: rw(PAIRS).opt(),
 }
 
-pub(in crate::table) static CLASS: Class = Class::new(
+/// The class.
+pub static CLASS: Class = Class::new(
     ("PIF_metrics", "What is measured of a host's network device"),
     Role::PoolOperator,
     FIELDS,

@@ -128,5 +128,6 @@ messages! {
     ReadOnly Short get_license_state(self: Ref("pool")) -> PAIRS;
 }
 
-pub(in crate::table) static CLASS: Class =
+/// The class.
+pub static CLASS: Class =
     Class::new(("pool", "All that is managed together"), Role::PoolOperator, FIELDS, MESSAGES);

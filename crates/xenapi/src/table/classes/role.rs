@@ -26,7 +26,8 @@ messages! {
     ReadOnly Short get_by_permission_name_label(label: Str) -> Set(&Ref("role"));
 }
 
-pub(in crate::table) static CLASS: Class =
+/// The class.
+pub static CLASS: Class =
     Class::new(("role", "What a user may do"), Role::PoolAdmin, FIELDS, MESSAGES)
         .kept(Kept::Memory)
         .silent();

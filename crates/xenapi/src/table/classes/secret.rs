@@ -11,7 +11,8 @@ fields! { "secret", PoolOperator;
     other_config: rw(PAIRS).opt(),
 }
 
-pub(in crate::table) static CLASS: Class =
+/// The class.
+pub static CLASS: Class =
     Class::new(("secret", "Something not told"), Role::PoolOperator, FIELDS, &[])
         .created(Kind::Short)
         .reads(Role::PoolOperator)

@@ -53,7 +53,8 @@ messages! {
     PoolOperator Short logout_subject_identifier(subject_identifier: Str);
 }
 
-pub(in crate::table) static CLASS: Class =
+/// The class.
+pub static CLASS: Class =
     Class::new(("session", "Somebody who is logged in"), Role::PoolAdmin, FIELDS, MESSAGES)
         .kept(Kept::Memory)
         .unlisted()

@@ -33,5 +33,5 @@ fields! { "SM", PoolOperator;
     required_cluster_stack: ro(STRS).opt(),
 }
 
-pub(in crate::table) static CLASS: Class =
-    Class::new(("SM", "A kind of storage"), Role::PoolOperator, FIELDS, &[]);
+/// The class.
+pub static CLASS: Class = Class::new(("SM", "A kind of storage"), Role::PoolOperator, FIELDS, &[]);

@@ -101,5 +101,6 @@ messages! {
     PoolOperator Short forget_data_source_archives(sr: Ref("SR"), data_source: Str);
 }
 
-pub(in crate::table) static CLASS: Class =
+/// The class.
+pub static CLASS: Class =
     Class::new(("SR", "A place where disks are"), Role::PoolOperator, FIELDS, MESSAGES);

@@ -22,7 +22,8 @@ messages! {
     ReadOnly Short get_permissions_name_label(self: Ref("subject")) -> STRS;
 }
 
-pub(in crate::table) static CLASS: Class =
+/// The class.
+pub static CLASS: Class =
     Class::new(("subject", "A user or group who may log in"), Role::PoolAdmin, FIELDS, MESSAGES)
         .created(Kind::Short)
         .silent();

@@ -56,5 +56,6 @@ messages! {
     ReadOnly Short set_error_info(self: Ref("task"), value: STRS);
 }
 
-pub(in crate::table) static CLASS: Class =
+/// The class.
+pub static CLASS: Class =
     Class::new(("task", "A call that takes a while"), Role::PoolOperator, FIELDS, MESSAGES);

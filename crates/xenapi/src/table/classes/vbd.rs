@@ -66,6 +66,7 @@ messages! {
     VmAdmin Long assert_attachable(self: Ref("VBD"));
 }
 
-pub(in crate::table) static CLASS: Class =
+/// The class.
+pub static CLASS: Class =
     Class::new(("VBD", "A disk device of a machine"), Role::VmAdmin, FIELDS, MESSAGES)
         .created(Kind::Short);

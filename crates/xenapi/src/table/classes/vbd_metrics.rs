@@ -15,5 +15,6 @@ fields! { "VBD_metrics", VmAdmin;
     other_config: rw(PAIRS).opt(),
 }
 
-pub(in crate::table) static CLASS: Class =
+/// The class.
+pub static CLASS: Class =
     Class::new(("VBD_metrics", "What is measured of a disk device"), Role::VmAdmin, FIELDS, &[]);

@@ -117,6 +117,7 @@ messages! {
     VmAdmin Long get_nbd_info(self: Ref("VDI")) -> Set(&Record("vdi_nbd_server_info"));
 }
 
-pub(in crate::table) static CLASS: Class =
+/// The class.
+pub static CLASS: Class =
     Class::new(("VDI", "A disk, wherever it is kept"), Role::VmAdmin, FIELDS, MESSAGES)
         .created(Kind::Long);

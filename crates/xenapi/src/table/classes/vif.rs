@@ -90,6 +90,7 @@ messages! {
         mode: Enum(&enums::VIF_IPV6_CONFIGURATION_MODE); address: Str, gateway: Str);
 }
 
-pub(in crate::table) static CLASS: Class =
+/// The class.
+pub static CLASS: Class =
     Class::new(("VIF", "A network device of a machine"), Role::VmAdmin, FIELDS, MESSAGES)
         .created(Kind::Short);

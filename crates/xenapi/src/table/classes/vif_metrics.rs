@@ -15,5 +15,6 @@ fields! { "VIF_metrics", VmAdmin;
     other_config: rw(PAIRS).opt(),
 }
 
-pub(in crate::table) static CLASS: Class =
+/// The class.
+pub static CLASS: Class =
     Class::new(("VIF_metrics", "What is measured of a network device"), Role::VmAdmin, FIELDS, &[]);

@@ -23,5 +23,6 @@ messages! {
     PoolOperator Long destroy(self: Ref("VLAN"));
 }
 
-pub(in crate::table) static CLASS: Class =
+/// The class.
+pub static CLASS: Class =
     Class::new(("VLAN", "A virtual LAN on a host"), Role::PoolOperator, FIELDS, MESSAGES);

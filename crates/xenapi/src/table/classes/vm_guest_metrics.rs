@@ -33,5 +33,6 @@ fields! { "VM_guest_metrics", VmAdmin;
     PV_drivers_detected: ro(Bool).opt(),
 }
 
-pub(in crate::table) static CLASS: Class =
+/// The class.
+pub static CLASS: Class =
     Class::new(("VM_guest_metrics", "What a guest tells"), Role::VmAdmin, FIELDS, &[]);

@@ -37,5 +37,6 @@ fields! { "VM_metrics", VmAdmin;
     current_domain_type: ro(Enum(&enums::DOMAIN_TYPE)).or(Text("unspecified")),
 }
 
-pub(in crate::table) static CLASS: Class =
+/// The class.
+pub static CLASS: Class =
     Class::new(("VM_metrics", "What is measured of a machine"), Role::VmAdmin, FIELDS, &[]);

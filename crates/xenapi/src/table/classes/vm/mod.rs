@@ -6,7 +6,8 @@ mod messages;
 use super::prelude::*;
 pub use fields::Field;
 
-pub(in crate::table) static CLASS: Class = Class::new(
+/// The class.
+pub static CLASS: Class = Class::new(
     ("VM", "A machine, or a template of one"),
     Role::VmAdmin,
     fields::FIELDS,

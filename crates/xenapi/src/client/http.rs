@@ -1,0 +1,242 @@
+//! HTTP/1.1, as much of it as calls need.
+//!
+//! Source: RFC 9112.
+
+use std::io::{self, BufRead, Read, Write};
+
+use super::Address;
+use super::stream::Link;
+use crate::envelope::{self, Call, Encoding};
+use crate::limits::Limits;
+
+/// Longest head of an answer, in bytes.
+pub const HEAD_BYTES_MAX: usize = 16 << 10;
+/// Longest reason of a refusal that is told, in bytes.
+const REASON_BYTES_MAX: usize = 1 << 10;
+/// Room that is taken for a body before it has come, in bytes, whatever its head promises.
+const BODY_BYTES_AHEAD: usize = 1 << 20;
+/// What stands in `User-Agent`.
+const USER_AGENT: &str = concat!("ringway/", env!("CARGO_PKG_VERSION"));
+
+/// An answer.
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub(super) body: Vec<u8>,
+    /// The connection serves the next call as well.
+    pub(super) keep: bool,
+}
+
+/// Why there is no answer.
+#[derive(Debug)]
+pub(super) enum Bad {
+    /// The connection failed.
+    Io(io::Error),
+    /// It has another status than 200.
+    Status(u16),
+    /// It has another status than 200, and says why.
+    Refused(String),
+    /// It is no HTTP, or past a limit.
+    Malformed(&'static str),
+}
+
+impl From<io::Error> for Bad {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+/// Sends a call and reads its answer.
+pub(super) fn exchange(link: &mut Link, to: &Address, call: &Call) -> Result<Answer, Bad> {
+    let encoding = call.dialect.encoding();
+    let path = match encoding {
+        Encoding::Xml => "/",
+        Encoding::Json => "/jsonrpc",
+    };
+    let body = envelope::call(call);
+    let mut request = format!(
+        "POST {path} HTTP/1.1\r\nHost: {}\r\nUser-Agent: {USER_AGENT}\r\nContent-Type: {}\r\n\
+         Content-Length: {}\r\n\r\n",
+        to.host(),
+        encoding.content_type(),
+        body.bytes()
+    );
+    request.push_str(&body.to_text());
+    // A server that refuses a call early answers before it has read all of it.
+    let sent = link.writer().write_all(request.as_bytes()).and_then(|()| link.writer().flush());
+    let head = match (read_head(&mut link.reader), sent) {
+        (Err(_), Err(error)) => return Err(Bad::Io(error)),
+        (head, _) => head?,
+    };
+    if head.status != 200 {
+        return Err(Bad::Status(head.status));
+    }
+    let body = read_body(&mut link.reader, head.length, Limits::ANSWER.bytes)?;
+    Ok(Answer { body, keep: head.keep })
+}
+
+/// Asks for the other side of something that is no call, and reads the head of the answer.
+pub(super) fn connect(
+    link: &mut Link,
+    to: &Address,
+    target: &str,
+    session: &str,
+) -> Result<(), Bad> {
+    let request = format!(
+        "CONNECT {target} HTTP/1.1\r\nHost: {}\r\nUser-Agent: {USER_AGENT}\r\n\
+         Cookie: session_id={session}\r\n\r\n",
+        to.host()
+    );
+    link.writer().write_all(request.as_bytes())?;
+    link.writer().flush()?;
+    let head = read_head(&mut link.reader)?;
+    if head.status == 200 {
+        return Ok(());
+    }
+    Err(match reason(&mut link.reader, head.length) {
+        Some(why) => Bad::Refused(why),
+        None => Bad::Status(head.status),
+    })
+}
+
+/// What a server says of its refusal, in a line.
+fn reason(from: &mut impl BufRead, length: Length) -> Option<String> {
+    let body = read_body(from, length, REASON_BYTES_MAX).ok()?;
+    let text = String::from_utf8(body).ok()?;
+    let plain = |text: &str| !text.is_empty() && !text.contains(char::is_control);
+    Some(text.trim().to_owned()).filter(|text| plain(text))
+}
+
+/// What the head of an answer says.
+#[derive(Debug, PartialEq, Eq)]
+struct Head {
+    status: u16,
+    length: Length,
+    keep: bool,
+}
+
+/// Where a body ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Length {
+    Bytes(usize),
+    Chunked,
+    /// With the connection.
+    Open,
+}
+
+fn read_head(from: &mut impl BufRead) -> Result<Head, Bad> {
+    let mut left = HEAD_BYTES_MAX;
+    let first = line(from, &mut left)?;
+    let (version, rest) = first.split_once(' ').ok_or(Bad::Malformed("no status"))?;
+    let modern = match version {
+        "HTTP/1.1" => true,
+        "HTTP/1.0" => false,
+        _ => return Err(Bad::Malformed("no HTTP/1")),
+    };
+    let status = rest.get(..3).and_then(|digits| digits.parse().ok());
+    let status = status.ok_or(Bad::Malformed("the status is no number"))?;
+    let mut head = Head { status, length: Length::Open, keep: modern };
+    loop {
+        let field = line(from, &mut left)?;
+        if field.is_empty() {
+            break;
+        }
+        let (name, value) = field.split_once(':').ok_or(Bad::Malformed("a header has no name"))?;
+        apply(&mut head, &name.to_ascii_lowercase(), value.trim())?;
+    }
+    if head.length == Length::Open {
+        head.keep = false;
+    }
+    Ok(head)
+}
+
+fn apply(head: &mut Head, name: &str, value: &str) -> Result<(), Bad> {
+    match name {
+        "content-length" => {
+            let bytes = value.parse().map_err(|_| Bad::Malformed("the length is no number"))?;
+            if head.length != Length::Open {
+                return Err(Bad::Malformed("two lengths"));
+            }
+            head.length = Length::Bytes(bytes);
+        }
+        "transfer-encoding" if value.eq_ignore_ascii_case("chunked") => {
+            if head.length != Length::Open {
+                return Err(Bad::Malformed("two lengths"));
+            }
+            head.length = Length::Chunked;
+        }
+        "transfer-encoding" => return Err(Bad::Malformed("an unknown transfer encoding")),
+        "content-encoding" => return Err(Bad::Malformed("a content encoding")),
+        "connection" if value.eq_ignore_ascii_case("close") => head.keep = false,
+        "connection" if value.eq_ignore_ascii_case("keep-alive") => head.keep = true,
+        _ => {}
+    }
+    Ok(())
+}
+
+/// A line without its end; `left` bytes may still come.
+fn line(from: &mut impl BufRead, left: &mut usize) -> Result<String, Bad> {
+    let mut bytes = Vec::new();
+    from.take(*left as u64).read_until(b'\n', &mut bytes)?;
+    *left -= bytes.len();
+    if bytes.pop() != Some(b'\n') {
+        let cut = *left > 0;
+        return Err(if cut { Bad::Io(ended()) } else { Bad::Malformed("the head is too long") });
+    }
+    if bytes.last() == Some(&b'\r') {
+        bytes.pop();
+    }
+    String::from_utf8(bytes).map_err(|_| Bad::Malformed("the head is not UTF-8"))
+}
+
+fn read_body(from: &mut impl BufRead, length: Length, most: usize) -> Result<Vec<u8>, Bad> {
+    let too_long = Bad::Malformed("the body is too long: ask for less at once");
+    match length {
+        Length::Bytes(bytes) if bytes > most => Err(too_long),
+        Length::Bytes(bytes) => {
+            let mut body = Vec::with_capacity(bytes.min(BODY_BYTES_AHEAD));
+            append(from, bytes, &mut body)?;
+            Ok(body)
+        }
+        Length::Chunked => chunks(from, most),
+        Length::Open => {
+            let mut body = Vec::new();
+            from.take(most as u64 + 1).read_to_end(&mut body)?;
+            if body.len() > most { Err(too_long) } else { Ok(body) }
+        }
+    }
+}
+
+fn append(from: &mut impl BufRead, bytes: usize, to: &mut Vec<u8>) -> Result<(), Bad> {
+    let came = from.take(bytes as u64).read_to_end(to)?;
+    if came < bytes { Err(Bad::Io(ended())) } else { Ok(()) }
+}
+
+fn chunks(from: &mut impl BufRead, most: usize) -> Result<Vec<u8>, Bad> {
+    let mut body = Vec::new();
+    loop {
+        let mut left = HEAD_BYTES_MAX;
+        let size = line(from, &mut left)?;
+        let digits = size.split(';').next().unwrap_or_default().trim();
+        let bytes = usize::from_str_radix(digits, 16);
+        let bytes = bytes.map_err(|_| Bad::Malformed("the size of a chunk is no number"))?;
+        if bytes > most - body.len() {
+            return Err(Bad::Malformed("the body is too long: ask for less at once"));
+        }
+        if bytes == 0 {
+            // What may follow the last chunk says nothing to us.
+            while !line(from, &mut left)?.is_empty() {}
+            return Ok(body);
+        }
+        append(from, bytes, &mut body)?;
+        if !line(from, &mut left)?.is_empty() {
+            return Err(Bad::Malformed("a chunk is longer than its size"));
+        }
+    }
+}
+
+fn ended() -> io::Error {
+    io::Error::new(io::ErrorKind::UnexpectedEof, "the connection ended before the answer")
+}
+
+#[cfg(test)]
+mod tests;

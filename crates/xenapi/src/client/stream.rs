@@ -1,0 +1,237 @@
+//! Connections with a deadline.
+
+use std::io::{self, BufReader, Read, Write};
+use std::net::{TcpStream, ToSocketAddrs};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{self, AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType};
+use rustls::{ClientConnection, StreamOwned};
+
+use super::{Address, ClientError, Fingerprint, Trust, tls};
+
+/// What bytes go through.
+#[derive(Debug)]
+enum Stream {
+    Unix(UnixStream),
+    Plain(TcpStream),
+    Tls(Box<StreamOwned<ClientConnection, TcpStream>>),
+}
+
+impl Stream {
+    fn set_timeouts(&self, left: Option<Duration>) -> io::Result<()> {
+        match self {
+            Self::Unix(stream) => {
+                stream.set_read_timeout(left)?;
+                stream.set_write_timeout(left)
+            }
+            Self::Plain(stream) => tcp_timeouts(stream, left),
+            Self::Tls(stream) => tcp_timeouts(&stream.sock, left),
+        }
+    }
+}
+
+fn tcp_timeouts(stream: &TcpStream, left: Option<Duration>) -> io::Result<()> {
+    stream.set_read_timeout(left)?;
+    stream.set_write_timeout(left)
+}
+
+impl AsFd for Stream {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Unix(stream) => stream.as_fd(),
+            Self::Plain(stream) => stream.as_fd(),
+            Self::Tls(stream) => stream.sock.as_fd(),
+        }
+    }
+}
+
+/// A stream whose reads and writes end with [`io::ErrorKind::TimedOut`] at a moment.
+#[derive(Debug)]
+pub(super) struct Timed {
+    stream: Stream,
+    until: Option<Instant>,
+}
+
+impl Timed {
+    /// Before each read and write: the time that is left.
+    fn allow(&self) -> io::Result<()> {
+        let left = match self.until {
+            None => None,
+            Some(until) => {
+                let left = until.saturating_duration_since(Instant::now());
+                if left.is_zero() {
+                    return Err(io::ErrorKind::TimedOut.into());
+                }
+                Some(left)
+            }
+        };
+        self.stream.set_timeouts(left)
+    }
+
+    /// A socket says that it would have to wait; with a timeout that means that it did.
+    fn told(&self, error: io::Error) -> io::Error {
+        let waited = self.until.is_some() && error.kind() == io::ErrorKind::WouldBlock;
+        if waited { io::ErrorKind::TimedOut.into() } else { error }
+    }
+}
+
+impl Read for Timed {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.allow()?;
+        let read = match &mut self.stream {
+            Stream::Unix(stream) => stream.read(buffer),
+            Stream::Plain(stream) => stream.read(buffer),
+            Stream::Tls(stream) => stream.read(buffer),
+        };
+        read.map_err(|error| self.told(error))
+    }
+}
+
+impl Write for Timed {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.allow()?;
+        let written = match &mut self.stream {
+            Stream::Unix(stream) => stream.write(bytes),
+            Stream::Plain(stream) => stream.write(bytes),
+            Stream::Tls(stream) => stream.write(bytes),
+        };
+        written.map_err(|error| self.told(error))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.allow()?;
+        let flushed = match &mut self.stream {
+            Stream::Unix(stream) => stream.flush(),
+            Stream::Plain(stream) => stream.flush(),
+            Stream::Tls(stream) => stream.flush(),
+        };
+        flushed.map_err(|error| self.told(error))
+    }
+}
+
+/// A connection to a server, and what was read of it ahead.
+#[derive(Debug)]
+pub(super) struct Link {
+    pub(super) reader: BufReader<Timed>,
+    newly_trusted: Option<Fingerprint>,
+}
+
+impl Link {
+    /// Connects, until that moment.
+    pub(super) fn open(address: &Address, until: Instant) -> Result<Self, ClientError> {
+        let not_there = |source| ClientError::NotThere { at: address.to_string(), source };
+        let (stream, newly_trusted) = match address {
+            Address::Unix(path) => (Stream::Unix(unix(path, until).map_err(not_there)?), None),
+            Address::Plain(host, port) => {
+                (Stream::Plain(tcp(host, *port, until).map_err(not_there)?), None)
+            }
+            Address::Tls(host, port, trust) => {
+                let socket = tcp(host, *port, until).map_err(not_there)?;
+                encrypted(socket, host, &address.to_string(), trust, until)?
+            }
+        };
+        let reader = BufReader::new(Timed { stream, until: Some(until) });
+        Ok(Self { reader, newly_trusted })
+    }
+
+    /// Nothing has come since the last answer, and the other side has not closed. What does come
+    /// between two answers (a closing, or something of TLS) is not worth the look.
+    pub(super) fn is_open(&self) -> bool {
+        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+        let mut one = [0];
+        let came = net::recv(&self.reader.get_ref().stream, &mut one, flags);
+        self.reader.buffer().is_empty() && matches!(came, Err(Errno::WOULDBLOCK))
+    }
+
+    /// From now on reads and writes end then; without a moment, when the other side does.
+    pub(super) fn set_deadline(&mut self, until: Option<Instant>) {
+        self.reader.get_mut().until = until;
+    }
+
+    /// What is written to.
+    pub(super) fn writer(&mut self) -> &mut Timed {
+        self.reader.get_mut()
+    }
+
+    /// The certificate that is trusted since this connection.
+    pub(super) fn newly_trusted(&self) -> Option<&Fingerprint> {
+        self.newly_trusted.as_ref()
+    }
+
+    /// Something was read ahead, or lies decrypted.
+    pub(super) fn holds_bytes(&mut self) -> io::Result<bool> {
+        let ahead = !self.reader.buffer().is_empty();
+        let decrypted = match &mut self.reader.get_mut().stream {
+            Stream::Tls(stream) => {
+                let state = stream.conn.process_new_packets().map_err(io::Error::other)?;
+                state.plaintext_bytes_to_read() > 0
+            }
+            Stream::Unix(_) | Stream::Plain(_) => false,
+        };
+        Ok(ahead || decrypted)
+    }
+}
+
+impl AsFd for Link {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.reader.get_ref().stream.as_fd()
+    }
+}
+
+/// Shakes hands, and sees that it is the server whom we trust.
+fn encrypted(
+    socket: TcpStream,
+    host: &str,
+    at: &str,
+    trust: &Trust,
+    until: Instant,
+) -> Result<(Stream, Option<Fingerprint>), ClientError> {
+    let mut through = Timed { stream: Stream::Plain(socket), until: Some(until) };
+    let (connection, found) = tls::begin(&mut through, host, at)?;
+    let newly_trusted = trust.admit(at, found)?;
+    let stream = match through.stream {
+        Stream::Plain(socket) => Stream::Tls(Box::new(StreamOwned::new(connection, socket))),
+        other => other,
+    };
+    Ok((stream, newly_trusted))
+}
+
+/// What is left, and never nothing, which sockets take for "without end".
+fn left(until: Instant) -> Duration {
+    until.saturating_duration_since(Instant::now()).max(Duration::from_millis(1))
+}
+
+/// Connects to a socket of this host. A server that takes no connections holds a caller up once
+/// its backlog is full: the deadline ends that.
+fn unix(path: &Path, until: Instant) -> io::Result<UnixStream> {
+    let socket =
+        net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    set_socket_timeout(&socket, Timeout::Send, Some(left(until)))?;
+    match net::connect(&socket, &SocketAddrUnix::new(path)?) {
+        Err(Errno::AGAIN) => Err(io::ErrorKind::TimedOut.into()),
+        connected => {
+            connected?;
+            Ok(UnixStream::from(socket))
+        }
+    }
+}
+
+/// Connects to the first address of a name that takes us.
+fn tcp(host: &str, port: u16, until: Instant) -> io::Result<TcpStream> {
+    let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+    for address in (host, port).to_socket_addrs()? {
+        match TcpStream::connect_timeout(&address, left(until)) {
+            Ok(stream) => {
+                stream.set_nodelay(true)?;
+                return Ok(stream);
+            }
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}

@@ -1,0 +1,140 @@
+//! Calls that are carried out as tasks.
+
+use std::time::{Duration, Instant};
+
+use super::{Client, ClientError, Record};
+use crate::limits::Limits;
+use crate::table::implicit::{Method, resolve};
+use crate::table::{Kind, Type};
+use crate::{ApiError, Value, codes, typed, xmlrpc};
+
+/// How long one wait for events lasts: a server that is gone is noticed after it.
+const WAIT: Duration = Duration::from_secs(30);
+
+/// A call that was begun.
+#[derive(Debug)]
+pub struct Begun {
+    method: String,
+    state: State,
+}
+
+#[derive(Debug)]
+enum State {
+    /// It made no task: this is its result.
+    Done(Value),
+    /// A task carries it out.
+    Task(Method, String),
+}
+
+impl Client {
+    /// Calls, and waits until it is done: by a task if the call makes one.
+    ///
+    /// # Errors
+    /// As [`begin`](Self::begin) and [`end`](Self::end).
+    pub fn run(
+        &mut self,
+        method: &str,
+        params: &[Value],
+        deadline: Duration,
+    ) -> Result<Value, ClientError> {
+        let begun = self.begin(method, params)?;
+        self.end(begun, deadline)
+    }
+
+    /// Calls. What takes long goes on as a task, beside others that are begun.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn begin(&mut self, method: &str, params: &[Value]) -> Result<Begun, ClientError> {
+        let state = match resolve(method) {
+            Some((means, false)) if means.kind() == Kind::Long => {
+                match self.call(&format!("Async.{method}"), params)? {
+                    Value::Str(task) => State::Task(means, task),
+                    _ => return Err(self.nonsense(method, "a task is no reference")),
+                }
+            }
+            _ => State::Done(self.call(method, params)?),
+        };
+        Ok(Begun { method: method.to_owned(), state })
+    }
+
+    /// Waits until it is done. When the deadline passes first, the task goes on and is not
+    /// forgotten.
+    ///
+    /// # Errors
+    /// [`ClientError`]; what the task failed with, as if the call had answered it.
+    pub fn end(&mut self, begun: Begun, deadline: Duration) -> Result<Value, ClientError> {
+        let Begun { method, state } = begun;
+        let (means, task) = match state {
+            State::Done(value) => return Ok(value),
+            State::Task(means, task) => (means, task),
+        };
+        let Some(ended) = self.task_end(&task, Instant::now() + deadline)? else {
+            return Err(ClientError::Late { what: format!("{method} ({task})"), after: deadline });
+        };
+        let outcome = self.outcome(&method, &means, &task, &ended);
+        // What came of the call is known: a task that stays is no failure of it.
+        let _stays = self.call("task.destroy", &[Value::Str(task)]);
+        outcome
+    }
+
+    /// The record of a task when it has ended; nothing if it does not in time.
+    fn task_end(&mut self, task: &str, until: Instant) -> Result<Option<Record>, ClientError> {
+        let subscription = format!("task/{task}");
+        let mut token = String::new();
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            let batch = self.events(&[&subscription], &token, left.min(WAIT))?;
+            let mut told = false;
+            for event in batch.events.into_iter().filter(|event| event.reference == task) {
+                told = true;
+                match event.snapshot {
+                    Some(record) if has_ended(&record) => return Ok(Some(record)),
+                    Some(_) => {}
+                    None => return Err(codes::handle_invalid("task", task).into()),
+                }
+            }
+            if left.is_zero() {
+                return Ok(None);
+            }
+            // The first answer tells of every task that is there.
+            if token.is_empty() && !told {
+                return Err(codes::handle_invalid("task", task).into());
+            }
+            token = batch.token;
+        }
+    }
+
+    fn outcome(
+        &self,
+        method: &str,
+        means: &Method,
+        task: &str,
+        ended: &Record,
+    ) -> Result<Value, ClientError> {
+        match ended.text("status") {
+            "success" => result(ended.text("result"), &means.result())
+                .ok_or_else(|| self.nonsense(method, "the task's result is none")),
+            "cancelled" => Err(codes::task_cancelled(task).into()),
+            _ => {
+                let mut details = ended.texts("error_info").into_iter().map(str::to_owned);
+                let code = details.next();
+                let code = code.ok_or_else(|| self.nonsense(method, "the failure has no code"))?;
+                Err(ApiError::new(code, details).into())
+            }
+        }
+    }
+}
+
+fn has_ended(task: &Record) -> bool {
+    !matches!(task.text("status"), "pending" | "cancelling")
+}
+
+/// The result of a task is kept as XML-RPC has it, whatever the client speaks.
+fn result(text: &str, ty: &Type) -> Option<Value> {
+    if text.is_empty() {
+        return (*ty == Type::Void).then(|| ty.zero());
+    }
+    let value = xmlrpc::read_value(text, &Limits::ANSWER).ok()?;
+    typed::coerce(value, ty, "").ok()
+}
