@@ -3,8 +3,13 @@
 use std::fmt;
 use std::str::FromStr;
 
+use serde::{Deserialize, Serialize};
+
 /// 128 bits that name one thing; text as in RFC 9562, lower case.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(try_from = "String", into = "String")]
 pub struct Uuid([u8; 16]);
 
 /// Text that is no UUID.
@@ -65,11 +70,28 @@ impl FromStr for Uuid {
     }
 }
 
+impl TryFrom<String> for Uuid {
+    type Error = BadUuid;
+
+    fn try_from(text: String) -> Result<Self, BadUuid> {
+        text.parse()
+    }
+}
+
+impl From<Uuid> for String {
+    fn from(uuid: Uuid) -> Self {
+        uuid.to_string()
+    }
+}
+
 /// A UUID that names one kind of thing.
 macro_rules! kinds {
     ($($(#[$doc:meta])* $name:ident),* $(,)?) => {$(
         $(#[$doc])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[derive(
+            Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+        )]
+        #[serde(transparent)]
         pub struct $name(pub Uuid);
 
         impl fmt::Display for $name {
@@ -96,7 +118,8 @@ kinds! {
 }
 
 /// One running incarnation of a machine; 0 is the control domain.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
 pub struct Domid(pub u32);
 
 #[cfg(test)]

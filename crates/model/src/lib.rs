@@ -28,6 +28,7 @@
 //!
 //! # Errors
 //! [`spec::SpecError`] names the field, the value and what would be accepted.
+//! [`refusal::Refusal`] says why an operation may not begin.
 //!
 //! # How to test
 //! Everything is a value: construct, validate, compare. Wire forms are tested as literal JSON.

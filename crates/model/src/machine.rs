@@ -92,9 +92,7 @@ impl MachineSpec {
     pub fn validate(&self) -> Result<(), SpecError> {
         let refuse = |field, problem| Err(SpecError { field, problem });
         validate_memory(self.memory_bytes)?;
-        if self.vcpus == 0 || self.vcpus > MAX_VCPUS {
-            return refuse("vcpus", format!("{} is not in 1 to {MAX_VCPUS}", self.vcpus));
-        }
+        validate_vcpus(self.vcpus)?;
         if self.disks.len() > MAX_DISKS {
             let problem = format!("{} disks, a machine has {MAX_DISKS}", self.disks.len());
             return refuse("disk", problem);
@@ -116,6 +114,17 @@ pub fn validate_memory(bytes: u64) -> Result<(), SpecError> {
     }
     let (least, most) = (MIN_MEMORY_BYTES >> 20, MAX_MEMORY_BYTES >> 40);
     refuse("memory", format!("{bytes} bytes is not whole MiB in {least} MiB to {most} TiB"))
+}
+
+/// Checks a number of virtual CPUs.
+///
+/// # Errors
+/// Field `vcpus`.
+pub fn validate_vcpus(vcpus: u16) -> Result<(), SpecError> {
+    if (1..=MAX_VCPUS).contains(&vcpus) {
+        return Ok(());
+    }
+    refuse("vcpus", format!("{vcpus} is not in 1 to {MAX_VCPUS}"))
 }
 
 /// Parses a duration: whole seconds, or a number with `ms`, `s`, `m` or `h`.

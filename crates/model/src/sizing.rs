@@ -125,7 +125,8 @@ fn steps(share: u64) -> Reasoned<u16> {
 }
 
 /// An amount of memory as people write it.
-struct Bytes(u64);
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bytes(pub u64);
 
 impl fmt::Display for Bytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -58,7 +58,8 @@ pub struct SrFacts {
     pub attached: bool,
     /// There are disks in it.
     pub has_vdi: bool,
-    /// One of its disks is plugged into a machine.
+    /// One of its disks is plugged into a machine, or about to be. Left out where it is only
+    /// asked what to show: an SR has very many disks.
     pub in_use: bool,
     /// Operations under way.
     pub current: Vec<SrOp>,
@@ -82,7 +83,7 @@ pub fn check(op: SrOp, sr: &SrFacts) -> Result<(), Refusal> {
             return Err(Refusal::SrNoPbd);
         }
         SrOp::Destroy if sr.has_vdi => return Err(Refusal::SrNotEmpty),
-        SrOp::Unplug if sr.in_use => return Err(Refusal::VdiInUse),
+        SrOp::Unplug | SrOp::Destroy | SrOp::Forget if sr.in_use => return Err(Refusal::VdiInUse),
         SrOp::PbdDestroy if sr.attached => return Err(Refusal::SrAttached),
         SrOp::Scan | SrOp::Update if !sr.attached => return Err(Refusal::SrNotAttached),
         _ if is_of_disk(op) && !sr.attached => return Err(Refusal::SrNotAttached),
@@ -149,6 +150,9 @@ mod tests {
         assert_eq!(names(&away), "forget plug unplug pbd_create pbd_destroy");
         let empty = SrFacts { has_vdi: false, ..away };
         assert_eq!(names(&empty), "destroy forget plug unplug pbd_create pbd_destroy");
+        // Its place has gone under a machine that runs.
+        let lost = SrFacts { in_use: true, ..empty };
+        assert_eq!(names(&lost), "plug pbd_create pbd_destroy");
         assert_eq!(names(&SrFacts::default()), "forget pbd_create");
     }
 

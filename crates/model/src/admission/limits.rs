@@ -36,7 +36,8 @@ pub struct Limits {
     pub machine: u16,
     /// Steps on one SR or on the network, with the stuck ones.
     pub sr: u16,
-    /// Host slots kept from lanes that have not ended a step yet; 0 keeps none.
+    /// Host slots kept from lanes that do not count as alive, never more than a quarter of `host`;
+    /// 0 keeps none. See rule 2 of the [module](super).
     pub reserve: u16,
     /// Age at which a step counts as stuck.
     pub stuck: Duration,

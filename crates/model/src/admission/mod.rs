@@ -7,6 +7,7 @@
 //! - **Stuck**: a step that has run for [`Limits::stuck`]. It gives its host slot and its machine
 //!   slot back and keeps the lane's, so hung storage blocks itself alone.
 //! - **Begun**: a step that goes on with a chain of device steps, as an activate after its attach.
+//! - **Hung**: a lane with a stuck step, from the moment on when a step of it has last ended.
 //!
 //! # Rules
 //! 1. A lane runs at most [`Limits::sr`] steps; a machine and the host [`Limits::machine`] and
@@ -20,7 +21,8 @@
 //!    activates of 255 disks would stand behind 255 attaches.
 //!
 //! Nothing waits that could run. Whoever waits does so for a limit that is reached; only a machine
-//! at its own limit can be passed over, by nobody but itself.
+//! at its own limit can be passed over, by nobody but itself. So a step whose lane is not hung gets
+//! its turn, however many wait; one whose lane is may never get it ([`Admission::hung_since`]).
 
 mod limits;
 mod queue;
@@ -113,7 +115,6 @@ struct Running {
     lane: Lane,
     since: Duration,
     host: bool,
-    stuck: bool,
 }
 
 /// Holds every slot of a host. See the [module](self) for its rules.
@@ -154,7 +155,7 @@ impl Admission {
 
     /// A step is over, whether it ran or was cancelled or too late while it waited. A key that is
     /// not known holds nothing, so nothing follows.
-    pub fn done(&mut self, key: Key) {
+    pub fn done(&mut self, key: Key, now: Duration) {
         self.free.retain(|one| *one != key);
         if let Some(Waiting { vm, lane, begun }) = self.waiting.remove(&key) {
             if let Some(queue) = self.lanes.get_mut(&lane) {
@@ -166,8 +167,9 @@ impl Admission {
             let in_time = self.give_back(key, &mut step);
             if let Some(queue) = self.lanes.get_mut(&step.lane) {
                 queue.alive |= in_time;
+                queue.moved = now;
                 queue.running = queue.running.saturating_sub(1);
-                queue.stuck = queue.stuck.saturating_sub(u16::from(step.stuck));
+                queue.stuck = queue.stuck.saturating_sub(u16::from(!in_time));
             }
             self.drop_if_idle(step.lane);
         }
@@ -187,6 +189,14 @@ impl Admission {
     pub fn wake_at(&self) -> Option<Duration> {
         let (since, _) = self.young.first()?;
         Some(since.saturating_add(self.limits.stuck))
+    }
+
+    /// Since when nothing has ended in the lane of a step that runs or waits, if a step is stuck
+    /// there. Nothing of a lane that is merely busy: whoever waits there has its turn to come.
+    pub fn hung_since(&self, key: Key) -> Option<Duration> {
+        let waiting = self.waiting.get(&key).map(|step| step.lane);
+        let lane = waiting.or_else(|| self.running.get(&key).map(|step| step.lane))?;
+        self.lanes.get(&lane).filter(|queue| queue.stuck > 0).map(|queue| queue.moved)
     }
 
     /// What is held, and what was held at most.
@@ -223,7 +233,7 @@ impl Admission {
         self.last = Some(lane);
         self.waiting.remove(&key);
         self.young.insert((now, key));
-        self.running.insert(key, Running { vm, lane, since: now, host, stuck: false });
+        self.running.insert(key, Running { vm, lane, since: now, host });
         Some(key)
     }
 
@@ -244,7 +254,6 @@ impl Admission {
             }
             let Some(mut step) = self.running.remove(&key) else { return };
             self.give_back(key, &mut step);
-            step.stuck = true;
             if let Some(queue) = self.lanes.get_mut(&step.lane) {
                 queue.stuck += 1;
                 queue.alive = false;

@@ -3,6 +3,7 @@
 use std::collections::btree_map::Range;
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound::{Excluded, Unbounded};
+use std::time::Duration;
 
 use super::Key;
 use crate::id::VmId;
@@ -60,6 +61,8 @@ pub(super) struct Queue {
     pub(super) stuck: u16,
     /// A step has ended in time, and none is stuck since.
     pub(super) alive: bool,
+    /// When a step of it has last ended.
+    pub(super) moved: Duration,
     /// Steps that wait.
     pub(super) waiting: usize,
     begun: Turns,

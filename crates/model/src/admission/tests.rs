@@ -66,11 +66,11 @@ fn a_third_sr_finds_room_whoever_came_first() {
             flood(&mut one, 1000, 8, 9, on(3));
             assert_eq!(one.next(NOW).len(), 2);
             // It answers: all that is free is its.
-            one.done(Key(1000));
-            one.done(Key(1001));
+            one.done(Key(1000), NOW);
+            one.done(Key(1001), NOW);
             let more = one.next(NOW);
             assert_eq!(more.len(), if at_once { 4 } else { 2 });
-            more.into_iter().for_each(|key| one.done(key));
+            more.into_iter().for_each(|key| one.done(key, NOW));
             // Two seconds later it has the host to itself: what hangs holds SR slots alone.
             one.next(ms(2000));
             assert_eq!(one.marks().lanes[&Lane::Sr(SrId(uuid(3)))].waiting, 0);
@@ -88,7 +88,7 @@ fn srs_that_answer_share_the_whole_host() {
     }
     let first = one.next(NOW);
     assert_eq!(first.len(), 12);
-    first.into_iter().for_each(|key| one.done(key));
+    first.into_iter().for_each(|key| one.done(key, NOW));
     assert_eq!(one.next(NOW).len(), 16);
 }
 
@@ -106,15 +106,36 @@ fn what_is_stuck_gives_its_place_back_and_keeps_its_sr() {
     assert_eq!(one.wake_at(), None);
     // It comes back: everything is as before.
     for key in 0..12 {
-        one.done(Key(key));
+        one.done(Key(key), NOW);
     }
     assert_eq!(one.next(ms(9000)).len(), 10);
     assert_eq!(one.marks().host, 10);
     for key in 12..30 {
-        one.done(Key(key));
+        one.done(Key(key), NOW);
     }
     assert_eq!(one.marks().lanes.len(), 0);
     assert_eq!(one.marks().host, 0);
+}
+
+#[test]
+fn a_lane_hangs_from_its_last_end_on_and_one_that_is_busy_does_not() {
+    let mut one = Admission::default();
+    flood(&mut one, 0, 30, 1, on(1));
+    flood(&mut one, 100, 1, 2, on(2));
+    flood(&mut one, 200, 1, 2, Slots::None);
+    one.next(NOW);
+    let since = |one: &Admission| [0, 29, 100, 200, 999].map(|key| one.hung_since(Key(key)));
+    assert_eq!(since(&one), [None; 5], "a full lane is busy");
+    one.done(Key(100), ms(1000));
+    flood(&mut one, 100, 1, 2, on(2));
+    one.next(ms(2000));
+    assert_eq!(since(&one), [Some(NOW), Some(NOW), None, None, None]);
+    // It moves, and hangs again at another disk.
+    one.done(Key(1), ms(5000));
+    assert_eq!(since(&one)[..2], [Some(ms(5000)); 2]);
+    (2..10).for_each(|key| one.done(Key(key), ms(6000)));
+    one.done(Key(0), ms(7000));
+    assert_eq!(one.hung_since(Key(29)), None);
 }
 
 #[test]
@@ -122,10 +143,10 @@ fn begun_chains_go_first() {
     let mut one = Admission::new(Limits { machine: 1, ..Limits::default() });
     flood(&mut one, 0, 3, 1, on(1));
     assert_eq!(one.next(NOW), [Key(0)]);
-    one.done(Key(0));
+    one.done(Key(0), NOW);
     one.ready(Key(9), vm(1), on(1), true);
     assert_eq!(one.next(NOW), [Key(9)]);
-    one.done(Key(9));
+    one.done(Key(9), NOW);
     assert_eq!(one.next(NOW), [Key(1)]);
 }
 
@@ -137,7 +158,7 @@ fn srs_take_turns_and_machines_of_an_sr_do() {
     flood(&mut one, 20, 4, 3, on(2));
     let mut order = Vec::new();
     while let [key] = one.next(NOW)[..] {
-        one.done(key);
+        one.done(key, NOW);
         order.push(key.0 / 10);
     }
     let second = order.iter().position(|which| *which == 2).unwrap();
@@ -153,7 +174,7 @@ fn what_needs_no_slot_begins_at_once() {
     flood(&mut one, 5, 2, 1, Slots::None);
     assert_eq!(one.next(NOW), [Key(5), Key(6), Key(0)]);
     flood(&mut one, 7, 1, 1, Slots::None);
-    one.done(Key(7));
+    one.done(Key(7), NOW);
     assert_eq!(one.next(NOW), [], "cancelled before it began");
     assert_eq!(one.marks().host_high, 1);
 }
@@ -163,10 +184,10 @@ fn who_waits_may_go() {
     let mut one = Admission::new(Limits { host: 1, ..Limits::default() });
     flood(&mut one, 0, 3, 1, on(1));
     assert_eq!(one.next(NOW), [Key(0)]);
-    one.done(Key(1));
-    one.done(Key(77));
-    one.done(Key(0));
-    one.done(Key(0));
+    one.done(Key(1), NOW);
+    one.done(Key(77), NOW);
+    one.done(Key(0), NOW);
+    one.done(Key(0), NOW);
     assert_eq!(one.next(NOW), [Key(2)]);
     assert_eq!(one.marks().host, 1);
 }
@@ -181,10 +202,10 @@ fn limits_change_while_steps_run() {
     assert_eq!(one.next(NOW).len(), 30);
     one.set(Limits { machine: 2, ..more });
     for key in 0..38 {
-        one.done(Key(key));
+        one.done(Key(key), NOW);
         assert_eq!(one.next(NOW), []);
     }
-    one.done(Key(38));
+    one.done(Key(38), NOW);
     assert_eq!(one.next(NOW), [Key(40)]);
     // A step that is old by the new limit is stuck at once.
     one.set(Limits { stuck: ms(500), ..more });
@@ -342,7 +363,7 @@ proptest! {
                 }
                 Event::Done(which) if !ledger.steps.is_empty() => {
                     let at = which.index(ledger.steps.len());
-                    admission.done(ledger.end(at));
+                    admission.done(ledger.end(at), now);
                 }
                 Event::Done(_) => {}
                 Event::Pass(more) => now += ms(more),
@@ -364,7 +385,7 @@ proptest! {
             prop_assert_eq!(admission.wake_at(), oldest.map(|since| since + ledger.limits.stuck));
         }
         for step in std::mem::take(&mut ledger.steps) {
-            admission.done(step.key);
+            admission.done(step.key, now);
         }
         prop_assert_eq!(admission.marks().host, 0);
         prop_assert!(admission.marks().lanes.is_empty() && admission.machines.is_empty());
@@ -403,7 +424,7 @@ proptest! {
             // Any of the oldest ends; none runs for ever.
             let any = usize::from(pick[turn % pick.len()]) % runs.len().min(4);
             let Key(key) = runs.remove(if turn % 3 == 0 { 0 } else { any });
-            admission.done(Key(key));
+            admission.done(Key(key), NOW);
             let (machine, step) = (u8::try_from(key >> 8 & 0xff).unwrap(), key & 0xff);
             // It goes on with its chain, or begins another one.
             fresh(&mut admission, machine, (step + 1) % chain);

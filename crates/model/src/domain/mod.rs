@@ -6,7 +6,7 @@ pub mod slots;
 use std::path::{Path, PathBuf};
 
 use crate::id::{VbdId, VifId};
-use crate::machine::{MAX_VCPUS, validate_memory};
+use crate::machine::{validate_memory, validate_vcpus};
 use crate::spec::{SpecError, refuse};
 pub use serial::serial;
 use slots::{MAX_CDS, MAX_DISKS, MAX_VIFS};
@@ -65,9 +65,7 @@ impl DomainSpec {
     /// The first field that cannot be served.
     pub fn validate(&self) -> Result<(), SpecError> {
         validate_memory(self.memory_bytes)?;
-        if !(1..=MAX_VCPUS).contains(&self.vcpus) {
-            return refuse("vcpus", format!("{} is not in 1 to {MAX_VCPUS}", self.vcpus));
-        }
+        validate_vcpus(self.vcpus)?;
         if self.cds.len() > usize::from(MAX_CDS) {
             let problem = format!("{} drives, a machine has {MAX_CDS}", self.cds.len());
             return refuse("cds", problem);
@@ -118,6 +116,7 @@ fn kernel_args(args: &str) -> Result<(), SpecError> {
 mod tests {
     use super::*;
     use crate::id::Uuid;
+    use crate::machine::MAX_VCPUS;
 
     fn spec() -> DomainSpec {
         let (kernel, ramdisk) = (PathBuf::from("/boot/vmlinuz"), Some("/boot/initrd".into()));

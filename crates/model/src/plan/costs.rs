@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{Step, Verb};
 
-/// How long steps may take, each from the moment when it could begin.
+/// How long steps may take, each from the moment when its call begins, and waits for what hangs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deadlines {
     /// What touches storage: attach, activate, deactivate, detach.
@@ -70,12 +70,9 @@ pub(super) fn weight(verb: &Verb) -> u32 {
 }
 
 impl Step {
-    /// The device that it works on, so that a chain of steps can be told from two.
+    /// Whether both work on one device, so that a chain of steps can be told from two.
     pub(super) fn works_with(&self, other: &Self) -> bool {
-        match (device(&self.verb), device(&other.verb)) {
-            (Some(one), Some(other)) => one == other,
-            _ => false,
-        }
+        device(&self.verb).is_some_and(|one| device(&other.verb) == Some(one))
     }
 }
 

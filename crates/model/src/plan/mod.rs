@@ -4,7 +4,8 @@
 //! - **Op**: what was asked of a machine or of one of its devices.
 //! - **Plan**: the steps that do it. A step runs as soon as those before it have ended and
 //!   [admission](crate::admission) lets it: there are no rounds in which all wait for the slowest.
-//! - **Step**: one call outward, with a deadline that runs from the moment when it could begin.
+//! - **Step**: one call outward, with a deadline that waits for a slot among busy storage do not
+//!   count against.
 //! - **Effect**: what is recorded when a step has ended.
 //! - **Settle**: the plan that makes reality and record agree.
 //!
@@ -182,7 +183,7 @@ pub struct Step {
     pub verb: Verb,
     /// Steps that must have ended well before.
     pub after: Vec<StepId>,
-    /// How long it may take from the moment when it could begin.
+    /// How long its call may take.
     pub deadline: Duration,
     /// Its part of the plan's progress.
     pub weight: u32,

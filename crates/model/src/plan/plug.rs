@@ -10,12 +10,7 @@ use crate::vdi::automaton::{Access, VolumeState};
 use crate::vm::PowerState;
 
 pub(super) fn disk(state: &MachineState, vbd: VbdId) -> Result<Plan, Refusal> {
-    let disk = state.disk(vbd)?;
-    with_domain(state)?;
-    if disk.kind == VbdKind::Cd {
-        let drives = "a drive is there from the machine's start to its end; insert a medium";
-        return Err(Refusal::NotAllowed(drives.into()));
-    }
+    let disk = no_drive(state, vbd, "insert a medium")?;
     if disk.plugged {
         return Err(Refusal::AlreadyAttached);
     }
@@ -31,12 +26,7 @@ pub(super) fn insert(state: &MachineState, vbd: VbdId) -> Result<Plan, Refusal> 
 }
 
 pub(super) fn disk_out(state: &MachineState, vbd: VbdId, force: bool) -> Result<Plan, Refusal> {
-    let disk = state.disk(vbd)?;
-    with_domain(state)?;
-    if disk.kind == VbdKind::Cd {
-        let drives = "a drive is there from the machine's start to its end; eject its medium";
-        return Err(Refusal::NotAllowed(drives.into()));
-    }
+    let disk = no_drive(state, vbd, "eject its medium")?;
     let held = disk.plugged || disk.volume != VolumeState::Detached;
     let medium = disk.medium.filter(|_| held).ok_or(Refusal::AlreadyDetached)?;
     Ok(empty(state, &disk, medium, force))
@@ -92,8 +82,11 @@ fn fill(state: &MachineState, disk: &DiskState) -> Result<Plan, Refusal> {
         return Err(Refusal::VdiInUse);
     }
     let mut draft = Draft::new(state);
-    let way = (disk.volume, VolumeState::Activated(disk.access));
-    let way = draft.volume(disk, medium, way, None);
+    // What a failure has left is not used: nobody knows whether it serves, or for what access.
+    let left = draft.volume(disk, medium, (disk.volume, VolumeState::Detached), None);
+    let left = left.last().map(|(_, id)| *id);
+    let way = (VolumeState::Detached, VolumeState::Activated(disk.access));
+    let way = draft.volume(disk, medium, way, left);
     let active = way.last().map(|(_, id)| *id);
     give(&mut draft, disk, medium, None, (attached(&way), active));
     Ok(draft.finish())
@@ -119,6 +112,17 @@ fn empty(state: &MachineState, disk: &DiskState, medium: Medium, force: bool) ->
         draft.record(vec![Effect::Medium(vbd, None)], last);
     }
     draft.finish()
+}
+
+/// A disk that can come and go; `instead` is what is done with a drive.
+fn no_drive(state: &MachineState, vbd: VbdId, instead: &str) -> Result<DiskState, Refusal> {
+    let disk = state.disk(vbd)?;
+    with_domain(state)?;
+    if disk.kind == VbdKind::Cd {
+        let drives = format!("a drive is there from the machine's start to its end; {instead}");
+        return Err(Refusal::NotAllowed(drives));
+    }
+    Ok(disk)
 }
 
 fn drive(state: &MachineState, vbd: VbdId) -> Result<DiskState, Refusal> {

@@ -54,13 +54,15 @@ fn stays(state: &MachineState) -> Option<(Domid, PowerState)> {
 
 fn keep(draft: &mut Draft<'_>, domid: Domid, power: PowerState) {
     let state = draft.state;
-    let disks = state.disks.iter().map(|disk| Effect::Plugged(disk.vbd, disk.plugged));
-    let vifs = state.vifs.iter().map(|vif| Effect::Vif(vif.vif, vif.plugged));
     let truth = [Effect::Power(power), Effect::Domid(Some(domid))];
-    draft.record(truth.into_iter().chain(disks).chain(vifs).collect(), None);
+    // Nobody knows what a guest has whose domain does not answer: what is recorded stays.
     if matches!(state.domain, DomainSeen::There { run: Run::Silent, .. }) {
+        draft.record(truth.to_vec(), None);
         return;
     }
+    let disks = state.disks.iter().map(|disk| Effect::Plugged(disk.vbd, disk.plugged));
+    let vifs = state.vifs.iter().map(|vif| Effect::Vif(vif.vif, vif.plugged));
+    draft.record(truth.into_iter().chain(disks).chain(vifs).collect(), None);
     for disk in &state.disks {
         let Some(medium) = disk.medium else { continue };
         let access = disk.volume.access().unwrap_or(disk.access);

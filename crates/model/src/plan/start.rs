@@ -53,7 +53,7 @@ pub(super) fn raise(draft: &mut Draft<'_>, cleared: &Cleared, paused: bool) {
         }
         let active = way.last().map(|(_, id)| *id);
         all.extend(active);
-        all.push(give(draft, &disk, medium, create, (attach, active)));
+        all.push(give(draft, &disk, medium, Some(create), (attach, active)));
     }
     for vif in &state.vifs {
         let end = draft.vif_create(vif.vif, cleared.vifs.get(&vif.vif).copied());
@@ -77,7 +77,7 @@ pub(super) fn give(
     draft: &mut Draft<'_>,
     disk: &DiskState,
     medium: Medium,
-    domain: impl Into<Option<StepId>>,
+    domain: Option<StepId>,
     (attach, active): (Option<StepId>, Option<StepId>),
 ) -> StepId {
     let plugged = Effect::Plugged(disk.vbd, true);
@@ -88,7 +88,7 @@ pub(super) fn give(
         }
         _ => (Verb::VbdPlug(disk.vbd), attach, vec![plugged]),
     };
-    let step = draft.step(verb, domain.into().into_iter().chain(ready));
+    let step = draft.step(verb, domain.into_iter().chain(ready));
     draft.add(Step { then, if_failed: vec![Effect::Plugged(disk.vbd, false)], ..step })
 }
 

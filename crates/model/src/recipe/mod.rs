@@ -17,7 +17,7 @@ pub use arg::{FrontArg, Place};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use crate::machine::{Accel, MAX_VCPUS, validate_memory};
+use crate::machine::{Accel, validate_memory, validate_vcpus};
 use crate::spec::{MAX_QUEUES, MAX_SOCKET_PATH_BYTES, SpecError, refuse};
 
 /// Seconds between a front-end's attempts to reach a backend that went away: the least that QEMU
@@ -146,9 +146,7 @@ impl Guest {
             return refuse("domain", problem);
         }
         validate_memory(self.memory_bytes)?;
-        if self.vcpus == 0 || self.vcpus > MAX_VCPUS {
-            return refuse("vcpus", format!("{} is not in 1 to {MAX_VCPUS}", self.vcpus));
-        }
+        validate_vcpus(self.vcpus)?;
         let texts = self
             .kernel
             .iter()

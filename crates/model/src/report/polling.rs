@@ -95,7 +95,8 @@ pub struct PollStats {
     pub refused: PollRefusals,
 }
 
-/// How one queue waits, or all of a disk, and what that has cost and brought since its counts began.
+/// How one queue waits, or all of a disk, and what that has cost and brought since the counts
+/// began.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct QueuePolling {
     /// It looks when it has nothing to do; of several, some do.

@@ -72,6 +72,8 @@ pub mod code {
     pub const NO_SUCH_DISK: i64 = -32001;
     /// The disk is in a state that does not allow this call.
     pub const WRONG_STATE: i64 = -32002;
+    /// Another call is at work on the disk: try again when that has ended.
+    pub const BUSY: i64 = -32003;
 }
 
 impl Request {

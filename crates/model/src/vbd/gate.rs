@@ -10,8 +10,8 @@ use crate::vm::{PowerState, Strictness, VmFacts, check_device};
 ///
 /// The first that applies refuses, in this order: an operation under way; what is not unpluggable,
 /// not removable, empty or not empty; the power state, with what is attached or detached already;
-/// operations of the machine; what the guest can do; what a drive cannot; what Ringway does not
-/// do; the disk, with its other users.
+/// operations of the machine; what the guest can do; what a drive cannot; the control domain; what
+/// Ringway does not do; the disk, with its other users.
 ///
 /// # Errors
 /// The first refusal.

@@ -44,7 +44,11 @@ fn a_domain_that_does_not_answer_is_left_alone() {
     // Who knows whether it has them: nobody can ask.
     state.disks.iter_mut().for_each(|disk| disk.plugged = false);
     state.vifs[0].plugged = false;
-    assert_eq!(shown(&plan(&Op::Settle, &state).unwrap()), [r#"0 ("record", 0) <- "#]);
+    let settle = plan(&Op::Settle, &state).unwrap();
+    assert_eq!(shown(&settle), [r#"0 ("record", 0) <- "#]);
+    // So what is recorded of its devices stays: else its storage could be taken from under it.
+    let devices = |one: &Effect| matches!(one, Effect::Plugged(..) | Effect::Vif(..));
+    assert!(!settle.steps()[0].then.iter().any(devices), "{settle:?}");
     // It can be killed, and all goes with it.
     let killed = plan(&Op::HardShutdown, &state).unwrap();
     assert_eq!(killed.steps()[0].verb, Verb::DomainKill);

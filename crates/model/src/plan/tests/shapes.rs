@@ -107,6 +107,18 @@ fn devices_come_and_go_alone() {
         lines(Op::VbdPlug(vbd(1)), &state),
         [r#"0 ("attach", 1) <- "#, r#"1 ("activate", 1) <- 0"#, r#"2 ("plug", 1) <- 0"#]
     );
+    // What a failure has left is made anew.
+    let left = |volume| {
+        let mut state = state.clone();
+        state.disks[2].volume = volume;
+        lines(Op::VbdPlug(vbd(1)), &state)
+    };
+    let anew = [r#"0 ("deactivate", 1) <- "#, r#"1 ("detach", 1) <- 0"#];
+    let anew = anew.map(str::to_owned).into_iter();
+    let last = [r#"2 ("attach", 1) <- 1"#, r#"3 ("activate", 1) <- 2"#, r#"4 ("plug", 1) <- 2"#];
+    let anew: Vec<_> = anew.chain(last.map(str::to_owned)).collect();
+    assert_eq!(left(VolumeState::Activated(Access::Rw)), anew);
+    assert_eq!(left(VolumeState::Attached(Access::Rw)).len(), 4);
     let out = |force| lines(Op::VbdUnplug { vbd: vbd(0), force }, &state);
     assert_eq!(
         out(false),

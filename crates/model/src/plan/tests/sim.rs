@@ -81,7 +81,7 @@ impl<F: Fn(&Step) -> Option<Duration>> Sim<F> {
         let job = &mut self.jobs[number];
         if let Event::Ended(at) = event {
             job.ended[at] = true;
-            self.admission.done(key(number, at));
+            self.admission.done(key(number, at), self.now);
         }
         if job.ended.iter().all(|ended| *ended) {
             job.finished = Some(self.now);
