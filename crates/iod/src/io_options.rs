@@ -38,7 +38,8 @@ pub struct IoOptions {
     /// Permissions of the control socket, octal
     #[arg(long, value_name = "MODE", default_value = "600", value_parser = mode)]
     pub control_mode: u32,
-    /// Number of reactor threads; without it, one for each CPU and at most 16
+    /// Number of reactor threads; without it, one for each CPU and at most 4, 8 or 16 by the host's
+    /// memory (`ringway doctor` tells)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub reactors: Option<u16>,
     /// Serve OpenMetrics over HTTP at /metrics: unix:PATH, ADDRESS:PORT, or a port of the loopback

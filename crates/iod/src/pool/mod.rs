@@ -19,7 +19,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use reactor::{Handle, Label, Reactor};
 
 use self::load::Loads;
-pub use self::size::{DEFAULT_MAX_REACTORS, Size};
+pub use self::size::Size;
 
 /// Reactors, with what is placed on them. Dropping it ends them.
 #[derive(Debug)]

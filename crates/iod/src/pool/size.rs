@@ -3,8 +3,7 @@
 use std::fmt;
 use std::num::NonZeroUsize;
 
-/// Most reactors of a process, unless more are asked for: the documents' rule.
-pub const DEFAULT_MAX_REACTORS: usize = 16;
+use model::sizing::{Host, sizing};
 
 /// How many reactors, and why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,8 +15,8 @@ pub struct Size {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Why {
     Asked,
-    /// CPUs that this process may use.
-    Cpus(usize),
+    /// As many as this host gets.
+    Host(Host),
     /// The disk has no more queues.
     Queues,
 }
@@ -28,11 +27,19 @@ impl Size {
         Self { reactors: NonZeroUsize::new(reactors).unwrap_or(NonZeroUsize::MIN), why: Why::Asked }
     }
 
-    /// One for each CPU that this process may use now, up to [`DEFAULT_MAX_REACTORS`]. Affinity,
+    /// As many as the CPUs that this process may use now and the host's memory give. Affinity,
     /// cpusets and CPU quotas of control groups count.
     pub fn of_host() -> Self {
         let cpus = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
-        Self { why: Why::Cpus(cpus), ..Self::asked(cpus.min(DEFAULT_MAX_REACTORS)) }
+        let memory = rustix::system::sysinfo();
+        Self::of(Host {
+            cpus: cpus.try_into().unwrap_or(u16::MAX),
+            memory_bytes: memory.totalram.saturating_mul(memory.mem_unit.into()),
+        })
+    }
+
+    fn of(host: Host) -> Self {
+        Self { why: Why::Host(host), ..Self::asked(sizing(host).reactors.value.into()) }
     }
 
     /// No more than a disk has queues.
@@ -55,10 +62,7 @@ impl fmt::Display for Size {
         write!(f, "{}, ", self.reactors)?;
         match self.why {
             Why::Asked => write!(f, "as --reactors says"),
-            Why::Cpus(cpus) if cpus > self.reactors() => {
-                write!(f, "the most by default; {cpus} CPUs are usable")
-            }
-            Why::Cpus(_) => write!(f, "one for each CPU that is usable"),
+            Why::Host(host) => f.write_str(&sizing(host).reactors.why),
             Why::Queues => write!(f, "one for each queue of the disk"),
         }
     }
@@ -70,14 +74,15 @@ mod tests {
 
     #[test]
     fn the_reason_is_told() {
-        let of = |cpus: usize| Size { why: Why::Cpus(cpus), ..Size::asked(cpus.min(16)) };
-        assert_eq!(of(2).to_string(), "2, one for each CPU that is usable");
-        assert_eq!(of(64).to_string(), "16, the most by default; 64 CPUs are usable");
+        let of = |cpus| Size::of(Host { cpus, memory_bytes: 256 << 30 });
+        assert_eq!(of(2).to_string(), "2, one for each of 2 CPUs");
+        assert_eq!(of(64).to_string(), "16, of 64 CPUs at most 16 are used");
+        let small = Size::of(Host { cpus: 64, memory_bytes: 4 << 30 });
+        assert!(small.to_string().starts_with("4, Ringway's share of memory is"), "{small}");
         assert_eq!(of(8).at_most(4).to_string(), "4, one for each queue of the disk");
         assert_eq!(of(4).at_most(4), of(4));
         assert_eq!(Size::asked(0).reactors(), 1);
         assert_eq!(Size::asked(256).to_string(), "256, as --reactors says");
-        let here = Size::of_host().reactors();
-        assert!((1..=DEFAULT_MAX_REACTORS).contains(&here));
+        assert!((1..=16).contains(&Size::of_host().reactors()));
     }
 }

@@ -4,7 +4,7 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 
 use model::rpc::{RpcError, code};
 
-use super::{Disks, Table, no_such_disk, wrong_state};
+use super::{Disks, Table, no_such_disk, refusal};
 use crate::error::failed;
 use crate::export::{Export, ExportError};
 use crate::held::{Held, HoldError};
@@ -41,7 +41,7 @@ impl Table {
                     given_up = true;
                 }
                 (Err(_), None) if given_up => {}
-                (Err(refused), _) => return Err(wrong_state(refused)),
+                (Err(refused), _) => return Err(refusal(refused)),
             }
             disks = self.ended.wait(disks).unwrap_or_else(PoisonError::into_inner);
         };

@@ -24,7 +24,7 @@ use model::spec::PollSpec;
 
 use crate::export::{Export, ExportError};
 use crate::held::Door;
-use crate::lifecycle::Phase;
+use crate::lifecycle::{Phase, Refused};
 use crate::metrics::{Source, page};
 use crate::open::reported;
 use crate::pool::Pool;
@@ -184,6 +184,19 @@ pub(crate) fn state(export: &Export) -> DiskState {
 fn no_such_disk(id: &str) -> RpcError {
     let message = format!("no disk {id:?} is attached; `stats` lists those that are");
     RpcError { code: code::NO_SUCH_DISK, message }
+}
+
+/// A verb that cannot be done to a disk now.
+fn refusal(refused: Refused) -> RpcError {
+    match refused {
+        Refused::Busy(_) => busy(refused),
+        refused => wrong_state(refused),
+    }
+}
+
+/// What passes by itself.
+fn busy(with: impl std::fmt::Display) -> RpcError {
+    RpcError { code: code::BUSY, message: with.to_string() }
 }
 
 fn wrong_state(refused: impl std::fmt::Display) -> RpcError {

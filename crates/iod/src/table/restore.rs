@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use model::rpc::{DiskReply, RpcError};
 
-use super::{Disks, Entry, Table, reply, wrong_state};
+use super::{Disks, Entry, Table, refusal, reply, wrong_state};
 use crate::error::{failed, text};
 use crate::export::{Export, ExportError};
 use crate::held::{Found, Held, HoldError, Kept};
@@ -171,7 +171,7 @@ impl Table {
             false => Held { active: true, paused: false, ..refused.held.clone() },
         };
         match phase.begin(Verb::Activate) {
-            Err(refused) => return Some(Err(wrong_state(refused))),
+            Err(refused) => return Some(Err(refusal(refused))),
             Ok(Begin::Nothing) => return None,
             Ok(Begin::Work(phase)) => {
                 if let Some(entry) = disks.by_id.get_mut(id) {

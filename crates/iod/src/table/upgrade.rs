@@ -4,7 +4,7 @@ use std::sync::{Arc, PoisonError};
 
 use model::rpc::{RpcError, code};
 
-use super::{CLOSING, Disks, Entry, RefusedDisk, Table, wrong_state};
+use super::{CLOSING, Disks, Entry, RefusedDisk, Table, busy, wrong_state};
 use crate::error::text;
 use crate::export::{Export, ExportError};
 use crate::handover::Arrived;
@@ -20,14 +20,14 @@ impl Disks {
         if self.closing {
             return Err(wrong_state(CLOSING));
         }
-        if self.upgrading { Err(wrong_state(UPGRADING)) } else { Ok(()) }
+        if self.upgrading { Err(busy(UPGRADING)) } else { Ok(()) }
     }
 }
 
 impl Table {
     /// Refuses a call that would find another process serving when it is done.
     pub(crate) fn refuse_while_upgrading(&self) -> Result<(), RpcError> {
-        if self.disks().upgrading { Err(wrong_state(UPGRADING)) } else { Ok(()) }
+        if self.disks().upgrading { Err(busy(UPGRADING)) } else { Ok(()) }
     }
 
     /// From here on no verb changes anything, until [`Self::end_upgrade`].

@@ -6,7 +6,7 @@ use model::poll::PollChange;
 use model::rpc::{DiskReply, RpcError};
 use model::spec::Caps;
 
-use super::{Disks, Table, no_such_disk, reply, wrong_state};
+use super::{Disks, Table, no_such_disk, refusal, reply, wrong_state};
 use crate::error::failed;
 use crate::export::{Export, ExportError};
 use crate::lifecycle::{Begin, Phase, Verb};
@@ -97,7 +97,7 @@ impl Table {
         work: impl FnOnce(&Arc<Export>) -> Result<(), ExportError>,
     ) -> Result<DiskReply, RpcError> {
         let entry = disks.by_id.get_mut(id).ok_or_else(|| no_such_disk(id))?;
-        let begin = entry.phase.begin(verb).map_err(wrong_state)?;
+        let begin = entry.phase.begin(verb).map_err(refusal)?;
         let export = entry.export.clone().ok_or_else(|| no_such_disk(id))?;
         // Asked again because it could not be held: that is left to be done.
         let again = begin == Begin::Nothing && entry.unheld;

@@ -49,6 +49,23 @@ pub fn confine(process: u32, cpus: &[usize]) -> Result<()> {
     Ok(())
 }
 
+/// Other sessions' threads get nearly all of a CPU that they share with those of this process's
+/// session, where the kernel divides CPUs by sessions (sched(7), "The autogroup feature"); where it
+/// does not, nothing changes, and threads share it evenly. It divides nothing for those whose session
+/// is still the one of the system's first process.
+///
+/// # Errors
+/// Only the administrator may, or there is no such process.
+pub fn defer(process: u32) -> Result<()> {
+    use std::io::ErrorKind::{InvalidInput, NotFound};
+    match std::fs::write(format!("/proc/{process}/autogroup"), "19") {
+        Err(error) if !matches!(error.kind(), NotFound | InvalidInput) => {
+            Err(Error::io(format!("cannot defer the session of {process}"), error))
+        }
+        _ => Ok(()),
+    }
+}
+
 fn set(thread: Option<Pid>, cpus: &[usize]) -> Result<()> {
     let mut set = CpuSet::new();
     cpus.iter().for_each(|cpu| set.set(*cpu));
