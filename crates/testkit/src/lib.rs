@@ -33,7 +33,9 @@ pub mod guest;
 pub mod lasting;
 pub mod libvirt;
 pub mod process;
+pub mod python;
 pub mod raw;
+pub mod ringwayd;
 pub mod storage;
 
 pub use error::{Error, Result};

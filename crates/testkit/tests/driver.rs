@@ -4,12 +4,14 @@
 mod common;
 
 use std::os::unix::fs::FileExt;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::{Served, Start, number, numbered_image};
 use testkit::driver::{Driver, Options};
 
 const IMAGE_BYTES: u64 = 1 << 20;
+/// Longest wait for a completion, and for a backend that sleeps.
+const DEADLINE: Duration = Duration::from_secs(10);
 
 fn reads_and_writes_reach_the_image(start: Start) {
     let image = numbered_image(IMAGE_BYTES);
@@ -33,13 +35,20 @@ fn reads_and_writes_reach_the_image(start: Start) {
     image.as_file().read_exact_at(&mut on_disk, 512).unwrap();
     assert_eq!(on_disk, [0xee; 1024]);
 
-    // Asleep before it looks, so the call must come.
-    queue.want_calls(true);
-    queue.read(0, 0, 512).unwrap();
-    queue.kick().unwrap();
-    assert!(queue.sleep_until(Duration::from_secs(10)).unwrap());
-    assert_eq!(queue.completions(|slot, ret| assert_eq!((slot, ret), (0, 0))), 1);
-    assert!(queue.kicks > 0 && queue.calls > 0);
+    // Asleep before it looks, so the call must come. A backend that is awake wants no kick.
+    let until = Instant::now() + DEADLINE;
+    loop {
+        queue.want_calls(true);
+        queue.read(0, 0, 512).unwrap();
+        queue.kick().unwrap();
+        while queue.completions(|slot, ret| assert_eq!((slot, ret), (0, 0))) == 0 {
+            assert!(queue.sleep_until(DEADLINE).unwrap());
+        }
+        if queue.kicks > 0 && queue.calls > 0 {
+            break;
+        }
+        assert!(Instant::now() < until, "{} kicks, {} calls", queue.kicks, queue.calls);
+    }
 }
 
 fn many_requests_on_several_queues(start: Start) {

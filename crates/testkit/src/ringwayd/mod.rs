@@ -1,0 +1,242 @@
+//! A `ringwayd` under test, in a directory of its own, with whoever calls it.
+
+pub mod fleet;
+mod left;
+
+use std::ffi::OsString;
+use std::fs;
+use std::io::Read;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use tempfile::TempDir;
+use xenapi::client::{Client, ClientError};
+
+use crate::error::{Error, Result};
+use crate::process::{PROCESS_DEADLINE, Process, find_binary};
+use crate::raw::guest::wait_readable;
+
+/// What the simulator does with calls, in the daemon's directory.
+const RULES: &str = "state/simulator/rules.toml";
+/// Longest line by which a daemon tells that it serves, in bytes.
+const READY_BYTES_MAX: usize = 4096;
+
+/// A running daemon.
+#[derive(Debug)]
+pub struct Ringwayd {
+    /// The process. It is killed before the directory goes.
+    pub process: Process,
+    options: Vec<OsString>,
+    told: String,
+    dir: TempDir,
+}
+
+impl Ringwayd {
+    /// Starts one on the simulator, with these options besides those that say where everything is;
+    /// returns when it serves.
+    ///
+    /// # Errors
+    /// [`Error::Missing`] if it is not built, [`Error::Process`] with its message if it ends.
+    pub fn simulator(options: &[&str]) -> Result<Self> {
+        let options = [&["--hypervisor", "simulator"], options].concat();
+        Self::start(&options)
+    }
+
+    /// Starts one with these options besides those that say where everything is; returns when it
+    /// serves.
+    ///
+    /// # Errors
+    /// As [`simulator`](Self::simulator).
+    pub fn start(options: &[&str]) -> Result<Self> {
+        // Paths of sockets are short: everything is below a short name.
+        let dir = tempfile::Builder::new().prefix("rw-").tempdir();
+        let dir = dir.map_err(|e| Error::io("cannot create a temporary directory", e))?;
+        let options: Vec<_> = options.iter().map(OsString::from).collect();
+        let (process, told) = start(dir.path(), &options)?;
+        Ok(Self { process, options, told, dir })
+    }
+
+    /// Starts it again as it was, on the same state, when the former one has ended.
+    ///
+    /// # Errors
+    /// As [`simulator`](Self::simulator).
+    pub fn start_again(&mut self) -> Result<()> {
+        (self.process, self.told) = start(self.dir.path(), &self.options)?;
+        Ok(())
+    }
+
+    /// Asks it to end, and waits until it has.
+    ///
+    /// # Errors
+    /// [`Error::Process`] with its message if it does not, or not with 0.
+    pub fn stop(&mut self) -> Result<()> {
+        let status = self.process.terminate()?;
+        if status.success() { Ok(()) } else { Err(self.process.error(format!("ended ({status})"))) }
+    }
+
+    /// Says what becomes of calls on the simulator, which notices it by itself.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if the file cannot be written.
+    pub fn set_rules(&self, rules: &str) -> Result<()> {
+        let path = self.dir.path().join(RULES);
+        let new = path.with_extension("new");
+        let written = fs::write(&new, rules).and_then(|()| fs::rename(&new, &path));
+        written.map_err(|e| Error::io("cannot write the simulator's rules", e))
+    }
+
+    /// What it said when it began to serve.
+    #[must_use]
+    pub fn told(&self) -> &str {
+        &self.told
+    }
+
+    /// Where it serves without TLS, as `http://127.0.0.1:1234`: another after each start.
+    ///
+    /// # Errors
+    /// [`Error::Process`] if it does not.
+    pub fn url(&mut self) -> Result<String> {
+        let place = self.told.split_whitespace().find_map(|word| word.strip_suffix(",plain"));
+        match place {
+            Some(place) => Ok(format!("http://{place}")),
+            None => Err(self.process.error(format!("serves no plain HTTP: {}", self.told))),
+        }
+    }
+
+    /// The password of root, which it has made at its first start.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if its file cannot be read, or says none.
+    pub fn password(&self) -> Result<String> {
+        let path = self.dir.path().join("state/password");
+        let what = || format!("cannot read a password in {}", path.display());
+        let text = fs::read_to_string(&path).map_err(|e| Error::io(what(), e))?;
+        let none = || Error::io(what(), std::io::Error::other("it has one line"));
+        text.lines().nth(1).map(str::to_owned).ok_or_else(none)
+    }
+
+    /// Command lines of processes that are there because of it, itself left out.
+    #[must_use]
+    pub fn processes(&self) -> Vec<String> {
+        let others = left::processes(self.dir.path()).into_iter();
+        let others = others.filter(|one| one.pid != self.process.id());
+        others.map(|one| one.words).collect()
+    }
+
+    /// Its socket.
+    #[must_use]
+    pub fn socket(&self) -> PathBuf {
+        socket_of(self.dir.path())
+    }
+
+    /// Its own directory.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// Somebody who has logged in at its socket.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn client(&self) -> std::result::Result<Client, ClientError> {
+        let mut client = Client::unix(self.socket())?;
+        client.login("root", "", "test")?;
+        Ok(client)
+    }
+
+    /// `xe` with these words, for this daemon, at a home of its own.
+    ///
+    /// # Errors
+    /// [`Error::Missing`] if it is not built.
+    pub fn xe(&self, words: &[&str]) -> Result<Command> {
+        let mut command = Command::new(find_binary("xe")?);
+        command
+            .arg("-s")
+            .arg(self.socket())
+            .args(words)
+            .env("HOME", self.dir.path())
+            .env("XDG_CACHE_HOME", self.dir.path().join("cache"))
+            .env_remove("XE_EXTRA_ARGS")
+            .stdin(Stdio::null());
+        Ok(command)
+    }
+
+    /// What `xe` prints with these words, without the last line's end.
+    ///
+    /// # Errors
+    /// [`Error::Io`] with what it says if it fails.
+    pub fn xe_prints(&self, words: &[&str]) -> Result<String> {
+        let output = self.xe_output(words)?;
+        if !output.status.success() {
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            let said = said + &String::from_utf8_lossy(&output.stdout);
+            let what = format!("xe {}", words.join(" "));
+            return Err(Error::io(what, std::io::Error::other(said)));
+        }
+        Ok(String::from_utf8_lossy(&output.stdout).trim_end_matches('\n').to_owned())
+    }
+
+    /// What `xe` does with these words.
+    ///
+    /// # Errors
+    /// [`Error::Missing`], [`Error::Io`] if it cannot be started.
+    pub fn xe_output(&self, words: &[&str]) -> Result<Output> {
+        self.xe(words)?.output().map_err(|e| Error::io("cannot run xe", e))
+    }
+}
+
+/// What it has started outlives it, but not the test.
+impl Drop for Ringwayd {
+    fn drop(&mut self) {
+        let _has_ended_already = self.process.kill();
+        left::end(self.dir.path());
+    }
+}
+
+fn socket_of(dir: &Path) -> PathBuf {
+    dir.join("s")
+}
+
+/// Starts a daemon; returns when it has told where it serves.
+fn start(dir: &Path, options: &[OsString]) -> Result<(Process, String)> {
+    let mut command = Command::new(find_binary("ringwayd")?);
+    command
+        .arg("--state")
+        .arg(dir.join("state"))
+        .arg("--run")
+        .arg(dir.join("run"))
+        .arg("--socket")
+        .arg(socket_of(dir));
+    if !options.iter().any(|option| option == "--listen") {
+        command.args(["--listen", "127.0.0.1:0,plain"]);
+    }
+    command.args(options).stdout(Stdio::piped());
+    fs::create_dir_all(dir.join("state")).map_err(|e| Error::io("cannot make the state", e))?;
+    let mut process = Process::start(&mut command)?;
+    let told = ready(&mut process)?;
+    Ok((process, told))
+}
+
+/// The one line that a daemon prints when it serves.
+fn ready(process: &mut Process) -> Result<String> {
+    let Some(mut stdout) = process.child().stdout.take() else {
+        return Err(process.error("was started without a pipe to report on"));
+    };
+    let mut line = Vec::new();
+    while line.last() != Some(&b'\n') && line.len() < READY_BYTES_MAX {
+        if wait_readable(&[stdout.as_fd()], PROCESS_DEADLINE)?.is_none() {
+            return Err(process.error("did not serve in time"));
+        }
+        let mut byte = [0];
+        match stdout.read(&mut byte) {
+            Ok(1) => line.push(byte[0]),
+            _ => {
+                let status = process.wait(PROCESS_DEADLINE)?;
+                return Err(process.error(format!("ended before it served ({status})")));
+            }
+        }
+    }
+    Ok(String::from_utf8_lossy(&line).trim_end().to_owned())
+}
