@@ -6,14 +6,20 @@
 //!   disks, and is told so by calls over its control socket ([`io::Client`]).
 //! - **Console**: the guest's serial line, a byte stream in both directions.
 //! - **Store**: what outlives the daemon ([`store`]). **Slice**: a share of the CPUs for those who
-//!   must not wait for guests ([`cgroup`]).
+//!   must not wait for guests ([`cgroup`]). **Domain**: one running incarnation of a machine that
+//!   outlives us ([`hv`]).
+//! - **Driver**: what carries out a step on a hypervisor, storage, datapath or network ([`hv`],
+//!   [`sr`], [`io`], [`net`]); [`sim`] has one of each in memory.
 //! - **Trial boot**: a short start under KVM that shows whether it can be used ([`accel`]).
 //!
 //! # Model
 //! [`run::run`] does what `ringway run` promises: it makes a directory for the sockets, chooses
 //! the accelerator, starts the datapath, attaches every disk, starts QEMU, and waits for the
 //! first of: the guest's end, the death of either process, the time limit, a request to stop.
-//! Then it takes everything down, whatever had come up. [`demo`] and [`doctor`] stand on it.
+//! Then it takes everything down, whatever had come up. [`doctor`] stands on it.
+//!
+//! What the daemon does with machines is in [`machines`]: one owner each, whose plans are carried
+//! out by [`exec`].
 //!
 //! Both processes are told apart from the start: each has a process group of its own, so that a
 //! Ctrl-C at the terminal reaches only us; QEMU takes its control connection and the console as
@@ -22,16 +28,16 @@
 //!
 //! # Errors
 //! One enum per module ([`io::IoError`], [`qemu::QemuError`], [`run::RunError`],
-//! [`store::StoreError`], [`cgroup::CgroupError`]). The message of an error does not repeat its
-//! source: print the chain. When a process died, its last lines on standard error are part of the
-//! error.
+//! [`store::StoreError`], [`cgroup::CgroupError`], [`machines::OpError`]). The message of an error
+//! does not repeat its source: print the chain. When a process died, its last lines on standard
+//! error are part of the error.
 //!
 //! # Invariants
 //! - Every wait for another process has a deadline, a constant with a name.
 //! - Nothing is polled: readiness, output and ends are events.
-//! - A future of this crate may be dropped at any await; children are killed then.
-//! - No guest memory and no image is opened here, except by [`demo`], which checks its own files
-//!   after the datapath has gone.
+//! - A future of this crate may be dropped at any await; children are killed then, but for those
+//!   that are meant to outlive us ([`spawn`]).
+//! - No guest memory and no image is opened here.
 //!
 //! # How to test
 //! Command lines, verdicts and tables are pure functions with tests beside them. Protocols are
@@ -45,10 +51,19 @@ pub mod cgroup;
 pub mod child;
 pub mod demo;
 pub mod doctor;
+pub mod exec;
 pub mod fronts;
+pub mod fut;
+pub mod hv;
 pub mod io;
+pub mod launch;
 pub mod lines;
+pub mod machines;
+pub mod net;
 pub mod qemu;
 pub mod run;
+pub mod sim;
+pub mod spawn;
+pub mod sr;
 pub mod store;
 mod tail;

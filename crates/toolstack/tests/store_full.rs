@@ -8,7 +8,6 @@ use toolstack::store::{Batch, Key, Memory, Redb, Store, StoreError};
 
 /// Where the tmpfs is, told to this program when it is started again inside of the namespace.
 const INSIDE: &str = "RINGWAY_STORE_FULL_DIR";
-const NAME: &str = "a_full_file_system_costs_a_batch_and_no_restart";
 /// Mounts `$1`, then becomes the rest.
 const MOUNT: &str = r#"mount -t tmpfs -o size=6m none "$1" && shift && exec "$@""#;
 const NEEDS: &str = "needs root and `unshare` and `mount` of Debian's util-linux";
@@ -25,15 +24,15 @@ fn batch(number: u64) -> Batch {
     batch
 }
 
-#[test]
-fn a_full_file_system_costs_a_batch_and_no_restart() {
+/// Runs the test of this name with a small file system of its own.
+fn in_little_room(name: &str, inside: fn(&Path)) {
     if let Some(dir) = std::env::var_os(INSIDE) {
         return inside(Path::new(&dir));
     }
     let dir = tempfile::tempdir().unwrap();
     let mut command = Command::new("unshare");
     command.args(["--mount", "sh", "-c", MOUNT, "sh"]).arg(dir.path());
-    command.arg(std::env::current_exe().unwrap()).args(["--exact", NAME, "--nocapture"]);
+    command.arg(std::env::current_exe().unwrap()).args(["--exact", name, "--nocapture"]);
     let output = command.env(INSIDE, dir.path()).output().expect(NEEDS);
     let said = [output.stdout, output.stderr].concat();
     let said = String::from_utf8_lossy(&said);
@@ -41,7 +40,12 @@ fn a_full_file_system_costs_a_batch_and_no_restart() {
     print!("{said}");
 }
 
-fn inside(dir: &Path) {
+#[test]
+fn a_full_file_system_costs_a_batch_and_no_restart() {
+    in_little_room("a_full_file_system_costs_a_batch_and_no_restart", full_twice);
+}
+
+fn full_twice(dir: &Path) {
     let (filler, state) = (dir.join("filler"), dir.join("state.redb"));
     std::fs::write(&filler, vec![1; FILLER_BYTES]).unwrap();
     let (mut store, mut expected) = (Redb::open(&state).unwrap(), Memory::default());
@@ -68,4 +72,57 @@ fn inside(dir: &Path) {
     assert!(second > first, "what was freed is of use without a restart");
     drop(store);
     assert!(Redb::open(&state).unwrap().load().unwrap() == expected.load().unwrap());
+}
+
+#[test]
+fn on_a_full_file_system_what_makes_room_is_stored() {
+    in_little_room("on_a_full_file_system_what_makes_room_is_stored", spare);
+}
+
+fn spare(dir: &Path) {
+    let (filler, state) = (dir.join("filler"), dir.join("state.redb"));
+    let reserve = dir.join("state.redb.reserve");
+    let kept = || std::fs::metadata(&reserve).map_or(0, |found| found.len());
+    let (mut store, mut expected) = (Redb::open(&state).unwrap(), Memory::default());
+    assert_eq!(kept(), 1 << 20);
+    let mut number = 0;
+    let mut commit = |store: &mut Redb, change: &dyn Fn(&mut Batch)| {
+        let mut batch = Batch { generation: number + 1, ceiling: number + 1, ..Batch::default() };
+        change(&mut batch);
+        store.commit(&batch)?;
+        number += 1;
+        expected.commit(&batch).unwrap();
+        Ok::<_, StoreError>(expected.load().unwrap())
+    };
+    let large = |batch: &mut Batch, name: &str| {
+        batch.put(Key::new("obj/VM", name), vec![7; 20_000]);
+    };
+    for name in ["a", "b", "c"] {
+        commit(&mut store, &|batch| large(batch, name)).unwrap();
+    }
+    let more = std::fs::write(&filler, vec![1; 8 << 20]).unwrap_err();
+    assert_eq!(more.kind(), std::io::ErrorKind::StorageFull);
+    let full = (0..BATCHES_MAX)
+        .find_map(|name| commit(&mut store, &|batch| large(batch, &name.to_string())).err());
+    assert!(matches!(full, Some(StoreError::Full { .. })), "{full:?}");
+    assert_eq!(kept(), 1 << 20, "who only wants more does not get it");
+    // Also to who comes to a file that was not closed in order, on a full disk.
+    drop(store);
+    let mut store = Redb::open(&state).unwrap();
+    let mut there = None;
+    for name in ["a", "b", "c"] {
+        let went = commit(&mut store, &|batch| {
+            batch.spare = true;
+            batch.delete(Key::new("obj/VM", name));
+            batch.put(Key::new("obj/task", name), vec![1; 500]);
+        });
+        there = Some(went.unwrap());
+    }
+    assert_eq!(kept(), 0, "it was needed");
+    assert!(store.load().unwrap() == there.unwrap());
+    std::fs::remove_file(&filler).unwrap();
+    let there = commit(&mut store, &|batch| large(batch, "d")).unwrap();
+    assert_eq!(kept(), 1 << 20, "there is room to keep some again");
+    drop(store);
+    assert!(Redb::open(&state).unwrap().load().unwrap() == there);
 }

@@ -131,12 +131,18 @@ impl Tree {
         self.folder(group.slice()).join(group.name())
     }
 
+    /// The file of a leaf that takes ids of processes: for one that joins by itself, before it becomes
+    /// what it shall be.
+    pub fn processes(&self, group: Group) -> PathBuf {
+        self.path(group).join(PROCESSES)
+    }
+
     /// Puts a process with all its threads into a leaf; what they start will be there too.
     ///
     /// # Errors
     /// There is no such process or leaf, or the system refuses.
     pub fn join(&self, group: Group, pid: u32) -> Result<(), CgroupError> {
-        match carry_out(&Step::Write(self.path(group).join(PROCESSES), pid.to_string())) {
+        match carry_out(&Step::Write(self.processes(group), pid.to_string())) {
             Err(CgroupError::Os { source, .. }) if is(&source, Errno::SRCH) => {
                 Err(CgroupError::Gone { pid })
             }

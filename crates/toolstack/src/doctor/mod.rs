@@ -5,6 +5,7 @@
 
 mod limits;
 mod programs;
+mod sizing;
 mod storage;
 
 use std::path::PathBuf;
@@ -88,6 +89,7 @@ pub async fn examine(subject: &Subject) -> Vec<Finding> {
     findings.push(limits::open_files());
     findings.push(limits::locked_memory());
     findings.push(limits::memory());
+    findings.extend(sizing::sizing());
     findings.push(limits::cgroups(Path::new("/")));
     findings.push(storage::direct_io(&subject.path));
     findings.push(storage::completion(&subject.path, Path::new("/")));

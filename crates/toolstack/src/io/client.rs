@@ -33,6 +33,8 @@ pub struct Client {
     next_id: u64,
     /// A call is being written; if this is still set at the next one, half a line is out there.
     writing: bool,
+    /// The last call, until it is answered.
+    owed: Option<u64>,
 }
 
 impl Client {
@@ -44,7 +46,7 @@ impl Client {
         let (reader, writer) = Self::stream(socket).await?.into_split();
         let lines = Lines::new(reader, MAX_LINE_BYTES);
         let socket = socket.to_owned();
-        Ok(Self { socket, broken: false, lines, writer, next_id: 1, writing: false })
+        Ok(Self { socket, broken: false, lines, writer, next_id: 1, writing: false, owed: None })
     }
 
     async fn stream(socket: &Path) -> Result<UnixStream, IoError> {
@@ -81,7 +83,27 @@ impl Client {
         let until = Instant::now() + deadline;
         let outcome = timeout_at(until, self.exchange(id, method, params)).await;
         self.broken = matches!(outcome, Ok(Err(IoError::Broken { .. })));
+        if outcome.is_ok() {
+            self.owed = None;
+        }
         outcome.map_err(|_| IoError::Late { what: method.into(), deadline })?
+    }
+
+    /// Waits, without an end, until the last call is answered or cannot be any more: as long as the
+    /// other side works on it. The answer is passed over.
+    pub(super) async fn settle(&mut self) {
+        while let Some(id) = self.owed.filter(|_| self.is_usable()) {
+            match self.lines.next_json().await {
+                Ok(line) if line.get("id").and_then(Value::as_u64) < Some(id) => {}
+                Ok(_) => self.owed = None,
+                Err(_) => self.broken = true,
+            }
+        }
+    }
+
+    /// Whether it is connected, and not in the middle of a line.
+    pub(super) fn is_usable(&self) -> bool {
+        !self.broken && !self.writing
     }
 
     async fn exchange(&mut self, id: u64, method: &str, params: Value) -> Result<Value, IoError> {
@@ -91,6 +113,7 @@ impl Client {
             .await
             .map_err(|error| IoError::Broken { what: what(), source: error.into() })?;
         self.writing = false;
+        self.owed = Some(id);
         loop {
             let line = self.lines.next_json().await;
             let line = line.map_err(|source| IoError::Broken { what: what(), source })?;

@@ -1,10 +1,20 @@
 //! Starts `ringway-io` and talks to it.
 
 mod client;
+mod datapath;
+mod datapaths;
+mod keep;
 mod params;
+mod pool;
 mod process;
+mod served;
+pub mod sim;
+mod specs;
 
 pub use client::{ATTACH_DEADLINE, CALL_DEADLINE, Client};
+pub use datapath::Datapath;
+pub use datapaths::IoDatapaths;
+pub use keep::IoLaunch;
 pub use params::params;
 pub use process::IoProcess;
 
@@ -26,6 +36,14 @@ pub enum IoError {
     Start {
         /// The program.
         program: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The directory of its sockets cannot be had.
+    #[error("cannot use {} for the sockets of disks", folder.display())]
+    Folder {
+        /// The directory.
+        folder: PathBuf,
         /// What the system said.
         source: io::Error,
     },

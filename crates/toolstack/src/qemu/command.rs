@@ -51,11 +51,7 @@ pub fn arguments(spec: &QemuSpec) -> Vec<OsString> {
     // Shared memory: the backends map what this descriptor names.
     line.pair("-object", memory);
     line.pair("-machine", "q35,memory-backend=ram,vmport=off");
-    match spec.accel {
-        Accel::Kvm => line.pair("-accel", "kvm").pair("-cpu", "host"),
-        // Five-level page tables would cost the translator a fifth walk for nothing.
-        Accel::Tcg => line.pair("-accel", "tcg,thread=multi").pair("-cpu", "max,la57=off"),
-    };
+    line.accelerator(spec.accel);
     line.pair("-m", format!("{}M", spec.memory_bytes >> 20));
     line.pair("-smp", spec.vcpus.to_string());
     line.pair("-kernel", &spec.kernel);
@@ -89,25 +85,34 @@ fn add_disk(line: &mut Line, disk: &QemuDisk) {
 }
 
 /// A comma ends a value in QEMU's options; a doubled one stands for itself.
-fn doubled_commas(path: &Path) -> OsString {
+pub(crate) fn doubled_commas(path: &Path) -> OsString {
     use std::os::unix::ffi::{OsStrExt, OsStringExt};
     let bytes = path.as_os_str().as_bytes();
     let doubled = bytes.iter().flat_map(|b| vec![*b; if *b == b',' { 2 } else { 1 }]);
     OsString::from_vec(doubled.collect())
 }
 
+/// Arguments, one after the other.
 #[derive(Default)]
-struct Line {
-    arguments: Vec<OsString>,
+pub(crate) struct Line {
+    pub(crate) arguments: Vec<OsString>,
 }
 
 impl Line {
-    fn add(&mut self, argument: impl AsRef<OsStr>) -> &mut Self {
+    pub(crate) fn add(&mut self, argument: impl AsRef<OsStr>) -> &mut Self {
         self.arguments.push(argument.as_ref().to_owned());
         self
     }
 
-    fn pair(&mut self, option: &str, value: impl AsRef<OsStr>) -> &mut Self {
+    pub(crate) fn accelerator(&mut self, accel: Accel) -> &mut Self {
+        match accel {
+            Accel::Kvm => self.pair("-accel", "kvm").pair("-cpu", "host"),
+            // Five-level page tables would cost the translator a fifth walk for nothing.
+            Accel::Tcg => self.pair("-accel", "tcg,thread=multi").pair("-cpu", "max,la57=off"),
+        }
+    }
+
+    pub(crate) fn pair(&mut self, option: &str, value: impl AsRef<OsStr>) -> &mut Self {
         self.add(option).add(value)
     }
 }

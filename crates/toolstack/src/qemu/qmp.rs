@@ -3,12 +3,12 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
-use tokio::sync::{Mutex as AsyncMutex, broadcast, oneshot};
+use tokio::sync::{Mutex as AsyncMutex, broadcast, oneshot, watch};
 use tokio::task::JoinHandle;
 
 use super::QemuError;
@@ -23,6 +23,8 @@ const GREETING_DEADLINE: Duration = Duration::from_secs(10);
 /// Longest wait for the first answer: QEMU has opened every device by then, and waits as long as
 /// it takes for a backend that does not accept or answer.
 const OPEN_DEADLINE: Duration = Duration::from_secs(30);
+/// The wait of one who does nothing but wait.
+const FOREVER: Duration = Duration::MAX;
 /// Longest wait for an ordinary command.
 pub const COMMAND_DEADLINE: Duration = Duration::from_secs(10);
 
@@ -33,6 +35,8 @@ pub struct Event {
     pub name: String,
     /// Its data; null if it has none.
     pub data: Value,
+    /// When it happened, by the host's clock, if QEMU said so.
+    pub at: Option<SystemTime>,
 }
 
 type Answer = Result<Value, String>;
@@ -43,11 +47,13 @@ type Pending = Arc<Mutex<HashMap<u64, oneshot::Sender<Answer>>>>;
 pub struct Qmp {
     writer: AsyncMutex<OwnedWriteHalf>,
     /// A command was cut off while it was being written.
-    half_written: AtomicBool,
+    cut: AtomicBool,
     next_id: AtomicU64,
     pending: Pending,
     events: broadcast::Sender<Event>,
     reader: JoinHandle<()>,
+    /// Its other end goes with the reader.
+    open: watch::Receiver<()>,
 }
 
 impl Qmp {
@@ -59,28 +65,54 @@ impl Qmp {
     pub async fn handshake(
         stream: UnixStream,
     ) -> Result<(Self, broadcast::Receiver<Event>), QemuError> {
+        Self::open(stream, GREETING_DEADLINE, OPEN_DEADLINE).await
+    }
+
+    /// The same with a QEMU that may be silent: it is waited for until it speaks.
+    ///
+    /// # Errors
+    /// As [`handshake`](Self::handshake), but never [`QemuError::Late`].
+    pub async fn patient_handshake(
+        stream: UnixStream,
+    ) -> Result<(Self, broadcast::Receiver<Event>), QemuError> {
+        Self::open(stream, FOREVER, FOREVER).await
+    }
+
+    async fn open(
+        stream: UnixStream,
+        greets_within: Duration,
+        opens_within: Duration,
+    ) -> Result<(Self, broadcast::Receiver<Event>), QemuError> {
         let (reader, writer) = stream.into_split();
         let mut lines = Lines::new(reader, LINE_BYTES);
-        let greeting = tokio::time::timeout(GREETING_DEADLINE, lines.next_json());
+        let greeting = tokio::time::timeout(greets_within, lines.next_json());
         let greeting = greeting.await.map_err(|_| QemuError::Late {
             what: "its greeting".into(),
-            deadline: GREETING_DEADLINE,
+            deadline: greets_within,
         })??;
         if greeting.get("QMP").is_none() {
             return Err(QemuError::NotQemu(greeting.to_string()));
         }
         let (events, receiver) = broadcast::channel(EVENTS_KEPT);
         let pending = Pending::default();
-        let reader = tokio::spawn(read(lines, Arc::clone(&pending), events.clone()));
+        let (reading, open) = watch::channel(());
+        let waiting = Waiting(Arc::clone(&pending));
+        let reader = read(lines, Arc::clone(&pending), events.clone());
+        let reader = tokio::spawn(async move {
+            // Those who wait hear of the end after it can be seen.
+            let (_waiting, _reading) = (waiting, reading);
+            reader.await;
+        });
         let qmp = Self {
             writer: AsyncMutex::new(writer),
-            half_written: AtomicBool::new(false),
+            cut: AtomicBool::new(false),
             next_id: AtomicU64::new(1),
             pending,
             events,
             reader,
+            open,
         };
-        match qmp.execute("qmp_capabilities", Value::Null, OPEN_DEADLINE).await {
+        match qmp.execute("qmp_capabilities", Value::Null, opens_within).await {
             Err(QemuError::Late { deadline, .. }) => {
                 let what = "its first command: a disk's backend does not answer it".into();
                 Err(QemuError::Late { what, deadline })
@@ -130,21 +162,58 @@ impl Qmp {
         }
         {
             let mut writer = self.writer.lock().await;
-            if self.reader.is_finished() || self.half_written.swap(true, Ordering::Relaxed) {
+            if self.is_closed() {
                 return Err(QemuError::Closed);
             }
+            let writing = Writing { qmp: self, whole: false };
             write_json(&mut *writer, &message).await.map_err(|_| QemuError::Closed)?;
-            self.half_written.store(false, Ordering::Relaxed);
+            writing.done();
         }
         receiver.await.map_err(|_| QemuError::Closed)
     }
 
-    /// Waits until QEMU has closed the connection: every event has been delivered then.
-    pub async fn closed(&mut self) {
-        if !self.reader.is_finished() {
-            // An aborted or panicked reader has ended too.
-            let _ended = (&mut self.reader).await;
+    /// Waits until QEMU has closed the connection, and every event has been delivered, or until a
+    /// command was cut off half way.
+    pub async fn closed(&self) {
+        let mut open = self.open.clone();
+        while open.changed().await.is_ok() {}
+    }
+
+    /// No command will be answered any more: QEMU has closed the connection, or one was cut off
+    /// half way.
+    pub fn is_closed(&self) -> bool {
+        self.open.has_changed().is_err() || self.cut.load(Ordering::Relaxed)
+    }
+}
+
+/// A command that is being written. Dropped before it is done, it was cut off: nobody can write
+/// another, and QEMU takes no other connection before this one ends.
+struct Writing<'a> {
+    qmp: &'a Qmp,
+    whole: bool,
+}
+
+impl Writing<'_> {
+    fn done(mut self) {
+        self.whole = true;
+    }
+}
+
+impl Drop for Writing<'_> {
+    fn drop(&mut self) {
+        if !self.whole {
+            self.qmp.cut.store(true, Ordering::Relaxed);
+            self.qmp.reader.abort();
         }
+    }
+}
+
+/// Those who wait for an answer. Dropped, none of them waits any longer.
+struct Waiting(Pending);
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        lock(&self.0).clear();
     }
 }
 
@@ -160,7 +229,7 @@ fn lock(
     pending.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Delivers answers and events until the connection closes; then nobody waits any longer.
+/// Delivers answers and events until the connection closes.
 async fn read(mut lines: Lines<OwnedReadHalf>, pending: Pending, events: broadcast::Sender<Event>) {
     loop {
         match lines.next_json().await {
@@ -173,14 +242,21 @@ async fn read(mut lines: Lines<OwnedReadHalf>, pending: Pending, events: broadca
             }
         }
     }
-    lock(&pending).clear();
+}
+
+/// When QEMU says that something happened.
+fn time(message: &Value) -> Option<SystemTime> {
+    let part = |name: &str| message.get("timestamp")?.get(name)?.as_u64();
+    let since = Duration::from_secs(part("seconds")?)
+        .checked_add(Duration::from_micros(part("microseconds")?))?;
+    SystemTime::UNIX_EPOCH.checked_add(since)
 }
 
 fn deliver(message: Value, pending: &Pending, events: &broadcast::Sender<Event>) {
     if let Some(name) = message.get("event").and_then(Value::as_str) {
         let data = message.get("data").cloned().unwrap_or(Value::Null);
         // Without a receiver the event is of interest to nobody.
-        let _unheard = events.send(Event { name: name.into(), data });
+        let _unheard = events.send(Event { name: name.into(), data, at: time(&message) });
         return;
     }
     let waiting =

@@ -13,9 +13,13 @@
 //! A store belongs to one thread, which gathers changes while the batch before them is written.
 //! [`Redb`] keeps a file, [`Memory`] nothing. Both pass the same tests (`tests/conformance.rs`).
 //!
+//! Beside its file, [`Redb`] keeps room that only batches use that are [`spare`](Batch::spare), once
+//! there is no other: so that on a full disk objects still go, and machines still stop.
+//!
 //! # Errors
-//! [`StoreError`] names the file, the cause and what to do. After any error of a commit but
-//! [`StoreError::Unsure`] the batch is not there, and later ones may succeed.
+//! [`StoreError`] names the file, the cause and what to do. After an error of a commit later ones
+//! may succeed, and the batch is not there if one does. If it is there after all, every later call
+//! is [`StoreError::Unsure`].
 //!
 //! # Invariants
 //! - A file that is damaged, foreign or of a newer version is refused, and no row of it changes.
@@ -33,7 +37,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 
-pub use error::StoreError;
+pub use error::{Holder, StoreError};
 pub use export::{export, import};
 pub use memory::Memory;
 pub use redb::Redb;
@@ -82,6 +86,9 @@ pub struct Batch {
     pub ceiling: u64,
     /// Nothing follows: this is an orderly end.
     pub clean: bool,
+    /// It may use the room that is kept for a full disk: it makes room, or tells what has become
+    /// of the world.
+    pub spare: bool,
 }
 
 impl Batch {

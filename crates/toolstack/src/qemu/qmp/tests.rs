@@ -56,7 +56,8 @@ async fn commands_are_answered_by_id_whatever_the_order() {
 #[tokio::test]
 async fn events_between_answers_reach_who_listens() {
     let (qmp, _server) = scripted(|command| {
-        let event = "{\"event\":\"SHUTDOWN\",\"data\":{\"guest\":true}}\n";
+        let event = "{\"event\":\"SHUTDOWN\",\"data\":{\"guest\":true},\
+                     \"timestamp\":{\"seconds\":7,\"microseconds\":500000}}\n";
         format!("{event}{}", done(command))
     })
     .await;
@@ -65,6 +66,7 @@ async fn events_between_answers_reach_who_listens() {
     qmp.execute("stop", Value::Null, COMMAND_DEADLINE).await.unwrap();
     let event = events.recv().await.unwrap();
     assert_eq!((event.name.as_str(), event.data), ("SHUTDOWN", json!({"guest": true})));
+    assert_eq!(event.at, SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(7500)));
 }
 
 #[tokio::test]
@@ -87,10 +89,12 @@ async fn a_closed_connection_ends_every_wait() {
         _ => "BYE".into(),
     })
     .await;
-    let mut qmp = qmp.unwrap();
+    let qmp = qmp.unwrap();
+    assert!(!qmp.is_closed());
     let error = qmp.execute("cont", Value::Null, COMMAND_DEADLINE).await.unwrap_err();
     assert!(matches!(error, QemuError::Closed), "{error}");
     qmp.closed().await;
+    assert!(qmp.is_closed());
     let error = qmp.execute("cont", Value::Null, COMMAND_DEADLINE).await.unwrap_err();
     assert!(matches!(error, QemuError::Closed), "{error}");
 }

@@ -10,6 +10,7 @@
 //! it, so nothing that is read from this file any more proves what is on the disk.
 
 mod file;
+mod reserve;
 mod tables;
 #[cfg(test)]
 mod tests;
@@ -24,6 +25,7 @@ use ::redb::{Database, Error as RedbError};
 use rustix::io::Errno;
 
 use super::{Batch, Contents, SCHEMA, Store, StoreError, check};
+use reserve::Reserve;
 use tables::{Head, Trouble};
 
 /// Opens the database in a file that is there.
@@ -39,6 +41,8 @@ pub struct Redb {
     head: Head,
     /// Nobody knows what is on disk.
     unsure: bool,
+    /// Room for batches that may use it.
+    reserve: Reserve,
 }
 
 impl fmt::Debug for Redb {
@@ -61,9 +65,14 @@ impl Redb {
     }
 
     fn with_opener(path: &Path, opener: Opener) -> Result<Self, StoreError> {
-        let (path, head) = (path.to_owned(), Head::default());
-        let mut store = Self { path, opener, database: None, head, unsure: false };
-        store.head = store.look()?;
+        let (path, head, reserve) = (path.to_owned(), Head::default(), Reserve::beside(path));
+        let mut store = Self { path, opener, database: None, head, unsure: false, reserve };
+        store.head = match store.look() {
+            // What was not closed is put in order, which takes room.
+            Err(StoreError::Full { .. }) if store.reserve.give() => store.look()?,
+            head => head?,
+        };
+        store.reserve.keep();
         Ok(store)
     }
 
@@ -123,6 +132,19 @@ impl Store for Redb {
 
     fn commit(&mut self, batch: &Batch) -> Result<(), StoreError> {
         check::batch(batch, self.head.generation, self.head.ceiling)?;
+        match self.write(batch) {
+            Err(StoreError::Full { .. }) if batch.spare && self.reserve.give() => {
+                self.write(batch)?;
+            }
+            written => written?,
+        }
+        self.reserve.keep();
+        Ok(())
+    }
+}
+
+impl Redb {
+    fn write(&mut self, batch: &Batch) -> Result<(), StoreError> {
         let before = self.head;
         let database = self.ready()?;
         match guarded(|| tables::write(database, &before, batch)) {

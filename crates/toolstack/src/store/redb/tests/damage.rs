@@ -133,12 +133,15 @@ fn a_store_that_is_open_is_refused_to_others() {
 }
 
 #[test]
-fn a_new_file_is_its_owners_and_alone_in_its_directory() {
+fn a_new_file_is_its_owners_and_has_nothing_but_its_reserve_beside_it() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("state.redb");
     assert_eq!(load(&path).unwrap(), Contents::default());
-    assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
-    assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 1);
+    let reserve = dir.path().join("state.redb.reserve");
+    for path in [&path, &reserve] {
+        assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+    }
+    assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 2);
     for (path, doing) in [("missing/state.redb", "create"), ("", "open")] {
         let error = Redb::open(&dir.path().join(path)).unwrap_err();
         assert!(matches!(error, StoreError::Os { doing: what, .. } if what == doing), "{error:?}");

@@ -1,0 +1,49 @@
+//! What Ringway takes of this host where nothing else is set. Reactors are told by the datapath
+//! itself.
+
+use std::num::NonZeroUsize;
+
+use model::sizing::{Bytes, Host, Reasoned, Sizing};
+
+use super::Finding;
+
+/// The sizes for this host, each with its reason.
+pub(super) fn sizing() -> Vec<Finding> {
+    let memory = rustix::system::sysinfo();
+    let cpus = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    told(Host {
+        cpus: cpus.try_into().unwrap_or(u16::MAX),
+        memory_bytes: memory.totalram.saturating_mul(memory.mem_unit.into()),
+    })
+}
+
+fn told(host: Host) -> Vec<Finding> {
+    let Sizing { share_bytes, cache_bytes, buffer_bytes, steps, .. } = model::sizing::sizing(host);
+    let bytes = |check, part: Reasoned<u64>| {
+        Finding::ok(check, format!("{}: {}", Bytes(part.value), part.why))
+    };
+    vec![
+        bytes("memory share", share_bytes),
+        bytes("image cache", cache_bytes),
+        bytes("request buffers", buffer_bytes),
+        Finding::ok("device steps", format!("{} at once: {}", steps.value, steps.why)),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_size_is_told_with_its_reason() {
+        let told = told(Host { cpus: 2, memory_bytes: 8 << 30 });
+        let told: Vec<_> = told.iter().map(|one| (one.check, one.found.as_str())).collect();
+        let share = "1.4 GiB: 1 GiB and one of 20 parts of the host's 8 GiB";
+        assert_eq!(told[0], ("memory share", share));
+        assert_eq!(told[1], ("image cache", "716 MiB: one half of Ringway's 1.4 GiB"));
+        assert_eq!(told[2], ("request buffers", "179 MiB: one eighth of Ringway's 1.4 GiB"));
+        let steps = "16 at once: storage gains nothing from more; 23 would fit into memory";
+        assert_eq!(told[3], ("device steps", steps));
+        assert_eq!(sizing().len(), told.len());
+    }
+}

@@ -1,0 +1,242 @@
+//! Walks one plan.
+
+use std::future::pending;
+use std::sync::Arc;
+
+use model::id::VmId;
+use model::plan::{Cancel as Until, Plan, Verb};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::time::{Instant, sleep_until};
+
+use super::slots::{Held, Slots};
+use super::steps::{At, Steps};
+use super::{Cancel, Executor, Level, OVERTAKE_GRACE, Perform, StepError};
+
+/// What has become of a plan.
+#[derive(Debug)]
+pub struct Ran {
+    /// The first step that failed, and why.
+    pub failed: Option<(Verb, StepError)>,
+    /// A cancel has left something out.
+    pub cut: bool,
+}
+
+/// What a walk is told.
+#[derive(Debug)]
+pub(super) enum Event {
+    /// A step has its slots.
+    Begin { at: usize, held: Held },
+    /// A step's call has ended. Its slots are free when this has been seen: whatever follows from
+    /// a failure comes before what waits for them.
+    Ended { at: usize, outcome: Result<(), StepError>, held: Held },
+}
+
+struct Walk<'a> {
+    slots: &'a Arc<Slots>,
+    vm: VmId,
+    by: Arc<dyn Perform>,
+    steps: Steps,
+    tell: UnboundedSender<Event>,
+    failed: Option<(Verb, StepError)>,
+    cut: bool,
+    /// How much is done, as was told.
+    done: f64,
+    level: Level,
+    /// When what runs is left behind.
+    give_up: Option<Instant>,
+}
+
+impl Executor {
+    /// Carries out a plan of this machine; ends when nothing of it runs and nothing can begin.
+    pub async fn run(&self, plan: Plan, vm: VmId, by: Arc<dyn Perform>, cancel: &Cancel) -> Ran {
+        let (tell, mut told) = unbounded_channel();
+        let steps = Steps::new(plan);
+        let (slots, level) = (self.slots(), Level::GoOn);
+        let (failed, cut, done, give_up) = (None, false, 0.0, None);
+        let mut walk = Walk { slots, vm, by, steps, tell, failed, cut, done, level, give_up };
+        walk.goes_on();
+        while !walk.steps.are_over() {
+            walk.next(&mut told, cancel).await;
+            while let Ok(event) = told.try_recv() {
+                walk.happens(event);
+            }
+            walk.goes_on();
+        }
+        Ran { failed: walk.failed, cut: walk.cut }
+    }
+}
+
+impl Walk<'_> {
+    /// Waits for whatever is first.
+    async fn next(&mut self, told: &mut UnboundedReceiver<Event>, cancel: &Cancel) {
+        let deadline = self.steps.next_deadline().into_iter().chain(self.give_up).min();
+        let deadline = async {
+            match deadline {
+                Some(at) => sleep_until(at).await,
+                None => pending().await,
+            }
+        };
+        let stronger = async {
+            match self.level.stronger() {
+                Some(level) => cancel.reached(level).await,
+                None => pending().await,
+            }
+        };
+        // What has ended in time has ended, however late it is seen.
+        tokio::select! {
+            biased;
+            Some(event) = told.recv() => self.happens(event),
+            () = stronger => self.cancelled(cancel.level()),
+            () = deadline => self.late(Instant::now()),
+        }
+    }
+
+    fn happens(&mut self, event: Event) {
+        match event {
+            Event::Begin { at, held } => self.begin(at, held),
+            Event::Ended { at, outcome, held } => {
+                match outcome {
+                    // One that was given up has been dealt with.
+                    _ if !matches!(self.steps.at(at), Some(At::Runs { .. })) => {}
+                    Ok(()) => self.steps.ended(at),
+                    Err(error) => self.failed(at, error),
+                }
+                drop(held);
+            }
+        }
+    }
+
+    /// Tells what has become of steps, then lets those go that waited for them.
+    fn goes_on(&mut self) {
+        let ready = self.steps.begin();
+        let effects = self.steps.take_effects();
+        if !effects.is_empty() {
+            self.by.became(&effects);
+        }
+        let done = self.steps.progress();
+        if done > self.done {
+            self.done = done;
+            self.by.progress(done);
+        }
+        let now = Instant::now();
+        for at in &ready {
+            let Some(step) = self.steps.step(*at) else { continue };
+            let deadline = now + step.deadline;
+            let key = self.slots.ready(self.vm, (step.slots, step.begun), (&self.tell, *at));
+            self.steps.set(*at, At::Ready { key, since: now, deadline });
+        }
+        if !ready.is_empty() {
+            self.slots.look();
+        }
+    }
+
+    fn begin(&mut self, at: usize, held: Held) {
+        let (Some(&At::Ready { since, .. }), Some(step)) = (self.steps.at(at), self.steps.step(at))
+        else {
+            return;
+        };
+        if self.steps.closing && step.cancel == Until::Before {
+            return self.steps.set(at, At::LeftOut);
+        }
+        let deadline = counts_from(since, held.hung_since()) + step.deadline;
+        let (by, tell, verb) = (Arc::clone(&self.by), self.tell.clone(), step.verb);
+        let task = tokio::spawn(async move {
+            let outcome = by.perform(verb).await;
+            // Where the walk is over, this gives the slots back.
+            let _ = tell.send(Event::Ended { at, outcome, held });
+        });
+        self.steps.set(at, At::Runs { task: task.abort_handle(), deadline });
+    }
+
+    fn failed(&mut self, at: usize, error: StepError) {
+        self.steps.failed(at);
+        let verb = self.steps.step(at).map(|step| step.verb);
+        if let (None, Some(verb)) = (&self.failed, verb) {
+            self.failed = Some((verb, error));
+        }
+        self.withdraw();
+    }
+
+    /// Deadlines have passed, or that for what runs though something overtakes it.
+    fn late(&mut self, now: Instant) {
+        for at in self.steps.late(now) {
+            let after = self.steps.step(at).map(|step| step.deadline).unwrap_or_default();
+            match self.steps.at(at) {
+                Some(&At::Ready { key, since, .. }) => {
+                    let deadline = counts_from(since, self.slots.hung_since(key)) + after;
+                    if deadline > now {
+                        self.steps.set(at, At::Ready { key, since, deadline });
+                        continue;
+                    }
+                }
+                Some(At::Runs { .. }) => {}
+                // The failure of another has left it out.
+                _ => continue,
+            }
+            self.stop(at);
+            self.failed(at, StepError::Late { after });
+        }
+        if self.give_up.is_some_and(|at| at <= now) {
+            self.give_up = None;
+            for at in self.steps.which(|at| matches!(at, At::Ready { .. } | At::Runs { .. })) {
+                self.leave_out(at);
+            }
+        }
+    }
+
+    fn cancelled(&mut self, level: Level) {
+        self.level = level;
+        if level == Level::Overtaken {
+            self.give_up = Some(Instant::now() + OVERTAKE_GRACE);
+        }
+        let is_open = |at: &At| matches!(at, At::Waits | At::Ready { .. });
+        let open = self.steps.which(is_open).into_iter();
+        let mut open = open.filter_map(|at| self.steps.step(at));
+        self.cut |= open.any(|step| step.cancel == Until::Before);
+        self.steps.closing = true;
+        self.withdraw();
+        // Whoever waits for a guest would do so for twenty minutes.
+        for at in self.steps.which(|at| matches!(at, At::Runs { .. })) {
+            let verb = self.steps.step(at).map(|step| step.verb);
+            if matches!(verb, Some(Verb::DomainAsk(_) | Verb::DomainAwaitEnd)) {
+                self.leave_out(at);
+            }
+        }
+    }
+
+    /// What waits for slots and could be cancelled does not wait any more.
+    fn withdraw(&mut self) {
+        for at in self.steps.which(|at| matches!(at, At::Ready { .. })) {
+            if self.steps.step(at).is_some_and(|step| step.cancel == Until::Before) {
+                self.stop(at);
+                self.steps.set(at, At::LeftOut);
+            }
+        }
+    }
+
+    fn leave_out(&mut self, at: usize) {
+        self.stop(at);
+        self.steps.set(at, At::LeftOut);
+        (self.cut, self.steps.closing) = (true, true);
+    }
+
+    /// Ends a step here: its call is dropped, or goes on alone.
+    fn stop(&self, at: usize) {
+        match self.steps.at(at) {
+            Some(At::Ready { key, .. }) => self.slots.done(*key),
+            Some(At::Runs { task, .. }) => {
+                let verb = self.steps.step(at).map(|step| step.verb);
+                if !verb.is_some_and(|verb| self.by.leave(verb)) {
+                    task.abort();
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// From when on time counts against a step that was ready at `since`: it does not while its lane
+/// moves.
+fn counts_from(since: Instant, hung_since: Option<Instant>) -> Instant {
+    hung_since.map_or_else(Instant::now, |hung| hung.max(since))
+}

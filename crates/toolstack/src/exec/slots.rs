@@ -1,0 +1,160 @@
+//! Admission with a clock: tells a step that it may begin, and looks again when one becomes stuck.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use model::admission::{self, Admission, Key, Limits, Marks};
+use model::id::VmId;
+use tokio::sync::Notify;
+use tokio::sync::mpsc::UnboundedSender;
+use tokio::time::{Instant, sleep_until};
+
+use super::run::Event;
+
+/// Every slot of the host.
+#[derive(Debug)]
+pub(super) struct Slots {
+    began: Instant,
+    inner: Mutex<Inner>,
+    /// Rings when the next step becomes stuck at another time than before, and at the end.
+    bell: Arc<Notify>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    admission: Admission,
+    next: u64,
+    waiting: HashMap<Key, Waiter>,
+    wake_at: Option<Duration>,
+}
+
+/// Who is told that a step may begin.
+#[derive(Debug)]
+struct Waiter {
+    tell: UnboundedSender<Event>,
+    at: usize,
+}
+
+/// The slots of one step that runs; they are free again when it is dropped.
+#[derive(Debug)]
+pub(super) struct Held {
+    slots: Arc<Slots>,
+    key: Key,
+}
+
+impl Held {
+    /// Since when the step's lane hangs, if it does.
+    pub(super) fn hung_since(&self) -> Option<Instant> {
+        self.slots.hung_since(self.key)
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.slots.done(self.key);
+    }
+}
+
+impl Drop for Slots {
+    fn drop(&mut self) {
+        self.bell.notify_one();
+    }
+}
+
+impl Slots {
+    pub(super) fn new(limits: Limits) -> Self {
+        let admission = Admission::new(limits);
+        let inner = Inner { admission, next: 0, waiting: HashMap::new(), wake_at: None };
+        Self { began: Instant::now(), inner: Mutex::new(inner), bell: Arc::default() }
+    }
+
+    pub(super) fn bell(&self) -> Arc<Notify> {
+        Arc::clone(&self.bell)
+    }
+
+    pub(super) fn set(self: &Arc<Self>, limits: Limits) {
+        self.lock().admission.set(limits);
+        self.look();
+    }
+
+    pub(super) fn marks(&self) -> Marks {
+        self.lock().admission.marks()
+    }
+
+    /// A step could begin. Its walk is told when it may.
+    pub(super) fn ready(
+        self: &Arc<Self>,
+        vm: VmId,
+        (slots, begun): (admission::Slots, bool),
+        (tell, at): (&UnboundedSender<Event>, usize),
+    ) -> Key {
+        let mut inner = self.lock();
+        let key = Key(inner.next);
+        inner.next += 1;
+        inner.waiting.insert(key, Waiter { tell: tell.clone(), at });
+        inner.admission.ready(key, vm, slots, begun);
+        key
+    }
+
+    /// A step is over, or nobody wants it to begin any more.
+    pub(super) fn done(self: &Arc<Self>, key: Key) {
+        {
+            let mut inner = self.lock();
+            inner.waiting.remove(&key);
+            inner.admission.done(key, self.began.elapsed());
+        }
+        self.look();
+    }
+
+    /// Since when the lane of a step hangs, if it does.
+    pub(super) fn hung_since(&self, key: Key) -> Option<Instant> {
+        let since = self.lock().admission.hung_since(key)?;
+        self.began.checked_add(since)
+    }
+
+    /// Begins all that may begin now.
+    pub(super) fn look(self: &Arc<Self>) {
+        let mut inner = self.lock();
+        let begin = inner.admission.next(self.began.elapsed());
+        let begin: Vec<_> =
+            begin.into_iter().map(|key| (key, inner.waiting.remove(&key))).collect();
+        let wake_at = inner.admission.wake_at();
+        let changed = std::mem::replace(&mut inner.wake_at, wake_at) != wake_at;
+        drop(inner);
+        if changed {
+            self.bell.notify_one();
+        }
+        for (key, waiter) in begin {
+            let held = Held { slots: Arc::clone(self), key };
+            // Dropped, and with it given back, where nobody waits any more.
+            if let Some(Waiter { tell, at }) = waiter {
+                let _ = tell.send(Event::Begin { at, held });
+            }
+        }
+    }
+
+    fn wake_at(&self) -> Option<Instant> {
+        self.lock().wake_at.and_then(|at| self.began.checked_add(at))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Looks at the slots when a step has become stuck, for as long as there are slots.
+pub(super) async fn alarm(slots: Weak<Slots>, bell: Arc<Notify>) {
+    while let Some(at) = slots.upgrade().map(|slots| slots.wake_at()) {
+        let rings = async {
+            match at {
+                Some(at) => sleep_until(at).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = bell.notified() => {}
+            () = rings => if let Some(slots) = slots.upgrade() { slots.look() },
+        }
+    }
+}

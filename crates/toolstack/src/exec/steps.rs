@@ -1,0 +1,140 @@
+//! Where each step of a plan is.
+
+use model::admission::Key;
+use model::plan::{Cancel, Effect, Plan, Step, StepId, Verb};
+use tokio::task::AbortHandle;
+use tokio::time::Instant;
+
+/// Where a step is.
+#[derive(Debug)]
+pub(super) enum At {
+    /// Others must end before it.
+    Waits,
+    /// It waits for slots.
+    Ready {
+        key: Key,
+        /// Since when.
+        since: Instant,
+        /// When it is looked at whether it waits for what hangs.
+        deadline: Instant,
+    },
+    /// Its call runs.
+    Runs {
+        task: AbortHandle,
+        deadline: Instant,
+    },
+    Ended,
+    Failed,
+    /// It is not done: something before it failed, or the plan does not reach its goal any more.
+    LeftOut,
+}
+
+/// The steps of a plan that is carried out.
+#[derive(Debug)]
+pub(super) struct Steps {
+    pub(super) plan: Plan,
+    at: Vec<At>,
+    weight: u32,
+    ended: u32,
+    /// Effects of what has ended, which nobody was told yet.
+    effects: Vec<Effect>,
+    /// Nothing that could be cancelled is begun any more.
+    pub(super) closing: bool,
+}
+
+impl Steps {
+    pub(super) fn new(plan: Plan) -> Self {
+        let at = plan.steps().iter().map(|_| At::Waits).collect();
+        let weight = plan.weight();
+        Self { plan, at, weight, ended: 0, effects: Vec::new(), closing: false }
+    }
+
+    pub(super) fn step(&self, at: usize) -> Option<&Step> {
+        self.plan.steps().get(at)
+    }
+
+    pub(super) fn at(&self, at: usize) -> Option<&At> {
+        self.at.get(at)
+    }
+
+    pub(super) fn set(&mut self, at: usize, now: At) {
+        if let Some(place) = self.at.get_mut(at) {
+            *place = now;
+        }
+    }
+
+    /// Whether nothing runs and nothing can begin.
+    pub(super) fn are_over(&self) -> bool {
+        !self.at.iter().any(|at| matches!(at, At::Waits | At::Ready { .. } | At::Runs { .. }))
+    }
+
+    pub(super) fn ended(&mut self, at: usize) {
+        self.set(at, At::Ended);
+        if let Some(step) = self.plan.steps().get(at) {
+            self.ended = self.ended.saturating_add(step.weight);
+            self.effects.extend_from_slice(&step.then);
+        }
+    }
+
+    /// What could not reach its goal without this step is not begun.
+    pub(super) fn failed(&mut self, at: usize) {
+        self.set(at, At::Failed);
+        self.closing = true;
+        if let Some(step) = self.plan.steps().get(at) {
+            self.effects.extend_from_slice(&step.if_failed);
+        }
+    }
+
+    pub(super) fn take_effects(&mut self) -> Vec<Effect> {
+        std::mem::take(&mut self.effects)
+    }
+
+    /// How much is done, 0 to 1.
+    pub(super) fn progress(&self) -> f64 {
+        if self.weight == 0 { 1.0 } else { f64::from(self.ended) / f64::from(self.weight) }
+    }
+
+    /// The next deadline.
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        let deadline = |at: &At| match at {
+            At::Ready { deadline, .. } | At::Runs { deadline, .. } => Some(*deadline),
+            _ => None,
+        };
+        self.at.iter().filter_map(deadline).min()
+    }
+
+    /// Steps whose deadline has passed.
+    pub(super) fn late(&self, now: Instant) -> Vec<usize> {
+        let late = |at: &At| match at {
+            At::Ready { deadline, .. } | At::Runs { deadline, .. } => *deadline <= now,
+            _ => false,
+        };
+        self.which(late)
+    }
+
+    /// Steps that are at such a place.
+    pub(super) fn which(&self, is: impl Fn(&At) -> bool) -> Vec<usize> {
+        self.at.iter().enumerate().filter(|(_, at)| is(at)).map(|(at, _)| at).collect()
+    }
+
+    /// Steps that can begin now. Those that are nothing but effects end here; those that never
+    /// can are left out. One pass is enough, because edges lead to earlier steps.
+    pub(super) fn begin(&mut self) -> Vec<usize> {
+        let mut begin = Vec::new();
+        for at in self.which(|at| matches!(at, At::Waits)) {
+            let Some(step) = self.plan.steps().get(at) else { continue };
+            let before = |id: &StepId| self.at.get(id.index());
+            let never = |id: &StepId| matches!(before(id), Some(At::Failed | At::LeftOut));
+            let closed = self.closing && step.cancel == Cancel::Before;
+            if closed || step.after.iter().any(never) {
+                self.set(at, At::LeftOut);
+            } else if step.after.iter().all(|id| matches!(before(id), Some(At::Ended))) {
+                match step.verb {
+                    Verb::Record => self.ended(at),
+                    _ => begin.push(at),
+                }
+            }
+        }
+        begin
+    }
+}

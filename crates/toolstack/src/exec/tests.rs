@@ -1,0 +1,309 @@
+//! One plan or two on a performer that does what it is told.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use model::admission::Lane;
+use model::domain::{Boot, DomainSpec};
+use model::id::{Domid, SrId, Uuid, VbdId, VdiId, VmId};
+use model::plan::{Deadlines, DiskState, DomainSeen, MachineState, Medium, Op, Plan, plan};
+use model::vbd::VbdKind;
+use model::vdi::automaton::{Access, VolumeState};
+use model::vm::PowerState;
+use model::vm::exits::{AfterActions, OnCrash, OnExit};
+use tokio::time::{Instant, sleep};
+
+use super::*;
+
+const START: Op = Op::Start { paused: false };
+
+fn uuid(kind: u8, n: u8) -> Uuid {
+    let mut bytes = [0; 16];
+    (bytes[0], bytes[15]) = (kind, n);
+    Uuid::from_random(bytes)
+}
+
+fn sr(n: u8) -> SrId {
+    SrId(uuid(3, n))
+}
+
+fn vm(n: u8) -> VmId {
+    VmId(uuid(9, n))
+}
+
+fn secs(secs: u64) -> Duration {
+    Duration::from_secs(secs)
+}
+
+/// A halted machine with so many disks on this SR.
+fn machine(disks: u8, on: u8) -> MachineState {
+    let disk = |n| DiskState {
+        vbd: VbdId(uuid(1, n)),
+        kind: VbdKind::Disk,
+        userdevice: n,
+        medium: Some(Medium { vdi: VdiId(uuid(4, n)), sr: sr(on) }),
+        access: Access::Rw,
+        volume: VolumeState::Detached,
+        plugged: false,
+    };
+    let boot = Boot::Firmware(Vec::new());
+    let (shutdown, reboot) = (OnExit::Destroy, OnExit::Restart);
+    MachineState {
+        power: PowerState::Halted,
+        domain: DomainSeen::Absent,
+        fresh: Domid(7),
+        spec: DomainSpec { memory_bytes: 256 << 20, vcpus: 1, boot, cds: Vec::new() },
+        disks: (0..disks).map(disk).collect(),
+        vifs: Vec::new(),
+        after: AfterActions { shutdown, reboot, crash: OnCrash::Restart },
+        deadlines: Deadlines::default(),
+    }
+}
+
+fn start(disks: u8, on: u8) -> Plan {
+    plan(&START, &machine(disks, on)).unwrap()
+}
+
+/// How long a verb takes, and whether it works then.
+type Told = Box<dyn Fn(Verb) -> (Duration, bool) + Send + Sync>;
+
+/// Does what it is told, and notes what is done.
+struct Doer {
+    told: Told,
+    began: Instant,
+    begun: Mutex<Vec<(Verb, Duration)>>,
+    ended: Mutex<Vec<Verb>>,
+    effects: Mutex<Vec<Effect>>,
+    progress: Mutex<Vec<f64>>,
+    dropped: AtomicUsize,
+}
+
+/// Counts calls that are dropped before they end.
+struct Call<'a>(&'a Doer, bool);
+
+impl Drop for Call<'_> {
+    fn drop(&mut self) {
+        self.0.dropped.fetch_add(usize::from(!self.1), Ordering::Relaxed);
+    }
+}
+
+impl Doer {
+    fn new(told: impl Fn(Verb) -> (Duration, bool) + Send + Sync + 'static) -> Arc<Self> {
+        Arc::new(Self {
+            told: Box::new(told),
+            began: Instant::now(),
+            begun: Mutex::default(),
+            ended: Mutex::default(),
+            effects: Mutex::default(),
+            progress: Mutex::default(),
+            dropped: AtomicUsize::default(),
+        })
+    }
+
+    fn begun(&self) -> Vec<(Verb, Duration)> {
+        self.begun.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// When a verb began that is like this.
+    fn at(&self, is: impl Fn(&Verb) -> bool) -> Option<Duration> {
+        self.begun().iter().find(|(verb, _)| is(verb)).map(|(_, at)| *at)
+    }
+}
+
+impl Perform for Doer {
+    fn perform(&self, verb: Verb) -> Fut<'_, Result<(), StepError>> {
+        Box::pin(async move {
+            self.begun.lock().unwrap().push((verb, self.began.elapsed()));
+            let mut call = Call(self, false);
+            let (takes, works) = (self.told)(verb);
+            sleep(takes).await;
+            call.1 = true;
+            self.ended.lock().unwrap().push(verb);
+            if works { Ok(()) } else { Err(StepError::NoDriver("told to fail".into())) }
+        })
+    }
+
+    fn leave(&self, verb: Verb) -> bool {
+        matches!(verb, Verb::VbdAttach(..))
+    }
+
+    fn became(&self, effects: &[Effect]) {
+        self.effects.lock().unwrap().extend_from_slice(effects);
+    }
+
+    fn progress(&self, part: f64) {
+        self.progress.lock().unwrap().push(part);
+    }
+}
+
+fn is_attach(verb: &Verb) -> bool {
+    matches!(verb, Verb::VbdAttach(..))
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_step_begins_when_those_before_it_have_ended_and_no_later() {
+    let plan = start(5, 1);
+    let takes = |verb: Verb| match verb {
+        Verb::VbdAttach(VbdId(disk), _) => secs(u64::from(disk.bytes()[15]) % 2),
+        Verb::DomainCreate(_) => Duration::from_millis(300),
+        _ => Duration::from_millis(1),
+    };
+    let doer = Doer::new(move |verb| (takes(verb), true));
+    let executor = Executor::new(Limits::default());
+    let ran = executor.run(plan.clone(), vm(1), doer.clone(), &Cancel::new()).await;
+    assert!(ran.failed.is_none() && !ran.cut);
+    let began: BTreeMap<_, _> =
+        doer.begun().into_iter().map(|(verb, at)| (format!("{verb:?}"), at)).collect();
+    assert_eq!(began.len(), plan.steps().len());
+    for step in plan.steps() {
+        let before = step.after.iter().map(|id| plan.steps()[id.index()].verb);
+        let ready = before.map(|verb| began[&format!("{verb:?}")] + takes(verb)).max();
+        assert_eq!(began[&format!("{:?}", step.verb)], ready.unwrap_or_default(), "{step:?}");
+    }
+    let effects = doer.effects.lock().unwrap();
+    let all: usize = plan.steps().iter().map(|step| step.then.len()).sum();
+    assert_eq!(effects.len(), all);
+    let progress = doer.progress.lock().unwrap();
+    assert!(progress.is_sorted() && progress.last() == Some(&1.0), "{progress:?}");
+    assert_eq!(executor.marks().lanes, BTreeMap::new());
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_a_failure_what_runs_ends_and_nothing_else_begins() {
+    let fails = VbdId(uuid(1, 0));
+    let doer = Doer::new(move |verb| match verb {
+        Verb::VbdAttach(vbd, _) => (secs(if vbd == fails { 1 } else { 2 }), vbd != fails),
+        _ => (Duration::ZERO, true),
+    });
+    let executor = Executor::new(Limits { machine: 3, ..Limits::default() });
+    let ran = executor.run(start(5, 1), vm(1), doer.clone(), &Cancel::new()).await;
+    let Some((Verb::VbdAttach(vbd, _), StepError::NoDriver(_))) = ran.failed else { panic!() };
+    assert_eq!((vbd, ran.cut), (fails, false));
+    assert_eq!(doer.began.elapsed(), secs(2), "those that ran have ended");
+    assert_eq!(doer.begun().iter().filter(|(verb, _)| is_attach(verb)).count(), 3);
+    assert_eq!(doer.dropped.load(Ordering::Relaxed), 0);
+    assert!(doer.at(|verb| *verb == Verb::DomainRun).is_none());
+    assert!(doer.at(|verb| matches!(verb, Verb::VbdActivate(_))).is_none());
+    let effects = doer.effects.lock().unwrap();
+    assert!(effects.contains(&Effect::Volume(fails, VolumeState::Detached)), "{effects:?}");
+    let other = Effect::Volume(VbdId(uuid(1, 1)), VolumeState::Attached(Access::Rw));
+    assert!(effects.contains(&other), "{effects:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_is_left_holds_its_slot_until_it_ends() {
+    let doer = Doer::new(|verb| (secs(if is_attach(&verb) { 100 } else { 0 }), true));
+    let executor = Executor::new(Limits::default());
+    let ran = executor.run(start(1, 1), vm(1), doer.clone(), &Cancel::new()).await;
+    let Some((Verb::VbdAttach(..), StepError::Late { after })) = ran.failed else { panic!() };
+    assert_eq!((after, doer.began.elapsed()), (secs(60), secs(60)));
+    assert_eq!(doer.dropped.load(Ordering::Relaxed), 0);
+    let lane = executor.marks().lanes[&Lane::Sr(sr(1))];
+    assert_eq!((lane.running, lane.stuck), (1, 1));
+    sleep(secs(41)).await;
+    assert!(doer.ended.lock().unwrap().iter().any(is_attach));
+    assert_eq!(executor.marks().lanes, BTreeMap::new());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_may_be_dropped_is() {
+    let doer = Doer::new(|verb| (secs(if verb == Verb::DomainRun { 100 } else { 0 }), true));
+    let executor = Executor::new(Limits::default());
+    let ran = executor.run(start(1, 1), vm(1), doer.clone(), &Cancel::new()).await;
+    assert!(matches!(ran.failed, Some((Verb::DomainRun, StepError::Late { .. }))));
+    assert_eq!(doer.began.elapsed(), secs(30));
+    sleep(secs(1)).await;
+    assert_eq!(doer.dropped.load(Ordering::Relaxed), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_step_that_gets_no_slot_ends_at_its_deadline_too() {
+    let executor = Arc::new(Executor::new(Limits { sr: 1, ..Limits::default() }));
+    let hangs = Doer::new(|verb| (secs(if is_attach(&verb) { 3600 } else { 0 }), true));
+    let (other, by) = (Arc::clone(&executor), hangs.clone());
+    tokio::spawn(async move { other.run(start(1, 1), vm(1), by, &Cancel::new()).await });
+    sleep(secs(10)).await;
+    let waits = Doer::new(|_| (Duration::ZERO, true));
+    let ran = executor.run(start(1, 1), vm(2), waits.clone(), &Cancel::new()).await;
+    assert!(matches!(ran.failed, Some((Verb::VbdAttach(..), StepError::Late { .. }))));
+    assert_eq!(waits.began.elapsed(), secs(60));
+    assert!(waits.at(is_attach).is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slot_is_looked_at_when_a_step_becomes_stuck() {
+    let limits = Limits { host: 1, reserve: 0, ..Limits::default() };
+    let executor = Arc::new(Executor::new(limits));
+    let hangs = Doer::new(|verb| (secs(if is_attach(&verb) { 3600 } else { 0 }), true));
+    let (other, by) = (Arc::clone(&executor), hangs.clone());
+    tokio::spawn(async move { other.run(start(1, 1), vm(1), by, &Cancel::new()).await });
+    tokio::task::yield_now().await;
+    sleep(Duration::from_millis(500)).await;
+    let waits = Doer::new(|_| (Duration::ZERO, true));
+    let ran = executor.run(start(1, 2), vm(2), waits.clone(), &Cancel::new()).await;
+    assert!(ran.failed.is_none());
+    let waited = waits.at(is_attach).unwrap();
+    assert_eq!(waited, limits.stuck - Duration::from_millis(500));
+    // Lowered, the age counts at once.
+    let early = Limits { stuck: Duration::from_millis(100), ..limits };
+    let (other, by) = (Arc::clone(&executor), hangs.clone());
+    tokio::spawn(async move { other.run(start(1, 3), vm(3), by, &Cancel::new()).await });
+    sleep(Duration::from_millis(200)).await;
+    let waits = Doer::new(|_| (Duration::ZERO, true));
+    let cancel = Cancel::new();
+    let run = executor.run(start(1, 2), vm(2), waits.clone(), &cancel);
+    let lower = async {
+        sleep(Duration::from_millis(1)).await;
+        executor.set_limits(early);
+    };
+    assert!(tokio::join!(run, lower).0.failed.is_none());
+    assert_eq!(waits.at(is_attach), Some(Duration::from_millis(1)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cancel_ends_a_wait_for_the_guest_and_lets_the_rest_end() {
+    let mut state = machine(1, 1);
+    state.power = PowerState::Running;
+    let run = model::plan::Run::Running;
+    state.domain = DomainSeen::There { domid: Domid(3), run };
+    let plan = plan(&Op::CleanShutdown, &state).unwrap();
+    let doer = Doer::new(|verb| (secs(if verb == Verb::DomainAwaitEnd { 600 } else { 0 }), true));
+    let (executor, cancel) = (Executor::new(Limits::default()), Cancel::new());
+    let cancelled = async {
+        sleep(secs(5)).await;
+        cancel.cancel();
+    };
+    let ran = tokio::join!(executor.run(plan, vm(1), doer.clone(), &cancel), cancelled).0;
+    assert!(ran.cut && ran.failed.is_none());
+    assert_eq!(doer.began.elapsed(), secs(5));
+    assert!(doer.at(|verb| *verb == Verb::DomainKill).is_none());
+    // One that comes when nothing is left to cancel changes nothing.
+    let doer = Doer::new(|verb| (secs(u64::from(verb == Verb::DomainRun)), true));
+    let cancel = Cancel::new();
+    let cancelled = async {
+        sleep(Duration::from_millis(500)).await;
+        cancel.cancel();
+    };
+    let run = executor.run(start(1, 1), vm(1), doer.clone(), &cancel);
+    let ran = tokio::join!(run, cancelled).0;
+    assert!(!ran.cut && ran.failed.is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_overtaken_is_left_after_a_grace() {
+    let doer = Doer::new(|verb| (secs(if is_attach(&verb) { 30 } else { 20 }), true));
+    let (executor, cancel) = (Executor::new(Limits::default()), Cancel::new());
+    let overtaken = async {
+        sleep(secs(25)).await;
+        cancel.overtake();
+    };
+    let run = executor.run(start(1, 1), vm(1), doer.clone(), &cancel);
+    let ran = tokio::join!(run, overtaken).0;
+    assert!(ran.cut);
+    assert_eq!(doer.began.elapsed(), secs(25) + OVERTAKE_GRACE);
+    sleep(secs(60)).await;
+    // The attach went on alone; the domain, which may be dropped, did not.
+    assert!(doer.ended.lock().unwrap().iter().any(is_attach));
+    assert_eq!(doer.dropped.load(Ordering::Relaxed), 1);
+}

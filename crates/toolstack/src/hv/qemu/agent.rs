@@ -1,0 +1,206 @@
+//! Talks with the agent in a guest, which is as trustworthy as its guest: bounded in time and size.
+
+use std::time::Duration;
+
+use model::domain::slots;
+use serde_json::{Value, json};
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::time::timeout;
+
+use super::domain::{Domain, connect};
+use super::names::Device;
+use crate::hv::{GuestSeen, HvError};
+use crate::lines::{Lines, write_json};
+use crate::qemu::QemuError;
+
+/// Longest talk. An agent that listens answers within milliseconds.
+const TALK_DEADLINE: Duration = Duration::from_secs(5);
+/// Longest answer, in bytes: interfaces with their addresses, a line.
+const ANSWER_BYTES: usize = 1 << 20;
+/// Most answers to earlier talks that are passed over.
+const STALE_MAX: usize = 64;
+/// Longest text of a guest that is told, in characters.
+const TEXT_CHARS: usize = 256;
+/// Most addresses of an interface, of each kind, that are told.
+const ADDRESSES_MAX: usize = 16;
+
+/// One talk.
+struct Talk {
+    lines: Lines<OwnedReadHalf>,
+    writer: OwnedWriteHalf,
+}
+
+impl Talk {
+    /// Begins one: what the agent has said to others is passed over.
+    async fn begin(domain: &Domain) -> Result<Self, HvError> {
+        let (reader, writer) = connect(domain.dir.agent()).await?.into_split();
+        let mut talk = Self { lines: Lines::new(reader, ANSWER_BYTES), writer };
+        // Anything that the agent would not say twice: a talk has its own.
+        let id = u64::from(domain.process.id()) << 32 | u64::from(domain.record.domid().0);
+        talk.say("guest-sync-delimited", json!({ "id": id })).await?;
+        for _ in 0..STALE_MAX {
+            let line = talk.lines.next_text().await.map_err(QemuError::from)?;
+            // A byte that no text has comes before the answer.
+            let (_, answer) = line.rsplit_once('\u{fffd}').unwrap_or(("", &line));
+            let answer: Value = serde_json::from_str(answer).unwrap_or_default();
+            if answer.get("return").and_then(Value::as_u64) == Some(id) {
+                return Ok(talk);
+            }
+        }
+        Err(refused("guest-sync-delimited", "it answers something else"))
+    }
+
+    async fn say(&mut self, command: &str, arguments: Value) -> Result<(), HvError> {
+        let message = json!({ "execute": command, "arguments": arguments });
+        let said = write_json(&mut self.writer, &message).await;
+        said.map_err(|error| refused(command, &error.to_string()))
+    }
+
+    async fn ask(&mut self, command: &str) -> Result<Value, HvError> {
+        self.say(command, json!({})).await?;
+        let answer = self.lines.next_json().await.map_err(QemuError::from)?;
+        match answer.get("return") {
+            Some(value) => Ok(value.clone()),
+            None => Err(refused(command, &text(answer.pointer("/error/desc")).unwrap_or_default())),
+        }
+    }
+}
+
+fn refused(command: &str, why: &str) -> HvError {
+    HvError::Refused { what: format!("the guest's agent: {command}"), why: why.to_owned() }
+}
+
+/// Runs a talk within its time, alone.
+async fn talking<T>(
+    domain: &Domain,
+    talk: impl AsyncFnOnce(Talk) -> Result<T, HvError>,
+) -> Result<T, HvError> {
+    let _alone = domain.agent.lock().await;
+    let talk = async { talk(Talk::begin(domain).await?).await };
+    let late = |_| HvError::Late { what: "the guest's agent".into(), after: TALK_DEADLINE };
+    timeout(TALK_DEADLINE, talk).await.map_err(late)?
+}
+
+/// Asks the guest to go down; `mode` as the agent calls it. It does not answer if it does.
+pub(super) async fn shutdown(domain: &Domain, mode: &str) -> Result<(), HvError> {
+    talking(domain, async |mut talk| talk.say("guest-shutdown", json!({ "mode": mode })).await)
+        .await
+}
+
+/// What the agent tells. A command that it does not know leaves its part out.
+pub(super) async fn seen(domain: &Domain) -> Result<GuestSeen, HvError> {
+    let nics = addresses(domain).await?;
+    talking(domain, async |mut talk| {
+        let info = talk.ask("guest-info").await?;
+        let system = talk.ask("guest-get-osinfo").await.unwrap_or_default();
+        let networks = talk.ask("guest-network-get-interfaces").await.unwrap_or_default();
+        let agent = text(info.get("version")).unwrap_or_default();
+        Ok(GuestSeen { os: os(&system), networks: told(&networks, &nics), agent })
+    })
+    .await
+}
+
+/// The hardware address of every interface by its number.
+async fn addresses(domain: &Domain) -> Result<Vec<(u8, String)>, HvError> {
+    let mut found = Vec::new();
+    for device in domain.devices().await? {
+        let Device::Nic(_) = device else { continue };
+        let path = format!("/machine/peripheral/{}", device.id());
+        let get = |property: &str| {
+            domain.execute("qom-get", json!({ "path": path, "property": property }))
+        };
+        // Slot and function in one number.
+        let slot = get("addr").await?.as_u64().map(|place| place >> 3);
+        let number = (0..slots::MAX_VIFS)
+            .find(|number| slots::vif(*number).map(|place| u64::from(place.slot)) == slot);
+        let mac = get("mac").await?;
+        let mac = mac.as_str().unwrap_or_default().to_lowercase();
+        found.extend(number.map(|number| (number, mac)));
+    }
+    Ok(found)
+}
+
+/// What a guest says of its system, under the names that clients know.
+fn os(system: &Value) -> Vec<(String, String)> {
+    let of = |name: &str| text(system.get(name));
+    let version = of("version-id").unwrap_or_default();
+    let (major, minor) = version.split_once('.').unwrap_or((&version, ""));
+    let number = |part: &str| (!part.is_empty()).then(|| part.to_owned());
+    let all = [
+        ("name", of("pretty-name").or_else(|| of("name"))),
+        ("uname", of("kernel-release")),
+        ("distro", of("id")),
+        ("major", number(major)),
+        ("minor", number(minor)),
+    ];
+    all.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
+}
+
+/// Addresses of interfaces that are ours, by their hardware address.
+fn told(interfaces: &Value, nics: &[(u8, String)]) -> Vec<(String, String)> {
+    let mut networks = Vec::new();
+    for interface in interfaces.as_array().into_iter().flatten() {
+        let mac = text(interface.get("hardware-address")).unwrap_or_default().to_lowercase();
+        let Some((number, _)) = nics.iter().find(|(_, known)| *known == mac) else { continue };
+        let list = interface.get("ip-addresses").and_then(Value::as_array).into_iter().flatten();
+        let of_kind = |kind: &str| -> Vec<String> {
+            let of = list.clone().filter(|one| one.get("ip-address-type") == Some(&kind.into()));
+            of.filter_map(|one| text(one.get("ip-address"))).take(ADDRESSES_MAX).collect()
+        };
+        let (v4, v6) = (of_kind("ipv4"), of_kind("ipv6"));
+        networks.extend(v4.first().map(|first| (format!("{number}/ip"), first.clone())));
+        for (kind, all) in [("ipv4", v4), ("ipv6", v6)] {
+            let all = all.into_iter().enumerate();
+            networks.extend(all.map(|(at, one)| (format!("{number}/{kind}/{at}"), one)));
+        }
+    }
+    networks
+}
+
+/// A text of the guest's, shortened, on one line.
+fn text(value: Option<&Value>) -> Option<String> {
+    let text = value?.as_str()?;
+    Some(text.chars().filter(|c| !c.is_control()).take(TEXT_CHARS).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_system_is_told_under_known_names() {
+        let debian = json!({ "id": "debian", "pretty-name": "Debian GNU/Linux 12 (bookworm)",
+            "version-id": "12.1", "kernel-release": "6.1.0-9-amd64", "machine": "x86_64" });
+        let pairs = |text: &str| -> Vec<(String, String)> {
+            let lines = text.lines().filter_map(|line| line.split_once('='));
+            lines.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+        };
+        let expected = "name=Debian GNU/Linux 12 (bookworm)\nuname=6.1.0-9-amd64\n\
+                        distro=debian\nmajor=12\nminor=1";
+        assert_eq!(os(&debian), pairs(expected));
+        assert_eq!(os(&json!({ "id": 7, "name": "x\ny" })), pairs("name=xy"));
+        assert_eq!(os(&Value::Null), []);
+        let long = json!({ "id": "x".repeat(1000) });
+        assert_eq!(os(&long).first().unwrap().1.len(), TEXT_CHARS);
+    }
+
+    #[test]
+    fn addresses_are_those_of_our_interfaces() {
+        let address = |kind: &str, one: &str| json!({ "ip-address-type": kind, "ip-address": one });
+        let interfaces = json!([
+            { "name": "lo", "ip-addresses": [address("ipv4", "127.0.0.1")] },
+            { "name": "eth0", "hardware-address": "00:16:3E:00:00:01",
+              "ip-addresses": [address("ipv6", "fe80::1"), address("ipv4", "10.0.0.2"),
+                               address("ipv4", "10.0.0.3")] },
+            { "name": "docker0", "hardware-address": "02:42:00:00:00:01",
+              "ip-addresses": [address("ipv4", "172.17.0.1")] },
+        ]);
+        let nics = [(3, "00:16:3e:00:00:01".to_owned())];
+        let told = told(&interfaces, &nics);
+        let shown: Vec<_> = told.iter().map(|(key, value)| format!("{key} {value}")).collect();
+        let expected =
+            ["3/ip 10.0.0.2", "3/ipv4/0 10.0.0.2", "3/ipv4/1 10.0.0.3", "3/ipv6/0 fe80::1"];
+        assert_eq!(shown, expected);
+        assert_eq!(super::told(&json!({ "a": 1 }), &nics), []);
+    }
+}

@@ -1,0 +1,48 @@
+//! Asks a guest to go down.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use model::plan::Ask;
+use serde_json::Value;
+
+use super::agent;
+use super::domain::Domain;
+use crate::hv::HvError;
+
+/// A guest is asked again after this: one that was just starting has missed the first time.
+const ASK_AGAIN: Duration = Duration::from_secs(5);
+
+/// Asks once: by the agent if one listens, else by the power button, which says nothing of a
+/// reboot: a guest that goes down is enough then, a new domain comes anyway.
+pub(super) async fn once(domain: &Domain, what: Ask) -> Result<(), HvError> {
+    if domain.agent_listens().await? {
+        let mode = match what {
+            Ask::Shutdown => "powerdown",
+            Ask::Reboot => "reboot",
+        };
+        match agent::shutdown(domain, mode).await {
+            Ok(()) => return Ok(()),
+            Err(error) => tracing::debug!(vm = %domain.vm, %error, "the agent does not help"),
+        }
+    }
+    press(domain).await
+}
+
+/// Presses the button again and again until the guest has ended. An agent that was told and did
+/// nothing would do nothing again.
+pub(super) async fn until_ended(domain: Arc<Domain>) {
+    loop {
+        tokio::select! {
+            _ = domain.wait_end() => return,
+            () = tokio::time::sleep(ASK_AGAIN) => {}
+        }
+        if let Err(error) = press(&domain).await {
+            tracing::debug!(vm = %domain.vm, %error, "the power button cannot be pressed");
+        }
+    }
+}
+
+async fn press(domain: &Domain) -> Result<(), HvError> {
+    domain.execute("system_powerdown", Value::Null).await.map(drop)
+}

@@ -1,0 +1,101 @@
+//! Which kernels and ramdisks a machine may start: those in named directories.
+
+use std::path::{Path, PathBuf};
+
+use model::domain::Boot;
+
+use crate::hv::HvError;
+
+/// The same with the files that are really meant, once they may be used.
+///
+/// # Errors
+/// [`HvError::Boot`]. Nothing was opened then: a FIFO or a device would do something.
+pub(super) fn checked(boot: &Boot, directories: &[PathBuf]) -> Result<Boot, HvError> {
+    let Boot::Kernel { kernel, ramdisk, args } = boot else { return Ok(boot.clone()) };
+    let kernel = file("kernel", kernel, directories)?;
+    let ramdisk = ramdisk.as_deref().map(|path| file("ramdisk", path, directories)).transpose()?;
+    Ok(Boot::Kernel { kernel, ramdisk, args: args.clone() })
+}
+
+fn file(what: &str, path: &Path, directories: &[PathBuf]) -> Result<PathBuf, HvError> {
+    let refuse =
+        |why: String| Err(HvError::Boot { why: format!("the {what} {} {why}", path.display()) });
+    // Links are followed here: where one leads counts, not where it lies.
+    let real = match path.canonicalize() {
+        Ok(real) => real,
+        Err(error) => return refuse(format!("cannot be found: {error}")),
+    };
+    let named = |dir: &PathBuf| dir.canonicalize().is_ok_and(|dir| real.starts_with(dir));
+    if !directories.iter().any(named) {
+        let names: Vec<_> = directories.iter().map(|dir| dir.display().to_string()).collect();
+        return refuse(match names.as_slice() {
+            [] => "cannot be used: no directory is configured for kernels".to_owned(),
+            names => format!("is not in {}: put it there", names.join(" or ")),
+        });
+    }
+    match real.metadata() {
+        Ok(metadata) if metadata.is_file() => Ok(real),
+        Ok(_) => refuse("is not a file".to_owned()),
+        Err(error) => refuse(format!("cannot be looked at: {error}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    fn kernel(path: &Path) -> Boot {
+        Boot::Kernel { kernel: path.into(), ramdisk: None, args: "quiet".into() }
+    }
+
+    #[test]
+    fn what_lies_in_a_named_directory_starts_and_nothing_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().canonicalize().unwrap();
+        let (boot, other) = (root.join("boot"), root.join("other"));
+        for dir in [&boot, &other, &boot.join("dir")] {
+            fs::create_dir(dir).unwrap();
+        }
+        for file in [boot.join("vmlinuz"), other.join("secret")] {
+            fs::write(file, "").unwrap();
+        }
+        symlink(other.join("secret"), boot.join("out")).unwrap();
+        symlink(boot.join("vmlinuz"), other.join("in")).unwrap();
+        rustix::fs::mkfifoat(rustix::fs::CWD, boot.join("fifo"), 0o600.into()).unwrap();
+        let named = [boot.clone()];
+        for good in [boot.join("vmlinuz"), other.join("in"), boot.join("dir/../vmlinuz")] {
+            let checked = checked(&kernel(&good), &named).unwrap();
+            assert_eq!(checked, kernel(&boot.join("vmlinuz")), "{}", good.display());
+        }
+        for (bad, why) in [
+            (boot.join("none"), "cannot be found"),
+            (other.join("secret"), "is not in"),
+            (boot.join("../other/secret"), "is not in"),
+            (boot.join("out"), "is not in"),
+            (boot.join("dir"), "is not a file"),
+            (boot.join("fifo"), "is not a file"),
+        ] {
+            let error = checked(&kernel(&bad), &named).unwrap_err().to_string();
+            assert!(error.contains(why), "{error}");
+        }
+        let error = checked(&kernel(&boot.join("vmlinuz")), &[]).unwrap_err().to_string();
+        assert!(error.contains("no directory"), "{error}");
+    }
+
+    #[test]
+    fn a_ramdisk_is_held_to_the_same_and_firmware_needs_no_file() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("k"), "").unwrap();
+        let boot = Boot::Kernel {
+            kernel: dir.path().join("k"),
+            ramdisk: Some("/nonexistent".into()),
+            args: String::new(),
+        };
+        let error = checked(&boot, &[dir.path().into()]).unwrap_err().to_string();
+        assert!(error.contains("ramdisk /nonexistent"), "{error}");
+        let firmware = Boot::Firmware(vec![]);
+        assert_eq!(checked(&firmware, &[]).unwrap(), firmware);
+    }
+}

@@ -1,0 +1,197 @@
+//! QEMU's command line for a domain: a pure function.
+//!
+//! QEMU takes its control protocol on descriptor 0 and the guest's serial line on descriptor 1: both
+//! are sockets that listen already when it starts, so that nobody waits for a file to appear.
+
+use std::ffi::OsString;
+use std::path::Path;
+
+use model::domain::slots::{AGENT_PORT, AHCI, Place, RANDOM, bridges};
+use model::domain::{Boot, BootFrom, DomainSpec};
+use model::id::{VbdId, VmId};
+use model::machine::Accel;
+
+use super::names::{AGENT, Device};
+use crate::qemu::command::{Line, doubled_commas};
+
+/// What an agent's port is called in the guest.
+const AGENT_PORT_NAME: &str = "org.qemu.guest_agent.0";
+
+/// The program and its arguments: CPUs standing, drives empty, no disks, no interfaces.
+pub(super) fn command(
+    program: &Path,
+    vm: VmId,
+    spec: &DomainSpec,
+    accel: Accel,
+    agent: &Path,
+) -> Vec<OsString> {
+    let mut line = Line::default();
+    line.add(program).add("-nodefaults").add("-no-user-config").add("-S");
+    line.pair("-name", format!("guest={vm},debug-threads=on")).pair("-uuid", vm.to_string());
+    // A guest that breaks out of its devices can neither start programs nor become somebody else.
+    let denied = "obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny";
+    line.pair("-sandbox", format!("on,{denied}"));
+    line.pair("-display", "none");
+    // Shared memory: the backends of its disks map what this descriptor names.
+    let memory = format!("memory-backend-memfd,id=ram,size={},share=on", spec.memory_bytes);
+    line.pair("-object", memory).pair("-m", format!("{}M", spec.memory_bytes >> 20));
+    line.pair("-machine", "pc,memory-backend=ram,vmport=off,usb=off").accelerator(accel);
+    line.pair("-smp", spec.vcpus.to_string());
+    for state in ["disable_s3", "disable_s4"] {
+        line.pair("-global", format!("PIIX4_PM.{state}=1"));
+    }
+    // How a guest ended is kept until somebody has seen it: the process stands still.
+    line.pair("-action", "shutdown=pause,panic=pause,reboot=reset");
+    boot(&mut line, &spec.boot);
+    devices(&mut line, agent);
+    for (port, vbd) in spec.cds.iter().enumerate() {
+        line.pair("-device", drive(port, *vbd, &spec.boot));
+    }
+    line.pair("-chardev", "socket,id=qmp,fd=0,server=on,wait=off");
+    line.pair("-mon", "chardev=qmp,mode=control");
+    line.pair("-chardev", "socket,id=console,fd=1,server=on,wait=off");
+    line.pair("-serial", "chardev:console");
+    line.arguments
+}
+
+fn boot(line: &mut Line, boot: &Boot) {
+    // Firmware tries what has a number, and nothing else.
+    line.pair("-boot", "strict=on");
+    if let Boot::Kernel { kernel, ramdisk, args } = boot {
+        line.pair("-kernel", kernel);
+        if let Some(ramdisk) = ramdisk {
+            line.pair("-initrd", ramdisk);
+        }
+        if !args.is_empty() {
+            line.pair("-append", args);
+        }
+    }
+}
+
+/// What every domain has, however few its disks.
+fn devices(line: &mut Line, agent: &Path) {
+    for (number, (bus, place)) in bridges().enumerate() {
+        // The number under which a guest knows the bridge's slots; 0 is the root's.
+        let chassis = number + 1;
+        line.pair("-device", format!("pci-bridge,id={bus},chassis_nr={chassis},{}", at(place)));
+    }
+    line.pair("-device", format!("ahci,id=ahci,{}", at(AHCI)));
+    line.pair("-object", "rng-builtin,id=random");
+    line.pair("-device", format!("virtio-rng-pci,rng=random,disable-legacy=on,{}", at(RANDOM)));
+    line.pair(
+        "-device",
+        format!("virtio-serial-pci,id=ports,disable-legacy=on,{}", at(AGENT_PORT)),
+    );
+    let mut chardev = OsString::from(format!("socket,id={AGENT},server=on,wait=off,path="));
+    chardev.push(doubled_commas(agent));
+    line.pair("-chardev", chardev);
+    // QEMU tells of a port with an identifier that the guest has opened it.
+    let port =
+        format!("virtserialport,id={AGENT},bus=ports.0,chardev={AGENT},name={AGENT_PORT_NAME}");
+    line.pair("-device", port).pair("-device", "pvpanic");
+}
+
+/// A drive, in the order of firmware if it is in there.
+fn drive(port: usize, vbd: VbdId, boot: &Boot) -> String {
+    let order = match boot {
+        Boot::Firmware(order) => order.iter().position(|from| *from == BootFrom::Cd(vbd)),
+        Boot::Kernel { .. } => None,
+    };
+    let order = order.map(|order| format!(",bootindex={order}")).unwrap_or_default();
+    format!("ide-cd,id={},bus=ahci.{port}{order}", Device::Drive(vbd).id())
+}
+
+fn at(place: Place) -> String {
+    format!("bus={},addr={:#x}", place.bus, place.slot)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::id::Uuid;
+
+    fn vbd(last: u8) -> VbdId {
+        let mut bytes = [0; 16];
+        bytes[15] = last;
+        VbdId(Uuid::from_random(bytes))
+    }
+
+    fn spec(boot: Boot) -> DomainSpec {
+        DomainSpec { memory_bytes: 256 << 20, vcpus: 2, boot, cds: vec![vbd(1), vbd(2)] }
+    }
+
+    fn kernel() -> Boot {
+        let (kernel, ramdisk) = ("/k,1".into(), Some("/i".into()));
+        Boot::Kernel { kernel, ramdisk, args: "console=ttyS0 quiet".into() }
+    }
+
+    fn line(spec: &DomainSpec, accel: Accel) -> Vec<String> {
+        let vm = VmId(Uuid::default());
+        let words = command(Path::new("/qemu"), vm, spec, accel, Path::new("/run/a,b/agent.sock"));
+        words.into_iter().map(|word| word.into_string().unwrap()).collect()
+    }
+
+    fn value<'a>(line: &'a [String], option: &str) -> Vec<&'a str> {
+        let pairs = line.windows(2).filter(|pair| pair[0] == option);
+        pairs.map(|pair| pair[1].as_str()).collect()
+    }
+
+    #[test]
+    fn a_domain_stands_until_it_is_let_run_and_its_end_is_kept() {
+        let line = line(&spec(kernel()), Accel::Tcg);
+        assert_eq!(line[0], "/qemu");
+        assert!(line.contains(&"-S".to_owned()));
+        assert_eq!(value(&line, "-action"), ["shutdown=pause,panic=pause,reboot=reset"]);
+        assert_eq!(value(&line, "-uuid"), ["00000000-0000-0000-0000-000000000000"]);
+    }
+
+    #[test]
+    fn memory_is_shared_and_as_large_as_asked() {
+        let line = line(&spec(kernel()), Accel::Kvm);
+        let memory = "memory-backend-memfd,id=ram,size=268435456,share=on";
+        assert!(value(&line, "-object").contains(&memory), "{line:?}");
+        assert_eq!((value(&line, "-m"), value(&line, "-smp")), (vec!["256M"], vec!["2"]));
+        assert_eq!(value(&line, "-machine"), ["pc,memory-backend=ram,vmport=off,usb=off"]);
+        assert_eq!(value(&line, "-accel"), ["kvm"]);
+    }
+
+    #[test]
+    fn a_kernel_is_named_as_it_is_and_its_words_are_one_argument() {
+        let line = line(&spec(kernel()), Accel::Tcg);
+        assert_eq!(value(&line, "-kernel"), ["/k,1"]);
+        assert_eq!(value(&line, "-initrd"), ["/i"]);
+        assert_eq!(value(&line, "-append"), ["console=ttyS0 quiet"]);
+    }
+
+    #[test]
+    fn firmware_has_its_order_and_no_kernel() {
+        let order = vec![BootFrom::Disk(vbd(7)), BootFrom::Cd(vbd(2))];
+        let line = line(&spec(Boot::Firmware(order)), Accel::Tcg);
+        assert!(value(&line, "-kernel").is_empty());
+        assert_eq!(value(&line, "-boot"), ["strict=on"]);
+        let devices = value(&line, "-device");
+        let drives: Vec<_> = devices.iter().filter(|one| one.starts_with("ide-cd")).collect();
+        let ids = [vbd(1), vbd(2)].map(|vbd| Device::Drive(vbd).id());
+        assert_eq!(*drives[0], format!("ide-cd,id={},bus=ahci.0", ids[0]));
+        assert_eq!(*drives[1], format!("ide-cd,id={},bus=ahci.1,bootindex=1", ids[1]));
+    }
+
+    #[test]
+    fn every_fixed_device_has_its_place() {
+        let line = line(&spec(kernel()), Accel::Tcg);
+        let devices = value(&line, "-device");
+        for part in [
+            "pci-bridge,id=br0,chassis_nr=1,bus=pci.0,addr=0x6",
+            "pci-bridge,id=br7,chassis_nr=8,bus=pci.0,addr=0xd",
+            "ahci,id=ahci,bus=pci.0,addr=0x4",
+            "virtio-rng-pci,rng=random,disable-legacy=on,bus=pci.0,addr=0x5",
+            "virtio-serial-pci,id=ports,disable-legacy=on,bus=pci.0,addr=0x3",
+            "virtserialport,id=agent,bus=ports.0,chardev=agent,name=org.qemu.guest_agent.0",
+            "pvpanic",
+        ] {
+            assert!(devices.contains(&part), "{part} is not in {devices:?}");
+        }
+        let agent = "socket,id=agent,server=on,wait=off,path=/run/a,,b/agent.sock";
+        assert!(value(&line, "-chardev").contains(&agent), "{line:?}");
+    }
+}

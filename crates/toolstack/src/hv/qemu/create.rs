@@ -1,0 +1,155 @@
+//! How a domain comes to be.
+
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixListener;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::Duration;
+
+use model::domain::{Boot, DomainSpec};
+use model::id::{Domid, VmId};
+use model::machine::{Accel, AccelChoice};
+use tokio::process::Child;
+use tokio::sync::Mutex as AsyncMutex;
+use tokio::time::timeout;
+
+use super::boot;
+use super::command::command;
+use super::domain::Domain;
+use super::rundir::{Record, RunDir};
+use super::{Held, Qemu, Settings, os};
+use crate::accel::{Prober, openable};
+use crate::cgroup::Group;
+use crate::hv::HvError;
+use crate::spawn::Spawn;
+
+/// Longest wait for the first answer of a QEMU: it opens its devices before that.
+const ANSWER_DEADLINE: Duration = Duration::from_secs(40);
+/// Longest wait for the end of a QEMU that has closed its control connection.
+const END_DEADLINE: Duration = Duration::from_secs(1);
+
+/// The accelerator of this host, once it is known.
+#[derive(Debug, Default)]
+pub(super) struct Accelerator(AsyncMutex<Option<Accel>>);
+
+impl Accelerator {
+    /// That for a machine which starts like this. What did not work once is asked again, from
+    /// memory: somebody may have mended it.
+    async fn of(&self, settings: &Settings, boot: &Boot) -> Result<Accel, HvError> {
+        let mut known = self.0.lock().await;
+        if let Some(accel) = *known {
+            return Ok(accel);
+        }
+        if settings.accel == AccelChoice::Auto && openable(&settings.kvm).is_err() {
+            return Ok(Accel::Tcg);
+        }
+        let kernel = match boot {
+            Boot::Kernel { kernel, .. } => kernel.as_path(),
+            Boot::Firmware(_) => settings.trial_kernel.as_path(),
+        };
+        let prober = Prober {
+            qemu: &settings.qemu,
+            launcher: &[],
+            kernel,
+            device: settings.kvm.clone(),
+            memory: &settings.memory,
+        };
+        let decision = prober.decide(settings.accel, &mut None).await?;
+        tracing::info!(accel = decision.accel.name(), why = decision.why, "accelerator");
+        if decision.accel == Accel::Kvm || settings.accel != AccelChoice::Auto {
+            *known = Some(decision.accel);
+        }
+        Ok(decision.accel)
+    }
+}
+
+/// Makes a domain whose CPUs stand.
+pub(super) async fn create(
+    qemu: &Qemu,
+    vm: VmId,
+    domid: Domid,
+    spec: &DomainSpec,
+) -> Result<(), HvError> {
+    let what = || "a new domain".to_owned();
+    spec.validate().map_err(|why| HvError::Refused { what: what(), why: why.to_string() })?;
+    if let Some(held) = qemu.held(vm).await? {
+        let domain = &held.domain;
+        if !domain.process.is_gone() {
+            if domain.record.domid() != domid {
+                let why = format!("the machine has domain {} still", domain.record.domid().0);
+                return Err(HvError::Refused { what: what(), why });
+            }
+            return answers(&held).await;
+        }
+        qemu.forget_now(vm)?;
+    }
+    let boot = boot::checked(&spec.boot, &qemu.settings.boot_directories)?;
+    let spec = DomainSpec { boot, ..spec.clone() };
+    let accel = qemu.accelerator.of(&qemu.settings, &spec.boot).await?;
+    let held = start(qemu, vm, domid, &spec, accel)?;
+    answers(&held).await
+}
+
+/// Starts the process. From its first moment on it is found by whoever looks for it.
+fn start(
+    qemu: &Qemu,
+    vm: VmId,
+    domid: Domid,
+    spec: &DomainSpec,
+    accel: Accel,
+) -> Result<Arc<Held>, HvError> {
+    let dir = RunDir::of(&qemu.settings.run, vm);
+    let failed = |source| os("making", dir.path(), source);
+    dir.make().map_err(failed)?;
+    let record = Record::new(domid, spec.vcpus);
+    dir.keep(&record).map_err(failed)?;
+    let group = qemu.settings.tree.as_ref().map(|tree| {
+        let group = Group::Guest(vm);
+        tree.add(group).map(|()| tree.processes(group)).map_err(|error| group_failed(&error))
+    });
+    let words = command(&qemu.settings.qemu, vm, spec, accel, &dir.agent());
+    let spawn = Spawn { group: group.transpose()?, pid_file: Some(dir.pid_file()), command: words };
+    let child = spawned(&qemu.settings, &dir, &spawn)?;
+    let pid = child.id().unwrap_or_default();
+    let held = Domain::hold(vm, record, dir.clone(), pid);
+    // It is ours to wait for as long as we live; afterwards it is somebody else's.
+    tokio::spawn(reap(child));
+    let held = held.map_err(|source| os("holding the process of", dir.path(), source))?;
+    Ok(qemu.keep(held))
+}
+
+/// A process that has our end of nothing: what it inherits goes with it.
+fn spawned(settings: &Settings, dir: &RunDir, spawn: &Spawn) -> Result<Child, HvError> {
+    let failed = |source| os("preparing", dir.path(), source);
+    let stderr = dir.lock().map_err(failed)?;
+    let listen = |listener: UnixListener| Stdio::from(OwnedFd::from(listener));
+    let qmp = dir.listen(&dir.qmp()).map(listen).map_err(failed)?;
+    let console = dir.listen(&dir.console()).map(listen).map_err(failed)?;
+    let mut command = settings.helper.command();
+    command.args(spawn.words()).stdin(qmp).stdout(console).stderr(stderr);
+    command.spawn().map_err(|source| os("starting", &settings.helper.program, source))
+}
+
+async fn reap(mut child: Child) {
+    if let Err(error) = child.wait().await {
+        tracing::warn!(%error, "an emulator's end cannot be waited for");
+    }
+}
+
+/// Waits until QEMU answers; if it ends instead, its last words say why.
+async fn answers(held: &Held) -> Result<(), HvError> {
+    let domain = &held.domain;
+    let Err(error) = domain.qmp_within(ANSWER_DEADLINE).await else { return Ok(()) };
+    match timeout(END_DEADLINE, domain.process.gone()).await {
+        Ok(()) => {
+            let said = domain.dir.said();
+            let why = if said.trim().is_empty() { "it said nothing".to_owned() } else { said };
+            Err(HvError::Start { why })
+        }
+        Err(_) => Err(error),
+    }
+}
+
+fn group_failed(error: &crate::cgroup::CgroupError) -> HvError {
+    HvError::Refused { what: "the machine's control group".into(), why: error.to_string() }
+}

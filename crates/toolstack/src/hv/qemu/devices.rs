@@ -1,0 +1,229 @@
+//! Disks and interfaces that come and go.
+
+use std::path::Path;
+use std::time::Duration;
+
+use model::domain::slots::{self, Place};
+use serde_json::{Map, Value, json};
+use tokio::sync::broadcast::Receiver;
+use tokio::time::timeout;
+
+use super::domain::Domain;
+use super::names::Device;
+use super::watch::remove_host_end;
+use crate::hv::{DiskPlug, HvError, NicPlug};
+use crate::qemu::QemuError;
+use crate::qemu::qmp::{COMMAND_DEADLINE, Event, Qmp};
+
+/// Longest wait for a device: QEMU talks to a disk's datapath meanwhile, and to nobody else.
+const PLUG_DEADLINE: Duration = Duration::from_secs(30);
+/// A guest that has not let go of a device is asked again: one that was about to start had no ear.
+const ASK_AGAIN: Duration = Duration::from_secs(5);
+/// Seconds between QEMU's attempts to reach a datapath that went away; it takes whole seconds.
+const RECONNECT_SECONDS: u32 = 1;
+
+/// Gives the guest a disk.
+pub(super) async fn plug_disk(domain: &Domain, disk: &DiskPlug) -> Result<(), HvError> {
+    let device = Device::Disk(disk.vbd);
+    let arguments = disk_arguments(disk, domain.record.vcpus)?;
+    // QEMU would wait for it for ever, and answer nobody.
+    if !disk.socket.exists() {
+        let why = format!("nothing listens at {}", disk.socket.display());
+        return Err(HvError::Refused { what: "plugging a disk".into(), why });
+    }
+    plug(domain, device, "chardev-add", chardev(device, &disk.socket), arguments).await
+}
+
+/// Gives the guest an interface.
+pub(super) async fn plug_nic(domain: &Domain, nic: &NicPlug) -> Result<(), HvError> {
+    let device = Device::Nic(nic.vif);
+    let arguments = nic_arguments(nic)?;
+    plug(domain, device, "netdev_add", netdev(device, &nic.tap), arguments).await
+}
+
+async fn plug(
+    domain: &Domain,
+    device: Device,
+    add: &str,
+    host_end: Value,
+    arguments: Value,
+) -> Result<(), HvError> {
+    let qmp = domain.qmp().await?;
+    if let Err(error) = qmp.execute(add, host_end.clone(), COMMAND_DEADLINE).await {
+        if !matches!(error, QemuError::Refused { .. }) {
+            return Err(error.into());
+        }
+        if domain.devices().await?.contains(&device) {
+            return Ok(());
+        }
+        // A call that was dropped half way has left it.
+        remove_host_end(&qmp, device).await;
+        qmp.execute(add, host_end, COMMAND_DEADLINE).await?;
+    }
+    if let Err(error) = qmp.execute("device_add", arguments, PLUG_DEADLINE).await {
+        remove_host_end(&qmp, device).await;
+        return Err(error.into());
+    }
+    Ok(())
+}
+
+/// Takes a device; ends when the guest has let go of it.
+pub(super) async fn unplug(domain: &Domain, device: Device) -> Result<(), HvError> {
+    let qmp = domain.qmp().await?;
+    let mut events = qmp.events();
+    let _awaiting = domain.awaiting(device);
+    loop {
+        match qmp.execute("device_del", json!({ "id": device.id() }), COMMAND_DEADLINE).await {
+            // It is not there, or the guest is being asked already: the list tells which.
+            Ok(_) | Err(QemuError::Refused { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+        if !domain.devices().await?.contains(&device) {
+            break;
+        }
+        tokio::select! {
+            gone = timeout(ASK_AGAIN, deleted(&qmp, &mut events, device)) => match gone {
+                Ok(outcome) => { outcome?; break }
+                Err(_) => tracing::debug!(id = device.id(), "asked again to let go"),
+            },
+            _ = domain.wait_end() => {
+                let why = "the guest has ended, and cannot let go of it".into();
+                return Err(HvError::Refused { what: "unplugging".into(), why });
+            }
+        }
+    }
+    remove_host_end(&qmp, device).await;
+    Ok(())
+}
+
+/// Ends when the guest has let go.
+async fn deleted(qmp: &Qmp, events: &mut Receiver<Event>, device: Device) -> Result<(), QemuError> {
+    let id = device.id();
+    loop {
+        let event = tokio::select! {
+            event = events.recv() => event,
+            () = qmp.closed() => return Err(QemuError::Closed),
+        };
+        // Events that were lost show at the next look.
+        let Ok(event) = event else { continue };
+        let whose = event.data.get("device").and_then(Value::as_str);
+        if event.name == "DEVICE_DELETED" && whose == Some(id.as_str()) {
+            return Ok(());
+        }
+    }
+}
+
+fn chardev(device: Device, socket: &Path) -> Value {
+    let addr = json!({ "type": "unix", "data": { "path": socket.to_string_lossy() } });
+    let data = json!({ "addr": addr, "server": false, "reconnect": RECONNECT_SECONDS });
+    json!({ "id": device.host_end(), "backend": { "type": "socket", "data": data } })
+}
+
+fn disk_arguments(disk: &DiskPlug, vcpus: u16) -> Result<Value, HvError> {
+    let device = Device::Disk(disk.vbd);
+    let place = slots::disk(disk.userdevice).ok_or_else(|| no_place("disk", disk.userdevice))?;
+    let queues = disk.queues.min(place.most_queues).min(vcpus).max(1);
+    let mut arguments = placed("vhost-user-blk-pci", device, place.place, disk.boot_index);
+    arguments.insert("chardev".into(), device.host_end().into());
+    arguments.insert("num-queues".into(), queues.into());
+    arguments.extend(place.vectors.map(|vectors| ("vectors".to_owned(), vectors.into())));
+    Ok(Value::Object(arguments))
+}
+
+fn netdev(device: Device, tap: &str) -> Value {
+    // The device is there, and set up: no script of the host's has a part in it.
+    json!({ "type": "tap", "id": device.host_end(), "ifname": tap, "script": "no",
+            "downscript": "no" })
+}
+
+fn nic_arguments(nic: &NicPlug) -> Result<Value, HvError> {
+    let device = Device::Nic(nic.vif);
+    let place = slots::vif(nic.device).ok_or_else(|| no_place("interface", nic.device))?;
+    let mut arguments = placed("virtio-net-pci", device, place, nic.boot_index);
+    arguments.insert("netdev".into(), device.host_end().into());
+    arguments.insert("mac".into(), nic.mac.as_str().into());
+    if nic.boot_index.is_none() {
+        // The firmware's program for starting from a network is of no use then.
+        arguments.insert("romfile".into(), "".into());
+    }
+    Ok(Value::Object(arguments))
+}
+
+fn placed(
+    driver: &str,
+    device: Device,
+    place: Place,
+    boot_index: Option<u16>,
+) -> Map<String, Value> {
+    let words = [
+        ("driver", driver.to_owned()),
+        ("id", device.id()),
+        ("bus", place.bus.to_string()),
+        ("addr", format!("{:#x}", place.slot)),
+        ("disable-legacy", "on".to_owned()),
+    ];
+    let words = words.into_iter().map(|(name, value)| (name.to_owned(), value.into()));
+    let index = boot_index.map(|index| ("bootindex".to_owned(), index.into()));
+    words.chain(index).collect()
+}
+
+fn no_place(what: &str, number: u8) -> HvError {
+    let why = format!("no {what} has number {number}");
+    HvError::Refused { what: "plugging".into(), why }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::id::{Uuid, VbdId, VifId};
+
+    fn disk(userdevice: u8, queues: u16) -> DiskPlug {
+        let vbd = VbdId(Uuid::default());
+        DiskPlug { vbd, userdevice, socket: "/r/a.sock".into(), queues, boot_index: None }
+    }
+
+    fn shown(userdevice: u8, queues: u16) -> (Value, Value, Value, Value) {
+        let all = disk_arguments(&disk(userdevice, queues), 4).unwrap();
+        let part = |name: &str| all.get(name).cloned().unwrap_or_default();
+        (part("bus"), part("addr"), part("num-queues"), part("vectors"))
+    }
+
+    #[test]
+    fn a_disk_has_the_place_and_the_interrupts_of_its_number() {
+        let null = Value::Null;
+        assert_eq!(shown(0, 2), ("pci.0".into(), "0xe".into(), 2.into(), null.clone()));
+        assert_eq!(shown(31, 64), ("br0".into(), "0x19".into(), 4.into(), null));
+        assert_eq!(shown(32, 4), ("br0".into(), "0x1a".into(), 1.into(), 0.into()));
+        assert_eq!(shown(254, 0), ("br7".into(), "0x1f".into(), 1.into(), 0.into()));
+        assert!(disk_arguments(&disk(255, 1), 4).is_err());
+    }
+
+    #[test]
+    fn a_disk_is_modern_and_its_datapath_is_found_again() {
+        let arguments = disk_arguments(&disk(0, 1), 1).unwrap();
+        assert_eq!(arguments["driver"], "vhost-user-blk-pci");
+        assert_eq!(arguments["disable-legacy"], "on");
+        assert_eq!(arguments.get("bootindex"), None);
+        let chardev = chardev(Device::Disk(VbdId(Uuid::default())), Path::new("/r/a.sock"));
+        assert_eq!(chardev["id"], arguments["chardev"]);
+        assert_eq!(chardev["backend"]["data"]["reconnect"], 1);
+        assert_eq!(chardev["backend"]["data"]["addr"]["data"]["path"], "/r/a.sock");
+        let first = DiskPlug { boot_index: Some(0), ..disk(0, 1) };
+        assert_eq!(disk_arguments(&first, 1).unwrap()["bootindex"], 0);
+    }
+
+    #[test]
+    fn an_interface_has_its_place_and_its_address() {
+        let vif = VifId(Uuid::default());
+        let mac = "00:16:3e:01:02:03".to_owned();
+        let nic = NicPlug { vif, device: 6, tap: "tap7.6".into(), mac, boot_index: None };
+        let arguments = nic_arguments(&nic).unwrap();
+        assert_eq!((&arguments["bus"], &arguments["addr"]), (&"pci.0".into(), &"0x1b".into()));
+        assert_eq!(arguments["mac"], "00:16:3e:01:02:03");
+        assert_eq!(arguments["romfile"], "");
+        assert_eq!(netdev(Device::Nic(vif), "tap7.6")["ifname"], "tap7.6");
+        let booted = NicPlug { boot_index: Some(1), ..nic.clone() };
+        assert_eq!(nic_arguments(&booted).unwrap().get("romfile"), None);
+        assert!(nic_arguments(&NicPlug { device: 7, ..nic }).is_err());
+    }
+}

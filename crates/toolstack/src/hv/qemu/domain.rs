@@ -1,0 +1,270 @@
+//! One domain: its process, its control connection, and what became of its guest.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use model::id::VmId;
+use model::plan::Run;
+use model::vm::exits::Exit;
+use serde_json::{Value, json};
+use tokio::net::UnixStream;
+use tokio::sync::{Mutex as AsyncMutex, mpsc, watch};
+use tokio::time::timeout;
+
+use super::names::{AGENT, Device};
+use super::process::Process;
+use super::rundir::{Record, RunDir};
+use crate::hv::{DomainEvent, HvError};
+use crate::qemu::QemuError;
+use crate::qemu::qmp::{COMMAND_DEADLINE, Qmp};
+
+/// Longest wait for the connection to a socket that QEMU listens at.
+const CONNECT_DEADLINE: Duration = Duration::from_secs(5);
+/// A QEMU that takes longer than this to say what it does is silent.
+pub(super) const SILENT_AFTER: Duration = Duration::from_secs(5);
+
+/// The control connection. QEMU talks to one at a time: the watcher makes it, all others wait.
+#[derive(Debug)]
+pub(super) enum Link {
+    /// QEMU has not greeted yet.
+    Coming,
+    /// Commands are taken.
+    Up(Arc<Qmp>),
+    /// It cannot be made; tried again after a while.
+    Refused(String),
+}
+
+/// A domain whose process was there when this was made.
+#[derive(Debug)]
+pub(super) struct Domain {
+    pub(super) vm: VmId,
+    pub(super) record: Record,
+    pub(super) dir: RunDir,
+    pub(super) process: Process,
+    link: watch::Sender<Link>,
+    ended: watch::Sender<Option<Exit>>,
+    /// Its process is being ended by us.
+    expected: AtomicBool,
+    /// Devices for whose leave somebody waits.
+    awaited: Mutex<BTreeSet<Device>>,
+    /// Whoever talks to the agent.
+    pub(super) agent: AsyncMutex<()>,
+}
+
+impl Domain {
+    /// Takes hold of a domain whose process has this id, which its caller has made sure of.
+    pub(super) fn hold(vm: VmId, record: Record, dir: RunDir, pid: u32) -> io::Result<Self> {
+        Ok(Self {
+            vm,
+            record,
+            dir,
+            process: Process::open(pid)?,
+            link: watch::Sender::new(Link::Coming),
+            ended: watch::Sender::new(None),
+            expected: AtomicBool::new(false),
+            awaited: Mutex::default(),
+            agent: AsyncMutex::default(),
+        })
+    }
+
+    /// The control connection, as soon as QEMU answers there.
+    pub(super) async fn qmp(&self) -> Result<Arc<Qmp>, HvError> {
+        self.qmp_within(SILENT_AFTER).await
+    }
+
+    pub(super) async fn qmp_within(&self, deadline: Duration) -> Result<Arc<Qmp>, HvError> {
+        let mut links = self.link.subscribe();
+        let decided = links.wait_for(|link| match link {
+            Link::Coming => false,
+            Link::Up(qmp) => !qmp.is_closed(),
+            Link::Refused(_) => true,
+        });
+        let what = || "QEMU's control connection".to_owned();
+        let link = tokio::select! {
+            biased;
+            decided = timeout(deadline, decided) => decided,
+            () = self.process.gone() => return Err(HvError::Absent),
+        };
+        match link.map_err(|_| HvError::Late { what: what(), after: deadline })?.as_deref() {
+            Ok(Link::Up(qmp)) => Ok(Arc::clone(qmp)),
+            Ok(Link::Refused(why)) if !self.process.is_gone() => {
+                Err(HvError::Refused { what: what(), why: why.clone() })
+            }
+            // The sender lives as long as we do.
+            Ok(Link::Refused(_) | Link::Coming) | Err(_) => Err(HvError::Absent),
+        }
+    }
+
+    /// What became of the connection; said by the watcher alone.
+    pub(super) fn linked(&self, link: Link) {
+        self.link.send_replace(link);
+    }
+
+    /// Executes a command.
+    pub(super) async fn execute(&self, command: &str, arguments: Value) -> Result<Value, HvError> {
+        let qmp = self.qmp().await?;
+        Ok(qmp.execute(command, arguments, COMMAND_DEADLINE).await?)
+    }
+
+    /// What its process does. An end that was seen stays one.
+    pub(super) async fn state(&self) -> Result<Run, HvError> {
+        if let Some(exit) = self.seen_end() {
+            return Ok(Run::Ended(exit));
+        }
+        self.state_by(&*self.qmp().await?, SILENT_AFTER).await
+    }
+
+    /// The same over this connection, from a QEMU that may take this long.
+    pub(super) async fn state_by(&self, qmp: &Qmp, deadline: Duration) -> Result<Run, HvError> {
+        if let Some(exit) = self.seen_end() {
+            return Ok(Run::Ended(exit));
+        }
+        let status = qmp.execute("query-status", Value::Null, deadline).await?;
+        let status = status.get("status").and_then(Value::as_str).unwrap_or_default();
+        Ok(run_state(status, self.dir.has_reset()))
+    }
+
+    /// How its guest ended, now or later.
+    pub(super) async fn wait_end(&self) -> Exit {
+        let mut ended = self.ended.subscribe();
+        // The sender lives as long as we do.
+        let exit = ended.wait_for(Option::is_some).await.ok().and_then(|exit| *exit);
+        exit.unwrap_or(Exit::Killed)
+    }
+
+    pub(super) fn has_ended(&self) -> bool {
+        self.seen_end().is_some()
+    }
+
+    fn seen_end(&self) -> Option<Exit> {
+        *self.ended.borrow()
+    }
+
+    /// Its guest ended, or its process did. The first end counts.
+    pub(super) async fn end(&self, exit: Exit, out: &mpsc::Sender<DomainEvent>) {
+        let first = self.ended.send_if_modified(|ended| {
+            let first = ended.is_none();
+            ended.get_or_insert(exit);
+            first
+        });
+        if !first || self.expected.load(Ordering::Relaxed) {
+            return;
+        }
+        let (vm, domid, at) = (self.vm, self.record.domid(), SystemTime::now());
+        // Nobody listens any more when the daemon ends.
+        let _unheard = out.send(DomainEvent::Ended { vm, domid, exit, at }).await;
+    }
+
+    /// Its end from now on is our doing, and no news.
+    pub(super) fn expect_end(&self) {
+        self.expected.store(true, Ordering::Relaxed);
+    }
+
+    /// Somebody waits for the leave of a device until this is dropped.
+    pub(super) fn awaiting(&self, device: Device) -> Awaiting<'_> {
+        self.awaited.lock().unwrap_or_else(PoisonError::into_inner).insert(device);
+        Awaiting { domain: self, device }
+    }
+
+    pub(super) fn is_awaited(&self, device: Device) -> bool {
+        self.awaited.lock().unwrap_or_else(PoisonError::into_inner).contains(&device)
+    }
+
+    /// Every device that the guest has, of those that are plugged.
+    pub(super) async fn devices(&self) -> Result<Vec<Device>, HvError> {
+        let list = self.execute("qom-list", json!({ "path": "/machine/peripheral" })).await?;
+        let names =
+            list.as_array().into_iter().flatten().filter_map(|one| one.get("name")?.as_str());
+        Ok(names.filter_map(Device::parse).collect())
+    }
+
+    /// The guest's agent has opened its port.
+    pub(super) async fn agent_listens(&self) -> Result<bool, HvError> {
+        Self::agent_listens_by(&*self.qmp().await?, COMMAND_DEADLINE).await
+    }
+
+    /// The same over this connection, from a QEMU that may take this long.
+    pub(super) async fn agent_listens_by(qmp: &Qmp, deadline: Duration) -> Result<bool, HvError> {
+        let list = qmp.execute("query-chardev", Value::Null, deadline).await?;
+        let port = list.as_array().into_iter().flatten();
+        let mut port = port.filter(|one| one.get("label").and_then(Value::as_str) == Some(AGENT));
+        Ok(port.any(|one| one.get("frontend-open") == Some(&Value::Bool(true))))
+    }
+}
+
+/// Somebody waits for the leave of a device.
+#[derive(Debug)]
+pub(super) struct Awaiting<'a> {
+    domain: &'a Domain,
+    device: Device,
+}
+
+impl Drop for Awaiting<'_> {
+    fn drop(&mut self) {
+        let mut awaited = self.domain.awaited.lock().unwrap_or_else(PoisonError::into_inner);
+        awaited.remove(&self.device);
+    }
+}
+
+/// Connects to a socket at which QEMU listens.
+pub(super) async fn connect(socket: std::path::PathBuf) -> Result<UnixStream, HvError> {
+    let what = || format!("connecting to {}", socket.display());
+    match timeout(CONNECT_DEADLINE, UnixStream::connect(&socket)).await {
+        Ok(stream) => stream.map_err(|source| HvError::Os { what: what(), source }),
+        Err(_) => Err(HvError::Late { what: what(), after: CONNECT_DEADLINE }),
+    }
+}
+
+/// What a state of QEMU's means for a machine. `reset`: its guest stands because it reset itself.
+fn run_state(status: &str, reset: bool) -> Run {
+    match status {
+        // A guest that sleeps wakes by itself.
+        "running" | "suspended" => Run::Running,
+        "shutdown" => Run::Ended(Exit::PoweredOff),
+        // The second: the CPU did something that the accelerator cannot follow.
+        "guest-panicked" | "internal-error" => Run::Ended(Exit::Panicked),
+        "paused" if reset => Run::Ended(Exit::Rebooted),
+        _ => Run::Paused,
+    }
+}
+
+impl From<QemuError> for HvError {
+    fn from(error: QemuError) -> Self {
+        match error {
+            QemuError::Late { what, deadline } => Self::Late { what, after: deadline },
+            QemuError::Refused { what, reason } => Self::Refused { what, why: reason },
+            other => {
+                let source = std::error::Error::source(&other).map(|source| format!(": {source}"));
+                let why = format!("{other}{}", source.unwrap_or_default());
+                Self::Refused { what: "QEMU".into(), why }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn states_of_qemu_are_states_of_a_machine() {
+        let table = [
+            ("running", Run::Running),
+            ("prelaunch", Run::Paused),
+            ("paused", Run::Paused),
+            ("io-error", Run::Paused),
+            ("shutdown", Run::Ended(Exit::PoweredOff)),
+            ("guest-panicked", Run::Ended(Exit::Panicked)),
+            ("internal-error", Run::Ended(Exit::Panicked)),
+        ];
+        for (status, run) in table {
+            assert_eq!(run_state(status, false), run, "{status}");
+        }
+        assert_eq!(run_state("paused", true), Run::Ended(Exit::Rebooted));
+        // A mark that was left by a daemon which was killed before it stopped the guest.
+        assert_eq!(run_state("running", true), Run::Running);
+    }
+}

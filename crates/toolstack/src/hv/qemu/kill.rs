@@ -1,0 +1,39 @@
+//! Ends a domain's process.
+
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::time::timeout;
+
+use super::domain::Domain;
+use super::os;
+use crate::hv::HvError;
+
+/// Longest wait for a QEMU that was asked to quit: it waits for its disks to end what they do.
+const QUIT_DEADLINE: Duration = Duration::from_secs(5);
+/// Longest wait for a process that was killed: the kernel may wait for a device.
+const KILL_DEADLINE: Duration = Duration::from_secs(5);
+
+/// Ends when the process is gone.
+pub(super) async fn kill(domain: &Domain) -> Result<(), HvError> {
+    domain.expect_end();
+    let quit = async {
+        let Ok(qmp) = domain.qmp().await else { return };
+        // It may end before it answers, or not answer at all.
+        let _answer = qmp.execute("quit", Value::Null, QUIT_DEADLINE).await;
+    };
+    let asked = async {
+        tokio::select! {
+            () = async { quit.await; domain.process.gone().await } => {}
+            () = domain.process.gone() => {}
+        }
+    };
+    if timeout(QUIT_DEADLINE, asked).await.is_ok() {
+        return Ok(());
+    }
+    tracing::warn!(vm = %domain.vm, pid = domain.process.id(), "does not quit, it is killed");
+    let failed = |source| os("killing the process of", domain.dir.path(), source);
+    domain.process.kill().map_err(failed)?;
+    let late = |_| HvError::Late { what: "a killed emulator's end".into(), after: KILL_DEADLINE };
+    timeout(KILL_DEADLINE, domain.process.gone()).await.map_err(late)
+}

@@ -1,0 +1,196 @@
+//! Guests on QEMU: one process for each domain, which outlives the daemon.
+//!
+//! # Model
+//! [`Qemu`] holds a domain for every process that it started or found; each has a task that watches
+//! it. Everything that must outlive us is in the domain's directory: the control socket,
+//! the lock that says that the process lives, and the little that QEMU could not tell. Whatever
+//! else is asked about a domain is asked of its QEMU.
+//!
+//! # A guest's end
+//! QEMU pauses a guest that switches itself off or panics, and its state says which of both it was:
+//! also to a daemon that comes later. A guest that resets itself goes on; `watch` says what a daemon
+//! that is there does about that.
+//!
+//! # Before the first instruction
+//! Disks are plugged into a domain whose CPUs have never run. Then it is reset once, so that
+//! firmware finds them as if they had always been there, and in their order.
+
+mod agent;
+mod ask;
+mod boot;
+mod command;
+mod create;
+mod devices;
+mod domain;
+mod door;
+mod drives;
+mod find;
+mod kill;
+mod names;
+mod process;
+mod rundir;
+mod settings;
+mod watch;
+
+use std::collections::HashMap;
+use std::io;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use model::id::VmId;
+use model::plan::{Ask, Run};
+use serde_json::Value;
+use tokio::sync::{Mutex as AsyncMutex, mpsc};
+use tokio::task::JoinHandle;
+
+use super::{DomainEvent, HvError};
+use domain::Domain;
+use rundir::RunDir;
+pub use settings::Settings;
+
+/// Events that wait for the daemon; a full queue keeps those who have more waiting.
+const EVENTS_WAITING: usize = 256;
+
+/// Runs guests on QEMU. Dropped, it leaves them running.
+#[derive(Debug)]
+pub struct Qemu {
+    settings: Settings,
+    accelerator: create::Accelerator,
+    domains: Mutex<HashMap<VmId, Arc<Held>>>,
+    /// One takes hold of a process that was found, the others wait for that.
+    adopting: AsyncMutex<()>,
+    happened: mpsc::Sender<DomainEvent>,
+    events: Mutex<Option<mpsc::Receiver<DomainEvent>>>,
+}
+
+/// A domain with the tasks that work on it.
+#[derive(Debug)]
+struct Held {
+    domain: Arc<Domain>,
+    asking: Mutex<Option<Task>>,
+    _watching: Task,
+}
+
+/// A task that ends with this.
+#[derive(Debug)]
+struct Task(JoinHandle<()>);
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+impl Held {
+    fn stop_asking(&self) {
+        lock(&self.asking).take();
+    }
+}
+
+impl Qemu {
+    /// Runs guests with these settings. Those that run already are found when they are asked for.
+    pub fn new(settings: Settings) -> Self {
+        let (happened, events) = mpsc::channel(EVENTS_WAITING);
+        Self {
+            settings,
+            accelerator: create::Accelerator::default(),
+            domains: Mutex::default(),
+            adopting: AsyncMutex::default(),
+            happened,
+            events: Mutex::new(Some(events)),
+        }
+    }
+
+    /// Keeps a domain and watches it.
+    fn keep(&self, domain: Domain) -> Arc<Held> {
+        let (vm, domain) = (domain.vm, Arc::new(domain));
+        let watching = watch::watch(Arc::clone(&domain), self.happened.clone());
+        let _watching = Task(tokio::spawn(watching));
+        let held = Arc::new(Held { domain, asking: Mutex::default(), _watching });
+        lock(&self.domains).insert(vm, Arc::clone(&held));
+        held
+    }
+
+    /// The domain of a machine whose process is there, or was there when it was last looked at.
+    async fn held(&self, vm: VmId) -> Result<Option<Arc<Held>>, HvError> {
+        let known = || lock(&self.domains).get(&vm).cloned();
+        if let Some(held) = known() {
+            return Ok(Some(held));
+        }
+        let _adopting = self.adopting.lock().await;
+        if let Some(held) = known() {
+            return Ok(Some(held));
+        }
+        let found = find::adopt(&self.settings.run, vm).await?;
+        Ok(found.map(|domain| self.keep(domain)))
+    }
+
+    /// The domain of a machine whose process is there, for a call that changes it.
+    async fn live(&self, vm: VmId) -> Result<Arc<Held>, HvError> {
+        let held = self.held(vm).await?.filter(|held| !held.domain.process.is_gone());
+        let held = held.ok_or(HvError::Absent)?;
+        held.stop_asking();
+        Ok(held)
+    }
+
+    /// Lets the CPUs run, from the beginning if they never have.
+    async fn run_now(&self, vm: VmId) -> Result<(), HvError> {
+        let held = self.live(vm).await?;
+        let domain = &held.domain;
+        match domain.state().await? {
+            Run::Running => return Ok(()),
+            Run::Ended(exit) => {
+                let why = format!("its guest has ended ({exit:?}); it needs a new domain");
+                return Err(HvError::Refused { what: "letting the machine run".into(), why });
+            }
+            Run::Paused | Run::Silent => {}
+        }
+        let status = domain.execute("query-status", Value::Null).await?;
+        if status.get("status").and_then(Value::as_str) == Some("prelaunch") {
+            domain.execute("system_reset", Value::Null).await?;
+        }
+        domain.execute("cont", Value::Null).await.map(drop)
+    }
+
+    async fn pause_now(&self, vm: VmId) -> Result<(), HvError> {
+        let held = self.live(vm).await?;
+        match held.domain.state().await? {
+            Run::Running => held.domain.execute("stop", Value::Null).await.map(drop),
+            _ => Ok(()),
+        }
+    }
+
+    async fn ask_now(&self, vm: VmId, what: Ask) -> Result<(), HvError> {
+        let held = self.live(vm).await?;
+        ask::once(&held.domain, what).await?;
+        let asking = tokio::spawn(ask::until_ended(Arc::clone(&held.domain)));
+        *lock(&held.asking) = Some(Task(asking));
+        Ok(())
+    }
+
+    /// Removes what a process that is gone has left.
+    fn forget_now(&self, vm: VmId) -> Result<(), HvError> {
+        let dir = RunDir::of(&self.settings.run, vm);
+        if dir.in_use().map_err(|source| os("looking at", dir.path(), source))? {
+            let why = "its process is there still; kill it first".into();
+            return Err(HvError::Refused { what: "removing a domain".into(), why });
+        }
+        lock(&self.domains).remove(&vm);
+        if let Some(tree) = &self.settings.tree {
+            let removed = tree.remove(crate::cgroup::Group::Guest(vm));
+            removed.map_err(|error| HvError::Refused {
+                what: "removing the machine's control group".into(),
+                why: error.to_string(),
+            })?;
+        }
+        dir.remove().map_err(|source| os("removing", dir.path(), source))
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn os(doing: &str, path: &Path, source: io::Error) -> HvError {
+    HvError::Os { what: format!("{doing} {}", path.display()), source }
+}

@@ -1,0 +1,284 @@
+//! The directory of a domain: its sockets, what it was created with, what its process said.
+//!
+//! ```text
+//! RUN/vm/UUID/domain.json    number and CPUs, written before the process is started
+//!             stderr         what the process says; locked by it for as long as it lives
+//!             pid            its id, written by itself before it becomes QEMU
+//!             qmp.sock console.sock agent.sock
+//!             reset          the guest has reset itself, and stands for that reason
+//! ```
+//! The lock answers whether a process is there without a look at any id, and no process can come
+//! to be between the answer and what follows from it: whoever is started inherits the lock from its
+//! first moment on.
+
+use std::fs::{self, DirBuilder, File};
+use std::io::{self, Read, Seek, SeekFrom, Write as _};
+use std::os::unix::fs::DirBuilderExt as _;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+
+use model::id::{Domid, Uuid, VmId};
+use model::spec::MAX_SOCKET_PATH_BYTES;
+use rustix::fs::{FlockOperation, flock};
+use serde::{Deserialize, Serialize};
+
+/// Lines of what a process said that an error repeats.
+const TAIL_LINES: usize = 20;
+/// Bytes in which they are looked for.
+const TAIL_BYTES: u64 = 16 << 10;
+
+/// What is kept of a domain.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Record {
+    domid: u32,
+    /// CPUs of the guest: a disk has no more queues than that.
+    pub(super) vcpus: u16,
+}
+
+impl Record {
+    pub(super) fn new(domid: Domid, vcpus: u16) -> Self {
+        Self { domid: domid.0, vcpus }
+    }
+
+    pub(super) fn domid(&self) -> Domid {
+        Domid(self.domid)
+    }
+}
+
+/// The directory of one domain.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct RunDir(PathBuf);
+
+impl RunDir {
+    /// That of a machine, below the daemon's `run` directory.
+    pub(super) fn of(run: &Path, vm: VmId) -> Self {
+        Self(all(run).join(vm.to_string()))
+    }
+
+    /// Every machine that has one.
+    pub(super) fn list(run: &Path) -> io::Result<Vec<VmId>> {
+        let entries = match fs::read_dir(all(run)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            entries => entries?,
+        };
+        let mut found = Vec::new();
+        for entry in entries {
+            let name = entry?.file_name();
+            found.extend(name.to_str().and_then(|name| name.parse::<Uuid>().ok()).map(VmId));
+        }
+        Ok(found)
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.0
+    }
+
+    pub(super) fn is_there(&self) -> bool {
+        self.0.is_dir()
+    }
+
+    pub(super) fn qmp(&self) -> PathBuf {
+        self.0.join("qmp.sock")
+    }
+
+    pub(super) fn console(&self) -> PathBuf {
+        self.0.join("console.sock")
+    }
+
+    pub(super) fn agent(&self) -> PathBuf {
+        self.0.join("agent.sock")
+    }
+
+    pub(super) fn pid_file(&self) -> PathBuf {
+        self.0.join("pid")
+    }
+
+    fn stderr(&self) -> PathBuf {
+        self.0.join("stderr")
+    }
+
+    fn record(&self) -> PathBuf {
+        self.0.join("domain.json")
+    }
+
+    fn reset(&self) -> PathBuf {
+        self.0.join("reset")
+    }
+
+    /// Makes it, empty.
+    pub(super) fn make(&self) -> io::Result<()> {
+        self.remove()?;
+        let longest = self.console();
+        let bytes = longest.as_os_str().len();
+        if bytes > MAX_SOCKET_PATH_BYTES {
+            let why = format!(
+                "{} has {bytes} bytes, a socket's path has {MAX_SOCKET_PATH_BYTES} at most: \
+                 configure a shorter run directory",
+                longest.display()
+            );
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+        }
+        DirBuilder::new().recursive(true).mode(0o700).create(&self.0)
+    }
+
+    /// Removes it with all that is in it.
+    pub(super) fn remove(&self) -> io::Result<()> {
+        match fs::remove_dir_all(&self.0) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            outcome => outcome,
+        }
+    }
+
+    pub(super) fn keep(&self, record: &Record) -> io::Result<()> {
+        // Whole or not at all.
+        let temporary = self.0.join("domain.json.tmp");
+        let mut file = File::create(&temporary)?;
+        file.write_all(&serde_json::to_vec(record)?)?;
+        fs::rename(&temporary, self.record())
+    }
+
+    /// What was kept; nothing if the start did not come that far, or something damaged it.
+    pub(super) fn kept(&self) -> Option<Record> {
+        serde_json::from_slice(&fs::read(self.record()).ok()?).ok()
+    }
+
+    /// The file for what the process says, locked for those who inherit it.
+    pub(super) fn lock(&self) -> io::Result<File> {
+        let file = File::options().create_new(true).append(true).open(self.stderr())?;
+        // Others hold it for a look at most: the file is new.
+        flock(&file, FlockOperation::LockExclusive)?;
+        Ok(file)
+    }
+
+    /// A process is there, or one that is about to become it.
+    pub(super) fn in_use(&self) -> io::Result<bool> {
+        let file = match File::open(self.stderr()) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+            file => file?,
+        };
+        match flock(&file, FlockOperation::NonBlockingLockShared) {
+            Err(rustix::io::Errno::WOULDBLOCK) => Ok(true),
+            outcome => Ok(outcome.map(|()| false)?),
+        }
+    }
+
+    /// The process's id, if it has written it down.
+    pub(super) fn pid(&self) -> Option<u32> {
+        fs::read_to_string(self.pid_file()).ok()?.trim().parse().ok()
+    }
+
+    /// Listens at a socket of it.
+    pub(super) fn listen(&self, socket: &Path) -> io::Result<UnixListener> {
+        UnixListener::bind(socket)
+    }
+
+    /// The last lines that the process said.
+    pub(super) fn said(&self) -> String {
+        let read = || -> io::Result<Vec<u8>> {
+            let mut file = File::open(self.stderr())?;
+            let bytes = file.metadata()?.len();
+            file.seek(SeekFrom::Start(bytes.saturating_sub(TAIL_BYTES)))?;
+            let mut tail = Vec::new();
+            file.take(TAIL_BYTES).read_to_end(&mut tail)?;
+            Ok(tail)
+        };
+        let tail = read().unwrap_or_default();
+        let text = String::from_utf8_lossy(&tail);
+        let lines: Vec<_> = text.lines().collect();
+        lines.get(lines.len().saturating_sub(TAIL_LINES)..).unwrap_or_default().join("\n")
+    }
+
+    /// Remembers that the guest stands because it has reset itself, or that it does not any more.
+    pub(super) fn mark_reset(&self, mark: bool) -> io::Result<()> {
+        if mark {
+            return File::create(self.reset()).map(drop);
+        }
+        match fs::remove_file(self.reset()) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            outcome => outcome,
+        }
+    }
+
+    pub(super) fn has_reset(&self) -> bool {
+        self.reset().exists()
+    }
+}
+
+fn all(run: &Path) -> PathBuf {
+    run.join("vm")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rundir() -> (tempfile::TempDir, RunDir) {
+        let dir = tempfile::Builder::new().prefix("rw-").tempdir_in("/tmp").unwrap();
+        let rundir = RunDir::of(dir.path(), VmId(Uuid::default()));
+        (dir, rundir)
+    }
+
+    #[test]
+    fn it_is_found_by_its_machine_and_keeps_what_it_was_given() {
+        let (run, dir) = rundir();
+        assert_eq!(RunDir::list(run.path()).unwrap(), []);
+        dir.make().unwrap();
+        assert_eq!(RunDir::list(run.path()).unwrap(), [VmId(Uuid::default())]);
+        assert_eq!(dir.kept(), None);
+        let record = Record::new(Domid(7), 2);
+        dir.keep(&record).unwrap();
+        assert_eq!(dir.kept(), Some(record));
+        fs::write(dir.record(), "{").unwrap();
+        assert_eq!(dir.kept(), None);
+        dir.remove().unwrap();
+        dir.remove().unwrap();
+        assert!(!dir.is_there());
+    }
+
+    #[test]
+    fn a_process_is_there_for_as_long_as_one_holds_its_file() {
+        let (_run, dir) = rundir();
+        dir.make().unwrap();
+        assert!(!dir.in_use().unwrap());
+        let file = dir.lock().unwrap();
+        assert!(dir.in_use().unwrap());
+        let mut command = std::process::Command::new("sleep");
+        let mut child = command.arg("1000").stderr(file).spawn().unwrap();
+        // The command keeps the file until it goes.
+        drop(command);
+        assert!(dir.in_use().unwrap());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(!dir.in_use().unwrap());
+    }
+
+    #[test]
+    fn a_path_that_no_socket_can_have_says_what_to_do() {
+        let (run, _) = rundir();
+        let dir = RunDir::of(&run.path().join("x".repeat(60)), VmId(Uuid::default()));
+        let error = dir.make().unwrap_err().to_string();
+        assert!(error.contains("107 at most") && error.contains("run directory"), "{error}");
+    }
+
+    #[test]
+    fn the_last_lines_are_told() {
+        let (_run, dir) = rundir();
+        assert_eq!(dir.said(), "");
+        dir.make().unwrap();
+        let text: String = (0..3000).map(|number| format!("line {number}\n")).collect();
+        dir.lock().unwrap().write_all(text.as_bytes()).unwrap();
+        let said = dir.said();
+        assert_eq!(said.lines().count(), TAIL_LINES);
+        assert!(said.starts_with("line 2980\n") && said.ends_with("line 2999"), "{said}");
+    }
+
+    #[test]
+    fn a_reset_is_remembered_until_it_is_not() {
+        let (_run, dir) = rundir();
+        dir.make().unwrap();
+        for mark in [true, true, false, false] {
+            dir.mark_reset(mark).unwrap();
+            assert_eq!(dir.has_reset(), mark);
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! What a domain does by itself.
+//!
+//! # A guest that resets itself
+//! QEMU lets it go on, so that it is not lost when nobody is there to see it. A daemon that sees it
+//! stops the guest and tells of an end, so that the machine gets a new domain with the settings that
+//! wait for one. It must be quick: once the guest has started again, an end would be a power cut. The
+//! event says when it happened, and a daemon that comes late lets the guest go on.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use model::plan::Run;
+use model::vm::exits::Exit;
+use serde_json::{Value, json};
+use tokio::sync::broadcast::Receiver;
+use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+
+use super::domain::{Domain, Link, connect};
+use super::names::{AGENT, Device};
+use crate::hv::{DomainEvent, HvError};
+use crate::qemu::qmp::{COMMAND_DEADLINE, Event, Qmp};
+
+/// A guest that was stopped so soon after its reset is still in its firmware.
+const RESET_WINDOW: Duration = Duration::from_millis(200);
+
+/// Longest wait for the end of a process that has closed its connection.
+const END_DEADLINE: Duration = Duration::from_secs(1);
+/// Wait after a connection that could not be made: nothing tells when it can.
+const CONNECT_AGAIN: Duration = Duration::from_secs(1);
+/// The wait of a watcher, which has nothing else to do.
+const FOREVER: Duration = Duration::MAX;
+
+/// Makes the control connection, mends it when it breaks, and watches until the process has ended.
+pub(super) async fn watch(domain: Arc<Domain>, out: mpsc::Sender<DomainEvent>) {
+    loop {
+        tokio::select! {
+            () = domain.process.gone() => break,
+            () = one_link(&domain, &out) => domain.linked(Link::Coming),
+        }
+        // A process that ends closes its connection a moment before.
+        if timeout(END_DEADLINE, domain.process.gone()).await.is_ok() {
+            break;
+        }
+        tracing::warn!(vm = %domain.vm, "the control connection broke");
+    }
+    domain.end(Exit::Killed, &out).await;
+}
+
+/// One connection from its beginning to its end.
+async fn one_link(domain: &Domain, out: &mpsc::Sender<DomainEvent>) {
+    let (qmp, events) = link(domain).await;
+    let qmp = Arc::new(qmp);
+    domain.linked(Link::Up(Arc::clone(&qmp)));
+    follow(domain, &qmp, events, out).await;
+}
+
+/// Makes a connection, however long its QEMU is silent: who is in line hears it when it speaks.
+async fn link(domain: &Domain) -> (Qmp, Receiver<Event>) {
+    loop {
+        let made = async {
+            let stream = connect(domain.dir.qmp()).await?;
+            domain.linked(Link::Coming);
+            Ok::<_, HvError>(Qmp::patient_handshake(stream).await?)
+        };
+        match made.await {
+            Ok(link) => return link,
+            Err(error) => {
+                tracing::debug!(vm = %domain.vm, %error, "no control connection");
+                domain.linked(Link::Refused(error.to_string()));
+            }
+        }
+        tokio::time::sleep(CONNECT_AGAIN).await;
+    }
+}
+
+/// Heeds the events of one connection until it breaks.
+async fn follow(
+    domain: &Domain,
+    qmp: &Qmp,
+    mut events: Receiver<Event>,
+    out: &mpsc::Sender<DomainEvent>,
+) {
+    catch_up(domain, qmp, out).await;
+    loop {
+        let event = tokio::select! {
+            biased;
+            event = events.recv() => event,
+            () = qmp.closed() => return,
+        };
+        match event {
+            Ok(event) => heed(domain, qmp, &event, out).await,
+            Err(RecvError::Lagged(_)) => catch_up(domain, qmp, out).await,
+            Err(RecvError::Closed) => return,
+        }
+    }
+}
+
+/// Sees what happened while nobody listened.
+async fn catch_up(domain: &Domain, qmp: &Qmp, out: &mpsc::Sender<DomainEvent>) {
+    look(domain, qmp, out).await;
+    match Domain::agent_listens_by(qmp, FOREVER).await {
+        Ok(true) => ready(domain, out).await,
+        Ok(false) => {}
+        Err(error) => tracing::debug!(vm = %domain.vm, %error, "its agent cannot be seen"),
+    }
+}
+
+/// Sees whether the guest has ended.
+async fn look(domain: &Domain, qmp: &Qmp, out: &mpsc::Sender<DomainEvent>) {
+    match domain.state_by(qmp, FOREVER).await {
+        Ok(Run::Ended(exit)) => domain.end(exit, out).await,
+        // A daemon before us was ended between mark and stop.
+        Ok(Run::Running) => unmark(domain),
+        Ok(Run::Paused | Run::Silent) => {}
+        Err(error) => tracing::warn!(vm = %domain.vm, %error, "what it does cannot be seen"),
+    }
+}
+
+async fn heed(domain: &Domain, qmp: &Qmp, event: &Event, out: &mpsc::Sender<DomainEvent>) {
+    let text = |name: &str| event.data.get(name).and_then(Value::as_str);
+    let is = |name: &str| event.data.get(name) == Some(&Value::Bool(true));
+    match event.name.as_str() {
+        "SHUTDOWN" if is("guest") => domain.end(shutdown(text("reason")), out).await,
+        "GUEST_PANICKED" => domain.end(Exit::Panicked, out).await,
+        "RESET" if is("guest") => reset(domain, qmp, event.at, out).await,
+        "DEVICE_DELETED" => {
+            if let Some(device) = text("device").and_then(Device::parse) {
+                left(domain, qmp, device, out).await;
+            }
+        }
+        // Of a CPU that did what its accelerator cannot follow, nothing else is said.
+        "STOP" => look(domain, qmp, out).await,
+        "VSERPORT_CHANGE" if is("open") => ready(domain, out).await,
+        _ => {}
+    }
+}
+
+/// What the reason of an end that the guest made means.
+fn shutdown(reason: Option<&str>) -> Exit {
+    match reason {
+        Some("guest-panic") => Exit::Panicked,
+        Some("guest-reset") => Exit::Rebooted,
+        _ => Exit::PoweredOff,
+    }
+}
+
+async fn reset(
+    domain: &Domain,
+    qmp: &Qmp,
+    at: Option<SystemTime>,
+    out: &mpsc::Sender<DomainEvent>,
+) {
+    // The mark comes first: a guest that stands without one would be taken for a paused one.
+    if let Err(error) = domain.dir.mark_reset(true) {
+        tracing::warn!(vm = %domain.vm, %error, "a reset cannot be marked, the guest goes on");
+        return;
+    }
+    let stopped = qmp.execute("stop", Value::Null, COMMAND_DEADLINE).await;
+    match stopped {
+        Ok(_) if in_time(at, SystemTime::now()) => domain.end(Exit::Rebooted, out).await,
+        stopped => {
+            unmark(domain);
+            let why = stopped.err();
+            tracing::warn!(vm = %domain.vm, ?why, "a reset was seen late, the guest goes on");
+            if let Err(error) = qmp.execute("cont", Value::Null, COMMAND_DEADLINE).await {
+                tracing::warn!(vm = %domain.vm, %error, "a guest that reset itself stands");
+            }
+        }
+    }
+}
+
+/// A guest that was reset then has not come far. A clock that was set meanwhile tells nothing: then
+/// it is late.
+fn in_time(at: Option<SystemTime>, stopped: SystemTime) -> bool {
+    at.and_then(|at| stopped.duration_since(at).ok()).is_some_and(|took| took <= RESET_WINDOW)
+}
+
+fn unmark(domain: &Domain) {
+    if let Err(error) = domain.dir.mark_reset(false) {
+        tracing::warn!(vm = %domain.vm, %error, "the mark of a reset cannot be removed");
+    }
+}
+
+/// A device has left the guest: its host's end goes too.
+async fn left(domain: &Domain, qmp: &Qmp, device: Device, out: &mpsc::Sender<DomainEvent>) {
+    if domain.is_awaited(device) {
+        return;
+    }
+    remove_host_end(qmp, device).await;
+    if let Device::Disk(vbd) = device {
+        let _unheard = out.send(DomainEvent::Unplugged { vm: domain.vm, vbd }).await;
+    }
+}
+
+/// Removes what a device leaves on the host. That it is not there is as good.
+pub(super) async fn remove_host_end(qmp: &Qmp, device: Device) {
+    let id = device.host_end();
+    let command = match device {
+        Device::Disk(_) => "chardev-remove",
+        Device::Nic(_) => "netdev_del",
+        Device::Drive(_) => return,
+    };
+    if let Err(error) = qmp.execute(command, json!({ "id": id }), COMMAND_DEADLINE).await {
+        tracing::debug!(%id, %error, "nothing to remove");
+    }
+}
+
+/// Somebody in the guest has opened a port: there is one, that of the agent.
+async fn ready(domain: &Domain, out: &mpsc::Sender<DomainEvent>) {
+    tracing::debug!(vm = %domain.vm, port = AGENT, "open");
+    let _unheard = out.send(DomainEvent::GuestReady { vm: domain.vm }).await;
+}
+
+#[cfg(test)]
+mod tests;

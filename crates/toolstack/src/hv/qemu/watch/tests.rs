@@ -1,0 +1,162 @@
+//! The watcher against a QEMU made of text, for which any process stands.
+
+use std::process::Stdio;
+
+use model::id::{Domid, Uuid, VmId};
+use tempfile::TempDir;
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::UnixListener;
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::process::{Child, Command};
+use tokio::task::JoinHandle;
+
+use super::*;
+use crate::hv::qemu::rundir::{Record, RunDir};
+use crate::lines::Lines;
+
+/// Far beyond what anything here takes on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+struct Fake {
+    domain: Arc<Domain>,
+    events: mpsc::Receiver<DomainEvent>,
+    listener: UnixListener,
+    watching: JoinHandle<()>,
+    _process: Child,
+    _run: TempDir,
+}
+
+impl Fake {
+    fn new() -> Self {
+        let run = tempfile::Builder::new().prefix("rw-").tempdir_in("/tmp").unwrap();
+        let vm = VmId(Uuid::default());
+        let dir = RunDir::of(run.path(), vm);
+        dir.make().unwrap();
+        let listener = UnixListener::bind(dir.qmp()).unwrap();
+        let mut sleep = Command::new("sleep");
+        let process = sleep.arg("1000").stdin(Stdio::null()).kill_on_drop(true).spawn().unwrap();
+        let domain = Domain::hold(vm, Record::new(Domid(7), 1), dir, process.id().unwrap());
+        let (domain, (out, events)) = (Arc::new(domain.unwrap()), mpsc::channel(8));
+        let watching = tokio::spawn(watch(Arc::clone(&domain), out));
+        Self { domain, events, listener, watching, _process: process, _run: run }
+    }
+
+    /// Takes the next connection and greets.
+    async fn greet(&self) -> Talk {
+        let (stream, _) = soon(self.listener.accept()).await.unwrap();
+        let (reader, writer) = stream.into_split();
+        let mut talk = Talk { lines: Lines::new(reader, 16 << 20), writer };
+        talk.say("{\"QMP\":{}}").await;
+        talk
+    }
+
+    async fn end(&mut self) -> Exit {
+        let event = soon(self.events.recv()).await.unwrap();
+        let DomainEvent::Ended { exit, .. } = event else { panic!("{event:?}") };
+        exit
+    }
+}
+
+impl Drop for Fake {
+    fn drop(&mut self) {
+        self.watching.abort();
+    }
+}
+
+struct Talk {
+    lines: Lines<OwnedReadHalf>,
+    writer: OwnedWriteHalf,
+}
+
+impl Talk {
+    async fn say(&mut self, line: &str) {
+        self.writer.write_all(format!("{line}\n").as_bytes()).await.unwrap();
+    }
+
+    /// Answers up to and with this command; the guest is in this state.
+    async fn answer(&mut self, status: &str, until: &str) {
+        loop {
+            let command = soon(self.lines.next_json()).await.unwrap();
+            let value = match command["execute"].as_str().unwrap() {
+                "query-status" => json!({ "status": status }),
+                "query-chardev" => json!([]),
+                _ => json!({}),
+            };
+            self.say(&json!({ "return": value, "id": command["id"] }).to_string()).await;
+            if command["execute"] == until {
+                return;
+            }
+        }
+    }
+
+    /// Reads until the other side has gone.
+    async fn until_closed(mut self) {
+        while soon(self.lines.next_text()).await.is_ok() {}
+    }
+}
+
+async fn soon<T>(what: impl Future<Output = T>) -> T {
+    timeout(PATIENCE, what).await.expect("nothing came")
+}
+
+/// The last of what is asked over a new connection.
+const CAUGHT_UP: &str = "query-chardev";
+
+#[tokio::test]
+async fn a_guest_whose_cpu_failed_has_ended() {
+    let mut fake = Fake::new();
+    let mut talk = fake.greet().await;
+    talk.answer("running", CAUGHT_UP).await;
+    talk.say("{\"event\":\"STOP\"}").await;
+    talk.answer("internal-error", "query-status").await;
+    assert_eq!(fake.end().await, Exit::Panicked);
+}
+
+#[tokio::test]
+async fn one_that_broke_off_is_heard_again_though_nobody_calls() {
+    let mut fake = Fake::new();
+    let (silent, _) = soon(fake.listener.accept()).await.unwrap();
+    drop(silent);
+    fake.greet().await.answer("running", "query-status").await;
+    let mut talk = fake.greet().await;
+    talk.answer("shutdown", "query-status").await;
+    assert_eq!(fake.end().await, Exit::PoweredOff);
+}
+
+#[tokio::test]
+async fn a_command_that_was_cut_off_costs_its_connection_alone() {
+    let fake = Fake::new();
+    let mut talk = fake.greet().await;
+    talk.answer("running", CAUGHT_UP).await;
+    // More than a socket takes from one whose other end does not read.
+    let long = json!({ "text": "x".repeat(8 << 20) });
+    tokio::select! {
+        biased;
+        answer = fake.domain.execute("long", long) => panic!("{answer:?}"),
+        () = tokio::task::yield_now() => {}
+    }
+    talk.until_closed().await;
+    let mut talk = fake.greet().await;
+    talk.answer("running", CAUGHT_UP).await;
+    let (stopped, ()) =
+        tokio::join!(fake.domain.execute("stop", Value::Null), talk.answer("paused", "stop"));
+    stopped.unwrap();
+}
+
+#[test]
+fn a_guest_that_has_gone_on_is_not_cut_off() {
+    let at = SystemTime::UNIX_EPOCH + Duration::from_secs(1000);
+    let after = |took: u64| in_time(Some(at), at + Duration::from_millis(took));
+    assert!(after(0) && after(200));
+    assert!(!after(201));
+    assert!(!in_time(Some(at), at - Duration::from_millis(1)), "the clock was set back");
+    assert!(!in_time(None, at), "it was not said when");
+}
+
+#[test]
+fn reasons_are_ends() {
+    assert_eq!(shutdown(Some("guest-shutdown")), Exit::PoweredOff);
+    assert_eq!(shutdown(Some("guest-panic")), Exit::Panicked);
+    assert_eq!(shutdown(Some("guest-reset")), Exit::Rebooted);
+    assert_eq!(shutdown(None), Exit::PoweredOff);
+}

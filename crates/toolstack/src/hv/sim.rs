@@ -1,0 +1,236 @@
+//! A hypervisor without guests.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use model::domain::DomainSpec;
+use model::id::{Domid, VbdId, VifId, VmId};
+use model::plan::{Ask, Run};
+use model::vm::exits::Exit;
+use tokio::sync::mpsc;
+
+use super::{Disc, DiskPlug, DomainEvent, Found, GuestSeen, HvError, Hypervisor, NicPlug};
+use crate::fut::Fut;
+use crate::sim::{Call, Domain, Sim, State, What};
+
+/// The hypervisor of a simulated host.
+#[derive(Clone, Debug)]
+pub struct SimHv(pub(crate) Arc<Sim>);
+
+impl SimHv {
+    /// One command to a domain that is there.
+    async fn command(
+        &self,
+        (what, vm): (What, VmId),
+        device: Option<model::id::Uuid>,
+        work: impl FnOnce(&mut State) -> Result<(), HvError>,
+    ) -> Result<(), HvError> {
+        let in_turn =
+            matches!(what, What::PlugDisk | What::PlugNic | What::Disc | What::Run | What::Pause);
+        let _turn = if in_turn { Some(self.0.monitor(vm).await) } else { None };
+        let call = Call { device, ..Call::new(what).vm(vm) };
+        self.0.call(call, work, |why| refused(what, why)).await?;
+        self.0.has_changed();
+        Ok(())
+    }
+}
+
+fn refused(what: What, why: String) -> HvError {
+    HvError::Refused { what: format!("{what:?}"), why }
+}
+
+/// A domain with a process.
+fn alive(state: &mut State, vm: VmId) -> Result<&mut Domain, HvError> {
+    let domain = state.domains.get_mut(&vm).filter(|domain| domain.run.is_some());
+    domain.ok_or(HvError::Absent)
+}
+
+impl Hypervisor for SimHv {
+    fn create<'a>(
+        &'a self,
+        vm: VmId,
+        domid: Domid,
+        spec: &'a DomainSpec,
+    ) -> Fut<'a, Result<(), HvError>> {
+        Box::pin(self.command((What::Create, vm), None, move |state| {
+            match state.domains.get(&vm) {
+                Some(domain) if domain.domid == domid && domain.run.is_some() => return Ok(()),
+                Some(_) => {
+                    let why = state.broke(format!("{vm} has a domain, or remains of one"));
+                    return Err(refused(What::Create, why));
+                }
+                None => {}
+            }
+            state.domains.insert(vm, Domain::new(domid, spec.vcpus));
+            Ok(())
+        }))
+    }
+
+    fn plug_disk<'a>(&'a self, vm: VmId, disk: &'a DiskPlug) -> Fut<'a, Result<(), HvError>> {
+        Box::pin(self.command((What::PlugDisk, vm), Some(disk.vbd.0), move |state| {
+            alive(state, vm)?;
+            if state.disk_at(disk.vbd, &disk.socket).is_none() {
+                let why = state.broke(format!("nothing listens at {}", disk.socket.display()));
+                return Err(refused(What::PlugDisk, why));
+            }
+            alive(state, vm)?.disks.insert(disk.vbd, disk.socket.clone());
+            Ok(())
+        }))
+    }
+
+    fn unplug_disk(&self, vm: VmId, vbd: VbdId) -> Fut<'_, Result<(), HvError>> {
+        Box::pin(self.command((What::UnplugDisk, vm), Some(vbd.0), move |state| {
+            alive(state, vm)?.disks.remove(&vbd);
+            Ok(())
+        }))
+    }
+
+    fn plug_nic<'a>(&'a self, vm: VmId, nic: &'a NicPlug) -> Fut<'a, Result<(), HvError>> {
+        Box::pin(self.command((What::PlugNic, vm), Some(nic.vif.0), move |state| {
+            if !state.taps.contains_key(&nic.tap) {
+                let why = state.broke(format!("{} is not there", nic.tap));
+                return Err(refused(What::PlugNic, why));
+            }
+            alive(state, vm)?.nics.insert(nic.vif, nic.tap.clone());
+            Ok(())
+        }))
+    }
+
+    fn unplug_nic(&self, vm: VmId, vif: VifId) -> Fut<'_, Result<(), HvError>> {
+        Box::pin(self.command((What::UnplugNic, vm), Some(vif.0), move |state| {
+            alive(state, vm)?.nics.remove(&vif);
+            Ok(())
+        }))
+    }
+
+    fn disc<'a>(
+        &'a self,
+        vm: VmId,
+        drive: VbdId,
+        disc: Option<&'a Disc>,
+    ) -> Fut<'a, Result<(), HvError>> {
+        Box::pin(self.command((What::Disc, vm), Some(drive.0), move |state| {
+            let domain = alive(state, vm)?;
+            match disc {
+                Some(_) => domain.discs.insert(drive),
+                None => domain.discs.remove(&drive),
+            };
+            Ok(())
+        }))
+    }
+
+    fn resized(&self, vm: VmId, _vbd: VbdId, _bytes: u64) -> Fut<'_, Result<(), HvError>> {
+        Box::pin(async move { alive(&mut self.0.state(), vm).map(|_| ()) })
+    }
+
+    fn run(&self, vm: VmId) -> Fut<'_, Result<(), HvError>> {
+        Box::pin(self.command((What::Run, vm), None, move |state| {
+            let domain = alive(state, vm)?;
+            let begins = !std::mem::replace(&mut domain.has_run, true);
+            let disks = domain.disks.clone();
+            for (vbd, socket) in disks.iter().filter(|_| begins) {
+                if state.disk_at(*vbd, socket).is_none_or(|disk| !disk.active) {
+                    state.broke(format!("{vm} runs and {} is not served", socket.display()));
+                }
+            }
+            runs(alive(state, vm)?, Run::Running)
+        }))
+    }
+
+    fn pause(&self, vm: VmId) -> Fut<'_, Result<(), HvError>> {
+        Box::pin(
+            self.command((What::Pause, vm), None, move |state| {
+                runs(alive(state, vm)?, Run::Paused)
+            }),
+        )
+    }
+
+    fn ask(&self, vm: VmId, what: Ask) -> Fut<'_, Result<(), HvError>> {
+        Box::pin(async move {
+            let mut domid = None;
+            let asked = |state: &mut State| {
+                domid = Some(alive(state, vm)?.domid);
+                Ok(())
+            };
+            self.command((What::Ask, vm), None, asked).await?;
+            let sim = Arc::clone(&self.0);
+            tokio::spawn(async move {
+                let guest = Call::new(What::Guest).vm(vm);
+                let obeys = sim.call(guest, |_| Ok(()), |_| ()).await.is_ok();
+                let same = sim.state().domains.get(&vm).map(|domain| domain.domid) == domid;
+                let exit = match what {
+                    Ask::Shutdown => Exit::PoweredOff,
+                    Ask::Reboot => Exit::Rebooted,
+                };
+                if obeys && same {
+                    sim.end_guest(vm, exit);
+                }
+            });
+            Ok(())
+        })
+    }
+
+    fn ended(&self, vm: VmId) -> Fut<'_, Result<Exit, HvError>> {
+        Box::pin(async move {
+            let mut changes = self.0.watch();
+            loop {
+                let run = self.0.state().domains.get(&vm).and_then(|domain| domain.run);
+                match run {
+                    Some(Run::Ended(exit)) => return Ok(exit),
+                    None => return Ok(Exit::Killed),
+                    Some(_) => drop(changes.changed().await),
+                }
+            }
+        })
+    }
+
+    fn kill(&self, vm: VmId) -> Fut<'_, Result<(), HvError>> {
+        Box::pin(self.command((What::Kill, vm), None, move |state| {
+            state.domains.get_mut(&vm).and_then(Domain::kill);
+            Ok(())
+        }))
+    }
+
+    fn forget(&self, vm: VmId) -> Fut<'_, Result<(), HvError>> {
+        Box::pin(self.command((What::Forget, vm), None, move |state| {
+            if alive(state, vm).is_ok() {
+                let why = state.broke(format!("{vm} is forgotten and has a process"));
+                return Err(refused(What::Forget, why));
+            }
+            state.domains.remove(&vm);
+            Ok(())
+        }))
+    }
+
+    fn found(&self) -> Fut<'_, Result<Vec<Found>, HvError>> {
+        let found = self.0.state().domains.iter().map(|(vm, domain)| domain.found(*vm)).collect();
+        Box::pin(async move { Ok(found) })
+    }
+
+    fn find(&self, vm: VmId) -> Fut<'_, Result<Option<Found>, HvError>> {
+        let find = move |state: &mut State| Ok(state.domains.get(&vm).map(|one| one.found(vm)));
+        let call = Call::new(What::Find).vm(vm);
+        Box::pin(self.0.call(call, find, |why| refused(What::Find, why)))
+    }
+
+    fn guest(&self, vm: VmId) -> Fut<'_, Result<Option<GuestSeen>, HvError>> {
+        Box::pin(async move { alive(&mut self.0.state(), vm).map(|_| None) })
+    }
+
+    fn console(&self, _vm: VmId) -> Option<PathBuf> {
+        None
+    }
+
+    fn events(&self) -> Option<mpsc::Receiver<DomainEvent>> {
+        self.0.take_events()
+    }
+}
+
+/// Lets the CPUs run, or stops them. A guest that has ended stays so.
+fn runs(domain: &mut Domain, to: Run) -> Result<(), HvError> {
+    if let Some(Run::Ended(exit)) = domain.run {
+        return Err(refused(What::Run, format!("the guest has ended: {exit:?}")));
+    }
+    domain.run = Some(to);
+    Ok(())
+}

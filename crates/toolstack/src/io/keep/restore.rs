@@ -1,0 +1,169 @@
+//! One that has ended is replaced, and serves what the one before it did.
+//!
+//! What is to be attached again is looked up when its turn has come: a disk that somebody detaches
+//! meanwhile does not come back.
+
+use std::collections::BTreeSet;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use model::rpc::code;
+use tokio::io::unix::AsyncFd;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep};
+
+use super::{Keep, Watched};
+use crate::io::pool::{BUSY_PAUSE, Kind};
+use crate::io::{ATTACH_DEADLINE, IoError};
+
+/// Pause before what could not be done is tried again, the first time; it doubles.
+const FIRST_PAUSE: Duration = Duration::from_millis(250);
+/// The longest.
+const LAST_PAUSE: Duration = Duration::from_secs(30);
+
+impl Keep {
+    /// Waits for its end, and replaces it then.
+    pub(super) fn watch(self: &Arc<Self>, pid: u32, ended: AsyncFd<OwnedFd>) {
+        let before = std::mem::replace(&mut *self.watching(), Watched::Keeper(pid));
+        if before != Watched::Keeper(pid) {
+            let keep = Arc::downgrade(self);
+            tokio::spawn(async move {
+                // Fails only where the runtime ends.
+                if ended.readable().await.is_ok() {
+                    replace(keep, pid).await;
+                }
+            });
+        }
+    }
+
+    async fn is_replaced(self: Arc<Self>, pid: u32) -> bool {
+        let _turn = self.turn.lock().await;
+        if self.watched() != Watched::Keeper(pid) {
+            return true;
+        }
+        tracing::error!(sr = %self.sr, pid, "ringway-io has ended: looking for what is left");
+        match self.bring_up_in_turn(false).await {
+            Ok(true) => {}
+            // Nothing is to be served: the next that is starts another.
+            Ok(false) => *self.watching() = Watched::None,
+            Err(error) => {
+                tracing::error!(sr = %self.sr, "no other one: {}", chain(&error));
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Attaches what it is to serve and does not; what cannot be had is tried again, also when
+    /// nobody calls.
+    pub(super) async fn restore(self: &Arc<Self>, served: &BTreeSet<String>) {
+        if !self.attach_missing(served).await && !self.insists.swap(true, Ordering::Relaxed) {
+            tokio::spawn(insist(Arc::downgrade(self)));
+        }
+    }
+
+    /// Whether everything is served then.
+    async fn attach_missing(self: &Arc<Self>, served: &BTreeSet<String>) -> bool {
+        let mut known: BTreeSet<String> = self.specs().all().map(|spec| spec.id.clone()).collect();
+        // One that is just being attached is known a moment after its answer.
+        known.extend(self.turns.busy());
+        let mut tasks = JoinSet::new();
+        for id in known.into_iter().filter(|id| !served.contains(id)) {
+            let keep = Arc::clone(self);
+            tasks.spawn(async move { keep.attach_again(&id).await });
+        }
+        let mut all = true;
+        while let Some(is_served) = tasks.join_next().await {
+            all &= is_served.unwrap_or_default();
+        }
+        all
+    }
+
+    /// False: it is to be served and is not.
+    async fn attach_again(&self, id: &str) -> bool {
+        let _turn = self.turns.of(id).await;
+        let spec = self.specs().get(id).cloned();
+        let Some(Ok(params)) = spec.map(serde_json::to_value) else { return true };
+        let until = Instant::now() + ATTACH_DEADLINE;
+        loop {
+            let answer = self.pool.call(Kind::Step, "disk.attach", params.clone(), until).await;
+            let in_time = Instant::now() < until;
+            match answer {
+                Ok(_) => {
+                    tracing::info!(sr = %self.sr, disk = id, "attached again");
+                    return true;
+                }
+                // The connection was to the one that has ended.
+                Err(IoError::Broken { .. }) if in_time => {}
+                Err(IoError::Refused { source, .. }) if source.code == code::BUSY && in_time => {
+                    sleep(BUSY_PAUSE).await;
+                }
+                // One that was taken over has it.
+                Err(IoError::Refused { source, .. }) if source.code == code::WRONG_STATE => {
+                    return true;
+                }
+                Err(error) => {
+                    let why = chain(&error);
+                    tracing::error!(sr = %self.sr, disk = id, "its guest waits: {why}");
+                    return false;
+                }
+            }
+        }
+    }
+
+    /// Whether nothing is left to be tried again.
+    async fn is_restored(self: &Arc<Self>) -> bool {
+        // Whoever comes after another one that has ended begins again.
+        let Watched::Keeper(_) = self.watched() else { return true };
+        match self.ask().await {
+            Ok(stats) => {
+                let served = stats.disks.into_iter().map(|disk| disk.id).collect();
+                self.attach_missing(&served).await
+            }
+            Err(error) => {
+                tracing::warn!(sr = %self.sr, "what is served is not told: {}", chain(&error));
+                false
+            }
+        }
+    }
+}
+
+/// It has ended and nobody asked it to. Guests may wait: it is tried until there is another.
+async fn replace(keep: Weak<Keep>, pid: u32) {
+    let mut pause = FIRST_PAUSE;
+    while let Some(keep) = keep.upgrade() {
+        if keep.is_replaced(pid).await {
+            return;
+        }
+        sleep(pause).await;
+        pause = (pause * 2).min(LAST_PAUSE);
+    }
+}
+
+/// Disks could not be had. No event tells when they can: it is tried until then.
+async fn insist(keep: Weak<Keep>) {
+    let mut pause = FIRST_PAUSE;
+    loop {
+        sleep(pause).await;
+        pause = (pause * 2).min(LAST_PAUSE);
+        let Some(keep) = keep.upgrade() else { return };
+        // Before it is looked: who fails from here on insists anew.
+        keep.insists.store(false, Ordering::Relaxed);
+        if keep.is_restored().await || keep.insists.swap(true, Ordering::Relaxed) {
+            return;
+        }
+    }
+}
+
+/// An error with its causes.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        text = format!("{text}: {cause}");
+        next = cause.source();
+    }
+    text
+}

@@ -1,0 +1,72 @@
+//! One after the other, for each disk.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use tokio::sync::{Mutex as Turn, OwnedMutexGuard};
+
+/// Disks to which something is done.
+#[derive(Debug, Default)]
+pub(in crate::io) struct Turns(Mutex<HashMap<String, Weak<Turn<()>>>>);
+
+impl Turns {
+    /// Waits until nobody else does something to this disk, and keeps others away until it is
+    /// dropped.
+    pub(in crate::io) async fn of(&self, id: &str) -> OwnedMutexGuard<()> {
+        let turn = self.turn(id);
+        turn.lock_owned().await
+    }
+
+    /// Disks to which somebody does something.
+    pub(super) fn busy(&self) -> Vec<String> {
+        let all = self.lock();
+        all.iter().filter(|(_, turn)| is_used(turn)).map(|(id, _)| id.clone()).collect()
+    }
+
+    fn turn(&self, id: &str) -> Arc<Turn<()>> {
+        let mut all = self.lock();
+        if let Some(turn) = all.get(id).and_then(Weak::upgrade) {
+            return turn;
+        }
+        all.retain(|_, turn| is_used(turn));
+        let turn = Arc::default();
+        all.insert(id.to_owned(), Arc::downgrade(&turn));
+        turn
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Weak<Turn<()>>>> {
+        // Entries are changed whole.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn is_used(turn: &Weak<Turn<()>>) -> bool {
+    turn.strong_count() > 0
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::time::timeout;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn one_after_the_other_and_each_disk_for_itself() {
+        let turns = Turns::default();
+        let soon = Duration::from_secs(1);
+        let one = turns.of("a").await;
+        timeout(soon, turns.of("a")).await.unwrap_err();
+        let other = timeout(soon, turns.of("b")).await.unwrap();
+        let mut busy = turns.busy();
+        busy.sort();
+        assert_eq!(busy, ["a", "b"]);
+        drop(one);
+        drop(timeout(soon, turns.of("a")).await.unwrap());
+        assert_eq!(turns.busy(), ["b"]);
+        drop(other);
+        drop(turns.of("c").await);
+        assert_eq!(turns.lock().len(), 1, "those that nobody waits for are forgotten");
+    }
+}

@@ -1,0 +1,153 @@
+//! Connections to one `ringway-io`.
+//!
+//! `ringway-io` answers a connection's calls one after the other, and takes 64 connections. So each
+//! call here has a connection of its own, and there are few of them. One whose call hangs in storage
+//! stays taken until that is answered, whether anybody still waits or not: whoever calls into
+//! storage that hangs can use up these, and not all that the other side has.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::time::{Instant, timeout_at};
+
+use super::{CALL_DEADLINE, Client, IoError};
+
+/// Connections for what may wait for storage: as many as an SR has steps at once.
+const STEPS: usize = 12;
+/// Connections for what is answered at once.
+const SHORT: usize = 2;
+/// Longest wait for an answer that may need storage: as long as a step has.
+const STEP_DEADLINE: Duration = Duration::from_secs(60);
+/// Pause before a disk is tried again on which another call is at work; there is no event.
+pub(super) const BUSY_PAUSE: Duration = Duration::from_millis(10);
+
+/// Whether a call may wait for storage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// It may; every verb on a disk does that is just being taken over.
+    Step,
+    /// It is answered at once.
+    Short,
+}
+
+impl Kind {
+    /// Longest wait for the answer.
+    pub(super) fn deadline(self) -> Duration {
+        match self {
+            Self::Step => STEP_DEADLINE,
+            Self::Short => CALL_DEADLINE,
+        }
+    }
+}
+
+/// Connections to one control socket.
+#[derive(Debug)]
+pub(super) struct Pool {
+    steps: Arc<Lane>,
+    short: Arc<Lane>,
+}
+
+/// Connections that are alike.
+#[derive(Debug)]
+struct Lane {
+    socket: PathBuf,
+    places: Arc<Semaphore>,
+    idle: Mutex<Vec<Client>>,
+}
+
+impl Pool {
+    pub(super) fn new(socket: &Path) -> Self {
+        let lane = |places| {
+            let (places, idle) = (Arc::new(Semaphore::new(places)), Mutex::default());
+            Arc::new(Lane { socket: socket.into(), places, idle })
+        };
+        Self { steps: lane(STEPS), short: lane(SHORT) }
+    }
+
+    /// Calls `method`, and waits for its answer until `until`. May be dropped: a call that was sent
+    /// goes on.
+    ///
+    /// # Errors
+    /// As [`Client::call`], and [`IoError::NotThere`].
+    pub(super) async fn call(
+        &self,
+        kind: Kind,
+        method: &'static str,
+        params: Value,
+        until: Instant,
+    ) -> Result<Value, IoError> {
+        let lane = match kind {
+            Kind::Step => &self.steps,
+            Kind::Short => &self.short,
+        };
+        let began = Instant::now();
+        let late = || IoError::Late { what: method.into(), deadline: until.duration_since(began) };
+        let place = timeout_at(until, Arc::clone(&lane.places).acquire_owned()).await;
+        // The semaphore is never closed.
+        let place = place.ok().and_then(Result::ok).ok_or_else(late)?;
+        let (say, hear) = oneshot::channel();
+        let left = until.duration_since(Instant::now());
+        tokio::spawn(Arc::clone(lane).carry_out(place, (method, params, left), say));
+        hear.await.unwrap_or_else(|_| Err(late()))
+    }
+}
+
+impl Lane {
+    async fn carry_out(
+        self: Arc<Self>,
+        place: OwnedSemaphorePermit,
+        (method, params, deadline): (&'static str, Value, Duration),
+        say: oneshot::Sender<Result<Value, IoError>>,
+    ) {
+        let mut client = match self.client().await {
+            Ok(client) => client,
+            Err(error) => {
+                drop(place);
+                let _gone = say.send(Err(error));
+                return;
+            }
+        };
+        let outcome = client.call(method, params, deadline).await;
+        match &outcome {
+            Ok(_) | Err(IoError::Refused { .. }) => {
+                self.give_back(client);
+                drop(place);
+                // Whoever asked may have gone.
+                let _gone = say.send(outcome);
+            }
+            Err(IoError::Late { .. }) => {
+                let _gone = say.send(outcome);
+                client.settle().await;
+                self.give_back(client);
+                drop(place);
+            }
+            Err(_) => {
+                // The others are of the same process, which may have died.
+                self.idle().clear();
+                drop((client, place));
+                let _gone = say.send(outcome);
+            }
+        }
+    }
+
+    async fn client(&self) -> Result<Client, IoError> {
+        let idle = self.idle().pop();
+        match idle {
+            Some(client) => Ok(client),
+            None => Client::connect(&self.socket).await,
+        }
+    }
+
+    fn give_back(&self, client: Client) {
+        if client.is_usable() {
+            self.idle().push(client);
+        }
+    }
+
+    fn idle(&self) -> std::sync::MutexGuard<'_, Vec<Client>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

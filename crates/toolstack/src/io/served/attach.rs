@@ -1,0 +1,98 @@
+//! Disks that come, and disks that are there already.
+
+use model::report::{DiskState, DiskStats, Stats};
+use model::rpc::{DiskReply, code};
+use model::spec::{DiskSpec, PollSpec};
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep};
+
+use super::{Ask, Served, is, nonsense, typed};
+use crate::io::IoError;
+use crate::io::pool::{BUSY_PAUSE, Kind};
+use crate::io::specs::Specs;
+
+/// What became of an attach whose disk is there already.
+enum There {
+    /// It is the same.
+    Same(Box<DiskStats>),
+    /// It is another one.
+    Other,
+    /// It is just being opened.
+    Opening,
+    /// It has gone meanwhile.
+    Gone,
+}
+
+impl Served {
+    pub(super) async fn attach(&self, spec: &DiskSpec) -> Result<DiskReply, IoError> {
+        let method = "disk.attach";
+        let params = serde_json::to_value(spec).map_err(|error| nonsense(method, error))?;
+        let until = Instant::now() + Kind::Step.deadline();
+        let note = |specs: &mut Specs, answer: &Result<Value, IoError>| {
+            if answer.is_ok() {
+                specs.put(spec.clone());
+            }
+        };
+        loop {
+            let ask = Ask { until, ..Ask::step(&spec.id, method, params.clone()) };
+            let refused = match self.call(ask, note).await {
+                Ok(reply) => return typed(method, reply),
+                Err(refused) if is(&refused, code::WRONG_STATE) => refused,
+                Err(error) => return Err(error),
+            };
+            match self.there(spec).await? {
+                There::Same(disk) => match self.adapt(spec, *disk).await {
+                    // Whoever told of it has died before anybody else knew of it.
+                    Err(error) if is(&error, code::NO_SUCH_DISK) && Instant::now() < until => {}
+                    adapted => return adapted,
+                },
+                There::Opening if Instant::now() < until => sleep(BUSY_PAUSE).await,
+                There::Gone if Instant::now() < until => {}
+                _ => return Err(refused),
+            }
+        }
+    }
+
+    /// Looks whether a disk that is there is the one that is wanted.
+    async fn there(&self, spec: &DiskSpec) -> Result<There, IoError> {
+        let told = match self.short("stats", json!({ "id": spec.id })).await {
+            Ok(told) => told,
+            Err(error) if is(&error, code::NO_SUCH_DISK) => return Ok(There::Gone),
+            Err(error) => return Err(error),
+        };
+        let stats: Stats = typed("stats", told)?;
+        let Some(disk) = stats.disks.into_iter().next() else { return Ok(There::Opening) };
+        let told = disk.socket.as_str() == spec.socket.as_os_str()
+            && disk.backend == spec.backend
+            && disk.queues == spec.queues
+            && disk.cache == spec.cache
+            && disk.serial == spec.serial;
+        // What it was told is more than what it tells.
+        let known = self.keep.specs().get(&spec.id).is_none_or(|known| is_same(known, spec));
+        Ok(if told && known { There::Same(Box::new(disk)) } else { There::Other })
+    }
+
+    /// Has a disk that was there be as it is wanted.
+    async fn adapt(&self, spec: &DiskSpec, disk: DiskStats) -> Result<DiskReply, IoError> {
+        self.keep
+            .specs()
+            .put(DiskSpec { activate: disk.state != DiskState::Attached, ..spec.clone() });
+        if disk.caps != spec.caps {
+            self.caps(&spec.id, spec.caps).await?;
+        }
+        self.poll(&spec.id, spec.polling()).await?;
+        if spec.activate {
+            self.activate(&spec.id).await?;
+        }
+        Ok(DiskReply { id: disk.id, state: disk.state, geometry: disk.geometry })
+    }
+}
+
+/// Whether two specs are one disk: what changes while it is served does not count.
+fn is_same(one: &DiskSpec, other: &DiskSpec) -> bool {
+    let fixed = |spec: &DiskSpec| {
+        let spec = DiskSpec { activate: true, caps: None, ..spec.clone() };
+        spec.with_polling(PollSpec::default())
+    };
+    fixed(one) == fixed(other)
+}

@@ -1,0 +1,196 @@
+//! A datapath that serves nothing.
+
+use std::sync::Arc;
+
+use model::id::{SrId, Uuid, VbdId};
+use model::report::{DiskState, DiskStats, Geometry, Stats};
+use model::rpc::{DiskReply, RpcError, code};
+use model::spec::{Backend, Caps, DiskSpec, PollSpec};
+
+use super::{Datapath, IoError};
+use crate::fut::Fut;
+use crate::machines::Datapaths;
+use crate::sim::{Call, Disk, Sim, State, What, vdi_of};
+
+/// The datapaths of a simulated host.
+#[derive(Clone, Debug)]
+pub struct SimPaths(pub(crate) Arc<Sim>);
+
+impl Datapaths for SimPaths {
+    fn of(&self, sr: SrId) -> Fut<'_, Result<Arc<dyn Datapath>, IoError>> {
+        let path: Arc<dyn Datapath> = Arc::new(SimPath { sim: Arc::clone(&self.0), sr });
+        Box::pin(async move { Ok(path) })
+    }
+
+    fn end(&self, sr: SrId) -> Fut<'_, Result<(), IoError>> {
+        Box::pin(async move {
+            let mut state = self.0.state();
+            let ended = state.disks.extract_if(.., |_, disk| disk.sr == sr);
+            let ended: Vec<String> = ended.map(|(id, _)| id).collect();
+            ended.iter().for_each(|id| state.keep_disk(id));
+            Ok(())
+        })
+    }
+}
+
+/// That of one SR.
+#[derive(Debug)]
+struct SimPath {
+    sim: Arc<Sim>,
+    sr: SrId,
+}
+
+fn refused(what: What, message: String) -> IoError {
+    let source = RpcError { code: code::FAILED, message };
+    IoError::Refused { what: format!("{what:?}"), source }
+}
+
+impl SimPath {
+    async fn call<T>(
+        &self,
+        (what, id): (What, &str),
+        work: impl FnOnce(&mut State) -> Result<T, IoError>,
+    ) -> Result<T, IoError> {
+        let device = id.parse::<Uuid>().ok();
+        let call = Call { device, ..Call::new(what).sr(self.sr) };
+        self.sim.call(call, work, |why| refused(what, why)).await
+    }
+
+    /// Something about a disk that is there.
+    async fn about<T>(&self, id: &str, ask: impl FnOnce(&mut Disk) -> T) -> Result<T, IoError> {
+        let mut state = self.sim.state();
+        let found = state.disks.get_mut(id).filter(|disk| disk.sr == self.sr).map(ask);
+        match found {
+            Some(told) => {
+                state.keep_disk(id);
+                Ok(told)
+            }
+            None => Err(refused(What::Stats, format!("there is no disk {id}"))),
+        }
+    }
+}
+
+/// The slot whose disk has this id.
+fn vbd(id: &str) -> Option<VbdId> {
+    id.parse().ok().map(VbdId)
+}
+
+fn geometry(disk: &Disk) -> Geometry {
+    let size_bytes = match disk.spec.backend {
+        Backend::File(_) => 0,
+        Backend::Null(size) | Backend::Memory(size) => size,
+    };
+    Geometry { size_bytes, block_size: 512, read_only: disk.spec.read_only }
+}
+
+fn state_of(disk: &Disk) -> DiskState {
+    if disk.active { DiskState::Active } else { DiskState::Attached }
+}
+
+impl Datapath for SimPath {
+    fn attach<'a>(&'a self, spec: &'a DiskSpec) -> Fut<'a, Result<DiskReply, IoError>> {
+        Box::pin(self.call((What::Attach, &spec.id), move |state| {
+            let vdi = match &spec.backend {
+                Backend::File(path) => vdi_of(path),
+                Backend::Null(_) | Backend::Memory(_) => None,
+            };
+            let Some(vdi) = vdi else {
+                return Err(refused(What::Attach, "no image of the simulator's".into()));
+            };
+            if state.disks.get(&spec.id).is_some_and(|disk| disk.spec != *spec) {
+                let why = state.broke(format!("disk {} is there with another spec", spec.id));
+                return Err(refused(What::Attach, why));
+            }
+            if state.volumes.get(&(self.sr, vdi)).is_none_or(|one| one.attached.is_none()) {
+                state.broke(format!("disk {} is of a volume that is not attached", spec.id));
+            }
+            let disk = Disk { sr: self.sr, spec: spec.clone(), vdi, active: false };
+            let disk = state.disks.entry(spec.id.clone()).or_insert(disk);
+            Ok(DiskReply { id: spec.id.clone(), state: state_of(disk), geometry: geometry(disk) })
+        }))
+    }
+
+    fn activate<'a>(&'a self, id: &'a str) -> Fut<'a, Result<(), IoError>> {
+        Box::pin(self.call((What::Activate, id), move |state| {
+            let Some(disk) = state.disks.get_mut(id) else {
+                let why = state.broke(format!("disk {id} is activated and not there"));
+                return Err(refused(What::Activate, why));
+            };
+            disk.active = true;
+            let vdi = disk.vdi;
+            if state.volumes.get(&(self.sr, vdi)).is_none_or(|one| !one.active) {
+                state.broke(format!("disk {id} serves a volume that is not active"));
+            }
+            Ok(())
+        }))
+    }
+
+    fn deactivate<'a>(&'a self, id: &'a str) -> Fut<'a, Result<(), IoError>> {
+        Box::pin(self.call((What::Deactivate, id), move |state| {
+            let Some(disk) = state.disks.get_mut(id) else { return Ok(()) };
+            disk.active = false;
+            if let Some(vm) = vbd(id).and_then(|vbd| state.guest_with(vbd)) {
+                state.broke(format!("disk {id} is deactivated and {vm} has it"));
+            }
+            Ok(())
+        }))
+    }
+
+    fn detach<'a>(&'a self, id: &'a str) -> Fut<'a, Result<(), IoError>> {
+        Box::pin(self.call((What::Detach, id), move |state| {
+            if state.disks.remove(id).is_none() {
+                return Ok(());
+            }
+            if let Some(vm) = vbd(id).and_then(|vbd| state.guest_with(vbd)) {
+                state.broke(format!("disk {id} is detached and {vm} has it"));
+            }
+            Ok(())
+        }))
+    }
+
+    fn resize<'a>(&'a self, id: &'a str) -> Fut<'a, Result<u64, IoError>> {
+        Box::pin(async move {
+            let vdi = self.about(id, |disk| disk.vdi).await?;
+            let volume = self.sim.state().volumes.get(&(self.sr, vdi)).copied();
+            Ok(volume.unwrap_or_default().bytes)
+        })
+    }
+
+    fn caps<'a>(&'a self, id: &'a str, caps: &'a Caps) -> Fut<'a, Result<(), IoError>> {
+        Box::pin(self.about(id, |disk| disk.spec.caps = Some(*caps).filter(|one| !one.is_none())))
+    }
+
+    fn poll<'a>(&'a self, id: &'a str, poll: &'a PollSpec) -> Fut<'a, Result<(), IoError>> {
+        Box::pin(self.about(id, |disk| disk.spec = disk.spec.clone().with_polling(*poll)))
+    }
+
+    fn stats(&self) -> Fut<'_, Result<Option<Stats>, IoError>> {
+        Box::pin(self.call((What::Stats, ""), move |state| {
+            let disks = state.disks.iter().filter(|(_, disk)| disk.sr == self.sr);
+            let disks = disks.map(|(id, disk)| DiskStats {
+                state: state_of(disk),
+                geometry: geometry(disk),
+                socket: disk.spec.socket.display().to_string(),
+                caps: disk.spec.caps,
+                serial: disk.spec.serial.clone(),
+                ..DiskStats::new(id.clone(), disk.spec.backend.clone(), 0)
+            });
+            Ok(Some(stats(disks.collect())))
+        }))
+    }
+}
+
+fn stats(disks: Vec<DiskStats>) -> Stats {
+    Stats {
+        version: "simulated".into(),
+        pid: 0,
+        uptime_seconds: 0.0,
+        reactors: Vec::new(),
+        reactors_why: None,
+        queues_moved: 0,
+        disks,
+        poll_defaults: None,
+        keeper: None,
+        began: None,
+    }
+}

@@ -1,0 +1,85 @@
+//! What is asked of a machine, and what becomes of it.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use model::admission::Limits;
+use model::id::Domid;
+use model::plan::Verb;
+use model::refusal::Refusal;
+
+use crate::exec::{Cancel, StepError};
+
+/// How long an operation waits for those before it, unless the settings say otherwise. Twice what
+/// a step of hung storage takes.
+pub const QUEUE_DEADLINE: Duration = Duration::from_secs(120);
+
+/// How machines are worked on.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// How many steps may run at once.
+    pub limits: Limits,
+    /// How long an operation waits for those before it.
+    pub queue_deadline: Duration,
+    /// Sockets of disks are below it, in `io/`.
+    pub run: PathBuf,
+    /// No domain had this number or a higher one.
+    pub first_domid: Domid,
+}
+
+impl Settings {
+    /// The defaults, with sockets of disks in `run`.
+    pub fn new(run: PathBuf) -> Self {
+        let (limits, queue_deadline) = (Limits::default(), QUEUE_DEADLINE);
+        Self { limits, queue_deadline, run, first_domid: Domid(1) }
+    }
+}
+
+/// Who asks for an operation.
+pub struct Job {
+    /// Whether it may begin: asked when its turn comes, and the operation counts as under way from
+    /// then on. Must not wait.
+    pub gate: Box<dyn Fn() -> Result<(), Refusal> + Send + Sync>,
+    /// Told how much is done, 0 to 1. Must not wait.
+    pub progress: Arc<dyn Fn(f64) + Send + Sync>,
+    /// Ends it.
+    pub cancel: Cancel,
+}
+
+impl Job {
+    /// One that nothing holds up and nobody watches.
+    pub fn plain() -> Self {
+        Self { gate: Box::new(|| Ok(())), progress: Arc::new(|_| ()), cancel: Cancel::new() }
+    }
+}
+
+impl fmt::Debug for Job {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Job").field("cancel", &self.cancel).finish_non_exhaustive()
+    }
+}
+
+/// Why an operation did not do what it was to do.
+#[derive(Debug, thiserror::Error)]
+pub enum OpError {
+    /// It may not begin.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// Its turn did not come in time.
+    #[error("another operation on the machine takes too long; try again when it has ended")]
+    Busy,
+    /// It was cancelled, or a shutdown by force has overtaken it.
+    #[error("the operation was cancelled")]
+    Cancelled,
+    /// A step failed.
+    #[error("{verb:?} failed")]
+    Failed {
+        /// The first step that failed.
+        verb: Verb,
+        /// Why.
+        #[source]
+        error: StepError,
+    },
+}

@@ -1,0 +1,160 @@
+//! The host's memory, and what of it is promised to guests.
+//!
+//! A guest takes its memory page by page while it runs, so what is available now says little about
+//! what will be. Two bounds hold: all guests together fit into the host, and a new one fits into
+//! what is available beside those that were let begin and are not there yet.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use model::id::VmId;
+
+/// Memory that is kept for the host itself, in bytes.
+pub const HOST_RESERVE_BYTES: u64 = 256 << 20;
+
+/// The memory of a host, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HostBytes {
+    /// In all.
+    pub total: u64,
+    /// Of it to be had without swapping.
+    pub available: u64,
+}
+
+/// Tells how much memory the host has.
+pub trait HostMemory: fmt::Debug + Send + Sync {
+    /// Now.
+    fn read(&self) -> HostBytes;
+}
+
+/// The kernel's own account, `/proc/meminfo`.
+#[derive(Clone, Copy, Debug)]
+pub struct Meminfo;
+
+impl HostMemory for Meminfo {
+    fn read(&self) -> HostBytes {
+        parse(&std::fs::read_to_string("/proc/meminfo").unwrap_or_default())
+    }
+}
+
+/// What cannot be read bounds nothing: the kernel refuses then.
+fn parse(meminfo: &str) -> HostBytes {
+    let of = |name: &str| {
+        let line = meminfo.lines().find_map(|line| line.strip_prefix(name));
+        let kib = line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
+        kib.map_or(u64::MAX, |kib| kib.saturating_mul(1024))
+    };
+    HostBytes { total: of("MemTotal:"), available: of("MemAvailable:") }
+}
+
+/// Memory that is promised.
+#[derive(Debug, Default)]
+pub(super) struct Ledger(Mutex<HashMap<VmId, Promise>>);
+
+#[derive(Clone, Copy, Debug)]
+struct Promise {
+    bytes: u64,
+    /// Its domain is there.
+    made: bool,
+}
+
+/// It does not fit; numbers in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Short {
+    pub(super) needed: u64,
+    pub(super) available: u64,
+}
+
+impl Ledger {
+    /// Promises memory to a machine, in place of what it was promised before.
+    pub(super) fn take(&self, host: HostBytes, vm: VmId, needed: u64) -> Result<(), Short> {
+        let mut all = self.lock();
+        let others = all.iter().filter(|(of, _)| **of != vm).map(|(_, promise)| promise);
+        let (mut promised, mut coming) = (HOST_RESERVE_BYTES, HOST_RESERVE_BYTES);
+        for promise in others {
+            promised = promised.saturating_add(promise.bytes);
+            coming = coming.saturating_add(if promise.made { 0 } else { promise.bytes });
+        }
+        let fits = host.total.saturating_sub(promised);
+        let available = fits.min(host.available.saturating_sub(coming));
+        if needed > available {
+            return Err(Short { needed, available });
+        }
+        all.insert(vm, Promise { bytes: needed, made: false });
+        Ok(())
+    }
+
+    /// The machine's domain is there: what it takes shows in the host's own account.
+    pub(super) fn made(&self, vm: VmId) {
+        if let Some(promise) = self.lock().get_mut(&vm) {
+            promise.made = true;
+        }
+    }
+
+    /// A domain was found that takes this much.
+    pub(super) fn found(&self, vm: VmId, bytes: u64) {
+        self.lock().insert(vm, Promise { bytes, made: true });
+    }
+
+    /// The machine has no domain.
+    pub(super) fn gone(&self, vm: VmId) {
+        self.lock().remove(&vm);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<VmId, Promise>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use model::id::Uuid;
+
+    use super::*;
+
+    const GIB: u64 = 1 << 30;
+
+    fn vm(n: u8) -> VmId {
+        VmId(Uuid::from_random([n; 16]))
+    }
+
+    #[test]
+    fn the_kernels_account_is_read() {
+        let text = "MemTotal:       16000000 kB\nMemFree: 1 kB\nMemAvailable:    8000000 kB\n";
+        let expected = HostBytes { total: 16_000_000 * 1024, available: 8_000_000 * 1024 };
+        assert_eq!(parse(text), expected);
+        assert_eq!(parse("nonsense"), HostBytes { total: u64::MAX, available: u64::MAX });
+        assert_eq!(parse("MemTotal: x kB"), HostBytes { total: u64::MAX, available: u64::MAX });
+        assert!(Meminfo.read().total >= Meminfo.read().available);
+    }
+
+    #[test]
+    fn starts_at_once_do_not_all_pass() {
+        let (ledger, host) =
+            (Ledger::default(), HostBytes { total: 64 * GIB, available: 13 * GIB });
+        let fits = (0..20).filter(|n| ledger.take(host, vm(*n), GIB).is_ok()).count();
+        assert_eq!(fits, 12, "13 GiB less what the host keeps");
+        let short = ledger.take(host, vm(99), GIB).unwrap_err();
+        assert_eq!(
+            short,
+            Short { needed: GIB, available: 13 * GIB - HOST_RESERVE_BYTES - 12 * GIB }
+        );
+        // Asked again, a machine does not stand in its own way.
+        ledger.take(host, vm(0), GIB).unwrap();
+        ledger.gone(vm(0));
+        ledger.take(host, vm(99), GIB).unwrap();
+    }
+
+    #[test]
+    fn all_guests_fit_even_if_they_have_taken_nothing_yet() {
+        let (ledger, host) = (Ledger::default(), HostBytes { total: 4 * GIB, available: 4 * GIB });
+        for n in 0..3 {
+            ledger.take(host, vm(n), GIB).unwrap();
+            ledger.made(vm(n));
+        }
+        assert!(ledger.take(host, vm(3), GIB).is_err(), "the host keeps a part of the fourth");
+        ledger.found(vm(0), GIB / 2);
+        ledger.take(host, vm(3), GIB).unwrap();
+    }
+}

@@ -1,0 +1,239 @@
+//! Machines and their plans: what is recorded comes in, what has become of it goes out.
+//!
+//! # Model
+//! One owner works on a machine: operations come in a queue, each is planned from what is recorded
+//! ([`Records`]) and from what is really there, and carried out by the drivers ([`Drivers`]) under
+//! the slots of one [`Executor`]. What a step has reached is recorded as it ends; whoever waits
+//! for the operation is told its end.
+//!
+//! # What is there
+//! [`Machines::learn`] asks the drivers once; from then on it is kept up to date by every call, and
+//! before each plan the hypervisor is asked again, because a guest ends by itself. A volume counts
+//! as attached from the moment when the call begins, and as detached when one has ended: a call
+//! that failed or was cut off may have done its work.
+//!
+//! # Failures
+//! After an operation that failed or was cancelled its owner settles ([`Op::Settle`]), before
+//! anything else is done to the machine. A call to storage that hangs is left behind: its slot of
+//! its SR stays taken, its volume is not touched, and when it ends the machine is settled again.
+
+mod drivers;
+mod job;
+mod learn;
+mod memory;
+mod names;
+mod owner;
+mod perform;
+mod queue;
+mod records;
+mod storage;
+#[cfg(test)]
+mod tests;
+mod there;
+mod volumes;
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use model::admission::{Limits, Marks};
+use model::id::{Domid, VdiId, VmId};
+use model::plan::{DomainSeen, Op};
+use tokio::sync::{OwnedMutexGuard, oneshot};
+use tokio::time::{Instant, sleep_until};
+
+pub use crate::exec::{Cancel, StepError};
+pub use drivers::{Datapaths, Drivers};
+pub use job::{Job, OpError, QUEUE_DEADLINE, Settings};
+pub use memory::{HOST_RESERVE_BYTES, HostBytes, HostMemory, Meminfo};
+pub use names::{TAP_PREFIX, socket, sockets, tap};
+pub use records::{DiskRecord, Recorded, Records, Source, VifRecord};
+
+use crate::exec::Executor;
+use crate::fut::Fut;
+use crate::hv::{Found, HvError};
+use memory::{Ledger, Short};
+use there::Machine;
+use volumes::Volumes;
+
+/// Every machine of a host.
+#[derive(Debug)]
+pub struct Machines {
+    drivers: Drivers,
+    records: Arc<dyn Records>,
+    settings: Settings,
+    executor: Executor,
+    memory: Ledger,
+    volumes: Volumes,
+    all: Mutex<HashMap<VmId, Arc<Machine>>>,
+    next_domid: AtomicU32,
+    next_carrier: AtomicU64,
+}
+
+/// A volume that machines do not get; see [`Machines::take_volume`].
+#[derive(Debug)]
+pub struct TakenVolume<'a> {
+    machines: &'a Machines,
+    vdi: VdiId,
+    turn: Option<OwnedMutexGuard<()>>,
+}
+
+impl Drop for TakenVolume<'_> {
+    fn drop(&mut self) {
+        drop(self.turn.take());
+        self.machines.volumes.tidy(self.vdi);
+    }
+}
+
+impl Machines {
+    /// Nothing is known to be there: [`Machines::learn`] comes before any [`Machines::run`].
+    pub fn new(drivers: Drivers, records: Arc<dyn Records>, settings: Settings) -> Arc<Self> {
+        let executor = Executor::new(settings.limits);
+        let next_domid = AtomicU32::new(settings.first_domid.0);
+        let next_carrier = AtomicU64::new(0);
+        let (memory, volumes, all) = (Ledger::default(), Volumes::default(), Mutex::default());
+        Arc::new(Self {
+            drivers,
+            records,
+            settings,
+            executor,
+            memory,
+            volumes,
+            all,
+            next_domid,
+            next_carrier,
+        })
+    }
+
+    /// Does an operation when its turn among those of the machine has come. The future may be
+    /// dropped: the operation goes on; the job's cancel ends it. Called within a runtime.
+    ///
+    /// A shutdown by force goes before all that waits, and ends what runs, as soon as it is asked
+    /// for. So it is for those who want that: who follows the end of a guest asks for
+    /// [`Op::AfterExit`], which does nothing when another operation has dealt with it.
+    pub fn run(self: &Arc<Self>, vm: VmId, op: Op, job: Job) -> Fut<'static, Result<(), OpError>> {
+        let (cancel, deadline) =
+            (job.cancel.clone(), Instant::now() + self.settings.queue_deadline);
+        let (tell, mut told) = oneshot::channel();
+        let (machine, number) = self.enqueue(vm, (op, job), deadline, tell);
+        let leaves = move || machine.queue().withdraw(number).is_some();
+        Box::pin(async move {
+            tokio::select! {
+                biased;
+                outcome = &mut told => return outcome.unwrap_or(Err(OpError::Cancelled)),
+                () = sleep_until(deadline) => if leaves() { return Err(OpError::Busy) },
+                () = cancel.cancelled() => if leaves() { return Err(OpError::Cancelled) },
+            }
+            told.await.unwrap_or(Err(OpError::Cancelled))
+        })
+    }
+
+    /// Learns what is there: once, before any [`Machines::run`]. Domains whose machine is not
+    /// recorded are told as well.
+    pub fn learn(self: &Arc<Self>) -> Fut<'static, Result<Vec<Found>, HvError>> {
+        Box::pin(learn::learn(Arc::clone(self)))
+    }
+
+    /// What was last seen of a machine's domain.
+    pub fn domain(&self, vm: VmId) -> DomainSeen {
+        let machine = self.lock().get(&vm).cloned();
+        machine.map_or(DomainSeen::Absent, |machine| machine.there().domain)
+    }
+
+    /// Whether a machine uses the volume, or a call for it may still do something.
+    pub fn volume_users(&self, vdi: VdiId) -> bool {
+        self.volumes.is_used(vdi)
+    }
+
+    /// Takes a volume that no machine uses, for whoever removes or changes it: until this is
+    /// dropped, machines that want it wait. `None`: as for [`Machines::volume_users`].
+    pub fn take_volume(&self, vdi: VdiId) -> Option<TakenVolume<'_>> {
+        let turn = self.volumes.alone(vdi);
+        // Where there is none, what `alone` has looked at is not kept for ever.
+        let taken = TakenVolume { machines: self, vdi, turn };
+        taken.turn.is_some().then_some(taken)
+    }
+
+    /// A volume that a machine holds, or may hold: the first of them.
+    pub fn held_volume(&self, vm: VmId) -> Option<VdiId> {
+        let machine = self.lock().get(&vm).cloned()?;
+        let there = machine.there();
+        there.disks.values().next().map(|held| held.source.vdi)
+    }
+
+    /// Whether something of a machine is on the host, or a call for it may still do something.
+    pub fn is_there(&self, vm: VmId) -> bool {
+        let machine = self.lock().get(&vm).cloned();
+        machine.is_some_and(|machine| !machine.there().is_empty())
+    }
+
+    /// Changes the limits. Steps that run go on.
+    pub fn set_limits(&self, limits: Limits) {
+        self.executor.set_limits(limits);
+    }
+
+    /// What is held of the limits, and what was held at most.
+    pub fn marks(&self) -> Marks {
+        self.executor.marks()
+    }
+
+    fn enqueue(
+        self: &Arc<Self>,
+        vm: VmId,
+        what: (Op, Job),
+        deadline: Instant,
+        tell: oneshot::Sender<Result<(), OpError>>,
+    ) -> (Arc<Machine>, u64) {
+        let mut all = self.lock();
+        let machine = all.entry(vm).or_insert_with(|| Arc::new(Machine::new(vm)));
+        let number = machine.queue().push(what, deadline, tell);
+        self.employ(machine);
+        (Arc::clone(machine), number)
+    }
+
+    /// A call of storage that was left behind has ended: what it has done is settled.
+    fn call_ended(self: &Arc<Self>, machine: &Arc<Machine>) {
+        let all = self.lock();
+        // Where the machine was forgotten since, nothing is left to settle.
+        if all.get(&machine.vm).is_some_and(|known| Arc::ptr_eq(known, machine)) {
+            machine.queue().unsettled();
+            self.employ(machine);
+        }
+    }
+
+    /// Starts the machine's owner if it is not at work. The runtime may be going down.
+    fn employ(self: &Arc<Self>, machine: &Arc<Machine>) {
+        let mut queue = machine.queue();
+        if let (false, Ok(runtime)) = (queue.owned, tokio::runtime::Handle::try_current()) {
+            queue.owned = true;
+            runtime.spawn(owner::own(Arc::clone(self), Arc::clone(machine)));
+        }
+    }
+
+    /// The machine's owner has nothing to do. False if something has come since.
+    fn retire(&self, machine: &Machine) -> bool {
+        let mut all = self.lock();
+        let mut queue = machine.queue();
+        if !queue.is_idle() {
+            return false;
+        }
+        queue.owned = false;
+        if machine.there().is_empty() {
+            all.remove(&machine.vm);
+        }
+        true
+    }
+
+    /// A number that no domain has or had.
+    fn fresh(&self) -> Domid {
+        Domid(self.next_domid.fetch_add(1, Ordering::Relaxed))
+    }
+
+    fn take_memory(&self, vm: VmId, needed: u64) -> Result<(), Short> {
+        self.memory.take(self.drivers.memory.read(), vm, needed)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<VmId, Arc<Machine>>> {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

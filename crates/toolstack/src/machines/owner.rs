@@ -1,0 +1,210 @@
+//! The owner of a machine: does what is asked of it, one operation after the other.
+//!
+//! An owner is a task that is there while there is something to do. After an operation that did
+//! not do what it should, it settles: whatever is asked next begins from a state that is recorded
+//! as it is. Whoever asked is answered when that has ended, or after [`ANSWER_GRACE`].
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use model::id::Domid;
+use model::plan::{self, DomainSeen, Op, Run, Verb};
+use model::refusal::Refusal;
+use tokio::sync::oneshot;
+use tokio::time::{Instant, timeout};
+
+use super::memory::Short;
+use super::perform::Carrier;
+use super::queue::{Next, Turn};
+use super::there::Machine;
+use super::{Job, Machines, OpError, Recorded};
+use crate::exec::{Cancel, Ran};
+
+/// How long the answer to a failed operation waits for the settle after it: storage in good order
+/// is settled by then, and nobody waits for storage that hangs.
+const ANSWER_GRACE: Duration = Duration::from_millis(500);
+/// How long the hypervisor may take to tell what is there of one machine. Past it the domain
+/// counts as one that does not answer.
+const FIND_DEADLINE: Duration = Duration::from_secs(2);
+
+type Outcome = Result<(), OpError>;
+type Told = oneshot::Sender<Outcome>;
+type Progress = Arc<dyn Fn(f64) + Send + Sync>;
+
+/// Works for a machine until there is nothing to do.
+pub(super) async fn own(machines: Arc<Machines>, machine: Arc<Machine>) {
+    // The answer to an operation that failed.
+    let mut owed: Option<(Told, Outcome)> = None;
+    loop {
+        // Not in the `match`, which would hold the queue.
+        let next = machine.queue().take();
+        match next {
+            Next::Turn(turn) => {
+                answer(owed.take());
+                owed = take_turn(&machines, &machine, turn).await;
+            }
+            Next::Settle(cancel) => settle(&machines, &machine, cancel, &mut owed).await,
+            Next::Nothing => {
+                answer(owed.take());
+                if machines.retire(&machine) {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// Whoever asked may have gone.
+fn answer(owed: Option<(Told, Outcome)>) {
+    if let Some((told, outcome)) = owed {
+        let _ = told.send(outcome);
+    }
+}
+
+/// Does one operation. The answer is given back where something is to be settled first.
+async fn take_turn(
+    machines: &Arc<Machines>,
+    machine: &Arc<Machine>,
+    turn: Turn,
+) -> Option<(Told, Outcome)> {
+    let Turn { op, job, deadline, told, .. } = turn;
+    let outcome = match may_begin(&job, deadline) {
+        Ok(()) => carry_out(machines, machine, &op, (&job.progress, &job.cancel)).await,
+        Err(error) => {
+            answer(Some((told, Err(error))));
+            return None;
+        }
+    };
+    if let Err(OpError::Cancelled | OpError::Failed { .. }) = outcome {
+        machine.queue().unsettled();
+        return Some((told, outcome));
+    }
+    answer(Some((told, outcome)));
+    None
+}
+
+fn may_begin(job: &Job, deadline: Instant) -> Outcome {
+    if Instant::now() > deadline {
+        return Err(OpError::Busy);
+    }
+    if job.cancel.is_cancelled() {
+        return Err(OpError::Cancelled);
+    }
+    Ok((job.gate)()?)
+}
+
+/// Makes reality and record agree. One that fails is not tried again by itself: hung storage would
+/// keep it going for ever. The end of a call that was left does it again; so does the next
+/// operation where that depends on it.
+async fn settle(
+    machines: &Arc<Machines>,
+    machine: &Arc<Machine>,
+    cancel: Cancel,
+    owed: &mut Option<(Told, Outcome)>,
+) {
+    let unwatched: Progress = Arc::new(|_| ());
+    let settled = carry_out(machines, machine, &Op::Settle, (&unwatched, &cancel));
+    tokio::pin!(settled);
+    let outcome = match timeout(ANSWER_GRACE, &mut settled).await {
+        Ok(outcome) => outcome,
+        Err(_) => {
+            answer(owed.take());
+            settled.await
+        }
+    };
+    if let Err(error) = outcome {
+        tracing::warn!(vm = %machine.vm, %error, "could not be settled");
+    }
+}
+
+/// Plans an operation from what is there and carries it out.
+async fn carry_out(
+    machines: &Arc<Machines>,
+    machine: &Arc<Machine>,
+    op: &Op,
+    by: (&Progress, &Cancel),
+) -> Outcome {
+    look(machines, machine).await;
+    let recorded = machines.records.machine(machine.vm)?;
+    if let Op::AfterExit(_) = op
+        && has_living_domain(machine)
+    {
+        // Another operation has dealt with it: this domain is another one.
+        return Ok(());
+    }
+    // A settle has failed before. What is given to a guest is given as it is recorded; and one
+    // whose disk is not served does nothing that it is asked.
+    let strays = makes_domain(op) || matches!(op, Op::VbdPlug(_) | Op::Insert(_));
+    let unserved = !makes_domain(op) && !matches!(op, Op::HardShutdown | Op::Settle);
+    let first = {
+        let there = machine.there();
+        strays && there.has_strays(&recorded) || unserved && there.has_unserved()
+    };
+    if first {
+        let unwatched: Progress = Arc::new(|_| ());
+        walk(machines, machine, (&Op::Settle, &recorded), (&unwatched, by.1)).await?;
+    }
+    walk(machines, machine, (op, &recorded), by).await
+}
+
+async fn walk(
+    machines: &Arc<Machines>,
+    machine: &Arc<Machine>,
+    (op, recorded): (&Op, &Recorded),
+    (progress, cancel): (&Progress, &Cancel),
+) -> Outcome {
+    let fresh = if makes_domain(op) { machines.fresh() } else { Domid(0) };
+    let state = machine.there().state((op, fresh), recorded, &machines.volumes);
+    let plan = plan::plan(op, &state)?;
+    if let DomainSeen::There { .. } = state.domain {
+        machines.memory.made(machine.vm);
+    } else {
+        machines.memory.gone(machine.vm);
+        let needed = plan.steps().iter().find_map(|step| match step.verb {
+            Verb::TakeMemory(bytes) => Some(bytes),
+            _ => None,
+        });
+        // Before anything is begun, so that nothing is to be undone.
+        if let Some(needed) = needed {
+            machines.take_memory(machine.vm, needed).map_err(no_memory)?;
+        }
+    }
+    let (machines_too, machine_too) = (Arc::clone(machines), Arc::clone(machine));
+    let by = Carrier::new(machines_too, machine_too, recorded.clone(), Arc::clone(progress));
+    let ran = machines.executor.run(plan, machine.vm, Arc::new(by), cancel).await;
+    match ran {
+        Ran { cut: true, .. } => Err(OpError::Cancelled),
+        Ran { failed: Some((verb, error)), .. } => Err(OpError::Failed { verb, error }),
+        Ran { failed: None, cut: false } => Ok(()),
+    }
+}
+
+/// Asks the hypervisor what is there.
+async fn look(machines: &Arc<Machines>, machine: &Arc<Machine>) {
+    let found = timeout(FIND_DEADLINE, machines.drivers.hv.find(machine.vm)).await;
+    let mut there = machine.there();
+    match found {
+        Ok(Ok(found)) => there.found(found),
+        Ok(Err(error)) => {
+            tracing::warn!(vm = %machine.vm, %error, "cannot tell what is there");
+            there.silent();
+        }
+        Err(_) => there.silent(),
+    }
+}
+
+/// One that does not answer is none: the end of a guest has been told, and whoever asked knows that
+/// it is this domain's.
+fn has_living_domain(machine: &Machine) -> bool {
+    let there = machine.there().domain;
+    matches!(there, DomainSeen::There { run: Run::Running | Run::Paused, .. })
+}
+
+fn makes_domain(op: &Op) -> bool {
+    matches!(op, Op::Start { .. } | Op::CleanReboot | Op::HardReboot | Op::AfterExit(_))
+}
+
+fn no_memory(Short { needed, available }: Short) -> OpError {
+    let (needed_bytes, available_bytes) = (needed, available);
+    OpError::Refused(Refusal::NotEnoughMemory { needed_bytes, available_bytes })
+}

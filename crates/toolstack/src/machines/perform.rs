@@ -1,0 +1,206 @@
+//! One step is one call of a driver; those of storage are in [`storage`](super::storage).
+
+use std::collections::BTreeSet;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use model::id::{VbdId, VifId};
+use model::plan::{DomainSeen, Effect, Run, Verb};
+use model::vdi::automaton::VolumeOp;
+
+use super::memory::Short;
+use super::there::{CarrierId, Machine};
+use super::{DiskRecord, Machines, Recorded, VifRecord, names};
+use crate::exec::{Perform, StepError};
+use crate::fut::Fut;
+use crate::hv::{Disc, DiskPlug, Hypervisor, NicPlug};
+
+/// Carries out one plan of one machine.
+pub(super) struct Carrier {
+    pub(super) machines: Arc<Machines>,
+    pub(super) machine: Arc<Machine>,
+    pub(super) id: CarrierId,
+    recorded: Recorded,
+    progress: Arc<dyn Fn(f64) + Send + Sync>,
+    /// Slots for which nobody waits any more, before the storage was called.
+    given_up: Mutex<BTreeSet<VbdId>>,
+}
+
+impl Perform for Carrier {
+    fn perform(&self, verb: Verb) -> Fut<'_, Result<(), StepError>> {
+        match verb {
+            Verb::VbdAttach(vbd, access) => Box::pin(self.storage(vbd, VolumeOp::Attach(access))),
+            Verb::VbdActivate(vbd) => Box::pin(self.storage(vbd, VolumeOp::Activate)),
+            Verb::VbdDeactivate(vbd) => Box::pin(self.storage(vbd, VolumeOp::Deactivate)),
+            Verb::VbdDetach(vbd) => Box::pin(self.storage(vbd, VolumeOp::Detach)),
+            Verb::VbdPlug(_) | Verb::VbdUnplug(_) | Verb::VbdInsert(_) | Verb::VbdEject(_) => {
+                Box::pin(self.disk(verb))
+            }
+            Verb::VifCreate(_) | Verb::VifPlug(_) | Verb::VifUnplug(_) | Verb::VifDestroy(_) => {
+                Box::pin(self.vif(verb))
+            }
+            _ => Box::pin(self.domain(verb)),
+        }
+    }
+
+    /// Only storage is left to its end: a call of it that is dropped goes on all the same, in a
+    /// worker or in `ringway-io`.
+    fn leave(&self, verb: Verb) -> bool {
+        let (Verb::VbdAttach(vbd, _)
+        | Verb::VbdActivate(vbd)
+        | Verb::VbdDeactivate(vbd)
+        | Verb::VbdDetach(vbd)) = verb
+        else {
+            return false;
+        };
+        let mut there = self.machine.there();
+        // One that an earlier plan has left behind may still run for the same slot.
+        if let Some(left) = there.called.get_mut(&(self.id, vbd)) {
+            *left = true;
+            return true;
+        }
+        self.given_up().insert(vbd);
+        false
+    }
+
+    fn became(&self, effects: &[Effect]) {
+        self.machine.there().became(effects);
+        self.machines.records.became(self.machine.vm, effects);
+    }
+
+    fn progress(&self, part: f64) {
+        (self.progress)(part);
+    }
+}
+
+impl Carrier {
+    pub(super) fn new(
+        machines: Arc<Machines>,
+        machine: Arc<Machine>,
+        recorded: Recorded,
+        progress: Arc<dyn Fn(f64) + Send + Sync>,
+    ) -> Self {
+        let id = CarrierId(machines.next_carrier.fetch_add(1, Ordering::Relaxed));
+        Self { machines, machine, id, recorded, progress, given_up: Mutex::default() }
+    }
+
+    /// Taken with what is there held, if both are.
+    pub(super) fn given_up(&self) -> MutexGuard<'_, BTreeSet<VbdId>> {
+        self.given_up.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn hv(&self) -> &dyn Hypervisor {
+        &*self.machines.drivers.hv
+    }
+
+    async fn domain(&self, verb: Verb) -> Result<(), StepError> {
+        let (hv, vm) = (self.hv(), self.machine.vm);
+        match verb {
+            Verb::TakeMemory(bytes) => {
+                let short = |Short { needed, available }| StepError::Memory { needed, available };
+                self.machines.take_memory(vm, bytes).map_err(short)?;
+            }
+            Verb::DomainCreate(domid) => {
+                hv.create(vm, domid, &self.recorded.spec).await?;
+                self.machines.memory.made(vm);
+                self.machine.there().domain = DomainSeen::There { domid, run: Run::Paused };
+            }
+            Verb::DomainRun => {
+                hv.run(vm).await?;
+                self.machine.there().runs(Run::Running);
+            }
+            Verb::DomainPause => {
+                hv.pause(vm).await?;
+                self.machine.there().runs(Run::Paused);
+            }
+            Verb::DomainAsk(what) => hv.ask(vm, what).await?,
+            Verb::DomainAwaitEnd => {
+                let exit = hv.ended(vm).await?;
+                self.machine.there().runs(Run::Ended(exit));
+            }
+            Verb::DomainKill => {
+                hv.kill(vm).await?;
+                self.machines.memory.gone(vm);
+                self.machine.there().no_domain(DomainSeen::Remains);
+            }
+            Verb::DomainForget => {
+                hv.forget(vm).await?;
+                self.machine.there().no_domain(DomainSeen::Absent);
+            }
+            // The others are not of the domain; a record is no call.
+            _ => {}
+        }
+        Ok(())
+    }
+
+    async fn disk(&self, verb: Verb) -> Result<(), StepError> {
+        let (hv, vm) = (self.hv(), self.machine.vm);
+        match verb {
+            Verb::VbdPlug(vbd) => hv.plug_disk(vm, &self.plug(vbd)?).await?,
+            Verb::VbdUnplug(vbd) => hv.unplug_disk(vm, vbd).await?,
+            Verb::VbdInsert(vbd) => {
+                let held = self.machine.there().disks.get(&vbd).and_then(|held| held.file.clone());
+                let file = held.ok_or_else(|| missing("no image is reachable for drive", vbd))?;
+                hv.disc(vm, vbd, Some(&Disc { file })).await?;
+            }
+            Verb::VbdEject(vbd) => hv.disc(vm, vbd, None).await?,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    async fn vif(&self, verb: Verb) -> Result<(), StepError> {
+        let (hv, vm, net) = (self.hv(), self.machine.vm, &self.machines.drivers.net);
+        match verb {
+            Verb::VifCreate(vif) => {
+                let VifRecord { bridge, mtu, .. } = self.interface(vif)?;
+                self.machine.there().taps.insert(vif);
+                net.create_bridge(bridge, *mtu).await?;
+                net.create_tap(&names::tap(vif), bridge, *mtu).await?;
+            }
+            Verb::VifPlug(vif) => {
+                let VifRecord { device, mac, boot_index, .. } = self.interface(vif)?.clone();
+                let nic = NicPlug { vif, device, tap: names::tap(vif), mac, boot_index };
+                hv.plug_nic(vm, &nic).await?;
+            }
+            Verb::VifUnplug(vif) => hv.unplug_nic(vm, vif).await?,
+            Verb::VifDestroy(vif) => {
+                net.remove_tap(&names::tap(vif)).await?;
+                self.machine.there().taps.remove(&vif);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn plug(&self, vbd: VbdId) -> Result<DiskPlug, StepError> {
+        let DiskRecord { userdevice, boot_index, .. } = *self.record(vbd)?;
+        let held = self.machine.there().disks.get(&vbd).map(|held| held.source.sr);
+        let sr = held.ok_or_else(|| missing("no volume is attached for disk", vbd))?;
+        let socket = names::socket(&self.machines.settings.run, sr, vbd);
+        Ok(DiskPlug { vbd, userdevice, socket, queues: self.queues(vbd)?, boot_index })
+    }
+
+    /// Queues of a disk: one unless more are asked for, and never more than its place can have or
+    /// the guest has CPUs.
+    pub(super) fn queues(&self, vbd: VbdId) -> Result<u16, StepError> {
+        let disk = self.record(vbd)?;
+        let place = model::domain::slots::disk(disk.userdevice);
+        let most = place.map_or(1, |place| place.most_queues).min(self.recorded.spec.vcpus);
+        Ok(disk.tuning.queues.unwrap_or(1).min(most).max(1))
+    }
+
+    pub(super) fn record(&self, vbd: VbdId) -> Result<&DiskRecord, StepError> {
+        let found = self.recorded.disks.iter().find(|disk| disk.vbd == vbd);
+        found.ok_or_else(|| missing("nothing is recorded of disk", vbd))
+    }
+
+    fn interface(&self, vif: VifId) -> Result<&VifRecord, StepError> {
+        let found = self.recorded.vifs.iter().find(|one| one.vif == vif);
+        found.ok_or_else(|| missing("nothing is recorded of interface", vif))
+    }
+}
+
+pub(super) fn missing(what: &str, of: impl std::fmt::Display) -> StepError {
+    StepError::NoDriver(format!("{what} {of}"))
+}

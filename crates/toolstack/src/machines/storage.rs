@@ -1,0 +1,242 @@
+//! Steps of storage: a volume for one slot, up and down.
+//!
+//! A volume is used by several slots at most, of one machine or of several. The SR is asked only
+//! for what they need together; the datapath has a disk for each slot. A drive has none: the
+//! emulator reads its image itself.
+
+use std::sync::Arc;
+
+use model::domain::serial;
+use model::id::{VbdId, VdiId};
+use model::spec::{Backend, DiskSpec};
+use model::vbd::VbdKind;
+use model::vdi::automaton::{Access, VolumeOp, VolumeState};
+
+use super::perform::{Carrier, missing};
+use super::there::Held;
+use super::{DiskRecord, Source, names};
+use crate::exec::StepError;
+use crate::io::Datapath;
+use crate::sr::{SrDriver, SrError};
+
+/// How long a stop of a disk waits for storage, in milliseconds: a guest that is shut down by
+/// force does not wait for storage that hangs.
+const STOP_DEADLINE_MS: u64 = 10_000;
+
+/// A slot for which the storage is called, until this is dropped.
+struct Called<'a>(&'a Carrier, VbdId);
+
+impl<'a> Called<'a> {
+    /// Nothing where nobody waits for it any more.
+    fn begin(by: &'a Carrier, vbd: VbdId) -> Option<Self> {
+        let mut there = by.machine.there();
+        if by.given_up().contains(&vbd) {
+            return None;
+        }
+        there.called.insert((by.id, vbd), false);
+        Some(Self(by, vbd))
+    }
+}
+
+impl Drop for Called<'_> {
+    fn drop(&mut self) {
+        let left = self.0.machine.there().called.remove(&(self.0.id, self.1));
+        if left == Some(true) {
+            self.0.machines.call_ended(&self.0.machine);
+        }
+    }
+}
+
+impl Carrier {
+    /// Waits until nothing else is called for the volume, then calls.
+    pub(super) async fn storage(&self, vbd: VbdId, op: VolumeOp) -> Result<(), StepError> {
+        let held = match op {
+            VolumeOp::Attach(access) => {
+                let record = self.record(vbd)?;
+                let source = record.source.clone();
+                let source = source.ok_or_else(|| missing("there is no volume in slot", vbd))?;
+                // A daemon before this one may have activated it.
+                Held { unsure: true, ..Held::new(record, source, access) }
+            }
+            _ => match self.held(vbd) {
+                Some(held) => held,
+                None => return nothing_held(vbd, op),
+            },
+        };
+        let vdi = held.source.vdi;
+        let turn = self.machines.volumes.turn(vdi).await;
+        let outcome = self.in_turn(vbd, op, held).await;
+        drop(turn);
+        self.machines.volumes.tidy(vdi);
+        outcome
+    }
+
+    async fn in_turn(&self, vbd: VbdId, op: VolumeOp, held: Held) -> Result<(), StepError> {
+        let Some(_called) = Called::begin(self, vbd) else {
+            return Err(missing("nobody waits any more for slot", vbd));
+        };
+        // A call that an earlier plan has left behind may have had the turn before, and have taken
+        // the volume down.
+        let now = self.held(vbd).filter(|now| now.source.vdi == held.source.vdi);
+        match (op, now) {
+            (VolumeOp::Attach(access), _) => self.attach(vbd, held, access).await,
+            (VolumeOp::Activate, Some(held)) => self.activate(vbd, &held).await,
+            (VolumeOp::Deactivate, Some(held)) => self.deactivate(vbd, &held).await,
+            (VolumeOp::Detach, Some(held)) => self.detach(vbd, &held).await,
+            (_, None) => nothing_held(vbd, op),
+        }
+    }
+
+    fn held(&self, vbd: VbdId) -> Option<Held> {
+        self.machine.there().disks.get(&vbd).cloned()
+    }
+
+    async fn attach(&self, vbd: VbdId, held: Held, access: Access) -> Result<(), StepError> {
+        let Held { source, kind, .. } = held.clone();
+        let Source { sr, vdi, .. } = source;
+        let driver = self.driver(&source)?;
+        let volumes = &self.machines.volumes;
+        self.machine.there().disks.insert(vbd, held);
+        volumes.set(vdi, vbd, VolumeState::Attached(access));
+        let most = volumes.others(vdi, vbd).access().map_or(access, |others| others.max(access));
+        let backend = match driver.attach_volume(sr, vdi, most).await {
+            Ok(backend) => backend,
+            Err(error) => {
+                if is_nothing_done(&error) {
+                    self.let_go(vdi, vbd);
+                }
+                return Err(error.into());
+            }
+        };
+        if kind == VbdKind::Cd {
+            let Backend::File(file) = backend else {
+                return Err(missing("a drive takes images in files only, unlike volume", vdi));
+            };
+            if let Some(held) = self.machine.there().disks.get_mut(&vbd) {
+                held.file = Some(file);
+            }
+            return Ok(());
+        }
+        let spec = self.spec(self.record(vbd)?, &source, (backend, access))?;
+        self.datapath(&source).await?.attach(&spec).await?;
+        Ok(())
+    }
+
+    async fn activate(&self, vbd: VbdId, held: &Held) -> Result<(), StepError> {
+        let Held { source, kind, access, .. } = held;
+        let Source { sr, vdi, .. } = *source;
+        self.machines.volumes.set(vdi, vbd, VolumeState::Activated(*access));
+        self.unsure(vbd, true);
+        self.driver(source)?.activate_volume(sr, vdi).await?;
+        if *kind != VbdKind::Cd {
+            self.datapath(source).await?.activate(&vbd.to_string()).await?;
+        }
+        self.unsure(vbd, false);
+        Ok(())
+    }
+
+    async fn deactivate(&self, vbd: VbdId, held: &Held) -> Result<(), StepError> {
+        let Held { source, kind, access, .. } = held;
+        let Source { sr, vdi, .. } = *source;
+        self.unsure(vbd, true);
+        if *kind != VbdKind::Cd {
+            self.datapath(source).await?.deactivate(&vbd.to_string()).await?;
+        }
+        let volumes = &self.machines.volumes;
+        if !matches!(volumes.others(vdi, vbd), VolumeState::Activated(_)) {
+            gone_is_done(self.driver(source)?.deactivate_volume(sr, vdi).await)?;
+        }
+        volumes.set(vdi, vbd, VolumeState::Attached(*access));
+        self.unsure(vbd, false);
+        Ok(())
+    }
+
+    async fn detach(&self, vbd: VbdId, held: &Held) -> Result<(), StepError> {
+        let Held { source, kind, .. } = held;
+        let Source { sr, vdi, .. } = *source;
+        let state = self.machines.volumes.state(vdi, vbd);
+        if held.unsure || matches!(state, VolumeState::Activated(_)) {
+            self.deactivate(vbd, held).await?;
+        }
+        if *kind != VbdKind::Cd {
+            self.datapath(source).await?.detach(&vbd.to_string()).await?;
+        }
+        if self.machines.volumes.others(vdi, vbd) == VolumeState::Detached {
+            gone_is_done(self.driver(source)?.detach_volume(sr, vdi).await)?;
+        }
+        self.let_go(vdi, vbd);
+        Ok(())
+    }
+
+    fn unsure(&self, vbd: VbdId, unsure: bool) {
+        if let Some(held) = self.machine.there().disks.get_mut(&vbd) {
+            held.unsure = unsure;
+        }
+    }
+
+    fn let_go(&self, vdi: VdiId, vbd: VbdId) {
+        self.machine.there().disks.remove(&vbd);
+        self.machines.volumes.set(vdi, vbd, VolumeState::Detached);
+    }
+
+    fn driver(&self, source: &Source) -> Result<&dyn SrDriver, StepError> {
+        let found = self.machines.drivers.sr(&source.sr_kind);
+        let none = || missing("no driver is there for storage of type", &source.sr_kind);
+        found.map(|driver| &**driver).ok_or_else(none)
+    }
+
+    async fn datapath(&self, source: &Source) -> Result<Arc<dyn Datapath>, StepError> {
+        Ok(self.machines.drivers.io.of(source.sr).await?)
+    }
+
+    fn spec(
+        &self,
+        disk: &DiskRecord,
+        source: &Source,
+        (backend, access): (Backend, Access),
+    ) -> Result<DiskSpec, StepError> {
+        let vbd = disk.vbd;
+        let socket = names::socket(&self.machines.settings.run, source.sr, vbd);
+        let spec = DiskSpec {
+            queues: self.queues(vbd)?,
+            read_only: access == Access::Ro,
+            serial: Some(serial(disk.userdevice, source.vdi)),
+            cache: disk.tuning.cache.unwrap_or_default(),
+            caps: Some(disk.limits.caps).filter(|caps| !caps.is_none()),
+            stop_deadline_ms: STOP_DEADLINE_MS,
+            activate: false,
+            ..DiskSpec::new(vbd.to_string(), socket, backend)
+        };
+        Ok(spec.with_polling(disk.tuning.poll))
+    }
+}
+
+/// A slot without a volume has been taken down, and cannot be activated.
+fn nothing_held(vbd: VbdId, op: VolumeOp) -> Result<(), StepError> {
+    match op {
+        VolumeOp::Deactivate | VolumeOp::Detach => Ok(()),
+        VolumeOp::Attach(_) | VolumeOp::Activate => {
+            Err(missing("no volume is attached for slot", vbd))
+        }
+    }
+}
+
+/// Whether the SR has refused before it did anything.
+fn is_nothing_done(error: &SrError) -> bool {
+    match error {
+        SrError::NoVolume(_)
+        | SrError::NotAttached
+        | SrError::Vanished { .. }
+        | SrError::Config { .. }
+        | SrError::Full { .. } => true,
+        SrError::Late { .. } | SrError::Os { .. } | SrError::Worker(_) => false,
+    }
+}
+
+/// Of what is gone nothing is held.
+fn gone_is_done(outcome: Result<(), SrError>) -> Result<(), SrError> {
+    match outcome {
+        Err(SrError::NoVolume(_) | SrError::NotAttached | SrError::Vanished { .. }) => Ok(()),
+        other => other,
+    }
+}

@@ -1,0 +1,193 @@
+//! Histories by chance: operations at once, faults, guests that end, lives of the daemon that end.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use model::plan::{DomainSeen, Op, Run};
+use model::vm::exits::Exit;
+use proptest::prelude::*;
+use tokio::time::sleep;
+
+use super::super::*;
+use super::host::*;
+use super::ops::full;
+use crate::sim::{End, Fate};
+
+const MACHINES: u16 = 3;
+
+/// One turn of a history.
+#[derive(Clone, Debug)]
+struct Act {
+    of: u16,
+    op: Op,
+    /// Milliseconds until the next.
+    pause: u16,
+    /// What becomes of the operation beside its end.
+    twist: Twist,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Twist {
+    None,
+    Cancel,
+    Forget,
+    GuestEnds(Exit),
+    /// The daemon is killed in the middle, and starts again.
+    Dies,
+}
+
+fn op(of: u16) -> impl Strategy<Value = Op> {
+    let machine = full(of);
+    let (disk, drive, vif) = (machine.disks[1].vbd, machine.disks[2].vbd, machine.vifs[1].vif);
+    prop_oneof![
+        4 => any::<bool>().prop_map(|paused| Op::Start { paused }),
+        2 => Just(Op::CleanShutdown),
+        2 => Just(Op::HardShutdown),
+        1 => Just(Op::CleanReboot),
+        1 => Just(Op::HardReboot),
+        1 => Just(Op::Pause),
+        1 => Just(Op::Unpause),
+        1 => Just(Op::VbdPlug(disk)),
+        1 => Just(Op::VbdUnplug { vbd: disk, force: false }),
+        1 => Just(Op::Insert(drive)),
+        1 => Just(Op::Eject(drive)),
+        1 => Just(Op::VifPlug(vif)),
+        1 => Just(Op::VifUnplug(vif)),
+        1 => Just(Op::AfterExit(Exit::PoweredOff)),
+        1 => Just(Op::Settle),
+    ]
+}
+
+fn act() -> impl Strategy<Value = Act> {
+    let exit = prop_oneof![
+        Just(Exit::PoweredOff),
+        Just(Exit::Rebooted),
+        Just(Exit::Panicked),
+        Just(Exit::Killed),
+    ];
+    let twist = prop_oneof![
+        6 => Just(Twist::None),
+        1 => Just(Twist::Cancel),
+        1 => Just(Twist::Forget),
+        1 => exit.prop_map(Twist::GuestEnds),
+        1 => Just(Twist::Dies),
+    ];
+    (0..MACHINES).prop_flat_map(op_of).prop_flat_map(move |(of, op)| {
+        (Just(of), Just(op), 0..2000_u16, twist.clone()).prop_map(|(of, op, pause, twist)| Act {
+            of,
+            op,
+            pause,
+            twist,
+        })
+    })
+}
+
+fn op_of(of: u16) -> impl Strategy<Value = (u16, Op)> {
+    (Just(of), op(of))
+}
+
+/// Fates in turn: most calls work after a while, some fail, a few hang until the next life or the
+/// end of the history.
+fn fates(host: &Host, chances: Vec<u8>) {
+    let turn = Arc::new(AtomicUsize::new(0));
+    host.sim.rule(move |_| {
+        let chance = chances[turn.fetch_add(1, Ordering::Relaxed) % chances.len()];
+        match chance {
+            0..4 => Fate::ends(End::Hangs),
+            4..8 => Fate::ends(End::HangsDone),
+            8..16 => Fate::ends(End::Fails),
+            16..24 => Fate { after: ms(u64::from(chance)), end: End::FailsDone },
+            _ => Fate::takes(ms(u64::from(chance))),
+        }
+    });
+}
+
+/// Plays acts until the daemon dies; how many were played.
+async fn play(host: &Host, acts: &[Act]) -> usize {
+    for (number, act) in acts.iter().enumerate() {
+        let job = Job::plain();
+        let cancel = job.cancel.clone();
+        let run = host.machines.run(vm(act.of), act.op, job);
+        let pause = ms(u64::from(act.pause));
+        match act.twist {
+            Twist::None => drop(tokio::spawn(run)),
+            Twist::Forget => drop(run),
+            Twist::Cancel => {
+                drop(tokio::spawn(run));
+                sleep(pause / 2).await;
+                cancel.cancel();
+            }
+            Twist::GuestEnds(exit) => {
+                drop(tokio::spawn(run));
+                match exit {
+                    Exit::Killed => host.sim.kill_process(vm(act.of)),
+                    _ => host.sim.end_guest(vm(act.of), exit),
+                }
+            }
+            Twist::Dies => {
+                drop(tokio::spawn(run));
+                sleep(pause / 4).await;
+                return number + 1;
+            }
+        }
+        sleep(pause).await;
+    }
+    acts.len()
+}
+
+/// All that was left behind is over, and every machine is what its record says.
+async fn at_the_end(host: &Host) {
+    host.sim.rule(|_| Fate::default());
+    sleep(std::time::Duration::from_secs(3600)).await;
+    for of in 0..MACHINES {
+        // What was to be inserted may have been recorded as taken out.
+        let full = full(of);
+        host.works(vm(of), Op::Settle).await;
+        host.assert_true(vm(of));
+        host.change(vm(of), |machine| machine.disks[2].source = full.disks[2].source.clone());
+        if host.recorded(vm(of)).power != model::vm::PowerState::Halted {
+            host.works(vm(of), Op::HardShutdown).await;
+        }
+        host.works(vm(of), START).await;
+        assert!(host.is_whole(vm(of)));
+        host.assert_true(vm(of));
+        let domain = host.machines.domain(vm(of));
+        assert!(matches!(domain, DomainSeen::There { run: Run::Running, .. }));
+        host.works(vm(of), Op::HardShutdown).await;
+    }
+    assert_eq!(host.sim.leftovers(), Vec::<String>::new());
+    let marks = host.machines.marks();
+    assert!(marks.lanes.is_empty() && marks.host == 0, "{marks:?}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+    #[test]
+    fn whatever_happens_settles(
+        acts in prop::collection::vec(act(), 1..24),
+        chances in prop::collection::vec(any::<u8>(), 1..200),
+    ) {
+        let host = Host::new((0..MACHINES).map(|of| (vm(of), full(of))));
+        let (sim, paper) = (host.sim, host.paper);
+        let mut rest = &acts[..];
+        loop {
+            let played = life(async {
+                let host = Host::again(Arc::clone(&sim), Arc::clone(&paper)).await;
+                fates(&host, chances.clone());
+                for of in 0..MACHINES {
+                    drop(host.machines.run(vm(of), Op::Settle, Job::plain()));
+                }
+                let played = play(&host, rest).await;
+                if played == rest.len() {
+                    at_the_end(&host).await;
+                }
+                played
+            });
+            rest = &rest[played..];
+            if rest.is_empty() {
+                break;
+            }
+        }
+    }
+}

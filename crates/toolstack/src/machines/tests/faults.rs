@@ -1,0 +1,113 @@
+//! Every call of every operation fails, or is cut off by a cancel.
+
+use model::plan::Op;
+
+use super::super::*;
+use super::host::*;
+use super::ops::{Case, cases};
+use crate::sim::{End, Fate};
+
+/// Calls that an operation makes, by number.
+async fn calls(case: &Case) -> std::ops::Range<u64> {
+    let (host, vm) = case.host().await;
+    let before = host.sim.marks().calls;
+    host.works(vm, case.op).await;
+    before..host.sim.marks().calls
+}
+
+/// What is left settles, settles again to the same, and the machine works.
+async fn assert_settled(case: &Case, host: &Host, vm: VmId) {
+    host.works(vm, Op::Settle).await;
+    host.assert_true(vm);
+    let (before, calls) = (host.recorded(vm), host.sim.marks().calls);
+    host.works(vm, Op::Settle).await;
+    assert_eq!((host.recorded(vm), host.sim.marks().calls), (before, calls));
+    case.refill(host, vm);
+    host.assert_works(vm).await;
+}
+
+#[test]
+fn whatever_fails_settles() {
+    for case in cases() {
+        for number in life(calls(&case)) {
+            for end in [End::Fails, End::FailsDone] {
+                life(async {
+                    let (host, vm) = case.host().await;
+                    host.sim.rule(move |call| match call.number == number {
+                        true => Fate::ends(end),
+                        false => Fate::default(),
+                    });
+                    let outcome = host.run(vm, case.op).await;
+                    let failed = matches!(outcome, Err(OpError::Failed { .. }));
+                    assert!(failed, "{case:?}, call {number} {end:?}: {outcome:?}");
+                    // The operation's owner has settled before it answered.
+                    host.assert_true(vm);
+                    assert_settled(&case, &host, vm).await;
+                });
+            }
+        }
+    }
+}
+
+#[test]
+fn a_settle_that_fails_is_made_good_by_the_next() {
+    for case in cases() {
+        for number in life(calls(&case)) {
+            life(async {
+                let (host, vm) = case.host().await;
+                // From there on everything fails, the settle as well.
+                host.sim.rule(move |call| match (number..u64::MAX).contains(&call.number) {
+                    true => Fate::ends(End::Fails),
+                    false => Fate::default(),
+                });
+                let outcome = host.run(vm, case.op).await;
+                assert!(outcome.is_err(), "{case:?}, from call {number}: {outcome:?}");
+                host.sim.rule(|_| Fate::default());
+                assert_settled(&case, &host, vm).await;
+            });
+        }
+    }
+}
+
+#[test]
+fn whatever_is_cancelled_settles() {
+    for case in cases() {
+        for number in life(calls(&case)) {
+            life(async {
+                let (host, vm) = case.host().await;
+                let job = Job::plain();
+                let cancel = job.cancel.clone();
+                host.sim.rule(move |call| {
+                    if call.number == number {
+                        cancel.cancel();
+                    }
+                    Fate::takes(ms(10))
+                });
+                let outcome = host.machines.run(vm, case.op, job).await;
+                let fine = matches!(outcome, Ok(()) | Err(OpError::Cancelled));
+                assert!(fine, "{case:?}, call {number}: {outcome:?}");
+                host.sim.rule(|_| Fate::default());
+                assert_settled(&case, &host, vm).await;
+            });
+        }
+    }
+}
+
+#[test]
+fn a_cancel_stops_a_start_before_it_has_done_all() {
+    life(async {
+        let host = Host::new([(vm(0), machine((0..50).map(|n| disk(0, n, 1)).collect(), vec![]))]);
+        host.sim.rule(|_| Fate::takes(ms(50)));
+        let job = Job::plain();
+        let cancel = job.cancel.clone();
+        let start = host.machines.run(vm(0), START, job);
+        tokio::time::sleep(ms(120)).await;
+        cancel.cancel();
+        assert!(matches!(start.await, Err(OpError::Cancelled)));
+        let before = host.sim.marks().calls;
+        assert!(before < 100, "{before} calls, and all disks take 200 on the way up alone");
+        host.works(vm(0), Op::Settle).await;
+        host.assert_true(vm(0));
+        assert_eq!(host.sim.leftovers(), Vec::<String>::new());
+    });
+}

@@ -1,0 +1,245 @@
+//! A simulated host with records on paper.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use model::domain::{Boot, DomainSpec};
+use model::id::{Domid, SrId, Uuid, VbdId, VdiId, VifId, VmId};
+use model::plan::{Deadlines, DomainSeen, Effect, Op, Run};
+use model::refusal::Refusal;
+use model::vbd::{Limits, Tuning, VbdKind};
+use model::vdi::automaton::Access;
+use model::vm::PowerState;
+use model::vm::exits::{AfterActions, OnCrash, OnExit};
+
+use super::super::*;
+use crate::sim::{self, Sim};
+
+pub(super) const START: Op = Op::Start { paused: false };
+
+pub(super) fn uuid(kind: u8, of: u16, n: u8) -> Uuid {
+    let mut bytes = [0; 16];
+    let [high, low] = of.to_be_bytes();
+    (bytes[0], bytes[1], bytes[2], bytes[3], bytes[15]) = (kind, high, low, n, n);
+    Uuid::from_random(bytes)
+}
+
+pub(super) fn vm(n: u16) -> VmId {
+    VmId(uuid(9, n, 0))
+}
+
+pub(super) fn sr(n: u8) -> SrId {
+    SrId(uuid(3, 0, n))
+}
+
+/// The number of a volume or slot among those of its machine.
+pub(super) fn number(device: Uuid) -> u8 {
+    device.bytes()[15]
+}
+
+/// A disk of its own volume, written, on this SR.
+pub(super) fn disk(of: u16, n: u8, on: u8) -> DiskRecord {
+    let source = Source { vdi: VdiId(uuid(4, of, n)), sr: sr(on), sr_kind: "sim".into() };
+    DiskRecord {
+        vbd: VbdId(uuid(1, of, n)),
+        kind: VbdKind::Disk,
+        userdevice: n,
+        access: Access::Rw,
+        source: Some(source),
+        plugged: false,
+        boot_index: None,
+        limits: Limits::default(),
+        tuning: Tuning::default(),
+    }
+}
+
+pub(super) fn cd(of: u16, n: u8, on: u8) -> DiskRecord {
+    DiskRecord { kind: VbdKind::Cd, access: Access::Ro, ..disk(of, n, on) }
+}
+
+pub(super) fn vif(of: u16, n: u8) -> VifRecord {
+    let (mac, bridge) = (format!("00:16:3e:00:00:{n:02x}"), "xenbr0".into());
+    let vif = VifId(uuid(2, of, n));
+    VifRecord { vif, device: n, mac, bridge, mtu: 1500, plugged: false, boot_index: None }
+}
+
+/// A halted machine with these devices.
+pub(super) fn machine(disks: Vec<DiskRecord>, vifs: Vec<VifRecord>) -> Recorded {
+    let boot = Boot::Firmware(Vec::new());
+    Recorded {
+        power: PowerState::Halted,
+        spec: DomainSpec { memory_bytes: 256 << 20, vcpus: 1, boot, cds: Vec::new() },
+        disks,
+        vifs,
+        after: AfterActions {
+            shutdown: OnExit::Destroy,
+            reboot: OnExit::Restart,
+            crash: OnCrash::Restart,
+        },
+        deadlines: Deadlines::default(),
+    }
+}
+
+/// Records that outlive the daemon.
+#[derive(Debug, Default)]
+pub(super) struct Paper(pub(super) Mutex<BTreeMap<VmId, (Recorded, Option<Domid>)>>);
+
+impl Records for Paper {
+    fn machines(&self) -> Vec<VmId> {
+        self.0.lock().unwrap().keys().copied().collect()
+    }
+
+    fn machine(&self, vm: VmId) -> Result<Recorded, Refusal> {
+        let all = self.0.lock().unwrap();
+        all.get(&vm).map(|(one, _)| one.clone()).ok_or(Refusal::NotImplemented)
+    }
+
+    fn became(&self, vm: VmId, effects: &[Effect]) {
+        let mut all = self.0.lock().unwrap();
+        let Some((machine, recorded_domid)) = all.get_mut(&vm) else { return };
+        for effect in effects {
+            match *effect {
+                Effect::Power(power) => machine.power = power,
+                Effect::Domid(domid) => *recorded_domid = domid,
+                Effect::Plugged(vbd, plugged) => {
+                    let disk = machine.disks.iter_mut().find(|disk| disk.vbd == vbd);
+                    disk.into_iter().for_each(|disk| disk.plugged = plugged);
+                }
+                Effect::Vif(vif, plugged) => {
+                    let vif = machine.vifs.iter_mut().find(|one| one.vif == vif);
+                    vif.into_iter().for_each(|vif| vif.plugged = plugged);
+                }
+                Effect::Medium(vbd, None) => {
+                    let disk = machine.disks.iter_mut().find(|disk| disk.vbd == vbd);
+                    disk.into_iter().for_each(|disk| disk.source = None);
+                }
+                Effect::Medium(_, Some(_)) | Effect::Volume(..) => {}
+            }
+        }
+    }
+}
+
+/// One life of a daemon on a host.
+pub(super) struct Host {
+    pub(super) sim: Arc<Sim>,
+    pub(super) paper: Arc<Paper>,
+    pub(super) machines: Arc<Machines>,
+    /// There was a life before: it may have asked an SR for a volume and no more, and nobody can
+    /// tell. Nothing depends on that, and the next start takes it up.
+    again: bool,
+}
+
+impl Host {
+    pub(super) fn new(all: impl IntoIterator<Item = (VmId, Recorded)>) -> Self {
+        let paper = Paper::default();
+        paper.0.lock().unwrap().extend(all.into_iter().map(|(vm, one)| (vm, (one, None))));
+        Self::of(Sim::new(), Arc::new(paper))
+    }
+
+    fn of(sim: Arc<Sim>, paper: Arc<Paper>) -> Self {
+        let records: Arc<dyn Records> = paper.clone();
+        let machines = Machines::new(sim::drivers(&sim), records, Settings::new("/run/rw".into()));
+        Self { sim, paper, machines, again: false }
+    }
+
+    /// The next life, which has learned what is there.
+    pub(super) async fn again(sim: Arc<Sim>, paper: Arc<Paper>) -> Self {
+        let host = Self::of(sim, paper);
+        host.machines.learn().await.unwrap();
+        Self { again: true, ..host }
+    }
+
+    pub(super) async fn run(&self, vm: VmId, op: Op) -> Result<(), OpError> {
+        self.machines.run(vm, op, Job::plain()).await
+    }
+
+    pub(super) async fn works(&self, vm: VmId, op: Op) {
+        self.run(vm, op).await.unwrap_or_else(|error| panic!("{op:?}: {error:?}"));
+    }
+
+    pub(super) fn recorded(&self, vm: VmId) -> Recorded {
+        self.paper.machine(vm).unwrap()
+    }
+
+    pub(super) fn change(&self, vm: VmId, change: impl FnOnce(&mut Recorded)) {
+        change(&mut self.paper.0.lock().unwrap().get_mut(&vm).unwrap().0);
+    }
+
+    /// Record and reality agree, and nothing is there that nobody uses.
+    pub(super) fn assert_true(&self, vm: VmId) {
+        let (recorded, domid) = self.paper.0.lock().unwrap()[&vm].clone();
+        let state = self.sim.state();
+        let seen = state.domains.get(&vm).map(|domain| (domain.run, Some(domain.domid)));
+        let expected = match recorded.power {
+            PowerState::Halted => None,
+            PowerState::Paused => Some((Some(Run::Paused), domid)),
+            PowerState::Running => Some((Some(Run::Running), domid)),
+            PowerState::Suspended => panic!("nobody suspends"),
+        };
+        assert_eq!(seen, expected, "{recorded:?}");
+        assert_eq!(domid.is_some(), seen.is_some());
+        let domain = state.domains.get(&vm);
+        for disk in &recorded.disks {
+            let has = domain.is_some_and(|domain| {
+                domain.disks.contains_key(&disk.vbd) || domain.discs.contains(&disk.vbd)
+            });
+            assert_eq!(disk.plugged, has, "{disk:?}");
+            let Some(Source { sr, vdi, .. }) = disk.source else {
+                assert!(!has);
+                continue;
+            };
+            let served = state.disks.get(&disk.vbd.to_string()).filter(|disk| disk.sr == sr);
+            let serves = has && disk.kind != VbdKind::Cd;
+            assert_eq!(served.map(|disk| disk.active), serves.then_some(true), "{disk:?}");
+            let volume = state.volumes.get(&(sr, vdi)).copied().unwrap_or_default();
+            let (attached, active) = (volume.attached.is_some(), volume.active);
+            let shared = recorded
+                .disks
+                .iter()
+                .any(|one| one.vbd != disk.vbd && one.source == disk.source && one.plugged);
+            if has || shared || !self.again {
+                assert_eq!((attached, active), (has || shared, has || shared), "{disk:?}");
+            }
+            assert_eq!(self.machines.volume_users(vdi), has || shared);
+        }
+        for vif in &recorded.vifs {
+            let has = domain.is_some_and(|domain| domain.nics.contains_key(&vif.vif));
+            assert_eq!((vif.plugged, state.taps.contains_key(&tap(vif.vif))), (has, has));
+        }
+        assert_eq!(state.broken, Vec::<String>::new());
+    }
+
+    pub(super) fn is_whole(&self, vm: VmId) -> bool {
+        let recorded = self.recorded(vm);
+        recorded.power == PowerState::Running
+            && recorded.disks.iter().all(|disk| disk.plugged == disk.source.is_some())
+            && recorded.vifs.iter().all(|vif| vif.plugged)
+    }
+
+    /// From whatever is there, the machine can be started whole and stopped without a trace.
+    pub(super) async fn assert_works(&self, vm: VmId) {
+        if self.recorded(vm).power != PowerState::Halted {
+            self.works(vm, Op::HardShutdown).await;
+        }
+        self.works(vm, START).await;
+        self.assert_true(vm);
+        assert!(self.is_whole(vm), "{:?}", self.recorded(vm));
+        assert!(matches!(self.machines.domain(vm), DomainSeen::There { run: Run::Running, .. }));
+        self.works(vm, Op::HardShutdown).await;
+        self.assert_true(vm);
+        assert_eq!(self.sim.leftovers(), Vec::<String>::new());
+        assert_eq!(self.machines.domain(vm), DomainSeen::Absent);
+    }
+}
+
+/// One life: a runtime of its own with a clock that stands. When it is dropped, everything that
+/// runs in it ends at once, as by a kill.
+pub(super) fn life<T>(of: impl Future<Output = T>) -> T {
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    runtime.enable_time().start_paused(true).build().unwrap().block_on(of)
+}
+
+pub(super) fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}

@@ -1,0 +1,9 @@
+mod chance;
+mod faults;
+mod host;
+mod hung;
+mod ops;
+mod plugs;
+mod queue;
+mod restart;
+mod timing;

@@ -1,0 +1,105 @@
+//! Every operation, and how a machine comes to where it can be asked for.
+
+use model::plan::Op;
+use model::vm::exits::Exit;
+
+use super::super::*;
+use super::host::*;
+
+/// An operation, and what comes before it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Case {
+    pub(super) before: &'static [Step],
+    pub(super) op: Op,
+}
+
+/// What is done to come to where an operation can be asked for.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Step {
+    Start,
+    StartPaused,
+    /// Disk 1 is taken out.
+    Unplugged,
+    /// Drive 3 is emptied, and its medium recorded again.
+    Ejected,
+    NoNetwork,
+    Ends(Exit),
+}
+
+/// Two disks, a drive and two interfaces, on two SRs.
+pub(super) fn full(of: u16) -> Recorded {
+    let disks = vec![disk(of, 0, 1), disk(of, 1, 2), cd(of, 3, 1)];
+    machine(disks, vec![vif(of, 0), vif(of, 1)])
+}
+
+pub(super) fn cases() -> Vec<Case> {
+    use Step::{Ejected, Ends, NoNetwork, Start, StartPaused, Unplugged};
+    let machine = full(0);
+    let (disk, drive, vif) = (machine.disks[1].vbd, machine.disks[2].vbd, machine.vifs[1].vif);
+    let cases: &[(&'static [Step], Op)] = &[
+        (&[], START),
+        (&[], Op::Start { paused: true }),
+        (&[Start], Op::CleanShutdown),
+        (&[Start], Op::HardShutdown),
+        (&[StartPaused], Op::HardShutdown),
+        (&[Start], Op::CleanReboot),
+        (&[Start], Op::HardReboot),
+        (&[Start], Op::Pause),
+        (&[StartPaused], Op::Unpause),
+        (&[Start, Unplugged], Op::VbdPlug(disk)),
+        (&[Start], Op::VbdUnplug { vbd: disk, force: false }),
+        (&[Start, Ejected], Op::Insert(drive)),
+        (&[Start], Op::Eject(drive)),
+        (&[Start, NoNetwork], Op::VifPlug(vif)),
+        (&[Start], Op::VifUnplug(vif)),
+        (&[Start, Ends(Exit::PoweredOff)], Op::AfterExit(Exit::PoweredOff)),
+        (&[Start, Ends(Exit::Rebooted)], Op::AfterExit(Exit::Rebooted)),
+        (&[Start, Ends(Exit::Killed)], Op::AfterExit(Exit::Killed)),
+        (&[Start, Ends(Exit::PoweredOff)], Op::Settle),
+    ];
+    cases.iter().map(|(before, op)| Case { before, op: *op }).collect()
+}
+
+impl Case {
+    /// A host with one machine that is where the operation can be asked for.
+    pub(super) async fn host(&self) -> (Host, VmId) {
+        let (host, vm) = (Host::new([(vm(0), full(0))]), vm(0));
+        let Recorded { disks, vifs, .. } = host.recorded(vm);
+        for step in self.before {
+            match *step {
+                Step::Start => host.works(vm, START).await,
+                Step::StartPaused => host.works(vm, Op::Start { paused: true }).await,
+                Step::Unplugged => {
+                    host.works(vm, Op::VbdUnplug { vbd: disks[1].vbd, force: false }).await;
+                }
+                Step::Ejected => {
+                    host.works(vm, Op::Eject(disks[2].vbd)).await;
+                    host.change(vm, |machine| machine.disks[2].source = disks[2].source.clone());
+                }
+                Step::NoNetwork => host.works(vm, Op::VifUnplug(vifs[1].vif)).await,
+                Step::Ends(Exit::Killed) => host.sim.kill_process(vm),
+                Step::Ends(exit) => host.sim.end_guest(vm, exit),
+            }
+        }
+        (host, vm)
+    }
+
+    /// What is to be inserted into the drive is recorded again where a settle has found it empty.
+    pub(super) fn refill(&self, host: &Host, vm: VmId) {
+        let medium = full(0).disks[2].source.clone();
+        host.change(vm, |machine| machine.disks[2].source = medium);
+    }
+}
+
+#[test]
+fn every_operation_works() {
+    for case in cases() {
+        life(async {
+            let (host, vm) = case.host().await;
+            host.works(vm, case.op).await;
+            host.assert_true(vm);
+            case.refill(&host, vm);
+            host.assert_works(vm).await;
+        });
+    }
+}

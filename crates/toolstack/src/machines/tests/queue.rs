@@ -1,0 +1,298 @@
+//! Operations of one machine come one after the other; a shutdown by force comes first.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use model::id::Domid;
+use model::plan::{DomainSeen, Op, Run};
+use model::refusal::Refusal;
+use model::vm::exits::Exit;
+use model::vm::{PowerState, VmOp};
+use tokio::time::{Instant, sleep};
+
+use super::super::*;
+use super::host::*;
+use super::ops::full;
+use crate::hv::DomainEvent;
+use crate::sim::{End, Fate, SimMemory, What};
+
+fn secs(secs: u64) -> Duration {
+    Duration::from_secs(secs)
+}
+
+/// Guests do not do what they are asked.
+fn deaf(host: &Host) {
+    host.sim.rule(|call| match call.what {
+        What::Guest => Fate::ends(End::Hangs),
+        _ => Fate::default(),
+    });
+}
+
+async fn started() -> Host {
+    let host = Host::new([(vm(0), full(0))]);
+    host.works(vm(0), START).await;
+    host
+}
+
+#[tokio::test(start_paused = true)]
+async fn operations_wait_for_those_before_them_and_are_asked_again() {
+    let host = Host::new([(vm(0), full(0))]);
+    host.sim.rule(|_| Fate::takes(ms(100)));
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let job = |number: usize| {
+        let (asked, paper) = (Arc::clone(&asked), Arc::clone(&host.paper));
+        let gate = move || {
+            asked.lock().unwrap().push((number, paper.machine(vm(0))?.power));
+            Ok(())
+        };
+        Job { gate: Box::new(gate), ..Job::plain() }
+    };
+    let ops = [START, Op::Pause, Op::Unpause, Op::HardReboot];
+    let runs: Vec<_> =
+        ops.into_iter().enumerate().map(|(n, op)| host.machines.run(vm(0), op, job(n))).collect();
+    for run in runs {
+        run.await.unwrap();
+    }
+    let expected = [
+        (0, PowerState::Halted),
+        (1, PowerState::Running),
+        (2, PowerState::Paused),
+        (3, PowerState::Running),
+    ];
+    assert_eq!(*asked.lock().unwrap(), expected);
+    host.assert_true(vm(0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_turn_that_does_not_come_is_told_in_time() {
+    let host = started().await;
+    deaf(&host);
+    let shutdown = host.machines.run(vm(0), Op::CleanShutdown, Job::plain());
+    let began = Instant::now();
+    let error = host.run(vm(0), Op::Pause).await.unwrap_err();
+    assert!(matches!(error, OpError::Busy), "{error:?}");
+    assert_eq!(began.elapsed(), QUEUE_DEADLINE);
+    // One that is cancelled while it waits does not wait that long.
+    let job = Job::plain();
+    let cancel = job.cancel.clone();
+    let waits = host.machines.run(vm(0), Op::Pause, job);
+    sleep(secs(1)).await;
+    cancel.cancel();
+    assert!(matches!(waits.await, Err(OpError::Cancelled)));
+    assert_eq!(began.elapsed(), QUEUE_DEADLINE + secs(1));
+    let error = shutdown.await.unwrap_err();
+    assert!(matches!(error, OpError::Failed { error: StepError::Late { .. }, .. }), "{error:?}");
+    assert_eq!(host.recorded(vm(0)).power, PowerState::Running);
+    host.assert_true(vm(0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shutdown_by_force_overtakes() {
+    let host = started().await;
+    deaf(&host);
+    let clean = host.machines.run(vm(0), Op::CleanShutdown, Job::plain());
+    let waits = host.machines.run(vm(0), Op::HardReboot, Job::plain());
+    sleep(secs(10)).await;
+    let began = Instant::now();
+    host.works(vm(0), Op::HardShutdown).await;
+    assert!(began.elapsed() < ms(10), "{:?}", began.elapsed());
+    assert!(matches!(clean.await, Err(OpError::Cancelled)));
+    let refused = waits.await.unwrap_err();
+    assert!(matches!(refused, OpError::Refused(Refusal::BadPowerState { .. })), "{refused:?}");
+    host.assert_true(vm(0));
+    assert_eq!(host.sim.leftovers(), Vec::<String>::new());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_hangs_is_left_behind_by_a_shutdown_by_force() {
+    for what in [What::AttachVolume, What::PlugDisk, What::Pause, What::DetachVolume] {
+        let host = started().await;
+        let spare = host.recorded(vm(0)).disks[1].vbd;
+        let out = Op::VbdUnplug { vbd: spare, force: false };
+        let op = match what {
+            What::Pause => Op::Pause,
+            What::DetachVolume => out,
+            _ => {
+                host.works(vm(0), out).await;
+                Op::VbdPlug(spare)
+            }
+        };
+        host.sim.rule(move |call| match call.what {
+            one if one == what && call.device != Some(spare.0) => Fate::ends(End::Hangs),
+            What::PlugDisk if what == What::PlugDisk => Fate::ends(End::Hangs),
+            _ => Fate::default(),
+        });
+        let hangs = host.machines.run(vm(0), op, Job::plain());
+        sleep(secs(1)).await;
+        let began = Instant::now();
+        let down = host.machines.run(vm(0), Op::HardShutdown, Job::plain());
+        assert!(matches!(hangs.await, Err(OpError::Cancelled)), "{what:?}");
+        assert!(began.elapsed() <= secs(2), "{what:?}: {:?}", began.elapsed());
+        // A call to storage that was left is waited for, everything else is gone by now.
+        sleep(ms(1)).await;
+        assert_eq!(host.machines.domain(vm(0)), DomainSeen::Absent, "{what:?}");
+        host.sim.rule(|_| Fate::default());
+        down.await.unwrap();
+        host.assert_true(vm(0));
+        assert_eq!(host.sim.leftovers(), Vec::<String>::new());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_operation_goes_on_when_nobody_waits_for_it() {
+    let host = Host::new([(vm(0), full(0))]);
+    host.sim.rule(|_| Fate::takes(ms(100)));
+    drop(host.machines.run(vm(0), START, Job::plain()));
+    sleep(secs(5)).await;
+    assert!(host.is_whole(vm(0)));
+    host.assert_true(vm(0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_gate_that_refuses_leaves_everything_as_it_is() {
+    let host = Host::new([(vm(0), full(0))]);
+    let gate = Box::new(|| Err(Refusal::IsTemplate));
+    let refused = host.machines.run(vm(0), START, Job { gate, ..Job::plain() }).await;
+    assert!(matches!(refused, Err(OpError::Refused(Refusal::IsTemplate))));
+    assert_eq!(host.sim.marks().calls, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn progress_rises_to_the_end() {
+    let host = Host::new([(vm(0), full(0))]);
+    let (seen, last) = (Arc::new(Mutex::new(vec![0.0])), AtomicUsize::new(0));
+    let told = Arc::clone(&seen);
+    let progress = Arc::new(move |part| {
+        told.lock().unwrap().push(part);
+        last.fetch_add(1, Ordering::Relaxed);
+    });
+    host.machines.run(vm(0), START, Job { progress, ..Job::plain() }).await.unwrap();
+    let seen = seen.lock().unwrap();
+    assert!(seen.len() > 4 && seen.is_sorted(), "{seen:?}");
+    assert_eq!(seen.last(), Some(&1.0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_guests_own_end_is_followed_once() {
+    let host = started().await;
+    let mut events = host.machines.drivers.hv.events().unwrap();
+    assert!(host.machines.drivers.hv.events().is_none());
+    host.sim.end_guest(vm(0), Exit::Rebooted);
+    let Some(DomainEvent::Ended { exit, domid, .. }) = events.recv().await else { panic!() };
+    assert_eq!(exit, Exit::Rebooted);
+    host.works(vm(0), Op::AfterExit(exit)).await;
+    host.assert_true(vm(0));
+    let there = host.machines.domain(vm(0));
+    let DomainSeen::There { domid: next, run: Run::Running } = there else { panic!("{there:?}") };
+    assert!(next > domid);
+    // Told again, or of a guest that an operation has dealt with, it does nothing.
+    for exit in [Exit::Rebooted, Exit::PoweredOff, Exit::Killed] {
+        host.works(vm(0), Op::AfterExit(exit)).await;
+        assert_eq!(host.machines.domain(vm(0)), there);
+    }
+    assert_eq!(host.recorded(vm(0)).power, PowerState::Running);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_end_that_an_operation_waits_for_is_that_operations() {
+    let forced = Exit::Asked(VmOp::HardShutdown);
+    for (op, halts) in [(Op::CleanReboot, false), (Op::CleanShutdown, true)] {
+        for exit in [Exit::PoweredOff, Exit::Rebooted, forced] {
+            let host = started().await;
+            let mut events = host.machines.drivers.hv.events().unwrap();
+            host.sim.rule(|_| Fate::takes(ms(100)));
+            let run = host.machines.run(vm(0), op, Job::plain());
+            events.recv().await.unwrap();
+            // Whoever follows ends of guests asks for this as the operation goes on.
+            host.works(vm(0), Op::AfterExit(exit)).await;
+            run.await.unwrap();
+            host.assert_true(vm(0));
+            let expected = if halts { PowerState::Halted } else { PowerState::Running };
+            assert_eq!(host.recorded(vm(0)).power, expected, "{op:?} {exit:?}");
+        }
+    }
+    // By itself it halts, whatever is set.
+    let host = started().await;
+    host.sim.end_guest(vm(0), Exit::Rebooted);
+    host.works(vm(0), Op::AfterExit(forced)).await;
+    assert_eq!(host.recorded(vm(0)).power, PowerState::Halted);
+    host.assert_true(vm(0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn memory_is_refused_before_anything_is_begun() {
+    let all = (0..20).map(|n| (vm(n), machine(vec![disk(n, 0, 1)], vec![])));
+    let mut host = Host::new(all);
+    let each = host.recorded(vm(0)).spec.host_bytes(1);
+    let total = HOST_RESERVE_BYTES + 12 * each + each / 2;
+    let mut drivers = crate::sim::drivers(&host.sim);
+    drivers.memory = Arc::new(SimMemory(HostBytes { total, available: total }));
+    let records: Arc<dyn Records> = host.paper.clone();
+    host.machines = Machines::new(drivers, records, Settings::new("/run/rw".into()));
+    host.sim.rule(|_| Fate::takes(ms(10)));
+    let runs: Vec<_> = (0..20).map(|n| host.machines.run(vm(n), START, Job::plain())).collect();
+    let mut fits = 0;
+    for (n, run) in (0..).zip(runs) {
+        match run.await {
+            Ok(()) => fits += 1,
+            Err(OpError::Refused(Refusal::NotEnoughMemory { needed_bytes, available_bytes })) => {
+                assert_eq!((needed_bytes, available_bytes), (each, each / 2));
+                assert_eq!(host.machines.domain(vm(n)), DomainSeen::Absent);
+            }
+            Err(other) => panic!("{other:?}"),
+        }
+        host.assert_true(vm(n));
+    }
+    assert_eq!(fits, 12);
+    // A reboot takes what its own domain gives back.
+    host.works(vm(0), Op::HardReboot).await;
+    host.works(vm(0), Op::HardShutdown).await;
+    host.works(vm(19), START).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn numbers_of_domains_are_not_used_again() {
+    let host = started().await;
+    let mut last = Domid(0);
+    for op in [Op::HardReboot, Op::CleanReboot, Op::HardReboot] {
+        host.works(vm(0), op).await;
+        let DomainSeen::There { domid, .. } = host.machines.domain(vm(0)) else { panic!() };
+        assert!(domid > last);
+        last = domid;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_volume_of_two_machines_is_let_go_of_by_the_last() {
+    let shared = |of: u16| DiskRecord { source: disk(0, 0, 1).source, ..disk(of, 0, 1) };
+    let host = Host::new([0, 1].map(|n| (vm(n), machine(vec![shared(n)], vec![]))));
+    let vdi = shared(0).source.unwrap().vdi;
+    host.works(vm(0), START).await;
+    host.works(vm(1), START).await;
+    host.works(vm(0), Op::HardShutdown).await;
+    assert!(host.machines.volume_users(vdi));
+    assert_eq!(host.sim.broken(), Vec::<String>::new());
+    host.works(vm(1), Op::HardShutdown).await;
+    assert!(!host.machines.volume_users(vdi));
+    assert_eq!(host.sim.leftovers(), Vec::<String>::new());
+    assert_eq!(host.sim.broken(), Vec::<String>::new());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_not_recorded_any_more_is_let_go() {
+    let host = started().await;
+    host.sim.rule(|call| match call.what {
+        What::DetachVolume => Fate::ends(End::Fails),
+        _ => Fate::default(),
+    });
+    host.run(vm(0), Op::HardShutdown).await.unwrap_err();
+    host.sim.rule(|_| Fate::default());
+    assert!(!host.sim.leftovers().is_empty());
+    // Its slots now hold other disks, or are gone.
+    host.change(vm(0), |machine| {
+        machine.disks[0].source = disk(7, 0, 1).source;
+        machine.disks.remove(1);
+    });
+    host.assert_works(vm(0)).await;
+}

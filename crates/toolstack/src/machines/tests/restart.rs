@@ -1,0 +1,85 @@
+//! The daemon is killed at every call of every operation, before the call is done and after.
+
+use std::sync::Arc;
+
+use model::id::VmId;
+use model::plan::Op;
+use tokio::sync::Notify;
+
+use super::host::*;
+use super::ops::{Case, cases};
+use crate::sim::{End, Fate, Sim};
+
+/// What is left of a life that ends at this call; nothing if the operation ends before.
+fn killed_at(case: &Case, number: u64, end: End) -> Option<(Arc<Sim>, Arc<Paper>, VmId)> {
+    life(async {
+        let (host, vm) = case.host().await;
+        let killed = Arc::new(Notify::new());
+        let kill = Arc::clone(&killed);
+        let number = host.sim.marks().calls + number;
+        host.sim.rule(move |call| {
+            if call.number != number {
+                return Fate::default();
+            }
+            kill.notify_one();
+            Fate::ends(end)
+        });
+        let cut = tokio::select! {
+            biased;
+            () = killed.notified() => true,
+            outcome = host.run(vm, case.op) => { outcome.unwrap(); false }
+        };
+        cut.then_some((host.sim, host.paper, vm))
+    })
+}
+
+#[test]
+fn whatever_is_cut_off_settles() {
+    for case in cases() {
+        for end in [End::Hangs, End::HangsDone] {
+            let mut number = 0;
+            while let Some((sim, paper, vm)) = killed_at(&case, number, end) {
+                sim.rule(|_| Fate::default());
+                life(async {
+                    let host = Host::again(sim, paper).await;
+                    host.works(vm, Op::Settle).await;
+                    // Nobody can tell that an SR was asked for a volume just before; nothing
+                    // depends on it, and the next start takes it up.
+                    let volumes = |left: &String| left.starts_with("volume");
+                    let halted = host.recorded(vm).power == model::vm::PowerState::Halted;
+                    if halted {
+                        let left = host.sim.leftovers();
+                        assert!(left.iter().all(volumes), "{case:?} {number} {end:?}: {left:?}");
+                    }
+                    case.refill(&host, vm);
+                    host.assert_works(vm).await;
+                });
+                number += 1;
+            }
+            assert!(number > 0, "{case:?} made no call");
+        }
+    }
+}
+
+#[test]
+fn a_guest_runs_through_a_restart() {
+    let (sim, paper) = life(async {
+        let host = Host::new([(vm(0), super::ops::full(0)), (vm(1), super::ops::full(1))]);
+        host.works(vm(0), START).await;
+        (host.sim, host.paper)
+    });
+    life(async {
+        let before = sim.marks().calls;
+        let host = Host::again(sim, paper).await;
+        host.assert_true(vm(0));
+        host.works(vm(0), Op::Settle).await;
+        assert_eq!(host.sim.marks().calls, before, "there is nothing to settle");
+        // Numbers go on.
+        let first = host.paper.0.lock().unwrap()[&vm(0)].1.unwrap();
+        host.works(vm(1), START).await;
+        assert!(host.paper.0.lock().unwrap()[&vm(1)].1.unwrap() > first);
+        host.works(vm(0), Op::CleanShutdown).await;
+        host.works(vm(1), Op::HardShutdown).await;
+        assert_eq!(host.sim.leftovers(), Vec::<String>::new());
+    });
+}

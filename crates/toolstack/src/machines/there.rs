@@ -1,0 +1,246 @@
+//! What is really there of one machine.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use model::id::{Domid, VbdId, VifId, VmId};
+use model::plan::{DiskState, DomainSeen, Effect, MachineState, Medium, Op, Run, VifState};
+use model::vbd::VbdKind;
+use model::vdi::automaton::{Access, VolumeState};
+
+use super::queue::Queue;
+use super::volumes::Volumes;
+use super::{DiskRecord, Recorded, Source};
+use crate::hv::Found;
+
+/// One machine: what is asked of it, and what is there.
+#[derive(Debug)]
+pub(super) struct Machine {
+    pub(super) vm: VmId,
+    queue: Mutex<Queue>,
+    there: Mutex<There>,
+}
+
+/// What is there. A device that a call may have made counts as there.
+#[derive(Debug)]
+pub(super) struct There {
+    pub(super) domain: DomainSeen,
+    /// Slots whose volume is not detached, or not for sure; its state is in [`Volumes`].
+    pub(super) disks: BTreeMap<VbdId, Held>,
+    /// Disks that the guest has, and drives with a medium.
+    pub(super) plugged: BTreeSet<VbdId>,
+    /// Interfaces that the guest has.
+    pub(super) nics: BTreeSet<VifId>,
+    /// Interfaces whose TAP device is there.
+    pub(super) taps: BTreeSet<VifId>,
+    /// Calls of the storage that run: who makes each, for which slot, and whether it was left
+    /// behind.
+    pub(super) called: BTreeMap<(CarrierId, VbdId), bool>,
+}
+
+/// Tells those apart who carry out plans of one machine: what an earlier one has left behind may
+/// still run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct CarrierId(pub(super) u64);
+
+/// A volume that a slot holds: as it is held, whatever is recorded since.
+#[derive(Clone, Debug)]
+pub(super) struct Held {
+    pub(super) source: Source,
+    pub(super) kind: VbdKind,
+    pub(super) userdevice: u8,
+    pub(super) access: Access,
+    /// The image, for a drive.
+    pub(super) file: Option<PathBuf>,
+    /// Whether it is activated is not known: no call that says so has ended well.
+    pub(super) unsure: bool,
+}
+
+impl Held {
+    pub(super) fn new(disk: &DiskRecord, source: Source, access: Access) -> Self {
+        Self {
+            source,
+            kind: disk.kind,
+            userdevice: disk.userdevice,
+            access,
+            file: None,
+            unsure: false,
+        }
+    }
+}
+
+impl Machine {
+    pub(super) fn new(vm: VmId) -> Self {
+        let there = There {
+            domain: DomainSeen::Absent,
+            disks: BTreeMap::new(),
+            plugged: BTreeSet::new(),
+            nics: BTreeSet::new(),
+            taps: BTreeSet::new(),
+            called: BTreeMap::new(),
+        };
+        Self { vm, queue: Mutex::default(), there: Mutex::new(there) }
+    }
+
+    pub(super) fn there(&self) -> MutexGuard<'_, There> {
+        self.there.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl There {
+    /// Whether the machine can be forgotten.
+    pub(super) fn is_empty(&self) -> bool {
+        self.domain == DomainSeen::Absent
+            && self.disks.is_empty()
+            && self.taps.is_empty()
+            && self.called.is_empty()
+    }
+
+    /// What the hypervisor says. Of a domain that does not answer, nobody knows what it has.
+    pub(super) fn found(&mut self, found: Option<Found>) {
+        let Some(Found { domid, run, disks, nics, .. }) = found else {
+            return self.no_domain(DomainSeen::Absent);
+        };
+        let Some(run) = run else { return self.no_domain(DomainSeen::Remains) };
+        self.domain = DomainSeen::There { domid, run };
+        if run != Run::Silent {
+            (self.plugged, self.nics) = (disks, nics);
+        }
+    }
+
+    /// The hypervisor did not say.
+    pub(super) fn silent(&mut self) {
+        if let DomainSeen::There { run, .. } = &mut self.domain {
+            *run = Run::Silent;
+        }
+    }
+
+    pub(super) fn no_domain(&mut self, domain: DomainSeen) {
+        self.domain = domain;
+        self.plugged.clear();
+        self.nics.clear();
+    }
+
+    pub(super) fn runs(&mut self, to: Run) {
+        if let DomainSeen::There { run, .. } = &mut self.domain {
+            *run = to;
+        }
+    }
+
+    pub(super) fn became(&mut self, effects: &[Effect]) {
+        for effect in effects {
+            match *effect {
+                Effect::Plugged(vbd, true) => drop(self.plugged.insert(vbd)),
+                Effect::Plugged(vbd, false) => drop(self.plugged.remove(&vbd)),
+                Effect::Vif(vif, true) => drop(self.nics.insert(vif)),
+                Effect::Vif(vif, false) => drop(self.nics.remove(&vif)),
+                Effect::Volume(..) | Effect::Medium(..) | Effect::Power(_) | Effect::Domid(_) => {}
+            }
+        }
+    }
+
+    /// Whether a slot holds what it is not recorded to hold: a start would take it for its own.
+    pub(super) fn has_strays(&self, recorded: &Recorded) -> bool {
+        let same = |(vbd, held): (&VbdId, &Held)| {
+            let disk = recorded.disks.iter().find(|disk| disk.vbd == *vbd);
+            let source = disk.and_then(|disk| disk.source.as_ref());
+            source.is_some_and(|source| source.vdi == held.source.vdi)
+        };
+        !self.disks.iter().all(same)
+    }
+
+    /// Whether a call for the slot was left behind and still runs.
+    fn is_left(&self, vbd: VbdId) -> bool {
+        self.called.iter().any(|((_, of), left)| *of == vbd && *left)
+    }
+
+    /// Whether the guest has a disk of which it is not known that it is served, and nobody is about
+    /// to find out.
+    pub(super) fn has_unserved(&self) -> bool {
+        let unserved = |vbd: &VbdId| {
+            self.disks.get(vbd).is_some_and(|held| held.unsure) && !self.is_left(*vbd)
+        };
+        self.plugged.iter().any(unserved)
+    }
+
+    /// What the planner sees.
+    pub(super) fn state(
+        &self,
+        (op, fresh): (&Op, Domid),
+        recorded: &Recorded,
+        volumes: &Volumes,
+    ) -> MachineState {
+        let known = |disk: &DiskRecord| {
+            self.disks
+                .get(&disk.vbd)
+                .cloned()
+                .or_else(|| Some(Held::new(disk, disk.source.clone()?, disk.access)))
+        };
+        let mut disks: Vec<_> = recorded
+            .disks
+            .iter()
+            .map(|disk| {
+                let (vbd, held) = (disk.vbd, known(disk));
+                let (kind, userdevice) = (disk.kind, disk.userdevice);
+                let state = self.disk((vbd, kind, userdevice, disk.access), held.as_ref());
+                self.seen(state, op, volumes)
+            })
+            .collect();
+        // What is held and not recorded any more is let go.
+        let is_stray = |vbd: &VbdId| !recorded.disks.iter().any(|disk| disk.vbd == *vbd);
+        for (vbd, held) in self.disks.iter().filter(|(vbd, _)| is_stray(vbd)) {
+            let is = (*vbd, held.kind, held.userdevice, held.access);
+            disks.push(self.seen(self.disk(is, Some(held)), op, volumes));
+        }
+        let vifs = recorded.vifs.iter().map(|vif| vif.vif);
+        let strays =
+            self.taps.iter().filter(|vif| !recorded.vifs.iter().any(|one| one.vif == **vif));
+        let vif = |vif| VifState {
+            vif,
+            created: self.taps.contains(&vif),
+            plugged: self.nics.contains(&vif),
+        };
+        MachineState {
+            power: recorded.power,
+            domain: self.domain,
+            fresh,
+            spec: recorded.spec.clone(),
+            disks,
+            vifs: vifs.chain(strays.copied()).map(vif).collect(),
+            after: recorded.after,
+            deadlines: recorded.deadlines,
+        }
+    }
+
+    fn disk(
+        &self,
+        (vbd, kind, userdevice, access): (VbdId, VbdKind, u8, Access),
+        held: Option<&Held>,
+    ) -> DiskState {
+        let medium = |held: &Held| Medium { vdi: held.source.vdi, sr: held.source.sr };
+        let (medium, plugged) = (held.map(medium), self.plugged.contains(&vbd));
+        let volume = VolumeState::Detached;
+        DiskState { vbd, kind, userdevice, medium, access, volume, plugged }
+    }
+
+    /// The same with its volume's state. To a settle, a volume that the storage is still called
+    /// for is where it is to be: it settles when that call has ended. And what a guest has must
+    /// serve, so a volume of which that is not known is activated once more.
+    fn seen(&self, disk: DiskState, op: &Op, volumes: &Volumes) -> DiskState {
+        let Some(Medium { vdi, .. }) = disk.medium else { return disk };
+        let unsure = self.disks.get(&disk.vbd).is_some_and(|held| held.unsure);
+        let volume = match (volumes.state(vdi, disk.vbd), disk.plugged) {
+            (state, _) if *op != Op::Settle => state,
+            (_, true) if self.is_left(disk.vbd) => VolumeState::Activated(disk.access),
+            (_, false) if self.is_left(disk.vbd) => VolumeState::Detached,
+            (VolumeState::Activated(access), true) if unsure => VolumeState::Attached(access),
+            (state, _) => state,
+        };
+        DiskState { volume, ..disk }
+    }
+}

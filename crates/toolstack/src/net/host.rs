@@ -1,0 +1,48 @@
+//! Networks of this host, by `ip`.
+
+use std::path::PathBuf;
+
+use super::{Net, NetError, bridge, tap};
+use crate::fut::Fut;
+
+/// Makes networks on this host.
+#[derive(Debug)]
+pub struct HostNet {
+    ip: PathBuf,
+    /// What our devices are marked with: two instances on a host do not take each other's.
+    alias: String,
+}
+
+impl HostNet {
+    /// Makes networks with this `ip` for the instance of this name.
+    pub fn new(ip: PathBuf, instance: &str) -> Self {
+        Self { ip, alias: format!("ringway {instance}") }
+    }
+}
+
+impl Net for HostNet {
+    fn create_bridge<'a>(&'a self, bridge: &'a str, mtu: u32) -> Fut<'a, Result<(), NetError>> {
+        Box::pin(bridge::create(&self.ip, bridge, mtu, &self.alias))
+    }
+
+    fn remove_bridge<'a>(&'a self, bridge: &'a str) -> Fut<'a, Result<(), NetError>> {
+        Box::pin(bridge::remove(&self.ip, bridge, &self.alias))
+    }
+
+    fn create_tap<'a>(
+        &'a self,
+        tap: &'a str,
+        bridge: &'a str,
+        mtu: u32,
+    ) -> Fut<'a, Result<(), NetError>> {
+        Box::pin(tap::create(&self.ip, tap, bridge, mtu, &self.alias))
+    }
+
+    fn remove_tap<'a>(&'a self, tap: &'a str) -> Fut<'a, Result<(), NetError>> {
+        Box::pin(tap::remove(&self.ip, tap))
+    }
+
+    fn taps(&self) -> Fut<'_, Result<Vec<String>, NetError>> {
+        Box::pin(async { tap::all(&self.alias) })
+    }
+}

@@ -1,0 +1,80 @@
+//! A network without packets.
+
+use std::sync::Arc;
+
+use super::{Net, NetError};
+use crate::fut::Fut;
+use crate::sim::{Call, Sim, State, What};
+
+/// The network of a simulated host.
+#[derive(Clone, Debug)]
+pub struct SimNet(pub(crate) Arc<Sim>);
+
+fn refused(what: What, why: String) -> NetError {
+    NetError::Refused { what: format!("{what:?}"), why }
+}
+
+impl SimNet {
+    async fn call(
+        &self,
+        what: What,
+        work: impl FnOnce(&mut State) -> Result<(), NetError>,
+    ) -> Result<(), NetError> {
+        self.0.call(Call::new(what), work, |why| refused(what, why)).await
+    }
+}
+
+impl Net for SimNet {
+    fn create_bridge<'a>(&'a self, bridge: &'a str, _mtu: u32) -> Fut<'a, Result<(), NetError>> {
+        Box::pin(self.call(What::CreateBridge, move |state| {
+            state.bridges.insert(bridge.into());
+            state.keep_bridge(bridge);
+            Ok(())
+        }))
+    }
+
+    fn remove_bridge<'a>(&'a self, bridge: &'a str) -> Fut<'a, Result<(), NetError>> {
+        Box::pin(self.call(What::RemoveBridge, move |state| {
+            if state.taps.values().any(|of| of == bridge) {
+                state.broke(format!("bridge {bridge} is removed and in use"));
+            }
+            state.bridges.remove(bridge);
+            state.keep_bridge(bridge);
+            Ok(())
+        }))
+    }
+
+    fn create_tap<'a>(
+        &'a self,
+        tap: &'a str,
+        bridge: &'a str,
+        _mtu: u32,
+    ) -> Fut<'a, Result<(), NetError>> {
+        Box::pin(self.call(What::CreateTap, move |state| {
+            if !state.bridges.contains(bridge) {
+                let why = state.broke(format!("there is no bridge {bridge}"));
+                return Err(refused(What::CreateTap, why));
+            }
+            state.taps.insert(tap.into(), bridge.into());
+            state.keep_tap(tap);
+            Ok(())
+        }))
+    }
+
+    fn remove_tap<'a>(&'a self, tap: &'a str) -> Fut<'a, Result<(), NetError>> {
+        Box::pin(self.call(What::RemoveTap, move |state| {
+            let mut nics = state.domains.values().flat_map(|domain| domain.nics.values());
+            if nics.any(|one| one == tap) {
+                state.broke(format!("{tap} is removed and a guest has it"));
+            }
+            state.taps.remove(tap);
+            state.keep_tap(tap);
+            Ok(())
+        }))
+    }
+
+    fn taps(&self) -> Fut<'_, Result<Vec<String>, NetError>> {
+        let taps = self.0.state().taps.keys().cloned().collect();
+        Box::pin(async move { Ok(taps) })
+    }
+}

@@ -1,0 +1,47 @@
+//! The host's end of a guest's interface is a TAP device.
+
+use std::path::Path;
+
+use super::NetError;
+use super::ip::{Device, ip};
+
+/// What the kernel shows of a TAP device alone.
+const KIND: &str = "tun_flags";
+
+/// Makes it, up and in a bridge.
+pub(super) async fn create(
+    program: &Path,
+    tap: &str,
+    bridge: &str,
+    mtu: u32,
+    alias: &str,
+) -> Result<(), NetError> {
+    let (device, mtu) = (Device::named(tap)?, mtu.to_string());
+    Device::named(bridge)?;
+    if !device.is_there() {
+        ip(program, &["tuntap", "add", "dev", tap, "mode", "tap"]).await?;
+    } else if !device.has(KIND) {
+        return Err(device.taken("TAP device"));
+    }
+    let set = ["link", "set", "dev", tap, "alias", alias, "mtu", &mtu, "master", bridge, "up"];
+    ip(program, &set).await
+}
+
+/// Removes it.
+pub(super) async fn remove(program: &Path, tap: &str) -> Result<(), NetError> {
+    let device = Device::named(tap)?;
+    if !device.has(KIND) {
+        return Ok(());
+    }
+    ip(program, &["link", "del", "dev", tap]).await
+}
+
+/// Those that are there and ours.
+pub(super) fn all(alias: &str) -> Result<Vec<String>, NetError> {
+    let found = Device::all(alias).map_err(|error| NetError::Refused {
+        what: "looking for TAP devices".into(),
+        why: error.to_string(),
+    })?;
+    let taps = found.iter().filter(|device| device.has(KIND));
+    Ok(taps.map(|device| device.name().to_owned()).collect())
+}

@@ -1,0 +1,200 @@
+//! A host that is not there: hypervisor, storage, datapath and network in memory, for tests and for
+//! `ringwayd --hypervisor simulator`.
+//!
+//! # Model
+//! Each driver of [`drivers`] calls [`Sim`], which asks its [`Rule`] for the call's [`Fate`]: how
+//! long it takes, and whether it is done, fails or hangs. What a real host would suffer from is
+//! refused and noted in [`Sim::broken`]. Guests end by themselves when they are asked to, or when
+//! somebody says so.
+//!
+//! A `Sim` outlives whoever uses it, as guests outlive the daemon: drop the runtime in which the
+//! calls were made, and begin again with the same one. One that is [opened](Sim::open) in a
+//! directory outlives its process as well: what was there is there again, and a file of
+//! [rules] says what becomes of calls.
+
+mod call;
+mod keep;
+pub mod rules;
+mod state;
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashMap;
+use std::io;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
+
+use model::id::{Domid, VmId};
+use model::plan::Run;
+use model::vm::exits::Exit;
+use tokio::sync::{Mutex as Monitor, OwnedMutexGuard, mpsc, watch};
+
+use call::Counts;
+pub use call::{Call, End, Fate, Rule, SimMarks, What};
+pub(crate) use state::{Disk, Domain, State, Volume, image, vdi_of};
+
+use crate::hv::DomainEvent;
+use crate::hv::sim::SimHv;
+use crate::io::sim::SimPaths;
+use crate::machines::{Drivers, HostBytes, HostMemory};
+use crate::net::sim::SimNet;
+use crate::sr::delay::Delay;
+use crate::sr::sim::SimSr;
+
+/// Events that wait for whoever listens; past it the oldest stay and new ones are lost, which
+/// `find` makes up for.
+const EVENTS: usize = 4096;
+/// Memory of a host that is not there, in bytes: enough for a thousand machines.
+const HOST_BYTES: u64 = 16 << 40;
+
+/// A host that is not there.
+#[derive(Debug)]
+pub struct Sim {
+    rule: watch::Sender<Arc<Rule>>,
+    state: Mutex<State>,
+    /// Rises when something of a domain has changed.
+    changed: watch::Sender<u64>,
+    counts: Mutex<Counts>,
+    /// A hypervisor carries out the commands for one domain one after the other.
+    monitors: Mutex<HashMap<VmId, Arc<Monitor<()>>>>,
+    events: Mutex<(mpsc::Sender<DomainEvent>, Option<mpsc::Receiver<DomainEvent>>)>,
+}
+
+/// Drivers of a simulated host. Its storage answers to the types `dir` and `sim`; an SR of the
+/// latter may be given [delays](crate::sr::delay).
+pub fn drivers(sim: &Arc<Sim>) -> Drivers {
+    Drivers {
+        hv: Arc::new(SimHv(Arc::clone(sim))),
+        io: Arc::new(SimPaths(Arc::clone(sim))),
+        net: Arc::new(SimNet(Arc::clone(sim))),
+        memory: Arc::new(SimMemory(HostBytes { total: HOST_BYTES, available: HOST_BYTES })),
+        srs: vec![
+            Arc::new(SimSr::new(sim, "dir")),
+            Arc::new(Delay::new("sim", Arc::new(SimSr::new(sim, "sim")))),
+        ],
+    }
+}
+
+/// Memory that is as it is said to be.
+#[derive(Clone, Copy, Debug)]
+pub struct SimMemory(pub HostBytes);
+
+impl HostMemory for SimMemory {
+    fn read(&self) -> HostBytes {
+        self.0
+    }
+}
+
+impl Default for Sim {
+    fn default() -> Self {
+        let (tell, told) = mpsc::channel(EVENTS);
+        Self {
+            rule: watch::Sender::new(Rule::new(|_| Fate::default())),
+            state: Mutex::default(),
+            changed: watch::Sender::new(0),
+            counts: Mutex::default(),
+            monitors: Mutex::default(),
+            events: Mutex::new((tell, Some(told))),
+        }
+    }
+}
+
+impl Sim {
+    /// A host on which every call works at once.
+    pub fn new() -> Arc<Self> {
+        Arc::default()
+    }
+
+    /// The host that is kept in this directory, or an empty one. Its file of [rules] holds from here
+    /// on. Called within a runtime.
+    ///
+    /// # Errors
+    /// The directory cannot be used, or what is in it is wrong.
+    pub fn open(dir: &Path) -> io::Result<Arc<Self>> {
+        let state = Mutex::new(State::open(dir)?);
+        let sim = Arc::new(Self { state, ..Self::default() });
+        rules::follow(&sim, dir)?;
+        Ok(sim)
+    }
+
+    /// Says what becomes of calls from here on. Calls that hang are asked about again.
+    pub fn rule(&self, rule: impl Fn(&Call) -> Fate + Send + Sync + 'static) {
+        self.rule.send_replace(Rule::new(rule));
+    }
+
+    /// A guest ends by itself, in this way. Nothing happens where there is none.
+    pub fn end_guest(&self, vm: VmId, exit: Exit) {
+        let ended = self.ends(vm, |domain| {
+            let alive = domain.run.filter(|run| !matches!(run, Run::Ended(_)));
+            alive.map(|_| domain.end(exit))
+        });
+        self.domain_ended(vm, ended, exit);
+    }
+
+    /// A process ends, as from a signal.
+    pub fn kill_process(&self, vm: VmId) {
+        let killed = self.ends(vm, Domain::kill);
+        self.domain_ended(vm, killed, Exit::Killed);
+    }
+
+    /// What a real host would have suffered from.
+    pub fn broken(&self) -> Vec<String> {
+        self.state().broken.clone()
+    }
+
+    /// What is there, in words, one line each: nothing when all was taken down. Bridges stay.
+    pub fn leftovers(&self) -> Vec<String> {
+        self.state().leftovers()
+    }
+
+    /// How many calls there were, and how many at once.
+    pub fn marks(&self) -> SimMarks {
+        self.counts().marks()
+    }
+
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn take_events(&self) -> Option<mpsc::Receiver<DomainEvent>> {
+        self.events.lock().unwrap_or_else(PoisonError::into_inner).1.take()
+    }
+
+    /// Waits until no other command for this domain runs.
+    pub(crate) async fn monitor(&self, vm: VmId) -> OwnedMutexGuard<()> {
+        let monitor = {
+            let mut monitors = self.monitors.lock().unwrap_or_else(PoisonError::into_inner);
+            Arc::clone(monitors.entry(vm).or_default())
+        };
+        monitor.lock_owned().await
+    }
+
+    /// Ends when something of a domain has changed since `seen` was made.
+    pub(crate) fn watch(&self) -> watch::Receiver<u64> {
+        self.changed.subscribe()
+    }
+
+    pub(crate) fn has_changed(&self) {
+        self.changed.send_modify(|count| *count += 1);
+    }
+
+    fn ends(&self, vm: VmId, end: impl FnOnce(&mut Domain) -> Option<Domid>) -> Option<Domid> {
+        let mut state = self.state();
+        let ended = state.domains.get_mut(&vm).and_then(end);
+        state.keep_domain(vm);
+        ended
+    }
+
+    fn domain_ended(&self, vm: VmId, domid: Option<Domid>, exit: Exit) {
+        let Some(domid) = domid else { return };
+        self.has_changed();
+        let event = DomainEvent::Ended { vm, domid, exit, at: SystemTime::now() };
+        let events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
+        let _ = events.0.try_send(event);
+    }
+
+    fn counts(&self) -> MutexGuard<'_, Counts> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

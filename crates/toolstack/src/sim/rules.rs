@@ -1,0 +1,179 @@
+//! What becomes of calls, as a file says it: for whoever tries slow, failing and hung hosts from
+//! outside.
+//!
+//! ```toml
+//! [[rule]]
+//! sr = "0b9c4be2-1c5f-4a0e-8f5a-0c1d2e3f4a5b"   # or `vm`; any, if neither is said
+//! calls = ["attach-volume", "detach-volume"]     # names of `What`; any, if none is said
+//! every = 10                                     # one disk in so many, the first one seen first
+//! after-ms = 500
+//! end = "hangs"                                  # well, fails, fails-done, hangs, hangs-done
+//! ```
+//! The first rule that fits a call decides; a call that none fits works at once. The file is read
+//! at the start and whenever it changes; calls that hang are asked about again then. One that
+//! cannot be read changes nothing, and is told in the log.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, Read};
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use model::id::{SrId, Uuid, VmId};
+use rustix::fs::inotify;
+use rustix::fs::inotify::{CreateFlags, WatchFlags};
+use serde::Deserialize;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+use super::{Call, End, Fate, Sim, What};
+
+/// The file, in the simulator's directory.
+pub const RULES: &str = "rules.toml";
+/// Longest file, in bytes.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+/// Longest time that a call can be made to take, in milliseconds: an hour hangs for every purpose.
+const AFTER_MS_MAX: u64 = 3_600_000;
+/// Room for changes of the directory that are read at once, in bytes.
+const CHANGES_BYTES: usize = 4096;
+
+/// The file, as it is written.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct Written {
+    rule: Vec<WrittenRule>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
+struct WrittenRule {
+    sr: Option<Uuid>,
+    vm: Option<Uuid>,
+    calls: Option<Vec<What>>,
+    every: Option<u64>,
+    after_ms: u64,
+    end: End,
+}
+
+/// Rules that are in order.
+#[derive(Debug)]
+struct Rules(Vec<OneRule>);
+
+#[derive(Debug)]
+struct OneRule {
+    sr: Option<SrId>,
+    vm: Option<VmId>,
+    calls: Option<Vec<What>>,
+    every: Option<u64>,
+    fate: Fate,
+    /// Devices in the order in which they were seen.
+    seen: Mutex<HashMap<Uuid, u64>>,
+}
+
+impl Rules {
+    fn parse(text: &str) -> Result<Self, String> {
+        let written: Written = toml::from_str(text).map_err(|error| error.to_string())?;
+        let rules = written.rule.into_iter().map(|rule| {
+            let WrittenRule { sr, vm, calls, every, after_ms, end } = rule;
+            if every == Some(0) {
+                return Err("every = 0: give 1 or more".to_owned());
+            }
+            if after_ms > AFTER_MS_MAX {
+                return Err(format!("after-ms = {after_ms}: give up to {AFTER_MS_MAX}"));
+            }
+            let fate = Fate { after: Duration::from_millis(after_ms), end };
+            let (sr, vm) = (sr.map(SrId), vm.map(VmId));
+            Ok(OneRule { sr, vm, calls, every, fate, seen: Mutex::default() })
+        });
+        Ok(Self(rules.collect::<Result<_, _>>()?))
+    }
+
+    /// Those of a file; none if it is not there.
+    fn read(path: &Path) -> io::Result<Self> {
+        let mut text = String::new();
+        match File::open(path) {
+            Ok(file) => file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text)?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => 0,
+            Err(error) => return Err(error),
+        };
+        if text.len() as u64 > FILE_BYTES_MAX {
+            return Err(io::Error::other(format!("it is longer than {FILE_BYTES_MAX} bytes")));
+        }
+        Self::parse(&text).map_err(io::Error::other)
+    }
+
+    fn fate(&self, call: &Call) -> Fate {
+        let rule = self.0.iter().find(|rule| rule.fits(call));
+        rule.map(|rule| rule.fate).unwrap_or_default()
+    }
+}
+
+impl OneRule {
+    fn fits(&self, call: &Call) -> bool {
+        self.calls.as_ref().is_none_or(|calls| calls.contains(&call.what))
+            && self.sr.is_none_or(|sr| call.sr == Some(sr))
+            && self.vm.is_none_or(|vm| call.vm == Some(vm))
+            && self.every.is_none_or(|every| self.is_turn_of(call, every))
+    }
+
+    fn is_turn_of(&self, call: &Call, every: u64) -> bool {
+        let Some(device) = call.device else { return false };
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let next = u64::try_from(seen.len()).unwrap_or(u64::MAX);
+        seen.entry(device).or_insert(next).is_multiple_of(every)
+    }
+}
+
+/// Takes the rules of this directory, and those that are written there later. Called within a
+/// runtime.
+///
+/// # Errors
+/// The file is there and wrong, or the directory cannot be watched.
+pub(super) fn follow(sim: &Arc<Sim>, dir: &Path) -> io::Result<()> {
+    let changes = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
+    let written = WatchFlags::CLOSE_WRITE | WatchFlags::MOVED_TO | WatchFlags::DELETE;
+    inotify::add_watch(&changes, dir, written)?;
+    let path = dir.join(RULES);
+    let rules = Rules::read(&path).map_err(|error| wrong(&path, &error))?;
+    sim.rule(move |call| rules.fate(call));
+    #[expect(
+        deprecated,
+        reason = "what takes its place needs a promise that `OwnedFd` keeps: it owns what it names"
+    )]
+    let changes = AsyncFd::with_interest(changes, Interest::READABLE)?;
+    tokio::spawn(watch(Arc::downgrade(sim), changes, path));
+    Ok(())
+}
+
+async fn watch(sim: Weak<Sim>, changes: AsyncFd<OwnedFd>, path: PathBuf) {
+    while let Ok(mut ready) = changes.readable().await {
+        let touched = touched(changes.get_ref());
+        ready.clear_ready();
+        let Some(sim) = sim.upgrade() else { return };
+        if !touched {
+            continue;
+        }
+        match Rules::read(&path) {
+            Ok(rules) => sim.rule(move |call| rules.fate(call)),
+            Err(error) => tracing::warn!("{}; the rules before it hold", wrong(&path, &error)),
+        }
+    }
+}
+
+/// Reads all that has changed: whether it was the rules.
+fn touched(changes: &OwnedFd) -> bool {
+    let mut room = [MaybeUninit::uninit(); CHANGES_BYTES];
+    let mut changes = inotify::Reader::new(changes, &mut room);
+    let mut touched = false;
+    while let Ok(change) = changes.next() {
+        touched |= change.file_name().is_some_and(|name| name.to_bytes() == RULES.as_bytes());
+    }
+    touched
+}
+
+fn wrong(path: &Path, error: &io::Error) -> io::Error {
+    io::Error::other(format!("{} cannot be used: {error}", path.display()))
+}

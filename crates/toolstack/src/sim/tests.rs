@@ -1,0 +1,156 @@
+//! A simulated host over several lives, and the rules of its file.
+
+use std::fs;
+use std::time::Duration;
+
+use model::domain::{Boot, DomainSpec};
+use model::id::{Domid, SrId, Uuid, VdiId, VmId};
+use model::plan::Run;
+use model::vdi::automaton::Access;
+use model::vm::exits::Exit;
+use tempfile::tempdir;
+use tokio::time::{sleep, timeout};
+
+use super::rules::RULES;
+use super::*;
+use crate::sr::Config;
+
+/// More than any event takes to come.
+const SOON: Duration = Duration::from_secs(20);
+
+fn uuid(n: u8) -> Uuid {
+    Uuid::from_random([n; 16])
+}
+
+fn spec() -> DomainSpec {
+    let boot = Boot::Firmware(Vec::new());
+    DomainSpec { memory_bytes: 256 << 20, vcpus: 3, boot, cds: Vec::new() }
+}
+
+/// All that is there, in words.
+fn all(sim: &Sim) -> String {
+    let state = sim.state();
+    let State { domains, attached_srs, volumes, disks, taps, bridges, .. } = &*state;
+    format!("{domains:?} {attached_srs:?} {volumes:?} {disks:?} {taps:?} {bridges:?}")
+}
+
+#[tokio::test]
+async fn what_is_there_outlives_the_process() {
+    let dir = tempdir().unwrap();
+    let (vm, sr) = (VmId(uuid(1)), SrId(uuid(2)));
+    let [kept, gone] = [3, 4].map(|n| VdiId(uuid(n)));
+    let expected = {
+        let sim = Sim::open(dir.path()).unwrap();
+        let drivers = drivers(&sim);
+        let storage = drivers.sr("sim").unwrap();
+        storage.attach(sr, &Config::new()).await.unwrap();
+        storage.create_volume(sr, kept, 5 << 20).await.unwrap();
+        storage.create_volume(sr, gone, 6 << 20).await.unwrap();
+        storage.destroy_volume(sr, gone).await.unwrap();
+        storage.attach_volume(sr, kept, Access::Rw).await.unwrap();
+        drivers.net.create_bridge("b", 1500).await.unwrap();
+        drivers.net.create_tap("t", "b", 1500).await.unwrap();
+        drivers.hv.create(vm, Domid(9), &spec()).await.unwrap();
+        drivers.hv.run(vm).await.unwrap();
+        all(&sim)
+    };
+    // The last line may be cut off with its process.
+    let journal = dir.path().join("journal");
+    let mut text = fs::read_to_string(&journal).unwrap();
+    text.push_str("{\"Tap\":[\"cut");
+    fs::write(&journal, text).unwrap();
+    let sim = Sim::open(dir.path()).unwrap();
+    assert_eq!(all(&sim), expected);
+    let found = drivers(&sim).hv.find(vm).await.unwrap().unwrap();
+    assert_eq!((found.domid, found.run), (Domid(9), Some(Run::Running)));
+    sim.end_guest(vm, Exit::Panicked);
+    let expected = all(&sim);
+    drop(sim);
+    assert_eq!(all(&Sim::open(dir.path()).unwrap()), expected);
+}
+
+#[tokio::test]
+async fn a_journal_that_is_none_is_refused() {
+    let dir = tempdir().unwrap();
+    fs::write(dir.path().join("journal"), "nonsense\n").unwrap();
+    Sim::open(dir.path()).unwrap_err();
+}
+
+#[test]
+fn a_long_journal_is_written_anew() {
+    let dir = tempdir().unwrap();
+    let mut state = State::open(dir.path()).unwrap();
+    state.bridges.insert("b".into());
+    for _ in 0..100_000 {
+        state.keep_bridge("b");
+    }
+    let lines = fs::read_to_string(dir.path().join("journal")).unwrap().lines().count();
+    assert_eq!(lines, 1);
+}
+
+#[tokio::test]
+async fn the_first_rule_that_fits_decides() {
+    let dir = tempdir().unwrap();
+    let (hung, slow) = (uuid(1), uuid(2));
+    let rules = format!(
+        "[[rule]]\nsr = \"{hung}\"\nend = \"hangs\"\n\
+         [[rule]]\nsr = \"{slow}\"\ncalls = [\"attach-volume\"]\nevery = 3\nafter-ms = 500\n\
+         [[rule]]\ncalls = [\"attach-volume\", \"kill\"]\nafter-ms = 50\nend = \"fails-done\"\n"
+    );
+    fs::write(dir.path().join(RULES), rules).unwrap();
+    let sim = Sim::open(dir.path()).unwrap();
+    let rule = Arc::clone(&sim.rule.borrow());
+    let fate = |call: Call| rule.fate(&call);
+    let on = |sr: Uuid, what, n| Call { device: Some(uuid(n)), ..Call::new(what).sr(SrId(sr)) };
+    assert_eq!(fate(on(hung, What::Scan, 0)), Fate::ends(End::Hangs));
+    let other = Fate { after: Duration::from_millis(50), end: End::FailsDone };
+    for turn in 0..2 {
+        for n in 0..7 {
+            let expected = if n % 3 == 0 { Fate::takes(Duration::from_millis(500)) } else { other };
+            assert_eq!(fate(on(slow, What::AttachVolume, n)), expected, "{turn} {n}");
+        }
+    }
+    assert_eq!(fate(on(slow, What::DetachVolume, 0)), Fate::default());
+    assert_eq!(fate(Call::new(What::Kill).vm(VmId(uuid(5)))), other);
+}
+
+#[tokio::test]
+async fn rules_change_while_calls_hang_and_wrong_ones_change_nothing() {
+    let dir = tempdir().unwrap();
+    let write = |text: &str| {
+        let new = dir.path().join("new");
+        fs::write(&new, text).unwrap();
+        fs::rename(new, dir.path().join(RULES)).unwrap();
+    };
+    write("[[rule]]\ncalls = [\"scan\"]\nend = \"hangs\"\n");
+    let sim = Sim::open(dir.path()).unwrap();
+    let storage = drivers(&sim).sr("sim").unwrap().clone();
+    let hangs = tokio::spawn(async move { storage.scan(SrId(uuid(1))).await });
+    let mut changed = sim.rule.subscribe();
+    changed.mark_unchanged();
+    write("[[rule]]\ncalls = [\"scam\"]\n");
+    sleep(Duration::from_millis(50)).await;
+    assert!(!hangs.is_finished() && !changed.has_changed().unwrap());
+    write("");
+    timeout(SOON, hangs).await.unwrap().unwrap().unwrap();
+    // A file that goes has no rules either.
+    changed.mark_unchanged();
+    fs::remove_file(dir.path().join(RULES)).unwrap();
+    timeout(SOON, changed.changed()).await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn what_is_no_rule_is_refused_at_the_start() {
+    for (text, named) in [
+        ("[[rule]]\nevery = 0\n", "every"),
+        ("[[rule]]\nafter-ms = 3600001\n", "after-ms"),
+        ("[[rule]]\nend = \"dies\"\n", "dies"),
+        ("[[rule]]\nsr = \"x\"\n", "UUID"),
+        ("rules = 1\n", "rules"),
+    ] {
+        let dir = tempdir().unwrap();
+        fs::write(dir.path().join(RULES), text).unwrap();
+        let error = Sim::open(dir.path()).unwrap_err().to_string();
+        assert!(error.contains(named) && error.contains(RULES), "{text}: {error}");
+    }
+}

@@ -1,0 +1,206 @@
+//! Storage that is slower than it is: any driver, with delays that its SR's configuration sets.
+//!
+//! What makes a machine's start long is storage of which some disks are slow. To see that on one
+//! host, with real disks, the delays are added here.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use model::id::{SrId, VdiId};
+use model::spec::Backend;
+use model::vdi::automaton::Access;
+use tokio::time::sleep;
+
+use super::{Config, Space, SrDriver, SrError, Volume};
+use crate::fut::Fut;
+
+/// How long an attach or a detach takes in addition, in milliseconds.
+pub const DELAY_MS: &str = "delay-ms";
+/// The same for a slow disk.
+pub const SLOW_MS: &str = "slow-ms";
+/// Every how many disks one is slow, counted as they are first seen; 0 for none.
+pub const SLOW_EVERY: &str = "slow-every";
+/// Longest delay that is taken, in milliseconds: an hour hangs for every purpose.
+const MAX_DELAY_MS: u64 = 3_600_000;
+
+/// A driver with delays.
+#[derive(Debug)]
+pub struct Delay {
+    kind: &'static str,
+    inner: Arc<dyn SrDriver>,
+    srs: Mutex<HashMap<SrId, Delays>>,
+}
+
+/// The delays of one SR.
+#[derive(Debug, Default)]
+struct Delays {
+    usual: Duration,
+    slow: Duration,
+    every: u64,
+    /// Volumes in the order in which they were seen.
+    seen: HashMap<VdiId, u64>,
+}
+
+impl Delays {
+    fn parse(config: &Config) -> Result<Self, SrError> {
+        let of = |key: &str| match config.get(key).map(|text| text.parse::<u64>()) {
+            None => Ok(0),
+            Some(Ok(number)) if number <= MAX_DELAY_MS => Ok(number),
+            Some(_) => {
+                let why = format!("a number up to {MAX_DELAY_MS} is expected");
+                Err(SrError::Config { key: key.into(), why })
+            }
+        };
+        let usual = Duration::from_millis(of(DELAY_MS)?);
+        let slow = Duration::from_millis(of(SLOW_MS)?);
+        Ok(Self { usual, slow, every: of(SLOW_EVERY)?, seen: HashMap::new() })
+    }
+
+    fn of(&mut self, vdi: VdiId) -> Duration {
+        let next = u64::try_from(self.seen.len()).unwrap_or(u64::MAX);
+        let number = *self.seen.entry(vdi).or_insert(next);
+        let slow = self.every > 0 && number.is_multiple_of(self.every);
+        if slow { self.slow } else { self.usual }
+    }
+}
+
+impl Delay {
+    /// Puts delays before `inner`, under a type of its own.
+    pub fn new(kind: &'static str, inner: Arc<dyn SrDriver>) -> Self {
+        Self { kind, inner, srs: Mutex::default() }
+    }
+
+    /// Waits as long as a call for this volume takes in addition.
+    async fn wait(&self, sr: SrId, vdi: VdiId) {
+        let delay = self.lock().get_mut(&sr).map(|delays| delays.of(vdi)).unwrap_or_default();
+        if !delay.is_zero() {
+            sleep(delay).await;
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<SrId, Delays>> {
+        self.srs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What the inner driver is told: its own keys.
+fn own(config: &Config) -> Config {
+    let ours = [DELAY_MS, SLOW_MS, SLOW_EVERY];
+    let own = config.iter().filter(|(key, _)| !ours.contains(&key.as_str()));
+    own.map(|(key, value)| (key.clone(), value.clone())).collect()
+}
+
+impl SrDriver for Delay {
+    fn kind(&self) -> &'static str {
+        self.kind
+    }
+
+    fn create<'a>(&'a self, sr: SrId, config: &'a Config) -> Fut<'a, Result<(), SrError>> {
+        Box::pin(async move {
+            Delays::parse(config)?;
+            self.inner.create(sr, &own(config)).await
+        })
+    }
+
+    fn attach<'a>(&'a self, sr: SrId, config: &'a Config) -> Fut<'a, Result<Space, SrError>> {
+        Box::pin(async move {
+            let delays = Delays::parse(config)?;
+            let space = self.inner.attach(sr, &own(config)).await?;
+            self.lock().insert(sr, delays);
+            Ok(space)
+        })
+    }
+
+    fn detach(&self, sr: SrId) -> Fut<'_, Result<(), SrError>> {
+        self.inner.detach(sr)
+    }
+
+    fn scan(&self, sr: SrId) -> Fut<'_, Result<(Space, Vec<Volume>), SrError>> {
+        self.inner.scan(sr)
+    }
+
+    fn create_volume(&self, sr: SrId, vdi: VdiId, bytes: u64) -> Fut<'_, Result<Volume, SrError>> {
+        self.inner.create_volume(sr, vdi, bytes)
+    }
+
+    fn destroy_volume(&self, sr: SrId, vdi: VdiId) -> Fut<'_, Result<(), SrError>> {
+        self.inner.destroy_volume(sr, vdi)
+    }
+
+    fn resize_volume(&self, sr: SrId, vdi: VdiId, bytes: u64) -> Fut<'_, Result<Volume, SrError>> {
+        self.inner.resize_volume(sr, vdi, bytes)
+    }
+
+    fn attach_volume(
+        &self,
+        sr: SrId,
+        vdi: VdiId,
+        access: Access,
+    ) -> Fut<'_, Result<Backend, SrError>> {
+        Box::pin(async move {
+            self.wait(sr, vdi).await;
+            self.inner.attach_volume(sr, vdi, access).await
+        })
+    }
+
+    fn activate_volume(&self, sr: SrId, vdi: VdiId) -> Fut<'_, Result<(), SrError>> {
+        self.inner.activate_volume(sr, vdi)
+    }
+
+    fn deactivate_volume(&self, sr: SrId, vdi: VdiId) -> Fut<'_, Result<(), SrError>> {
+        self.inner.deactivate_volume(sr, vdi)
+    }
+
+    fn detach_volume(&self, sr: SrId, vdi: VdiId) -> Fut<'_, Result<(), SrError>> {
+        Box::pin(async move {
+            self.wait(sr, vdi).await;
+            self.inner.detach_volume(sr, vdi).await
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use model::id::Uuid;
+    use tokio::time::Instant;
+
+    use super::*;
+    use crate::sim::Sim;
+    use crate::sr::sim::SimSr;
+
+    fn vdi(n: u8) -> VdiId {
+        VdiId(Uuid::from_random([n; 16]))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn every_tenth_disk_is_slow_both_ways() {
+        let driver = Delay::new("slow-sim", Arc::new(SimSr::new(&Sim::new(), "sim")));
+        let sr = SrId(Uuid::from_random([1; 16]));
+        let set = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+        let config = [set(DELAY_MS, "50"), set(SLOW_MS, "500"), set(SLOW_EVERY, "10")].into();
+        driver.attach(sr, &config).await.unwrap();
+        for n in 0..20 {
+            let expected = Duration::from_millis(if n % 10 == 0 { 500 } else { 50 });
+            let began = Instant::now();
+            driver.attach_volume(sr, vdi(n), Access::Rw).await.unwrap();
+            assert_eq!(began.elapsed(), expected, "{n}");
+        }
+        let began = Instant::now();
+        driver.detach_volume(sr, vdi(10)).await.unwrap();
+        assert_eq!(began.elapsed(), Duration::from_millis(500));
+    }
+
+    #[tokio::test]
+    async fn what_is_no_delay_is_refused_by_its_key() {
+        let driver = Delay::new("slow-sim", Arc::new(SimSr::new(&Sim::new(), "sim")));
+        let sr = SrId(Uuid::from_random([1; 16]));
+        for (key, value) in [(DELAY_MS, "x"), (SLOW_MS, "-1"), (SLOW_EVERY, "3600001")] {
+            let config = [(key.to_owned(), value.to_owned())].into();
+            let Err(SrError::Config { key: said, .. }) = driver.attach(sr, &config).await else {
+                panic!("{key}={value} is taken");
+            };
+            assert_eq!(said, key);
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! The files of a directory: read, made whole, removed.
+
+use std::fs::File;
+use std::io;
+
+use rustix::fs::{
+    AtFlags, Dir, Mode, OFlags, RenameFlags, fsync, openat, renameat, renameat_with, unlinkat,
+};
+use rustix::io::Errno;
+
+use super::folder::{Folder, location, os};
+use super::marker::{MARKER, Marker};
+use crate::sr::SrError;
+
+/// Begins the name of what is not whole yet.
+pub(super) const NEW: &str = ".new-";
+/// Longest marker that is read, in bytes.
+const MAX_MARKER_BYTES: usize = 4096;
+
+impl Folder<'_> {
+    pub(super) fn marker(&self) -> Result<Option<Marker>, SrError> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let fd = match openat(&self.fd, MARKER, flags, Mode::empty()) {
+            Ok(fd) => fd,
+            Err(Errno::NOENT) => return Ok(None),
+            Err(error) => return Err(self.os("open", MARKER, error)),
+        };
+        let mut bytes = [0; MAX_MARKER_BYTES];
+        let read = rustix::io::read(&fd, &mut bytes);
+        let read = read.map_err(|error| self.os("read", MARKER, error))?;
+        let text = bytes.get(..read).unwrap_or_default();
+        let marker = Marker::parse(text);
+        marker.map(Some).map_err(|why| location(format!("{}: {why}", self.place.display())))
+    }
+
+    /// Makes a file that is whole or not there, whenever the host dies.
+    pub(super) fn put(
+        &self,
+        name: &str,
+        bytes: u64,
+        fill: impl FnOnce(&File) -> io::Result<()>,
+    ) -> Result<(), SrError> {
+        let new = format!("{NEW}{name}");
+        // Of somebody who died in the middle of this.
+        self.remove(&new)?;
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        let failed = |error| self.failed("make", name, bytes, error);
+        let file = openat(&self.fd, &new, flags, Mode::RUSR | Mode::WUSR);
+        let file = File::from(file.map_err(|error| failed(error.into()))?);
+        let filled = fill(&file).and_then(|()| file.sync_all());
+        let placed = filled.and_then(|()| self.place_new(&new, name));
+        if let Err(error) = placed {
+            // What cannot be removed now is removed at the next attach.
+            let _left = self.remove(&new);
+            return Err(failed(error));
+        }
+        self.settle()
+    }
+
+    /// Gives a file its name, which is free.
+    fn place_new(&self, new: &str, name: &str) -> io::Result<()> {
+        let (from, to) = (&self.fd, &self.fd);
+        match renameat_with(from, new, to, name, RenameFlags::NOREPLACE) {
+            // Network file systems know no such flag. Nobody else makes files of this name.
+            Err(Errno::INVAL | Errno::NOSYS) => Ok(renameat(from, new, to, name)?),
+            renamed => Ok(renamed?),
+        }
+    }
+
+    pub(super) fn remove(&self, name: &str) -> Result<(), SrError> {
+        match unlinkat(&self.fd, name, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Err(error) => Err(self.os("remove", name, error)),
+        }
+    }
+
+    /// Has the directory's entries written down.
+    pub(super) fn settle(&self) -> Result<(), SrError> {
+        fsync(&self.fd).map_err(|error| os("write down", self.place, error.into()))
+    }
+
+    pub(super) fn names(&self) -> Result<Vec<String>, SrError> {
+        let failed = |error: Errno| os("list", self.place, error.into());
+        let mut names = Vec::new();
+        for entry in Dir::read_from(&self.fd).map_err(failed)? {
+            let entry = entry.map_err(failed)?;
+            // What is ours has names of ASCII.
+            names.extend(entry.file_name().to_str().ok().map(str::to_owned));
+        }
+        Ok(names)
+    }
+}

@@ -1,0 +1,72 @@
+//! The file that says whose directory it is. A mount point on which nothing is mounted has none.
+
+use model::id::SrId;
+use serde::{Deserialize, Serialize};
+
+/// Its name.
+pub(super) const MARKER: &str = ".ringway-sr";
+/// What it looks like.
+const FORMAT: u32 = 1;
+
+/// What it says.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Marker {
+    format: u32,
+    sr: String,
+}
+
+impl Marker {
+    pub(super) fn of(sr: SrId) -> Self {
+        Self { format: FORMAT, sr: sr.to_string() }
+    }
+
+    pub(super) fn text(&self) -> String {
+        // Two plain fields: nothing here can fail.
+        serde_json::to_string(self).unwrap_or_default() + "\n"
+    }
+
+    /// Reads one.
+    ///
+    /// # Errors
+    /// It is none that is known here, in words.
+    pub(super) fn parse(text: &[u8]) -> Result<Self, String> {
+        let marker: Self = serde_json::from_slice(text)
+            .map_err(|error| format!("its {MARKER} cannot be understood: {error}"))?;
+        match marker.format {
+            FORMAT => Ok(marker),
+            other => Err(format!("its {MARKER} has format {other}, {FORMAT} is known here")),
+        }
+    }
+
+    /// Looks whether the directory is that of `sr`.
+    ///
+    /// # Errors
+    /// It is another's, in words.
+    pub(super) fn check(&self, sr: SrId) -> Result<(), String> {
+        match self.sr == sr.to_string() {
+            true => Ok(()),
+            false => Err(format!("is that of storage repository {}, not of {sr}", self.sr)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use model::id::Uuid;
+
+    use super::*;
+
+    #[test]
+    fn a_marker_says_whose_it_is() {
+        let [ours, other] = [1, 2].map(|n| SrId(Uuid::from_random([n; 16])));
+        let marker = Marker::parse(Marker::of(ours).text().as_bytes()).unwrap();
+        assert_eq!(marker.check(ours), Ok(()));
+        assert!(marker.check(other).unwrap_err().contains(&ours.to_string()));
+        for (text, why) in
+            [("", "EOF"), ("7", "invalid type"), (r#"{"format":2,"sr":"x"}"#, "format 2")]
+        {
+            let error = Marker::parse(text.as_bytes()).unwrap_err();
+            assert!(error.contains(why), "{error}");
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! SRs of type `dir`: raw images in a directory, local or of a network file system.
+//!
+//! # Layout
+//! `<uuid>.raw` is a volume, sparse; `.ringway-sr` says whose directory it is, so that a mount
+//! point without its file system is not taken for an empty SR; `.new-*` is what a death has left
+//! half done, and goes with the next attach. Whatever else is there is left alone.
+//!
+//! A file that is made is written under another name, flushed, given its name, and flushed again
+//! with the directory: it is whole or not there.
+//!
+//! Nothing here touches a path. All that is done by the SR's [worker](super::worker).
+
+mod files;
+mod folder;
+mod marker;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::path::{Component, Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use model::id::{SrId, VdiId};
+use model::spec::Backend;
+use model::vdi::automaton::Access;
+
+pub(crate) use folder::Folder;
+
+use super::worker::{Done, Host, Work, Worker};
+use super::{Config, Space, SrDriver, SrError, Volume};
+use crate::fut::Fut;
+
+/// The key of a configuration that names the directory.
+pub const LOCATION: &str = "location";
+
+/// Knows SRs of type `dir`.
+#[derive(Debug)]
+pub struct Dir {
+    host: Host,
+    default: PathBuf,
+    /// Of those that are attached.
+    attached: Mutex<BTreeMap<SrId, Attached>>,
+    /// For places that are not: each has its own, so that one that is dead is in nobody's way.
+    others: Mutex<BTreeMap<PathBuf, Worker>>,
+}
+
+/// Most places that are not attached and of which something is asked: whoever names ever new ones
+/// on storage that is dead is refused.
+const MAX_OTHERS: usize = 32;
+
+#[derive(Clone, Debug)]
+struct Attached {
+    place: PathBuf,
+    worker: Worker,
+}
+
+impl Dir {
+    /// One whose SRs are in the directory `default` where the configuration names none.
+    pub fn new(host: Host, default: PathBuf) -> Self {
+        Self { host, default, attached: Mutex::default(), others: Mutex::default() }
+    }
+
+    fn others(&self) -> MutexGuard<'_, BTreeMap<PathBuf, Worker>> {
+        // Entries are changed whole.
+        self.others.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Who works on a place that is not attached.
+    fn other(&self, place: &Path) -> Result<Worker, SrError> {
+        let mut others = self.others();
+        if let Some(worker) = others.get(place) {
+            return Ok(worker.clone());
+        }
+        // Whatever was refused needs none any more.
+        others.retain(|_, worker| worker.is_busy());
+        if others.len() >= MAX_OTHERS {
+            let why = format!("{MAX_OTHERS} places that are not attached do not answer");
+            return Err(SrError::Worker(why));
+        }
+        let worker = Worker::new(&self.host);
+        others.insert(place.into(), worker.clone());
+        Ok(worker)
+    }
+
+    fn attached(&self) -> MutexGuard<'_, BTreeMap<SrId, Attached>> {
+        // Entries are changed whole.
+        self.attached.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn of(&self, sr: SrId) -> Result<Attached, SrError> {
+        self.attached().get(&sr).cloned().ok_or(SrError::NotAttached)
+    }
+
+    /// Where the configuration says that it is.
+    fn place(&self, config: &Config) -> Result<PathBuf, SrError> {
+        let Some(text) = config.get(LOCATION) else { return Ok(self.default.clone()) };
+        let place = Path::new(text);
+        let plain = |part: Component<'_>| matches!(part, Component::RootDir | Component::Normal(_));
+        if place.is_absolute() && place.components().all(plain) && !text.contains('\0') {
+            return Ok(place.into());
+        }
+        let why = format!("{text:?} is not an absolute path without `..`");
+        Err(SrError::Config { key: LOCATION.into(), why })
+    }
+
+    async fn work(&self, sr: SrId, work: Work) -> Result<Done, SrError> {
+        let Attached { place, worker } = self.of(sr)?;
+        worker.call(sr, &place, work).await
+    }
+}
+
+impl SrDriver for Dir {
+    fn kind(&self) -> &'static str {
+        "dir"
+    }
+
+    fn create<'a>(&'a self, sr: SrId, config: &'a Config) -> Fut<'a, Result<(), SrError>> {
+        Box::pin(async move {
+            let place = self.place(config)?;
+            self.other(&place)?.call(sr, &place, Work::Create).await?.into_nothing()
+        })
+    }
+
+    fn attach<'a>(&'a self, sr: SrId, config: &'a Config) -> Fut<'a, Result<Space, SrError>> {
+        Box::pin(async move {
+            let place = self.place(config)?;
+            let before = self.of(sr).ok();
+            if let Some(before) = before.as_ref().filter(|before| before.place != place) {
+                let why =
+                    format!("it is attached from {}: detach it first", before.place.display());
+                return Err(SrError::Config { key: LOCATION.into(), why });
+            }
+            let worker = match before {
+                Some(before) => before.worker,
+                None => self.other(&place)?,
+            };
+            let (space, _) = worker.call(sr, &place, Work::Attach).await?.into_sr()?;
+            self.others().remove(&place);
+            self.attached().entry(sr).or_insert_with(|| Attached { place, worker });
+            Ok(space)
+        })
+    }
+
+    fn detach(&self, sr: SrId) -> Fut<'_, Result<(), SrError>> {
+        Box::pin(async move {
+            // Its worker ends by itself when nobody has anything to say to it.
+            self.attached().remove(&sr);
+            Ok(())
+        })
+    }
+
+    fn scan(&self, sr: SrId) -> Fut<'_, Result<(Space, Vec<Volume>), SrError>> {
+        Box::pin(async move { self.work(sr, Work::Scan).await?.into_sr() })
+    }
+
+    fn create_volume(&self, sr: SrId, vdi: VdiId, bytes: u64) -> Fut<'_, Result<Volume, SrError>> {
+        let work = Work::CreateVolume { vdi: vdi.0, bytes };
+        Box::pin(async move { self.work(sr, work).await?.into_volume() })
+    }
+
+    fn destroy_volume(&self, sr: SrId, vdi: VdiId) -> Fut<'_, Result<(), SrError>> {
+        let work = Work::DestroyVolume { vdi: vdi.0 };
+        Box::pin(async move { self.work(sr, work).await?.into_nothing() })
+    }
+
+    fn resize_volume(&self, sr: SrId, vdi: VdiId, bytes: u64) -> Fut<'_, Result<Volume, SrError>> {
+        let work = Work::ResizeVolume { vdi: vdi.0, bytes };
+        Box::pin(async move { self.work(sr, work).await?.into_volume() })
+    }
+
+    fn attach_volume(
+        &self,
+        sr: SrId,
+        vdi: VdiId,
+        access: Access,
+    ) -> Fut<'_, Result<Backend, SrError>> {
+        Box::pin(async move {
+            let Attached { place, worker } = self.of(sr)?;
+            let work = Work::FindVolume { vdi: vdi.0 };
+            let found = worker.call(sr, &place, work).await?.into_volume()?;
+            let path = place.join(folder::name(vdi));
+            if found.read_only && access == Access::Rw {
+                let what = format!("{} cannot be written", path.display());
+                let source = std::io::ErrorKind::PermissionDenied.into();
+                return Err(SrError::Os { what, source });
+            }
+            Ok(Backend::File(path))
+        })
+    }
+
+    // Whoever serves a file opens and locks it: nothing of that is done to the directory, so an SR
+    // that has gone keeps nobody from letting go.
+    fn activate_volume(&self, _sr: SrId, _vdi: VdiId) -> Fut<'_, Result<(), SrError>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    fn deactivate_volume(&self, _sr: SrId, _vdi: VdiId) -> Fut<'_, Result<(), SrError>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    fn detach_volume(&self, _sr: SrId, _vdi: VdiId) -> Fut<'_, Result<(), SrError>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+}

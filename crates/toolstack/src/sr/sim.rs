@@ -1,0 +1,165 @@
+//! Storage without bytes.
+
+use std::io;
+use std::sync::Arc;
+
+use model::id::{SrId, VdiId};
+use model::spec::Backend;
+use model::vdi::automaton::Access;
+
+use super::{Config, Space, SrDriver, SrError, Volume};
+use crate::fut::Fut;
+use crate::sim::{self, Call, Sim, State, What, image};
+
+/// What an SR of a simulated host can hold, in bytes.
+const SR_BYTES: u64 = 1 << 50;
+
+/// Storage of a simulated host.
+#[derive(Clone, Debug)]
+pub struct SimSr {
+    sim: Arc<Sim>,
+    kind: &'static str,
+}
+
+impl SimSr {
+    /// Answers to this type.
+    pub fn new(sim: &Arc<Sim>, kind: &'static str) -> Self {
+        Self { sim: Arc::clone(sim), kind }
+    }
+
+    async fn call<T>(
+        &self,
+        (what, sr, vdi): (What, SrId, Option<VdiId>),
+        work: impl FnOnce(&mut State) -> Result<T, SrError>,
+    ) -> Result<T, SrError> {
+        let call = Call { device: vdi.map(|vdi| vdi.0), ..Call::new(what).sr(sr) };
+        let refuse = |why: String| SrError::Os { what: why, source: io::Error::other("simulated") };
+        self.sim.call(call, work, refuse).await
+    }
+}
+
+/// A volume. One that nobody has made is there all the same: who tries machines alone makes none.
+fn volume(state: &mut State, sr: SrId, vdi: VdiId) -> &mut sim::Volume {
+    state.volumes.entry((sr, vdi)).or_default()
+}
+
+fn space(state: &State, sr: SrId) -> Space {
+    let used = state.volumes.iter().filter(|((of, _), _)| *of == sr).map(|(_, one)| one.bytes);
+    Space { total: SR_BYTES, used: used.fold(0, u64::saturating_add) }
+}
+
+fn told(vdi: VdiId, volume: &sim::Volume) -> Volume {
+    let bytes = volume.bytes;
+    Volume { vdi, virtual_bytes: bytes, physical_bytes: bytes, read_only: false }
+}
+
+impl SrDriver for SimSr {
+    fn kind(&self) -> &'static str {
+        self.kind
+    }
+
+    fn create<'a>(&'a self, sr: SrId, _config: &'a Config) -> Fut<'a, Result<(), SrError>> {
+        Box::pin(self.call((What::SrCreate, sr, None), |_| Ok(())))
+    }
+
+    fn attach<'a>(&'a self, sr: SrId, _config: &'a Config) -> Fut<'a, Result<Space, SrError>> {
+        Box::pin(self.call((What::SrAttach, sr, None), move |state| {
+            state.attached_srs.insert(sr);
+            Ok(space(state, sr))
+        }))
+    }
+
+    fn detach(&self, sr: SrId) -> Fut<'_, Result<(), SrError>> {
+        Box::pin(self.call((What::SrDetach, sr, None), move |state| {
+            state.attached_srs.remove(&sr);
+            Ok(())
+        }))
+    }
+
+    fn scan(&self, sr: SrId) -> Fut<'_, Result<(Space, Vec<Volume>), SrError>> {
+        Box::pin(self.call((What::Scan, sr, None), move |state| {
+            let volumes = state.volumes.iter().filter(|((of, _), _)| *of == sr);
+            let volumes = volumes.map(|((_, vdi), volume)| told(*vdi, volume)).collect();
+            Ok((space(state, sr), volumes))
+        }))
+    }
+
+    fn create_volume(&self, sr: SrId, vdi: VdiId, bytes: u64) -> Fut<'_, Result<Volume, SrError>> {
+        Box::pin(self.call((What::CreateVolume, sr, Some(vdi)), move |state| {
+            let free = SR_BYTES.saturating_sub(space(state, sr).used);
+            if bytes > free {
+                return Err(SrError::Full { needed: bytes, free });
+            }
+            let volume = volume(state, sr, vdi);
+            volume.bytes = bytes;
+            Ok(told(vdi, volume))
+        }))
+    }
+
+    fn destroy_volume(&self, sr: SrId, vdi: VdiId) -> Fut<'_, Result<(), SrError>> {
+        Box::pin(self.call((What::DestroyVolume, sr, Some(vdi)), move |state| {
+            if state.volumes.remove(&(sr, vdi)).is_some_and(|volume| volume.attached.is_some()) {
+                state.broke(format!("volume {vdi} is destroyed and attached"));
+            }
+            Ok(())
+        }))
+    }
+
+    fn resize_volume(&self, sr: SrId, vdi: VdiId, bytes: u64) -> Fut<'_, Result<Volume, SrError>> {
+        Box::pin(self.call((What::ResizeVolume, sr, Some(vdi)), move |state| {
+            let volume = volume(state, sr, vdi);
+            volume.bytes = volume.bytes.max(bytes);
+            Ok(told(vdi, volume))
+        }))
+    }
+
+    fn attach_volume(
+        &self,
+        sr: SrId,
+        vdi: VdiId,
+        access: Access,
+    ) -> Fut<'_, Result<Backend, SrError>> {
+        Box::pin(self.call((What::AttachVolume, sr, Some(vdi)), move |state| {
+            let volume = volume(state, sr, vdi);
+            let had = volume.attached;
+            volume.attached = Some(access.max(had.unwrap_or(access)));
+            if had.is_some_and(|had| had < access) {
+                state.broke(format!("volume {vdi} is read and is to be written"));
+            }
+            Ok(Backend::File(image(sr, vdi)))
+        }))
+    }
+
+    fn activate_volume(&self, sr: SrId, vdi: VdiId) -> Fut<'_, Result<(), SrError>> {
+        Box::pin(self.call((What::ActivateVolume, sr, Some(vdi)), move |state| {
+            let volume = volume(state, sr, vdi);
+            volume.active = true;
+            if volume.attached.is_none() {
+                state.broke(format!("volume {vdi} is activated and not attached"));
+            }
+            Ok(())
+        }))
+    }
+
+    fn deactivate_volume(&self, sr: SrId, vdi: VdiId) -> Fut<'_, Result<(), SrError>> {
+        Box::pin(self.call((What::DeactivateVolume, sr, Some(vdi)), move |state| {
+            volume(state, sr, vdi).active = false;
+            if state.is_served(sr, vdi, true) {
+                state.broke(format!("volume {vdi} is deactivated and served"));
+            }
+            Ok(())
+        }))
+    }
+
+    fn detach_volume(&self, sr: SrId, vdi: VdiId) -> Fut<'_, Result<(), SrError>> {
+        Box::pin(self.call((What::DetachVolume, sr, Some(vdi)), move |state| {
+            let volume = volume(state, sr, vdi);
+            volume.attached = None;
+            let active = volume.active;
+            if active || state.is_served(sr, vdi, false) {
+                state.broke(format!("volume {vdi} is detached and in use"));
+            }
+            Ok(())
+        }))
+    }
+}

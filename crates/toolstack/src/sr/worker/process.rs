@@ -1,0 +1,203 @@
+//! One worker process, from its start until the kernel lets it end.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::process::Stdio;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::UnixStream;
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::sync::{mpsc, oneshot};
+
+use super::Left;
+use super::proto::{Answer, Call, Done, Fault, MAX_LINE_BYTES};
+use crate::child::Group;
+use crate::launch::Launch;
+use crate::lines::Lines;
+use crate::sr::SrError;
+use crate::tail::{Tail, quoted};
+
+/// Most calls that a process works on, each on a thread of its own: more than an SR has steps at
+/// once, with some that hang.
+const MAX_CALLS: usize = 32;
+/// How long a process that said its last word may take to end before it is killed.
+const END_GRACE: Duration = Duration::from_millis(500);
+
+/// A process that works on calls.
+#[derive(Debug)]
+pub(super) struct Process {
+    calls: Mutex<Calls>,
+    lines: mpsc::Sender<Vec<u8>>,
+    leave: Mutex<Option<oneshot::Sender<Left>>>,
+}
+
+type Outcome = Result<Done, Fault>;
+
+#[derive(Debug, Default)]
+struct Calls {
+    last: u64,
+    /// Each has a thread of the process, whether somebody still waits for it or not.
+    open: BTreeMap<u64, oneshot::Sender<Outcome>>,
+    /// Why nothing is answered any more.
+    ended: Option<String>,
+}
+
+/// What the task that attends to a process has of it.
+struct Attended {
+    group: Group,
+    tail: Tail,
+    lines: Lines<OwnedReadHalf>,
+    left: oneshot::Receiver<Left>,
+}
+
+impl Process {
+    /// Starts one.
+    pub(super) fn start(launch: &Launch) -> io::Result<Arc<Self>> {
+        let (ours, theirs) = std::os::unix::net::UnixStream::pair()?;
+        ours.set_nonblocking(true)?;
+        let (reader, writer) = UnixStream::from_std(ours)?.into_split();
+        let mut command = launch.command();
+        command
+            .current_dir("/")
+            .stdin(Stdio::from(std::os::fd::OwnedFd::from(theirs)))
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped());
+        let mut group = Group::spawn(&mut command)?;
+        let stderr = group.child().stderr.take();
+        let stderr = stderr.ok_or_else(|| io::Error::other("no pipe for its messages"))?;
+        let (lines, to_write) = mpsc::channel(MAX_CALLS);
+        let (leave, left) = oneshot::channel();
+        let process =
+            Arc::new(Self { calls: Mutex::default(), lines, leave: Mutex::new(Some(leave)) });
+        let lines = Lines::new(reader, MAX_LINE_BYTES);
+        let attended = Attended { group, tail: Tail::collect(stderr, None), lines, left };
+        tokio::spawn(write(writer, to_write));
+        tokio::spawn(attended.attend(Arc::downgrade(&process)));
+        Ok(process)
+    }
+
+    /// Has something done, and waits for that.
+    pub(super) async fn call(&self, mut call: Call) -> Result<Done, SrError> {
+        let hear = {
+            let mut calls = self.calls();
+            if let Some(why) = &calls.ended {
+                return Err(SrError::Worker(why.clone()));
+            }
+            if calls.open.len() >= MAX_CALLS {
+                let why = format!("{MAX_CALLS} calls to this storage are under way");
+                return Err(SrError::Worker(why));
+            }
+            calls.last += 1;
+            call.id = calls.last;
+            let (say, hear) = oneshot::channel();
+            let line = line(&call)?;
+            // There is room for as many as may be under way.
+            if self.lines.try_send(line).is_err() {
+                return Err(SrError::Worker("it takes no more calls".into()));
+            }
+            calls.open.insert(call.id, say);
+            hear
+        };
+        match hear.await {
+            Ok(outcome) => Ok(outcome?),
+            Err(_) => {
+                let why = self.calls().ended.clone();
+                Err(SrError::Worker(why.unwrap_or_else(|| "it has ended".into())))
+            }
+        }
+    }
+
+    /// It answers nothing any more.
+    pub(super) fn has_ended(&self) -> bool {
+        self.calls().ended.is_some()
+    }
+
+    /// Whether a call is under way in it, whether somebody still waits for that or not.
+    pub(super) fn is_asked(&self) -> bool {
+        !self.calls().open.is_empty()
+    }
+
+    /// Kills it and leaves it to the kernel; its place is given back when it has really ended.
+    pub(super) fn leave(&self, place: Left) {
+        let leave = self.leave.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(leave) = leave {
+            // One that has ended needs none.
+            let _ended = leave.send(place);
+        }
+    }
+
+    fn calls(&self) -> MutexGuard<'_, Calls> {
+        // Entries are changed whole: a panic elsewhere leaves them whole.
+        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn answered(&self, answer: Answer) {
+        let caller = self.calls().open.remove(&answer.id);
+        if let Some(caller) = caller {
+            // It may have given up.
+            let _gone = caller.send(answer.outcome);
+        }
+    }
+
+    fn end(&self, why: String) {
+        let mut calls = self.calls();
+        calls.ended = Some(why);
+        calls.open.clear();
+    }
+}
+
+impl Attended {
+    /// Takes answers until there are no more; then waits for the end of the process, however long
+    /// the storage keeps it.
+    async fn attend(mut self, process: Weak<Process>) {
+        let mut place = None;
+        let why = loop {
+            tokio::select! {
+                line = self.lines.next_json() => match line.map(serde_json::from_value::<Answer>) {
+                    Ok(Ok(answer)) => {
+                        if let Some(process) = process.upgrade() {
+                            process.answered(answer);
+                        }
+                    }
+                    Ok(Err(error)) => break format!("its answer is none: {error}"),
+                    Err(error) => break error.to_string(),
+                },
+                Ok(given) = &mut self.left, if place.is_none() => {
+                    self.group.kill();
+                    place = Some(given);
+                }
+            }
+        };
+        let status = tokio::time::timeout(END_GRACE, self.group.wait()).await;
+        let why = match status {
+            Ok(Ok(status)) => format!("it ended ({status}){}", quoted(&self.tail.finish().await)),
+            _ => why,
+        };
+        if let Some(process) = process.upgrade() {
+            process.end(why);
+        }
+        self.group.kill();
+        // It cannot be known when the storage lets go of it.
+        let _ended = self.group.wait().await;
+        drop(place);
+    }
+}
+
+/// Writes lines until nobody has any more to say. A process that does not read is seen by the
+/// deadlines of calls.
+async fn write(mut writer: OwnedWriteHalf, mut lines: mpsc::Receiver<Vec<u8>>) {
+    while let Some(line) = lines.recv().await {
+        if writer.write_all(&line).await.is_err() {
+            return;
+        }
+    }
+}
+
+fn line(call: &Call) -> Result<Vec<u8>, SrError> {
+    let line = serde_json::to_vec(call);
+    let mut line = line.map_err(|error| SrError::Worker(format!("cannot be told: {error}")))?;
+    line.push(b'\n');
+    Ok(line)
+}

@@ -1,0 +1,298 @@
+//! What goes between the daemon and a storage worker: one JSON object a line.
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+
+use model::id::{SrId, Uuid, VdiId};
+use serde::{Deserialize, Serialize};
+
+use crate::sr::{Space, SrError, Volume};
+
+/// Longest line in bytes: a scan of [`MAX_VOLUMES`] fits.
+pub(crate) const MAX_LINE_BYTES: usize = 16 << 20;
+/// Most volumes that a scan tells of.
+pub(crate) const MAX_VOLUMES: usize = 65_536;
+
+/// Something to do in one SR.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Call {
+    /// Repeated by the answer.
+    pub(super) id: u64,
+    #[serde(with = "text")]
+    pub(super) sr: Uuid,
+    /// Where it is.
+    pub(super) place: PathBuf,
+    pub(super) work: Work,
+}
+
+/// What to do.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub(crate) enum Work {
+    /// Make an empty SR.
+    Create,
+    /// Look whether it is there, and remove what a death has left half done.
+    Attach,
+    /// Tell what is in it.
+    Scan,
+    /// Make a volume.
+    CreateVolume {
+        #[serde(with = "text")]
+        vdi: Uuid,
+        bytes: u64,
+    },
+    /// Remove a volume.
+    DestroyVolume {
+        #[serde(with = "text")]
+        vdi: Uuid,
+    },
+    /// Make a volume larger.
+    ResizeVolume {
+        #[serde(with = "text")]
+        vdi: Uuid,
+        bytes: u64,
+    },
+    /// Look whether a volume is there.
+    FindVolume {
+        #[serde(with = "text")]
+        vdi: Uuid,
+    },
+}
+
+impl fmt::Display for Work {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Create => write!(f, "that it was made"),
+            Self::Attach => write!(f, "whether it is there"),
+            Self::Scan => write!(f, "what is in it"),
+            Self::CreateVolume { vdi, .. } => write!(f, "that volume {vdi} was made"),
+            Self::DestroyVolume { vdi } => write!(f, "that volume {vdi} was removed"),
+            Self::ResizeVolume { vdi, .. } => write!(f, "that volume {vdi} has grown"),
+            Self::FindVolume { vdi } => write!(f, "whether volume {vdi} is there"),
+        }
+    }
+}
+
+/// The answer to a call.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Answer {
+    pub(super) id: u64,
+    pub(super) outcome: Result<Done, Fault>,
+}
+
+/// What came of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Done {
+    /// Nothing to tell.
+    Nothing,
+    /// An SR, and what is in it if that was asked.
+    Sr { total: u64, used: u64, volumes: Vec<Found> },
+    /// A volume.
+    Volume(Found),
+}
+
+/// A volume.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Found {
+    #[serde(with = "text")]
+    vdi: Uuid,
+    virtual_bytes: u64,
+    physical_bytes: u64,
+    read_only: bool,
+}
+
+/// An [`SrError`] on its way.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Fault {
+    Config { key: String, why: String },
+    Vanished { path: PathBuf },
+    NoVolume { vdi: String },
+    Full { needed: u64, free: u64 },
+    Os { what: String, code: Option<i32>, said: String },
+    Worker(String),
+}
+
+impl Done {
+    /// An SR.
+    pub(crate) fn sr(space: Space, volumes: Vec<Volume>) -> Self {
+        let volumes = volumes.into_iter().map(Found::from).collect();
+        Self::Sr { total: space.total, used: space.used, volumes }
+    }
+
+    /// That it was an SR.
+    ///
+    /// # Errors
+    /// It was not.
+    pub(crate) fn into_sr(self) -> Result<(Space, Vec<Volume>), SrError> {
+        match self {
+            Self::Sr { total, used, volumes } => {
+                let volumes = volumes.into_iter().map(Volume::from).collect();
+                Ok((Space { total, used }, volumes))
+            }
+            other => Err(other.unexpected()),
+        }
+    }
+
+    /// That it was a volume.
+    ///
+    /// # Errors
+    /// It was not.
+    pub(crate) fn into_volume(self) -> Result<Volume, SrError> {
+        match self {
+            Self::Volume(found) => Ok(found.into()),
+            other => Err(other.unexpected()),
+        }
+    }
+
+    /// That there was nothing to tell.
+    ///
+    /// # Errors
+    /// There was.
+    pub(crate) fn into_nothing(self) -> Result<(), SrError> {
+        match self {
+            Self::Nothing => Ok(()),
+            other => Err(other.unexpected()),
+        }
+    }
+
+    fn unexpected(self) -> SrError {
+        SrError::Worker(format!("its answer is to something else: {self:?}"))
+    }
+}
+
+impl From<Volume> for Found {
+    fn from(volume: Volume) -> Self {
+        let Volume { vdi: VdiId(vdi), virtual_bytes, physical_bytes, read_only } = volume;
+        Self { vdi, virtual_bytes, physical_bytes, read_only }
+    }
+}
+
+impl From<Found> for Volume {
+    fn from(found: Found) -> Self {
+        let Found { vdi, virtual_bytes, physical_bytes, read_only } = found;
+        Self { vdi: VdiId(vdi), virtual_bytes, physical_bytes, read_only }
+    }
+}
+
+impl From<SrError> for Fault {
+    fn from(error: SrError) -> Self {
+        match error {
+            SrError::Config { key, why } => Self::Config { key, why },
+            SrError::Vanished { path } => Self::Vanished { path },
+            SrError::NoVolume(vdi) => Self::NoVolume { vdi: vdi.to_string() },
+            SrError::Full { needed, free } => Self::Full { needed, free },
+            SrError::Os { what, source } => {
+                Self::Os { what, code: source.raw_os_error(), said: source.to_string() }
+            }
+            // Said by whoever waits for a worker, and by none.
+            told @ (SrError::Late { .. } | SrError::NotAttached) => Self::Worker(told.to_string()),
+            SrError::Worker(why) => Self::Worker(why),
+        }
+    }
+}
+
+impl From<Fault> for SrError {
+    fn from(fault: Fault) -> Self {
+        match fault {
+            Fault::Config { key, why } => Self::Config { key, why },
+            Fault::Vanished { path } => Self::Vanished { path },
+            Fault::NoVolume { vdi } => match vdi.parse() {
+                Ok(vdi) => Self::NoVolume(VdiId(vdi)),
+                Err(error) => Self::Worker(format!("its answer: {error}")),
+            },
+            Fault::Full { needed, free } => Self::Full { needed, free },
+            Fault::Os { what, code, said } => {
+                let source =
+                    code.map_or_else(|| io::Error::other(said), io::Error::from_raw_os_error);
+                Self::Os { what, source }
+            }
+            Fault::Worker(why) => Self::Worker(why),
+        }
+    }
+}
+
+impl Call {
+    pub(super) fn sr(&self) -> SrId {
+        SrId(self.sr)
+    }
+}
+
+/// UUIDs as text.
+mod text {
+    use model::id::Uuid;
+    use serde::de::Error;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(id: &Uuid, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(id)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Uuid, D::Error> {
+        String::deserialize(from)?.parse().map_err(D::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn again<T: Serialize + serde::de::DeserializeOwned>(value: &T) -> T {
+        serde_json::from_str(&serde_json::to_string(value).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn calls_come_as_they_went() {
+        let vdi = Uuid::from_random([7; 16]);
+        for work in [
+            Work::Create,
+            Work::Attach,
+            Work::Scan,
+            Work::CreateVolume { vdi, bytes: u64::MAX },
+            Work::DestroyVolume { vdi },
+            Work::ResizeVolume { vdi, bytes: 1 },
+            Work::FindVolume { vdi },
+        ] {
+            let call = Call { id: 3, sr: vdi, place: "/a \"b\"".into(), work: work.clone() };
+            let came = again(&call);
+            assert_eq!((came.id, came.sr, came.place, came.work), (3, vdi, call.place, work));
+        }
+        let bad = r#"{"id":1,"sr":"x","place":"/a","work":"scan"}"#;
+        let error = serde_json::from_str::<Call>(bad).unwrap_err().to_string();
+        assert!(error.contains("`x` is no UUID"), "{error}");
+    }
+
+    #[test]
+    fn errors_keep_what_they_say() {
+        let vdi = VdiId(Uuid::from_random([7; 16]));
+        let os = |source| SrError::Os { what: "cannot read /a".into(), source };
+        for error in [
+            SrError::Config { key: "location".into(), why: "is not absolute".into() },
+            SrError::Vanished { path: "/a".into() },
+            SrError::NoVolume(vdi),
+            SrError::Full { needed: 5, free: 4 },
+            os(io::Error::from_raw_os_error(5)),
+            os(io::Error::other("odd")),
+            SrError::Worker("no thread".into()),
+        ] {
+            let said = format!("{error:?}");
+            let came: SrError = again(&Fault::from(error)).into();
+            // The text of an error of the system comes with its number.
+            assert_eq!(format!("{came:?}"), said);
+        }
+    }
+
+    #[test]
+    fn a_scan_of_the_most_volumes_fits_into_a_line() {
+        let vdi = VdiId(Uuid::from_random([7; 16]));
+        let (virtual_bytes, physical_bytes) = (u64::MAX, u64::MAX);
+        let volume = Volume { vdi, virtual_bytes, physical_bytes, read_only: false };
+        let done = Done::sr(Space::default(), vec![volume; 64]);
+        let bytes = serde_json::to_string(&Answer { id: 1, outcome: Ok(done) }).unwrap().len();
+        assert!(bytes / 64 * MAX_VOLUMES < MAX_LINE_BYTES, "{bytes}");
+    }
+}

@@ -1,0 +1,85 @@
+//! The worker's side: a thread for each call, so that one that hangs holds up no other.
+
+use std::io::{self, BufRead, BufReader, Read as _, Write as _};
+use std::os::unix::net::UnixStream;
+use std::process::ExitCode;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use model::id::VdiId;
+
+use super::proto::{Answer, Call, Done, MAX_LINE_BYTES, Work};
+use crate::sr::SrError;
+use crate::sr::dir::Folder;
+
+/// Name in lists of processes.
+const PROGRAM: &std::ffi::CStr = c"ringway-storage";
+
+/// Serves the daemon at the other end of standard input until that closes. Whatever hangs then
+/// hangs with this process and with nobody else.
+pub fn serve() -> ExitCode {
+    // The name of the file would be `exe`. Nothing depends on it.
+    let _unnamed = rustix::thread::set_name(PROGRAM);
+    let stream = rustix::stdio::stdin().try_clone_to_owned().map(UnixStream::from);
+    match stream.and_then(serve_on) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("the daemon cannot be heard: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn serve_on(stream: UnixStream) -> io::Result<()> {
+    let answers = Arc::new(Mutex::new(stream.try_clone()?));
+    let mut reader = BufReader::new(stream);
+    loop {
+        let mut line = Vec::new();
+        let limit = u64::try_from(MAX_LINE_BYTES).unwrap_or(u64::MAX);
+        if (&mut reader).take(limit).read_until(b'\n', &mut line)? == 0 {
+            return Ok(());
+        }
+        let call: Call = serde_json::from_slice(&line)?;
+        let (id, answers) = (call.id, Arc::clone(&answers));
+        let twin = Arc::clone(&answers);
+        let work = move || answer(&twin, id, carry_out(&call));
+        if let Err(error) = std::thread::Builder::new().spawn(work) {
+            let why = format!("it can have no more threads: {error}");
+            answer(&answers, id, Err(SrError::Worker(why)));
+        }
+    }
+}
+
+fn answer(stream: &Mutex<UnixStream>, id: u64, outcome: Result<Done, SrError>) {
+    let answer = Answer { id, outcome: outcome.map_err(Into::into) };
+    let Ok(mut line) = serde_json::to_vec(&answer) else { return };
+    line.push(b'\n');
+    let mut stream = stream.lock().unwrap_or_else(PoisonError::into_inner);
+    // A daemon that has gone is seen by whoever reads.
+    let _gone = stream.write_all(&line);
+}
+
+fn carry_out(call: &Call) -> Result<Done, SrError> {
+    let open = || Folder::open(&call.place, call.sr());
+    match call.work {
+        Work::Create => Folder::create(&call.place, call.sr()).map(|()| Done::Nothing),
+        Work::Attach => {
+            let folder = open()?;
+            folder.clean()?;
+            Ok(Done::sr(folder.space()?, Vec::new()))
+        }
+        Work::Scan => {
+            let folder = open()?;
+            Ok(Done::sr(folder.space()?, folder.volumes()?))
+        }
+        Work::CreateVolume { vdi, bytes } => {
+            open()?.create_volume(VdiId(vdi), bytes).map(|volume| Done::Volume(volume.into()))
+        }
+        Work::DestroyVolume { vdi } => open()?.destroy_volume(VdiId(vdi)).map(|()| Done::Nothing),
+        Work::ResizeVolume { vdi, bytes } => {
+            open()?.resize_volume(VdiId(vdi), bytes).map(|volume| Done::Volume(volume.into()))
+        }
+        Work::FindVolume { vdi } => {
+            open()?.volume(VdiId(vdi)).map(|volume| Done::Volume(volume.into()))
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! Guests that end by themselves: a few bytes of code, started by firmware from a disk.
+
+use model::domain::BootFrom;
+use model::plan::Run;
+use model::vm::exits::Exit;
+use toolstack::hv::{DomainEvent, Hypervisor};
+
+use super::world::{DOMID, World, firmware, machine, next, vbd};
+
+/// `mov dx, port; mov ax, value; out dx, ax; hlt` in a first sector.
+fn sector(port: u16, value: u16) -> Vec<u8> {
+    let ([p0, p1], [v0, v1]) = (port.to_le_bytes(), value.to_le_bytes());
+    let mut sector = vec![0xba, p0, p1, 0xb8, v0, v1, 0xef, 0xf4, 0xeb, 0xfd];
+    sector.resize(510, 0);
+    sector.extend([0x55, 0xaa]);
+    sector
+}
+
+/// The power management's register: sleep, in state S5.
+const POWER_OFF: (u16, u16) = (0x604, 0x2000);
+/// The chipset's reset register.
+const RESET: (u16, u16) = (0xcf9, 0x0006);
+/// The device that takes notice of a panic.
+const PANIC: (u16, u16) = (0x505, 0x0001);
+
+async fn start(world: &mut World, (port, value): (u16, u16)) {
+    world.hv.create(machine(), DOMID, &firmware(vec![BootFrom::Disk(vbd(9))])).await.unwrap();
+    let image = world.image("disk9", &sector(port, value));
+    let mut disk = world.disk(9, &image).await;
+    disk.boot_index = Some(0);
+    world.hv.plug_disk(machine(), &disk).await.unwrap();
+    world.hv.run(machine()).await.unwrap();
+}
+
+pub(super) async fn told_apart() {
+    for (code, exit) in
+        [(POWER_OFF, Exit::PoweredOff), (PANIC, Exit::Panicked), (RESET, Exit::Rebooted)]
+    {
+        let mut world = World::new();
+        let mut events = world.hv.events().unwrap();
+        start(&mut world, code).await;
+        let event = next(&mut events).await;
+        let DomainEvent::Ended { vm, domid, exit: told, .. } = event else { panic!("{event:?}") };
+        assert_eq!((vm, domid, told), (machine(), DOMID, exit));
+        assert_eq!(world.hv.ended(machine()).await.unwrap(), exit);
+        let ended = Some(Run::Ended(exit));
+        assert_eq!(world.hv.find(machine()).await.unwrap().unwrap().run, ended);
+        let refused = world.hv.run(machine()).await.unwrap_err().to_string();
+        assert!(refused.contains("new domain"), "{refused}");
+        world.restart();
+        assert_eq!(world.hv.find(machine()).await.unwrap().unwrap().run, ended, "and to the next");
+        world.clear().await;
+        assert!(events.recv().await.is_none());
+    }
+}
+
+pub(super) async fn kept() {
+    for (code, exit) in [(POWER_OFF, Exit::PoweredOff), (PANIC, Exit::Panicked)] {
+        let mut world = World::new();
+        start(&mut world, code).await;
+        world.restart();
+        let mut events = world.hv.events().unwrap();
+        world.hv.found().await.unwrap();
+        let event = next(&mut events).await;
+        assert!(
+            matches!(event, DomainEvent::Ended { exit: told, .. } if told == exit),
+            "{event:?}"
+        );
+        world.clear().await;
+    }
+}

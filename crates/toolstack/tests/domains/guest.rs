@@ -1,0 +1,176 @@
+//! The test guest.
+
+use std::process::Command;
+
+use model::domain::{Boot, DomainSpec};
+use model::id::{Uuid, VifId};
+use model::plan::{Ask, Run};
+use model::vm::exits::Exit;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::UnixStream;
+use tokio::time::timeout;
+use toolstack::binaries::in_path;
+use toolstack::hv::{DomainEvent, Hypervisor, NicPlug};
+use toolstack::net::{HostNet, Net};
+
+use super::world::{DOMID, PATIENCE, World, machine, next, vbd};
+
+/// A shell on the serial line.
+pub(super) struct Shell {
+    line: UnixStream,
+    seen: String,
+}
+
+impl Shell {
+    /// That of a domain whose guest is to say everything to it.
+    pub(super) async fn of(world: &World) -> Self {
+        let line = UnixStream::connect(world.hv.console(machine()).unwrap()).await.unwrap();
+        Self { line, seen: String::new() }
+    }
+
+    /// Waits until the guest has printed this since the last wait; all that it has printed.
+    pub(super) async fn wait_for(&mut self, text: &str) -> String {
+        let mut chunk = [0; 4096];
+        while !self.seen.contains(text) {
+            let read = timeout(PATIENCE, self.line.read(&mut chunk)).await;
+            let bytes = read.unwrap_or_else(|_| panic!("no {text:?} in {:?}", self.seen)).unwrap();
+            assert!(bytes > 0, "no {text:?} in {:?}", self.seen);
+            self.seen.push_str(&String::from_utf8_lossy(&chunk[..bytes]));
+        }
+        std::mem::take(&mut self.seen)
+    }
+
+    /// Reads whatever is printed, for ever: a guest whose line is full waits for it.
+    async fn read_on(&mut self) {
+        let mut chunk = [0; 4096];
+        while self.line.read(&mut chunk).await.is_ok_and(|bytes| bytes > 0) {}
+        std::future::pending().await
+    }
+
+    pub(super) async fn say(&mut self, line: &str) {
+        self.line.write_all(format!("{line}\n").as_bytes()).await.unwrap();
+    }
+}
+
+/// A bridge with a TAP device, gone at the end also of a test that failed.
+struct Network {
+    bridge: String,
+    tap: String,
+}
+
+impl Network {
+    async fn new() -> Self {
+        let id = std::process::id();
+        let network = Self { bridge: format!("rwg{id}"), tap: format!("rwh{id}") };
+        let ip = in_path("ip").expect("ip is missing; install it with `make setup`");
+        let host = HostNet::new(ip, "guest test");
+        host.create_bridge(&network.bridge, 1500).await.unwrap();
+        host.create_tap(&network.tap, &network.bridge, 1500).await.unwrap();
+        network
+    }
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        for name in [&self.tap, &self.bridge] {
+            let gone = Command::new("ip").args(["link", "del", "dev", name]).status();
+            assert!(gone.is_ok_and(|status| status.success()), "{name} was not there");
+        }
+    }
+}
+
+/// A machine that starts the test guest with a shell.
+pub(super) fn spec() -> DomainSpec {
+    let guest = testkit::guest::artifacts().unwrap();
+    let boot = Boot::Kernel {
+        kernel: guest.kernel,
+        ramdisk: Some(guest.initramfs),
+        args: "console=ttyS0 quiet panic=-1 no_timer_check".into(),
+    };
+    DomainSpec { memory_bytes: 256 << 20, vcpus: 2, boot, cds: vec![] }
+}
+
+pub(super) async fn panics() {
+    let world = World::new();
+    let mut events = world.hv.events().unwrap();
+    world.hv.create(machine(), DOMID, &spec()).await.unwrap();
+    let mut shell = Shell::of(&world).await;
+    world.hv.run(machine()).await.unwrap();
+    shell.wait_for("ringway-guest: ready").await;
+    shell.say("echo c >/proc/sysrq-trigger").await;
+    let ended = tokio::select! {
+        ended = timeout(PATIENCE, world.hv.ended(machine())) => ended.unwrap().unwrap(),
+        () = shell.read_on() => unreachable!(),
+    };
+    assert_eq!(ended, Exit::Panicked);
+    loop {
+        if let DomainEvent::Ended { exit, .. } = next(&mut events).await {
+            assert_eq!(exit, Exit::Panicked);
+            break;
+        }
+    }
+    world.clear().await;
+}
+
+pub(super) async fn lives() {
+    let mut world = World::new();
+    let mut events = world.hv.events().unwrap();
+    let image = world.image("disk", b"first disk");
+    world.hv.create(machine(), DOMID, &spec()).await.unwrap();
+    let first = world.disk(0, &image).await;
+    world.hv.plug_disk(machine(), &first).await.unwrap();
+    let net = Network::new().await;
+    let (vif, mac) = (VifId(Uuid::default()), "00:16:3e:00:00:09".to_owned());
+    let nic = NicPlug { vif, device: 3, tap: net.tap.clone(), mac, boot_index: None };
+    for _ in 0..2 {
+        world.hv.plug_nic(machine(), &nic).await.unwrap();
+    }
+    let mut shell = Shell::of(&world).await;
+    assert_eq!(world.hv.guest(machine()).await.unwrap(), None);
+    world.hv.run(machine()).await.unwrap();
+    shell.wait_for("ringway-guest: ready").await;
+    assert_eq!(next(&mut events).await, DomainEvent::GuestReady { vm: machine() });
+    let seen = world.hv.guest(machine()).await.unwrap().unwrap();
+    assert!(!seen.agent.is_empty(), "{seen:?}");
+    shell.say("head -c 10 $(disk vbd000-test); echo; echo one''more").await;
+    shell.wait_for("first disk").await;
+    shell.wait_for("onemore").await;
+
+    shell.say("ip addr add 10.9.8.7/24 dev eth0; echo add''ed").await;
+    shell.wait_for("added").await;
+    let seen = world.hv.guest(machine()).await.unwrap().unwrap().networks;
+    assert!(seen.contains(&("3/ip".into(), "10.9.8.7".into())), "{seen:?}");
+    assert_eq!(world.hv.find(machine()).await.unwrap().unwrap().nics, [vif].into());
+    world.hv.unplug_nic(machine(), vif).await.unwrap();
+    assert_eq!(world.hv.find(machine()).await.unwrap().unwrap().nics, [].into());
+
+    // A disk behind a bridge, while the guest runs; and the daemon restarts meanwhile.
+    let other = world.image("second", b"");
+    let second = world.disk(40, &other).await;
+    world.hv.plug_disk(machine(), &second).await.unwrap();
+    shell.say("until disk vbd040-test 2>/dev/null; do :; done; echo has''it").await;
+    shell.wait_for("hasit").await;
+    world.restart();
+    let found = world.hv.find(machine()).await.unwrap().unwrap();
+    assert_eq!((found.run, found.disks), (Some(Run::Running), [vbd(0), vbd(40)].into()));
+    for _ in 0..2 {
+        world.hv.unplug_disk(machine(), vbd(40)).await.unwrap();
+    }
+    assert_eq!(world.hv.find(machine()).await.unwrap().unwrap().disks, [vbd(0)].into());
+    // Its place can be taken again.
+    world.hv.plug_disk(machine(), &second).await.unwrap();
+
+    let mut events = world.hv.events().unwrap();
+    world.hv.ask(machine(), Ask::Shutdown).await.unwrap();
+    assert_eq!(
+        timeout(PATIENCE, world.hv.ended(machine())).await.unwrap().unwrap(),
+        Exit::PoweredOff
+    );
+    loop {
+        if let DomainEvent::Ended { exit, .. } = next(&mut events).await {
+            assert_eq!(exit, Exit::PoweredOff);
+            break;
+        }
+    }
+    world.clear().await;
+}

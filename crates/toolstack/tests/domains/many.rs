@@ -1,0 +1,49 @@
+//! As many disks as a machine may have.
+
+use model::domain::Boot;
+use model::domain::slots::{MAX_DISKS, MSIX_DISKS};
+use model::vm::exits::Exit;
+use tokio::time::timeout;
+use toolstack::hv::Hypervisor;
+
+use super::guest::{Shell, spec};
+use super::world::{DOMID, PATIENCE, World, machine, vbd};
+
+/// Enough for disks with and without interrupts of their own, on the root bus and two bridges. The
+/// time of a boot grows faster than this number: `docs/architecture.md` says why.
+const REDUCED: u8 = MSIX_DISKS + 8;
+
+pub(super) async fn seen() {
+    let mut world = World::new();
+    let count = testkit::rounds(REDUCED.into(), MAX_DISKS.into());
+    let count = u8::try_from(count).unwrap();
+    let mut spec = spec();
+    // What the kernel says of each disk is a sign of life on the way.
+    if let Boot::Kernel { args, .. } = &mut spec.boot {
+        *args = args.replace(" quiet", "");
+    }
+    world.hv.create(machine(), DOMID, &spec).await.unwrap();
+    // From the last to the first: its place alone makes a disk what it is.
+    for number in (0..count).rev() {
+        let image = world.image(&format!("disk{number}"), &[]);
+        let disk = world.disk(number, &image).await;
+        world.hv.plug_disk(machine(), &disk).await.unwrap();
+    }
+    let mut shell = Shell::of(&world).await;
+    world.hv.run(machine()).await.unwrap();
+    shell.wait_for("ringway-guest: ready").await;
+    shell.say("dmesg -n 1; for d in /sys/block/vd*; do echo \"<$(cat $d/serial)>\"; done; echo all''told").await;
+    let told = shell.wait_for("alltold").await;
+    let mut told: Vec<_> = told.lines().filter(|line| line.starts_with('<')).collect();
+    told.sort_unstable();
+    let given: Vec<_> = (0..count).map(|number| format!("<vbd{number:03}-test>")).collect();
+    assert_eq!(told, given);
+    assert_eq!(
+        world.hv.find(machine()).await.unwrap().unwrap().disks,
+        (0..count).map(vbd).collect()
+    );
+    shell.say("poweroff").await;
+    let ended = timeout(PATIENCE, world.hv.ended(machine())).await.unwrap().unwrap();
+    assert_eq!(ended, Exit::PoweredOff);
+    world.clear().await;
+}

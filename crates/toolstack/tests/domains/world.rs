@@ -1,0 +1,135 @@
+//! A place for domains, from which nothing is left.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use model::domain::{Boot, DomainSpec};
+use model::id::{Domid, Uuid, VbdId, VmId};
+use model::machine::{Accel, AccelChoice};
+use model::spec::{Backend, DiskSpec};
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+use tokio::sync::mpsc;
+use toolstack::hv::qemu::{Qemu, Settings};
+use toolstack::hv::{DiskPlug, DomainEvent, Hypervisor};
+use toolstack::io::{Client, IoProcess};
+
+/// Far beyond what anything here takes on a busy machine.
+pub(super) const PATIENCE: Duration = Duration::from_secs(300);
+
+pub(super) const DOMID: Domid = Domid(7);
+
+/// The machine of a world.
+pub(super) fn machine() -> VmId {
+    VmId(Uuid::default())
+}
+
+/// A slot with this number in its UUID.
+pub(super) fn vbd(number: u8) -> VbdId {
+    let mut bytes = [0; 16];
+    bytes[15] = number;
+    VbdId(Uuid::from_random(bytes))
+}
+
+/// One run directory with a driver, and a datapath once it is asked for.
+pub(super) struct World {
+    pub hv: Qemu,
+    io: Option<(IoProcess, Client)>,
+    dir: TempDir,
+}
+
+impl World {
+    pub(super) fn new() -> Self {
+        let dir = tempfile::Builder::new().prefix("rw-").tempdir_in("/tmp").unwrap();
+        let hv = Qemu::new(settings(dir.path()));
+        Self { hv, io: None, dir }
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        self.dir.path()
+    }
+
+    pub(super) fn settings(&self) -> Settings {
+        settings(self.dir.path())
+    }
+
+    /// The daemon goes and another comes.
+    pub(super) fn restart(&mut self) {
+        self.hv = Qemu::new(self.settings());
+    }
+
+    /// A raw image, of which this is the beginning.
+    pub(super) fn image(&self, name: &str, begin: &[u8]) -> PathBuf {
+        let path = self.dir.path().join(name);
+        let mut bytes = begin.to_vec();
+        bytes.resize(1 << 20, 0);
+        std::fs::write(&path, bytes).unwrap();
+        path
+    }
+
+    /// Serves an image as a disk with this number.
+    pub(super) async fn disk(&mut self, number: u8, image: &Path) -> DiskPlug {
+        if self.io.is_none() {
+            let program = testkit::process::find_binary("ringway-io").unwrap();
+            let control = self.dir.path().join("io.sock");
+            let mut process = IoProcess::spawn(&program, &control, false).unwrap();
+            let client = process.ready().await.unwrap();
+            self.io = Some((process, client));
+        }
+        let (_, client) = self.io.as_mut().unwrap();
+        let socket = self.dir.path().join(format!("d{number}.sock"));
+        let mut spec = DiskSpec::new(format!("d{number}"), &socket, Backend::File(image.into()));
+        spec.queues = 2;
+        spec.serial = Some(format!("vbd{number:03}-test"));
+        client.attach(&spec).await.unwrap();
+        DiskPlug { vbd: vbd(number), userdevice: number, socket, queues: 2, boot_index: None }
+    }
+
+    /// The process of the domain, if it has written its id.
+    pub(super) fn pid(&self) -> Option<Pid> {
+        let file = self.dir.path().join("vm").join(machine().to_string()).join("pid");
+        Pid::from_raw(std::fs::read_to_string(file).ok()?.trim().parse().ok()?)
+    }
+
+    /// Ends the domain and sees that nothing is left.
+    pub(super) async fn clear(&self) {
+        self.hv.kill(machine()).await.unwrap();
+        self.hv.forget(machine()).await.unwrap();
+        assert_eq!(self.hv.found().await.unwrap(), []);
+        assert!(!self.dir.path().join("vm").join(machine().to_string()).exists());
+    }
+}
+
+/// Domains outlive their driver, but not a test that failed.
+impl Drop for World {
+    fn drop(&mut self) {
+        if let Some(pid) = self.pid() {
+            let _gone = kill_process(pid, Signal::KILL);
+        }
+    }
+}
+
+fn settings(run: &Path) -> Settings {
+    let qemu = toolstack::binaries::in_path("qemu-system-x86_64").expect("run `make setup`");
+    Settings {
+        accel: AccelChoice::Fixed(Accel::Tcg),
+        boot_directories: vec![guest_dir()],
+        ..Settings::usual(qemu, run.to_owned())
+    }
+}
+
+/// The directory of the test guest's files.
+pub(super) fn guest_dir() -> PathBuf {
+    let kernel = testkit::guest::artifacts().unwrap().kernel;
+    kernel.parent().unwrap().to_owned()
+}
+
+/// A machine that tries these.
+pub(super) fn firmware(order: Vec<model::domain::BootFrom>) -> DomainSpec {
+    DomainSpec { memory_bytes: 64 << 20, vcpus: 2, boot: Boot::Firmware(order), cds: vec![] }
+}
+
+/// The next event.
+pub(super) async fn next(events: &mut mpsc::Receiver<DomainEvent>) -> DomainEvent {
+    tokio::time::timeout(PATIENCE, events.recv()).await.expect("no event came").unwrap()
+}

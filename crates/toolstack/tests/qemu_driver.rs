@@ -1,0 +1,33 @@
+//! Domains on the real QEMU: what is plugged, found again, ended.
+//!
+//! The driver starts its processes through a helper mode of the program that it is in, so this
+//! program has that mode, and runs its tests by itself.
+#![allow(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
+
+mod domains;
+
+use std::process::ExitCode;
+
+/// A test, by its name.
+type Test = (&'static str, fn(&tokio::runtime::Runtime));
+
+fn main() -> ExitCode {
+    let mut words = std::env::args_os().skip(1).peekable();
+    if words.peek().is_some_and(|word| word == toolstack::spawn::MODE) {
+        let error = toolstack::spawn::become_spawned(words.skip(1));
+        eprintln!("{error}");
+        return ExitCode::FAILURE;
+    }
+    let wanted: Vec<_> = words.filter_map(|word| word.into_string().ok()).collect();
+    let wanted: Vec<_> = wanted.iter().filter(|word| !word.starts_with('-')).collect();
+    let chosen = |name: &str| wanted.is_empty() || wanted.iter().any(|one| name.contains(*one));
+    for (name, test) in domains::TESTS {
+        if chosen(name) {
+            // A panic ends the process with its message, and every guest with it.
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            test(&runtime.unwrap());
+            eprintln!("test {name} ... ok");
+        }
+    }
+    ExitCode::SUCCESS
+}

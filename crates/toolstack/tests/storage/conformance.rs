@@ -1,0 +1,163 @@
+//! What every type of SR does.
+
+use std::sync::Arc;
+
+use model::id::{SrId, Uuid, VdiId};
+use model::vdi::automaton::Access;
+use toolstack::sr::{Config, SrDriver, SrError, Volume};
+
+use super::dir::{Place, host};
+
+const MIB: u64 = 1 << 20;
+
+fn sr(n: u8) -> SrId {
+    SrId(Uuid::from_random([n; 16]))
+}
+
+fn vdi(n: u8) -> VdiId {
+    VdiId(Uuid::from_random([n; 16]))
+}
+
+/// Whether a driver knows what is not there. The simulator forgets with its process, so that it
+/// takes every volume that is named to it for one that is there.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Knows {
+    All,
+    NotWhatIsMissing,
+}
+
+#[tokio::test]
+async fn dir() {
+    let (place, other) = (Place::new(), Place::new());
+    let driver = toolstack::sr::dir::Dir::new(host(), "/nonexistent".into());
+    conforms(Arc::new(driver), [place.config(), other.config()], Knows::All).await;
+}
+
+#[tokio::test]
+async fn simulator() {
+    let driver = toolstack::sr::sim::SimSr::new(&toolstack::sim::Sim::new(), "sim");
+    conforms(Arc::new(driver), [Config::new(), Config::new()], Knows::NotWhatIsMissing).await;
+}
+
+/// Two SRs of a driver, from nothing to nothing.
+async fn conforms(driver: Arc<dyn SrDriver>, configs: [Config; 2], knows: Knows) {
+    let [ours, other] = [sr(1), sr(2)];
+    if knows == Knows::All {
+        nothing_without_attach(&*driver, ours).await;
+    }
+    for (sr, config) in [ours, other].into_iter().zip(&configs) {
+        driver.create(sr, config).await.unwrap();
+        driver.create(sr, config).await.unwrap();
+        let space = driver.attach(sr, config).await.unwrap();
+        assert!(space.used <= space.total && space.total > 0, "{space:?}");
+        driver.attach(sr, config).await.unwrap();
+        assert_eq!(driver.scan(sr).await.unwrap().1, []);
+    }
+    volumes(&*driver, ours).await;
+    if knows == Knows::All {
+        refusals(&*driver, ours).await;
+    }
+    users(&*driver, ours).await;
+    assert_eq!(driver.scan(other).await.unwrap().1, [], "each has its own");
+
+    let before = driver.scan(ours).await.unwrap().1;
+    assert_eq!(before.len(), 1);
+    driver.detach(ours).await.unwrap();
+    driver.detach(ours).await.unwrap();
+    if knows == Knows::All {
+        nothing_without_attach(&*driver, ours).await;
+    }
+    driver.attach(ours, &configs[0]).await.unwrap();
+    assert_eq!(driver.scan(ours).await.unwrap().1, before, "a detach keeps what is there");
+    beside_each_other(&driver, ours).await;
+}
+
+async fn nothing_without_attach(driver: &dyn SrDriver, sr: SrId) {
+    let refused = [
+        driver.scan(sr).await.map(drop),
+        driver.create_volume(sr, vdi(1), MIB).await.map(drop),
+        driver.resize_volume(sr, vdi(1), MIB).await.map(drop),
+        driver.destroy_volume(sr, vdi(1)).await,
+        driver.attach_volume(sr, vdi(1), Access::Rw).await.map(drop),
+    ];
+    for outcome in refused {
+        assert!(matches!(outcome, Err(SrError::NotAttached)), "{outcome:?}");
+    }
+    // Nobody is kept from letting go.
+    driver.deactivate_volume(sr, vdi(1)).await.unwrap();
+    driver.detach_volume(sr, vdi(1)).await.unwrap();
+}
+
+async fn listed(driver: &dyn SrDriver, sr: SrId, expected: &[Volume]) {
+    let (space, volumes) = driver.scan(sr).await.unwrap();
+    assert_eq!(volumes, expected);
+    assert!(space.used <= space.total);
+}
+
+async fn volumes(driver: &dyn SrDriver, sr: SrId) {
+    let made = driver.create_volume(sr, vdi(1), 3 * MIB + 1).await.unwrap();
+    assert_eq!((made.vdi, made.read_only), (vdi(1), false));
+    assert!((3 * MIB + 1..4 * MIB + 1).contains(&made.virtual_bytes), "{made:?}");
+    assert!(made.physical_bytes <= made.virtual_bytes, "{made:?}");
+    let again = driver.create_volume(sr, vdi(1), 3 * MIB + 1).await.unwrap();
+    assert_eq!(again.virtual_bytes, made.virtual_bytes);
+    listed(driver, sr, &[made]).await;
+
+    let grown = driver.resize_volume(sr, vdi(1), 8 * MIB).await.unwrap();
+    assert_eq!(grown.virtual_bytes, 8 * MIB);
+    assert_eq!(driver.resize_volume(sr, vdi(1), 8 * MIB).await.unwrap().virtual_bytes, 8 * MIB);
+    driver.create_volume(sr, vdi(2), MIB).await.unwrap();
+    driver.destroy_volume(sr, vdi(2)).await.unwrap();
+    driver.destroy_volume(sr, vdi(2)).await.unwrap();
+    listed(driver, sr, &[grown]).await;
+}
+
+async fn refusals(driver: &dyn SrDriver, sr: SrId) {
+    let before = driver.scan(sr).await.unwrap();
+    driver.create_volume(sr, vdi(1), 9 * MIB).await.unwrap_err();
+    let shrunk = driver.resize_volume(sr, vdi(1), MIB).await;
+    assert!(matches!(shrunk, Err(SrError::Config { .. })), "{shrunk:?}");
+    for bytes in [0, u64::MAX] {
+        let refused = driver.create_volume(sr, vdi(2), bytes).await;
+        assert!(matches!(refused, Err(SrError::Config { .. })), "{refused:?}");
+    }
+    for outcome in [
+        driver.resize_volume(sr, vdi(9), MIB).await.map(drop),
+        driver.attach_volume(sr, vdi(9), Access::Rw).await.map(drop),
+    ] {
+        assert!(matches!(outcome, Err(SrError::NoVolume(id)) if id == vdi(9)), "{outcome:?}");
+    }
+    assert_eq!(driver.scan(sr).await.unwrap().1, before.1, "nothing has changed");
+}
+
+async fn users(driver: &dyn SrDriver, sr: SrId) {
+    for access in [Access::Ro, Access::Rw, Access::Rw] {
+        let backend = driver.attach_volume(sr, vdi(1), access).await.unwrap();
+        assert_eq!(driver.attach_volume(sr, vdi(1), access).await.unwrap(), backend);
+        for _ in 0..2 {
+            driver.activate_volume(sr, vdi(1)).await.unwrap();
+        }
+        for _ in 0..2 {
+            driver.deactivate_volume(sr, vdi(1)).await.unwrap();
+        }
+        for _ in 0..2 {
+            driver.detach_volume(sr, vdi(1)).await.unwrap();
+        }
+    }
+}
+
+async fn beside_each_other(driver: &Arc<dyn SrDriver>, sr: SrId) {
+    let mut calls = tokio::task::JoinSet::new();
+    for n in 10..26 {
+        let driver = Arc::clone(driver);
+        calls.spawn(async move { driver.create_volume(sr, vdi(n), MIB).await.unwrap() });
+    }
+    let mut made = calls.join_all().await;
+    assert_eq!(made.len(), 16);
+    made.push(driver.scan(sr).await.unwrap().1.remove(0));
+    made.sort_by_key(|volume| volume.vdi);
+    let (_, mut volumes) = driver.scan(sr).await.unwrap();
+    volumes.sort_by_key(|volume| volume.vdi);
+    assert_eq!(volumes.len(), 17);
+    assert!(volumes.iter().zip(&made).all(|(one, other)| one.vdi == other.vdi), "{volumes:?}");
+}

@@ -1,0 +1,124 @@
+//! SRs of type `dir`: what becomes of their directories.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use model::id::{SrId, Uuid, VdiId};
+use model::spec::Backend;
+use model::vdi::automaton::Access;
+use tempfile::TempDir;
+use toolstack::sr::dir::{Dir, LOCATION};
+use toolstack::sr::worker::Host;
+use toolstack::sr::{Config, SrDriver, SrError};
+
+use super::again;
+
+/// A directory for an SR.
+pub(crate) struct Place(TempDir);
+
+impl Place {
+    pub(crate) fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    pub(crate) fn path(&self) -> PathBuf {
+        self.0.path().join("sr")
+    }
+
+    pub(crate) fn config(&self) -> Config {
+        at(&self.path())
+    }
+}
+
+pub(crate) fn at(path: &Path) -> Config {
+    Config::from([(LOCATION.to_owned(), path.to_str().unwrap().to_owned())])
+}
+
+pub(crate) fn host() -> Host {
+    Host::new(again("storage_worker", &[]), Duration::from_secs(20))
+}
+
+pub(crate) fn sr() -> SrId {
+    SrId(Uuid::from_random([1; 16]))
+}
+
+pub(crate) fn vdi(n: u8) -> VdiId {
+    VdiId(Uuid::from_random([n; 16]))
+}
+
+/// An attached SR with volume 1.
+async fn attached(place: &Place) -> Dir {
+    let driver = Dir::new(host(), "/nonexistent".into());
+    driver.create(sr(), &place.config()).await.unwrap();
+    driver.attach(sr(), &place.config()).await.unwrap();
+    driver.create_volume(sr(), vdi(1), 4096).await.unwrap();
+    driver
+}
+
+#[tokio::test]
+async fn a_directory_that_vanishes_is_told_and_works_when_it_is_back() {
+    let place = Place::new();
+    let driver = attached(&place).await;
+    let away = place.path().with_extension("away");
+    let backend = driver.attach_volume(sr(), vdi(1), Access::Rw).await.unwrap();
+    assert_eq!(backend, Backend::File(place.path().join(format!("{}.raw", vdi(1)))));
+    std::fs::rename(place.path(), &away).unwrap();
+    // Twice: nothing is there, then a mount point on which nothing is mounted.
+    for _ in 0..2 {
+        for outcome in [
+            driver.scan(sr()).await.map(drop),
+            driver.attach(sr(), &place.config()).await.map(drop),
+            driver.create_volume(sr(), vdi(2), 4096).await.map(drop),
+            driver.resize_volume(sr(), vdi(1), 8192).await.map(drop),
+            driver.destroy_volume(sr(), vdi(1)).await,
+            driver.attach_volume(sr(), vdi(1), Access::Rw).await.map(drop),
+        ] {
+            let Err(SrError::Vanished { path }) = &outcome else { panic!("{outcome:?}") };
+            assert_eq!(*path, place.path());
+        }
+        driver.deactivate_volume(sr(), vdi(1)).await.unwrap();
+        driver.detach_volume(sr(), vdi(1)).await.unwrap();
+        if !place.path().exists() {
+            std::fs::create_dir(place.path()).unwrap();
+        }
+    }
+    assert_eq!(place.path().read_dir().unwrap().count(), 0, "nothing is made on a mount point");
+    std::fs::remove_dir(place.path()).unwrap();
+    std::fs::rename(&away, place.path()).unwrap();
+    assert_eq!(driver.scan(sr()).await.unwrap().1.len(), 1);
+    std::fs::remove_file(place.path().join(format!("{}.raw", vdi(1)))).unwrap();
+    let lost = driver.attach_volume(sr(), vdi(1), Access::Ro).await;
+    assert!(matches!(lost, Err(SrError::NoVolume(id)) if id == vdi(1)), "{lost:?}");
+}
+
+#[tokio::test]
+async fn a_volume_that_cannot_be_written_can_be_read() {
+    let place = Place::new();
+    let driver = attached(&place).await;
+    let file = place.path().join(format!("{}.raw", vdi(1)));
+    std::fs::set_permissions(&file, PermissionsExt::from_mode(0o400)).unwrap();
+    driver.attach_volume(sr(), vdi(1), Access::Ro).await.unwrap();
+    let error = driver.attach_volume(sr(), vdi(1), Access::Rw).await.unwrap_err();
+    assert!(error.to_string().contains(file.to_str().unwrap()), "{error}");
+}
+
+#[tokio::test]
+async fn a_place_is_an_absolute_path_or_the_default() {
+    let place = Place::new();
+    let driver = Dir::new(host(), place.path());
+    for bad in ["", "sr", "./sr", "/a/../b", "/a\0b"] {
+        let config = Config::from([(LOCATION.to_owned(), bad.to_owned())]);
+        for outcome in
+            [driver.create(sr(), &config).await, driver.attach(sr(), &config).await.map(drop)]
+        {
+            let refused = matches!(&outcome, Err(SrError::Config { key, .. }) if key == LOCATION);
+            assert!(refused, "{bad:?}: {outcome:?}");
+        }
+    }
+    driver.create(sr(), &Config::new()).await.unwrap();
+    driver.attach(sr(), &Config::new()).await.unwrap();
+    driver.attach(sr(), &place.config()).await.unwrap();
+    let error = driver.attach(sr(), &at(Path::new("/"))).await.unwrap_err();
+    assert!(error.to_string().contains(place.path().to_str().unwrap()), "{error}");
+}

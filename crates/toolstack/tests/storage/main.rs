@@ -1,0 +1,83 @@
+//! Storage and datapath with the processes that they run in.
+#![allow(clippy::unwrap_used, clippy::panic)] // A failed helper is a failed test.
+
+mod conformance;
+mod datapath;
+mod dir;
+mod full;
+mod hung;
+mod worker;
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use toolstack::launch::Launch;
+
+/// Says that this program was started again as a helper.
+const HELPER: &str = "RINGWAY_TEST_HELPER";
+/// Longest wait for something of another process that announces itself by no event.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// This program again, to run the test of that name as a helper; `more` is seen in its command
+/// line.
+fn again(name: &str, more: &[&str]) -> Launch {
+    let exe = std::env::current_exe().unwrap();
+    let mut words: Vec<OsString> = vec![format!("{HELPER}=1").into(), exe.into()];
+    words.extend(["--exact", name, "--nocapture", "--"].map(OsString::from));
+    words.extend(more.iter().map(OsString::from));
+    Launch { program: PathBuf::from("env"), words }
+}
+
+fn is_helper() -> bool {
+    std::env::var_os(HELPER).is_some()
+}
+
+/// What was said after the first `--`.
+fn helper_words() -> impl Iterator<Item = OsString> {
+    std::env::args_os().skip_while(|word| word != "--").skip(1)
+}
+
+/// No test: a storage worker for the others.
+#[test]
+fn storage_worker() {
+    if is_helper() {
+        let _code = toolstack::sr::worker::serve();
+        std::process::exit(0);
+    }
+}
+
+/// No test: what starts processes that outlive us.
+#[test]
+fn spawned() {
+    if is_helper() {
+        let error = toolstack::spawn::become_spawned(helper_words());
+        eprintln!("{error}");
+        std::process::exit(1);
+    }
+}
+
+async fn eventually(what: &str, mut check: impl AsyncFnMut() -> bool) {
+    let until = std::time::Instant::now() + PATIENCE;
+    while !check().await {
+        assert!(std::time::Instant::now() < until, "never: {what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Processes whose command line holds this text.
+fn processes(text: &str) -> Vec<i32> {
+    let all = std::fs::read_dir("/proc").unwrap().filter_map(|entry| {
+        let pid: i32 = entry.ok()?.file_name().to_str()?.parse().ok()?;
+        let line = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+        let line = String::from_utf8_lossy(&line).into_owned();
+        (line.contains(text) && pid.unsigned_abs() != std::process::id()).then_some(pid)
+    });
+    all.collect()
+}
+
+fn kill(pid: i32) {
+    use rustix::process::{Pid, Signal, kill_process};
+    // It may have ended.
+    let _gone = kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL);
+}

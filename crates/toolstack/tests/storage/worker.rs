@@ -1,0 +1,114 @@
+//! Workers that die, in the middle of calls or at once.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use toolstack::launch::Launch;
+use toolstack::sr::dir::Dir;
+use toolstack::sr::worker::Host;
+use toolstack::sr::{SrDriver, SrError};
+
+use super::dir::{Place, sr, vdi};
+use super::{again, eventually, kill, processes};
+
+const DEADLINE: Duration = Duration::from_secs(20);
+/// What the command line of this test's workers holds and no other's does.
+const OURS: &str = "worker-that-is-killed";
+
+/// Killed again and again, workers cost calls and nothing else: what was told is there, and
+/// nothing is there in part.
+#[tokio::test]
+async fn one_that_is_killed_costs_the_calls_under_way_there() {
+    let place = Place::new();
+    let host = Host::new(again("storage_worker", &[OURS]), DEADLINE);
+    let driver = Arc::new(Dir::new(host, "/nonexistent".into()));
+    driver.create(sr(), &place.config()).await.unwrap();
+    driver.attach(sr(), &place.config()).await.unwrap();
+
+    let (mut told, mut died) = (Vec::new(), 0);
+    let turns = u8::try_from(testkit::rounds(15, 60)).unwrap();
+    for turn in 0..turns {
+        // One that has just been killed costs a call.
+        while let Err(error) = driver.scan(sr()).await {
+            assert!(matches!(error, SrError::Worker(_)), "{error:?}");
+        }
+        let mut calls = tokio::task::JoinSet::new();
+        for n in 0..4 {
+            let (driver, vdi) = (Arc::clone(&driver), vdi(4 * turn + n));
+            calls.spawn(async move { (vdi, driver.create_volume(sr(), vdi, 1 << 20).await) });
+        }
+        // At another point of the calls each time.
+        tokio::time::sleep(Duration::from_micros(300) * u32::from(turn)).await;
+        processes(OURS).into_iter().for_each(kill);
+        while let Some(ended) = calls.join_next().await {
+            match ended.unwrap() {
+                (vdi, Ok(volume)) => told.push((vdi, volume)),
+                (_, Err(SrError::Worker(_))) => died += 1,
+                (_, Err(error)) => panic!("{error:?}"),
+            }
+        }
+    }
+    println!("{} calls were answered and {died} lost with their workers", told.len());
+    assert!(died > 0, "nobody was killed in the middle of a call");
+    while let Err(error) = driver.attach(sr(), &place.config()).await {
+        assert!(matches!(error, SrError::Worker(_)), "{error:?}");
+    }
+    let (_, there) = driver.scan(sr()).await.unwrap();
+    assert!(there.iter().all(|volume| volume.virtual_bytes == 1 << 20), "{there:?}");
+    for (vdi, volume) in told {
+        assert!(there.contains(&volume), "{vdi} was told to be there");
+    }
+    let names = place.path().read_dir().unwrap().map(|entry| entry.unwrap().file_name());
+    let whole = |name: std::ffi::OsString| {
+        let name = name.into_string().unwrap();
+        name == ".ringway-sr" || (name.ends_with(".raw") && !name.starts_with('.'))
+    };
+    assert!(names.into_iter().all(whole), "something is left half done");
+}
+
+async fn failure(launch: Launch) -> SrError {
+    let place = Place::new();
+    let driver = Dir::new(Host::new(launch, DEADLINE), place.path());
+    driver.create(sr(), &place.config()).await.unwrap_err()
+}
+
+fn program(name: &str, words: &[&str]) -> Launch {
+    Launch { program: PathBuf::from(name), words: words.iter().map(Into::into).collect() }
+}
+
+#[tokio::test]
+async fn one_that_is_none_is_told() {
+    for (launch, why) in [
+        (program("false", &[]), "exit status: 1"),
+        (program("sh", &["-c", "echo alas >&2; exit 3"]), "alas"),
+        (program("sh", &["-c", "read call; echo '[]' >&0; exec sleep 1000"]), "its answer is none"),
+        (program("sh", &["-c", "read call; echo 'hello' >&0; exec sleep 1000"]), "not JSON"),
+        (program("sh", &["-c", "read call; exec >&0 yes x | tr -d '\\n'"]), "Worker"),
+    ] {
+        let error = failure(launch).await;
+        let told = format!("{error:?}");
+        assert!(matches!(error, SrError::Worker(_)) && told.contains(why), "{why}: {told}");
+    }
+    let error = failure(program("/nonexistent/worker", &[])).await;
+    assert!(matches!(&error, SrError::Os { what, .. } if what.contains("/nonexistent/worker")));
+}
+
+#[tokio::test]
+async fn it_ends_with_its_sr_and_with_whoever_started_it() {
+    const NAME: &str = "worker-of-an-sr-that-goes";
+    let place = Place::new();
+    let host = Host::new(again("storage_worker", &[NAME]), DEADLINE);
+    let driver = Dir::new(host, "/nonexistent".into());
+    driver.create(sr(), &place.config()).await.unwrap();
+    driver.attach(sr(), &place.config()).await.unwrap();
+    driver.scan(sr()).await.unwrap();
+    assert_eq!(processes(NAME).len(), 1, "who made it and attached it works on it");
+    let other = Place::new();
+    driver.create(model::id::SrId(vdi(7).0), &other.config()).await.unwrap();
+    assert_eq!(processes(NAME).len(), 2, "one for what is not attached");
+    driver.detach(sr()).await.unwrap();
+    eventually("the SR's worker ends", async || processes(NAME).len() == 1).await;
+    drop(driver);
+    eventually("nobody is left", async || processes(NAME).is_empty()).await;
+}
