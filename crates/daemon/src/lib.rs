@@ -10,4 +10,34 @@
 //! waits.
 #![forbid(unsafe_code)]
 
+pub mod allowed;
+pub mod auth;
+pub mod calls;
+pub mod clock;
+pub mod config;
 pub mod db;
+pub mod dispatch;
+pub mod drivers;
+pub mod durable;
+pub mod errors;
+pub mod events;
+pub mod facts;
+pub mod first;
+pub mod front;
+pub mod house;
+pub mod http;
+pub mod log;
+pub mod manager;
+pub mod metrics;
+pub mod options;
+pub mod random;
+pub mod reality;
+pub mod records;
+pub mod sessions;
+pub mod start;
+pub mod stop;
+pub mod storage;
+pub mod tasks;
+pub mod transfer;
+#[cfg(test)]
+mod trial;

@@ -3,36 +3,55 @@
 use std::collections::HashMap;
 use std::sync::OnceLock;
 
-use xenapi::table::{FieldIx, class, classes};
+use xenapi::table::{Class, FieldIx, class, classes};
 use xenapi::{NULL_REF, Value};
 
-/// Which set gathers the references of a field, as `VM.VBDs` does those of `VBD.VM`.
-pub(super) fn of(field: FieldIx) -> Option<FieldIx> {
-    static ALL: OnceLock<HashMap<FieldIx, FieldIx>> = OnceLock::new();
-    ALL.get_or_init(all).get(&field).copied()
+use super::Ref;
+
+/// A field that names objects, and the set of those that gathers who names them.
+type Pair = (FieldIx, FieldIx);
+
+/// The fields of a class whose references are gathered, as those of `VBD.VM` are in `VM.VBDs`.
+pub(super) fn of_class(class: &str) -> &'static [Pair] {
+    static ALL: OnceLock<HashMap<&'static str, Vec<Pair>>> = OnceLock::new();
+    ALL.get_or_init(all).get(class).map_or(&[], Vec::as_slice)
 }
 
-fn all() -> HashMap<FieldIx, FieldIx> {
-    let sets = classes().iter().flat_map(|class| class.numbers());
-    let pair = |(set, field): (FieldIx, &xenapi::table::Field)| {
-        let (of, name) = field.inverse?;
-        let (named, _) = class(of)?.field(name)?;
-        Some((named, set))
-    };
-    sets.filter_map(pair).collect()
+/// Which set gathers the references of a field.
+pub(super) fn of(field: FieldIx) -> Option<FieldIx> {
+    of_class(field.class()).iter().find(|(named, _)| *named == field).map(|(_, set)| *set)
+}
+
+fn all() -> HashMap<&'static str, Vec<Pair>> {
+    let mut pairs: HashMap<_, Vec<Pair>> = HashMap::new();
+    for (set, field) in classes().iter().flat_map(|class| class.numbers()) {
+        let named = field.inverse.and_then(|(of, name)| class(of)?.field(name));
+        if let Some((named, _)) = named {
+            pairs.entry(named.class()).or_default().push((named, set));
+        }
+    }
+    pairs
+}
+
+/// The sets that these fields of an object of the class put it into: set and holder.
+pub(super) fn links(class: &Class, fields: &[Value]) -> Vec<(FieldIx, Ref)> {
+    let mut links = Vec::new();
+    for (field, set) in of_class(class.name) {
+        if let Some(value) = fields.get(field.at()) {
+            links.extend(named(value).map(|name| (*set, Ref::from(name))));
+        }
+    }
+    links
 }
 
 /// The references that a value holds.
-pub(super) fn named(value: &Value) -> Vec<&str> {
-    match value {
-        Value::Set(values) => values.iter().filter_map(one).collect(),
-        single => one(single).into_iter().collect(),
-    }
-}
-
-fn one(value: &Value) -> Option<&str> {
-    match value {
-        Value::Str(text) if text != NULL_REF && !text.is_empty() => Some(text),
+pub(super) fn named(value: &Value) -> impl Iterator<Item = &str> {
+    let values = match value {
+        Value::Set(values) => values.as_slice(),
+        single => std::slice::from_ref(single),
+    };
+    values.iter().filter_map(|value| match value {
+        Value::Str(text) if text != NULL_REF && !text.is_empty() => Some(text.as_str()),
         _ => None,
-    }
+    })
 }

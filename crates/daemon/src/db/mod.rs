@@ -10,10 +10,17 @@
 //! ([`xenapi::table::Field::inverse`]), and [`Follow`] is called at the end of each change with
 //! what it has touched.
 //!
+//! There are two kinds of change. What [`Db::change`] makes was asked for: it is taken back if it
+//! cannot be stored, unless what it has made is used by then. What [`Db::note`] makes tells what has become of the world: it stays, and is
+//! stored as soon as that can be. Who stores both is in [`durable`](crate::durable); until then
+//! the database remembers what is to be stored and how the former is taken back.
+//!
 //! # Invariants
 //! - Every field of every object fits its type.
 //! - `b` is in the inverse field of `a` exactly if `b`'s field names `a`.
 //! - Generations of different changes differ, and later ones are larger.
+//! - What was made because somebody asked is told by [`View::since`] once it is stored. So nobody
+//!   knows of an object that a restart would forget.
 //!
 //! # Errors
 //! [`ApiError`]s as clients see them: `HANDLE_INVALID`, `UUID_INVALID`.
@@ -21,25 +28,37 @@
 //! # How to test
 //! The tests make random changes, some of which fail, and compare everything with plain maps.
 
+mod bounds;
 mod changes;
 mod inverse;
+mod load;
+mod lookup;
 mod object;
+mod pending;
 mod reference;
+mod reverse;
 mod tables;
 #[cfg(test)]
+pub(crate) mod testing;
+#[cfg(test)]
 mod tests;
+mod touched;
 mod tx;
 mod view;
 
-use std::sync::{PoisonError, RwLock};
+use std::sync::mpsc::SyncSender;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use tokio::sync::watch;
-use xenapi::ApiError;
+use xenapi::{ApiError, codes};
 
 pub use changes::Change;
+pub(crate) use load::Loaded;
 pub use object::Object;
+pub(crate) use pending::{Row, Taken};
 pub use reference::Ref;
 use tables::Tables;
+pub use touched::Touched;
 pub use tx::Tx;
 pub use view::View;
 
@@ -49,49 +68,167 @@ pub type Follow = fn(&mut Tx<'_>) -> Result<(), ApiError>;
 /// Sixteen random bytes.
 pub type Random = fn() -> [u8; 16];
 
-/// All records.
-#[derive(Debug)]
+/// Changes that were asked for and not stored yet, at most: more than all calls that are let in at
+/// once. It bounds what is kept to take them back.
+const UNSETTLED_MAX: usize = 4_096;
+
+/// All records. Clones share them.
+#[derive(Clone, Debug)]
 pub struct Db {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
     tables: RwLock<Tables>,
     changed: watch::Sender<u64>,
     follow: Follow,
     random: Random,
+    /// Tells who stores that there is something to store; none: nobody stores.
+    wake: Option<SyncSender<()>>,
 }
 
 impl Db {
-    /// Without any record. The first change's generation comes after `generation`.
+    /// Without any record, and none is ever stored. The first change's generation comes after
+    /// `generation`.
     pub fn new(generation: u64, random: Random, follow: Follow) -> Self {
-        let tables = RwLock::new(Tables::new(generation));
-        Self { tables, changed: watch::Sender::new(generation), follow, random }
+        Self::of(Tables::new(generation), None, random, follow)
+    }
+
+    fn of(tables: Tables, wake: Option<SyncSender<()>>, random: Random, follow: Follow) -> Self {
+        let changed = watch::Sender::new(tables.generation);
+        let tables = RwLock::new(tables);
+        Self { inner: Arc::new(Inner { tables, changed, follow, random, wake }) }
     }
 
     /// Looks at everything at one moment. Changes wait meanwhile, so `look` must not.
     pub fn read<T>(&self, look: impl FnOnce(&View<'_>) -> T) -> T {
-        // A change that panicked was taken back.
-        let tables = self.tables.read().unwrap_or_else(PoisonError::into_inner);
-        look(&View::of(&tables))
+        look(&View::of(&self.reading()))
     }
 
-    /// Makes a change, whole or not at all; everybody else waits meanwhile, so `make` must not.
+    /// Makes a change that was asked for, whole or not at all; everybody else waits meanwhile, so
+    /// `make` must not. It is taken back if it cannot be stored: [`Tx::generation`] says for what
+    /// to wait with [`Durable::reached`](crate::durable::Durable::reached) before it is answered.
     ///
     /// # Errors
-    /// That of `make` or of what follows; nothing has changed then.
+    /// That of `make` or of what follows; nothing has changed then. `TOO_MANY_PENDING_TASKS`: too
+    /// many changes wait to be stored. `VALUE_NOT_SUPPORTED`: a record would outgrow its bound.
     pub fn change<T>(
         &self,
         make: impl FnOnce(&mut Tx<'_>) -> Result<T, ApiError>,
     ) -> Result<T, ApiError> {
-        let mut tables = self.tables.write().unwrap_or_else(PoisonError::into_inner);
-        let mut tx = Tx::begin(&mut tables, self.random);
-        let made = make(&mut tx)?;
-        (self.follow)(&mut tx)?;
-        if let Some(generation) = tx.end() {
-            self.changed.send_replace(generation);
+        self.make(true, make)
+    }
+
+    /// Records what has become of the world, whole or not at all, as [`Db::change`] does. It is
+    /// never taken back.
+    ///
+    /// # Errors
+    /// That of `make` or of what follows; nothing has changed then.
+    pub fn note<T>(
+        &self,
+        make: impl FnOnce(&mut Tx<'_>) -> Result<T, ApiError>,
+    ) -> Result<T, ApiError> {
+        self.make(false, make)
+    }
+
+    fn make<T>(
+        &self,
+        asked: bool,
+        make: impl FnOnce(&mut Tx<'_>) -> Result<T, ApiError>,
+    ) -> Result<T, ApiError> {
+        let mut tables = self.writing();
+        if asked && tables.pending.unsettled() >= UNSETTLED_MAX {
+            return Err(codes::too_many_pending_tasks());
         }
+        let mut tx = Tx::begin(&mut tables, self.inner.random, asked);
+        let made = make(&mut tx)?;
+        (self.inner.follow)(&mut tx)?;
+        let ended = tx.end();
+        self.tell(ended, tables.pending.is_wanted());
         Ok(made)
     }
 
-    /// Tells the generation of each change as it is made; late ones are told as one.
+    /// Tells of each change as it is made, and of what is told because it is stored now; late ones
+    /// are told as one.
     pub fn changed(&self) -> watch::Receiver<u64> {
-        self.changed.subscribe()
+        self.inner.changed.subscribe()
+    }
+
+    /// Whether the change of this generation was asked for and is not stored yet.
+    pub(crate) fn is_unsettled(&self, generation: u64) -> bool {
+        self.reading().pending.is_unsettled(generation)
+    }
+
+    /// The last change of which something is to be stored, asked for or noted.
+    pub(crate) fn kept(&self) -> u64 {
+        self.reading().pending.kept
+    }
+
+    /// What is to be stored now: everything that has changed since it was taken last.
+    pub(crate) fn take(&self, all: bool) -> Taken {
+        let mut tables = self.writing();
+        let taken = tables.pending.take(all);
+        // Nobody changes anything between the taking and the look.
+        let tables = RwLockWriteGuard::downgrade(tables);
+        taken.looked_up(&tables)
+    }
+
+    /// What was taken is stored.
+    pub(crate) fn stored(&self, taken: &Taken) {
+        let mut tables = self.writing();
+        if tables.pending.settle(taken.generation()) {
+            let generation = tables.generation;
+            self.inner.changed.send_replace(generation);
+        }
+    }
+
+    /// More generations are to be reserved when this one is reached.
+    pub(crate) fn reserve_at(&self, generation: u64) {
+        self.writing().pending.reserve_at = Some(generation);
+    }
+
+    /// What was taken cannot be stored: all that was asked for and is not stored is taken back, but
+    /// what is used since, and the rest waits. The generations of what was taken back.
+    pub(crate) fn failed(&self, taken: Taken) -> Vec<u64> {
+        let mut tables = self.writing();
+        let reverses = tables.pending.give_back(taken);
+        let mut generations = Vec::new();
+        let mut tx = Tx::begin(&mut tables, self.inner.random, false);
+        // What was asked for last goes first.
+        for (generation, reverse) in reverses.into_iter().rev() {
+            if reverse.apply(&mut tx) {
+                generations.push(generation);
+            }
+        }
+        // What follows was worked out for such records before: it does not fail. If it did, only
+        // what is shown as possible would be wrong.
+        let _ = (self.inner.follow)(&mut tx);
+        // What stays is told from now on, even if nothing else has changed.
+        let ended = tx.end().unwrap_or(tables.generation);
+        self.tell(Some(ended), false);
+        generations
+    }
+
+    /// A change has ended.
+    fn tell(&self, ended: Option<u64>, wanted: bool) {
+        if let Some(generation) = ended {
+            self.inner.changed.send_replace(generation);
+        }
+        if let Some(wake) = &self.inner.wake
+            && wanted
+        {
+            // Full: who stores has been told and has not looked yet. Gone: nobody stores any more.
+            let _ = wake.try_send(());
+        }
+    }
+
+    fn reading(&self) -> RwLockReadGuard<'_, Tables> {
+        // A change that panicked was taken back.
+        self.inner.tables.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn writing(&self) -> RwLockWriteGuard<'_, Tables> {
+        self.inner.tables.write().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,11 +1,15 @@
 //! One record.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
 use xenapi::table::{Class, FieldIx};
 use xenapi::{Encoded, Value};
 
 use super::Ref;
+
+/// Fields that a later version has stored, by name.
+pub(crate) type Unknown = Option<Arc<BTreeMap<String, Value>>>;
 
 /// A record with what the database knows of it.
 #[derive(Debug)]
@@ -15,6 +19,8 @@ pub struct Object {
     /// Its place among all that were ever made.
     pub(super) age: u64,
     pub(super) fields: Vec<Value>,
+    /// Kept as they are, since this version has no use for them.
+    pub(super) unknown: Unknown,
     /// Generations; 0 before its change has ended.
     pub(super) made: u64,
     pub(super) changed: u64,
@@ -23,7 +29,8 @@ pub struct Object {
 
 impl Object {
     pub(super) fn new(class: &'static Class, reference: Ref, age: u64, fields: Vec<Value>) -> Self {
-        Self { class, reference, age, fields, made: 0, changed: 0, record: OnceLock::new() }
+        let (unknown, record) = (None, OnceLock::new());
+        Self { class, reference, age, fields, unknown, made: 0, changed: 0, record }
     }
 
     /// Its class.
@@ -36,6 +43,11 @@ impl Object {
         &self.reference
     }
 
+    /// The generation in which it was made.
+    pub fn made(&self) -> u64 {
+        self.made
+    }
+
     /// The generation in which it was changed last.
     pub fn changed(&self) -> u64 {
         self.changed
@@ -44,6 +56,14 @@ impl Object {
     /// A field of it; nothing if that is one of another class.
     pub fn get(&self, field: FieldIx) -> Option<&Value> {
         self.fields.get(field.at()).filter(|_| field.class() == self.class.name)
+    }
+
+    /// Its UUID; empty if its class has none.
+    pub fn uuid(&self) -> &str {
+        match self.class.field("uuid").and_then(|(field, _)| self.get(field)) {
+            Some(Value::Str(uuid)) => uuid,
+            _ => "",
+        }
     }
 
     /// All of it, as clients get it. It is made once for each change and shared by all who ask.
@@ -60,5 +80,16 @@ impl Object {
         let place = self.fields.get_mut(at)?;
         self.record.take();
         Some(std::mem::replace(place, value))
+    }
+
+    /// The members of a field that is a set, to be changed.
+    pub(super) fn members(&mut self, at: usize) -> Option<&mut Vec<Value>> {
+        match self.fields.get_mut(at)? {
+            Value::Set(members) => {
+                self.record.take();
+                Some(members)
+            }
+            _ => None,
+        }
     }
 }

@@ -1,10 +1,12 @@
 //! Everything that is there, and how it is found.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 
 use xenapi::Value;
-use xenapi::table::Class;
+use xenapi::table::{Class, FieldIx};
 
+use super::lookup::{By, Lookup};
+use super::pending::Pending;
 use super::{Object, Ref};
 
 /// Ends of objects that are remembered; a client that comes later than so many is not told of those
@@ -26,9 +28,11 @@ pub(super) struct Tables {
     /// Of the last change.
     pub(super) generation: u64,
     ages: u64,
-    /// What there is, by the generation in which it was changed last.
-    pub(super) changed: BTreeSet<(u64, &'static str, Ref)>,
+    /// What there is, by the generation in which it was changed last, then by age.
+    pub(super) changed: BTreeMap<(u64, u64), (&'static str, Ref)>,
     pub(super) gone: BTreeMap<(u64, u64), Gone>,
+    /// What is to be stored.
+    pub(super) pending: Pending,
 }
 
 /// The objects of a class.
@@ -36,44 +40,12 @@ pub(super) struct Tables {
 pub(super) struct Table {
     objects: HashMap<Ref, Object>,
     pub(super) by_age: BTreeMap<u64, Ref>,
-    by_uuid: HashMap<String, Ref>,
-    by_name: HashMap<String, BTreeMap<u64, Ref>>,
+    pub(super) lookup: Lookup,
 }
 
 impl Table {
     pub(super) fn get(&self, reference: &str) -> Option<&Object> {
         self.objects.get(reference)
-    }
-
-    pub(super) fn by_uuid(&self, uuid: &str) -> Option<&Ref> {
-        self.by_uuid.get(uuid)
-    }
-
-    pub(super) fn by_name(&self, name: &str) -> impl Iterator<Item = &Ref> {
-        self.by_name.get(name).into_iter().flat_map(BTreeMap::values)
-    }
-
-    /// An object is found by its fields, or no more.
-    fn index(&mut self, (age, reference): (u64, &Ref), field: &str, value: &Value, found: bool) {
-        let Value::Str(text) = value else { return };
-        match field {
-            "uuid" if found => drop(self.by_uuid.insert(text.clone(), reference.clone())),
-            "uuid" => {
-                self.by_uuid.remove(text);
-            }
-            "name_label" => {
-                let named = self.by_name.entry(text.clone()).or_default();
-                if found {
-                    named.insert(age, reference.clone());
-                } else {
-                    named.remove(&age);
-                }
-                if named.is_empty() {
-                    self.by_name.remove(text);
-                }
-            }
-            _ => {}
-        }
     }
 }
 
@@ -84,8 +56,9 @@ impl Tables {
             tables: tables.collect(),
             generation,
             ages: 0,
-            changed: BTreeSet::new(),
+            changed: BTreeMap::new(),
             gone: BTreeMap::new(),
+            pending: Pending::default(),
         }
     }
 
@@ -97,6 +70,10 @@ impl Tables {
         self.table(class)?.get(reference)
     }
 
+    fn get_mut(&mut self, class: &str, reference: &str) -> Option<&mut Object> {
+        self.tables.get_mut(class)?.objects.get_mut(reference)
+    }
+
     pub(super) fn next_age(&mut self) -> u64 {
         self.ages += 1;
         self.ages
@@ -106,13 +83,17 @@ impl Tables {
     pub(super) fn put(&mut self, object: Object) {
         let Some(table) = self.tables.get_mut(object.class.name) else { return };
         let (age, reference) = (object.age, object.reference.clone());
-        for (field, value) in object.class.fields.iter().zip(&object.fields) {
-            table.index((age, &reference), field.name, value, true);
+        for (by, at) in By::all(object.class) {
+            if let Some(value) = object.fields.get(at) {
+                table.lookup.insert(by, (age, &reference), value);
+            }
         }
         table.by_age.insert(age, reference.clone());
         if object.changed > 0 {
-            self.changed.insert((object.changed, object.class.name, reference.clone()));
+            let told = (object.class.name, reference.clone());
+            self.changed.insert((object.changed, age), told);
         }
+        self.ages = self.ages.max(age);
         table.objects.insert(reference, object);
     }
 
@@ -120,41 +101,45 @@ impl Tables {
     pub(super) fn take(&mut self, class: &str, reference: &Ref) -> Option<Object> {
         let table = self.tables.get_mut(class)?;
         let object = table.objects.remove(reference)?;
-        for (field, value) in object.class.fields.iter().zip(&object.fields) {
-            table.index((object.age, reference), field.name, value, false);
+        for (by, at) in By::all(object.class) {
+            if let Some(value) = object.fields.get(at) {
+                table.lookup.remove(by, object.age, value);
+            }
         }
         table.by_age.remove(&object.age);
-        self.changed.remove(&(object.changed, object.class.name, reference.clone()));
+        self.changed.remove(&(object.changed, object.age));
         Some(object)
     }
 
     /// Puts a value into a field; what was there.
-    pub(super) fn set(
-        &mut self,
-        class: &str,
-        reference: &Ref,
-        at: usize,
-        value: Value,
-    ) -> Option<Value> {
-        let table = self.tables.get_mut(class)?;
-        let object = table.objects.get_mut(reference)?;
-        let (age, name) = (object.age, object.class.fields.get(at)?.name);
-        let was = object.put(at, value.clone())?;
-        table.index((age, reference), name, &was, false);
-        table.index((age, reference), name, &value, true);
+    pub(super) fn set(&mut self, field: FieldIx, reference: &Ref, value: Value) -> Option<Value> {
+        let Table { objects, lookup, .. } = self.tables.get_mut(field.class())?;
+        let object = objects.get_mut(reference)?;
+        let was = object.put(field.at(), value)?;
+        if let Some(by) = object.class.fields.get(field.at()).and_then(|field| By::of(field.name)) {
+            lookup.remove(by, object.age, &was);
+            if let Some(is) = object.fields.get(field.at()) {
+                lookup.insert(by, (object.age, reference), is);
+            }
+        }
         Some(was)
+    }
+
+    /// The members of a set of references of an object, to be changed; none if it is not there.
+    pub(super) fn members(&mut self, set: FieldIx, holder: &Ref) -> Option<&mut Vec<Value>> {
+        self.get_mut(set.class(), holder.as_str())?.members(set.at())
     }
 
     /// An object was changed in this generation.
     pub(super) fn stamp(&mut self, class: &'static str, reference: &Ref, generation: u64) {
-        let table = self.tables.get_mut(class);
-        let Some(object) = table.and_then(|table| table.objects.get_mut(reference)) else { return };
-        self.changed.remove(&(object.changed, class, reference.clone()));
+        let Some(object) = self.get_mut(class, reference.as_str()) else { return };
+        let (was, age) = (object.changed, object.age);
         if object.made == 0 {
             object.made = generation;
         }
         object.changed = generation;
-        self.changed.insert((generation, class, reference.clone()));
+        self.changed.remove(&(was, age));
+        self.changed.insert((generation, age), (class, reference.clone()));
     }
 
     /// An object went in this generation.
@@ -164,5 +149,16 @@ impl Tables {
         if self.gone.len() > GONE_MAX {
             self.gone.pop_first();
         }
+    }
+
+    /// An object that went is there again.
+    pub(super) fn unbury(&mut self, reference: &Ref) {
+        self.gone.retain(|_, gone| gone.reference != *reference);
+    }
+
+    /// The last generation that is told: that of the last change, or the one before the first that
+    /// waits to be stored.
+    pub(super) fn told(&self) -> u64 {
+        self.pending.hidden().map_or(self.generation, |first| first.saturating_sub(1))
     }
 }

@@ -1,40 +1,19 @@
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::collections::BTreeMap;
 
 use proptest::prelude::*;
-use xenapi::table::{Class, class, task, vbd, vdi, vm};
+use xenapi::table::{task, vbd, vdi, vm};
 use xenapi::{ApiError, NULL_REF, Value};
 
+use super::bounds::{RECORD_BYTES_MAX, SMALL_RECORD_BYTES_MAX};
+use super::testing::{all, check, disk, numbered, of, write, writes};
 use super::{Change, Db, Ref, Tx, View};
-
-fn numbered() -> [u8; 16] {
-    static NEXT: AtomicU64 = AtomicU64::new(0);
-    let mut bytes = [0; 16];
-    bytes[8..].copy_from_slice(&NEXT.fetch_add(1, Ordering::Relaxed).to_be_bytes());
-    bytes
-}
 
 fn db() -> Db {
     Db::new(7, numbered, |_| Ok(()))
 }
 
-fn of(name: &str) -> &'static Class {
-    class(name).unwrap()
-}
-
-fn disk(tx: &mut Tx<'_>, vm: &Ref, vdi: &Ref) -> Ref {
-    let fields = vec![(vbd::Field::VM.into(), vm.value()), (vbd::Field::VDI.into(), vdi.value())];
-    tx.create(of("VBD"), fields).unwrap()
-}
-
 fn failed<T>() -> Result<T, ApiError> {
     Err(ApiError::new("TEST", ["it fails"]))
-}
-
-/// All that can be seen.
-fn all(view: &View<'_>) -> BTreeMap<Ref, Value> {
-    let classes = xenapi::table::classes().iter().flat_map(|class| view.all(class));
-    classes.map(|object| (object.reference().clone(), object.record().value().clone())).collect()
 }
 
 #[test]
@@ -101,7 +80,7 @@ fn what_fails_has_never_been() {
 fn what_follows_belongs_to_the_change() {
     let follow = |tx: &mut Tx<'_>| {
         let vms: Vec<Ref> =
-            tx.touched().filter(|(c, _)| *c == "VM").map(|(_, r)| r.clone()).collect();
+            tx.touched().filter(|t| t.class() == "VM").map(|t| t.reference().clone()).collect();
         for vm in vms {
             if *tx.view().get(&vm, vm::Field::name_label)? == Value::text("bad") {
                 return failed();
@@ -147,6 +126,44 @@ fn a_value_must_fit_its_field() {
     assert_eq!(set(vm::Field::power_state, Value::text("x")).unwrap_err().code, "INTERNAL_ERROR");
     let other = vec![(task::Field::name_label.into(), Value::text("x"))];
     assert_eq!(db.change(|tx| tx.create(of("VM"), other)).unwrap_err().code, "INTERNAL_ERROR");
+    let set = set(vm::Field::VBDs, Value::Set(Vec::new()));
+    assert_eq!(set.unwrap_err().code, "INTERNAL_ERROR", "it follows from VBD.VM");
+    let given = vec![(vm::Field::VIFs.into(), Value::Set(Vec::new()))];
+    assert_eq!(db.change(|tx| tx.create(of("VM"), given)).unwrap_err().code, "INTERNAL_ERROR");
+    let uuid = db.read(|view| view.get(&vm, vm::Field::uuid).unwrap().clone());
+    let none = vec![(vm::Field::uuid.into(), Value::text("no\nUUID"))];
+    assert_eq!(db.change(|tx| tx.create(of("VM"), none)).unwrap_err().code, "INVALID_VALUE");
+    let same = vec![(vm::Field::uuid.into(), uuid)];
+    assert_eq!(db.change(|tx| tx.create(of("VM"), same)).unwrap_err().code, "INTERNAL_ERROR");
+}
+
+#[test]
+fn what_is_asked_for_does_not_outgrow_its_record() {
+    let db = db();
+    let long = |bytes: usize| Value::Str("x".repeat(bytes));
+    let named = |bytes: usize| vec![(vm::Field::name_label.into(), long(bytes))];
+    let error = db.change(|tx| tx.create(of("VM"), named(RECORD_BYTES_MAX))).unwrap_err();
+    assert_eq!(error.details()[..2], ["VALUE_NOT_SUPPORTED", "name_label"]);
+    let half = RECORD_BYTES_MAX / 2;
+    let vm = db.change(|tx| tx.create(of("VM"), named(half))).unwrap();
+    let set = |key: &str, bytes: usize| {
+        db.change(|tx| tx.set_key(&vm, vm::Field::other_config, key, Some(long(bytes))))
+    };
+    set("one", half / 2).unwrap();
+    let error = set("two", half / 2).unwrap_err();
+    assert_eq!(error.details()[..2], ["VALUE_NOT_SUPPORTED", "other_config"]);
+    // What has become of the world is noted, and may always get smaller.
+    let noted = |bytes| db.note(|tx| tx.set(&vm, vm::Field::name_label, long(bytes)));
+    noted(2 * RECORD_BYTES_MAX).unwrap();
+    let named = |bytes| db.change(|tx| tx.set(&vm, vm::Field::name_label, long(bytes)));
+    named(2 * RECORD_BYTES_MAX - 1).unwrap();
+    assert!(named(2 * RECORD_BYTES_MAX).is_err());
+    assert!(set("two", 1).is_err());
+    named(1).unwrap();
+    set("two", half / 2).unwrap();
+    let task = vec![(task::Field::result.into(), long(SMALL_RECORD_BYTES_MAX))];
+    assert!(db.change(|tx| tx.create(of("task"), task.clone())).is_err());
+    db.note(|tx| tx.create(of("task"), task.clone())).unwrap();
 }
 
 #[test]
@@ -194,94 +211,6 @@ fn changes_are_told_once_and_as_they_ended() {
     assert_eq!(told(u64::MAX), [""; 0]);
 }
 
-/// One write, on objects by number.
-#[derive(Clone, Debug)]
-enum Write {
-    Machine(u8),
-    Disk,
-    Device(usize, usize),
-    Name(usize, u8),
-    Move(usize, usize),
-    Destroy(usize),
-}
-
-fn writes() -> impl Strategy<Value = Write> {
-    prop_oneof![
-        (0u8..3).prop_map(Write::Machine),
-        Just(Write::Disk),
-        (0usize..8, 0usize..8).prop_map(|(vm, vdi)| Write::Device(vm, vdi)),
-        (0usize..8, 0u8..3).prop_map(|(vm, name)| Write::Name(vm, name)),
-        (0usize..8, 0usize..8).prop_map(|(vbd, vdi)| Write::Move(vbd, vdi)),
-        (0usize..24).prop_map(Write::Destroy),
-    ]
-}
-
-fn pick(tx: &Tx<'_>, class: &str, number: usize) -> Option<Ref> {
-    let view = tx.view();
-    let count = view.count(of(class)).max(1);
-    view.all(of(class)).nth(number % count).map(|object| object.reference().clone())
-}
-
-fn write(tx: &mut Tx<'_>, write: &Write) {
-    let name = |number: u8| Value::text(format!("name {number}"));
-    match *write {
-        Write::Machine(number) => {
-            let fields = vec![(vm::Field::name_label.into(), name(number))];
-            tx.create(of("VM"), fields).unwrap();
-        }
-        Write::Disk => drop(tx.create(of("VDI"), Vec::new()).unwrap()),
-        Write::Device(vm, vdi) => {
-            if let Some((vm, vdi)) = pick(tx, "VM", vm).zip(pick(tx, "VDI", vdi)) {
-                disk(tx, &vm, &vdi);
-            }
-        }
-        Write::Name(vm, number) => {
-            if let Some(vm) = pick(tx, "VM", vm) {
-                tx.set(&vm, vm::Field::name_label, name(number)).unwrap();
-            }
-        }
-        Write::Move(vbd, vdi) => {
-            if let Some((vbd, vdi)) = pick(tx, "VBD", vbd).zip(pick(tx, "VDI", vdi)) {
-                tx.set(&vbd, vbd::Field::VDI, vdi.value()).unwrap();
-            }
-        }
-        Write::Destroy(number) => {
-            let class = ["VM", "VBD", "VDI"][number % 3];
-            if let Some(reference) = pick(tx, class, number / 3) {
-                tx.destroy(of(class), &reference).unwrap();
-            }
-        }
-    }
-}
-
-/// What the sets and the indexes must be, from nothing but the other fields.
-fn check(view: &View<'_>) {
-    for (holder, set, field) in [
-        ("VM", vm::Field::VBDs.into(), vbd::Field::VM.into()),
-        ("VDI", vdi::Field::VBDs.into(), vbd::Field::VDI.into()),
-    ] {
-        for object in view.all(of(holder)) {
-            let named = view.all(of("VBD"));
-            let named = named.filter(|one| one.get(field) == Some(&object.reference().value()));
-            let named: BTreeSet<String> = named.map(|one| one.reference().to_string()).collect();
-            let Some(Value::Set(set)) = object.get(set) else { panic!("no set") };
-            let told = set.iter().map(|one| match one {
-                Value::Str(text) => text.clone(),
-                other => panic!("{other:?}"),
-            });
-            assert_eq!(told.clone().count(), named.len(), "one is there twice");
-            assert_eq!(told.collect::<BTreeSet<_>>(), named);
-        }
-    }
-    for name in ["name 0", "name 1", "name 2"] {
-        let machines = view.all(of("VM"));
-        let named =
-            machines.filter(|vm| vm.get(vm::Field::name_label.into()) == Some(&Value::text(name)));
-        let named: Vec<_> = named.map(|vm| vm.reference().clone()).collect();
-        assert_eq!(view.by_name(of("VM"), name).cloned().collect::<Vec<_>>(), named);
-    }
-}
-
 /// Somebody who asks now and then what has changed.
 #[derive(Default)]
 struct Client {
@@ -310,10 +239,12 @@ impl Client {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(96))]
+
     #[test]
     fn random_changes_keep_everything_together(
         changes in prop::collection::vec(
-            (prop::collection::vec(writes(), 1..5), any::<bool>(), 0usize..4),
+            (prop::collection::vec(writes(), 1..6), any::<bool>(), 0usize..4),
             1..20,
         ),
     ) {

@@ -4,20 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use model::id::Uuid;
 use xenapi::table::{Class, FieldIx};
-use xenapi::typed::fits;
 use xenapi::{ApiError, Value, codes};
 
+use super::reverse::Reverse;
 use super::tables::{Gone, Tables};
+use super::touched::{Touched, Undo};
 use super::view::{find, get};
-use super::{Object, Random, Ref, View, inverse};
-
-/// How to take back what was done.
-#[derive(Debug)]
-enum Undo {
-    Made(&'static Class, Ref),
-    Set { class: &'static str, reference: Ref, at: usize, was: Value },
-    Destroyed(Object),
-}
+use super::{Object, Random, Ref, View, bounds, inverse, pending};
 
 /// A change under way: what it has written so far is seen through it and by nobody else. Dropped
 /// before its end it has never been.
@@ -25,13 +18,14 @@ enum Undo {
 pub struct Tx<'a> {
     tables: &'a mut Tables,
     random: Random,
+    /// Somebody asked for it, who is told why if it cannot be.
+    asked: bool,
     undo: Vec<Undo>,
-    touched: BTreeSet<(&'static str, Ref)>,
 }
 
 impl<'a> Tx<'a> {
-    pub(super) fn begin(tables: &'a mut Tables, random: Random) -> Self {
-        Self { tables, random, undo: Vec::new(), touched: BTreeSet::new() }
+    pub(super) fn begin(tables: &'a mut Tables, random: Random, asked: bool) -> Self {
+        Self { tables, random, asked, undo: Vec::new() }
     }
 
     /// Everything as it is with what was written so far.
@@ -39,9 +33,14 @@ impl<'a> Tx<'a> {
         View::of(self.tables)
     }
 
-    /// Classes and references of what was made, changed or destroyed so far.
-    pub fn touched(&self) -> impl Iterator<Item = (&'static str, &Ref)> {
-        self.touched.iter().map(|(class, reference)| (*class, reference))
+    /// What it has written so far, in order.
+    pub fn touched(&self) -> impl Iterator<Item = Touched<'_>> {
+        self.undo.iter().filter_map(Undo::touched)
+    }
+
+    /// The generation that it has when it ends, if it changes anything.
+    pub fn generation(&self) -> u64 {
+        self.tables.generation + 1
     }
 
     /// A new UUID.
@@ -52,7 +51,9 @@ impl<'a> Tx<'a> {
     /// Makes an object. What is not given is as the class says, and its UUID is a new one.
     ///
     /// # Errors
-    /// `INTERNAL_ERROR`: a value does not fit its field, or is of another class.
+    /// `INVALID_VALUE`: what is given as UUID is none. `INTERNAL_ERROR`: a value does not fit its
+    /// field, is of another class, or is the UUID of another object of the class.
+    /// `VALUE_NOT_SUPPORTED`: it was asked for, and is too large.
     pub fn create(
         &mut self,
         class: &'static Class,
@@ -65,31 +66,29 @@ impl<'a> Tx<'a> {
             *place = Value::text(self.uuid().to_string());
         }
         for (field, value) in given {
-            check(class, field, &value)?;
+            bounds::check_type(class, field, &value)?;
             if let Some(place) = fields.get_mut(field.at()) {
                 *place = value;
             }
         }
+        if self.asked {
+            bounds::check_new(class, &fields)?;
+        }
+        let links = inverse::links(class, &fields);
         let reference = Ref::of(self.uuid());
         let age = self.tables.next_age();
-        let named: Vec<(FieldIx, Value)> = class
-            .numbers()
-            .zip(&fields)
-            .filter_map(|((field, _), value)| inverse::of(field).map(|_| (field, value.clone())))
-            .collect();
-        self.tables.put(Object::new(class, reference.clone(), age, fields));
-        self.undo.push(Undo::Made(class, reference.clone()));
-        self.touched.insert((class.name, reference.clone()));
-        for (field, value) in named {
-            self.follow(field, &reference, &Value::Set(Vec::new()), &value);
-        }
+        let object = Object::new(class, reference.clone(), age, fields);
+        self.check_uuid(&object)?;
+        self.put(object, links);
         Ok(reference)
     }
 
     /// Puts a value into a field. One that it has already is no change.
     ///
     /// # Errors
-    /// `HANDLE_INVALID`: there is no such object. `INTERNAL_ERROR`: the value does not fit.
+    /// `HANDLE_INVALID`: there is no such object. `INTERNAL_ERROR`: the value does not fit, or the
+    /// field follows from others. `VALUE_NOT_SUPPORTED`: it was asked for, and the record would be
+    /// too large.
     pub fn set(
         &mut self,
         reference: &Ref,
@@ -98,15 +97,26 @@ impl<'a> Tx<'a> {
     ) -> Result<(), ApiError> {
         let field = field.into();
         let object = find(self.tables, field.class(), reference)?;
-        check(object.class, field, &value)?;
-        if object.get(field) == Some(&value) {
-            return Ok(());
+        bounds::check_type(object.class, field, &value)?;
+        let Some(was) = object.get(field).filter(|was| **was != value) else { return Ok(()) };
+        if self.asked {
+            bounds::check_set(object, field, (was, &value))?;
         }
-        let class = object.class.name;
-        let Some(was) = self.put(class, reference, field.at(), value.clone()) else {
-            return Ok(());
-        };
-        self.follow(field, reference, &was, &value);
+        let (mut left, mut joined) = (Vec::new(), Vec::new());
+        let set = inverse::of(field);
+        if set.is_some() {
+            let names = |value| inverse::named(value).map(Ref::from).collect::<BTreeSet<Ref>>();
+            let (was, is) = (names(was), names(&value));
+            left.extend(was.difference(&is).cloned());
+            joined.extend(is.difference(&was).cloned());
+        }
+        if let Some(was) = self.tables.set(field, reference, value) {
+            self.undo.push(Undo::Set(field, reference.clone(), was));
+        }
+        if let Some(set) = set {
+            left.iter().for_each(|holder| self.leave(set, holder, reference));
+            joined.iter().for_each(|holder| self.join(set, holder, reference));
+        }
         Ok(())
     }
 
@@ -133,113 +143,147 @@ impl<'a> Tx<'a> {
         self.set(reference, field, Value::Map(members))
     }
 
+    /// Tells of an object as if it had changed.
+    ///
+    /// # Errors
+    /// `HANDLE_INVALID`: there is no such object.
+    pub fn tell(&mut self, class: &'static Class, reference: &Ref) -> Result<(), ApiError> {
+        find(self.tables, class.name, reference)?;
+        self.undo.push(Undo::Told(class, reference.clone()));
+        Ok(())
+    }
+
     /// Destroys an object. What names it goes on naming it, but sets of references forget it.
     ///
     /// # Errors
     /// `HANDLE_INVALID`: there is no such object.
     pub fn destroy(&mut self, class: &'static Class, reference: &Ref) -> Result<(), ApiError> {
         let object = find(self.tables, class.name, reference)?;
-        let fields = class.numbers().zip(&object.fields);
-        let named = fields.filter(|((field, _), _)| inverse::of(*field).is_some());
-        let named: Vec<_> = named.map(|((field, _), value)| (field, value.clone())).collect();
-        for (field, value) in named {
-            self.follow(field, reference, &value, &Value::Set(Vec::new()));
+        for (set, holder) in inverse::links(class, &object.fields) {
+            self.leave(set, &holder, reference);
         }
         if let Some(object) = self.tables.take(class.name, reference) {
             self.undo.push(Undo::Destroyed(object));
         }
-        self.touched.insert((class.name, reference.clone()));
         Ok(())
+    }
+
+    /// Puts an object back that was destroyed in an earlier change. It counts as a new one. If
+    /// another has its UUID by now, which is what it is stored under, it stays gone.
+    pub(super) fn restore(&mut self, mut object: Object) {
+        let class = object.class;
+        if self.tables.get(class.name, object.reference.as_str()).is_some()
+            || self.view().by_uuid(class, object.uuid()).is_ok()
+        {
+            return;
+        }
+        for (set, field) in class.numbers() {
+            let named = field.inverse.and_then(|(of, name)| {
+                let of = xenapi::table::class(of)?;
+                Some((of, of.field(name)?.0))
+            });
+            if let Some((of, field)) = named {
+                let names = |one: &&Object| {
+                    let value = one.get(field).into_iter();
+                    value.flat_map(inverse::named).any(|name| name == object.reference.as_str())
+                };
+                let view = self.view();
+                let members = view.all(of).filter(names);
+                let members = members.map(|one| one.reference.value()).collect();
+                object.put(set.at(), Value::Set(members));
+            }
+        }
+        let links = inverse::links(class, &object.fields);
+        (object.made, object.changed) = (0, 0);
+        self.tables.unbury(&object.reference);
+        self.put(object, links);
     }
 
     /// Ends it: everybody sees it from now on. Its generation; none if it has changed nothing.
     pub(super) fn end(mut self) -> Option<u64> {
-        let touched = std::mem::take(&mut self.touched);
         let undo = std::mem::take(&mut self.undo);
-        if touched.is_empty() {
+        if undo.is_empty() {
             return None;
         }
-        let generation = self.tables.generation + 1;
+        let generation = self.generation();
         self.tables.generation = generation;
+        let touched: BTreeSet<(&'static str, Ref)> =
+            undo.iter().map(|done| (done.object().0, done.object().1.clone())).collect();
         for (class, reference) in &touched {
             self.tables.stamp(class, reference, generation);
         }
-        let gone = undo.into_iter().filter_map(|done| match done {
-            // One that nobody has seen leaves nothing.
-            Undo::Destroyed(object) if object.made > 0 => Some(object),
-            _ => None,
-        });
-        for Object { class, reference, made, .. } in gone {
-            self.tables.bury(Gone { class, reference, made }, generation);
+        for done in &undo {
+            if let Undo::Destroyed(Object { class, reference, made, .. }) = done
+                // One that nobody has seen leaves nothing.
+                && *made > 0
+            {
+                let gone = Gone { class, reference: reference.clone(), made: *made };
+                self.tables.bury(gone, generation);
+            }
+        }
+        let asked = self.asked;
+        if self.tables.pending.storing && pending::add(self.tables, asked, generation, &undo) {
+            let reverse = Reverse::of(self.tables, undo);
+            pending::unsettle(self.tables, generation, reverse);
         }
         Some(generation)
     }
 
-    /// A field has named `was` and names `is`: the sets that gather it follow.
-    fn follow(&mut self, field: FieldIx, reference: &Ref, was: &Value, is: &Value) {
-        let Some(set) = inverse::of(field) else { return };
-        let (was, is) = (inverse::named(was), inverse::named(is));
-        for one in was.iter().filter(|one| !is.contains(one)) {
-            self.gather(set, &Ref::from(*one), |members| {
-                members.retain(|member| member != &reference.value());
-            });
+    /// These objects are there, as if they had been made by it.
+    pub(super) fn made(&mut self, made: Vec<Undo>) {
+        self.undo = made;
+    }
+
+    /// Ends it as if it had always been so.
+    pub(super) fn end_untold(mut self) {
+        self.undo.clear();
+    }
+
+    /// A new object has a UUID, and no other object of its class has it: it is stored under it.
+    fn check_uuid(&self, object: &Object) -> Result<(), ApiError> {
+        let (class, uuid) = (object.class, object.uuid());
+        if class.field("uuid").is_some() && uuid.parse::<Uuid>().is_err() {
+            return Err(codes::invalid_value("uuid", uuid));
         }
-        for one in is.iter().filter(|one| !was.contains(one)) {
-            self.gather(set, &Ref::from(*one), |members| members.push(reference.value()));
+        match self.view().by_uuid(class, uuid) {
+            Ok(_) => Err(codes::internal(format!("{} has an object {uuid} already", class.name))),
+            Err(_) => Ok(()),
         }
     }
 
-    /// Changes a set of references of an object, if it is there.
-    fn gather(&mut self, set: FieldIx, holder: &Ref, change: impl FnOnce(&mut Vec<Value>)) {
-        let Some(object) = self.tables.get(set.class(), holder.as_str()) else { return };
-        let class = object.class.name;
-        let Some(Value::Set(members)) = object.get(set) else { return };
-        let mut members = members.clone();
-        change(&mut members);
-        let _ = self.put(class, holder, set.at(), Value::Set(members));
+    /// Puts an object into its table and into the sets that gather it.
+    fn put(&mut self, object: Object, links: Vec<(FieldIx, Ref)>) {
+        let (class, reference) = (object.class, object.reference.clone());
+        self.tables.put(object);
+        self.undo.push(Undo::Made(class, reference.clone()));
+        for (set, holder) in links {
+            self.join(set, &holder, &reference);
+        }
     }
 
-    /// Puts a value into a field of an object that is there; what was there.
-    fn put(
-        &mut self,
-        class: &'static str,
-        reference: &Ref,
-        at: usize,
-        value: Value,
-    ) -> Option<Value> {
-        let was = self.tables.set(class, reference, at, value)?;
-        let reference = reference.clone();
-        self.touched.insert((class, reference.clone()));
-        self.undo.push(Undo::Set { class, reference, at, was: was.clone() });
-        Some(was)
+    /// A set of references gets a member, if its holder is there.
+    fn join(&mut self, set: FieldIx, holder: &Ref, member: &Ref) {
+        if let Some(members) = self.tables.members(set, holder) {
+            members.push(member.value());
+            self.undo.push(Undo::Joined(set, holder.clone(), member.value()));
+        }
+    }
+
+    /// A set of references loses a member, if its holder is there.
+    fn leave(&mut self, set: FieldIx, holder: &Ref, member: &Ref) {
+        let Some(members) = self.tables.members(set, holder) else { return };
+        let is = |value: &Value| matches!(value, Value::Str(text) if text == member.as_str());
+        if let Some(at) = members.iter().position(is) {
+            let value = members.remove(at);
+            self.undo.push(Undo::Left(set, holder.clone(), at, value));
+        }
     }
 }
 
 impl Drop for Tx<'_> {
     fn drop(&mut self) {
         while let Some(done) = self.undo.pop() {
-            match done {
-                Undo::Made(class, reference) => drop(self.tables.take(class.name, &reference)),
-                Undo::Set { class, reference, at, was } => {
-                    drop(self.tables.set(class, &reference, at, was));
-                }
-                Undo::Destroyed(object) => self.tables.put(object),
-            }
-        }
-    }
-}
-
-/// The field is one of the class, and the value is one of its type.
-fn check(class: &'static Class, field: FieldIx, value: &Value) -> Result<(), ApiError> {
-    match class.field_at(field) {
-        Some(of) if fits(value, &of.ty) => Ok(()),
-        Some(of) => {
-            let what = format!("{}.{} cannot hold {value:?}", class.name, of.name);
-            Err(codes::internal(what))
-        }
-        None => {
-            let what = format!("{} has no field of {}", class.name, field.class());
-            Err(codes::internal(what))
+            done.apply(self.tables);
         }
     }
 }

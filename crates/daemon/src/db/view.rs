@@ -24,6 +24,11 @@ impl<'a> View<'a> {
         self.tables.generation
     }
 
+    /// The last generation of which [`View::since`] tells.
+    pub fn told(&self) -> u64 {
+        self.tables.told()
+    }
+
     /// An object.
     ///
     /// # Errors
@@ -51,20 +56,31 @@ impl<'a> View<'a> {
         self.tables.table(class.name).map_or(0, |table| table.by_age.len())
     }
 
+    /// How many of a class there are for who knows what [`View::since`] has told.
+    pub fn count_told(&self, class: &'static Class) -> usize {
+        changes::count(self.tables, class)
+    }
+
+    /// Those that are attached, the oldest first: of a class with `currently_attached`.
+    pub fn attached(&self, class: &'static Class) -> impl Iterator<Item = &'a Ref> {
+        let table = self.tables.table(class.name);
+        table.into_iter().flat_map(|table| table.lookup.attached())
+    }
+
     /// The one with this UUID, which may be written in capitals.
     ///
     /// # Errors
     /// `UUID_INVALID`: there is none.
     pub fn by_uuid(&self, class: &'static Class, uuid: &str) -> Result<&'a Ref, ApiError> {
         let table = self.tables.table(class.name);
-        let found = table.and_then(|table| table.by_uuid(&uuid.to_ascii_lowercase()));
+        let found = table.and_then(|table| table.lookup.by_uuid(&uuid.to_ascii_lowercase()));
         found.ok_or_else(|| codes::uuid_invalid(class.name, uuid))
     }
 
     /// Those with this name, the oldest first.
     pub fn by_name(&self, class: &'static Class, name: &str) -> impl Iterator<Item = &'a Ref> {
         let table = self.tables.table(class.name);
-        table.into_iter().flat_map(move |table| table.by_name(name))
+        table.into_iter().flat_map(move |table| table.lookup.by_name(name))
     }
 
     /// All of an object.

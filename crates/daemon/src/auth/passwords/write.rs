@@ -1,0 +1,77 @@
+//! Making the file, and changing a password in it.
+
+use std::fs::{self, File, Metadata, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, fchown};
+use std::path::Path;
+
+use super::{OWNER, PasswordsError, WORD_BYTES_MAX, users};
+use crate::auth::ROOT;
+
+/// Makes the file with this password for root, unless there is one; whether it was made.
+///
+/// # Errors
+/// It is not there and cannot be made.
+pub fn make(path: &Path, random: [u8; 16]) -> Result<bool, PasswordsError> {
+    let told = |source| PasswordsError::Os { doing: "write", path: path.to_owned(), source };
+    match fs::symlink_metadata(path) {
+        Ok(_) => return Ok(false),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(told(error)),
+    }
+    let password: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
+    replace(path, &format!("{ROOT}\n{password}\n"), None).map_err(told)?;
+    Ok(true)
+}
+
+/// Gives this user of the file another password; whether the user is there. Everything else that is
+/// written there stays as it is.
+///
+/// # Errors
+/// The file cannot be read or written, or is wrong: then it is as it was.
+pub fn change(path: &Path, name: &str, password: &str) -> Result<bool, PasswordsError> {
+    let told = |source| PasswordsError::Os { doing: "write", path: path.to_owned(), source };
+    // A link goes on to lead to the file.
+    let path = &fs::canonicalize(path).map_err(told)?;
+    let (text, users) = users(path)?;
+    let Some(user) = users.iter().find(|user| user.identity.name == name) else { return Ok(false) };
+    let lines = text.lines().enumerate().map(|(at, line)| {
+        let line = if at + 1 == user.password_at { password } else { line };
+        format!("{line}\n")
+    });
+    let owner = fs::metadata(path).map_err(told)?;
+    replace(path, &lines.collect::<String>(), Some(&owner)).map_err(told)?;
+    Ok(true)
+}
+
+/// Whether a line of the file can be this password: if not, why.
+pub fn fits(password: &str) -> Result<(), &'static str> {
+    if password.is_empty() {
+        return Err("a password is not empty");
+    }
+    if password.len() > WORD_BYTES_MAX {
+        return Err("the password is too long: take 1024 bytes at most");
+    }
+    match password.contains(char::is_control) {
+        true => Err("a password is a line of text: take no control characters"),
+        false => Ok(()),
+    }
+}
+
+/// Puts this in the place of a file, whole or not at all.
+fn replace(path: &Path, text: &str, owner: Option<&Metadata>) -> io::Result<()> {
+    let draft = path.with_added_extension("new");
+    match fs::remove_file(&draft) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(OWNER).open(&draft)?;
+    if let Some(owner) = owner {
+        fchown(&file, Some(owner.uid()), Some(owner.gid()))?;
+    }
+    file.write_all(text.as_bytes())?;
+    file.sync_all()?;
+    fs::rename(&draft, path)?;
+    // The name is on the disk as well, then.
+    path.parent().map_or(Ok(()), |parent| File::open(parent)?.sync_all())
+}

@@ -1,0 +1,193 @@
+//! Who fails to log in waits before hearing of it.
+//!
+//! Each failure of a [source](super::source) doubles its pause up to a limit; a success ends that. A source may have a few logins under way at once, so that many
+//! connections do not make the pause worth nothing, and has one password looked up at a time. Another
+//! source never waits for it.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::sync::{Semaphore, SemaphorePermit};
+
+use super::source::Source;
+use crate::dispatch::Origin;
+
+/// Pause after the first failure.
+const FIRST: Duration = Duration::from_secs(1);
+/// Longest pause: what XenServer lets everybody wait.
+const LONGEST: Duration = Duration::from_secs(5);
+/// A failure is forgotten after this time.
+const MEMORY: Duration = Duration::from_secs(10 * 60);
+/// Most logins of a source that are under way or wait to hear that they failed.
+pub const AT_ONCE_MAX: usize = 64;
+/// How many passwords of a source are looked up at a time: a lookup may take a while, and other
+/// sources need their turns.
+const LOOKUPS: usize = 1;
+/// Most sources that are remembered; past that, the one that failed least recently is forgotten.
+const SOURCES_MAX: usize = 4096;
+
+#[derive(Debug)]
+struct Failures {
+    count: u32,
+    last: Option<Instant>,
+    under_way: usize,
+    turns: Arc<Semaphore>,
+}
+
+impl Default for Failures {
+    fn default() -> Self {
+        Self { count: 0, last: None, under_way: 0, turns: Arc::new(Semaphore::new(LOOKUPS)) }
+    }
+}
+
+/// What is remembered of failures.
+#[derive(Clone, Debug, Default)]
+pub struct Throttle {
+    sources: Arc<Mutex<BTreeMap<Source, Failures>>>,
+}
+
+/// A login under way. Dropped without an end it counts as neither.
+#[derive(Debug)]
+pub struct Attempt {
+    throttle: Throttle,
+    source: Source,
+    turns: Arc<Semaphore>,
+}
+
+impl Throttle {
+    /// A login begins; none if its source has too many under way.
+    pub fn begin(&self, from: Origin) -> Option<Attempt> {
+        let source = Source::from(from);
+        let mut sources = self.lock();
+        let failures = sources.entry(source).or_default();
+        if failures.under_way >= AT_ONCE_MAX {
+            return None;
+        }
+        failures.under_way += 1;
+        let turns = Arc::clone(&failures.turns);
+        Some(Attempt { throttle: self.clone(), source, turns })
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<Source, Failures>> {
+        self.sources.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Attempt {
+    /// Waits until the password of this attempt may be looked up. The turn is that long.
+    pub async fn turn(&self) -> Option<SemaphorePermit<'_>> {
+        // Turns are never closed.
+        self.turns.acquire().await.ok()
+    }
+
+    /// It went well: what was before is forgotten.
+    pub fn succeeded(self) {
+        if let Some(failures) = self.throttle.lock().get_mut(&self.source) {
+            failures.count = 0;
+        }
+    }
+
+    /// It failed; how long to wait before anybody hears of it.
+    pub fn failed(&self, now: Instant) -> Duration {
+        let mut sources = self.throttle.lock();
+        let failures = sources.entry(self.source).or_default();
+        let fresh = failures.last.is_some_and(|last| now.saturating_duration_since(last) < MEMORY);
+        let count = if fresh { failures.count } else { 0 };
+        failures.count = count.saturating_add(1);
+        failures.last = Some(now);
+        let pause = FIRST.checked_mul(1 << count.min(16)).unwrap_or(LONGEST).min(LONGEST);
+        forget(&mut sources);
+        pause
+    }
+}
+
+impl Drop for Attempt {
+    fn drop(&mut self) {
+        let mut sources = self.throttle.lock();
+        let Some(failures) = sources.get_mut(&self.source) else { return };
+        failures.under_way = failures.under_way.saturating_sub(1);
+        if failures.under_way == 0 && failures.count == 0 {
+            sources.remove(&self.source);
+        }
+    }
+}
+
+fn forget(sources: &mut BTreeMap<Source, Failures>) {
+    while sources.len() > SOURCES_MAX {
+        let idle = sources.iter().filter(|(_, failures)| failures.under_way == 0);
+        let oldest = idle.min_by_key(|(_, failures)| failures.last).map(|(source, _)| *source);
+        let Some(oldest) = oldest else { return };
+        sources.remove(&oldest);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{IpAddr, SocketAddr};
+
+    use super::*;
+
+    fn from(text: &str) -> Origin {
+        Origin::Tcp(SocketAddr::new(text.parse().unwrap(), 1))
+    }
+
+    fn pauses(throttle: &Throttle, origin: Origin, now: Instant, count: usize) -> Vec<u64> {
+        (0..count).map(|_| throttle.begin(origin).unwrap().failed(now).as_secs()).collect()
+    }
+
+    #[test]
+    fn pauses_double_for_one_source_alone() {
+        let (throttle, now) = (Throttle::default(), Instant::now());
+        assert_eq!(pauses(&throttle, from("10.0.0.1"), now, 5), [1, 2, 4, 5, 5]);
+        assert_eq!(pauses(&throttle, from("10.0.0.2"), now, 1), [1]);
+        assert_eq!(pauses(&throttle, Origin::Unix, now, 1), [1]);
+        assert_eq!(pauses(&throttle, from("10.0.0.1"), now, 1), [5]);
+        assert_eq!(pauses(&throttle, from("::ffff:10.0.0.1"), now, 1), [5], "the same address");
+    }
+
+    #[test]
+    fn a_success_or_time_ends_it() {
+        let (throttle, now) = (Throttle::default(), Instant::now());
+        assert_eq!(pauses(&throttle, from("10.0.0.1"), now, 3), [1, 2, 4]);
+        throttle.begin(from("10.0.0.1")).unwrap().succeeded();
+        assert!(throttle.lock().is_empty(), "nothing is kept of who succeeded");
+        assert_eq!(pauses(&throttle, from("10.0.0.1"), now, 2), [1, 2]);
+        assert_eq!(pauses(&throttle, from("10.0.0.1"), now + MEMORY, 1), [1]);
+    }
+
+    #[test]
+    fn a_network_of_ipv6_is_one_source() {
+        let (throttle, now) = (Throttle::default(), Instant::now());
+        assert_eq!(pauses(&throttle, from("2001:db8::1"), now, 1), [1]);
+        assert_eq!(pauses(&throttle, from("2001:db8::ffff:2"), now, 1), [2]);
+        assert_eq!(pauses(&throttle, from("2001:db8:0:1::1"), now, 1), [1]);
+    }
+
+    #[test]
+    fn a_source_has_a_few_at_once() {
+        let throttle = Throttle::default();
+        let mut held: Vec<_> =
+            (0..AT_ONCE_MAX).map(|_| throttle.begin(from("10.0.0.1")).unwrap()).collect();
+        assert!(throttle.begin(from("10.0.0.1")).is_none());
+        assert!(throttle.begin(from("10.0.0.2")).is_some());
+        held.pop();
+        assert!(throttle.begin(from("10.0.0.1")).is_some());
+        drop(held);
+        assert!(throttle.lock().is_empty());
+    }
+
+    #[test]
+    fn sources_that_are_remembered_have_a_bound() {
+        let (throttle, start) = (Throttle::default(), Instant::now());
+        for number in 0..SOURCES_MAX as u32 + 2 {
+            let address = IpAddr::V4(number.into());
+            let origin = Origin::Tcp(SocketAddr::new(address, 1));
+            pauses(&throttle, origin, start + Duration::from_millis(number.into()), 1);
+        }
+        let now = start + Duration::from_secs(5);
+        assert_eq!(throttle.lock().len(), SOURCES_MAX);
+        assert_eq!(pauses(&throttle, from("0.0.0.0"), now, 1), [1], "the oldest is forgotten");
+        assert_eq!(pauses(&throttle, from("0.0.16.1"), now, 1), [2], "the last is not");
+    }
+}

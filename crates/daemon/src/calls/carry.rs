@@ -1,0 +1,144 @@
+//! Operations of machines, from a call to [`Machines::run`](toolstack::machines::Machines::run).
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use model::id::{Uuid, VmId};
+use model::plan::Op;
+use model::refusal::Refusal;
+use tokio::time::{Instant, timeout_at};
+use toolstack::machines::{Cancel, Job, OpError};
+use xenapi::ApiError;
+use xenapi::table::vm;
+
+use crate::db::{Ref, Tx, View};
+use crate::dispatch::Ctx;
+use crate::house::House;
+use crate::random;
+use crate::records::current::{Current, Mark};
+use crate::records::fields::uuid;
+
+/// Whether an operation may begin, by the records,
+/// and what is recorded as it does.
+pub(crate) type Gate = Arc<dyn Fn(&mut Tx<'_>) -> Result<(), Refusal> + Send + Sync>;
+/// Whether it may begin, by what takes longer to look at than a lock may be held.
+pub(crate) type Look = Arc<dyn Fn() -> Result<(), Refusal> + Send + Sync>;
+
+/// An operation of a machine.
+pub(crate) struct Work {
+    /// The machine.
+    pub(crate) vm: VmId,
+    /// What is to be done.
+    pub(crate) op: Op,
+    /// What `current_operations` tell meanwhile.
+    pub(crate) marks: Vec<Mark>,
+    /// Asked when its turn has come, before `gate`.
+    pub(crate) look: Look,
+    /// Asked when its turn has come.
+    pub(crate) gate: Gate,
+}
+
+/// A handler of several operations that differ by what is given here.
+macro_rules! gated {
+    ($may_begin:path, $run:path, $op:expr) => {
+        $crate::dispatch::Handler::Gated(
+            |ctx, args| $may_begin(ctx, args, $op),
+            |ctx, args| Box::pin($run(ctx, args, $op)),
+        )
+    };
+}
+
+pub(super) use gated;
+
+/// Looks at nothing.
+pub(crate) fn no_look() -> Look {
+    Arc::new(|| Ok(()))
+}
+
+/// Who asks for an operation, and is told of it.
+pub(crate) struct Caller {
+    /// What `current_operations` call it: the task's reference.
+    pub(crate) key: String,
+    /// Ends it early.
+    pub(crate) cancel: Cancel,
+    /// How far it is.
+    pub(crate) progress: Arc<dyn Fn(f64) + Send + Sync>,
+}
+
+impl Caller {
+    /// Whoever called.
+    pub(crate) fn of(ctx: &Ctx) -> Self {
+        match &ctx.task {
+            None => Self::nobody(),
+            Some(task) => {
+                let (key, cancel) = (task.reference().to_string(), task.cancel());
+                let task = task.clone();
+                Self { key, cancel, progress: Arc::new(move |part| task.progress(part)) }
+            }
+        }
+    }
+
+    /// Nobody waits for it as a task.
+    pub(crate) fn nobody() -> Self {
+        let key = Ref::of(Uuid::from_random(random::bytes())).to_string();
+        Self { key, cancel: Cancel::new(), progress: Arc::new(|_| {}) }
+    }
+}
+
+/// Does it, after what the machine does already. What stands in its way beside that, such as an
+/// operation of a disk, is waited for as long as a turn.
+///
+/// # Errors
+/// Why it was not done.
+pub(crate) async fn carry_out(house: &House, caller: &Caller, work: &Work) -> Result<(), OpError> {
+    let end = Instant::now() + house.settings.queue_deadline;
+    let mut changed = house.db.changed();
+    loop {
+        changed.mark_unchanged();
+        let current = Arc::new(Mutex::new(None));
+        let ran = house.machines.run(work.vm, work.op, job(house, caller, work, &current)).await;
+        // From here on it is not under way, whoever waits for that.
+        current.lock().unwrap_or_else(PoisonError::into_inner).take();
+        match ran {
+            Err(OpError::Refused(refusal)) if refusal.passes() => {
+                if timeout_at(end, changed.changed()).await.is_err() {
+                    return Err(OpError::Refused(refusal));
+                }
+            }
+            ended => return ended,
+        }
+    }
+}
+
+fn job(house: &House, caller: &Caller, work: &Work, current: &Arc<Mutex<Option<Current>>>) -> Job {
+    let (db, key, current) = (house.db.clone(), caller.key.clone(), current.clone());
+    let (look, check, marks) = (work.look.clone(), work.gate.clone(), work.marks.clone());
+    let gate = move || {
+        look()?;
+        let begun = Current::begin(&db, &key, &marks, |tx| check(tx))?;
+        *current.lock().unwrap_or_else(PoisonError::into_inner) = Some(begun);
+        Ok(())
+    };
+    let (progress, cancel) = (caller.progress.clone(), caller.cancel.clone());
+    Job { gate: Box::new(gate), progress, cancel }
+}
+
+/// The machine that a record is of.
+///
+/// # Errors
+/// `HANDLE_INVALID`.
+pub(crate) fn id_of(view: &View<'_>, machine: &Ref) -> Result<VmId, ApiError> {
+    uuid(view, machine, vm::Field::uuid).map(VmId)
+}
+
+/// What is refused at once. What another operation stands in the way of waits its turn.
+///
+/// # Errors
+/// A refusal that does not pass by itself.
+pub(crate) fn at_once(checked: Result<(), Refusal>) -> Result<(), Refusal> {
+    checked.or_else(|refusal| if refusal.passes() { Ok(()) } else { Err(refusal) })
+}
+
+/// A record that is gone, as a refusal: whoever asked is told by the reference.
+pub(crate) fn gone(error: ApiError) -> Refusal {
+    Refusal::NotAllowed(error.to_string())
+}

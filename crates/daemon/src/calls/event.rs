@@ -1,0 +1,38 @@
+//! Events, as calls.
+
+use toolstack::fut::Fut;
+use xenapi::codes;
+
+use crate::dispatch::{Answer, Args, Ctx, Handler, text};
+use crate::events;
+
+pub(super) const CALLS: super::Calls = &[
+    ("event.from", Handler::Long(from)),
+    ("event.inject", Handler::Short(inject)),
+    ("event.get_current_id", Handler::Short(current_id)),
+    ("event.register", Handler::Short(removed)),
+    ("event.unregister", Handler::Short(removed)),
+    ("event.next", Handler::Short(removed)),
+];
+
+fn from(ctx: Ctx, args: Args) -> Fut<'static, Answer> {
+    Box::pin(async move {
+        let classes: Vec<String> =
+            args.set("classes").iter().map(|class| text(class).to_owned()).collect();
+        let (token, timeout_s) = (args.text("token"), args.float("timeout"));
+        events::from(&ctx.house.db, &ctx.session.reference, &classes, token, timeout_s).await
+    })
+}
+
+fn inject(ctx: &Ctx, args: &Args) -> Answer {
+    events::inject(&ctx.house.db, args.text("class"), &args.reference("ref"))
+}
+
+fn current_id(ctx: &Ctx, _: &Args) -> Answer {
+    Ok(events::current(&ctx.house.db))
+}
+
+/// What `from` has taken the place of.
+fn removed(_: &Ctx, _: &Args) -> Answer {
+    Err(codes::message_removed())
+}

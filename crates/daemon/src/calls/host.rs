@@ -1,0 +1,187 @@
+//! The host.
+
+use model::admission::Limits;
+use xenapi::table::{host, pif, vm};
+use xenapi::{ApiError, NULL_REF, Value, codes};
+
+use crate::db::{Object, Ref, Tx, View};
+use crate::dispatch::generic::{nothing, set};
+use crate::dispatch::{Answer, Args, Ctx, Handler, Hook, list_methods, text};
+use crate::house::House;
+
+pub(super) const CALLS: super::Calls = &[
+    ("host.enable", Handler::Short(enable)),
+    ("host.disable", Handler::Short(disable)),
+    ("host.evacuate", Handler::Short(evacuate)),
+    ("host.assert_can_evacuate", Handler::Short(assert_can_evacuate)),
+    ("host.get_vms_which_prevent_evacuation", Handler::Short(which_prevent_evacuation)),
+    ("host.get_servertime", Handler::Short(time)),
+    ("host.get_server_localtime", Handler::Short(time)),
+    ("host.compute_free_memory", Handler::Short(free_memory)),
+    ("host.compute_memory_overhead", Handler::Short(memory_overhead)),
+    ("host.get_management_interface", Handler::Short(management_interface)),
+    ("host.list_methods", Handler::Short(methods)),
+    ("host.set_hostname_live", Handler::Short(set_hostname)),
+    ("host.call_plugin", Handler::Short(call_plugin)),
+    ("host.has_extension", Handler::Short(has_extension)),
+    ("host.call_extension", Handler::Short(call_extension)),
+    ("host.get_data_sources", Handler::Short(data_sources)),
+];
+
+/// Settings of the toolstack among what clients keep with the host.
+pub(super) const HOOKS: &[Hook] =
+    &[Hook { field: "host.other_config", check: check_limits, follow: Some(set_limits) }];
+
+/// One of the limits.
+type Limit = fn(&mut Limits) -> &mut u16;
+
+/// The keys, each with the limit that it is.
+const LIMITS: [(&str, Limit); 3] = [
+    ("worker-pool-size", |limits| &mut limits.host),
+    ("worker-pool-size-machine", |limits| &mut limits.machine),
+    ("worker-pool-size-sr", |limits| &mut limits.sr),
+];
+
+/// The limits that are set; those of the configuration where nothing is.
+fn limits(house: &House, view: &View<'_>, it: &Ref) -> Result<Limits, ApiError> {
+    let mut limits = house.settings.limits;
+    let Value::Map(set) = view.get(it, host::Field::other_config)? else { return Ok(limits) };
+    for (key, limit) in LIMITS {
+        if let Some(value) = set.get(key).map(text) {
+            *limit(&mut limits) = value.parse().map_err(|_| codes::invalid_value(key, value))?;
+        }
+    }
+    let wrong =
+        |error: model::spec::SpecError| codes::invalid_value(error.field, error.to_string());
+    limits.validate().map_err(wrong)?;
+    Ok(limits)
+}
+
+fn check_limits(ctx: &Ctx, tx: &mut Tx<'_>, it: &Ref) -> Result<(), ApiError> {
+    limits(&ctx.house, &tx.view(), it).map(drop)
+}
+
+fn set_limits(ctx: &Ctx, it: &Ref) {
+    apply(&ctx.house, it);
+}
+
+/// Steps that run go on.
+fn apply(house: &House, it: &Ref) {
+    // It was looked at before it was written.
+    if let Ok(limits) = house.db.read(|view| limits(house, view, it)) {
+        house.machines.set_limits(limits);
+    }
+}
+
+/// Sets the limits that the host's record has, when the daemon starts.
+pub(crate) fn begin(house: &House) {
+    let host = house.db.read(|view| view.all(&host::CLASS).next().map(|it| it.reference().clone()));
+    if let Some(host) = host {
+        apply(house, &host);
+    }
+}
+
+fn enable(ctx: &Ctx, args: &Args) -> Answer {
+    enabled(ctx, args, true)
+}
+
+fn disable(ctx: &Ctx, args: &Args) -> Answer {
+    enabled(ctx, args, false)
+}
+
+fn enabled(ctx: &Ctx, args: &Args, whether: bool) -> Answer {
+    ctx.change(|tx| tx.set(&args.object(), host::Field::enabled, Value::Bool(whether)))?;
+    Ok(nothing())
+}
+
+/// There is no other host to which a machine could go.
+fn evacuate(ctx: &Ctx, args: &Args) -> Answer {
+    match ctx.read(|view| residents(view, &args.object())).first() {
+        None => Ok(nothing()),
+        Some(machine) => Err(nowhere(machine)),
+    }
+}
+
+fn assert_can_evacuate(ctx: &Ctx, args: &Args) -> Answer {
+    let residents = ctx.read(|view| residents(view, &args.object()));
+    if residents.is_empty() {
+        return Ok(nothing());
+    }
+    // As XenServer writes several errors into one parameter.
+    let all: Vec<_> = residents.iter().map(|it| nowhere(it).details().join(",")).collect();
+    Err(codes::cannot_evacuate_host(all.join("|")))
+}
+
+fn which_prevent_evacuation(ctx: &Ctx, args: &Args) -> Answer {
+    let why = |it: &Ref| Value::Set(nowhere(it).details().into_iter().map(Value::Str).collect());
+    let residents = ctx.read(|view| residents(view, &args.object()));
+    Ok(Value::Map(residents.iter().map(|it| (it.to_string(), why(it))).collect()))
+}
+
+/// Why this machine stays where it is.
+fn nowhere(machine: &Ref) -> ApiError {
+    codes::no_hosts_available(machine.as_str())
+}
+
+/// Machines on a host that could be moved away.
+fn residents(view: &View<'_>, it: &Ref) -> Vec<Ref> {
+    let there = |machine: &&Object| {
+        machine.get(vm::Field::resident_on.into()) == Some(&it.value())
+            && machine.get(vm::Field::is_control_domain.into()) == Some(&Value::Bool(false))
+    };
+    view.all(&vm::CLASS).filter(there).map(|machine| machine.reference().clone()).collect()
+}
+
+/// The host keeps UTC.
+fn time(ctx: &Ctx, _: &Args) -> Answer {
+    Ok(Value::Date(ctx.house.clock.date()))
+}
+
+fn free_memory(ctx: &Ctx, _: &Args) -> Answer {
+    let free = ctx.house.drivers.memory.read().available;
+    Ok(Value::Int(i64::try_from(free).unwrap_or(i64::MAX)))
+}
+
+fn memory_overhead(ctx: &Ctx, args: &Args) -> Answer {
+    ctx.read(|view| view.get(&args.object(), host::Field::memory_overhead).cloned())
+}
+
+fn management_interface(ctx: &Ctx, args: &Args) -> Answer {
+    let found = ctx.read(|view| {
+        let manages = |card: &&Object| {
+            card.get(pif::Field::host.into()) == Some(&args.object().value())
+                && card.get(pif::Field::management.into()) == Some(&Value::Bool(true))
+        };
+        view.all(&pif::CLASS).find(manages).map(|card| card.reference().value())
+    });
+    Ok(found.unwrap_or_else(|| Value::text(NULL_REF)))
+}
+
+fn methods(_: &Ctx, _: &Args) -> Answer {
+    Ok(list_methods())
+}
+
+/// The record alone: the host's own name is not the toolstack's to change.
+fn set_hostname(ctx: &Ctx, args: &Args) -> Answer {
+    if args.text("hostname").is_empty() {
+        return Err(codes::invalid_value("hostname", ""));
+    }
+    set(ctx, args, host::Field::hostname)
+}
+
+fn call_plugin(_: &Ctx, args: &Args) -> Answer {
+    Err::<Value, ApiError>(codes::missing_plugin(args.text("plugin")))
+}
+
+fn has_extension(_: &Ctx, _: &Args) -> Answer {
+    Ok(Value::Bool(false))
+}
+
+fn call_extension(_: &Ctx, args: &Args) -> Answer {
+    Err(codes::method_unknown(args.text("call")))
+}
+
+/// What is measured is told by `/metrics`.
+fn data_sources(_: &Ctx, _: &Args) -> Answer {
+    Ok(Value::Set(Vec::new()))
+}

@@ -1,0 +1,220 @@
+//! Machines on a simulated host, by their calls.
+
+mod config;
+mod devices;
+mod ends;
+mod power;
+mod storage;
+mod taken;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use model::id::VmId;
+use toolstack::sim::Sim;
+use xenapi::table::{FieldIx, sr, vbd, vm};
+use xenapi::{NULL_REF, Value};
+
+use crate::db::Ref;
+use crate::dispatch::text;
+use crate::reality;
+use crate::records::fields::{references, uuid};
+use crate::trial::Trial;
+
+/// A house whose storage is connected, and the host under it.
+pub(crate) struct World {
+    pub(crate) trial: Trial,
+    pub(crate) sim: Arc<Sim>,
+}
+
+/// Disks of the machines here, in bytes.
+pub(crate) const DISK_BYTES: i64 = 1 << 20;
+/// This boot of the host.
+pub(crate) const BOOT: &str = "first";
+
+pub(crate) fn words<const N: usize>(words: [&str; N]) -> Vec<String> {
+    words.map(str::to_owned).to_vec()
+}
+
+pub(crate) fn record<const N: usize>(members: [(&str, Value); N]) -> Value {
+    Value::Map(members.map(|(name, value)| (name.to_owned(), value)).into())
+}
+
+pub(crate) fn none() -> Value {
+    Value::Map(BTreeMap::new())
+}
+
+pub(crate) fn yes() -> Value {
+    Value::Bool(true)
+}
+
+pub(crate) fn no() -> Value {
+    Value::Bool(false)
+}
+
+impl World {
+    pub(crate) async fn new() -> Self {
+        let trial = Trial::new().await;
+        let sim = trial.sim.clone();
+        Self { trial, sim }.begun(BOOT).await
+    }
+
+    /// Ends when everything is stored: what comes after it is lost by an end.
+    pub(crate) async fn stored(&self) {
+        let house = &self.trial.house;
+        house.stored(house.db.read(|view| view.generation())).await.unwrap();
+    }
+
+    /// The daemon starts again with what was stored, on the host that is there now.
+    pub(crate) async fn again(self, boot: &str) -> Self {
+        let Trial { house, hands, store, .. } = self.trial;
+        // Its store is let go of before it is opened again.
+        drop(house);
+        let trial = Trial::of(hands, store, self.sim.clone()).await;
+        Self { trial, sim: self.sim }.begun(boot).await
+    }
+
+    async fn begun(self, boot: &str) -> Self {
+        let found = self.trial.house.machines.learn().await.unwrap();
+        reality::begin(&self.trial.house, &found, boot).await;
+        self
+    }
+
+    /// A machine of the template for installation media, without its disk.
+    pub(crate) async fn machine(&self) -> Ref {
+        let template = self.template("Other install media").await;
+        let machine = self.made("VM.clone", [template.value(), Value::text("t")]).await;
+        let without = [machine.value(), Value::text("disks")];
+        self.done("VM.remove_from_other_config", without).await;
+        self.done("VM.provision", [machine.value()]).await;
+        machine
+    }
+
+    pub(crate) async fn template(&self, name: &str) -> Ref {
+        let found = self.call("VM.get_by_name_label", [Value::text(name)]).await;
+        let Value::Set(found) = found else { panic!("no set") };
+        Ref::from(text(found.first().unwrap()))
+    }
+
+    pub(crate) async fn running(&self) -> Ref {
+        let machine = self.machine().await;
+        self.start(&machine).await;
+        machine
+    }
+
+    pub(crate) async fn start(&self, machine: &Ref) {
+        self.done("VM.start", [machine.value(), no(), no()]).await;
+    }
+
+    pub(crate) fn place(&self) -> Ref {
+        self.trial.house.db.read(|view| view.all(&sr::CLASS).next().unwrap().reference().clone())
+    }
+
+    pub(crate) async fn disk(&self) -> Ref {
+        let args = record([
+            ("name_label", Value::text("d")),
+            ("SR", self.place().value()),
+            ("virtual_size", Value::Int(DISK_BYTES)),
+            ("type", Value::text("user")),
+            ("sharable", no()),
+            ("read_only", no()),
+            ("other_config", none()),
+        ]);
+        self.made("VDI.create", [args]).await
+    }
+
+    /// What a device of this kind is made of.
+    pub(crate) fn slot(&self, machine: &Ref, disk: Option<&Ref>, kind: &str) -> Value {
+        record([
+            ("VM", machine.value()),
+            ("VDI", disk.map_or_else(|| Value::text(NULL_REF), Ref::value)),
+            ("userdevice", Value::text("autodetect")),
+            ("bootable", no()),
+            ("mode", Value::text(if kind == "CD" { "RO" } else { "RW" })),
+            ("type", Value::text(kind)),
+            ("empty", Value::Bool(disk.is_none())),
+            ("other_config", none()),
+            ("qos_algorithm_type", Value::text("")),
+            ("qos_algorithm_params", none()),
+        ])
+    }
+
+    /// A disk of its own in a machine.
+    pub(crate) async fn device(&self, machine: &Ref) -> (Ref, Ref) {
+        let disk = self.disk().await;
+        let slot = self.made("VBD.create", [self.slot(machine, Some(&disk), "Disk")]).await;
+        (slot, disk)
+    }
+
+    pub(crate) async fn call(
+        &self,
+        method: &str,
+        params: impl IntoIterator<Item = Value>,
+    ) -> Value {
+        self.trial.call(method, params).await.unwrap_or_else(|error| panic!("{method}: {error}"))
+    }
+
+    pub(crate) async fn done(&self, method: &str, params: impl IntoIterator<Item = Value>) {
+        assert_eq!(self.call(method, params).await, Value::text(""), "{method}");
+    }
+
+    pub(crate) async fn made(&self, method: &str, params: impl IntoIterator<Item = Value>) -> Ref {
+        Ref::from(text(&self.call(method, params).await))
+    }
+
+    pub(crate) async fn refused(
+        &self,
+        method: &str,
+        params: impl IntoIterator<Item = Value>,
+    ) -> Vec<String> {
+        match self.trial.call(method, params).await {
+            Err(error) => error.details(),
+            Ok(answer) => panic!("{method} is not refused: {answer:?}"),
+        }
+    }
+
+    pub(crate) fn get(&self, of: &Ref, field: impl Into<FieldIx>) -> Value {
+        self.trial.house.db.read(|view| view.get(of, field).unwrap().clone())
+    }
+
+    pub(crate) fn power(&self, machine: &Ref) -> String {
+        text(&self.get(machine, vm::Field::power_state)).to_owned()
+    }
+
+    pub(crate) fn id(&self, machine: &Ref) -> VmId {
+        let db = &self.trial.house.db;
+        VmId(db.read(|view| uuid(view, machine, vm::Field::uuid)).unwrap())
+    }
+
+    pub(crate) fn slots(&self, machine: &Ref) -> Vec<Ref> {
+        let db = &self.trial.house.db;
+        db.read(|view| references(view, machine, vm::Field::VBDs)).unwrap()
+    }
+
+    pub(crate) fn attached(&self, slot: &Ref) -> bool {
+        self.get(slot, vbd::Field::currently_attached) == yes()
+    }
+
+    /// Ends when this is true of the records; they are looked at when they change.
+    pub(crate) async fn until(&self, is: impl Fn(&Self) -> bool) {
+        let mut changed = self.trial.house.db.changed();
+        while !is(self) {
+            changed.changed().await.unwrap();
+        }
+    }
+
+    /// Messages by name, the oldest first.
+    pub(crate) fn messages(&self) -> Vec<String> {
+        self.trial.house.db.read(|view| {
+            let all = view.all(&xenapi::table::message::CLASS);
+            let field = xenapi::table::message::Field::name;
+            all.map(|one| text(one.get(field.into()).unwrap()).to_owned()).collect()
+        })
+    }
+
+    /// Nothing was done that a real host would have suffered from, and nothing is left of machines.
+    pub(crate) fn assert_clean(&self) {
+        assert_eq!(self.sim.broken(), Vec::<String>::new());
+        assert_eq!(self.sim.leftovers(), Vec::<String>::new());
+    }
+}

@@ -1,0 +1,167 @@
+use model::vm::exits::Exit;
+use toolstack::sim::{End, Fate, What};
+use xenapi::table::vm;
+
+use super::*;
+
+#[tokio::test]
+async fn what_a_guest_does_itself_is_followed() {
+    let world = World::new().await;
+    let machine = world.machine().await;
+    let (slot, _) = world.device(&machine).await;
+    world.start(&machine).await;
+    let first = world.get(&machine, vm::Field::domid);
+    world.sim.end_guest(world.id(&machine), Exit::Rebooted);
+    world
+        .until(|world| {
+            world.power(&machine) == "Running"
+                && world.get(&machine, vm::Field::domid) != first
+                && world.get(&machine, vm::Field::domid) != Value::Int(-1)
+        })
+        .await;
+    world.until(|world| world.attached(&slot)).await;
+    world.until(|world| world.get(&machine, vm::Field::current_operations) == none()).await;
+    world.sim.end_guest(world.id(&machine), Exit::PoweredOff);
+    world.until(|world| world.power(&machine) == "Halted").await;
+    assert!(!world.attached(&slot));
+    assert_eq!(world.messages(), ["VM_REBOOTED", "VM_SHUTDOWN"]);
+    world.assert_clean();
+}
+
+#[tokio::test]
+async fn the_end_that_a_reboot_waits_for_is_the_reboots() {
+    let world = World::new().await;
+    let machine = world.running().await;
+    let first = world.get(&machine, vm::Field::domid);
+    // What is set for its own reboots would halt it.
+    let destroy = [machine.value(), Value::text("destroy")];
+    world.done("VM.set_actions_after_reboot", destroy).await;
+    // Slow enough that the end is followed while the reboot goes on.
+    world.sim.rule(|_| Fate::takes(std::time::Duration::from_millis(20)));
+    world.done("VM.clean_reboot", [machine.value()]).await;
+    assert_eq!(world.power(&machine), "Running");
+    assert_ne!(world.get(&machine, vm::Field::domid), first);
+    assert_eq!(world.messages(), Vec::<String>::new());
+    assert_eq!(world.sim.broken(), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn a_crash_gets_what_is_set_for_it() {
+    let world = World::new().await;
+    let machine = world.running().await;
+    let set = |what: &str| [machine.value(), Value::text(what)];
+    world.done("VM.set_actions_after_crash", set("preserve")).await;
+    world.sim.end_guest(world.id(&machine), Exit::Panicked);
+    world.until(|world| world.power(&machine) == "Paused").await;
+    world.done("VM.hard_shutdown", [machine.value()]).await;
+    world.done("VM.set_actions_after_crash", set("destroy")).await;
+    world.start(&machine).await;
+    world.sim.kill_process(world.id(&machine));
+    world.until(|world| world.power(&machine) == "Halted").await;
+    world.done("VM.set_actions_after_crash", set("restart")).await;
+    world.start(&machine).await;
+    let first = world.get(&machine, vm::Field::domid);
+    // It has run for so long that nobody need wait before it is started again.
+    world.trial.hands.pass(60);
+    world.sim.kill_process(world.id(&machine));
+    world
+        .until(|world| {
+            let domid = world.get(&machine, vm::Field::domid);
+            world.power(&machine) == "Running" && domid != first && domid != Value::Int(-1)
+        })
+        .await;
+    assert_eq!(world.messages(), ["VM_CRASHED"; 3]);
+    assert_eq!(world.sim.broken(), Vec::<String>::new());
+}
+
+/// A crash in a loop waits between two starts; time here is that of the runtime.
+#[tokio::test(start_paused = true)]
+async fn a_crash_at_once_is_started_again_after_a_while() {
+    let world = World::new().await;
+    let machine = world.running().await;
+    world.done("VM.set_actions_after_crash", [machine.value(), Value::text("restart")]).await;
+    world.sim.kill_process(world.id(&machine));
+    world.until(|world| world.power(&machine) == "Halted").await;
+    let halted = tokio::time::Instant::now();
+    world.until(|world| world.power(&machine) == "Running").await;
+    let waited = halted.elapsed();
+    assert!(waited >= model::vm::exits::RESTART_INTERVAL, "{waited:?}");
+}
+
+/// One life of the daemon: whatever it was doing at the end is cut off.
+fn life<T>(run: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    runtime.block_on(run)
+}
+
+/// What ended while no daemon was there, what runs on, and what was only begun.
+#[test]
+fn after_a_restart_records_are_true() {
+    let (world, [stays, ended, killed, begun], slot) = life(async {
+        let world = World::new().await;
+        let running = [world.running().await, world.running().await, world.running().await];
+        let begun = world.machine().await;
+        let (slot, _) = world.device(&begun).await;
+        let set = [running[2].value(), Value::text("destroy")];
+        world.done("VM.set_actions_after_crash", set).await;
+        world.sim.rule(|call| match call.what {
+            What::PlugDisk => Fate::ends(End::HangsDone),
+            _ => Fate::default(),
+        });
+        {
+            let made = world.until(|it| it.get(&begun, vm::Field::domid) != Value::Int(-1));
+            let start = world.trial.call("VM.start", [begun.value(), no(), no()]);
+            tokio::select! {
+                _ = start => panic!("it hangs"),
+                () = made => {}
+            }
+        }
+        world.stored().await;
+        let [stays, ended, killed] = running;
+        (world, [stays, ended, killed, begun], slot)
+    });
+    let of_record = [vm::Field::domid, vm::Field::resident_on, vm::Field::consoles];
+    let before = of_record.map(|field| world.get(&stays, field));
+    world.sim.rule(|_| Fate::default());
+    world.sim.end_guest(world.id(&ended), Exit::PoweredOff);
+    world.sim.kill_process(world.id(&killed));
+    life(async {
+        let world = world.again(BOOT).await;
+        assert_eq!(world.power(&stays), "Running");
+        assert_eq!(of_record.map(|field| world.get(&stays, field)), before);
+        for machine in [&ended, &killed, &begun] {
+            world.until(|world| world.power(machine) == "Halted").await;
+        }
+        assert!(!world.attached(&slot));
+        assert_eq!(world.messages(), ["VM_SHUTDOWN", "VM_CRASHED"]);
+        world.done("VM.hard_shutdown", [stays.value()]).await;
+        world.start(&begun).await;
+        assert!(world.attached(&slot));
+        world.done("VM.hard_shutdown", [begun.value()]).await;
+        world.assert_clean();
+    });
+}
+
+/// Machines that ran when their host stopped are halted when it is back; chosen ones are started.
+#[test]
+fn a_host_that_boots_starts_those_that_are_chosen() {
+    let (world, chosen, other) = life(async {
+        let world = World::new().await;
+        let (chosen, other) = (world.running().await, world.running().await);
+        let set = |of: &Ref| [of.value(), Value::text("auto_poweron"), Value::text("true")];
+        let Value::Set(pool) = world.call("pool.get_all", []).await else { panic!() };
+        world.done("pool.add_to_other_config", set(&Ref::from(text(&pool[0])))).await;
+        world.done("VM.add_to_other_config", set(&chosen)).await;
+        world.stored().await;
+        (world, chosen, other)
+    });
+    let before = world.get(&chosen, vm::Field::domid);
+    let world = World { sim: Sim::new(), ..world };
+    life(async {
+        let world = world.again("second").await;
+        world.until(|world| world.power(&chosen) == "Running").await;
+        assert_ne!(world.get(&chosen, vm::Field::domid), before, "another domain");
+        assert_eq!(world.power(&other), "Halted");
+        assert_eq!(world.messages(), Vec::<String>::new(), "nobody has crashed");
+    });
+}

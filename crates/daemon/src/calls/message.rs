@@ -1,0 +1,115 @@
+//! What was noted for people.
+
+use xenapi::table::message;
+use xenapi::{ApiError, Date, Value};
+
+use crate::db::{Db, Object, Tx};
+use crate::dispatch::generic::{self, nothing};
+use crate::dispatch::{Answer, Args, Ctx, Handler, text};
+
+/// Most messages that are kept; the oldest go first.
+pub(crate) const MESSAGES_MAX: usize = 10_000;
+/// Longest body of one, in bytes.
+const BODY_BYTES_MAX: usize = 16_384;
+
+pub(super) const CALLS: super::Calls = &[
+    ("message.create", Handler::Short(create)),
+    ("message.destroy", Handler::Short(generic::destroy)),
+    ("message.destroy_many", Handler::Short(destroy_many)),
+    ("message.get", Handler::Short(get)),
+    ("message.get_since", Handler::Short(get_since)),
+];
+
+/// Something to be noted.
+#[derive(Clone, Debug)]
+pub(crate) struct Note<'a> {
+    /// What happened, as a word.
+    pub(crate) name: &'a str,
+    /// How much it matters: 1 most.
+    pub(crate) priority: i64,
+    /// What kind of object it is about.
+    pub(crate) cls: &'a str,
+    /// That object's UUID.
+    pub(crate) uuid: &'a str,
+    /// What happened, in words.
+    pub(crate) body: &'a str,
+}
+
+/// Notes something within a change.
+///
+/// # Errors
+/// As the database.
+pub(crate) fn write(
+    tx: &mut Tx<'_>,
+    note: &Note<'_>,
+    now: Date,
+) -> Result<crate::db::Ref, ApiError> {
+    let oldest = tx.view().all(&message::CLASS).next().map(|one| one.reference().clone());
+    if let Some(oldest) = oldest.filter(|_| tx.view().count(&message::CLASS) >= MESSAGES_MAX) {
+        tx.destroy(&message::CLASS, &oldest)?;
+    }
+    let mut body = note.body.to_owned();
+    body.truncate(body.floor_char_boundary(BODY_BYTES_MAX));
+    tx.create(
+        &message::CLASS,
+        vec![
+            (message::Field::name.into(), Value::text(note.name)),
+            (message::Field::priority.into(), Value::Int(note.priority)),
+            (message::Field::cls.into(), Value::text(note.cls)),
+            (message::Field::obj_uuid.into(), Value::text(note.uuid)),
+            (message::Field::timestamp.into(), Value::Date(now)),
+            (message::Field::body.into(), Value::Str(body)),
+        ],
+    )
+}
+
+/// Notes something that has come about by itself. One that cannot be noted is lost.
+pub(crate) fn raise(db: &Db, note: &Note<'_>, now: Date) {
+    let _ = db.note(|tx| write(tx, note, now));
+}
+
+fn create(ctx: &Ctx, args: &Args) -> Answer {
+    let note = Note {
+        name: args.text("name"),
+        priority: args.int("priority"),
+        cls: args.text("cls"),
+        uuid: args.text("obj_uuid"),
+        body: args.text("body"),
+    };
+    let now = ctx.house.clock.date();
+    ctx.change(|tx| write(tx, &note, now)).map(|made| made.value())
+}
+
+fn destroy_many(ctx: &Ctx, args: &Args) -> Answer {
+    ctx.change(|tx| {
+        args.set("messages")
+            .iter()
+            .try_for_each(|one| tx.destroy(&message::CLASS, &crate::db::Ref::from(text(one))))
+    })?;
+    Ok(nothing())
+}
+
+fn get(ctx: &Ctx, args: &Args) -> Answer {
+    let is =
+        |one: &Object, field: message::Field, wanted: &Value| one.get(field.into()) == Some(wanted);
+    since(ctx, args, |one| {
+        is(one, message::Field::cls, args.value("cls"))
+            && is(one, message::Field::obj_uuid, args.value("obj_uuid"))
+    })
+}
+
+fn get_since(ctx: &Ctx, args: &Args) -> Answer {
+    since(ctx, args, |_| true)
+}
+
+/// Messages since a moment, by reference.
+fn since(ctx: &Ctx, args: &Args, wanted: impl Fn(&Object) -> bool) -> Answer {
+    let since = args.date("since");
+    let later = |one: &Object| matches!(one.get(message::Field::timestamp.into()), Some(Value::Date(at)) if *at >= since);
+    let found = ctx.read(|view| {
+        let all = view.all(&message::CLASS).filter(|one| later(one) && wanted(one));
+        let pair = |one: &Object| (one.reference().to_string(), Value::Encoded(one.record()));
+        all.map(pair).collect()
+    });
+    Ok(Value::Map(found))
+}

@@ -1,0 +1,115 @@
+//! Networks.
+
+use std::time::Duration;
+
+use model::id::Uuid;
+use tokio::time::timeout;
+use xenapi::table::{FieldIx, network};
+use xenapi::{ApiError, Value, codes};
+
+use crate::db::{Ref, Tx};
+use crate::dispatch::generic::{constructed, nothing};
+use crate::dispatch::{Answer, Args, Ctx, Handler, Hook, text};
+use crate::records::fields::{int, references, text as read, uuid};
+
+/// Least and most bytes of a packet.
+const MTUS: std::ops::RangeInclusive<i64> = 68..=65_535;
+/// Most time for the removal of a bridge.
+const BRIDGE_DEADLINE: Duration = Duration::from_secs(30);
+/// Most bytes of the name of a network device.
+const BRIDGE_BYTES_MAX: usize = 15;
+
+pub(super) const CALLS: super::Calls = &[
+    ("network.create", Handler::Short(create)),
+    ("network.destroy", Handler::Long(|ctx, args| Box::pin(destroy(ctx, args)))),
+    ("network.add_purpose", Handler::Short(add_purpose)),
+    ("network.remove_purpose", Handler::Short(remove_purpose)),
+];
+
+pub(super) const HOOKS: &[Hook] = &[Hook { field: "network.MTU", check: mtu, follow: None }];
+
+fn mtu(_: &Ctx, tx: &mut Tx<'_>, net: &Ref) -> Result<(), ApiError> {
+    let mtu = int(&tx.view(), net, network::Field::MTU)?;
+    if MTUS.contains(&mtu) { Ok(()) } else { Err(codes::invalid_value("MTU", mtu.to_string())) }
+}
+
+fn create(ctx: &Ctx, args: &Args) -> Answer {
+    let wanted = args.map("args");
+    let fields = constructed(&network::CLASS, wanted)?;
+    let bridge = wanted.get("bridge").map_or("", text);
+    if !is_bridge(bridge) {
+        return Err(codes::invalid_value("bridge", bridge));
+    }
+    let made = ctx.change(|tx| {
+        let made = tx.create(&network::CLASS, fields)?;
+        mtu(ctx, tx, &made)?;
+        if bridge.is_empty() {
+            let name = bridge_of(uuid(&tx.view(), &made, network::Field::uuid)?);
+            tx.set(&made, network::Field::bridge, Value::Str(name))?;
+        }
+        Ok(made)
+    })?;
+    Ok(made.value())
+}
+
+/// The bridge of a network whose maker has named none: the kernel takes 15 bytes.
+pub(crate) fn bridge_of(network: Uuid) -> String {
+    let id = network.to_string();
+    format!("rwbr{}", id.get(..8).unwrap_or(&id))
+}
+
+/// A name that a bridge can have, or none.
+fn is_bridge(name: &str) -> bool {
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    name.len() <= BRIDGE_BYTES_MAX && name.chars().all(plain) && !matches!(name, "." | "..")
+}
+
+async fn destroy(ctx: Ctx, args: Args) -> Answer {
+    let net = args.object();
+    let bridge = ctx.change(|tx| {
+        let view = tx.view();
+        let joined = |refs: Vec<Ref>| refs.iter().map(Ref::as_str).collect::<Vec<_>>().join(",");
+        let vifs = references(&view, &net, network::Field::VIFs)?;
+        if !vifs.is_empty() {
+            return Err(codes::network_contains_vif(joined(vifs)));
+        }
+        let pifs = references(&view, &net, network::Field::PIFs)?;
+        if !pifs.is_empty() {
+            return Err(codes::network_contains_pif(joined(pifs)));
+        }
+        let made_here = bridge_of(uuid(&view, &net, network::Field::uuid)?);
+        let bridge = read(&view, &net, network::Field::bridge)?.to_owned();
+        tx.destroy(&network::CLASS, &net)?;
+        Ok((bridge == made_here).then_some(bridge))
+    })?;
+    if let Some(bridge) = bridge {
+        // Nobody is in it any more. What stays of it is empty, and made anew by nobody.
+        let _ = timeout(BRIDGE_DEADLINE, ctx.house.drivers.net.remove_bridge(&bridge)).await;
+    }
+    Ok(nothing())
+}
+
+fn add_purpose(ctx: &Ctx, args: &Args) -> Answer {
+    purposes(ctx, args, |members, value| {
+        if !members.contains(value) {
+            members.push(value.clone());
+        }
+    })
+}
+
+fn remove_purpose(ctx: &Ctx, args: &Args) -> Answer {
+    purposes(ctx, args, |members, value| members.retain(|member| member != value))
+}
+
+fn purposes(ctx: &Ctx, args: &Args, change: impl FnOnce(&mut Vec<Value>, &Value)) -> Answer {
+    let (net, field) = (args.object(), FieldIx::from(network::Field::purpose));
+    ctx.change(|tx| {
+        let mut members = match tx.view().get(&net, field)? {
+            Value::Set(members) => members.clone(),
+            _ => Vec::new(),
+        };
+        change(&mut members, args.value("value"));
+        tx.set(&net, field, Value::Set(members))
+    })?;
+    Ok(nothing())
+}

@@ -1,0 +1,128 @@
+//! Hosts' connections to storage repositories.
+
+use model::sr::SrOp;
+use toolstack::sr::Config;
+use xenapi::table::{host, pbd, sr};
+use xenapi::{ApiError, Value, codes};
+
+use super::carry::{at_once, gated};
+use super::sr::{about, begin, check, held, let_go};
+use crate::db::{Ref, Tx, View};
+use crate::dispatch::generic::{self, constructed, nothing};
+use crate::dispatch::{Answer, Args, Ctx, Handler, Hook, text};
+use crate::records::fields::{flag, pairs, reference, references};
+use crate::storage;
+
+pub(super) const CALLS: super::Calls = &[
+    ("PBD.create", Handler::Short(create)),
+    ("PBD.destroy", Handler::Short(destroy)),
+    ("PBD.plug", gated!(may_begin, plug, SrOp::Plug)),
+    ("PBD.unplug", gated!(may_begin, unplug, SrOp::Unplug)),
+    (
+        "PBD.set_device_config",
+        Handler::Short(|ctx, args| generic::set(ctx, args, pbd::Field::device_config)),
+    ),
+];
+
+pub(super) const HOOKS: &[Hook] =
+    &[Hook { field: "PBD.device_config", check: detached, follow: None }];
+
+fn detached(_: &Ctx, tx: &mut Tx<'_>, connection: &Ref) -> Result<(), ApiError> {
+    if flag(&tx.view(), connection, pbd::Field::currently_attached)? {
+        return Err(codes::operation_not_allowed("the connection is plugged; unplug it first"));
+    }
+    Ok(())
+}
+
+fn create(ctx: &Ctx, args: &Args) -> Answer {
+    let wanted = args.map("args");
+    let fields = constructed(&pbd::CLASS, wanted)?;
+    let named = |name: &str| Ref::from(wanted.get(name).map_or("", text));
+    let (computer, place) = (named("host"), named("SR"));
+    let made = ctx.change(|tx| {
+        let view = tx.view();
+        view.object(&host::CLASS, &computer)?;
+        for other in references(&view, &place, sr::Field::PBDs)? {
+            if reference(&view, &other, pbd::Field::host)? == computer {
+                let (place, computer) = (place.as_str(), computer.as_str());
+                return Err(codes::pbd_exists(place, computer, other.as_str()));
+            }
+        }
+        tx.create(&pbd::CLASS, fields)
+    })?;
+    Ok(made.value())
+}
+
+fn destroy(ctx: &Ctx, args: &Args) -> Answer {
+    let connection = args.object();
+    ctx.change(|tx| {
+        let view = tx.view();
+        let place = reference(&view, &connection, pbd::Field::SR)?;
+        check(&view, &place, SrOp::PbdDestroy)
+            .map_err(|why| about(&view, &place, SrOp::PbdDestroy).refused(why))?;
+        tx.destroy(&pbd::CLASS, &connection)
+    })?;
+    Ok(nothing())
+}
+
+fn may_begin(ctx: &Ctx, args: &Args, op: SrOp) -> Result<(), ApiError> {
+    ctx.read(|view| {
+        let place = reference(view, &args.object(), pbd::Field::SR)?;
+        if reached(view, &args.object(), op)? {
+            return Ok(());
+        }
+        at_once(check(view, &place, op)).map_err(|why| about(view, &place, op).refused(why))
+    })
+}
+
+/// What is asked for is so already: then nothing is done.
+fn reached(view: &View<'_>, connection: &Ref, op: SrOp) -> Result<bool, ApiError> {
+    Ok(flag(view, connection, pbd::Field::currently_attached)? == (op == SrOp::Plug))
+}
+
+async fn plug(ctx: Ctx, args: Args, op: SrOp) -> Answer {
+    let connection = args.object();
+    let (storage, config) = ctx.read(|view| {
+        let place = reference(view, &connection, pbd::Field::SR)?;
+        let config: Config = pairs(view, &connection, pbd::Field::device_config)?;
+        Ok::<_, ApiError>((ctx.house.storage.of(view, &place)?, config))
+    })?;
+    let under_way = begin(&ctx, &storage.sr, op, |_| Ok(())).await?;
+    if ctx.read(|view| reached(view, &connection, op))? {
+        return Ok(nothing());
+    }
+    let space = storage.attach(&config).await?;
+    ctx.house.db.note(|tx| {
+        tx.set(&connection, pbd::Field::currently_attached, Value::Bool(true))?;
+        storage::measured(tx, &storage.sr, space)
+    })?;
+    // It is connected, whether it tells its disks now or when it is asked again.
+    let _ = storage::scan(&ctx.house, &storage).await;
+    drop(under_way);
+    Ok(nothing())
+}
+
+async fn unplug(ctx: Ctx, args: Args, op: SrOp) -> Answer {
+    let connection = args.object();
+    let storage = ctx.read(|view| {
+        let place = reference(view, &connection, pbd::Field::SR)?;
+        ctx.house.storage.of(view, &place)
+    })?;
+    if ctx.read(|view| reached(view, &connection, op))? {
+        return Ok(nothing());
+    }
+    let attached = |tx: &mut Tx<'_>, is: bool| {
+        tx.set(&connection, pbd::Field::currently_attached, Value::Bool(is))
+    };
+    // From its beginning on, no machine gets a disk of it.
+    let under_way = begin(&ctx, &storage.sr, op, |tx| attached(tx, false)).await?;
+    let ended = match ctx.read(|view| held(&ctx, view, &storage.sr)) {
+        Some(held) => Err(codes::vdi_in_use(held.as_str(), op.name())),
+        None => let_go(&ctx, &storage).await,
+    };
+    if ended.is_err() {
+        ctx.house.db.note(|tx| attached(tx, true))?;
+    }
+    drop(under_way);
+    ended.map(|()| nothing())
+}

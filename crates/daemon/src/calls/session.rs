@@ -1,0 +1,94 @@
+//! Logging in and out.
+
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use toolstack::fut::Fut;
+use xenapi::table::{Role, session};
+use xenapi::{Value, codes};
+
+use crate::auth::ROOT;
+use crate::db::Ref;
+use crate::dispatch::generic::nothing;
+use crate::dispatch::{Answer, Args, Ctx, Handler, Peer, text};
+use crate::house::House;
+use crate::tasks;
+
+pub(super) const CALLS: super::Calls = &[
+    ("session.change_password", Handler::Long(change_password)),
+    ("session.logout", Handler::Short(logout)),
+    ("session.local_logout", Handler::Short(logout)),
+    ("session.get_all_subject_identifiers", Handler::Short(subject_identifiers)),
+    ("session.logout_subject_identifier", Handler::Short(logout_subject)),
+];
+
+/// The call that is made without a session.
+pub(crate) async fn login(house: &Arc<House>, args: &Args, peer: &Peer) -> Answer {
+    let (user, password) = (args.text("uname"), args.text("pwd"));
+    let made = house.sessions.login(house, user, password, peer, args.text("originator")).await?;
+    Ok(made.value())
+}
+
+fn logout(ctx: &Ctx, _: &Args) -> Answer {
+    end(ctx, &ctx.session.reference)
+}
+
+fn end(ctx: &Ctx, session: &Ref) -> Answer {
+    ctx.house.sessions.logout(&ctx.house, session)?;
+    tasks::sweep(&ctx.house);
+    Ok(nothing())
+}
+
+fn change_password(ctx: Ctx, args: Args) -> Fut<'static, Answer> {
+    Box::pin(async move {
+        if !ctx.session.root {
+            return Err(codes::not_local_superuser("only root's password is kept here"));
+        }
+        let (old, new) = (args.text("old_pwd"), args.text("new_pwd"));
+        ctx.house.sessions.change_password(&ctx.house, &ctx.session, old, new).await?;
+        tasks::sweep(&ctx.house);
+        Ok(nothing())
+    })
+}
+
+/// Everybody who is logged in as a subject, each once.
+fn subject_identifiers(ctx: &Ctx, _: &Args) -> Answer {
+    let mut all: Vec<Value> = ctx.read(|view| {
+        let sessions = view.all(&session::CLASS);
+        let user = |session: &crate::db::Object| {
+            session.get(session::Field::auth_user_sid.into()).cloned()
+        };
+        sessions.filter_map(user).filter(|user| !text(user).is_empty()).collect()
+    });
+    all.sort_by(|one, other| text(one).cmp(text(other)));
+    all.dedup();
+    Ok(Value::Set(all))
+}
+
+/// Ends all sessions of a subject but the caller's. Root is no subject, and is called by its name.
+fn logout_subject(ctx: &Ctx, args: &Args) -> Answer {
+    let user = args.text("subject_identifier");
+    if user.is_empty() {
+        return Err(codes::invalid_value("subject_identifier", ""));
+    }
+    if user == ROOT && ctx.session.role < Role::PoolAdmin {
+        let why = format!("only {} ends sessions of {ROOT}", Role::PoolAdmin);
+        return Err(codes::permission_denied("session.logout_subject_identifier/root", why));
+    }
+    let of_user =
+        if user == ROOT { session::Field::auth_user_name } else { session::Field::auth_user_sid };
+    let theirs: Vec<Ref> = ctx.read(|view| {
+        let sessions = view.all(&session::CLASS).filter(|session| {
+            session.get(of_user.into()).map(text) == Some(user)
+                && *session.reference() != ctx.session.reference
+        });
+        sessions.map(|session| session.reference().clone()).collect()
+    });
+    for session in &theirs {
+        // One that has ended meanwhile is no reason to leave the others.
+        let _ = end(ctx, session);
+    }
+    Ok(nothing())
+}

@@ -1,0 +1,134 @@
+//! Storage repositories.
+
+mod make;
+
+use model::id::VdiId;
+use model::refusal::Refusal;
+use model::sr::{SrFacts, SrOp};
+use xenapi::table::{sr, vdi};
+use xenapi::{ApiError, Value, codes};
+
+use super::carry::{Caller, at_once, gated, gone};
+use crate::db::{Ref, Tx, View};
+use crate::dispatch::generic::{self, nothing};
+use crate::dispatch::{Answer, Args, Ctx, Handler};
+use crate::errors::{About, refused};
+use crate::facts;
+use crate::records::current::{Current, Mark};
+use crate::records::fields::{references, uuid};
+use crate::storage::{self, Place};
+
+pub(super) const CALLS: super::Calls = &[
+    ("SR.create", Handler::Long(|ctx, args| Box::pin(make::create(ctx, args)))),
+    ("SR.introduce", Handler::Short(make::introduce)),
+    ("SR.destroy", gated!(may_begin, end, SrOp::Destroy)),
+    ("SR.forget", gated!(may_begin, end, SrOp::Forget)),
+    ("SR.scan", gated!(may_begin, scanned, SrOp::Scan)),
+    ("SR.update", gated!(may_begin, scanned, SrOp::Update)),
+    ("SR.get_supported_types", Handler::Short(supported_types)),
+    ("SR.set_name_label", Handler::Short(|ctx, args| set(ctx, args, sr::Field::name_label))),
+    (
+        "SR.set_name_description",
+        Handler::Short(|ctx, args| set(ctx, args, sr::Field::name_description)),
+    ),
+    ("SR.set_shared", Handler::Short(|ctx, args| set(ctx, args, sr::Field::shared))),
+    ("SR.set_physical_size", Handler::Short(|ctx, args| set(ctx, args, sr::Field::physical_size))),
+];
+
+fn set(ctx: &Ctx, args: &Args, field: sr::Field) -> Answer {
+    generic::set(ctx, args, field)
+}
+
+fn supported_types(ctx: &Ctx, _: &Args) -> Answer {
+    Ok(Value::Set(ctx.house.storage.kinds().map(Value::text).collect()))
+}
+
+/// Whether the operation may begin, before there is a task.
+pub(super) fn may_begin(ctx: &Ctx, args: &Args, op: SrOp) -> Result<(), ApiError> {
+    let place = args.object();
+    let (checked, about) = ctx.read(|view| (check(view, &place, op), about(view, &place, op)));
+    at_once(checked).map_err(|why| refused(&ctx.house.db, why, &about))
+}
+
+/// Whether an operation of an SR may begin.
+pub(super) fn check(view: &View<'_>, place: &Ref, op: SrOp) -> Result<(), Refusal> {
+    let in_use = ends(op) && facts::used_disk(view, place).is_some();
+    model::sr::check(op, &SrFacts { in_use, ..facts::sr(view, place).map_err(gone)? })
+}
+
+/// After it nobody reaches the SR's disks.
+fn ends(op: SrOp) -> bool {
+    matches!(op, SrOp::Unplug | SrOp::Destroy | SrOp::Forget)
+}
+
+/// An operation of an SR, with the disk that may be in its way.
+pub(super) fn about(view: &View<'_>, place: &Ref, op: SrOp) -> About {
+    let about = About::sr(place, op);
+    let used = if ends(op) { facts::used_disk(view, place) } else { None };
+    match used {
+        Some(vdi) => About { vdi, ..about },
+        None => about,
+    }
+}
+
+/// Begins an operation of an SR when its turn has come, and does what belongs to its beginning.
+pub(super) async fn begin(
+    ctx: &Ctx,
+    place: &Ref,
+    op: SrOp,
+    first: impl Fn(&mut Tx<'_>) -> Result<(), ApiError>,
+) -> Result<Current, ApiError> {
+    let field = sr::Field::current_operations.into();
+    let marks = [Mark { of: place.clone(), field, op: op.name() }];
+    let gate = |tx: &mut Tx<'_>| {
+        check(&tx.view(), place, op)?;
+        first(tx).map_err(gone)
+    };
+    let (key, deadline) = (Caller::of(ctx).key, ctx.house.settings.queue_deadline);
+    let begun = Current::wait(&ctx.house.db, &key, &marks, deadline, gate).await;
+    begun.map_err(|why| refused(&ctx.house.db, why, &ctx.read(|view| about(view, place, op))))
+}
+
+async fn scanned(ctx: Ctx, args: Args, op: SrOp) -> Answer {
+    let storage = ctx.read(|view| ctx.house.storage.of(view, &args.object()))?;
+    let under_way = begin(&ctx, &storage.sr, op, |_| Ok(())).await?;
+    storage::scan(&ctx.house, &storage).await?;
+    drop(under_way);
+    Ok(nothing())
+}
+
+async fn end(ctx: Ctx, args: Args, op: SrOp) -> Answer {
+    let place = args.object();
+    let under_way = begin(&ctx, &place, op, |_| Ok(())).await?;
+    let (held, storage) =
+        ctx.read(|view| (held(&ctx, view, &place), ctx.house.storage.of(view, &place)));
+    if let Some(held) = held {
+        return Err(codes::vdi_in_use(held.as_str(), op.name()));
+    }
+    // One of a type that nobody knows has nothing to let go of.
+    if let Ok(storage) = storage {
+        let_go(&ctx, &storage).await?;
+    }
+    ctx.change(|tx| make::remove(tx, &place))?;
+    drop(under_way);
+    Ok(nothing())
+}
+
+/// A disk of this storage that a machine holds: the records may say that none does, while one that
+/// hangs still has it.
+pub(super) fn held(ctx: &Ctx, view: &View<'_>, place: &Ref) -> Option<Ref> {
+    let disks = references(view, place, sr::Field::VDIs).unwrap_or_default();
+    disks.into_iter().find(|disk| {
+        let id = uuid(view, disk, vdi::Field::uuid);
+        id.is_ok_and(|id| ctx.house.machines.volume_users(VdiId(id)))
+    })
+}
+
+/// Disconnects an SR of which nothing is in use.
+pub(super) async fn let_go(ctx: &Ctx, storage: &Place) -> Result<(), ApiError> {
+    // Who served its disks may hang with the storage, which keeps nobody from letting go of that.
+    if let Err(error) = ctx.house.drivers.io.end(storage.id).await {
+        tracing::warn!("what served the disks of {} goes on: {error}", storage.id);
+    }
+    storage.detach().await
+}

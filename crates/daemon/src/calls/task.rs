@@ -1,0 +1,61 @@
+//! Tasks.
+
+use xenapi::table::task;
+use xenapi::{Value, codes};
+
+use crate::dispatch::generic::nothing;
+use crate::dispatch::{Answer, Args, Ctx, Handler, text};
+use crate::tasks::{self, Status};
+
+pub(super) const CALLS: super::Calls = &[
+    ("task.create", Handler::Long(|ctx, args| Box::pin(create(ctx, args)))),
+    ("task.destroy", Handler::Short(destroy)),
+    ("task.cancel", Handler::Short(cancel)),
+    ("task.set_progress", Handler::Short(set_progress)),
+    ("task.set_status", Handler::Short(set_status)),
+    ("task.set_result", Handler::Short(set_result)),
+    ("task.set_error_info", Handler::Short(set_error_info)),
+];
+
+async fn create(ctx: Ctx, args: Args) -> Answer {
+    let made = tasks::create(&ctx, args.text("label"), args.text("description"));
+    made.await.map(|it| it.value())
+}
+
+fn destroy(ctx: &Ctx, args: &Args) -> Answer {
+    tasks::destroy(ctx, &args.object()).map(|()| nothing())
+}
+
+fn cancel(ctx: &Ctx, args: &Args) -> Answer {
+    tasks::cancel(ctx, &args.object()).map(|()| nothing())
+}
+
+fn set_progress(ctx: &Ctx, args: &Args) -> Answer {
+    let part = args.float("value");
+    if !(0.0..=1.0).contains(&part) {
+        return Err(codes::invalid_value("value", part.to_string()));
+    }
+    write(ctx, args, task::Field::progress)
+}
+
+fn set_result(ctx: &Ctx, args: &Args) -> Answer {
+    write(ctx, args, task::Field::result)
+}
+
+fn set_error_info(ctx: &Ctx, args: &Args) -> Answer {
+    write(ctx, args, task::Field::error_info)
+}
+
+fn write(ctx: &Ctx, args: &Args, field: task::Field) -> Answer {
+    let it = args.object();
+    tasks::told(ctx, &it)?;
+    ctx.change(|tx| tx.set(&it, field, args.value("value").clone()))?;
+    Ok(nothing())
+}
+
+fn set_status(ctx: &Ctx, args: &Args) -> Answer {
+    let word: &Value = args.value("value");
+    let status = Status::parse(text(word));
+    let status = status.ok_or_else(|| codes::invalid_value("value", text(word)))?;
+    tasks::set_status(ctx, &args.object(), status).map(|()| nothing())
+}

@@ -1,0 +1,157 @@
+//! Disk devices of machines.
+
+mod live;
+mod make;
+
+use std::sync::Arc;
+
+use model::plan::Op;
+use model::refusal::Refusal;
+use model::vbd::VbdOp;
+use model::vdi::VdiOp;
+use model::vm::{PowerState, Strictness};
+use xenapi::ApiError;
+use xenapi::table::vbd;
+
+use super::carry::{Caller, Gate, Work, at_once, carry_out, gated, gone, id_of, no_look};
+use crate::db::{Ref, View};
+use crate::dispatch::generic::{self, nothing};
+use crate::dispatch::{Answer, Args, Ctx, Handler};
+use crate::errors::{About, failed, refused};
+use crate::facts;
+use crate::records::current::Mark;
+use crate::records::fields::{flag, reference, uuid};
+use crate::records::{effects, machine};
+
+pub(super) use live::HOOKS;
+pub(super) use make::numbers;
+
+pub(super) const CALLS: &[(&str, Handler)] = &[
+    ("VBD.create", Handler::Short(make::create)),
+    ("VBD.destroy", Handler::Short(make::destroy)),
+    ("VBD.plug", gated!(may_begin, device, VbdOp::Plug)),
+    ("VBD.unplug", gated!(may_begin, device, VbdOp::Unplug)),
+    ("VBD.unplug_force", gated!(may_begin, device, VbdOp::UnplugForce)),
+    ("VBD.insert", gated!(may_begin, device, VbdOp::Insert)),
+    ("VBD.eject", gated!(may_begin, device, VbdOp::Eject)),
+    ("VBD.set_mode", Handler::Short(|ctx, args| generic::set(ctx, args, vbd::Field::mode))),
+    ("VBD.assert_attachable", Handler::Short(assert_attachable)),
+];
+
+/// Whether the operation may begin, before there is a task.
+fn may_begin(ctx: &Ctx, args: &Args, op: VbdOp) -> Result<(), ApiError> {
+    let (slot, disk) = (args.object(), inserted(args, op));
+    let (checked, about) = ctx.read(|view| {
+        (check(view, &slot, op, disk.as_ref()), about(view, &slot, op, disk.as_ref()))
+    });
+    at_once(checked).map_err(|why| refused(&ctx.house.db, why, &about))
+}
+
+async fn device(ctx: Ctx, args: Args, op: VbdOp) -> Answer {
+    let (slot, disk) = (args.object(), inserted(&args, op));
+    let about = ctx.read(|view| about(view, &slot, op, disk.as_ref()));
+    if medium_at_rest(&ctx, &slot, op, disk.as_ref(), &about)? {
+        return Ok(nothing());
+    }
+    let work = ctx.read(|view| work(view, &slot, op, disk.clone()))?;
+    let ended = carry_out(&ctx.house, &Caller::of(&ctx), &work).await;
+    if ended.is_err() && op == VbdOp::Insert {
+        not_inserted(&ctx, &slot);
+    }
+    ended.map_err(|error| failed(&ctx.house.db, error, &about))?;
+    Ok(nothing())
+}
+
+/// The disk that is to be put into a drive.
+fn inserted(args: &Args, op: VbdOp) -> Option<Ref> {
+    (op == VbdOp::Insert).then(|| args.reference("vdi"))
+}
+
+fn about(view: &View<'_>, slot: &Ref, op: VbdOp, disk: Option<&Ref>) -> About {
+    let about = About::vbd(view, slot, op);
+    match disk {
+        Some(disk) => {
+            let of_disk = About::vdi(view, disk, VdiOp::Update);
+            About { vdi: of_disk.vdi, sr: of_disk.sr, ..about }
+        }
+        None => about,
+    }
+}
+
+fn check(view: &View<'_>, slot: &Ref, op: VbdOp, disk: Option<&Ref>) -> Result<(), Refusal> {
+    let machine = reference(view, slot, vbd::Field::VM).map_err(gone)?;
+    let vm = facts::vm(view, &machine).map_err(gone)?;
+    let vbd = match disk {
+        Some(disk) => facts::vbd_with(view, slot, disk),
+        None => facts::vbd(view, slot),
+    };
+    let vbd = vbd.map_err(gone)?;
+    model::vbd::check(op, &vbd, &vm, Strictness::Lenient)
+}
+
+/// Changes the medium in a drive of a machine that is halted. Says whether that was it.
+fn medium_at_rest(
+    ctx: &Ctx,
+    slot: &Ref,
+    op: VbdOp,
+    disk: Option<&Ref>,
+    about: &About,
+) -> Result<bool, ApiError> {
+    if !matches!(op, VbdOp::Insert | VbdOp::Eject) {
+        return Ok(false);
+    }
+    ctx.change(|tx| {
+        let view = tx.view();
+        let machine = reference(&view, slot, vbd::Field::VM)?;
+        if machine::power(&view, &machine)? != PowerState::Halted {
+            return Ok(false);
+        }
+        check(&view, slot, op, disk).map_err(|why| about.refused(why))?;
+        effects::fill(tx, slot, disk)?;
+        Ok(true)
+    })
+}
+
+fn work(view: &View<'_>, slot: &Ref, op: VbdOp, disk: Option<Ref>) -> Result<Work, ApiError> {
+    let machine = reference(view, slot, vbd::Field::VM)?;
+    let vbd = model::id::VbdId(uuid(view, slot, vbd::Field::uuid)?);
+    let plan = match op {
+        VbdOp::Plug => Op::VbdPlug(vbd),
+        VbdOp::Insert => Op::Insert(vbd),
+        VbdOp::Eject => Op::Eject(vbd),
+        _ => Op::VbdUnplug { vbd, force: op == VbdOp::UnplugForce },
+    };
+    let of = slot.clone();
+    let gate: Gate = Arc::new(move |tx| {
+        check(&tx.view(), &of, op, disk.as_ref())?;
+        match &disk {
+            // The plan takes what the slot has.
+            Some(_) => effects::fill(tx, &of, disk.as_ref()).map_err(gone),
+            None => Ok(()),
+        }
+    });
+    let field = vbd::Field::current_operations.into();
+    let marks = vec![Mark { of: slot.clone(), field, op: op.name() }];
+    Ok(Work { vm: id_of(view, &machine)?, op: plan, marks, look: no_look(), gate })
+}
+
+/// A medium that did not get into its drive is not in it.
+fn not_inserted(ctx: &Ctx, slot: &Ref) {
+    let noted = ctx.house.db.note(|tx| {
+        if flag(&tx.view(), slot, vbd::Field::currently_attached)? {
+            return Ok(());
+        }
+        effects::fill(tx, slot, None)
+    });
+    // A drive that is gone has no medium.
+    drop(noted);
+}
+
+fn assert_attachable(ctx: &Ctx, args: &Args) -> Answer {
+    let slot = args.object();
+    ctx.read(|view| {
+        let checked = check(view, &slot, VbdOp::Attach, None);
+        checked.map_err(|why| About::vbd(view, &slot, VbdOp::Attach).refused(why))
+    })?;
+    Ok(nothing())
+}

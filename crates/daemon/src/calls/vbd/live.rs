@@ -1,0 +1,154 @@
+//! Settings of disk devices, which act on disks that are plugged.
+
+use std::time::Duration;
+
+use model::caps::Caps;
+use model::id::{SrId, VbdId};
+use model::spec::PollSpec;
+use model::vbd::{DeviceNumber, limits, tuning};
+use model::vm::PowerState;
+use tokio::time::timeout;
+use toolstack::io::IoError;
+use xenapi::table::{sr, vbd, vdi, vm};
+use xenapi::{ApiError, Value, codes};
+
+use super::make::limited;
+use crate::db::{Db, Ref, Tx};
+use crate::dispatch::{Ctx, Hook};
+use crate::errors::sentence;
+use crate::house::House;
+use crate::records::fields::{flag, pairs, reference, references, text, uuid};
+use crate::records::machine::power;
+
+pub(in crate::calls) const HOOKS: &[Hook] = &[
+    Hook { field: "VBD.mode", check: mode, follow: None },
+    Hook { field: "VBD.type", check: halted, follow: None },
+    Hook { field: "VBD.userdevice", check: number, follow: None },
+    Hook { field: "VBD.qos_algorithm_type", check: kept, follow: Some(follow) },
+    Hook { field: "VBD.qos_algorithm_params", check: kept, follow: Some(follow) },
+    Hook { field: "VBD.other_config", check: |_, _, _| Ok(()), follow: Some(follow) },
+];
+
+/// Most time for a disk's datapath to take other settings.
+const TELL_DEADLINE: Duration = Duration::from_secs(30);
+
+/// What is set of a disk while it is served.
+#[derive(Clone, Debug, PartialEq)]
+struct Settings {
+    vbd: VbdId,
+    sr: SrId,
+    caps: Caps,
+    poll: PollSpec,
+}
+
+fn mode(ctx: &Ctx, tx: &mut Tx<'_>, slot: &Ref) -> Result<(), ApiError> {
+    halted(ctx, tx, slot)?;
+    let view = tx.view();
+    if text(&view, slot, vbd::Field::mode)? != "RW" {
+        return Ok(());
+    }
+    if text(&view, slot, vbd::Field::r#type)? == "CD" {
+        return Err(codes::vbd_cds_are_read_only());
+    }
+    let disk = reference(&view, slot, vbd::Field::VDI)?;
+    match flag(&view, &disk, vdi::Field::read_only) {
+        Ok(true) => Err(codes::vdi_read_only(disk.as_str())),
+        _ => Ok(()),
+    }
+}
+
+/// The device's machine is halted.
+fn halted(_: &Ctx, tx: &mut Tx<'_>, slot: &Ref) -> Result<(), ApiError> {
+    let machine = reference(&tx.view(), slot, vbd::Field::VM)?;
+    match power(&tx.view(), &machine)? {
+        PowerState::Halted => Ok(()),
+        other => {
+            let expected = PowerState::Halted.error_name();
+            Err(codes::bad_power_state(machine.as_str(), expected, other.error_name()))
+        }
+    }
+}
+
+/// No other device of the machine has its number.
+fn number(ctx: &Ctx, tx: &mut Tx<'_>, slot: &Ref) -> Result<(), ApiError> {
+    halted(ctx, tx, slot)?;
+    let view = tx.view();
+    let wanted = text(&view, slot, vbd::Field::userdevice)?;
+    let number = DeviceNumber::parse(wanted).ok_or_else(|| codes::invalid_device(wanted))?;
+    let machine = reference(&view, slot, vbd::Field::VM)?;
+    for other in references(&view, &machine, vm::Field::VBDs)? {
+        let taken = DeviceNumber::parse(text(&view, &other, vbd::Field::userdevice)?);
+        if other != *slot && taken == Some(number) {
+            return Err(codes::device_already_exists(number.to_string()));
+        }
+    }
+    tx.set(slot, vbd::Field::userdevice, Value::text(number.to_string()))
+}
+
+fn kept(_: &Ctx, tx: &mut Tx<'_>, slot: &Ref) -> Result<(), ApiError> {
+    let view = tx.view();
+    let algorithm = view.get(slot, vbd::Field::qos_algorithm_type)?;
+    limited(Some(algorithm), Some(view.get(slot, vbd::Field::qos_algorithm_params)?))
+}
+
+/// Tells whoever serves the disk.
+fn follow(ctx: &Ctx, slot: &Ref) {
+    let (house, slot) = (ctx.house.clone(), slot.clone());
+    tokio::spawn(async move { apply(&house, &slot).await });
+}
+
+async fn apply(house: &House, slot: &Ref) {
+    let mut told = None;
+    loop {
+        // Two changes may have come at once: the last one that is recorded is the last one told.
+        let settings = settings(&house.db, slot);
+        let Ok(Some(now)) = settings else { return };
+        if told.as_ref() == Some(&now) {
+            return;
+        }
+        let failure = tell(house, &now).await.err();
+        let detail = failure.as_ref().map_or_else(String::new, |error| sentence(error));
+        let code = i64::from(failure.is_some());
+        let noted = house.db.note(|tx| {
+            tx.set(slot, vbd::Field::status_code, Value::Int(code))?;
+            tx.set(slot, vbd::Field::status_detail, Value::Str(detail))
+        });
+        if noted.is_err() || failure.is_some() {
+            return;
+        }
+        told = Some(now);
+    }
+}
+
+/// Nothing for a device that is not plugged: it is served with its settings when it is.
+fn settings(db: &Db, slot: &Ref) -> Result<Option<Settings>, ApiError> {
+    db.read(|view| {
+        if !flag(view, slot, vbd::Field::currently_attached)? {
+            return Ok(None);
+        }
+        let disk = reference(view, slot, vbd::Field::VDI)?;
+        let place = reference(view, &disk, vdi::Field::SR)?;
+        let algorithm = text(view, slot, vbd::Field::qos_algorithm_type)?;
+        let params = pairs(view, slot, vbd::Field::qos_algorithm_params)?;
+        Ok(Some(Settings {
+            vbd: VbdId(uuid(view, slot, vbd::Field::uuid)?),
+            sr: SrId(uuid(view, &place, sr::Field::uuid)?),
+            caps: limits(algorithm, &params).unwrap_or_default().caps,
+            poll: tuning(&pairs(view, slot, vbd::Field::other_config)?).poll,
+        }))
+    })
+}
+
+/// In time, or not at all.
+async fn tell(house: &House, settings: &Settings) -> Result<(), IoError> {
+    let (what, deadline) = ("its limits".to_owned(), TELL_DEADLINE);
+    let told = timeout(deadline, tell_datapath(house, settings)).await;
+    told.unwrap_or(Err(IoError::Late { what, deadline }))
+}
+
+async fn tell_datapath(house: &House, settings: &Settings) -> Result<(), IoError> {
+    let datapath = house.drivers.io.of(settings.sr).await?;
+    let id = settings.vbd.to_string();
+    datapath.caps(&id, &settings.caps).await?;
+    datapath.poll(&id, &settings.poll).await
+}

@@ -1,0 +1,149 @@
+//! Disks.
+
+mod make;
+mod resize;
+
+use model::refusal::Refusal;
+use model::sr::SrOp;
+use model::vdi::VdiOp;
+use toolstack::machines::TakenVolume;
+use xenapi::table::{sr, vdi};
+use xenapi::{ApiError, Value, codes};
+
+use super::carry::{Caller, at_once, gated, gone};
+use crate::db::{Ref, View};
+use crate::dispatch::generic::{self, nothing};
+use crate::dispatch::{Answer, Args, Ctx, Handler, Hook, text};
+use crate::errors::{About, refused};
+use crate::facts;
+use crate::records::current::{Current, Mark};
+use crate::records::fields::{reference, uuid};
+
+pub(super) use make::{create_disk, destroy_disk};
+
+pub(super) const CALLS: super::Calls = &[
+    ("VDI.create", Handler::Long(|ctx, args| Box::pin(make::create(ctx, args)))),
+    ("VDI.destroy", gated!(may_begin, make::destroy, VdiOp::Destroy)),
+    ("VDI.forget", gated!(may_begin, make::forget, VdiOp::Forget)),
+    ("VDI.introduce", Handler::Long(|ctx, args| Box::pin(make::introduce(ctx, args)))),
+    ("VDI.update", gated!(may_begin, make::update, VdiOp::Update)),
+    ("VDI.resize", Handler::Gated(resize::may_begin, |ctx, args| Box::pin(resize::run(ctx, args)))),
+    ("VDI.resize_online", gated!(may_begin, resize::online, VdiOp::ResizeOnline)),
+    ("VDI.clone", gated!(may_begin, not_here, VdiOp::Clone)),
+    ("VDI.copy", gated!(may_begin, not_here, VdiOp::Copy)),
+    ("VDI.snapshot", gated!(may_begin, not_here, VdiOp::Snapshot)),
+    ("VDI.enable_cbt", gated!(may_begin, not_here, VdiOp::EnableCbt)),
+    ("VDI.disable_cbt", gated!(may_begin, not_here, VdiOp::DisableCbt)),
+    ("VDI.data_destroy", gated!(may_begin, not_here, VdiOp::DataDestroy)),
+    ("VDI.get_nbd_info", Handler::Short(|_, _| Ok(Value::Set(Vec::new())))),
+    ("VDI.set_name_label", Handler::Short(|ctx, args| set(ctx, args, vdi::Field::name_label))),
+    (
+        "VDI.set_name_description",
+        Handler::Short(|ctx, args| set(ctx, args, vdi::Field::name_description)),
+    ),
+    ("VDI.set_read_only", Handler::Short(|ctx, args| set(ctx, args, vdi::Field::read_only))),
+    ("VDI.set_sharable", Handler::Short(|ctx, args| set(ctx, args, vdi::Field::sharable))),
+    (
+        "VDI.set_allow_caching",
+        Handler::Short(|ctx, args| set(ctx, args, vdi::Field::allow_caching)),
+    ),
+    ("VDI.set_on_boot", Handler::Short(set_on_boot)),
+];
+
+pub(super) const HOOKS: &[Hook] = &[
+    Hook { field: "VDI.read_only", check: at_rest, follow: None },
+    Hook { field: "VDI.sharable", check: at_rest, follow: None },
+];
+
+fn set(ctx: &Ctx, args: &Args, field: vdi::Field) -> Answer {
+    generic::set(ctx, args, field)
+}
+
+/// Nobody uses the disk: what a machine was started with is not changed under it.
+fn at_rest(_: &Ctx, tx: &mut crate::db::Tx<'_>, disk: &Ref) -> Result<(), ApiError> {
+    let facts = facts::vdi(&tx.view(), disk)?;
+    if facts.users.iter().any(|user| user.attached) {
+        return Err(codes::vdi_in_use(disk.as_str(), "update"));
+    }
+    Ok(())
+}
+
+/// Disks keep what is written to them: nothing else is done here.
+fn set_on_boot(ctx: &Ctx, args: &Args) -> Answer {
+    if args.text("value") != "persist" {
+        let place = ctx.read(|view| reference(view, &args.object(), vdi::Field::SR))?;
+        return Err(codes::sr_operation_not_supported(place.as_str()));
+    }
+    generic::set(ctx, args, vdi::Field::on_boot)
+}
+
+/// Whether the operation may begin, before there is a task.
+fn may_begin(ctx: &Ctx, args: &Args, op: VdiOp) -> Result<(), ApiError> {
+    let disk = args.object();
+    let (checked, about) = ctx.read(|view| (check(view, &disk, op), About::vdi(view, &disk, op)));
+    at_once(checked).map_err(|why| refused(&ctx.house.db, why, &about))
+}
+
+fn check(view: &View<'_>, disk: &Ref, op: VdiOp) -> Result<(), Refusal> {
+    model::vdi::check(op, &facts::vdi(view, disk).map_err(gone)?)
+}
+
+/// What the gate has let through though it is not done here.
+async fn not_here(ctx: Ctx, args: Args, op: VdiOp) -> Answer {
+    let about = ctx.read(|view| About::vdi(view, &args.object(), op));
+    Err(about.refused(Refusal::NotImplemented))
+}
+
+/// A disk, its place, and what each is called in its storage.
+struct Disk {
+    disk: Ref,
+    id: model::id::VdiId,
+    place: Ref,
+}
+
+fn disk_of(view: &View<'_>, disk: &Ref) -> Result<Disk, ApiError> {
+    let id = model::id::VdiId(uuid(view, disk, vdi::Field::uuid)?);
+    Ok(Disk { disk: disk.clone(), id, place: reference(view, disk, vdi::Field::SR)? })
+}
+
+/// Begins an operation of a disk when its turn has come, and with it one of its SR if it has a part
+/// in it.
+async fn begin(
+    ctx: &Ctx,
+    disk: &Disk,
+    op: VdiOp,
+    of_sr: Option<SrOp>,
+) -> Result<Current, ApiError> {
+    let field = vdi::Field::current_operations.into();
+    let mut marks = vec![Mark { of: disk.disk.clone(), field, op: op.name() }];
+    marks.extend(of_sr.map(|op| mark_sr(&disk.place, op)));
+    let gate = |tx: &mut crate::db::Tx<'_>| {
+        let view = tx.view();
+        check(&view, &disk.disk, op)?;
+        of_sr.map_or(Ok(()), |op| check_sr(&view, &disk.place, op))
+    };
+    let key = Caller::of(ctx).key;
+    let begun = Current::wait(&ctx.house.db, &key, &marks, ctx.house.settings.queue_deadline, gate);
+    let about = ctx.read(|view| About::vdi(view, &disk.disk, op));
+    begun.await.map_err(|why| refused(&ctx.house.db, why, &about))
+}
+
+/// Keeps machines from the disk. The records may say that none has it, while one that hangs still
+/// does.
+fn taken<'a>(ctx: &'a Ctx, disk: &Disk, op: VdiOp) -> Result<TakenVolume<'a>, ApiError> {
+    let taken = ctx.house.machines.take_volume(disk.id);
+    taken.ok_or_else(|| codes::vdi_in_use(disk.disk.as_str(), op.name()))
+}
+
+fn mark_sr(place: &Ref, op: SrOp) -> Mark {
+    Mark { of: place.clone(), field: sr::Field::current_operations.into(), op: op.name() }
+}
+
+fn check_sr(view: &View<'_>, place: &Ref, op: SrOp) -> Result<(), Refusal> {
+    model::sr::check(op, &facts::sr(view, place).map_err(gone)?)
+}
+
+/// A reference that a record was given.
+fn given<'a>(fields: &'a std::collections::BTreeMap<String, Value>, name: &str) -> &'a str {
+    fields.get(name).map_or("", text)
+}

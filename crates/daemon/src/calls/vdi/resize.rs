@@ -1,0 +1,109 @@
+//! Disks that grow, also under machines that use them.
+
+use std::time::Duration;
+
+use model::id::{SrId, VbdId, VmId};
+use model::plan::Verb;
+use model::sr::SrOp;
+use model::vdi::VdiOp;
+use tokio::time::timeout;
+use toolstack::machines::{OpError, StepError};
+use xenapi::table::{sr, vbd, vdi};
+use xenapi::{ApiError, codes};
+
+use super::make::{resized, sized};
+use super::{Disk, begin, disk_of, nothing, taken};
+use crate::calls::carry::id_of;
+use crate::db::{Ref, View};
+use crate::dispatch::{Answer, Args, Ctx};
+use crate::errors::{About, failed};
+use crate::facts;
+use crate::records::fields::{bytes, flag, reference, references, uuid};
+
+/// Most time for a disk's datapath and its guest to see that it has grown.
+const TELL_DEADLINE: Duration = Duration::from_secs(30);
+
+pub(super) fn may_begin(ctx: &Ctx, args: &Args) -> Result<(), ApiError> {
+    let op = ctx.read(|view| op_of(view, &args.object()))?;
+    super::may_begin(ctx, args, op)
+}
+
+pub(super) async fn run(ctx: Ctx, args: Args) -> Answer {
+    let op = ctx.read(|view| op_of(view, &args.object()))?;
+    grow(&ctx, &args, op).await
+}
+
+pub(super) async fn online(ctx: Ctx, args: Args, op: VdiOp) -> Answer {
+    grow(&ctx, &args, op).await
+}
+
+/// Whether a machine has the disk now.
+fn op_of(view: &View<'_>, disk: &Ref) -> Result<VdiOp, ApiError> {
+    let used = facts::vdi(view, disk)?.users.iter().any(|user| user.attached);
+    Ok(if used { VdiOp::ResizeOnline } else { VdiOp::Resize })
+}
+
+async fn grow(ctx: &Ctx, args: &Args, op: VdiOp) -> Answer {
+    let wanted = sized(args.int("size"))?;
+    let disk = ctx.read(|view| disk_of(view, &args.object()))?;
+    let storage = ctx.read(|view| ctx.house.storage.of(view, &disk.place))?;
+    let under_way = begin(ctx, &disk, op, Some(SrOp::VdiResize)).await?;
+    let taken = if op == VdiOp::Resize { Some(taken(ctx, &disk, op)?) } else { None };
+    let now = ctx.read(|view| bytes(view, &disk.disk, vdi::Field::virtual_size))?;
+    if wanted < now {
+        let why = format!("a disk of {now} bytes is not made smaller: its end would be lost");
+        return Err(codes::value_not_supported("size", wanted.to_string(), why));
+    }
+    let volume = storage.resize_volume((disk.id, &disk.disk), wanted).await?;
+    // It is larger now, whether a guest has been told or not.
+    ctx.house.db.note(|tx| resized(tx, &disk, &volume))?;
+    let users = ctx.read(|view| users(view, &disk))?;
+    for user in users {
+        if let Err(error) = tell(ctx, &user).await {
+            // A device that was unplugged meanwhile has nothing to be told.
+            if ctx.read(|view| flag(view, &user.slot, vbd::Field::currently_attached)) == Ok(true) {
+                let about = ctx.read(|view| About::vdi(view, &disk.disk, op));
+                return Err(failed(&ctx.house.db, error, &about));
+            }
+        }
+    }
+    drop((taken, under_way));
+    Ok(nothing())
+}
+
+/// A device that is plugged.
+struct User {
+    slot: Ref,
+    vbd: VbdId,
+    vm: VmId,
+    sr: SrId,
+}
+
+fn users(view: &View<'_>, disk: &Disk) -> Result<Vec<User>, ApiError> {
+    let mut users = Vec::new();
+    for slot in references(view, &disk.disk, vdi::Field::VBDs)? {
+        if flag(view, &slot, vbd::Field::currently_attached)? {
+            users.push(User {
+                vbd: VbdId(uuid(view, &slot, vbd::Field::uuid)?),
+                vm: id_of(view, &reference(view, &slot, vbd::Field::VM)?)?,
+                sr: SrId(uuid(view, &disk.place, sr::Field::uuid)?),
+                slot,
+            });
+        }
+    }
+    Ok(users)
+}
+
+/// Whoever serves the disk sees its new end, then the guest does.
+async fn tell(ctx: &Ctx, user: &User) -> Result<(), OpError> {
+    let failed = |error| OpError::Failed { verb: Verb::VbdPlug(user.vbd), error };
+    let late = || failed(StepError::Late { after: TELL_DEADLINE });
+    timeout(TELL_DEADLINE, tell_both(ctx, user)).await.map_err(|_| late())?.map_err(failed)
+}
+
+async fn tell_both(ctx: &Ctx, user: &User) -> Result<(), StepError> {
+    let drivers = &ctx.house.drivers;
+    let datapath = drivers.io.of(user.sr).await?;
+    let bytes = datapath.resize(&user.vbd.to_string()).await?;
+    Ok(drivers.hv.resized(user.vm, user.vbd, bytes).await?)
+}

@@ -1,0 +1,87 @@
+//! Network devices of machines.
+
+mod mac;
+mod make;
+mod settings;
+
+use std::sync::Arc;
+
+use model::id::VifId;
+use model::plan::Op;
+use model::refusal::Refusal;
+use model::vif::VifOp;
+use model::vm::Strictness;
+use xenapi::ApiError;
+use xenapi::table::vif;
+
+use super::carry::{Caller, Gate, Work, at_once, carry_out, gated, gone, id_of, no_look};
+use crate::db::{Ref, View};
+use crate::dispatch::generic::nothing;
+use crate::dispatch::{Answer, Args, Ctx, Handler};
+use crate::errors::{About, failed, refused};
+use crate::facts;
+use crate::records::current::Mark;
+use crate::records::fields::{flag, reference, uuid};
+
+pub(super) use make::{copied, numbers};
+pub(super) use settings::CALLS as SETTINGS;
+
+pub(super) const CALLS: super::Calls = &[
+    ("VIF.create", Handler::Short(make::create)),
+    ("VIF.destroy", Handler::Short(make::destroy)),
+    ("VIF.plug", gated!(may_begin, device, VifOp::Plug)),
+    ("VIF.unplug", gated!(may_begin, device, VifOp::Unplug)),
+    ("VIF.unplug_force", gated!(may_begin, device, VifOp::Unplug)),
+    ("VIF.move", Handler::Long(|ctx, args| Box::pin(moved(ctx, args)))),
+];
+
+/// Whether the operation may begin, before there is a task.
+fn may_begin(ctx: &Ctx, args: &Args, op: VifOp) -> Result<(), ApiError> {
+    let device = args.object();
+    let (checked, about) =
+        ctx.read(|view| (check(view, &device, op), About::vif(view, &device, op)));
+    at_once(checked).map_err(|why| refused(&ctx.house.db, why, &about))
+}
+
+fn check(view: &View<'_>, device: &Ref, op: VifOp) -> Result<(), Refusal> {
+    let machine = reference(view, device, vif::Field::VM).map_err(gone)?;
+    let vm = facts::vm(view, &machine).map_err(gone)?;
+    model::vif::check(op, &facts::vif(view, device).map_err(gone)?, &vm, Strictness::Lenient)
+}
+
+async fn device(ctx: Ctx, args: Args, op: VifOp) -> Answer {
+    plugged(&ctx, &args.object(), op).await?;
+    Ok(nothing())
+}
+
+async fn plugged(ctx: &Ctx, device: &Ref, op: VifOp) -> Result<(), ApiError> {
+    let work = ctx.read(|view| work(view, device, op))?;
+    let about = ctx.read(|view| About::vif(view, device, op));
+    let ended = carry_out(&ctx.house, &Caller::of(ctx), &work).await;
+    ended.map_err(|error| failed(&ctx.house.db, error, &about))
+}
+
+fn work(view: &View<'_>, device: &Ref, op: VifOp) -> Result<Work, ApiError> {
+    let machine = reference(view, device, vif::Field::VM)?;
+    let vif = VifId(uuid(view, device, vif::Field::uuid)?);
+    let plan = if op == VifOp::Plug { Op::VifPlug(vif) } else { Op::VifUnplug(vif) };
+    let of = device.clone();
+    let gate: Gate = Arc::new(move |tx| check(&tx.view(), &of, op));
+    let field = vif::Field::current_operations.into();
+    let marks = vec![Mark { of: device.clone(), field, op: op.name() }];
+    Ok(Work { vm: id_of(view, &machine)?, op: plan, marks, look: no_look(), gate })
+}
+
+/// Puts a device on another network. A guest that has it sees it go and come.
+async fn moved(ctx: Ctx, args: Args) -> Answer {
+    let device = args.object();
+    let attached = ctx.read(|view| flag(view, &device, vif::Field::currently_attached))?;
+    if attached {
+        plugged(&ctx, &device, VifOp::Unplug).await?;
+    }
+    ctx.change(|tx| tx.set(&device, vif::Field::network, args.value("network").clone()))?;
+    if attached {
+        plugged(&ctx, &device, VifOp::Plug).await?;
+    }
+    Ok(nothing())
+}

@@ -1,0 +1,120 @@
+//! Machines and templates: what they are, how they come and go.
+
+mod ask;
+mod clone;
+mod disks;
+mod make;
+mod memory;
+mod provision;
+
+use model::machine::MAX_VCPUS;
+use model::refusal::Refusal;
+use model::vm::{Strictness, VmOp};
+use xenapi::table::vm;
+use xenapi::{ApiError, Value, codes};
+
+use super::carry::{at_once, gated, gone};
+use crate::db::{Ref, Tx, View};
+use crate::dispatch::generic::{self, nothing};
+use crate::dispatch::{Answer, Args, Ctx, Handler};
+use crate::errors::{About, refused};
+use crate::facts;
+use crate::records::fields::{flag, int};
+
+/// The key of `other_config` from which a machine's Ethernet addresses follow.
+pub(super) const MAC_SEED: &str = "mac_seed";
+
+pub(super) const CALLS: super::Calls = &[
+    ("VM.create", Handler::Short(make::create)),
+    ("VM.destroy", gated!(may_begin, make::destroy, VmOp::Destroy)),
+    ("VM.clone", gated!(may_begin, clone::clone, VmOp::Clone)),
+    ("VM.copy", gated!(may_begin, not_here, VmOp::Copy)),
+    ("VM.provision", gated!(may_begin, provision::provision, VmOp::Provision)),
+    ("VM.set_is_a_template", Handler::Short(set_is_a_template)),
+    ("VM.set_VCPUs_max", Handler::Short(|ctx, args| vcpus(ctx, args, vm::Field::VCPUs_max))),
+    (
+        "VM.set_VCPUs_at_startup",
+        Handler::Short(|ctx, args| vcpus(ctx, args, vm::Field::VCPUs_at_startup)),
+    ),
+    ("VM.set_VCPUs_number_live", gated!(may_begin, not_here, VmOp::ChangingVcpusLive)),
+    (
+        "VM.set_actions_after_crash",
+        Handler::Short(|ctx, args| generic::set(ctx, args, vm::Field::actions_after_crash)),
+    ),
+    (
+        "VM.set_HVM_boot_policy",
+        Handler::Short(|ctx, args| generic::set(ctx, args, vm::Field::HVM_boot_policy)),
+    ),
+    (
+        "VM.set_HVM_shadow_multiplier",
+        Handler::Short(|ctx, args| generic::set(ctx, args, vm::Field::HVM_shadow_multiplier)),
+    ),
+];
+
+pub(super) use ask::CALLS as ASKED;
+pub(super) use memory::CALLS as MEMORY;
+
+/// Whether the operation may begin, before there is a task.
+fn may_begin(ctx: &Ctx, args: &Args, op: VmOp) -> Result<(), ApiError> {
+    let machine = args.object();
+    let checked = ctx.read(|view| check(view, &machine, op));
+    at_once(checked).map_err(|why| refused(&ctx.house.db, why, &About::vm(&machine, op)))
+}
+
+fn check(view: &View<'_>, machine: &Ref, op: VmOp) -> Result<(), Refusal> {
+    model::vm::check(op, &facts::vm(view, machine).map_err(gone)?, Strictness::Lenient)
+}
+
+/// The operation may be done within this change.
+fn allowed(tx: &Tx<'_>, machine: &Ref, op: VmOp) -> Result<(), ApiError> {
+    let view = tx.view();
+    check(&view, machine, op).map_err(|why| About::vm(machine, op).refused(why))
+}
+
+/// What the gate has let through though it is not done here.
+async fn not_here(_: Ctx, args: Args, op: VmOp) -> Answer {
+    Err(About::vm(&args.object(), op).refused(Refusal::NotImplemented))
+}
+
+/// Makes a template of a machine, or a machine of a template.
+fn set_is_a_template(ctx: &Ctx, args: &Args) -> Answer {
+    let (machine, wanted) = (args.object(), args.flag("value"));
+    ctx.change(|tx| {
+        if flag(&tx.view(), &machine, vm::Field::is_a_template)? == wanted {
+            return Ok(());
+        }
+        if wanted {
+            allowed(tx, &machine, VmOp::MakeIntoTemplate)?;
+        } else if flag(&tx.view(), &machine, vm::Field::is_a_snapshot)? {
+            return Err(codes::vm_is_snapshot(machine.as_str()));
+        } else {
+            tx.set(&machine, vm::Field::is_default_template, Value::Bool(false))?;
+        }
+        tx.set(&machine, vm::Field::is_a_template, Value::Bool(wanted))
+    })?;
+    Ok(nothing())
+}
+
+/// Sets a number of CPUs.
+fn vcpus(ctx: &Ctx, args: &Args, field: vm::Field) -> Answer {
+    let machine = args.object();
+    ctx.change(|tx| {
+        allowed(tx, &machine, VmOp::ChangingVcpus)?;
+        tx.set(&machine, field, Value::Int(args.int("value")))?;
+        vcpus_fit(&tx.view(), &machine)
+    })?;
+    Ok(nothing())
+}
+
+/// A machine starts with no more CPUs than it can have, and it can have as many as QEMU gives.
+fn vcpus_fit(view: &View<'_>, machine: &Ref) -> Result<(), ApiError> {
+    let most = int(view, machine, vm::Field::VCPUs_max)?;
+    let first = int(view, machine, vm::Field::VCPUs_at_startup)?;
+    if !(1..=i64::from(MAX_VCPUS)).contains(&most) {
+        return Err(codes::invalid_value("VCPUs_max", most.to_string()));
+    }
+    if !(1..=most).contains(&first) {
+        return Err(codes::invalid_value("VCPUs_at_startup", first.to_string()));
+    }
+    Ok(())
+}

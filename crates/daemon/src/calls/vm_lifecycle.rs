@@ -1,0 +1,218 @@
+//! Starts and ends of machines.
+
+use std::sync::Arc;
+
+use model::plan::Op;
+use model::refusal::Refusal;
+use model::vbd::VbdOp;
+use model::vm::{PowerState, Strictness, VmOp};
+use toolstack::machines::OpError;
+use xenapi::table::{host, vm};
+use xenapi::{ApiError, codes};
+
+use super::carry::{Caller, Gate, Look, Work, at_once, carry_out, gated, gone, id_of, no_look};
+use crate::db::{Ref, View};
+use crate::dispatch::generic::nothing;
+use crate::dispatch::{Answer, Args, Ctx, Handler};
+use crate::errors::{About, failed, refused};
+use crate::facts;
+use crate::house::House;
+use crate::records::current::Mark;
+use crate::records::fields::{flag, references};
+use crate::records::machine::makes_domain;
+use crate::records::{bootable, effects, machine};
+
+/// Every operation of this file begins and ends alike; what differs is in `LifeOp`.
+macro_rules! handlers {
+    ($($name:literal $op:ident;)*) => {
+        pub(super) const CALLS: &[(&str, Handler)] = &[$((
+            concat!("VM.", $name),
+            gated!(may_begin, life, VmOp::$op),
+        ),)*];
+    };
+}
+
+handlers! {
+    "start" Start;
+    "start_on" StartOn;
+    "clean_shutdown" CleanShutdown;
+    "hard_shutdown" HardShutdown;
+    "shutdown" Shutdown;
+    "clean_reboot" CleanReboot;
+    "hard_reboot" HardReboot;
+    "pause" Pause;
+    "unpause" Unpause;
+    "power_state_reset" PowerStateReset;
+    "suspend" Suspend;
+    "resume" Resume;
+    "resume_on" ResumeOn;
+    "snapshot" Snapshot;
+    "snapshot_with_quiesce" SnapshotWithQuiesce;
+    "checkpoint" Checkpoint;
+    "revert" Revert;
+    "pool_migrate" PoolMigrate;
+    "migrate_send" MigrateSend;
+    "send_sysrq" SendSysrq;
+    "send_trigger" SendTrigger;
+    "call_plugin" CallPlugin;
+    "query_services" QueryServices;
+}
+
+/// Whether the operation may begin, before there is a task.
+fn may_begin(ctx: &Ctx, args: &Args, op: VmOp) -> Result<(), ApiError> {
+    let machine = args.object();
+    let checked = ctx.read(|view| check(view, &machine, op));
+    at_once(checked).map_err(|why| refused(&ctx.house.db, why, &About::vm(&machine, op)))?;
+    if makes_domain(op) { bootable_here(ctx, &machine) } else { Ok(()) }
+}
+
+/// Nothing of the host or of the machine keeps it from booting.
+///
+/// # Errors
+/// What does.
+pub(super) fn bootable_here(ctx: &Ctx, machine: &Ref) -> Result<(), ApiError> {
+    ctx.read(enabled)?;
+    let vm = ctx.read(|view| id_of(view, machine))?;
+    match bootable(&ctx.house.db, vm, &ctx.house.settings.boot_directories) {
+        Err(why) => Err(codes::bootloader_failed(machine.as_str(), why)),
+        Ok(_) => ctx.read(|view| {
+            // An operation of a disk is no obstacle: it is waited for.
+            let checked = disks(view, machine, at_once);
+            checked.map_err(|(slot, why)| About::vbd(view, &slot, VbdOp::Attach).refused(why))
+        }),
+    }
+}
+
+async fn life(ctx: Ctx, args: Args, op: VmOp) -> Answer {
+    let machine = args.object();
+    let about = About::vm(&machine, op);
+    let paused = args.flag("start_paused");
+    let ended = match op {
+        VmOp::PowerStateReset => return reset(&ctx, &machine),
+        VmOp::Shutdown => shutdown(&ctx, &machine).await,
+        _ => match plan_of(op, paused) {
+            Some(plan) => run(&ctx, &machine, op, plan).await,
+            None => Err(OpError::Refused(Refusal::NotImplemented)),
+        },
+    };
+    ended.map_err(|error| {
+        let of_disk = match &error {
+            OpError::Refused(why) if makes_domain(op) => refused_disk(&ctx, &machine, why),
+            _ => None,
+        };
+        failed(&ctx.house.db, error, &of_disk.unwrap_or(about))
+    })?;
+    Ok(nothing())
+}
+
+/// The disk for which the machine was refused, as long as it still is.
+fn refused_disk(ctx: &Ctx, machine: &Ref, why: &Refusal) -> Option<About> {
+    ctx.read(|view| match disks(view, machine, |checked| checked) {
+        Err((slot, refusal)) if refusal == *why && slot != *machine => {
+            Some(About::vbd(view, &slot, VbdOp::Attach))
+        }
+        _ => None,
+    })
+}
+
+fn plan_of(op: VmOp, paused: bool) -> Option<Op> {
+    Some(match op {
+        VmOp::Start | VmOp::StartOn => Op::Start { paused },
+        VmOp::CleanShutdown => Op::CleanShutdown,
+        VmOp::HardShutdown => Op::HardShutdown,
+        VmOp::CleanReboot => Op::CleanReboot,
+        VmOp::HardReboot => Op::HardReboot,
+        VmOp::Pause => Op::Pause,
+        VmOp::Unpause => Op::Unpause,
+        _ => return None,
+    })
+}
+
+async fn run(ctx: &Ctx, machine: &Ref, op: VmOp, plan: Op) -> Result<(), OpError> {
+    let work = work(&ctx.house, machine, op, plan)?;
+    carry_out(&ctx.house, &Caller::of(ctx), &work).await
+}
+
+/// An operation of a machine, for whoever begins it.
+///
+/// # Errors
+/// The machine is gone.
+pub(crate) fn work(house: &House, machine: &Ref, op: VmOp, plan: Op) -> Result<Work, OpError> {
+    let vm = house.db.read(|view| id_of(view, machine));
+    let vm = vm.map_err(|error| OpError::Refused(gone(error)))?;
+    let of = machine.clone();
+    let gate: Gate = Arc::new(move |tx| {
+        check(&tx.view(), &of, op)?;
+        if !makes_domain(op) {
+            return Ok(());
+        }
+        disks(&tx.view(), &of, |checked| checked).map_err(|(_, refusal)| refusal)
+    });
+    let look: Look = if makes_domain(op) {
+        let (db, directories) = (house.db.clone(), house.settings.boot_directories.clone());
+        Arc::new(move || bootable(&db, vm, &directories).map(drop).map_err(Refusal::NotAllowed))
+    } else {
+        no_look()
+    };
+    let field = vm::Field::current_operations.into();
+    let marks = vec![Mark { of: machine.clone(), field, op: op.name() }];
+    Ok(Work { vm, op: plan, marks, look, gate })
+}
+
+/// Cleanly if the guest does it, else by force.
+async fn shutdown(ctx: &Ctx, machine: &Ref) -> Result<(), OpError> {
+    let power = ctx.read(|view| machine::power(view, machine));
+    if power == Ok(PowerState::Running) {
+        match run(ctx, machine, VmOp::CleanShutdown, Op::CleanShutdown).await {
+            Err(OpError::Failed { .. }) => {}
+            ended => return ended,
+        }
+    }
+    run(ctx, machine, VmOp::HardShutdown, Op::HardShutdown).await
+}
+
+/// Takes the machine for halted. Nothing is done to what may be there: whoever calls this says
+/// that nothing is.
+fn reset(ctx: &Ctx, machine: &Ref) -> Answer {
+    let vm = ctx.read(|view| id_of(view, machine))?;
+    if ctx.house.machines.domain(vm) != model::plan::DomainSeen::Absent {
+        let why = "the machine has a domain on this host; shut it down, by force if need be";
+        return Err(codes::operation_not_allowed(why));
+    }
+    ctx.change(|tx| effects::halted(tx, machine))?;
+    Ok(nothing())
+}
+
+fn check(view: &View<'_>, machine: &Ref, op: VmOp) -> Result<(), Refusal> {
+    let facts = facts::vm(view, machine).map_err(gone)?;
+    model::vm::check(op, &facts, Strictness::Lenient)
+}
+
+/// The host takes machines.
+fn enabled(view: &View<'_>) -> Result<(), ApiError> {
+    for host in view.all(&host::CLASS) {
+        let host = host.reference();
+        if !flag(view, host, host::Field::enabled)? {
+            return Err(codes::host_disabled(host.as_str()));
+        }
+    }
+    Ok(())
+}
+
+type Checked = Result<(), Refusal>;
+
+/// Every disk and drive can be had; else the first that cannot, for what `counts`.
+fn disks(
+    view: &View<'_>,
+    machine: &Ref,
+    counts: impl Fn(Checked) -> Checked,
+) -> Result<(), (Ref, Refusal)> {
+    let of_machine = |error| (machine.clone(), gone(error));
+    let vm = facts::vm(view, machine).map_err(of_machine)?;
+    for slot in references(view, machine, vm::Field::VBDs).map_err(of_machine)? {
+        let facts = facts::vbd(view, &slot).map_err(of_machine)?;
+        let checked = model::vbd::check(VbdOp::Attach, &facts, &vm, Strictness::Lenient);
+        counts(checked).map_err(|refusal| (slot, refusal))?;
+    }
+    Ok(())
+}

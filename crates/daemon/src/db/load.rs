@@ -1,0 +1,68 @@
+//! Objects that were there before.
+
+use std::sync::mpsc::SyncSender;
+
+use xenapi::table::Class;
+use xenapi::{ApiError, Value};
+
+use super::object::Unknown;
+use super::tables::Tables;
+use super::touched::Undo;
+use super::{Db, Follow, Object, Random, Ref, Tx, inverse};
+
+/// An object as it was stored. Its sets of references are empty; they follow.
+#[derive(Debug)]
+pub(crate) struct Loaded {
+    pub(crate) class: &'static Class,
+    pub(crate) reference: Ref,
+    /// Its place among all.
+    pub(crate) age: u64,
+    pub(crate) made: u64,
+    pub(crate) changed: u64,
+    pub(crate) fields: Vec<Value>,
+    pub(crate) unknown: Unknown,
+}
+
+impl Db {
+    /// With these objects, as they were when `generation` had ended; what changes from now on is
+    /// to be stored, which `wake` tells. Nothing of this is a change.
+    ///
+    /// # Errors
+    /// That of what follows.
+    pub(crate) fn loaded(
+        generation: u64,
+        mut objects: Vec<Loaded>,
+        wake: SyncSender<()>,
+        (random, follow): (Random, Follow),
+    ) -> Result<Self, ApiError> {
+        let mut tables = Tables::new(generation);
+        objects.sort_by_key(|object| object.age);
+        let mut made = Vec::new();
+        for Loaded { class, reference, age, made: since, changed, fields, unknown } in objects {
+            made.push(Undo::Made(class, reference.clone()));
+            let mut object = Object::new(class, reference, age, fields);
+            (object.unknown, object.made, object.changed) = (unknown, since, changed);
+            tables.put(object);
+        }
+        gather(&mut tables, &made);
+        let mut tx = Tx::begin(&mut tables, random, false);
+        tx.made(made);
+        follow(&mut tx)?;
+        tx.end_untold();
+        tables.pending.storing = true;
+        Ok(Self::of(tables, Some(wake), random, follow))
+    }
+}
+
+/// Fills the sets of references, in the order of age of who names.
+fn gather(tables: &mut Tables, made: &[Undo]) {
+    for done in made {
+        let (class, reference) = done.object();
+        let Some(object) = tables.get(class, reference.as_str()) else { continue };
+        for (set, holder) in inverse::links(object.class, &object.fields) {
+            if let Some(members) = tables.members(set, &holder) {
+                members.push(reference.value());
+            }
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! How objects of a class are found without looking at each.
+
+use std::collections::{BTreeMap, HashMap};
+
+use xenapi::Value;
+use xenapi::table::Class;
+
+use super::Ref;
+
+/// A field by which objects are found.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum By {
+    Uuid,
+    Name,
+    Attached,
+}
+
+impl By {
+    /// What a field of this name is, if objects are found by it.
+    pub(super) fn of(field: &str) -> Option<Self> {
+        match field {
+            "uuid" => Some(Self::Uuid),
+            "name_label" => Some(Self::Name),
+            "currently_attached" => Some(Self::Attached),
+            _ => None,
+        }
+    }
+
+    /// The fields of a class by which its objects are found, by number.
+    pub(super) fn all(class: &'static Class) -> impl Iterator<Item = (Self, usize)> {
+        let fields = class.fields.iter().enumerate();
+        fields.filter_map(|(at, field)| Some((Self::of(field.name)?, at)))
+    }
+}
+
+/// References by what objects have in their fields.
+#[derive(Debug, Default)]
+pub(super) struct Lookup {
+    by_uuid: HashMap<String, Ref>,
+    by_name: HashMap<String, BTreeMap<u64, Ref>>,
+    attached: BTreeMap<u64, Ref>,
+}
+
+impl Lookup {
+    pub(super) fn by_uuid(&self, uuid: &str) -> Option<&Ref> {
+        self.by_uuid.get(uuid)
+    }
+
+    pub(super) fn by_name(&self, name: &str) -> impl Iterator<Item = &Ref> {
+        self.by_name.get(name).into_iter().flat_map(BTreeMap::values)
+    }
+
+    pub(super) fn attached(&self) -> impl Iterator<Item = &Ref> {
+        self.attached.values()
+    }
+
+    /// An object has this value.
+    pub(super) fn insert(&mut self, by: By, (age, reference): (u64, &Ref), value: &Value) {
+        match (by, value) {
+            (By::Uuid, Value::Str(text)) => {
+                self.by_uuid.insert(text.to_ascii_lowercase(), reference.clone());
+            }
+            (By::Name, Value::Str(text)) => {
+                let named = self.by_name.entry(text.clone()).or_default();
+                named.insert(age, reference.clone());
+            }
+            (By::Attached, Value::Bool(true)) => {
+                self.attached.insert(age, reference.clone());
+            }
+            _ => {}
+        }
+    }
+
+    /// It has it no more.
+    pub(super) fn remove(&mut self, by: By, age: u64, value: &Value) {
+        match (by, value) {
+            (By::Uuid, Value::Str(text)) => {
+                self.by_uuid.remove(&text.to_ascii_lowercase());
+            }
+            (By::Name, Value::Str(text)) => {
+                if let Some(named) = self.by_name.get_mut(text) {
+                    named.remove(&age);
+                    if named.is_empty() {
+                        self.by_name.remove(text);
+                    }
+                }
+            }
+            (By::Attached, Value::Bool(true)) => {
+                self.attached.remove(&age);
+            }
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! What a call was given, as its message says.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use xenapi::table::implicit::Method;
+use xenapi::table::{Kept, Param, Type, class};
+use xenapi::typed::coerce;
+use xenapi::{ApiError, Date, NULL_REF, Value, codes};
+
+use crate::db::{Ref, View};
+
+/// The parameters of a call, without its session: as many as the message has, each of its type.
+///
+/// Names are those of the message. A name that it does not have reads as nothing: empty, zero, no.
+#[derive(Clone, Debug)]
+pub struct Args {
+    params: Cow<'static, [Param]>,
+    values: Vec<Value>,
+}
+
+const NOTHING: &Value = &Value::Null;
+
+impl Args {
+    /// Reads what came with a call of this name. What was left out at the end is as the message
+    /// says, and an empty reference is none.
+    ///
+    /// # Errors
+    /// `MESSAGE_PARAMETER_COUNT_MISMATCH`, `FIELD_TYPE_ERROR`.
+    pub fn read(method: &Method, name: &str, given: Vec<Value>) -> Result<Self, ApiError> {
+        let params = method.params();
+        let least = params.iter().filter(|param| param.default.is_none()).count();
+        if !(least..=params.len()).contains(&given.len()) {
+            let (expected, received) = (least.to_string(), given.len().to_string());
+            return Err(codes::parameter_count(name, expected, received));
+        }
+        let mut given = given.into_iter();
+        let values = params.iter().map(|param| match given.next() {
+            Some(value) => {
+                coerce(value, &param.ty, param.name).map(|value| plain(value, &param.ty))
+            }
+            None => Ok(param.default.map_or_else(|| param.ty.zero(), |it| it.value(&param.ty))),
+        });
+        let values = values.collect::<Result<_, _>>()?;
+        Ok(Self { params, values })
+    }
+
+    /// Every reference names something. Only the first one, which says whose call it is, must not
+    /// be the null reference.
+    ///
+    /// # Errors
+    /// `HANDLE_INVALID class, reference`: the first that names nothing.
+    pub fn check(&self, view: &View<'_>) -> Result<(), ApiError> {
+        for (at, (param, value)) in self.params.iter().zip(&self.values).enumerate() {
+            if at > 0 || !is_null(value) {
+                named(view, value, &param.ty)?;
+            } else if let Type::Ref(class) = param.ty {
+                return Err(codes::handle_invalid(class, NULL_REF));
+            }
+        }
+        Ok(())
+    }
+
+    /// A parameter, whatever it is.
+    pub fn value(&self, name: &str) -> &Value {
+        let at = self.params.iter().position(|param| param.name == name);
+        at.and_then(|at| self.values.get(at)).unwrap_or(NOTHING)
+    }
+
+    /// The first parameter as a reference: whose call it is.
+    pub fn object(&self) -> Ref {
+        self.values.first().map_or_else(|| Ref::from(NULL_REF), reference)
+    }
+
+    /// The last parameter: what a setter sets.
+    pub fn last(&self) -> &Value {
+        self.values.last().unwrap_or(NOTHING)
+    }
+
+    /// A text, or a word of an enumeration.
+    pub fn text(&self, name: &str) -> &str {
+        text(self.value(name))
+    }
+
+    /// A whole number.
+    pub fn int(&self, name: &str) -> i64 {
+        if let Value::Int(number) = self.value(name) { *number } else { 0 }
+    }
+
+    /// A number.
+    pub fn float(&self, name: &str) -> f64 {
+        if let Value::Float(number) = self.value(name) { *number } else { 0.0 }
+    }
+
+    /// Yes or no.
+    pub fn flag(&self, name: &str) -> bool {
+        *self.value(name) == Value::Bool(true)
+    }
+
+    /// A moment.
+    pub fn date(&self, name: &str) -> Date {
+        if let Value::Date(date) = self.value(name) { *date } else { Date(0) }
+    }
+
+    /// A reference.
+    pub fn reference(&self, name: &str) -> Ref {
+        reference(self.value(name))
+    }
+
+    /// Several values.
+    pub fn set(&self, name: &str) -> &[Value] {
+        if let Value::Set(values) = self.value(name) { values } else { &[] }
+    }
+
+    /// Values by name: a map, or what `create` was given.
+    pub fn map(&self, name: &str) -> &BTreeMap<String, Value> {
+        static EMPTY: BTreeMap<String, Value> = BTreeMap::new();
+        if let Value::Map(members) = self.value(name) { members } else { &EMPTY }
+    }
+
+    /// Texts by name.
+    pub fn pairs(&self, name: &str) -> BTreeMap<String, String> {
+        let members = self.map(name).iter();
+        members.map(|(key, value)| (key.clone(), text(value).to_owned())).collect()
+    }
+}
+
+/// The text of a value; empty if it is none.
+pub(crate) fn text(value: &Value) -> &str {
+    if let Value::Str(text) = value { text } else { "" }
+}
+
+fn reference(value: &Value) -> Ref {
+    match value {
+        Value::Str(text) => Ref::from(text.as_str()),
+        _ => Ref::from(NULL_REF),
+    }
+}
+
+fn is_null(value: &Value) -> bool {
+    *value == Value::text(NULL_REF)
+}
+
+/// With the null reference where clients write an empty one.
+pub(super) fn plain(value: Value, ty: &Type) -> Value {
+    match (value, ty) {
+        (Value::Str(text), Type::Ref(_)) if text.is_empty() => Value::text(NULL_REF),
+        (Value::Set(values), Type::Set(of)) => {
+            Value::Set(values.into_iter().map(|value| plain(value, of)).collect())
+        }
+        (Value::Map(members), Type::Map(_, of)) => {
+            let members = members.into_iter().map(|(key, value)| (key, plain(value, of)));
+            Value::Map(members.collect())
+        }
+        (Value::Map(members), Type::Record(of)) => {
+            let Some(of) = class(of) else { return Value::Map(members) };
+            let members = members.into_iter().map(|(name, value)| match of.field(&name) {
+                Some((_, field)) => (name, plain(value, &field.ty)),
+                None => (name, value),
+            });
+            Value::Map(members.collect())
+        }
+        (value, _) => value,
+    }
+}
+
+/// Every reference in a value names something or is the null reference. Those of classes that are
+/// not kept here are not looked at.
+pub(super) fn named(view: &View<'_>, value: &Value, ty: &Type) -> Result<(), ApiError> {
+    match (value, ty) {
+        (Value::Str(text), Type::Ref(name)) => match class(name) {
+            Some(of) if text != NULL_REF && of.kept != Kept::Nowhere => {
+                view.object(of, &Ref::from(text.as_str())).map(drop)
+            }
+            _ => Ok(()),
+        },
+        (Value::Set(values), Type::Set(of)) => {
+            values.iter().try_for_each(|value| named(view, value, of))
+        }
+        (Value::Map(members), Type::Map(keys, of)) => {
+            members.iter().try_for_each(|(key, value)| {
+                if let Type::Ref(_) = keys {
+                    named(view, &Value::text(key.as_str()), keys)?;
+                }
+                named(view, value, of)
+            })
+        }
+        _ => Ok(()),
+    }
+}

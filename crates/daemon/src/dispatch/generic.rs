@@ -1,0 +1,230 @@
+//! What follows from the class table alone: lists, getters, setters, records that are only kept.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use xenapi::filter::Filter;
+use xenapi::table::implicit::Method;
+use xenapi::table::{Access, Class, FieldIx};
+use xenapi::{ApiError, Encoded, Value, codes};
+
+use super::args::named;
+use super::{Args, Ctx};
+use crate::calls;
+use crate::db::{Ref, Tx, View};
+
+/// Most members that a client puts into a map or a set of one record: every change sends all of
+/// them to whoever watches.
+pub const MAX_MEMBERS: usize = 4_096;
+
+/// Carries out what needs no more than the table.
+///
+/// # Errors
+/// `NOT_IMPLEMENTED` for what needs a handler and has none.
+pub(crate) fn answer(ctx: &Ctx, args: &Args) -> Result<Value, ApiError> {
+    match ctx.method {
+        Method::GetAll(of) => Ok(ctx.read(|view| {
+            Value::Set(view.all(of).map(|object| object.reference().value()).collect())
+        })),
+        Method::GetAllRecords(of) => Ok(all(ctx, of, |_| true)),
+        Method::GetAllRecordsWhere(of) => {
+            let filter = Filter::parse(args.text("expr"), of)?;
+            Ok(all(ctx, of, |record| filter.holds(|field| field_of(record, of, field))))
+        }
+        Method::GetRecord(of) => {
+            ctx.read(|view| view.record(of, &args.object())).map(Value::Encoded)
+        }
+        Method::GetByUuid(of) => {
+            ctx.read(|view| view.by_uuid(of, args.text("uuid")).map(Ref::value))
+        }
+        Method::GetByNameLabel(of) => Ok(ctx.read(|view| {
+            Value::Set(view.by_name(of, args.text("label")).map(Ref::value).collect())
+        })),
+        Method::Get(_, field) => ctx.read(|view| view.get(&args.object(), field).cloned()),
+        Method::Set(of, field) => {
+            write(ctx, args, of, field, |tx, it| tx.set(it, field, args.last().clone()))
+        }
+        Method::AddTo(of, field) => {
+            write(ctx, args, of, field, |tx, it| add_to(tx, it, (of, field), args))
+        }
+        Method::RemoveFrom(of, field) => {
+            write(ctx, args, of, field, |tx, it| tx.set_key(it, field, &key(args.last()), None))
+        }
+        Method::Add(of, field) => write(ctx, args, of, field, |tx, it| {
+            members(tx, it, field, |members| {
+                if !members.contains(args.last()) {
+                    members.push(args.last().clone());
+                }
+            })
+        }),
+        Method::Remove(of, field) => write(ctx, args, of, field, |tx, it| {
+            members(tx, it, field, |members| members.retain(|member| member != args.last()))
+        }),
+        Method::ListMethods | Method::Explicit(..) | Method::Create(_) | Method::Destroy(_) => {
+            Err(codes::not_implemented(ctx.name()))
+        }
+    }
+}
+
+/// Records by reference. They are looked at one by one after everybody else may go on.
+fn all(ctx: &Ctx, of: &'static Class, wanted: impl Fn(&Value) -> bool) -> Value {
+    let records: Vec<(String, Arc<Encoded>)> = ctx.read(|view| {
+        let record = |object: &crate::db::Object| (object.reference().to_string(), object.record());
+        view.all(of).map(record).collect()
+    });
+    let wanted = records.into_iter().filter(|(_, record)| wanted(record.value()));
+    Value::Map(wanted.map(|(it, record)| (it, Value::Encoded(record))).collect())
+}
+
+fn field_of<'v>(record: &'v Value, of: &'static Class, field: FieldIx) -> Option<&'v Value> {
+    let Value::Map(fields) = record else { return None };
+    fields.get(of.field_at(field)?.name)
+}
+
+/// Writes a field as a client asked for it, in one change with what else must be true then.
+fn write(
+    ctx: &Ctx,
+    args: &Args,
+    of: &'static Class,
+    field: FieldIx,
+    how: impl FnOnce(&mut Tx<'_>, &Ref) -> Result<(), ApiError>,
+) -> Result<Value, ApiError> {
+    let it = args.object();
+    let hooks = of.field_at(field).map(|field| calls::hooks(of.name, field.name));
+    let hooks = hooks.unwrap_or_default();
+    ctx.change(|tx| {
+        how(tx, &it)?;
+        within(&tx.view(), of, &it, field)?;
+        hooks.iter().try_for_each(|hook| (hook.check)(ctx, tx, &it))
+    })?;
+    hooks.iter().filter_map(|hook| hook.follow).for_each(|follow| follow(ctx, &it));
+    Ok(nothing())
+}
+
+/// Writes a field that a message of its own sets, such as `VM.set_order`: its first parameter is
+/// the object, its last one the value.
+///
+/// # Errors
+/// As of a setter that follows from the table.
+pub fn set(ctx: &Ctx, args: &Args, field: impl Into<FieldIx>) -> Result<Value, ApiError> {
+    let field = field.into();
+    let Some(of) = xenapi::table::class(field.class()) else {
+        return Err(codes::not_implemented(ctx.name()));
+    };
+    write(ctx, args, of, field, |tx, it| tx.set(it, field, args.last().clone()))
+}
+
+fn add_to(
+    tx: &mut Tx<'_>,
+    it: &Ref,
+    (of, field): (&'static Class, FieldIx),
+    args: &Args,
+) -> Result<(), ApiError> {
+    let key = key(args.value("key"));
+    if let Value::Map(members) = tx.view().get(it, field)?
+        && members.contains_key(&key)
+    {
+        let name = of.field_at(field).map_or("", |field| field.name);
+        let uuid = uuid(&tx.view(), of, it);
+        return Err(codes::map_duplicate_key(of.name, name, uuid, key));
+    }
+    tx.set_key(it, field, &key, Some(args.last().clone()))
+}
+
+/// A key of a map, which may be of another type on the wire.
+fn key(value: &Value) -> String {
+    match value {
+        Value::Int(number) => number.to_string(),
+        other => super::args::text(other).to_owned(),
+    }
+}
+
+fn members(
+    tx: &mut Tx<'_>,
+    it: &Ref,
+    field: FieldIx,
+    change: impl FnOnce(&mut Vec<Value>),
+) -> Result<(), ApiError> {
+    let mut members = match tx.view().get(it, field)? {
+        Value::Set(members) => members.clone(),
+        _ => Vec::new(),
+    };
+    change(&mut members);
+    tx.set(it, field, Value::Set(members))
+}
+
+/// What a client wrote does not outgrow its field.
+fn within(view: &View<'_>, of: &'static Class, it: &Ref, field: FieldIx) -> Result<(), ApiError> {
+    let count = match view.get(it, field)? {
+        Value::Map(members) => members.len(),
+        Value::Set(members) => members.len(),
+        _ => return Ok(()),
+    };
+    if count <= MAX_MEMBERS {
+        return Ok(());
+    }
+    let name = of.field_at(field).map_or("", |field| field.name);
+    let why = format!("{count} members, at most {MAX_MEMBERS} are kept");
+    Err(codes::value_not_supported(name, "", why))
+}
+
+fn uuid(view: &View<'_>, of: &'static Class, it: &Ref) -> String {
+    let uuid = of.field("uuid").and_then(|(field, _)| view.get(it, field).ok());
+    uuid.map(|uuid| super::args::text(uuid).to_owned()).unwrap_or_default()
+}
+
+/// What a new record of a class is made of: the fields that a client may give, from what `create`
+/// was given. What else a client sends, such as the rest of a record that it had read, is left
+/// out.
+///
+/// # Errors
+/// `FIELD_TYPE_ERROR`: one is missing that must be given.
+pub fn constructed(
+    of: &'static Class,
+    given: &BTreeMap<String, Value>,
+) -> Result<Vec<(FieldIx, Value)>, ApiError> {
+    let mut fields = Vec::new();
+    for (number, field) in of.numbers().filter(|(_, field)| field.access != Access::RoRuntime) {
+        match given.get(field.name) {
+            Some(value) => fields.push((number, value.clone())),
+            None if field.default.is_some() => {}
+            None => return Err(codes::field_type(field.name)),
+        }
+    }
+    Ok(fields)
+}
+
+/// Makes a record of a class that is only kept.
+///
+/// # Errors
+/// As [`constructed`], and `HANDLE_INVALID` for a reference that names nothing.
+pub fn create(ctx: &Ctx, args: &Args) -> Result<Value, ApiError> {
+    let Method::Create(of) = ctx.method else { return Err(codes::not_implemented(ctx.name())) };
+    let fields = constructed(of, args.map("args"))?;
+    let made = ctx.change(|tx| {
+        for (field, value) in &fields {
+            if let Some(field) = of.field_at(*field) {
+                named(&tx.view(), value, &field.ty)?;
+            }
+        }
+        tx.create(of, fields)
+    })?;
+    Ok(made.value())
+}
+
+/// Removes a record of a class that is only kept.
+///
+/// # Errors
+/// `HANDLE_INVALID`: there is none.
+pub fn destroy(ctx: &Ctx, args: &Args) -> Result<Value, ApiError> {
+    let (Method::Destroy(of) | Method::Explicit(of, _)) = ctx.method else {
+        return Err(codes::not_implemented(ctx.name()));
+    };
+    ctx.change(|tx| tx.destroy(of, &args.object()))?;
+    Ok(nothing())
+}
+
+/// What a call answers that has no result.
+pub fn nothing() -> Value {
+    Value::text("")
+}

@@ -1,0 +1,294 @@
+//! From a call to its answer.
+//!
+//! # Order
+//! Session, method, count of parameters, their types, role, references: the first that is wrong is
+//! the answer. Then the handler decides, and only when it has begun there is a task. So a call that
+//! is refused at once is refused in its `Async` form as well.
+//!
+//! # Bounds
+//! Reads run on the spot and wait for nobody. A write waits until it is stored, at most
+//! [`MAX_WRITES`](places::MAX_WRITES) at a time; those behind them wait their turn. Calls that take a while hold a
+//! [`Place`](places::Place) until their end, and are refused when there is none. Who waits for
+//! events holds nothing. Nothing looks at the host's load.
+//!
+//! # Invariants
+//! What was begun goes on when its caller goes away. An answer that tells of a change goes out
+//! after the change is stored.
+
+mod args;
+pub mod generic;
+pub mod places;
+#[cfg(test)]
+mod tests;
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use toolstack::fut::Fut;
+use xenapi::envelope::Call;
+use xenapi::table::Kind;
+use xenapi::table::implicit::{Method, methods, resolve};
+use xenapi::{ApiError, Value, codes};
+
+pub use args::Args;
+pub(crate) use args::text;
+
+use crate::calls;
+use crate::db::{Ref, Tx, View};
+use crate::house::House;
+use crate::sessions::Session;
+use crate::tasks::{self, TaskHandle};
+
+/// Where a call comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// The Unix socket: root of this host.
+    Unix,
+    /// The network.
+    Tcp(SocketAddr),
+}
+
+/// Who calls.
+#[derive(Clone, Debug)]
+pub struct Peer {
+    /// From where.
+    pub from: Origin,
+    /// The program, as it names itself in HTTP.
+    pub user_agent: Option<String>,
+}
+
+/// What a call answers.
+pub type Answer = Result<Value, ApiError>;
+
+/// Carries out a message.
+#[derive(Clone, Copy, Debug)]
+pub enum Handler {
+    /// Answers on the spot.
+    Short(fn(&Ctx, &Args) -> Answer),
+    /// Takes a while; in its `Async` form as a task.
+    Long(fn(Ctx, Args) -> Fut<'static, Answer>),
+    /// As `Long`. The first function says whether it may begin, before there is a task.
+    Gated(fn(&Ctx, &Args) -> Result<(), ApiError>, fn(Ctx, Args) -> Fut<'static, Answer>),
+}
+
+/// What belongs to writing a field, beside writing it.
+#[derive(Clone, Copy, Debug)]
+pub struct Hook {
+    /// Class and field, as `VBD.mode`.
+    pub field: &'static str,
+    /// Whether it may be so: sees the record as it is written, within the change, which it undoes
+    /// by failing.
+    pub check: fn(&Ctx, &mut Tx<'_>, &Ref) -> Result<(), ApiError>,
+    /// What is done after the change, for example to a machine that runs. It must not wait.
+    pub follow: Option<fn(&Ctx, &Ref)>,
+}
+
+/// What a handler gets beside its parameters.
+#[derive(Clone, Debug)]
+pub struct Ctx {
+    /// Everything.
+    pub house: Arc<House>,
+    /// Who calls.
+    pub session: Session,
+    /// The task by which it is carried out, if it is a task.
+    pub task: Option<TaskHandle>,
+    /// What was called.
+    pub method: Method,
+    /// Generations of its changes.
+    changed: Arc<Mutex<Vec<u64>>>,
+}
+
+impl Ctx {
+    /// For a call of this session.
+    pub fn new(house: &Arc<House>, session: Session, method: Method) -> Self {
+        let changed = Arc::default();
+        Self { house: house.clone(), session, task: None, method, changed }
+    }
+
+    /// The same call, as one of this method.
+    pub(crate) fn as_method(&self, method: Method) -> Self {
+        Self { method, ..self.clone() }
+    }
+
+    /// The name of what was called, as `VM.start`.
+    pub fn name(&self) -> String {
+        self.method.name()
+    }
+
+    /// Looks at the records.
+    pub fn read<T>(&self, look: impl FnOnce(&View<'_>) -> T) -> T {
+        self.house.db.read(look)
+    }
+
+    /// Changes the records. The call is answered after that is stored.
+    ///
+    /// # Errors
+    /// That of `make`.
+    pub fn change<T>(
+        &self,
+        make: impl FnOnce(&mut Tx<'_>) -> Result<T, ApiError>,
+    ) -> Result<T, ApiError> {
+        let mut generation = None;
+        let made = self.house.db.change(|tx| {
+            let made = make(tx)?;
+            if tx.touched().next().is_some() {
+                generation = Some(tx.generation());
+            }
+            Ok(made)
+        })?;
+        // One that wrote nothing has no generation: the next one has it.
+        self.changed.lock().unwrap_or_else(PoisonError::into_inner).extend(generation);
+        Ok(made)
+    }
+
+    /// As [`Ctx::change`], and ends when that is stored: for who has something to put right if it
+    /// cannot be.
+    ///
+    /// # Errors
+    /// That of `make`, and those of [`Ctx::stored`].
+    pub async fn change_stored<T>(
+        &self,
+        make: impl FnOnce(&mut Tx<'_>) -> Result<T, ApiError>,
+    ) -> Result<T, ApiError> {
+        let made = self.change(make)?;
+        self.stored().await?;
+        Ok(made)
+    }
+
+    /// Ends when all that this call has changed is stored, and what was noted until now has been
+    /// tried. Each change is looked at: one that came later may have found room where an earlier one
+    /// had none.
+    ///
+    /// # Errors
+    /// Some of it could not be stored, and has been taken back.
+    pub async fn stored(&self) -> Result<(), ApiError> {
+        let changed = self.changed.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        for generation in changed {
+            self.house.stored(generation).await?;
+        }
+        self.house.durable.tried().await
+    }
+
+    /// Says how far the call is, from 0 to 1.
+    pub fn progress(&self, part: f64) {
+        if let Some(task) = &self.task {
+            task.progress(part);
+        }
+    }
+}
+
+/// Carries out a call.
+///
+/// # Errors
+/// What the API answers instead of a result.
+pub async fn dispatch(house: &Arc<House>, call: Call, peer: &Peer) -> Answer {
+    let Call { method: name, mut params, .. } = call;
+    let resolved = resolve(&name);
+    if let Some((method, _)) = resolved
+        && !method.needs_session()
+    {
+        let args = Args::read(&method, &name, params)?;
+        return match method {
+            Method::ListMethods => Ok(list_methods()),
+            _ => calls::session::login(house, &args, peer).await,
+        };
+    }
+    let session = session(house, &mut params)?;
+    let Some((method, asynchronous)) = resolved else { return Err(codes::method_unknown(name)) };
+    let args = Args::read(&method, &name, params)?;
+    permitted(&session, &method)?;
+    house.db.read(|view| args.check(view))?;
+    let ctx = Ctx::new(house, session, method);
+    match calls::find(&ctx.name()) {
+        Some(handler) => carry_out(ctx, args, handler, asynchronous).await,
+        None => carry_out(ctx, args, Handler::Short(generic::answer), asynchronous).await,
+    }
+}
+
+/// Names of all calls.
+pub(crate) fn list_methods() -> Value {
+    Value::Set(methods().into_iter().map(Value::Str).collect())
+}
+
+/// Takes the session off the parameters.
+fn session(house: &House, params: &mut Vec<Value>) -> Result<Session, ApiError> {
+    let first = if params.is_empty() { Value::text("") } else { params.remove(0) };
+    house.sessions.find(&house.db, text(&first))
+}
+
+fn permitted(session: &Session, method: &Method) -> Result<(), ApiError> {
+    let least = method.least();
+    if session.role >= least {
+        return Ok(());
+    }
+    let why = format!("{} may not do this; it takes {least}", session.role);
+    Err(codes::permission_denied(method.name().to_ascii_lowercase(), why))
+}
+
+async fn carry_out(ctx: Ctx, args: Args, handler: Handler, asynchronous: bool) -> Answer {
+    if let Handler::Gated(gate, _) = handler {
+        gate(&ctx, &args)?;
+    }
+    match handler {
+        Handler::Short(run) if asynchronous => {
+            let run = move |ctx: Ctx, args: Args| -> Fut<'static, Answer> {
+                Box::pin(async move { run(&ctx, &args) })
+            };
+            tasks::begin(ctx, move |ctx| run(ctx, args)).await
+        }
+        Handler::Short(run) => short(&ctx, &args, run).await,
+        Handler::Long(run) | Handler::Gated(_, run) if asynchronous => {
+            tasks::begin(ctx, move |ctx| run(ctx, args)).await
+        }
+        Handler::Long(run) | Handler::Gated(_, run) => match ctx.method.kind() {
+            // Ends with its caller: it has begun nothing.
+            Kind::Waits => run(ctx, args).await,
+            _ => long(ctx, args, run).await,
+        },
+    }
+}
+
+async fn short(ctx: &Ctx, args: &Args, run: fn(&Ctx, &Args) -> Answer) -> Answer {
+    if reads(&ctx.method) {
+        return run(ctx, args);
+    }
+    let turn = ctx.house.writes.turn().await;
+    let answer = run(ctx, args);
+    ctx.stored().await?;
+    drop(turn);
+    answer
+}
+
+/// A task of the runtime carries it out, so that it goes on when its caller goes away.
+async fn long(ctx: Ctx, args: Args, run: fn(Ctx, Args) -> Fut<'static, Answer>) -> Answer {
+    let place = ctx.house.places.take(&ctx.session.reference)?;
+    let carried = tokio::spawn(async move {
+        let answer = run(ctx.clone(), args).await;
+        let stored = ctx.stored().await;
+        drop(place);
+        stored.and(answer)
+    });
+    carried.await.unwrap_or_else(|_| Err(codes::internal("a call broke off; the log says where")))
+}
+
+/// It only looks.
+fn reads(method: &Method) -> bool {
+    match method {
+        Method::Explicit(_, message) => message.name.starts_with("get_"),
+        Method::ListMethods
+        | Method::GetAll(_)
+        | Method::GetAllRecords(_)
+        | Method::GetAllRecordsWhere(_)
+        | Method::GetRecord(_)
+        | Method::GetByUuid(_)
+        | Method::GetByNameLabel(_)
+        | Method::Get(..) => true,
+        Method::Create(_)
+        | Method::Destroy(_)
+        | Method::Set(..)
+        | Method::AddTo(..)
+        | Method::RemoveFrom(..)
+        | Method::Add(..)
+        | Method::Remove(..) => false,
+    }
+}

@@ -1,0 +1,288 @@
+use std::collections::BTreeMap;
+
+use xenapi::table::implicit::resolve;
+use xenapi::table::{Role, host, network, pool, secret, vm};
+use xenapi::{NULL_REF, Value};
+
+use super::generic::MAX_MEMBERS;
+use super::{Args, permitted, text};
+use crate::db::{Ref, View};
+use crate::trial::Trial;
+
+fn words(words: &[&str]) -> Vec<String> {
+    words.iter().map(|word| (*word).to_owned()).collect()
+}
+
+fn the(view: &View<'_>, class: &'static xenapi::table::Class) -> Ref {
+    view.all(class).next().unwrap().reference().clone()
+}
+
+fn map(pairs: &[(&str, Value)]) -> Value {
+    Value::Map(pairs.iter().map(|(key, value)| ((*key).to_owned(), value.clone())).collect())
+}
+
+#[tokio::test]
+async fn the_first_thing_that_is_wrong_is_the_answer() {
+    let trial = Trial::new().await;
+    let raw = async |method: &str, params: Vec<Value>| {
+        trial.raw(method, params).await.unwrap_err().details()
+    };
+    let (session, no) = (trial.session.value(), Value::text("OpaqueRef:no"));
+    assert_eq!(raw("VM.nonsense", vec![no.clone()]).await, ["SESSION_INVALID", "OpaqueRef:no"]);
+    assert_eq!(raw("VM.get_all", vec![]).await, ["SESSION_INVALID", ""]);
+    assert_eq!(raw("VM.get_all", vec![Value::Int(1)]).await, ["SESSION_INVALID", ""]);
+    let unknown = raw("VM.nonsense", vec![session.clone()]).await;
+    assert_eq!(unknown, ["MESSAGE_METHOD_UNKNOWN", "VM.nonsense"]);
+    let unknown = raw("Async.VM.get_all", vec![session.clone()]).await;
+    assert_eq!(unknown, ["MESSAGE_METHOD_UNKNOWN", "Async.VM.get_all"]);
+    let few = raw("VM.get_uuid", vec![session.clone()]).await;
+    assert_eq!(few, ["MESSAGE_PARAMETER_COUNT_MISMATCH", "VM.get_uuid", "1", "0"]);
+    let many = raw("VM.get_all", vec![session.clone(), no.clone()]).await;
+    assert_eq!(many, ["MESSAGE_PARAMETER_COUNT_MISMATCH", "VM.get_all", "0", "1"]);
+    let wrong = raw("VM.start", vec![session.clone(), no.clone(), no.clone(), no.clone()]).await;
+    assert_eq!(wrong, ["FIELD_TYPE_ERROR", "start_paused"]);
+    let stale = raw("VM.get_uuid", vec![session.clone(), no]).await;
+    assert_eq!(stale, ["HANDLE_INVALID", "VM", "OpaqueRef:no"]);
+    for null in [NULL_REF, ""] {
+        let null = raw("VM.get_uuid", vec![session.clone(), Value::text(null)]).await;
+        assert_eq!(null, ["HANDLE_INVALID", "VM", NULL_REF]);
+    }
+}
+
+#[tokio::test]
+async fn login_takes_two_to_four_parameters() {
+    let trial = Trial::new().await;
+    let login = async |count: usize| {
+        let params = ["root", "", "1.0", "test", "more"].map(Value::text);
+        trial.raw("session.login_with_password", params[..count].to_vec()).await
+    };
+    for count in 2..=4 {
+        assert!(login(count).await.is_ok(), "{count}");
+    }
+    for count in [0, 1, 5] {
+        assert_eq!(login(count).await.unwrap_err().code, "MESSAGE_PARAMETER_COUNT_MISMATCH");
+    }
+}
+
+#[tokio::test]
+async fn names_of_calls_are_told_without_a_session() {
+    let trial = Trial::new().await;
+    let Value::Set(names) = trial.raw("system.listMethods", Vec::new()).await.unwrap() else {
+        panic!("no set")
+    };
+    assert!(names.contains(&Value::text("VM.get_all_records")));
+    let again = trial.call("host.list_methods", []).await.unwrap();
+    assert_eq!(again, Value::Set(names));
+}
+
+fn host_of(trial: &Trial) -> Value {
+    trial.house.db.read(|view| the(view, &host::CLASS)).value()
+}
+
+#[tokio::test]
+async fn a_session_that_has_ended_is_none() {
+    let trial = Trial::new().await;
+    assert_eq!(trial.call("session.logout", []).await, Ok(Value::text("")));
+    let refused = trial.refused("VM.get_all", []).await;
+    assert_eq!(refused, ["SESSION_INVALID", trial.session.as_str()]);
+}
+
+#[tokio::test]
+async fn roles_are_asked() {
+    let trial = Trial::new().await;
+    for (method, least) in [
+        ("VM.get_all", Role::ReadOnly),
+        ("VM.start", Role::VmOperator),
+        ("VM.set_name_label", Role::VmAdmin),
+        ("SR.destroy", Role::PoolOperator),
+        ("secret.get_value", Role::PoolOperator),
+        ("host.call_plugin", Role::PoolAdmin),
+    ] {
+        for role in Role::ALL {
+            let ctx = trial.ctx_of("somebody", role, method);
+            let may = permitted(&ctx.session, &ctx.method);
+            assert_eq!(may.is_ok(), role >= least, "{method} {role}");
+            if let Err(error) = may {
+                assert_eq!(error.code, "RBAC_PERMISSION_DENIED");
+                assert_eq!(error.params[0], method.to_ascii_lowercase());
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn records_are_listed_and_found() {
+    let trial = Trial::new().await;
+    let all = trial.call("VM.get_all", []).await.unwrap();
+    let Value::Set(all) = all else { panic!("no set") };
+    assert_eq!(all.len(), 3, "the control domain and two templates");
+    let records = trial.call("VM.get_all_records", []).await.unwrap();
+    let Value::Map(records) = records else { panic!("no map") };
+    assert_eq!(records.len(), 3);
+    let expr = Value::text("field \"is_control_domain\" = \"true\"");
+    let found = trial.call("VM.get_all_records_where", [expr]).await.unwrap();
+    let Value::Map(found) = found else { panic!("no map") };
+    let (it, record) = found.first_key_value().unwrap();
+    assert_eq!((found.len(), records.get(it)), (1, Some(record)));
+    let it = Value::text(it.as_str());
+    assert_eq!(&trial.call("VM.get_record", [it.clone()]).await.unwrap(), record);
+    let uuid = trial.call("VM.get_uuid", [it.clone()]).await.unwrap();
+    let upper = Value::text(text(&uuid).to_uppercase());
+    assert_eq!(trial.call("VM.get_by_uuid", [upper]).await, Ok(it.clone()));
+    let name = trial.call("VM.get_name_label", [it.clone()]).await.unwrap();
+    assert_eq!(trial.call("VM.get_by_name_label", [name]).await, Ok(Value::Set(vec![it])));
+    let none = trial.refused("VM.get_by_uuid", [Value::text("x")]).await;
+    assert_eq!(none, ["UUID_INVALID", "VM", "x"]);
+    let bad = trial.refused("VM.get_all_records_where", [Value::text("field")]).await;
+    assert_eq!(bad[..2], words(&["INVALID_VALUE", "expr"]));
+}
+
+#[tokio::test]
+async fn fields_are_written() {
+    let trial = Trial::new().await;
+    let pool = trial.house.db.read(|view| the(view, &pool::CLASS)).value();
+    let set = Value::text("named");
+    let done = trial.call("pool.set_name_label", [pool.clone(), set.clone()]).await;
+    assert_eq!(done, Ok(Value::text("")));
+    assert_eq!(trial.call("pool.get_name_label", [pool.clone()]).await, Ok(set));
+    let key = |key: &str| [pool.clone(), Value::text(key), Value::text("v")];
+    trial.call("pool.add_to_other_config", key("k")).await.unwrap();
+    let uuid = trial.call("pool.get_uuid", [pool.clone()]).await.unwrap();
+    let twice = trial.refused("pool.add_to_other_config", key("k")).await;
+    assert_eq!(twice, ["MAP_DUPLICATE_KEY", "pool", "other_config", text(&uuid), "k"]);
+    let remove = || [pool.clone(), Value::text("k")];
+    for _ in 0..2 {
+        trial.call("pool.remove_from_other_config", remove()).await.unwrap();
+    }
+    trial.call("pool.add_to_other_config", key("k")).await.unwrap();
+    for tag in ["a", "b", "a"] {
+        trial.call("pool.add_tags", [pool.clone(), Value::text(tag)]).await.unwrap();
+    }
+    trial.call("pool.remove_tags", [pool.clone(), Value::text("b")]).await.unwrap();
+    let tags = trial.call("pool.get_tags", [pool.clone()]).await;
+    assert_eq!(tags, Ok(Value::Set(vec![Value::text("a")])));
+    let unknown = [pool.clone(), Value::text("OpaqueRef:none")];
+    let stale = trial.refused("pool.set_default_SR", unknown).await;
+    assert_eq!(stale, ["HANDLE_INVALID", "SR", "OpaqueRef:none"]);
+    trial.call("pool.set_default_SR", [pool.clone(), Value::text("")]).await.unwrap();
+    let null = trial.call("pool.get_default_SR", [pool]).await;
+    assert_eq!(null, Ok(Value::text(NULL_REF)));
+}
+
+#[tokio::test]
+async fn what_clients_keep_has_a_bound() {
+    let trial = Trial::new().await;
+    let pool = trial.house.db.read(|view| the(view, &pool::CLASS)).value();
+    let of = |count: usize| {
+        let members = (0..count).map(|key| (key.to_string(), Value::text("")));
+        [pool.clone(), Value::Map(members.collect())]
+    };
+    trial.call("pool.set_other_config", of(MAX_MEMBERS)).await.unwrap();
+    let refused = trial.refused("pool.set_other_config", of(MAX_MEMBERS + 1)).await;
+    assert_eq!(refused[..2], words(&["VALUE_NOT_SUPPORTED", "other_config"]));
+    let more = [pool.clone(), Value::text("more"), Value::text("")];
+    assert_eq!(trial.refused("pool.add_to_other_config", more).await[0], "VALUE_NOT_SUPPORTED");
+    let kept = trial.call("pool.get_other_config", [pool]).await.unwrap();
+    assert!(matches!(kept, Value::Map(kept) if kept.len() == MAX_MEMBERS));
+}
+
+#[tokio::test]
+async fn records_that_are_only_kept() {
+    let trial = Trial::new().await;
+    let given = map(&[
+        ("value", Value::text("v")),
+        ("uuid", Value::text("mine")),
+        ("later", Value::Int(1)),
+    ]);
+    let made = trial.made("secret.create", [given]).await;
+    let record = trial.call("secret.get_record", [made.value()]).await.unwrap();
+    let Value::Map(record) = record.plain() else { panic!("no record") };
+    assert_eq!(record.get("value"), Some(&Value::text("v")));
+    assert_ne!(record.get("uuid"), Some(&Value::text("mine")), "only the server gives UUIDs");
+    let missing = trial.refused("secret.create", [map(&[])]).await;
+    assert_eq!(missing, ["FIELD_TYPE_ERROR", "value"]);
+    trial.call("secret.destroy", [made.value()]).await.unwrap();
+    let gone = trial.refused("secret.destroy", [made.value()]).await;
+    assert_eq!(gone, ["HANDLE_INVALID", "secret", made.as_str()]);
+    assert_eq!(trial.house.db.read(|view| view.count(&secret::CLASS)), 0);
+}
+
+#[tokio::test]
+async fn what_nobody_carries_out_is_said() {
+    let trial = Trial::new().await;
+    let refused = trial.refused("host.dmesg", [host_of(&trial)]).await;
+    assert_eq!(refused, ["NOT_IMPLEMENTED", "host.dmesg"]);
+}
+
+#[tokio::test]
+async fn a_write_waits_for_its_turn_and_a_read_for_nobody() {
+    let trial = Trial::new().await;
+    let network = trial.house.db.read(|view| the(view, &network::CLASS)).value();
+    let mut turns = Vec::new();
+    for _ in 0..super::places::MAX_WRITES {
+        turns.push(trial.house.writes.turn().await.unwrap());
+    }
+    let write = trial.call("network.set_name_label", [network.clone(), Value::text("n")]);
+    let mut write = std::pin::pin!(write);
+    let read = trial.call("network.get_name_label", [network.clone()]);
+    tokio::select! {
+        biased;
+        _ = &mut write => panic!("there was no turn"),
+        name = read => assert_eq!(name, Ok(Value::text("Internal network"))),
+    }
+    turns.pop();
+    write.await.unwrap();
+    let name = trial.call("network.get_name_label", [network]).await;
+    assert_eq!(name, Ok(Value::text("n")));
+}
+
+#[test]
+fn parameters_are_what_the_message_says() {
+    let (method, _) = resolve("VM.start").unwrap();
+    let given = vec![Value::text("OpaqueRef:1"), Value::Bool(true), Value::Bool(false)];
+    let args = Args::read(&method, "VM.start", given).unwrap();
+    assert_eq!(args.object(), Ref::from("OpaqueRef:1"));
+    assert!(args.flag("start_paused") && !args.flag("force"));
+    assert_eq!((args.text("nothing"), args.int("nothing")), ("", 0));
+    assert!(args.map("nothing").is_empty() && args.set("nothing").is_empty());
+    let (method, _) = resolve("VM.create").unwrap();
+    let record = BTreeMap::from([
+        ("affinity".to_owned(), Value::text("")),
+        ("memory_static_max".to_owned(), Value::text("7")),
+    ]);
+    let args = Args::read(&method, "VM.create", vec![Value::Map(record)]).unwrap();
+    assert_eq!(args.map("args").get("affinity"), Some(&Value::text(NULL_REF)));
+    assert_eq!(args.map("args").get("memory_static_max"), Some(&Value::Int(7)));
+    let field: xenapi::table::FieldIx = vm::Field::affinity.into();
+    assert_eq!(field.class(), "VM");
+}
+
+#[tokio::test]
+async fn what_cannot_be_stored_has_not_been_done() {
+    let trial = Trial::new().await;
+    let network = trial.house.db.read(|view| the(view, &network::CLASS)).value();
+    let name = async |name: &str| {
+        trial.call("network.set_name_label", [network.clone(), Value::text(name)]).await
+    };
+    trial.store.set_room(Some(0));
+    assert_eq!(name("n").await.unwrap_err().code, "OUT_OF_SPACE");
+    let kept = trial.call("network.get_name_label", [network.clone()]).await;
+    assert_eq!(kept, Ok(Value::text("Internal network")));
+    trial.store.set_room(None);
+    name("n").await.unwrap();
+    assert_eq!(trial.call("network.get_name_label", [network]).await, Ok(Value::text("n")));
+}
+
+/// A later change may find room where an earlier one found none.
+#[tokio::test]
+async fn a_call_of_several_changes_is_told_of_each_that_is_not_stored() {
+    let trial = Trial::new().await;
+    let ctx = trial.ctx_of("root", Role::PoolAdmin, "network.create");
+    let make = || ctx.change(|tx| tx.create(&network::CLASS, Vec::new()));
+    trial.store.set_room(Some(0));
+    make().unwrap();
+    assert_eq!(ctx.stored().await.unwrap_err().code, "OUT_OF_SPACE");
+    trial.store.set_room(None);
+    make().unwrap();
+    assert_eq!(ctx.stored().await.unwrap_err().code, "OUT_OF_SPACE");
+}

@@ -1,0 +1,70 @@
+//! Who carries out steps on this host.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::Context;
+use toolstack::binaries::{QEMU, RINGWAY_IO, in_path, ours};
+use toolstack::hv::qemu::{self, Qemu};
+use toolstack::io::{IoDatapaths, IoLaunch};
+use toolstack::launch::Launch;
+use toolstack::machines::{Drivers, Meminfo};
+use toolstack::net::HostNet;
+use toolstack::sim::{self, Sim};
+use toolstack::spawn;
+use toolstack::sr::dir::Dir;
+use toolstack::sr::worker::{self, CALL_DEADLINE};
+
+use crate::config::Settings;
+use crate::options::HypervisorKind;
+
+/// What makes bridges and TAP devices.
+const IP: &str = "ip";
+/// Where a simulated host is kept, in the state directory.
+const SIMULATED: &str = "simulator";
+/// Where an SR in a directory is if nothing else is said, in the state directory.
+const USUAL_SR: &str = "sr/default";
+
+/// Those that are asked for.
+///
+/// # Errors
+/// A program that they need is not there.
+pub fn drivers(settings: &Settings) -> anyhow::Result<Drivers> {
+    match settings.hypervisor {
+        HypervisorKind::Simulator => {
+            let dir = settings.state.join(SIMULATED);
+            let sim = Sim::open(&dir).with_context(|| {
+                format!("the simulated host in {} cannot be had", dir.display())
+            })?;
+            Ok(sim::drivers(&sim))
+        }
+        HypervisorKind::Qemu => of_host(settings),
+    }
+}
+
+fn of_host(settings: &Settings) -> anyhow::Result<Drivers> {
+    let guests = qemu::Settings {
+        boot_directories: settings.boot.clone(),
+        ..qemu::Settings::usual(program(QEMU)?, settings.run.clone())
+    };
+    let launch = IoLaunch {
+        program: ours(RINGWAY_IO)?,
+        options: Vec::new(),
+        helper: Launch::ourselves(spawn::MODE),
+        tree: None,
+    };
+    let workers = worker::Host::new(Launch::ourselves(worker::MODE), CALL_DEADLINE);
+    // Two daemons of a host have different state.
+    let instance = settings.state.to_string_lossy();
+    Ok(Drivers {
+        hv: Arc::new(Qemu::new(guests)),
+        io: Arc::new(IoDatapaths::new(&settings.run, launch)),
+        net: Arc::new(HostNet::new(program(IP)?, &instance)),
+        memory: Arc::new(Meminfo),
+        srs: vec![Arc::new(Dir::new(workers, settings.state.join(USUAL_SR)))],
+    })
+}
+
+fn program(name: &str) -> anyhow::Result<PathBuf> {
+    in_path(name).with_context(|| format!("{name} is not in PATH: install the package that has it"))
+}

@@ -1,0 +1,125 @@
+//! Why something is not done, as clients see it: one table from refusals and failures to codes.
+//!
+//! What refuses or fails below here knows neither references nor codes. [`About`] brings the
+//! references of what was asked for; the rest is in this table, which a test walks through.
+
+mod about;
+mod step;
+#[cfg(test)]
+mod tests;
+
+use std::error::Error;
+
+use model::refusal::{Feature, Refusal, states};
+use toolstack::machines::OpError;
+use toolstack::sr::SrError;
+use xenapi::{ApiError, NULL_REF, codes};
+
+pub use about::About;
+
+use crate::db::{Db, Ref};
+
+/// Why an operation may not begin.
+pub fn refused(db: &Db, refusal: Refusal, about: &About) -> ApiError {
+    let error = about.refused(refusal.clone());
+    match refusal {
+        // What stands in the way is told with the task by which it is carried out.
+        Refusal::OtherOperation { op } => {
+            let (class, object) = about.under_way(op);
+            let by = db.read(|view| about::carried_out_by(view, class, object, op));
+            let by = by.as_ref().map_or(NULL_REF, Ref::as_str);
+            codes::other_operation(class, object.as_str(), op.name(), by)
+        }
+        _ => error,
+    }
+}
+
+/// Why an operation did not do what it was to do.
+pub fn failed(db: &Db, error: OpError, about: &About) -> ApiError {
+    match error {
+        OpError::Refused(refusal) => refused(db, refusal, about),
+        OpError::Busy => db.read(|view| about::busy(view, about)),
+        // The task that was cancelled puts itself here.
+        OpError::Cancelled => codes::task_cancelled(NULL_REF),
+        OpError::Failed { verb, error } => db.read(|view| step::failed(view, verb, &error, about)),
+    }
+}
+
+impl About {
+    /// Why an operation may not begin, by what is known without the records: an operation that
+    /// stands in the way is told without its task.
+    pub fn refused(&self, refusal: Refusal) -> ApiError {
+        let vm = self.vm.as_str();
+        let device = || self.object.as_str();
+        match refusal {
+            Refusal::Blocked { reason } => codes::operation_blocked(device(), reason),
+            Refusal::BadPowerState { expected, actual } => {
+                codes::bad_power_state(vm, states(expected), actual.error_name())
+            }
+            Refusal::OtherOperation { op } => {
+                let (class, object) = self.under_way(op);
+                codes::other_operation(class, object.as_str(), op.name(), NULL_REF)
+            }
+            Refusal::IsTemplate => codes::vm_is_template(vm),
+            Refusal::IsSnapshot => codes::vm_is_snapshot(vm),
+            Refusal::LacksFeature(Feature::Shutdown) => codes::vm_lacks_shutdown(vm),
+            Refusal::LacksFeature(_) => codes::vm_lacks_feature(vm),
+            Refusal::MissingDrivers => codes::vm_missing_drivers(vm),
+            Refusal::AlreadyAttached => codes::device_already_attached(device()),
+            Refusal::AlreadyDetached => codes::device_already_detached(device()),
+            Refusal::NotUnpluggable => codes::vbd_not_unpluggable(device()),
+            Refusal::Empty => codes::vbd_is_empty(device()),
+            Refusal::NotEmpty => codes::vbd_not_empty(device()),
+            Refusal::NotRemovable => codes::vbd_not_removable(device()),
+            Refusal::VdiInUse => codes::vdi_in_use(self.vdi.as_str(), self.operation),
+            Refusal::VdiReadOnly => codes::vdi_read_only(self.vdi.as_str()),
+            Refusal::VdiMissing => codes::vdi_missing(self.sr.as_str(), self.vdi.as_str()),
+            Refusal::SrNotAttached => codes::sr_not_attached(self.sr.as_str()),
+            Refusal::SrAttached => codes::sr_has_pbd(self.sr.as_str()),
+            Refusal::SrNoPbd => codes::sr_has_no_pbds(self.sr.as_str()),
+            Refusal::SrNotEmpty => codes::sr_not_empty(),
+            Refusal::DeviceTaken(number) => codes::device_already_exists(number.to_string()),
+            Refusal::NoSuchDevice(device) => codes::invalid_device(device),
+            Refusal::NotEnoughMemory { needed_bytes, available_bytes } => {
+                codes::not_enough_memory(needed_bytes.to_string(), available_bytes.to_string())
+            }
+            Refusal::NotImplemented => {
+                codes::not_implemented(format!("{}.{}", self.class, self.operation))
+            }
+            said @ (Refusal::NotTemplate
+            | Refusal::NotSnapshot
+            | Refusal::IsControlDomain
+            | Refusal::NotAllowed(_)) => codes::operation_not_allowed(said.to_string()),
+        }
+    }
+}
+
+/// What an SR could not do, with one of its disks if it is about one.
+pub fn storage_failed(error: &SrError, sr: &Ref, vdi: Option<&Ref>) -> ApiError {
+    let backend = |status: &str| codes::sr_backend_failure(status, "", sentence(error));
+    match error {
+        SrError::Late { .. } => backend("TIMEOUT"),
+        SrError::Config { .. } => backend("CONFIG"),
+        SrError::NotAttached => codes::sr_not_attached(sr.as_str()),
+        SrError::Vanished { .. } => backend("VANISHED"),
+        SrError::NoVolume(id) => {
+            let vdi = vdi.map_or_else(|| id.to_string(), Ref::to_string);
+            codes::vdi_missing(sr.as_str(), vdi)
+        }
+        SrError::Full { needed, free } => codes::sr_full(needed.to_string(), free.to_string()),
+        SrError::Os { .. } => backend("OS"),
+        SrError::Worker(_) => backend("WORKER"),
+    }
+}
+
+/// An error with all of its causes.
+pub fn sentence(error: &dyn Error) -> String {
+    let mut sentence = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        sentence.push_str(": ");
+        sentence.push_str(&error.to_string());
+        cause = error.source();
+    }
+    sentence
+}

@@ -1,0 +1,36 @@
+//! Of storage repositories.
+
+use model::sr::{SrFacts, SrOp};
+use xenapi::table::sr::Field;
+use xenapi::table::{vbd, vdi};
+use xenapi::{ApiError, Value};
+
+use super::{class, flag, is_attached, operations, references};
+use crate::db::{Ref, View};
+
+/// What gates read of a storage repository, but for its disks: whether one of them is used is
+/// asked of each, by [`used_disk`].
+///
+/// # Errors
+/// `HANDLE_INVALID`: there is none of this reference.
+pub fn sr(view: &View<'_>, sr: &Ref) -> Result<SrFacts, ApiError> {
+    view.object(class("SR")?, sr)?;
+    Ok(SrFacts {
+        has_pbd: references(view, sr, Field::PBDs).next().is_some(),
+        attached: is_attached(view, sr),
+        has_vdi: references(view, sr, Field::VDIs).next().is_some(),
+        in_use: false,
+        current: operations(view, sr, Field::current_operations, SrOp::parse),
+    })
+}
+
+/// The first disk of a storage repository that is plugged into a machine or about to be.
+pub fn used_disk(view: &View<'_>, sr: &Ref) -> Option<Ref> {
+    let is_used = |slot: &Ref| {
+        let busy = view.get(slot, vbd::Field::current_operations);
+        flag(view, slot, vbd::Field::currently_attached)
+            || matches!(busy, Ok(Value::Map(busy)) if !busy.is_empty())
+    };
+    let mut disks = references(view, sr, Field::VDIs);
+    disks.find(|disk| references(view, disk, vdi::Field::VBDs).any(|slot| is_used(&slot)))
+}

@@ -1,0 +1,51 @@
+//! Of disks.
+
+use model::vbd::VbdOp;
+use model::vdi::automaton::Access;
+use model::vdi::{VdiFacts, VdiOp, VdiUser};
+use xenapi::ApiError;
+use xenapi::table::vbd::Field as Vbd;
+use xenapi::table::vdi::Field;
+
+use super::{class, flag, is_attached, operations, power, reference, references, text};
+use crate::db::{Ref, View};
+
+/// What gates read of a disk.
+///
+/// # Errors
+/// `HANDLE_INVALID`: there is none of this reference.
+pub fn vdi(view: &View<'_>, vdi: &Ref) -> Result<VdiFacts, ApiError> {
+    without(view, vdi, None)
+}
+
+/// What gates read of a disk whose user `slot` does not count.
+pub(super) fn without(
+    view: &View<'_>,
+    vdi: &Ref,
+    slot: Option<&Ref>,
+) -> Result<VdiFacts, ApiError> {
+    view.object(class("VDI")?, vdi)?;
+    let users = references(view, vdi, Field::VBDs).filter(|vbd| Some(vbd) != slot);
+    Ok(VdiFacts {
+        sharable: flag(view, vdi, Field::sharable),
+        read_only: flag(view, vdi, Field::read_only),
+        missing: flag(view, vdi, Field::missing),
+        sr_attached: is_attached(view, &reference(view, vdi, Field::SR)),
+        current: operations(view, vdi, Field::current_operations, VdiOp::parse),
+        users: users.map(|vbd| user(view, &vbd)).collect(),
+    })
+}
+
+fn user(view: &View<'_>, vbd: &Ref) -> VdiUser {
+    VdiUser {
+        access: access(view, vbd),
+        attached: flag(view, vbd, Vbd::currently_attached),
+        op: operations(view, vbd, Vbd::current_operations, VbdOp::parse).first().copied(),
+        vm: power(view, &reference(view, vbd, Vbd::VM)),
+    }
+}
+
+/// Whether the guest of a slot may write.
+pub(crate) fn access(view: &View<'_>, vbd: &Ref) -> Access {
+    Access::parse(text(view, vbd, Vbd::mode)).unwrap_or(Access::Ro)
+}

@@ -1,0 +1,123 @@
+//! The storage of the first start, and the kinds of storage that can be had.
+
+use std::path::{Path, PathBuf};
+
+use model::id::{SrId, Uuid};
+use toolstack::machines::Drivers;
+use toolstack::sr::{Config, SrError};
+use xenapi::table::{pbd, sm, sr};
+use xenapi::{ApiError, Value};
+
+use super::{pairs, path};
+use crate::db::{Ref, Tx};
+use crate::random;
+
+/// Where a driver looks for an SR: a key of its configuration.
+const LOCATION: &str = "location";
+/// What a driver can do, each with the version of how. All of ours can do the same.
+const FEATURES: [&str; 7] = [
+    "VDI_CREATE",
+    "VDI_DELETE",
+    "VDI_ATTACH",
+    "VDI_DETACH",
+    "VDI_ACTIVATE",
+    "VDI_DEACTIVATE",
+    "VDI_RESIZE",
+];
+
+/// The storage that the first start makes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DefaultSr {
+    /// Its UUID.
+    pub id: SrId,
+    /// Its type.
+    pub kind: &'static str,
+    /// Where it is.
+    pub location: PathBuf,
+}
+
+/// Makes the storage itself, before there is a record of it. Its place has its UUID for a name: a
+/// start that breaks off here leaves an empty directory, and the next one is in nobody's way.
+///
+/// # Errors
+/// The driver's.
+pub async fn make_sr(
+    drivers: &Drivers,
+    kind: &'static str,
+    state: &Path,
+) -> Result<DefaultSr, SrError> {
+    let id = SrId(Uuid::from_random(random::bytes()));
+    let location = state.join("sr").join(id.to_string());
+    let config = Config::from([(LOCATION.to_owned(), location.to_string_lossy().into_owned())]);
+    let why = || format!("`{kind}` is no type of storage that there is a driver for");
+    let driver =
+        drivers.sr(kind).ok_or_else(|| SrError::Config { key: "type".to_owned(), why: why() })?;
+    driver.create(id, &config).await?;
+    Ok(DefaultSr { id, kind, location })
+}
+
+/// Its records. The host is connected by who knows how to.
+pub(super) fn record(tx: &mut Tx<'_>, host: &Ref, made: &DefaultSr) -> Result<Ref, ApiError> {
+    let what = "Disks of machines, on this host alone";
+    let fields = vec![
+        (sr::Field::uuid.into(), Value::text(made.id.to_string())),
+        (sr::Field::name_label.into(), Value::text("Local storage")),
+        (sr::Field::name_description.into(), Value::text(what)),
+        (sr::Field::r#type.into(), Value::text(made.kind)),
+        (sr::Field::content_type.into(), Value::text("user")),
+    ];
+    let place = tx.create(&sr::CLASS, fields)?;
+    let config = Value::Map([(LOCATION.to_owned(), path(&made.location))].into());
+    let fields = vec![
+        (pbd::Field::host.into(), host.value()),
+        (pbd::Field::SR.into(), place.value()),
+        (pbd::Field::device_config.into(), config),
+    ];
+    tx.create(&pbd::CLASS, fields)?;
+    Ok(place)
+}
+
+/// One record for each kind of storage that there is a driver for.
+pub(super) fn kinds(tx: &mut Tx<'_>, kinds: &[&str], version: &str) -> Result<(), ApiError> {
+    let view = tx.view();
+    let known: Vec<(Ref, String)> = view
+        .all(&sm::CLASS)
+        .map(|kind| {
+            let name = kind.get(sm::Field::r#type.into()).map(crate::dispatch::text);
+            (kind.reference().clone(), name.unwrap_or_default().to_owned())
+        })
+        .collect();
+    for (it, name) in &known {
+        if kinds.contains(&name.as_str()) {
+            tx.set(it, sm::Field::version, Value::text(version))?;
+        } else {
+            tx.destroy(&sm::CLASS, it)?;
+        }
+    }
+    let new = kinds.iter().filter(|kind| !known.iter().any(|(_, name)| name == **kind));
+    for kind in new {
+        make_kind(tx, kind, version)?;
+    }
+    Ok(())
+}
+
+fn make_kind(tx: &mut Tx<'_>, kind: &str, version: &str) -> Result<Ref, ApiError> {
+    let (name, what) = match kind {
+        "dir" => ("Directory", "A file for each disk, in a directory of the host"),
+        _ => (kind, ""),
+    };
+    let features = FEATURES.map(|feature| (feature.to_owned(), Value::Int(1)));
+    let capabilities = FEATURES.map(Value::text).to_vec();
+    let fields = vec![
+        (sm::Field::name_label.into(), Value::text(name)),
+        (sm::Field::name_description.into(), Value::text(what)),
+        (sm::Field::r#type.into(), Value::text(kind)),
+        (sm::Field::vendor.into(), Value::text("Ringway")),
+        (sm::Field::version.into(), Value::text(version)),
+        (sm::Field::required_api_version.into(), Value::text("2.5")),
+        (sm::Field::configuration.into(), pairs([(LOCATION, "the directory, from the root on")])),
+        (sm::Field::capabilities.into(), Value::Set(capabilities)),
+        (sm::Field::features.into(), Value::Map(features.into())),
+    ];
+    tx.create(&sm::CLASS, fields)
+}

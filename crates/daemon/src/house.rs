@@ -1,0 +1,100 @@
+//! Everything that calls need, in one place.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use model::admission::Limits;
+use model::id::Uuid;
+use tokio::time::MissedTickBehavior;
+use toolstack::machines::{Drivers, Machines};
+use xenapi::ApiError;
+
+use crate::calls;
+use crate::clock::Clock;
+use crate::db::{Db, Ref};
+use crate::dispatch::places::{Places, Writes};
+use crate::durable::Durable;
+use crate::first;
+use crate::random;
+use crate::sessions::{self, Sessions};
+use crate::storage::Storage;
+use crate::tasks::{self, Tasks};
+
+/// How often the host's memory is looked at: whoever watches is sent an event each time.
+const MEASURED_EVERY: Duration = Duration::from_secs(60);
+
+/// What is set when the daemon starts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Kernels and ramdisks are taken from these directories only.
+    pub boot_directories: Vec<PathBuf>,
+    /// How long an operation waits for its turn.
+    pub queue_deadline: Duration,
+    /// How many steps run at once, where the host's record says nothing else.
+    pub limits: Limits,
+}
+
+/// Everything that calls need.
+#[derive(Debug)]
+pub struct House {
+    /// The records.
+    pub db: Db,
+    /// What stores them.
+    pub durable: Durable,
+    /// Who is logged in.
+    pub sessions: Sessions,
+    /// Calls under way, as their callers see them.
+    pub tasks: Tasks,
+    /// Places for calls that take a while.
+    pub places: Places,
+    /// Turns of those that write.
+    pub writes: Writes,
+    /// Machines, and what is done to them.
+    pub machines: Arc<Machines>,
+    /// Who carries out steps.
+    pub drivers: Drivers,
+    /// Which SR has which driver.
+    pub storage: Storage,
+    /// Time.
+    pub clock: Clock,
+    /// What is set.
+    pub settings: Settings,
+}
+
+impl House {
+    /// Begins what goes on by itself for as long as the house stands. Called within a runtime, once,
+    /// before the first call.
+    pub fn begin(self: &Arc<Self>) {
+        tasks::take_over(self);
+        calls::host::begin(self);
+        sessions::watch(self);
+        tokio::spawn(tasks::keep(self.clone()));
+        tokio::spawn(measure(self.clone()));
+    }
+
+    /// A reference that names nothing yet: what an operation without a task is called by.
+    pub fn fresh(&self) -> Ref {
+        Ref::of(Uuid::from_random(random::bytes()))
+    }
+
+    /// Ends when the change of this generation is stored.
+    ///
+    /// # Errors
+    /// `OUT_OF_SPACE`: it could not be stored, and has been taken back.
+    pub async fn stored(&self, generation: u64) -> Result<(), ApiError> {
+        self.durable.reached(generation).await
+    }
+}
+
+/// Tells again and again how much memory the host has left: nobody else says when that changes.
+async fn measure(house: Arc<House>) {
+    let mut turns = tokio::time::interval(MEASURED_EVERY);
+    turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        turns.tick().await;
+        let (memory, now) = (house.drivers.memory.read(), house.clock.date());
+        // What it writes fits its fields.
+        let _ = house.db.note(|tx| first::measured(tx, memory, now));
+    }
+}

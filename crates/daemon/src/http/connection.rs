@@ -1,0 +1,61 @@
+//! One connection, from its first byte to its last.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::{Semaphore, watch};
+
+use super::patient::Patient;
+use super::{Answers, routes, stopped};
+use crate::dispatch::Origin;
+
+/// How long the head of a request may take, and how long a connection may be idle before it.
+pub(super) const HEAD_DEADLINE: Duration = Duration::from_secs(60);
+/// How long a peer may take nothing of what it is sent.
+const WRITE_PATIENCE: Duration = Duration::from_secs(60);
+/// Most headers of a request: browsers send twenty.
+const HEADERS_MAX: usize = 64;
+/// Most bytes that are read ahead; the head of a request is at most twice that.
+const BUFFER_BYTES: usize = 64 << 10;
+
+/// What every connection of a server has in common.
+#[derive(Clone, Debug)]
+pub(super) struct Common {
+    pub(super) answers: Arc<dyn Answers>,
+    pub(super) head_deadline: Duration,
+    pub(super) consoles: Arc<Semaphore>,
+    pub(super) stop: watch::Receiver<bool>,
+}
+
+/// Serves a connection until either side ends it.
+pub(super) async fn serve<S>(stream: S, from: Origin, common: Common)
+where
+    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
+    let (head_deadline, mut stop) = (common.head_deadline, common.stop.clone());
+    let service = service_fn(move |request| routes::answer(request, from, common.clone()));
+    let io = TokioIo::new(Patient::new(stream, WRITE_PATIENCE));
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(head_deadline)
+        .max_headers(HEADERS_MAX)
+        .max_buf_size(BUFFER_BYTES)
+        .serve_connection(io, service)
+        .with_upgrades();
+    let mut connection = pin!(connection);
+    let ended = tokio::select! {
+        ended = connection.as_mut() => ended,
+        () = stopped(&mut stop) => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(error) = ended {
+        tracing::debug!("a connection ended: {error}");
+    }
+}

@@ -1,0 +1,219 @@
+//! `/console`: the serial line of a machine, byte by byte. `CONNECT` gets the bytes as they are, a
+//! browser a [WebSocket](websocket).
+
+use std::sync::Arc;
+
+use hyper::body::Incoming;
+use hyper::header::{self, HeaderMap, HeaderValue};
+use hyper::upgrade::{OnUpgrade, on};
+use hyper::{Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
+use tokio::io::copy_bidirectional;
+use tokio::net::UnixStream;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+
+use super::answer::{Answer, last, text};
+use super::{Answers, stopped, websocket};
+
+/// Where consoles are.
+pub(super) const PATH: &str = "/console";
+/// Most consoles that are open at once.
+pub(super) const OPEN_MAX: usize = 128;
+/// Longest reference or UUID that is looked up, in bytes.
+const WORD_BYTES_MAX: usize = 128;
+
+/// Whose console is wanted, and by whom.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Wanted {
+    /// The session: in a cookie, or in the query.
+    pub session: String,
+    /// Reference of a console or of a machine.
+    pub reference: Option<String>,
+    /// UUID of a console or of a machine.
+    pub uuid: Option<String>,
+}
+
+/// Why there is no console.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoConsole {
+    /// The session does not allow it.
+    Denied,
+    /// There is no such machine, or it does not run.
+    Absent,
+    /// It is there and cannot be had now.
+    Failed,
+}
+
+/// Answers `CONNECT /console`, and carries bytes from then on.
+pub(super) async fn console(
+    request: Request<Incoming>,
+    answers: &dyn Answers,
+    consoles: &Arc<Semaphore>,
+    stop: watch::Receiver<bool>,
+) -> Response<Answer> {
+    let wanted = wanted(request.uri().query().unwrap_or_default(), request.headers());
+    match open(wanted, answers, consoles).await {
+        Ok((line, held)) => {
+            tokio::spawn(carry(on(request), line, held, stop, false));
+            text(StatusCode::OK, "application/octet-stream", String::new())
+        }
+        Err(refusal) => refusal,
+    }
+}
+
+/// Answers a request for a WebSocket at `/console`, and carries bytes from then on.
+pub(super) async fn socket(
+    request: Request<Incoming>,
+    answers: &dyn Answers,
+    consoles: &Arc<Semaphore>,
+    stop: watch::Receiver<bool>,
+) -> Response<Answer> {
+    let Some(accept) = websocket::accept(request.headers()) else {
+        return refused(StatusCode::UPGRADE_REQUIRED, "Ask for a WebSocket of version 13.");
+    };
+    // A browser shows its cookies whichever page asks: the session is in the query, or nowhere.
+    let wanted = wanted(request.uri().query().unwrap_or_default(), &HeaderMap::new());
+    let (line, held) = match open(wanted, answers, consoles).await {
+        Ok(open) => open,
+        Err(refusal) => return refusal,
+    };
+    let Ok(accept) = HeaderValue::try_from(accept) else {
+        return refused(StatusCode::BAD_REQUEST, "The key of the WebSocket is none.");
+    };
+    let mut response = text(StatusCode::SWITCHING_PROTOCOLS, "text/plain", String::new());
+    let headers = response.headers_mut();
+    headers.clear();
+    headers.insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
+    headers.insert(header::UPGRADE, HeaderValue::from_static("websocket"));
+    headers.insert(header::SEC_WEBSOCKET_ACCEPT, accept);
+    if websocket::offers_binary(request.headers()) {
+        headers.insert(header::SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(websocket::BINARY));
+    }
+    tokio::spawn(carry(on(request), line, held, stop, true));
+    response
+}
+
+/// The line that is wanted with a place for it, or why there is none.
+async fn open(
+    wanted: Option<Wanted>,
+    answers: &dyn Answers,
+    consoles: &Arc<Semaphore>,
+) -> Result<(UnixStream, OwnedSemaphorePermit), Response<Answer>> {
+    let Some(wanted) = wanted else {
+        let why = "Say whose console it is: ref=... or uuid=...";
+        return Err(refused(StatusCode::BAD_REQUEST, why));
+    };
+    let Ok(place) = Arc::clone(consoles).try_acquire_owned() else {
+        let why = "Too many consoles are open. Close one.";
+        return Err(refused(StatusCode::SERVICE_UNAVAILABLE, why));
+    };
+    let refusal = match answers.console(wanted).await {
+        Ok(line) => return Ok((line, place)),
+        Err(NoConsole::Denied) => {
+            refused(StatusCode::UNAUTHORIZED, "Log in first, as somebody who may use consoles.")
+        }
+        Err(NoConsole::Absent) => {
+            refused(StatusCode::NOT_FOUND, "There is no such machine, or it does not run.")
+        }
+        Err(NoConsole::Failed) => {
+            refused(StatusCode::SERVICE_UNAVAILABLE, "The console does not answer. Try again.")
+        }
+    };
+    Err(refusal)
+}
+
+fn refused(status: StatusCode, why: &str) -> Response<Answer> {
+    last(text(status, "text/plain", format!("{why}\n")))
+}
+
+/// Carries bytes until either side ends, or the server stops; in frames, or as they are.
+async fn carry(
+    upgraded: OnUpgrade,
+    mut line: UnixStream,
+    held: OwnedSemaphorePermit,
+    mut stop: watch::Receiver<bool>,
+    framed: bool,
+) {
+    let Ok(upgraded) = upgraded.await else { return };
+    let mut upgraded = TokioIo::new(upgraded);
+    let carried = async {
+        match framed {
+            true => websocket::carry(upgraded, &mut line).await,
+            false => copy_bidirectional(&mut upgraded, &mut line).await.map(drop),
+        }
+    };
+    tokio::select! {
+        ended = carried => {
+            if let Err(error) = ended {
+                tracing::debug!("a console ended: {error}");
+            }
+        }
+        () = stopped(&mut stop) => {}
+    }
+    drop(held);
+}
+
+/// What a request asks for, if it does.
+fn wanted(query: &str, headers: &HeaderMap) -> Option<Wanted> {
+    let mut wanted = Wanted::default();
+    for pair in query.split('&') {
+        let Some((name, value)) = pair.split_once('=') else { continue };
+        match name {
+            "session_id" => wanted.session = word(value)?,
+            "ref" => wanted.reference = Some(word(value)?),
+            "uuid" => wanted.uuid = Some(word(value)?),
+            _ => {}
+        }
+    }
+    let cookies = headers.get_all(header::COOKIE).into_iter();
+    let cookies = cookies.filter_map(|cookie| cookie.to_str().ok());
+    for cookie in cookies.flat_map(|cookie| cookie.split(';')) {
+        if let Some(session) = cookie.trim().strip_prefix("session_id=") {
+            wanted.session = word(session)?;
+        }
+    }
+    (wanted.reference.is_some() || wanted.uuid.is_some()).then_some(wanted)
+}
+
+/// A word of a URL. References have nothing in them but a colon that may be written otherwise.
+fn word(text: &str) -> Option<String> {
+    let text = text.replace("%3A", ":").replace("%3a", ":");
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b':' || byte == b'-';
+    (text.len() <= WORD_BYTES_MAX && text.bytes().all(plain)).then_some(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use hyper::header::HeaderValue;
+
+    use super::*;
+
+    #[test]
+    fn a_console_is_asked_for_in_several_ways() {
+        let of = |query: &str, cookie: Option<&'static str>| {
+            let mut headers = HeaderMap::new();
+            if let Some(cookie) = cookie {
+                headers.insert(header::COOKIE, HeaderValue::from_static(cookie));
+            }
+            wanted(query, &headers)
+        };
+        let with = |session: &str, reference: Option<&str>, uuid: Option<&str>| {
+            let own = |text: &str| text.to_owned();
+            let (reference, uuid) = (reference.map(own), uuid.map(own));
+            Some(Wanted { session: own(session), reference, uuid })
+        };
+        assert_eq!(
+            of("ref=OpaqueRef:a-b&session_id=OpaqueRef%3Ac", None),
+            with("OpaqueRef:c", Some("OpaqueRef:a-b"), None)
+        );
+        assert_eq!(
+            of("uuid=a-b&x", Some("theme=dark; session_id=OpaqueRef:c")),
+            with("OpaqueRef:c", None, Some("a-b"))
+        );
+        assert_eq!(of("uuid=a", None), with("", None, Some("a")));
+        for query in ["", "session_id=OpaqueRef:c", "uuid=../etc", "ref=a%00", "uuid=a/b"] {
+            assert_eq!(of(query, None), None, "{query}");
+        }
+        assert_eq!(of(&format!("uuid={}", "a".repeat(WORD_BYTES_MAX + 1)), None), None);
+    }
+}

@@ -1,0 +1,70 @@
+//! What is at which path.
+
+use std::fmt;
+
+use hyper::body::Incoming;
+use hyper::header::{self, HeaderValue};
+use hyper::{Method, Request, Response, StatusCode};
+use xenapi::envelope::Encoding;
+
+use super::answer::{Answer, last, text};
+use super::connection::Common;
+use super::console;
+use super::rpc::rpc;
+use crate::dispatch::Origin;
+
+/// Numbers for Prometheus.
+const METRICS: &str = "/metrics";
+/// What they are, as OpenMetrics has it.
+const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// The connection ends without an answer.
+#[derive(Debug)]
+pub(super) struct Closed;
+
+impl fmt::Display for Closed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the connection was closed instead of an answer")
+    }
+}
+
+impl std::error::Error for Closed {}
+
+/// Answers a request.
+pub(super) async fn answer(
+    request: Request<Incoming>,
+    from: Origin,
+    common: Common,
+) -> Result<Response<Answer>, Closed> {
+    let Common { answers, consoles, stop, .. } = common;
+    let path = request.uri().path();
+    match (request.method(), Encoding::of_path(path)) {
+        (&Method::POST, Some(encoding)) => rpc(encoding, request, &*answers, from, stop).await,
+        (_, Some(_)) => Ok(other_method("POST")),
+        (&Method::GET, None) if path == METRICS => {
+            Ok(text(StatusCode::OK, OPENMETRICS, answers.metrics()))
+        }
+        (_, None) if path == METRICS => Ok(other_method("GET")),
+        (&Method::CONNECT, None) if path == console::PATH => {
+            Ok(console::console(request, &*answers, &consoles, stop).await)
+        }
+        (&Method::GET, None) if path == console::PATH => {
+            Ok(console::socket(request, &*answers, &consoles, stop).await)
+        }
+        (_, None) if path == console::PATH => Ok(other_method("CONNECT, GET")),
+        (_, None) => Ok(absent()),
+    }
+}
+
+/// Nothing of the body is read, so the connection ends.
+fn absent() -> Response<Answer> {
+    let why = "There is nothing at this path. Calls go to /jsonrpc or, in XML-RPC, to /.\n";
+    last(text(StatusCode::NOT_FOUND, "text/plain", why.to_owned()))
+}
+
+fn other_method(allowed: &'static str) -> Response<Answer> {
+    let why = format!("Only {allowed} is taken at this path.\n");
+    let mut response = last(text(StatusCode::METHOD_NOT_ALLOWED, "text/plain", why));
+    response.headers_mut().insert(header::ALLOW, HeaderValue::from_static(allowed));
+    response
+}

@@ -1,0 +1,81 @@
+//! `ringwayd`, the daemon. What it does is in the library; here the process begins and ends.
+#![forbid(unsafe_code)]
+
+use std::ffi::OsString;
+use std::io::Write;
+use std::process::ExitCode;
+
+use anyhow::Context;
+use clap::Parser;
+use toolstack::spawn;
+use toolstack::sr::worker;
+
+use daemon::auth::pam::helper;
+use daemon::manager::Manager;
+use daemon::options::Options;
+use daemon::{config, log, start, transfer};
+
+/// Most threads that carry out calls: they do not wait for storage, and guests need the CPUs.
+const THREADS_MAX: usize = 4;
+
+fn main() -> ExitCode {
+    let mut words = std::env::args_os().skip(1);
+    if let Some(code) = words.next().and_then(|mode| as_helper(&mode, words)) {
+        return code;
+    }
+    let options = Options::parse();
+    log::begin(std::env::var("RINGWAY_LOG").ok().as_deref());
+    told(run(options))
+}
+
+/// The same program is started by itself for what must be a process of its own.
+fn as_helper(mode: &OsString, words: impl Iterator<Item = OsString>) -> Option<ExitCode> {
+    if mode == spawn::MODE {
+        return Some(told(Err(spawn::become_spawned(words).into())));
+    }
+    if mode == helper::MODE {
+        return Some(helper::serve(words));
+    }
+    (mode == worker::MODE).then(worker::serve)
+}
+
+fn told(ended: anyhow::Result<()>) -> ExitCode {
+    match ended {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("ringwayd: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Says on standard output what was done.
+fn said(line: &str) -> anyhow::Result<()> {
+    Ok(writeln!(std::io::stdout(), "{line}")?)
+}
+
+fn run(mut options: Options) -> anyhow::Result<()> {
+    let (export, import) = (options.export.take(), options.import.take());
+    let manager = Manager::at(std::env::var_os("NOTIFY_SOCKET").as_deref());
+    let manager = manager.context("NOTIFY_SOCKET names no socket")?;
+    let settings = config::settings(options)?;
+    if let Some(to) = export {
+        let rows = transfer::export(&settings.state, &to)?;
+        return said(&format!("{rows} rows are in {}", to.display()));
+    }
+    if let Some(from) = import {
+        let rows = transfer::import(&settings.state, &from)?;
+        return said(&format!("{rows} rows are in {}", settings.state.display()));
+    }
+    let cpus = std::thread::available_parallelism().map_or(1, |cpus| cpus.get());
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(cpus.min(THREADS_MAX))
+        .thread_name("ringwayd")
+        .enable_all()
+        .build()
+        .context("no threads can be had")?;
+    let ended = runtime.block_on(start::run(settings, &manager));
+    // What still waits for storage must not hold up the end.
+    runtime.shutdown_background();
+    ended
+}

@@ -1,0 +1,119 @@
+//! What is counted and measured, for `/metrics`.
+
+use std::time::Duration;
+
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::registry::{Registry, Unit};
+use xenapi::table::implicit::resolve;
+
+/// Shortest time of a call that is told apart, in seconds; each bucket is twice the one before it.
+const SHORTEST_S: f64 = 0.000_25;
+/// Buckets: the last but one is 16 s.
+const BUCKETS: u16 = 17;
+/// Calls that there are not: clients make up names, and each name is kept.
+const UNKNOWN: &str = "unknown";
+
+type Labels = Vec<(&'static str, String)>;
+
+/// Everything that is counted and measured.
+#[derive(Debug)]
+pub struct Metrics {
+    registry: Registry,
+    calls: Family<Labels, Counter>,
+    took: Histogram,
+    /// Sessions that there are.
+    pub(crate) sessions: Gauge,
+    /// Calls that hold a place.
+    pub(crate) pending: Gauge,
+    records: Family<Labels, Gauge>,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        let mut registry = Registry::with_prefix("ringway");
+        let calls = Family::default();
+        registry.register("calls", "Calls that were answered", calls.clone());
+        let took = Histogram::new(exponential_buckets(SHORTEST_S, 2.0, BUCKETS));
+        let help = "Time from a call to its answer, logins and waits for events aside";
+        registry.register_with_unit("call_duration", help, Unit::Seconds, took.clone());
+        let sessions = Gauge::default();
+        registry.register("sessions", "Sessions", sessions.clone());
+        let pending = Gauge::default();
+        registry.register("pending_calls", "Calls that take a while", pending.clone());
+        let records = Family::default();
+        registry.register("records", "Records, by class", records.clone());
+        Self { registry, calls, took, sessions, pending, records }
+    }
+}
+
+impl Metrics {
+    /// A call was answered.
+    pub(crate) fn answered(&self, method: &str, outcome: &'static str, took: Option<Duration>) {
+        let known = resolve(method).is_some();
+        let method = if known { method } else { UNKNOWN };
+        let labels = vec![("method", method.to_owned()), ("outcome", outcome.to_owned())];
+        self.calls.get_or_create(&labels).inc();
+        if let Some(took) = took {
+            self.took.observe(took.as_secs_f64());
+        }
+    }
+
+    /// There are so many records of a class.
+    pub(crate) fn records(&self, class: &'static str, count: usize) {
+        let labels = vec![("class", class.to_owned())];
+        self.records.get_or_create(&labels).set(i64::try_from(count).unwrap_or(i64::MAX));
+    }
+
+    /// All of it, as OpenMetrics has it.
+    pub(crate) fn text(&self) -> String {
+        let mut text = String::new();
+        match encode(&mut text, &self.registry) {
+            Ok(()) => text,
+            // Only the sink can fail, and this one does not.
+            Err(_) => String::new(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_counted_is_told() {
+        let metrics = Metrics::default();
+        let took = Some(Duration::from_millis(3));
+        metrics.answered("VM.start", "success", took);
+        metrics.answered("VM.start", "success", took);
+        metrics.answered("VM.start", "failure", None);
+        metrics.sessions.set(2);
+        metrics.records("VM", 3);
+        let text = metrics.text();
+        for line in [
+            "ringway_calls_total{method=\"VM.start\",outcome=\"success\"} 2",
+            "ringway_calls_total{method=\"VM.start\",outcome=\"failure\"} 1",
+            "ringway_call_duration_seconds_count 2",
+            "ringway_call_duration_seconds_bucket{le=\"0.004\"} 2",
+            "ringway_sessions 2",
+            "ringway_records{class=\"VM\"} 3",
+        ] {
+            assert!(text.lines().any(|there| there == line), "{line} in {text}");
+        }
+        assert!(text.ends_with("# EOF\n"), "{text}");
+    }
+
+    #[test]
+    fn names_that_clients_make_up_are_one() {
+        let metrics = Metrics::default();
+        for number in 0..3 {
+            metrics.answered(&format!("VM.made_up_{number}"), "failure", None);
+        }
+        let text = metrics.text();
+        assert!(text.contains("{method=\"unknown\",outcome=\"failure\"} 3"), "{text}");
+        assert!(!text.contains("made_up"), "{text}");
+    }
+}

@@ -1,0 +1,136 @@
+//! Guests that end by themselves.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use model::id::{Domid, VmId};
+use model::plan::Op;
+use model::refusal::Refusal;
+use model::vm::exits::{AfterActions, Exit, Next, next, restart_delay};
+use model::vm::{PowerState, VmOp};
+use tokio::time::sleep;
+use toolstack::machines::OpError;
+use xenapi::table::{vm, vm_metrics};
+use xenapi::{ApiError, Date, Value};
+
+use crate::calls::carry::{Caller, Gate, Work, carry_out, gone, no_look};
+use crate::calls::message::{Note, raise, write};
+use crate::calls::vm_lifecycle;
+use crate::db::{Db, Ref, Tx};
+use crate::errors::sentence;
+use crate::house::House;
+use crate::records::current::Mark;
+use crate::records::fields::{int, reference, text};
+use crate::records::{bootable, machine};
+
+/// A machine whose guest has ended.
+struct Ended {
+    vm: VmId,
+    machine: Ref,
+    name: String,
+    after: AfterActions,
+    /// How long its guest has run.
+    ran: Duration,
+}
+
+/// Does what is set for a guest that has ended like this, unless somebody has asked for its end.
+pub(super) async fn ended(house: &Arc<House>, vm: VmId, domid: Domid, exit: Exit) {
+    let Ok(it) = read(&house.db, vm, house.clock.date()) else { return };
+    let mut then = next(exit, &it.after);
+    let delay = restart_delay(exit, it.ran);
+    if then == Next::Restart
+        && let Err(why) = bootable(&house.db, vm, &house.settings.boot_directories)
+    {
+        tell(house, &it, "VM_RESTART_FAILED", &format!("It cannot boot again: {why}"));
+        then = Next::Halt;
+    }
+    let waits = then == Next::Restart && !delay.is_zero();
+    // In its turn, not by force: that would overtake the very operation that waits for this end.
+    let halt = Op::AfterExit(Exit::Asked(VmOp::HardShutdown));
+    let op = match then {
+        Next::Halt => halt,
+        Next::Restart if waits => halt,
+        Next::Restart | Next::Keep => Op::AfterExit(exit),
+    };
+    let work = work(house, &it, domid, (exit, then), op);
+    match carry_out(house, &Caller::nobody(), &work).await {
+        Ok(()) if waits => restart(house, &it, delay).await,
+        // Somebody has dealt with it, or deals with the machine from now on.
+        Ok(()) | Err(OpError::Refused(_) | OpError::Cancelled) => {}
+        Err(error) => tell(house, &it, "VM_END_FAILED", &sentence(&error)),
+    }
+}
+
+fn read(db: &Db, vm: VmId, now: Date) -> Result<Ended, ApiError> {
+    db.read(|view| {
+        let machine = view.by_uuid(&vm::CLASS, &vm.to_string())?.clone();
+        let metrics = reference(view, &machine, vm::Field::metrics)?;
+        let began = match view.get(&metrics, vm_metrics::Field::start_time) {
+            Ok(Value::Date(Date(began))) => *began,
+            _ => now.0,
+        };
+        let name = text(view, &machine, vm::Field::name_label)?.to_owned();
+        let ran = Duration::from_secs(u64::try_from(now.0 - began).unwrap_or_default());
+        let after = machine::after(view, &machine)?;
+        Ok(Ended { vm, machine, name, after, ran })
+    })
+}
+
+fn work(house: &House, it: &Ended, domid: Domid, (exit, then): (Exit, Next), op: Op) -> Work {
+    let (word, priority, what) = match exit {
+        Exit::PoweredOff => ("VM_SHUTDOWN", 5, "switched itself off"),
+        Exit::Rebooted => ("VM_REBOOTED", 5, "rebooted"),
+        Exit::Panicked => ("VM_CRASHED", 3, "crashed"),
+        Exit::Killed | Exit::Asked(_) => ("VM_CRASHED", 3, "was killed"),
+    };
+    let follows = match then {
+        Next::Halt => "the machine is halted",
+        Next::Restart => "the machine is started again",
+        Next::Keep => "the machine is kept as it is, to be looked at",
+    };
+    let body = format!("The guest of `{}` {what}; {follows}.", it.name);
+    let (of, uuid, now) = (it.machine.clone(), it.vm.to_string(), house.clock.date());
+    let gate: Gate = Arc::new(move |tx| {
+        is_still(tx, &of, domid)?;
+        let note = Note { name: word, priority, cls: "VM", uuid: &uuid, body: &body };
+        write(tx, &note, now).map(drop).map_err(gone)
+    });
+    let field = vm::Field::current_operations.into();
+    let mark = |op: VmOp| vec![Mark { of: it.machine.clone(), field, op: op.name() }];
+    let marks = match then {
+        Next::Halt => mark(VmOp::HardShutdown),
+        Next::Restart => mark(VmOp::HardReboot),
+        Next::Keep => Vec::new(),
+    };
+    Work { vm: it.vm, op, marks, look: no_look(), gate }
+}
+
+/// The domain that has ended is the machine's: what somebody asked for meanwhile has not ended it.
+fn is_still(tx: &Tx<'_>, machine: &Ref, domid: Domid) -> Result<(), Refusal> {
+    let view = tx.view();
+    let now = int(&view, machine, vm::Field::domid).map_err(gone)?;
+    let power = machine::power(&view, machine).map_err(gone)?;
+    let alive = matches!(power, PowerState::Running | PowerState::Paused);
+    if alive && now == i64::from(domid.0) {
+        return Ok(());
+    }
+    Err(Refusal::NotAllowed("the machine has another domain by now, or none".into()))
+}
+
+/// Starts the machine again after a while, unless somebody wants something else by then.
+async fn restart(house: &Arc<House>, it: &Ended, delay: Duration) {
+    sleep(delay).await;
+    let op = Op::Start { paused: false };
+    let Ok(work) = vm_lifecycle::work(house, &it.machine, VmOp::Start, op) else { return };
+    match carry_out(house, &Caller::nobody(), &work).await {
+        Ok(()) | Err(OpError::Refused(Refusal::BadPowerState { .. }) | OpError::Cancelled) => {}
+        Err(error) => tell(house, it, "VM_RESTART_FAILED", &sentence(&error)),
+    }
+}
+
+fn tell(house: &House, it: &Ended, name: &str, why: &str) {
+    let uuid = it.vm.to_string();
+    let body = format!("After the end of the guest of `{}`: {why}", it.name);
+    let note = Note { name, priority: 2, cls: "VM", uuid: &uuid, body: &body };
+    raise(&house.db, &note, house.clock.date());
+}

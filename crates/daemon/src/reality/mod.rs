@@ -1,0 +1,126 @@
+//! Records follow what really happens: guests that end by themselves, machines that ended while
+//! nobody watched, storage after a restart.
+//!
+//! # Model
+//! [`begin`] comes once, after [`Machines::learn`] and before anybody is let in: SRs are connected,
+//! every machine's record and reality are made to agree, and what guests do from then on is
+//! followed. What takes longer than [`BEGIN_DEADLINE`], because storage hangs, goes on by itself.
+//!
+//! A guest that ends by itself gets what is set for that ([`model::vm::exits`]), one operation at a
+//! time with all others of its machine. An end that somebody has asked for is that operation's:
+//! by then the machine has another domain, or none.
+//!
+//! [`Machines::learn`]: toolstack::machines::Machines::learn
+
+mod autostart;
+mod connect;
+mod exits;
+mod guest;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use model::id::{Domid, VmId};
+use model::plan::{DomainSeen, Op, Run};
+use model::vm::PowerState;
+use model::vm::exits::Exit;
+use tokio::sync::mpsc::Receiver;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout_at};
+use toolstack::hv::{DomainEvent, Found};
+use xenapi::table::vm;
+
+use crate::calls::carry::{Caller, Work, carry_out, no_look};
+use crate::calls::message::{Note, raise};
+use crate::house::House;
+use crate::records::fields::int;
+use crate::records::machine;
+
+/// How long a start waits for storage and machines before it lets people in.
+pub const BEGIN_DEADLINE: Duration = Duration::from_secs(5);
+
+/// Makes records and reality agree, and keeps them so from now on. `found` is what
+/// [`Machines::learn`](toolstack::machines::Machines::learn) has found; `boot` names this boot of
+/// the host, as the kernel does.
+pub async fn begin(house: &Arc<House>, found: &[Found], boot: &str) {
+    let end = Instant::now() + BEGIN_DEADLINE;
+    let same_boot = autostart::same_boot(house, boot);
+    let mut storage = connect::all(house);
+    let _ = timeout_at(end, async { while storage.join_next().await.is_some() {} }).await;
+    storage.detach_all();
+    let mut settled = JoinSet::new();
+    let machines = house.db.read(machine::all);
+    for vm in &machines {
+        let (house, vm) = (house.clone(), *vm);
+        settled.spawn(async move { agree(&house, vm, same_boot).await });
+    }
+    strangers(house, &machines, found);
+    if let Some(events) = house.drivers.hv.events() {
+        tokio::spawn(follow(house.clone(), events));
+    }
+    let _ = timeout_at(end, async { while settled.join_next().await.is_some() {} }).await;
+    settled.detach_all();
+    if !same_boot {
+        autostart::start(house);
+    }
+}
+
+/// Makes one machine's record and reality agree.
+async fn agree(house: &Arc<House>, vm: VmId, same_boot: bool) {
+    let recorded = house.db.read(|view| {
+        let machine = view.by_uuid(&vm::CLASS, &vm.to_string())?;
+        Ok::<_, xenapi::ApiError>((
+            machine::power(view, machine)?,
+            int(view, machine, vm::Field::domid)?,
+        ))
+    });
+    let Ok((power, domid)) = recorded else { return };
+    let alive = matches!(power, PowerState::Running | PowerState::Paused);
+    let domid = u32::try_from(domid).ok().map(Domid);
+    match house.machines.domain(vm) {
+        DomainSeen::There { domid, run: Run::Ended(exit) } if alive => {
+            exits::ended(house, vm, domid, exit).await;
+        }
+        // A host that was switched off has killed nobody's guest. One without a number was taken
+        // down by an operation that did not come to its end.
+        DomainSeen::Absent | DomainSeen::Remains if alive && same_boot && domid.is_some() => {
+            exits::ended(house, vm, domid.unwrap_or(Domid(0)), Exit::Killed).await;
+        }
+        _ => settle(house, vm).await,
+    }
+}
+
+/// What does not agree after that is told when it is next asked for something.
+pub(crate) async fn settle(house: &House, vm: VmId) {
+    let work =
+        Work { vm, op: Op::Settle, marks: Vec::new(), look: no_look(), gate: Arc::new(|_| Ok(())) };
+    let _ = carry_out(house, &Caller::nobody(), &work).await;
+}
+
+/// Domains of machines that nobody knows are left alone: whoever put back an old state may want
+/// their guests.
+fn strangers(house: &House, known: &[VmId], found: &[Found]) {
+    for stranger in found.iter().filter(|one| !known.contains(&one.vm)) {
+        let uuid = stranger.vm.to_string();
+        let body = format!("A guest runs of a machine that is not recorded: {uuid}");
+        let (name, cls) = ("VM_NOT_RECORDED", "VM");
+        let note = Note { name, priority: 2, cls, uuid: &uuid, body: &body };
+        raise(&house.db, &note, house.clock.date());
+    }
+}
+
+/// Follows what happens by itself; each machine's for itself, so that none waits for another's.
+async fn follow(house: Arc<House>, mut events: Receiver<DomainEvent>) {
+    while let Some(event) = events.recv().await {
+        let house = house.clone();
+        tokio::spawn(async move {
+            match event {
+                DomainEvent::Ended { vm, domid, exit, .. } => {
+                    exits::ended(&house, vm, domid, exit).await;
+                }
+                DomainEvent::Unplugged { vm, vbd } => guest::let_go(&house, vm, vbd).await,
+                DomainEvent::GuestReady { vm } => guest::ready(&house, vm).await,
+            }
+        });
+    }
+}

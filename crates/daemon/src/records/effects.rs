@@ -1,0 +1,229 @@
+//! What has become of a machine, as its records tell it.
+
+use std::collections::BTreeSet;
+
+use model::id::{Domid, VmId};
+use model::plan::Effect;
+use model::vbd::DeviceNumber;
+use model::vm::PowerState;
+use xenapi::table::{Class, console, host, vbd, vdi, vif, vm, vm_guest_metrics, vm_metrics};
+use xenapi::{ApiError, Date, NULL_REF, Value};
+
+use super::fields::{bytes, flag, int, reference, references, text};
+use crate::db::{Ref, Tx};
+
+/// What a machine without a domain has for its number.
+const NO_DOMAIN: i64 = -1;
+
+/// Writes effects, in one change. What they are about and is gone is passed over.
+///
+/// Says whether the machine has got a domain that it did not have.
+///
+/// # Errors
+/// The machine is gone.
+pub(super) fn write(
+    tx: &mut Tx<'_>,
+    id: VmId,
+    effects: &[Effect],
+    fresh: bool,
+    now: Date,
+) -> Result<bool, ApiError> {
+    let machine = tx.view().by_uuid(&vm::CLASS, &id.to_string())?.clone();
+    let was = int(&tx.view(), &machine, vm::Field::domid)?;
+    let mut fresh = fresh;
+    for effect in effects {
+        match effect {
+            // Whether it can be reached is asked of those who reach it.
+            Effect::Volume(..) => {}
+            Effect::Plugged(vbd, plugged) => {
+                if let Some(slot) = of(tx, &vbd::CLASS, vbd.to_string()) {
+                    tx.set(&slot, vbd::Field::currently_attached, Value::Bool(*plugged))?;
+                }
+            }
+            Effect::Medium(vbd, medium) => {
+                let medium = medium.and_then(|vdi| of(tx, &vdi::CLASS, vdi.to_string()));
+                if let Some(slot) = of(tx, &vbd::CLASS, vbd.to_string()) {
+                    fill(tx, &slot, medium.as_ref())?;
+                }
+            }
+            Effect::Vif(vif, plugged) => {
+                if let Some(one) = of(tx, &vif::CLASS, vif.to_string()) {
+                    tx.set(&one, vif::Field::currently_attached, Value::Bool(*plugged))?;
+                }
+            }
+            Effect::Domid(domid) => {
+                let number = domid.map_or(NO_DOMAIN, |Domid(number)| i64::from(number));
+                fresh |= number != NO_DOMAIN && number != was;
+                tx.set(&machine, vm::Field::domid, Value::Int(number))?;
+            }
+            Effect::Power(power) => {
+                let text = Value::text(power.name());
+                tx.set(&machine, vm::Field::power_state, text)?;
+            }
+        }
+    }
+    let power = effects.iter().rev().find_map(|effect| match effect {
+        Effect::Power(power) => Some(*power),
+        _ => None,
+    });
+    let up = matches!(power, Some(PowerState::Running | PowerState::Paused));
+    match power {
+        Some(PowerState::Halted | PowerState::Suspended) => down(tx, &machine)?,
+        Some(_) if fresh => begun(tx, &machine, now)?,
+        Some(_) => here(tx, &machine)?,
+        None => {}
+    }
+    name_disks(tx, &machine, up && fresh)?;
+    Ok(fresh && !up)
+}
+
+/// Takes a machine for halted.
+///
+/// # Errors
+/// As the database.
+pub(crate) fn halted(tx: &mut Tx<'_>, machine: &Ref) -> Result<(), ApiError> {
+    for slot in references(&tx.view(), machine, vm::Field::VBDs)? {
+        tx.set(&slot, vbd::Field::currently_attached, Value::Bool(false))?;
+    }
+    for device in references(&tx.view(), machine, vm::Field::VIFs)? {
+        tx.set(&device, vif::Field::currently_attached, Value::Bool(false))?;
+    }
+    tx.set(machine, vm::Field::domid, Value::Int(NO_DOMAIN))?;
+    tx.set(machine, vm::Field::power_state, Value::text(PowerState::Halted.name()))?;
+    down(tx, machine)?;
+    name_disks(tx, machine, false)
+}
+
+/// Puts a disk into a slot, or takes what is in it out.
+pub(crate) fn fill(tx: &mut Tx<'_>, slot: &Ref, medium: Option<&Ref>) -> Result<(), ApiError> {
+    let value = medium.map_or_else(|| Value::text(NULL_REF), Ref::value);
+    tx.set(slot, vbd::Field::VDI, value)?;
+    tx.set(slot, vbd::Field::empty, Value::Bool(medium.is_none()))
+}
+
+fn of(tx: &Tx<'_>, class: &'static Class, uuid: String) -> Option<Ref> {
+    tx.view().by_uuid(class, &uuid).ok().cloned()
+}
+
+/// It has a new domain.
+fn begun(tx: &mut Tx<'_>, machine: &Ref, now: Date) -> Result<(), ApiError> {
+    here(tx, machine)?;
+    let view = tx.view();
+    let metrics = reference(&view, machine, vm::Field::metrics)?;
+    let memory = bytes(&view, machine, vm::Field::memory_static_max)?;
+    let vcpus = int(&view, machine, vm::Field::VCPUs_at_startup)?;
+    if view.object(&vm_metrics::CLASS, &metrics).is_err() {
+        return Ok(());
+    }
+    tx.set(&metrics, vm_metrics::Field::start_time, Value::Date(now))?;
+    tx.set(&metrics, vm_metrics::Field::last_updated, Value::Date(now))?;
+    tx.set(&metrics, vm_metrics::Field::memory_actual, super::fields::size(memory))?;
+    tx.set(&metrics, vm_metrics::Field::VCPUs_number, Value::Int(vcpus))?;
+    tx.set(&metrics, vm_metrics::Field::hvm, Value::Bool(true))?;
+    tx.set(&metrics, vm_metrics::Field::current_domain_type, Value::text("hvm"))
+}
+
+/// It has a domain on this host: it resides there, and has a console.
+fn here(tx: &mut Tx<'_>, machine: &Ref) -> Result<(), ApiError> {
+    let host = tx.view().all(&host::CLASS).next().map(|host| host.reference().clone());
+    let Some(host) = host else { return Ok(()) };
+    tx.set(machine, vm::Field::resident_on, host.value())?;
+    if !references(&tx.view(), machine, vm::Field::consoles)?.is_empty() {
+        return Ok(());
+    }
+    let address = text(&tx.view(), &host, host::Field::address)?.to_owned();
+    let given = vec![
+        (console::Field::protocol.into(), Value::text("vt100")),
+        (console::Field::VM.into(), machine.value()),
+    ];
+    let made = tx.create(&console::CLASS, given)?;
+    let uuid = text(&tx.view(), &made, console::Field::uuid)?.to_owned();
+    let location = format!("https://{address}/console?uuid={uuid}");
+    tx.set(&made, console::Field::location, Value::text(location))
+}
+
+/// It has no domain any more.
+fn down(tx: &mut Tx<'_>, machine: &Ref) -> Result<(), ApiError> {
+    let none = || Value::text(NULL_REF);
+    tx.set(machine, vm::Field::resident_on, none())?;
+    for one in references(&tx.view(), machine, vm::Field::consoles)? {
+        tx.destroy(&console::CLASS, &one)?;
+    }
+    let view = tx.view();
+    let told = reference(&view, machine, vm::Field::guest_metrics)?;
+    let metrics = reference(&view, machine, vm::Field::metrics)?;
+    let measured = view.object(&vm_metrics::CLASS, &metrics).is_ok();
+    tx.set(machine, vm::Field::guest_metrics, none())?;
+    if !told.is_null() {
+        // Somebody else may have removed it.
+        let _ = tx.destroy(&vm_guest_metrics::CLASS, &told);
+    }
+    if measured {
+        tx.set(&metrics, vm_metrics::Field::memory_actual, Value::Int(0))?;
+        tx.set(&metrics, vm_metrics::Field::VCPUs_number, Value::Int(0))?;
+        tx.set(&metrics, vm_metrics::Field::current_domain_type, Value::text("unspecified"))?;
+    }
+    Ok(())
+}
+
+/// Gives disks that the guest has the names by which it calls them. A guest that boots counts its
+/// disks by their places; later it takes the first name that is free.
+fn name_disks(tx: &mut Tx<'_>, machine: &Ref, boots: bool) -> Result<(), ApiError> {
+    let view = tx.view();
+    let mut disks = Vec::new();
+    for slot in references(&view, machine, vm::Field::VBDs)? {
+        let number = DeviceNumber::parse(text(&view, &slot, vbd::Field::userdevice)?);
+        let attached = flag(&view, &slot, vbd::Field::currently_attached)?;
+        let prefix = if text(&view, &slot, vbd::Field::r#type)? == "CD" { "sr" } else { "vd" };
+        let name = text(&view, &slot, vbd::Field::device)?.to_owned();
+        disks.push((number, slot, attached, prefix, name));
+    }
+    disks.sort_by_key(|(number, ..)| *number);
+    let stays = |attached: bool, name: &str| attached && !boots && !name.is_empty();
+    let mut taken: BTreeSet<String> = disks
+        .iter()
+        .filter(|(_, _, attached, _, name)| stays(*attached, name))
+        .map(|(.., name)| name.clone())
+        .collect();
+    for (_, slot, attached, prefix, name) in disks {
+        let name = match attached {
+            false => String::new(),
+            true if stays(attached, &name) => continue,
+            true => {
+                let mut all = DeviceNumber::all().map(|number| named(prefix, number.get()));
+                let free = all.find(|name| !taken.contains(name)).unwrap_or_default();
+                taken.insert(free.clone());
+                free
+            }
+        };
+        tx.set(&slot, vbd::Field::device, Value::Str(name))?;
+    }
+    Ok(())
+}
+
+/// `vda`, `vdz`, `vdaa`; drives are counted in digits.
+fn named(prefix: &str, number: u8) -> String {
+    if prefix == "sr" {
+        return format!("{prefix}{number}");
+    }
+    let letter = |number: u8| char::from(b'a' + number % 26);
+    match number.checked_sub(26) {
+        None => format!("{prefix}{}", letter(number)),
+        Some(rest) => format!("{prefix}{}{}", letter(rest / 26), letter(rest)),
+    }
+}
+
+/// A record of a disk is gone: devices that show it are, too, and drives are empty.
+///
+/// # Errors
+/// As the database.
+pub(crate) fn disk_gone(tx: &mut Tx<'_>, disk: &Ref) -> Result<(), ApiError> {
+    for slot in references(&tx.view(), disk, vdi::Field::VBDs)? {
+        if text(&tx.view(), &slot, vbd::Field::r#type)? == "CD" {
+            fill(tx, &slot, None)?;
+        } else {
+            tx.destroy(&vbd::CLASS, &slot)?;
+        }
+    }
+    tx.destroy(&vdi::CLASS, disk)
+}

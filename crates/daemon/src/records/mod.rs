@@ -1,0 +1,121 @@
+//! Machines between their records and their owners.
+//!
+//! # Model
+//! [`HouseRecords`] reads what is recorded of a machine for whoever carries out plans
+//! ([`toolstack::machines`]), and writes what has become of it. Fields are read by meaning here and
+//! in [`facts`](crate::facts), and nowhere else. `current` tells which operations are under way.
+//!
+//! # Invariants
+//! What a plan's step has reached is one change. Nothing here waits, except in `current` for
+//! another operation's end.
+
+mod boot;
+pub(crate) mod current;
+pub(crate) mod effects;
+pub(crate) mod fields;
+pub(crate) mod machine;
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+
+use model::id::{Domid, VmId};
+use model::plan::{Deadlines, Effect};
+use model::refusal::Refusal;
+use toolstack::machines::{Recorded, Records};
+use xenapi::Value;
+use xenapi::table::vm;
+
+use crate::clock::Clock;
+use crate::db::{Db, Object};
+
+/// The records, for owners of machines.
+pub struct HouseRecords {
+    db: Db,
+    clock: Clock,
+    /// Kernels and ramdisks come from here.
+    directories: Vec<PathBuf>,
+    deadlines: Deadlines,
+    /// Machines with a new domain whose CPUs have not run yet.
+    fresh: Mutex<BTreeSet<VmId>>,
+}
+
+impl HouseRecords {
+    /// Of this database. Kernels and ramdisks are taken from these directories only.
+    pub fn new(db: Db, clock: Clock, directories: Vec<PathBuf>, deadlines: Deadlines) -> Self {
+        Self { db, clock, directories, deadlines, fresh: Mutex::default() }
+    }
+}
+
+impl fmt::Debug for HouseRecords {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HouseRecords")
+            .field("directories", &self.directories)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A number that no machine is recorded to have: domains are counted from there on.
+pub fn first_domid(db: &Db) -> Domid {
+    let numbers = db.read(|view| {
+        let domid = |machine: &Object| match machine.get(vm::Field::domid.into()) {
+            Some(Value::Int(number)) => u32::try_from(*number).ok(),
+            _ => None,
+        };
+        view.all(&vm::CLASS).filter_map(domid).max()
+    });
+    Domid(numbers.unwrap_or_default().saturating_add(1))
+}
+
+/// A machine as it can be started; says in a sentence why it cannot.
+///
+/// # Errors
+/// Its kernel is missing or not one that may be used; its memory or its CPUs are out of range.
+pub(crate) fn bootable(db: &Db, vm: VmId, directories: &[PathBuf]) -> Result<Recorded, String> {
+    let read = db.read(|view| {
+        let machine = view.by_uuid(&vm::CLASS, &vm.to_string())?;
+        machine::read(view, machine, Deadlines::default())
+    });
+    let machine::Read { mut recorded, asked, bootable } =
+        read.map_err(|error| error.to_string())?;
+    recorded.spec.boot = asked.boot(&bootable, directories)?;
+    recorded.spec.validate().map_err(|error| error.to_string())?;
+    Ok(recorded)
+}
+
+impl Records for HouseRecords {
+    fn machines(&self) -> Vec<VmId> {
+        self.db.read(machine::all)
+    }
+
+    fn machine(&self, vm: VmId) -> Result<Recorded, Refusal> {
+        let read = self.db.read(|view| {
+            let machine = view.by_uuid(&vm::CLASS, &vm.to_string())?;
+            machine::read(view, machine, self.deadlines)
+        });
+        let read = read.map_err(|error| Refusal::NotAllowed(error.to_string()))?;
+        let machine::Read { mut recorded, asked, bootable } = read;
+        // Whoever starts it has asked before whether it can boot. Whoever ends it need not care.
+        if let Ok(boot) = asked.boot(&bootable, &self.directories) {
+            recorded.spec.boot = boot;
+        }
+        Ok(recorded)
+    }
+
+    fn became(&self, vm: VmId, effects: &[Effect]) {
+        // Held through the change, so that what two changes say of one machine stays in order.
+        let mut all = self.fresh.lock().unwrap_or_else(PoisonError::into_inner);
+        let was = all.contains(&vm);
+        let now = self.clock.date();
+        let Ok(fresh) = self.db.note(|tx| effects::write(tx, vm, effects, was, now)) else {
+            all.remove(&vm);
+            return;
+        };
+        if fresh {
+            all.insert(vm);
+        } else {
+            all.remove(&vm);
+        }
+    }
+}

@@ -1,0 +1,281 @@
+//! Who is logged in.
+//!
+//! # Model
+//! A session is a reference that its user puts in front of every call; who knows it speaks for that
+//! user. It is also a record, which nobody but administrators sees. A restart forgets all of them.
+//!
+//! # Bounds
+//! A session that nobody used for [`IDLE_MAX`] has ended. A user has at most [`OF_USER_MAX`]; one
+//! more ends the one that was used least recently. A session that began with a password of the file
+//! ends when the file does not have it any more.
+//!
+//! # Errors
+//! `SESSION_INVALID`, `SESSION_AUTHENTICATION_FAILED`, `SESSION_AUTHORIZATION_FAILED`,
+//! `CHANGE_PASSWORD_REJECTED`.
+
+mod live;
+mod passwords;
+#[cfg(test)]
+mod tests;
+
+use std::hash::RandomState;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use xenapi::table::{Role, host, session};
+use xenapi::{ApiError, Value, codes};
+
+use crate::auth::passwords::Stamp;
+use crate::auth::throttle::Throttle;
+use crate::auth::{Identity, ROOT, Users, Verdict};
+use crate::clock::Clock;
+use crate::db::{Db, Ref};
+use crate::dispatch::{Origin, Peer};
+use crate::house::House;
+
+use live::Live;
+pub(crate) use passwords::watch;
+
+/// How long a session may be unused.
+pub const IDLE_MAX: Duration = Duration::from_secs(24 * 60 * 60);
+/// Most sessions of one user.
+pub const OF_USER_MAX: usize = 500;
+/// How exactly a record tells when its session was last used: each telling is a change.
+const TOLD_EVERY: Duration = Duration::from_secs(60);
+/// Longest name of a program that is kept, in characters.
+const ORIGINATOR_CHARS_MAX: usize = 128;
+
+/// Somebody who is logged in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Session {
+    /// By which the session is known.
+    pub reference: Ref,
+    /// The user's name.
+    pub user: String,
+    /// What the user may do.
+    pub role: Role,
+    /// The user is root of this host.
+    pub root: bool,
+    /// From where the user has logged in.
+    pub from: Origin,
+}
+
+/// Somebody who may begin a session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Admitted {
+    /// Who.
+    pub identity: Identity,
+    /// From where.
+    pub from: Origin,
+    /// What a file had to say for it.
+    pub stamp: Option<Stamp>,
+}
+
+/// All who are logged in.
+#[derive(Debug)]
+pub struct Sessions {
+    clock: Clock,
+    users: Arc<Users>,
+    /// Of the stamps.
+    keys: RandomState,
+    /// How often passwords have changed.
+    changes: AtomicU64,
+    /// Whoever changes passwords, or looks at what has changed.
+    changing: tokio::sync::Mutex<()>,
+    throttle: Throttle,
+    live: Mutex<Live>,
+}
+
+impl Sessions {
+    /// Nobody yet.
+    pub fn new(clock: Clock, users: Users) -> Self {
+        Self {
+            clock,
+            users: Arc::new(users),
+            keys: RandomState::new(),
+            changes: AtomicU64::new(0),
+            changing: Default::default(),
+            throttle: Throttle::default(),
+            live: Mutex::default(),
+        }
+    }
+
+    /// The session of this reference, which is used now.
+    ///
+    /// # Errors
+    /// `SESSION_INVALID`: there is none, or it was not used for too long.
+    pub fn find(&self, db: &Db, reference: &str) -> Result<Session, ApiError> {
+        let now = self.clock.now();
+        self.end_idle(db);
+        let used = self.live().used(reference, now, TOLD_EVERY);
+        let (session, tell) = used.ok_or_else(|| codes::session_invalid(reference))?;
+        if tell {
+            let date = Value::Date(self.clock.date());
+            // One that has just ended has no record.
+            let _ended =
+                db.change(|tx| tx.set(&session.reference, session::Field::last_active, date));
+        }
+        Ok(session)
+    }
+
+    /// Begins a session. Who comes through the Unix socket as root, or without a name, is root.
+    ///
+    /// # Errors
+    /// `SESSION_AUTHENTICATION_FAILED`, which takes a while.
+    pub async fn login(
+        &self,
+        house: &House,
+        user: &str,
+        password: &str,
+        peer: &Peer,
+        originator: &str,
+    ) -> Result<Ref, ApiError> {
+        let seen = self.changes.load(Ordering::SeqCst);
+        let admitted = self.admitted(user, password, peer.from).await?;
+        let originator = match originator {
+            "" => peer.user_agent.as_deref().unwrap_or_default(),
+            given => given,
+        };
+        let begun = self.begin(&house.db, admitted, originator)?;
+        if self.changes.load(Ordering::SeqCst) != seen {
+            // Whoever looked at the sessions then did not see this one.
+            self.end_unstamped(&house.db).await;
+        }
+        Ok(begun)
+    }
+
+    /// Who this is.
+    ///
+    /// # Errors
+    /// As [`Sessions::login`].
+    pub async fn admitted(
+        &self,
+        user: &str,
+        password: &str,
+        from: Origin,
+    ) -> Result<Admitted, ApiError> {
+        if from == Origin::Unix && (user.is_empty() || user == ROOT) {
+            let identity = Identity { name: ROOT.to_owned(), role: Role::PoolAdmin };
+            return Ok(Admitted { identity, from, stamp: None });
+        }
+        let Some(attempt) = self.throttle.begin(from) else {
+            let why = "too many logins from this address are under way";
+            return Err(codes::authentication_failed(user, why));
+        };
+        let (clock, users, keys) = (self.clock.clone(), self.users.clone(), self.keys.clone());
+        let (name, password) = (user.to_owned(), password.to_owned());
+        // Who hangs up before hearing that it failed has its place taken for as long all the same.
+        let checked = tokio::spawn(async move {
+            let address = match from {
+                Origin::Tcp(address) => Some(address.ip().to_canonical()),
+                Origin::Unix => None,
+            };
+            let turn = attempt.turn().await;
+            let verdict = users.check(&name, &password, address, &keys).await;
+            drop(turn);
+            let refused = match verdict {
+                Ok(Verdict::Admitted(identity, stamp)) => {
+                    attempt.succeeded();
+                    return Ok(Admitted { identity, from, stamp });
+                }
+                Ok(Verdict::Wrong) => {
+                    tracing::info!("a login from {from:?} was refused");
+                    codes::authentication_failed(name, "name or password is wrong")
+                }
+                Ok(Verdict::Stranger) => {
+                    tracing::info!("a login from {from:?} was refused: the user has no role");
+                    codes::authorization_failed(name, "the user has no role here, or has expired")
+                }
+                Err(error) => {
+                    tracing::error!("nobody can log in: {}", chain(&error));
+                    let why = "passwords cannot be read: the server's log says why";
+                    codes::authentication_failed(name, why)
+                }
+            };
+            tokio::time::sleep(attempt.failed(clock.now())).await;
+            Err(refused)
+        });
+        let broken = |_| Err(codes::internal("a login broke off; the log says where"));
+        checked.await.unwrap_or_else(broken)
+    }
+
+    /// Begins a session of this user.
+    ///
+    /// # Errors
+    /// That of the database.
+    pub fn begin(&self, db: &Db, who: Admitted, originator: &str) -> Result<Ref, ApiError> {
+        self.end_idle(db);
+        let Admitted { identity, from, stamp } = who;
+        let root = identity.name == ROOT;
+        let date = Value::Date(self.clock.date());
+        let originator: String = originator.chars().take(ORIGINATOR_CHARS_MAX).collect();
+        let reference = db.change(|tx| {
+            use session::Field;
+            let host = tx.view().all(&host::CLASS).next().map(|host| host.reference().value());
+            let mut fields = vec![
+                (Field::last_active.into(), date.clone()),
+                (Field::validation_time.into(), date),
+                (Field::is_local_superuser.into(), Value::Bool(root)),
+                (Field::auth_user_name.into(), Value::text(identity.name.as_str())),
+                (Field::auth_user_sid.into(), Value::text(if root { "" } else { &identity.name })),
+                (Field::originator.into(), Value::text(originator)),
+            ];
+            fields.extend(host.map(|host| (Field::this_host.into(), host)));
+            tx.create(&session::CLASS, fields)
+        })?;
+        let (user, role) = (identity.name, identity.role);
+        let session = Session { reference: reference.clone(), user, role, root, from };
+        let surplus = self.live().add(session, stamp, self.clock.now(), OF_USER_MAX);
+        forget(db, surplus);
+        Ok(reference)
+    }
+
+    /// Ends a session.
+    ///
+    /// # Errors
+    /// `SESSION_INVALID`: there is none.
+    pub fn logout(&self, house: &House, session: &Ref) -> Result<(), ApiError> {
+        self.end(&house.db, session)
+    }
+
+    fn end(&self, db: &Db, session: &Ref) -> Result<(), ApiError> {
+        let ended = self.live().remove(session);
+        let ended = ended.ok_or_else(|| codes::session_invalid(session.as_str()))?;
+        forget(db, [ended]);
+        Ok(())
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.live().count()
+    }
+
+    fn end_idle(&self, db: &Db) {
+        let ended = self.live().remove_idle(self.clock.now(), IDLE_MAX);
+        forget(db, ended);
+    }
+
+    fn live(&self) -> MutexGuard<'_, Live> {
+        self.live.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Their records go.
+fn forget(db: &Db, ended: impl IntoIterator<Item = Ref>) {
+    let ended: Vec<Ref> = ended.into_iter().collect();
+    if ended.is_empty() {
+        return;
+    }
+    let forgotten =
+        db.change(|tx| ended.iter().try_for_each(|one| tx.destroy(&session::CLASS, one)));
+    if let Err(error) = forgotten {
+        tracing::warn!("records of sessions that have ended stay: {error}");
+    }
+}
+
+/// An error with its causes, in a line.
+fn chain(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(error.source(), |cause| cause.source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
+}

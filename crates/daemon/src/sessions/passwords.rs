@@ -1,0 +1,99 @@
+//! What a change of passwords does to sessions.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use xenapi::{ApiError, codes};
+
+use super::{Session, Sessions, chain, forget};
+use crate::auth::passwords::Stamp;
+use crate::auth::watch::Watch;
+use crate::auth::{Identity, ROOT, Unchanged, Users};
+use crate::db::Db;
+use crate::dispatch::Origin;
+use crate::house::House;
+use crate::tasks;
+
+/// Ends sessions when the file of passwords changes, for as long as the house stands.
+pub(crate) fn watch(house: &Arc<House>) {
+    let Users::File(path) = &*house.sessions.users else { return };
+    let watch = Watch::of(path);
+    let house = Arc::clone(house);
+    tokio::spawn(async move {
+        let watching = async {
+            let mut watch = watch?;
+            loop {
+                watch.changed().await?;
+                house.sessions.changes.fetch_add(1, Ordering::SeqCst);
+                if house.sessions.end_unstamped(&house.db).await {
+                    tasks::sweep(&house);
+                }
+            }
+        };
+        let ended: std::io::Result<()> = watching.await;
+        if let Err(error) = ended {
+            tracing::warn!("a changed file of passwords does not end sessions: {error}");
+        }
+    });
+}
+
+impl Sessions {
+    /// Ends the sessions whose password or role is not in the file any more; whether there were any.
+    /// A file that cannot be read ends none: it is being repaired.
+    pub(super) async fn end_unstamped(&self, db: &Db) -> bool {
+        let _one_at_a_time = self.changing.lock().await;
+        match self.users.stamps(&self.keys).await {
+            Ok(Some(stamps)) => {
+                let gone = |_: &Session, stamp: Option<Stamp>| {
+                    stamp.is_some_and(|stamp| !stamps.contains(&stamp))
+                };
+                let ended = self.live().remove_where(gone);
+                let any = !ended.is_empty();
+                if any {
+                    tracing::info!("{} sessions have ended: the passwords changed", ended.len());
+                }
+                forget(db, ended);
+                any
+            }
+            Ok(None) => false,
+            Err(error) => {
+                tracing::error!("nobody can log in: {}", chain(&error));
+                false
+            }
+        }
+    }
+
+    /// Gives root another password. All sessions of root but the one that asks for it end. Who came
+    /// over the network says the old password first.
+    ///
+    /// # Errors
+    /// `SESSION_AUTHENTICATION_FAILED`, which takes a while, and `CHANGE_PASSWORD_REJECTED`.
+    pub async fn change_password(
+        &self,
+        house: &House,
+        session: &Session,
+        old: &str,
+        new: &str,
+    ) -> Result<(), ApiError> {
+        if session.from != Origin::Unix {
+            self.admitted(ROOT, old, session.from).await?;
+        }
+        let one_at_a_time = self.changing.lock().await;
+        self.users.change_root(new).await.map_err(|unchanged| match unchanged {
+            Unchanged::Rejected(why) => codes::change_password_rejected(why),
+            Unchanged::Failed(error) => {
+                tracing::error!("the password stays as it was: {}", chain(&error));
+                codes::change_password_rejected("it cannot be written: the server's log says why")
+            }
+        })?;
+        let identity = Identity { name: ROOT.to_owned(), role: session.role };
+        let stamp = Stamp::of(&self.keys, &identity, new);
+        self.live().restamp(&session.reference, stamp);
+        let others = |other: &Session, _| other.root && other.reference != session.reference;
+        let ended = self.live().remove_where(others);
+        drop(one_at_a_time);
+        tracing::info!("root has another password; {} of root's sessions have ended", ended.len());
+        forget(&house.db, ended);
+        Ok(())
+    }
+}

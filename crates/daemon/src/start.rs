@@ -1,0 +1,230 @@
+//! From nothing to somebody who serves, and back.
+//!
+//! In order: the state directory, which no other daemon has; the records; what an empty host has;
+//! who carries out plans; what is really there; and only then the doors.
+
+use std::fs::{self, DirBuilder};
+use std::io::Write;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::Context;
+use toolstack::machines::{self, Drivers, Machines};
+use toolstack::store::Redb;
+
+use crate::auth::pam::{Pam, SERVICE};
+use crate::auth::{Users, passwords};
+use crate::clock::Clock;
+use crate::config::Settings;
+use crate::durable::Durable;
+use crate::first::{self, HostFacts, Setup};
+use crate::front::Front;
+use crate::house::{self, House};
+use crate::http::{Answers, Door, Server, server_config};
+use crate::manager::Manager;
+use crate::records::{HouseRecords, first_domid};
+use crate::sessions::Sessions;
+use crate::stop::Signals;
+use crate::storage::{STORAGE_DEADLINE, Storage};
+use crate::{allowed, drivers, random, reality};
+
+/// The state directory is for its owner only.
+const STATE_MODE: u32 = 0o700;
+/// The run directory may be looked into.
+const RUN_MODE: u32 = 0o755;
+/// The records, in the state directory.
+const RECORDS: &str = "state.redb";
+/// The file of passwords, in the state directory, if none was named.
+const PASSWORDS: &str = "password";
+/// The type of the storage that an empty host gets.
+const FIRST_SR: &str = "dir";
+/// Where the kernel names the boot of this host.
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+/// Somewhere far away (RFC 5737); nothing is sent there.
+const FAR: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), 9);
+
+/// Serves until a signal asks for the end.
+///
+/// # Errors
+/// What stands in the way of serving, or of an orderly end.
+pub async fn run(settings: Settings, manager: &Manager) -> anyhow::Result<()> {
+    let mut signals = Signals::begin().context("signals cannot be had")?;
+    let begun = tokio::select! {
+        begun = begin(&settings) => begun?,
+        signal = signals.come() => {
+            tracing::info!("{signal}, before anything was served");
+            return Ok(());
+        }
+    };
+    let (house, server, places) = begun;
+    say(&format!("listening on {places}"));
+    manager.ready();
+    let broke_off = tokio::select! {
+        signal = signals.come() => {
+            tracing::info!("{signal}: the end begins; machines go on");
+            false
+        }
+        // Whoever starts it again has it whole; nobody has use for one that forgets.
+        () = house.durable.broke_off() => true,
+    };
+    if broke_off {
+        tracing::error!("nobody stores changes any more: the end begins; machines go on");
+    }
+    manager.stopping();
+    server.stop().await;
+    house.durable.close().context("the state was not stored whole")
+}
+
+/// A house with open doors, and where they are.
+async fn begin(settings: &Settings) -> anyhow::Result<(Arc<House>, Server, String)> {
+    state_directory(&settings.state)?;
+    directory(&settings.run, RUN_MODE)?;
+    let facts = HostFacts::read();
+    let house = house(settings, &facts).await?;
+    let tls = server_config(&settings.state, &facts.hostname)?;
+    let mut doors = Vec::new();
+    for listen in &settings.listen {
+        doors.push(Door::tcp(*listen, &tls).await?);
+    }
+    doors.push(Door::unix(&settings.socket)?);
+    let places: Vec<String> = doors.iter().map(ToString::to_string).collect();
+    let front: Arc<dyn Answers> = Arc::new(Front::new(Arc::clone(&house)));
+    Ok((house, Server::begin(doors, &front), places.join(" ")))
+}
+
+/// Everything behind the doors.
+async fn house(settings: &Settings, facts: &HostFacts) -> anyhow::Result<Arc<House>> {
+    let clock = Clock::of_host();
+    let store = Box::new(Redb::open(&records_in(&settings.state))?);
+    let (db, durable) = Durable::open(store, random::bytes, allowed::follow, clock.date())?;
+    let users = users(settings)?;
+    let drivers = drivers::drivers(settings)?;
+    tell_host(settings, facts, &durable, &drivers, &clock).await?;
+    let (boot, deadlines) = (settings.boot.clone(), settings.deadlines);
+    let records = HouseRecords::new(db.clone(), clock.clone(), boot.clone(), deadlines);
+    let work = machines::Settings {
+        limits: settings.limits,
+        queue_deadline: settings.queue,
+        first_domid: first_domid(&db),
+        ..machines::Settings::new(settings.run.clone())
+    };
+    let house = Arc::new(House {
+        db,
+        durable,
+        sessions: Sessions::new(clock.clone(), users),
+        tasks: Default::default(),
+        places: Default::default(),
+        writes: Default::default(),
+        machines: Machines::new(drivers.clone(), Arc::new(records), work),
+        storage: Storage::new(&drivers, STORAGE_DEADLINE),
+        drivers,
+        clock,
+        settings: house::Settings {
+            boot_directories: boot,
+            queue_deadline: settings.queue,
+            limits: settings.limits,
+        },
+    });
+    house.begin();
+    let found = house.machines.learn().await.context("what runs here cannot be found out")?;
+    let boot = fs::read_to_string(BOOT_ID).with_context(|| format!("cannot read {BOOT_ID}"))?;
+    reality::begin(&house, &found, boot.trim()).await;
+    Ok(house)
+}
+
+/// Makes the records of an empty host, and tells those of any what it is now.
+async fn tell_host(
+    settings: &Settings,
+    facts: &HostFacts,
+    durable: &Durable,
+    drivers: &Drivers,
+    clock: &Clock,
+) -> anyhow::Result<()> {
+    let kinds: Vec<&'static str> = drivers.srs.iter().map(|driver| driver.kind()).collect();
+    let (address, bridge) = (address(settings).to_string(), bridge());
+    let setup = Setup {
+        host: facts,
+        address: &address,
+        product: &settings.product,
+        kinds: &kinds,
+        bridge: &bridge,
+        boot: &settings.boot,
+        now: clock.date(),
+    };
+    let empty = durable.change(|tx| Ok(first::is_first(tx))).await?;
+    let sr = match empty {
+        true => Some(first::make_sr(drivers, FIRST_SR, &settings.state).await),
+        false => None,
+    };
+    let sr = sr.transpose().context("the storage of this host cannot be made")?;
+    let told = durable.change(|tx| {
+        if let Some(sr) = &sr {
+            first::first(tx, &setup, sr)?;
+        }
+        first::each(tx, &setup)
+    });
+    Ok(told.await?)
+}
+
+/// Where the records of a state directory are.
+pub(crate) fn records_in(state: &Path) -> PathBuf {
+    state.join(RECORDS)
+}
+
+/// Makes a state directory, if it is not there.
+///
+/// # Errors
+/// That of the system.
+pub(crate) fn state_directory(path: &Path) -> anyhow::Result<()> {
+    directory(path, STATE_MODE)
+}
+
+fn directory(path: &Path, mode: u32) -> anyhow::Result<()> {
+    let made = DirBuilder::new().recursive(true).mode(mode).create(path);
+    made.with_context(|| format!("cannot make the directory {}", path.display()))
+}
+
+/// Who may log in: the file of passwords that was named, else whom PAM admits, else a file that is
+/// made.
+fn users(settings: &Settings) -> anyhow::Result<Users> {
+    if let Some(named) = &settings.password_file {
+        passwords::usable(named)?;
+        return Ok(Users::File(named.clone()));
+    }
+    if let Some(pam) = Pam::of_host() {
+        tracing::info!("names and passwords are those of this host, by PAM's service {SERVICE}");
+        return Ok(Users::Pam(pam));
+    }
+    let path = settings.state.join(PASSWORDS);
+    if passwords::make(&path, random::bytes())? {
+        eprintln!("ringwayd: the password of root is in {}", path.display());
+    }
+    Ok(Users::File(path))
+}
+
+/// Where others reach this host: where it was told to listen, else the address from which it would
+/// speak to somebody far away.
+fn address(settings: &Settings) -> IpAddr {
+    let mut told = settings.listen.iter().map(|listen| listen.address.ip());
+    let told = told.find(|ip| !ip.is_unspecified() && !ip.is_loopback());
+    let speaks = || {
+        let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).ok()?;
+        socket.connect(FAR).ok()?;
+        Some(socket.local_addr().ok()?.ip())
+    };
+    told.or_else(speaks).unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST))
+}
+
+/// A bridge that no other daemon of this host has.
+fn bridge() -> String {
+    let [one, two, three, ..] = random::bytes();
+    format!("rwbr{one:02x}{two:02x}{three:02x}")
+}
+
+/// Says something on standard output. Nobody needs to listen.
+fn say(line: &str) {
+    let mut out = std::io::stdout().lock();
+    let _closed = writeln!(out, "{line}").and_then(|()| out.flush());
+}

@@ -1,0 +1,157 @@
+//! What is in an SR, as the records tell it.
+
+use std::collections::BTreeMap;
+
+use model::id::Uuid;
+use toolstack::sr::{Space, SrError, Volume};
+use xenapi::table::{message, pbd, sr, vdi};
+use xenapi::{ApiError, Date, Value};
+
+use super::Place;
+use crate::calls::message::{Note, write};
+use crate::db::{Object, Ref, Tx};
+use crate::errors::storage_failed;
+use crate::house::House;
+use crate::records::fields::{bytes, flag, reference, references, size, text, uuid};
+
+/// Most volumes of which a message names each.
+const NAMED_MAX: usize = 10;
+
+/// Finds out what is in an SR, and records it. One whose place is gone is not connected any more.
+///
+/// # Errors
+/// As the storage has it.
+pub(crate) async fn scan(house: &House, storage: &Place) -> Result<(), ApiError> {
+    let scanned = storage.scan().await;
+    let now = house.clock.date();
+    house.db.note(|tx| match &scanned {
+        Ok((space, volumes)) => {
+            let strays = found(tx, &storage.sr, *space, volumes)?;
+            tell(tx, storage, &strays, now)
+        }
+        Err(SrError::Vanished { .. }) => {
+            let (connection, _) = super::connection(&tx.view(), &storage.sr)?;
+            tx.set(&connection, pbd::Field::currently_attached, Value::Bool(false))
+        }
+        Err(_) => Ok(()),
+    })?;
+    scanned.map(drop).map_err(|error| storage_failed(&error, &storage.sr, None))
+}
+
+/// A volume that has the UUID of a disk of another SR: somebody has copied its file.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Stray {
+    volume: Uuid,
+    of: Ref,
+}
+
+/// Says in a message which volumes are passed over, once.
+fn tell(tx: &mut Tx<'_>, storage: &Place, strays: &[Stray], now: Date) -> Result<(), ApiError> {
+    if strays.is_empty() {
+        return Ok(());
+    }
+    let view = tx.view();
+    let place = |stray: &Stray| text(&view, &stray.of, sr::Field::uuid).unwrap_or_default();
+    let named = strays.iter().take(NAMED_MAX);
+    let named = named.map(|stray| format!("{} of {}", stray.volume, place(stray)));
+    let body = format!(
+        "{} volumes have the UUID of a disk of another storage repository and are passed over: \
+         {}. Remove such a copy, or name it by a UUID of its own.",
+        strays.len(),
+        named.collect::<Vec<_>>().join(", ")
+    );
+    let (uuid, name, cls) = (storage.id.to_string(), "SR_VOLUMES_PASSED_OVER", "SR");
+    let told = |one: &Object| {
+        let is = |field: message::Field, text: &str| {
+            one.get(field.into()).is_some_and(|value| *value == Value::text(text))
+        };
+        is(message::Field::name, name)
+            && is(message::Field::obj_uuid, &uuid)
+            && is(message::Field::body, &body)
+    };
+    if view.all(&message::CLASS).any(told) {
+        return Ok(());
+    }
+    tracing::warn!(sr = %storage.id, "{body}");
+    write(tx, &Note { name, priority: 3, cls, uuid: &uuid, body: &body }, now).map(drop)
+}
+
+/// Records what a scan has found: disks that were not known, sizes, and disks that are not there
+/// any more, whose records stay: they may come back, and somebody may look for them. A volume that
+/// is known as the disk of another SR is passed over and told.
+pub(crate) fn found(
+    tx: &mut Tx<'_>,
+    place: &Ref,
+    space: Space,
+    volumes: &[Volume],
+) -> Result<Vec<Stray>, ApiError> {
+    let mut there: BTreeMap<Uuid, &Volume> =
+        volumes.iter().map(|volume| (volume.vdi.0, volume)).collect();
+    let mut sum: u64 = 0;
+    for disk in references(&tx.view(), place, sr::Field::VDIs)? {
+        let id = uuid(&tx.view(), &disk, vdi::Field::uuid)?;
+        let volume = there.remove(&id);
+        tx.set(&disk, vdi::Field::missing, Value::Bool(volume.is_none()))?;
+        if let Some(volume) = volume {
+            sizes(tx, &disk, volume)?;
+        }
+        sum = sum.saturating_add(bytes(&tx.view(), &disk, vdi::Field::virtual_size)?);
+    }
+    let mut strays = Vec::new();
+    for volume in there.into_values() {
+        let name = volume.vdi.to_string();
+        if let Ok(other) = tx.view().by_uuid(&vdi::CLASS, &name).cloned() {
+            let of = reference(&tx.view(), &other, vdi::Field::SR)?;
+            strays.push(Stray { volume: volume.vdi.0, of });
+            continue;
+        }
+        let disk = tx.create(
+            &vdi::CLASS,
+            vec![
+                (vdi::Field::uuid.into(), Value::text(name.clone())),
+                (vdi::Field::location.into(), Value::text(name)),
+                (vdi::Field::SR.into(), place.value()),
+                (vdi::Field::r#type.into(), Value::text("user")),
+                (vdi::Field::managed.into(), Value::Bool(true)),
+                (vdi::Field::read_only.into(), Value::Bool(volume.read_only)),
+            ],
+        )?;
+        sizes(tx, &disk, volume)?;
+        sum = sum.saturating_add(volume.virtual_bytes);
+    }
+    tx.set(place, sr::Field::virtual_allocation, size(sum))?;
+    measured(tx, place, space)?;
+    Ok(strays)
+}
+
+/// Records how large an SR is and what is taken of it.
+pub(crate) fn measured(tx: &mut Tx<'_>, place: &Ref, space: Space) -> Result<(), ApiError> {
+    tx.set(place, sr::Field::physical_size, size(space.total))?;
+    tx.set(place, sr::Field::physical_utilisation, size(space.used))
+}
+
+/// Records what a disk takes now, and what its SR has then: the difference, because an SR may have
+/// very many disks. `before` is what the disk took, virtually and physically.
+pub(crate) fn grown(
+    tx: &mut Tx<'_>,
+    place: &Ref,
+    before: (u64, u64),
+    after: (u64, u64),
+) -> Result<(), ApiError> {
+    let mut add = |field: sr::Field, before: u64, after: u64| {
+        let now = bytes(&tx.view(), place, field)?;
+        tx.set(place, field, size(now.saturating_add(after).saturating_sub(before)))
+    };
+    add(sr::Field::virtual_allocation, before.0, after.0)?;
+    add(sr::Field::physical_utilisation, before.1, after.1)
+}
+
+fn sizes(tx: &mut Tx<'_>, disk: &Ref, volume: &Volume) -> Result<(), ApiError> {
+    tx.set(disk, vdi::Field::virtual_size, size(volume.virtual_bytes))?;
+    tx.set(disk, vdi::Field::physical_utilisation, size(volume.physical_bytes))?;
+    // Somebody may have set it for a disk that can be written; the other way it is the storage's.
+    if volume.read_only && !flag(&tx.view(), disk, vdi::Field::read_only)? {
+        tx.set(disk, vdi::Field::read_only, Value::Bool(true))?;
+    }
+    Ok(())
+}

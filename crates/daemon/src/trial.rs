@@ -1,0 +1,186 @@
+//! A house for tests: records in memory, a clock that is moved by hand, and root who is logged in.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use model::admission::Limits;
+use model::plan::Deadlines;
+use toolstack::machines::{self, Machines};
+use toolstack::sim::{self, Sim};
+use toolstack::store::Memory;
+use xenapi::envelope::{Call, Dialect};
+use xenapi::table::Role;
+use xenapi::table::implicit::resolve;
+use xenapi::{Date, Value};
+
+use crate::allowed;
+use crate::auth::Users;
+use crate::clock::tests::Hands;
+use crate::db::{Db, Ref};
+use crate::dispatch::{Answer, Ctx, Origin, Peer, dispatch, text};
+use crate::durable::Durable;
+use crate::first::{self, CpuFacts, DefaultSr, HostFacts, Product, Setup};
+use crate::house::{House, Settings};
+use crate::random;
+use crate::records::{HouseRecords, first_domid};
+use crate::sessions::{Session, Sessions};
+use crate::storage::Storage;
+
+/// A house with what the first start makes.
+pub(crate) struct Trial {
+    pub(crate) house: Arc<House>,
+    pub(crate) hands: Hands,
+    pub(crate) session: Ref,
+    /// Where the records are stored.
+    pub(crate) store: Memory,
+    /// The host under it.
+    pub(crate) sim: Arc<Sim>,
+}
+
+/// Most time that storage has for what is asked of it. What is to work works at once.
+const TRIAL_DEADLINE: Duration = Duration::from_secs(4);
+
+/// Somebody at the host.
+pub(crate) fn peer() -> Peer {
+    Peer { from: Origin::Unix, user_agent: None }
+}
+
+/// A host with two CPUs and 8 GiB.
+pub(crate) fn facts() -> HostFacts {
+    let cpu = CpuFacts { model_name: "A CPU".into(), mhz: 2500, ..CpuFacts::default() };
+    HostFacts {
+        hostname: "trial".into(),
+        kernel: "6.1.0".into(),
+        cpus: vec![cpu.clone(), cpu],
+        sockets: 1,
+        memory_total: 8 << 30,
+        memory_free: 4 << 30,
+    }
+}
+
+/// Records of a first start; the generation of that.
+pub(crate) fn make_first(db: &Db, facts: &HostFacts) -> u64 {
+    let product =
+        Product { brand: "Ringway".into(), version: "7.0.0".into(), platform: "2.1.0".into() };
+    let setup = Setup {
+        host: facts,
+        address: "127.0.0.1",
+        product: &product,
+        kinds: &["dir"],
+        bridge: "rwbr0",
+        boot: &[],
+        now: Date(0),
+    };
+    let made = db.change(|tx| {
+        if first::is_first(tx) {
+            let id = model::id::SrId(model::id::Uuid::from_random([7; 16]));
+            let sr = DefaultSr { id, kind: "dir", location: "/somewhere".into() };
+            first::first(tx, &setup, &sr)?;
+        }
+        first::each(tx, &setup)?;
+        Ok(tx.generation())
+    });
+    made.unwrap()
+}
+
+impl Trial {
+    pub(crate) async fn new() -> Self {
+        let hands = Hands::default();
+        Self::of(hands, Memory::default(), Sim::new()).await
+    }
+
+    /// With these users beside root of the host.
+    pub(crate) async fn with_users(users: Users) -> Self {
+        Self::built(Hands::default(), Memory::default(), Sim::new(), users).await
+    }
+
+    /// With what is stored there, on this host.
+    pub(crate) async fn of(hands: Hands, store: Memory, sim: Arc<Sim>) -> Self {
+        Self::built(hands, store, sim, Users::File("/nowhere/password".into())).await
+    }
+
+    async fn built(hands: Hands, store: Memory, sim: Arc<Sim>, users: Users) -> Self {
+        let opened =
+            Durable::open(Box::new(store.clone()), random::bytes, allowed::follow, Date(0));
+        let (db, durable) = opened.unwrap();
+        durable.reached(make_first(&db, &facts())).await.unwrap();
+        let settings = Settings {
+            boot_directories: Vec::new(),
+            queue_deadline: Duration::from_secs(1),
+            limits: Limits::default(),
+        };
+        let drivers = sim::drivers(&sim);
+        let first_domid = first_domid(&db);
+        let work = machines::Settings { first_domid, ..machines::Settings::new("/nowhere".into()) };
+        let clock = hands.clock();
+        let records = Arc::new(HouseRecords::new(
+            db.clone(),
+            clock.clone(),
+            Vec::new(),
+            Deadlines::default(),
+        ));
+        let machines = Machines::new(drivers.clone(), records, work);
+        let house = Arc::new(House {
+            db,
+            durable,
+            sessions: Sessions::new(hands.clock(), users),
+            tasks: Default::default(),
+            places: Default::default(),
+            writes: Default::default(),
+            machines,
+            storage: Storage::new(&drivers, TRIAL_DEADLINE),
+            drivers,
+            clock,
+            settings,
+        });
+        let params = ["root", ""].map(Value::text).to_vec();
+        let call =
+            Call { method: "session.login_with_password".into(), params, dialect: Dialect::Xml };
+        let session = dispatch(&house, call, &peer()).await.unwrap();
+        let session = Ref::from(text(&session));
+        Self { house, hands, session, store, sim }
+    }
+
+    /// A call with exactly these parameters.
+    pub(crate) async fn raw(&self, method: &str, params: Vec<Value>) -> Answer {
+        let call = Call { method: method.into(), params, dialect: Dialect::Xml };
+        dispatch(&self.house, call, &peer()).await
+    }
+
+    /// A call in root's session.
+    pub(crate) async fn call(
+        &self,
+        method: &str,
+        params: impl IntoIterator<Item = Value>,
+    ) -> Answer {
+        let session = std::iter::once(self.session.value());
+        self.raw(method, session.chain(params).collect()).await
+    }
+
+    /// A call of root's that must succeed with a reference.
+    pub(crate) async fn made(&self, method: &str, params: impl IntoIterator<Item = Value>) -> Ref {
+        Ref::from(text(&self.call(method, params).await.unwrap()))
+    }
+
+    /// The code and parameters with which a call of root's is refused.
+    pub(crate) async fn refused(
+        &self,
+        method: &str,
+        params: impl IntoIterator<Item = Value>,
+    ) -> Vec<String> {
+        self.call(method, params).await.unwrap_err().details()
+    }
+
+    /// What a handler of this message gets from somebody else.
+    pub(crate) fn ctx_of(&self, user: &str, role: Role, method: &str) -> Ctx {
+        let (method, _) = resolve(method).unwrap();
+        let session = Session {
+            reference: self.house.fresh(),
+            user: user.into(),
+            role,
+            root: false,
+            from: Origin::Unix,
+        };
+        Ctx::new(&self.house, session, method)
+    }
+}

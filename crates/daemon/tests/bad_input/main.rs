@@ -1,0 +1,131 @@
+//! What callers do wrong, over the wire, and what they are told: the codes that an administrator of
+//! XenServer knows. Nothing is lost by any of it.
+#![allow(clippy::unwrap_used)] // A failed helper is a failed test.
+
+mod calls;
+mod devices;
+mod full;
+mod sessions;
+mod states;
+mod wire;
+
+use std::collections::BTreeMap;
+
+use testkit::ringwayd::Ringwayd;
+use xenapi::Value;
+use xenapi::client::{Client, ClientError, Record};
+
+/// In a row, a parameter that is prose or a number of this host.
+const ANY: &str = "*";
+/// Classes whose records nobody may lose or change by a mistake.
+const KEPT: [&str; 9] = ["pool", "host", "VM", "VBD", "VDI", "SR", "PBD", "VIF", "network"];
+
+/// A call that must be refused.
+struct Row {
+    method: String,
+    params: Vec<Value>,
+    /// Code and parameters.
+    told: Vec<String>,
+}
+
+fn row<const N: usize, const M: usize>(method: &str, params: [Value; N], told: [&str; M]) -> Row {
+    let told = told.map(str::to_owned).to_vec();
+    Row { method: method.to_owned(), params: params.to_vec(), told }
+}
+
+/// A daemon on the simulator, with root.
+struct World {
+    daemon: Ringwayd,
+    root: Client,
+}
+
+impl World {
+    fn new() -> Self {
+        Self::with(&[])
+    }
+
+    fn with(options: &[&str]) -> Self {
+        let daemon = Ringwayd::simulator(options).unwrap();
+        let root = daemon.client().unwrap();
+        Self { daemon, root }
+    }
+
+    fn call(&mut self, method: &str, params: &[Value]) -> Value {
+        let answer = self.root.call(method, params);
+        answer.unwrap_or_else(|error| panic!("{method}: {error}"))
+    }
+
+    /// A call that answers with a reference.
+    fn made(&mut self, method: &str, params: &[Value]) -> String {
+        text(&self.call(method, params)).to_owned()
+    }
+
+    /// Code and parameters of a refusal.
+    fn refused(&mut self, method: &str, params: &[Value]) -> Vec<String> {
+        refused(&mut self.root, method, params)
+    }
+
+    /// The only one of this name.
+    fn named(&mut self, class: &str, name: &str) -> String {
+        let found = self.call(&format!("{class}.get_by_name_label"), &[Value::text(name)]);
+        let Value::Set(found) = found else { panic!("no set") };
+        assert_eq!(found.len(), 1, "{class} {name}");
+        text(&found[0]).to_owned()
+    }
+
+    /// The first of a class.
+    fn first(&mut self, class: &str) -> String {
+        self.root.records(class).unwrap().first().unwrap().0.clone()
+    }
+
+    /// A machine without disks.
+    fn machine(&mut self, name: &str) -> String {
+        let template = self.named("VM", "Other install media");
+        let vm = self.made("VM.clone", &[Value::text(template), Value::text(name)]);
+        let it = || Value::text(vm.as_str());
+        let disks = [it(), Value::text("disks")];
+        self.call("VM.remove_from_other_config", &disks);
+        self.call("VM.provision", &[it()]);
+        vm
+    }
+
+    /// All that must not change.
+    fn dump(&mut self) -> BTreeMap<String, Record> {
+        KEPT.iter().flat_map(|class| self.root.records(class).unwrap()).collect()
+    }
+
+    /// Each row is refused as it says, also as a task, and changes nothing.
+    fn refuses(&mut self, rows: &[Row]) {
+        let before = self.dump();
+        for Row { method, params, told } in rows {
+            let is = self.refused(method, params);
+            let fits = is.len() == told.len()
+                && is.iter().zip(told).all(|(is, told)| told == ANY || is == told);
+            assert!(fits, "{method} {params:?}: {is:?}, not {told:?}");
+            assert!(self.dump() == before, "{method} {params:?} changed something");
+        }
+        assert_eq!(self.root.records("task").unwrap().len(), 0);
+    }
+}
+
+fn refused(client: &mut Client, method: &str, params: &[Value]) -> Vec<String> {
+    match client.call(method, params) {
+        Err(ClientError::Api(error)) => error.details(),
+        other => panic!("{method} {params:?}: {other:?}"),
+    }
+}
+
+fn text(value: &Value) -> &str {
+    match value {
+        Value::Str(text) => text,
+        other => panic!("no text: {other:?}"),
+    }
+}
+
+fn map<const N: usize>(members: [(&str, Value); N]) -> Value {
+    Value::Map(members.map(|(name, value)| (name.to_owned(), value)).into())
+}
+
+fn none() -> Value {
+    Value::Map(BTreeMap::new())
+}

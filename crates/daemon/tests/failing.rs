@@ -1,0 +1,93 @@
+//! Guests and emulators that fail, for real: what follows for their machines.
+#![allow(clippy::unwrap_used)] // A failed helper is a failed test.
+
+use std::io::{Read as _, Write as _};
+use std::os::unix::net::UnixStream;
+use std::process::Command;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::NamedTempFile;
+use testkit::ringwayd::Ringwayd;
+
+/// Longest wait for a guest: a machine without KVM boots in some seconds, or in many on a busy host.
+const PATIENCE: Duration = Duration::from_secs(300);
+/// What the guest says when its shell can be used.
+const READY: &str = "ringway-guest: ready";
+
+/// Waits for a shell on the serial line and makes the kernel panic.
+fn panic_in(daemon: &Ringwayd, uuid: &str) {
+    let socket = daemon.dir().join("run/vm").join(uuid).join("console.sock");
+    let mut line = UnixStream::connect(socket).unwrap();
+    line.set_read_timeout(Some(PATIENCE)).unwrap();
+    let (mut said, mut chunk) = (Vec::new(), [0; 4096]);
+    while !String::from_utf8_lossy(&said).contains(READY) {
+        let n = line.read(&mut chunk).unwrap();
+        assert!(n > 0, "{}", String::from_utf8_lossy(&said));
+        said.extend_from_slice(&chunk[..n]);
+    }
+    line.write_all(b"echo c >/proc/sysrq-trigger\n").unwrap();
+    // Its domain goes, whatever follows.
+    while line.read(&mut chunk).is_ok_and(|n| n > 0) {}
+}
+
+/// Waits until the machine is like this.
+fn wait(daemon: &Ringwayd, uuid: &str, like: &str) {
+    let xe = daemon.xe(&["event-wait", "class=vm", &format!("uuid={uuid}"), like]).unwrap();
+    let mut command = Command::new("timeout");
+    command.arg(PATIENCE.as_secs().to_string()).arg(xe.get_program()).args(xe.get_args());
+    let status = command.env("HOME", daemon.dir()).status().unwrap();
+    assert!(status.success(), "{like} did not come");
+}
+
+/// A daemon with a machine of this name: the machine's UUID. The file is its configuration.
+fn with_machine(name: &str) -> (Ringwayd, String, NamedTempFile) {
+    let guest = testkit::guest::artifacts().unwrap();
+    let directory = guest.kernel.parent().unwrap().display().to_string();
+    let config = NamedTempFile::new().unwrap();
+    std::fs::write(&config, format!("[boot]\ndirectories = [{directory:?}]\n")).unwrap();
+    let path = config.path().display().to_string();
+    let daemon = Ringwayd::start(&["--hypervisor", "qemu", "--config", &path]).unwrap();
+    let name = format!("new-name-label={name}");
+    let uuid = daemon.xe_prints(&["vm-install", "template=Ringway test guest", &name]).unwrap();
+    (daemon, uuid, config)
+}
+
+#[test]
+fn a_machine_that_crashes_is_started_again_or_halted_as_it_is_set() {
+    let (daemon, uuid, _config) = with_machine("crashing");
+    let xe = |words: &[&str]| daemon.xe_prints(words).unwrap();
+    let of = format!("uuid={uuid}");
+    let domid = || xe(&["vm-param-get", &of, "param-name=dom-id"]);
+    let crashes = || xe(&["message-list", "name=VM_CRASHED", "--minimal"]);
+
+    xe(&["vm-start", "vm=crashing"]);
+    let first = domid();
+    panic_in(&daemon, &uuid);
+    wait(&daemon, &uuid, &format!("dom-id=/={first}"));
+    wait(&daemon, &uuid, "power-state=running");
+    assert_ne!(domid(), first);
+    assert_eq!(crashes().split(',').count(), 1, "{}", crashes());
+
+    xe(&["vm-param-set", &of, "actions-after-crash=destroy"]);
+    panic_in(&daemon, &uuid);
+    wait(&daemon, &uuid, "power-state=halted");
+    assert_eq!(crashes().split(',').count(), 2, "{}", crashes());
+    assert!(!daemon.processes().iter().any(|one| one.contains("qemu")), "no process is left");
+}
+
+#[test]
+fn a_machine_whose_emulator_hangs_is_seen_by_the_next_daemon_and_ended_by_force() {
+    let (mut daemon, uuid, _config) = with_machine("hanging");
+    daemon.xe_prints(&["vm-start", "vm=hanging"]).unwrap();
+    let pid = std::fs::read_to_string(daemon.dir().join("run/vm").join(&uuid).join("pid")).unwrap();
+    let pid = Pid::from_raw(pid.trim().parse().unwrap()).unwrap();
+    kill_process(pid, Signal::STOP).unwrap();
+    daemon.process.kill().unwrap();
+    daemon.start_again().unwrap();
+    let state = ["vm-param-get", &format!("uuid={uuid}"), "param-name=power-state"];
+    assert_eq!(daemon.xe_prints(&state).unwrap(), "running");
+    daemon.xe_prints(&["vm-shutdown", "vm=hanging", "--force"]).unwrap();
+    assert_eq!(daemon.xe_prints(&state).unwrap(), "halted");
+    assert!(!daemon.processes().iter().any(|one| one.contains("qemu")), "no process is left");
+}

@@ -1,0 +1,251 @@
+//! The daemon as a process: it begins, it serves, it ends.
+#![allow(clippy::unwrap_used)] // A failed helper is a failed test.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use testkit::ringwayd::Ringwayd;
+use testkit::ringwayd::fleet;
+use xenapi::Value;
+use xenapi::client::{Address, Client, ClientError};
+use xenapi::envelope::Encoding;
+
+/// A directory for everything of a daemon.
+struct Place {
+    dir: tempfile::TempDir,
+}
+
+/// A process that goes when its test does.
+struct Process {
+    child: Child,
+    stderr: fs::File,
+}
+
+impl Process {
+    fn start(command: &mut Command) -> Self {
+        let stderr = tempfile::tempfile().unwrap();
+        command.stdin(Stdio::null()).stderr(stderr.try_clone().unwrap());
+        Self { child: command.spawn().unwrap(), stderr }
+    }
+
+    fn end(&mut self, signal: Signal) -> ExitStatus {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+        self.child.wait().unwrap()
+    }
+
+    /// All that it has said.
+    fn said(&self) -> String {
+        use std::io::{Seek, SeekFrom};
+        let mut file = self.stderr.try_clone().unwrap();
+        let mut text = String::new();
+        file.seek(SeekFrom::Start(0)).unwrap();
+        file.read_to_string(&mut text).unwrap();
+        text
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // It may have ended.
+        let _ended = self.child.kill();
+        let _reaped = self.child.wait();
+    }
+}
+
+/// A daemon that serves.
+struct Daemon {
+    process: Process,
+    /// Where it listens on TCP.
+    port: u16,
+    socket: PathBuf,
+}
+
+impl Place {
+    fn new() -> Self {
+        // Paths of sockets are short.
+        Self { dir: tempfile::Builder::new().prefix("rw-").tempdir_in("/tmp").unwrap() }
+    }
+
+    fn command(&self) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_ringwayd"));
+        command.args(["--hypervisor", "simulator", "--listen", "127.0.0.1:0,plain", "--state"]);
+        command.arg(self.dir.path().join("state")).env_remove("NOTIFY_SOCKET");
+        command.arg("--config").arg(self.config());
+        command
+    }
+
+    /// What the host has configured is not read.
+    fn config(&self) -> PathBuf {
+        let path = self.dir.path().join("ringwayd.toml");
+        fs::write(&path, "").unwrap();
+        path
+    }
+
+    fn start(&self) -> Daemon {
+        let mut process = Process::start(self.command().stdout(Stdio::piped()));
+        let out = process.child.stdout.take().unwrap();
+        let mut line = String::new();
+        BufReader::new(out).read_line(&mut line).unwrap();
+        let Some(told) = line.strip_prefix("listening on ") else {
+            panic!("`{line}` {}", process.said());
+        };
+        let words: Vec<&str> = told.split_whitespace().collect();
+        let [tcp, socket] = words.as_slice() else { panic!("{line}") };
+        let port = tcp.strip_prefix("127.0.0.1:").unwrap().strip_suffix(",plain").unwrap();
+        Daemon { process, port: port.parse().unwrap(), socket: PathBuf::from(socket) }
+    }
+
+    /// A start that must fail: how, and what it says.
+    fn refused(&self) -> (ExitStatus, String) {
+        let mut process = Process::start(self.command().stdout(Stdio::null()));
+        (process.child.wait().unwrap(), process.said())
+    }
+}
+
+impl Daemon {
+    fn root(&self) -> Client {
+        let mut client = Client::unix(&self.socket).unwrap();
+        client.login("root", "", "test").unwrap();
+        client
+    }
+
+    fn tcp(&self) -> Client {
+        let address = Address::Plain("127.0.0.1".to_owned(), self.port);
+        Client::connect(address, Encoding::Xml).unwrap()
+    }
+}
+
+#[test]
+fn it_serves_until_it_is_asked_to_end() {
+    let place = Place::new();
+    let mut daemon = place.start();
+    let mut root = daemon.root();
+    let machines = root.records("VM").unwrap();
+    let control = machines.iter().filter(|(_, vm)| vm.flag("is_control_domain")).count();
+    assert_eq!(control, 1, "{machines:?}");
+
+    // The same over the network, with the password that was made.
+    let file = place.dir.path().join("state/password");
+    assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+    assert!(daemon.process.said().contains(&file.display().to_string()), "its path is told");
+    let text = fs::read_to_string(&file).unwrap();
+    let password = text.lines().nth(1).unwrap();
+    let mut client = daemon.tcp();
+    client.login("root", password, "test").unwrap();
+    assert_eq!(client.records("VM").unwrap().len(), machines.len());
+    let refused = daemon.tcp().login("root", "wrong", "test").unwrap_err();
+    let ClientError::Api(error) = refused else { panic!("{refused}") };
+    assert_eq!(error.code, "SESSION_AUTHENTICATION_FAILED");
+
+    let socket = daemon.socket.clone();
+    assert_eq!(fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o600);
+    assert!(daemon.process.end(Signal::TERM).success(), "{}", daemon.process.said());
+    assert!(!socket.exists());
+}
+
+#[test]
+fn records_outlive_it_and_sessions_do_not() {
+    let place = Place::new();
+    let mut daemon = place.start();
+    let mut root = daemon.root();
+    let machines = root.records("VM").unwrap();
+    let (reference, _) = machines.first().unwrap().clone();
+    let label = [Value::text(reference.as_str()), Value::text("another name")];
+    root.call("VM.set_name_label", &label).unwrap();
+    let session = root.session().unwrap().to_owned();
+    for ending in [Signal::TERM, Signal::KILL] {
+        daemon.process.end(ending);
+        daemon = place.start();
+        let mut root = daemon.root();
+        let record = root.record("VM", &reference).unwrap();
+        assert_eq!(record.text("name_label"), "another name", "after {ending:?}");
+        assert_eq!(root.records("VM").unwrap().len(), machines.len(), "after {ending:?}");
+        assert_ne!(root.session(), Some(session.as_str()));
+    }
+}
+
+#[test]
+fn records_are_carried_to_another_place_as_text() {
+    let place = Place::new();
+    let mut daemon = place.start();
+    let machines = daemon.root().records("VM").unwrap();
+    let told = |words: &[&str], path: &std::path::Path, of: &Place| {
+        let mut command = of.command();
+        let output = command.args(words).arg(path).output().unwrap();
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let file = place.dir.path().join("export");
+    let (code, said) = told(&["--export"], &file, &place);
+    assert_eq!(code, Some(1), "a daemon has it");
+    assert!(said.contains("another state directory") && !file.exists(), "{said}");
+    daemon.process.end(Signal::TERM);
+    assert_eq!(told(&["--export"], &file, &place).0, Some(0));
+    assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+    let (code, said) = told(&["--export"], &file, &place);
+    assert!(code == Some(1) && said.contains("name a new file"), "{said}");
+    let (code, said) = told(&["--import"], &file, &place);
+    assert!(code == Some(1) && said.contains("empty store"), "{said}");
+
+    let other = Place::new();
+    let (code, said) = told(&["--export"], &place.dir.path().join("none"), &other);
+    assert!(code == Some(1) && said.contains("no records"), "{said}");
+    let text = fs::read_to_string(&file).unwrap();
+    let half = other.dir.path().join("half");
+    fs::write(&half, &text[..text.len() / 2]).unwrap();
+    let (code, said) = told(&["--import"], &half, &other);
+    assert!(code == Some(1) && said.contains("nothing was imported"), "{said}");
+    assert_eq!(told(&["--import"], &file, &other).0, Some(0));
+    let again = other.start().root().records("VM").unwrap();
+    let names = |all: &[(String, xenapi::client::Record)]| -> Vec<(String, String)> {
+        all.iter().map(|(it, vm)| (it.clone(), vm.text("name_label").to_owned())).collect()
+    };
+    assert_eq!(names(&again), names(&machines));
+}
+
+#[test]
+fn a_second_one_is_refused_and_the_first_goes_on() {
+    let place = Place::new();
+    let daemon = place.start();
+    let (status, said) = place.refused();
+    assert_eq!(status.code(), Some(1));
+    assert!(said.contains("state") && said.contains("another state directory"), "{said}");
+    assert!(!daemon.root().records("VM").unwrap().is_empty());
+}
+
+#[test]
+fn passwords_that_others_can_read_are_refused_at_the_start() {
+    let place = Place::new();
+    let file = place.dir.path().join("users");
+    fs::write(&file, "root\nr\n").unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
+    let mut command = place.command();
+    command.arg("--password-file").arg(&file).stdout(Stdio::null());
+    let mut process = Process::start(&mut command);
+    assert_eq!(process.child.wait().unwrap().code(), Some(1));
+    let said = process.said();
+    assert!(said.contains("chmod 600"), "{said}");
+}
+
+#[test]
+fn a_machine_that_is_larger_than_the_host_is_refused_before_anything_is_begun() {
+    let daemon = Ringwayd::simulator(&[]).unwrap();
+    let mut root = daemon.client().unwrap();
+    let machine = fleet::machine(&mut root, "large", (1, None)).unwrap();
+    let (least, most) = (Value::Int(64 << 20), Value::Int(16 << 40));
+    let of = Value::text(machine.as_str());
+    let limits = [of.clone(), least, most.clone(), most.clone(), most];
+    root.call("VM.set_memory_limits", &limits).unwrap();
+    let start = [of, Value::Bool(false), Value::Bool(false)];
+    let refused = root.run("VM.start", &start, Duration::from_secs(60)).unwrap_err();
+    let ClientError::Api(error) = refused else { panic!("{refused}") };
+    assert_eq!(error.code, "HOST_NOT_ENOUGH_FREE_MEMORY");
+    let [needed, available] = [0, 1].map(|n| error.params[n].parse::<u64>().unwrap());
+    assert!(needed > available && available > 0, "{error:?}");
+    let record = root.record("VM", &machine).unwrap();
+    assert_eq!((record.text("power_state"), record.int("domid")), ("Halted", -1));
+}

@@ -1,0 +1,159 @@
+//! Storage that hangs for ever, as those see it who call the API: nobody else notices.
+#![allow(clippy::unwrap_used)] // A failed helper is a failed test.
+
+use std::time::{Duration, Instant};
+
+use tempfile::NamedTempFile;
+use testkit::ringwayd::Ringwayd;
+use testkit::ringwayd::fleet::{self, Sr};
+use testkit::rounds;
+use xenapi::Value;
+use xenapi::client::{Client, ClientError};
+
+/// Machines on storage that hangs.
+const HUNG: usize = 40;
+/// Disks of each machine: as many as a third SR has places for while two that hang are new.
+const DISKS: u8 = 4;
+/// How long an attach may take here.
+const DEADLINE: Duration = Duration::from_secs(6);
+/// Age at which a step counts as stuck.
+const STUCK: Duration = Duration::from_secs(2);
+/// More than anything takes that does not hang.
+const LONG: Duration = Duration::from_secs(60);
+/// Short calls beside the hung ones.
+const SHORT: usize = 300;
+/// Within this they are answered, all but one in a hundred.
+const SHORT_P99: Duration = Duration::from_millis(100);
+/// What an ordinary host takes for its part.
+const USUAL: &str = "[[rule]]\ncalls = [\"attach-volume\"]\nafter-ms = 100\n\
+                     [[rule]]\ncalls = [\"create\"]\nafter-ms = 200\n";
+
+struct Host {
+    daemon: Ringwayd,
+    client: Client,
+    _config: NamedTempFile,
+    /// Machines on two SRs that hang, in turns.
+    hung: Vec<String>,
+    /// One on a third.
+    third: String,
+    /// What hangs, as rules.
+    hangs: String,
+}
+
+/// A daemon with three SRs, all in good order.
+fn host() -> Host {
+    let config = NamedTempFile::new().unwrap();
+    let seconds = DEADLINE.as_secs();
+    std::fs::write(&config, format!("[limits]\nattach-deadline-s = {seconds}\n")).unwrap();
+    let path = config.path().display().to_string();
+    let daemon = Ringwayd::simulator(&["--config", &path]).unwrap();
+    let mut client = daemon.client().unwrap();
+    let [one, two, good] =
+        ["one", "two", "good"].map(|name| Sr::make(&mut client, (name, "sim"), &[]).unwrap());
+    let mut machine =
+        |name: &str, on| fleet::machine(&mut client, name, (DISKS, Some(on))).unwrap();
+    let third = machine("third", &good);
+    let on = [&one, &two];
+    let hung = (0..HUNG).map(|n| machine(&format!("hung{n}"), on[n % 2])).collect();
+    let hangs = |sr: &Sr| {
+        let calls = "calls = [\"attach-volume\"]\nend = \"hangs\"\n";
+        format!("[[rule]]\nsr = \"{}\"\n{calls}", sr.uuid)
+    };
+    let hangs = [&hangs(&one), &hangs(&two), USUAL].concat();
+    Host { daemon, client, _config: config, hung, third, hangs }
+}
+
+fn start(machine: &str) -> [Value; 3] {
+    [Value::text(machine), Value::Bool(false), Value::Bool(false)]
+}
+
+impl Host {
+    /// The quickest of three starts of the machine on the third SR.
+    fn third_starts(&mut self) -> Duration {
+        let once = |_| {
+            let began = Instant::now();
+            self.client.run("VM.start", &start(&self.third), LONG).unwrap();
+            let took = began.elapsed();
+            let machine = Value::text(self.third.as_str());
+            self.client.run("VM.hard_shutdown", &[machine], LONG).unwrap();
+            took
+        };
+        (0..3).map(once).min().unwrap()
+    }
+
+    /// The 99th percentile of short calls.
+    fn short_calls(&mut self) -> Duration {
+        let machine = [Value::text(self.third.as_str())];
+        let mut took: Vec<Duration> = (0..SHORT)
+            .map(|_| {
+                let began = Instant::now();
+                self.client.call("VM.get_record", &machine).unwrap();
+                began.elapsed()
+            })
+            .collect();
+        took.sort();
+        took[SHORT * 99 / 100]
+    }
+
+    /// From here on no attach of two SRs ends. What is written while the daemon is away holds when
+    /// it serves.
+    fn hang(&mut self) {
+        self.daemon.stop().unwrap();
+        self.daemon.set_rules(&self.hangs).unwrap();
+        self.daemon.start_again().unwrap();
+        self.client = self.daemon.client().unwrap();
+    }
+
+    /// The storage is back: whatever was left behind settles, and everything works.
+    fn works(&mut self) {
+        self.daemon.set_rules(USUAL).unwrap();
+        let starts: Vec<_> = self.hung.iter().map(|machine| start(machine).to_vec()).collect();
+        let stops = self.hung.iter().map(|machine| vec![Value::text(machine.as_str())]).collect();
+        for (method, all) in [("VM.start", starts), ("VM.hard_shutdown", stops)] {
+            let begin = |params: &Vec<Value>| self.client.begin(method, params).unwrap();
+            let begun: Vec<_> = all.iter().map(begin).collect();
+            for begun in begun {
+                self.client.end(begun, LONG).unwrap();
+            }
+        }
+    }
+
+    /// Starts what hangs, and looks what others notice.
+    fn round(&mut self) {
+        self.hang();
+        let alone = self.third_starts();
+        let allowed = alone.mul_f64(1.3) + Duration::from_millis(20);
+        let began = Instant::now();
+        let mut caller = self.daemon.client().unwrap();
+        let starts = self.hung.iter().map(|machine| start(machine));
+        let begun: Vec<_> =
+            starts.map(|params| caller.begin("VM.start", &params).unwrap()).collect();
+        let at_once = self.third_starts();
+        assert!(at_once <= allowed, "{at_once:?} at once, alone {alone:?}");
+        let short = self.short_calls();
+        assert!(short < SHORT_P99, "{short:?}");
+        std::thread::sleep((STUCK + STUCK / 4).saturating_sub(began.elapsed()));
+        let later = self.third_starts();
+        assert!(later <= allowed, "{later:?} when all is stuck, alone {alone:?}");
+        for (begun, machine) in begun.into_iter().zip(&self.hung) {
+            let error = caller.end(begun, LONG).unwrap_err();
+            let ClientError::Api(error) = error else { panic!("{error}") };
+            let [class, device] = &error.params[..] else { panic!("{error:?}") };
+            assert_eq!((&*error.code, &**class), ("DEVICE_ATTACH_TIMEOUT", "VBD"));
+            let of = caller.call("VBD.get_VM", &[Value::text(device.as_str())]).unwrap();
+            assert_eq!(of, Value::text(machine.as_str()));
+        }
+        let took = began.elapsed();
+        assert!(took >= DEADLINE && took < 2 * DEADLINE, "{took:?}");
+        eprintln!("alone {alone:?}, at once {at_once:?}, later {later:?}, p99 {short:?}, {took:?}");
+    }
+}
+
+#[test]
+fn forty_starts_that_hang_hold_up_nobody_else() {
+    let mut host = host();
+    for _ in 0..rounds(1, 10) {
+        host.round();
+        host.works();
+    }
+}

@@ -1,0 +1,66 @@
+//! A directory on a file system that is really full: a small tmpfs, in a mount namespace of its own.
+
+use std::path::Path;
+use std::process::Command;
+
+use xenapi::Value;
+
+use super::*;
+
+/// Where the tmpfs is, told to this program when it is started again inside of the namespace.
+const INSIDE: &str = "RINGWAY_PLACE_FULL_DIR";
+const NAME: &str = "full::a_full_file_system_has_its_code_and_what_frees_room_works";
+/// Mounts `$1`, then becomes the rest.
+const MOUNT: &str = r#"mount -t tmpfs -o size=4m none "$1" && shift && exec "$@""#;
+const NEEDS: &str = "needs root and `unshare` and `mount` of Debian's util-linux";
+
+#[test]
+fn a_full_file_system_has_its_code_and_what_frees_room_works() {
+    if let Some(dir) = std::env::var_os(INSIDE) {
+        return inside(Path::new(&dir));
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", MOUNT, "sh"]).arg(dir.path());
+    command.arg(std::env::current_exe().unwrap()).args(["--exact", NAME, "--nocapture"]);
+    let output = command.env(INSIDE, dir.path()).output().expect(NEEDS);
+    let said = [output.stdout, output.stderr].concat();
+    let said = String::from_utf8_lossy(&said);
+    assert!(output.status.success() && said.contains("1 passed"), "{NEEDS}: {said}");
+}
+
+fn inside(dir: &Path) {
+    let (place, filler) = (dir.join("sr"), dir.join("filler"));
+    let fill = || {
+        let more = std::fs::write(&filler, vec![1; 8 << 20]).unwrap_err();
+        assert_eq!(more.kind(), std::io::ErrorKind::StorageFull);
+    };
+    let full = |said: &[String], least: u64| {
+        let [code, needed, free] = said else { panic!("{said:?}") };
+        assert_eq!(code, "SR_FULL");
+        let (needed, free): (u64, u64) = (needed.parse().unwrap(), free.parse().unwrap());
+        assert!(needed >= least && free < 1 << 20, "{said:?}");
+    };
+    let mut world = World::new();
+    let args = world.sr(&place);
+    fill();
+    full(&world.refused("SR.create", &args), 1);
+    std::fs::remove_file(&filler).unwrap();
+    let sr = world.made("SR.create", &args);
+    let first = world.disk(&sr);
+    fill();
+    let bytes = DISK_BYTES.unsigned_abs();
+    full(&world.refused("VDI.create", &[disk(&sr)]), bytes);
+    let grown = [Value::text(first.as_str()), Value::Int(3 * DISK_BYTES)];
+    full(&world.refused("VDI.resize", &grown), 2 * bytes);
+    world.call("SR.scan", &[Value::text(sr.as_str())]);
+    let known = world.client.record("SR", &sr).unwrap();
+    assert_eq!(known.texts("VDIs"), [first.as_str()], "nothing is left of what could not be made");
+    assert_eq!(known.int("physical_utilisation"), known.int("physical_size"));
+    let disk = world.client.record("VDI", &first).unwrap();
+    assert_eq!(disk.int("virtual_size"), DISK_BYTES);
+    // What frees room works on it.
+    world.call("VDI.destroy", &[Value::text(first.as_str())]);
+    std::fs::remove_file(&filler).unwrap();
+    world.disk(&sr);
+}

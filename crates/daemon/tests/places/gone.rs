@@ -1,0 +1,104 @@
+//! Directories that vanish and come back.
+
+use std::fs;
+
+use xenapi::Value;
+
+use super::*;
+
+#[test]
+fn a_directory_that_vanishes_is_told_and_works_when_it_is_back() {
+    let mut world = World::new();
+    let place = world.daemon.dir().join("images");
+    let away = place.with_extension("away");
+    let args = world.sr(&place);
+    let sr = world.made("SR.create", &args);
+    let (disk, link) = (world.disk(&sr), world.connection(&sr));
+    let machine = world.machine(&disk);
+    let of = |reference: &str| vec![Value::text(reference)];
+    let vanished = |said: &[String]| {
+        assert_eq!(said[..2], ["SR_BACKEND_FAILURE", "VANISHED"], "{said:?}");
+        let place = place.to_str().unwrap();
+        assert!(said.last().unwrap().contains(place), "{said:?}");
+    };
+
+    fs::rename(&place, &away).unwrap();
+    // Nobody has noticed yet.
+    for (method, args) in [
+        ("VDI.create", vec![super::disk(&sr)]),
+        ("VDI.destroy", of(&disk)),
+        ("VDI.resize", vec![Value::text(disk.as_str()), Value::Int(2 * DISK_BYTES)]),
+    ] {
+        vanished(&world.refused(method, &args));
+    }
+    let said = world.refused("VM.start", &start(&machine));
+    assert_eq!(said, ["SR_NOT_ATTACHED", sr.as_str()]);
+    assert_eq!(world.client.record("VM", &machine).unwrap().text("power_state"), "Halted");
+    assert!(world.is_connected(&link));
+    // A scan does.
+    vanished(&world.refused("SR.scan", &of(&sr)));
+    assert!(!world.is_connected(&link));
+    for (method, args) in
+        [("VDI.create", vec![super::disk(&sr)]), ("VM.start", start(&machine).to_vec())]
+    {
+        assert_eq!(world.refused(method, &args), ["SR_NOT_ATTACHED", sr.as_str()], "{method}");
+    }
+    vanished(&world.refused("PBD.plug", &of(&link)));
+
+    fs::rename(&away, &place).unwrap();
+    world.call("PBD.plug", &of(&link));
+    assert!(world.is_connected(&link));
+    world.call("VM.start", &start(&machine));
+    // Under a guest that runs: it goes on, and its storage is not forgotten.
+    fs::rename(&place, &away).unwrap();
+    vanished(&world.refused("SR.scan", &of(&sr)));
+    let said = world.refused("SR.forget", &of(&sr));
+    assert_eq!(said, ["VDI_IN_USE", disk.as_str(), "forget"]);
+    assert_eq!(world.client.record("VM", &machine).unwrap().text("power_state"), "Running");
+    world.call("VM.hard_shutdown", &of(&machine));
+    fs::rename(&away, &place).unwrap();
+    world.call("PBD.plug", &of(&link));
+
+    // One volume is missing.
+    let uuid = world.client.record("VDI", &disk).unwrap().text("uuid").to_owned();
+    fs::remove_file(place.join(format!("{uuid}.raw"))).unwrap();
+    for _ in 0..2 {
+        let said = world.refused("VM.start", &start(&machine));
+        assert_eq!(said, ["VDI_MISSING", sr.as_str(), disk.as_str()]);
+        world.call("SR.scan", &of(&sr));
+        assert!(world.client.record("VDI", &disk).unwrap().flag("missing"));
+    }
+}
+
+#[test]
+fn a_directory_is_one_storages_only() {
+    let mut world = World::new();
+    let place = world.daemon.dir().join("images");
+    let args = world.sr(&place);
+    let first = world.made("SR.create", &args);
+    let uuid = world.client.record("SR", &first).unwrap().text("uuid").to_owned();
+    let said = world.refused("SR.create", &args);
+    assert_eq!(said[..2], ["SR_BACKEND_FAILURE", "CONFIG"], "{said:?}");
+    assert!(said.last().unwrap().contains(&uuid), "{said:?}");
+    // Files that are no volumes are in nobody's way.
+    let disk = world.disk(&first);
+    for stray in ["notes.txt", "x.raw", ".hidden"] {
+        fs::write(place.join(stray), "mine").unwrap();
+    }
+    world.call("SR.scan", &[Value::text(first.as_str())]);
+    let known = world.client.record("SR", &first).unwrap();
+    assert_eq!(known.texts("VDIs"), [disk.as_str()]);
+    // A copy of a disk of another storage is passed over and told.
+    let default = world.client.records("pool").unwrap().remove(0).1.text("default_SR").to_owned();
+    let uuid = world.client.record("VDI", &disk).unwrap().text("uuid").to_owned();
+    let its = world.connection(&default);
+    let its = world.client.record("PBD", &its).unwrap();
+    let its = its.pairs("device_config");
+    let file = format!("{uuid}.raw");
+    fs::copy(place.join(&file), std::path::Path::new(its["location"]).join(&file)).unwrap();
+    world.call("SR.scan", &[Value::text(default.as_str())]);
+    assert!(world.client.record("SR", &default).unwrap().texts("VDIs").is_empty());
+    let told = world.client.records("message").unwrap().remove(0).1;
+    assert_eq!(told.text("name"), "SR_VOLUMES_PASSED_OVER");
+    assert!(told.text("body").contains(&uuid), "{}", told.text("body"));
+}

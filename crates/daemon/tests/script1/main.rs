@@ -1,0 +1,54 @@
+//! A client that is not ours: XenServer's Python bindings, with a script as administrators write
+//! them, against a daemon with a real guest.
+#![allow(clippy::unwrap_used)] // A failed helper is a failed test.
+
+use std::path::Path;
+use std::process::Command;
+
+use tempfile::NamedTempFile;
+use testkit::ringwayd::Ringwayd;
+use testkit::{python, rounds};
+
+/// Start, start again, shut down by a task that is waited for, log out.
+fn script(daemon: &mut Ringwayd) {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/script1/script.py");
+    let mut command = Command::new(python::with(python::XENAPI).unwrap());
+    let output =
+        command.arg(script).arg(daemon.url().unwrap()).arg(daemon.password().unwrap()).output();
+    let output = output.unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+}
+
+/// A daemon with the machine that the script looks for. Its kernel is read, whoever runs it.
+fn with_machine(hypervisor: &str) -> (Ringwayd, NamedTempFile) {
+    let guest = testkit::guest::artifacts().unwrap();
+    let directory = guest.kernel.parent().unwrap().display().to_string();
+    let config = NamedTempFile::new().unwrap();
+    std::fs::write(&config, format!("[boot]\ndirectories = [{directory:?}]\n")).unwrap();
+    let path = config.path().display().to_string();
+    let daemon = Ringwayd::start(&["--hypervisor", hypervisor, "--config", &path]).unwrap();
+    daemon
+        .xe_prints(&["vm-install", "template=Ringway test guest", "new-name-label=testvm"])
+        .unwrap();
+    (daemon, config)
+}
+
+#[test]
+fn the_script_passes_on_the_simulator() {
+    let (mut daemon, _config) = with_machine("simulator");
+    for _ in 0..rounds(2, 20) {
+        script(&mut daemon);
+    }
+}
+
+#[test]
+fn the_script_passes_with_a_real_guest_and_across_a_restart() {
+    let (mut daemon, _config) = with_machine("qemu");
+    script(&mut daemon);
+    for _ in 0..rounds(1, 5) {
+        daemon.process.kill().unwrap();
+        daemon.start_again().unwrap();
+        script(&mut daemon);
+    }
+}
