@@ -143,6 +143,10 @@ fn commands_of_ours_run_as_they_are_written() {
         {
             continue;
         }
+        // What drives a daemon is typed by `tests/readme.rs`, on a real guest.
+        if block.iter().any(|command| command.starts_with("ringwayd")) {
+            continue;
+        }
         println!("{name}: {block:#?}");
         let mut place = Place::for_block(&block);
         for command in &block {

@@ -44,6 +44,7 @@ pub mod progress;
 pub mod results;
 pub mod stats;
 pub mod table;
+pub mod toolstack;
 
 /// Every experiment.
 #[must_use]
@@ -58,6 +59,8 @@ pub fn experiments() -> Vec<Box<dyn experiment::Experiment>> {
         Box::new(blk::stats_cost::StatsCost),
         Box::new(blk::hung_disk::HungDisk),
         Box::new(nbd::NbdExport),
+        Box::new(toolstack::vbd_parallel::VbdParallel),
+        Box::new(toolstack::api_scale::ApiScale),
     ]
 }
 

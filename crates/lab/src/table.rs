@@ -94,7 +94,7 @@ fn header(text: &mut String, run: &Run, cells: &[Cell]) {
     let repeats: f64 = samples.filter_map(|s| s.get("repeats")).sum();
     let _ = writeln!(
         text,
-        "- {} rounds, systems taking turns within each; {repeats} turns repeated because of other work\n",
+        "- {} rounds, systems taking turns within each; {repeats} turns repeated because of other work or steal\n",
         run.rounds
     );
     for note in &run.notes {
@@ -113,7 +113,7 @@ fn noise(cells: &[Cell]) -> f64 {
 type Column = (&'static str, &'static str, usize);
 
 /// What is shown of a cell in which some system has it.
-const COLUMNS: [Column; 18] = [
+const COLUMNS: [Column; 31] = [
     ("reactor wake-ups", "reactor_wakeups", 0),
     ("reactor turns", "reactor_turns", 0),
     ("voluntary switches", "voluntary_switches", 0),
@@ -130,6 +130,19 @@ const COLUMNS: [Column; 18] = [
     ("calls/request", "calls_per_request", 3),
     ("client sleeps/request", "sleeps_per_request", 3),
     ("late arrivals", "late_arrivals", 3),
+    ("start ms", "start_ms", 0),
+    ("stop ms", "stop_ms", 0),
+    ("least ms", "least_ms", 0),
+    ("chunks ms", "chunks_ms", 0),
+    ("MiB/step", "mib_per_step", 3),
+    ("server ms", "server_ms", 2),
+    ("server p99 ms", "server_p99_ms", 2),
+    ("cold ms", "cold_ms", 2),
+    ("answer MiB", "answer_mib", 2),
+    ("disks made/s", "disks_per_s", 0),
+    ("wake p50 ms", "wake_p50_ms", 2),
+    ("wake p99 ms", "wake_p99_ms", 2),
+    ("xe vm-list ms", "list_ms", 1),
     ("other CPUs", "other_cpus", 2),
     ("steal", "steal_cpus", 2),
 ];

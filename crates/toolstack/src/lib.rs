@@ -49,7 +49,6 @@ pub mod accel;
 pub mod binaries;
 pub mod cgroup;
 pub mod child;
-pub mod demo;
 pub mod doctor;
 pub mod exec;
 pub mod fronts;

@@ -7,6 +7,7 @@ mod nbd;
 mod peers;
 mod polling;
 mod promises;
+mod toolstack;
 
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};

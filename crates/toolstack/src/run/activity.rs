@@ -10,7 +10,7 @@ use model::report::{DiskStats, Latency, OpCounts, Stats};
 
 /// Time between samples. A burst shorter than this counts as this long: the rate that comes out
 /// is a lower bound.
-pub(super) const SAMPLE_EVERY: Duration = Duration::from_millis(200);
+pub const SAMPLE_EVERY: Duration = Duration::from_millis(200);
 
 /// Busy time by disk, and the counts of workers that were replaced.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -2,9 +2,6 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
-use std::sync::Arc;
-
-use tokio::sync::Notify;
 
 use super::workspace;
 use crate::accel::Memory;
@@ -29,9 +26,6 @@ pub struct Host {
     pub echo: bool,
     /// The datapath is asked for its counts now and then, for `Finished::activity`.
     pub sample: bool,
-    /// When this is notified, the datapath's worker is killed as with `kill -9`: to show that the
-    /// guest goes on.
-    pub kill_worker: Option<Arc<Notify>>,
 }
 
 impl Host {
@@ -55,7 +49,6 @@ impl Host {
             scratch: workspace::scratch_of_user(),
             echo,
             sample: false,
-            kill_worker: None,
         })
     }
 }

@@ -7,10 +7,11 @@ mod host;
 mod parts;
 mod workspace;
 
-pub use activity::Activity;
+pub use activity::{Activity, SAMPLE_EVERY};
 pub use console::Console;
 pub use error::RunError;
 pub use host::Host;
+pub use workspace::scratch_of_user;
 
 use std::fmt;
 use std::future::Future;
@@ -35,8 +36,6 @@ pub enum Note {
     Serving(usize),
     /// The guest runs.
     Started,
-    /// The datapath's worker was killed, as the caller wished.
-    WorkerKilled(u32),
     /// The machine has ended; the datapath is being stopped.
     Ended,
     /// Something went wrong that the result does not depend on.
@@ -53,9 +52,6 @@ impl fmt::Display for Note {
             Self::Serving(1) => write!(f, "serving 1 disk"),
             Self::Serving(count) => write!(f, "serving {count} disks"),
             Self::Started => write!(f, "the guest runs"),
-            Self::WorkerKilled(pid) => {
-                write!(f, "kill -9 {pid}: the process that serves the disks")
-            }
             Self::Ended => write!(f, "the guest has ended"),
             Self::Trouble(text) => f.write_str(text),
         }
@@ -139,7 +135,7 @@ async fn drive(
     let machine_console = parts.start(spec, host).await?;
     note(Note::Started);
     let mut output = console.connect(machine_console);
-    let end = parts.wait(host, note).await;
+    let end = parts.wait(host).await;
     // The last words of a guest are often the ones that matter.
     if tokio::time::timeout(CONSOLE_DEADLINE, &mut output).await.is_err() {
         output.abort();

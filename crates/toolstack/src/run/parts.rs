@@ -7,9 +7,7 @@ use model::machine::{AccelChoice, MachineSpec};
 use model::report::Stats;
 use model::spec::{Backend, SpecError};
 use model::topology::disk_address;
-use rustix::process::{Pid, Signal, kill_process};
 use tokio::net::UnixStream;
-use tokio::sync::Notify;
 use tokio::time::MissedTickBehavior;
 
 use super::activity::{Activity, SAMPLE_EVERY};
@@ -115,22 +113,17 @@ impl Parts {
     }
 
     /// Waits for the end of the machine, or the death of the datapath. Meanwhile it asks for counts
-    /// and kills the worker, as the host says.
-    pub(super) async fn wait(
-        &mut self,
-        host: &Host,
-        note: &mut (dyn FnMut(Note) + Send),
-    ) -> Result<End, RunError> {
+    /// if the host says so.
+    pub(super) async fn wait(&mut self, host: &Host) -> Result<End, RunError> {
         let (Some(machine), Some(io)) = (self.machine.as_mut(), self.io.as_mut()) else {
             return Err(QemuError::Closed.into());
         };
-        let client = self.client.as_mut().filter(|_| host.sample || host.kill_worker.is_some());
-        let kill = host.kill_worker.as_deref();
+        let client = self.client.as_mut().filter(|_| host.sample);
         tokio::select! {
             biased;
             died = io.died() => Err(died.into()),
             end = machine.wait() => Ok(end?),
-            never = follow(client, &mut self.activity, kill, note) => match never {},
+            never = follow(client, &mut self.activity) => match never {},
         }
     }
 
@@ -158,37 +151,19 @@ impl Parts {
     }
 }
 
-/// Samples the counts until it is dropped, and kills the worker when told. A call that fails ends
-/// this, nothing else: if the process has died, others see that.
-async fn follow(
-    client: Option<&mut Client>,
-    activity: &mut Activity,
-    kill: Option<&Notify>,
-    note: &mut (dyn FnMut(Note) + Send),
-) -> Infallible {
+/// Samples the counts until it is dropped. A call that fails ends this, nothing else: if the
+/// process has died, others see that.
+async fn follow(client: Option<&mut Client>, activity: &mut Activity) -> Infallible {
     if let Some(client) = client {
         let mut ticks = tokio::time::interval(SAMPLE_EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            let told = tokio::select! {
-                _ = ticks.tick() => false,
-                () = told(kill) => true,
-            };
+            ticks.tick().await;
             let Ok(stats) = counts(client).await else { break };
             activity.sample(&stats);
-            if told {
-                note(kill_worker(stats.pid));
-            }
         }
     }
     std::future::pending().await
-}
-
-async fn told(kill: Option<&Notify>) {
-    match kill {
-        Some(kill) => kill.notified().await,
-        None => std::future::pending().await,
-    }
 }
 
 /// The counts, also when the worker has just been replaced: nothing is done twice by asking again.
@@ -196,14 +171,6 @@ async fn counts(client: &mut Client) -> Result<Stats, IoError> {
     match client.stats().await {
         Err(IoError::Broken { .. }) => client.stats().await,
         other => other,
-    }
-}
-
-fn kill_worker(pid: u32) -> Note {
-    let worker = i32::try_from(pid).ok().and_then(Pid::from_raw);
-    match worker.map(|worker| kill_process(worker, Signal::KILL)) {
-        Some(Ok(())) => Note::WorkerKilled(pid),
-        _ => Note::Trouble(format!("the worker {pid} could not be killed")),
     }
 }
 

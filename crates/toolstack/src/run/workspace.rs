@@ -74,7 +74,7 @@ fn abandoned(dir: &Path) -> io::Result<bool> {
 
 /// Where the user's sockets go: `$XDG_RUNTIME_DIR` if it is there, else the directory for
 /// temporary files.
-pub(super) fn scratch_of_user() -> PathBuf {
+pub fn scratch_of_user() -> PathBuf {
     let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
     runtime.filter(|dir| dir.is_dir()).unwrap_or_else(std::env::temp_dir)
 }

@@ -1,0 +1,184 @@
+//! The demo's daemon: a `ringwayd` with directories of its own, which outlives us if it is to.
+
+use std::fs::{self, File, Permissions};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
+use tokio::net::UnixStream;
+use tokio::process::Command;
+use tokio::time::timeout;
+use toolstack::binaries;
+use toolstack::lines::Lines;
+use toolstack::run::scratch_of_user;
+
+use super::left;
+use super::machine::Api;
+
+/// The daemon's program.
+const RINGWAYD: &str = "ringwayd";
+/// Longest wait until it serves.
+const READY_DEADLINE: Duration = Duration::from_secs(30);
+/// Longest wait until its machines have ended and nothing serves a disk.
+const EMPTY_DEADLINE: Duration = Duration::from_secs(90);
+/// Longest wait for its own end.
+const END_DEADLINE: Duration = Duration::from_secs(20);
+/// Longest line by which it tells that it serves, in bytes.
+const READY_BYTES: usize = 4096;
+/// How much of its log an error repeats, in bytes.
+const TOLD_BYTES: usize = 2048;
+
+/// In the demo's directory: what the daemon remembers, images among it.
+const STATE: &str = "state";
+/// A link to the directory of its sockets, whose paths must be short.
+const RUN: &str = "run";
+/// What it was configured with.
+const CONFIG: &str = "ringwayd.toml";
+/// What it says.
+const LOG: &str = "ringwayd.log";
+/// In the directory of its sockets: where it takes calls.
+const SOCKET: &str = "ringwayd.sock";
+
+/// The daemon and its directories.
+#[derive(Clone, Debug)]
+pub(super) struct Host {
+    dir: PathBuf,
+    run: PathBuf,
+}
+
+impl Host {
+    /// Makes the directories in `dir`, which is empty; machines boot from `guest`.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub(super) fn prepare(dir: &Path, guest: &Path) -> anyhow::Result<Self> {
+        let scratch = scratch_of_user();
+        let run = tempfile::Builder::new()
+            .prefix("rw-demo-")
+            .permissions(Permissions::from_mode(0o700))
+            .tempdir_in(&scratch)
+            .with_context(|| format!("cannot make a directory under {}", scratch.display()))?
+            .keep();
+        let host = Self { dir: dir.to_owned(), run };
+        if let Err(error) = host.describe(guest) {
+            let _stays = fs::remove_dir(&host.run);
+            return Err(error);
+        }
+        Ok(host)
+    }
+
+    fn describe(&self, guest: &Path) -> anyhow::Result<()> {
+        let failed = || format!("cannot write to {}", self.dir.display());
+        symlink(&self.run, self.dir.join(RUN)).with_context(failed)?;
+        let guest = fs::canonicalize(guest).context("the test guest is gone")?;
+        let guest = serde_json::Value::from(guest.to_string_lossy());
+        // Only this user can reach it, by its socket. A string of JSON is one of TOML.
+        let config = format!("listen = []\n\n[boot]\ndirectories = [{guest}]\n");
+        fs::write(self.dir.join(CONFIG), config).with_context(failed)
+    }
+
+    /// The one that was left running in `dir`.
+    ///
+    /// # Errors
+    /// There is none.
+    pub(super) fn found(dir: &Path) -> anyhow::Result<Self> {
+        let run = fs::read_link(dir.join(RUN));
+        let none = || format!("{} is no directory of a demo that was kept", dir.display());
+        Ok(Self { dir: dir.to_owned(), run: run.with_context(none)? })
+    }
+
+    /// Where it takes calls.
+    pub(super) fn socket(&self) -> PathBuf {
+        self.run.join(SOCKET)
+    }
+
+    /// The directory of its sockets.
+    pub(super) fn run(&self) -> &Path {
+        &self.run
+    }
+
+    /// Starts it; returns when it serves. With `echo` it says everything on our standard error.
+    ///
+    /// # Errors
+    /// It is not there, or does not serve; then the error has its last words.
+    pub(super) async fn start(&self, echo: bool) -> anyhow::Result<()> {
+        let log = self.dir.join(LOG);
+        let stderr = match echo {
+            true => Stdio::inherit(),
+            false => File::create(&log).context("cannot make the daemon's log")?.into(),
+        };
+        let mut command = Command::new(binaries::ours(RINGWAYD)?);
+        command.arg("--state").arg(self.dir.join(STATE)).arg("--run").arg(&self.run);
+        command.arg("--socket").arg(self.socket()).arg("--config").arg(self.dir.join(CONFIG));
+        // A Ctrl-C at the terminal reaches us alone.
+        command.process_group(0).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(stderr);
+        let mut child = command.spawn().context("cannot start ringwayd")?;
+        let stdout = child.stdout.take().context("ringwayd has no output")?;
+        // It is waited for by the runtime as long as we are there.
+        drop(child);
+        match timeout(READY_DEADLINE, Lines::new(stdout, READY_BYTES).next_text()).await {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(_)) => bail!("ringwayd ended before it served: {}", tail(&log)),
+            Err(_) => bail!("ringwayd does not serve after {} s", READY_DEADLINE.as_secs()),
+        }
+    }
+
+    /// Ends it with everything that it has started, and removes its directories. What goes wrong on
+    /// the way is told, and is no reason to leave the rest.
+    pub(super) async fn end(&self) -> Vec<String> {
+        let mut troubles = Vec::new();
+        let daemon = self.daemon().await;
+        if let Some(daemon) = daemon {
+            let socket = self.socket();
+            let empty = tokio::task::spawn_blocking(move || Api::open(&socket)?.end());
+            match timeout(EMPTY_DEADLINE, empty).await {
+                Ok(Ok(Ok(()))) => {}
+                Ok(Ok(Err(error))) => troubles.push(format!("the machines: {error:#}")),
+                Ok(Err(error)) => troubles.push(error.to_string()),
+                Err(_) => troubles.push("the machines did not end in time".into()),
+            }
+            if let Err(error) = ended(daemon).await {
+                troubles.push(format!("ringwayd: {error:#}"));
+            }
+        }
+        // One that could not be asked any more has left others behind.
+        let killed = left::kill(&self.run).await;
+        troubles.extend(killed.into_iter().map(|one| format!("had to be killed: {one}")));
+        for path in [&self.run, &self.dir] {
+            if let Err(error) = fs::remove_dir_all(path) {
+                troubles.push(format!("{} is left: {error}", path.display()));
+            }
+        }
+        troubles
+    }
+
+    /// Its process; none if nobody takes calls.
+    async fn daemon(&self) -> Option<OwnedFd> {
+        let stream = UnixStream::connect(self.socket()).await.ok()?;
+        let pid = stream.peer_cred().ok()?.pid()?;
+        pidfd_open(Pid::from_raw(pid)?, PidfdFlags::NONBLOCK).ok()
+    }
+}
+
+/// Asks a process to end, then kills it.
+async fn ended(process: OwnedFd) -> anyhow::Result<()> {
+    let end = left::Ending::of(process)?;
+    end.signal(Signal::TERM);
+    if end.within(END_DEADLINE).await {
+        return Ok(());
+    }
+    end.signal(Signal::KILL);
+    end.within(END_DEADLINE).await;
+    bail!("it did not end within {} s and was killed", END_DEADLINE.as_secs())
+}
+
+/// The end of a log, on one line.
+fn tail(log: &Path) -> String {
+    let text = fs::read(log).unwrap_or_default();
+    let text = text.get(text.len().saturating_sub(TOLD_BYTES)..).unwrap_or_default();
+    String::from_utf8_lossy(text).trim().replace('\n', "; ")
+}

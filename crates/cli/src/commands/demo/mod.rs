@@ -1,0 +1,258 @@
+//! `ringway demo`: a guest on five disks, run by a `ringwayd` of its own and checked from both
+//! sides.
+//!
+//! Everything is done as any client of the API would do it ([`machine`]), so this shows what
+//! `ringwayd` does and has no ways of its own. The guest formats, writes, loads and verifies
+//! (`guest.sh`); afterwards, when nothing serves its disks any longer, the host looks at them with
+//! programs that are not ours (`e2fsck`, `debugfs`, `sha256sum`) and compares.
+
+mod disks;
+mod display;
+mod host;
+mod images;
+mod left;
+mod machine;
+mod play;
+mod story;
+mod tell;
+mod verify;
+mod watch;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, bail, ensure};
+use clap::Args;
+use model::machine::AccelChoice;
+use model::report::Stats;
+use tempfile::TempDir;
+use tokio::sync::mpsc;
+use tokio::task::spawn_blocking;
+use tokio::time::{MissedTickBehavior, interval, sleep};
+use toolstack::accel::{Memory, Prober};
+use toolstack::binaries::{self, QEMU};
+use toolstack::run::{Activity, SAMPLE_EVERY};
+
+use super::bound::launcher;
+use crate::terminal::{self, Interrupt};
+use disks::Disk;
+use display::Display;
+use host::Host;
+use machine::Api;
+use play::play;
+use tell::{remains, tell};
+use verify::Check;
+use watch::Watch;
+
+/// Longest demo. It takes about half a minute with two idle cores and no KVM; a busy host may need
+/// ten times as much.
+const TIME_LIMIT: Duration = Duration::from_secs(600);
+/// News on the way; a guest that says more waits.
+const NEWS: usize = 64;
+/// KVM's device.
+const KVM: &str = "/dev/kvm";
+
+/// Options of `ringway demo`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Starts a ringwayd in a directory of its own and, by its API, the test guest on \
+disks served by ringway-io: one with a file system, one with several queues, a read-only one, and \
+one that is plugged while it runs. The guest formats, writes, runs fio with verification and \
+checks, and loses the process that serves its disks in between; then the host checks the images \
+with programs that are not ours.
+
+Examples:
+  ringway demo
+  ringway demo --keep
+  ringway demo --stop /tmp/ringway-demo-aB3dE6
+
+Exit codes: 0 every check passed, 1 something failed, 130 Ctrl-C."
+)]
+pub(crate) struct Demo {
+    /// Directory of the test guest [default: $RINGWAY_GUEST_DIR or .cache/guest]
+    #[arg(long, value_name = "DIR")]
+    guest: Option<PathBuf>,
+    /// Directory under which the demo has its own (300 MiB) [default: that for temporary files]
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+    /// Leave ringwayd running, with the machine started again, and say how to stop it
+    #[arg(long)]
+    keep: bool,
+    /// End what `--keep` has left running in this directory, and remove it
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["guest", "dir", "keep"])]
+    stop: Option<PathBuf>,
+    /// Show the guest's console and what ringwayd says
+    #[arg(long, short)]
+    verbose: bool,
+}
+
+/// What is told while the demo goes on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Progress {
+    /// A step has begun.
+    Step(String),
+    /// The machine's disks are served.
+    Serving,
+    /// The guest writes: the moment to kill the process that serves it.
+    Strike,
+    /// The guest has done everything.
+    Done,
+    /// A line of the guest's console that means nothing to the demo.
+    Console(String),
+}
+
+/// What came of it.
+struct Report {
+    stats: Option<Stats>,
+    activity: Activity,
+    /// The disks by their names in the datapath.
+    ids: BTreeMap<String, Disk>,
+    checks: Vec<Check>,
+}
+
+impl Demo {
+    pub(super) async fn execute(self) -> anyhow::Result<ExitCode> {
+        if let Some(dir) = &self.stop {
+            return stop(dir).await;
+        }
+        let guest = self.guest.clone().unwrap_or_else(super::guest_dir);
+        let kernel = guest.join("vmlinuz");
+        ensure!(
+            kernel.is_file() && guest.join("initramfs.img").is_file(),
+            "there is no test guest in {}; build it with `make guest`",
+            guest.display()
+        );
+        let interrupts = terminal::interrupts()?;
+        let dir = self.directory()?;
+        let host = Host::prepare(dir.path(), &guest)?;
+        let display = Display::new(self.verbose);
+        let result = tokio::select! {
+            biased;
+            interrupt = interrupts.first() => Err(interrupt),
+            () = sleep(TIME_LIMIT) => {
+                Ok(Err(anyhow::anyhow!("not done after {} s", TIME_LIMIT.as_secs())))
+            }
+            result = run(&host, &kernel, &display, &self) => Ok(result),
+        };
+        display.finish();
+        let stays = self.keep && result.is_ok();
+        let took = display.seconds();
+        let code = match result {
+            Err(interrupt) => Ok(stopped(interrupt)),
+            Ok(Err(error)) => Err(error),
+            Ok(Ok(report)) => tell(&report, took).map(|good| match good {
+                true => ExitCode::SUCCESS,
+                false => ExitCode::FAILURE,
+            }),
+        };
+        let dir = dir.keep();
+        match stays {
+            true => remains(&host, &dir),
+            false => host.end().await.iter().for_each(|trouble| eprintln!("ringway: {trouble}")),
+        }
+        code
+    }
+
+    /// A directory for this demo.
+    fn directory(&self) -> anyhow::Result<TempDir> {
+        let parent = self.dir.clone().unwrap_or_else(std::env::temp_dir);
+        let parent = std::path::absolute(&parent).unwrap_or(parent);
+        let made = tempfile::Builder::new().prefix("ringway-demo-").tempdir_in(&parent);
+        made.with_context(|| format!("cannot make a directory under {}", parent.display()))
+    }
+}
+
+/// Runs the demo at this host, which it starts.
+async fn run(
+    host: &Host,
+    kernel: &Path,
+    display: &Display,
+    asked: &Demo,
+) -> anyhow::Result<Report> {
+    display.step(&accelerator(kernel).await?);
+    host.start(asked.verbose).await?;
+    display.step(&format!("ringwayd serves at {}", host.socket().display()));
+    let (sender, mut news) = mpsc::channel(NEWS);
+    let socket = host.socket();
+    let machine = spawn_blocking(move || play(&socket, &sender));
+    let mut watch = None;
+    let mut ticks = interval(SAMPLE_EVERY);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            told = news.recv() => match told {
+                Some(progress) => heed(&progress, &mut watch, host, display).await?,
+                None => break,
+            },
+            _ = ticks.tick(), if watch.is_some() => {
+                if let Some(watch) = &mut watch {
+                    watch.sample().await;
+                }
+            }
+        }
+    }
+    let played = machine.await.context("the machine's part broke off")??;
+    display.step("check the images from the host");
+    let (stats, activity) = watch.map_or_else(Default::default, Watch::done);
+    let (socket, keep) = (host.socket(), asked.keep);
+    spawn_blocking(move || {
+        let mut checks = verify::verify(|disk| played.machine.image(disk), &played.story)
+            .context("cannot check the images")?;
+        checks.push(verify::restart(stats.as_ref(), &played.story));
+        if keep {
+            Api::open(&socket)?.start_for_people(&played.machine)?;
+        }
+        Ok(Report { stats, activity, ids: played.ids, checks })
+    })
+    .await
+    .context("the checks broke off")?
+}
+
+/// Which accelerator guests have here, and why; the daemon takes the same.
+async fn accelerator(kernel: &Path) -> anyhow::Result<String> {
+    let missing = || format!("{QEMU} is missing: install it: apt-get install qemu-system-x86");
+    let qemu = binaries::in_path(QEMU).with_context(missing)?;
+    let memory = Memory::of_user();
+    let launcher = launcher()?;
+    let prober =
+        Prober { qemu: &qemu, launcher: &launcher, kernel, device: KVM.into(), memory: &memory };
+    let decision = prober.decide(AccelChoice::Auto, &mut None).await?;
+    Ok(format!("accelerator {}: {}", decision.accel.name(), decision.why))
+}
+
+/// Does what a piece of news asks for, and shows it.
+async fn heed(
+    progress: &Progress,
+    watch: &mut Option<Watch>,
+    host: &Host,
+    display: &Display,
+) -> anyhow::Result<()> {
+    display.show(progress);
+    match (progress, &mut *watch) {
+        (Progress::Serving, _) => *watch = Some(Watch::open(host.run()).await?),
+        (Progress::Strike, Some(watch)) => {
+            let pid = watch.strike().await?;
+            display.step(&format!("kill -9 {pid}: the process that serves the disks"));
+        }
+        (Progress::Done, Some(watch)) => watch.sample().await,
+        _ => {}
+    }
+    Ok(())
+}
+
+/// Says how the demo ended that somebody ended.
+fn stopped(interrupt: Interrupt) -> ExitCode {
+    eprintln!("ringway: {}; the demo is ended", interrupt.name());
+    ExitCode::from(interrupt.exit_code())
+}
+
+/// Ends what was kept in a directory.
+async fn stop(dir: &Path) -> anyhow::Result<ExitCode> {
+    let troubles = Host::found(dir)?.end().await;
+    if troubles.is_empty() {
+        return Ok(ExitCode::SUCCESS);
+    }
+    bail!("not all went well: {}", troubles.join("; "))
+}

@@ -1,0 +1,96 @@
+//! The machine's part, played by a client that waits for each answer.
+
+use std::collections::BTreeMap;
+use std::io::{self, ErrorKind, Read};
+use std::path::Path;
+use std::time::Instant;
+
+use anyhow::{Context, anyhow};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use tokio::sync::mpsc::Sender;
+use xenapi::client::Tunnel;
+
+use super::Progress;
+use super::disks::Disk;
+use super::machine::{Api, Machine};
+use super::story::{Said, Story};
+
+/// What is read of the console at once, in bytes.
+const CHUNK_BYTES: usize = 4096;
+
+/// A machine whose guest has done everything, and is halted. Nothing serves its disks.
+#[derive(Debug)]
+pub(super) struct Played {
+    pub(super) machine: Machine,
+    pub(super) story: Story,
+    /// Its disks by their names in the datapath.
+    pub(super) ids: BTreeMap<String, Disk>,
+}
+
+/// Makes the machine and runs it to its end, at the daemon of this socket.
+///
+/// # Errors
+/// A call fails, the guest finds something wrong, or nobody listens any more.
+pub(super) fn play(socket: &Path, news: &Sender<Progress>) -> anyhow::Result<Played> {
+    let tell = |progress| {
+        news.blocking_send(progress).map_err(|_| anyhow!("the demo was ended by its caller"))
+    };
+    let step = |text: &str| tell(Progress::Step(text.into()));
+    let mut api = Api::open(socket)?;
+    step("make the disks and the machine")?;
+    let machine = api.make()?;
+    let began = Instant::now();
+    let console = api.start(&machine)?;
+    tell(Progress::Serving)?;
+    api.unpause(&machine)?;
+    let took = began.elapsed().as_secs_f64();
+    step(&format!("the guest runs: its start took {took:.1} s with 4 disks"))?;
+    let mut story = Story::default();
+    let played = listen(console, &mut story, |said| match said {
+        Said::News(progress) => tell(progress),
+        Said::Plug => {
+            let began = Instant::now();
+            api.plug(&machine)?;
+            step(&format!("plugged another disk in {:.1} s", began.elapsed().as_secs_f64()))
+        }
+    });
+    played.with_context(|| format!("the guest's last lines:{}", story.last_lines()))?;
+    if let Err(what) = story.verdict() {
+        return Err(anyhow!("the guest reports: {what}; its last lines:{}", story.last_lines()));
+    }
+    step("the guest has switched itself off")?;
+    api.halted(&machine)?;
+    let ids = api.ids(&machine)?;
+    api.disconnect()?;
+    Ok(Played { machine, story, ids })
+}
+
+/// Hears a console to its end.
+fn listen(
+    mut console: Tunnel,
+    story: &mut Story,
+    mut heed: impl FnMut(Said) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    let mut bytes = [0; CHUNK_BYTES];
+    loop {
+        match console.read(&mut bytes) {
+            Ok(0) => return Ok(()),
+            Ok(count) => {
+                let said = story.take(bytes.get(..count).unwrap_or_default());
+                said.into_iter().try_for_each(&mut heed)?;
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => readable(&console)?,
+            Err(error) if error.kind() == ErrorKind::ConnectionReset => return Ok(()),
+            Err(error) => return Err(error).context("the console is lost"),
+        }
+    }
+}
+
+/// Waits, without an end: whoever loses patience ends the daemon, and with it the console.
+fn readable(console: &Tunnel) -> io::Result<()> {
+    match poll(&mut [PollFd::new(console, PollFlags::IN)], None) {
+        Ok(_) | Err(Errno::INTR) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}

@@ -1,0 +1,156 @@
+//! What the guest tells over its console.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use super::Progress;
+
+/// Longest line of the console, in bytes; the guest's programs print shorter ones.
+const LINE_BYTES: usize = 64 << 10;
+/// Lines kept for a message of failure.
+const KEPT_LINES: usize = 15;
+/// What begins a line that the script means for us.
+const OURS: &str = "ringway-demo: ";
+/// What precedes the script's exit code.
+const EXIT: &str = "ringway-guest: exit ";
+
+/// What follows from a line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Said {
+    /// Others are to hear of it.
+    News(Progress),
+    /// The guest waits for a disk to be plugged.
+    Plug,
+}
+
+/// What is known of the guest's side.
+#[derive(Debug, Default)]
+pub(super) struct Story {
+    /// SHA-256 of what the guest wrote, by name.
+    pub(super) sums: BTreeMap<String, String>,
+    /// The longest request of the disk whose worker was killed, as its fio saw it.
+    pub(super) longest: Option<Duration>,
+    failure: Option<String>,
+    exit: Option<i32>,
+    last: VecDeque<String>,
+    /// A line whose end has not come.
+    begun: Vec<u8>,
+}
+
+impl Story {
+    /// Takes what has come; says what follows.
+    pub(super) fn take(&mut self, bytes: &[u8]) -> Vec<Said> {
+        let mut said = Vec::new();
+        for byte in bytes {
+            if *byte != b'\n' && self.begun.len() < LINE_BYTES {
+                self.begun.push(*byte);
+                continue;
+            }
+            let line = String::from_utf8_lossy(&std::mem::take(&mut self.begun)).into_owned();
+            said.extend(self.line(line.trim_end_matches('\r')));
+        }
+        said
+    }
+
+    fn line(&mut self, line: &str) -> Option<Said> {
+        if self.last.len() == KEPT_LINES {
+            self.last.pop_front();
+        }
+        self.last.push_back(line.to_owned());
+        let news = |progress| Some(Said::News(progress));
+        // Output without a newline may precede either.
+        if let Some((_, code)) = line.split_once(EXIT) {
+            self.exit = code.trim().parse().ok();
+            return None;
+        }
+        let Some((_, ours)) = line.split_once(OURS) else {
+            return news(Progress::Console(line.to_owned()));
+        };
+        match ours.split_once(' ').unwrap_or((ours, "")) {
+            ("step", "done") => return news(Progress::Done),
+            ("step", text) => return news(Progress::Step(format!("guest: {text}"))),
+            ("strike", _) => return news(Progress::Strike),
+            ("plug", _) => return Some(Said::Plug),
+            ("sha256", rest) => {
+                let (name, sum) = rest.split_once(' ')?;
+                self.sums.insert(name.into(), sum.trim().into());
+            }
+            ("longest", text) => {
+                let times = text.split(' ').map(|us| us.trim().parse::<f64>().ok());
+                let longest = times.flatten().reduce(f64::max);
+                self.longest = longest.and_then(|us| Duration::try_from_secs_f64(us / 1e6).ok());
+            }
+            ("failed", text) => self.failure = Some(text.into()),
+            _ => {}
+        }
+        None
+    }
+
+    /// Whether the script succeeded; if not, why.
+    pub(super) fn verdict(&self) -> Result<(), String> {
+        match (&self.failure, self.exit) {
+            (Some(failure), _) => Err(failure.clone()),
+            (None, Some(0)) => Ok(()),
+            (None, Some(code)) => Err(format!("the script ended with code {code}")),
+            (None, None) => Err("the script did not end".into()),
+        }
+    }
+
+    /// The end of the console, indented.
+    pub(super) fn last_lines(&self) -> String {
+        self.last.iter().map(|line| format!("\n    {line}")).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn story(pieces: &[&str]) -> (Story, Vec<Said>) {
+        let mut story = Story::default();
+        let said = pieces.iter().flat_map(|piece| story.take(piece.as_bytes())).collect();
+        (story, said)
+    }
+
+    #[test]
+    fn the_lines_of_the_script_are_understood() {
+        let (story, said) = story(&[
+            "ringway-guest: ready\r\nringway-demo: sha256 random abc\r\nringway-de",
+            "mo: strike\r\nringway-demo: longest 120 1200000\r\n",
+            "noiseringway-demo: step late: write\r\nringway-demo: plug\r\nringway-demo: step done",
+            "\r\nringway-guest: exit 0\r\n",
+        ]);
+        assert_eq!(story.verdict(), Ok(()));
+        assert_eq!(story.sums["random"], "abc");
+        assert_eq!(story.longest, Some(Duration::from_micros(1_200_000)));
+        let expected = [
+            Said::News(Progress::Console("ringway-guest: ready".into())),
+            Said::News(Progress::Strike),
+            Said::News(Progress::Step("guest: late: write".into())),
+            Said::Plug,
+            Said::News(Progress::Done),
+        ];
+        assert_eq!(said, expected);
+    }
+
+    #[test]
+    fn failures_and_early_ends_are_told() {
+        let (failed, _) = story(&["ringway-demo: failed fio on late\nringway-guest: exit 1\n"]);
+        assert_eq!(failed.verdict(), Err("fio on late".into()));
+        let (code, _) = story(&["sh: no\nringway-guest: exit 2\n"]);
+        assert_eq!(code.verdict(), Err("the script ended with code 2".into()));
+        assert!(code.last_lines().contains("sh: no"));
+        let (cut, _) = story(&["ringway-guest: ready\n"]);
+        assert!(cut.verdict().is_err());
+    }
+
+    #[test]
+    fn a_guest_that_never_ends_a_line_fills_no_memory() {
+        let mut story = Story::default();
+        for _ in 0..3 {
+            story.take(&[b'x'; LINE_BYTES]);
+        }
+        assert!(story.begun.len() <= LINE_BYTES);
+        assert!(story.last.len() <= KEPT_LINES);
+    }
+}

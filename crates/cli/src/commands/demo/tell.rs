@@ -1,0 +1,64 @@
+//! What a demo says when it has run.
+
+use std::io::Write;
+use std::path::Path;
+
+use model::report::DiskStats;
+
+use super::host::Host;
+use super::machine::NAME;
+use super::{Report, watch};
+use crate::table;
+
+/// Tells what came of it; whether all is well.
+pub(super) fn tell(report: &Report, took: f64) -> anyhow::Result<bool> {
+    let mut output = std::io::stdout().lock();
+    if let Some(mut stats) = report.stats.clone() {
+        stats.disks.sort_by_key(|disk| report.ids.get(&disk.id).copied());
+        let title = |disk: &DiskStats| {
+            report.ids.get(&disk.id).map_or_else(|| disk.id.clone(), |disk| disk.title())
+        };
+        writeln!(output, "{}", table::disks(&stats, &report.activity, title))?;
+        writeln!(output, "IOPS count the time in which a disk was busy.\n")?;
+    }
+    let mut failures = 0;
+    for check in &report.checks {
+        match &check.problem {
+            None => writeln!(output, "ok    {}", check.what)?,
+            Some(problem) => {
+                failures += 1;
+                writeln!(output, "FAIL  {}: {problem}", check.what)?;
+            }
+        }
+    }
+    if failures > 0 {
+        writeln!(output, "\n{failures} of {} checks failed.", report.checks.len())?;
+        return Ok(false);
+    }
+    writeln!(output, "\nThe guest found no error, and the host found every byte in its place.")?;
+    writeln!(output, "It took {took:.0} s.")?;
+    Ok(true)
+}
+
+/// Says what was left running, and how to stop it.
+pub(super) fn remains(host: &Host, dir: &Path) {
+    let ringway = std::env::args().next().unwrap_or_else(|| "ringway".into());
+    let xe = format!("{} -s {}", beside(&ringway, "xe"), host.socket().display());
+    println!("\nringwayd and the machine go on, in {}. To try next:\n", dir.display());
+    println!("  {xe} vm-list\n      what there is");
+    println!("  {xe} console vm={NAME}\n      its shell; Ctrl-] leaves it");
+    if let Some(control) = watch::control(host.run()) {
+        let control = control.display();
+        println!("  {ringway} top --control {control}\n      what its disks do, live");
+    }
+    println!("\nTo stop it and to remove everything:\n");
+    println!("  {ringway} demo --stop {}", dir.display());
+}
+
+/// A program as it is best typed: beside the one that was called.
+fn beside(called: &str, name: &str) -> String {
+    match called.rsplit_once('/') {
+        Some((folder, _)) => format!("{folder}/{name}"),
+        None => name.to_owned(),
+    }
+}

@@ -1,0 +1,78 @@
+//! What the datapath counts, and the end of its worker.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use model::report::Stats;
+use rustix::process::{Pid, Signal, kill_process};
+use toolstack::io::{Client, IoError};
+use toolstack::run::Activity;
+
+/// In the daemon's run directory: a directory for each SR.
+const DATAPATHS: &str = "io";
+/// In that: where its `ringway-io` takes calls.
+const CONTROL: &str = "control.sock";
+
+/// Watches the only datapath of a daemon.
+#[derive(Debug)]
+pub(super) struct Watch {
+    client: Client,
+    activity: Activity,
+    last: Option<Stats>,
+}
+
+impl Watch {
+    /// Of the daemon with this run directory, whose machine has disks.
+    ///
+    /// # Errors
+    /// Nobody serves any.
+    pub(super) async fn open(run: &Path) -> anyhow::Result<Self> {
+        let control = control(run).context("nobody serves the disks")?;
+        let client = Client::connect(&control).await?;
+        Ok(Self { client, activity: Activity::default(), last: None })
+    }
+
+    /// Asks for the counts. One that cannot be asked now is asked the next time.
+    pub(super) async fn sample(&mut self) {
+        let Ok(stats) = self.counts().await else { return };
+        // A disk that is gone has been counted; the last word is of them all.
+        let had = self.last.as_ref().map_or(0, |last| last.disks.len());
+        if stats.disks.len() >= had {
+            self.activity.sample(&stats);
+            self.last = Some(stats);
+        }
+    }
+
+    /// Kills the process that serves, as `kill -9` does; says which.
+    ///
+    /// # Errors
+    /// It cannot be found, or killed.
+    pub(super) async fn strike(&mut self) -> anyhow::Result<u32> {
+        self.sample().await;
+        let pid = self.counts().await?.pid;
+        let worker = i32::try_from(pid).ok().and_then(Pid::from_raw);
+        kill_process(worker.context("the worker has no number")?, Signal::KILL)?;
+        Ok(pid)
+    }
+
+    /// The counts, also when the worker has just been replaced: nothing is done twice by asking
+    /// again.
+    async fn counts(&mut self) -> Result<Stats, IoError> {
+        match self.client.stats().await {
+            Err(IoError::Broken { .. }) => self.client.stats().await,
+            other => other,
+        }
+    }
+
+    /// The last counts, over all workers, and for how long each disk was busy.
+    pub(super) fn done(self) -> (Option<Stats>, Activity) {
+        let stats = self.last.map(|stats| self.activity.whole(stats));
+        (stats, self.activity)
+    }
+}
+
+/// The control socket below a run directory.
+pub(super) fn control(run: &Path) -> Option<PathBuf> {
+    let entries = std::fs::read_dir(run.join(DATAPATHS)).ok()?.flatten();
+    entries.map(|entry| entry.path().join(CONTROL)).find(|control| control.exists())
+}

@@ -1,0 +1,206 @@
+//! The command line, `~/.xe` and `XE_EXTRA_ARGS`: what is to be done, and where.
+
+use crate::connect::Whereabouts;
+use crate::failure::Failure;
+use crate::params::Params;
+
+/// What the program was told.
+#[derive(Debug, Default)]
+pub(crate) struct Arguments {
+    pub(crate) command: String,
+    pub(crate) params: Params,
+    pub(crate) server: Option<String>,
+    pub(crate) port: Option<u16>,
+    pub(crate) username: Option<String>,
+    pub(crate) password: Option<String>,
+    pub(crate) password_file: Option<String>,
+    /// No TLS, or TLS; unless said, what is usual there.
+    pub(crate) plain: Option<bool>,
+    /// For scripts.
+    pub(crate) minimal: bool,
+    /// Words that complete a command are no parameters.
+    pub(crate) words: Vec<String>,
+}
+
+/// Words before a value.
+const WITH_VALUE: [(&str, &str); 6] = [
+    ("-s", "server"),
+    ("-h", "server"),
+    ("-p", "port"),
+    ("-u", "username"),
+    ("-pw", "password"),
+    ("-pwf", "passwordfile"),
+];
+
+impl Arguments {
+    /// Reads them. What is typed comes before `XE_EXTRA_ARGS`, that before `~/.xe`.
+    pub(crate) fn read(typed: &[String], around: &Whereabouts) -> Result<Self, Failure> {
+        let mut read = Self::default();
+        let typed: &[String] = match typed.split_first() {
+            Some((first, words)) if first == "complete" => {
+                read.command.clone_from(first);
+                read.words = words.to_vec();
+                &[]
+            }
+            _ => typed,
+        };
+        if typed.iter().any(|word| word == "--help" || word == "-help") {
+            return Err(Failure::Usage);
+        }
+        // What is read later takes the place of what was read before.
+        let file = read.take(&around.file_words())?;
+        let extra = read.take(&around.extra_words())?;
+        let mut words = read.take(typed)?.into_iter();
+        if !read.command.is_empty() {
+            return Ok(read);
+        }
+        read.command = words.next().ok_or(Failure::Usage)?;
+        let words = words.chain(extra).chain(file);
+        if read.command.contains('=') {
+            return Err(Failure::syntax("the name of the command is missing"));
+        }
+        read.params = Params::new(words.map(|word| pair(&word)).collect());
+        read.minimal = read.params.flag("minimal")?;
+        Ok(read)
+    }
+
+    /// Takes what is about the server; tells what is left.
+    fn take(&mut self, words: &[String]) -> Result<Vec<String>, Failure> {
+        let mut rest = Vec::new();
+        let mut words = words.iter();
+        while let Some(word) = words.next() {
+            if let Some((_, name)) = WITH_VALUE.iter().find(|(switch, _)| switch == word) {
+                let value = words.next();
+                let value =
+                    value.ok_or_else(|| Failure::syntax(&format!("{word} has no value")))?;
+                self.set(name, value)?;
+                continue;
+            }
+            if matches!(word.as_str(), "--nossl" | "--debug" | "--debug-on-fail" | "--trace") {
+                if word == "--nossl" {
+                    self.plain = Some(true);
+                }
+                continue;
+            }
+            let known = word.split_once('=').map(|(name, value)| self.set(name, value));
+            if !known.transpose()?.unwrap_or(false) {
+                rest.push(word.clone());
+            }
+        }
+        if let Some(switch) = rest.iter().find(|word| is_unknown_switch(word)) {
+            return Err(Failure::syntax(&format!("unknown switch {switch}")));
+        }
+        Ok(rest)
+    }
+
+    /// Whether the name is one of those about the server.
+    fn set(&mut self, name: &str, value: &str) -> Result<bool, Failure> {
+        let text = || Some(value.to_owned());
+        match name {
+            "server" => self.server = text(),
+            "port" => {
+                let port = value.parse();
+                self.port = Some(port.map_err(|_| {
+                    Failure::error(format!("the port is a number up to 65535, and not '{value}'"))
+                })?);
+            }
+            "username" => self.username = text(),
+            "password" => self.password = text(),
+            "passwordfile" => self.password_file = text(),
+            "nossl" => self.plain = Some(value == "true"),
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+}
+
+/// One dash, and none of those before a value.
+fn is_unknown_switch(word: &str) -> bool {
+    word.starts_with('-') && !word.starts_with("--") && !word.contains('=')
+}
+
+/// `--name` is `name=true`; a word without a value has the empty one.
+fn pair(word: &str) -> (String, String) {
+    if let Some(name) = word.strip_prefix("--").filter(|name| !name.contains('=')) {
+        return (name.to_owned(), "true".to_owned());
+    }
+    let word = word.strip_prefix("--").unwrap_or(word);
+    let (name, value) = word.split_once('=').unwrap_or((word, ""));
+    (name.to_owned(), value.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read_with(file: &str, extra: &str, typed: &str) -> Result<Arguments, Failure> {
+        let typed: Vec<_> = typed.split_whitespace().map(str::to_owned).collect();
+        Arguments::read(&typed, &Whereabouts::of_text(file, extra))
+    }
+
+    fn pairs(arguments: &Arguments) -> Vec<(&str, &str)> {
+        arguments.params.iter().collect()
+    }
+
+    #[test]
+    fn a_command_and_its_parameters() {
+        let read = read_with("", "", "vm-start vm=a --force on=h other-config:k=a=b word").unwrap();
+        assert_eq!(read.command, "vm-start");
+        let expected =
+            [("vm", "a"), ("force", "true"), ("on", "h"), ("other-config:k", "a=b"), ("word", "")];
+        assert_eq!(pairs(&read), expected);
+        assert!(!read.minimal && read.plain.is_none());
+        assert!(read_with("", "", "vm-list --minimal").unwrap().minimal);
+        assert!(read_with("", "", "vm-list minimal=true").unwrap().minimal);
+    }
+
+    #[test]
+    fn where_the_server_is_can_stand_anywhere() {
+        for typed in [
+            "-s h -p 8443 -u root -pw secret vm-list params=all",
+            "vm-list -s h params=all -p 8443 -u root -pw secret",
+            "vm-list server=h port=8443 username=root password=secret params=all",
+        ] {
+            let read = read_with("", "", typed).unwrap();
+            assert_eq!(read.command, "vm-list", "{typed}");
+            assert_eq!(pairs(&read), [("params", "all")], "{typed}");
+            assert_eq!(read.server.as_deref(), Some("h"));
+            assert_eq!((read.port, read.username.as_deref()), (Some(8443), Some("root")));
+            assert_eq!(read.password.as_deref(), Some("secret"));
+        }
+        let read = read_with("", "", "--nossl -pwf /f vm-list").unwrap();
+        assert_eq!(read.plain, Some(true));
+        assert_eq!(read.password_file.as_deref(), Some("/f"));
+    }
+
+    #[test]
+    fn what_is_typed_comes_first() {
+        let file = "server=file\nusername=f\n# a comment\nminimal = true\n";
+        let read = read_with(file, "-s,extra,port=1", "vm-list -s typed").unwrap();
+        assert_eq!(read.server.as_deref(), Some("typed"));
+        assert_eq!((read.port, read.username.as_deref()), (Some(1), Some("f")));
+        assert!(read.minimal);
+        let read = read_with("", "password=a\\,b,--nossl", "vm-list").unwrap();
+        assert_eq!((read.password.as_deref(), read.plain), (Some("a,b"), Some(true)));
+    }
+
+    #[test]
+    fn what_makes_no_sense() {
+        assert!(matches!(read_with("", "", ""), Err(Failure::Usage)));
+        assert!(matches!(read_with("", "", "vm-list --help"), Err(Failure::Usage)));
+        let error = read_with("", "", "vm=a").unwrap_err().errors();
+        assert!(error.starts_with("Syntax error: the name of the command"), "{error}");
+        let error = read_with("", "", "vm-list -x").unwrap_err().errors();
+        assert!(error.starts_with("Syntax error: unknown switch -x\nFor usage"), "{error}");
+        assert!(read_with("", "", "vm-list -s").is_err());
+        assert!(read_with("", "", "vm-list -p 65536").is_err());
+    }
+
+    #[test]
+    fn words_to_complete_are_no_parameters() {
+        let read = read_with("server=h\n", "", "complete xe vm-start -x vm=").unwrap();
+        assert_eq!(read.command, "complete");
+        assert_eq!(read.words, ["xe", "vm-start", "-x", "vm="]);
+        assert_eq!(read.server.as_deref(), Some("h"));
+    }
+}

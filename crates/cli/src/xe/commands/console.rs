@@ -1,0 +1,167 @@
+//! The console of a machine at this terminal.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::fd::AsFd;
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use xenapi::client::Tunnel;
+
+use super::Command;
+use crate::failure::Failure;
+use crate::keyboard::Keyboard;
+use crate::params::Params;
+use crate::printer::Printed;
+use crate::selector::{self, ANY_VM};
+use crate::xe::Xe;
+
+/// The key that ends it: Ctrl-].
+const END: u8 = 0x1d;
+/// What is read at once, in bytes.
+const CHUNK_BYTES: usize = 4096;
+
+pub(super) const COMMANDS: &[Command] =
+    &[Command::own("console", "Shows the console of a machine; Ctrl-] ends it.", console)
+        .of(&ANY_VM)
+        .common()];
+
+fn console(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
+    let vm = selector::one(xe, params, &ANY_VM, &[])?;
+    let mut place = None;
+    for reference in vm.record.texts("consoles") {
+        let console = xe.client().record("console", reference)?;
+        if console.text("protocol") == "vt100" {
+            place = Some(console.text("location").to_owned());
+        }
+    }
+    let place = place
+        .ok_or_else(|| Failure::error("the machine has no console with text now: does it run?"))?;
+    let path = path_of(&place)
+        .ok_or_else(|| Failure::error(format!("the console is at {place}, which is no URL")))?;
+    let tunnel = xe.client().tunnel(path)?;
+    let failed = |error: io::Error| Failure::error(format!("the console is lost: {error}"));
+    let keyboard = Keyboard::open();
+    if keyboard.is_taken() {
+        eprintln!("Ctrl-] ends this console.\r");
+    }
+    let done = talk(tunnel, keyboard.is_taken());
+    drop(keyboard);
+    done.map_err(failed)?;
+    Ok(Printed::nothing())
+}
+
+/// A URL without its scheme and host: the server is the one that we speak to.
+fn path_of(url: &str) -> Option<&str> {
+    let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
+    rest.get(rest.find('/')?..)
+}
+
+/// Carries bytes both ways until one side ends. What the server does not take yet waits, and
+/// nothing more is read for it.
+fn talk(mut tunnel: Tunnel, terminal: bool) -> io::Result<()> {
+    let (input, mut output) = (io::stdin(), io::stdout());
+    let mut typed: Vec<u8> = Vec::new();
+    let mut ended = false;
+    loop {
+        let ready = if tunnel.holds_bytes()? {
+            (true, false)
+        } else {
+            wait(&tunnel, &input, typed.is_empty() && !ended, !typed.is_empty())?
+        };
+        if ready.0 && !show(&mut tunnel, &mut output)? {
+            return Ok(());
+        }
+        if ready.1 {
+            match keys(&input)? {
+                // A file that was typed has ended: the guest may still have to say something.
+                None => ended = true,
+                Some(bytes) => typed = bytes,
+            }
+            if terminal && let Some(end) = typed.iter().position(|key| *key == END) {
+                typed.truncate(end);
+                send(&mut tunnel, &mut typed)?;
+                return Ok(());
+            }
+        }
+        send(&mut tunnel, &mut typed)?;
+    }
+}
+
+/// Waits until something can be done: read of the server, read of the keyboard.
+fn wait(
+    tunnel: &Tunnel,
+    input: &impl AsFd,
+    reading: bool,
+    writing: bool,
+) -> io::Result<(bool, bool)> {
+    let mut flags = PollFlags::IN;
+    flags.set(PollFlags::OUT, writing);
+    let keys = if reading { PollFlags::IN } else { PollFlags::empty() };
+    let mut watched = [PollFd::new(tunnel, flags), PollFd::new(input, keys)];
+    // A keyboard that is not listened to says nothing but that it is gone, again and again.
+    let watched = if reading { &mut watched[..] } else { &mut watched[..1] };
+    match poll(watched, None) {
+        // The window has another size, for example.
+        Err(Errno::INTR) => return Ok((false, false)),
+        polled => polled?,
+    };
+    let came = |at: usize, flags: PollFlags| {
+        watched.get(at).is_some_and(|one| one.revents().intersects(flags))
+    };
+    let read = PollFlags::IN | PollFlags::HUP | PollFlags::ERR;
+    Ok((came(0, read), came(1, read)))
+}
+
+/// Shows what has come; false: the server has ended it.
+fn show(tunnel: &mut Tunnel, output: &mut impl Write) -> io::Result<bool> {
+    let mut bytes = [0; CHUNK_BYTES];
+    match tunnel.read(&mut bytes) {
+        Ok(0) => Ok(false),
+        Ok(count) => {
+            output.write_all(bytes.get(..count).unwrap_or_default())?;
+            output.flush()?;
+            Ok(true)
+        }
+        Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(true),
+        Err(error) if error.kind() == ErrorKind::UnexpectedEof => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// What was typed; nothing more will be if there is none.
+fn keys(input: &impl AsFd) -> io::Result<Option<Vec<u8>>> {
+    let mut bytes = vec![0; CHUNK_BYTES];
+    let count = rustix::io::read(input, bytes.as_mut_slice())?;
+    bytes.truncate(count);
+    Ok((count > 0).then_some(bytes))
+}
+
+/// Sends what the server takes now; the rest stays.
+fn send(tunnel: &mut Tunnel, typed: &mut Vec<u8>) -> io::Result<()> {
+    while !typed.is_empty() {
+        match tunnel.write(typed) {
+            Ok(count) => drop(typed.drain(..count)),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_path_of_a_console() {
+        let path = "/console?ref=OpaqueRef:1";
+        for url in
+            ["https://10.0.0.1/console?ref=OpaqueRef:1", "http://h:80/console?ref=OpaqueRef:1"]
+        {
+            assert_eq!(path_of(url), Some(path));
+        }
+        assert_eq!(path_of(path), Some(path));
+        assert_eq!(path_of("https://h"), None);
+        assert_eq!(path_of(""), None);
+    }
+}

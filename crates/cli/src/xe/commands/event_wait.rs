@@ -1,0 +1,74 @@
+//! Waiting for something to become true.
+
+use std::time::Duration;
+
+use xenapi::client::{Event, Record};
+use xenapi::table::class;
+
+use super::Command;
+use crate::columns;
+use crate::failure::Failure;
+use crate::filter::Filter;
+use crate::kinds;
+use crate::params::Params;
+use crate::printer::Printed;
+use crate::xe::Xe;
+
+/// How long one wait for events lasts: a server that is gone is noticed after it.
+const WAIT: Duration = Duration::from_secs(30);
+/// Before a text that a field must not have.
+const NOT: &str = "/=";
+
+pub(super) const COMMANDS: &[Command] = &[Command::own(
+    "event-wait",
+    "Waits until there is an object of a class (vm, vdi, host ...) whose fields have these values; \
+     <field>=/=<value> is any other value.",
+    wait,
+)
+.required(&["class"])
+.optional(&["<field>"])];
+
+/// What a record must be like, and what it must not be like.
+struct Wanted {
+    like: Filter,
+    unlike: Vec<Filter>,
+}
+
+impl Wanted {
+    fn is_met(&self, xe: &Xe, record: &Record) -> bool {
+        let tables = xe.tables();
+        self.like.admits(record, tables)
+            && !self.unlike.iter().any(|unlike| unlike.admits(record, tables))
+    }
+}
+
+fn wait(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
+    let name = params.required("class")?;
+    let class = kinds::find(name).and_then(|kind| class(kind.class)).filter(|class| class.events);
+    let class = class.ok_or_else(|| {
+        Failure::error(format!("there are no events of the class '{name}': try vm, vdi or host"))
+    })?;
+    let columns = columns::of(class);
+    let all = params.others(&["class"]);
+    let is_unlike = |(_, value): &(&str, &str)| value.starts_with(NOT);
+    let (unlike, like): (Vec<_>, Vec<_>) = all.into_iter().partition(is_unlike);
+    let unlike = unlike.into_iter().map(|(field, value)| {
+        Filter::read(&[(field, value.get(NOT.len()..).unwrap_or_default())], &columns)
+    });
+    let unlike = unlike.collect::<Result<_, _>>()?;
+    let wanted = Wanted { like: Filter::read(&like, &columns)?, unlike };
+    let needs: Vec<_> =
+        wanted.unlike.iter().chain([&wanted.like]).flat_map(|filter| filter.needs()).collect();
+    // The first batch tells all that there is, so nothing is missed between a look and a wait.
+    let mut token = String::new();
+    loop {
+        let batch = xe.client().events(&[class.name], &token, WAIT)?;
+        xe.forget();
+        xe.read(&needs)?;
+        let snapshots = batch.events.iter().filter_map(|event: &Event| event.snapshot.as_ref());
+        if snapshots.into_iter().any(|record| wanted.is_met(xe, record)) {
+            return Ok(Printed::nothing());
+        }
+        token = batch.token;
+    }
+}

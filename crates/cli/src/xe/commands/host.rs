@@ -1,0 +1,104 @@
+//! Hosts, the pool, tasks, secrets.
+
+use xenapi::Value;
+
+use super::Command;
+use crate::failure::Failure;
+use crate::params::Params;
+use crate::printer::{Line, Printed};
+use crate::selector::{self, HOST};
+use crate::xe::{Xe, pairs, record, text_of};
+
+pub(super) const COMMANDS: &[Command] = &[
+    Command::on_selected(
+        "host-disable",
+        &HOST,
+        "host.disable",
+        "Lets no more machines be started on hosts.",
+    ),
+    Command::on_selected(
+        "host-enable",
+        &HOST,
+        "host.enable",
+        "Lets machines be started on hosts again.",
+    ),
+    Command::on_selected(
+        "host-evacuate",
+        &HOST,
+        "host.evacuate",
+        "Moves machines away from hosts.",
+    ),
+    Command::on_selected("host-reboot", &HOST, "host.reboot", "Boots hosts again."),
+    Command::on_selected("host-shutdown", &HOST, "host.shutdown", "Powers hosts off."),
+    Command::own("host-cpu-info", "Lists what is known of the CPUs of hosts.", cpu_info).of(&HOST),
+    Command::own(
+        "host-compute-free-memory",
+        "Prints the memory of hosts that is free for machines, in bytes.",
+        free_memory,
+    )
+    .of(&HOST),
+    Command::own("host-call-plugin", "Calls a plugin of a host.", call_plugin)
+        .required(&["host-uuid", "plugin", "fn"])
+        .optional(&["args:"]),
+    Command::own("pool-sync-database", "Has the state written to every host.", sync_database),
+    Command::own("task-cancel", "Asks a task to end early.", cancel).required(&["uuid"]),
+    Command::own("secret-create", "Keeps something that is not told.", create_secret)
+        .required(&["value"]),
+    Command::on_uuid("secret-destroy", "secret.destroy", "Forgets a secret."),
+    Command::own("user-password-change", "Changes the password of the user.", change_password)
+        .required(&["new"])
+        .optional(&["old"]),
+];
+
+fn cpu_info(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
+    let all = selector::select(xe, params, &HOST, &[])?;
+    let lines = |one: &selector::Selected| -> Vec<Line> {
+        let pairs = one.record.pairs("cpu_info").into_iter();
+        pairs.map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
+    };
+    Ok(Printed::Records(all.iter().map(lines).collect()))
+}
+
+fn free_memory(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
+    let all = selector::some(xe, params, &HOST, &[])?;
+    let bytes = selector::together(xe, all, |xe, one| {
+        xe.begin("host.compute_free_memory", &[one.value()])
+    })?;
+    let text = |bytes: Value| match bytes {
+        Value::Int(bytes) => bytes.to_string(),
+        _ => String::new(),
+    };
+    Ok(Printed::Values(bytes.into_iter().map(text).collect()))
+}
+
+fn call_plugin(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
+    let host = xe.by_uuid("host", params.required("host-uuid")?)?;
+    let [plugin, function] = [params.required("plugin")?, params.required("fn")?];
+    let arguments = pairs(params.map("args"));
+    let values = [host, Value::text(plugin), Value::text(function), arguments];
+    Ok(Printed::value(text_of(&xe.run("host.call_plugin", &values)?)))
+}
+
+fn sync_database(xe: &mut Xe, _: &Params) -> Result<Printed, Failure> {
+    xe.run("pool.sync_database", &[])?;
+    Ok(Printed::nothing())
+}
+
+fn cancel(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
+    let task = xe.by_uuid("task", params.required("uuid")?)?;
+    xe.run("task.cancel", &[task])?;
+    Ok(Printed::nothing())
+}
+
+fn create_secret(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
+    let value = Value::text(params.required("value")?);
+    let secret = record([("value", value), ("other_config", pairs([]))]);
+    Ok(Printed::value(xe.make("secret.create", &[secret])?))
+}
+
+fn change_password(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
+    let old = Value::text(params.get("old").unwrap_or_default());
+    let new = Value::text(params.required("new")?);
+    xe.run("session.change_password", &[old, new])?;
+    Ok(Printed::nothing())
+}

@@ -1,0 +1,284 @@
+//! The commands: those that are written out, and those that every kind has.
+
+mod console;
+mod event_wait;
+mod generic;
+mod host;
+mod message;
+mod network;
+mod storage;
+mod template;
+mod vbd;
+mod vdi;
+mod vm;
+mod vm_cd;
+mod vm_disk;
+mod vm_memory;
+
+use xenapi::Value;
+
+use crate::failure::Failure;
+use crate::kinds::{self, KINDS, Kind};
+use crate::params::Params;
+use crate::printer::Printed;
+use crate::selector::{self, Who};
+use crate::xe::{Xe, text_of};
+pub(crate) use generic::Verb;
+
+/// A command that is written out.
+#[derive(Debug)]
+pub(crate) struct Command {
+    /// Its name.
+    pub(crate) name: &'static str,
+    /// Parameters that must be there.
+    pub(crate) required: &'static [&'static str],
+    /// Parameters that may be there; with a colon at its end one takes keys.
+    pub(crate) optional: &'static [&'static str],
+    /// What it does, in a sentence.
+    pub(crate) help: &'static str,
+    /// Among what it selects.
+    pub(crate) who: Option<&'static Who>,
+    /// It is one of those that are needed most.
+    pub(crate) common: bool,
+    /// How it is done.
+    pub(crate) run: Run,
+}
+
+/// How a command is done.
+#[derive(Debug)]
+pub(crate) enum Run {
+    /// By this call of the record that `uuid` names.
+    OnUuid(&'static str),
+    /// By this call of each machine or host that is selected.
+    OnSelected(&'static Who, &'static str),
+    /// By the same with `new-name-label`; the UUID of what is made is printed.
+    Naming(&'static Who, &'static str),
+    /// In its own way.
+    Own(fn(&mut Xe, &Params) -> Result<Printed, Failure>),
+}
+
+impl Run {
+    /// Does it.
+    pub(crate) fn run(&self, xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
+        match self {
+            Self::Own(run) => run(xe, params),
+            Self::OnUuid(method) => {
+                let class = class_of(method);
+                let reference = xe.by_uuid(class, params.required("uuid")?)?;
+                xe.run(method, &[reference])?;
+                Ok(Printed::nothing())
+            }
+            Self::OnSelected(who, method) => {
+                let all = selector::some(xe, params, who, &[])?;
+                selector::together(xe, all, |xe, one| xe.begin(method, &[one.value()]))?;
+                Ok(Printed::nothing())
+            }
+            Self::Naming(who, method) => {
+                let name = Value::text(params.required("new-name-label")?);
+                let own = ["new-name-label", "new-name-description"];
+                let all = selector::some(xe, params, who, &own)?;
+                let made = selector::together(xe, all, |xe, one| {
+                    xe.begin(method, &[one.value(), name.clone()])
+                })?;
+                named(xe, class_of(method), &made, params.get("new-name-description"))
+            }
+        }
+    }
+}
+
+/// UUIDs of what was made, which is described if that is wanted.
+pub(crate) fn named(
+    xe: &mut Xe,
+    class: &str,
+    made: &[Value],
+    description: Option<&str>,
+) -> Result<Printed, Failure> {
+    let mut uuids = Vec::new();
+    for one in made {
+        if let Some(text) = description {
+            let method = format!("{class}.set_name_description");
+            xe.run(&method, &[one.clone(), Value::text(text)])?;
+        }
+        uuids.push(xe.uuid_of(class, &text_of(one))?);
+    }
+    Ok(Printed::Values(uuids))
+}
+
+fn class_of(method: &str) -> &str {
+    method.split('.').next().unwrap_or_default()
+}
+
+impl Command {
+    const fn new(name: &'static str, help: &'static str, run: Run) -> Self {
+        Self { name, required: &[], optional: &[], help, who: None, common: false, run }
+    }
+
+    /// A call of the record that `uuid` names.
+    const fn on_uuid(name: &'static str, method: &'static str, help: &'static str) -> Self {
+        Self::new(name, help, Run::OnUuid(method)).required(&["uuid"])
+    }
+
+    /// A call of each that is selected.
+    const fn on_selected(
+        name: &'static str,
+        who: &'static Who,
+        method: &'static str,
+        help: &'static str,
+    ) -> Self {
+        Self::new(name, help, Run::OnSelected(who, method)).of(who)
+    }
+
+    /// One that is done in its own way.
+    const fn own(
+        name: &'static str,
+        help: &'static str,
+        run: fn(&mut Xe, &Params) -> Result<Printed, Failure>,
+    ) -> Self {
+        Self::new(name, help, Run::Own(run))
+    }
+
+    const fn required(mut self, params: &'static [&'static str]) -> Self {
+        self.required = params;
+        self
+    }
+
+    const fn optional(mut self, params: &'static [&'static str]) -> Self {
+        self.optional = params;
+        self
+    }
+
+    const fn of(mut self, who: &'static Who) -> Self {
+        self.who = Some(who);
+        self
+    }
+
+    const fn common(mut self) -> Self {
+        self.common = true;
+        self
+    }
+}
+
+/// Those that are written out, file by file.
+const WRITTEN: &[&[Command]] = &[
+    console::COMMANDS,
+    event_wait::COMMANDS,
+    host::COMMANDS,
+    message::COMMANDS,
+    network::COMMANDS,
+    storage::COMMANDS,
+    template::COMMANDS,
+    vbd::COMMANDS,
+    vdi::COMMANDS,
+    vm::COMMANDS,
+    vm_cd::COMMANDS,
+    vm_disk::COMMANDS,
+    vm_memory::COMMANDS,
+];
+
+/// A command by its name.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Found {
+    /// It is written out.
+    Written(&'static Command),
+    /// Every kind has it.
+    Generic(&'static Kind, Verb),
+}
+
+/// The command of this name.
+pub(crate) fn find(name: &str) -> Option<Found> {
+    let written = WRITTEN.iter().flat_map(|commands| commands.iter());
+    let written = written.into_iter().find(|command| command.name == name).map(Found::Written);
+    written.or_else(|| {
+        let verb = Verb::ALL.into_iter().find(|verb| name.ends_with(verb.suffix()))?;
+        let kind = kinds::find(name.strip_suffix(verb.suffix())?)?;
+        verb.suits(kind).then_some(Found::Generic(kind, verb))
+    })
+}
+
+/// All commands, by their names.
+pub(crate) fn all() -> Vec<(String, Found)> {
+    let written = WRITTEN.iter().flat_map(|commands| commands.iter());
+    let mut all: Vec<_> =
+        written.map(|command| (command.name.to_owned(), Found::Written(command))).collect();
+    for kind in KINDS {
+        let verbs = Verb::ALL.into_iter().filter(|verb| verb.suits(kind));
+        let generic = verbs
+            .map(|verb| (format!("{}{}", kind.name, verb.suffix()), Found::Generic(kind, verb)));
+        all.extend(generic);
+    }
+    all.sort_by(|(one, _), (other, _)| one.cmp(other));
+    all
+}
+
+impl Found {
+    /// Parameters that must be there.
+    pub(crate) fn required(&self) -> &'static [&'static str] {
+        match self {
+            Self::Written(command) => command.required,
+            Self::Generic(_, verb) => verb.required(),
+        }
+    }
+
+    /// Parameters that may be there.
+    pub(crate) fn optional(&self) -> Vec<String> {
+        match self {
+            Self::Written(command) => {
+                let own = command.optional.iter().map(|name| (*name).to_owned());
+                let selects = command.who.iter().flat_map(|who| selecting(who));
+                own.chain(selects).collect()
+            }
+            Self::Generic(kind, verb) => verb.optional(kind),
+        }
+    }
+
+    /// What it does.
+    pub(crate) fn help(&self) -> String {
+        match self {
+            Self::Written(command) => match command.who {
+                Some(who) => format!("{} {}", command.help, how_to_select(who)),
+                None => command.help.to_owned(),
+            },
+            Self::Generic(kind, verb) => verb.help(kind),
+        }
+    }
+
+    /// It is one of those that are needed most.
+    pub(crate) fn is_common(&self) -> bool {
+        match self {
+            Self::Written(command) => command.common,
+            Self::Generic(kind, verb) => {
+                *verb == Verb::List && ["vm", "sr", "network", "vdi", "vbd"].contains(&kind.name)
+            }
+        }
+    }
+
+    /// The class that `uuid` names a record of, if it does.
+    pub(crate) fn class(&self) -> Option<&'static str> {
+        match self {
+            Self::Written(command) => match command.run {
+                Run::OnUuid(method) => method.split('.').next(),
+                _ => command.who.map(|who| who.class).or_else(|| {
+                    let kind = command.name.split('-').next().and_then(kinds::find);
+                    kind.map(|kind| kind.class)
+                }),
+            },
+            Self::Generic(kind, _) => Some(kind.class),
+        }
+    }
+}
+
+/// Parameters that select.
+fn selecting(who: &Who) -> Vec<String> {
+    [who.param, "<field>", "--multiple"].map(str::to_owned).to_vec()
+}
+
+fn how_to_select(who: &Who) -> String {
+    format!(
+        "{} are selected by {}=<name or UUID>, or by any field of theirs as in the list; several \
+         at once need --multiple.",
+        who.many, who.param
+    )
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,111 @@
+//! Networks, and network devices of machines and hosts.
+
+use xenapi::Value;
+use xenapi::table::class;
+
+use super::Command;
+use crate::columns::{self, Column};
+use crate::failure::Failure;
+use crate::params::Params;
+use crate::printer::Printed;
+use crate::selector::{self, VM};
+use crate::xe::{Xe, pairs, record};
+
+/// Columns of a device in the list of a machine.
+const SHOWN: [&str; 4] = ["uuid", "device", "MAC", "network-name-label"];
+/// Largest packet of an Ethernet that nobody changed, in bytes.
+const MTU: i64 = 1500;
+
+pub(super) const COMMANDS: &[Command] = &[
+    Command::own("network-create", "Makes a network.", create)
+        .required(&["name-label"])
+        .optional(&["name-description", "MTU", "bridge", "managed"]),
+    Command::on_uuid("network-destroy", "network.destroy", "Removes a network."),
+    Command::own("vif-create", "Gives a machine a network device.", create_device)
+        .required(&["device", "network-uuid", "vm-uuid"])
+        .optional(&["mac"]),
+    Command::on_uuid("vif-destroy", "VIF.destroy", "Takes a network device from its machine."),
+    Command::on_uuid("vif-plug", "VIF.plug", "Plugs a network device into its running machine."),
+    Command::own(
+        "vif-unplug",
+        "Takes a network device out of its running machine; with --force without asking the guest.",
+        unplug,
+    )
+    .required(&["uuid"])
+    .optional(&["force"]),
+    Command::own("vif-move", "Puts a network device on another network.", r#move)
+        .required(&["uuid", "network-uuid"]),
+    Command::own("vm-vif-list", "Lists the network devices of machines.", list).of(&VM),
+    Command::on_uuid("pif-plug", "PIF.plug", "Brings a network device of a host up."),
+    Command::on_uuid("pif-unplug", "PIF.unplug", "Takes a network device of a host down."),
+    Command::own("pif-scan", "Looks for network cards of a host that are not known.", scan)
+        .required(&["host-uuid"]),
+];
+
+fn create(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
+    let text = |name| Value::text(params.get(name).unwrap_or_default());
+    let mtu = if params.get("MTU").is_some() { params.int("MTU")? } else { MTU };
+    let network = record([
+        ("name_label", text("name-label")),
+        ("name_description", text("name-description")),
+        ("MTU", Value::Int(mtu)),
+        ("bridge", text("bridge")),
+        ("managed", Value::Bool(params.flag_or("managed", true)?)),
+        ("other_config", pairs([])),
+    ]);
+    Ok(Printed::value(xe.make("network.create", &[network])?))
+}
+
+fn create_device(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
+    let vm = xe.by_uuid("VM", params.required("vm-uuid")?)?;
+    let network = xe.by_uuid("network", params.required("network-uuid")?)?;
+    // An address is chosen if none is given.
+    let address = params.get("mac").filter(|mac| *mac != "random").unwrap_or_default();
+    let device = record([
+        ("VM", vm),
+        ("network", network),
+        ("device", Value::text(params.required("device")?)),
+        ("MAC", Value::text(address)),
+        ("MTU", Value::Int(MTU)),
+        ("other_config", pairs([])),
+        ("qos_algorithm_type", Value::text("")),
+        ("qos_algorithm_params", pairs([])),
+    ]);
+    Ok(Printed::value(xe.make("VIF.create", &[device])?))
+}
+
+fn unplug(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
+    let force = params.flag("force")?;
+    let device = xe.by_uuid("VIF", params.required("uuid")?)?;
+    xe.run(if force { "VIF.unplug_force" } else { "VIF.unplug" }, &[device])?;
+    Ok(Printed::nothing())
+}
+
+fn r#move(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
+    let device = xe.by_uuid("VIF", params.required("uuid")?)?;
+    let network = xe.by_uuid("network", params.required("network-uuid")?)?;
+    xe.run("VIF.move", &[device, network])?;
+    Ok(Printed::nothing())
+}
+
+fn list(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
+    let all = selector::some(xe, params, &VM, &[])?;
+    let columns = class("VIF").map(columns::of).unwrap_or_default();
+    let shown = |column: &&Column| SHOWN.iter().any(|name| column.is(name));
+    let shown: Vec<_> = columns.iter().filter(shown).collect();
+    let needs: Vec<_> = shown.iter().flat_map(|column| column.needs()).collect();
+    xe.read(&needs)?;
+    let mut records = Vec::new();
+    for reference in all.iter().flat_map(|one| one.record.texts("VIFs")) {
+        let device = xe.client().record("VIF", reference)?;
+        let line = |column: &&Column| (column.heading(), column.text(&device, xe.tables()));
+        records.push(shown.iter().map(line).collect());
+    }
+    Ok(Printed::Records(records))
+}
+
+fn scan(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
+    let host = xe.by_uuid("host", params.required("host-uuid")?)?;
+    xe.run("PIF.scan", &[host])?;
+    Ok(Printed::nothing())
+}

@@ -1,0 +1,101 @@
+//! Storage repositories, and hosts' connections to them.
+
+use xenapi::Value;
+
+use super::Command;
+use crate::failure::Failure;
+use crate::params::Params;
+use crate::printer::Printed;
+use crate::xe::{Xe, pairs, record, text_of};
+
+pub(super) const COMMANDS: &[Command] = &[
+    Command::own("sr-create", "Makes a storage repository and connects the host to it.", create)
+        .required(&["name-label", "type"])
+        .optional(&[
+            "name-description",
+            "host-uuid",
+            "device-config:",
+            "shared",
+            "physical-size",
+            "content-type",
+            "sm-config:",
+        ]),
+    Command::own("sr-introduce", "Makes storage known that is there already.", introduce)
+        .required(&["uuid", "name-label", "type"])
+        .optional(&["name-description", "shared", "content-type"]),
+    Command::own("sr-probe", "Looks for storage repositories.", probe)
+        .required(&["type"])
+        .optional(&["host-uuid", "device-config:", "sm-config:"]),
+    Command::on_uuid("sr-destroy", "SR.destroy", "Removes storage with all that it holds."),
+    Command::on_uuid("sr-forget", "SR.forget", "Forgets storage; what it holds stays."),
+    Command::on_uuid("sr-scan", "SR.scan", "Finds out again which disks storage holds.").common(),
+    Command::on_uuid("sr-update", "SR.update", "Finds out again how large storage is."),
+    Command::own("pbd-create", "Describes how a host reaches storage.", connect)
+        .required(&["host-uuid", "sr-uuid"])
+        .optional(&["device-config:"]),
+    Command::on_uuid("pbd-destroy", "PBD.destroy", "Forgets how a host reaches storage."),
+    Command::on_uuid("pbd-plug", "PBD.plug", "Connects a host to storage."),
+    Command::on_uuid("pbd-unplug", "PBD.unplug", "Ends a host's connection to storage."),
+];
+
+/// The host that is named, or the one that answers.
+fn host(xe: &mut Xe, params: &Params) -> Result<Value, Failure> {
+    match params.get("host-uuid") {
+        Some(uuid) => xe.by_uuid("host", uuid),
+        None => Ok(Value::text(xe.pool()?.1.text("master"))),
+    }
+}
+
+fn create(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
+    let text = |name| Value::text(params.get(name).unwrap_or_default());
+    let size = match params.get("physical-size") {
+        Some(_) => params.size("physical-size")?,
+        None => 0,
+    };
+    let shared = Value::Bool(params.flag("shared")?);
+    let values = [
+        host(xe, params)?,
+        pairs(params.map("device-config")),
+        Value::Int(size),
+        text("name-label"),
+        text("name-description"),
+        text("type"),
+        text("content-type"),
+        shared,
+        pairs(params.map("sm-config")),
+    ];
+    Ok(Printed::value(xe.make("SR.create", &values)?))
+}
+
+fn introduce(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
+    let text = |name| Value::text(params.get(name).unwrap_or_default());
+    let values = [
+        text("uuid"),
+        text("name-label"),
+        text("name-description"),
+        text("type"),
+        text("content-type"),
+        Value::Bool(params.flag("shared")?),
+    ];
+    Ok(Printed::value(xe.make("SR.introduce", &values)?))
+}
+
+fn probe(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
+    let values = [
+        host(xe, params)?,
+        pairs(params.map("device-config")),
+        Value::text(params.required("type")?),
+        pairs(params.map("sm-config")),
+    ];
+    Ok(Printed::value(text_of(&xe.run("SR.probe", &values)?)))
+}
+
+fn connect(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
+    let connection = record([
+        ("host", xe.by_uuid("host", params.required("host-uuid")?)?),
+        ("SR", xe.by_uuid("SR", params.required("sr-uuid")?)?),
+        ("device_config", pairs(params.map("device-config"))),
+        ("other_config", pairs([])),
+    ]);
+    Ok(Printed::value(xe.make("PBD.create", &[connection])?))
+}

@@ -1,0 +1,279 @@
+//! Machines: their lives and copies.
+
+use std::io::{BufRead, Write};
+
+use xenapi::Value;
+use xenapi::client::Record;
+
+use super::{Command, Run, named};
+use crate::failure::Failure;
+use crate::params::Params;
+use crate::printer::Printed;
+use crate::selector::{self, Selected, VM, VM_OR_TEMPLATE};
+use crate::xe::{Xe, pairs, text_of};
+
+pub(super) const COMMANDS: &[Command] = &[
+    Command::own("vm-start", "Starts machines.", start)
+        .optional(&["on", "paused", "force"])
+        .of(&VM)
+        .common(),
+    Command::own(
+        "vm-shutdown",
+        "Asks guests to power off and waits until they have; with --force ends machines at once.",
+        shutdown,
+    )
+    .optional(&["force"])
+    .of(&VM)
+    .common(),
+    Command::own(
+        "vm-reboot",
+        "Asks guests to reboot; with --force ends machines at once and starts them again.",
+        reboot,
+    )
+    .optional(&["force"])
+    .of(&VM)
+    .common(),
+    Command::on_selected("vm-pause", &VM, "VM.pause", "Stops the CPUs of machines.").common(),
+    Command::on_selected("vm-unpause", &VM, "VM.unpause", "Lets the CPUs of machines run again.")
+        .common(),
+    Command::on_selected(
+        "vm-suspend",
+        &VM,
+        "VM.suspend",
+        "Writes the memory of machines to storage and ends them.",
+    ),
+    Command::own("vm-resume", "Goes on where machines were suspended.", resume)
+        .optional(&["on", "force"])
+        .of(&VM),
+    Command::own("vm-migrate", "Moves running machines to another host of the pool.", migrate)
+        .optional(&["host", "host-uuid", "live"])
+        .of(&VM),
+    Command::own(
+        "vm-reset-powerstate",
+        "Takes machines for halted, whatever they are; only with --force.",
+        reset,
+    )
+    .optional(&["force"])
+    .of(&VM),
+    Command::on_uuid("vm-destroy", "VM.destroy", "Forgets a machine; its disks stay."),
+    Command::own(
+        "vm-uninstall",
+        "Forgets machines and destroys the disks that only they use, after a question; with \
+         --force ends them first and does not ask.",
+        uninstall,
+    )
+    .optional(&["force"])
+    .of(&VM)
+    .common(),
+    Command::new(
+        "vm-clone",
+        "Makes another machine with disks that share what is equal.",
+        Run::Naming(&VM_OR_TEMPLATE, "VM.clone"),
+    )
+    .required(&["new-name-label"])
+    .optional(&["new-name-description"])
+    .of(&VM_OR_TEMPLATE),
+    Command::own("vm-copy", "Makes another machine with disks of its own.", copy)
+        .required(&["new-name-label"])
+        .optional(&["new-name-description", "sr-uuid"])
+        .of(&VM_OR_TEMPLATE),
+    Command::new(
+        "vm-snapshot",
+        "Keeps the disks of a machine as they are, under a new name.",
+        Run::Naming(&VM, "VM.snapshot"),
+    )
+    .required(&["new-name-label"])
+    .optional(&["new-name-description"])
+    .of(&VM),
+    Command::new(
+        "vm-checkpoint",
+        "Keeps the disks and the memory of a machine as they are.",
+        Run::Naming(&VM, "VM.checkpoint"),
+    )
+    .required(&["new-name-label"])
+    .optional(&["new-name-description"])
+    .of(&VM),
+    Command::own("snapshot-revert", "Puts a machine back to a snapshot.", revert)
+        .optional(&["uuid", "snapshot-uuid"]),
+    Command::on_uuid("snapshot-destroy", "VM.destroy", "Forgets a snapshot; its disks stay."),
+    Command::own("vm-vcpu-hotplug", "Changes the number of CPUs of running machines.", hotplug)
+        .required(&["new-vcpus"])
+        .of(&VM),
+    Command::own("vm-call-plugin", "Calls a plugin about a machine.", call_plugin)
+        .required(&["vm-uuid", "plugin", "fn"])
+        .optional(&["args:"]),
+];
+
+fn start(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
+    let paused = Value::Bool(params.flag("paused")?);
+    let force = Value::Bool(params.flag("force")?);
+    let on = params.get("on").map(|host| host_named(xe, host)).transpose()?;
+    let all = selector::some(xe, params, &VM, &["on", "paused", "force"])?;
+    selector::together(xe, all, |xe, one| match &on {
+        Some(host) => {
+            xe.begin("VM.start_on", &[one.value(), host.clone(), paused.clone(), force.clone()])
+        }
+        None => xe.begin("VM.start", &[one.value(), paused.clone(), force.clone()]),
+    })?;
+    Ok(Printed::nothing())
+}
+
+fn resume(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
+    let force = Value::Bool(params.flag("force")?);
+    let on = params.get("on").map(|host| host_named(xe, host)).transpose()?;
+    let all = selector::some(xe, params, &VM, &["on", "force"])?;
+    let paused = Value::Bool(false);
+    selector::together(xe, all, |xe, one| match &on {
+        Some(host) => {
+            xe.begin("VM.resume_on", &[one.value(), host.clone(), paused.clone(), force.clone()])
+        }
+        None => xe.begin("VM.resume", &[one.value(), paused.clone(), force.clone()]),
+    })?;
+    Ok(Printed::nothing())
+}
+
+/// A host by its name or UUID.
+fn host_named(xe: &mut Xe, host: &str) -> Result<Value, Failure> {
+    let mut found = xe.by_name("host", host)?;
+    match (found.pop(), found.is_empty()) {
+        (Some(one), true) => Ok(Value::Str(one)),
+        (Some(_), false) => Err(Failure::error(format!("Several hosts are called {host}"))),
+        (None, _) => xe.by_uuid("host", host),
+    }
+}
+
+fn shutdown(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
+    either(xe, params, "VM.clean_shutdown", "VM.hard_shutdown")
+}
+
+fn reboot(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
+    either(xe, params, "VM.clean_reboot", "VM.hard_reboot")
+}
+
+/// The second call with `--force`.
+fn either(
+    xe: &mut Xe,
+    params: &Params,
+    asking: &'static str,
+    forcing: &'static str,
+) -> Result<Printed, Failure> {
+    let method = if params.flag("force")? { forcing } else { asking };
+    Run::OnSelected(&VM, method).run(xe, params)
+}
+
+fn migrate(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
+    let host = match (params.get("host"), params.get("host-uuid")) {
+        (_, Some(uuid)) => xe.by_uuid("host", uuid)?,
+        (Some(name), None) => host_named(xe, name)?,
+        (None, None) => return Err(Failure::missing("host")),
+    };
+    let live = params.flag("live")?.to_string();
+    let options = pairs([("live".to_owned(), live)]);
+    let all = selector::some(xe, params, &VM, &["host", "host-uuid", "live"])?;
+    selector::together(xe, all, |xe, one| {
+        xe.begin("VM.pool_migrate", &[one.value(), host.clone(), options.clone()])
+    })?;
+    Ok(Printed::nothing())
+}
+
+fn reset(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
+    if !params.flag("force")? {
+        return Err(Failure::error(
+            "a machine that runs would be lost sight of: --force says that none does",
+        ));
+    }
+    Run::OnSelected(&VM, "VM.power_state_reset").run(xe, params)
+}
+
+fn copy(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
+    let name = Value::text(params.required("new-name-label")?);
+    let sr = match params.get("sr-uuid") {
+        Some(uuid) => xe.by_uuid("SR", uuid)?,
+        None => Value::text(xenapi::NULL_REF),
+    };
+    let own = ["new-name-label", "new-name-description", "sr-uuid"];
+    let all = selector::some(xe, params, &VM_OR_TEMPLATE, &own)?;
+    let made = selector::together(xe, all, |xe, one| {
+        xe.begin("VM.copy", &[one.value(), name.clone(), sr.clone()])
+    })?;
+    named(xe, "VM", &made, params.get("new-name-description"))
+}
+
+fn revert(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
+    let uuid = params.get("snapshot-uuid").or_else(|| params.get("uuid"));
+    let snapshot = xe.by_uuid("VM", uuid.ok_or_else(|| Failure::missing("snapshot-uuid"))?)?;
+    xe.run("VM.revert", &[snapshot])?;
+    Ok(Printed::nothing())
+}
+
+fn hotplug(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
+    let cpus = Value::Int(params.int("new-vcpus")?);
+    let all = selector::some(xe, params, &VM, &["new-vcpus"])?;
+    selector::together(xe, all, |xe, one| {
+        xe.begin("VM.set_VCPUs_number_live", &[one.value(), cpus.clone()])
+    })?;
+    Ok(Printed::nothing())
+}
+
+fn call_plugin(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
+    let vm = xe.by_uuid("VM", params.required("vm-uuid")?)?;
+    let [plugin, function] = [params.required("plugin")?, params.required("fn")?];
+    let arguments = pairs(params.map("args"));
+    let values = [vm, Value::text(plugin), Value::text(function), arguments];
+    Ok(Printed::value(text_of(&xe.run("VM.call_plugin", &values)?)))
+}
+
+fn uninstall(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
+    let force = params.flag("force")?;
+    let all = selector::some(xe, params, &VM, &["force"])?;
+    let mut disks = Vec::new();
+    for one in &all {
+        disks.push(own_disks(xe, &one.record)?);
+    }
+    if !force && !confirmed(&all, &disks)? {
+        return Err(Failure::error("nothing was done"));
+    }
+    let mut disks = disks.into_iter();
+    selector::in_turn(xe, &all, |xe, one| {
+        let own = disks.next().unwrap_or_default();
+        if force && one.record.text("power_state") != "Halted" {
+            xe.run("VM.hard_shutdown", &[one.value()])?;
+        }
+        xe.run("VM.destroy", &[one.value()])?;
+        own.into_iter().try_for_each(|(disk, _)| xe.run("VDI.destroy", &[disk]).map(|_| ()))
+    })?;
+    Ok(Printed::nothing())
+}
+
+/// Disks that no other machine has, with what is told of them. CDs are none.
+fn own_disks(xe: &mut Xe, vm: &Record) -> Result<Vec<(Value, String)>, Failure> {
+    let mut own = Vec::new();
+    for device in vm.texts("VBDs") {
+        let device = xe.client().record("VBD", device)?;
+        let disk = device.reference("VDI").filter(|_| device.text("type") == "Disk");
+        let Some(reference) = disk else { continue };
+        let disk = xe.client().record("VDI", reference)?;
+        if disk.texts("VBDs").len() == 1 {
+            let told = format!("VDI: {} ({})", disk.text("uuid"), disk.text("name_label"));
+            own.push((Value::text(reference), told));
+        }
+    }
+    Ok(own)
+}
+
+/// Asks whether all this is to be destroyed.
+fn confirmed(all: &[Selected], disks: &[Vec<(Value, String)>]) -> Result<bool, Failure> {
+    let failed = |error| Failure::error(format!("cannot ask: {error}"));
+    let mut question = String::from("This will be destroyed:\n");
+    for (one, disks) in all.iter().zip(disks) {
+        let (uuid, name) = (one.record.text("uuid"), one.record.text("name_label"));
+        question.push_str(&format!("VM : {uuid} ({name})\n"));
+        question.extend(disks.iter().map(|(_, told)| format!("{told}\n")));
+    }
+    question.push_str("Type 'yes' to continue\n");
+    let mut output = std::io::stdout().lock();
+    output.write_all(question.as_bytes()).and_then(|()| output.flush()).map_err(failed)?;
+    let mut answer = String::new();
+    std::io::stdin().lock().read_line(&mut answer).map_err(failed)?;
+    Ok(answer.trim().eq_ignore_ascii_case("yes"))
+}

@@ -1,0 +1,134 @@
+//! CDs of machines.
+
+use xenapi::Value;
+use xenapi::client::Record;
+
+use super::Command;
+use crate::commands::vbd;
+use crate::commands::vm_disk::{devices, list_devices};
+use crate::failure::Failure;
+use crate::params::Params;
+use crate::printer::Printed;
+use crate::selector::{self, Selected, VM};
+use crate::xe::Xe;
+
+/// What an empty drive is called.
+const EMPTY: &str = "<EMPTY>";
+
+pub(super) const COMMANDS: &[Command] = &[
+    Command::own("cd-list", "Lists the CDs that machines can have.", list),
+    Command::own("vm-cd-list", "Lists the CD drives of machines and what is in them.", drives)
+        .of(&VM),
+    Command::own("vm-cd-add", "Gives machines another CD drive with a CD.", add)
+        .required(&["cd-name", "device"])
+        .of(&VM),
+    Command::own(
+        "vm-cd-remove",
+        "Takes the CD drive from machines in which this CD is; `<EMPTY>` is an empty one.",
+        remove,
+    )
+    .required(&["cd-name"])
+    .of(&VM),
+    Command::own("vm-cd-insert", "Puts a CD into the empty drive of machines.", insert)
+        .required(&["cd-name"])
+        .of(&VM),
+    Command::own("vm-cd-eject", "Takes the CD out of the only drive of machines.", eject).of(&VM),
+];
+
+fn list(xe: &mut Xe, _: &Params) -> Result<Printed, Failure> {
+    let lines = |(_, disc): (String, Record)| {
+        let line = |heading: &str, field| (heading.to_owned(), disc.text(field).to_owned());
+        vec![line("name-label ( RW)", "name_label"), line("uuid ( RO)", "uuid")]
+    };
+    Ok(Printed::Records(discs(xe)?.into_iter().map(lines).collect()))
+}
+
+/// Disks on storage for CDs.
+fn discs(xe: &mut Xe) -> Result<Vec<(String, Record)>, Failure> {
+    let storage = xe.client().records_where("SR", "field \"content_type\"=\"iso\"")?;
+    let mut found = Vec::new();
+    for disk in storage.iter().flat_map(|(_, storage)| storage.texts("VDIs")) {
+        found.push((disk.to_owned(), xe.client().record("VDI", disk)?));
+    }
+    Ok(found)
+}
+
+/// The one CD of this name.
+fn disc(xe: &mut Xe, name: &str) -> Result<Value, Failure> {
+    let all = discs(xe)?;
+    let mut named = all.into_iter().filter(|(_, disk)| disk.text("name_label") == name);
+    match (named.next(), named.next()) {
+        (Some((reference, _)), None) => Ok(Value::Str(reference)),
+        (None, _) => Err(Failure::error(format!("CD {name} not found"))),
+        (Some(_), Some(_)) => Err(Failure::error(format!(
+            "several CDs are called {name}: use vbd-insert or vbd-create with the UUID of one"
+        ))),
+    }
+}
+
+fn drives(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
+    list_devices(xe, params, "CD")
+}
+
+fn add(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
+    let disc = disc(xe, params.required("cd-name")?)?;
+    let device = params.required("device")?;
+    let all = selector::some(xe, params, &VM, &["cd-name", "device"])?;
+    selector::in_turn(xe, &all, |xe, one| {
+        let new = vbd::New { vm: one.value(), disk: disc.clone(), device, ..vbd::New::cd() };
+        vbd::create_and_plug(xe, &one.record, new)
+    })?;
+    Ok(Printed::nothing())
+}
+
+fn remove(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
+    let name = params.required("cd-name")?;
+    let all = selector::some(xe, params, &VM, &["cd-name"])?;
+    selector::in_turn(xe, &all, |xe, one| {
+        let drives = devices(xe, one, "CD")?;
+        for (reference, drive) in drives {
+            let holds = match drive.reference("VDI") {
+                None => name == EMPTY,
+                Some(disk) => xe.client().record("VDI", disk)?.text("name_label") == name,
+            };
+            if holds {
+                return xe.run("VBD.destroy", &[Value::Str(reference)]).map(|_| ());
+            }
+        }
+        Err(Failure::error(format!("no drive with the CD {name}")))
+    })?;
+    Ok(Printed::nothing())
+}
+
+fn insert(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
+    let disc = disc(xe, params.required("cd-name")?)?;
+    let all = selector::some(xe, params, &VM, &["cd-name"])?;
+    selector::in_turn(xe, &all, |xe, one| {
+        let drive = the_drive(xe, one, true)?;
+        xe.run("VBD.insert", &[drive, disc.clone()]).map(|_| ())
+    })?;
+    Ok(Printed::nothing())
+}
+
+fn eject(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
+    let all = selector::some(xe, params, &VM, &[])?;
+    selector::in_turn(xe, &all, |xe, one| {
+        let drive = the_drive(xe, one, false)?;
+        xe.run("VBD.eject", &[drive]).map(|_| ())
+    })?;
+    Ok(Printed::nothing())
+}
+
+/// The only CD drive of a machine, or the only one that is empty.
+fn the_drive(xe: &mut Xe, vm: &Selected, empty: bool) -> Result<Value, Failure> {
+    let drives = devices(xe, vm, "CD")?.into_iter();
+    let mut drives = drives.filter(|(_, drive)| !empty || drive.flag("empty"));
+    match (drives.next(), drives.next()) {
+        (Some((reference, _)), None) => Ok(Value::Str(reference)),
+        (None, _) if empty => Err(Failure::error("the machine has no empty CD drive")),
+        (None, _) => Err(Failure::error("No CDs found")),
+        (Some(_), Some(_)) => Err(Failure::error(
+            "the machine has several such CD drives: use vbd-insert or vbd-eject",
+        )),
+    }
+}

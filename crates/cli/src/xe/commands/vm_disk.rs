@@ -1,0 +1,148 @@
+//! Disks of machines, seen from the machine.
+
+use xenapi::Value;
+use xenapi::client::Record;
+use xenapi::table::class;
+
+use super::Command;
+use crate::columns;
+use crate::commands::vbd;
+use crate::failure::Failure;
+use crate::params::Params;
+use crate::printer::{Line, Printed};
+use crate::selector::{self, Selected, VM};
+use crate::xe::{Xe, pairs, record};
+
+/// Columns of a device.
+const OF_DEVICE: (&str, &[&str]) = ("VBD", &["uuid", "vm-name-label", "userdevice"]);
+/// Columns of what is in it.
+const OF_DISK: (&str, &[&str]) = ("VDI", &["uuid", "name-label", "sr-name-label", "virtual-size"]);
+/// What a disk is called that this program makes.
+const NAME: &str = "Created by xe";
+
+pub(super) const COMMANDS: &[Command] = &[
+    Command::own("vm-disk-list", "Lists the disks of machines.", list).of(&VM).common(),
+    Command::own("vm-disk-add", "Makes a disk and gives it to machines.", add)
+        .required(&["disk-size", "device"])
+        .optional(&["sr-uuid"])
+        .of(&VM),
+    Command::own("vm-disk-remove", "Takes a disk from machines and destroys it.", remove)
+        .required(&["device"])
+        .of(&VM),
+];
+
+fn list(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
+    list_devices(xe, params, "Disk")
+}
+
+/// Devices of this type of the machines that are selected, each with what is in it.
+pub(super) fn list_devices(xe: &mut Xe, params: &Params, ty: &str) -> Result<Printed, Failure> {
+    let all = selector::some(xe, params, &VM, &["vbd-params", "vdi-params"])?;
+    let mut records = Vec::new();
+    for one in &all {
+        for (_, device) in devices(xe, one, ty)? {
+            records.push(lines(xe, OF_DEVICE, &device)?);
+            if let Some(disk) = device.reference("VDI") {
+                let disk = xe.client().record("VDI", disk)?;
+                records.push(lines(xe, OF_DISK, &disk)?);
+            }
+        }
+    }
+    Ok(Printed::Records(records))
+}
+
+fn lines(
+    xe: &mut Xe,
+    (of, names): (&'static str, &[&str]),
+    record: &Record,
+) -> Result<Vec<Line>, Failure> {
+    let columns = class(of).map(columns::of).unwrap_or_default();
+    let shown: Vec<_> =
+        columns.iter().filter(|column| names.iter().any(|name| column.is(name))).collect();
+    let needs: Vec<_> = shown.iter().flat_map(|column| column.needs()).collect();
+    xe.read(&needs)?;
+    let line = |column: &&columns::Column| (column.heading(), column.text(record, xe.tables()));
+    Ok(shown.iter().map(line).collect())
+}
+
+/// Devices of a machine that are of this type, by their numbers.
+pub(super) fn devices(
+    xe: &mut Xe,
+    vm: &Selected,
+    ty: &str,
+) -> Result<Vec<(String, Record)>, Failure> {
+    let mut found = Vec::new();
+    for reference in vm.record.texts("VBDs") {
+        let device = xe.client().record("VBD", reference)?;
+        if device.text("type") == ty {
+            found.push((reference.to_owned(), device));
+        }
+    }
+    found.sort_by_key(|(_, device)| device.text("userdevice").parse::<u32>().ok());
+    Ok(found)
+}
+
+fn add(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
+    let (size, device) = (params.size("disk-size")?, params.required("device")?);
+    let storage = match params.get("sr-uuid") {
+        Some(uuid) => xe.by_uuid("SR", uuid)?,
+        None => default_storage(xe)?,
+    };
+    let all = selector::some(xe, params, &VM, &["disk-size", "device", "sr-uuid"])?;
+    selector::in_turn(xe, &all, |xe, one| {
+        let disk = xe.run("VDI.create", &[new_disk(NAME, storage.clone(), size)])?;
+        let new = vbd::New { vm: one.value(), disk: disk.clone(), device, ..vbd::New::disk() };
+        vbd::create_and_plug(xe, &one.record, new).inspect_err(|_| {
+            // The disk is nobody's then; why it was not given is what is told.
+            let _stays = xe.run("VDI.destroy", std::slice::from_ref(&disk));
+        })
+    })?;
+    Ok(Printed::nothing())
+}
+
+/// The record of a disk to be made.
+pub(super) fn new_disk(name: &str, storage: Value, size: i64) -> Value {
+    record([
+        ("name_label", Value::text(name)),
+        ("name_description", Value::text("")),
+        ("SR", storage),
+        ("virtual_size", Value::Int(size)),
+        ("type", Value::text("user")),
+        ("sharable", Value::Bool(false)),
+        ("read_only", Value::Bool(false)),
+        ("other_config", pairs([])),
+        ("sm_config", pairs([])),
+        ("xenstore_data", pairs([])),
+    ])
+}
+
+/// Where disks are made unless somebody says otherwise.
+pub(super) fn default_storage(xe: &mut Xe) -> Result<Value, Failure> {
+    let (_, pool) = xe.pool()?;
+    let storage = pool.reference("default_SR").map(Value::text);
+    storage.ok_or_else(|| {
+        Failure::error(
+            "the pool has no default SR: give sr-uuid, or set one with pool-param-set default-SR",
+        )
+    })
+}
+
+fn remove(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
+    let number = params.required("device")?;
+    let all = selector::some(xe, params, &VM, &["device"])?;
+    selector::in_turn(xe, &all, |xe, one| {
+        let devices = devices(xe, one, "Disk")?.into_iter();
+        let device = devices.into_iter().find(|(_, device)| device.text("userdevice") == number);
+        let (reference, device) = device.ok_or_else(|| Failure::error("Disk not found"))?;
+        let reference = Value::Str(reference);
+        if device.flag("currently_attached") {
+            xe.run("VBD.unplug", std::slice::from_ref(&reference))?;
+        }
+        xe.run("VBD.destroy", &[reference])?;
+        match device.reference("VDI") {
+            Some(disk) => xe.run("VDI.destroy", &[Value::text(disk)]).map(|_| ()),
+            None => Ok(()),
+        }
+    })?;
+    Ok(Printed::nothing())
+}

@@ -1,0 +1,87 @@
+//! Memory of machines.
+
+use xenapi::Value;
+
+use super::Command;
+use crate::failure::Failure;
+use crate::params::Params;
+use crate::printer::Printed;
+use crate::selector::{self, ANY_VM, VM_OR_TEMPLATE};
+use crate::xe::Xe;
+
+pub(super) const COMMANDS: &[Command] = &[
+    Command::own("vm-memory-set", "Sets the memory of machines, all bounds but the least.", set)
+        .required(&["memory"])
+        .of(&VM_OR_TEMPLATE),
+    Command::own("vm-memory-limits-set", "Sets the four bounds of machines' memory.", limits)
+        .required(&["static-min", "static-max", "dynamic-min", "dynamic-max"])
+        .of(&VM_OR_TEMPLATE),
+    Command::own(
+        "vm-memory-static-range-set",
+        "Sets the least and the most memory that machines can ever have.",
+        static_range,
+    )
+    .required(&["min", "max"])
+    .of(&VM_OR_TEMPLATE),
+    Command::own(
+        "vm-memory-dynamic-range-set",
+        "Sets the least and the most memory that machines may have now.",
+        dynamic_range,
+    )
+    .required(&["min", "max"])
+    .of(&VM_OR_TEMPLATE),
+    Command::own("vm-memory-target-set", "Sets the memory that machines are to have now.", target)
+        .required(&["target"])
+        .of(&ANY_VM),
+    Command::own(
+        "vm-compute-memory-overhead",
+        "Prints the memory that machines need beside their own, in bytes.",
+        overhead,
+    )
+    .of(&ANY_VM),
+];
+
+fn set(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
+    on_all(xe, params, "VM.set_memory", &["memory"])
+}
+
+fn limits(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
+    let names = ["static-min", "static-max", "dynamic-min", "dynamic-max"];
+    on_all(xe, params, "VM.set_memory_limits", &names)
+}
+
+fn static_range(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
+    on_all(xe, params, "VM.set_memory_static_range", &["min", "max"])
+}
+
+fn dynamic_range(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
+    on_all(xe, params, "VM.set_memory_dynamic_range", &["min", "max"])
+}
+
+fn target(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
+    on_all(xe, params, "VM.set_memory_target_live", &["target"])
+}
+
+/// Calls with these sizes, in order, about each that is selected.
+fn on_all(xe: &mut Xe, params: &Params, method: &str, names: &[&str]) -> Result<Printed, Failure> {
+    let sizes: Vec<_> =
+        names.iter().map(|name| params.size(name).map(Value::Int)).collect::<Result<_, _>>()?;
+    let all = selector::some(xe, params, &VM_OR_TEMPLATE, names)?;
+    selector::together(xe, all, |xe, one| {
+        let values: Vec<_> = std::iter::once(one.value()).chain(sizes.iter().cloned()).collect();
+        xe.begin(method, &values)
+    })?;
+    Ok(Printed::nothing())
+}
+
+fn overhead(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
+    let all = selector::some(xe, params, &ANY_VM, &[])?;
+    let bytes = selector::together(xe, all, |xe, one| {
+        xe.begin("VM.compute_memory_overhead", &[one.value()])
+    })?;
+    let text = |bytes: Value| match bytes {
+        Value::Int(bytes) => bytes.to_string(),
+        _ => String::new(),
+    };
+    Ok(Printed::Values(bytes.into_iter().map(text).collect()))
+}

@@ -1,0 +1,223 @@
+//! Which records are meant: parameters against columns.
+
+use xenapi::client::Record;
+
+use crate::columns::Column;
+use crate::failure::Failure;
+use crate::xe::Tables;
+
+/// What records must be like, all of it.
+#[derive(Debug)]
+pub(crate) struct Filter(Vec<Test>);
+
+#[derive(Debug)]
+struct Test {
+    column: Column,
+    what: What,
+    value: String,
+}
+
+#[derive(Debug)]
+enum What {
+    /// The text of the column.
+    Text,
+    /// That of one member of a map.
+    Member(String),
+    /// One of a set.
+    Contains,
+}
+
+impl Filter {
+    /// Of parameters: `column=text`, `map:key=text`, `set:contains=text`.
+    pub(crate) fn read(params: &[(&str, &str)], columns: &[Column]) -> Result<Self, Failure> {
+        params
+            .iter()
+            .map(|(name, value)| test(name, value, columns))
+            .collect::<Result<_, _>>()
+            .map(Self)
+    }
+
+    /// Classes whose records it needs.
+    pub(crate) fn needs(&self) -> Vec<&'static str> {
+        self.0.iter().flat_map(|test| test.column.needs()).collect()
+    }
+
+    /// A record is one of those that are meant.
+    pub(crate) fn admits(&self, record: &Record, tables: &Tables) -> bool {
+        self.0.iter().all(|test| test.admits(record, tables))
+    }
+
+    /// An expression for the server that leaves none of them out, and most others.
+    pub(crate) fn expression(&self) -> Option<String> {
+        let plain = |test: &&Test| {
+            let exact = matches!(test.column.field, "uuid" | "name_label") && test.is_own();
+            exact && matches!(test.what, What::Text) && !test.value.contains('"')
+        };
+        let terms = self.0.iter().filter(plain);
+        let terms: Vec<_> = terms
+            .map(|test| {
+                // The text of a UUID is in lower case on the wire.
+                let value = if test.column.any_case() {
+                    test.value.to_ascii_lowercase()
+                } else {
+                    test.value.clone()
+                };
+                format!("(field \"{}\"=\"{value}\")", test.column.field)
+            })
+            .collect();
+        let text = terms.join(" and ");
+        (!terms.is_empty() && text.len() <= xenapi::filter::MAX_BYTES).then_some(text)
+    }
+}
+
+impl Test {
+    /// The column has the name of its field.
+    fn is_own(&self) -> bool {
+        self.column.is(self.column.field)
+    }
+
+    fn admits(&self, record: &Record, tables: &Tables) -> bool {
+        let equal = |text: &str| {
+            if self.column.any_case() {
+                text.eq_ignore_ascii_case(&self.value)
+            } else {
+                text == self.value
+            }
+        };
+        match &self.what {
+            What::Text => equal(&self.column.text(record, tables)),
+            What::Member(key) => {
+                let members = self.column.members(record, tables);
+                members.iter().any(|(name, value)| name == key && equal(value))
+            }
+            What::Contains => {
+                self.column.members(record, tables).iter().any(|(member, _)| equal(member))
+            }
+        }
+    }
+}
+
+fn test(name: &str, value: &str, columns: &[Column]) -> Result<Test, Failure> {
+    let value = value.to_owned();
+    if let Some(column) = columns.iter().find(|column| column.is(name)) {
+        return Ok(Test { column: column.clone(), what: What::Text, value });
+    }
+    let (column, key) = member(name, columns)?;
+    let what = match column.ty() {
+        xenapi::table::Type::Map(..) => What::Member(key.to_owned()),
+        _ if key == "contains" => What::Contains,
+        _ => {
+            let name = &column.name;
+            return Err(Failure::error(format!("'{name}' is a set: use {name}:contains={value}")));
+        }
+    };
+    Ok(Test { column: column.clone(), what, value })
+}
+
+/// The map or set that a name begins with, and what follows a colon, or, as of old, a dash.
+pub(crate) fn member<'a, 'n>(
+    name: &'n str,
+    columns: &'a [Column],
+) -> Result<(&'a Column, &'n str), Failure> {
+    let unknown = || Failure::error(format!("Unknown field '{name}'"));
+    if let Some((stem, key)) = name.split_once(':') {
+        let column = columns.iter().find(|column| column.is(stem)).ok_or_else(unknown)?;
+        if !has_members(column) {
+            return Err(Failure::error(format!("'{stem}' is neither a map nor a set")));
+        }
+        return Ok((column, key));
+    }
+    let fits = |column: &&Column| {
+        has_members(column)
+            && name.get(..column.name.len()).is_some_and(|stem| column.is(stem))
+            && name.get(column.name.len()..).is_some_and(|rest| rest.starts_with('-'))
+    };
+    // The longest one: `other` is a map as well as `other-config`.
+    let column = columns.iter().filter(fits).max_by_key(|column| column.name.len());
+    let column = column.ok_or_else(unknown)?;
+    Ok((column, name.get(column.name.len() + 1..).unwrap_or_default()))
+}
+
+fn has_members(column: &Column) -> bool {
+    matches!(column.ty(), xenapi::table::Type::Map(..) | xenapi::table::Type::Set(_))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use xenapi::Value;
+    use xenapi::table::class;
+
+    use super::*;
+    use crate::columns;
+
+    fn filter(params: &[(&str, &str)]) -> Result<Filter, Failure> {
+        Filter::read(params, &columns::of(class("VM").unwrap()))
+    }
+
+    fn vm() -> Record {
+        let pairs = [("k".to_owned(), Value::text("v")), ("a b".to_owned(), Value::text("2"))];
+        let fields = [
+            ("uuid", Value::text("6f1c")),
+            ("name_label", Value::text("Web")),
+            ("power_state", Value::text("Running")),
+            ("other_config", Value::Map(pairs.into())),
+            ("tags", Value::Set(vec![Value::text("blue"), Value::text("x")])),
+        ];
+        let fields = fields.map(|(name, value)| (name.to_owned(), value));
+        Record::of(Value::Map(BTreeMap::from(fields))).unwrap()
+    }
+
+    #[test]
+    fn records_that_are_meant() {
+        for (params, admitted) in [
+            (&[][..], true),
+            (&[("uuid", "6F1C")], true),
+            (&[("name-label", "Web")], true),
+            (&[("name_label", "Web")], true),
+            (&[("name-label", "web")], false),
+            (&[("power-state", "running")], true),
+            (&[("power-state", "Running")], false),
+            (&[("power-state", "running"), ("name-label", "x")], false),
+            (&[("other-config:k", "v")], true),
+            (&[("other-config:a b", "2")], true),
+            (&[("other-config-k", "v")], true),
+            (&[("other-config:k", "x")], false),
+            (&[("other-config:z", "")], false),
+            (&[("tags:contains", "blue")], true),
+            (&[("tags:contains", "blu")], false),
+            (&[("tags", "blue; x")], true),
+        ] {
+            let filter = filter(params).unwrap();
+            assert_eq!(filter.admits(&vm(), &Tables::default()), admitted, "{params:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_filter() {
+        for (name, why) in [
+            ("nonsense", "Unknown field 'nonsense'"),
+            ("nonsense:k", "Unknown field 'nonsense:k'"),
+            ("name-label:k", "neither a map nor a set"),
+            ("tags:has", "use tags:contains="),
+        ] {
+            let error = filter(&[(name, "v")]).unwrap_err().errors();
+            assert!(error.contains(why), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_server_leaves_out_what_it_can() {
+        let expression = |params: &[(&str, &str)]| filter(params).unwrap().expression();
+        assert_eq!(expression(&[("power-state", "running")]), None);
+        assert_eq!(expression(&[("name-label", "a\"b")]), None);
+        assert_eq!(
+            expression(&[("uuid", "6F1C"), ("tags:contains", "x"), ("name-label", "Web")]).unwrap(),
+            "(field \"uuid\"=\"6f1c\") and (field \"name_label\"=\"Web\")"
+        );
+        let class = class("VM").unwrap();
+        let text = expression(&[("uuid", "6F1C"), ("name-label", "Web")]).unwrap();
+        assert!(xenapi::filter::Filter::parse(&text, class).is_ok());
+    }
+}

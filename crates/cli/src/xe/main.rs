@@ -1,0 +1,105 @@
+//! `xe`, the administrator's tool, as XenServer has it.
+//!
+//! # Words
+//! - **Command**: the first word, for example `vm-start` ([`commands`]).
+//! - **Parameters**: what follows it, `name=value` or `--name` ([`params`]).
+//! - **Kind**: what commands are about, for example `vm` ([`kinds`]); its **columns** are what is
+//!   listed of it ([`columns`]). Both follow from the class table of the API.
+//! - **Selector**: parameters that say about which machines, hosts or storage a command is.
+//!
+//! # Model
+//! Arguments are read whole before anybody is called. A command prints nothing: it returns what is
+//! to be [printed](printer), so that half a result is never shown.
+//!
+//! # Errors
+//! [`Failure`] says what is told on standard error and with which code the
+//! program ends: 0 done, and also for help; 1 anything else.
+//!
+//! # Invariants
+//! No runtime, no configuration library, no colour: a call is a matter of milliseconds. A closed
+//! standard output is no error.
+//!
+//! # How to test
+//! Texts are compared as they are, beside each part. `tests/xe` runs the program against a server
+//! in the test.
+#![forbid(unsafe_code)]
+
+mod arguments;
+mod cache;
+mod columns;
+mod commands;
+mod complete;
+mod connect;
+mod failure;
+mod filter;
+mod help;
+mod keyboard;
+mod kinds;
+mod manual;
+mod params;
+mod printer;
+mod selector;
+mod texts;
+mod words;
+mod xe;
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use arguments::Arguments;
+use commands::Found;
+use connect::Whereabouts;
+use failure::Failure;
+use printer::Printed;
+use xe::Xe;
+
+fn main() -> ExitCode {
+    connect::join_control();
+    let arguments = std::env::args().skip(1).collect::<Vec<_>>();
+    let read = Whereabouts::of_user().and_then(|around| Arguments::read(&arguments, &around));
+    let (done, minimal) = match read {
+        Ok(arguments) => (execute(&arguments), arguments.minimal),
+        Err(failure) => (Err(failure), false),
+    };
+    match done {
+        Ok(printed) => print(&printed.text(minimal)),
+        Err(failure) => {
+            eprint!("{}", failure.errors());
+            failure.code()
+        }
+    }
+}
+
+fn execute(arguments: &Arguments) -> Result<Printed, Failure> {
+    let params = &arguments.params;
+    let command = match arguments.command.as_str() {
+        "help" => return help::help(params, arguments.minimal),
+        "completion" => return complete::script(params),
+        "complete" => return complete::complete(arguments),
+        "man" => return Ok(manual::page()),
+        name => commands::find(name).ok_or_else(|| Failure::unknown(name))?,
+    };
+    for name in command.required() {
+        params.required(name)?;
+    }
+    let mut xe = Xe::new(connect::login(arguments)?);
+    let done = match command {
+        Found::Written(command) => command.run.run(&mut xe, params),
+        Found::Generic(kind, verb) => verb.run(&mut xe, kind, params),
+    };
+    let done = done.map_err(|failure| failure.explained(&mut xe));
+    xe.leave();
+    done
+}
+
+/// Prints. Whoever reads may have had enough, as `head` has.
+fn print(text: &str) -> ExitCode {
+    let mut output = std::io::stdout().lock();
+    match output.write_all(text.as_bytes()).and_then(|()| output.flush()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            eprintln!("Error: cannot print: {error}");
+            ExitCode::FAILURE
+        }
+        _ => ExitCode::SUCCESS,
+    }
+}

@@ -1,0 +1,85 @@
+//! The manual page, made from the commands themselves.
+
+use crate::commands;
+use crate::help::USAGE;
+use crate::printer::Printed;
+
+/// What stands before the commands.
+const HEAD: &str = ".TH XE 1 \"\" \"Ringway\"
+.SH NAME
+xe \\- manage machines, disks and networks of a Ringway host
+.SH SYNOPSIS
+.B xe
+.I command
+.RI [ name = value \" | \" \\-\\-name \" ...]\"
+.SH DESCRIPTION
+.B xe
+speaks the XenAPI with
+.BR ringwayd (8)
+and has the grammar, the names and the output of XenServer's program of this name. Differences are
+listed in the document
+.IR xe-differences .
+.SH OPTIONS
+.nf
+";
+
+/// What stands after them.
+const TAIL: &str = ".SH EXIT STATUS
+0: done, and for help. 1: anything else; the reason is on standard error.
+.SH FILES
+.TP
+.I ~/.xe
+Lines of name=value: server, port, username, password, passwordfile, nossl, and parameters.
+.TP
+.I ~/.xe-trust
+Certificates of servers, which are trusted when they are met first. A server that shows another one
+is refused.
+.SH ENVIRONMENT
+.TP
+.B XE_EXTRA_ARGS
+Words with commas between them that follow those that are typed.
+.SH SEE ALSO
+.BR ringwayd (8),
+.BR ringway (1)
+";
+
+/// `xe man`: the page, in the language of manual pages.
+pub(crate) fn page() -> Printed {
+    let mut text = format!("{HEAD}{}.fi\n.SH COMMANDS\n", escaped(USAGE));
+    for (name, found) in commands::all() {
+        let params = found.required().iter().map(|name| format!("{name}=")).collect::<Vec<_>>();
+        text.push_str(&format!(".TP\n.B {}\n", escaped(&name)));
+        if !params.is_empty() {
+            text.push_str(&format!("Needs {}. ", escaped(&params.join(", "))));
+        }
+        text.push_str(&escaped(&found.help()));
+        text.push('\n');
+    }
+    Printed::Text(text + TAIL)
+}
+
+/// Text that has no meaning to the formatter.
+fn escaped(text: &str) -> String {
+    let text = text.replace('\\', "\\e").replace('-', "\\-");
+    let lines = text.lines().map(|line| {
+        let control = line.starts_with(['.', '\'']);
+        format!("{}{line}", if control { "\\&" } else { "" })
+    });
+    let joined = lines.collect::<Vec<_>>().join("\n");
+    if text.ends_with('\n') { joined + "\n" } else { joined }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_page_has_every_command() {
+        let text = page().text(false);
+        for (name, _) in commands::all() {
+            assert!(text.contains(&format!(".B {}\n", name.replace('-', "\\-"))), "{name}");
+        }
+        assert!(text.starts_with(".TH XE 1"));
+        assert_eq!(escaped(".a\\b\n'c-d\n"), "\\&.a\\eb\n\\&'c\\-d\n");
+    }
+}

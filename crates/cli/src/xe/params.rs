@@ -1,0 +1,144 @@
+//! What follows a command: names and values.
+
+use std::collections::BTreeMap;
+
+use crate::failure::Failure;
+use crate::words;
+
+/// Parameters of the program itself, which select nothing.
+pub(crate) const STANDARD: [&str; 10] = [
+    "server",
+    "password",
+    "port",
+    "username",
+    "minimal",
+    "force",
+    "multiple",
+    "all",
+    "message-priority",
+    "trace",
+];
+
+/// Names and values, in the order in which they were given.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Params(Vec<(String, String)>);
+
+impl Params {
+    pub(crate) fn new(pairs: Vec<(String, String)>) -> Self {
+        Self(pairs)
+    }
+
+    /// The value of the first of this name.
+    pub(crate) fn get(&self, name: &str) -> Option<&str> {
+        self.0.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
+    }
+
+    /// The value of one that must be there.
+    pub(crate) fn required(&self, name: &str) -> Result<&str, Failure> {
+        self.get(name).ok_or_else(|| Failure::missing(name))
+    }
+
+    /// Yes or no; no if it is not there.
+    pub(crate) fn flag(&self, name: &str) -> Result<bool, Failure> {
+        self.flag_or(name, false)
+    }
+
+    /// Yes or no.
+    pub(crate) fn flag_or(&self, name: &str, otherwise: bool) -> Result<bool, Failure> {
+        let Some(text) = self.get(name) else { return Ok(otherwise) };
+        words::flag(text)
+            .ok_or_else(|| Failure::error(format!("'{name}' is true or false, and not '{text}'")))
+    }
+
+    /// A size in bytes, which must be there.
+    pub(crate) fn size(&self, name: &str) -> Result<i64, Failure> {
+        let text = self.required(name)?;
+        words::size(text).ok_or_else(|| {
+            let units = "a number, with KiB, MiB, GiB or TiB or without";
+            Failure::error(format!("'{name}' is {units}, and not '{text}'"))
+        })
+    }
+
+    /// A whole number, which must be there.
+    pub(crate) fn int(&self, name: &str) -> Result<i64, Failure> {
+        let text = self.required(name)?;
+        text.parse()
+            .map_err(|_| Failure::error(format!("'{name}' is a whole number, and not '{text}'")))
+    }
+
+    /// Members of a map, given as `name:key=value`, or as `name-key=value` of old.
+    pub(crate) fn map(&self, name: &str) -> BTreeMap<String, String> {
+        let member = |(key, value): &(String, String)| {
+            let key = key.strip_prefix(name)?.strip_prefix([':', '-'])?;
+            (!key.is_empty()).then(|| (key.to_owned(), value.clone()))
+        };
+        self.0.iter().filter_map(member).collect()
+    }
+
+    /// All of them, in order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0.iter().map(|(key, value)| (key.as_str(), value.as_str()))
+    }
+
+    /// Those that are neither standard nor among these, by the part of their names before a colon.
+    pub(crate) fn others(&self, known: &[&str]) -> Vec<(&str, &str)> {
+        let stem = |key: &str| key.split(':').next().map(str::to_owned).unwrap_or_default();
+        let other = |key: &str| {
+            let stem = stem(key);
+            !STANDARD.contains(&stem.as_str())
+                && !known.iter().any(|known| known.trim_end_matches(':') == stem)
+        };
+        self.iter().filter(|(key, _)| other(key)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn params(pairs: &[(&str, &str)]) -> Params {
+        Params::new(pairs.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect())
+    }
+
+    #[test]
+    fn values_are_read_as_what_they_are() {
+        let params = params(&[
+            ("uuid", "1"),
+            ("uuid", "2"),
+            ("force", "true"),
+            ("live", "maybe"),
+            ("size", "2GiB"),
+            ("device-config:location", "/a"),
+            ("device-config-mode", "x"),
+            ("device-config:", "nothing"),
+        ]);
+        assert_eq!(params.get("uuid"), Some("1"));
+        assert!(params.flag("force").unwrap());
+        assert!(!params.flag("absent").unwrap());
+        assert!(params.flag_or("absent", true).unwrap());
+        assert!(params.flag("live").unwrap_err().errors().contains("not 'maybe'"));
+        assert_eq!(params.size("size").unwrap(), 2 << 30);
+        assert!(params.int("size").is_err());
+        let map = params.map("device-config");
+        let expected = [("location", "/a"), ("mode", "x")];
+        assert_eq!(map, expected.map(|(k, v)| (k.to_owned(), v.to_owned())).into());
+        assert_eq!(
+            params.required("name-label").unwrap_err().errors(),
+            "Required parameter not found: name-label\nFor usage run: 'xe help'\n"
+        );
+    }
+
+    #[test]
+    fn what_selects_is_neither_of_the_program_nor_of_the_command() {
+        let params = params(&[
+            ("username", "root"),
+            ("minimal", "true"),
+            ("new-name-label", "a"),
+            ("other-config:k", "v"),
+            ("name-label", "b"),
+        ]);
+        let others = params.others(&["new-name-label"]);
+        assert_eq!(others, [("other-config:k", "v"), ("name-label", "b")]);
+        assert_eq!(params.others(&["new-name-label", "other-config:"]), [("name-label", "b")]);
+    }
+}

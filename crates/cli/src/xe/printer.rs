@@ -1,0 +1,119 @@
+//! What commands print, for people and for scripts.
+
+use std::iter;
+
+/// One line of a record: what stands before the colon, and what after it.
+pub(crate) type Line = (String, String);
+
+/// What a command has to say.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Printed {
+    /// Records.
+    Records(Vec<Vec<Line>>),
+    /// Values, a line each.
+    Values(Vec<String>),
+    /// Text, which scripts do not want.
+    Text(String),
+}
+
+impl Printed {
+    /// Nothing: it is done.
+    pub(crate) fn nothing() -> Self {
+        Self::Values(Vec::new())
+    }
+
+    /// One value.
+    pub(crate) fn value(value: impl Into<String>) -> Self {
+        Self::Values(vec![value.into()])
+    }
+
+    /// As it is printed. For scripts: the first value of each record, or the values, in one line
+    /// with commas between them.
+    pub(crate) fn text(&self, minimal: bool) -> String {
+        match (self, minimal) {
+            (Self::Records(records), false) => records.iter().map(|one| record(one)).collect(),
+            (Self::Records(records), true) => {
+                let first = records.iter().filter_map(|one| one.first());
+                in_one_line(first.map(|(_, value)| value.as_str()))
+            }
+            (Self::Values(values), false) => {
+                values.iter().flat_map(|value| [value.as_str(), "\n"]).collect()
+            }
+            (Self::Values(values), true) => in_one_line(values.iter().map(String::as_str)),
+            (Self::Text(text), false) => text.clone(),
+            (Self::Text(_), true) => "\n".to_owned(),
+        }
+    }
+}
+
+/// Names before a colon in a column of their own: the first one begins where the line does, the
+/// others end where the longest one would, four places in. Two empty lines follow.
+fn record(lines: &[Line]) -> String {
+    let width = lines.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0) + 4;
+    let mut text = String::new();
+    for (at, (name, value)) in lines.iter().enumerate() {
+        let blanks = " ".repeat(width.saturating_sub(name.chars().count()));
+        let parts = if at == 0 { [name.as_str(), &blanks] } else { [&blanks, name.as_str()] };
+        text.extend(parts.into_iter().chain([": ", value, "\n"]));
+    }
+    text + "\n\n"
+}
+
+fn in_one_line<'a>(values: impl Iterator<Item = &'a str>) -> String {
+    let escaped: Vec<String> = values
+        .map(|value| {
+            let mark = |c| matches!(c, ',' | '\\').then_some('\\');
+            value.chars().flat_map(|c| mark(c).into_iter().chain(iter::once(c))).collect()
+        })
+        .collect();
+    escaped.join(",") + "\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn records() -> Printed {
+        let line = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        Printed::Records(vec![
+            vec![
+                line("uuid ( RO)", "6f1c"),
+                line("name-label ( RW)", "web1"),
+                line("power-state ( RO)", "running"),
+            ],
+            vec![line("uuid ( RO)", "a,b\\c")],
+        ])
+    }
+
+    #[test]
+    fn records_for_people() {
+        assert_eq!(
+            records().text(false),
+            "uuid ( RO)           : 6f1c\n     name-label ( RW): web1\n    power-state ( RO): running\n\
+             \n\nuuid ( RO)    : a,b\\c\n\n\n"
+        );
+        assert_eq!(Printed::Records(vec![]).text(false), "");
+    }
+
+    #[test]
+    fn records_for_scripts() {
+        assert_eq!(records().text(true), "6f1c,a\\,b\\\\c\n");
+        assert_eq!(Printed::Records(vec![]).text(true), "\n");
+        assert_eq!(Printed::Records(vec![vec![]]).text(true), "\n");
+    }
+
+    #[test]
+    fn values() {
+        let values = Printed::Values(vec!["a".into(), "b,c".into()]);
+        assert_eq!(
+            (values.text(false).as_str(), values.text(true).as_str()),
+            ("a\nb,c\n", "a,b\\,c\n")
+        );
+        assert_eq!(
+            (Printed::nothing().text(false).as_str(), Printed::nothing().text(true).as_str()),
+            ("", "\n")
+        );
+        let text = Printed::Text("one\ntwo\n".into());
+        assert_eq!((text.text(false).as_str(), text.text(true).as_str()), ("one\ntwo\n", "\n"));
+    }
+}

@@ -1,0 +1,208 @@
+//! Which machines, hosts or storage a command is about.
+
+use std::collections::VecDeque;
+
+use xenapi::Value;
+use xenapi::client::{Begun, Record};
+use xenapi::table::class;
+
+use crate::columns::{self, Column};
+use crate::failure::Failure;
+use crate::filter::Filter;
+use crate::params::Params;
+use crate::xe::Xe;
+
+/// Most operations that are begun at once: a server remembers twice as many that have ended, so that
+/// none is forgotten before it was asked how it ended.
+const BEGUN_MAX: usize = 100;
+
+/// What a selector selects among.
+#[derive(Debug)]
+pub(crate) struct Who {
+    /// The class.
+    pub(crate) class: &'static str,
+    /// The parameter that takes a name or a UUID.
+    pub(crate) param: &'static str,
+    /// Several of it.
+    pub(crate) many: &'static str,
+    /// How several matches begin to be told.
+    several: &'static str,
+    /// Those that are never meant.
+    never: &'static [(&'static str, &'static str)],
+}
+
+/// Machines, without templates and the control domain.
+pub(crate) const VM: Who = Who {
+    class: "VM",
+    param: "vm",
+    many: "VMs",
+    several: "Multiple matches VMs found",
+    never: &[("is-a-template", "true"), ("is-control-domain", "true")],
+};
+
+/// Machines and the control domain.
+pub(crate) const ANY_VM: Who = Who { never: &[("is-a-template", "true")], ..VM };
+
+/// Machines, the control domain and templates.
+pub(crate) const VM_OR_TEMPLATE: Who = Who { never: &[], ..VM };
+
+/// Hosts.
+pub(crate) const HOST: Who = Who {
+    class: "host",
+    param: "host",
+    many: "hosts",
+    several: "Multiple matching hosts found",
+    never: &[],
+};
+
+/// Something selected.
+#[derive(Clone, Debug)]
+pub(crate) struct Selected {
+    pub(crate) reference: String,
+    pub(crate) record: Record,
+}
+
+impl Selected {
+    /// As a parameter of a call.
+    pub(crate) fn value(&self) -> Value {
+        Value::text(&self.reference)
+    }
+}
+
+/// All that the parameters select; `own` are those of the command itself.
+pub(crate) fn select(
+    xe: &mut Xe,
+    params: &Params,
+    who: &Who,
+    own: &[&str],
+) -> Result<Vec<Selected>, Failure> {
+    let Some(class) = class(who.class) else { return Ok(Vec::new()) };
+    let columns = columns::of(class);
+    let named = params.get(who.param);
+    let others = params.others(own).into_iter().filter(|(name, _)| *name != who.param);
+    let others: Vec<_> = others.collect();
+    known(&others, &columns, who)?;
+    let filter = Filter::read(&others, &columns)?;
+    let never = who.never.iter().map(|pair| Filter::read(&[*pair], &columns));
+    let never: Vec<Filter> = never.collect::<Result<_, _>>()?;
+    xe.read(&filter.needs())?;
+    let by_name = named
+        .filter(|name| !name.contains('"'))
+        .map(|name| format!("(field \"uuid\"=\"{name}\") or (field \"name_label\"=\"{name}\")"));
+    let expression = by_name.or_else(|| filter.expression()).unwrap_or_else(|| "true".to_owned());
+    let records = xe.client().records_where(who.class, &expression)?;
+    let meant = |record: &Record| {
+        let is_named = named
+            .is_none_or(|name| record.text("uuid") == name || record.text("name_label") == name);
+        is_named
+            && filter.admits(record, xe.tables())
+            && !never.iter().any(|never| never.admits(record, xe.tables()))
+    };
+    let records = records.into_iter().filter(|(_, record)| meant(record));
+    Ok(records.map(|(reference, record)| Selected { reference, record }).collect())
+}
+
+/// Parameters that are columns: what a command does not know is not taken for a wish that nothing
+/// has.
+fn known(params: &[(&str, &str)], columns: &[Column], who: &Who) -> Result<(), Failure> {
+    for (name, _) in params {
+        if crate::filter::member(name, columns).is_err() && !columns.iter().any(|c| c.is(name)) {
+            return Err(Failure::error(format!(
+                "'{name}' is neither a parameter of this command nor a field by which {} are \
+                 selected",
+                who.many
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// The one that is selected.
+pub(crate) fn one(
+    xe: &mut Xe,
+    params: &Params,
+    who: &Who,
+    own: &[&str],
+) -> Result<Selected, Failure> {
+    let mut found = select(xe, params, who, own)?;
+    match (found.pop(), found.is_empty()) {
+        (Some(one), true) => Ok(one),
+        (Some(_), false) => Err(Failure::error(format!(
+            "{}. Operation can only be performed on one at a time",
+            who.several
+        ))),
+        (None, _) => Err(none(who)),
+    }
+}
+
+/// Those that are selected: several only if that is wanted.
+pub(crate) fn some(
+    xe: &mut Xe,
+    params: &Params,
+    who: &Who,
+    own: &[&str],
+) -> Result<Vec<Selected>, Failure> {
+    let found = select(xe, params, who, own)?;
+    match found.len() {
+        0 => Err(none(who)),
+        1 => Ok(found),
+        _ if params.flag("multiple")? => Ok(found),
+        _ => Err(Failure::error(format!(
+            "{}. --multiple required to complete the operation",
+            who.several
+        ))),
+    }
+}
+
+fn none(who: &Who) -> Failure {
+    Failure::error(format!("No matching {} found", who.many))
+}
+
+/// Does the same to each of them, at the same time where the server makes tasks of it.
+pub(crate) fn together(
+    xe: &mut Xe,
+    all: Vec<Selected>,
+    mut begin: impl FnMut(&mut Xe, &Selected) -> Result<Begun, Failure>,
+) -> Result<Vec<Value>, Failure> {
+    let (mut begun, mut ended) = (VecDeque::new(), Vec::new());
+    let end = |xe: &mut Xe, begun: Result<Begun, Failure>| begun.and_then(|begun| xe.end(begun));
+    for one in &all {
+        if begun.len() == BEGUN_MAX {
+            ended.extend(begun.pop_front().map(|first| end(xe, first)));
+        }
+        begun.push_back(begin(xe, one));
+    }
+    ended.extend(begun.into_iter().map(|rest| end(xe, rest)));
+    gather(xe, &all, ended)
+}
+
+/// Does the same to each of them, one after the other.
+pub(crate) fn in_turn(
+    xe: &mut Xe,
+    all: &[Selected],
+    mut act: impl FnMut(&mut Xe, &Selected) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let done = all.iter().map(|one| act(xe, one)).collect();
+    gather(xe, all, done).map(|_| ())
+}
+
+/// One failure is told as it is; of several objects it is told which.
+fn gather<T>(
+    xe: &mut Xe,
+    all: &[Selected],
+    done: Vec<Result<T, Failure>>,
+) -> Result<Vec<T>, Failure> {
+    let alone = all.len() == 1;
+    let (mut results, mut failures) = (Vec::new(), Vec::new());
+    for (one, done) in all.iter().zip(done) {
+        match done {
+            Ok(result) => results.push(result),
+            Err(failure) if alone => return Err(failure),
+            Err(failure) => {
+                let why = failure.explained(xe).errors();
+                failures.push((one.record.text("uuid").to_owned(), why));
+            }
+        }
+    }
+    if failures.is_empty() { Ok(results) } else { Err(Failure::Several(failures)) }
+}

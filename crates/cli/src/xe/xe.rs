@@ -1,0 +1,182 @@
+//! The session of a command, and what it has read.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use xenapi::client::{Begun, Client, ClientError, Record};
+use xenapi::table::{Class, class, classes};
+use xenapi::{NULL_REF, Value};
+
+use crate::failure::Failure;
+
+/// How long an operation is waited for: longer than any that the server lets go on.
+const OPERATION_DEADLINE: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// Records of a class by reference.
+pub(crate) type Table = BTreeMap<String, Record>;
+
+/// Tables that were read, by class.
+#[derive(Debug, Default)]
+pub(crate) struct Tables(BTreeMap<&'static str, Table>);
+
+impl Tables {
+    /// The record, if its class was read and it is there.
+    pub(crate) fn record(&self, class: &str, reference: &str) -> Option<&Record> {
+        self.0.get(class)?.get(reference)
+    }
+
+    /// A table as it was read, for tests.
+    #[cfg(test)]
+    pub(crate) fn with(mut self, class: &'static str, table: Table) -> Self {
+        self.0.insert(class, table);
+        self
+    }
+}
+
+/// A session, and what was read in it.
+#[derive(Debug)]
+pub(crate) struct Xe {
+    client: Client,
+    tables: Tables,
+}
+
+impl Xe {
+    pub(crate) fn new(client: Client) -> Self {
+        Self { client, tables: Tables::default() }
+    }
+
+    /// Ends the session. What was to be done is done: that this fails says nothing about it.
+    pub(crate) fn leave(&mut self) {
+        let _gone = self.client.logout();
+    }
+
+    /// Who speaks to the server.
+    pub(crate) fn client(&mut self) -> &mut Client {
+        &mut self.client
+    }
+
+    /// Calls, and waits until it is done.
+    pub(crate) fn run(&mut self, method: &str, params: &[Value]) -> Result<Value, Failure> {
+        self.forget();
+        Ok(self.client.run(method, params, OPERATION_DEADLINE)?)
+    }
+
+    /// Calls; what takes long goes on beside others.
+    pub(crate) fn begin(&mut self, method: &str, params: &[Value]) -> Result<Begun, Failure> {
+        self.forget();
+        Ok(self.client.begin(method, params)?)
+    }
+
+    /// Waits until what was begun is done.
+    pub(crate) fn end(&mut self, begun: Begun) -> Result<Value, Failure> {
+        Ok(self.client.end(begun, OPERATION_DEADLINE)?)
+    }
+
+    /// Calls what answers a reference, and tells the UUID of what it made.
+    pub(crate) fn make(&mut self, method: &str, params: &[Value]) -> Result<String, Failure> {
+        let made = self.run(method, params)?;
+        let class = method.split('.').next().unwrap_or_default();
+        self.uuid_of(class, &text_of(&made))
+    }
+
+    /// The UUID of a record.
+    pub(crate) fn uuid_of(&mut self, class: &str, reference: &str) -> Result<String, Failure> {
+        let uuid = self.client.call(&format!("{class}.get_uuid"), &[Value::text(reference)])?;
+        Ok(text_of(&uuid))
+    }
+
+    /// The reference of the record with this UUID.
+    pub(crate) fn by_uuid(&mut self, class: &str, uuid: &str) -> Result<Value, Failure> {
+        Ok(self.client.call(&format!("{class}.get_by_uuid"), &[Value::text(uuid)])?)
+    }
+
+    /// The reference and the record with this UUID.
+    pub(crate) fn find(&mut self, class: &str, uuid: &str) -> Result<(String, Record), Failure> {
+        let reference = text_of(&self.by_uuid(class, uuid)?);
+        let record = self.client.record(class, &reference)?;
+        Ok((reference, record))
+    }
+
+    /// References of the records with this name.
+    pub(crate) fn by_name(&mut self, class: &str, name: &str) -> Result<Vec<String>, Failure> {
+        let method = format!("{class}.get_by_name_label");
+        match self.client.call(&method, &[Value::text(name)])? {
+            Value::Set(found) => Ok(found.iter().map(text_of).collect()),
+            _ => Ok(Vec::new()),
+        }
+    }
+
+    /// The one pool that there is.
+    pub(crate) fn pool(&mut self) -> Result<(String, Record), Failure> {
+        let pool = self.client.records("pool")?.into_iter().next();
+        pool.ok_or_else(|| Failure::error("the server has no pool"))
+    }
+
+    /// Reads the records of these classes, unless that was done.
+    pub(crate) fn read(&mut self, names: &[&'static str]) -> Result<(), Failure> {
+        for name in names {
+            let listed = class(name).is_some_and(|class| class.listed);
+            if listed && !self.tables.0.contains_key(name) {
+                let table = self.client.records(name)?.into_iter().collect();
+                self.tables.0.insert(name, table);
+            }
+        }
+        Ok(())
+    }
+
+    /// What was read may not be true any more.
+    pub(crate) fn forget(&mut self) {
+        self.tables = Tables::default();
+    }
+
+    /// What was read.
+    pub(crate) fn tables(&self) -> &Tables {
+        &self.tables
+    }
+
+    /// A parameter of an error as people know it: of a reference the UUID and the name. Its class
+    /// is looked for first among these words.
+    pub(crate) fn shown(&mut self, value: &str, likely: &[&str]) -> String {
+        if !value.starts_with("OpaqueRef:") || value == NULL_REF {
+            return value.to_owned();
+        }
+        let is_likely =
+            |class: &Class| likely.iter().any(|word| class.name.eq_ignore_ascii_case(word));
+        let (first, others): (Vec<&Class>, Vec<&Class>) =
+            classes().iter().copied().filter(|class| class.listed).partition(|c| is_likely(c));
+        for class in first.into_iter().chain(others) {
+            match self.client.record(class.name, value) {
+                Ok(record) => return named(&record),
+                Err(ClientError::Api(_)) => {}
+                // Without a server the reference is all that can be told.
+                Err(_) => break,
+            }
+        }
+        value.to_owned()
+    }
+}
+
+fn named(record: &Record) -> String {
+    match record.text("name_label") {
+        "" => record.text("uuid").to_owned(),
+        name => format!("{} ({name})", record.text("uuid")),
+    }
+}
+
+/// The text of a value that is text.
+pub(crate) fn text_of(value: &Value) -> String {
+    match value.plain() {
+        Value::Str(text) => text.clone(),
+        _ => String::new(),
+    }
+}
+
+/// A map from text to text, as a parameter.
+pub(crate) fn pairs(of: impl IntoIterator<Item = (String, String)>) -> Value {
+    Value::Map(of.into_iter().map(|(key, value)| (key, Value::Str(value))).collect())
+}
+
+/// A record, as a parameter.
+pub(crate) fn record<const N: usize>(fields: [(&str, Value); N]) -> Value {
+    Value::Map(fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
+}

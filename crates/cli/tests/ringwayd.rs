@@ -1,0 +1,125 @@
+//! `xe` against a real `ringwayd`, whose machines are imagined.
+#![allow(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
+
+use testkit::ringwayd::Ringwayd;
+
+/// A machine with a disk, by `xe` alone.
+struct Machine {
+    uuid: String,
+    disk: String,
+    device: String,
+}
+
+impl Machine {
+    fn make(daemon: &Ringwayd, name: &str) -> Self {
+        let xe = |words: &[&str]| daemon.xe_prints(words).unwrap();
+        let name = format!("new-name-label={name}");
+        let uuid = xe(&["vm-install", "template=Other install media", &name]);
+        let storage = xe(&["pool-list", "params=default-SR", "--minimal"]);
+        let disk = xe(&[
+            "vdi-create",
+            &format!("sr-uuid={storage}"),
+            "name-label=disk",
+            "virtual-size=16MiB",
+        ]);
+        let device = xe(&[
+            "vbd-create",
+            &format!("vm-uuid={uuid}"),
+            &format!("vdi-uuid={disk}"),
+            "device=1",
+        ]);
+        Self { uuid, disk, device }
+    }
+}
+
+#[test]
+fn the_life_of_a_machine() {
+    let daemon = Ringwayd::simulator(&[]).unwrap();
+    let xe = |words: &[&str]| daemon.xe_prints(words).unwrap();
+    let control = xe(&["vm-list", "is-control-domain=true", "params=power-state", "--minimal"]);
+    assert_eq!(control, "running");
+    let machine = Machine::make(&daemon, "a");
+    let uuid = format!("uuid={}", machine.uuid);
+    let state = || xe(&["vm-param-get", &uuid, "param-name=power-state"]);
+    let plugged = || {
+        let device = format!("uuid={}", machine.device);
+        xe(&["vbd-param-get", &device, "param-name=currently-attached"])
+    };
+    assert_eq!((state().as_str(), plugged().as_str()), ("halted", "false"));
+    xe(&["vm-start", "vm=a"]);
+    assert_eq!((state().as_str(), plugged().as_str()), ("running", "true"));
+    xe(&["event-wait", "class=vm", &uuid, "power-state=running"]);
+    xe(&["vm-pause", "vm=a"]);
+    assert_eq!(state(), "paused");
+    xe(&["vm-unpause", "vm=a"]);
+    xe(&["vm-shutdown", "vm=a"]);
+    assert_eq!((state().as_str(), plugged().as_str()), ("halted", "false"));
+    xe(&["vm-start", "vm=a"]);
+    xe(&["vm-reboot", "vm=a", "--force"]);
+    assert_eq!((state().as_str(), plugged().as_str()), ("running", "true"));
+    xe(&["vm-shutdown", "vm=a", "--force"]);
+    assert_eq!((state().as_str(), plugged().as_str()), ("halted", "false"));
+    assert_eq!(xe(&["task-list", "--minimal"]), "", "tasks are forgotten when they have ended");
+    xe(&["vm-uninstall", "vm=a", "--force"]);
+    assert_eq!(xe(&["vm-list", &uuid, "--minimal"]), "");
+    assert_eq!(xe(&["vdi-list", &format!("uuid={}", machine.disk), "--minimal"]), "");
+}
+
+#[test]
+fn refusals_are_told_as_xenserver_does() {
+    let daemon = Ringwayd::simulator(&[]).unwrap();
+    let machine = Machine::make(&daemon, "a");
+    daemon.xe_prints(&["vm-start", "vm=a"]).unwrap();
+    let fails = |words: &[&str]| {
+        let output = daemon.xe_output(words).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{words:?}: {output:?}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    assert_eq!(
+        fails(&["vm-start", "vm=a"]),
+        format!(
+            "The machine is in a state in which this cannot be done.\nvm: {} (a)\n\
+             expected: halted\nactual: running\n",
+            machine.uuid
+        )
+    );
+    let error = fails(&["vdi-destroy", &format!("uuid={}", machine.disk)]);
+    assert!(error.starts_with("The disk is in use.\n"), "{error}");
+    assert!(error.contains(&format!("vdi: {} (disk)\n", machine.disk)), "{error}");
+    let error = fails(&["vbd-plug", &format!("uuid={}", machine.device)]);
+    assert!(error.starts_with("The machine has this device already.\n"), "{error}");
+    let error = fails(&["vm-snapshot", "vm=a", "new-name-label=b"]);
+    assert!(error.starts_with("The call is known and this server does not do it.\n"), "{error}");
+}
+
+#[test]
+fn several_machines_at_once() {
+    let daemon = Ringwayd::simulator(&[]).unwrap();
+    for name in ["a", "b", "c"] {
+        Machine::make(&daemon, name);
+    }
+    let halted = ["vm-list", "power-state=halted", "params=name-label", "--minimal"];
+    let count = || daemon.xe_prints(&halted).unwrap().split(',').filter(|n| !n.is_empty()).count();
+    assert_eq!(count(), 3);
+    daemon.xe_prints(&["vm-start", "power-state=halted", "--multiple"]).unwrap();
+    assert_eq!(count(), 0);
+    daemon.xe_prints(&["vm-shutdown", "--force", "--multiple"]).unwrap();
+    assert_eq!(count(), 3);
+}
+
+#[test]
+fn every_list_is_served() {
+    let daemon = Ringwayd::simulator(&[]).unwrap();
+    let all = daemon.xe_prints(&["help", "--minimal", "--all"]).unwrap();
+    let lists = all.split(',').filter(|name| name.ends_with("-list") && !name.starts_with("vm-"));
+    let lists: Vec<_> = lists.filter(|name| !name.ends_with("-param-list")).collect();
+    assert!(lists.len() > 15, "{lists:?}");
+    for name in lists.into_iter().chain(["vm-list"]) {
+        daemon.xe_prints(&[name, "params=all"]).unwrap();
+    }
+    let control = daemon.xe_prints(&["vm-list", "--minimal"]).unwrap();
+    let all = daemon.xe_prints(&["vm-param-list", &format!("uuid={control}")]).unwrap();
+    for line in ["is-control-domain ( RO): true", "power-state ( RO): running"] {
+        assert!(all.contains(line), "{all}");
+    }
+}

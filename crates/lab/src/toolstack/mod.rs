@@ -1,0 +1,74 @@
+//! The toolstack: how long operations take, and how many it bears, seen by a client of its API.
+//!
+//! `ringwayd` runs with a simulated host, so that what is measured is the toolstack and not the
+//! storage or a guest: those take what is programmed. Machines are made over the API.
+
+pub mod api_scale;
+mod raw;
+pub mod vbd_parallel;
+
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use testkit::ringwayd::Ringwayd;
+use xenapi::Value;
+use xenapi::client::Client;
+
+/// More than any operation takes here.
+const DEADLINE: Duration = Duration::from_secs(300);
+
+/// A daemon with somebody who calls it.
+struct Host {
+    daemon: Ringwayd,
+    client: Client,
+}
+
+impl Host {
+    /// One whose simulated host follows these rules.
+    fn start(rules: &str) -> Result<Self> {
+        let mut daemon = Ringwayd::simulator(&[])?;
+        if !rules.is_empty() {
+            // What is written while it is away holds when it serves.
+            daemon.stop()?;
+            daemon.set_rules(rules)?;
+            daemon.start_again()?;
+        }
+        let client = daemon.client()?;
+        Ok(Self { daemon, client })
+    }
+
+    /// How long a call takes for all of these machines at once.
+    fn takes(&mut self, method: &str, machines: &[&str]) -> Result<Duration> {
+        let began = Instant::now();
+        let begun =
+            machines.iter().map(|machine| self.client.begin(method, &params(method, machine)));
+        let begun = begun.collect::<Result<Vec<_>, _>>()?;
+        for begun in begun {
+            self.client.end(begun, DEADLINE)?;
+        }
+        Ok(began.elapsed())
+    }
+
+    /// Sets limits of the toolstack: keys of the host's `other_config`.
+    fn limit(&mut self, limits: &[(&str, u16)]) -> Result<()> {
+        let Value::Set(hosts) = self.client.call("host.get_all", &[])? else { return Ok(()) };
+        for host in hosts {
+            let limits = limits.iter().map(|(key, most)| (*key, Value::text(most.to_string())));
+            let map = Value::Map(limits.map(|(key, most)| (key.to_owned(), most)).collect());
+            self.client.call("host.set_other_config", &[host, map])?;
+        }
+        Ok(())
+    }
+}
+
+fn params(method: &str, machine: &str) -> Vec<Value> {
+    let machine = Value::text(machine);
+    match method {
+        "VM.start" => vec![machine, Value::Bool(false), Value::Bool(false)],
+        _ => vec![machine],
+    }
+}
+
+fn ms(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
+}

@@ -1,0 +1,205 @@
+//! `vbd-parallel`: start and shutdown of machines with few disks and with many.
+//!
+//! Each machine has an SR of its own, whose attach and detach take what the cell says. The same
+//! machine is started with the usual limits and, as a peer, with one step at a time. What chunks of
+//! ten would need, each of which waits for its slowest disk, is calculated: nobody here works so.
+
+mod cases;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use testkit::ringwayd::fleet::{self, Sr};
+
+use super::{DEADLINE, Host, ms, params};
+use crate::experiment::{
+    CellPlan, Experiment, Options, PanelPlan, Plan, PlotPlan, PointPlan, Prepared, Sample,
+    SeriesPlan,
+};
+use crate::host::versions;
+use cases::{COUNTS, Case, DELAYS, Delay, STEPS, System, cases, comparisons};
+
+/// Keys of the host's `other_config` that limit the steps of the host, a machine and an SR.
+const LIMITS: [&str; 3] = ["worker-pool-size", "worker-pool-size-machine", "worker-pool-size-sr"];
+
+/// The experiment.
+#[derive(Debug)]
+pub struct VbdParallel;
+
+fn plot() -> PlotPlan {
+    let line = |delay: Delay| {
+        let point = |(step, disks): (usize, &u8)| PointPlan {
+            step,
+            cell: delay.cell(),
+            system: System::Disks(*disks).name(),
+        };
+        SeriesPlan { name: delay.title(), points: COUNTS.iter().enumerate().map(point).collect() }
+    };
+    let panel = |metric: &str| PanelPlan {
+        title: "one machine".into(),
+        x: "disks".into(),
+        steps: COUNTS.map(|disks| disks.to_string()).into(),
+        metric: metric.into(),
+        log: true,
+        series: DELAYS.into_iter().map(line).collect(),
+    };
+    PlotPlan {
+        name: "lines".into(),
+        title: "vbd-parallel: start and shutdown by number of disks".into(),
+        columns: 2,
+        panels: ["start_ms", "stop_ms"].map(panel).into(),
+    }
+}
+
+impl Experiment for VbdParallel {
+    fn name(&self) -> &'static str {
+        "vbd-parallel"
+    }
+
+    fn summary(&self) -> &'static str {
+        "start and shutdown with 1 to 255 disks of slow storage, in parallel and one by one"
+    }
+
+    fn prepare(&self, options: &Options) -> Result<Box<dyn Prepared>> {
+        let cases = cases(options);
+        let plan = Plan {
+            cells: cases
+                .iter()
+                .map(|case| CellPlan {
+                    id: case.id.clone(),
+                    title: case.title.clone(),
+                    systems: case.systems.iter().map(|system| system.name()).collect(),
+                })
+                .collect(),
+            rounds: options.rounds.unwrap_or(if options.quick { 2 } else { 5 }),
+            metric: "start_ms".into(),
+            comparisons: cases.iter().flat_map(comparisons).collect(),
+            versions: versions(&[], Some("ringwayd"))?,
+            notes: vec![
+                "The host is simulated: making a domain and giving it a disk take no time, attach \
+                 and detach what the cell says. `least` is what ten at once need, `chunks` what \
+                 chunks of ten would, both calculated from that."
+                    .to_owned(),
+            ],
+            plots: vec![plot()],
+            ..Plan::default()
+        };
+        Ok(Box::new(Ready { plan, cases, host: None, machines: BTreeMap::new() }))
+    }
+}
+
+struct Ready {
+    plan: Plan,
+    cases: Vec<Case>,
+    /// Started with the first sample.
+    host: Option<Host>,
+    /// By delay, disks and number.
+    machines: BTreeMap<(&'static str, u8, u8), String>,
+}
+
+impl Ready {
+    /// Machines of this kind, made when they are first asked for.
+    fn machines(&mut self, delay: Delay, disks: u8, count: u8) -> Result<Vec<String>> {
+        let host = match &mut self.host {
+            Some(host) => host,
+            none => none.insert(Host::start("")?),
+        };
+        let mut all = Vec::new();
+        for number in 0..count {
+            let key = (delay.id, disks, number);
+            let made = match self.machines.get(&key) {
+                Some(made) => made.clone(),
+                None => {
+                    let name = format!("{}-{disks}-{number}", delay.id);
+                    let config = delay.config();
+                    let config = config.each_ref().map(|(key, value)| (*key, value.as_str()));
+                    let sr = Sr::make(&mut host.client, (&name, "sim"), &config)?;
+                    let made = fleet::machine(&mut host.client, &name, (disks, Some(&sr)))?;
+                    self.machines.insert(key, made.clone());
+                    made
+                }
+            };
+            all.push(made);
+        }
+        Ok(all)
+    }
+
+    fn host(&mut self) -> Result<&mut Host> {
+        self.host.as_mut().context("no daemon was started")
+    }
+
+    /// A start and a shutdown, with limits instead of the usual ones.
+    fn turn(&mut self, machines: &[String], limits: &[(&str, u16)]) -> Result<Sample> {
+        let host = self.host()?;
+        host.limit(limits)?;
+        let machines: Vec<&str> = machines.iter().map(String::as_str).collect();
+        let start = host.takes("VM.start", &machines)?;
+        let stop = host.takes("VM.hard_shutdown", &machines)?;
+        host.limit(&[])?;
+        Ok([("start_ms".to_owned(), ms(start)), ("stop_ms".to_owned(), ms(stop))].into())
+    }
+
+    fn disks(&mut self, delay: Delay, disks: u8, limits: &[(&str, u16)]) -> Result<Sample> {
+        let machines = self.machines(delay, disks, 1)?;
+        let mut sample = self.turn(&machines, limits)?;
+        let least = ms(delay.bound(disks));
+        sample.insert("least_ms".into(), least);
+        sample.insert("chunks_ms".into(), ms(delay.chunks(disks)));
+        if least > 0.0 {
+            for (of, over) in [("start_ms", "start_over_bound"), ("stop_ms", "stop_over_bound")] {
+                let took = sample.get(of).copied().unwrap_or_default();
+                sample.insert(over.into(), took / least);
+            }
+        }
+        Ok(sample)
+    }
+
+    /// What the daemon takes more while all disks of a machine are being attached at once.
+    fn memory(&mut self, delay: Delay) -> Result<Sample> {
+        let machines = self.machines(delay, STEPS, 1)?;
+        let machine = machines.first().context("no machine was made")?;
+        // The first time memory is taken that later ones use again.
+        self.turn(&machines, &LIMITS.map(|limit| (limit, u16::from(STEPS))))?;
+        let host = self.host()?;
+        host.limit(&LIMITS.map(|limit| (limit, u16::from(STEPS))))?;
+        let before = resident_mib(host.daemon.process.id())?;
+        let begun = host.client.begin("VM.start", &params("VM.start", machine))?;
+        std::thread::sleep(Duration::from_millis(delay.usual_ms / 2));
+        let during = resident_mib(host.daemon.process.id())?;
+        host.client.end(begun, DEADLINE)?;
+        host.takes("VM.hard_shutdown", &[machine.as_str()])?;
+        host.limit(&[])?;
+        let step = (during - before).max(0.0) / f64::from(STEPS);
+        Ok([("mib_per_step".to_owned(), step), ("resident_mib".to_owned(), during)].into())
+    }
+}
+
+/// Memory of a process, in MiB.
+fn resident_mib(pid: u32) -> Result<f64> {
+    let path = format!("/proc/{pid}/status");
+    let status = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<f64>().ok());
+    Ok(kib.with_context(|| format!("{path} has no VmRSS"))? / 1024.0)
+}
+
+impl Prepared for Ready {
+    fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    fn measure(&mut self, cell: usize, system: usize) -> Result<Sample> {
+        let Case { delay, systems, .. } = self.cases[cell].clone();
+        match systems[system] {
+            System::Disks(disks) => self.disks(delay, disks, &[]),
+            System::Serial(disks) => self.disks(delay, disks, &LIMITS.map(|limit| (limit, 1))),
+            System::Machines(count, most) => {
+                let machines = self.machines(delay, 10, count)?;
+                self.turn(&machines, &[("worker-pool-size", most)])
+            }
+            System::Memory => self.memory(delay),
+        }
+    }
+}

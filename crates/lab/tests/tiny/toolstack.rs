@@ -1,0 +1,71 @@
+//! The toolstack's experiments, over a real daemon with an imagined host.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use lab::experiment::Options;
+use lab::progress::Silent;
+use lab::toolstack::api_scale::ApiScale;
+use lab::toolstack::vbd_parallel::VbdParallel;
+
+use super::{drawn, run, tiny};
+
+fn only(cell: &str) -> Options {
+    Options { only: Some(cell.to_owned()), rounds: Some(1), ..tiny(false) }
+}
+
+/// Ten slow disks are started as fast as one, and ten times as fast as one by one: the promise is
+/// judged here as well, because it is a ratio of times that are programmed.
+#[test]
+fn disks_of_a_machine_are_attached_beside_each_other() {
+    let stop = Arc::new(AtomicBool::new(false));
+    let results = run(&VbdParallel, &only("attach-500"), &mut Silent, &stop).unwrap();
+    let names: Vec<_> = results.cells[0].systems.iter().map(|s| s.name.as_str()).collect();
+    assert_eq!(names, ["1 disk", "10 disks", "10 disks, one step at a time"]);
+    let start = |n: usize| results.cells[0].systems[n].median("start_ms");
+    let [one, ten, serial] = [0, 1, 2].map(start);
+    assert!(one >= 500.0 && ten >= 500.0 && serial >= 5000.0, "{one} {ten} {serial}");
+    assert!(ten <= 1.3 * one, "{ten} ms, one disk takes {one} ms");
+    assert_eq!(results.compared.iter().filter(|c| c.bar == Some(1.3)).count(), 2);
+    drawn(&results, 2);
+}
+
+/// The storage of 255 disks, every tenth slow, is never idle.
+#[test]
+fn many_disks_take_a_tenth_of_their_sum() {
+    let stop = Arc::new(AtomicBool::new(false));
+    let results = run(&VbdParallel, &only("attach-mixed"), &mut Silent, &stop).unwrap();
+    let most = &results.cells[0].systems[2];
+    assert_eq!(most.name, "255 disks");
+    assert_eq!((most.median("least_ms"), most.median("chunks_ms")), (2445.0, 13_000.0));
+    for metric in ["start_ms", "stop_ms"] {
+        let took = most.median(metric);
+        assert!((2445.0..13_000.0).contains(&took), "{metric}: {took}");
+    }
+}
+
+#[test]
+fn a_steps_memory_and_two_machines_at_once_are_told() {
+    let stop = Arc::new(AtomicBool::new(false));
+    let two = run(&VbdParallel, &only("two"), &mut Silent, &stop).unwrap();
+    let two = &two.cells[0].systems;
+    assert!(two.len() == 3 && two.iter().all(|system| system.median("start_ms") >= 500.0));
+    let results = run(&VbdParallel, &only("memory"), &mut Silent, &stop).unwrap();
+    let memory = results.compared.iter().find(|c| c.metric == "mib_per_step").unwrap();
+    assert!(memory.passed == Some(true), "{memory:?}");
+}
+
+#[test]
+fn a_pool_of_a_hundred_machines_is_measured_in_every_way() {
+    let stop = Arc::new(AtomicBool::new(false));
+    let options = Options { only: None, ..only("") };
+    let results = run(&ApiScale, &options, &mut Silent, &stop).unwrap();
+    let ids: Vec<_> = results.cells.iter().map(|cell| cell.id.as_str()).collect();
+    assert_eq!(ids, ["m100-records", "m100-wake", "m100-list", "m100-shutdown"]);
+    for (cell, metric) in [(0, "server_ms"), (1, "wake_p99_ms"), (2, "list_ms"), (3, "stop_ms")] {
+        let systems = &results.cells[cell].systems;
+        assert!(systems.iter().all(|system| system.median(metric) > 0.0), "{metric}");
+    }
+    let [many, one] = [0, 1].map(|n| results.cells[3].systems[n].median("stop_ms"));
+    assert!(many >= 1000.0 && many < 10.0 * one, "{many} ms, one takes {one} ms");
+}
