@@ -12,6 +12,8 @@ use toolstack::machines::{Drivers, Meminfo};
 use toolstack::net::HostNet;
 use toolstack::sim::{self, Sim};
 use toolstack::spawn;
+use toolstack::sr::SrDriver;
+use toolstack::sr::delay::{Delay, SLOW_DIR};
 use toolstack::sr::dir::Dir;
 use toolstack::sr::worker::{self, CALL_DEADLINE};
 
@@ -54,6 +56,7 @@ fn of_host(settings: &Settings) -> anyhow::Result<Drivers> {
         tree: None,
     };
     let workers = worker::Host::new(Launch::ourselves(worker::MODE), CALL_DEADLINE);
+    let dir: Arc<dyn SrDriver> = Arc::new(Dir::new(workers, settings.state.join(USUAL_SR)));
     // Two daemons of a host have different state.
     let instance = settings.state.to_string_lossy();
     Ok(Drivers {
@@ -61,7 +64,7 @@ fn of_host(settings: &Settings) -> anyhow::Result<Drivers> {
         io: Arc::new(IoDatapaths::new(&settings.run, launch)),
         net: Arc::new(HostNet::new(program(IP)?, &instance)),
         memory: Arc::new(Meminfo),
-        srs: vec![Arc::new(Dir::new(workers, settings.state.join(USUAL_SR)))],
+        srs: vec![dir.clone(), Arc::new(Delay::new(SLOW_DIR, dir))],
     })
 }
 

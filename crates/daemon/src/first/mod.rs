@@ -113,7 +113,12 @@ fn roles(tx: &mut Tx<'_>) -> Result<(), ApiError> {
 
 /// From text to text.
 fn pairs<const N: usize>(pairs: [(&str, &str); N]) -> Value {
-    Value::Map(pairs.map(|(key, value)| (key.to_owned(), Value::text(value))).into())
+    all_pairs(&pairs)
+}
+
+fn all_pairs(pairs: &[(&str, &str)]) -> Value {
+    let pairs = pairs.iter().map(|(key, value)| ((*key).to_owned(), Value::text(*value)));
+    Value::Map(pairs.collect())
 }
 
 fn number(number: u64) -> Value {

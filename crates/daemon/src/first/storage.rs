@@ -4,11 +4,12 @@ use std::path::{Path, PathBuf};
 
 use model::id::{SrId, Uuid};
 use toolstack::machines::Drivers;
+use toolstack::sr::delay::{DELAY_MS, SLOW_DIR, SLOW_EVERY, SLOW_MS};
 use toolstack::sr::{Config, SrError};
 use xenapi::table::{pbd, sm, sr};
 use xenapi::{ApiError, Value};
 
-use super::{pairs, path};
+use super::{all_pairs, path};
 use crate::db::{Ref, Tx};
 use crate::random;
 
@@ -104,8 +105,17 @@ pub(super) fn kinds(tx: &mut Tx<'_>, kinds: &[&str], version: &str) -> Result<()
 fn make_kind(tx: &mut Tx<'_>, kind: &str, version: &str) -> Result<Ref, ApiError> {
     let (name, what) = match kind {
         "dir" => ("Directory", "A file for each disk, in a directory of the host"),
+        SLOW_DIR => ("Slow directory", "As `dir`; attach and detach take longer, for trials"),
         _ => (kind, ""),
     };
+    let mut configuration = vec![(LOCATION, "the directory, from the root on")];
+    if kind == SLOW_DIR {
+        configuration.extend([
+            (DELAY_MS, "how much longer attach and detach take, in milliseconds"),
+            (SLOW_MS, "the same for a slow disk"),
+            (SLOW_EVERY, "every how many disks one is slow"),
+        ]);
+    }
     let features = FEATURES.map(|feature| (feature.to_owned(), Value::Int(1)));
     let capabilities = FEATURES.map(Value::text).to_vec();
     let fields = vec![
@@ -115,7 +125,7 @@ fn make_kind(tx: &mut Tx<'_>, kind: &str, version: &str) -> Result<Ref, ApiError
         (sm::Field::vendor.into(), Value::text("Ringway")),
         (sm::Field::version.into(), Value::text(version)),
         (sm::Field::required_api_version.into(), Value::text("2.5")),
-        (sm::Field::configuration.into(), pairs([(LOCATION, "the directory, from the root on")])),
+        (sm::Field::configuration.into(), all_pairs(&configuration)),
         (sm::Field::capabilities.into(), Value::Set(capabilities)),
         (sm::Field::features.into(), Value::Map(features.into())),
     ];

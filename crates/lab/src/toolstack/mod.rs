@@ -1,7 +1,8 @@
 //! The toolstack: how long operations take, and how many it bears, seen by a client of its API.
 //!
-//! `ringwayd` runs with a simulated host, so that what is measured is the toolstack and not the
-//! storage or a guest: those take what is programmed. Machines are made over the API.
+//! `ringwayd` runs with a simulated host, but where a cell says QEMU, so that what is measured is the
+//! toolstack and not the storage or a guest: those take what is programmed. Machines are made over
+//! the API.
 
 pub mod api_scale;
 mod raw;
@@ -24,8 +25,14 @@ struct Host {
 }
 
 impl Host {
+    /// One of this daemon.
+    fn start(daemon: Ringwayd) -> Result<Self> {
+        let client = daemon.client()?;
+        Ok(Self { daemon, client })
+    }
+
     /// One whose simulated host follows these rules.
-    fn start(rules: &str) -> Result<Self> {
+    fn simulated(rules: &str) -> Result<Self> {
         let mut daemon = Ringwayd::simulator(&[])?;
         if !rules.is_empty() {
             // What is written while it is away holds when it serves.
@@ -33,8 +40,7 @@ impl Host {
             daemon.set_rules(rules)?;
             daemon.start_again()?;
         }
-        let client = daemon.client()?;
-        Ok(Self { daemon, client })
+        Self::start(daemon)
     }
 
     /// How long a call takes for all of these machines at once.

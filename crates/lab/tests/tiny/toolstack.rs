@@ -44,6 +44,19 @@ fn many_disks_take_a_tenth_of_their_sum() {
     }
 }
 
+/// A real machine is started on the same terms: ten of its disks are waited for beside each other.
+#[test]
+fn disks_of_a_machine_of_qemu_are_attached_beside_each_other() {
+    let stop = Arc::new(AtomicBool::new(false));
+    let results = run(&VbdParallel, &only("qemu-500"), &mut Silent, &stop).unwrap();
+    let systems = &results.cells[0].systems;
+    for metric in ["start_ms", "stop_ms"] {
+        let [one, ten] = [0, 1].map(|n| systems[n].median(metric));
+        assert!(one >= 500.0 && ten >= 500.0, "{metric}: {one} {ten}");
+        assert!(ten <= 5.0 * one, "{metric}: {ten} ms, one disk takes {one} ms");
+    }
+}
+
 #[test]
 fn a_steps_memory_and_two_machines_at_once_are_told() {
     let stop = Arc::new(AtomicBool::new(false));

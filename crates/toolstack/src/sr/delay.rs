@@ -15,6 +15,8 @@ use tokio::time::sleep;
 use super::{Config, Space, SrDriver, SrError, Volume};
 use crate::fut::Fut;
 
+/// The type of SRs in a directory that are slower than they are.
+pub const SLOW_DIR: &str = "slow-dir";
 /// How long an attach or a detach takes in addition, in milliseconds.
 pub const DELAY_MS: &str = "delay-ms";
 /// The same for a slow disk.

@@ -98,10 +98,20 @@ impl System {
     }
 }
 
+/// What runs the machines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Runs {
+    /// Nothing: making a domain and giving it a disk take no time.
+    Simulator,
+    /// QEMU, on images in directories; the guest is its firmware, which finds nothing to boot.
+    Qemu,
+}
+
 #[derive(Debug, Clone)]
 pub(super) struct Case {
     pub(super) id: String,
     pub(super) title: String,
+    pub(super) runs: Runs,
     pub(super) delay: Delay,
     pub(super) systems: Vec<System>,
 }
@@ -118,22 +128,32 @@ pub(super) fn cases(options: &Options) -> Vec<Case> {
         // 255 disks of half a second each show nothing that the mixed ones do not.
         let fits = |one: &System| delay.id != "500" || !matches!(one, System::Disks(51..));
         let systems = systems.iter().copied().filter(fits).collect();
-        Case { id: delay.cell(), title: delay.title(), delay, systems }
+        Case { id: delay.cell(), title: delay.title(), runs: Runs::Simulator, delay, systems }
     };
-    let slow = DELAYS[2];
+    let real = |delay: Delay, counts: &[u8]| Case {
+        id: format!("qemu-{}", delay.id),
+        title: format!("QEMU: {}", delay.title()),
+        runs: Runs::Qemu,
+        delay,
+        systems: counts.iter().copied().map(System::Disks).collect(),
+    };
+    let [.., slow, mixed] = DELAYS;
     let two = Case {
         id: "two-machines".to_owned(),
         title: "machines of ten disks, 500 ms each, on an SR each".to_owned(),
+        runs: Runs::Simulator,
         delay: slow,
         systems: vec![System::Machines(1, 16), System::Machines(2, 16), System::Machines(2, 20)],
     };
     let memory = Case {
         id: "memory".to_owned(),
         title: "memory of the daemon while steps wait for storage".to_owned(),
+        runs: Runs::Simulator,
         delay: Delay { id: "wait", usual_ms: 1000, slow_ms: 1000 },
         systems: vec![System::Memory],
     };
-    let all = DELAYS.into_iter().map(of).chain([two, memory]);
+    let real = [real(slow, &[1, 10]), real(mixed, &[255])];
+    let all = DELAYS.into_iter().map(of).chain([two, memory]).chain(real);
     let wanted = |case: &Case| options.only.as_ref().is_none_or(|only| case.id.contains(only));
     all.filter(wanted).collect()
 }
@@ -160,7 +180,8 @@ pub(super) fn comparisons(case: &Case) -> Vec<Comparison> {
         "attach-500" => over(ten, System::Disks(1), Some(BAR))
             .chain(over(ten, System::Serial(10), None))
             .collect(),
-        "attach-mixed" => ["start_over_bound", "stop_over_bound"]
+        "qemu-500" => over(ten, System::Disks(1), Some(BAR)).collect(),
+        "attach-mixed" | "qemu-mixed" => ["start_over_bound", "stop_over_bound"]
             .map(|metric| alone(System::Disks(255), metric, BAR))
             .into(),
         "two-machines" => [System::Machines(2, 16), System::Machines(2, 20)]

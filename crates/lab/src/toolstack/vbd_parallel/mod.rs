@@ -3,14 +3,19 @@
 //! Each machine has an SR of its own, whose attach and detach take what the cell says. The same
 //! machine is started with the usual limits and, as a peer, with one step at a time. What chunks of
 //! ten would need, each of which waits for its slowest disk, is calculated: nobody here works so.
+//!
+//! Two cells have machines of QEMU, whose disks are images behind `ringway-io`: what they take more is
+//! what QEMU and the datapath need for a disk.
 
 mod cases;
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::fs;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use testkit::ringwayd::Ringwayd;
 use testkit::ringwayd::fleet::{self, Sr};
 
 use super::{DEADLINE, Host, ms, params};
@@ -19,7 +24,7 @@ use crate::experiment::{
     SeriesPlan,
 };
 use crate::host::versions;
-use cases::{COUNTS, Case, DELAYS, Delay, STEPS, System, cases, comparisons};
+use cases::{COUNTS, Case, DELAYS, Delay, Runs, STEPS, System, cases, comparisons};
 
 /// Keys of the host's `other_config` that limit the steps of the host, a machine and an SR.
 const LIMITS: [&str; 3] = ["worker-pool-size", "worker-pool-size-machine", "worker-pool-size-sr"];
@@ -78,61 +83,75 @@ impl Experiment for VbdParallel {
             comparisons: cases.iter().flat_map(comparisons).collect(),
             versions: versions(&[], Some("ringwayd"))?,
             notes: vec![
-                "The host is simulated: making a domain and giving it a disk take no time, attach \
-                 and detach what the cell says. `least` is what ten at once need, `chunks` what \
-                 chunks of ten would, both calculated from that."
+                "But for cells of QEMU the host is simulated: making a domain and giving it a \
+                 disk take no time, attach and detach what the cell says. `least` is what ten at \
+                 once need, `chunks` what chunks of ten would, both calculated from that."
                     .to_owned(),
             ],
             plots: vec![plot()],
             ..Plan::default()
         };
-        Ok(Box::new(Ready { plan, cases, host: None, machines: BTreeMap::new() }))
+        Ok(Box::new(Ready { plan, cases, hosts: BTreeMap::new(), machines: BTreeMap::new() }))
     }
 }
 
 struct Ready {
     plan: Plan,
     cases: Vec<Case>,
-    /// Started with the first sample.
-    host: Option<Host>,
-    /// By delay, disks and number.
-    machines: BTreeMap<(&'static str, u8, u8), String>,
+    /// Started with the first sample of their kind.
+    hosts: BTreeMap<Runs, Host>,
+    /// By what runs them, delay, disks and number.
+    machines: BTreeMap<(Runs, &'static str, u8, u8), String>,
+}
+
+/// Makes a machine whose disks are on an SR of its own.
+fn machine(host: &mut Host, runs: Runs, delay: Delay, (name, disks): (&str, u8)) -> Result<String> {
+    let place = host.daemon.dir().join(name).display().to_string();
+    let mut config: Vec<_> = delay.config().into();
+    let kind = match runs {
+        Runs::Simulator => "sim",
+        Runs::Qemu => {
+            fs::create_dir(&place).with_context(|| format!("cannot make {place}"))?;
+            config.push(("location", place));
+            "slow-dir"
+        }
+    };
+    let config: Vec<_> = config.iter().map(|(key, value)| (*key, value.as_str())).collect();
+    let sr = Sr::make(&mut host.client, (name, kind), &config)?;
+    Ok(fleet::machine(&mut host.client, name, (disks, Some(&sr)))?)
 }
 
 impl Ready {
     /// Machines of this kind, made when they are first asked for.
-    fn machines(&mut self, delay: Delay, disks: u8, count: u8) -> Result<Vec<String>> {
-        let host = match &mut self.host {
-            Some(host) => host,
-            none => none.insert(Host::start("")?),
-        };
+    fn machines(&mut self, case: &Case, disks: u8, count: u8) -> Result<Vec<String>> {
+        let Case { runs, delay, .. } = *case;
         let mut all = Vec::new();
         for number in 0..count {
-            let key = (delay.id, disks, number);
-            let made = match self.machines.get(&key) {
-                Some(made) => made.clone(),
-                None => {
-                    let name = format!("{}-{disks}-{number}", delay.id);
-                    let config = delay.config();
-                    let config = config.each_ref().map(|(key, value)| (*key, value.as_str()));
-                    let sr = Sr::make(&mut host.client, (&name, "sim"), &config)?;
-                    let made = fleet::machine(&mut host.client, &name, (disks, Some(&sr)))?;
-                    self.machines.insert(key, made.clone());
-                    made
-                }
-            };
-            all.push(made);
+            let key = (runs, delay.id, disks, number);
+            if !self.machines.contains_key(&key) {
+                let name = format!("{}-{disks}-{number}", delay.id);
+                let made = machine(self.host(runs)?, runs, delay, (&name, disks))?;
+                self.machines.insert(key, made);
+            }
+            all.extend(self.machines.get(&key).cloned());
         }
         Ok(all)
     }
 
-    fn host(&mut self) -> Result<&mut Host> {
-        self.host.as_mut().context("no daemon was started")
+    /// The host whose machines are run so.
+    fn host(&mut self, runs: Runs) -> Result<&mut Host> {
+        Ok(match self.hosts.entry(runs) {
+            Entry::Occupied(started) => started.into_mut(),
+            Entry::Vacant(none) => none.insert(match runs {
+                Runs::Simulator => Host::simulated("")?,
+                Runs::Qemu => Host::start(Ringwayd::start(&["--hypervisor", "qemu"])?)?,
+            }),
+        })
     }
 
     /// A start and a shutdown, with limits instead of the usual ones.
-    fn turn(&mut self, machines: &[String], limits: &[(&str, u16)]) -> Result<Sample> {
-        let host = self.host()?;
+    fn turn(&mut self, runs: Runs, machines: &[String], limits: &[(&str, u16)]) -> Result<Sample> {
+        let host = self.host(runs)?;
         host.limit(limits)?;
         let machines: Vec<&str> = machines.iter().map(String::as_str).collect();
         let start = host.takes("VM.start", &machines)?;
@@ -141,9 +160,10 @@ impl Ready {
         Ok([("start_ms".to_owned(), ms(start)), ("stop_ms".to_owned(), ms(stop))].into())
     }
 
-    fn disks(&mut self, delay: Delay, disks: u8, limits: &[(&str, u16)]) -> Result<Sample> {
-        let machines = self.machines(delay, disks, 1)?;
-        let mut sample = self.turn(&machines, limits)?;
+    fn disks(&mut self, case: &Case, disks: u8, limits: &[(&str, u16)]) -> Result<Sample> {
+        let delay = case.delay;
+        let machines = self.machines(case, disks, 1)?;
+        let mut sample = self.turn(case.runs, &machines, limits)?;
         let least = ms(delay.bound(disks));
         sample.insert("least_ms".into(), least);
         sample.insert("chunks_ms".into(), ms(delay.chunks(disks)));
@@ -157,12 +177,13 @@ impl Ready {
     }
 
     /// What the daemon takes more while all disks of a machine are being attached at once.
-    fn memory(&mut self, delay: Delay) -> Result<Sample> {
-        let machines = self.machines(delay, STEPS, 1)?;
+    fn memory(&mut self, case: &Case) -> Result<Sample> {
+        let Case { runs, delay, .. } = *case;
+        let machines = self.machines(case, STEPS, 1)?;
         let machine = machines.first().context("no machine was made")?;
         // The first time memory is taken that later ones use again.
-        self.turn(&machines, &LIMITS.map(|limit| (limit, u16::from(STEPS))))?;
-        let host = self.host()?;
+        self.turn(runs, &machines, &LIMITS.map(|limit| (limit, u16::from(STEPS))))?;
+        let host = self.host(runs)?;
         host.limit(&LIMITS.map(|limit| (limit, u16::from(STEPS))))?;
         let before = resident_mib(host.daemon.process.id())?;
         let begun = host.client.begin("VM.start", &params("VM.start", machine))?;
@@ -191,15 +212,15 @@ impl Prepared for Ready {
     }
 
     fn measure(&mut self, cell: usize, system: usize) -> Result<Sample> {
-        let Case { delay, systems, .. } = self.cases[cell].clone();
-        match systems[system] {
-            System::Disks(disks) => self.disks(delay, disks, &[]),
-            System::Serial(disks) => self.disks(delay, disks, &LIMITS.map(|limit| (limit, 1))),
+        let case = self.cases[cell].clone();
+        match case.systems[system] {
+            System::Disks(disks) => self.disks(&case, disks, &[]),
+            System::Serial(disks) => self.disks(&case, disks, &LIMITS.map(|limit| (limit, 1))),
             System::Machines(count, most) => {
-                let machines = self.machines(delay, 10, count)?;
-                self.turn(&machines, &[("worker-pool-size", most)])
+                let machines = self.machines(&case, 10, count)?;
+                self.turn(case.runs, &machines, &[("worker-pool-size", most)])
             }
-            System::Memory => self.memory(delay),
+            System::Memory => self.memory(&case),
         }
     }
 }
