@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use toolstack::binaries::{QEMU, RINGWAY_IO, in_path, ours};
+use toolstack::cgroup::Tree;
 use toolstack::hv::qemu::{self, Qemu};
 use toolstack::io::{IoDatapaths, IoLaunch};
 use toolstack::launch::Launch;
@@ -27,11 +28,11 @@ const SIMULATED: &str = "simulator";
 /// Where an SR in a directory is if nothing else is said, in the state directory.
 const USUAL_SR: &str = "sr/default";
 
-/// Those that are asked for.
+/// Those that are asked for. What they start is put into the groups of this tree.
 ///
 /// # Errors
 /// A program that they need is not there.
-pub fn drivers(settings: &Settings) -> anyhow::Result<Drivers> {
+pub fn drivers(settings: &Settings, tree: Option<&Tree>) -> anyhow::Result<Drivers> {
     match settings.hypervisor {
         HypervisorKind::Simulator => {
             let dir = settings.state.join(SIMULATED);
@@ -40,20 +41,21 @@ pub fn drivers(settings: &Settings) -> anyhow::Result<Drivers> {
             })?;
             Ok(sim::drivers(&sim))
         }
-        HypervisorKind::Qemu => of_host(settings),
+        HypervisorKind::Qemu => of_host(settings, tree.cloned()),
     }
 }
 
-fn of_host(settings: &Settings) -> anyhow::Result<Drivers> {
+fn of_host(settings: &Settings, tree: Option<Tree>) -> anyhow::Result<Drivers> {
     let guests = qemu::Settings {
         boot_directories: settings.boot.clone(),
+        tree: tree.clone(),
         ..qemu::Settings::usual(program(QEMU)?, settings.run.clone())
     };
     let launch = IoLaunch {
         program: ours(RINGWAY_IO)?,
         options: Vec::new(),
         helper: Launch::ourselves(spawn::MODE),
-        tree: None,
+        tree,
     };
     let workers = worker::Host::new(Launch::ourselves(worker::MODE), CALL_DEADLINE);
     let dir: Arc<dyn SrDriver> = Arc::new(Dir::new(workers, settings.state.join(USUAL_SR)));

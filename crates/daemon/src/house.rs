@@ -18,6 +18,7 @@ use crate::durable::Durable;
 use crate::first;
 use crate::random;
 use crate::sessions::{self, Sessions};
+use crate::slices::Slices;
 use crate::storage::Storage;
 use crate::tasks::{self, Tasks};
 
@@ -56,6 +57,8 @@ pub struct House {
     pub drivers: Drivers,
     /// Which SR has which driver.
     pub storage: Storage,
+    /// CPU time for control.
+    pub slices: Slices,
     /// Time.
     pub clock: Clock,
     /// What is set.

@@ -34,6 +34,7 @@ pub mod random;
 pub mod reality;
 pub mod records;
 pub mod sessions;
+pub mod slices;
 pub mod start;
 pub mod stop;
 pub mod storage;

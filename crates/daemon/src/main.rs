@@ -7,8 +7,8 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::Parser;
-use toolstack::spawn;
 use toolstack::sr::worker;
+use toolstack::{open_files, spawn};
 
 use daemon::auth::pam::helper;
 use daemon::manager::Manager;
@@ -66,6 +66,9 @@ fn run(mut options: Options) -> anyhow::Result<()> {
     if let Some(from) = import {
         let rows = transfer::import(&settings.state, &from)?;
         return said(&format!("{rows} rows are in {}", settings.state.display()));
+    }
+    if let Err(error) = open_files::take_all() {
+        tracing::warn!("no more files can be open than at first: {error}");
     }
     let cpus = std::thread::available_parallelism().map_or(1, |cpus| cpus.get());
     let runtime = tokio::runtime::Builder::new_multi_thread()

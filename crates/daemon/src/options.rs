@@ -39,6 +39,10 @@ pub struct Options {
     /// What runs the machines [default: qemu]
     #[arg(long, value_enum, value_name = "KIND")]
     pub hypervisor: Option<HypervisorKind>,
+    /// Whether CPU time is kept for control in control groups, which the section `slices` of the
+    /// configuration describes [default: auto]
+    #[arg(long, value_enum, value_name = "MODE")]
+    pub slices: Option<SlicesMode>,
     /// File of users and passwords, for its owner only: name, password and role, each on a line of
     /// its own, an empty line between two users [default: users of the host where
     /// /etc/pam.d/ringway is there, as packaging/pam.d says; else `password` in the directory of
@@ -66,6 +70,19 @@ pub enum HypervisorKind {
     Qemu,
     /// Nothing: machines are imagined, so that everything else can be tried.
     Simulator,
+}
+
+/// Whether there are control groups for control, datapath and guests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SlicesMode {
+    /// Where the host lets us make them.
+    #[default]
+    Auto,
+    /// None: control, datapath and guests share the CPUs as the host has it.
+    Off,
+    /// They are, or the daemon does not start.
+    Required,
 }
 
 /// An address to listen at.

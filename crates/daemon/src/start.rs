@@ -26,6 +26,7 @@ use crate::http::{Answers, Door, Server, server_config};
 use crate::manager::Manager;
 use crate::records::{HouseRecords, first_domid};
 use crate::sessions::Sessions;
+use crate::slices::Slices;
 use crate::stop::Signals;
 use crate::storage::{STORAGE_DEADLINE, Storage};
 use crate::{allowed, drivers, random, reality};
@@ -74,6 +75,7 @@ pub async fn run(settings: Settings, manager: &Manager) -> anyhow::Result<()> {
     }
     manager.stopping();
     server.stop().await;
+    house.slices.end();
     house.durable.close().context("the state was not stored whole")
 }
 
@@ -81,8 +83,10 @@ pub async fn run(settings: Settings, manager: &Manager) -> anyhow::Result<()> {
 async fn begin(settings: &Settings) -> anyhow::Result<(Arc<House>, Server, String)> {
     state_directory(&settings.state)?;
     directory(&settings.run, RUN_MODE)?;
+    // First, so that the rest of the start does not wait for guests.
+    let slices = Slices::begin(&settings.slices, &settings.socket)?;
     let facts = HostFacts::read();
-    let house = house(settings, &facts).await?;
+    let house = house(settings, &facts, slices).await?;
     let tls = server_config(&settings.state, &facts.hostname)?;
     let mut doors = Vec::new();
     for listen in &settings.listen {
@@ -95,13 +99,17 @@ async fn begin(settings: &Settings) -> anyhow::Result<(Arc<House>, Server, Strin
 }
 
 /// Everything behind the doors.
-async fn house(settings: &Settings, facts: &HostFacts) -> anyhow::Result<Arc<House>> {
+async fn house(
+    settings: &Settings,
+    facts: &HostFacts,
+    slices: Slices,
+) -> anyhow::Result<Arc<House>> {
     let clock = Clock::of_host();
     let store = Box::new(Redb::open(&records_in(&settings.state))?);
     let (db, durable) = Durable::open(store, random::bytes, allowed::follow, clock.date())?;
     let users = users(settings)?;
-    let drivers = drivers::drivers(settings)?;
-    tell_host(settings, facts, &durable, &drivers, &clock).await?;
+    let drivers = drivers::drivers(settings, slices.tree())?;
+    tell_host((settings, facts, slices.told()), &durable, &drivers, &clock).await?;
     let (boot, deadlines) = (settings.boot.clone(), settings.deadlines);
     let records = HouseRecords::new(db.clone(), clock.clone(), boot.clone(), deadlines);
     let work = machines::Settings {
@@ -120,6 +128,7 @@ async fn house(settings: &Settings, facts: &HostFacts) -> anyhow::Result<Arc<Hou
         machines: Machines::new(drivers.clone(), Arc::new(records), work),
         storage: Storage::new(&drivers, STORAGE_DEADLINE),
         drivers,
+        slices,
         clock,
         settings: house::Settings {
             boot_directories: boot,
@@ -129,6 +138,7 @@ async fn house(settings: &Settings, facts: &HostFacts) -> anyhow::Result<Arc<Hou
     });
     house.begin();
     let found = house.machines.learn().await.context("what runs here cannot be found out")?;
+    house.slices.sweep();
     let boot = fs::read_to_string(BOOT_ID).with_context(|| format!("cannot read {BOOT_ID}"))?;
     reality::begin(&house, &found, boot.trim()).await;
     Ok(house)
@@ -136,8 +146,7 @@ async fn house(settings: &Settings, facts: &HostFacts) -> anyhow::Result<Arc<Hou
 
 /// Makes the records of an empty host, and tells those of any what it is now.
 async fn tell_host(
-    settings: &Settings,
-    facts: &HostFacts,
+    (settings, facts, slices): (&Settings, &HostFacts, &str),
     durable: &Durable,
     drivers: &Drivers,
     clock: &Clock,
@@ -151,6 +160,7 @@ async fn tell_host(
         kinds: &kinds,
         bridge: &bridge,
         boot: &settings.boot,
+        slices,
         now: clock.date(),
     };
     let empty = durable.change(|tx| Ok(first::is_first(tx))).await?;

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use model::admission::Limits;
 use model::plan::Deadlines;
+use toolstack::cgroup::Weights;
 use toolstack::machines::{self, Machines};
 use toolstack::sim::{self, Sim};
 use toolstack::store::Memory;
@@ -24,6 +25,7 @@ use crate::house::{House, Settings};
 use crate::random;
 use crate::records::{HouseRecords, first_domid};
 use crate::sessions::{Session, Sessions};
+use crate::slices::Slices;
 use crate::storage::Storage;
 
 /// A house with what the first start makes.
@@ -69,6 +71,7 @@ pub(crate) fn make_first(db: &Db, facts: &HostFacts) -> u64 {
         kinds: &["dir"],
         bridge: "rwbr0",
         boot: &[],
+        slices: "none",
         now: Date(0),
     };
     let made = db.change(|tx| {
@@ -130,6 +133,7 @@ impl Trial {
             machines,
             storage: Storage::new(&drivers, TRIAL_DEADLINE),
             drivers,
+            slices: Slices::none(Weights::default()),
             clock,
             settings,
         });

@@ -75,7 +75,7 @@ impl Place {
         let mut command = Command::new(env!("CARGO_BIN_EXE_ringwayd"));
         command.args(["--hypervisor", "simulator", "--listen", "127.0.0.1:0,plain", "--state"]);
         command.arg(self.dir.path().join("state")).env_remove("NOTIFY_SOCKET");
-        command.arg("--config").arg(self.config());
+        command.arg("--config").arg(self.config()).args(["--slices", "off"]);
         command
     }
 

@@ -61,6 +61,7 @@ pub fn experiments() -> Vec<Box<dyn experiment::Experiment>> {
         Box::new(nbd::NbdExport),
         Box::new(toolstack::vbd_parallel::VbdParallel),
         Box::new(toolstack::api_scale::ApiScale),
+        Box::new(toolstack::responsive::Responsive),
     ]
 }
 

@@ -113,7 +113,7 @@ fn noise(cells: &[Cell]) -> f64 {
 type Column = (&'static str, &'static str, usize);
 
 /// What is shown of a cell in which some system has it.
-const COLUMNS: [Column; 31] = [
+const COLUMNS: [Column; 35] = [
     ("reactor wake-ups", "reactor_wakeups", 0),
     ("reactor turns", "reactor_turns", 0),
     ("voluntary switches", "voluntary_switches", 0),
@@ -143,6 +143,10 @@ const COLUMNS: [Column; 31] = [
     ("wake p50 ms", "wake_p50_ms", 2),
     ("wake p99 ms", "wake_p99_ms", 2),
     ("xe vm-list ms", "list_ms", 1),
+    ("p50 ms", "p50_ms", 1),
+    ("p99 ms", "p99_ms", 1),
+    ("slowest ms", "max_ms", 1),
+    ("guests' CPUs", "guests_cpus", 2),
     ("other CPUs", "other_cpus", 2),
     ("steal", "steal_cpus", 2),
 ];

@@ -59,6 +59,7 @@ pub mod launch;
 pub mod lines;
 pub mod machines;
 pub mod net;
+pub mod open_files;
 pub mod qemu;
 pub mod run;
 pub mod sim;

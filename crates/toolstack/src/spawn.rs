@@ -10,7 +10,8 @@ use std::io;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use crate::cgroup::door;
+use crate::open_files;
 
 /// The word that asks a program for this mode, before those of [`Spawn::words`].
 pub const MODE: &str = "--spawn";
@@ -22,7 +23,8 @@ const END: &str = "--";
 /// What to become, and how.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Spawn {
-    /// File of a control group that takes process ids.
+    /// File by which it joins a control group ([`Tree::entrance`](crate::cgroup::Tree::entrance)). It
+    /// goes on where it is if that fails, and says so.
     pub group: Option<PathBuf>,
     /// Where the process id is written before anything of the program runs.
     pub pid_file: Option<PathBuf>,
@@ -77,20 +79,16 @@ impl Spawn {
     }
 
     fn prepare(&self) -> io::Result<()> {
-        let pid = std::process::id().to_string();
-        if let Some(group) = &self.group {
-            let doing = format!("cannot join the control group of {}", group.display());
-            let opened = std::fs::OpenOptions::new().write(true).open(group);
-            let joined =
-                opened.and_then(|mut file| io::Write::write_all(&mut file, pid.as_bytes()));
-            joined.map_err(|error| named(&doing, error))?;
+        if let Some(group) = &self.group
+            && let Err(error) = door::enter(group)
+        {
+            eprintln!("outside of its control group: cannot write {}: {error}", group.display());
         }
-        let files = getrlimit(Resource::Nofile);
-        let all = Rlimit { current: files.maximum, maximum: files.maximum };
-        setrlimit(Resource::Nofile, all).map_err(|error| named("cannot take open files", error))?;
+        open_files::take_all().map_err(|error| named("cannot take open files", error))?;
         rustix::process::setsid().map_err(|error| named("cannot leave the session", error))?;
         if let Some(file) = &self.pid_file {
             let doing = format!("cannot write {}", file.display());
+            let pid = std::process::id().to_string();
             std::fs::write(file, pid).map_err(|error| named(&doing, error))?;
         }
         Ok(())

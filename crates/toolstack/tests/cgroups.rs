@@ -20,8 +20,9 @@ impl Host {
     fn new() -> Option<Self> {
         // As unique as the process: the kernel counts to 4 million.
         let name = format!("rwtest{}", std::process::id());
-        let made = Tree::find(Path::new("/"), &name)
-            .and_then(|tree| tree.make(Weights::default()).map(|()| tree));
+        let made = Tree::find(Path::new("/"), &name).and_then(|tree| {
+            tree.make().and_then(|()| tree.set(Weights::default())).map(|()| tree)
+        });
         match made {
             Ok(tree) => {
                 let sleeper = Command::new("sleep").arg("1000").spawn().unwrap();

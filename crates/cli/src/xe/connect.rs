@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
-use toolstack::cgroup::{Group, Tree};
+use toolstack::cgroup::door;
 use xenapi::client::{Address, Client, ClientError, Trust};
 use xenapi::envelope::Encoding;
 
@@ -21,8 +21,6 @@ const PORTS: (u16, u16) = (443, 80);
 const USER: &str = "root";
 /// How this program names itself to the server.
 const ORIGINATOR: &str = "xe";
-/// Name of the control group's instance.
-const INSTANCE: &str = "ringway";
 /// Longest file of settings, in bytes.
 const FILE_BYTES_MAX: u64 = 64 << 10;
 
@@ -76,11 +74,11 @@ impl Whereabouts {
     }
 }
 
-/// Takes part in the share of the CPU that is kept for control, if the daemon has made it and we
-/// may: then this program is as fast on a host whose guests are busy. Otherwise it works as well.
-pub(crate) fn join_control() {
-    if let Ok(tree) = Tree::find(Path::new("/"), INSTANCE) {
-        let _not_root_or_not_there = tree.join(Group::Clients, std::process::id());
+/// Takes part in the share of the CPU that the daemon of this host keeps for control, if we may: then
+/// this program is as fast on a host whose guests are busy. Otherwise it works as well.
+pub(crate) fn join_control(arguments: &Arguments) {
+    if let Address::Unix(socket) = address(arguments, Trust::in_file) {
+        door::join(&socket);
     }
 }
 

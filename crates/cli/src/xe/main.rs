@@ -54,11 +54,13 @@ use printer::Printed;
 use xe::Xe;
 
 fn main() -> ExitCode {
-    connect::join_control();
     let arguments = std::env::args().skip(1).collect::<Vec<_>>();
     let read = Whereabouts::of_user().and_then(|around| Arguments::read(&arguments, &around));
     let (done, minimal) = match read {
-        Ok(arguments) => (execute(&arguments), arguments.minimal),
+        Ok(arguments) => {
+            connect::join_control(&arguments);
+            (execute(&arguments), arguments.minimal)
+        }
         Err(failure) => (Err(failure), false),
     };
     match done {

@@ -34,6 +34,11 @@ Lines of name=value: server, port, username, password, passwordfile, nossl, and 
 .I ~/.xe-trust
 Certificates of servers, which are trusted when they are met first. A server that shows another one
 is refused.
+.TP
+.I /run/ringway/ringwayd.sock.control
+Leads to the control group that root's
+.B xe
+joins, so that guests that want every CPU do not slow it.
 .SH ENVIRONMENT
 .TP
 .B XE_EXTRA_ARGS

@@ -1,12 +1,16 @@
 //! The host.
 
-use model::admission::Limits;
+mod limits;
+mod slices;
+
+use std::sync::Arc;
+
 use xenapi::table::{host, pif, vm};
 use xenapi::{ApiError, NULL_REF, Value, codes};
 
-use crate::db::{Object, Ref, Tx, View};
+use crate::db::{Object, Ref, View};
 use crate::dispatch::generic::{nothing, set};
-use crate::dispatch::{Answer, Args, Ctx, Handler, Hook, list_methods, text};
+use crate::dispatch::{Answer, Args, Ctx, Handler, Hook, list_methods};
 use crate::house::House;
 
 pub(super) const CALLS: super::Calls = &[
@@ -29,55 +33,17 @@ pub(super) const CALLS: super::Calls = &[
 ];
 
 /// Settings of the toolstack among what clients keep with the host.
-pub(super) const HOOKS: &[Hook] =
-    &[Hook { field: "host.other_config", check: check_limits, follow: Some(set_limits) }];
-
-/// One of the limits.
-type Limit = fn(&mut Limits) -> &mut u16;
-
-/// The keys, each with the limit that it is.
-const LIMITS: [(&str, Limit); 3] = [
-    ("worker-pool-size", |limits| &mut limits.host),
-    ("worker-pool-size-machine", |limits| &mut limits.machine),
-    ("worker-pool-size-sr", |limits| &mut limits.sr),
+pub(super) const HOOKS: &[Hook] = &[
+    Hook { field: "host.other_config", check: limits::check, follow: Some(limits::follow) },
+    Hook { field: "host.other_config", check: slices::check, follow: Some(slices::follow) },
 ];
 
-/// The limits that are set; those of the configuration where nothing is.
-fn limits(house: &House, view: &View<'_>, it: &Ref) -> Result<Limits, ApiError> {
-    let mut limits = house.settings.limits;
-    let Value::Map(set) = view.get(it, host::Field::other_config)? else { return Ok(limits) };
-    for (key, limit) in LIMITS {
-        if let Some(value) = set.get(key).map(text) {
-            *limit(&mut limits) = value.parse().map_err(|_| codes::invalid_value(key, value))?;
-        }
-    }
-    let wrong =
-        |error: model::spec::SpecError| codes::invalid_value(error.field, error.to_string());
-    limits.validate().map_err(wrong)?;
-    Ok(limits)
-}
-
-fn check_limits(ctx: &Ctx, tx: &mut Tx<'_>, it: &Ref) -> Result<(), ApiError> {
-    limits(&ctx.house, &tx.view(), it).map(drop)
-}
-
-fn set_limits(ctx: &Ctx, it: &Ref) {
-    apply(&ctx.house, it);
-}
-
-/// Steps that run go on.
-fn apply(house: &House, it: &Ref) {
-    // It was looked at before it was written.
-    if let Ok(limits) = house.db.read(|view| limits(house, view, it)) {
-        house.machines.set_limits(limits);
-    }
-}
-
-/// Sets the limits that the host's record has, when the daemon starts.
-pub(crate) fn begin(house: &House) {
+/// Sets what the host's record has, when the daemon starts.
+pub(crate) fn begin(house: &Arc<House>) {
     let host = house.db.read(|view| view.all(&host::CLASS).next().map(|it| it.reference().clone()));
     if let Some(host) = host {
-        apply(house, &host);
+        limits::apply(house, &host);
+        slices::apply(house, &host);
     }
 }
 

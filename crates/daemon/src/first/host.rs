@@ -138,6 +138,7 @@ fn software(setup: &Setup<'_>) -> Value {
         ("build_number", env!("CARGO_PKG_VERSION")),
         ("linux", &setup.host.kernel),
         ("hostname", &setup.host.hostname),
+        ("control_slice", setup.slices),
     ])
 }
 

@@ -48,6 +48,8 @@ pub struct Setup<'a> {
     pub bridge: &'a str,
     /// Directories from which machines may boot.
     pub boot: &'a [PathBuf],
+    /// What is told of the control groups.
+    pub slices: &'a str,
     /// Now.
     pub now: Date,
 }

@@ -11,7 +11,7 @@ use xenapi::Value;
 use xenapi::client::Client;
 
 use super::raw::{self, Dialect};
-use super::{Host, ms};
+use super::{Host, ms, percentile};
 use crate::experiment::{
     CellPlan, Comparison, Experiment, Figure, Options, Plan, Prepared, Sample, Side,
 };
@@ -283,13 +283,6 @@ fn touch(client: &mut Client, machine: &str, change: usize) -> Result<()> {
     Ok(())
 }
 
-/// Of values of which there is one.
-fn percentile(values: &mut [f64], percent: usize) -> f64 {
-    values.sort_by(f64::total_cmp);
-    let at = (values.len() * percent / 100).min(values.len().saturating_sub(1));
-    values.get(at).copied().unwrap_or_default()
-}
-
 impl Prepared for Ready {
     fn plan(&self) -> &Plan {
         &self.plan
@@ -317,13 +310,6 @@ impl Prepared for Ready {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn percentiles_are_of_the_sorted_values() {
-        let mut values: Vec<f64> = (0..100).rev().map(f64::from).collect();
-        assert_eq!((percentile(&mut values, 50), percentile(&mut values, 99)), (50.0, 99.0));
-        assert_eq!(percentile(&mut [3.0], 99), 3.0);
-    }
 
     #[test]
     fn a_thousand_machines_carry_the_bars_and_a_hundred_none() {

@@ -6,7 +6,9 @@ use std::sync::atomic::AtomicBool;
 use lab::experiment::Options;
 use lab::progress::Silent;
 use lab::toolstack::api_scale::ApiScale;
+use lab::toolstack::responsive::Responsive;
 use lab::toolstack::vbd_parallel::VbdParallel;
+use testkit::ringwayd::Ringwayd;
 
 use super::{drawn, run, tiny};
 
@@ -81,4 +83,27 @@ fn a_pool_of_a_hundred_machines_is_measured_in_every_way() {
     }
     let [many, one] = [0, 1].map(|n| results.cells[3].systems[n].median("stop_ms"));
     assert!(many >= 1000.0 && many < 10.0 * one, "{many} ms, one takes {one} ms");
+}
+
+/// The promise is of a host for this alone; what holds anywhere is that guests do not keep `xe` from
+/// being answered.
+#[test]
+fn calls_are_answered_while_guests_want_all_cpus() {
+    let Some(daemon) = Ringwayd::with_slices(&["--hypervisor", "simulator"]).unwrap() else {
+        return;
+    };
+    drop(daemon);
+    let stop = Arc::new(AtomicBool::new(false));
+    let options = Options { window_ms: Some(1000), ..only("busy") };
+    let results = run(&Responsive, &options, &mut Silent, &stop).unwrap();
+    let [with, without] = &results.cells[0].systems[..] else { panic!("{:?}", results.cells) };
+    assert_eq!((&*with.name, &*without.name), ("with the slices", "without"));
+    for system in [with, without] {
+        let [p50, max] = ["p50_ms", "max_ms"].map(|metric| system.median(metric));
+        assert!(p50 > 0.0 && max >= p50 && system.median("calls") >= 5.0, "{system:?}");
+        assert!(system.median("guests_cpus") > 0.1, "{system:?}");
+    }
+    let bars: Vec<_> = results.compared.iter().filter_map(|c| c.bar).collect();
+    assert_eq!(bars, [50.0, 250.0, 5.0]);
+    drawn(&results, 1);
 }

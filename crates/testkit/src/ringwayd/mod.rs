@@ -2,6 +2,7 @@
 
 pub mod fleet;
 mod left;
+mod slices;
 
 use std::ffi::OsString;
 use std::fs;
@@ -16,6 +17,7 @@ use xenapi::client::{Client, ClientError};
 use crate::error::{Error, Result};
 use crate::process::{PROCESS_DEADLINE, Process, find_binary};
 use crate::raw::guest::wait_readable;
+pub use slices::Slices;
 
 /// What the simulator does with calls, in the daemon's directory.
 const RULES: &str = "state/simulator/rules.toml";
@@ -43,8 +45,22 @@ impl Ringwayd {
         Self::start(&options)
     }
 
+    /// Starts one with these options and control groups of its own; returns when it serves. `None`, with
+    /// the reason on standard error: this host lets nobody make groups, which was tried.
+    ///
+    /// # Errors
+    /// As [`simulator`](Self::simulator).
+    pub fn with_slices(options: &[&str]) -> Result<Option<Self>> {
+        let mut daemon = Self::start(&[options, &["--slices", "auto"]].concat())?;
+        if daemon.slices().is_some() {
+            return Ok(Some(daemon));
+        }
+        eprintln!("left out, nothing here shows what it should: {}", daemon.process.stderr());
+        Ok(None)
+    }
+
     /// Starts one with these options besides those that say where everything is; returns when it
-    /// serves.
+    /// serves. It has no control groups unless the options say so.
     ///
     /// # Errors
     /// As [`simulator`](Self::simulator).
@@ -119,15 +135,27 @@ impl Ringwayd {
     /// Command lines of processes that are there because of it, itself left out.
     #[must_use]
     pub fn processes(&self) -> Vec<String> {
-        let others = left::processes(self.dir.path()).into_iter();
-        let others = others.filter(|one| one.pid != self.process.id());
-        others.map(|one| one.words).collect()
+        self.started().into_iter().map(|(_, words)| words).collect()
     }
 
     /// Its socket.
     #[must_use]
     pub fn socket(&self) -> PathBuf {
         socket_of(self.dir.path())
+    }
+
+    /// Its control groups, if it has made some.
+    #[must_use]
+    pub fn slices(&self) -> Option<Slices> {
+        Slices::of(&self.socket())
+    }
+
+    /// Processes that are there because of it, by their command lines, itself left out.
+    #[must_use]
+    pub fn started(&self) -> Vec<(u32, String)> {
+        let others = left::processes(self.dir.path()).into_iter();
+        let others = others.filter(|one| one.pid != self.process.id());
+        others.map(|one| (one.pid, one.words)).collect()
     }
 
     /// Its own directory.
@@ -192,6 +220,9 @@ impl Drop for Ringwayd {
     fn drop(&mut self) {
         let _has_ended_already = self.process.kill();
         left::end(self.dir.path());
+        if let Some(slices) = self.slices() {
+            slices.remove();
+        }
     }
 }
 
@@ -211,6 +242,9 @@ fn start(dir: &Path, options: &[OsString]) -> Result<(Process, String)> {
         .arg(socket_of(dir));
     if !options.iter().any(|option| option == "--listen") {
         command.args(["--listen", "127.0.0.1:0,plain"]);
+    }
+    if !options.iter().any(|option| option == "--slices") {
+        command.args(["--slices", "off"]);
     }
     command.args(options).stdout(Stdio::piped());
     fs::create_dir_all(dir.join("state")).map_err(|e| Error::io("cannot make the state", e))?;

@@ -13,8 +13,23 @@ pub enum CgroupError {
     )]
     NoController,
     /// Groups are made through systemd, or not at all.
-    #[error("systemd manages the control groups of this host: no group is made beside its own")]
-    Managed,
+    #[error(
+        "systemd manages the control groups of this host and has none for `{name}`: install the \
+         units of packaging/systemd, run `systemctl start ringway-group@{{control,datapath,guests}}`, \
+         then start again; only the daemon with the usual state directory has such units"
+    )]
+    Managed {
+        /// Of which instance.
+        name: String,
+    },
+    /// systemd does not change what is its own.
+    #[error("systemd does not give {unit} another weight: {why}")]
+    Systemd {
+        /// The slice.
+        unit: String,
+        /// What it says.
+        why: String,
+    },
     /// A name that cannot be a part of a group's.
     #[error("`{name}` cannot name control groups: 1 to {most} lower-case letters and digits can")]
     Name {

@@ -35,7 +35,11 @@ impl Weights {
         }
     }
 
-    pub(super) fn check(self) -> Result<(), CgroupError> {
+    /// Whether every weight is within bounds.
+    ///
+    /// # Errors
+    /// [`CgroupError::Weight`]: the first that is not.
+    pub fn check(self) -> Result<(), CgroupError> {
         for slice in Slice::ALL {
             let weight = self.of(slice);
             if !(1..=WEIGHT_MAX).contains(&weight) {

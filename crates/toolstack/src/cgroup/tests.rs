@@ -1,6 +1,8 @@
 use model::id::{SrId, Uuid, VmId};
 
-use super::group::WEIGHT_MAX;
+use super::group::{Slice, WEIGHT_MAX};
+use super::step::Step;
+use super::tree::NAME_BYTES_MAX;
 use super::*;
 
 const NAME: &str = "rw0a1b2c";
@@ -41,15 +43,20 @@ fn v1() -> tempfile::TempDir {
 
 /// Files that the kernel makes with each group.
 fn kernel_makes(tree: &Tree, files: &[&str]) {
-    let slices = Slice::ALL.map(|slice| tree.folder(slice));
     let leaves = [Group::Daemon, Group::Clients, Group::Datapath(sr()), Group::Guest(vm())];
-    for folder in slices.into_iter().chain(leaves.map(|leaf| tree.path(leaf))) {
+    let leaves = leaves.map(|leaf| tree.path(leaf));
+    let slices = leaves.clone().map(|leaf| leaf.parent().unwrap().to_owned());
+    for folder in slices.into_iter().chain(leaves) {
         files.iter().for_each(|file| put(&folder.join(file), ""));
     }
 }
 
-fn text(tree: &Tree, file: &str) -> String {
-    std::fs::read_to_string(tree.base.join(file)).unwrap()
+fn base(root: &tempfile::TempDir) -> PathBuf {
+    controller(root.path()).unwrap().1
+}
+
+fn text(root: &tempfile::TempDir, file: &str) -> String {
+    std::fs::read_to_string(base(root).join(file)).unwrap()
 }
 
 #[test]
@@ -80,8 +87,8 @@ fn a_tree_is_refused_where_it_cannot_be() {
     let find = |root: &tempfile::TempDir, name: &str| Tree::find(root.path(), name).unwrap_err();
     assert!(matches!(find(&root(&[]), NAME), CgroupError::NoController));
     let managed = v2();
-    std::fs::create_dir_all(managed.path().join(SYSTEMD)).unwrap();
-    assert!(matches!(find(&managed, NAME), CgroupError::Managed));
+    std::fs::create_dir_all(managed.path().join(units::BOOTED)).unwrap();
+    assert!(matches!(find(&managed, NAME), CgroupError::Managed { .. }));
     let long = "a".repeat(NAME_BYTES_MAX + 1);
     for name in ["", "..", "a/b", "A", "a-b", "a b", "é", &long] {
         assert!(matches!(find(&v2(), name), CgroupError::Name { .. }), "{name}");
@@ -96,18 +103,23 @@ fn the_tree_is_this_in_version_2() {
     let at = |path: &str| root.path().join("sys/fs/cgroup").join(path);
     let write = |path: &str, text: &str| Step::Write(at(path), text.to_owned());
     assert_eq!(
-        tree.slices(Weights::default()),
+        tree.slices(),
         [
             Step::HandDown(at("")),
             Step::Make(at("rw0a1b2c-control")),
-            write("rw0a1b2c-control/cpu.weight", "1000"),
             Step::HandDown(at("rw0a1b2c-control")),
             Step::Make(at("rw0a1b2c-datapath")),
-            write("rw0a1b2c-datapath/cpu.weight", "200"),
             Step::HandDown(at("rw0a1b2c-datapath")),
             Step::Make(at("rw0a1b2c-guests")),
-            write("rw0a1b2c-guests/cpu.weight", "100"),
             Step::HandDown(at("rw0a1b2c-guests")),
+        ]
+    );
+    assert_eq!(
+        Slice::ALL.map(|slice| tree.weight(slice, Weights::default())),
+        [
+            write("rw0a1b2c-control/cpu.weight", "1000"),
+            write("rw0a1b2c-datapath/cpu.weight", "200"),
+            write("rw0a1b2c-guests/cpu.weight", "100"),
         ]
     );
     let guest = "rw0a1b2c-guests/07070707-0707-4707-8707-070707070707";
@@ -127,14 +139,13 @@ fn the_tree_is_this_in_version_1() {
     let tree = Tree::find(root.path(), NAME).unwrap();
     let at = |path: &str| root.path().join("sys/fs/cgroup/cpu").join(path);
     let write = |path: &str, text: &str| Step::Write(at(path), text.to_owned());
+    let made = ["control", "datapath", "guests"].map(|name| at(&format!("rw0a1b2c-{name}")));
+    assert_eq!(tree.slices(), made.map(Step::Make));
     assert_eq!(
-        tree.slices(Weights::default()),
+        Slice::ALL.map(|slice| tree.weight(slice, Weights::default())),
         [
-            Step::Make(at("rw0a1b2c-control")),
             write("rw0a1b2c-control/cpu.shares", "10240"),
-            Step::Make(at("rw0a1b2c-datapath")),
             write("rw0a1b2c-datapath/cpu.shares", "2048"),
-            Step::Make(at("rw0a1b2c-guests")),
             write("rw0a1b2c-guests/cpu.shares", "1024"),
         ]
     );
@@ -153,18 +164,22 @@ fn a_tree_is_made_joined_and_changed_in_version_2() {
     let tree = Tree::find(root.path(), NAME).unwrap();
     assert!(matches!(tree.set(Weights::default()), Err(CgroupError::Os { doing: "write", .. })));
     kernel_makes(&tree, &["cpu.weight", "cgroup.subtree_control", PROCESSES]);
-    tree.make(Weights::default()).unwrap();
-    tree.make(Weights::default()).unwrap();
-    assert_eq!(text(&tree, "cgroup.subtree_control"), "+cpu");
-    assert_eq!(text(&tree, "rw0a1b2c-guests/cgroup.subtree_control"), "+cpu");
-    assert_eq!(text(&tree, "rw0a1b2c-control/cpu.weight"), "1000");
+    assert_eq!(tree.weights(), None);
+    for _ in 0..2 {
+        tree.make().unwrap();
+        tree.set(Weights::default()).unwrap();
+    }
+    assert_eq!(tree.weights(), Some(Weights::default()));
+    assert_eq!(text(&root, "cgroup.subtree_control"), "+cpu");
+    assert_eq!(text(&root, "rw0a1b2c-guests/cgroup.subtree_control"), "+cpu");
+    assert_eq!(text(&root, "rw0a1b2c-control/cpu.weight"), "1000");
     tree.set(Weights { control: 500, datapath: 20, guests: 10 }).unwrap();
-    assert_eq!(text(&tree, "rw0a1b2c-control/cpu.weight"), "500");
-    assert_eq!(text(&tree, "rw0a1b2c-guests/cpu.weight"), "10");
+    assert_eq!(text(&root, "rw0a1b2c-control/cpu.weight"), "500");
+    assert_eq!(text(&root, "rw0a1b2c-guests/cpu.weight"), "10");
     tree.add(Group::Guest(vm())).unwrap();
     tree.join(Group::Guest(vm()), 4242).unwrap();
     tree.join(Group::Daemon, 17).unwrap();
-    assert_eq!(text(&tree, "rw0a1b2c-control/daemon/cgroup.procs"), "17");
+    assert_eq!(text(&root, "rw0a1b2c-control/daemon/cgroup.procs"), "17");
     let error = tree.remove(Group::Guest(vm())).unwrap_err();
     assert!(error.to_string().contains("by process 4242"), "{error}");
     let all = [Group::Daemon, Group::Clients, Group::Datapath(sr()), Group::Guest(vm())];
@@ -174,12 +189,11 @@ fn a_tree_is_made_joined_and_changed_in_version_2() {
 #[test]
 fn what_is_handed_down_already_is_left_alone() {
     let root = v2();
-    let tree = Tree::find(root.path(), NAME).unwrap();
-    let file = tree.base.join("cgroup.subtree_control");
+    let file = base(&root).join("cgroup.subtree_control");
     put(&file, "cpu memory\n");
-    v2::hand_down(&tree.base).unwrap();
+    v2::hand_down(&base(&root)).unwrap();
     assert_eq!(std::fs::read_to_string(file).unwrap(), "cpu memory\n");
-    let missing = v2::hand_down(&tree.base.join("missing")).unwrap_err();
+    let missing = v2::hand_down(&base(&root).join("missing")).unwrap_err();
     assert!(matches!(missing, CgroupError::Os { doing: "read", .. }), "{missing}");
 }
 
@@ -195,9 +209,8 @@ fn weights_have_bounds() {
         Weights { guests: u32::MAX, ..usual },
     ] {
         assert!(matches!(tree.set(bad), Err(CgroupError::Weight { .. })), "{bad:?}");
-        assert!(matches!(tree.make(bad), Err(CgroupError::Weight { .. })), "{bad:?}");
     }
-    assert_eq!(text(&tree, "rw0a1b2c-control/cpu.shares"), "", "nothing was written");
+    assert_eq!(text(&root, "rw0a1b2c-control/cpu.shares"), "", "nothing was written");
 }
 
 #[test]
@@ -206,7 +219,7 @@ fn leaves_of_others_are_not_ours() {
     let tree = Tree::find(root.path(), NAME).unwrap();
     assert_eq!(tree.leaves().unwrap(), []);
     for odd in ["rw0a1b2c-guests/other", "rw0a1b2c-control/x", "rw0a1b2d-control/daemon"] {
-        std::fs::create_dir_all(tree.base.join(odd)).unwrap();
+        std::fs::create_dir_all(base(&root).join(odd)).unwrap();
     }
     std::fs::create_dir(tree.path(Group::Guest(vm()))).unwrap();
     assert_eq!(tree.leaves().unwrap(), [Group::Guest(vm())]);
@@ -215,4 +228,118 @@ fn leaves_of_others_are_not_ours() {
     let error = tree.clear().unwrap_err();
     assert!(matches!(&error, CgroupError::Busy { pids, .. } if pids.is_empty()), "{error}");
     assert!(error.to_string().contains("groups below it"), "{error}");
+}
+
+#[test]
+fn whoever_is_elsewhere_is_put_into_a_leaf() {
+    let root = v1();
+    let tree = Tree::find(root.path(), NAME).unwrap();
+    kernel_makes(&tree, &[PROCESSES]);
+    let (guest, file) = (Group::Guest(vm()), tree.path(Group::Guest(vm())).join(PROCESSES));
+    assert!(tree.place(guest, 42).unwrap());
+    assert!(!tree.place(guest, 42).unwrap());
+    put(&file, "41\n43\n");
+    assert!(tree.place(guest, 42).unwrap());
+    assert_eq!(std::fs::read_to_string(file).unwrap(), "42");
+    assert!(tree.entrance(guest).ends_with("tasks"));
+    assert!(Tree::find(v2().path(), NAME).unwrap().entrance(guest).ends_with(PROCESSES));
+}
+
+#[test]
+fn leaves_of_who_is_gone_are_swept() {
+    let root = v1();
+    let tree = Tree::find(root.path(), NAME).unwrap();
+    tree.make().unwrap();
+    let [there, gone] = [3, 4].map(|byte| Group::Guest(VmId(id(byte))));
+    for group in [there, gone, Group::Datapath(sr())] {
+        tree.add(group).unwrap();
+    }
+    put(&tree.path(there).join(PROCESSES), "42\n");
+    assert_eq!(tree.sweep().unwrap(), [Group::Datapath(sr()), gone]);
+    assert_eq!(tree.leaves().unwrap(), [Group::Daemon, Group::Clients, there]);
+    let home = base(&root).join("home");
+    assert!(!tree.vacate(&home).unwrap(), "a machine is there");
+    std::fs::remove_file(tree.path(there).join(PROCESSES)).unwrap();
+    assert!(tree.vacate(&home).unwrap());
+    assert!(tree.leaves().unwrap().is_empty() && !base(&root).join("rw0a1b2c-control").exists());
+}
+
+#[test]
+fn where_a_process_is_follows_from_its_file() {
+    let one = "9:name=systemd:/x\n4:memory:/m\n3:cpuset:/s\n1:cpuacct,cpu:/a/b:c\n0::/u\n";
+    assert_eq!(v1::path(one), Some("/a/b:c"));
+    assert_eq!(v2::path(one), Some("/u"));
+    assert_eq!((v1::path("0::/u\n"), v2::path("1:cpu:/\n")), (None, None));
+}
+
+/// A host of systemd's, whose units are started.
+fn with_units(two: bool) -> tempfile::TempDir {
+    let root = if two { v2() } else { v1() };
+    std::fs::create_dir_all(root.path().join(units::BOOTED)).unwrap();
+    for slice in Slice::ALL {
+        let folder = units::folder(&base(&root), slice);
+        put(&folder.join("cgroup.subtree_control"), "");
+        let file = if two { "cpu.weight" } else { "cpu.shares" };
+        put(&folder.parent().unwrap().join(file), "100\n");
+    }
+    root
+}
+
+#[test]
+fn the_tree_is_in_units_where_systemd_manages_it() {
+    let root = with_units(true);
+    let refused = Tree::find(root.path(), NAME).unwrap_err();
+    assert!(refused.to_string().contains("packaging/systemd"), "{refused}");
+    let tree = Tree::find(root.path(), INSTANCE).unwrap();
+    let at = |path: &str| root.path().join("sys/fs/cgroup").join(path);
+    let group = |slice| at(&format!("ringway{slice}.slice/ringway-group@{slice}.service"));
+    let steps = |slice| [Step::MoveDown(group(slice)), Step::HandDown(group(slice))];
+    assert_eq!(tree.slices(), ["control", "datapath", "guests"].map(steps).concat());
+    assert_eq!(
+        tree.weight(Slice::Datapath, Weights::default()),
+        Step::Property {
+            systemctl: root.path().join("usr/bin/systemctl"),
+            unit: "ringwaydatapath.slice".into(),
+            weight: 200,
+            file: at("ringwaydatapath.slice/cpu.weight"),
+            text: "200".into(),
+        }
+    );
+    put(&group("guests").join(PROCESSES), "77\n");
+    put(&group("guests").join("holder").join(PROCESSES), "");
+    tree.make().unwrap();
+    assert_eq!(
+        text(&root, "ringwayguests.slice/ringway-group@guests.service/holder/cgroup.procs"),
+        "77"
+    );
+    assert!(
+        text(&root, "ringwayguests.slice/ringway-group@guests.service/cgroup.subtree_control")
+            == "+cpu"
+    );
+    assert_eq!(tree.leaves().unwrap(), [Group::Daemon, Group::Clients]);
+    assert!(group("control").join("clients").is_dir());
+    tree.clear().unwrap();
+    assert!(group("control").is_dir(), "it is systemd's");
+}
+
+#[test]
+fn systemd_is_asked_for_weights_that_a_slice_does_not_have() {
+    let root = with_units(false);
+    let tree = Tree::find(root.path(), INSTANCE).unwrap();
+    let weights = Weights { control: 1000, datapath: 200, guests: 100 };
+    let none = tree.set(weights).unwrap_err();
+    assert!(none.to_string().contains("ringwaycontrol.slice"), "{none}");
+    let (systemctl, said) = (root.path().join("usr/bin/systemctl"), root.path().join("said"));
+    std::fs::create_dir_all(systemctl.parent().unwrap()).unwrap();
+    let script = format!("echo \"$@\" >>{}", said.display());
+    testkit::process::write_script(&systemctl, &script).unwrap();
+    put(&base(&root).join("ringwaydatapath.slice/cpu.shares"), "2048\n");
+    tree.set(weights).unwrap();
+    let ask = "set-property --runtime --no-ask-password";
+    let two = ["control.slice CPUWeight=1000", "guests.slice CPUWeight=100"];
+    let two = two.map(|what| format!("{ask} ringway{what}\n")).concat();
+    assert_eq!(std::fs::read_to_string(said).unwrap(), two);
+    testkit::process::write_script(&systemctl, "echo no bus >&2; exit 1").unwrap();
+    let refused = tree.set(weights).unwrap_err();
+    assert!(refused.to_string().ends_with("weight: no bus"), "{refused}");
 }

@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use super::Step;
 use super::group::WEIGHT_USUAL;
+use super::step::Step;
 
 /// Where it may be mounted.
 const BASES: [&str; 2] = ["sys/fs/cgroup/cpu", "sys/fs/cgroup/cpu,cpuacct"];
@@ -11,6 +11,8 @@ const BASES: [&str; 2] = ["sys/fs/cgroup/cpu", "sys/fs/cgroup/cpu,cpuacct"];
 const SHARES: &str = "cpu.shares";
 /// Shares of a group that nobody gave any.
 const SHARES_USUAL: u32 = 1024;
+/// File of a group by which a thread alone joins it.
+pub(super) const THREADS: &str = "tasks";
 
 /// Root of the hierarchy, if it is mounted.
 pub(super) fn base(root: &Path) -> Option<PathBuf> {
@@ -23,4 +25,17 @@ pub(super) fn base(root: &Path) -> Option<PathBuf> {
 pub(super) fn weight(folder: &Path, weight: u32) -> Step {
     let shares = weight.saturating_mul(SHARES_USUAL) / WEIGHT_USUAL;
     Step::Write(folder.join(SHARES), shares.to_string())
+}
+
+/// The opposite of [`weight`], for what a file of a group says.
+pub(super) fn read(folder: &Path) -> Option<u32> {
+    let shares = std::fs::read_to_string(folder.join(SHARES)).ok()?.trim().parse::<u32>().ok()?;
+    Some(shares.saturating_mul(WEIGHT_USUAL).div_ceil(SHARES_USUAL))
+}
+
+/// Where a process is in this hierarchy, by what its `cgroup` file in `/proc` says.
+pub(super) fn path(text: &str) -> Option<&str> {
+    let lines = text.lines().filter_map(|line| line.split_once(':')?.1.split_once(':'));
+    let mut ours = lines.filter(|(controllers, _)| controllers.split(',').any(|one| one == "cpu"));
+    ours.next().map(|(_, path)| path)
 }

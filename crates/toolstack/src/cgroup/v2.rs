@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 
-use super::{CgroupError, Step, is, os, write};
+use super::CgroupError;
+use super::step::{Step, is, os, write};
 
 /// Where it may be mounted; the second beside version 1.
 const BASES: [&str; 2] = ["sys/fs/cgroup", "sys/fs/cgroup/unified"];
@@ -13,6 +14,8 @@ const HAS: &str = "cgroup.controllers";
 /// File of a group that lists those which groups in it have.
 const HANDS_DOWN: &str = "cgroup.subtree_control";
 const CONTROLLER: &str = "cpu";
+/// File of a group's weight.
+const WEIGHT: &str = "cpu.weight";
 
 /// Root of the hierarchy, if it is mounted with the CPU controller.
 pub(super) fn base(root: &Path) -> Option<PathBuf> {
@@ -23,7 +26,12 @@ pub(super) fn base(root: &Path) -> Option<PathBuf> {
 }
 
 pub(super) fn weight(folder: &Path, weight: u32) -> Step {
-    Step::Write(folder.join("cpu.weight"), weight.to_string())
+    Step::Write(folder.join(WEIGHT), weight.to_string())
+}
+
+/// What a group's weight is.
+pub(super) fn read(folder: &Path) -> Option<u32> {
+    std::fs::read_to_string(folder.join(WEIGHT)).ok()?.trim().parse().ok()
 }
 
 /// Hands the controller down, if it is not yet: where it is, this may be the right of others only.
@@ -39,6 +47,11 @@ pub(super) fn hand_down(folder: &Path) -> Result<(), CgroupError> {
         }
         outcome => outcome,
     }
+}
+
+/// Where a process is in the one hierarchy, by what its `cgroup` file in `/proc` says.
+pub(super) fn path(text: &str) -> Option<&str> {
+    text.lines().find_map(|line| line.strip_prefix("0::"))
 }
 
 fn names(controllers: &str) -> bool {

@@ -1,12 +1,9 @@
 //! The kernel, and the limits that it sets to us.
 
-use std::path::Path;
-
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::process::{Resource, getrlimit};
 
 use super::Finding;
-use crate::cgroup;
 use crate::qemu::Version;
 
 /// The first Linux without which nothing works: the ring's operations on disks.
@@ -61,10 +58,12 @@ fn judge_open_files(hard: Option<u64>) -> Finding {
         "raise the hard limit: LimitNOFILE=1048576 in the service, or nofile in limits.conf";
     match hard {
         None => Finding::ok(CHECK, "no limit"),
-        Some(hard) if hard >= OPEN_FILES_MANY => Finding::ok(CHECK, format!("{hard} (hard limit)")),
+        Some(hard) if hard >= OPEN_FILES_MANY => {
+            Finding::ok(CHECK, format!("{hard} (hard limit, which our programs take whole)"))
+        }
         Some(hard) if hard >= OPEN_FILES_MIN => Finding::warning(
             CHECK,
-            format!("{hard} (hard limit): for some dozens of disks"),
+            format!("{hard} (hard limit, which our programs take whole): for some dozens of disks"),
             ADVICE,
         ),
         Some(hard) => Finding::failure(CHECK, format!("{hard} (hard limit)"), ADVICE),
@@ -113,23 +112,6 @@ fn judge_memory(meminfo: &str) -> Finding {
     }
 }
 
-/// Which cgroup hierarchy could keep datapath and guests apart. `root` is `/` but in tests.
-pub(super) fn cgroups(root: &Path) -> Finding {
-    const CHECK: &str = "cgroups";
-    if let Some((version, _)) = cgroup::controller(root) {
-        let version = match version {
-            cgroup::Version::One => 1,
-            cgroup::Version::Two => 2,
-        };
-        return Finding::ok(CHECK, format!("version {version}, with the cpu controller"));
-    }
-    Finding::warning(
-        CHECK,
-        "no cpu controller is mounted",
-        "the control path cannot be kept apart from busy guests; mount cgroup2 at /sys/fs/cgroup",
-    )
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::Level;
@@ -160,19 +142,5 @@ mod tests {
         assert_eq!(judge_memory(&info(2_000_000)).level, Level::Ok);
         assert_eq!(judge_memory(&info(100_000)).level, Level::Warning);
         assert_eq!(judge_memory("").level, Level::Warning);
-    }
-
-    #[test]
-    fn both_cgroup_versions_are_found() {
-        let root = tempfile::tempdir().unwrap();
-        assert_eq!(cgroups(root.path()).level, Level::Warning);
-        let dir = root.path().join("sys/fs/cgroup");
-        std::fs::create_dir_all(dir.join("cpu")).unwrap();
-        std::fs::write(dir.join("cpu/cpu.shares"), "1024").unwrap();
-        assert!(cgroups(root.path()).found.contains("version 1"));
-        std::fs::write(dir.join("cgroup.controllers"), "io memory").unwrap();
-        assert!(cgroups(root.path()).found.contains("version 1"));
-        std::fs::write(dir.join("cgroup.controllers"), "cpuset cpu io").unwrap();
-        assert!(cgroups(root.path()).found.contains("version 2"));
     }
 }

@@ -6,6 +6,7 @@
 mod limits;
 mod programs;
 mod sizing;
+mod slices;
 mod storage;
 
 use std::path::PathBuf;
@@ -90,7 +91,8 @@ pub async fn examine(subject: &Subject) -> Vec<Finding> {
     findings.push(limits::locked_memory());
     findings.push(limits::memory());
     findings.extend(sizing::sizing());
-    findings.push(limits::cgroups(Path::new("/")));
+    findings.push(slices::cgroups(Path::new("/")));
+    findings.push(slices::slices(Path::new("/")));
     findings.push(storage::direct_io(&subject.path));
     findings.push(storage::completion(&subject.path, Path::new("/")));
     findings

@@ -379,7 +379,7 @@ async fn one_that_cannot_be_started_is_told_with_its_last_words() {
 async fn it_runs_in_the_slice_of_the_datapath() {
     let name = format!("rwio{}", std::process::id());
     let tree = Tree::find(Path::new("/"), &name)
-        .and_then(|tree| tree.make(Weights::default()).map(|()| tree));
+        .and_then(|tree| tree.make().and_then(|()| tree.set(Weights::default())).map(|()| tree));
     let tree = match tree {
         Ok(tree) => tree,
         Err(error) => {

@@ -77,7 +77,9 @@ impl Host {
         let guest = fs::canonicalize(guest).context("the test guest is gone")?;
         let guest = serde_json::Value::from(guest.to_string_lossy());
         // Only this user can reach it, by its socket. A string of JSON is one of TOML.
-        let config = format!("listen = []\n\n[boot]\ndirectories = [{guest}]\n");
+        // The host's control groups are left as they are.
+        let config =
+            format!("listen = []\n\n[boot]\ndirectories = [{guest}]\n\n[slices]\nmode = \"off\"\n");
         fs::write(self.dir.join(CONFIG), config).with_context(failed)
     }
 

@@ -19,7 +19,6 @@ use super::domain::Domain;
 use super::rundir::{Record, RunDir};
 use super::{Held, Qemu, Settings, os};
 use crate::accel::{Prober, openable};
-use crate::cgroup::Group;
 use crate::hv::HvError;
 use crate::spawn::Spawn;
 
@@ -87,7 +86,10 @@ pub(super) async fn create(
     let spec = DomainSpec { boot, ..spec.clone() };
     let accel = qemu.accelerator.of(&qemu.settings, &spec.boot).await?;
     let held = start(qemu, vm, domid, &spec, accel)?;
-    answers(&held).await
+    answers(&held).await?;
+    // It has joined by itself, or said why not where nobody looks.
+    qemu.place(&held.domain);
+    Ok(())
 }
 
 /// Starts the process. From its first moment on it is found by whoever looks for it.
@@ -103,12 +105,8 @@ fn start(
     dir.make().map_err(failed)?;
     let record = Record::new(domid, spec.vcpus);
     dir.keep(&record).map_err(failed)?;
-    let group = qemu.settings.tree.as_ref().map(|tree| {
-        let group = Group::Guest(vm);
-        tree.add(group).map(|()| tree.processes(group)).map_err(|error| group_failed(&error))
-    });
-    let words = command(&qemu.settings.qemu, vm, spec, accel, &dir.agent());
-    let spawn = Spawn { group: group.transpose()?, pid_file: Some(dir.pid_file()), command: words };
+    let command = command(&qemu.settings.qemu, vm, spec, accel, &dir.agent());
+    let spawn = Spawn { group: qemu.entrance(vm), pid_file: Some(dir.pid_file()), command };
     let child = spawned(&qemu.settings, &dir, &spawn)?;
     let pid = child.id().unwrap_or_default();
     let held = Domain::hold(vm, record, dir.clone(), pid);
@@ -148,8 +146,4 @@ async fn answers(held: &Held) -> Result<(), HvError> {
         }
         Err(_) => Err(error),
     }
-}
-
-fn group_failed(error: &crate::cgroup::CgroupError) -> HvError {
-    HvError::Refused { what: "the machine's control group".into(), why: error.to_string() }
 }

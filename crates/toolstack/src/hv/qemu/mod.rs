@@ -25,6 +25,7 @@ mod domain;
 mod door;
 mod drives;
 mod find;
+mod group;
 mod kill;
 mod names;
 mod process;
@@ -122,7 +123,10 @@ impl Qemu {
             return Ok(Some(held));
         }
         let found = find::adopt(&self.settings.run, vm).await?;
-        Ok(found.map(|domain| self.keep(domain)))
+        Ok(found.map(|domain| {
+            self.place(&domain);
+            self.keep(domain)
+        }))
     }
 
     /// The domain of a machine whose process is there, for a call that changes it.
@@ -176,13 +180,7 @@ impl Qemu {
             return Err(HvError::Refused { what: "removing a domain".into(), why });
         }
         lock(&self.domains).remove(&vm);
-        if let Some(tree) = &self.settings.tree {
-            let removed = tree.remove(crate::cgroup::Group::Guest(vm));
-            removed.map_err(|error| HvError::Refused {
-                what: "removing the machine's control group".into(),
-                why: error.to_string(),
-            })?;
-        }
+        self.leave_group(vm);
         dir.remove().map_err(|source| os("removing", dir.path(), source))
     }
 }

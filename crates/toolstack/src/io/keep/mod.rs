@@ -6,6 +6,7 @@
 //! notice. If both die, the disks that were served are attached anew to another one, and guests
 //! connect to that: at once, and those that cannot be had then as soon as they can.
 
+mod group;
 mod restore;
 mod start;
 mod turns;
@@ -27,7 +28,6 @@ use tokio::time::{Instant, timeout};
 use super::pool::Pool;
 use super::specs::Specs;
 use super::{CALL_DEADLINE, Client, IoError};
-use crate::cgroup::{CgroupError, Group};
 pub use start::IoLaunch;
 use turns::Turns;
 
@@ -35,9 +35,6 @@ use turns::Turns;
 const CONTROL: &str = "control.sock";
 /// Longest wait for its end when it was told to: every disk is drained and flushed.
 const END_DEADLINE: Duration = Duration::from_secs(40);
-/// How often a control group is tried to be removed, and the pause between.
-const LEAVE_TURNS: u32 = 50;
-const LEAVE_PAUSE: Duration = Duration::from_millis(10);
 
 /// The `ringway-io` of one SR.
 #[derive(Debug)]
@@ -160,20 +157,7 @@ impl Keep {
             let folder = self.folder.display();
             tracing::warn!(sr = %self.sr, "something is left in {folder}: {error}");
         }
-        let Some(tree) = &self.launch.tree else { return };
-        for turn in 1..=LEAVE_TURNS {
-            match tree.remove(Group::Datapath(self.sr)) {
-                Ok(()) => return,
-                // The kernel takes a process out a moment after its end, and tells nobody.
-                Err(CgroupError::Busy { pids, .. }) if pids.is_empty() && turn < LEAVE_TURNS => {
-                    tokio::time::sleep(LEAVE_PAUSE).await;
-                }
-                Err(error) => {
-                    tracing::warn!(sr = %self.sr, "{error}");
-                    return;
-                }
-            }
-        }
+        self.leave_group().await;
     }
 
     fn watching(&self) -> MutexGuard<'_, Watched> {
@@ -219,11 +203,13 @@ impl Keep {
             // The number was still its own when it was opened.
             && self.ask().await?.keeper.is_some_and(|again| again.pid == keeper.pid)
         {
+            self.place([stats.pid, keeper.pid]);
             self.watch(keeper.pid, ended);
             return Ok(Some(stats));
         }
         // It serves and nobody keeps it: another one does, and takes it over.
         self.start().await?;
+        self.place([stats.pid]);
         Ok(Some(stats))
     }
 

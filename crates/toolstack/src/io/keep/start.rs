@@ -18,7 +18,7 @@ use tokio::process::Child;
 use tokio::time::timeout;
 
 use super::{Keep, ended};
-use crate::cgroup::{Group, Tree};
+use crate::cgroup::Tree;
 use crate::io::IoError;
 use crate::launch::Launch;
 use crate::spawn::Spawn;
@@ -85,22 +85,14 @@ impl Keep {
             }
         }
         tracing::info!(sr = %self.sr, pid, "ringway-io started");
+        self.place([pid]);
         tokio::spawn(async move { child.wait().await });
         self.watch(pid, ended);
         Ok(())
     }
 
     fn spawn(&self) -> Spawn {
-        let group = self.launch.tree.as_ref().and_then(|tree| {
-            let group = Group::Datapath(self.sr);
-            match tree.add(group) {
-                Ok(()) => Some(tree.processes(group)),
-                Err(error) => {
-                    tracing::warn!(sr = %self.sr, "its ringway-io has no slice: {error}");
-                    None
-                }
-            }
-        });
+        let group = self.entrance();
         let IoLaunch { program, options, .. } = &*self.launch;
         let mut command: Vec<OsString> = vec![program.into(), "--control".into()];
         command.push(self.control.clone().into());

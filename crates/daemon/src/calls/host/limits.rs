@@ -1,0 +1,50 @@
+//! How many steps run at once, as the host's record says.
+
+use model::admission::Limits;
+use xenapi::table::host;
+use xenapi::{ApiError, Value, codes};
+
+use crate::db::{Ref, Tx, View};
+use crate::dispatch::{Ctx, text};
+use crate::house::House;
+
+/// One of the limits.
+type Limit = fn(&mut Limits) -> &mut u16;
+
+/// The keys, each with the limit that it is.
+const LIMITS: [(&str, Limit); 3] = [
+    ("worker-pool-size", |limits| &mut limits.host),
+    ("worker-pool-size-machine", |limits| &mut limits.machine),
+    ("worker-pool-size-sr", |limits| &mut limits.sr),
+];
+
+/// The limits that are set; those of the configuration where nothing is.
+fn limits(house: &House, view: &View<'_>, it: &Ref) -> Result<Limits, ApiError> {
+    let mut limits = house.settings.limits;
+    let Value::Map(set) = view.get(it, host::Field::other_config)? else { return Ok(limits) };
+    for (key, limit) in LIMITS {
+        if let Some(value) = set.get(key).map(text) {
+            *limit(&mut limits) = value.parse().map_err(|_| codes::invalid_value(key, value))?;
+        }
+    }
+    let wrong =
+        |error: model::spec::SpecError| codes::invalid_value(error.field, error.to_string());
+    limits.validate().map_err(wrong)?;
+    Ok(limits)
+}
+
+pub(super) fn check(ctx: &Ctx, tx: &mut Tx<'_>, it: &Ref) -> Result<(), ApiError> {
+    limits(&ctx.house, &tx.view(), it).map(drop)
+}
+
+pub(super) fn follow(ctx: &Ctx, it: &Ref) {
+    apply(&ctx.house, it);
+}
+
+/// Steps that run go on.
+pub(super) fn apply(house: &House, it: &Ref) {
+    // It was looked at before it was written.
+    if let Ok(limits) = house.db.read(|view| limits(house, view, it)) {
+        house.machines.set_limits(limits);
+    }
+}

@@ -1,0 +1,83 @@
+//! From what is written to what holds: checked, and with what is usual for what is not said.
+
+use std::path::Path;
+use std::time::Duration;
+
+use model::admission::Limits;
+use toolstack::cgroup::{INSTANCE, Weights, check_name};
+
+use super::SliceSettings;
+use super::written::{WrittenIdentity, WrittenLimits, WrittenSlices};
+use crate::first::Product;
+use crate::options::SlicesMode;
+
+/// Longest of the times that can be given.
+const TIME_MAX: Duration = Duration::from_secs(24 * 60 * 60);
+
+pub(super) fn limits(written: &WrittenLimits) -> Result<Limits, String> {
+    let usual = Limits::default();
+    let limits = Limits {
+        host: written.worker_pool_size.unwrap_or(usual.host),
+        machine: written.machine.unwrap_or(usual.machine),
+        sr: written.sr.unwrap_or(usual.sr),
+        stuck: written.stuck_ms.map_or(usual.stuck, Duration::from_millis),
+        ..usual
+    };
+    limits.validate().map_err(|error| error.to_string())?;
+    Ok(limits)
+}
+
+/// A time of 1 s to [`TIME_MAX`], if one is given.
+pub(super) fn within(name: &str, seconds: Option<u64>) -> Result<Option<Duration>, String> {
+    let most = TIME_MAX.as_secs();
+    match seconds {
+        Some(seconds) if seconds == 0 || seconds > most => {
+            Err(format!("{name} = {seconds}: give 1 to {most}"))
+        }
+        given => Ok(given.map(Duration::from_secs)),
+    }
+}
+
+pub(super) fn product(written: WrittenIdentity) -> Result<Product, String> {
+    Ok(Product {
+        brand: written.product_brand.unwrap_or_else(|| "Ringway".to_owned()),
+        version: numbers("identity.product-version", written.product_version, "7.0.0")?,
+        platform: numbers("identity.platform-version", written.platform_version, "2.1.0")?,
+    })
+}
+
+/// Numbers with dots between them.
+fn numbers(name: &str, given: Option<String>, usual: &str) -> Result<String, String> {
+    let text = given.unwrap_or_else(|| usual.to_owned());
+    if text.split('.').all(|part| part.parse::<u32>().is_ok()) {
+        return Ok(text);
+    }
+    Err(format!("{name} = {text:?}: give numbers with dots between them, as {usual}"))
+}
+
+/// The control groups. A daemon with a state directory of its own has groups of its own.
+pub(super) fn slices(
+    asked: Option<SlicesMode>,
+    written: WrittenSlices,
+    own_state: Option<&Path>,
+) -> Result<SliceSettings, String> {
+    let usual = Weights::default();
+    let weights = Weights {
+        control: written.control_weight.unwrap_or(usual.control),
+        datapath: written.datapath_weight.unwrap_or(usual.datapath),
+        guests: written.guests_weight.unwrap_or(usual.guests),
+    };
+    weights.check().map_err(|error| format!("slices: {error}"))?;
+    let name = written.name.unwrap_or_else(|| own_state.map_or_else(|| INSTANCE.into(), named));
+    check_name(&name).map_err(|error| format!("slices.name: {error}"))?;
+    Ok(SliceSettings { mode: asked.or(written.mode).unwrap_or_default(), name, weights })
+}
+
+/// A name that no other state directory has, but for an accident (FNV-1a, 32 bits).
+fn named(state: &Path) -> String {
+    let hash =
+        state.as_os_str().as_encoded_bytes().iter().fold(0x811c_9dc5_u32, |hash, byte| {
+            (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193)
+        });
+    format!("{INSTANCE}{hash:08x}")
+}

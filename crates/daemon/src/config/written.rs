@@ -1,0 +1,58 @@
+//! The configuration file, as it is written.
+
+use std::path::PathBuf;
+
+use serde::Deserialize;
+
+use crate::options::{HypervisorKind, Listen, SlicesMode};
+
+/// All of it.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
+pub(super) struct Written {
+    pub(super) state: Option<PathBuf>,
+    pub(super) run: Option<PathBuf>,
+    pub(super) listen: Option<Vec<Listen>>,
+    pub(super) socket: Option<PathBuf>,
+    pub(super) hypervisor: Option<HypervisorKind>,
+    pub(super) password_file: Option<PathBuf>,
+    pub(super) boot: WrittenBoot,
+    pub(super) limits: WrittenLimits,
+    pub(super) identity: WrittenIdentity,
+    pub(super) slices: WrittenSlices,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct WrittenBoot {
+    pub(super) directories: Option<Vec<PathBuf>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
+pub(super) struct WrittenLimits {
+    pub(super) worker_pool_size: Option<u16>,
+    pub(super) machine: Option<u16>,
+    pub(super) sr: Option<u16>,
+    pub(super) stuck_ms: Option<u64>,
+    pub(super) attach_deadline_s: Option<u64>,
+    pub(super) queue_deadline_s: Option<u64>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
+pub(super) struct WrittenIdentity {
+    pub(super) product_brand: Option<String>,
+    pub(super) product_version: Option<String>,
+    pub(super) platform_version: Option<String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
+pub(super) struct WrittenSlices {
+    pub(super) mode: Option<SlicesMode>,
+    pub(super) name: Option<String>,
+    pub(super) control_weight: Option<u32>,
+    pub(super) datapath_weight: Option<u32>,
+    pub(super) guests_weight: Option<u32>,
+}

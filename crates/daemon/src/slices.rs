@@ -1,0 +1,185 @@
+//! CPU time for control, whatever guests do: what the daemon makes of [`toolstack::cgroup`].
+//!
+//! Without control groups everything works, but slower while guests want all CPUs. So nothing here
+//! fails but for who asked for that; what cannot be had is said once in the log, and told by the
+//! host's record for as long as it holds (`control_slice` of `software_version`).
+
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use anyhow::Context;
+use toolstack::cgroup::{CgroupError, Tree, Weights, door};
+
+use crate::config::SliceSettings;
+use crate::options::SlicesMode;
+
+/// The slices of this daemon, or why it has none.
+#[derive(Debug)]
+pub struct Slices {
+    groups: Option<Groups>,
+    told: String,
+    usual: Weights,
+    /// Held while weights are read and set: those that were written last are those that stay.
+    turn: Mutex<()>,
+}
+
+#[derive(Debug)]
+struct Groups {
+    tree: Tree,
+    /// Where we were before.
+    home: Option<PathBuf>,
+    /// Clients come in beside it.
+    socket: PathBuf,
+}
+
+impl Slices {
+    /// Makes them and joins them. Clients of `socket` may join them too.
+    ///
+    /// # Errors
+    /// They are required and cannot be had.
+    pub fn begin(settings: &SliceSettings, socket: &Path) -> anyhow::Result<Self> {
+        Self::begin_at(Path::new("/"), settings, socket)
+    }
+
+    fn begin_at(root: &Path, settings: &SliceSettings, socket: &Path) -> anyhow::Result<Self> {
+        let without = |told: String| {
+            // One that was killed has left its own.
+            if let Err(error) = door::close(socket) {
+                tracing::warn!("{error}");
+            }
+            Ok(Self { groups: None, told, ..Self::none(settings.weights) })
+        };
+        if settings.mode == SlicesMode::Off {
+            return without("off, as it is configured".to_owned());
+        }
+        match Groups::make(root, settings, socket) {
+            Ok(groups) => {
+                let told = groups.tree.to_string();
+                tracing::info!("CPU time is kept for control by groups of {told}");
+                Ok(Self { groups: Some(groups), told, ..Self::none(settings.weights) })
+            }
+            Err(error) if settings.mode == SlicesMode::Required => {
+                Err(error).context("the slices that the configuration requires cannot be had")
+            }
+            Err(error) => {
+                tracing::warn!("no CPU time is kept for control: {error}");
+                without(format!("none: {error}"))
+            }
+        }
+    }
+
+    /// None, and these weights if there were any.
+    pub fn none(usual: Weights) -> Self {
+        Self { groups: None, told: "none".to_owned(), usual, turn: Mutex::default() }
+    }
+
+    /// Where processes are put.
+    pub fn tree(&self) -> Option<&Tree> {
+        self.groups.as_ref().map(|groups| &groups.tree)
+    }
+
+    /// What is told of them.
+    pub fn told(&self) -> &str {
+        &self.told
+    }
+
+    /// The weights where the host's record says nothing else.
+    pub fn usual(&self) -> Weights {
+        self.usual
+    }
+
+    /// Gives the slices the weights that are to hold now. Blocks while systemd is asked.
+    pub fn set(&self, now: impl FnOnce() -> Option<Weights>) {
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(tree) = self.tree() else { return };
+        let Some(weights) = now() else { return };
+        if let Err(error) = tree.set(weights) {
+            tracing::warn!("the weights of the slices stay as they were: {error}");
+        }
+    }
+
+    /// Removes leaves of machines and storage that are gone. Called before anything is started.
+    pub fn sweep(&self) {
+        match self.tree().map(Tree::sweep) {
+            None => {}
+            Some(Ok(gone)) if gone.is_empty() => {}
+            Some(Ok(gone)) => {
+                tracing::info!("{} control groups were left, and are gone", gone.len())
+            }
+            Some(Err(error)) => tracing::warn!("what was left is not removed: {error}"),
+        }
+    }
+
+    /// We end. What nobody uses goes; machines and storage that go on keep the slices.
+    pub fn end(&self) {
+        let Some(Groups { tree, home: Some(home), socket }) = &self.groups else { return };
+        let gone = tree.vacate(home).and_then(|gone| match gone {
+            true => door::close(socket),
+            false => Ok(()),
+        });
+        // A client may be in there still.
+        if let Err(error) = gone {
+            tracing::info!("the slices stay: {error}");
+        }
+    }
+}
+
+impl Groups {
+    fn make(root: &Path, settings: &SliceSettings, socket: &Path) -> Result<Self, CgroupError> {
+        let tree = Tree::find(root, &settings.name)?;
+        let (home, fresh) = (tree.group_of_self(), tree.weights().is_none());
+        tree.make()?;
+        tree.join_control()?;
+        // Those of slices that are there may be set in the host's record, which is not read yet.
+        let weighed = if fresh { tree.set(settings.weights) } else { Ok(()) };
+        // Without these there are slices all the same.
+        for rest in [weighed, door::open(&tree, socket)] {
+            if let Err(error) = rest {
+                tracing::warn!("{error}");
+            }
+        }
+        Ok(Self { tree, home, socket: socket.to_owned() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(mode: SlicesMode) -> SliceSettings {
+        SliceSettings { mode, name: "rwtest".into(), weights: Weights::default() }
+    }
+
+    #[test]
+    fn a_host_without_groups_is_told_and_served() {
+        let root = tempfile::tempdir().unwrap();
+        let socket = root.path().join("s");
+        let begin = |mode| Slices::begin_at(root.path(), &settings(mode), &socket);
+        let slices = begin(SlicesMode::Auto).unwrap();
+        assert!(slices.tree().is_none());
+        assert!(slices.told().starts_with("none: no CPU controller"), "{}", slices.told());
+        slices.set(|| panic!("nobody asks"));
+        slices.sweep();
+        slices.end();
+        let error = format!("{:#}", begin(SlicesMode::Required).unwrap_err());
+        assert!(error.contains("requires") && error.contains("no CPU controller"), "{error}");
+    }
+
+    #[test]
+    fn who_wants_none_has_none() {
+        let root = tempfile::tempdir().unwrap();
+        let group = root.path().join("sys/fs/cgroup/cpu");
+        std::fs::create_dir_all(&group).unwrap();
+        std::fs::write(group.join("cpu.shares"), "1024").unwrap();
+        let link = root.path().join("s.control");
+        std::fs::write(&link, "").unwrap();
+        let socket = root.path().join("s");
+        let off = Slices::begin_at(root.path(), &settings(SlicesMode::Off), &socket).unwrap();
+        assert!(off.tree().is_none() && off.told().starts_with("off"), "{}", off.told());
+        assert!(!group.join("rwtest-control").exists() && !link.exists());
+        // Nobody can join what is no hierarchy of the kernel's.
+        let error = Slices::begin_at(root.path(), &settings(SlicesMode::Required), &socket);
+        let error = format!("{:#}", error.unwrap_err());
+        assert!(error.contains("cgroup.procs") && error.contains("writable"), "{error}");
+    }
+}

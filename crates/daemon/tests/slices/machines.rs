@@ -1,0 +1,119 @@
+//! Real machines and what serves their disks.
+
+use std::collections::BTreeSet;
+
+use tempfile::NamedTempFile;
+use testkit::ringwayd::{Ringwayd, Slices};
+
+use super::eventually;
+
+/// A daemon with a machine that runs and has a disk.
+struct Host {
+    daemon: Ringwayd,
+    slices: Slices,
+    vm: String,
+    sr: String,
+    _config: NamedTempFile,
+}
+
+impl Host {
+    /// `None`: nobody can make groups here.
+    fn start() -> Option<Self> {
+        let host = Self::halted()?;
+        host.xe(&["vm-start", "vm=m"]);
+        Some(host)
+    }
+
+    /// The machine does not run yet.
+    fn halted() -> Option<Self> {
+        let guest = testkit::guest::artifacts().unwrap();
+        let directory = guest.kernel.parent().unwrap().display().to_string();
+        let config = NamedTempFile::new().unwrap();
+        std::fs::write(&config, format!("[boot]\ndirectories = [{directory:?}]\n")).unwrap();
+        let path = config.path().display().to_string();
+        let daemon = Ringwayd::with_slices(&["--config", &path]).unwrap()?;
+        let slices = daemon.slices().unwrap();
+        let xe = |words: &[&str]| daemon.xe_prints(words).unwrap();
+        let vm = xe(&["vm-install", "template=Ringway test guest", "new-name-label=m"]);
+        xe(&["vm-disk-add", "vm=m", "disk-size=1MiB", "device=0"]);
+        let sr = xe(&["pool-list", "params=default-SR", "--minimal"]);
+        Some(Self { daemon, slices, vm, sr, _config: config })
+    }
+
+    fn xe(&self, words: &[&str]) -> String {
+        self.daemon.xe_prints(words).unwrap()
+    }
+
+    /// Processes of this program.
+    fn processes(&self, program: &str) -> BTreeSet<u32> {
+        let started = self.daemon.started().into_iter();
+        let of = |words: &str| words.split(' ').next().is_some_and(|name| name.contains(program));
+        started.filter(|(_, words)| of(words)).map(|(pid, _)| pid).collect()
+    }
+
+    /// Everybody is where they belong, and nobody else is.
+    fn is_right(&self) -> bool {
+        let (qemu, io) = (self.processes("qemu-system"), self.processes("ringway-io"));
+        assert_eq!((qemu.len(), io.len()), (1, 2), "{:?}", self.daemon.started());
+        self.slices.leaves("guests") == [(self.vm.clone(), qemu)].into()
+            && self.slices.leaves("datapath") == [(self.sr.clone(), io)].into()
+            && self.slices.members("control/daemon").contains(&self.daemon.process.id())
+    }
+
+    fn shown(&self) -> String {
+        ["control", "datapath", "guests"]
+            .map(|of| format!("{:?}", self.slices.leaves(of)))
+            .join(" ")
+    }
+}
+
+#[test]
+fn control_disks_and_machines_are_apart() {
+    let Some(host) = Host::start() else { return };
+    assert!(host.is_right(), "{}", host.shown());
+    assert_eq!(host.slices.weights(), [1000, 200, 100].map(Some));
+    for slice in ["control", "datapath", "guests"] {
+        assert!(host.slices.members(slice).is_empty(), "everybody is in a leaf");
+    }
+    host.xe(&["vm-reboot", "vm=m", "--force"]);
+    assert!(host.is_right(), "after a reboot: {}", host.shown());
+    host.xe(&["vm-shutdown", "vm=m", "--force"]);
+    eventually("the machine's group is gone", || host.slices.leaves("guests").is_empty());
+}
+
+#[test]
+fn members_are_put_right_after_the_daemon_was_killed() {
+    let Some(mut host) = Host::start() else { return };
+    assert!(host.is_right(), "{}", host.shown());
+    for round in 0..testkit::rounds(2, 10) {
+        host.daemon.process.kill().unwrap();
+        for pid in host.processes("qemu-system").union(&host.processes("ringway-io")) {
+            host.slices.take_out(*pid).unwrap();
+        }
+        let gone = format!("11111111-2222-4333-8444-{round:012x}");
+        std::fs::create_dir(host.slices.path("guests").join(gone)).unwrap();
+        host.daemon.start_again().unwrap();
+        eventually("everybody is where they belong", || host.is_right());
+        assert_eq!(host.daemon.slices(), Some(host.slices.clone()));
+    }
+    // It ends; the machine goes on, and keeps its group.
+    host.daemon.stop().unwrap();
+    assert_eq!(host.slices.members(&format!("guests/{}", host.vm)).len(), 1);
+}
+
+/// A machine is started whatever becomes of its group.
+#[test]
+fn a_machine_without_a_group_runs() {
+    let Some(mut host) = Host::halted() else { return };
+    for slice in ["guests", "datapath"] {
+        std::fs::remove_dir(host.slices.path(slice)).unwrap();
+    }
+    host.xe(&["vm-start", "vm=m"]);
+    assert_eq!(host.xe(&["vm-list", "power-state=running", "name-label=m", "--minimal"]), host.vm);
+    let said = host.daemon.process.stderr();
+    assert!(said.contains("outside of its control group"), "{said}");
+    // What is mended is used from the next start of the daemon on.
+    host.daemon.process.kill().unwrap();
+    host.daemon.start_again().unwrap();
+    eventually("everybody is where they belong", || host.is_right());
+}

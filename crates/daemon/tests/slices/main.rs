@@ -1,0 +1,107 @@
+//! The control groups of a daemon: who is where and with which weight, live and after a restart.
+#![allow(clippy::unwrap_used)] // A failed helper is a failed test.
+
+mod idle;
+mod machines;
+
+use std::time::{Duration, Instant};
+
+use testkit::process::{PROCESS_DEADLINE, Process};
+use testkit::ringwayd::{Ringwayd, Slices};
+use xenapi::Value;
+use xenapi::client::Client;
+
+/// Waits for what happens beside a call.
+fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < PROCESS_DEADLINE, "in vain: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// A daemon without machines, and its slices.
+fn simulator() -> Option<(Ringwayd, Slices)> {
+    let daemon = Ringwayd::with_slices(&["--hypervisor", "simulator"]).unwrap()?;
+    let slices = daemon.slices().unwrap();
+    Some((daemon, slices))
+}
+
+fn the_host(client: &mut Client) -> Value {
+    let Value::Set(hosts) = client.call("host.get_all", &[]).unwrap() else { panic!("no hosts") };
+    hosts.into_iter().next().unwrap()
+}
+
+/// Sets a weight in the host's record; the code with which that is refused.
+fn set(client: &mut Client, key: &str, weight: &str) -> Result<(), String> {
+    let host = the_host(client);
+    client.call("host.remove_from_other_config", &[host.clone(), Value::text(key)]).unwrap();
+    let pair = [host, Value::text(key), Value::text(weight)];
+    let set = client.call("host.add_to_other_config", &pair);
+    set.map(drop).map_err(|error| error.code().unwrap().to_owned())
+}
+
+#[test]
+fn weights_are_set_live_and_outlive_the_daemon() {
+    let Some((mut daemon, slices)) = simulator() else { return };
+    let are = |of: &Slices, weights: [u32; 3]| of.weights() == weights.map(Some);
+    assert!(are(&slices, [1000, 200, 100]), "{:?}", slices.weights());
+    let mut client = daemon.client().unwrap();
+    set(&mut client, "slice-weight-guests", "50").unwrap();
+    eventually("the guests' weight is set", || are(&slices, [1000, 200, 50]));
+    set(&mut client, "slice-weight-control", "10000").unwrap();
+    eventually("control's weight is set", || are(&slices, [10_000, 200, 50]));
+    for bad in ["0", "10001", "-1", "many", ""] {
+        let refused = set(&mut client, "slice-weight-datapath", bad);
+        assert_eq!(refused, Err("INVALID_VALUE".to_owned()), "{bad}");
+    }
+    assert!(are(&slices, [10_000, 200, 50]), "{:?}", slices.weights());
+    daemon.process.kill().unwrap();
+    // Somebody has changed what is not told in the record.
+    std::fs::write(slices.path("datapath").join("cpu.shares"), "1024").unwrap_or_default();
+    daemon.start_again().unwrap();
+    eventually("the weights are as they were set", || are(&slices, [10_000, 200, 50]));
+    let mut client = daemon.client().unwrap();
+    let host = the_host(&mut client);
+    for key in ["slice-weight-guests", "slice-weight-control"] {
+        client.call("host.remove_from_other_config", &[host.clone(), Value::text(key)]).unwrap();
+    }
+    eventually("what is not set is as usual", || are(&slices, [1000, 200, 100]));
+}
+
+#[test]
+fn a_daemon_without_machines_leaves_nothing() {
+    let Some((mut daemon, slices)) = simulator() else { return };
+    assert!(slices.members("control/daemon").contains(&daemon.process.id()));
+    let told = daemon.xe_prints(&["host-list", "params=software-version", "--minimal"]).unwrap();
+    let group = slices.path("control").display().to_string();
+    assert!(told.contains("control_slice: version") && told.contains(&group), "{told}");
+    let folder = slices.path("guests").join("11111111-2222-4333-8444-555555555555");
+    std::fs::create_dir(&folder).unwrap();
+    daemon.process.kill().unwrap();
+    assert!(slices.are_there());
+    daemon.start_again().unwrap();
+    assert!(!folder.exists(), "the group of a machine that is gone");
+    assert!(slices.members("control/daemon").contains(&daemon.process.id()));
+    daemon.stop().unwrap();
+    assert!(!slices.are_there(), "{}", daemon.process.stderr());
+    assert!(daemon.slices().is_none(), "nobody is let into what is not there");
+}
+
+#[test]
+fn xe_joins_the_slice_of_its_daemon() {
+    let Some((daemon, slices)) = simulator() else { return };
+    let mut command = daemon.xe(&["event-wait", "class=vm", "name-label=nobody"]).unwrap();
+    let xe = Process::start(&mut command).unwrap();
+    eventually("xe has joined", || slices.members("control/clients").contains(&xe.id()));
+    assert_eq!(slices.leaves("guests").len() + slices.leaves("datapath").len(), 0);
+}
+
+#[test]
+fn a_daemon_that_wants_no_slices_makes_none() {
+    let daemon = Ringwayd::simulator(&["--slices", "off"]).unwrap();
+    assert!(daemon.slices().is_none());
+    let told = daemon.xe_prints(&["host-list", "params=software-version", "--minimal"]).unwrap();
+    assert!(told.contains("control_slice: off"), "{told}");
+    assert_eq!(daemon.xe_prints(&["vm-list", "is-control-domain=false", "--minimal"]).unwrap(), "");
+}

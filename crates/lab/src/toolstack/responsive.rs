@@ -1,0 +1,309 @@
+//! `responsive`: how long `xe vm-list` takes while guests want all CPUs, with the slices and without.
+//!
+//! Real guests compute on more CPUs than the host has. Whoever calls is outside of all slices, as a
+//! shell is, and `xe` joins the control slice by itself when it has begun.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Write;
+use std::thread::available_parallelism;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use rustix::param::clock_ticks_per_second;
+use tempfile::NamedTempFile;
+use testkit::ringwayd::Ringwayd;
+
+use super::{ms, percentile};
+use crate::experiment::{
+    CellPlan, Comparison, Experiment, Figure, Options, Plan, Prepared, Sample, Side,
+};
+use crate::host::versions;
+
+/// Calls of a sample, and with `--quick`.
+const CALLS: usize = 500;
+const CALLS_QUICK: usize = 60;
+/// Fewer say nothing, however short a turn is to be.
+const CALLS_LEAST: usize = 5;
+/// Guests at most; on a host with many CPUs each has several.
+const GUESTS_MOST: usize = 16;
+/// CPUs that guests have for each of the host's, and with `--quick`.
+const TIMES: usize = 4;
+const TIMES_QUICK: usize = 2;
+/// What each guest does.
+const COMPUTE: &str = "for n in $(seq $(nproc)); do (while :; do :; done) & done";
+/// Longest wait for all guests' shells: they boot beside each other, without KVM on few CPUs.
+const BOOT_DEADLINE: Duration = Duration::from_secs(300);
+
+/// Of one `xe vm-list` beside busy guests, in milliseconds.
+const P99_MS: f64 = 50.0;
+/// The slowest of all.
+const MAX_MS: f64 = 250.0;
+/// How many times slower it is without the slices.
+const TIMES_SLOWER: f64 = 5.0;
+/// On a host without anything else to do, in milliseconds.
+const IDLE_MS: f64 = 15.0;
+
+/// The systems, in their order in each cell.
+const SYSTEMS: [&str; 2] = ["with the slices", "without"];
+
+/// The experiment.
+#[derive(Debug)]
+pub struct Responsive;
+
+/// What the guests do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Guests {
+    Busy,
+    Halted,
+}
+
+impl Guests {
+    fn cell(self) -> &'static str {
+        match self {
+            Self::Busy => "busy",
+            Self::Halted => "idle",
+        }
+    }
+
+    fn comparisons(self) -> Vec<Comparison> {
+        let at_most = |metric: &str, bar| Comparison {
+            cell: self.cell().to_owned(),
+            ours: SYSTEMS[0].to_owned(),
+            metric: Some(metric.to_owned()),
+            figure: Figure::Alone,
+            side: Side::AtMost,
+            bar: Some(bar),
+            ..Comparison::default()
+        };
+        let slower = |metric: &str, bar| Comparison {
+            ours: SYSTEMS[1].to_owned(),
+            peers: vec![SYSTEMS[0].to_owned()],
+            figure: Figure::OverBest,
+            side: Side::AtLeast,
+            bar,
+            ..at_most(metric, 0.0)
+        };
+        match self {
+            Self::Busy => vec![
+                at_most("p99_ms", P99_MS),
+                at_most("max_ms", MAX_MS),
+                slower("p99_ms", Some(TIMES_SLOWER)),
+                slower("p50_ms", None),
+                slower("max_ms", None),
+            ],
+            Self::Halted => vec![at_most("p50_ms", IDLE_MS), slower("p50_ms", None)],
+        }
+    }
+}
+
+fn cells(options: &Options) -> Vec<Guests> {
+    let wanted =
+        |one: &Guests| options.only.as_ref().is_none_or(|only| one.cell().contains(&**only));
+    [Guests::Busy, Guests::Halted].into_iter().filter(wanted).collect()
+}
+
+/// How many guests there are, and CPUs of each.
+fn guests(cpus: usize, times: usize) -> (usize, usize) {
+    let wanted = cpus.max(1) * times;
+    let guests = wanted.min(GUESTS_MOST);
+    (guests, wanted.div_ceil(guests))
+}
+
+fn cpus() -> usize {
+    available_parallelism().map_or(1, |cpus| cpus.get())
+}
+
+impl Experiment for Responsive {
+    fn name(&self) -> &'static str {
+        "responsive"
+    }
+
+    fn summary(&self) -> &'static str {
+        "xe vm-list while guests want all CPUs, with the control slice and without it"
+    }
+
+    fn prepare(&self, options: &Options) -> Result<Box<dyn Prepared>> {
+        let quick = |quick, full| if options.quick { quick } else { full };
+        let (cells, calls) = (cells(options), quick(CALLS_QUICK, CALLS));
+        let (count, each) = guests(cpus(), quick(TIMES_QUICK, TIMES));
+        let config = config()?;
+        let plan = Plan {
+            cells: cells
+                .iter()
+                .map(|guests| CellPlan {
+                    id: guests.cell().to_owned(),
+                    title: match guests {
+                        Guests::Busy => {
+                            format!("xe vm-list, {count} guests compute on {each} CPU(s) each")
+                        }
+                        Guests::Halted => "xe vm-list, no guest runs".to_owned(),
+                    },
+                    systems: SYSTEMS.map(str::to_owned).into(),
+                })
+                .collect(),
+            rounds: options.rounds.unwrap_or(if options.quick { 2 } else { 5 }),
+            metric: "p99_ms".into(),
+            comparisons: cells.iter().flat_map(|guests| guests.comparisons()).collect(),
+            versions: versions(&[], Some("ringwayd"))?,
+            notes: vec![format!(
+                "{calls} calls a turn, one after the other, each from the start of `xe` to its end. \
+                 Every turn has a daemon and guests of its own. `guests_cpus` is what the guests used \
+                 meanwhile of this host's {} CPUs.",
+                cpus()
+            )],
+            ..Plan::default()
+        };
+        let window = options.window_ms.map(Duration::from_millis);
+        Ok(Box::new(Ready { plan, cells, calls, guests: (count, each), window, config }))
+    }
+}
+
+/// Where the guest's kernel is.
+fn config() -> Result<NamedTempFile> {
+    let guest = testkit::guest::artifacts()?;
+    let folder = guest.kernel.parent().context("the guest's kernel lies nowhere")?;
+    let mut config = NamedTempFile::new().context("cannot make a configuration")?;
+    writeln!(config, "[boot]\ndirectories = [{:?}]", folder.display().to_string())?;
+    Ok(config)
+}
+
+struct Ready {
+    plan: Plan,
+    cells: Vec<Guests>,
+    calls: usize,
+    /// How many there are, and CPUs of each.
+    guests: (usize, usize),
+    window: Option<Duration>,
+    config: NamedTempFile,
+}
+
+/// A daemon with its machines. All of them end with it.
+struct Host {
+    daemon: Ringwayd,
+    machines: Vec<String>,
+}
+
+impl Host {
+    fn start(config: &NamedTempFile, (count, each): (usize, usize), slices: bool) -> Result<Self> {
+        let mode = if slices { "required" } else { "off" };
+        let config = config.path().display().to_string();
+        let daemon = Ringwayd::start(&["--config", &config, "--slices", mode])?;
+        let made = |number| {
+            let name = format!("new-name-label=m{number}");
+            let uuid = daemon.xe_prints(&["vm-install", "template=Ringway test guest", &name])?;
+            let of = format!("uuid={uuid}");
+            // The most comes first: there are never more at the start than at most.
+            for (key, value) in [("VCPUs-max", each), ("VCPUs-at-startup", each)] {
+                daemon.xe_prints(&["vm-param-set", &of, &format!("{key}={value}")])?;
+            }
+            Ok(uuid)
+        };
+        let machines = (0..count).map(made).collect::<Result<_>>()?;
+        Ok(Self { daemon, machines })
+    }
+
+    /// Starts all guests; returns when they compute.
+    fn make_busy(&self) -> Result<()> {
+        for uuid in &self.machines {
+            self.daemon.xe_prints(&["vm-start", &format!("uuid={uuid}")])?;
+        }
+        let shells = self.machines.iter().map(|uuid| Ok(self.daemon.shell(uuid)?));
+        let mut shells = shells.collect::<Result<Vec<_>>>()?;
+        for shell in &mut shells {
+            shell.ready(BOOT_DEADLINE)?;
+        }
+        for shell in &mut shells {
+            shell.run(COMPUTE, BOOT_DEADLINE)?;
+        }
+        Ok(())
+    }
+
+    /// CPU time of all guests so far, in seconds.
+    fn guests_s(&self) -> f64 {
+        let started = self.daemon.started().into_iter();
+        let guests = started.filter(|(_, words)| words.split(' ').any(|word| word == "-kernel"));
+        guests.filter_map(|(pid, _)| used_s(pid)).sum()
+    }
+
+    fn calls(&self, most: usize, window: Option<Duration>) -> Result<Vec<f64>> {
+        let (mut took, from) = (Vec::with_capacity(most), Instant::now());
+        while took.len() < most {
+            let over = window.is_some_and(|window| from.elapsed() >= window);
+            if over && took.len() >= CALLS_LEAST {
+                break;
+            }
+            let began = Instant::now();
+            self.daemon.xe_prints(&["vm-list"])?;
+            took.push(ms(began.elapsed()));
+        }
+        Ok(took)
+    }
+}
+
+/// CPU time of a process so far, in seconds.
+fn used_s(pid: u32) -> Option<f64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // What is before the last bracket may have blanks in it (proc_pid_stat(5)).
+    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+    let ticks = |at: usize| fields.get(at)?.parse::<f64>().ok();
+    Some((ticks(11)? + ticks(12)?) / clock_ticks_per_second() as f64)
+}
+
+impl Prepared for Ready {
+    fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    fn measure(&mut self, cell: usize, system: usize) -> Result<Sample> {
+        let host = Host::start(&self.config, self.guests, system == 0)?;
+        if self.cells[cell] == Guests::Busy {
+            host.make_busy()?;
+        }
+        // What is read for the first time is not what is measured.
+        host.daemon.xe_prints(&["vm-list"])?;
+        let (before, from) = (host.guests_s(), Instant::now());
+        let mut took = host.calls(self.calls, self.window)?;
+        let used = (host.guests_s() - before) / from.elapsed().as_secs_f64();
+        let max = took.iter().copied().fold(0.0, f64::max);
+        let sample: BTreeMap<&str, f64> = [
+            ("p50_ms", percentile(&mut took, 50)),
+            ("p99_ms", percentile(&mut took, 99)),
+            ("max_ms", max),
+            ("calls", took.len() as f64),
+            ("guests_cpus", used),
+        ]
+        .into();
+        Ok(sample.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn guests_have_more_cpus_than_the_host() {
+        for cpus in [1, 2, 3, 4, 5, 64, 200] {
+            let (count, each) = guests(cpus, TIMES);
+            assert!(count <= GUESTS_MOST && count * each >= TIMES * cpus, "{cpus}");
+            assert!(count * each < TIMES * cpus + count, "{cpus}: no more than are needed");
+        }
+    }
+
+    #[test]
+    fn every_comparison_is_of_systems_that_are_there() {
+        let all = cells(&Options::default());
+        assert_eq!(all.len(), 2);
+        for compared in all.into_iter().flat_map(Guests::comparisons) {
+            assert!(SYSTEMS.contains(&&*compared.ours), "{compared:?}");
+            assert!(compared.peers.iter().all(|peer| SYSTEMS.contains(&&**peer)), "{compared:?}");
+        }
+    }
+
+    #[test]
+    fn time_of_a_process_is_read() {
+        assert!(used_s(std::process::id()).is_some());
+        assert_eq!(used_s(u32::MAX), None);
+    }
+}

@@ -1,0 +1,117 @@
+//! The control groups of one test's daemon, read as an administrator reads them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use crate::error::{Error, Result};
+use crate::process::PROCESS_DEADLINE;
+
+/// Pause before a group is tried to be removed again, in which the kernel takes out who has ended.
+const LEAVE_PAUSE: Duration = Duration::from_millis(10);
+/// The three of them.
+const ALL: [&str; 3] = ["control", "datapath", "guests"];
+
+/// The slices of a daemon. Groups are named below them: `guests/UUID`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Slices {
+    base: PathBuf,
+    name: String,
+}
+
+impl Slices {
+    /// Those that clients of this socket may join; `None`: there are none.
+    pub(super) fn of(socket: &Path) -> Option<Self> {
+        let mut link = socket.as_os_str().to_owned();
+        link.push(".control");
+        let entrance = fs::read_link(link).ok()?;
+        // BASE/NAME-control/clients/FILE
+        let control = entrance.parent()?.parent()?;
+        let name = control.file_name()?.to_str()?.strip_suffix("-control")?;
+        Some(Self { base: control.parent()?.to_owned(), name: name.to_owned() })
+    }
+
+    /// Where a slice or a group in it is.
+    #[must_use]
+    pub fn path(&self, group: &str) -> PathBuf {
+        self.base.join(format!("{}-{group}", self.name))
+    }
+
+    /// The group above all, whose processes are in no slice.
+    #[must_use]
+    pub fn outside(&self) -> &Path {
+        &self.base
+    }
+
+    /// Processes in a group; none if there is no such group.
+    #[must_use]
+    pub fn members(&self, group: &str) -> BTreeSet<u32> {
+        let text = fs::read_to_string(self.path(group).join("cgroup.procs")).unwrap_or_default();
+        text.lines().filter_map(|line| line.parse().ok()).collect()
+    }
+
+    /// Groups in a slice, with who is in each.
+    #[must_use]
+    pub fn leaves(&self, slice: &str) -> BTreeMap<String, BTreeSet<u32>> {
+        let entries = fs::read_dir(self.path(slice)).into_iter().flatten().flatten();
+        let folders = entries.filter(|entry| entry.path().is_dir());
+        let names = folders.filter_map(|entry| entry.file_name().into_string().ok());
+        names.map(|name| (name.clone(), self.members(&format!("{slice}/{name}")))).collect()
+    }
+
+    /// Weights of control, datapath and guests, as version 2 counts them.
+    #[must_use]
+    pub fn weights(&self) -> [Option<u32>; 3] {
+        let number = |path: PathBuf| fs::read_to_string(path).ok()?.trim().parse::<u32>().ok();
+        ALL.map(|slice| {
+            let folder = self.path(slice);
+            let shares =
+                || Some(number(folder.join("cpu.shares"))?.saturating_mul(100).div_ceil(1024));
+            number(folder.join("cpu.weight")).or_else(shares)
+        })
+    }
+
+    /// Puts a process into a group, which is made if it is not there.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if the system refuses.
+    pub fn put(&self, group: &str, pid: u32) -> Result<()> {
+        let folder = self.path(group);
+        let put = fs::create_dir_all(&folder)
+            .and_then(|()| fs::write(folder.join("cgroup.procs"), pid.to_string()));
+        put.map_err(|e| Error::io(format!("cannot put {pid} into {}", folder.display()), e))
+    }
+
+    /// Takes a process out of all slices.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if the system refuses.
+    pub fn take_out(&self, pid: u32) -> Result<()> {
+        let taken = fs::write(self.base.join("cgroup.procs"), pid.to_string());
+        taken.map_err(|e| Error::io(format!("cannot take {pid} out of its slice"), e))
+    }
+
+    /// Whether anything of them is there.
+    #[must_use]
+    pub fn are_there(&self) -> bool {
+        ALL.iter().any(|slice| self.path(slice).exists())
+    }
+
+    /// Removes them, when the kernel has taken out everybody who has ended.
+    pub(super) fn remove(&self) {
+        let began = Instant::now();
+        while self.are_there() && began.elapsed() < PROCESS_DEADLINE {
+            for slice in ALL {
+                for name in self.leaves(slice).keys() {
+                    // Somebody may be just ending.
+                    let _busy = fs::remove_dir(self.path(&format!("{slice}/{name}")));
+                }
+                let _busy = fs::remove_dir(self.path(slice));
+            }
+            if self.are_there() {
+                std::thread::sleep(LEAVE_PAUSE);
+            }
+        }
+    }
+}

@@ -1,0 +1,44 @@
+//! The control group of a guest. Whether it is there and who is in it never decides about a machine:
+//! what cannot be had is told in the log, and the machine goes on.
+
+use std::path::PathBuf;
+
+use model::id::VmId;
+
+use super::Qemu;
+use super::domain::Domain;
+use crate::cgroup::{Group, leave};
+
+impl Qemu {
+    /// The file by which a process that is to become the machine's QEMU joins its group.
+    pub(super) fn entrance(&self, vm: VmId) -> Option<PathBuf> {
+        let (tree, group) = (self.settings.tree.as_ref()?, Group::Guest(vm));
+        match tree.add(group) {
+            Ok(()) => Some(tree.entrance(group)),
+            Err(error) => {
+                tracing::warn!(%vm, "it starts outside of its control group: {error}");
+                None
+            }
+        }
+    }
+
+    /// Sees that a machine's QEMU is in its group.
+    pub(super) fn place(&self, domain: &Domain) {
+        let Some(tree) = &self.settings.tree else { return };
+        let vm = domain.vm;
+        match tree.place(Group::Guest(vm), domain.process.id()) {
+            Ok(false) => {}
+            Ok(true) => tracing::info!(%vm, "put into its control group"),
+            Err(_) if domain.process.is_gone() => {}
+            Err(error) => tracing::warn!(%vm, "it runs outside of its control group: {error}"),
+        }
+    }
+
+    /// Removes the group of a machine whose process is gone.
+    pub(super) fn leave_group(&self, vm: VmId) {
+        let Some(tree) = &self.settings.tree else { return };
+        if tree.remove(Group::Guest(vm)).is_err() {
+            tokio::spawn(leave(tree.clone(), Group::Guest(vm)));
+        }
+    }
+}
