@@ -1,11 +1,13 @@
 //! Operations of machines, from a call to [`Machines::run`](toolstack::machines::Machines::run).
 
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use model::id::{Uuid, VmId};
 use model::plan::Op;
 use model::refusal::Refusal;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
+use toolstack::fut::Fut;
 use toolstack::machines::{Cancel, Job, OpError};
 use xenapi::ApiError;
 use xenapi::table::vm;
@@ -16,6 +18,11 @@ use crate::house::House;
 use crate::random;
 use crate::records::current::{Current, Mark};
 use crate::records::fields::uuid;
+use crate::records::owed::{self, Owes};
+
+/// Longest wait until what is told as an operation begins is on disk: a machine is stopped though
+/// the disk of the records hangs.
+const NOTED_DEADLINE: Duration = Duration::from_secs(5);
 
 /// Whether an operation may begin, by the records,
 /// and what is recorded as it does.
@@ -35,6 +42,16 @@ pub(crate) struct Work {
     pub(crate) look: Look,
     /// Asked when its turn has come.
     pub(crate) gate: Gate,
+    /// What the machine is owed from then on.
+    pub(crate) owes: Option<Owes>,
+}
+
+impl Work {
+    /// An operation that nobody is told of, which may always begin and is owed to nobody.
+    pub(crate) fn quiet(vm: VmId, op: Op) -> Self {
+        let gate: Gate = Arc::new(|_| Ok(()));
+        Self { vm, op, marks: Vec::new(), look: no_look(), gate, owes: None }
+    }
 }
 
 /// A handler of several operations that differ by what is given here.
@@ -79,7 +96,11 @@ impl Caller {
 
     /// Nobody waits for it as a task.
     pub(crate) fn nobody() -> Self {
-        let key = Ref::of(Uuid::from_random(random::bytes())).to_string();
+        Self::again(Ref::of(Uuid::from_random(random::bytes())).to_string())
+    }
+
+    /// Nobody waits any more for what was begun under this key.
+    pub(crate) fn again(key: String) -> Self {
         Self { key, cancel: Cancel::new(), progress: Arc::new(|_| {}) }
     }
 }
@@ -94,10 +115,17 @@ pub(crate) async fn carry_out(house: &House, caller: &Caller, work: &Work) -> Re
     let mut changed = house.db.changed();
     loop {
         changed.mark_unchanged();
-        let current = Arc::new(Mutex::new(None));
+        let current: Begun = Arc::default();
         let ran = house.machines.run(work.vm, work.op, job(house, caller, work, &current)).await;
         // From here on it is not under way, whoever waits for that.
         current.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if work.owes.is_some_and(|owes| !(owes.stays && ran.is_ok())) {
+            // Of a machine that is gone nothing is owed.
+            let _ = house.db.note(|tx| {
+                let machine = tx.view().by_uuid(&vm::CLASS, &work.vm.to_string())?.clone();
+                owed::over(tx, &machine, &caller.key)
+            });
+        }
         match ran {
             Err(OpError::Refused(refusal)) if refusal.passes() => {
                 if timeout_at(end, changed.changed()).await.is_err() {
@@ -109,17 +137,39 @@ pub(crate) async fn carry_out(house: &House, caller: &Caller, work: &Work) -> Re
     }
 }
 
-fn job(house: &House, caller: &Caller, work: &Work, current: &Arc<Mutex<Option<Current>>>) -> Job {
-    let (db, key, current) = (house.db.clone(), caller.key.clone(), current.clone());
+/// The operation as it is under way, from its gate on.
+type Begun = Arc<Mutex<Option<Current>>>;
+
+fn job(house: &House, caller: &Caller, work: &Work, current: &Begun) -> Job {
+    let (db, key, begun) = (house.db.clone(), caller.key.clone(), current.clone());
     let (look, check, marks) = (work.look.clone(), work.gate.clone(), work.marks.clone());
+    let (vm, owes) = (work.vm, work.owes);
     let gate = move || {
         look()?;
-        let begun = Current::begin(&db, &key, &marks, |tx| check(tx))?;
-        *current.lock().unwrap_or_else(PoisonError::into_inner) = Some(begun);
+        let now = Current::begin(&db, &key, &marks, |tx| {
+            check(tx)?;
+            owes.map_or(Ok(()), |owes| owe(tx, vm, owes, &key))
+        })?;
+        *begun.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);
         Ok(())
     };
+    let (waiter, begun) = (house.durable.waiter(), current.clone());
+    let noted = move || -> Fut<'static, ()> {
+        let now = begun.lock().unwrap_or_else(PoisonError::into_inner);
+        let (waiter, told) = (waiter.clone(), now.as_ref().is_some_and(Current::has_told));
+        Box::pin(async move {
+            if told && timeout(NOTED_DEADLINE, waiter.tried()).await.is_err() {
+                tracing::warn!(%vm, "what begins is not stored in time, and goes on");
+            }
+        })
+    };
     let (progress, cancel) = (caller.progress.clone(), caller.cancel.clone());
-    Job { gate: Box::new(gate), progress, cancel }
+    Job { gate: Box::new(gate), noted: Box::new(noted), progress, cancel }
+}
+
+fn owe(tx: &mut Tx<'_>, vm: VmId, owes: Owes, by: &str) -> Result<(), Refusal> {
+    let machine = tx.view().by_uuid(&vm::CLASS, &vm.to_string()).map_err(gone)?.clone();
+    owed::begin(tx, &machine, owes, by).map_err(gone)
 }
 
 /// The machine that a record is of.

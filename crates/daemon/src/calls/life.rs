@@ -1,8 +1,10 @@
 //! Machines on a simulated host, by their calls.
 
 mod config;
+mod cut;
 mod devices;
 mod ends;
+mod killed;
 mod power;
 mod storage;
 mod taken;
@@ -19,6 +21,7 @@ use crate::db::Ref;
 use crate::dispatch::text;
 use crate::reality;
 use crate::records::fields::{references, uuid};
+use crate::records::owed::{self, Owed};
 use crate::trial::Trial;
 
 /// A house whose storage is connected, and the host under it.
@@ -52,11 +55,19 @@ pub(crate) fn no() -> Value {
     Value::Bool(false)
 }
 
+/// One life of the daemon: whatever it was doing at the end is cut off.
+pub(crate) fn life<T>(run: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    runtime.block_on(run)
+}
+
 impl World {
     pub(crate) async fn new() -> Self {
         let trial = Trial::new().await;
         let sim = trial.sim.clone();
-        Self { trial, sim }.begun(BOOT).await
+        let world = Self { trial, sim };
+        world.begin(BOOT).await;
+        world
     }
 
     /// Ends when everything is stored: what comes after it is lost by an end.
@@ -65,19 +76,30 @@ impl World {
         house.stored(house.db.read(|view| view.generation())).await.unwrap();
     }
 
+    /// The daemon is killed: what is not stored by now never is. Its life ends with its runtime.
+    pub(crate) fn killed(&self) {
+        self.trial.house.durable.abandon();
+    }
+
     /// The daemon starts again with what was stored, on the host that is there now.
     pub(crate) async fn again(self, boot: &str) -> Self {
+        let world = self.opened().await;
+        world.begin(boot).await;
+        world
+    }
+
+    /// The same, before it looks at what is there.
+    pub(crate) async fn opened(self) -> Self {
         let Trial { house, hands, store, .. } = self.trial;
         // Its store is let go of before it is opened again.
         drop(house);
         let trial = Trial::of(hands, store, self.sim.clone()).await;
-        Self { trial, sim: self.sim }.begun(boot).await
+        Self { trial, sim: self.sim }
     }
 
-    async fn begun(self, boot: &str) -> Self {
+    pub(crate) async fn begin(&self, boot: &str) {
         let found = self.trial.house.machines.learn().await.unwrap();
         reality::begin(&self.trial.house, &found, boot).await;
-        self
     }
 
     /// A machine of the template for installation media, without its disk.
@@ -193,6 +215,11 @@ impl World {
 
     pub(crate) fn attached(&self, slot: &Ref) -> bool {
         self.get(slot, vbd::Field::currently_attached) == yes()
+    }
+
+    /// What the machine is owed, as it is recorded.
+    pub(crate) fn owed(&self, machine: &Ref) -> Option<Owed> {
+        self.trial.house.db.read(|view| owed::of(view, machine))
     }
 
     /// Ends when this is true of the records; they are looked at when they change.

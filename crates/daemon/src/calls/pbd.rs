@@ -96,6 +96,7 @@ async fn plug(ctx: Ctx, args: Args, op: SrOp) -> Answer {
         tx.set(&connection, pbd::Field::currently_attached, Value::Bool(true))?;
         storage::measured(tx, &storage.sr, space)
     })?;
+    storage.tidy(&ctx.house).await;
     // It is connected, whether it tells its disks now or when it is asked again.
     let _ = storage::scan(&ctx.house, &storage).await;
     drop(under_way);

@@ -24,6 +24,7 @@ use crate::records::fields::{flag, reference, uuid};
 use crate::records::{effects, machine};
 
 pub(super) use live::HOOKS;
+pub(crate) use live::agree;
 pub(super) use make::numbers;
 
 pub(super) const CALLS: &[(&str, Handler)] = &[
@@ -132,7 +133,7 @@ fn work(view: &View<'_>, slot: &Ref, op: VbdOp, disk: Option<Ref>) -> Result<Wor
     });
     let field = vbd::Field::current_operations.into();
     let marks = vec![Mark { of: slot.clone(), field, op: op.name() }];
-    Ok(Work { vm: id_of(view, &machine)?, op: plan, marks, look: no_look(), gate })
+    Ok(Work { vm: id_of(view, &machine)?, op: plan, marks, look: no_look(), gate, owes: None })
 }
 
 /// A medium that did not get into its drive is not in it.

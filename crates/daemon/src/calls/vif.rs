@@ -69,7 +69,7 @@ fn work(view: &View<'_>, device: &Ref, op: VifOp) -> Result<Work, ApiError> {
     let gate: Gate = Arc::new(move |tx| check(&tx.view(), &of, op));
     let field = vif::Field::current_operations.into();
     let marks = vec![Mark { of: device.clone(), field, op: op.name() }];
-    Ok(Work { vm: id_of(view, &machine)?, op: plan, marks, look: no_look(), gate })
+    Ok(Work { vm: id_of(view, &machine)?, op: plan, marks, look: no_look(), gate, owes: None })
 }
 
 /// Puts a device on another network. A guest that has it sees it go and come.

@@ -20,7 +20,8 @@ use crate::house::House;
 use crate::records::current::Mark;
 use crate::records::fields::{flag, references};
 use crate::records::machine::makes_domain;
-use crate::records::{bootable, effects, machine};
+use crate::records::owed::{self, Owes};
+use crate::records::{bootable, machine};
 
 /// Every operation of this file begins and ends alike; what differs is in `LifeOp`.
 macro_rules! handlers {
@@ -88,7 +89,6 @@ async fn life(ctx: Ctx, args: Args, op: VmOp) -> Answer {
     let about = About::vm(&machine, op);
     let paused = args.flag("start_paused");
     let ended = match op {
-        VmOp::PowerStateReset => return reset(&ctx, &machine),
         VmOp::Shutdown => shutdown(&ctx, &machine).await,
         _ => match plan_of(op, paused) {
             Some(plan) => run(&ctx, &machine, op, plan).await,
@@ -124,6 +124,7 @@ fn plan_of(op: VmOp, paused: bool) -> Option<Op> {
         VmOp::HardReboot => Op::HardReboot,
         VmOp::Pause => Op::Pause,
         VmOp::Unpause => Op::Unpause,
+        VmOp::PowerStateReset => Op::Reset,
         _ => return None,
     })
 }
@@ -156,7 +157,9 @@ pub(crate) fn work(house: &House, machine: &Ref, op: VmOp, plan: Op) -> Result<W
     };
     let field = vm::Field::current_operations.into();
     let marks = vec![Mark { of: machine.clone(), field, op: op.name() }];
-    Ok(Work { vm, op: plan, marks, look, gate })
+    // Whoever has asked for a start asks again if its daemon died; an end is not taken back.
+    let owes = owed::ends(op).then(|| Owes::this(op));
+    Ok(Work { vm, op: plan, marks, look, gate, owes })
 }
 
 /// Cleanly if the guest does it, else by force.
@@ -169,18 +172,6 @@ async fn shutdown(ctx: &Ctx, machine: &Ref) -> Result<(), OpError> {
         }
     }
     run(ctx, machine, VmOp::HardShutdown, Op::HardShutdown).await
-}
-
-/// Takes the machine for halted. Nothing is done to what may be there: whoever calls this says
-/// that nothing is.
-fn reset(ctx: &Ctx, machine: &Ref) -> Answer {
-    let vm = ctx.read(|view| id_of(view, machine))?;
-    if ctx.house.machines.domain(vm) != model::plan::DomainSeen::Absent {
-        let why = "the machine has a domain on this host; shut it down, by force if need be";
-        return Err(codes::operation_not_allowed(why));
-    }
-    ctx.change(|tx| effects::halted(tx, machine))?;
-    Ok(nothing())
 }
 
 fn check(view: &View<'_>, machine: &Ref, op: VmOp) -> Result<(), Refusal> {

@@ -30,20 +30,22 @@ mod load;
 mod row;
 #[cfg(test)]
 mod tests;
+mod waiter;
 mod writer;
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::atomic::AtomicU64;
+use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use tokio::sync::watch;
 use toolstack::store::{Store, StoreError};
-use xenapi::{ApiError, Date, Value, codes};
+use xenapi::{ApiError, Date, Value};
 
 use crate::db::{Db, Follow, Random, Tx};
 pub use error::{CloseError, OpenError};
+pub use waiter::Waiter;
 use writer::Writer;
 
 /// Generations that are reserved at once. More are when half of them are used, so that half of
@@ -57,11 +59,7 @@ const FAILED_MAX: usize = 8_192;
 /// Stores what changes. Dropped without [`Durable::close`] it leaves what a crash would leave.
 #[derive(Debug)]
 pub struct Durable {
-    db: Db,
-    shared: Arc<Shared>,
-    /// Told after each batch; closed when nobody stores any more.
-    settled: watch::Receiver<()>,
-    wake: SyncSender<()>,
+    waiter: Waiter,
     thread: Mutex<Option<JoinHandle<Result<(), StoreError>>>>,
 }
 
@@ -117,7 +115,8 @@ impl Durable {
         let thread = std::thread::Builder::new().name("state".to_owned());
         let thread = thread.spawn(move || writer.run()).map_err(OpenError::Thread)?;
         let thread = Mutex::new(Some(thread));
-        Ok((db.clone(), Self { db, shared, settled, wake, thread }))
+        let waiter = Waiter { db: db.clone(), shared, settled, wake };
+        Ok((db, Self { waiter, thread }))
     }
 
     /// Waits until the change of this generation ([`Tx::generation`]) is on disk. One that was only
@@ -126,8 +125,8 @@ impl Durable {
     /// # Errors
     /// `OUT_OF_SPACE`, `INTERNAL_ERROR`: it cannot be stored, and was taken back.
     pub async fn reached(&self, generation: u64) -> Result<(), ApiError> {
-        self.once(|| !self.db.is_unsettled(generation)).await?;
-        self.shared.failed().get(&generation).map_or(Ok(()), |error| Err(error.clone()))
+        self.waiter.once(|| !self.waiter.db.is_unsettled(generation)).await?;
+        self.waiter.shared.failed().get(&generation).map_or(Ok(()), |error| Err(error.clone()))
     }
 
     /// Waits until what has been noted so far is on disk, or could not be stored: that is tried
@@ -136,25 +135,12 @@ impl Durable {
     /// # Errors
     /// `INTERNAL_ERROR`: nobody stores any more.
     pub async fn tried(&self) -> Result<(), ApiError> {
-        let kept = self.db.kept();
-        let is_tried = || self.shared.tried.load(Ordering::Acquire) >= kept;
-        if !is_tried() {
-            // What was taken back is tried again by itself, but only after a while.
-            let _ = self.wake.try_send(());
-        }
-        self.once(is_tried).await
+        self.waiter.tried().await
     }
 
-    /// Waits for what is only so after a batch.
-    async fn once(&self, is_so: impl Fn() -> bool) -> Result<(), ApiError> {
-        let mut settled = self.settled.clone();
-        settled.mark_unchanged();
-        while !is_so() {
-            if settled.changed().await.is_err() {
-                return Err(codes::internal("nobody stores changes any more: restart the daemon"));
-            }
-        }
-        Ok(())
+    /// Whoever waits without holding this.
+    pub fn waiter(&self) -> Waiter {
+        self.waiter.clone()
     }
 
     /// Makes a change that was asked for, and waits until it is on disk.
@@ -165,7 +151,7 @@ impl Durable {
         &self,
         make: impl FnOnce(&mut Tx<'_>) -> Result<T, ApiError>,
     ) -> Result<T, ApiError> {
-        let (made, generation) = self.db.change(|tx| {
+        let (made, generation) = self.waiter.db.change(|tx| {
             let generation = tx.generation();
             make(tx).map(|made| (made, generation))
         })?;
@@ -181,23 +167,29 @@ impl Durable {
     pub fn close(&self) -> Result<(), CloseError> {
         // What is true of the moment only is not true after a restart. This is told as a change
         // now, so that nobody holds on to it. What follows from no field cannot fail.
-        let _ = self.db.note(forget_the_moment);
+        let _ = self.waiter.db.note(forget_the_moment);
         self.end(End::Clean)
     }
 
     fn end(&self, how: End) -> Result<(), CloseError> {
         let Some(thread) = lock(&self.thread).take() else { return Ok(()) };
-        *lock(&self.shared.end) = Some(how);
+        *lock(&self.waiter.shared.end) = Some(how);
         // Full: it has been woken and has not looked yet.
-        let _ = self.wake.try_send(());
+        let _ = self.waiter.wake.try_send(());
         // It panicked, and has told where.
         let ended = thread.join().map_err(|_| CloseError::BrokeOff)?;
         Ok(ended?)
     }
 
+    /// Nothing is stored from here on, as after a kill; what the runtime still does is lost.
+    #[cfg(test)]
+    pub(crate) fn abandon(&self) {
+        let _ = self.end(End::Abrupt);
+    }
+
     /// Ends when nobody stores any more, without having been told to end.
     pub async fn broke_off(&self) {
-        let mut settled = self.settled.clone();
+        let mut settled = self.waiter.settled.clone();
         while settled.changed().await.is_ok() {}
     }
 }

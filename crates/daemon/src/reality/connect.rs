@@ -42,6 +42,7 @@ async fn connect(house: &House, connection: &Ref) -> Result<(), ApiError> {
         tx.set(connection, pbd::Field::currently_attached, Value::Bool(true))?;
         storage::measured(tx, &storage.sr, space)
     })?;
+    storage.tidy(house).await;
     // It is connected, whether it tells its disks now or when it is asked again.
     if let Err(error) = storage::scan(house, &storage).await {
         tell_scan(house, &storage, &error);

@@ -13,14 +13,15 @@ use toolstack::machines::OpError;
 use xenapi::table::{vm, vm_metrics};
 use xenapi::{ApiError, Date, Value};
 
+use super::owed::start;
 use crate::calls::carry::{Caller, Gate, Work, carry_out, gone, no_look};
 use crate::calls::message::{Note, raise, write};
-use crate::calls::vm_lifecycle;
 use crate::db::{Db, Ref, Tx};
 use crate::errors::sentence;
 use crate::house::House;
 use crate::records::current::Mark;
 use crate::records::fields::{int, reference, text};
+use crate::records::owed::{self, Owes};
 use crate::records::{bootable, machine};
 
 /// A machine whose guest has ended.
@@ -52,9 +53,16 @@ pub(super) async fn ended(house: &Arc<House>, vm: VmId, domid: Domid, exit: Exit
         Next::Restart if waits => halt,
         Next::Restart | Next::Keep => Op::AfterExit(exit),
     };
-    let work = work(house, &it, domid, (exit, then), op);
-    match carry_out(house, &Caller::nobody(), &work).await {
-        Ok(()) if waits => restart(house, &it, delay).await,
+    let owes = match then {
+        Next::Halt => Some(Owes::this(VmOp::HardShutdown)),
+        Next::Restart if waits => Some(Owes { stays: true, ..Owes::this(VmOp::Start) }),
+        Next::Restart => Some(Owes::this(VmOp::HardReboot)),
+        Next::Keep => None,
+    };
+    let work = Work { owes, ..work(house, &it, domid, (exit, then), op) };
+    let caller = Caller::nobody();
+    match carry_out(house, &caller, &work).await {
+        Ok(()) if waits => restart(house, &it, delay, &caller.key).await,
         // Somebody has dealt with it, or deals with the machine from now on.
         Ok(()) | Err(OpError::Refused(_) | OpError::Cancelled) => {}
         Err(error) => tell(house, &it, "VM_END_FAILED", &sentence(&error)),
@@ -102,7 +110,7 @@ fn work(house: &House, it: &Ended, domid: Domid, (exit, then): (Exit, Next), op:
         Next::Restart => mark(VmOp::HardReboot),
         Next::Keep => Vec::new(),
     };
-    Work { vm: it.vm, op, marks, look: no_look(), gate }
+    Work { vm: it.vm, op, marks, look: no_look(), gate, owes: None }
 }
 
 /// The domain that has ended is the machine's: what somebody asked for meanwhile has not ended it.
@@ -110,6 +118,10 @@ fn is_still(tx: &Tx<'_>, machine: &Ref, domid: Domid) -> Result<(), Refusal> {
     let view = tx.view();
     let now = int(&view, machine, vm::Field::domid).map_err(gone)?;
     let power = machine::power(&view, machine).map_err(gone)?;
+    // As a daemon before this one has begun it, or has told it.
+    if owed::of(&view, machine).is_some_and(|owed| owed.domid == Some(domid)) {
+        return Err(Refusal::NotAllowed("an operation ends this domain".into()));
+    }
     let alive = matches!(power, PowerState::Running | PowerState::Paused);
     if alive && now == i64::from(domid.0) {
         return Ok(());
@@ -118,11 +130,9 @@ fn is_still(tx: &Tx<'_>, machine: &Ref, domid: Domid) -> Result<(), Refusal> {
 }
 
 /// Starts the machine again after a while, unless somebody wants something else by then.
-async fn restart(house: &Arc<House>, it: &Ended, delay: Duration) {
+async fn restart(house: &House, it: &Ended, delay: Duration, by: &str) {
     sleep(delay).await;
-    let op = Op::Start { paused: false };
-    let Ok(work) = vm_lifecycle::work(house, &it.machine, VmOp::Start, op) else { return };
-    match carry_out(house, &Caller::nobody(), &work).await {
+    match start(house, &it.machine, by).await {
         Ok(()) | Err(OpError::Refused(Refusal::BadPowerState { .. }) | OpError::Cancelled) => {}
         Err(error) => tell(house, it, "VM_RESTART_FAILED", &sentence(&error)),
     }

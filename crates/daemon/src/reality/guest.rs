@@ -1,7 +1,6 @@
 //! What guests tell, and devices that they let go of late.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Duration;
 
 use model::id::{VbdId, VmId};
@@ -11,7 +10,7 @@ use toolstack::hv::GuestSeen;
 use xenapi::table::{vm, vm_guest_metrics};
 use xenapi::{ApiError, Value};
 
-use crate::calls::carry::{Caller, Work, carry_out, no_look};
+use crate::calls::carry::{Caller, Work, carry_out};
 use crate::db::Tx;
 use crate::house::House;
 use crate::records::fields::{map, reference};
@@ -65,7 +64,6 @@ fn record(tx: &mut Tx<'_>, vm: VmId, seen: GuestSeen, now: Value) -> Result<(), 
 /// A guest has let go of a disk after everybody had given up: what it held is free.
 pub(super) async fn let_go(house: &House, vm: VmId, vbd: VbdId) {
     let op = Op::VbdUnplug { vbd, force: false };
-    let work = Work { vm, op, marks: Vec::new(), look: no_look(), gate: Arc::new(|_| Ok(())) };
     // One that is free already is refused.
-    let _ = carry_out(house, &Caller::nobody(), &work).await;
+    let _ = carry_out(house, &Caller::nobody(), &Work::quiet(vm, op)).await;
 }

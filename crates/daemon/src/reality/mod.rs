@@ -6,6 +6,9 @@
 //! every machine's record and reality are made to agree, and what guests do from then on is
 //! followed. What takes longer than [`BEGIN_DEADLINE`], because storage hangs, goes on by itself.
 //!
+//! What a daemon before this one has begun and not ended is brought to its end first
+//! ([`owed`](crate::records::owed)): an end that somebody wanted is no crash.
+//!
 //! A guest that ends by itself gets what is set for that ([`model::vm::exits`]), one operation at a
 //! time with all others of its machine. An end that somebody has asked for is that operation's:
 //! by then the machine has another domain, or none.
@@ -16,6 +19,7 @@ mod autostart;
 mod connect;
 mod exits;
 mod guest;
+mod owed;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,11 +34,12 @@ use tokio::time::{Instant, timeout_at};
 use toolstack::hv::{DomainEvent, Found};
 use xenapi::table::vm;
 
-use crate::calls::carry::{Caller, Work, carry_out, no_look};
+use crate::calls::carry::{Caller, Work, carry_out};
 use crate::calls::message::{Note, raise};
+use crate::calls::vbd;
 use crate::house::House;
 use crate::records::fields::int;
-use crate::records::machine;
+use crate::records::{self, machine};
 
 /// How long a start waits for storage and machines before it lets people in.
 pub const BEGIN_DEADLINE: Duration = Duration::from_secs(5);
@@ -45,6 +50,8 @@ pub const BEGIN_DEADLINE: Duration = Duration::from_secs(5);
 pub async fn begin(house: &Arc<House>, found: &[Found], boot: &str) {
     let end = Instant::now() + BEGIN_DEADLINE;
     let same_boot = autostart::same_boot(house, boot);
+    // Looked up now: what guests do from here on is somebody's who lives.
+    let starts = owed::starts(house);
     let mut storage = connect::all(house);
     let _ = timeout_at(end, async { while storage.join_next().await.is_some() {} }).await;
     storage.detach_all();
@@ -60,21 +67,22 @@ pub async fn begin(house: &Arc<House>, found: &[Found], boot: &str) {
     }
     let _ = timeout_at(end, async { while settled.join_next().await.is_some() {} }).await;
     settled.detach_all();
-    if !same_boot {
-        autostart::start(house);
-    }
+    owed::begin_starts(house, starts, same_boot);
+    vbd::agree(house);
 }
 
 /// Makes one machine's record and reality agree.
 async fn agree(house: &Arc<House>, vm: VmId, same_boot: bool) {
     let recorded = house.db.read(|view| {
         let machine = view.by_uuid(&vm::CLASS, &vm.to_string())?;
-        Ok::<_, xenapi::ApiError>((
-            machine::power(view, machine)?,
-            int(view, machine, vm::Field::domid)?,
-        ))
+        let (power, domid) =
+            (machine::power(view, machine)?, int(view, machine, vm::Field::domid)?);
+        Ok::<_, xenapi::ApiError>((machine.clone(), power, domid, records::owed::of(view, machine)))
     });
-    let Ok((power, domid)) = recorded else { return };
+    let Ok((machine, power, domid, owed)) = recorded else { return };
+    if let Some(owed) = owed {
+        return owed::go_on(house, vm, &machine, &owed).await;
+    }
     let alive = matches!(power, PowerState::Running | PowerState::Paused);
     let domid = u32::try_from(domid).ok().map(Domid);
     match house.machines.domain(vm) {
@@ -92,9 +100,7 @@ async fn agree(house: &Arc<House>, vm: VmId, same_boot: bool) {
 
 /// What does not agree after that is told when it is next asked for something.
 pub(crate) async fn settle(house: &House, vm: VmId) {
-    let work =
-        Work { vm, op: Op::Settle, marks: Vec::new(), look: no_look(), gate: Arc::new(|_| Ok(())) };
-    let _ = carry_out(house, &Caller::nobody(), &work).await;
+    let _ = carry_out(house, &Caller::nobody(), &Work::quiet(vm, Op::Settle)).await;
 }
 
 /// Domains of machines that nobody knows are left alone: whoever put back an old state may want

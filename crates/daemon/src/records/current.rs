@@ -29,6 +29,8 @@ pub(crate) struct Current {
     db: Db,
     key: String,
     marked: Vec<(Ref, FieldIx)>,
+    /// The gate has written something.
+    told: bool,
 }
 
 impl Current {
@@ -46,13 +48,14 @@ impl Current {
         marks: &[Mark],
         gate: impl FnOnce(&mut Tx<'_>) -> Result<(), Refusal>,
     ) -> Result<Self, Refusal> {
-        let (mut refused, mut marked) = (None, Vec::new());
+        let (mut refused, mut marked, mut told) = (None, Vec::new(), false);
         let begun = db.note(|tx| {
             if let Err(refusal) = gate(tx) {
                 let why = codes::operation_not_allowed(refusal.to_string());
                 refused = Some(refusal);
                 return Err(why);
             }
+            told = tx.touched().next().is_some();
             for mark in with_slots(&tx.view(), marks)? {
                 tx.set_key(&mark.of, mark.field, key, Some(Value::text(mark.op)))?;
                 marked.push((mark.of, mark.field));
@@ -63,7 +66,12 @@ impl Current {
             return Err(refusal);
         }
         begun.map_err(|error| Refusal::NotAllowed(error.to_string()))?;
-        Ok(Self { db: db.clone(), key: key.to_owned(), marked })
+        Ok(Self { db: db.clone(), key: key.to_owned(), marked, told })
+    }
+
+    /// Whether something was written as they began, which is to be on disk before they do anything.
+    pub(crate) fn has_told(&self) -> bool {
+        self.told
     }
 
     /// The same, but waits while another operation is in the way, until `deadline` has passed.

@@ -10,6 +10,7 @@ use xenapi::table::{Class, console, host, vbd, vdi, vif, vm, vm_guest_metrics, v
 use xenapi::{ApiError, Date, NULL_REF, Value};
 
 use super::fields::{bytes, flag, int, reference, references, text};
+use super::owed;
 use crate::db::{Ref, Tx};
 
 /// What a machine without a domain has for its number.
@@ -73,25 +74,11 @@ pub(super) fn write(
         Some(_) => here(tx, &machine)?,
         None => {}
     }
+    if let Some(power) = power {
+        owed::became(tx, &machine, power)?;
+    }
     name_disks(tx, &machine, up && fresh)?;
     Ok(fresh && !up)
-}
-
-/// Takes a machine for halted.
-///
-/// # Errors
-/// As the database.
-pub(crate) fn halted(tx: &mut Tx<'_>, machine: &Ref) -> Result<(), ApiError> {
-    for slot in references(&tx.view(), machine, vm::Field::VBDs)? {
-        tx.set(&slot, vbd::Field::currently_attached, Value::Bool(false))?;
-    }
-    for device in references(&tx.view(), machine, vm::Field::VIFs)? {
-        tx.set(&device, vif::Field::currently_attached, Value::Bool(false))?;
-    }
-    tx.set(machine, vm::Field::domid, Value::Int(NO_DOMAIN))?;
-    tx.set(machine, vm::Field::power_state, Value::text(PowerState::Halted.name()))?;
-    down(tx, machine)?;
-    name_disks(tx, machine, false)
 }
 
 /// Puts a disk into a slot, or takes what is in it out.

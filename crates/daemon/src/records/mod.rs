@@ -14,6 +14,7 @@ pub(crate) mod current;
 pub(crate) mod effects;
 pub(crate) mod fields;
 pub(crate) mod machine;
+pub(crate) mod owed;
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -56,14 +57,17 @@ impl fmt::Debug for HouseRecords {
     }
 }
 
-/// A number that no machine is recorded to have: domains are counted from there on.
+/// A number that no machine is recorded to have, nor to have had when what it is owed began:
+/// domains are counted from there on.
 pub fn first_domid(db: &Db) -> Domid {
     let numbers = db.read(|view| {
         let domid = |machine: &Object| match machine.get(vm::Field::domid.into()) {
             Some(Value::Int(number)) => u32::try_from(*number).ok(),
             _ => None,
         };
-        view.all(&vm::CLASS).filter_map(domid).max()
+        let before = |machine: &Object| owed::of(view, machine.reference())?.domid;
+        let numbers = |machine| [domid(machine), before(machine).map(|Domid(number)| number)];
+        view.all(&vm::CLASS).flat_map(numbers).flatten().max()
     });
     Domid(numbers.unwrap_or_default().saturating_add(1))
 }

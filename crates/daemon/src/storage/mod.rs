@@ -21,6 +21,7 @@ use xenapi::{ApiError, codes};
 
 use crate::db::{Ref, View};
 use crate::errors::storage_failed;
+use crate::house::House;
 use crate::records::fields::{pairs, references, text, uuid};
 
 pub(crate) use scan::{found, grown, measured, scan};
@@ -87,7 +88,16 @@ impl Place {
         self.within("attach", self.driver.attach(self.id, config)).await
     }
 
-    /// The opposite.
+    /// Lets go of what a daemon before this one has left attached. What cannot be let go of is in
+    /// nobody's way: who wants the volume finds it attached.
+    pub(crate) async fn tidy(&self, house: &House) {
+        let tidied = house.machines.tidy(self.id, self.driver.kind());
+        if let Err(error) = self.deadline("the end of what is left", tidied).await {
+            tracing::warn!(sr = %self.id, "something may be left attached: {error}");
+        }
+    }
+
+    /// The opposite of attach.
     pub(crate) async fn detach(&self) -> Result<(), ApiError> {
         self.within("detach", self.driver.detach(self.id)).await
     }

@@ -77,6 +77,9 @@ pub enum Op {
     VifPlug(VifId),
     /// Take a network interface from the guest.
     VifUnplug(VifId),
+    /// End whatever is there and clean up, whatever is recorded. Unlike a shutdown by force, it
+    /// overtakes nobody.
+    Reset,
     /// Do what is set for a guest that ended like this, as [`exits::next`] says.
     AfterExit(Exit),
     /// Make reality and record agree. Never starts a guest.
@@ -253,6 +256,7 @@ pub fn plan(op: &Op, state: &MachineState) -> Result<Plan, Refusal> {
         Op::Eject(vbd) => plug::eject(state, vbd),
         Op::VifPlug(vif) => plug::vif(state, vif),
         Op::VifUnplug(vif) => plug::vif_out(state, vif),
+        Op::Reset => Ok(stop::hard(state)),
         // Of a machine that is recorded as halted nothing is expected any more.
         Op::AfterExit(exit) if state.power != PowerState::Halted => {
             Ok(match exits::next(exit, &state.after) {

@@ -134,7 +134,7 @@ fn drive(state: &MachineState, vbd: VbdId) -> Result<DiskState, Refusal> {
 /// A guest that can be given something, or give it back.
 fn with_domain(state: &MachineState) -> Result<(), Refusal> {
     match state.domain {
-        DomainSeen::There { run: Run::Running | Run::Paused, .. } => Ok(()),
+        DomainSeen::There { run: Run::Fresh | Run::Running | Run::Paused, .. } => Ok(()),
         DomainSeen::There { run: Run::Ended(_) | Run::Silent, .. } => {
             let stands = "the guest does not run; shut the machine down, by force if need be";
             Err(Refusal::NotAllowed(stands.into()))

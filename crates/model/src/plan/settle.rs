@@ -3,7 +3,8 @@
 //! | there | recorded running or paused | recorded halted |
 //! |---|---|---|
 //! | guest runs | stays | stays: its start was not recorded |
-//! | CPUs stand | stays, paused | goes: its start did not end |
+//! | CPUs stand | stays, paused | goes: it was to |
+//! | CPUs never ran | stays if paused: it was started so; goes if running: a reboot did not end | goes: its start did not end |
 //! | guest has ended | goes, unless it is to be preserved | goes |
 //! | no answer | stays: only a shutdown by force ends it | goes |
 //! | no process | what is left goes | what is left goes |
@@ -43,11 +44,12 @@ fn stays(state: &MachineState) -> Option<(Domid, PowerState)> {
     let power = match run {
         Run::Running => PowerState::Running,
         Run::Paused if alive => PowerState::Paused,
+        Run::Fresh if state.power == PowerState::Paused => PowerState::Paused,
         Run::Silent if alive => state.power,
         Run::Ended(exit) if alive && exits::next(exit, &state.after) == Next::Keep => {
             PowerState::Paused
         }
-        Run::Paused | Run::Silent | Run::Ended(_) => return None,
+        Run::Fresh | Run::Paused | Run::Silent | Run::Ended(_) => return None,
     };
     Some((domid, power))
 }

@@ -49,6 +49,8 @@ pub enum DomainSeen {
 /// What a domain's process does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Run {
+    /// It was made, and its CPUs have not run yet.
+    Fresh,
     /// Its CPUs run.
     Running,
     /// Its CPUs stand, and can run on.

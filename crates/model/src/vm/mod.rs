@@ -15,7 +15,7 @@
 //!       +-------------------------------------------------------------+
 //! ```
 //! A reboot ends in `Running`, from `Running` or `Paused`. `power_state_reset` makes `Halted` of
-//! any state, without asking whether that is so.
+//! any state: what is there of a domain is ended.
 
 pub mod exits;
 mod facts;
@@ -86,7 +86,7 @@ named! {
         CleanReboot = "clean_reboot",
         /// End its domain.
         HardShutdown = "hard_shutdown",
-        /// Record it as halted, whatever is true.
+        /// Make it halted, whatever is recorded and whatever is there.
         PowerStateReset = "power_state_reset",
         /// End its domain and start it again.
         HardReboot = "hard_reboot",

@@ -1,13 +1,19 @@
 //! What belongs to one test's daemon, told by its directory.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::process::PROCESS_DEADLINE;
 use crate::raw::guest::wait_readable;
+
+/// What the folder of an SR's datapath has while it serves nothing, by the beginnings of names.
+const OF_DATAPATH: [&str; 4] = ["control.sock", "disks", "log", "owner.json"];
 
 /// A process that names the directory in its command line.
 pub(super) struct Found {
@@ -32,7 +38,7 @@ pub(super) fn processes(dir: &Path) -> Vec<Found> {
     .collect()
 }
 
-/// Ends them all.
+/// Ends them all, and removes the host's ends of networks.
 pub(super) fn end(dir: &Path) {
     // One that is ended may have started another just before.
     while let found = processes(dir)
@@ -42,5 +48,107 @@ pub(super) fn end(dir: &Path) {
             let _ = pidfd_send_signal(&one.pidfd, Signal::KILL);
             let _ = wait_readable(&[one.pidfd.as_fd()], PROCESS_DEADLINE);
         }
+    }
+    for name in network_devices(dir) {
+        // That it is not there is what should be.
+        let _gone = Command::new("ip").args(["link", "del", "dev", &name]).output();
+    }
+}
+
+/// Bridges and TAP devices whose alias names the directory, as the daemon marks them.
+fn network_devices(dir: &Path) -> Vec<String> {
+    let ours = dir.display().to_string();
+    let is = |device: &PathBuf| {
+        let alias = fs::read_to_string(device.join("ifalias"));
+        alias.is_ok_and(|alias| alias.contains(&ours))
+    };
+    let devices = entries(Path::new("/sys/class/net")).into_iter().filter(is);
+    devices.filter_map(|device| Some(device.file_name()?.to_str()?.to_owned())).collect()
+}
+
+/// What is there of machines and of their disks, one line each.
+pub(super) fn of_machines(dir: &Path) -> Vec<String> {
+    let run = dir.join("run");
+    let mut left = of_processes(dir);
+    left.extend(entries(&run.join("vm")).iter().map(|path| shown("domain", path)));
+    for folder in entries(&run.join("io")) {
+        for path in entries(&folder) {
+            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            if OF_DATAPATH.iter().any(|known| name.starts_with(known)) {
+                // Disks that it was told to serve.
+                left.extend(entries(&path).iter().map(|path| shown("disk", path)));
+            } else {
+                left.push(shown("file", &path));
+            }
+        }
+    }
+    left.extend(locked(&dir.join("state/sr")).iter().map(|path| shown("lock of", path)));
+    left
+}
+
+/// Emulators, and each keeper of a datapath that has one already.
+fn of_processes(dir: &Path) -> Vec<String> {
+    let (mut left, mut served) = (Vec::new(), BTreeSet::new());
+    for Found { pid, words, .. } in processes(dir) {
+        let mut each = words.split(' ');
+        let program = each.next().unwrap_or_default();
+        if program.contains("qemu") {
+            left.push(format!("process {pid} {program}"));
+        } else if program.ends_with("ringway-io") && !words.contains(" --worker") {
+            let control = each.skip_while(|word| *word != "--control").nth(1).unwrap_or_default();
+            if !served.insert(control.to_owned()) {
+                left.push(format!("process {pid}, one more {program} of {control}"));
+            }
+        }
+    }
+    left
+}
+
+fn shown(what: &str, path: &Path) -> String {
+    format!("{what} {}", path.display())
+}
+
+/// What is in a directory; nothing if it is none.
+fn entries(dir: &Path) -> Vec<PathBuf> {
+    fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
+}
+
+/// Images below this directory that somebody holds locked.
+fn locked(storage: &Path) -> Vec<PathBuf> {
+    let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
+    let inode = |line: &str| {
+        let place = line.split_whitespace().find(|word| word.matches(':').count() == 2)?;
+        place.rsplit(':').next()?.parse::<u64>().ok()
+    };
+    let locks: BTreeSet<u64> = locks.lines().filter_map(inode).collect();
+    let images = entries(storage).into_iter().flat_map(|sr| entries(&sr));
+    let held = |path: &PathBuf| fs::metadata(path).is_ok_and(|about| locks.contains(&about.ino()));
+    images.filter(held).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_left_is_seen() {
+        let dir = tempfile::tempdir().unwrap();
+        for made in ["run/vm", "run/io/ab/disks", "state/sr/default"] {
+            fs::create_dir_all(dir.path().join(made)).unwrap();
+        }
+        let file = |name: &str| fs::write(dir.path().join(name), "").unwrap();
+        ["run/io/ab/control.sock", "run/io/ab/log", "state/sr/default/a.raw"]
+            .into_iter()
+            .for_each(file);
+        assert_eq!(of_machines(dir.path()), Vec::<String>::new());
+        fs::create_dir(dir.path().join("run/vm/uuid")).unwrap();
+        ["run/io/ab/x.sock", "run/io/ab/disks/x"].into_iter().for_each(file);
+        let image = fs::File::open(dir.path().join("state/sr/default/a.raw")).unwrap();
+        rustix::fs::flock(&image, rustix::fs::FlockOperation::LockShared).unwrap();
+        let mut left = of_machines(dir.path());
+        left.sort();
+        let ends = ["disks/x", "vm/uuid", "ab/x.sock", "default/a.raw"];
+        assert_eq!(left.len(), ends.len(), "{left:?}");
+        assert!(left.iter().zip(ends).all(|(line, end)| line.ends_with(end)), "{left:?}");
     }
 }

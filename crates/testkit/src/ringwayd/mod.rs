@@ -2,6 +2,7 @@
 
 pub mod fleet;
 mod left;
+mod shell;
 mod slices;
 
 use std::ffi::OsString;
@@ -17,6 +18,7 @@ use xenapi::client::{Client, ClientError};
 use crate::error::{Error, Result};
 use crate::process::{PROCESS_DEADLINE, Process, find_binary};
 use crate::raw::guest::wait_readable;
+pub use shell::Shell;
 pub use slices::Slices;
 
 /// What the simulator does with calls, in the daemon's directory.
@@ -136,6 +138,21 @@ impl Ringwayd {
     #[must_use]
     pub fn processes(&self) -> Vec<String> {
         self.started().into_iter().map(|(_, words)| words).collect()
+    }
+
+    /// What is there of machines and their disks, one line each: processes, directories, sockets,
+    /// locks of images. Nothing when all machines are halted.
+    #[must_use]
+    pub fn leftovers(&self) -> Vec<String> {
+        left::of_machines(self.dir.path())
+    }
+
+    /// The serial line of a machine with a test guest, by its UUID.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if it does not run.
+    pub fn shell(&self, machine: &str) -> Result<Shell> {
+        Shell::open(&self.dir.path().join("run/vm").join(machine).join("console.sock"))
     }
 
     /// Its socket.

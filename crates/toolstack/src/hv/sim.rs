@@ -126,7 +126,7 @@ impl Hypervisor for SimHv {
     fn run(&self, vm: VmId) -> Fut<'_, Result<(), HvError>> {
         Box::pin(self.command((What::Run, vm), None, move |state| {
             let domain = alive(state, vm)?;
-            let begins = !std::mem::replace(&mut domain.has_run, true);
+            let begins = domain.run == Some(Run::Fresh);
             let disks = domain.disks.clone();
             for (vbd, socket) in disks.iter().filter(|_| begins) {
                 if state.disk_at(*vbd, socket).is_none_or(|disk| !disk.active) {
@@ -138,11 +138,10 @@ impl Hypervisor for SimHv {
     }
 
     fn pause(&self, vm: VmId) -> Fut<'_, Result<(), HvError>> {
-        Box::pin(
-            self.command((What::Pause, vm), None, move |state| {
-                runs(alive(state, vm)?, Run::Paused)
-            }),
-        )
+        Box::pin(self.command((What::Pause, vm), None, move |state| match alive(state, vm)? {
+            Domain { run: Some(Run::Fresh), .. } => Ok(()),
+            domain => runs(domain, Run::Paused),
+        }))
     }
 
     fn ask(&self, vm: VmId, what: Ask) -> Fut<'_, Result<(), HvError>> {

@@ -11,6 +11,7 @@ use model::plan::Verb;
 use model::refusal::Refusal;
 
 use crate::exec::{Cancel, StepError};
+use crate::fut::Fut;
 
 /// How long an operation waits for those before it, unless the settings say otherwise. Twice what
 /// a step of hung storage takes.
@@ -42,6 +43,8 @@ pub struct Job {
     /// Whether it may begin: asked when its turn comes, and the operation counts as under way from
     /// then on. Must not wait.
     pub gate: Box<dyn Fn() -> Result<(), Refusal> + Send + Sync>,
+    /// Waited for after the gate and before anything is done: for what must be on disk by then.
+    pub noted: Box<dyn Fn() -> Fut<'static, ()> + Send + Sync>,
     /// Told how much is done, 0 to 1. Must not wait.
     pub progress: Arc<dyn Fn(f64) + Send + Sync>,
     /// Ends it.
@@ -51,7 +54,12 @@ pub struct Job {
 impl Job {
     /// One that nothing holds up and nobody watches.
     pub fn plain() -> Self {
-        Self { gate: Box::new(|| Ok(())), progress: Arc::new(|_| ()), cancel: Cancel::new() }
+        Self {
+            gate: Box::new(|| Ok(())),
+            noted: Box::new(|| Box::pin(std::future::ready(()))),
+            progress: Arc::new(|_| ()),
+            cancel: Cancel::new(),
+        }
     }
 }
 

@@ -30,6 +30,7 @@ mod storage;
 #[cfg(test)]
 mod tests;
 mod there;
+mod tidy;
 mod volumes;
 
 use std::collections::HashMap;
@@ -37,7 +38,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use model::admission::{Limits, Marks};
-use model::id::{Domid, VdiId, VmId};
+use model::id::{Domid, SrId, VdiId, VmId};
 use model::plan::{DomainSeen, Op};
 use tokio::sync::{OwnedMutexGuard, oneshot};
 use tokio::time::{Instant, sleep_until};
@@ -52,6 +53,7 @@ pub use records::{DiskRecord, Recorded, Records, Source, VifRecord};
 use crate::exec::Executor;
 use crate::fut::Fut;
 use crate::hv::{Found, HvError};
+use crate::sr::SrError;
 use memory::{Ledger, Short};
 use there::Machine;
 use volumes::Volumes;
@@ -152,6 +154,13 @@ impl Machines {
         // Where there is none, what `alone` has looked at is not kept for ever.
         let taken = TakenVolume { machines: self, vdi, turn };
         taken.turn.is_some().then_some(taken)
+    }
+
+    /// Detaches what an SR of this type holds attached and no machine uses: a daemon before this one
+    /// may have ended between two calls. Comes after [`Machines::learn`], when the SR is attached;
+    /// how many there were.
+    pub fn tidy<'a>(&'a self, sr: SrId, kind: &'a str) -> Fut<'a, Result<usize, SrError>> {
+        Box::pin(tidy::tidy(self, sr, kind))
     }
 
     /// A volume that a machine holds, or may hold: the first of them.

@@ -69,7 +69,10 @@ async fn take_turn(
 ) -> Option<(Told, Outcome)> {
     let Turn { op, job, deadline, told, .. } = turn;
     let outcome = match may_begin(&job, deadline) {
-        Ok(()) => carry_out(machines, machine, &op, (&job.progress, &job.cancel)).await,
+        Ok(()) => {
+            (job.noted)().await;
+            carry_out(machines, machine, &op, (&job.progress, &job.cancel)).await
+        }
         Err(error) => {
             answer(Some((told, Err(error))));
             return None;
@@ -135,7 +138,7 @@ async fn carry_out(
     // A settle has failed before. What is given to a guest is given as it is recorded; and one
     // whose disk is not served does nothing that it is asked.
     let strays = makes_domain(op) || matches!(op, Op::VbdPlug(_) | Op::Insert(_));
-    let unserved = !makes_domain(op) && !matches!(op, Op::HardShutdown | Op::Settle);
+    let unserved = !makes_domain(op) && !matches!(op, Op::HardShutdown | Op::Reset | Op::Settle);
     let first = {
         let there = machine.there();
         strays && there.has_strays(&recorded) || unserved && there.has_unserved()
@@ -197,7 +200,8 @@ async fn look(machines: &Arc<Machines>, machine: &Arc<Machine>) {
 /// it is this domain's.
 fn has_living_domain(machine: &Machine) -> bool {
     let there = machine.there().domain;
-    matches!(there, DomainSeen::There { run: Run::Running | Run::Paused, .. })
+    let alive = |run| matches!(run, Run::Fresh | Run::Running | Run::Paused);
+    matches!(there, DomainSeen::There { run, .. } if alive(run))
 }
 
 fn makes_domain(op: &Op) -> bool {

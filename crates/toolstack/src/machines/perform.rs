@@ -103,7 +103,7 @@ impl Carrier {
             Verb::DomainCreate(domid) => {
                 hv.create(vm, domid, &self.recorded.spec).await?;
                 self.machines.memory.made(vm);
-                self.machine.there().domain = DomainSeen::There { domid, run: Run::Paused };
+                self.machine.there().domain = DomainSeen::There { domid, run: Run::Fresh };
             }
             Verb::DomainRun => {
                 hv.run(vm).await?;

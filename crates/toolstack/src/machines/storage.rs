@@ -234,7 +234,7 @@ fn is_nothing_done(error: &SrError) -> bool {
 }
 
 /// Of what is gone nothing is held.
-fn gone_is_done(outcome: Result<(), SrError>) -> Result<(), SrError> {
+pub(super) fn gone_is_done(outcome: Result<(), SrError>) -> Result<(), SrError> {
     match outcome {
         Err(SrError::NoVolume(_) | SrError::NotAttached | SrError::Vanished { .. }) => Ok(()),
         other => other,

@@ -41,6 +41,7 @@ pub enum What {
     ActivateVolume,
     DeactivateVolume,
     DetachVolume,
+    AttachedVolumes,
     Attach,
     Activate,
     Deactivate,
@@ -83,7 +84,7 @@ impl Call {
 
     /// Keeps what it may have changed. Names of networks are known to their driver alone.
     fn keep(&self, state: &mut State) {
-        if matches!(self.what, What::Find | What::Guest | What::Scan | What::Stats) {
+        if self.what == What::Scan || !is_counted(self.what) {
             return;
         }
         if let Some(vm) = self.vm {
@@ -183,7 +184,7 @@ impl Counts {
     }
 
     fn begins(&mut self, call: &Call) -> u64 {
-        let counts = !matches!(call.what, What::Find | What::Stats | What::Guest);
+        let counts = is_counted(call.what);
         let number = if counts { self.marks.calls } else { u64::MAX };
         self.marks.calls += u64::from(counts);
         if let Some(sr) = call.sr.filter(|_| is_step(call.what)) {
@@ -205,6 +206,11 @@ impl Counts {
             }
         }
     }
+}
+
+/// Whether the call could change something; what a guest does is no call.
+fn is_counted(what: What) -> bool {
+    !matches!(what, What::Find | What::Stats | What::AttachedVolumes | What::Guest)
 }
 
 /// Whether the call is part of a step that takes slots.

@@ -194,7 +194,8 @@ pub(crate) mod run {
     use serde::de::Error;
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-    const NAMES: [(&str, Run); 6] = [
+    const NAMES: [(&str, Run); 7] = [
+        ("fresh", Run::Fresh),
         ("running", Run::Running),
         ("paused", Run::Paused),
         ("powered-off", Run::Ended(Exit::PoweredOff)),

@@ -157,8 +157,15 @@ impl Sim {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// What happens from now on; nothing while another has it. Who had it may have gone, as a daemon
+    /// goes from guests that stay.
     pub(crate) fn take_events(&self) -> Option<mpsc::Receiver<DomainEvent>> {
-        self.events.lock().unwrap_or_else(PoisonError::into_inner).1.take()
+        let mut events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
+        if events.0.is_closed() {
+            let (tell, told) = mpsc::channel(EVENTS);
+            *events = (tell, Some(told));
+        }
+        events.1.take()
     }
 
     /// Waits until no other command for this domain runs.

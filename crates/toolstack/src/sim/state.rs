@@ -40,8 +40,6 @@ pub(crate) struct Domain {
     /// Nothing when only remains are there.
     #[serde(with = "run")]
     pub(crate) run: Option<Run>,
-    /// Its CPUs have run.
-    pub(crate) has_run: bool,
     /// Where the datapath of each disk listens.
     pub(crate) disks: BTreeMap<VbdId, PathBuf>,
     /// Drives with a medium.
@@ -71,7 +69,7 @@ pub(crate) struct Disk {
 impl Domain {
     pub(crate) fn new(domid: Domid, vcpus: u16) -> Self {
         let (disks, discs, nics) = (BTreeMap::new(), BTreeSet::new(), BTreeMap::new());
-        Self { domid, vcpus, run: Some(Run::Paused), has_run: false, disks, discs, nics }
+        Self { domid, vcpus, run: Some(Run::Fresh), disks, discs, nics }
     }
 
     pub(crate) fn found(&self, vm: VmId) -> Found {

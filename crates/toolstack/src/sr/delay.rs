@@ -160,6 +160,10 @@ impl SrDriver for Delay {
             self.inner.detach_volume(sr, vdi).await
         })
     }
+
+    fn attached_volumes(&self, sr: SrId) -> Fut<'_, Result<Vec<VdiId>, SrError>> {
+        self.inner.attached_volumes(sr)
+    }
 }
 
 #[cfg(test)]

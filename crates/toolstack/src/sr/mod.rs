@@ -133,4 +133,6 @@ pub trait SrDriver: fmt::Debug + Send + Sync {
     fn deactivate_volume(&self, sr: SrId, vdi: VdiId) -> Fut<'_, Result<(), SrError>>;
     /// The opposite of attach.
     fn detach_volume(&self, sr: SrId, vdi: VdiId) -> Fut<'_, Result<(), SrError>>;
+    /// Volumes that are attached on this host, whoever has asked for that.
+    fn attached_volumes(&self, sr: SrId) -> Fut<'_, Result<Vec<VdiId>, SrError>>;
 }

@@ -162,4 +162,12 @@ impl SrDriver for SimSr {
             Ok(())
         }))
     }
+
+    fn attached_volumes(&self, sr: SrId) -> Fut<'_, Result<Vec<VdiId>, SrError>> {
+        Box::pin(self.call((What::AttachedVolumes, sr, None), move |state| {
+            let volumes = state.volumes.iter().filter(|((of, _), _)| *of == sr);
+            let attached = volumes.filter(|(_, volume)| volume.attached.is_some());
+            Ok(attached.map(|((_, vdi), _)| *vdi).collect())
+        }))
+    }
 }

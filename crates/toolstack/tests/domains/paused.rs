@@ -24,7 +24,7 @@ pub(super) async fn comes_and_goes() {
     assert!(other.contains("domain 7"), "{other}");
 
     let found = hv.find(machine()).await.unwrap().unwrap();
-    assert_eq!((found.domid, found.run), (DOMID, Some(Run::Paused)));
+    assert_eq!((found.domid, found.run), (DOMID, Some(Run::Fresh)));
     tokio::net::UnixStream::connect(hv.console(machine()).unwrap()).await.unwrap();
     let still = hv.forget(machine()).await.unwrap_err().to_string();
     assert!(still.contains("kill it first"), "{still}");
@@ -50,7 +50,7 @@ pub(super) async fn found_again() {
     assert!(world.hv.events().is_none());
     let found = world.hv.found().await.unwrap();
     assert_eq!(found.len(), 1);
-    assert_eq!((found[0].vm, found[0].domid, found[0].run), (machine(), DOMID, Some(Run::Paused)));
+    assert_eq!((found[0].vm, found[0].domid, found[0].run), (machine(), DOMID, Some(Run::Fresh)));
 
     world.hv.run(machine()).await.unwrap();
     world.hv.run(machine()).await.unwrap();

@@ -88,12 +88,6 @@ async fn a_crash_at_once_is_started_again_after_a_while() {
     assert!(waited >= model::vm::exits::RESTART_INTERVAL, "{waited:?}");
 }
 
-/// One life of the daemon: whatever it was doing at the end is cut off.
-fn life<T>(run: impl Future<Output = T>) -> T {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
-    runtime.block_on(run)
-}
-
 /// What ended while no daemon was there, what runs on, and what was only begun.
 #[test]
 fn after_a_restart_records_are_true() {

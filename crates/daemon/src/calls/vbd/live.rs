@@ -1,5 +1,7 @@
 //! Settings of disk devices, which act on disks that are plugged.
 
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 use std::time::Duration;
 
 use model::caps::Caps;
@@ -118,6 +120,38 @@ async fn apply(house: &House, slot: &Ref) {
         }
         told = Some(now);
     }
+}
+
+/// Tells each datapath what a daemon before this one has stored and may not have told any more; an
+/// SR that hangs keeps no other from it. Nobody waits for that.
+pub(crate) fn agree(house: &Arc<House>) {
+    let slots: Vec<Ref> = house.db.read(|view| view.attached(&vbd::CLASS).cloned().collect());
+    let mut by_sr: BTreeMap<SrId, Vec<(Ref, Settings)>> = BTreeMap::new();
+    for slot in slots {
+        if let Ok(Some(settings)) = settings(&house.db, &slot) {
+            by_sr.entry(settings.sr).or_default().push((slot, settings));
+        }
+    }
+    for (sr, disks) in by_sr {
+        let house = house.clone();
+        tokio::spawn(async move {
+            // Where none answers, nothing can be told.
+            let Ok(Ok(told)) = timeout(TELL_DEADLINE, told(&house, sr)).await else { return };
+            for (slot, settings) in disks {
+                let Some(caps) = told.get(&settings.vbd.to_string()) else { continue };
+                if *caps != settings.caps || settings.poll != PollSpec::default() {
+                    apply(&house, &slot).await;
+                }
+            }
+        });
+    }
+}
+
+/// Limits of the disks that an SR's datapath serves, by their ids.
+async fn told(house: &House, sr: SrId) -> Result<HashMap<String, Caps>, IoError> {
+    let stats = house.drivers.io.of(sr).await?.stats().await?;
+    let disks = stats.map(|stats| stats.disks).unwrap_or_default().into_iter();
+    Ok(disks.map(|disk| (disk.id, disk.caps.unwrap_or_default())).collect())
 }
 
 /// Nothing for a device that is not plugged: it is served with its settings when it is.

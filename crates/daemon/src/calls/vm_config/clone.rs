@@ -9,6 +9,7 @@ use crate::calls::vif;
 use crate::db::{Ref, Tx, View};
 use crate::dispatch::{Answer, Args, Ctx};
 use crate::records::fields::{reference, references, text};
+use crate::records::owed::OWED;
 
 /// Fields of a machine that are its own and no copy's.
 const OWN: [vm::Field; 15] = [
@@ -29,7 +30,7 @@ const OWN: [vm::Field; 15] = [
     vm::Field::generation_id,
 ];
 /// What `other_config` tells of the one that is copied alone.
-const OWN_CONFIG: [&str; 2] = ["default_template", MAC_SEED];
+const OWN_CONFIG: [&str; 3] = ["default_template", MAC_SEED, OWED];
 /// Fields of a disk device that a copy has too.
 const OF_DEVICE: [vbd::Field; 11] = [
     vbd::Field::VDI,

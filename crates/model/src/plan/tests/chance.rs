@@ -36,6 +36,7 @@ fn op() -> impl Strategy<Value = Op> {
         1 => Just(Op::HardReboot),
         1 => Just(Op::Pause),
         1 => Just(Op::Unpause),
+        1 => Just(Op::Reset),
         2 => (0..7_u8).prop_map(|n| Op::VbdPlug(vbd(n))),
         2 => (0..7_u8).prop_map(|n| Op::VbdUnplug { vbd: vbd(n), force: false }),
         1 => (0..7_u8).prop_map(|n| Op::Insert(vbd(n))),

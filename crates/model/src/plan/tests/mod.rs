@@ -130,6 +130,7 @@ fn all_states() -> Vec<MachineState> {
         DomainSeen::Absent,
         DomainSeen::Remains,
         there(Run::Running),
+        there(Run::Fresh),
         there(Run::Paused),
         there(Run::Ended(Exit::PoweredOff)),
         there(Run::Ended(Exit::Panicked)),

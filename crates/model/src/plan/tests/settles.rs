@@ -14,6 +14,7 @@ fn what_settle_keeps_is_in_its_table() {
             DomainSeen::Absent | DomainSeen::Remains => continue,
             DomainSeen::There { run, .. } => match run {
                 Run::Running => true,
+                Run::Fresh => state.power == PowerState::Paused,
                 Run::Paused | Run::Silent => alive,
                 Run::Ended(Exit::Panicked) => alive && state.after.crash == OnCrash::Preserve,
                 Run::Ended(_) => false,
@@ -62,5 +63,19 @@ fn the_end_of_a_halted_machines_domain_starts_nothing() {
             let after = plan(&Op::AfterExit(exit), &state).unwrap();
             assert_eq!(after, plan(&Op::Settle, &state).unwrap());
         }
+    }
+}
+
+#[test]
+fn a_reset_ends_whatever_is_there_in_every_state() {
+    for state in all_states() {
+        let plan = plan(&Op::Reset, &state).unwrap();
+        let has = |verb| plan.steps().iter().any(|step| step.verb == verb);
+        let there = matches!(state.domain, DomainSeen::There { .. });
+        assert_eq!(has(Verb::DomainKill), there, "{:?}", state.domain);
+        assert_eq!(has(Verb::DomainForget), state.domain != DomainSeen::Absent);
+        let last = plan.steps().last().unwrap();
+        assert_eq!(last.then.first(), Some(&Effect::Power(PowerState::Halted)));
+        assert!(!plan.steps().iter().any(|step| matches!(step.verb, Verb::DomainCreate(_))));
     }
 }

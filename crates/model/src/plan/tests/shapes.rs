@@ -212,6 +212,7 @@ fn every_plan_is_sound() {
         Op::AfterExit(Exit::Panicked),
         Op::AfterExit(Exit::Killed),
         Op::AfterExit(Exit::Asked(VmOp::CleanReboot)),
+        Op::Reset,
         Op::Settle,
     ];
     let mut planned = 0;

@@ -57,7 +57,7 @@ impl World {
             Verb::DomainCreate(domid) => {
                 assert_eq!(self.seen.domain, DomainSeen::Absent);
                 assert!(self.memory);
-                self.seen.domain = DomainSeen::There { domid, run: Run::Paused };
+                self.seen.domain = DomainSeen::There { domid, run: Run::Fresh };
             }
             Verb::DomainRun => {
                 for disk in self.seen.disks.iter().filter(|disk| disk.plugged) {
@@ -189,7 +189,9 @@ impl World {
     pub(super) fn assert_true(&self) {
         let expected = match self.seen.domain {
             DomainSeen::There { run: Run::Running, domid } => (PowerState::Running, Some(domid)),
-            DomainSeen::There { run: Run::Paused, domid } => (PowerState::Paused, Some(domid)),
+            DomainSeen::There { run: Run::Fresh | Run::Paused, domid } => {
+                (PowerState::Paused, Some(domid))
+            }
             DomainSeen::Absent => (PowerState::Halted, None),
             other => panic!("{other:?} is not settled"),
         };

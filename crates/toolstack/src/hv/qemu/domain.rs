@@ -227,6 +227,7 @@ fn run_state(status: &str, reset: bool) -> Run {
         // The second: the CPU did something that the accelerator cannot follow.
         "guest-panicked" | "internal-error" => Run::Ended(Exit::Panicked),
         "paused" if reset => Run::Ended(Exit::Rebooted),
+        "prelaunch" => Run::Fresh,
         _ => Run::Paused,
     }
 }
@@ -253,7 +254,7 @@ mod tests {
     fn states_of_qemu_are_states_of_a_machine() {
         let table = [
             ("running", Run::Running),
-            ("prelaunch", Run::Paused),
+            ("prelaunch", Run::Fresh),
             ("paused", Run::Paused),
             ("io-error", Run::Paused),
             ("shutdown", Run::Ended(Exit::PoweredOff)),

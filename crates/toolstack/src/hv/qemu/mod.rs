@@ -147,11 +147,8 @@ impl Qemu {
                 let why = format!("its guest has ended ({exit:?}); it needs a new domain");
                 return Err(HvError::Refused { what: "letting the machine run".into(), why });
             }
+            Run::Fresh => drop(domain.execute("system_reset", Value::Null).await?),
             Run::Paused | Run::Silent => {}
-        }
-        let status = domain.execute("query-status", Value::Null).await?;
-        if status.get("status").and_then(Value::as_str) == Some("prelaunch") {
-            domain.execute("system_reset", Value::Null).await?;
         }
         domain.execute("cont", Value::Null).await.map(drop)
     }

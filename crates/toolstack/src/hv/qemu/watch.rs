@@ -113,7 +113,7 @@ async fn look(domain: &Domain, qmp: &Qmp, out: &mpsc::Sender<DomainEvent>) {
         Ok(Run::Ended(exit)) => domain.end(exit, out).await,
         // A daemon before us was ended between mark and stop.
         Ok(Run::Running) => unmark(domain),
-        Ok(Run::Paused | Run::Silent) => {}
+        Ok(Run::Fresh | Run::Paused | Run::Silent) => {}
         Err(error) => tracing::warn!(vm = %domain.vm, %error, "what it does cannot be seen"),
     }
 }

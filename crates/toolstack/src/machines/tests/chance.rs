@@ -54,6 +54,7 @@ fn op(of: u16) -> impl Strategy<Value = Op> {
         1 => Just(Op::VifPlug(vif)),
         1 => Just(Op::VifUnplug(vif)),
         1 => Just(Op::AfterExit(Exit::PoweredOff)),
+        1 => Just(Op::Reset),
         1 => Just(Op::Settle),
     ]
 }
@@ -172,6 +173,7 @@ proptest! {
         let (sim, paper) = (host.sim, host.paper);
         let mut rest = &acts[..];
         loop {
+            sim.rule(|_| Fate::default());
             let played = life(async {
                 let host = Host::again(Arc::clone(&sim), Arc::clone(&paper)).await;
                 fates(&host, chances.clone());

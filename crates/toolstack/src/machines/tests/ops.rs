@@ -55,6 +55,8 @@ pub(super) fn cases() -> Vec<Case> {
         (&[Start, Ends(Exit::PoweredOff)], Op::AfterExit(Exit::PoweredOff)),
         (&[Start, Ends(Exit::Rebooted)], Op::AfterExit(Exit::Rebooted)),
         (&[Start, Ends(Exit::Killed)], Op::AfterExit(Exit::Killed)),
+        (&[Start], Op::Reset),
+        (&[StartPaused, Ends(Exit::Panicked)], Op::Reset),
         (&[Start, Ends(Exit::PoweredOff)], Op::Settle),
     ];
     cases.iter().map(|(before, op)| Case { before, op: *op }).collect()

@@ -9,6 +9,7 @@ use model::plan::{DomainSeen, Op, Run};
 use model::refusal::Refusal;
 use model::vm::exits::Exit;
 use model::vm::{PowerState, VmOp};
+use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
 
 use super::super::*;
@@ -146,6 +147,41 @@ async fn an_operation_goes_on_when_nobody_waits_for_it() {
     drop(host.machines.run(vm(0), START, Job::plain()));
     sleep(secs(5)).await;
     assert!(host.is_whole(vm(0)));
+    host.assert_true(vm(0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reset_waits_for_its_turn_and_ends_whatever_is_there() {
+    let host = started().await;
+    host.sim.rule(|_| Fate::takes(ms(100)));
+    let reboot = host.machines.run(vm(0), Op::HardReboot, Job::plain());
+    let reset = host.machines.run(vm(0), Op::Reset, Job::plain());
+    reboot.await.unwrap();
+    assert_eq!(host.recorded(vm(0)).power, PowerState::Running, "it was not overtaken");
+    reset.await.unwrap();
+    host.assert_true(vm(0));
+    assert_eq!(host.sim.leftovers(), Vec::<String>::new());
+    host.works(vm(0), START).await;
+    host.change(vm(0), |machine| machine.power = PowerState::Halted);
+    host.works(vm(0), Op::Reset).await;
+    host.assert_true(vm(0));
+    assert_eq!(host.sim.leftovers(), Vec::<String>::new());
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_done_before_what_was_noted_is_stored() {
+    let host = Host::new([(vm(0), full(0))]);
+    let stored = Arc::new(Notify::new());
+    let waits = Arc::clone(&stored);
+    let noted = Box::new(move || -> Fut<'static, ()> {
+        let waits = Arc::clone(&waits);
+        Box::pin(async move { waits.notified().await })
+    });
+    let start = host.machines.run(vm(0), START, Job { noted, ..Job::plain() });
+    sleep(secs(5)).await;
+    assert_eq!(host.sim.marks().calls, 0);
+    stored.notify_one();
+    start.await.unwrap();
     host.assert_true(vm(0));
 }
 

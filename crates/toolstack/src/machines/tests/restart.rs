@@ -8,7 +8,7 @@ use tokio::sync::Notify;
 
 use super::host::*;
 use super::ops::{Case, cases};
-use crate::sim::{End, Fate, Sim};
+use crate::sim::{End, Fate, Sim, What};
 
 /// What is left of a life that ends at this call; nothing if the operation ends before.
 fn killed_at(case: &Case, number: u64, end: End) -> Option<(Arc<Sim>, Arc<Paper>, VmId)> {
@@ -43,13 +43,9 @@ fn whatever_is_cut_off_settles() {
                 life(async {
                     let host = Host::again(sim, paper).await;
                     host.works(vm, Op::Settle).await;
-                    // Nobody can tell that an SR was asked for a volume just before; nothing
-                    // depends on it, and the next start takes it up.
-                    let volumes = |left: &String| left.starts_with("volume");
-                    let halted = host.recorded(vm).power == model::vm::PowerState::Halted;
-                    if halted {
+                    if host.recorded(vm).power == model::vm::PowerState::Halted {
                         let left = host.sim.leftovers();
-                        assert!(left.iter().all(volumes), "{case:?} {number} {end:?}: {left:?}");
+                        assert!(left.is_empty(), "{case:?} {number} {end:?}: {left:?}");
                     }
                     case.refill(&host, vm);
                     host.assert_works(vm).await;
@@ -82,4 +78,49 @@ fn a_guest_runs_through_a_restart() {
         host.works(vm(1), Op::HardShutdown).await;
         assert_eq!(host.sim.leftovers(), Vec::<String>::new());
     });
+}
+
+/// What the SR alone knows of is let go of, and nothing that somebody uses.
+#[test]
+fn volumes_that_a_daemon_left_attached_are_detached() {
+    for what in [What::Attach, What::DetachVolume] {
+        let (sim, paper) = life(async {
+            let both = [(vm(0), super::ops::full(0)), (vm(1), super::ops::full(1))];
+            let host = Host::new(both);
+            host.works(vm(1), START).await;
+            let cut = Arc::new(Notify::new());
+            let kill = Arc::clone(&cut);
+            host.sim.rule(move |call| {
+                if call.what != what {
+                    return Fate::default();
+                }
+                kill.notify_one();
+                Fate::ends(End::Hangs)
+            });
+            let (of, op) = match what {
+                What::Attach => (vm(0), START),
+                _ => (vm(1), Op::HardShutdown),
+            };
+            tokio::select! {
+                _ = host.run(of, op) => panic!("it hangs"),
+                () = cut.notified() => {}
+            }
+            (host.sim, host.paper)
+        });
+        sim.rule(|_| Fate::default());
+        life(async {
+            let host = Host::again(sim, paper).await;
+            for of in [vm(0), vm(1)] {
+                host.works(of, Op::Settle).await;
+                host.assert_true(of);
+            }
+            let runs = what == What::Attach;
+            assert_eq!(host.sim.leftovers().is_empty(), !runs, "{:?}", host.sim.leftovers());
+            assert_eq!(host.machines.tidy(sr(1), "sim").await.unwrap(), 0, "nothing is left");
+            if runs {
+                host.works(vm(1), Op::HardShutdown).await;
+            }
+            assert_eq!(host.sim.leftovers(), Vec::<String>::new());
+        });
+    }
 }

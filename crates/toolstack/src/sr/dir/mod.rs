@@ -201,4 +201,8 @@ impl SrDriver for Dir {
     fn detach_volume(&self, _sr: SrId, _vdi: VdiId) -> Fut<'_, Result<(), SrError>> {
         Box::pin(std::future::ready(Ok(())))
     }
+
+    fn attached_volumes(&self, _sr: SrId) -> Fut<'_, Result<Vec<VdiId>, SrError>> {
+        Box::pin(std::future::ready(Ok(Vec::new())))
+    }
 }

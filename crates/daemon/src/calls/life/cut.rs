@@ -1,0 +1,339 @@
+//! Operations that are cut off by the daemon's death, at calls that matter: the next daemon brings
+//! them to their end.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use model::id::SrId;
+use model::vm::exits::Exit;
+use tokio::sync::Notify;
+use toolstack::sim::{End, Fate, What};
+use xenapi::table::{vbd, vm};
+
+use super::*;
+use crate::records::owed::{OWED, TRIES};
+
+/// More than anything here takes.
+const SOON: Duration = Duration::from_secs(60);
+
+/// From here on the first call of this kind is the daemon's last: whoever waits for this kills it.
+fn last_call(world: &World, what: What, end: End) -> Arc<Notify> {
+    let came = Arc::new(Notify::new());
+    let comes = came.clone();
+    world.sim.rule(move |call| {
+        if call.what != what {
+            return Fate::default();
+        }
+        comes.notify_one();
+        Fate::ends(end)
+    });
+    came
+}
+
+fn dies(world: &World) {
+    world.killed();
+    world.sim.rule(|_| Fate::default());
+}
+
+/// A machine that runs, with a disk, in a life that ends while `method` is carried out; its number
+/// before that.
+fn cut(method: &str, what: What, end: End) -> (World, Ref, Value) {
+    life(async {
+        let world = World::new().await;
+        let machine = world.machine().await;
+        world.device(&machine).await;
+        world.start(&machine).await;
+        // What nobody wants who asks for the guest's end.
+        for (after, set) in [("shutdown", "restart"), ("reboot", "destroy")] {
+            let set = [machine.value(), Value::text(set)];
+            world.done(&format!("VM.set_actions_after_{after}"), set).await;
+        }
+        let before = world.get(&machine, vm::Field::domid);
+        let last = last_call(&world, what, end);
+        tokio::select! {
+            biased;
+            () = last.notified() => {}
+            ended = world.trial.call(method, [machine.value()]) => panic!("{ended:?}"),
+        }
+        dies(&world);
+        (world, machine, before)
+    })
+}
+
+/// Ends when nothing is under way on a machine, and nothing is owed.
+async fn quiet(world: &World, machine: &Ref) {
+    let busy = |it: &World| it.get(machine, vm::Field::current_operations) != none();
+    world.until(|it| !busy(it) && it.owed(machine).is_none()).await;
+}
+
+#[test]
+fn an_end_that_somebody_wanted_is_no_crash() {
+    for method in ["VM.clean_shutdown", "VM.hard_shutdown", "VM.power_state_reset"] {
+        for what in [What::Kill, What::Forget, What::Deactivate, What::DetachVolume] {
+            for end in [End::Hangs, End::HangsDone] {
+                let (world, machine, _) = cut(method, what, end);
+                life(async {
+                    let world = world.again(BOOT).await;
+                    quiet(&world, &machine).await;
+                    assert_eq!(world.power(&machine), "Halted", "{method} {what:?} {end:?}");
+                    assert_eq!(world.messages(), Vec::<String>::new(), "{method} {what:?}");
+                    world.assert_clean();
+                });
+            }
+        }
+    }
+}
+
+#[test]
+fn a_reboot_is_brought_to_its_end() {
+    for method in ["VM.clean_reboot", "VM.hard_reboot"] {
+        for what in [What::Kill, What::Forget, What::Create, What::PlugDisk, What::Run] {
+            for end in [End::Hangs, End::HangsDone] {
+                let (world, machine, before) = cut(method, what, end);
+                life(async {
+                    let world = world.again(BOOT).await;
+                    quiet(&world, &machine).await;
+                    let of = format!("{method} {what:?} {end:?}");
+                    assert_eq!(world.power(&machine), "Running", "{of}");
+                    assert_ne!(world.get(&machine, vm::Field::domid), before, "{of}");
+                    assert!(world.attached(&world.slots(&machine)[0]), "{of}");
+                    assert_eq!(world.messages(), Vec::<String>::new(), "{of}");
+                    world.done("VM.hard_shutdown", [machine.value()]).await;
+                    world.assert_clean();
+                });
+            }
+        }
+    }
+}
+
+/// One whose guest had been asked, and does it while no daemon is there, or later.
+#[test]
+fn a_guest_that_was_asked_ends_as_it_was_asked() {
+    for later in [false, true] {
+        let (world, machine, _) = cut("VM.clean_shutdown", What::Guest, End::Hangs);
+        if !later {
+            world.sim.end_guest(world.id(&machine), Exit::PoweredOff);
+        }
+        life(async {
+            let world = world.again(BOOT).await;
+            quiet(&world, &machine).await;
+            assert_eq!(world.power(&machine), "Halted");
+            assert_eq!(world.messages(), Vec::<String>::new());
+            world.assert_clean();
+        });
+    }
+}
+
+/// The end is told once, and what follows it is done.
+#[test]
+fn what_follows_a_guests_own_end_goes_on() {
+    for (exit, word, power) in [
+        (Exit::PoweredOff, "VM_SHUTDOWN", "Halted"),
+        (Exit::Rebooted, "VM_REBOOTED", "Running"),
+        (Exit::Panicked, "VM_CRASHED", "Running"),
+        (Exit::Killed, "VM_CRASHED", "Running"),
+    ] {
+        for end in [End::Hangs, End::HangsDone] {
+            let (world, machine) = life(async {
+                let world = World::new().await;
+                let machine = world.machine().await;
+                world.device(&machine).await;
+                world.start(&machine).await;
+                let set = [machine.value(), Value::text("restart")];
+                world.done("VM.set_actions_after_crash", set).await;
+                let last = last_call(&world, What::Forget, end);
+                match exit {
+                    Exit::Killed => world.sim.kill_process(world.id(&machine)),
+                    _ => world.sim.end_guest(world.id(&machine), exit),
+                }
+                last.notified().await;
+                dies(&world);
+                (world, machine)
+            });
+            life(async {
+                let world = world.again(BOOT).await;
+                quiet(&world, &machine).await;
+                assert_eq!(world.power(&machine), power, "{exit:?} {end:?}");
+                assert_eq!(world.messages(), [word], "{exit:?} {end:?}");
+                assert_eq!(world.sim.broken(), Vec::<String>::new());
+            });
+        }
+    }
+}
+
+/// Starts that go with the host's own are owed until they have come about.
+#[test]
+fn a_machine_that_starts_with_its_host_starts_though_the_daemon_dies() {
+    for what in [What::Create, What::PlugDisk, What::Run] {
+        let (world, machine) = life(async {
+            let world = World::new().await;
+            let machine = world.machine().await;
+            world.device(&machine).await;
+            world.start(&machine).await;
+            let set = |of: &Ref| [of.value(), Value::text("auto_poweron"), Value::text("true")];
+            let Value::Set(pool) = world.call("pool.get_all", []).await else { panic!() };
+            world.done("pool.add_to_other_config", set(&Ref::from(text(&pool[0])))).await;
+            world.done("VM.add_to_other_config", set(&machine)).await;
+            dies(&world);
+            (world, machine)
+        });
+        world.sim.kill_process(world.id(&machine));
+        let world = life(async {
+            let last = last_call(&world, what, End::HangsDone);
+            let world = world.again("second").await;
+            last.notified().await;
+            world.stored().await;
+            dies(&world);
+            world
+        });
+        life(async {
+            let world = world.again("second").await;
+            world.until(|world| world.power(&machine) == "Running").await;
+            quiet(&world, &machine).await;
+            assert!(world.attached(&world.slots(&machine)[0]));
+            assert_eq!(world.messages(), Vec::<String>::new(), "{what:?}");
+            assert_eq!(world.sim.broken(), Vec::<String>::new());
+        });
+    }
+}
+
+#[test]
+fn what_ends_the_daemon_each_time_is_not_tried_for_ever() {
+    let (mut world, machine, _) = cut("VM.hard_reboot", What::Create, End::HangsDone);
+    for _ in 0..TRIES {
+        world = life(async {
+            let world = world.opened().await;
+            let last = last_call(&world, What::Create, End::HangsDone);
+            tokio::select! {
+                biased;
+                () = last.notified() => {}
+                () = world.begin(BOOT) => panic!("it was not tried"),
+            }
+            dies(&world);
+            world
+        });
+    }
+    life(async {
+        let world = world.again(BOOT).await;
+        quiet(&world, &machine).await;
+        assert_eq!(world.power(&machine), "Halted");
+        assert_eq!(world.messages(), ["VM_RESTART_FAILED"]);
+        world.start(&machine).await;
+        world.done("VM.hard_shutdown", [machine.value()]).await;
+        world.assert_clean();
+    });
+}
+
+/// Time here is that of the runtime.
+#[tokio::test(start_paused = true)]
+async fn a_start_that_is_owed_can_be_called_off() {
+    let world = World::new().await;
+    let machine = world.running().await;
+    world.done("VM.set_actions_after_crash", [machine.value(), Value::text("restart")]).await;
+    world.sim.kill_process(world.id(&machine));
+    world.until(|world| world.power(&machine) == "Halted").await;
+    assert!(world.owed(&machine).is_some());
+    let key = [machine.value(), Value::text(OWED)];
+    world.done("VM.remove_from_other_config", key).await;
+    tokio::time::sleep(10 * model::vm::exits::RESTART_INTERVAL).await;
+    assert_eq!(world.power(&machine), "Halted");
+    assert_eq!(world.messages(), ["VM_CRASHED"]);
+}
+
+#[tokio::test]
+async fn nothing_is_owed_when_all_is_done_or_has_failed() {
+    let world = World::new().await;
+    let machine = world.machine().await;
+    world.device(&machine).await;
+    world.start(&machine).await;
+    for method in ["VM.clean_reboot", "VM.hard_reboot", "VM.clean_shutdown"] {
+        world.done(method, [machine.value()]).await;
+        assert_eq!(world.owed(&machine), None, "{method}");
+    }
+    for what in [What::Create, What::PlugDisk] {
+        world.start(&machine).await;
+        world.sim.rule(move |call| match call.what == what {
+            true => Fate::ends(End::Fails),
+            false => Fate::default(),
+        });
+        world.refused("VM.hard_reboot", [machine.value()]).await;
+        // A domain that has not come to run is no machine that is paused.
+        assert_eq!(world.power(&machine), "Halted", "{what:?}");
+        assert_eq!(world.owed(&machine), None, "{what:?}");
+        world.sim.rule(|_| Fate::default());
+        world.assert_clean();
+    }
+    world.refused("VM.hard_reboot", [machine.value()]).await;
+    assert_eq!(world.owed(&machine), None, "what was refused was not begun");
+}
+
+/// It does not come between the steps of another operation, and nothing is left of the domain.
+#[tokio::test]
+async fn a_reset_of_the_power_state_waits_for_its_turn_and_ends_what_is_there() {
+    let world = World::new().await;
+    let machine = world.machine().await;
+    let (slot, _) = world.device(&machine).await;
+    world.sim.rule(|call| match call.what {
+        What::PlugDisk => Fate::ends(End::Hangs),
+        _ => Fate::default(),
+    });
+    let released = async {
+        world.until(|it| it.get(&machine, vm::Field::domid) != Value::Int(-1)).await;
+        tokio::task::yield_now().await;
+        assert_ne!(world.sim.leftovers(), Vec::<String>::new(), "a start is under way");
+        world.sim.rule(|_| Fate::default());
+    };
+    let (started, reset, ()) = tokio::join!(
+        world.trial.call("VM.start", [machine.value(), no(), no()]),
+        world.trial.call("VM.power_state_reset", [machine.value()]),
+        released,
+    );
+    started.unwrap();
+    reset.unwrap();
+    assert_eq!(world.power(&machine), "Halted");
+    assert!(!world.attached(&slot));
+    world.assert_clean();
+    // Of one that is halted nothing is there, and it stays so.
+    world.done("VM.power_state_reset", [machine.value()]).await;
+    assert_eq!(world.power(&machine), "Halted");
+}
+
+/// Stored, and nobody has told the datapath.
+#[test]
+fn limits_that_were_stored_are_told_by_the_next_daemon() {
+    let (world, slot) = life(async {
+        let world = World::new().await;
+        let machine = world.machine().await;
+        let (slot, _) = world.device(&machine).await;
+        world.start(&machine).await;
+        // As a call does, before it tells who serves the disk.
+        let set = world.trial.house.db.change(|tx| {
+            tx.set(&slot, vbd::Field::qos_algorithm_type, Value::text("ringway"))?;
+            let params = record([("iops", Value::text("7"))]);
+            tx.set(&slot, vbd::Field::qos_algorithm_params, params)
+        });
+        set.unwrap();
+        world.stored().await;
+        dies(&world);
+        (world, slot)
+    });
+    life(async {
+        let world = world.again(BOOT).await;
+        let house = &world.trial.house;
+        let place = world.place();
+        let sr = house.db.read(|view| uuid(view, &place, sr::Field::uuid)).unwrap();
+        let id = text(&world.get(&slot, vbd::Field::uuid)).to_owned();
+        let datapath = house.drivers.io.of(SrId(sr)).await.unwrap();
+        let told = async {
+            loop {
+                let disks = datapath.stats().await.unwrap().unwrap().disks;
+                let caps = disks.into_iter().find(|disk| disk.id == id).unwrap().caps;
+                match caps.and_then(|caps| caps.iops) {
+                    None => tokio::task::yield_now().await,
+                    Some(iops) => return iops,
+                }
+            }
+        };
+        assert_eq!(tokio::time::timeout(SOON, told).await.unwrap(), 7);
+    });
+}

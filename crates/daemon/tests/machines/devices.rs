@@ -1,0 +1,128 @@
+//! Devices that change under a guest.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use xenapi::Value;
+
+use super::world::{
+    DISK_BYTES, Machine, PATIENCE, World, interface, is_soak, of, record, start, with,
+};
+
+/// Requests a second that the capped disk may do, and how many are tried.
+const IOPS: u64 = 10;
+const TRIED: u64 = 60;
+/// Blocks in which the guest's kernel counts.
+const SECTOR: i64 = 512;
+
+#[test]
+fn interfaces_disks_and_limits_change_while_a_guest_runs() {
+    if !is_soak() {
+        return;
+    }
+    let mut world = World::new();
+    let machine = world.guest("changing");
+    world.call("VM.start", &start(&machine.reference));
+    let mut shell = world.shell(&machine);
+    shell.run("modprobe virtio_net", PATIENCE).unwrap();
+
+    // A network interface comes and goes, and what the host has of it.
+    let net = [("name_label", Value::text("n")), ("other_config", record([]))];
+    let net = world.made("network.create", &[record(net)]);
+    let vif = world.made("VIF.create", &[interface(&machine.reference, &net)]);
+    let eth0 = "/sys/class/net/eth0";
+    for turn in 0..2 {
+        world.call("VIF.plug", &of(&vif));
+        assert!(world.record("VIF", &vif).flag("currently_attached"), "{turn}");
+        shell.run(&format!("until [ -e {eth0} ]; do sleep 0.1; done"), PATIENCE).unwrap();
+        let mac = shell.run(&format!("cat {eth0}/address"), PATIENCE).unwrap();
+        assert_eq!(mac, world.record("VIF", &vif).text("MAC"));
+        assert_eq!(taps(&mut world, &vif), 1);
+        world.call("VIF.unplug", &of(&vif));
+        assert!(!world.record("VIF", &vif).flag("currently_attached"), "{turn}");
+        shell.run(&format!("[ ! -e {eth0} ]"), PATIENCE).unwrap();
+        assert_eq!(taps(&mut world, &vif), 0);
+    }
+    world.call("VIF.destroy", &of(&vif));
+    world.call("network.destroy", &of(&net));
+
+    grows(&mut world, &machine, &mut shell);
+    is_limited(&mut world, &machine, &mut shell);
+    world.call("VM.hard_shutdown", &of(&machine.reference));
+    assert_eq!(world.daemon.leftovers(), Vec::<String>::new());
+}
+
+/// TAP devices of an interface.
+fn taps(world: &mut World, vif: &str) -> usize {
+    let uuid = world.record("VIF", vif).text("uuid").replace('-', "");
+    let name = format!("rwt{}", uuid.get(..12).unwrap());
+    usize::from(Path::new("/sys/class/net").join(name).exists())
+}
+
+/// The guest sees the new size, and what it writes behind the old end is there.
+fn grows(world: &mut World, machine: &Machine, shell: &mut testkit::ringwayd::Shell) {
+    let size = "/sys/block/vda/size";
+    let sectors = |bytes: i64| (bytes / SECTOR).to_string();
+    assert_eq!(shell.run(&format!("cat {size}"), PATIENCE).unwrap(), sectors(DISK_BYTES));
+    world.call("VDI.resize", &with(&machine.disk, [Value::Int(2 * DISK_BYTES)]));
+    assert_eq!(world.record("VDI", &machine.disk).int("virtual_size"), 2 * DISK_BYTES);
+    let seen = format!("until [ $(cat {size}) = {} ]; do sleep 0.1; done", sectors(2 * DISK_BYTES));
+    shell.run(&seen, PATIENCE).unwrap();
+    let behind = u64::try_from((DISK_BYTES + DISK_BYTES / 2) / SECTOR).unwrap();
+    machine.write(shell, behind, "behind");
+    assert_eq!(machine.stored(behind), "behind");
+    assert_eq!(machine.image_bytes(), u64::try_from(2 * DISK_BYTES).unwrap());
+}
+
+/// Limits hold for the guest from when they are set until they are cleared.
+fn is_limited(world: &mut World, machine: &Machine, shell: &mut testkit::ringwayd::Shell) {
+    let reads =
+        format!("dd if=/dev/vda of=/dev/null bs=512 count={TRIED} iflag=direct 2>/dev/null");
+    let limit = IOPS.to_string();
+    let params = record([("iops", Value::text(limit.as_str()))]);
+    let set = |world: &mut World, algorithm: &str, params: &Value| {
+        let slot = machine.slot.as_str();
+        world.call("VBD.set_qos_algorithm_params", &with(slot, [params.clone()]));
+        world.call("VBD.set_qos_algorithm_type", &with(slot, [Value::text(algorithm)]));
+    };
+    set(world, "ringway", &params);
+    until_capped(world, machine, Some(IOPS));
+    let began = Instant::now();
+    shell.run(&reads, PATIENCE).unwrap();
+    let (took, allowed) = (began.elapsed(), Duration::from_secs((TRIED - 2 * IOPS) / IOPS));
+    assert!(took >= allowed, "{TRIED} requests in {took:?}, {IOPS} a second are allowed");
+    // The daemon that comes next leaves them as they are.
+    world.killed();
+    until_capped(world, machine, Some(IOPS));
+    set(world, "", &record([]));
+    until_capped(world, machine, None);
+    shell.run(&reads, PATIENCE).unwrap();
+    assert_eq!(world.record("VBD", &machine.slot).int("status_code"), 0);
+}
+
+/// Asks the datapath until the disk has this limit: nobody tells when it was told.
+fn until_capped(world: &mut World, machine: &Machine, iops: Option<u64>) {
+    let end = Instant::now() + PATIENCE;
+    let id = world.record("VBD", &machine.slot).text("uuid").to_owned();
+    while told(world, &id) != iops {
+        assert!(Instant::now() < end, "{iops:?} is not the limit");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Requests a second that the datapath allows the disk.
+fn told(world: &World, disk: &str) -> Option<u64> {
+    let folders = std::fs::read_dir(world.daemon.dir().join("run/io")).unwrap();
+    let control = folders.map(|folder| folder.unwrap().path().join("control.sock"));
+    let control = control.into_iter().find(|path| path.exists()).unwrap();
+    let mut line = UnixStream::connect(control).unwrap();
+    line.write_all(b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"stats\"}\n").unwrap();
+    let mut answer = String::new();
+    BufReader::new(line).read_line(&mut answer).unwrap();
+    let answer: serde_json::Value = serde_json::from_str(&answer).unwrap();
+    let disks = answer["result"]["disks"].as_array().unwrap();
+    let disk = disks.iter().find(|one| one["id"] == disk).unwrap();
+    disk["caps"]["iops"].as_u64()
+}

@@ -1,0 +1,100 @@
+//! Guests that end, by themselves and because somebody asked, also while no daemon is there.
+
+use xenapi::Value;
+use xenapi::client::ClientError;
+
+use super::world::{PATIENCE, World, is_soak, of, start, with};
+
+/// What a guest says before it switches itself off.
+const LAST_WORDS: &str = "ringway-guest: exit";
+
+#[test]
+fn what_a_guest_does_itself_gets_what_is_set_for_it() {
+    if !is_soak() {
+        return;
+    }
+    let mut world = World::new();
+    let machine = world.guest("itself");
+    let vm = machine.reference.clone();
+    let set = |world: &mut World, after: &str, what: &str| {
+        world.call(&format!("VM.set_actions_after_{after}"), &with(&vm, [Value::text(what)]));
+    };
+    world.call("VM.start", &start(&machine.reference));
+    let mut shell = world.shell(&machine);
+    machine.write(&mut shell, 3, "kept");
+
+    let first = world.domid(&machine);
+    shell.type_line("reboot").unwrap();
+    world.until_again(&machine, first);
+    let mut shell = world.shell(&machine);
+    assert_eq!(machine.read(&mut shell, 3), "kept");
+    assert_eq!(world.messages(&machine), ["VM_REBOOTED"]);
+
+    set(&mut world, "shutdown", "restart");
+    set(&mut world, "reboot", "destroy");
+    let second = world.domid(&machine);
+    shell.type_line("poweroff").unwrap();
+    world.until_again(&machine, second);
+    let mut shell = world.shell(&machine);
+    assert_eq!(world.messages(&machine), ["VM_REBOOTED", "VM_SHUTDOWN"]);
+    shell.type_line("reboot").unwrap();
+    world.until_power(&machine, "Halted");
+
+    // While no daemon is there: the next one does it.
+    set(&mut world, "shutdown", "destroy");
+    world.call("VM.start", &start(&machine.reference));
+    let mut shell = world.shell(&machine);
+    world.daemon.process.kill().unwrap();
+    shell.type_line("poweroff").unwrap();
+    shell.says(LAST_WORDS, PATIENCE).unwrap();
+    world.daemon.start_again().unwrap();
+    world.client = world.daemon.client().unwrap();
+    world.until_power(&machine, "Halted");
+    let told = ["VM_REBOOTED", "VM_SHUTDOWN", "VM_REBOOTED", "VM_SHUTDOWN"];
+    assert_eq!(world.messages(&machine), told);
+    assert_eq!(world.daemon.leftovers(), Vec::<String>::new());
+    assert_eq!(machine.stored(3), "kept");
+}
+
+/// Its guest is asked once more, or has ended meanwhile; it is no guest's own end.
+#[test]
+fn a_shutdown_and_a_reboot_go_on_after_the_daemons_death() {
+    if !is_soak() {
+        return;
+    }
+    let mut world = World::new();
+    let machine = world.guest("asked");
+    for (after, what) in [("shutdown", "restart"), ("reboot", "destroy")] {
+        let set = with(&machine.reference, [Value::text(what)]);
+        world.call(&format!("VM.set_actions_after_{after}"), &set);
+    }
+    world.call("VM.start", &start(&machine.reference));
+    let mut shell = world.shell(&machine);
+    machine.write(&mut shell, 5, "flushed");
+    let first = world.domid(&machine);
+
+    cut(&mut world, "VM.clean_reboot", &machine.reference);
+    world.until_again(&machine, first);
+    world.until("an end of all", |world| world.is_quiet(&machine));
+    let mut shell = world.shell(&machine);
+    assert_eq!(machine.read(&mut shell, 5), "flushed");
+
+    cut(&mut world, "VM.clean_shutdown", &machine.reference);
+    world.until_power(&machine, "Halted");
+    world.until("an end of all", |world| world.is_quiet(&machine));
+    assert_eq!(machine.stored(5), "flushed");
+    assert!(!world.lives(&machine));
+    assert_eq!(world.daemon.leftovers(), Vec::<String>::new());
+    assert_eq!(world.messages(&machine), Vec::<String>::new(), "nobody has crashed");
+}
+
+/// Begins an operation, and kills the daemon as soon as it is under way.
+fn cut(world: &mut World, method: &str, machine: &str) {
+    let begun = world.client.begin(method, &of(machine)).unwrap();
+    world.until("its beginning", |world| {
+        world.record("VM", machine).pairs("other_config").contains_key("owed_operation")
+    });
+    world.killed();
+    let told = world.client.end(begun, PATIENCE).unwrap_err();
+    assert!(matches!(told, ClientError::Api(_)), "{told}");
+}

@@ -1,0 +1,9 @@
+//! Operations of machines with real guests, through the real program, and its death in the middle of
+//! them.
+#![allow(clippy::unwrap_used, clippy::panic)] // A failed helper is a failed test.
+
+mod answered;
+mod devices;
+mod ends;
+mod killed;
+mod world;

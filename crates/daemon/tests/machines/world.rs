@@ -1,0 +1,260 @@
+//! A daemon with real guests, and who calls it.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::time::{Duration, Instant};
+
+use tempfile::NamedTempFile;
+use testkit::ringwayd::{Ringwayd, Shell};
+use xenapi::Value;
+use xenapi::client::{Client, Record};
+
+/// Boots of real guests, one after the other, take minutes: `make soak` has them.
+pub(crate) fn is_soak() -> bool {
+    testkit::rounds(0, 1) == 1
+}
+
+/// Longest wait for a guest: a machine without KVM boots in some seconds, or in many on a busy host.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(300);
+/// Size of disks here, in bytes.
+pub(crate) const DISK_BYTES: i64 = 8 << 20;
+/// Memory of a machine that only has firmware, in bytes.
+const PLAIN_BYTES: i64 = 128 << 20;
+/// Bytes of a block that a guest writes.
+const BLOCK: u64 = 512;
+/// How long a wait for changes lasts before it is looked again at what is no record.
+const LOOK_AGAIN: Duration = Duration::from_secs(2);
+
+pub(crate) struct World {
+    pub(crate) daemon: Ringwayd,
+    pub(crate) client: Client,
+    _config: NamedTempFile,
+}
+
+/// A machine with a disk.
+pub(crate) struct Machine {
+    pub(crate) reference: String,
+    pub(crate) uuid: String,
+    /// The device and what is in it.
+    pub(crate) slot: String,
+    pub(crate) disk: String,
+    /// The image of that.
+    image: std::path::PathBuf,
+}
+
+pub(crate) fn record<const N: usize>(members: [(&str, Value); N]) -> Value {
+    Value::Map(BTreeMap::from(members.map(|(name, value)| (name.to_owned(), value))))
+}
+
+pub(crate) fn of(reference: &str) -> Vec<Value> {
+    vec![Value::text(reference)]
+}
+
+/// A name and what belongs to it.
+pub(crate) fn with(reference: &str, more: impl IntoIterator<Item = Value>) -> Vec<Value> {
+    std::iter::once(Value::text(reference)).chain(more).collect()
+}
+
+pub(crate) fn start(machine: &str) -> Vec<Value> {
+    with(machine, [Value::Bool(false), Value::Bool(false)])
+}
+
+impl World {
+    pub(crate) fn new() -> Self {
+        let guest = testkit::guest::artifacts().unwrap();
+        let directory = guest.kernel.parent().unwrap().display().to_string();
+        let config = NamedTempFile::new().unwrap();
+        std::fs::write(&config, format!("[boot]\ndirectories = [{directory:?}]\n")).unwrap();
+        let path = config.path().display().to_string();
+        let daemon = Ringwayd::start(&["--hypervisor", "qemu", "--config", &path]).unwrap();
+        let client = daemon.client().unwrap();
+        Self { daemon, client, _config: config }
+    }
+
+    /// Kills the daemon and starts it again.
+    pub(crate) fn killed(&mut self) {
+        self.daemon.process.kill().unwrap();
+        self.daemon.start_again().unwrap();
+        self.client = self.daemon.client().unwrap();
+    }
+
+    /// Calls and waits for the end, by a task where it makes one.
+    pub(crate) fn call(&mut self, method: &str, params: &[Value]) -> Value {
+        let answer = self.client.run(method, params, PATIENCE);
+        answer.unwrap_or_else(|error| panic!("{method}: {error}"))
+    }
+
+    pub(crate) fn made(&mut self, method: &str, params: &[Value]) -> String {
+        match self.call(method, params) {
+            Value::Str(text) => text,
+            other => panic!("{method}: {other:?}"),
+        }
+    }
+
+    /// A machine with a disk, of the template of this name.
+    fn machine(&mut self, template: &str, name: &str) -> Machine {
+        let found = self.call("VM.get_by_name_label", &of(template));
+        let Value::Set(found) = found else { panic!("{found:?}") };
+        let from = found.into_iter().next().unwrap();
+        let reference = self.made("VM.clone", &[from, Value::text(name)]);
+        self.call("VM.remove_from_other_config", &with(&reference, [Value::text("disks")]));
+        self.call("VM.provision", &of(&reference));
+        let (slot, disk) = self.device(&reference);
+        let uuid = self.record("VM", &reference).text("uuid").to_owned();
+        let volume = self.record("VDI", &disk);
+        let name = format!("{}.raw", volume.text("uuid"));
+        let place = self.record("SR", volume.text("SR")).text("uuid").to_owned();
+        let image = self.daemon.dir().join("state/sr").join(place).join(name);
+        Machine { reference, uuid, slot, disk, image }
+    }
+
+    /// One without an operating system, which takes little of the host.
+    pub(crate) fn plain(&mut self, name: &str) -> Machine {
+        let machine = self.machine("Other install media", name);
+        let limits = [PLAIN_BYTES; 4].map(Value::Int);
+        self.call("VM.set_memory_limits", &with(&machine.reference, limits));
+        machine
+    }
+
+    /// The test guest, which has a shell.
+    pub(crate) fn guest(&mut self, name: &str) -> Machine {
+        self.machine("Ringway test guest", name)
+    }
+
+    /// A new disk of a machine.
+    pub(crate) fn device(&mut self, machine: &str) -> (String, String) {
+        let pool = self.client.records("pool").unwrap().remove(0).1;
+        let disk = record([
+            ("name_label", Value::text("d")),
+            ("SR", Value::text(pool.text("default_SR"))),
+            ("virtual_size", Value::Int(DISK_BYTES)),
+            ("type", Value::text("user")),
+            ("sharable", Value::Bool(false)),
+            ("read_only", Value::Bool(false)),
+            ("other_config", record([])),
+        ]);
+        let disk = self.made("VDI.create", &[disk]);
+        let slot = record([
+            ("VM", Value::text(machine)),
+            ("VDI", Value::text(disk.as_str())),
+            ("userdevice", Value::text("autodetect")),
+            ("bootable", Value::Bool(false)),
+            ("mode", Value::text("RW")),
+            ("type", Value::text("Disk")),
+            ("empty", Value::Bool(false)),
+            ("other_config", record([])),
+            ("qos_algorithm_type", Value::text("")),
+            ("qos_algorithm_params", record([])),
+        ]);
+        (self.made("VBD.create", &[slot]), disk)
+    }
+
+    pub(crate) fn record(&mut self, class: &str, reference: &str) -> Record {
+        self.client.record(class, reference).unwrap()
+    }
+
+    pub(crate) fn power(&mut self, machine: &Machine) -> String {
+        self.record("VM", &machine.reference).text("power_state").to_owned()
+    }
+
+    pub(crate) fn domid(&mut self, machine: &Machine) -> i64 {
+        self.record("VM", &machine.reference).int("domid")
+    }
+
+    /// A shell in the machine's guest, as soon as that has started.
+    pub(crate) fn shell(&self, machine: &Machine) -> Shell {
+        let mut shell = self.daemon.shell(&machine.uuid).unwrap();
+        shell.ready(PATIENCE).unwrap();
+        shell
+    }
+
+    /// Messages about a machine, the oldest first.
+    pub(crate) fn messages(&mut self, machine: &Machine) -> Vec<String> {
+        let all = self.client.records("message").unwrap().into_iter();
+        let mut of: Vec<_> = all
+            .filter(|(_, one)| one.text("obj_uuid") == machine.uuid)
+            .map(|(_, one)| (one.date("timestamp"), one.text("name").to_owned()))
+            .collect();
+        of.sort();
+        of.into_iter().map(|(_, name)| name).collect()
+    }
+
+    /// Whether an emulator runs for the machine.
+    pub(crate) fn lives(&self, machine: &Machine) -> bool {
+        let is = |words: &String| words.contains("qemu") && words.contains(&machine.uuid);
+        self.daemon.processes().iter().any(is)
+    }
+
+    /// Waits until this is so. It is looked when records change, and now and then.
+    pub(crate) fn until(&mut self, what: &str, mut is: impl FnMut(&mut Self) -> bool) {
+        let (end, mut token) = (Instant::now() + PATIENCE, String::new());
+        loop {
+            let classes = ["vm", "vbd", "vif", "vdi", "message"];
+            let batch = self.client.events(&classes, &token, LOOK_AGAIN).unwrap();
+            if is(self) {
+                return;
+            }
+            assert!(Instant::now() < end, "{what} did not come");
+            token = batch.token;
+        }
+    }
+
+    pub(crate) fn until_power(&mut self, machine: &Machine, power: &str) {
+        self.until(power, |world| world.power(machine) == power);
+    }
+
+    /// Waits until the machine runs in another domain than that of this number.
+    pub(crate) fn until_again(&mut self, machine: &Machine, before: i64) {
+        self.until("another domain", |world| {
+            let now = world.record("VM", &machine.reference);
+            now.text("power_state") == "Running" && ![before, -1].contains(&now.int("domid"))
+        });
+    }
+
+    /// Nothing is under way on a machine, and nothing of it is to be brought to its end.
+    pub(crate) fn is_quiet(&mut self, machine: &Machine) -> bool {
+        let now = self.record("VM", &machine.reference);
+        let owed = now.pairs("other_config").contains_key("owed_operation");
+        !owed && now.pairs("current_operations").is_empty()
+    }
+}
+
+impl Machine {
+    /// Writes a word to a block of the disk, and flushes it.
+    pub(crate) fn write(&self, shell: &mut Shell, block: u64, word: &str) {
+        let to = format!("dd of=/dev/vda bs={BLOCK} seek={block} conv=notrunc,fsync 2>/dev/null");
+        shell.run(&format!("echo {word} | {to}"), PATIENCE).unwrap();
+    }
+
+    /// What the guest reads there.
+    pub(crate) fn read(&self, shell: &mut Shell, block: u64) -> String {
+        let from = format!("dd if=/dev/vda bs={BLOCK} skip={block} count=1 2>/dev/null");
+        shell.run(&format!("{from} | tr -d '\\0'"), PATIENCE).unwrap()
+    }
+
+    /// What the image holds there.
+    pub(crate) fn stored(&self, block: u64) -> String {
+        let mut bytes = vec![0; usize::try_from(BLOCK).unwrap()];
+        File::open(&self.image).unwrap().read_exact_at(&mut bytes, block * BLOCK).unwrap();
+        String::from_utf8_lossy(&bytes).trim_end_matches(['\0', '\n']).to_owned()
+    }
+
+    pub(crate) fn image_bytes(&self) -> u64 {
+        self.image.metadata().unwrap().len()
+    }
+}
+
+/// A record of a network device.
+pub(crate) fn interface(machine: &str, net: &str) -> Value {
+    record([
+        ("VM", Value::text(machine)),
+        ("network", Value::text(net)),
+        ("device", Value::text("autodetect")),
+        ("MAC", Value::text("")),
+        ("MTU", Value::Int(1500)),
+        ("other_config", record([])),
+        ("qos_algorithm_type", Value::text("")),
+        ("qos_algorithm_params", record([])),
+    ])
+}
