@@ -56,7 +56,7 @@ counts: setup ## Instructions of a request and of its stages, by valgrind, again
 
 man: ## Manual pages, made from the programs' own options, in target/man
 	cargo run --quiet -p iod --example man -- target/man
-	cargo run --quiet -p daemon --example man -- target/man
+	cargo run --quiet -p daemon --example manual -- target/man
 	cargo run --quiet -p cli --bin ringway -- man target/man
 	cargo run --quiet -p cli --bin xe -- man > target/man/xe.1
 

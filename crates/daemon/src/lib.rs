@@ -26,6 +26,7 @@ pub mod first;
 pub mod front;
 pub mod house;
 pub mod http;
+pub mod known;
 pub mod log;
 pub mod manager;
 pub mod metrics;

@@ -23,6 +23,7 @@ use crate::first::{self, HostFacts, Setup};
 use crate::front::Front;
 use crate::house::{self, House};
 use crate::http::{Answers, Door, Server, server_config};
+use crate::known::Known;
 use crate::manager::Manager;
 use crate::records::{HouseRecords, first_domid};
 use crate::sessions::Sessions;
@@ -60,6 +61,8 @@ pub async fn run(settings: Settings, manager: &Manager) -> anyhow::Result<()> {
         }
     };
     let (house, server, places) = begun;
+    let known = settings.known.as_deref();
+    let known = known.and_then(|link| Known::begin(link, &settings.socket));
     say(&format!("listening on {places}"));
     manager.ready();
     let broke_off = tokio::select! {
@@ -74,6 +77,7 @@ pub async fn run(settings: Settings, manager: &Manager) -> anyhow::Result<()> {
         tracing::error!("nobody stores changes any more: the end begins; machines go on");
     }
     manager.stopping();
+    drop(known);
     server.stop().await;
     house.slices.end();
     house.durable.close().context("the state was not stored whole")

@@ -30,6 +30,7 @@ pub mod cpus;
 pub mod driver;
 pub mod error;
 pub mod guest;
+pub mod inside;
 pub mod lasting;
 pub mod libvirt;
 pub mod process;

@@ -1,9 +1,15 @@
 //! Bridges and TAP devices of this host. Needs root.
 #![allow(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
 
+use std::net::{IpAddr, UdpSocket};
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
+use model::id::{Uuid, VifId};
+use testkit::inside::in_own_network;
+use tokio::sync::mpsc::Receiver;
+use tokio::time::timeout;
 use toolstack::binaries::in_path;
 use toolstack::net::{HostNet, Net};
 
@@ -73,4 +79,91 @@ async fn devices_come_and_go_and_each_instance_has_its_own() {
     ours.remove_bridge(bridge).await.unwrap();
     assert!(!there(tap) && !there(bridge));
     assert_eq!(ours.taps().await.unwrap(), Vec::<String>::new());
+}
+
+const BRIDGE: &str = "rwb0";
+const MAC: &str = "00:16:3e:00:00:07";
+/// Longer than a claim takes to be told.
+const LONG: Duration = Duration::from_secs(30);
+
+fn ip(words: &str) {
+    let output = Command::new("ip").args(words.split(' ')).output().unwrap();
+    assert!(output.status.success(), "ip {words}: {output:?}");
+}
+
+/// The end of a cable in the bridge, at whose other end is a guest: `<name>`, with this address.
+fn cable(name: &str, mac: &str) {
+    ip(&format!("link add {name} address {mac} type veth peer name {name}p"));
+    ip(&format!("link set dev {name}p master {BRIDGE} up"));
+    ip(&format!("link set dev {name} up"));
+    // Nobody answers; it asks once.
+    std::fs::write(format!("/proc/sys/net/ipv4/neigh/{name}/mcast_solicit"), "1").unwrap();
+}
+
+/// A guest takes an address, and looks for somebody in its network.
+fn claims(name: &str, address: &str, other: &str) {
+    ip(&format!("addr add {address}/24 dev {name}"));
+    let socket = UdpSocket::bind((address, 0)).unwrap();
+    socket.send_to(b"?", (other, 9)).unwrap();
+}
+
+/// Ends when this is what an interface has of IPv4, as it is told.
+async fn until(net: &HostNet, told: &mut Receiver<VifId>, vif: VifId, expected: &[&str]) {
+    let v4 = || {
+        let all = net.addresses(vif).into_iter().filter(IpAddr::is_ipv4);
+        all.map(|one| one.to_string()).collect::<Vec<_>>()
+    };
+    while v4() != expected {
+        let who = timeout(LONG, told.recv()).await;
+        assert_eq!(who, Ok(Some(vif)), "{:?}", v4());
+    }
+}
+
+#[test]
+fn addresses_are_seen_as_guests_claim_them() {
+    let inside = || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(seen());
+    };
+    in_own_network("addresses_are_seen_as_guests_claim_them", inside).unwrap();
+}
+
+async fn seen() {
+    let (net, vif) = (net("a"), VifId(Uuid::from_random([1; 16])));
+    let mut told = net.claims().unwrap();
+    assert!(net.claims().is_none(), "there is one who is told");
+    net.watch(vif, BRIDGE, MAC).await.unwrap_err();
+    net.create_bridge(BRIDGE, 1500).await.unwrap();
+    net.watch(vif, BRIDGE, "nonsense").await.unwrap_err();
+    net.watch(vif, BRIDGE, MAC).await.unwrap();
+    cable("rwg0", MAC);
+    cable("rwg1", "00:16:3e:00:00:08");
+    // Nobody watches this one.
+    claims("rwg1", "10.9.7.8", "10.9.7.1");
+    claims("rwg0", "10.9.8.7", "10.9.8.1");
+    until(&net, &mut told, vif, &["10.9.8.7"]).await;
+    if Path::new("/proc/net/if_inet6").exists() {
+        let is_local = |one: &IpAddr| matches!(one, IpAddr::V6(one) if one.is_unicast_link_local());
+        while !net.addresses(vif).iter().any(is_local) {
+            assert_eq!(timeout(LONG, told.recv()).await, Ok(Some(vif)));
+        }
+    }
+    // More than are kept, in two looks at least.
+    let all: Vec<String> = (0..20).map(|n| format!("10.9.{}.7", 20 + n)).collect();
+    for (n, address) in all.iter().enumerate() {
+        claims("rwg0", address, &format!("10.9.{}.1", 20 + n));
+    }
+    let latest: Vec<&str> = all.iter().rev().take(16).map(String::as_str).collect();
+    until(&net, &mut told, vif, &latest).await;
+
+    // It begins anew, at a bridge that is another one by now.
+    ip(&format!("link del {BRIDGE}"));
+    net.create_bridge(BRIDGE, 1500).await.unwrap();
+    ip(&format!("link set dev rwg0p master {BRIDGE}"));
+    net.watch(vif, BRIDGE, MAC).await.unwrap();
+    assert_eq!(net.addresses(vif), [] as [IpAddr; 0]);
+    claims("rwg0", "10.9.50.7", "10.9.50.1");
+    until(&net, &mut told, vif, &["10.9.50.7"]).await;
+    net.unwatch(vif);
+    assert_eq!(net.addresses(vif), [] as [IpAddr; 0]);
 }

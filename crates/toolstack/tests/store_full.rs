@@ -1,16 +1,13 @@
-//! The store on a file system that is really full: a small tmpfs, in a mount namespace of its own.
+//! The store on a file system that is really full.
 #![allow(clippy::unwrap_used)] // A failed helper is a failed test.
 
 use std::path::Path;
-use std::process::Command;
 
+use testkit::inside::in_little_room;
 use toolstack::store::{Batch, Key, Memory, Redb, Store, StoreError};
 
-/// Where the tmpfs is, told to this program when it is started again inside of the namespace.
-const INSIDE: &str = "RINGWAY_STORE_FULL_DIR";
-/// Mounts `$1`, then becomes the rest.
-const MOUNT: &str = r#"mount -t tmpfs -o size=6m none "$1" && shift && exec "$@""#;
-const NEEDS: &str = "needs root and `unshare` and `mount` of Debian's util-linux";
+/// Size of the file system.
+const ROOM_MIB: u32 = 6;
 /// What is there at first, and is removed to make room.
 const FILLER_BYTES: usize = 3 << 20;
 /// More batches than fit.
@@ -25,24 +22,13 @@ fn batch(number: u64) -> Batch {
 }
 
 /// Runs the test of this name with a small file system of its own.
-fn in_little_room(name: &str, inside: fn(&Path)) {
-    if let Some(dir) = std::env::var_os(INSIDE) {
-        return inside(Path::new(&dir));
-    }
-    let dir = tempfile::tempdir().unwrap();
-    let mut command = Command::new("unshare");
-    command.args(["--mount", "sh", "-c", MOUNT, "sh"]).arg(dir.path());
-    command.arg(std::env::current_exe().unwrap()).args(["--exact", name, "--nocapture"]);
-    let output = command.env(INSIDE, dir.path()).output().expect(NEEDS);
-    let said = [output.stdout, output.stderr].concat();
-    let said = String::from_utf8_lossy(&said);
-    assert!(output.status.success() && said.contains("1 passed"), "{NEEDS}: {said}");
-    print!("{said}");
+fn in_room(name: &str, inside: fn(&Path)) {
+    print!("{}", in_little_room(name, ROOM_MIB, inside).unwrap());
 }
 
 #[test]
 fn a_full_file_system_costs_a_batch_and_no_restart() {
-    in_little_room("a_full_file_system_costs_a_batch_and_no_restart", full_twice);
+    in_room("a_full_file_system_costs_a_batch_and_no_restart", full_twice);
 }
 
 fn full_twice(dir: &Path) {
@@ -76,7 +62,7 @@ fn full_twice(dir: &Path) {
 
 #[test]
 fn on_a_full_file_system_what_makes_room_is_stored() {
-    in_little_room("on_a_full_file_system_what_makes_room_is_stored", spare);
+    in_room("on_a_full_file_system_what_makes_room_is_stored", spare);
 }
 
 fn spare(dir: &Path) {

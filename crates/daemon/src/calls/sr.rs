@@ -1,6 +1,7 @@
 //! Storage repositories.
 
 mod make;
+mod probe;
 
 use model::id::VdiId;
 use model::refusal::Refusal;
@@ -20,6 +21,7 @@ use crate::storage::{self, Place};
 
 pub(super) const CALLS: super::Calls = &[
     ("SR.create", Handler::Long(|ctx, args| Box::pin(make::create(ctx, args)))),
+    ("SR.probe", Handler::Long(|ctx, args| Box::pin(probe::probe(ctx, args)))),
     ("SR.introduce", Handler::Short(make::introduce)),
     ("SR.destroy", gated!(may_begin, end, SrOp::Destroy)),
     ("SR.forget", gated!(may_begin, end, SrOp::Forget)),
@@ -100,14 +102,19 @@ async fn scanned(ctx: Ctx, args: Args, op: SrOp) -> Answer {
 async fn end(ctx: Ctx, args: Args, op: SrOp) -> Answer {
     let place = args.object();
     let under_way = begin(&ctx, &place, op, |_| Ok(())).await?;
-    let (held, storage) =
-        ctx.read(|view| (held(&ctx, view, &place), ctx.house.storage.of(view, &place)));
+    let (held, storage, config) = ctx.read(|view| {
+        let config = storage::connection(view, &place).map(|(_, config)| config);
+        (held(&ctx, view, &place), ctx.house.storage.of(view, &place), config)
+    });
     if let Some(held) = held {
         return Err(codes::vdi_in_use(held.as_str(), op.name()));
     }
     // One of a type that nobody knows has nothing to let go of.
     if let Ok(storage) = storage {
         let_go(&ctx, &storage).await?;
+        if op == SrOp::Destroy {
+            storage.destroy(&config?).await?;
+        }
     }
     ctx.change(|tx| make::remove(tx, &place))?;
     drop(under_way);

@@ -16,6 +16,7 @@ use model::plan::Deadlines;
 use toolstack::cgroup::Weights;
 
 use crate::first::Product;
+use crate::known::XAPI;
 use crate::options::{HypervisorKind, Listen, Options, SlicesMode};
 use values::{limits, product, slices, within};
 use written::Written;
@@ -46,6 +47,8 @@ pub struct Settings {
     pub listen: Vec<Listen>,
     /// The Unix socket.
     pub socket: PathBuf,
+    /// Another place where clients look for the socket; none for a daemon beside the host's own.
+    pub known: Option<PathBuf>,
     /// What runs the machines.
     pub hypervisor: HypervisorKind,
     /// Users and passwords, if their file was named.
@@ -133,6 +136,8 @@ fn resolve(options: Options, text: &str) -> Result<Settings, String> {
     let run = options.run.or(written.run).map(absolute);
     let run = run.unwrap_or_else(|| if moved { state.join("run") } else { USUAL_RUN.into() });
     let socket = options.socket.or(written.socket).unwrap_or_else(|| run.join(SOCKET_NAME));
+    let is_usual = socket == Path::new(USUAL_RUN).join(SOCKET_NAME);
+    let known = is_usual.then(|| PathBuf::from(XAPI));
     let listen = Some(options.listen).filter(|given| !given.is_empty());
     let boot = written.boot.directories;
     let deadlines = Deadlines {
@@ -154,6 +159,7 @@ fn resolve(options: Options, text: &str) -> Result<Settings, String> {
         state,
         run,
         socket,
+        known,
     })
 }
 

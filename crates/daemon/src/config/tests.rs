@@ -9,6 +9,7 @@ fn what_is_usual() {
     let settings = of("").unwrap();
     assert_eq!(settings.state, Path::new("/var/lib/ringway"));
     assert_eq!(settings.socket, Path::new("/run/ringway/ringwayd.sock"));
+    assert_eq!(settings.known.as_deref(), Some(Path::new("/var/lib/xcp/xapi")));
     let listen: Vec<_> = settings.listen.iter().map(ToString::to_string).collect();
     assert_eq!(listen, ["0.0.0.0:443", "127.0.0.1:80,plain"]);
     assert_eq!(settings.limits, Limits::default());
@@ -43,6 +44,7 @@ fn another_state_has_its_own_sockets() {
     let options = Options { state: Some("/c".into()), ..Options::default() };
     let settings = resolve(options, "").unwrap();
     assert_eq!(settings.socket, Path::new("/c/run/ringwayd.sock"));
+    assert_eq!(settings.known, None);
 }
 
 #[test]

@@ -106,6 +106,7 @@ pub fn storage_failed(error: &SrError, sr: &Ref, vdi: Option<&Ref>) -> ApiError 
             let vdi = vdi.map_or_else(|| id.to_string(), Ref::to_string);
             codes::vdi_missing(sr.as_str(), vdi)
         }
+        SrError::NotEmpty { .. } => codes::sr_not_empty(),
         SrError::Full { needed, free } => codes::sr_full(needed.to_string(), free.to_string()),
         SrError::Os { .. } => backend("OS"),
         SrError::Worker(_) => backend("WORKER"),

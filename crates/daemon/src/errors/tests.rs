@@ -188,6 +188,7 @@ fn steps() -> Vec<(Verb, StepError, Vec<&'static str>)> {
             vec!["SR_NOT_ATTACHED", "sr"],
         ),
         (attach, StepError::Sr(SrError::NoVolume(volume)), vec!["VDI_MISSING", "sr", "vdi"]),
+        (attach, StepError::Sr(SrError::NotEmpty { volumes: 1 }), vec!["SR_NOT_EMPTY"]),
         (attach, StepError::Sr(SrError::Full { needed: 2, free: 1 }), vec!["SR_FULL", "2", "1"]),
         (
             attach,

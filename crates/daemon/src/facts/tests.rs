@@ -55,7 +55,7 @@ fn of_a_machine() {
     assert!(all.is_template && all.is_default_template && all.is_snapshot && all.is_control_domain);
     assert_eq!(all.current, [VmOp::Start]);
     assert_eq!(all.blocked, BTreeMap::from([(VmOp::Destroy, "mine".to_owned())]));
-    assert_eq!((all.guest.drivers, all.guest.shutdown), (Tristate::No, Tristate::Unknown));
+    assert_eq!((all.guest.drivers, all.guest.shutdown), (Tristate::Unknown, Tristate::Unknown));
     db.note(|tx| {
         use vm_guest_metrics::Field;
         tx.set(&metrics, Field::PV_drivers_detected, Value::Bool(true))?;

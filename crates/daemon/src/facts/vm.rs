@@ -56,7 +56,8 @@ fn guest(view: &View<'_>, metrics: &Ref) -> GuestFeatures {
     };
     let detected = flag(view, metrics, Guest::PV_drivers_detected);
     GuestFeatures {
-        drivers: if detected { Tristate::Yes } else { Tristate::No },
+        // Metrics may hold what was only seen from outside, which says nothing of drivers.
+        drivers: if detected { Tristate::Yes } else { Tristate::Unknown },
         shutdown,
         hotplug_vbd: said(Guest::can_use_hotplug_vbd),
         hotplug_vif: said(Guest::can_use_hotplug_vif),

@@ -7,7 +7,9 @@
 //! followed. What takes longer than [`BEGIN_DEADLINE`], because storage hangs, goes on by itself.
 //!
 //! What a daemon before this one has begun and not ended is brought to its end first
-//! ([`owed`](crate::records::owed)): an end that somebody wanted is no crash.
+//! (`records::owed`): an end that somebody wanted is no crash.
+//!
+//! Addresses that a guest claims on its networks are recorded where no agent in it tells them.
 //!
 //! A guest that ends by itself gets what is set for that ([`model::vm::exits`]), one operation at a
 //! time with all others of its machine. An end that somebody has asked for is that operation's:
@@ -24,7 +26,7 @@ mod owed;
 use std::sync::Arc;
 use std::time::Duration;
 
-use model::id::{Domid, VmId};
+use model::id::{Domid, VifId, VmId};
 use model::plan::{DomainSeen, Op, Run};
 use model::vm::PowerState;
 use model::vm::exits::Exit;
@@ -64,6 +66,9 @@ pub async fn begin(house: &Arc<House>, found: &[Found], boot: &str) {
     strangers(house, &machines, found);
     if let Some(events) = house.drivers.hv.events() {
         tokio::spawn(follow(house.clone(), events));
+    }
+    if let Some(claims) = house.drivers.net.claims() {
+        tokio::spawn(follow_claims(house.clone(), claims));
     }
     let _ = timeout_at(end, async { while settled.join_next().await.is_some() {} }).await;
     settled.detach_all();
@@ -125,8 +130,18 @@ async fn follow(house: Arc<House>, mut events: Receiver<DomainEvent>) {
                     exits::ended(&house, vm, domid, exit).await;
                 }
                 DomainEvent::Unplugged { vm, vbd } => guest::let_go(&house, vm, vbd).await,
-                DomainEvent::GuestReady { vm } => guest::ready(&house, vm).await,
+                DomainEvent::GuestReady { vm } => {
+                    guest::ready(&house, vm).await;
+                }
             }
         });
+    }
+}
+
+/// Follows what guests claim on their networks.
+async fn follow_claims(house: Arc<House>, mut claims: Receiver<VifId>) {
+    while let Some(vif) = claims.recv().await {
+        let house = house.clone();
+        tokio::spawn(async move { guest::claimed(&house, vif).await });
     }
 }

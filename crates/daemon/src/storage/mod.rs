@@ -12,7 +12,7 @@ mod scan;
 use std::sync::Arc;
 use std::time::Duration;
 
-use model::id::{SrId, VdiId};
+use model::id::{SrId, Uuid, VdiId};
 use toolstack::fut::Fut;
 use toolstack::machines::Drivers;
 use toolstack::sr::{Config, Space, SrDriver, SrError, Volume};
@@ -75,12 +75,27 @@ impl Storage {
         let driver = driver.ok_or_else(|| codes::sr_unknown_driver(kind))?.clone();
         Ok(Place { sr: place, id, driver, deadline: self.deadline })
     }
+
+    /// SRs of this type where the configuration says, recorded or not.
+    ///
+    /// # Errors
+    /// There is no driver for it, or the place cannot be looked at.
+    pub(crate) async fn probe(&self, kind: &str, config: &Config) -> Result<Vec<SrId>, ApiError> {
+        let nobody = SrId(Uuid::default());
+        let place = self.place(Ref::of(nobody.0), nobody, kind)?;
+        place.within("a look for storage", place.driver.probe(config)).await
+    }
 }
 
 impl Place {
     /// Makes an empty one.
     pub(crate) async fn create(&self, config: &Config) -> Result<(), ApiError> {
         self.within("the making of it", self.driver.create(self.id, config)).await
+    }
+
+    /// Removes an empty one that is not attached.
+    pub(crate) async fn destroy(&self, config: &Config) -> Result<(), ApiError> {
+        self.within("the end of it", self.driver.destroy(self.id, config)).await
     }
 
     /// Makes it usable on this host.

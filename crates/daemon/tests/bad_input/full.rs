@@ -1,21 +1,15 @@
-//! A state directory on a file system that is really full: a small tmpfs, in a mount namespace of its
-//! own.
+//! A state directory on a file system that is really full.
 
 use std::fs;
 use std::path::Path;
-use std::process::Command;
 use std::time::Duration;
 
+use testkit::inside::in_little_room;
 use xenapi::Value;
 
 use super::World;
 
-/// Where the tmpfs is, told to this program when it is started again inside of the namespace.
-const INSIDE: &str = "RINGWAYD_FULL_DIR";
 const NAME: &str = "full::a_full_state_disk_costs_what_was_asked_for_and_no_machine";
-/// Mounts `$1`, then becomes the rest.
-const MOUNT: &str = r#"mount -t tmpfs -o size=8m none "$1" && shift && exec "$@""#;
-const NEEDS: &str = "needs root and `unshare` and `mount` of Debian's util-linux";
 /// Longer than a task of the simulator takes.
 const DEADLINE: Duration = Duration::from_secs(120);
 /// More machines than fit.
@@ -23,21 +17,12 @@ const MACHINES_MAX: usize = 2_000;
 
 #[test]
 fn a_full_state_disk_costs_what_was_asked_for_and_no_machine() {
-    if let Some(dir) = std::env::var_os(INSIDE) {
-        return inside(Path::new(&dir));
-    }
-    let dir = tempfile::tempdir().unwrap();
-    let mut command = Command::new("unshare");
-    command.args(["--mount", "sh", "-c", MOUNT, "sh"]).arg(dir.path());
-    command.arg(std::env::current_exe().unwrap()).args(["--exact", NAME, "--nocapture"]);
-    // The daemon's directory is a temporary one.
-    let output = command.env(INSIDE, dir.path()).env("TMPDIR", dir.path()).output().expect(NEEDS);
-    let said = [output.stdout, output.stderr].concat();
-    let said = String::from_utf8_lossy(&said);
-    assert!(output.status.success() && said.contains("1 passed"), "{NEEDS}: {said}");
+    in_little_room(NAME, 8, inside).unwrap();
 }
 
 fn inside(dir: &Path) {
+    // The daemon's directory is a temporary one.
+    tempfile::env::override_temp_dir(dir).unwrap();
     let mut world = World::new();
     assert!(world.daemon.dir().starts_with(dir));
     let filler = dir.join("filler");

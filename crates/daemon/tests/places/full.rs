@@ -1,32 +1,17 @@
-//! A directory on a file system that is really full: a small tmpfs, in a mount namespace of its own.
+//! A directory on a file system that is really full.
 
 use std::path::Path;
-use std::process::Command;
 
+use testkit::inside::in_little_room;
 use xenapi::Value;
 
 use super::*;
 
-/// Where the tmpfs is, told to this program when it is started again inside of the namespace.
-const INSIDE: &str = "RINGWAY_PLACE_FULL_DIR";
 const NAME: &str = "full::a_full_file_system_has_its_code_and_what_frees_room_works";
-/// Mounts `$1`, then becomes the rest.
-const MOUNT: &str = r#"mount -t tmpfs -o size=4m none "$1" && shift && exec "$@""#;
-const NEEDS: &str = "needs root and `unshare` and `mount` of Debian's util-linux";
 
 #[test]
 fn a_full_file_system_has_its_code_and_what_frees_room_works() {
-    if let Some(dir) = std::env::var_os(INSIDE) {
-        return inside(Path::new(&dir));
-    }
-    let dir = tempfile::tempdir().unwrap();
-    let mut command = Command::new("unshare");
-    command.args(["--mount", "sh", "-c", MOUNT, "sh"]).arg(dir.path());
-    command.arg(std::env::current_exe().unwrap()).args(["--exact", NAME, "--nocapture"]);
-    let output = command.env(INSIDE, dir.path()).output().expect(NEEDS);
-    let said = [output.stdout, output.stderr].concat();
-    let said = String::from_utf8_lossy(&said);
-    assert!(output.status.success() && said.contains("1 passed"), "{NEEDS}: {said}");
+    in_little_room(NAME, 4, inside).unwrap();
 }
 
 fn inside(dir: &Path) {

@@ -1,6 +1,7 @@
 //! Directories as storage, over the wire: they vanish, they are full, they are somebody else's.
 #![allow(clippy::unwrap_used, clippy::panic)] // A failed helper is a failed test.
 
+mod ends;
 mod full;
 mod gone;
 

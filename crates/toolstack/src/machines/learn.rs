@@ -55,6 +55,10 @@ pub(super) async fn learn(machines: Arc<Machines>) -> Result<Vec<Found>, HvError
                 machine.there().taps.insert(vif.vif);
             }
         }
+        let nics = machine.there().nics.clone();
+        for vif in recorded.vifs.iter().filter(|one| nics.contains(&one.vif)) {
+            machines.watch(vif).await;
+        }
         promise(&machines, &machine, recorded);
         keep(&machines, machine);
     }

@@ -238,6 +238,14 @@ impl Machines {
         Domid(self.next_domid.fetch_add(1, Ordering::Relaxed))
     }
 
+    /// Has addresses noted that a guest claims by an interface. A guest does without that.
+    async fn watch(&self, of: &VifRecord) {
+        let VifRecord { vif, bridge, mac, .. } = of;
+        if let Err(error) = self.drivers.net.watch(*vif, bridge, mac).await {
+            tracing::warn!(%vif, %error, "its addresses are not seen on its network");
+        }
+    }
+
     fn take_memory(&self, vm: VmId, needed: u64) -> Result<(), Short> {
         self.memory.take(self.drivers.memory.read(), vm, needed)
     }

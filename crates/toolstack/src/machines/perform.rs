@@ -159,12 +159,19 @@ impl Carrier {
                 net.create_tap(&names::tap(vif), bridge, *mtu).await?;
             }
             Verb::VifPlug(vif) => {
-                let VifRecord { device, mac, boot_index, .. } = self.interface(vif)?.clone();
+                let record = self.interface(vif)?;
+                // Before the guest has it: what it claims first is heard.
+                self.machines.watch(record).await;
+                let VifRecord { device, mac, boot_index, .. } = record.clone();
                 let nic = NicPlug { vif, device, tap: names::tap(vif), mac, boot_index };
                 hv.plug_nic(vm, &nic).await?;
             }
-            Verb::VifUnplug(vif) => hv.unplug_nic(vm, vif).await?,
+            Verb::VifUnplug(vif) => {
+                hv.unplug_nic(vm, vif).await?;
+                net.unwatch(vif);
+            }
             Verb::VifDestroy(vif) => {
+                net.unwatch(vif);
                 net.remove_tap(&names::tap(vif)).await?;
                 self.machine.there().taps.remove(&vif);
             }

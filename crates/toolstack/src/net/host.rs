@@ -1,7 +1,12 @@
 //! Networks of this host, by `ip`.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 
+use model::id::VifId;
+use tokio::sync::mpsc;
+
+use super::claims::Claims;
 use super::{Net, NetError, bridge, tap};
 use crate::fut::Fut;
 
@@ -11,12 +16,13 @@ pub struct HostNet {
     ip: PathBuf,
     /// What our devices are marked with: two instances on a host do not take each other's.
     alias: String,
+    claims: Claims,
 }
 
 impl HostNet {
     /// Makes networks with this `ip` for the instance of this name.
     pub fn new(ip: PathBuf, instance: &str) -> Self {
-        Self { ip, alias: format!("ringway {instance}") }
+        Self { ip, alias: format!("ringway {instance}"), claims: Claims::default() }
     }
 }
 
@@ -44,5 +50,26 @@ impl Net for HostNet {
 
     fn taps(&self) -> Fut<'_, Result<Vec<String>, NetError>> {
         Box::pin(async { tap::all(&self.alias) })
+    }
+
+    fn watch<'a>(
+        &'a self,
+        vif: VifId,
+        bridge: &'a str,
+        mac: &'a str,
+    ) -> Fut<'a, Result<(), NetError>> {
+        Box::pin(async move { self.claims.watch(vif, bridge, mac) })
+    }
+
+    fn unwatch(&self, vif: VifId) {
+        self.claims.unwatch(vif);
+    }
+
+    fn addresses(&self, vif: VifId) -> Vec<IpAddr> {
+        self.claims.of(vif)
+    }
+
+    fn claims(&self) -> Option<mpsc::Receiver<VifId>> {
+        self.claims.take()
     }
 }

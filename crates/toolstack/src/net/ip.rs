@@ -63,6 +63,11 @@ impl Device {
         self.shown.join(what).exists()
     }
 
+    /// Its number; none if it is not there. One that is made anew has another.
+    pub(super) fn index(&self) -> Option<u32> {
+        std::fs::read_to_string(self.shown.join("ifindex")).ok()?.trim_end().parse().ok()
+    }
+
     /// Whose it is, as whoever made it has said.
     pub(super) fn alias(&self) -> String {
         let alias = std::fs::read_to_string(self.shown.join("ifalias")).unwrap_or_default();
@@ -114,6 +119,7 @@ mod tests {
         let lo = Device::named("lo").unwrap();
         assert!(lo.is_there() && lo.has("mtu") && !lo.has("bridge"));
         assert_eq!(lo.alias(), "");
+        assert_eq!(lo.index(), Some(1), "the first device of every kernel");
         assert!(!Device::named("rw-none").unwrap().is_there());
         assert_eq!(Device::all("nobody has this alias").unwrap(), []);
     }

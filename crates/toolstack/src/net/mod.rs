@@ -3,12 +3,17 @@
 //! A call whose goal is reached does nothing and ends well.
 
 mod bridge;
+mod claims;
 mod host;
 mod ip;
 pub mod sim;
 mod tap;
 
 use std::fmt;
+use std::net::IpAddr;
+
+use model::id::VifId;
+use tokio::sync::mpsc;
 
 use crate::fut::Fut;
 pub use host::HostNet;
@@ -46,4 +51,49 @@ pub trait Net: fmt::Debug + Send + Sync {
     fn remove_tap<'a>(&'a self, tap: &'a str) -> Fut<'a, Result<(), NetError>>;
     /// The TAP devices that are there, of those that this made.
     fn taps(&self) -> Fut<'_, Result<Vec<String>, NetError>>;
+    /// From now on addresses are noted that an interface claims on this bridge, as the one with this
+    /// hardware address. What it had claimed before is forgotten.
+    fn watch<'a>(
+        &'a self,
+        vif: VifId,
+        bridge: &'a str,
+        mac: &'a str,
+    ) -> Fut<'a, Result<(), NetError>>;
+    /// The opposite.
+    fn unwatch(&self, vif: VifId);
+    /// What an interface that is watched has claimed, the latest first.
+    fn addresses(&self, vif: VifId) -> Vec<IpAddr>;
+    /// Interfaces whose addresses have changed, from the start on; the first caller gets it.
+    fn claims(&self) -> Option<mpsc::Receiver<VifId>>;
+}
+
+/// Addresses of an interface under the names by which clients know them: `0/ip`, `0/ipv4/0`,
+/// `0/ipv6/0`.
+pub fn named(number: u8, v4: Vec<String>, v6: Vec<String>) -> Vec<(String, String)> {
+    let first = v4.first().map(|first| (format!("{number}/ip"), first.clone()));
+    let all = [("ipv4", v4), ("ipv6", v6)].into_iter().flat_map(|(kind, all)| {
+        let all = all.into_iter().enumerate();
+        all.map(move |(at, one)| (format!("{number}/{kind}/{at}"), one))
+    });
+    first.into_iter().chain(all).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_have_the_names_of_xenserver() {
+        let texts = |all: &[&str]| all.iter().map(|one| (*one).to_owned()).collect::<Vec<_>>();
+        let named = |v4: &[&str], v6: &[&str]| {
+            let all = named(2, texts(v4), texts(v6));
+            all.into_iter().map(|(name, one)| format!("{name}={one}")).collect::<Vec<_>>()
+        };
+        assert_eq!(
+            named(&["a", "b"], &["c"]),
+            ["2/ip=a", "2/ipv4/0=a", "2/ipv4/1=b", "2/ipv6/0=c"]
+        );
+        assert_eq!(named(&[], &["c"]), ["2/ipv6/0=c"]);
+        assert_eq!(named(&[], &[]), [""; 0]);
+    }
 }

@@ -1,6 +1,10 @@
 //! A network without packets.
 
+use std::net::IpAddr;
 use std::sync::Arc;
+
+use model::id::VifId;
+use tokio::sync::mpsc;
 
 use super::{Net, NetError};
 use crate::fut::Fut;
@@ -76,5 +80,28 @@ impl Net for SimNet {
     fn taps(&self) -> Fut<'_, Result<Vec<String>, NetError>> {
         let taps = self.0.state().taps.keys().cloned().collect();
         Box::pin(async move { Ok(taps) })
+    }
+
+    // Guests here claim what they are said to claim.
+    fn watch<'a>(
+        &'a self,
+        vif: VifId,
+        _bridge: &'a str,
+        _mac: &'a str,
+    ) -> Fut<'a, Result<(), NetError>> {
+        self.0.state().claimed.insert(vif, Vec::new());
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    fn unwatch(&self, vif: VifId) {
+        self.0.state().claimed.remove(&vif);
+    }
+
+    fn addresses(&self, vif: VifId) -> Vec<IpAddr> {
+        self.0.state().claimed.get(&vif).cloned().unwrap_or_default()
+    }
+
+    fn claims(&self) -> Option<mpsc::Receiver<VifId>> {
+        self.0.take_claims()
     }
 }

@@ -31,6 +31,8 @@ pub enum What {
     Forget,
     Find,
     SrCreate,
+    SrDestroy,
+    Probe,
     SrAttach,
     SrDetach,
     Scan,

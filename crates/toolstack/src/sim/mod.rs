@@ -21,11 +21,12 @@ mod tests;
 
 use std::collections::HashMap;
 use std::io;
+use std::net::IpAddr;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
-use model::id::{Domid, VmId};
+use model::id::{Domid, VifId, VmId};
 use model::plan::Run;
 use model::vm::exits::Exit;
 use tokio::sync::{Mutex as Monitor, OwnedMutexGuard, mpsc, watch};
@@ -58,7 +59,16 @@ pub struct Sim {
     counts: Mutex<Counts>,
     /// A hypervisor carries out the commands for one domain one after the other.
     monitors: Mutex<HashMap<VmId, Arc<Monitor<()>>>>,
-    events: Mutex<(mpsc::Sender<DomainEvent>, Option<mpsc::Receiver<DomainEvent>>)>,
+    events: Mutex<Told<DomainEvent>>,
+    claims: Mutex<Told<VifId>>,
+}
+
+/// What is told to the first who wants to know.
+type Told<T> = (mpsc::Sender<T>, Option<mpsc::Receiver<T>>);
+
+fn told<T>() -> Mutex<Told<T>> {
+    let (tell, told) = mpsc::channel(EVENTS);
+    Mutex::new((tell, Some(told)))
 }
 
 /// Drivers of a simulated host. Its storage answers to the types `dir` and `sim`; an SR of the
@@ -88,14 +98,14 @@ impl HostMemory for SimMemory {
 
 impl Default for Sim {
     fn default() -> Self {
-        let (tell, told) = mpsc::channel(EVENTS);
         Self {
             rule: watch::Sender::new(Rule::new(|_| Fate::default())),
             state: Mutex::default(),
             changed: watch::Sender::new(0),
             counts: Mutex::default(),
             monitors: Mutex::default(),
-            events: Mutex::new((tell, Some(told))),
+            events: told(),
+            claims: told(),
         }
     }
 }
@@ -138,6 +148,17 @@ impl Sim {
         self.domain_ended(vm, killed, Exit::Killed);
     }
 
+    /// A guest claims an address on the network of an interface that it has. Nothing happens if
+    /// nobody watches that.
+    pub fn claim(&self, vif: VifId, address: IpAddr) {
+        let mut state = self.state();
+        if let Some(known) = state.claimed.get_mut(&vif) {
+            known.insert(0, address);
+            let claims = self.claims.lock().unwrap_or_else(PoisonError::into_inner);
+            let _ = claims.0.try_send(vif);
+        }
+    }
+
     /// What a real host would have suffered from.
     pub fn broken(&self) -> Vec<String> {
         self.state().broken.clone()
@@ -166,6 +187,10 @@ impl Sim {
             *events = (tell, Some(told));
         }
         events.1.take()
+    }
+
+    pub(crate) fn take_claims(&self) -> Option<mpsc::Receiver<VifId>> {
+        self.claims.lock().unwrap_or_else(PoisonError::into_inner).1.take()
     }
 
     /// Waits until no other command for this domain runs.

@@ -1,6 +1,7 @@
 //! What is there on a host that is not.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use model::id::{Domid, SrId, VbdId, VdiId, VifId, VmId};
@@ -27,6 +28,8 @@ pub(crate) struct State {
     /// The bridge of each.
     pub(crate) taps: BTreeMap<String, String>,
     pub(crate) bridges: BTreeSet<String>,
+    /// Addresses of interfaces that are watched.
+    pub(crate) claimed: BTreeMap<VifId, Vec<IpAddr>>,
     pub(crate) broken: Vec<String>,
     /// Where it is kept, if it outlives the process.
     pub(super) journal: Option<Journal>,

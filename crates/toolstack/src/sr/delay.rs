@@ -105,6 +105,17 @@ impl SrDriver for Delay {
         })
     }
 
+    fn destroy<'a>(&'a self, sr: SrId, config: &'a Config) -> Fut<'a, Result<(), SrError>> {
+        Box::pin(async move { self.inner.destroy(sr, &own(config)).await })
+    }
+
+    fn probe<'a>(&'a self, config: &'a Config) -> Fut<'a, Result<Vec<SrId>, SrError>> {
+        Box::pin(async move {
+            Delays::parse(config)?;
+            self.inner.probe(&own(config)).await
+        })
+    }
+
     fn attach<'a>(&'a self, sr: SrId, config: &'a Config) -> Fut<'a, Result<Space, SrError>> {
         Box::pin(async move {
             let delays = Delays::parse(config)?;

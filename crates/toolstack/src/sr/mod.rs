@@ -59,6 +59,12 @@ pub enum SrError {
     /// The volume is gone.
     #[error("volume {0} is not there")]
     NoVolume(VdiId),
+    /// Volumes are in what should be empty.
+    #[error("volumes are in it: {volumes}")]
+    NotEmpty {
+        /// How many.
+        volumes: usize,
+    },
     /// It does not fit.
     #[error("{needed} bytes are needed, {free} are free")]
     Full {
@@ -108,6 +114,11 @@ pub trait SrDriver: fmt::Debug + Send + Sync {
     fn kind(&self) -> &'static str;
     /// Makes an empty one.
     fn create<'a>(&'a self, sr: SrId, config: &'a Config) -> Fut<'a, Result<(), SrError>>;
+    /// Removes an empty one that is not attached, and nothing that is somebody else's. One that is
+    /// not there is told as [`SrError::Vanished`]: what is to be mounted there may not be.
+    fn destroy<'a>(&'a self, sr: SrId, config: &'a Config) -> Fut<'a, Result<(), SrError>>;
+    /// Looks which are where the configuration says, recorded or not. Nothing is changed.
+    fn probe<'a>(&'a self, config: &'a Config) -> Fut<'a, Result<Vec<SrId>, SrError>>;
     /// Makes it usable on this host: a PBD is plugged.
     fn attach<'a>(&'a self, sr: SrId, config: &'a Config) -> Fut<'a, Result<Space, SrError>>;
     /// The opposite.

@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
-use model::id::{SrId, VdiId};
+use model::id::{SrId, Uuid, VdiId};
 use model::spec::Backend;
 use model::vdi::automaton::Access;
 
@@ -60,6 +60,24 @@ impl SrDriver for SimSr {
 
     fn create<'a>(&'a self, sr: SrId, _config: &'a Config) -> Fut<'a, Result<(), SrError>> {
         Box::pin(self.call((What::SrCreate, sr, None), |_| Ok(())))
+    }
+
+    fn destroy<'a>(&'a self, sr: SrId, _config: &'a Config) -> Fut<'a, Result<(), SrError>> {
+        Box::pin(self.call((What::SrDestroy, sr, None), move |state| {
+            if state.attached_srs.contains(&sr) {
+                state.broke(format!("storage {sr} is destroyed and attached"));
+            }
+            match state.volumes.keys().filter(|(of, _)| *of == sr).count() {
+                0 => Ok(()),
+                volumes => Err(SrError::NotEmpty { volumes }),
+            }
+        }))
+    }
+
+    /// Nothing is at any place.
+    fn probe<'a>(&'a self, _config: &'a Config) -> Fut<'a, Result<Vec<SrId>, SrError>> {
+        let nobody = SrId(Uuid::default());
+        Box::pin(self.call((What::Probe, nobody, None), |_| Ok(Vec::new())))
     }
 
     fn attach<'a>(&'a self, sr: SrId, _config: &'a Config) -> Fut<'a, Result<Space, SrError>> {

@@ -54,6 +54,7 @@ impl Shell {
 
 /// A bridge with a TAP device, gone at the end also of a test that failed.
 struct Network {
+    host: HostNet,
     bridge: String,
     tap: String,
 }
@@ -61,12 +62,20 @@ struct Network {
 impl Network {
     async fn new() -> Self {
         let id = std::process::id();
-        let network = Self { bridge: format!("rwg{id}"), tap: format!("rwh{id}") };
         let ip = in_path("ip").expect("ip is missing; install it with `make setup`");
         let host = HostNet::new(ip, "guest test");
-        host.create_bridge(&network.bridge, 1500).await.unwrap();
-        host.create_tap(&network.tap, &network.bridge, 1500).await.unwrap();
+        let network = Self { host, bridge: format!("rwg{id}"), tap: format!("rwh{id}") };
+        network.host.create_bridge(&network.bridge, 1500).await.unwrap();
+        network.host.create_tap(&network.tap, &network.bridge, 1500).await.unwrap();
         network
+    }
+
+    /// Ends when an interface is seen to have this address.
+    async fn until_seen(&self, vif: VifId, address: &str) {
+        let mut claims = self.host.claims().unwrap();
+        while !self.host.addresses(vif).iter().any(|one| one.to_string() == address) {
+            assert_eq!(timeout(PATIENCE, claims.recv()).await, Ok(Some(vif)));
+        }
     }
 }
 
@@ -121,6 +130,7 @@ pub(super) async fn lives() {
     world.hv.plug_disk(machine(), &first).await.unwrap();
     let net = Network::new().await;
     let (vif, mac) = (VifId(Uuid::default()), "00:16:3e:00:00:09".to_owned());
+    net.host.watch(vif, &net.bridge, &mac).await.unwrap();
     let nic = NicPlug { vif, device: 3, tap: net.tap.clone(), mac, boot_index: None };
     for _ in 0..2 {
         world.hv.plug_nic(machine(), &nic).await.unwrap();
@@ -138,6 +148,10 @@ pub(super) async fn lives() {
 
     shell.say("ip addr add 10.9.8.7/24 dev eth0; echo add''ed").await;
     shell.wait_for("added").await;
+    // It asks on its network for somebody who is not there.
+    shell.say("ping -c 1 -W 1 10.9.8.1; echo ask''ed").await;
+    net.until_seen(vif, "10.9.8.7").await;
+    shell.wait_for("asked").await;
     let seen = world.hv.guest(machine()).await.unwrap().unwrap().networks;
     assert!(seen.contains(&("3/ip".into(), "10.9.8.7".into())), "{seen:?}");
     assert_eq!(world.hv.find(machine()).await.unwrap().unwrap().nics, [vif].into());

@@ -70,6 +70,38 @@ async fn conforms(driver: Arc<dyn SrDriver>, configs: [Config; 2], knows: Knows)
     driver.attach(ours, &configs[0]).await.unwrap();
     assert_eq!(driver.scan(ours).await.unwrap().1, before, "a detach keeps what is there");
     beside_each_other(&driver, ours).await;
+    ends(&*driver, (ours, other), &configs, knows).await;
+}
+
+/// One that is empty goes; what is not, stays.
+async fn ends(
+    driver: &dyn SrDriver,
+    (full, empty): (SrId, SrId),
+    configs: &[Config; 2],
+    knows: Knows,
+) {
+    let [of_full, of_empty] = configs;
+    for sr in [full, empty] {
+        driver.detach(sr).await.unwrap();
+    }
+    let refused = driver.destroy(full, of_full).await;
+    assert!(matches!(refused, Err(SrError::NotEmpty { volumes: 17 })), "{refused:?}");
+    if knows == Knows::All {
+        assert_eq!(driver.probe(of_full).await.unwrap(), [full]);
+        let foreign = driver.destroy(empty, of_full).await;
+        assert!(matches!(foreign, Err(SrError::Config { .. })), "{foreign:?}");
+    }
+    driver.destroy(empty, of_empty).await.unwrap();
+    assert_eq!(driver.probe(of_empty).await.unwrap(), []);
+    if knows == Knows::All {
+        let gone = driver.attach(empty, of_empty).await;
+        assert!(matches!(gone, Err(SrError::Vanished { .. })), "{gone:?}");
+        let gone = driver.destroy(empty, of_empty).await;
+        assert!(matches!(gone, Err(SrError::Vanished { .. })), "{gone:?}");
+    }
+    driver.create(empty, of_empty).await.unwrap();
+    driver.attach(full, of_full).await.unwrap();
+    assert_eq!(driver.scan(full).await.unwrap().1.len(), 17);
 }
 
 async fn nothing_without_attach(driver: &dyn SrDriver, sr: SrId) {

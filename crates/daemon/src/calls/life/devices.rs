@@ -194,3 +194,67 @@ async fn network_devices_have_addresses_of_their_own() {
     let gone = world.refused("VM.get_record", [machine.value()]).await;
     assert_eq!(gone, ["HANDLE_INVALID", "VM", machine.as_str()]);
 }
+
+#[tokio::test]
+async fn addresses_that_are_seen_are_told_until_the_machine_ends() {
+    use xenapi::table::vm_guest_metrics::Field;
+    let world = World::new().await;
+    let machine = world.machine().await;
+    let net = record([("name_label", Value::text("n")), ("other_config", none())]);
+    let net = world.made("network.create", [net]).await;
+    let device = |number: &str| {
+        record([
+            ("VM", machine.value()),
+            ("network", net.value()),
+            ("device", Value::text(number)),
+            ("MAC", Value::text("")),
+            ("MTU", Value::Int(1500)),
+            ("other_config", none()),
+            ("qos_algorithm_type", Value::text("")),
+            ("qos_algorithm_params", none()),
+        ])
+    };
+    let devices = [
+        world.made("VIF.create", [device("0")]).await,
+        world.made("VIF.create", [device("2")]).await,
+    ];
+    let ids = devices.map(|device| {
+        let db = &world.trial.house.db;
+        model::id::VifId(db.read(|view| uuid(view, &device, vif::Field::uuid)).unwrap())
+    });
+    let claim = |at: usize, address: &str| world.sim.claim(ids[at], address.parse().unwrap());
+    let told = |world: &World| {
+        let metrics = Ref::from(text(&world.get(&machine, vm::Field::guest_metrics)));
+        let db = &world.trial.house.db;
+        db.read(|view| view.get(&metrics, Field::networks).cloned()).unwrap_or_else(|_| none())
+    };
+    claim(0, "10.0.0.1");
+    world.start(&machine).await;
+    assert_eq!(world.get(&machine, vm::Field::guest_metrics), Value::text(NULL_REF));
+    claim(0, "10.0.0.2");
+    let all = [("0/ip", "10.0.0.2"), ("0/ipv4/0", "10.0.0.2")];
+    let first = record(all.map(|(name, one)| (name, Value::text(one))));
+    world.until(|world| told(world) == first).await;
+    for (at, address) in [(0, "10.0.0.3"), (1, "fe80::1"), (0, "fe80::2")] {
+        claim(at, address);
+    }
+    let all = [
+        ("0/ip", "10.0.0.3"),
+        ("0/ipv4/0", "10.0.0.3"),
+        ("0/ipv4/1", "10.0.0.2"),
+        ("0/ipv6/0", "fe80::2"),
+        ("2/ipv6/0", "fe80::1"),
+    ];
+    let second = record(all.map(|(name, one)| (name, Value::text(one))));
+    world.until(|world| told(world) == second).await;
+    // It says nothing of what the guest can do: it is asked to go down as before.
+    world.done("VM.clean_shutdown", [machine.value()]).await;
+    assert_eq!(world.get(&machine, vm::Field::guest_metrics), Value::text(NULL_REF));
+    world.start(&machine).await;
+    claim(1, "10.0.0.9");
+    let all = [("2/ip", "10.0.0.9"), ("2/ipv4/0", "10.0.0.9")];
+    let third = record(all.map(|(name, one)| (name, Value::text(one))));
+    world.until(|world| told(world) == third).await;
+    world.done("VM.hard_shutdown", [machine.value()]).await;
+    world.assert_clean();
+}

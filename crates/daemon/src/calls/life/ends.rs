@@ -159,3 +159,60 @@ fn a_host_that_boots_starts_those_that_are_chosen() {
         assert_eq!(world.messages(), Vec::<String>::new(), "nobody has crashed");
     });
 }
+
+/// What may be asked of everything, by reference.
+fn may_be_asked(world: &World) -> BTreeMap<String, Value> {
+    let mut all = BTreeMap::new();
+    for class in ["VM", "VBD", "VDI", "SR", "VIF"] {
+        let class = xenapi::table::class(class).unwrap();
+        let (field, _) = class.field("allowed_operations").unwrap();
+        world.trial.house.db.read(|view| {
+            let objects = view.all(class).map(|one| {
+                let name = format!("{} {}", class.name, one.reference());
+                (name, one.get(field).unwrap().clone())
+            });
+            all.extend(objects);
+        });
+    }
+    all
+}
+
+/// None of that is stored: a daemon that starts works it out anew.
+#[test]
+fn after_a_restart_the_same_may_be_asked() {
+    let (world, before, slots) = life(async {
+        let world = World::new().await;
+        let machine = world.machine().await;
+        let (slot, _) = world.device(&machine).await;
+        let drive = world.made("VBD.create", [world.slot(&machine, None, "CD")]).await;
+        world.start(&machine).await;
+        let (late, _) = world.device(&machine).await;
+        // Its guest says that it takes disks.
+        let class = &xenapi::table::vm_guest_metrics::CLASS;
+        let told = world.trial.house.db.note(|tx| {
+            use xenapi::table::vm_guest_metrics::Field;
+            let told = tx.create(class, Vec::new())?;
+            tx.set(&machine, vm::Field::guest_metrics, told.value())?;
+            for field in [Field::can_use_hotplug_vbd, Field::can_use_hotplug_vif] {
+                tx.set(&told, field, Value::text("yes"))?;
+            }
+            tx.set(&told, Field::PV_drivers_detected, yes())
+        });
+        told.unwrap();
+        world.stored().await;
+        let before = may_be_asked(&world);
+        (world, before, [slot, drive, late])
+    });
+    let of = |all: &BTreeMap<String, Value>, slot: &Ref| all[&format!("VBD {slot}")].clone();
+    let words = |text: &str| Value::Set(text.split(' ').map(Value::text).collect());
+    let [slot, drive, late] = &slots;
+    // XenServer, too, names `attach` of what is attached.
+    assert_eq!(of(&before, slot), words("attach unplug unplug_force"));
+    assert_eq!(of(&before, drive), words("attach insert"));
+    assert_eq!(of(&before, late), words("attach plug"));
+    life(async {
+        let world = world.again(BOOT).await;
+        assert!(world.attached(slot));
+        assert_eq!(may_be_asked(&world), before);
+    });
+}

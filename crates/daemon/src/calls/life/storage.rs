@@ -55,6 +55,30 @@ async fn storage_comes_and_goes() {
 }
 
 #[tokio::test]
+async fn storage_that_is_empty_can_be_destroyed() {
+    let world = World::new().await;
+    let place = world.made("SR.create", made_sr("sim", &home(&world))).await;
+    let link = connection(&world, &place);
+    let own = model::id::VdiId(model::id::Uuid::from_random([9; 16]));
+    let id = world.trial.house.db.read(|view| uuid(view, &place, sr::Field::uuid)).unwrap();
+    let driver = world.trial.house.drivers.sr("sim").unwrap();
+    driver.create_volume(model::id::SrId(id), own, 4096).await.unwrap();
+    world.done("PBD.unplug", [link.value()]).await;
+    // Nobody has recorded what is in it.
+    assert_eq!(world.refused("SR.destroy", [place.value()]).await, ["SR_NOT_EMPTY"]);
+    assert_eq!(world.get(&place, sr::Field::current_operations), none());
+    driver.destroy_volume(model::id::SrId(id), own).await.unwrap();
+    world.done("SR.destroy", [place.value()]).await;
+    let refused = world.refused("SR.get_record", [place.value()]).await;
+    assert_eq!(refused, ["HANDLE_INVALID", "SR", place.as_str()]);
+    let args = [home(&world).value(), none(), Value::text("sim"), none()];
+    let told = world.trial.call("SR.probe", args).await.unwrap();
+    assert_eq!(told, Value::text("<?xml version=\"1.0\" ?>\n<SRlist>\n</SRlist>\n"));
+    let args = [home(&world).value(), none(), Value::text("nfs"), none()];
+    assert_eq!(world.refused("SR.probe", args).await, ["SR_UNKNOWN_DRIVER", "nfs"]);
+}
+
+#[tokio::test]
 async fn storage_that_is_in_use_stays() {
     let world = World::new().await;
     let machine = world.running().await;

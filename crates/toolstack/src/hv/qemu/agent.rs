@@ -11,6 +11,7 @@ use super::domain::{Domain, connect};
 use super::names::Device;
 use crate::hv::{GuestSeen, HvError};
 use crate::lines::{Lines, write_json};
+use crate::net::named;
 use crate::qemu::QemuError;
 
 /// Longest talk. An agent that listens answers within milliseconds.
@@ -148,11 +149,7 @@ fn told(interfaces: &Value, nics: &[(u8, String)]) -> Vec<(String, String)> {
             of.filter_map(|one| text(one.get("ip-address"))).take(ADDRESSES_MAX).collect()
         };
         let (v4, v6) = (of_kind("ipv4"), of_kind("ipv6"));
-        networks.extend(v4.first().map(|first| (format!("{number}/ip"), first.clone())));
-        for (kind, all) in [("ipv4", v4), ("ipv6", v6)] {
-            let all = all.into_iter().enumerate();
-            networks.extend(all.map(|(at, one)| (format!("{number}/{kind}/{at}"), one)));
-        }
+        networks.extend(named(*number, v4, v6));
     }
     networks
 }

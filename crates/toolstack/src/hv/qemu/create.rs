@@ -17,7 +17,7 @@ use super::boot;
 use super::command::command;
 use super::domain::Domain;
 use super::rundir::{Record, RunDir};
-use super::{Held, Qemu, Settings, os};
+use super::{Held, Qemu, Settings, group, os};
 use crate::accel::{Prober, openable};
 use crate::hv::HvError;
 use crate::spawn::Spawn;
@@ -88,7 +88,7 @@ pub(super) async fn create(
     let held = start(qemu, vm, domid, &spec, accel)?;
     answers(&held).await?;
     // It has joined by itself, or said why not where nobody looks.
-    qemu.place(&held.domain);
+    group::place(qemu.settings.tree.as_ref(), &held.domain);
     Ok(())
 }
 
@@ -113,7 +113,7 @@ fn start(
     // It is ours to wait for as long as we live; afterwards it is somebody else's.
     tokio::spawn(reap(child));
     let held = held.map_err(|source| os("holding the process of", dir.path(), source))?;
-    Ok(qemu.keep(held))
+    Ok(qemu.domains.keep(held))
 }
 
 /// A process that has our end of nothing: what it inherits goes with it.

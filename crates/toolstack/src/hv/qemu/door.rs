@@ -101,7 +101,7 @@ impl Hypervisor for Qemu {
 
     fn find(&self, vm: VmId) -> Fut<'_, Result<Option<Found>, HvError>> {
         Box::pin(async move {
-            if let Some(held) = lock(&self.domains).get(&vm) {
+            if let Some(held) = self.domains.known(vm) {
                 held.stop_asking();
             }
             find::one(self, vm).await

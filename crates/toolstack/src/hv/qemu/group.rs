@@ -7,7 +7,19 @@ use model::id::VmId;
 
 use super::Qemu;
 use super::domain::Domain;
-use crate::cgroup::{Group, leave};
+use crate::cgroup::{Group, Tree, leave};
+
+/// Sees that a machine's QEMU is in its group.
+pub(super) fn place(tree: Option<&Tree>, domain: &Domain) {
+    let Some(tree) = tree else { return };
+    let vm = domain.vm;
+    match tree.place(Group::Guest(vm), domain.process.id()) {
+        Ok(false) => {}
+        Ok(true) => tracing::info!(%vm, "put into its control group"),
+        Err(_) if domain.process.is_gone() => {}
+        Err(error) => tracing::warn!(%vm, "it runs outside of its control group: {error}"),
+    }
+}
 
 impl Qemu {
     /// The file by which a process that is to become the machine's QEMU joins its group.
@@ -19,18 +31,6 @@ impl Qemu {
                 tracing::warn!(%vm, "it starts outside of its control group: {error}");
                 None
             }
-        }
-    }
-
-    /// Sees that a machine's QEMU is in its group.
-    pub(super) fn place(&self, domain: &Domain) {
-        let Some(tree) = &self.settings.tree else { return };
-        let vm = domain.vm;
-        match tree.place(Group::Guest(vm), domain.process.id()) {
-            Ok(false) => {}
-            Ok(true) => tracing::info!(%vm, "put into its control group"),
-            Err(_) if domain.process.is_gone() => {}
-            Err(error) => tracing::warn!(%vm, "it runs outside of its control group: {error}"),
         }
     }
 

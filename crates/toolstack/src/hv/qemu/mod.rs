@@ -2,9 +2,10 @@
 //!
 //! # Model
 //! [`Qemu`] holds a domain for every process that it started or found; each has a task that watches
-//! it. Everything that must outlive us is in the domain's directory: the control socket,
-//! the lock that says that the process lives, and the little that QEMU could not tell. Whatever
-//! else is asked about a domain is asked of its QEMU.
+//! it. A process that cannot be looked at is looked at again until it can. Everything that must
+//! outlive us is in the domain's directory: the control socket, the lock that says that the process
+//! lives, and the little that QEMU could not tell. Whatever else is asked about a domain is asked of
+//! its QEMU.
 //!
 //! # A guest's end
 //! QEMU pauses a guest that switches itself off or panics, and its state says which of both it was:
@@ -22,6 +23,7 @@ mod command;
 mod create;
 mod devices;
 mod domain;
+mod domains;
 mod door;
 mod drives;
 mod find;
@@ -33,7 +35,6 @@ mod rundir;
 mod settings;
 mod watch;
 
-use std::collections::HashMap;
 use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -41,11 +42,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use model::id::VmId;
 use model::plan::{Ask, Run};
 use serde_json::Value;
-use tokio::sync::{Mutex as AsyncMutex, mpsc};
+use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use super::{DomainEvent, HvError};
 use domain::Domain;
+use domains::Domains;
 use rundir::RunDir;
 pub use settings::Settings;
 
@@ -57,10 +59,7 @@ const EVENTS_WAITING: usize = 256;
 pub struct Qemu {
     settings: Settings,
     accelerator: create::Accelerator,
-    domains: Mutex<HashMap<VmId, Arc<Held>>>,
-    /// One takes hold of a process that was found, the others wait for that.
-    adopting: AsyncMutex<()>,
-    happened: mpsc::Sender<DomainEvent>,
+    domains: Arc<Domains>,
     events: Mutex<Option<mpsc::Receiver<DomainEvent>>>,
 }
 
@@ -93,40 +92,16 @@ impl Qemu {
     pub fn new(settings: Settings) -> Self {
         let (happened, events) = mpsc::channel(EVENTS_WAITING);
         Self {
+            domains: Domains::new(settings.run.clone(), settings.tree.clone(), happened),
             settings,
             accelerator: create::Accelerator::default(),
-            domains: Mutex::default(),
-            adopting: AsyncMutex::default(),
-            happened,
             events: Mutex::new(Some(events)),
         }
     }
 
-    /// Keeps a domain and watches it.
-    fn keep(&self, domain: Domain) -> Arc<Held> {
-        let (vm, domain) = (domain.vm, Arc::new(domain));
-        let watching = watch::watch(Arc::clone(&domain), self.happened.clone());
-        let _watching = Task(tokio::spawn(watching));
-        let held = Arc::new(Held { domain, asking: Mutex::default(), _watching });
-        lock(&self.domains).insert(vm, Arc::clone(&held));
-        held
-    }
-
     /// The domain of a machine whose process is there, or was there when it was last looked at.
     async fn held(&self, vm: VmId) -> Result<Option<Arc<Held>>, HvError> {
-        let known = || lock(&self.domains).get(&vm).cloned();
-        if let Some(held) = known() {
-            return Ok(Some(held));
-        }
-        let _adopting = self.adopting.lock().await;
-        if let Some(held) = known() {
-            return Ok(Some(held));
-        }
-        let found = find::adopt(&self.settings.run, vm).await?;
-        Ok(found.map(|domain| {
-            self.place(&domain);
-            self.keep(domain)
-        }))
+        self.domains.of(vm).await
     }
 
     /// The domain of a machine whose process is there, for a call that changes it.
@@ -176,7 +151,7 @@ impl Qemu {
             let why = "its process is there still; kill it first".into();
             return Err(HvError::Refused { what: "removing a domain".into(), why });
         }
-        lock(&self.domains).remove(&vm);
+        self.domains.forget(vm);
         self.leave_group(vm);
         dir.remove().map_err(|source| os("removing", dir.path(), source))
     }

@@ -72,6 +72,31 @@ impl<'a> Folder<'a> {
         }
     }
 
+    /// Whose the directory is, if it says that it is an SR's.
+    ///
+    /// # Errors
+    /// It is not there, what it says cannot be understood, or the system refuses.
+    pub(crate) fn probe(place: &'a Path) -> Result<Option<SrId>, SrError> {
+        let Some(marker) = Self::at(place)?.marker()? else { return Ok(None) };
+        let sr = marker.sr().map_err(|why| location(format!("{}: {why}", place.display())));
+        sr.map(Some)
+    }
+
+    /// Makes it a directory as any other: what says whose it is goes, and what a death has left half
+    /// done. The directory itself and all that is not ours stay.
+    ///
+    /// # Errors
+    /// Volumes are in it, or the system refuses.
+    pub(crate) fn destroy(&self) -> Result<(), SrError> {
+        match self.volumes()?.len() {
+            0 => {}
+            volumes => return Err(SrError::NotEmpty { volumes }),
+        }
+        self.clean()?;
+        self.remove(MARKER)?;
+        self.settle()
+    }
+
     fn at(place: &'a Path) -> Result<Self, SrError> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         match rustix::fs::open(place, flags, Mode::empty()) {

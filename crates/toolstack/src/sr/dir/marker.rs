@@ -1,6 +1,6 @@
 //! The file that says whose directory it is. A mount point on which nothing is mounted has none.
 
-use model::id::SrId;
+use model::id::{BadUuid, SrId};
 use serde::{Deserialize, Serialize};
 
 /// Its name.
@@ -38,6 +38,15 @@ impl Marker {
         }
     }
 
+    /// Whose directory it is.
+    ///
+    /// # Errors
+    /// It says no UUID, in words.
+    pub(super) fn sr(&self) -> Result<SrId, String> {
+        let parsed = self.sr.parse().map(SrId);
+        parsed.map_err(|error: BadUuid| format!("its {MARKER} cannot be understood: {error}"))
+    }
+
     /// Looks whether the directory is that of `sr`.
     ///
     /// # Errors
@@ -60,7 +69,7 @@ mod tests {
     fn a_marker_says_whose_it_is() {
         let [ours, other] = [1, 2].map(|n| SrId(Uuid::from_random([n; 16])));
         let marker = Marker::parse(Marker::of(ours).text().as_bytes()).unwrap();
-        assert_eq!(marker.check(ours), Ok(()));
+        assert_eq!((marker.check(ours), marker.sr()), (Ok(()), Ok(ours)));
         assert!(marker.check(other).unwrap_err().contains(&ours.to_string()));
         for (text, why) in
             [("", "EOF"), ("7", "invalid type"), (r#"{"format":2,"sr":"x"}"#, "format 2")]
@@ -68,5 +77,7 @@ mod tests {
             let error = Marker::parse(text.as_bytes()).unwrap_err();
             assert!(error.contains(why), "{error}");
         }
+        let odd = Marker::parse(br#"{"format":1,"sr":"x"}"#).unwrap();
+        assert!(odd.sr().unwrap_err().contains("`x` is no UUID"));
     }
 }

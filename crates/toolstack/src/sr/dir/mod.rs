@@ -20,7 +20,7 @@ use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use model::id::{SrId, VdiId};
+use model::id::{SrId, Uuid, VdiId};
 use model::spec::Backend;
 use model::vdi::automaton::Access;
 
@@ -118,6 +118,26 @@ impl SrDriver for Dir {
         Box::pin(async move {
             let place = self.place(config)?;
             self.other(&place)?.call(sr, &place, Work::Create).await?.into_nothing()
+        })
+    }
+
+    fn destroy<'a>(&'a self, sr: SrId, config: &'a Config) -> Fut<'a, Result<(), SrError>> {
+        Box::pin(async move {
+            let place = self.place(config)?;
+            self.other(&place)?.call(sr, &place, Work::Destroy).await?.into_nothing()?;
+            self.others().remove(&place);
+            Ok(())
+        })
+    }
+
+    fn probe<'a>(&'a self, config: &'a Config) -> Fut<'a, Result<Vec<SrId>, SrError>> {
+        Box::pin(async move {
+            let place = self.place(config)?;
+            // Of no SR in particular.
+            let nobody = SrId(Uuid::default());
+            let found = self.other(&place)?.call(nobody, &place, Work::Probe).await?.into_srs()?;
+            self.others().remove(&place);
+            Ok(found)
         })
     }
 

@@ -141,3 +141,36 @@ fn a_directory_that_is_not_the_right_one_is_not_used() {
     Folder::create(&bare.path().join("a/b"), ours).unwrap();
     assert_eq!(Folder::open(&bare.path().join("a/b"), ours).unwrap().volumes().unwrap(), []);
 }
+
+#[test]
+fn an_end_takes_what_is_ours_and_nothing_else() {
+    let (dir, ours) = made();
+    assert_eq!(Folder::probe(dir.path()).unwrap(), Some(ours));
+    std::fs::write(dir.path().join("lost+found"), "another's").unwrap();
+    let folder = open(&dir);
+    folder.create_volume(vdi(1), 4096).unwrap();
+    let error = folder.destroy().unwrap_err();
+    assert!(matches!(error, SrError::NotEmpty { volumes: 1 }), "{error}");
+    assert_eq!(open(&dir).volumes().unwrap().len(), 1, "what is not empty stays as it is");
+    folder.destroy_volume(vdi(1)).unwrap();
+    std::fs::write(dir.path().join(format!(".new-{}", name(vdi(2)))), "half").unwrap();
+    folder.destroy().unwrap();
+    folder.destroy().unwrap();
+    assert_eq!(names(dir.path()), ["lost+found"]);
+    assert_eq!(Folder::probe(dir.path()).unwrap(), None);
+    // From now on it can be another's.
+    Folder::create(dir.path(), sr(2)).unwrap();
+    assert_eq!(Folder::probe(dir.path()).unwrap(), Some(sr(2)));
+}
+
+#[test]
+fn a_place_that_cannot_be_looked_at_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let error = Folder::probe(&dir.path().join("none")).unwrap_err();
+    assert!(matches!(error, SrError::Vanished { .. }), "{error}");
+    for odd in ["?", r#"{"format":1,"sr":"<UUID>"}"#, r#"{"format":2,"sr":""}"#] {
+        std::fs::write(dir.path().join(".ringway-sr"), odd).unwrap();
+        let error = Folder::probe(dir.path()).unwrap_err();
+        assert!(refuses(&error, LOCATION, ".ringway-sr"), "{error}");
+    }
+}

@@ -33,6 +33,10 @@ pub(super) struct Call {
 pub(crate) enum Work {
     /// Make an empty SR.
     Create,
+    /// Remove an empty SR.
+    Destroy,
+    /// Look which SR it is.
+    Probe,
     /// Look whether it is there, and remove what a death has left half done.
     Attach,
     /// Tell what is in it.
@@ -65,6 +69,8 @@ impl fmt::Display for Work {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Create => write!(f, "that it was made"),
+            Self::Destroy => write!(f, "that it was removed"),
+            Self::Probe => write!(f, "which storage it is"),
             Self::Attach => write!(f, "whether it is there"),
             Self::Scan => write!(f, "what is in it"),
             Self::CreateVolume { vdi, .. } => write!(f, "that volume {vdi} was made"),
@@ -93,6 +99,8 @@ pub(crate) enum Done {
     Sr { total: u64, used: u64, volumes: Vec<Found> },
     /// A volume.
     Volume(Found),
+    /// SRs.
+    Srs(Vec<SrId>),
 }
 
 /// A volume.
@@ -112,6 +120,7 @@ pub(super) enum Fault {
     Config { key: String, why: String },
     Vanished { path: PathBuf },
     NoVolume { vdi: String },
+    NotEmpty { volumes: usize },
     Full { needed: u64, free: u64 },
     Os { what: String, code: Option<i32>, said: String },
     Worker(String),
@@ -145,6 +154,17 @@ impl Done {
     pub(crate) fn into_volume(self) -> Result<Volume, SrError> {
         match self {
             Self::Volume(found) => Ok(found.into()),
+            other => Err(other.unexpected()),
+        }
+    }
+
+    /// That it was SRs.
+    ///
+    /// # Errors
+    /// It was not.
+    pub(crate) fn into_srs(self) -> Result<Vec<SrId>, SrError> {
+        match self {
+            Self::Srs(found) => Ok(found),
             other => Err(other.unexpected()),
         }
     }
@@ -185,6 +205,7 @@ impl From<SrError> for Fault {
             SrError::Config { key, why } => Self::Config { key, why },
             SrError::Vanished { path } => Self::Vanished { path },
             SrError::NoVolume(vdi) => Self::NoVolume { vdi: vdi.to_string() },
+            SrError::NotEmpty { volumes } => Self::NotEmpty { volumes },
             SrError::Full { needed, free } => Self::Full { needed, free },
             SrError::Os { what, source } => {
                 Self::Os { what, code: source.raw_os_error(), said: source.to_string() }
@@ -205,6 +226,7 @@ impl From<Fault> for SrError {
                 Ok(vdi) => Self::NoVolume(VdiId(vdi)),
                 Err(error) => Self::Worker(format!("its answer: {error}")),
             },
+            Fault::NotEmpty { volumes } => Self::NotEmpty { volumes },
             Fault::Full { needed, free } => Self::Full { needed, free },
             Fault::Os { what, code, said } => {
                 let source =
@@ -250,6 +272,8 @@ mod tests {
         let vdi = Uuid::from_random([7; 16]);
         for work in [
             Work::Create,
+            Work::Destroy,
+            Work::Probe,
             Work::Attach,
             Work::Scan,
             Work::CreateVolume { vdi, bytes: u64::MAX },
@@ -274,6 +298,7 @@ mod tests {
             SrError::Config { key: "location".into(), why: "is not absolute".into() },
             SrError::Vanished { path: "/a".into() },
             SrError::NoVolume(vdi),
+            SrError::NotEmpty { volumes: 2 },
             SrError::Full { needed: 5, free: 4 },
             os(io::Error::from_raw_os_error(5)),
             os(io::Error::other("odd")),

@@ -62,6 +62,10 @@ fn carry_out(call: &Call) -> Result<Done, SrError> {
     let open = || Folder::open(&call.place, call.sr());
     match call.work {
         Work::Create => Folder::create(&call.place, call.sr()).map(|()| Done::Nothing),
+        Work::Destroy => open()?.destroy().map(|()| Done::Nothing),
+        Work::Probe => {
+            Folder::probe(&call.place).map(|found| Done::Srs(found.into_iter().collect()))
+        }
         Work::Attach => {
             let folder = open()?;
             folder.clean()?;

@@ -1,0 +1,51 @@
+//! `-list`.
+
+use xenapi::client::Record;
+
+use crate::columns::Column;
+use crate::failure::Failure;
+use crate::filter::Filter;
+use crate::kinds::Kind;
+use crate::params::Params;
+use crate::printer::{Line, Printed};
+use crate::xe::Xe;
+
+pub(super) fn list(
+    xe: &mut Xe,
+    kind: &'static Kind,
+    columns: &[Column],
+    params: &Params,
+) -> Result<Printed, Failure> {
+    let mut wanted: Vec<_> = kind.only.to_vec();
+    if !params.flag("all")? {
+        wanted.extend(params.others(&["params"]));
+    }
+    let filter = Filter::read(&wanted, columns)?;
+    let shown = shown(kind, columns, params.get("params"));
+    xe.read(&filter.needs())?;
+    let needs: Vec<_> = shown.iter().flat_map(|column| column.needs()).collect();
+    xe.read(&needs)?;
+    let records = match filter.expression() {
+        Some(expression) => xe.client().records_where(kind.class, &expression)?,
+        None => xe.client().records(kind.class)?,
+    };
+    let records = records.iter().map(|(_, record)| record);
+    let admitted = records.filter(|record| filter.admits(record, xe.tables()));
+    let lines = |record: &Record| shown.iter().map(|one| line(one, record, xe)).collect();
+    Ok(Printed::Records(admitted.map(lines).collect()))
+}
+
+/// The columns that are asked for, in their own order.
+fn shown<'a>(kind: &Kind, columns: &'a [Column], asked: Option<&str>) -> Vec<&'a Column> {
+    let names: Vec<&str> = match asked {
+        None => kind.shown.to_vec(),
+        Some("all") => Vec::new(),
+        Some(names) => names.split(',').map(str::trim).collect(),
+    };
+    let wanted = |column: &&Column| names.is_empty() || names.iter().any(|name| column.is(name));
+    columns.iter().filter(wanted).collect()
+}
+
+fn line(column: &Column, record: &Record, xe: &Xe) -> Line {
+    (column.heading(), column.text(record, xe.tables()))
+}

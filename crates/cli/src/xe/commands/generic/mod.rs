@@ -1,0 +1,156 @@
+//! What every kind has: `-list` and the `-param-` commands.
+
+mod list;
+mod one;
+
+use xenapi::table::{Class, Type, class};
+
+use crate::columns::{self, Column};
+use crate::failure::Failure;
+use crate::kinds::Kind;
+use crate::params::Params;
+use crate::printer::Printed;
+use crate::xe::Xe;
+use list::list;
+use one::One;
+
+/// What is done with a kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verb {
+    ParamList,
+    ParamGet,
+    ParamSet,
+    ParamAdd,
+    ParamRemove,
+    ParamClear,
+    List,
+}
+
+impl Verb {
+    /// All of them; those whose suffix ends like another's come first.
+    pub(crate) const ALL: [Self; 7] = [
+        Self::ParamList,
+        Self::ParamGet,
+        Self::ParamSet,
+        Self::ParamAdd,
+        Self::ParamRemove,
+        Self::ParamClear,
+        Self::List,
+    ];
+
+    /// What follows the kind in the name of a command.
+    pub(crate) fn suffix(self) -> &'static str {
+        match self {
+            Self::ParamList => "-param-list",
+            Self::ParamGet => "-param-get",
+            Self::ParamSet => "-param-set",
+            Self::ParamAdd => "-param-add",
+            Self::ParamRemove => "-param-remove",
+            Self::ParamClear => "-param-clear",
+            Self::List => "-list",
+        }
+    }
+
+    /// The kind has something with which it can be done.
+    pub(crate) fn suits(self, kind: &Kind) -> bool {
+        let any = |fits: fn(&Column) -> bool| columns_of(kind).iter().any(fits);
+        match self {
+            Self::List | Self::ParamList | Self::ParamGet => true,
+            Self::ParamSet | Self::ParamClear => any(is_settable),
+            Self::ParamAdd | Self::ParamRemove => any(has_addable),
+        }
+    }
+
+    pub(crate) fn required(self) -> &'static [&'static str] {
+        match self {
+            Self::List => &[],
+            Self::ParamList | Self::ParamSet => &["uuid"],
+            Self::ParamGet | Self::ParamAdd | Self::ParamClear => &["uuid", "param-name"],
+            Self::ParamRemove => &["uuid", "param-name", "param-key"],
+        }
+    }
+
+    pub(crate) fn optional(self, kind: &Kind) -> Vec<String> {
+        let columns = columns_of(kind);
+        let name = |column: &Column| match column.ty() {
+            Type::Map(..) => format!("{}:", column.name),
+            _ => column.name.to_string(),
+        };
+        match self {
+            Self::List => {
+                let sets = columns.iter().filter(|column| matches!(column.ty(), Type::Set(_)));
+                let contains = sets.map(|column| format!("{}:contains", column.name));
+                let own = ["params", "--all"].map(str::to_owned).into_iter();
+                own.chain(columns.iter().map(name)).chain(contains).collect()
+            }
+            Self::ParamSet => columns.iter().filter(|one| is_settable(one)).map(name).collect(),
+            Self::ParamGet | Self::ParamAdd => vec!["param-key".to_owned()],
+            Self::ParamList | Self::ParamRemove | Self::ParamClear => Vec::new(),
+        }
+    }
+
+    pub(crate) fn help(self, kind: &Kind) -> String {
+        let many = kind.many;
+        match self {
+            Self::List => format!(
+                "Lists {many}: all, or those that have these values. The value of a key of a map \
+                 is <map>:<key>=<value>, a member of a set is <set>:contains=<value>."
+            ),
+            Self::ParamList => format!("Lists all fields of one of the {many}."),
+            Self::ParamGet => format!(
+                "Prints one field of one of the {many}, or what a map has under `param-key`."
+            ),
+            Self::ParamSet => format!(
+                "Sets fields of one of the {many}: <field>=<value>, or <map>:<key>=<value>."
+            ),
+            Self::ParamAdd => format!(
+                "Adds to a field of one of the {many}: to a set `param-key`, to a map \
+                 <key>=<value>."
+            ),
+            Self::ParamRemove => {
+                format!("Removes a member of a set, or a key of a map, of one of the {many}.")
+            }
+            Self::ParamClear => format!("Empties a field of one of the {many}."),
+        }
+    }
+
+    /// Does it.
+    pub(crate) fn run(
+        self,
+        xe: &mut Xe,
+        kind: &'static Kind,
+        params: &Params,
+    ) -> Result<Printed, Failure> {
+        let columns = columns_of(kind);
+        if self == Self::List {
+            return list(xe, kind, &columns, params);
+        }
+        let (reference, record) = xe.find(kind.class, params.required("uuid")?)?;
+        let mut one = One { xe, reference, record, columns };
+        match self {
+            Self::ParamList => one.all().map(|lines| Printed::Records(vec![lines])),
+            Self::ParamGet => one.get(params).map(Printed::value),
+            Self::ParamSet => one.set(params),
+            Self::ParamAdd => one.add(params),
+            Self::ParamRemove => one.remove(params),
+            Self::ParamClear => one.clear(params),
+            Self::List => Ok(Printed::nothing()),
+        }
+    }
+}
+
+fn columns_of(kind: &Kind) -> Vec<Column> {
+    class_of(kind).map(columns::of).unwrap_or_default()
+}
+
+fn class_of(kind: &Kind) -> Option<&'static Class> {
+    class(kind.class)
+}
+
+fn is_settable(column: &Column) -> bool {
+    column.method("set_").is_some() || column.method("add_to_").is_some()
+}
+
+fn has_addable(column: &Column) -> bool {
+    column.method("add_").is_some() || column.method("add_to_").is_some()
+}

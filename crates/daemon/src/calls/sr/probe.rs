@@ -1,0 +1,37 @@
+//! Storage repositories that are there and may not be recorded.
+
+use model::id::SrId;
+use toolstack::sr::Config;
+use xenapi::Value;
+
+use crate::dispatch::{Answer, Args, Ctx};
+
+/// Looks for them; tells them as XML, as drivers of XenServer do.
+pub(super) async fn probe(ctx: Ctx, args: Args) -> Answer {
+    let config: Config = args.pairs("device_config");
+    let found = ctx.house.storage.probe(args.text("type"), &config).await?;
+    Ok(Value::Str(told(&found)))
+}
+
+/// UUIDs hold nothing that has a meaning in XML.
+fn told(found: &[SrId]) -> String {
+    let one = |sr: &SrId| format!("\t<SR>\n\t\t<UUID>{sr}</UUID>\n\t</SR>\n");
+    let all: String = found.iter().map(one).collect();
+    format!("<?xml version=\"1.0\" ?>\n<SRlist>\n{all}</SRlist>\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use model::id::Uuid;
+
+    use super::*;
+
+    #[test]
+    fn they_are_told_as_xml() {
+        let head = "<?xml version=\"1.0\" ?>\n<SRlist>\n";
+        assert_eq!(told(&[]), format!("{head}</SRlist>\n"));
+        let sr = SrId(Uuid::from_random([1; 16]));
+        let one = format!("\t<SR>\n\t\t<UUID>{sr}</UUID>\n\t</SR>\n");
+        assert_eq!(told(&[sr, sr]), format!("{head}{one}{one}</SRlist>\n"));
+    }
+}

@@ -1,0 +1,159 @@
+//! The doors, with real sockets and somebody behind them who answers with what he was asked.
+
+mod calls;
+mod console;
+mod doors;
+mod ends;
+
+use std::future::pending;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::UnixStream;
+use tokio::sync::Notify;
+use toolstack::fut::Fut;
+use xenapi::envelope::Call;
+use xenapi::{ApiError, Value};
+
+use super::places::Places;
+use super::{Answers, Door, NoConsole, Peer, Server, Wanted};
+
+/// Longer than any test takes.
+const LONG: Duration = Duration::from_secs(120);
+
+/// Answers with what it was asked.
+#[derive(Debug, Default)]
+struct Echo {
+    began: Arc<Notify>,
+    go_on: Arc<Notify>,
+}
+
+impl Answers for Echo {
+    fn call(&self, call: Call, peer: Peer) -> Fut<'static, Result<Value, ApiError>> {
+        let (began, go_on) = (Arc::clone(&self.began), Arc::clone(&self.go_on));
+        Box::pin(async move {
+            match call.method.as_str() {
+                "test.panic" => panic!("on purpose"),
+                "test.fail" => Err(ApiError::new("TEST", ["it fails"])),
+                "test.peer" => Ok(Value::text(format!("{peer:?}"))),
+                "test.wait" => {
+                    began.notify_one();
+                    go_on.notified().await;
+                    Ok(Value::text("waited"))
+                }
+                "event.from" => {
+                    began.notify_one();
+                    pending().await
+                }
+                method => Ok(Value::text(format!("{method} of {}", call.params.len()))),
+            }
+        })
+    }
+
+    fn console(&self, wanted: Wanted) -> Fut<'static, Result<UnixStream, NoConsole>> {
+        Box::pin(async move {
+            match (wanted.session.as_str(), wanted.uuid.as_deref()) {
+                ("root", Some("echo")) => {
+                    let (near, far) = UnixStream::pair().unwrap();
+                    tokio::spawn(async move {
+                        let (mut reader, mut writer) = far.into_split();
+                        tokio::io::copy(&mut reader, &mut writer).await
+                    });
+                    Ok(near)
+                }
+                ("root", _) => Err(NoConsole::Absent),
+                _ => Err(NoConsole::Denied),
+            }
+        })
+    }
+
+    fn metrics(&self) -> String {
+        "# EOF\n".to_owned()
+    }
+}
+
+struct Room {
+    dir: tempfile::TempDir,
+    echo: Arc<Echo>,
+    server: Server,
+}
+
+/// A server on a Unix socket.
+fn room() -> Room {
+    room_with(LONG, &Places::default())
+}
+
+fn room_with(head_deadline: Duration, places: &Places) -> Room {
+    let dir = tempfile::tempdir().unwrap();
+    let echo = Arc::new(Echo::default());
+    let answers: Arc<dyn Answers> = echo.clone();
+    let door = Door::unix(dir.path().join("socket")).unwrap();
+    let server = Server::patient(vec![door], &answers, head_deadline, places);
+    Room { dir, echo, server }
+}
+
+impl Room {
+    fn socket(&self) -> PathBuf {
+        self.dir.path().join("socket")
+    }
+
+    async fn connect(&self) -> UnixStream {
+        connect(&self.socket()).await
+    }
+}
+
+async fn connect(path: &Path) -> UnixStream {
+    UnixStream::connect(path).await.unwrap()
+}
+
+/// A head and a body; the connection is read no further.
+async fn read_answer(stream: &mut (impl AsyncRead + Unpin)) -> (String, String) {
+    let mut all = Vec::new();
+    let head = loop {
+        if let Some(end) = all.windows(4).position(|four| four == b"\r\n\r\n") {
+            break String::from_utf8(all[..end].to_vec()).unwrap().to_ascii_lowercase();
+        }
+        let mut byte = [0];
+        assert_eq!(stream.read(&mut byte).await.unwrap(), 1, "{}", String::from_utf8_lossy(&all));
+        all.extend(byte);
+    };
+    let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
+    let mut body = vec![0; length.map_or(0, |length| length.parse().unwrap())];
+    stream.read_exact(&mut body).await.unwrap();
+    (head, String::from_utf8(body).unwrap())
+}
+
+async fn ask(
+    stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
+    path: &str,
+    body: &str,
+) -> (String, String) {
+    let request =
+        format!("POST {path} HTTP/1.1\r\nHost: h\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+    stream.write_all(request.as_bytes()).await.unwrap();
+    read_answer(stream).await
+}
+
+/// The server has nothing more to say.
+async fn is_closed(stream: &mut (impl AsyncRead + Unpin)) -> bool {
+    let mut rest = Vec::new();
+    // A reset is an end as well.
+    let _reset = stream.read_to_end(&mut rest).await;
+    rest.is_empty()
+}
+
+fn json(method: &str) -> String {
+    format!(r#"{{"jsonrpc":"2.0","method":"{method}","params":[1,2],"id":7}}"#)
+}
+
+fn xml(method: &str) -> String {
+    format!("<methodCall><methodName>{method}</methodName><params/></methodCall>")
+}
+
+fn port(door: &Door) -> u16 {
+    let text = door.to_string();
+    let text = text.trim_end_matches(",plain");
+    text.rsplit(':').next().unwrap().parse().unwrap()
+}

@@ -1,0 +1,69 @@
+//! Addresses of a real guest, as it takes and loses them, on a network of the test's own.
+#![allow(clippy::unwrap_used)] // A failed helper is a failed test.
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use tempfile::NamedTempFile;
+use testkit::inside::in_own_network;
+use testkit::ringwayd::Ringwayd;
+
+/// What the guest does: it takes an address and looks for somebody.
+const SCRIPT: &str = "ip addr add 10.77.0.7/24 dev eth0; ping -c 1 -W 1 10.77.0.1; sleep 1000";
+/// Its kernel must not rely on timer interrupts that a busy host raises late.
+const ARGS: &str = "console=ttyS0 quiet panic=-1 no_timer_check";
+/// Longest wait for something of the guest: one without KVM boots in some seconds.
+const BOOT_DEADLINE: Duration = Duration::from_secs(120);
+
+/// Ends when a field of the machine is so.
+fn until(daemon: &Ringwayd, field: &str, is: impl Fn(&str) -> bool) -> String {
+    let end = Instant::now() + BOOT_DEADLINE;
+    loop {
+        let shown = ["vm-list", "name-label=m", &format!("params={field}"), "--minimal"];
+        let text = daemon.xe_prints(&shown).unwrap();
+        if is(&text) {
+            return text;
+        }
+        assert!(Instant::now() < end, "{field}: {text}");
+        std::thread::sleep(Duration::from_millis(200));
+    }
+}
+
+#[test]
+fn a_guest_is_known_by_the_addresses_that_it_has() {
+    in_own_network("a_guest_is_known_by_the_addresses_that_it_has", inside).unwrap();
+}
+
+fn inside() {
+    let up = Command::new("ip").args(["link", "set", "lo", "up"]).status().unwrap();
+    assert!(up.success());
+    let guest = testkit::guest::artifacts().unwrap();
+    let directory = guest.kernel.parent().unwrap().display().to_string();
+    let config = NamedTempFile::new().unwrap();
+    std::fs::write(&config, format!("[boot]\ndirectories = [{directory:?}]\n")).unwrap();
+    let path = config.path().display().to_string();
+    let mut daemon = Ringwayd::start(&["--hypervisor", "qemu", "--config", &path]).unwrap();
+    let vm = daemon
+        .xe_prints(&["vm-install", "template=Ringway test guest", "new-name-label=m"])
+        .unwrap();
+    let net = daemon.xe_prints(&["network-create", "name-label=n"]).unwrap();
+    let (of, on) = (format!("vm-uuid={vm}"), format!("network-uuid={net}"));
+    daemon.xe_prints(&["vif-create", &of, &on, "device=2"]).unwrap();
+    let args = format!("PV-args={ARGS} ringway.run={}", STANDARD.encode(SCRIPT));
+    daemon.xe_prints(&["vm-param-set", &format!("uuid={vm}"), &args]).unwrap();
+    daemon.xe_prints(&["vm-start", "vm=m"]).unwrap();
+    // Its agent may have been asked before there was an address: what is seen asks it again.
+    let told = until(&daemon, "networks", |text| text.contains("2/ip: 10.77.0.7"));
+    assert!(told.contains("2/ipv4/0: 10.77.0.7"), "{told}");
+    // A daemon that starts again goes on listening.
+    daemon.process.kill().unwrap();
+    daemon.start_again().unwrap();
+    until(&daemon, "networks", |text| text.contains("2/ip: 10.77.0.7"));
+    daemon.xe_prints(&["vm-shutdown", "vm=m", "--force"]).unwrap();
+    let left = until(&daemon, "power-state", |text| text == "halted");
+    assert_eq!(left, "halted");
+    let networks = daemon.xe_prints(&["vm-list", "name-label=m", "params=networks", "--minimal"]);
+    assert!(!networks.unwrap().contains("10.77"));
+}

@@ -1,0 +1,111 @@
+//! What `api-scale` measures, and what is promised of it.
+
+use crate::experiment::{Comparison, Figure, Options, Side};
+
+/// Machines of the cells.
+const MACHINES: [usize; 2] = [100, 1000];
+/// Disks of each machine.
+pub(super) const DISKS: u8 = 15;
+/// Server's time of `VM.get_all_records`, in milliseconds: the 99th percentile.
+const RECORDS_MS: f64 = 50.0;
+/// From a change to the client that waits for it, in milliseconds: the 99th percentile.
+const WAKE_MS: f64 = 10.0;
+/// Twenty shutdowns over one.
+const SHUTDOWNS: f64 = 2.0;
+
+/// What is measured of a pool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum What {
+    Records,
+    Wake,
+    List,
+    Shutdown,
+}
+
+const ALL: [What; 4] = [What::Records, What::Wake, What::List, What::Shutdown];
+
+impl What {
+    pub(super) fn cell(self, machines: usize) -> String {
+        let what = match self {
+            Self::Records => "records",
+            Self::Wake => "wake",
+            Self::List => "list",
+            Self::Shutdown => "shutdown",
+        };
+        format!("m{machines}-{what}")
+    }
+
+    pub(super) fn title(self, machines: usize) -> String {
+        let what = match self {
+            Self::Records => "all records of machines, server's time",
+            Self::Wake => "from a change to whoever waits for it",
+            Self::List => "xe vm-list, from its start to its end",
+            Self::Shutdown => "clean shutdowns of guests that take a second",
+        };
+        format!("{machines} machines with {DISKS} disks each: {what}")
+    }
+
+    pub(super) fn systems(self) -> Vec<String> {
+        let all: &[&str] = match self {
+            Self::Records => &["JSON", "XML"],
+            Self::Wake => &["event.from"],
+            Self::List => &["xe vm-list"],
+            Self::Shutdown => &["20 at once", "one"],
+        };
+        all.iter().map(|name| (*name).to_owned()).collect()
+    }
+
+    /// What is promised of a thousand machines; of fewer it is only told.
+    pub(super) fn comparisons(self, machines: usize) -> Vec<Comparison> {
+        let bar = |bar| (machines == MACHINES[1]).then_some(bar);
+        let of = |ours: &str, metric: &str| Comparison {
+            cell: self.cell(machines),
+            ours: ours.to_owned(),
+            metric: Some(metric.to_owned()),
+            figure: Figure::Alone,
+            side: Side::AtMost,
+            ..Comparison::default()
+        };
+        match self {
+            Self::Records => ["JSON", "XML"]
+                .map(|ours| Comparison { bar: bar(RECORDS_MS), ..of(ours, "server_p99_ms") })
+                .into(),
+            Self::Wake => {
+                vec![Comparison { bar: bar(WAKE_MS), ..of("event.from", "wake_p99_ms") }]
+            }
+            Self::List => Vec::new(),
+            Self::Shutdown => vec![Comparison {
+                peers: vec!["one".to_owned()],
+                figure: Figure::OverBest,
+                bar: bar(SHUTDOWNS),
+                ..of("20 at once", "stop_ms")
+            }],
+        }
+    }
+}
+
+pub(super) fn cells(options: &Options) -> Vec<(usize, What)> {
+    let machines = MACHINES.into_iter().filter(|n| !options.quick || *n == MACHINES[0]);
+    let all = machines.flat_map(|machines| ALL.map(|what| (machines, what)));
+    let wanted = |(machines, what): &(usize, What)| {
+        options.only.as_ref().is_none_or(|only| what.cell(*machines).contains(only))
+    };
+    all.filter(wanted).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thousand_machines_carry_the_bars_and_a_hundred_none() {
+        for (machines, what) in cells(&Options::default()) {
+            for compared in what.comparisons(machines) {
+                assert_eq!(compared.bar.is_some(), machines == 1000, "{compared:?}");
+                assert!(what.systems().contains(&compared.ours), "{compared:?}");
+                assert!(compared.peers.iter().all(|peer| what.systems().contains(peer)));
+            }
+        }
+        assert_eq!(cells(&Options { quick: true, ..Options::default() }).len(), ALL.len());
+    }
+}

@@ -1,0 +1,140 @@
+//! A pool of imagined machines, and what its clients do.
+
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, ensure};
+use testkit::ringwayd::fleet;
+use xenapi::Value;
+use xenapi::client::Client;
+
+use super::cases::DISKS;
+use crate::experiment::Sample;
+use crate::toolstack::raw::{self, Dialect};
+use crate::toolstack::{Host, ms, percentile};
+
+/// Machines that are shut down at once.
+pub(super) const AT_ONCE: usize = 20;
+/// Whoever makes machines does so at the same time as others.
+const MAKERS: usize = 8;
+/// How long a guest takes to shut down: most of an ordinary shutdown.
+const RULES: &str = "[[rule]]\ncalls = [\"guest\"]\nafter-ms = 1000\n";
+/// Calls of one kind in a sample.
+pub(super) const CALLS: usize = 20;
+/// Changes that are waited for in a sample.
+pub(super) const CHANGES: usize = 100;
+/// More than an event takes to come.
+const EVENT: Duration = Duration::from_secs(30);
+
+/// A pool of a size.
+pub(super) struct Pool {
+    host: Host,
+    /// Machines that run.
+    running: Vec<String>,
+    /// Disks that were made in a second.
+    provisioned: f64,
+}
+
+impl Pool {
+    pub(super) fn make(machines: usize) -> Result<Self> {
+        let mut host = Host::simulated(RULES)?;
+        let began = Instant::now();
+        let makers = (0..MAKERS).map(|maker| {
+            let client = host.daemon.client()?;
+            let numbers = (maker..machines).step_by(MAKERS);
+            Ok(thread::spawn(move || make(client, numbers)))
+        });
+        let makers = makers.collect::<Result<Vec<_>>>()?;
+        let mut all = Vec::new();
+        for maker in makers {
+            all.extend(maker.join().map_err(|_| anyhow!("a client that makes machines failed"))??);
+        }
+        let provisioned = (machines * usize::from(DISKS)) as f64 / began.elapsed().as_secs_f64();
+        all.truncate(AT_ONCE);
+        let names: Vec<&str> = all.iter().map(String::as_str).collect();
+        host.takes("VM.start", &names)?;
+        Ok(Self { host, running: all, provisioned })
+    }
+
+    pub(super) fn records(&mut self, dialect: Dialect) -> Result<Sample> {
+        let socket = self.host.daemon.socket();
+        let session = self.host.client.session().context("nobody is logged in")?.to_owned();
+        // One record has changed: the first call finds it so, and writes it out anew.
+        let machine = self.running.first().context("no machine runs")?;
+        touch(&mut self.host.client, machine, 0)?;
+        let call = || raw::call(&socket, dialect, ("VM.get_all_records", &session));
+        let cold = call()?;
+        let mut took = (0..CALLS).map(|_| Ok(call()?.server_ms)).collect::<Result<Vec<_>>>()?;
+        Ok([
+            ("server_ms".to_owned(), percentile(&mut took, 50)),
+            ("server_p99_ms".to_owned(), percentile(&mut took, 99)),
+            ("cold_ms".to_owned(), cold.server_ms),
+            ("answer_mib".to_owned(), cold.bytes as f64 / f64::from(1 << 20)),
+            ("disks_per_s".to_owned(), self.provisioned),
+        ]
+        .into())
+    }
+
+    /// One client changes a machine, another waits for that.
+    pub(super) fn wake(&mut self) -> Result<Sample> {
+        let machine = self.running.first().context("no machine runs")?.clone();
+        let mut waits = self.host.daemon.client()?;
+        let of = format!("VM/{machine}");
+        let mut token = waits.events(&[&of], "", EVENT)?.token;
+        let (tell, told) = mpsc::channel();
+        let (ask, asked) = mpsc::channel();
+        let waiter = thread::spawn(move || -> Result<()> {
+            while asked.recv().is_ok() {
+                let batch = waits.events(&[&of], &token, EVENT)?;
+                let now = Instant::now();
+                ensure!(!batch.events.is_empty(), "no event has come");
+                token = batch.token;
+                tell.send(now)?;
+            }
+            Ok(())
+        });
+        let mut took = Vec::new();
+        for change in 0..CHANGES {
+            ask.send(())?;
+            // Most of the time somebody waits already; that it does is not to be seen from here.
+            thread::sleep(Duration::from_millis(2));
+            let began = Instant::now();
+            touch(&mut self.host.client, &machine, change)?;
+            let came = told.recv_timeout(EVENT).context("the one who waits has failed")?;
+            took.push(ms(came.saturating_duration_since(began)));
+        }
+        drop(ask);
+        waiter.join().map_err(|_| anyhow!("the one who waits has failed"))??;
+        let (half, most) = (percentile(&mut took, 50), percentile(&mut took, 99));
+        Ok([("wake_p50_ms".to_owned(), half), ("wake_p99_ms".to_owned(), most)].into())
+    }
+
+    pub(super) fn list(&self) -> Result<Sample> {
+        let once = |_| {
+            let began = Instant::now();
+            self.host.daemon.xe_prints(&["vm-list"])?;
+            Ok(ms(began.elapsed()))
+        };
+        let mut took = (0..CALLS).map(once).collect::<Result<Vec<_>>>()?;
+        Ok([("list_ms".to_owned(), percentile(&mut took, 50))].into())
+    }
+
+    pub(super) fn shutdown(&mut self, count: usize) -> Result<Sample> {
+        let all: Vec<&str> = self.running.iter().take(count).map(String::as_str).collect();
+        let stop = self.host.takes("VM.clean_shutdown", &all)?;
+        self.host.takes("VM.start", &all)?;
+        Ok([("stop_ms".to_owned(), ms(stop))].into())
+    }
+}
+
+fn make(mut client: Client, numbers: impl Iterator<Item = usize>) -> Result<Vec<String>> {
+    let made = numbers.map(|n| fleet::machine(&mut client, &format!("m{n}"), (DISKS, None)));
+    Ok(made.collect::<Result<_, _>>()?)
+}
+
+fn touch(client: &mut Client, machine: &str, change: usize) -> Result<()> {
+    let text = Value::text(format!("change {change} of {:?}", Instant::now()));
+    client.call("VM.set_name_description", &[Value::text(machine), text])?;
+    Ok(())
+}

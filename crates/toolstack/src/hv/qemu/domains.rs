@@ -1,0 +1,195 @@
+//! The domains that are there: each is held, with a task that watches it.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, Weak};
+use std::time::{Duration, SystemTime};
+
+use model::id::VmId;
+use model::vm::exits::Exit;
+use tokio::sync::{Mutex as AsyncMutex, mpsc};
+use tokio::time::sleep;
+
+use super::domain::Domain;
+use super::rundir::RunDir;
+use super::{Held, Task, find, group, lock, watch};
+use crate::cgroup::Tree;
+use crate::hv::{DomainEvent, HvError};
+
+/// Pause before a machine that could not be looked at is looked at again; the next is twice as long.
+const AGAIN_FIRST: Duration = Duration::from_millis(200);
+/// Longest of these pauses.
+const AGAIN_MOST: Duration = Duration::from_secs(30);
+
+/// Every domain that is held.
+#[derive(Debug)]
+pub(super) struct Domains {
+    run: PathBuf,
+    /// Guests have groups there.
+    tree: Option<Tree>,
+    held: Mutex<HashMap<VmId, Arc<Held>>>,
+    /// One takes hold of a process that was found, the others wait for that.
+    adopting: AsyncMutex<()>,
+    /// Machines that could not be looked at.
+    again: Mutex<HashMap<VmId, Task>>,
+    happened: mpsc::Sender<DomainEvent>,
+}
+
+impl Domains {
+    /// Those whose directories are in `run`; what happens to them goes to `happened`.
+    pub(super) fn new(
+        run: PathBuf,
+        tree: Option<Tree>,
+        happened: mpsc::Sender<DomainEvent>,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            run,
+            tree,
+            held: Mutex::default(),
+            adopting: AsyncMutex::default(),
+            again: Mutex::default(),
+            happened,
+        })
+    }
+
+    /// Keeps a domain and watches it.
+    pub(super) fn keep(&self, domain: Domain) -> Arc<Held> {
+        let (vm, domain) = (domain.vm, Arc::new(domain));
+        let watching = watch::watch(Arc::clone(&domain), self.happened.clone());
+        let _watching = Task(tokio::spawn(watching));
+        let held = Arc::new(Held { domain, asking: Mutex::default(), _watching });
+        lock(&self.held).insert(vm, Arc::clone(&held));
+        held
+    }
+
+    /// The domain of a machine, if it is held.
+    pub(super) fn known(&self, vm: VmId) -> Option<Arc<Held>> {
+        lock(&self.held).get(&vm).cloned()
+    }
+
+    /// Lets go of a domain whose process is gone.
+    pub(super) fn forget(&self, vm: VmId) {
+        lock(&self.held).remove(&vm);
+    }
+
+    /// The domain of a machine whose process is there, or was there when it was last looked at. Where
+    /// that cannot be found out, it is tried again later as well: nobody else would hear what
+    /// becomes of the guest.
+    pub(super) async fn of(self: &Arc<Self>, vm: VmId) -> Result<Option<Arc<Held>>, HvError> {
+        if let Some(held) = self.known(vm) {
+            return Ok(Some(held));
+        }
+        let _adopting = self.adopting.lock().await;
+        if let Some(held) = self.known(vm) {
+            return Ok(Some(held));
+        }
+        match find::adopt(&self.run, vm).await {
+            Ok(found) => Ok(found.map(|domain| {
+                group::place(self.tree.as_ref(), &domain);
+                self.keep(domain)
+            })),
+            Err(error) => {
+                self.look_again(vm);
+                Err(error)
+            }
+        }
+    }
+
+    fn look_again(self: &Arc<Self>, vm: VmId) {
+        let mut again = lock(&self.again);
+        if again.get(&vm).is_none_or(|task| task.0.is_finished()) {
+            again.insert(vm, Task(tokio::spawn(until_seen(Arc::downgrade(self), vm))));
+        }
+    }
+
+    /// A machine's process has ended while it could not be looked at.
+    async fn ended_unseen(&self, vm: VmId) {
+        // Without what was kept there has been no guest, or somebody has removed the rest of it.
+        let Some(record) = RunDir::of(&self.run, vm).kept() else { return };
+        let (domid, at) = (record.domid(), SystemTime::now());
+        let ended = DomainEvent::Ended { vm, domid, exit: Exit::Killed, at };
+        // Nobody listens any more when the daemon ends.
+        let _unheard = self.happened.send(ended).await;
+    }
+}
+
+/// Looks at a machine until that succeeds, less and less often: no event tells when it can.
+async fn until_seen(domains: Weak<Domains>, vm: VmId) {
+    let mut pause = AGAIN_FIRST;
+    loop {
+        sleep(pause).await;
+        let Some(domains) = domains.upgrade() else { return };
+        match domains.of(vm).await {
+            Ok(Some(_)) => return tracing::info!(%vm, "a machine can be looked at again"),
+            Ok(None) => return domains.ended_unseen(vm).await,
+            Err(error) => tracing::debug!(%vm, %error, "a machine still cannot be looked at"),
+        }
+        pause = pause.saturating_mul(2).min(AGAIN_MOST);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use model::id::{Domid, Uuid};
+    use model::plan::Run;
+    use tokio::time::timeout;
+
+    use super::*;
+    use crate::hv::Hypervisor;
+    use crate::hv::qemu::rundir::Record;
+    use crate::hv::qemu::{Qemu, Settings};
+
+    const LONG: Duration = Duration::from_secs(30);
+
+    /// A machine whose process does not say which it is.
+    fn dark() -> (tempfile::TempDir, Qemu, RunDir, VmId) {
+        let run = tempfile::Builder::new().prefix("rw-").tempdir_in("/tmp").unwrap();
+        let vm = VmId(Uuid::from_random([1; 16]));
+        let dir = RunDir::of(run.path(), vm);
+        dir.make().unwrap();
+        dir.keep(&Record::new(Domid(7), 1)).unwrap();
+        let qemu = Qemu::new(Settings::usual("/nonexistent".into(), run.path().into()));
+        (run, qemu, dir, vm)
+    }
+
+    async fn is_told_killed(qemu: &Qemu, of: VmId) {
+        let mut events = qemu.events().unwrap();
+        match timeout(LONG, events.recv()).await.unwrap().unwrap() {
+            DomainEvent::Ended { vm, domid: Domid(7), exit: Exit::Killed, .. } if vm == of => {}
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[tokio::test]
+    async fn one_that_ends_before_it_can_be_looked_at_is_told() {
+        let (_run, qemu, dir, vm) = dark();
+        let held = dir.lock().unwrap();
+        assert_eq!(qemu.found().await.unwrap()[0].run, Some(Run::Silent));
+        drop(held);
+        is_told_killed(&qemu, vm).await;
+        // There is nobody to be watched.
+        assert!(qemu.domains.known(vm).is_none());
+    }
+
+    #[tokio::test]
+    async fn one_that_can_be_looked_at_later_is_watched_though_nobody_asks() {
+        let (_run, qemu, dir, vm) = dark();
+        let mut command = Command::new("sleep");
+        let mut child = command.arg("1000").stderr(dir.lock().unwrap()).spawn().unwrap();
+        drop(command);
+        assert_eq!(qemu.found().await.unwrap()[0].run, Some(Run::Silent));
+        assert!(qemu.domains.known(vm).is_none());
+        std::fs::write(dir.pid_file(), child.id().to_string()).unwrap();
+        let seen = async {
+            while qemu.domains.known(vm).is_none() {
+                sleep(Duration::from_millis(5)).await;
+            }
+        };
+        timeout(LONG, seen).await.unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        is_told_killed(&qemu, vm).await;
+    }
+}

@@ -1,0 +1,135 @@
+//! Who has claimed what on one network.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+
+use model::id::VifId;
+
+use super::frame::{Claim, Mac};
+
+/// Most addresses of an interface, of each kind: as many as are told of one by a guest's agent.
+pub(super) const ADDRESSES_MAX: usize = 16;
+
+/// Interfaces by their hardware addresses.
+#[derive(Debug, Default)]
+pub(super) struct Table(HashMap<Mac, Seen>);
+
+#[derive(Debug)]
+struct Seen {
+    vif: VifId,
+    /// The latest first.
+    addresses: Vec<IpAddr>,
+}
+
+impl Table {
+    /// An interface, of which nothing is known. Of two with one hardware address nobody can tell
+    /// who has claimed what: it is the later one.
+    pub(super) fn add(&mut self, vif: VifId, mac: Mac) {
+        self.0.insert(mac, Seen { vif, addresses: Vec::new() });
+    }
+
+    pub(super) fn remove(&mut self, vif: VifId) {
+        self.0.retain(|_, seen| seen.vif != vif);
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(super) fn of(&self, vif: VifId) -> Option<Vec<IpAddr>> {
+        self.0.values().find(|seen| seen.vif == vif).map(|seen| seen.addresses.clone())
+    }
+
+    /// Notes a claim; whose it is, if that says something new. An address that is known stays in
+    /// its place unless it is announced: whoever has two uses both.
+    pub(super) fn claimed(&mut self, claim: &Claim) -> Option<VifId> {
+        let Claim { mac, address, announced } = *claim;
+        let Seen { vif, addresses } = self.0.get_mut(&mac)?;
+        let is_same_kind = |one: &IpAddr| one.is_ipv4() == address.is_ipv4();
+        let is_first = addresses.iter().find(|one| is_same_kind(one)) == Some(&address);
+        if is_first || !announced && addresses.contains(&address) {
+            return None;
+        }
+        addresses.retain(|one| *one != address);
+        addresses.insert(0, address);
+        let mut of_kind = 0;
+        addresses.retain(|one| {
+            of_kind += usize::from(is_same_kind(one));
+            !is_same_kind(one) || of_kind <= ADDRESSES_MAX
+        });
+        Some(*vif)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use model::id::Uuid;
+
+    use super::*;
+
+    fn vif(n: u8) -> VifId {
+        VifId(Uuid::from_random([n; 16]))
+    }
+
+    fn mac(n: u8) -> Mac {
+        format!("00:16:3e:00:00:{n:02x}").parse().unwrap()
+    }
+
+    fn claim(n: u8, address: &str, announced: bool) -> Claim {
+        Claim { mac: mac(n), address: address.parse().unwrap(), announced }
+    }
+
+    fn texts(table: &Table, vif: VifId) -> Vec<String> {
+        table.of(vif).unwrap().iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn a_claim_counts_for_whose_address_sends_it() {
+        let mut table = Table::default();
+        table.add(vif(1), mac(1));
+        table.add(vif(2), mac(2));
+        assert_eq!(table.claimed(&claim(1, "10.0.0.1", false)), Some(vif(1)));
+        assert_eq!(table.claimed(&claim(1, "10.0.0.1", true)), None, "it is known");
+        assert_eq!(table.claimed(&claim(3, "10.0.0.3", true)), None, "it is nobody's of ours");
+        assert_eq!(texts(&table, vif(1)), ["10.0.0.1"]);
+        assert_eq!(texts(&table, vif(2)), [""; 0]);
+        // What begins anew knows nothing.
+        table.add(vif(1), mac(1));
+        assert_eq!(texts(&table, vif(1)), [""; 0]);
+        table.remove(vif(1));
+        table.remove(vif(2));
+        assert!(table.is_empty() && table.of(vif(1)).is_none());
+    }
+
+    #[test]
+    fn what_was_announced_last_comes_first() {
+        let mut table = Table::default();
+        table.add(vif(1), mac(1));
+        for (address, announced, new) in [
+            ("10.0.0.1", true, true),
+            ("fe80::1", true, true),
+            ("10.0.0.2", false, true),
+            ("10.0.0.1", false, false),
+            ("fe80::1", true, false),
+            ("10.0.0.1", true, true),
+        ] {
+            let told = table.claimed(&claim(1, address, announced));
+            assert_eq!(told.is_some(), new, "{address}");
+        }
+        assert_eq!(texts(&table, vif(1)), ["10.0.0.1", "10.0.0.2", "fe80::1"]);
+    }
+
+    #[test]
+    fn there_are_never_more_than_a_few_of_each_kind() {
+        let mut table = Table::default();
+        table.add(vif(1), mac(1));
+        for n in 0..100 {
+            table.claimed(&claim(1, &format!("10.0.0.{n}"), false));
+            table.claimed(&claim(1, &format!("fe80::{n}"), true));
+        }
+        let all = texts(&table, vif(1));
+        assert_eq!(all.len(), 2 * ADDRESSES_MAX);
+        assert_eq!(all[..2], ["fe80::99", "10.0.0.99"]);
+        assert!(all.contains(&"10.0.0.84".to_owned()) && !all.contains(&"10.0.0.83".to_owned()));
+    }
+}
