@@ -31,7 +31,7 @@ check: setup ## Format, lints, documentation, licences, layers, seeded generator
 	cargo clippy --workspace --all-targets --quiet -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --document-private-items --quiet
 	cargo test --quiet -p testkit --test house
-	cargo test --quiet -p memory -p virtq -p vhost-user -p model --lib --tests
+	cargo test --quiet -p memory -p virtq -p vhost-user -p net -p model --lib --tests
 
 test: check guest ## Every test at reduced counts: the bar for a commit
 	cargo build --workspace --bins

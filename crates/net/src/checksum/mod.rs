@@ -1,0 +1,77 @@
+//! The Internet checksum (RFC 1071), and finishing one that a sender has left to others.
+
+use std::net::IpAddr;
+
+use crate::bytes::put;
+
+/// A ones' complement sum over pieces, in order.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Sum {
+    /// Sums of pieces, in this machine's byte order: it does not matter for a ones' complement sum
+    /// (RFC 1071, 2 B).
+    total: u64,
+    /// The bytes so far are odd in number.
+    odd: bool,
+}
+
+/// The sum as 16 bits, with all carries in it.
+fn fold(mut sum: u64) -> u16 {
+    while sum > 0xffff {
+        sum = (sum >> 16) + (sum & 0xffff);
+    }
+    sum as u16
+}
+
+impl Sum {
+    /// Goes on with `bytes`; at most 4 GiB in all.
+    pub fn add(&mut self, bytes: &[u8]) {
+        let (words, rest) = bytes.as_chunks::<4>();
+        // 2^32 words of 32 bits fit into 64.
+        let mut sum: u64 = words.iter().map(|word| u64::from(u32::from_ne_bytes(*word))).sum();
+        let mut last = [0; 4];
+        last.iter_mut().zip(rest).for_each(|(place, byte)| *place = *byte);
+        sum = sum.wrapping_add(u32::from_ne_bytes(last).into());
+        let piece = fold(sum);
+        self.total += u64::from(if self.odd { piece.swap_bytes() } else { piece });
+        self.odd ^= !bytes.len().is_multiple_of(2);
+    }
+
+    /// What a checksum field must have: the complement.
+    pub fn checksum(&self) -> [u8; 2] {
+        (!fold(self.total)).to_ne_bytes()
+    }
+
+    /// The pseudo header of TCP and UDP (RFC 9293, 3.1; RFC 8200, 8.1) for `bytes` from the header
+    /// on.
+    pub fn pseudo(src: IpAddr, dst: IpAddr, protocol: u8, bytes: u32) -> Self {
+        let mut sum = Self::default();
+        for address in [src, dst] {
+            match address {
+                IpAddr::V4(address) => sum.add(&address.octets()),
+                IpAddr::V6(address) => sum.add(&address.octets()),
+            }
+        }
+        sum.add(&bytes.to_be_bytes());
+        sum.add(&[0, protocol]);
+        sum
+    }
+}
+
+/// Finishes a checksum of which the pseudo header's part is at `offset` behind `start`, over all
+/// from `start` to the end of `frame`. `None`, and nothing changed, if it is not within the frame.
+///
+/// 0 is written as its other form, 0xffff: in UDP it would say that there is no checksum.
+pub fn finish(frame: &mut [u8], start: u16, offset: u16) -> Option<()> {
+    let (start, at) = (usize::from(start), usize::from(start) + usize::from(offset));
+    frame.get(at..at + 2)?;
+    let mut sum = Sum::default();
+    sum.add(frame.get(start..)?);
+    let checksum = match sum.checksum() {
+        [0, 0] => [0xff; 2],
+        other => other,
+    };
+    put(frame, at, checksum)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,67 @@
+//! Every bit, with and without what it needs.
+
+use proptest::prelude::*;
+
+use super::*;
+
+const ALL: Offer =
+    Offer { offloads: true, mergeable: true, pairs: 4, control: Control::Ours, mtu: true };
+
+#[test]
+fn whatever_is_offered_may_be_accepted_whole() {
+    for control in [Control::None, Control::Ours, Control::FrontEnd] {
+        for bits in 0..8 {
+            let (offloads, mergeable) = (bits & 1 != 0, bits & 2 != 0);
+            let pairs = if bits & 4 != 0 { 8 } else { 1 };
+            let offer = Offer { offloads, mergeable, pairs, control, mtu: mergeable };
+            let features = offer.accept(offer.bits()).unwrap();
+            assert_eq!(features.has(MQ), pairs > 1 && control != Control::None);
+            assert_eq!(features.has(MRG_RXBUF), mergeable);
+            assert_eq!(features.receives().tcp6, offloads);
+            assert_eq!(features.sends().checksum, offloads);
+            assert!(!features.sends().vouches);
+        }
+    }
+}
+
+#[test]
+fn a_feature_without_what_it_needs_is_refused() {
+    for (feature, needs) in NEEDS {
+        if ALL.bits() & feature == 0 {
+            continue;
+        }
+        // Alone, and as all but what it needs.
+        for bits in [feature, ALL.bits() & !needs] {
+            assert!(matches!(ALL.accept(bits), Err(FeatureError::Needs { .. })), "{feature:#x}");
+        }
+    }
+    let ecn = ALL.accept(GUEST_CSUM | GUEST_TSO6 | GUEST_ECN).unwrap();
+    assert!(ecn.receives().ecn && !ecn.receives().tcp4, "either kind of TCP will do");
+}
+
+#[test]
+fn what_was_not_offered_is_refused_and_the_transports_bits_are_not_ours() {
+    for bit in [1 << 10, 1 << 14, CTRL_VLAN, 1 << 56, 1 << 60] {
+        assert_eq!(ALL.accept(bit), Err(FeatureError::NotOffered(bit)));
+    }
+    // VHOST_F_LOG_ALL and VHOST_USER_F_PROTOCOL_FEATURES.
+    assert!(ALL.accept(VERSION_1 | 1 << 26 | 1 << 30).is_ok());
+}
+
+#[test]
+fn a_front_end_that_answers_the_control_queue_may_keep_it() {
+    let offer = Offer { control: Control::FrontEnd, ..ALL };
+    assert!(offer.accept(MQ | VERSION_1).is_ok());
+    assert!(ALL.accept(MQ | VERSION_1).is_err());
+    let none = Offer { control: Control::None, ..ALL };
+    assert_eq!(none.accept(MQ), Err(FeatureError::NotOffered(MQ)));
+}
+
+proptest! {
+    #[test]
+    fn what_is_accepted_keeps_all_promises(random: u64) {
+        let bits = random & ALL.bits();
+        let sound = NEEDS.iter().all(|(one, needs)| bits & one == 0 || bits & needs != 0);
+        prop_assert_eq!(ALL.accept(bits).is_ok(), sound);
+    }
+}

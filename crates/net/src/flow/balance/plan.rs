@@ -1,0 +1,198 @@
+//! One look at the queues of a receiver, and what to change.
+
+use super::deal::{Deal, HANDS, Hand};
+use super::{Balancer, Load, Move, Moves};
+use crate::flow::BUCKETS;
+use crate::flow::steering::{Bucket, QUEUES_MAX};
+
+/// Part of the mean by which the most loaded queue may exceed it.
+const TOLERANCE: u64 = 16;
+/// Part of the mean that a move must gain.
+const GAIN: u64 = 32;
+/// Part of the mean by which the most loaded queue must exceed it, after all that could be done
+/// step by step, for the hottest buckets to be dealt anew.
+const UNEVEN: u64 = 8;
+
+/// Sums of queues, and what would change them.
+#[derive(Clone)]
+pub(super) struct Plan<'a> {
+    load: &'a Load,
+    rest: &'a [u8; BUCKETS],
+    table: [u8; BUCKETS],
+    queues: u8,
+    sums: [u64; QUEUES_MAX as usize],
+    mean: u64,
+}
+
+/// A change that makes the most loaded queue less so.
+#[derive(Clone, Copy)]
+struct Change {
+    /// The larger of the two queues' sums after it.
+    top: u64,
+    /// Goes away from the most loaded queue.
+    away: Bucket,
+    to: u8,
+    /// Comes for it.
+    back: Option<Bucket>,
+}
+
+impl<'a> Plan<'a> {
+    pub(super) fn new(of: &'a Balancer) -> Self {
+        let mut sums = [0u64; QUEUES_MAX as usize];
+        sums[0] = of.load.unhashed;
+        let mut total = of.load.unhashed;
+        for (queue, load) in of.table.iter().zip(of.load.buckets) {
+            if let Some(sum) = sums.get_mut(usize::from(*queue)) {
+                *sum = sum.saturating_add(load);
+            }
+            total = total.saturating_add(load);
+        }
+        let (load, rest, table, queues) = (&of.load, &of.rest, of.table, of.queues);
+        Self { load, rest, table, queues, sums, mean: total / u64::from(queues) }
+    }
+
+    /// What to move.
+    pub(super) fn make(self) -> Moves {
+        let mut near = self.clone();
+        let moves = near.step_by_step();
+        let top = near.top().1;
+        if top > self.mean.saturating_add(self.mean / UNEVEN) {
+            self.deal(top).unwrap_or(moves)
+        } else {
+            moves
+        }
+    }
+
+    /// The least that makes a change worth it.
+    fn gain_min(&self) -> u64 {
+        (self.mean / GAIN).max(1)
+    }
+
+    fn step_by_step(&mut self) -> Moves {
+        let mut moves = Moves::default();
+        while moves.room() > 0 {
+            let (heavy, top) = self.top();
+            if top <= self.mean.saturating_add(self.mean / TOLERANCE) {
+                break;
+            }
+            let Some(change) = self.best(heavy, top, moves.room() >= 2) else { break };
+            if top - change.top < self.gain_min() {
+                break;
+            }
+            self.apply(&mut moves, Some(change.away), heavy, change.to);
+            self.apply(&mut moves, change.back, change.to, heavy);
+        }
+        moves
+    }
+
+    fn queues_with_sums(&self) -> impl Iterator<Item = (u8, u64)> {
+        (0..self.queues).zip(self.sums.iter().copied())
+    }
+
+    /// The most loaded queue.
+    fn top(&self) -> (u8, u64) {
+        self.queues_with_sums().max_by_key(|(_, sum)| *sum).unwrap_or((0, 0))
+    }
+
+    /// Buckets that may move, with their queues and loads.
+    fn movable(&self) -> impl Iterator<Item = (Bucket, u8, u64)> {
+        let places = self.table.iter().zip(self.rest).zip(&self.load.buckets);
+        let all = Bucket::all().zip(places);
+        all.filter(|(_, ((_, rest), _))| **rest == 0)
+            .map(|(bucket, ((queue, _), load))| (bucket, *queue, *load))
+    }
+
+    /// Those of a queue.
+    fn of_queue(&self, queue: u8) -> impl Iterator<Item = (Bucket, u64)> {
+        self.movable().filter(move |(_, at, _)| *at == queue).map(|(one, _, load)| (one, load))
+    }
+
+    /// The change after which the larger of both queues is smallest; a move before a swap.
+    fn best(&self, heavy: u8, top: u64, swaps: bool) -> Option<Change> {
+        let (light, least) = self.queues_with_sums().min_by_key(|(_, sum)| *sum)?;
+        let mut best: Option<Change> = None;
+        let mut see = |change: Change| {
+            if change.top < best.map_or(top, |best| best.top) {
+                best = Some(change);
+            }
+        };
+        for (away, load) in self.of_queue(heavy).filter(|(_, load)| *load > 0) {
+            let after = (top - load).max(least.saturating_add(load));
+            see(Change { top: after, away, to: light, back: None });
+        }
+        for (away, load) in self.of_queue(heavy).filter(|(_, load)| *load > 0 && swaps) {
+            for (to, sum) in self.queues_with_sums().filter(|(to, _)| *to != heavy) {
+                for (back, less) in self.of_queue(to).filter(|(_, less)| *less < load) {
+                    let moved = load - less;
+                    let after = (top - moved).max(sum.saturating_add(moved));
+                    see(Change { top: after, away, to, back: Some(back) });
+                }
+            }
+        }
+        best
+    }
+
+    fn load_of(&self, bucket: Bucket) -> u64 {
+        self.load.buckets.get(bucket.index()).copied().unwrap_or(0)
+    }
+
+    fn apply(&mut self, moves: &mut Moves, bucket: Option<Bucket>, from: u8, to: u8) {
+        let Some(bucket) = bucket else { return };
+        let load = self.load_of(bucket);
+        self.take_from(from, load);
+        if let Some(sum) = self.sums.get_mut(usize::from(to)) {
+            *sum = sum.saturating_add(load);
+        }
+        if let Some(place) = self.table.get_mut(bucket.index()) {
+            *place = to;
+        }
+        moves.add(Move { bucket, from, to });
+    }
+
+    fn take_from(&mut self, queue: u8, load: u64) {
+        if let Some(sum) = self.sums.get_mut(usize::from(queue)) {
+            *sum = sum.saturating_sub(load);
+        }
+    }
+
+    /// Deals the hottest buckets anew, if that makes the most loaded queue less so than `top`.
+    fn deal(mut self, top: u64) -> Option<Moves> {
+        let mut hot = [None; HANDS];
+        for one in self.movable().filter(|(.., load)| *load >= self.gain_min()) {
+            sort_in(&mut hot, one);
+        }
+        let mut hands = [Hand::default(); HANDS];
+        let mut count = 0;
+        for (hand, (_, now, load)) in hands.iter_mut().zip(hot.iter().flatten()) {
+            *hand = Hand { load: *load, now: *now };
+            self.take_from(*now, *load);
+            count += 1;
+        }
+        let hands = hands.get(..count)?;
+        let least = hands.first().map_or(self.mean, |hand| hand.load.max(self.mean));
+        let below = top.checked_sub(self.gain_min()).filter(|below| *below > least)?;
+        let sums = self.sums.get_mut(..usize::from(self.queues))?;
+        let (queues, _) = Deal::search(hands, sums, below, least)?;
+        let mut moves = Moves::default();
+        for ((bucket, from, _), to) in hot.into_iter().flatten().zip(queues) {
+            if from != to {
+                moves.add(Move { bucket, from, to });
+            }
+        }
+        Some(moves)
+    }
+}
+
+/// Keeps the heaviest, heaviest first.
+fn sort_in(hot: &mut [Option<(Bucket, u8, u64)>; HANDS], mut one: (Bucket, u8, u64)) {
+    for place in hot {
+        match place {
+            Some(there) if there.2 >= one.2 => {}
+            Some(there) => std::mem::swap(there, &mut one),
+            None => {
+                *place = Some(one);
+                return;
+            }
+        }
+    }
+}

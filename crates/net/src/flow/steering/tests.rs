@@ -1,0 +1,124 @@
+//! Moves happen when nothing is on its way, and order is kept.
+
+use std::collections::{HashMap, VecDeque};
+
+use proptest::prelude::*;
+
+use super::*;
+
+#[test]
+fn buckets_are_in_turn_over_queues() {
+    for (asked, queues) in [(0, 1), (1, 1), (3, 3), (4, 4), (128, 128), (255, 128)] {
+        let steering = Steering::new(asked);
+        for (at, bucket) in Bucket::all().enumerate() {
+            assert_eq!(usize::from(steering.queue(bucket)), at % queues);
+        }
+    }
+}
+
+#[test]
+fn what_has_no_flow_goes_to_the_first_queue() {
+    let mut steering = Steering::new(4);
+    assert_eq!(steering.pick(None, 0, &[]), 0);
+    steering.sent(None, 1, 60, 0);
+    let mut load = Load::default();
+    steering.read(&mut load);
+    assert_eq!((load.unhashed, load.buckets), (60, [0; BUCKETS]));
+}
+
+#[test]
+fn a_bucket_waits_until_its_frames_were_taken() {
+    let mut steering = Steering::new(4);
+    let (hash, bucket) = (Some(0x105), Bucket::of(0x105));
+    let mut done = [0; 4];
+    assert_eq!(steering.pick(hash, 0, &done), 1);
+    steering.sent(hash, 10, 1, 0);
+    steering.want(bucket, 3, 0);
+    assert_eq!(steering.pick(hash, 1, &done), 1);
+    steering.sent(hash, 11, 1, 1);
+    done[1] = 10;
+    assert_eq!(steering.pick(hash, 2, &done), 1, "one is on its way");
+    done[1] = 11;
+    assert_eq!(steering.pick(hash, 3, &done), 3);
+    assert_eq!(steering.queue(bucket), 3);
+    // Its own positions count there.
+    steering.sent(hash, 1, 1, 3);
+    steering.want(bucket, 0, 3);
+    assert_eq!(steering.pick(hash, 4, &done), 3);
+}
+
+#[test]
+fn a_pause_is_enough_and_no_frame_at_all_too() {
+    let mut steering = Steering::new(4);
+    let (hash, bucket) = (Some(5), Bucket::of(5));
+    steering.want(bucket, 2, 0);
+    assert_eq!(steering.pick(hash, 0, &[]), 2, "nothing was sent");
+    steering.sent(hash, 1, 1, 100);
+    steering.want(bucket, 3, 100);
+    assert_eq!(steering.pick(hash, 99 + QUIET_NS, &[]), 2);
+    assert_eq!(steering.pick(hash, 100 + QUIET_NS, &[]), 3);
+}
+
+#[test]
+fn what_never_pauses_is_overdue() {
+    let mut steering = Steering::new(4);
+    let (hash, bucket) = (Some(5), Bucket::of(5));
+    steering.sent(hash, 1, 1, 0);
+    steering.want(bucket, 2, 0);
+    // Asking again for the same does not make it wait longer.
+    steering.want(bucket, 2, PATIENCE_NS / 2);
+    steering.sent(hash, 2, 1, PATIENCE_NS - 1);
+    assert_eq!(steering.overdue(PATIENCE_NS - 1).count(), 0);
+    assert_eq!(steering.overdue(PATIENCE_NS).collect::<Vec<_>>(), [bucket]);
+    assert_eq!(steering.overdue(PATIENCE_NS + QUIET_NS).count(), 0, "it pauses");
+    steering.want(bucket, 1, PATIENCE_NS);
+    assert_eq!(steering.pick(hash, PATIENCE_NS, &[]), 1, "taken back");
+    assert_eq!(steering.overdue(PATIENCE_NS).count(), 0);
+}
+
+#[test]
+fn other_numbers_of_queues() {
+    let mut steering = Steering::new(8);
+    steering.sent(Some(7), 3, 5, 0);
+    steering.set_queues(2);
+    assert!(Bucket::all().all(|bucket| steering.queue(bucket) < 2));
+    steering.want(Bucket::of(7), 2, 0);
+    assert_eq!(steering.pick(Some(7), 0, &[]), 1, "there is no such queue");
+    let mut load = Load::default();
+    steering.read(&mut load);
+    steering.read(&mut load);
+    assert_eq!(load.buckets[7], 5, "each unit is read once");
+}
+
+proptest! {
+    /// A guest takes frames of its queues in any order among them; within a flow they arrive as
+    /// they were sent, however often buckets are moved.
+    #[test]
+    fn order_is_kept(steps in prop::collection::vec((0u8..8, 0u32..6, 0u8..4), 1..600)) {
+        let mut steering = Steering::new(4);
+        let mut queues: [VecDeque<(u32, u64)>; 4] = Default::default();
+        let (mut sent, mut done) = ([0u64; 4], [0u64; 4]);
+        let (mut next, mut seen) = (HashMap::new(), HashMap::new());
+        for (step, flow, queue) in steps {
+            match step {
+                0 => steering.want(Bucket::of(flow), queue, 0),
+                1..4 => {
+                    let at = usize::from(queue);
+                    if let Some((flow, number)) = queues[at].pop_front() {
+                        done[at] += 1;
+                        let last = seen.insert(flow, number);
+                        prop_assert!(last.is_none_or(|last| last < number), "reordered");
+                    }
+                }
+                _ => {
+                    let at = usize::from(steering.pick(Some(flow), 0, &done));
+                    sent[at] += 1;
+                    let number = next.entry(flow).or_insert(0);
+                    *number += 1;
+                    queues[at].push_back((flow, *number));
+                    steering.sent(Some(flow), sent[at], 1, 0);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! IPv4 (RFC 791) and IPv6 (RFC 8200) headers, as far as they are in a frame's prefix.
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use super::dhcp::Bootp;
+use super::neighbour::Neighbour;
+use super::walk::{Walk, Within};
+use crate::bytes::{array, be16, byte};
+
+/// Protocol numbers.
+pub(super) const TCP: u8 = 6;
+pub(super) const UDP: u8 = 17;
+
+/// An IP packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ip<A> {
+    /// Source.
+    pub src: A,
+    /// Destination.
+    pub dst: A,
+    /// It is one of several fragments.
+    pub fragment: bool,
+    /// A routing header has, or may have, another final destination.
+    pub routed: bool,
+    /// The last protocol number that was reached; the same in all fragments of a packet.
+    pub protocol: u8,
+    /// Where what it carries begins in the frame, if that was reached.
+    pub at: u16,
+    /// Where the packet ends in the frame; behind it there is padding.
+    pub end: u32,
+    /// What it carries.
+    pub upper: Upper,
+}
+
+/// What an IP packet carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Upper {
+    /// TCP.
+    Tcp(Tcp),
+    /// UDP.
+    Udp(Udp),
+    /// ICMPv6 of that type, other than what [`Upper::Neighbour`] tells.
+    Icmp6(u8),
+    /// What a host says in neighbour discovery.
+    Neighbour(Neighbour),
+    /// Another protocol.
+    Other,
+    /// A fragment that is not the first.
+    Later,
+    /// Shorter than its own header.
+    Broken,
+    /// Behind more headers than are looked at.
+    Unseen,
+}
+
+/// A TCP header (RFC 9293, 3.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tcp {
+    /// Source port.
+    pub src: u16,
+    /// Destination port.
+    pub dst: u16,
+    /// Where its data begins in the frame.
+    pub data_at: u16,
+    /// CWR to FIN.
+    pub flags: u8,
+}
+
+/// A UDP header (RFC 768).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Udp {
+    /// Source port.
+    pub src: u16,
+    /// Destination port.
+    pub dst: u16,
+    /// DHCP, if the ports are its.
+    pub bootp: Option<Bootp>,
+}
+
+impl<A> Ip<A> {
+    /// TCP or UDP, also where the ports are in another fragment.
+    pub fn has_ports(&self) -> bool {
+        [TCP, UDP].contains(&self.protocol)
+    }
+}
+
+impl Ip<Ipv4Addr> {
+    /// Parses a packet at `at` of a frame of `len` bytes; `None`: it breaks the rules.
+    pub(super) fn v4(prefix: &[u8], at: u16, len: u32) -> Option<Self> {
+        let base = usize::from(at);
+        let first = byte(prefix, base)?;
+        let header = u16::from(first & 0xf) * 4;
+        let total = be16(prefix, base + 2)?;
+        let end = u32::from(at) + u32::from(total);
+        if first >> 4 != 4 || header < 20 || total < header || end > len {
+            return None;
+        }
+        let place = be16(prefix, base + 6)?;
+        // More fragments, or an offset.
+        let (fragment, later) = (place & 0x3fff != 0, place & 0x1fff != 0);
+        let protocol = byte(prefix, base + 9)?;
+        let address = |at| array::<4>(prefix, base + at).map(Ipv4Addr::from);
+        let (src, dst) = (address(12)?, address(16)?);
+        let at = at + header;
+        let within = Within { prefix, end };
+        let upper = match protocol {
+            _ if later => Upper::Later,
+            TCP => within.tcp(at, fragment),
+            UDP => within.udp(at, !fragment),
+            _ => Upper::Other,
+        };
+        Some(Self { src, dst, fragment, routed: false, protocol, at, end, upper })
+    }
+}
+
+impl Ip<Ipv6Addr> {
+    /// Parses a packet at `at` of a frame of `len` bytes; `None`: it breaks the rules. A jumbogram
+    /// (RFC 2675) tells 0 for its length, and what it carries is taken for broken.
+    pub(super) fn v6(prefix: &[u8], at: u16, len: u32) -> Option<Self> {
+        let base = usize::from(at);
+        let payload = be16(prefix, base + 4)?;
+        let end = u32::from(at) + 40 + u32::from(payload);
+        if byte(prefix, base)? >> 4 != 6 || end > len {
+            return None;
+        }
+        let protocol = byte(prefix, base + 6)?;
+        let address = |at| array::<16>(prefix, base + at).map(Ipv6Addr::from);
+        let (src, dst) = (address(8)?, address(24)?);
+        let mut walk = Walk::new(protocol, at + 40);
+        let upper = walk.reach_upper(&Within { prefix, end });
+        // All fragments tell the same number behind their fragment header; what follows only the
+        // first one has.
+        let protocol = walk.fragment.unwrap_or(walk.protocol);
+        let (fragment, at) = (walk.fragment.is_some(), walk.at);
+        Some(Self { src, dst, fragment, routed: walk.routed, protocol, at, end, upper })
+    }
+}

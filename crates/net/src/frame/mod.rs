@@ -1,0 +1,178 @@
+//! A frame's first bytes become a checked value.
+//!
+//! Only a private copy may be parsed: what a guest can still change is not what was decided on.
+//! Parsing is total: whatever the bytes are, the answer is a [`Frame`] or one of two refusals, in
+//! bounded time. What cannot be understood is not refused here, since a switch passes protocols on
+//! that it does not know; it is marked, and a locked port refuses it.
+
+mod dhcp;
+mod ip;
+mod neighbour;
+mod walk;
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+pub use dhcp::{Bootp, LEASE_BYTES, Lease};
+pub use ip::{Ip, Tcp, Udp, Upper};
+pub use neighbour::{Arp, Neighbour, Solicited};
+
+use crate::bytes::{array, be16};
+use crate::mac::Mac;
+use crate::reason::Reason;
+
+/// Bytes of a frame that are copied and looked at: all headers of common traffic.
+pub const PREFIX_BYTES: usize = 128;
+/// Bytes of an Ethernet header.
+pub const ETHER_BYTES: u16 = 14;
+/// Bytes of a VLAN tag.
+pub const TAG_BYTES: u16 = 4;
+/// Longest frame in bytes: the largest IPv6 packet (its header and 64 KiB) and a tagged header.
+pub const FRAME_MAX: u32 = 40 + 65_535 + 18;
+
+/// EtherTypes that are looked into.
+pub mod ethertype {
+    /// IPv4.
+    pub const IPV4: u16 = 0x0800;
+    /// ARP.
+    pub const ARP: u16 = 0x0806;
+    /// A VLAN tag (IEEE 802.1Q).
+    pub const VLAN: u16 = 0x8100;
+    /// IPv6.
+    pub const IPV6: u16 = 0x86dd;
+    /// A service tag (IEEE 802.1ad).
+    pub const SERVICE: u16 = 0x88a8;
+}
+
+/// A VLAN tag's priority and number (IEEE 802.1Q, 9.6).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tag(pub u16);
+
+impl Tag {
+    /// Number of the VLAN; 0: only a priority.
+    pub fn vlan(self) -> u16 {
+        self.0 & 0xfff
+    }
+}
+
+/// What a frame carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Net {
+    /// A protocol that is not looked into.
+    Opaque,
+    /// ARP, IPv4 or IPv6 that breaks its own rules.
+    Broken,
+    /// ARP for IPv4 over Ethernet.
+    Arp(Arp),
+    /// IPv4.
+    V4(Ip<Ipv4Addr>),
+    /// IPv6.
+    V6(Ip<Ipv6Addr>),
+}
+
+/// The headers of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Frame {
+    /// All its bytes.
+    pub len: u32,
+    /// Destination.
+    pub dst: Mac,
+    /// Source.
+    pub src: Mac,
+    /// The outer tag, if it is an 802.1Q one.
+    pub tag: Option<Tag>,
+    /// EtherType behind that tag; a length if it is below 0x600.
+    pub kind: u16,
+    /// Where what it carries begins.
+    pub net_at: u16,
+    /// What it carries.
+    pub net: Net,
+}
+
+impl Frame {
+    /// Parses `prefix`, the first bytes of a frame of `len` bytes: at least [`PREFIX_BYTES`], or
+    /// all.
+    ///
+    /// # Errors
+    /// [`Reason::ShortFrame`], also for a prefix that has less than it must, and
+    /// [`Reason::LongFrame`].
+    pub fn parse(prefix: &[u8], len: usize) -> Result<Self, Reason> {
+        let len = u32::try_from(len).unwrap_or(u32::MAX);
+        if len > FRAME_MAX {
+            return Err(Reason::LongFrame);
+        }
+        let most = PREFIX_BYTES.min(len as usize);
+        let prefix = prefix.get(..most).ok_or(Reason::ShortFrame)?;
+        let (Some(dst), Some(src), Some(mut kind)) =
+            (array(prefix, 0), array(prefix, 6), be16(prefix, 12))
+        else {
+            return Err(Reason::ShortFrame);
+        };
+        let (mut tag, mut net_at) = (None, ETHER_BYTES);
+        if kind == ethertype::VLAN {
+            let (Some(tci), Some(inner)) = (be16(prefix, 14), be16(prefix, 16)) else {
+                return Err(Reason::ShortFrame);
+            };
+            (tag, kind, net_at) = (Some(Tag(tci)), inner, ETHER_BYTES + TAG_BYTES);
+        }
+        let net = net(prefix, kind, net_at, len);
+        Ok(Self { len, dst: Mac(dst), src: Mac(src), tag, kind, net_at, net })
+    }
+
+    /// Bytes behind the Ethernet header and the tags, as an MTU counts them.
+    pub fn payload_bytes(&self) -> u32 {
+        let more = [ethertype::VLAN, ethertype::SERVICE].contains(&self.kind);
+        let header = self.net_at + if more { TAG_BYTES } else { 0 };
+        self.len.saturating_sub(header.into())
+    }
+
+    /// An address that the sender says is its own: ARP and neighbour discovery. Whether it may say
+    /// so is for the port's lock.
+    pub fn claims(&self) -> Option<IpAddr> {
+        match self.net {
+            Net::Arp(arp) if arp.mac == self.src && !arp.address.is_unspecified() => {
+                Some(arp.address.into())
+            }
+            Net::V6(ip) if !ip.fragment => match ip.upper {
+                Upper::Neighbour(said) => said.claims(ip.src).map(IpAddr::from),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
+    /// A whole TCP segment's header and where it begins.
+    pub fn tcp(&self) -> Option<(u16, Tcp)> {
+        let (at, upper) = self.transport()?;
+        if let Upper::Tcp(tcp) = upper { Some((at, tcp)) } else { None }
+    }
+
+    /// What IP carries, and where, if it is not a fragment.
+    pub fn transport(&self) -> Option<(u16, Upper)> {
+        match self.net {
+            Net::V4(Ip { fragment: false, at, upper, .. })
+            | Net::V6(Ip { fragment: false, at, upper, .. }) => Some((at, upper)),
+            _ => None,
+        }
+    }
+
+    /// A server's answer to a DHCP client of this network. [`Lease::parse`] tells, from more bytes
+    /// of the same frame, whether it leases an address.
+    pub fn is_dhcp_reply(&self) -> bool {
+        let reply =
+            |upper| matches!(upper, Upper::Udp(Udp { bootp: Some(bootp), .. }) if bootp.reply);
+        self.transport().is_some_and(|(_, upper)| reply(upper))
+    }
+}
+
+fn net(prefix: &[u8], kind: u16, at: u16, len: u32) -> Net {
+    let parsed = match kind {
+        ethertype::ARP => Arp::parse(prefix, at).map(Net::Arp),
+        ethertype::IPV4 => Ip::v4(prefix, at, len).map(Net::V4),
+        ethertype::IPV6 => Ip::v6(prefix, at, len).map(Net::V6),
+        _ => return Net::Opaque,
+    };
+    parsed.unwrap_or(Net::Broken)
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

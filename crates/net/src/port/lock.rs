@@ -1,0 +1,137 @@
+//! What a locked port may send: frames of its own addresses, and nothing that it could not have
+//! from them.
+//!
+//! The rules are those of XenServer's locked mode, with fewer holes: a guest may ask for an
+//! address by DHCP for itself only, may test an address of its own for duplicates, and cannot hide
+//! a message behind headers, fragments, or a checksum that is written over what was checked.
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use crate::frame::{Arp, Frame, Ip, Neighbour, Net, Solicited, Udp, Upper};
+use crate::header::{Checksum, Header, TCP_CHECKSUM};
+use crate::mac::Mac;
+use crate::reason::Reason;
+
+/// Most addresses of each kind.
+pub const ADDRESSES_MAX: usize = 1024;
+
+/// Where UDP has its checksum.
+const UDP_CHECKSUM: u16 = 6;
+const DHCP_CLIENT: u16 = 68;
+const DHCP_SERVER: u16 = 67;
+/// What only routers say, and mobile hosts (RFC 4861, 4.2, 4.5; RFC 6275, 6.7, 6.8; RFC 4286).
+const ROUTERS: [u8; 7] = [134, 137, 146, 147, 151, 152, 153];
+
+/// Addresses that a port may send from.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Lock {
+    mac: Mac,
+    v4: Box<[Ipv4Addr]>,
+    v6: Box<[Ipv6Addr]>,
+}
+
+/// Why there cannot be such a lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0} addresses are more than the {ADDRESSES_MAX} that a port may be locked to")]
+pub struct LockError(pub usize);
+
+impl Lock {
+    /// A lock to addresses. Without any of a kind, none of that kind may be used.
+    ///
+    /// # Errors
+    /// More than [`ADDRESSES_MAX`] of a kind.
+    pub fn new(mac: Mac, v4: &[Ipv4Addr], v6: &[Ipv6Addr]) -> Result<Self, LockError> {
+        let most = v4.len().max(v6.len());
+        if most > ADDRESSES_MAX {
+            return Err(LockError(most));
+        }
+        let (mut v4, mut v6) = (v4.to_vec(), v6.to_vec());
+        v4.sort_unstable();
+        v6.sort_unstable();
+        Ok(Self { mac, v4: v4.into(), v6: v6.into() })
+    }
+
+    /// Whether the port may send a frame.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn check(&self, frame: &Frame, header: &Header) -> Result<(), Reason> {
+        if frame.src != self.mac {
+            return Err(Reason::LockedMac);
+        }
+        match frame.net {
+            Net::Opaque | Net::Broken => return Err(Reason::LockedProtocol),
+            Net::Arp(arp) => self.arp(arp)?,
+            Net::V4(ip) => self.v4(&ip)?,
+            Net::V6(ip) => self.v6(&ip)?,
+        }
+        checksum(frame, header)
+    }
+
+    fn arp(&self, arp: Arp) -> Result<(), Reason> {
+        let address = arp.address.is_unspecified() || self.has_v4(arp.address);
+        let own = arp.mac == self.mac && address;
+        own.then_some(()).ok_or(Reason::LockedArp)
+    }
+
+    fn v4(&self, ip: &Ip<Ipv4Addr>) -> Result<(), Reason> {
+        let dhcp = match ip.upper {
+            Upper::Udp(Udp { src: DHCP_CLIENT, dst: DHCP_SERVER, bootp }) => Some(bootp),
+            _ => None,
+        };
+        // It asks for itself, whatever address it has.
+        if let Some(bootp) = dhcp
+            && !bootp.is_some_and(|said| !said.reply && said.client == self.mac)
+        {
+            return Err(Reason::LockedProtocol);
+        }
+        let asks = dhcp.is_some() && ip.src.is_unspecified();
+        (asks || self.has_v4(ip.src)).then_some(()).ok_or(Reason::LockedAddress)
+    }
+
+    fn v6(&self, ip: &Ip<Ipv6Addr>) -> Result<(), Reason> {
+        match ip.upper {
+            Upper::Broken | Upper::Unseen => return Err(Reason::LockedProtocol),
+            Upper::Icmp6(kind) if ROUTERS.contains(&kind) => return Err(Reason::LockedNeighbour),
+            // In fragments it is not understood by anybody (RFC 6980).
+            Upper::Neighbour(_) if ip.fragment => return Err(Reason::LockedNeighbour),
+            Upper::Neighbour(said) => return self.neighbour(ip.src, said),
+            _ => {}
+        }
+        self.has_v6(ip.src).then_some(()).ok_or(Reason::LockedAddress)
+    }
+
+    fn neighbour(&self, src: Ipv6Addr, said: Neighbour) -> Result<(), Reason> {
+        let mac = said.mac.is_none_or(|mac| mac == self.mac) && !said.unclear;
+        let sender = self.has_v6(src);
+        let own = match said.says {
+            Solicited::Routers => sender || src.is_unspecified(),
+            // Who has no address yet tests one that it may have (RFC 4862, 5.4).
+            Solicited::Owner => sender || src.is_unspecified() && self.has_v6(said.target),
+            Solicited::Mine => sender && self.has_v6(said.target),
+        };
+        (mac && own).then_some(()).ok_or(Reason::LockedNeighbour)
+    }
+
+    fn has_v4(&self, address: Ipv4Addr) -> bool {
+        self.v4.binary_search(&address).is_ok()
+    }
+
+    fn has_v6(&self, address: Ipv6Addr) -> bool {
+        self.v6.binary_search(&address).is_ok()
+    }
+}
+
+/// A checksum that somebody will complete later is written over nothing but a checksum.
+fn checksum(frame: &Frame, header: &Header) -> Result<(), Reason> {
+    let Checksum::Partial { start, offset } = header.checksum() else { return Ok(()) };
+    let fits = match frame.transport() {
+        Some((at, Upper::Tcp(_))) => (start, offset) == (at, TCP_CHECKSUM),
+        Some((at, Upper::Udp(_))) => (start, offset) == (at, UDP_CHECKSUM),
+        _ => false,
+    };
+    fits.then_some(()).ok_or(Reason::LockedChecksum)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,109 @@
+//! A cap on what a port does in a second, with a burst, over all its queues and reactors.
+//!
+//! One number is shared: the time at which what was let pass would have passed at the cap's rate
+//! (the virtual scheduling algorithm of ITU-T I.371). It may be ahead of now by the burst's time.
+//! Whoever comes waits until one unit more would fit, and then passes whole; so what is larger than
+//! the burst passes too, and those after it pay. There is no lock, and what one queue uses another
+//! cannot.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Parts of a nanosecond in which times are kept: a small frame at a high rate takes few of those.
+/// A distance has 64 bits, so it is good for 18 years.
+const PARTS: u128 = 16;
+const SECOND_NS: u128 = 1_000_000_000;
+/// Longest time that a burst, or what has passed too early, may stand for: an hour.
+const TIME_MAX: u128 = 3600 * SECOND_NS * PARTS;
+
+/// How much, and how much at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rate {
+    /// Units a second; 0 is taken for 1.
+    pub per_second: u64,
+    /// Units that may pass at once after a pause.
+    pub burst: u64,
+}
+
+impl Rate {
+    /// Least burst of a cap on bytes: the largest frame must be no rare event (Linux netback's).
+    pub const BURST_MIN_BYTES: u64 = 131_072;
+
+    /// A cap on bytes with the burst that XenServer gives: what passes in 50 ms, and no less than
+    /// [`Self::BURST_MIN_BYTES`].
+    pub fn bytes(per_second: u64) -> Self {
+        Self { per_second, burst: (per_second / 20).max(Self::BURST_MIN_BYTES) }
+    }
+
+    /// Time that so many units take, in parts.
+    fn time(self, units: u64) -> u64 {
+        let parts = u128::from(units) * SECOND_NS * PARTS;
+        parts.div_ceil(self.per_second.max(1).into()).min(TIME_MAX) as u64
+    }
+}
+
+/// A cap that is shared.
+#[derive(Debug)]
+pub struct Pace {
+    rate: Rate,
+    /// Time of one unit, in parts.
+    unit: u64,
+    /// Time of the burst, in parts; no less.
+    burst: u64,
+    /// When all that was let pass would have, at the rate; in parts, on the caller's clock.
+    until: AtomicU64,
+}
+
+fn parts(now_ns: u64) -> u64 {
+    now_ns.wrapping_mul(PARTS as u64)
+}
+
+/// How far `a` is ahead of `b`; negative if it is behind.
+fn ahead(a: u64, b: u64) -> i64 {
+    a.wrapping_sub(b) as i64
+}
+
+impl Pace {
+    /// A cap of which nothing has been used at `now_ns`.
+    pub fn new(rate: Rate, now_ns: u64) -> Self {
+        let unit = rate.time(1).max(1);
+        let burst = rate.time(rate.burst).max(unit);
+        Self { rate, unit, burst, until: AtomicU64::new(parts(now_ns)) }
+    }
+
+    /// The rate.
+    pub fn rate(&self) -> Rate {
+        self.rate
+    }
+
+    /// Lets `units` pass at `now_ns`, or tells when to ask again, in nanoseconds. What is larger
+    /// than the burst passes, and those after it pay.
+    ///
+    /// # Errors
+    /// The time from which on it may pass, if nothing else does before.
+    pub fn pass(&self, units: u64, now_ns: u64) -> Result<(), u64> {
+        let now = parts(now_ns);
+        let cost = self.rate.time(units);
+        let mut until = self.until.load(Ordering::Relaxed);
+        loop {
+            let debt = ahead(until, now).max(0) as u64;
+            let late = (debt + self.unit).saturating_sub(self.burst);
+            if late > 0 {
+                return Err(now_ns.saturating_add(late.div_ceil(PARTS as u64)));
+            }
+            let next = now.wrapping_add(debt).wrapping_add(cost);
+            // Only this number is shared: no other memory depends on its order.
+            match self.until.compare_exchange_weak(
+                until,
+                next,
+                Ordering::Relaxed,
+                Ordering::Relaxed,
+            ) {
+                Ok(_) => return Ok(()),
+                Err(found) => until = found,
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

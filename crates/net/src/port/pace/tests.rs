@@ -1,0 +1,122 @@
+//! Caps against arithmetic that is done by hand.
+
+use std::sync::atomic::AtomicU64;
+use std::thread;
+
+use proptest::prelude::*;
+
+use super::*;
+
+const SECOND: u64 = 1_000_000_000;
+
+/// When each of `count` passes, if one asks again as soon as it was told to.
+fn greedy(pace: &Pace, mut now: u64, units: u64, count: usize) -> Vec<u64> {
+    let pass = |_| {
+        while let Err(at) = pace.pass(units, now) {
+            assert!(at > now, "asking again does not help");
+            now = at;
+        }
+        now
+    };
+    (0..count).map(pass).collect()
+}
+
+#[test]
+fn the_burst_passes_at_once_and_then_the_rate() {
+    let pace = Pace::new(Rate { per_second: 1000, burst: 10 }, 7);
+    let passed = greedy(&pace, 7, 1, 1010);
+    assert!(passed[..10].iter().all(|at| *at == 7));
+    for (nth, at) in (1u64..).zip(&passed[10..]) {
+        assert!(at.abs_diff(7 + nth * SECOND / 1000) <= 1, "{nth} {at}");
+    }
+}
+
+#[test]
+fn more_than_the_burst_passes_and_the_next_one_pays() {
+    let pace = Pace::new(Rate { per_second: 100, burst: 10 }, 0);
+    assert_eq!(greedy(&pace, 0, 1000, 1), [0]);
+    let next = greedy(&pace, 0, 1, 1)[0];
+    assert!(next.abs_diff(991 * SECOND / 100) <= 1, "{next}");
+}
+
+#[test]
+fn a_pause_is_saved_up_to_the_burst() {
+    let pace = Pace::new(Rate { per_second: 10, burst: 5 }, 0);
+    greedy(&pace, 0, 1, 5);
+    let late = 1000 * SECOND;
+    let passed = greedy(&pace, late, 1, 6);
+    assert_eq!(passed[..5], [late; 5]);
+    assert!(passed[5].abs_diff(late + SECOND / 10) <= 1);
+}
+
+#[test]
+fn extremes_neither_overflow_nor_wait_for_ever() {
+    let pace = Pace::new(Rate { per_second: 0, burst: 0 }, u64::MAX);
+    assert_eq!(pace.pass(u64::MAX, u64::MAX), Ok(()));
+    assert_eq!(pace.pass(1, u64::MAX), Err(u64::MAX));
+    let pace = Pace::new(Rate { per_second: u64::MAX, burst: u64::MAX }, 0);
+    assert!(greedy(&pace, 0, 1 << 40, 1000).iter().all(|at| *at == 0));
+    // A year without anything.
+    let pace = Pace::new(Rate { per_second: 1, burst: 1 }, 0);
+    assert_eq!(pace.pass(1, 365 * 86_400 * SECOND), Ok(()));
+    let rate = Rate::bytes(1000);
+    assert_eq!((rate.burst, Rate::bytes(1 << 30).burst), (131_072, (1 << 30) / 20));
+}
+
+#[test]
+fn threads_share_one_cap() {
+    let pace = Pace::new(Rate { per_second: 1_000_000, burst: 1000 }, 0);
+    let passed = AtomicU64::new(0);
+    thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for now in 0..100_000 {
+                    if pace.pass(1, now * 100).is_ok() {
+                        passed.fetch_add(1, Ordering::Relaxed);
+                    }
+                }
+            });
+        }
+    });
+    // 10 ms at the rate, and the burst; threads are not at the same time, and only lose by it.
+    let passed = passed.into_inner();
+    assert!(passed <= 11_001, "{passed}");
+    assert!(passed > 1000, "{passed}");
+}
+
+proptest! {
+    /// In no span of time does more pass than the burst, one more, and what the rate gives; and
+    /// whoever waits as long as told passes, so that the rate is also reached.
+    #[test]
+    fn no_span_has_more_than_its_rate(
+        per_second in 1u64..1 << 33,
+        burst in 0u64..1 << 20,
+        asked in prop::collection::vec((0u64..1 << 22, 1u64..70_000, any::<bool>()), 1..200),
+    ) {
+        let pace = Pace::new(Rate { per_second, burst }, 0);
+        let (mut now, mut passed) = (0, Vec::new());
+        for (pause, units, patient) in asked {
+            now += pause;
+            let mut answer = pace.pass(units, now);
+            if let (Err(at), true) = (answer, patient) {
+                prop_assert!(at > now);
+                now = at;
+                answer = pace.pass(units, now);
+                prop_assert_eq!(answer, Ok(()));
+            }
+            if answer.is_ok() {
+                passed.push((now, units));
+            }
+        }
+        for (nth, (from, _)) in passed.iter().enumerate() {
+            let mut sum: u128 = 0;
+            for (to, units) in &passed[nth..] {
+                let given = u128::from(to - from) * u128::from(per_second) / u128::from(SECOND);
+                // Times are rounded up, which gives nothing away but the last part of a unit.
+                let most = given + u128::from(burst) + u128::from(per_second / SECOND) + 2;
+                prop_assert!(sum <= most, "{sum} of {most}");
+                sum += u128::from(*units);
+            }
+        }
+    }
+}

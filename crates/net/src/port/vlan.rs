@@ -1,0 +1,127 @@
+//! Which VLANs a port has, and tags of frames (IEEE 802.1Q, 6.9, 8.6.1, 8.6.4).
+
+use crate::frame::Tag;
+
+/// Number of a VLAN: 1 to 4094.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct VlanId(u16);
+
+/// No VLAN has this number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0} is no number of a VLAN (1 to 4094)")]
+pub struct VlanError(pub u16);
+
+impl TryFrom<u16> for VlanId {
+    type Error = VlanError;
+
+    fn try_from(number: u16) -> Result<Self, VlanError> {
+        if (1..=4094).contains(&number) { Ok(Self(number)) } else { Err(VlanError(number)) }
+    }
+}
+
+impl From<VlanId> for u16 {
+    fn from(id: VlanId) -> Self {
+        id.0
+    }
+}
+
+/// Which VLANs a port has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Vlan {
+    /// All: frames keep their tags, and those without one are in none.
+    #[default]
+    Trunk,
+    /// One, and its frames have no tag there.
+    Access(VlanId),
+}
+
+/// What becomes of a frame's tag on its way out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tagging {
+    /// It stays as it is.
+    Keep,
+    /// It gets this one.
+    Push(Tag),
+    /// It gets this one for its own.
+    Replace(Tag),
+    /// It loses its own.
+    Pop,
+}
+
+impl Vlan {
+    /// The VLAN of a frame that comes in with `tag`; 0 is none. `None`: it may not come in.
+    pub fn enter(self, tag: Option<Tag>) -> Option<u16> {
+        let told = tag.map_or(0, Tag::vlan);
+        match self {
+            // 4095 is reserved (IEEE 802.1Q, table 9-2).
+            Self::Trunk => (told != 0xfff).then_some(told),
+            // A tag may give a priority, and no VLAN but its own.
+            Self::Access(id) => (told == 0).then_some(id.0),
+        }
+    }
+
+    /// A frame of `vlan` may go out.
+    pub fn carries(self, vlan: u16) -> bool {
+        match self {
+            Self::Trunk => true,
+            Self::Access(id) => id.0 == vlan,
+        }
+    }
+
+    /// What becomes of the tag of a frame of `vlan` that came in with `tag`, if it goes out here.
+    pub fn leave(self, vlan: u16, tag: Option<Tag>) -> Tagging {
+        match (self, tag) {
+            (Self::Access(_), None) => Tagging::Keep,
+            (Self::Access(_), Some(_)) => Tagging::Pop,
+            (Self::Trunk, None) if vlan == 0 => Tagging::Keep,
+            (Self::Trunk, None) => Tagging::Push(Tag(vlan)),
+            (Self::Trunk, Some(tag)) if tag.vlan() == vlan => Tagging::Keep,
+            // The priority stays.
+            (Self::Trunk, Some(tag)) => Tagging::Replace(Tag(tag.0 & 0xf000 | vlan)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers() {
+        for wrong in [0, 4095, 4096, u16::MAX] {
+            assert_eq!(VlanId::try_from(wrong), Err(VlanError(wrong)));
+        }
+        assert_eq!(u16::from(VlanId::try_from(4094).unwrap()), 4094);
+    }
+
+    #[test]
+    fn every_way_in_and_out() {
+        let access = |number: u16| Vlan::Access(number.try_into().unwrap());
+        let priority = Tag(0xa000);
+        for (vlan, tag, entered) in [
+            (Vlan::Trunk, None, Some(0)),
+            (Vlan::Trunk, Some(priority), Some(0)),
+            (Vlan::Trunk, Some(Tag(0xa007)), Some(7)),
+            (Vlan::Trunk, Some(Tag(0xffff)), None),
+            (access(7), None, Some(7)),
+            (access(7), Some(priority), Some(7)),
+            (access(7), Some(Tag(7)), None),
+            (access(7), Some(Tag(8)), None),
+        ] {
+            assert_eq!(vlan.enter(tag), entered, "{vlan:?} {tag:?}");
+        }
+        for (vlan, of, tag, left) in [
+            (access(7), 7, None, Tagging::Keep),
+            (access(7), 7, Some(Tag(0xa007)), Tagging::Pop),
+            (Vlan::Trunk, 0, None, Tagging::Keep),
+            (Vlan::Trunk, 0, Some(priority), Tagging::Keep),
+            (Vlan::Trunk, 7, Some(Tag(0xa007)), Tagging::Keep),
+            (Vlan::Trunk, 7, None, Tagging::Push(Tag(7))),
+            (Vlan::Trunk, 7, Some(priority), Tagging::Replace(Tag(0xa007))),
+        ] {
+            assert_eq!(vlan.leave(of, tag), left, "{vlan:?} {of} {tag:?}");
+        }
+        assert!(Vlan::Trunk.carries(7) && access(7).carries(7));
+        assert!(!access(7).carries(0) && !access(7).carries(8));
+    }
+}

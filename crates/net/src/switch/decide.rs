@@ -1,0 +1,120 @@
+//! What becomes of a frame: one function, on a private copy of its headers.
+
+use super::{Network, Switch};
+use crate::frame::Frame;
+use crate::header::Header;
+use crate::port::{Mode, Policy, PortId, PortSet, Tagging};
+use crate::reason::Reason;
+use crate::table::Learnt;
+
+/// Where a frame goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// Nowhere.
+    Drop(Reason),
+    /// To one port.
+    Forward(PortId),
+    /// To each of these ports; never empty, and never the one it came from.
+    Flood(PortSet),
+}
+
+/// All that is decided about a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    /// Where it goes.
+    pub decision: Decision,
+    /// Its VLAN; 0 is none. [`Switch::tagging`] needs it.
+    pub vlan: u16,
+    /// What its source has taught. If it [`Learnt::is_news`], other reactors' switches of the
+    /// network should learn it too.
+    pub learnt: Option<Learnt>,
+}
+
+impl Switch {
+    /// Decides about a frame that came from port `from` at `now_ns`. Looks at nothing but its
+    /// arguments, takes no lock, allocates nothing. The time is that of one look into a table; for
+    /// a flood, that of a walk over the network's ports.
+    pub fn decide(&mut self, from: PortId, frame: &Frame, header: &Header, now_ns: u64) -> Verdict {
+        let (mut vlan, mut learnt) = (0, None);
+        let decision = self.admit(from, frame, header).and_then(|entered| {
+            vlan = entered;
+            let said = self.learn(from, vlan, frame.src, now_ns);
+            learnt = Some(said);
+            // What belongs to another port for good is sent by an impostor.
+            if matches!(said, Learnt::Static(_)) {
+                return Err(Reason::SourceElsewhere);
+            }
+            self.destination(from, frame, vlan, now_ns)
+        });
+        Verdict { decision: decision.unwrap_or_else(Decision::Drop), vlan, learnt }
+    }
+
+    /// What becomes of the tag of a frame, of which `vlan` was decided, on its way out to `port`.
+    pub fn tagging(&self, port: PortId, vlan: u16, frame: &Frame) -> Tagging {
+        self.port(port).map_or(Tagging::Keep, |policy| policy.vlan.leave(vlan, frame.tag))
+    }
+
+    /// Whether a frame may come in, and its VLAN.
+    fn admit(&self, from: PortId, frame: &Frame, header: &Header) -> Result<u16, Reason> {
+        let (policy, network) = self.place(from)?;
+        let mode = policy.mode(network.policy.default);
+        if matches!(mode, Mode::Closed) {
+            return Err(Reason::Closed);
+        }
+        if !frame.src.is_station() {
+            return Err(Reason::BadSource);
+        }
+        if frame.dst.is_reserved() {
+            return Err(Reason::ReservedDestination);
+        }
+        let vlan = policy.vlan.enter(frame.tag).ok_or(Reason::WrongVlan)?;
+        let longest = match header.gso() {
+            None => frame.payload_bytes(),
+            Some(gso) => u32::from(gso.header.saturating_sub(frame.net_at)) + u32::from(gso.size),
+        };
+        if longest > network.policy.mtu.into() {
+            return Err(Reason::Oversize);
+        }
+        if let Mode::Locked(lock) = mode {
+            lock.check(frame, header)?;
+        }
+        Ok(vlan)
+    }
+
+    fn place(&self, port: PortId) -> Result<(&Policy, &Network), Reason> {
+        let policy = self.port(port).ok_or(Reason::NoPort)?;
+        Ok((policy, self.network(policy.network).ok_or(Reason::NoPort)?))
+    }
+
+    fn destination(
+        &self,
+        from: PortId,
+        frame: &Frame,
+        vlan: u16,
+        now_ns: u64,
+    ) -> Result<Decision, Reason> {
+        let (policy, network) = self.place(from)?;
+        match network.stations.lookup(vlan, frame.dst, now_ns) {
+            Some(to) if to == from => Err(Reason::SamePort),
+            Some(to) if self.is_open(network, to, vlan) => Ok(Decision::Forward(to)),
+            Some(_) => Err(Reason::ReceiverClosed),
+            None => {
+                if let Some(pace) = &policy.flood
+                    && pace.pass(1, now_ns).is_err()
+                {
+                    return Err(Reason::FloodLimit);
+                }
+                self.flood(network, from, vlan)
+            }
+        }
+    }
+
+    fn flood(&self, network: &Network, from: PortId, vlan: u16) -> Result<Decision, Reason> {
+        let mut ports = PortSet::default();
+        let others = network.members.iter().filter(|port| *port != from);
+        others
+            .filter(|port| self.is_open(network, *port, vlan))
+            .for_each(|port| ports.insert(port));
+        if ports.is_empty() { Err(Reason::NoReceiver) } else { Ok(Decision::Flood(ports)) }
+    }
+}

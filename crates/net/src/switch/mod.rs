@@ -1,0 +1,186 @@
+//! Ports, networks, and what becomes of a frame.
+//!
+//! A switch is one reactor's view: it owns its tables, so that a decision takes no lock. Changes
+//! are made to every reactor's; what one of them learns is told to the others
+//! ([`Verdict::learnt`], [`Switch::learn`]). Caps are shared by all ([`crate::port::Pace`]).
+
+mod decide;
+
+pub use decide::{Decision, Verdict};
+
+use crate::mac::Mac;
+use crate::port::{DefaultMode, Mode, Policy, PortId, PortSet};
+use crate::table::{Learnt, Limits, MacTable, NoRoom};
+
+/// Most ports of a switch.
+pub const PORTS_MAX: usize = 1024;
+/// Most networks of a switch.
+pub const NETWORKS_MAX: usize = 256;
+
+/// Number of a network in its switch, below [`NETWORKS_MAX`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NetworkId(pub u16);
+
+/// What a network is to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NetworkPolicy {
+    /// Most bytes of a frame behind its Ethernet header and tags.
+    pub mtu: u16,
+    /// What holds for ports that leave it to their network.
+    pub default: DefaultMode,
+    /// Bounds of its table.
+    pub limits: Limits,
+}
+
+impl Default for NetworkPolicy {
+    fn default() -> Self {
+        Self { mtu: 1500, default: DefaultMode::default(), limits: Limits::default() }
+    }
+}
+
+/// Why ports or networks cannot be as they were asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SwitchError {
+    /// No port can have this number.
+    #[error("port {0} is beyond the {PORTS_MAX} that a switch has")]
+    NoSuchPort(u16),
+    /// No network has this number.
+    #[error("there is no network {0}")]
+    NoSuchNetwork(u16),
+    /// The network's table is full of fixed addresses.
+    #[error(transparent)]
+    NoRoom(#[from] NoRoom),
+}
+
+#[derive(Debug)]
+struct Network {
+    policy: NetworkPolicy,
+    members: PortSet,
+    stations: MacTable,
+}
+
+/// One reactor's view of ports and networks.
+#[derive(Debug)]
+pub struct Switch {
+    ports: Box<[Option<Policy>]>,
+    networks: Box<[Option<Network>]>,
+}
+
+impl Default for Switch {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Switch {
+    /// Without ports and networks.
+    pub fn new() -> Self {
+        let ports = (0..PORTS_MAX).map(|_| None).collect();
+        Self { ports, networks: (0..NETWORKS_MAX).map(|_| None).collect() }
+    }
+
+    /// Makes a network, or changes one: with other limits of its table it learns anew.
+    ///
+    /// # Errors
+    /// [`SwitchError::NoSuchNetwork`] for a number beyond [`NETWORKS_MAX`].
+    pub fn set_network(&mut self, id: NetworkId, policy: NetworkPolicy) -> Result<(), SwitchError> {
+        let place = self.networks.get_mut(usize::from(id.0));
+        match place.ok_or(SwitchError::NoSuchNetwork(id.0))? {
+            Some(network) if network.policy.limits == policy.limits => network.policy = policy,
+            place => {
+                let members = place.as_ref().map_or_else(PortSet::default, |old| old.members);
+                let stations = MacTable::new(policy.limits);
+                *place = Some(Network { policy, members, stations });
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes a network and unplugs its ports.
+    pub fn remove_network(&mut self, id: NetworkId) {
+        let Some(network) = self.networks.get_mut(usize::from(id.0)).and_then(Option::take) else {
+            return;
+        };
+        for port in network.members.iter() {
+            if let Some(place) = self.ports.get_mut(port.index()) {
+                *place = None;
+            }
+        }
+    }
+
+    /// Plugs a port in, or changes it. If its network, VLAN or lock are other ones, its stations
+    /// are forgotten, fixed ones too.
+    ///
+    /// # Errors
+    /// There is no such network, or no such number of a port.
+    pub fn set_port(&mut self, id: PortId, policy: Policy) -> Result<(), SwitchError> {
+        if self.network(policy.network).is_none() {
+            return Err(SwitchError::NoSuchNetwork(policy.network.0));
+        }
+        let place = self.ports.get(id.index()).ok_or(SwitchError::NoSuchPort(id.0))?;
+        let same = |old: &Policy| {
+            (old.network, old.vlan, old.locking) == (policy.network, policy.vlan, policy.locking)
+                && old.lock == policy.lock
+        };
+        if !place.as_ref().is_none_or(same) {
+            self.remove_port(id);
+        }
+        if let Some(network) = self.network_mut(policy.network) {
+            network.members.insert(id);
+        }
+        if let Some(place) = self.ports.get_mut(id.index()) {
+            *place = Some(policy);
+        }
+        Ok(())
+    }
+
+    /// Unplugs a port; its stations are forgotten.
+    pub fn remove_port(&mut self, id: PortId) {
+        let Some(old) = self.ports.get_mut(id.index()).and_then(Option::take) else { return };
+        if let Some(network) = self.network_mut(old.network) {
+            network.members.remove(id);
+            network.stations.forget_port(id);
+        }
+    }
+
+    /// `mac` is at `port` for good, in VLAN `vlan` of its network.
+    ///
+    /// # Errors
+    /// There is no such port, or no room.
+    pub fn fix(&mut self, port: PortId, vlan: u16, mac: Mac) -> Result<(), SwitchError> {
+        let network = self.port(port).ok_or(SwitchError::NoSuchPort(port.0))?.network;
+        let network = self.network_mut(network).ok_or(SwitchError::NoSuchNetwork(network.0))?;
+        Ok(network.stations.fix(vlan, mac, port)?)
+    }
+
+    /// Another reactor has learnt where a station is.
+    pub fn learn(&mut self, port: PortId, vlan: u16, mac: Mac, now_ns: u64) -> Learnt {
+        let network = self.port(port).map(|port| port.network);
+        let network = network.and_then(|network| self.network_mut(network));
+        network.map_or(Learnt::NoStation, |network| network.stations.learn(vlan, mac, port, now_ns))
+    }
+
+    /// A port as it was plugged in.
+    pub fn port(&self, id: PortId) -> Option<&Policy> {
+        self.ports.get(id.index())?.as_ref()
+    }
+
+    fn network(&self, id: NetworkId) -> Option<&Network> {
+        self.networks.get(usize::from(id.0))?.as_ref()
+    }
+
+    fn network_mut(&mut self, id: NetworkId) -> Option<&mut Network> {
+        self.networks.get_mut(usize::from(id.0))?.as_mut()
+    }
+
+    /// Frames of `vlan` may go out to `port`.
+    fn is_open(&self, network: &Network, port: PortId, vlan: u16) -> bool {
+        self.port(port).is_some_and(|policy| {
+            let closed = matches!(policy.mode(network.policy.default), Mode::Closed);
+            !closed && policy.vlan.carries(vlan)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,251 @@
+//! Where stations are: the table that a network learns from what they send (IEEE 802.1Q, 8.7, 8.8).
+//!
+//! Memory is bounded and taken at the start. Looking up and learning take constant time; entries
+//! that have aged are taken out when something is learnt, each once, oldest first.
+//!
+//! One reactor owns a table. What it learns is told by [`Learnt::is_news`] to be worth telling the
+//! tables of the network on other reactors.
+
+mod index;
+mod slab;
+
+use std::num::NonZeroU64;
+
+use crate::mac::Mac;
+use crate::port::PortId;
+use crate::switch::PORTS_MAX;
+use index::Index;
+use slab::{Entry, Slab, UNUSED};
+
+/// An entry in use is written again only after so long, in nanoseconds; so it may age by that much
+/// too early, and a frame seldom writes anything.
+pub const REFRESH_NS: u64 = 1_000_000_000;
+
+/// Bounds of a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Stations in all.
+    pub entries: u32,
+    /// Stations learnt from one port.
+    pub per_port: u32,
+    /// Time after which one that sends nothing is forgotten, in nanoseconds; no less than
+    /// [`REFRESH_NS`].
+    pub age_ns: u64,
+    /// Shortest time between two moves of a station, in nanoseconds: two that claim the same
+    /// address cannot make the table their battlefield.
+    pub move_gap_ns: u64,
+}
+
+impl Default for Limits {
+    /// 8,192 stations, 1,024 of a port, 300 s (IEEE 802.1Q, table 8-6), one move a second.
+    fn default() -> Self {
+        let second = 1_000_000_000;
+        Self { entries: 8192, per_port: 1024, age_ns: 300 * second, move_gap_ns: second }
+    }
+}
+
+/// What came of a frame's source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Learnt {
+    /// Nothing new.
+    Known,
+    /// It is new.
+    New,
+    /// It was known, and is still there.
+    Refreshed,
+    /// It has come from that port.
+    Moved(PortId),
+    /// It is at that port and may not move again yet.
+    Held(PortId),
+    /// It belongs to that port for good.
+    Static(PortId),
+    /// No station has this address.
+    NoStation,
+    /// The port has as many as it may have.
+    PortFull,
+    /// The table has as many as it may have.
+    TableFull,
+}
+
+impl Learnt {
+    /// Other tables of the network should learn it too.
+    pub fn is_news(self) -> bool {
+        matches!(self, Self::New | Self::Refreshed | Self::Moved(_))
+    }
+}
+
+/// The table has no room for another static entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the network has no room for another fixed address")]
+pub struct NoRoom;
+
+/// A VLAN and an address, never 0.
+type Key = NonZeroU64;
+
+fn key(vlan: u16, mac: Mac) -> Key {
+    // One bit more makes it a number other than 0.
+    NonZeroU64::MIN | (u64::from(vlan & 0xfff) << 49) | (mac.number() << 1)
+}
+
+/// The stations of one network.
+#[derive(Debug)]
+pub struct MacTable {
+    limits: Limits,
+    index: Index,
+    slab: Slab,
+    per_port: Box<[u32]>,
+}
+
+impl MacTable {
+    /// An empty table. Takes about 56 bytes for each entry, and 4 for each possible port.
+    pub fn new(limits: Limits) -> Self {
+        let most = limits.entries.clamp(1, 1 << 20);
+        let limits = Limits { entries: most, age_ns: limits.age_ns.max(REFRESH_NS), ..limits };
+        let per_port = vec![0; PORTS_MAX].into();
+        Self { limits, index: Index::new(most), slab: Slab::new(most), per_port }
+    }
+
+    /// Stations that are known, also those that have aged and were not taken out yet.
+    pub fn len(&self) -> u32 {
+        self.slab.used()
+    }
+
+    /// There is none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Where a station is at `now_ns`.
+    pub fn lookup(&self, vlan: u16, mac: Mac, now_ns: u64) -> Option<PortId> {
+        let entry = self.slab.get(self.find(key(vlan, mac))?)?;
+        (entry.fixed || !self.has_aged(entry, now_ns)).then_some(entry.port)
+    }
+
+    /// A frame came from `mac` on `port`.
+    pub fn learn(&mut self, vlan: u16, mac: Mac, port: PortId, now_ns: u64) -> Learnt {
+        if !mac.is_station() {
+            return Learnt::NoStation;
+        }
+        let key = key(vlan, mac);
+        self.expire(now_ns);
+        let found = self.find(key);
+        let Some((at, entry)) = found.and_then(|at| Some((at, *self.slab.get(at)?))) else {
+            return self.insert(key, port, now_ns);
+        };
+        match entry {
+            Entry { port: there, fixed: true, .. } if there != port => Learnt::Static(there),
+            Entry { fixed: true, .. } => Learnt::Known,
+            Entry { port: there, .. } if there != port => self.relocate(at, entry, port, now_ns),
+            _ if now_ns.saturating_sub(entry.seen_ns) < REFRESH_NS => Learnt::Known,
+            _ => {
+                self.slab.touch(at, now_ns);
+                Learnt::Refreshed
+            }
+        }
+    }
+
+    /// `mac` is at `port` until [`Self::forget`] or [`Self::forget_port`], whatever is sent. Takes
+    /// the place of the station that was silent for longest if the table is full.
+    ///
+    /// # Errors
+    /// All places are taken by such entries.
+    pub fn fix(&mut self, vlan: u16, mac: Mac, port: PortId) -> Result<(), NoRoom> {
+        self.forget(vlan, mac);
+        if self.slab.is_full()
+            && let Some((oldest, _)) = self.slab.oldest()
+        {
+            self.remove(oldest);
+        }
+        let key = key(vlan, mac);
+        let at = self.slab.take(Entry { key: Some(key), port, fixed: true, ..UNUSED });
+        self.index.insert(key.get(), at.ok_or(NoRoom)?);
+        Ok(())
+    }
+
+    /// A station is gone, or not fixed any more.
+    pub fn forget(&mut self, vlan: u16, mac: Mac) {
+        if let Some(at) = self.find(key(vlan, mac)) {
+            self.remove(at);
+        }
+    }
+
+    /// Nothing is at `port` any more. Goes through the whole table.
+    pub fn forget_port(&mut self, port: PortId) {
+        for at in 0..self.limits.entries {
+            if self.slab.get(at).is_some_and(|entry| entry.key.is_some() && entry.port == port) {
+                self.remove(at);
+            }
+        }
+    }
+
+    fn insert(&mut self, key: Key, port: PortId, now_ns: u64) -> Learnt {
+        if !self.has_room(port) {
+            return Learnt::PortFull;
+        }
+        let entry = Entry { key: Some(key), port, seen_ns: now_ns, ..UNUSED };
+        let Some(at) = self.slab.take(entry) else { return Learnt::TableFull };
+        self.index.insert(key.get(), at);
+        self.count(port, 1);
+        Learnt::New
+    }
+
+    /// The station of `entry`, at `at`, was seen on another port.
+    fn relocate(&mut self, at: u32, entry: Entry, port: PortId, now_ns: u64) -> Learnt {
+        if now_ns < entry.free_ns {
+            return Learnt::Held(entry.port);
+        }
+        if !self.has_room(port) {
+            return Learnt::PortFull;
+        }
+        self.count(entry.port, -1);
+        self.count(port, 1);
+        if let Some(moved) = self.slab.get_mut(at) {
+            moved.port = port;
+            moved.free_ns = now_ns.saturating_add(self.limits.move_gap_ns);
+        }
+        self.slab.touch(at, now_ns);
+        Learnt::Moved(entry.port)
+    }
+
+    fn find(&self, key: Key) -> Option<u32> {
+        let is = |at| self.slab.get(at).is_some_and(|entry| entry.key == Some(key));
+        self.index.find(key.get(), is)
+    }
+
+    fn has_aged(&self, entry: &Entry, now_ns: u64) -> bool {
+        now_ns.saturating_sub(entry.seen_ns) >= self.limits.age_ns
+    }
+
+    /// Takes out what has aged.
+    fn expire(&mut self, now_ns: u64) {
+        while let Some((oldest, entry)) = self.slab.oldest()
+            && self.has_aged(entry, now_ns)
+        {
+            self.remove(oldest);
+        }
+    }
+
+    fn has_room(&self, port: PortId) -> bool {
+        self.per_port.get(port.index()).is_some_and(|count| *count < self.limits.per_port)
+    }
+
+    fn count(&mut self, port: PortId, by: i32) {
+        if let Some(count) = self.per_port.get_mut(port.index()) {
+            *count = count.saturating_add_signed(by);
+        }
+    }
+
+    fn remove(&mut self, at: u32) {
+        let Some(Entry { key: Some(key), port, fixed, .. }) = self.slab.get(at).copied() else {
+            return;
+        };
+        self.index.remove(key.get(), at, |at| self.slab.get(at)?.key.map(Key::get));
+        self.slab.release(at);
+        if !fixed {
+            self.count(port, -1);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

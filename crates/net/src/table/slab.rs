@@ -1,0 +1,132 @@
+//! Entries of a table, and the order in which they were last seen.
+//!
+//! Entries lie in memory that is taken once. Those that age are in a list from the one seen longest
+//! ago to the one seen last; unused ones are in another, by the same links.
+
+use super::Key;
+use super::index::NONE;
+use crate::port::PortId;
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Entry {
+    /// `None`: unused.
+    pub(super) key: Option<Key>,
+    pub(super) port: PortId,
+    /// It does not age, and is not in the list.
+    pub(super) fixed: bool,
+    pub(super) seen_ns: u64,
+    /// From then on it may move.
+    pub(super) free_ns: u64,
+    pub(super) older: u32,
+    /// Of an unused one: the next unused one.
+    pub(super) newer: u32,
+}
+
+pub(super) const UNUSED: Entry = Entry {
+    key: None,
+    port: PortId(0),
+    fixed: false,
+    seen_ns: 0,
+    free_ns: 0,
+    older: NONE,
+    newer: NONE,
+};
+
+#[derive(Debug)]
+pub(super) struct Slab {
+    entries: Box<[Entry]>,
+    used: u32,
+    unused: u32,
+    oldest: u32,
+    newest: u32,
+}
+
+impl Slab {
+    /// Room for `most`.
+    pub(super) fn new(most: u32) -> Self {
+        let next = |nth| if nth + 1 < most { nth + 1 } else { NONE };
+        let entries = (0..most).map(|nth| Entry { newer: next(nth), ..UNUSED }).collect();
+        Self { entries, used: 0, unused: 0, oldest: NONE, newest: NONE }
+    }
+
+    pub(super) fn used(&self) -> u32 {
+        self.used
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.unused == NONE
+    }
+
+    /// The one that was silent for longest, of those that age.
+    pub(super) fn oldest(&self) -> Option<(u32, &Entry)> {
+        self.get(self.oldest).map(|entry| (self.oldest, entry))
+    }
+
+    pub(super) fn get(&self, at: u32) -> Option<&Entry> {
+        self.entries.get(at as usize)
+    }
+
+    pub(super) fn get_mut(&mut self, at: u32) -> Option<&mut Entry> {
+        self.entries.get_mut(at as usize)
+    }
+
+    /// Puts one in; it is the last one seen. `None`: there is no room.
+    pub(super) fn take(&mut self, entry: Entry) -> Option<u32> {
+        let at = self.unused;
+        self.unused = self.get(at)?.newer;
+        *self.get_mut(at)? = Entry { older: NONE, newer: NONE, ..entry };
+        self.used += 1;
+        if !entry.fixed {
+            self.append(at);
+        }
+        Some(at)
+    }
+
+    /// Takes one out that is in use.
+    pub(super) fn release(&mut self, at: u32) {
+        let Some(Entry { key: Some(_), fixed, .. }) = self.get(at).copied() else { return };
+        if !fixed {
+            self.unlink(at);
+        }
+        let newer = self.unused;
+        if let Some(entry) = self.get_mut(at) {
+            *entry = Entry { newer, ..UNUSED };
+        }
+        self.unused = at;
+        self.used -= 1;
+    }
+
+    /// Seen at `now_ns`: the last one to age.
+    pub(super) fn touch(&mut self, at: u32, now_ns: u64) {
+        self.unlink(at);
+        if let Some(entry) = self.get_mut(at) {
+            // A clock that goes back makes nothing older.
+            entry.seen_ns = entry.seen_ns.max(now_ns);
+        }
+        self.append(at);
+    }
+
+    fn append(&mut self, at: u32) {
+        let last = self.newest;
+        if let Some(entry) = self.get_mut(at) {
+            (entry.older, entry.newer) = (last, NONE);
+        }
+        match self.get_mut(last) {
+            Some(before) => before.newer = at,
+            None => self.oldest = at,
+        }
+        self.newest = at;
+    }
+
+    fn unlink(&mut self, at: u32) {
+        let Some(Entry { older, newer, .. }) = self.get(at).copied() else { return };
+        match self.get_mut(older) {
+            Some(before) => before.newer = newer,
+            None => self.oldest = newer,
+        }
+        match self.get_mut(newer) {
+            Some(behind) => behind.older = older,
+            None => self.newest = older,
+        }
+    }
+}

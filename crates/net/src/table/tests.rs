@@ -1,0 +1,216 @@
+//! The table against a map that is searched from end to end.
+
+use std::collections::HashMap;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::trial::mac;
+
+const SECOND: u64 = 1_000_000_000;
+
+fn small() -> Limits {
+    Limits { entries: 8, per_port: 4, age_ns: 10 * SECOND, move_gap_ns: 2 * SECOND }
+}
+
+#[test]
+fn who_is_no_station_is_not_learnt() {
+    let mut table = MacTable::new(small());
+    for nobody in [Mac::default(), Mac::BROADCAST, Mac([1, 0, 0x5e, 0, 0, 1])] {
+        assert_eq!(table.learn(0, nobody, PortId(1), 0), Learnt::NoStation);
+    }
+    assert!(table.is_empty());
+}
+
+#[test]
+fn stations_of_vlans_are_apart() {
+    let mut table = MacTable::new(small());
+    assert_eq!(table.learn(0, mac(1), PortId(1), 0), Learnt::New);
+    assert_eq!(table.learn(7, mac(1), PortId(2), 0), Learnt::New);
+    assert_eq!(table.lookup(0, mac(1), 0), Some(PortId(1)));
+    assert_eq!(table.lookup(7, mac(1), 0), Some(PortId(2)));
+    assert_eq!(table.lookup(8, mac(1), 0), None);
+    table.forget(7, mac(1));
+    assert_eq!(table.lookup(7, mac(1), 0), None);
+    assert_eq!(table.lookup(0, mac(1), 0), Some(PortId(1)));
+}
+
+#[test]
+fn moves_are_bounded_and_a_first_one_is_free() {
+    let mut table = MacTable::new(small());
+    table.learn(0, mac(1), PortId(1), 0);
+    assert_eq!(table.learn(0, mac(1), PortId(2), 1), Learnt::Moved(PortId(1)));
+    assert_eq!(table.learn(0, mac(1), PortId(1), 2), Learnt::Held(PortId(2)));
+    assert_eq!(table.lookup(0, mac(1), 2), Some(PortId(2)));
+    assert_eq!(table.learn(0, mac(1), PortId(1), 1 + 2 * SECOND), Learnt::Moved(PortId(2)));
+}
+
+#[test]
+fn fixed_ones_stay() {
+    let mut table = MacTable::new(small());
+    table.learn(0, mac(1), PortId(2), 0);
+    table.fix(0, mac(1), PortId(1)).unwrap();
+    assert_eq!(table.learn(0, mac(1), PortId(2), 0), Learnt::Static(PortId(1)));
+    assert_eq!(table.learn(0, mac(1), PortId(1), 0), Learnt::Known);
+    assert_eq!(table.lookup(0, mac(1), u64::MAX), Some(PortId(1)), "it does not age");
+    // They take the place of the one that was silent for longest, and have a place themselves.
+    for number in 2..9 {
+        table.learn(0, mac(number), PortId(u16::from(number % 3)), number.into());
+    }
+    assert_eq!(table.len(), 8);
+    table.fix(0, mac(20), PortId(1)).unwrap();
+    assert_eq!((table.lookup(0, mac(2), 9), table.lookup(0, mac(3), 9)), (None, Some(PortId(0))));
+    for number in 21..27 {
+        table.fix(0, mac(number), PortId(1)).unwrap();
+    }
+    assert_eq!(table.fix(0, mac(30), PortId(1)), Err(NoRoom));
+    assert_eq!(table.learn(0, mac(40), PortId(5), 9), Learnt::TableFull);
+    table.forget_port(PortId(1));
+    assert!(table.is_empty());
+    assert_eq!(table.learn(0, mac(40), PortId(5), 9), Learnt::New);
+}
+
+/// A flood of addresses that are made up fills what its port may have and no more.
+#[test]
+fn a_flood_leaves_room_for_others() {
+    let mut table = MacTable::new(Limits::default());
+    for number in 0..100_000u32 {
+        let [a, b, c, d] = number.to_be_bytes();
+        let learnt = table.learn(0, Mac([2, 1, a, b, c, d]), PortId(1), 0);
+        assert_eq!(learnt, if number < 1024 { Learnt::New } else { Learnt::PortFull });
+    }
+    assert_eq!(table.learn(0, mac(1), PortId(2), 0), Learnt::New);
+    assert_eq!(
+        table.learn(0, mac(2), PortId(PORTS_MAX as u16), 0),
+        Learnt::PortFull,
+        "no such port"
+    );
+}
+
+#[test]
+fn news_are_what_others_must_know() {
+    let mut table = MacTable::new(small());
+    assert!(table.learn(0, mac(1), PortId(1), 0).is_news());
+    assert!(!table.learn(0, mac(1), PortId(1), REFRESH_NS - 1).is_news());
+    assert_eq!(table.learn(0, mac(1), PortId(1), REFRESH_NS), Learnt::Refreshed);
+    assert!(Learnt::Refreshed.is_news() && table.learn(0, mac(1), PortId(2), REFRESH_NS).is_news());
+}
+
+/// What the table must say, with everything searched through.
+#[derive(Debug, Default)]
+struct Naive {
+    stations: HashMap<(u16, Mac), (PortId, bool, u64, u64)>,
+    /// In the order in which they were last seen.
+    order: Vec<(u16, Mac)>,
+}
+
+impl Naive {
+    fn expire(&mut self, now: u64, limits: Limits) {
+        self.stations.retain(|_, (_, fixed, seen, _)| *fixed || now - *seen < limits.age_ns);
+        self.order.retain(|key| self.stations.contains_key(key));
+    }
+
+    fn seen(&mut self, key: (u16, Mac)) {
+        self.order.retain(|other| *other != key);
+        self.order.push(key);
+    }
+
+    fn learn(&mut self, key: (u16, Mac), port: PortId, now: u64, limits: Limits) -> Learnt {
+        if !key.1.is_station() {
+            return Learnt::NoStation;
+        }
+        self.expire(now, limits);
+        let on_port =
+            self.stations.values().filter(|(at, fixed, ..)| *at == port && !fixed).count();
+        let room = on_port < limits.per_port as usize;
+        let full = self.stations.len() >= limits.entries as usize;
+        let answer = match self.stations.get_mut(&key) {
+            None if !room => Learnt::PortFull,
+            None if full => Learnt::TableFull,
+            None => {
+                self.stations.insert(key, (port, false, now, 0));
+                Learnt::New
+            }
+            Some((at, true, ..)) if *at != port => Learnt::Static(*at),
+            Some((_, true, ..)) => Learnt::Known,
+            Some((at, _, seen, _)) if *at == port => {
+                if now - *seen < REFRESH_NS {
+                    return Learnt::Known;
+                }
+                *seen = now;
+                Learnt::Refreshed
+            }
+            Some((at, _, _, free)) if now < *free => Learnt::Held(*at),
+            Some(_) if !room => Learnt::PortFull,
+            Some((at, _, seen, free)) => {
+                (*seen, *free) = (now, now + limits.move_gap_ns);
+                Learnt::Moved(std::mem::replace(at, port))
+            }
+        };
+        if answer.is_news() {
+            self.seen(key);
+        }
+        answer
+    }
+
+    fn fix(&mut self, key: (u16, Mac), port: PortId, limits: Limits) -> Result<(), NoRoom> {
+        self.forget(key);
+        if self.stations.len() >= limits.entries as usize {
+            let Some(oldest) = self.order.first().copied() else { return Err(NoRoom) };
+            self.forget(oldest);
+        }
+        self.stations.insert(key, (port, true, 0, 0));
+        Ok(())
+    }
+
+    fn forget(&mut self, key: (u16, Mac)) {
+        self.stations.remove(&key);
+        self.order.retain(|other| *other != key);
+    }
+
+    fn lookup(&self, key: (u16, Mac), now: u64, limits: Limits) -> Option<PortId> {
+        let (port, fixed, seen, _) = self.stations.get(&key)?;
+        (*fixed || now - *seen < limits.age_ns).then_some(*port)
+    }
+}
+
+proptest! {
+    #[test]
+    fn it_is_a_map_with_limits(
+        entries in 1u32..24,
+        per_port in 1u32..12,
+        steps in prop::collection::vec((0u8..20, 0u8..40, 0u16..5, 0u64..3 * SECOND), 1..400),
+    ) {
+        let limits = Limits { entries, per_port, ..small() };
+        let (mut ours, mut naive, mut now) = (MacTable::new(limits), Naive::default(), 0);
+        for (step, number, port, pass) in steps {
+            let (vlan, port) = (u16::from(number % 2), PortId(port));
+            let key = (vlan, mac(number));
+            match step {
+                0 => now += pass,
+                1 => prop_assert_eq!(ours.fix(vlan, key.1, port), naive.fix(key, port, limits)),
+                2 => {
+                    ours.forget(vlan, key.1);
+                    naive.forget(key);
+                }
+                3 if pass < SECOND => {
+                    ours.forget_port(port);
+                    naive.stations.retain(|_, (at, ..)| *at != port);
+                    let left: Vec<_> = naive.stations.keys().copied().collect();
+                    naive.order.retain(|key| left.contains(key));
+                }
+                _ => {
+                    now += pass / 16;
+                    let learnt = naive.learn(key, port, now, limits);
+                    prop_assert_eq!(ours.learn(vlan, key.1, port, now), learnt);
+                }
+            }
+            for number in 0..40 {
+                let (vlan, mac) = (u16::from(number % 2), mac(number));
+                let expected = naive.lookup((vlan, mac), now, limits);
+                prop_assert_eq!(ours.lookup(vlan, mac, now), expected);
+            }
+            prop_assert!(ours.len() as usize >= naive.stations.len() && ours.len() <= entries);
+        }
+    }
+}
