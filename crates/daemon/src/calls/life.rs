@@ -70,10 +70,10 @@ impl World {
         world
     }
 
-    /// Ends when everything is stored: what comes after it is lost by an end.
+    /// Ends when everything is stored, also what was only noted: what comes after it is lost by an
+    /// end.
     pub(crate) async fn stored(&self) {
-        let house = &self.trial.house;
-        house.stored(house.db.read(|view| view.generation())).await.unwrap();
+        self.trial.house.durable.tried().await.unwrap();
     }
 
     /// The daemon is killed: what is not stored by now never is. Its life ends with its runtime.
