@@ -10,7 +10,8 @@
 //! [`Machines::learn`] asks the drivers once; from then on it is kept up to date by every call, and
 //! before each plan the hypervisor is asked again, because a guest ends by itself. A volume counts
 //! as attached from the moment when the call begins, and as detached when one has ended: a call
-//! that failed or was cut off may have done its work.
+//! that failed or was cut off may have done its work. So does a domain count as there, one that does
+//! not answer: what the hypervisor says next makes that good, but it may fail to say.
 //!
 //! # Failures
 //! After an operation that failed or was cancelled its owner settles ([`Op::Settle`]), before

@@ -101,9 +101,11 @@ impl Carrier {
                 self.machines.take_memory(vm, bytes).map_err(short)?;
             }
             Verb::DomainCreate(domid) => {
+                // Until it has ended well, nobody knows whether one was made.
+                self.machine.there().domain = DomainSeen::There { domid, run: Run::Silent };
                 hv.create(vm, domid, &self.recorded.spec).await?;
                 self.machines.memory.made(vm);
-                self.machine.there().domain = DomainSeen::There { domid, run: Run::Fresh };
+                self.machine.there().runs(Run::Fresh);
             }
             Verb::DomainRun => {
                 hv.run(vm).await?;

@@ -5,7 +5,7 @@ use model::plan::Op;
 use super::super::*;
 use super::host::*;
 use super::ops::{Case, cases};
-use crate::sim::{End, Fate};
+use crate::sim::{End, Fate, What};
 
 /// Calls that an operation makes, by number.
 async fn calls(case: &Case) -> std::ops::Range<u64> {
@@ -110,4 +110,33 @@ fn a_cancel_stops_a_start_before_it_has_done_all() {
         host.assert_true(vm(0));
         assert_eq!(host.sim.leftovers(), Vec::<String>::new());
     });
+}
+
+/// A create that did not end well may have made a domain, and nobody can tell: it is ended before
+/// another is made.
+#[test]
+fn a_domain_that_may_have_been_made_makes_way_for_the_next() {
+    let made = |op| matches!(op, Op::Start { .. } | Op::HardReboot | Op::CleanReboot);
+    for case in cases().into_iter().filter(|case| made(case.op)) {
+        for end in [End::Fails, End::FailsDone, End::Hangs, End::HangsDone] {
+            life(async {
+                let (host, vm) = case.host().await;
+                host.sim.rule(move |call| match call.what {
+                    What::Create => Fate::ends(end),
+                    What::Find => Fate::ends(End::Fails),
+                    _ => Fate::default(),
+                });
+                let outcome = host.run(vm, case.op).await;
+                assert!(matches!(outcome, Err(OpError::Failed { .. })), "{case:?}: {outcome:?}");
+                host.sim.rule(|call| match call.what {
+                    What::Find => Fate::ends(End::Fails),
+                    _ => Fate::default(),
+                });
+                host.works(vm, case.op).await;
+                host.assert_true(vm);
+                host.sim.rule(|_| Fate::default());
+                assert_settled(&case, &host, vm).await;
+            });
+        }
+    }
 }
