@@ -37,9 +37,13 @@ fn fresh_image(io: &RingwayIo, id: &str, mebibytes: u64) {
 
 /// The XML of a whole machine that boots the test guest.
 fn xml(io: &RingwayIo, name: &str, disks: &[&str]) -> String {
+    // Its QEMU is no root and may not enter each folder that a repository is in.
     let guest = artifacts().unwrap();
-    let (kernel, initrd) =
-        (guest.kernel.display().to_string(), guest.initramfs.display().to_string());
+    let [kernel, initrd] = [guest.kernel, guest.initramfs].map(|from| {
+        let to = io.dir().join(from.file_name().unwrap());
+        std::fs::copy(&from, &to).unwrap();
+        to.display().to_string()
+    });
     let mut words = vec!["libvirt-xml", "--domain", name, "--memory", "256M", "--vcpus", "2"];
     words.extend(["--accel", "tcg", "--kernel", &kernel, "--initrd", &initrd]);
     words.extend(["--append", APPEND]);

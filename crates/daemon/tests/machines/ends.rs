@@ -3,16 +3,10 @@
 use xenapi::Value;
 use xenapi::client::ClientError;
 
-use super::world::{PATIENCE, World, is_soak, of, start, with};
-
-/// What a guest says before it switches itself off.
-const LAST_WORDS: &str = "ringway-guest: exit";
+use super::world::{PATIENCE, World, of, start, with};
 
 #[test]
 fn what_a_guest_does_itself_gets_what_is_set_for_it() {
-    if !is_soak() {
-        return;
-    }
     let mut world = World::new();
     let machine = world.guest("itself");
     let vm = machine.reference.clone();
@@ -24,7 +18,7 @@ fn what_a_guest_does_itself_gets_what_is_set_for_it() {
     machine.write(&mut shell, 3, "kept");
 
     let first = world.domid(&machine);
-    shell.type_line("reboot").unwrap();
+    shell.last("reboot", PATIENCE).unwrap();
     world.until_again(&machine, first);
     let mut shell = world.shell(&machine);
     assert_eq!(machine.read(&mut shell, 3), "kept");
@@ -33,20 +27,19 @@ fn what_a_guest_does_itself_gets_what_is_set_for_it() {
     set(&mut world, "shutdown", "restart");
     set(&mut world, "reboot", "destroy");
     let second = world.domid(&machine);
-    shell.type_line("poweroff").unwrap();
+    shell.last("poweroff", PATIENCE).unwrap();
     world.until_again(&machine, second);
-    let mut shell = world.shell(&machine);
+    let shell = world.shell(&machine);
     assert_eq!(world.messages(&machine), ["VM_REBOOTED", "VM_SHUTDOWN"]);
-    shell.type_line("reboot").unwrap();
+    shell.last("reboot", PATIENCE).unwrap();
     world.until_power(&machine, "Halted");
 
     // While no daemon is there: the next one does it.
     set(&mut world, "shutdown", "destroy");
     world.call("VM.start", &start(&machine.reference));
-    let mut shell = world.shell(&machine);
+    let shell = world.shell(&machine);
     world.daemon.process.kill().unwrap();
-    shell.type_line("poweroff").unwrap();
-    shell.says(LAST_WORDS, PATIENCE).unwrap();
+    shell.last("poweroff", PATIENCE).unwrap();
     world.daemon.start_again().unwrap();
     world.client = world.daemon.client().unwrap();
     world.until_power(&machine, "Halted");
@@ -59,9 +52,6 @@ fn what_a_guest_does_itself_gets_what_is_set_for_it() {
 /// Its guest is asked once more, or has ended meanwhile; it is no guest's own end.
 #[test]
 fn a_shutdown_and_a_reboot_go_on_after_the_daemons_death() {
-    if !is_soak() {
-        return;
-    }
     let mut world = World::new();
     let machine = world.guest("asked");
     for (after, what) in [("shutdown", "restart"), ("reboot", "destroy")] {

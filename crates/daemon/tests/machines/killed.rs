@@ -7,7 +7,7 @@ use testkit::lasting::Random;
 use testkit::rounds;
 use xenapi::client::Begun;
 
-use super::world::{Machine, World, is_soak, of, start};
+use super::world::{Machine, World, of, start};
 
 /// Latest moment of a death after the operations were asked for, in microseconds: about what they
 /// take on a host that has nothing else to do.
@@ -142,9 +142,6 @@ impl Host {
 /// `RINGWAY_SEED` repeats the choices, not the moments of the host.
 #[test]
 fn wherever_the_daemon_is_killed_no_machine_is_lost_and_records_are_true() {
-    if !is_soak() {
-        return;
-    }
     let seed = std::env::var("RINGWAY_SEED").ok().and_then(|seed| seed.parse().ok());
     let seed = seed.unwrap_or_else(|| u64::from(std::process::id()));
     println!("RINGWAY_SEED={seed}");

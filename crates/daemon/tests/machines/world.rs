@@ -10,11 +10,6 @@ use testkit::ringwayd::{Ringwayd, Shell};
 use xenapi::Value;
 use xenapi::client::{Client, Record};
 
-/// Boots of real guests, one after the other, take minutes: `make soak` has them.
-pub(crate) fn is_soak() -> bool {
-    testkit::rounds(0, 1) == 1
-}
-
 /// Longest wait for a guest: a machine without KVM boots in some seconds, or in many on a busy host.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(300);
 /// Size of disks here, in bytes.

@@ -5,22 +5,31 @@
 use std::io::Write as _;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
 use crate::guest::console::{Console, Seen};
 
-/// What the guest says when its shell can be used.
-const READY: &str = "ringway-guest: ready";
-/// How long a guest may say nothing before it is asked: it may have been ready before we listened.
+/// What the guest's shell says when it takes a line. What is typed before that may get lost.
+const PROMPT: &str = " # ";
+/// What it says before it switches itself off.
+const LAST_WORDS: &str = "ringway-guest: exit";
+/// How long a guest may say nothing before it is asked: it may have said it before we listened.
 const ASK_AFTER: Duration = Duration::from_secs(15);
-/// What comes before and behind the output of a command. The shell works out the number, so that
-/// the echo of a line is not it.
-const BEGIN: &str = "ringway-begin-2\n";
-const END: &str = "ringway-end-2 ";
+/// What comes before and behind the output of a command, with its number. The shell works a part of
+/// it out, so that the echo of a line is not it.
+const BEGIN: &str = "ringway-begin-2";
+const END: &str = "ringway-end-2";
 /// What says them.
 const SAY: [&str; 2] =
-    ["b() { echo ringway-begin-$((1+1)); }", "e() { echo ringway-end-$((1+1)) $?; }"];
+    ["b() { echo ringway-begin-$((1+1)) $1; }", "e() { echo ringway-end-$((1+1)) $1 $?; }"];
+
+/// A number for a command: a guest that was asked twice answers twice.
+fn number() -> u64 {
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    LAST.fetch_add(1, Ordering::Relaxed)
+}
 
 /// A shell.
 #[derive(Debug)]
@@ -48,16 +57,23 @@ impl Shell {
         let until = Instant::now() + deadline;
         loop {
             let left = until.saturating_duration_since(Instant::now());
-            if self.console.wait_for(READY, left.min(ASK_AFTER)) == Seen::Closed {
-                return Err(self.closed("its start"));
-            }
-            for line in SAY.iter().chain(&["e"]) {
-                self.type_line(line)?;
-            }
-            match self.console.wait_for(END, left.min(ASK_AFTER)) {
-                Seen::Yes => return Ok(()),
+            match self.console.wait_for(PROMPT, left.min(ASK_AFTER)) {
+                Seen::Yes => {}
                 Seen::Closed => return Err(self.closed("its start")),
                 Seen::Late if left.is_zero() => return Err(self.late("its start", deadline)),
+                Seen::Late => {
+                    self.type_line("")?;
+                    continue;
+                }
+            }
+            for line in SAY {
+                self.type_line(line)?;
+            }
+            let number = number();
+            self.type_line(&format!("e {number}"))?;
+            match self.console.wait_for(&format!("{END} {number} "), left.min(ASK_AFTER)) {
+                Seen::Yes => return Ok(()),
+                Seen::Closed => return Err(self.closed("its start")),
                 Seen::Late => {}
             }
         }
@@ -70,9 +86,11 @@ impl Shell {
     pub fn run(&mut self, command: &str, deadline: Duration) -> Result<String> {
         self.console.skip();
         let before = self.console.text().len();
-        self.type_line(&format!("b; {command}; e"))?;
+        let number = number();
+        let (begin, end) = (format!("{BEGIN} {number}\n"), format!("{END} {number} "));
+        self.type_line(&format!("b {number}; {command}; e {number}"))?;
         // The code is behind the mark, in the same line.
-        for mark in [END, "\n"] {
+        for mark in [&*end, "\n"] {
             match self.console.wait_for(mark, deadline) {
                 Seen::Yes => {}
                 Seen::Closed => return Err(self.closed(command)),
@@ -81,8 +99,8 @@ impl Shell {
         }
         let text = self.console.text();
         let said = text.get(before..).unwrap_or_default();
-        let (output, code) = said.split_once(END).unwrap_or_default();
-        let output = output.split_once(BEGIN).map_or("", |(_, output)| output).trim_end();
+        let (output, code) = said.split_once(&end).unwrap_or_default();
+        let output = output.split_once(&begin).map_or("", |(_, output)| output).trim_end();
         if code.lines().next() == Some("0") {
             return Ok(output.to_owned());
         }
@@ -90,27 +108,25 @@ impl Shell {
         Err(Error::Process { program, what, stderr: output.to_owned() })
     }
 
-    /// Types a line, and waits for nothing: for what the guest does not come back from.
+    /// Runs what the guest does not come back from, and waits for its last words.
     ///
     /// # Errors
-    /// [`Error::Io`] if the guest is gone.
-    pub fn type_line(&mut self, line: &str) -> Result<()> {
+    /// As [`ready`](Self::ready).
+    pub fn last(mut self, command: &str, deadline: Duration) -> Result<()> {
+        self.console.skip();
+        self.type_line(command)?;
+        match self.console.wait_for(LAST_WORDS, deadline) {
+            Seen::Yes => Ok(()),
+            Seen::Closed => Err(self.closed(command)),
+            Seen::Late => Err(self.late(command, deadline)),
+        }
+    }
+
+    fn type_line(&mut self, line: &str) -> Result<()> {
         let gone = || Error::io("cannot type", std::io::ErrorKind::BrokenPipe);
         let input = self.console.input().ok_or_else(gone)?;
         let typed = input.write_all(format!("{line}\n").as_bytes());
         typed.map_err(|e| Error::io("cannot type", e))
-    }
-
-    /// Waits until the guest says this.
-    ///
-    /// # Errors
-    /// As [`ready`](Self::ready).
-    pub fn says(&self, text: &str, deadline: Duration) -> Result<()> {
-        match self.console.wait_for(text, deadline) {
-            Seen::Yes => Ok(()),
-            Seen::Closed => Err(self.closed(text)),
-            Seen::Late => Err(self.late(text, deadline)),
-        }
     }
 
     fn closed(&self, what: &str) -> Error {

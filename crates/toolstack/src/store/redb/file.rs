@@ -4,15 +4,22 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
 
 use ::redb::backends::FileBackend;
 use ::redb::{Builder, Database, Error as RedbError};
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 
 use super::super::error::Holder;
 use super::tables::Trouble;
 
 /// Bytes of the file that are kept in memory: everything is read once, and what changes is small.
 const CACHE_BYTES: usize = 16 << 20;
+/// Longest wait for what a dead process has left.
+const REMAINS: Duration = Duration::from_secs(5);
 /// Where the kernel tells who has locked what (proc(5)).
 const LOCKS: &str = "/proc/locks";
 
@@ -56,11 +63,33 @@ fn database(file: File) -> Result<Database, Trouble> {
     Ok(builder.create_with_backend(FileBackend::new(file)?)?)
 }
 
-/// The process that has locked the file.
+/// Waits until a process that is dead has the file locked no more. One that dies while it starts a
+/// program leaves a copy of itself, with all that it had open, until that program runs.
+pub(super) fn outlast(path: &Path) {
+    let Ok(file) = File::open(path) else { return };
+    let taken = flock(&file, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK);
+    if !taken || holder(path).0.is_some() {
+        return;
+    }
+    tracing::info!("waits for {}, which a process that is gone still has open", path.display());
+    let (told, free) = mpsc::channel();
+    let waits = thread::Builder::new().name("state lock".to_owned()).spawn(move || {
+        let _ = flock(&file, FlockOperation::LockExclusive);
+        drop(file);
+        let _ = told.send(());
+    });
+    if waits.is_ok() {
+        // Whoever has it then is told of when the file is opened.
+        let _ = free.recv_timeout(REMAINS);
+    }
+}
+
+/// The process that has locked the file, if it lives: a lock may outlive who took it.
 pub(super) fn holder(path: &Path) -> Holder {
     let locks = std::fs::read_to_string(LOCKS).unwrap_or_default();
     let found = path.metadata().ok().map(|of| (of.dev(), of.ino()));
-    Holder(found.and_then(|(device, inode)| who_locks(&locks, device, inode)))
+    let pid = found.and_then(|(device, inode)| who_locks(&locks, device, inode));
+    Holder(pid.filter(|pid| Path::new("/proc").join(pid.to_string()).exists()))
 }
 
 fn who_locks(locks: &str, device: u64, inode: u64) -> Option<u32> {

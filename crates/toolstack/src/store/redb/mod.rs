@@ -53,7 +53,8 @@ impl fmt::Debug for Redb {
 
 impl Redb {
     /// Opens the store in this file, and makes it if there is none, readable by its owner only. No
-    /// other process can open it until this is dropped.
+    /// other process can open it until this is dropped. Blocks for some seconds at most while
+    /// something of a dead process has it.
     ///
     /// # Errors
     /// Another process has it, the system refuses, or it is not a store that this version knows.
@@ -61,6 +62,7 @@ impl Redb {
         if !path.exists() {
             file::create(path, tables::begin).map_err(|trouble| told(path, "create", trouble))?;
         }
+        file::outlast(path);
         Self::with_opener(path, Box::new(file::open))
     }
 

@@ -2,6 +2,7 @@
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
+use std::process::{Command, Stdio};
 
 use super::super::super::error::Holder;
 use super::super::super::{Contents, Store as _, StoreError};
@@ -129,6 +130,21 @@ fn a_store_that_is_open_is_refused_to_others() {
     assert_eq!(holder, Holder(Some(std::process::id())));
     fill(&mut store, 1);
     drop(store);
+    assert_eq!(load(&path).unwrap(), after(1));
+}
+
+/// What locked the file is gone, and something that it began has it a while longer.
+#[test]
+fn what_a_dead_process_left_is_outlasted() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("state.redb");
+    let mut store = Redb::open(&path).unwrap();
+    fill(&mut store, 1);
+    drop(store);
+    let script = "exec 9<\"$0\"; flock 9; sleep 0.3 &";
+    let mut shell = Command::new("sh");
+    shell.args(["-c", script]).arg(&path);
+    assert!(shell.stdout(Stdio::null()).status().unwrap().success());
     assert_eq!(load(&path).unwrap(), after(1));
 }
 
