@@ -129,7 +129,7 @@ impl<'a> Draft<'a> {
             let step = Step { cancel: Cancel::Never, then: gone(state), ..step };
             cleared.forgotten = Some(self.add(step));
         }
-        for disk in &state.disks {
+        for disk in &state.slow_first() {
             let Some(medium) = disk.medium else { continue };
             let way = (disk.volume, VolumeState::Detached);
             if let Some((_, last)) = self.volume(disk, medium, way, cleared.domain).last() {

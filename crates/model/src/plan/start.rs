@@ -92,18 +92,18 @@ pub(super) fn give(
     draft.add(Step { then, if_failed: vec![Effect::Plugged(disk.vbd, false)], ..step })
 }
 
-/// Slots with something in them, by position; those that only read what another slot of the
-/// machine writes come last.
+/// Slots with something in them, the slow ones first, then by position; those that only read what
+/// another slot of the machine writes come last.
 fn in_order(state: &MachineState) -> Vec<(DiskState, Medium)> {
     let filled = |disk: &DiskState| disk.medium.map(|medium| (*disk, medium));
-    let mut disks: Vec<_> = state.disks.iter().filter_map(filled).collect();
+    let mut disks: Vec<_> = state.slow_first().iter().filter_map(filled).collect();
     let written: Vec<VdiId> = disks
         .iter()
         .filter(|(disk, _)| disk.access == Access::Rw)
         .map(|(_, medium)| medium.vdi)
         .collect();
     disks.sort_by_key(|(disk, medium)| {
-        (disk.access == Access::Ro && written.contains(&medium.vdi), disk.userdevice)
+        disk.access == Access::Ro && written.contains(&medium.vdi)
     });
     disks
 }

@@ -1,5 +1,8 @@
 //! What the planner sees of one machine.
 
+use std::cmp::Reverse;
+use std::time::Duration;
+
 use super::Deadlines;
 use crate::domain::DomainSpec;
 use crate::id::{Domid, SrId, VbdId, VdiId, VifId};
@@ -78,6 +81,8 @@ pub struct DiskState {
     pub volume: VolumeState,
     /// Whether the guest has the disk, or the drive the medium, really.
     pub plugged: bool,
+    /// How long the storage took for its last attach or detach; zero where that is not known.
+    pub took: Duration,
 }
 
 /// The volume behind a slot.
@@ -100,7 +105,22 @@ pub struct VifState {
     pub plugged: bool,
 }
 
+impl DiskState {
+    /// How slow its storage is, in powers of two: equals never take quite the same.
+    fn slowness(&self) -> u32 {
+        self.took.as_millis().max(1).ilog2()
+    }
+}
+
 impl MachineState {
+    /// Its disks and drives, the slow ones first, then by position. What takes long and begins last
+    /// would be waited for alone.
+    pub(super) fn slow_first(&self) -> Vec<DiskState> {
+        let mut disks = self.disks.clone();
+        disks.sort_by_key(|disk| (Reverse(disk.slowness()), disk.userdevice));
+        disks
+    }
+
     pub(super) fn disk(&self, vbd: VbdId) -> Result<DiskState, Refusal> {
         let found = self.disks.iter().find(|disk| disk.vbd == vbd).copied();
         found.ok_or_else(|| Refusal::NoSuchDevice(vbd.to_string()))

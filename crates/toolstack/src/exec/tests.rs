@@ -46,6 +46,7 @@ fn machine(disks: u8, on: u8) -> MachineState {
         access: Access::Rw,
         volume: VolumeState::Detached,
         plugged: false,
+        took: Duration::ZERO,
     };
     let boot = Boot::Firmware(Vec::new());
     let (shutdown, reboot) = (OnExit::Destroy, OnExit::Restart);

@@ -24,6 +24,7 @@ mod learn;
 mod memory;
 mod names;
 mod owner;
+mod pace;
 mod perform;
 mod queue;
 mod records;

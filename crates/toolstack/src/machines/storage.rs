@@ -11,6 +11,7 @@ use model::id::{VbdId, VdiId};
 use model::spec::{Backend, DiskSpec};
 use model::vbd::VbdKind;
 use model::vdi::automaton::{Access, VolumeOp, VolumeState};
+use tokio::time::Instant;
 
 use super::perform::{Carrier, missing};
 use super::there::Held;
@@ -65,7 +66,11 @@ impl Carrier {
         };
         let vdi = held.source.vdi;
         let turn = self.machines.volumes.turn(vdi).await;
+        let began = Instant::now();
         let outcome = self.in_turn(vbd, op, held).await;
+        if let (VolumeOp::Attach(_) | VolumeOp::Detach, Ok(())) = (op, &outcome) {
+            self.machines.volumes.pace.took(vdi, began.elapsed());
+        }
         drop(turn);
         self.machines.volumes.tidy(vdi);
         outcome

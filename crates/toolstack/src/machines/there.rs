@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use model::id::{Domid, VbdId, VifId, VmId};
 use model::plan::{DiskState, DomainSeen, Effect, MachineState, Medium, Op, Run, VifState};
@@ -224,11 +225,11 @@ impl There {
     ) -> DiskState {
         let medium = |held: &Held| Medium { vdi: held.source.vdi, sr: held.source.sr };
         let (medium, plugged) = (held.map(medium), self.plugged.contains(&vbd));
-        let volume = VolumeState::Detached;
-        DiskState { vbd, kind, userdevice, medium, access, volume, plugged }
+        let (volume, took) = (VolumeState::Detached, Duration::ZERO);
+        DiskState { vbd, kind, userdevice, medium, access, volume, plugged, took }
     }
 
-    /// The same with its volume's state. To a settle, a volume that the storage is still called
+    /// The same with what is known of its volume. To a settle, a volume that the storage is still called
     /// for is where it is to be: it settles when that call has ended. And what a guest has must
     /// serve, so a volume of which that is not known is activated once more.
     fn seen(&self, disk: DiskState, op: &Op, volumes: &Volumes) -> DiskState {
@@ -241,6 +242,6 @@ impl There {
             (VolumeState::Activated(access), true) if unsure => VolumeState::Attached(access),
             (state, _) => state,
         };
-        DiskState { volume, ..disk }
+        DiskState { volume, took: volumes.pace.of(vdi), ..disk }
     }
 }

@@ -7,10 +7,16 @@ use model::id::{VbdId, VdiId};
 use model::vdi::automaton::{VolumeState, superstate};
 use tokio::sync::{Mutex as Turn, OwnedMutexGuard};
 
+use super::pace::Pace;
+
 /// Volumes that somebody uses, or may use: a state is set when the call begins that leads to it,
 /// and taken back when one has ended that leads away from it.
 #[derive(Debug, Default)]
-pub(super) struct Volumes(Mutex<HashMap<VdiId, Volume>>);
+pub(super) struct Volumes {
+    used: Mutex<HashMap<VdiId, Volume>>,
+    /// Of all that were used.
+    pub(super) pace: Pace,
+}
 
 #[derive(Debug, Default)]
 struct Volume {
@@ -71,6 +77,6 @@ impl Volumes {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<VdiId, Volume>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.used.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

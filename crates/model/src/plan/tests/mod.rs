@@ -44,6 +44,7 @@ fn disk(n: u8, on: u8) -> DiskState {
         access: Access::Rw,
         volume: VolumeState::Detached,
         plugged: false,
+        took: Duration::ZERO,
     }
 }
 

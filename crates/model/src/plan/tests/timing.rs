@@ -56,6 +56,34 @@ fn two_hundred_and_fifty_five_disks_take_a_tenth_of_the_sum() {
 }
 
 #[test]
+fn storage_that_is_known_to_be_slow_begins_first() {
+    let disks = (0..255).map(|n| disk(n, 1)).collect();
+    let unknown = machine(disks, 1);
+    let sum: Duration = (0..255).map(storage).sum();
+    let mut known = unknown.clone();
+    for disk in &mut known.disks {
+        // A little more or less changes nothing.
+        disk.took = storage(disk.userdevice) + ms(u64::from(disk.userdevice % 3));
+    }
+    for (op, as_is) in [(START, (|one| one) as fn(_) -> _), (Op::HardShutdown, running)] {
+        let time = |state: &MachineState| {
+            alone(op, &as_is(state.clone()), Limits::default(), storage)
+        };
+        let took = time(&known);
+        assert!(took < time(&unknown), "{op:?}");
+        // Nothing stands empty but for the first and the last steps: activates take slots, too.
+        let slots = (sum + 255 * DATAPATH) / 10;
+        assert!(took < slots.mul_f64(1.1), "{op:?}: {took:?}, {slots:?} are filled");
+        let verbs = plan(&op, &as_is(known.clone())).unwrap();
+        let first = verbs.steps().iter().find_map(|step| match step.verb {
+            Verb::VbdAttach(vbd, _) | Verb::VbdDeactivate(vbd) => Some(vbd),
+            _ => None,
+        });
+        assert_eq!(first, Some(vbd(0)), "{op:?}: equals are in the order of their positions");
+    }
+}
+
+#[test]
 fn ten_slow_disks_take_as_long_as_one() {
     let slow = |_| ms(500);
     let with = |disks: u8| machine((0..disks).map(|n| disk(n, 1)).collect(), 0);
