@@ -16,6 +16,11 @@ use crate::db::{Ref, Tx};
 /// What a machine without a domain has for its number.
 const NO_DOMAIN: i64 = -1;
 
+/// Whether a record tells of it. Whether a volume can be reached is asked of those who reach it.
+pub(super) fn is_recorded(effect: &Effect) -> bool {
+    !matches!(effect, Effect::Volume(..))
+}
+
 /// Writes effects, in one change. What they are about and is gone is passed over.
 ///
 /// Says whether the machine has got a domain that it did not have.
@@ -34,7 +39,6 @@ pub(super) fn write(
     let mut fresh = fresh;
     for effect in effects {
         match effect {
-            // Whether it can be reached is asked of those who reach it.
             Effect::Volume(..) => {}
             Effect::Plugged(vbd, plugged) => {
                 if let Some(slot) = of(tx, &vbd::CLASS, vbd.to_string()) {
@@ -54,7 +58,7 @@ pub(super) fn write(
             }
             Effect::Domid(domid) => {
                 let number = domid.map_or(NO_DOMAIN, |Domid(number)| i64::from(number));
-                fresh |= number != NO_DOMAIN && number != was;
+                fresh = number != NO_DOMAIN && (fresh || number != was);
                 tx.set(&machine, vm::Field::domid, Value::Int(number))?;
             }
             Effect::Power(power) => {
@@ -77,8 +81,12 @@ pub(super) fn write(
     if let Some(power) = power {
         owed::became(tx, &machine, power)?;
     }
-    name_disks(tx, &machine, up && fresh)?;
-    Ok(fresh && !up)
+    let waits = fresh && !up;
+    // A guest that has not run has found no disk: as it begins to, all are named at once.
+    if !waits {
+        name_disks(tx, &machine, fresh)?;
+    }
+    Ok(waits)
 }
 
 /// Puts a disk into a slot, or takes what is in it out.

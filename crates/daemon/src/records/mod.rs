@@ -108,6 +108,9 @@ impl Records for HouseRecords {
     }
 
     fn became(&self, vm: VmId, effects: &[Effect]) {
+        if !effects.iter().any(effects::is_recorded) {
+            return;
+        }
         // Held through the change, so that what two changes say of one machine stays in order.
         let mut all = self.fresh.lock().unwrap_or_else(PoisonError::into_inner);
         let was = all.contains(&vm);
