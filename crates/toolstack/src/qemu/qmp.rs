@@ -25,6 +25,8 @@ const GREETING_DEADLINE: Duration = Duration::from_secs(10);
 const OPEN_DEADLINE: Duration = Duration::from_secs(30);
 /// The wait of one who does nothing but wait.
 const FOREVER: Duration = Duration::MAX;
+/// The capability of a QEMU that reads commands before it has answered those before them.
+const READS_AHEAD: &str = "oob";
 /// Longest wait for an ordinary command.
 pub const COMMAND_DEADLINE: Duration = Duration::from_secs(10);
 
@@ -112,7 +114,7 @@ impl Qmp {
             reader,
             open,
         };
-        match qmp.execute("qmp_capabilities", Value::Null, opens_within).await {
+        match qmp.execute("qmp_capabilities", wanted(&greeting), opens_within).await {
             Err(QemuError::Late { deadline, .. }) => {
                 let what = "its first command: a disk's backend does not answer it".into();
                 Err(QemuError::Late { what, deadline })
@@ -184,6 +186,14 @@ impl Qmp {
     pub fn is_closed(&self) -> bool {
         self.open.has_changed().is_err() || self.cut.load(Ordering::Relaxed)
     }
+}
+
+/// What is asked for of what QEMU offers. A QEMU that takes commands out of turn reads the next ones
+/// while it works on one. It reads byte by byte, which takes it as long as the work.
+fn wanted(greeting: &Value) -> Value {
+    let offered = greeting.pointer("/QMP/capabilities").and_then(Value::as_array);
+    let reads_ahead = offered.is_some_and(|all| all.iter().any(|one| one == READS_AHEAD));
+    if reads_ahead { json!({ "enable": [READS_AHEAD] }) } else { Value::Null }
 }
 
 /// A command that is being written. Dropped before it is done, it was cut off: nobody can write

@@ -49,22 +49,31 @@ async fn plug(
     arguments: Value,
 ) -> Result<(), HvError> {
     let qmp = domain.qmp().await?;
-    if let Err(error) = qmp.execute(add, host_end.clone(), COMMAND_DEADLINE).await {
-        if !matches!(error, QemuError::Refused { .. }) {
-            return Err(error.into());
-        }
+    let both = || async {
+        // QEMU does one after the other, and need not be waited for between them.
+        tokio::join!(
+            qmp.execute(add, host_end.clone(), COMMAND_DEADLINE),
+            qmp.execute("device_add", arguments.clone(), PLUG_DEADLINE),
+        )
+    };
+    let mut added = both().await;
+    if let (Err(QemuError::Refused { .. }), Err(_)) = added {
         if domain.devices().await?.contains(&device) {
             return Ok(());
         }
         // A call that was dropped half way has left it.
         remove_host_end(&qmp, device).await;
-        qmp.execute(add, host_end, COMMAND_DEADLINE).await?;
+        added = both().await;
     }
-    if let Err(error) = qmp.execute("device_add", arguments, PLUG_DEADLINE).await {
-        remove_host_end(&qmp, device).await;
-        return Err(error.into());
+    match added {
+        // A host's end that was there already, by a call that was dropped half way, is as good.
+        (_, Ok(_)) => Ok(()),
+        (Err(error), Err(_)) => Err(error.into()),
+        (Ok(_), Err(error)) => {
+            remove_host_end(&qmp, device).await;
+            Err(error.into())
+        }
     }
-    Ok(())
 }
 
 /// Takes a device; ends when the guest has let go of it.

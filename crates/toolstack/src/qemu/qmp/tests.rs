@@ -123,3 +123,12 @@ async fn something_else_than_qemu_is_told() {
     let error = Qmp::handshake(ours).await.unwrap_err();
     assert!(matches!(error, QemuError::Broken(_)), "{error}");
 }
+
+#[test]
+fn a_qemu_that_can_reads_ahead() {
+    let greeting = |capabilities: Value| json!({ "QMP": { "capabilities": capabilities } });
+    assert_eq!(wanted(&greeting(json!(["oob"]))), json!({ "enable": ["oob"] }));
+    for other in [json!([]), json!(["new"]), json!("oob"), Value::Null] {
+        assert_eq!(wanted(&greeting(other)), Value::Null);
+    }
+}
