@@ -44,7 +44,7 @@ fn what_a_guest_does_itself_gets_what_is_set_for_it() {
     world.client = world.daemon.client().unwrap();
     world.until_power(&machine, "Halted");
     let told = ["VM_REBOOTED", "VM_SHUTDOWN", "VM_REBOOTED", "VM_SHUTDOWN"];
-    assert_eq!(world.messages(&machine), told);
+    world.until("what is told", |world| world.messages(&machine) == told);
     assert_eq!(world.daemon.leftovers(), Vec::<String>::new());
     assert_eq!(machine.stored(3), "kept");
 }
