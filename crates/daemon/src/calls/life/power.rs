@@ -72,6 +72,36 @@ async fn each_operation_ends_in_its_power_state() {
     world.assert_clean();
 }
 
+/// A guest counts its disks as it begins to run, or stands before that.
+#[tokio::test]
+async fn disks_are_named_when_a_guest_begins() {
+    let world = World::new().await;
+    let machine = world.machine().await;
+    let (first, _) = world.device(&machine).await;
+    let (second, _) = world.device(&machine).await;
+    let named = |expected: [&str; 2]| {
+        let names = [&first, &second].map(|slot| world.get(slot, vbd::Field::device));
+        assert_eq!(names, expected.map(Value::text));
+    };
+    world.sim.rule(|call| match call.what {
+        What::PlugDisk => Fate::ends(End::Fails),
+        _ => Fate::default(),
+    });
+    assert!(world.trial.call("VM.start", [machine.value(), no(), no()]).await.is_err());
+    named(["", ""]);
+    world.sim.rule(|_| Fate::default());
+    world.done("VM.start", [machine.value(), yes(), no()]).await;
+    named(["vda", "vdb"]);
+    world.done("VM.unpause", [machine.value()]).await;
+    world.done("VBD.unplug", [first.value()]).await;
+    named(["", "vdb"]);
+    world.done("VM.hard_reboot", [machine.value()]).await;
+    named(["vda", "vdb"]);
+    world.done("VM.hard_shutdown", [machine.value()]).await;
+    named(["", ""]);
+    world.assert_clean();
+}
+
 /// Parameters of a message about a machine: nothing but the machine.
 fn about(method: &str, machine: &Ref) -> Vec<Value> {
     let message = class("VM").unwrap().message(method).unwrap();
