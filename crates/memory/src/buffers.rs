@@ -1,5 +1,7 @@
 //! An owned scatter list that pins the memory it points into.
 
+mod head;
+
 use std::ptr::NonNull;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -10,7 +12,7 @@ use crate::{Area, Mapping, MemoryError, View};
 /// A scatter list: pieces of memory that stay mapped as long as this value lives.
 ///
 /// It is what a request's data is from the ring to the kernel and back. All of it belongs to one
-/// [`View`] or one mapping. Contents are shared with a guest, so they are copied, never borrowed.
+/// [`View`] or one mapping, but for what [`Buffers::put_head`] puts before it. Contents are shared with a guest, so they are copied, never borrowed.
 /// To move it is to move one pointer: on the way of a request it changes hands often.
 #[derive(Default)]
 pub struct Buffers(Option<Box<List>>);
@@ -22,6 +24,8 @@ struct List {
     first: usize,
     bytes: usize,
     pin: Option<Pin>,
+    /// Of a first piece that lies elsewhere.
+    head: Option<Pin>,
 }
 
 /// One byte of guest memory, pinned.
@@ -179,7 +183,7 @@ impl Buffers {
         if let Some(list) = &mut self.0 {
             list.iov.clear();
             (list.first, list.bytes) = (0, 0);
-            list.pin = None;
+            (list.pin, list.head) = (None, None);
         }
     }
 
@@ -235,11 +239,12 @@ impl Buffers {
         }
     }
 
-    /// Takes the last byte off the list.
+    /// Takes the last byte off the list, which has no head of its own.
     #[inline]
     pub fn take_last_byte(&mut self) -> Option<Byte> {
         let list = self.0.as_mut()?;
-        if list.bytes == 0 {
+        // The byte pins what the rest of the list lies in.
+        if list.bytes == 0 || list.head.is_some() {
             return None;
         }
         let pin = list.pin.clone()?;

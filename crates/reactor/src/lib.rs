@@ -38,7 +38,7 @@
 //! # How to test
 //! Spawn one and send it pollers; [`ReactorCounters`] counts system calls and sleeps.
 #![allow(unsafe_code)] // The kernel is handed raw pointers; `ring` and `file` own that.
-// `ticks` reads the CPU's counter.
+// `ticks` reads the CPU's counter, `tun` makes calls of a driver.
 
 mod bell;
 mod clock;
@@ -58,6 +58,7 @@ mod stats;
 mod tests;
 mod thread;
 mod ticks;
+pub mod tun;
 mod window;
 
 pub use bell::Bell;

@@ -10,6 +10,11 @@ use crate::File;
 
 /// Bit of the `op_flags` of a write: durable when it completes.
 const RWF_DSYNC: i32 = libc::RWF_DSYNC;
+/// Bit of the `op_flags` of a read: EAGAIN instead of a wait.
+const RWF_NOWAIT: i32 = libc::RWF_NOWAIT;
+
+/// Where a file without offsets is read and written.
+const NO_OFFSET: u64 = u64::MAX;
 
 /// Something the kernel does for a poller. Everything that it touches is owned here.
 #[derive(Debug)]
@@ -20,6 +25,14 @@ pub enum Op {
         file: File,
         /// Byte offset.
         offset: u64,
+        /// Into what.
+        buffers: Buffers,
+    },
+    /// Fill the buffers with what a device without offsets has, which for a TAP device is one frame;
+    /// EAGAIN at once if it has nothing. Several of these in a turn cost one system call.
+    Take {
+        /// From where.
+        file: File,
         /// Into what.
         buffers: Buffers,
     },
@@ -139,7 +152,13 @@ impl InFlight {
         };
         let entry = match op {
             Op::Read { file, offset, buffers } => {
-                let entry = read_entry(&file, offset, &buffers);
+                let entry = read_entry(&file, offset, &buffers, 0);
+                kept.buffers = Some(buffers);
+                kept._file = Some(file);
+                entry
+            }
+            Op::Take { file, buffers } => {
+                let entry = read_entry(&file, NO_OFFSET, &buffers, RWF_NOWAIT);
                 kept.buffers = Some(buffers);
                 kept._file = Some(file);
                 entry
@@ -186,14 +205,20 @@ impl InFlight {
     }
 }
 
-fn read_entry(file: &File, offset: u64, buffers: &Buffers) -> squeue::Entry {
+fn read_entry(file: &File, offset: u64, buffers: &Buffers, flags: i32) -> squeue::Entry {
     let fd = types::Fd(file.raw());
     match buffers.iovecs() {
         // One piece needs no iovec: the kernel skips a copy.
         [one] if u32::try_from(one.iov_len).is_ok() => {
-            opcode::Read::new(fd, one.iov_base.cast(), one.iov_len as u32).offset(offset).build()
+            opcode::Read::new(fd, one.iov_base.cast(), one.iov_len as u32)
+                .offset(offset)
+                .rw_flags(flags)
+                .build()
         }
-        many => opcode::Readv::new(fd, many.as_ptr(), many.len() as u32).offset(offset).build(),
+        many => opcode::Readv::new(fd, many.as_ptr(), many.len() as u32)
+            .offset(offset)
+            .rw_flags(flags)
+            .build(),
     }
 }
 

@@ -8,13 +8,14 @@ use cargo_metadata::{DependencyKind, Metadata, MetadataCommand};
 
 /// Who may use whom (docs/architecture.md). A crate of the house that is not named on the right
 /// may not be used.
-const LAYERS: [(&str, &[&str]); 16] = [
+const LAYERS: [(&str, &[&str]); 17] = [
     ("memory", &[]),
     ("virtq", &["memory"]),
     ("reactor", &["memory"]),
     ("disk", &["memory", "reactor"]),
     ("blk", &["memory", "virtq", "disk", "reactor"]),
     ("net", &[]),
+    ("tap", &["memory", "net", "reactor"]),
     ("nbd", &["memory", "disk", "reactor"]),
     ("vhost-user", &["memory", "virtq"]),
     ("model", &[]),
@@ -31,8 +32,8 @@ const LAYERS: [(&str, &[&str]); 16] = [
 const UNSAFE: [&str; 3] = ["memory", "virtq", "reactor"];
 
 /// No async runtime and no server in the data plane.
-const DATA_PLANE: [&str; 9] =
-    ["memory", "virtq", "reactor", "disk", "blk", "net", "nbd", "vhost-user", "iod"];
+const DATA_PLANE: [&str; 10] =
+    ["memory", "virtq", "reactor", "disk", "blk", "net", "tap", "nbd", "vhost-user", "iod"];
 
 /// Licences that may come in with a dependency.
 const LICENCES: [&str; 10] = [

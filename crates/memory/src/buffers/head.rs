@@ -1,0 +1,86 @@
+//! A list whose first bytes lie elsewhere than the rest: a header of ours before a guest's data.
+
+use super::Buffers;
+use crate::Area;
+
+impl Buffers {
+    /// Puts `len` bytes of an area, from byte `offset` on, before what is left of the list; false,
+    /// and nothing put, when it does not reach. Both memories stay pinned.
+    ///
+    /// # Panics
+    /// If the list has such a head already.
+    #[must_use]
+    pub fn put_head(&mut self, area: &Area, offset: usize, len: usize) -> bool {
+        let Some(ptr) = area.mapping.at(offset, len) else { return false };
+        let list = self.list();
+        assert!(list.head.is_none(), "one list of buffers has one head");
+        if len == 0 {
+            return true;
+        }
+        list.head = Some(area.pin.clone());
+        let piece = libc::iovec { iov_base: ptr.as_ptr().cast(), iov_len: len };
+        list.bytes += len;
+        // A header that was taken off the front has left its place.
+        let free = list.first.checked_sub(1);
+        match free.and_then(|at| Some((at, list.iov.get_mut(at)?))) {
+            Some((at, place)) => (list.first, *place) = (at, piece),
+            None => list.iov.insert(list.first, piece),
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all(list: &Buffers) -> Vec<u8> {
+        let mut out = vec![0; list.len()];
+        assert_eq!(list.peek(&mut out), out.len());
+        out
+    }
+
+    #[test]
+    fn a_head_takes_the_place_of_what_was_consumed() {
+        let (ours, theirs) = (Area::private(4096).unwrap(), Area::private(4096).unwrap());
+        assert!(ours.write(10, b"head") && theirs.write(0, b"oldbody"));
+        let mut list = Buffers::with_capacity(3);
+        assert!(list.append_area(&theirs, 0, 3) && list.append_area(&theirs, 2000, 2));
+        list.advance(3);
+        let room = list.capacity();
+        assert!(theirs.write(2000, b"xy") && list.put_head(&ours, 10, 4));
+        assert_eq!((all(&list), list.iovecs().len()), (b"headxy".to_vec(), 2));
+        assert!(list.take_last_byte().is_none(), "it would not know which memory to pin");
+        assert_eq!(list.capacity(), room);
+        list.advance(5);
+        assert_eq!(all(&list), b"y");
+    }
+
+    #[test]
+    fn a_head_goes_before_a_piece_that_is_used_in_part() {
+        let (ours, theirs) = (Area::private(4096).unwrap(), Area::private(4096).unwrap());
+        assert!(ours.write(0, b"head") && theirs.write(0, b"oldbody"));
+        let mut list = Buffers::with_capacity(2);
+        assert!(list.append_area(&theirs, 0, 7));
+        list.advance(3);
+        assert!(list.put_head(&ours, 0, 4) && !list.is_empty());
+        // The areas' own handles may go.
+        drop((ours, theirs));
+        assert_eq!(all(&list), b"headbody");
+        list.truncate(4);
+        assert_eq!(all(&list), b"head");
+        list.clear();
+        let other = Area::private(4096).unwrap();
+        assert!(!list.put_head(&other, 4090, 7) && list.put_head(&other, 0, 0));
+        assert!(list.put_head(&other, 0, 1), "a list that was cleared has none");
+    }
+
+    #[test]
+    #[should_panic(expected = "one head")]
+    fn a_list_has_one_head() {
+        let area = Area::private(4096).unwrap();
+        let mut list = Buffers::default();
+        assert!(list.put_head(&area, 0, 1));
+        let _ = list.put_head(&area, 0, 1);
+    }
+}

@@ -1,0 +1,46 @@
+//! How many frames to ask for at once.
+
+/// Most of them: beyond this a system call is a small part of what the frames cost.
+pub(crate) const BATCH_MAX: usize = 32;
+
+/// As many as came the last time and one more, so that the end is seen by the same call; twice as
+/// many if the end was not seen.
+#[derive(Debug)]
+pub(crate) struct Batch {
+    next: usize,
+}
+
+impl Default for Batch {
+    fn default() -> Self {
+        Self { next: 2 }
+    }
+}
+
+impl Batch {
+    pub(crate) fn next(&self) -> usize {
+        self.next
+    }
+
+    /// So many were asked for, and so many came.
+    pub(crate) fn ended(&mut self, asked: usize, came: usize) {
+        let next = if came < asked { came + 1 } else { asked * 2 };
+        self.next = next.clamp(1, BATCH_MAX);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_follows_what_comes() {
+        let mut batch = Batch::default();
+        let mut asked = Vec::new();
+        for there in [100_usize, 100, 100, 100, 100, 100, 3, 3, 0, 0, 1, 1] {
+            asked.push(batch.next());
+            let came = there.min(batch.next());
+            batch.ended(batch.next(), came);
+        }
+        assert_eq!(asked, [2, 4, 8, 16, 32, 32, 32, 4, 4, 1, 1, 2]);
+    }
+}

@@ -1,0 +1,211 @@
+//! Opening a device.
+
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::Arc;
+
+use net::header::HEADER_BYTES;
+use reactor::tun::{self, NAME_BYTES_MAX, Tun};
+use rustix::io::Errno;
+use rustix::net::netdevice::name_to_index;
+use rustix::net::{AddressFamily, SocketType, socket};
+
+use crate::TapError;
+
+/// Queues of a device, at most: the kernel's own limit.
+pub const QUEUES_MAX: usize = 256;
+
+/// What every queue is.
+const FLAGS: u32 = tun::TAP | tun::NO_PREFIX | tun::VNET_HEADER | tun::MULTI_QUEUE;
+/// What the kernel may leave to be done: all of [`net::header::Offloads::KERNEL`].
+const OFFLOADS: u32 = tun::CHECKSUM | tun::TCP4 | tun::TCP6 | tun::ECN;
+/// Where the kernel shows network devices.
+const DEVICES: &str = "/sys/class/net";
+
+/// Where a device comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// It is there, made by whoever looks after the host's network, and it stays.
+    Existing,
+    /// It is made, and goes with the last of its queues.
+    New,
+    /// It is used if it is there, else made.
+    Either,
+}
+
+/// A device that is open. It is up or down, and in a bridge or not, as others set it.
+#[derive(Debug)]
+pub struct Tap {
+    name: String,
+    queues: Vec<Tun>,
+}
+
+impl Tap {
+    /// Opens a device of this name with so many queues, all attached, with headers and offloads set.
+    ///
+    /// # Errors
+    /// [`TapError`]: a device that was made for it is gone by then.
+    pub fn open(name: &str, queues: usize, origin: Origin) -> Result<Self, TapError> {
+        check(name)?;
+        if !(1..=QUEUES_MAX).contains(&queues) {
+            return Err(TapError::Queues(queues));
+        }
+        let refused = |errno| explain("open", name, errno);
+        let before = index(name)?;
+        match (origin, before) {
+            (Origin::Existing, None) => return Err(TapError::NotThere(name.into())),
+            (Origin::New, Some(_)) => return Err(TapError::Exists(name.into())),
+            _ => {}
+        }
+        let first = driver(name)?;
+        let exclusive = if before.is_none() { tun::EXCLUSIVE } else { 0 };
+        first.attach(name, FLAGS | exclusive).map_err(|errno| match errno {
+            Errno::BUSY if before.is_none() => TapError::Exists(name.into()),
+            errno => refused(errno),
+        })?;
+        // One that was deleted meanwhile has been made anew, and goes as this returns.
+        if before.is_some() && index(name)? != before {
+            return Err(TapError::NotThere(name.into()));
+        }
+        let mut all = vec![first];
+        for _ in 1..queues {
+            let queue = Tun::open().map_err(refused)?;
+            queue.attach(name, FLAGS).map_err(refused)?;
+            all.push(queue);
+        }
+        let tap = Self { name: name.into(), queues: all };
+        if before.is_some() && shown_queues(name).is_some_and(|shown| shown > queues) {
+            return Err(TapError::InUse(name.into()));
+        }
+        tap.configure().map_err(|errno| explain("set offloads of", name, errno))?;
+        Ok(tap)
+    }
+
+    /// Headers and offloads belong to the device: each queue has them.
+    fn configure(&self) -> Result<(), Errno> {
+        let Some(first) = self.queues.first() else { return Ok(()) };
+        first.set_header_bytes(HEADER_BYTES as u32)?;
+        first.set_little_endian()?;
+        first.set_offloads(OFFLOADS)
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Number of queues.
+    pub fn queues(&self) -> usize {
+        self.queues.len()
+    }
+
+    /// The descriptor of a queue, for [`crate::Queue::new`] and for the reactor to watch.
+    pub fn queue(&self, number: usize) -> Option<Arc<OwnedFd>> {
+        self.queues.get(number).map(Tun::fd)
+    }
+
+    /// Whether the device spreads frames to a queue; from the start it does. What waits in a queue
+    /// that is detached is lost. The last one should stay attached.
+    ///
+    /// # Errors
+    /// The kernel's refusal: also if it is so already.
+    pub fn set_attached(&self, number: usize, attached: bool) -> Result<(), TapError> {
+        let queue = self.queues.get(number).ok_or(TapError::Queues(number))?;
+        let doing = if attached { "attach a queue of" } else { "detach a queue of" };
+        queue.set_queue(attached).map_err(|errno| explain(doing, &self.name, errno))
+    }
+}
+
+fn check(name: &str) -> Result<(), TapError> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
+    let starts = name.starts_with(|c: char| c.is_ascii_alphanumeric());
+    if starts && name.len() <= NAME_BYTES_MAX && name.chars().all(plain) {
+        return Ok(());
+    }
+    Err(TapError::Name(name.chars().take(2 * NAME_BYTES_MAX).collect()))
+}
+
+/// Number of the device of this name, if it is there.
+fn index(name: &str) -> Result<Option<u32>, TapError> {
+    let any = socket(AddressFamily::UNIX, SocketType::DGRAM, None);
+    match any.and_then(|any| name_to_index(any, name)) {
+        Ok(index) => Ok(Some(index)),
+        Err(Errno::NODEV) => Ok(None),
+        Err(errno) => Err(explain("look for", name, errno)),
+    }
+}
+
+/// A descriptor of a driver that has what we use.
+fn driver(name: &str) -> Result<Tun, TapError> {
+    let driver = Tun::open().map_err(|errno| match errno {
+        Errno::NOENT | Errno::NODEV | Errno::NXIO => TapError::NoDriver,
+        Errno::ACCESS | Errno::PERM => {
+            TapError::Denied { doing: "open the TUN driver", name: name.into() }
+        }
+        errno => explain("open", name, errno),
+    })?;
+    let features = driver.features().map_err(|errno| explain("open", name, errno))?;
+    for (flag, what) in [(tun::MULTI_QUEUE, "several queues"), (tun::VNET_HEADER, "offloads")] {
+        if features & flag == 0 {
+            return Err(TapError::Lacks(what));
+        }
+    }
+    Ok(driver)
+}
+
+fn explain(doing: &'static str, name: &str, errno: Errno) -> TapError {
+    let name = name.to_owned();
+    match errno {
+        Errno::PERM | Errno::ACCESS => TapError::Denied { doing: "use the device", name },
+        Errno::BUSY => TapError::InUse(name),
+        Errno::INVAL => match shown_flags(&name) {
+            Some(flags) if flags & tun::TAP == 0 => TapError::NotTap(name),
+            Some(flags) if flags & tun::MULTI_QUEUE == 0 => TapError::OneQueue(name),
+            None if Path::new(DEVICES).join(&name).exists() => TapError::NotTap(name),
+            _ => TapError::Refused { doing, name, errno },
+        },
+        errno => TapError::Refused { doing, name, errno },
+    }
+}
+
+/// Flags of a device of the TUN driver, as the kernel shows them.
+fn shown_flags(name: &str) -> Option<u32> {
+    let text = std::fs::read_to_string(Path::new(DEVICES).join(name).join("tun_flags")).ok()?;
+    u32::from_str_radix(text.trim().trim_start_matches("0x"), 16).ok()
+}
+
+/// Queues that the device has, whoever has them.
+fn shown_queues(name: &str) -> Option<usize> {
+    let all = std::fs::read_dir(Path::new(DEVICES).join(name).join("queues")).ok()?;
+    let sent = all.flatten().filter(|entry| entry.file_name().as_encoded_bytes().starts_with(b"tx-"));
+    Some(sent.count())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_no_device_can_have_are_refused_before_anything_is_tried() {
+        for bad in ["", "a/b", "..", "-x", "a%d", "a b", "1234567890123456", "\u{e4}"] {
+            let error = Tap::open(bad, 1, Origin::Either).unwrap_err();
+            assert_eq!(error, TapError::Name(bad.into()));
+        }
+        let long = "x".repeat(5000);
+        let error = Tap::open(&long, 1, Origin::Either).unwrap_err().to_string();
+        assert!(error.len() < 200, "{error}");
+        for queues in [0, 257, usize::MAX] {
+            let error = Tap::open("rwt", queues, Origin::Either).unwrap_err();
+            assert_eq!(error, TapError::Queues(queues));
+        }
+    }
+
+    #[test]
+    fn what_should_be_there_is_not_made() {
+        let error = Tap::open("rwt-none", 1, Origin::Existing).unwrap_err();
+        assert_eq!(error, TapError::NotThere("rwt-none".into()));
+        assert_eq!(index("rwt-none"), Ok(None));
+        assert_eq!(index("lo"), Ok(Some(1)), "the first device of every kernel");
+        assert_eq!(Tap::open("lo", 1, Origin::New).unwrap_err(), TapError::Exists("lo".into()));
+    }
+}

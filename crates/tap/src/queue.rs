@@ -1,0 +1,211 @@
+//! One queue as a reactor uses it.
+
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use memory::{Area, Buffers, MemoryError};
+use net::frame::FRAME_MAX;
+use net::header::HEADER_BYTES;
+use reactor::{Context, Done, File, Op, Port};
+use rustix::io::Errno;
+
+use crate::batch::{BATCH_MAX, Batch};
+use crate::{Lost, QueueError};
+
+/// Bytes of memory for a frame and its header, in whole pages. A frame that fills it is longer than
+/// any that a switch takes.
+pub const SLOT_BYTES: usize = (HEADER_BYTES + FRAME_MAX as usize).next_multiple_of(4096);
+/// Frames that have a place in memory, in the kernel or with their user. The kernel gives memory to
+/// those places only that are used, and of each as much as was.
+pub const SLOTS: usize = 2 * BATCH_MAX;
+
+/// A frame that came, after its header. It is given back by [`Queue::recycle`], or its place is lost.
+#[derive(Debug)]
+#[must_use = "its place in memory is given back by recycle"]
+pub struct Frame {
+    buffers: Buffers,
+    slot: u16,
+}
+
+impl Frame {
+    /// The header and the frame. Only this process has the memory.
+    pub fn buffers(&mut self) -> &mut Buffers {
+        &mut self.buffers
+    }
+}
+
+/// A frame that was to be sent.
+#[derive(Debug)]
+pub struct Sent {
+    /// What its sender called it.
+    pub tag: u64,
+    /// Its memory.
+    pub buffers: Buffers,
+    /// Whether the kernel has taken it.
+    pub outcome: Result<(), Lost>,
+}
+
+/// One queue of a device, on the reactor that owns it. What it has in the kernel ends with its poller.
+#[derive(Debug)]
+pub struct Queue {
+    file: File,
+    reads: Port,
+    writes: Port,
+    area: Area,
+    /// Places that are free, ready to be read into.
+    free: Vec<Frame>,
+    came: VecDeque<Frame>,
+    sent: VecDeque<Sent>,
+    done: Vec<Done>,
+    batch: Batch,
+    /// Reads in the kernel.
+    asked: usize,
+    /// There may be something: the device said so, or the end was not seen, since it was asked.
+    ready: bool,
+    failed: bool,
+}
+
+impl Queue {
+    /// A queue for the poller that is being made. The same descriptor should be watched by the
+    /// reactor, as the poller's kick.
+    ///
+    /// # Errors
+    /// No memory for frames.
+    ///
+    /// # Panics
+    /// Outside of a poller.
+    pub fn new(context: &mut Context<'_>, fd: Arc<OwnedFd>) -> Result<Self, MemoryError> {
+        let area = Area::private(SLOTS * SLOT_BYTES)?;
+        let mut free = Vec::with_capacity(SLOTS);
+        for slot in 0..SLOTS as u16 {
+            free.push(whole(&area, Buffers::with_capacity(1), slot));
+        }
+        Ok(Self {
+            file: File::new(fd),
+            reads: context.open_port(),
+            writes: context.open_port(),
+            area,
+            free,
+            came: VecDeque::with_capacity(SLOTS),
+            sent: VecDeque::with_capacity(SLOTS),
+            done: Vec::with_capacity(SLOTS),
+            batch: Batch::default(),
+            asked: 0,
+            ready: true,
+            failed: false,
+        })
+    }
+
+    /// The device says that there is something.
+    pub fn kicked(&mut self) {
+        self.ready = true;
+    }
+
+    /// There may be something that nobody has asked for.
+    pub fn has_work(&self) -> bool {
+        self.ready && !self.failed && self.asked == 0 && !self.free.is_empty()
+    }
+
+    /// Looks at what has ended.
+    ///
+    /// # Errors
+    /// The queue has failed: told once. What came before is there.
+    pub fn reap(&mut self, context: &mut Context<'_>) -> Result<(), QueueError> {
+        context.reap(&self.writes, &mut self.done);
+        for Done { tag, result, buffers } in self.done.drain(..) {
+            let outcome = Done { tag, result, buffers: None }.outcome();
+            let outcome = outcome.map(|_| ()).map_err(Lost::of);
+            self.sent.push_back(Sent { tag, buffers: buffers.unwrap_or_default(), outcome });
+        }
+        context.reap(&self.reads, &mut self.done);
+        if self.done.is_empty() {
+            return Ok(());
+        }
+        self.read()
+    }
+
+    /// Sorts the reads that have ended, which came in the order in which they were asked for.
+    fn read(&mut self) -> Result<(), QueueError> {
+        let (mut came, ended, mut error) = (0, self.done.len(), None);
+        for done in self.done.drain(..) {
+            let outcome = done.outcome();
+            let slot = done.tag as u16;
+            let mut frame = Frame { buffers: done.buffers.unwrap_or_default(), slot };
+            match outcome {
+                Ok(bytes) => {
+                    frame.buffers.truncate(bytes as usize);
+                    self.came.push_back(frame);
+                    came += 1;
+                }
+                Err(errno) => {
+                    self.free.push(frame);
+                    if errno != Errno::AGAIN {
+                        error = error.or(Some(errno));
+                    }
+                }
+            }
+        }
+        self.asked = self.asked.saturating_sub(ended);
+        self.batch.ended(ended, came);
+        // If the end was seen, the device tells of what has come after it.
+        self.ready |= came == ended;
+        match error {
+            Some(errno) if !self.failed => {
+                self.failed = true;
+                Err(if errno == Errno::BADFD { QueueError::Gone } else { QueueError::Failed(errno) })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The next frame that came, in their order.
+    pub fn next_frame(&mut self) -> Option<Frame> {
+        self.came.pop_front()
+    }
+
+    /// Takes a frame's place back.
+    pub fn recycle(&mut self, frame: Frame) {
+        let Frame { buffers, slot } = frame;
+        self.free.push(whole(&self.area, buffers, slot));
+    }
+
+    /// Asks for frames, if there may be some. The kernel is asked with what else the turn submits.
+    pub fn ask(&mut self, context: &mut Context<'_>) {
+        if !self.has_work() {
+            return;
+        }
+        self.ready = false;
+        for _ in 0..self.batch.next() {
+            let Some(Frame { buffers, slot }) = self.free.pop() else { break };
+            let op = Op::Take { file: self.file.clone(), buffers };
+            context.submit(&self.reads, op, slot.into());
+            self.asked += 1;
+        }
+    }
+
+    /// Sends a frame, its header before it: at the end of the turn, in the order of the calls. What
+    /// has become of it is told by [`Self::next_sent`].
+    pub fn send(&mut self, context: &mut Context<'_>, buffers: Buffers, tag: u64) {
+        if self.failed {
+            self.sent.push_back(Sent { tag, buffers, outcome: Err(Lost::Gone) });
+            return;
+        }
+        let file = self.file.clone();
+        let op = Op::Write { file, offset: 0, buffers, durable: false, worker: false };
+        context.submit(&self.writes, op, tag);
+    }
+
+    /// The next frame that was sent or lost.
+    pub fn next_sent(&mut self) -> Option<Sent> {
+        self.sent.pop_front()
+    }
+}
+
+/// A place as a whole, in a list that has room for one piece.
+fn whole(area: &Area, mut buffers: Buffers, slot: u16) -> Frame {
+    buffers.clear();
+    // The area has room for every slot.
+    let _fits = buffers.append_area(area, usize::from(slot) * SLOT_BYTES, SLOT_BYTES);
+    Frame { buffers, slot }
+}
