@@ -1,0 +1,148 @@
+//! Queues on a reactor, whose frames go to the queue of another device or to nobody.
+
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use memory::{Buffers, MemoryError};
+use net::frame::Frame;
+use net::header::{HEADER_BYTES, Header, Offloads};
+use reactor::{Context, Poller, PollerId, Reactor, Turn};
+use tap::{Lost, Queue, QueueError, Tap};
+
+/// Longer than anything here takes.
+pub(super) const LONG: Duration = Duration::from_secs(30);
+
+/// What a queue has seen.
+#[derive(Debug, Default)]
+pub(super) struct Seen {
+    /// First bytes of each frame with its header, and how many bytes it had with it.
+    pub(super) frames: Vec<(Vec<u8>, usize)>,
+    pub(super) errors: Vec<QueueError>,
+    pub(super) sent: Vec<(u64, Result<(), Lost>)>,
+}
+
+impl Seen {
+    /// Frames as the switch takes them.
+    pub(super) fn parsed(&self) -> Vec<(Frame, Header)> {
+        let parse = |(bytes, len): &(Vec<u8>, usize)| {
+            let frame = Frame::parse(&bytes[HEADER_BYTES..], len - HEADER_BYTES).unwrap();
+            (frame, Header::parse(bytes, &frame, Offloads::KERNEL).unwrap())
+        };
+        self.frames.iter().map(parse).collect()
+    }
+}
+
+/// A queue that is used by a reactor.
+struct End {
+    queue: Queue,
+    other: Option<PollerId>,
+    seen: Arc<Mutex<Seen>>,
+    changed: Sender<()>,
+}
+
+impl Poller for End {
+    fn poll(&mut self, context: &mut Context<'_>) -> Turn {
+        let mut seen = self.seen.lock().unwrap();
+        let before = (seen.errors.len(), seen.frames.len(), seen.sent.len());
+        if let Err(error) = self.queue.reap(context) {
+            seen.errors.push(error);
+        }
+        while let Some(mut frame) = self.queue.next_frame() {
+            let buffers = frame.buffers();
+            let mut first = vec![0; buffers.len().min(HEADER_BYTES + net::frame::PREFIX_BYTES)];
+            buffers.peek(&mut first);
+            seen.frames.push((first, buffers.len()));
+            let copy = Buffers::alloc(buffers.len()).unwrap();
+            copy.copy_from_buffers(buffers);
+            if let Some(other) = self.other {
+                let send = |end: &mut End, context: &mut Context<'_>| {
+                    end.queue.send(context, copy, 0);
+                };
+                context.with_poller(other, send).unwrap();
+            }
+            self.queue.recycle(frame);
+        }
+        while let Some(sent) = self.queue.next_sent() {
+            seen.sent.push((sent.tag, sent.outcome));
+        }
+        self.queue.ask(context);
+        if before == (seen.errors.len(), seen.frames.len(), seen.sent.len()) {
+            return Turn::Idle;
+        }
+        let _nobody_waits = self.changed.send(());
+        Turn::Busy
+    }
+
+    fn wake(&mut self) {}
+
+    fn arm(&mut self) -> bool {
+        self.queue.has_work()
+    }
+
+    fn kicked(&mut self) {
+        self.queue.kicked();
+    }
+}
+
+/// A queue of the test's.
+pub(super) struct Watched {
+    id: PollerId,
+    seen: Arc<Mutex<Seen>>,
+    changes: Receiver<()>,
+}
+
+impl Watched {
+    /// The queue with this number of a device, used by a reactor from now on.
+    pub(super) fn new(reactor: &Reactor, tap: &Tap, number: usize) -> Self {
+        let (changed, changes) = channel();
+        let (fd, seen) = (tap.queue(number).unwrap(), Arc::<Mutex<Seen>>::default());
+        let twin = seen.clone();
+        let make = move |context: &mut Context<'_>| {
+            let kick = fd.clone();
+            context.add_poller(Some(kick), |context| {
+                let queue = Queue::new(context, fd)?;
+                Ok::<_, MemoryError>(End { queue, other: None, seen: twin, changed })
+            })
+        };
+        let id = reactor.handle().call(make).unwrap().unwrap();
+        Self { id, seen, changes }
+    }
+
+    /// What comes in at one goes out at the other, both ways.
+    pub(super) fn join(&self, reactor: &Reactor, other: &Self) {
+        for (one, other) in [(self.id, other.id), (other.id, self.id)] {
+            let set = move |context: &mut Context<'_>| {
+                context.with_poller(one, |end: &mut End, _| end.other = Some(other))
+            };
+            reactor.handle().call(set).unwrap().unwrap();
+        }
+    }
+
+    /// Sends bytes as they are.
+    pub(super) fn send(&self, reactor: &Reactor, bytes: &[u8], tag: u64) {
+        let (id, bytes) = (self.id, bytes.to_vec());
+        let send = move |context: &mut Context<'_>| {
+            context.with_poller(id, |end: &mut End, context| {
+                let buffers = Buffers::alloc(bytes.len()).unwrap();
+                buffers.write(&bytes);
+                end.queue.send(context, buffers, tag);
+            })
+        };
+        reactor.handle().call(send).unwrap().unwrap();
+    }
+
+    /// What was seen, as soon as it is enough.
+    pub(super) fn until<R>(&self, mut enough: impl FnMut(&mut Seen) -> Option<R>) -> R {
+        loop {
+            if let Some(result) = enough(&mut self.seen.lock().unwrap()) {
+                return result;
+            }
+            if self.changes.recv_timeout(LONG).is_err() {
+                let seen = self.seen.lock().unwrap();
+                let (errors, sent) = (&seen.errors, &seen.sent);
+                panic!("{} frames, {errors:?}, {sent:?}", seen.frames.len());
+            }
+        }
+    }
+}

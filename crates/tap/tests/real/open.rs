@@ -1,0 +1,91 @@
+//! Which devices can be opened, and what is said of the others.
+
+use std::process::Command;
+
+use rustix::process::Uid;
+use rustix::thread::set_thread_res_uid;
+use tap::{Origin, Tap, TapError};
+use testkit::inside::in_own_network;
+
+use crate::ip;
+
+/// Somebody who may do nothing.
+const NOBODY: u32 = 65_534;
+
+fn refused(name: &str, origin: Origin) -> TapError {
+    Tap::open(name, 2, origin).unwrap_err()
+}
+
+fn there(name: &str) -> bool {
+    std::path::Path::new("/sys/class/net").join(name).exists()
+}
+
+fn shell(script: &str) {
+    let output = Command::new("sh").args(["-ec", script]).output().unwrap();
+    assert!(output.status.success(), "{script}: {output:?}");
+}
+
+/// Does something as a user without rights.
+fn as_nobody<R: Send + 'static>(work: impl FnOnce() -> R + Send + 'static) -> R {
+    let nobody = Uid::from_raw(NOBODY);
+    let thread = std::thread::spawn(move || {
+        set_thread_res_uid(nobody, nobody, nobody).unwrap();
+        work()
+    });
+    thread.join().unwrap()
+}
+
+#[test]
+fn devices_of_every_kind() {
+    in_own_network("open::devices_of_every_kind", || {
+        let new = Tap::open("rwa", 4, Origin::New).unwrap();
+        assert_eq!((new.name(), new.queues(), there("rwa")), ("rwa", 4, true));
+        assert!(new.queue(3).is_some() && new.queue(4).is_none());
+        assert_eq!(refused("rwa", Origin::New), TapError::Exists("rwa".into()));
+        assert_eq!(refused("rwa", Origin::Existing), TapError::InUse("rwa".into()));
+        assert_eq!(refused("rwa", Origin::Either), TapError::InUse("rwa".into()));
+        drop(new);
+        assert!(!there("rwa"), "it goes with its queues");
+        assert_eq!(refused("rwa", Origin::Existing), TapError::NotThere("rwa".into()));
+
+        ip("tuntap add dev rwp mode tap multi_queue vnet_hdr");
+        for origin in [Origin::Existing, Origin::Either, Origin::Existing] {
+            drop(Tap::open("rwp", 3, origin).unwrap());
+            assert!(there("rwp"), "it stays");
+        }
+        ip("tuntap add dev rwo mode tap");
+        ip("tuntap add dev rwt mode tun");
+        ip("link add rwb type bridge");
+        assert_eq!(refused("rwo", Origin::Existing), TapError::OneQueue("rwo".into()));
+        assert_eq!(refused("rwt", Origin::Either), TapError::NotTap("rwt".into()));
+        assert_eq!(refused("rwb", Origin::Either), TapError::NotTap("rwb".into()));
+    })
+    .unwrap();
+}
+
+#[test]
+fn whoever_may_not_is_told_what_would_help() {
+    in_own_network("open::whoever_may_not_is_told_what_would_help", || {
+        ip(&format!("tuntap add dev rwp mode tap multi_queue vnet_hdr user {NOBODY}"));
+        // One without an owner would be everybody's.
+        ip("tuntap add dev rwq mode tap multi_queue vnet_hdr user 0");
+        // Only this process and its children see what is mounted here.
+        shell("mount -t tmpfs none /dev/net");
+        assert_eq!(refused("rwp", Origin::Existing), TapError::NoDriver);
+        shell("mknod -m 600 /dev/net/tun c 10 200");
+        let error = as_nobody(|| refused("rwp", Origin::Existing)).to_string();
+        assert!(error.contains("open the TUN driver") && error.contains("user USER"), "{error}");
+        shell("chmod 666 /dev/net/tun");
+        let (own, other, new) = as_nobody(|| {
+            let own = Tap::open("rwp", 2, Origin::Existing).map(|tap| tap.queues());
+            (own, refused("rwq", Origin::Existing), refused("rwn", Origin::New))
+        });
+        assert_eq!(own, Ok(2));
+        for (error, name) in [(other, "rwq"), (new, "rwn")] {
+            let denied = matches!(&error, TapError::Denied { name: of, .. } if of == name);
+            assert!(denied, "{error}");
+        }
+        assert!(!there("rwn"));
+    })
+    .unwrap();
+}
