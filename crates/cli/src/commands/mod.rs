@@ -7,6 +7,7 @@ mod io;
 mod lab;
 mod libvirt_xml;
 mod man;
+mod net;
 mod run;
 mod top;
 mod why;
@@ -33,6 +34,8 @@ pub(crate) enum Command {
     Top(top::Top),
     /// Say in one sentence what holds a disk back, and show the evidence
     Why(why::Why),
+    /// Make, list and remove internal networks of this host
+    Net(net::Net),
     /// Boot a guest on four disks and check every byte from both sides
     Demo(demo::Demo),
     /// Examine this host and say what to do about each finding
@@ -56,6 +59,7 @@ impl Command {
             Self::LibvirtXml(xml) => block_on(xml.execute()),
             Self::Top(top) => block_on(top.execute()),
             Self::Why(why) => block_on(why.execute()),
+            Self::Net(net) => block_on(net.execute()),
             Self::Demo(demo) => block_on(demo.execute()),
             Self::Doctor(doctor) => block_on(doctor.execute()),
             Self::Lab(lab) => lab.execute(),

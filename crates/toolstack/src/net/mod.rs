@@ -5,6 +5,7 @@
 mod bridge;
 mod claims;
 mod host;
+pub mod internal;
 mod ip;
 pub mod sim;
 mod tap;

@@ -1,0 +1,173 @@
+//! `ringway net`: internal networks of this host.
+
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Context;
+use clap::{Args, Subcommand, ValueEnum};
+use toolstack::net::internal::{Name, Networks, Shown, Subnet, Wanted};
+
+use crate::table;
+
+/// Where networks are on record.
+const DEFAULT_STATE: &str = "/var/lib/ringway/networks";
+
+/// Options of `ringway net`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  ringway net create lan --nat --dhcp
+  ringway net create lab --nat --dhcp --subnet 10.5.0.0/24
+  ringway net list
+  ringway net destroy lan
+
+A network is a bridge rw-NAME with an address of the host, and in it a TAP device rwt-NAME for a
+switch's uplink. The same create again completes what is missing, after a crash or a start of the
+host. Root is needed.")]
+pub(crate) struct Net {
+    /// Directory where networks are on record, with their leases
+    #[arg(
+        long,
+        value_name = "DIR",
+        env = "RINGWAY_NETWORKS",
+        default_value = DEFAULT_STATE,
+        global = true
+    )]
+    state: PathBuf,
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Make a network, or complete it
+    Create(Create),
+    /// Show the networks, and what is not as it should be
+    List(List),
+    /// Remove a network with all that belongs to it
+    Destroy(Destroy),
+}
+
+/// Options of `ringway net create`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  ringway net create lan --nat --dhcp
+  ringway net create quiet --subnet 192.168.7.0/28")]
+struct Create {
+    /// 1 to 11 small letters, digits, - or _
+    name: Name,
+    /// Let guests reach what the host reaches, by the host's address (nftables); turns on IPv4
+    /// forwarding if it is off
+    #[arg(long)]
+    nat: bool,
+    /// Give guests addresses and names (dnsmasq)
+    #[arg(long)]
+    dhcp: bool,
+    /// Its addresses; the host gets the first [default: the first of 10.213.N.0/24 that is free]
+    #[arg(long, value_name = "CIDR")]
+    subnet: Option<Subnet>,
+}
+
+/// How networks are printed.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Format {
+    /// For people
+    Table,
+    /// For programs: an array of objects
+    Json,
+}
+
+/// Options of `ringway net list`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  ringway net list
+  ringway net list --format json
+
+Exit code 1 when something is not as it should be.")]
+struct List {
+    /// How to print them
+    #[arg(long, value_enum, default_value = "table")]
+    format: Format,
+}
+
+/// Options of `ringway net destroy`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  ringway net destroy lan
+  ringway net destroy lan --force")]
+struct Destroy {
+    /// Its name
+    name: Name,
+    /// Also if somebody uses it
+    #[arg(long)]
+    force: bool,
+}
+
+impl Net {
+    pub(super) async fn execute(self) -> anyhow::Result<ExitCode> {
+        let networks = Networks::at(&self.state).context("cannot find the state directory")?;
+        match self.action {
+            Action::Create(options) => create(&networks, options).await,
+            Action::List(options) => list(&networks, options.format).await,
+            Action::Destroy(options) => {
+                if !networks.destroy(&options.name, options.force).await? {
+                    eprintln!("there is no network {}", options.name);
+                }
+                Ok(ExitCode::SUCCESS)
+            }
+        }
+    }
+}
+
+async fn create(networks: &Networks, options: Create) -> anyhow::Result<ExitCode> {
+    let Create { name, nat, dhcp, subnet } = options;
+    let made = networks.create(&Wanted { name, subnet, nat, dhcp }).await?;
+    if made.forwards_now {
+        eprintln!("IPv4 forwarding was off, and is on now (net.ipv4.ip_forward); it stays on");
+    }
+    let (spec, (first, last)) = (&made.spec, made.spec.subnet.guests());
+    let mut output = std::io::stdout().lock();
+    writeln!(output, "bridge   {}", spec.name.bridge())?;
+    writeln!(output, "uplink   {}", spec.name.tap())?;
+    writeln!(output, "gateway  {}/{}", spec.subnet.gateway(), spec.subnet.bits())?;
+    if spec.dhcp {
+        writeln!(output, "guests   {first} to {last}, by DHCP")?;
+    } else {
+        writeln!(output, "guests   {first} to {last}, set by hand")?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn list(networks: &Networks, format: Format) -> anyhow::Result<ExitCode> {
+    let all = networks.list().await?;
+    let mut output = std::io::stdout().lock();
+    match format {
+        Format::Json => {
+            serde_json::to_writer_pretty(&mut output, &all)?;
+            writeln!(output)?;
+        }
+        Format::Table => print(&mut output, &all)?,
+    }
+    let well = all.iter().all(|network| network.problems.is_empty());
+    Ok(if well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn print(output: &mut impl std::io::Write, all: &[Shown]) -> std::io::Result<()> {
+    let header = ["network", "bridge", "uplink", "subnet", "NAT", "DHCP", "state", "leases"];
+    let mut table = table::new(&header, 7);
+    let yes = |with: bool| if with { "yes" } else { "no" };
+    for network in all {
+        let state = if network.problems.is_empty() { "up" } else { "broken" };
+        let (spec, leases) = (&network.spec, network.leases.to_string());
+        let (name, subnet) = (spec.name.to_string(), spec.subnet.to_string());
+        let (nat, dhcp) = (yes(spec.nat), yes(spec.dhcp));
+        table.add_row([&name, &network.bridge, &network.tap, &subnet, nat, dhcp, state, &leases]);
+    }
+    writeln!(output, "{table}")?;
+    for network in all {
+        for problem in &network.problems {
+            writeln!(output, "{}: {problem}", network.spec.name)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,96 @@
+//! A network's devices: a bridge with the host's address, and in it a TAP device for a switch.
+
+use std::path::Path;
+
+use super::super::NetError;
+use super::super::ip::{Device, ip};
+use super::spec::Spec;
+use super::{InternalError, Name};
+
+/// Refuses if a device is somebody else's.
+pub(super) fn check(name: &Name, known: bool) -> Result<(), NetError> {
+    ours(&name.bridge(), "bridge", name, known)?;
+    ours(&name.tap(), "tun_flags", name, known).map(drop)
+}
+
+/// Makes them, or completes them. `known`: the network is on record, so a device that has not been
+/// marked yet is ours too. Whether the bridge had to be made.
+pub(super) async fn make(program: &Path, spec: &Spec, known: bool) -> Result<bool, NetError> {
+    let (bridge, tap) = (spec.name.bridge(), spec.name.tap());
+    let (bridge, tap) = (bridge.as_str(), tap.as_str());
+    let made = !ours(bridge, "bridge", &spec.name, known)?;
+    if made {
+        // With an address of its own it does not take those of what is plugged in.
+        let mac = spec.subnet.gateway_mac();
+        ip(program, &["link", "add", "name", bridge, "address", &mac, "type", "bridge"]).await?;
+    }
+    let alias = spec.name.alias();
+    ip(program, &["link", "set", "dev", bridge, "alias", &alias, "up"]).await?;
+    let address = format!("{}/{}", spec.subnet.gateway(), spec.subnet.bits());
+    ip(program, &["addr", "replace", &address, "broadcast", "+", "dev", bridge]).await?;
+    if !ours(tap, "tun_flags", &spec.name, known)? {
+        // Without an owner it would be everybody's who may open the driver.
+        let add = ["tuntap", "add", "dev", tap, "mode", "tap", "multi_queue", "vnet_hdr"];
+        ip(program, &[&add[..], &["user", "0"]].concat()).await?;
+    }
+    ip(program, &["link", "set", "dev", tap, "alias", &alias, "master", bridge, "up"]).await?;
+    Ok(made)
+}
+
+/// Removes those that are ours.
+pub(super) async fn remove(program: &Path, name: &Name, known: bool) -> Result<(), NetError> {
+    for (device, kind) in [(name.tap(), "tun_flags"), (name.bridge(), "bridge")] {
+        if matches!(ours(&device, kind, name, known), Ok(true)) {
+            ip(program, &["link", "del", "dev", &device]).await?;
+        }
+    }
+    Ok(())
+}
+
+/// A device of this kind is there and ours.
+fn ours(device: &str, kind: &str, name: &Name, known: bool) -> Result<bool, NetError> {
+    let device = Device::named(device)?;
+    if !device.is_there() {
+        return Ok(false);
+    }
+    let alias = device.alias();
+    if !device.has(kind) || alias != name.alias() && !(known && alias.is_empty()) {
+        return Err(NetError::Refused {
+            what: format!("network device {}", device.name()),
+            why: "it is there, and somebody else has made it".into(),
+        });
+    }
+    Ok(true)
+}
+
+/// Whether some device of the network is there and ours.
+pub(super) fn any(name: &Name) -> bool {
+    let mut all = [(name.tap(), "tun_flags"), (name.bridge(), "bridge")].into_iter();
+    all.any(|(device, kind)| matches!(ours(&device, kind, name, false), Ok(true)))
+}
+
+/// Which devices are missing.
+pub(super) fn missing(name: &Name) -> Vec<String> {
+    let all = [(name.bridge(), "bridge"), (name.tap(), "tun_flags")].into_iter();
+    let missing = all.filter(|(device, kind)| !matches!(ours(device, kind, name, false), Ok(true)));
+    missing.map(|(device, _)| format!("device {device} is missing")).collect()
+}
+
+/// Refuses if somebody uses the network: devices are plugged into its bridge, or a switch has its TAP
+/// device open.
+pub(super) fn unused(name: &Name) -> Result<(), InternalError> {
+    let shown = |device: &str, what: &str| Path::new("/sys/class/net").join(device).join(what);
+    let ports = std::fs::read_dir(shown(&name.bridge(), "brif"));
+    let ports = ports.into_iter().flatten().flatten();
+    let ports = ports.map(|port| port.file_name().to_string_lossy().into_owned());
+    let mut by: Vec<String> = ports.filter(|port| *port != name.tap()).collect();
+    let carrier = std::fs::read_to_string(shown(&name.tap(), "carrier")).unwrap_or_default();
+    if carrier.trim() == "1" {
+        by.push(format!("whoever has {} open", name.tap()));
+    }
+    if by.is_empty() {
+        return Ok(());
+    }
+    by.sort();
+    Err(InternalError::InUse { name: name.clone(), by: by.join(", ") })
+}

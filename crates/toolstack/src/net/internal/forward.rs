@@ -1,0 +1,69 @@
+//! The host as a router: whether it forwards, and which addresses it knows the way to.
+
+use std::net::Ipv4Addr;
+use std::path::Path;
+
+use super::InternalError;
+use super::subnet::Block;
+
+/// Whether the host forwards IPv4 at all.
+const FORWARD: &str = "/proc/sys/net/ipv4/ip_forward";
+/// The main table of routes.
+const ROUTES: &str = "/proc/net/route";
+
+/// Whether the host forwards.
+pub(super) fn is_on() -> bool {
+    std::fs::read_to_string(FORWARD).is_ok_and(|text| text.trim() != "0")
+}
+
+/// Turns it on. Whether it was off.
+pub(super) fn turn_on() -> Result<bool, InternalError> {
+    if is_on() {
+        return Ok(false);
+    }
+    let path = Path::new(FORWARD);
+    std::fs::write(path, "1").map(|()| true).map_err(|source| InternalError::State {
+        doing: "turn on IPv4 forwarding by",
+        path: path.to_owned(),
+        source,
+    })
+}
+
+/// Blocks to which the host knows the way, but by default or by this device.
+pub(super) fn routes(but: &str) -> Vec<Block> {
+    std::fs::read_to_string(ROUTES).map(|text| parse(&text, but)).unwrap_or_default()
+}
+
+fn parse(text: &str, but: &str) -> Vec<Block> {
+    let parse = |line: &str| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let [device, first, _gateway, _flags, _references, _use, _metric, mask, ..] = words[..] else {
+            return None;
+        };
+        // Numbers as they lie in memory, read as one of this host's.
+        let address = |word| u32::from_str_radix(word, 16).ok().map(|raw: u32| raw.to_ne_bytes());
+        let first = Ipv4Addr::from(address(first)?).to_bits();
+        let mask = Ipv4Addr::from(address(mask)?).to_bits();
+        let bits = mask.leading_ones() as u8;
+        (device != but && bits > 0).then_some(Block { first, bits })
+    };
+    text.lines().skip(1).filter_map(parse).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[cfg(target_endian = "little")]
+    #[test]
+    fn routes_are_read_as_the_kernel_writes_them() {
+        let text = "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\n\
+                    eth0\t00000000\t0102A8C0\t0003\t0\t0\t0\t00000000\t0\t0\t0\n\
+                    eth0\t0002A8C0\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0\n\
+                    rw-lan\t0000D50A\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0\n\
+                    nonsense\n";
+        let shown = |but| parse(text, but).iter().map(Block::to_string).collect::<Vec<_>>();
+        assert_eq!(shown("rw-lan"), ["192.168.2.0/24"]);
+        assert_eq!(shown("rw-a"), ["192.168.2.0/24", "10.213.0.0/24"]);
+    }
+}

@@ -1,0 +1,270 @@
+//! Internal networks of a host: a bridge with an address, NAT, DHCP and DNS, and a TAP device by which
+//! a switch has its uplink there.
+//!
+//! # Model
+//! ```text
+//! create: record -> bridge, address, TAP device -> forwarding -> NAT -> DHCP and DNS
+//! destroy: DHCP and DNS -> NAT -> devices -> record
+//! ```
+//! Each step looks what is there and makes the rest, so a call that was cut off is made good by the
+//! same call again; a network that is gone after a start of the host comes back by it too. The work
+//! is done by `ip`, `nft` and `dnsmasq`, which get words and files and no shell.
+//!
+//! # Invariants
+//! - Nothing is touched that is not named after a network of ours: devices that somebody else has made
+//!   are refused, tables of nftables are changed by their own name only.
+//! - Forwarding that was turned on stays on: others may count on it by then.
+
+mod devices;
+mod dnsmasq;
+mod forward;
+mod name;
+mod rules;
+mod spec;
+mod subnet;
+mod tool;
+
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use super::NetError;
+use dnsmasq::Files;
+pub use name::Name;
+pub use spec::Spec;
+use spec::State;
+pub use subnet::Subnet;
+use tool::Tool;
+
+/// Why an internal network could not be made or removed.
+#[derive(Debug, thiserror::Error)]
+pub enum InternalError {
+    /// No network can have this name.
+    #[error("`{0}`: a network's name has 1 to 11 small letters, digits, `-` or `_`, the first a letter")]
+    Name(String),
+    /// That are no addresses for a network.
+    #[error("subnet `{text}`: {why}")]
+    Subnet {
+        /// What was given.
+        text: String,
+        /// What would be right.
+        why: String,
+    },
+    /// A program is not there.
+    #[error("{name} is not there; install it: apt-get install {package}")]
+    Missing {
+        /// The program.
+        name: &'static str,
+        /// Its Debian package.
+        package: &'static str,
+    },
+    /// The network is there, as another one.
+    #[error("network {name} is there with {has}; destroy it first, or leave the options out")]
+    Differs {
+        /// Its name.
+        name: Name,
+        /// What it has.
+        has: String,
+    },
+    /// Its addresses are others' too.
+    #[error("subnet {subnet} overlaps {with}; choose another one with --subnet")]
+    Overlaps {
+        /// What was asked for.
+        subnet: Subnet,
+        /// What is there.
+        with: String,
+    },
+    /// There is no room for another network.
+    #[error("the host has routes to all of 10.213.0.0/16; choose addresses with --subnet")]
+    NoneFree,
+    /// Somebody uses it.
+    #[error("network {name} is in use by {by}; --force removes it all the same")]
+    InUse {
+        /// Its name.
+        name: Name,
+        /// By whom.
+        by: String,
+    },
+    /// A step was refused.
+    #[error(transparent)]
+    Net(#[from] NetError),
+    /// Files could not be used.
+    #[error("cannot {doing} {}", path.display())]
+    State {
+        /// What was tried.
+        doing: &'static str,
+        /// With what.
+        path: PathBuf,
+        /// Why not.
+        source: std::io::Error,
+    },
+}
+
+/// What is asked for. What is left out follows from what is on record, else from the host.
+#[derive(Clone, Debug)]
+pub struct Wanted {
+    /// Its name.
+    pub name: Name,
+    /// Its addresses.
+    pub subnet: Option<Subnet>,
+    /// With NAT.
+    pub nat: bool,
+    /// With DHCP and DNS.
+    pub dhcp: bool,
+}
+
+/// What was made.
+#[derive(Clone, Debug)]
+pub struct Made {
+    /// The network.
+    pub spec: Spec,
+    /// IPv4 forwarding was off, and has been turned on.
+    pub forwards_now: bool,
+}
+
+/// A network as it is.
+#[derive(Clone, Debug, Serialize)]
+pub struct Shown {
+    /// What it is to be.
+    #[serde(flatten)]
+    pub spec: Spec,
+    /// Its bridge.
+    pub bridge: String,
+    /// The TAP device for a switch's uplink.
+    pub tap: String,
+    /// The host's address there.
+    pub gateway: std::net::Ipv4Addr,
+    /// Addresses that guests have got.
+    pub leases: usize,
+    /// What is not as it should be; nothing if all is well.
+    pub problems: Vec<String>,
+}
+
+/// The internal networks of this host.
+#[derive(Debug)]
+pub struct Networks {
+    state: State,
+}
+
+impl Networks {
+    /// Those that are on record below this directory.
+    ///
+    /// # Errors
+    /// The path of a directory that is not there cannot be completed.
+    pub fn at(root: &Path) -> std::io::Result<Self> {
+        Ok(Self { state: State::at(root)? })
+    }
+
+    /// Makes a network, or completes it if it is there in part.
+    ///
+    /// # Errors
+    /// [`InternalError`]. What was made until then stays, and the same call goes on there.
+    pub async fn create(&self, wanted: &Wanted) -> Result<Made, InternalError> {
+        let ip = Tool::find("ip", "iproute2")?;
+        let nft = wanted.nat.then(|| Tool::find("nft", "nftables")).transpose()?;
+        let dnsmasq = wanted.dhcp.then(|| Tool::find("dnsmasq", "dnsmasq-base")).transpose()?;
+        let _turn = self.state.turn().await?;
+        let recorded = self.state.read(&wanted.name)?;
+        let spec = self.settle(wanted, recorded.as_ref())?;
+        // What is there before there is a record is not ours.
+        devices::check(&spec.name, recorded.is_some())?;
+        self.state.write(&spec)?;
+        let anew = devices::make(&ip.program, &spec, recorded.is_some()).await?;
+        let forwards_now = spec.nat && forward::turn_on()?;
+        if let Some(nft) = &nft {
+            rules::set(nft, &spec).await?;
+        }
+        if let Some(dnsmasq) = &dnsmasq {
+            let files = Files::within(&self.state.of(&spec.name));
+            dnsmasq::start(dnsmasq, &files, &spec, anew).await?;
+        }
+        Ok(Made { spec, forwards_now })
+    }
+
+    /// What the network is to be.
+    fn settle(&self, wanted: &Wanted, recorded: Option<&Spec>) -> Result<Spec, InternalError> {
+        let Wanted { name, subnet, nat, dhcp } = wanted.clone();
+        if let Some(spec) = recorded {
+            let same = subnet.is_none_or(|subnet| subnet == spec.subnet);
+            if same && (nat, dhcp) == (spec.nat, spec.dhcp) {
+                return Ok(spec.clone());
+            }
+            let yes = |name: &str, with: bool| format!("{}{name}", if with { "" } else { "no " });
+            let (nat, dhcp) = (yes("NAT", spec.nat), yes("DHCP", spec.dhcp));
+            let has = format!("{}, {nat}, {dhcp}", spec.subnet);
+            return Err(InternalError::Differs { name, has });
+        }
+        let mut used = forward::routes(&name.bridge());
+        used.extend(self.state.all()?.iter().map(|other| other.subnet.block()));
+        let Some(subnet) = subnet else {
+            let subnet = Subnet::free(&used).ok_or(InternalError::NoneFree)?;
+            return Ok(Spec { name, subnet, nat, dhcp });
+        };
+        match used.iter().find(|used| used.overlaps(subnet.block())) {
+            Some(used) => Err(InternalError::Overlaps { subnet, with: used.to_string() }),
+            None => Ok(Spec { name, subnet, nat, dhcp }),
+        }
+    }
+
+    /// Removes a network with all that belongs to it; whether there was one. `force`: also if
+    /// somebody uses it.
+    ///
+    /// # Errors
+    /// [`InternalError`]. What is left then goes by the same call.
+    pub async fn destroy(&self, name: &Name, force: bool) -> Result<bool, InternalError> {
+        let ip = Tool::find("ip", "iproute2")?;
+        let _turn = self.state.turn().await?;
+        let recorded = self.state.read(name)?;
+        if recorded.is_none() && !devices::any(name) {
+            return Ok(false);
+        }
+        if !force {
+            devices::unused(name)?;
+        }
+        dnsmasq::stop(&Files::within(&self.state.of(name))).await?;
+        match (Tool::find("nft", "nftables"), &recorded) {
+            (Ok(nft), _) => rules::remove(&nft, &name.table()).await?,
+            (Err(missing), Some(spec)) if spec.nat => return Err(missing),
+            // Without it there can hardly be a table.
+            (Err(_), _) => {}
+        }
+        devices::remove(&ip.program, name, recorded.is_some()).await?;
+        self.state.remove(name)?;
+        Ok(true)
+    }
+
+    /// Every network as it is, by name.
+    ///
+    /// # Errors
+    /// What is on record cannot be read.
+    pub async fn list(&self) -> Result<Vec<Shown>, InternalError> {
+        let mut all = Vec::new();
+        for spec in self.state.all()? {
+            all.push(self.shown(spec).await);
+        }
+        Ok(all)
+    }
+
+    async fn shown(&self, spec: Spec) -> Shown {
+        let files = Files::within(&self.state.of(&spec.name));
+        let mut problems = devices::missing(&spec.name);
+        if spec.nat && !forward::is_on() {
+            problems.push("the host does not forward IPv4 (net.ipv4.ip_forward)".into());
+        }
+        if spec.nat {
+            match Tool::find("nft", "nftables") {
+                Err(missing) => problems.push(missing.to_string()),
+                Ok(nft) if !rules::is_set(&nft, &spec.name.table()).await => {
+                    problems.push(format!("nftables has no table {}", spec.name.table()));
+                }
+                Ok(_) => {}
+            }
+        }
+        if spec.dhcp && !dnsmasq::is_running(&files) {
+            problems.push("dnsmasq does not run".into());
+        }
+        let (bridge, tap) = (spec.name.bridge(), spec.name.tap());
+        let (gateway, leases) = (spec.subnet.gateway(), files.leases());
+        Shown { spec, bridge, tap, gateway, leases, problems }
+    }
+}

@@ -1,0 +1,176 @@
+//! What a network is to be, and where that is kept.
+
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, Write as _};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, flock};
+use serde::{Deserialize, Serialize};
+
+use super::{InternalError, Name, Subnet};
+
+/// File of a network's directory that says what it is to be.
+const RECORD: &str = "network.json";
+/// File whose lock is held by whoever changes networks.
+const LOCK: &str = "lock";
+
+/// What an internal network is to be.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Spec {
+    /// Its name.
+    pub name: Name,
+    /// Its addresses.
+    pub subnet: Subnet,
+    /// Guests reach what the host reaches, by the host's address.
+    pub nat: bool,
+    /// Guests get addresses and names.
+    pub dhcp: bool,
+}
+
+/// The directory that has a directory for each network. What is there is ours: a record is written
+/// before anything is made, and removed after everything is gone.
+#[derive(Clone, Debug)]
+pub(super) struct State {
+    root: PathBuf,
+}
+
+impl State {
+    pub(super) fn at(root: &Path) -> io::Result<Self> {
+        // Processes are found again by paths in it.
+        Ok(Self { root: std::path::absolute(root)? })
+    }
+
+    /// The directory of a network.
+    pub(super) fn of(&self, name: &Name) -> PathBuf {
+        self.root.join(name.to_string())
+    }
+
+    /// One at a time: waits for its turn, which ends when what is returned is dropped.
+    pub(super) async fn turn(&self) -> Result<File, InternalError> {
+        let (root, lock) = (self.root.clone(), self.root.join(LOCK));
+        let taken = tokio::task::spawn_blocking(move || {
+            fs::create_dir_all(root)?;
+            let file = File::options().create(true).append(true).open(lock)?;
+            flock(&file, FlockOperation::LockExclusive)?;
+            Ok(file)
+        });
+        let taken = taken.await.unwrap_or_else(|error| Err(io::Error::other(error)));
+        taken.map_err(|source| self.error("take a turn in", &self.root, source))
+    }
+
+    /// What was recorded of a network.
+    pub(super) fn read(&self, name: &Name) -> Result<Option<Spec>, InternalError> {
+        let path = self.of(name).join(RECORD);
+        let read = match fs::read(&path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            read => read.map_err(|source| self.error("read", &path, source))?,
+        };
+        let spec: Spec = serde_json::from_slice(&read)
+            .map_err(|error| self.error("understand", &path, error.into()))?;
+        if spec.name != *name {
+            let why = io::Error::other(format!("it is of network {}", spec.name));
+            return Err(self.error("understand", &path, why));
+        }
+        Ok(Some(spec))
+    }
+
+    /// Every network that is recorded, by name.
+    pub(super) fn all(&self) -> Result<Vec<Spec>, InternalError> {
+        let entries = match fs::read_dir(&self.root) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+            entries => entries.map_err(|source| self.error("list", &self.root, source))?,
+        };
+        let mut all = Vec::new();
+        for entry in entries {
+            let entry = entry.map_err(|source| self.error("list", &self.root, source))?;
+            let name = entry.file_name();
+            // The lock is no directory, and nothing else here is ours.
+            let Some(Ok(name)) = name.to_str().map(str::parse::<Name>) else { continue };
+            if entry.path().is_dir() {
+                all.extend(self.read(&name)?);
+            }
+        }
+        all.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(all)
+    }
+
+    /// Records what a network is to be, whole or not at all.
+    pub(super) fn write(&self, spec: &Spec) -> Result<(), InternalError> {
+        let dir = self.of(&spec.name);
+        let write = || {
+            fs::create_dir_all(&dir)?;
+            let new = dir.join("network.new");
+            let mut file = File::create(&new)?;
+            serde_json::to_writer_pretty(&mut file, spec)?;
+            file.write_all(b"\n")?;
+            file.sync_all()?;
+            fs::rename(new, dir.join(RECORD))?;
+            File::open(&dir)?.sync_all()
+        };
+        write().map_err(|source| self.error("write to", &dir, source))
+    }
+
+    /// Forgets a network: the record goes first, the rest of its files with it.
+    pub(super) fn remove(&self, name: &Name) -> Result<(), InternalError> {
+        let dir = self.of(name);
+        let remove = || {
+            for gone in [fs::remove_file(dir.join(RECORD)), fs::remove_dir_all(&dir)] {
+                match gone {
+                    Err(error) if error.kind() == ErrorKind::NotFound => {}
+                    outcome => outcome?,
+                }
+            }
+            Ok(())
+        };
+        remove().map_err(|source| self.error("remove", &dir, source))
+    }
+
+    fn error(&self, doing: &'static str, path: &Path, source: io::Error) -> InternalError {
+        InternalError::State { doing, path: path.to_owned(), source }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(name: &str) -> Spec {
+        let (name, subnet) = (name.parse().unwrap(), "10.5.0.0/24".parse().unwrap());
+        Spec { name, subnet, nat: true, dhcp: false }
+    }
+
+    #[tokio::test]
+    async fn what_is_recorded_is_read_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = State::at(&dir.path().join("networks")).unwrap();
+        assert_eq!(state.all().unwrap(), []);
+        let turn = state.turn().await.unwrap();
+        for name in ["b", "a"] {
+            assert_eq!(state.read(&spec(name).name).unwrap(), None);
+            state.write(&spec(name)).unwrap();
+            state.write(&spec(name)).unwrap();
+        }
+        drop(turn);
+        assert_eq!(state.all().unwrap(), [spec("a"), spec("b")]);
+        let _again = state.turn().await.unwrap();
+        for _ in 0..2 {
+            state.remove(&spec("a").name).unwrap();
+        }
+        assert_eq!(state.all().unwrap(), [spec("b")]);
+    }
+
+    #[test]
+    fn records_that_are_none_are_refused_by_their_path() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = State::at(dir.path()).unwrap();
+        state.write(&spec("a")).unwrap();
+        let path = dir.path().join("a").join(RECORD);
+        let good = fs::read_to_string(&path).unwrap();
+        for bad in ["", "{}", &good.replace("\"a\"", "\"b\""), &good.replace("10.5", "10.x")] {
+            fs::write(&path, bad).unwrap();
+            let error = state.all().unwrap_err().to_string();
+            assert!(error.contains("network.json"), "{error}");
+        }
+    }
+}

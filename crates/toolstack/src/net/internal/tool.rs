@@ -1,0 +1,75 @@
+//! Programs of others that do the work.
+
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::time::Duration;
+
+use tokio::io::AsyncWriteExt as _;
+use tokio::process::Command;
+use tokio::time::timeout;
+
+use super::super::NetError;
+use super::InternalError;
+use crate::binaries::in_path;
+
+/// Longest run: each does one thing, and dnsmasq leaves a process behind when it serves.
+const DEADLINE: Duration = Duration::from_secs(10);
+/// Where such programs are, also when PATH is a user's.
+const SYSTEM: [&str; 2] = ["/usr/sbin", "/sbin"];
+
+/// A program that is there.
+#[derive(Clone, Debug)]
+pub(super) struct Tool {
+    name: &'static str,
+    pub(super) program: PathBuf,
+}
+
+impl Tool {
+    /// The program of this name, of this Debian package.
+    pub(super) fn find(name: &'static str, package: &'static str) -> Result<Self, InternalError> {
+        let elsewhere = || {
+            let mut all = SYSTEM.iter().map(|dir| PathBuf::from(dir).join(name));
+            all.find(|file| file.is_file())
+        };
+        let program = in_path(name).or_else(elsewhere);
+        program.map(|program| Self { name, program }).ok_or(InternalError::Missing { name, package })
+    }
+
+    /// Runs it with these words and this on its standard input; what it says.
+    pub(super) async fn run(&self, words: &[&str], input: &str) -> Result<String, NetError> {
+        let what = || format!("{} {}", self.name, words.join(" "));
+        let refused = |why: String| NetError::Refused { what: what(), why };
+        let mut command = Command::new(&self.program);
+        command.args(words).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let run = async {
+            let mut child = command.kill_on_drop(true).spawn()?;
+            if let Some(mut stdin) = child.stdin.take() {
+                // One that does not read to the end says why by its status.
+                let _taken = stdin.write_all(input.as_bytes()).await;
+            }
+            child.wait_with_output().await
+        };
+        let output = timeout(DEADLINE, run).await.map_err(|_| NetError::Late(what()))?;
+        let output = output.map_err(|error| refused(error.to_string()))?;
+        if output.status.success() {
+            return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+        }
+        let said = [output.stderr, output.stdout].concat();
+        Err(refused(String::from_utf8_lossy(&said).trim().to_owned()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn what_is_missing_is_named_with_its_package() {
+        let error = Tool::find("no-such-tool", "some-package").unwrap_err().to_string();
+        assert!(error.contains("no-such-tool") && error.contains("apt-get install some-package"));
+        let cat = Tool::find("cat", "coreutils").unwrap();
+        assert_eq!(cat.run(&[], "hello").await.unwrap(), "hello");
+        let error = cat.run(&["/nonexistent/file"], "").await.unwrap_err().to_string();
+        assert!(error.starts_with("cat /nonexistent/file: "), "{error}");
+    }
+}

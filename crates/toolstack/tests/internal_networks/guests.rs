@@ -1,0 +1,100 @@
+//! What a guest gets from a network.
+
+use std::path::Path;
+
+use testkit::inside::in_own_network;
+use testkit::process::write_script;
+
+use crate::world::{Space, World, cable, run, sh};
+
+/// What udhcpc runs: it sets what it got, and leaves it in a file.
+const SCRIPT: &str = "[ \"$1\" = bound ] || exit 0
+ip addr add $ip/$mask dev $interface
+ip route add default via $router
+echo $ip/$mask $router $dns > $LEASE";
+
+/// Somebody at the other end of the host's uplink, who knows no way to the guests, and their names.
+fn beyond(world: &World) -> Space {
+    let beyond = Space::new();
+    cable(&beyond, "up0", "up1");
+    sh("ip addr add 192.0.2.1/24 dev up0");
+    beyond.sh("ip addr add 192.0.2.2/24 dev up1");
+    let dir = world.dir.path().display();
+    beyond.sh(&format!(
+        "dnsmasq --conf-file=/dev/null --listen-address=192.0.2.2 --bind-interfaces --no-resolv \
+         --no-hosts --address=/beyond.test/192.0.2.2 --pid-file={dir}/beyond.pid"
+    ));
+    let resolver = world.dir.path().join("resolv.conf");
+    std::fs::write(&resolver, "nameserver 192.0.2.2\n").unwrap();
+    // Only this process and its children see it.
+    run(&["mount", "--bind", resolver.to_str().unwrap(), "/etc/resolv.conf"]);
+    beyond
+}
+
+/// A guest in the network `lan`, with what it got by DHCP.
+fn guest(world: &World, number: u8) -> (Space, Vec<String>) {
+    let guest = Space::new();
+    let near = format!("g{number}p");
+    cable(&guest, &near, "g0");
+    sh(&format!("ip link set dev {near} master rw-lan"));
+    let (script, lease) = (world.dir.path().join("script"), world.dir.path().join("lease"));
+    write_script(&script, SCRIPT).unwrap();
+    let (script, file) = (script.display(), lease.display());
+    guest.sh(&format!(
+        "env LEASE={file} busybox udhcpc -f -n -q -t 20 -T 1 -i g0 -x hostname:guest{number} -s {script}"
+    ));
+    let lease = std::fs::read_to_string(lease).unwrap();
+    (guest, lease.split_whitespace().map(str::to_owned).collect())
+}
+
+#[test]
+fn guests_get_an_address_names_and_a_way_out() {
+    in_own_network("guests::guests_get_an_address_names_and_a_way_out", || {
+        let world = World::new();
+        let _beyond = beyond(&world);
+        let made = world.create("lan", true, true, None).unwrap();
+        assert!(made.forwards_now, "it is off in a new namespace");
+        assert_eq!(made.spec.subnet.to_string(), "10.213.0.0/24");
+        assert_eq!(world.problems(), [] as [&str; 0]);
+        let (first, lease) = guest(&world, 1);
+        let [address, router, dns] = &lease[..] else { panic!("{lease:?}") };
+        assert!(address.starts_with("10.213.0.") && address.ends_with("/24"), "{lease:?}");
+        assert_eq!((router.as_str(), dns.as_str()), ("10.213.0.1", "10.213.0.1"));
+        // Who is there does not know the way back to it.
+        first.sh("busybox ping -c 1 -w 20 192.0.2.2");
+        let said = first.sh("busybox nslookup -type=a beyond.test 10.213.0.1");
+        assert!(said.contains("192.0.2.2"), "{said}");
+
+        let (second, other) = guest(&world, 2);
+        assert_ne!(other[0], *address);
+        let said = second.sh("busybox nslookup -type=a guest1 10.213.0.1");
+        let plain = address.split('/').next().unwrap();
+        assert!(said.contains(plain), "{said}");
+        second.sh(&format!("busybox ping -c 1 -w 20 {plain}"));
+        assert_eq!(world.list()[0].leases, 2);
+        assert!(Path::new("/sys/class/net/rwt-lan/tun_flags").exists());
+    })
+    .unwrap();
+}
+
+#[test]
+fn nobody_comes_in_from_outside() {
+    in_own_network("guests::nobody_comes_in_from_outside", || {
+        let world = World::new();
+        let beyond = beyond(&world);
+        world.create("lan", true, true, None).unwrap();
+        let (guest, lease) = guest(&world, 1);
+        let address = lease[0].split('/').next().unwrap();
+        beyond.sh("ip route add 10.213.0.0/24 via 192.0.2.1");
+        let ping = beyond.words(&format!("busybox ping -c 1 -w 2 {address}"));
+        let output = std::process::Command::new(&ping[0]).args(&ping[1..]).output().unwrap();
+        assert!(!output.status.success(), "{output:?}");
+        // Nor does a guest go out by an address that is not of its network.
+        guest.sh("ip addr add 10.99.0.5/32 dev g0");
+        let ping = guest.words("busybox ping -c 1 -w 2 -I 10.99.0.5 192.0.2.2");
+        let output = std::process::Command::new(&ping[0]).args(&ping[1..]).output().unwrap();
+        assert!(!output.status.success(), "{output:?}");
+        guest.sh("busybox ping -c 1 -w 20 192.0.2.2");
+    })
+    .unwrap();
+}

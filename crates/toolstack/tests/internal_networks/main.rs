@@ -1,0 +1,8 @@
+//! Internal networks in network namespaces of the tests' own: with a guest's end, and somebody beyond
+//! the NAT. Needs root.
+#![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
+
+mod guests;
+mod life;
+mod world;

@@ -1,0 +1,158 @@
+//! Namespaces, and the networks of the test's own.
+
+use std::future::Future;
+use std::io::{BufRead as _, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use tempfile::TempDir;
+use testkit::process::find_tool;
+use toolstack::net::internal::{InternalError, Made, Name, Networks, Shown, Wanted};
+
+/// Runs a program; what it printed.
+pub(super) fn run(words: &[&str]) -> String {
+    let (program, arguments) = words.split_first().unwrap();
+    let output = Command::new(program).args(arguments).output().unwrap();
+    assert!(output.status.success(), "{words:?}: {output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// As [`run`], with the words of a line.
+pub(super) fn sh(line: &str) -> String {
+    run(&line.split(' ').collect::<Vec<_>>())
+}
+
+/// Does something asynchronous.
+pub(super) fn wait<T>(work: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(work)
+}
+
+/// Another network namespace: a process that is in it.
+pub(super) struct Space(Child);
+
+impl Space {
+    pub(super) fn new() -> Self {
+        let mut command = Command::new("unshare");
+        command.args(["--net", "sh", "-c", "ip link set dev lo up && echo && exec cat"]);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        assert_eq!(line, "\n");
+        Self(child)
+    }
+
+    pub(super) fn id(&self) -> u32 {
+        self.0.id()
+    }
+
+    /// Words that run what follows there.
+    pub(super) fn words(&self, line: &str) -> Vec<String> {
+        let enter = format!("nsenter --target {} --net {line}", self.id());
+        enter.split(' ').map(str::to_owned).collect()
+    }
+
+    /// Runs a line there.
+    pub(super) fn sh(&self, line: &str) -> String {
+        run(&self.words(line).iter().map(String::as_str).collect::<Vec<_>>())
+    }
+}
+
+impl Drop for Space {
+    fn drop(&mut self) {
+        // It has ended already, at worst.
+        let _gone = self.0.kill();
+        let _waited = self.0.wait();
+    }
+}
+
+/// The networks of the host that this namespace is.
+pub(super) struct World {
+    pub(super) dir: TempDir,
+    pub(super) networks: Networks,
+}
+
+impl World {
+    pub(super) fn new() -> Self {
+        find_tool("nft", "nftables").unwrap();
+        find_tool("dnsmasq", "dnsmasq-base").unwrap();
+        sh("ip link set dev lo up");
+        let dir = tempfile::tempdir().unwrap();
+        let networks = Networks::at(&dir.path().join("networks")).unwrap();
+        Self { dir, networks }
+    }
+
+    pub(super) fn create(
+        &self,
+        name: &str,
+        nat: bool,
+        dhcp: bool,
+        subnet: Option<&str>,
+    ) -> Result<Made, InternalError> {
+        let subnet = subnet.map(|subnet| subnet.parse().unwrap());
+        wait(self.networks.create(&Wanted { name: name.parse().unwrap(), subnet, nat, dhcp }))
+    }
+
+    pub(super) fn destroy(&self, name: &str, force: bool) -> Result<bool, InternalError> {
+        let name: Name = name.parse().unwrap();
+        wait(self.networks.destroy(&name, force))
+    }
+
+    pub(super) fn list(&self) -> Vec<Shown> {
+        wait(self.networks.list()).unwrap()
+    }
+
+    /// What is wrong with the only network.
+    pub(super) fn problems(&self) -> Vec<String> {
+        let all = self.list();
+        let [only] = &all[..] else { panic!("{all:?}") };
+        only.problems.clone()
+    }
+
+    /// Process ids of those that were started with files of this world.
+    pub(super) fn processes(&self) -> Vec<u32> {
+        let place = self.dir.path().to_str().unwrap().to_owned();
+        let ids = std::fs::read_dir("/proc").unwrap().flatten();
+        let ids = ids.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+        let ours = |id: &u32| {
+            let line = std::fs::read(format!("/proc/{id}/cmdline")).unwrap_or_default();
+            line.starts_with(b"dnsmasq") || String::from_utf8_lossy(&line).contains("/dnsmasq\0")
+        };
+        let named = |id: &u32| {
+            let line = std::fs::read(format!("/proc/{id}/cmdline")).unwrap_or_default();
+            String::from_utf8_lossy(&line).contains(&place)
+        };
+        ids.filter(ours).filter(named).collect()
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        // Whatever has failed: no process is left behind.
+        for id in self.processes() {
+            let _gone = Command::new("kill").args(["-9", &id.to_string()]).output();
+        }
+    }
+}
+
+/// Devices that are there and named like those of networks.
+pub(super) fn devices() -> Vec<String> {
+    let all = std::fs::read_dir("/sys/class/net").unwrap().flatten();
+    let all = all.map(|one| one.file_name().into_string().unwrap());
+    let mut ours: Vec<_> = all.filter(|name| name.starts_with("rw")).collect();
+    ours.sort();
+    ours
+}
+
+/// A cable from this namespace to another: `near` here, `far` there.
+pub(super) fn cable(space: &Space, near: &str, far: &str) {
+    let id = space.id();
+    sh(&format!("ip link add {near} type veth peer name {far} netns {id}"));
+    sh(&format!("ip link set dev {near} up"));
+    space.sh(&format!("ip link set dev {far} up"));
+}
+
+/// Whether a path is there.
+pub(super) fn there(path: &Path) -> bool {
+    path.exists()
+}
