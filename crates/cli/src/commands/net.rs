@@ -161,7 +161,8 @@ fn print(output: &mut impl std::io::Write, all: &[Shown]) -> std::io::Result<()>
         let (spec, leases) = (&network.spec, network.leases.to_string());
         let (name, subnet) = (spec.name.to_string(), spec.subnet.to_string());
         let (nat, dhcp) = (yes(spec.nat), yes(spec.dhcp));
-        table.add_row([&name, &network.bridge, &network.tap, &subnet, nat, dhcp, state, &leases]);
+        let devices = [name.as_str(), &network.bridge, &network.tap];
+        table.add_row(devices.into_iter().chain([subnet.as_str(), nat, dhcp, state, &leases]));
     }
     writeln!(output, "{table}")?;
     for network in all {

@@ -20,6 +20,9 @@ const END_DEADLINE: Duration = Duration::from_secs(5);
 /// Most addresses that are given away at once: it keeps all in memory.
 const LEASES_MAX: u32 = 4096;
 
+/// The users of this host. Debian's package makes one for it.
+const ACCOUNTS: &str = "/etc/passwd";
+
 /// Its files.
 #[derive(Clone, Debug)]
 pub(super) struct Files {
@@ -39,11 +42,14 @@ impl Files {
         format!("--conf-file={}", self.conf.display())
     }
 
-    fn text(&self, spec: &Spec) -> String {
+    fn text(&self, spec: &Spec, accounts: &str) -> String {
         let (first, last) = spec.subnet.guests();
         let (bridge, mask) = (spec.name.bridge(), spec.subnet.mask());
         let leases = spec.subnet.count().min(LEASES_MAX);
-        // Without NAT nobody there is a way to anywhere.
+        // Else it is nobody, whom others are too.
+        let has_account = accounts.lines().any(|line| line.starts_with("dnsmasq:"));
+        let user = if has_account { "user=dnsmasq\n" } else { "" };
+        // Without NAT there is no way to anywhere.
         let router = if spec.nat { "" } else { "dhcp-option=option:router\n" };
         format!(
             "# Written by `ringway net create {name}`, which writes it again.\n\
@@ -56,7 +62,7 @@ impl Files {
              dhcp-authoritative\n\
              dhcp-range={first},{last},{mask},12h\n\
              dhcp-lease-max={leases}\n\
-             {router}dhcp-leasefile={lease_file}\n\
+             {user}{router}dhcp-leasefile={lease_file}\n\
              pid-file={pid}\n",
             name = spec.name,
             lease_file = self.leases.display(),
@@ -78,7 +84,8 @@ pub(super) async fn start(
     spec: &Spec,
     anew: bool,
 ) -> Result<(), NetError> {
-    let text = files.text(spec);
+    let accounts = std::fs::read_to_string(ACCOUNTS).unwrap_or_default();
+    let text = files.text(spec, &accounts);
     let same = std::fs::read_to_string(&files.conf).is_ok_and(|old| old == text);
     let running = is_running(files);
     if running && same && !anew {
@@ -153,7 +160,7 @@ mod tests {
             dhcp: true,
         };
         let files = Files::within(Path::new("/state/lan"));
-        let text = files.text(&spec(true));
+        let text = files.text(&spec(true), "root:x:0:0\ndnsmasq:x:999:65534\n");
         for line in [
             "interface=rw-lan",
             "except-interface=lo",
@@ -161,11 +168,13 @@ mod tests {
             "dhcp-range=10.5.0.2,10.5.0.254,255.255.255.0,12h",
             "dhcp-lease-max=253",
             "pid-file=/state/lan/dnsmasq.pid",
+            "user=dnsmasq",
             "dhcp-leasefile=/state/lan/leases",
         ] {
             assert!(text.lines().any(|one| one == line), "{line}: {text}");
         }
         assert!(!text.contains("option:router"));
-        assert!(files.text(&spec(false)).contains("\ndhcp-option=option:router\n"));
+        let without = files.text(&spec(false), "");
+        assert!(without.contains("\ndhcp-option=option:router\n") && !without.contains("user="));
     }
 }

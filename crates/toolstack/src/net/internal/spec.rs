@@ -49,7 +49,7 @@ impl State {
     /// One at a time: waits for its turn, which ends when what is returned is dropped.
     pub(super) async fn turn(&self) -> Result<File, InternalError> {
         let (root, lock) = (self.root.clone(), self.root.join(LOCK));
-        let taken = tokio::task::spawn_blocking(move || {
+        let taken = tokio::task::spawn_blocking(move || -> io::Result<File> {
             fs::create_dir_all(root)?;
             let file = File::options().create(true).append(true).open(lock)?;
             flock(&file, FlockOperation::LockExclusive)?;
@@ -98,7 +98,7 @@ impl State {
     /// Records what a network is to be, whole or not at all.
     pub(super) fn write(&self, spec: &Spec) -> Result<(), InternalError> {
         let dir = self.of(&spec.name);
-        let write = || {
+        let write = || -> io::Result<()> {
             fs::create_dir_all(&dir)?;
             let new = dir.join("network.new");
             let mut file = File::create(&new)?;
@@ -114,7 +114,7 @@ impl State {
     /// Forgets a network: the record goes first, the rest of its files with it.
     pub(super) fn remove(&self, name: &Name) -> Result<(), InternalError> {
         let dir = self.of(name);
-        let remove = || {
+        let remove = || -> io::Result<()> {
             for gone in [fs::remove_file(dir.join(RECORD)), fs::remove_dir_all(&dir)] {
                 match gone {
                     Err(error) if error.kind() == ErrorKind::NotFound => {}
