@@ -177,7 +177,8 @@ fn shown_flags(name: &str) -> Option<u32> {
 /// Queues that the device has, whoever has them.
 fn shown_queues(name: &str) -> Option<usize> {
     let all = std::fs::read_dir(Path::new(DEVICES).join(name).join("queues")).ok()?;
-    let sent = all.flatten().filter(|entry| entry.file_name().as_encoded_bytes().starts_with(b"tx-"));
+    let sent =
+        all.flatten().filter(|entry| entry.file_name().as_encoded_bytes().starts_with(b"tx-"));
     Some(sent.count())
 }
 

@@ -153,7 +153,11 @@ impl Queue {
         match error {
             Some(errno) if !self.failed => {
                 self.failed = true;
-                Err(if errno == Errno::BADFD { QueueError::Gone } else { QueueError::Failed(errno) })
+                Err(if errno == Errno::BADFD {
+                    QueueError::Gone
+                } else {
+                    QueueError::Failed(errno)
+                })
             }
             _ => Ok(()),
         }

@@ -106,8 +106,7 @@ fn largest(ends: &[Watched], kind: GsoKind) -> u32 {
 fn streams_go_both_ways_in_large_pieces() {
     in_own_network("traffic::streams_go_both_ways_in_large_pieces", || {
         let cable = Cable::new(2);
-        let both: [(&str, GsoKind); 2] =
-            [("10.7.0.2", GsoKind::Tcp4), ("fd07::2", GsoKind::Tcp6)];
+        let both: [(&str, GsoKind); 2] = [("10.7.0.2", GsoKind::Tcp4), ("fd07::2", GsoKind::Tcp6)];
         for (far, kind) in both {
             let came = there_and_back(&cable, far.parse().unwrap());
             assert!(came == pattern(STREAM_BYTES), "{far}: other bytes than were sent");
@@ -160,7 +159,8 @@ fn checksums_are_left_to_the_other_side_and_flows_are_spread() {
         assert!(counts.iter().sum::<usize>() == 32 && !counts.contains(&0), "{counts:?}");
         for end in cable.near_ends.iter().chain(&cable.far_ends) {
             end.until(|seen| {
-                for (frame, header) in seen.parsed().into_iter().filter(|(frame, _)| is_udp(frame)) {
+                for (frame, header) in seen.parsed().into_iter().filter(|(frame, _)| is_udp(frame))
+                {
                     let partial = matches!(header.checksum(), Checksum::Partial { .. });
                     assert!(partial, "{frame:?} {header:?}");
                 }

@@ -37,7 +37,8 @@ pub(super) fn routes(but: &str) -> Vec<Block> {
 fn parse(text: &str, but: &str) -> Vec<Block> {
     let parse = |line: &str| {
         let words: Vec<&str> = line.split_whitespace().collect();
-        let [device, first, _gateway, _flags, _references, _use, _metric, mask, ..] = words[..] else {
+        let [device, first, _gateway, _flags, _references, _use, _metric, mask, ..] = words[..]
+        else {
             return None;
         };
         // Numbers as they lie in memory, read as one of this host's.

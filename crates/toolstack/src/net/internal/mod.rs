@@ -40,7 +40,9 @@ use tool::Tool;
 #[derive(Debug, thiserror::Error)]
 pub enum InternalError {
     /// No network can have this name.
-    #[error("`{0}`: a network's name has 1 to 11 small letters, digits, `-` or `_`, the first a letter")]
+    #[error(
+        "`{0}`: a network's name has 1 to 11 small letters, digits, `-` or `_`, the first a letter"
+    )]
     Name(String),
     /// That are no addresses for a network.
     #[error("subnet `{text}`: {why}")]

@@ -48,7 +48,8 @@ impl FromStr for Name {
     type Err = InternalError;
 
     fn from_str(text: &str) -> Result<Self, InternalError> {
-        let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '_');
+        let plain =
+            |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '_');
         let starts = text.starts_with(|c: char| c.is_ascii_lowercase());
         if starts && text.len() <= BYTES_MAX && text.chars().all(plain) {
             return Ok(Self(text.to_owned()));
@@ -81,7 +82,9 @@ mod tests {
             let name: Name = good.parse().unwrap();
             assert!(name.bridge().len() <= 15 && name.tap().len() <= 15, "{name}");
         }
-        for bad in ["", "A", "2lan", "-a", "..", "a/b", "a b", "a;b", "abcdefghijkl", "\u{e4}", "a\n"] {
+        for bad in
+            ["", "A", "2lan", "-a", "..", "a/b", "a b", "a;b", "abcdefghijkl", "\u{e4}", "a\n"]
+        {
             let error = bad.parse::<Name>().unwrap_err().to_string();
             assert!(error.contains("1 to 11"), "{error}");
         }

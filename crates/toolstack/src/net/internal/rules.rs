@@ -63,7 +63,9 @@ mod tests {
         };
         let script = script(&spec);
         let tables = script.lines().filter(|line| line.contains("table"));
-        assert!(tables.clone().count() == 3 && tables.clone().all(|l| l.contains("ip ringway_lan")));
+        assert!(
+            tables.clone().count() == 3 && tables.clone().all(|l| l.contains("ip ringway_lan"))
+        );
         assert!(!script.contains("flush"), "{script}");
         assert!(script.contains("ip daddr != 10.5.0.0/24 oifname != \"rw-lan\" masquerade"));
     }

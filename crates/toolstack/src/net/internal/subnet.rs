@@ -44,10 +44,8 @@ pub struct Subnet(Block);
 impl Subnet {
     /// The first of `10.213.0.0/24` to `10.213.255.0/24` that overlaps none of these.
     pub(super) fn free(used: &[Block]) -> Option<Self> {
-        let mut all = (0..=255u8).map(|third| Block {
-            first: Ipv4Addr::new(10, 213, third, 0).to_bits(),
-            bits: 24,
-        });
+        let mut all = (0..=255u8)
+            .map(|third| Block { first: Ipv4Addr::new(10, 213, third, 0).to_bits(), bits: 24 });
         all.find(|block| used.iter().all(|used| !used.overlaps(*block))).map(Self)
     }
 
@@ -100,10 +98,8 @@ impl FromStr for Subnet {
     type Err = InternalError;
 
     fn from_str(text: &str) -> Result<Self, InternalError> {
-        let refused = |why: String| InternalError::Subnet {
-            text: text.chars().take(40).collect(),
-            why,
-        };
+        let refused =
+            |why: String| InternalError::Subnet { text: text.chars().take(40).collect(), why };
         let form = || refused("write it as 10.5.0.0/24".into());
         let (address, bits) = text.split_once('/').ok_or_else(form)?;
         let address: Ipv4Addr = address.parse().map_err(|_| form())?;
@@ -118,7 +114,8 @@ impl FromStr for Subnet {
             return Err(refused(format!("it begins at {}", Block { first, bits })));
         }
         let first = address.octets()[0];
-        let special = address.is_loopback() || address.is_link_local() || first == 0 || first >= 224;
+        let special =
+            address.is_loopback() || address.is_link_local() || first == 0 || first >= 224;
         if special {
             return Err(refused("its addresses are for something else".into()));
         }

@@ -32,7 +32,9 @@ impl Tool {
             all.find(|file| file.is_file())
         };
         let program = in_path(name).or_else(elsewhere);
-        program.map(|program| Self { name, program }).ok_or(InternalError::Missing { name, package })
+        program
+            .map(|program| Self { name, program })
+            .ok_or(InternalError::Missing { name, package })
     }
 
     /// Runs it with these words and this on its standard input; what it says.
