@@ -37,9 +37,19 @@ impl File {
         // SAFETY: the iovecs point into memory that `buffers` keeps mapped and writable.
         let read =
             unsafe { libc::preadv2(self.raw(), iovecs.as_ptr(), count, offset, libc::RWF_NOWAIT) };
-        usize::try_from(read).map_err(|_| {
-            Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
-        })
+        counted(read)
+    }
+
+    /// Reads what a descriptor has that never waits (O_NONBLOCK), by a system call of its own: for
+    /// drivers that cannot do [`crate::Op::Take`].
+    ///
+    /// # Errors
+    /// EAGAIN when there is nothing.
+    pub fn read_ready(&self, buffers: &Buffers) -> Result<usize, Errno> {
+        let iovecs = buffers.iovecs();
+        let count = iovecs.len().min(libc::UIO_MAXIOV as usize) as libc::c_int;
+        // SAFETY: the iovecs point into memory that `buffers` keeps mapped and writable.
+        counted(unsafe { libc::readv(self.raw(), iovecs.as_ptr(), count) })
     }
 
     /// Receives what a socket has, if it has anything: at least one byte, or 0 when the peer has
@@ -56,10 +66,14 @@ impl File {
         message.msg_iovlen = iovecs.len().min(libc::UIO_MAXIOV as usize);
         // SAFETY: the iovecs point into memory that `buffers` keeps mapped and writable.
         let got = unsafe { libc::recvmsg(self.raw(), &raw mut message, libc::MSG_DONTWAIT) };
-        usize::try_from(got).map_err(|_| {
-            Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
-        })
+        counted(got)
     }
+}
+
+/// What a system call says that counts bytes.
+fn counted(result: libc::ssize_t) -> Result<usize, Errno> {
+    usize::try_from(result)
+        .map_err(|_| Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO))
 }
 
 impl AsFd for File {

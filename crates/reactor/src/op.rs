@@ -29,7 +29,8 @@ pub enum Op {
         buffers: Buffers,
     },
     /// Fill the buffers with what a device without offsets has, which for a TAP device is one frame;
-    /// EAGAIN at once if it has nothing. Several of these in a turn cost one system call.
+    /// EAGAIN at once if it has nothing, EOPNOTSUPP if its driver cannot tell (that of TAP devices
+    /// can since Linux 6.4). Several of these in a turn cost one system call.
     Take {
         /// From where.
         file: File,

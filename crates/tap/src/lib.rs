@@ -22,7 +22,8 @@
 //!
 //! Reads never wait in the kernel. A queue that is idle is watched by the reactor, and costs nothing;
 //! one that has something is asked for as many frames as the last time and one more, in one system
-//! call. Writes go out with whatever else the turn has submitted.
+//! call. Before Linux 6.4 each frame is a system call of its own: the driver could not tell then that
+//! a read of the ring would wait. Writes go out with whatever else the turn has submitted.
 //!
 //! The kernel spreads what the host sends over the queues that are attached: by the queue on which
 //! the other direction of a flow was last written, else by a hash.

@@ -63,6 +63,9 @@ pub struct Queue {
     asked: usize,
     /// There may be something: the device said so, or the end was not seen, since it was asked.
     ready: bool,
+    /// The driver cannot tell that a read would wait (before Linux 6.4), so frames are read one by
+    /// one. Reads that wait in the kernel would be no way: nothing ends them with their poller.
+    direct: bool,
     failed: bool,
 }
 
@@ -93,6 +96,7 @@ impl Queue {
             batch: Batch::default(),
             asked: 0,
             ready: true,
+            direct: false,
             failed: false,
         })
     }
@@ -119,14 +123,14 @@ impl Queue {
             self.sent.push_back(Sent { tag, buffers: buffers.unwrap_or_default(), outcome });
         }
         context.reap(&self.reads, &mut self.done);
-        if self.done.is_empty() {
-            return Ok(());
+        if !self.done.is_empty() {
+            self.sort()?;
         }
-        self.read()
+        if self.direct && self.has_work() { self.read(context) } else { Ok(()) }
     }
 
     /// Sorts the reads that have ended, which came in the order in which they were asked for.
-    fn read(&mut self) -> Result<(), QueueError> {
+    fn sort(&mut self) -> Result<(), QueueError> {
         let (mut came, ended, mut error) = (0, self.done.len(), None);
         for done in self.done.drain(..) {
             let outcome = done.outcome();
@@ -140,8 +144,10 @@ impl Queue {
                 }
                 Err(errno) => {
                     self.free.push(frame);
-                    if errno != Errno::AGAIN {
-                        error = error.or(Some(errno));
+                    match errno {
+                        Errno::AGAIN => {}
+                        Errno::OPNOTSUPP => self.direct = true,
+                        errno => error = error.or(Some(errno)),
                     }
                 }
             }
@@ -149,18 +155,36 @@ impl Queue {
         self.asked = self.asked.saturating_sub(ended);
         self.batch.ended(ended, came);
         // If the end was seen, the device tells of what has come after it.
-        self.ready |= came == ended;
-        match error {
-            Some(errno) if !self.failed => {
-                self.failed = true;
-                Err(if errno == Errno::BADFD {
-                    QueueError::Gone
-                } else {
-                    QueueError::Failed(errno)
-                })
+        self.ready |= came == ended || self.direct;
+        error.map_or(Ok(()), |errno| self.fail(errno))
+    }
+
+    /// Reads what is there, up to a batch.
+    fn read(&mut self, context: &Context<'_>) -> Result<(), QueueError> {
+        for _ in 0..BATCH_MAX {
+            let Some(mut frame) = self.free.pop() else { break };
+            context.count_syscalls(1);
+            match self.file.read_ready(&frame.buffers) {
+                Ok(bytes) => {
+                    frame.buffers.truncate(bytes);
+                    self.came.push_back(frame);
+                }
+                Err(errno) => {
+                    self.free.push(frame);
+                    self.ready = false;
+                    return if errno == Errno::AGAIN { Ok(()) } else { self.fail(errno) };
+                }
             }
-            _ => Ok(()),
         }
+        Ok(())
+    }
+
+    /// The first failure is told, and ends everything.
+    fn fail(&mut self, errno: Errno) -> Result<(), QueueError> {
+        if std::mem::replace(&mut self.failed, true) {
+            return Ok(());
+        }
+        Err(if errno == Errno::BADFD { QueueError::Gone } else { QueueError::Failed(errno) })
     }
 
     /// The next frame that came, in their order.
@@ -176,7 +200,7 @@ impl Queue {
 
     /// Asks for frames, if there may be some. The kernel is asked with what else the turn submits.
     pub fn ask(&mut self, context: &mut Context<'_>) {
-        if !self.has_work() {
+        if self.direct || !self.has_work() {
             return;
         }
         self.ready = false;

@@ -1,5 +1,6 @@
 //! Queues on a reactor, whose frames go to the queue of another device or to nobody.
 
+use std::os::fd::OwnedFd;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -95,8 +96,13 @@ pub(super) struct Watched {
 impl Watched {
     /// The queue with this number of a device, used by a reactor from now on.
     pub(super) fn new(reactor: &Reactor, tap: &Tap, number: usize) -> Self {
+        Self::of(reactor, tap.queue(number).unwrap())
+    }
+
+    /// A queue that is this descriptor.
+    pub(super) fn of(reactor: &Reactor, fd: Arc<OwnedFd>) -> Self {
         let (changed, changes) = channel();
-        let (fd, seen) = (tap.queue(number).unwrap(), Arc::<Mutex<Seen>>::default());
+        let seen = Arc::<Mutex<Seen>>::default();
         let twin = seen.clone();
         let make = move |context: &mut Context<'_>| {
             let kick = fd.clone();

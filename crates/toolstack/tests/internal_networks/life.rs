@@ -30,7 +30,7 @@ fn what_is_missing_is_made_again_and_nothing_is_left() {
             while world.processes() == [process] {
                 std::thread::yield_now();
             }
-            assert_eq!(world.problems().len(), 3, "{:?}", world.problems());
+            assert_eq!(world.problems().len(), 4, "{:?}", world.problems());
             world.create("lan", true, true, None).unwrap();
             assert_eq!(world.problems(), [] as [&str; 0]);
             assert!(sh("ip -br addr show dev rw-lan").contains("10.5.0.1/24"));
@@ -133,7 +133,7 @@ fn an_address_that_somebody_listens_at_is_told() {
         let dir = world.dir.path().join("networks/lan");
         let pid = std::fs::read_to_string(dir.join("dnsmasq.pid")).unwrap();
         assert_eq!(world.processes(), [pid.trim().parse::<u32>().unwrap()]);
-        // Whoever calls at the same time waits for his turn.
+        // Nobody has the turn any more.
         let output = Command::new("flock")
             .args([world.dir.path().join("networks/lock").to_str().unwrap(), "true"])
             .output();

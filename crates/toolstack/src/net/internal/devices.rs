@@ -1,6 +1,10 @@
 //! A network's devices: a bridge with the host's address, and in it a TAP device for a switch.
 
+use std::net::Ipv4Addr;
 use std::path::Path;
+
+use nix::ifaddrs::getifaddrs;
+use nix::sys::socket::SockaddrStorage;
 
 use super::super::NetError;
 use super::super::ip::{Device, ip};
@@ -69,11 +73,26 @@ pub(super) fn any(name: &Name) -> bool {
     all.any(|(device, kind)| matches!(ours(&device, kind, name, false), Ok(true)))
 }
 
-/// Which devices are missing.
-pub(super) fn missing(name: &Name) -> Vec<String> {
+/// What is missing of them.
+pub(super) fn missing(spec: &Spec) -> Vec<String> {
+    let (name, gateway) = (&spec.name, spec.subnet.gateway());
     let all = [(name.bridge(), "bridge"), (name.tap(), "tun_flags")].into_iter();
     let missing = all.filter(|(device, kind)| !matches!(ours(device, kind, name, false), Ok(true)));
-    missing.map(|(device, _)| format!("device {device} is missing")).collect()
+    let mut missing: Vec<_> =
+        missing.map(|(device, _)| format!("device {device} is missing")).collect();
+    let bridge = name.bridge();
+    let is_there = Device::named(&bridge).is_ok_and(|device| device.is_there());
+    if is_there && !has_address(&bridge, gateway) {
+        missing.push(format!("device {bridge} has no address {gateway}"));
+    }
+    missing
+}
+
+fn has_address(device: &str, wanted: Ipv4Addr) -> bool {
+    getifaddrs().into_iter().flatten().filter(|one| one.interface_name == device).any(|one| {
+        let address = one.address.as_ref().and_then(SockaddrStorage::as_sockaddr_in);
+        address.is_some_and(|address| address.ip() == wanted)
+    })
 }
 
 /// Refuses if somebody uses the network: devices are plugged into its bridge, or a switch has its TAP

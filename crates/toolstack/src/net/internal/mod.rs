@@ -249,7 +249,7 @@ impl Networks {
 
     async fn shown(&self, spec: Spec) -> Shown {
         let files = Files::within(&self.state.of(&spec.name));
-        let mut problems = devices::missing(&spec.name);
+        let mut problems = devices::missing(&spec);
         if spec.nat && !forward::is_on() {
             problems.push("the host does not forward IPv4 (net.ipv4.ip_forward)".into());
         }

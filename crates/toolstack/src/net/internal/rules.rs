@@ -4,7 +4,8 @@ use super::super::NetError;
 use super::spec::Spec;
 use super::tool::Tool;
 
-/// What `nft` is told: the table as it should be, in one step, whatever it was.
+/// What `nft` is told: the table as it should be, in one step, whatever it was. What stays in the bridge
+/// may pass here too (br_netfilter), and is left alone.
 fn script(spec: &Spec) -> String {
     let (table, bridge, subnet) = (spec.name.table(), spec.name.bridge(), spec.subnet);
     format!(
@@ -17,7 +18,7 @@ fn script(spec: &Spec) -> String {
          \t}}\n\
          \tchain forward {{\n\
          \t\ttype filter hook forward priority filter; policy accept;\n\
-         \t\tiifname \"{bridge}\" ip saddr != {subnet} drop\n\
+         \t\tiifname \"{bridge}\" oifname != \"{bridge}\" ip saddr != {subnet} drop\n\
          \t\tiifname != \"{bridge}\" oifname \"{bridge}\" ct state established,related accept\n\
          \t\tiifname != \"{bridge}\" oifname \"{bridge}\" drop\n\
          \t}}\n\
