@@ -18,7 +18,9 @@
 //! ```
 //! Frames have the 12 bytes of header that [`net::header`] reads and writes: the kernel may leave
 //! checksums and segmentation to us, and takes the same from us ([`net::header::Offloads::KERNEL`]).
-//! It does not write the header's last field, the number of buffers.
+//! It does not write the header's last field, the number of buffers. A guest's frame is sent with the
+//! first bytes that were decided on, in memory of ours, before the rest in the guest's
+//! ([`memory::Buffers::put_head`]).
 //!
 //! Reads never wait in the kernel. A queue that is idle is watched by the reactor, and costs nothing;
 //! one that has something is asked for as many frames as the last time and one more, in one system

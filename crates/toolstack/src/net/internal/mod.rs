@@ -256,10 +256,7 @@ impl Networks {
         if spec.nat {
             match Tool::find("nft", "nftables") {
                 Err(missing) => problems.push(missing.to_string()),
-                Ok(nft) if !rules::is_set(&nft, &spec.name.table()).await => {
-                    problems.push(format!("nftables has no table {}", spec.name.table()));
-                }
-                Ok(_) => {}
+                Ok(nft) => problems.extend(rules::problem(&nft, &spec.name.table()).await),
             }
         }
         if spec.dhcp && !dnsmasq::is_running(&files) {

@@ -38,9 +38,10 @@ pub(super) async fn set(nft: &Tool, spec: &Spec) -> Result<(), NetError> {
     })
 }
 
-/// Whether the table is there.
-pub(super) async fn is_set(nft: &Tool, table: &str) -> bool {
-    nft.run(&["list", "table", "ip", table], "").await.is_ok()
+/// Why the table cannot be seen; nothing if it is there.
+pub(super) async fn problem(nft: &Tool, table: &str) -> Option<String> {
+    let said = nft.run(&["list", "table", "ip", table], "").await.err()?.to_string();
+    said.lines().next().map(str::to_owned)
 }
 
 /// Removes the table if it is there.
