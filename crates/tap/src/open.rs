@@ -74,7 +74,8 @@ impl Tap {
             all.push(queue);
         }
         let tap = Self { name: name.into(), queues: all };
-        if before.is_some() && shown_queues(name).is_some_and(|shown| shown > queues) {
+        let shown = before.and_then(|index| shown_queues(name, index));
+        if shown.is_some_and(|shown| shown > queues) {
             return Err(TapError::InUse(name.into()));
         }
         tap.configure().map_err(|errno| explain("set offloads of", name, errno))?;
@@ -174,12 +175,15 @@ fn shown_flags(name: &str) -> Option<u32> {
     u32::from_str_radix(text.trim().trim_start_matches("0x"), 16).ok()
 }
 
-/// Queues that the device has, whoever has them.
-fn shown_queues(name: &str) -> Option<usize> {
-    let all = std::fs::read_dir(Path::new(DEVICES).join(name).join("queues")).ok()?;
-    let sent =
-        all.flatten().filter(|entry| entry.file_name().as_encoded_bytes().starts_with(b"tx-"));
-    Some(sent.count())
+/// Queues that the device has, whoever has them; nothing if the kernel shows another namespace's.
+fn shown_queues(name: &str, index: u32) -> Option<usize> {
+    let shown = Path::new(DEVICES).join(name);
+    let number = std::fs::read_to_string(shown.join("ifindex")).ok()?;
+    if number.trim().parse::<u32>().ok()? != index {
+        return None;
+    }
+    let all = std::fs::read_dir(shown.join("queues")).ok()?.flatten();
+    Some(all.filter(|entry| entry.file_name().as_encoded_bytes().starts_with(b"tx-")).count())
 }
 
 #[cfg(test)]
