@@ -24,6 +24,17 @@ impl Area {
         Ok(Self { pin: Rc::new(Kept::Mapping(mapping.clone())), mapping })
     }
 
+    /// A mapping that other threads use too, for the calling thread. Who may touch which bytes
+    /// when is for them to agree on.
+    pub fn over(mapping: Arc<Mapping>) -> Self {
+        Self { pin: Rc::new(Kept::Mapping(mapping.clone())), mapping }
+    }
+
+    /// The mapping.
+    pub fn mapping(&self) -> &Arc<Mapping> {
+        &self.mapping
+    }
+
     /// Length in bytes.
     pub fn len(&self) -> usize {
         self.mapping.len()

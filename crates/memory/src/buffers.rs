@@ -342,29 +342,6 @@ impl Buffers {
 
     /// Copies as many bytes as both lists hold from the front of `source`; returns how many.
     pub fn copy_from_buffers(&self, source: &Buffers) -> usize {
-        let mut skip = 0;
-        let mut done = 0;
-        let mut pieces = source.iovecs().iter().peekable();
-        for v in self.iovecs() {
-            let mut at = 0;
-            while at < v.iov_len {
-                let Some(from) = pieces.peek() else { return done };
-                let count = (v.iov_len - at).min(from.iov_len - skip);
-                // SAFETY: both pins hold; `at` and `skip` stay inside their pieces. `copy`
-                // allows a guest to name the same page twice.
-                unsafe {
-                    let source = from.iov_base.cast::<u8>().add(skip);
-                    std::ptr::copy(source, v.iov_base.cast::<u8>().add(at), count);
-                }
-                at += count;
-                skip += count;
-                done += count;
-                if skip == from.iov_len {
-                    skip = 0;
-                    pieces.next();
-                }
-            }
-        }
-        done
+        source.reader().copy_to(self)
     }
 }

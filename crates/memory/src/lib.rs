@@ -9,7 +9,7 @@
 //!   was hit, and hands out pins without touching a counter that another thread uses.
 //! - [`Area`]: one thread's handle on memory of its own, from which it makes lists of pieces.
 //! - [`Buffers`]: an owned scatter list in memory that stays mapped as long as it lives. This is
-//!   what travels from the ring to the kernel and back.
+//!   what travels from the ring to the kernel and back. A [`Reader`] walks over one.
 //!
 //! # Invariants
 //! - Addresses and lengths from a guest are checked here, once, with checked arithmetic.
@@ -31,6 +31,7 @@ mod area;
 mod backing;
 mod buffers;
 mod map;
+mod reader;
 pub mod sigbus;
 mod table;
 mod view;
@@ -38,6 +39,7 @@ mod view;
 pub use area::Area;
 pub use buffers::{Buffers, Byte};
 pub use map::{MAX_BYTES, Mapping};
+pub use reader::Reader;
 pub use table::{MAX_REGIONS, Region, RegionSpec, Table};
 pub use view::View;
 

@@ -81,6 +81,12 @@ reasons! {
     ReceiverClosed = "receiver-closed",
     /// Nobody is there to get it.
     NoReceiver = "no-receiver",
+    /// The receiver has no buffers for it.
+    NoBuffer = "no-buffer",
+    /// The receiver takes a frame in one buffer only, and that is too small.
+    SmallBuffer = "small-buffer",
+    /// The receiver's reactor has not taken what was sent there before.
+    ReactorBusy = "reactor-busy",
 }
 
 /// A counter for each reason: one writer, any readers, no read-modify-write.

@@ -8,7 +8,7 @@ use cargo_metadata::{DependencyKind, Metadata, MetadataCommand};
 
 /// Who may use whom (docs/architecture.md). A crate of the house that is not named on the right
 /// may not be used.
-const LAYERS: [(&str, &[&str]); 17] = [
+const LAYERS: [(&str, &[&str]); 18] = [
     ("memory", &[]),
     ("virtq", &["memory"]),
     ("reactor", &["memory"]),
@@ -16,10 +16,16 @@ const LAYERS: [(&str, &[&str]); 17] = [
     ("blk", &["memory", "virtq", "disk", "reactor"]),
     ("net", &[]),
     ("tap", &["memory", "net", "reactor"]),
+    ("nic", &["memory", "virtq", "net", "reactor"]),
     ("nbd", &["memory", "disk", "reactor"]),
     ("vhost-user", &["memory", "virtq"]),
     ("model", &[]),
-    ("iod", &["memory", "virtq", "vhost-user", "reactor", "disk", "blk", "nbd", "model"]),
+    (
+        "iod",
+        &[
+            "memory", "virtq", "vhost-user", "reactor", "disk", "blk", "net", "nic", "nbd", "model",
+        ],
+    ),
     ("xenapi", &["model"]),
     ("toolstack", &["model"]),
     ("daemon", &["model", "toolstack", "xenapi"]),
@@ -32,8 +38,8 @@ const LAYERS: [(&str, &[&str]); 17] = [
 const UNSAFE: [&str; 3] = ["memory", "virtq", "reactor"];
 
 /// No async runtime and no server in the data plane.
-const DATA_PLANE: [&str; 10] =
-    ["memory", "virtq", "reactor", "disk", "blk", "net", "tap", "nbd", "vhost-user", "iod"];
+const DATA_PLANE: [&str; 11] =
+    ["memory", "virtq", "reactor", "disk", "blk", "net", "tap", "nic", "nbd", "vhost-user", "iod"];
 
 /// Licences that may come in with a dependency.
 const LICENCES: [&str; 10] = [

@@ -109,6 +109,19 @@ impl Queue {
         Ok(queue)
     }
 
+    /// As [`Queue::new`], for a device that completes chains in the order in which they were made
+    /// available: what its used index tells is all that was ever taken, whatever
+    /// `config.next_avail` says. No record of requests in flight is needed.
+    ///
+    /// # Errors
+    /// [`RingError::BadSize`], [`RingError::Memory`].
+    pub fn in_order(config: QueueConfig, memory: Arc<Table>) -> Result<Self, RingError> {
+        let mut queue = Self::new(config, memory, None)?;
+        (queue.next_avail, queue.avail_seen) = (queue.next_used, queue.next_used);
+        queue.suppress();
+        Ok(queue)
+    }
+
     /// The same ring in a new memory table. Chains in flight keep the old one alive.
     ///
     /// # Errors

@@ -1,0 +1,77 @@
+//! A list of buffers read piece by piece into others.
+
+use crate::Buffers;
+
+/// A walk over a list: what was read is behind it, the list stays as it is. So the same bytes can
+/// go to several places.
+#[derive(Clone, Debug)]
+pub struct Reader<'a> {
+    pieces: &'a [libc::iovec],
+    /// Bytes of the first piece that were read.
+    skip: usize,
+}
+
+impl Buffers {
+    /// Reads from the front on.
+    pub fn reader(&self) -> Reader<'_> {
+        Reader { pieces: self.iovecs(), skip: 0 }
+    }
+}
+
+impl Reader<'_> {
+    /// Copies as many bytes as `target` holds and are left to the front of `target`; returns how
+    /// many.
+    pub fn copy_to(&mut self, target: &Buffers) -> usize {
+        let mut done = 0;
+        for v in target.iovecs() {
+            let mut at = 0;
+            while at < v.iov_len {
+                let Some((from, rest)) = self.pieces.split_first() else { return done };
+                let count = (v.iov_len - at).min(from.iov_len - self.skip);
+                // SAFETY: both lists are borrowed, and their pins hold; `at` and `skip` stay inside
+                // their pieces. `copy` allows a guest to name the same page twice.
+                unsafe {
+                    let source = from.iov_base.cast::<u8>().add(self.skip);
+                    std::ptr::copy(source, v.iov_base.cast::<u8>().add(at), count);
+                }
+                at += count;
+                done += count;
+                self.skip += count;
+                if self.skip == from.iov_len {
+                    (self.pieces, self.skip) = (rest, 0);
+                }
+            }
+        }
+        done
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Area, Buffers};
+
+    fn list(area: &Area, pieces: &[(usize, usize)]) -> Buffers {
+        let mut list = Buffers::default();
+        assert!(pieces.iter().all(|(at, len)| list.append_area(area, *at, *len)));
+        list
+    }
+
+    #[test]
+    fn a_list_is_read_on_where_the_last_target_was_full() {
+        let area = Area::private(4096).unwrap();
+        assert!(area.write(0, b"abcdefghij"));
+        let source = list(&area, &[(0, 3), (4, 1), (6, 4)]);
+        let mut reader = source.reader();
+        let targets = [&[(100, 2)][..], &[(200, 1), (210, 3)], &[(300, 1), (310, 9)], &[(400, 1)]];
+        let copied = targets.map(|pieces| reader.copy_to(&list(&area, pieces)));
+        assert_eq!(copied, [2, 4, 2, 0]);
+        let read = |at, len| {
+            let mut out = vec![0; len];
+            assert!(area.read(at, &mut out));
+            String::from_utf8(out).unwrap()
+        };
+        assert_eq!([read(100, 2), read(200, 1), read(210, 3)], ["ab", "c", "egh"]);
+        assert_eq!([read(300, 1), read(310, 1)], ["i", "j"]);
+        assert_eq!(source.len(), 8);
+    }
+}

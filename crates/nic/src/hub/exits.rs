@@ -1,0 +1,104 @@
+//! The ways out of a hub: outlets on its reactor, and links to others.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use net::Reason;
+use reactor::{Bell, Context};
+
+use super::known::Seat;
+use crate::link::{Address, News, Writer};
+use crate::outlet::{Outlet, Ready};
+
+/// The ways out of a hub.
+#[derive(Default)]
+pub(super) struct Exits {
+    outlets: Vec<Option<Rc<RefCell<dyn Outlet>>>>,
+    /// Outlets that got something in this batch, each once.
+    touched: Vec<usize>,
+    /// By number of the reactor; none to our own.
+    links: Vec<Option<(Writer, Bell)>>,
+}
+
+impl Exits {
+    pub(super) fn add_link(&mut self, number: usize, link: Writer, bell: Bell) {
+        if self.links.len() <= number {
+            self.links.resize_with(number + 1, || None);
+        }
+        if let Some(place) = self.links.get_mut(number) {
+            *place = Some((link, bell));
+        }
+    }
+
+    /// A place for an outlet.
+    pub(super) fn enter(&mut self, outlet: Rc<RefCell<dyn Outlet>>) -> Seat {
+        let at = match self.outlets.iter().position(Option::is_none) {
+            Some(at) => at,
+            None => {
+                self.outlets.push(None);
+                // Nothing is allocated when frames come.
+                self.touched.reserve(self.outlets.len());
+                self.outlets.len() - 1
+            }
+        };
+        if let Some(place) = self.outlets.get_mut(at) {
+            *place = Some(outlet);
+        }
+        Seat::Here(at)
+    }
+
+    /// Nobody sits there any more.
+    pub(super) fn leave(&mut self, seat: Seat) {
+        if let Seat::Here(at) = seat
+            && let Some(place) = self.outlets.get_mut(at)
+        {
+            *place = None;
+        }
+    }
+
+    /// Gives a frame to whoever sits there.
+    pub(super) fn give(
+        &mut self,
+        seat: Seat,
+        to: Address,
+        frame: &Ready<'_>,
+    ) -> Result<(), Reason> {
+        match seat {
+            Seat::Nobody => Err(Reason::ReceiverClosed),
+            Seat::Here(at) => {
+                let outlet = self.outlets.get(at).and_then(Option::as_ref);
+                let outlet = outlet.ok_or(Reason::ReceiverClosed)?;
+                if self.touched.last() != Some(&at) && !self.touched.contains(&at) {
+                    self.touched.push(at);
+                }
+                outlet.borrow_mut().give(frame)
+            }
+            Seat::There(number) => {
+                let link = self.links.get_mut(number).and_then(Option::as_mut);
+                let (link, _) = link.ok_or(Reason::ReceiverClosed)?;
+                link.put(to, frame).then_some(()).ok_or(Reason::ReactorBusy)
+            }
+        }
+    }
+
+    /// Tells all other reactors where a station is. One whose link is full does without, and
+    /// floods until the station is heard again.
+    pub(super) fn tell(&mut self, news: News) {
+        for (link, _) in self.links.iter_mut().flatten() {
+            link.tell(news);
+        }
+    }
+
+    pub(super) fn flush(&mut self, context: &mut Context<'_>) {
+        for at in self.touched.drain(..) {
+            if let Some(outlet) = self.outlets.get(at).and_then(Option::as_ref) {
+                outlet.borrow_mut().flush(context);
+            }
+        }
+        for (link, bell) in self.links.iter_mut().flatten() {
+            if link.show() {
+                context.ring(bell);
+            }
+        }
+    }
+}

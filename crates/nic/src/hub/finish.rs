@@ -1,0 +1,76 @@
+//! What a sender has left undone and a receiver does not take, done in software.
+
+use memory::Buffers;
+use net::Reason;
+use net::checksum;
+use net::frame::{FRAME_MAX, Frame, TAG_BYTES};
+use net::header::{Checksum, Header};
+use net::segment::Segments;
+
+/// The longest frame, with a tag that was put in.
+const WHOLE_BYTES: usize = FRAME_MAX as usize + TAG_BYTES as usize;
+
+/// Private memory in which a frame is finished.
+pub(super) struct Workshop {
+    whole: Box<[u8]>,
+    piece: Box<[u8]>,
+}
+
+impl Default for Workshop {
+    fn default() -> Self {
+        let room = || vec![0; WHOLE_BYTES].into();
+        Self { whole: room(), piece: room() }
+    }
+}
+
+impl Workshop {
+    /// Completes the checksum of a frame.
+    ///
+    /// # Errors
+    /// It is not in the frame.
+    pub(super) fn complete(
+        &mut self,
+        head: &[u8],
+        body: &Buffers,
+        header: &Header,
+    ) -> Result<&[u8], Reason> {
+        let whole = gather(&mut self.whole, head, body)?;
+        if let Checksum::Partial { start, offset } = header.checksum() {
+            checksum::finish(whole, start, offset).ok_or(Reason::ChecksumRange)?;
+        }
+        Ok(whole)
+    }
+
+    /// Cuts a frame, and hands each piece to `each`.
+    ///
+    /// # Errors
+    /// It cannot be cut.
+    pub(super) fn cut(
+        &mut self,
+        head: &[u8],
+        body: &Buffers,
+        header: &Header,
+        mut each: impl FnMut(&[u8]),
+    ) -> Result<(), Reason> {
+        let whole = &*gather(&mut self.whole, head, body)?;
+        // With its tag put in or taken out.
+        let parsed = Frame::parse(whole, whole.len())?;
+        let mut segments = Segments::new(whole, &parsed, header).ok_or(Reason::GsoMismatch)?;
+        while let Some(bytes) =
+            segments.write_next(&mut self.piece).map_err(|_| Reason::LongFrame)?
+        {
+            each(self.piece.get(..bytes).unwrap_or_default());
+        }
+        Ok(())
+    }
+}
+
+/// The whole frame in `room`.
+fn gather<'a>(room: &'a mut [u8], head: &[u8], body: &Buffers) -> Result<&'a mut [u8], Reason> {
+    let bytes = head.len() + body.len();
+    let whole = room.get_mut(..bytes).ok_or(Reason::LongFrame)?;
+    let (front, rest) = whole.split_at_mut_checked(head.len()).ok_or(Reason::LongFrame)?;
+    front.copy_from_slice(head);
+    body.peek(rest);
+    Ok(whole)
+}

@@ -1,0 +1,104 @@
+//! From a frame that came in to those who get it.
+
+use memory::Buffers;
+use net::Reason;
+use net::frame::Frame;
+use net::header::{Finish, Header};
+use net::port::PortId;
+use net::switch::Decision;
+
+use super::head::Head;
+use super::{Given, Hub, known};
+use crate::link::{Address, News};
+use crate::outlet::Ready;
+
+/// A frame that was decided about.
+struct Passing<'a> {
+    frame: Frame,
+    header: Header,
+    vlan: u16,
+    hash: Option<u32>,
+    prefix: &'a [u8],
+    body: &'a Buffers,
+}
+
+impl Hub {
+    /// Passes a frame on that came in from a port at `now_ns`. Whoever gets something of it is
+    /// shown that by [`Hub::flush`].
+    pub fn forward(&mut self, from: PortId, given: &Given<'_>, now_ns: u64) {
+        let bytes = given.prefix.len() + given.body.len();
+        let passed = self.pass(from, given, bytes, now_ns);
+        if let Some(known) = known(&mut self.ports, from) {
+            known.counts.sends(bytes);
+            if let Err(reason) = passed {
+                known.counts.refused.count(reason);
+            }
+        }
+    }
+
+    fn pass(
+        &mut self,
+        from: PortId,
+        given: &Given<'_>,
+        bytes: usize,
+        now_ns: u64,
+    ) -> Result<(), Reason> {
+        let Given { header, prefix, body, may } = *given;
+        let frame = Frame::parse(prefix, bytes)?;
+        let header = Header::parse(&header, &frame, may)?;
+        let verdict = self.switch.decide(from, &frame, &header, now_ns);
+        let vlan = verdict.vlan;
+        if verdict.learnt.is_some_and(|learnt| learnt.is_news()) {
+            self.exits.tell(News { port: from, vlan, mac: frame.src });
+        }
+        let hash = self.hash.of(&frame);
+        let passing = Passing { frame, header, vlan, hash, prefix, body };
+        match verdict.decision {
+            Decision::Drop(reason) => return Err(reason),
+            Decision::Forward(to) => self.hand(to, &passing, now_ns),
+            Decision::Flood(ports) => ports.iter().for_each(|to| self.hand(to, &passing, now_ns)),
+        }
+        Ok(())
+    }
+
+    /// Gives a frame to a port, in the form that it takes. What becomes of it there is counted
+    /// there, and is no matter of its sender.
+    fn hand(&mut self, to: PortId, passing: &Passing<'_>, now_ns: u64) {
+        let Passing { frame, header, vlan, hash, prefix, body } = passing;
+        let tagging = self.switch.tagging(to, *vlan, frame);
+        let changed = Head::new(prefix, header, tagging);
+        let (head, header) = match &changed {
+            None => (*prefix, header),
+            Some((head, header)) => (head.bytes(), header),
+        };
+        let Some(known) = known(&mut self.ports, to) else { return };
+        let queue = u16::from(known.steering.pick(*hash, now_ns, &[]));
+        let Some(seat) = known.seat(queue) else { return };
+        let address = Address { port: to, queue, epoch: known.epoch };
+        let raw = header.for_receiver(known.takes).bytes(1);
+        let exits = &mut self.exits;
+        let mut give = |head: &[u8], body: &Buffers| {
+            let ready = Ready { header: raw, head, body };
+            let given = exits.give(seat, address, &ready);
+            known.got(ready.bytes(), given);
+            given
+        };
+        // What comes of giving is counted already.
+        let finished = match header.finish_for(known.takes) {
+            Finish::Nothing => {
+                let _ = give(head, body);
+                Ok(())
+            }
+            Finish::Checksum => self.workshop.complete(head, body, header).map(|whole| {
+                let _ = give(whole, &self.nothing);
+            }),
+            // The rest of a frame of which a piece is lost goes on: TCP asks for that piece.
+            Finish::Segment => self.workshop.cut(head, body, header, |piece| {
+                let _ = give(piece, &self.nothing);
+            }),
+        };
+        if let Err(reason) = finished {
+            known.got(0, Err(reason));
+        }
+    }
+}

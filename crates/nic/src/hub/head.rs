@@ -1,0 +1,74 @@
+//! A frame's first bytes with another tag.
+
+use net::frame::{PREFIX_BYTES, TAG_BYTES, ethertype};
+use net::header::Header;
+use net::port::Tagging;
+
+/// Where a tag is: behind the addresses.
+const TAG_AT: usize = 12;
+/// Bytes of a tag.
+const TAG: usize = TAG_BYTES as usize;
+
+/// First bytes of a frame that were changed.
+pub(super) struct Head {
+    bytes: [u8; PREFIX_BYTES + TAG],
+    len: usize,
+}
+
+impl Head {
+    /// `prefix` and `header` as `tagging` wants them; nothing if they stay as they are.
+    pub(super) fn new(prefix: &[u8], header: &Header, tagging: Tagging) -> Option<(Self, Header)> {
+        let (tag, header) = match tagging {
+            Tagging::Keep => return None,
+            Tagging::Push(tag) => (Some(tag), header.tagged()),
+            Tagging::Replace(tag) => (Some(tag), *header),
+            Tagging::Pop => (None, header.untagged()),
+        };
+        let new = tag.map(|tag| [ethertype::VLAN.to_be_bytes(), tag.0.to_be_bytes()]);
+        // The bytes behind the addresses, without the tag that goes.
+        let behind = match tagging {
+            Tagging::Push(_) => TAG_AT,
+            _ => TAG_AT + TAG,
+        };
+        let (front, rest) = (prefix.get(..TAG_AT)?, prefix.get(behind..)?);
+        let mut head = Self { bytes: [0; PREFIX_BYTES + TAG], len: 0 };
+        let parts = [front, new.as_ref().map_or(&[][..], |new| new.as_flattened()), rest];
+        for (place, byte) in head.bytes.iter_mut().zip(parts.into_iter().flatten()) {
+            *place = *byte;
+            head.len += 1;
+        }
+        Some((head, header))
+    }
+
+    pub(super) fn bytes(&self) -> &[u8] {
+        self.bytes.get(..self.len).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use net::frame::Tag;
+
+    use super::*;
+
+    fn changed(prefix: &[u8], tagging: Tagging) -> Vec<u8> {
+        let (head, _) = Head::new(prefix, &Header::default(), tagging).unwrap();
+        head.bytes().to_vec()
+    }
+
+    #[test]
+    fn tags_come_go_and_change() {
+        let plain: Vec<u8> = (0..PREFIX_BYTES as u8).collect();
+        let tagged = changed(&plain, Tagging::Push(Tag(0xa007)));
+        assert_eq!(tagged.len(), plain.len() + 4);
+        assert_eq!((&tagged[..12], &tagged[12..16]), (&plain[..12], &[0x81, 0, 0xa0, 7][..]));
+        assert_eq!(tagged[16..], plain[12..]);
+        let prefix = &tagged[..PREFIX_BYTES];
+        let other = changed(prefix, Tagging::Replace(Tag(9)));
+        assert_eq!((&other[..14], &other[14..16]), (&tagged[..14], &[0, 9][..]));
+        assert_eq!((other.len(), &other[16..]), (PREFIX_BYTES, &prefix[16..]));
+        assert_eq!(changed(prefix, Tagging::Pop), plain[..PREFIX_BYTES - 4]);
+        assert!(Head::new(&plain, &Header::default(), Tagging::Keep).is_none());
+        assert_eq!(changed(&plain[..14], Tagging::Push(Tag(1))).len(), 18);
+    }
+}

@@ -1,0 +1,176 @@
+//! One reactor's part of the switch: from a frame that came in to those who get it.
+
+mod exits;
+mod finish;
+mod forward;
+mod head;
+mod known;
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use memory::Buffers;
+use net::Reason;
+use net::flow::Toeplitz;
+use net::header::{HEADER_BYTES, Offloads};
+use net::port::{Policy, PortId};
+use net::switch::{NetworkId, NetworkPolicy, PORTS_MAX, Switch, SwitchError};
+use reactor::{Bell, Context};
+
+use crate::counts::Counts;
+use crate::link::{Address, News, Writer};
+use crate::outlet::{Outlet, Ready};
+use exits::Exits;
+use finish::Workshop;
+use known::{Known, Seat};
+
+/// A frame that came in.
+#[derive(Clone, Copy, Debug)]
+pub struct Given<'a> {
+    /// Its virtio-net header, as it was written.
+    pub header: [u8; HEADER_BYTES],
+    /// The first [`net::frame::PREFIX_BYTES`] of it, or all, in private memory.
+    pub prefix: &'a [u8],
+    /// What follows them.
+    pub body: &'a Buffers,
+    /// What its sender may leave undone.
+    pub may: Offloads,
+}
+
+/// One reactor's part of the switch. It lives on that reactor, and so does all that it touches.
+pub struct Hub {
+    switch: Switch,
+    hash: Toeplitz,
+    ports: Box<[Option<Box<Known>>]>,
+    exits: Exits,
+    workshop: Workshop,
+    /// The body of a frame that is all in its head.
+    nothing: Buffers,
+}
+
+impl Default for Hub {
+    fn default() -> Self {
+        Self {
+            switch: Switch::new(),
+            hash: Toeplitz::default(),
+            ports: (0..PORTS_MAX).map(|_| None).collect(),
+            exits: Exits::default(),
+            workshop: Workshop::default(),
+            nothing: Buffers::default(),
+        }
+    }
+}
+
+impl Hub {
+    /// Frames for reactor `number` go into this link; whoever reads it is woken by this bell.
+    pub(crate) fn add_link(&mut self, number: usize, link: Writer, bell: Bell) {
+        self.exits.add_link(number, link, bell);
+    }
+
+    /// Makes or changes a network.
+    pub(crate) fn set_network(
+        &mut self,
+        id: NetworkId,
+        policy: NetworkPolicy,
+    ) -> Result<(), SwitchError> {
+        self.switch.set_network(id, policy)
+    }
+
+    /// Plugs a port in, or changes it. It counts in `counts` if it is new.
+    pub(crate) fn set_port(
+        &mut self,
+        id: PortId,
+        policy: Policy,
+        counts: Arc<Counts>,
+    ) -> Result<(), SwitchError> {
+        self.switch.set_port(id, policy)?;
+        if let Some(place) = self.ports.get_mut(id.index()) {
+            place.get_or_insert_with(|| Box::new(Known::new(counts)));
+        }
+        Ok(())
+    }
+
+    /// Unplugs a port.
+    pub(crate) fn remove_port(&mut self, id: PortId) {
+        self.switch.remove_port(id);
+        if let Some(known) = self.ports.get_mut(id.index()).and_then(Option::take) {
+            known.seats().for_each(|seat| self.exits.leave(seat));
+        }
+    }
+
+    /// A queue of a port takes frames on this reactor from now on.
+    pub fn open(
+        &mut self,
+        port: PortId,
+        queue: u16,
+        epoch: u32,
+        takes: Offloads,
+        outlet: Rc<RefCell<dyn Outlet>>,
+    ) {
+        let seat = self.exits.enter(outlet);
+        self.sit(port, queue, epoch, takes, seat);
+    }
+
+    /// A queue of a port takes frames on reactor `number` from now on.
+    pub(crate) fn open_there(
+        &mut self,
+        port: PortId,
+        queue: u16,
+        epoch: u32,
+        takes: Offloads,
+        number: usize,
+    ) {
+        self.sit(port, queue, epoch, takes, Seat::There(number));
+    }
+
+    /// A queue of a port takes no frames any more.
+    pub fn close(&mut self, port: PortId, queue: u16) {
+        if let Some(known) = known(&mut self.ports, port) {
+            let seat = known.sit(queue, Seat::Nobody);
+            self.exits.leave(seat);
+        }
+    }
+
+    fn sit(&mut self, port: PortId, queue: u16, epoch: u32, takes: Offloads, seat: Seat) {
+        let Some(known) = known(&mut self.ports, port) else { return self.exits.leave(seat) };
+        (known.epoch, known.takes) = (epoch, takes);
+        let former = known.sit(queue, seat);
+        self.exits.leave(former);
+    }
+
+    /// A frame of a port could not even be read.
+    pub fn refuse(&mut self, port: PortId, reason: Reason) {
+        if let Some(known) = known(&mut self.ports, port) {
+            known.counts.sends(0);
+            known.counts.refused.count(reason);
+        }
+    }
+
+    /// Gives a frame that came over a link to its queue on this reactor.
+    pub(crate) fn arrive(&mut self, to: Address, frame: &Ready<'_>) {
+        let Some(known) = known(&mut self.ports, to.port) else { return };
+        let seat = known.seat(to.queue).filter(|seat| matches!(seat, Seat::Here(_)));
+        let outcome = match seat {
+            Some(seat) if known.epoch == to.epoch => self.exits.give(seat, to, frame),
+            _ => Err(Reason::ReceiverClosed),
+        };
+        known.got(frame.bytes(), outcome);
+    }
+
+    /// Another reactor has seen where a station is.
+    pub(crate) fn learn(&mut self, news: News, now_ns: u64) {
+        let News { port, vlan, mac } = news;
+        self.switch.learn(port, vlan, mac, now_ns);
+    }
+
+    /// The batch is over: everybody who got something is shown it.
+    pub fn flush(&mut self, context: &mut Context<'_>) {
+        self.exits.flush(context);
+    }
+}
+
+/// What is known of a port.
+fn known(ports: &mut [Option<Box<Known>>], port: PortId) -> Option<&mut Known> {
+    ports.get_mut(port.index())?.as_deref_mut()
+}

@@ -1,0 +1,60 @@
+//! virtio-net rings on reactors, and frames between them.
+//!
+//! # Words
+//! - **Port**: one interface of a guest, or of the host, at the switch.
+//! - **Pair**: a receive and a transmit queue of a port; both live on one reactor.
+//! - [`Hub`]: one reactor's part of the switch. It decides about each frame that comes in on its
+//!   reactor, and gives it to who shall get it.
+//! - [`Outlet`]: whoever takes frames on a reactor: a receive queue, or anything else. Together with
+//!   [`Hub::forward`], by which frames come in, that is all that a port is to the hub.
+//! - **Link**: the way of frames from one reactor to another; see `link`.
+//! - [`Fabric`]: the hubs of all reactors, and how the rest of the program speaks to them.
+//!
+//! # Model
+//! ```text
+//! transmit queue: pop -> header and first 128 bytes to private memory -> Hub::forward
+//!   Hub: Frame::parse -> Header::parse -> Switch::decide -> for each receiver: steering, then
+//!     same reactor:    Outlet::give, one copy from the sender's buffers to the receiver's
+//!     another reactor: into the link, one copy; there Outlet::give, another copy
+//! once per batch: each receive queue, each link and the transmit queue are published
+//! ```
+//! A frame leaves its sender's ring in the turn in which it was popped: nothing is ever waited for.
+//! A receiver without buffers, or a link without room, loses the frame, and it is counted there.
+//!
+//! # Errors
+//! A frame that is not passed on has a [`net::Reason`] and is counted ([`Counts`]). A ring that
+//! breaks the rules is told to the front-end through its error descriptor, logged once, and left
+//! alone ([`QueueError`] if it cannot even start).
+//!
+//! # Invariants
+//! - What is decided on is a private copy, and the receiver gets that copy: a guest that changes its
+//!   memory meanwhile changes nothing but bytes that nobody has looked at.
+//! - No reactor touches memory or rings of a queue that it does not serve.
+//! - Rings complete in the order in which they were made available, so that used indices tell all
+//!   there is to know: who goes on with a ring does so at its used index.
+//! - No allocation and no lock for a frame. A hub is shared by what lives on its reactor through a
+//!   [`std::cell::RefCell`]: nothing that has borrowed it calls what borrows it.
+//! - The descriptors of a receiver are not touched before the whole frame is known to fit.
+//!
+//! # How to test
+//! `virtq::driver` plays guests on real reactors (`tests/`). The order in which the two sides of a
+//! link see each other's steps is walked through under `loom`.
+#![forbid(unsafe_code)]
+
+mod counts;
+mod fabric;
+mod hub;
+mod link;
+mod node;
+mod outlet;
+mod receive;
+mod ring;
+mod running;
+mod transmit;
+
+pub use counts::{Counts, PortCounts};
+pub use fabric::{Fabric, FabricError};
+pub use hub::{Given, Hub};
+pub use outlet::{Outlet, Ready};
+pub use ring::Fault;
+pub use running::{Life, QueueError, RunningQueue};

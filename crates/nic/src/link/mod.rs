@@ -1,0 +1,305 @@
+//! The way of frames from one reactor to another: a bounded ring of bytes with one writer and one
+//! reader.
+//!
+//! A record is its head, then the frame, and begins on a cache line of its own. What would reach
+//! beyond the end of the ring is written at its beginning, behind a record that says so. The memory
+//! is this process's alone, so what is read is what was written.
+//!
+//! The writer's side never waits: a frame for which there is no room is lost, and the sender's
+//! descriptor has completed either way. How both sides meet stands in [`words`].
+
+mod words;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use memory::{Area, Buffers, Mapping, MemoryError};
+use net::Mac;
+use net::header::HEADER_BYTES;
+use net::port::PortId;
+
+use crate::outlet::Ready;
+use words::{Word, Words};
+
+/// Bytes of a link: 30 of the largest frames, or 1,300 of 1,500 bytes. What is not used takes no
+/// memory.
+pub(crate) const LINK_BYTES: usize = 2 << 20;
+/// Records begin on multiples of this: a cache line.
+const ALIGN: usize = 64;
+/// Bytes before the frame.
+const HEAD_BYTES: usize = 32;
+
+/// Where a frame goes on the other side.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Address {
+    pub(crate) port: PortId,
+    pub(crate) queue: u16,
+    /// Which life of the port it was made for: another one may take other offloads.
+    pub(crate) epoch: u32,
+}
+
+/// Where a station is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct News {
+    pub(crate) port: PortId,
+    pub(crate) vlan: u16,
+    pub(crate) mac: Mac,
+}
+
+/// What a record says.
+#[derive(Debug)]
+pub(crate) enum Record {
+    /// A frame; its bytes are in the list that [`Reader::next`] was given.
+    Frame(Address, [u8; HEADER_BYTES]),
+    News(News),
+}
+
+const FRAME: u8 = 0;
+/// The next record is at the beginning of the ring.
+const WRAP: u8 = 1;
+const NEWS: u8 = 2;
+
+/// What both sides hold.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    mapping: Arc<Mapping>,
+    written: Line,
+    read: Line,
+    door: Arc<Door>,
+}
+
+/// A number on a cache line of its own.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Line(AtomicU64);
+
+/// Whether a reader, with all its links, sleeps.
+#[derive(Debug, Default)]
+pub(crate) struct Door(Line);
+
+impl Words for Shared {
+    fn load(&self, word: Word, order: Ordering) -> u64 {
+        self.word(word).load(order)
+    }
+
+    fn store(&self, word: Word, value: u64, order: Ordering) {
+        self.word(word).store(value, order);
+    }
+}
+
+impl Shared {
+    /// An empty link to the reader behind `door`.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub(crate) fn new(door: Arc<Door>) -> Result<Arc<Self>, MemoryError> {
+        let mapping = Arc::new(Mapping::private(LINK_BYTES)?);
+        Ok(Arc::new(Self { mapping, written: Line::default(), read: Line::default(), door }))
+    }
+
+    fn word(&self, word: Word) -> &AtomicU64 {
+        match word {
+            Word::Written => &self.written.0,
+            Word::Read => &self.read.0,
+            Word::Asleep => &self.door.0.0,
+        }
+    }
+}
+
+fn place(position: u64) -> usize {
+    // Below LINK_BYTES.
+    (position % LINK_BYTES as u64) as usize
+}
+
+/// The head of a record, as it lies in memory.
+#[derive(Clone, Copy, Debug, Default)]
+struct Head {
+    kind: u8,
+    /// Bytes behind the head.
+    bytes: u32,
+    address: Address,
+    /// The frame's header, or what a piece of news says.
+    more: [u8; HEADER_BYTES],
+}
+
+impl Head {
+    fn pack(&self) -> [u8; HEAD_BYTES] {
+        let mut out = [0; HEAD_BYTES];
+        let fields = [
+            &self.bytes.to_ne_bytes()[..],
+            &self.address.epoch.to_ne_bytes(),
+            &self.address.port.0.to_ne_bytes(),
+            &self.address.queue.to_ne_bytes(),
+            &self.more,
+            &[self.kind],
+        ];
+        out.iter_mut().zip(fields.into_iter().flatten()).for_each(|(place, byte)| *place = *byte);
+        out
+    }
+
+    fn unpack(raw: &[u8; HEAD_BYTES]) -> Option<Self> {
+        let (bytes, rest) = raw.split_first_chunk()?;
+        let (epoch, rest) = rest.split_first_chunk()?;
+        let (port, rest) = rest.split_first_chunk()?;
+        let (queue, rest) = rest.split_first_chunk()?;
+        let (more, rest) = rest.split_first_chunk()?;
+        let address = Address {
+            port: PortId(u16::from_ne_bytes(*port)),
+            queue: u16::from_ne_bytes(*queue),
+            epoch: u32::from_ne_bytes(*epoch),
+        };
+        let (bytes, kind) = (u32::from_ne_bytes(*bytes), *rest.first()?);
+        Some(Self { kind, bytes, address, more: *more })
+    }
+}
+
+/// The side of the reactor on which frames come in.
+#[derive(Debug)]
+pub(crate) struct Writer {
+    shared: Arc<Shared>,
+    area: Area,
+    at: u64,
+    shown: u64,
+    /// What the reader had given back when it was last asked.
+    given_back: u64,
+}
+
+impl Writer {
+    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+        let area = Area::over(shared.mapping.clone());
+        Self { shared, area, at: 0, shown: 0, given_back: 0 }
+    }
+
+    /// Writes a frame; false: there is no room.
+    pub(crate) fn put(&mut self, address: Address, frame: &Ready<'_>) -> bool {
+        let bytes = frame.bytes();
+        let Some(at) = self.room(bytes) else { return false };
+        let (head_at, body_at) = (at + HEAD_BYTES, at + HEAD_BYTES + frame.head.len());
+        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+        let head = Head { kind: FRAME, bytes, address, more: frame.header };
+        self.area.write(at, &head.pack())
+            && self.area.write(head_at, frame.head)
+            && frame.body.copy_to(self.area.mapping(), body_at)
+            && self.done(bytes as usize)
+    }
+
+    /// Writes where a station is; false: there is no room.
+    pub(crate) fn tell(&mut self, news: News) -> bool {
+        let Some(at) = self.room(0) else { return false };
+        let address = Address { port: news.port, queue: news.vlan, epoch: 0 };
+        let mut more = [0; HEADER_BYTES];
+        more.iter_mut().zip(news.mac.0).for_each(|(place, byte)| *place = byte);
+        let head = Head { kind: NEWS, bytes: 0, address, more };
+        self.area.write(at, &head.pack()) && self.done(0)
+    }
+
+    /// Shows the reader what was written since the last time; true when it must be woken.
+    pub(crate) fn show(&mut self) -> bool {
+        if self.at == self.shown {
+            return false;
+        }
+        self.shown = self.at;
+        words::show(&*self.shared, self.at)
+    }
+
+    /// Where a record of so many bytes behind its head goes.
+    fn room(&mut self, bytes: usize) -> Option<usize> {
+        let need = record(bytes);
+        let behind = LINK_BYTES - place(self.at);
+        let skip = if need > behind { behind } else { 0 };
+        let end = self.at + (skip + need) as u64;
+        if end - self.given_back > LINK_BYTES as u64 {
+            self.given_back = words::given_back(&*self.shared);
+            if end - self.given_back > LINK_BYTES as u64 {
+                return None;
+            }
+        }
+        if skip > 0 {
+            let head = Head { kind: WRAP, ..Head::default() };
+            // Records are whole lines, so there is room for a head.
+            if !self.area.write(place(self.at), &head.pack()) {
+                return None;
+            }
+            self.at += skip as u64;
+        }
+        Some(place(self.at))
+    }
+
+    fn done(&mut self, bytes: usize) -> bool {
+        self.at += record(bytes) as u64;
+        true
+    }
+}
+
+/// Bytes that a record takes.
+fn record(bytes: usize) -> usize {
+    (HEAD_BYTES + bytes).next_multiple_of(ALIGN)
+}
+
+/// The side of the reactor on which frames go out.
+#[derive(Debug)]
+pub(crate) struct Reader {
+    shared: Arc<Shared>,
+    area: Area,
+    at: u64,
+    /// What the writer had shown when it was last asked.
+    written: u64,
+}
+
+impl Reader {
+    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+        let area = Area::over(shared.mapping.clone());
+        Self { shared, area, at: 0, written: 0 }
+    }
+
+    /// The next record, with the bytes of its frame in `frame`, if there is one. They are good
+    /// until [`Self::give_back`].
+    pub(crate) fn next(&mut self, frame: &mut Buffers) -> Option<Record> {
+        while self.has_more() {
+            let (at, mut raw) = (place(self.at), [0; HEAD_BYTES]);
+            let head = if self.area.read(at, &mut raw) { Head::unpack(&raw) } else { None }?;
+            if head.kind == WRAP {
+                self.at += (LINK_BYTES - at) as u64;
+                continue;
+            }
+            let bytes = head.bytes as usize;
+            self.at += record(bytes) as u64;
+            let Address { port, queue, .. } = head.address;
+            if head.kind == NEWS {
+                let mac = Mac(*head.more.first_chunk()?);
+                return Some(Record::News(News { port, vlan: queue, mac }));
+            }
+            frame.clear();
+            return frame
+                .append_area(&self.area, at + HEAD_BYTES, bytes)
+                .then_some(Record::Frame(head.address, head.more));
+        }
+        None
+    }
+
+    /// What was read may be written over.
+    pub(crate) fn give_back(&mut self) {
+        words::give_back(&*self.shared, self.at);
+    }
+
+    /// There is something to read.
+    pub(crate) fn has_more(&mut self) -> bool {
+        if self.at == self.written {
+            self.written = words::written(&*self.shared);
+        }
+        self.at != self.written
+    }
+
+    /// The reader's thread is about to sleep, unless a link of its has more.
+    pub(crate) fn lie_down(&self) {
+        words::lie_down(&*self.shared);
+    }
+
+    /// The reader's thread looks by itself.
+    pub(crate) fn get_up(&self) {
+        words::get_up(&*self.shared);
+    }
+}
+
+#[cfg(test)]
+mod tests;

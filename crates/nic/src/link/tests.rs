@@ -1,0 +1,79 @@
+//! A link in one thread: what comes out is what went in, whatever its sizes.
+
+use std::collections::VecDeque;
+
+use super::*;
+
+fn link() -> (Writer, Reader) {
+    let shared = Shared::new(Arc::default()).unwrap();
+    (Writer::new(shared.clone()), Reader::new(shared))
+}
+
+/// A body of so many bytes, all of the same value.
+fn body(bytes: usize, value: u8) -> Buffers {
+    let list = Buffers::alloc(bytes).unwrap();
+    list.write(&vec![value; bytes]);
+    list
+}
+
+fn address(queue: u16) -> Address {
+    Address { port: PortId(queue + 1), queue, epoch: u32::from(queue) << 9 }
+}
+
+#[test]
+fn frames_come_out_as_they_went_in_and_the_ring_goes_round() {
+    let (mut writer, mut reader) = link();
+    let (mut sent, mut out) = (VecDeque::new(), Buffers::with_capacity(1));
+    let mut lost = 0;
+    for number in 0..4000u32 {
+        let bytes = (number.wrapping_mul(2_654_435_761) >> 15) as usize % 70_000;
+        let (value, queue) = (number as u8, number as u16);
+        let head = [value ^ 0xff; 20];
+        let header = [value; HEADER_BYTES];
+        let ready = Ready { header, head: &head, body: &body(bytes, value) };
+        if writer.put(address(queue), &ready) {
+            sent.push_back((number, bytes));
+        } else {
+            lost += 1;
+        }
+        if number % 5 == 0 {
+            let news = News { port: PortId(3), vlan: queue, mac: Mac([value; 6]) };
+            assert!(!writer.tell(news) || writer.show() || writer.shown == writer.at);
+        }
+        if number % 50 < 49 {
+            continue;
+        }
+        writer.show();
+        while let Some(record) = reader.next(&mut out) {
+            if let Record::Frame(to, header) = record {
+                let (number, bytes) = sent.pop_front().unwrap();
+                assert_eq!((to, header), (address(number as u16), [number as u8; 12]));
+                assert_eq!(out.len(), bytes + 20);
+                let mut ends = [0; 21];
+                out.peek(&mut ends);
+                assert_eq!(ends[0], number as u8 ^ 0xff);
+                assert!(bytes == 0 || ends[20] == number as u8);
+            }
+            reader.give_back();
+        }
+        assert!(sent.is_empty());
+    }
+    assert!(lost > 0, "more than fits was sent at once");
+}
+
+#[test]
+fn nothing_is_seen_before_it_is_shown_and_sleepers_are_told() {
+    let (mut writer, mut reader) = link();
+    let nothing = Buffers::default();
+    let mut out = Buffers::default();
+    let ready = Ready { header: [0; HEADER_BYTES], head: &[1, 2, 3], body: &nothing };
+    assert!(writer.put(address(1), &ready) && !reader.has_more());
+    assert!(!writer.show() && reader.has_more());
+    assert!(matches!(reader.next(&mut out), Some(Record::Frame(..))));
+    assert!(reader.next(&mut out).is_none());
+    reader.lie_down();
+    assert!(!writer.show(), "nothing new");
+    assert!(writer.put(address(1), &ready) && writer.show());
+    reader.get_up();
+    assert!(writer.put(address(1), &ready) && !writer.show());
+}

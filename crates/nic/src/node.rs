@@ -1,0 +1,81 @@
+//! A hub's life on its reactor: takes what other reactors send.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use memory::Buffers;
+use reactor::{Context, Poller, Turn};
+
+use crate::hub::Hub;
+use crate::link::{Reader, Record};
+use crate::outlet::Ready;
+
+/// Records that are taken of a link before others have their turn.
+const BATCH: usize = 64;
+
+/// A hub, and the links by which frames come to it.
+pub(crate) struct Node {
+    pub(crate) hub: Rc<RefCell<Hub>>,
+    links: Vec<Reader>,
+    /// Bytes of the frame at hand.
+    body: Buffers,
+}
+
+impl Node {
+    pub(crate) fn new(hub: Hub, links: Vec<Reader>) -> Self {
+        let hub = Rc::new(RefCell::new(hub));
+        Self { hub, links, body: Buffers::with_capacity(1) }
+    }
+
+    /// Takes a batch of a link; how many there were.
+    fn take(link: &mut Reader, hub: &mut Hub, body: &mut Buffers, now_ns: u64) -> usize {
+        let mut taken = 0;
+        while taken < BATCH {
+            let Some(record) = link.next(body) else { break };
+            match record {
+                Record::News(news) => hub.learn(news, now_ns),
+                Record::Frame(to, header) => {
+                    hub.arrive(to, &Ready { header, head: &[], body });
+                }
+            }
+            link.give_back();
+            taken += 1;
+        }
+        taken
+    }
+}
+
+impl Poller for Node {
+    fn poll(&mut self, context: &mut Context<'_>) -> Turn {
+        let now_ns = context.now_ns();
+        let mut hub = self.hub.borrow_mut();
+        let mut taken = 0;
+        for link in &mut self.links {
+            taken += Self::take(link, &mut hub, &mut self.body, now_ns);
+        }
+        if taken == 0 {
+            return Turn::Idle;
+        }
+        self.body.clear();
+        hub.flush(context);
+        Turn::Busy
+    }
+
+    fn wake(&mut self) {
+        // All of them are behind the same door.
+        if let Some(link) = self.links.first() {
+            link.get_up();
+        }
+    }
+
+    fn arm(&mut self) -> bool {
+        if let Some(link) = self.links.first() {
+            link.lie_down();
+        }
+        let more = self.links.iter_mut().any(Reader::has_more);
+        if more {
+            self.wake();
+        }
+        more
+    }
+}

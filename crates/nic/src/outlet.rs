@@ -1,0 +1,36 @@
+//! Whoever takes frames on a reactor.
+
+use memory::Buffers;
+use net::Reason;
+use net::header::HEADER_BYTES;
+use reactor::Context;
+
+/// A frame as its receiver gets it: nothing is left to be decided about it.
+#[derive(Clone, Copy, Debug)]
+pub struct Ready<'a> {
+    /// The virtio-net header. The receiver sets `num_buffers`, its last two bytes.
+    pub header: [u8; HEADER_BYTES],
+    /// The first bytes of the frame, in private memory.
+    pub head: &'a [u8],
+    /// The rest, perhaps in a guest's memory: it is copied, and never looked at.
+    pub body: &'a Buffers,
+}
+
+impl Ready<'_> {
+    /// Bytes of the frame, without its header.
+    pub fn bytes(&self) -> usize {
+        self.head.len() + self.body.len()
+    }
+}
+
+/// Takes frames on its reactor.
+pub trait Outlet {
+    /// Takes a frame, or has no room: it never waits. What it takes it has copied when it returns.
+    ///
+    /// # Errors
+    /// Why the frame is lost.
+    fn give(&mut self, frame: &Ready<'_>) -> Result<(), Reason>;
+
+    /// The batch is over: whoever waits behind this is shown all of it, and called at most once.
+    fn flush(&mut self, context: &mut Context<'_>);
+}

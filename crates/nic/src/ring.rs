@@ -1,0 +1,140 @@
+//! What receive and transmit queues have in common: a ring, its signals, its memory.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use memory::Table;
+use net::port::PortId;
+use reactor::{Bell, Context};
+use virtq::{Chain, Queue, QueueConfig, QueueStart, RingError};
+
+/// Called on the reactor's thread, at most once per queue, when a session cannot go on.
+pub type Fault = Arc<dyn Fn(&str) + Send + Sync>;
+
+/// A ring whose chains complete in order.
+pub(crate) struct Ring {
+    pub(crate) queue: Queue,
+    config: QueueConfig,
+    port: PortId,
+    index: u16,
+    call: Option<Bell>,
+    err: Option<Bell>,
+    /// It was broken since the front-end was told last.
+    untold: bool,
+    fault: Fault,
+    /// Mappings that had been truncated under us when this was last looked at.
+    faults: usize,
+}
+
+impl Ring {
+    /// Opens bells of the poller that is being made.
+    ///
+    /// # Errors
+    /// The ring is not usable.
+    pub(crate) fn new(
+        port: PortId,
+        start: QueueStart,
+        fault: Fault,
+        context: &mut Context<'_>,
+    ) -> Result<Self, RingError> {
+        let faults = memory::sigbus::faults();
+        let queue = Queue::in_order(start.ring, start.table)?;
+        let call = start.call.map(|fd| context.open_bell(fd));
+        let err = start.err.map(|fd| context.open_bell(fd));
+        let (config, index) = (start.ring, start.index);
+        let ring = Self { queue, config, port, index, call, err, untold: false, fault, faults };
+        if ring.queue.continued() {
+            // Whoever served it before may have died before it could call.
+            ring.signal(context);
+        }
+        Ok(ring)
+    }
+
+    /// The next chain. A ring that breaks the rules yields none from then on.
+    pub(crate) fn pop(&mut self) -> Option<Chain> {
+        self.queue.pop().unwrap_or_else(|error| {
+            self.broken(&error);
+            None
+        })
+    }
+
+    /// The batch is over: shows the guest what was completed, and calls it if it wants to be.
+    pub(crate) fn publish(&mut self, context: &mut Context<'_>) {
+        if self.queue.publish() {
+            self.signal(context);
+        }
+        if std::mem::take(&mut self.untold)
+            && let Some(err) = &self.err
+        {
+            context.ring(err);
+        }
+        self.check_memory();
+    }
+
+    /// The same ring in a new memory table, of which nothing is popped.
+    ///
+    /// # Errors
+    /// The new table does not hold it; it has failed then.
+    pub(crate) fn set_memory(&mut self, table: Arc<Table>) -> Result<(), RingError> {
+        if self.queue.failed() {
+            return Ok(());
+        }
+        // All that was completed is published, so the ring itself says where it goes on.
+        match Queue::in_order(self.config, table) {
+            Ok(queue) => {
+                self.queue = queue;
+                Ok(())
+            }
+            Err(error) => {
+                self.queue.fail();
+                Err(error)
+            }
+        }
+    }
+
+    /// Replaces the call descriptor, and calls once: a call may have been lost in between.
+    pub(crate) fn set_call(&mut self, call: Option<Arc<OwnedFd>>, context: &mut Context<'_>) {
+        if let Some(former) = self.call.take() {
+            context.close_bell(former);
+        }
+        self.call = call.map(|fd| context.open_bell(fd));
+        self.signal(context);
+    }
+
+    fn signal(&self, context: &mut Context<'_>) {
+        if let Some(call) = &self.call {
+            context.ring(call);
+        }
+    }
+
+    #[cold]
+    fn broken(&mut self, error: &RingError) {
+        let (port, queue) = (self.port.0, self.index);
+        let mut text = error.to_string();
+        let mut next = std::error::Error::source(error);
+        while let Some(cause) = next {
+            text = format!("{text}: {cause}");
+            next = cause.source();
+        }
+        tracing::error!(
+            port,
+            queue,
+            error = text,
+            "the guest's driver broke the ring; it must reset the device"
+        );
+        self.untold = true;
+    }
+
+    /// Ends the session when its memory went away under us.
+    fn check_memory(&mut self) {
+        let faults = memory::sigbus::faults();
+        if faults == self.faults {
+            return;
+        }
+        self.faults = faults;
+        if self.queue.faulted() {
+            self.queue.fail();
+            (self.fault)("the front-end truncated its memory while it was in use");
+        }
+    }
+}
