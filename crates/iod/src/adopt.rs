@@ -2,8 +2,11 @@
 
 use std::io;
 use std::os::fd::{OwnedFd, RawFd};
+use std::os::unix::net::UnixStream;
 
+use anyhow::Context;
 use rustix::io::{Errno, retry_on_intr, write};
+use rustix::net::{getpeername, sockopt};
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
 
 /// A descriptor of our own for what number `fd` refers to. The number itself stays open.
@@ -26,6 +29,22 @@ pub fn adopt(fd: RawFd) -> io::Result<OwnedFd> {
 pub fn tell_ready(fd: &OwnedFd) -> io::Result<()> {
     retry_on_intr(|| write(fd, b"\n"))?;
     Ok(())
+}
+
+/// The connected socket that we were started with.
+///
+/// # Errors
+/// It is none.
+pub(crate) fn connected(fd: i32) -> anyhow::Result<UnixStream> {
+    let socket = adopt(fd).context("no descriptor is open under this number")?;
+    let kind = sockopt::socket_type(&socket).context("not a socket")?;
+    anyhow::ensure!(
+        kind == rustix::net::SocketType::STREAM && getpeername(&socket)?.is_some(),
+        "not a stream socket that is connected to a front-end"
+    );
+    // A session sleeps in its reads.
+    rustix::io::ioctl_fionbio(&socket, false).context("cannot make it blocking")?;
+    Ok(socket.into())
 }
 
 #[cfg(test)]

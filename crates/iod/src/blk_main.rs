@@ -2,7 +2,6 @@
 
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,10 +10,9 @@ use anyhow::Context;
 use clap::Parser;
 use model::spec::Backend;
 use rustix::event::{EventfdFlags, eventfd};
-use rustix::net::{getpeername, sockopt};
 use vhost_user::{Stop, Woken};
 
-use crate::adopt::{adopt, tell_ready};
+use crate::adopt::{adopt, connected, tell_ready};
 use crate::blk_options::{BlkOptions, CAPABILITIES};
 use crate::export::{Export, Source};
 use crate::held::Door;
@@ -188,17 +186,4 @@ fn either(signals: OwnedFd, told: Option<Stop>) -> std::io::Result<OwnedFd> {
     };
     std::thread::Builder::new().name("signals".into()).spawn(wait)?;
     Ok(either)
-}
-
-/// The connected socket that we were started with.
-fn connected(fd: i32) -> anyhow::Result<UnixStream> {
-    let socket = adopt(fd).context("no descriptor is open under this number")?;
-    let kind = sockopt::socket_type(&socket).context("not a socket")?;
-    anyhow::ensure!(
-        kind == rustix::net::SocketType::STREAM && getpeername(&socket)?.is_some(),
-        "not a stream socket that is connected to a front-end"
-    );
-    // A session sleeps in its reads.
-    rustix::io::ioctl_fionbio(&socket, false).context("cannot make it blocking")?;
-    Ok(socket.into())
 }

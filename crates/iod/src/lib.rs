@@ -1,4 +1,4 @@
-//! `ringway-io` and `ringway-blk`: spec in, sockets out, live inspection.
+//! `ringway-io`, `ringway-blk` and `ringway-net`: spec in, sockets out, live inspection.
 //!
 //! # Words
 //! - **Export**: one opened disk under its socket ([`export::Export`]).
@@ -21,7 +21,8 @@
 //! Everything above is a worker; `table` tells its keeper of every disk through one door.
 //! A reactor thread serves queues and nothing else. Each disk has one control thread, each caller
 //! one thread; they sleep in the kernel. `ringway-blk` is one export without table and callers,
-//! and without a keeper unless `--supervise` asks for one.
+//! and without a keeper unless `--supervise` asks for one. `ringway-net` is a [`nic::Lan`] with its
+//! [`nic::Nic`]s, each with a control thread, beside all of this; it shares pool, sessions and signals.
 //!
 //! # Errors
 //! Whatever keeps a program from its work ends it with exit code 1 and one line on standard
@@ -57,6 +58,9 @@ pub mod limits;
 mod link;
 pub mod logging;
 pub mod metrics;
+pub mod net_main;
+pub mod net_options;
+pub mod nic;
 pub mod open;
 pub mod poll_options;
 pub mod pool;
@@ -64,6 +68,7 @@ pub mod signals;
 mod stats;
 pub mod table;
 mod upgrade_main;
+mod visits;
 mod within;
 mod worker;
 

@@ -36,6 +36,10 @@ pub trait Backend {
     /// Virtio feature bits that are offered.
     fn features(&self) -> u64;
 
+    /// Protocol features of [`OFFERED`](crate::features::OFFERED) that are not offered, since
+    /// front-ends misuse them with devices of this kind. Constant.
+    fn withheld(&self) -> u64;
+
     /// Takes the acknowledged bits, a subset of those offered. No queue runs.
     ///
     /// # Errors

@@ -99,6 +99,10 @@ impl<'a> State<'a> {
         }
     }
 
+    fn protocol_offer(&self) -> u64 {
+        features::OFFERED & !self.backend.withheld()
+    }
+
     /// Acknowledgements were negotiated.
     pub(crate) fn acknowledges(&self) -> bool {
         self.protocol & features::REPLY_ACK != 0
@@ -109,7 +113,7 @@ impl<'a> State<'a> {
             Request::GetFeatures => {
                 return Ok(number(self.backend.features() | PROTOCOL_FEATURES));
             }
-            Request::GetProtocolFeatures => return Ok(number(features::OFFERED)),
+            Request::GetProtocolFeatures => return Ok(number(self.protocol_offer())),
             Request::GetQueueNum => return Ok(number(self.rings.len() as u64)),
             Request::GetMaxMemSlots => return Ok(number(MAX_REGIONS as u64)),
             Request::GetVringBase { index } => return self.get_base(index),
@@ -125,7 +129,7 @@ impl<'a> State<'a> {
             Request::SetInflightFd(desc, fd) => self.set_record(desc, &fd)?,
             Request::SetFeatures(bits) => self.set_features(bits)?,
             Request::SetProtocolFeatures(bits) => {
-                self.protocol = subset(bits, features::OFFERED)?;
+                self.protocol = subset(bits, self.protocol_offer())?;
             }
             Request::SetOwner => {}
             Request::ResetOwner => self.stop_all(),

@@ -9,8 +9,8 @@ use vhost_user::{Backend, BackendChannel, BackendError, SessionHandle, StopCause
 use virtq::QueueStart;
 
 use super::queues::{LeftBehind, RingEnd};
-use super::visits::Told;
 use super::{Export, lock};
+use crate::visits::Told;
 
 /// What a front-end without an in-flight region has to reckon with.
 const UNRECORDED: &str = "the front-end keeps no record of requests in flight: if this process \
@@ -39,6 +39,10 @@ impl Backend for Glue<'_> {
 
     fn features(&self) -> u64 {
         self.export.device.features()
+    }
+
+    fn withheld(&self) -> u64 {
+        0
     }
 
     fn ack_features(&mut self, features: u64) -> Result<(), BackendError> {

@@ -23,7 +23,6 @@ mod standing;
 mod still;
 mod stuck;
 mod verbs;
-mod visits;
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};

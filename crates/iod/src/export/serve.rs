@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use vhost_user::{Listener, Session, SessionEnd, SocketError, Stop, Woken, connect};
 
 use super::glue::Glue;
-use super::visits::{Told, Visits};
 use super::{Export, ExportError, lock};
+use crate::visits::{Told, Visits};
 
 /// Pause before connecting again to a front-end that has left: one that turns us away at once
 /// must not keep a CPU busy.

@@ -23,10 +23,10 @@ use vhost_user::{Listener, Parts, Session, SessionHandle, SessionState, Stop, Wo
 
 use super::glue::Glue;
 use super::serve::signal;
-use super::visits::Told;
 use super::{Export, ExportError, FrontEnd, lock};
 use crate::held::{Held, Kept};
 use crate::pool::Pool;
+use crate::visits::Told;
 
 /// How long a front-end may take over a message that it has begun.
 const MESSAGE_GRACE: Duration = Duration::from_millis(500);

@@ -182,7 +182,7 @@ impl SessionState {
             return Err(StateError::Queues { has, needs });
         }
         let extra = self.acked.unwrap_or(0) & !(backend.features() | PROTOCOL_FEATURES);
-        let extra = extra | (self.protocol & !OFFERED);
+        let extra = extra | (self.protocol & !(OFFERED & !backend.withheld()));
         if extra != 0 {
             return Err(Refusal::Features { extra }.into());
         }

@@ -77,6 +77,10 @@ impl Backend for Recorder {
         FEATURES | POISON
     }
 
+    fn withheld(&self) -> u64 {
+        0
+    }
+
     fn ack_features(&mut self, features: u64) -> Result<(), BackendError> {
         assert!(self.0.lock().unwrap().running.is_empty());
         if features & POISON != 0 {

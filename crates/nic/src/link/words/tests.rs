@@ -103,7 +103,7 @@ impl Model {
 /// The first two always have room, so the reader waits for these.
 fn explore(fenced: bool) {
     let mut builder = Builder::new();
-    builder.preemption_bound = Some(4);
+    builder.preemption_bound = Some(3);
     builder.check(move || {
         let model = Model::new(fenced);
         let writer = {

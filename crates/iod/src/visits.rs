@@ -5,19 +5,19 @@
 
 use std::time::{Duration, Instant};
 
-/// Sessions of one disk that are told in one [`WINDOW`].
+/// Sessions of one device that are told in one [`WINDOW`].
 const MOST: u32 = 10;
 const WINDOW: Duration = Duration::from_secs(60);
 
-/// Sessions of one disk, as far as they were told.
+/// Sessions of one device, as far as they were told.
 #[derive(Debug, Default)]
-pub(super) struct Visits {
+pub(crate) struct Visits {
     window: Option<(Instant, u32)>,
 }
 
 /// How the log hears of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Told {
+pub(crate) enum Told {
     /// All of it.
     Loud,
     /// All of it, and that the next ones are not told.
@@ -28,7 +28,7 @@ pub(super) enum Told {
 
 impl Visits {
     /// A session begins.
-    pub(super) fn begin(&mut self, now: Instant) -> Told {
+    pub(crate) fn begin(&mut self, now: Instant) -> Told {
         let count = match self.window {
             Some((since, count)) if now.duration_since(since) < WINDOW => {
                 self.window = Some((since, count.saturating_add(1)));

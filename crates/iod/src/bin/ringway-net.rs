@@ -1,0 +1,6 @@
+//! One switch over vhost-user; see `iod`.
+#![forbid(unsafe_code)]
+
+fn main() -> std::process::ExitCode {
+    iod::net_main::main()
+}

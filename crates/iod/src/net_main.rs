@@ -1,0 +1,136 @@
+//! `ringway-net`: one switch.
+
+use std::ffi::OsStr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::Context;
+use clap::Parser;
+use net::Mac;
+use net::port::PortId;
+use vhost_user::{Access, Listener, Stop};
+
+use crate::adopt::{adopt, connected, tell_ready};
+use crate::export::Source;
+use crate::net_options::{CAPABILITIES, NetOptions, PORTS_MAX};
+use crate::nic::{Lan, Nic, NicSpec, Serving};
+use crate::pool::{Pool, Size};
+use crate::{limits, logging, signals};
+
+/// Name in lists of processes.
+const PROGRAM: &str = "ringway-net";
+
+/// Runs the program with the arguments of this process.
+pub fn main() -> ExitCode {
+    // QEMU's conventions: with this option all others are ignored, even wrong ones.
+    if std::env::args_os().any(|arg| arg == OsStr::new("--print-capabilities")) {
+        println!("{CAPABILITIES}");
+        return ExitCode::SUCCESS;
+    }
+    let options = NetOptions::parse();
+    logging::start();
+    crate::exit(PROGRAM, run(&options).map(|()| ExitCode::SUCCESS))
+}
+
+fn run(options: &NetOptions) -> anyhow::Result<()> {
+    let sources = sources(options)?;
+    let most = PORTS_MAX;
+    anyhow::ensure!(
+        sources.len() <= most,
+        "{} ports are more than the {most} of one switch: start another one",
+        sources.len()
+    );
+    limits::raise_open_files();
+    let ready = options.ready_fd.map(adopt).transpose().context("--ready-fd")?;
+    let signals = signals::watch().context("cannot watch for signals")?;
+    let pairs = options.queues.saturating_mul(u16::try_from(sources.len()).unwrap_or(u16::MAX));
+    let asked = options.reactors.map(|reactors| Size::asked(reactors.into()));
+    let size = asked.unwrap_or_else(|| Size::of_host().at_most(pairs));
+    let pool = Arc::new(Pool::start(size).context("cannot start reactors")?);
+    let lan = Lan::new(pool, options.mtu)?;
+    let served = serve(options, sources, &lan, ready, signals);
+    tracing::debug!("the switch ends");
+    served
+}
+
+/// Where the front-ends of each NIC come from, with its socket.
+fn sources(options: &NetOptions) -> anyhow::Result<Vec<(PathBuf, Source)>> {
+    if let Some(fd) = options.fd {
+        let source = connected(fd).with_context(|| format!("--fd {fd}"))?;
+        return Ok(vec![(format!("fd:{fd}").into(), Source::Connected(source))]);
+    }
+    let access = Access { mode: options.socket_mode, group: options.socket_group.clone() };
+    let source = |socket: PathBuf| {
+        let source = if options.connect {
+            Source::Connect(socket.clone())
+        } else {
+            Source::Listen(Arc::new(Listener::bind(&socket, &access)?))
+        };
+        Ok((socket, source))
+    };
+    options.sockets().into_iter().map(source).collect()
+}
+
+/// Serves until a signal comes, or until no front-end of some NIC can come any more.
+fn serve(
+    options: &NetOptions,
+    sources: Vec<(PathBuf, Source)>,
+    lan: &Arc<Lan>,
+    ready: Option<OwnedFd>,
+    signals: OwnedFd,
+) -> anyhow::Result<()> {
+    let ended = Stop::new().context("cannot make a signal")?;
+    let mut all: Vec<(Arc<Nic>, Serving)> = Vec::new();
+    let started = (0..).zip(sources).try_for_each(|(number, (socket, source))| {
+        let spec = NicSpec {
+            port: PortId(number),
+            mac: mac(&socket, number),
+            socket,
+            pairs: options.queues,
+            multiqueue: !options.no_mq,
+        };
+        let nic = Nic::new(lan, spec)?;
+        let serving = nic.serve(source, ended.clone())?;
+        all.push((nic, serving));
+        anyhow::Ok(())
+    });
+    let waited = started.and_then(|()| {
+        tracing::info!(ports = all.len(), queues = options.queues, "serving");
+        ready.map_or(Ok(()), |ready| tell_ready(&ready)).context("--ready-fd")?;
+        ended.wait(Some(signals.as_fd()), None).context("cannot wait for signals")
+    });
+    all.iter().for_each(|(nic, _)| nic.hang_up());
+    let ends: Vec<_> = all.into_iter().map(|(_, serving)| serving.wait()).collect();
+    waited?;
+    ends.into_iter().collect::<Result<(), _>>()?;
+    Ok(())
+}
+
+/// An address for a driver that gets none from its front-end: always the same for a socket, and
+/// another one for each port.
+fn mac(socket: &Path, number: u16) -> Mac {
+    // FNV-1a, of 64 bits.
+    let hash =
+        socket.as_os_str().as_bytes().iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+            (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3)
+        });
+    let ([a, b, c, ..], [d, e]) = (hash.to_be_bytes(), number.to_be_bytes());
+    // Administered locally, and of one interface (IEEE 802, 8.2).
+    Mac([2, a, b, c, d, e])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_of_stations_and_differ() {
+        let of = |path: &str, number| mac(Path::new(path), number);
+        assert!(of("/a", 0).is_station());
+        assert_eq!(of("/a", 0), of("/a", 0));
+        assert!(of("/a", 0) != of("/b", 0) && of("/a", 0) != of("/a", 1));
+    }
+}

@@ -1,0 +1,115 @@
+//! Command line of `ringway-net`: QEMU's conventions for backend programs, and our own options.
+
+use std::os::fd::RawFd;
+use std::path::PathBuf;
+
+use clap::{ArgGroup, Parser};
+use net::flow::QUEUES_MAX;
+
+use crate::blk_options::mode;
+
+/// What `--print-capabilities` prints: QEMU's `vhost-user.json`, `VHostUserBackendCapabilities`.
+pub const CAPABILITIES: &str = r#"{"type":"net"}"#;
+/// Most ports of one switch on the command line: each takes a thread and some descriptors.
+pub const PORTS_MAX: usize = 256;
+
+/// Switch frames between virtual machines over vhost-user.
+///
+/// Each --port is a NIC of one virtual machine, or of any other front-end that speaks vhost-user;
+/// the switch learns who is where. With --socket-path or --fd it is one NIC, as QEMU's conventions
+/// for backend programs have it. Ends cleanly on SIGTERM and SIGINT. Logs go to standard error;
+/// RINGWAY_LOG=debug shows more of them.
+#[derive(Clone, Debug, Parser)]
+#[command(
+    name = "ringway-net",
+    version,
+    after_help = EXAMPLE,
+    group = ArgGroup::new("ports").args(["port", "socket_path", "fd"]).required(true),
+)]
+pub struct NetOptions {
+    /// Unix socket of a front-end; once for each NIC
+    #[arg(long, value_name = "PATH")]
+    pub port: Vec<PathBuf>,
+    /// Unix socket of the front-end of the only NIC
+    #[arg(long, value_name = "PATH")]
+    pub socket_path: Option<PathBuf>,
+    /// Number of an open socket that is connected to the front-end; ends when that does
+    #[arg(long, value_name = "FDNUM")]
+    pub fd: Option<RawFd>,
+    /// Connect to front-ends that listen, again and again until they are there
+    #[arg(long, conflicts_with = "fd")]
+    pub connect: bool,
+    /// Print what this program can do as JSON, and exit
+    #[arg(long)]
+    pub print_capabilities: bool,
+
+    /// Pairs of queues of each NIC
+    #[arg(long, value_name = "N", default_value_t = 1,
+        value_parser = clap::value_parser!(u16).range(1..=i64::from(QUEUES_MAX)))]
+    pub queues: u16,
+    /// Offer one pair of queues and no control queue, for front-ends that serve none themselves
+    #[arg(long)]
+    pub no_mq: bool,
+    /// Most bytes of a packet
+    #[arg(long, value_name = "BYTES", default_value_t = 1500,
+        value_parser = clap::value_parser!(u16).range(68..))]
+    pub mtu: u16,
+    /// Number of reactor threads; without it, one for each CPU and at most one for each pair
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub reactors: Option<u16>,
+
+    /// Permissions of the sockets, octal, for example 660
+    #[arg(long, value_name = "MODE", value_parser = mode)]
+    pub socket_mode: Option<u32>,
+    /// Group that owns the sockets, by name or number
+    #[arg(long, value_name = "GROUP")]
+    pub socket_group: Option<String>,
+    /// Write a newline to this descriptor when front-ends can connect
+    #[arg(long, value_name = "FDNUM")]
+    pub ready_fd: Option<RawFd>,
+}
+
+const EXAMPLE: &str = "Example, two machines of QEMU with two pairs of queues each:
+  ringway-net --port /tmp/a.sock --port /tmp/b.sock --queues 2 &
+  qemu-system-x86_64 -m 512M -smp 2 -object memory-backend-memfd,id=m,size=512M,share=on \\
+    -machine q35,memory-backend=m -chardev socket,id=c,path=/tmp/a.sock \\
+    -netdev vhost-user,id=n,chardev=c,queues=2 -device virtio-net-pci,netdev=n,mq=on ...
+
+User-Mode Linux serves no control queue: with --queues above 1 it also needs --no-mq.";
+
+impl NetOptions {
+    /// The sockets, in order; none with `--fd`.
+    pub fn sockets(&self) -> Vec<PathBuf> {
+        self.port.iter().chain(&self.socket_path).cloned().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(options: &[&str]) -> Result<NetOptions, String> {
+        let all = ["ringway-net"].iter().chain(options);
+        NetOptions::try_parse_from(all).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn ports_or_one_socket() {
+        let two = parse(&["--port", "/a", "--port", "/b", "--queues", "2"]).unwrap();
+        assert_eq!(two.sockets(), [PathBuf::from("/a"), PathBuf::from("/b")]);
+        assert_eq!((two.queues, two.mtu, two.no_mq), (2, 1500, false));
+        assert_eq!(parse(&["--socket-path", "/a"]).unwrap().sockets().len(), 1);
+        assert!(parse(&["--fd", "3"]).unwrap().sockets().is_empty());
+        for (wrong, named) in [
+            (&[][..], "--port"),
+            (&["--port", "/a", "--socket-path", "/b"], "--socket-path"),
+            (&["--fd", "3", "--connect"], "--connect"),
+            (&["--port", "/a", "--queues", "0"], "--queues"),
+            (&["--port", "/a", "--queues", "129"], "--queues"),
+            (&["--port", "/a", "--mtu", "67"], "--mtu"),
+        ] {
+            let said = parse(wrong).unwrap_err();
+            assert!(said.contains(named), "{said}");
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! NICs under their sockets, and the switch between them.
+
+mod glue;
+mod serve;
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use net::Mac;
+use net::config::Config;
+use net::features::{Control, Offer};
+use net::port::{Policy, PortId};
+use net::switch::{NetworkId, NetworkPolicy};
+use nic::{Fabric, FabricError, PortCounts};
+use vhost_user::{SessionHandle, SocketError, Stop};
+
+use crate::pool::Pool;
+pub use serve::Serving;
+
+/// Why a NIC is not served.
+#[derive(Debug, thiserror::Error)]
+pub enum NicError {
+    /// The switch does not take it.
+    #[error(transparent)]
+    Fabric(#[from] FabricError),
+    /// Its socket.
+    #[error(transparent)]
+    Socket(#[from] SocketError),
+    /// The system refuses something that it needs.
+    #[error("cannot {action}")]
+    Os {
+        /// What was tried.
+        action: &'static str,
+        /// Why not.
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+/// One switch with one network, and the reactors that serve it.
+#[derive(Debug)]
+pub struct Lan {
+    fabric: Arc<Fabric>,
+    pool: Arc<Pool>,
+    mtu: u16,
+}
+
+/// The only network of a [`Lan`].
+const NETWORK: NetworkId = NetworkId(0);
+
+impl Lan {
+    /// A network without ports, for packets of `mtu` bytes.
+    ///
+    /// # Errors
+    /// The reactors cannot be linked.
+    pub fn new(pool: Arc<Pool>, mtu: u16) -> Result<Arc<Self>, NicError> {
+        let fabric = Fabric::new(pool.reactors().into_iter().map(|(handle, _)| handle))?;
+        fabric.set_network(NETWORK, NetworkPolicy { mtu, ..NetworkPolicy::default() })?;
+        Ok(Arc::new(Self { fabric, pool, mtu }))
+    }
+}
+
+/// What a NIC is to be.
+#[derive(Clone, Debug)]
+pub struct NicSpec {
+    /// Number of its port, unique in its network.
+    pub port: PortId,
+    /// Its socket, for logs too.
+    pub socket: PathBuf,
+    /// Pairs of queues, from 1 on.
+    pub pairs: u16,
+    /// Offer several pairs to drivers, if there are several.
+    pub multiqueue: bool,
+    /// What its driver reads, if its front-end has no address of its own for it.
+    pub mac: Mac,
+}
+
+/// One NIC.
+#[derive(Debug)]
+pub struct Nic {
+    lan: Arc<Lan>,
+    spec: NicSpec,
+    offer: Offer,
+    config: Config,
+    /// The front-end that is connected now, if any.
+    session: Mutex<Option<SessionHandle>>,
+    /// Ends the control thread between sessions.
+    stop: Stop,
+}
+
+impl Nic {
+    /// Plugs it into its network.
+    ///
+    /// # Errors
+    /// The network takes no more ports, or there are no descriptors.
+    pub fn new(lan: &Arc<Lan>, spec: NicSpec) -> Result<Arc<Self>, NicError> {
+        let make = |source| NicError::Os { action: "make a signal", source };
+        let stop = Stop::new().map_err(make)?;
+        lan.fabric.set_port(spec.port, &Policy::open(NETWORK))?;
+        let pairs = if spec.multiqueue { spec.pairs.max(1) } else { 1 };
+        let control = if spec.multiqueue { Control::FrontEnd } else { Control::None };
+        let offer = Offer { offloads: true, mergeable: true, pairs, control, mtu: true };
+        let config = Config { mac: spec.mac, link: true, announce: false, pairs, mtu: lan.mtu };
+        let (lan, session) = (Arc::clone(lan), Mutex::default());
+        Ok(Arc::new(Self { lan, spec, offer, config, session, stop }))
+    }
+
+    /// What it has sent and got.
+    pub fn counts(&self) -> PortCounts {
+        self.lan.fabric.counts(self.spec.port)
+    }
+
+    /// Sends the front-end away and takes no other one; does not wait.
+    pub fn hang_up(&self) {
+        self.stop.stop();
+        if let Some(session) = &*self.session() {
+            session.close();
+        }
+    }
+
+    fn session(&self) -> MutexGuard<'_, Option<SessionHandle>> {
+        // It is set in whole steps.
+        self.session.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
