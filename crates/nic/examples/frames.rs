@@ -1,0 +1,224 @@
+//! The path of a frame and nothing else: what a frame costs, with its bytes.
+//!
+//! `frames KIND COUNT`: KIND is `near` (60 bytes between two guests on one reactor), `far` (the
+//! same between two reactors), `whole` (64 KiB to a guest that takes it so) or `cut` (the same to one
+//! that does not). A poller on the sender's reactor plays both drivers: the rings are laid out once,
+//! and all that it does afterwards is to move their indices. The process ends by itself.
+#![allow(clippy::unwrap_used)] // A tool of the repository: a panic is its report.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use memory::Buffers;
+use net::features::{Control, Offer, feature};
+use net::port::{Policy, PortId};
+use net::switch::{NetworkId, NetworkPolicy};
+use nic::{Fabric, Life, RunningQueue};
+use reactor::{Context, Poller, Reactor, Turn};
+use virtq::QueueStart;
+use virtq::driver::{BUFFERS, Driver};
+
+const RING: u16 = 128;
+const MEMORY: u64 = 8 << 20;
+const LAN: NetworkId = NetworkId(0);
+/// Bytes between two frames.
+const SLOT: u64 = 0x1_1000;
+
+/// What is sent, and to whom.
+struct Kind {
+    reactors: usize,
+    frame: Vec<u8>,
+    /// Frames at once.
+    depth: u16,
+    /// Bytes of a receive buffer.
+    buffer: u32,
+    /// Buffers that a frame takes.
+    takes: u16,
+    /// What the receiver's driver has accepted.
+    bits: u64,
+}
+
+fn kind(name: &str) -> Kind {
+    let bits = OFFER.bits();
+    let bare = feature::VERSION_1 | feature::EVENT_IDX;
+    let small = [vec![0; 12], [vec![0xff; 6], vec![2; 6], vec![0x12; 48]].concat()].concat();
+    let near = Kind { reactors: 1, frame: small, depth: 32, buffer: 2048, takes: 1, bits };
+    let large = large();
+    let pieces = (large.len() as u16 - 12 - 54).div_ceil(1448);
+    let whole = (large.len() as u16).div_ceil(4096);
+    match name {
+        "near" => near,
+        "far" => Kind { reactors: 2, ..near },
+        "whole" => Kind { frame: large, depth: 4, buffer: 4096, takes: whole, ..near },
+        "cut" => Kind { frame: large, depth: 2, takes: pieces, bits: bare, ..near },
+        _ => panic!("no kind called {name}"),
+    }
+}
+
+/// A header and 64 KiB of TCP over IPv4, to everybody.
+fn large() -> Vec<u8> {
+    let data = 65_000u16;
+    let mut out = vec![1, 1, 54, 0, 0xa8, 5, 34, 0, 16, 0, 0, 0];
+    out.extend([vec![0xff; 6], vec![2; 6], vec![8, 0, 0x45, 0]].concat());
+    out.extend((40 + data).to_be_bytes());
+    out.extend([0, 1, 0x40, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
+    out.extend([0x80, 0, 0x14, 0x51, 0, 0, 0, 1, 0, 0, 0, 1, 0x50, 0x10, 0, 0, 0, 0, 0, 0]);
+    out.extend(vec![7; data.into()]);
+    out
+}
+
+const OFFER: Offer =
+    Offer { offloads: true, mergeable: true, pairs: 1, control: Control::None, mtu: true };
+
+/// The indices of a ring.
+struct Indices {
+    avail: Buffers,
+    used: Buffers,
+}
+
+impl Indices {
+    fn new(driver: &Driver) -> impl FnOnce() -> Self + Send + use<> {
+        let (mapping, config) = (driver.mapping().clone(), driver.config);
+        move || {
+            let index = |at: u64| Buffers::within(&mapping, at as usize + 2, 2).unwrap();
+            Self { avail: index(config.avail), used: index(config.used) }
+        }
+    }
+
+    fn used(&self) -> u16 {
+        let mut used = [0; 2];
+        self.used.peek(&mut used);
+        u16::from_le_bytes(used)
+    }
+
+    fn offer(&self, index: u16) {
+        self.avail.write(&index.to_le_bytes());
+    }
+}
+
+/// Sends some frames at a time; the next ones when all have arrived.
+struct Guests {
+    tx: Indices,
+    rx: Indices,
+    kind: Kind,
+    sent: u16,
+    due: u16,
+    left: u64,
+    total: u64,
+    began: Instant,
+    fabric: Arc<Fabric>,
+}
+
+impl Poller for Guests {
+    fn poll(&mut self, _: &mut Context<'_>) -> Turn {
+        let got = self.rx.used();
+        if self.tx.used() != self.sent || got != self.due {
+            return Turn::Busy;
+        }
+        if self.left == 0 {
+            let (frames, took) = (self.fabric.counts(PortId(2)).got_frames, self.began.elapsed());
+            assert!(frames >= self.total, "{frames} of {}", self.total);
+            println!("{:.1} ns a frame", took.as_nanos() as f64 / self.total as f64);
+            // Here and now: a reactor that sleeps under valgrind 3.19 holds up all threads.
+            std::process::exit(0);
+        }
+        let depth = self.kind.depth;
+        self.left = self.left.saturating_sub(depth.into());
+        self.rx.offer(got.wrapping_add(RING));
+        self.due = self.due.wrapping_add(depth * self.kind.takes);
+        self.sent = self.sent.wrapping_add(depth);
+        self.tx.offer(self.sent);
+        Turn::Busy
+    }
+
+    fn wake(&mut self) {}
+
+    fn arm(&mut self) -> bool {
+        true
+    }
+}
+
+/// Keeps its reactor awake.
+struct Awake;
+
+impl Poller for Awake {
+    fn poll(&mut self, _: &mut Context<'_>) -> Turn {
+        Turn::Busy
+    }
+
+    fn wake(&mut self) {}
+
+    fn arm(&mut self) -> bool {
+        true
+    }
+}
+
+/// The rings, laid out once: frames in the first `depth` slots, again and again around the ring.
+fn drivers(kind: &Kind) -> [Driver; 2] {
+    let [mut tx, mut rx] = [0, 0].map(|_| Driver::new(RING, MEMORY, true));
+    for slot in 0..kind.depth {
+        let at = BUFFERS + SLOT * u64::from(slot);
+        tx.write(at, &kind.frame);
+        tx.put_chain(slot, &[(at, kind.frame.len() as u32, false)]);
+    }
+    (0..RING).for_each(|at| tx.offer(at % kind.depth));
+    for slot in 0..RING {
+        let at = BUFFERS + u64::from(kind.buffer) * u64::from(slot);
+        rx.put_chain(slot, &[(at, kind.buffer, true)]);
+        rx.offer(slot);
+    }
+    [tx, rx]
+}
+
+fn start(fabric: &Arc<Fabric>, reactor: &Reactor, life: Life, index: u16, driver: &Driver) {
+    let start = QueueStart {
+        index,
+        ring: driver.config,
+        table: driver.table.clone(),
+        kick: None,
+        call: None,
+        err: None,
+        features: 0,
+        inflight: None,
+    };
+    let fault: nic::Fault = Arc::new(|_: &str| {});
+    let queue = RunningQueue::start(fabric, reactor.handle(), life, start, fault).unwrap();
+    // It is served until the process ends.
+    std::mem::forget(queue);
+}
+
+/// Ends the process.
+pub(crate) fn run(args: &[String]) -> ! {
+    let [name, count] = args else { panic!("usage: frames KIND COUNT") };
+    let (kind, total) = (kind(name), count.parse().unwrap());
+    let awake = |context: &mut Context<'_>| {
+        context.add_poller(None, |_| Ok::<_, ()>(Awake)).unwrap();
+    };
+    let reactors: Vec<_> =
+        (0..kind.reactors).map(|_| Reactor::spawn_with("frames", awake).unwrap()).collect();
+    let fabric = Fabric::new(reactors.iter().map(Reactor::handle)).unwrap();
+    fabric.set_network(LAN, NetworkPolicy::default()).unwrap();
+    let [sender, receiver] = [(1, OFFER.bits()), (2, kind.bits)].map(|(port, bits)| {
+        fabric.set_port(PortId(port), &Policy::open(LAN)).unwrap();
+        Life::new(PortId(port), OFFER.accept(bits).unwrap())
+    });
+    let [tx, rx] = drivers(&kind);
+    let (first, last) = (reactors.first().unwrap(), reactors.last().unwrap());
+    start(&fabric, last, receiver, 0, &rx);
+    start(&fabric, first, sender, 1, &tx);
+    let (tx, rx) = (Indices::new(&tx), Indices::new(&rx));
+    let begin = move |context: &mut Context<'_>| {
+        let (began, left) = (Instant::now(), total);
+        let guests =
+            Guests { tx: tx(), rx: rx(), kind, sent: 0, due: 0, left, total, began, fabric };
+        context.add_poller(None, |_| Ok::<_, ()>(guests)).unwrap();
+    };
+    first.handle().send(begin).unwrap();
+    loop {
+        std::thread::park();
+    }
+}
+
+fn main() {
+    run(&std::env::args().skip(1).collect::<Vec<_>>());
+}

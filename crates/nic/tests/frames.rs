@@ -1,0 +1,184 @@
+//! Frames between guests on one reactor.
+#![allow(clippy::unwrap_used)]
+
+mod guest;
+
+use guest::*;
+use net::Reason;
+use net::features::feature;
+use net::port::{Policy, Vlan, VlanId};
+
+#[test]
+fn frames_go_to_whom_they_are_for() {
+    let lan = Lan::new(1);
+    let [mut a, mut b, mut c] = [1, 2, 3].map(|port| Guest::new(&lan, port, 0, all()));
+    [&mut a, &mut b, &mut c].map(|guest| guest.rx.post(8, 2048));
+    let hello = plain(EVERYBODY, 1, 100);
+    a.send(NOTHING, &hello);
+    for guest in [&mut b, &mut c] {
+        let got = guest.rx.receive();
+        assert_eq!((got.frame, got.buffers), (hello.clone(), 1));
+        assert_eq!(got.header[..10], [0; 10]);
+    }
+    assert_eq!(a.rx.got(), None);
+    let answer = plain(1, 2, 1400);
+    b.send(NOTHING, &answer);
+    assert_eq!(a.rx.receive().frame, answer);
+    a.send(NOTHING, &plain(2, 1, 60));
+    assert_eq!(b.rx.receive().frame, plain(2, 1, 60));
+    // Receivers are shown their frames before the sender's are completed.
+    assert_eq!(c.rx.got(), None);
+    let counts = lan.counts(1);
+    assert_eq!((counts.sent_frames, counts.sent_bytes), (2, 160));
+    assert_eq!((counts.got_frames, counts.got_bytes), (1, 1400));
+}
+
+#[test]
+fn chains_may_be_cut_anywhere() {
+    let lan = Lan::new(1);
+    let [mut a, mut b] = [1, 2].map(|port| Guest::new(&lan, port, 0, all()));
+    for cuts in [&[][..], &[1], &[12], &[5, 12, 26], &[13, 139, 141], &[140], &[12, 140, 700]] {
+        b.rx.post(1, 2048);
+        let frame = plain(EVERYBODY, 1, 1000);
+        a.tx.put(&[&NOTHING[..], &frame].concat(), cuts);
+        a.tx.publish();
+        a.tx.left(1);
+        assert_eq!(b.rx.receive().frame, frame, "{cuts:?}");
+    }
+}
+
+#[test]
+fn a_large_frame_is_spread_over_small_buffers() {
+    let lan = Lan::new(1);
+    let [mut a, mut b, mut c] = [1, 2, 3].map(|port| Guest::new(&lan, port, 0, all()));
+    b.rx.post(40, 1526);
+    c.rx.post(1, 70_000);
+    let large = tcp(EVERYBODY, 1, &data(30_000));
+    a.send(cut(1448), &large);
+    let got = b.rx.receive();
+    assert_eq!(got.buffers, (12 + 54 + 30_000u16).div_ceil(1526));
+    assert_eq!((&got.header[..10], &got.frame), (&cut(1448)[..10], &large));
+    // What one has taken is still there for the other.
+    let got = c.rx.receive();
+    assert_eq!((got.buffers, got.frame), (1, large));
+}
+
+#[test]
+fn headers_are_cut_where_buffers_end() {
+    let lan = Lan::new(1);
+    let [mut a, mut b] = [1, 2].map(|port| Guest::new(&lan, port, 0, all()));
+    b.rx.post(1, 13);
+    b.rx.post(40, 7);
+    a.send(NOTHING, &plain(EVERYBODY, 1, 60));
+    let got = b.rx.receive();
+    assert_eq!((got.buffers, got.frame), (1 + 59u16.div_ceil(7), plain(EVERYBODY, 1, 60)));
+}
+
+#[test]
+fn without_mergeable_buffers_a_frame_needs_a_whole_one() {
+    let lan = Lan::new(1);
+    let mut a = Guest::new(&lan, 1, 0, all());
+    let mut b = Guest::new(&lan, 2, 0, BARE);
+    for bytes in [2048, 60, 2048] {
+        b.rx.post(1, bytes);
+    }
+    let large = plain(EVERYBODY, 1, 1000);
+    a.send(NOTHING, &large);
+    assert_eq!(b.rx.receive().frame, large);
+    a.send(NOTHING, &large);
+    assert_eq!((b.rx.got(), lan.counts(2).missed(Reason::SmallBuffer)), (None, 1));
+    for frame in [&plain(EVERYBODY, 1, 40), &large] {
+        a.send(NOTHING, frame);
+        let got = b.rx.receive();
+        assert_eq!((&got.frame, got.buffers), (frame, 1));
+    }
+}
+
+#[test]
+fn who_posts_no_buffers_loses_his_own_frames() {
+    let lan = Lan::new(1);
+    let [mut a, mut b, mut c] = [1, 2, 3].map(|port| Guest::new(&lan, port, 0, all()));
+    c.rx.post(100, 2048);
+    let frame = plain(EVERYBODY, 1, 500);
+    for _ in 0..50 {
+        a.send(NOTHING, &frame);
+        assert_eq!(c.rx.receive().frame, frame);
+    }
+    assert_eq!((lan.counts(2).missed(Reason::NoBuffer), lan.counts(2).got_frames), (50, 0));
+    assert_eq!(lan.counts(3).missed(Reason::NoBuffer), 0);
+    // With too few for a frame they are kept for a smaller one.
+    b.rx.post(2, 100);
+    a.send(NOTHING, &frame);
+    assert_eq!((b.rx.got(), lan.counts(2).missed(Reason::NoBuffer)), (None, 51));
+    a.send(NOTHING, &plain(EVERYBODY, 1, 150));
+    assert_eq!(b.rx.receive().buffers, 2);
+}
+
+#[test]
+fn a_batch_is_one_call_for_each_queue() {
+    let lan = Lan::new(1);
+    // Without event indices each publication is a call.
+    let [mut a, mut b] =
+        [1, 2].map(|port| Guest::new(&lan, port, 0, all() & !feature::EVENT_IDX));
+    b.rx.post(64, 2048);
+    let frames: Vec<_> = (0..30).map(|more| plain(EVERYBODY, 1, 60 + more)).collect();
+    for frame in &frames {
+        a.tx.put(&[&NOTHING[..], frame].concat(), &[]);
+    }
+    a.tx.publish();
+    a.tx.left(30);
+    for frame in &frames {
+        assert_eq!(&b.rx.receive().frame, frame);
+    }
+    lan.settle();
+    assert_eq!((a.tx.calls(), b.rx.calls(), a.rx.calls(), b.tx.calls()), (1, 1, 0, 0));
+}
+
+#[test]
+fn what_a_receiver_does_not_take_is_finished() {
+    let lan = Lan::new(1);
+    let mut a = Guest::new(&lan, 1, 0, all());
+    let mut b = Guest::new(&lan, 2, 0, BARE | feature::MRG_RXBUF);
+    b.rx.post(16, 2048);
+    let sent = data(5000);
+    a.send(cut(1448), &tcp(EVERYBODY, 1, &sent));
+    let mut whole = Vec::new();
+    for bytes in [1448, 1448, 1448, 656] {
+        let got = b.rx.receive();
+        assert_eq!((got.header[..10].to_vec(), got.frame.len()), (vec![0; 10], DATA_AT + bytes));
+        assert!(is_sound(&got.frame));
+        whole.extend(&got.frame[DATA_AT..]);
+    }
+    assert_eq!((whole, b.rx.got()), (sent, None));
+    let small = tcp(EVERYBODY, 1, &data(333));
+    a.send(PARTIAL, &small);
+    let got = b.rx.receive();
+    assert!(is_sound(&got.frame) && !is_sound(&small));
+    assert_eq!((&got.frame[..50], &got.frame[52..]), (&small[..50], &small[52..]));
+    assert_eq!(lan.counts(2).got_frames, 5);
+}
+
+#[test]
+fn tags_are_put_in_and_taken_out() {
+    let lan = Lan::new(1);
+    let vlan = |number: u16| Vlan::Access(VlanId::try_from(number).unwrap());
+    let access = |number| Policy { vlan: vlan(number), ..Policy::open(LAN) };
+    let mut a = Guest::with(&lan, 1, 0, all(), &access(7));
+    let mut b = Guest::new(&lan, 2, 0, all());
+    let mut bare = Guest::new(&lan, 3, 0, BARE);
+    let mut other = Guest::with(&lan, 4, 0, all(), &access(8));
+    [&mut a, &mut b, &mut bare, &mut other].map(|guest| guest.rx.post(8, 2048));
+    let frame = tcp(EVERYBODY, 1, &data(300));
+    a.send(PARTIAL, &frame);
+    let got = b.rx.receive();
+    let tagged = [&frame[..12], &[0x81, 0, 0, 7], &frame[12..]].concat();
+    // The checksum is four bytes later.
+    assert_eq!((&got.frame, got.header[6]), (&tagged, TCP_AT as u8 + 4));
+    let finished = bare.rx.receive().frame;
+    assert!(is_sound(&[&finished[..12], &finished[16..]].concat()));
+    assert_eq!(other.rx.got(), None);
+    // And back.
+    let answer = [&station(1)[..], &station(2), &[0x81, 0, 0, 7], &plain(1, 2, 90)[12..]].concat();
+    b.send(NOTHING, &answer);
+    assert_eq!(a.rx.receive().frame, plain(1, 2, 90));
+}

@@ -1,0 +1,93 @@
+//! Guests' drivers for pairs of queues, against hubs on real reactors.
+#![allow(dead_code, unused_imports)] // Each test binary uses its own part.
+
+mod frames;
+mod ring;
+
+use std::sync::Arc;
+
+use net::features::{Control, Features, Offer, feature};
+use net::header::HEADER_BYTES;
+use net::port::{Policy, PortId};
+use net::switch::{NetworkId, NetworkPolicy};
+use nic::{Fabric, Life, PortCounts};
+use reactor::Reactor;
+
+pub(crate) use frames::*;
+pub(crate) use ring::{Got, RING, Ring};
+
+/// The only network.
+pub(crate) const LAN: NetworkId = NetworkId(0);
+/// A header that asks for nothing.
+pub(crate) const NOTHING: [u8; HEADER_BYTES] = [0; HEADER_BYTES];
+
+const OFFER: Offer =
+    Offer { offloads: true, mergeable: true, pairs: 1, control: Control::None, mtu: true };
+
+/// All features that a port offers.
+pub(crate) fn all() -> u64 {
+    OFFER.bits()
+}
+
+/// A driver without offloads, which takes a frame in one buffer only.
+pub(crate) const BARE: u64 = feature::VERSION_1 | feature::EVENT_IDX;
+
+/// Hubs on some reactors.
+pub(crate) struct Lan {
+    pub(crate) reactors: Vec<Reactor>,
+    pub(crate) fabric: Arc<Fabric>,
+}
+
+impl Lan {
+    pub(crate) fn new(reactors: usize) -> Self {
+        let reactors: Vec<_> = (0..reactors).map(|_| Reactor::spawn("lan").unwrap()).collect();
+        let fabric = Fabric::new(reactors.iter().map(Reactor::handle)).unwrap();
+        fabric.set_network(LAN, NetworkPolicy::default()).unwrap();
+        Self { reactors, fabric }
+    }
+
+    pub(crate) fn counts(&self, port: u16) -> PortCounts {
+        self.fabric.counts(PortId(port))
+    }
+
+    /// Whatever was begun on a reactor has ended.
+    pub(crate) fn settle(&self) {
+        for reactor in self.reactors.iter().chain(&self.reactors) {
+            reactor.handle().call(|_| ()).unwrap();
+        }
+    }
+}
+
+/// A guest with one pair of queues.
+pub(crate) struct Guest {
+    pub(crate) features: Features,
+    pub(crate) life: Life,
+    pub(crate) rx: Ring,
+    pub(crate) tx: Ring,
+}
+
+impl Guest {
+    /// At a port that may do anything, served on that reactor, with a driver that has accepted
+    /// these features.
+    pub(crate) fn new(lan: &Lan, port: u16, reactor: usize, bits: u64) -> Self {
+        Self::with(lan, port, reactor, bits, &Policy::open(LAN))
+    }
+
+    pub(crate) fn with(lan: &Lan, port: u16, reactor: usize, bits: u64, policy: &Policy) -> Self {
+        let features = OFFER.accept(bits).unwrap();
+        lan.fabric.set_port(PortId(port), policy).unwrap();
+        let life = Life::new(PortId(port), features);
+        let event_idx = features.has(feature::EVENT_IDX);
+        let [mut rx, mut tx] = [0, 1].map(|index| Ring::new(index, event_idx));
+        rx.start(lan, reactor, life);
+        tx.start(lan, reactor, life);
+        Self { features, life, rx, tx }
+    }
+
+    /// Sends a frame, and waits until it has left.
+    pub(crate) fn send(&mut self, header: [u8; HEADER_BYTES], frame: &[u8]) {
+        self.tx.put(&[&header, frame].concat(), &[HEADER_BYTES]);
+        self.tx.publish();
+        self.tx.left(1);
+    }
+}

@@ -1,0 +1,219 @@
+//! One ring of a guest.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use net::header::HEADER_BYTES;
+use nic::{Fault, Life, RunningQueue};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd};
+use virtq::QueueStart;
+use virtq::driver::{BUFFERS, Driver};
+
+use super::Lan;
+
+/// Entries.
+pub(crate) const RING: u16 = 128;
+/// Descriptors that a frame may have.
+const PIECES: u16 = 4;
+/// Bytes of a buffer at most.
+const SLOT: u64 = 0x2_0000;
+const MEMORY: u64 = 32 << 20;
+const SOON: Duration = Duration::from_secs(20);
+
+/// A frame that was received.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Got {
+    pub(crate) header: [u8; HEADER_BYTES],
+    pub(crate) frame: Vec<u8>,
+    pub(crate) buffers: u16,
+}
+
+/// One ring, with memory of its own around it.
+pub(crate) struct Ring {
+    pub(crate) driver: Driver,
+    pub(crate) queue: Option<RunningQueue>,
+    pub(crate) faults: Arc<Mutex<Vec<String>>>,
+    /// Calls that were taken.
+    called: u64,
+    index: u16,
+    /// Chains that were offered.
+    offered: u16,
+    kick: Arc<OwnedFd>,
+    call: Arc<OwnedFd>,
+    err: Arc<OwnedFd>,
+}
+
+impl Ring {
+    pub(crate) fn new(index: u16, event_idx: bool) -> Self {
+        let fd = || Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap());
+        let driver = Driver::new(RING, MEMORY, event_idx);
+        let (kick, call, err) = (fd(), fd(), fd());
+        let (queue, faults) = (None, Arc::default());
+        Self { driver, queue, faults, called: 0, index, offered: 0, kick, call, err }
+    }
+
+    pub(crate) fn start(&mut self, lan: &Lan, reactor: usize, life: Life) {
+        self.start_at(lan, reactor, life, 0);
+    }
+
+    /// As front-ends start a ring: they say that it goes on at `next`.
+    pub(crate) fn start_at(&mut self, lan: &Lan, reactor: usize, life: Life, next: u16) {
+        let mut ring = self.driver.config;
+        ring.next_avail = next;
+        let start = QueueStart {
+            index: self.index,
+            ring,
+            table: self.driver.table.clone(),
+            kick: Some(self.kick.clone()),
+            call: Some(self.call.clone()),
+            err: Some(self.err.clone()),
+            features: 0,
+            inflight: None,
+        };
+        let log = self.faults.clone();
+        let fault: Fault = Arc::new(move |why: &str| log.lock().unwrap().push(why.into()));
+        let handle = lan.reactors[reactor].handle();
+        self.queue = Some(RunningQueue::start(&lan.fabric, handle, life, start, fault).unwrap());
+    }
+
+    /// Where a successor goes on.
+    pub(crate) fn stop(&mut self) -> u16 {
+        self.queue.take().unwrap().stop().unwrap()
+    }
+
+    /// Offers buffers to receive into; a device that only ever takes what is there wants no kick.
+    pub(crate) fn post(&mut self, count: u16, bytes: u32) {
+        for _ in 0..count {
+            let slot = self.offered % RING;
+            self.driver.put_chain(slot, &[(at(slot), bytes, true)]);
+            self.driver.offer(slot);
+            self.offered = self.offered.wrapping_add(1);
+        }
+        assert!(!self.driver.publish(), "a kick for buffers");
+    }
+
+    /// Offers bytes to be sent, cut at these places.
+    pub(crate) fn put(&mut self, bytes: &[u8], cuts: &[usize]) {
+        let slot = self.offered % (RING / PIECES);
+        self.driver.write(at(slot), bytes);
+        let ends = cuts.iter().copied().chain([bytes.len()]);
+        let mut begin = 0;
+        let mut pieces = Vec::new();
+        for end in ends.filter(|end| *end <= bytes.len()) {
+            if end > begin {
+                pieces.push((at(slot) + begin as u64, (end - begin) as u32, false));
+            }
+            begin = end;
+        }
+        self.offer(&pieces);
+    }
+
+    /// Offers any chain.
+    pub(crate) fn offer(&mut self, pieces: &[(u64, u32, bool)]) {
+        assert!(pieces.len() <= PIECES.into());
+        let head = self.offered % (RING / PIECES) * PIECES;
+        self.driver.put_chain(head, pieces);
+        self.driver.offer(head);
+        self.offered = self.offered.wrapping_add(1);
+    }
+
+    /// Shows the device what was offered, and kicks if it wants that.
+    pub(crate) fn publish(&mut self) {
+        if self.driver.publish() {
+            self.kick();
+        }
+    }
+
+    pub(crate) fn kick(&self) {
+        rustix::io::write(&self.kick, &1u64.to_ne_bytes()).unwrap();
+    }
+
+    /// Waits until so many chains have been sent.
+    pub(crate) fn left(&mut self, count: u16) {
+        for _ in 0..count {
+            assert_eq!(self.used().1, 0, "bytes written to what was sent");
+        }
+    }
+
+    /// Waits for a frame.
+    pub(crate) fn receive(&mut self) -> Got {
+        let first = self.used();
+        self.assemble(first)
+    }
+
+    /// A frame that is there.
+    pub(crate) fn got(&mut self) -> Option<Got> {
+        let first = self.driver.used()?;
+        Some(self.assemble(first))
+    }
+
+    /// All buffers of a frame are shown at once.
+    fn assemble(&mut self, first: (u32, u32)) -> Got {
+        let read = |driver: &Driver, (head, written): (u32, u32)| {
+            driver.read(at(head as u16), written as usize)
+        };
+        let mut bytes = read(&self.driver, first);
+        let header: [u8; HEADER_BYTES] = bytes[..HEADER_BYTES].try_into().unwrap();
+        let buffers = u16::from_le_bytes([header[10], header[11]]);
+        for _ in 1..buffers {
+            let next = self.driver.used().unwrap();
+            bytes.extend(read(&self.driver, next));
+        }
+        Got { header, frame: bytes.split_off(HEADER_BYTES), buffers }
+    }
+
+    /// Waits for the next completion: head and written bytes.
+    pub(crate) fn used(&mut self) -> (u32, u32) {
+        let until = Instant::now() + SOON;
+        loop {
+            if let Some(found) = self.driver.used() {
+                return found;
+            }
+            assert!(Instant::now() < until, "nothing is completed");
+            if !self.driver.arm() {
+                wait_for(&self.call);
+                self.take_calls();
+            }
+        }
+    }
+
+    /// Calls since the start.
+    pub(crate) fn calls(&mut self) -> u64 {
+        self.take_calls();
+        self.called
+    }
+
+    fn take_calls(&mut self) {
+        let mut count = [0; 8];
+        if rustix::io::read(&self.call, &mut count).is_ok() {
+            self.called += u64::from_ne_bytes(count);
+        }
+    }
+
+    /// Waits until the device has told of a broken ring.
+    pub(crate) fn wait_for_error(&self) {
+        assert!(wait_for(&self.err), "no error was told");
+    }
+
+    /// Waits until the session was told that it cannot go on.
+    pub(crate) fn wait_for_fault(&self, lan: &Lan) {
+        let until = Instant::now() + SOON;
+        while self.faults.lock().unwrap().is_empty() {
+            assert!(Instant::now() < until, "no fault was told");
+            lan.settle();
+        }
+    }
+}
+
+/// Where a slot's buffer is.
+fn at(slot: u16) -> u64 {
+    BUFFERS + SLOT * u64::from(slot)
+}
+
+/// Waits until there is something to read.
+fn wait_for(fd: &OwnedFd) -> bool {
+    let mut fds = [PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN)];
+    let limit = Timespec { tv_sec: SOON.as_secs() as i64, tv_nsec: 0 };
+    rustix::event::poll(&mut fds, Some(&limit)).unwrap() == 1
+}

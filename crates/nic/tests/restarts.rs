@@ -1,0 +1,126 @@
+//! Rings that are stopped and go on, and memory that changes.
+#![allow(clippy::unwrap_used)]
+
+mod guest;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use guest::*;
+use net::Reason;
+use net::port::PortId;
+use nic::Life;
+
+#[test]
+fn a_ring_goes_on_at_its_used_index() {
+    let lan = Lan::new(1);
+    let [mut a, mut b] = [1, 2].map(|port| Guest::new(&lan, port, 0, all()));
+    b.rx.post(3, 100);
+    let small = plain(EVERYBODY, 1, 60);
+    a.send(NOTHING, &small);
+    assert_eq!(b.rx.receive().frame, small);
+    // Two buffers are popped for a frame that does not fit.
+    let frame = plain(EVERYBODY, 1, 500);
+    a.send(NOTHING, &frame);
+    assert_eq!(lan.counts(2).missed(Reason::NoBuffer), 1);
+    assert_eq!((b.rx.stop(), b.rx.driver.used_idx()), (1, 1));
+    a.send(NOTHING, &frame);
+    assert_eq!(lan.counts(2).missed(Reason::ReceiverClosed), 1);
+    // Whatever the front-end counts: completed is what the used index says.
+    b.rx.start_at(&lan, 0, b.life, 3);
+    b.rx.post(1, 600);
+    a.send(NOTHING, &frame);
+    let got = b.rx.receive();
+    assert_eq!((got.buffers, got.frame), (3, frame));
+    assert_eq!(a.tx.stop(), 4);
+    a.tx.start_at(&lan, 0, a.life, 0);
+    b.rx.post(1, 600);
+    a.send(NOTHING, &small);
+    assert_eq!(b.rx.receive().frame, small);
+}
+
+#[test]
+fn new_memory_is_used_from_then_on() {
+    let lan = Lan::new(1);
+    let [mut a, mut b] = [1, 2].map(|port| Guest::new(&lan, port, 0, all()));
+    b.rx.post(2, 100);
+    let frame = plain(EVERYBODY, 1, 500);
+    a.send(NOTHING, &frame);
+    for ring in [&a.tx, &b.rx] {
+        ring.queue.as_ref().unwrap().set_memory(ring.driver.table.clone()).unwrap();
+    }
+    b.rx.post(1, 600);
+    a.send(NOTHING, &frame);
+    let got = b.rx.receive();
+    assert_eq!((got.buffers, got.frame), (3, frame));
+    // A table without the ring ends it.
+    let queue = b.rx.queue.as_ref().unwrap();
+    assert!(queue.set_memory(std::sync::Arc::default()).is_err());
+    a.send(NOTHING, &plain(EVERYBODY, 1, 60));
+    assert_eq!(lan.counts(2).missed(Reason::ReceiverClosed), 1);
+}
+
+#[test]
+fn a_port_that_is_gone_gets_nothing() {
+    let lan = Lan::new(2);
+    let mut a = Guest::new(&lan, 1, 0, all());
+    let mut b = Guest::new(&lan, 2, 1, all());
+    b.rx.post(4, 2048);
+    a.send(NOTHING, &plain(EVERYBODY, 1, 60));
+    b.rx.receive();
+    // Without waiting, as when a session ends by itself.
+    drop((b.rx.queue.take(), b.tx.queue.take()));
+    lan.fabric.remove_port(PortId(2)).unwrap();
+    a.send(NOTHING, &plain(EVERYBODY, 1, 60));
+    assert_eq!(lan.counts(1).refused(Reason::NoReceiver), 1);
+    lan.settle();
+    assert_eq!(b.rx.got(), None);
+}
+
+/// Tells the load to end, also when an assertion has failed.
+struct End<'a>(&'a AtomicBool);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Sends until it is told to end.
+fn load(lan: &Lan, done: &AtomicBool) {
+    let mut a = Guest::new(lan, 1, 0, all());
+    let frame = tcp(EVERYBODY, 1, &data(3000));
+    while !done.load(Ordering::Relaxed) {
+        for _ in 0..16 {
+            a.tx.put(&[&cut(1000)[..], &frame].concat(), &[12]);
+        }
+        a.tx.publish();
+        a.tx.left(16);
+    }
+}
+
+#[test]
+fn a_receiver_is_reset_under_load() {
+    let lan = Lan::new(2);
+    // One that takes large frames whole, and one that takes them in pieces.
+    for (port, bits, bytes) in [(2, all(), DATA_AT + 3000), (3, BARE, DATA_AT + 1000)] {
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| load(&lan, &done));
+            let _end = End(&done);
+            let mut b = Guest::new(&lan, port, 1, bits);
+            b.rx.post(RING, 4096);
+            for _ in 0..50 {
+                let mut taken = b.rx.receive().buffers;
+                let next = b.rx.stop();
+                assert_eq!(next, b.rx.driver.used_idx());
+                while let Some(got) = b.rx.got() {
+                    assert_eq!(got.frame.len(), bytes);
+                    taken += got.buffers;
+                }
+                b.rx.post(taken, 4096);
+                b.life = Life::new(PortId(port), b.features);
+                b.rx.start_at(&lan, 1, b.life, next);
+            }
+        });
+    }
+}
