@@ -118,8 +118,7 @@ fn who_posts_no_buffers_loses_his_own_frames() {
 fn a_batch_is_one_call_for_each_queue() {
     let lan = Lan::new(1);
     // Without event indices each publication is a call.
-    let [mut a, mut b] =
-        [1, 2].map(|port| Guest::new(&lan, port, 0, all() & !feature::EVENT_IDX));
+    let [mut a, mut b] = [1, 2].map(|port| Guest::new(&lan, port, 0, all() & !feature::EVENT_IDX));
     b.rx.post(64, 2048);
     let frames: Vec<_> = (0..30).map(|more| plain(EVERYBODY, 1, 60 + more)).collect();
     for frame in &frames {

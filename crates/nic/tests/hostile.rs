@@ -77,7 +77,8 @@ fn garbage_in_headers_reaches_nobody_as_such() {
         (seed >> 33) as u32
     };
     for _ in 0..3000 {
-        let mut bytes = [&cut(500)[..], &tcp(EVERYBODY, 1, &data(random() as usize % 4000))].concat();
+        let mut bytes =
+            [&cut(500)[..], &tcp(EVERYBODY, 1, &data(random() as usize % 4000))].concat();
         for _ in 0..random() % 4 {
             let at = random() as usize % 70;
             if let Some(byte) = bytes.get_mut(at) {

@@ -35,7 +35,8 @@ fn frames_cross_in_order_and_whole() {
 #[test]
 fn what_one_reactor_learns_the_others_know() {
     let lan = Lan::new(3);
-    let [mut a, mut b, mut c] = [1, 2, 3].map(|port| Guest::new(&lan, port, usize::from(port) - 1, all()));
+    let [mut a, mut b, mut c] =
+        [1, 2, 3].map(|port| Guest::new(&lan, port, usize::from(port) - 1, all()));
     [&mut a, &mut b, &mut c].map(|guest| guest.rx.post(8, 2048));
     // Where B is comes to A before B's frame does, in the same link.
     b.send(NOTHING, &plain(EVERYBODY, 2, 60));

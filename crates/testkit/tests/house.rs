@@ -22,9 +22,7 @@ const LAYERS: [(&str, &[&str]); 18] = [
     ("model", &[]),
     (
         "iod",
-        &[
-            "memory", "virtq", "vhost-user", "reactor", "disk", "blk", "net", "nic", "nbd", "model",
-        ],
+        &["memory", "virtq", "vhost-user", "reactor", "disk", "blk", "net", "nic", "nbd", "model"],
     ),
     ("xenapi", &["model"]),
     ("toolstack", &["model"]),

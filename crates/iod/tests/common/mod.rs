@@ -19,6 +19,7 @@ use tempfile::TempDir;
 use testkit::process::{PROCESS_DEADLINE, Process};
 
 pub const BLK: &str = env!("CARGO_BIN_EXE_ringway-blk");
+pub const NET: &str = env!("CARGO_BIN_EXE_ringway-net");
 pub const IO: &str = env!("CARGO_BIN_EXE_ringway-io");
 
 /// Runs a program that ends by itself: exit code and what it said.

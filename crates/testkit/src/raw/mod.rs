@@ -5,6 +5,7 @@
 //! - [`connection`]: a socket with deadlines, descriptors in both directions.
 //! - [`frontend`]: the protocol's messages as methods.
 //! - [`memory`], [`ring`], [`request`], [`config`]: shared memory, split rings and virtio-blk.
+//! - [`nic`]: frames, as a virtio-net driver sends and gets them.
 //! - [`guest`]: all of it together, for tests that need a working guest first.
 //! - [`malformed`]: the catalogue of broken requests and rings, each with what a backend may do.
 //! - [`hostile`]: the same for messages.
@@ -32,6 +33,7 @@ pub mod guest;
 pub mod hostile;
 pub mod malformed;
 pub mod memory;
+pub mod nic;
 pub mod request;
 pub mod ring;
 pub mod wire;

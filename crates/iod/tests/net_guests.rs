@@ -1,0 +1,52 @@
+//! Two real guests that speak to each other through `ringway-net`.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod common;
+
+use std::path::Path;
+use std::time::Duration;
+
+use common::*;
+use testkit::guest::{Guest, Kind, Machine};
+
+/// Far beyond any boot and load, also when several share two busy cores.
+const DEADLINE: Duration = Duration::from_secs(240);
+
+/// A machine of QEMU with a NIC of so many pairs of queues. Its interrupts are not messages: to mask
+/// one of those for a vhost-user NIC, QEMU 7.2 needs KVM, and without it ends.
+fn machine(socket: &Path, pairs: u16, mac: &str) -> Machine {
+    let chardev = format!("socket,id=nic,path={}", socket.display());
+    let netdev = format!("vhost-user,id=net,chardev=nic,queues={pairs}");
+    let device = format!("virtio-net-pci,netdev=net,mq=on,vectors=0,mac={mac}");
+    let args = ["-chardev", &chardev, "-netdev", &netdev, "-device", &device];
+    let args = args.map(String::from).to_vec();
+    Machine { cpus: pairs.into(), args, ..Machine::default() }
+}
+
+#[test]
+fn two_guests_ping_and_stream_over_two_pairs() {
+    let folder = folder();
+    let [a, b] = ["a", "b"].map(|name| folder.path().join(name));
+    let ports = ["--port", a.to_str().unwrap(), "--port", b.to_str().unwrap(), "--queues", "2"];
+    let mut switch = ready(NET, &ports);
+    let server = "ip addr add 10.9.0.2/24 dev eth0
+        ls /sys/class/net/eth0/queues
+        iperf3 -s -1 >/dev/null";
+    let client = "ip addr add 10.9.0.1/24 dev eth0
+        until ping -c 1 -W 1 10.9.0.2 >/dev/null; do :; done
+        ping -c 5 10.9.0.2 && ping -c 2 -s 1400 10.9.0.2 || exit 2
+        until iperf3 -c 10.9.0.2 -n 4M -P 4; do sleep 1; done";
+    let start = |socket: &Path, mac: &str, script: &str| {
+        Guest::start(Kind::Qemu, &machine(socket, 2, mac), script).unwrap()
+    };
+    let server = start(&b, "02:00:00:00:00:02", server);
+    let client = start(&a, "02:00:00:00:00:01", client).finish(DEADLINE).unwrap();
+    assert_eq!(client.code, 0, "{}", client.output);
+    assert!(client.output.contains("5 packets received"), "{}", client.output);
+    let server = server.finish(DEADLINE).unwrap();
+    assert_eq!(server.code, 0, "{}", server.output);
+    for queue in ["rx-0", "rx-1", "tx-0", "tx-1"] {
+        assert!(server.output.contains(queue), "{}", server.output);
+    }
+    assert!(switch.terminate().unwrap().success());
+}

@@ -1,0 +1,109 @@
+//! Frames over the queues of a [`Guest`]: of a pair, the even queue receives and the odd one sends.
+
+use std::time::Duration;
+
+use super::connection::ANSWER_DEADLINE;
+use super::guest::{Event, Guest};
+use super::ring::{DESC_BYTES, Desc, Used};
+use crate::error::{Error, Result};
+
+/// Bytes of the virtio-net header (virtio 1.2, 5.1.6).
+pub const NET_HEADER_BYTES: usize = 12;
+/// A header that asks for nothing.
+pub const PLAIN: [u8; NET_HEADER_BYTES] = [0; NET_HEADER_BYTES];
+
+/// A frame that was received.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Frame {
+    /// Its virtio-net header.
+    pub header: [u8; NET_HEADER_BYTES],
+    /// Its bytes.
+    pub bytes: Vec<u8>,
+}
+
+fn bad(what: String) -> Error {
+    Error::Reply { request: "a frame".into(), what }
+}
+
+impl Guest {
+    /// Offers buffers to receive into, all at once.
+    ///
+    /// # Errors
+    /// [`Error::Full`] if memory or ring are used up.
+    pub fn post_buffers(&mut self, pair: usize, count: u16, bytes: u32) -> Result<()> {
+        let ring = &mut self.queues[2 * pair].ring;
+        let mut heads = Vec::new();
+        for _ in 0..count {
+            let at = self.memory.alloc(bytes.into(), 16)?;
+            heads.push(ring.add_chain(&self.memory, &[Desc::writable(at, bytes)])?);
+        }
+        ring.publish_all(&self.memory, &heads)
+    }
+
+    /// Makes a frame available to be sent, header and all, and kicks.
+    ///
+    /// # Errors
+    /// [`Error::Full`] if memory or ring are used up.
+    pub fn offer_frame(
+        &mut self,
+        pair: usize,
+        header: &[u8; NET_HEADER_BYTES],
+        frame: &[u8],
+    ) -> Result<()> {
+        let bytes = [&header[..], frame].concat();
+        let at = self.memory.alloc(bytes.len() as u64, 16)?;
+        self.memory.write(at, &bytes)?;
+        let ring = &mut self.queues[2 * pair + 1].ring;
+        let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+        let head = ring.add_chain(&self.memory, &[Desc::readable(at, len)])?;
+        ring.publish(&self.memory, head)?;
+        self.kick(2 * pair + 1)
+    }
+
+    /// Sends a frame, and waits until its buffer is given back.
+    ///
+    /// # Errors
+    /// As [`Guest::offer_frame`], and [`Error::Reply`] if it is not given back in 10 s.
+    pub fn send_frame(
+        &mut self,
+        pair: usize,
+        header: &[u8; NET_HEADER_BYTES],
+        frame: &[u8],
+    ) -> Result<()> {
+        self.offer_frame(pair, header, frame)?;
+        match self.wait(2 * pair + 1, ANSWER_DEADLINE)? {
+            Event::Used(_) => Ok(()),
+            other => Err(bad(format!("{other:?} after sending"))),
+        }
+    }
+
+    /// Waits for a frame until the deadline; `None`: none came.
+    ///
+    /// # Errors
+    /// [`Error::Reply`] if the backend gave up, or what it wrote is no frame.
+    pub fn receive_frame(&mut self, pair: usize, deadline: Duration) -> Result<Option<Frame>> {
+        let used = match self.wait(2 * pair, deadline)? {
+            Event::Used(used) => used,
+            Event::Silent => return Ok(None),
+            other => return Err(bad(format!("{other:?} instead of a frame"))),
+        };
+        let mut bytes = self.buffer_of(2 * pair, used)?;
+        let short = |bytes: &[u8]| bad(format!("{} bytes are no frame", bytes.len()));
+        let header = *bytes.first_chunk().ok_or_else(|| short(&bytes))?;
+        // All buffers of a frame are shown at once.
+        let buffers = u16::from_le_bytes([header[10], header[11]]);
+        for _ in 1..buffers {
+            let next = self.queues[2 * pair].ring.pop_used(&self.memory)?;
+            let next = next.ok_or_else(|| bad(format!("less than {buffers} buffers")))?;
+            bytes.extend(self.buffer_of(2 * pair, next)?);
+        }
+        Ok(Some(Frame { header, bytes: bytes.split_off(NET_HEADER_BYTES) }))
+    }
+
+    /// What was written to a buffer.
+    fn buffer_of(&self, queue: usize, used: Used) -> Result<Vec<u8>> {
+        let desc = self.queues[queue].ring.desc + DESC_BYTES * u64::from(used.id);
+        let at = u64::from_le_bytes(self.memory.read_array(desc)?);
+        self.memory.read(at, used.len as usize)
+    }
+}
