@@ -54,17 +54,23 @@ fn capabilities_are_printed_whatever_else_is_there() {
 }
 
 #[test]
-fn the_descriptor_for_discovery_is_what_qemu_reads() {
-    let text = include_str!("../../../packaging/50-ringway-blk.json");
-    let descriptor: serde_json::Value = serde_json::from_str(text).unwrap();
-    assert_eq!(descriptor["type"], "block");
-    assert!(descriptor["binary"].as_str().unwrap().ends_with("/ringway-blk"));
-    assert!(descriptor["description"].is_string());
+fn the_descriptors_for_discovery_are_what_qemu_reads() {
+    for (text, kind, binary) in [
+        (include_str!("../../../packaging/50-ringway-blk.json"), "block", "/ringway-blk"),
+        (include_str!("../../../packaging/50-ringway-net.json"), "net", "/ringway-net"),
+    ] {
+        let descriptor: serde_json::Value = serde_json::from_str(text).unwrap();
+        assert_eq!(descriptor["type"], kind);
+        assert!(descriptor["binary"].as_str().unwrap().ends_with(binary));
+        assert!(descriptor["description"].is_string());
+    }
 }
 
 #[test]
 fn help_shows_how_to_use_it() {
-    for (program, shown) in [(BLK, "vhost-user-blk-pci"), (IO, "disk.attach")] {
+    for (program, shown) in
+        [(BLK, "vhost-user-blk-pci"), (NET, "virtio-net-pci"), (IO, "disk.attach")]
+    {
         let output = Command::new(program).arg("--help").output().unwrap();
         let text = String::from_utf8(output.stdout).unwrap();
         assert!(output.status.success() && text.contains(shown), "{text}");
