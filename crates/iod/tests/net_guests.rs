@@ -50,3 +50,44 @@ fn two_guests_ping_and_stream_over_two_pairs() {
     }
     assert!(switch.terminate().unwrap().success());
 }
+
+/// What a User-Mode Linux guest does before it has a NIC.
+const DRIVERS: &str = "modules=/usr/lib/uml/modules/$(uname -r)/kernel
+    for module in net/core/failover drivers/net/net_failover drivers/net/virtio_net; do
+        busybox insmod $modules/$module.ko || exit 3
+    done
+    ip link set lo up
+    ip link set eth0 up";
+
+#[test]
+fn user_mode_linux_pings_and_streams() {
+    let folder = folder();
+    let [a, b] = ["a", "b"].map(|name| folder.path().join(name));
+    let ports = ["--port", a.to_str().unwrap(), "--port", b.to_str().unwrap()];
+    let mut switch = ready(NET, &ports);
+    let server = format!(
+        "{DRIVERS}
+        ip addr add 10.9.0.2/24 dev eth0
+        busybox nc -l -p 99 | md5sum"
+    );
+    let client = format!(
+        "{DRIVERS}
+        ip addr add 10.9.0.1/24 dev eth0
+        until busybox ping -c 1 -W 1 10.9.0.2 >/dev/null; do :; done
+        busybox ping -c 5 10.9.0.2 || exit 2
+        seq 1 1000000 | md5sum
+        until seq 1 1000000 | busybox nc 10.9.0.2 99; do sleep 0.2; done"
+    );
+    let start = |socket: &Path, script: &str| {
+        let append = format!("virtio_uml.device={}:1", socket.display());
+        Guest::start(Kind::Uml, &Machine { append, ..Machine::default() }, script).unwrap()
+    };
+    let server = start(&b, &server);
+    let client = start(&a, &client).finish(DEADLINE).unwrap();
+    assert_eq!(client.code, 0, "{}", client.output);
+    assert!(client.output.contains("5 packets received"), "{}", client.output);
+    let server = server.finish(DEADLINE).unwrap();
+    let sum = server.output.lines().find(|line| line.len() > 32).expect("no sum");
+    assert!(client.output.contains(sum), "{} and {}", client.output, server.output);
+    assert!(switch.terminate().unwrap().success());
+}
