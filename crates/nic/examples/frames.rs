@@ -200,7 +200,7 @@ pub(crate) fn run(args: &[String]) -> ! {
     fabric.set_network(LAN, NetworkPolicy::default()).unwrap();
     let [sender, receiver] = [(1, OFFER.bits()), (2, kind.bits)].map(|(port, bits)| {
         fabric.set_port(PortId(port), &Policy::open(LAN)).unwrap();
-        Life::new(PortId(port), OFFER.accept(bits).unwrap())
+        Life::driver(PortId(port), OFFER.accept(bits).unwrap())
     });
     let [tx, rx] = drivers(&kind);
     let (first, last) = (reactors.first().unwrap(), reactors.last().unwrap());

@@ -6,7 +6,9 @@
 //! - [`Hub`]: one reactor's part of the switch. It decides about each frame that comes in on its
 //!   reactor, and gives it to who shall get it.
 //! - [`Outlet`]: whoever takes frames on a reactor: a receive queue, or anything else. Together with
-//!   [`Hub::forward`], by which frames come in, that is all that a port is to the hub.
+//!   [`Hub::forward`], by which frames come in, that is all that a port is to the hub. A
+//!   [`RunningQueue`] is a ring of a driver, an [`Attached`] is anything else.
+//! - [`Life`]: a port between two resets.
 //! - **Link**: the way of frames from one reactor to another; see `link`.
 //! - [`Fabric`]: the hubs of all reactors, and how the rest of the program speaks to them.
 //!
@@ -41,20 +43,25 @@
 //! link see each other's steps is walked through under `loom`.
 #![forbid(unsafe_code)]
 
+mod attached;
 mod counts;
 mod fabric;
 mod hub;
+mod life;
 mod link;
 mod node;
 mod outlet;
 mod receive;
 mod ring;
 mod running;
+mod seat;
 mod transmit;
 
+pub use attached::{Attached, Parts};
 pub use counts::{Counts, PortCounts};
 pub use fabric::{Fabric, FabricError};
 pub use hub::{Given, Hub};
+pub use life::Life;
 pub use outlet::{Outlet, Ready};
 pub use ring::Fault;
-pub use running::{Life, QueueError, RunningQueue};
+pub use running::{QueueError, RunningQueue};

@@ -12,12 +12,11 @@ use std::sync::Arc;
 
 use memory::Table;
 use net::Reason;
-use net::features::{Features, feature};
 use net::header::HEADER_BYTES;
-use net::port::PortId;
 use reactor::{Context, Poller, Turn};
 use virtq::{Chain, QueueStart, RingError};
 
+use crate::life::Life;
 use crate::outlet::{Outlet, Ready};
 use crate::ring::{Fault, Ring};
 
@@ -35,15 +34,14 @@ pub(crate) struct ReceivePoller(pub(crate) Rc<RefCell<Receive>>);
 
 impl Receive {
     pub(crate) fn new(
-        port: PortId,
+        life: Life,
         start: QueueStart,
-        features: Features,
         fault: Fault,
         context: &mut Context<'_>,
     ) -> Result<Self, RingError> {
         let stock = VecDeque::with_capacity(start.ring.size.into());
-        let ring = Ring::new(port, start, fault, context)?;
-        Ok(Self { ring, stock, mergeable: features.has(feature::MRG_RXBUF) })
+        let ring = Ring::new(life.port, start, fault, context)?;
+        Ok(Self { ring, stock, mergeable: life.mergeable })
     }
 
     /// Ends; returns where a successor goes on, which is the used index.

@@ -1,21 +1,20 @@
-//! Queues as the rest of the program starts and stops them.
+//! Virtio queues as the rest of the program starts and stops them.
 
 use std::cell::RefCell;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use memory::Table;
-use net::features::Features;
-use net::port::PortId;
 use reactor::{Context, Handle, PollerId, Stopped};
 use virtq::{QueueStart, RingError};
 
-use crate::fabric::{Fabric, in_hub};
+use crate::fabric::Fabric;
+use crate::life::Life;
 use crate::node::Node;
 use crate::receive::{Receive, ReceivePoller};
 use crate::ring::Fault;
+use crate::seat::Seat;
 use crate::transmit::Transmit;
 
 /// Why a queue cannot be started or changed.
@@ -30,6 +29,9 @@ pub enum QueueError {
         #[source]
         source: RingError,
     },
+    /// What is no ring cannot be had.
+    #[error("the port cannot be served")]
+    Port(#[source] std::io::Error),
     /// The reactor has no hub.
     #[error("the reactor is not one of the switch's")]
     Elsewhere,
@@ -38,31 +40,11 @@ pub enum QueueError {
     Stopped(#[from] Stopped),
 }
 
-static NEXT_EPOCH: AtomicU32 = AtomicU32::new(1);
-
-/// A port with the features that its driver has accepted, until it accepts others.
-#[derive(Clone, Copy, Debug)]
-pub struct Life {
-    port: PortId,
-    features: Features,
-    epoch: u32,
-}
-
-impl Life {
-    /// A new life of a port. No queue of it runs.
-    pub fn new(port: PortId, features: Features) -> Self {
-        Self { port, features, epoch: NEXT_EPOCH.fetch_add(1, Ordering::Relaxed) }
-    }
-}
-
 /// A queue being served. Dropping it stops it without waiting.
 #[derive(Debug)]
 pub struct RunningQueue {
-    fabric: Arc<Fabric>,
-    number: usize,
-    reactor: Handle,
+    seat: Seat,
     id: PollerId,
-    port: PortId,
     index: u16,
     running: bool,
 }
@@ -85,9 +67,9 @@ impl RunningQueue {
         start: QueueStart,
         fault: Fault,
     ) -> Result<Self, QueueError> {
-        let (port, index) = (life.port, start.index);
-        let number = fabric.number(reactor).ok_or(QueueError::Elsewhere)?;
-        let node = fabric.nodes().get(number).ok_or(QueueError::Elsewhere)?.node;
+        let index = start.index;
+        let seat = Seat::new(fabric, reactor, life.port, index / 2).ok_or(QueueError::Elsewhere)?;
+        let node = seat.node;
         let make = move |context: &mut Context<'_>| {
             if receives(index) {
                 receive(context, node, life, start, fault)
@@ -97,14 +79,9 @@ impl RunningQueue {
         };
         let made = reactor.call(make)?;
         let id = made.map_err(|source| QueueError::Ring { index, source })?;
-        let id = id.ok_or(Stopped)?;
-        let (fabric, reactor) = (Arc::clone(fabric), reactor.clone());
-        let queue = Self { fabric, number, reactor, id, port, index, running: true };
+        let queue = Self { seat, id: id.ok_or(Stopped)?, index, running: true };
         if receives(index) {
-            let (epoch, takes) = (life.epoch, life.features.receives());
-            for at in queue.fabric.others(number) {
-                at.with(move |hub| hub.open_there(port, index / 2, epoch, takes, number))?;
-            }
+            queue.seat.announce(life)?;
         }
         Ok(queue)
     }
@@ -120,23 +97,19 @@ impl RunningQueue {
     /// [`Stopped`]: the reactor has ended, and the position with it.
     pub fn stop(mut self) -> Result<u16, Stopped> {
         self.running = false;
-        let (port, index) = (self.port, self.index);
-        if receives(index) {
-            for at in self.fabric.others(self.number) {
-                at.with(move |hub| hub.close(port, index / 2))?;
-            }
+        if receives(self.index) {
+            self.seat.retire()?;
         }
         let end = self.end();
-        self.reactor.call(end)?.ok_or(Stopped)
+        self.seat.reactor.call(end)?.ok_or(Stopped)
     }
 
-    /// What ends it on its reactor.
+    /// What ends it on its reactor, and tells where a successor goes on.
     fn end(&self) -> impl FnOnce(&mut Context<'_>) -> Option<u16> + Send + use<> {
-        let (id, port, index) = (self.id, self.port, self.index);
-        let node = self.fabric.nodes().get(self.number).map(|at| at.node);
+        let (id, index, close) = (self.id, self.index, self.seat.close());
         move |context| {
             let next = if receives(index) {
-                in_hub(context, node?, |hub| hub.close(port, index / 2));
+                close(context);
                 context.with_poller(id, |queue: &mut ReceivePoller, context| {
                     queue.0.borrow_mut().stop(context)
                 })
@@ -156,7 +129,7 @@ impl RunningQueue {
     /// [`QueueError`].
     pub fn set_memory(&self, table: Arc<Table>) -> Result<(), QueueError> {
         let (id, index) = (self.id, self.index);
-        let done = self.reactor.call(move |context| {
+        let done = self.seat.reactor.call(move |context| {
             if receives(index) {
                 context.with_poller(id, |queue: &mut ReceivePoller, _| {
                     queue.0.borrow_mut().set_memory(table)
@@ -174,7 +147,7 @@ impl RunningQueue {
     /// [`Stopped`].
     pub fn set_call(&self, call: Option<Arc<OwnedFd>>) -> Result<(), Stopped> {
         let (id, index) = (self.id, self.index);
-        let done = self.reactor.call(move |context| {
+        let done = self.seat.reactor.call(move |context| {
             if receives(index) {
                 context.with_poller(id, |queue: &mut ReceivePoller, context| {
                     queue.0.borrow_mut().set_call(call, context);
@@ -194,13 +167,12 @@ impl Drop for RunningQueue {
         if !self.running {
             return;
         }
-        let (port, index, end) = (self.port, self.index, self.end());
-        if receives(index) {
-            let others = self.fabric.others(self.number);
-            others.for_each(|at| at.send(move |hub| hub.close(port, index / 2)));
+        if receives(self.index) {
+            self.seat.retire_soon();
         }
+        let end = self.end();
         // A reactor that has ended has dropped the queue already.
-        let _ = self.reactor.send(move |context| {
+        let _ = self.seat.reactor.send(move |context| {
             end(context);
         });
     }
@@ -214,18 +186,14 @@ fn receive(
     start: QueueStart,
     fault: Fault,
 ) -> Result<Option<PollerId>, RingError> {
-    let Life { port, features, epoch } = life;
     let (pair, mut outlet) = (start.index / 2, None);
     let id = context.add_poller(None, |context| {
-        let queue = Receive::new(port, start, features, fault, context)?;
-        let queue = Rc::new(RefCell::new(queue));
+        let queue = Rc::new(RefCell::new(Receive::new(life, start, fault, context)?));
         outlet = Some(Rc::clone(&queue));
         Ok::<_, RingError>(ReceivePoller(queue))
     })?;
-    let opened = outlet.and_then(|outlet| {
-        in_hub(context, node, |hub| hub.open(port, pair, epoch, features.receives(), outlet))
-    });
-    Ok(opened.map(|()| id))
+    let opened = outlet.is_some_and(|outlet| Seat::open(context, node, life, pair, outlet));
+    Ok(opened.then_some(id))
 }
 
 /// Makes a transmit queue on this reactor. `None`: the hub is gone.
@@ -236,13 +204,11 @@ fn transmit(
     mut start: QueueStart,
     fault: Fault,
 ) -> Result<Option<PollerId>, RingError> {
-    let Life { port, features, .. } = life;
     let hub = context.with_poller(node, |node: &mut Node, _| Rc::clone(&node.hub));
     let Some(hub) = hub else { return Ok(None) };
     let kick = start.kick.take();
     let kickless = kick.is_none();
-    let make = |context: &mut Context<'_>| {
-        Transmit::new(port, start, features, fault, hub, kickless, context)
-    };
+    let make =
+        |context: &mut Context<'_>| Transmit::new(life, start, fault, hub, kickless, context);
     context.add_poller(kick, make).map(Some)
 }

@@ -7,14 +7,13 @@ use std::sync::Arc;
 
 use memory::Table;
 use net::Reason;
-use net::features::Features;
 use net::frame::PREFIX_BYTES;
-use net::header::{HEADER_BYTES, Offloads};
-use net::port::PortId;
+use net::header::HEADER_BYTES;
 use reactor::{Context, Poller, Turn};
 use virtq::{Chain, QueueStart, RingError};
 
 use crate::hub::{Given, Hub};
+use crate::life::Life;
 use crate::ring::{Fault, Ring};
 
 /// Frames that are taken before others have their turn.
@@ -24,24 +23,22 @@ const BATCH: usize = 64;
 pub(crate) struct Transmit {
     ring: Ring,
     hub: Rc<RefCell<Hub>>,
-    port: PortId,
-    may: Offloads,
+    life: Life,
     /// Nobody kicks: it must look.
     kickless: bool,
 }
 
 impl Transmit {
     pub(crate) fn new(
-        port: PortId,
+        life: Life,
         start: QueueStart,
-        features: Features,
         fault: Fault,
         hub: Rc<RefCell<Hub>>,
         kickless: bool,
         context: &mut Context<'_>,
     ) -> Result<Self, RingError> {
-        let ring = Ring::new(port, start, fault, context)?;
-        Ok(Self { ring, hub, port, may: features.sends(), kickless })
+        let ring = Ring::new(life.port, start, fault, context)?;
+        Ok(Self { ring, hub, life, kickless })
     }
 
     /// Ends; returns where a successor goes on. Nothing is in flight between turns.
@@ -64,13 +61,13 @@ impl Transmit {
     fn send(&self, hub: &mut Hub, chain: &mut Chain, now_ns: u64) {
         let body = &mut chain.readable;
         let Some(header) = body.take_front::<HEADER_BYTES>() else {
-            return hub.refuse(self.port, Reason::ShortHeader);
+            return hub.refuse(self.life.port, Reason::ShortHeader);
         };
         let mut prefix = [0; PREFIX_BYTES];
         let copied = body.peek(&mut prefix);
         body.advance(copied);
         let prefix = prefix.get(..copied).unwrap_or_default();
-        hub.forward(self.port, &Given { header, prefix, body, may: self.may }, now_ns);
+        hub.forward(self.life.port, &Given { header, prefix, body, may: self.life.may }, now_ns);
     }
 }
 

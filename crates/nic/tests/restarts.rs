@@ -118,7 +118,7 @@ fn a_receiver_is_reset_under_load() {
                     taken += got.buffers;
                 }
                 b.rx.post(taken, 4096);
-                b.life = Life::new(PortId(port), b.features);
+                b.life = Life::driver(PortId(port), b.features);
                 b.rx.start_at(&lan, 1, b.life, next);
             }
         });

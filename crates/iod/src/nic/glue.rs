@@ -57,7 +57,7 @@ impl Backend for Glue<'_> {
         if !features.has(feature::VERSION_1) {
             return Err("legacy drivers are not served: use a modern virtio-net device".into());
         }
-        self.life = Some(Life::new(self.nic.spec.port, features));
+        self.life = Some(Life::driver(self.nic.spec.port, features));
         Ok(())
     }
 

@@ -76,7 +76,7 @@ impl Guest {
     pub(crate) fn with(lan: &Lan, port: u16, reactor: usize, bits: u64, policy: &Policy) -> Self {
         let features = OFFER.accept(bits).unwrap();
         lan.fabric.set_port(PortId(port), policy).unwrap();
-        let life = Life::new(PortId(port), features);
+        let life = Life::driver(PortId(port), features);
         let event_idx = features.has(feature::EVENT_IDX);
         let [mut rx, mut tx] = [0, 1].map(|index| Ring::new(index, event_idx));
         rx.start(lan, reactor, life);

@@ -1,0 +1,100 @@
+//! Ports that are no virtio rings: whatever gives and takes frames on a reactor.
+
+use std::cell::RefCell;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use reactor::{Context, Handle, Poller, PollerId, Stopped};
+
+use crate::fabric::Fabric;
+use crate::hub::Hub;
+use crate::life::Life;
+use crate::node::Node;
+use crate::outlet::Outlet;
+use crate::running::QueueError;
+use crate::seat::Seat;
+
+/// What a port is made of on its reactor: who brings frames, and who takes them.
+pub struct Parts<P> {
+    /// Gives what comes in to [`Hub::forward`], and then calls [`Hub::flush`].
+    pub inlet: P,
+    /// Takes what goes out.
+    pub outlet: Rc<RefCell<dyn Outlet>>,
+}
+
+/// A queue of such a port. Dropping it ends it without waiting.
+#[derive(Debug)]
+pub struct Attached {
+    seat: Seat,
+    id: PollerId,
+    running: bool,
+}
+
+impl Attached {
+    /// Makes queue `queue` of a port on a reactor of the fabric. `make` is called there, with the
+    /// hub that frames go to; what wakes the inlet is `kick`.
+    ///
+    /// # Errors
+    /// [`QueueError`], with what `make` refuses.
+    pub fn new<P: Poller>(
+        fabric: &Arc<Fabric>,
+        reactor: &Handle,
+        life: Life,
+        queue: u16,
+        kick: Option<Arc<OwnedFd>>,
+        make: impl FnOnce(&mut Context<'_>, Rc<RefCell<Hub>>) -> io::Result<Parts<P>> + Send + 'static,
+    ) -> Result<Self, QueueError> {
+        let seat = Seat::new(fabric, reactor, life.port, queue).ok_or(QueueError::Elsewhere)?;
+        let node = seat.node;
+        let made = reactor.call(move |context| {
+            let hub = context.with_poller(node, |node: &mut Node, _| Rc::clone(&node.hub));
+            let hub = hub.ok_or(QueueError::Stopped(Stopped))?;
+            let mut outlet = None;
+            let id = context.add_poller(kick, |context| {
+                let parts = make(context, hub)?;
+                outlet = Some(parts.outlet);
+                Ok::<_, io::Error>(parts.inlet)
+            });
+            let id = id.map_err(QueueError::Port)?;
+            if let Some(outlet) = outlet {
+                Seat::open(context, node, life, queue, outlet);
+            }
+            Ok::<_, QueueError>(id)
+        })?;
+        let attached = Self { seat, id: made?, running: true };
+        attached.seat.announce(life)?;
+        Ok(attached)
+    }
+
+    /// Gives and takes nothing more.
+    ///
+    /// # Errors
+    /// [`Stopped`]: the reactor has ended, and this with it.
+    pub fn stop(mut self) -> Result<(), Stopped> {
+        self.running = false;
+        self.seat.retire()?;
+        let end = self.end();
+        self.seat.reactor.call(end)
+    }
+
+    /// What ends it on its reactor.
+    fn end(&self) -> impl FnOnce(&mut Context<'_>) + Send + use<> {
+        let (id, close) = (self.id, self.seat.close());
+        move |context| {
+            close(context);
+            context.remove_poller(id);
+        }
+    }
+}
+
+impl Drop for Attached {
+    fn drop(&mut self) {
+        if self.running {
+            self.seat.retire_soon();
+            // A reactor that has ended has dropped it already.
+            let _ = self.seat.reactor.send(self.end());
+        }
+    }
+}

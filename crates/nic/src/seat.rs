@@ -1,0 +1,85 @@
+//! That a queue of a port takes frames, as all hubs know it.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use net::port::PortId;
+use reactor::{Context, Handle, PollerId, Stopped};
+
+use crate::fabric::{Fabric, in_hub};
+use crate::life::Life;
+use crate::outlet::Outlet;
+
+/// A place of a queue on a reactor of the fabric.
+#[derive(Clone, Debug)]
+pub(crate) struct Seat {
+    pub(crate) fabric: Arc<Fabric>,
+    pub(crate) reactor: Handle,
+    /// The reactor's hub.
+    pub(crate) node: PollerId,
+    /// The reactor's number.
+    number: usize,
+    port: PortId,
+    queue: u16,
+}
+
+impl Seat {
+    /// For queue `queue` of a port; `None`: the reactor is not one of the fabric's.
+    pub(crate) fn new(
+        fabric: &Arc<Fabric>,
+        reactor: &Handle,
+        port: PortId,
+        queue: u16,
+    ) -> Option<Self> {
+        let number = fabric.number(reactor)?;
+        let node = fabric.nodes().get(number)?.node;
+        let (fabric, reactor) = (Arc::clone(fabric), reactor.clone());
+        Some(Self { fabric, reactor, node, number, port, queue })
+    }
+
+    /// On its reactor: frames go to this outlet from now on. False: the hub is gone.
+    pub(crate) fn open(
+        context: &mut Context<'_>,
+        node: PollerId,
+        life: Life,
+        queue: u16,
+        outlet: Rc<RefCell<dyn Outlet>>,
+    ) -> bool {
+        let Life { port, epoch, takes, .. } = life;
+        in_hub(context, node, |hub| hub.open(port, queue, epoch, takes, outlet)).is_some()
+    }
+
+    /// Tells all other reactors.
+    pub(crate) fn announce(&self, life: Life) -> Result<(), Stopped> {
+        let Self { number, port, queue, .. } = *self;
+        let Life { epoch, takes, .. } = life;
+        for at in self.fabric.others(number) {
+            at.with(move |hub| hub.open_there(port, queue, epoch, takes, number))?;
+        }
+        Ok(())
+    }
+
+    /// No other reactor sends anything there when this returns.
+    pub(crate) fn retire(&self) -> Result<(), Stopped> {
+        let Self { port, queue, .. } = *self;
+        for at in self.fabric.others(self.number) {
+            at.with(move |hub| hub.close(port, queue))?;
+        }
+        Ok(())
+    }
+
+    /// As [`Self::retire`], without waiting.
+    pub(crate) fn retire_soon(&self) {
+        let Self { port, queue, .. } = *self;
+        self.fabric.others(self.number).for_each(|at| at.send(move |hub| hub.close(port, queue)));
+    }
+
+    /// On its reactor: it takes no frames any more.
+    pub(crate) fn close(&self) -> impl FnOnce(&mut Context<'_>) + Send + use<> {
+        let Self { node, port, queue, .. } = *self;
+        move |context| {
+            in_hub(context, node, |hub| hub.close(port, queue));
+        }
+    }
+}
