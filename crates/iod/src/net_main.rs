@@ -51,9 +51,7 @@ fn run(options: &NetOptions) -> anyhow::Result<()> {
     let size = asked.unwrap_or_else(|| Size::of_host().at_most(pairs));
     let pool = Arc::new(Pool::start(size).context("cannot start reactors")?);
     let lan = Lan::new(pool, options.mtu)?;
-    let served = serve(options, sources, &lan, ready, signals);
-    tracing::debug!("the switch ends");
-    served
+    serve(options, sources, &lan, ready, signals)
 }
 
 /// Where the front-ends of each NIC come from, with its socket.
@@ -103,7 +101,12 @@ fn serve(
         ended.wait(Some(signals.as_fd()), None).context("cannot wait for signals")
     });
     all.iter().for_each(|(nic, _)| nic.hang_up());
-    let ends: Vec<_> = all.into_iter().map(|(_, serving)| serving.wait()).collect();
+    let end = |(nic, serving): (Arc<Nic>, Serving)| {
+        let ended = serving.wait();
+        nic.tell_counts();
+        ended
+    };
+    let ends: Vec<_> = all.into_iter().map(end).collect();
     waited?;
     ends.into_iter().collect::<Result<(), _>>()?;
     Ok(())

@@ -6,11 +6,11 @@ mod serve;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use net::Mac;
 use net::config::Config;
 use net::features::{Control, Offer};
 use net::port::{Policy, PortId};
 use net::switch::{NetworkId, NetworkPolicy};
+use net::{Mac, Reason};
 use nic::{Fabric, FabricError, PortCounts};
 use vhost_user::{SessionHandle, SocketError, Stop};
 
@@ -105,9 +105,16 @@ impl Nic {
         Ok(Arc::new(Self { lan, spec, offer, config, session, stop }))
     }
 
-    /// What it has sent and got.
-    pub fn counts(&self) -> PortCounts {
-        self.lan.fabric.counts(self.spec.port)
+    /// Says what it has sent and got.
+    pub fn tell_counts(&self) {
+        let counts = self.lan.fabric.counts(self.spec.port);
+        let PortCounts { sent_frames, sent_bytes, got_frames, got_bytes, .. } = counts;
+        let nic = self.spec.socket.display();
+        let refused = reasons(|reason| counts.refused(reason));
+        let missed = reasons(|reason| counts.missed(reason));
+        tracing::info!(
+            %nic, sent_frames, sent_bytes, got_frames, got_bytes, refused, missed, "was served"
+        );
     }
 
     /// Sends the front-end away and takes no other one; does not wait.
@@ -122,4 +129,11 @@ impl Nic {
         // It is set in whole steps.
         self.session.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Why frames were lost, and how many.
+fn reasons(count: impl Fn(Reason) -> u64) -> String {
+    let some = Reason::ALL.iter().map(|reason| (reason.name(), count(*reason)));
+    let some = some.filter(|(_, count)| *count > 0).map(|(name, count)| format!("{name} {count}"));
+    some.collect::<Vec<_>>().join(", ")
 }
