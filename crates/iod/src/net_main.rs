@@ -36,13 +36,12 @@ pub fn main() -> ExitCode {
 }
 
 fn run(options: &NetOptions) -> anyhow::Result<()> {
-    let sources = sources(options)?;
-    let most = PORTS_MAX;
+    let (ports, most) = (options.port.len(), PORTS_MAX);
     anyhow::ensure!(
-        sources.len() <= most,
-        "{} ports are more than the {most} of one switch: start another one",
-        sources.len()
+        ports <= most,
+        "{ports} ports are more than the {most} of one switch: start another one"
     );
+    let sources = sources(options)?;
     limits::raise_open_files();
     let ready = options.ready_fd.map(adopt).transpose().context("--ready-fd")?;
     let signals = signals::watch().context("cannot watch for signals")?;

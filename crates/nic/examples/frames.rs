@@ -77,7 +77,7 @@ struct Indices {
 }
 
 impl Indices {
-    fn new(driver: &Driver) -> impl FnOnce() -> Self + Send + use<> {
+    fn of(driver: &Driver) -> impl FnOnce() -> Self + Send + use<> {
         let (mapping, config) = (driver.mapping().clone(), driver.config);
         move || {
             let index = |at: u64| Buffers::within(&mapping, at as usize + 2, 2).unwrap();
@@ -206,7 +206,7 @@ pub(crate) fn run(args: &[String]) -> ! {
     let (first, last) = (reactors.first().unwrap(), reactors.last().unwrap());
     start(&fabric, last, receiver, 0, &rx);
     start(&fabric, first, sender, 1, &tx);
-    let (tx, rx) = (Indices::new(&tx), Indices::new(&rx));
+    let (tx, rx) = (Indices::of(&tx), Indices::of(&rx));
     let begin = move |context: &mut Context<'_>| {
         let (began, left) = (Instant::now(), total);
         let guests =
