@@ -89,6 +89,13 @@ impl Receive {
     }
 }
 
+impl Drop for Receive {
+    /// Its reactor may end before it was stopped.
+    fn drop(&mut self) {
+        self.let_go();
+    }
+}
+
 impl Outlet for Receive {
     fn give(&mut self, frame: &Ready<'_>) -> Result<(), Reason> {
         if self.ring.queue.failed() {
