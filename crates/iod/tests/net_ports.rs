@@ -76,7 +76,7 @@ fn frames_go_between_sockets() {
         a.send_frame(0, &PLAIN, &ask).unwrap();
         assert_eq!(received(&mut b, 0), ask);
         if round % 32 == 31 {
-            [&mut a, &mut b].map(|guest| guest.post_buffers(0, 32, 2048).unwrap());
+            [&mut a, &mut b].into_iter().for_each(|guest| guest.post_buffers(0, 32, 2048).unwrap());
         }
     }
     assert!(switch.process.terminate().unwrap().success());

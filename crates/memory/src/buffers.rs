@@ -12,8 +12,9 @@ use crate::{Area, Mapping, MemoryError, View};
 /// A scatter list: pieces of memory that stay mapped as long as this value lives.
 ///
 /// It is what a request's data is from the ring to the kernel and back. All of it belongs to one
-/// [`View`] or one mapping, but for what [`Buffers::put_head`] puts before it. Contents are shared with a guest, so they are copied, never borrowed.
-/// To move it is to move one pointer: on the way of a request it changes hands often.
+/// [`View`] or one mapping, but for what [`Buffers::put_head`] puts before it. Contents are shared
+/// with a guest, so they are copied, never borrowed. To move it is to move one pointer: on the way of
+/// a request it changes hands often.
 #[derive(Default)]
 pub struct Buffers(Option<Box<List>>);
 

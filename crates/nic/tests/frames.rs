@@ -12,7 +12,7 @@ use net::port::{Policy, Vlan, VlanId};
 fn frames_go_to_whom_they_are_for() {
     let lan = Lan::new(1);
     let [mut a, mut b, mut c] = [1, 2, 3].map(|port| Guest::new(&lan, port, 0, all()));
-    [&mut a, &mut b, &mut c].map(|guest| guest.rx.post(8, 2048));
+    [&mut a, &mut b, &mut c].into_iter().for_each(|guest| guest.rx.post(8, 2048));
     let hello = plain(EVERYBODY, 1, 100);
     a.send(NOTHING, &hello);
     for guest in [&mut b, &mut c] {
@@ -166,7 +166,7 @@ fn tags_are_put_in_and_taken_out() {
     let mut b = Guest::new(&lan, 2, 0, all());
     let mut bare = Guest::new(&lan, 3, 0, BARE);
     let mut other = Guest::with(&lan, 4, 0, all(), &access(8));
-    [&mut a, &mut b, &mut bare, &mut other].map(|guest| guest.rx.post(8, 2048));
+    [&mut a, &mut b, &mut bare, &mut other].into_iter().for_each(|guest| guest.rx.post(8, 2048));
     let frame = tcp(EVERYBODY, 1, &data(300));
     a.send(PARTIAL, &frame);
     let got = b.rx.receive();

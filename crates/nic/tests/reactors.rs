@@ -37,7 +37,7 @@ fn what_one_reactor_learns_the_others_know() {
     let lan = Lan::new(3);
     let [mut a, mut b, mut c] =
         [1, 2, 3].map(|port| Guest::new(&lan, port, usize::from(port) - 1, all()));
-    [&mut a, &mut b, &mut c].map(|guest| guest.rx.post(8, 2048));
+    [&mut a, &mut b, &mut c].into_iter().for_each(|guest| guest.rx.post(8, 2048));
     // Where B is comes to A before B's frame does, in the same link.
     b.send(NOTHING, &plain(EVERYBODY, 2, 60));
     a.rx.receive();
@@ -88,7 +88,7 @@ fn flows_are_spread_over_pairs_and_stay_there() {
     let mut b = Guest::new(&lan, 2, 0, all());
     let mut second = Ring::new(2, true);
     second.start(&lan, 1, b.life);
-    [&mut b.rx, &mut second].map(|ring| ring.post(RING, 2048));
+    [&mut b.rx, &mut second].into_iter().for_each(|ring| ring.post(RING, 2048));
     let flow = |number: u16| udp(EVERYBODY, 1, [1000 + number, 7], &[number as u8; 40]);
     let mut first = [0; 2];
     for _ in 0..2 {

@@ -102,9 +102,7 @@ fn in_order(state: &MachineState) -> Vec<(DiskState, Medium)> {
         .filter(|(disk, _)| disk.access == Access::Rw)
         .map(|(_, medium)| medium.vdi)
         .collect();
-    disks.sort_by_key(|(disk, medium)| {
-        disk.access == Access::Ro && written.contains(&medium.vdi)
-    });
+    disks.sort_by_key(|(disk, medium)| disk.access == Access::Ro && written.contains(&medium.vdi));
     disks
 }
 

@@ -66,9 +66,8 @@ fn storage_that_is_known_to_be_slow_begins_first() {
         disk.took = storage(disk.userdevice) + ms(u64::from(disk.userdevice % 3));
     }
     for (op, as_is) in [(START, (|one| one) as fn(_) -> _), (Op::HardShutdown, running)] {
-        let time = |state: &MachineState| {
-            alone(op, &as_is(state.clone()), Limits::default(), storage)
-        };
+        let time =
+            |state: &MachineState| alone(op, &as_is(state.clone()), Limits::default(), storage);
         let took = time(&known);
         assert!(took < time(&unknown), "{op:?}");
         // Nothing stands empty but for the first and the last steps: activates take slots, too.
