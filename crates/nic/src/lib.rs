@@ -20,8 +20,9 @@
 //!     another reactor: into the link, one copy; there Outlet::give, another copy
 //! once per batch: each receive queue, each link and the transmit queue are published
 //! ```
-//! A frame leaves its sender's ring in the turn in which it was popped: nothing is ever waited for.
-//! A receiver without buffers, or a link without room, loses the frame, and it is counted there.
+//! A frame leaves its sender's ring in the turn in which it was popped, unless a cap holds it back:
+//! nobody else is ever waited for. A receiver without buffers, or a link without room, loses the
+//! frame, and it is counted there.
 //!
 //! # Errors
 //! A frame that is not passed on has a [`net::Reason`] and is counted ([`Counts`]). A ring that

@@ -1,15 +1,19 @@
 //! A transmit queue: what a guest sends.
+//!
+//! A port may be capped. What may not pass yet is held, nothing is popped before it, and a timer
+//! tells when its time has come: the guest waits, and no frame is lost for it.
 
 use std::cell::RefCell;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use memory::Table;
 use net::Reason;
 use net::frame::PREFIX_BYTES;
 use net::header::HEADER_BYTES;
-use reactor::{Context, Poller, Turn};
+use reactor::{Context, Done, Op, Poller, Port, Turn};
 use virtq::{Chain, QueueStart, RingError};
 
 use crate::hub::{Given, Hub};
@@ -26,6 +30,40 @@ pub(crate) struct Transmit {
     life: Life,
     /// Nobody kicks: it must look.
     kickless: bool,
+    /// Popped, and not to pass yet.
+    held: Option<Chain>,
+    timer: Timer,
+}
+
+/// Wakes a queue that holds something.
+struct Timer {
+    port: Port,
+    runs: bool,
+    done: Vec<Done>,
+}
+
+impl Timer {
+    fn new(context: &mut Context<'_>) -> Self {
+        Self { port: context.open_port(), runs: false, done: Vec::with_capacity(1) }
+    }
+
+    /// Goes off at `at_ns`, unless it runs already.
+    fn set(&mut self, at_ns: u64, now_ns: u64, context: &mut Context<'_>) {
+        if !self.runs {
+            let after = Duration::from_nanos(at_ns.saturating_sub(now_ns));
+            context.submit(&self.port, Op::Timer { after }, 0);
+            self.runs = true;
+        }
+    }
+
+    /// Notices that it went off.
+    fn look(&mut self, context: &mut Context<'_>) {
+        if self.runs {
+            context.reap(&self.port, &mut self.done);
+            self.runs = self.done.is_empty();
+            self.done.clear();
+        }
+    }
 }
 
 impl Transmit {
@@ -38,18 +76,30 @@ impl Transmit {
         context: &mut Context<'_>,
     ) -> Result<Self, RingError> {
         let ring = Ring::new(life.port, start, fault, context)?;
-        Ok(Self { ring, hub, life, kickless })
+        let timer = Timer::new(context);
+        Ok(Self { ring, hub, life, kickless, held: None, timer })
     }
 
-    /// Ends; returns where a successor goes on. Nothing is in flight between turns.
+    /// Ends; returns where a successor goes on, which is the used index: at most what is held is in
+    /// flight between turns.
     pub(crate) fn stop(&mut self, context: &mut Context<'_>) -> u16 {
         self.ring.publish(context);
-        let next = self.ring.queue.next_avail();
+        let unsent = self.let_go();
+        let next = self.ring.queue.next_avail().wrapping_sub(unsent);
         self.ring.queue.fail();
         next
     }
 
+    /// Gives up what is held; returns how many chains that were.
+    fn let_go(&mut self) -> u16 {
+        self.held.take().map_or(0, |chain| {
+            chain.abandon();
+            1
+        })
+    }
+
     pub(crate) fn set_memory(&mut self, table: Arc<Table>) -> Result<(), RingError> {
+        self.let_go();
         self.ring.set_memory(table)
     }
 
@@ -74,11 +124,18 @@ impl Transmit {
 impl Poller for Transmit {
     fn poll(&mut self, context: &mut Context<'_>) -> Turn {
         let now_ns = context.now_ns();
+        self.timer.look(context);
         let hub = Rc::clone(&self.hub);
         let mut hub = hub.borrow_mut();
         let mut taken = 0;
         while taken < BATCH {
-            let Some(mut chain) = self.ring.pop() else { break };
+            let Some(mut chain) = self.held.take().or_else(|| self.ring.pop()) else { break };
+            let bytes = chain.readable.len().saturating_sub(HEADER_BYTES);
+            if let Err(at_ns) = hub.may_send(self.life.port, bytes, now_ns) {
+                self.timer.set(at_ns, now_ns, context);
+                self.held = Some(chain);
+                break;
+            }
             self.send(&mut hub, &mut chain, now_ns);
             self.ring.queue.push(chain, 0);
             taken += 1;
@@ -97,10 +154,18 @@ impl Poller for Transmit {
     }
 
     fn arm(&mut self) -> bool {
-        self.ring.queue.arm()
+        // With something held only the timer brings us on.
+        self.held.is_none() && self.ring.queue.arm()
     }
 
     fn spins(&self) -> bool {
-        self.kickless && !self.ring.queue.failed()
+        self.kickless && self.held.is_none() && !self.ring.queue.failed()
+    }
+}
+
+impl Drop for Transmit {
+    /// Its reactor may end before it was stopped.
+    fn drop(&mut self) {
+        self.let_go();
     }
 }

@@ -3,11 +3,13 @@
 
 mod guest;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use guest::*;
 use net::Reason;
-use net::port::PortId;
+use net::port::{Pace, Policy, PortId, Rate};
 use nic::Life;
 
 #[test]
@@ -54,7 +56,7 @@ fn new_memory_is_used_from_then_on() {
     assert_eq!((got.buffers, got.frame), (3, frame));
     // A table without the ring ends it.
     let queue = b.rx.queue.as_ref().unwrap();
-    assert!(queue.set_memory(std::sync::Arc::default()).is_err());
+    assert!(queue.set_memory(Arc::default()).is_err());
     a.send(NOTHING, &plain(EVERYBODY, 1, 60));
     assert_eq!(lan.counts(2).missed(Reason::ReceiverClosed), 1);
 }
@@ -122,5 +124,56 @@ fn a_receiver_is_reset_under_load() {
                 b.rx.start_at(&lan, 1, b.life, next);
             }
         });
+    }
+}
+
+/// A policy with a cap in bytes a second, and as many in a burst as a frame.
+fn capped(per_second: u64) -> Policy {
+    let pace = Pace::new(Rate { per_second, burst: 1000 }, reactor::clock_ns());
+    Policy { rate: Some(Arc::new(pace)), ..Policy::open(LAN) }
+}
+
+#[test]
+fn a_capped_port_waits_and_loses_nothing() {
+    let lan = Lan::new(1);
+    let mut a = Guest::with(&lan, 1, 0, all(), &capped(100_000));
+    let mut b = Guest::new(&lan, 2, 0, all());
+    b.rx.post(RING, 2048);
+    let frame = plain(EVERYBODY, 1, 1000);
+    let began = Instant::now();
+    for _ in 0..20 {
+        a.tx.put(&[&NOTHING[..], &frame].concat(), &[]);
+    }
+    a.tx.publish();
+    a.tx.left(20);
+    // 20 kB at 100 kB/s, of which a burst and what is larger than it pass at once.
+    assert!(began.elapsed() >= Duration::from_millis(170), "{:?}", began.elapsed());
+    for _ in 0..20 {
+        assert_eq!(b.rx.receive().frame, frame);
+    }
+}
+
+#[test]
+fn what_a_cap_holds_is_not_lost_by_a_stop() {
+    let lan = Lan::new(1);
+    // So little that nothing passes while the test lasts but what passes at once.
+    let mut a = Guest::with(&lan, 1, 0, all(), &capped(1));
+    let mut b = Guest::new(&lan, 2, 0, all());
+    b.rx.post(8, 2048);
+    let frame = plain(EVERYBODY, 1, 1000);
+    for _ in 0..3 {
+        a.tx.put(&[&NOTHING[..], &frame].concat(), &[]);
+    }
+    a.tx.publish();
+    a.tx.left(1);
+    assert_eq!(b.rx.receive().frame, frame);
+    let queue = a.tx.queue.as_ref().unwrap();
+    queue.set_memory(a.tx.driver.table.clone()).unwrap();
+    assert_eq!((a.tx.stop(), a.tx.driver.used_idx()), (1, 1));
+    lan.fabric.set_port(PortId(1), &Policy::open(LAN)).unwrap();
+    a.tx.start_at(&lan, 0, a.life, 3);
+    a.tx.left(2);
+    for _ in 0..2 {
+        assert_eq!(b.rx.receive().frame, frame);
     }
 }

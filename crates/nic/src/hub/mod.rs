@@ -139,6 +139,17 @@ impl Hub {
         self.exits.leave(former);
     }
 
+    /// Whether a port may send so many bytes at `now_ns`, by its cap. They count then.
+    ///
+    /// # Errors
+    /// When to ask again, in nanoseconds.
+    pub(crate) fn may_send(&self, port: PortId, bytes: usize, now_ns: u64) -> Result<(), u64> {
+        match self.switch.port(port).and_then(|policy| policy.rate.as_deref()) {
+            Some(pace) => pace.pass(bytes as u64, now_ns),
+            None => Ok(()),
+        }
+    }
+
     /// A frame of a port could not even be read.
     pub fn refuse(&mut self, port: PortId, reason: Reason) {
         if let Some(known) = known(&mut self.ports, port) {
