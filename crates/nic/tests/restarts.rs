@@ -127,16 +127,16 @@ fn a_receiver_is_reset_under_load() {
     }
 }
 
-/// A policy with a cap in bytes a second, and as many in a burst as a frame.
-fn capped(per_second: u64) -> Policy {
-    let pace = Pace::new(Rate { per_second, burst: 1000 }, reactor::clock_ns());
+/// A policy with a cap in bytes a second.
+fn capped(per_second: u64, burst: u64) -> Policy {
+    let pace = Pace::new(Rate { per_second, burst }, reactor::clock_ns());
     Policy { rate: Some(Arc::new(pace)), ..Policy::open(LAN) }
 }
 
 #[test]
 fn a_capped_port_waits_and_loses_nothing() {
     let lan = Lan::new(1);
-    let mut a = Guest::with(&lan, 1, 0, all(), &capped(100_000));
+    let mut a = Guest::with(&lan, 1, 0, all(), &capped(100_000, 1000));
     let mut b = Guest::new(&lan, 2, 0, all());
     b.rx.post(RING, 2048);
     let frame = plain(EVERYBODY, 1, 1000);
@@ -156,8 +156,8 @@ fn a_capped_port_waits_and_loses_nothing() {
 #[test]
 fn what_a_cap_holds_is_not_lost_by_a_stop() {
     let lan = Lan::new(1);
-    // So little that nothing passes while the test lasts but what passes at once.
-    let mut a = Guest::with(&lan, 1, 0, all(), &capped(1));
+    // The first frame passes at once, and the next one 1,000 s later.
+    let mut a = Guest::with(&lan, 1, 0, all(), &capped(1, 1));
     let mut b = Guest::new(&lan, 2, 0, all());
     b.rx.post(8, 2048);
     let frame = plain(EVERYBODY, 1, 1000);
