@@ -167,7 +167,8 @@ impl Buffers {
             Some(pin) => assert!(Rc::ptr_eq(&area.pin, pin), "one list of buffers has one area"),
             None => list.pin = Some(area.pin.clone()),
         }
-        match list.iov.last_mut() {
+        // One that has been consumed is not made longer.
+        match list.iov.get_mut(list.first..).and_then(|rest| rest.last_mut()) {
             _ if len == 0 => {}
             Some(last) if last.iov_base.wrapping_byte_add(last.iov_len) == ptr.as_ptr().cast() => {
                 last.iov_len += len;

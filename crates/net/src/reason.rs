@@ -45,6 +45,8 @@ reasons! {
     GsoHeader = "gso-header",
     /// It is no frame that the asked segmentation is for.
     GsoMismatch = "gso-mismatch",
+    /// It would become too many segments for a receiver that does not take it whole.
+    ManySegments = "many-segments",
     /// The checksum would be outside of what it may cover.
     ChecksumRange = "checksum-range",
     /// It comes from a port that there is not.

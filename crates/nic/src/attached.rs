@@ -18,7 +18,8 @@ use crate::seat::Seat;
 
 /// What a port is made of on its reactor: who brings frames, and who takes them.
 pub struct Parts<P> {
-    /// Gives what comes in to [`Hub::forward`], and then calls [`Hub::flush`].
+    /// Gives what comes in to [`Hub::forward`] until [`Hub::is_spent`], and then calls
+    /// [`Hub::flush`].
     pub inlet: P,
     /// Takes what goes out.
     pub outlet: Rc<RefCell<dyn Outlet>>,
@@ -74,9 +75,11 @@ impl Attached {
     /// [`Stopped`]: the reactor has ended, and this with it.
     pub fn stop(mut self) -> Result<(), Stopped> {
         self.running = false;
-        self.seat.retire()?;
+        // Also when another reactor has ended: this one has not.
+        let retired = self.seat.retire();
         let end = self.end();
-        self.seat.reactor.call(end)
+        self.seat.reactor.call(end)?;
+        retired
     }
 
     /// What ends it on its reactor.

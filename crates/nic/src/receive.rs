@@ -25,6 +25,8 @@ pub(crate) struct Receive {
     ring: Ring,
     /// Popped, and not yet used; oldest first.
     stock: VecDeque<Chain>,
+    /// Bytes that those take.
+    stocked: usize,
     /// A frame may be spread over several chains.
     mergeable: bool,
 }
@@ -41,7 +43,7 @@ impl Receive {
     ) -> Result<Self, RingError> {
         let stock = VecDeque::with_capacity(start.ring.size.into());
         let ring = Ring::new(life.port, start, fault, context)?;
-        Ok(Self { ring, stock, mergeable: life.mergeable })
+        Ok(Self { ring, stock, stocked: 0, mergeable: life.mergeable })
     }
 
     /// Ends; returns where a successor goes on, which is the used index.
@@ -67,25 +69,38 @@ impl Receive {
     fn let_go(&mut self) -> u16 {
         let unused = self.stock.len();
         self.stock.drain(..).for_each(Chain::abandon);
+        self.stocked = 0;
         // At most the ring's size.
         unused as u16
     }
 
-    /// How many chains a frame of so many bytes takes, header included; they are in stock then.
+    /// How many chains a frame of so many bytes takes, header included; they are in stock then. A
+    /// frame for which there is too little costs no look at what is in stock.
     fn collect(&mut self, bytes: usize) -> Result<usize, Reason> {
-        let (mut room, mut chains) = (0, 0);
-        while room < bytes {
-            if chains == self.stock.len() {
-                let chain = self.ring.pop().ok_or(Reason::NoBuffer)?;
-                self.stock.push_back(chain);
+        if !self.mergeable {
+            if self.stock.is_empty() {
+                self.restock()?;
             }
-            room += self.stock.get(chains).map_or(0, |chain| chain.writable.len());
-            chains += 1;
-            if room < bytes && !self.mergeable {
-                return Err(Reason::SmallBuffer);
-            }
+            let room = self.stock.front().map_or(0, |chain| chain.writable.len());
+            return if room < bytes { Err(Reason::SmallBuffer) } else { Ok(1) };
         }
-        Ok(chains)
+        while self.stocked < bytes {
+            self.restock()?;
+        }
+        let mut room = 0;
+        let chains = self.stock.iter().take_while(|chain| {
+            let goes_in = room < bytes;
+            room += chain.writable.len();
+            goes_in
+        });
+        Ok(chains.count())
+    }
+
+    fn restock(&mut self) -> Result<(), Reason> {
+        let chain = self.ring.pop().ok_or(Reason::NoBuffer)?;
+        self.stocked += chain.writable.len();
+        self.stock.push_back(chain);
+        Ok(())
     }
 }
 
@@ -110,6 +125,7 @@ impl Outlet for Receive {
         let mut front = [&header[..], frame.head];
         let mut body = frame.body.reader();
         for mut chain in self.stock.drain(..chains) {
+            self.stocked -= chain.writable.len();
             let mut written = 0;
             for bytes in &mut front {
                 let count = chain.writable.write(bytes);

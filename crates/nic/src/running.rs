@@ -97,11 +97,11 @@ impl RunningQueue {
     /// [`Stopped`]: the reactor has ended, and the position with it.
     pub fn stop(mut self) -> Result<u16, Stopped> {
         self.running = false;
-        if receives(self.index) {
-            self.seat.retire()?;
-        }
+        // Also when another reactor has ended: this one has not, and serves the ring.
+        let retired = if receives(self.index) { self.seat.retire() } else { Ok(()) };
         let end = self.end();
-        self.seat.reactor.call(end)?.ok_or(Stopped)
+        let next = self.seat.reactor.call(end)?.ok_or(Stopped)?;
+        retired.map(|()| next)
     }
 
     /// What ends it on its reactor, and tells where a successor goes on.

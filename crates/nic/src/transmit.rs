@@ -128,7 +128,7 @@ impl Poller for Transmit {
         let hub = Rc::clone(&self.hub);
         let mut hub = hub.borrow_mut();
         let mut taken = 0;
-        while taken < BATCH {
+        while taken < BATCH && !hub.is_spent() {
             let Some(mut chain) = self.held.take().or_else(|| self.ring.pop()) else { break };
             let bytes = chain.readable.len().saturating_sub(HEADER_BYTES);
             if let Err(at_ns) = hub.may_send(self.life.port, bytes, now_ns) {

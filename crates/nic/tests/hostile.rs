@@ -142,3 +142,43 @@ fn memory_that_is_cut_off_ends_its_own_session_only() {
         assert_eq!(c.rx.receive().frame, frame);
     }
 }
+
+#[test]
+fn a_frame_does_not_become_any_number_of_segments() {
+    let lan = Lan::new(1);
+    let mut a = Guest::new(&lan, 1, 0, all());
+    let mut b = Guest::new(&lan, 2, 0, BARE);
+    b.rx.post(RING, 2048);
+    // To everybody, as nobody has heard of B: 65 of 1,000 bytes, then 64.
+    a.send(cut(1000), &tcp(EVERYBODY, 1, &data(65_000)));
+    a.send(cut(1000), &tcp(EVERYBODY, 1, &data(64_000)));
+    for _ in 0..64 {
+        assert!(is_sound(&b.rx.receive().frame));
+    }
+    b.send(NOTHING, &plain(EVERYBODY, 2, 60));
+    // To B alone.
+    a.send(cut(8), &tcp(2, 1, &data(1401 * 8)));
+    a.send(cut(1000), &tcp(2, 1, &data(65_000)));
+    for _ in 0..65 {
+        assert!(is_sound(&b.rx.receive().frame));
+    }
+    assert_eq!(b.rx.got(), None);
+    assert_eq!(lan.counts(2).missed(Reason::ManySegments), 2);
+}
+
+#[test]
+fn buffers_of_a_byte_are_filled_when_there_are_enough() {
+    let lan = Lan::new(1);
+    let [mut a, mut b] = [1, 2].map(|port| Guest::new(&lan, port, 0, all()));
+    b.rx.post(40, 1);
+    for _ in 0..10 {
+        a.send(NOTHING, &plain(EVERYBODY, 1, 60));
+    }
+    assert_eq!(lan.counts(2).missed(Reason::NoBuffer), 10);
+    b.rx.post(2, 2048);
+    a.send(NOTHING, &plain(EVERYBODY, 1, 60));
+    let used: Vec<_> = (0..41).map(|_| b.rx.used().1).collect();
+    assert_eq!(used, [vec![1; 40], vec![12 + 60 - 40]].concat());
+    a.send(NOTHING, &plain(EVERYBODY, 1, 60));
+    assert_eq!(b.rx.receive().frame, plain(EVERYBODY, 1, 60));
+}

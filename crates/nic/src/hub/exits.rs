@@ -10,10 +10,16 @@ use super::known::Seat;
 use crate::link::{Address, News, Writer};
 use crate::outlet::{Outlet, Ready};
 
+/// An outlet, and whether it got something in this batch.
+struct Place {
+    outlet: Rc<RefCell<dyn Outlet>>,
+    is_touched: bool,
+}
+
 /// The ways out of a hub.
 #[derive(Default)]
 pub(super) struct Exits {
-    outlets: Vec<Option<Rc<RefCell<dyn Outlet>>>>,
+    outlets: Vec<Option<Place>>,
     /// Outlets that got something in this batch, each once.
     touched: Vec<usize>,
     /// By number of the reactor; none to our own.
@@ -42,7 +48,7 @@ impl Exits {
             }
         };
         if let Some(place) = self.outlets.get_mut(at) {
-            *place = Some(outlet);
+            *place = Some(Place { outlet, is_touched: false });
         }
         Seat::Here(at)
     }
@@ -66,12 +72,12 @@ impl Exits {
         match seat {
             Seat::Nobody => Err(Reason::ReceiverClosed),
             Seat::Here(at) => {
-                let outlet = self.outlets.get(at).and_then(Option::as_ref);
-                let outlet = outlet.ok_or(Reason::ReceiverClosed)?;
-                if self.touched.last() != Some(&at) && !self.touched.contains(&at) {
+                let place = self.outlets.get_mut(at).and_then(Option::as_mut);
+                let place = place.ok_or(Reason::ReceiverClosed)?;
+                if !std::mem::replace(&mut place.is_touched, true) {
                     self.touched.push(at);
                 }
-                outlet.borrow_mut().give(frame)
+                place.outlet.borrow_mut().give(frame)
             }
             Seat::There(number) => {
                 let link = self.links.get_mut(number).and_then(Option::as_mut);
@@ -91,8 +97,9 @@ impl Exits {
 
     pub(super) fn flush(&mut self, context: &mut Context<'_>) {
         for at in self.touched.drain(..) {
-            if let Some(outlet) = self.outlets.get(at).and_then(Option::as_ref) {
-                outlet.borrow_mut().flush(context);
+            if let Some(place) = self.outlets.get_mut(at).and_then(Option::as_mut) {
+                place.is_touched = false;
+                place.outlet.borrow_mut().flush(context);
             }
         }
         for (link, bell) in self.links.iter_mut().flatten() {

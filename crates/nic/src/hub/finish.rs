@@ -41,21 +41,25 @@ impl Workshop {
         Ok(whole)
     }
 
-    /// Cuts a frame, and hands each piece to `each`.
+    /// Cuts a frame into `most` pieces at most, and hands each to `each`.
     ///
     /// # Errors
-    /// It cannot be cut.
+    /// It cannot be cut, or not into so few.
     pub(super) fn cut(
         &mut self,
         head: &[u8],
         body: &Buffers,
         header: &Header,
+        most: usize,
         mut each: impl FnMut(&[u8]),
     ) -> Result<(), Reason> {
         let whole = &*gather(&mut self.whole, head, body)?;
         // With its tag put in or taken out.
         let parsed = Frame::parse(whole, whole.len())?;
         let mut segments = Segments::new(whole, &parsed, header).ok_or(Reason::GsoMismatch)?;
+        if segments.left() > most {
+            return Err(Reason::ManySegments);
+        }
         while let Some(bytes) =
             segments.write_next(&mut self.piece).map_err(|_| Reason::LongFrame)?
         {

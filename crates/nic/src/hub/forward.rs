@@ -8,9 +8,16 @@ use net::port::PortId;
 use net::switch::Decision;
 
 use super::head::Head;
+use super::work::PIECE_BYTES;
 use super::{Given, Hub, known};
 use crate::link::{Address, News};
 use crate::outlet::Ready;
+
+/// Most segments that a frame is cut into: 64 KiB in those of the smallest size that Linux agrees on
+/// (48 bytes).
+const PIECES_MAX: usize = 1400;
+/// The same for one that goes to everybody: in those of 1 KiB.
+const FLOODED_PIECES_MAX: usize = 64;
 
 /// A frame that was decided about.
 struct Passing<'a> {
@@ -18,6 +25,8 @@ struct Passing<'a> {
     header: Header,
     vlan: u16,
     hash: Option<u32>,
+    /// Most segments that it is cut into.
+    pieces: usize,
     prefix: &'a [u8],
     body: &'a Buffers,
 }
@@ -27,6 +36,7 @@ impl Hub {
     /// shown that by [`Hub::flush`].
     pub fn forward(&mut self, from: PortId, given: &Given<'_>, now_ns: u64) {
         let bytes = given.prefix.len() + given.body.len();
+        self.work.spend(given.body.iovecs().len() * PIECE_BYTES);
         let passed = self.pass(from, given, bytes, now_ns);
         if let Some(known) = known(&mut self.ports, from) {
             known.counts.sends(bytes);
@@ -52,7 +62,9 @@ impl Hub {
             self.exits.tell(News { port: from, vlan, mac: frame.src });
         }
         let hash = self.hash.of(&frame);
-        let passing = Passing { frame, header, vlan, hash, prefix, body };
+        let flooded = matches!(verdict.decision, Decision::Flood(_));
+        let pieces = if flooded { FLOODED_PIECES_MAX } else { PIECES_MAX };
+        let passing = Passing { frame, header, vlan, hash, pieces, prefix, body };
         match verdict.decision {
             Decision::Drop(reason) => return Err(reason),
             Decision::Forward(to) => self.hand(to, &passing, now_ns),
@@ -64,7 +76,7 @@ impl Hub {
     /// Gives a frame to a port, in the form that it takes. What becomes of it there is counted
     /// there, and is no matter of its sender.
     fn hand(&mut self, to: PortId, passing: &Passing<'_>, now_ns: u64) {
-        let Passing { frame, header, vlan, hash, prefix, body } = passing;
+        let Passing { frame, header, vlan, hash, pieces, prefix, body } = passing;
         let tagging = self.switch.tagging(to, *vlan, frame);
         let changed = Head::new(prefix, header, tagging);
         let (head, header) = match &changed {
@@ -76,10 +88,11 @@ impl Hub {
         let Some(seat) = known.seat(queue) else { return };
         let address = Address { port: to, queue, epoch: known.epoch };
         let raw = header.for_receiver(known.takes).bytes(1);
-        let exits = &mut self.exits;
+        let (exits, work) = (&mut self.exits, &mut self.work);
         let mut give = |head: &[u8], body: &Buffers| {
             let ready = Ready { header: raw, head, body };
             let given = exits.give(seat, address, &ready);
+            work.spend(ready.bytes());
             known.got(ready.bytes(), given);
             given
         };
@@ -93,7 +106,7 @@ impl Hub {
                 let _ = give(whole, &self.nothing);
             }),
             // The rest of a frame of which a piece is lost goes on: TCP asks for that piece.
-            Finish::Segment => self.workshop.cut(head, body, header, |piece| {
+            Finish::Segment => self.workshop.cut(head, body, header, *pieces, |piece| {
                 let _ = give(piece, &self.nothing);
             }),
         };

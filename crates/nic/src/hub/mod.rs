@@ -5,6 +5,7 @@ mod finish;
 mod forward;
 mod head;
 mod known;
+mod work;
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -24,6 +25,7 @@ use crate::outlet::{Outlet, Ready};
 use exits::Exits;
 use finish::Workshop;
 use known::{Known, Seat};
+use work::Work;
 
 /// A frame that came in.
 #[derive(Clone, Copy, Debug)]
@@ -45,6 +47,8 @@ pub struct Hub {
     ports: Box<[Option<Box<Known>>]>,
     exits: Exits,
     workshop: Workshop,
+    /// Since the last flush.
+    work: Work,
     /// The body of a frame that is all in its head.
     nothing: Buffers,
 }
@@ -57,6 +61,7 @@ impl Default for Hub {
             ports: (0..PORTS_MAX).map(|_| None).collect(),
             exits: Exits::default(),
             workshop: Workshop::default(),
+            work: Work::default(),
             nothing: Buffers::default(),
         }
     }
@@ -175,8 +180,14 @@ impl Hub {
         self.switch.learn(port, vlan, mac, now_ns);
     }
 
+    /// The batch has done as much as one may do: it is to be flushed, and others have their turn.
+    pub fn is_spent(&self) -> bool {
+        self.work.is_spent()
+    }
+
     /// The batch is over: everybody who got something is shown it.
     pub fn flush(&mut self, context: &mut Context<'_>) {
+        self.work = Work::default();
         self.exits.flush(context);
     }
 }
