@@ -108,6 +108,18 @@ mod tests {
     }
 
     #[test]
+    fn a_piece_that_was_consumed_is_not_made_longer() {
+        let area = Area::private(4096).unwrap();
+        let mut list = Buffers::default();
+        assert!(list.append_area(&area, 0, 4));
+        list.advance(4);
+        assert!(area.write(4, b"next") && list.append_area(&area, 4, 4));
+        let mut out = [0; 8];
+        assert_eq!((list.len(), list.iovecs().len(), list.peek(&mut out)), (4, 1, 4));
+        assert_eq!(&out[..4], b"next");
+    }
+
+    #[test]
     fn bytes_move_and_stay_inside() {
         let (area, other) = (Area::private(4096).unwrap(), Area::private(4096).unwrap());
         assert!(area.write(0, b"abcdef") && area.move_within(0, 2, 6));
