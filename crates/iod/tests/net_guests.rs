@@ -65,10 +65,12 @@ fn user_mode_linux_pings_and_streams() {
     let [a, b] = ["a", "b"].map(|name| folder.path().join(name));
     let ports = ["--port", a.to_str().unwrap(), "--port", b.to_str().unwrap()];
     let mut switch = ready(NET, &ports);
+    // Neither end may find its input at an end first: the other one would take that for the end.
     let server = format!(
         "{DRIVERS}
         ip addr add 10.9.0.2/24 dev eth0
-        busybox nc -l -p 99 | md5sum"
+        mkfifo /tmp/nothing && exec 3<>/tmp/nothing
+        busybox nc -l -p 99 <&3 | md5sum"
     );
     let client = format!(
         "{DRIVERS}
