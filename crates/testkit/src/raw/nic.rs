@@ -89,7 +89,7 @@ impl Guest {
         };
         let mut bytes = self.buffer_of(2 * pair, used)?;
         let short = |bytes: &[u8]| bad(format!("{} bytes are no frame", bytes.len()));
-        let header = *bytes.first_chunk().ok_or_else(|| short(&bytes))?;
+        let header: [u8; NET_HEADER_BYTES] = *bytes.first_chunk().ok_or_else(|| short(&bytes))?;
         // All buffers of a frame are shown at once.
         let buffers = u16::from_le_bytes([header[10], header[11]]);
         for _ in 1..buffers {
