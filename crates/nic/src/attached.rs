@@ -39,14 +39,18 @@ impl Attached {
     ///
     /// # Errors
     /// [`QueueError`], with what `make` refuses.
-    pub fn new<P: Poller>(
+    pub fn new<P, M>(
         fabric: &Arc<Fabric>,
         reactor: &Handle,
         life: Life,
         queue: u16,
         kick: Option<Arc<OwnedFd>>,
-        make: impl FnOnce(&mut Context<'_>, Rc<RefCell<Hub>>) -> io::Result<Parts<P>> + Send + 'static,
-    ) -> Result<Self, QueueError> {
+        make: M,
+    ) -> Result<Self, QueueError>
+    where
+        P: Poller,
+        M: FnOnce(&mut Context<'_>, Rc<RefCell<Hub>>) -> io::Result<Parts<P>> + Send + 'static,
+    {
         let seat = Seat::new(fabric, reactor, life.port, queue).ok_or(QueueError::Elsewhere)?;
         let node = seat.node;
         let made = reactor.call(move |context| {
