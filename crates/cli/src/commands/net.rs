@@ -56,8 +56,8 @@ enum Action {
 struct Create {
     /// 1 to 11 small letters, digits, - or _
     name: Name,
-    /// Let guests reach what the host reaches, by the host's address (nftables); turns on IPv4
-    /// forwarding if it is off
+    /// Let guests reach what the host reaches, by the host's address; turns on IPv4 forwarding if
+    /// it is off. Without it they reach the host and each other only
     #[arg(long)]
     nat: bool,
     /// Give guests addresses and names (dnsmasq)

@@ -1,6 +1,7 @@
 //! What a guest gets from a network.
 
 use std::path::Path;
+use std::process::Command;
 
 use testkit::inside::in_own_network;
 use testkit::process::write_script;
@@ -86,15 +87,55 @@ fn nobody_comes_in_from_outside() {
         let (guest, lease) = guest(&world, 1);
         let address = lease[0].split('/').next().unwrap();
         beyond.sh("ip route add 10.213.0.0/24 via 192.0.2.1");
-        let ping = beyond.words(&format!("busybox ping -c 1 -w 2 {address}"));
-        let output = std::process::Command::new(&ping[0]).args(&ping[1..]).output().unwrap();
-        assert!(!output.status.success(), "{output:?}");
+        assert!(!hears(&beyond, address));
         // Nor does a guest go out by an address that is not of its network.
         guest.sh("ip addr add 10.99.0.5/32 dev g0");
-        let ping = guest.words("busybox ping -c 1 -w 2 -I 10.99.0.5 192.0.2.2");
-        let output = std::process::Command::new(&ping[0]).args(&ping[1..]).output().unwrap();
-        assert!(!output.status.success(), "{output:?}");
+        assert!(!hears(&guest, "-I 10.99.0.5 192.0.2.2"));
         guest.sh("busybox ping -c 1 -w 20 192.0.2.2");
+    })
+    .unwrap();
+}
+
+/// Whether somebody answers soon.
+fn hears(space: &Space, whom: &str) -> bool {
+    let ping = space.words(&format!("busybox ping -c 1 -w 2 {whom}"));
+    Command::new(&ping[0]).args(&ping[1..]).output().unwrap().status.success()
+}
+
+/// How many pings have arrived there.
+fn pings(space: &Space) -> u64 {
+    let counted = space.sh("cat /proc/net/snmp");
+    let mut lines = counted.lines().filter(|line| line.starts_with("Icmp: "));
+    let (names, counts) = (lines.next().unwrap().split(' '), lines.next().unwrap().split(' '));
+    let (_, count) = names.zip(counts).find(|(name, _)| *name == "InEchos").unwrap();
+    count.parse().unwrap()
+}
+
+#[test]
+fn without_nat_nobody_comes_or_goes_whoever_turns_forwarding_on() {
+    in_own_network("guests::without_nat_nobody_comes_or_goes_whoever_turns_forwarding_on", || {
+        let world = World::new();
+        let beyond = beyond(&world);
+        world.create("lan", false, false, Some("10.5.0.0/24")).unwrap();
+        let guest = Space::new();
+        cable(&guest, "g1p", "g0");
+        sh("ip link set dev g1p master rw-lan");
+        guest.sh("ip addr add 10.5.0.2/24 dev g0");
+        guest.sh("ip route add default via 10.5.0.1");
+        beyond.sh("ip route add 10.5.0.0/24 via 192.0.2.1");
+        // As a container engine does.
+        std::fs::write("/proc/sys/net/ipv4/ip_forward", "1").unwrap();
+        guest.sh("busybox ping -c 1 -w 20 10.5.0.1");
+        beyond.sh("busybox ping -c 1 -w 20 192.0.2.1");
+        assert!(!hears(&guest, "192.0.2.2") && !hears(&beyond, "10.5.0.2"));
+        assert_eq!((pings(&guest), pings(&beyond)), (0, 0), "not even one way");
+        // It is the table that keeps them apart.
+        sh("nft delete table ip ringway_lan");
+        assert_eq!(world.problems().len(), 1, "{:?}", world.problems());
+        guest.sh("busybox ping -c 1 -w 20 192.0.2.2");
+        world.create("lan", false, false, None).unwrap();
+        assert_eq!(world.problems(), [] as [&str; 0]);
+        assert!(!hears(&guest, "192.0.2.2"));
     })
     .unwrap();
 }

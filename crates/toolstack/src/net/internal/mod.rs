@@ -3,8 +3,8 @@
 //!
 //! # Model
 //! ```text
-//! create: record -> bridge, address, TAP device -> forwarding -> NAT -> DHCP and DNS
-//! destroy: DHCP and DNS -> NAT -> devices -> record
+//! create: record -> rules and NAT -> bridge, address, TAP device -> forwarding -> DHCP and DNS
+//! destroy: DHCP and DNS -> devices -> rules and NAT -> record
 //! ```
 //! Each step looks what is there and makes the rest, so a call that was cut off is made good by the
 //! same call again; a network that is gone after a start of the host comes back by it too. The work
@@ -13,6 +13,8 @@
 //! # Invariants
 //! - Nothing is touched that is not named after a network of ours: devices that somebody else has made
 //!   are refused, tables of nftables are changed by their own name only.
+//! - As long as there is a bridge, what may pass between it and elsewhere is ruled: with NAT guests go
+//!   out, without it nothing passes, whoever turns forwarding on.
 //! - Forwarding that was turned on stays on: others may count on it by then.
 
 mod devices;
@@ -98,7 +100,7 @@ impl Networks {
     /// [`InternalError`]. What was made until then stays, and the same call goes on there.
     pub async fn create(&self, wanted: &Wanted) -> Result<Made, InternalError> {
         let ip = Tool::find("ip", "iproute2")?;
-        let nft = wanted.nat.then(|| Tool::find("nft", "nftables")).transpose()?;
+        let nft = Tool::find("nft", "nftables")?;
         let dnsmasq = wanted.dhcp.then(|| Tool::find("dnsmasq", "dnsmasq-base")).transpose()?;
         let _turn = self.state.turn().await?;
         let recorded = self.state.read(&wanted.name)?;
@@ -106,11 +108,9 @@ impl Networks {
         // What is there before there is a record is not ours.
         devices::check(&spec.name, recorded.is_some())?;
         self.state.write(&spec)?;
+        rules::set(&nft, &spec).await?;
         let anew = devices::make(&ip.program, &spec, recorded.is_some()).await?;
         let forwards_now = spec.nat && forward::turn_on()?;
-        if let Some(nft) = &nft {
-            rules::set(nft, &spec).await?;
-        }
         if let Some(dnsmasq) = &dnsmasq {
             let files = Files::within(&self.state.of(&spec.name));
             dnsmasq::start(dnsmasq, &files, &spec, anew).await?;
@@ -150,6 +150,7 @@ impl Networks {
     /// [`InternalError`]. What is left then goes by the same call.
     pub async fn destroy(&self, name: &Name, force: bool) -> Result<bool, InternalError> {
         let ip = Tool::find("ip", "iproute2")?;
+        let nft = Tool::find("nft", "nftables")?;
         let _turn = self.state.turn().await?;
         let recorded = self.state.read(name)?;
         if recorded.is_none() && !devices::any(name) {
@@ -159,13 +160,8 @@ impl Networks {
             devices::unused(name)?;
         }
         dnsmasq::stop(&Files::within(&self.state.of(name))).await?;
-        match (Tool::find("nft", "nftables"), &recorded) {
-            (Ok(nft), _) => rules::remove(&nft, &name.table()).await?,
-            (Err(missing), Some(spec)) if spec.nat => return Err(missing),
-            // Without it there can hardly be a table.
-            (Err(_), _) => {}
-        }
         devices::remove(&ip.program, name, recorded.is_some()).await?;
+        rules::remove(&nft, &name.table()).await?;
         self.state.remove(name)?;
         Ok(true)
     }
@@ -188,11 +184,9 @@ impl Networks {
         if spec.nat && !forward::is_on() {
             problems.push("the host does not forward IPv4 (net.ipv4.ip_forward)".into());
         }
-        if spec.nat {
-            match Tool::find("nft", "nftables") {
-                Err(missing) => problems.push(missing.to_string()),
-                Ok(nft) => problems.extend(rules::problem(&nft, &spec.name.table()).await),
-            }
+        match Tool::find("nft", "nftables") {
+            Err(missing) => problems.push(missing.to_string()),
+            Ok(nft) => problems.extend(rules::problem(&nft, &spec.name.table()).await),
         }
         if spec.dhcp && !dnsmasq::is_running(&files) {
             problems.push("dnsmasq does not run".into());

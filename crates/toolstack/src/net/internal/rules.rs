@@ -1,18 +1,28 @@
-//! NAT by nftables: one table for each network, which nobody else uses.
+//! What passes a network's bridge, and NAT, by nftables: one table for each network, which nobody else
+//! uses. Whether the host forwards at all is up to others too, so a network has a table in any case.
 
 use super::super::NetError;
 use super::spec::Spec;
 use super::tool::Tool;
 
-/// What `nft` is told: the table as it should be, in one step, whatever it was. What stays in the bridge
-/// may pass here too (br_netfilter), and is left alone.
+/// What `nft` is told: the table as it should be, in one step, whatever it was.
 fn script(spec: &Spec) -> String {
-    let (table, bridge, subnet) = (spec.name.table(), spec.name.bridge(), spec.subnet);
+    let (table, chains) = (spec.name.table(), if spec.nat { routed(spec) } else { closed(spec) });
     format!(
         "table ip {table} {{\n}}\n\
          delete table ip {table}\n\
          table ip {table} {{\n\
-         \tchain postrouting {{\n\
+         {chains}\
+         }}\n"
+    )
+}
+
+/// Guests go out by addresses of their network, and get answers. What stays in the bridge may pass here
+/// too (br_netfilter), and is left alone.
+fn routed(spec: &Spec) -> String {
+    let (bridge, subnet) = (spec.name.bridge(), spec.subnet);
+    format!(
+        "\tchain postrouting {{\n\
          \t\ttype nat hook postrouting priority srcnat; policy accept;\n\
          \t\tip saddr {subnet} ip daddr != {subnet} oifname != \"{bridge}\" masquerade\n\
          \t}}\n\
@@ -21,8 +31,19 @@ fn script(spec: &Spec) -> String {
          \t\tiifname \"{bridge}\" oifname != \"{bridge}\" ip saddr != {subnet} drop\n\
          \t\tiifname != \"{bridge}\" oifname \"{bridge}\" ct state established,related accept\n\
          \t\tiifname != \"{bridge}\" oifname \"{bridge}\" drop\n\
-         \t}}\n\
-         }}\n"
+         \t}}\n"
+    )
+}
+
+/// Nobody goes out or comes in. What stays in the bridge is left alone, as with NAT.
+fn closed(spec: &Spec) -> String {
+    let bridge = spec.name.bridge();
+    format!(
+        "\tchain forward {{\n\
+         \t\ttype filter hook forward priority filter; policy accept;\n\
+         \t\tiifname \"{bridge}\" oifname != \"{bridge}\" drop\n\
+         \t\tiifname != \"{bridge}\" oifname \"{bridge}\" drop\n\
+         \t}}\n"
     )
 }
 
@@ -31,8 +52,8 @@ pub(super) async fn set(nft: &Tool, spec: &Spec) -> Result<(), NetError> {
     let outcome = nft.run(&["-f", "-"], &script(spec)).await;
     outcome.map(drop).map_err(|error| match error {
         NetError::Refused { what, why } => NetError::Refused {
-            what: format!("{what} (NAT of network {})", spec.name),
-            why: format!("{why} (the kernel needs nf_tables with NAT and masquerading)"),
+            what: format!("{what} (rules of network {})", spec.name),
+            why: format!("{why} (the kernel needs nf_tables, for NAT with masquerading)"),
         },
         late => late,
     })
@@ -57,18 +78,16 @@ mod tests {
 
     #[test]
     fn a_script_names_one_table_and_one_bridge() {
-        let spec = Spec {
-            name: "lan".parse().unwrap(),
-            subnet: "10.5.0.0/24".parse().unwrap(),
-            nat: true,
-            dhcp: false,
-        };
-        let script = script(&spec);
-        let tables = script.lines().filter(|line| line.contains("table"));
-        assert!(
-            tables.clone().count() == 3 && tables.clone().all(|l| l.contains("ip ringway_lan"))
-        );
-        assert!(!script.contains("flush"), "{script}");
-        assert!(script.contains("ip daddr != 10.5.0.0/24 oifname != \"rw-lan\" masquerade"));
+        for nat in [true, false] {
+            let (name, subnet) = ("lan".parse().unwrap(), "10.5.0.0/24".parse().unwrap());
+            let script = script(&Spec { name, subnet, nat, dhcp: false });
+            let tables: Vec<_> = script.lines().filter(|line| line.contains("table")).collect();
+            let ours = tables.iter().all(|line| line.contains("ip ringway_lan"));
+            assert!(tables.len() == 3 && ours && !script.contains("flush"), "{script}");
+            let masked = "ip daddr != 10.5.0.0/24 oifname != \"rw-lan\" masquerade\n";
+            assert_eq!(script.contains(masked), nat, "{script}");
+            assert_eq!(script.contains("iifname \"rw-lan\" oifname != \"rw-lan\" drop\n"), !nat);
+            assert!(script.contains("iifname != \"rw-lan\" oifname \"rw-lan\" drop\n"), "{script}");
+        }
     }
 }
