@@ -96,6 +96,36 @@ fn nobody_comes_in_from_outside() {
     .unwrap();
 }
 
+#[test]
+fn guests_give_the_host_no_addresses() {
+    in_own_network("guests::guests_give_the_host_no_addresses", || {
+        let world = World::new();
+        world.create("lan", false, false, None).unwrap();
+        // The kernel gives addresses to devices with a carrier.
+        let guest = Space::new();
+        cable(&guest, "g1p", "g0");
+        sh("ip link set dev g1p master rw-lan");
+        let switch = |device: &str| format!("/proc/sys/net/ipv6/conf/{device}/disable_ipv6");
+        let addresses = || sh("ip -6 addr show dev rw-lan");
+        for device in ["rw-lan", "rwt-lan"] {
+            assert_eq!(std::fs::read_to_string(switch(device)).unwrap(), "1\n", "{device}");
+        }
+        assert!(!addresses().contains("inet6"), "{}", addresses());
+
+        // Somebody turns it on: the address comes with the carrier, and goes by the same create.
+        std::fs::write(switch("rw-lan"), "0").unwrap();
+        while !addresses().contains("inet6 fe80::") {
+            std::thread::yield_now();
+        }
+        let problem = "device rw-lan has IPv6 (net.ipv6.conf.rw-lan.disable_ipv6)";
+        assert_eq!(world.problems(), [problem]);
+        world.create("lan", false, false, None).unwrap();
+        assert!(!addresses().contains("inet6"), "{}", addresses());
+        assert_eq!(world.problems(), [] as [&str; 0]);
+    })
+    .unwrap();
+}
+
 /// Whether somebody answers soon.
 fn hears(space: &Space, whom: &str) -> bool {
     let ping = space.words(&format!("busybox ping -c 1 -w 2 {whom}"));

@@ -1,7 +1,8 @@
-//! A network's devices: a bridge with the host's address, and in it a TAP device for a switch.
+//! A network's devices: a bridge with the host's address, and in it a TAP device for a switch. The host
+//! has no IPv6 there: a guest's router advertisement would give it an address and a route.
 
 use std::net::Ipv4Addr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use nix::ifaddrs::getifaddrs;
 use nix::sys::socket::SockaddrStorage;
@@ -10,6 +11,9 @@ use super::super::NetError;
 use super::super::ip::{Device, ip};
 use super::spec::Spec;
 use super::{InternalError, Name};
+
+/// Where the kernel is told which devices have IPv6. It is not there if none has.
+const IPV6: &str = "/proc/sys/net/ipv6/conf";
 
 /// Refuses if a device is somebody else's.
 pub(super) fn check(name: &Name, known: bool) -> Result<(), NetError> {
@@ -28,6 +32,8 @@ pub(super) async fn make(program: &Path, spec: &Spec, known: bool) -> Result<boo
         let mac = spec.subnet.gateway_mac();
         ip(program, &["link", "add", "name", bridge, "address", &mac, "type", "bridge"]).await?;
     }
+    // Before it is up, or it would have an address at once.
+    turn_off_ipv6(bridge)?;
     let alias = spec.name.alias();
     ip(program, &["link", "set", "dev", bridge, "alias", &alias, "up"]).await?;
     let address = format!("{}/{}", spec.subnet.gateway(), spec.subnet.bits());
@@ -37,8 +43,30 @@ pub(super) async fn make(program: &Path, spec: &Spec, known: bool) -> Result<boo
         let add = ["tuntap", "add", "dev", tap, "mode", "tap", "multi_queue", "vnet_hdr"];
         ip(program, &[&add[..], &["user", "0"]].concat()).await?;
     }
+    turn_off_ipv6(tap)?;
     ip(program, &["link", "set", "dev", tap, "alias", &alias, "master", bridge, "up"]).await?;
     Ok(made)
+}
+
+fn ipv6_switch(device: &str) -> PathBuf {
+    Path::new(IPV6).join(device).join("disable_ipv6")
+}
+
+/// The host takes part in IPv6 by this device.
+fn has_ipv6(device: &str) -> bool {
+    std::fs::read_to_string(ipv6_switch(device)).is_ok_and(|text| text.trim() == "0")
+}
+
+/// The kernel takes addresses and routes away with it.
+fn turn_off_ipv6(device: &str) -> Result<(), NetError> {
+    if !has_ipv6(device) {
+        return Ok(());
+    }
+    let switch = ipv6_switch(device);
+    std::fs::write(&switch, "1").map_err(|error| NetError::Refused {
+        what: format!("turning IPv6 off by {}", switch.display()),
+        why: error.to_string(),
+    })
 }
 
 /// Removes those that are ours.
@@ -73,13 +101,18 @@ pub(super) fn any(name: &Name) -> bool {
     all.any(|(device, kind)| matches!(ours(&device, kind, name, false), Ok(true)))
 }
 
-/// What is missing of them.
+/// What is missing of them, or should not be there.
 pub(super) fn missing(spec: &Spec) -> Vec<String> {
     let (name, gateway) = (&spec.name, spec.subnet.gateway());
-    let all = [(name.bridge(), "bridge"), (name.tap(), "tun_flags")].into_iter();
-    let missing = all.filter(|(device, kind)| !matches!(ours(device, kind, name, false), Ok(true)));
-    let mut missing: Vec<_> =
-        missing.map(|(device, _)| format!("device {device} is missing")).collect();
+    let mut missing = Vec::new();
+    for (device, kind) in [(name.bridge(), "bridge"), (name.tap(), "tun_flags")] {
+        if !matches!(ours(&device, kind, name, false), Ok(true)) {
+            missing.push(format!("device {device} is missing"));
+        } else if has_ipv6(&device) {
+            let switch = format!("net.ipv6.conf.{device}.disable_ipv6");
+            missing.push(format!("device {device} has IPv6 ({switch})"));
+        }
+    }
     let bridge = name.bridge();
     let is_there = Device::named(&bridge).is_ok_and(|device| device.is_there());
     if is_there && !has_address(&bridge, gateway) {
