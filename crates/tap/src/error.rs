@@ -74,8 +74,8 @@ pub enum QueueError {
     /// The device was deleted.
     #[error("the TAP device was deleted")]
     Gone,
-    /// Something else.
-    #[error("reading the TAP device: {0}")]
+    /// Nothing but errors has come for long: the last one.
+    #[error("reading the TAP device fails each time: {0}")]
     Failed(Errno),
 }
 

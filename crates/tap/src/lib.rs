@@ -32,8 +32,9 @@
 //!
 //! # Errors
 //! [`TapError`] for a device that cannot be opened, with what to do. [`QueueError`] when a queue has
-//! failed, because the device was deleted or for another reason: told once, and silent from then on.
-//! A frame that the kernel does not take has a [`Lost`].
+//! failed, because the device was deleted or does nothing but fail: told once, and silent from then on.
+//! A frame that the kernel does not take has a [`Lost`]; one that it cannot hand over is skipped and
+//! counted ([`Queue::skipped`]).
 //!
 //! # Invariants
 //! - A device that is to be there already is never made by mistake, and one that is to be new is
@@ -49,6 +50,7 @@ mod batch;
 mod error;
 mod open;
 mod queue;
+mod skips;
 
 pub use error::{Lost, QueueError, TapError};
 pub use open::{Origin, QUEUES_MAX, Tap};

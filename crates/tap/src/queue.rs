@@ -11,6 +11,7 @@ use reactor::{Context, Done, File, Op, Port};
 use rustix::io::Errno;
 
 use crate::batch::{BATCH_MAX, Batch};
+use crate::skips::Skips;
 use crate::{Lost, QueueError};
 
 /// Bytes of memory for a frame and its header, in whole pages. A frame that fills it is longer than
@@ -59,6 +60,7 @@ pub struct Queue {
     sent: VecDeque<Sent>,
     done: Vec<Done>,
     batch: Batch,
+    skips: Skips,
     /// Reads in the kernel.
     asked: usize,
     /// There may be something: the device said so, or the end was not seen, since it was asked.
@@ -94,6 +96,7 @@ impl Queue {
             sent: VecDeque::with_capacity(SLOTS),
             done: Vec::with_capacity(SLOTS),
             batch: Batch::default(),
+            skips: Skips::default(),
             asked: 0,
             ready: true,
             direct: false,
@@ -109,6 +112,12 @@ impl Queue {
     /// There may be something that nobody has asked for.
     pub fn has_work(&self) -> bool {
         self.ready && !self.failed && self.asked == 0 && !self.free.is_empty()
+    }
+
+    /// Frames that the kernel could not hand over, since the queue was made. They are lost, and those
+    /// behind them come.
+    pub fn skipped(&self) -> u64 {
+        self.skips.total()
     }
 
     /// Looks at what has ended.
@@ -131,7 +140,7 @@ impl Queue {
 
     /// Sorts the reads that have ended, which came in the order in which they were asked for.
     fn sort(&mut self) -> Result<(), QueueError> {
-        let (mut came, ended, mut error) = (0, self.done.len(), None);
+        let (mut frames, ended, mut failure) = (0, self.done.len(), None);
         for done in self.done.drain(..) {
             let outcome = done.outcome();
             let slot = done.tag as u16;
@@ -140,23 +149,28 @@ impl Queue {
                 Ok(bytes) => {
                     frame.buffers.truncate(bytes as usize);
                     self.came.push_back(frame);
-                    came += 1;
+                    self.skips.came();
+                    frames += 1;
                 }
                 Err(errno) => {
                     self.free.push(frame);
-                    match errno {
-                        Errno::AGAIN => {}
-                        Errno::OPNOTSUPP => self.direct = true,
-                        errno => error = error.or(Some(errno)),
+                    if errno == Errno::OPNOTSUPP {
+                        self.direct = true;
+                        continue;
+                    }
+                    match self.skips.judge(errno) {
+                        Ok(skipped) => frames += usize::from(skipped),
+                        Err(error) => failure = failure.or(Some(error)),
                     }
                 }
             }
         }
         self.asked = self.asked.saturating_sub(ended);
-        self.batch.ended(ended, came);
-        // If the end was seen, the device tells of what has come after it.
-        self.ready |= came == ended || self.direct;
-        error.map_or(Ok(()), |errno| self.fail(errno))
+        self.batch.ended(ended, frames);
+        // If the end was seen, the device tells of what has come after it. A frame that was skipped is
+        // not the end: nothing more is told of those behind it.
+        self.ready |= frames == ended || self.direct;
+        failure.map_or(Ok(()), |error| self.fail(error))
     }
 
     /// Reads what is there, up to a batch.
@@ -168,11 +182,18 @@ impl Queue {
                 Ok(bytes) => {
                     frame.buffers.truncate(bytes);
                     self.came.push_back(frame);
+                    self.skips.came();
                 }
                 Err(errno) => {
                     self.free.push(frame);
-                    self.ready = false;
-                    return if errno == Errno::AGAIN { Ok(()) } else { self.fail(errno) };
+                    match self.skips.judge(errno) {
+                        Ok(true) => {}
+                        Ok(false) => {
+                            self.ready = false;
+                            break;
+                        }
+                        Err(error) => return self.fail(error),
+                    }
                 }
             }
         }
@@ -180,11 +201,8 @@ impl Queue {
     }
 
     /// The first failure is told, and ends everything.
-    fn fail(&mut self, errno: Errno) -> Result<(), QueueError> {
-        if std::mem::replace(&mut self.failed, true) {
-            return Ok(());
-        }
-        Err(if errno == Errno::BADFD { QueueError::Gone } else { QueueError::Failed(errno) })
+    fn fail(&mut self, error: QueueError) -> Result<(), QueueError> {
+        if std::mem::replace(&mut self.failed, true) { Ok(()) } else { Err(error) }
     }
 
     /// The next frame that came, in their order.

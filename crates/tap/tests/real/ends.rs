@@ -20,6 +20,7 @@ pub(super) struct Seen {
     /// First bytes of each frame with its header, and how many bytes it had with it.
     pub(super) frames: Vec<(Vec<u8>, usize)>,
     pub(super) errors: Vec<QueueError>,
+    pub(super) skipped: u64,
     pub(super) sent: Vec<(u64, Result<(), Lost>)>,
 }
 
@@ -49,6 +50,7 @@ impl Poller for End {
         if let Err(error) = self.queue.reap(context) {
             seen.errors.push(error);
         }
+        seen.skipped = self.queue.skipped();
         while let Some(mut frame) = self.queue.next_frame() {
             let buffers = frame.buffers();
             let mut first = vec![0; buffers.len().min(HEADER_BYTES + net::frame::PREFIX_BYTES)];
@@ -86,6 +88,15 @@ impl Poller for End {
     }
 }
 
+/// The reactor sleeps: nothing goes on there. What it has begun has ended.
+pub(super) fn at_rest(reactor: &Reactor) {
+    reactor.handle().call(|_| ()).unwrap();
+    let before = reactor.handle().counters().sleeps();
+    std::thread::sleep(Duration::from_millis(50));
+    let after = reactor.handle().counters().sleeps();
+    assert!(after - before <= 1, "{before} {after}");
+}
+
 /// A queue of the test's.
 pub(super) struct Watched {
     id: PollerId,
@@ -101,12 +112,20 @@ impl Watched {
 
     /// A queue that is this descriptor.
     pub(super) fn of(reactor: &Reactor, fd: Arc<OwnedFd>) -> Self {
+        Self::kicked_by(reactor, fd.clone(), Some(fd))
+    }
+
+    /// A queue whose descriptor nobody watches: it asks at first, and on its own account.
+    pub(super) fn deaf(reactor: &Reactor, fd: Arc<OwnedFd>) -> Self {
+        Self::kicked_by(reactor, fd, None)
+    }
+
+    fn kicked_by(reactor: &Reactor, fd: Arc<OwnedFd>, kick: Option<Arc<OwnedFd>>) -> Self {
         let (changed, changes) = channel();
         let seen = Arc::<Mutex<Seen>>::default();
         let twin = seen.clone();
         let make = move |context: &mut Context<'_>| {
-            let kick = fd.clone();
-            context.add_poller(Some(kick), |context| {
+            context.add_poller(kick, |context| {
                 let queue = Queue::new(context, fd)?;
                 Ok::<_, MemoryError>(End { queue, other: None, seen: twin, changed })
             })

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
 
 mod ends;
+mod faults;
 mod older;
 mod open;
 mod traffic;

@@ -10,7 +10,7 @@ use reactor::Reactor;
 use tap::{Lost, Origin, QueueError, Tap};
 use testkit::inside::in_own_network;
 
-use crate::ends::{LONG, Seen, Watched};
+use crate::ends::{LONG, Seen, Watched, at_rest};
 use crate::{address, ip};
 
 type Work = Box<dyn FnOnce() + Send>;
@@ -195,11 +195,7 @@ fn a_device_that_is_deleted_is_told_once() {
             end.until(|seen| (!seen.sent.is_empty()).then_some(()));
         }
         // Nothing goes on behind it.
-        reactor.handle().call(|_| ()).unwrap();
-        let before = reactor.handle().counters().sleeps();
-        std::thread::sleep(std::time::Duration::from_millis(50));
-        let after = reactor.handle().counters().sleeps();
-        assert!(after - before <= 1, "{before} {after}");
+        at_rest(&reactor);
         for end in &ends {
             end.until(|seen| {
                 assert_eq!(seen.errors, [QueueError::Gone]);

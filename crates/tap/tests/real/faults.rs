@@ -1,0 +1,72 @@
+//! Reads that fail. Sockets fail as a TAP device does that has a frame which it cannot hand over: one
+//! read has the error, and those behind it what has come.
+
+use std::net::{TcpListener, UdpSocket};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use reactor::Reactor;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use tap::{Lost, QueueError};
+
+use crate::ends::{LONG, Watched, at_rest};
+
+/// Frames that wait behind the error: more than are asked for at first.
+const FRAMES: u8 = 10;
+
+/// A socket with frames that wait, and an error before them.
+fn refused() -> UdpSocket {
+    let [near, far] = [(); 2].map(|()| UdpSocket::bind("127.0.0.1:0").unwrap());
+    near.connect(far.local_addr().unwrap()).unwrap();
+    for number in 0..FRAMES {
+        far.send_to(&[number; 60], near.local_addr().unwrap()).unwrap();
+    }
+    drop(far);
+    near.set_nonblocking(true).unwrap();
+    near.send(b"nobody is there").unwrap();
+    let mut told = [PollFd::new(&near, PollFlags::empty())];
+    let deadline = Timespec { tv_sec: LONG.as_secs() as i64, tv_nsec: 0 };
+    assert_eq!(poll(&mut told, Some(&deadline)), Ok(1), "an error is always told");
+    near
+}
+
+#[test]
+fn a_frame_that_cannot_be_had_is_skipped_and_those_behind_it_come() {
+    let reactor = Reactor::spawn("test").unwrap();
+    // Nothing wakes it for them: it has to see by itself that this was not the end.
+    let queue = Watched::deaf(&reactor, Arc::new(OwnedFd::from(refused())));
+    queue.until(|seen| {
+        let came: Vec<_> = seen.frames.iter().map(|(bytes, len)| (bytes[0], *len)).collect();
+        (came == (0..FRAMES).map(|number| (number, 60)).collect::<Vec<_>>()).then_some(())
+    });
+    at_rest(&reactor);
+    queue.until(|seen| {
+        assert_eq!((seen.skipped, &seen.errors[..]), (1, &[][..]));
+        Some(())
+    });
+}
+
+#[test]
+fn a_descriptor_that_only_fails_is_given_up() {
+    let socket = TcpListener::bind("127.0.0.1:0").unwrap();
+    socket.set_nonblocking(true).unwrap();
+    // A driver that cannot tell that a read would wait, so this one is read one by one.
+    let directory = std::fs::File::open("/proc/self").unwrap();
+    let both: [(OwnedFd, Errno); 2] =
+        [(socket.into(), Errno::NOTCONN), (directory.into(), Errno::ISDIR)];
+    for (fd, errno) in both {
+        let reactor = Reactor::spawn("test").unwrap();
+        let queue = Watched::deaf(&reactor, Arc::new(fd));
+        queue.until(|seen| (!seen.errors.is_empty()).then_some(()));
+        at_rest(&reactor);
+        queue.send(&reactor, &[0; 60], 7);
+        queue.until(|seen| (!seen.sent.is_empty()).then_some(()));
+        queue.until(|seen| {
+            assert_eq!(seen.errors, [QueueError::Failed(errno)]);
+            assert_eq!(seen.sent, [(7, Err(Lost::Gone))]);
+            assert!(seen.skipped > 1000, "{}", seen.skipped);
+            Some(())
+        });
+    }
+}
