@@ -125,15 +125,22 @@ impl Queue {
     /// # Errors
     /// The queue has failed: told once. What came before is there.
     pub fn reap(&mut self, context: &mut Context<'_>) -> Result<(), QueueError> {
+        let mut gone = false;
         context.reap(&self.writes, &mut self.done);
         for Done { tag, result, buffers } in self.done.drain(..) {
             let outcome = Done { tag, result, buffers: None }.outcome();
             let outcome = outcome.map(|_| ()).map_err(Lost::of);
+            gone |= outcome == Err(Lost::Gone);
             self.sent.push_back(Sent { tag, buffers: buffers.unwrap_or_default(), outcome });
         }
         context.reap(&self.reads, &mut self.done);
         if !self.done.is_empty() {
             self.sort()?;
+        }
+        // A device that is deleted wakes its readers just before a read fails. One that was quicker has
+        // found nothing, and is not woken again.
+        if gone {
+            self.fail(QueueError::Gone)?;
         }
         if self.direct && self.has_work() { self.read(context) } else { Ok(()) }
     }

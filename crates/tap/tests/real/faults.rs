@@ -8,9 +8,11 @@ use std::sync::Arc;
 use reactor::Reactor;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use tap::{Lost, QueueError};
+use tap::{Lost, Origin, QueueError, Tap};
+use testkit::inside::in_own_network;
 
 use crate::ends::{LONG, Watched, at_rest};
+use crate::ip;
 
 /// Frames that wait behind the error: more than are asked for at first.
 const FRAMES: u8 = 10;
@@ -69,4 +71,27 @@ fn a_descriptor_that_only_fails_is_given_up() {
             Some(())
         });
     }
+}
+
+#[test]
+fn a_device_whose_end_no_read_has_seen_is_told_by_a_write() {
+    in_own_network("faults::a_device_whose_end_no_read_has_seen_is_told_by_a_write", || {
+        let reactor = Reactor::spawn("test").unwrap();
+        let tap = Tap::open("rwa", 1, Origin::New).unwrap();
+        // As one that was woken too early, and has found nothing.
+        let queue = Watched::deaf(&reactor, tap.queue(0).unwrap());
+        at_rest(&reactor);
+        ip("link del dev rwa");
+        at_rest(&reactor);
+        assert_eq!(queue.until(|seen| Some(seen.errors.len())), 0);
+        for tag in 1..4 {
+            queue.send(&reactor, &[0; 60], tag);
+            queue.until(|seen| {
+                let last = seen.sent.last().copied();
+                last.filter(|sent| sent.0 == tag).map(|sent| assert_eq!(sent.1, Err(Lost::Gone)))
+            });
+        }
+        assert_eq!(queue.until(|seen| Some(seen.errors.clone())), [QueueError::Gone]);
+    })
+    .unwrap();
 }
