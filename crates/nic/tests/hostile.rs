@@ -155,6 +155,7 @@ fn a_frame_does_not_become_any_number_of_segments() {
     for _ in 0..64 {
         assert!(is_sound(&b.rx.receive().frame));
     }
+    b.rx.post(64, 2048);
     b.send(NOTHING, &plain(EVERYBODY, 2, 60));
     // To B alone.
     a.send(cut(8), &tcp(2, 1, &data(1401 * 8)));
