@@ -89,6 +89,8 @@ reasons! {
     SmallBuffer = "small-buffer",
     /// The receiver's reactor has not taken what was sent there before.
     ReactorBusy = "reactor-busy",
+    /// The host's kernel takes no such frame.
+    HostRefused = "host-refused",
 }
 
 /// A counter for each reason: one writer, any readers, no read-modify-write.

@@ -57,7 +57,8 @@ pub struct PortCounts {
     pub sent_frames: u64,
     /// Their bytes, without virtio-net headers.
     pub sent_bytes: u64,
-    /// Frames that it got. One that was cut for it counts as its pieces.
+    /// Frames that it got. One that was cut for it counts as its pieces; one that was lost behind its
+    /// outlet counts all the same.
     pub got_frames: u64,
     /// Their bytes, without virtio-net headers.
     pub got_bytes: u64,

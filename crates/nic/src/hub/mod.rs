@@ -163,6 +163,14 @@ impl Hub {
         }
     }
 
+    /// A frame that an outlet of a port had taken was lost behind it: it counts among those that
+    /// the port got, too.
+    pub fn lose(&mut self, port: PortId, reason: Reason) {
+        if let Some(known) = known(&mut self.ports, port) {
+            known.got(0, Err(reason));
+        }
+    }
+
     /// Gives a frame that came over a link to its queue on this reactor.
     pub(crate) fn arrive(&mut self, to: Address, frame: &Ready<'_>) {
         let Some(known) = known(&mut self.ports, to.port) else { return };
