@@ -63,9 +63,31 @@ pub struct PortCounts {
     /// Their bytes, without virtio-net headers.
     pub got_bytes: u64,
     /// By [`Reason`]: frames that it sent and that went nowhere.
-    refused: [u64; Reason::ALL.len()],
+    refused: ByReason,
     /// By [`Reason`]: frames that were for it and did not reach it.
-    missed: [u64; Reason::ALL.len()],
+    missed: ByReason,
+}
+
+/// A count for each reason.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct ByReason([u64; Reason::ALL.len()]);
+
+impl Default for ByReason {
+    fn default() -> Self {
+        Self([0; Reason::ALL.len()])
+    }
+}
+
+impl ByReason {
+    fn add(&mut self, drops: &Drops) {
+        for (count, reason) in self.0.iter_mut().zip(Reason::ALL) {
+            *count += drops.get(*reason);
+        }
+    }
+
+    fn get(&self, reason: Reason) -> u64 {
+        self.0.get(reason as usize).copied().unwrap_or(0)
+    }
 }
 
 impl PortCounts {
@@ -77,20 +99,17 @@ impl PortCounts {
         self.sent_bytes += sent_bytes;
         self.got_frames += got_frames;
         self.got_bytes += got_bytes;
-        let both = self.refused.iter_mut().zip(&mut self.missed);
-        for ((refused, missed), reason) in both.zip(Reason::ALL) {
-            *refused += counts.refused.get(*reason);
-            *missed += counts.missed.get(*reason);
-        }
+        self.refused.add(&counts.refused);
+        self.missed.add(&counts.missed);
     }
 
     /// Frames that it sent and that went nowhere for this reason.
     pub fn refused(&self, reason: Reason) -> u64 {
-        self.refused.get(reason as usize).copied().unwrap_or(0)
+        self.refused.get(reason)
     }
 
     /// Frames that were for it and did not reach it for this reason.
     pub fn missed(&self, reason: Reason) -> u64 {
-        self.missed.get(reason as usize).copied().unwrap_or(0)
+        self.missed.get(reason)
     }
 }
