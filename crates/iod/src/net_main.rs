@@ -16,7 +16,7 @@ use vhost_user::{Access, Listener, Stop};
 use crate::adopt::{adopt, connected, tell_ready};
 use crate::export::Source;
 use crate::net_options::{CAPABILITIES, NetOptions, PORTS_MAX};
-use crate::nic::{Lan, Nic, NicSpec, Serving};
+use crate::nic::{Lan, Nic, NicError, NicSpec, Serving, Uplink};
 use crate::pool::{Pool, Size};
 use crate::{limits, logging, signals};
 
@@ -80,6 +80,7 @@ fn serve(
     signals: OwnedFd,
 ) -> anyhow::Result<()> {
     let ended = Stop::new().context("cannot make a signal")?;
+    let _uplink = uplink(options, lan, sources.len())?;
     let mut all: Vec<(Arc<Nic>, Serving)> = Vec::new();
     let started = (0..).zip(sources).try_for_each(|(number, (socket, source))| {
         let spec = NicSpec {
@@ -109,6 +110,16 @@ fn serve(
     waited?;
     ends.into_iter().collect::<Result<(), _>>()?;
     Ok(())
+}
+
+/// The host at the port behind those of the front-ends, if it is to have one.
+fn uplink(
+    options: &NetOptions,
+    lan: &Arc<Lan>,
+    front_ends: usize,
+) -> Result<Option<Uplink>, NicError> {
+    let port = PortId(u16::try_from(front_ends).unwrap_or(u16::MAX));
+    options.tap.as_ref().map(|name| Uplink::open(lan, port, name)).transpose()
 }
 
 /// An address for a driver that gets none from its front-end: always the same for a socket, and

@@ -17,8 +17,8 @@ pub const PORTS_MAX: usize = 256;
 ///
 /// Each --port is a NIC of one virtual machine, or of any other front-end that speaks vhost-user;
 /// the switch learns who is where. With --socket-path or --fd it is one NIC, as QEMU's conventions
-/// for backend programs have it. Ends cleanly on SIGTERM and SIGINT. Logs go to standard error;
-/// RINGWAY_LOG=debug shows more of them.
+/// for backend programs have it. With --tap the host is at the switch, too. Ends cleanly on SIGTERM
+/// and SIGINT. Logs go to standard error; RINGWAY_LOG=debug shows more of them.
 #[derive(Clone, Debug, Parser)]
 #[command(
     name = "ringway-net",
@@ -39,6 +39,13 @@ pub struct NetOptions {
     /// Connect to front-ends that listen, again and again until they are there
     #[arg(long, conflicts_with = "fd")]
     pub connect: bool,
+    /// Bring the host to the switch by this TAP device, which is made if it is not there
+    ///
+    /// One that is there must have been made with several queues (ip tuntap add dev NAME mode tap
+    /// multi_queue vnet_hdr). One that is made goes when this program ends. Addresses, the MTU and a
+    /// bridge are the host's affair, and so is to set it up (ip link set dev NAME up).
+    #[arg(long, value_name = "NAME")]
+    pub tap: Option<String>,
     /// Print what this program can do as JSON, and exit
     #[arg(long)]
     pub print_capabilities: bool,
@@ -75,6 +82,10 @@ const EXAMPLE: &str = "Example, two machines of QEMU with two pairs of queues ea
     -machine q35,memory-backend=m -chardev socket,id=c,path=/tmp/a.sock \\
     -netdev vhost-user,id=n,chardev=c,queues=2 -device virtio-net-pci,netdev=n,mq=on ...
 
+With the host at the same switch, under an address of its own:
+  ringway-net --port /tmp/a.sock --port /tmp/b.sock --tap rwt0 &
+  ip addr add 10.9.0.1/24 dev rwt0 && ip link set dev rwt0 up
+
 User-Mode Linux serves no control queue: with --queues above 1 it also needs --no-mq.";
 
 impl NetOptions {
@@ -97,7 +108,9 @@ mod tests {
     fn ports_or_one_socket() {
         let two = parse(&["--port", "/a", "--port", "/b", "--queues", "2"]).unwrap();
         assert_eq!(two.sockets(), [PathBuf::from("/a"), PathBuf::from("/b")]);
-        assert_eq!((two.queues, two.mtu, two.no_mq), (2, 1500, false));
+        assert_eq!((two.queues, two.mtu, two.no_mq, &two.tap), (2, 1500, false, &None));
+        let uplink = parse(&["--socket-path", "/a", "--tap", "rwt0"]).unwrap();
+        assert_eq!(uplink.tap.as_deref(), Some("rwt0"));
         assert_eq!(parse(&["--socket-path", "/a"]).unwrap().sockets().len(), 1);
         assert!(parse(&["--fd", "3"]).unwrap().sockets().is_empty());
         for (wrong, named) in [
@@ -107,6 +120,8 @@ mod tests {
             (&["--port", "/a", "--queues", "0"], "--queues"),
             (&["--port", "/a", "--queues", "129"], "--queues"),
             (&["--port", "/a", "--mtu", "67"], "--mtu"),
+            (&["--tap", "rwt0"], "--port"),
+            (&["--port", "/a", "--tap", "rwt0", "--tap", "rwt1"], "--tap"),
         ] {
             let said = parse(wrong).unwrap_err();
             assert!(said.contains(named), "{said}");

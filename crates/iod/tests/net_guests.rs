@@ -6,22 +6,12 @@ mod common;
 use std::path::Path;
 use std::time::Duration;
 
+use common::nics::*;
 use common::*;
-use testkit::guest::{Guest, Kind, Machine};
+use testkit::guest::{Guest, Kind};
 
 /// Far beyond any boot and load, also when several share two busy cores.
 const DEADLINE: Duration = Duration::from_secs(240);
-
-/// A machine of QEMU with a NIC of so many pairs of queues. Its interrupts are not messages: to mask
-/// one of those for a vhost-user NIC, QEMU 7.2 needs KVM, and without it ends.
-fn machine(socket: &Path, pairs: u16, mac: &str) -> Machine {
-    let chardev = format!("socket,id=nic,path={}", socket.display());
-    let netdev = format!("vhost-user,id=net,chardev=nic,queues={pairs}");
-    let device = format!("virtio-net-pci,netdev=net,mq=on,vectors=0,mac={mac}");
-    let args = ["-chardev", &chardev, "-netdev", &netdev, "-device", &device];
-    let args = args.map(String::from).to_vec();
-    Machine { cpus: pairs.into(), args, ..Machine::default() }
-}
 
 #[test]
 fn two_guests_ping_and_stream_over_two_pairs() {
@@ -37,7 +27,7 @@ fn two_guests_ping_and_stream_over_two_pairs() {
         ping -c 5 10.9.0.2 && ping -c 2 -s 1400 10.9.0.2 || exit 2
         until iperf3 -c 10.9.0.2 -n 4M -P 4; do sleep 1; done";
     let start = |socket: &Path, mac: &str, script: &str| {
-        Guest::start(Kind::Qemu, &machine(socket, 2, mac), script).unwrap()
+        Guest::start(Kind::Qemu, &qemu(socket, 2, mac), script).unwrap()
     };
     let server = start(&b, "02:00:00:00:00:02", server);
     let client = start(&a, "02:00:00:00:00:01", client).finish(DEADLINE).unwrap();
@@ -50,14 +40,6 @@ fn two_guests_ping_and_stream_over_two_pairs() {
     }
     assert!(switch.terminate().unwrap().success());
 }
-
-/// What a User-Mode Linux guest does before it has a NIC.
-const DRIVERS: &str = "modules=/usr/lib/uml/modules/$(uname -r)/kernel
-    for module in net/core/failover drivers/net/net_failover drivers/net/virtio_net; do
-        busybox insmod $modules/$module.ko || exit 3
-    done
-    ip link set lo up
-    ip link set eth0 up";
 
 #[test]
 fn user_mode_linux_pings_and_streams() {
@@ -80,10 +62,8 @@ fn user_mode_linux_pings_and_streams() {
         seq 1 1000000 | md5sum
         until seq 1 1000000 | busybox nc 10.9.0.2 99; do sleep 0.2; done"
     );
-    let start = |socket: &Path, script: &str| {
-        let append = format!("virtio_uml.device={}:1", socket.display());
-        Guest::start(Kind::Uml, &Machine { append, ..Machine::default() }, script).unwrap()
-    };
+    let start =
+        |socket: &Path, script: &str| Guest::start(Kind::Uml, &uml(socket), script).unwrap();
     let server = start(&b, &server);
     let client = start(&a, &client).finish(DEADLINE).unwrap();
     assert_eq!(client.code, 0, "{}", client.output);

@@ -1,8 +1,10 @@
-//! NICs under their sockets, and the switch between them.
+//! NICs under their sockets, the host at its device, and the switch between them.
 
 mod glue;
 mod serve;
+mod uplink;
 
+use std::fmt::Display;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -16,8 +18,9 @@ use vhost_user::{SessionHandle, SocketError, Stop};
 
 use crate::pool::Pool;
 pub use serve::Serving;
+pub use uplink::Uplink;
 
-/// Why a NIC is not served.
+/// Why a NIC or an uplink is not served.
 #[derive(Debug, thiserror::Error)]
 pub enum NicError {
     /// The switch does not take it.
@@ -26,6 +29,18 @@ pub enum NicError {
     /// Its socket.
     #[error(transparent)]
     Socket(#[from] SocketError),
+    /// The host's device cannot be opened.
+    #[error(transparent)]
+    Tap(#[from] tap::TapError),
+    /// No frames can be taken of the host's device or given to it.
+    #[error("TAP device {name} cannot be served")]
+    Uplink {
+        /// Name of the device.
+        name: String,
+        /// Why not.
+        #[source]
+        source: nic::QueueError,
+    },
     /// The system refuses something that it needs.
     #[error("cannot {action}")]
     Os {
@@ -107,14 +122,7 @@ impl Nic {
 
     /// Says what it has sent and got.
     pub fn tell_counts(&self) {
-        let counts = self.lan.fabric.counts(self.spec.port);
-        let PortCounts { sent_frames, sent_bytes, got_frames, got_bytes, .. } = counts;
-        let nic = self.spec.socket.display();
-        let refused = reasons(|reason| counts.refused(reason));
-        let missed = reasons(|reason| counts.missed(reason));
-        tracing::info!(
-            %nic, sent_frames, sent_bytes, got_frames, got_bytes, refused, missed, "was served"
-        );
+        tell_counts(self.spec.socket.display(), &self.lan.fabric.counts(self.spec.port));
     }
 
     /// Sends the front-end away and takes no other one; does not wait.
@@ -129,6 +137,16 @@ impl Nic {
         // It is set in whole steps.
         self.session.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Says what a port has sent and got.
+fn tell_counts(nic: impl Display, counts: &PortCounts) {
+    let PortCounts { sent_frames, sent_bytes, got_frames, got_bytes, .. } = *counts;
+    let refused = reasons(|reason| counts.refused(reason));
+    let missed = reasons(|reason| counts.missed(reason));
+    tracing::info!(
+        %nic, sent_frames, sent_bytes, got_frames, got_bytes, refused, missed, "was served"
+    );
 }
 
 /// Why frames were lost, and how many.

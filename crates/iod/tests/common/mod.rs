@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, dead_code, unreachable_pub)]
 
 pub mod nbd;
+pub mod nics;
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read, Write};

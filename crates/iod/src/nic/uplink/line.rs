@@ -1,0 +1,192 @@
+//! A queue of a TAP device as a port's inlet and outlet, on the reactor that owns it.
+
+use std::cell::RefCell;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use memory::{Area, Buffers, MemoryError};
+use net::Reason;
+use net::frame::PREFIX_BYTES;
+use net::header::HEADER_BYTES;
+use nic::{Given, Hub, Life, Outlet, Parts, Ready};
+use reactor::{Context, Poller, Turn};
+use tap::{Lost, Queue, QueueError, Sent};
+
+use super::Fate;
+use super::room::{FRAMES_MAX, ROOM_BYTES, Room};
+
+/// Makes both sides of the queue that is `fd`, for the poller that is being made.
+///
+/// # Errors
+/// There is no memory for frames.
+pub(super) fn make(
+    context: &mut Context<'_>,
+    hub: Rc<RefCell<Hub>>,
+    life: Life,
+    fd: Arc<OwnedFd>,
+    fate: Arc<Fate>,
+) -> io::Result<Parts<Inlet>> {
+    let line = Line::new(context, fd).map_err(io::Error::other)?;
+    let line = Rc::new(RefCell::new(line));
+    let outlet: Rc<RefCell<dyn Outlet>> = line.clone();
+    Ok(Parts { inlet: Inlet { line, hub, life, fate }, outlet })
+}
+
+/// The queue, with memory for what goes out. What comes in has its memory in the queue.
+struct Line {
+    queue: Queue,
+    area: Area,
+    room: Room,
+    /// Lists that are not in use; there is one for each place of the room.
+    spare: Vec<Buffers>,
+    /// Taken since the last flush, with the numbers of their places.
+    unsent: Vec<(Buffers, u64)>,
+    /// Why frames were lost that were taken: to be counted.
+    lost: Vec<Reason>,
+    /// Why the queue goes on no more, until it is told.
+    error: Option<QueueError>,
+    failed: bool,
+}
+
+impl Line {
+    fn new(context: &mut Context<'_>, fd: Arc<OwnedFd>) -> Result<Self, MemoryError> {
+        Ok(Self {
+            queue: Queue::new(context, fd)?,
+            area: Area::private(ROOM_BYTES)?,
+            room: Room::new(ROOM_BYTES),
+            spare: (0..FRAMES_MAX).map(|_| Buffers::with_capacity(1)).collect(),
+            unsent: Vec::with_capacity(FRAMES_MAX),
+            lost: Vec::with_capacity(FRAMES_MAX),
+            error: None,
+            failed: false,
+        })
+    }
+
+    /// Looks at what has ended. Only what the kernel has given back makes room for more.
+    fn collect(&mut self, context: &mut Context<'_>) {
+        if let Err(error) = self.queue.reap(context) {
+            (self.error, self.failed) = (Some(error), true);
+        }
+        while let Some(Sent { tag, buffers, outcome }) = self.queue.next_sent() {
+            self.room.give_back(tag);
+            self.spare.push(buffers);
+            self.lost.extend(outcome.err().map(reason));
+        }
+    }
+
+    /// Copies a frame to a place of its own; false if there is none.
+    fn store(&mut self, frame: &Ready<'_>) -> bool {
+        let bytes = HEADER_BYTES + frame.bytes();
+        let Some((at, number)) = self.room.take(bytes) else { return false };
+        let mut list = self.spare.pop().unwrap_or_default();
+        let head = at + HEADER_BYTES;
+        let body = head + frame.head.len();
+        list.clear();
+        // The area is as large as the room.
+        let _fits = self.area.write(at, &frame.header)
+            && self.area.write(head, frame.head)
+            && list.append_area(&self.area, body, frame.body.len());
+        list.copy_from_buffers(frame.body);
+        list.clear();
+        let _fits = list.append_area(&self.area, at, bytes);
+        self.unsent.push((list, number));
+        true
+    }
+}
+
+impl Outlet for Line {
+    fn give(&mut self, frame: &Ready<'_>) -> Result<(), Reason> {
+        if self.failed {
+            return Err(Reason::ReceiverClosed);
+        }
+        if self.store(frame) { Ok(()) } else { Err(Reason::NoBuffer) }
+    }
+
+    fn flush(&mut self, context: &mut Context<'_>) {
+        for (list, number) in self.unsent.drain(..) {
+            self.queue.send(context, list, number);
+        }
+        // Others may have their turn before the inlet has its own, and want room.
+        self.collect(context);
+    }
+}
+
+/// As what a frame counts that the kernel did not take.
+fn reason(lost: Lost) -> Reason {
+    match lost {
+        Lost::Down | Lost::Gone => Reason::ReceiverClosed,
+        Lost::Full => Reason::NoBuffer,
+        Lost::Refused(_) => Reason::HostRefused,
+    }
+}
+
+/// Brings what the host sends.
+pub(super) struct Inlet {
+    /// Borrowed for one step at a time: the hub, called in between, gives frames to it.
+    line: Rc<RefCell<Line>>,
+    hub: Rc<RefCell<Hub>>,
+    life: Life,
+    fate: Arc<Fate>,
+}
+
+impl Inlet {
+    /// Passes on what has come, as much as one turn may; whether there was any.
+    fn bring(&self, context: &mut Context<'_>) -> bool {
+        let now_ns = context.now_ns();
+        let mut hub = self.hub.borrow_mut();
+        for reason in self.line.borrow_mut().lost.drain(..) {
+            hub.lose(self.life.port(), reason);
+        }
+        let mut came = false;
+        while !(came && hub.is_spent()) {
+            let next = self.line.borrow_mut().queue.next_frame();
+            let Some(mut frame) = next else { break };
+            self.pass(&mut hub, frame.buffers(), now_ns);
+            self.line.borrow_mut().queue.recycle(frame);
+            came = true;
+        }
+        if came {
+            hub.flush(context);
+        }
+        came
+    }
+
+    /// Passes one frame on. The kernel wrote it to memory of this process alone.
+    fn pass(&self, hub: &mut Hub, body: &mut Buffers, now_ns: u64) {
+        let port = self.life.port();
+        let Some(header) = body.take_front::<HEADER_BYTES>() else {
+            return hub.refuse(port, Reason::ShortHeader);
+        };
+        let mut prefix = [0; PREFIX_BYTES];
+        let copied = body.peek(&mut prefix);
+        body.advance(copied);
+        let prefix = prefix.get(..copied).unwrap_or_default();
+        hub.forward(port, &Given { header, prefix, body, may: self.life.may() }, now_ns);
+    }
+}
+
+impl Poller for Inlet {
+    fn poll(&mut self, context: &mut Context<'_>) -> Turn {
+        self.line.borrow_mut().collect(context);
+        let came = self.bring(context);
+        let mut line = self.line.borrow_mut();
+        if let Some(error) = line.error.take() {
+            self.fate.fail(error);
+        }
+        line.queue.ask(context);
+        // What was asked for makes it hot again when it is there.
+        if came { Turn::Busy } else { Turn::Idle }
+    }
+
+    fn wake(&mut self) {}
+
+    fn arm(&mut self) -> bool {
+        self.line.borrow().queue.has_work()
+    }
+
+    fn kicked(&mut self) {
+        self.line.borrow_mut().queue.kicked();
+    }
+}

@@ -1,0 +1,119 @@
+//! The host at a network: a TAP device whose queues are a port of the switch, one on each reactor.
+
+mod line;
+mod room;
+
+use std::sync::{Arc, OnceLock};
+use std::thread::JoinHandle;
+
+use net::flow::QUEUES_MAX;
+use net::header::Offloads;
+use net::port::{Policy, PortId};
+use nic::{Attached, Life};
+use reactor::Context;
+use tap::{Origin, QueueError, Tap};
+use vhost_user::Stop;
+
+use super::{Lan, NETWORK, NicError, tell_counts};
+
+/// A TAP device at a network. Dropping it unplugs the device, and waits for that.
+#[derive(Debug)]
+pub struct Uplink {
+    fate: Arc<Fate>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// How an uplink ends: once, by whoever is first.
+#[derive(Debug)]
+struct Fate {
+    end: Stop,
+    /// Why, if nobody wants it to.
+    error: OnceLock<QueueError>,
+}
+
+impl Fate {
+    /// One of the queues goes on no more. Never waits: reactors call it.
+    fn fail(&self, error: QueueError) {
+        // The others fail for the same reason.
+        let _ = self.error.set(error);
+        self.end.stop();
+    }
+}
+
+/// What the control thread has.
+struct Served {
+    lan: Arc<Lan>,
+    port: PortId,
+    tap: Tap,
+    queues: Vec<Attached>,
+}
+
+impl Uplink {
+    /// Plugs the device of this name in as port `port`. It is made if it is not there, and goes with
+    /// this then.
+    ///
+    /// # Errors
+    /// [`NicError`], which names the device and what to do.
+    pub fn open(lan: &Arc<Lan>, port: PortId, name: &str) -> Result<Self, NicError> {
+        let os = |action| move |source| NicError::Os { action, source };
+        let end = Stop::new().map_err(os("make a signal"))?;
+        let fate = Arc::new(Fate { end, error: OnceLock::new() });
+        let served = Served::start(lan, port, name, &fate)?;
+        tracing::info!(tap = name, queues = served.queues.len(), "the host is at a port");
+        let ends = Arc::clone(&fate);
+        let thread = std::thread::Builder::new().name("uplink".into());
+        let thread = thread.spawn(move || served.until(&ends));
+        Ok(Self { fate, thread: Some(thread.map_err(os("start a control thread"))?) })
+    }
+}
+
+impl Drop for Uplink {
+    fn drop(&mut self) {
+        self.fate.end.stop();
+        if let Some(thread) = self.thread.take() {
+            // One that panicked has said so.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Served {
+    fn start(lan: &Arc<Lan>, port: PortId, name: &str, fate: &Arc<Fate>) -> Result<Self, NicError> {
+        let reactors = lan.pool.reactors();
+        let tap = Tap::open(name, reactors.len().min(QUEUES_MAX.into()), Origin::Either)?;
+        lan.fabric.set_port(port, &Policy::open(NETWORK))?;
+        let life = Life::host(port, Offloads::KERNEL);
+        let fds = (0..tap.queues()).filter_map(|number| tap.queue(number));
+        let mut queues = Vec::new();
+        for ((number, fd), (reactor, _)) in (0..).zip(fds).zip(reactors) {
+            let (kick, fate) = (Arc::clone(&fd), Arc::clone(fate));
+            let make =
+                move |context: &mut Context<'_>, hub| line::make(context, hub, life, fd, fate);
+            let queue = Attached::new(&lan.fabric, reactor, life, number, Some(kick), make);
+            queues.push(queue.map_err(|source| NicError::Uplink { name: name.into(), source })?);
+        }
+        Ok(Self { lan: Arc::clone(lan), port, tap, queues })
+    }
+
+    /// Sleeps until the end, which it sees to: the device's queues are stopped, and the port is
+    /// gone. Others go on.
+    fn until(self, fate: &Fate) {
+        let Self { lan, port, tap, queues } = self;
+        let waited = fate.end.wait(None, None);
+        let name = tap.name();
+        if let Some(error) = fate.error.get() {
+            let next = "other ports go on; start ringway-net again to have one";
+            tracing::error!(tap = name, "the host is at no port any more: {error}; {next}");
+        }
+        if let Err(error) = waited {
+            tracing::error!(tap = name, %error, "nobody can wait for the end of the uplink");
+        }
+        for queue in queues {
+            // A reactor that has ended has ended its queue.
+            let _ = queue.stop();
+        }
+        tell_counts(format_args!("tap:{name}"), &lan.fabric.counts(port));
+        // Nor does anybody on such a reactor send to it.
+        let _ = lan.fabric.remove_port(port);
+    }
+}

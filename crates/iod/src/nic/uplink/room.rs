@@ -1,0 +1,123 @@
+//! Memory for frames on their way out: taken in order, given back in any order.
+
+use std::collections::VecDeque;
+
+/// Frames on their way, at most: some turns of a reactor that serves many guests.
+pub(super) const FRAMES_MAX: usize = 1024;
+/// Their bytes, at most: as many as a link between reactors holds.
+pub(super) const ROOM_BYTES: usize = 2 << 20;
+
+/// Which bytes of an area are taken: one stretch, perhaps around its end.
+#[derive(Debug)]
+pub(super) struct Room {
+    bytes: usize,
+    /// Oldest first.
+    places: VecDeque<Place>,
+    /// Number of the oldest.
+    oldest: u64,
+    /// Where the newest ends.
+    end: usize,
+}
+
+/// Bytes that were taken together.
+#[derive(Debug)]
+struct Place {
+    at: usize,
+    is_free: bool,
+}
+
+impl Room {
+    /// Of so many bytes.
+    pub(super) fn new(bytes: usize) -> Self {
+        Self { bytes, places: VecDeque::with_capacity(FRAMES_MAX), oldest: 0, end: 0 }
+    }
+
+    /// Takes so many bytes, which are not none: where they are, and the number by which they are
+    /// given back.
+    pub(super) fn take(&mut self, bytes: usize) -> Option<(usize, u64)> {
+        if self.places.len() == FRAMES_MAX {
+            return None;
+        }
+        let at = self.find(bytes)?;
+        let number = self.oldest + self.places.len() as u64;
+        self.places.push_back(Place { at, is_free: false });
+        self.end = at + bytes;
+        Some((at, number))
+    }
+
+    fn find(&self, bytes: usize) -> Option<usize> {
+        let fits = |from: usize, to: usize| (bytes <= to - from).then_some(from);
+        match self.places.front() {
+            // What was used last is in the caches.
+            None => fits(0, self.bytes),
+            Some(oldest) if oldest.at < self.end => {
+                fits(self.end, self.bytes).or_else(|| fits(0, oldest.at))
+            }
+            Some(oldest) => fits(self.end, oldest.at),
+        }
+    }
+
+    /// Gives back what was taken under this number.
+    pub(super) fn give_back(&mut self, number: u64) {
+        let at = number.checked_sub(self.oldest).and_then(|at| usize::try_from(at).ok());
+        if let Some(place) = at.and_then(|at| self.places.get_mut(at)) {
+            place.is_free = true;
+        }
+        while self.places.front().is_some_and(|place| place.is_free) {
+            self.places.pop_front();
+            self.oldest += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_never_overlap_and_all_of_them_come_back() {
+        const BYTES: usize = 10_000;
+        let mut room = Room::new(BYTES);
+        let mut state = 1u64;
+        let mut random = |below: usize| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 33) as usize % below
+        };
+        let mut taken: Vec<(usize, usize, u64)> = Vec::new();
+        let (mut full, mut most) = (0, 0);
+        for _ in 0..50_000 {
+            let bytes = 12 + random(1500);
+            match room.take(bytes) {
+                Some((at, number)) => {
+                    let free =
+                        |&(from, to, _): &(usize, usize, u64)| at + bytes <= from || to <= at;
+                    assert!(at + bytes <= BYTES && taken.iter().all(free), "{at} in {taken:?}");
+                    taken.push((at, at + bytes, number));
+                    most = most.max(taken.len());
+                }
+                None => full += 1,
+            }
+            while !taken.is_empty() && random(2) == 0 {
+                let at = random(taken.len().min(3));
+                room.give_back(taken.remove(at).2);
+            }
+        }
+        assert!(full > 100 && most > 10, "{full} {most}");
+        taken.drain(..).for_each(|(_, _, number)| room.give_back(number));
+        assert_eq!(room.take(BYTES).map(|(at, _)| at), Some(0));
+        assert_eq!(room.take(1), None);
+    }
+
+    #[test]
+    fn frames_are_counted_too() {
+        let mut room = Room::new(ROOM_BYTES);
+        let numbers: Vec<_> = (0..FRAMES_MAX).map(|_| room.take(1).unwrap().1).collect();
+        assert_eq!(room.take(1), None);
+        // What comes back out of order makes room when all before it have.
+        room.give_back(numbers[1]);
+        room.give_back(numbers[1]);
+        assert_eq!(room.take(1), None);
+        room.give_back(numbers[0]);
+        assert!(room.take(1).is_some() && room.take(1).is_some() && room.take(1).is_none());
+    }
+}

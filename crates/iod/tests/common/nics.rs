@@ -1,0 +1,30 @@
+//! Real guests with a NIC.
+
+use std::path::Path;
+
+use testkit::guest::Machine;
+
+/// A machine of QEMU with a NIC of so many pairs of queues. Its interrupts are not messages: to mask
+/// one of those for a vhost-user NIC, QEMU 7.2 needs KVM, and without it ends.
+pub fn qemu(socket: &Path, pairs: u16, mac: &str) -> Machine {
+    let chardev = format!("socket,id=nic,path={}", socket.display());
+    let netdev = format!("vhost-user,id=net,chardev=nic,queues={pairs}");
+    let device = format!("virtio-net-pci,netdev=net,mq=on,vectors=0,mac={mac}");
+    let args = ["-chardev", &chardev, "-netdev", &netdev, "-device", &device];
+    let args = args.map(String::from).to_vec();
+    Machine { cpus: pairs.into(), args, ..Machine::default() }
+}
+
+/// A machine of User-Mode Linux with a NIC.
+pub fn uml(socket: &Path) -> Machine {
+    let append = format!("virtio_uml.device={}:1", socket.display());
+    Machine { append, ..Machine::default() }
+}
+
+/// What a User-Mode Linux guest does before it has a NIC.
+pub const DRIVERS: &str = "modules=/usr/lib/uml/modules/$(uname -r)/kernel
+    for module in net/core/failover drivers/net/net_failover drivers/net/virtio_net; do
+        busybox insmod $modules/$module.ko || exit 3
+    done
+    ip link set lo up
+    ip link set eth0 up";
