@@ -1,10 +1,16 @@
 //! A network's life: made, completed, removed, and what is others'.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 
 use testkit::inside::in_own_network;
 
 use crate::world::{Space, World, cable, devices, sh, there};
+
+/// A user who is nobody else.
+const STRANGER: u32 = 64_999;
 
 fn rules() -> String {
     sh("nft list ruleset")
@@ -144,6 +150,49 @@ fn an_address_that_somebody_listens_at_is_told() {
             .output();
         assert!(output.unwrap().status.success());
         assert!(world.destroy("lan", false).unwrap());
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_dnsmasq_of_another_user_is_not_ours() {
+    in_own_network("life::a_dnsmasq_of_another_user_is_not_ours", || {
+        let world = World::new();
+        let place = world.dir.path();
+        let (dir, theirs) = (place.join("networks/lan"), place.join("theirs"));
+        for path in [&dir, &theirs] {
+            std::fs::create_dir_all(path).unwrap();
+        }
+        for (path, mode) in [(place, 0o755), (theirs.as_path(), 0o777)] {
+            std::fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+        }
+        // The same program, with the word that ours would be started with.
+        let (conf, pid) = (dir.join("dnsmasq.conf"), theirs.join("pid"));
+        let text = format!("port=0\nkeep-in-foreground\npid-file={}\n", pid.display());
+        std::fs::write(&conf, text).unwrap();
+        let mut command = Command::new("dnsmasq");
+        command.arg(format!("--conf-file={}", conf.display())).uid(STRANGER).gid(STRANGER);
+        let mut stranger = command.spawn().unwrap();
+        while !there(&pid) {
+            assert_eq!(stranger.try_wait().unwrap(), None);
+            std::thread::yield_now();
+        }
+        world.create("lan", false, true, None).unwrap();
+        assert_eq!(world.problems(), [] as [&str; 0]);
+        let mut all = world.processes();
+        all.retain(|id| *id != stranger.id());
+        let [ours] = all[..] else { panic!("{all:?}") };
+        sh(&format!("kill -9 {ours}"));
+        while world.processes().contains(&ours) {
+            std::thread::yield_now();
+        }
+        assert_eq!(world.problems(), ["dnsmasq does not run"]);
+        world.create("lan", false, true, None).unwrap();
+        assert!(world.destroy("lan", false).unwrap());
+        assert_eq!(world.processes(), [stranger.id()], "it goes on");
+        assert_eq!(stranger.try_wait().unwrap(), None);
+        stranger.kill().unwrap();
+        stranger.wait().unwrap();
     })
     .unwrap();
 }

@@ -2,26 +2,29 @@
 //!
 //! It is nobody's child: it goes on when whoever has started it ends. It is found again by the file
 //! that it was started with, which is this network's alone, and only in this network namespace:
-//! processes of containers are not ours.
+//! processes of containers are not ours, nor are those of other users.
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::process::geteuid;
 
 use super::super::NetError;
+use super::process::{Mark, end};
 use super::spec::Spec;
 use super::tool::Tool;
 
-/// How long it may take to end by itself.
-const END_DEADLINE: Duration = Duration::from_secs(5);
+/// Its name.
+const PROGRAM: &str = "dnsmasq";
 /// Most addresses that are given away at once: it keeps all in memory.
 const LEASES_MAX: u32 = 4096;
 
-/// The users of this host. Debian's package makes one for it.
+/// The users of this host.
 const ACCOUNTS: &str = "/etc/passwd";
+/// The user that Debian's package makes for it.
+const ACCOUNT: &str = "dnsmasq";
+/// Who it becomes else.
+const NOBODY: &str = "nobody";
 
 /// Its files.
 #[derive(Clone, Debug)]
@@ -47,8 +50,8 @@ impl Files {
         let (bridge, mask) = (spec.name.bridge(), spec.subnet.mask());
         let leases = spec.subnet.count().min(LEASES_MAX);
         // Else it is nobody, whom others are too.
-        let has_account = accounts.lines().any(|line| line.starts_with("dnsmasq:"));
-        let user = if has_account { "user=dnsmasq\n" } else { "" };
+        let has_account = user(accounts, ACCOUNT).is_some();
+        let user = if has_account { format!("user={ACCOUNT}\n") } else { String::new() };
         // Without NAT there is no way to anywhere.
         let router = if spec.nat { "" } else { "dhcp-option=option:router\n" };
         format!(
@@ -115,36 +118,25 @@ pub(super) fn is_running(files: &Files) -> bool {
     !running(files).is_empty()
 }
 
-/// Ends a process in order, else at once; whether it has ended.
-fn end(process: &OwnedFd) -> bool {
-    [Signal::TERM, Signal::KILL].into_iter().any(|signal| {
-        // It may have gone by itself.
-        let _gone = pidfd_send_signal(process, signal);
-        let mut ended = [PollFd::new(process, PollFlags::IN)];
-        let deadline = Timespec { tv_sec: END_DEADLINE.as_secs() as i64, tv_nsec: 0 };
-        poll(&mut ended, Some(&deadline)).is_ok_and(|ready| ready > 0)
-    })
+/// Those that were started with the file.
+fn running(files: &Files) -> Vec<OwnedFd> {
+    let accounts = std::fs::read_to_string(ACCOUNTS).unwrap_or_default();
+    let (word, owners) = (files.word(), owners(&accounts));
+    Mark { program: PROGRAM, word: &word, owners: &owners }.running()
 }
 
-/// Those that were started with the file, in this network namespace.
-fn running(files: &Files) -> Vec<OwnedFd> {
-    let (word, here) = (files.word(), std::fs::read_link("/proc/self/ns/net").ok());
-    let is_it = |id: i32| {
-        let line = std::fs::read(format!("/proc/{id}/cmdline")).unwrap_or_default();
-        let mut words = line.split(|byte| *byte == 0);
-        let first = words.next().unwrap_or_default();
-        first.ends_with(b"dnsmasq")
-            && words.next() == Some(word.as_bytes())
-            && std::fs::read_link(format!("/proc/{id}/ns/net")).ok() == here
-    };
-    let ids = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-    let ids = ids.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
-    let found = ids.filter(|id| is_it(*id)).filter_map(|id| {
-        let process = pidfd_open(Pid::from_raw(id)?, PidfdFlags::empty()).ok()?;
-        // The id may have come to mean another one before it was held.
-        is_it(id).then_some(process)
-    });
-    found.collect()
+/// Whose processes may be ours: those of root and of who we are, who may start it, and of the user that
+/// it becomes.
+fn owners(accounts: &str) -> Vec<u32> {
+    let becomes = [ACCOUNT, NOBODY].into_iter().find_map(|name| user(accounts, name));
+    [0, geteuid().as_raw()].into_iter().chain(becomes).collect()
+}
+
+/// A user's number.
+fn user(accounts: &str, name: &str) -> Option<u32> {
+    let mut all = accounts.lines().map(|line| line.split(':').collect::<Vec<_>>());
+    let fields = all.find(|fields| fields.first() == Some(&name))?;
+    fields.get(2)?.parse().ok()
 }
 
 #[cfg(test)]
@@ -176,5 +168,14 @@ mod tests {
         assert!(!text.contains("option:router"));
         let without = files.text(&spec(false), "");
         assert!(without.contains("\ndhcp-option=option:router\n") && !without.contains("user="));
+    }
+
+    #[test]
+    fn it_is_of_root_or_ours_or_of_the_user_that_it_becomes() {
+        let ours = geteuid().as_raw();
+        let both = "root:x:0:0\nnot-dnsmasq:x:7:7\nnobody:x:65534:65534\ndnsmasq:x:999:65534\n";
+        assert_eq!(owners(both), [0, ours, 999]);
+        assert_eq!(owners(&both.replace("\ndnsmasq", "\nother")), [0, ours, 65_534]);
+        assert_eq!(owners("dnsmasq\nnobody:x:many\n"), [0, ours]);
     }
 }

@@ -22,6 +22,7 @@ mod dnsmasq;
 mod error;
 mod forward;
 mod name;
+mod process;
 mod rules;
 mod spec;
 mod subnet;

@@ -1,0 +1,130 @@
+//! Processes that are nobody's children, found again by how they were started.
+
+use std::ffi::OsStr;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+/// How long one may take to end by itself.
+const END_DEADLINE: Duration = Duration::from_secs(5);
+
+/// What a process is known by. Anybody may choose the words that his processes are started with, and
+/// what they are called.
+#[derive(Debug)]
+pub(super) struct Mark<'a> {
+    /// File name of the program that it runs.
+    pub(super) program: &'a str,
+    /// Its first word.
+    pub(super) word: &'a str,
+    /// Users of whom it may be.
+    pub(super) owners: &'a [u32],
+}
+
+impl Mark<'_> {
+    /// Those that are so, in this network namespace.
+    pub(super) fn running(&self) -> Vec<OwnedFd> {
+        let here = std::fs::read_link("/proc/self/ns/net").ok();
+        let ids = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+        let ids = ids.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+        let is_it = |id: i32| self.fits(id, here.as_deref());
+        let found = ids.filter(|id| is_it(*id)).filter_map(|id| {
+            let process = pidfd_open(Pid::from_raw(id)?, PidfdFlags::empty()).ok()?;
+            // The id may have come to mean another one before it was held.
+            is_it(id).then_some(process)
+        });
+        found.collect()
+    }
+
+    fn fits(&self, id: i32, here: Option<&Path>) -> bool {
+        let shown = |what: &str| PathBuf::from(format!("/proc/{id}/{what}"));
+        let line = std::fs::read(shown("cmdline")).unwrap_or_default();
+        line.split(|byte| *byte == 0).nth(1) == Some(self.word.as_bytes())
+            && std::fs::read_link(shown("exe")).is_ok_and(|file| is_named(&file, self.program))
+            && std::fs::read_to_string(shown("status")).is_ok_and(|text| self.owns(&text))
+            && std::fs::read_link(shown("ns/net")).ok().as_deref() == here
+    }
+
+    /// Every user that the process is, or could become again, is one of these.
+    fn owns(&self, status: &str) -> bool {
+        let users = status.lines().find_map(|line| line.strip_prefix("Uid:")).unwrap_or_default();
+        let is_owner = |word: &str| word.parse().is_ok_and(|user| self.owners.contains(&user));
+        users.split_whitespace().count() > 0 && users.split_whitespace().all(is_owner)
+    }
+}
+
+/// Whether this is the program's file, or was before an upgrade.
+fn is_named(file: &Path, program: &str) -> bool {
+    let name = file.file_name().and_then(OsStr::to_str).unwrap_or_default();
+    name.strip_suffix(" (deleted)").unwrap_or(name) == program
+}
+
+/// Ends a process in order, else at once; whether it has ended. It waits.
+pub(super) fn end(process: &OwnedFd) -> bool {
+    [Signal::TERM, Signal::KILL].into_iter().any(|signal| {
+        // It may have gone by itself.
+        let _gone = pidfd_send_signal(process, signal);
+        let mut ended = [PollFd::new(process, PollFlags::IN)];
+        let deadline = Timespec { tv_sec: END_DEADLINE.as_secs() as i64, tv_nsec: 0 };
+        poll(&mut ended, Some(&deadline)).is_ok_and(|ready| ready > 0)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+    use std::process::Command;
+
+    use rustix::process::geteuid;
+
+    use super::*;
+    use crate::binaries::in_path;
+
+    #[test]
+    fn a_process_is_found_by_what_it_is_and_not_by_what_it_is_called() {
+        let file = in_path("sleep").unwrap().canonicalize().unwrap();
+        let program = file.file_name().unwrap().to_str().unwrap();
+        let (word, owners) = ((100_000 + std::process::id()).to_string(), [geteuid().as_raw()]);
+        let found =
+            |program: &str, word: &str, owners: &[u32]| Mark { program, word, owners }.running();
+        assert_eq!(found(program, &word, &owners).len(), 0);
+        let mut child = Command::new(&file).arg0("dnsmasq").arg(&word).spawn().unwrap();
+        let others = [
+            found("dnsmasq", &word, &owners).len(),
+            found(program, &word[1..], &owners).len(),
+            found(program, &word, &[]).len(),
+        ];
+        let ended: Vec<_> = found(program, &word, &owners).iter().map(end).collect();
+        // Whatever was found: it does not stay behind.
+        child.kill().unwrap();
+        let status = child.wait().unwrap();
+        assert_eq!((others, ended), ([0, 0, 0], vec![true]));
+        assert_eq!(status.signal(), Some(Signal::TERM.as_raw()));
+        assert_eq!(found(program, &word, &owners).len(), 0);
+    }
+
+    #[test]
+    fn every_user_that_a_process_is_counts() {
+        let mark = Mark { program: "dnsmasq", word: "", owners: &[0, 999] };
+        for (text, owned) in [
+            ("Name:\tdnsmasq\nUid:\t999\t999\t999\t999\nGid:\t1\t1\t1\t1\n", true),
+            ("Name:\tdnsmasq\nUid:\t0\t999\t0\t999\n", true),
+            ("Name:\tdnsmasq\nUid:\t1000\t0\t0\t0\n", false),
+            ("Name:\tUid:\t0\nUid:\t1000\t1000\t1000\t1000\n", false),
+            ("Uid:\n", false),
+            ("", false),
+        ] {
+            assert_eq!(mark.owns(text), owned, "{text}");
+        }
+        for (file, is_it) in [
+            ("/usr/sbin/dnsmasq", true),
+            ("/usr/sbin/dnsmasq (deleted)", true),
+            ("/usr/sbin/not-dnsmasq", false),
+            ("/", false),
+        ] {
+            assert_eq!(is_named(Path::new(file), "dnsmasq"), is_it, "{file}");
+        }
+    }
+}
