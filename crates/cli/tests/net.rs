@@ -40,6 +40,12 @@ fn what_no_network_can_be_is_refused_before_anything_is_done() {
         assert!(err(&output).contains(why), "{words}: {}", err(&output));
     }
     assert!(!state.exists());
+    // It would be a line of dnsmasq's configuration.
+    let line = dir.path().join("a\nuser=root");
+    let output = net(&line, "create lan --dhcp");
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(err(&output).contains("without control characters"), "{output:?}");
+    assert!(!line.exists());
     let output = net(&state, "list");
     assert!(output.status.success() && out(&output).contains("network"), "{output:?}");
 }

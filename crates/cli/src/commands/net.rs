@@ -105,7 +105,7 @@ struct Destroy {
 
 impl Net {
     pub(super) async fn execute(self) -> anyhow::Result<ExitCode> {
-        let networks = Networks::at(&self.state).context("cannot find the state directory")?;
+        let networks = Networks::at(&self.state).context("cannot keep networks there")?;
         match self.action {
             Action::Create(options) => create(&networks, options).await,
             Action::List(options) => list(&networks, options.format).await,

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use super::super::NetError;
+use super::spec::DIRECTORY_BYTES_MAX;
 use super::{Name, Subnet};
 
 /// Why an internal network could not be made or removed.
@@ -59,6 +60,12 @@ pub enum InternalError {
     /// A step was refused.
     #[error(transparent)]
     Net(#[from] NetError),
+    /// Nothing can be kept in a directory of this path.
+    #[error(
+        "directory {0:?}: dnsmasq cannot be told of it; its path must be UTF-8 of at most \
+         {DIRECTORY_BYTES_MAX} bytes without control characters, `\"` or `#`"
+    )]
+    Directory(PathBuf),
     /// Files could not be used.
     #[error("cannot {doing} {}", path.display())]
     State {

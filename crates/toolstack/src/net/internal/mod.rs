@@ -90,8 +90,8 @@ impl Networks {
     /// Those that are on record below this directory.
     ///
     /// # Errors
-    /// The path of a directory that is not there cannot be completed.
-    pub fn at(root: &Path) -> std::io::Result<Self> {
+    /// A path that cannot be completed, or that dnsmasq could not be told of.
+    pub fn at(root: &Path) -> Result<Self, InternalError> {
         Ok(Self { state: State::at(root)? })
     }
 

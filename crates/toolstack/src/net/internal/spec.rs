@@ -14,6 +14,10 @@ const RECORD: &str = "network.json";
 /// File whose lock is held by whoever changes networks.
 const LOCK: &str = "lock";
 
+/// Longest path of the directory that has the networks: dnsmasq reads lines of 1024 bytes, and takes the
+/// rest of a longer one for the next.
+pub(super) const DIRECTORY_BYTES_MAX: usize = 900;
+
 /// What an internal network is to be.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -36,9 +40,15 @@ pub(super) struct State {
 }
 
 impl State {
-    pub(super) fn at(root: &Path) -> io::Result<Self> {
+    /// The directory at this path, there or not.
+    pub(super) fn at(root: &Path) -> Result<Self, InternalError> {
         // Processes are found again by paths in it.
-        Ok(Self { root: std::path::absolute(root)? })
+        let root = std::path::absolute(root).map_err(|source| InternalError::State {
+            doing: "find",
+            path: root.to_owned(),
+            source,
+        })?;
+        if is_plain(&root) { Ok(Self { root }) } else { Err(InternalError::Directory(root)) }
     }
 
     /// The directory of a network.
@@ -131,8 +141,18 @@ impl State {
     }
 }
 
+/// Whether dnsmasq takes a path in its configuration for what it is, and for nothing else.
+fn is_plain(path: &Path) -> bool {
+    let plain = |c: char| !c.is_control() && !matches!(c, '"' | '#');
+    let text = path.to_str().filter(|text| text.len() <= DIRECTORY_BYTES_MAX);
+    text.is_some_and(|text| text.chars().all(plain))
+}
+
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsString;
+    use std::os::unix::ffi::OsStringExt as _;
+
     use super::*;
 
     fn spec(name: &str) -> Spec {
@@ -158,6 +178,22 @@ mod tests {
             state.remove(&spec("a").name).unwrap();
         }
         assert_eq!(state.all().unwrap(), [spec("b")]);
+    }
+
+    #[test]
+    fn a_path_that_would_be_configuration_is_refused() {
+        let long = |bytes: usize| format!("/{}", "x".repeat(bytes - 1));
+        for good in ["/var/lib/ringway/networks", "/a b/\u{e4}, c", &long(DIRECTORY_BYTES_MAX)] {
+            assert_eq!(State::at(Path::new(good)).unwrap().root, Path::new(good));
+        }
+        let bad = ["/a\nuser=root", "/a\rb", "/a\tb", "/a\u{85}b", "/a \"b", "/a #b"];
+        let bad = bad.into_iter().map(OsString::from);
+        let latin = OsString::from_vec(b"/\xe4".to_vec());
+        for bad in bad.chain([latin, long(DIRECTORY_BYTES_MAX + 1).into()]) {
+            let error = State::at(Path::new(&bad)).unwrap_err().to_string();
+            assert!(error.contains("must be UTF-8 of at most 900"), "{error}");
+            assert!(!error.contains('\n'), "{error}");
+        }
     }
 
     #[test]
