@@ -12,6 +12,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use rustix::process::{Pid, Signal, kill_process};
 use toolstack::launch::Launch;
 
 /// Says that this program was started again as a helper.
@@ -77,7 +78,10 @@ fn processes(text: &str) -> Vec<i32> {
 }
 
 fn kill(pid: i32) {
-    use rustix::process::{Pid, Signal, kill_process};
+    signal(pid, Signal::KILL);
+}
+
+fn signal(pid: i32, which: Signal) {
     // It may have ended.
-    let _gone = kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL);
+    let _gone = kill_process(Pid::from_raw(pid).unwrap(), which);
 }

@@ -2,15 +2,18 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use model::id::VdiId;
+use rustix::process::Signal;
+use tokio::task::JoinSet;
 use toolstack::launch::Launch;
 use toolstack::sr::dir::Dir;
 use toolstack::sr::worker::Host;
-use toolstack::sr::{SrDriver, SrError};
+use toolstack::sr::{SrDriver, SrError, Volume};
 
 use super::dir::{Place, sr, vdi};
-use super::{again, eventually, kill, processes};
+use super::{again, eventually, kill, processes, signal};
 
 const DEADLINE: Duration = Duration::from_secs(20);
 /// What the command line of this test's workers holds and no other's does.
@@ -18,7 +21,7 @@ const OURS: &str = "worker-that-is-killed";
 
 /// Killed again and again, workers cost calls and nothing else: what was told is there, and
 /// nothing is there in part.
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_that_is_killed_costs_the_calls_under_way_there() {
     let place = Place::new();
     let host = Host::new(again("storage_worker", &[OURS]), DEADLINE);
@@ -28,19 +31,25 @@ async fn one_that_is_killed_costs_the_calls_under_way_there() {
 
     let (mut told, mut died) = (Vec::new(), 0);
     let turns = u8::try_from(testkit::rounds(15, 60)).unwrap();
+    // How long calls take if nobody is killed.
+    let mut undisturbed = Duration::ZERO;
     for turn in 0..turns {
         // One that has just been killed costs a call.
         while let Err(error) = driver.scan(sr()).await {
             assert!(matches!(error, SrError::Worker(_)), "{error:?}");
         }
-        let mut calls = tokio::task::JoinSet::new();
-        for n in 0..4 {
-            let (driver, vdi) = (Arc::clone(&driver), vdi(4 * turn + n));
-            calls.spawn(async move { (vdi, driver.create_volume(sr(), vdi, 1 << 20).await) });
+        let (workers, begun) = (processes(OURS), Instant::now());
+        if turn == 1 {
+            // This one surely dies in the middle of calls.
+            workers.iter().for_each(|pid| signal(*pid, Signal::STOP));
         }
-        // At another point of the calls each time.
-        tokio::time::sleep(Duration::from_micros(300) * u32::from(turn)).await;
-        processes(OURS).into_iter().for_each(kill);
+        let mut calls = four(&driver, turn);
+        if turn > 0 {
+            // At another point of the calls each time.
+            let point = undisturbed * u32::from(turn) / u32::from(turns);
+            tokio::task::block_in_place(|| std::thread::sleep(point));
+            workers.into_iter().for_each(kill);
+        }
         while let Some(ended) = calls.join_next().await {
             match ended.unwrap() {
                 (vdi, Ok(volume)) => told.push((vdi, volume)),
@@ -48,9 +57,12 @@ async fn one_that_is_killed_costs_the_calls_under_way_there() {
                 (_, Err(error)) => panic!("{error:?}"),
             }
         }
+        if turn == 0 {
+            undisturbed = begun.elapsed();
+        }
     }
     println!("{} calls were answered and {died} lost with their workers", told.len());
-    assert!(died > 0, "nobody was killed in the middle of a call");
+    assert!(died >= 4, "a call was answered by one that had been stopped");
     while let Err(error) = driver.attach(sr(), &place.config()).await {
         assert!(matches!(error, SrError::Worker(_)), "{error:?}");
     }
@@ -65,6 +77,18 @@ async fn one_that_is_killed_costs_the_calls_under_way_there() {
         name == ".ringway-sr" || (name.ends_with(".raw") && !name.starts_with('.'))
     };
     assert!(names.into_iter().all(whole), "something is left half done");
+}
+
+type Calls = JoinSet<(VdiId, Result<Volume, SrError>)>;
+
+/// Begins four calls, for other volumes at each turn.
+fn four(driver: &Arc<Dir>, turn: u8) -> Calls {
+    let mut calls = JoinSet::new();
+    for n in 0..4 {
+        let (driver, vdi) = (Arc::clone(driver), vdi(4 * turn + n));
+        calls.spawn(async move { (vdi, driver.create_volume(sr(), vdi, 1 << 20).await) });
+    }
+    calls
 }
 
 async fn failure(launch: Launch) -> SrError {
