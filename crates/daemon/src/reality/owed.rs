@@ -66,12 +66,11 @@ fn rest(owed: &Owed, seen: DomainSeen) -> Option<Op> {
             None
         }
         (DomainSeen::There { run: Run::Running, .. }, Some(clean)) => Some(clean),
-        // It cannot be asked any more, and nobody wanted it by force.
-        (DomainSeen::There { domid, run: Run::Paused | Run::Silent }, Some(_))
-            if is_before(domid) =>
-        {
-            None
+        (DomainSeen::There { domid, run: Run::Silent }, Some(clean)) if is_before(domid) => {
+            Some(clean)
         }
+        // It cannot be asked any more, and nobody wanted it by force.
+        (DomainSeen::There { domid, run: Run::Paused }, Some(_)) if is_before(domid) => None,
         _ => Some(by_force),
     }
 }

@@ -24,9 +24,12 @@ pub(super) fn pause(state: &MachineState) -> Plan {
     draft.finish()
 }
 
-/// Asks a guest that runs and waits until it has ended; nothing where none runs.
+/// Asks a guest that runs and waits until it has ended; nothing where none runs. One that does not
+/// answer is no reason to end it by force: it is asked, and the operation fails if it still does not.
 pub(super) fn ask(draft: &mut Draft<'_>, what: Ask) -> Option<StepId> {
-    let DomainSeen::There { run: Run::Running, .. } = draft.state.domain else { return None };
+    let DomainSeen::There { run: Run::Running | Run::Silent, .. } = draft.state.domain else {
+        return None;
+    };
     let asked = draft.step(Verb::DomainAsk(what), None);
     let asked = draft.add(asked);
     let ended = draft.step(Verb::DomainAwaitEnd, [asked]);

@@ -71,6 +71,12 @@ pub enum HvError {
     },
 }
 
+/// Why a guest that has not begun to run is not asked to go down.
+fn not_begun() -> HvError {
+    let why = "it has not begun to run; end it by force".into();
+    HvError::Refused { what: "asking the guest to go down".into(), why }
+}
+
 /// A disk to give to a guest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DiskPlug {
@@ -193,7 +199,8 @@ pub trait Hypervisor: fmt::Debug + Send + Sync {
     /// Stops the CPUs.
     fn pause(&self, vm: VmId) -> Fut<'_, Result<(), HvError>>;
     /// Asks the guest, by its agent or by the power button; ends when it was asked, and goes on
-    /// asking until the guest has ended or the next call for this machine.
+    /// asking until the guest has ended or the next call for this machine. Refused where the guest has
+    /// not begun to run.
     fn ask(&self, vm: VmId, what: Ask) -> Fut<'_, Result<(), HvError>>;
     /// Ends when the guest has ended; how.
     fn ended(&self, vm: VmId) -> Fut<'_, Result<Exit, HvError>>;

@@ -9,7 +9,9 @@ use model::plan::{Ask, Run};
 use model::vm::exits::Exit;
 use tokio::sync::mpsc;
 
-use super::{Disc, DiskPlug, DomainEvent, Found, GuestSeen, HvError, Hypervisor, NicPlug};
+use super::{
+    Disc, DiskPlug, DomainEvent, Found, GuestSeen, HvError, Hypervisor, NicPlug, not_begun,
+};
 use crate::fut::Fut;
 use crate::sim::{Call, Domain, Sim, State, What};
 
@@ -148,8 +150,9 @@ impl Hypervisor for SimHv {
         Box::pin(async move {
             let mut domid = None;
             let asked = |state: &mut State| {
-                domid = Some(alive(state, vm)?.domid);
-                Ok(())
+                let domain = alive(state, vm)?;
+                domid = Some(domain.domid);
+                if domain.run == Some(Run::Fresh) { Err(not_begun()) } else { Ok(()) }
             };
             self.command((What::Ask, vm), None, asked).await?;
             let sim = Arc::clone(&self.0);

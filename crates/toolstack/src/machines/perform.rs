@@ -13,7 +13,7 @@ use super::there::{CarrierId, Machine};
 use super::{DiskRecord, Machines, Recorded, VifRecord, names};
 use crate::exec::{Perform, StepError};
 use crate::fut::Fut;
-use crate::hv::{Disc, DiskPlug, Hypervisor, NicPlug};
+use crate::hv::{Disc, DiskPlug, HvError, Hypervisor, NicPlug};
 
 /// Carries out one plan of one machine.
 pub(super) struct Carrier {
@@ -115,7 +115,11 @@ impl Carrier {
                 hv.pause(vm).await?;
                 self.machine.there().runs(Run::Paused);
             }
-            Verb::DomainAsk(what) => hv.ask(vm, what).await?,
+            Verb::DomainAsk(what) => match hv.ask(vm, what).await {
+                // One that is gone need not be asked.
+                Ok(()) | Err(HvError::Absent) => {}
+                Err(error) => return Err(error.into()),
+            },
             Verb::DomainAwaitEnd => {
                 let exit = hv.ended(vm).await?;
                 self.machine.there().runs(Run::Ended(exit));

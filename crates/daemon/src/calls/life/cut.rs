@@ -1,7 +1,7 @@
 //! Operations that are cut off by the daemon's death, at calls that matter: the next daemon brings
 //! them to their end.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use model::id::SrId;
@@ -122,6 +122,31 @@ fn a_guest_that_was_asked_ends_as_it_was_asked() {
             world.assert_clean();
         });
     }
+}
+
+/// A host that is busy is no reason to kill a guest that was to be asked.
+#[test]
+fn one_whose_emulator_is_slow_is_asked_again() {
+    let (world, machine, _) = cut("VM.clean_shutdown", What::Guest, End::Hangs);
+    life(async {
+        let calls = Arc::new(Mutex::new(Vec::new()));
+        let seen = calls.clone();
+        // Longer than anybody waits for that.
+        world.sim.rule(move |call| {
+            seen.lock().unwrap().push(call.what);
+            if call.what == What::Find { Fate::ends(End::Hangs) } else { Fate::default() }
+        });
+        let world = world.again(BOOT).await;
+        quiet(&world, &machine).await;
+        assert_eq!(world.power(&machine), "Halted");
+        assert_eq!(world.messages(), Vec::<String>::new());
+        let calls = calls.lock().unwrap();
+        let first = |what| calls.iter().position(|call| *call == what);
+        assert!(first(What::Guest) < first(What::Kill), "{calls:?}");
+        assert!(first(What::Guest).is_some(), "{calls:?}");
+        drop(calls);
+        world.assert_clean();
+    });
 }
 
 /// The end is told once, and what follows it is done.

@@ -74,6 +74,18 @@ fn a_stop_takes_every_device_down_by_itself() {
     assert!(cancel[2..].iter().all(|one| *one == Cancel::Never), "{cancel:?}");
 }
 
+/// Nobody who asks a guest to go down wants it killed because the host is busy.
+#[test]
+fn one_that_does_not_answer_is_asked_and_not_killed() {
+    let mut state = running(machine(vec![disk(0, 1)], 1));
+    state.domain = DomainSeen::There { domid: Domid(3), run: Run::Silent };
+    for op in [Op::CleanShutdown, Op::CleanReboot] {
+        let lines = lines(op, &state);
+        let first = [r#"0 ("ask", 0) <- "#, r#"1 ("await", 0) <- 0"#, r#"2 ("kill", 0) <- 1"#];
+        assert_eq!(lines[..3], first, "{op:?}");
+    }
+}
+
 #[test]
 fn a_reboot_goes_on_disk_by_disk() {
     let state = running(machine(vec![disk(0, 1), disk(1, 2)], 0));

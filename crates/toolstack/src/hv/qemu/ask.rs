@@ -13,10 +13,14 @@ use crate::hv::HvError;
 /// A guest is asked again after this: one that was just starting has missed the first time.
 const ASK_AGAIN: Duration = Duration::from_secs(5);
 
+/// A QEMU that is slow is waited for as long as this: who asks waits for the guest anyway.
+const ANSWER_WITHIN: Duration = Duration::from_secs(20);
+
 /// Asks once: by the agent if one listens, else by the power button, which says nothing of a
 /// reboot: a guest that goes down is enough then, a new domain comes anyway.
 pub(super) async fn once(domain: &Domain, what: Ask) -> Result<(), HvError> {
-    if domain.agent_listens().await? {
+    let qmp = domain.qmp_within(ANSWER_WITHIN).await?;
+    if Domain::agent_listens_by(&qmp, ANSWER_WITHIN).await? {
         let mode = match what {
             Ask::Shutdown => "powerdown",
             Ask::Reboot => "reboot",
