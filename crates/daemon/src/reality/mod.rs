@@ -34,13 +34,16 @@ use tokio::sync::mpsc::Receiver;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 use toolstack::hv::{DomainEvent, Found};
+use xenapi::ApiError;
 use xenapi::table::vm;
 
 use crate::calls::carry::{Caller, Work, carry_out};
 use crate::calls::message::{Note, raise};
 use crate::calls::vbd;
+use crate::db::{Ref, View};
 use crate::house::House;
 use crate::records::fields::int;
+use crate::records::owed::Owed;
 use crate::records::{self, machine};
 
 /// How long a start waits for storage and machines before it lets people in.
@@ -59,11 +62,15 @@ pub async fn begin(house: &Arc<House>, found: &[Found], boot: &str) {
     storage.detach_all();
     let mut settled = JoinSet::new();
     let machines = house.db.read(machine::all);
-    for vm in &machines {
-        let (house, vm) = (house.clone(), *vm);
-        settled.spawn(async move { agree(&house, vm, same_boot).await });
-    }
     strangers(house, &machines, found);
+    // Before guests are followed: what they do makes others owe something, too.
+    let recorded = house.db.read(|view| {
+        machines.into_iter().filter_map(|vm| Recorded::of(view, vm).ok()).collect::<Vec<_>>()
+    });
+    for machine in recorded {
+        let house = house.clone();
+        settled.spawn(async move { agree(&house, &machine, same_boot).await });
+    }
     if let Some(events) = house.drivers.hv.events() {
         tokio::spawn(follow(house.clone(), events));
     }
@@ -76,30 +83,42 @@ pub async fn begin(house: &Arc<House>, found: &[Found], boot: &str) {
     vbd::agree(house);
 }
 
+/// A machine as a daemon before this one has left its record.
+struct Recorded {
+    vm: VmId,
+    machine: Ref,
+    power: PowerState,
+    domid: Option<Domid>,
+    owed: Option<Owed>,
+}
+
+impl Recorded {
+    fn of(view: &View<'_>, vm: VmId) -> Result<Self, ApiError> {
+        let machine = view.by_uuid(&vm::CLASS, &vm.to_string())?.clone();
+        let power = machine::power(view, &machine)?;
+        let domid = u32::try_from(int(view, &machine, vm::Field::domid)?).ok().map(Domid);
+        let owed = records::owed::of(view, &machine);
+        Ok(Self { vm, machine, power, domid, owed })
+    }
+}
+
 /// Makes one machine's record and reality agree.
-async fn agree(house: &Arc<House>, vm: VmId, same_boot: bool) {
-    let recorded = house.db.read(|view| {
-        let machine = view.by_uuid(&vm::CLASS, &vm.to_string())?;
-        let (power, domid) =
-            (machine::power(view, machine)?, int(view, machine, vm::Field::domid)?);
-        Ok::<_, xenapi::ApiError>((machine.clone(), power, domid, records::owed::of(view, machine)))
-    });
-    let Ok((machine, power, domid, owed)) = recorded else { return };
+async fn agree(house: &Arc<House>, recorded: &Recorded, same_boot: bool) {
+    let Recorded { vm, machine, power, domid, owed } = recorded;
     if let Some(owed) = owed {
-        return owed::go_on(house, vm, &machine, &owed).await;
+        return owed::go_on(house, *vm, machine, owed).await;
     }
     let alive = matches!(power, PowerState::Running | PowerState::Paused);
-    let domid = u32::try_from(domid).ok().map(Domid);
-    match house.machines.domain(vm) {
+    match house.machines.domain(*vm) {
         DomainSeen::There { domid, run: Run::Ended(exit) } if alive => {
-            exits::ended(house, vm, domid, exit).await;
+            exits::ended(house, *vm, domid, exit).await;
         }
         // A host that was switched off has killed nobody's guest. One without a number was taken
         // down by an operation that did not come to its end.
         DomainSeen::Absent | DomainSeen::Remains if alive && same_boot && domid.is_some() => {
-            exits::ended(house, vm, domid.unwrap_or(Domid(0)), Exit::Killed).await;
+            exits::ended(house, *vm, domid.unwrap_or(Domid(0)), Exit::Killed).await;
         }
-        _ => settle(house, vm).await,
+        _ => settle(house, *vm).await,
     }
 }
 

@@ -16,6 +16,7 @@ use xenapi::table::{network, sr, vbd, vdi, vif, vm};
 
 use super::boot::{Asked, Bootable};
 use super::fields::{bytes, flag, int, pairs, reference, references, text, uuid};
+use super::owed;
 use crate::db::{Object, Ref, View};
 
 /// Longest packet where neither the interface nor its network says one, in bytes.
@@ -55,7 +56,8 @@ pub(super) fn read(view: &View<'_>, machine: &Ref, deadlines: Deadlines) -> Resu
     };
     let power = power(view, machine)?;
     let after = after(view, machine)?;
-    let recorded = Recorded { power, spec, disks, vifs, after, deadlines };
+    let followed = owed::of(view, machine).is_none();
+    let recorded = Recorded { power, spec, disks, vifs, after, followed, deadlines };
     Ok(Read { recorded, asked, bootable })
 }
 

@@ -156,6 +156,9 @@ async fn walk(
     (op, recorded): (&Op, &Recorded),
     (progress, cancel): (&Progress, &Cancel),
 ) -> Outcome {
+    if *op == Op::Settle && machine.there().is_followed(recorded) {
+        return Ok(());
+    }
     let fresh = if makes_domain(op) { machines.fresh() } else { Domid(0) };
     let state = machine.there().state((op, fresh), recorded, &machines.volumes);
     let plan = plan::plan(op, &state)?;

@@ -24,6 +24,11 @@ pub struct Recorded {
     pub vifs: Vec<VifRecord>,
     /// What is done when its guest ends.
     pub after: AfterActions,
+    /// Nobody has asked for its end: somebody follows [`DomainEvent::Ended`], and does what is set
+    /// for that. A settle leaves it to them.
+    ///
+    /// [`DomainEvent::Ended`]: crate::hv::DomainEvent::Ended
+    pub followed: bool,
     /// How long its steps may take.
     pub deadlines: Deadlines,
 }

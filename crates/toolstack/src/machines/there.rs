@@ -9,6 +9,8 @@ use model::id::{Domid, VbdId, VifId, VmId};
 use model::plan::{DiskState, DomainSeen, Effect, MachineState, Medium, Op, Run, VifState};
 use model::vbd::VbdKind;
 use model::vdi::automaton::{Access, VolumeState};
+use model::vm::PowerState;
+use model::vm::exits::{Next, next};
 
 use super::queue::Queue;
 use super::volumes::Volumes;
@@ -27,6 +29,8 @@ pub(super) struct Machine {
 #[derive(Debug)]
 pub(super) struct There {
     pub(super) domain: DomainSeen,
+    /// Its process has gone, and not by a step of ours.
+    died: bool,
     /// Slots whose volume is not detached, or not for sure; its state is in [`Volumes`].
     pub(super) disks: BTreeMap<VbdId, Held>,
     /// Disks that the guest has, and drives with a medium.
@@ -75,6 +79,7 @@ impl Machine {
     pub(super) fn new(vm: VmId) -> Self {
         let there = There {
             domain: DomainSeen::Absent,
+            died: false,
             disks: BTreeMap::new(),
             plugged: BTreeSet::new(),
             nics: BTreeSet::new(),
@@ -97,6 +102,7 @@ impl There {
     /// Whether the machine can be forgotten.
     pub(super) fn is_empty(&self) -> bool {
         self.domain == DomainSeen::Absent
+            && !self.died
             && self.disks.is_empty()
             && self.taps.is_empty()
             && self.called.is_empty()
@@ -104,14 +110,36 @@ impl There {
 
     /// What the hypervisor says. Of a domain that does not answer, nobody knows what it has.
     pub(super) fn found(&mut self, found: Option<Found>) {
+        let died = self.died || matches!(self.domain, DomainSeen::There { .. });
         let Some(Found { domid, run, disks, nics, .. }) = found else {
-            return self.no_domain(DomainSeen::Absent);
+            self.no_domain(DomainSeen::Absent);
+            self.died = died;
+            return;
         };
-        let Some(run) = run else { return self.no_domain(DomainSeen::Remains) };
+        let Some(run) = run else {
+            self.no_domain(DomainSeen::Remains);
+            self.died = died;
+            return;
+        };
+        self.died = false;
         self.domain = DomainSeen::There { domid, run };
         if run != Run::Silent {
             (self.plugged, self.nics) = (disks, nics);
         }
+    }
+
+    /// Its guest has ended while nobody had asked for that, and the machine's record does not say
+    /// so yet: whoever follows guests deals with it.
+    pub(super) fn is_followed(&self, recorded: &Recorded) -> bool {
+        let alive = matches!(recorded.power, PowerState::Running | PowerState::Paused);
+        let ended = match self.domain {
+            DomainSeen::There { run: Run::Ended(exit), .. } => {
+                next(exit, &recorded.after) != Next::Keep
+            }
+            DomainSeen::There { .. } => false,
+            DomainSeen::Absent | DomainSeen::Remains => self.died,
+        };
+        recorded.followed && alive && ended
     }
 
     /// The hypervisor did not say.
@@ -123,6 +151,7 @@ impl There {
 
     pub(super) fn no_domain(&mut self, domain: DomainSeen) {
         self.domain = domain;
+        self.died = false;
         self.plugged.clear();
         self.nics.clear();
     }

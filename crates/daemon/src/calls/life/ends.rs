@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use model::vm::exits::Exit;
 use toolstack::sim::{End, Fate, What};
 use xenapi::table::vm;
@@ -37,12 +39,50 @@ async fn the_end_that_a_reboot_waits_for_is_the_reboots() {
     let destroy = [machine.value(), Value::text("destroy")];
     world.done("VM.set_actions_after_reboot", destroy).await;
     // Slow enough that the end is followed while the reboot goes on.
-    world.sim.rule(|_| Fate::takes(std::time::Duration::from_millis(20)));
+    world.sim.rule(|_| Fate::takes(Duration::from_millis(20)));
     world.done("VM.clean_reboot", [machine.value()]).await;
     assert_eq!(world.power(&machine), "Running");
     assert_ne!(world.get(&machine, vm::Field::domid), first);
     assert_eq!(world.messages(), Vec::<String>::new());
     assert_eq!(world.sim.broken(), Vec::<String>::new());
+}
+
+/// What fails because the guest has ended leaves that end to what is set for it.
+#[tokio::test]
+async fn an_end_in_the_middle_of_something_else_is_followed() {
+    let exits = [(Exit::Rebooted, "VM_REBOOTED"), (Exit::Killed, "VM_CRASHED")];
+    for (exit, told) in exits {
+        let world = World::new().await;
+        let machine = world.running().await;
+        let (slot, _) = world.device(&machine).await;
+        let first = world.get(&machine, vm::Field::domid);
+        // It has run for so long that nobody need wait before it is started again.
+        world.trial.hands.pass(60);
+        world.sim.rule(|call| match call.what {
+            What::PlugDisk => Fate { end: End::Fails, ..Fate::takes(Duration::from_millis(50)) },
+            _ => Fate::default(),
+        });
+        let ends = async {
+            let plugs = |world: &World| world.get(&slot, vbd::Field::current_operations) != none();
+            world.until(plugs).await;
+            match exit {
+                Exit::Killed => world.sim.kill_process(world.id(&machine)),
+                _ => world.sim.end_guest(world.id(&machine), exit),
+            }
+            world.sim.rule(|_| Fate::default());
+        };
+        let (plugged, ()) = tokio::join!(world.trial.call("VBD.plug", [slot.value()]), ends);
+        assert!(plugged.is_err(), "{plugged:?}");
+        world
+            .until(|world| {
+                let domid = world.get(&machine, vm::Field::domid);
+                world.power(&machine) == "Running"
+                    && ![first.clone(), Value::Int(-1)].contains(&domid)
+            })
+            .await;
+        assert_eq!(world.messages(), [told]);
+        assert_eq!(world.sim.broken(), Vec::<String>::new());
+    }
 }
 
 #[tokio::test]

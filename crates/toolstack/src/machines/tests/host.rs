@@ -80,6 +80,7 @@ pub(super) fn machine(disks: Vec<DiskRecord>, vifs: Vec<VifRecord>) -> Recorded 
             reboot: OnExit::Restart,
             crash: OnCrash::Restart,
         },
+        followed: false,
         deadlines: Deadlines::default(),
     }
 }
