@@ -78,12 +78,15 @@ fn a_shutdown_and_a_reboot_go_on_after_the_daemons_death() {
     assert_eq!(world.messages(&machine), Vec::<String>::new(), "nobody has crashed");
 }
 
-/// Begins an operation, and kills the daemon as soon as it is under way.
+/// Begins an operation, and kills the daemon as soon as it is under way and on disk: what it dies
+/// with before that was never done.
 fn cut(world: &mut World, method: &str, machine: &str) {
     let begun = world.client.begin(method, &of(machine)).unwrap();
     world.until("its beginning", |world| {
         world.record("VM", machine).pairs("other_config").contains_key("owed_operation")
     });
+    // An answer to a change comes when all before it is stored.
+    world.call("VM.set_name_description", &with(machine, [Value::text(method)]));
     world.killed();
     let told = world.client.end(begun, PATIENCE).unwrap_err();
     assert!(matches!(told, ClientError::Api(_)), "{told}");

@@ -190,9 +190,23 @@ impl World {
             if is(self) {
                 return;
             }
-            assert!(Instant::now() < end, "{what} did not come");
+            assert!(Instant::now() < end, "{what} did not come: {}", self.shown());
             token = batch.token;
         }
+    }
+
+    /// What there is of every machine, and what was said of them.
+    fn shown(&mut self) -> String {
+        let fields = ["name_label", "power_state", "domid", "current_operations", "other_config"];
+        let machines = self.client.records("VM").unwrap().into_iter();
+        let machines =
+            machines.filter(|(_, one)| one.get("is_a_template") == Some(&Value::Bool(false)));
+        let machines: Vec<_> =
+            machines.map(|(_, one)| fields.map(|field| one.get(field).cloned())).collect();
+        let said = self.client.records("message").unwrap().into_iter();
+        let said: Vec<_> =
+            said.map(|(_, one)| ["name", "body"].map(|field| one.text(field).to_owned())).collect();
+        format!("{machines:?} {said:?} {:#?}", self.daemon.processes())
     }
 
     pub(crate) fn until_power(&mut self, machine: &Machine, power: &str) {
