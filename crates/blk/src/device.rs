@@ -7,12 +7,12 @@ use std::time::SystemTime;
 
 use disk::Disk;
 use memory::Table;
-use reactor::{Context, Handle, Label, PollPolicy, PollState, PollerId, Stopped};
+use reactor::{Context, Handle, Label, PollPolicy, PollState, PollerId, Snapshot, Stopped};
 use virtq::{QueueStart, RingError};
 
 use crate::caps::{Caps, Saved, Throttle};
 use crate::config;
-use crate::insight::{Oldest, Op, Record, Snapshot, Stage};
+use crate::insight::{Oldest, Op, Record, Stage};
 use crate::queue::BlkQueue;
 use crate::spec::{ID_BYTES, feature};
 use crate::stats::{DeviceStats, QueueState, QueueStats};

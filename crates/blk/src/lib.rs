@@ -48,9 +48,10 @@ mod stopping;
 
 pub use caps::{BURST_SECONDS_MAX, BYTES_MAX, Cap, Caps, REQUESTS_MAX, Saved};
 pub use device::{Device, Fault, Options, QueueError, RunningQueue};
-pub use insight::{Class, Histogram, Oldest, Op, Record, Snapshot, Stage, Summary};
+pub use insight::{Class, Oldest, Op, Record, Stage};
 /// Now in nanoseconds, on the clock that records and ages use.
 pub use reactor::clock_ns;
+pub use reactor::{Histogram, Snapshot, Summary};
 pub use spec::feature;
 pub use stats::{Counts, DeviceStats, QueueState, QueueStats};
 pub use stopping::{QuietEnd, StopEnd, Stopping, Zombie};

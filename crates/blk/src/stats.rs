@@ -2,8 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::insight::{Class, Op, Recorder, Stage, Stages, Summary};
-use reactor::{Label, PollState, Polling};
+use crate::insight::{Class, Op, Recorder, Stage, Stages};
+use reactor::{Label, PollState, Polling, Summary};
 
 const CLASSES: usize = 6;
 

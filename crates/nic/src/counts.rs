@@ -23,7 +23,7 @@ struct Pair {
 }
 
 /// One writer: no read-modify-write is needed.
-fn add(counter: &AtomicU64, more: u64) {
+pub(crate) fn add(counter: &AtomicU64, more: u64) {
     counter.store(counter.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
 }
 
@@ -70,7 +70,7 @@ pub struct PortCounts {
 
 /// A count for each reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct ByReason([u64; Reason::ALL.len()]);
+pub(crate) struct ByReason([u64; Reason::ALL.len()]);
 
 impl Default for ByReason {
     fn default() -> Self {
@@ -79,13 +79,13 @@ impl Default for ByReason {
 }
 
 impl ByReason {
-    fn add(&mut self, drops: &Drops) {
+    pub(crate) fn add(&mut self, drops: &Drops) {
         for (count, reason) in self.0.iter_mut().zip(Reason::ALL) {
             *count += drops.get(*reason);
         }
     }
 
-    fn get(&self, reason: Reason) -> u64 {
+    pub(crate) fn get(&self, reason: Reason) -> u64 {
         self.0.get(reason as usize).copied().unwrap_or(0)
     }
 }

@@ -11,13 +11,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use memory::MemoryError;
 use net::port::{Policy, PortId};
 use net::switch::{NetworkId, NetworkPolicy, SwitchError};
-use reactor::{Context, Handle, PollerId, Stopped};
+use reactor::{Context, Handle, PollPolicy, PollerId, Polling, Stopped};
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::counts::{Counts, PortCounts};
 use crate::hub::Hub;
 use crate::link::{Door, Reader, Shared, Writer};
 use crate::node::Node;
+use crate::queue_counts::{QueueCounts, QueueState};
 
 /// Why the hubs cannot be as they were asked to.
 #[derive(Debug, thiserror::Error)]
@@ -41,13 +42,31 @@ pub enum FabricError {
 pub(crate) struct At {
     pub(crate) handle: Handle,
     pub(crate) node: PollerId,
+    /// How the hub waits for frames of other reactors.
+    polling: Arc<Polling>,
+}
+
+/// What is counted for a port.
+#[derive(Debug)]
+struct Counted {
+    /// By reactor.
+    hubs: Vec<Arc<Counts>>,
+    /// By pair.
+    pairs: Vec<Arc<QueueCounts>>,
 }
 
 /// The hubs of all reactors. They live as long as these.
 #[derive(Debug)]
 pub struct Fabric {
     nodes: Box<[At]>,
-    counts: Mutex<HashMap<PortId, Vec<Arc<Counts>>>>,
+    counts: Mutex<Ledger>,
+}
+
+/// What is counted, and how queues wait that begin to be served.
+#[derive(Debug, Default)]
+struct Ledger {
+    ports: HashMap<PortId, Counted>,
+    policy: PollPolicy,
 }
 
 /// How a reactor is woken by others.
@@ -82,8 +101,10 @@ impl Fabric {
         let mut nodes = Vec::new();
         for (one, ends) in all.iter().zip(links(&all)?) {
             let (handle, event) = (one.handle.clone(), one.event.clone());
-            let node = handle.call(move |context| settle(context, ends, event))?;
-            nodes.push(At { handle, node });
+            let polling = Arc::<Polling>::default();
+            let shared = Arc::clone(&polling);
+            let node = handle.call(move |context| settle(context, ends, event, shared))?;
+            nodes.push(At { handle, node, polling });
         }
         Ok(Arc::new(Self { nodes: nodes.into(), counts: Mutex::default() }))
     }
@@ -104,8 +125,11 @@ impl Fabric {
     /// # Errors
     /// [`FabricError::Switch`], [`FabricError::Stopped`].
     pub fn set_port(&self, id: PortId, policy: &Policy) -> Result<(), FabricError> {
-        let make = || self.nodes.iter().map(|_| Arc::default()).collect();
-        let counts: Vec<_> = self.counters().entry(id).or_insert_with(make).clone();
+        let make = || Counted {
+            hubs: self.nodes.iter().map(|_| Arc::default()).collect(),
+            pairs: Vec::new(),
+        };
+        let counts = self.ledger().ports.entry(id).or_insert_with(make).hubs.clone();
         for (at, counts) in self.nodes.iter().zip(counts) {
             let policy = policy.clone();
             at.with(move |hub| hub.set_port(id, policy, counts))??;
@@ -121,20 +145,52 @@ impl Fabric {
         for at in &self.nodes {
             at.with(move |hub| hub.remove_port(id))?;
         }
-        self.counters().remove(&id);
+        self.ledger().ports.remove(&id);
         Ok(())
     }
 
     /// What a port has sent and got since it was plugged in.
     pub fn counts(&self, id: PortId) -> PortCounts {
         let mut sum = PortCounts::default();
-        if let Some(all) = self.counters().get(&id) {
-            all.iter().for_each(|one| sum.add(one));
+        if let Some(all) = self.ledger().ports.get(&id) {
+            all.hubs.iter().for_each(|one| sum.add(one));
         }
         sum
     }
 
-    fn counters(&self) -> MutexGuard<'_, HashMap<PortId, Vec<Arc<Counts>>>> {
+    /// The pairs of a port that were ever served since it was plugged in, from the first on.
+    pub fn queues(&self, id: PortId) -> Vec<QueueState> {
+        let pairs = self.ledger().ports.get(&id).map(|all| all.pairs.clone());
+        pairs.iter().flatten().map(|pair| pair.read()).collect()
+    }
+
+    /// How queues and hubs wait when they have nothing to do, from their next turn on.
+    pub fn set_polling(&self, policy: PollPolicy) {
+        let mut ledger = self.ledger();
+        ledger.policy = policy;
+        let pairs = ledger.ports.values().flat_map(|port| &port.pairs);
+        pairs.for_each(|pair| pair.polling.set(policy));
+        self.nodes.iter().for_each(|at| at.polling.set(policy));
+    }
+
+    /// Counters of a pair of a port.
+    pub(crate) fn queue(&self, id: PortId, pair: u16) -> Arc<QueueCounts> {
+        let mut ledger = self.ledger();
+        let (at, policy) = (usize::from(pair), ledger.policy);
+        let new = || {
+            let counts = Arc::<QueueCounts>::default();
+            counts.polling.set(policy);
+            counts
+        };
+        // Whatever is served at a port that there is not counts for nobody.
+        let Some(port) = ledger.ports.get_mut(&id) else { return new() };
+        if port.pairs.len() <= at {
+            port.pairs.resize_with(at + 1, new);
+        }
+        port.pairs.get(at).map_or_else(new, Arc::clone)
+    }
+
+    fn ledger(&self) -> MutexGuard<'_, Ledger> {
         // Every change is a whole step.
         self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -203,13 +259,19 @@ fn links(all: &[Reachable]) -> Result<Vec<Ends>, FabricError> {
 }
 
 /// Gives this reactor its hub.
-fn settle(context: &mut Context<'_>, ends: Ends, event: Arc<OwnedFd>) -> PollerId {
+fn settle(
+    context: &mut Context<'_>,
+    ends: Ends,
+    event: Arc<OwnedFd>,
+    polling: Arc<Polling>,
+) -> PollerId {
     let settled = context.add_poller(Some(event), |context| {
         let mut hub = Hub::default();
         for (number, link, event) in ends.writers {
             hub.add_link(number, Writer::new(link), context.open_bell(event));
         }
-        Ok::<_, Infallible>(Node::new(hub, ends.readers.into_iter().map(Reader::new).collect()))
+        let readers = ends.readers.into_iter().map(Reader::new).collect();
+        Ok::<_, Infallible>(Node::new(hub, readers, polling))
     });
     let Ok(id) = settled;
     id

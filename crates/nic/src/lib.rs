@@ -25,7 +25,7 @@
 //! frame, and it is counted there.
 //!
 //! # Errors
-//! A frame that is not passed on has a [`net::Reason`] and is counted ([`Counts`]). A ring that
+//! A frame that is not passed on has a [`net::Reason`] and is counted ([`Counts`], [`QueueState`]). A ring that
 //! breaks the rules is told to the front-end through its error descriptor, logged once, and left
 //! alone ([`QueueError`] if it cannot even start).
 //!
@@ -52,7 +52,9 @@ mod life;
 mod link;
 mod node;
 mod outlet;
+mod queue_counts;
 mod receive;
+mod residence;
 mod ring;
 mod running;
 mod seat;
@@ -64,5 +66,6 @@ pub use fabric::{Fabric, FabricError};
 pub use hub::{Given, Hub};
 pub use life::Life;
 pub use outlet::{Outlet, Ready};
+pub use queue_counts::{QueueState, SIZES, WayCounts, size_bounds};
 pub use ring::Fault;
 pub use running::{QueueError, RunningQueue};

@@ -2,9 +2,10 @@
 
 use std::cell::RefCell;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use memory::Buffers;
-use reactor::{Context, Poller, Turn};
+use reactor::{Context, Poller, Polling, Turn, WaitsFor};
 
 use crate::hub::Hub;
 use crate::link::{Reader, Record};
@@ -19,12 +20,13 @@ pub(crate) struct Node {
     links: Vec<Reader>,
     /// Bytes of the frame at hand.
     body: Buffers,
+    polling: Arc<Polling>,
 }
 
 impl Node {
-    pub(crate) fn new(hub: Hub, links: Vec<Reader>) -> Self {
+    pub(crate) fn new(hub: Hub, links: Vec<Reader>, polling: Arc<Polling>) -> Self {
         let hub = Rc::new(RefCell::new(hub));
-        Self { hub, links, body: Buffers::with_capacity(1) }
+        Self { hub, links, body: Buffers::with_capacity(1), polling }
     }
 
     /// Takes a batch of a link; how many there were.
@@ -34,8 +36,8 @@ impl Node {
             let Some(record) = link.next(body) else { break };
             match record {
                 Record::News(news) => hub.learn(news, now_ns),
-                Record::Frame(to, header) => {
-                    hub.arrive(to, &Ready { header, head: &[], body });
+                Record::Frame(to, header, since_ns) => {
+                    hub.arrive(to, &Ready { header, head: &[], body, since_ns });
                 }
             }
             link.give_back();
@@ -77,5 +79,14 @@ impl Poller for Node {
             self.wake();
         }
         more
+    }
+
+    fn polling(&self) -> Option<&Polling> {
+        Some(&self.polling)
+    }
+
+    fn waits_for(&self) -> WaitsFor {
+        // Other reactors are its driver: while it looks, they need not wake it.
+        if self.links.is_empty() { WaitsFor::Event } else { WaitsFor::Driver }
     }
 }

@@ -14,6 +14,8 @@ pub struct Ready<'a> {
     pub head: &'a [u8],
     /// The rest, perhaps in a guest's memory: it is copied, and never looked at.
     pub body: &'a Buffers,
+    /// When it was taken of its sender's ring, in nanoseconds of [`reactor::clock_ns`].
+    pub since_ns: u64,
 }
 
 impl Ready<'_> {
@@ -32,5 +34,6 @@ pub trait Outlet {
     fn give(&mut self, frame: &Ready<'_>) -> Result<(), Reason>;
 
     /// The batch is over: whoever waits behind this is shown all of it, and called at most once.
+    /// [`Context::now_ns`] is the batch's end.
     fn flush(&mut self, context: &mut Context<'_>);
 }

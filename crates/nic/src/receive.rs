@@ -18,6 +18,8 @@ use virtq::{Chain, QueueStart, RingError};
 
 use crate::life::Life;
 use crate::outlet::{Outlet, Ready};
+use crate::queue_counts::QueueCounts;
+use crate::residence::Residence;
 use crate::ring::{Fault, Ring};
 
 /// A receive queue, as its hub has it.
@@ -29,6 +31,8 @@ pub(crate) struct Receive {
     stocked: usize,
     /// A frame may be spread over several chains.
     mergeable: bool,
+    counts: Arc<QueueCounts>,
+    residence: Residence,
 }
 
 /// Its life on the reactor. It never has anything to do by itself.
@@ -38,12 +42,15 @@ impl Receive {
     pub(crate) fn new(
         life: Life,
         start: QueueStart,
+        counts: Arc<QueueCounts>,
         fault: Fault,
         context: &mut Context<'_>,
     ) -> Result<Self, RingError> {
         let stock = VecDeque::with_capacity(start.ring.size.into());
         let ring = Ring::new(life.port, start, fault, context)?;
-        Ok(Self { ring, stock, stocked: 0, mergeable: life.mergeable })
+        counts.begins(context.reactor());
+        let (mergeable, residence) = (life.mergeable, Residence::default());
+        Ok(Self { ring, stock, stocked: 0, mergeable, counts, residence })
     }
 
     /// Ends; returns where a successor goes on, which is the used index.
@@ -53,6 +60,7 @@ impl Receive {
         // A ring that has failed takes nothing more.
         let next = self.ring.queue.next_avail().wrapping_sub(unused);
         self.ring.queue.fail();
+        self.counts.ends();
         next
     }
 
@@ -96,23 +104,8 @@ impl Receive {
         Ok(chains.count())
     }
 
-    fn restock(&mut self) -> Result<(), Reason> {
-        let chain = self.ring.pop().ok_or(Reason::NoBuffer)?;
-        self.stocked += chain.writable.len();
-        self.stock.push_back(chain);
-        Ok(())
-    }
-}
-
-impl Drop for Receive {
-    /// Its reactor may end before it was stopped.
-    fn drop(&mut self) {
-        self.let_go();
-    }
-}
-
-impl Outlet for Receive {
-    fn give(&mut self, frame: &Ready<'_>) -> Result<(), Reason> {
+    /// Copies a frame to the guest's buffers.
+    fn put(&mut self, frame: &Ready<'_>) -> Result<(), Reason> {
         if self.ring.queue.failed() {
             return Err(Reason::ReceiverClosed);
         }
@@ -139,8 +132,34 @@ impl Outlet for Receive {
         Ok(())
     }
 
+    fn restock(&mut self) -> Result<(), Reason> {
+        let chain = self.ring.pop().ok_or(Reason::NoBuffer)?;
+        self.stocked += chain.writable.len();
+        self.stock.push_back(chain);
+        Ok(())
+    }
+}
+
+impl Drop for Receive {
+    /// Its reactor may end before it was stopped.
+    fn drop(&mut self) {
+        self.let_go();
+    }
+}
+
+impl Outlet for Receive {
+    fn give(&mut self, frame: &Ready<'_>) -> Result<(), Reason> {
+        let outcome = self.put(frame);
+        self.counts.gets(frame.bytes(), outcome);
+        if outcome.is_ok() {
+            self.residence.add(frame.since_ns);
+        }
+        outcome
+    }
+
     fn flush(&mut self, context: &mut Context<'_>) {
         self.ring.publish(context);
+        self.residence.end(context.now_ns(), &self.counts.residence);
     }
 }
 

@@ -12,6 +12,7 @@ use virtq::{QueueStart, RingError};
 use crate::fabric::Fabric;
 use crate::life::Life;
 use crate::node::Node;
+use crate::queue_counts::QueueCounts;
 use crate::receive::{Receive, ReceivePoller};
 use crate::ring::Fault;
 use crate::seat::Seat;
@@ -70,11 +71,12 @@ impl RunningQueue {
         let index = start.index;
         let seat = Seat::new(fabric, reactor, life.port, index / 2).ok_or(QueueError::Elsewhere)?;
         let node = seat.node;
+        let counts = fabric.queue(life.port, index / 2);
         let make = move |context: &mut Context<'_>| {
             if receives(index) {
-                receive(context, node, life, start, fault)
+                receive(context, node, life, start, counts, fault)
             } else {
-                transmit(context, node, life, start, fault)
+                transmit(context, node, life, start, counts, fault)
             }
         };
         let made = reactor.call(make)?;
@@ -184,11 +186,12 @@ fn receive(
     node: PollerId,
     life: Life,
     start: QueueStart,
+    counts: Arc<QueueCounts>,
     fault: Fault,
 ) -> Result<Option<PollerId>, RingError> {
     let (pair, mut outlet) = (start.index / 2, None);
     let id = context.add_poller(None, |context| {
-        let queue = Rc::new(RefCell::new(Receive::new(life, start, fault, context)?));
+        let queue = Rc::new(RefCell::new(Receive::new(life, start, counts, fault, context)?));
         outlet = Some(Rc::clone(&queue));
         Ok::<_, RingError>(ReceivePoller(queue))
     })?;
@@ -202,13 +205,15 @@ fn transmit(
     node: PollerId,
     life: Life,
     mut start: QueueStart,
+    counts: Arc<QueueCounts>,
     fault: Fault,
 ) -> Result<Option<PollerId>, RingError> {
     let hub = context.with_poller(node, |node: &mut Node, _| Rc::clone(&node.hub));
     let Some(hub) = hub else { return Ok(None) };
     let kick = start.kick.take();
     let kickless = kick.is_none();
-    let make =
-        |context: &mut Context<'_>| Transmit::new(life, start, fault, hub, kickless, context);
+    let make = |context: &mut Context<'_>| {
+        Transmit::new(life, start, counts, fault, hub, kickless, context)
+    };
     context.add_poller(kick, make).map(Some)
 }

@@ -13,11 +13,12 @@ use memory::Table;
 use net::Reason;
 use net::frame::PREFIX_BYTES;
 use net::header::HEADER_BYTES;
-use reactor::{Context, Done, Op, Poller, Port, Turn};
+use reactor::{Context, Done, Op, Poller, Polling, Port, Turn, WaitsFor};
 use virtq::{Chain, QueueStart, RingError};
 
 use crate::hub::{Given, Hub};
 use crate::life::Life;
+use crate::queue_counts::QueueCounts;
 use crate::ring::{Fault, Ring};
 
 /// Frames that are taken before others have their turn.
@@ -33,6 +34,7 @@ pub(crate) struct Transmit {
     /// Popped, and not to pass yet.
     held: Option<Chain>,
     timer: Timer,
+    counts: Arc<QueueCounts>,
 }
 
 /// Wakes a queue that holds something.
@@ -70,6 +72,7 @@ impl Transmit {
     pub(crate) fn new(
         life: Life,
         start: QueueStart,
+        counts: Arc<QueueCounts>,
         fault: Fault,
         hub: Rc<RefCell<Hub>>,
         kickless: bool,
@@ -77,7 +80,7 @@ impl Transmit {
     ) -> Result<Self, RingError> {
         let ring = Ring::new(life.port, start, fault, context)?;
         let timer = Timer::new(context);
-        Ok(Self { ring, hub, life, kickless, held: None, timer })
+        Ok(Self { ring, hub, life, kickless, held: None, timer, counts })
     }
 
     /// Ends; returns where a successor goes on, which is the used index: at most what is held is in
@@ -111,13 +114,16 @@ impl Transmit {
     fn send(&self, hub: &mut Hub, chain: &mut Chain, now_ns: u64) {
         let body = &mut chain.readable;
         let Some(header) = body.take_front::<HEADER_BYTES>() else {
+            self.counts.sends(0, Some(Reason::ShortHeader));
             return hub.refuse(self.life.port, Reason::ShortHeader);
         };
         let mut prefix = [0; PREFIX_BYTES];
         let copied = body.peek(&mut prefix);
         body.advance(copied);
         let prefix = prefix.get(..copied).unwrap_or_default();
-        hub.forward(self.life.port, &Given { header, prefix, body, may: self.life.may }, now_ns);
+        let bytes = prefix.len() + body.len();
+        let given = Given { header, prefix, body, may: self.life.may };
+        self.counts.sends(bytes, hub.forward(self.life.port, &given, now_ns));
     }
 }
 
@@ -134,8 +140,10 @@ impl Poller for Transmit {
             if let Err(at_ns) = hub.may_send(self.life.port, bytes, now_ns) {
                 self.timer.set(at_ns, now_ns, context);
                 self.held = Some(chain);
+                self.counts.holds(now_ns);
                 break;
             }
+            self.counts.passes(now_ns);
             self.send(&mut hub, &mut chain, now_ns);
             self.ring.queue.push(chain, 0);
             taken += 1;
@@ -160,6 +168,19 @@ impl Poller for Transmit {
 
     fn spins(&self) -> bool {
         self.kickless && self.held.is_none() && !self.ring.queue.failed()
+    }
+
+    fn polling(&self) -> Option<&Polling> {
+        Some(&self.counts.polling)
+    }
+
+    fn waits_for(&self) -> WaitsFor {
+        // Frames are never under way: either the guest brings the next one, or the timer does.
+        if self.held.is_some() || self.ring.queue.failed() {
+            WaitsFor::Event
+        } else {
+            WaitsFor::Driver
+        }
     }
 }
 

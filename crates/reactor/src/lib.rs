@@ -8,6 +8,7 @@
 //! - **Hot**: asked at every turn of the loop. **Cold**: armed; costs nothing until its eventfd
 //!   or one of its operations wakes it.
 //! - [`Bell`]: signals a peer without ever waiting for it.
+//! - [`Histogram`]: counts of durations; one writer, readers without a lock.
 //! - [`Port`]: where the operations of one owner come back. [`Op`] goes in, [`Done`] comes out.
 //!
 //! # Model
@@ -46,6 +47,7 @@ mod context;
 mod core;
 mod cpus;
 mod file;
+mod histogram;
 mod mailbox;
 mod op;
 mod panic;
@@ -65,6 +67,7 @@ pub use bell::Bell;
 pub use clock::Label;
 pub use context::{Context, Poller, PollerId, Turn};
 pub use file::File;
+pub use histogram::{Histogram, Snapshot, Summary};
 pub use mailbox::{Handle, Stopped};
 pub use op::{Done, Op, Port};
 pub use probe::{Probe, probe};

@@ -7,7 +7,7 @@
 //!   from the last look on: at most the length of one turn too early, never too late. After the
 //!   thread slept, or had nothing to do, it is known from its wake-up on. What stays in the ring
 //!   when a turn ends is known from the look that showed it first.
-//! - [`Histogram`]: counts of durations; one writer, readers without a lock.
+//! - [`Histogram`](reactor::Histogram): counts of durations; one writer, readers without a lock.
 //! - [`Record`]: one slow request, kept by the flight recorder.
 //!
 //! # Model
@@ -26,7 +26,6 @@
 
 mod batch;
 mod flight;
-mod histogram;
 mod order;
 mod recorder;
 mod seqlock;
@@ -36,7 +35,6 @@ mod stamps;
 mod streak;
 mod times;
 
-pub use histogram::{Histogram, Snapshot, Summary};
 pub use recorder::{Oldest, Record};
 pub use stages::{Class, Op, Stage};
 

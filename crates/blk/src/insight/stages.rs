@@ -3,8 +3,7 @@
 use std::sync::OnceLock;
 
 use disk::Kind;
-
-use super::{Histogram, Snapshot};
+use reactor::{Histogram, Snapshot};
 
 /// A part of a request's way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -34,17 +34,18 @@ struct Passing<'a> {
 
 impl Hub {
     /// Passes a frame on that came in from a port at `now_ns`. Whoever gets something of it is
-    /// shown that by [`Hub::flush`].
-    pub fn forward(&mut self, from: PortId, given: &Given<'_>, now_ns: u64) {
+    /// shown that by [`Hub::flush`]. Tells why it went nowhere, which is counted already.
+    pub fn forward(&mut self, from: PortId, given: &Given<'_>, now_ns: u64) -> Option<Reason> {
         let bytes = given.prefix.len() + given.body.len();
         self.work.spend(given.body.iovecs().len() * PIECE_BYTES);
-        let passed = self.pass(from, given, bytes, now_ns);
+        let refused = self.pass(from, given, bytes, now_ns).err();
         if let Some(known) = known(&mut self.ports, from) {
             known.counts.sends(bytes);
-            if let Err(reason) = passed {
+            if let Some(reason) = refused {
                 known.counts.refused.count(reason);
             }
         }
+        refused
     }
 
     fn pass(
@@ -91,7 +92,7 @@ impl Hub {
         let raw = header.for_receiver(known.takes).bytes(1);
         let (exits, work) = (&mut self.exits, &mut self.work);
         let mut give = |head: &[u8], body: &Buffers| {
-            let ready = Ready { header: raw, head, body };
+            let ready = Ready { header: raw, head, body, since_ns: now_ns };
             let given = exits.give(seat, address, &ready);
             work.spend(ready.bytes());
             // On another reactor it counts when it gets there.

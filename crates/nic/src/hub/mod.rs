@@ -196,6 +196,8 @@ impl Hub {
     /// The batch is over: everybody who got something is shown it.
     pub fn flush(&mut self, context: &mut Context<'_>) {
         self.work = Work::default();
+        // For all that are shown something.
+        context.now_again_ns();
         self.exits.flush(context);
     }
 }

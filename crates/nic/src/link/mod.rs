@@ -49,8 +49,9 @@ pub(crate) struct News {
 /// What a record says.
 #[derive(Debug)]
 pub(crate) enum Record {
-    /// A frame; its bytes are in the list that [`Reader::next`] was given.
-    Frame(Address, [u8; HEADER_BYTES]),
+    /// A frame with its header, and when it was taken of its sender's ring; its bytes are in the
+    /// list that [`Reader::next`] was given.
+    Frame(Address, [u8; HEADER_BYTES], u64),
     News(News),
 }
 
@@ -120,6 +121,8 @@ struct Head {
     address: Address,
     /// The frame's header, or what a piece of news says.
     more: [u8; HEADER_BYTES],
+    /// When the frame was taken of its sender's ring.
+    since_ns: u64,
 }
 
 impl Head {
@@ -132,6 +135,8 @@ impl Head {
             &self.address.queue.to_ne_bytes(),
             &self.more,
             &[self.kind],
+            // There is room for seven of them, which are two years.
+            &self.since_ns.to_le_bytes(),
         ];
         out.iter_mut().zip(fields.into_iter().flatten()).for_each(|(place, byte)| *place = *byte);
         out
@@ -148,8 +153,10 @@ impl Head {
             queue: u16::from_ne_bytes(*queue),
             epoch: u32::from_ne_bytes(*epoch),
         };
-        let (bytes, kind) = (u32::from_ne_bytes(*bytes), *rest.first()?);
-        Some(Self { kind, bytes, address, more: *more })
+        let (kind, since) = rest.split_first()?;
+        let since_ns = since.iter().rev().fold(0, |all, byte| all << 8 | u64::from(*byte));
+        let bytes = u32::from_ne_bytes(*bytes);
+        Some(Self { kind: *kind, bytes, address, more: *more, since_ns })
     }
 }
 
@@ -176,7 +183,8 @@ impl Writer {
         let Some(at) = self.room(bytes) else { return false };
         let (head_at, body_at) = (at + HEAD_BYTES, at + HEAD_BYTES + frame.head.len());
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
-        let head = Head { kind: FRAME, bytes, address, more: frame.header };
+        let (more, since_ns) = (frame.header, frame.since_ns);
+        let head = Head { kind: FRAME, bytes, address, more, since_ns };
         self.area.write(at, &head.pack())
             && self.area.write(head_at, frame.head)
             && frame.body.copy_to(self.area.mapping(), body_at)
@@ -189,7 +197,7 @@ impl Writer {
         let address = Address { port: news.port, queue: news.vlan, epoch: 0 };
         let mut more = [0; HEADER_BYTES];
         more.iter_mut().zip(news.mac.0).for_each(|(place, byte)| *place = byte);
-        let head = Head { kind: NEWS, bytes: 0, address, more };
+        let head = Head { kind: NEWS, address, more, ..Head::default() };
         self.area.write(at, &head.pack()) && self.done(0)
     }
 
@@ -272,7 +280,7 @@ impl Reader {
             frame.clear();
             return frame
                 .append_area(&self.area, at + HEAD_BYTES, bytes)
-                .then_some(Record::Frame(head.address, head.more));
+                .then_some(Record::Frame(head.address, head.more, head.since_ns));
         }
         None
     }

@@ -30,7 +30,8 @@ fn frames_come_out_as_they_went_in_and_the_ring_goes_round() {
         let (value, queue) = (number as u8, number as u16);
         let head = [value ^ 0xff; 20];
         let header = [value; HEADER_BYTES];
-        let ready = Ready { header, head: &head, body: &body(bytes, value) };
+        let since_ns = u64::from(number) << 20;
+        let ready = Ready { header, head: &head, body: &body(bytes, value), since_ns };
         if writer.put(address(queue), &ready) {
             sent.push_back((number, bytes));
         } else {
@@ -45,8 +46,9 @@ fn frames_come_out_as_they_went_in_and_the_ring_goes_round() {
         }
         writer.show();
         while let Some(record) = reader.next(&mut out) {
-            if let Record::Frame(to, header) = record {
+            if let Record::Frame(to, header, since_ns) = record {
                 let (number, bytes) = sent.pop_front().unwrap();
+                assert_eq!(since_ns, u64::from(number) << 20);
                 assert_eq!((to, header), (address(number as u16), [number as u8; 12]));
                 assert_eq!(out.len(), bytes + 20);
                 let mut ends = [0; 21];
@@ -66,7 +68,8 @@ fn nothing_is_seen_before_it_is_shown_and_sleepers_are_told() {
     let (mut writer, mut reader) = link();
     let nothing = Buffers::default();
     let mut out = Buffers::default();
-    let ready = Ready { header: [0; HEADER_BYTES], head: &[1, 2, 3], body: &nothing };
+    let (header, head) = ([0; HEADER_BYTES], [1, 2, 3]);
+    let ready = Ready { header, head: &head, body: &nothing, since_ns: 0 };
     assert!(writer.put(address(1), &ready) && !reader.has_more());
     assert!(!writer.show() && reader.has_more());
     assert!(matches!(reader.next(&mut out), Some(Record::Frame(..))));

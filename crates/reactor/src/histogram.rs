@@ -78,7 +78,7 @@ impl Histogram {
     }
 
     /// Median now, in nanoseconds; 0 without values. For the writer too: it allocates nothing.
-    pub(crate) fn median_ns(&self) -> u64 {
+    pub fn median_ns(&self) -> u64 {
         let read = |bucket: &AtomicU64| bucket.load(Ordering::Relaxed);
         let count: u64 = self.buckets.iter().map(read).sum();
         percentile(self.buckets.iter().map(read), count, 500)
