@@ -7,9 +7,10 @@
 
 use std::hint::black_box;
 use std::net::Ipv4Addr;
+use std::sync::Arc;
 use std::time::Instant;
 
-use net::flow::{Balancer, Load, Steering, Toeplitz};
+use net::flow::{FlowKey, Shares, Spread, Toeplitz, TopFlows};
 use net::frame::{Frame, PREFIX_BYTES};
 use net::header::{Finish, Header, Offloads};
 use net::port::{Policy, PortId};
@@ -43,8 +44,8 @@ fn frame(protocol: u8, body: &[u8]) -> Vec<u8> {
 struct Path {
     switch: Switch,
     hash: Toeplitz,
-    steering: Steering,
-    balancer: Balancer,
+    spread: Spread,
+    flows: TopFlows,
     drops: Drops,
     room: Vec<u8>,
     now: u64,
@@ -63,11 +64,13 @@ impl Path {
             switch.set_port(PortId(1), policy).unwrap();
         }
         switch.learn(PortId(2), 0, mac(2), 0);
+        let mut spread = Spread::new(Arc::new(Shares::new(1)), 0);
+        spread.set_queues(4);
         Self {
             switch,
             hash: Toeplitz::default(),
-            steering: Steering::new(4),
-            balancer: Balancer::new(4),
+            spread,
+            flows: TopFlows::default(),
             drops: Drops::default(),
             room: vec![0; 2048],
             now: 0,
@@ -92,10 +95,14 @@ impl Path {
         };
         black_box(self.switch.tagging(port, verdict.vlan, &frame));
         let hash = self.hash.of(&frame);
-        black_box(self.steering.pick(hash, self.now, &[self.done; 4]));
+        let done = self.done;
+        black_box(self.spread.pick(hash, self.now, |_, position| position <= done));
         self.done += 1;
-        self.steering.sent(hash, self.done, bytes.len() as u64, self.now);
-        self.balance();
+        self.spread.sent(hash, self.done, bytes.len() as u64, self.now);
+        if let Some(hash) = hash {
+            let key = || FlowKey::of(&frame, Some(port));
+            self.flows.see(hash, bytes.len() as u64, self.now, key);
+        }
         if header.finish_for(receiver) == Finish::Segment {
             let mut segments = Segments::new(bytes, &frame, &header).unwrap();
             let count = segments.left() as u64;
@@ -104,17 +111,6 @@ impl Path {
         }
         black_box(header.for_receiver(receiver).bytes(1));
         1
-    }
-
-    fn balance(&mut self) {
-        if self.now < self.balancer.due_ns() {
-            return;
-        }
-        let mut load = Load::default();
-        self.steering.read(&mut load);
-        for step in self.balancer.tick(self.now, &mut load).iter() {
-            self.steering.want(step.bucket, step.to, self.now);
-        }
     }
 }
 

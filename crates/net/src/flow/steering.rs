@@ -74,16 +74,20 @@ impl Steering {
     }
 
     /// The queue for a frame with this hash. A move that waits for its bucket is made now if
-    /// nothing is on its way: `done` has, for each queue, the position up to which the guest has
-    /// taken all frames; a queue that is not in it never has.
-    pub fn pick(&mut self, hash: Option<u32>, now_ns: u64, done: &[u64]) -> u8 {
+    /// nothing is on its way: `taken` tells whether the guest has taken all frames of a queue up to
+    /// a position. It is asked for nothing but a move.
+    pub fn pick(
+        &mut self,
+        hash: Option<u32>,
+        now_ns: u64,
+        taken: impl FnOnce(u8, u64) -> bool,
+    ) -> u8 {
         let Some(slot) = hash.and_then(|hash| self.slots.get_mut(Bucket::of(hash).index())) else {
             return 0;
         };
         if slot.queue != slot.wanted {
-            let taken = done.get(usize::from(slot.queue)).is_some_and(|done| slot.sent <= *done);
             let quiet = now_ns.saturating_sub(slot.sent_ns) >= QUIET_NS;
-            if taken || quiet || slot.sent == 0 {
+            if slot.sent == 0 || quiet || taken(slot.queue, slot.sent) {
                 slot.queue = slot.wanted;
                 slot.sent = 0;
             }
@@ -102,6 +106,14 @@ impl Steering {
             }
             None => self.unhashed = self.unhashed.saturating_add(units),
         }
+    }
+
+    /// A frame with this hash was lost on its way to its queue. It counts `units` of work all the
+    /// same: a queue that is too busy to take frames is not an idle one.
+    pub fn lost(&mut self, hash: Option<u32>, units: u64) {
+        let slot = hash.and_then(|hash| self.slots.get_mut(Bucket::of(hash).index()));
+        let sum = slot.map_or(&mut self.unhashed, |slot| &mut slot.units);
+        *sum = sum.saturating_add(units);
     }
 
     /// A bucket shall go to another queue when it can. A queue that there is not is ignored.

@@ -26,11 +26,20 @@ pub struct Load {
     pub buckets: [u64; BUCKETS],
     /// What has no flow and always goes to queue 0.
     pub unhashed: u64,
+    /// By queue: what others send there, who balance it themselves.
+    pub others: [u64; QUEUES_MAX as usize],
 }
 
 impl Default for Load {
     fn default() -> Self {
-        Self { buckets: [0; BUCKETS], unhashed: 0 }
+        Self { buckets: [0; BUCKETS], unhashed: 0, others: [0; QUEUES_MAX as usize] }
+    }
+}
+
+impl Load {
+    /// All of it but what others send.
+    pub fn own(&self) -> u64 {
+        self.buckets.iter().fold(self.unhashed, |sum, one| sum.saturating_add(*one))
     }
 }
 
@@ -70,13 +79,11 @@ impl Moves {
     }
 }
 
-/// Decides for one receiver.
+/// Decides for one receiver, and one of those who send to it.
 #[derive(Debug)]
 pub struct Balancer {
     queues: u8,
     table: [u8; BUCKETS],
-    /// Where each bucket was before its last move.
-    before: [u8; BUCKETS],
     rest: [u8; BUCKETS],
     load: Load,
     due_ns: u64,
@@ -88,7 +95,7 @@ impl Balancer {
         let queues = queues.clamp(1, QUEUES_MAX);
         let mut table = [0; BUCKETS];
         table.iter_mut().zip(in_turn(queues)).for_each(|(place, queue)| *place = queue);
-        Self { queues, table, before: table, rest: [0; BUCKETS], load: Load::default(), due_ns: 0 }
+        Self { queues, table, rest: [0; BUCKETS], load: Load::default(), due_ns: 0 }
     }
 
     /// The queue that a bucket is to have.
@@ -102,7 +109,7 @@ impl Balancer {
         self.due_ns
     }
 
-    /// Looks at what all reactors have sent since the last time. Before it is due it does nothing,
+    /// Looks at what was sent since the last time. Before it is due it does nothing,
     /// and takes nothing of `load`.
     pub fn tick(&mut self, now_ns: u64, load: &mut Load) -> Moves {
         if now_ns < self.due_ns {
@@ -116,27 +123,45 @@ impl Balancer {
         for (old, new) in self.load.buckets.iter_mut().zip(news.buckets) {
             blend(old, new);
         }
+        // Those are blended already.
+        self.load.others = news.others;
         let moves = Plan::new(self).make();
-        for Move { bucket, from, to } in moves.iter() {
-            if let (Some(now), Some(before)) =
-                (self.table.get_mut(bucket.index()), self.before.get_mut(bucket.index()))
-            {
-                (*now, *before) = (to, from);
+        for Move { bucket, to, .. } in moves.iter() {
+            if let Some(now) = self.table.get_mut(bucket.index()) {
+                *now = to;
             }
         }
         self.rest.iter_mut().for_each(|rest| *rest = rest.saturating_sub(1));
         moves
     }
 
-    /// A bucket could not be moved: it stays where it was, and is left alone for a while. Tells
-    /// what to want instead.
-    pub fn stuck(&mut self, bucket: Bucket) -> Option<Move> {
+    /// Too little was sent since the last time for a move to be worth it: what was before is
+    /// forgotten.
+    pub fn rest(&mut self, now_ns: u64) {
+        self.due_ns = now_ns.saturating_add(INTERVAL_NS);
+        self.load = Load::default();
+    }
+
+    /// A bucket could not be moved: it stays on `queue`, and is left alone for a while.
+    pub fn stuck(&mut self, bucket: Bucket, queue: u8) {
         let at = bucket.index();
-        let (now, before) = (self.table.get_mut(at)?, *self.before.get(at)?);
-        *self.rest.get_mut(at)? = REST;
-        let back = Move { bucket, from: *now, to: before };
-        *now = before;
-        (back.from != back.to).then_some(back)
+        if let (Some(now), Some(rest)) = (self.table.get_mut(at), self.rest.get_mut(at)) {
+            (*now, *rest) = (queue, REST);
+        }
+    }
+
+    /// By queue: what is sent to it by whom this decides for, as all buckets are to be.
+    pub fn sums(&self) -> [u64; QUEUES_MAX as usize] {
+        let mut sums = [0u64; QUEUES_MAX as usize];
+        if let Some(first) = sums.first_mut() {
+            *first = self.load.unhashed;
+        }
+        for (queue, load) in self.table.iter().zip(self.load.buckets) {
+            if let Some(sum) = sums.get_mut(usize::from(*queue)) {
+                *sum = sum.saturating_add(load);
+            }
+        }
+        sums
     }
 }
 

@@ -38,14 +38,11 @@ struct Change {
 
 impl<'a> Plan<'a> {
     pub(super) fn new(of: &'a Balancer) -> Self {
-        let mut sums = [0u64; QUEUES_MAX as usize];
-        sums[0] = of.load.unhashed;
-        let mut total = of.load.unhashed;
-        for (queue, load) in of.table.iter().zip(of.load.buckets) {
-            if let Some(sum) = sums.get_mut(usize::from(*queue)) {
-                *sum = sum.saturating_add(load);
-            }
-            total = total.saturating_add(load);
+        let mut sums = of.sums();
+        let mut total = 0u64;
+        for (sum, more) in sums.iter_mut().zip(of.load.others).take(of.queues.into()) {
+            *sum = sum.saturating_add(more);
+            total = total.saturating_add(*sum);
         }
         let (load, rest, table, queues) = (&of.load, &of.rest, of.table, of.queues);
         Self { load, rest, table, queues, sums, mean: total / u64::from(queues) }

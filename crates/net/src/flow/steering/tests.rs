@@ -6,6 +6,17 @@ use proptest::prelude::*;
 
 use super::*;
 
+/// Nobody knows what a guest has taken.
+fn never(_: u8, _: u64) -> bool {
+    false
+}
+
+/// The guest has taken everything of each queue up to these positions.
+fn up_to(done: &[u64; 4]) -> impl FnOnce(u8, u64) -> bool + use<> {
+    let done = *done;
+    move |queue, position| position <= done[usize::from(queue)]
+}
+
 #[test]
 fn buckets_are_in_turn_over_queues() {
     for (asked, queues) in [(0, 1), (1, 1), (3, 3), (4, 4), (128, 128), (255, 128)] {
@@ -19,7 +30,7 @@ fn buckets_are_in_turn_over_queues() {
 #[test]
 fn what_has_no_flow_goes_to_the_first_queue() {
     let mut steering = Steering::new(4);
-    assert_eq!(steering.pick(None, 0, &[]), 0);
+    assert_eq!(steering.pick(None, 0, never), 0);
     steering.sent(None, 1, 60, 0);
     let mut load = Load::default();
     steering.read(&mut load);
@@ -27,24 +38,36 @@ fn what_has_no_flow_goes_to_the_first_queue() {
 }
 
 #[test]
+fn what_is_lost_is_work_and_is_not_on_its_way() {
+    let mut steering = Steering::new(4);
+    steering.lost(Some(6), 1500);
+    steering.lost(None, 60);
+    steering.want(Bucket::of(6), 3, 0);
+    assert_eq!(steering.pick(Some(6), 0, never), 3);
+    let mut load = Load::default();
+    steering.read(&mut load);
+    assert_eq!((load.buckets[6], load.unhashed), (1500, 60));
+}
+
+#[test]
 fn a_bucket_waits_until_its_frames_were_taken() {
     let mut steering = Steering::new(4);
     let (hash, bucket) = (Some(0x105), Bucket::of(0x105));
     let mut done = [0; 4];
-    assert_eq!(steering.pick(hash, 0, &done), 1);
+    assert_eq!(steering.pick(hash, 0, up_to(&done)), 1);
     steering.sent(hash, 10, 1, 0);
     steering.want(bucket, 3, 0);
-    assert_eq!(steering.pick(hash, 1, &done), 1);
+    assert_eq!(steering.pick(hash, 1, up_to(&done)), 1);
     steering.sent(hash, 11, 1, 1);
     done[1] = 10;
-    assert_eq!(steering.pick(hash, 2, &done), 1, "one is on its way");
+    assert_eq!(steering.pick(hash, 2, up_to(&done)), 1, "one is on its way");
     done[1] = 11;
-    assert_eq!(steering.pick(hash, 3, &done), 3);
+    assert_eq!(steering.pick(hash, 3, up_to(&done)), 3);
     assert_eq!(steering.queue(bucket), 3);
     // Its own positions count there.
     steering.sent(hash, 1, 1, 3);
     steering.want(bucket, 0, 3);
-    assert_eq!(steering.pick(hash, 4, &done), 3);
+    assert_eq!(steering.pick(hash, 4, up_to(&done)), 3);
 }
 
 #[test]
@@ -52,11 +75,11 @@ fn a_pause_is_enough_and_no_frame_at_all_too() {
     let mut steering = Steering::new(4);
     let (hash, bucket) = (Some(5), Bucket::of(5));
     steering.want(bucket, 2, 0);
-    assert_eq!(steering.pick(hash, 0, &[]), 2, "nothing was sent");
+    assert_eq!(steering.pick(hash, 0, never), 2, "nothing was sent");
     steering.sent(hash, 1, 1, 100);
     steering.want(bucket, 3, 100);
-    assert_eq!(steering.pick(hash, 99 + QUIET_NS, &[]), 2);
-    assert_eq!(steering.pick(hash, 100 + QUIET_NS, &[]), 3);
+    assert_eq!(steering.pick(hash, 99 + QUIET_NS, never), 2);
+    assert_eq!(steering.pick(hash, 100 + QUIET_NS, never), 3);
 }
 
 #[test]
@@ -72,7 +95,7 @@ fn what_never_pauses_is_overdue() {
     assert_eq!(steering.overdue(PATIENCE_NS).collect::<Vec<_>>(), [bucket]);
     assert_eq!(steering.overdue(PATIENCE_NS + QUIET_NS).count(), 0, "it pauses");
     steering.want(bucket, 1, PATIENCE_NS);
-    assert_eq!(steering.pick(hash, PATIENCE_NS, &[]), 1, "taken back");
+    assert_eq!(steering.pick(hash, PATIENCE_NS, never), 1, "taken back");
     assert_eq!(steering.overdue(PATIENCE_NS).count(), 0);
 }
 
@@ -83,7 +106,7 @@ fn other_numbers_of_queues() {
     steering.set_queues(2);
     assert!(Bucket::all().all(|bucket| steering.queue(bucket) < 2));
     steering.want(Bucket::of(7), 2, 0);
-    assert_eq!(steering.pick(Some(7), 0, &[]), 1, "there is no such queue");
+    assert_eq!(steering.pick(Some(7), 0, never), 1, "there is no such queue");
     let mut load = Load::default();
     steering.read(&mut load);
     steering.read(&mut load);
@@ -111,7 +134,7 @@ proptest! {
                     }
                 }
                 _ => {
-                    let at = usize::from(steering.pick(Some(flow), 0, &done));
+                    let at = usize::from(steering.pick(Some(flow), 0, up_to(&done)));
                     sent[at] += 1;
                     let number = next.entry(flow).or_insert(0);
                     *number += 1;

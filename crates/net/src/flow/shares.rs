@@ -1,0 +1,92 @@
+//! What each reactor sends to each queue of a receiver.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::balance::INTERVAL_NS;
+use super::steering::QUEUES_MAX;
+
+const QUEUES: usize = QUEUES_MAX as usize;
+/// What was told so long ago does not hold any more: whoever sends tells every interval. In
+/// nanoseconds.
+const STALE_NS: u64 = 3 * INTERVAL_NS;
+
+/// The shares of all reactors: each writes its own and reads those of the others, now and then.
+#[derive(Debug)]
+pub struct Shares(Box<[Share]>);
+
+/// One reactor's.
+#[derive(Debug)]
+#[repr(align(128))]
+struct Share {
+    told_ns: AtomicU64,
+    queues: [AtomicU64; QUEUES],
+    moves: AtomicU64,
+}
+
+impl Shares {
+    /// Of so many reactors, which send nothing yet.
+    pub fn new(reactors: usize) -> Self {
+        let share = || Share {
+            told_ns: AtomicU64::new(0),
+            queues: [const { AtomicU64::new(0) }; QUEUES],
+            moves: AtomicU64::new(0),
+        };
+        Self((0..reactors).map(|_| share()).collect())
+    }
+
+    /// Reactor `number` sends so much to each queue as of `now_ns`, and has asked for so many more
+    /// moves to make it so. Only that reactor may call it.
+    pub(super) fn tell(&self, number: usize, now_ns: u64, sums: &[u64; QUEUES], moves: u64) {
+        let Some(share) = self.0.get(number) else { return };
+        for (place, sum) in share.queues.iter().zip(sums) {
+            place.store(*sum, Ordering::Relaxed);
+        }
+        // One writer: no read-modify-write is needed.
+        let all = share.moves.load(Ordering::Relaxed).wrapping_add(moves);
+        share.moves.store(all, Ordering::Relaxed);
+        share.told_ns.store(now_ns, Ordering::Relaxed);
+    }
+
+    /// What all but reactor `number` send to each queue. One that tells at this moment may be read
+    /// in part: that is a guess like all of this.
+    pub(super) fn others(&self, number: usize, now_ns: u64) -> [u64; QUEUES] {
+        let mut sums = [0u64; QUEUES];
+        let fresh = |share: &Share| {
+            now_ns.saturating_sub(share.told_ns.load(Ordering::Relaxed)) < STALE_NS
+        };
+        let others = self.0.iter().enumerate().filter(|(at, _)| *at != number);
+        for (_, share) in others.filter(|(_, share)| fresh(share)) {
+            for (sum, more) in sums.iter_mut().zip(&share.queues) {
+                *sum = sum.saturating_add(more.load(Ordering::Relaxed));
+            }
+        }
+        sums
+    }
+
+    /// Moves of buckets that were asked for so far.
+    pub fn moves(&self) -> u64 {
+        self.0.iter().map(|share| share.moves.load(Ordering::Relaxed)).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn others_are_heard_until_what_they_said_is_old() {
+        let shares = Shares::new(3);
+        let told = |units| {
+            let mut sums = [0; QUEUES];
+            sums[2] = units;
+            sums
+        };
+        shares.tell(0, 1000, &told(5), 1);
+        shares.tell(1, 2000, &told(7), 2);
+        shares.tell(9, 2000, &told(99), 9);
+        assert_eq!((shares.others(0, 2000)[2], shares.others(2, 2000)[2]), (7, 12));
+        assert_eq!(shares.others(2, 1000 + STALE_NS)[2], 7);
+        assert_eq!(shares.others(2, 2000 + STALE_NS), [0; QUEUES]);
+        assert_eq!(shares.moves(), 3);
+    }
+}
