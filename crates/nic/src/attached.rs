@@ -51,8 +51,9 @@ impl Attached {
         P: Poller,
         M: FnOnce(&mut Context<'_>, Rc<RefCell<Hub>>) -> io::Result<Parts<P>> + Send + 'static,
     {
-        let seat = Seat::new(fabric, reactor, life.port, queue).ok_or(QueueError::Elsewhere)?;
-        let node = seat.node;
+        let seat = Seat::new(fabric, reactor, life.port, queue, None);
+        let seat = seat.ok_or(QueueError::Elsewhere)?;
+        let (node, opening) = (seat.node, seat.opening(life));
         let made = reactor.call(move |context| {
             let hub = context.with_poller(node, |node: &mut Node, _| Rc::clone(&node.hub));
             let hub = hub.ok_or(QueueError::Stopped(Stopped))?;
@@ -64,7 +65,7 @@ impl Attached {
             });
             let id = id.map_err(QueueError::Port)?;
             if let Some(outlet) = outlet {
-                Seat::open(context, node, life, queue, outlet);
+                Seat::open(context, node, opening, outlet);
             }
             Ok::<_, QueueError>(id)
         })?;

@@ -6,19 +6,24 @@
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::time::{Duration, Instant};
 
 use memory::MemoryError;
+use net::flow::{Shares, TopFlow};
 use net::port::{Policy, PortId};
 use net::switch::{NetworkId, NetworkPolicy, SwitchError};
-use reactor::{Context, Handle, PollPolicy, PollerId, Polling, Stopped};
+use reactor::{Context, Handle, PollPolicy, PollerId, Polling, Stopped, clock_ns};
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::counts::{Counts, PortCounts};
-use crate::hub::Hub;
+use crate::hub::{Common, Hub};
 use crate::link::{Door, Reader, Shared, Writer};
 use crate::node::Node;
 use crate::queue_counts::{QueueCounts, QueueState};
+
+/// Longest wait for what reactors say of flows: one that is held up keeps nobody else waiting.
+const FLOWS_WAIT: Duration = Duration::from_millis(100);
 
 /// Why the hubs cannot be as they were asked to.
 #[derive(Debug, thiserror::Error)]
@@ -53,6 +58,8 @@ struct Counted {
     hubs: Vec<Arc<Counts>>,
     /// By pair.
     pairs: Vec<Arc<QueueCounts>>,
+    /// What reactors send to each queue.
+    shares: Arc<Shares>,
 }
 
 /// The hubs of all reactors. They live as long as these.
@@ -99,11 +106,11 @@ impl Fabric {
             all.push(Reachable { handle: handle.clone(), door: Arc::default(), event });
         }
         let mut nodes = Vec::new();
-        for (one, ends) in all.iter().zip(links(&all)?) {
+        for (number, (one, ends)) in all.iter().zip(links(&all)?).enumerate() {
             let (handle, event) = (one.handle.clone(), one.event.clone());
             let polling = Arc::<Polling>::default();
             let shared = Arc::clone(&polling);
-            let node = handle.call(move |context| settle(context, ends, event, shared))?;
+            let node = handle.call(move |context| settle(context, number, ends, event, shared))?;
             nodes.push(At { handle, node, polling });
         }
         Ok(Arc::new(Self { nodes: nodes.into(), counts: Mutex::default() }))
@@ -128,11 +135,20 @@ impl Fabric {
         let make = || Counted {
             hubs: self.nodes.iter().map(|_| Arc::default()).collect(),
             pairs: Vec::new(),
+            shares: Arc::new(Shares::new(self.nodes.len())),
         };
-        let counts = self.ledger().ports.entry(id).or_insert_with(make).hubs.clone();
-        for (at, counts) in self.nodes.iter().zip(counts) {
+        let common: Vec<_> = {
+            let mut ledger = self.ledger();
+            let Counted { hubs, shares, .. } = ledger.ports.entry(id).or_insert_with(make);
+            let common = |counts: &Arc<Counts>| Common {
+                counts: Arc::clone(counts),
+                shares: Arc::clone(shares),
+            };
+            hubs.iter().map(common).collect()
+        };
+        for (at, common) in self.nodes.iter().zip(common) {
             let policy = policy.clone();
-            at.with(move |hub| hub.set_port(id, policy, counts))??;
+            at.with(move |hub| hub.set_port(id, policy, common))??;
         }
         Ok(())
     }
@@ -156,6 +172,31 @@ impl Fabric {
             all.hubs.iter().for_each(|one| sum.add(one));
         }
         sum
+    }
+
+    /// Moves of buckets of flows between the queues of a port that were asked for so far.
+    pub fn moves(&self, id: PortId) -> u64 {
+        self.ledger().ports.get(&id).map_or(0, |port| port.shares.moves())
+    }
+
+    /// The flows of which each port sends most, with all that it sends of flows, in bytes of late:
+    /// for each reactor that sees some of them, and answers soon.
+    pub fn top_flows(&self) -> Vec<(PortId, Vec<TopFlow>, u64)> {
+        let (tell, told) = mpsc::channel();
+        for at in &self.nodes {
+            let tell = tell.clone();
+            at.send(move |hub| {
+                // Nobody may wait any more.
+                let _ = tell.send(hub.top_flows(clock_ns()));
+            });
+        }
+        drop(tell);
+        let (until, mut all) = (Instant::now() + FLOWS_WAIT, Vec::new());
+        let left = || until.saturating_duration_since(Instant::now());
+        while let Ok(some) = told.recv_timeout(left()) {
+            all.extend(some);
+        }
+        all
     }
 
     /// The pairs of a port that were ever served since it was plugged in, from the first on.
@@ -261,14 +302,15 @@ fn links(all: &[Reachable]) -> Result<Vec<Ends>, FabricError> {
 /// Gives this reactor its hub.
 fn settle(
     context: &mut Context<'_>,
+    number: usize,
     ends: Ends,
     event: Arc<OwnedFd>,
     polling: Arc<Polling>,
 ) -> PollerId {
     let settled = context.add_poller(Some(event), |context| {
-        let mut hub = Hub::default();
-        for (number, link, event) in ends.writers {
-            hub.add_link(number, Writer::new(link), context.open_bell(event));
+        let mut hub = Hub::new(number);
+        for (other, link, event) in ends.writers {
+            hub.add_link(other, Writer::new(link), context.open_bell(event));
         }
         let readers = ends.readers.into_iter().map(Reader::new).collect();
         Ok::<_, Infallible>(Node::new(hub, readers, polling))

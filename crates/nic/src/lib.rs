@@ -58,6 +58,7 @@ mod residence;
 mod ring;
 mod running;
 mod seat;
+mod taken;
 mod transmit;
 
 pub use attached::{Attached, Parts};

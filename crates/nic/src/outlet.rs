@@ -36,4 +36,10 @@ pub trait Outlet {
     /// The batch is over: whoever waits behind this is shown all of it, and called at most once.
     /// [`Context::now_ns`] is the batch's end.
     fn flush(&mut self, context: &mut Context<'_>);
+
+    /// Looks how far what it gave has been taken, if somebody asks for that. True: it is to look
+    /// again after the next batch, whoever that is for.
+    fn look(&mut self) -> bool {
+        false
+    }
 }

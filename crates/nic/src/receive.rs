@@ -20,6 +20,7 @@ use crate::life::Life;
 use crate::outlet::{Outlet, Ready};
 use crate::queue_counts::QueueCounts;
 use crate::residence::Residence;
+use crate::taken::Taken;
 use crate::ring::{Fault, Ring};
 
 /// A receive queue, as its hub has it.
@@ -33,6 +34,7 @@ pub(crate) struct Receive {
     mergeable: bool,
     counts: Arc<QueueCounts>,
     residence: Residence,
+    taken: Arc<Taken>,
 }
 
 /// Its life on the reactor. It never has anything to do by itself.
@@ -43,6 +45,7 @@ impl Receive {
         life: Life,
         start: QueueStart,
         counts: Arc<QueueCounts>,
+        taken: Arc<Taken>,
         fault: Fault,
         context: &mut Context<'_>,
     ) -> Result<Self, RingError> {
@@ -50,7 +53,7 @@ impl Receive {
         let ring = Ring::new(life.port, start, fault, context)?;
         counts.begins(context.reactor());
         let (mergeable, residence) = (life.mergeable, Residence::default());
-        Ok(Self { ring, stock, stocked: 0, mergeable, counts, residence })
+        Ok(Self { ring, stock, stocked: 0, mergeable, counts, residence, taken })
     }
 
     /// Ends; returns where a successor goes on, which is the used index.
@@ -129,6 +132,7 @@ impl Receive {
             written += body.copy_to(&chain.writable);
             self.ring.queue.push(chain, written as u32);
         }
+        self.taken.gives(chains as u64);
         Ok(())
     }
 
@@ -160,6 +164,10 @@ impl Outlet for Receive {
     fn flush(&mut self, context: &mut Context<'_>) {
         self.ring.publish(context);
         self.residence.end(context.now_ns(), &self.counts.residence);
+    }
+
+    fn look(&mut self) -> bool {
+        self.taken.is_asked() && self.taken.settles(self.ring.queue.untaken().into())
     }
 }
 

@@ -10,12 +10,14 @@ use reactor::{Context, Handle, PollerId, Stopped};
 use virtq::{QueueStart, RingError};
 
 use crate::fabric::Fabric;
+use crate::hub::Opening;
 use crate::life::Life;
 use crate::node::Node;
 use crate::queue_counts::QueueCounts;
 use crate::receive::{Receive, ReceivePoller};
 use crate::ring::Fault;
 use crate::seat::Seat;
+use crate::taken::Taken;
 use crate::transmit::Transmit;
 
 /// Why a queue cannot be started or changed.
@@ -69,12 +71,17 @@ impl RunningQueue {
         fault: Fault,
     ) -> Result<Self, QueueError> {
         let index = start.index;
-        let seat = Seat::new(fabric, reactor, life.port, index / 2).ok_or(QueueError::Elsewhere)?;
-        let node = seat.node;
-        let counts = fabric.queue(life.port, index / 2);
+        let (pair, taken) = (index / 2, Arc::<Taken>::default());
+        let seat = Seat::new(fabric, reactor, life.port, pair, Some(Arc::clone(&taken)));
+        let seat = seat.ok_or(QueueError::Elsewhere)?;
+        let (node, opening) = (seat.node, seat.opening(life));
+        let counts = fabric.queue(life.port, pair);
         let make = move |context: &mut Context<'_>| {
             if receives(index) {
-                receive(context, node, life, start, counts, fault)
+                let make = |context: &mut Context<'_>| {
+                    Receive::new(life, start, counts, taken, fault, context)
+                };
+                receive(context, node, opening, make)
             } else {
                 transmit(context, node, life, start, counts, fault)
             }
@@ -184,18 +191,16 @@ impl Drop for RunningQueue {
 fn receive(
     context: &mut Context<'_>,
     node: PollerId,
-    life: Life,
-    start: QueueStart,
-    counts: Arc<QueueCounts>,
-    fault: Fault,
+    opening: Opening,
+    make: impl FnOnce(&mut Context<'_>) -> Result<Receive, RingError>,
 ) -> Result<Option<PollerId>, RingError> {
-    let (pair, mut outlet) = (start.index / 2, None);
+    let mut outlet = None;
     let id = context.add_poller(None, |context| {
-        let queue = Rc::new(RefCell::new(Receive::new(life, start, counts, fault, context)?));
+        let queue = Rc::new(RefCell::new(make(context)?));
         outlet = Some(Rc::clone(&queue));
         Ok::<_, RingError>(ReceivePoller(queue))
     })?;
-    let opened = outlet.is_some_and(|outlet| Seat::open(context, node, life, pair, outlet));
+    let opened = outlet.is_some_and(|outlet| Seat::open(context, node, opening, outlet));
     Ok(opened.then_some(id))
 }
 

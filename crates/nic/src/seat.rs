@@ -8,8 +8,10 @@ use net::port::PortId;
 use reactor::{Context, Handle, PollerId, Stopped};
 
 use crate::fabric::{Fabric, in_hub};
+use crate::hub::Opening;
 use crate::life::Life;
 use crate::outlet::Outlet;
+use crate::taken::Taken;
 
 /// A place of a queue on a reactor of the fabric.
 #[derive(Clone, Debug)]
@@ -22,6 +24,8 @@ pub(crate) struct Seat {
     number: usize,
     port: PortId,
     queue: u16,
+    /// What the queue tells of what was taken, if it does.
+    taken: Option<Arc<Taken>>,
 }
 
 impl Seat {
@@ -31,31 +35,36 @@ impl Seat {
         reactor: &Handle,
         port: PortId,
         queue: u16,
+        taken: Option<Arc<Taken>>,
     ) -> Option<Self> {
         let number = fabric.number(reactor)?;
         let node = fabric.nodes().get(number)?.node;
         let (fabric, reactor) = (Arc::clone(fabric), reactor.clone());
-        Some(Self { fabric, reactor, node, number, port, queue })
+        Some(Self { fabric, reactor, node, number, port, queue, taken })
+    }
+
+    /// What hubs are told of the queue in this life of its port.
+    pub(crate) fn opening(&self, life: Life) -> Opening {
+        let Life { port, epoch, takes, .. } = life;
+        Opening { port, queue: self.queue, epoch, takes, taken: self.taken.clone() }
     }
 
     /// On its reactor: frames go to this outlet from now on. False: the hub is gone.
     pub(crate) fn open(
         context: &mut Context<'_>,
         node: PollerId,
-        life: Life,
-        queue: u16,
+        opening: Opening,
         outlet: Rc<RefCell<dyn Outlet>>,
     ) -> bool {
-        let Life { port, epoch, takes, .. } = life;
-        in_hub(context, node, |hub| hub.open(port, queue, epoch, takes, outlet)).is_some()
+        in_hub(context, node, |hub| hub.open(opening, outlet)).is_some()
     }
 
     /// Tells all other reactors.
     pub(crate) fn announce(&self, life: Life) -> Result<(), Stopped> {
-        let Self { number, port, queue, .. } = *self;
-        let Life { epoch, takes, .. } = life;
+        let (number, opening) = (self.number, self.opening(life));
         for at in self.fabric.others(number) {
-            at.with(move |hub| hub.open_there(port, queue, epoch, takes, number))?;
+            let opening = opening.clone();
+            at.with(move |hub| hub.open_there(opening, number))?;
         }
         Ok(())
     }

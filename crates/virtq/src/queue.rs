@@ -336,6 +336,15 @@ impl Queue {
         self.called
     }
 
+    /// Completions that the driver may not have taken yet: at most so many. What it tells of that it
+    /// tells late, so that few of them may be there still.
+    pub fn untaken(&self) -> u16 {
+        let unpublished = self.next_used.wrapping_sub(self.published);
+        let config = &self.config;
+        doorbell::untaken(&self.rings, config.event_idx, config.size, self.published)
+            .saturating_add(unpublished)
+    }
+
     /// Asks the driver not to kick: somebody looks at the ring anyway.
     pub fn suppress(&self) {
         if !self.failed {

@@ -103,6 +103,41 @@ fn the_first_publish_after_a_start_calls() {
 type Break = fn(&mut Driver);
 
 #[test]
+fn what_the_driver_has_taken_shows_in_what_it_does_next() {
+    for event_idx in [false, true] {
+        let mut driver = Driver::new(8, MEMORY, event_idx);
+        driver.start_at(0xfffc);
+        driver.set_used_event(0xfffc);
+        let mut queue = Queue::new(driver.config, driver.table.clone(), None).unwrap();
+        (0..8).for_each(|head| {
+            driver.put_chain(head, &[(BUFFERS, 16, true)]);
+            driver.offer(head);
+        });
+        driver.publish();
+        assert_eq!(queue.untaken(), 0, "all entries are the device's");
+        for _ in 0..6 {
+            let chain = queue.pop().unwrap().unwrap();
+            queue.push(chain, 1);
+        }
+        assert_eq!(queue.untaken(), 6, "nothing is published");
+        let _ = queue.publish();
+        assert_eq!(queue.untaken(), 6);
+        (0..5).for_each(|_| _ = driver.used().unwrap());
+        assert_eq!(queue.untaken(), 6, "the driver has told nothing");
+        (0..2).for_each(|head| driver.offer(head));
+        driver.publish();
+        assert_eq!(queue.untaken(), 4);
+        // It waits for a call behind what it has taken.
+        let _ = driver.arm();
+        assert_eq!(queue.untaken(), if event_idx { 1 } else { 4 });
+        driver.set_used_event(0x40);
+        assert_eq!(queue.untaken(), 4, "an event ahead says nothing");
+        driver.jump(0x7000);
+        assert!(queue.untaken() <= 8, "nonsense is no more than a ring");
+    }
+}
+
+#[test]
 fn every_broken_rule_fails_the_ring_once_and_for_good() {
     let cases: [(&str, Break); 14] = [
         ("IndexJump", |d| d.jump(9)),

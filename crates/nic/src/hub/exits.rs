@@ -14,6 +14,8 @@ use crate::outlet::{Outlet, Ready};
 struct Place {
     outlet: Rc<RefCell<dyn Outlet>>,
     is_touched: bool,
+    /// It is among those that are looked at.
+    is_watched: bool,
 }
 
 /// The ways out of a hub.
@@ -22,6 +24,8 @@ pub(super) struct Exits {
     outlets: Vec<Option<Place>>,
     /// Outlets that got something in this batch, each once.
     touched: Vec<usize>,
+    /// Outlets that are looked at after each batch, each once.
+    watched: Vec<usize>,
     /// By number of the reactor; none to our own.
     links: Vec<Option<(Writer, Bell)>>,
 }
@@ -44,11 +48,14 @@ impl Exits {
                 self.outlets.push(None);
                 // Nothing is allocated when frames come.
                 self.touched.reserve(self.outlets.len());
+                self.watched.reserve(self.outlets.len());
                 self.outlets.len() - 1
             }
         };
         if let Some(place) = self.outlets.get_mut(at) {
-            *place = Some(Place { outlet, is_touched: false });
+            // What was watched at this place before is still listed.
+            let is_watched = self.watched.contains(&at);
+            *place = Some(Place { outlet, is_touched: false, is_watched });
         }
         Seat::Here(at)
     }
@@ -87,6 +94,20 @@ impl Exits {
         }
     }
 
+    /// Where the last frame ends that went to reactor `number`.
+    pub(super) fn written(&self, number: usize) -> u64 {
+        self.link(number).map_or(0, Writer::written)
+    }
+
+    /// Up to where reactor `number` has passed on what went there.
+    pub(super) fn arrived(&self, number: usize) -> u64 {
+        self.link(number).map_or(0, Writer::arrived)
+    }
+
+    fn link(&self, number: usize) -> Option<&Writer> {
+        self.links.get(number)?.as_ref().map(|(link, _)| link)
+    }
+
     /// Tells all other reactors where a station is. One whose link is full does without, and
     /// floods until the station is heard again.
     pub(super) fn tell(&mut self, news: News) {
@@ -99,9 +120,23 @@ impl Exits {
         for at in self.touched.drain(..) {
             if let Some(place) = self.outlets.get_mut(at).and_then(Option::as_mut) {
                 place.is_touched = false;
-                place.outlet.borrow_mut().flush(context);
+                let mut outlet = place.outlet.borrow_mut();
+                outlet.flush(context);
+                if !place.is_watched && outlet.look() {
+                    place.is_watched = true;
+                    self.watched.push(at);
+                }
             }
         }
+        // Few, and seldom: those that somebody waits for.
+        let outlets = &mut self.outlets;
+        self.watched.retain(|at| {
+            let place = outlets.get_mut(*at).and_then(Option::as_mut);
+            place.is_some_and(|place| {
+                place.is_watched = place.outlet.borrow_mut().look();
+                place.is_watched
+            })
+        });
         for (link, bell) in self.links.iter_mut().flatten() {
             if link.show() {
                 context.ring(bell);

@@ -2,6 +2,7 @@
 
 use memory::Buffers;
 use net::Reason;
+use net::flow::FlowKey;
 use net::frame::Frame;
 use net::header::{Finish, Header};
 use net::port::PortId;
@@ -66,6 +67,9 @@ impl Hub {
         let hash = self.hash.of(&frame);
         let flooded = matches!(verdict.decision, Decision::Flood(_));
         let pieces = if flooded { FLOODED_PIECES_MAX } else { PIECES_MAX };
+        if let Some(hash) = hash {
+            self.name(from, hash, &frame, &verdict.decision, now_ns);
+        }
         let passing = Passing { frame, header, vlan, hash, pieces, prefix, body };
         match verdict.decision {
             Decision::Drop(reason) => return Err(reason),
@@ -73,6 +77,25 @@ impl Hub {
             Decision::Flood(ports) => ports.iter().for_each(|to| self.hand(to, &passing, now_ns)),
         }
         Ok(())
+    }
+
+    /// Counts a frame that goes on among those of its flow.
+    fn name(
+        &mut self,
+        from: PortId,
+        hash: u32,
+        frame: &Frame,
+        decision: &Decision,
+        now_ns: u64,
+    ) {
+        let to = match decision {
+            Decision::Drop(_) => return,
+            Decision::Forward(to) => Some(*to),
+            Decision::Flood(_) => None,
+        };
+        if let Some(known) = known(&mut self.ports, from) {
+            known.flows.see(hash, frame.len.into(), now_ns, || FlowKey::of(frame, to));
+        }
     }
 
     /// Gives a frame to a port, in the form that it takes. What becomes of it there is counted
@@ -86,15 +109,17 @@ impl Hub {
             Some((head, header)) => (head.bytes(), header),
         };
         let Some(known) = known(&mut self.ports, to) else { return };
-        let queue = u16::from(known.steering.pick(*hash, now_ns, &[]));
+        let queue = known.pick(*hash, now_ns, &self.exits);
         let Some(seat) = known.seat(queue) else { return };
         let address = Address { port: to, queue, epoch: known.epoch };
         let raw = header.for_receiver(known.takes).bytes(1);
         let (exits, work) = (&mut self.exits, &mut self.work);
+        let (mut goes, mut units) = (false, 0);
         let mut give = |head: &[u8], body: &Buffers| {
             let ready = Ready { header: raw, head, body, since_ns: now_ns };
             let given = exits.give(seat, address, &ready);
-            work.spend(ready.bytes());
+            units += work.spend(ready.bytes());
+            goes |= given.is_ok();
             // On another reactor it counts when it gets there.
             if given.is_err() || !matches!(seat, Seat::There(_)) {
                 known.got(ready.bytes(), given);
@@ -118,5 +143,6 @@ impl Hub {
         if let Err(reason) = finished {
             known.got(0, Err(reason));
         }
+        known.sent(*hash, queue, (goes, units), now_ns, &self.exits);
     }
 }

@@ -3,10 +3,12 @@
 use std::sync::Arc;
 
 use net::Reason;
-use net::flow::{QUEUES_MAX, Steering};
+use net::flow::{QUEUES_MAX, Shares, Spread, TopFlows};
 use net::header::Offloads;
 
+use super::exits::Exits;
 use crate::counts::Counts;
+use crate::taken::{Followed, Taken};
 
 /// Where a queue takes frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,7 +21,15 @@ pub(super) enum Seat {
     There(usize),
 }
 
-/// A port, as far as frames for it are concerned.
+/// A queue of a port.
+#[derive(Debug)]
+struct Place {
+    seat: Seat,
+    /// What its reactor tells of what was taken, if it does, and what that says of our frames.
+    taken: Option<(Arc<Taken>, Followed)>,
+}
+
+/// A port, as far as frames for it and from it are concerned.
 #[derive(Debug)]
 pub(super) struct Known {
     pub(super) counts: Arc<Counts>,
@@ -27,41 +37,94 @@ pub(super) struct Known {
     pub(super) takes: Offloads,
     /// Which life of the port that holds for.
     pub(super) epoch: u32,
-    pub(super) steering: Steering,
-    seats: Box<[Seat]>,
+    /// The flows that it sends.
+    pub(super) flows: TopFlows,
+    spread: Spread,
+    places: Box<[Place]>,
     /// Queues from the first on that take frames: over these they are spread.
     open: u8,
 }
 
 impl Known {
-    pub(super) fn new(counts: Arc<Counts>) -> Self {
-        let seats = vec![Seat::Nobody; QUEUES_MAX.into()].into();
-        let (takes, steering) = (Offloads::default(), Steering::new(1));
-        Self { counts, takes, epoch: 0, steering, seats, open: 0 }
+    /// Nothing of it is open. Reactor `number` is ours.
+    pub(super) fn new(counts: Arc<Counts>, shares: Arc<Shares>, number: usize) -> Self {
+        let nobody = || Place { seat: Seat::Nobody, taken: None };
+        Self {
+            counts,
+            takes: Offloads::default(),
+            epoch: 0,
+            flows: TopFlows::default(),
+            spread: Spread::new(shares, number),
+            places: (0..QUEUES_MAX).map(|_| nobody()).collect(),
+            open: 0,
+        }
     }
 
     /// Somebody else sits there from now on; who did before.
-    pub(super) fn sit(&mut self, queue: u16, seat: Seat) -> Seat {
-        let Some(place) = self.seats.get_mut(usize::from(queue)) else { return seat };
-        let former = std::mem::replace(place, seat);
-        let open = self.seats.iter().take_while(|seat| **seat != Seat::Nobody).count();
-        // There are QUEUES_MAX seats.
+    pub(super) fn sit(&mut self, queue: u16, seat: Seat, taken: Option<Arc<Taken>>) -> Seat {
+        let Some(place) = self.places.get_mut(usize::from(queue)) else { return seat };
+        let taken = taken.map(|taken| (taken, Followed::default()));
+        let former = std::mem::replace(place, Place { seat, taken }).seat;
+        let open = self.places.iter().take_while(|place| place.seat != Seat::Nobody).count();
+        // There are QUEUES_MAX places.
         let open = open as u8;
         if open != self.open {
             self.open = open;
-            self.steering.set_queues(open);
+            self.spread.set_queues(open);
         }
         former
     }
 
     /// Who takes what goes to a queue.
     pub(super) fn seat(&self, queue: u16) -> Option<Seat> {
-        self.seats.get(usize::from(queue)).copied()
+        self.places.get(usize::from(queue)).map(|place| place.seat)
     }
 
     /// Everybody.
     pub(super) fn seats(&self) -> impl Iterator<Item = Seat> {
-        self.seats.iter().copied()
+        self.places.iter().map(|place| place.seat)
+    }
+
+    /// The queue for a frame. A move of its bucket that waits is made if it may be now.
+    pub(super) fn pick(&mut self, hash: Option<u32>, now_ns: u64, exits: &Exits) -> u16 {
+        let Self { spread, places, .. } = self;
+        let is_taken = |queue: u8, position: u64| {
+            let place = places.get_mut(usize::from(queue));
+            let Some(Place { seat, taken: Some((taken, followed)) }) = place else { return false };
+            let arrived = match *seat {
+                Seat::There(number) => exits.arrived(number),
+                Seat::Here(_) | Seat::Nobody => Followed::near(taken),
+            };
+            followed.is_done(position, arrived, taken)
+        };
+        spread.pick(hash, now_ns, is_taken).into()
+    }
+
+    /// What came of a frame for the queue that was picked: whether some of it is on its way there,
+    /// and how much work it was.
+    pub(super) fn sent(
+        &mut self,
+        hash: Option<u32>,
+        queue: u16,
+        outcome: (bool, u64),
+        now_ns: u64,
+        exits: &Exits,
+    ) {
+        if !self.spread.is_wide() {
+            return;
+        }
+        let (goes, units) = outcome;
+        let place = self.places.get(usize::from(queue));
+        let Some(place) = place.filter(|_| goes) else {
+            return self.spread.lost(hash, units, now_ns);
+        };
+        let position = match (place.seat, &place.taken) {
+            (Seat::There(number), _) => exits.written(number),
+            (_, Some((taken, _))) => Followed::near(taken),
+            // Nobody will ask for it; only 0 is none.
+            (_, None) => 1,
+        };
+        self.spread.sent(hash, position, units, now_ns);
     }
 
     /// Counts what came of a frame for it.

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use memory::Buffers;
 use net::Reason;
-use net::flow::Toeplitz;
+use net::flow::{Shares, Toeplitz, TopFlow};
 use net::header::{HEADER_BYTES, Offloads};
 use net::port::{Policy, PortId};
 use net::switch::{NetworkId, NetworkPolicy, PORTS_MAX, Switch, SwitchError};
@@ -22,6 +22,7 @@ use reactor::{Bell, Context};
 use crate::counts::Counts;
 use crate::link::{Address, News, Writer};
 use crate::outlet::{Outlet, Ready};
+use crate::taken::Taken;
 use exits::Exits;
 use finish::Workshop;
 use known::{Known, Seat};
@@ -40,8 +41,29 @@ pub struct Given<'a> {
     pub may: Offloads,
 }
 
+/// A queue of a port that takes frames from now on.
+#[derive(Clone, Debug)]
+pub(crate) struct Opening {
+    pub(crate) port: PortId,
+    pub(crate) queue: u16,
+    pub(crate) epoch: u32,
+    pub(crate) takes: Offloads,
+    /// What its reactor tells of what was taken, if it does.
+    pub(crate) taken: Option<Arc<Taken>>,
+}
+
+/// What is shared of a port by the hubs of all reactors.
+#[derive(Clone, Debug)]
+pub(crate) struct Common {
+    /// This reactor's counters.
+    pub(crate) counts: Arc<Counts>,
+    pub(crate) shares: Arc<Shares>,
+}
+
 /// One reactor's part of the switch. It lives on that reactor, and so does all that it touches.
 pub struct Hub {
+    /// Of its reactor.
+    number: usize,
     switch: Switch,
     hash: Toeplitz,
     ports: Box<[Option<Box<Known>>]>,
@@ -53,9 +75,11 @@ pub struct Hub {
     nothing: Buffers,
 }
 
-impl Default for Hub {
-    fn default() -> Self {
+impl Hub {
+    /// Of reactor `number`.
+    pub(crate) fn new(number: usize) -> Self {
         Self {
+            number,
             switch: Switch::new(),
             hash: Toeplitz::default(),
             ports: (0..PORTS_MAX).map(|_| None).collect(),
@@ -65,9 +89,7 @@ impl Default for Hub {
             nothing: Buffers::default(),
         }
     }
-}
 
-impl Hub {
     /// Frames for reactor `number` go into this link; whoever reads it is woken by this bell.
     pub(crate) fn add_link(&mut self, number: usize, link: Writer, bell: Bell) {
         self.exits.add_link(number, link, bell);
@@ -82,16 +104,17 @@ impl Hub {
         self.switch.set_network(id, policy)
     }
 
-    /// Plugs a port in, or changes it. It counts in `counts` if it is new.
+    /// Plugs a port in, or changes it. It has `common` if it is new.
     pub(crate) fn set_port(
         &mut self,
         id: PortId,
         policy: Policy,
-        counts: Arc<Counts>,
+        common: Common,
     ) -> Result<(), SwitchError> {
         self.switch.set_port(id, policy)?;
         if let Some(place) = self.ports.get_mut(id.index()) {
-            place.get_or_insert_with(|| Box::new(Known::new(counts)));
+            let Common { counts, shares } = common;
+            place.get_or_insert_with(|| Box::new(Known::new(counts, shares, self.number)));
         }
         Ok(())
     }
@@ -105,42 +128,29 @@ impl Hub {
     }
 
     /// A queue of a port takes frames on this reactor from now on.
-    pub fn open(
-        &mut self,
-        port: PortId,
-        queue: u16,
-        epoch: u32,
-        takes: Offloads,
-        outlet: Rc<RefCell<dyn Outlet>>,
-    ) {
+    pub(crate) fn open(&mut self, opening: Opening, outlet: Rc<RefCell<dyn Outlet>>) {
         let seat = self.exits.enter(outlet);
-        self.sit(port, queue, epoch, takes, seat);
+        self.sit(opening, seat);
     }
 
     /// A queue of a port takes frames on reactor `number` from now on.
-    pub(crate) fn open_there(
-        &mut self,
-        port: PortId,
-        queue: u16,
-        epoch: u32,
-        takes: Offloads,
-        number: usize,
-    ) {
-        self.sit(port, queue, epoch, takes, Seat::There(number));
+    pub(crate) fn open_there(&mut self, opening: Opening, number: usize) {
+        self.sit(opening, Seat::There(number));
     }
 
     /// A queue of a port takes no frames any more.
     pub fn close(&mut self, port: PortId, queue: u16) {
         if let Some(known) = known(&mut self.ports, port) {
-            let seat = known.sit(queue, Seat::Nobody);
+            let seat = known.sit(queue, Seat::Nobody, None);
             self.exits.leave(seat);
         }
     }
 
-    fn sit(&mut self, port: PortId, queue: u16, epoch: u32, takes: Offloads, seat: Seat) {
+    fn sit(&mut self, opening: Opening, seat: Seat) {
+        let Opening { port, queue, epoch, takes, taken } = opening;
         let Some(known) = known(&mut self.ports, port) else { return self.exits.leave(seat) };
         (known.epoch, known.takes) = (epoch, takes);
-        let former = known.sit(queue, seat);
+        let former = known.sit(queue, seat, taken);
         self.exits.leave(former);
     }
 
@@ -186,6 +196,17 @@ impl Hub {
     pub(crate) fn learn(&mut self, news: News, now_ns: u64) {
         let News { port, vlan, mac } = news;
         self.switch.learn(port, vlan, mac, now_ns);
+    }
+
+    /// The flows of which each port sends most through this hub, with all that it sends of flows,
+    /// in bytes of late.
+    pub(crate) fn top_flows(&mut self, now_ns: u64) -> Vec<(PortId, Vec<TopFlow>, u64)> {
+        let known = (0..).zip(&mut self.ports).filter_map(|(id, known)| Some((id, known.as_mut()?)));
+        let all = known.map(|(id, known)| {
+            let (flows, total) = known.flows.read(now_ns);
+            (PortId(id), flows, total)
+        });
+        all.filter(|(_, flows, _)| !flows.is_empty()).collect()
     }
 
     /// The batch has done as much as one may do: it is to be flushed, and others have their turn.

@@ -13,9 +13,11 @@ const TURN_BYTES: usize = 512 << 10;
 pub(super) struct Work(usize);
 
 impl Work {
-    /// Something of so many bytes was handed on.
-    pub(super) fn spend(&mut self, bytes: usize) {
-        self.0 = self.0.saturating_add(PIECE_BYTES + bytes);
+    /// Something of so many bytes was handed on. Returns what that costs.
+    pub(super) fn spend(&mut self, bytes: usize) -> u64 {
+        let cost = PIECE_BYTES.saturating_add(bytes);
+        self.0 = self.0.saturating_add(cost);
+        cost as u64
     }
 
     /// Others have their turn now.

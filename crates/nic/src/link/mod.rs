@@ -210,6 +210,16 @@ impl Writer {
         words::show(&*self.shared, self.at)
     }
 
+    /// Where the last record ends.
+    pub(crate) fn written(&self) -> u64 {
+        self.at
+    }
+
+    /// Where the last record ends that the reader has done with.
+    pub(crate) fn arrived(&self) -> u64 {
+        words::given_back(&*self.shared)
+    }
+
     /// Where a record of so many bytes behind its head goes.
     fn room(&mut self, bytes: usize) -> Option<usize> {
         let need = record(bytes);

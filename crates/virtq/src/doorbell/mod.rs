@@ -88,6 +88,23 @@ pub(crate) fn arm(words: &impl Words, event_idx: bool, next: u16) {
     words.full_fence();
 }
 
+/// Of what was completed up to used index `idx` of a ring of `size`, how much the driver may not have
+/// taken yet: at most so many.
+///
+/// It has no more chains than entries: what it has made available beyond them it has had back. With
+/// EVENT_IDX a driver that is to be called for what follows `event` has taken what is before it; one
+/// that asks to be called later than that errs about its own order and nobody else's.
+pub(crate) fn untaken(words: &impl Words, event_idx: bool, size: u16, idx: u16) -> u16 {
+    let lent = available(words).wrapping_sub(idx).min(size);
+    let by_entries = size.wrapping_sub(lent);
+    if event_idx {
+        // One that lies ahead is beyond all of them.
+        by_entries.min(idx.wrapping_sub(words.load(Word::UsedEvent, Ordering::Acquire)))
+    } else {
+        by_entries
+    }
+}
+
 /// Shows the driver every completion below `idx`. [`wants_call`] says whether it sleeps.
 pub(crate) fn show(words: &impl Words, idx: u16) {
     words.store(Word::UsedIdx, idx, Ordering::Release);
