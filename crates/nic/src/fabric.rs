@@ -3,21 +3,21 @@
 //! What is said to the fabric is said to every hub, one after the other, and has been heard by all
 //! when a call returns. So two calls are never seen in another order by one reactor than by another.
 
-use std::collections::HashMap;
 use std::convert::Infallible;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
 use memory::MemoryError;
-use net::flow::{Shares, TopFlow};
+use net::flow::TopFlow;
 use net::port::{Policy, PortId};
 use net::switch::{NetworkId, NetworkPolicy, SwitchError};
 use reactor::{Context, Handle, PollPolicy, PollerId, Polling, Stopped, clock_ns};
 use rustix::event::{EventfdFlags, eventfd};
 
-use crate::counts::{Counts, PortCounts};
-use crate::hub::{Common, Hub};
+use crate::counts::PortCounts;
+use crate::hub::Hub;
+use crate::ledger::Ledger;
 use crate::link::{Door, Reader, Shared, Writer};
 use crate::node::Node;
 use crate::queue_counts::{QueueCounts, QueueState};
@@ -51,29 +51,11 @@ pub(crate) struct At {
     polling: Arc<Polling>,
 }
 
-/// What is counted for a port.
-#[derive(Debug)]
-struct Counted {
-    /// By reactor.
-    hubs: Vec<Arc<Counts>>,
-    /// By pair.
-    pairs: Vec<Arc<QueueCounts>>,
-    /// What reactors send to each queue.
-    shares: Arc<Shares>,
-}
-
 /// The hubs of all reactors. They live as long as these.
 #[derive(Debug)]
 pub struct Fabric {
     nodes: Box<[At]>,
-    counts: Mutex<Ledger>,
-}
-
-/// What is counted, and how queues wait that begin to be served.
-#[derive(Debug, Default)]
-struct Ledger {
-    ports: HashMap<PortId, Counted>,
-    policy: PollPolicy,
+    ledger: Mutex<Ledger>,
 }
 
 /// How a reactor is woken by others.
@@ -113,7 +95,7 @@ impl Fabric {
             let node = handle.call(move |context| settle(context, number, ends, event, shared))?;
             nodes.push(At { handle, node, polling });
         }
-        Ok(Arc::new(Self { nodes: nodes.into(), counts: Mutex::default() }))
+        Ok(Arc::new(Self { nodes: nodes.into(), ledger: Mutex::default() }))
     }
 
     /// Makes a network, or changes one.
@@ -132,20 +114,7 @@ impl Fabric {
     /// # Errors
     /// [`FabricError::Switch`], [`FabricError::Stopped`].
     pub fn set_port(&self, id: PortId, policy: &Policy) -> Result<(), FabricError> {
-        let make = || Counted {
-            hubs: self.nodes.iter().map(|_| Arc::default()).collect(),
-            pairs: Vec::new(),
-            shares: Arc::new(Shares::new(self.nodes.len())),
-        };
-        let common: Vec<_> = {
-            let mut ledger = self.ledger();
-            let Counted { hubs, shares, .. } = ledger.ports.entry(id).or_insert_with(make);
-            let common = |counts: &Arc<Counts>| Common {
-                counts: Arc::clone(counts),
-                shares: Arc::clone(shares),
-            };
-            hubs.iter().map(common).collect()
-        };
+        let common = self.ledger().plug(id, self.nodes.len());
         for (at, common) in self.nodes.iter().zip(common) {
             let policy = policy.clone();
             at.with(move |hub| hub.set_port(id, policy, common))??;
@@ -161,22 +130,18 @@ impl Fabric {
         for at in &self.nodes {
             at.with(move |hub| hub.remove_port(id))?;
         }
-        self.ledger().ports.remove(&id);
+        self.ledger().unplug(id);
         Ok(())
     }
 
     /// What a port has sent and got since it was plugged in.
     pub fn counts(&self, id: PortId) -> PortCounts {
-        let mut sum = PortCounts::default();
-        if let Some(all) = self.ledger().ports.get(&id) {
-            all.hubs.iter().for_each(|one| sum.add(one));
-        }
-        sum
+        self.ledger().counts(id)
     }
 
     /// Moves of buckets of flows between the queues of a port that were asked for so far.
     pub fn moves(&self, id: PortId) -> u64 {
-        self.ledger().ports.get(&id).map_or(0, |port| port.shares.moves())
+        self.ledger().moves(id)
     }
 
     /// The flows of which each port sends most, with all that it sends of flows, in bytes of late:
@@ -201,39 +166,25 @@ impl Fabric {
 
     /// The pairs of a port that were ever served since it was plugged in, from the first on.
     pub fn queues(&self, id: PortId) -> Vec<QueueState> {
-        let pairs = self.ledger().ports.get(&id).map(|all| all.pairs.clone());
-        pairs.iter().flatten().map(|pair| pair.read()).collect()
+        self.ledger().queues(id)
     }
 
     /// How queues and hubs wait when they have nothing to do, from their next turn on.
     pub fn set_polling(&self, policy: PollPolicy) {
+        // Under the lock, so that of two changes the last one stays.
         let mut ledger = self.ledger();
-        ledger.policy = policy;
-        let pairs = ledger.ports.values().flat_map(|port| &port.pairs);
-        pairs.for_each(|pair| pair.polling.set(policy));
+        ledger.set_polling(policy);
         self.nodes.iter().for_each(|at| at.polling.set(policy));
     }
 
     /// Counters of a pair of a port.
     pub(crate) fn queue(&self, id: PortId, pair: u16) -> Arc<QueueCounts> {
-        let mut ledger = self.ledger();
-        let (at, policy) = (usize::from(pair), ledger.policy);
-        let new = || {
-            let counts = Arc::<QueueCounts>::default();
-            counts.polling.set(policy);
-            counts
-        };
-        // Whatever is served at a port that there is not counts for nobody.
-        let Some(port) = ledger.ports.get_mut(&id) else { return new() };
-        if port.pairs.len() <= at {
-            port.pairs.resize_with(at + 1, new);
-        }
-        port.pairs.get(at).map_or_else(new, Arc::clone)
+        self.ledger().queue(id, pair)
     }
 
     fn ledger(&self) -> MutexGuard<'_, Ledger> {
         // Every change is a whole step.
-        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The reactors, by number.

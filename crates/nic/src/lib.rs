@@ -48,6 +48,7 @@ mod attached;
 mod counts;
 mod fabric;
 mod hub;
+mod ledger;
 mod life;
 mod link;
 mod node;

@@ -1,0 +1,92 @@
+//! What is counted for each port, by those who read it.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use net::flow::Shares;
+use net::port::PortId;
+use reactor::PollPolicy;
+
+use crate::counts::{Counts, PortCounts};
+use crate::hub::Common;
+use crate::queue_counts::{QueueCounts, QueueState};
+
+/// What is counted for ports that are plugged in, and how their queues wait.
+#[derive(Debug, Default)]
+pub(crate) struct Ledger {
+    ports: HashMap<PortId, Counted>,
+    policy: PollPolicy,
+}
+
+/// What is counted for a port.
+#[derive(Debug)]
+struct Counted {
+    /// By reactor.
+    hubs: Vec<Arc<Counts>>,
+    /// By pair.
+    pairs: Vec<Arc<QueueCounts>>,
+    /// What reactors send to each queue.
+    shares: Arc<Shares>,
+}
+
+impl Ledger {
+    /// A port is plugged in, or changed; what each of so many reactors has of it.
+    pub(crate) fn plug(&mut self, id: PortId, reactors: usize) -> Vec<Common> {
+        let make = || Counted {
+            hubs: (0..reactors).map(|_| Arc::default()).collect(),
+            pairs: Vec::new(),
+            shares: Arc::new(Shares::new(reactors)),
+        };
+        let Counted { hubs, shares, .. } = self.ports.entry(id).or_insert_with(make);
+        let common = |counts: &Arc<Counts>| {
+            let (counts, shares) = (Arc::clone(counts), Arc::clone(shares));
+            Common { counts, shares }
+        };
+        hubs.iter().map(common).collect()
+    }
+
+    /// A port is unplugged.
+    pub(crate) fn unplug(&mut self, id: PortId) {
+        self.ports.remove(&id);
+    }
+
+    /// Counters of a pair of a port. Whatever is served at a port that there is not counts for
+    /// nobody.
+    pub(crate) fn queue(&mut self, id: PortId, pair: u16) -> Arc<QueueCounts> {
+        let (at, policy) = (usize::from(pair), self.policy);
+        let new = || {
+            let counts = Arc::<QueueCounts>::default();
+            counts.polling.set(policy);
+            counts
+        };
+        let Some(port) = self.ports.get_mut(&id) else { return new() };
+        if port.pairs.len() <= at {
+            port.pairs.resize_with(at + 1, new);
+        }
+        port.pairs.get(at).map_or_else(new, Arc::clone)
+    }
+
+    /// Queues wait otherwise from now on.
+    pub(crate) fn set_polling(&mut self, policy: PollPolicy) {
+        self.policy = policy;
+        let pairs = self.ports.values().flat_map(|port| &port.pairs);
+        pairs.for_each(|pair| pair.polling.set(policy));
+    }
+
+    pub(crate) fn counts(&self, id: PortId) -> PortCounts {
+        let mut sum = PortCounts::default();
+        if let Some(port) = self.ports.get(&id) {
+            port.hubs.iter().for_each(|one| sum.add(one));
+        }
+        sum
+    }
+
+    pub(crate) fn moves(&self, id: PortId) -> u64 {
+        self.ports.get(&id).map_or(0, |port| port.shares.moves())
+    }
+
+    pub(crate) fn queues(&self, id: PortId) -> Vec<QueueState> {
+        let pairs = self.ports.get(&id).map(|port| &port.pairs);
+        pairs.into_iter().flatten().map(|pair| pair.read()).collect()
+    }
+}
