@@ -58,6 +58,7 @@ pub(crate) fn process(
         reactors_why: Some(pool.size().to_string()),
         queues_moved: pool.moves(),
         disks: told.map(|export| disk(export, &names, detail)).collect(),
+        nics: Vec::new(),
         poll_defaults: None,
         keeper: None,
         began: None,

@@ -4,6 +4,7 @@
 //! - [`Facts`]: two samples of a process's `stats`, some time apart, and one disk in full.
 //! - [`Cause`]: what holds the disk back, or that nothing does.
 //! - [`Verdict`]: the cause, in one plain sentence, with the stage, the neighbour and since when.
+//! - [`NicVerdict`]: the same of a NIC, from [`NicFacts`].
 //!
 //! # Model
 //! What is certain comes first: a state in which nothing is served (stuck, paused, full storage),
@@ -17,6 +18,7 @@
 mod facts;
 mod flow;
 mod judge;
+mod nic;
 mod past;
 mod polling;
 #[cfg(test)]
@@ -29,6 +31,7 @@ use crate::report::Stage;
 
 pub use facts::Facts;
 pub use judge::judge;
+pub use nic::{NicCause, NicFacts, NicVerdict, judge_nic};
 pub use words::{bytes, duration};
 
 /// What holds a disk back.

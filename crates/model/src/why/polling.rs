@@ -19,10 +19,18 @@ pub(super) fn tell(facts: &Facts<'_>, mut verdict: Verdict) -> Verdict {
 }
 
 fn sentence(facts: &Facts<'_>, polling: &PollStats) -> Option<String> {
+    match polling.queues.reason {
+        PollReason::Pays => Some(pays(facts)),
+        _ => told(polling, "requests"),
+    }
+}
+
+/// What is done and why, of those whose work are `works`; nothing if that is not known.
+pub(super) fn told(polling: &PollStats, works: &str) -> Option<String> {
     let threshold = polling.set.idle_threshold;
     let told = match polling.queues.reason {
         PollReason::Never | PollReason::Unknown => return None,
-        PollReason::Pays => return Some(pays(facts)),
+        PollReason::Pays => "It is polled, which has paid.".into(),
         PollReason::Probing => {
             "A few of its waits are polled, to see whether that pays.".to_owned()
         }
@@ -30,13 +38,13 @@ fn sentence(facts: &Facts<'_>, polling: &PollStats) -> Option<String> {
             "It is always polled, which takes a whole CPU for each of its reactors.".into()
         }
         PollReason::TooLong => format!(
-            "It is not polled: requests are too far apart for that to pay (a hit may cost {}).",
+            "It is not polled: {works} are too far apart for that to pay (a hit may cost {}).",
             duration(f64::from(polling.set.max_us) / 1e6)
         ),
         PollReason::Off => "It is not polled: that is turned off.".into(),
         PollReason::NoFreeCpu => format!(
             "It is not polled because no CPU is free: of one, {threshold}% must be, for each \
-             reactor that looks for requests."
+             reactor that looks for {works}."
         ),
         PollReason::CpuWanted => {
             "It is not polled because others want the CPU of its reactor.".into()
@@ -44,11 +52,10 @@ fn sentence(facts: &Facts<'_>, polling: &PollStats) -> Option<String> {
         PollReason::BudgetUsed => {
             "It is not polled for now: looks that found nothing have cost what they may.".into()
         }
-        PollReason::QuotaUsed => {
-            "It is not polled because the CPU quota of its control group does \
-             not leave a whole CPU for each reactor that looks for requests, or was used up."
-                .into()
-        }
+        PollReason::QuotaUsed => format!(
+            "It is not polled because the CPU quota of its control group does not leave a whole CPU \
+             for each reactor that looks for {works}, or was used up."
+        ),
     };
     Some(told)
 }

@@ -111,6 +111,7 @@ mod tests {
             uptime_seconds,
             reactors: Vec::new(),
             disks: vec![disk],
+            nics: Vec::new(),
             poll_defaults: None,
             keeper: None,
             began: None,

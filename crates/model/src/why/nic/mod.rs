@@ -1,0 +1,296 @@
+//! Why a NIC is slow, or loses frames.
+//!
+//! What is certain comes first: nobody is there; then what its cap held; then what was lost, and by
+//! whom; then what frames waited for. All of it is about the time between two samples.
+
+use serde::{Deserialize, Serialize};
+
+use super::polling;
+use super::words::{bytes, duration};
+use crate::report::{FrameCounts, NicQueueStats, NicStats, PollReason, Stats};
+
+/// Part of the time for which a cap must hold a queue to be what it waits for.
+const HELD_SHARE: f64 = 0.05;
+/// Part of frames that must be lost to be worth a word.
+const LOST_SHARE: f64 = 0.001;
+/// Frames that take longer than this from ring to ring wait for somebody, in seconds: a turn of a
+/// busy reactor takes less.
+const SLOW_SECONDS: f64 = 0.001;
+/// Most loaded queue over mean from which on queues are uneven.
+const UNEVEN: f64 = 1.25;
+/// Reasons of the receiving guest.
+const GUESTS: [&str; 2] = ["no-buffer", "small-buffer"];
+
+/// What holds a NIC back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NicCause {
+    /// Nothing is sent and nothing comes.
+    Idle,
+    /// It is served, and nothing stands out.
+    Healthy,
+    /// No front-end is connected.
+    NoFrontEnd,
+    /// A front-end is connected, and its driver has started no queue.
+    NoDriver,
+    /// Its cap.
+    Cap,
+    /// Its guest has no buffers for what comes.
+    Buffers,
+    /// Its reactor is too busy.
+    Reactor,
+    /// What is for it is lost for another reason.
+    Lost,
+    /// What it sends is refused.
+    Refused,
+}
+
+/// Why a NIC is slow.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NicVerdict {
+    /// What holds it back.
+    pub cause: NicCause,
+    /// In one sentence.
+    pub sentence: String,
+    /// What to do about it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<String>,
+    /// Whether it is polled, and why or why not; in one sentence.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub polling: Option<String>,
+}
+
+impl NicVerdict {
+    fn new(cause: NicCause, sentence: String) -> Self {
+        Self { cause, sentence, next: None, polling: None }
+    }
+
+    fn next(mut self, step: impl Into<String>) -> Self {
+        self.next = Some(step.into());
+        self
+    }
+}
+
+/// Two samples of a process, and one of its NICs.
+#[derive(Clone, Copy, Debug)]
+pub struct NicFacts<'a> {
+    before: Option<&'a NicStats>,
+    nic: &'a NicStats,
+    /// Between the samples; since the start of the process when the earlier one does not fit.
+    seconds: f64,
+}
+
+impl<'a> NicFacts<'a> {
+    /// `earlier` and `now` are samples of the whole process; `None`: `now` has no such NIC.
+    pub fn new(earlier: &'a Stats, now: &'a Stats, id: &str) -> Option<Self> {
+        let find = |stats: &'a Stats| stats.nics.iter().find(|one| one.id == id);
+        let nic = find(now)?;
+        let passed = now.uptime_seconds - earlier.uptime_seconds;
+        let fits = earlier.pid == now.pid && passed.is_finite() && passed > 0.0;
+        let before = find(earlier).filter(|_| fits);
+        let all = if now.uptime_seconds.is_finite() { now.uptime_seconds.max(0.0) } else { 0.0 };
+        Some(Self { before, nic, seconds: if before.is_some() { passed } else { all } })
+    }
+
+    /// What `count` has grown by between the samples.
+    fn grown(&self, count: impl Fn(&NicStats) -> f64) -> f64 {
+        (count(self.nic) - self.before.map_or(0.0, &count)).max(0.0)
+    }
+
+    /// What the sum over all queues has grown by.
+    fn grown_in_queues(&self, count: impl Fn(&NicQueueStats) -> f64) -> f64 {
+        self.grown(|nic| nic.each_queue.iter().map(&count).sum())
+    }
+
+    /// Frames, and those of them that were lost.
+    fn flow(&self, way: fn(&NicStats) -> &FrameCounts) -> (f64, f64) {
+        let frames = self.grown(|nic| way(nic).frames as f64);
+        (frames, self.grown(|nic| way(nic).lost() as f64))
+    }
+
+    /// The reason for which most frames were lost.
+    fn most_lost(&self, way: fn(&NicStats) -> &FrameCounts) -> Option<(&'a str, f64)> {
+        let reasons = way(self.nic).drops.keys();
+        let all = reasons.map(|reason| {
+            (reason.as_str(), self.grown(|nic| way(nic).drop(reason) as f64))
+        });
+        all.filter(|(_, lost)| *lost > 0.0).max_by(|a, b| a.1.total_cmp(&b.1))
+    }
+}
+
+fn sent(nic: &NicStats) -> &FrameCounts {
+    &nic.sent
+}
+
+fn got(nic: &NicStats) -> &FrameCounts {
+    &nic.got
+}
+
+/// Says what holds a NIC back.
+pub fn judge_nic(facts: &NicFacts<'_>) -> NicVerdict {
+    let mut verdict = not_there(facts)
+        .or_else(|| capped(facts))
+        .or_else(|| loses(facts))
+        .or_else(|| refused(facts))
+        .or_else(|| slow(facts))
+        .unwrap_or_else(|| served(facts));
+    let is_there = !matches!(verdict.cause, NicCause::NoFrontEnd | NicCause::NoDriver);
+    verdict.polling = is_there.then(|| polled(facts)).flatten();
+    verdict
+}
+
+fn not_there(facts: &NicFacts<'_>) -> Option<NicVerdict> {
+    let nic = facts.nic;
+    // The host is always there.
+    let socket = nic.socket.as_ref()?;
+    if !nic.connected {
+        let sentence =
+            format!("{} has no front-end: no machine is connected to its socket.", nic.id);
+        let step = format!("start the machine with the socket {socket}");
+        return Some(NicVerdict::new(NicCause::NoFrontEnd, sentence).next(step));
+    }
+    (nic.pairs_started == 0).then(|| {
+        let sentence =
+            format!("{} has a front-end, and its guest's driver has started no queue yet.", nic.id);
+        let step = "look at the guest's console: it boots, or has no driver for the NIC";
+        NicVerdict::new(NicCause::NoDriver, sentence).next(step)
+    })
+}
+
+fn capped(facts: &NicFacts<'_>) -> Option<NicVerdict> {
+    let nic = facts.nic;
+    let queues = nic.each_queue.iter().filter(|queue| queue.served).count().max(1) as f64;
+    let held = facts.grown_in_queues(|queue| queue.held_seconds);
+    let share = if facts.seconds > 0.0 { (held / facts.seconds / queues).min(1.0) } else { 0.0 };
+    (share >= HELD_SHARE).then(|| {
+        let sentence = format!(
+            "{} is held by its cap: what its guest sends waited for it for {:.0}% of the time.",
+            nic.id,
+            share * 100.0
+        );
+        NicVerdict::new(NicCause::Cap, sentence).next("raise the cap, if it may send more")
+    })
+}
+
+/// What is for it and does not reach it.
+fn loses(facts: &NicFacts<'_>) -> Option<NicVerdict> {
+    let id = &facts.nic.id;
+    let (frames, lost) = facts.flow(got);
+    let all = frames + lost;
+    if lost < (all * LOST_SHARE).max(1.0) {
+        return None;
+    }
+    let (reason, count) = facts.most_lost(got)?;
+    let part = format!("{count:.0} of {all:.0} frames for it");
+    let verdict = if GUESTS.contains(&reason) {
+        let sentence = format!("{id} waits for its guest: {part} found no room in its buffers.");
+        NicVerdict::new(NicCause::Buffers, sentence).next(
+            "look at the load of the guest's CPUs, and give it more queues or longer rings \
+             (ethtool -L, ethtool -G)",
+        )
+    } else if reason == "reactor-busy" {
+        let sentence = format!("{id} waits for its reactor: {part} came faster than that took them.");
+        NicVerdict::new(NicCause::Reactor, sentence)
+            .next("give the process more reactors (--reactors), or its reactors more of a CPU")
+    } else {
+        NicVerdict::new(NicCause::Lost, format!("{id} loses frames: {part} ({reason})."))
+    };
+    Some(verdict)
+}
+
+/// What it sends and what goes nowhere.
+fn refused(facts: &NicFacts<'_>) -> Option<NicVerdict> {
+    let (frames, lost) = facts.flow(sent);
+    if lost < (frames * LOST_SHARE).max(1.0) {
+        return None;
+    }
+    let (reason, count) = facts.most_lost(sent)?;
+    let sentence = format!(
+        "{} sends frames that go nowhere: {lost:.0} of {frames:.0}, of which {count:.0} for {reason}.",
+        facts.nic.id
+    );
+    Some(NicVerdict::new(NicCause::Refused, sentence))
+}
+
+/// Mean time from ring to ring, if frames came.
+fn residence(facts: &NicFacts<'_>) -> Option<f64> {
+    let count = facts.grown_in_queues(|queue| queue.residence.count as f64);
+    let sum = facts.grown_in_queues(|queue| queue.residence_seconds);
+    (count > 0.0).then(|| sum / count)
+}
+
+fn slow(facts: &NicFacts<'_>) -> Option<NicVerdict> {
+    let mean = residence(facts).filter(|mean| *mean >= SLOW_SECONDS)?;
+    let sentence = format!(
+        "{} waits for reactors: frames for it take {} from their sender's ring to its own.",
+        facts.nic.id,
+        duration(mean)
+    );
+    let step = "see whether reactors have a CPU each, and what else they serve: ringway top";
+    Some(NicVerdict::new(NicCause::Reactor, sentence).next(step))
+}
+
+fn served(facts: &NicFacts<'_>) -> NicVerdict {
+    let id = &facts.nic.id;
+    let rate = |way: fn(&NicStats) -> &FrameCounts| {
+        let seconds = facts.seconds.max(1e-9);
+        let frames = facts.grown(|nic| way(nic).frames as f64) / seconds;
+        (frames, facts.grown(|nic| way(nic).bytes as f64) / seconds)
+    };
+    let ((out, out_bytes), (back, back_bytes)) = (rate(sent), rate(got));
+    if out == 0.0 && back == 0.0 {
+        let sentence = format!("{id} has nothing to do: nothing is sent and nothing comes.");
+        return NicVerdict::new(NicCause::Idle, sentence);
+    }
+    let takes = residence(facts).map_or_else(String::new, |mean| {
+        format!(", which take {} from their sender's ring to its own", duration(mean))
+    });
+    let sentence = format!(
+        "{id} is served: it sends {out:.0} frames a second ({}), and gets {back:.0} ({}){takes}{}.",
+        bytes(out_bytes as u64),
+        bytes(back_bytes as u64),
+        uneven(facts).unwrap_or_default(),
+    );
+    NicVerdict::new(NicCause::Healthy, sentence)
+}
+
+/// That one queue gets much more than others.
+fn uneven(facts: &NicFacts<'_>) -> Option<String> {
+    let former = |index: u16| {
+        let queues = facts.before.map(|nic| &nic.each_queue);
+        queues.into_iter().flatten().find(|one| one.index == index)
+    };
+    let served = facts.nic.each_queue.iter().filter(|queue| queue.served);
+    let loads = served.map(|queue| {
+        let before = former(queue.index).map_or(0, |one| one.got.bytes);
+        (queue.index, queue.got.bytes.saturating_sub(before) as f64)
+    });
+    let loads: Vec<_> = loads.collect();
+    let all: f64 = loads.iter().map(|(_, load)| load).sum();
+    let (index, most) = loads.iter().copied().max_by(|a, b| a.1.total_cmp(&b.1))?;
+    let is_so = all > 0.0 && most * loads.len() as f64 > all * UNEVEN;
+    is_so.then(|| format!("; queue {index} gets {:.0}% of it", most / all * 100.0))
+}
+
+fn polled(facts: &NicFacts<'_>) -> Option<String> {
+    let now = facts.nic.polling.as_ref()?;
+    if now.queues.reason != PollReason::Pays {
+        return polling::told(now, "frames");
+    }
+    let of = |count: fn(&crate::report::QueuePolling) -> f64| {
+        facts.grown(|nic| nic.polling.as_ref().map_or(0.0, |polling| count(&polling.queues)))
+    };
+    let (hits, misses) = (of(|one| one.hits as f64), of(|one| one.misses as f64));
+    if hits == 0.0 || facts.seconds == 0.0 {
+        return polling::told(now, "frames");
+    }
+    Some(format!(
+        "It is polled, and that pays: {hits:.0} of {:.0} waits ended while it was looked at, which \
+         took {:.0}% of a CPU.",
+        hits + misses,
+        of(|one| one.spun_seconds) / facts.seconds * 100.0,
+    ))
+}
+
+#[cfg(test)]
+mod tests;

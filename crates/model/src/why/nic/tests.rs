@@ -1,0 +1,126 @@
+//! A row for every cause.
+
+use super::*;
+use crate::poll::Polling;
+use crate::report::{Latency, PollRefusals, PollStats, QueuePolling};
+
+fn waits(reason: PollReason) -> QueuePolling {
+    QueuePolling { armed: false, reason, hits: 0, misses: 0, spun_seconds: 0.0, saved_us: 0.0 }
+}
+
+fn queue(index: u16) -> NicQueueStats {
+    NicQueueStats {
+        index,
+        served: true,
+        reactor: 0,
+        sent: FrameCounts::default(),
+        got: FrameCounts::default(),
+        residence: Latency::default(),
+        residence_seconds: 0.0,
+        held: 0,
+        held_seconds: 0.0,
+        held_now: false,
+        polling: waits(PollReason::Off),
+    }
+}
+
+fn idle() -> NicStats {
+    let (set, refused) = (Polling::default(), PollRefusals::default());
+    NicStats {
+        id: "a".into(),
+        socket: Some("/run/a.sock".into()),
+        connected: true,
+        pairs: 2,
+        pairs_started: 2,
+        polling: Some(PollStats { set, queues: waits(PollReason::Off), refused }),
+        each_queue: vec![queue(0), queue(1)],
+        ..NicStats::default()
+    }
+}
+
+fn stats(nic: NicStats, uptime_seconds: f64) -> Stats {
+    Stats {
+        version: "1".into(),
+        pid: 1,
+        uptime_seconds,
+        reactors: Vec::new(),
+        reactors_why: None,
+        queues_moved: 0,
+        disks: Vec::new(),
+        nics: vec![nic],
+        poll_defaults: None,
+        keeper: None,
+        began: None,
+    }
+}
+
+fn told(change: impl FnOnce(&mut NicStats)) -> NicVerdict {
+    let mut now = idle();
+    change(&mut now);
+    let (earlier, now) = (stats(idle(), 10.0), stats(now, 12.0));
+    judge_nic(&NicFacts::new(&earlier, &now, "a").unwrap())
+}
+
+fn lose(counts: &mut FrameCounts, reason: &str, lost: u64) {
+    counts.frames += 1000;
+    counts.drops.insert(reason.into(), lost);
+}
+
+#[test]
+fn every_cause_is_told() {
+    type Change = fn(&mut NicStats);
+    let cases: [(NicCause, &str, Change); 11] = [
+        (NicCause::Idle, "nothing to do", |_| {}),
+        (NicCause::NoFrontEnd, "no front-end", |nic| nic.connected = false),
+        (NicCause::NoDriver, "no queue yet", |nic| nic.pairs_started = 0),
+        (NicCause::Cap, "for 25% of the time", |nic| nic.each_queue[0].held_seconds = 1.0),
+        (NicCause::Buffers, "40 of 1040 frames", |nic| lose(&mut nic.got, "no-buffer", 40)),
+        (NicCause::Reactor, "faster than", |nic| lose(&mut nic.got, "reactor-busy", 40)),
+        (NicCause::Lost, "(receiver-closed)", |nic| lose(&mut nic.got, "receiver-closed", 40)),
+        (NicCause::Refused, "of which 40 for locked-mac", |nic| {
+            lose(&mut nic.sent, "locked-mac", 40);
+        }),
+        (NicCause::Reactor, "take 5.0 ms", |nic| {
+            (nic.got.frames, nic.each_queue[1].residence.count) = (100, 100);
+            nic.each_queue[1].residence_seconds = 0.5;
+        }),
+        (NicCause::Healthy, "gets 50 (5 KiB); queue 1 gets 100% of it", |nic| {
+            (nic.got.frames, nic.got.bytes) = (100, 10_240);
+            nic.each_queue[1].got.bytes = 10_240;
+        }),
+        (NicCause::Healthy, "it sends 500 frames a second", |nic| lose(&mut nic.sent, "closed", 0)),
+    ];
+    for (cause, part, change) in cases {
+        let verdict = told(change);
+        assert_eq!(verdict.cause, cause, "{}", verdict.sentence);
+        assert!(verdict.sentence.contains(part), "{}", verdict.sentence);
+        let is_there = !matches!(cause, NicCause::NoFrontEnd | NicCause::NoDriver);
+        assert_eq!(verdict.polling.is_some(), is_there);
+    }
+}
+
+#[test]
+fn the_host_needs_no_front_end_and_a_name_must_be_there() {
+    let host = told(|nic| {
+        (nic.socket, nic.polling, nic.pairs_started) = (None, None, 0);
+        nic.connected = false;
+    });
+    assert_eq!((host.cause, host.polling), (NicCause::Idle, None));
+    let now = stats(idle(), 1.0);
+    assert!(NicFacts::new(&now, &now, "b").is_none());
+}
+
+#[test]
+fn polling_is_told_with_its_reason() {
+    let of = |reason, hits| {
+        let verdict = told(|nic| {
+            let polling = nic.polling.as_mut().unwrap();
+            polling.queues = QueuePolling { hits, spun_seconds: 0.5, ..waits(reason) };
+        });
+        verdict.polling.unwrap()
+    };
+    assert!(of(PollReason::TooLong, 0).contains("frames are too far apart"));
+    assert!(of(PollReason::NoFreeCpu, 0).contains("looks for frames"));
+    assert!(of(PollReason::Pays, 0).contains("has paid"));
+    assert!(of(PollReason::Pays, 9).contains("9 of 9 waits"));
+}
