@@ -5,16 +5,16 @@
 
 mod counts;
 mod disk;
-mod nic;
 mod polling;
+mod port;
 mod process;
 mod requests;
 mod stages;
 
 pub use counts::{Latency, OpCounts};
 pub use disk::{DiskState, DiskStats, ExportStats, Fence, Geometry, Stuck};
-pub use nic::{FlowStats, FrameCounts, NicQueueStats, NicStats, SizeCount};
 pub use polling::{PollReason, PollRefusals, PollStats, QueuePolling};
+pub use port::{FlowStats, PairStats, PortStats, SizeCount, WayStats};
 pub use process::{Began, BeganHow, KeeperStats, ReactorStats, Stats};
 pub use requests::{Neighbour, OldestRequest, QueueStats, RequestKind, SlowRequest};
 pub use stages::{Op, Stage, StageTimes};

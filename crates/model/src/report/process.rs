@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{DiskStats, NicStats};
+use super::{DiskStats, PortStats};
 use crate::poll::Polling;
 
 /// The whole process.
@@ -14,6 +14,9 @@ pub struct Stats {
     pub pid: u32,
     /// Seconds since start of the worker.
     pub uptime_seconds: f64,
+    /// One entry a port of the switch, in order; absent where there is no switch.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ports: Vec<PortStats>,
     /// One entry a reactor.
     pub reactors: Vec<ReactorStats>,
     /// How many reactors there are, and why so many; absent where a former version serves.
@@ -24,9 +27,6 @@ pub struct Stats {
     pub queues_moved: u64,
     /// One entry a disk, in order of id.
     pub disks: Vec<DiskStats>,
-    /// One entry a NIC, in order of ports; absent where none is served.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub nics: Vec<NicStats>,
     /// Polling of disks for which nothing else is set; absent where a former version serves.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub poll_defaults: Option<Polling>,

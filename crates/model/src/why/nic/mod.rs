@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::polling;
 use super::words::{bytes, duration};
-use crate::report::{FrameCounts, NicQueueStats, NicStats, PollReason, Stats};
+use crate::report::{PairStats, PollReason, PortStats, Stats, WayStats};
 
 /// Part of the time for which a cap must hold a queue to be what it waits for.
 const HELD_SHARE: f64 = 0.05;
@@ -74,8 +74,8 @@ impl NicVerdict {
 /// Two samples of a process, and one of its NICs.
 #[derive(Clone, Copy, Debug)]
 pub struct NicFacts<'a> {
-    before: Option<&'a NicStats>,
-    nic: &'a NicStats,
+    before: Option<&'a PortStats>,
+    nic: &'a PortStats,
     /// Between the samples; since the start of the process when the earlier one does not fit.
     seconds: f64,
 }
@@ -83,7 +83,7 @@ pub struct NicFacts<'a> {
 impl<'a> NicFacts<'a> {
     /// `earlier` and `now` are samples of the whole process; `None`: `now` has no such NIC.
     pub fn new(earlier: &'a Stats, now: &'a Stats, id: &str) -> Option<Self> {
-        let find = |stats: &'a Stats| stats.nics.iter().find(|one| one.id == id);
+        let find = |stats: &'a Stats| stats.ports.iter().find(|one| one.id == id);
         let nic = find(now)?;
         let passed = now.uptime_seconds - earlier.uptime_seconds;
         let fits = earlier.pid == now.pid && passed.is_finite() && passed > 0.0;
@@ -93,36 +93,36 @@ impl<'a> NicFacts<'a> {
     }
 
     /// What `count` has grown by between the samples.
-    fn grown(&self, count: impl Fn(&NicStats) -> f64) -> f64 {
+    fn grown(&self, count: impl Fn(&PortStats) -> f64) -> f64 {
         (count(self.nic) - self.before.map_or(0.0, &count)).max(0.0)
     }
 
     /// What the sum over all queues has grown by.
-    fn grown_in_queues(&self, count: impl Fn(&NicQueueStats) -> f64) -> f64 {
+    fn grown_in_queues(&self, count: impl Fn(&PairStats) -> f64) -> f64 {
         self.grown(|nic| nic.each_queue.iter().map(&count).sum())
     }
 
     /// Frames, and those of them that were lost.
-    fn flow(&self, way: fn(&NicStats) -> &FrameCounts) -> (f64, f64) {
+    fn flow(&self, way: fn(&PortStats) -> &WayStats) -> (f64, f64) {
         let frames = self.grown(|nic| way(nic).frames as f64);
         (frames, self.grown(|nic| way(nic).lost() as f64))
     }
 
     /// The reason for which most frames were lost.
-    fn most_lost(&self, way: fn(&NicStats) -> &FrameCounts) -> Option<(&'a str, f64)> {
+    fn most_lost(&self, way: fn(&PortStats) -> &WayStats) -> Option<(&'a str, f64)> {
         let reasons = way(self.nic).drops.keys();
         let all = reasons.map(|reason| {
-            (reason.as_str(), self.grown(|nic| way(nic).drop(reason) as f64))
+            (reason.as_str(), self.grown(|nic| way(nic).lost_for(reason) as f64))
         });
         all.filter(|(_, lost)| *lost > 0.0).max_by(|a, b| a.1.total_cmp(&b.1))
     }
 }
 
-fn sent(nic: &NicStats) -> &FrameCounts {
+fn sent(nic: &PortStats) -> &WayStats {
     &nic.sent
 }
 
-fn got(nic: &NicStats) -> &FrameCounts {
+fn got(nic: &PortStats) -> &WayStats {
     &nic.got
 }
 
@@ -232,7 +232,7 @@ fn slow(facts: &NicFacts<'_>) -> Option<NicVerdict> {
 
 fn served(facts: &NicFacts<'_>) -> NicVerdict {
     let id = &facts.nic.id;
-    let rate = |way: fn(&NicStats) -> &FrameCounts| {
+    let rate = |way: fn(&PortStats) -> &WayStats| {
         let seconds = facts.seconds.max(1e-9);
         let frames = facts.grown(|nic| way(nic).frames as f64) / seconds;
         (frames, facts.grown(|nic| way(nic).bytes as f64) / seconds)

@@ -8,13 +8,13 @@ fn waits(reason: PollReason) -> QueuePolling {
     QueuePolling { armed: false, reason, hits: 0, misses: 0, spun_seconds: 0.0, saved_us: 0.0 }
 }
 
-fn queue(index: u16) -> NicQueueStats {
-    NicQueueStats {
+fn queue(index: u16) -> PairStats {
+    PairStats {
         index,
         served: true,
         reactor: 0,
-        sent: FrameCounts::default(),
-        got: FrameCounts::default(),
+        sent: WayStats::default(),
+        got: WayStats::default(),
         residence: Latency::default(),
         residence_seconds: 0.0,
         held: 0,
@@ -24,9 +24,9 @@ fn queue(index: u16) -> NicQueueStats {
     }
 }
 
-fn idle() -> NicStats {
+fn idle() -> PortStats {
     let (set, refused) = (Polling::default(), PollRefusals::default());
-    NicStats {
+    PortStats {
         id: "a".into(),
         socket: Some("/run/a.sock".into()),
         connected: true,
@@ -34,41 +34,41 @@ fn idle() -> NicStats {
         pairs_started: 2,
         polling: Some(PollStats { set, queues: waits(PollReason::Off), refused }),
         each_queue: vec![queue(0), queue(1)],
-        ..NicStats::default()
+        ..PortStats::default()
     }
 }
 
-fn stats(nic: NicStats, uptime_seconds: f64) -> Stats {
+fn stats(nic: PortStats, uptime_seconds: f64) -> Stats {
     Stats {
         version: "1".into(),
         pid: 1,
         uptime_seconds,
+        ports: vec![nic],
         reactors: Vec::new(),
         reactors_why: None,
         queues_moved: 0,
         disks: Vec::new(),
-        nics: vec![nic],
         poll_defaults: None,
         keeper: None,
         began: None,
     }
 }
 
-fn told(change: impl FnOnce(&mut NicStats)) -> NicVerdict {
+fn told(change: impl FnOnce(&mut PortStats)) -> NicVerdict {
     let mut now = idle();
     change(&mut now);
     let (earlier, now) = (stats(idle(), 10.0), stats(now, 12.0));
     judge_nic(&NicFacts::new(&earlier, &now, "a").unwrap())
 }
 
-fn lose(counts: &mut FrameCounts, reason: &str, lost: u64) {
+fn lose(counts: &mut WayStats, reason: &str, lost: u64) {
     counts.frames += 1000;
     counts.drops.insert(reason.into(), lost);
 }
 
 #[test]
 fn every_cause_is_told() {
-    type Change = fn(&mut NicStats);
+    type Change = fn(&mut PortStats);
     let cases: [(NicCause, &str, Change); 11] = [
         (NicCause::Idle, "nothing to do", |_| {}),
         (NicCause::NoFrontEnd, "no front-end", |nic| nic.connected = false),

@@ -1,4 +1,4 @@
-//! One NIC.
+//! What a NIC does, as a port of a switch.
 
 use std::collections::BTreeMap;
 
@@ -9,10 +9,10 @@ use super::{Latency, PollStats, QueuePolling};
 /// A port of a switch: a NIC of a guest, or the host at its device. Counts are since it was plugged
 /// in.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct NicStats {
-    /// Its name.
+pub struct PortStats {
+    /// Name of the NIC, or of the host's device.
     pub id: String,
-    /// Number of its port.
+    /// Its number.
     pub port: u16,
     /// Socket of its front-end; absent for the host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -24,9 +24,9 @@ pub struct NicStats {
     /// Pairs whose receive queue is served now.
     pub pairs_started: u16,
     /// What it sent.
-    pub sent: FrameCounts,
+    pub sent: WayStats,
     /// What it got.
-    pub got: FrameCounts,
+    pub got: WayStats,
     /// Moves of flows between its queues that were asked for.
     pub moves: u64,
     /// How it waits when it has nothing to send; absent for the host.
@@ -34,7 +34,7 @@ pub struct NicStats {
     pub polling: Option<PollStats>,
     /// Each pair that was ever served.
     #[serde(default)]
-    pub each_queue: Vec<NicQueueStats>,
+    pub each_queue: Vec<PairStats>,
     /// The flows of which it sends most of late.
     #[serde(default)]
     pub flows: Vec<FlowStats>,
@@ -42,7 +42,7 @@ pub struct NicStats {
 
 /// One pair of queues of a NIC.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct NicQueueStats {
+pub struct PairStats {
     /// Which, from 0 on.
     pub index: u16,
     /// It is served now.
@@ -50,9 +50,9 @@ pub struct NicQueueStats {
     /// Reactor that serves it, or served it last.
     pub reactor: u32,
     /// What its guest sent by it.
-    pub sent: FrameCounts,
+    pub sent: WayStats,
     /// What its guest got by it. What was lost on the way to its reactor is counted by the NIC only.
-    pub got: FrameCounts,
+    pub got: WayStats,
     /// From when a frame was taken of its sender's ring to when it was in this one.
     pub residence: Latency,
     /// Sum of those times.
@@ -69,7 +69,7 @@ pub struct NicQueueStats {
 
 /// Frames one way.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FrameCounts {
+pub struct WayStats {
     /// Frames; of those sent also what went nowhere.
     pub frames: u64,
     /// Their bytes, without virtio-net headers.
@@ -83,14 +83,14 @@ pub struct FrameCounts {
     pub sizes: Vec<SizeCount>,
 }
 
-impl FrameCounts {
+impl WayStats {
     /// Frames that were lost, for whatever reason.
     pub fn lost(&self) -> u64 {
         self.drops.values().fold(0, |sum, count| sum.saturating_add(*count))
     }
 
     /// Frames that were lost for this reason.
-    pub fn drop(&self, reason: &str) -> u64 {
+    pub fn lost_for(&self, reason: &str) -> u64 {
         self.drops.get(reason).copied().unwrap_or(0)
     }
 }
@@ -129,12 +129,12 @@ mod tests {
 
     #[test]
     fn what_is_not_there_is_not_written() {
-        let nic = NicStats { id: "a".into(), ..NicStats::default() };
+        let nic = PortStats { id: "a".into(), ..PortStats::default() };
         let text = serde_json::to_string(&nic).unwrap();
         assert!(!text.contains("drops") && !text.contains("socket"), "{text}");
-        assert_eq!(serde_json::from_str::<NicStats>(&text).unwrap(), nic);
+        assert_eq!(serde_json::from_str::<PortStats>(&text).unwrap(), nic);
         let drops = [("no-buffer".to_owned(), 3), ("oversize".into(), 4)].into();
-        let counts = FrameCounts { drops, ..FrameCounts::default() };
-        assert_eq!((counts.lost(), counts.drop("oversize"), counts.drop("closed")), (7, 4, 0));
+        let counts = WayStats { drops, ..WayStats::default() };
+        assert_eq!((counts.lost(), counts.lost_for("oversize"), counts.lost_for("closed")), (7, 4, 0));
     }
 }
