@@ -14,9 +14,9 @@ use net::port::PortId;
 use vhost_user::{Access, Listener, Stop};
 
 use crate::adopt::{adopt, connected, tell_ready};
-use crate::export::Source;
+use crate::export::{Source, policy};
 use crate::net_options::{CAPABILITIES, NetOptions, PORTS_MAX};
-use crate::nic::{Lan, Nic, NicError, NicSpec, Serving, Uplink};
+use crate::nic::{Control, Lan, Nic, NicError, NicSpec, Serving, Told, Uplink};
 use crate::pool::{Pool, Size};
 use crate::{limits, logging, signals};
 
@@ -50,6 +50,7 @@ fn run(options: &NetOptions) -> anyhow::Result<()> {
     let size = asked.unwrap_or_else(|| Size::of_host().at_most(pairs));
     let pool = Arc::new(Pool::start(size).context("cannot start reactors")?);
     let lan = Lan::new(pool, options.mtu)?;
+    lan.set_polling(policy(options.polling.spec().resolve()));
     serve(options, sources, &lan, ready, signals)
 }
 
@@ -59,7 +60,7 @@ fn sources(options: &NetOptions) -> anyhow::Result<Vec<(PathBuf, Source)>> {
         let source = connected(fd).with_context(|| format!("--fd {fd}"))?;
         return Ok(vec![(format!("fd:{fd}").into(), Source::Connected(source))]);
     }
-    let access = Access { mode: options.socket_mode, group: options.socket_group.clone() };
+    let access = access(options);
     let source = |socket: PathBuf| {
         let source = if options.connect {
             Source::Connect(socket.clone())
@@ -95,7 +96,8 @@ fn serve(
         all.push((nic, serving));
         anyhow::Ok(())
     });
-    let waited = started.and_then(|()| {
+    let control = started.and_then(|()| control(options, lan, &all));
+    let waited = control.and_then(|_control| {
         tracing::info!(ports = all.len(), queues = options.queues, "serving");
         ready.map_or(Ok(()), |ready| tell_ready(&ready)).context("--ready-fd")?;
         ended.wait(Some(signals.as_fd()), None).context("cannot wait for signals")
@@ -118,8 +120,30 @@ fn uplink(
     lan: &Arc<Lan>,
     front_ends: usize,
 ) -> Result<Option<Uplink>, NicError> {
-    let port = PortId(u16::try_from(front_ends).unwrap_or(u16::MAX));
-    options.tap.as_ref().map(|name| Uplink::open(lan, port, name)).transpose()
+    options.tap.as_ref().map(|name| Uplink::open(lan, host(front_ends), name)).transpose()
+}
+
+/// Answers callers, if they have a socket.
+fn control(
+    options: &NetOptions,
+    lan: &Arc<Lan>,
+    all: &[(Arc<Nic>, Serving)],
+) -> anyhow::Result<Option<Control>> {
+    let Some(path) = &options.control else { return Ok(None) };
+    let nics: Vec<_> = all.iter().map(|(nic, _)| Arc::clone(nic)).collect();
+    let host = options.tap.clone().map(|name| (host(nics.len()), name));
+    let told = Told::new(lan, &nics, host, options.polling.spec().resolve());
+    Control::start(path, &access(options), told).map(Some)
+}
+
+/// The host's port, behind those of so many front-ends.
+fn host(front_ends: usize) -> PortId {
+    PortId(u16::try_from(front_ends).unwrap_or(u16::MAX))
+}
+
+/// Who may connect to sockets.
+fn access(options: &NetOptions) -> Access {
+    Access { mode: options.socket_mode, group: options.socket_group.clone() }
 }
 
 /// An address for a driver that gets none from its front-end: always the same for a socket, and

@@ -7,6 +7,7 @@ use clap::{ArgGroup, Parser};
 use net::flow::QUEUES_MAX;
 
 use crate::blk_options::mode;
+use crate::poll_options::PollOptions;
 
 /// What `--print-capabilities` prints: QEMU's `vhost-user.json`, `VHostUserBackendCapabilities`.
 pub const CAPABILITIES: &str = r#"{"type":"net"}"#;
@@ -65,6 +66,9 @@ pub struct NetOptions {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub reactors: Option<u16>,
 
+    /// Unix socket for callers: stats and metrics, for ringway top, ringway why and ringway io
+    #[arg(long, value_name = "SOCKET")]
+    pub control: Option<PathBuf>,
     /// Permissions of the sockets, octal, for example 660
     #[arg(long, value_name = "MODE", value_parser = mode)]
     pub socket_mode: Option<u32>,
@@ -74,6 +78,10 @@ pub struct NetOptions {
     /// Write a newline to this descriptor when front-ends can connect
     #[arg(long, value_name = "FDNUM")]
     pub ready_fd: Option<RawFd>,
+
+    /// How queues wait for frames
+    #[command(flatten)]
+    pub polling: PollOptions,
 }
 
 const EXAMPLE: &str = "Example, two machines of QEMU with two pairs of queues each:
@@ -85,6 +93,10 @@ const EXAMPLE: &str = "Example, two machines of QEMU with two pairs of queues ea
 With the host at the same switch, under an address of its own:
   ringway-net --port /tmp/a.sock --port /tmp/b.sock --tap rwt0 &
   ip addr add 10.9.0.1/24 dev rwt0 && ip link set dev rwt0 up
+
+To see what it does, with ringway-net ... --control /tmp/net.sock:
+  ringway top --control /tmp/net.sock
+  ringway why a --control /tmp/net.sock
 
 User-Mode Linux serves no control queue: with --queues above 1 it also needs --no-mq.";
 

@@ -1,4 +1,6 @@
-//! `ringway why DISK`: what holds a disk back.
+//! `ringway why ID`: what holds a disk or a NIC back.
+
+mod nic;
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -27,14 +29,16 @@ const SLOW_SHOWN: usize = 10;
   ringway why d1
   ringway why d1 --control /run/x/io.sock --seconds 10
   ringway why d1 --format json | jq -r .verdict.cause
+  ringway why a --control /tmp/net.sock          (a NIC of a ringway-net)
 
 Two samples are compared, so that the sentence is about now. What was slow before is told from the
 flight recorder: it keeps requests that took over 10 ms and ten medians, and the slowest of each
 minute. Works while the storage hangs.")]
 pub(crate) struct Why {
-    /// Id of the disk, as `ringway io stats` and `ringway top` show it
+    /// Id of the disk or NIC, as `ringway io stats` and `ringway top` show it
+    #[arg(value_name = "ID")]
     disk: String,
-    /// Control socket of the ringway-io
+    /// Control socket of the ringway-io or ringway-net
     #[arg(long, value_name = "SOCKET", env = "RINGWAY_CONTROL", default_value = DEFAULT_CONTROL)]
     control: PathBuf,
     /// How long to watch
@@ -63,10 +67,14 @@ impl Why {
     pub(super) async fn execute(self) -> anyhow::Result<ExitCode> {
         let mut client = Client::connect(&self.control).await?;
         let earlier = client.stats().await?;
-        if earlier.disks.iter().any(|one| one.id == self.disk) {
+        let is_port = earlier.ports.iter().any(|one| one.id == self.disk);
+        if is_port || earlier.disks.iter().any(|one| one.id == self.disk) {
             tokio::time::sleep(Duration::from_secs_f64(self.seconds)).await;
         }
         let now = client.stats().await?;
+        if is_port {
+            return nic::tell(&self, &earlier, &now);
+        }
         let full = client.stats_of(&self.disk).await?;
         let disk = full.disks.first().context("the answer holds no disk")?;
         let verdict = judge(&Facts::new(&earlier, &now, disk));

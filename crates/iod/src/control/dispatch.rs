@@ -64,7 +64,8 @@ pub(crate) fn refusal(code: i64, message: impl Into<String>) -> Response {
     Response::new(Value::Null, Err(RpcError { code, message: message.into() }))
 }
 
-fn parse(line: &[u8]) -> (Value, Result<Call, RpcError>) {
+/// The call in a line, with the id by which its caller knows it.
+pub(crate) fn parse(line: &[u8]) -> (Value, Result<Call, RpcError>) {
     let refuse = |id, code, message: String| (id, Err(RpcError { code, message }));
     let value: Value = match serde_json::from_slice(line) {
         Ok(value) => value,

@@ -4,7 +4,7 @@
 //! [`Table`].
 
 mod dispatch;
-mod lines;
+pub(crate) mod lines;
 
 use std::collections::BTreeMap;
 use std::io::{self, BufReader, IoSlice, Write};
@@ -24,7 +24,8 @@ use vhost_user::{Listener, SocketError, Stop};
 
 use crate::gate::Gate;
 use crate::table::Table;
-use dispatch::{After, Caller, answer, refusal};
+use dispatch::{After, Caller, answer};
+pub(crate) use dispatch::{parse, refusal};
 use lines::Line;
 
 /// Callers at a time: each has a thread and a buffer, and the control plane needs a handful.
@@ -260,7 +261,8 @@ fn send_with(mut stream: &UnixStream, response: &Response, fd: BorrowedFd<'_>) -
     stream.write_all(line.get(sent..).unwrap_or_default())
 }
 
-fn send(mut stream: &UnixStream, response: &Response) -> io::Result<()> {
+/// Sends an answer.
+pub(crate) fn send(mut stream: &UnixStream, response: &Response) -> io::Result<()> {
     let mut line = serde_json::to_vec(response)?;
     line.push(b'\n');
     stream.write_all(&line)

@@ -45,6 +45,7 @@ pub(crate) use fence::Waiter;
 use poll::Asked;
 use queues::{Queues, Told};
 use serve::Control;
+pub(crate) use poll::policy;
 pub use serve::Source;
 pub(crate) use still::{DiskFormats, Still, Taken, WrittenDisk};
 use stuck::{Left, place};

@@ -29,14 +29,19 @@ impl Asked {
 
     /// As a device takes it.
     pub(super) fn policy(self) -> PollPolicy {
-        let Polling { mode, max_us, idle_threshold } = self.in_force();
-        let mode = match mode {
-            PollMode::Auto => reactor::PollMode::Auto,
-            PollMode::Off => reactor::PollMode::Off,
-            PollMode::Always => reactor::PollMode::Always,
-        };
-        PollPolicy { mode, max_ns: u64::from(max_us) * 1000, idle_percent: idle_threshold }
+        policy(self.in_force())
     }
+}
+
+/// As reactors take it.
+pub(crate) fn policy(set: Polling) -> PollPolicy {
+    let Polling { mode, max_us, idle_threshold } = set;
+    let mode = match mode {
+        PollMode::Auto => reactor::PollMode::Auto,
+        PollMode::Off => reactor::PollMode::Off,
+        PollMode::Always => reactor::PollMode::Always,
+    };
+    PollPolicy { mode, max_ns: u64::from(max_us) * 1000, idle_percent: idle_threshold }
 }
 
 impl Export {

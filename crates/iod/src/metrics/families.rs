@@ -57,7 +57,7 @@ pub(crate) fn page(source: &Source) -> String {
     page.end()
 }
 
-fn process(page: &mut Page, stats: &Stats) {
+pub(super) fn process(page: &mut Page, stats: &Stats) {
     let mut build = page.family("ringway_build", Kind::Info, None, "Version of the program.");
     build.add(&[("version", &stats.version)], 1);
     let help = "Time since the start of the process that serves.";
@@ -79,7 +79,7 @@ fn process(page: &mut Page, stats: &Stats) {
     }
 }
 
-fn reactors(page: &mut Page, all: &[ReactorStats], since: Option<f64>) {
+pub(super) fn reactors(page: &mut Page, all: &[ReactorStats], since: Option<f64>) {
     type Count = fn(&ReactorStats) -> u64;
     let families: [(&'static str, Kind, &str, Count); 4] = [
         ("ringway_reactor_queues", Kind::Gauge, "Queues that it serves.", |one| one.queues),

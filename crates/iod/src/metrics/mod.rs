@@ -10,7 +10,7 @@
 //! `families::BOUNDS`, few enough for a store of time series; `stats` has the fine percentiles.
 //!
 //! # Invariants
-//! - Labels have few values: disk, op, stage, state, reactor.
+//! - Labels have few values: disk, op, stage, state, reactor; nic, queue, way, reason.
 //! - Units are seconds and bytes; counters end in `_total`.
 //! - The server takes `CONNECTIONS_MAX` at a time, each with a bounded header and time; others wait.
 //! - A scrape that was taken is answered, also when another worker serves meanwhile.
@@ -18,6 +18,7 @@
 mod families;
 mod held;
 mod polling;
+mod ports;
 mod server;
 mod text;
 
@@ -28,6 +29,7 @@ use std::str::FromStr;
 
 pub(crate) use families::{Source, page};
 pub(crate) use held::{give_up, hold, take};
+pub(crate) use ports::{Residence, page as ports_page};
 pub(crate) use server::{Scraped, serve};
 
 /// Where metrics are served.

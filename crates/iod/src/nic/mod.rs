@@ -1,7 +1,9 @@
 //! NICs under their sockets, the host at its device, and the switch between them.
 
+mod control;
 mod glue;
 mod serve;
+mod told;
 mod uplink;
 
 use std::fmt::Display;
@@ -14,10 +16,13 @@ use net::port::{Policy, PortId};
 use net::switch::{NetworkId, NetworkPolicy};
 use net::{Mac, Reason};
 use nic::{Fabric, FabricError, PortCounts};
+use reactor::PollPolicy;
 use vhost_user::{SessionHandle, SocketError, Stop};
 
 use crate::pool::Pool;
+pub use control::Control;
 pub use serve::Serving;
+pub use told::Told;
 pub use uplink::Uplink;
 
 /// Why a NIC or an uplink is not served.
@@ -72,6 +77,11 @@ impl Lan {
         let fabric = Fabric::new(pool.reactors().into_iter().map(|(handle, _)| handle))?;
         fabric.set_network(NETWORK, NetworkPolicy { mtu, ..NetworkPolicy::default() })?;
         Ok(Arc::new(Self { fabric, pool, mtu }))
+    }
+
+    /// How queues of its ports wait for frames.
+    pub fn set_polling(&self, policy: PollPolicy) {
+        self.fabric.set_polling(policy);
     }
 }
 

@@ -17,7 +17,8 @@ use crate::pool::Pool;
 use crate::table::state;
 pub(crate) use held::{keeper, refused};
 use requests::Names;
-pub(crate) use requests::{op, stage};
+pub(crate) use polling::{refusals, waits};
+pub(crate) use requests::{latency, op, stage};
 
 /// How much is told of each disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

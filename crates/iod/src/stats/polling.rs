@@ -10,12 +10,11 @@ use crate::export::Export;
 /// What is in force for a disk, and what it has cost and brought.
 pub(super) fn of(export: &Export) -> PollStats {
     let state = export.device().poll_state();
-    let [too_long, no_free_cpu, cpu_wanted, budget_used, quota_used] = state.refused;
     let served = export.queues_started() > 0 && export.is_active() && !export.is_paused();
     PollStats {
         set: export.polling(),
         queues: waits(&state, served),
-        refused: PollRefusals { too_long, no_free_cpu, cpu_wanted, budget_used, quota_used },
+        refused: refusals(&state),
     }
 }
 
@@ -24,7 +23,14 @@ pub(super) fn of_queue(queue: &QueueState) -> QueuePolling {
     waits(&queue.poll, queue.served)
 }
 
-fn waits(state: &PollState, served: bool) -> QueuePolling {
+/// What forbade to look.
+pub(crate) fn refusals(state: &PollState) -> PollRefusals {
+    let [too_long, no_free_cpu, cpu_wanted, budget_used, quota_used] = state.refused;
+    PollRefusals { too_long, no_free_cpu, cpu_wanted, budget_used, quota_used }
+}
+
+/// How somebody waits, who is served now or was before.
+pub(crate) fn waits(state: &PollState, served: bool) -> QueuePolling {
     QueuePolling {
         // One that is not served any more shows what it did last.
         armed: state.armed() && served,

@@ -32,7 +32,8 @@ impl Names {
     }
 }
 
-pub(super) fn latency(summary: &Summary) -> Latency {
+/// As the wire tells it.
+pub(crate) fn latency(summary: &Summary) -> Latency {
     Latency {
         count: summary.count,
         p50_us: microseconds(summary.p50_ns),

@@ -1,6 +1,7 @@
-//! `ringway top`: what every disk does, live.
+//! `ringway top`: what every disk and NIC does, live.
 
 mod order;
+mod ports;
 mod rows;
 mod screen;
 mod shown;
@@ -35,10 +36,13 @@ reactor's thread that the disk took; `oldest` is the age of the oldest request u
 always), or sleep, for the reason that is shown; `-` of a disk that waits for nothing. The head says
 what reactors spent on looking.
 
+NICs have a table of their own: `ring to ring` is the mean time of frames from their sender's ring to
+the NIC's, and its p99 that of its slowest queue since it was plugged in.
+
 Keys: the letter in brackets in the head of a column sorts by it, again turns the order round;
 q or Ctrl-C ends.")]
 pub(crate) struct Top {
-    /// Control socket of a ringway-io; may be given several times
+    /// Control socket of a ringway-io or ringway-net; may be given several times
     #[arg(long, value_name = "SOCKET", env = "RINGWAY_CONTROL", default_value = DEFAULT_CONTROL)]
     control: Vec<PathBuf>,
     /// Time between two samples
@@ -99,7 +103,15 @@ fn page(sources: &[Source], order: Order) -> String {
         text += &source.headline();
         text.push('\n');
     }
-    text += &shown::table(&rows, order, several).to_string();
-    text.push('\n');
+    let ports: Vec<_> = sources.iter().flat_map(|source| source.ports(several)).collect();
+    // Who watches a switch alone wants no empty table of disks.
+    if !rows.is_empty() || ports.is_empty() {
+        text += &shown::table(&rows, order, several).to_string();
+        text.push('\n');
+    }
+    if !ports.is_empty() {
+        text += &ports::table(&ports, several).to_string();
+        text.push('\n');
+    }
     text
 }

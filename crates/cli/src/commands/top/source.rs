@@ -8,6 +8,7 @@ use model::why::duration;
 use tokio::task::JoinSet;
 use toolstack::io::{Client, IoError};
 
+use super::ports::{self, PortRow};
 use super::rows::{Row, rows};
 
 /// Longest wait for a sample: the others are shown meanwhile at this pace.
@@ -83,6 +84,15 @@ impl Source {
         rows(self.before.as_ref(), now, &place)
     }
 
+    /// What each port of a switch did between the samples.
+    pub(super) fn ports(&self, several: bool) -> Vec<PortRow> {
+        let Some(now) = self.now.as_ref().filter(|_| self.error.is_none()) else {
+            return Vec::new();
+        };
+        let place = if several { self.control.display().to_string() } else { String::new() };
+        ports::rows(self.before.as_ref(), now, &place)
+    }
+
     /// What its reactors spent on looking for work between the samples.
     fn spun(&self, now: &Stats) -> String {
         let Some(before) = self.before.as_ref().filter(|before| before.pid == now.pid) else {
@@ -112,15 +122,30 @@ impl Source {
                     _ => String::new(),
                 };
                 format!(
-                    "{control}: ringway-io {}, pid {}, up {}{began}{restarts}, {} disks on {} reactors{}",
+                    "{control}: {} {}, pid {}, up {}{began}{restarts}, {} on {} reactors{}",
+                    program(now),
                     now.version,
                     now.pid,
                     duration(now.uptime_seconds),
-                    now.disks.len(),
+                    served(now),
                     now.reactors.len(),
                     self.spun(now),
                 )
             }
         }
+    }
+}
+
+/// Which program it is.
+fn program(stats: &Stats) -> &'static str {
+    if stats.disks.is_empty() && !stats.ports.is_empty() { "ringway-net" } else { "ringway-io" }
+}
+
+/// What it serves.
+fn served(stats: &Stats) -> String {
+    match (stats.disks.len(), stats.ports.len()) {
+        (disks, 0) => format!("{disks} disks"),
+        (0, ports) => format!("{ports} ports"),
+        (disks, ports) => format!("{disks} disks and {ports} ports"),
     }
 }

@@ -1,0 +1,193 @@
+//! What the ports of a switch do, as a table below that of disks.
+
+use comfy_table::Table;
+use model::report::{PollReason, PortStats, Stats, WayStats};
+use model::why::duration;
+
+use crate::table;
+
+const MBIT: f64 = 1e6 / 8.0;
+
+/// What one port did between two samples.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct PortRow {
+    /// Control socket of its process, where several are watched.
+    pub(super) place: String,
+    pub(super) nic: String,
+    pub(super) state: &'static str,
+    /// Frames and bytes a second.
+    pub(super) sent: (f64, f64),
+    pub(super) got: (f64, f64),
+    /// Frames a second that were lost on either way.
+    pub(super) lost: f64,
+    /// Mean time from ring to ring, in seconds.
+    pub(super) residence: f64,
+    pub(super) p99: f64,
+    pub(super) queues: u16,
+    pub(super) polled: &'static str,
+    /// Its largest flow.
+    pub(super) flow: String,
+}
+
+/// One row for each port of a process.
+pub(super) fn rows(before: Option<&Stats>, now: &Stats, place: &str) -> Vec<PortRow> {
+    let before = before.filter(|before| before.pid == now.pid);
+    let seconds = before.map_or(0.0, |before| now.uptime_seconds - before.uptime_seconds);
+    let row = |port: &PortStats| {
+        let former = before.and_then(|before| before.ports.iter().find(|one| one.id == port.id));
+        PortRow { place: place.into(), ..of_port(former, port, seconds) }
+    };
+    now.ports.iter().map(row).collect()
+}
+
+fn of_port(before: Option<&PortStats>, now: &PortStats, seconds: f64) -> PortRow {
+    let grown = |count: &dyn Fn(&PortStats) -> f64| {
+        before.map_or(0.0, |before| (count(now) - count(before)).max(0.0))
+    };
+    let rate = |count: &dyn Fn(&PortStats) -> f64| {
+        if seconds > 0.0 { grown(count) / seconds } else { 0.0 }
+    };
+    let way = |way: fn(&PortStats) -> &WayStats| {
+        (rate(&|port| way(port).frames as f64), rate(&|port| way(port).bytes as f64))
+    };
+    let sum = |port: &PortStats, of: &dyn Fn(&model::report::PairStats) -> f64| {
+        port.each_queue.iter().map(of).sum::<f64>()
+    };
+    let count = grown(&|port| sum(port, &|pair| pair.residence.count as f64));
+    let total = grown(&|port| sum(port, &|pair| pair.residence_seconds));
+    let slowest = now.each_queue.iter().map(|pair| pair.residence.p99_us / 1e6);
+    PortRow {
+        place: String::new(),
+        nic: now.id.clone(),
+        state: state(now),
+        sent: way(|port| &port.sent),
+        got: way(|port| &port.got),
+        lost: rate(&|port| (port.sent.lost() + port.got.lost()) as f64),
+        residence: if count > 0.0 { total / count } else { 0.0 },
+        p99: slowest.fold(0.0, f64::max),
+        queues: now.pairs_started,
+        polled: now.polling.map_or("-", |polling| polled(polling.queues.armed, polling.queues.reason)),
+        flow: now.flows.first().map_or_else(
+            || "-".into(),
+            |flow| format!("{} > {} {:.0}%", flow.from, flow.to, flow.share * 100.0),
+        ),
+    }
+}
+
+fn state(port: &PortStats) -> &'static str {
+    match port {
+        PortStats { socket: None, .. } => "host",
+        PortStats { connected: false, .. } => "no guest",
+        PortStats { pairs_started: 0, .. } => "no driver",
+        _ if port.each_queue.iter().any(|pair| pair.held_now) => "capped",
+        _ => "active",
+    }
+}
+
+/// What its queues do when they have nothing to send.
+fn polled(armed: bool, reason: PollReason) -> &'static str {
+    let looks = matches!(reason, PollReason::Pays | PollReason::Probing | PollReason::Always);
+    match reason {
+        PollReason::Never | PollReason::Unknown => "-",
+        // It would look, and is not served.
+        _ if looks && !armed => "-",
+        PollReason::TooLong => "too far apart",
+        PollReason::NoFreeCpu => "no free cpu",
+        PollReason::CpuWanted => "cpu wanted",
+        PollReason::BudgetUsed => "budget used",
+        PollReason::QuotaUsed => "quota used",
+        reason => reason.name(),
+    }
+}
+
+/// The table.
+pub(super) fn table(rows: &[PortRow], several: bool) -> Table {
+    let mut header = vec![
+        "nic", "state", "sent/s", "mbit/s", "got/s", "mbit/s", "lost/s", "ring to ring", "p99",
+        "queues", "polled", "largest flow",
+    ];
+    if several {
+        header.insert(0, "socket");
+    }
+    let mut table = table::new(&header, if several { 3 } else { 2 });
+    for row in rows {
+        let time = |seconds: f64| if seconds > 0.0 { duration(seconds) } else { "-".into() };
+        let way = |(frames, bytes): (f64, f64)| {
+            [format!("{frames:.0}"), format!("{:.1}", bytes / MBIT)]
+        };
+        let mut cells = vec![row.nic.clone(), row.state.into()];
+        cells.extend(way(row.sent));
+        cells.extend(way(row.got));
+        cells.extend([
+            format!("{:.0}", row.lost),
+            time(row.residence),
+            time(row.p99),
+            row.queues.to_string(),
+            row.polled.into(),
+            row.flow.clone(),
+        ]);
+        if several {
+            cells.insert(0, row.place.clone());
+        }
+        table.add_row(cells);
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use model::report::FlowStats;
+
+    use super::*;
+
+    fn sample(uptime_seconds: f64, frames: u64) -> Stats {
+        let flow = FlowStats {
+            from: "10.0.0.1:1".into(),
+            to: "10.0.0.2:2".into(),
+            protocol: "tcp".into(),
+            nic: None,
+            share: 0.5,
+            recent_bytes: 1,
+        };
+        let port = PortStats {
+            id: "a".into(),
+            socket: Some("/a".into()),
+            connected: true,
+            pairs_started: 1,
+            sent: WayStats { frames, bytes: frames * 1250, ..WayStats::default() },
+            flows: vec![flow],
+            ..PortStats::default()
+        };
+        Stats {
+            version: "1".into(),
+            pid: 1,
+            uptime_seconds,
+            ports: vec![port],
+            reactors: Vec::new(),
+            reactors_why: None,
+            queues_moved: 0,
+            disks: Vec::new(),
+            poll_defaults: None,
+            keeper: None,
+            began: None,
+        }
+    }
+
+    #[test]
+    fn rates_are_those_between_the_samples() {
+        let (before, now) = (sample(10.0, 100), sample(12.0, 300));
+        let all = rows(Some(&before), &now, "/net.sock");
+        assert_eq!((all[0].sent, all[0].state), ((100.0, 125_000.0), "active"));
+        let shown = table(&all, true).to_string();
+        for part in ["/net.sock", "1.0", "10.0.0.1:1 > 10.0.0.2:2 50%"] {
+            assert!(shown.contains(part), "{shown}");
+        }
+        assert_eq!(rows(None, &now, "")[0].sent, (0.0, 0.0));
+    }
+
+    #[test]
+    fn a_port_that_is_not_served_is_not_shown_as_polled() {
+        assert_eq!((polled(true, PollReason::Pays), polled(false, PollReason::Pays)), ("pays", "-"));
+        assert_eq!(polled(false, PollReason::Off), "off");
+    }
+}
