@@ -1,0 +1,122 @@
+//! Flows that collide on a guest's queue are moved to others, in order and without a loss.
+#![allow(clippy::unwrap_used)]
+
+mod guest;
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use guest::*;
+use net::flow::{Bucket, Toeplitz};
+use net::frame::{Frame, PREFIX_BYTES};
+use net::port::PortId;
+
+const QUEUES: u16 = 4;
+const FLOWS: u64 = 8;
+/// Rounds between two looks.
+const ROUNDS: u64 = 64;
+const SOON: Duration = Duration::from_secs(60);
+
+/// A large frame of the flow with this source port, with a number in its data.
+fn frame(port: u16, number: u64) -> Vec<u8> {
+    let mut frame = tcp(2, 1, &data(40_000));
+    frame[TCP_AT..TCP_AT + 2].copy_from_slice(&port.to_be_bytes());
+    frame[DATA_AT..DATA_AT + 8].copy_from_slice(&number.to_be_bytes());
+    frame
+}
+
+/// Source ports of flows that have different buckets, all of the first queue.
+fn colliding() -> Vec<u16> {
+    let hash = Toeplitz::default();
+    let mut buckets = Vec::new();
+    let all = (33_000..60_000).filter(|port| {
+        let bytes = frame(*port, 0);
+        let parsed = Frame::parse(&bytes[..PREFIX_BYTES], bytes.len()).unwrap();
+        let bucket = Bucket::of(hash.of(&parsed).unwrap()).index();
+        let fits = bucket % usize::from(QUEUES) == 0 && !buckets.contains(&bucket);
+        if fits {
+            buckets.push(bucket);
+        }
+        fits
+    });
+    all.take(FLOWS as usize).collect()
+}
+
+/// A guest with several queues, spread over the reactors.
+struct Receiver {
+    queues: Vec<Ring>,
+    /// Last number of each flow.
+    seen: HashMap<u16, u64>,
+    /// Frames of each queue since the last look.
+    counts: Vec<u64>,
+}
+
+impl Receiver {
+    fn new(lan: &Lan) -> Self {
+        let mut guest = Guest::new(lan, 2, 0, all());
+        // The switch learns where it is.
+        guest.send(NOTHING, &plain(EVERYBODY, 2, 60));
+        let Guest { life, rx, .. } = guest;
+        let mut queues = vec![rx];
+        for pair in 1..QUEUES {
+            let mut ring = Ring::new(2 * pair, true);
+            ring.start(lan, usize::from(pair) % lan.reactors.len(), life);
+            queues.push(ring);
+        }
+        queues.iter_mut().for_each(|ring| ring.post(RING, 70_000));
+        let counts = vec![0; queues.len()];
+        Self { queues, seen: HashMap::new(), counts }
+    }
+
+    /// Takes what has come, and tells the device so.
+    fn take(&mut self) {
+        for (ring, count) in self.queues.iter_mut().zip(&mut self.counts) {
+            while let Some(got) = ring.got() {
+                let port = u16::from_be_bytes([got.frame[TCP_AT], got.frame[TCP_AT + 1]]);
+                let number = got.frame[DATA_AT..].first_chunk().unwrap();
+                let number = u64::from_be_bytes(*number);
+                let last = self.seen.insert(port, number);
+                assert!(last.is_none_or(|last| last < number), "{port}: {number} after {last:?}");
+                *count += 1;
+                ring.post(1, 70_000);
+            }
+        }
+    }
+
+    /// Whether the most loaded queue is within a quarter of the mean.
+    fn is_even(&mut self) -> bool {
+        let most = *self.counts.iter().max().unwrap();
+        let all: u64 = self.counts.iter().sum();
+        self.counts.fill(0);
+        all > 0 && most * u64::from(QUEUES) * 4 <= all * 5
+    }
+}
+
+#[test]
+fn elephants_leave_the_queue_on_which_they_collide() {
+    for reactors in [1, 2] {
+        let lan = Lan::new(reactors);
+        let mut a = Guest::new(&lan, 1, 0, all());
+        let mut b = Receiver::new(&lan);
+        let ports = colliding();
+        assert_eq!(ports.len() as u64, FLOWS);
+        let (until, mut number) = (Instant::now() + SOON, 0);
+        loop {
+            for _ in 0..ROUNDS {
+                for port in &ports {
+                    number += 1;
+                    a.send(cut(1448), &frame(*port, number));
+                    b.take();
+                }
+            }
+            if b.is_even() {
+                break;
+            }
+            assert!(Instant::now() < until, "they stay where they collide");
+        }
+        assert!(lan.fabric.moves(PortId(2)) >= 4);
+        lan.settle();
+        b.take();
+        assert_eq!(lan.counts(2).got_frames, number, "some were lost");
+    }
+}
