@@ -10,6 +10,7 @@
 //!   [`RunningQueue`] is a ring of a driver, an [`Attached`] is anything else.
 //! - [`Life`]: a port between two resets.
 //! - **Link**: the way of frames from one reactor to another; see `link`.
+//! - **Residence**: from when a frame is taken of its sender's ring to when its receiver is shown it.
 //! - [`Fabric`]: the hubs of all reactors, and how the rest of the program speaks to them.
 //!
 //! # Model

