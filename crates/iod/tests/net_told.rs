@@ -73,19 +73,26 @@ fn callers_see_what_nics_do_and_what_holds_them_back() {
         a.send_frame(0, &PLAIN, &frame(number)).unwrap();
         b.receive_frame(0, PROCESS_DEADLINE).unwrap().unwrap();
     }
+    // A frame is shown to its guest first, and timed then.
+    eventually("all of them are timed", || {
+        port(&caller.stats(), "b").each_queue[0].residence.count == 32
+    });
     let busy = caller.stats();
     let (sent, got) = (port(&busy, "a"), port(&busy, "b"));
     assert_eq!((sent.sent.frames, got.got.frames), (32, 32));
-    assert_eq!(got.each_queue[0].residence.count, 32);
     assert!(got.each_queue[0].residence_seconds > 0.0);
     assert_eq!(sent.polling.unwrap().queues.reason, PollReason::Off);
-    assert_eq!(cause(&idle, &busy, "b"), NicCause::Healthy);
+    // On a busy host frames may well wait for reactors.
+    let flows = cause(&idle, &busy, "b");
+    assert!(matches!(flows, NicCause::Healthy | NicCause::Reactor), "{flows:?}");
     // The guest has no more buffers.
     for number in 0..8 {
         a.send_frame(0, &PLAIN, &frame(number)).unwrap();
     }
+    eventually("all of them are counted", || {
+        port(&caller.stats(), "b").got.lost_for("no-buffer") == 8
+    });
     let starved = caller.stats();
-    assert_eq!(port(&starved, "b").got.lost_for("no-buffer"), 8);
     assert_eq!(cause(&busy, &starved, "b"), NicCause::Buffers);
     assert!(switch.process.terminate().unwrap().success());
     assert_eq!(names(&switch.folder), [""; 0], "sockets are left");

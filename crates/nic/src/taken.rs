@@ -4,7 +4,14 @@
 //! hub asks when one of its buckets waits to move, and from then on the queue's reactor looks at the
 //! ring after each batch, until the guest has taken everything.
 
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// Marks of a queue that are kept; of more the last one stands for all that follow.
+const MARKS_MAX: usize = 16;
+/// Frames to a queue for which marks are made after somebody has asked: each costs a look at what the
+/// other reactor writes.
+const MARKED_FRAMES: u16 = 512;
 
 /// What a receive queue tells. Numbers are buffers since its start.
 #[derive(Debug, Default)]
@@ -39,8 +46,17 @@ impl Taken {
     }
 
     /// Buffers that are in the ring, or were.
-    fn given(&self) -> u64 {
+    pub(crate) fn given(&self) -> u64 {
         self.given.load(Ordering::Relaxed)
+    }
+
+    /// Whether so many buffers have been taken; asks for it if that is not known.
+    pub(crate) fn has_passed(&self, given: u64) -> bool {
+        let has = self.is_past(given);
+        if !has {
+            self.asked.store(true, Ordering::Relaxed);
+        }
+        has
     }
 
     fn is_past(&self, given: u64) -> bool {
@@ -48,39 +64,64 @@ impl Taken {
     }
 }
 
-/// How far one hub's frames for a queue are known to be taken. A position is one in the hub's link to
-/// the queue's reactor; without a link between them it is one in the ring.
-#[derive(Debug, Default)]
+/// How far a hub's frames for a queue on another reactor are known to be taken. Its positions are
+/// those of the link to there, and a guest takes buffers of its ring: so the hub marks how many buffers
+/// were in the ring when a frame was certainly among them.
+#[derive(Debug)]
 pub(crate) struct Followed {
     /// Everything up to this position was taken.
     done: u64,
-    /// What was up to this position is taken when so many buffers are.
-    next: Option<(u64, u64)>,
+    /// What is up to a position was taken when so many buffers were; oldest first.
+    marks: VecDeque<(u64, u64)>,
+    /// Frames for which marks are still made.
+    left: u16,
+}
+
+impl Default for Followed {
+    fn default() -> Self {
+        // Nothing is allocated when frames come.
+        Self { done: 0, marks: VecDeque::with_capacity(MARKS_MAX), left: 0 }
+    }
 }
 
 impl Followed {
-    /// Whether everything up to `position` was taken. `arrived`: the position up to which frames are
-    /// in the ring; it was read before this.
-    pub(crate) fn is_done(&mut self, position: u64, arrived: u64, taken: &Taken) -> bool {
-        for _ in 0..2 {
-            if let Some((at, given)) = self.next
-                && taken.is_past(given)
-            {
-                (self.done, self.next) = (at, None);
-            }
-            if position <= self.done {
-                return true;
-            }
-            // What has arrived by now is in the ring below this.
-            self.next.get_or_insert((arrived, taken.given()));
+    /// A frame goes there. `arrived` tells up to which position frames are in the ring.
+    pub(crate) fn goes(&mut self, arrived: impl FnOnce() -> u64, taken: &Taken) {
+        if self.left > 0 {
+            self.left -= 1;
+            self.mark(arrived(), taken);
         }
-        taken.asked.store(true, Ordering::Relaxed);
-        false
     }
 
-    /// The position of a frame that has just been given to a queue on the hub's own reactor.
-    pub(crate) fn near(taken: &Taken) -> u64 {
-        taken.given()
+    /// Whether everything up to `position` was taken, as far as is known. Up to `arrived` frames
+    /// are in the ring.
+    pub(crate) fn is_done(&mut self, position: u64, arrived: u64, taken: &Taken) -> bool {
+        if position <= self.done {
+            return true;
+        }
+        self.mark(arrived, taken);
+        while let Some((at, given)) = self.marks.front().copied() {
+            if !taken.has_passed(given) {
+                break;
+            }
+            self.done = at;
+            self.marks.pop_front();
+        }
+        if position > self.done {
+            self.left = MARKED_FRAMES;
+        }
+        position <= self.done
+    }
+
+    /// What has arrived up to here is below what is in the ring now, which is read after that.
+    fn mark(&mut self, arrived: u64, taken: &Taken) {
+        let last = self.marks.back().map_or(self.done, |(at, _)| *at);
+        if arrived > last {
+            if self.marks.len() == MARKS_MAX {
+                self.marks.pop_back();
+            }
+            self.marks.push_back((arrived, taken.given()));
+        }
     }
 }
 
@@ -120,5 +161,35 @@ mod tests {
         assert!(!followed.is_done(200, 200, &taken), "in the ring, and not taken");
         taken.settles(0);
         assert!(followed.is_done(200, 200, &taken));
+    }
+
+    /// Each frame is taken after the next one has come, as under a load that never ends: a frame of
+    /// one flow is known to be taken although others are always on their way.
+    #[test]
+    fn marks_are_made_while_others_frames_go_there() {
+        let (taken, mut followed) = (Taken::default(), Followed::default());
+        let is_done = |followed: &mut Followed, at: u64| followed.is_done(at, at, &taken);
+        taken.gives(1);
+        assert!(!is_done(&mut followed, 1));
+        for at in 2..1000 {
+            taken.gives(1);
+            taken.settles(1);
+            followed.goes(|| at, &taken);
+            assert!(followed.marks.len() <= MARKS_MAX);
+        }
+        assert!(followed.left > 0 || followed.marks.len() == MARKS_MAX);
+        assert!(followed.is_done(1, 999, &taken));
+        assert!(!is_done(&mut followed, 999));
+    }
+
+    #[test]
+    fn near_positions_are_those_of_the_ring() {
+        let taken = Taken::default();
+        taken.gives(4);
+        assert!(!taken.has_passed(4) && taken.is_asked());
+        taken.settles(1);
+        assert!(taken.has_passed(3) && !taken.has_passed(4));
+        taken.settles(0);
+        assert!(taken.has_passed(4));
     }
 }

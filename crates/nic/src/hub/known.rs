@@ -91,11 +91,12 @@ impl Known {
         let is_taken = |queue: u8, position: u64| {
             let place = places.get_mut(usize::from(queue));
             let Some(Place { seat, taken: Some((taken, followed)) }) = place else { return false };
-            let arrived = match *seat {
-                Seat::There(number) => exits.arrived(number),
-                Seat::Here(_) | Seat::Nobody => Followed::near(taken),
-            };
-            followed.is_done(position, arrived, taken)
+            match *seat {
+                Seat::There(number) => followed.is_done(position, exits.arrived(number), taken),
+                // Positions on our own reactor are those of the ring.
+                Seat::Here(_) => taken.has_passed(position),
+                Seat::Nobody => false,
+            }
         };
         spread.pick(hash, now_ns, is_taken).into()
     }
@@ -114,13 +115,16 @@ impl Known {
             return;
         }
         let (goes, units) = outcome;
-        let place = self.places.get(usize::from(queue));
+        let place = self.places.get_mut(usize::from(queue));
         let Some(place) = place.filter(|_| goes) else {
             return self.spread.lost(hash, units, now_ns);
         };
-        let position = match (place.seat, &place.taken) {
-            (Seat::There(number), _) => exits.written(number),
-            (_, Some((taken, _))) => Followed::near(taken),
+        let position = match (place.seat, &mut place.taken) {
+            (Seat::There(number), Some((taken, followed))) => {
+                followed.goes(|| exits.arrived(number), taken);
+                exits.written(number)
+            }
+            (_, Some((taken, _))) => taken.given(),
             // Nobody will ask for it; only 0 is none.
             (_, None) => 1,
         };
