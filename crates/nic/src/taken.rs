@@ -52,15 +52,11 @@ impl Taken {
 
     /// Whether so many buffers have been taken; asks for it if that is not known.
     pub(crate) fn has_passed(&self, given: u64) -> bool {
-        let has = self.is_past(given);
+        let has = self.taken.load(Ordering::Acquire) >= given;
         if !has {
             self.asked.store(true, Ordering::Relaxed);
         }
         has
-    }
-
-    fn is_past(&self, given: u64) -> bool {
-        self.taken.load(Ordering::Acquire) >= given
     }
 }
 
