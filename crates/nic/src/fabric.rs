@@ -9,11 +9,13 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use memory::MemoryError;
+use net::control::Asked;
 use net::port::{Policy, PortId};
 use net::switch::{NetworkId, NetworkPolicy, SwitchError};
 use reactor::{Context, Handle, PollerId, Stopped};
 use rustix::event::{EventfdFlags, eventfd};
 
+use crate::control::Told;
 use crate::counts::{Counts, PortCounts};
 use crate::hub::Hub;
 use crate::link::{Door, Reader, Shared, Writer};
@@ -123,6 +125,29 @@ impl Fabric {
         }
         self.counters().remove(&id);
         Ok(())
+    }
+
+    /// What the driver of a port has asked for over its control queue; `None`: there is none.
+    ///
+    /// # Errors
+    /// A reactor has ended.
+    pub(crate) fn set_asked(&self, id: PortId, asked: Option<Arc<Asked>>) -> Result<(), Stopped> {
+        for at in &self.nodes {
+            let asked = asked.clone();
+            at.with(move |hub| hub.set_asked(id, asked))?;
+        }
+        Ok(())
+    }
+
+    /// The same without waiting: nobody holds `told` any more when all hubs have heard it.
+    pub(crate) fn tell_asked(&self, id: PortId, asked: &Arc<Asked>, told: &Arc<Told>) {
+        for at in &self.nodes {
+            let (asked, told) = (Arc::clone(asked), Arc::clone(told));
+            at.send(move |hub| {
+                hub.set_asked(id, Some(asked));
+                drop(told);
+            });
+        }
     }
 
     /// What a port has sent and got since it was plugged in.

@@ -18,7 +18,7 @@ use virtq::{Chain, QueueStart, RingError};
 
 use crate::life::Life;
 use crate::outlet::{Outlet, Ready};
-use crate::ring::{Fault, Ring};
+use crate::ring::{Fault, Ring, Served};
 
 /// A receive queue, as its hub has it.
 pub(crate) struct Receive {
@@ -44,25 +44,6 @@ impl Receive {
         let stock = VecDeque::with_capacity(start.ring.size.into());
         let ring = Ring::new(life.port, start, fault, context)?;
         Ok(Self { ring, stock, stocked: 0, mergeable: life.mergeable })
-    }
-
-    /// Ends; returns where a successor goes on, which is the used index.
-    pub(crate) fn stop(&mut self, context: &mut Context<'_>) -> u16 {
-        self.ring.publish(context);
-        let unused = self.let_go();
-        // A ring that has failed takes nothing more.
-        let next = self.ring.queue.next_avail().wrapping_sub(unused);
-        self.ring.queue.fail();
-        next
-    }
-
-    pub(crate) fn set_memory(&mut self, table: Arc<Table>) -> Result<(), RingError> {
-        self.let_go();
-        self.ring.set_memory(table)
-    }
-
-    pub(crate) fn set_call(&mut self, call: Option<Arc<OwnedFd>>, context: &mut Context<'_>) {
-        self.ring.set_call(call, context);
     }
 
     /// Gives up what was popped and not used; returns how many chains that were.
@@ -101,6 +82,26 @@ impl Receive {
         self.stocked += chain.writable.len();
         self.stock.push_back(chain);
         Ok(())
+    }
+}
+
+impl Served for Receive {
+    fn stop(&mut self, context: &mut Context<'_>) -> u16 {
+        self.ring.publish(context);
+        let unused = self.let_go();
+        // A ring that has failed takes nothing more.
+        let next = self.ring.queue.next_avail().wrapping_sub(unused);
+        self.ring.queue.fail();
+        next
+    }
+
+    fn set_memory(&mut self, table: Arc<Table>) -> Result<(), RingError> {
+        self.let_go();
+        self.ring.set_memory(table)
+    }
+
+    fn set_call(&mut self, call: Option<Arc<OwnedFd>>, context: &mut Context<'_>) {
+        self.ring.set_call(call, context);
     }
 }
 

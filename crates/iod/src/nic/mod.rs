@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use net::config::Config;
-use net::features::{Control, Offer};
+use net::features::Offer;
 use net::port::{Policy, PortId};
 use net::switch::{NetworkId, NetworkPolicy};
 use net::{Mac, Reason};
@@ -84,7 +84,7 @@ pub struct NicSpec {
     pub socket: PathBuf,
     /// Pairs of queues, from 1 on.
     pub pairs: u16,
-    /// Offer several pairs to drivers, if there are several.
+    /// Offer several pairs to drivers, if there are several, and a control queue.
     pub multiqueue: bool,
     /// What its driver reads, if its front-end has no address of its own for it.
     pub mac: Mac,
@@ -113,7 +113,7 @@ impl Nic {
         let stop = Stop::new().map_err(make)?;
         lan.fabric.set_port(spec.port, &Policy::open(NETWORK))?;
         let pairs = if spec.multiqueue { spec.pairs.max(1) } else { 1 };
-        let control = if spec.multiqueue { Control::FrontEnd } else { Control::None };
+        let control = spec.multiqueue;
         let offer = Offer { offloads: true, mergeable: true, pairs, control, mtu: true };
         let config = Config { mac: spec.mac, link: true, announce: false, pairs, mtu: lan.mtu };
         let (lan, session) = (Arc::clone(lan), Mutex::default());
