@@ -3,13 +3,14 @@
 use std::os::fd::RawFd;
 use std::path::PathBuf;
 
-use clap::{ArgGroup, Parser};
-use net::flow::QUEUES_MAX;
-
 use crate::blk_options::mode;
+use clap::{ArgGroup, Parser};
 
 /// What `--print-capabilities` prints: QEMU's `vhost-user.json`, `VHostUserBackendCapabilities`.
 pub const CAPABILITIES: &str = r#"{"type":"net"}"#;
+/// Most pairs of queues of a NIC: with its control queue they are 255, and a front-end can name 256
+/// (`VHOST_USER_SET_VRING_KICK`).
+pub const PAIRS_MAX: u16 = 127;
 /// Most ports of one switch on the command line: each takes a thread and some descriptors.
 pub const PORTS_MAX: usize = 256;
 
@@ -52,9 +53,9 @@ pub struct NetOptions {
 
     /// Pairs of queues of each NIC
     #[arg(long, value_name = "N", default_value_t = 1,
-        value_parser = clap::value_parser!(u16).range(1..=i64::from(QUEUES_MAX)))]
+        value_parser = clap::value_parser!(u16).range(1..=i64::from(PAIRS_MAX)))]
     pub queues: u16,
-    /// Offer one pair of queues and no control queue, for front-ends that serve none themselves
+    /// Offer one pair of queues and no control queue, whatever --queues says
     #[arg(long)]
     pub no_mq: bool,
     /// Most bytes of a packet
@@ -86,7 +87,7 @@ With the host at the same switch, under an address of its own:
   ringway-net --port /tmp/a.sock --port /tmp/b.sock --tap rwt0 &
   ip addr add 10.9.0.1/24 dev rwt0 && ip link set dev rwt0 up
 
-User-Mode Linux serves no control queue: with --queues above 1 it also needs --no-mq.";
+Several queues of User-Mode Linux are in use when the guest asks for them (ethtool -L eth0 combined 2).";
 
 impl NetOptions {
     /// The sockets, in order; none with `--fd`.
@@ -118,7 +119,7 @@ mod tests {
             (&["--port", "/a", "--socket-path", "/b"], "--socket-path"),
             (&["--fd", "3", "--connect"], "--connect"),
             (&["--port", "/a", "--queues", "0"], "--queues"),
-            (&["--port", "/a", "--queues", "129"], "--queues"),
+            (&["--port", "/a", "--queues", "128"], "--queues"),
             (&["--port", "/a", "--mtu", "67"], "--mtu"),
             (&["--tap", "rwt0"], "--port"),
             (&["--port", "/a", "--tap", "rwt0", "--tap", "rwt1"], "--tap"),
