@@ -102,7 +102,7 @@ fn the_control_queue_is_where_the_features_say() {
     let mut a = guest(&folder.path().join("a"), 3, SEVERAL);
     assert_eq!(a.command(2, &[0, 0, 1]).unwrap(), OK, "behind one pair without MQ");
     assert_eq!(a.command(2, &[4, 0, 1, 0]).unwrap(), ERR, "which was not negotiated");
-    // With it, that one is a receive queue, and gives nothing back by itself.
+    // With it, behind all of them.
     let mut b = guest(&folder.path().join("b"), 2 * PAIRS + 1, 0);
     assert_eq!(b.command(CONTROL, &[0, 0, 0]).unwrap(), OK);
 }
