@@ -4,13 +4,11 @@ use std::os::fd::RawFd;
 use std::path::PathBuf;
 
 use crate::blk_options::mode;
+use crate::nic::PAIRS_MAX;
 use clap::{ArgGroup, Parser};
 
 /// What `--print-capabilities` prints: QEMU's `vhost-user.json`, `VHostUserBackendCapabilities`.
 pub const CAPABILITIES: &str = r#"{"type":"net"}"#;
-/// Most pairs of queues of a NIC: with its control queue they are 255, and a front-end can name 256
-/// (`VHOST_USER_SET_VRING_KICK`).
-pub const PAIRS_MAX: u16 = 127;
 /// Most ports of one switch on the command line: each takes a thread and some descriptors.
 pub const PORTS_MAX: usize = 256;
 
@@ -87,7 +85,8 @@ With the host at the same switch, under an address of its own:
   ringway-net --port /tmp/a.sock --port /tmp/b.sock --tap rwt0 &
   ip addr add 10.9.0.1/24 dev rwt0 && ip link set dev rwt0 up
 
-Several queues of User-Mode Linux are in use when the guest asks for them (ethtool -L eth0 combined 2).";
+User-Mode Linux uses one pair of several until its guest asks for more, for example by
+  ethtool -L eth0 combined 2";
 
 impl NetOptions {
     /// The sockets, in order; none with `--fd`.
