@@ -3,9 +3,10 @@
 use std::os::fd::RawFd;
 use std::path::PathBuf;
 
+use clap::{ArgGroup, Parser};
+
 use crate::blk_options::mode;
 use crate::nic::PAIRS_MAX;
-use clap::{ArgGroup, Parser};
 
 /// What `--print-capabilities` prints: QEMU's `vhost-user.json`, `VHostUserBackendCapabilities`.
 pub const CAPABILITIES: &str = r#"{"type":"net"}"#;
