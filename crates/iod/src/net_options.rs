@@ -4,9 +4,9 @@ use std::os::fd::RawFd;
 use std::path::PathBuf;
 
 use clap::{ArgGroup, Parser};
-use net::flow::QUEUES_MAX;
 
 use crate::blk_options::mode;
+use crate::nic::PAIRS_MAX;
 use crate::poll_options::PollOptions;
 
 /// What `--print-capabilities` prints: QEMU's `vhost-user.json`, `VHostUserBackendCapabilities`.
@@ -53,9 +53,9 @@ pub struct NetOptions {
 
     /// Pairs of queues of each NIC
     #[arg(long, value_name = "N", default_value_t = 1,
-        value_parser = clap::value_parser!(u16).range(1..=i64::from(QUEUES_MAX)))]
+        value_parser = clap::value_parser!(u16).range(1..=i64::from(PAIRS_MAX)))]
     pub queues: u16,
-    /// Offer one pair of queues and no control queue, for front-ends that serve none themselves
+    /// Offer one pair of queues and no control queue, whatever --queues says
     #[arg(long)]
     pub no_mq: bool,
     /// Most bytes of a packet
@@ -98,7 +98,8 @@ To see what it does, with ringway-net ... --control /tmp/net.sock:
   ringway top --control /tmp/net.sock
   ringway why a --control /tmp/net.sock
 
-User-Mode Linux serves no control queue: with --queues above 1 it also needs --no-mq.";
+User-Mode Linux uses one pair of several until its guest asks for more, for example by
+  ethtool -L eth0 combined 2";
 
 impl NetOptions {
     /// The sockets, in order; none with `--fd`.
@@ -130,7 +131,7 @@ mod tests {
             (&["--port", "/a", "--socket-path", "/b"], "--socket-path"),
             (&["--fd", "3", "--connect"], "--connect"),
             (&["--port", "/a", "--queues", "0"], "--queues"),
-            (&["--port", "/a", "--queues", "129"], "--queues"),
+            (&["--port", "/a", "--queues", "128"], "--queues"),
             (&["--port", "/a", "--mtu", "67"], "--mtu"),
             (&["--tap", "rwt0"], "--port"),
             (&["--port", "/a", "--tap", "rwt0", "--tap", "rwt1"], "--tap"),

@@ -107,14 +107,15 @@ fn what_a_driver_reads_and_is_offered() {
     let config = a.frontend.get_config(24).unwrap();
     assert_eq!(config[0] & 3, 2, "a local address of one interface: {config:?}");
     assert_eq!(config[6..12], [1, 0, 3, 0, 0x28, 0x23], "link, pairs, MTU");
-    assert_eq!(a.frontend.get_u64(Request::GET_QUEUE_NUM).unwrap(), 6);
-    let mq = 1 << 22;
-    assert_ne!(a.negotiated.offered & mq, 0);
+    assert_eq!(a.frontend.get_u64(Request::GET_QUEUE_NUM).unwrap(), 7, "and a control queue");
+    // CTRL_VQ, CTRL_RX, MQ, CTRL_MAC_ADDR.
+    let control = [17, 18, 22, 23].map(|bit| 1 << bit);
+    assert_eq!(control.map(|bit| a.negotiated.offered & bit), control);
     // QEMU before 8.0 adds each region for each pair.
     assert_eq!(a.negotiated.protocol_offered & protocol::CONFIGURE_MEM_SLOTS, 0);
     let one = Switch::start(&["--queues", "3", "--no-mq"]);
     let mut a = guest(&one.port("a"), 1);
-    assert_eq!(a.negotiated.offered & mq, 0);
+    assert_eq!(control.map(|bit| a.negotiated.offered & bit), [0; 4]);
     assert_eq!(a.frontend.get_u64(Request::GET_QUEUE_NUM).unwrap(), 2);
 }
 

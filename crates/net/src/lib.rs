@@ -7,6 +7,7 @@
 //! - **Port**: where frames come in and go out; **network**: ports that frames go between;
 //!   **VLAN**: a part of a network.
 //! - **Station**: whoever has an address of its own; the table of a network knows at which port.
+//! - **Command**: what a driver asks its interface to be over the control queue; see [`control`].
 //! - **Flow**, **bucket**, **steering**: how frames are spread over a receiver's queues; what that
 //!   means exactly stands at the top of [`flow`].
 //!
@@ -37,6 +38,7 @@
 mod bytes;
 pub mod checksum;
 pub mod config;
+pub mod control;
 pub mod features;
 pub mod flow;
 pub mod frame;

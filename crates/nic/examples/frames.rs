@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use memory::Buffers;
-use net::features::{Control, Offer, feature};
+use net::features::{Offer, feature};
 use net::port::{Policy, PortId};
 use net::switch::{NetworkId, NetworkPolicy};
 use nic::{Fabric, Life, RunningQueue};
@@ -67,8 +67,7 @@ fn large() -> Vec<u8> {
     out
 }
 
-const OFFER: Offer =
-    Offer { offloads: true, mergeable: true, pairs: 1, control: Control::None, mtu: true };
+const OFFER: Offer = Offer { offloads: true, mergeable: true, pairs: 1, control: false, mtu: true };
 
 /// The indices of a ring.
 struct Indices {

@@ -9,12 +9,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
 use memory::MemoryError;
+use net::control::Asked;
 use net::flow::TopFlow;
 use net::port::{Policy, PortId};
 use net::switch::{NetworkId, NetworkPolicy, SwitchError};
 use reactor::{Context, Handle, PollPolicy, PollerId, Polling, Stopped, clock_ns};
 use rustix::event::{EventfdFlags, eventfd};
 
+use crate::control::Told;
 use crate::counts::PortCounts;
 use crate::hub::Hub;
 use crate::ledger::Ledger;
@@ -132,6 +134,29 @@ impl Fabric {
         }
         self.ledger().unplug(id);
         Ok(())
+    }
+
+    /// What the driver of a port has asked for over its control queue; `None`: there is none.
+    ///
+    /// # Errors
+    /// A reactor has ended.
+    pub(crate) fn set_asked(&self, id: PortId, asked: Option<Arc<Asked>>) -> Result<(), Stopped> {
+        for at in &self.nodes {
+            let asked = asked.clone();
+            at.with(move |hub| hub.set_asked(id, asked))?;
+        }
+        Ok(())
+    }
+
+    /// The same without waiting: nobody holds `told` any more when all hubs have heard it.
+    pub(crate) fn tell_asked(&self, id: PortId, asked: &Arc<Asked>, told: &Arc<Told>) {
+        for at in &self.nodes {
+            let (asked, told) = (Arc::clone(asked), Arc::clone(told));
+            at.send(move |hub| {
+                hub.set_asked(id, Some(asked));
+                drop(told);
+            });
+        }
     }
 
     /// What a port has sent and got since it was plugged in.

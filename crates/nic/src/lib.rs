@@ -9,6 +9,7 @@
 //!   [`Hub::forward`], by which frames come in, that is all that a port is to the hub. A
 //!   [`RunningQueue`] is a ring of a driver, an [`Attached`] is anything else.
 //! - [`Life`]: a port between two resets.
+//! - [`Desk`]: what the driver of a port asks for over its control queue.
 //! - **Link**: the way of frames from one reactor to another; see `link`.
 //! - **Residence**: from when a frame is taken of its sender's ring to when its receiver is shown it.
 //! - [`Fabric`]: the hubs of all reactors, and how the rest of the program speaks to them.
@@ -46,6 +47,7 @@
 #![forbid(unsafe_code)]
 
 mod attached;
+mod control;
 mod counts;
 mod fabric;
 mod hub;
@@ -64,6 +66,7 @@ mod taken;
 mod transmit;
 
 pub use attached::{Attached, Parts};
+pub use control::Desk;
 pub use counts::{Counts, PortCounts};
 pub use fabric::{Fabric, FabricError};
 pub use hub::{Given, Hub};

@@ -20,8 +20,8 @@ use crate::life::Life;
 use crate::outlet::{Outlet, Ready};
 use crate::queue_counts::QueueCounts;
 use crate::residence::Residence;
+use crate::ring::{Fault, Ring, Served};
 use crate::taken::Taken;
-use crate::ring::{Fault, Ring};
 
 /// A receive queue, as its hub has it.
 pub(crate) struct Receive {
@@ -54,26 +54,6 @@ impl Receive {
         counts.begins(context.reactor());
         let (mergeable, residence) = (life.mergeable, Residence::default());
         Ok(Self { ring, stock, stocked: 0, mergeable, counts, residence, taken })
-    }
-
-    /// Ends; returns where a successor goes on, which is the used index.
-    pub(crate) fn stop(&mut self, context: &mut Context<'_>) -> u16 {
-        self.ring.publish(context);
-        let unused = self.let_go();
-        // A ring that has failed takes nothing more.
-        let next = self.ring.queue.next_avail().wrapping_sub(unused);
-        self.ring.queue.fail();
-        self.counts.ends();
-        next
-    }
-
-    pub(crate) fn set_memory(&mut self, table: Arc<Table>) -> Result<(), RingError> {
-        self.let_go();
-        self.ring.set_memory(table)
-    }
-
-    pub(crate) fn set_call(&mut self, call: Option<Arc<OwnedFd>>, context: &mut Context<'_>) {
-        self.ring.set_call(call, context);
     }
 
     /// Gives up what was popped and not used; returns how many chains that were.
@@ -141,6 +121,27 @@ impl Receive {
         self.stocked += chain.writable.len();
         self.stock.push_back(chain);
         Ok(())
+    }
+}
+
+impl Served for Receive {
+    fn stop(&mut self, context: &mut Context<'_>) -> u16 {
+        self.ring.publish(context);
+        let unused = self.let_go();
+        // A ring that has failed takes nothing more.
+        let next = self.ring.queue.next_avail().wrapping_sub(unused);
+        self.ring.queue.fail();
+        self.counts.ends();
+        next
+    }
+
+    fn set_memory(&mut self, table: Arc<Table>) -> Result<(), RingError> {
+        self.let_go();
+        self.ring.set_memory(table)
+    }
+
+    fn set_call(&mut self, call: Option<Arc<OwnedFd>>, context: &mut Context<'_>) {
+        self.ring.set_call(call, context);
     }
 }
 

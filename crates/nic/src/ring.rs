@@ -11,6 +11,21 @@ use virtq::{Chain, Queue, QueueConfig, QueueStart, RingError};
 /// Called on the reactor's thread, at most once per queue, when a session cannot go on.
 pub type Fault = Arc<dyn Fn(&str) + Send + Sync>;
 
+/// What a queue can be told on its reactor, whatever it is for.
+pub(crate) trait Served {
+    /// Ends; returns where a successor goes on, which is the used index.
+    fn stop(&mut self, context: &mut Context<'_>) -> u16;
+
+    /// Finds its ring in a new memory table, and gives up what it has of the old one.
+    ///
+    /// # Errors
+    /// The new table does not hold it; it has failed then.
+    fn set_memory(&mut self, table: Arc<Table>) -> Result<(), RingError>;
+
+    /// Replaces the call descriptor, and calls once: a call may have been lost in between.
+    fn set_call(&mut self, call: Option<Arc<OwnedFd>>, context: &mut Context<'_>);
+}
+
 /// A ring whose chains complete in order.
 pub(crate) struct Ring {
     pub(crate) queue: Queue,

@@ -9,13 +9,14 @@ use memory::Table;
 use reactor::{Context, Handle, PollerId, Stopped};
 use virtq::{QueueStart, RingError};
 
+use crate::control::{Control, Desk};
 use crate::fabric::Fabric;
 use crate::hub::Opening;
 use crate::life::Life;
 use crate::node::Node;
 use crate::queue_counts::QueueCounts;
 use crate::receive::{Receive, ReceivePoller};
-use crate::ring::Fault;
+use crate::ring::{Fault, Served};
 use crate::seat::Seat;
 use crate::taken::Taken;
 use crate::transmit::Transmit;
@@ -43,23 +44,27 @@ pub enum QueueError {
     Stopped(#[from] Stopped),
 }
 
+/// What a queue is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Receive,
+    Transmit,
+    Control,
+}
+
 /// A queue being served. Dropping it stops it without waiting.
 #[derive(Debug)]
 pub struct RunningQueue {
     seat: Seat,
     id: PollerId,
     index: u16,
+    kind: Kind,
     running: bool,
 }
 
-/// Even numbers are receive queues (virtio 1.2, 5.1.2).
-fn receives(index: u16) -> bool {
-    index.is_multiple_of(2)
-}
-
 impl RunningQueue {
-    /// Serves queue `start.index` of a port on a reactor of the fabric. Both queues of a pair must
-    /// be on the same one.
+    /// Serves queue `start.index` of a pair of a port on a reactor of the fabric: the even ones
+    /// receive (virtio 1.2, 5.1.2). Both queues of a pair must be on the same one.
     ///
     /// # Errors
     /// [`QueueError`].
@@ -71,28 +76,53 @@ impl RunningQueue {
         fault: Fault,
     ) -> Result<Self, QueueError> {
         let index = start.index;
+        let kind = if index.is_multiple_of(2) { Kind::Receive } else { Kind::Transmit };
         let (pair, taken) = (index / 2, Arc::<Taken>::default());
         let seat = Seat::new(fabric, reactor, life.port, pair, Some(Arc::clone(&taken)));
         let seat = seat.ok_or(QueueError::Elsewhere)?;
         let (node, opening) = (seat.node, seat.opening(life));
         let counts = fabric.queue(life.port, pair);
-        let make = move |context: &mut Context<'_>| {
-            if receives(index) {
+        let queue = Self::begin(seat, kind, index, move |context| match kind {
+            Kind::Receive => {
                 let make = |context: &mut Context<'_>| {
                     Receive::new(life, start, counts, taken, fault, context)
                 };
                 receive(context, node, opening, make)
-            } else {
-                transmit(context, node, life, start, counts, fault)
             }
-        };
-        let made = reactor.call(make)?;
-        let id = made.map_err(|source| QueueError::Ring { index, source })?;
-        let queue = Self { seat, id: id.ok_or(Stopped)?, index, running: true };
-        if receives(index) {
+            _ => transmit(context, node, life, start, counts, fault),
+        })?;
+        if kind == Kind::Receive {
             queue.seat.announce(life)?;
         }
         Ok(queue)
+    }
+
+    /// Serves `start` as the control queue of a port on a reactor of its fabric.
+    ///
+    /// # Errors
+    /// [`QueueError`].
+    pub fn start_control(
+        desk: &Arc<Desk>,
+        reactor: &Handle,
+        start: QueueStart,
+        fault: Fault,
+    ) -> Result<Self, QueueError> {
+        let (index, desk, handle) = (start.index, Arc::clone(desk), reactor.clone());
+        // It takes no frames, so nobody asks which queue of frames it is.
+        let seat = Seat::new(desk.fabric(), reactor, desk.port(), 0, None);
+        let make = move |context: &mut Context<'_>| control(context, desk, handle, start, fault);
+        Self::begin(seat.ok_or(QueueError::Elsewhere)?, Kind::Control, index, make)
+    }
+
+    fn begin(
+        seat: Seat,
+        kind: Kind,
+        index: u16,
+        make: impl FnOnce(&mut Context<'_>) -> Result<Option<PollerId>, RingError> + Send + 'static,
+    ) -> Result<Self, QueueError> {
+        let made = seat.reactor.call(make)?;
+        let id = made.map_err(|source| QueueError::Ring { index, source })?;
+        Ok(Self { seat, id: id.ok_or(Stopped)?, index, kind, running: true })
     }
 
     /// Which queue of the port it is.
@@ -107,7 +137,7 @@ impl RunningQueue {
     pub fn stop(mut self) -> Result<u16, Stopped> {
         self.running = false;
         // Also when another reactor has ended: this one has not, and serves the ring.
-        let retired = if receives(self.index) { self.seat.retire() } else { Ok(()) };
+        let retired = if self.kind == Kind::Receive { self.seat.retire() } else { Ok(()) };
         let end = self.end();
         let next = self.seat.reactor.call(end)?.ok_or(Stopped)?;
         retired.map(|()| next)
@@ -115,16 +145,12 @@ impl RunningQueue {
 
     /// What ends it on its reactor, and tells where a successor goes on.
     fn end(&self) -> impl FnOnce(&mut Context<'_>) -> Option<u16> + Send + use<> {
-        let (id, index, close) = (self.id, self.index, self.seat.close());
+        let (id, kind, close) = (self.id, self.kind, self.seat.close());
         move |context| {
-            let next = if receives(index) {
+            if kind == Kind::Receive {
                 close(context);
-                context.with_poller(id, |queue: &mut ReceivePoller, context| {
-                    queue.0.borrow_mut().stop(context)
-                })
-            } else {
-                context.with_poller(id, |queue: &mut Transmit, context| queue.stop(context))
-            };
+            }
+            let next = with_queue(context, kind, id, |queue, context| queue.stop(context));
             // The last call must be there before the front-end hears that the ring stands still.
             context.flush();
             context.remove_poller(id);
@@ -137,15 +163,9 @@ impl RunningQueue {
     /// # Errors
     /// [`QueueError`].
     pub fn set_memory(&self, table: Arc<Table>) -> Result<(), QueueError> {
-        let (id, index) = (self.id, self.index);
+        let (id, kind, index) = (self.id, self.kind, self.index);
         let done = self.seat.reactor.call(move |context| {
-            if receives(index) {
-                context.with_poller(id, |queue: &mut ReceivePoller, _| {
-                    queue.0.borrow_mut().set_memory(table)
-                })
-            } else {
-                context.with_poller(id, |queue: &mut Transmit, _| queue.set_memory(table))
-            }
+            with_queue(context, kind, id, |queue, _| queue.set_memory(table))
         })?;
         done.ok_or(Stopped)?.map_err(|source| QueueError::Ring { index, source })
     }
@@ -155,17 +175,9 @@ impl RunningQueue {
     /// # Errors
     /// [`Stopped`].
     pub fn set_call(&self, call: Option<Arc<OwnedFd>>) -> Result<(), Stopped> {
-        let (id, index) = (self.id, self.index);
+        let (id, kind) = (self.id, self.kind);
         let done = self.seat.reactor.call(move |context| {
-            if receives(index) {
-                context.with_poller(id, |queue: &mut ReceivePoller, context| {
-                    queue.0.borrow_mut().set_call(call, context);
-                })
-            } else {
-                context.with_poller(id, |queue: &mut Transmit, context| {
-                    queue.set_call(call, context);
-                })
-            }
+            with_queue(context, kind, id, |queue, context| queue.set_call(call, context))
         })?;
         done.ok_or(Stopped)
     }
@@ -176,7 +188,7 @@ impl Drop for RunningQueue {
         if !self.running {
             return;
         }
-        if receives(self.index) {
+        if self.kind == Kind::Receive {
             self.seat.retire_soon();
         }
         let end = self.end();
@@ -184,6 +196,26 @@ impl Drop for RunningQueue {
         let _ = self.seat.reactor.send(move |context| {
             end(context);
         });
+    }
+}
+
+/// Has a queue on this reactor do something. `None`: it is gone.
+fn with_queue<R>(
+    context: &mut Context<'_>,
+    kind: Kind,
+    id: PollerId,
+    with: impl FnOnce(&mut dyn Served, &mut Context<'_>) -> R,
+) -> Option<R> {
+    match kind {
+        Kind::Receive => context.with_poller(id, |queue: &mut ReceivePoller, context| {
+            with(&mut *queue.0.borrow_mut(), context)
+        }),
+        Kind::Transmit => {
+            context.with_poller(id, |queue: &mut Transmit, context| with(queue, context))
+        }
+        Kind::Control => {
+            context.with_poller(id, |queue: &mut Control, context| with(queue, context))
+        }
     }
 }
 
@@ -220,5 +252,20 @@ fn transmit(
     let make = |context: &mut Context<'_>| {
         Transmit::new(life, start, counts, fault, hub, kickless, context)
     };
+    context.add_poller(kick, make).map(Some)
+}
+
+/// Makes a control queue on this reactor.
+fn control(
+    context: &mut Context<'_>,
+    desk: Arc<Desk>,
+    reactor: Handle,
+    mut start: QueueStart,
+    fault: Fault,
+) -> Result<Option<PollerId>, RingError> {
+    let kick = start.kick.take();
+    let kickless = kick.is_none();
+    let make =
+        |context: &mut Context<'_>| Control::new(desk, start, fault, reactor, kickless, context);
     context.add_poller(kick, make).map(Some)
 }

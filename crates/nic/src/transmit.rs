@@ -19,7 +19,7 @@ use virtq::{Chain, QueueStart, RingError};
 use crate::hub::{Given, Hub};
 use crate::life::Life;
 use crate::queue_counts::QueueCounts;
-use crate::ring::{Fault, Ring};
+use crate::ring::{Fault, Ring, Served};
 
 /// Frames that are taken before others have their turn.
 const BATCH: usize = 64;
@@ -83,31 +83,12 @@ impl Transmit {
         Ok(Self { ring, hub, life, kickless, held: None, timer, counts })
     }
 
-    /// Ends; returns where a successor goes on, which is the used index: at most what is held is in
-    /// flight between turns.
-    pub(crate) fn stop(&mut self, context: &mut Context<'_>) -> u16 {
-        self.ring.publish(context);
-        let unsent = self.let_go();
-        let next = self.ring.queue.next_avail().wrapping_sub(unsent);
-        self.ring.queue.fail();
-        next
-    }
-
     /// Gives up what is held; returns how many chains that were.
     fn let_go(&mut self) -> u16 {
         self.held.take().map_or(0, |chain| {
             chain.abandon();
             1
         })
-    }
-
-    pub(crate) fn set_memory(&mut self, table: Arc<Table>) -> Result<(), RingError> {
-        self.let_go();
-        self.ring.set_memory(table)
-    }
-
-    pub(crate) fn set_call(&mut self, call: Option<Arc<OwnedFd>>, context: &mut Context<'_>) {
-        self.ring.set_call(call, context);
     }
 
     /// Copies what is decided on to private memory, and passes the frame on.
@@ -124,6 +105,26 @@ impl Transmit {
         let bytes = prefix.len() + body.len();
         let given = Given { header, prefix, body, may: self.life.may };
         self.counts.sends(bytes, hub.forward(self.life.port, &given, now_ns));
+    }
+}
+
+impl Served for Transmit {
+    /// At most what is held is in flight between turns.
+    fn stop(&mut self, context: &mut Context<'_>) -> u16 {
+        self.ring.publish(context);
+        let unsent = self.let_go();
+        let next = self.ring.queue.next_avail().wrapping_sub(unsent);
+        self.ring.queue.fail();
+        next
+    }
+
+    fn set_memory(&mut self, table: Arc<Table>) -> Result<(), RingError> {
+        self.let_go();
+        self.ring.set_memory(table)
+    }
+
+    fn set_call(&mut self, call: Option<Arc<OwnedFd>>, context: &mut Context<'_>) {
+        self.ring.set_call(call, context);
     }
 }
 

@@ -4,8 +4,11 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use memory::Table;
-use net::features::{Features, feature};
-use nic::{Fault, Life, RunningQueue};
+use net::config::Config;
+use net::control::Terms;
+use net::features::{Features, Role, Roles, feature};
+use nic::{Desk, Fault, Life, RunningQueue};
+use reactor::Handle;
 use vhost_user::features::CONFIGURE_MEM_SLOTS;
 use vhost_user::{Backend, BackendChannel, BackendError, SessionHandle, StopCause};
 use virtq::QueueStart;
@@ -13,12 +16,21 @@ use virtq::QueueStart;
 use super::Nic;
 use crate::pool::Place;
 
+/// What holds since the driver has accepted features, until it does so again.
+struct Driver {
+    life: Life,
+    features: Features,
+    roles: Roles,
+    /// From the first start of the control queue on. A front-end that has negotiated one and does
+    /// not hand us its ring answers it itself: which rings it starts is all that counts then.
+    desk: Option<Arc<Desk>>,
+}
+
 /// One session's hold on a NIC.
 pub(super) struct Glue<'a> {
     nic: &'a Nic,
     session: SessionHandle,
-    /// Since the driver has accepted features.
-    life: Option<Life>,
+    driver: Option<Driver>,
     queues: Vec<RunningQueue>,
     /// By pair: where its queues are served, while one of them is.
     places: Vec<Option<Place>>,
@@ -29,7 +41,40 @@ pub(super) struct Glue<'a> {
 impl<'a> Glue<'a> {
     pub(super) fn new(nic: &'a Nic, session: SessionHandle) -> Self {
         let places = (0..nic.offer.pairs).map(|_| None).collect();
-        Self { nic, session, life: None, queues: Vec::new(), places, channel: None }
+        Self { nic, session, driver: None, queues: Vec::new(), places, channel: None }
+    }
+
+    /// The driver is gone, or is another one. All queues are stopped.
+    fn forget_driver(&mut self) {
+        let desk = self.driver.take().and_then(|driver| driver.desk);
+        if let Some(Err(error)) = desk.map(|desk| desk.close()) {
+            tracing::error!("what the driver asked for is left: {error}");
+        }
+    }
+
+    /// What the driver asks for: nothing yet, at the first start of the control queue.
+    fn desk(&mut self) -> Result<Arc<Desk>, BackendError> {
+        let driver = self.driver.as_mut().ok_or("no features were accepted")?;
+        if let Some(desk) = &driver.desk {
+            return Ok(Arc::clone(desk));
+        }
+        let terms = Terms { features: driver.features, pairs: driver.roles.pairs() };
+        let (nic, port) = (self.nic, driver.life.port());
+        let desk = Desk::open(&nic.lan.fabric, port, terms, nic.config.mac)?;
+        driver.desk = Some(Arc::clone(&desk));
+        Ok(desk)
+    }
+
+    /// A command now and then is no load: it takes no place of its own.
+    fn control_reactor(&self) -> Handle {
+        let place = self.places.iter().flatten().next();
+        place.map_or_else(|| self.nic.lan.pool.place().handle().clone(), |at| at.handle().clone())
+    }
+
+    /// A reactor for a pair. All of a pair is on the same one.
+    fn reactor(&mut self, pair: u16) -> Option<Handle> {
+        let place = self.places.get_mut(usize::from(pair))?;
+        Some(place.get_or_insert_with(|| self.nic.lan.pool.place()).handle().clone())
     }
 
     fn running(&self, index: u16) -> Option<usize> {
@@ -39,7 +84,7 @@ impl<'a> Glue<'a> {
 
 impl Backend for Glue<'_> {
     fn queue_count(&self) -> u16 {
-        self.nic.offer.pairs * 2
+        self.nic.offer.queues()
     }
 
     fn features(&self) -> u64 {
@@ -53,16 +98,21 @@ impl Backend for Glue<'_> {
     }
 
     fn ack_features(&mut self, features: u64) -> Result<(), BackendError> {
+        self.forget_driver();
         let features: Features = self.nic.offer.accept(features)?;
         if !features.has(feature::VERSION_1) {
             return Err("legacy drivers are not served: use a modern virtio-net device".into());
         }
-        self.life = Some(Life::driver(self.nic.spec.port, features));
+        let life = Life::driver(self.nic.spec.port, features);
+        let roles = self.nic.offer.roles(features);
+        self.driver = Some(Driver { life, features, roles, desk: None });
         Ok(())
     }
 
     fn read_config(&self, offset: u32, out: &mut [u8]) {
-        let space = self.nic.config.bytes();
+        let desk = self.driver.as_ref().and_then(|driver| driver.desk.as_ref());
+        let mac = desk.map_or(self.nic.config.mac, |desk| desk.address());
+        let space = Config { mac, ..self.nic.config }.bytes();
         let from = space.get(offset as usize..).unwrap_or_default();
         out.iter_mut().zip(from).for_each(|(place, byte)| *place = *byte);
     }
@@ -72,16 +122,25 @@ impl Backend for Glue<'_> {
     }
 
     fn start_queue(&mut self, start: QueueStart) -> Result<(), BackendError> {
-        let life = self.life.ok_or("no features were accepted")?;
-        let pair = self.places.get_mut(usize::from(start.index / 2)).ok_or("no such queue")?;
-        let place = pair.get_or_insert_with(|| self.nic.lan.pool.place());
+        let driver = self.driver.as_ref().ok_or("no features were accepted")?;
+        let role = driver.roles.of(start.index).ok_or("no such queue")?;
         let session = self.session.clone();
         let fault: Fault = Arc::new(move |why: &str| {
             tracing::error!("front-end sent away: {why}");
             session.close();
         });
-        let fabric = &self.nic.lan.fabric;
-        self.queues.push(RunningQueue::start(fabric, place.handle(), life, start, fault)?);
+        let queue = match role {
+            Role::Pair(pair) => {
+                let life = driver.life;
+                let reactor = self.reactor(pair).ok_or("no such queue")?;
+                RunningQueue::start(&self.nic.lan.fabric, &reactor, life, start, fault)?
+            }
+            Role::Control => {
+                let desk = self.desk()?;
+                RunningQueue::start_control(&desk, &self.control_reactor(), start, fault)?
+            }
+        };
+        self.queues.push(queue);
         Ok(())
     }
 
@@ -91,9 +150,11 @@ impl Backend for Glue<'_> {
             tracing::error!(queue = index, "position of the ring lost: {error}");
             0
         });
+        let role = self.driver.as_ref().and_then(|driver| driver.roles.of(index));
         // `index ^ 1` is the other queue of the pair.
-        if self.running(index ^ 1).is_none()
-            && let Some(place) = self.places.get_mut(usize::from(index / 2))
+        if let Some(Role::Pair(pair)) = role
+            && self.running(index ^ 1).is_none()
+            && let Some(place) = self.places.get_mut(usize::from(pair))
         {
             *place = None;
         }
@@ -119,10 +180,11 @@ impl Backend for Glue<'_> {
     }
 
     fn reset(&mut self) {
-        self.life = None;
+        self.forget_driver();
     }
 
     fn disconnected(&mut self) {
-        (self.life, self.channel) = (None, None);
+        self.forget_driver();
+        self.channel = None;
     }
 }

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use net::config::Config;
-use net::features::{Control, Offer};
+use net::features::Offer;
 use net::port::{Policy, PortId};
 use net::switch::{NetworkId, NetworkPolicy};
 use net::{Mac, Reason};
@@ -85,6 +85,10 @@ impl Lan {
     }
 }
 
+/// Most pairs of queues of a NIC: with its control queue they are 255, and a front-end can name 256
+/// (`VHOST_USER_SET_VRING_KICK` has eight bits for that).
+pub const PAIRS_MAX: u16 = 127;
+
 /// What a NIC is to be.
 #[derive(Clone, Debug)]
 pub struct NicSpec {
@@ -92,9 +96,9 @@ pub struct NicSpec {
     pub port: PortId,
     /// Its socket, for logs too.
     pub socket: PathBuf,
-    /// Pairs of queues, from 1 on.
+    /// Pairs of queues, taken for 1 to [`PAIRS_MAX`].
     pub pairs: u16,
-    /// Offer several pairs to drivers, if there are several.
+    /// Offer several pairs to drivers, if there are several, and a control queue.
     pub multiqueue: bool,
     /// What its driver reads, if its front-end has no address of its own for it.
     pub mac: Mac,
@@ -122,8 +126,8 @@ impl Nic {
         let make = |source| NicError::Os { action: "make a signal", source };
         let stop = Stop::new().map_err(make)?;
         lan.fabric.set_port(spec.port, &Policy::open(NETWORK))?;
-        let pairs = if spec.multiqueue { spec.pairs.max(1) } else { 1 };
-        let control = if spec.multiqueue { Control::FrontEnd } else { Control::None };
+        let pairs = if spec.multiqueue { spec.pairs.clamp(1, PAIRS_MAX) } else { 1 };
+        let control = spec.multiqueue;
         let offer = Offer { offloads: true, mergeable: true, pairs, control, mtu: true };
         let config = Config { mac: spec.mac, link: true, announce: false, pairs, mtu: lan.mtu };
         let (lan, session) = (Arc::clone(lan), Mutex::default());

@@ -1,5 +1,9 @@
 //! What a port offers, and what its driver may accept (virtio 1.2, 5.1.3).
 
+mod roles;
+
+pub use roles::{Role, Roles};
+
 use crate::header::Offloads;
 
 /// Feature bits.
@@ -50,18 +54,6 @@ pub mod feature {
 
 use feature::*;
 
-/// Who answers the control queue.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Control {
-    /// Nobody: there is none, and one pair of queues is all that a driver can use.
-    #[default]
-    None,
-    /// We do: the front-end hands us the ring (User-Mode Linux).
-    Ours,
-    /// The front-end does, and acknowledges what depends on it without it (QEMU).
-    FrontEnd,
-}
-
 /// What a port is to offer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offer {
@@ -71,25 +63,22 @@ pub struct Offer {
     pub mergeable: bool,
     /// Pairs of queues; more than one needs a control queue.
     pub pairs: u16,
-    /// The control queue.
-    pub control: Control,
+    /// The control queue. A front-end that answers it itself (QEMU) leaves it out of what it
+    /// accepts; one that hands us all rings (User-Mode Linux) does not.
+    pub control: bool,
     /// An MTU in the configuration.
     pub mtu: bool,
 }
 
-/// Bits that make a feature useless without one of the others (virtio 1.2, 5.1.3.1).
-const NEEDS: [(u64, u64); 11] = [
+/// Bits that make a feature useless without one of the others (virtio 1.2, 5.1.3.1). What needs the
+/// control queue is not among them: whoever accepts it without that queue answers the queue itself.
+const NEEDS: [(u64, u64); 6] = [
     (GUEST_TSO4, GUEST_CSUM),
     (GUEST_TSO6, GUEST_CSUM),
     (GUEST_ECN, GUEST_TSO4 | GUEST_TSO6),
     (HOST_TSO4, CSUM),
     (HOST_TSO6, CSUM),
     (HOST_ECN, HOST_TSO4 | HOST_TSO6),
-    (CTRL_RX, CTRL_VQ),
-    (CTRL_VLAN, CTRL_VQ),
-    (GUEST_ANNOUNCE, CTRL_VQ),
-    (MQ, CTRL_VQ),
-    (CTRL_MAC_ADDR, CTRL_VQ),
 ];
 
 const OFFLOADS: u64 =
@@ -99,12 +88,8 @@ impl Offer {
     /// The bits. Those that a control queue would be needed for are left out without one.
     pub fn bits(&self) -> u64 {
         let when = |wanted: bool, bits: u64| if wanted { bits } else { 0 };
-        let control = match self.control {
-            Control::None => 0,
-            // A front-end that answers itself decides alone what it offers of the rest.
-            Control::FrontEnd => when(self.pairs > 1, MQ),
-            Control::Ours => CTRL_VQ | CTRL_RX | CTRL_MAC_ADDR | when(self.pairs > 1, MQ),
-        };
+        let pairs = when(self.pairs > 1, MQ);
+        let control = when(self.control, CTRL_VQ | CTRL_RX | CTRL_MAC_ADDR | pairs);
         let always = MAC | STATUS | INDIRECT_DESC | EVENT_IDX | VERSION_1;
         let offloads = when(self.offloads, OFFLOADS);
         always | control | offloads | when(self.mergeable, MRG_RXBUF) | when(self.mtu, MTU)
@@ -121,8 +106,7 @@ impl Offer {
             return Err(FeatureError::NotOffered(strange));
         }
         for (feature, needs) in NEEDS {
-            let elsewhere = needs == CTRL_VQ && self.control == Control::FrontEnd;
-            if bits & feature != 0 && bits & needs == 0 && !elsewhere {
+            if bits & feature != 0 && bits & needs == 0 {
                 return Err(FeatureError::Needs { feature, needs });
             }
         }

@@ -4,18 +4,17 @@ use proptest::prelude::*;
 
 use super::*;
 
-const ALL: Offer =
-    Offer { offloads: true, mergeable: true, pairs: 4, control: Control::Ours, mtu: true };
+const ALL: Offer = Offer { offloads: true, mergeable: true, pairs: 4, control: true, mtu: true };
 
 #[test]
 fn whatever_is_offered_may_be_accepted_whole() {
-    for control in [Control::None, Control::Ours, Control::FrontEnd] {
+    for control in [false, true] {
         for bits in 0..8 {
             let (offloads, mergeable) = (bits & 1 != 0, bits & 2 != 0);
             let pairs = if bits & 4 != 0 { 8 } else { 1 };
             let offer = Offer { offloads, mergeable, pairs, control, mtu: mergeable };
             let features = offer.accept(offer.bits()).unwrap();
-            assert_eq!(features.has(MQ), pairs > 1 && control != Control::None);
+            assert_eq!(features.has(MQ), pairs > 1 && control);
             assert_eq!(features.has(MRG_RXBUF), mergeable);
             assert_eq!(features.receives().tcp6, offloads);
             assert_eq!(features.sends().checksum, offloads);
@@ -50,11 +49,11 @@ fn what_was_not_offered_is_refused_and_the_transports_bits_are_not_ours() {
 
 #[test]
 fn a_front_end_that_answers_the_control_queue_may_keep_it() {
-    let offer = Offer { control: Control::FrontEnd, ..ALL };
-    assert!(offer.accept(MQ | VERSION_1).is_ok());
-    assert!(ALL.accept(MQ | VERSION_1).is_err());
-    let none = Offer { control: Control::None, ..ALL };
-    assert_eq!(none.accept(MQ), Err(FeatureError::NotOffered(MQ)));
+    for bit in [MQ, CTRL_RX, CTRL_MAC_ADDR] {
+        assert!(ALL.accept(bit | VERSION_1).is_ok(), "{bit:#x}");
+        let none = Offer { control: false, ..ALL };
+        assert_eq!(none.accept(bit), Err(FeatureError::NotOffered(bit)));
+    }
 }
 
 proptest! {

@@ -27,8 +27,8 @@ struct Passing<'a> {
     header: Header,
     vlan: u16,
     hash: Option<u32>,
-    /// Most segments that it is cut into.
-    pieces: usize,
+    /// Nobody knows whose it is.
+    flooded: bool,
     prefix: &'a [u8],
     body: &'a Buffers,
 }
@@ -66,11 +66,10 @@ impl Hub {
         }
         let hash = self.hash.of(&frame);
         let flooded = matches!(verdict.decision, Decision::Flood(_));
-        let pieces = if flooded { FLOODED_PIECES_MAX } else { PIECES_MAX };
         if let Some(hash) = hash {
             self.name(from, hash, &frame, &verdict.decision, now_ns);
         }
-        let passing = Passing { frame, header, vlan, hash, pieces, prefix, body };
+        let passing = Passing { frame, header, vlan, hash, flooded, prefix, body };
         match verdict.decision {
             Decision::Drop(reason) => return Err(reason),
             Decision::Forward(to) => self.hand(to, &passing, now_ns),
@@ -101,14 +100,17 @@ impl Hub {
     /// Gives a frame to a port, in the form that it takes. What becomes of it there is counted
     /// there, and is no matter of its sender.
     fn hand(&mut self, to: PortId, passing: &Passing<'_>, now_ns: u64) {
-        let Passing { frame, header, vlan, hash, pieces, prefix, body } = passing;
+        let Passing { frame, header, vlan, hash, flooded, prefix, body } = passing;
+        let Some(known) = known(&mut self.ports, to) else { return };
+        if *flooded && !known.wants(frame.dst) {
+            return;
+        }
         let tagging = self.switch.tagging(to, *vlan, frame);
         let changed = Head::new(prefix, header, tagging);
         let (head, header) = match &changed {
             None => (*prefix, header),
             Some((head, header)) => (head.bytes(), header),
         };
-        let Some(known) = known(&mut self.ports, to) else { return };
         let queue = known.pick(*hash, now_ns, &self.exits);
         let Some(seat) = known.seat(queue) else { return };
         let address = Address { port: to, queue, epoch: known.epoch };
@@ -136,9 +138,12 @@ impl Hub {
                 let _ = give(whole, &self.nothing);
             }),
             // The rest of a frame of which a piece is lost goes on: TCP asks for that piece.
-            Finish::Segment => self.workshop.cut(head, body, header, *pieces, |piece| {
-                let _ = give(piece, &self.nothing);
-            }),
+            Finish::Segment => {
+                let most = if *flooded { FLOODED_PIECES_MAX } else { PIECES_MAX };
+                self.workshop.cut(head, body, header, most, |piece| {
+                    let _ = give(piece, &self.nothing);
+                })
+            }
         };
         if let Err(reason) = finished {
             known.got(0, Err(reason));

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use net::Reason;
+use net::control::Asked;
 use net::flow::{QUEUES_MAX, Shares, Spread, TopFlows};
 use net::header::Offloads;
+use net::{Mac, Reason};
 
 use super::exits::Exits;
 use crate::counts::Counts;
@@ -41,7 +42,9 @@ pub(super) struct Known {
     pub(super) flows: TopFlows,
     spread: Spread,
     places: Box<[Place]>,
-    /// Queues from the first on that take frames: over these they are spread.
+    /// What its driver has asked for, if it has a control queue.
+    asked: Option<Arc<Asked>>,
+    /// Queues from the first on that take frames and are in use: over these they are spread.
     open: u8,
 }
 
@@ -56,6 +59,7 @@ impl Known {
             flows: TopFlows::default(),
             spread: Spread::new(shares, number),
             places: (0..QUEUES_MAX).map(|_| nobody()).collect(),
+            asked: None,
             open: 0,
         }
     }
@@ -65,14 +69,37 @@ impl Known {
         let Some(place) = self.places.get_mut(usize::from(queue)) else { return seat };
         let taken = taken.map(|taken| (taken, Followed::default()));
         let former = std::mem::replace(place, Place { seat, taken }).seat;
-        let open = self.places.iter().take_while(|place| place.seat != Seat::Nobody).count();
+        self.respread();
+        former
+    }
+
+    /// Its driver asks for something else from now on.
+    pub(super) fn set_asked(&mut self, asked: Option<Arc<Asked>>) {
+        self.asked = asked;
+        self.respread();
+    }
+
+    /// Its driver wants a frame to `dst`, of which nobody knows whose it is.
+    pub(super) fn wants(&self, dst: Mac) -> bool {
+        self.asked.as_ref().is_none_or(|asked| asked.wants(dst))
+    }
+
+    /// Its driver uses this queue. Without a control queue, it does what is started.
+    pub(super) fn uses(&self, queue: u16) -> bool {
+        self.asked.as_ref().is_none_or(|asked| queue < asked.pairs())
+    }
+
+    /// A flow's frames may go to another queue after this, while earlier ones lie in the former: the
+    /// driver has asked for that, or the queue is gone.
+    fn respread(&mut self) {
+        let taking =
+            |(queue, place): &(u16, &Place)| place.seat != Seat::Nobody && self.uses(*queue);
         // There are QUEUES_MAX places.
-        let open = open as u8;
+        let open = (0..).zip(&self.places).take_while(taking).count() as u8;
         if open != self.open {
             self.open = open;
             self.spread.set_queues(open);
         }
-        former
     }
 
     /// Who takes what goes to a queue.

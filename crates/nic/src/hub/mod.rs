@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use memory::Buffers;
 use net::Reason;
+use net::control::Asked;
 use net::flow::{Shares, Toeplitz, TopFlow};
 use net::header::{HEADER_BYTES, Offloads};
 use net::port::{Policy, PortId};
@@ -127,6 +128,13 @@ impl Hub {
         }
     }
 
+    /// What the driver of a port has asked for over its control queue; `None`: there is none.
+    pub(crate) fn set_asked(&mut self, port: PortId, asked: Option<Arc<Asked>>) {
+        if let Some(known) = known(&mut self.ports, port) {
+            known.set_asked(asked);
+        }
+    }
+
     /// A queue of a port takes frames on this reactor from now on.
     pub(crate) fn open(&mut self, opening: Opening, outlet: Rc<RefCell<dyn Outlet>>) {
         let seat = self.exits.enter(outlet);
@@ -184,7 +192,9 @@ impl Hub {
     /// Gives a frame that came over a link to its queue on this reactor.
     pub(crate) fn arrive(&mut self, to: Address, frame: &Ready<'_>) {
         let Some(known) = known(&mut self.ports, to.port) else { return };
-        let seat = known.seat(to.queue).filter(|seat| matches!(seat, Seat::Here(_)));
+        // Its driver may have given up the queue meanwhile.
+        let seat = known.seat(to.queue).filter(|_| known.uses(to.queue));
+        let seat = seat.filter(|seat| matches!(seat, Seat::Here(_)));
         let outcome = match seat {
             Some(seat) if known.epoch == to.epoch => self.exits.give(seat, to, frame),
             _ => Err(Reason::ReceiverClosed),

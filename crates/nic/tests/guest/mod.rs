@@ -6,7 +6,7 @@ mod ring;
 
 use std::sync::Arc;
 
-use net::features::{Control, Features, Offer, feature};
+use net::features::{Features, Offer, feature};
 use net::header::HEADER_BYTES;
 use net::port::{Policy, PortId};
 use net::switch::{NetworkId, NetworkPolicy};
@@ -21,8 +21,7 @@ pub(crate) const LAN: NetworkId = NetworkId(0);
 /// A header that asks for nothing.
 pub(crate) const NOTHING: [u8; HEADER_BYTES] = [0; HEADER_BYTES];
 
-const OFFER: Offer =
-    Offer { offloads: true, mergeable: true, pairs: 1, control: Control::None, mtu: true };
+const OFFER: Offer = Offer { offloads: true, mergeable: true, pairs: 1, control: false, mtu: true };
 
 /// All features that a port offers.
 pub(crate) fn all() -> u64 {

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use net::header::HEADER_BYTES;
-use nic::{Fault, Life, RunningQueue};
+use nic::{Desk, Fault, Life, RunningQueue};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd};
 use virtq::QueueStart;
 use virtq::driver::{BUFFERS, Driver};
@@ -19,6 +19,8 @@ const PIECES: u16 = 4;
 /// Bytes of a buffer at most.
 const SLOT: u64 = 0x2_0000;
 const MEMORY: u64 = 32 << 20;
+/// Where in a slot the answer to a command is.
+const ANSWER: u64 = SLOT / 2;
 const SOON: Duration = Duration::from_secs(20);
 
 /// A frame that was received.
@@ -59,9 +61,23 @@ impl Ring {
 
     /// As front-ends start a ring: they say that it goes on at `next`.
     pub(crate) fn start_at(&mut self, lan: &Lan, reactor: usize, life: Life, next: u16) {
+        let handle = lan.reactors[reactor].handle();
+        let queue =
+            RunningQueue::start(&lan.fabric, handle, life, self.to_start(next), self.fault());
+        self.queue = Some(queue.unwrap());
+    }
+
+    /// The same, as the control queue.
+    pub(crate) fn start_control(&mut self, lan: &Lan, reactor: usize, desk: &Arc<Desk>, next: u16) {
+        let handle = lan.reactors[reactor].handle();
+        let queue = RunningQueue::start_control(desk, handle, self.to_start(next), self.fault());
+        self.queue = Some(queue.unwrap());
+    }
+
+    fn to_start(&self, next: u16) -> QueueStart {
         let mut ring = self.driver.config;
         ring.next_avail = next;
-        let start = QueueStart {
+        QueueStart {
             index: self.index,
             ring,
             table: self.driver.table.clone(),
@@ -70,11 +86,12 @@ impl Ring {
             err: Some(self.err.clone()),
             features: 0,
             inflight: None,
-        };
+        }
+    }
+
+    fn fault(&self) -> Fault {
         let log = self.faults.clone();
-        let fault: Fault = Arc::new(move |why: &str| log.lock().unwrap().push(why.into()));
-        let handle = lan.reactors[reactor].handle();
-        self.queue = Some(RunningQueue::start(&lan.fabric, handle, life, start, fault).unwrap());
+        Arc::new(move |why: &str| log.lock().unwrap().push(why.into()))
     }
 
     /// Where a successor goes on.
@@ -106,6 +123,26 @@ impl Ring {
             }
             begin = end;
         }
+        self.offer(&pieces);
+    }
+
+    /// Gives a command to a control queue, with so much room for its answer; what is answered.
+    pub(crate) fn ask(&mut self, command: &[u8], room: u32) -> Vec<u8> {
+        self.offer_command(command, room);
+        self.publish();
+        let (head, written) = self.used();
+        let slot = head as u16 / PIECES;
+        self.driver.read(at(slot) + ANSWER, written as usize)
+    }
+
+    /// Offers a command as Linux does: class and command, data, room for an answer.
+    pub(crate) fn offer_command(&mut self, command: &[u8], room: u32) {
+        let slot = self.offered % (RING / PIECES);
+        self.driver.write(at(slot), command);
+        let head = command.len().min(2) as u32;
+        let data = (at(slot) + 2, command.len() as u32 - head, false);
+        let pieces = [(at(slot), head, false), data, (at(slot) + ANSWER, room, true)];
+        let pieces: Vec<_> = pieces.into_iter().filter(|(_, bytes, _)| *bytes > 0).collect();
         self.offer(&pieces);
     }
 

@@ -1,4 +1,5 @@
 //! Frames over the queues of a [`Guest`]: of a pair, the even queue receives and the odd one sends.
+//! Behind all pairs there may be a control queue.
 
 use std::time::Duration;
 
@@ -98,6 +99,33 @@ impl Guest {
             bytes.extend(self.buffer_of(2 * pair, next)?);
         }
         Ok(Some(Frame { header, bytes: bytes.split_off(NET_HEADER_BYTES) }))
+    }
+
+    /// Gives a command to queue `control`, as Linux does, and waits for the answer.
+    ///
+    /// # Errors
+    /// [`Error::Full`] if memory or ring are used up, [`Error::Reply`] if it is not answered by
+    /// one byte in 10 s.
+    pub fn command(&mut self, control: usize, command: &[u8]) -> Result<u8> {
+        let at = self.memory.alloc(command.len() as u64 + 1, 16)?;
+        self.memory.write(at, command)?;
+        let (head, data) = command.split_at(command.len().min(2));
+        let part = |from: usize, len: usize| {
+            Desc::readable(at + from as u64, u32::try_from(len).unwrap_or(u32::MAX))
+        };
+        let answer = at + command.len() as u64;
+        let parts = [part(0, head.len()), part(2, data.len()), Desc::writable(answer, 1)];
+        let parts: Vec<_> = parts.into_iter().filter(|part| part.len > 0).collect();
+        let ring = &mut self.queues[control].ring;
+        let chain = ring.add_chain(&self.memory, &parts)?;
+        ring.publish(&self.memory, chain)?;
+        self.kick(control)?;
+        match self.wait(control, ANSWER_DEADLINE)? {
+            Event::Used(used) if used.len == 1 => {
+                self.memory.read_array(answer).map(|[answer]: [u8; 1]| answer)
+            }
+            other => Err(bad(format!("{other:?} for a command"))),
+        }
     }
 
     /// What was written to a buffer.

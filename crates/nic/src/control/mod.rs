@@ -1,0 +1,83 @@
+//! The control queue of a port: what its driver asks for, told to all hubs.
+//!
+//! ```text
+//! control queue: pop -> parse -> Desk::take -> to every hub -> when all have heard it: answer
+//! ```
+//! The command is answered when every hub does as it says, so that a driver that gives up queues gets
+//! nothing there after that (virtio 1.2, 5.1.6.5.5.1). Nobody waits for it: the hubs are told by
+//! letters, and the last of them wakes the queue. The next command is popped after that.
+
+mod queue;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use net::Mac;
+use net::control::{Asked, Command, CommandError, Terms};
+use net::port::PortId;
+use reactor::Stopped;
+
+use crate::fabric::Fabric;
+pub(crate) use queue::{Control, Told};
+
+/// What the driver of a port asks for, from the first start of its control queue to the end of the
+/// port's [`crate::Life`]. The control queue may be stopped and started in between.
+#[derive(Debug)]
+pub struct Desk {
+    fabric: Arc<Fabric>,
+    port: PortId,
+    terms: Terms,
+    asked: Mutex<Asked>,
+}
+
+impl Desk {
+    /// Nothing was asked for yet, and all hubs know that: the port uses one pair of queues.
+    ///
+    /// # Errors
+    /// [`Stopped`]: a reactor has ended.
+    pub fn open(
+        fabric: &Arc<Fabric>,
+        port: PortId,
+        terms: Terms,
+        address: Mac,
+    ) -> Result<Arc<Self>, Stopped> {
+        let (fabric, asked) = (Arc::clone(fabric), Asked::nothing(address));
+        fabric.set_asked(port, Some(Arc::new(asked.clone())))?;
+        Ok(Arc::new(Self { fabric, port, terms, asked: Mutex::new(asked) }))
+    }
+
+    /// Nobody asks for anything any more, and all hubs know that. The control queue is stopped.
+    ///
+    /// # Errors
+    /// [`Stopped`]: a reactor has ended.
+    pub fn close(&self) -> Result<(), Stopped> {
+        self.fabric.set_asked(self.port, None)
+    }
+
+    /// The port's address, as its driver has set it last.
+    pub fn address(&self) -> Mac {
+        self.asked().address()
+    }
+
+    /// The hubs that know of it.
+    pub(crate) fn fabric(&self) -> &Arc<Fabric> {
+        &self.fabric
+    }
+
+    /// Whose desk it is.
+    pub(crate) fn port(&self) -> PortId {
+        self.port
+    }
+
+    /// Takes a command; what all of them come to then.
+    fn take(&self, bytes: &[u8]) -> Result<Asked, CommandError> {
+        let command = Command::parse(bytes, self.terms)?;
+        let mut asked = self.asked();
+        asked.apply(command);
+        Ok(asked.clone())
+    }
+
+    fn asked(&self) -> MutexGuard<'_, Asked> {
+        // Every change is a whole step.
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,176 @@
+//! The ring of commands.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use memory::Table;
+use net::control::{Asked, COMMAND_BYTES_MAX, CommandError, ERR, OK};
+use reactor::{Context, Handle, Poller, PollerId, Turn};
+use virtq::{Chain, QueueStart, RingError};
+
+use super::Desk;
+use crate::ring::{Fault, Ring, Served};
+
+/// A control queue on its reactor.
+pub(crate) struct Control {
+    ring: Ring,
+    desk: Arc<Desk>,
+    /// Where it lives, and as whom.
+    reactor: Handle,
+    id: PollerId,
+    /// Nobody kicks: it must look.
+    kickless: bool,
+    /// The command that not all hubs have heard yet.
+    held: Option<Chain>,
+    /// Of the last command that the hubs were told.
+    ticket: u64,
+    /// A byte more than any command has: one that fills it is too long.
+    room: Box<[u8]>,
+}
+
+/// Held by every hub that is still to hear a command. Dropping the last of them answers it, also
+/// when that is because a reactor has ended.
+pub(crate) struct Told {
+    reactor: Handle,
+    queue: PollerId,
+    ticket: u64,
+}
+
+impl Drop for Told {
+    fn drop(&mut self) {
+        let (queue, ticket) = (self.queue, self.ticket);
+        // A reactor that has ended has dropped the queue.
+        let _ = self.reactor.send(move |context| {
+            context.with_poller(queue, |control: &mut Control, context| {
+                control.heard(ticket, context);
+            });
+        });
+    }
+}
+
+impl Control {
+    /// On `reactor`, which is this one.
+    pub(crate) fn new(
+        desk: Arc<Desk>,
+        start: QueueStart,
+        fault: Fault,
+        reactor: Handle,
+        kickless: bool,
+        context: &mut Context<'_>,
+    ) -> Result<Self, RingError> {
+        let id = context.poller().expect("queues are made as pollers");
+        let ring = Ring::new(desk.port, start, fault, context)?;
+        let room = vec![0; COMMAND_BYTES_MAX + 1].into();
+        Ok(Self { ring, desk, reactor, id, kickless, held: None, ticket: 0, room })
+    }
+
+    /// Takes a command in, or answers at once that it cannot be had.
+    fn serve(&mut self, chain: Chain, context: &mut Context<'_>) {
+        let copied = chain.readable.peek(&mut self.room);
+        let bytes = self.room.get(..copied).unwrap_or_default();
+        let taken = if chain.writable.is_empty() {
+            Err(CommandError::NoAnswer)
+        } else {
+            self.desk.take(bytes)
+        };
+        match taken {
+            Ok(asked) => {
+                self.held = Some(chain);
+                self.tell(asked);
+            }
+            Err(error) => {
+                tracing::debug!(port = self.desk.port.0, %error, "a driver's command is refused");
+                self.answer(chain, ERR, context);
+            }
+        }
+    }
+
+    fn tell(&mut self, asked: Asked) {
+        self.ticket += 1;
+        let (reactor, queue, ticket) = (self.reactor.clone(), self.id, self.ticket);
+        let told = Arc::new(Told { reactor, queue, ticket });
+        self.desk.fabric.tell_asked(self.desk.port, &Arc::new(asked), &told);
+    }
+
+    /// All hubs have heard it.
+    fn heard(&mut self, ticket: u64, context: &mut Context<'_>) {
+        // One that was given up meanwhile is popped anew, and told anew.
+        if ticket == self.ticket
+            && let Some(chain) = self.held.take()
+        {
+            self.answer(chain, OK, context);
+        }
+    }
+
+    fn answer(&mut self, chain: Chain, answer: u8, context: &mut Context<'_>) {
+        // One byte at most.
+        let written = chain.writable.write(&[answer]) as u32;
+        self.ring.queue.push(chain, written);
+        self.ring.publish(context);
+    }
+
+    /// Gives up what is held; returns how many chains that were.
+    fn let_go(&mut self) -> u16 {
+        self.ticket += 1;
+        self.held.take().map_or(0, |chain| {
+            chain.abandon();
+            1
+        })
+    }
+}
+
+impl Served for Control {
+    /// A command that was not answered yet is carried out again by the successor, which changes
+    /// nothing more.
+    fn stop(&mut self, context: &mut Context<'_>) -> u16 {
+        self.ring.publish(context);
+        let unanswered = self.let_go();
+        let next = self.ring.queue.next_avail().wrapping_sub(unanswered);
+        self.ring.queue.fail();
+        next
+    }
+
+    fn set_memory(&mut self, table: Arc<Table>) -> Result<(), RingError> {
+        self.let_go();
+        self.ring.set_memory(table)
+    }
+
+    fn set_call(&mut self, call: Option<Arc<OwnedFd>>, context: &mut Context<'_>) {
+        self.ring.set_call(call, context);
+    }
+}
+
+impl Poller for Control {
+    fn poll(&mut self, context: &mut Context<'_>) -> Turn {
+        if self.held.is_some() {
+            return Turn::Idle;
+        }
+        let Some(chain) = self.ring.pop() else {
+            // The ring may be broken.
+            self.ring.publish(context);
+            return Turn::Idle;
+        };
+        self.serve(chain, context);
+        Turn::Busy
+    }
+
+    fn wake(&mut self) {
+        self.ring.queue.suppress();
+    }
+
+    fn arm(&mut self) -> bool {
+        // While a command is held only the last hub brings us on.
+        self.held.is_none() && self.ring.queue.arm()
+    }
+
+    fn spins(&self) -> bool {
+        self.kickless && self.held.is_none() && !self.ring.queue.failed()
+    }
+}
+
+impl Drop for Control {
+    /// Its reactor may end before it was stopped.
+    fn drop(&mut self) {
+        self.let_go();
+    }
+}
