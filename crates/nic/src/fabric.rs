@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use memory::MemoryError;
@@ -48,6 +49,8 @@ pub(crate) struct At {
 pub struct Fabric {
     nodes: Box<[At]>,
     counts: Mutex<HashMap<PortId, Vec<Arc<Counts>>>>,
+    /// Of the last policy that a port was given.
+    term: AtomicU32,
 }
 
 /// How a reactor is woken by others.
@@ -85,7 +88,11 @@ impl Fabric {
             let node = handle.call(move |context| settle(context, ends, event))?;
             nodes.push(At { handle, node });
         }
-        Ok(Arc::new(Self { nodes: nodes.into(), counts: Mutex::default() }))
+        Ok(Arc::new(Self {
+            nodes: nodes.into(),
+            counts: Mutex::default(),
+            term: AtomicU32::new(0),
+        }))
     }
 
     /// Makes a network, or changes one.
@@ -99,6 +106,17 @@ impl Fabric {
         Ok(())
     }
 
+    /// Removes a network. Its ports must be unplugged.
+    ///
+    /// # Errors
+    /// [`FabricError::Stopped`].
+    pub fn remove_network(&self, id: NetworkId) -> Result<(), FabricError> {
+        for at in &self.nodes {
+            at.with(move |hub| hub.remove_network(id))?;
+        }
+        Ok(())
+    }
+
     /// Plugs a port in, or changes it.
     ///
     /// # Errors
@@ -106,9 +124,10 @@ impl Fabric {
     pub fn set_port(&self, id: PortId, policy: &Policy) -> Result<(), FabricError> {
         let make = || self.nodes.iter().map(|_| Arc::default()).collect();
         let counts: Vec<_> = self.counters().entry(id).or_insert_with(make).clone();
+        let term = self.term.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
         for (at, counts) in self.nodes.iter().zip(counts) {
             let policy = policy.clone();
-            at.with(move |hub| hub.set_port(id, policy, counts))??;
+            at.with(move |hub| hub.set_port(id, policy, counts, term))??;
         }
         Ok(())
     }

@@ -27,6 +27,8 @@ pub(super) struct Known {
     pub(super) takes: Offloads,
     /// Which life of the port that holds for.
     pub(super) epoch: u32,
+    /// Which policy of the port is in force. All hubs give it the same number.
+    pub(super) term: u32,
     pub(super) steering: Steering,
     seats: Box<[Seat]>,
     /// Queues from the first on that take frames: over these they are spread.
@@ -37,7 +39,7 @@ impl Known {
     pub(super) fn new(counts: Arc<Counts>) -> Self {
         let seats = vec![Seat::Nobody; QUEUES_MAX.into()].into();
         let (takes, steering) = (Offloads::default(), Steering::new(1));
-        Self { counts, takes, epoch: 0, steering, seats, open: 0 }
+        Self { counts, takes, epoch: 0, term: 0, steering, seats, open: 0 }
     }
 
     /// Somebody else sits there from now on; who did before.

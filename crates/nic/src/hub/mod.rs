@@ -82,16 +82,23 @@ impl Hub {
         self.switch.set_network(id, policy)
     }
 
-    /// Plugs a port in, or changes it. It counts in `counts` if it is new.
+    /// Removes a network that has no ports.
+    pub(crate) fn remove_network(&mut self, id: NetworkId) {
+        self.switch.remove_network(id);
+    }
+
+    /// Plugs a port in, or changes it. It counts in `counts` if it is new. What other reactors see
+    /// by this policy they call by the number of its `term`.
     pub(crate) fn set_port(
         &mut self,
         id: PortId,
         policy: Policy,
         counts: Arc<Counts>,
+        term: u32,
     ) -> Result<(), SwitchError> {
         self.switch.set_port(id, policy)?;
         if let Some(place) = self.ports.get_mut(id.index()) {
-            place.get_or_insert_with(|| Box::new(Known::new(counts)));
+            place.get_or_insert_with(|| Box::new(Known::new(counts))).term = term;
         }
         Ok(())
     }
@@ -182,10 +189,13 @@ impl Hub {
         known.got(frame.bytes(), outcome);
     }
 
-    /// Another reactor has seen where a station is.
+    /// Another reactor has seen where a station is. What it saw by a policy that holds no more,
+    /// or does not hold here yet, is forgotten: the station is heard again.
     pub(crate) fn learn(&mut self, news: News, now_ns: u64) {
-        let News { port, vlan, mac } = news;
-        self.switch.learn(port, vlan, mac, now_ns);
+        let News { port, term, vlan, mac } = news;
+        if known(&mut self.ports, port).is_some_and(|known| known.term == term) {
+            self.switch.learn(port, vlan, mac, now_ns);
+        }
     }
 
     /// The batch has done as much as one may do: it is to be flushed, and others have their turn.
@@ -204,3 +214,6 @@ impl Hub {
 fn known(ports: &mut [Option<Box<Known>>], port: PortId) -> Option<&mut Known> {
     ports.get_mut(port.index())?.as_deref_mut()
 }
+
+#[cfg(test)]
+mod tests;
