@@ -5,6 +5,7 @@
 
 mod counts;
 mod disk;
+mod nic;
 mod polling;
 mod process;
 mod requests;
@@ -12,6 +13,7 @@ mod stages;
 
 pub use counts::{Latency, OpCounts};
 pub use disk::{DiskState, DiskStats, ExportStats, Fence, Geometry, Stuck};
+pub use nic::{FrameCounts, NetworkStats, NicStats, UplinkStats};
 pub use polling::{PollReason, PollRefusals, PollStats, QueuePolling};
 pub use process::{Began, BeganHow, KeeperStats, ReactorStats, Stats};
 pub use requests::{Neighbour, OldestRequest, QueueStats, RequestKind, SlowRequest};

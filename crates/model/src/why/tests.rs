@@ -47,6 +47,8 @@ impl Case {
             uptime_seconds: 100.0,
             reactors: vec![reactor],
             disks: vec![disk, neighbour],
+            nics: Vec::new(),
+            networks: Vec::new(),
             poll_defaults: None,
             keeper: None,
             began: None,

@@ -111,6 +111,8 @@ mod tests {
             uptime_seconds,
             reactors: Vec::new(),
             disks: vec![disk],
+            nics: Vec::new(),
+            networks: Vec::new(),
             poll_defaults: None,
             keeper: None,
             began: None,
