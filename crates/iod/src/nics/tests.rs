@@ -1,5 +1,7 @@
 //! NICs and networks as callers name them, without guests.
 
+mod kept;
+
 use std::path::Path;
 
 use model::nic::{Locked, MacAddress, NicRate};
