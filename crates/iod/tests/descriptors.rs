@@ -58,7 +58,8 @@ fn a_nic_holds_no_more_than_is_counted_and_one_that_is_gone_none() {
         let (before, kept) = (count(), keeper());
         let mac = "02:00:00:00:00:01";
         let socket = io.socket("n");
-        let spec = json!({"id": "n", "socket": socket, "network": "l", "mac": mac, "queues": pairs});
+        let spec =
+            json!({"id": "n", "socket": socket, "network": "l", "mac": mac, "queues": pairs});
         caller.call("nic.attach", spec).unwrap();
         let setup = Setup { queues: 2 * pairs, ..Setup::default() };
         let mut guest = Guest::start(&socket, &setup).unwrap();

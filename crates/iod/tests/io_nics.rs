@@ -92,7 +92,9 @@ fn the_life_of_nics_in_two_networks() {
     let networks: Vec<_> = stats.networks.iter().map(|one| (one.name.as_str(), one.nics)).collect();
     assert_eq!(networks, [("lan", 2), ("wan", 1)]);
     let [a_told, b_told, c_told] = &stats.nics[..] else { panic!("{stats:?}") };
-    assert!(a_told.connected && a_told.queues == 2 && a_told.mac.to_string() == "02:00:00:00:00:01");
+    assert!(
+        a_told.connected && a_told.queues == 2 && a_told.mac.to_string() == "02:00:00:00:00:01"
+    );
     assert_eq!((a_told.frames.sent_frames, b_told.frames.got_frames), (20, 20));
     assert_eq!(c_told.frames.got_frames, 0);
     let one: model::report::Stats =
@@ -269,7 +271,8 @@ fn run(words: &str) {
 
 /// Asks who has the host's address.
 fn question() -> Vec<u8> {
-    let arp = [0, 1, 8, 0, 6, 4, 0, 1, 2, 0, 0, 0, 0, 1, 10, 9, 0, 2, 0, 0, 0, 0, 0, 0, 10, 9, 0, 1];
+    let arp =
+        [0, 1, 8, 0, 6, 4, 0, 1, 2, 0, 0, 0, 0, 1, 10, 9, 0, 2, 0, 0, 0, 0, 0, 0, 10, 9, 0, 1];
     [&[0xff; 6][..], &[2, 0, 0, 0, 0, 1, 8, 6], &arp].concat()
 }
 
@@ -318,8 +321,7 @@ fn the_host_is_in_a_network_by_its_uplink() {
         answer(&mut a);
         // One that was deleted is told, and is had again by the same call.
         run("ip link del rwi0");
-        let failed =
-            || io.caller().stats().networks[0].uplink.as_ref().unwrap().failed.is_some();
+        let failed = || io.caller().stats().networks[0].uplink.as_ref().unwrap().failed.is_some();
         eventually("told that it is gone", failed);
         caller.call("network.uplink", lan.clone()).unwrap();
         up();

@@ -93,9 +93,8 @@ impl Nics {
         state.by_id.values().filter_map(|entry| entry.nic.as_ref()).for_each(|nic| nic.hang_up());
         drop(state);
         for id in ids {
-            let is_busy = |state: &mut State| {
-                state.by_id.get(&id).is_some_and(|entry| entry.busy.is_some())
-            };
+            let is_busy =
+                |state: &mut State| state.by_id.get(&id).is_some_and(|entry| entry.busy.is_some());
             let state = self.ended.wait_while(self.state(), is_busy);
             let state = state.unwrap_or_else(PoisonError::into_inner);
             // Under the same lock, so that no other verb can come between.

@@ -28,7 +28,9 @@ pub(super) enum NicsError {
     #[error("all {PORTS_MAX} ports are taken; detach a NIC, or start another ringway-io")]
     NoPort,
     /// No number is free.
-    #[error("there are {NETWORKS_MAX} networks; detach all NICs of one, or start another ringway-io")]
+    #[error(
+        "there are {NETWORKS_MAX} networks; detach all NICs of one, or start another ringway-io"
+    )]
     NoNetwork,
     /// A network has one MTU.
     #[error(

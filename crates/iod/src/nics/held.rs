@@ -141,7 +141,8 @@ impl Nics {
         let mut pause = FIRST_RETRY;
         loop {
             let tried = self.door.held_under(UPLINK).into_iter();
-            let left = tried.filter(|(network, data)| !self.bring_back_uplink(network, data)).count();
+            let left =
+                tried.filter(|(network, data)| !self.bring_back_uplink(network, data)).count();
             if left == 0 || self.state().open().is_err() {
                 return;
             }
@@ -205,9 +206,9 @@ impl Nics {
         let parts = holding.sockets.into_iter().next().ok_or_else(gone)?;
         let nic = self.plug(spec)?;
         // The socket stays if it cannot be served: front-ends wait in its backlog.
-        let serving = Listener::adopt(parts).map_err(NicsError::from).and_then(|listener| {
-            Ok(nic.serve(Source::Listen(Arc::new(listener)), None)?)
-        });
+        let serving = Listener::adopt(parts)
+            .map_err(NicsError::from)
+            .and_then(|listener| Ok(nic.serve(Source::Listen(Arc::new(listener)), None)?));
         if serving.is_err() {
             self.unplug(spec, &nic);
         }

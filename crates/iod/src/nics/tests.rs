@@ -106,7 +106,10 @@ fn what_cannot_be_had_leaves_nothing_behind() {
         (NicSpec { socket_group: Some("no such".into()), ..spec(&folder, "b", "wan") }, "group"),
     ] {
         assert_eq!(code_of(attach(&nics, &wrong), says), code::FAILED);
-        assert_eq!((nics.network_stats().len(), nics.has("b"), nics.is_held("b")), (1, false, false));
+        assert_eq!(
+            (nics.network_stats().len(), nics.has("b"), nics.is_held("b")),
+            (1, false, false)
+        );
     }
     let small = nics.attach(spec(&folder, "b", "lan"), 100, 90);
     assert_eq!(code_of(small, "open files"), code::FAILED);

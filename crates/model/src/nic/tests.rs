@@ -5,7 +5,8 @@ use serde_json::{Value, json};
 use super::*;
 
 fn spec(change: &[(&str, Value)]) -> Result<NicSpec, String> {
-    let mut value = json!({"id": "n1", "socket": "/s", "network": "lan", "mac": "02:00:00:00:00:01"});
+    let mut value =
+        json!({"id": "n1", "socket": "/s", "network": "lan", "mac": "02:00:00:00:00:01"});
     for (field, to) in change {
         value[*field] = to.clone();
     }
@@ -70,9 +71,13 @@ fn uplinks_are_devices_of_the_host() {
     let check = |value| serde_json::from_value::<UplinkSpec>(value).unwrap().validate();
     assert_eq!(check(json!({"network": "lan", "tap": "rw-tap.0"})), Ok(()));
     assert_eq!(check(json!({"network": "lan"})), Ok(()));
-    for (network, tap) in
-        [("lan", ""), ("lan", "a/b"), ("lan", ".."), ("lan", "-x"), ("lan", "x".repeat(16).as_str())]
-    {
+    for (network, tap) in [
+        ("lan", ""),
+        ("lan", "a/b"),
+        ("lan", ".."),
+        ("lan", "-x"),
+        ("lan", "x".repeat(16).as_str()),
+    ] {
         assert_eq!(check(json!({"network": network, "tap": tap})).unwrap_err().field, "tap");
     }
     assert_eq!(check(json!({"network": "", "tap": "x"})).unwrap_err().field, "network");

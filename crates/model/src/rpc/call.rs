@@ -2,7 +2,9 @@
 
 use serde_json::Value;
 
-use super::{DiskRef, NicRef, Resize, RpcError, SetCaps, SetPoll, StatsQuery, Unexport, Upgrade, code};
+use super::{
+    DiskRef, NicRef, Resize, RpcError, SetCaps, SetPoll, StatsQuery, Unexport, Upgrade, code,
+};
 use crate::export::ExportSpec;
 use crate::nic::{NicSpec, UplinkSpec};
 use crate::poll::PollChange;

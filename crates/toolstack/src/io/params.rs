@@ -108,8 +108,7 @@ mod tests {
         assert_eq!(parse(&words).unwrap(), expected);
         let words = ["network=10", "tap=0", "rate.bytes_per_second=10M", "mtu=9000", "mq=false"];
         let rate = json!({"bytes_per_second": 10 << 20});
-        let expected =
-            json!({"network": "10", "tap": "0", "rate": rate, "mtu": 9000, "mq": false});
+        let expected = json!({"network": "10", "tap": "0", "rate": rate, "mtu": 9000, "mq": false});
         assert_eq!(parse(&words).unwrap(), expected);
     }
 
