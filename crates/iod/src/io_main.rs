@@ -1,4 +1,4 @@
-//! `ringway-io`: many disks.
+//! `ringway-io`: many disks and NICs.
 
 use std::os::fd::AsFd;
 use std::path::Path;

@@ -9,13 +9,14 @@
 //! - **Worker**: the process that serves, started and replaced by a keeper.
 //! - **Held**: what a new worker is told of a disk ([`held`]); whoever changes a disk has it held
 //!   before the caller is answered.
-//! - **Verb**: one of these, or **resize** ([`lifecycle`]).
+//! - **Verb**: one of these, or **resize** ([`lifecycle`]). NICs have attach and detach only (`nics`).
 //! - **Caller**: somebody on the control socket ([`control`]).
 //!
 //! # Model
 //! ```text
 //! caller -> control -> table -> export -+- disk    (image, lock)
-//!                                       +- device  (features, configuration, counts)
+//!                         |             +- device  (features, configuration, counts)
+//!                         +---> nics -> nic -> switch of all reactors
 //! front-end -> session -> glue ---------+- queues -> place on a reactor of the pool
 //! ```
 //! Everything above is a worker; `table` tells its keeper of every disk through one door.
@@ -62,6 +63,7 @@ pub mod metrics;
 pub mod net_main;
 pub mod net_options;
 pub mod nic;
+mod nics;
 pub mod open;
 pub mod poll_options;
 pub mod pool;

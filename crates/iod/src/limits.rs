@@ -12,6 +12,9 @@ const PER_DISK: u64 = 60;
 /// Descriptors of the process itself: standard streams, reactors, control connections.
 const PER_PROCESS: u64 = 256;
 
+/// Descriptors of one NIC beside its queues: as those of a disk, without an image.
+const PER_NIC: u64 = 40;
+
 /// Descriptors of one export beside its connections: socket, lock file, their twins, stop signal.
 const PER_EXPORT: u64 = 8;
 
@@ -26,7 +29,7 @@ pub struct TooFewFiles {
     pub queues: u16,
     /// What it needs.
     pub need: u64,
-    /// What other disks leave.
+    /// What others leave.
     pub left: u64,
     /// The limit of the process.
     pub limit: u64,
@@ -50,6 +53,45 @@ pub fn of_export(connections: u16) -> u64 {
     PER_EXPORT + u64::from(connections)
 }
 
+/// Open files of a NIC with so many pairs of queues.
+pub fn of_nic(pairs: u16) -> u64 {
+    PER_NIC + u64::from(pairs) * 2 * PER_QUEUE
+}
+
+/// Open files of an uplink with so many queues.
+pub fn of_uplink(queues: usize) -> u64 {
+    // Each is watched by a twin.
+    queues as u64 * 2
+}
+
+/// Open files of the process, of disks of so many `queues`, and of their exports.
+pub fn of_disks(queues: impl IntoIterator<Item = u16>, exported: u64) -> u64 {
+    let disks = queues.into_iter().map(need).fold(PER_PROCESS, u64::saturating_add);
+    disks.saturating_add(exported)
+}
+
+/// Too few open files are allowed for one more NIC.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "a NIC of {pairs} pairs of queues needs {need} open files, {left} of {limit} are left; raise \
+     the hard limit (`ulimit -Hn`, LimitNOFILE=) or use fewer queues"
+)]
+pub struct TooFewForNic {
+    pairs: u16,
+    need: u64,
+    left: u64,
+    limit: u64,
+}
+
+/// Checks that a NIC fits beside others that take so many of the files.
+///
+/// # Errors
+/// [`TooFewForNic`].
+pub fn check_nic(limit: u64, taken: u64, pairs: u16) -> Result<(), TooFewForNic> {
+    let (need, left) = (of_nic(pairs), limit.saturating_sub(taken));
+    if need <= left { Ok(()) } else { Err(TooFewForNic { pairs, need, left, limit }) }
+}
+
 fn need(queues: u16) -> u64 {
     PER_DISK + u64::from(queues) * PER_QUEUE
 }
@@ -65,8 +107,7 @@ pub fn check_open_files(
     exported: u64,
     queues: u16,
 ) -> Result<(), TooFewFiles> {
-    let others = others.into_iter().map(need).fold(PER_PROCESS, u64::saturating_add);
-    let taken = others.saturating_add(exported);
+    let taken = of_disks(others, exported);
     let (need, left) = (need(queues), limit.saturating_sub(taken));
     if need <= left { Ok(()) } else { Err(TooFewFiles { queues, need, left, limit }) }
 }
@@ -95,9 +136,8 @@ pub fn check_connections(
     exported: u64,
     connections: u16,
 ) -> Result<(), TooFewForExport> {
-    let disks = queues.into_iter().map(need).fold(PER_PROCESS, u64::saturating_add);
     let need = of_export(connections);
-    let left = limit.saturating_sub(disks.saturating_add(exported));
+    let left = limit.saturating_sub(of_disks(queues, exported));
     if need <= left { Ok(()) } else { Err(TooFewForExport { connections, need, left, limit }) }
 }
 
@@ -122,6 +162,11 @@ mod tests {
         assert_eq!(check_connections(1024, [4, 4], 16, 256), Ok(()));
         assert!(check_connections(1024, [4; 11], 0, 16).is_err());
         assert!(check_connections(1024, [], u64::MAX, 1).is_err());
+        // And so do NICs, which disks leave less for.
+        assert_eq!(check_nic(1024, of_disks([4; 9], 0), 4), Ok(()));
+        assert!(check_nic(1024, of_disks([4; 10], 0), 4).is_err());
+        assert!(check_nic(1024, u64::MAX, 1).is_err());
+        assert!(check_open_files(1024, [], of_nic(128), 4).is_err());
     }
 
     #[test]

@@ -86,13 +86,14 @@ fn serve(
     let started = (0..).zip(sources).try_for_each(|(number, (socket, source))| {
         let spec = NicSpec {
             port: PortId(number),
+            policy: lan.policy(),
             mac: mac(&socket, number),
             socket,
             pairs: options.queues,
             multiqueue: !options.no_mq,
         };
         let nic = Nic::new(lan, spec)?;
-        let serving = nic.serve(source, ended.clone())?;
+        let serving = nic.serve(source, Some(ended.clone()))?;
         all.push((nic, serving));
         anyhow::Ok(())
     });

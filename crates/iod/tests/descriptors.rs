@@ -1,4 +1,4 @@
-//! Descriptors that queues hold in the process that serves them: what decides how many disks fit.
+//! Descriptors that disks, NICs and their queues hold in the process that serves them: what decides how many disks fit.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod common;
@@ -42,4 +42,38 @@ fn a_queue_holds_so_many_and_a_disk_that_is_gone_none() {
     let ([few, few_kept], [many, many_kept]) = (taken(FEW), taken(MANY));
     assert_eq!(many - few, PER_QUEUE * usize::from(MANY - FEW));
     assert_eq!(many_kept, few_kept, "a keeper holds nothing of queues");
+}
+
+/// Beside its queues. `limits` counts on it.
+const PER_NIC: usize = 40;
+
+#[test]
+fn a_nic_holds_no_more_than_is_counted_and_one_that_is_gone_none() {
+    let io = Io::start();
+    let mut caller = io.caller();
+    let worker = caller.stats().pid;
+    let count = || std::fs::read_dir(format!("/proc/{worker}/fd")).unwrap().count();
+    let keeper = || open_files(&io.process).len();
+    let mut taken = |pairs: u16| {
+        let (before, kept) = (count(), keeper());
+        let mac = "02:00:00:00:00:01";
+        let socket = io.socket("n");
+        let spec =
+            json!({"id": "n", "socket": socket, "network": "l", "mac": mac, "queues": pairs});
+        caller.call("nic.attach", spec).unwrap();
+        let setup = Setup { queues: 2 * pairs, ..Setup::default() };
+        let mut guest = Guest::start(&socket, &setup).unwrap();
+        guest.frontend.get_config(24).unwrap();
+        let taken = count() - before;
+        drop(guest);
+        caller.call("nic.detach", json!({"id": "n"})).unwrap();
+        eventually("all are closed", || count() <= before && keeper() <= kept);
+        taken
+    };
+    // What the first NIC of all has opened for good does not count.
+    taken(1);
+    for pairs in [1, 9] {
+        let (taken, most) = (taken(pairs), PER_NIC + 2 * PER_QUEUE * usize::from(pairs));
+        assert!(taken <= most, "{taken} for {pairs} pairs");
+    }
 }

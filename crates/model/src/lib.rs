@@ -3,6 +3,7 @@
 //! # Words
 //! - **Spec**: what somebody asked for ([`spec::DiskSpec`]). Parsed once, checked by
 //!   [`spec::DiskSpec::validate`], then passed on as a plain value.
+//! - **NIC**: an interface of a machine, and the network that it is in ([`nic::NicSpec`]).
 //! - **Export**: a disk offered to programs other than guests ([`export::ExportSpec`]).
 //! - **Call**: one JSON-RPC 2.0 request to `ringway-io` ([`rpc`]). One JSON object a line.
 //! - **Report**: what a running process says of itself ([`report`]).
@@ -42,6 +43,7 @@ pub mod export;
 pub mod id;
 pub mod machine;
 mod named;
+pub mod nic;
 pub mod plan;
 pub mod poll;
 pub mod recipe;

@@ -5,6 +5,7 @@
 
 use std::convert::Infallible;
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
@@ -58,6 +59,8 @@ pub(crate) struct At {
 pub struct Fabric {
     nodes: Box<[At]>,
     ledger: Mutex<Ledger>,
+    /// Of the last policy that a port was given.
+    term: AtomicU32,
 }
 
 /// How a reactor is woken by others.
@@ -97,7 +100,8 @@ impl Fabric {
             let node = handle.call(move |context| settle(context, number, ends, event, shared))?;
             nodes.push(At { handle, node, polling });
         }
-        Ok(Arc::new(Self { nodes: nodes.into(), ledger: Mutex::default() }))
+        let (ledger, term) = (Mutex::default(), AtomicU32::new(0));
+        Ok(Arc::new(Self { nodes: nodes.into(), ledger, term }))
     }
 
     /// Makes a network, or changes one.
@@ -111,15 +115,27 @@ impl Fabric {
         Ok(())
     }
 
+    /// Removes a network. Its ports must be unplugged.
+    ///
+    /// # Errors
+    /// [`FabricError::Stopped`].
+    pub fn remove_network(&self, id: NetworkId) -> Result<(), FabricError> {
+        for at in &self.nodes {
+            at.with(move |hub| hub.remove_network(id))?;
+        }
+        Ok(())
+    }
+
     /// Plugs a port in, or changes it.
     ///
     /// # Errors
     /// [`FabricError::Switch`], [`FabricError::Stopped`].
     pub fn set_port(&self, id: PortId, policy: &Policy) -> Result<(), FabricError> {
         let common = self.ledger().plug(id, self.nodes.len());
+        let term = self.term.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
         for (at, common) in self.nodes.iter().zip(common) {
             let policy = policy.clone();
-            at.with(move |hub| hub.set_port(id, policy, common))??;
+            at.with(move |hub| hub.set_port(id, policy, common, term))??;
         }
         Ok(())
     }

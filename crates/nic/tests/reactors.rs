@@ -7,6 +7,8 @@ use std::sync::mpsc;
 
 use guest::*;
 use net::Reason;
+use net::port::{Policy, PortId};
+use net::switch::{NetworkId, NetworkPolicy};
 
 #[test]
 fn frames_cross_in_order_and_whole() {
@@ -49,6 +51,36 @@ fn what_one_reactor_learns_the_others_know() {
     lan.settle();
     assert_eq!(c.rx.got(), None, "it was flooded");
     assert_eq!(lan.counts(3).got_frames, 1);
+}
+
+#[test]
+fn a_port_whose_number_is_used_again_is_another_port() {
+    let lan = Lan::new(2);
+    let other = NetworkId(1);
+    lan.fabric.set_network(other, NetworkPolicy::default()).unwrap();
+    let mut b = Guest::new(&lan, 2, 1, all());
+    b.rx.post(RING, 2048);
+    let unplug = |mut guest: Guest| {
+        guest.rx.stop();
+        guest.tx.stop();
+        lan.fabric.remove_port(PortId(1)).unwrap();
+    };
+    for round in 1..=20 {
+        let mut a = Guest::new(&lan, 1, 0, all());
+        // What this teaches is on its way to the other reactor while the port goes.
+        a.send(NOTHING, &plain(EVERYBODY, 1, 60));
+        unplug(a);
+        let mut a = Guest::with(&lan, 1, 0, all(), &Policy::open(other));
+        a.rx.post(8, 2048);
+        b.send(NOTHING, &plain(1, 2, 60));
+        lan.settle();
+        assert_eq!(a.rx.got(), None, "it is in another network");
+        assert_eq!(lan.counts(2).refused(Reason::NoReceiver), round);
+        unplug(a);
+    }
+    lan.fabric.remove_network(other).unwrap();
+    let refused = lan.fabric.set_port(PortId(1), &Policy::open(other)).unwrap_err();
+    assert!(refused.to_string().contains("no network 1"), "{refused}");
 }
 
 #[test]

@@ -4,6 +4,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use model::nic::{NicSpec, UplinkSpec};
 use model::rpc::MAX_LINE_BYTES;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -60,6 +61,32 @@ async fn a_call_reaches_the_server_as_json_rpc_and_its_result_comes_back() {
     assert_eq!(reply, json!(["disk.detach", {"id": "d1"}]));
     let reply = client.call("stats", json!({}), CALL_DEADLINE).await.unwrap();
     assert_eq!(reply, json!(["stats", {}]));
+}
+
+#[tokio::test]
+async fn nics_go_as_they_are_specified_and_come_back_typed() {
+    let mut spec = NicSpec::new("n1", "/s", "lan", "02:00:00:00:00:01".parse().unwrap());
+    spec.vlan = Some(7);
+    let fake = Fake::start(|call| match call["method"].as_str().unwrap() {
+        "nic.attach" => {
+            let expected = json!({
+                "id": "n1", "socket": "/s", "network": "lan", "mac": "02:00:00:00:00:01",
+                "queues": 1, "mq": true, "vlan": 7
+            });
+            assert_eq!(call["params"], expected);
+            result(call, json!({"id": "n1", "network": "lan", "mtu": 1500, "queues": 1}))
+        }
+        method => {
+            assert_eq!(method, "network.uplink");
+            assert_eq!(call["params"], json!({"network": "lan", "tap": "t0"}));
+            result(call, json!({}))
+        }
+    });
+    let mut client = fake.client().await;
+    let reply = client.nic_attach(&spec).await.unwrap();
+    assert_eq!((reply.id.as_str(), reply.mtu, reply.queues), ("n1", 1500, 1));
+    let uplink = UplinkSpec { network: "lan".into(), tap: Some("t0".into()) };
+    client.network_uplink(&uplink).await.unwrap();
 }
 
 #[tokio::test]

@@ -1,9 +1,13 @@
-//! A datapath that fails, as shell scripts play it.
+//! A datapath that fails, as shell scripts play it, and one that serves NICs.
 #![allow(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
 
 use std::path::PathBuf;
 
+use model::nic::NicSpec;
+use model::rpc::code;
 use tempfile::TempDir;
+use testkit::process::find_binary;
+use testkit::raw::{Guest, Setup};
 use toolstack::io::{IoError, IoProcess};
 
 /// A program called `ringway-io` that is a shell script.
@@ -50,4 +54,34 @@ async fn a_program_that_is_not_there_is_told() {
     let path = dir.path().join("none");
     let error = IoProcess::spawn(&path, &dir.path().join("io.sock"), false).unwrap_err();
     assert!(matches!(error, IoError::Start { .. }), "{error}");
+}
+
+fn code_of(error: IoError) -> i64 {
+    let IoError::Refused { source, .. } = error else { panic!("{error}") };
+    source.code
+}
+
+#[tokio::test]
+async fn nics_of_a_real_process_come_and_go() {
+    let dir = tempfile::tempdir().unwrap();
+    let program = find_binary("ringway-io").unwrap();
+    let mut process = IoProcess::spawn(&program, &dir.path().join("io.sock"), false).unwrap();
+    let mut client = process.ready().await.unwrap();
+    let mac = "02:00:00:00:00:01".parse().unwrap();
+    let spec = NicSpec { queues: 2, ..NicSpec::new("n1", dir.path().join("n1"), "lan", mac) };
+    let reply = client.nic_attach(&spec).await.unwrap();
+    assert_eq!((reply.network.as_str(), reply.mtu, reply.queues), ("lan", 1500, 2));
+    assert_eq!(client.nic_attach(&spec).await.unwrap(), reply, "told again");
+    let other = NicSpec { queues: 1, ..spec.clone() };
+    assert_eq!(code_of(client.nic_attach(&other).await.unwrap_err()), code::WRONG_STATE);
+    let setup = Setup { queues: 4, ..Setup::default() };
+    let mut guest = Guest::start(&spec.socket, &setup).unwrap();
+    let stats = client.stats_of("n1").await.unwrap();
+    assert!(stats.nics.len() == 1 && stats.nics[0].connected && stats.nics[0].mac == mac);
+    assert_eq!(client.stats().await.unwrap().networks[0].name, "lan");
+    client.nic_detach("n1").await.unwrap();
+    guest.frontend.connection.wait_closed().unwrap();
+    assert_eq!(code_of(client.nic_detach("n1").await.unwrap_err()), code::NO_SUCH_NIC);
+    assert!(!spec.socket.exists());
+    process.stop(&mut client).await.unwrap();
 }

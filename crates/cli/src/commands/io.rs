@@ -36,6 +36,9 @@ pub(crate) struct NotACall(IoError);
   ringway io metrics
   ringway io disk.export id=d1 socket=/run/x/d1.nbd read_only=true
   ringway io disk.detach '{\"id\":\"d1\"}'
+  ringway io nic.attach id=n1 socket=/run/x/n1.sock network=lan mac=02:00:00:00:00:01 queues=4
+  ringway io network.uplink network=lan tap=rwt0   (without tap: no uplink any more)
+  ringway io nic.detach id=n1
   ringway io upgrade                             (to the file at the running program's path)
   ringway io upgrade binary=/opt/ringway/ringway-io
 
@@ -47,8 +50,8 @@ pub(crate) struct Io {
     #[arg(long, value_name = "SOCKET", env = "RINGWAY_CONTROL", default_value = DEFAULT_CONTROL)]
     control: PathBuf,
     /// One of disk.attach, disk.activate, disk.deactivate, disk.pause, disk.resume, disk.detach,
-    /// disk.resize, disk.caps, disk.poll, disk.export, disk.unexport, poll.defaults, stats, metrics,
-    /// upgrade, shutdown
+    /// disk.resize, disk.caps, disk.poll, disk.export, disk.unexport, poll.defaults, nic.attach,
+    /// nic.detach, network.uplink, stats, metrics, upgrade, shutdown
     method: String,
     /// One JSON object, or key=value pairs; a dot in a key nests (backend.null=1G)
     #[arg(value_name = "PARAMETERS")]

@@ -121,6 +121,15 @@ fn carry_out(server: &Server, table: &Arc<Table>, call: Call) -> Result<Value, R
         Call::DiskCaps(set) => value(table.caps(&set.id, set.caps)?),
         Call::DiskPoll(set) => value(table.poll(&set.id, set.change)?),
         Call::PollDefaults(change) => value(table.set_poll_defaults(change)?),
+        Call::NicAttach(spec) => value(table.attach_nic(spec)?),
+        Call::NicDetach(nic) => {
+            table.detach_nic(&nic.id)?;
+            Ok(Value::Object(Default::default()))
+        }
+        Call::NetworkUplink(spec) => {
+            table.uplink(&spec)?;
+            Ok(Value::Object(Default::default()))
+        }
         Call::Stats(query) => value::<Stats>(table.stats(query.id.as_deref())?),
         Call::Metrics => metrics(table),
         Call::Upgrade(upgrade) => {

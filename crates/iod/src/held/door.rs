@@ -137,16 +137,23 @@ impl Door {
     /// # Errors
     /// The keeper does not hold it; what it held before is unchanged.
     pub(crate) fn leave(&self, id: &str) -> Result<(), HoldError> {
-        let key = key(id);
-        let mut state = self.exchange_with(|state, link, seq| match state.holdings.get(&key) {
+        self.leave_key(&key(id))
+    }
+
+    /// The same of whatever is held under this key.
+    ///
+    /// # Errors
+    /// As [`Self::leave`].
+    pub(crate) fn leave_key(&self, key: &str) -> Result<(), HoldError> {
+        let mut state = self.exchange_with(|state, link, seq| match state.holdings.get(key) {
             Some(holding) => {
-                let (mut what, fds) = holding.written(&key);
+                let (mut what, fds) = holding.written(key);
                 what.leave();
                 link.send(&FromWorker::Hold { seq, what }, &fds)
             }
-            None => link.send(&FromWorker::Forget { seq, key: key.clone() }, &[]),
+            None => link.send(&FromWorker::Forget { seq, key: key.into() }, &[]),
         })?;
-        if let Some(holding) = state.holdings.get_mut(&key) {
+        if let Some(holding) = state.holdings.get_mut(key) {
             holding.leave();
         }
         Ok(())

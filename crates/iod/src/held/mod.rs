@@ -11,6 +11,7 @@ mod began;
 mod door;
 mod found;
 mod keeping;
+mod keys;
 #[cfg(test)]
 mod tests;
 

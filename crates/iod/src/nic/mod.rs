@@ -57,26 +57,77 @@ pub enum NicError {
     },
 }
 
-/// One switch with one network, and the reactors that serve it.
+/// One network of a switch, and the reactors that serve it.
 #[derive(Debug)]
 pub struct Lan {
     fabric: Arc<Fabric>,
     pool: Arc<Pool>,
+    network: NetworkId,
     mtu: u16,
 }
 
-/// The only network of a [`Lan`].
-const NETWORK: NetworkId = NetworkId(0);
+/// The switch of all reactors of a pool, without networks.
+///
+/// # Errors
+/// The reactors cannot be linked.
+pub fn switch(pool: &Pool) -> Result<Arc<Fabric>, NicError> {
+    Ok(Fabric::new(pool.reactors().into_iter().map(|(handle, _)| handle))?)
+}
 
 impl Lan {
-    /// A network without ports, for packets of `mtu` bytes.
+    /// A switch with one network without ports, for packets of `mtu` bytes.
     ///
     /// # Errors
     /// The reactors cannot be linked.
     pub fn new(pool: Arc<Pool>, mtu: u16) -> Result<Arc<Self>, NicError> {
-        let fabric = Fabric::new(pool.reactors().into_iter().map(|(handle, _)| handle))?;
-        fabric.set_network(NETWORK, NetworkPolicy { mtu, ..NetworkPolicy::default() })?;
-        Ok(Arc::new(Self { fabric, pool, mtu }))
+        let fabric = switch(&pool)?;
+        Self::on(fabric, pool, NetworkId(0), mtu)
+    }
+
+    /// A network without ports, of this number, on the switch of a pool's reactors.
+    ///
+    /// # Errors
+    /// A reactor has ended, or there is no such number.
+    pub fn on(
+        fabric: Arc<Fabric>,
+        pool: Arc<Pool>,
+        network: NetworkId,
+        mtu: u16,
+    ) -> Result<Arc<Self>, NicError> {
+        fabric.set_network(network, NetworkPolicy { mtu, ..NetworkPolicy::default() })?;
+        Ok(Arc::new(Self { fabric, pool, network, mtu }))
+    }
+
+    /// What a port of it is that has no limits.
+    pub fn policy(&self) -> Policy {
+        Policy::open(self.network)
+    }
+
+    /// Number of the network in its switch.
+    pub fn number(&self) -> NetworkId {
+        self.network
+    }
+
+    /// Most bytes of a packet.
+    pub fn mtu(&self) -> u16 {
+        self.mtu
+    }
+
+    /// What a port has sent and got.
+    pub fn counts(&self, port: PortId) -> PortCounts {
+        self.fabric.counts(port)
+    }
+
+    /// Unplugs a port whose queues are stopped.
+    fn unplug(&self, port: PortId) {
+        // On a reactor that has ended nobody sends to it.
+        let _ = self.fabric.remove_port(port);
+    }
+
+    /// Takes the network out of its switch. All its ports are unplugged.
+    pub fn remove(&self) {
+        // A reactor that has ended has none.
+        let _ = self.fabric.remove_network(self.network);
     }
 
     /// How queues of its ports wait for frames.
@@ -92,8 +143,10 @@ pub const PAIRS_MAX: u16 = 127;
 /// What a NIC is to be.
 #[derive(Clone, Debug)]
 pub struct NicSpec {
-    /// Number of its port, unique in its network.
+    /// Number of its port, unique in its switch.
     pub port: PortId,
+    /// What it may do.
+    pub policy: Policy,
     /// Its socket, for logs too.
     pub socket: PathBuf,
     /// Pairs of queues, taken for 1 to [`PAIRS_MAX`].
@@ -125,7 +178,7 @@ impl Nic {
     pub fn new(lan: &Arc<Lan>, spec: NicSpec) -> Result<Arc<Self>, NicError> {
         let make = |source| NicError::Os { action: "make a signal", source };
         let stop = Stop::new().map_err(make)?;
-        lan.fabric.set_port(spec.port, &Policy::open(NETWORK))?;
+        lan.fabric.set_port(spec.port, &spec.policy).inspect_err(|_| lan.unplug(spec.port))?;
         let pairs = if spec.multiqueue { spec.pairs.clamp(1, PAIRS_MAX) } else { 1 };
         let control = spec.multiqueue;
         let offer = Offer { offloads: true, mergeable: true, pairs, control, mtu: true };
@@ -145,6 +198,31 @@ impl Nic {
         if let Some(session) = &*self.session() {
             session.close();
         }
+    }
+
+    /// Its port.
+    pub fn port(&self) -> PortId {
+        self.spec.port
+    }
+
+    /// Its network.
+    pub fn lan(&self) -> &Arc<Lan> {
+        &self.lan
+    }
+
+    /// Pairs of queues that its driver may use.
+    pub fn pairs(&self) -> u16 {
+        self.offer.pairs
+    }
+
+    /// A front-end is connected.
+    pub fn is_connected(&self) -> bool {
+        self.session().is_some()
+    }
+
+    /// Takes it out of its network. Its control thread has ended.
+    pub fn unplug(&self) {
+        self.lan.unplug(self.spec.port);
     }
 
     fn session(&self) -> MutexGuard<'_, Option<SessionHandle>> {

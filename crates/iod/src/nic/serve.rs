@@ -32,15 +32,27 @@ impl Serving {
 }
 
 impl Nic {
-    /// Starts the control thread. Gives `ended` when it ends.
+    /// Starts the control thread. Gives `ended` when it ends; without anybody to be told, a failure
+    /// is logged.
     ///
     /// # Errors
     /// The process can have no more threads.
-    pub fn serve(self: &Arc<Self>, source: Source, ended: Stop) -> Result<Serving, NicError> {
+    pub fn serve(
+        self: &Arc<Self>,
+        source: Source,
+        ended: Option<Stop>,
+    ) -> Result<Serving, NicError> {
         let nic = Arc::clone(self);
         let work = move || {
             let served = nic.serve_all(source);
-            ended.stop();
+            match (&ended, &served) {
+                (Some(ended), _) => ended.stop(),
+                (None, Err(error)) => {
+                    let (nic, cause) = (nic.spec.socket.display(), crate::error::text(error));
+                    tracing::error!(%nic, "no front-end can come any more: {cause}");
+                }
+                (None, Ok(())) => {}
+            }
             served
         };
         let thread = std::thread::Builder::new().name("session".into()).spawn(work);

@@ -60,6 +60,8 @@ pub(crate) fn process(
         reactors_why: Some(pool.size().to_string()),
         queues_moved: pool.moves(),
         disks: told.map(|export| disk(export, &names, detail)).collect(),
+        nics: Vec::new(),
+        networks: Vec::new(),
         poll_defaults: None,
         keeper: None,
         began: None,

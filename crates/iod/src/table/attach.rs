@@ -77,7 +77,7 @@ impl Table {
             return Err(wrong_state(refused));
         }
         let others = disks.by_id.values().map(|entry| entry.queues);
-        let exported = disks.exported_files();
+        let exported = disks.exported_files().saturating_add(self.nics.files());
         check_open_files(self.open_files, others, exported, spec.queues).map_err(failed)?;
         let entry =
             Entry { phase, queues: spec.queues, export: None, refused: None, unheld: false };

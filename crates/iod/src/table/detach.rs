@@ -106,6 +106,10 @@ impl Table {
         }
         drop(disks);
         std::thread::scope(|scope| {
+            let nics = || self.nics.shut_down();
+            if std::thread::Builder::new().spawn_scoped(scope, nics).is_err() {
+                self.nics.shut_down();
+            }
             for id in &ids {
                 // A thread for each: one whose storage hangs waits for its deadline, and any
                 // number of those must not hold up the others.

@@ -33,7 +33,7 @@ impl Table {
         let disks = self.disks();
         disks.open()?;
         let queues = disks.by_id.values().map(|entry| entry.queues);
-        let exported = disks.exported_files();
+        let exported = disks.exported_files().saturating_add(self.nics.files());
         check_connections(self.open_files, queues, exported, spec.limit()).map_err(failed)?;
         let offer = |export: &std::sync::Arc<Export>| export.export(spec);
         let reply = self.carry_out(disks, &spec.id, Verb::Export, offer)?;

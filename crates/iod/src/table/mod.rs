@@ -7,6 +7,7 @@ mod detach;
 mod exports;
 mod fences;
 mod leave;
+mod nics;
 mod poll;
 mod restore;
 #[cfg(test)]
@@ -26,6 +27,7 @@ use crate::export::{Export, ExportError};
 use crate::held::Door;
 use crate::lifecycle::{Phase, Refused};
 use crate::metrics::{Source, page};
+use crate::nics::Nics;
 use crate::open::reported;
 use crate::pool::Pool;
 use crate::stats::{self, Detail};
@@ -44,6 +46,7 @@ pub struct Table {
     /// Open files that the process may have.
     open_files: u64,
     door: Door,
+    nics: Nics,
     disks: Mutex<Disks>,
     /// A verb has ended.
     ended: Condvar,
@@ -87,7 +90,8 @@ impl Table {
         let poll = Defaults::found(polling, &door);
         let disks = Mutex::new(Disks { poll, ..Disks::default() });
         let ended = Condvar::new();
-        Self { pool, started: Instant::now(), open_files, door, disks, ended }
+        let nics = Nics::new(Arc::clone(&pool), door.clone());
+        Self { pool, started: Instant::now(), open_files, door, nics, disks, ended }
     }
 
     /// The way to the keeper.
@@ -126,13 +130,14 @@ impl Table {
         self.ended.notify_all();
     }
 
-    /// What the process and its disks have done, or one disk of it.
+    /// What the process, its disks and NICs have done, or those of one id.
     ///
     /// # Errors
-    /// No such disk.
+    /// No such disk or NIC.
     pub fn stats(&self, id: Option<&str>) -> Result<Stats, RpcError> {
         let disks = self.disks();
-        if let Some(id) = id.filter(|id| !disks.by_id.contains_key(*id)) {
+        let there = |id: &str| disks.by_id.contains_key(id) || self.nics.has(id);
+        if let Some(id) = id.filter(|id| !there(id)) {
             return Err(no_such_disk(id));
         }
         let exports: Vec<_> = disks.by_id.values().filter_map(|one| one.export.clone()).collect();
@@ -145,6 +150,10 @@ impl Table {
         let refused = refused.iter().filter(|disk| wanted(&disk.held.spec.id));
         stats.disks.extend(refused.map(|disk| stats::refused(disk)));
         stats.disks.sort_by(|one, other| one.id.cmp(&other.id));
+        stats.nics = self.nics.stats(wanted);
+        if id.is_none() {
+            stats.networks = self.nics.network_stats();
+        }
         let adopted = self.door.adopted();
         stats.keeper = self.door.keeper().map(|words| stats::keeper(words, adopted));
         stats.began = self.door.began();

@@ -50,9 +50,15 @@ pub(crate) struct RefusedDisk {
 }
 
 impl Table {
-    /// Brings back every disk that is held, all of them at once. Does not wait: each is busy
-    /// until it is there, or refused.
+    /// Brings back every NIC that is held, and every disk, all of these at once. Does not wait for
+    /// disks: each is busy until it is there, or refused.
     pub fn restore(self: &Arc<Self>) {
+        self.nics.restore();
+        let uplinks = Arc::clone(self);
+        let work = move || uplinks.nics.restore_uplinks();
+        if let Err(error) = std::thread::Builder::new().name("restore".into()).spawn(work) {
+            tracing::error!("no uplink is brought back: {error}");
+        }
         for found in self.door.disks() {
             if self.disks().by_id.contains_key(&found.held().spec.id) {
                 // Taken over from a worker that served it.

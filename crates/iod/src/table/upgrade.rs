@@ -60,6 +60,7 @@ impl Table {
                 return Err(RpcError { code: code::WRONG_STATE, message });
             }
         }
+        self.nics.begin_upgrade()?;
         disks.upgrading = true;
         Ok(disks.by_id.values().filter_map(|entry| entry.export.clone()).collect())
     }
@@ -67,6 +68,7 @@ impl Table {
     /// Nothing came of it.
     pub(crate) fn end_upgrade(&self) {
         self.disks().upgrading = false;
+        self.nics.end_upgrade();
         self.ended.notify_all();
     }
 
@@ -86,6 +88,7 @@ impl Table {
     pub fn begin_end(&self) -> bool {
         let mut disks = self.disks();
         disks.closing = true;
+        self.nics.begin_end();
         while disks.upgrading && !disks.handed_over {
             disks = self.ended.wait(disks).unwrap_or_else(PoisonError::into_inner);
         }

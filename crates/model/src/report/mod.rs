@@ -5,6 +5,7 @@
 
 mod counts;
 mod disk;
+mod nic;
 mod polling;
 mod port;
 mod process;
@@ -13,6 +14,7 @@ mod stages;
 
 pub use counts::{Latency, OpCounts};
 pub use disk::{DiskState, DiskStats, ExportStats, Fence, Geometry, Stuck};
+pub use nic::{FrameCounts, NetworkStats, NicStats, UplinkStats};
 pub use polling::{PollReason, PollRefusals, PollStats, QueuePolling};
 pub use port::{FlowStats, PairStats, PortStats, SizeCount, WayStats};
 pub use process::{Began, BeganHow, KeeperStats, ReactorStats, Stats};

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{DiskStats, PortStats};
+use super::{DiskStats, NetworkStats, NicStats, PortStats};
 use crate::poll::Polling;
 
 /// The whole process.
@@ -27,6 +27,12 @@ pub struct Stats {
     pub queues_moved: u64,
     /// One entry a disk, in order of id.
     pub disks: Vec<DiskStats>,
+    /// One entry a NIC, in order of id.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub nics: Vec<NicStats>,
+    /// One entry a network, in order of name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub networks: Vec<NetworkStats>,
     /// Polling of disks for which nothing else is set; absent where a former version serves.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub poll_defaults: Option<Polling>,

@@ -2,8 +2,11 @@
 
 use serde_json::Value;
 
-use super::{DiskRef, Resize, RpcError, SetCaps, SetPoll, StatsQuery, Unexport, Upgrade, code};
+use super::{
+    DiskRef, NicRef, Resize, RpcError, SetCaps, SetPoll, StatsQuery, Unexport, Upgrade, code,
+};
 use crate::export::ExportSpec;
+use crate::nic::{NicSpec, UplinkSpec};
 use crate::poll::PollChange;
 use crate::spec::DiskSpec;
 
@@ -35,7 +38,13 @@ pub enum Call {
     /// `poll.defaults`: how disks are polled for which nothing else is set. What is
     /// absent stays, `null` is as the program was started.
     PollDefaults(PollChange),
-    /// `stats`: everything, or one disk.
+    /// `nic.attach`: listen, and be a port of a network.
+    NicAttach(NicSpec),
+    /// `nic.detach`: send the front-end away, close the socket, forget.
+    NicDetach(NicRef),
+    /// `network.uplink`: bring the host to a network, or take it away.
+    NetworkUplink(UplinkSpec),
+    /// `stats`: everything, or one disk or NIC.
     Stats(StatsQuery),
     /// `metrics`: everything in the text format of OpenMetrics.
     Metrics,
@@ -49,7 +58,7 @@ pub enum Call {
 }
 
 /// Every verb that [`Call::parse`] knows.
-pub const METHODS: [&str; 17] = [
+pub const METHODS: [&str; 20] = [
     "disk.attach",
     "disk.activate",
     "disk.deactivate",
@@ -62,6 +71,9 @@ pub const METHODS: [&str; 17] = [
     "disk.caps",
     "disk.poll",
     "poll.defaults",
+    "nic.attach",
+    "nic.detach",
+    "network.uplink",
     "stats",
     "metrics",
     "upgrade",
@@ -102,6 +114,17 @@ impl Call {
             }
             "disk.poll" => Ok(Self::DiskPoll(typed(params)?)),
             "poll.defaults" => Ok(Self::PollDefaults(typed(params)?)),
+            "nic.attach" => {
+                let spec: NicSpec = typed(params)?;
+                spec.validate().map_err(|error| invalid(error.to_string()))?;
+                Ok(Self::NicAttach(spec))
+            }
+            "nic.detach" => Ok(Self::NicDetach(typed(params)?)),
+            "network.uplink" => {
+                let spec: UplinkSpec = typed(params)?;
+                spec.validate().map_err(|error| invalid(error.to_string()))?;
+                Ok(Self::NetworkUplink(spec))
+            }
             "stats" => Ok(Self::Stats(typed(params)?)),
             "metrics" => Ok(Self::Metrics),
             "upgrade" => {

@@ -10,8 +10,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 pub use call::{Call, METHODS};
-pub use params::{DiskRef, Resize, SetCaps, SetPoll, StatsQuery, Unexport, Upgrade};
-pub use replies::{Adopted, DiskReply, ExportReply, MetricsReply, StatsReply, UpgradeReply};
+pub use params::{DiskRef, NicRef, Resize, SetCaps, SetPoll, StatsQuery, Unexport, Upgrade};
+pub use replies::{
+    Adopted, DiskReply, ExportReply, MetricsReply, NicReply, StatsReply, UpgradeReply,
+};
 
 /// Longest line that either side accepts, in bytes. A stats reply of 1,000 disks fits.
 pub const MAX_LINE_BYTES: usize = 4 << 20;
@@ -74,6 +76,10 @@ pub mod code {
     pub const WRONG_STATE: i64 = -32002;
     /// Another call is at work on the disk: try again when that has ended.
     pub const BUSY: i64 = -32003;
+    /// No NIC of that id.
+    pub const NO_SUCH_NIC: i64 = -32004;
+    /// No network of that name: none of its NICs is attached.
+    pub const NO_SUCH_NETWORK: i64 = -32005;
 }
 
 impl Request {

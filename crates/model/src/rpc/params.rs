@@ -17,6 +17,14 @@ pub struct DiskRef {
     pub id: String,
 }
 
+/// Names a NIC.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NicRef {
+    /// Its id.
+    pub id: String,
+}
+
 /// Parameters of `disk.resize`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -65,7 +73,7 @@ pub struct Unexport {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StatsQuery {
-    /// Only this disk.
+    /// Only this disk, or this NIC.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
 }

@@ -17,6 +17,19 @@ pub struct DiskReply {
     pub geometry: Geometry,
 }
 
+/// Result of `nic.attach`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NicReply {
+    /// The NIC's id.
+    pub id: String,
+    /// Its network.
+    pub network: String,
+    /// Most bytes of a packet there.
+    pub mtu: u16,
+    /// Pairs of queues that its driver may use.
+    pub queues: u16,
+}
+
 /// Result of `keeper.adopt`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Adopted {

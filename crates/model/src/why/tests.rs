@@ -48,6 +48,8 @@ impl Case {
             ports: Vec::new(),
             reactors: vec![reactor],
             disks: vec![disk, neighbour],
+            nics: Vec::new(),
+            networks: Vec::new(),
             poll_defaults: None,
             keeper: None,
             began: None,

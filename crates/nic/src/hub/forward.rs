@@ -62,7 +62,8 @@ impl Hub {
         let verdict = self.switch.decide(from, &frame, &header, now_ns);
         let vlan = verdict.vlan;
         if verdict.learnt.is_some_and(|learnt| learnt.is_news()) {
-            self.exits.tell(News { port: from, vlan, mac: frame.src });
+            let term = known(&mut self.ports, from).map_or(0, |known| known.term);
+            self.exits.tell(News { port: from, term, vlan, mac: frame.src });
         }
         let hash = self.hash.of(&frame);
         let flooded = matches!(verdict.decision, Decision::Flood(_));

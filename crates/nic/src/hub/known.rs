@@ -38,6 +38,8 @@ pub(super) struct Known {
     pub(super) takes: Offloads,
     /// Which life of the port that holds for.
     pub(super) epoch: u32,
+    /// Which policy of the port is in force. All hubs give it the same number.
+    pub(super) term: u32,
     /// The flows that it sends.
     pub(super) flows: TopFlows,
     spread: Spread,
@@ -56,6 +58,7 @@ impl Known {
             counts,
             takes: Offloads::default(),
             epoch: 0,
+            term: 0,
             flows: TopFlows::default(),
             spread: Spread::new(shares, number),
             places: (0..QUEUES_MAX).map(|_| nobody()).collect(),

@@ -105,17 +105,25 @@ impl Hub {
         self.switch.set_network(id, policy)
     }
 
-    /// Plugs a port in, or changes it. It has `common` if it is new.
+    /// Removes a network that has no ports.
+    pub(crate) fn remove_network(&mut self, id: NetworkId) {
+        self.switch.remove_network(id);
+    }
+
+    /// Plugs a port in, or changes it. It has `common` if it is new. What other reactors see by
+    /// this policy they call by the number of its `term`.
     pub(crate) fn set_port(
         &mut self,
         id: PortId,
         policy: Policy,
         common: Common,
+        term: u32,
     ) -> Result<(), SwitchError> {
         self.switch.set_port(id, policy)?;
         if let Some(place) = self.ports.get_mut(id.index()) {
             let Common { counts, shares } = common;
-            place.get_or_insert_with(|| Box::new(Known::new(counts, shares, self.number)));
+            let make = || Box::new(Known::new(counts, shares, self.number));
+            place.get_or_insert_with(make).term = term;
         }
         Ok(())
     }
@@ -202,10 +210,13 @@ impl Hub {
         known.got(frame.bytes(), outcome);
     }
 
-    /// Another reactor has seen where a station is.
+    /// Another reactor has seen where a station is. What it saw by a policy that holds no more,
+    /// or does not hold here yet, is forgotten: the station is heard again.
     pub(crate) fn learn(&mut self, news: News, now_ns: u64) {
-        let News { port, vlan, mac } = news;
-        self.switch.learn(port, vlan, mac, now_ns);
+        let News { port, term, vlan, mac } = news;
+        if known(&mut self.ports, port).is_some_and(|known| known.term == term) {
+            self.switch.learn(port, vlan, mac, now_ns);
+        }
     }
 
     /// The flows of which each port sends most through this hub, with all that it sends of flows,
@@ -237,3 +248,6 @@ impl Hub {
 fn known(ports: &mut [Option<Box<Known>>], port: PortId) -> Option<&mut Known> {
     ports.get_mut(port.index())?.as_deref_mut()
 }
+
+#[cfg(test)]
+mod tests;

@@ -42,6 +42,9 @@ pub(crate) struct Address {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct News {
     pub(crate) port: PortId,
+    /// By which policy of the port it was seen: another one may have other networks and VLANs, or
+    /// be another port of the same number.
+    pub(crate) term: u32,
     pub(crate) vlan: u16,
     pub(crate) mac: Mac,
 }
@@ -194,7 +197,7 @@ impl Writer {
     /// Writes where a station is; false: there is no room.
     pub(crate) fn tell(&mut self, news: News) -> bool {
         let Some(at) = self.room(0) else { return false };
-        let address = Address { port: news.port, queue: news.vlan, epoch: 0 };
+        let address = Address { port: news.port, queue: news.vlan, epoch: news.term };
         let mut more = [0; HEADER_BYTES];
         more.iter_mut().zip(news.mac.0).for_each(|(place, byte)| *place = byte);
         let head = Head { kind: NEWS, address, more, ..Head::default() };
@@ -282,10 +285,10 @@ impl Reader {
             }
             let bytes = head.bytes as usize;
             self.at += record(bytes) as u64;
-            let Address { port, queue, .. } = head.address;
+            let Address { port, queue, epoch } = head.address;
             if head.kind == NEWS {
                 let mac = Mac(*head.more.first_chunk()?);
-                return Some(Record::News(News { port, vlan: queue, mac }));
+                return Some(Record::News(News { port, term: epoch, vlan: queue, mac }));
             }
             frame.clear();
             return frame

@@ -16,6 +16,10 @@ fn body(bytes: usize, value: u8) -> Buffers {
     list
 }
 
+fn news(vlan: u16, value: u8) -> News {
+    News { port: PortId(3), term: u32::from(vlan) << 11, vlan, mac: Mac([value; 6]) }
+}
+
 fn address(queue: u16) -> Address {
     Address { port: PortId(queue + 1), queue, epoch: u32::from(queue) << 9 }
 }
@@ -38,7 +42,7 @@ fn frames_come_out_as_they_went_in_and_the_ring_goes_round() {
             lost += 1;
         }
         if number % 5 == 0 {
-            let news = News { port: PortId(3), vlan: queue, mac: Mac([value; 6]) };
+            let news = news(queue, value);
             assert!(!writer.tell(news) || writer.show() || writer.shown == writer.at);
         }
         if number % 80 < 79 {
@@ -46,7 +50,9 @@ fn frames_come_out_as_they_went_in_and_the_ring_goes_round() {
         }
         writer.show();
         while let Some(record) = reader.next(&mut out) {
-            if let Record::Frame(to, header, since_ns) = record {
+            if let Record::News(got) = record {
+                assert_eq!(got, news(got.vlan, got.vlan as u8));
+            } else if let Record::Frame(to, header, since_ns) = record {
                 let (number, bytes) = sent.pop_front().unwrap();
                 assert_eq!(since_ns, u64::from(number) << 20);
                 assert_eq!((to, header), (address(number as u16), [number as u8; 12]));

@@ -3,9 +3,11 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use model::nic::{NicSpec, UplinkSpec};
 use model::report::Stats;
-use model::rpc::{DiskReply, MAX_LINE_BYTES, Request, Response};
+use model::rpc::{DiskReply, MAX_LINE_BYTES, NicReply, Request, Response};
 use model::spec::DiskSpec;
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::net::UnixStream;
@@ -155,10 +157,7 @@ impl Client {
     /// # Errors
     /// As [`Self::call`].
     pub async fn attach(&mut self, spec: &DiskSpec) -> Result<DiskReply, IoError> {
-        let params = serde_json::to_value(spec).map_err(|error| IoError::Nonsense {
-            what: "disk.attach".into(),
-            why: error.to_string(),
-        })?;
+        let params = written("disk.attach", spec)?;
         self.typed("disk.attach", params, ATTACH_DEADLINE).await
     }
 
@@ -170,6 +169,32 @@ impl Client {
         self.call("disk.detach", json!({ "id": id }), ATTACH_DEADLINE).await.map(drop)
     }
 
+    /// `nic.attach`: returns when the NIC's socket accepts. Told again, it does nothing.
+    ///
+    /// # Errors
+    /// As [`Self::call`].
+    pub async fn nic_attach(&mut self, spec: &NicSpec) -> Result<NicReply, IoError> {
+        let params = written("nic.attach", spec)?;
+        self.typed("nic.attach", params, ATTACH_DEADLINE).await
+    }
+
+    /// `nic.detach`: returns when nothing of the NIC is left.
+    ///
+    /// # Errors
+    /// As [`Self::call`].
+    pub async fn nic_detach(&mut self, id: &str) -> Result<(), IoError> {
+        self.call("nic.detach", json!({ "id": id }), ATTACH_DEADLINE).await.map(drop)
+    }
+
+    /// `network.uplink`: returns when the host is in the network, or is not any more.
+    ///
+    /// # Errors
+    /// As [`Self::call`].
+    pub async fn network_uplink(&mut self, spec: &UplinkSpec) -> Result<(), IoError> {
+        let params = written("network.uplink", spec)?;
+        self.call("network.uplink", params, ATTACH_DEADLINE).await.map(drop)
+    }
+
     /// `stats` of the whole process.
     ///
     /// # Errors
@@ -178,10 +203,10 @@ impl Client {
         self.typed("stats", json!({}), CALL_DEADLINE).await
     }
 
-    /// `stats` of one disk, in full.
+    /// `stats` of one disk or NIC, in full.
     ///
     /// # Errors
-    /// As [`Self::call`]; [`IoError::Refused`] where there is no such disk.
+    /// As [`Self::call`]; [`IoError::Refused`] where there is none.
     pub async fn stats_of(&mut self, id: &str) -> Result<Stats, IoError> {
         self.typed("stats", json!({ "id": id }), CALL_DEADLINE).await
     }
@@ -193,4 +218,10 @@ impl Client {
     pub async fn shutdown(&mut self, deadline: Duration) -> Result<(), IoError> {
         self.call("shutdown", json!({}), deadline).await.map(drop)
     }
+}
+
+/// A specification as parameters of `what`.
+fn written(what: &str, spec: &impl Serialize) -> Result<Value, IoError> {
+    serde_json::to_value(spec)
+        .map_err(|error| IoError::Nonsense { what: what.into(), why: error.to_string() })
 }

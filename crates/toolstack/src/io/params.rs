@@ -4,7 +4,8 @@ use model::spec::{SpecError, parse_size};
 use serde_json::{Map, Value};
 
 /// Keys whose value is text even if it looks like a number: a serial `007` is not seven.
-const TEXT: [&str; 6] = ["id", "socket", "file", "serial", "socket_group", "binary"];
+const TEXT: [&str; 9] =
+    ["id", "socket", "file", "serial", "socket_group", "binary", "network", "mac", "tap"];
 /// Keys whose value is a size: `512M` is taken.
 const SIZES: [&str; 5] = ["size", "null", "memory", "bytes_per_second", "bytes_burst"];
 /// Keys whose value is octal, as everybody writes permissions.
@@ -95,6 +96,19 @@ mod tests {
         let expected = json!({
             "serial": "007", "cache": "none", "backend": {"null": 1 << 30}, "socket_mode": 0o660
         });
+        assert_eq!(parse(&words).unwrap(), expected);
+    }
+
+    #[test]
+    fn a_nic_is_typed_like_a_disk() {
+        let words = ["id=7", "network=10", "mac=02:00:00:00:00:01", "locked.ipv4=[\"10.0.0.1\"]"];
+        let expected = json!({
+            "id": "7", "network": "10", "mac": "02:00:00:00:00:01", "locked": {"ipv4": ["10.0.0.1"]}
+        });
+        assert_eq!(parse(&words).unwrap(), expected);
+        let words = ["network=10", "tap=0", "rate.bytes_per_second=10M", "mtu=9000", "mq=false"];
+        let rate = json!({"bytes_per_second": 10 << 20});
+        let expected = json!({"network": "10", "tap": "0", "rate": rate, "mtu": 9000, "mq": false});
         assert_eq!(parse(&words).unwrap(), expected);
     }
 

@@ -190,6 +190,8 @@ fn stats(disks: Vec<DiskStats>) -> Stats {
         reactors_why: None,
         queues_moved: 0,
         disks,
+        nics: Vec::new(),
+        networks: Vec::new(),
         poll_defaults: None,
         keeper: None,
         began: None,

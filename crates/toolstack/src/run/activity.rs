@@ -112,6 +112,8 @@ mod tests {
             ports: Vec::new(),
             reactors: Vec::new(),
             disks: vec![disk],
+            nics: Vec::new(),
+            networks: Vec::new(),
             poll_defaults: None,
             keeper: None,
             began: None,

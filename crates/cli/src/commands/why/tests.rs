@@ -39,6 +39,8 @@ fn told_of(queues: u16) -> String {
         reactors_why: None,
         queues_moved: 0,
         disks: vec![disk],
+        nics: Vec::new(),
+        networks: Vec::new(),
         poll_defaults: None,
         keeper: None,
         began: None,

@@ -8,17 +8,20 @@ use std::thread::JoinHandle;
 
 use net::flow::QUEUES_MAX;
 use net::header::Offloads;
-use net::port::{Policy, PortId};
-use nic::{Attached, Life};
+use net::port::PortId;
+use nic::{Attached, Life, PortCounts};
 use reactor::Context;
 use tap::{Origin, QueueError, Tap};
 use vhost_user::Stop;
 
-use super::{Lan, NETWORK, NicError, tell_counts};
+use super::{Lan, NicError, tell_counts};
 
 /// A TAP device at a network. Dropping it unplugs the device, and waits for that.
 #[derive(Debug)]
 pub struct Uplink {
+    lan: Arc<Lan>,
+    port: PortId,
+    name: String,
     fate: Arc<Fate>,
     thread: Option<JoinHandle<()>>,
 }
@@ -63,7 +66,29 @@ impl Uplink {
         let ends = Arc::clone(&fate);
         let thread = std::thread::Builder::new().name("uplink".into());
         let thread = thread.spawn(move || served.until(&ends));
-        Ok(Self { fate, thread: Some(thread.map_err(os("start a control thread"))?) })
+        let thread = thread.map_err(os("start a control thread"));
+        let thread = Some(thread.inspect_err(|_| lan.unplug(port))?);
+        Ok(Self { lan: Arc::clone(lan), port, name: name.into(), fate, thread })
+    }
+
+    /// Name of the device.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its port.
+    pub fn port(&self) -> PortId {
+        self.port
+    }
+
+    /// Why the host is at no port any more, if it is not.
+    pub fn failed(&self) -> Option<String> {
+        self.fate.error.get().map(ToString::to_string)
+    }
+
+    /// What the host has sent and got, until it is at no port any more.
+    pub fn counts(&self) -> PortCounts {
+        self.lan.counts(self.port)
     }
 }
 
@@ -79,20 +104,32 @@ impl Drop for Uplink {
 
 impl Served {
     fn start(lan: &Arc<Lan>, port: PortId, name: &str, fate: &Arc<Fate>) -> Result<Self, NicError> {
-        let reactors = lan.pool.reactors();
-        let tap = Tap::open(name, reactors.len().min(QUEUES_MAX.into()), Origin::Either)?;
-        lan.fabric.set_port(port, &Policy::open(NETWORK))?;
+        let reactors = lan.pool.reactors().len();
+        let tap = Tap::open(name, reactors.min(QUEUES_MAX.into()), Origin::Either)?;
+        let queues = lan.fabric.set_port(port, &lan.policy()).map_err(NicError::from);
+        let queues = queues.and_then(|()| Self::queues(lan, port, &tap, fate));
+        let queues = queues.inspect_err(|_| lan.unplug(port))?;
+        Ok(Self { lan: Arc::clone(lan), port, tap, queues })
+    }
+
+    fn queues(
+        lan: &Lan,
+        port: PortId,
+        tap: &Tap,
+        fate: &Arc<Fate>,
+    ) -> Result<Vec<Attached>, NicError> {
+        let name = tap.name();
         let life = Life::host(port, Offloads::KERNEL);
         let fds = (0..tap.queues()).filter_map(|number| tap.queue(number));
         let mut queues = Vec::new();
-        for ((number, fd), (reactor, _)) in (0..).zip(fds).zip(reactors) {
+        for ((number, fd), (reactor, _)) in (0..).zip(fds).zip(lan.pool.reactors()) {
             let (kick, fate) = (Arc::clone(&fd), Arc::clone(fate));
             let make =
                 move |context: &mut Context<'_>, hub| line::make(context, hub, life, fd, fate);
             let queue = Attached::new(&lan.fabric, reactor, life, number, Some(kick), make);
             queues.push(queue.map_err(|source| NicError::Uplink { name: name.into(), source })?);
         }
-        Ok(Self { lan: Arc::clone(lan), port, tap, queues })
+        Ok(queues)
     }
 
     /// Sleeps until the end, which it sees to: the device's queues are stopped, and the port is
@@ -102,7 +139,8 @@ impl Served {
         let waited = fate.end.wait(None, None);
         let name = tap.name();
         if let Some(error) = fate.error.get() {
-            let next = "other ports go on; start ringway-net again to have one";
+            let next = "other ports go on; give the network its uplink again (network.uplink), or \
+                        start ringway-net again";
             tracing::error!(tap = name, "the host is at no port any more: {error}; {next}");
         }
         if let Err(error) = waited {
@@ -113,7 +151,6 @@ impl Served {
             let _ = queue.stop();
         }
         tell_counts(format_args!("tap:{name}"), &lan.fabric.counts(port));
-        // Nor does anybody on such a reactor send to it.
-        let _ = lan.fabric.remove_port(port);
+        lan.unplug(port);
     }
 }

@@ -29,6 +29,8 @@ fn sample(uptime_seconds: f64, reads: [u64; 2], device_seconds: f64) -> Stats {
         reactors_why: None,
         queues_moved: 0,
         disks,
+        nics: Vec::new(),
+        networks: Vec::new(),
         poll_defaults: None,
         keeper: None,
         began: None,

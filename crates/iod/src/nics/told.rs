@@ -1,0 +1,68 @@
+//! What NICs and networks say of themselves.
+
+use std::collections::BTreeMap;
+
+use model::report::{FrameCounts, NetworkStats, NicStats, UplinkStats};
+use net::Reason;
+use nic::PortCounts;
+
+use super::networks::Network;
+use super::{Entry, Nics};
+
+impl Nics {
+    /// Those that are `wanted`, by id.
+    pub(crate) fn stats(&self, wanted: impl Fn(&str) -> bool) -> Vec<NicStats> {
+        let state = self.state();
+        let entries = state.by_id.values().filter(|entry| wanted(&entry.spec.id));
+        entries.map(stats).collect()
+    }
+
+    /// All networks, by name. Waits while an uplink comes or goes.
+    pub(crate) fn network_stats(&self) -> Vec<NetworkStats> {
+        let told = |(name, network): (&String, &Network)| NetworkStats {
+            name: name.clone(),
+            mtu: network.lan.mtu(),
+            nics: network.nics as u64,
+            uplink: network.uplink.as_ref().map(|uplink| UplinkStats {
+                tap: uplink.name().into(),
+                failed: uplink.failed(),
+                frames: frames(&uplink.counts()),
+            }),
+        };
+        self.networks().iter().map(told).collect()
+    }
+}
+
+fn stats(Entry { spec, nic, refused, .. }: &Entry) -> NicStats {
+    let counts = nic.as_ref().map(|nic| nic.lan().counts(nic.port()));
+    NicStats {
+        id: spec.id.clone(),
+        network: spec.network.clone(),
+        socket: spec.socket.display().to_string(),
+        mac: spec.mac,
+        queues: nic.as_ref().map_or(spec.queues, |nic| nic.pairs()),
+        vlan: spec.vlan,
+        locked: spec.locked.is_some(),
+        rate: spec.rate,
+        connected: nic.as_ref().is_some_and(|nic| nic.is_connected()),
+        refused: refused.clone(),
+        frames: frames(&counts.unwrap_or_default()),
+    }
+}
+
+fn frames(counts: &PortCounts) -> FrameCounts {
+    let PortCounts { sent_frames, sent_bytes, got_frames, got_bytes, .. } = *counts;
+    FrameCounts {
+        sent_frames,
+        sent_bytes,
+        got_frames,
+        got_bytes,
+        refused_frames: reasons(|reason| counts.refused(reason)),
+        missed_frames: reasons(|reason| counts.missed(reason)),
+    }
+}
+
+fn reasons(count: impl Fn(Reason) -> u64) -> BTreeMap<String, u64> {
+    let all = Reason::ALL.iter().map(|reason| (reason.name().to_owned(), count(*reason)));
+    all.filter(|(_, count)| *count > 0).collect()
+}

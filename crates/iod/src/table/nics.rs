@@ -1,0 +1,38 @@
+//! NICs, beside the disks of the same process.
+
+use model::nic::{NicSpec, UplinkSpec};
+use model::rpc::{NicReply, RpcError};
+
+use super::Table;
+use crate::limits::of_disks;
+
+impl Table {
+    /// Plugs a NIC into its network and listens. When this returns, front-ends can connect.
+    ///
+    /// # Errors
+    /// The id is taken, too few open files are left, the network or the socket cannot be had.
+    pub fn attach_nic(&self, spec: NicSpec) -> Result<NicReply, RpcError> {
+        let disks = self.disks();
+        disks.open()?;
+        let queues = disks.by_id.values().map(|entry| entry.queues);
+        let taken = of_disks(queues, disks.exported_files());
+        drop(disks);
+        self.nics.attach(spec, self.open_files, taken)
+    }
+
+    /// Sends the front-end of a NIC away, closes its socket and forgets it.
+    ///
+    /// # Errors
+    /// No such NIC, or a verb at work.
+    pub fn detach_nic(&self, id: &str) -> Result<(), RpcError> {
+        self.nics.detach(id)
+    }
+
+    /// Brings the host to a network by a TAP device, or takes it away.
+    ///
+    /// # Errors
+    /// No such network, another uplink, or a device that cannot be had.
+    pub fn uplink(&self, spec: &UplinkSpec) -> Result<(), RpcError> {
+        self.nics.uplink(spec)
+    }
+}

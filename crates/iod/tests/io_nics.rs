@@ -1,0 +1,341 @@
+//! NICs of `ringway-io`, with front-ends that do exactly what a test says.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod common;
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use common::*;
+use model::report::{NetworkStats, NicStats};
+use model::rpc::code;
+use serde_json::{Value, json};
+use testkit::inside::in_own_network;
+use testkit::process::PROCESS_DEADLINE;
+use testkit::raw::nic::PLAIN;
+use testkit::raw::wire::Request;
+use testkit::raw::{Event, Guest, Setup};
+
+/// Long enough for any frame.
+const SOON: Duration = PROCESS_DEADLINE;
+/// Not long enough to wait for what does not come.
+const BRIEFLY: Duration = Duration::from_millis(50);
+
+/// Parameters of `nic.attach` for a NIC `id` on a socket of the same name.
+fn spec(io: &Io, id: &str, network: &str, number: u8) -> Value {
+    let mac = format!("02:00:00:00:00:{number:02x}");
+    json!({"id": id, "socket": io.socket(id), "network": network, "mac": mac})
+}
+
+fn attach(io: &Io, id: &str, network: &str, number: u8) {
+    io.caller().call("nic.attach", spec(io, id, network, number)).unwrap();
+}
+
+/// A front-end with so many pairs of queues, and buffers in each.
+fn guest(socket: &Path, pairs: u16) -> Guest {
+    let setup = Setup { queues: 2 * pairs, ..Setup::default() };
+    let mut guest = Guest::start(socket, &setup).unwrap();
+    for pair in 0..pairs.into() {
+        guest.post_buffers(pair, 64, 2048).unwrap();
+    }
+    guest
+}
+
+/// A frame from one station to another, 0xff being everybody.
+fn frame(dst: u8, src: u8, text: &str) -> Vec<u8> {
+    let station = |number: u8| if number == 0xff { [0xff; 6] } else { [2, 0, 0, 0, 0, number] };
+    [&station(dst)[..], &station(src), &[0x12, 0x34], text.as_bytes()].concat()
+}
+
+fn received(guest: &mut Guest) -> Vec<u8> {
+    guest.receive_frame(0, SOON).unwrap().expect("no frame came").bytes
+}
+
+fn send(guest: &mut Guest, frame: &[u8]) {
+    guest.send_frame(0, &PLAIN, frame).unwrap();
+}
+
+fn nic(io: &Io, id: &str) -> NicStats {
+    io.caller().stats().nics.into_iter().find(|nic| nic.id == id).unwrap()
+}
+
+#[test]
+fn the_life_of_nics_in_two_networks() {
+    let mut io = Io::start_with(&["--reactors", "2"]);
+    let mut caller = io.caller();
+    let mut first = spec(&io, "a", "lan", 1);
+    first["queues"] = json!(2);
+    first["mtu"] = json!(9000);
+    let reply = caller.call("nic.attach", first.clone()).unwrap();
+    assert_eq!(reply, json!({"id": "a", "network": "lan", "mtu": 9000, "queues": 2}));
+    assert_eq!(caller.call("nic.attach", first.clone()).unwrap(), reply);
+    first["vlan"] = json!(5);
+    assert_eq!(caller.call("nic.attach", first).unwrap_err().code, code::WRONG_STATE);
+    attach(&io, "b", "lan", 2);
+    attach(&io, "c", "wan", 3);
+    let mut a = guest(&io.socket("a"), 2);
+    let config = a.frontend.get_config(24).unwrap();
+    assert_eq!(config[..12], [2, 0, 0, 0, 0, 1, 1, 0, 2, 0, 0x28, 0x23], "MAC, link, pairs, MTU");
+    assert_eq!(a.frontend.get_u64(Request::GET_QUEUE_NUM).unwrap(), 4);
+    let [mut b, mut c] = ["b", "c"].map(|id| guest(&io.socket(id), 1));
+    for round in 0..20 {
+        let (ask, answer) = (frame(0xff, 1, &format!("{round}")), frame(1, 2, "here"));
+        send(&mut a, &ask);
+        assert_eq!(received(&mut b), ask);
+        send(&mut b, &answer);
+        assert_eq!(received(&mut a), answer);
+    }
+    assert_eq!(c.receive_frame(0, BRIEFLY).unwrap(), None, "another network");
+
+    let stats = caller.stats();
+    let networks: Vec<_> = stats.networks.iter().map(|one| (one.name.as_str(), one.nics)).collect();
+    assert_eq!(networks, [("lan", 2), ("wan", 1)]);
+    let [a_told, b_told, c_told] = &stats.nics[..] else { panic!("{stats:?}") };
+    assert!(
+        a_told.connected && a_told.queues == 2 && a_told.mac.to_string() == "02:00:00:00:00:01"
+    );
+    assert_eq!((a_told.frames.sent_frames, b_told.frames.got_frames), (20, 20));
+    assert_eq!(c_told.frames.got_frames, 0);
+    let one: model::report::Stats =
+        serde_json::from_value(caller.call("stats", json!({"id": "b"})).unwrap()).unwrap();
+    assert_eq!((one.nics.len(), one.disks.len(), one.networks.len()), (1, 0, 0));
+
+    caller.call("nic.detach", json!({"id": "b"})).unwrap();
+    b.frontend.connection.wait_closed().unwrap();
+    assert_eq!(caller.call("nic.detach", json!({"id": "b"})).unwrap_err().code, code::NO_SUCH_NIC);
+    send(&mut a, &frame(2, 1, "anybody"));
+    assert_eq!(nic(&io, "a").frames.refused_frames.get("no-receiver"), Some(&1));
+    // Disks are served beside them.
+    caller.disk("disk.attach", io.spec("d", json!({"memory": 4096})));
+    assert!(io.process.terminate().unwrap().success(), "{}", io.process.stderr());
+    assert_eq!(names(&io.folder), [""; 0]);
+}
+
+#[test]
+fn what_a_nic_may_not_it_does_not() {
+    let io = Io::start();
+    let mut caller = io.caller();
+    let mut locked = spec(&io, "locked", "lan", 1);
+    locked["locked"] = json!({"ipv4": ["10.0.0.1"]});
+    caller.call("nic.attach", locked).unwrap();
+    let mut access = spec(&io, "access", "lan", 2);
+    access["vlan"] = json!(5);
+    caller.call("nic.attach", access).unwrap();
+    attach(&io, "trunk", "lan", 3);
+    let [mut locked, mut access, mut trunk] =
+        ["locked", "access", "trunk"].map(|id| guest(&io.socket(id), 1));
+    // Neither another's address, nor a protocol that is none of its own.
+    send(&mut locked, &frame(0xff, 9, "not me"));
+    send(&mut locked, &frame(0xff, 1, "what is this"));
+    send(&mut access, &frame(0xff, 2, "in five"));
+    let tagged = received(&mut trunk);
+    assert_eq!(tagged[12..16], [0x81, 0, 0, 5]);
+    assert_eq!(tagged[16..], frame(0xff, 2, "in five")[12..]);
+    let told = nic(&io, "locked").frames;
+    assert_eq!(told.refused_frames.values().sum::<u64>(), 2, "{told:?}");
+    assert!(told.refused_frames.contains_key("locked-mac"), "{told:?}");
+}
+
+#[test]
+fn hostile_and_wrong_calls_are_answered() {
+    let io = Io::start();
+    let mut caller = io.caller();
+    attach(&io, "a", "lan", 1);
+    for (field, value, expected) in [
+        ("id", json!("../a"), code::INVALID_PARAMS),
+        ("id", json!("x".repeat(5000)), code::INVALID_PARAMS),
+        ("network", json!("a b"), code::INVALID_PARAMS),
+        ("network", json!("x".repeat(65)), code::INVALID_PARAMS),
+        ("mac", json!("ff:ff:ff:ff:ff:ff"), code::INVALID_PARAMS),
+        ("queues", json!(0), code::INVALID_PARAMS),
+        ("queues", json!(65535), code::INVALID_PARAMS),
+        ("mtu", json!(67), code::INVALID_PARAMS),
+        ("mtu", json!(9000), code::WRONG_STATE),
+        ("vlan", json!(4095), code::INVALID_PARAMS),
+        ("locked", json!({"ipv4": vec!["1.2.3.4"; 257]}), code::INVALID_PARAMS),
+        ("rate", json!({"bytes_per_second": 1}), code::INVALID_PARAMS),
+        ("socket", json!(io.socket("a")), code::FAILED),
+        ("socket", json!(io.socket("control")), code::FAILED),
+        ("socket", json!("/nowhere/s"), code::FAILED),
+        ("socket", json!("x".repeat(108)), code::INVALID_PARAMS),
+    ] {
+        let mut wrong = spec(&io, "b", "lan", 2);
+        wrong[field] = value;
+        let error = caller.call("nic.attach", wrong).unwrap_err();
+        assert_eq!(error.code, expected, "{field}: {error}");
+    }
+    let file = image(&io.folder, "file", 1);
+    let mut wrong = spec(&io, "b", "lan", 2);
+    wrong["socket"] = json!(file);
+    let error = caller.call("nic.attach", wrong).unwrap_err();
+    assert!(error.message.contains("is not a socket"), "{error}");
+    let error = caller.call("network.uplink", json!({"network": "no", "tap": "x"})).unwrap_err();
+    assert_eq!(error.code, code::NO_SUCH_NETWORK);
+    let stats = caller.stats();
+    assert_eq!((stats.nics.len(), stats.networks.len()), (1, 1));
+    assert_eq!(names(&io.folder), ["a", "a.lock", "control", "control.lock", "file"]);
+    let error = caller.call("upgrade", Value::Null).unwrap_err();
+    assert!(error.code == code::WRONG_STATE && error.message.contains("NICs"), "{error}");
+    caller.call("nic.detach", json!({"id": "a"})).unwrap();
+    caller.call("upgrade", Value::Null).unwrap();
+}
+
+#[test]
+fn nics_come_and_go_under_load() {
+    let mut io = Io::start_with(&["--reactors", "2"]);
+    attach(&io, "a", "lan", 1);
+    let mut a = guest(&io.socket("a"), 1);
+    let loud = frame(0xff, 1, "to everybody");
+    for round in 0..20u8 {
+        // The same port, in turn in this network and in another one.
+        let network = if round % 4 == 3 { "wan" } else { "lan" };
+        attach(&io, "b", network, 2);
+        let mut b = guest(&io.socket("b"), 1);
+        if network == "lan" {
+            send(&mut a, &loud);
+            assert_eq!(received(&mut b), loud);
+        }
+        for _ in 0..8 {
+            a.offer_frame(0, &PLAIN, &loud).unwrap();
+            b.offer_frame(0, &PLAIN, &frame(9, 2, "to nobody")).unwrap();
+        }
+        io.caller().call("nic.detach", json!({"id": "b"})).unwrap();
+        b.frontend.connection.wait_closed().unwrap();
+        for _ in 0..8 {
+            assert!(matches!(a.wait(1, SOON), Ok(Event::Used(_))));
+        }
+        while a.receive_frame(0, Duration::ZERO).unwrap().is_some() {}
+        a = match round % 8 {
+            7 => {
+                drop(a);
+                guest(&io.socket("a"), 1)
+            }
+            _ => a,
+        };
+    }
+    let told = nic(&io, "a");
+    assert!(told.connected && told.frames.sent_frames == 15 + 160, "{told:?}");
+    assert!(io.process.terminate().unwrap().success());
+    assert_eq!(names(&io.folder), [""; 0]);
+}
+
+#[test]
+fn a_shutdown_with_front_ends_connected_leaves_nothing() {
+    let mut io = Io::start();
+    ["a", "b"].into_iter().for_each(|id| attach(&io, id, "lan", 1));
+    let mut a = guest(&io.socket("a"), 1);
+    (0..32).for_each(|_| a.offer_frame(0, &PLAIN, &frame(0xff, 1, "x")).unwrap());
+    io.caller().call("shutdown", Value::Null).unwrap();
+    a.frontend.connection.wait_closed().unwrap();
+    assert!(io.process.wait(PROCESS_DEADLINE).unwrap().success());
+    assert_eq!(names(&io.folder), [""; 0]);
+}
+
+#[test]
+fn a_killed_worker_is_replaced_and_front_ends_come_back() {
+    let mut io = Io::start();
+    let mut jumbo = spec(&io, "b", "lan", 2);
+    jumbo["mtu"] = json!(9000);
+    io.caller().call("nic.attach", jumbo).unwrap();
+    attach(&io, "a", "lan", 1);
+    attach(&io, "gone", "wan", 3);
+    io.caller().call("nic.detach", json!({"id": "gone"})).unwrap();
+    let before = names(&io.folder);
+    let mut a = guest(&io.socket("a"), 1);
+    let worker = io.process.worker().unwrap().unwrap();
+    worker.kill().unwrap();
+    a.frontend.connection.wait_closed().unwrap();
+    io.process.next_worker(Some(worker.id())).unwrap();
+    // Whoever comes before it serves waits.
+    let [mut a, mut b] = ["a", "b"].map(|id| guest(&io.socket(id), 1));
+    send(&mut a, &frame(0xff, 1, "again"));
+    assert_eq!(received(&mut b), frame(0xff, 1, "again"));
+    let stats = io.caller().stats();
+    let NetworkStats { mtu, nics, .. } = &stats.networks[0];
+    assert_eq!((stats.networks.len(), *mtu, *nics), (1, 9000, 2));
+    assert_eq!(names(&io.folder), before);
+    io.caller().call("nic.detach", json!({"id": "a"})).unwrap();
+    a.frontend.connection.wait_closed().unwrap();
+    assert!(io.process.terminate().unwrap().success());
+    assert_eq!(names(&io.folder), [""; 0]);
+}
+
+/// Runs a program in the namespace of the test.
+fn run(words: &str) {
+    let mut words = words.split(' ');
+    let mut command = Command::new(words.next().unwrap());
+    let output = command.args(words).output().unwrap();
+    assert!(output.status.success(), "{command:?}: {output:?}");
+}
+
+/// Asks who has the host's address.
+fn question() -> Vec<u8> {
+    let arp =
+        [0, 1, 8, 0, 6, 4, 0, 1, 2, 0, 0, 0, 0, 1, 10, 9, 0, 2, 0, 0, 0, 0, 0, 0, 10, 9, 0, 1];
+    [&[0xff; 6][..], &[2, 0, 0, 0, 0, 1, 8, 6], &arp].concat()
+}
+
+/// The host's answer; whatever else it says is passed over.
+fn answer(guest: &mut Guest) {
+    let is_answer = |frame: &[u8]| frame[12..14] == [8, 6] && frame[21] == 2;
+    while !is_answer(&received(guest)) {}
+}
+
+#[test]
+fn the_host_is_in_a_network_by_its_uplink() {
+    in_own_network("the_host_is_in_a_network_by_its_uplink", || {
+        let mut io = Io::start_with(&["--reactors", "2"]);
+        let mut caller = io.caller();
+        attach(&io, "a", "lan", 1);
+        attach(&io, "b", "wan", 2);
+        let lan = json!({"network": "lan", "tap": "rwi0"});
+        let there = || Path::new("/sys/class/net/rwi0").exists();
+        let up = || {
+            run("ip addr add 10.9.0.1/24 dev rwi0");
+            run("ip link set dev rwi0 up");
+        };
+        caller.call("network.uplink", lan.clone()).unwrap();
+        caller.call("network.uplink", lan.clone()).unwrap();
+        up();
+        let mut a = guest(&io.socket("a"), 1);
+        send(&mut a, &question());
+        answer(&mut a);
+        for (wrong, says) in [
+            (json!({"network": "lan", "tap": "rwi1"}), "has the uplink \"rwi0\""),
+            (json!({"network": "wan", "tap": "rwi0"}), "is the uplink of network \"lan\""),
+            (json!({"network": "wan", "tap": "lo"}), "is no TAP device"),
+        ] {
+            let error = caller.call("network.uplink", wrong).unwrap_err();
+            assert!(error.message.contains(says), "{error}");
+        }
+        // A new worker brings the host back.
+        let worker = io.process.worker().unwrap().unwrap();
+        worker.kill().unwrap();
+        io.process.next_worker(Some(worker.id())).unwrap();
+        let mut a = guest(&io.socket("a"), 1);
+        let mut caller = io.caller();
+        eventually("the host is back", || caller.stats().networks[0].uplink.is_some());
+        up();
+        send(&mut a, &question());
+        answer(&mut a);
+        // One that was deleted is told, and is had again by the same call.
+        run("ip link del rwi0");
+        let failed = || io.caller().stats().networks[0].uplink.as_ref().unwrap().failed.is_some();
+        eventually("told that it is gone", failed);
+        caller.call("network.uplink", lan.clone()).unwrap();
+        up();
+        send(&mut a, &question());
+        answer(&mut a);
+        caller.call("network.uplink", json!({"network": "lan"})).unwrap();
+        assert!(caller.stats().networks[0].uplink.is_none());
+        eventually("the device is gone", || !there());
+        // With its last NIC a network loses its uplink too.
+        caller.call("network.uplink", lan).unwrap();
+        caller.call("nic.detach", json!({"id": "a"})).unwrap();
+        eventually("the device is gone", || !there());
+        assert!(io.process.terminate().unwrap().success(), "{}", io.process.stderr());
+        assert_eq!(names(&io.folder), [""; 0]);
+    })
+    .unwrap();
+}
