@@ -29,6 +29,12 @@ struct Place {
     taken: Option<(Arc<Taken>, Followed)>,
 }
 
+impl Place {
+    fn empty() -> Self {
+        Self { seat: Seat::Nobody, taken: None }
+    }
+}
+
 /// A port, as far as frames for it and from it are concerned.
 #[derive(Debug)]
 pub(super) struct Known {
@@ -40,7 +46,8 @@ pub(super) struct Known {
     /// The flows that it sends.
     pub(super) flows: TopFlows,
     spread: Spread,
-    places: Box<[Place]>,
+    /// Up to the last queue that was ever there.
+    places: Vec<Place>,
     /// Queues from the first on that take frames: over these they are spread.
     open: u8,
 }
@@ -48,25 +55,28 @@ pub(super) struct Known {
 impl Known {
     /// Nothing of it is open. Reactor `number` is ours.
     pub(super) fn new(counts: Arc<Counts>, shares: Arc<Shares>, number: usize) -> Self {
-        let nobody = || Place { seat: Seat::Nobody, taken: None };
         Self {
             counts,
             takes: Offloads::default(),
             epoch: 0,
             flows: TopFlows::default(),
             spread: Spread::new(shares, number),
-            places: (0..QUEUES_MAX).map(|_| nobody()).collect(),
+            places: Vec::new(),
             open: 0,
         }
     }
 
     /// Somebody else sits there from now on; who did before.
     pub(super) fn sit(&mut self, queue: u16, seat: Seat, taken: Option<Arc<Taken>>) -> Seat {
-        let Some(place) = self.places.get_mut(usize::from(queue)) else { return seat };
+        let at = usize::from(queue);
+        if queue < QUEUES_MAX.into() && self.places.len() <= at {
+            self.places.resize_with(at + 1, Place::empty);
+        }
+        let Some(place) = self.places.get_mut(at) else { return seat };
         let taken = taken.map(|taken| (taken, Followed::default()));
         let former = std::mem::replace(place, Place { seat, taken }).seat;
         let open = self.places.iter().take_while(|place| place.seat != Seat::Nobody).count();
-        // There are QUEUES_MAX places.
+        // There are QUEUES_MAX places at most.
         let open = open as u8;
         if open != self.open {
             self.open = open;
