@@ -110,7 +110,7 @@ impl Hub {
         };
         let Some(known) = known(&mut self.ports, to) else { return };
         let queue = known.pick(*hash, now_ns, &self.exits);
-        let Some(seat) = known.seat(queue) else { return };
+        let seat = known.seat(queue);
         let address = Address { port: to, queue, epoch: known.epoch };
         let raw = header.for_receiver(known.takes).bytes(1);
         let (exits, work) = (&mut self.exits, &mut self.work);

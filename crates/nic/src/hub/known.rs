@@ -86,8 +86,8 @@ impl Known {
     }
 
     /// Who takes what goes to a queue.
-    pub(super) fn seat(&self, queue: u16) -> Option<Seat> {
-        self.places.get(usize::from(queue)).map(|place| place.seat)
+    pub(super) fn seat(&self, queue: u16) -> Seat {
+        self.places.get(usize::from(queue)).map_or(Seat::Nobody, |place| place.seat)
     }
 
     /// Everybody.

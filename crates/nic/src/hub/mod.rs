@@ -184,9 +184,8 @@ impl Hub {
     /// Gives a frame that came over a link to its queue on this reactor.
     pub(crate) fn arrive(&mut self, to: Address, frame: &Ready<'_>) {
         let Some(known) = known(&mut self.ports, to.port) else { return };
-        let seat = known.seat(to.queue).filter(|seat| matches!(seat, Seat::Here(_)));
-        let outcome = match seat {
-            Some(seat) if known.epoch == to.epoch => self.exits.give(seat, to, frame),
+        let outcome = match known.seat(to.queue) {
+            seat @ Seat::Here(_) if known.epoch == to.epoch => self.exits.give(seat, to, frame),
             _ => Err(Reason::ReceiverClosed),
         };
         known.got(frame.bytes(), outcome);
