@@ -28,7 +28,7 @@ impl Switch {
         let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
         let (a, b, control) = (path("a.sock"), path("b.sock"), path("control"));
         let own = ["--port", &a, "--port", &b, "--control", &control];
-        let process = ready(NET, &[&own, options].concat());
+        let process = ready(NET, &[&own[..], options].concat());
         Self { process, folder }
     }
 

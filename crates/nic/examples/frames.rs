@@ -1,8 +1,8 @@
 //! The path of a frame and nothing else: what a frame costs, with its bytes.
 //!
 //! `frames KIND COUNT`: KIND is `near` (60 bytes between two guests on one reactor), `far` (the
-//! same between two reactors), `whole` (64 KiB to a guest that takes it so) or `cut` (the same to one
-//! that does not). A poller on the sender's reactor plays both drivers: the rings are laid out once,
+//! same between two reactors), `wide` (the same to one of two queues, with a flow that could be moved),
+//! `whole` (64 KiB to a guest that takes it so) or `cut` (the same to one that does not). A poller on the sender's reactor plays both drivers: the rings are laid out once,
 //! and all that it does afterwards is to move their indices. The process ends by itself.
 #![allow(clippy::unwrap_used)] // A tool of the repository: a panic is its report.
 
@@ -11,6 +11,8 @@ use std::time::Instant;
 
 use memory::Buffers;
 use net::features::{Offer, feature};
+use net::flow::{Bucket, Toeplitz};
+use net::frame::Frame;
 use net::port::{Policy, PortId};
 use net::switch::{NetworkId, NetworkPolicy};
 use nic::{Fabric, Life, RunningQueue};
@@ -36,23 +38,45 @@ struct Kind {
     takes: u16,
     /// What the receiver's driver has accepted.
     bits: u64,
+    /// Pairs of queues of the receiver. Frames go to the first.
+    pairs: u16,
 }
 
 fn kind(name: &str) -> Kind {
     let bits = OFFER.bits();
     let bare = feature::VERSION_1 | feature::EVENT_IDX;
     let small = [vec![0; 12], [vec![0xff; 6], vec![2; 6], vec![0x12; 48]].concat()].concat();
-    let near = Kind { reactors: 1, frame: small, depth: 32, buffer: 2048, takes: 1, bits };
+    let near = Kind { reactors: 1, frame: small, depth: 32, buffer: 2048, takes: 1, bits, pairs: 1 };
     let large = large();
     let pieces = (large.len() as u16 - 12 - 54).div_ceil(1448);
     let whole = (large.len() as u16).div_ceil(4096);
     match name {
         "near" => near,
         "far" => Kind { reactors: 2, ..near },
+        "wide" => Kind { reactors: 2, frame: flow(), pairs: 2, ..near },
         "whole" => Kind { frame: large, depth: 4, buffer: 4096, takes: whole, ..near },
         "cut" => Kind { frame: large, depth: 2, takes: pieces, bits: bare, ..near },
         _ => panic!("no kind called {name}"),
     }
+}
+
+/// A header and 60 bytes of UDP over IPv4, to everybody, of a flow for the first of two queues.
+fn flow() -> Vec<u8> {
+    let frame = |port: u16| {
+        let mut out = [vec![0xff; 6], vec![2; 6], vec![8, 0, 0x45, 0, 0, 46]].concat();
+        out.extend([0, 1, 0x40, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
+        out.extend(port.to_be_bytes());
+        out.extend([0x14, 0x51, 0, 26, 0, 0]);
+        out.extend([7; 18]);
+        out
+    };
+    let hash = Toeplitz::default();
+    let is_first = |frame: &Vec<u8>| {
+        let parsed = Frame::parse(frame, frame.len()).unwrap();
+        Bucket::of(hash.of(&parsed).unwrap()).index() % 2 == 0
+    };
+    let frame = (1000..).map(frame).find(is_first).unwrap();
+    [vec![0; 12], frame].concat()
 }
 
 /// A header and 64 KiB of TCP over IPv4, to everybody.
@@ -204,6 +228,9 @@ pub(crate) fn run(args: &[String]) -> ! {
     let [tx, rx] = drivers(&kind);
     let (first, last) = (reactors.first().unwrap(), reactors.last().unwrap());
     start(&fabric, last, receiver, 0, &rx);
+    for pair in 1..kind.pairs {
+        start(&fabric, last, receiver, 2 * pair, &Driver::new(RING, MEMORY, true));
+    }
     start(&fabric, first, sender, 1, &tx);
     let (tx, rx) = (Indices::of(&tx), Indices::of(&rx));
     let begin = move |context: &mut Context<'_>| {

@@ -19,7 +19,7 @@ const SOON: Duration = Duration::from_secs(60);
 
 /// A large frame of the flow with this source port, with a number in its data.
 fn frame(port: u16, number: u64) -> Vec<u8> {
-    let mut frame = tcp(2, 1, &data(40_000));
+    let mut frame = tcp(2, 1, &data(60_000));
     frame[TCP_AT..TCP_AT + 2].copy_from_slice(&port.to_be_bytes());
     frame[DATA_AT..DATA_AT + 8].copy_from_slice(&number.to_be_bytes());
     frame

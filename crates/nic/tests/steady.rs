@@ -98,6 +98,11 @@ fn frames_between_reactors_share_nothing() {
 }
 
 #[test]
+fn frames_of_flows_that_may_be_moved_share_nothing() {
+    is_steady("wide", 512);
+}
+
+#[test]
 fn large_frames_share_nothing() {
     is_steady("whole", 64);
 }

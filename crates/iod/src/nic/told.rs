@@ -228,6 +228,8 @@ fn protocol(number: u8) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
+
     use super::*;
 
     #[test]
@@ -239,7 +241,8 @@ mod tests {
     #[test]
     fn ends_are_as_people_write_them() {
         let key = |ends, ports| FlowKey { ends, protocol: 6, ports, to: None };
-        let two = |from: &str, to: &str| Some((from.parse().unwrap(), to.parse().unwrap()));
+        let ip = |text: &str| text.parse::<IpAddr>().unwrap();
+        let two = |from: &str, to: &str| Some((ip(from), ip(to)));
         let told = ends(&key(two("10.0.0.1", "10.0.0.2"), Some((1, 2))));
         assert_eq!(told, ("10.0.0.1:1".into(), "10.0.0.2:2".into()));
         let told = ends(&key(two("fe80::1", "fe80::2"), None));

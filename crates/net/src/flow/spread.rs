@@ -14,31 +14,39 @@ pub const WORTH: u64 = 1 << 20;
 /// Which queue of a receiver a frame goes to, as one reactor sees it.
 #[derive(Debug)]
 pub struct Spread {
-    queues: u8,
-    steering: Steering,
-    balancer: Balancer,
+    /// With more than one queue: 10 KiB that others do without.
+    wide: Option<Box<Wide>>,
     shares: Arc<Shares>,
     /// Which of the shares is ours.
     number: usize,
 }
 
+/// The queues of buckets, and what they are to be.
+#[derive(Debug)]
+struct Wide {
+    steering: Steering,
+    balancer: Balancer,
+}
+
 impl Spread {
     /// For frames that reactor `number` sends to a receiver, with one queue.
     pub fn new(shares: Arc<Shares>, number: usize) -> Self {
-        Self { queues: 1, steering: Steering::new(1), balancer: Balancer::new(1), shares, number }
+        Self { wide: None, shares, number }
     }
 
-    /// The receiver has another number of queues, from 1 to [`QUEUES_MAX`], and none of them holds
-    /// a frame.
+    /// The receiver has another number of queues, at most [`QUEUES_MAX`], and none of them holds a
+    /// frame.
     pub fn set_queues(&mut self, queues: u8) {
-        self.queues = queues.clamp(1, QUEUES_MAX);
-        self.steering.set_queues(self.queues);
-        self.balancer = Balancer::new(self.queues);
+        let (queues, wide) = (queues.min(QUEUES_MAX), queues > 1);
+        self.wide = wide.then(|| {
+            let (steering, balancer) = (Steering::new(queues), Balancer::new(queues));
+            Box::new(Wide { steering, balancer })
+        });
     }
 
     /// There is more than one queue: positions are asked for.
     pub fn is_wide(&self) -> bool {
-        self.queues > 1
+        self.wide.is_some()
     }
 
     /// The queue for a frame; see [`Steering::pick`].
@@ -48,43 +56,49 @@ impl Spread {
         now_ns: u64,
         taken: impl FnOnce(u8, u64) -> bool,
     ) -> u8 {
-        self.steering.pick(hash, now_ns, taken)
+        self.wide.as_mut().map_or(0, |wide| wide.steering.pick(hash, now_ns, taken))
     }
 
     /// The frame went to the queue that was picked, at `position`; see [`Steering::sent`].
     pub fn sent(&mut self, hash: Option<u32>, position: u64, units: u64, now_ns: u64) {
-        self.steering.sent(hash, position, units, now_ns);
-        self.look(now_ns);
+        if let Some(wide) = &mut self.wide {
+            wide.steering.sent(hash, position, units, now_ns);
+            wide.look(&self.shares, self.number, now_ns);
+        }
     }
 
     /// The frame was lost on its way to the queue that was picked; see [`Steering::lost`].
     pub fn lost(&mut self, hash: Option<u32>, units: u64, now_ns: u64) {
-        self.steering.lost(hash, units);
-        self.look(now_ns);
+        if let Some(wide) = &mut self.wide {
+            wide.steering.lost(hash, units);
+            wide.look(&self.shares, self.number, now_ns);
+        }
     }
+}
 
-    fn look(&mut self, now_ns: u64) {
-        if now_ns >= self.balancer.due_ns() && self.is_wide() {
-            self.balance(now_ns);
+impl Wide {
+    fn look(&mut self, shares: &Shares, number: usize, now_ns: u64) {
+        if now_ns >= self.balancer.due_ns() {
+            self.balance(shares, number, now_ns);
         }
     }
 
     #[cold]
-    fn balance(&mut self, now_ns: u64) {
+    fn balance(&mut self, shares: &Shares, number: usize, now_ns: u64) {
         self.give_up(now_ns);
         let mut load = Load::default();
         self.steering.read(&mut load);
         if load.own() < WORTH {
             self.balancer.rest(now_ns);
-            return self.shares.tell(self.number, now_ns, &self.balancer.sums(), 0);
+            return shares.tell(number, now_ns, &self.balancer.sums(), 0);
         }
-        load.others = self.shares.others(self.number, now_ns);
+        load.others = shares.others(number, now_ns);
         let mut moves = 0;
         for step in self.balancer.tick(now_ns, &mut load).iter() {
             self.steering.want(step.bucket, step.to, now_ns);
             moves += 1;
         }
-        self.shares.tell(self.number, now_ns, &self.balancer.sums(), moves);
+        shares.tell(number, now_ns, &self.balancer.sums(), moves);
     }
 
     /// Moves that have waited for too long are not made.

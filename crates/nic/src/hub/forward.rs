@@ -113,7 +113,7 @@ impl Hub {
             Some((head, header)) => (head.bytes(), header),
         };
         let queue = known.pick(*hash, now_ns, &self.exits);
-        let Some(seat) = known.seat(queue) else { return };
+        let seat = known.seat(queue);
         let address = Address { port: to, queue, epoch: known.epoch };
         let raw = header.for_receiver(known.takes).bytes(1);
         let (exits, work) = (&mut self.exits, &mut self.work);

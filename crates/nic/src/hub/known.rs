@@ -30,6 +30,12 @@ struct Place {
     taken: Option<(Arc<Taken>, Followed)>,
 }
 
+impl Place {
+    fn empty() -> Self {
+        Self { seat: Seat::Nobody, taken: None }
+    }
+}
+
 /// A port, as far as frames for it and from it are concerned.
 #[derive(Debug)]
 pub(super) struct Known {
@@ -43,7 +49,8 @@ pub(super) struct Known {
     /// The flows that it sends.
     pub(super) flows: TopFlows,
     spread: Spread,
-    places: Box<[Place]>,
+    /// Up to the last queue that was ever there.
+    places: Vec<Place>,
     /// What its driver has asked for, if it has a control queue.
     asked: Option<Arc<Asked>>,
     /// Queues from the first on that take frames and are in use: over these they are spread.
@@ -53,7 +60,6 @@ pub(super) struct Known {
 impl Known {
     /// Nothing of it is open. Reactor `number` is ours.
     pub(super) fn new(counts: Arc<Counts>, shares: Arc<Shares>, number: usize) -> Self {
-        let nobody = || Place { seat: Seat::Nobody, taken: None };
         Self {
             counts,
             takes: Offloads::default(),
@@ -61,7 +67,7 @@ impl Known {
             term: 0,
             flows: TopFlows::default(),
             spread: Spread::new(shares, number),
-            places: (0..QUEUES_MAX).map(|_| nobody()).collect(),
+            places: Vec::new(),
             asked: None,
             open: 0,
         }
@@ -69,7 +75,11 @@ impl Known {
 
     /// Somebody else sits there from now on; who did before.
     pub(super) fn sit(&mut self, queue: u16, seat: Seat, taken: Option<Arc<Taken>>) -> Seat {
-        let Some(place) = self.places.get_mut(usize::from(queue)) else { return seat };
+        let at = usize::from(queue);
+        if queue < QUEUES_MAX.into() && self.places.len() <= at {
+            self.places.resize_with(at + 1, Place::empty);
+        }
+        let Some(place) = self.places.get_mut(at) else { return seat };
         let taken = taken.map(|taken| (taken, Followed::default()));
         let former = std::mem::replace(place, Place { seat, taken }).seat;
         self.respread();
@@ -97,7 +107,7 @@ impl Known {
     fn respread(&mut self) {
         let taking =
             |(queue, place): &(u16, &Place)| place.seat != Seat::Nobody && self.uses(*queue);
-        // There are QUEUES_MAX places.
+        // There are QUEUES_MAX places at most.
         let open = (0..).zip(&self.places).take_while(taking).count() as u8;
         if open != self.open {
             self.open = open;
@@ -106,8 +116,8 @@ impl Known {
     }
 
     /// Who takes what goes to a queue.
-    pub(super) fn seat(&self, queue: u16) -> Option<Seat> {
-        self.places.get(usize::from(queue)).map(|place| place.seat)
+    pub(super) fn seat(&self, queue: u16) -> Seat {
+        self.places.get(usize::from(queue)).map_or(Seat::Nobody, |place| place.seat)
     }
 
     /// Everybody.

@@ -201,10 +201,9 @@ impl Hub {
     pub(crate) fn arrive(&mut self, to: Address, frame: &Ready<'_>) {
         let Some(known) = known(&mut self.ports, to.port) else { return };
         // Its driver may have given up the queue meanwhile.
-        let seat = known.seat(to.queue).filter(|_| known.uses(to.queue));
-        let seat = seat.filter(|seat| matches!(seat, Seat::Here(_)));
-        let outcome = match seat {
-            Some(seat) if known.epoch == to.epoch => self.exits.give(seat, to, frame),
+        let is_used = known.epoch == to.epoch && known.uses(to.queue);
+        let outcome = match known.seat(to.queue) {
+            seat @ Seat::Here(_) if is_used => self.exits.give(seat, to, frame),
             _ => Err(Reason::ReceiverClosed),
         };
         known.got(frame.bytes(), outcome);

@@ -160,6 +160,21 @@ fn elephants_of_several_reactors_are_even_over_many_draws() {
 }
 
 #[test]
+fn one_queue_takes_everything() {
+    let mut spread = Spread::new(Arc::new(Shares::new(1)), 0);
+    for queues in [4, 1, 0] {
+        spread.set_queues(queues);
+        assert_eq!(spread.is_wide(), queues > 1);
+    }
+    spread.sent(Some(7), 1, UNITS, 1);
+    spread.lost(None, UNITS, 1);
+    assert_eq!(spread.pick(Some(7), 2, |_, _| false), 0);
+    spread.set_queues(255);
+    let all = (0..1000).map(|hash| spread.pick(Some(hash), 2, |_, _| false));
+    assert_eq!(all.max(), Some(QUEUES_MAX - 1));
+}
+
+#[test]
 fn a_few_frames_are_no_reason_to_move_anything() {
     let mut bench = Bench::new(1);
     // All in buckets of the first queue, each with ten frames a second.
@@ -191,7 +206,8 @@ fn a_flow_that_never_pauses_stays_and_others_move_for_it() {
         }
         now += 1_000_000;
     }
-    let queue = |hash: u32| bench.senders[0].steering.queue(Bucket::of(hash));
+    let wide = bench.senders[0].wide.as_ref().unwrap();
+    let queue = |hash: u32| wide.steering.queue(Bucket::of(hash));
     assert_eq!((queue(flows[0]), queue(flows[1])), (0, 0), "they never paused");
     assert!(queue(flows[2]) != 0 && queue(flows[3]) != 0 && queue(flows[2]) != queue(flows[3]));
 }
