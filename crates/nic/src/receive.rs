@@ -20,8 +20,8 @@ use crate::life::Life;
 use crate::outlet::{Outlet, Ready};
 use crate::queue_counts::QueueCounts;
 use crate::residence::Residence;
-use crate::taken::Taken;
 use crate::ring::{Fault, Ring};
+use crate::taken::Taken;
 
 /// A receive queue, as its hub has it.
 pub(crate) struct Receive {
