@@ -74,7 +74,7 @@ fn flow() -> Vec<u8> {
     let hash = Toeplitz::default();
     let is_first = |frame: &Vec<u8>| {
         let parsed = Frame::parse(frame, frame.len()).unwrap();
-        Bucket::of(hash.of(&parsed).unwrap()).index() % 2 == 0
+        Bucket::of(hash.of(&parsed).unwrap()).index().is_multiple_of(2)
     };
     let frame = (1000..).map(frame).find(is_first).unwrap();
     [vec![0; 12], frame].concat()
