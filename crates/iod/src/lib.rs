@@ -24,7 +24,7 @@
 //! one thread; they sleep in the kernel. `ringway-blk` is one export without table and callers,
 //! and without a keeper unless `--supervise` asks for one. `ringway-net` is a [`nic::Lan`] with its
 //! [`nic::Nic`]s, and perhaps a [`nic::Uplink`], each with a control thread, beside all of this, and
-//! answers callers by [`nic::Control`]; it shares pool, sessions and signals.
+//! answers callers by [`nic::NetControl`]; it shares pool, sessions and signals.
 //!
 //! # Errors
 //! Whatever keeps a program from its work ends it with exit code 1 and one line on standard

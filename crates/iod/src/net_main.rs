@@ -16,7 +16,7 @@ use vhost_user::{Access, Listener, Stop};
 use crate::adopt::{adopt, connected, tell_ready};
 use crate::export::{Source, policy};
 use crate::net_options::{CAPABILITIES, NetOptions, PORTS_MAX};
-use crate::nic::{Control, Lan, Nic, NicError, NicSpec, Serving, Told, Uplink};
+use crate::nic::{Lan, NetControl, Nic, NicError, NicSpec, Serving, Told, Uplink};
 use crate::pool::{Pool, Size};
 use crate::{limits, logging, signals};
 
@@ -129,12 +129,12 @@ fn control(
     options: &NetOptions,
     lan: &Arc<Lan>,
     all: &[(Arc<Nic>, Serving)],
-) -> anyhow::Result<Option<Control>> {
+) -> anyhow::Result<Option<NetControl>> {
     let Some(path) = &options.control else { return Ok(None) };
     let nics: Vec<_> = all.iter().map(|(nic, _)| Arc::clone(nic)).collect();
     let host = options.tap.clone().map(|name| (host(nics.len()), name));
     let told = Told::new(lan, &nics, host, options.polling.spec().resolve());
-    Control::start(path, &access(options), told).map(Some)
+    NetControl::start(path, &access(options), told).map(Some)
 }
 
 /// The host's port, behind those of so many front-ends.

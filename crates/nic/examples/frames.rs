@@ -46,7 +46,8 @@ fn kind(name: &str) -> Kind {
     let bits = OFFER.bits();
     let bare = feature::VERSION_1 | feature::EVENT_IDX;
     let small = [vec![0; 12], [vec![0xff; 6], vec![2; 6], vec![0x12; 48]].concat()].concat();
-    let near = Kind { reactors: 1, frame: small, depth: 32, buffer: 2048, takes: 1, bits, pairs: 1 };
+    let near =
+        Kind { reactors: 1, frame: small, depth: 32, buffer: 2048, takes: 1, bits, pairs: 1 };
     let large = large();
     let pieces = (large.len() as u16 - 12 - 54).div_ceil(1448);
     let whole = (large.len() as u16).div_ceil(4096);
@@ -73,7 +74,7 @@ fn flow() -> Vec<u8> {
     let hash = Toeplitz::default();
     let is_first = |frame: &Vec<u8>| {
         let parsed = Frame::parse(frame, frame.len()).unwrap();
-        Bucket::of(hash.of(&parsed).unwrap()).index() % 2 == 0
+        Bucket::of(hash.of(&parsed).unwrap()).index().is_multiple_of(2)
     };
     let frame = (1000..).map(frame).find(is_first).unwrap();
     [vec![0; 12], frame].concat()

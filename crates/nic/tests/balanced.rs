@@ -33,7 +33,7 @@ fn colliding() -> Vec<u16> {
         let bytes = frame(*port, 0);
         let parsed = Frame::parse(&bytes[..PREFIX_BYTES], bytes.len()).unwrap();
         let bucket = Bucket::of(hash.of(&parsed).unwrap()).index();
-        let fits = bucket % usize::from(QUEUES) == 0 && !buckets.contains(&bucket);
+        let fits = bucket.is_multiple_of(usize::from(QUEUES)) && !buckets.contains(&bucket);
         if fits {
             buckets.push(bucket);
         }

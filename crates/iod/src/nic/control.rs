@@ -25,7 +25,7 @@ const ANSWER_DEADLINE: Duration = Duration::from_secs(10);
 
 /// Answers callers until it is dropped.
 #[derive(Debug)]
-pub struct Control {
+pub struct NetControl {
     stop: Stop,
     thread: Option<JoinHandle<()>>,
 }
@@ -36,7 +36,7 @@ struct Caller {
     thread: JoinHandle<()>,
 }
 
-impl Control {
+impl NetControl {
     /// Listens at `path` and answers for `told`.
     ///
     /// # Errors
@@ -51,7 +51,7 @@ impl Control {
     }
 }
 
-impl Drop for Control {
+impl Drop for NetControl {
     fn drop(&mut self) {
         self.stop.stop();
         if let Some(thread) = self.thread.take() {

@@ -20,7 +20,7 @@ use reactor::PollPolicy;
 use vhost_user::{SessionHandle, SocketError, Stop};
 
 use crate::pool::Pool;
-pub use control::Control;
+pub use control::NetControl;
 pub use serve::Serving;
 pub use told::Told;
 pub use uplink::Uplink;

@@ -7,9 +7,7 @@ use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
 use model::poll::Polling;
-use model::report::{
-    FlowStats, PairStats, PollStats, PortStats, SizeCount, Stats, WayStats,
-};
+use model::report::{FlowStats, PairStats, PollStats, PortStats, SizeCount, Stats, WayStats};
 use net::Reason;
 use net::flow::{FlowKey, TopFlow};
 use net::port::PortId;
@@ -54,8 +52,7 @@ impl Told {
     /// Everything.
     pub(crate) fn stats(&self) -> Stats {
         let pool = &self.lan.pool;
-        let mut all =
-            stats::process(self.started.0, pool, &[], |_| false, stats::Detail::Counts);
+        let mut all = stats::process(self.started.0, pool, &[], |_| false, stats::Detail::Counts);
         let numbers = pool.reactors().into_iter().zip(0..);
         let numbers: HashMap<_, _> = numbers.map(|((one, _), at)| (one.number(), at)).collect();
         let flows = self.flows();
@@ -100,10 +97,8 @@ impl Told {
             all.filter(|(_, count)| *count > 0).collect::<BTreeMap<_, _>>()
         };
         let sum = |frames, bytes, drops| WayStats { frames, bytes, drops, sizes: Vec::new() };
-        let (refused, missed) = (
-            drops(&|reason| counts.refused(reason)),
-            drops(&|reason| counts.missed(reason)),
-        );
+        let (refused, missed) =
+            (drops(&|reason| counts.refused(reason)), drops(&|reason| counts.missed(reason)));
         PortStats {
             id: id.into(),
             port: port.0,
@@ -211,10 +206,9 @@ fn ends(key: &FlowKey) -> (String, String) {
     match (key.ends, key.ports) {
         (None, _) => ("?".into(), "?".into()),
         (Some((from, to)), None) => (from.to_string(), to.to_string()),
-        (Some((from, to)), Some((source, target))) => (
-            SocketAddr::new(from, source).to_string(),
-            SocketAddr::new(to, target).to_string(),
-        ),
+        (Some((from, to)), Some((source, target))) => {
+            (SocketAddr::new(from, source).to_string(), SocketAddr::new(to, target).to_string())
+        }
     }
 }
 

@@ -16,8 +16,8 @@ use crate::open::reported;
 use crate::pool::Pool;
 use crate::table::state;
 pub(crate) use held::{keeper, refused};
-use requests::Names;
 pub(crate) use polling::{refusals, waits};
+use requests::Names;
 pub(crate) use requests::{latency, op, stage};
 
 /// How much is told of each disk.

@@ -11,11 +11,7 @@ use crate::export::Export;
 pub(super) fn of(export: &Export) -> PollStats {
     let state = export.device().poll_state();
     let served = export.queues_started() > 0 && export.is_active() && !export.is_paused();
-    PollStats {
-        set: export.polling(),
-        queues: waits(&state, served),
-        refused: refusals(&state),
-    }
+    PollStats { set: export.polling(), queues: waits(&state, served), refused: refusals(&state) }
 }
 
 /// What one queue does, and what that has cost and brought.

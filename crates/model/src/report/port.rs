@@ -135,6 +135,9 @@ mod tests {
         assert_eq!(serde_json::from_str::<PortStats>(&text).unwrap(), nic);
         let drops = [("no-buffer".to_owned(), 3), ("oversize".into(), 4)].into();
         let counts = WayStats { drops, ..WayStats::default() };
-        assert_eq!((counts.lost(), counts.lost_for("oversize"), counts.lost_for("closed")), (7, 4, 0));
+        assert_eq!(
+            (counts.lost(), counts.lost_for("oversize"), counts.lost_for("closed")),
+            (7, 4, 0)
+        );
     }
 }

@@ -51,9 +51,8 @@ impl Shares {
     /// in part: that is a guess like all of this.
     pub(super) fn others(&self, number: usize, now_ns: u64) -> [u64; QUEUES] {
         let mut sums = [0u64; QUEUES];
-        let fresh = |share: &Share| {
-            now_ns.saturating_sub(share.told_ns.load(Ordering::Relaxed)) < STALE_NS
-        };
+        let fresh =
+            |share: &Share| now_ns.saturating_sub(share.told_ns.load(Ordering::Relaxed)) < STALE_NS;
         let others = self.0.iter().enumerate().filter(|(at, _)| *at != number);
         for (_, share) in others.filter(|(_, share)| fresh(share)) {
             for (sum, more) in sums.iter_mut().zip(&share.queues) {

@@ -80,14 +80,7 @@ impl Hub {
     }
 
     /// Counts a frame that goes on among those of its flow.
-    fn name(
-        &mut self,
-        from: PortId,
-        hash: u32,
-        frame: &Frame,
-        decision: &Decision,
-        now_ns: u64,
-    ) {
+    fn name(&mut self, from: PortId, hash: u32, frame: &Frame, decision: &Decision, now_ns: u64) {
         let to = match decision {
             Decision::Drop(_) => return,
             Decision::Forward(to) => Some(*to),

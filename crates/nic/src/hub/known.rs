@@ -76,7 +76,7 @@ impl Known {
     /// Somebody else sits there from now on; who did before.
     pub(super) fn sit(&mut self, queue: u16, seat: Seat, taken: Option<Arc<Taken>>) -> Seat {
         let at = usize::from(queue);
-        if queue < QUEUES_MAX.into() && self.places.len() <= at {
+        if queue < u16::from(QUEUES_MAX) && self.places.len() <= at {
             self.places.resize_with(at + 1, Place::empty);
         }
         let Some(place) = self.places.get_mut(at) else { return seat };

@@ -221,7 +221,8 @@ impl Hub {
     /// The flows of which each port sends most through this hub, with all that it sends of flows,
     /// in bytes of late.
     pub(crate) fn top_flows(&mut self, now_ns: u64) -> Vec<(PortId, Vec<TopFlow>, u64)> {
-        let known = (0..).zip(self.ports.iter_mut()).filter_map(|(id, known)| Some((id, known.as_mut()?)));
+        let known =
+            (0..).zip(self.ports.iter_mut()).filter_map(|(id, known)| Some((id, known.as_mut()?)));
         let all = known.map(|(id, known)| {
             let (flows, total) = known.flows.read(now_ns);
             (PortId(id), flows, total)

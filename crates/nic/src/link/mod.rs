@@ -291,9 +291,11 @@ impl Reader {
                 return Some(Record::News(News { port, term: epoch, vlan: queue, mac }));
             }
             frame.clear();
-            return frame
-                .append_area(&self.area, at + HEAD_BYTES, bytes)
-                .then_some(Record::Frame(head.address, head.more, head.since_ns));
+            return frame.append_area(&self.area, at + HEAD_BYTES, bytes).then_some(Record::Frame(
+                head.address,
+                head.more,
+                head.since_ns,
+            ));
         }
         None
     }

@@ -66,7 +66,9 @@ fn of_port(before: Option<&PortStats>, now: &PortStats, seconds: f64) -> PortRow
         residence: if count > 0.0 { total / count } else { 0.0 },
         p99: slowest.fold(0.0, f64::max),
         queues: now.pairs_started,
-        polled: now.polling.map_or("-", |polling| polled(polling.queues.armed, polling.queues.reason)),
+        polled: now
+            .polling
+            .map_or("-", |polling| polled(polling.queues.armed, polling.queues.reason)),
         flow: now.flows.first().map_or_else(
             || "-".into(),
             |flow| format!("{} > {} {:.0}%", flow.from, flow.to, flow.share * 100.0),
@@ -103,8 +105,18 @@ fn polled(armed: bool, reason: PollReason) -> &'static str {
 /// The table.
 pub(super) fn table(rows: &[PortRow], several: bool) -> Table {
     let mut header = vec![
-        "nic", "state", "sent/s", "mbit/s", "got/s", "mbit/s", "lost/s", "ring to ring", "p99",
-        "queues", "polled", "largest flow",
+        "nic",
+        "state",
+        "sent/s",
+        "mbit/s",
+        "got/s",
+        "mbit/s",
+        "lost/s",
+        "ring to ring",
+        "p99",
+        "queues",
+        "polled",
+        "largest flow",
     ];
     if several {
         header.insert(0, "socket");
@@ -112,9 +124,8 @@ pub(super) fn table(rows: &[PortRow], several: bool) -> Table {
     let mut table = table::new(&header, if several { 3 } else { 2 });
     for row in rows {
         let time = |seconds: f64| if seconds > 0.0 { duration(seconds) } else { "-".into() };
-        let way = |(frames, bytes): (f64, f64)| {
-            [format!("{frames:.0}"), format!("{:.1}", bytes / MBIT)]
-        };
+        let way =
+            |(frames, bytes): (f64, f64)| [format!("{frames:.0}"), format!("{:.1}", bytes / MBIT)];
         let mut cells = vec![row.nic.clone(), row.state.into()];
         cells.extend(way(row.sent));
         cells.extend(way(row.got));
@@ -187,7 +198,10 @@ mod tests {
 
     #[test]
     fn a_port_that_is_not_served_is_not_shown_as_polled() {
-        assert_eq!((polled(true, PollReason::Pays), polled(false, PollReason::Pays)), ("pays", "-"));
+        assert_eq!(
+            (polled(true, PollReason::Pays), polled(false, PollReason::Pays)),
+            ("pays", "-")
+        );
         assert_eq!(polled(false, PollReason::Off), "off");
     }
 }

@@ -111,9 +111,8 @@ impl<'a> NicFacts<'a> {
     /// The reason for which most frames were lost.
     fn most_lost(&self, way: fn(&PortStats) -> &WayStats) -> Option<(&'a str, f64)> {
         let reasons = way(self.nic).drops.keys();
-        let all = reasons.map(|reason| {
-            (reason.as_str(), self.grown(|nic| way(nic).lost_for(reason) as f64))
-        });
+        let all = reasons
+            .map(|reason| (reason.as_str(), self.grown(|nic| way(nic).lost_for(reason) as f64)));
         all.filter(|(_, lost)| *lost > 0.0).max_by(|a, b| a.1.total_cmp(&b.1))
     }
 }
@@ -189,7 +188,8 @@ fn loses(facts: &NicFacts<'_>) -> Option<NicVerdict> {
              (ethtool -L, ethtool -G)",
         )
     } else if reason == "reactor-busy" {
-        let sentence = format!("{id} waits for its reactor: {part} came faster than that took them.");
+        let sentence =
+            format!("{id} waits for its reactor: {part} came faster than that took them.");
         NicVerdict::new(NicCause::Reactor, sentence)
             .next("give the process more reactors (--reactors), or its reactors more of a CPU")
     } else {

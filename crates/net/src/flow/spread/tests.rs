@@ -142,7 +142,9 @@ fn elephants(senders: usize, draws: u64) {
         bench.run(&flows, now, INTERVAL_NS, &mut random);
         worst = worst.max(bench.uneven());
     }
-    println!("{senders} senders: the hash alone {before:.2} in the mean, balanced {worst:.2} at worst");
+    println!(
+        "{senders} senders: the hash alone {before:.2} in the mean, balanced {worst:.2} at worst"
+    );
     assert!(before > 1.5, "the hash alone collides: {before}");
     assert!(worst <= 1.25, "{worst}");
 }
