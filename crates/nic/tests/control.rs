@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use guest::*;
 use net::Mac;
 use net::control::{COMMAND_BYTES_MAX, ERR, OK, Terms};
-use net::features::{Offer, feature};
+use net::features::Offer;
 use net::port::{Policy, PortId};
 use nic::{Desk, Life};
 
