@@ -65,6 +65,12 @@ async fn devices_come_and_go_and_each_instance_has_its_own() {
     assert_eq!((shown(bridge, "mtu"), shown(tap, "mtu")), ("1400".into(), "1400".into()));
     let master = std::fs::read_link(format!("/sys/class/net/{tap}/master")).unwrap();
     assert!(master.ends_with(bridge), "{master:?}");
+    // The host hears no guest's router advertisements there, and the device is root's.
+    for device in [bridge, tap] {
+        let switch = format!("/proc/sys/net/ipv6/conf/{device}/disable_ipv6");
+        assert!(!Path::new(&switch).exists() || std::fs::read_to_string(&switch).unwrap() == "1\n");
+    }
+    assert_eq!(shown(tap, "owner"), "0");
 
     // A bridge that somebody else made is used, and neither changed nor removed.
     other.create_bridge(bridge, 1500).await.unwrap();

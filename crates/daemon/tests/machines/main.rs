@@ -5,5 +5,6 @@
 mod answered;
 mod devices;
 mod ends;
+mod firmware;
 mod killed;
 mod world;

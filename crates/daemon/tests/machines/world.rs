@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use tempfile::NamedTempFile;
@@ -35,7 +36,7 @@ pub(crate) struct Machine {
     pub(crate) slot: String,
     pub(crate) disk: String,
     /// The image of that.
-    image: std::path::PathBuf,
+    pub(crate) image: PathBuf,
 }
 
 pub(crate) fn record<const N: usize>(members: [(&str, Value); N]) -> Value {
@@ -97,11 +98,16 @@ impl World {
         self.call("VM.provision", &of(&reference));
         let (slot, disk) = self.device(&reference);
         let uuid = self.record("VM", &reference).text("uuid").to_owned();
-        let volume = self.record("VDI", &disk);
+        let image = self.image(&disk);
+        Machine { reference, uuid, slot, disk, image }
+    }
+
+    /// Where a disk is kept.
+    pub(crate) fn image(&mut self, disk: &str) -> PathBuf {
+        let volume = self.record("VDI", disk);
         let name = format!("{}.raw", volume.text("uuid"));
         let place = self.record("SR", volume.text("SR")).text("uuid").to_owned();
-        let image = self.daemon.dir().join("state/sr").join(place).join(name);
-        Machine { reference, uuid, slot, disk, image }
+        self.daemon.dir().join("state/sr").join(place).join(name)
     }
 
     /// One without an operating system, which takes little of the host.
@@ -199,8 +205,7 @@ impl World {
     fn shown(&mut self) -> String {
         let fields = ["name_label", "power_state", "domid", "current_operations", "other_config"];
         let machines = self.client.records("VM").unwrap().into_iter();
-        let machines =
-            machines.filter(|(_, one)| one.get("is_a_template") == Some(&Value::Bool(false)));
+        let machines = machines.filter(|(_, one)| !one.flag("is_a_template"));
         let machines: Vec<_> =
             machines.map(|(_, one)| fields.map(|field| one.get(field).cloned())).collect();
         let said = self.client.records("message").unwrap().into_iter();

@@ -28,7 +28,7 @@ const CALLS_LEAST: usize = 5;
 /// Guests at most; on a host with many CPUs each has several.
 const GUESTS_MOST: usize = 16;
 /// CPUs that guests have for each of the host's, and with `--quick`.
-const TIMES: usize = 4;
+const TIMES: usize = 8;
 const TIMES_QUICK: usize = 2;
 /// What each guest does.
 const COMPUTE: &str = "for n in $(seq $(nproc)); do (while :; do :; done) & done";

@@ -19,6 +19,8 @@ const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 const OWNER: &str = "owner.json";
 /// Where the files of disks are.
 const DISKS: &str = "disks";
+/// Ends the name of a file that is not whole yet.
+const NEW: &str = "new";
 
 /// Disks by id.
 #[derive(Debug)]
@@ -109,8 +111,14 @@ fn load(disks: &Path) -> io::Result<BTreeMap<String, DiskSpec>> {
     let mut by_id = BTreeMap::new();
     for entry in std::fs::read_dir(disks)? {
         let path = entry?.path();
-        if path.extension().is_none_or(|extension| extension != "json") {
-            continue;
+        match path.extension().and_then(|extension| extension.to_str()) {
+            Some("json") => {}
+            // What a death has left half written.
+            Some(NEW) => {
+                std::fs::remove_file(&path)?;
+                continue;
+            }
+            _ => continue,
         }
         match read::<DiskSpec>(&path) {
             Some(spec) => drop(by_id.insert(spec.id.clone(), spec)),
@@ -126,7 +134,7 @@ fn read<T: serde::de::DeserializeOwned>(path: &Path) -> Option<T> {
 
 /// Whole or not at all, as far as processes see it: nothing of this outlives a crash of the host.
 fn write<T: Serialize>(path: &Path, value: &T) -> io::Result<()> {
-    let new = path.with_extension("new");
+    let new = path.with_extension(NEW);
     std::fs::write(&new, serde_json::to_vec(value)?)?;
     std::fs::rename(new, path)
 }
@@ -156,9 +164,11 @@ mod tests {
         specs.change("a", |spec| spec.activate = false);
         specs.change("none", |spec| spec.activate = false);
         std::fs::write(folder.join("disks/torn.json"), "{").unwrap();
+        std::fs::write(folder.join("disks/half.new"), "{").unwrap();
         let again = Specs::open(&folder, sr).unwrap();
         let expected = [DiskSpec { activate: false, ..disk("a") }, disk("c.d")];
         assert!(again.all().eq(expected.iter()), "{again:?}");
+        assert!(!folder.join("disks/half.new").exists(), "left by a death");
         let error = Specs::open(&folder, other).unwrap_err().to_string();
         assert!(error.contains(&sr.to_string()), "{error}");
     }

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use super::NetError;
 use super::ip::{Device, ip};
+use super::ipv6;
 
 /// What the kernel shows of a bridge alone.
 const KIND: &str = "bridge";
@@ -25,6 +26,9 @@ pub(super) async fn create(
     }
     let mtu = mtu.to_string();
     let ours = device.alias() == alias;
+    if ours {
+        ipv6::turn_off(bridge)?;
+    }
     let set = ["link", "set", "dev", bridge, "up", "mtu", &mtu];
     let (without, _) = set.split_at(set.len() - 2);
     ip(program, if ours { &set } else { without }).await

@@ -7,6 +7,7 @@ mod claims;
 mod host;
 pub mod internal;
 mod ip;
+mod ipv6;
 pub mod sim;
 mod tap;
 

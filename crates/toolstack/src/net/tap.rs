@@ -4,6 +4,7 @@ use std::path::Path;
 
 use super::NetError;
 use super::ip::{Device, ip};
+use super::ipv6;
 
 /// What the kernel shows of a TAP device alone.
 const KIND: &str = "tun_flags";
@@ -19,10 +20,12 @@ pub(super) async fn create(
     let (device, mtu) = (Device::named(tap)?, mtu.to_string());
     Device::named(bridge)?;
     if !device.is_there() {
-        ip(program, &["tuntap", "add", "dev", tap, "mode", "tap"]).await?;
+        // Without an owner it would be everybody's who may open the driver.
+        ip(program, &["tuntap", "add", "dev", tap, "mode", "tap", "user", "0"]).await?;
     } else if !device.has(KIND) {
         return Err(device.taken("TAP device"));
     }
+    ipv6::turn_off(tap)?;
     let set = ["link", "set", "dev", tap, "alias", alias, "mtu", &mtu, "master", bridge, "up"];
     ip(program, &set).await
 }

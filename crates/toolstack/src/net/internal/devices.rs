@@ -2,18 +2,16 @@
 //! has no IPv6 there: a guest's router advertisement would give it an address and a route.
 
 use std::net::Ipv4Addr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use nix::ifaddrs::getifaddrs;
 use nix::sys::socket::SockaddrStorage;
 
 use super::super::NetError;
 use super::super::ip::{Device, ip};
+use super::super::ipv6;
 use super::spec::Spec;
 use super::{InternalError, Name};
-
-/// Where the kernel is told which devices have IPv6. It is not there if none has.
-const IPV6: &str = "/proc/sys/net/ipv6/conf";
 
 /// Refuses if a device is somebody else's.
 pub(super) fn check(name: &Name, known: bool) -> Result<(), NetError> {
@@ -33,7 +31,7 @@ pub(super) async fn make(program: &Path, spec: &Spec, known: bool) -> Result<boo
         ip(program, &["link", "add", "name", bridge, "address", &mac, "type", "bridge"]).await?;
     }
     // Before it is up, or it would have an address at once.
-    turn_off_ipv6(bridge)?;
+    ipv6::turn_off(bridge)?;
     let alias = spec.name.alias();
     ip(program, &["link", "set", "dev", bridge, "alias", &alias, "up"]).await?;
     let address = format!("{}/{}", spec.subnet.gateway(), spec.subnet.bits());
@@ -43,30 +41,9 @@ pub(super) async fn make(program: &Path, spec: &Spec, known: bool) -> Result<boo
         let add = ["tuntap", "add", "dev", tap, "mode", "tap", "multi_queue", "vnet_hdr"];
         ip(program, &[&add[..], &["user", "0"]].concat()).await?;
     }
-    turn_off_ipv6(tap)?;
+    ipv6::turn_off(tap)?;
     ip(program, &["link", "set", "dev", tap, "alias", &alias, "master", bridge, "up"]).await?;
     Ok(made)
-}
-
-fn ipv6_switch(device: &str) -> PathBuf {
-    Path::new(IPV6).join(device).join("disable_ipv6")
-}
-
-/// The host takes part in IPv6 by this device.
-fn has_ipv6(device: &str) -> bool {
-    std::fs::read_to_string(ipv6_switch(device)).is_ok_and(|text| text.trim() == "0")
-}
-
-/// The kernel takes addresses and routes away with it.
-fn turn_off_ipv6(device: &str) -> Result<(), NetError> {
-    if !has_ipv6(device) {
-        return Ok(());
-    }
-    let switch = ipv6_switch(device);
-    std::fs::write(&switch, "1").map_err(|error| NetError::Refused {
-        what: format!("turning IPv6 off by {}", switch.display()),
-        why: error.to_string(),
-    })
 }
 
 /// Removes those that are ours.
@@ -108,7 +85,7 @@ pub(super) fn missing(spec: &Spec) -> Vec<String> {
     for (device, kind) in [(name.bridge(), "bridge"), (name.tap(), "tun_flags")] {
         if !matches!(ours(&device, kind, name, false), Ok(true)) {
             missing.push(format!("device {device} is missing"));
-        } else if has_ipv6(&device) {
+        } else if ipv6::is_on(&device) {
             let switch = format!("net.ipv6.conf.{device}.disable_ipv6");
             missing.push(format!("device {device} has IPv6 ({switch})"));
         }
