@@ -178,6 +178,8 @@ mod tests {
             reactors_why: None,
             queues_moved: 0,
             disks: Vec::new(),
+            nics: Vec::new(),
+            networks: Vec::new(),
             poll_defaults: None,
             keeper: None,
             began: None,
