@@ -48,6 +48,8 @@ fn stats(nic: PortStats, uptime_seconds: f64) -> Stats {
         reactors_why: None,
         queues_moved: 0,
         disks: Vec::new(),
+        nics: Vec::new(),
+        networks: Vec::new(),
         poll_defaults: None,
         keeper: None,
         began: None,
