@@ -339,6 +339,15 @@ impl RunningQueue {
         });
     }
 
+    /// Waits until the turn that the queue is in has ended: it shows its guest what has ended
+    /// before [`Device::oldest_in_disk_ns`] knows.
+    ///
+    /// # Errors
+    /// [`Stopped`].
+    pub fn wait_turn(&self) -> Result<(), Stopped> {
+        self.reactor.call(|_| ())
+    }
+
     /// Finds the ring in a new memory table; requests in flight keep the old one.
     ///
     /// # Errors

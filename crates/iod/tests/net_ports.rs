@@ -3,14 +3,14 @@
 
 mod common;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use common::switch::Switch;
 use common::*;
 use rustix::process::Signal;
-use tempfile::TempDir;
-use testkit::process::{PROCESS_DEADLINE, Process};
+use testkit::process::PROCESS_DEADLINE;
 use testkit::raw::nic::PLAIN;
 use testkit::raw::wire::{Request, protocol};
 use testkit::raw::{Guest, Setup};
@@ -18,24 +18,10 @@ use testkit::raw::{Guest, Setup};
 /// Long enough for any frame.
 const SOON: Duration = PROCESS_DEADLINE;
 
-/// A switch with ports `a`, `b` and `c`.
-struct Switch {
-    process: Process,
-    folder: TempDir,
-}
-
 impl Switch {
+    /// One with ports `a`, `b` and `c`.
     fn start(options: &[&str]) -> Self {
-        let folder = folder();
-        let sockets = ["a", "b", "c"].map(|name| folder.path().join(name));
-        let ports = sockets.iter().flat_map(|socket| ["--port", socket.to_str().unwrap()]);
-        let all: Vec<_> = ports.chain(options.iter().copied()).collect();
-        let process = ready(NET, &all);
-        Self { process, folder }
-    }
-
-    fn port(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
+        Self::with(&["a", "b", "c"], options)
     }
 
     /// A guest with so many pairs of queues, and buffers in each.

@@ -6,14 +6,14 @@ mod common;
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use common::nics::*;
+use common::switch::Switch;
 use common::*;
-use tempfile::TempDir;
 use testkit::guest::{Guest, Kind, Machine};
 use testkit::inside::in_own_network;
 use testkit::process::{PROCESS_DEADLINE, Process};
@@ -41,27 +41,15 @@ fn run(words: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// A switch with the ports `a` and `b` and the host, which has an address.
-struct Switch {
-    process: Process,
-    folder: TempDir,
-}
-
 impl Switch {
+    /// One with the ports `a` and `b` and the host, which has an address.
     fn start(options: &[&str]) -> Self {
-        let folder = folder();
-        let [a, b] = ["a", "b"].map(|name| folder.path().join(name));
-        let ports = ["--port", a.to_str().unwrap(), "--port", b.to_str().unwrap(), "--tap", TAP];
-        let process = ready(NET, &[&ports[..], options].concat());
+        let switch = Self::with(&["a", "b"], &[&["--tap", TAP], options].concat());
         // Nobody speaks of its own accord then.
         run(&format!("ip link set dev {TAP} addrgenmode none"));
         run(&format!("ip addr add {HOST}/24 dev {TAP}"));
         run(&format!("ip link set dev {TAP} up"));
-        Self { process, folder }
-    }
-
-    fn port(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
+        switch
     }
 
     /// A front-end with a pair of queues, and buffers.

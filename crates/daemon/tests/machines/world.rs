@@ -164,9 +164,10 @@ impl World {
     }
 
     /// A shell in the machine's guest, as soon as that has started.
-    pub(crate) fn shell(&self, machine: &Machine) -> Shell {
+    pub(crate) fn shell(&mut self, machine: &Machine) -> Shell {
         let mut shell = self.daemon.shell(&machine.uuid).unwrap();
-        shell.ready(PATIENCE).unwrap();
+        let ready = shell.ready(PATIENCE);
+        ready.unwrap_or_else(|error| panic!("{error}: {}", self.shown()));
         shell
     }
 

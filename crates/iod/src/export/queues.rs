@@ -191,6 +191,14 @@ impl Queues {
         left
     }
 
+    /// Waits until the turn that each ring is in has ended.
+    pub(crate) fn wait_turns(&self) {
+        for served in self.slots.iter().filter_map(|slot| slot.served.as_ref()) {
+            // A reactor that has ended has no turn.
+            let _ = served.queue.wait_turn();
+        }
+    }
+
     /// Caps or polling have changed: what waits looks again.
     fn look_again(&self) {
         for served in self.slots.iter().filter_map(|slot| slot.served.as_ref()) {

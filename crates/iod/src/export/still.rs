@@ -86,13 +86,26 @@ impl Export {
         self.refuse_stuck("upgrade")?;
         // A client's writes would be cut off, and it has no record of them as a guest has.
         self.refuse_writable()?;
-        let since = self.device.oldest_in_disk_ns();
-        let age = since.map(|since| blk::clock_ns().saturating_sub(since));
-        let hangs = age.is_some_and(|age| Duration::from_nanos(age) > HANGS_AFTER);
-        if hangs || self.waiting() > 0 {
+        if self.hangs() {
+            // It may have answered just now: a guest sees that before it is counted here.
+            if let Some(queues) = self.queues.lock_until(Instant::now() + HANGS_AFTER) {
+                queues.wait_turns();
+            }
+            if self.hangs() {
+                return Err(ExportError::NotDrained { place: self.place() });
+            }
+        }
+        if self.waiting() > 0 {
             return Err(ExportError::NotDrained { place: self.place() });
         }
         Ok(())
+    }
+
+    /// Storage has had a request for so long that it is no reason to wait for it.
+    fn hangs(&self) -> bool {
+        let since = self.device.oldest_in_disk_ns();
+        let age = since.map(|since| blk::clock_ns().saturating_sub(since));
+        age.is_some_and(|age| Duration::from_nanos(age) > HANGS_AFTER)
     }
 
     /// Lets everything stand still by `deadline`. Whatever comes of it, [`Self::go_on`] undoes it.

@@ -4,6 +4,7 @@
 
 pub mod nbd;
 pub mod nics;
+pub mod switch;
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read, Write};

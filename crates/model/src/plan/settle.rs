@@ -9,6 +9,9 @@
 //! | no answer | stays: only a shutdown by force ends it | goes |
 //! | no process | what is left goes | what is left goes |
 //!
+//! A guest of a machine that is recorded running or paused, and that has ended though nobody asked for
+//! that, is no settle's: whoever carries settles out leaves it to whoever follows guests.
+//!
 //! What is true is recorded first and by itself. Then what a living domain has is made whole, and
 //! what it does not have is let go, each device by itself: hung storage keeps nothing else.
 

@@ -115,7 +115,9 @@ fn load(disks: &Path) -> io::Result<BTreeMap<String, DiskSpec>> {
             Some("json") => {}
             // What a death has left half written.
             Some(NEW) => {
-                std::fs::remove_file(&path)?;
+                if let Err(error) = std::fs::remove_file(&path) {
+                    tracing::warn!("{} stays, though nobody reads it: {error}", path.display());
+                }
                 continue;
             }
             _ => continue,

@@ -110,14 +110,10 @@ impl There {
 
     /// What the hypervisor says. Of a domain that does not answer, nobody knows what it has.
     pub(super) fn found(&mut self, found: Option<Found>) {
-        let died = self.died || matches!(self.domain, DomainSeen::There { .. });
-        let Some(Found { domid, run, disks, nics, .. }) = found else {
-            self.no_domain(DomainSeen::Absent);
-            self.died = died;
-            return;
-        };
-        let Some(run) = run else {
-            self.no_domain(DomainSeen::Remains);
+        let remains = found.is_some();
+        let Some(Found { domid, run: Some(run), disks, nics, .. }) = found else {
+            let died = self.died || matches!(self.domain, DomainSeen::There { .. });
+            self.no_domain(if remains { DomainSeen::Remains } else { DomainSeen::Absent });
             self.died = died;
             return;
         };

@@ -3,23 +3,28 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use model::plan::Ask;
+use model::plan::{Ask, Run};
 use serde_json::Value;
 
 use super::agent;
 use super::domain::Domain;
-use crate::hv::HvError;
+use crate::hv::{HvError, not_begun};
 
 /// A guest is asked again after this: one that was just starting has missed the first time.
 const ASK_AGAIN: Duration = Duration::from_secs(5);
 
-/// A QEMU that is slow is waited for as long as this: who asks waits for the guest anyway.
+/// How long a slow QEMU may take to answer each of the questions before: who asks waits for the guest
+/// anyway. All of it is bounded by the step's deadline.
 const ANSWER_WITHIN: Duration = Duration::from_secs(20);
 
 /// Asks once: by the agent if one listens, else by the power button, which says nothing of a
-/// reboot: a guest that goes down is enough then, a new domain comes anyway.
+/// reboot: a guest that goes down is enough then, a new domain comes anyway. One that has not begun
+/// to run hears nothing.
 pub(super) async fn once(domain: &Domain, what: Ask) -> Result<(), HvError> {
     let qmp = domain.qmp_within(ANSWER_WITHIN).await?;
+    if domain.state_by(&qmp, ANSWER_WITHIN).await? == Run::Fresh {
+        return Err(not_begun());
+    }
     if Domain::agent_listens_by(&qmp, ANSWER_WITHIN).await? {
         let mode = match what {
             Ask::Shutdown => "powerdown",

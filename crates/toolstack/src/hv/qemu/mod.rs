@@ -45,7 +45,7 @@ use serde_json::Value;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-use super::{DomainEvent, HvError, not_begun};
+use super::{DomainEvent, HvError};
 use domain::Domain;
 use domains::Domains;
 use rundir::RunDir;
@@ -138,9 +138,6 @@ impl Qemu {
 
     async fn ask_now(&self, vm: VmId, what: Ask) -> Result<(), HvError> {
         let held = self.live(vm).await?;
-        if held.domain.state().await? == Run::Fresh {
-            return Err(not_begun());
-        }
         ask::once(&held.domain, what).await?;
         let asking = tokio::spawn(ask::until_ended(Arc::clone(&held.domain)));
         *lock(&held.asking) = Some(Task(asking));

@@ -91,6 +91,11 @@ mod tests {
             |program: &str, word: &str, owners: &[u32]| Mark { program, word, owners }.running();
         assert_eq!(found(program, &word, &owners).len(), 0);
         let mut child = Command::new(&file).arg0("dnsmasq").arg(&word).spawn().unwrap();
+        // Whoever waits for its exec goes on a moment before its words can be seen.
+        let words = format!("/proc/{}/cmdline", child.id());
+        while std::fs::read(&words).unwrap().is_empty() {
+            std::thread::yield_now();
+        }
         let others = [
             found("dnsmasq", &word, &owners).len(),
             found(program, &word[1..], &owners).len(),

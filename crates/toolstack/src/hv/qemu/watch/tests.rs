@@ -10,7 +10,11 @@ use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::process::{Child, Command};
 use tokio::task::JoinHandle;
 
+use model::plan::Ask;
+
 use super::*;
+use crate::hv::qemu::ask;
+use crate::hv::qemu::domain::SILENT_AFTER;
 use crate::hv::qemu::rundir::{Record, RunDir};
 use crate::lines::Lines;
 
@@ -141,6 +145,25 @@ async fn a_command_that_was_cut_off_costs_its_connection_alone() {
     let (stopped, ()) =
         tokio::join!(fake.domain.execute("stop", Value::Null), talk.answer("paused", "stop"));
     stopped.unwrap();
+}
+
+/// Slower than what counts as silent elsewhere: nobody is refused for that, or ended by force.
+#[tokio::test]
+async fn a_guest_whose_emulator_is_slow_is_asked() {
+    let fake = Fake::new();
+    let mut talk = fake.greet().await;
+    talk.answer("running", CAUGHT_UP).await;
+    let answers = async {
+        tokio::time::sleep(SILENT_AFTER + Duration::from_secs(1)).await;
+        talk.answer("running", "system_powerdown").await;
+    };
+    let (asked, ()) = tokio::join!(ask::once(&fake.domain, Ask::Shutdown), answers);
+    asked.unwrap();
+    let (asked, ()) = tokio::join!(
+        ask::once(&fake.domain, Ask::Shutdown),
+        talk.answer("prelaunch", "query-status")
+    );
+    assert!(asked.unwrap_err().to_string().contains("has not begun to run"));
 }
 
 #[test]

@@ -1,0 +1,29 @@
+//! A `ringway-net` with a folder of its sockets.
+
+use std::path::PathBuf;
+
+use tempfile::TempDir;
+use testkit::process::Process;
+
+use super::{NET, folder, ready};
+
+pub struct Switch {
+    pub process: Process,
+    pub folder: TempDir,
+}
+
+impl Switch {
+    /// One with a port of each of these names.
+    pub fn with(ports: &[&str], options: &[&str]) -> Self {
+        let folder = folder();
+        let sockets: Vec<_> = ports.iter().map(|name| folder.path().join(name)).collect();
+        let ports = sockets.iter().flat_map(|socket| ["--port", socket.to_str().unwrap()]);
+        let all: Vec<_> = ports.chain(options.iter().copied()).collect();
+        let process = ready(NET, &all);
+        Self { process, folder }
+    }
+
+    pub fn port(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+}
