@@ -2,6 +2,9 @@
 
 mod control;
 mod glue;
+mod poll;
+mod ports;
+mod scrape;
 mod serve;
 mod told;
 mod uplink;
@@ -9,7 +12,9 @@ mod uplink;
 use std::fmt::Display;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
 
+use model::spec::PollSpec;
 use net::config::Config;
 use net::features::Offer;
 use net::port::{Policy, PortId};
@@ -19,8 +24,11 @@ use nic::{Fabric, FabricError, PortCounts};
 use reactor::PollPolicy;
 use vhost_user::{SessionHandle, SocketError, Stop};
 
+use crate::export::Asked;
 use crate::pool::Pool;
 pub use control::NetControl;
+pub(crate) use ports::{Plugged, ports, residences};
+pub use scrape::NetMetrics;
 pub use serve::Serving;
 pub use told::Told;
 pub use uplink::Uplink;
@@ -155,6 +163,8 @@ pub struct NicSpec {
     pub multiqueue: bool,
     /// What its driver reads, if its front-end has no address of its own for it.
     pub mac: Mac,
+    /// How its queues wait, where that is asked of it alone.
+    pub poll: PollSpec,
 }
 
 /// One NIC.
@@ -168,6 +178,8 @@ pub struct Nic {
     session: Mutex<Option<SessionHandle>>,
     /// Ends the control thread between sessions.
     stop: Stop,
+    poll: Mutex<Asked>,
+    made: SystemTime,
 }
 
 impl Nic {
@@ -184,7 +196,10 @@ impl Nic {
         let offer = Offer { offloads: true, mergeable: true, pairs, control, mtu: true };
         let config = Config { mac: spec.mac, link: true, announce: false, pairs, mtu: lan.mtu };
         let (lan, session) = (Arc::clone(lan), Mutex::default());
-        Ok(Arc::new(Self { lan, spec, offer, config, session, stop }))
+        let (poll, made) = (Mutex::new(Asked::of(spec.poll)), SystemTime::now());
+        let nic = Self { lan, spec, offer, config, session, stop, poll, made };
+        nic.ask_poll(|_| ());
+        Ok(Arc::new(nic))
     }
 
     /// Says what it has sent and got.

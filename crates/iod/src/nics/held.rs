@@ -72,6 +72,12 @@ impl Nics {
         self.door.hold_as(&key(&spec.id), Holding { data, ..what })
     }
 
+    /// Has it held that something else is asked of a NIC that is held.
+    pub(super) fn hold_changed(&self, spec: &NicSpec) -> Result<(), HoldError> {
+        let holding = self.door.holding(&key(&spec.id)).transpose()?;
+        self.hold_with(spec, false, holding.unwrap_or_default())
+    }
+
     /// Something is held of a NIC of this id.
     pub(super) fn is_held(&self, id: &str) -> bool {
         self.door.holds(&key(id))
@@ -184,19 +190,16 @@ impl Nics {
     /// Serves a NIC as a worker before had it, or shows why not.
     fn bring_back(&self, spec: NicSpec) {
         let id = spec.id.clone();
-        let mut entry = Entry::new(spec);
-        match self.serve_held(&entry.spec) {
+        let served = self.serve_held(&spec);
+        let mut state = self.state();
+        state.by_id.insert(id.clone(), Entry::new(spec));
+        match served {
             Ok((nic, serving)) => {
-                entry.serve(nic, serving);
+                state.serve(&id, nic, serving);
                 tracing::info!(nic = id, "taken over");
             }
-            Err(error) => {
-                let reason = text(&error);
-                tracing::error!(nic = id, "its guest waits: {reason}");
-                (entry.busy, entry.refused) = (None, Some(reason));
-            }
+            Err(error) => state.refuse(&id, &text(&error)),
         }
-        self.state().by_id.insert(id, entry);
     }
 
     fn serve_held(&self, spec: &NicSpec) -> Result<(Arc<Nic>, Serving), NicsError> {
@@ -213,6 +216,17 @@ impl Nics {
             self.unplug(spec, &nic);
         }
         Ok((nic, serving?))
+    }
+}
+
+impl State {
+    /// A NIC is held, and not to be had again as it was.
+    pub(super) fn refuse(&mut self, id: &str, reason: &str) {
+        tracing::error!(nic = id, "its guest waits: {reason}");
+        if let Some(entry) = self.by_id.get_mut(id) {
+            (entry.nic, entry.serving) = (None, None);
+            (entry.busy, entry.refused) = (None, Some(reason.into()));
+        }
     }
 }
 

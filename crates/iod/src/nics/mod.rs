@@ -26,6 +26,7 @@ mod detach;
 mod error;
 mod held;
 mod networks;
+mod poll;
 #[cfg(test)]
 mod tests;
 mod told;
@@ -36,6 +37,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use model::nic::{NicSpec, UplinkSpec};
 use model::rpc::{RpcError, code};
+use model::spec::PollSpec;
 
 use crate::held::Door;
 use crate::limits::{of_nic, of_uplink};
@@ -58,6 +60,8 @@ pub(crate) struct Nics {
 #[derive(Debug, Default)]
 struct State {
     by_id: BTreeMap<String, Entry>,
+    /// How those are polled of which nothing else is asked.
+    polling: PollSpec,
     /// All NICs go, and callers may do nothing to them any more.
     closing: bool,
     /// Another process is about to go on with all disks.

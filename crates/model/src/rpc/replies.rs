@@ -17,7 +17,7 @@ pub struct DiskReply {
     pub geometry: Geometry,
 }
 
-/// Result of `nic.attach`.
+/// Result of `nic.attach` and `nic.poll`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NicReply {
     /// The NIC's id.

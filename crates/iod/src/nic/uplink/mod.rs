@@ -5,6 +5,7 @@ mod room;
 
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
+use std::time::SystemTime;
 
 use net::flow::QUEUES_MAX;
 use net::header::Offloads;
@@ -23,6 +24,7 @@ pub struct Uplink {
     port: PortId,
     name: String,
     fate: Arc<Fate>,
+    made: SystemTime,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -68,7 +70,8 @@ impl Uplink {
         let thread = thread.spawn(move || served.until(&ends));
         let thread = thread.map_err(os("start a control thread"));
         let thread = Some(thread.inspect_err(|_| lan.unplug(port))?);
-        Ok(Self { lan: Arc::clone(lan), port, name: name.into(), fate, thread })
+        let made = SystemTime::now();
+        Ok(Self { lan: Arc::clone(lan), port, name: name.into(), fate, made, thread })
     }
 
     /// Name of the device.
@@ -79,6 +82,11 @@ impl Uplink {
     /// Its port.
     pub fn port(&self) -> PortId {
         self.port
+    }
+
+    /// When it was plugged in.
+    pub(super) fn made(&self) -> SystemTime {
+        self.made
     }
 
     /// Why the host is at no port any more, if it is not.
