@@ -1,11 +1,11 @@
 //! How the queues of a NIC wait, by the same rules as those of a disk.
 
-use std::sync::{MutexGuard, PoisonError};
+use std::sync::MutexGuard;
 
 use model::poll::PollChange;
 use model::spec::{PollSpec, Polling};
 
-use super::Nic;
+use super::{Nic, lock};
 use crate::export::Asked;
 
 impl Nic {
@@ -37,7 +37,6 @@ impl Nic {
     }
 
     fn asked(&self) -> MutexGuard<'_, Asked> {
-        // It is set in whole steps.
-        self.poll.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.poll)
     }
 }

@@ -7,12 +7,13 @@ use std::io;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
+use anyhow::Context;
 use model::nic::{NicSpec, UplinkSpec};
 use model::rpc::code;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use vhost_user::Listener;
+use vhost_user::{Listener, Parts};
 
 use super::error::NicsError;
 use super::{Entry, Nics, State};
@@ -128,6 +129,10 @@ impl Nics {
     /// Brings back every NIC that is held, before callers come.
     pub(crate) fn restore(&self) {
         for (id, data) in self.door.held_under(NIC) {
+            if self.has(&id) {
+                // Taken over from a worker that served it.
+                continue;
+            }
             match read::<HeldNic>(&data) {
                 Ok(held) if held.leaving => {
                     self.sweep(&id);
@@ -149,12 +154,18 @@ impl Nics {
             let tried = self.door.held_under(UPLINK).into_iter();
             let left =
                 tried.filter(|(network, data)| !self.bring_back_uplink(network, data)).count();
-            if left == 0 || self.state().open().is_err() {
+            if left == 0 {
                 return;
             }
-            let ours = |state: &mut State| state.open().is_ok();
-            let waited = self.ended.wait_timeout_while(self.state(), pause, ours);
-            drop(waited.unwrap_or_else(PoisonError::into_inner));
+            let waits = |state: &mut State| !state.closing;
+            let waited = self.ended.wait_timeout_while(self.state(), pause, waits);
+            let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+            // An upgrade that comes to nothing leaves it to us.
+            let not_ours = |state: &mut State| state.upgrading && !state.closing;
+            let waited = self.ended.wait_while(state, not_ours);
+            if waited.unwrap_or_else(PoisonError::into_inner).closing {
+                return;
+            }
             pause = (pause * 2).min(LAST_RETRY);
         }
     }
@@ -169,6 +180,9 @@ impl Nics {
             }
         };
         let mut networks = self.networks();
+        if self.state().open().is_err() {
+            return false;
+        }
         // Somebody may have said meanwhile that there is to be none.
         if !self.door.holds(&format!("{UPLINK}{network}")) {
             return true;
@@ -202,11 +216,26 @@ impl Nics {
         }
     }
 
-    fn serve_held(&self, spec: &NicSpec) -> Result<(Arc<Nic>, Serving), NicsError> {
+    /// A NIC as it is held, and its socket.
+    ///
+    /// # Errors
+    /// It is not held, or what is held is not understood.
+    pub(super) fn held_nic(&self, id: &str) -> anyhow::Result<(NicSpec, Parts)> {
+        let holding = self.door.holding(&key(id)).context("it is not held")??;
+        let held = read::<HeldNic>(&holding.data).map_err(anyhow::Error::msg)?;
+        anyhow::ensure!(!held.leaving, "it is being detached");
+        Ok((held.spec, self.held_socket(id)?))
+    }
+
+    fn held_socket(&self, id: &str) -> Result<Parts, NicError> {
         let share = |source| NicError::Os { action: "share its socket", source };
         let gone = || share(io::Error::other("it is not held"));
-        let holding = self.door.holding(&key(&spec.id)).ok_or_else(gone)?.map_err(share)?;
-        let parts = holding.sockets.into_iter().next().ok_or_else(gone)?;
+        let holding = self.door.holding(&key(id)).ok_or_else(gone)?.map_err(share)?;
+        holding.sockets.into_iter().next().ok_or_else(gone)
+    }
+
+    fn serve_held(&self, spec: &NicSpec) -> Result<(Arc<Nic>, Serving), NicsError> {
+        let parts = self.held_socket(&spec.id)?;
         let nic = self.plug(spec)?;
         // The socket stays if it cannot be served: front-ends wait in its backlog.
         let serving = Listener::adopt(parts)

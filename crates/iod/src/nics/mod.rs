@@ -27,9 +27,12 @@ mod error;
 mod held;
 mod networks;
 mod poll;
+mod take;
 #[cfg(test)]
 mod tests;
 mod told;
+mod upgrade;
+mod written;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -44,6 +47,9 @@ use crate::limits::{of_nic, of_uplink};
 use crate::nic::{Nic, Serving};
 use crate::pool::Pool;
 use networks::Networks;
+pub(crate) use take::TakenNics;
+pub(crate) use upgrade::StillNics;
+pub(crate) use written::{NIC_FORMAT, WrittenNetwork, WrittenNic};
 
 /// All NICs by id.
 #[derive(Debug)]
@@ -116,37 +122,23 @@ impl Nics {
     /// # Errors
     /// No such network; a device that cannot be had; another uplink is there.
     pub(crate) fn uplink(&self, spec: &UplinkSpec) -> Result<(), RpcError> {
+        let mut networks = self.networks();
+        // Looked at under that lock: an upgrade that begins waits for it.
         self.state().open()?;
-        self.set_uplink(&mut self.networks(), spec)
+        self.set_uplink(&mut networks, spec)
     }
 
     fn set_uplink(&self, networks: &mut Networks, spec: &UplinkSpec) -> Result<(), RpcError> {
         networks.set_uplink(&spec.network, spec.tap.as_deref())?;
-        let files = networks.uplinks() as u64 * of_uplink(networks.reactors());
-        self.uplink_files.store(files, Ordering::Relaxed);
+        self.count_uplinks(networks);
         // Under the lock, so that what is told last is what is so.
         Ok(self.hold_uplink(spec)?)
     }
 
-    /// From here on no verb changes anything, until [`Self::end_upgrade`].
-    ///
-    /// # Errors
-    /// There are NICs: their connections would end with this process.
-    pub(crate) fn begin_upgrade(&self) -> Result<(), RpcError> {
-        let mut state = self.state();
-        if !state.by_id.is_empty() {
-            let message = "NICs are attached, and an upgrade would cut their connections, which \
-                           not every guest survives; detach them, then try again";
-            return Err(wrong_state(message));
-        }
-        state.upgrading = true;
-        self.ended.notify_all();
-        Ok(())
-    }
-
-    /// Nothing came of it.
-    pub(crate) fn end_upgrade(&self) {
-        self.state().upgrading = false;
+    /// Open files of uplinks are taken, or not any more.
+    fn count_uplinks(&self, networks: &Networks) {
+        let files = networks.uplinks() as u64 * of_uplink(networks.reactors());
+        self.uplink_files.store(files, Ordering::Relaxed);
     }
 }
 

@@ -101,6 +101,11 @@ impl Table {
         &self.door
     }
 
+    /// The NICs of the process.
+    pub(crate) fn nics(&self) -> &Nics {
+        &self.nics
+    }
+
     fn disks(&self) -> MutexGuard<'_, Disks> {
         // Entries are changed whole: a panic elsewhere leaves them whole.
         self.disks.lock().unwrap_or_else(PoisonError::into_inner)

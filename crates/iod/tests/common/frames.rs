@@ -1,10 +1,12 @@
 //! Front-ends of NICs that do exactly what a test says.
 
 use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use testkit::process::PROCESS_DEADLINE;
+use testkit::raw::frontend::Frontend;
 use testkit::raw::nic::PLAIN;
 use testkit::raw::{Guest, Setup};
 
@@ -44,4 +46,26 @@ pub fn received(guest: &mut Guest) -> Vec<u8> {
 
 pub fn send(guest: &mut Guest, frame: &[u8]) {
     guest.send_frame(0, &PLAIN, frame).unwrap();
+}
+
+/// Connects again with the same memory and rings, as a front-end does whose backend has died.
+pub fn reconnect(guest: &mut Guest, socket: &Path) {
+    let setup = Setup::default();
+    let mut frontend = Frontend::connect(socket).unwrap();
+    guest.negotiated = frontend.negotiate(setup.features, setup.protocol).unwrap();
+    frontend.set_mem_table(&guest.memory).unwrap();
+    guest.frontend = frontend;
+    for queue in 0..guest.queues.len() {
+        let used = guest.queues[queue].ring.used;
+        let index = u16::from_le_bytes(guest.memory.read_array(used + 2).unwrap());
+        guest.start_queue(queue, index).unwrap();
+    }
+}
+
+/// Runs a program in the namespace of the test.
+pub fn run(words: &str) {
+    let mut words = words.split(' ');
+    let mut command = Command::new(words.next().unwrap());
+    let output = command.args(words).output().unwrap();
+    assert!(output.status.success(), "{command:?}: {output:?}");
 }
