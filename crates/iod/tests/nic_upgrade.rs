@@ -155,6 +155,32 @@ fn a_new_worker_that_does_not_take_over_changes_nothing() {
     assert_eq!(names(&io.folder), ["successor"]);
 }
 
+#[test]
+fn many_are_handed_over_at_once() {
+    let count = testkit::rounds(40, 200);
+    let mut io = Io::start_with(&["--reactors", "2"]);
+    let ids: Vec<_> = (0..count).map(|number| format!("n{number}")).collect();
+    ids.iter().zip(0..).for_each(|(id, number)| attach(&io, id, "lan", number));
+    let setup = || Setup { queues: 2, memory_bytes: 1 << 20, ..Setup::default() };
+    let connect = |id: &String| Guest::start(&io.socket(id), &setup()).unwrap();
+    let mut guests: Vec<_> = ids.iter().map(connect).collect();
+    guests.iter_mut().for_each(|one| one.post_buffers(0, 8, 2048).unwrap());
+    let mut paused = Vec::new();
+    for round in 0..3u8 {
+        let reply = upgrade(&io, None).unwrap();
+        assert_eq!(reply.nics, count as u64);
+        paused.push(reply.paused_ms);
+        let (first, others) = guests.split_first_mut().unwrap();
+        let loud = frame(0xff, 1, &format!("round {round}"));
+        send(first, &loud);
+        others.iter_mut().for_each(|one| assert_eq!(received(one), loud));
+    }
+    println!("{count} NICs: guests waited {paused:.1?} ms");
+    assert!(paused.iter().all(|paused| paused < &PAUSE_MAX_MS));
+    assert_eq!(io.caller().stats().ports.len(), count);
+    assert!(io.process.terminate().unwrap().success(), "{}", io.process.stderr());
+}
+
 /// Commands (virtio 1.2, 5.1.6.5): not every frame, and two pairs of queues.
 const NOT_PROMISCUOUS: [u8; 3] = [0, 0, 0];
 const TWO_PAIRS: [u8; 4] = [4, 0, 2, 0];
