@@ -20,6 +20,9 @@
 //!   with their rings.
 //! - Ports of the switch are given out and taken back under the lock of the networks, and a number
 //!   is free again only when no reactor knows its port any more.
+//! - Locks are taken in this order: networks, entries. Nothing that takes time is done under that of
+//!   the entries.
+//! - An upgrade loses no frame that a guest has got rid of (`upgrade`).
 
 mod attach;
 mod detach;

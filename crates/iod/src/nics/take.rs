@@ -6,16 +6,16 @@ use std::sync::Arc;
 use anyhow::Context;
 use model::nic::NicSpec;
 use net::Mac;
+use net::port::PortId;
 use net::switch::Station;
 use reactor::clock_ns;
 
+use super::networks::Networks;
 use super::upgrade::{StillNic, StillNics};
-use super::written::{WrittenNetwork, WrittenNic, WrittenStation};
+use super::written::{MILLISECOND_NS, WrittenNetwork, WrittenNic, WrittenStation};
 use super::{Entry, Nics};
 use crate::error::text;
 use crate::nic::{Nic, Taken, Uplink};
-
-const MILLISECOND_NS: u64 = 1_000_000;
 
 /// NICs of another process, ready to be gone on with. They stand still there, and nothing of them is
 /// ours yet.
@@ -107,7 +107,7 @@ impl Nics {
     }
 }
 
-impl super::networks::Networks {
+impl Networks {
     /// Gives a network the uplink that another process has had, at a port of its own. Nothing comes
     /// and goes there yet.
     fn adopt_uplink(
@@ -115,7 +115,7 @@ impl super::networks::Networks {
         name: &str,
         tap: &str,
         queues: Vec<OwnedFd>,
-    ) -> anyhow::Result<net::port::PortId> {
+    ) -> anyhow::Result<PortId> {
         let lan = Arc::clone(self.lan(name).context("no NIC is in it")?);
         let port = self.free_port()?;
         let uplink = Uplink::adopt(&lan, port, tap, queues)?;

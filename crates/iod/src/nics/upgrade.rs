@@ -14,7 +14,7 @@ use model::rpc::{RpcError, code};
 use super::error::NicsError;
 use super::{Nics, busy};
 use crate::error::text;
-use crate::nic::{Lan, Muster, Nic, Still};
+use crate::nic::{Lan, Muster, Nic, NicError, Still, Uplink};
 
 /// How long front-ends may take over messages that they have begun.
 const MESSAGE_GRACE: Duration = Duration::from_millis(500);
@@ -99,7 +99,7 @@ impl Nics {
     /// Does something to all uplinks, one after the other.
     fn uplinks(
         &self,
-        mut with: impl FnMut(&mut crate::nic::Uplink) -> Result<(), crate::nic::NicError>,
+        mut with: impl FnMut(&mut Uplink) -> Result<(), NicError>,
     ) -> Result<(), NicsError> {
         let mut networks = self.networks();
         Ok(networks.uplinks_mut().try_for_each(|(_, uplink)| with(uplink))?)
@@ -123,11 +123,7 @@ impl Nics {
     }
 
     /// The same; one that fails leaves the others alone.
-    fn each_uplink(
-        &self,
-        what: &str,
-        with: impl Fn(&mut crate::nic::Uplink) -> Result<(), crate::nic::NicError>,
-    ) {
+    fn each_uplink(&self, what: &str, with: impl Fn(&mut Uplink) -> Result<(), NicError>) {
         for (network, uplink) in self.networks().uplinks_mut() {
             if let Err(error) = with(uplink) {
                 tracing::error!(network, "the host {what} any more: {}", text(&error));

@@ -13,7 +13,7 @@ use crate::nic::{WriteError, WrittenSession};
 
 /// Format of the records of NICs and networks that is read and written.
 pub(crate) const NIC_FORMAT: u32 = 1;
-const MILLISECOND_NS: u64 = 1_000_000;
+pub(super) const MILLISECOND_NS: u64 = 1_000_000;
 
 /// A NIC as data; descriptors of its session follow. All that it was asked to be is held.
 #[derive(Debug, Serialize, Deserialize)]
