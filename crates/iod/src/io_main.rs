@@ -119,7 +119,8 @@ fn work(options: &IoOptions) -> anyhow::Result<()> {
     let control = door.holding(CONTROL).context("the keeper holds no control socket")??;
     let control = control.sockets.into_iter().next().context("there is no control socket")?;
     if let Some(way) = &predecessor {
-        table.take_over(handover::take(way, &door, &pool).context("nothing was taken over")?);
+        let taken = handover::take(way, &door, &pool, table.nics());
+        table.take_over(taken.context("nothing was taken over")?);
     }
     // A listener that is dropped removes its files: not before all else is there.
     let listener = Listener::adopt(control)?;

@@ -13,12 +13,12 @@ use crate::poll_options::PollOptions;
 ///
 /// The control socket takes JSON-RPC 2.0, one object a line: disk.attach, disk.activate,
 /// disk.deactivate, disk.pause, disk.resume, disk.detach, disk.resize, disk.caps, disk.poll,
-/// poll.defaults, nic.attach, nic.detach, network.uplink, stats, metrics, upgrade, shutdown.
+/// poll.defaults, nic.attach, nic.detach, nic.poll, network.uplink, stats, metrics, upgrade, shutdown.
 /// `ringway io` is a client for it. Logs go to standard error; RINGWAY_LOG=debug shows more of them.
 ///
 /// NICs of one network are ports of a switch. A network is made by the first nic.attach in it and goes
 /// with its last NIC; network.uplink brings the host to it by a TAP device. When a worker dies, NICs
-/// come back for front-ends that connect again; an upgrade is refused while there are any.
+/// come back for front-ends that connect again; an upgrade goes on with all of them.
 ///
 /// There are two processes: this one keeps specs, sockets and the bytes of memory disks, and
 /// starts a worker, which serves. A worker that dies is replaced, and disks and guests go on. A

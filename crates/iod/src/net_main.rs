@@ -16,7 +16,7 @@ use vhost_user::{Access, Listener, Stop};
 use crate::adopt::{adopt, connected, tell_ready};
 use crate::export::{Source, policy};
 use crate::net_options::{CAPABILITIES, NetOptions, PORTS_MAX};
-use crate::nic::{Lan, NetControl, Nic, NicError, NicSpec, Serving, Told, Uplink};
+use crate::nic::{Lan, NetControl, NetMetrics, Nic, NicError, NicSpec, Serving, Told, Uplink};
 use crate::pool::{Pool, Size};
 use crate::{limits, logging, signals};
 
@@ -81,7 +81,7 @@ fn serve(
     signals: OwnedFd,
 ) -> anyhow::Result<()> {
     let ended = Stop::new().context("cannot make a signal")?;
-    let _uplink = uplink(options, lan, sources.len())?;
+    let uplink = uplink(options, lan, sources.len())?;
     let mut all: Vec<(Arc<Nic>, Serving)> = Vec::new();
     let started = (0..).zip(sources).try_for_each(|(number, (socket, source))| {
         let spec = NicSpec {
@@ -91,14 +91,15 @@ fn serve(
             socket,
             pairs: options.queues,
             multiqueue: !options.no_mq,
+            poll: options.polling.spec(),
         };
         let nic = Nic::new(lan, spec)?;
         let serving = nic.serve(source, Some(ended.clone()))?;
         all.push((nic, serving));
         anyhow::Ok(())
     });
-    let control = started.and_then(|()| control(options, lan, &all));
-    let waited = control.and_then(|_control| {
+    let told = started.and_then(|()| told(options, lan, &all, uplink.as_ref()));
+    let waited = told.and_then(|_told| {
         tracing::info!(ports = all.len(), queues = options.queues, "serving");
         ready.map_or(Ok(()), |ready| tell_ready(&ready)).context("--ready-fd")?;
         ended.wait(Some(signals.as_fd()), None).context("cannot wait for signals")
@@ -124,17 +125,20 @@ fn uplink(
     options.tap.as_ref().map(|name| Uplink::open(lan, host(front_ends), name)).transpose()
 }
 
-/// Answers callers, if they have a socket.
-fn control(
+/// Answers callers and scrapers, if they have a socket, for as long as it is kept.
+fn told(
     options: &NetOptions,
     lan: &Arc<Lan>,
     all: &[(Arc<Nic>, Serving)],
-) -> anyhow::Result<Option<NetControl>> {
-    let Some(path) = &options.control else { return Ok(None) };
+    uplink: Option<&Uplink>,
+) -> anyhow::Result<(Option<NetControl>, Option<NetMetrics>)> {
     let nics: Vec<_> = all.iter().map(|(nic, _)| Arc::clone(nic)).collect();
-    let host = options.tap.clone().map(|name| (host(nics.len()), name));
-    let told = Told::new(lan, &nics, host, options.polling.spec().resolve());
-    NetControl::start(path, &access(options), told).map(Some)
+    let told = Told::new(lan, &nics, uplink, options.polling.spec().resolve());
+    let metrics = options.metrics.as_ref();
+    let metrics = metrics.map(|address| NetMetrics::start(address, Arc::clone(&told)));
+    let control = options.control.as_ref();
+    let control = control.map(|path| NetControl::start(path, &access(options), told));
+    Ok((control.transpose()?, metrics.transpose()?))
 }
 
 /// The host's port, behind those of so many front-ends.

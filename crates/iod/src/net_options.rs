@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::{ArgGroup, Parser};
 
 use crate::blk_options::mode;
+use crate::metrics::Address;
 use crate::nic::PAIRS_MAX;
 use crate::poll_options::PollOptions;
 
@@ -69,6 +70,10 @@ pub struct NetOptions {
     /// Unix socket for callers: stats and metrics, for ringway top, ringway why and ringway io
     #[arg(long, value_name = "SOCKET")]
     pub control: Option<PathBuf>,
+    /// Serve metrics in the text format of OpenMetrics: unix:PATH, ADDRESS:PORT, or only a port of
+    /// the loopback interface
+    #[arg(long, value_name = "ADDRESS")]
+    pub metrics: Option<Address>,
     /// Permissions of the sockets, octal, for example 660
     #[arg(long, value_name = "MODE", value_parser = mode)]
     pub socket_mode: Option<u32>,

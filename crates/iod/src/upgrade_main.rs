@@ -18,8 +18,11 @@ const ANSWER_DEADLINE: Duration = Duration::from_secs(30);
 /// Nobody is there, or everything goes on as before.
 pub(crate) fn run(options: &UpgradeOptions) -> anyhow::Result<()> {
     let reply = ask(options)?;
-    let UpgradeReply { pid, version, disks, paused_ms } = reply;
-    println!("process {pid} of version {version} goes on with {disks} disks; {paused_ms:.1} ms");
+    let UpgradeReply { pid, version, disks, nics, paused_ms } = reply;
+    let nics = if nics > 0 { format!(" and {nics} NICs") } else { String::new() };
+    println!(
+        "process {pid} of version {version} goes on with {disks} disks{nics}; {paused_ms:.1} ms"
+    );
     Ok(())
 }
 

@@ -4,57 +4,22 @@
 mod common;
 
 use std::path::Path;
-use std::process::Command;
 use std::time::Duration;
 
+use common::frames::*;
 use common::*;
-use model::report::{NetworkStats, NicStats};
+use model::report::{NetworkStats, NicStats, PortStats};
 use model::rpc::code;
+use model::spec::PollMode;
 use serde_json::{Value, json};
 use testkit::inside::in_own_network;
 use testkit::process::PROCESS_DEADLINE;
 use testkit::raw::nic::PLAIN;
 use testkit::raw::wire::Request;
-use testkit::raw::{Event, Guest, Setup};
+use testkit::raw::{Event, Guest};
 
-/// Long enough for any frame.
-const SOON: Duration = PROCESS_DEADLINE;
 /// Not long enough to wait for what does not come.
 const BRIEFLY: Duration = Duration::from_millis(50);
-
-/// Parameters of `nic.attach` for a NIC `id` on a socket of the same name.
-fn spec(io: &Io, id: &str, network: &str, number: u8) -> Value {
-    let mac = format!("02:00:00:00:00:{number:02x}");
-    json!({"id": id, "socket": io.socket(id), "network": network, "mac": mac})
-}
-
-fn attach(io: &Io, id: &str, network: &str, number: u8) {
-    io.caller().call("nic.attach", spec(io, id, network, number)).unwrap();
-}
-
-/// A front-end with so many pairs of queues, and buffers in each.
-fn guest(socket: &Path, pairs: u16) -> Guest {
-    let setup = Setup { queues: 2 * pairs, ..Setup::default() };
-    let mut guest = Guest::start(socket, &setup).unwrap();
-    for pair in 0..pairs.into() {
-        guest.post_buffers(pair, 64, 2048).unwrap();
-    }
-    guest
-}
-
-/// A frame from one station to another, 0xff being everybody.
-fn frame(dst: u8, src: u8, text: &str) -> Vec<u8> {
-    let station = |number: u8| if number == 0xff { [0xff; 6] } else { [2, 0, 0, 0, 0, number] };
-    [&station(dst)[..], &station(src), &[0x12, 0x34], text.as_bytes()].concat()
-}
-
-fn received(guest: &mut Guest) -> Vec<u8> {
-    guest.receive_frame(0, SOON).unwrap().expect("no frame came").bytes
-}
-
-fn send(guest: &mut Guest, frame: &[u8]) {
-    guest.send_frame(0, &PLAIN, frame).unwrap();
-}
 
 fn nic(io: &Io, id: &str) -> NicStats {
     io.caller().stats().nics.into_iter().find(|nic| nic.id == id).unwrap()
@@ -97,9 +62,16 @@ fn the_life_of_nics_in_two_networks() {
     );
     assert_eq!((a_told.frames.sent_frames, b_told.frames.got_frames), (20, 20));
     assert_eq!(c_told.frames.got_frames, 0);
+    let ports: Vec<_> = stats.ports.iter().map(|one| (one.id.as_str(), one.pairs)).collect();
+    assert_eq!(ports, [("a", 2), ("b", 1), ("c", 1)]);
     let one: model::report::Stats =
         serde_json::from_value(caller.call("stats", json!({"id": "b"})).unwrap()).unwrap();
     assert_eq!((one.nics.len(), one.disks.len(), one.networks.len()), (1, 0, 0));
+    let [port] = &one.ports[..] else { panic!("{one:?}") };
+    assert_eq!((port.got.frames, port.sent.frames, port.pairs_started), (20, 20, 1));
+    let sizes =
+        |port: &PortStats| port.each_queue[0].got.sizes.iter().map(|size| size.frames).sum::<u64>();
+    assert_eq!((sizes(port), sizes(&stats.ports[1])), (20, 0), "sizes are told of one alone");
 
     caller.call("nic.detach", json!({"id": "b"})).unwrap();
     b.frontend.connection.wait_closed().unwrap();
@@ -175,10 +147,6 @@ fn hostile_and_wrong_calls_are_answered() {
     let stats = caller.stats();
     assert_eq!((stats.nics.len(), stats.networks.len()), (1, 1));
     assert_eq!(names(&io.folder), ["a", "a.lock", "control", "control.lock", "file"]);
-    let error = caller.call("upgrade", Value::Null).unwrap_err();
-    assert!(error.code == code::WRONG_STATE && error.message.contains("NICs"), "{error}");
-    caller.call("nic.detach", json!({"id": "a"})).unwrap();
-    caller.call("upgrade", Value::Null).unwrap();
 }
 
 #[test]
@@ -261,12 +229,45 @@ fn a_killed_worker_is_replaced_and_front_ends_come_back() {
     assert_eq!(names(&io.folder), [""; 0]);
 }
 
-/// Runs a program in the namespace of the test.
-fn run(words: &str) {
-    let mut words = words.split(' ');
-    let mut command = Command::new(words.next().unwrap());
-    let output = command.args(words).output().unwrap();
-    assert!(output.status.success(), "{command:?}: {output:?}");
+#[test]
+fn polling_is_that_of_the_process_or_a_nics_own() {
+    let mut io = Io::start_with(&["--poll", "off"]);
+    let mut caller = io.caller();
+    let mut own = spec(&io, "own", "lan", 1);
+    own["poll"] = json!("always");
+    let reply = caller.call("nic.attach", own.clone()).unwrap();
+    attach(&io, "b", "lan", 2);
+    let _guests = ["own", "b"].map(|id| guest(&io.socket(id), 1));
+    let set = |caller: &mut Caller, id: &str| {
+        let stats = caller.stats();
+        let port = stats.ports.into_iter().find(|port| port.id == id).unwrap();
+        port.polling.map(|polling| polling.set.mode)
+    };
+    eventually("both are served", || {
+        let set = ["own", "b"].map(|id| set(&mut caller, id));
+        set == [Some(PollMode::Always), Some(PollMode::Off)]
+    });
+    caller.call("poll.defaults", json!({"poll": "auto"})).unwrap();
+    let both = |caller: &mut Caller| ["own", "b"].map(|id| set(caller, id).unwrap());
+    assert_eq!(both(&mut caller), [PollMode::Always, PollMode::Auto]);
+    assert_eq!(caller.call("nic.poll", json!({"id": "own", "poll": null})).unwrap(), reply);
+    assert_eq!(both(&mut caller), [PollMode::Auto; 2]);
+    caller.call("nic.poll", json!({"id": "b", "poll": "off"})).unwrap();
+    // It is what was asked for, whatever has become of its polling since.
+    assert_eq!(caller.call("nic.attach", own).unwrap(), reply);
+    let error = caller.call("nic.poll", json!({"id": "c", "poll": "off"})).unwrap_err();
+    assert_eq!(error.code, code::NO_SUCH_NIC);
+    // A new worker finds it so.
+    let worker = io.process.worker().unwrap().unwrap();
+    worker.kill().unwrap();
+    io.process.next_worker(Some(worker.id())).unwrap();
+    let _guests = ["own", "b"].map(|id| guest(&io.socket(id), 1));
+    let mut caller = io.caller();
+    eventually("both are served", || {
+        let set = ["own", "b"].map(|id| set(&mut caller, id));
+        set == [Some(PollMode::Auto), Some(PollMode::Off)]
+    });
+    assert!(io.process.terminate().unwrap().success(), "{}", io.process.stderr());
 }
 
 /// Asks who has the host's address.

@@ -15,10 +15,14 @@ use testkit::process::{PROCESS_DEADLINE, Port};
 use testkit::raw::request::Request;
 use testkit::raw::{Guest, Setup};
 
-/// A process with a disk on which every kind of request has been done.
+/// A process with a disk on which every kind of request has been done, and two NICs, of which one
+/// has sent a frame.
 fn used(options: &[&str]) -> (Io, Guest) {
     let io = Io::start_with(options);
     let mut caller = io.caller();
+    ["a", "b"].into_iter().for_each(|id| frames::attach(&io, id, "lan", 1));
+    let mut a = frames::guest(&io.socket("a"), 1);
+    frames::send(&mut a, &frames::frame(2, 1, "nobody is there"));
     caller.disk("disk.attach", io.spec("d1", json!({"memory": 1 << 20})));
     caller.disk("disk.attach", io.spec("d2", json!({"null": 1 << 20})));
     let mut guest = Guest::start(&io.socket("d1"), &Setup::default()).unwrap();
@@ -78,6 +82,51 @@ fn a_scrape_over_a_unix_socket_tells_what_was_done() {
     let said = read(said["openmetrics"].as_str().unwrap()).unwrap();
     let names = |page: &Page| page.keys().cloned().collect::<Vec<_>>();
     assert_eq!(names(&said), names(&page));
+}
+
+#[test]
+fn nics_are_told_with_their_queues() {
+    let folder = folder();
+    let socket = folder.path().join("metrics");
+    let io = Io::start_with(&["--metrics", &format!("unix:{}", socket.display()), "--poll", "off"]);
+    let mut two = frames::spec(&io, "a", "lan", 1);
+    two["queues"] = json!(2);
+    io.caller().call("nic.attach", two).unwrap();
+    frames::attach(&io, "b", "lan", 2);
+    let (mut a, mut b) = (frames::guest(&io.socket("a"), 2), frames::guest(&io.socket("b"), 1));
+    for _ in 0..3 {
+        frames::send(&mut a, &frames::frame(0xff, 1, "to everybody"));
+        frames::received(&mut b);
+    }
+    frames::send(&mut b, &[7; 13]);
+    let mut page = Page::new();
+    eventually("all of them are timed", || {
+        page = scrape(UnixStream::connect(&socket).unwrap());
+        let labels = [("nic", "b"), ("queue", "0")];
+        value(&page, "ringway_nic_residence_seconds", "_count", &labels) == 3.0
+    });
+    let (sent, got) = (("way", "sent"), ("way", "got"));
+    let (a, b, queue) = (("nic", "a"), ("nic", "b"), ("queue", "0"));
+    let total = |name: &str, labels: &[(&str, &str)]| value(&page, name, "_total", labels);
+    assert_eq!(total("ringway_nic_frames", &[a, sent]), 3.0);
+    assert_eq!(total("ringway_nic_bytes", &[b, got]), 3.0 * 26.0);
+    assert_eq!(total("ringway_nic_queue_frames", &[b, queue, got]), 3.0);
+    assert_eq!(total("ringway_nic_queue_bytes", &[a, queue, sent]), 3.0 * 26.0);
+    assert_eq!(total("ringway_nic_queue_held", &[a, queue]), 0.0);
+    let lost = [b, sent, ("reason", "short-frame")];
+    assert_eq!(total("ringway_nic_lost_frames", &lost), 1.0);
+    assert_eq!(total("ringway_nic_queue_lost_frames", &[&lost[..], &[queue]].concat()), 1.0);
+    let sizes = [a, queue, sent];
+    assert_eq!(value(&page, "ringway_nic_frame_size_bytes", "_count", &sizes), 3.0);
+    assert_eq!(value(&page, "ringway_nic_frame_size_bytes", "_sum", &sizes), 78.0);
+    assert!(value(&page, "ringway_nic_residence_seconds", "_sum", &[b, queue]) > 0.0);
+    assert_eq!(value(&page, "ringway_nic_connected", "", &[b]), 1.0);
+    assert_eq!(value(&page, "ringway_nic_queues_started", "", &[a]), 2.0);
+    let off = ("ringway_nic_poll_reason", "off");
+    assert_eq!(value(&page, "ringway_nic_poll_reason", "", &[b, off]), 1.0);
+    for name in ["hits", "misses", "spun_seconds", "saved_seconds"] {
+        assert_eq!(total(&format!("ringway_nic_poll_{name}"), &[b]), 0.0);
+    }
 }
 
 #[test]
@@ -153,7 +202,8 @@ fn the_dashboard_uses_only_what_is_there() {
         .flat_map(|family| family.samples.iter().map(|sample| sample.name.clone()))
         .collect();
     // A state set's label has its name.
-    there.extend(["ringway_disk_state".into(), "ringway_disk_poll_reason".into()]);
+    let sets = ["ringway_disk_state", "ringway_disk_poll_reason", "ringway_nic_poll_reason"];
+    there.extend(sets.map(String::from));
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/grafana/ringway.json");
     let dashboard = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
     let mut used = Vec::new();

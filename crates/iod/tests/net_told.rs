@@ -2,14 +2,17 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod common;
+mod openmetrics;
 
 use std::io::Write;
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 
 use common::*;
 use model::report::{PollReason, PortStats, Stats};
 use model::rpc::code;
 use model::why::{NicCause, NicFacts, judge_nic};
+use openmetrics::{read, scrape};
 use serde_json::json;
 use tempfile::TempDir;
 use testkit::process::{PROCESS_DEADLINE, Process};
@@ -100,8 +103,11 @@ fn callers_see_what_nics_do_and_what_holds_them_back() {
 
 #[test]
 fn metrics_and_refusals() {
-    let switch = Switch::start(&[]);
+    let folder = folder();
+    let socket = folder.path().join("metrics");
+    let mut switch = Switch::start(&["--metrics", &format!("unix:{}", socket.display())]);
     let mut caller = switch.caller();
+    let scraped = scrape(UnixStream::connect(&socket).unwrap());
     let page = caller.call("metrics", json!({})).unwrap();
     let page = page["openmetrics"].as_str().unwrap();
     for part in [
@@ -112,6 +118,8 @@ fn metrics_and_refusals() {
     ] {
         assert!(page.contains(part), "{part} is not in {page}");
     }
+    // A scraper gets the same.
+    assert!(read(page).unwrap().keys().eq(scraped.keys()));
     let one: Stats =
         serde_json::from_value(caller.call("stats", json!({"id": "b"})).unwrap()).unwrap();
     assert_eq!(one.ports.len(), 1);
@@ -126,6 +134,8 @@ fn metrics_and_refusals() {
     rude.send_line(b"{\"jsonrpc\": \"2.0\", ");
     drop(rude);
     assert_eq!(caller.stats().ports.len(), 2);
+    assert!(switch.process.terminate().unwrap().success());
+    assert_eq!(names(&folder), [""; 0], "the socket is left");
 }
 
 #[test]

@@ -25,6 +25,12 @@ impl Mac {
         matches!(self.0, [0x01, 0x80, 0xc2, 0, 0, 0..=0x0f])
     }
 
+    /// The address of this number, of which only the lowest 48 bits count.
+    pub(crate) fn of_number(number: u64) -> Self {
+        let [_, _, a, b, c, d, e, f] = number.to_be_bytes();
+        Self([a, b, c, d, e, f])
+    }
+
     /// As a number below 2^48.
     pub(crate) fn number(self) -> u64 {
         let [a, b, c, d, e, f] = self.0;
@@ -60,5 +66,6 @@ mod tests {
         assert!(!Mac([1, 0x80, 0xc2, 0, 0, 0x10]).is_reserved());
         assert_eq!(one.to_string(), "02:00:00:00:00:01");
         assert_eq!(one.number(), 0x0200_0000_0001);
+        assert_eq!(Mac::of_number(one.number() | 1 << 50), one);
     }
 }

@@ -74,6 +74,18 @@ impl Attached {
         Ok(attached)
     }
 
+    /// Has the inlet do something on its reactor, and waits for that.
+    ///
+    /// # Errors
+    /// [`Stopped`]: the reactor has ended, or the inlet is of another type.
+    pub fn with<P: Poller, R: Send + 'static>(
+        &self,
+        with: impl FnOnce(&mut P, &mut Context<'_>) -> R + Send + 'static,
+    ) -> Result<R, Stopped> {
+        let id = self.id;
+        self.seat.reactor.call(move |context| context.with_poller(id, with))?.ok_or(Stopped)
+    }
+
     /// Gives and takes nothing more.
     ///
     /// # Errors

@@ -210,12 +210,18 @@ impl Fabric {
         self.ledger().queues(id)
     }
 
-    /// How queues and hubs wait when they have nothing to do, from their next turn on.
+    /// How queues and hubs wait when they have nothing to do, from their next turn on; queues of
+    /// ports that have a policy of their own do not.
     pub fn set_polling(&self, policy: PollPolicy) {
         // Under the lock, so that of two changes the last one stays.
         let mut ledger = self.ledger();
         ledger.set_polling(policy);
         self.nodes.iter().for_each(|at| at.polling.set(policy));
+    }
+
+    /// How the queues of a port wait, from their next turn on, whatever is said of all others.
+    pub fn set_port_polling(&self, id: PortId, policy: PollPolicy) {
+        self.ledger().set_port_polling(id, policy);
     }
 
     /// Counters of a pair of a port.

@@ -27,6 +27,8 @@ struct Counted {
     pairs: Vec<Arc<QueueCounts>>,
     /// What reactors send to each queue.
     shares: Arc<Shares>,
+    /// How its queues wait, if not as all do.
+    policy: Option<PollPolicy>,
 }
 
 impl Ledger {
@@ -36,6 +38,7 @@ impl Ledger {
             hubs: (0..reactors).map(|_| Arc::default()).collect(),
             pairs: Vec::new(),
             shares: Arc::new(Shares::new(reactors)),
+            policy: None,
         };
         let Counted { hubs, shares, .. } = self.ports.entry(id).or_insert_with(make);
         let common = |counts: &Arc<Counts>| {
@@ -53,24 +56,34 @@ impl Ledger {
     /// Counters of a pair of a port. Whatever is served at a port that there is not counts for
     /// nobody.
     pub(crate) fn queue(&mut self, id: PortId, pair: u16) -> Arc<QueueCounts> {
-        let (at, policy) = (usize::from(pair), self.policy);
-        let new = || {
+        let (at, usual) = (usize::from(pair), self.policy);
+        let new = |policy| {
             let counts = Arc::<QueueCounts>::default();
             counts.polling.set(policy);
             counts
         };
-        let Some(port) = self.ports.get_mut(&id) else { return new() };
+        let Some(port) = self.ports.get_mut(&id) else { return new(usual) };
+        let policy = port.policy.unwrap_or(usual);
+        let new = || new(policy);
         if port.pairs.len() <= at {
             port.pairs.resize_with(at + 1, new);
         }
         port.pairs.get(at).map_or_else(new, Arc::clone)
     }
 
-    /// Queues wait otherwise from now on.
+    /// Queues of all ports that have no policy of their own wait otherwise from now on.
     pub(crate) fn set_polling(&mut self, policy: PollPolicy) {
         self.policy = policy;
-        let pairs = self.ports.values().flat_map(|port| &port.pairs);
-        pairs.for_each(|pair| pair.polling.set(policy));
+        let ports = self.ports.values().filter(|port| port.policy.is_none());
+        ports.for_each(|port| port.wait(policy));
+    }
+
+    /// Queues of a port wait otherwise from now on, whatever is said of all.
+    pub(crate) fn set_port_polling(&mut self, id: PortId, policy: PollPolicy) {
+        if let Some(port) = self.ports.get_mut(&id) {
+            port.policy = Some(policy);
+            port.wait(policy);
+        }
     }
 
     pub(crate) fn counts(&self, id: PortId) -> PortCounts {
@@ -88,5 +101,11 @@ impl Ledger {
     pub(crate) fn queues(&self, id: PortId) -> Vec<QueueState> {
         let pairs = self.ports.get(&id).map(|port| &port.pairs);
         pairs.into_iter().flatten().map(|pair| pair.read()).collect()
+    }
+}
+
+impl Counted {
+    fn wait(&self, policy: PollPolicy) {
+        self.pairs.iter().for_each(|pair| pair.polling.set(policy));
     }
 }

@@ -59,6 +59,7 @@ mod outlet;
 mod queue_counts;
 mod receive;
 mod residence;
+mod rest;
 mod ring;
 mod running;
 mod seat;

@@ -130,6 +130,11 @@ impl RunningQueue {
         self.index
     }
 
+    /// Its guest sends by it, or asks for something.
+    pub fn sends(&self) -> bool {
+        self.kind != Kind::Receive
+    }
+
     /// Takes and gives nothing more; returns where a successor goes on.
     ///
     /// # Errors

@@ -48,6 +48,25 @@ impl Tun {
         Ok(Self(Arc::new(rustix::fs::open(PATH, flags, Mode::empty())?)))
     }
 
+    /// A descriptor of the driver that somebody else has opened.
+    pub fn adopt(fd: OwnedFd) -> Self {
+        Self(Arc::new(fd))
+    }
+
+    /// Name of the device that it is a queue of, as it is called now.
+    ///
+    /// # Errors
+    /// The kernel's refusal: EBADFD if it is attached to none, ENOTTY if it is not the driver's.
+    pub fn device(&self) -> Result<String, Errno> {
+        // SAFETY: the request is plain data, for which zeroes are valid.
+        let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+        // SAFETY: this call writes one request, which lives until it returns.
+        outcome(unsafe { libc::ioctl(self.raw(), libc::TUNGETIFF, &raw mut request) })?;
+        let name = request.ifr_name.iter().map(|byte| byte.cast_unsigned());
+        let name: Vec<u8> = name.take_while(|byte| *byte != 0).collect();
+        String::from_utf8(name).map_err(|_| Errno::INVAL)
+    }
+
     /// The descriptor, for reads and writes.
     pub fn fd(&self) -> Arc<OwnedFd> {
         self.0.clone()

@@ -82,6 +82,28 @@ impl Tap {
         Ok(tap)
     }
 
+    /// A device that another process has opened by this name, with all its queues. It is as that has
+    /// left it, and may have been called otherwise since.
+    ///
+    /// # Errors
+    /// [`TapError`]: they are not queues of one device.
+    pub fn adopt(name: &str, queues: Vec<OwnedFd>) -> Result<Self, TapError> {
+        check(name)?;
+        if !(1..=QUEUES_MAX).contains(&queues.len()) {
+            return Err(TapError::Queues(queues.len()));
+        }
+        let (mut device, mut all) = (None, Vec::new());
+        for fd in queues {
+            let queue = Tun::adopt(fd);
+            let is = queue.device().map_err(|errno| explain("take over", name, errno))?;
+            if *device.get_or_insert_with(|| is.clone()) != is {
+                return Err(TapError::NotThere(name.into()));
+            }
+            all.push(queue);
+        }
+        Ok(Self { name: name.into(), queues: all })
+    }
+
     /// Headers and offloads belong to the device: each queue has them.
     fn configure(&self) -> Result<(), Errno> {
         let Some(first) = self.queues.first() else { return Ok(()) };

@@ -68,6 +68,8 @@ pub struct Queue {
     /// The driver cannot tell that a read would wait (before Linux 6.4), so frames are read one by
     /// one. Reads that wait in the kernel would be no way: nothing ends them with their poller.
     direct: bool,
+    /// It takes nothing of the device for now.
+    rests: bool,
     failed: bool,
 }
 
@@ -100,6 +102,7 @@ impl Queue {
             asked: 0,
             ready: true,
             direct: false,
+            rests: false,
             failed: false,
         })
     }
@@ -111,7 +114,18 @@ impl Queue {
 
     /// There may be something that nobody has asked for.
     pub fn has_work(&self) -> bool {
-        self.ready && !self.failed && self.asked == 0 && !self.free.is_empty()
+        let may = !self.failed && !self.rests;
+        self.ready && may && self.asked == 0 && !self.free.is_empty()
+    }
+
+    /// Takes nothing more of the device, or does so again. What was asked for still comes.
+    pub fn set_resting(&mut self, rests: bool) {
+        self.rests = rests;
+    }
+
+    /// Nothing that was asked for is still to come.
+    pub fn is_quiet(&self) -> bool {
+        self.asked == 0
     }
 
     /// Frames that the kernel could not hand over, since the queue was made. They are lost, and those

@@ -38,6 +38,7 @@ pub(crate) struct NotACall(IoError);
   ringway io disk.detach '{\"id\":\"d1\"}'
   ringway io nic.attach id=n1 socket=/run/x/n1.sock network=lan mac=02:00:00:00:00:01 queues=4
   ringway io network.uplink network=lan tap=rwt0   (without tap: no uplink any more)
+  ringway io nic.poll id=n1 poll=always poll_max_us=50   (null: as the process)
   ringway io nic.detach id=n1
   ringway io upgrade                             (to the file at the running program's path)
   ringway io upgrade binary=/opt/ringway/ringway-io
@@ -51,7 +52,7 @@ pub(crate) struct Io {
     control: PathBuf,
     /// One of disk.attach, disk.activate, disk.deactivate, disk.pause, disk.resume, disk.detach,
     /// disk.resize, disk.caps, disk.poll, disk.export, disk.unexport, poll.defaults, nic.attach,
-    /// nic.detach, network.uplink, stats, metrics, upgrade, shutdown
+    /// nic.detach, nic.poll, network.uplink, stats, metrics, upgrade, shutdown
     method: String,
     /// One JSON object, or key=value pairs; a dot in a key nests (backend.null=1G)
     #[arg(value_name = "PARAMETERS")]

@@ -13,7 +13,7 @@ use model::report::{
     Began, BeganHow, DiskStats, OldestRequest, PollRefusals, PollStats, QueuePolling, QueueStats,
     SlowRequest, Stats,
 };
-use model::why::{Facts, Verdict, bytes, duration, judge};
+use model::why::{Facts, Verdict, bytes, duration, judge, judge_refused};
 use serde_json::json;
 use toolstack::io::Client;
 
@@ -29,6 +29,7 @@ const SLOW_SHOWN: usize = 10;
   ringway why d1
   ringway why d1 --control /run/x/io.sock --seconds 10
   ringway why d1 --format json | jq -r .verdict.cause
+  ringway why n1                                 (a NIC)
   ringway why a --control /tmp/net.sock          (a NIC of a ringway-net)
 
 Two samples are compared, so that the sentence is about now. What was slow before is told from the
@@ -67,6 +68,10 @@ impl Why {
     pub(super) async fn execute(self) -> anyhow::Result<ExitCode> {
         let mut client = Client::connect(&self.control).await?;
         let earlier = client.stats().await?;
+        let nic = earlier.nics.iter().find(|one| one.id == self.disk);
+        if let Some((nic, verdict)) = nic.and_then(|nic| Some((nic, judge_refused(nic)?))) {
+            return nic::tell_refused(&self, nic, &verdict);
+        }
         let is_port = earlier.ports.iter().any(|one| one.id == self.disk);
         if is_port || earlier.disks.iter().any(|one| one.id == self.disk) {
             tokio::time::sleep(Duration::from_secs_f64(self.seconds)).await;

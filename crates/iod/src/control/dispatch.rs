@@ -126,6 +126,7 @@ fn carry_out(server: &Server, table: &Arc<Table>, call: Call) -> Result<Value, R
             table.detach_nic(&nic.id)?;
             Ok(Value::Object(Default::default()))
         }
+        Call::NicPoll(set) => value(table.poll_nic(&set.id, set.change)?),
         Call::NetworkUplink(spec) => {
             table.uplink(&spec)?;
             Ok(Value::Object(Default::default()))

@@ -1,4 +1,4 @@
-//! How the queues of a disk wait, as it is asked for and as its device takes it.
+//! How the queues of a disk wait, as it is asked for and as its device takes it; NICs share that.
 
 use model::poll::{MAX_POLL_IDLE_THRESHOLD, MAX_POLL_US, PollChange};
 use model::spec::{PollMode, PollSpec, Polling};
@@ -11,24 +11,40 @@ const _: () = assert!(MAX_POLL_US as u64 * 1000 <= POLL_MAX_NS && MAX_POLL_IDLE_
 
 /// What is asked for.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Asked {
-    disk: PollSpec,
-    /// Of all disks for which nothing else is.
+pub(crate) struct Asked {
+    /// Of this disk or NIC.
+    own: PollSpec,
+    /// Of all for which nothing else is.
     process: PollSpec,
 }
 
 impl Asked {
-    /// Of one disk; the process comes later.
-    pub(super) fn of(disk: PollSpec) -> Self {
-        Self { disk, process: PollSpec::default() }
+    /// Of one disk or NIC; the process comes later.
+    pub(crate) fn of(own: PollSpec) -> Self {
+        Self { own, process: PollSpec::default() }
     }
 
-    fn in_force(self) -> Polling {
-        self.disk.or(self.process).resolve()
+    /// Of this one.
+    pub(crate) fn own(self) -> PollSpec {
+        self.own
     }
 
-    /// As a device takes it.
-    pub(super) fn policy(self) -> PollPolicy {
+    /// Changes what is asked of this one.
+    pub(crate) fn change(&mut self, change: PollChange) {
+        self.own = change.apply(self.own);
+    }
+
+    /// This is asked of all.
+    pub(crate) fn set_process(&mut self, process: PollSpec) {
+        self.process = process;
+    }
+
+    pub(crate) fn in_force(self) -> Polling {
+        self.own.or(self.process).resolve()
+    }
+
+    /// As queues take it.
+    pub(crate) fn policy(self) -> PollPolicy {
         policy(self.in_force())
     }
 }
@@ -47,7 +63,7 @@ pub(crate) fn policy(set: Polling) -> PollPolicy {
 impl Export {
     /// What is asked of this disk.
     pub fn poll_spec(&self) -> PollSpec {
-        lock(&self.poll).disk
+        lock(&self.poll).own()
     }
 
     /// What is in force.
@@ -57,12 +73,12 @@ impl Export {
 
     /// Waits otherwise from now on. Never waits for storage.
     pub fn set_poll(&self, change: PollChange) {
-        self.ask_poll(|asked| asked.disk = change.apply(asked.disk));
+        self.ask_poll(|asked| asked.change(change));
     }
 
     /// Where nothing is asked of this disk, this is.
     pub fn set_poll_defaults(&self, process: PollSpec) {
-        self.ask_poll(|asked| asked.process = process);
+        self.ask_poll(|asked| asked.set_process(process));
     }
 
     fn ask_poll(&self, change: impl FnOnce(&mut Asked)) {

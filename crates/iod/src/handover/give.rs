@@ -8,13 +8,15 @@ use std::time::Instant;
 use model::rpc::{RpcError, UpgradeReply, code};
 use vhost_user::{NEWEST_FORMAT, OLDEST_FORMAT};
 
-use super::way::{Formats, FromGiver, FromTaker, WayError, hear, say, say_disk};
-use super::{CONFIRM_DEADLINE, DISK_FORMATS, DRAIN_DEADLINE};
+use super::way::{Formats, FromGiver, FromTaker, WayError, hear, say, say_disk, say_record};
+use super::{CONFIRM_DEADLINE, DISK_FORMATS, DRAIN_DEADLINE, NIC_FORMATS};
 use crate::control::Server;
 use crate::error::text;
 use crate::export::{DiskFormats, Export, ExportError, Still};
 use crate::held::HoldError;
 use crate::link::Link;
+use crate::nic::WriteError;
+use crate::nics::StillNics;
 use crate::table::Table;
 
 /// Disks that are brought to a stand at the same time.
@@ -42,6 +44,14 @@ enum GiveError {
         #[source]
         source: ExportError,
     },
+    #[error("NICs do not come to rest")]
+    Restless(#[source] RpcError),
+    #[error("a NIC cannot be handed over")]
+    Nic(#[from] WriteError),
+    #[error(
+        "the new worker knows of no NICs; detach them, or upgrade by way of a version that does"
+    )]
+    NoNics,
     #[error("no descriptors are left")]
     Os(#[from] std::io::Error),
 }
@@ -112,10 +122,10 @@ fn give(
     exports: &[Arc<Export>],
     way: &Link,
 ) -> Result<UpgradeReply, GiveError> {
-    let Greeted { pid, version, formats } = greeted(way)?;
+    let Greeted { pid, version, formats } = greeted(way, table.nics().has_any())?;
     let began = Instant::now();
-    let stands = stand_still(exports, began + DRAIN_DEADLINE);
-    let outcome = give_all(&stands, way, formats).and_then(|()| {
+    let stands = Stands::begin(exports, table, began + DRAIN_DEADLINE);
+    let outcome = give_all(&stands, table, way, formats).and_then(|()| {
         table.door().give_way()?;
         // Whoever comes from here on is answered by the other one.
         server.shut()?;
@@ -134,10 +144,31 @@ fn give(
     // sleeps in storage that hangs, front-ends still see the end of the one that serves them. All
     // else is the other's too, and goes without a destructor.
     table.door().retire();
-    for (export, still) in stands {
+    for (export, still) in stands.disks {
         export.part(still.ok());
     }
-    Ok(UpgradeReply { pid, version, disks: exports.len() as u64, paused_ms })
+    let nics = stands.nics.len() as u64;
+    table.nics().part(stands.nics);
+    Ok(UpgradeReply { pid, version, disks: exports.len() as u64, nics, paused_ms })
+}
+
+/// All that stands still, or why not.
+struct Stands {
+    disks: Vec<Stand>,
+    nics: StillNics,
+    rested: Result<(), RpcError>,
+}
+
+impl Stands {
+    /// Disks first: they wait for storage, and NICs for nobody.
+    fn begin(exports: &[Arc<Export>], table: &Table, deadline: Instant) -> Self {
+        let disks = stand_still(exports, deadline);
+        if disks.iter().any(|(_, still)| still.is_err()) {
+            return Self { disks, nics: StillNics::default(), rested: Ok(()) };
+        }
+        let (nics, rested) = table.nics().stand_still(deadline);
+        Self { disks, nics, rested }
+    }
 }
 
 /// A taker that has begun.
@@ -148,14 +179,18 @@ struct Greeted {
     formats: DiskFormats,
 }
 
-fn greeted(way: &Link) -> Result<Greeted, GiveError> {
+fn greeted(way: &Link, has_nics: bool) -> Result<Greeted, GiveError> {
     let (hello, _) = hear(way, Some(Instant::now() + CONFIRM_DEADLINE))?;
-    let FromTaker::Hello { pid, version, oldest, newest, disks } = hello else {
+    let FromTaker::Hello { pid, version, oldest, newest, disks, nics } = hello else {
         return Err(WayError::Odd(format!("{hello:?}")).into());
     };
     let ours = Formats { oldest: OLDEST_FORMAT, newest: NEWEST_FORMAT };
     let session = common("the state", Formats { oldest, newest }, ours)?;
     let record = common("the record of a disk", disks.unwrap_or(Formats::FIRST), DISK_FORMATS)?;
+    if has_nics {
+        // There is but one so far.
+        common("the record of a NIC", nics.ok_or(GiveError::NoNics)?, NIC_FORMATS)?;
+    }
     Ok(Greeted { pid, version, formats: DiskFormats { record, session } })
 }
 
@@ -199,22 +234,30 @@ fn stand_still(exports: &[Arc<Export>], deadline: Instant) -> Vec<Stand> {
     stands.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn give_all(stands: &[Stand], way: &Link, formats: DiskFormats) -> Result<(), GiveError> {
+fn give_all(
+    stands: &Stands,
+    table: &Table,
+    way: &Link,
+    formats: DiskFormats,
+) -> Result<(), GiveError> {
     let deadline = Instant::now() + CONFIRM_DEADLINE;
-    for (export, still) in stands {
+    for (export, still) in &stands.disks {
         if let Err(error) = still {
             let (id, reason) = (export.spec().id.clone(), text(error));
             return Err(GiveError::Disk { id, source: ExportError::NoStand { reason } });
         }
     }
-    for (export, still) in stands {
+    stands.rested.clone().map_err(GiveError::Restless)?;
+    for (export, still) in &stands.disks {
         let Ok(still) = still else { continue };
         let written = export.written(still, formats);
         let id = export.spec().id.clone();
         let (disk, fds) = written.map_err(|source| GiveError::Disk { id, source })?;
         say_disk(way, deadline, &disk, &fds)?;
     }
-    say(way, deadline, &FromGiver::End { disks: stands.len() }, &[])?;
+    give_nics(&stands.nics, table, way, formats.session, deadline)?;
+    let end = FromGiver::End { disks: stands.disks.len(), nics: stands.nics.len() };
+    say(way, deadline, &end, &[])?;
     match hear(way, Some(deadline))?.0 {
         FromTaker::Ready => Ok(()),
         FromTaker::Refused { why } => Err(WayError::Refused(why).into()),
@@ -222,9 +265,30 @@ fn give_all(stands: &[Stand], way: &Link, formats: DiskFormats) -> Result<(), Gi
     }
 }
 
+fn give_nics(
+    all: &StillNics,
+    table: &Table,
+    way: &Link,
+    session: u32,
+    deadline: Instant,
+) -> Result<(), GiveError> {
+    let written = table.nics().written(all, session)?;
+    for (network, fds) in &written.networks {
+        let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+        let word = FromGiver::Network { descriptors: fds.len() };
+        say_record(way, deadline, &word, network, &fds)?;
+    }
+    for (nic, fds) in &written.nics {
+        let word = FromGiver::Nic { descriptors: fds.len() };
+        say_record(way, deadline, &word, nic, fds)?;
+    }
+    Ok(())
+}
+
 /// As if nothing had happened.
-fn go_on(table: &Arc<Table>, stands: Vec<Stand>) {
-    for (export, still) in stands {
+fn go_on(table: &Arc<Table>, stands: Stands) {
+    table.nics().go_on(stands.nics);
+    for (export, still) in stands.disks {
         let Ok(still) = still else { continue };
         let held = export.held();
         if let Err(error) = export.go_on(still) {

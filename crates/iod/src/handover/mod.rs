@@ -12,14 +12,14 @@
 //!     |          |                            |                     | reactors, ring
 //!     |          |<-- Hello: formats ---------------------------------|
 //!     |          | drain, sessions stand still                      |
-//!     |          |-- disks, descriptors ------------------------------>| map, check
+//!     |          |-- disks, networks, NICs, descriptors -------------->| map, check
 //!     |          |<-- Ready ------------------------------------------|
 //!     |          |-- Yield ------------------>|                     |
 //!     |          |-- Go ----------------------------------------------->| lock, serve
 //!     |<-answer--| ends, touching nothing     |<-- Ready -----------|
 //! ```
 //! Everything that takes time is done before the giver stands still. Sockets, memory, kicks, calls,
-//! in-flight regions and images travel as descriptors; locks belong to the open files and so are
+//! in-flight regions, images and queues of TAP devices travel as descriptors; locks belong to the open files and so are
 //! never free on the way. Listening sockets and the memory of memory disks are with the keeper.
 //!
 //! # Invariants
@@ -27,11 +27,13 @@
 //!   that reads the end of the way instead ends without having touched anything.
 //! - Until Go the giver can go on as if nothing had happened, whatever became of the taker: not to
 //!   be started, dead, silent, unable to read the state, or of another mind.
+//! - A frame that a guest has got rid of is with its receiver before NICs are handed over, and nobody
+//!   sends before all receive again (`crate::nics`): none is lost, and none is flooded.
 //! - While an upgrade is under way no verb changes a disk, so that what the keeper has given to the
 //!   taker stays true.
 //!
 //! # Versions
-//! The taker says which formats it reads, of a session and of a disk's record, and the giver writes
+//! The taker says which formats it reads, of a session and of the records of disks and NICs, and the giver writes
 //! the newest that both know: an upgrade to an older program works as long as they share one. A
 //! record says its own format too, but for the first; one that a taker does not know it refuses with
 //! the reason. A format never changes;
@@ -43,8 +45,9 @@ mod way;
 
 use std::time::Duration;
 
+use crate::nics::NIC_FORMAT;
 pub(crate) use give::upgrade;
-pub(crate) use take::{Arrived, await_end, take};
+pub(crate) use take::{Arrivals, Arrived, await_end, take};
 use way::Formats;
 
 /// How long a new worker may take to begin, and then to confirm that it has everything. During the
@@ -52,5 +55,7 @@ use way::Formats;
 const CONFIRM_DEADLINE: Duration = Duration::from_secs(5);
 /// Formats of a disk's record that are read and written, beside those of its session.
 const DISK_FORMATS: Formats = Formats { oldest: 1, newest: 2 };
+/// Formats of the records of NICs and networks that are read and written.
+const NIC_FORMATS: Formats = Formats { oldest: 1, newest: NIC_FORMAT };
 /// How long storage may take to end what is in flight. Guests wait.
 const DRAIN_DEADLINE: Duration = Duration::from_secs(2);

@@ -10,12 +10,20 @@ use rustix::net::sockopt::socket_peercred;
 use rustix::process::{PidfdFlags, pidfd_open};
 use vhost_user::{NEWEST_FORMAT, OLDEST_FORMAT, Stop, Woken};
 
-use super::way::{FromGiver, FromTaker, WayError, hear, hear_disk, say};
-use super::{CONFIRM_DEADLINE, DISK_FORMATS};
+use super::way::{FromGiver, FromTaker, WayError, hear, hear_record, say};
+use super::{CONFIRM_DEADLINE, DISK_FORMATS, NIC_FORMATS};
 use crate::export::{Export, Taken, WrittenDisk};
 use crate::held::{Door, Found, Held, Kept};
 use crate::link::Link;
+use crate::nics::{Nics, TakenNics, WrittenNetwork, WrittenNic};
 use crate::pool::Pool;
+
+/// All that has come over.
+#[derive(Debug)]
+pub(crate) struct Arrivals {
+    pub(crate) disks: Vec<Arrived>,
+    pub(crate) nics: TakenNics,
+}
 
 /// A disk that has come over, and what is held of it.
 #[derive(Debug)]
@@ -30,13 +38,20 @@ pub(crate) struct Arrived {
 /// # Errors
 /// The other worker goes on, and nothing has been touched. The process must end, and drop nothing
 /// that is not its own.
-pub(crate) fn take(way: &Link, door: &Door, pool: &Arc<Pool>) -> anyhow::Result<Vec<Arrived>> {
+pub(crate) fn take(
+    way: &Link,
+    door: &Door,
+    pool: &Arc<Pool>,
+    nics: &Nics,
+) -> anyhow::Result<Arrivals> {
     let deadline = Instant::now() + CONFIRM_DEADLINE;
     let (pid, version) = (std::process::id(), env!("CARGO_PKG_VERSION").into());
-    let (oldest, newest, disks) = (OLDEST_FORMAT, NEWEST_FORMAT, Some(DISK_FORMATS));
-    say(way, deadline, &FromTaker::Hello { pid, version, oldest, newest, disks }, &[])?;
+    let (oldest, newest) = (OLDEST_FORMAT, NEWEST_FORMAT);
+    let (disks, of_nics) = (Some(DISK_FORMATS), Some(NIC_FORMATS));
+    let hello = FromTaker::Hello { pid, version, oldest, newest, disks, nics: of_nics };
+    say(way, deadline, &hello, &[])?;
     let answer = || Instant::now() + CONFIRM_DEADLINE;
-    let arrived = match receive(way).and_then(|disks| arrange(disks, door, pool)) {
+    let arrived = match receive(way).and_then(|all| arrange(all, door, pool, nics)) {
         Ok(arrived) => arrived,
         Err(error) => {
             let why = format!("{error:#}");
@@ -69,23 +84,50 @@ pub(crate) fn await_end(way: &Link, stop: &Stop) -> anyhow::Result<bool> {
     Ok(stop.wait(Some(ended.as_fd()), None)? == Woken::Readable)
 }
 
-fn receive(way: &Link) -> anyhow::Result<Vec<(WrittenDisk, Vec<OwnedFd>)>> {
-    let mut disks = Vec::new();
+/// What was said, each with its descriptors.
+#[derive(Default)]
+struct Said {
+    disks: Vec<(WrittenDisk, Vec<OwnedFd>)>,
+    networks: Vec<(WrittenNetwork, Vec<OwnedFd>)>,
+    nics: Vec<(WrittenNic, Vec<OwnedFd>)>,
+}
+
+fn receive(way: &Link) -> anyhow::Result<Said> {
+    let mut said = Said::default();
     loop {
         // The other worker drains first, for as long as it likes.
         let (record, fds) = hear(way, None)?;
+        let deadline = Instant::now() + CONFIRM_DEADLINE;
+        let (disk, nic) = (("disk", DISK_FORMATS), ("NIC", NIC_FORMATS));
         match record {
             FromGiver::Disk { descriptors } => {
-                let deadline = Instant::now() + CONFIRM_DEADLINE;
-                disks.push(hear_disk(way, deadline, descriptors, fds)?);
+                said.disks.push(hear_record(way, deadline, disk, descriptors, fds)?);
             }
-            FromGiver::End { disks: count } if count == disks.len() => return Ok(disks),
+            FromGiver::Network { descriptors } => {
+                said.networks.push(hear_record(way, deadline, nic, descriptors, fds)?);
+            }
+            FromGiver::Nic { descriptors } => {
+                said.nics.push(hear_record(way, deadline, nic, descriptors, fds)?);
+            }
+            FromGiver::End { disks, nics } if (disks, nics) == said.counts() => return Ok(said),
             other => return Err(WayError::Odd(format!("{other:?}")).into()),
         }
     }
 }
 
-fn arrange(
+impl Said {
+    /// Disks and NICs.
+    fn counts(&self) -> (usize, usize) {
+        (self.disks.len(), self.nics.len())
+    }
+}
+
+fn arrange(said: Said, door: &Door, pool: &Arc<Pool>, nics: &Nics) -> anyhow::Result<Arrivals> {
+    let disks = arrange_disks(said.disks, door, pool)?;
+    Ok(Arrivals { disks, nics: nics.prepare(said.networks, said.nics)? })
+}
+
+fn arrange_disks(
     disks: Vec<(WrittenDisk, Vec<OwnedFd>)>,
     door: &Door,
     pool: &Arc<Pool>,

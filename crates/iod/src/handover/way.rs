@@ -12,20 +12,20 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::DISK_FORMATS;
 use crate::export::WrittenDisk;
 use crate::link::{Link, MAX_DESCRIPTORS};
 
-/// Longest description of a disk in bytes: one of 256 queues and 509 memory regions has a fifth.
-const MAX_DISK_BYTES: u64 = 1 << 20;
-/// Most descriptors of a disk: three for each queue, one for each region, and a handful.
-const MAX_DISK_DESCRIPTORS: usize = 2048;
+/// Longest description in bytes: a disk of 256 queues and 509 memory regions has a fifth, a network with
+/// all the stations that it can have a half.
+const MAX_RECORD_BYTES: u64 = 1 << 20;
+/// Most descriptors of a disk or NIC: three for each queue, one for each region, and a handful.
+const MAX_DESCRIPTORS_OF_ONE: usize = 2048;
 /// Shortest wait that the kernel knows: zero would be for ever.
 const SHORTEST: Duration = Duration::from_millis(1);
 
 /// Formats that a program knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Formats {
+pub(crate) struct Formats {
     pub(super) oldest: u32,
     pub(super) newest: u32,
 }
@@ -39,8 +39,15 @@ impl Formats {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum FromTaker {
-    /// It has begun, and reads these formats of sessions, and of disks.
-    Hello { pid: u32, version: String, oldest: u32, newest: u32, disks: Option<Formats> },
+    /// It has begun, and reads these formats of sessions, of disks, and of NICs.
+    Hello {
+        pid: u32,
+        version: String,
+        oldest: u32,
+        newest: u32,
+        disks: Option<Formats>,
+        nics: Option<Formats>,
+    },
     /// It has everything and waits for the word to go.
     Ready,
     /// It takes nothing over.
@@ -53,12 +60,25 @@ pub(super) enum FromTaker {
 pub(super) enum FromGiver {
     /// A disk: the descriptor that comes along holds its description, and so many follow.
     Disk { descriptors: usize },
-    /// Descriptors of that disk, as many as fit.
+    /// A network, in the same way; its NICs come behind.
+    Network { descriptors: usize },
+    /// A NIC, in the same way.
+    Nic { descriptors: usize },
+    /// Descriptors of what was said last, as many as fit.
     More,
-    /// There were so many disks.
-    End { disks: usize },
+    /// There were so many disks, and so many NICs. Without any, that is not said: one that knows of
+    /// none understands it.
+    End {
+        disks: usize,
+        #[serde(default, skip_serializing_if = "is_zero")]
+        nics: usize,
+    },
     /// Serve.
     Go,
+}
+
+fn is_zero(count: &usize) -> bool {
+    *count == 0
 }
 
 /// The other worker is gone, late, or says something odd.
@@ -78,12 +98,16 @@ pub(crate) enum WayError {
     Refused(String),
     /// It comes from a program that is newer than this one, or much older.
     #[error(
-        "a disk's record has format {found}, and this program reads {} to {}; upgrade by way of a \
-         version in between", DISK_FORMATS.oldest, DISK_FORMATS.newest
+        "the record of a {what} has format {found}, and this program reads {} to {}; upgrade by \
+         way of a version in between", reads.oldest, reads.newest
     )]
     Format {
+        /// A disk, or a NIC.
+        what: &'static str,
         /// The record's.
         found: u64,
+        /// What is read.
+        reads: Formats,
     },
     /// The way is broken.
     #[error("the way to it is broken")]
@@ -121,41 +145,54 @@ pub(super) fn hear<T: DeserializeOwned>(
     way.receive().map_err(failed)?.ok_or(WayError::Gone)
 }
 
-/// Hands a disk over.
-pub(super) fn say_disk(
+/// Hands over a disk, a NIC or a network: `word` announces its record and so many descriptors.
+pub(super) fn say_record(
     way: &Link,
     deadline: Instant,
-    disk: &WrittenDisk,
+    word: &FromGiver,
+    record: &impl Serialize,
     fds: &[BorrowedFd<'_>],
 ) -> Result<(), WayError> {
-    let text = serde_json::to_vec(disk).map_err(io::Error::from)?;
+    let text = serde_json::to_vec(record).map_err(io::Error::from)?;
     let memory = memfd_create("ringway-handover", MemfdFlags::CLOEXEC).map_err(io::Error::from)?;
     let memory = File::from(memory);
     memory.write_all_at(&text, 0)?;
-    say(way, deadline, &FromGiver::Disk { descriptors: fds.len() }, &[memory.as_fd()])?;
+    say(way, deadline, word, &[memory.as_fd()])?;
     for fds in fds.chunks(MAX_DESCRIPTORS) {
         say(way, deadline, &FromGiver::More, fds)?;
     }
     Ok(())
 }
 
-/// A disk that was announced with `count` descriptors, and its description.
-pub(super) fn hear_disk(
+/// A disk as it is announced.
+pub(super) fn say_disk(
     way: &Link,
     deadline: Instant,
+    disk: &WrittenDisk,
+    fds: &[BorrowedFd<'_>],
+) -> Result<(), WayError> {
+    say_record(way, deadline, &FromGiver::Disk { descriptors: fds.len() }, disk, fds)
+}
+
+/// The record of something that was announced with `count` descriptors, and these. Its format is looked
+/// at before anything else in it.
+pub(super) fn hear_record<T: DeserializeOwned>(
+    way: &Link,
+    deadline: Instant,
+    (what, formats): (&'static str, Formats),
     count: usize,
     came: Vec<OwnedFd>,
-) -> Result<(WrittenDisk, Vec<OwnedFd>), WayError> {
-    let odd = |what: &str| WayError::Odd(what.into());
-    let memory = came.into_iter().next().ok_or_else(|| odd("a disk without description"))?;
+) -> Result<(T, Vec<OwnedFd>), WayError> {
+    let odd = |how: &str| WayError::Odd(format!("a {what} {how}"));
+    let memory = came.into_iter().next().ok_or_else(|| odd("without description"))?;
     let memory = File::from(memory);
     let bytes = memory.metadata()?.len();
-    if bytes > MAX_DISK_BYTES || count > MAX_DISK_DESCRIPTORS {
-        return Err(odd("a disk that is too large"));
+    if bytes > MAX_RECORD_BYTES || count > MAX_DESCRIPTORS_OF_ONE {
+        return Err(odd("that is too large"));
     }
     let mut text = vec![0; bytes as usize];
     memory.read_exact_at(&mut text, 0)?;
-    let disk = read_disk(&text)?;
+    let record = read(&text, what, formats)?;
     let mut fds = Vec::new();
     while fds.len() < count {
         match hear(way, Some(deadline))? {
@@ -163,24 +200,32 @@ pub(super) fn hear_disk(
             (other, _) => return Err(WayError::Odd(format!("{other:?}"))),
         }
     }
-    Ok((disk, fds))
+    Ok((record, fds))
 }
 
-/// A disk's record, whose format is looked at before anything else in it.
-fn read_disk(text: &[u8]) -> Result<WrittenDisk, WayError> {
+fn read<T: DeserializeOwned>(
+    text: &[u8],
+    what: &'static str,
+    reads: Formats,
+) -> Result<T, WayError> {
     let odd = |error: serde_json::Error| WayError::Odd(error.to_string());
     let record: Value = serde_json::from_slice(text).map_err(odd)?;
     let format = record.get("version").map_or(Some(1), Value::as_u64);
-    let format = format.ok_or_else(|| WayError::Odd("a format that is no number".into()))?;
-    if !(u64::from(DISK_FORMATS.oldest)..=u64::from(DISK_FORMATS.newest)).contains(&format) {
-        return Err(WayError::Format { found: format });
+    let found = format.ok_or_else(|| WayError::Odd("a format that is no number".into()))?;
+    if !(u64::from(reads.oldest)..=u64::from(reads.newest)).contains(&found) {
+        return Err(WayError::Format { what, found, reads });
     }
     serde_json::from_value(record).map_err(odd)
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::DISK_FORMATS;
     use super::*;
+
+    fn read_disk(text: &[u8]) -> Result<WrittenDisk, WayError> {
+        read(text, "disk", DISK_FORMATS)
+    }
 
     /// As each was written when it was the newest.
     const FIRST: &str = include_str!("../../tests/fixtures/disk-1.json");
@@ -231,7 +276,9 @@ mod tests {
             scope.spawn(|| say_disk(&way, soon, &disk, &fds).unwrap());
             let (record, came) = hear(&other, Some(soon)).unwrap();
             let FromGiver::Disk { descriptors: 200 } = record else { panic!("{record:?}") };
-            let (found, fds) = hear_disk(&other, soon, 200, came).unwrap();
+            let (found, fds) =
+                hear_record::<WrittenDisk>(&other, soon, ("disk", DISK_FORMATS), 200, came)
+                    .unwrap();
             assert_eq!(found.id, disk.id);
             let size = |fd: &OwnedFd| rustix::fs::fstat(fd).unwrap().st_size;
             assert!(fds.iter().map(size).eq(0..200));

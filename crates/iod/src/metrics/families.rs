@@ -5,8 +5,9 @@ use std::sync::Arc;
 use blk::{Op, Stage};
 use model::report::{Began, DiskState, DiskStats, ReactorStats, Stats};
 
-use super::polling;
+use super::ports::Residence;
 use super::text::{Kind, Page};
+use super::{polling, ports};
 use crate::export::Export;
 use crate::stats::{op, stage, unix_seconds};
 
@@ -40,6 +41,8 @@ pub(crate) struct Source {
     pub(crate) stats: Stats,
     /// Disks with their histograms.
     pub(crate) exports: Vec<Arc<Export>>,
+    /// Histograms of NICs.
+    pub(crate) residences: Vec<Residence>,
 }
 
 /// The page.
@@ -54,6 +57,7 @@ pub(crate) fn page(source: &Source) -> String {
     gauges(&mut page, &source.stats.disks);
     polling::disks(&mut page, &source.stats.disks);
     durations(&mut page, &source.exports);
+    ports::nics(&mut page, &source.stats.ports, &source.residences);
     page.end()
 }
 

@@ -30,7 +30,7 @@ use std::str::FromStr;
 pub(crate) use families::{Source, page};
 pub(crate) use held::{give_up, hold, take};
 pub(crate) use ports::{Residence, page as ports_page};
-pub(crate) use server::{Scraped, serve};
+pub(crate) use server::{Scraped, bind, serve};
 
 /// Where metrics are served.
 #[derive(Clone, Debug, PartialEq, Eq)]

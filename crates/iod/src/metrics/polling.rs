@@ -1,6 +1,6 @@
 //! What is told of polling.
 
-use model::report::{DiskStats, PollReason, QueuePolling, ReactorStats};
+use model::report::{DiskStats, PollReason, PollStats, PortStats, QueuePolling, ReactorStats};
 
 use super::text::{Kind, Page};
 
@@ -14,53 +14,106 @@ pub(super) fn reactors(page: &mut Page, all: &[ReactorStats], since: Option<f64>
     }
 }
 
+/// Names of families, of what they are about.
+struct Names {
+    /// The label that says of which one.
+    label: &'static str,
+    reason: &'static str,
+    armed: &'static str,
+    hits: &'static str,
+    misses: &'static str,
+    spun: &'static str,
+    saved: &'static str,
+    refused: &'static str,
+}
+
+const DISKS: Names = Names {
+    label: "disk",
+    reason: "ringway_disk_poll_reason",
+    armed: "ringway_disk_poll_armed",
+    hits: "ringway_disk_poll_hits",
+    misses: "ringway_disk_poll_misses",
+    spun: "ringway_disk_poll_spun_seconds",
+    saved: "ringway_disk_poll_saved_seconds",
+    refused: "ringway_disk_poll_refused",
+};
+
+const NICS: Names = Names {
+    label: "nic",
+    reason: "ringway_nic_poll_reason",
+    armed: "ringway_nic_poll_armed",
+    hits: "ringway_nic_poll_hits",
+    misses: "ringway_nic_poll_misses",
+    spun: "ringway_nic_poll_spun_seconds",
+    saved: "ringway_nic_poll_saved_seconds",
+    refused: "ringway_nic_poll_refused",
+};
+
+/// How a disk or a NIC waits, and since when that is counted.
+type Polled<'a> = (&'a str, PollStats, Option<f64>);
+
 /// What it costs and brings each disk, and why it is or is not polled.
 pub(super) fn disks(page: &mut Page, disks: &[DiskStats]) {
-    let polled = || disks.iter().filter_map(|disk| disk.polling.map(|polling| (disk, polling)));
-    let help = "What its queues do when they have nothing to do, or did when they were served last: \
-                they look for requests (pays, probing, always), or sleep for this reason.";
-    let mut family = page.family("ringway_disk_poll_reason", Kind::StateSet, None, help);
-    for (disk, polling) in polled() {
-        for reason in PollReason::ALL {
-            let labels = [("disk", disk.id.as_str()), ("ringway_disk_poll_reason", reason.name())];
-            family.add(&labels, u8::from(polling.queues.reason == reason));
-        }
-    }
-    let help = "Some queue of it looks for requests when it has nothing to do.";
-    let mut family = page.family("ringway_disk_poll_armed", Kind::Gauge, None, help);
-    for (disk, polling) in polled() {
-        family.add(&[("disk", &disk.id)], u8::from(polling.queues.armed));
+    let all = disks.iter().filter_map(|disk| {
+        Some((disk.id.as_str(), disk.polling?, disk.counting_since_unix_seconds))
+    });
+    families(page, &DISKS, &all.collect::<Vec<_>>());
+}
+
+/// The same of each NIC.
+pub(super) fn nics(page: &mut Page, ports: &[PortStats]) {
+    let all = ports.iter().filter_map(|port| {
+        Some((port.id.as_str(), port.polling?, port.counting_since_unix_seconds))
+    });
+    families(page, &NICS, &all.collect::<Vec<_>>());
+}
+
+fn families(page: &mut Page, names: &Names, all: &[Polled<'_>]) {
+    reasons(page, names, all);
+    let help = "Some queue of it looks for work when it has nothing to do.";
+    let mut family = page.family(names.armed, Kind::Gauge, None, help);
+    for (id, polling, _) in all {
+        family.add(&[(names.label, id)], u8::from(polling.queues.armed));
     }
     type Count = fn(&QueuePolling) -> f64;
     let families: [(&'static str, Option<&str>, &str, Count); 4] = [
-        ("ringway_disk_poll_hits", None, "Waits that ended while it was looked at.", |one| {
-            one.hits as f64
-        }),
-        ("ringway_disk_poll_misses", None, "Waits that outlasted a look.", |one| one.misses as f64),
+        (names.hits, None, "Waits that ended while it was looked at.", |one| one.hits as f64),
+        (names.misses, None, "Waits that outlasted a look.", |one| one.misses as f64),
         (
-            "ringway_disk_poll_spun_seconds",
+            names.spun,
             Some("seconds"),
             "Time for which it was looked at while it had nothing to do.",
             |one| one.spun_seconds,
         ),
-        (
-            "ringway_disk_poll_saved_seconds",
-            Some("seconds"),
-            "Time that waking up would have taken instead.",
-            |one| one.saved_us / 1e6,
-        ),
+        (names.saved, Some("seconds"), "Time that waking up would have taken instead.", |one| {
+            one.saved_us / 1e6
+        }),
     ];
     for (name, unit, help, count) in families {
         let mut family = page.family(name, Kind::Counter, unit, help);
-        for (disk, polling) in polled() {
-            let since = disk.counting_since_unix_seconds;
-            family.count(&[("disk", &disk.id)], count(&polling.queues), since);
+        for (id, polling, since) in all {
+            family.count(&[(names.label, id)], count(&polling.queues), *since);
         }
     }
+    refusals(page, names, all);
+}
+
+fn reasons(page: &mut Page, names: &Names, all: &[Polled<'_>]) {
+    let help = "What its queues do when they have nothing to do, or did when they were served last: \
+                they look for work (pays, probing, always), or sleep for this reason.";
+    let mut family = page.family(names.reason, Kind::StateSet, None, help);
+    for (id, polling, _) in all {
+        for reason in PollReason::ALL {
+            let labels = [(names.label, *id), (names.reason, reason.name())];
+            family.add(&labels, u8::from(polling.queues.reason == reason));
+        }
+    }
+}
+
+fn refusals(page: &mut Page, names: &Names, all: &[Polled<'_>]) {
     let help = "Waits that it slept through at once, by what forbade to look.";
-    let mut family = page.family("ringway_disk_poll_refused", Kind::Counter, None, help);
-    for (disk, polling) in polled() {
-        let refused = polling.refused;
+    let mut family = page.family(names.refused, Kind::Counter, None, help);
+    for (id, PollStats { refused, .. }, since) in all {
         for (reason, count) in [
             (PollReason::TooLong, refused.too_long),
             (PollReason::NoFreeCpu, refused.no_free_cpu),
@@ -68,8 +121,8 @@ pub(super) fn disks(page: &mut Page, disks: &[DiskStats]) {
             (PollReason::BudgetUsed, refused.budget_used),
             (PollReason::QuotaUsed, refused.quota_used),
         ] {
-            let labels = [("disk", disk.id.as_str()), ("reason", reason.name())];
-            family.count(&labels, count, disk.counting_since_unix_seconds);
+            let labels = [(names.label, *id), ("reason", reason.name())];
+            family.count(&labels, count, *since);
         }
     }
 }

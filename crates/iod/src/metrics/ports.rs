@@ -1,11 +1,11 @@
-//! What is told of a switch.
+//! What is told of NICs.
 
-use model::report::{PairStats, PollReason, PortStats, Stats, WayStats};
+use model::report::{PairStats, PortStats, Stats, WayStats};
 use reactor::Snapshot;
 
 use super::families::{self, BOUNDS};
 use super::polling;
-use super::text::{Kind, Page};
+use super::text::{Kind, Labels, Page};
 
 /// How long frames for a pair of queues took.
 #[derive(Debug)]
@@ -16,26 +16,45 @@ pub(crate) struct Residence {
     pub(crate) queue: u16,
     /// The times.
     pub(crate) times: Snapshot,
+    /// Since when they are counted, in seconds since 1970.
+    pub(crate) since: f64,
 }
 
-/// The page. Counters count from `since` on, in seconds since 1970.
+/// The page of a process that has a switch and nothing else, and began at `since`, in seconds since
+/// 1970.
 pub(crate) fn page(stats: &Stats, residences: &[Residence], since: f64) -> String {
     let (mut page, since) = (Page::default(), Some(since));
     families::process(&mut page, stats);
     families::reactors(&mut page, &stats.reactors, since);
     polling::reactors(&mut page, &stats.reactors, since);
-    let help = "A front-end is connected.";
-    let mut family = page.family("ringway_nic_connected", Kind::Gauge, None, help);
-    for port in &stats.ports {
-        family.add(&[("nic", &port.id)], u8::from(port.connected));
-    }
-    ways(&mut page, &stats.ports, since);
-    lost(&mut page, &stats.ports, since);
-    pairs(&mut page, &stats.ports, since);
-    sizes(&mut page, &stats.ports, since);
-    polled(&mut page, &stats.ports);
-    durations(&mut page, residences, since);
+    nics(&mut page, &stats.ports, residences);
     page.end()
+}
+
+/// What is told of NICs, and of the host where it is at a port.
+pub(super) fn nics(page: &mut Page, ports: &[PortStats], residences: &[Residence]) {
+    type Value = fn(&PortStats) -> u16;
+    let families: [(&'static str, &str, Value); 2] = [
+        ("ringway_nic_connected", "A front-end is connected, or it is the host.", |port| {
+            port.connected.into()
+        }),
+        ("ringway_nic_queues_started", "Pairs of queues that its driver has started.", |port| {
+            port.pairs_started
+        }),
+    ];
+    for (name, help, value) in families {
+        let mut family = page.family(name, Kind::Gauge, None, help);
+        for port in ports {
+            family.add(&[("nic", &port.id)], value(port));
+        }
+    }
+    ways(page, ports);
+    lost(page, ports);
+    pairs(page, ports);
+    queue_ways(page, ports);
+    sizes(page, ports);
+    polling::nics(page, ports);
+    durations(page, residences);
 }
 
 /// Both ways, seen from the NIC's guest.
@@ -43,7 +62,7 @@ fn both(port: &PortStats) -> [(&'static str, &WayStats); 2] {
     [("sent", &port.sent), ("got", &port.got)]
 }
 
-fn ways(page: &mut Page, ports: &[PortStats], since: Option<f64>) {
+fn ways(page: &mut Page, ports: &[PortStats]) {
     type Count = fn(&WayStats) -> u64;
     let families: [(&'static str, Option<&str>, &str, Count); 2] = [
         ("ringway_nic_frames", None, "Frames; of those sent also what went nowhere.", |way| {
@@ -55,18 +74,19 @@ fn ways(page: &mut Page, ports: &[PortStats], since: Option<f64>) {
         let mut family = page.family(name, Kind::Counter, unit, help);
         for port in ports {
             for (way, counts) in both(port) {
-                family.count(&[("nic", &port.id), ("way", way)], count(counts), since);
+                let labels = [("nic", port.id.as_str()), ("way", way)];
+                family.count(&labels, count(counts), port.counting_since_unix_seconds);
             }
         }
     }
     let help = "Moves of flows between its queues that were asked for.";
     let mut family = page.family("ringway_nic_flow_moves", Kind::Counter, None, help);
     for port in ports {
-        family.count(&[("nic", &port.id)], port.moves, since);
+        family.count(&[("nic", &port.id)], port.moves, port.counting_since_unix_seconds);
     }
 }
 
-fn lost(page: &mut Page, ports: &[PortStats], since: Option<f64>) {
+fn lost(page: &mut Page, ports: &[PortStats]) {
     let help = "Frames that were lost, by reason: what it sent, or what was for it.";
     let mut family = page.family("ringway_nic_lost_frames", Kind::Counter, None, help);
     for port in ports {
@@ -74,27 +94,15 @@ fn lost(page: &mut Page, ports: &[PortStats], since: Option<f64>) {
             for (reason, count) in &counts.drops {
                 let reason = reason.as_str();
                 let labels = [("nic", port.id.as_str()), ("way", way), ("reason", reason)];
-                family.count(&labels, count, since);
+                family.count(&labels, count, port.counting_since_unix_seconds);
             }
         }
     }
 }
 
-fn pairs(page: &mut Page, ports: &[PortStats], since: Option<f64>) {
+fn pairs(page: &mut Page, ports: &[PortStats]) {
     type Count = fn(&PairStats) -> f64;
-    let families: [(&'static str, Option<&str>, &str, Count); 5] = [
-        ("ringway_nic_queue_sent_frames", None, "Frames by the queue that sent them.", |pair| {
-            pair.sent.frames as f64
-        }),
-        ("ringway_nic_queue_got_frames", None, "Frames by the queue that got them.", |pair| {
-            pair.got.frames as f64
-        }),
-        (
-            "ringway_nic_queue_got_bytes",
-            Some("bytes"),
-            "Bytes by the queue that got them.",
-            |pair| pair.got.bytes as f64,
-        ),
+    let families: [(&'static str, Option<&str>, &str, Count); 2] = [
         ("ringway_nic_queue_held", None, "Times that its cap held it.", |pair| pair.held as f64),
         (
             "ringway_nic_queue_held_seconds",
@@ -109,55 +117,76 @@ fn pairs(page: &mut Page, ports: &[PortStats], since: Option<f64>) {
             for pair in &port.each_queue {
                 let queue = pair.index.to_string();
                 let labels = [("nic", port.id.as_str()), ("queue", queue.as_str())];
-                family.count(&labels, count(pair), since);
+                family.count(&labels, count(pair), port.counting_since_unix_seconds);
             }
         }
     }
 }
 
-fn sizes(page: &mut Page, ports: &[PortStats], since: Option<f64>) {
+fn queue_ways(page: &mut Page, ports: &[PortStats]) {
+    type Count = fn(&WayStats) -> u64;
+    let families: [(&'static str, Option<&str>, &str, Count); 2] = [
+        ("ringway_nic_queue_frames", None, "Frames by the queue that sent or got them.", |way| {
+            way.frames
+        }),
+        ("ringway_nic_queue_bytes", Some("bytes"), "Their bytes.", |way| way.bytes),
+    ];
+    for (name, unit, help, count) in families {
+        let mut family = page.family(name, Kind::Counter, unit, help);
+        each_way(ports, |port, labels, way| {
+            family.count(labels, count(way), port.counting_since_unix_seconds);
+        });
+    }
+    let help = "Frames that were lost, by queue and reason; what was lost on the way to the queue's \
+                reactor is counted by the NIC alone.";
+    let name = "ringway_nic_queue_lost_frames";
+    let mut family = page.family(name, Kind::Counter, None, help);
+    each_way(ports, |port, labels, way| {
+        for (reason, count) in &way.drops {
+            let labels = [labels, &[("reason", reason.as_str())]].concat();
+            family.count(&labels, count, port.counting_since_unix_seconds);
+        }
+    });
+}
+
+/// Calls `with` for both ways of each pair of queues, with its labels.
+fn each_way(ports: &[PortStats], mut with: impl FnMut(&PortStats, &Labels<'_>, &WayStats)) {
+    for port in ports {
+        for pair in &port.each_queue {
+            let queue = pair.index.to_string();
+            for (way, counts) in [("sent", &pair.sent), ("got", &pair.got)] {
+                let labels = [("nic", port.id.as_str()), ("queue", queue.as_str()), ("way", way)];
+                with(port, &labels, counts);
+            }
+        }
+    }
+}
+
+fn sizes(page: &mut Page, ports: &[PortStats]) {
     let help = "Sizes of frames and unsplit segments, without virtio-net headers.";
     let name = "ringway_nic_frame_size_bytes";
     let mut family = page.family(name, Kind::Histogram, Some("bytes"), help);
-    for port in ports {
-        for pair in &port.each_queue {
-            for (way, counts) in [("sent", &pair.sent), ("got", &pair.got)] {
-                let queue = pair.index.to_string();
-                let labels = [("nic", port.id.as_str()), ("queue", queue.as_str()), ("way", way)];
-                let mut below = 0;
-                let buckets = counts.sizes.iter().filter_map(|size| {
-                    below += size.frames;
-                    Some((size.up_to? as f64, below))
-                });
-                let all: Vec<_> = buckets.collect();
-                let count = counts.sizes.iter().map(|size| size.frames).sum();
-                family.histogram(&labels, all.into_iter(), (count, counts.bytes as f64), since);
-            }
-        }
-    }
+    each_way(ports, |port, labels, way| {
+        let mut below = 0;
+        let buckets = way.sizes.iter().filter_map(|size| {
+            below += size.frames;
+            Some((size.up_to? as f64, below))
+        });
+        let all: Vec<_> = buckets.collect();
+        let sums = (way.sizes.iter().map(|size| size.frames).sum(), way.bytes as f64);
+        family.histogram(labels, all.into_iter(), sums, port.counting_since_unix_seconds);
+    });
 }
 
-fn polled(page: &mut Page, ports: &[PortStats]) {
-    let help = "What its queues do when they have nothing to send, or did when they were served last: \
-                they look for frames (pays, probing, always), or sleep for this reason.";
-    let mut family = page.family("ringway_nic_poll_reason", Kind::StateSet, None, help);
-    for port in ports {
-        let Some(polling) = &port.polling else { continue };
-        for reason in PollReason::ALL {
-            let labels = [("nic", port.id.as_str()), ("ringway_nic_poll_reason", reason.name())];
-            family.add(&labels, u8::from(polling.queues.reason == reason));
-        }
-    }
-}
-
-fn durations(page: &mut Page, residences: &[Residence], since: Option<f64>) {
+fn durations(page: &mut Page, residences: &[Residence]) {
     let help = "Time of frames from their sender's ring to this queue's.";
     let name = "ringway_nic_residence_seconds";
     let mut family = page.family(name, Kind::Histogram, Some("seconds"), help);
-    for Residence { nic, queue, times } in residences {
+    for Residence { nic, queue, times, since } in residences {
         let queue = queue.to_string();
         let labels = [("nic", nic.as_str()), ("queue", queue.as_str())];
         let buckets = BOUNDS.iter().map(|ns| (*ns as f64 / 1e9, times.count_up_to(*ns)));
-        family.histogram(&labels, buckets, (times.count(), times.sum_ns() as f64 / 1e9), since);
+        let sums = (times.count(), times.sum_ns() as f64 / 1e9);
+        family.histogram(&labels, buckets, sums, Some(*since));
     }
 }

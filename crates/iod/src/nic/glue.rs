@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use memory::Table;
 use net::config::Config;
-use net::control::Terms;
+use net::control::{Asked, Terms};
 use net::features::{Features, Role, Roles, feature};
 use nic::{Desk, Fault, Life, RunningQueue};
 use reactor::Handle;
@@ -14,6 +14,7 @@ use vhost_user::{Backend, BackendChannel, BackendError, SessionHandle, StopCause
 use virtq::QueueStart;
 
 use super::Nic;
+use super::muster::Arrival;
 use crate::pool::Place;
 
 /// What holds since the driver has accepted features, until it does so again.
@@ -26,6 +27,12 @@ struct Driver {
     desk: Option<Arc<Desk>>,
 }
 
+impl Driver {
+    fn terms(&self) -> Terms {
+        Terms { features: self.features, pairs: self.roles.pairs() }
+    }
+}
+
 /// One session's hold on a NIC.
 pub(super) struct Glue<'a> {
     nic: &'a Nic,
@@ -36,12 +43,28 @@ pub(super) struct Glue<'a> {
     places: Vec<Option<Place>>,
     /// Front-ends take its end for the end of the device.
     channel: Option<BackendChannel>,
+    /// What the driver of a session that goes on had asked for, until it is known here.
+    asked: Option<Asked>,
+    /// The session goes on, and is there when it has a ring to receive by.
+    arrival: Option<Arrival>,
 }
 
 impl<'a> Glue<'a> {
     pub(super) fn new(nic: &'a Nic, session: SessionHandle) -> Self {
         let places = (0..nic.offer.pairs).map(|_| None).collect();
-        Self { nic, session, driver: None, queues: Vec::new(), places, channel: None }
+        let (queues, channel) = (Vec::new(), None);
+        Self { nic, session, driver: None, queues, places, channel, asked: None, arrival: None }
+    }
+
+    /// For a session that goes on.
+    pub(super) fn resuming(self, asked: Option<Asked>, arrival: Option<Arrival>) -> Self {
+        Self { asked, arrival, ..self }
+    }
+
+    /// The session stands still: its queues, which are served on, and what its driver has asked for.
+    pub(super) fn freeze(self) -> (Vec<RunningQueue>, Option<Asked>) {
+        let desk = self.driver.and_then(|driver| driver.desk);
+        (self.queues, desk.map(|desk| desk.all_asked()))
     }
 
     /// The driver is gone, or is another one. All queues are stopped.
@@ -58,11 +81,24 @@ impl<'a> Glue<'a> {
         if let Some(desk) = &driver.desk {
             return Ok(Arc::clone(desk));
         }
-        let terms = Terms { features: driver.features, pairs: driver.roles.pairs() };
-        let (nic, port) = (self.nic, driver.life.port());
-        let desk = Desk::open(&nic.lan.fabric, port, terms, nic.config.mac)?;
+        let desk = Desk::open(
+            &self.nic.lan.fabric,
+            driver.life.port(),
+            driver.terms(),
+            self.nic.config.mac,
+        )?;
         driver.desk = Some(Arc::clone(&desk));
         Ok(desk)
+    }
+
+    /// What a driver had asked for when its session stood still is asked for again.
+    fn resume_desk(&mut self) -> Result<(), BackendError> {
+        let (Some(asked), Some(driver)) = (self.asked.take(), self.driver.as_mut()) else {
+            return Ok(());
+        };
+        let (fabric, port) = (&self.nic.lan.fabric, driver.life.port());
+        driver.desk = Some(Desk::resume(fabric, port, driver.terms(), asked)?);
+        Ok(())
     }
 
     /// A command now and then is no load: it takes no place of its own.
@@ -106,7 +142,7 @@ impl Backend for Glue<'_> {
         let life = Life::driver(self.nic.spec.port, features);
         let roles = self.nic.offer.roles(features);
         self.driver = Some(Driver { life, features, roles, desk: None });
-        Ok(())
+        self.resume_desk()
     }
 
     fn read_config(&self, offset: u32, out: &mut [u8]) {
@@ -124,6 +160,12 @@ impl Backend for Glue<'_> {
     fn start_queue(&mut self, start: QueueStart) -> Result<(), BackendError> {
         let driver = self.driver.as_ref().ok_or("no features were accepted")?;
         let role = driver.roles.of(start.index).ok_or("no such queue")?;
+        // Rings start in their order: the first of the session receives, and has been started.
+        if start.index > 0
+            && let Some(arrival) = self.arrival.take()
+        {
+            arrival.join();
+        }
         let session = self.session.clone();
         let fault: Fault = Arc::new(move |why: &str| {
             tracing::error!("front-end sent away: {why}");

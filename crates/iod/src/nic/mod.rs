@@ -2,28 +2,44 @@
 
 mod control;
 mod glue;
+mod muster;
+mod poll;
+mod ports;
+mod scrape;
 mod serve;
+mod still;
 mod told;
 mod uplink;
+mod written;
 
 use std::fmt::Display;
 use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
 
+use model::spec::PollSpec;
 use net::config::Config;
 use net::features::Offer;
 use net::port::{Policy, PortId};
-use net::switch::{NetworkId, NetworkPolicy};
+use net::switch::{NetworkId, NetworkPolicy, Station};
 use net::{Mac, Reason};
 use nic::{Fabric, FabricError, PortCounts};
-use reactor::PollPolicy;
+use reactor::{PollPolicy, Stopped};
 use vhost_user::{SessionHandle, SocketError, Stop};
 
+use crate::export::Asked;
 use crate::pool::Pool;
 pub use control::NetControl;
+pub(crate) use muster::Muster;
+pub(crate) use ports::{Plugged, ports, residences};
+pub use scrape::NetMetrics;
 pub use serve::Serving;
+use still::Frozen;
+pub(crate) use still::Still;
 pub use told::Told;
 pub use uplink::Uplink;
+pub(crate) use written::{Taken, WriteError, WrittenSession};
 
 /// Why a NIC or an uplink is not served.
 #[derive(Debug, thiserror::Error)]
@@ -45,6 +61,12 @@ pub enum NicError {
         /// Why not.
         #[source]
         source: nic::QueueError,
+    },
+    /// The kernel does not end what it was given.
+    #[error("TAP device {name} does not come to rest")]
+    Restless {
+        /// Name of the device.
+        name: String,
     },
     /// The system refuses something that it needs.
     #[error("cannot {action}")]
@@ -118,6 +140,30 @@ impl Lan {
         self.fabric.counts(port)
     }
 
+    /// Has all that is on its way between reactors arrive. Nobody sends any more.
+    ///
+    /// # Errors
+    /// A reactor has ended.
+    pub(crate) fn drain(&self) -> Result<(), NicError> {
+        Ok(self.fabric.drain().map_err(FabricError::from)?)
+    }
+
+    /// Where stations are, in all networks of its switch.
+    ///
+    /// # Errors
+    /// A reactor has ended.
+    pub(crate) fn stations(&self) -> Result<Vec<Station>, Stopped> {
+        self.fabric.stations()
+    }
+
+    /// Stations are where another process knew them to be.
+    ///
+    /// # Errors
+    /// A reactor has ended.
+    pub(crate) fn recall(&self, stations: &Arc<[Station]>) -> Result<(), Stopped> {
+        self.fabric.recall(stations)
+    }
+
     /// Unplugs a port whose queues are stopped.
     fn unplug(&self, port: PortId) {
         // On a reactor that has ended nobody sends to it.
@@ -155,6 +201,8 @@ pub struct NicSpec {
     pub multiqueue: bool,
     /// What its driver reads, if its front-end has no address of its own for it.
     pub mac: Mac,
+    /// How its queues wait, where that is asked of it alone.
+    pub poll: PollSpec,
 }
 
 /// One NIC.
@@ -167,7 +215,12 @@ pub struct Nic {
     /// The front-end that is connected now, if any.
     session: Mutex<Option<SessionHandle>>,
     /// Ends the control thread between sessions.
-    stop: Stop,
+    stop: Mutex<Stop>,
+    /// The control thread ends because the NIC is to stand still, and leaves its session here.
+    still: AtomicBool,
+    frozen: Mutex<Option<Frozen>>,
+    poll: Mutex<Asked>,
+    made: SystemTime,
 }
 
 impl Nic {
@@ -177,14 +230,18 @@ impl Nic {
     /// The network takes no more ports, or there are no descriptors.
     pub fn new(lan: &Arc<Lan>, spec: NicSpec) -> Result<Arc<Self>, NicError> {
         let make = |source| NicError::Os { action: "make a signal", source };
-        let stop = Stop::new().map_err(make)?;
+        let stop = Mutex::new(Stop::new().map_err(make)?);
         lan.fabric.set_port(spec.port, &spec.policy).inspect_err(|_| lan.unplug(spec.port))?;
         let pairs = if spec.multiqueue { spec.pairs.clamp(1, PAIRS_MAX) } else { 1 };
         let control = spec.multiqueue;
         let offer = Offer { offloads: true, mergeable: true, pairs, control, mtu: true };
         let config = Config { mac: spec.mac, link: true, announce: false, pairs, mtu: lan.mtu };
         let (lan, session) = (Arc::clone(lan), Mutex::default());
-        Ok(Arc::new(Self { lan, spec, offer, config, session, stop }))
+        let (poll, made) = (Mutex::new(Asked::of(spec.poll)), SystemTime::now());
+        let (still, frozen) = (AtomicBool::new(false), Mutex::default());
+        let nic = Self { lan, spec, offer, config, session, stop, still, frozen, poll, made };
+        nic.ask_poll(|_| ());
+        Ok(Arc::new(nic))
     }
 
     /// Says what it has sent and got.
@@ -194,7 +251,7 @@ impl Nic {
 
     /// Sends the front-end away and takes no other one; does not wait.
     pub fn hang_up(&self) {
-        self.stop.stop();
+        self.stop().stop();
         if let Some(session) = &*self.session() {
             session.close();
         }
@@ -226,9 +283,21 @@ impl Nic {
     }
 
     fn session(&self) -> MutexGuard<'_, Option<SessionHandle>> {
-        // It is set in whole steps.
-        self.session.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.session)
     }
+
+    fn stop(&self) -> MutexGuard<'_, Stop> {
+        lock(&self.stop)
+    }
+
+    fn frozen(&self) -> MutexGuard<'_, Option<Frozen>> {
+        lock(&self.frozen)
+    }
+}
+
+/// Every value behind these locks is set in whole steps, so a panic elsewhere leaves it whole.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Says what a port has sent and got.

@@ -39,9 +39,7 @@ impl Nics {
         let mut state = self.state();
         let reply = started.map(|(nic, serving)| {
             let reply = reply(&spec, &nic);
-            if let Some(entry) = state.by_id.get_mut(&spec.id) {
-                entry.serve(nic, serving);
-            }
+            state.serve(&spec.id, nic, serving);
             reply
         });
         if reply.is_err() {
@@ -134,7 +132,9 @@ impl Entry {
 
     /// It is what is asked for.
     fn is(&self, asked: &NicSpec) -> bool {
-        NicSpec { mtu: asked.mtu.or(self.spec.mtu), ..asked.clone() } == self.spec
+        // How it is polled may have been changed since.
+        let asked = asked.clone().with_polling(self.spec.polling());
+        NicSpec { mtu: asked.mtu.or(self.spec.mtu), ..asked } == self.spec
     }
 }
 
@@ -143,7 +143,7 @@ fn resolved(spec: &NicSpec, nic: &Nic) -> NicSpec {
     NicSpec { mtu: Some(nic.lan().mtu()), ..spec.clone() }
 }
 
-fn reply(spec: &NicSpec, nic: &Nic) -> NicReply {
+pub(super) fn reply(spec: &NicSpec, nic: &Nic) -> NicReply {
     let (id, network) = (spec.id.clone(), spec.network.clone());
     NicReply { id, network, mtu: nic.lan().mtu(), queues: nic.pairs() }
 }
@@ -156,6 +156,7 @@ fn made(spec: &NicSpec, lan: &Arc<Lan>, port: PortId) -> Result<Arc<Nic>, NicsEr
         pairs: spec.queues,
         multiqueue: spec.mq,
         mac: Mac(spec.mac.bytes()),
+        poll: spec.polling(),
     };
     Ok(Nic::new(lan, spec)?)
 }

@@ -7,12 +7,13 @@ use std::io;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
+use anyhow::Context;
 use model::nic::{NicSpec, UplinkSpec};
 use model::rpc::code;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use vhost_user::Listener;
+use vhost_user::{Listener, Parts};
 
 use super::error::NicsError;
 use super::{Entry, Nics, State};
@@ -72,6 +73,12 @@ impl Nics {
         self.door.hold_as(&key(&spec.id), Holding { data, ..what })
     }
 
+    /// Has it held that something else is asked of a NIC that is held.
+    pub(super) fn hold_changed(&self, spec: &NicSpec) -> Result<(), HoldError> {
+        let holding = self.door.holding(&key(&spec.id)).transpose()?;
+        self.hold_with(spec, false, holding.unwrap_or_default())
+    }
+
     /// Something is held of a NIC of this id.
     pub(super) fn is_held(&self, id: &str) -> bool {
         self.door.holds(&key(id))
@@ -122,6 +129,10 @@ impl Nics {
     /// Brings back every NIC that is held, before callers come.
     pub(crate) fn restore(&self) {
         for (id, data) in self.door.held_under(NIC) {
+            if self.has(&id) {
+                // Taken over from a worker that served it.
+                continue;
+            }
             match read::<HeldNic>(&data) {
                 Ok(held) if held.leaving => {
                     self.sweep(&id);
@@ -143,12 +154,18 @@ impl Nics {
             let tried = self.door.held_under(UPLINK).into_iter();
             let left =
                 tried.filter(|(network, data)| !self.bring_back_uplink(network, data)).count();
-            if left == 0 || self.state().open().is_err() {
+            if left == 0 {
                 return;
             }
-            let ours = |state: &mut State| state.open().is_ok();
-            let waited = self.ended.wait_timeout_while(self.state(), pause, ours);
-            drop(waited.unwrap_or_else(PoisonError::into_inner));
+            let waits = |state: &mut State| !state.closing;
+            let waited = self.ended.wait_timeout_while(self.state(), pause, waits);
+            let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+            // An upgrade that comes to nothing leaves it to us.
+            let not_ours = |state: &mut State| state.upgrading && !state.closing;
+            let waited = self.ended.wait_while(state, not_ours);
+            if waited.unwrap_or_else(PoisonError::into_inner).closing {
+                return;
+            }
             pause = (pause * 2).min(LAST_RETRY);
         }
     }
@@ -163,6 +180,9 @@ impl Nics {
             }
         };
         let mut networks = self.networks();
+        if self.state().open().is_err() {
+            return false;
+        }
         // Somebody may have said meanwhile that there is to be none.
         if !self.door.holds(&format!("{UPLINK}{network}")) {
             return true;
@@ -184,26 +204,38 @@ impl Nics {
     /// Serves a NIC as a worker before had it, or shows why not.
     fn bring_back(&self, spec: NicSpec) {
         let id = spec.id.clone();
-        let mut entry = Entry::new(spec);
-        match self.serve_held(&entry.spec) {
+        let served = self.serve_held(&spec);
+        let mut state = self.state();
+        state.by_id.insert(id.clone(), Entry::new(spec));
+        match served {
             Ok((nic, serving)) => {
-                entry.serve(nic, serving);
+                state.serve(&id, nic, serving);
                 tracing::info!(nic = id, "taken over");
             }
-            Err(error) => {
-                let reason = text(&error);
-                tracing::error!(nic = id, "its guest waits: {reason}");
-                (entry.busy, entry.refused) = (None, Some(reason));
-            }
+            Err(error) => state.refuse(&id, &text(&error)),
         }
-        self.state().by_id.insert(id, entry);
+    }
+
+    /// A NIC as it is held, and its socket.
+    ///
+    /// # Errors
+    /// It is not held, or what is held is not understood.
+    pub(super) fn held_nic(&self, id: &str) -> anyhow::Result<(NicSpec, Parts)> {
+        let holding = self.door.holding(&key(id)).context("it is not held")??;
+        let held = read::<HeldNic>(&holding.data).map_err(anyhow::Error::msg)?;
+        anyhow::ensure!(!held.leaving, "it is being detached");
+        Ok((held.spec, self.held_socket(id)?))
+    }
+
+    fn held_socket(&self, id: &str) -> Result<Parts, NicError> {
+        let share = |source| NicError::Os { action: "share its socket", source };
+        let gone = || share(io::Error::other("it is not held"));
+        let holding = self.door.holding(&key(id)).ok_or_else(gone)?.map_err(share)?;
+        holding.sockets.into_iter().next().ok_or_else(gone)
     }
 
     fn serve_held(&self, spec: &NicSpec) -> Result<(Arc<Nic>, Serving), NicsError> {
-        let share = |source| NicError::Os { action: "share its socket", source };
-        let gone = || share(io::Error::other("it is not held"));
-        let holding = self.door.holding(&key(&spec.id)).ok_or_else(gone)?.map_err(share)?;
-        let parts = holding.sockets.into_iter().next().ok_or_else(gone)?;
+        let parts = self.held_socket(&spec.id)?;
         let nic = self.plug(spec)?;
         // The socket stays if it cannot be served: front-ends wait in its backlog.
         let serving = Listener::adopt(parts)
@@ -213,6 +245,17 @@ impl Nics {
             self.unplug(spec, &nic);
         }
         Ok((nic, serving?))
+    }
+}
+
+impl State {
+    /// A NIC is held, and not to be had again as it was.
+    pub(super) fn refuse(&mut self, id: &str, reason: &str) {
+        tracing::error!(nic = id, "its guest waits: {reason}");
+        if let Some(entry) = self.by_id.get_mut(id) {
+            (entry.nic, entry.serving) = (None, None);
+            (entry.busy, entry.refused) = (None, Some(reason.into()));
+        }
     }
 }
 

@@ -20,15 +20,22 @@
 //!   with their rings.
 //! - Ports of the switch are given out and taken back under the lock of the networks, and a number
 //!   is free again only when no reactor knows its port any more.
+//! - Locks are taken in this order: networks, entries. Nothing that takes time is done under that of
+//!   the entries.
+//! - An upgrade loses no frame that a guest has got rid of (`upgrade`).
 
 mod attach;
 mod detach;
 mod error;
 mod held;
 mod networks;
+mod poll;
+mod take;
 #[cfg(test)]
 mod tests;
 mod told;
+mod upgrade;
+mod written;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -36,12 +43,16 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use model::nic::{NicSpec, UplinkSpec};
 use model::rpc::{RpcError, code};
+use model::spec::PollSpec;
 
 use crate::held::Door;
 use crate::limits::{of_nic, of_uplink};
 use crate::nic::{Nic, Serving};
 use crate::pool::Pool;
 use networks::Networks;
+pub(crate) use take::TakenNics;
+pub(crate) use upgrade::StillNics;
+pub(crate) use written::{NIC_FORMAT, WrittenNetwork, WrittenNic};
 
 /// All NICs by id.
 #[derive(Debug)]
@@ -58,6 +69,8 @@ pub(crate) struct Nics {
 #[derive(Debug, Default)]
 struct State {
     by_id: BTreeMap<String, Entry>,
+    /// How those are polled of which nothing else is asked.
+    polling: PollSpec,
     /// All NICs go, and callers may do nothing to them any more.
     closing: bool,
     /// Another process is about to go on with all disks.
@@ -112,37 +125,23 @@ impl Nics {
     /// # Errors
     /// No such network; a device that cannot be had; another uplink is there.
     pub(crate) fn uplink(&self, spec: &UplinkSpec) -> Result<(), RpcError> {
+        let mut networks = self.networks();
+        // Looked at under that lock: an upgrade that begins waits for it.
         self.state().open()?;
-        self.set_uplink(&mut self.networks(), spec)
+        self.set_uplink(&mut networks, spec)
     }
 
     fn set_uplink(&self, networks: &mut Networks, spec: &UplinkSpec) -> Result<(), RpcError> {
         networks.set_uplink(&spec.network, spec.tap.as_deref())?;
-        let files = networks.uplinks() as u64 * of_uplink(networks.reactors());
-        self.uplink_files.store(files, Ordering::Relaxed);
+        self.count_uplinks(networks);
         // Under the lock, so that what is told last is what is so.
         Ok(self.hold_uplink(spec)?)
     }
 
-    /// From here on no verb changes anything, until [`Self::end_upgrade`].
-    ///
-    /// # Errors
-    /// There are NICs: their connections would end with this process.
-    pub(crate) fn begin_upgrade(&self) -> Result<(), RpcError> {
-        let mut state = self.state();
-        if !state.by_id.is_empty() {
-            let message = "NICs are attached, and an upgrade would cut their connections, which \
-                           not every guest survives; detach them, then try again";
-            return Err(wrong_state(message));
-        }
-        state.upgrading = true;
-        self.ended.notify_all();
-        Ok(())
-    }
-
-    /// Nothing came of it.
-    pub(crate) fn end_upgrade(&self) {
-        self.state().upgrading = false;
+    /// Open files of uplinks are taken, or not any more.
+    fn count_uplinks(&self, networks: &Networks) {
+        let files = networks.uplinks() as u64 * of_uplink(networks.reactors());
+        self.uplink_files.store(files, Ordering::Relaxed);
     }
 }
 

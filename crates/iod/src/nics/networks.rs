@@ -40,6 +40,16 @@ impl Networks {
         self.by_name.iter()
     }
 
+    /// A network of this name.
+    pub(super) fn lan(&self, name: &str) -> Option<&Arc<Lan>> {
+        self.by_name.get(name).map(|network| &network.lan)
+    }
+
+    /// Uplinks, by the names of their networks.
+    pub(super) fn uplinks_mut(&mut self) -> impl Iterator<Item = (&String, &mut Uplink)> {
+        self.by_name.iter_mut().filter_map(|(name, one)| Some((name, one.uplink.as_mut()?)))
+    }
+
     /// How many have an uplink.
     pub(super) fn uplinks(&self) -> usize {
         self.by_name.values().filter(|network| network.uplink.is_some()).count()
@@ -122,11 +132,16 @@ impl Networks {
         }
         let port = self.free_port()?;
         let uplink = Uplink::open(&lan, port, tap)?;
+        self.insert_uplink(name, port, uplink);
+        Ok(())
+    }
+
+    /// A network has this uplink, at this port.
+    pub(super) fn insert_uplink(&mut self, name: &str, port: PortId, uplink: Uplink) {
         self.ports.insert(port);
         if let Some(network) = self.by_name.get_mut(name) {
             network.uplink = Some(uplink);
         }
-        Ok(())
     }
 
     /// Where a device is in use.
@@ -144,7 +159,7 @@ impl Networks {
         self.ports.remove(port);
     }
 
-    fn free_port(&self) -> Result<PortId, NicsError> {
+    pub(super) fn free_port(&self) -> Result<PortId, NicsError> {
         let mut all = (0..PORTS_MAX as u16).map(PortId);
         all.find(|port| !self.ports.contains(*port)).ok_or(NicsError::NoPort)
     }

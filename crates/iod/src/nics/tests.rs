@@ -121,7 +121,9 @@ fn nothing_comes_while_all_goes() {
     let (nics, folder) = nics();
     let a = spec(&folder, "a", "lan");
     attach(&nics, &a).unwrap();
-    assert_eq!(code_of(nics.begin_upgrade(), "detach"), code::WRONG_STATE);
+    nics.begin_upgrade().unwrap();
+    assert_eq!(code_of(nics.detach("a"), "upgrade"), code::BUSY);
+    nics.end_upgrade();
     nics.begin_end();
     assert_eq!(code_of(attach(&nics, &spec(&folder, "b", "lan")), "shutting"), code::WRONG_STATE);
     assert_eq!(code_of(nics.detach("a"), "shutting"), code::WRONG_STATE);

@@ -1,13 +1,17 @@
 //! What NICs and networks say of themselves.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use model::report::{FrameCounts, NetworkStats, NicStats, UplinkStats};
+use model::report::{FrameCounts, NetworkStats, NicStats, PortStats, UplinkStats};
 use net::Reason;
 use nic::PortCounts;
 
 use super::networks::Network;
 use super::{Entry, Nics};
+use crate::metrics::Residence;
+use crate::nic::{Lan, Plugged, ports, residences};
+use crate::stats::Detail;
 
 impl Nics {
     /// Those that are `wanted`, by id.
@@ -15,6 +19,33 @@ impl Nics {
         let state = self.state();
         let entries = state.by_id.values().filter(|entry| wanted(&entry.spec.id));
         entries.map(stats).collect()
+    }
+
+    /// What those NICs and uplinks that are `wanted` do as ports of the switch.
+    pub(crate) fn ports(&self, wanted: impl Fn(&str) -> bool, detail: Detail) -> Vec<PortStats> {
+        let Some((lan, all)) = self.plugged(&wanted) else { return Vec::new() };
+        ports(&lan, &all, wanted, detail)
+    }
+
+    /// How long frames for them took.
+    pub(crate) fn residences(&self) -> Vec<Residence> {
+        self.plugged(|_| true).map_or_else(Vec::new, |(lan, all)| residences(&lan, &all))
+    }
+
+    /// Who is at all ports, and one of their networks; nothing unless a NIC is `wanted`.
+    fn plugged(&self, wanted: impl Fn(&str) -> bool) -> Option<(Arc<Lan>, Vec<Plugged>)> {
+        let state = self.state();
+        let entries =
+            || state.by_id.iter().filter_map(|(id, entry)| Some((id, entry.nic.as_ref()?)));
+        let (_, nic) = entries().find(|(id, _)| wanted(id))?;
+        let lan = Arc::clone(nic.lan());
+        let mut all: Vec<_> = entries().map(|(id, nic)| Plugged::nic(id, nic)).collect();
+        drop(state);
+        let networks = self.networks();
+        let uplinks = networks.iter().filter_map(|(_, network)| network.uplink.as_ref());
+        all.extend(uplinks.map(Plugged::host));
+        drop(networks);
+        Some((lan, all))
     }
 
     /// All networks, by name. Waits while an uplink comes or goes.

@@ -88,15 +88,22 @@ impl Table {
     /// else is set or held.
     pub fn with(pool: Arc<Pool>, open_files: u64, door: Door, polling: PollSpec) -> Self {
         let poll = Defaults::found(polling, &door);
+        let spec = poll.spec();
         let disks = Mutex::new(Disks { poll, ..Disks::default() });
         let ended = Condvar::new();
         let nics = Nics::new(Arc::clone(&pool), door.clone());
+        nics.set_poll_defaults(spec);
         Self { pool, started: Instant::now(), open_files, door, nics, disks, ended }
     }
 
     /// The way to the keeper.
     pub(crate) fn door(&self) -> &Door {
         &self.door
+    }
+
+    /// The NICs of the process.
+    pub(crate) fn nics(&self) -> &Nics {
+        &self.nics
     }
 
     fn disks(&self) -> MutexGuard<'_, Disks> {
@@ -135,6 +142,12 @@ impl Table {
     /// # Errors
     /// No such disk or NIC.
     pub fn stats(&self, id: Option<&str>) -> Result<Stats, RpcError> {
+        let detail = if id.is_some() { Detail::Everything } else { Detail::Counts };
+        self.told(id, detail)
+    }
+
+    /// The same, with so much of ports of the switch.
+    fn told(&self, id: Option<&str>, of_ports: Detail) -> Result<Stats, RpcError> {
         let disks = self.disks();
         let there = |id: &str| disks.by_id.contains_key(id) || self.nics.has(id);
         if let Some(id) = id.filter(|id| !there(id)) {
@@ -151,6 +164,7 @@ impl Table {
         stats.disks.extend(refused.map(|disk| stats::refused(disk)));
         stats.disks.sort_by(|one, other| one.id.cmp(&other.id));
         stats.nics = self.nics.stats(wanted);
+        stats.ports = self.nics.ports(wanted, of_ports);
         if id.is_none() {
             stats.networks = self.nics.network_stats();
         }
@@ -167,8 +181,9 @@ impl Table {
         let exports = disks.by_id.values().filter_map(|one| one.export.clone()).collect();
         drop(disks);
         // Without an id there is none that can be missing.
-        let stats = self.stats(None);
-        stats.map_or_else(|_| String::new(), |stats| page(&Source { stats, exports }))
+        let stats = self.told(None, Detail::Everything);
+        let residences = self.nics.residences();
+        stats.map_or_else(|_| String::new(), |stats| page(&Source { stats, exports, residences }))
     }
 }
 

@@ -1,6 +1,7 @@
 //! NICs, beside the disks of the same process.
 
 use model::nic::{NicSpec, UplinkSpec};
+use model::poll::PollChange;
 use model::rpc::{NicReply, RpcError};
 
 use super::Table;
@@ -26,6 +27,14 @@ impl Table {
     /// No such NIC, or a verb at work.
     pub fn detach_nic(&self, id: &str) -> Result<(), RpcError> {
         self.nics.detach(id)
+    }
+
+    /// Polls a NIC otherwise from now on.
+    ///
+    /// # Errors
+    /// No such NIC, or a verb at work.
+    pub fn poll_nic(&self, id: &str, change: PollChange) -> Result<NicReply, RpcError> {
+        self.nics.poll(id, change)
     }
 
     /// Brings the host to a network by a TAP device, or takes it away.

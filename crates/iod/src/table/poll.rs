@@ -1,4 +1,4 @@
-//! How disks are polled for which nothing else is set.
+//! How disks and NICs are polled for which nothing else is set.
 //!
 //! The program is started with one answer, and a caller may give another, which is held: a worker
 //! that comes later, after a crash or an upgrade, finds it.
@@ -64,7 +64,7 @@ fn held(door: &Door) -> PollSpec {
 }
 
 impl Table {
-    /// Changes how disks are polled for which nothing else is set; what is in force then.
+    /// Changes how disks and NICs are polled for which nothing else is set; what is in force then.
     ///
     /// # Errors
     /// Another caller is at it, the process is about to end or to be upgraded, or the keeper does
@@ -96,6 +96,7 @@ impl Table {
         for export in disks.by_id.values().filter_map(|entry| entry.export.as_ref()) {
             export.set_poll_defaults(process);
         }
+        self.nics.set_poll_defaults(process);
         Ok(disks.poll.in_force())
     }
 

@@ -7,7 +7,7 @@ use model::rpc::{RpcError, code};
 use super::{CLOSING, Disks, Entry, RefusedDisk, Table, busy, wrong_state};
 use crate::error::text;
 use crate::export::{Export, ExportError};
-use crate::handover::Arrived;
+use crate::handover::{Arrivals, Arrived};
 use crate::held::Held;
 use crate::lifecycle::{Phase, Rest};
 
@@ -95,9 +95,11 @@ impl Table {
         !disks.handed_over
     }
 
-    /// Goes on with disks of another process.
-    pub(crate) fn take_over(self: &Arc<Self>, arrived: Vec<Arrived>) {
-        for Arrived { held, taken } in arrived {
+    /// Goes on with disks and NICs of another process.
+    pub(crate) fn take_over(self: &Arc<Self>, arrived: Arrivals) {
+        // One that waits for its storage must not hold up a frame.
+        self.nics.take_over(arrived.nics);
+        for Arrived { held, taken } in arrived.disks {
             let (id, queues) = (held.spec.id.clone(), held.spec.queues);
             let export = Arc::clone(&taken.export);
             let (phase, refused) = (Phase::At(rest(&held)), None);

@@ -26,6 +26,11 @@ pub fn play(io: &Io, part: &str) -> String {
 pub fn act() {
     let Some(part) = std::env::var_os("RINGWAY_TEST_PART") else { return };
     let part = part.into_string().unwrap();
+    // One that takes over NICs, or knows of none.
+    let (nics, part) = match part.strip_prefix("nics ") {
+        Some(part) => (true, part.to_owned()),
+        None => (false, part),
+    };
     let link = std::io::stdin();
     let way = loop {
         let (record, mut fds) = hear(link.as_fd());
@@ -36,21 +41,7 @@ pub fn act() {
     let say = |what: Value| {
         rustix::net::send(&way, what.to_string().as_bytes(), SendFlags::NOSIGNAL).unwrap();
     };
-    let hello = |oldest: u32, newest: u32| json!({"hello": {"pid": 1, "version": "0", "oldest": oldest, "newest": newest}});
-    let with_disks = |oldest: u32, newest: u32| {
-        let mut hello = hello(1, 99);
-        hello["hello"]["disks"] = json!({"oldest": oldest, "newest": newest});
-        hello
-    };
-    match part.as_str() {
-        "future" => say(hello(98, 99)),
-        "past" => say(hello(0, 0)),
-        "future disks" => say(with_disks(98, 99)),
-        "tells novel" => say(with_disks(1, 99)),
-        "odd" => say(json!({"what": 1})),
-        "eager" => say(json!("ready")),
-        _ => say(hello(1, 99)),
-    }
+    greet(&part, nics, say);
     match part.as_str() {
         "dies" => return,
         "hangs" => stall(),
@@ -92,6 +83,34 @@ pub fn act() {
     if part == "stalls" {
         stall();
     }
+}
+
+/// What it says first: which formats it reads.
+fn greet(part: &str, nics: bool, say: impl Fn(Value)) {
+    let formats = |oldest: u32, newest: u32| json!({"oldest": oldest, "newest": newest});
+    let hello = |oldest: u32, newest: u32| {
+        let mut hello = json!({"pid": 1, "version": "0", "oldest": oldest, "newest": newest});
+        if nics {
+            hello["nics"] = formats(1, 1);
+        }
+        hello
+    };
+    let with = |what: &str, oldest: u32, newest: u32| {
+        let mut hello = hello(1, 99);
+        hello[what] = formats(oldest, newest);
+        hello
+    };
+    let hello = match part {
+        "future" => hello(98, 99),
+        "past" => hello(0, 0),
+        "future disks" => with("disks", 98, 99),
+        "future nics" => with("nics", 98, 99),
+        "tells novel" => with("disks", 1, 99),
+        "odd" => return say(json!({"what": 1})),
+        "eager" => return say(json!("ready")),
+        _ => hello(1, 99),
+    };
+    say(json!({"hello": hello}));
 }
 
 fn stall() -> ! {

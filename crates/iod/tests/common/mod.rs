@@ -2,6 +2,7 @@
 // Test code, of which each file uses a part.
 #![allow(clippy::unwrap_used, clippy::panic, dead_code, unreachable_pub)]
 
+pub mod frames;
 pub mod nbd;
 pub mod nics;
 pub mod switch;

@@ -15,6 +15,14 @@ pub fn qemu(socket: &Path, pairs: u16, mac: &str) -> Machine {
     Machine { cpus: pairs.into(), args, ..Machine::default() }
 }
 
+/// The same, which connects again when its backend has died.
+pub fn qemu_that_reconnects(socket: &Path, pairs: u16, mac: &str) -> Machine {
+    let mut machine = qemu(socket, pairs, mac);
+    // Of the socket; in seconds.
+    machine.args[1] += ",reconnect=1";
+    machine
+}
+
 /// A machine of User-Mode Linux with a NIC.
 pub fn uml(socket: &Path) -> Machine {
     let append = format!("virtio_uml.device={}:1", socket.display());

@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::caps::{MAX_BYTES_PER_SECOND, MIN_BYTES_PER_SECOND};
+use crate::poll::{self, PollMode, PollSpec};
 use crate::spec::{SpecError, refuse, validate_id, validate_socket};
 pub use mac::MacAddress;
 
@@ -56,6 +57,20 @@ pub struct NicSpec {
     /// How much it may send.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<NicRate>,
+    /// Whether its queues are polled; as the process is set when absent, like the two that follow.
+    /// Changed by `nic.poll`.
+    #[serde(default, deserialize_with = "poll::mode", skip_serializing_if = "Option::is_none")]
+    pub poll: Option<PollMode>,
+    /// Longest spin, in microseconds.
+    #[serde(default, deserialize_with = "poll::max_us", skip_serializing_if = "Option::is_none")]
+    pub poll_max_us: Option<u16>,
+    /// How much of a CPU must be free for a reactor that spins, in percent.
+    #[serde(
+        default,
+        deserialize_with = "poll::idle_threshold",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub poll_idle_threshold: Option<u8>,
     /// Permission bits of the socket, for example 0o660.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub socket_mode: Option<u32>,
@@ -127,6 +142,9 @@ impl NicSpec {
             vlan: None,
             locked: None,
             rate: None,
+            poll: None,
+            poll_max_us: None,
+            poll_idle_threshold: None,
             socket_mode: None,
             socket_group: None,
         }
@@ -150,7 +168,21 @@ impl NicSpec {
             return refuse("vlan", format!("{vlan} is not in 1 to 4094"));
         }
         self.locked.as_ref().map_or(Ok(()), Locked::validate)?;
+        self.polling().validate()?;
         self.rate.map_or(Ok(()), NicRate::validate)
+    }
+
+    /// What was asked for of polling.
+    pub fn polling(&self) -> PollSpec {
+        let &Self { poll, poll_max_us, poll_idle_threshold, .. } = self;
+        PollSpec { poll, poll_max_us, poll_idle_threshold }
+    }
+
+    /// The same spec with this of polling.
+    #[must_use]
+    pub fn with_polling(self, polling: PollSpec) -> Self {
+        let PollSpec { poll, poll_max_us, poll_idle_threshold } = polling;
+        Self { poll, poll_max_us, poll_idle_threshold, ..self }
     }
 }
 

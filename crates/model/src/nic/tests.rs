@@ -25,11 +25,16 @@ fn what_is_absent_has_defaults() {
         ("vlan", json!(7)),
         ("locked", json!({"ipv4": ["10.0.0.1"], "ipv6": ["fe80::1"]})),
         ("rate", json!({"bytes_per_second": 1_000_000, "bytes_burst": 200_000})),
+        ("poll", json!("always")),
+        ("poll_max_us", json!(50)),
     ]);
     let whole = whole.unwrap();
     let again: NicSpec = serde_json::from_value(serde_json::to_value(&whole).unwrap()).unwrap();
     assert_eq!(again, whole);
     assert_eq!((whole.queues, whole.mq, whole.mtu, whole.vlan), (4, false, Some(9000), Some(7)));
+    assert_eq!((whole.polling().resolve().max_us, spec(&[]).unwrap().polling().poll), (50, None));
+    let other = whole.clone().with_polling(Default::default());
+    assert_eq!((other.poll, other.poll_max_us, other.queues), (None, None, 4));
 }
 
 #[test]
@@ -58,6 +63,9 @@ fn what_cannot_be_served_is_named() {
         ("locked", json!({"mac": "x"}), "unknown field"),
         ("rate", json!({"bytes_per_second": 0}), "rate.bytes_per_second: "),
         ("rate", json!({"bytes_per_second": 4096, "bytes_burst": 1}), "rate.bytes_burst: "),
+        ("poll", json!("maybe"), "poll: "),
+        ("poll_max_us", json!(10_001), "poll_max_us: "),
+        ("poll_idle_threshold", json!(101), "poll_idle_threshold: "),
         ("socket_mode", json!(0o1777), "socket_mode: "),
         ("colour", json!(1), "unknown field"),
     ] {

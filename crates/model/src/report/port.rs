@@ -7,13 +7,16 @@ use serde::{Deserialize, Serialize};
 use super::{Latency, PollStats, QueuePolling};
 
 /// A port of a switch: a NIC of a guest, or the host at its device. Counts are since it was plugged
-/// in.
+/// in, or since its process has begun to serve it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PortStats {
     /// Name of the NIC, or of the host's device.
     pub id: String,
     /// Its number.
     pub port: u16,
+    /// When its counters were 0, in seconds since 1970.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub counting_since_unix_seconds: Option<f64>,
     /// Socket of its front-end; absent for the host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub socket: Option<String>,

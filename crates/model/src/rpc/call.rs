@@ -35,13 +35,15 @@ pub enum Call {
     DiskCaps(SetCaps),
     /// `disk.poll`: polls otherwise from now on.
     DiskPoll(SetPoll),
-    /// `poll.defaults`: how disks are polled for which nothing else is set. What is
+    /// `poll.defaults`: how disks and NICs are polled for which nothing else is set. What is
     /// absent stays, `null` is as the program was started.
     PollDefaults(PollChange),
     /// `nic.attach`: listen, and be a port of a network.
     NicAttach(NicSpec),
     /// `nic.detach`: send the front-end away, close the socket, forget.
     NicDetach(NicRef),
+    /// `nic.poll`: polls otherwise from now on.
+    NicPoll(SetPoll),
     /// `network.uplink`: bring the host to a network, or take it away.
     NetworkUplink(UplinkSpec),
     /// `stats`: everything, or one disk or NIC.
@@ -58,7 +60,7 @@ pub enum Call {
 }
 
 /// Every verb that [`Call::parse`] knows.
-pub const METHODS: [&str; 20] = [
+pub const METHODS: [&str; 21] = [
     "disk.attach",
     "disk.activate",
     "disk.deactivate",
@@ -73,6 +75,7 @@ pub const METHODS: [&str; 20] = [
     "poll.defaults",
     "nic.attach",
     "nic.detach",
+    "nic.poll",
     "network.uplink",
     "stats",
     "metrics",
@@ -120,6 +123,7 @@ impl Call {
                 Ok(Self::NicAttach(spec))
             }
             "nic.detach" => Ok(Self::NicDetach(typed(params)?)),
+            "nic.poll" => Ok(Self::NicPoll(typed(params)?)),
             "network.uplink" => {
                 let spec: UplinkSpec = typed(params)?;
                 spec.validate().map_err(|error| invalid(error.to_string()))?;

@@ -78,11 +78,11 @@ pub struct StatsQuery {
     pub id: Option<String>,
 }
 
-/// Parameters of `disk.poll`: an id beside those of `poll.defaults`. What is absent stays as it is;
+/// Parameters of `disk.poll` and `nic.poll`: an id beside those of `poll.defaults`. What is absent stays as it is;
 /// `null` is as the process is set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SetPoll {
-    /// The disk's id.
+    /// The disk's id, or the NIC's.
     pub id: String,
     /// What is to change.
     pub change: PollChange,

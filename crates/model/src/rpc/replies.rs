@@ -17,7 +17,7 @@ pub struct DiskReply {
     pub geometry: Geometry,
 }
 
-/// Result of `nic.attach`.
+/// Result of `nic.attach` and `nic.poll`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NicReply {
     /// The NIC's id.
@@ -58,6 +58,9 @@ pub struct UpgradeReply {
     pub version: String,
     /// Disks that it goes on with.
     pub disks: u64,
+    /// NICs that it goes on with.
+    #[serde(default)]
+    pub nics: u64,
     /// How long guests were not served, in milliseconds.
     pub paused_ms: f64,
 }

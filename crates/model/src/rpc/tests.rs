@@ -25,6 +25,7 @@ fn refusals_carry_the_right_code() {
         ("poll.defaults", json!({"id":"a"}), code::INVALID_PARAMS),
         ("nic.attach", json!({"id":"a","socket":"/s","network":"n"}), code::INVALID_PARAMS),
         ("nic.detach", json!({"id":"a","mac":"x"}), code::INVALID_PARAMS),
+        ("nic.poll", json!({"poll":"off"}), code::INVALID_PARAMS),
         ("network.uplink", json!({"network":"n","tap":"a/b"}), code::INVALID_PARAMS),
         ("poll.defaults", json!({"poll_max_us":10_001}), code::INVALID_PARAMS),
         ("disk.attach", json!({"id":"a","socket":"/s","backend":{"null":0}}), code::INVALID_PARAMS),

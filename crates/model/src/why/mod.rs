@@ -31,7 +31,7 @@ use crate::report::Stage;
 
 pub use facts::Facts;
 pub use judge::judge;
-pub use nic::{NicCause, NicFacts, NicVerdict, judge_nic};
+pub use nic::{NicCause, NicFacts, NicVerdict, judge_nic, judge_refused};
 pub use words::{bytes, duration};
 
 /// What holds a disk back.

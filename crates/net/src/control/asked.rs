@@ -36,6 +36,16 @@ impl Asked {
         }
     }
 
+    /// What brings one of which [`Self::address`] was asked, and nothing else, to this.
+    pub fn commands(&self) -> [Command; 4] {
+        [
+            Command::Promiscuous(self.promiscuous),
+            Command::AllMulticast(self.all_multicast),
+            Command::Table(self.table.to_vec()),
+            Command::Pairs(self.pairs),
+        ]
+    }
+
     /// Pairs of queues that it uses, from the first on.
     pub fn pairs(&self) -> u16 {
         self.pairs

@@ -159,6 +159,9 @@ proptest! {
             prop_assert!((1..=pairs).contains(&asked.pairs()));
             prop_assert!(asked.address().is_station() && asked.wants(asked.address()));
             prop_assert!(asked.wants(Mac::BROADCAST));
+            let mut twin = Asked::nothing(asked.address());
+            asked.commands().into_iter().for_each(|command| twin.apply(command));
+            prop_assert_eq!(&twin, &asked);
         }
     }
 }

@@ -75,6 +75,17 @@ impl Pace {
         self.rate
     }
 
+    /// Time that what was let pass is ahead of the rate at `now_ns`, in nanoseconds.
+    pub fn owed_ns(&self, now_ns: u64) -> u64 {
+        ahead(self.until.load(Ordering::Relaxed), parts(now_ns)).max(0) as u64 / PARTS as u64
+    }
+
+    /// So much is owed at `now_ns`, an hour at most: for one that goes on in place of another.
+    pub fn owe(&self, owed_ns: u64, now_ns: u64) {
+        let debt = (u128::from(owed_ns) * PARTS).min(TIME_MAX) as u64;
+        self.until.store(parts(now_ns).wrapping_add(debt), Ordering::Relaxed);
+    }
+
     /// Lets `units` pass at `now_ns`, or tells when to ask again, in nanoseconds. What is larger
     /// than the burst passes, and those after it pay.
     ///

@@ -52,6 +52,21 @@ pub enum SwitchError {
     NoRoom(#[from] NoRoom),
 }
 
+/// Where a station is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Station {
+    /// In which network.
+    pub network: NetworkId,
+    /// At which port.
+    pub port: PortId,
+    /// In which VLAN of the network.
+    pub vlan: u16,
+    /// Its address.
+    pub mac: Mac,
+    /// When it was heard last, in nanoseconds.
+    pub seen_ns: u64,
+}
+
 #[derive(Debug)]
 struct Network {
     policy: NetworkPolicy,
@@ -158,6 +173,18 @@ impl Switch {
         let network = self.port(port).map(|port| port.network);
         let network = network.and_then(|network| self.network_mut(network));
         network.map_or(Learnt::NoStation, |network| network.stations.learn(vlan, mac, port, now_ns))
+    }
+
+    /// Stations that were learnt, in no order.
+    pub fn stations(&self) -> impl Iterator<Item = Station> {
+        let networks = (0..).map(NetworkId).zip(&self.networks);
+        networks.filter_map(|(id, network)| Some((id, network.as_ref()?))).flat_map(
+            |(network, of)| {
+                let station =
+                    move |(vlan, mac, port, seen_ns)| Station { network, port, vlan, mac, seen_ns };
+                of.stations.learnt().map(station)
+            },
+        )
     }
 
     /// A port as it was plugged in.

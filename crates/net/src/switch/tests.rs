@@ -67,6 +67,31 @@ fn it_learns_and_networks_are_apart() {
 }
 
 #[test]
+fn what_one_has_learnt_another_can_be_told() {
+    let mut first = switch();
+    for (port, from) in [(0, mac(0)), (1, mac(1)), (4, mac(0))] {
+        first.decide(PortId(port), &frame(mac(9), from), &Header::default(), u64::from(port));
+    }
+    first.decide(PortId(2), &tagged(mac(9), mac(1), 7), &Header::default(), 9);
+    first.fix(PortId(3), 0, mac(3)).unwrap();
+    let mut all: Vec<_> = first.stations().collect();
+    all.sort_by_key(|station| station.seen_ns);
+    let told: Vec<_> =
+        all.iter().map(|one| (one.network, one.port.0, one.vlan, one.mac, one.seen_ns)).collect();
+    let expected = [(0, 0, 0), (1, 0, 1), (4, 0, 4), (2, 7, 9)];
+    let station = |(port, vlan, seen_ns): (u16, u16, u64)| {
+        let number = if port == 4 { 0 } else { port.min(1) as u8 };
+        (if port == 4 { OTHER } else { LAN }, port, vlan, mac(number), seen_ns)
+    };
+    assert_eq!(told, expected.map(station), "fixed ones are not learnt");
+    let mut second = switch();
+    for one in all {
+        second.learn(one.port, one.vlan, one.mac, one.seen_ns);
+    }
+    assert_eq!(decide(&mut second, 0, &frame(mac(1), mac(0))), Decision::Forward(PortId(1)));
+}
+
+#[test]
 fn frames_that_go_nowhere() {
     let mut switch = switch();
     let drop = |reason| Decision::Drop(reason);

@@ -87,6 +87,11 @@ fn key(vlan: u16, mac: Mac) -> Key {
     NonZeroU64::MIN | (u64::from(vlan & 0xfff) << 49) | (mac.number() << 1)
 }
 
+/// What [`key`] was made of.
+fn unkey(key: Key) -> (u16, Mac) {
+    ((key.get() >> 49) as u16 & 0xfff, Mac::of_number(key.get() >> 1))
+}
+
 /// The stations of one network.
 #[derive(Debug)]
 pub struct MacTable {
@@ -119,6 +124,15 @@ impl MacTable {
     pub fn lookup(&self, vlan: u16, mac: Mac, now_ns: u64) -> Option<PortId> {
         let entry = self.slab.get(self.find(key(vlan, mac))?)?;
         (entry.fixed || !self.has_aged(entry, now_ns)).then_some(entry.port)
+    }
+
+    /// Stations that were learnt, in no order: VLAN, address, port, and when it was heard last.
+    pub fn learnt(&self) -> impl Iterator<Item = (u16, Mac, PortId, u64)> {
+        let entries = (0..self.limits.entries).filter_map(|at| self.slab.get(at));
+        entries.filter(|entry| !entry.fixed).filter_map(|entry| {
+            let (vlan, mac) = unkey(entry.key?);
+            Some((vlan, mac, entry.port, entry.seen_ns))
+        })
     }
 
     /// A frame came from `mac` on `port`.

@@ -40,7 +40,20 @@ impl Desk {
         terms: Terms,
         address: Mac,
     ) -> Result<Arc<Self>, Stopped> {
-        let (fabric, asked) = (Arc::clone(fabric), Asked::nothing(address));
+        Self::resume(fabric, port, terms, Asked::nothing(address))
+    }
+
+    /// This was asked for, of another process perhaps, and all hubs know it.
+    ///
+    /// # Errors
+    /// [`Stopped`]: a reactor has ended.
+    pub fn resume(
+        fabric: &Arc<Fabric>,
+        port: PortId,
+        terms: Terms,
+        asked: Asked,
+    ) -> Result<Arc<Self>, Stopped> {
+        let fabric = Arc::clone(fabric);
         fabric.set_asked(port, Some(Arc::new(asked.clone())))?;
         Ok(Arc::new(Self { fabric, port, terms, asked: Mutex::new(asked) }))
     }
@@ -51,6 +64,11 @@ impl Desk {
     /// [`Stopped`]: a reactor has ended.
     pub fn close(&self) -> Result<(), Stopped> {
         self.fabric.set_asked(self.port, None)
+    }
+
+    /// All that was asked for.
+    pub fn all_asked(&self) -> Asked {
+        self.asked().clone()
     }
 
     /// The port's address, as its driver has set it last.

@@ -17,7 +17,7 @@ use net::control::Asked;
 use net::flow::{Shares, Toeplitz, TopFlow};
 use net::header::{HEADER_BYTES, Offloads};
 use net::port::{Policy, PortId};
-use net::switch::{NetworkId, NetworkPolicy, PORTS_MAX, Switch, SwitchError};
+use net::switch::{NetworkId, NetworkPolicy, PORTS_MAX, Station, Switch, SwitchError};
 use reactor::{Bell, Context};
 
 use crate::counts::Counts;
@@ -216,6 +216,17 @@ impl Hub {
         if known(&mut self.ports, port).is_some_and(|known| known.term == term) {
             self.switch.learn(port, vlan, mac, now_ns);
         }
+    }
+
+    /// Where stations are, as far as this hub knows.
+    pub(crate) fn stations(&self) -> Vec<Station> {
+        self.switch.stations().collect()
+    }
+
+    /// A station was there when another switch knew of it.
+    pub(crate) fn recall(&mut self, station: &Station) {
+        let Station { port, vlan, mac, seen_ns, .. } = *station;
+        self.switch.learn(port, vlan, mac, seen_ns);
     }
 
     /// The flows of which each port sends most through this hub, with all that it sends of flows,

@@ -101,6 +101,36 @@ impl Guest {
         Ok(Some(Frame { header, bytes: bytes.split_off(NET_HEADER_BYTES) }))
     }
 
+    /// As [`Guest::receive_frame`], for a frame in one buffer, which is offered again.
+    ///
+    /// # Errors
+    /// As [`Guest::receive_frame`].
+    pub fn take_frame(&mut self, pair: usize, deadline: Duration) -> Result<Option<Frame>> {
+        let before = self.queues[2 * pair].ring.used_seen;
+        let Some(frame) = self.receive_frame(pair, deadline)? else { return Ok(None) };
+        let ring = &mut self.queues[2 * pair].ring;
+        let place = ring.used + 4 + 8 * u64::from(before % ring.size);
+        let id = u32::from_le_bytes(self.memory.read_array(place)?);
+        let desc = ring.desc + DESC_BYTES * u64::from(id);
+        let at = u64::from_le_bytes(self.memory.read_array(desc)?);
+        let len = u32::from_le_bytes(self.memory.read_array(desc + 8)?);
+        let head = ring.add_chain(&self.memory, &[Desc::writable(at, len)])?;
+        ring.publish(&self.memory, head)?;
+        Ok(Some(frame))
+    }
+
+    /// Sends a frame from memory that is free again afterwards, and waits until its buffer is given
+    /// back.
+    ///
+    /// # Errors
+    /// As [`Guest::send_frame`].
+    pub fn pass_frame(&mut self, pair: usize, frame: &[u8]) -> Result<()> {
+        let mark = self.memory.mark();
+        self.send_frame(pair, &PLAIN, frame)?;
+        self.memory.release(mark);
+        Ok(())
+    }
+
     /// Gives a command to queue `control`, as Linux does, and waits for the answer.
     ///
     /// # Errors

@@ -138,7 +138,8 @@ impl Source {
 
 /// Which program it is.
 fn program(stats: &Stats) -> &'static str {
-    if stats.disks.is_empty() && !stats.ports.is_empty() { "ringway-net" } else { "ringway-io" }
+    // Only a ringway-io has NICs that callers have named.
+    if stats.nics.is_empty() && !stats.ports.is_empty() { "ringway-net" } else { "ringway-io" }
 }
 
 /// What it serves.

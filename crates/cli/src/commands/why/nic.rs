@@ -4,12 +4,29 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use model::report::{PortStats, Stats, WayStats};
+use model::report::{NicStats, PortStats, Stats, WayStats};
 use model::why::{NicFacts, NicVerdict, bytes, duration, judge_nic};
 use serde_json::json;
 
 use super::{Format, Why, polled};
 use crate::table;
+
+/// Says why a NIC is not served at all.
+pub(super) fn tell_refused(
+    asked: &Why,
+    nic: &NicStats,
+    verdict: &NicVerdict,
+) -> anyhow::Result<ExitCode> {
+    let mut output = std::io::stdout().lock();
+    match asked.format {
+        Format::Json => {
+            serde_json::to_writer(&mut output, &json!({ "verdict": verdict, "nic": nic }))?;
+            writeln!(output)?;
+        }
+        Format::Text => write!(output, "{}", said(verdict))?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
 
 /// Says it.
 pub(super) fn tell(asked: &Why, earlier: &Stats, now: &Stats) -> anyhow::Result<ExitCode> {
@@ -31,13 +48,7 @@ pub(super) fn tell(asked: &Why, earlier: &Stats, now: &Stats) -> anyhow::Result<
 
 /// The sentence first, then what it rests on.
 fn told(verdict: &NicVerdict, port: &PortStats) -> String {
-    let mut text = format!("{}\n", verdict.sentence);
-    if let Some(step) = &verdict.next {
-        text += &format!("Next: {step}\n");
-    }
-    if let Some(polling) = &verdict.polling {
-        text += &format!("{polling}\n");
-    }
+    let mut text = said(verdict);
     text += "\nSince it was plugged in:\n";
     text += &format!("{}\n", ways(port));
     if !port.each_queue.is_empty() {
@@ -49,6 +60,18 @@ fn told(verdict: &NicVerdict, port: &PortStats) -> String {
     }
     if !port.flows.is_empty() {
         text += &format!("\nLargest flows that it sends of late:\n{}\n", flows(port));
+    }
+    text
+}
+
+/// What is said first.
+fn said(verdict: &NicVerdict) -> String {
+    let mut text = format!("{}\n", verdict.sentence);
+    if let Some(step) = &verdict.next {
+        text += &format!("Next: {step}\n");
+    }
+    if let Some(polling) = &verdict.polling {
+        text += &format!("{polling}\n");
     }
     text
 }

@@ -17,7 +17,8 @@ use tap::{Lost, Queue, QueueError, Sent};
 use super::Fate;
 use super::room::{FRAMES_MAX, ROOM_BYTES, Room};
 
-/// Makes both sides of the queue that is `fd`, for the poller that is being made.
+/// Makes both sides of the queue that is `fd`, for the poller that is being made. Nothing comes of the
+/// host before [`Inlet::go_on`].
 ///
 /// # Errors
 /// There is no memory for frames.
@@ -52,8 +53,10 @@ struct Line {
 
 impl Line {
     fn new(context: &mut Context<'_>, fd: Arc<OwnedFd>) -> Result<Self, MemoryError> {
+        let mut queue = Queue::new(context, fd)?;
+        queue.set_resting(true);
         Ok(Self {
-            queue: Queue::new(context, fd)?,
+            queue,
             area: Area::private(ROOM_BYTES)?,
             room: Room::new(ROOM_BYTES),
             spare: (0..FRAMES_MAX).map(|_| Buffers::with_capacity(1)).collect(),
@@ -132,6 +135,36 @@ pub(super) struct Inlet {
 }
 
 impl Inlet {
+    /// Takes what the host sends.
+    pub(super) fn go_on(&mut self) {
+        self.line.borrow_mut().queue.set_resting(false);
+    }
+
+    /// Takes nothing more of the host, and passes on what was taken; false: the kernel still has some
+    /// of that.
+    pub(super) fn rest(&mut self, context: &mut Context<'_>) -> bool {
+        self.line.borrow_mut().queue.set_resting(true);
+        self.look(context);
+        while self.bring(context) {}
+        self.line.borrow().queue.is_quiet()
+    }
+
+    /// Gives the host what there is for it; false: the kernel still has some of that.
+    pub(super) fn has_given(&mut self, context: &mut Context<'_>) -> bool {
+        let mut line = self.line.borrow_mut();
+        line.flush(context);
+        line.room.is_whole()
+    }
+
+    /// Looks at what has ended. A failure is told once.
+    fn look(&self, context: &mut Context<'_>) {
+        let mut line = self.line.borrow_mut();
+        line.collect(context);
+        if let Some(error) = line.error.take() {
+            self.fate.fail(error);
+        }
+    }
+
     /// Passes on what has come, as much as one turn may; whether there was any.
     fn bring(&self, context: &mut Context<'_>) -> bool {
         let now_ns = context.now_ns();
@@ -169,13 +202,9 @@ impl Inlet {
 
 impl Poller for Inlet {
     fn poll(&mut self, context: &mut Context<'_>) -> Turn {
-        self.line.borrow_mut().collect(context);
+        self.look(context);
         let came = self.bring(context);
-        let mut line = self.line.borrow_mut();
-        if let Some(error) = line.error.take() {
-            self.fate.fail(error);
-        }
-        line.queue.ask(context);
+        self.line.borrow_mut().queue.ask(context);
         // What was asked for makes it hot again when it is there.
         if came { Turn::Busy } else { Turn::Idle }
     }

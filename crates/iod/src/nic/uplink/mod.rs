@@ -1,10 +1,13 @@
 //! The host at a network: a TAP device whose queues are a port of the switch, one on each reactor.
 
 mod line;
+mod rest;
 mod room;
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
+use std::time::SystemTime;
 
 use net::flow::QUEUES_MAX;
 use net::header::Offloads;
@@ -15,6 +18,7 @@ use tap::{Origin, QueueError, Tap};
 use vhost_user::Stop;
 
 use super::{Lan, NicError, tell_counts};
+use line::Inlet;
 
 /// A TAP device at a network. Dropping it unplugs the device, and waits for that.
 #[derive(Debug)]
@@ -23,18 +27,29 @@ pub struct Uplink {
     port: PortId,
     name: String,
     fate: Arc<Fate>,
-    thread: Option<JoinHandle<()>>,
+    made: SystemTime,
+    /// Sleeps until the end.
+    thread: Option<JoinHandle<Option<Served>>>,
+    /// What the control thread had, while there is none.
+    rest: Option<Served>,
 }
 
 /// How an uplink ends: once, by whoever is first.
 #[derive(Debug)]
 struct Fate {
     end: Stop,
+    /// It does not end: it is to rest ([`rest`]).
+    rests: AtomicBool,
     /// Why, if nobody wants it to.
     error: OnceLock<QueueError>,
 }
 
 impl Fate {
+    fn new() -> Result<Arc<Self>, NicError> {
+        let end = Stop::new().map_err(os("make a signal"))?;
+        Ok(Arc::new(Self { end, rests: AtomicBool::new(false), error: OnceLock::new() }))
+    }
+
     /// One of the queues goes on no more. Never waits: reactors call it.
     fn fail(&self, error: QueueError) {
         // The others fail for the same reason.
@@ -43,7 +58,12 @@ impl Fate {
     }
 }
 
+fn os(action: &'static str) -> impl Fn(std::io::Error) -> NicError {
+    move |source| NicError::Os { action, source }
+}
+
 /// What the control thread has.
+#[derive(Debug)]
 struct Served {
     lan: Arc<Lan>,
     port: PortId,
@@ -58,17 +78,12 @@ impl Uplink {
     /// # Errors
     /// [`NicError`], which names the device and what to do.
     pub fn open(lan: &Arc<Lan>, port: PortId, name: &str) -> Result<Self, NicError> {
-        let os = |action| move |source| NicError::Os { action, source };
-        let end = Stop::new().map_err(os("make a signal"))?;
-        let fate = Arc::new(Fate { end, error: OnceLock::new() });
-        let served = Served::start(lan, port, name, &fate)?;
-        tracing::info!(tap = name, queues = served.queues.len(), "the host is at a port");
-        let ends = Arc::clone(&fate);
-        let thread = std::thread::Builder::new().name("uplink".into());
-        let thread = thread.spawn(move || served.until(&ends));
-        let thread = thread.map_err(os("start a control thread"));
-        let thread = Some(thread.inspect_err(|_| lan.unplug(port))?);
-        Ok(Self { lan: Arc::clone(lan), port, name: name.into(), fate, thread })
+        let reactors = lan.pool.reactors().len();
+        let tap = Tap::open(name, reactors.min(QUEUES_MAX.into()), Origin::Either)?;
+        let mut uplink = Self::resting(lan, port, tap)?;
+        uplink.attach()?;
+        uplink.begin()?;
+        Ok(uplink)
     }
 
     /// Name of the device.
@@ -79,6 +94,11 @@ impl Uplink {
     /// Its port.
     pub fn port(&self) -> PortId {
         self.port
+    }
+
+    /// When it was plugged in.
+    pub(super) fn made(&self) -> SystemTime {
+        self.made
     }
 
     /// Why the host is at no port any more, if it is not.
@@ -99,52 +119,53 @@ impl Drop for Uplink {
             // One that panicked has said so.
             let _ = thread.join();
         }
+        if let Some(served) = self.rest.take() {
+            served.end(&self.fate);
+        }
     }
 }
 
 impl Served {
-    fn start(lan: &Arc<Lan>, port: PortId, name: &str, fate: &Arc<Fate>) -> Result<Self, NicError> {
-        let reactors = lan.pool.reactors().len();
-        let tap = Tap::open(name, reactors.min(QUEUES_MAX.into()), Origin::Either)?;
-        let queues = lan.fabric.set_port(port, &lan.policy()).map_err(NicError::from);
-        let queues = queues.and_then(|()| Self::queues(lan, port, &tap, fate));
-        let queues = queues.inspect_err(|_| lan.unplug(port))?;
-        Ok(Self { lan: Arc::clone(lan), port, tap, queues })
-    }
-
-    fn queues(
-        lan: &Lan,
-        port: PortId,
-        tap: &Tap,
-        fate: &Arc<Fate>,
-    ) -> Result<Vec<Attached>, NicError> {
-        let name = tap.name();
-        let life = Life::host(port, Offloads::KERNEL);
-        let fds = (0..tap.queues()).filter_map(|number| tap.queue(number));
-        let mut queues = Vec::new();
-        for ((number, fd), (reactor, _)) in (0..).zip(fds).zip(lan.pool.reactors()) {
+    /// Serves each queue of the device by a reactor. Nothing comes of the host yet.
+    fn attach(&mut self, fate: &Arc<Fate>) -> Result<(), NicError> {
+        let name = self.tap.name();
+        let life = Life::host(self.port, Offloads::KERNEL);
+        let fds = (0..self.tap.queues()).filter_map(|number| self.tap.queue(number));
+        // A process before may have had more reactors than this one.
+        let reactors = self.lan.pool.reactors();
+        let places = reactors.iter().cycle();
+        for ((number, fd), (reactor, _)) in (0..).zip(fds).zip(places) {
             let (kick, fate) = (Arc::clone(&fd), Arc::clone(fate));
             let make =
                 move |context: &mut Context<'_>, hub| line::make(context, hub, life, fd, fate);
-            let queue = Attached::new(&lan.fabric, reactor, life, number, Some(kick), make);
-            queues.push(queue.map_err(|source| NicError::Uplink { name: name.into(), source })?);
+            let made = Attached::new(&self.lan.fabric, reactor, life, number, Some(kick), make);
+            let failed = |source| NicError::Uplink { name: name.into(), source };
+            self.queues.push(made.map_err(failed)?);
         }
-        Ok(queues)
+        Ok(())
     }
 
-    /// Sleeps until the end, which it sees to: the device's queues are stopped, and the port is
-    /// gone. Others go on.
-    fn until(self, fate: &Fate) {
+    /// Sleeps until the end, which it sees to, or until it is to rest: then all is left as it is.
+    fn until(self, fate: &Fate) -> Option<Self> {
+        if let Err(error) = fate.end.wait(None, None) {
+            let tap = self.tap.name();
+            tracing::error!(tap, %error, "nobody can wait for the end of the uplink");
+        }
+        if fate.rests.load(Ordering::Acquire) && fate.error.get().is_none() {
+            return Some(self);
+        }
+        self.end(fate);
+        None
+    }
+
+    /// The device's queues are stopped, and the port is gone. Others go on.
+    fn end(self, fate: &Fate) {
         let Self { lan, port, tap, queues } = self;
-        let waited = fate.end.wait(None, None);
         let name = tap.name();
         if let Some(error) = fate.error.get() {
             let next = "other ports go on; give the network its uplink again (network.uplink), or \
                         start ringway-net again";
             tracing::error!(tap = name, "the host is at no port any more: {error}; {next}");
-        }
-        if let Err(error) = waited {
-            tracing::error!(tap = name, %error, "nobody can wait for the end of the uplink");
         }
         for queue in queues {
             // A reactor that has ended has ended its queue.

@@ -32,6 +32,11 @@ impl Room {
         Self { bytes, places: VecDeque::with_capacity(FRAMES_MAX), oldest: 0, end: 0 }
     }
 
+    /// All that was taken has been given back.
+    pub(super) fn is_whole(&self) -> bool {
+        self.places.is_empty()
+    }
+
     /// Takes so many bytes, which are not none: where they are, and the number by which they are
     /// given back.
     pub(super) fn take(&mut self, bytes: usize) -> Option<(usize, u64)> {

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::polling;
 use super::words::{bytes, duration};
-use crate::report::{PairStats, PollReason, PortStats, Stats, WayStats};
+use crate::report::{NicStats, PairStats, PollReason, PortStats, Stats, WayStats};
 
 /// Part of the time for which a cap must hold a queue to be what it waits for.
 const HELD_SHARE: f64 = 0.05;
@@ -43,6 +43,8 @@ pub enum NicCause {
     Lost,
     /// What it sends is refused.
     Refused,
+    /// A new worker could not take it over.
+    NotServed,
 }
 
 /// Why a NIC is slow.
@@ -123,6 +125,14 @@ fn sent(nic: &PortStats) -> &WayStats {
 
 fn got(nic: &PortStats) -> &WayStats {
     &nic.got
+}
+
+/// Says why a NIC is not served at all; `None`: it is.
+pub fn judge_refused(nic: &NicStats) -> Option<NicVerdict> {
+    let why = nic.refused.as_ref()?;
+    let sentence = format!("{} is not served, and its guest waits: {why}.", nic.id);
+    let step = "mend that, then detach it (nic.detach) and attach it again";
+    Some(NicVerdict::new(NicCause::NotServed, sentence).next(step))
 }
 
 /// Says what holds a NIC back.

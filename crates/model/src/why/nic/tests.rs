@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::poll::Polling;
-use crate::report::{Latency, PollRefusals, PollStats, QueuePolling};
+use crate::report::{FrameCounts, Latency, PollRefusals, PollStats, QueuePolling};
 
 fn waits(reason: PollReason) -> QueuePolling {
     QueuePolling { armed: false, reason, hits: 0, misses: 0, spun_seconds: 0.0, saved_us: 0.0 }
@@ -125,4 +125,27 @@ fn polling_is_told_with_its_reason() {
     assert!(of(PollReason::NoFreeCpu, 0).contains("looks for frames"));
     assert!(of(PollReason::Pays, 0).contains("has paid"));
     assert!(of(PollReason::Pays, 9).contains("9 of 9 waits"));
+}
+
+#[test]
+fn one_that_is_not_served_says_why() {
+    let mac = "02:00:00:00:00:01".parse().unwrap();
+    let mut nic = NicStats {
+        id: "a".into(),
+        network: "lan".into(),
+        socket: "/a".into(),
+        mac,
+        queues: 1,
+        vlan: None,
+        locked: false,
+        rate: None,
+        connected: false,
+        refused: None,
+        frames: FrameCounts::default(),
+    };
+    assert_eq!(judge_refused(&nic), None);
+    nic.refused = Some("its socket is gone".into());
+    let verdict = judge_refused(&nic).unwrap();
+    assert_eq!(verdict.cause, NicCause::NotServed);
+    assert_eq!(verdict.sentence, "a is not served, and its guest waits: its socket is gone.");
 }

@@ -32,6 +32,21 @@ fn the_burst_passes_at_once_and_then_the_rate() {
 }
 
 #[test]
+fn what_is_owed_goes_along_to_a_successor() {
+    let rate = Rate { per_second: 1000, burst: 10 };
+    let (pace, other) = (Pace::new(rate, 7), Pace::new(rate, 0));
+    assert_eq!(pace.owed_ns(7), 0);
+    greedy(&pace, 7, 1, 8);
+    assert!(pace.owed_ns(7).abs_diff(8 * SECOND / 1000) <= 1, "{}", pace.owed_ns(7));
+    // By another clock.
+    other.owe(pace.owed_ns(7), 100);
+    assert_eq!(greedy(&other, 100, 1, 2), [100; 2]);
+    assert!(other.pass(1, 100).is_err() && pace.owed_ns(SECOND) == 0);
+    other.owe(u64::MAX, 0);
+    assert!(other.pass(1, 0).is_err_and(|at| at <= 3601 * SECOND));
+}
+
+#[test]
 fn more_than_the_burst_passes_and_the_next_one_pays() {
     let pace = Pace::new(Rate { per_second: 100, burst: 10 }, 0);
     assert_eq!(greedy(&pace, 0, 1000, 1), [0]);

@@ -1,0 +1,142 @@
+//! A NIC that stands still, so that another process goes on with it, or this one.
+//!
+//! ```text
+//!   serving --session between messages--> frozen --queues end: senders, then receivers--> still
+//!      ^                                                                                   |
+//!      +--------------------------------------go on----------------------------------------+
+//! ```
+//! A session stands still while its queues are served on. Where each of them is to go on is known
+//! when it has ended, and all of them end together ([`crate::nics`]): a frame that has left its
+//! sender's ring is in its receiver's by then.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use net::control::Asked;
+use nic::RunningQueue;
+use vhost_user::{Listener, Session, SessionHandle, SessionState, Stop, Woken};
+
+use super::glue::Glue;
+use super::muster::{Arrival, Muster};
+use super::{Nic, NicError, Serving};
+use crate::export::Source;
+
+/// A session that stands still, with what its control thread had of it.
+#[derive(Debug)]
+pub(crate) struct Frozen {
+    pub(super) state: Box<SessionState>,
+    /// Those that are still served.
+    pub(super) queues: Vec<RunningQueue>,
+    /// What its driver has asked for over its control queue, if it has one.
+    pub(super) asked: Option<Asked>,
+}
+
+/// A session that goes on.
+#[derive(Debug)]
+pub(super) struct Resumed {
+    pub(super) session: Session,
+    pub(super) asked: Option<Asked>,
+    /// It is there when it has a ring to receive by.
+    pub(super) arrival: Arrival,
+}
+
+/// A NIC that stands still, until somebody goes on with it.
+#[derive(Debug)]
+pub(crate) struct Still {
+    pub(super) frozen: Option<Frozen>,
+    pub(super) listener: Arc<Listener>,
+}
+
+impl Nic {
+    /// Lets its session stand still, and takes no other one; does not wait. [`Serving::still`] does.
+    pub(crate) fn freeze(&self) {
+        self.still.store(true, Ordering::Release);
+        self.stop().stop();
+        if let Some(session) = &*self.session() {
+            session.freeze();
+        }
+    }
+
+    /// Goes on where it stands. It sends when all others of the muster receive.
+    ///
+    /// # Errors
+    /// The process can have no more threads or descriptors.
+    pub(crate) fn go_on(
+        self: &Arc<Self>,
+        still: Still,
+        muster: &Arc<Muster>,
+    ) -> Result<Serving, NicError> {
+        let make = |source| NicError::Os { action: "make a signal", source };
+        *self.stop() = Stop::new().map_err(make)?;
+        self.still.store(false, Ordering::Release);
+        let Still { frozen, listener } = still;
+        let session = frozen.and_then(|frozen| self.resumed(frozen, muster));
+        self.serve_on(Source::Listen(listener), None, session)
+    }
+
+    /// The session, unless it cannot go on: its front-end is sent away then.
+    fn resumed(&self, frozen: Frozen, muster: &Arc<Muster>) -> Option<Resumed> {
+        let Frozen { state, queues: _, asked } = frozen;
+        let session = Session::restore(*state, &Glue::new(self, SessionHandle::default()));
+        let arrival = muster.expect();
+        let resumed = session.map(|session| Resumed { session, asked, arrival });
+        resumed
+            .inspect_err(|error| {
+                let (nic, cause) = (self.spec.socket.display(), crate::error::text(error));
+                tracing::error!(%nic, "front-end sent away: {cause}");
+            })
+            .ok()
+    }
+}
+
+impl Serving {
+    /// Waits for the end of a NIC's control thread after [`Nic::freeze`]. A front-end that has not
+    /// ended its message by `deadline` is sent away: it must not hold up the others. `None`: it does
+    /// not listen, so nobody could come to it again.
+    pub(crate) fn still(self, nic: &Nic, deadline: Instant) -> Option<Still> {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let late = !matches!(self.done.wait(None, Some(left)), Ok(Woken::Stopped));
+        let session = nic.session().clone();
+        if let Some(session) = session.filter(|_| late) {
+            tracing::warn!(nic = %nic.spec.socket.display(), "front-end stopped within a message");
+            session.close();
+        }
+        // Ends now. One that panicked has said so.
+        let _ = self.thread.join();
+        let frozen = nic.frozen().take();
+        self.listener.map(|listener| Still { frozen, listener })
+    }
+}
+
+impl Still {
+    /// Takes nothing more from its guest.
+    pub(crate) fn end_sending(&mut self) {
+        self.end(RunningQueue::sends);
+    }
+
+    /// Gives its guest nothing more.
+    pub(crate) fn end_receiving(&mut self) {
+        self.end(|_| true);
+    }
+
+    fn end(&mut self, which: impl Fn(&RunningQueue) -> bool) {
+        let Some(Frozen { state, queues, .. }) = &mut self.frozen else { return };
+        for queue in queues.extract_if(.., |queue| which(queue)) {
+            let index = queue.index();
+            match queue.stop() {
+                Ok(next) => state.stopped_at(index, next),
+                Err(error) => tracing::error!(queue = index, "where it stands is lost: {error}"),
+            }
+        }
+    }
+
+    /// Another process goes on with it: closes what is left here of its front-end's connection, and
+    /// leaves its socket's files.
+    pub(crate) fn part(self) {
+        drop(self.frozen);
+        if let Some(listener) = Arc::into_inner(self.listener) {
+            listener.leave();
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! Real guests that speak to each other through a `ringway-io` whose worker is replaced.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::frames::{self, attach};
+use common::nics::*;
+use common::*;
+use serde_json::{Value, json};
+use testkit::guest::{Guest, Kind};
+
+/// Far beyond any boot and load, also when several share two busy cores.
+const DEADLINE: Duration = Duration::from_secs(240);
+/// What is promised on a quiet machine, of a worker that is killed. QEMU connects again in whole
+/// seconds.
+const GAP_PROMISED: Duration = Duration::from_millis(2500);
+/// What others take of a busy machine is not ours.
+const GAP: Duration = Duration::from_secs(20);
+
+const SERVER: &str = "ip addr add 10.9.0.2/24 dev eth0
+    iperf3 -s -1 >/dev/null";
+
+/// Pings all the time, and keeps a connection busy, until a line on the console ends it. Tells the
+/// longest jump in the numbers of pings that were answered.
+const CLIENT: &str = r#"
+ip addr add 10.9.0.1/24 dev eth0
+until ping -c 1 -W 1 10.9.0.2 >/dev/null; do :; done
+ping -i 0.01 10.9.0.2 >/tmp/pings & pings=$!
+until iperf3 -c 10.9.0.2 -t @SECONDS@ -b 1M; do sleep 0.2; done >/tmp/stream & stream=$!
+echo "it speaks"
+read stop </dev/console
+wait $stream || exit 5
+kill -INT $pings
+wait $pings
+busybox awk -F 'seq=' '/seq=/ { split($2, part, " "); jump = part[1] - last
+    if (jump > most) most = jump; last = part[1]; count++ }
+    END { print "jump", most, "answers", count }' /tmp/pings
+tail -2 /tmp/pings
+grep -c sender /tmp/stream
+"#;
+
+/// The number behind a word.
+fn number(output: &str, word: &str) -> u64 {
+    let mut words = output.split_whitespace().skip_while(|one| *one != word);
+    words.nth(1).and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("{output}"))
+}
+
+/// Two guests that ping and stream, for so many seconds, while `meanwhile` is done; what the client
+/// has said.
+fn guests_that_speak(seconds: u64, meanwhile: impl FnOnce(&mut Io)) -> String {
+    let mut io = Io::start_with(&["--reactors", "2"]);
+    (1..).zip(["a", "b"]).for_each(|(number, id)| attach(&io, id, "lan", number));
+    let start = |id: &str, mac: &str, script: &str| {
+        Guest::start(Kind::Qemu, &qemu_that_reconnects(&io.socket(id), 1, mac), script).unwrap()
+    };
+    let server = start("b", "02:00:00:00:00:02", SERVER);
+    let script = CLIENT.replace("@SECONDS@", &seconds.to_string());
+    let mut client = start("a", "02:00:00:00:00:01", &script);
+    client.wait_for("it speaks", DEADLINE).unwrap();
+    let began = Instant::now();
+    meanwhile(&mut io);
+    assert!(began.elapsed() < DEADLINE);
+    client.type_in("stop\n").unwrap();
+    let client = client.finish(DEADLINE).unwrap();
+    assert_eq!(client.code, 0, "{}", client.output);
+    let server = server.finish(DEADLINE).unwrap();
+    assert_eq!(server.code, 0, "{}", server.output);
+    assert!(io.process.terminate().unwrap().success(), "{}", io.process.stderr());
+    client.output
+}
+
+#[test]
+fn guests_do_not_notice_upgrades() {
+    let mut paused = Vec::new();
+    let output = guests_that_speak(10, |io| {
+        for _ in 0..testkit::rounds(4, 40) {
+            let reply = io.caller().call("upgrade", Value::Null).unwrap();
+            paused.push(reply["paused_ms"].as_f64().unwrap());
+            assert_eq!(reply["nics"], 2);
+            // Not two in one breath: frames are under way at each.
+            std::thread::sleep(Duration::from_millis(500));
+        }
+        let stats = io.caller().stats();
+        assert!(stats.nics.iter().all(|nic| nic.connected), "{:?}", stats.nics);
+    });
+    println!("guests waited {paused:.1?} ms: {output}");
+    assert!(number(&output, "answers") > 50, "{output}");
+    assert_eq!(number(&output, "jump"), 1, "pings were lost: {output}");
+}
+
+#[test]
+fn connections_survive_a_killed_worker() {
+    let mut gap = Duration::ZERO;
+    let output = guests_that_speak(10, |io| {
+        let worker = io.process.worker().unwrap().unwrap();
+        let killed = Instant::now();
+        worker.kill().unwrap();
+        io.process.next_worker(Some(worker.id())).unwrap();
+        // Its counts begin anew. A guest's own clock says nothing: QEMU may hold it up meanwhile.
+        eventually("an answer comes again", || {
+            let stats = io.caller().stats();
+            stats.ports.iter().any(|port| port.id == "a" && port.got.frames > 0)
+        });
+        gap = killed.elapsed();
+    });
+    println!("{} ms without an answer: {output}", gap.as_millis());
+    let bound = if testkit::rounds(0, 1) == 1 { GAP_PROMISED } else { GAP };
+    assert!(gap < bound, "{gap:?}: {output}");
+}
+
+/// User-Mode Linux cannot connect again, and hands its control queue over: what its driver has asked
+/// for there goes along.
+#[test]
+fn guests_that_cannot_connect_again_do_not_notice_upgrades() {
+    let mut io = Io::start_with(&["--reactors", "2"]);
+    for (number, id) in (1..).zip(["a", "b"]) {
+        let mut spec = frames::spec(&io, id, "lan", number);
+        spec["queues"] = json!(2);
+        io.caller().call("nic.attach", spec).unwrap();
+    }
+    let script = |address: u8, more: &str| {
+        format!(
+            "{DRIVERS}
+            ip addr add 10.9.0.{address}/24 dev eth0
+            ethtool -L eth0 combined 2 || exit 4
+            {more}"
+        )
+    };
+    let server = "mkfifo /tmp/nothing && exec 3<>/tmp/nothing
+        busybox nc -l -p 99 <&3";
+    let client = "until busybox ping -c 1 -W 1 10.9.0.2 >/dev/null; do :; done
+        echo 'it speaks'
+        busybox ping -i 0.02 -c 250 10.9.0.2 || exit 5
+        ethtool -L eth0 combined 1 || exit 6
+        until echo enough | busybox nc 10.9.0.2 99; do sleep 0.2; done";
+    let start =
+        |id: &str, script: &str| Guest::start(Kind::Uml, &uml(&io.socket(id)), script).unwrap();
+    let server = start("b", &script(2, server));
+    let mut client = start("a", &script(1, client));
+    client.wait_for("it speaks", DEADLINE).unwrap();
+    for _ in 0..testkit::rounds(4, 8) {
+        let reply = io.caller().call("upgrade", Value::Null).unwrap();
+        assert_eq!(reply["nics"], 2);
+        // Not two in one breath: frames are under way at each.
+        std::thread::sleep(Duration::from_millis(500));
+    }
+    let client = client.finish(DEADLINE).unwrap();
+    assert_eq!(client.code, 0, "{}", client.output);
+    assert!(client.output.contains("250 packets received"), "{}", client.output);
+    let server = server.finish(DEADLINE).unwrap();
+    assert!(server.code == 0 && server.output.contains("enough"), "{}", server.output);
+    assert!(io.process.terminate().unwrap().success(), "{}", io.process.stderr());
+}
