@@ -3,7 +3,9 @@
 mod client;
 mod datapath;
 mod datapaths;
+mod items;
 mod keep;
+mod line;
 mod params;
 mod pool;
 mod process;
