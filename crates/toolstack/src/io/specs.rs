@@ -156,7 +156,7 @@ mod tests {
         let run = tempfile::tempdir().unwrap();
         let folder = run.path().join("io/01234567");
         let [sr, other] = [1, 2].map(|n| Owner::Sr(SrId(Uuid::from_random([n; 16]))));
-        let mut specs = Specs::open(&folder, sr).unwrap();
+        let mut specs = Specs::<DiskSpec>::open(&folder, sr).unwrap();
         for id in ["a", "b", "c.d"] {
             specs.put(disk(id));
         }
@@ -166,7 +166,7 @@ mod tests {
         specs.change("none", |spec| spec.activate = false);
         std::fs::write(folder.join("disks/torn.json"), "{").unwrap();
         std::fs::write(folder.join("disks/half.new"), "{").unwrap();
-        let again = Specs::open(&folder, sr).unwrap();
+        let again = Specs::<DiskSpec>::open(&folder, sr).unwrap();
         let expected = [DiskSpec { activate: false, ..disk("a") }, disk("c.d")];
         assert!(again.all().eq(expected.iter()), "{again:?}");
         assert!(!folder.join("disks/half.new").exists(), "left by a death");
@@ -181,7 +181,7 @@ mod tests {
         Specs::open(run.path(), sr).unwrap().put(disk("a"));
         for owner in [r#"{"sr":"another","boot":"another"}"#, "?"] {
             std::fs::write(run.path().join(OWNER), owner).unwrap();
-            let mut specs = Specs::open(run.path(), sr).unwrap();
+            let mut specs = Specs::<DiskSpec>::open(run.path(), sr).unwrap();
             assert_eq!(specs.all().count(), 0, "{owner}");
             specs.put(disk("a"));
         }

@@ -7,7 +7,7 @@ use model::id::SrId;
 use super::HostMemory;
 use crate::fut::Fut;
 use crate::hv::Hypervisor;
-use crate::io::{Datapath, IoError};
+use crate::io::{Datapath, IoError, Switch};
 use crate::net::Net;
 use crate::sr::SrDriver;
 
@@ -29,6 +29,8 @@ pub struct Drivers {
     pub io: Arc<dyn Datapaths>,
     /// Makes networks.
     pub net: Arc<dyn Net>,
+    /// Serves interfaces.
+    pub switch: Arc<dyn Switch>,
     /// Tells how much memory the host has.
     pub memory: Arc<dyn HostMemory>,
     /// Knows SRs, by type.

@@ -78,8 +78,11 @@ pub struct VifRecord {
     pub mac: String,
     /// The bridge of its network.
     pub bridge: String,
-    /// Longest packet, in bytes.
+    /// Longest packet of its network, in bytes.
     pub mtu: u32,
+    /// Pairs of queues; as many as its guest has CPUs, and no more than the host, where nothing is
+    /// said.
+    pub queues: Option<u16>,
     /// The guest has it, as far as is recorded.
     pub plugged: bool,
     /// It may be booted from, in this order.

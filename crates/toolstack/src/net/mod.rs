@@ -1,4 +1,4 @@
-//! Networks of the host: a bridge each, and a TAP device for each interface that is in use.
+//! Networks of the host: a bridge each, and a TAP device in it for the uplink of the switch.
 //!
 //! A call whose goal is reached does nothing and ends well.
 
@@ -42,7 +42,7 @@ pub trait Net: fmt::Debug + Send + Sync {
     fn create_bridge<'a>(&'a self, bridge: &'a str, mtu: u32) -> Fut<'a, Result<(), NetError>>;
     /// Removes a bridge.
     fn remove_bridge<'a>(&'a self, bridge: &'a str) -> Fut<'a, Result<(), NetError>>;
-    /// Makes a TAP device that is up, in a bridge.
+    /// Makes a TAP device with several queues that is up, in a bridge.
     fn create_tap<'a>(
         &'a self,
         tap: &'a str,

@@ -67,9 +67,8 @@ impl Net for SimNet {
 
     fn remove_tap<'a>(&'a self, tap: &'a str) -> Fut<'a, Result<(), NetError>> {
         Box::pin(self.call(What::RemoveTap, move |state| {
-            let mut nics = state.domains.values().flat_map(|domain| domain.nics.values());
-            if nics.any(|one| one == tap) {
-                state.broke(format!("{tap} is removed and a guest has it"));
+            if state.ports.values().any(|port| port.uplink == tap) {
+                state.broke(format!("{tap} is removed and a network has it"));
             }
             state.taps.remove(tap);
             state.keep_tap(tap);

@@ -53,6 +53,8 @@ pub enum What {
     RemoveBridge,
     CreateTap,
     RemoveTap,
+    AttachNic,
+    DetachNic,
 }
 
 /// One call.
