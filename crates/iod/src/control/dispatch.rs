@@ -126,6 +126,10 @@ fn carry_out(server: &Server, table: &Arc<Table>, call: Call) -> Result<Value, R
             table.detach_nic(&nic.id)?;
             Ok(Value::Object(Default::default()))
         }
+        Call::NicLimits(set) => {
+            table.limit_nic(&set.id, set.limits)?;
+            Ok(Value::Object(Default::default()))
+        }
         Call::NetworkUplink(spec) => {
             table.uplink(&spec)?;
             Ok(Value::Object(Default::default()))

@@ -25,6 +25,7 @@ mod attach;
 mod detach;
 mod error;
 mod held;
+mod limits;
 mod networks;
 #[cfg(test)]
 mod tests;

@@ -1,6 +1,6 @@
 //! NICs, beside the disks of the same process.
 
-use model::nic::{NicSpec, UplinkSpec};
+use model::nic::{NicLimits, NicSpec, UplinkSpec};
 use model::rpc::{NicReply, RpcError};
 
 use super::Table;
@@ -26,6 +26,14 @@ impl Table {
     /// No such NIC, or a verb at work.
     pub fn detach_nic(&self, id: &str) -> Result<(), RpcError> {
         self.nics.detach(id)
+    }
+
+    /// Has a NIC do what it may from now on.
+    ///
+    /// # Errors
+    /// No such NIC, one that is refused, a verb at work, or a keeper that does not answer.
+    pub fn limit_nic(&self, id: &str, limits: NicLimits) -> Result<(), RpcError> {
+        self.nics.limit(id, limits)
     }
 
     /// Brings the host to a network by a TAP device, or takes it away.

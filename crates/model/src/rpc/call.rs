@@ -3,7 +3,8 @@
 use serde_json::Value;
 
 use super::{
-    DiskRef, NicRef, Resize, RpcError, SetCaps, SetPoll, StatsQuery, Unexport, Upgrade, code,
+    DiskRef, NicRef, Resize, RpcError, SetCaps, SetLimits, SetPoll, StatsQuery, Unexport, Upgrade,
+    code,
 };
 use crate::export::ExportSpec;
 use crate::nic::{NicSpec, UplinkSpec};
@@ -42,6 +43,8 @@ pub enum Call {
     NicAttach(NicSpec),
     /// `nic.detach`: send the front-end away, close the socket, forget.
     NicDetach(NicRef),
+    /// `nic.limits`: it may do this from now on.
+    NicLimits(SetLimits),
     /// `network.uplink`: bring the host to a network, or take it away.
     NetworkUplink(UplinkSpec),
     /// `stats`: everything, or one disk or NIC.
@@ -58,7 +61,7 @@ pub enum Call {
 }
 
 /// Every verb that [`Call::parse`] knows.
-pub const METHODS: [&str; 20] = [
+pub const METHODS: [&str; 21] = [
     "disk.attach",
     "disk.activate",
     "disk.deactivate",
@@ -73,6 +76,7 @@ pub const METHODS: [&str; 20] = [
     "poll.defaults",
     "nic.attach",
     "nic.detach",
+    "nic.limits",
     "network.uplink",
     "stats",
     "metrics",
@@ -120,6 +124,11 @@ impl Call {
                 Ok(Self::NicAttach(spec))
             }
             "nic.detach" => Ok(Self::NicDetach(typed(params)?)),
+            "nic.limits" => {
+                let set: SetLimits = typed(params)?;
+                set.limits.validate().map_err(|error| invalid(error.to_string()))?;
+                Ok(Self::NicLimits(set))
+            }
             "network.uplink" => {
                 let spec: UplinkSpec = typed(params)?;
                 spec.validate().map_err(|error| invalid(error.to_string()))?;

@@ -184,7 +184,8 @@ fn a_tree_is_made_joined_and_changed_in_version_2() {
     assert_eq!(text(&root, "rw0a1b2c-control/daemon/cgroup.procs"), "17");
     let error = tree.remove(Group::Guest(vm())).unwrap_err();
     assert!(error.to_string().contains("by process 4242"), "{error}");
-    let all = [Group::Daemon, Group::Clients, Group::Datapath(sr()), Group::Guest(vm())];
+    let sr = Group::Datapath(sr());
+    let all = [Group::Daemon, Group::Clients, sr, Group::Switch, Group::Guest(vm())];
     assert_eq!(tree.leaves().unwrap(), all);
 }
 

@@ -252,6 +252,7 @@ fn nic_stats(Port { nic, .. }: &Port) -> NicStats {
         queues: nic.queues,
         vlan: nic.vlan,
         locked: nic.locked.is_some(),
+        disabled: nic.disabled,
         rate: nic.rate,
         connected: true,
         refused: None,
