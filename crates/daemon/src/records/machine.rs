@@ -17,7 +17,7 @@ use xenapi::table::{network, sr, vbd, vdi, vif, vm};
 
 use super::boot::{Asked, Bootable};
 use super::fields::{bytes, flag, int, pairs, reference, references, text, uuid};
-use super::owed;
+use super::{interface, owed};
 use crate::db::{Object, Ref, View};
 
 /// Longest packet where its network says none, in bytes.
@@ -159,6 +159,7 @@ fn vifs(view: &View<'_>, machine: &Ref) -> Result<Vec<VifRecord>, ApiError> {
             mac: text(view, &one, vif::Field::MAC)?.to_owned(),
             bridge: text(view, &net, network::Field::bridge).unwrap_or_default().to_owned(),
             mtu: mtu.filter(|mtu| *mtu > 0).unwrap_or(MTU),
+            limits: interface::may(view, &one)?,
             queues: queues(&pairs(view, &one, vif::Field::other_config)?),
             plugged: flag(view, &one, vif::Field::currently_attached)?,
             boot_index: None,

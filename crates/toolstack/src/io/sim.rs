@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use model::id::{SrId, Uuid, VbdId};
-use model::nic::{DEFAULT_MTU, NicSpec};
+use model::nic::{DEFAULT_MTU, NicLimits, NicSpec};
 use model::report::{DiskState, DiskStats, FrameCounts, Geometry, NetworkStats, NicStats, Stats};
 use model::rpc::{DiskReply, RpcError, code};
 use model::spec::{Backend, Caps, DiskSpec, PollSpec};
@@ -211,6 +211,16 @@ impl Switch for SimSwitch {
             }
             state.ports.insert(nic.id.clone(), port);
             state.keep_port(&nic.id);
+            Ok(())
+        }))
+    }
+
+    fn limit<'a>(&'a self, id: &'a str, limits: &'a NicLimits) -> Fut<'a, Result<(), IoError>> {
+        Box::pin(self.call((What::LimitNic, id), move |state| {
+            if let Some(port) = state.ports.get_mut(id) {
+                port.nic = port.nic.clone().with_limits(limits.clone());
+                state.keep_port(id);
+            }
             Ok(())
         }))
     }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
-use model::nic::NicSpec;
+use model::nic::{NicLimits, NicSpec};
 use model::report::Stats;
 use model::rpc::code;
 use serde_json::{Value, json};
@@ -27,6 +27,8 @@ pub trait Switch: fmt::Debug + Send + Sync {
     /// that is there already with the same spec is left as it is. The MTU counts for the first NIC of a
     /// network; others get that of the network.
     fn attach<'a>(&'a self, nic: &'a NicSpec, uplink: &'a str) -> Fut<'a, Result<(), IoError>>;
+    /// Has a NIC do what it may from now on. One that is not there gets its limits when it comes.
+    fn limit<'a>(&'a self, id: &'a str, limits: &'a NicLimits) -> Fut<'a, Result<(), IoError>>;
     /// Removes the NIC and its socket, and its network if it was the last there.
     fn detach<'a>(&'a self, id: &'a str) -> Fut<'a, Result<(), IoError>>;
     /// What is there; nothing while nobody serves.
@@ -71,6 +73,13 @@ impl IoSwitch {
         self.line.call(Ask::step(id, "network.uplink", uplink), |_, _| ()).await.map(drop)
     }
 
+    async fn limit(&self, id: &str, limits: NicLimits) -> Result<(), IoError> {
+        let params = json!({ "id": id, "limits": limits });
+        let change = |port: &mut Port| port.nic = port.nic.clone().with_limits(limits.clone());
+        let done = self.line.step(id, ("nic.limits", params), change).await;
+        gone_is_done(done, code::NO_SUCH_NIC)
+    }
+
     async fn detach(&self, id: &str) -> Result<(), IoError> {
         let note = |specs: &mut Specs<Port>, answer: &Result<Value, IoError>| match answer {
             Err(error) if !is(error, code::NO_SUCH_NIC) => {}
@@ -93,6 +102,11 @@ impl Switch for IoSwitch {
     fn attach<'a>(&'a self, nic: &'a NicSpec, uplink: &'a str) -> Fut<'a, Result<(), IoError>> {
         let (this, port) = (self.clone(), Port { nic: nic.clone(), uplink: uplink.to_owned() });
         task(async move { this.attach(port).await })
+    }
+
+    fn limit<'a>(&'a self, id: &'a str, limits: &'a NicLimits) -> Fut<'a, Result<(), IoError>> {
+        let (this, id, limits) = (self.clone(), id.to_owned(), limits.clone());
+        task(async move { this.limit(&id, limits).await })
     }
 
     fn detach<'a>(&'a self, id: &'a str) -> Fut<'a, Result<(), IoError>> {

@@ -1,8 +1,10 @@
 //! Who carries out steps.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
-use model::id::SrId;
+use model::id::{SrId, VifId};
+use model::nic::{Locked, NicLimits};
 
 use super::HostMemory;
 use crate::fut::Fut;
@@ -18,6 +20,16 @@ pub trait Datapaths: std::fmt::Debug + Send + Sync {
     fn of(&self, sr: SrId) -> Fut<'_, Result<Arc<dyn Datapath>, IoError>>;
     /// Ends that of this SR with all disks that it still serves.
     fn end(&self, sr: SrId) -> Fut<'_, Result<(), IoError>>;
+}
+
+/// Addresses that an interface has for its own, if the switch lets it have those only.
+pub(super) fn own_addresses(limits: &NicLimits) -> Option<Vec<IpAddr>> {
+    let NicLimits { locked, disabled, .. } = limits;
+    let locked = locked.as_ref().map(|Locked { ipv4, ipv6 }| {
+        let ipv4 = ipv4.iter().copied().map(IpAddr::from);
+        ipv4.chain(ipv6.iter().copied().map(IpAddr::from)).collect()
+    });
+    if *disabled { Some(Vec::new()) } else { locked }
 }
 
 /// Who carries out steps: one of each for a host.
@@ -38,6 +50,16 @@ pub struct Drivers {
 }
 
 impl Drivers {
+    /// Has an interface do what it may from now on. One that is not plugged gets its limits when it
+    /// is.
+    ///
+    /// # Errors
+    /// The switch refuses, or does not answer.
+    pub async fn limit_vif(&self, vif: VifId, limits: &NicLimits) -> Result<(), IoError> {
+        self.net.own(vif, own_addresses(limits));
+        self.switch.limit(&vif.to_string(), limits).await
+    }
+
     /// Who knows SRs of this type.
     pub fn sr(&self, kind: &str) -> Option<&Arc<dyn SrDriver>> {
         self.srs.iter().find(|driver| driver.kind() == kind)

@@ -52,6 +52,18 @@ impl Carrier {
         let (queues, mtu) = (self.pairs(of), u16::try_from(of.mtu).ok());
         let nic = NicPlug { vif, device, socket, queues, mac, mtu, boot_index };
         self.hv().plug_nic(self.machine.vm, &nic).await?;
+        self.limit_again(of).await
+    }
+
+    /// What it may do may have changed since it was read. From when the switch has it on, whoever changes
+    /// that tells the switch.
+    async fn limit_again(&self, of: &VifRecord) -> Result<(), StepError> {
+        // A machine that is gone meanwhile has nothing to change.
+        let Ok(now) = self.machines.records.machine(self.machine.vm) else { return Ok(()) };
+        let Some(now) = now.vifs.iter().find(|one| one.vif == of.vif) else { return Ok(()) };
+        if now.limits != of.limits {
+            self.machines.drivers.limit_vif(of.vif, &now.limits).await?;
+        }
         Ok(())
     }
 
@@ -75,7 +87,8 @@ impl Carrier {
         let mac = of.mac.parse().map_err(|error| missing("no address can be had", error))?;
         let socket = names::port(&self.machines.settings.run, of.vif);
         let (queues, mtu) = (self.pairs(of), u16::try_from(of.mtu).ok());
-        Ok(NicSpec { queues, mtu, ..NicSpec::new(of.vif.to_string(), socket, &of.bridge, mac) })
+        let spec = NicSpec::new(of.vif.to_string(), socket, &of.bridge, mac);
+        Ok(NicSpec { queues, mtu, ..spec.with_limits(of.limits.clone()) })
     }
 
     /// Pairs of queues of an interface.

@@ -249,8 +249,9 @@ impl Machines {
 
     /// Has addresses noted that a guest claims by an interface. A guest does without that.
     async fn watch(&self, of: &VifRecord) {
-        let VifRecord { vif, bridge, mac, .. } = of;
-        if let Err(error) = self.drivers.net.watch(*vif, bridge, mac).await {
+        let VifRecord { vif, bridge, mac, limits, .. } = of;
+        let own = drivers::own_addresses(limits);
+        if let Err(error) = self.drivers.net.watch(*vif, bridge, mac, own).await {
             tracing::warn!(%vif, %error, "its addresses are not seen on its network");
         }
     }

@@ -4,6 +4,7 @@ use std::fmt;
 
 use model::domain::DomainSpec;
 use model::id::{SrId, VbdId, VdiId, VifId, VmId};
+use model::nic::NicLimits;
 use model::plan::{Deadlines, Effect};
 use model::refusal::Refusal;
 use model::vbd::{Limits, Tuning, VbdKind};
@@ -83,6 +84,8 @@ pub struct VifRecord {
     /// Pairs of queues; as many as its guest has CPUs, and no more than the host, where nothing is
     /// said.
     pub queues: Option<u16>,
+    /// What it may do.
+    pub limits: NicLimits,
     /// The guest has it, as far as is recorded.
     pub plugged: bool,
     /// It may be booted from, in this order.

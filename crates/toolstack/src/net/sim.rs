@@ -87,10 +87,13 @@ impl Net for SimNet {
         vif: VifId,
         _bridge: &'a str,
         _mac: &'a str,
+        _own: Option<Vec<IpAddr>>,
     ) -> Fut<'a, Result<(), NetError>> {
         self.0.state().claimed.insert(vif, Vec::new());
         Box::pin(std::future::ready(Ok(())))
     }
+
+    fn own(&self, _vif: VifId, _own: Option<Vec<IpAddr>>) {}
 
     fn unwatch(&self, vif: VifId) {
         self.0.state().claimed.remove(&vif);

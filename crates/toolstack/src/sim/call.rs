@@ -54,6 +54,7 @@ pub enum What {
     CreateTap,
     RemoveTap,
     AttachNic,
+    LimitNic,
     DetachNic,
 }
 

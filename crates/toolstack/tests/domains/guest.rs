@@ -130,7 +130,7 @@ pub(super) async fn lives() {
     world.hv.plug_disk(machine(), &first).await.unwrap();
     let net = Network::new().await;
     let (vif, mac) = (VifId(Uuid::default()), "00:16:3e:00:00:09".to_owned());
-    net.host.watch(vif, &net.bridge, &mac).await.unwrap();
+    net.host.watch(vif, &net.bridge, &mac, None).await.unwrap();
     let nic = world.nic(3, &mac, &net.bridge, &net.tap).await;
     for _ in 0..2 {
         world.hv.plug_nic(machine(), &nic).await.unwrap();
