@@ -263,16 +263,17 @@ fn a_killed_worker_is_replaced_and_front_ends_come_back() {
 
 #[test]
 fn limits_change_while_a_nic_is_served() {
-    let io = Io::start();
+    let mut io = Io::start();
     ["a", "b"].into_iter().zip(1..).for_each(|(id, number)| attach(&io, id, "lan", number));
     let [mut a, mut b] = ["a", "b"].map(|id| guest(&io.socket(id), 1));
     let loud = frame(0xff, 1, "to everybody");
     send(&mut a, &loud);
     assert_eq!(received(&mut b), loud);
-    let refused = || nic(&io, "a").frames.refused_frames.values().sum::<u64>();
-    let limit =
-        |limits: Value| io.caller().call("nic.limits", json!({"id": "a", "limits": limits}));
-    // Neither of these protocols is one that a locked NIC has.
+    let refused = |io: &Io| nic(io, "a").frames.refused_frames.values().sum::<u64>();
+    let limit = |io: &Io, limits: Value| {
+        io.caller().call("nic.limits", json!({"id": "a", "limits": limits}))
+    };
+    // The frame is of no protocol that a locked NIC may speak.
     for (limits, reason) in [
         (
             json!({"locked": {"ipv4": ["10.0.0.1"]}, "rate": {"bytes_per_second": 1 << 20}}),
@@ -280,10 +281,10 @@ fn limits_change_while_a_nic_is_served() {
         ),
         (json!({"disabled": true}), "closed"),
     ] {
-        let before = refused();
-        limit(limits.clone()).unwrap();
+        let before = refused(&io);
+        limit(&io, limits.clone()).unwrap();
         send(&mut a, &loud);
-        assert_eq!(refused(), before + 1, "{limits}");
+        assert_eq!(refused(&io), before + 1, "{limits}");
         let reasons = nic(&io, "a").frames.refused_frames;
         assert!(reasons.keys().any(|one| one.starts_with(reason)), "{reasons:?}");
     }
@@ -296,8 +297,8 @@ fn limits_change_while_a_nic_is_served() {
     let [mut a, mut b] = ["a", "b"].map(|id| guest(&io.socket(id), 1));
     assert!(nic(&io, "a").disabled);
     send(&mut a, &loud);
-    assert_eq!(refused(), 1);
-    limit(json!({})).unwrap();
+    assert_eq!(refused(&io), 1);
+    limit(&io, json!({})).unwrap();
     send(&mut a, &loud);
     assert_eq!(received(&mut b), loud);
     let told = nic(&io, "a");

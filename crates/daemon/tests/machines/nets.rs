@@ -129,7 +129,7 @@ fn reach(world: &mut World, a: &mut Guest, b: &mut Guest) {
     world.until("its address", |world| {
         let metrics = world.record("VM", &a.machine.reference).text("guest_metrics").to_owned();
         let told = world.client.record(networks, &metrics);
-        told.is_ok_and(|told| told.pairs("networks").get("0/ip") == Some(&address))
+        told.is_ok_and(|told| told.pairs("networks").get("0/ip").is_some_and(|one| *one == address))
     });
 }
 
