@@ -50,8 +50,12 @@ struct Guest {
 }
 
 impl Guest {
-    fn new(world: &mut World, name: &str, net: &str) -> Self {
+    fn new(world: &mut World, name: &str, net: &str, vcpus: i64) -> Self {
         let machine = world.guest(name);
+        for field in ["VCPUs_max", "VCPUs_at_startup"] {
+            let set = with(&machine.reference, [Value::Int(vcpus)]);
+            world.call(&format!("VM.set_{field}"), &set);
+        }
         let vif = world.made("VIF.create", &[interface(&machine.reference, net)]);
         world.call("VM.start", &start(&machine.reference));
         let mut shell = world.shell(&machine);
@@ -100,8 +104,8 @@ fn guests_reach_each_other_and_the_host_until_they_may_not() {
             ("other_config", record([])),
         ];
         let net = world.made("network.create", &[record(net)]);
-        let mut a = Guest::new(&mut world, "a", &net);
-        let mut b = Guest::new(&mut world, "b", &net);
+        let mut a = Guest::new(&mut world, "a", &net, 2);
+        let mut b = Guest::new(&mut world, "b", &net, 1);
         reach(&mut world, &mut a, &mut b);
         come_back(&mut world, &mut a, &mut b);
         are_held(&mut world, &mut a);
@@ -124,6 +128,14 @@ fn reach(world: &mut World, a: &mut Guest, b: &mut Guest) {
     let [switch] = &switches[..] else { panic!("{switches:?}") };
     let [network] = &switch.networks[..] else { panic!("{switch:?}") };
     assert_eq!((network.name.as_str(), network.nics), ("rw-lan", 2));
+    // As many pairs of queues as the guest has CPUs, and no more than the host.
+    let host = std::thread::available_parallelism().unwrap().get();
+    for (guest, vcpus) in [(&mut *a, 2), (&mut *b, 1)] {
+        let pairs = vcpus.min(host);
+        assert_eq!(usize::from(world.port(&guest.vif).unwrap().queues), pairs);
+        let queues = guest.shell.run("ls /sys/class/net/eth0/queues | grep -c rx", PATIENCE);
+        assert_eq!(queues.unwrap(), pairs.to_string());
+    }
     // Nobody in the guest need tell.
     let (networks, address) = ("VM_guest_metrics", a.address.clone());
     world.until("its address", |world| {
