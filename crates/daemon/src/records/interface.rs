@@ -24,7 +24,7 @@ impl<'a> Fields<'a> {
     fn read(view: &View<'a>, device: &Ref) -> Result<Self, ApiError> {
         let mode = LockingMode::parse(text(view, device, vif::Field::locking_mode)?);
         let net = reference(view, device, vif::Field::network)?;
-        // One whose network is gone is open to nothing.
+        // One whose network is gone cannot be plugged.
         let default = text(view, &net, network::Field::default_locking_mode).unwrap_or_default();
         Ok(Self {
             algorithm: text(view, device, vif::Field::qos_algorithm_type)?,
