@@ -87,6 +87,11 @@ fn busy_queues(output: &str, direction: &str) -> usize {
 
 /// It has one CPU, so its driver begins with one pair and gets more by `ethtool`, which asks for them
 /// over the control queue. Filters are set there, too: finding a neighbour of IPv6 needs them.
+/// In the script of a guest of User-Mode Linux, behind its drivers.
+const IPV6: &str = "for module in lib/crc-ccitt net/ipv6/ipv6; do
+        busybox insmod $modules/$module.ko || exit 3
+    done";
+
 #[test]
 fn user_mode_linux_changes_its_pairs() {
     let folder = folder();
@@ -95,6 +100,7 @@ fn user_mode_linux_changes_its_pairs() {
     let mut switch = ready(NET, &ports);
     let server = format!(
         "{DRIVERS}
+        {IPV6}
         ip addr add 10.9.0.2/24 dev eth0 && ip addr add fd09::2/64 dev eth0 nodad
         ethtool -L eth0 combined 4 || exit 4
         mkfifo /tmp/nothing && exec 3<>/tmp/nothing
@@ -110,6 +116,7 @@ fn user_mode_linux_changes_its_pairs() {
     );
     let client = format!(
         "{DRIVERS}
+        {IPV6}
         ip addr add 10.9.0.1/24 dev eth0 && ip addr add fd09::1/64 dev eth0 nodad
         ethtool -l eth0
         until busybox ping -c 1 -W 1 10.9.0.2 >/dev/null; do :; done

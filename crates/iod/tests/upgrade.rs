@@ -26,6 +26,21 @@ fn upgrade(caller: &mut Caller, binary: Option<&str>) -> Result<UpgradeReply, Rp
     Ok(serde_json::from_value(caller.call("upgrade", params)?).unwrap())
 }
 
+/// As [`upgrade`], of disks under load: a host whose own storage takes longer for a flush than a
+/// guest may wait is asked again.
+fn upgrade_loaded(caller: &mut Caller, binary: Option<&str>) -> Result<UpgradeReply, RpcError> {
+    let mut outcome = upgrade(caller, binary);
+    eventually("storage ends what it has", || {
+        let slow = |error: &RpcError| error.message.contains("the requests in flight in time");
+        let again = outcome.as_ref().is_err_and(slow);
+        if again {
+            outcome = upgrade(caller, binary);
+        }
+        !again
+    });
+    outcome
+}
+
 fn shape(queues: u16, depth: u16, seed: u64) -> Shape {
     Shape { queues, depth, seed, ..Shape::default() }
 }
@@ -89,7 +104,7 @@ fn guests_under_load_do_not_notice() {
     let mut paused = Vec::new();
     let mut last = caller.stats().pid;
     for _ in 0..testkit::rounds(5, 50) {
-        let reply = upgrade(&mut caller, None).unwrap();
+        let reply = upgrade_loaded(&mut caller, None).unwrap();
         // Whoever asked is answered, and has to connect again.
         assert!(caller.receive().is_none());
         assert_eq!(reply.disks, 3);
@@ -112,7 +127,7 @@ fn guests_under_load_do_not_notice() {
 }
 
 fn refused(caller: &mut Caller, binary: &str, why: &str) {
-    let error = upgrade(caller, Some(binary)).unwrap_err();
+    let error = upgrade_loaded(caller, Some(binary)).unwrap_err();
     assert_eq!(error.code, code::FAILED, "{error}");
     assert!(error.message.starts_with("not upgraded, everything goes on"), "{error}");
     assert!(error.message.contains(why), "{error}");
@@ -145,7 +160,7 @@ fn a_new_worker_that_is_none_changes_nothing() {
     guests.into_iter().for_each(|guest| assert!(guest.finish() > 0));
     // None of them is left: the keeper has one child.
     assert_eq!(io.process.worker_pid().unwrap(), Some(pid));
-    upgrade(&mut caller, None).unwrap();
+    upgrade_loaded(&mut caller, None).unwrap();
     assert!(io.process.terminate().unwrap().success(), "{}", io.process.stderr());
 }
 
@@ -184,7 +199,7 @@ fn a_new_worker_that_does_not_take_over_changes_nothing() {
     for _ in 0..testkit::rounds(5, 100) {
         // Whether it is dead before the keeper knows of it as the heir is a matter of luck.
         let binary = play(&io, "'dies late'");
-        let error = upgrade(&mut caller, Some(&binary)).unwrap_err();
+        let error = upgrade_loaded(&mut caller, Some(&binary)).unwrap_err();
         assert!(error.message.contains("has ended"), "{error}");
     }
     assert_eq!(caller.stats().pid, pid);

@@ -1,6 +1,7 @@
 //! A guest's console: read to the end by a thread, so that the guest never waits for us.
 
 use std::io::{ErrorKind, Read};
+use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -113,6 +114,17 @@ impl Console {
     }
 }
 
+impl Drop for Console {
+    /// Gives the line back: the thread that reads would hold it until the guest says something, and
+    /// an emulator takes one at a time.
+    fn drop(&mut self) {
+        if let Some(line) = &self.input {
+            // Fails only where the other side has closed.
+            let _ = line.shutdown(Shutdown::Both);
+        }
+    }
+}
+
 fn copy_all(mut from: impl Read, shared: &(Mutex<State>, Condvar)) {
     let mut chunk = [0; 4096];
     loop {
@@ -211,5 +223,13 @@ mod tests {
         let (ours, _theirs) = UnixStream::pair().unwrap();
         let console = Console::new(ours, None);
         assert_eq!(console.wait_for("x", Duration::from_millis(1)), Seen::Late);
+    }
+
+    #[test]
+    fn a_silent_line_is_given_back_at_once() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        theirs.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        drop(Console::new(ours.try_clone().unwrap(), Some(ours)));
+        assert_eq!(theirs.read(&mut [0]).unwrap(), 0);
     }
 }

@@ -97,7 +97,7 @@ impl Bench {
             for (flow, hash) in (0..).zip(flows) {
                 self.send(flow, *hash, now);
                 for queue in 0..QUEUES {
-                    if random.next() % 3 == 0 {
+                    if random.next().is_multiple_of(3) {
                         self.take(queue);
                     }
                 }
