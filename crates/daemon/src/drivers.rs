@@ -7,7 +7,7 @@ use anyhow::Context;
 use toolstack::binaries::{QEMU, RINGWAY_IO, in_path, ours};
 use toolstack::cgroup::Tree;
 use toolstack::hv::qemu::{self, Qemu};
-use toolstack::io::{IoDatapaths, IoLaunch};
+use toolstack::io::{IoDatapaths, IoLaunch, IoSwitch};
 use toolstack::launch::Launch;
 use toolstack::machines::{Drivers, Meminfo};
 use toolstack::net::HostNet;
@@ -57,6 +57,7 @@ fn of_host(settings: &Settings, tree: Option<Tree>) -> anyhow::Result<Drivers> {
         helper: Launch::ourselves(spawn::MODE),
         tree,
     };
+    let switch = IoSwitch::new(&settings.run, launch.clone());
     let workers = worker::Host::new(Launch::ourselves(worker::MODE), CALL_DEADLINE);
     let dir: Arc<dyn SrDriver> = Arc::new(Dir::new(workers, settings.state.join(USUAL_SR)));
     // Two daemons of a host have different state.
@@ -65,6 +66,7 @@ fn of_host(settings: &Settings, tree: Option<Tree>) -> anyhow::Result<Drivers> {
         hv: Arc::new(Qemu::new(guests)),
         io: Arc::new(IoDatapaths::new(&settings.run, launch)),
         net: Arc::new(HostNet::new(program(IP)?, &instance)),
+        switch: Arc::new(switch.context("the switch of all networks cannot be had")?),
         memory: Arc::new(Meminfo),
         srs: vec![dir.clone(), Arc::new(Delay::new(SLOW_DIR, dir))],
     })

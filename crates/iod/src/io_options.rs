@@ -13,7 +13,8 @@ use crate::poll_options::PollOptions;
 ///
 /// The control socket takes JSON-RPC 2.0, one object a line: disk.attach, disk.activate,
 /// disk.deactivate, disk.pause, disk.resume, disk.detach, disk.resize, disk.caps, disk.poll,
-/// poll.defaults, nic.attach, nic.detach, nic.poll, network.uplink, stats, metrics, upgrade, shutdown.
+/// poll.defaults, nic.attach, nic.detach, nic.poll, nic.limits, network.uplink, stats, metrics, upgrade,
+/// shutdown.
 /// `ringway io` is a client for it. Logs go to standard error; RINGWAY_LOG=debug shows more of them.
 ///
 /// NICs of one network are ports of a switch. A network is made by the first nic.attach in it and goes

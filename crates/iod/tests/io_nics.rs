@@ -270,6 +270,63 @@ fn polling_is_that_of_the_process_or_a_nics_own() {
     assert!(io.process.terminate().unwrap().success(), "{}", io.process.stderr());
 }
 
+#[test]
+fn limits_change_while_a_nic_is_served() {
+    let mut io = Io::start();
+    ["a", "b"].into_iter().zip(1..).for_each(|(id, number)| attach(&io, id, "lan", number));
+    let [mut a, mut b] = ["a", "b"].map(|id| guest(&io.socket(id), 1));
+    let loud = frame(0xff, 1, "to everybody");
+    send(&mut a, &loud);
+    assert_eq!(received(&mut b), loud);
+    let refused = |io: &Io| nic(io, "a").frames.refused_frames.values().sum::<u64>();
+    let limit = |io: &Io, limits: Value| {
+        io.caller().call("nic.limits", json!({"id": "a", "limits": limits}))
+    };
+    // The frame is of no protocol that a locked NIC may speak.
+    for (limits, reason) in [
+        (
+            json!({"locked": {"ipv4": ["10.0.0.1"]}, "rate": {"bytes_per_second": 1 << 20}}),
+            "locked",
+        ),
+        (json!({"disabled": true}), "closed"),
+    ] {
+        let before = refused(&io);
+        limit(&io, limits.clone()).unwrap();
+        send(&mut a, &loud);
+        assert_eq!(refused(&io), before + 1, "{limits}");
+        let reasons = nic(&io, "a").frames.refused_frames;
+        assert!(reasons.keys().any(|one| one.starts_with(reason)), "{reasons:?}");
+    }
+    // Who is disabled gets nothing either, and is so for the next worker.
+    send(&mut b, &frame(0xff, 2, "to everybody else"));
+    assert_eq!(a.receive_frame(0, BRIEFLY).unwrap(), None);
+    let worker = io.process.worker().unwrap().unwrap();
+    worker.kill().unwrap();
+    io.process.next_worker(Some(worker.id())).unwrap();
+    let [mut a, mut b] = ["a", "b"].map(|id| guest(&io.socket(id), 1));
+    assert!(nic(&io, "a").disabled);
+    send(&mut a, &loud);
+    assert_eq!(refused(&io), 1);
+    limit(&io, json!({})).unwrap();
+    send(&mut a, &loud);
+    assert_eq!(received(&mut b), loud);
+    let told = nic(&io, "a");
+    assert!(!told.disabled && !told.locked && told.rate.is_none(), "{told:?}");
+    let wrong = json!({"id": "a", "limits": {"rate": {"bytes_per_second": 1}}});
+    let error = io.caller().call("nic.limits", wrong).unwrap_err();
+    assert_eq!(error.code, code::INVALID_PARAMS);
+    let error = io.caller().call("nic.limits", json!({"id": "c"})).unwrap_err();
+    assert_eq!(error.code, code::NO_SUCH_NIC);
+}
+
+/// Runs a program in the namespace of the test.
+fn run(words: &str) {
+    let mut words = words.split(' ');
+    let mut command = Command::new(words.next().unwrap());
+    let output = command.args(words).output().unwrap();
+    assert!(output.status.success(), "{command:?}: {output:?}");
+}
+
 /// Asks who has the host's address.
 fn question() -> Vec<u8> {
     let arp =

@@ -1,15 +1,22 @@
-//! A machine's network interfaces: what can be done to them, and their numbers.
+//! A machine's network interfaces: what can be done to them, what they may do, and their numbers.
 
-use std::collections::BTreeSet;
+mod limits;
+
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::domain::slots::MAX_VIFS;
 use crate::named::named;
+use crate::nic::MAX_PAIRS;
 use crate::refusal::{Feature, Refusal, Underway};
 use crate::vbd::no_such_device;
 use crate::vm::{PowerState, Strictness, VmFacts, check_device};
+pub use limits::{Asked, LockingMode, check_limits, limits};
 
 /// Highest number of an interface: a machine has 7.
 pub const MAX_DEVICE: u8 = MAX_VIFS - 1;
+
+/// Most pairs of queues of an interface: the queue of commands takes the place of one.
+pub const MAX_QUEUES: u16 = MAX_PAIRS - 1;
 
 named! {
     /// What can be done to a network interface.
@@ -82,6 +89,13 @@ pub fn choose(wanted: &str, used: &BTreeSet<u8>) -> Result<u8, Refusal> {
     }
 }
 
+/// Pairs of queues that `other_config` asks for by the key `queues`. Nobody can be told that it is wrong,
+/// so what makes no sense has no effect.
+pub fn queues(other_config: &BTreeMap<String, String>) -> Option<u16> {
+    let asked = other_config.get("queues")?.parse().ok();
+    asked.filter(|queues| (1..=MAX_QUEUES).contains(queues))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -150,6 +164,16 @@ mod tests {
             let said = check(op, &vif, &host, Strictness::Lenient);
             assert_eq!(said, Err(Refusal::IsControlDomain));
         }
+    }
+
+    #[test]
+    fn queues_are_those_that_can_be_had() {
+        let asked = |text: &str| queues(&BTreeMap::from([("queues".into(), text.into())]));
+        assert_eq!((asked("1"), asked("127")), (Some(1), Some(127)));
+        for none in ["0", "128", "-1", "two", ""] {
+            assert_eq!(asked(none), None, "{none}");
+        }
+        assert_eq!(queues(&BTreeMap::new()), None);
     }
 
     #[test]

@@ -67,3 +67,4 @@ pub mod spawn;
 pub mod sr;
 pub mod store;
 mod tail;
+mod turns;

@@ -138,10 +138,10 @@ async fn seen() {
     let (net, vif) = (net("a"), VifId(Uuid::from_random([1; 16])));
     let mut told = net.claims().unwrap();
     assert!(net.claims().is_none(), "there is one who is told");
-    net.watch(vif, BRIDGE, MAC).await.unwrap_err();
+    net.watch(vif, BRIDGE, MAC, None).await.unwrap_err();
     net.create_bridge(BRIDGE, 1500).await.unwrap();
-    net.watch(vif, BRIDGE, "nonsense").await.unwrap_err();
-    net.watch(vif, BRIDGE, MAC).await.unwrap();
+    net.watch(vif, BRIDGE, "nonsense", None).await.unwrap_err();
+    net.watch(vif, BRIDGE, MAC, None).await.unwrap();
     cable("rwg0", MAC);
     cable("rwg1", "00:16:3e:00:00:08");
     // Nobody watches this one.
@@ -166,7 +166,7 @@ async fn seen() {
     ip(&format!("link del {BRIDGE}"));
     net.create_bridge(BRIDGE, 1500).await.unwrap();
     ip(&format!("link set dev rwg0p master {BRIDGE}"));
-    net.watch(vif, BRIDGE, MAC).await.unwrap();
+    net.watch(vif, BRIDGE, MAC, None).await.unwrap();
     assert_eq!(net.addresses(vif), [] as [IpAddr; 0]);
     claims("rwg0", "10.9.50.7", "10.9.50.1");
     until(&net, &mut told, vif, &["10.9.50.7"]).await;

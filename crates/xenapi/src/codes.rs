@@ -171,6 +171,8 @@ codes! {
     NETWORK_CONTAINS_VIF network_contains_vif(vifs);
     /// A host has a device on this network.
     NETWORK_CONTAINS_PIF network_contains_pif(pifs);
+    /// A device of a machine is plugged into this network.
+    VIF_IN_USE vif_in_use(network, vif);
     /// This is no Ethernet address for one device.
     MAC_INVALID mac_invalid(mac);
 

@@ -4,6 +4,7 @@ mod config;
 mod cut;
 mod devices;
 mod ends;
+mod interfaces;
 mod killed;
 mod power;
 mod storage;

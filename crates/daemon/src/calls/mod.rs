@@ -56,7 +56,8 @@ const LISTS: &[Calls] = &[
 ];
 
 /// What belongs to writing fields, in lists.
-const HOOKS: &[&[Hook]] = &[host::HOOKS, network::HOOKS, pbd::HOOKS, vbd::HOOKS, vdi::HOOKS];
+const HOOKS: &[&[Hook]] =
+    &[host::HOOKS, network::HOOKS, pbd::HOOKS, vbd::HOOKS, vdi::HOOKS, vif::HOOKS];
 
 /// Who carries out a message, if somebody does.
 pub(crate) fn find(name: &str) -> Option<Handler> {

@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use model::id::Uuid;
 use tokio::time::timeout;
-use xenapi::table::{FieldIx, network};
+use xenapi::table::{FieldIx, network, vif};
 use xenapi::{ApiError, Value, codes};
 
 use crate::db::{Ref, Tx};
 use crate::dispatch::generic::{constructed, nothing};
 use crate::dispatch::{Answer, Args, Ctx, Handler, Hook, text};
-use crate::records::fields::{int, references, text as read, uuid};
+use crate::records::fields::{flag, int, references, text as read, uuid};
 
 /// Least and most bytes of a packet.
 const MTUS: std::ops::RangeInclusive<i64> = 68..=65_535;
@@ -24,6 +24,7 @@ pub(super) const CALLS: super::Calls = &[
     ("network.destroy", Handler::Long(|ctx, args| Box::pin(destroy(ctx, args)))),
     ("network.add_purpose", Handler::Short(add_purpose)),
     ("network.remove_purpose", Handler::Short(remove_purpose)),
+    ("network.set_default_locking_mode", Handler::Short(set_default_locking_mode)),
 ];
 
 pub(super) const HOOKS: &[Hook] = &[Hook { field: "network.MTU", check: mtu, follow: None }];
@@ -86,6 +87,21 @@ async fn destroy(ctx: Ctx, args: Args) -> Answer {
         // Nobody is in it any more. What stays of it is empty, and made anew by nobody.
         let _ = timeout(BRIDGE_DEADLINE, ctx.house.drivers.net.remove_bridge(&bridge)).await;
     }
+    Ok(nothing())
+}
+
+/// As in XenServer not while somebody uses it: nobody expects to be cut off by that.
+fn set_default_locking_mode(ctx: &Ctx, args: &Args) -> Answer {
+    let net = args.object();
+    ctx.change(|tx| {
+        let view = tx.view();
+        for device in references(&view, &net, network::Field::VIFs)? {
+            if flag(&view, &device, vif::Field::currently_attached)? {
+                return Err(codes::vif_in_use(net.as_str(), device.as_str()));
+            }
+        }
+        tx.set(&net, network::Field::default_locking_mode, args.last().clone())
+    })?;
     Ok(nothing())
 }
 

@@ -30,7 +30,6 @@ pub(super) const CALLS: super::Calls = &[
     ("blob.create", Handler::Short(create_blob)),
     ("blob.destroy", Handler::Short(generic::destroy)),
     ("network.create_new_blob", Handler::Short(new_blob)),
-    ("network.set_default_locking_mode", Handler::Short(store)),
     ("role.get_by_permission", Handler::Short(no_roles)),
     ("role.get_by_permission_name_label", Handler::Short(roles_that_permit)),
     ("role.get_permissions", Handler::Short(no_roles)),

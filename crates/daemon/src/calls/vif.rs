@@ -1,5 +1,6 @@
 //! Network devices of machines.
 
+mod live;
 mod mac;
 mod make;
 mod settings;
@@ -23,6 +24,8 @@ use crate::facts;
 use crate::records::current::Mark;
 use crate::records::fields::{flag, reference, uuid};
 
+pub(super) use live::HOOKS;
+pub(crate) use live::agree;
 pub(super) use make::{copied, numbers};
 pub(super) use settings::CALLS as SETTINGS;
 

@@ -108,10 +108,23 @@ fn write(
 /// As of a setter that follows from the table.
 pub fn set(ctx: &Ctx, args: &Args, field: impl Into<FieldIx>) -> Result<Value, ApiError> {
     let field = field.into();
+    change(ctx, args, field, |tx, it| tx.set(it, field, args.last().clone()))
+}
+
+/// Changes a field that a message of its own changes, such as `VIF.add_ipv4_allowed`.
+///
+/// # Errors
+/// As [`set`].
+pub fn change(
+    ctx: &Ctx,
+    args: &Args,
+    field: FieldIx,
+    how: impl FnOnce(&mut Tx<'_>, &Ref) -> Result<(), ApiError>,
+) -> Result<Value, ApiError> {
     let Some(of) = xenapi::table::class(field.class()) else {
         return Err(codes::not_implemented(ctx.name()));
     };
-    write(ctx, args, of, field, |tx, it| tx.set(it, field, args.last().clone()))
+    write(ctx, args, of, field, how)
 }
 
 fn add_to(

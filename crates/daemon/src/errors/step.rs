@@ -31,6 +31,12 @@ enum On {
     Other,
 }
 
+impl On {
+    fn is_interface(&self) -> bool {
+        matches!(self, Self::Coming("VIF", _) | Self::Going("VIF", _))
+    }
+}
+
 fn on(view: &View<'_>, verb: Verb) -> On {
     let disk = |id: &dyn ToString| {
         let found = view.by_uuid(&vbd::CLASS, &id.to_string()).cloned();
@@ -67,6 +73,8 @@ pub(super) fn failed(view: &View<'_>, verb: Verb, error: &StepError, about: &Abo
         StepError::Sr(SrError::Late { after, .. }) => late(&on, *after, error, about),
         StepError::Sr(error) => storage(view, &on, error, about),
         StepError::Io(IoError::Late { deadline, .. }) => late(&on, *deadline, error, about),
+        // No storage has a part in it.
+        StepError::Io(error) if on.is_interface() => codes::internal(sentence(error)),
         StepError::Io(error) => codes::sr_backend_failure("DATAPATH", "", sentence(error)),
         StepError::Hv(HvError::Late { after, .. }) => late(&on, *after, error, about),
         StepError::Hv(error) => hypervisor(&on, error, about),

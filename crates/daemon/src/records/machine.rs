@@ -8,6 +8,7 @@ use model::id::{SrId, VbdId, VdiId, VifId, VmId};
 use model::plan::Deadlines;
 use model::vbd::{DeviceNumber, VbdKind, limits, tuning};
 use model::vdi::automaton::Access;
+use model::vif::queues;
 use model::vm::exits::{AfterActions, OnCrash, OnExit};
 use model::vm::{PowerState, VmOp};
 use toolstack::machines::{DiskRecord, Recorded, Source, VifRecord};
@@ -16,10 +17,10 @@ use xenapi::table::{network, sr, vbd, vdi, vif, vm};
 
 use super::boot::{Asked, Bootable};
 use super::fields::{bytes, flag, int, pairs, reference, references, text, uuid};
-use super::owed;
+use super::{interface, owed};
 use crate::db::{Object, Ref, View};
 
-/// Longest packet where neither the interface nor its network says one, in bytes.
+/// Longest packet where its network says none, in bytes.
 const MTU: u32 = 1500;
 
 /// A machine and how it wants to boot, which has not been looked for. Its `boot` is empty firmware
@@ -150,15 +151,16 @@ fn vifs(view: &View<'_>, machine: &Ref) -> Result<Vec<VifRecord>, ApiError> {
     for one in references(view, machine, vm::Field::VIFs)? {
         let Ok(device) = text(view, &one, vif::Field::device)?.parse::<u8>() else { continue };
         let net = reference(view, &one, vif::Field::network)?;
-        let longest = |of: i64| u32::try_from(of).ok().filter(|mtu| *mtu > 0);
-        let of_network = || longest(int(view, &net, network::Field::MTU).ok()?);
-        let mtu = longest(int(view, &one, vif::Field::MTU)?).or_else(of_network).unwrap_or(MTU);
+        // As in XenServer that of the network holds for all of it, whatever an interface says.
+        let mtu = int(view, &net, network::Field::MTU).ok().and_then(|mtu| u32::try_from(mtu).ok());
         let record = VifRecord {
             vif: VifId(uuid(view, &one, vif::Field::uuid)?),
             device,
             mac: text(view, &one, vif::Field::MAC)?.to_owned(),
             bridge: text(view, &net, network::Field::bridge).unwrap_or_default().to_owned(),
-            mtu,
+            mtu: mtu.filter(|mtu| *mtu > 0).unwrap_or(MTU),
+            limits: interface::may(view, &one)?,
+            queues: queues(&pairs(view, &one, vif::Field::other_config)?),
             plugged: flag(view, &one, vif::Field::currently_attached)?,
             boot_index: None,
         };

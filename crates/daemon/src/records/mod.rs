@@ -13,6 +13,7 @@ mod boot;
 pub(crate) mod current;
 pub(crate) mod effects;
 pub(crate) mod fields;
+pub(crate) mod interface;
 pub(crate) mod machine;
 pub(crate) mod owed;
 

@@ -1,8 +1,5 @@
 //! Devices that change under a guest.
 
-use std::io::{BufRead, BufReader, Write};
-use std::os::unix::net::UnixStream;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use xenapi::Value;
@@ -34,11 +31,11 @@ fn interfaces_disks_and_limits_change_while_a_guest_runs() {
         shell.run(&format!("until [ -e {eth0} ]; do sleep 0.1; done"), PATIENCE).unwrap();
         let mac = shell.run(&format!("cat {eth0}/address"), PATIENCE).unwrap();
         assert_eq!(mac, world.record("VIF", &vif).text("MAC"));
-        assert_eq!(taps(&mut world, &vif), 1);
+        assert!(world.is_served(&vif));
         world.call("VIF.unplug", &of(&vif));
         assert!(!world.record("VIF", &vif).flag("currently_attached"), "{turn}");
         shell.run(&format!("[ ! -e {eth0} ]"), PATIENCE).unwrap();
-        assert_eq!(taps(&mut world, &vif), 0);
+        assert!(!world.is_served(&vif));
     }
     world.call("VIF.destroy", &of(&vif));
     world.call("network.destroy", &of(&net));
@@ -47,13 +44,6 @@ fn interfaces_disks_and_limits_change_while_a_guest_runs() {
     is_limited(&mut world, &machine, &mut shell);
     world.call("VM.hard_shutdown", &of(&machine.reference));
     assert_eq!(world.daemon.leftovers(), Vec::<String>::new());
-}
-
-/// TAP devices of an interface.
-fn taps(world: &mut World, vif: &str) -> usize {
-    let uuid = world.record("VIF", vif).text("uuid").replace('-', "");
-    let name = format!("rwt{}", uuid.get(..12).unwrap());
-    usize::from(Path::new("/sys/class/net").join(name).exists())
 }
 
 /// The guest sees the new size, and what it writes behind the old end is there.
@@ -112,15 +102,7 @@ fn until_capped(world: &mut World, machine: &Machine, iops: Option<u64>) {
 
 /// Requests a second that the datapath allows the disk.
 fn told(world: &World, disk: &str) -> Option<u64> {
-    let folders = std::fs::read_dir(world.daemon.dir().join("run/io")).unwrap();
-    let control = folders.map(|folder| folder.unwrap().path().join("control.sock"));
-    let control = control.into_iter().find(|path| path.exists()).unwrap();
-    let mut line = UnixStream::connect(control).unwrap();
-    line.write_all(b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"stats\"}\n").unwrap();
-    let mut answer = String::new();
-    BufReader::new(line).read_line(&mut answer).unwrap();
-    let answer: serde_json::Value = serde_json::from_str(&answer).unwrap();
-    let disks = answer["result"]["disks"].as_array().unwrap();
-    let disk = disks.iter().find(|one| one["id"] == disk).unwrap();
-    disk["caps"]["iops"].as_u64()
+    let disks: Vec<_> = world.datapaths().into_iter().flat_map(|stats| stats.disks).collect();
+    let disk = disks.iter().find(|one| one.id == disk).unwrap();
+    disk.caps.and_then(|caps| caps.iops)
 }

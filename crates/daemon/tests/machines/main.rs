@@ -7,4 +7,5 @@ mod devices;
 mod ends;
 mod firmware;
 mod killed;
+mod nets;
 mod world;

@@ -127,6 +127,10 @@ fn carry_out(server: &Server, table: &Arc<Table>, call: Call) -> Result<Value, R
             Ok(Value::Object(Default::default()))
         }
         Call::NicPoll(set) => value(table.poll_nic(&set.id, set.change)?),
+        Call::NicLimits(set) => {
+            table.limit_nic(&set.id, set.limits)?;
+            Ok(Value::Object(Default::default()))
+        }
         Call::NetworkUplink(spec) => {
             table.uplink(&spec)?;
             Ok(Value::Object(Default::default()))

@@ -257,6 +257,14 @@ impl Nic {
         }
     }
 
+    /// It may do this from now on, and no more.
+    ///
+    /// # Errors
+    /// [`NicError::Fabric`]: a reactor has ended.
+    pub fn limit(&self, policy: &Policy) -> Result<(), NicError> {
+        Ok(self.lan.fabric.set_port(self.spec.port, policy)?)
+    }
+
     /// Its port.
     pub fn port(&self) -> PortId {
         self.spec.port

@@ -6,7 +6,7 @@ use model::nic::{Locked, MAX_PAIRS, NicRate, NicSpec};
 use model::rpc::{NicReply, RpcError};
 use net::Mac;
 use net::flow::QUEUES_MAX;
-use net::port::{Pace, Policy, PortId, Rate, Vlan, VlanId};
+use net::port::{LockingMode, Pace, Policy, PortId, Rate, Vlan, VlanId};
 use vhost_user::{Access, Listener};
 
 use super::error::NicsError;
@@ -162,11 +162,12 @@ fn made(spec: &NicSpec, lan: &Arc<Lan>, port: PortId) -> Result<Arc<Nic>, NicsEr
 }
 
 /// What its port may do.
-fn policy(spec: &NicSpec, lan: &Lan) -> Result<Policy, NicsError> {
+pub(super) fn policy(spec: &NicSpec, lan: &Lan) -> Result<Policy, NicsError> {
     let vlan = spec.vlan.map(VlanId::try_from).transpose()?.map_or(Vlan::Trunk, Vlan::Access);
     let pace = |rate| Arc::new(Pace::new(in_bytes(rate), reactor::clock_ns()));
     let policy = Policy { vlan, rate: spec.rate.map(pace), ..lan.policy() };
     Ok(match &spec.locked {
+        _ if spec.disabled => Policy { locking: LockingMode::Disabled, ..policy },
         Some(Locked { ipv4, ipv6 }) => policy.locked(Mac(spec.mac.bytes()), ipv4, ipv6)?,
         None => policy,
     })

@@ -28,6 +28,7 @@ mod attach;
 mod detach;
 mod error;
 mod held;
+mod limits;
 mod networks;
 mod poll;
 mod take;

@@ -74,6 +74,7 @@ fn stats(Entry { spec, nic, refused, .. }: &Entry) -> NicStats {
         queues: nic.as_ref().map_or(spec.queues, |nic| nic.pairs()),
         vlan: spec.vlan,
         locked: spec.locked.is_some(),
+        disabled: spec.disabled,
         rate: spec.rate,
         connected: nic.as_ref().is_some_and(|nic| nic.is_connected()),
         refused: refused.clone(),

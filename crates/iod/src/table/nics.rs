@@ -1,6 +1,6 @@
 //! NICs, beside the disks of the same process.
 
-use model::nic::{NicSpec, UplinkSpec};
+use model::nic::{NicLimits, NicSpec, UplinkSpec};
 use model::poll::PollChange;
 use model::rpc::{NicReply, RpcError};
 
@@ -35,6 +35,14 @@ impl Table {
     /// No such NIC, or a verb at work.
     pub fn poll_nic(&self, id: &str, change: PollChange) -> Result<NicReply, RpcError> {
         self.nics.poll(id, change)
+    }
+
+    /// Has a NIC do what it may from now on.
+    ///
+    /// # Errors
+    /// No such NIC, one that is refused, a verb at work, or a keeper that does not answer.
+    pub fn limit_nic(&self, id: &str, limits: NicLimits) -> Result<(), RpcError> {
+        self.nics.limit(id, limits)
     }
 
     /// Brings the host to a network by a TAP device, or takes it away.

@@ -54,6 +54,9 @@ pub struct NicSpec {
     /// It may send only as `mac` and these; when absent, as anybody.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub locked: Option<Locked>,
+    /// It may neither send nor get anything.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub disabled: bool,
     /// How much it may send.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<NicRate>,
@@ -90,6 +93,21 @@ pub struct Locked {
     /// IPv6.
     #[serde(default)]
     pub ipv6: Vec<Ipv6Addr>,
+}
+
+/// What a NIC may do, which `nic.limits` changes while it is served.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NicLimits {
+    /// It may send only as its address and these; when absent, as anybody.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub locked: Option<Locked>,
+    /// It may neither send nor get anything.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub disabled: bool,
+    /// How much it may send.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate: Option<NicRate>,
 }
 
 /// A cap on what a NIC sends, over all its queues.
@@ -141,6 +159,7 @@ impl NicSpec {
             mtu: None,
             vlan: None,
             locked: None,
+            disabled: false,
             rate: None,
             poll: None,
             poll_max_us: None,
@@ -167,6 +186,27 @@ impl NicSpec {
         if let Some(vlan) = self.vlan.filter(|vlan| !(1..=4094).contains(vlan)) {
             return refuse("vlan", format!("{vlan} is not in 1 to 4094"));
         }
+        self.limits().validate()
+    }
+
+    /// What it may do.
+    pub fn limits(&self) -> NicLimits {
+        NicLimits { locked: self.locked.clone(), disabled: self.disabled, rate: self.rate }
+    }
+
+    /// The same NIC that may do something else.
+    pub fn with_limits(self, limits: NicLimits) -> Self {
+        let NicLimits { locked, disabled, rate } = limits;
+        Self { locked, disabled, rate, ..self }
+    }
+}
+
+impl NicLimits {
+    /// Checks everything that can be checked without touching the host.
+    ///
+    /// # Errors
+    /// The first field that cannot be served.
+    pub fn validate(&self) -> Result<(), SpecError> {
         self.locked.as_ref().map_or(Ok(()), Locked::validate)?;
         self.polling().validate()?;
         self.rate.map_or(Ok(()), NicRate::validate)

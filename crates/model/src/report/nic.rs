@@ -25,6 +25,9 @@ pub struct NicStats {
     /// It may send only as the addresses that it was given.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub locked: bool,
+    /// It may neither send nor get anything.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub disabled: bool,
     /// How much it may send.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<NicRate>,

@@ -3,7 +3,8 @@
 use serde_json::Value;
 
 use super::{
-    DiskRef, NicRef, Resize, RpcError, SetCaps, SetPoll, StatsQuery, Unexport, Upgrade, code,
+    DiskRef, NicRef, Resize, RpcError, SetCaps, SetLimits, SetPoll, StatsQuery, Unexport, Upgrade,
+    code,
 };
 use crate::export::ExportSpec;
 use crate::nic::{NicSpec, UplinkSpec};
@@ -44,6 +45,8 @@ pub enum Call {
     NicDetach(NicRef),
     /// `nic.poll`: polls otherwise from now on.
     NicPoll(SetPoll),
+    /// `nic.limits`: it may do this from now on.
+    NicLimits(SetLimits),
     /// `network.uplink`: bring the host to a network, or take it away.
     NetworkUplink(UplinkSpec),
     /// `stats`: everything, or one disk or NIC.
@@ -60,7 +63,7 @@ pub enum Call {
 }
 
 /// Every verb that [`Call::parse`] knows.
-pub const METHODS: [&str; 21] = [
+pub const METHODS: [&str; 22] = [
     "disk.attach",
     "disk.activate",
     "disk.deactivate",
@@ -76,6 +79,7 @@ pub const METHODS: [&str; 21] = [
     "nic.attach",
     "nic.detach",
     "nic.poll",
+    "nic.limits",
     "network.uplink",
     "stats",
     "metrics",
@@ -124,6 +128,11 @@ impl Call {
             }
             "nic.detach" => Ok(Self::NicDetach(typed(params)?)),
             "nic.poll" => Ok(Self::NicPoll(typed(params)?)),
+            "nic.limits" => {
+                let set: SetLimits = typed(params)?;
+                set.limits.validate().map_err(|error| invalid(error.to_string()))?;
+                Ok(Self::NicLimits(set))
+            }
             "network.uplink" => {
                 let spec: UplinkSpec = typed(params)?;
                 spec.validate().map_err(|error| invalid(error.to_string()))?;

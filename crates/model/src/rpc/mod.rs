@@ -10,7 +10,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 pub use call::{Call, METHODS};
-pub use params::{DiskRef, NicRef, Resize, SetCaps, SetPoll, StatsQuery, Unexport, Upgrade};
+pub use params::{
+    DiskRef, NicRef, Resize, SetCaps, SetLimits, SetPoll, StatsQuery, Unexport, Upgrade,
+};
 pub use replies::{
     Adopted, DiskReply, ExportReply, MetricsReply, NicReply, StatsReply, UpgradeReply,
 };

@@ -7,6 +7,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
 use crate::caps::Caps;
+use crate::nic::NicLimits;
 use crate::poll::PollChange;
 
 /// Names a disk.
@@ -46,6 +47,17 @@ pub struct SetCaps {
     /// All its caps from now on: what is absent is not capped any more.
     #[serde(default)]
     pub caps: Option<Caps>,
+}
+
+/// Parameters of `nic.limits`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SetLimits {
+    /// The NIC's id.
+    pub id: String,
+    /// All its limits from now on: what is absent is none any more.
+    #[serde(default)]
+    pub limits: NicLimits,
 }
 
 /// Parameters of `upgrade`.

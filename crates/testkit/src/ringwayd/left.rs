@@ -12,8 +12,10 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use crate::process::PROCESS_DEADLINE;
 use crate::raw::guest::wait_readable;
 
-/// What the folder of an SR's datapath has while it serves nothing, by the beginnings of names.
-const OF_DATAPATH: [&str; 4] = ["control.sock", "disks", "log", "owner.json"];
+/// What the folder of a datapath has while it serves nothing, by the beginnings of names.
+const OF_DATAPATH: [&str; 5] = ["control.sock", "disks", "log", "nics", "owner.json"];
+/// What names of uplinks begin with.
+const UPLINK: &str = "rwu";
 
 /// A process that names the directory in its command line.
 pub(super) struct Found {
@@ -75,13 +77,15 @@ pub(super) fn of_machines(dir: &Path) -> Vec<String> {
         for path in entries(&folder) {
             let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
             if OF_DATAPATH.iter().any(|known| name.starts_with(known)) {
-                // Disks that it was told to serve.
-                left.extend(entries(&path).iter().map(|path| shown("disk", path)));
+                // Disks or NICs that it was told to serve.
+                left.extend(entries(&path).iter().map(|path| shown("served", path)));
             } else {
                 left.push(shown("file", &path));
             }
         }
     }
+    let uplinks = network_devices(dir).into_iter().filter(|name| name.starts_with(UPLINK));
+    left.extend(uplinks.map(|name| format!("uplink {name}")));
     left.extend(locked(&dir.join("state/sr")).iter().map(|path| shown("lock of", path)));
     left
 }
@@ -133,7 +137,7 @@ mod tests {
     #[test]
     fn what_is_left_is_seen() {
         let dir = tempfile::tempdir().unwrap();
-        for made in ["run/vm", "run/io/ab/disks", "state/sr/default"] {
+        for made in ["run/vm", "run/io/ab/disks", "run/io/networks/nics", "state/sr/default"] {
             fs::create_dir_all(dir.path().join(made)).unwrap();
         }
         let file = |name: &str| fs::write(dir.path().join(name), "").unwrap();
@@ -142,12 +146,13 @@ mod tests {
             .for_each(file);
         assert_eq!(of_machines(dir.path()), Vec::<String>::new());
         fs::create_dir(dir.path().join("run/vm/uuid")).unwrap();
-        ["run/io/ab/x.sock", "run/io/ab/disks/x"].into_iter().for_each(file);
+        let served = ["run/io/ab/x.sock", "run/io/ab/disks/x", "run/io/networks/nics/y"];
+        served.into_iter().for_each(file);
         let image = fs::File::open(dir.path().join("state/sr/default/a.raw")).unwrap();
         rustix::fs::flock(&image, rustix::fs::FlockOperation::LockShared).unwrap();
         let mut left = of_machines(dir.path());
         left.sort();
-        let ends = ["disks/x", "vm/uuid", "ab/x.sock", "default/a.raw"];
+        let ends = ["vm/uuid", "ab/x.sock", "default/a.raw", "disks/x", "nics/y"];
         assert_eq!(left.len(), ends.len(), "{left:?}");
         assert!(left.iter().zip(ends).all(|(line, end)| line.ends_with(end)), "{left:?}");
     }

@@ -9,12 +9,15 @@ pub(super) const WEIGHT_USUAL: u32 = 100;
 /// Highest weight that version 2 takes.
 pub(super) const WEIGHT_MAX: u32 = 10_000;
 
+/// What the group is called of those who serve NICs.
+const SWITCH: &str = "switch";
+
 /// How the slices divide the CPUs, 1 to 10,000; 100 is any other group's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Weights {
     /// Of daemon and clients.
     pub control: u32,
-    /// Of the processes that serve disks.
+    /// Of the processes that serve disks and NICs.
     pub datapath: u32,
     /// Of all guests together.
     pub guests: u32,
@@ -78,15 +81,22 @@ pub enum Group {
     Clients,
     /// The processes that serve the disks of a storage repository.
     Datapath(SrId),
+    /// The processes that serve the NICs of all networks.
+    Switch,
     /// A machine's QEMU.
     Guest(VmId),
 }
 
 impl Group {
+    /// It goes with what somebody is served, or with a machine; the others are the daemon's.
+    pub(super) fn is_of_machines(self) -> bool {
+        self.slice() != Slice::Control
+    }
+
     pub(super) fn slice(self) -> Slice {
         match self {
             Self::Daemon | Self::Clients => Slice::Control,
-            Self::Datapath(_) => Slice::Datapath,
+            Self::Datapath(_) | Self::Switch => Slice::Datapath,
             Self::Guest(_) => Slice::Guests,
         }
     }
@@ -96,6 +106,7 @@ impl Group {
             Self::Daemon => "daemon".to_owned(),
             Self::Clients => "clients".to_owned(),
             Self::Datapath(sr) => sr.to_string(),
+            Self::Switch => SWITCH.to_owned(),
             Self::Guest(vm) => vm.to_string(),
         }
     }
@@ -107,6 +118,7 @@ impl Group {
             (Slice::Control, "daemon") => Some(Self::Daemon),
             (Slice::Control, "clients") => Some(Self::Clients),
             (Slice::Control, _) => None,
+            (Slice::Datapath, SWITCH) => Some(Self::Switch),
             (Slice::Datapath, _) => id().map(|id| Self::Datapath(SrId(id))),
             (Slice::Guests, _) => id().map(|id| Self::Guest(VmId(id))),
         }

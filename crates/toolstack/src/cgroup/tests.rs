@@ -43,7 +43,8 @@ fn v1() -> tempfile::TempDir {
 
 /// Files that the kernel makes with each group.
 fn kernel_makes(tree: &Tree, files: &[&str]) {
-    let leaves = [Group::Daemon, Group::Clients, Group::Datapath(sr()), Group::Guest(vm())];
+    let leaves =
+        [Group::Daemon, Group::Clients, Group::Datapath(sr()), Group::Switch, Group::Guest(vm())];
     let leaves = leaves.map(|leaf| tree.path(leaf));
     let slices = leaves.clone().map(|leaf| leaf.parent().unwrap().to_owned());
     for folder in slices.into_iter().chain(leaves) {
@@ -127,6 +128,7 @@ fn the_tree_is_this_in_version_2() {
         (Group::Daemon, "rw0a1b2c-control/daemon"),
         (Group::Clients, "rw0a1b2c-control/clients"),
         (Group::Datapath(sr()), "rw0a1b2c-datapath/09090909-0909-4909-8909-090909090909"),
+        (Group::Switch, "rw0a1b2c-datapath/switch"),
         (Group::Guest(vm()), guest),
     ] {
         assert_eq!(tree.path(group), at(path));
@@ -182,7 +184,8 @@ fn a_tree_is_made_joined_and_changed_in_version_2() {
     assert_eq!(text(&root, "rw0a1b2c-control/daemon/cgroup.procs"), "17");
     let error = tree.remove(Group::Guest(vm())).unwrap_err();
     assert!(error.to_string().contains("by process 4242"), "{error}");
-    let all = [Group::Daemon, Group::Clients, Group::Datapath(sr()), Group::Guest(vm())];
+    let sr = Group::Datapath(sr());
+    let all = [Group::Daemon, Group::Clients, sr, Group::Switch, Group::Guest(vm())];
     assert_eq!(tree.leaves().unwrap(), all);
 }
 
@@ -251,11 +254,11 @@ fn leaves_of_who_is_gone_are_swept() {
     let tree = Tree::find(root.path(), NAME).unwrap();
     tree.make().unwrap();
     let [there, gone] = [3, 4].map(|byte| Group::Guest(VmId(id(byte))));
-    for group in [there, gone, Group::Datapath(sr())] {
+    for group in [there, gone, Group::Datapath(sr()), Group::Switch] {
         tree.add(group).unwrap();
     }
     put(&tree.path(there).join(PROCESSES), "42\n");
-    assert_eq!(tree.sweep().unwrap(), [Group::Datapath(sr()), gone]);
+    assert_eq!(tree.sweep().unwrap(), [Group::Datapath(sr()), Group::Switch, gone]);
     assert_eq!(tree.leaves().unwrap(), [Group::Daemon, Group::Clients, there]);
     let home = base(&root).join("home");
     assert!(!tree.vacate(&home).unwrap(), "a machine is there");

@@ -182,9 +182,7 @@ impl Tree {
     /// # Errors
     /// The hierarchy cannot be read.
     pub fn sweep(&self) -> Result<Vec<Group>, CgroupError> {
-        let swept = |group: &Group| {
-            matches!(group, Group::Datapath(_) | Group::Guest(_)) && self.remove(*group).is_ok()
-        };
+        let swept = |group: &Group| group.is_of_machines() && self.remove(*group).is_ok();
         Ok(self.leaves()?.into_iter().filter(swept).collect())
     }
 
@@ -208,8 +206,8 @@ impl Tree {
     /// The system refuses.
     pub fn vacate(&self, home: &Path) -> Result<bool, CgroupError> {
         self.sweep()?;
-        let used = |group: &Group| matches!(group, Group::Datapath(_) | Group::Guest(_));
-        if self.systemctl.is_some() || self.leaves()?.iter().any(used) {
+        let used = |group: Group| group.is_of_machines();
+        if self.systemctl.is_some() || self.leaves()?.into_iter().any(used) {
             return Ok(false);
         }
         let file = home.join(PROCESSES);

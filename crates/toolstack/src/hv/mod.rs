@@ -99,10 +99,14 @@ pub struct NicPlug {
     pub vif: VifId,
     /// Its number, 0 to 6.
     pub device: u8,
-    /// The TAP device on the host, which is there.
-    pub tap: String,
+    /// Where the switch listens.
+    pub socket: PathBuf,
+    /// Pairs of queues: as many as it has there.
+    pub queues: u16,
     /// Its address, as `00:16:3e:xx:xx:xx`.
     pub mac: String,
+    /// Longest packet that the guest is told, in bytes.
+    pub mtu: Option<u16>,
     /// The guest may start from it, in this order.
     pub boot_index: Option<u16>,
 }
@@ -181,7 +185,7 @@ pub trait Hypervisor: fmt::Debug + Send + Sync {
     fn plug_disk<'a>(&'a self, vm: VmId, disk: &'a DiskPlug) -> Fut<'a, Result<(), HvError>>;
     /// Takes a disk; ends when the guest has let go.
     fn unplug_disk(&self, vm: VmId, vbd: VbdId) -> Fut<'_, Result<(), HvError>>;
-    /// Gives the guest an interface.
+    /// Gives the guest an interface, for which the switch listens.
     fn plug_nic<'a>(&'a self, vm: VmId, nic: &'a NicPlug) -> Fut<'a, Result<(), HvError>>;
     /// Takes an interface; ends when the guest has let go.
     fn unplug_nic(&self, vm: VmId, vif: VifId) -> Fut<'_, Result<(), HvError>>;

@@ -13,7 +13,7 @@ use super::{
     Disc, DiskPlug, DomainEvent, Found, GuestSeen, HvError, Hypervisor, NicPlug, not_begun,
 };
 use crate::fut::Fut;
-use crate::sim::{Call, Domain, Sim, State, What};
+use crate::sim::{Call, Domain, Port, Sim, State, What};
 
 /// The hypervisor of a simulated host.
 #[derive(Clone, Debug)]
@@ -89,11 +89,14 @@ impl Hypervisor for SimHv {
 
     fn plug_nic<'a>(&'a self, vm: VmId, nic: &'a NicPlug) -> Fut<'a, Result<(), HvError>> {
         Box::pin(self.command((What::PlugNic, vm), Some(nic.vif.0), move |state| {
-            if !state.taps.contains_key(&nic.tap) {
-                let why = state.broke(format!("{} is not there", nic.tap));
+            let port = state.ports.get(&nic.vif.to_string());
+            let listens =
+                |port: &Port| (&port.nic.socket, port.nic.queues) == (&nic.socket, nic.queues);
+            if !port.is_some_and(listens) {
+                let why = state.broke(format!("nothing listens at {}", nic.socket.display()));
                 return Err(refused(What::PlugNic, why));
             }
-            alive(state, vm)?.nics.insert(nic.vif, nic.tap.clone());
+            alive(state, vm)?.nics.insert(nic.vif, nic.socket.clone());
             Ok(())
         }))
     }

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use model::id::SrId;
 
+use super::items::Owner;
 use super::keep::{IoLaunch, Keep};
 use super::served::Served;
 use super::{Datapath, IoError};
@@ -38,7 +39,7 @@ impl IoDatapaths {
             return Ok(served.clone());
         }
         let folder = machines::sockets(&self.run, sr);
-        let keep = Keep::new(sr, folder.clone(), Arc::clone(&self.launch));
+        let keep = Keep::new(Owner::Sr(sr), folder.clone(), Arc::clone(&self.launch));
         let keep = keep.map_err(|source| IoError::Folder { folder, source })?;
         let served = Served::new(keep);
         by_sr.insert(sr, served.clone());

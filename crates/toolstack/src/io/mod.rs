@@ -3,13 +3,16 @@
 mod client;
 mod datapath;
 mod datapaths;
+mod items;
 mod keep;
+mod line;
 mod params;
 mod pool;
 mod process;
 mod served;
 pub mod sim;
 mod specs;
+mod switch;
 
 pub use client::{ATTACH_DEADLINE, CALL_DEADLINE, Client};
 pub use datapath::Datapath;
@@ -17,6 +20,7 @@ pub use datapaths::IoDatapaths;
 pub use keep::IoLaunch;
 pub use params::params;
 pub use process::IoProcess;
+pub use switch::{IoSwitch, Switch};
 
 use std::io;
 use std::path::PathBuf;

@@ -1,16 +1,18 @@
-//! A datapath that serves nothing.
+//! A datapath and a switch that serve nothing.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use model::id::{SrId, Uuid, VbdId};
-use model::report::{DiskState, DiskStats, Geometry, Stats};
+use model::nic::{DEFAULT_MTU, NicLimits, NicSpec};
+use model::report::{DiskState, DiskStats, FrameCounts, Geometry, NetworkStats, NicStats, Stats};
 use model::rpc::{DiskReply, RpcError, code};
 use model::spec::{Backend, Caps, DiskSpec, PollSpec};
 
-use super::{Datapath, IoError};
+use super::{Datapath, IoError, Switch};
 use crate::fut::Fut;
 use crate::machines::Datapaths;
-use crate::sim::{Call, Disk, Sim, State, What, vdi_of};
+use crate::sim::{Call, Disk, Domain, Port, Sim, State, What, vdi_of};
 
 /// The datapaths of a simulated host.
 #[derive(Clone, Debug)]
@@ -175,12 +177,100 @@ impl Datapath for SimPath {
                 serial: disk.spec.serial.clone(),
                 ..DiskStats::new(id.clone(), disk.spec.backend.clone(), 0)
             });
-            Ok(Some(stats(disks.collect())))
+            Ok(Some(Stats { disks: disks.collect(), ..stats() }))
         }))
     }
 }
 
-fn stats(disks: Vec<DiskStats>) -> Stats {
+/// The switch of a simulated host.
+#[derive(Clone, Debug)]
+pub struct SimSwitch(pub(crate) Arc<Sim>);
+
+impl SimSwitch {
+    async fn call<T>(
+        &self,
+        (what, id): (What, &str),
+        work: impl FnOnce(&mut State) -> Result<T, IoError>,
+    ) -> Result<T, IoError> {
+        let call = Call { device: id.parse().ok(), ..Call::new(what) };
+        self.0.call(call, work, |why| refused(what, why)).await
+    }
+}
+
+impl Switch for SimSwitch {
+    fn attach<'a>(&'a self, nic: &'a NicSpec, uplink: &'a str) -> Fut<'a, Result<(), IoError>> {
+        Box::pin(self.call((What::AttachNic, &nic.id), move |state| {
+            if state.taps.get(uplink) != Some(&nic.network) {
+                let why = state.broke(format!("{uplink} is not in bridge {}", nic.network));
+                return Err(refused(What::AttachNic, why));
+            }
+            let port = Port { nic: nic.clone(), uplink: uplink.into() };
+            if state.ports.get(&nic.id).is_some_and(|there| *there != port) {
+                let why = state.broke(format!("NIC {} is there with another spec", nic.id));
+                return Err(refused(What::AttachNic, why));
+            }
+            state.ports.insert(nic.id.clone(), port);
+            state.keep_port(&nic.id);
+            Ok(())
+        }))
+    }
+
+    fn limit<'a>(&'a self, id: &'a str, limits: &'a NicLimits) -> Fut<'a, Result<(), IoError>> {
+        Box::pin(self.call((What::LimitNic, id), move |state| {
+            if let Some(port) = state.ports.get_mut(id) {
+                port.nic = port.nic.clone().with_limits(limits.clone());
+                state.keep_port(id);
+            }
+            Ok(())
+        }))
+    }
+
+    fn detach<'a>(&'a self, id: &'a str) -> Fut<'a, Result<(), IoError>> {
+        Box::pin(self.call((What::DetachNic, id), move |state| {
+            let has = |domain: &Domain| domain.nics.keys().any(|vif| vif.to_string() == id);
+            if state.domains.values().any(has) {
+                state.broke(format!("NIC {id} is detached and a guest has it"));
+            }
+            state.ports.remove(id);
+            state.keep_port(id);
+            Ok(())
+        }))
+    }
+
+    fn stats(&self) -> Fut<'_, Result<Option<Stats>, IoError>> {
+        Box::pin(self.call((What::Stats, ""), |state| {
+            let nics: Vec<NicStats> = state.ports.values().map(nic_stats).collect();
+            let names: BTreeSet<&str> = nics.iter().map(|nic| nic.network.as_str()).collect();
+            let network = |name: &&str| NetworkStats {
+                name: (*name).to_owned(),
+                mtu: DEFAULT_MTU,
+                nics: nics.iter().filter(|nic| nic.network == *name).count() as u64,
+                uplink: None,
+            };
+            let networks = names.iter().map(network).collect();
+            Ok(Some(Stats { nics, networks, ..stats() }))
+        }))
+    }
+}
+
+fn nic_stats(Port { nic, .. }: &Port) -> NicStats {
+    NicStats {
+        id: nic.id.clone(),
+        network: nic.network.clone(),
+        socket: nic.socket.display().to_string(),
+        mac: nic.mac,
+        queues: nic.queues,
+        vlan: nic.vlan,
+        locked: nic.locked.is_some(),
+        disabled: nic.disabled,
+        rate: nic.rate,
+        connected: true,
+        refused: None,
+        frames: FrameCounts::default(),
+    }
+}
+
+fn stats() -> Stats {
     Stats {
         version: "simulated".into(),
         pid: 0,
@@ -189,7 +279,7 @@ fn stats(disks: Vec<DiskStats>) -> Stats {
         reactors: Vec::new(),
         reactors_why: None,
         queues_moved: 0,
-        disks,
+        disks: Vec::new(),
         nics: Vec::new(),
         networks: Vec::new(),
         poll_defaults: None,

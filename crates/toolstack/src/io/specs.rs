@@ -1,61 +1,60 @@
-//! Which disks a `ringway-io` was told to serve: kept beside its sockets, so that one that has died
+//! What a `ringway-io` was told to serve: kept beside its sockets, so that one that has died
 //! while no daemon ran is replaced as it was.
 //!
-//! A file for each disk, written whole. The directory is one of the host's running time: after a
-//! reboot no guest waits for its disks any more.
+//! A file for each disk or NIC, written whole. The directory is one of the host's running time: after
+//! a reboot no guest waits for its devices any more.
 
 use std::collections::BTreeMap;
 use std::io;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
-use model::id::SrId;
-use model::spec::DiskSpec;
 use serde::{Deserialize, Serialize};
+
+use super::items::{Item, Owner};
 
 /// Names the start of the host.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 /// Says whose the directory is.
 const OWNER: &str = "owner.json";
-/// Where the files of disks are.
-const DISKS: &str = "disks";
 /// Ends the name of a file that is not whole yet.
 const NEW: &str = "new";
 
-/// Disks by id.
+/// Disks or NICs by id.
 #[derive(Debug)]
-pub(super) struct Specs {
+pub(super) struct Specs<T> {
     folder: PathBuf,
-    by_id: BTreeMap<String, DiskSpec>,
+    by_id: BTreeMap<String, T>,
 }
 
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Owner {
+struct Owned {
+    /// The SR, or what else has it.
     sr: String,
     boot: String,
 }
 
-impl Specs {
+impl<T: Item> Specs<T> {
     /// Those of the `ringway-io` whose sockets are in `folder`, which is made if it is not there.
     ///
     /// # Errors
-    /// The directory cannot be made or is another SR's.
-    pub(super) fn open(folder: &Path, sr: SrId) -> io::Result<Self> {
+    /// The directory cannot be made or is another one's.
+    pub(super) fn open(folder: &Path, owner: Owner) -> io::Result<Self> {
         let boot = std::fs::read_to_string(BOOT_ID)?.trim().to_owned();
-        let disks = folder.join(DISKS);
-        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&disks)?;
-        let ours = Owner { sr: sr.to_string(), boot };
+        let items = folder.join(T::FOLDER);
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&items)?;
+        let ours = Owned { sr: owner.to_string(), boot };
         let mut by_id = BTreeMap::new();
-        match read::<Owner>(&folder.join(OWNER)) {
-            Some(owner) if owner == ours => by_id = load(&disks)?,
-            Some(Owner { sr, boot }) if boot == ours.boot => {
-                let why = format!("{} is that of storage repository {sr}", folder.display());
+        match read::<Owned>(&folder.join(OWNER)) {
+            Some(owned) if owned == ours => by_id = load(&items)?,
+            Some(Owned { sr, boot }) if boot == ours.boot => {
+                let why = format!("{} is that of {sr}", folder.display());
                 return Err(io::Error::other(why));
             }
             _ => {
                 // Of before the last reboot.
-                std::fs::remove_dir_all(&disks)?;
-                std::fs::DirBuilder::new().mode(0o700).create(&disks)?;
+                std::fs::remove_dir_all(&items)?;
+                std::fs::DirBuilder::new().mode(0o700).create(&items)?;
                 write(&folder.join(OWNER), &ours)?;
             }
         }
@@ -63,23 +62,23 @@ impl Specs {
     }
 
     /// All of them.
-    pub(super) fn all(&self) -> impl Iterator<Item = &DiskSpec> {
+    pub(super) fn all(&self) -> impl Iterator<Item = &T> {
         self.by_id.values()
     }
 
     /// One of them.
-    pub(super) fn get(&self, id: &str) -> Option<&DiskSpec> {
+    pub(super) fn get(&self, id: &str) -> Option<&T> {
         self.by_id.get(id)
     }
 
-    /// A disk is served, or is served otherwise.
-    pub(super) fn put(&mut self, spec: DiskSpec) {
-        self.told(write(&self.file(&spec.id), &spec));
-        self.by_id.insert(spec.id.clone(), spec);
+    /// It is served, or is served otherwise.
+    pub(super) fn put(&mut self, spec: T) {
+        self.told(write(&self.file(spec.id()), &spec));
+        self.by_id.insert(spec.id().to_owned(), spec);
     }
 
-    /// Changes what is known of a disk.
-    pub(super) fn change(&mut self, id: &str, change: impl FnOnce(&mut DiskSpec)) {
+    /// Changes what is known of one.
+    pub(super) fn change(&mut self, id: &str, change: impl FnOnce(&mut T)) {
         if let Some(mut spec) = self.by_id.get(id).cloned() {
             change(&mut spec);
             if self.by_id.get(id) != Some(&spec) {
@@ -88,7 +87,7 @@ impl Specs {
         }
     }
 
-    /// A disk is not served any more.
+    /// It is not served any more.
     pub(super) fn remove(&mut self, id: &str) {
         if self.by_id.remove(id).is_some() {
             self.told(std::fs::remove_file(self.file(id)));
@@ -96,10 +95,10 @@ impl Specs {
     }
 
     fn file(&self, id: &str) -> PathBuf {
-        self.folder.join(DISKS).join(format!("{id}.json"))
+        self.folder.join(T::FOLDER).join(format!("{id}.json"))
     }
 
-    /// The disk is served, or is not, all the same: only a death of both processes would show it.
+    /// It is served, or is not, all the same: only a death of both processes would show it.
     fn told(&self, kept: io::Result<()>) {
         if let Err(error) = kept {
             tracing::warn!("cannot note in {} what is served: {error}", self.folder.display());
@@ -107,9 +106,9 @@ impl Specs {
     }
 }
 
-fn load(disks: &Path) -> io::Result<BTreeMap<String, DiskSpec>> {
+fn load<T: Item>(items: &Path) -> io::Result<BTreeMap<String, T>> {
     let mut by_id = BTreeMap::new();
-    for entry in std::fs::read_dir(disks)? {
+    for entry in std::fs::read_dir(items)? {
         let path = entry?.path();
         match path.extension().and_then(|extension| extension.to_str()) {
             Some("json") => {}
@@ -122,8 +121,8 @@ fn load(disks: &Path) -> io::Result<BTreeMap<String, DiskSpec>> {
             }
             _ => continue,
         }
-        match read::<DiskSpec>(&path) {
-            Some(spec) => drop(by_id.insert(spec.id.clone(), spec)),
+        match read::<T>(&path) {
+            Some(spec) => drop(by_id.insert(spec.id().to_owned(), spec)),
             None => tracing::warn!("{} cannot be understood and is passed over", path.display()),
         }
     }
@@ -143,8 +142,8 @@ fn write<T: Serialize>(path: &Path, value: &T) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use model::id::Uuid;
-    use model::spec::Backend;
+    use model::id::{SrId, Uuid};
+    use model::spec::{Backend, DiskSpec};
 
     use super::*;
 
@@ -156,8 +155,8 @@ mod tests {
     fn what_is_served_is_known_to_the_next_daemon() {
         let run = tempfile::tempdir().unwrap();
         let folder = run.path().join("io/01234567");
-        let [sr, other] = [1, 2].map(|n| SrId(Uuid::from_random([n; 16])));
-        let mut specs = Specs::open(&folder, sr).unwrap();
+        let [sr, other] = [1, 2].map(|n| Owner::Sr(SrId(Uuid::from_random([n; 16]))));
+        let mut specs = Specs::<DiskSpec>::open(&folder, sr).unwrap();
         for id in ["a", "b", "c.d"] {
             specs.put(disk(id));
         }
@@ -167,22 +166,22 @@ mod tests {
         specs.change("none", |spec| spec.activate = false);
         std::fs::write(folder.join("disks/torn.json"), "{").unwrap();
         std::fs::write(folder.join("disks/half.new"), "{").unwrap();
-        let again = Specs::open(&folder, sr).unwrap();
+        let again = Specs::<DiskSpec>::open(&folder, sr).unwrap();
         let expected = [DiskSpec { activate: false, ..disk("a") }, disk("c.d")];
         assert!(again.all().eq(expected.iter()), "{again:?}");
         assert!(!folder.join("disks/half.new").exists(), "left by a death");
-        let error = Specs::open(&folder, other).unwrap_err().to_string();
+        let error = Specs::<DiskSpec>::open(&folder, other).unwrap_err().to_string();
         assert!(error.contains(&sr.to_string()), "{error}");
     }
 
     #[test]
     fn what_was_served_before_a_reboot_is_forgotten() {
         let run = tempfile::tempdir().unwrap();
-        let sr = SrId(Uuid::from_random([1; 16]));
+        let sr = Owner::Sr(SrId(Uuid::from_random([1; 16])));
         Specs::open(run.path(), sr).unwrap().put(disk("a"));
         for owner in [r#"{"sr":"another","boot":"another"}"#, "?"] {
             std::fs::write(run.path().join(OWNER), owner).unwrap();
-            let mut specs = Specs::open(run.path(), sr).unwrap();
+            let mut specs = Specs::<DiskSpec>::open(run.path(), sr).unwrap();
             assert_eq!(specs.all().count(), 0, "{owner}");
             specs.put(disk("a"));
         }

@@ -1,13 +1,15 @@
 //! Who carries out steps.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
-use model::id::SrId;
+use model::id::{SrId, VifId};
+use model::nic::{Locked, NicLimits};
 
 use super::HostMemory;
 use crate::fut::Fut;
 use crate::hv::Hypervisor;
-use crate::io::{Datapath, IoError};
+use crate::io::{Datapath, IoError, Switch};
 use crate::net::Net;
 use crate::sr::SrDriver;
 
@@ -20,6 +22,16 @@ pub trait Datapaths: std::fmt::Debug + Send + Sync {
     fn end(&self, sr: SrId) -> Fut<'_, Result<(), IoError>>;
 }
 
+/// Addresses that an interface has for its own, if the switch lets it have those only.
+pub(super) fn own_addresses(limits: &NicLimits) -> Option<Vec<IpAddr>> {
+    let NicLimits { locked, disabled, .. } = limits;
+    let locked = locked.as_ref().map(|Locked { ipv4, ipv6 }| {
+        let ipv4 = ipv4.iter().copied().map(IpAddr::from);
+        ipv4.chain(ipv6.iter().copied().map(IpAddr::from)).collect()
+    });
+    if *disabled { Some(Vec::new()) } else { locked }
+}
+
 /// Who carries out steps: one of each for a host.
 #[derive(Clone, Debug)]
 pub struct Drivers {
@@ -29,6 +41,8 @@ pub struct Drivers {
     pub io: Arc<dyn Datapaths>,
     /// Makes networks.
     pub net: Arc<dyn Net>,
+    /// Serves interfaces.
+    pub switch: Arc<dyn Switch>,
     /// Tells how much memory the host has.
     pub memory: Arc<dyn HostMemory>,
     /// Knows SRs, by type.
@@ -36,6 +50,16 @@ pub struct Drivers {
 }
 
 impl Drivers {
+    /// Has an interface do what it may from now on. One that is not plugged gets its limits when it
+    /// is.
+    ///
+    /// # Errors
+    /// The switch refuses, or does not answer.
+    pub async fn limit_vif(&self, vif: VifId, limits: &NicLimits) -> Result<(), IoError> {
+        self.net.own(vif, own_addresses(limits));
+        self.switch.limit(&vif.to_string(), limits).await
+    }
+
     /// Who knows SRs of this type.
     pub fn sr(&self, kind: &str) -> Option<&Arc<dyn SrDriver>> {
         self.srs.iter().find(|driver| driver.kind() == kind)

@@ -1,6 +1,7 @@
 //! What is asked of a machine, and what becomes of it.
 
 use std::fmt;
+use std::num::NonZero;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,17 +25,21 @@ pub struct Settings {
     pub limits: Limits,
     /// How long an operation waits for those before it.
     pub queue_deadline: Duration,
-    /// Sockets of disks are below it, in `io/`.
+    /// Sockets of disks and interfaces are below it, in `io/`.
     pub run: PathBuf,
+    /// CPUs of the host: no interface has more pairs of queues unless that is asked for.
+    pub host_cpus: u16,
     /// No domain had this number or a higher one.
     pub first_domid: Domid,
 }
 
 impl Settings {
-    /// The defaults, with sockets of disks in `run`.
+    /// The defaults, with sockets in `run`.
     pub fn new(run: PathBuf) -> Self {
         let (limits, queue_deadline) = (Limits::default(), QUEUE_DEADLINE);
-        Self { limits, queue_deadline, run, first_domid: Domid(1) }
+        let cpus = std::thread::available_parallelism().map_or(1, NonZero::get);
+        let host_cpus = u16::try_from(cpus).unwrap_or(u16::MAX);
+        Self { limits, queue_deadline, run, host_cpus, first_domid: Domid(1) }
     }
 }
 

@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use model::id::{SrId, VmId};
 use model::plan::{DomainSeen, Run};
-use model::report::{DiskState, DiskStats};
+use model::report::{DiskState, DiskStats, Stats};
 use model::vbd::VbdKind;
 use model::vdi::automaton::{Access, VolumeState};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::there::{Held, Machine};
-use super::{DiskRecord, Machines, Recorded, names};
+use super::{DiskRecord, Machines, Recorded, interfaces};
 use crate::hv::{Found, HvError};
 
 /// How long a datapath may take to tell its disks. Past it, each that it could have counts as one
@@ -32,13 +32,7 @@ pub(super) async fn learn(machines: Arc<Machines>) -> Result<Vec<Found>, HvError
         .filter_map(|vm| machines.records.machine(vm).ok().map(|recorded| (vm, recorded)))
         .collect();
     let served = served(&machines, &recorded).await;
-    let taps = match machines.drivers.net.taps().await {
-        Ok(taps) => Some(taps.into_iter().collect::<BTreeSet<_>>()),
-        Err(error) => {
-            tracing::warn!(%error, "cannot tell which interfaces are there");
-            None
-        }
-    };
+    let switch = switch(&machines).await;
     for (vm, recorded) in &recorded {
         let machine = Machine::new(*vm);
         let domain = found.iter().find(|one| one.vm == *vm).cloned();
@@ -49,12 +43,7 @@ pub(super) async fn learn(machines: Arc<Machines>) -> Result<Vec<Found>, HvError
             as_recorded(&machine, recorded);
         }
         volumes(&machines, &machine, recorded, &served);
-        for vif in &recorded.vifs {
-            let there = taps.as_ref().map(|taps| taps.contains(&names::tap(vif.vif)));
-            if there.unwrap_or(vif.plugged) {
-                machine.there().taps.insert(vif.vif);
-            }
-        }
+        ports(&machine, recorded, switch.as_ref());
         let nics = machine.there().nics.clone();
         for vif in recorded.vifs.iter().filter(|one| nics.contains(&one.vif)) {
             machines.watch(vif).await;
@@ -66,6 +55,10 @@ pub(super) async fn learn(machines: Arc<Machines>) -> Result<Vec<Found>, HvError
         let machine = Machine::new(one.vm);
         machine.there().found(Some(one.clone()));
         keep(&machines, machine);
+    }
+    if let Some(stats) = &switch {
+        let vifs = recorded.values().flat_map(|one| &one.vifs).map(|one| one.vif).collect();
+        interfaces::tidy(&machines, stats.as_ref(), &vifs, &found).await;
     }
     let next = found.iter().map(|one| one.domid.0.saturating_add(1)).max().unwrap_or_default();
     machines.next_domid.fetch_max(next, Ordering::Relaxed);
@@ -107,6 +100,38 @@ async fn served(machines: &Arc<Machines>, recorded: &HashMap<VmId, Recorded>) ->
         });
     }
     asked.join_all().await.into_iter().collect()
+}
+
+/// What the switch has; nothing if it does not tell.
+async fn switch(machines: &Machines) -> Option<Option<Stats>> {
+    match timeout(STATS_DEADLINE, machines.drivers.switch.stats()).await {
+        Ok(Ok(stats)) => Some(stats),
+        Ok(Err(error)) => {
+            tracing::warn!(%error, "cannot tell which interfaces are served");
+            None
+        }
+        Err(_) => {
+            tracing::warn!("the switch does not tell which interfaces it serves");
+            None
+        }
+    }
+}
+
+/// The NICs of a machine. Where nobody tells, it has those that are recorded.
+fn ports(machine: &Machine, recorded: &Recorded, switch: Option<&Option<Stats>>) {
+    let mut there = machine.there();
+    for vif in &recorded.vifs {
+        let id = vif.vif.to_string();
+        let nics = |stats: &Option<Stats>| {
+            let nic = stats.iter().flat_map(|stats| &stats.nics).find(|nic| nic.id == id);
+            nic.map(|nic| nic.network.clone())
+        };
+        let bridge = match switch {
+            Some(stats) => nics(stats),
+            None => vif.plugged.then(|| vif.bridge.clone()),
+        };
+        there.ports.extend(bridge.map(|bridge| (vif.vif, bridge)));
+    }
 }
 
 fn volumes(machines: &Machines, machine: &Machine, recorded: &Recorded, served: &Served) {

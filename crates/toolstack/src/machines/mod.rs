@@ -19,6 +19,7 @@
 //! its SR stays taken, its volume is not touched, and when it ends the machine is settled again.
 
 mod drivers;
+mod interfaces;
 mod job;
 mod learn;
 mod memory;
@@ -49,13 +50,14 @@ pub use crate::exec::{Cancel, StepError};
 pub use drivers::{Datapaths, Drivers};
 pub use job::{Job, OpError, QUEUE_DEADLINE, Settings};
 pub use memory::{HOST_RESERVE_BYTES, HostBytes, HostMemory, Meminfo};
-pub use names::{TAP_PREFIX, socket, sockets, tap};
+pub use names::{UPLINK_PREFIX, port, ports, socket, sockets, uplink};
 pub use records::{DiskRecord, Recorded, Records, Source, VifRecord};
 
 use crate::exec::Executor;
 use crate::fut::Fut;
 use crate::hv::{Found, HvError};
 use crate::sr::SrError;
+use crate::turns::Turns;
 use memory::{Ledger, Short};
 use there::Machine;
 use volumes::Volumes;
@@ -69,6 +71,9 @@ pub struct Machines {
     executor: Executor,
     memory: Ledger,
     volumes: Volumes,
+    /// What is done to the interfaces of one network, by its bridge: it comes with the first and goes
+    /// with the last.
+    networks: Turns,
     all: Mutex<HashMap<VmId, Arc<Machine>>>,
     next_domid: AtomicU32,
     next_carrier: AtomicU64,
@@ -95,7 +100,8 @@ impl Machines {
         let executor = Executor::new(settings.limits);
         let next_domid = AtomicU32::new(settings.first_domid.0);
         let next_carrier = AtomicU64::new(0);
-        let (memory, volumes, all) = (Ledger::default(), Volumes::default(), Mutex::default());
+        let (memory, volumes) = (Ledger::default(), Volumes::default());
+        let (networks, all) = (Turns::default(), Mutex::default());
         Arc::new(Self {
             drivers,
             records,
@@ -103,6 +109,7 @@ impl Machines {
             executor,
             memory,
             volumes,
+            networks,
             all,
             next_domid,
             next_carrier,
@@ -242,8 +249,9 @@ impl Machines {
 
     /// Has addresses noted that a guest claims by an interface. A guest does without that.
     async fn watch(&self, of: &VifRecord) {
-        let VifRecord { vif, bridge, mac, .. } = of;
-        if let Err(error) = self.drivers.net.watch(*vif, bridge, mac).await {
+        let VifRecord { vif, bridge, mac, limits, .. } = of;
+        let own = drivers::own_addresses(limits);
+        if let Err(error) = self.drivers.net.watch(*vif, bridge, mac, own).await {
             tracing::warn!(%vif, %error, "its addresses are not seen on its network");
         }
     }

@@ -1,26 +1,27 @@
-//! One step is one call of a driver; those of storage are in [`storage`](super::storage).
+//! One step is one call of a driver; those of storage are in [`storage`](super::storage),
+//! those of interfaces in [`interfaces`](super::interfaces).
 
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use model::id::{VbdId, VifId};
+use model::id::VbdId;
 use model::plan::{DomainSeen, Effect, Run, Verb};
 use model::vdi::automaton::VolumeOp;
 
 use super::memory::Short;
 use super::there::{CarrierId, Machine};
-use super::{DiskRecord, Machines, Recorded, VifRecord, names};
+use super::{DiskRecord, Machines, Recorded, names};
 use crate::exec::{Perform, StepError};
 use crate::fut::Fut;
-use crate::hv::{Disc, DiskPlug, HvError, Hypervisor, NicPlug};
+use crate::hv::{Disc, DiskPlug, HvError, Hypervisor};
 
 /// Carries out one plan of one machine.
 pub(super) struct Carrier {
     pub(super) machines: Arc<Machines>,
     pub(super) machine: Arc<Machine>,
     pub(super) id: CarrierId,
-    recorded: Recorded,
+    pub(super) recorded: Recorded,
     progress: Arc<dyn Fn(f64) + Send + Sync>,
     /// Slots for which nobody waits any more, before the storage was called.
     given_up: Mutex<BTreeSet<VbdId>>,
@@ -89,7 +90,7 @@ impl Carrier {
         self.given_up.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn hv(&self) -> &dyn Hypervisor {
+    pub(super) fn hv(&self) -> &dyn Hypervisor {
         &*self.machines.drivers.hv
     }
 
@@ -155,37 +156,6 @@ impl Carrier {
         Ok(())
     }
 
-    async fn vif(&self, verb: Verb) -> Result<(), StepError> {
-        let (hv, vm, net) = (self.hv(), self.machine.vm, &self.machines.drivers.net);
-        match verb {
-            Verb::VifCreate(vif) => {
-                let VifRecord { bridge, mtu, .. } = self.interface(vif)?;
-                self.machine.there().taps.insert(vif);
-                net.create_bridge(bridge, *mtu).await?;
-                net.create_tap(&names::tap(vif), bridge, *mtu).await?;
-            }
-            Verb::VifPlug(vif) => {
-                let record = self.interface(vif)?;
-                // Before the guest has it: what it claims first is heard.
-                self.machines.watch(record).await;
-                let VifRecord { device, mac, boot_index, .. } = record.clone();
-                let nic = NicPlug { vif, device, tap: names::tap(vif), mac, boot_index };
-                hv.plug_nic(vm, &nic).await?;
-            }
-            Verb::VifUnplug(vif) => {
-                hv.unplug_nic(vm, vif).await?;
-                net.unwatch(vif);
-            }
-            Verb::VifDestroy(vif) => {
-                net.unwatch(vif);
-                net.remove_tap(&names::tap(vif)).await?;
-                self.machine.there().taps.remove(&vif);
-            }
-            _ => {}
-        }
-        Ok(())
-    }
-
     fn plug(&self, vbd: VbdId) -> Result<DiskPlug, StepError> {
         let DiskRecord { userdevice, boot_index, .. } = *self.record(vbd)?;
         let held = self.machine.there().disks.get(&vbd).map(|held| held.source.sr);
@@ -206,11 +176,6 @@ impl Carrier {
     pub(super) fn record(&self, vbd: VbdId) -> Result<&DiskRecord, StepError> {
         let found = self.recorded.disks.iter().find(|disk| disk.vbd == vbd);
         found.ok_or_else(|| missing("nothing is recorded of disk", vbd))
-    }
-
-    fn interface(&self, vif: VifId) -> Result<&VifRecord, StepError> {
-        let found = self.recorded.vifs.iter().find(|one| one.vif == vif);
-        found.ok_or_else(|| missing("nothing is recorded of interface", vif))
     }
 }
 

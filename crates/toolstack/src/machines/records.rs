@@ -4,6 +4,7 @@ use std::fmt;
 
 use model::domain::DomainSpec;
 use model::id::{SrId, VbdId, VdiId, VifId, VmId};
+use model::nic::NicLimits;
 use model::plan::{Deadlines, Effect};
 use model::refusal::Refusal;
 use model::vbd::{Limits, Tuning, VbdKind};
@@ -78,8 +79,13 @@ pub struct VifRecord {
     pub mac: String,
     /// The bridge of its network.
     pub bridge: String,
-    /// Longest packet, in bytes.
+    /// Longest packet of its network, in bytes.
     pub mtu: u32,
+    /// Pairs of queues; as many as its guest has CPUs, and no more than the host, where nothing is
+    /// said.
+    pub queues: Option<u16>,
+    /// What it may do.
+    pub limits: NicLimits,
     /// The guest has it, as far as is recorded.
     pub plugged: bool,
     /// It may be booted from, in this order.

@@ -37,8 +37,8 @@ pub(super) struct There {
     pub(super) plugged: BTreeSet<VbdId>,
     /// Interfaces that the guest has.
     pub(super) nics: BTreeSet<VifId>,
-    /// Interfaces whose TAP device is there.
-    pub(super) taps: BTreeSet<VifId>,
+    /// The bridge of each interface whose NIC the switch may have.
+    pub(super) ports: BTreeMap<VifId, String>,
     /// Calls of the storage that run: who makes each, for which slot, and whether it was left
     /// behind.
     pub(super) called: BTreeMap<(CarrierId, VbdId), bool>,
@@ -83,7 +83,7 @@ impl Machine {
             disks: BTreeMap::new(),
             plugged: BTreeSet::new(),
             nics: BTreeSet::new(),
-            taps: BTreeSet::new(),
+            ports: BTreeMap::new(),
             called: BTreeMap::new(),
         };
         Self { vm, queue: Mutex::default(), there: Mutex::new(there) }
@@ -104,7 +104,7 @@ impl There {
         self.domain == DomainSeen::Absent
             && !self.died
             && self.disks.is_empty()
-            && self.taps.is_empty()
+            && self.ports.is_empty()
             && self.called.is_empty()
     }
 
@@ -225,10 +225,10 @@ impl There {
         }
         let vifs = recorded.vifs.iter().map(|vif| vif.vif);
         let strays =
-            self.taps.iter().filter(|vif| !recorded.vifs.iter().any(|one| one.vif == **vif));
+            self.ports.keys().filter(|vif| !recorded.vifs.iter().any(|one| one.vif == **vif));
         let vif = |vif| VifState {
             vif,
-            created: self.taps.contains(&vif),
+            created: self.ports.contains_key(&vif),
             plugged: self.nics.contains(&vif),
         };
         MachineState {

@@ -57,8 +57,13 @@ impl Net for HostNet {
         vif: VifId,
         bridge: &'a str,
         mac: &'a str,
+        own: Option<Vec<IpAddr>>,
     ) -> Fut<'a, Result<(), NetError>> {
-        Box::pin(async move { self.claims.watch(vif, bridge, mac) })
+        Box::pin(async move { self.claims.watch(vif, bridge, mac, own) })
+    }
+
+    fn own(&self, vif: VifId, own: Option<Vec<IpAddr>>) {
+        self.claims.own(vif, &own);
     }
 
     fn unwatch(&self, vif: VifId) {

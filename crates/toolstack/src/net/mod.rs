@@ -1,4 +1,4 @@
-//! Networks of the host: a bridge each, and a TAP device for each interface that is in use.
+//! Networks of the host: a bridge each, and a TAP device in it for the uplink of the switch.
 //!
 //! A call whose goal is reached does nothing and ends well.
 
@@ -42,7 +42,7 @@ pub trait Net: fmt::Debug + Send + Sync {
     fn create_bridge<'a>(&'a self, bridge: &'a str, mtu: u32) -> Fut<'a, Result<(), NetError>>;
     /// Removes a bridge.
     fn remove_bridge<'a>(&'a self, bridge: &'a str) -> Fut<'a, Result<(), NetError>>;
-    /// Makes a TAP device that is up, in a bridge.
+    /// Makes a TAP device with several queues that is up, in a bridge.
     fn create_tap<'a>(
         &'a self,
         tap: &'a str,
@@ -54,13 +54,18 @@ pub trait Net: fmt::Debug + Send + Sync {
     /// The TAP devices that are there, of those that this made.
     fn taps(&self) -> Fut<'_, Result<Vec<String>, NetError>>;
     /// From now on addresses are noted that an interface claims on this bridge, as the one with this
-    /// hardware address. What it had claimed before is forgotten.
+    /// hardware address. What it had claimed before is forgotten. With addresses of its `own` it has
+    /// these only, and nobody else has them who has none of his own: what a switch lets nobody else
+    /// send is forged.
     fn watch<'a>(
         &'a self,
         vif: VifId,
         bridge: &'a str,
         mac: &'a str,
+        own: Option<Vec<IpAddr>>,
     ) -> Fut<'a, Result<(), NetError>>;
+    /// An interface that is watched has these for its own from now on.
+    fn own(&self, vif: VifId, own: Option<Vec<IpAddr>>);
     /// The opposite.
     fn unwatch(&self, vif: VifId);
     /// What an interface that is watched has claimed, the latest first.

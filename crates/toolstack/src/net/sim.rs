@@ -67,9 +67,8 @@ impl Net for SimNet {
 
     fn remove_tap<'a>(&'a self, tap: &'a str) -> Fut<'a, Result<(), NetError>> {
         Box::pin(self.call(What::RemoveTap, move |state| {
-            let mut nics = state.domains.values().flat_map(|domain| domain.nics.values());
-            if nics.any(|one| one == tap) {
-                state.broke(format!("{tap} is removed and a guest has it"));
+            if state.ports.values().any(|port| port.uplink == tap) {
+                state.broke(format!("{tap} is removed and a network has it"));
             }
             state.taps.remove(tap);
             state.keep_tap(tap);
@@ -88,10 +87,13 @@ impl Net for SimNet {
         vif: VifId,
         _bridge: &'a str,
         _mac: &'a str,
+        _own: Option<Vec<IpAddr>>,
     ) -> Fut<'a, Result<(), NetError>> {
         self.0.state().claimed.insert(vif, Vec::new());
         Box::pin(std::future::ready(Ok(())))
     }
+
+    fn own(&self, _vif: VifId, _own: Option<Vec<IpAddr>>) {}
 
     fn unwatch(&self, vif: VifId) {
         self.0.state().claimed.remove(&vif);

@@ -1,4 +1,4 @@
-//! The host's end of a guest's interface is a TAP device.
+//! A TAP device in a bridge, for the uplink of a switch.
 
 use std::path::Path;
 
@@ -21,7 +21,8 @@ pub(super) async fn create(
     Device::named(bridge)?;
     if !device.is_there() {
         // Without an owner it would be everybody's who may open the driver.
-        ip(program, &["tuntap", "add", "dev", tap, "mode", "tap", "user", "0"]).await?;
+        let add = ["tuntap", "add", "dev", tap, "mode", "tap", "user", "0"];
+        ip(program, &[&add[..], &["multi_queue", "vnet_hdr"]].concat()).await?;
     } else if !device.has(KIND) {
         return Err(device.taken("TAP device"));
     }

@@ -53,6 +53,9 @@ pub enum What {
     RemoveBridge,
     CreateTap,
     RemoveTap,
+    AttachNic,
+    LimitNic,
+    DetachNic,
 }
 
 /// One call.

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use model::id::{SrId, Uuid, VdiId, VmId};
 use serde::{Deserialize, Serialize};
 
-use super::state::{Disk, Domain, State, Volume};
+use super::state::{Disk, Domain, Port, State, Volume};
 
 /// The journal, in the simulator's directory.
 const NAME: &str = "journal";
@@ -26,6 +26,7 @@ pub(crate) enum Line {
     Disk(String, Option<Disk>),
     Sr(SrId, bool),
     Tap(String, Option<String>),
+    Port(String, Option<Port>),
     Bridge(String, bool),
 }
 
@@ -91,6 +92,8 @@ impl State {
             Line::Sr(sr, false) => drop(self.attached_srs.remove(&sr)),
             Line::Tap(tap, Some(bridge)) => drop(self.taps.insert(tap, bridge)),
             Line::Tap(tap, None) => drop(self.taps.remove(&tap)),
+            Line::Port(id, Some(port)) => drop(self.ports.insert(id, port)),
+            Line::Port(id, None) => drop(self.ports.remove(&id)),
             Line::Bridge(bridge, true) => drop(self.bridges.insert(bridge)),
             Line::Bridge(bridge, false) => drop(self.bridges.remove(&bridge)),
         }
@@ -103,8 +106,9 @@ impl State {
         let disks = self.disks.iter().map(|(id, one)| Line::Disk(id.clone(), Some(one.clone())));
         let srs = self.attached_srs.iter().map(|sr| Line::Sr(*sr, true));
         let taps = self.taps.iter().map(|(tap, on)| Line::Tap(tap.clone(), Some(on.clone())));
+        let ports = self.ports.iter().map(|(id, one)| Line::Port(id.clone(), Some(one.clone())));
         let bridges = self.bridges.iter().map(|one| Line::Bridge(one.clone(), true));
-        domains.chain(volumes).chain(disks).chain(srs).chain(taps).chain(bridges)
+        domains.chain(volumes).chain(disks).chain(srs).chain(taps).chain(ports).chain(bridges)
     }
 
     /// Writes all that is there to a file that then takes the journal's place.
@@ -158,6 +162,10 @@ impl State {
 
     pub(crate) fn keep_tap(&mut self, tap: &str) {
         self.keep(|state| Line::Tap(tap.to_owned(), state.taps.get(tap).cloned()));
+    }
+
+    pub(crate) fn keep_port(&mut self, id: &str) {
+        self.keep(|state| Line::Port(id.to_owned(), state.ports.get(id).cloned()));
     }
 
     pub(crate) fn keep_bridge(&mut self, bridge: &str) {

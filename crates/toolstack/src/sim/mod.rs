@@ -33,11 +33,11 @@ use tokio::sync::{Mutex as Monitor, OwnedMutexGuard, mpsc, watch};
 
 use call::Counts;
 pub use call::{Call, End, Fate, Rule, SimMarks, What};
-pub(crate) use state::{Disk, Domain, State, Volume, image, vdi_of};
+pub(crate) use state::{Disk, Domain, Port, State, Volume, image, vdi_of};
 
 use crate::hv::DomainEvent;
 use crate::hv::sim::SimHv;
-use crate::io::sim::SimPaths;
+use crate::io::sim::{SimPaths, SimSwitch};
 use crate::machines::{Drivers, HostBytes, HostMemory};
 use crate::net::sim::SimNet;
 use crate::sr::delay::Delay;
@@ -78,6 +78,7 @@ pub fn drivers(sim: &Arc<Sim>) -> Drivers {
         hv: Arc::new(SimHv(Arc::clone(sim))),
         io: Arc::new(SimPaths(Arc::clone(sim))),
         net: Arc::new(SimNet(Arc::clone(sim))),
+        switch: Arc::new(SimSwitch(Arc::clone(sim))),
         memory: Arc::new(SimMemory(HostBytes { total: HOST_BYTES, available: HOST_BYTES })),
         srs: vec![
             Arc::new(SimSr::new(sim, "dir")),

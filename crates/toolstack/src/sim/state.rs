@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use model::id::{Domid, SrId, VbdId, VdiId, VifId, VmId};
+use model::nic::NicSpec;
 use model::plan::Run;
 use model::spec::DiskSpec;
 use model::vdi::automaton::Access;
@@ -27,6 +28,8 @@ pub(crate) struct State {
     pub(crate) disks: BTreeMap<String, Disk>,
     /// The bridge of each.
     pub(crate) taps: BTreeMap<String, String>,
+    /// NICs of the switch, by their ids.
+    pub(crate) ports: BTreeMap<String, Port>,
     pub(crate) bridges: BTreeSet<String>,
     /// Addresses of interfaces that are watched.
     pub(crate) claimed: BTreeMap<VifId, Vec<IpAddr>>,
@@ -47,8 +50,8 @@ pub(crate) struct Domain {
     pub(crate) disks: BTreeMap<VbdId, PathBuf>,
     /// Drives with a medium.
     pub(crate) discs: BTreeSet<VbdId>,
-    /// The TAP device of each interface.
-    pub(crate) nics: BTreeMap<VifId, String>,
+    /// Where the switch listens for each interface.
+    pub(crate) nics: BTreeMap<VifId, PathBuf>,
 }
 
 /// A volume.
@@ -67,6 +70,14 @@ pub(crate) struct Disk {
     pub(crate) spec: DiskSpec,
     pub(crate) vdi: VdiId,
     pub(crate) active: bool,
+}
+
+/// A NIC of the switch.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Port {
+    pub(crate) nic: NicSpec,
+    /// The TAP device that its network is to have.
+    pub(crate) uplink: String,
 }
 
 impl Domain {
@@ -134,7 +145,8 @@ impl State {
         let volumes = held.map(|((_, vdi), volume)| format!("volume {vdi}: {volume:?}"));
         let disks = self.disks.iter().map(|(id, disk)| format!("disk {id}: {}", disk.active));
         let taps = self.taps.keys().map(|tap| format!("tap {tap}"));
-        domains.chain(volumes).chain(disks).chain(taps).collect()
+        let ports = self.ports.iter().map(|(id, port)| format!("nic {id} on {}", port.uplink));
+        domains.chain(volumes).chain(disks).chain(taps).chain(ports).collect()
     }
 }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use model::domain::{Boot, DomainSpec};
 use model::id::{Domid, SrId, Uuid, VdiId, VmId};
+use model::nic::NicSpec;
 use model::plan::Run;
 use model::vdi::automaton::Access;
 use model::vm::exits::Exit;
@@ -30,8 +31,8 @@ fn spec() -> DomainSpec {
 /// All that is there, in words.
 fn all(sim: &Sim) -> String {
     let state = sim.state();
-    let State { domains, attached_srs, volumes, disks, taps, bridges, .. } = &*state;
-    format!("{domains:?} {attached_srs:?} {volumes:?} {disks:?} {taps:?} {bridges:?}")
+    let State { domains, attached_srs, volumes, disks, taps, ports, bridges, .. } = &*state;
+    format!("{domains:?} {attached_srs:?} {volumes:?} {disks:?} {taps:?} {ports:?} {bridges:?}")
 }
 
 #[tokio::test]
@@ -50,6 +51,9 @@ async fn what_is_there_outlives_the_process() {
         storage.attach_volume(sr, kept, Access::Rw).await.unwrap();
         drivers.net.create_bridge("b", 1500).await.unwrap();
         drivers.net.create_tap("t", "b", 1500).await.unwrap();
+        let mac = "02:00:00:00:00:01".parse().unwrap();
+        let nic = NicSpec::new(uuid(5).to_string(), "/n.sock", "b", mac);
+        drivers.switch.attach(&nic, "t").await.unwrap();
         drivers.hv.create(vm, Domid(9), &spec()).await.unwrap();
         drivers.hv.run(vm).await.unwrap();
         all(&sim)

@@ -10,7 +10,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 use toolstack::binaries::in_path;
-use toolstack::hv::{DomainEvent, Hypervisor, NicPlug};
+use toolstack::hv::{DomainEvent, Hypervisor};
 use toolstack::net::{HostNet, Net};
 
 use super::world::{DOMID, PATIENCE, World, machine, next, vbd};
@@ -130,8 +130,8 @@ pub(super) async fn lives() {
     world.hv.plug_disk(machine(), &first).await.unwrap();
     let net = Network::new().await;
     let (vif, mac) = (VifId(Uuid::default()), "00:16:3e:00:00:09".to_owned());
-    net.host.watch(vif, &net.bridge, &mac).await.unwrap();
-    let nic = NicPlug { vif, device: 3, tap: net.tap.clone(), mac, boot_index: None };
+    net.host.watch(vif, &net.bridge, &mac, None).await.unwrap();
+    let nic = world.nic(3, &mac, &net.bridge, &net.tap).await;
     for _ in 0..2 {
         world.hv.plug_nic(machine(), &nic).await.unwrap();
     }

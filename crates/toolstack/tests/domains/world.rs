@@ -4,14 +4,15 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use model::domain::{Boot, DomainSpec};
-use model::id::{Domid, Uuid, VbdId, VmId};
+use model::id::{Domid, Uuid, VbdId, VifId, VmId};
 use model::machine::{Accel, AccelChoice};
+use model::nic::{NicSpec, UplinkSpec};
 use model::spec::{Backend, DiskSpec};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 use tokio::sync::mpsc;
 use toolstack::hv::qemu::{Qemu, Settings};
-use toolstack::hv::{DiskPlug, DomainEvent, Hypervisor};
+use toolstack::hv::{DiskPlug, DomainEvent, Hypervisor, NicPlug};
 use toolstack::io::{Client, IoProcess};
 
 /// Far beyond what anything here takes on a busy machine.
@@ -67,8 +68,8 @@ impl World {
         path
     }
 
-    /// Serves an image as a disk with this number.
-    pub(super) async fn disk(&mut self, number: u8, image: &Path) -> DiskPlug {
+    /// Whoever serves disks and NICs here.
+    async fn client(&mut self) -> &mut Client {
         if self.io.is_none() {
             let program = testkit::process::find_binary("ringway-io").unwrap();
             let control = self.dir.path().join("io.sock");
@@ -76,12 +77,30 @@ impl World {
             let client = process.ready().await.unwrap();
             self.io = Some((process, client));
         }
-        let (_, client) = self.io.as_mut().unwrap();
+        &mut self.io.as_mut().unwrap().1
+    }
+
+    /// Serves a NIC with this number and two pairs of queues, in the network of a bridge with this
+    /// TAP device.
+    pub(super) async fn nic(&mut self, device: u8, mac: &str, bridge: &str, tap: &str) -> NicPlug {
+        let socket = self.dir.path().join(format!("n{device}.sock"));
+        let spec = NicSpec::new(format!("n{device}"), &socket, bridge, mac.parse().unwrap());
+        let spec = NicSpec { queues: 2, ..spec };
+        let client = self.client().await;
+        client.nic_attach(&spec).await.unwrap();
+        let uplink = UplinkSpec { network: bridge.into(), tap: Some(tap.into()) };
+        client.network_uplink(&uplink).await.unwrap();
+        let (vif, mac) = (VifId(Uuid::default()), mac.to_owned());
+        NicPlug { vif, device, socket, queues: 2, mac, mtu: Some(1500), boot_index: None }
+    }
+
+    /// Serves an image as a disk with this number.
+    pub(super) async fn disk(&mut self, number: u8, image: &Path) -> DiskPlug {
         let socket = self.dir.path().join(format!("d{number}.sock"));
         let mut spec = DiskSpec::new(format!("d{number}"), &socket, Backend::File(image.into()));
         spec.queues = 2;
         spec.serial = Some(format!("vbd{number:03}-test"));
-        client.attach(&spec).await.unwrap();
+        self.client().await.attach(&spec).await.unwrap();
         DiskPlug { vbd: vbd(number), userdevice: number, socket, queues: 2, boot_index: None }
     }
 

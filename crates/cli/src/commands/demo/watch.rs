@@ -6,9 +6,10 @@ use anyhow::Context;
 use model::report::Stats;
 use rustix::process::{Pid, Signal, kill_process};
 use toolstack::io::{Client, IoError};
+use toolstack::machines::ports;
 use toolstack::run::Activity;
 
-/// In the daemon's run directory: a directory for each SR.
+/// In the daemon's run directory: a directory for each SR, and that of the switch.
 const DATAPATHS: &str = "io";
 /// In that: where its `ringway-io` takes calls.
 const CONTROL: &str = "control.sock";
@@ -74,5 +75,6 @@ impl Watch {
 /// The control socket below a run directory.
 pub(super) fn control(run: &Path) -> Option<PathBuf> {
     let entries = std::fs::read_dir(run.join(DATAPATHS)).ok()?.flatten();
-    entries.map(|entry| entry.path().join(CONTROL)).find(|control| control.exists())
+    let mut folders = entries.map(|entry| entry.path()).filter(|path| *path != ports(run));
+    folders.find_map(|folder| Some(folder.join(CONTROL)).filter(|control| control.exists()))
 }

@@ -1,4 +1,4 @@
-//! Settings of network devices, which are kept for the switch that will heed them.
+//! Settings of network devices that have messages of their own.
 
 use xenapi::Value;
 use xenapi::table::{FieldIx, vif};
@@ -31,11 +31,8 @@ pub(in crate::calls) const CALLS: Calls = &[
     ("VIF.configure_ipv6", Handler::Short(configure_ipv6)),
 ];
 
-/// Most addresses that a device may use when it is locked.
-const ADDRESSES_MAX: usize = 1024;
-
 fn add(members: &mut Vec<Value>, value: &Value) {
-    if !members.contains(value) && members.len() < ADDRESSES_MAX {
+    if !members.contains(value) {
         members.push(value.clone());
     }
 }
@@ -45,16 +42,14 @@ fn remove(members: &mut Vec<Value>, value: &Value) {
 }
 
 fn members(ctx: &Ctx, args: &Args, field: FieldIx, how: fn(&mut Vec<Value>, &Value)) -> Answer {
-    let device = args.object();
-    ctx.change(|tx| {
-        let mut members = match tx.view().get(&device, field)? {
+    generic::change(ctx, args, field, |tx, device| {
+        let mut members = match tx.view().get(device, field)? {
             Value::Set(members) => members.clone(),
             _ => Vec::new(),
         };
         how(&mut members, args.value("value"));
-        tx.set(&device, field, Value::Set(members))
-    })?;
-    Ok(nothing())
+        tx.set(device, field, Value::Set(members))
+    })
 }
 
 fn configure_ipv4(ctx: &Ctx, args: &Args) -> Answer {

@@ -26,54 +26,76 @@ const RECONNECT_SECONDS: u32 = 1;
 pub(super) async fn plug_disk(domain: &Domain, disk: &DiskPlug) -> Result<(), HvError> {
     let device = Device::Disk(disk.vbd);
     let arguments = disk_arguments(disk, domain.record.vcpus)?;
-    // QEMU would wait for it for ever, and answer nobody.
-    if !disk.socket.exists() {
-        let why = format!("nothing listens at {}", disk.socket.display());
-        return Err(HvError::Refused { what: "plugging a disk".into(), why });
-    }
-    plug(domain, device, "chardev-add", chardev(device, &disk.socket), arguments).await
+    listens(&disk.socket, "plugging a disk")?;
+    plug(domain, device, &[("chardev-add", chardev(device, &disk.socket))], arguments).await
 }
 
 /// Gives the guest an interface.
 pub(super) async fn plug_nic(domain: &Domain, nic: &NicPlug) -> Result<(), HvError> {
     let device = Device::Nic(nic.vif);
-    let arguments = nic_arguments(nic)?;
-    plug(domain, device, "netdev_add", netdev(device, &nic.tap), arguments).await
+    let kvm = domain.execute("query-kvm", Value::Null).await?;
+    let arguments = nic_arguments(nic, kvm.get("enabled") == Some(&Value::Bool(true)))?;
+    listens(&nic.socket, "plugging an interface")?;
+    let ends =
+        [("chardev-add", chardev(device, &nic.socket)), ("netdev_add", netdev(device, nic.queues))];
+    plug(domain, device, &ends, arguments).await
 }
 
+/// QEMU would wait for it for ever, and answer nobody.
+fn listens(socket: &Path, what: &str) -> Result<(), HvError> {
+    if socket.exists() {
+        return Ok(());
+    }
+    let why = format!("nothing listens at {}", socket.display());
+    Err(HvError::Refused { what: what.into(), why })
+}
+
+/// Makes the host's end of a device, in these commands, and then the device.
 async fn plug(
     domain: &Domain,
     device: Device,
-    add: &str,
-    host_end: Value,
+    ends: &[(&str, Value)],
     arguments: Value,
 ) -> Result<(), HvError> {
     let qmp = domain.qmp().await?;
-    let both = || async {
-        // QEMU does one after the other, and need not be waited for between them.
-        tokio::join!(
-            qmp.execute(add, host_end.clone(), COMMAND_DEADLINE),
-            qmp.execute("device_add", arguments.clone(), PLUG_DEADLINE),
-        )
-    };
-    let mut added = both().await;
+    let mut added = add(&qmp, ends, &arguments).await;
     if let (Err(QemuError::Refused { .. }), Err(_)) = added {
         if domain.devices().await?.contains(&device) {
             return Ok(());
         }
         // A call that was dropped half way has left it.
         remove_host_end(&qmp, device).await;
-        added = both().await;
+        added = add(&qmp, ends, &arguments).await;
     }
     match added {
         // A host's end that was there already, by a call that was dropped half way, is as good.
-        (_, Ok(_)) => Ok(()),
+        (_, Ok(())) => Ok(()),
         (Err(error), Err(_)) => Err(error.into()),
-        (Ok(_), Err(error)) => {
+        (Ok(()), Err(error)) => {
             remove_host_end(&qmp, device).await;
             Err(error.into())
         }
     }
+}
+
+/// What became of the host's end, the first failure if there was one, and of the device.
+async fn add(
+    qmp: &Qmp,
+    ends: &[(&str, Value)],
+    arguments: &Value,
+) -> (Result<(), QemuError>, Result<(), QemuError>) {
+    let Some(((last, end), others)) = ends.split_last() else { return (Ok(()), Ok(())) };
+    let mut made = Ok(());
+    for (command, end) in others {
+        let added = qmp.execute(command, end.clone(), COMMAND_DEADLINE).await.map(drop);
+        made = made.and(added);
+    }
+    // QEMU does one after the other, and need not be waited for between them.
+    let (end, added) = tokio::join!(
+        qmp.execute(last, end.clone(), PLUG_DEADLINE),
+        qmp.execute("device_add", arguments.clone(), PLUG_DEADLINE),
+    );
+    (made.and(end.map(drop)), added.map(drop))
 }
 
 /// Takes a device; ends when the guest has let go of it.
@@ -139,18 +161,24 @@ fn disk_arguments(disk: &DiskPlug, vcpus: u16) -> Result<Value, HvError> {
     Ok(Value::Object(arguments))
 }
 
-fn netdev(device: Device, tap: &str) -> Value {
-    // The device is there, and set up: no script of the host's has a part in it.
-    json!({ "type": "tap", "id": device.host_end(), "ifname": tap, "script": "no",
-            "downscript": "no" })
+fn netdev(device: Device, queues: u16) -> Value {
+    let end = device.host_end();
+    json!({ "type": "vhost-user", "id": end, "chardev": end, "queues": queues })
 }
 
-fn nic_arguments(nic: &NicPlug) -> Result<Value, HvError> {
+/// With `kvm` its interrupts are messages: to mask one of those for such an interface, QEMU needs
+/// KVM, and without it ends.
+fn nic_arguments(nic: &NicPlug, kvm: bool) -> Result<Value, HvError> {
     let device = Device::Nic(nic.vif);
     let place = slots::vif(nic.device).ok_or_else(|| no_place("interface", nic.device))?;
     let mut arguments = placed("virtio-net-pci", device, place, nic.boot_index);
     arguments.insert("netdev".into(), device.host_end().into());
     arguments.insert("mac".into(), nic.mac.as_str().into());
+    arguments.insert("mq".into(), (nic.queues > 1).into());
+    // One for each queue, one for settings and one for the queue of commands.
+    let vectors = if kvm { 2 * u32::from(nic.queues) + 2 } else { 0 };
+    arguments.insert("vectors".into(), vectors.into());
+    arguments.extend(nic.mtu.map(|mtu| ("host_mtu".to_owned(), mtu.into())));
     if nic.boot_index.is_none() {
         // The firmware's program for starting from a network is of no use then.
         arguments.insert("romfile".into(), "".into());
@@ -221,18 +249,40 @@ mod tests {
         assert_eq!(disk_arguments(&first, 1).unwrap()["bootindex"], 0);
     }
 
+    fn nic() -> NicPlug {
+        let (vif, mac) = (VifId(Uuid::default()), "00:16:3e:01:02:03".to_owned());
+        let (socket, mtu) = ("/r/n.sock".into(), Some(9000));
+        NicPlug { vif, device: 6, socket, queues: 2, mac, mtu, boot_index: None }
+    }
+
     #[test]
     fn an_interface_has_its_place_and_its_address() {
-        let vif = VifId(Uuid::default());
-        let mac = "00:16:3e:01:02:03".to_owned();
-        let nic = NicPlug { vif, device: 6, tap: "tap7.6".into(), mac, boot_index: None };
-        let arguments = nic_arguments(&nic).unwrap();
+        let arguments = nic_arguments(&nic(), true).unwrap();
         assert_eq!((&arguments["bus"], &arguments["addr"]), (&"pci.0".into(), &"0x1b".into()));
         assert_eq!(arguments["mac"], "00:16:3e:01:02:03");
-        assert_eq!(arguments["romfile"], "");
-        assert_eq!(netdev(Device::Nic(vif), "tap7.6")["ifname"], "tap7.6");
-        let booted = NicPlug { boot_index: Some(1), ..nic.clone() };
-        assert_eq!(nic_arguments(&booted).unwrap().get("romfile"), None);
-        assert!(nic_arguments(&NicPlug { device: 7, ..nic }).is_err());
+        assert_eq!((&arguments["romfile"], &arguments["host_mtu"]), (&"".into(), &9000.into()));
+        let booted = NicPlug { boot_index: Some(1), mtu: None, ..nic() };
+        let arguments = nic_arguments(&booted, true).unwrap();
+        assert_eq!((arguments.get("romfile"), arguments.get("host_mtu")), (None, None));
+        assert!(nic_arguments(&NicPlug { device: 7, ..nic() }, true).is_err());
+    }
+
+    #[test]
+    fn an_interface_has_its_queues_and_a_switch_that_is_found_again() {
+        let device = Device::Nic(nic().vif);
+        let [one, several] = [1, 4].map(|queues| NicPlug { queues, ..nic() });
+        let shown = |nic: &NicPlug, kvm| {
+            let arguments = nic_arguments(nic, kvm).unwrap();
+            (arguments["mq"].clone(), arguments["vectors"].clone())
+        };
+        assert_eq!(shown(&one, true), (false.into(), 4.into()));
+        assert_eq!(shown(&several, true), (true.into(), 10.into()));
+        assert_eq!(shown(&several, false), (true.into(), 0.into()));
+        let netdev = netdev(device, 4);
+        assert_eq!((&netdev["type"], &netdev["queues"]), (&"vhost-user".into(), &4.into()));
+        let chardev = chardev(device, Path::new("/r/n.sock"));
+        assert_eq!(netdev["chardev"], chardev["id"]);
+        assert_eq!(chardev["backend"]["data"]["reconnect"], 1);
+        assert_eq!(nic_arguments(&one, true).unwrap()["netdev"], netdev["id"]);
     }
 }

@@ -41,7 +41,7 @@ impl Device {
         disk.or_else(nic).or_else(drive)
     }
 
-    /// The host's end of it: a disk's connection to its datapath, an interface's TAP device.
+    /// The host's end of it: the connection to its datapath, and what QEMU makes of an interface's.
     pub(super) fn host_end(self) -> String {
         format!("host-{}", self.id())
     }

@@ -197,13 +197,16 @@ async fn left(domain: &Domain, qmp: &Qmp, device: Device, out: &mpsc::Sender<Dom
 /// Removes what a device leaves on the host. That it is not there is as good.
 pub(super) async fn remove_host_end(qmp: &Qmp, device: Device) {
     let id = device.host_end();
-    let command = match device {
-        Device::Disk(_) => "chardev-remove",
-        Device::Nic(_) => "netdev_del",
-        Device::Drive(_) => return,
+    let commands: &[&str] = match device {
+        Device::Disk(_) => &["chardev-remove"],
+        // The first takes the connection with it, where it has one.
+        Device::Nic(_) => &["netdev_del", "chardev-remove"],
+        Device::Drive(_) => &[],
     };
-    if let Err(error) = qmp.execute(command, json!({ "id": id }), COMMAND_DEADLINE).await {
-        tracing::debug!(%id, %error, "nothing to remove");
+    for command in commands {
+        if let Err(error) = qmp.execute(command, json!({ "id": id }), COMMAND_DEADLINE).await {
+            tracing::debug!(%id, command, %error, "nothing to remove");
+        }
     }
 }
 

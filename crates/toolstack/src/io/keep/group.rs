@@ -4,16 +4,17 @@
 use std::path::PathBuf;
 
 use super::Keep;
-use crate::cgroup::{CgroupError, Group, leave};
+use crate::cgroup::{CgroupError, leave};
+use crate::io::items::Item;
 
-impl Keep {
+impl<T: Item> Keep<T> {
     /// The file by which a process that is to become a `ringway-io` joins its group.
     pub(super) fn entrance(&self) -> Option<PathBuf> {
-        let (tree, group) = (self.launch.tree.as_ref()?, Group::Datapath(self.sr));
+        let (tree, group) = (self.launch.tree.as_ref()?, self.owner.group());
         match tree.add(group) {
             Ok(()) => Some(tree.entrance(group)),
             Err(error) => {
-                tracing::warn!(sr = %self.sr, "its ringway-io has no slice: {error}");
+                tracing::warn!(of = %self.owner, "its ringway-io has no slice: {error}");
                 None
             }
         }
@@ -22,12 +23,14 @@ impl Keep {
     /// Sees that processes of it are in its group.
     pub(super) fn place(&self, pids: impl IntoIterator<Item = u32>) {
         let Some(tree) = &self.launch.tree else { return };
-        let sr = self.sr;
+        let owner = self.owner;
         for pid in pids {
-            match tree.place(Group::Datapath(sr), pid) {
+            match tree.place(owner.group(), pid) {
                 Ok(false) | Err(CgroupError::Gone { .. }) => {}
-                Ok(true) => tracing::info!(%sr, pid, "put into its control group"),
-                Err(error) => tracing::warn!(%sr, pid, "outside of its control group: {error}"),
+                Ok(true) => tracing::info!(of = %owner, pid, "put into its control group"),
+                Err(error) => {
+                    tracing::warn!(of = %owner, pid, "outside of its control group: {error}")
+                }
             }
         }
     }
@@ -35,7 +38,7 @@ impl Keep {
     /// Removes the group when all have ended.
     pub(super) async fn leave_group(&self) {
         if let Some(tree) = &self.launch.tree {
-            leave(tree.clone(), Group::Datapath(self.sr)).await;
+            leave(tree.clone(), self.owner.group()).await;
         }
     }
 }

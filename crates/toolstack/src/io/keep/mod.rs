@@ -1,15 +1,14 @@
-//! The `ringway-io` of one SR: started when it is first needed, found again after a restart of the
-//! daemon, replaced when it dies, ended with its SR.
+//! The `ringway-io` of one SR, or of all networks: started when it is first needed, found again after
+//! a restart of the daemon, replaced when it dies, ended with its SR.
 //!
 //! `ringway-io` is two processes. The one that serves is replaced by the other, and nobody here
 //! need know. If the other dies, one that is started again takes its place, and guests do not
-//! notice. If both die, the disks that were served are attached anew to another one, and guests
-//! connect to that: at once, and those that cannot be had then as soon as they can.
+//! notice. If both die, what was served is attached anew to another one, and guests connect to that:
+//! at once, and what cannot be had then as soon as it can.
 
 mod group;
 mod restore;
 mod start;
-mod turns;
 
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
@@ -18,38 +17,38 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use model::id::SrId;
 use model::report::Stats;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::time::{Instant, timeout};
 
+use super::items::{Item, Owner};
 use super::pool::Pool;
 use super::specs::Specs;
 use super::{CALL_DEADLINE, Client, IoError};
+use crate::turns::Turns;
 pub use start::IoLaunch;
-use turns::Turns;
 
-/// Its control socket, in the folder of its disks' sockets.
+/// Its control socket, in the folder of its other sockets.
 const CONTROL: &str = "control.sock";
 /// Longest wait for its end when it was told to: every disk is drained and flushed.
 const END_DEADLINE: Duration = Duration::from_secs(40);
 
-/// The `ringway-io` of one SR.
+/// One `ringway-io`.
 #[derive(Debug)]
-pub(super) struct Keep {
-    sr: SrId,
+pub(super) struct Keep<T> {
+    owner: Owner,
     launch: Arc<IoLaunch>,
     folder: PathBuf,
     control: PathBuf,
     pub(super) pool: Pool,
-    specs: Mutex<Specs>,
+    specs: Mutex<Specs<T>>,
     /// Held while one is looked for, started or ended.
     turn: tokio::sync::Mutex<()>,
     watched: Mutex<Watched>,
     pub(super) turns: Turns,
-    /// Disks that could not be attached again are tried again.
+    /// What could not be attached again is tried again.
     insists: AtomicBool,
 }
 
@@ -64,20 +63,20 @@ enum Watched {
     Ended,
 }
 
-impl Keep {
+impl<T: Item> Keep<T> {
     /// One that is not looked for yet. Its sockets are in `folder`.
     pub(super) fn new(
-        sr: SrId,
+        owner: Owner,
         folder: PathBuf,
         launch: Arc<IoLaunch>,
     ) -> std::io::Result<Arc<Self>> {
-        let specs = Mutex::new(Specs::open(&folder, sr)?);
+        let specs = Mutex::new(Specs::open(&folder, owner)?);
         let control = folder.join(CONTROL);
         let (pool, turn) = (Pool::new(&control), tokio::sync::Mutex::default());
         let watched = Mutex::new(Watched::None);
         let (turns, insists) = (Turns::default(), AtomicBool::new(false));
         Ok(Arc::new(Self {
-            sr,
+            owner,
             launch,
             folder,
             control,
@@ -91,7 +90,7 @@ impl Keep {
     }
 
     /// What it was told to serve.
-    pub(super) fn specs(&self) -> MutexGuard<'_, Specs> {
+    pub(super) fn specs(&self) -> MutexGuard<'_, Specs<T>> {
         // Entries are changed whole.
         self.specs.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -155,7 +154,7 @@ impl Keep {
     async fn tidy(&self) {
         if let Err(error) = std::fs::remove_dir_all(&self.folder) {
             let folder = self.folder.display();
-            tracing::warn!(sr = %self.sr, "something is left in {folder}: {error}");
+            tracing::warn!(of = %self.owner, "something is left in {folder}: {error}");
         }
         self.leave_group().await;
     }
@@ -180,7 +179,7 @@ impl Keep {
             return Ok(false);
         }
         let served = match self.find().await? {
-            Some(stats) => stats.disks.into_iter().map(|disk| disk.id).collect(),
+            Some(stats) => T::served(&stats),
             None if start || self.specs().all().next().is_some() => {
                 self.start().await?;
                 BTreeSet::new()

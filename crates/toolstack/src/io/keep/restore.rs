@@ -1,6 +1,6 @@
 //! One that has ended is replaced, and serves what the one before it did.
 //!
-//! What is to be attached again is looked up when its turn has come: a disk that somebody detaches
+//! What is to be attached again is looked up when its turn has come: what somebody detaches
 //! meanwhile does not come back.
 
 use std::collections::BTreeSet;
@@ -10,11 +10,13 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use model::rpc::code;
+use serde_json::Value;
 use tokio::io::unix::AsyncFd;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
 use super::{Keep, Watched};
+use crate::io::items::Item;
 use crate::io::pool::{BUSY_PAUSE, Kind};
 use crate::io::{ATTACH_DEADLINE, IoError};
 
@@ -23,7 +25,7 @@ const FIRST_PAUSE: Duration = Duration::from_millis(250);
 /// The longest.
 const LAST_PAUSE: Duration = Duration::from_secs(30);
 
-impl Keep {
+impl<T: Item> Keep<T> {
     /// Waits for its end, and replaces it then.
     pub(super) fn watch(self: &Arc<Self>, pid: u32, ended: AsyncFd<OwnedFd>) {
         let before = std::mem::replace(&mut *self.watching(), Watched::Keeper(pid));
@@ -43,13 +45,13 @@ impl Keep {
         if self.watched() != Watched::Keeper(pid) {
             return true;
         }
-        tracing::error!(sr = %self.sr, pid, "ringway-io has ended: looking for what is left");
+        tracing::error!(of = %self.owner, pid, "ringway-io has ended: looking for what is left");
         match self.bring_up_in_turn(false).await {
             Ok(true) => {}
             // Nothing is to be served: the next that is starts another.
             Ok(false) => *self.watching() = Watched::None,
             Err(error) => {
-                tracing::error!(sr = %self.sr, "no other one: {}", chain(&error));
+                tracing::error!(of = %self.owner, "no other one: {}", chain(&error));
                 return false;
             }
         }
@@ -66,7 +68,8 @@ impl Keep {
 
     /// Whether everything is served then.
     async fn attach_missing(self: &Arc<Self>, served: &BTreeSet<String>) -> bool {
-        let mut known: BTreeSet<String> = self.specs().all().map(|spec| spec.id.clone()).collect();
+        let mut known: BTreeSet<String> =
+            self.specs().all().map(|spec| spec.id().to_owned()).collect();
         // One that is just being attached is known a moment after its answer.
         known.extend(self.turns.busy());
         let mut tasks = JoinSet::new();
@@ -85,16 +88,25 @@ impl Keep {
     async fn attach_again(&self, id: &str) -> bool {
         let _turn = self.turns.of(id).await;
         let spec = self.specs().get(id).cloned();
-        let Some(Ok(params)) = spec.map(serde_json::to_value) else { return true };
+        let Some(Ok(calls)) = spec.map(|spec| spec.calls()) else { return true };
+        for call in calls {
+            if let Err(error) = self.tell_again(call).await {
+                let why = chain(&error);
+                tracing::error!(of = %self.owner, id, "its guest waits: {why}");
+                return false;
+            }
+        }
+        tracing::info!(of = %self.owner, id, "attached again");
+        true
+    }
+
+    async fn tell_again(&self, (method, params): (&'static str, Value)) -> Result<(), IoError> {
         let until = Instant::now() + ATTACH_DEADLINE;
         loop {
-            let answer = self.pool.call(Kind::Step, "disk.attach", params.clone(), until).await;
+            let answer = self.pool.call(Kind::Step, method, params.clone(), until).await;
             let in_time = Instant::now() < until;
             match answer {
-                Ok(_) => {
-                    tracing::info!(sr = %self.sr, disk = id, "attached again");
-                    return true;
-                }
+                Ok(_) => return Ok(()),
                 // The connection was to the one that has ended.
                 Err(IoError::Broken { .. }) if in_time => {}
                 Err(IoError::Refused { source, .. }) if source.code == code::BUSY && in_time => {
@@ -102,13 +114,9 @@ impl Keep {
                 }
                 // One that was taken over has it.
                 Err(IoError::Refused { source, .. }) if source.code == code::WRONG_STATE => {
-                    return true;
+                    return Ok(());
                 }
-                Err(error) => {
-                    let why = chain(&error);
-                    tracing::error!(sr = %self.sr, disk = id, "its guest waits: {why}");
-                    return false;
-                }
+                Err(error) => return Err(error),
             }
         }
     }
@@ -118,12 +126,9 @@ impl Keep {
         // Whoever comes after another one that has ended begins again.
         let Watched::Keeper(_) = self.watched() else { return true };
         match self.ask().await {
-            Ok(stats) => {
-                let served = stats.disks.into_iter().map(|disk| disk.id).collect();
-                self.attach_missing(&served).await
-            }
+            Ok(stats) => self.attach_missing(&T::served(&stats)).await,
             Err(error) => {
-                tracing::warn!(sr = %self.sr, "what is served is not told: {}", chain(&error));
+                tracing::warn!(of = %self.owner, "what is served is not told: {}", chain(&error));
                 false
             }
         }
@@ -131,7 +136,7 @@ impl Keep {
 }
 
 /// It has ended and nobody asked it to. Guests may wait: it is tried until there is another.
-async fn replace(keep: Weak<Keep>, pid: u32) {
+async fn replace<T: Item>(keep: Weak<Keep<T>>, pid: u32) {
     let mut pause = FIRST_PAUSE;
     while let Some(keep) = keep.upgrade() {
         if keep.is_replaced(pid).await {
@@ -142,8 +147,8 @@ async fn replace(keep: Weak<Keep>, pid: u32) {
     }
 }
 
-/// Disks could not be had. No event tells when they can: it is tried until then.
-async fn insist(keep: Weak<Keep>) {
+/// Something could not be had. No event tells when they can: it is tried until then.
+async fn insist<T: Item>(keep: Weak<Keep<T>>) {
     let mut pause = FIRST_PAUSE;
     loop {
         sleep(pause).await;

@@ -20,6 +20,7 @@ use tokio::time::timeout;
 use super::{Keep, ended};
 use crate::cgroup::Tree;
 use crate::io::IoError;
+use crate::io::items::Item;
 use crate::launch::Launch;
 use crate::spawn::Spawn;
 
@@ -52,7 +53,7 @@ pub struct IoLaunch {
     pub tree: Option<Tree>,
 }
 
-impl Keep {
+impl<T: Item> Keep<T> {
     /// Starts one, and waits until it takes calls.
     pub(super) async fn start(self: &Arc<Self>) -> Result<(), IoError> {
         let failed = |source| IoError::Start { program: self.launch.program.clone(), source };
@@ -84,7 +85,7 @@ impl Keep {
                 return Err(IoError::Late { what, deadline });
             }
         }
-        tracing::info!(sr = %self.sr, pid, "ringway-io started");
+        tracing::info!(of = %self.owner, pid, "ringway-io started");
         self.place([pid]);
         tokio::spawn(async move { child.wait().await });
         self.watch(pid, ended);

@@ -6,8 +6,9 @@ use model::spec::{DiskSpec, PollSpec};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
-use super::{Ask, Served, is, nonsense, typed};
+use super::Served;
 use crate::io::IoError;
+use crate::io::line::{Ask, is, nonsense, typed};
 use crate::io::pool::{BUSY_PAUSE, Kind};
 use crate::io::specs::Specs;
 
@@ -28,14 +29,14 @@ impl Served {
         let method = "disk.attach";
         let params = serde_json::to_value(spec).map_err(|error| nonsense(method, error))?;
         let until = Instant::now() + Kind::Step.deadline();
-        let note = |specs: &mut Specs, answer: &Result<Value, IoError>| {
+        let note = |specs: &mut Specs<DiskSpec>, answer: &Result<Value, IoError>| {
             if answer.is_ok() {
                 specs.put(spec.clone());
             }
         };
         loop {
             let ask = Ask { until, ..Ask::step(&spec.id, method, params.clone()) };
-            let refused = match self.call(ask, note).await {
+            let refused = match self.line.call(ask, note).await {
                 Ok(reply) => return typed(method, reply),
                 Err(refused) if is(&refused, code::WRONG_STATE) => refused,
                 Err(error) => return Err(error),
@@ -55,7 +56,7 @@ impl Served {
 
     /// Looks whether a disk that is there is the one that is wanted.
     async fn there(&self, spec: &DiskSpec) -> Result<There, IoError> {
-        let told = match self.short("stats", json!({ "id": spec.id })).await {
+        let told = match self.line.short("stats", json!({ "id": spec.id })).await {
             Ok(told) => told,
             Err(error) if is(&error, code::NO_SUCH_DISK) => return Ok(There::Gone),
             Err(error) => return Err(error),
@@ -68,13 +69,14 @@ impl Served {
             && disk.cache == spec.cache
             && disk.serial == spec.serial;
         // What it was told is more than what it tells.
-        let known = self.keep.specs().get(&spec.id).is_none_or(|known| is_same(known, spec));
+        let known = self.line.keep.specs().get(&spec.id).is_none_or(|known| is_same(known, spec));
         Ok(if told && known { There::Same(Box::new(disk)) } else { There::Other })
     }
 
     /// Has a disk that was there be as it is wanted.
     async fn adapt(&self, spec: &DiskSpec, disk: DiskStats) -> Result<DiskReply, IoError> {
-        self.keep
+        self.line
+            .keep
             .specs()
             .put(DiskSpec { activate: disk.state != DiskState::Attached, ..spec.clone() });
         if disk.caps != spec.caps {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use model::domain::{Boot, DomainSpec};
 use model::id::{Domid, SrId, Uuid, VbdId, VdiId, VifId, VmId};
+use model::nic::NicLimits;
 use model::plan::{Deadlines, DomainSeen, Effect, Op, Run};
 use model::refusal::Refusal;
 use model::vbd::{Limits, Tuning, VbdKind};
@@ -64,7 +65,17 @@ pub(super) fn cd(of: u16, n: u8, on: u8) -> DiskRecord {
 pub(super) fn vif(of: u16, n: u8) -> VifRecord {
     let (mac, bridge) = (format!("00:16:3e:00:00:{n:02x}"), "xenbr0".into());
     let vif = VifId(uuid(2, of, n));
-    VifRecord { vif, device: n, mac, bridge, mtu: 1500, plugged: false, boot_index: None }
+    VifRecord {
+        vif,
+        device: n,
+        mac,
+        bridge,
+        mtu: 1500,
+        queues: None,
+        limits: NicLimits::default(),
+        plugged: false,
+        boot_index: None,
+    }
 }
 
 /// A halted machine with these devices.
@@ -210,8 +221,10 @@ impl Host {
         }
         for vif in &recorded.vifs {
             let has = domain.is_some_and(|domain| domain.nics.contains_key(&vif.vif));
-            assert_eq!((vif.plugged, state.taps.contains_key(&tap(vif.vif))), (has, has));
+            let port = state.ports.contains_key(&vif.vif.to_string());
+            assert_eq!((vif.plugged, port), (has, has));
         }
+        assert!(state.ports.values().all(|port| state.taps.contains_key(&port.uplink)));
         assert_eq!(state.broken, Vec::<String>::new());
     }
 

@@ -126,3 +126,21 @@ async fn a_domain_that_does_not_answer_can_be_ended_and_nothing_else() {
     host.assert_true(vm(0));
     host.assert_works(vm(0)).await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn limits_that_change_while_an_interface_is_plugged_hold() {
+    let host = Host::new([(vm(0), full(0))]);
+    let paper = Arc::clone(&host.paper);
+    host.sim.rule(move |call| {
+        if call.what == What::PlugNic {
+            let mut all = paper.0.lock().unwrap();
+            all.get_mut(&vm(0)).unwrap().0.vifs[0].limits.disabled = true;
+        }
+        Fate::default()
+    });
+    host.works(vm(0), START).await;
+    let vif = full(0).vifs[0].vif.to_string();
+    assert!(host.sim.state().ports[&vif].nic.disabled);
+    host.sim.rule(|_| Fate::default());
+    host.assert_works(vm(0)).await;
+}

@@ -1,14 +1,17 @@
 //! The daemon is killed at every call of every operation, before the call is done and after.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use model::id::VmId;
+use model::nic::NicSpec;
 use model::plan::Op;
 use tokio::sync::Notify;
 
+use super::super::*;
 use super::host::*;
-use super::ops::{Case, cases};
-use crate::sim::{End, Fate, Sim, What};
+use super::ops::{Case, cases, full};
+use crate::sim::{End, Fate, Sim, What, drivers};
 
 /// What is left of a life that ends at this call; nothing if the operation ends before.
 fn killed_at(case: &Case, number: u64, end: End) -> Option<(Arc<Sim>, Arc<Paper>, VmId)> {
@@ -123,4 +126,39 @@ fn volumes_that_a_daemon_left_attached_are_detached() {
             assert_eq!(host.sim.leftovers(), Vec::<String>::new());
         });
     }
+}
+
+#[test]
+fn nics_of_nobody_and_uplinks_of_no_network_go() {
+    life(async {
+        let host = Host::new([(vm(0), full(0))]);
+        host.works(vm(0), START).await;
+        let drivers = drivers(&host.sim);
+        let mac = "02:00:00:00:00:01".parse().unwrap();
+        let nic = NicSpec::new(uuid(7, 0, 0).to_string(), "/n.sock", "b", mac);
+        drivers.net.create_bridge("b", 1500).await.unwrap();
+        let tap = uplink(Path::new("/run/rw"), "b");
+        for tap in [&tap, "rwu1", "others"] {
+            drivers.net.create_tap(tap, "b", 1500).await.unwrap();
+        }
+        drivers.switch.attach(&nic, &tap).await.unwrap();
+        // One that cannot be detached now keeps its uplink.
+        host.sim.rule(|call| match call.what {
+            What::DetachNic => Fate::ends(End::Fails),
+            _ => Fate::default(),
+        });
+        let host = Host::again(host.sim, host.paper).await;
+        let left = |host: &Host, what: &str| {
+            host.sim.leftovers().iter().any(|line| line.split(' ').nth(1) == Some(what))
+        };
+        let there = [&tap, "rwu1", "others", &nic.id].map(|what| left(&host, what));
+        assert_eq!(there, [true, false, true, true]);
+        host.sim.rule(|_| Fate::default());
+        let host = Host::again(host.sim, host.paper).await;
+        let there = [&tap, "others", &nic.id].map(|what| left(&host, what));
+        assert_eq!(there, [false, true, false]);
+        drivers.net.remove_tap("others").await.unwrap();
+        host.assert_true(vm(0));
+        host.assert_works(vm(0)).await;
+    });
 }

@@ -5,7 +5,9 @@
 //! gives ARP frames and neighbour discovery of IPv6 that come in there, and nothing else. Guests send
 //! those to everybody before they use an address, so the bridge gets them too; what guests send each
 //! other otherwise passes nobody here. A frame counts for the interface that has its sender's
-//! hardware address.
+//! hardware address. The switch lets an interface that is locked send as its own addresses only: so a
+//! claim of any other one, or of one of those by somebody who is not locked, was forged by somebody who
+//! is not. Of two that are not locked nobody can tell.
 //!
 //! # Bounds
 //! A frame is hostile: it is read once, into a checked [claim](frame::Claim). An interface has at
@@ -69,7 +71,13 @@ impl Claims {
     ///
     /// # Errors
     /// There is no such bridge, or the system refuses.
-    pub(super) fn watch(&self, vif: VifId, bridge: &str, mac: &str) -> Result<(), NetError> {
+    pub(super) fn watch(
+        &self,
+        vif: VifId,
+        bridge: &str,
+        mac: &str,
+        own: Option<Vec<IpAddr>>,
+    ) -> Result<(), NetError> {
         let refused = |why: String| NetError::Refused {
             what: format!("listening for addresses at {bridge}"),
             why,
@@ -83,9 +91,20 @@ impl Claims {
             Some(known) => known,
             None => self.listen(bridge, index).map_err(|error| refused(error.to_string()))?,
         };
-        lock(&known.table).add(vif, mac);
+        lock(&known.table).add(vif, mac, own);
         bridges.insert(bridge.to_owned(), known);
         Ok(())
+    }
+
+    /// An interface has these addresses for its own from now on. Whoever has lost some by that is
+    /// told.
+    pub(super) fn own(&self, vif: VifId, own: &Option<Vec<IpAddr>>) {
+        let bridges = lock(&self.bridges);
+        let changed = bridges.values().flat_map(|bridge| lock(&bridge.table).own(vif, own));
+        for vif in changed {
+            // Where many wait to be told, this one is looked at with its next claim.
+            let _full = self.tell.try_send(vif);
+        }
     }
 
     /// Forgets an interface, and its bridge with the last.

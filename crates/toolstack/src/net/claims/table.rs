@@ -19,13 +19,44 @@ struct Seen {
     vif: VifId,
     /// The latest first.
     addresses: Vec<IpAddr>,
+    /// It can have these only.
+    own: Option<Vec<IpAddr>>,
 }
 
 impl Table {
     /// An interface, of which nothing is known. Of two with one hardware address nobody can tell
     /// who has claimed what: it is the later one.
-    pub(super) fn add(&mut self, vif: VifId, mac: Mac) {
-        self.0.insert(mac, Seen { vif, addresses: Vec::new() });
+    pub(super) fn add(&mut self, vif: VifId, mac: Mac, own: Option<Vec<IpAddr>>) {
+        self.0.insert(mac, Seen { vif, addresses: Vec::new(), own });
+    }
+
+    /// An interface has these for its own from now on; those who have lost addresses by that.
+    pub(super) fn own(&mut self, vif: VifId, own: &Option<Vec<IpAddr>>) -> Vec<VifId> {
+        let Some(seen) = self.0.values_mut().find(|seen| seen.vif == vif) else {
+            return Vec::new();
+        };
+        seen.own = own.clone();
+        let lost = |(mac, seen): (&Mac, &Seen)| {
+            let lost = seen.addresses.iter().filter(|one| !self.may_have(*mac, one));
+            let lost: Vec<IpAddr> = lost.copied().collect();
+            (!lost.is_empty()).then_some((*mac, lost))
+        };
+        let lost: Vec<_> = self.0.iter().filter_map(lost).collect();
+        let mut changed = Vec::new();
+        for (mac, lost) in lost {
+            if let Some(seen) = self.0.get_mut(&mac) {
+                seen.addresses.retain(|one| !lost.contains(one));
+                changed.push(seen.vif);
+            }
+        }
+        changed
+    }
+
+    /// What a switch lets others send.
+    fn may_have(&self, mac: Mac, address: &IpAddr) -> bool {
+        let owns = |seen: &Seen| seen.own.as_ref().map(|own| own.contains(address));
+        let owns_it = self.0.get(&mac).and_then(owns);
+        owns_it.unwrap_or_else(|| !self.0.values().any(|other| owns(other) == Some(true)))
     }
 
     pub(super) fn remove(&mut self, vif: VifId) {
@@ -44,7 +75,10 @@ impl Table {
     /// its place unless it is announced: whoever has two uses both.
     pub(super) fn claimed(&mut self, claim: &Claim) -> Option<VifId> {
         let Claim { mac, address, announced } = *claim;
-        let Seen { vif, addresses } = self.0.get_mut(&mac)?;
+        if !self.may_have(mac, &address) {
+            return None;
+        }
+        let Seen { vif, addresses, .. } = self.0.get_mut(&mac)?;
         let is_same_kind = |one: &IpAddr| one.is_ipv4() == address.is_ipv4();
         let is_first = addresses.iter().find(|one| is_same_kind(one)) == Some(&address);
         if is_first || !announced && addresses.contains(&address) {
@@ -86,15 +120,15 @@ mod tests {
     #[test]
     fn a_claim_counts_for_whose_address_sends_it() {
         let mut table = Table::default();
-        table.add(vif(1), mac(1));
-        table.add(vif(2), mac(2));
+        table.add(vif(1), mac(1), None);
+        table.add(vif(2), mac(2), None);
         assert_eq!(table.claimed(&claim(1, "10.0.0.1", false)), Some(vif(1)));
         assert_eq!(table.claimed(&claim(1, "10.0.0.1", true)), None, "it is known");
         assert_eq!(table.claimed(&claim(3, "10.0.0.3", true)), None, "it is nobody's of ours");
         assert_eq!(texts(&table, vif(1)), ["10.0.0.1"]);
         assert_eq!(texts(&table, vif(2)), [""; 0]);
         // What begins anew knows nothing.
-        table.add(vif(1), mac(1));
+        table.add(vif(1), mac(1), None);
         assert_eq!(texts(&table, vif(1)), [""; 0]);
         table.remove(vif(1));
         table.remove(vif(2));
@@ -104,7 +138,7 @@ mod tests {
     #[test]
     fn what_was_announced_last_comes_first() {
         let mut table = Table::default();
-        table.add(vif(1), mac(1));
+        table.add(vif(1), mac(1), None);
         for (address, announced, new) in [
             ("10.0.0.1", true, true),
             ("fe80::1", true, true),
@@ -122,7 +156,7 @@ mod tests {
     #[test]
     fn there_are_never_more_than_a_few_of_each_kind() {
         let mut table = Table::default();
-        table.add(vif(1), mac(1));
+        table.add(vif(1), mac(1), None);
         for n in 0..100 {
             table.claimed(&claim(1, &format!("10.0.0.{n}"), false));
             table.claimed(&claim(1, &format!("fe80::{n}"), true));
@@ -131,5 +165,37 @@ mod tests {
         assert_eq!(all.len(), 2 * ADDRESSES_MAX);
         assert_eq!(all[..2], ["fe80::99", "10.0.0.99"]);
         assert!(all.contains(&"10.0.0.84".to_owned()) && !all.contains(&"10.0.0.83".to_owned()));
+    }
+
+    #[test]
+    fn what_is_somebodys_own_is_nobody_elses() {
+        let mut table = Table::default();
+        let own = |address: &str| Some(vec![address.parse().unwrap()]);
+        table.add(vif(1), mac(1), own("10.0.0.1"));
+        table.add(vif(2), mac(2), None);
+        // As the second, and by the second as the first.
+        for (who, address, new) in [
+            (2, "10.0.0.1", false),
+            (1, "10.0.0.2", false),
+            (1, "fe80::1", false),
+            (1, "10.0.0.1", true),
+            (2, "10.0.0.2", true),
+            (2, "10.0.0.3", true),
+        ] {
+            let told = table.claimed(&claim(who, address, true));
+            assert_eq!(told.is_some(), new, "{who} {address}");
+        }
+        // Of what is somebody else's now nothing is left.
+        assert_eq!(table.own(vif(1), &own("10.0.0.2")).len(), 2);
+        assert_eq!(
+            (texts(&table, vif(1)).len(), texts(&table, vif(2))),
+            (0, vec!["10.0.0.3".into()])
+        );
+        assert_eq!(table.own(vif(1), &None), []);
+        assert!(table.claimed(&claim(1, "10.0.0.9", false)).is_some());
+        // One that is closed has none.
+        assert_eq!(table.own(vif(1), &Some(Vec::new())), [vif(1)]);
+        assert!(table.claimed(&claim(1, "10.0.0.9", true)).is_none());
+        assert_eq!(table.own(vif(7), &own("10.0.0.3")), []);
     }
 }

@@ -1,24 +1,24 @@
-//! One after the other, for each disk.
+//! One after the other, for each disk, NIC or network.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use tokio::sync::{Mutex as Turn, OwnedMutexGuard};
 
-/// Disks to which something is done.
+/// Things to which something is done.
 #[derive(Debug, Default)]
-pub(in crate::io) struct Turns(Mutex<HashMap<String, Weak<Turn<()>>>>);
+pub(crate) struct Turns(Mutex<HashMap<String, Weak<Turn<()>>>>);
 
 impl Turns {
-    /// Waits until nobody else does something to this disk, and keeps others away until it is
+    /// Waits until nobody else does something to this one, and keeps others away until it is
     /// dropped.
-    pub(in crate::io) async fn of(&self, id: &str) -> OwnedMutexGuard<()> {
+    pub(crate) async fn of(&self, id: &str) -> OwnedMutexGuard<()> {
         let turn = self.turn(id);
         turn.lock_owned().await
     }
 
-    /// Disks to which somebody does something.
-    pub(super) fn busy(&self) -> Vec<String> {
+    /// Those to which somebody does something.
+    pub(crate) fn busy(&self) -> Vec<String> {
         let all = self.lock();
         all.iter().filter(|(_, turn)| is_used(turn)).map(|(id, _)| id.clone()).collect()
     }
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn one_after_the_other_and_each_disk_for_itself() {
+    async fn one_after_the_other_and_each_for_itself() {
         let turns = Turns::default();
         let soon = Duration::from_secs(1);
         let one = turns.of("a").await;

@@ -1,0 +1,101 @@
+//! What an interface may do, from its record to the switch.
+
+use model::report::NicStats;
+use xenapi::table::{network, vif};
+
+use super::*;
+
+/// A machine with an interface, and the network of that.
+async fn machine(world: &World) -> (Ref, Ref, Ref) {
+    let machine = world.machine().await;
+    let net = record([("name_label", Value::text("n")), ("other_config", none())]);
+    let net = world.made("network.create", [net]).await;
+    let device = world.made("VIF.create", [device(&machine, &net, "")]).await;
+    (machine, net, device)
+}
+
+fn device(machine: &Ref, net: &Ref, algorithm: &str) -> Value {
+    record([
+        ("VM", machine.value()),
+        ("network", net.value()),
+        ("device", Value::text("autodetect")),
+        ("MAC", Value::text("")),
+        ("MTU", Value::Int(1500)),
+        ("other_config", none()),
+        ("qos_algorithm_type", Value::text(algorithm)),
+        ("qos_algorithm_params", none()),
+    ])
+}
+
+/// The only NIC that the switch has.
+async fn port(world: &World) -> NicStats {
+    let stats = world.trial.house.drivers.switch.stats().await.unwrap().unwrap();
+    stats.nics.into_iter().next().unwrap()
+}
+
+/// Ends when the switch has been told what makes this so.
+async fn until(world: &World, is: impl Fn(&NicStats) -> bool) {
+    while !is(&port(world).await) {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn what_makes_no_sense_is_refused_and_changes_nothing() {
+    let world = World::new().await;
+    let (machine, net, vif) = machine(&world).await;
+    let refused = world.refused("VIF.create", [device(&machine, &net, "magic")]).await;
+    assert_eq!(&refused[..3], ["VALUE_NOT_SUPPORTED", "qos_algorithm_type", "magic"]);
+    let kbps = |value: &str| [vif.value(), Value::text("kbps"), Value::text(value)];
+    world.done("VIF.set_qos_algorithm_type", [vif.value(), Value::text("ratelimit")]).await;
+    for wrong in ["many", "0", "-1"] {
+        let refused = world.refused("VIF.add_to_qos_algorithm_params", kbps(wrong)).await;
+        assert_eq!(&refused[..2], ["VALUE_NOT_SUPPORTED", "qos_algorithm_params"], "{wrong}");
+    }
+    assert_eq!(world.get(&vif, vif::Field::qos_algorithm_params), none());
+    for (method, field, address) in [
+        ("VIF.add_ipv4_allowed", "ipv4_allowed", "10.0.0.256"),
+        ("VIF.add_ipv6_allowed", "ipv6_allowed", "10.0.0.1"),
+    ] {
+        let refused = world.refused(method, [vif.value(), Value::text(address)]).await;
+        assert_eq!(&refused[..2], ["VALUE_NOT_SUPPORTED", field]);
+    }
+    let many = (0..300).map(|n| Value::text(format!("10.0.{}.{}", n / 250, n % 250))).collect();
+    let refused = world.refused("VIF.set_ipv4_allowed", [vif.value(), Value::Set(many)]).await;
+    assert_eq!(&refused[..2], ["VALUE_NOT_SUPPORTED", "ipv4_allowed"]);
+    assert_eq!(world.get(&vif, vif::Field::ipv4_allowed), Value::Set(Vec::new()));
+}
+
+#[tokio::test]
+async fn the_switch_is_told_what_is_set() {
+    let world = World::new().await;
+    let (machine, net, vif) = machine(&world).await;
+    let mode = |mode: &str| [vif.value(), Value::text(mode)];
+    world.done("VIF.set_locking_mode", mode("locked")).await;
+    world.start(&machine).await;
+    let told = port(&world).await;
+    assert!(told.locked && !told.disabled && told.rate.is_none(), "{told:?}");
+    world.done("VIF.set_locking_mode", mode("disabled")).await;
+    until(&world, |told| told.disabled).await;
+    world.done("VIF.set_locking_mode", mode("network_default")).await;
+    until(&world, |told| !told.disabled && !told.locked).await;
+    world.done("VIF.set_qos_algorithm_type", mode("ratelimit")).await;
+    let kbps = [vif.value(), Value::text("kbps"), Value::text("100")];
+    world.done("VIF.add_to_qos_algorithm_params", kbps).await;
+    let bytes = |told: &NicStats| told.rate.map(|rate| rate.bytes_per_second);
+    until(&world, |told| bytes(told) == Some(102_400)).await;
+    assert_eq!(world.get(&vif, vif::Field::status_code), Value::Int(0));
+    // What a network says for those that say nothing changes for nobody who uses it.
+    let closed = [net.value(), Value::text("disabled")];
+    let refused = world.refused("network.set_default_locking_mode", closed.clone()).await;
+    assert_eq!(refused, ["VIF_IN_USE", net.as_str(), vif.as_str()]);
+    world.done("VM.hard_shutdown", [machine.value()]).await;
+    world.done("network.set_default_locking_mode", closed).await;
+    let default = world.get(&net, network::Field::default_locking_mode);
+    assert_eq!(default, Value::text("disabled"));
+    world.start(&machine).await;
+    let told = port(&world).await;
+    assert!(told.disabled && bytes(&told) == Some(102_400), "{told:?}");
+    world.done("VM.hard_shutdown", [machine.value()]).await;
+    world.assert_clean();
+}

@@ -1,0 +1,257 @@
+//! Guests on a network of the host: through one switch to each other, and by its uplink to the host.
+
+use std::io::Read;
+use std::net::TcpListener;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+use testkit::inside::in_own_network;
+use testkit::process::find_binary;
+use testkit::ringwayd::Shell;
+use xenapi::Value;
+
+use super::world::{Machine, PATIENCE, World, interface, of, record, start, with};
+
+/// The host in its network.
+const HOST: &str = "10.213.0.1";
+/// A cap, in kilobytes a second, and how much is sent under it, in kilobytes.
+const KBPS: u64 = 64;
+const SENT_KB: u64 = 512;
+/// What may come at once, in kilobytes: no cap holds back less.
+const BURST_KB: u64 = 128;
+
+/// Runs a program in the namespace of the test.
+fn run(words: &str) {
+    let mut words = words.split(' ');
+    let mut command = Command::new(words.next().unwrap());
+    let output = command.args(words).output().unwrap();
+    assert!(output.status.success(), "{command:?}: {output:?}");
+}
+
+/// The network `lan` of the host, with NAT, and where it is on record.
+fn nat() -> TempDir {
+    run("ip link set dev lo up");
+    let state = tempfile::tempdir().unwrap();
+    let ringway = find_binary("ringway").unwrap();
+    let (ringway, dir) = (ringway.display(), state.path().display());
+    run(&format!("{ringway} net --state {dir} create lan --nat --dhcp"));
+    state
+}
+
+/// A guest with one interface.
+struct Guest {
+    machine: Machine,
+    vif: String,
+    shell: Shell,
+    address: String,
+}
+
+impl Guest {
+    fn new(world: &mut World, name: &str, net: &str, vcpus: i64) -> Self {
+        let machine = world.guest(name);
+        for field in ["VCPUs_max", "VCPUs_at_startup"] {
+            let set = with(&machine.reference, [Value::Int(vcpus)]);
+            world.call(&format!("VM.set_{field}"), &set);
+        }
+        let vif = world.made("VIF.create", &[interface(&machine.reference, net)]);
+        world.call("VM.start", &start(&machine.reference));
+        let mut shell = world.shell(&machine);
+        // It asks for an address as it starts.
+        let shown = "ip -4 addr show dev eth0 | grep -o 'inet [0-9.]*'";
+        let shown = shell.run(&format!("until {shown}; do sleep 0.2; done"), PATIENCE).unwrap();
+        let address = shown.trim_start_matches("inet ").to_owned();
+        assert!(address.starts_with("10.213.0."), "{address}");
+        Self { machine, vif, shell, address }
+    }
+
+    /// Its interface is another one by now: it has the address that it had.
+    fn again(&mut self) {
+        let address = &self.address;
+        for line in [
+            "killall udhcpc; until [ -e /sys/class/net/eth0 ]; do sleep 0.1; done",
+            &format!("ip addr add {address}/24 dev eth0; ip link set dev eth0 up"),
+        ] {
+            self.shell.run(line, PATIENCE).unwrap();
+        }
+    }
+
+    /// Whether somebody answers one of so many questions, each within a second.
+    fn hears(&mut self, address: &str, questions: u32) -> bool {
+        let ping = format!(
+            "for n in $(seq {questions}); do ping -c 1 -W 1 {address} >/dev/null && echo heard && break; \
+             done; :"
+        );
+        self.shell.run(&ping, PATIENCE).unwrap() == "heard"
+    }
+
+    fn set<const N: usize>(&self, world: &mut World, what: &str, values: [&str; N]) {
+        let values = values.map(Value::text);
+        world.call(&format!("VIF.{what}"), &with(&self.vif, values));
+    }
+}
+
+#[test]
+fn guests_reach_each_other_and_the_host_until_they_may_not() {
+    let name = "nets::guests_reach_each_other_and_the_host_until_they_may_not";
+    in_own_network(name, || {
+        let _lan = nat();
+        let mut world = World::new();
+        let net = network(&mut world);
+        let mut a = Guest::new(&mut world, "a", &net, 2);
+        let mut b = Guest::new(&mut world, "b", &net, 1);
+        reach(&mut world, &mut a, &mut b);
+        come_back(&mut world, &mut a, &mut b);
+        are_held(&mut world, &mut a);
+        is_slow(&mut world, &mut a);
+        comes_and_goes(&mut world, &mut a, &mut b);
+        for guest in [&a, &b] {
+            world.call("VM.hard_shutdown", &of(&guest.machine.reference));
+        }
+        assert_eq!(world.daemon.leftovers(), Vec::<String>::new());
+    })
+    .unwrap();
+}
+
+/// A network of the host as a network of machines.
+fn network(world: &mut World) -> String {
+    let net = [
+        ("name_label", Value::text("lan")),
+        ("bridge", Value::text("rw-lan")),
+        ("other_config", record([])),
+    ];
+    world.made("network.create", &[record(net)])
+}
+
+/// Its program for that speaks to one queue, without interrupts.
+#[test]
+fn firmware_asks_for_an_address_by_the_switch() {
+    in_own_network("nets::firmware_asks_for_an_address_by_the_switch", || {
+        let lan = nat();
+        let mut world = World::new();
+        let net = network(&mut world);
+        let machine = world.plain("firmware");
+        let vif = world.made("VIF.create", &[interface(&machine.reference, &net)]);
+        let order = record([("order", Value::text("n"))]);
+        world.call("VM.set_HVM_boot_params", &with(&machine.reference, [order]));
+        world.call("VM.start", &start(&machine.reference));
+        let mac = world.record("VIF", &vif).text("MAC").to_owned();
+        let leases = lan.path().join("lan/leases");
+        world.until("a lease", |_| {
+            std::fs::read_to_string(&leases).is_ok_and(|leases| leases.contains(&mac))
+        });
+        world.call("VM.hard_shutdown", &of(&machine.reference));
+        assert_eq!(world.daemon.leftovers(), Vec::<String>::new());
+    })
+    .unwrap();
+}
+
+/// Both are on one switch, and the host at its uplink.
+fn reach(world: &mut World, a: &mut Guest, b: &mut Guest) {
+    assert!(a.hears(&b.address, 20) && b.hears(HOST, 20));
+    run(&format!("busybox ping -c 1 -w 20 {}", a.address));
+    let switches: Vec<_> =
+        world.datapaths().into_iter().filter(|one| !one.nics.is_empty()).collect();
+    let [switch] = &switches[..] else { panic!("{switches:?}") };
+    let [network] = &switch.networks[..] else { panic!("{switch:?}") };
+    assert_eq!((network.name.as_str(), network.nics), ("rw-lan", 2));
+    // As many pairs of queues as the guest has CPUs, and no more than the host.
+    let host = std::thread::available_parallelism().unwrap().get();
+    for (guest, vcpus) in [(&mut *a, 2), (&mut *b, 1)] {
+        let pairs = vcpus.min(host);
+        assert_eq!(usize::from(world.port(&guest.vif).unwrap().queues), pairs);
+        let queues = guest.shell.run("ls /sys/class/net/eth0/queues | grep -c rx", PATIENCE);
+        assert_eq!(queues.unwrap(), pairs.to_string());
+    }
+    // Nobody in the guest need tell.
+    let (networks, address) = ("VM_guest_metrics", a.address.clone());
+    world.until("its address", |world| {
+        let metrics = world.record("VM", &a.machine.reference).text("guest_metrics").to_owned();
+        let told = world.client.record(networks, &metrics);
+        told.is_ok_and(|told| told.pairs("networks").get("0/ip").is_some_and(|one| *one == address))
+    });
+}
+
+/// What serves them is killed, the worker alone and both processes, and so is the daemon.
+fn come_back(world: &mut World, a: &mut Guest, b: &mut Guest) {
+    let switch = |world: &World| {
+        let mut all = world.datapaths().into_iter();
+        all.find(|one| !one.nics.is_empty()).unwrap()
+    };
+    let kill = |pid: u32| run(&format!("kill -9 {pid}"));
+    kill(switch(world).pid);
+    assert!(a.hears(&b.address, 60) && a.hears(HOST, 60));
+    let stats = switch(world);
+    kill(stats.keeper.unwrap().pid);
+    kill(stats.pid);
+    assert!(a.hears(&b.address, 60) && a.hears(HOST, 60));
+    world.killed();
+    for guest in [a, b] {
+        assert!(world.is_served(&guest.vif));
+        assert!(world.record("VIF", &guest.vif).flag("currently_attached"));
+        assert!(guest.hears(HOST, 20));
+    }
+}
+
+/// Who is locked has its own address and no other, and who is closed has nothing.
+fn are_held(world: &mut World, a: &mut Guest) {
+    let address = a.address.clone();
+    a.set(world, "add_ipv4_allowed", ["10.213.0.250"]);
+    for (mode, allowed, hears) in [
+        ("locked", None, false),
+        ("locked", Some(address.as_str()), true),
+        ("disabled", None, false),
+        ("unlocked", None, true),
+    ] {
+        a.set(world, "set_locking_mode", [mode]);
+        if let Some(allowed) = allowed {
+            a.set(world, "add_ipv4_allowed", [allowed]);
+        }
+        let (locked, closed) = (mode == "locked", mode == "disabled");
+        world.until(mode, |world| {
+            let told = world.port(&a.vif).unwrap();
+            (told.locked, told.disabled) == (locked, closed)
+        });
+        // The addresses are told a moment later.
+        assert_eq!(a.hears(HOST, if hears { 20 } else { 3 }), hears, "{mode} {allowed:?}");
+    }
+}
+
+/// The cap holds, for what a guest sends, until it is lifted.
+fn is_slow(world: &mut World, a: &mut Guest) {
+    let rate = |world: &mut World, rate: Option<u64>| {
+        world.until("its rate", |world| {
+            world.port(&a.vif).unwrap().rate.map(|rate| rate.bytes_per_second) == rate
+        });
+    };
+    let params = record([("kbps", Value::text(KBPS.to_string()))]);
+    world.call("VIF.set_qos_algorithm_params", &with(&a.vif, [params]));
+    world.call("VIF.set_qos_algorithm_type", &with(&a.vif, [Value::text("ratelimit")]));
+    rate(world, Some(KBPS * 1024));
+    let listener = TcpListener::bind((HOST, 99)).unwrap();
+    let host = std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        let (stream, _) = listener.accept().unwrap();
+        stream.take(SENT_KB * 1024).read_to_end(&mut bytes).unwrap();
+        bytes.len() as u64
+    });
+    let began = Instant::now();
+    let send = format!("dd if=/dev/zero bs=1024 count={SENT_KB} 2>/dev/null | nc {HOST} 99; :");
+    a.shell.run(&send, PATIENCE).unwrap();
+    assert_eq!(host.join().unwrap(), SENT_KB * 1024);
+    let (took, allowed) = (began.elapsed(), Duration::from_secs((SENT_KB - BURST_KB) / KBPS / 2));
+    assert!(took >= allowed, "{SENT_KB} KiB in {took:?}, {KBPS} a second are allowed");
+    a.set(world, "set_qos_algorithm_type", [""]);
+    rate(world, None);
+}
+
+/// An interface leaves a guest that runs, and comes again.
+fn comes_and_goes(world: &mut World, a: &mut Guest, b: &mut Guest) {
+    world.call("VIF.unplug", &of(&b.vif));
+    assert!(world.port(&b.vif).is_none() && world.is_served(&a.vif));
+    b.shell.run("[ ! -e /sys/class/net/eth0 ]", PATIENCE).unwrap();
+    assert!(a.hears(HOST, 20));
+    world.call("VIF.plug", &of(&b.vif));
+    b.again();
+    assert!(a.hears(&b.address, 20));
+}

@@ -1,0 +1,176 @@
+//! What an interface may do, as its record and that of its network say it.
+
+use std::collections::BTreeMap;
+use std::str::FromStr;
+
+use crate::caps::{MAX_BYTES_PER_SECOND, MIN_BYTES_PER_SECOND};
+use crate::named::named;
+use crate::nic::{Locked, MAX_LOCKED, NicLimits, NicRate};
+use crate::spec::{SpecError, refuse};
+
+/// Bytes of the unit in which a rate is written.
+const KILOBYTE: u64 = 1024;
+/// Ways in which a rate can be bounded.
+const RATELIMIT: &str = "ratelimit";
+/// Where its settings are.
+const PARAMS: &str = "qos_algorithm_params";
+
+named! {
+    /// How strictly an interface is held to its addresses.
+    LockingMode {
+        /// As its network says.
+        NetworkDefault = "network_default",
+        /// It may send only as the addresses that it is given.
+        Locked = "locked",
+        /// It may send anything.
+        Unlocked = "unlocked",
+        /// Nothing comes in or goes out.
+        Disabled = "disabled",
+    }
+}
+
+/// What is set of an interface.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked<'a> {
+    /// How its share of the network is bounded: `ratelimit`, or nothing.
+    pub algorithm: &'a str,
+    /// Settings of that: `kbps` in kilobytes a second, `timeslice_us` for how long that may come at once.
+    pub params: &'a BTreeMap<String, String>,
+    /// How strictly it is held to its addresses.
+    pub mode: LockingMode,
+    /// Interfaces of its network that do not say it themselves are disabled.
+    pub closed: bool,
+    /// IPv4 addresses that it may use when it is locked.
+    pub ipv4: &'a [String],
+    /// The same of IPv6.
+    pub ipv6: &'a [String],
+}
+
+/// What it may do. As in XenServer a rate that makes no sense is none; what is no address is not
+/// allowed.
+pub fn limits(asked: &Asked<'_>) -> NicLimits {
+    let rate = rate(asked.algorithm, asked.params).unwrap_or_default();
+    let (ipv4, ipv6) = (addresses(asked.ipv4), addresses(asked.ipv6));
+    match asked.mode {
+        LockingMode::Disabled => NicLimits { disabled: true, rate, locked: None },
+        LockingMode::NetworkDefault => NicLimits { disabled: asked.closed, rate, locked: None },
+        LockingMode::Unlocked => NicLimits { disabled: false, rate, locked: None },
+        LockingMode::Locked => {
+            NicLimits { disabled: false, rate, locked: Some(Locked { ipv4, ipv6 }) }
+        }
+    }
+}
+
+/// Whether everything that is set has a meaning.
+///
+/// # Errors
+/// Fields `qos_algorithm_type`, `qos_algorithm_params`, `ipv4_allowed` and `ipv6_allowed`: what is not
+/// known or cannot be kept.
+pub fn check_limits(asked: &Asked<'_>) -> Result<(), SpecError> {
+    rate(asked.algorithm, asked.params)?;
+    all_addresses::<std::net::Ipv4Addr>("ipv4_allowed", asked.ipv4)?;
+    all_addresses::<std::net::Ipv6Addr>("ipv6_allowed", asked.ipv6)
+}
+
+/// Without `kbps` there is no bound yet: clients set one after the other.
+fn rate(algorithm: &str, params: &BTreeMap<String, String>) -> Result<Option<NicRate>, SpecError> {
+    match algorithm {
+        "" => return Ok(None),
+        RATELIMIT => {}
+        _ => {
+            let problem = format!("{algorithm:?} is not known; use {RATELIMIT} or nothing");
+            return refuse("qos_algorithm_type", problem);
+        }
+    }
+    let number = |key: &str| {
+        let parsed = params.get(key).map(|text| text.parse::<u64>().map_err(|_| text));
+        let problem = |text| format!("{key}: {text:?} is not a whole number");
+        parsed.transpose().or_else(|text| refuse(PARAMS, problem(text)))
+    };
+    let (kilobytes, slice_us) = (number("kbps")?, number("timeslice_us")?);
+    let Some(kilobytes) = kilobytes else { return Ok(None) };
+    let bytes = kilobytes.saturating_mul(KILOBYTE);
+    let range = MIN_BYTES_PER_SECOND..=MAX_BYTES_PER_SECOND;
+    if !range.contains(&bytes) {
+        let (least, most) = (range.start() / KILOBYTE, range.end() / KILOBYTE);
+        return refuse(PARAMS, format!("kbps: {kilobytes} is not in {least} to {most}"));
+    }
+    let burst = |slice_us: u64| {
+        let bytes = u128::from(bytes) * u128::from(slice_us) / 1_000_000;
+        u64::try_from(bytes).unwrap_or(u64::MAX).clamp(MIN_BYTES_PER_SECOND, MAX_BYTES_PER_SECOND)
+    };
+    let bytes_burst = slice_us.filter(|us| *us > 0).map(burst);
+    Ok(Some(NicRate { bytes_per_second: bytes, bytes_burst }))
+}
+
+fn addresses<A: FromStr>(texts: &[String]) -> Vec<A> {
+    texts.iter().filter_map(|text| text.parse().ok()).take(MAX_LOCKED).collect()
+}
+
+fn all_addresses<A: FromStr>(field: &'static str, texts: &[String]) -> Result<(), SpecError> {
+    if texts.len() > MAX_LOCKED {
+        return refuse(field, format!("{} addresses are more than {MAX_LOCKED}", texts.len()));
+    }
+    match texts.iter().find(|text| text.parse::<A>().is_err()) {
+        Some(text) => refuse(field, format!("{text:?} is no such address")),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn params(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+        pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+    }
+
+    fn texts(all: &[&str]) -> Vec<String> {
+        all.iter().map(|one| (*one).to_owned()).collect()
+    }
+
+    #[test]
+    fn a_rate_is_in_kilobytes_a_second() {
+        let rate = |pairs: &[_]| rate("ratelimit", &params(pairs));
+        let bytes = |per_second, bytes_burst| {
+            Ok(Some(NicRate { bytes_per_second: per_second, bytes_burst }))
+        };
+        assert_eq!(rate(&[("kbps", "100")]), bytes(102_400, None));
+        let sliced = rate(&[("kbps", "1000"), ("timeslice_us", "500000")]);
+        assert_eq!(sliced, bytes(1_024_000, Some(512_000)));
+        assert_eq!(rate(&[("kbps", "100"), ("timeslice_us", "0")]), bytes(102_400, None));
+        assert_eq!(rate(&[]), Ok(None), "it comes with the next call");
+        assert_eq!(super::rate("", &params(&[("kbps", "100")])), Ok(None));
+        for wrong in ["", "1", "x", "-5", "99999999999999999999", "9999999999999"] {
+            assert_eq!(rate(&[("kbps", wrong)]).unwrap_err().field, PARAMS, "{wrong}");
+        }
+        let unknown = super::rate("other", &BTreeMap::new()).unwrap_err();
+        assert_eq!(unknown.field, "qos_algorithm_type");
+    }
+
+    #[test]
+    fn modes_are_those_of_xenserver() {
+        let (none, v4, v6) = (params(&[]), texts(&["10.0.0.1", "nonsense"]), texts(&["fd00::1"]));
+        for (mode, closed, disabled, locked) in [
+            ("network_default", false, false, false),
+            ("network_default", true, true, false),
+            ("unlocked", true, false, false),
+            ("locked", true, false, true),
+            ("disabled", false, true, false),
+        ] {
+            let mode = LockingMode::parse(mode).unwrap();
+            let (algorithm, params) = ("", &none);
+            let asked = Asked { algorithm, params, mode, closed, ipv4: &v4, ipv6: &v6 };
+            let limits = limits(&asked);
+            assert_eq!((limits.disabled, limits.locked.is_some()), (disabled, locked), "{asked:?}");
+            if let Some(Locked { ipv4, ipv6 }) = limits.locked {
+                assert_eq!((ipv4.len(), ipv6.len()), (1, 1), "what is no address allows nothing");
+            }
+            assert_eq!(check_limits(&asked).unwrap_err().field, "ipv4_allowed");
+            let many = vec!["fd00::1".to_owned(); MAX_LOCKED + 1];
+            let asked = Asked { ipv4: &[], ipv6: &many, ..asked };
+            assert_eq!(check_limits(&asked).unwrap_err().field, "ipv6_allowed");
+            assert_eq!(check_limits(&Asked { ipv6: &v6, ..asked }), Ok(()));
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! What a `ringway-io` of ours is told to serve, and whose it is.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use model::id::SrId;
+use model::nic::{NicSpec, UplinkSpec};
+use model::report::Stats;
+use model::spec::DiskSpec;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::cgroup::Group;
+
+/// Whose a `ringway-io` is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Owner {
+    /// It serves the disks of an SR.
+    Sr(SrId),
+    /// It serves the NICs of all networks.
+    Networks,
+}
+
+impl Owner {
+    /// Where its processes are.
+    pub(super) fn group(self) -> Group {
+        match self {
+            Self::Sr(sr) => Group::Datapath(sr),
+            Self::Networks => Group::Switch,
+        }
+    }
+}
+
+impl fmt::Display for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Sr(sr) => sr.fmt(f),
+            Self::Networks => f.write_str("networks"),
+        }
+    }
+}
+
+/// One thing that is served, as it is kept for the next `ringway-io`.
+pub(super) trait Item:
+    Clone + fmt::Debug + PartialEq + Serialize + DeserializeOwned + Send + Sync + 'static
+{
+    /// Where files of them are kept.
+    const FOLDER: &'static str;
+    /// The verb that has one served, and starts who serves it.
+    const ATTACH: &'static str;
+
+    /// Its name there.
+    fn id(&self) -> &str;
+
+    /// The calls that have it served, in their order.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    fn calls(&self) -> serde_json::Result<Vec<(&'static str, Value)>>;
+
+    /// Those that are served.
+    fn served(stats: &Stats) -> BTreeSet<String>;
+}
+
+impl Item for DiskSpec {
+    const FOLDER: &'static str = "disks";
+    const ATTACH: &'static str = "disk.attach";
+
+    fn id(&self) -> &str {
+        &self.id
+    }
+
+    fn calls(&self) -> serde_json::Result<Vec<(&'static str, Value)>> {
+        Ok(vec![(Self::ATTACH, serde_json::to_value(self)?)])
+    }
+
+    fn served(stats: &Stats) -> BTreeSet<String> {
+        stats.disks.iter().map(|disk| disk.id.clone()).collect()
+    }
+}
+
+/// A NIC, with the uplink of its network.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Port {
+    pub(super) nic: NicSpec,
+    /// The TAP device by which the host is in its network.
+    pub(super) uplink: String,
+}
+
+impl Port {
+    /// Parameters of the call that brings the host to its network.
+    pub(super) fn uplink(&self) -> serde_json::Result<Value> {
+        let (network, tap) = (self.nic.network.clone(), Some(self.uplink.clone()));
+        serde_json::to_value(UplinkSpec { network, tap })
+    }
+}
+
+impl Item for Port {
+    const FOLDER: &'static str = "nics";
+    const ATTACH: &'static str = "nic.attach";
+
+    fn id(&self) -> &str {
+        &self.nic.id
+    }
+
+    fn calls(&self) -> serde_json::Result<Vec<(&'static str, Value)>> {
+        // A network has lost its uplink with its last NIC.
+        let nic = serde_json::to_value(&self.nic)?;
+        Ok(vec![(Self::ATTACH, nic), ("network.uplink", self.uplink()?)])
+    }
+
+    fn served(stats: &Stats) -> BTreeSet<String> {
+        stats.nics.iter().map(|nic| nic.id.clone()).collect()
+    }
+}

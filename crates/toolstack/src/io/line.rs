@@ -1,0 +1,161 @@
+//! Calls to a `ringway-io` of ours, until there is an answer.
+
+use std::sync::Arc;
+
+use model::rpc::{RpcError, code};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use tokio::time::{Instant, sleep, timeout_at};
+
+use super::IoError;
+use super::items::Item;
+use super::keep::Keep;
+use super::pool::{BUSY_PAUSE, Kind};
+use super::specs::Specs;
+use crate::fut::Fut;
+
+/// Whoever calls one `ringway-io`.
+#[derive(Debug)]
+pub(super) struct Line<T> {
+    pub(super) keep: Arc<Keep<T>>,
+}
+
+impl<T> Clone for Line<T> {
+    fn clone(&self) -> Self {
+        Self { keep: Arc::clone(&self.keep) }
+    }
+}
+
+/// A call.
+pub(super) struct Ask<'a> {
+    pub(super) kind: Kind,
+    pub(super) method: &'static str,
+    pub(super) params: Value,
+    /// The disk or NIC to which it does something.
+    pub(super) item: Option<&'a str>,
+    pub(super) until: Instant,
+}
+
+impl<'a> Ask<'a> {
+    /// One that does something to a disk or a NIC.
+    pub(super) fn step(item: &'a str, method: &'static str, params: Value) -> Self {
+        let (kind, until) = (Kind::Step, Instant::now() + Kind::Step.deadline());
+        Self { kind, method, params, item: Some(item), until }
+    }
+}
+
+/// Does something to its end, also when nobody waits for it any more: what is known must be what was
+/// done.
+pub(super) fn task<R: Send + 'static>(
+    work: impl Future<Output = Result<R, IoError>> + Send + 'static,
+) -> Fut<'static, Result<R, IoError>> {
+    Box::pin(async move {
+        let done = tokio::spawn(work).await;
+        done.unwrap_or_else(|error| {
+            let (what, why) = ("a call".into(), error.to_string());
+            Err(IoError::Nonsense { what, why })
+        })
+    })
+}
+
+impl<T: Item> Line<T> {
+    /// Calls until there is an answer: one that was lost with who should have given it is asked for
+    /// again, and all verbs can be repeated. What is known then is changed by `note`, before anybody
+    /// else does something to the same.
+    pub(super) async fn call(
+        &self,
+        ask: Ask<'_>,
+        note: impl Fn(&mut Specs<T>, &Result<Value, IoError>),
+    ) -> Result<Value, IoError> {
+        let Ask { kind, method, .. } = ask;
+        let start = method == T::ATTACH;
+        self.keep.ready(start).await?;
+        loop {
+            let answer = self.call_once(&ask, &note).await;
+            let in_time = Instant::now() < ask.until;
+            match answer {
+                // Whoever serves has died: the next one takes the next connection.
+                Err(IoError::Broken { .. }) if in_time => {}
+                Err(gone @ IoError::NotThere { .. }) if in_time => {
+                    if !self.keep.revive(start).await? {
+                        return Err(gone);
+                    }
+                }
+                Err(IoError::Refused { source, .. }) if source.code == code::BUSY && in_time => {
+                    sleep(BUSY_PAUSE).await;
+                }
+                // What was waited for in all, and not since the last death.
+                Err(IoError::Late { what, .. }) => {
+                    return Err(IoError::Late { what, deadline: kind.deadline() });
+                }
+                answer => return answer,
+            }
+        }
+    }
+
+    /// In its turn, which does not last over a death: what is attached again then has turns too.
+    async fn call_once(
+        &self,
+        ask: &Ask<'_>,
+        note: impl Fn(&mut Specs<T>, &Result<Value, IoError>),
+    ) -> Result<Value, IoError> {
+        let Ask { kind, method, until, .. } = *ask;
+        let late = |_| IoError::Late { what: method.into(), deadline: kind.deadline() };
+        let _turn = match ask.item {
+            Some(id) => Some(timeout_at(until, self.keep.turns.of(id)).await.map_err(late)?),
+            None => None,
+        };
+        let answer = self.keep.pool.call(kind, method, ask.params.clone(), until).await;
+        note(&mut self.keep.specs(), &answer);
+        answer
+    }
+
+    /// Does something to a disk or a NIC, which changes what is known of it if it is done.
+    pub(super) async fn step(
+        &self,
+        id: &str,
+        (method, params): (&'static str, Value),
+        change: impl Fn(&mut T),
+    ) -> Result<Value, IoError> {
+        let note = |specs: &mut Specs<T>, answer: &Result<Value, IoError>| {
+            if answer.is_ok() {
+                specs.change(id, &change);
+            }
+        };
+        self.call(Ask::step(id, method, params), note).await
+    }
+
+    /// Asks for what is answered at once.
+    pub(super) async fn short(
+        &self,
+        method: &'static str,
+        params: Value,
+    ) -> Result<Value, IoError> {
+        let (kind, until) = (Kind::Short, Instant::now() + Kind::Short.deadline());
+        self.call(Ask { kind, method, params, item: None, until }, |_, _| ()).await
+    }
+}
+
+/// It was refused with this code.
+pub(super) fn is(error: &IoError, code: i64) -> bool {
+    matches!(error, IoError::Refused { source: RpcError { code: got, .. }, .. } if *got == code)
+}
+
+/// What is not there, or is in a process that is not, has nothing to let go of; `none` is the code
+/// that says so.
+pub(super) fn gone_is_done(outcome: Result<Value, IoError>, none: i64) -> Result<(), IoError> {
+    match outcome {
+        Err(IoError::NotThere { .. }) => Ok(()),
+        Err(error) if is(&error, none) => Ok(()),
+        outcome => outcome.map(drop),
+    }
+}
+
+/// An answer of this type.
+pub(super) fn typed<R: DeserializeOwned>(method: &str, value: Value) -> Result<R, IoError> {
+    serde_json::from_value(value).map_err(|error| nonsense(method, error))
+}
+
+pub(super) fn nonsense(method: &str, error: serde_json::Error) -> IoError {
+    IoError::Nonsense { what: method.into(), why: error.to_string() }
+}

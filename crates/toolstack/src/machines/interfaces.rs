@@ -1,0 +1,152 @@
+//! Steps of network interfaces.
+//!
+//! An interface's host end is a NIC of the switch, in the network of its bridge. The bridge is in that
+//! network by one TAP device, the uplink, which is made for the first interface of the network and
+//! removed with the last.
+
+use std::collections::BTreeSet;
+
+use model::id::VifId;
+use model::nic::NicSpec;
+use model::plan::{Run, Verb};
+use model::report::Stats;
+use model::vif::MAX_QUEUES;
+
+use super::perform::{Carrier, missing};
+use super::{Machines, UPLINK_PREFIX, VifRecord, names};
+use crate::exec::StepError;
+use crate::hv::{Found, NicPlug};
+
+impl Carrier {
+    pub(super) async fn vif(&self, verb: Verb) -> Result<(), StepError> {
+        match verb {
+            Verb::VifCreate(vif) => self.create_port(self.interface(vif)?).await,
+            Verb::VifPlug(vif) => self.plug_nic(self.interface(vif)?).await,
+            Verb::VifUnplug(vif) => {
+                self.hv().unplug_nic(self.machine.vm, vif).await?;
+                self.machines.drivers.net.unwatch(vif);
+                Ok(())
+            }
+            Verb::VifDestroy(vif) => self.destroy_port(vif).await,
+            _ => Ok(()),
+        }
+    }
+
+    async fn create_port(&self, of: &VifRecord) -> Result<(), StepError> {
+        let VifRecord { vif, bridge, mtu, .. } = of;
+        let (drivers, nic) = (&self.machines.drivers, self.nic(of)?);
+        let uplink = names::uplink(&self.machines.settings.run, bridge);
+        let _turn = self.machines.networks.of(bridge).await;
+        self.machine.there().ports.insert(*vif, bridge.clone());
+        drivers.net.create_bridge(bridge, *mtu).await?;
+        drivers.net.create_tap(&uplink, bridge, *mtu).await?;
+        drivers.switch.attach(&nic, &uplink).await?;
+        Ok(())
+    }
+
+    async fn plug_nic(&self, of: &VifRecord) -> Result<(), StepError> {
+        // Before the guest has it: what it claims first is heard.
+        self.machines.watch(of).await;
+        let VifRecord { vif, device, mac, boot_index, .. } = of.clone();
+        let socket = names::port(&self.machines.settings.run, vif);
+        let (queues, mtu) = (self.pairs(of), u16::try_from(of.mtu).ok());
+        let nic = NicPlug { vif, device, socket, queues, mac, mtu, boot_index };
+        self.hv().plug_nic(self.machine.vm, &nic).await?;
+        self.limit_again(of).await
+    }
+
+    /// What it may do may have changed since it was read. From when the switch has it on, whoever changes
+    /// that tells the switch.
+    async fn limit_again(&self, of: &VifRecord) -> Result<(), StepError> {
+        // A machine that is gone meanwhile has nothing to change.
+        let Ok(now) = self.machines.records.machine(self.machine.vm) else { return Ok(()) };
+        let Some(now) = now.vifs.iter().find(|one| one.vif == of.vif) else { return Ok(()) };
+        if now.limits != of.limits {
+            self.machines.drivers.limit_vif(of.vif, &now.limits).await?;
+        }
+        Ok(())
+    }
+
+    async fn destroy_port(&self, vif: VifId) -> Result<(), StepError> {
+        let net = &self.machines.drivers.net;
+        net.unwatch(vif);
+        let bridge = self.machine.there().ports.get(&vif).cloned();
+        let Some(bridge) = bridge else { return Ok(()) };
+        let _turn = self.machines.networks.of(&bridge).await;
+        let switch = &self.machines.drivers.switch;
+        switch.detach(&vif.to_string()).await?;
+        if !has_network(switch.stats().await?.as_ref(), &bridge) {
+            net.remove_tap(&names::uplink(&self.machines.settings.run, &bridge)).await?;
+        }
+        self.machine.there().ports.remove(&vif);
+        Ok(())
+    }
+
+    /// What the switch is to serve for an interface.
+    fn nic(&self, of: &VifRecord) -> Result<NicSpec, StepError> {
+        let mac = of.mac.parse().map_err(|error| missing("no address can be had", error))?;
+        let socket = names::port(&self.machines.settings.run, of.vif);
+        let (queues, mtu) = (self.pairs(of), u16::try_from(of.mtu).ok());
+        let spec = NicSpec::new(of.vif.to_string(), socket, &of.bridge, mac);
+        Ok(NicSpec { queues, mtu, ..spec.with_limits(of.limits.clone()) })
+    }
+
+    /// Pairs of queues of an interface.
+    fn pairs(&self, of: &VifRecord) -> u16 {
+        let usual = self.recorded.spec.vcpus.min(self.machines.settings.host_cpus);
+        of.queues.unwrap_or(usual).clamp(1, MAX_QUEUES)
+    }
+
+    fn interface(&self, vif: VifId) -> Result<&VifRecord, StepError> {
+        let found = self.recorded.vifs.iter().find(|one| one.vif == vif);
+        found.ok_or_else(|| missing("nothing is recorded of interface", vif))
+    }
+}
+
+fn has_network(stats: Option<&Stats>, bridge: &str) -> bool {
+    stats.is_some_and(|stats| stats.networks.iter().any(|one| one.name == bridge))
+}
+
+/// Removes what a daemon before this one has left in the switch and at bridges, and nobody uses: NICs
+/// of interfaces that are neither recorded nor some guest's, and uplinks of networks without NICs.
+pub(super) async fn tidy(
+    machines: &Machines,
+    stats: Option<&Stats>,
+    recorded: &BTreeSet<VifId>,
+    found: &[Found],
+) {
+    let drivers = &machines.drivers;
+    // Nobody knows what one has that does not answer.
+    let silent = found.iter().any(|one| one.run == Some(Run::Silent));
+    let guests: BTreeSet<VifId> = found.iter().flat_map(|one| one.nics.iter().copied()).collect();
+    let (mut kept, mut left) = (BTreeSet::new(), Vec::new());
+    for nic in stats.into_iter().flat_map(|stats| &stats.nics) {
+        let vif = nic.id.parse().map(VifId);
+        let used = vif.is_ok_and(|vif| recorded.contains(&vif) || guests.contains(&vif));
+        if used || silent {
+            kept.insert(nic.network.as_str());
+        } else {
+            left.push(nic);
+        }
+    }
+    for nic in left {
+        match drivers.switch.detach(&nic.id).await {
+            Ok(()) => tracing::info!(vif = nic.id, "was attached for nobody, and is detached"),
+            Err(error) => {
+                tracing::warn!(vif = nic.id, %error, "is attached for nobody");
+                kept.insert(&nic.network);
+            }
+        }
+    }
+    let uplinks: BTreeSet<String> =
+        kept.iter().map(|bridge| names::uplink(&machines.settings.run, bridge)).collect();
+    let taps = match drivers.net.taps().await {
+        Ok(taps) => taps,
+        Err(error) => return tracing::warn!(%error, "cannot tell which uplinks are there"),
+    };
+    for tap in taps.iter().filter(|tap| tap.starts_with(UPLINK_PREFIX) && !uplinks.contains(*tap)) {
+        if let Err(error) = drivers.net.remove_tap(tap).await {
+            tracing::warn!(tap, %error, "an uplink of no network stays");
+        }
+    }
+}
