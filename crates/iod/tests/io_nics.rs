@@ -319,14 +319,6 @@ fn limits_change_while_a_nic_is_served() {
     assert_eq!(error.code, code::NO_SUCH_NIC);
 }
 
-/// Runs a program in the namespace of the test.
-fn run(words: &str) {
-    let mut words = words.split(' ');
-    let mut command = Command::new(words.next().unwrap());
-    let output = command.args(words).output().unwrap();
-    assert!(output.status.success(), "{command:?}: {output:?}");
-}
-
 /// Asks who has the host's address.
 fn question() -> Vec<u8> {
     let arp =

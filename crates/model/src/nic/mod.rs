@@ -186,7 +186,8 @@ impl NicSpec {
         if let Some(vlan) = self.vlan.filter(|vlan| !(1..=4094).contains(vlan)) {
             return refuse("vlan", format!("{vlan} is not in 1 to 4094"));
         }
-        self.limits().validate()
+        self.limits().validate()?;
+        self.polling().validate()
     }
 
     /// What it may do.
@@ -198,18 +199,6 @@ impl NicSpec {
     pub fn with_limits(self, limits: NicLimits) -> Self {
         let NicLimits { locked, disabled, rate } = limits;
         Self { locked, disabled, rate, ..self }
-    }
-}
-
-impl NicLimits {
-    /// Checks everything that can be checked without touching the host.
-    ///
-    /// # Errors
-    /// The first field that cannot be served.
-    pub fn validate(&self) -> Result<(), SpecError> {
-        self.locked.as_ref().map_or(Ok(()), Locked::validate)?;
-        self.polling().validate()?;
-        self.rate.map_or(Ok(()), NicRate::validate)
     }
 
     /// What was asked for of polling.
@@ -223,6 +212,17 @@ impl NicLimits {
     pub fn with_polling(self, polling: PollSpec) -> Self {
         let PollSpec { poll, poll_max_us, poll_idle_threshold } = polling;
         Self { poll, poll_max_us, poll_idle_threshold, ..self }
+    }
+}
+
+impl NicLimits {
+    /// Checks everything that can be checked without touching the host.
+    ///
+    /// # Errors
+    /// The first field that cannot be served.
+    pub fn validate(&self) -> Result<(), SpecError> {
+        self.locked.as_ref().map_or(Ok(()), Locked::validate)?;
+        self.rate.map_or(Ok(()), NicRate::validate)
     }
 }
 
