@@ -297,7 +297,9 @@ fn limits_change_while_a_nic_is_served() {
         let reasons = nic(&io, "a").frames.refused_frames;
         assert!(reasons.keys().any(|one| one.starts_with(reason)), "{reasons:?}");
     }
-    // Who is disabled gets nothing either, and is so for the next worker.
+    // Who is disabled gets nothing either, and is so for the next workers.
+    io.caller().call("upgrade", Value::Null).unwrap();
+    assert!(nic(&io, "a").disabled);
     send(&mut b, &frame(0xff, 2, "to everybody else"));
     assert_eq!(a.receive_frame(0, BRIEFLY).unwrap(), None);
     let worker = io.process.worker().unwrap().unwrap();

@@ -67,16 +67,6 @@ impl Nics {
         self.hold_with(spec, false, Holding { sockets, ..Holding::default() })
     }
 
-    /// Whatever is held of a NIC.
-    pub(super) fn held(&self, id: &str) -> Option<io::Result<Holding>> {
-        self.door.holding(&key(id))
-    }
-
-    /// Has a NIC held with these parameters, and this socket.
-    pub(super) fn hold_as(&self, spec: &NicSpec, what: Holding) -> Result<(), HoldError> {
-        self.hold_with(spec, false, what)
-    }
-
     fn hold_with(&self, spec: &NicSpec, leaving: bool, what: Holding) -> Result<(), HoldError> {
         let held = HeldNic { format: FORMAT, spec: spec.clone(), leaving };
         let data = serde_json::to_value(held)?;

@@ -1,6 +1,5 @@
 //! What a NIC may do, changed while it is served.
 
-use std::io;
 use std::sync::Arc;
 
 use model::nic::{NicLimits, NicSpec};
@@ -9,7 +8,7 @@ use model::rpc::RpcError;
 use super::attach::policy;
 use super::error::NicsError;
 use super::{Nics, busy, no_such_nic, wrong_state};
-use crate::nic::{Nic, NicError};
+use crate::nic::Nic;
 
 impl Nics {
     /// Has a NIC do what it may from now on, and have no more than that. When this returns, each reactor
@@ -49,15 +48,7 @@ impl Nics {
     fn set_limits(&self, nic: &Arc<Nic>, spec: &NicSpec) -> Result<(), NicsError> {
         let policy = policy(spec, nic.lan())?;
         // First: what nobody would heed after a crash is not heeded now.
-        self.hold_again(spec)?;
+        self.hold_changed(spec)?;
         Ok(nic.limit(&policy)?)
-    }
-
-    /// Has a NIC held with other parameters, and with the socket that it has.
-    fn hold_again(&self, spec: &NicSpec) -> Result<(), NicsError> {
-        let share = |source| NicError::Os { action: "share its socket", source };
-        let gone = || share(io::Error::other("it is not held"));
-        let holding = self.held(&spec.id).ok_or_else(gone)?.map_err(share)?;
-        Ok(self.hold_as(spec, holding)?)
     }
 }

@@ -138,6 +138,7 @@ fn one_that_is_not_served_says_why() {
         queues: 1,
         vlan: None,
         locked: false,
+        disabled: false,
         rate: None,
         connected: false,
         refused: None,
