@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use testkit::lasting::Random;
 use testkit::rounds;
+use xenapi::Value;
 use xenapi::client::Begun;
 
-use super::world::{Machine, World, of, start};
+use super::world::{Machine, World, interface, of, record, start};
 
 /// Latest moment of a death after the operations were asked for, in microseconds: about what they
 /// take on a host that has nothing else to do.
@@ -47,8 +48,13 @@ struct Host {
 impl Host {
     fn new(seed: u64) -> Self {
         let mut world = World::new();
-        let plain = (0..PLAIN).map(|n| world.plain(&format!("plain{n}"))).collect();
+        let plain: Vec<_> = (0..PLAIN).map(|n| world.plain(&format!("plain{n}"))).collect();
         let guest = world.guest("guest");
+        let net = [("name_label", Value::text("n")), ("other_config", record([]))];
+        let net = world.made("network.create", &[record(net)]);
+        for machine in plain.iter().chain([&guest]) {
+            world.made("VIF.create", &[interface(&machine.reference, &net)]);
+        }
         Self { world, plain, guest, written: 0, chance: Random::new(seed) }
     }
 
@@ -118,6 +124,8 @@ impl Host {
         let of = |what: &str| left.iter().filter(|line| line.starts_with(what)).count();
         assert_eq!((of("process"), of("domain"), of("disk")), (up, up, up), "{left:?}");
         assert_eq!(of("lock"), up, "{left:?}");
+        // All are on one network, which has an uplink as long as somebody is.
+        assert_eq!((of("nic"), of("uplink")), (up, up.min(1)), "{left:?}");
     }
 
     /// Every machine works from where it is, and leaves nothing.

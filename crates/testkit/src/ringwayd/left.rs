@@ -13,7 +13,9 @@ use crate::process::PROCESS_DEADLINE;
 use crate::raw::guest::wait_readable;
 
 /// What the folder of a datapath has while it serves nothing, by the beginnings of names.
-const OF_DATAPATH: [&str; 5] = ["control.sock", "disks", "log", "nics", "owner.json"];
+const OF_DATAPATH: [&str; 5] = ["control.sock", "disks", "log", NICS, "owner.json"];
+/// Where it keeps which NICs it was told to serve.
+const NICS: &str = "nics";
 /// What names of uplinks begin with.
 const UPLINK: &str = "rwu";
 
@@ -78,7 +80,8 @@ pub(super) fn of_machines(dir: &Path) -> Vec<String> {
             let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
             if OF_DATAPATH.iter().any(|known| name.starts_with(known)) {
                 // Disks or NICs that it was told to serve.
-                left.extend(entries(&path).iter().map(|path| shown("served", path)));
+                let what = if name == NICS { "nic" } else { "disk" };
+                left.extend(entries(&path).iter().map(|path| shown(what, path)));
             } else {
                 left.push(shown("file", &path));
             }
@@ -152,7 +155,7 @@ mod tests {
         rustix::fs::flock(&image, rustix::fs::FlockOperation::LockShared).unwrap();
         let mut left = of_machines(dir.path());
         left.sort();
-        let ends = ["vm/uuid", "ab/x.sock", "default/a.raw", "disks/x", "nics/y"];
+        let ends = ["disks/x", "vm/uuid", "ab/x.sock", "default/a.raw", "nics/y"];
         assert_eq!(left.len(), ends.len(), "{left:?}");
         assert!(left.iter().zip(ends).all(|(line, end)| line.ends_with(end)), "{left:?}");
     }
