@@ -78,6 +78,8 @@ impl Place {
                 let attach = "ringway io disk.attach backend.null=1M";
                 place.run(&format!("{attach} id={id} socket=/run/ringway/{id}.sock"));
             }
+            let attach = "ringway io nic.attach network=other mac=02:00:00:00:00:09";
+            place.run(&format!("{attach} id=n1 socket=/run/ringway/n1.sock"));
         }
         place
     }

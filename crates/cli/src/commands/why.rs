@@ -68,12 +68,14 @@ impl Why {
     pub(super) async fn execute(self) -> anyhow::Result<ExitCode> {
         let mut client = Client::connect(&self.control).await?;
         let earlier = client.stats().await?;
-        let nic = earlier.nics.iter().find(|one| one.id == self.disk);
+        // Of a disk and a NIC of the same id the disk is meant.
+        let is_disk = earlier.disks.iter().any(|one| one.id == self.disk);
+        let nic = earlier.nics.iter().find(|one| one.id == self.disk && !is_disk);
         if let Some((nic, verdict)) = nic.and_then(|nic| Some((nic, judge_refused(nic)?))) {
             return nic::tell_refused(&self, nic, &verdict);
         }
-        let is_port = earlier.ports.iter().any(|one| one.id == self.disk);
-        if is_port || earlier.disks.iter().any(|one| one.id == self.disk) {
+        let is_port = !is_disk && earlier.ports.iter().any(|one| one.id == self.disk);
+        if is_port || is_disk {
             tokio::time::sleep(Duration::from_secs_f64(self.seconds)).await;
         }
         let now = client.stats().await?;
