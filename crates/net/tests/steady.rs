@@ -1,14 +1,14 @@
 //! What is decided about a frame takes no memory from the heap, no lock, and writes nothing that
 //! others write too: counted under callgrind, as calls of what would do so.
 //!
-//! This program starts itself under valgrind, with the load of `examples/path.rs` for a short and
+//! This program starts itself under valgrind, with the load of `examples/steering.rs` for a short and
 //! for a long time. What a frame calls, the long run calls more often. Without optimisation, as
 //! tests are built, an atomic read-modify-write and a lock are calls like all others.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-#[path = "../examples/path.rs"]
+#[path = "../examples/steering.rs"]
 #[allow(dead_code)]
-mod path;
+mod steering;
 
 use std::collections::BTreeMap;
 use std::process::{Command, Stdio};
@@ -24,7 +24,7 @@ const MORE: u64 = LONG - SHORT;
 #[ignore = "it is the load of the other tests"]
 fn load() {
     if let Ok(args) = std::env::var(LOAD) {
-        path::run(&args.split(' ').map(String::from).collect::<Vec<_>>());
+        steering::run(&args.split(' ').map(String::from).collect::<Vec<_>>());
     }
 }
 

@@ -1,6 +1,6 @@
 //! The decisions about a frame and nothing else: what a frame costs before its bytes are moved.
 //!
-//! `path KIND FRAMES`: KIND is `udp` (64 bytes, known stations), `locked` (the same from a locked
+//! `steering KIND FRAMES`: KIND is `udp` (64 bytes, known stations), `locked` (the same from a locked
 //! port), `tso` (64 KiB to a receiver that takes it whole), `cut` (the same, cut in software) or
 //! `learn` (a new source each time, flooded). Prints nanoseconds for each frame.
 #![allow(clippy::unwrap_used)] // A tool of the repository: a panic is its report.
@@ -116,7 +116,7 @@ impl Path {
 
 /// Runs `FRAMES` of a `KIND`.
 pub(crate) fn run(args: &[String]) {
-    let [kind, frames] = args else { panic!("path KIND FRAMES") };
+    let [kind, frames] = args else { panic!("steering KIND FRAMES") };
     let frames: u64 = frames.parse().unwrap();
     // Behind the ports: length and checksum of UDP, or the rest of a TCP header.
     let udp = frame(17, &[0; 26]);
