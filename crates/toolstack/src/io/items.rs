@@ -5,7 +5,7 @@ use std::fmt;
 
 use model::id::SrId;
 use model::nic::{NicSpec, UplinkSpec};
-use model::report::Stats;
+use model::report::{NetworkStats, Stats};
 use model::spec::DiskSpec;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -110,7 +110,48 @@ impl Item for Port {
         Ok(vec![(Self::ATTACH, nic), ("network.uplink", self.uplink()?)])
     }
 
+    /// With the host in their network: the kernel may keep a device of one that was killed for a moment,
+    /// so that a NIC comes back before its uplink can.
     fn served(stats: &Stats) -> BTreeSet<String> {
-        stats.nics.iter().map(|nic| nic.id.clone()).collect()
+        let has_host =
+            |one: &&NetworkStats| one.uplink.as_ref().is_some_and(|uplink| uplink.failed.is_none());
+        let networks = stats.networks.iter().filter(has_host);
+        let networks: BTreeSet<_> = networks.map(|one| one.name.as_str()).collect();
+        let nics = stats.nics.iter().filter(|nic| networks.contains(nic.network.as_str()));
+        nics.map(|nic| nic.id.clone()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use model::report::{FrameCounts, UplinkStats};
+
+    use super::*;
+    use crate::machines::Drivers;
+    use crate::sim::{Sim, drivers};
+
+    /// What is told of a NIC whose network has this uplink.
+    async fn told(uplink: Option<Option<&str>>) -> Stats {
+        let Drivers { net, switch, .. } = drivers(&Sim::new());
+        net.create_bridge("lan", 1500).await.unwrap();
+        net.create_tap("rwu0", "lan", 1500).await.unwrap();
+        let mac = "02:00:00:00:00:01".parse().unwrap();
+        switch.attach(&NicSpec::new("a", "/a", "lan", mac), "rwu0").await.unwrap();
+        let mut stats = switch.stats().await.unwrap().unwrap();
+        stats.networks[0].uplink = uplink.map(|failed| UplinkStats {
+            tap: "rwu0".into(),
+            failed: failed.map(str::to_owned),
+            frames: FrameCounts::default(),
+        });
+        stats
+    }
+
+    #[tokio::test]
+    async fn a_nic_is_served_when_the_host_is_in_its_network() {
+        let served = |stats| Port::served(&stats).into_iter().collect::<Vec<_>>();
+        assert_eq!(served(told(Some(None)).await), ["a"]);
+        for without in [None, Some(Some("the device is gone"))] {
+            assert_eq!(served(told(without).await), Vec::<String>::new());
+        }
     }
 }
