@@ -28,16 +28,18 @@ impl Shell {
         Self { line, seen: String::new() }
     }
 
-    /// Waits until the guest has printed this since the last wait; all that it has printed.
+    /// Waits until the guest has printed this since what the last wait was for; all up to there.
     pub(super) async fn wait_for(&mut self, text: &str) -> String {
         let mut chunk = [0; 4096];
-        while !self.seen.contains(text) {
+        loop {
+            if let Some(at) = self.seen.find(text) {
+                return self.seen.drain(..at + text.len()).collect();
+            }
             let read = timeout(PATIENCE, self.line.read(&mut chunk)).await;
             let bytes = read.unwrap_or_else(|_| panic!("no {text:?} in {:?}", self.seen)).unwrap();
             assert!(bytes > 0, "no {text:?} in {:?}", self.seen);
             self.seen.push_str(&String::from_utf8_lossy(&chunk[..bytes]));
         }
-        std::mem::take(&mut self.seen)
     }
 
     /// Reads whatever is printed, for ever: a guest whose line is full waits for it.
