@@ -19,20 +19,30 @@ const GAP_PROMISED: Duration = Duration::from_millis(2500);
 /// What others take of a busy machine is not ours.
 const GAP: Duration = Duration::from_secs(20);
 
-/// Pings in a row, one each 10 ms, that an upgrade may cost where guests wait for CPUs for longer than
-/// that takes. On a host with CPUs to spare none is lost.
-const JUMP_MAX: u64 = 100;
-/// Of 250 pings, those that are answered at least, on such a host.
-const ANSWERED_MIN: u64 = 100;
+/// Tells how many pings of the guest's were not answered, and how many more were lost since. What its kernel
+/// got counts, not what `ping` tells: where a guest waits for a CPU, more answers come at once than the
+/// socket of busybox holds (7 KiB). The last ones may be on their way still.
+const UNANSWERED: &str = r#"
+unanswered() { busybox awk '/^Icmp:/ && !names { names = split($0, name); next }
+    /^Icmp:/ { split($0, value); for (at in name) count[name[at]] = value[at]
+        print count["OutEchos"] - count["InEchoReps"] }' /proc/net/snmp; }
+lost() {
+    for try in 1 2 3 4 5 6 7 8 9 10; do
+        [ "$(unanswered)" = "$1" ] && break
+        sleep 1
+    done
+    echo lost $(($(unanswered) - $1))
+}
+"#;
 
 const SERVER: &str = "ip addr add 10.9.0.2/24 dev eth0
     iperf3 -s -1 >/dev/null";
 
-/// Pings all the time, and keeps a connection busy, until a line on the console ends it. Tells the
-/// longest jump in the numbers of pings that were answered.
+/// Pings all the time, and keeps a connection busy, until a line on the console ends it.
 const CLIENT: &str = r#"
 ip addr add 10.9.0.1/24 dev eth0
 until ping -c 1 -W 1 10.9.0.2 >/dev/null; do :; done
+before=$(unanswered)
 ping -i 0.01 10.9.0.2 >/tmp/pings & pings=$!
 until iperf3 -c 10.9.0.2 -t @SECONDS@ -b 1M; do sleep 0.2; done >/tmp/stream & stream=$!
 echo "it speaks"
@@ -40,9 +50,7 @@ read stop </dev/console
 wait $stream || exit 5
 kill -INT $pings
 wait $pings
-busybox awk -F 'seq=' '/seq=/ { split($2, part, " "); jump = part[1] - last
-    if (jump > most) most = jump; last = part[1]; count++ }
-    END { print "jump", most, "answers", count }' /tmp/pings
+lost $before
 tail -2 /tmp/pings
 grep -c sender /tmp/stream
 "#;
@@ -62,7 +70,7 @@ fn guests_that_speak(seconds: u64, meanwhile: impl FnOnce(&mut Io)) -> String {
         Guest::start(Kind::Qemu, &qemu_that_reconnects(&io.socket(id), 1, mac), script).unwrap()
     };
     let server = start("b", "02:00:00:00:00:02", SERVER);
-    let script = CLIENT.replace("@SECONDS@", &seconds.to_string());
+    let script = UNANSWERED.to_owned() + &CLIENT.replace("@SECONDS@", &seconds.to_string());
     let mut client = start("a", "02:00:00:00:00:01", &script);
     client.wait_for("it speaks", DEADLINE).unwrap();
     let began = Instant::now();
@@ -92,8 +100,7 @@ fn guests_do_not_notice_upgrades() {
         assert!(stats.nics.iter().all(|nic| nic.connected), "{:?}", stats.nics);
     });
     println!("guests waited {paused:.1?} ms: {output}");
-    assert!(number(&output, "answers") > 50, "{output}");
-    assert!(number(&output, "jump") <= JUMP_MAX, "pings were lost: {output}");
+    assert_eq!(number(&output, "lost"), 0, "{output}");
 }
 
 #[test]
@@ -137,14 +144,16 @@ fn guests_that_cannot_connect_again_do_not_notice_upgrades() {
     let server = "mkfifo /tmp/nothing && exec 3<>/tmp/nothing
         busybox nc -l -p 99 <&3";
     let client = "until busybox ping -c 1 -W 1 10.9.0.2 >/dev/null; do :; done
+        before=$(unanswered)
         echo 'it speaks'
         busybox ping -i 0.02 -c 250 10.9.0.2 || exit 5
+        lost $before
         ethtool -L eth0 combined 1 || exit 6
         until echo enough | busybox nc 10.9.0.2 99; do sleep 0.2; done";
     let start =
         |id: &str, script: &str| Guest::start(Kind::Uml, &uml(&io.socket(id)), script).unwrap();
     let server = start("b", &script(2, server));
-    let mut client = start("a", &script(1, client));
+    let mut client = start("a", &(UNANSWERED.to_owned() + &script(1, client)));
     client.wait_for("it speaks", DEADLINE).unwrap();
     for _ in 0..testkit::rounds(4, 8) {
         let reply = io.caller().call("upgrade", Value::Null).unwrap();
@@ -154,7 +163,7 @@ fn guests_that_cannot_connect_again_do_not_notice_upgrades() {
     }
     let client = client.finish(DEADLINE).unwrap();
     assert_eq!(client.code, 0, "{}", client.output);
-    assert!(number(&client.output, "transmitted,") >= ANSWERED_MIN, "{}", client.output);
+    assert_eq!(number(&client.output, "lost"), 0, "{}", client.output);
     let server = server.finish(DEADLINE).unwrap();
     assert!(server.code == 0 && server.output.contains("enough"), "{}", server.output);
     assert!(io.process.terminate().unwrap().success(), "{}", io.process.stderr());

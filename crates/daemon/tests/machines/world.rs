@@ -235,7 +235,7 @@ impl World {
         }
     }
 
-    /// What there is of every machine, and what was said of them.
+    /// What there is of every machine, what was said of them, and what the daemon tells.
     fn shown(&mut self) -> String {
         let fields = ["name_label", "power_state", "domid", "current_operations", "other_config"];
         let machines = self.client.records("VM").unwrap().into_iter();
@@ -245,7 +245,8 @@ impl World {
         let said = self.client.records("message").unwrap().into_iter();
         let said: Vec<_> =
             said.map(|(_, one)| ["name", "body"].map(|field| one.text(field).to_owned())).collect();
-        format!("{machines:?} {said:?} {:#?}", self.daemon.processes())
+        let processes = self.daemon.processes();
+        format!("{machines:?} {said:?} {processes:#?}\n{}", self.daemon.process.stderr())
     }
 
     pub(crate) fn until_power(&mut self, machine: &Machine, power: &str) {
