@@ -1,6 +1,7 @@
 //! An owned scatter list that pins the memory it points into.
 
 mod head;
+mod point;
 
 use std::ptr::NonNull;
 use std::rc::Rc;
@@ -182,7 +183,9 @@ impl Buffers {
     /// Empties the list and unpins its memory; capacity stays.
     #[inline]
     pub fn clear(&mut self) {
-        if let Some(list) = &mut self.0 {
+        if let Some(list) = &mut self.0
+            && !(list.iov.is_empty() && list.pin.is_none() && list.head.is_none())
+        {
             list.iov.clear();
             (list.first, list.bytes) = (0, 0);
             (list.pin, list.head) = (None, None);

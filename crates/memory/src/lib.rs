@@ -30,11 +30,14 @@
 mod area;
 mod backing;
 mod buffers;
+mod frame;
 mod map;
 mod reader;
 pub mod sigbus;
 mod table;
 mod view;
+
+use std::ptr::NonNull;
 
 pub use area::Area;
 pub use buffers::{Buffers, Byte};
@@ -45,7 +48,7 @@ pub use view::View;
 
 /// What lies there will be read or written soon. A hint: nothing is accessed, whatever `ptr` is.
 #[inline]
-pub fn prefetch<T>(ptr: std::ptr::NonNull<T>) {
+pub fn prefetch<T>(ptr: NonNull<T>) {
     #[cfg(target_arch = "x86_64")]
     {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
@@ -58,7 +61,7 @@ pub fn prefetch<T>(ptr: std::ptr::NonNull<T>) {
 
 /// As [`prefetch`], for what will be written too: the others' copies go.
 #[inline]
-pub fn prefetch_to_write<T>(ptr: std::ptr::NonNull<T>) {
+pub fn prefetch_to_write<T>(ptr: NonNull<T>) {
     // The compiler's own hint becomes a plain prefetch where it may not assume the instruction.
     #[cfg(target_arch = "x86_64")]
     // SAFETY: processors without it take it for no operation; a prefetch never faults.
@@ -67,6 +70,24 @@ pub fn prefetch_to_write<T>(ptr: std::ptr::NonNull<T>) {
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = ptr;
+}
+
+/// Bytes of a cache line.
+const LINE_BYTES: usize = 64;
+
+/// Tells `bring` a byte of each cache line that `len` bytes from `ptr` on lie in. It may prefetch them and
+/// nothing else: the first may lie before `ptr`.
+#[inline]
+fn lines(ptr: NonNull<u8>, len: usize, mut bring: impl FnMut(NonNull<u8>)) {
+    if len == 0 {
+        return;
+    }
+    let into = ptr.as_ptr() as usize % LINE_BYTES;
+    let (start, mut at) = (ptr.as_ptr().wrapping_sub(into), 0);
+    while at < into + len {
+        NonNull::new(start.wrapping_add(at)).into_iter().for_each(&mut bring);
+        at += LINE_BYTES;
+    }
 }
 
 /// Why memory cannot be used.

@@ -6,13 +6,13 @@ use proptest::prelude::*;
 
 use crate::{Buffers, Mapping, MemoryError, Region, RegionSpec, Table, View};
 
-fn region(guest_addr: u64, user_addr: u64, len: u64) -> Region {
+pub(crate) fn region(guest_addr: u64, user_addr: u64, len: u64) -> Region {
     let mapping = Mapping::memfd("test", len).unwrap();
     let spec = RegionSpec { guest_addr, user_addr, len, file_offset: 0 };
     Region::within(spec, Arc::new(mapping)).unwrap()
 }
 
-fn view(regions: Vec<Region>) -> View {
+pub(crate) fn view(regions: Vec<Region>) -> View {
     View::new(Arc::new(Table::new(regions).unwrap()))
 }
 

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use crate::table::Span;
-use crate::{Mapping, MemoryError, Table};
+use crate::{Mapping, MemoryError, Table, lines};
 
 /// Keeps memory mapped. Counted without atomics: it never leaves its thread, so that pins of
 /// different threads never share a counter.
@@ -73,6 +73,20 @@ impl View {
         if let Some((ptr, _)) = self.last.get().find(addr) {
             crate::prefetch_to_write(ptr);
         }
+    }
+
+    /// Whether `len` bytes from `addr` on lie in one region. If so the first `bytes` of them will be read
+    /// soon, or written: brings them closer.
+    #[inline]
+    pub fn fetch_piece(&self, addr: u64, len: u32, bytes: usize, to_write: bool) -> bool {
+        let Some((ptr, room)) = self.find(addr) else { return false };
+        let bytes = bytes.min(len as usize);
+        match (u64::from(len) <= room, to_write) {
+            (false, _) => return false,
+            (true, false) => lines(ptr, bytes, crate::prefetch),
+            (true, true) => lines(ptr, bytes, crate::prefetch_to_write),
+        }
+        true
     }
 
     /// Pointer to `count` values of `T` that lie at guest address `addr` in one region.

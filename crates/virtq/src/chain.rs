@@ -57,6 +57,15 @@ impl Chain {
         self.0.head
     }
 
+    /// The first `bytes` that the device reads, or else writes, are used soon: brings them closer.
+    pub(crate) fn fetch(&self, bytes: usize) {
+        if self.readable.is_empty() {
+            self.writable.fetch_to_write(bytes);
+        } else {
+            self.readable.fetch(bytes);
+        }
+    }
+
     /// Gives the chain up without completing it: the ring failed, or is being reset.
     pub fn abandon(mut self) {
         self.0.returned = true;
@@ -76,19 +85,25 @@ impl Chain {
         self.0.writable.clear();
     }
 
-    /// Walks the descriptors from `head` on into this chain.
+    /// Walks the descriptors from `head` on into this chain. `beside`: an answer is written beside what
+    /// is read first. To get that line for writing at once is a message to the driver's CPU less.
     #[inline]
     pub(crate) fn fill(
         &mut self,
         view: &View,
         table: &DescTable,
         head: u16,
+        beside: bool,
     ) -> Result<(), RingError> {
         let parts = &mut *self.0;
         parts.head = head;
         let first = table.get(head).ok_or_else(|| table.has_no(head))?;
-        let limit = table.size.min(MAX_CHAIN);
-        Walk { parts, view, head, count: 0, bytes: 0 }.follow(table, first, limit, true)
+        let mut walk = Walk { parts, view, head, beside, count: 0, bytes: 0 };
+        walk.begin(&first);
+        if first.flags & (DESC_NEXT | DESC_INDIRECT) == 0 {
+            return walk.append(&first);
+        }
+        walk.follow(table, first, table.size.min(MAX_CHAIN), true)
     }
 }
 
@@ -106,14 +121,23 @@ struct Walk<'a> {
     parts: &'a mut Parts,
     view: &'a View,
     head: u16,
+    beside: bool,
     count: u32,
     bytes: u32,
 }
 
 impl Walk<'_> {
+    /// The first descriptor, here or in an indirect table. The table itself is only read.
+    #[inline]
+    fn begin(&self, first: &Descriptor) {
+        if self.beside && first.flags & DESC_INDIRECT == 0 {
+            self.view.fetch(first.addr);
+        }
+    }
+
     /// Follows `next` through `table`, from a descriptor of it on; at most `limit` descriptors in
     /// all.
-    #[inline]
+    #[inline(never)]
     fn follow(
         &mut self,
         table: &DescTable,
@@ -121,9 +145,6 @@ impl Walk<'_> {
         limit: u32,
         outer: bool,
     ) -> Result<(), RingError> {
-        // Drivers put the status byte beside the header (Linux, virtio-driver): to get the line for
-        // writing at once is a message to the driver's CPU less.
-        self.view.fetch(descriptor.addr);
         loop {
             if descriptor.flags & DESC_INDIRECT != 0 {
                 if !outer {
@@ -150,6 +171,7 @@ impl Walk<'_> {
     fn follow_indirect(&mut self, descriptor: &Descriptor) -> Result<(), RingError> {
         let inner = self.indirect_table(descriptor)?;
         let first = inner.get(0).ok_or_else(|| inner.has_no(0))?;
+        self.begin(&first);
         self.follow(&inner, first, MAX_CHAIN, false)
     }
 

@@ -13,32 +13,38 @@ const MAX_SPARE: usize = 256;
 /// Lists with room for more pieces than this are freed: a request of Linux has at most 128.
 const SPARE_PIECES: usize = 256;
 
+/// Descriptors of requests so far ahead come closer: as many as lie in two cache lines.
+const DESCS_AHEAD: u16 = 8;
+
 /// A split ring being served.
 pub struct Queue {
-    config: QueueConfig,
-    view: View,
-    table: DescTable,
-    rings: Rings,
-    next_avail: u16,
+    pub(crate) config: QueueConfig,
+    pub(crate) view: View,
+    pub(crate) table: DescTable,
+    pub(crate) rings: Rings,
+    pub(crate) next_avail: u16,
     /// Available index as last read: entries below it need no further look at shared memory.
-    avail_seen: u16,
-    next_used: u16,
+    pub(crate) avail_seen: u16,
+    pub(crate) next_used: u16,
     /// Used index that the driver can see.
     published: u16,
     /// No call has been sent since the start: the driver may wait for one of a former life.
     first_call: bool,
     /// The last answer was called: the driver does not look by itself.
     called: bool,
+    /// A request's answer lies beside it: drivers of disks put the status byte beside the header
+    /// (Linux, virtio-driver).
+    beside: bool,
     /// One bit a head: in flight, and with a ledger also pushed but not published.
-    busy: Box<[u64]>,
-    in_flight: u16,
+    pub(crate) busy: Box<[u64]>,
+    pub(crate) in_flight: u16,
     /// Chains that a former life of the ring left to this one.
     resubmitted: u16,
     /// Used index at the start.
     started_used: u16,
-    ledger: Option<Ledger>,
+    pub(crate) ledger: Option<Ledger>,
     spare: Vec<Chain>,
-    failed: bool,
+    pub(crate) failed: bool,
 }
 
 impl std::fmt::Debug for Queue {
@@ -54,7 +60,8 @@ impl std::fmt::Debug for Queue {
 }
 
 /// The head is no longer in flight.
-fn free(busy: &mut [u64], head: u16) {
+#[inline]
+pub(crate) fn free(busy: &mut [u64], head: u16) {
     if let Some(word) = busy.get_mut(usize::from(head / 64)) {
         *word &= !(1u64 << (head % 64));
     }
@@ -97,6 +104,7 @@ impl Queue {
             published: next_used,
             first_call: true,
             called: false,
+            beside: true,
             busy: vec![0; usize::from(config.size).div_ceil(64)].into(),
             in_flight: 0,
             resubmitted,
@@ -118,6 +126,7 @@ impl Queue {
     pub fn in_order(config: QueueConfig, memory: Arc<Table>) -> Result<Self, RingError> {
         let mut queue = Self::new(config, memory, None)?;
         (queue.next_avail, queue.avail_seen) = (queue.next_used, queue.next_used);
+        queue.beside = false;
         queue.suppress();
         Ok(queue)
     }
@@ -211,6 +220,7 @@ impl Queue {
     }
 
     /// There is something that was not popped yet.
+    #[inline]
     pub fn has_work(&mut self) -> bool {
         if self.next_avail != self.avail_seen || self.recovering() {
             return true;
@@ -251,7 +261,7 @@ impl Queue {
             return Err(RingError::IndexJump { from, to, size });
         }
         let head = self.rings.avail_entry(self.next_avail);
-        self.fetch();
+        self.fetch(self.next_avail);
         let chain = self.take(head)?;
         if let Some(ledger) = &mut self.ledger {
             ledger.popped(head);
@@ -260,20 +270,27 @@ impl Queue {
         Ok(chain)
     }
 
-    /// What the next requests will ask for comes closer while this one is served: the driver has
+    /// What requests after that of index `at` will ask for comes closer while this one is served: the driver has
     /// just written it, so that it lies in the cache of another CPU. What is read here says what
     /// to bring and nothing else; it is read again, and checked, when its turn has come.
     #[inline]
-    fn fetch(&self) {
-        let behind = self.avail_seen.wrapping_sub(self.next_avail);
+    pub(crate) fn fetch(&self, at: u16) {
+        let behind = self.avail_seen.wrapping_sub(at);
+        if !self.beside {
+            // Many are popped at once, and who does that brings their buffers closer.
+            if behind > DESCS_AHEAD {
+                self.table.fetch(self.rings.avail_entry(at.wrapping_add(DESCS_AHEAD)));
+            }
+            return;
+        }
         if behind > 1 {
-            let next = self.rings.avail_entry(self.next_avail.wrapping_add(1));
+            let next = self.rings.avail_entry(at.wrapping_add(1));
             if let Some(first) = self.table.get(next) {
                 self.view.fetch(first.addr);
             }
         }
         if behind > 2 {
-            self.table.fetch(self.rings.avail_entry(self.next_avail.wrapping_add(2)));
+            self.table.fetch(self.rings.avail_entry(at.wrapping_add(2)));
         }
     }
 
@@ -288,7 +305,7 @@ impl Queue {
             return Err(RingError::Busy { head });
         }
         let mut chain = self.spare.pop().unwrap_or_else(Chain::new);
-        chain.fill(&self.view, &self.table, head)?;
+        chain.fill(&self.view, &self.table, head, self.beside)?;
         *word |= bit;
         chain.goes_out();
         self.in_flight += 1;

@@ -1,0 +1,113 @@
+//! A list that becomes one piece after the other, and is brought closer before it is touched.
+
+use std::ptr::NonNull;
+
+use super::Buffers;
+use crate::{View, lines, prefetch, prefetch_to_write};
+
+impl Buffers {
+    /// Becomes the `len` bytes at guest address `addr`, or nothing where they do not all lie in one
+    /// region. One that was of the same view before is changed in place.
+    #[inline]
+    pub fn point(&mut self, view: &View, addr: u64, len: u32) {
+        let list = self.list();
+        let found = view.find(addr).filter(|(_, room)| u64::from(len) <= *room && len > 0);
+        match (found, &mut list.iov[..], &list.pin) {
+            (Some((ptr, _)), [piece], Some(pin)) if view.same_pin(pin) => {
+                *piece = libc::iovec { iov_base: ptr.as_ptr().cast(), iov_len: len as usize };
+                (list.first, list.bytes) = (0, len as usize);
+            }
+            _ => self.point_anew(view, found.map(|(ptr, _)| (ptr, len as usize))),
+        }
+    }
+
+    #[inline(never)]
+    fn point_anew(&mut self, view: &View, piece: Option<(NonNull<u8>, usize)>) {
+        self.clear();
+        if let Some((ptr, len)) = piece {
+            let list = self.list();
+            list.pin = Some(view.pin());
+            list.push(ptr, len);
+        }
+    }
+
+    /// The first `bytes` will be read soon, as far as they lie in one piece: brings them closer.
+    #[inline]
+    pub fn fetch(&self, bytes: usize) {
+        self.first_lines(bytes, prefetch);
+    }
+
+    /// As [`Buffers::fetch`], for what will be written.
+    #[inline]
+    pub fn fetch_to_write(&self, bytes: usize) {
+        self.first_lines(bytes, prefetch_to_write);
+    }
+
+    /// A byte of each cache line of the first piece up to `bytes`.
+    #[inline]
+    fn first_lines(&self, bytes: usize, bring: impl FnMut(NonNull<u8>)) {
+        if let Some(first) = self.iovecs().first()
+            && let Some(ptr) = NonNull::new(first.iov_base.cast())
+        {
+            lines(ptr, first.iov_len.min(bytes), bring);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Area;
+    use crate::tests::{region, view};
+
+    const ROOM: usize = 4096;
+
+    fn all(list: &Buffers) -> Vec<u8> {
+        let mut out = vec![0; list.len()];
+        assert_eq!(list.peek(&mut out), out.len());
+        out
+    }
+
+    #[test]
+    fn every_line_of_the_first_piece_comes_closer_and_no_other() {
+        let area = Area::private(ROOM).unwrap();
+        let lines = |at: usize, len: usize, bytes: usize| -> Vec<usize> {
+            let mut list = Buffers::default();
+            assert!(list.append_area(&area, at, len) && list.append_area(&area, 3000, 10));
+            let start = list.iovecs()[0].iov_base as usize - at;
+            let mut seen = vec![];
+            list.first_lines(bytes, |ptr| seen.push((ptr.as_ptr() as usize - start) / 64));
+            seen
+        };
+        assert_eq!(lines(0, 64, 64), [0]);
+        assert_eq!(lines(0, 65, 1000), [0, 1]);
+        assert_eq!(lines(63, 2, 2), [0, 1], "across a border");
+        assert_eq!(lines(100, 1000, 30), [1, 2]);
+        assert_eq!(lines(100, 1000, 0), [0; 0]);
+        Buffers::default().first_lines(64, |_| panic!("there is none"));
+    }
+
+    #[test]
+    fn a_list_becomes_another_piece() {
+        let (first, other) = (
+            view(vec![region(0, 0, 4096), region(4096, 9000 << 12, 4096)]),
+            view(vec![region(0, 0, 4096)]),
+        );
+        let mut list = Buffers::default();
+        list.point(&first, 100, 50);
+        assert_eq!((list.write(b"abc"), list.len(), list.iovecs().len()), (3, 50, 1));
+        list.advance(1);
+        list.point(&first, 100, 2);
+        assert_eq!(all(&list), b"ab");
+        list.point(&first, 4090, 20);
+        assert!(list.is_empty(), "it lies in two regions");
+        list.point(&first, 1 << 40, 20);
+        assert!(list.is_empty());
+        list.point(&first, 100, 0);
+        assert!(list.is_empty() && list.iovecs().is_empty());
+        list.point(&other, 100, 3);
+        assert_eq!(all(&list), [0; 3], "another guest's memory");
+        drop((first, other));
+        assert_eq!(all(&list), [0; 3], "it stays");
+    }
+}

@@ -1,0 +1,186 @@
+//! Requests that lie in one piece: small frames, and the buffers that drivers post for them.
+//!
+//! A [`Chain`] has lists, memory that they pin, and a place of its own for both. Of one descriptor that
+//! is more work than the copy of a small frame, so a queue whose chains complete in order can give
+//! it out as what it is: an address and a length, checked, which [`Queue::show`] looks up again when it
+//! is used.
+
+use std::collections::VecDeque;
+
+use memory::Buffers;
+
+use crate::queue::free;
+use crate::ring::{DESC_INDIRECT, DESC_NEXT, DESC_WRITE, Descriptor};
+use crate::{Chain, Queue, RingError};
+
+/// A request of one descriptor, all of which lies in one region of memory. It must go back by
+/// [`Queue::push_piece`] to the queue that it was popped of, unless that is given up.
+#[derive(Debug)]
+#[must_use = "it must be completed"]
+pub struct Piece {
+    addr: u64,
+    len: u32,
+    head: u16,
+    /// The device writes it; else it reads it.
+    writable: bool,
+}
+
+/// What [`Queue::pop_many`] gives.
+#[derive(Debug)]
+#[must_use = "it must be completed"]
+pub enum Popped {
+    /// A request in one piece.
+    Piece(Piece),
+    /// Any other.
+    Chain(Chain),
+}
+
+impl Popped {
+    /// Bytes that the device may read.
+    #[inline]
+    pub fn readable(&self) -> usize {
+        match self {
+            Self::Piece(piece) if piece.writable => 0,
+            Self::Piece(piece) => piece.len as usize,
+            Self::Chain(chain) => chain.readable.len(),
+        }
+    }
+
+    /// Bytes that the device may write.
+    #[inline]
+    pub fn writable(&self) -> usize {
+        match self {
+            Self::Piece(piece) if piece.writable => piece.len as usize,
+            Self::Piece(_) => 0,
+            Self::Chain(chain) => chain.writable.len(),
+        }
+    }
+
+    /// Gives it up without completing it: the ring failed, or is being reset.
+    pub fn abandon(self) {
+        if let Self::Chain(chain) = self {
+            chain.abandon();
+        }
+    }
+}
+
+impl Queue {
+    /// As [`Queue::pop`], for a queue whose chains complete in order ([`Queue::in_order`]): adds up to
+    /// `most` requests to `into`, and brings the first `bytes` of each closer. Returns how many.
+    ///
+    /// # Errors
+    /// As [`Queue::pop`]; what was popped before stays.
+    pub fn pop_many(
+        &mut self,
+        (most, bytes): (usize, usize),
+        into: &mut VecDeque<Popped>,
+    ) -> Result<usize, RingError> {
+        let mut count = 0;
+        while count < most && !self.failed && self.has_work() {
+            let pieces = self.pop_pieces((most - count, bytes), into);
+            count += pieces;
+            if pieces == 0
+                && let Some(chain) = self.pop()?
+            {
+                chain.fetch(bytes);
+                into.push_back(Popped::Chain(chain));
+                count += 1;
+            }
+        }
+        Ok(count)
+    }
+
+    /// The same up to what is no piece, or not as it should be.
+    fn pop_pieces(&mut self, (most, bytes): (usize, usize), into: &mut VecDeque<Popped>) -> usize {
+        let waiting = self.avail_seen.wrapping_sub(self.next_avail);
+        if waiting > self.config.size || self.ledger.is_some() {
+            return 0;
+        }
+        let most = u16::try_from(most).unwrap_or(u16::MAX).min(waiting);
+        let mut count = 0;
+        while count < most {
+            let at = self.next_avail.wrapping_add(count);
+            let head = self.rings.avail_entry(at);
+            self.fetch(at);
+            let Some(piece) = self.piece(head, bytes) else { break };
+            into.push_back(Popped::Piece(piece));
+            count += 1;
+        }
+        self.next_avail = self.next_avail.wrapping_add(count);
+        self.in_flight += count;
+        count.into()
+    }
+
+    /// Takes the request at `head`, if it is a piece and all is well with it.
+    #[inline(always)]
+    fn piece(&mut self, head: u16, bytes: usize) -> Option<Piece> {
+        let Descriptor { addr, len, flags, .. } = self.table.get(head)?;
+        if flags & (DESC_NEXT | DESC_INDIRECT) != 0 || len == 0 {
+            return None;
+        }
+        let (word, bit) = (self.busy.get_mut(usize::from(head / 64))?, 1u64 << (head % 64));
+        let writable = flags & DESC_WRITE != 0;
+        if *word & bit != 0 || !self.view.fetch_piece(addr, len, bytes, writable) {
+            return None;
+        }
+        *word |= bit;
+        Some(Piece { addr, len, head, writable })
+    }
+
+    /// As [`Queue::push`], for a piece.
+    #[inline]
+    pub fn push_piece(&mut self, piece: Piece, written: u32) {
+        self.in_flight = self.in_flight.saturating_sub(1);
+        if !self.failed {
+            free(&mut self.busy, piece.head);
+            self.rings.put_used(self.next_used, piece.head, written);
+            self.next_used = self.next_used.wrapping_add(1);
+        }
+    }
+
+    /// Copies a frame's header and first bytes out of a piece of this queue, as [`memory::View::read_frame`] does.
+    /// `None`: it is shorter than the header, or for the device to write.
+    #[inline]
+    pub fn read_piece<'a, const N: usize>(
+        &self,
+        piece: &Piece,
+        prefix: &'a mut [u8],
+    ) -> Option<([u8; N], &'a [u8])> {
+        (!piece.writable).then(|| self.view.read_frame((piece.addr, piece.len), prefix))?
+    }
+
+    /// Copies a frame to a piece of this queue, as [`memory::View::write_frame`] does. `None`: it does not fit, or
+    /// the piece is for the device to read.
+    #[inline]
+    pub fn write_piece<const N: usize>(
+        &self,
+        piece: &Piece,
+        header: &[u8; N],
+        head: &[u8],
+        body: &Buffers,
+    ) -> Option<usize> {
+        let place = (piece.addr, piece.len);
+        piece.writable.then(|| self.view.write_frame(place, header, head, body))?
+    }
+
+    /// Makes `list` what of a piece of this queue follows its first `from` bytes.
+    #[inline]
+    pub fn show(&self, piece: &Piece, from: u32, list: &mut Buffers) {
+        let addr = piece.addr.wrapping_add(from.into());
+        list.point(&self.view, addr, piece.len.saturating_sub(from));
+    }
+
+    /// The first `bytes` of a request will be read or written soon: brings them closer.
+    #[inline]
+    pub fn fetch_more(&self, popped: &Popped, bytes: usize) {
+        match popped {
+            Popped::Piece(piece) => {
+                self.view.fetch_piece(piece.addr, piece.len, bytes, piece.writable);
+            }
+            Popped::Chain(chain) => chain.fetch(bytes),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
