@@ -99,10 +99,8 @@ impl Path {
         black_box(self.spread.pick(hash, self.now, |_, position| position <= done));
         self.done += 1;
         self.spread.sent(hash, self.done, bytes.len() as u64, self.now);
-        if let Some(hash) = hash {
-            let key = || FlowKey::of(&frame, Some(port));
-            self.flows.see(hash, bytes.len() as u64, self.now, key);
-        }
+        let key = || FlowKey::of(&frame, Some(port));
+        self.flows.see(|| hash, bytes.len() as u64, self.now, key);
         if header.finish_for(receiver) == Finish::Segment {
             let mut segments = Segments::new(bytes, &frame, &header).unwrap();
             let count = segments.left() as u64;

@@ -2,6 +2,7 @@
 //!
 //! # Words
 //! - [`Frame`](frame::Frame): what a frame's first bytes say, parsed once from a private copy.
+//! - [`Way`](switch::Way): where frames between two stations went just now.
 //! - [`Header`](header::Header): what a sender leaves to be done (checksum, segmentation), checked
 //!   against the frame.
 //! - **Port**: where frames come in and go out; **network**: ports that frames go between;
@@ -13,7 +14,7 @@
 //!
 //! # Model
 //! ```text
-//! descriptors --one copy--> Frame::parse -> Header::parse -> Switch::decide -> to ports
+//! descriptors --one copy--> Frame::parse -> Header::parse -> Switch::way, else Switch::decide -> to ports
 //! for each port: Switch::tagging, Header::finish_for, checksum or Segments, Steering::pick
 //! ```
 //! All of this is pure: bytes, counters and times come in, decisions go out. Nothing here knows a

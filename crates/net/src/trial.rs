@@ -122,8 +122,9 @@ pub(crate) fn naive(bytes: &[u8]) -> [u8; 2] {
     (!(sum as u16)).to_be_bytes()
 }
 
-pub(crate) fn parse(frame: &[u8]) -> Frame {
-    Frame::parse(frame, frame.len()).unwrap()
+/// Its bytes live as long as the tests do.
+pub(crate) fn parse(frame: &[u8]) -> Frame<'static> {
+    Frame::parse(frame.to_vec().leak(), frame.len()).unwrap()
 }
 
 /// A virtio-net header: flags, type, and the words behind them.
@@ -137,7 +138,7 @@ pub(crate) fn raw(flags: u8, gso: u8, words: [u16; 4]) -> [u8; 12] {
 }
 
 /// A header that asks for segments of `size` bytes.
-pub(crate) fn gso(frame: &Frame, size: u16) -> Header {
+pub(crate) fn gso(frame: &Frame<'_>, size: u16) -> Header {
     let (at, tcp) = frame.tcp().unwrap();
     let kind = if frame.kind == ethertype::IPV4 { 1 } else { 4 };
     let raw = raw(1, kind, [tcp.data_at, size, at, 16]);

@@ -60,8 +60,8 @@ impl Toeplitz {
 
     /// The hash of a frame's flow: addresses and ports of TCP and UDP, addresses alone in fragments
     /// of those, since only the first one has ports. `None`: what has neither, and goes to queue 0.
-    pub fn of(&self, frame: &Frame) -> Option<u32> {
-        match frame.net {
+    pub fn of(&self, frame: &Frame<'_>) -> Option<u32> {
+        match frame.net() {
             Net::V4(ip) => self.packet(ip.src.octets(), ip.dst.octets(), &ip),
             Net::V6(ip) => self.packet(ip.src.octets(), ip.dst.octets(), &ip),
             Net::Opaque | Net::Broken | Net::Arp(_) => None,

@@ -3,13 +3,15 @@
 //! Only a private copy may be parsed: what a guest can still change is not what was decided on.
 //! Parsing is total: whatever the bytes are, the answer is a [`Frame`] or one of two refusals, in
 //! bounded time. What cannot be understood is not refused here, since a switch passes protocols on
-//! that it does not know; it is marked, and a locked port refuses it.
+//! that it does not know; it is marked, and a locked port refuses it. What a frame carries is parsed
+//! when somebody asks for it: a switch needs that for few of the small ones.
 
 mod dhcp;
 mod ip;
 mod neighbour;
 mod walk;
 
+use std::cell::OnceCell;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 pub use dhcp::{Bootp, LEASE_BYTES, Lease};
@@ -70,8 +72,8 @@ pub enum Net {
 }
 
 /// The headers of a frame.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Frame {
+#[derive(Clone, Debug)]
+pub struct Frame<'a> {
     /// All its bytes.
     pub len: u32,
     /// Destination.
@@ -84,18 +86,20 @@ pub struct Frame {
     pub kind: u16,
     /// Where what it carries begins.
     pub net_at: u16,
-    /// What it carries.
-    pub net: Net,
+    /// Its first bytes.
+    prefix: &'a [u8],
+    /// What it carries, if somebody has asked.
+    net: OnceCell<Net>,
 }
 
-impl Frame {
+impl<'a> Frame<'a> {
     /// Parses `prefix`, the first bytes of a frame of `len` bytes: at least [`PREFIX_BYTES`], or
     /// all.
     ///
     /// # Errors
     /// [`Reason::ShortFrame`], also for a prefix that has less than it must, and
     /// [`Reason::LongFrame`].
-    pub fn parse(prefix: &[u8], len: usize) -> Result<Self, Reason> {
+    pub fn parse(prefix: &'a [u8], len: usize) -> Result<Self, Reason> {
         let len = u32::try_from(len).unwrap_or(u32::MAX);
         if len > FRAME_MAX {
             return Err(Reason::LongFrame);
@@ -114,8 +118,13 @@ impl Frame {
             };
             (tag, kind, net_at) = (Some(Tag(tci)), inner, ETHER_BYTES + TAG_BYTES);
         }
-        let net = net(prefix, kind, net_at, len);
-        Ok(Self { len, dst: Mac(dst), src: Mac(src), tag, kind, net_at, net })
+        let (dst, src, net) = (Mac(dst), Mac(src), OnceCell::new());
+        Ok(Self { len, dst, src, tag, kind, net_at, prefix, net })
+    }
+
+    /// What it carries.
+    pub fn net(&self) -> Net {
+        *self.net.get_or_init(|| net(self.prefix, self.kind, self.net_at, self.len))
     }
 
     /// Bytes behind the Ethernet header and the tags, as an MTU counts them.
@@ -128,7 +137,7 @@ impl Frame {
     /// An address that the sender says is its own: ARP and neighbour discovery. Whether it may say
     /// so is for the port's lock.
     pub fn claims(&self) -> Option<IpAddr> {
-        match self.net {
+        match self.net() {
             Net::Arp(arp) if arp.mac == self.src && !arp.address.is_unspecified() => {
                 Some(arp.address.into())
             }
@@ -148,7 +157,7 @@ impl Frame {
 
     /// What IP carries, and where, if it is not a fragment.
     pub fn transport(&self) -> Option<(u16, Upper)> {
-        match self.net {
+        match self.net() {
             Net::V4(Ip { fragment: false, at, upper, .. })
             | Net::V6(Ip { fragment: false, at, upper, .. }) => Some((at, upper)),
             _ => None,
@@ -161,6 +170,14 @@ impl Frame {
         let reply =
             |upper| matches!(upper, Upper::Udp(Udp { bootp: Some(bootp), .. }) if bootp.reply);
         self.transport().is_some_and(|(_, upper)| reply(upper))
+    }
+}
+
+impl PartialEq for Frame<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        let of =
+            |frame: &Self| (frame.len, frame.dst, frame.src, frame.tag, frame.kind, frame.net_at);
+        of(self) == of(other) && self.net() == other.net()
     }
 }
 

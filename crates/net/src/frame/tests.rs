@@ -12,12 +12,12 @@ fn six() -> [Ipv6Addr; 2] {
     ["fe80::1".parse().unwrap(), "fe80::2".parse().unwrap()]
 }
 
-fn frame(kind: u16, body: &[u8]) -> Frame {
+fn frame(kind: u16, body: &[u8]) -> Frame<'static> {
     parse(&ether(mac(2), mac(1), None, kind, body))
 }
 
-fn upper(of: &Frame) -> Upper {
-    match of.net {
+fn upper(of: &Frame<'_>) -> Upper {
+    match of.net() {
         Net::V4(ip) => ip.upper,
         Net::V6(ip) => ip.upper,
         other => panic!("{other:?}"),
@@ -36,10 +36,10 @@ fn ethernet_and_one_tag() {
     // A second tag is not looked behind, and neither is a service tag.
     let inner = [&[0, 8, 8, 0], &v4(A, 17, &udp([5, 6], b""))[..]].concat();
     let double = parse(&ether(mac(2), mac(1), Some(7), ethertype::VLAN, &inner));
-    assert_eq!((double.net, double.tag), (Net::Opaque, Some(Tag(7))));
+    assert_eq!((double.net(), double.tag), (Net::Opaque, Some(Tag(7))));
     assert_eq!(double.payload_bytes() as usize, inner.len() - 4);
-    assert_eq!(frame(ethertype::SERVICE, &inner).net, Net::Opaque);
-    assert_eq!(frame(0x0026, &[0x42; 38]).net, Net::Opaque, "a length");
+    assert_eq!(frame(ethertype::SERVICE, &inner).net(), Net::Opaque);
+    assert_eq!(frame(0x0026, &[0x42; 38]).net(), Net::Opaque, "a length");
 }
 
 #[test]
@@ -65,7 +65,7 @@ fn ipv4_with_options_and_padding() {
     let mut bytes = ether(mac(2), mac(1), None, ethertype::IPV4, &packet);
     let end = bytes.len() as u32;
     bytes.resize(bytes.len() + 9, 0);
-    let Net::V4(ip) = parse(&bytes).net else { panic!() };
+    let Net::V4(ip) = parse(&bytes).net() else { panic!() };
     assert_eq!((ip.src, ip.dst, ip.at, ip.end, ip.fragment), (A[0], A[1], 14 + 60, end, false));
     let data_at = 14 + 60 + 32;
     assert_eq!(ip.upper, Upper::Tcp(Tcp { src: 1000, dst: 80, data_at, flags: 0x18 }));
@@ -80,12 +80,12 @@ fn ipv4_that_breaks_its_rules() {
         let mut bad = good.clone();
         bad[at] = value;
         assert!(
-            matches!(frame(ethertype::IPV4, &bad), Frame { net: Net::Broken, .. })
+            frame(ethertype::IPV4, &bad).net() == Net::Broken
                 || upper(&frame(ethertype::IPV4, &bad)) == Upper::Broken,
             "{at} {value:#x}"
         );
     }
-    assert_eq!(frame(ethertype::IPV4, &good[..19]).net, Net::Broken);
+    assert_eq!(frame(ethertype::IPV4, &good[..19]).net(), Net::Broken);
     // A header of TCP that is cut off, or says that it is shorter than it can be.
     assert_eq!(upper(&frame(ethertype::IPV4, &v4(A, 6, &[0; 19]))), Upper::Broken);
     for offset in [0x40, 0x60] {
@@ -102,7 +102,7 @@ fn ipv4_fragments() {
     for (place, fragment, later) in
         [(0x4000, false, false), (0x2000, true, false), (0x2001, true, true), (0x0001, true, true)]
     {
-        let Net::V4(ip) = frame(ethertype::IPV4, &v4_with(A, 6, place, &[], &segment)).net else {
+        let Net::V4(ip) = frame(ethertype::IPV4, &v4_with(A, 6, place, &[], &segment)).net() else {
             panic!()
         };
         assert_eq!((ip.fragment, ip.upper == Upper::Later), (fragment, later), "{place:#x}");
@@ -126,7 +126,7 @@ fn ipv6_with_extension_headers() {
     let direct = frame(ethertype::IPV6, &v6(six(), 17, &datagram));
     assert_eq!((upper(&direct), direct.transport().unwrap().0), (ports, 54));
     let body = [extension(60, 1), extension(43, 2), extension(17, 1), datagram.clone()].concat();
-    let Net::V6(ip) = frame(ethertype::IPV6, &v6(six(), 0, &body)).net else { panic!() };
+    let Net::V6(ip) = frame(ethertype::IPV6, &v6(six(), 0, &body)).net() else { panic!() };
     assert_eq!((ip.upper, ip.at, ip.protocol, ip.routed), (ports, 54 + 32, 17, true));
     // An authentication header counts in words.
     let mut body = extension(17, 3);
@@ -148,10 +148,10 @@ fn ipv6_with_extension_headers() {
     assert_eq!(upper(&frame(ethertype::IPV6, &v6(six(), 60, &many))), Upper::Unseen);
     let mut wrong = v6(six(), 17, &udp([5, 6], b""));
     wrong[0] = 0x40;
-    assert_eq!(frame(ethertype::IPV6, &wrong).net, Net::Broken);
+    assert_eq!(frame(ethertype::IPV6, &wrong).net(), Net::Broken);
     wrong[0] = 0x60;
     wrong[5] = 9;
-    assert_eq!(frame(ethertype::IPV6, &wrong).net, Net::Broken, "longer than the frame");
+    assert_eq!(frame(ethertype::IPV6, &wrong).net(), Net::Broken, "longer than the frame");
 }
 
 #[test]
@@ -163,13 +163,13 @@ fn ipv6_fragments() {
         let mut header = extension(17, 1);
         header[2..4].copy_from_slice(&u16::to_be_bytes(place));
         let body = [header, datagram.clone()].concat();
-        let Net::V6(ip) = frame(ethertype::IPV6, &v6(six(), 44, &body)).net else { panic!() };
+        let Net::V6(ip) = frame(ethertype::IPV6, &v6(six(), 44, &body)).net() else { panic!() };
         assert_eq!((ip.fragment, ip.upper == Upper::Later), (fragment, later), "{place}");
         assert_eq!((ip.protocol, ip.at), (17, 62));
     }
     // What the fragment header names is the same in all of them, whatever follows in the first.
     let first = [vec![60, 0, 0, 1, 0, 0, 0, 0], extension(17, 1), datagram].concat();
-    let Net::V6(ip) = frame(ethertype::IPV6, &v6(six(), 44, &first)).net else { panic!() };
+    let Net::V6(ip) = frame(ethertype::IPV6, &v6(six(), 44, &first)).net() else { panic!() };
     assert_eq!((ip.protocol, ip.has_ports()), (60, false));
 }
 
@@ -185,8 +185,8 @@ fn who_claims_an_address() {
     );
     let mut other = arp(mac(1), one);
     other[1] = 6;
-    assert_eq!(frame(ethertype::ARP, &other).net, Net::Broken);
-    assert_eq!(frame(ethertype::ARP, &arp(mac(1), one)[..27]).net, Net::Broken);
+    assert_eq!(frame(ethertype::ARP, &other).net(), Net::Broken);
+    assert_eq!(frame(ethertype::ARP, &arp(mac(1), one)[..27]).net(), Net::Broken);
 
     let say = |src: Ipv6Addr, body: &[u8]| frame(ethertype::IPV6, &v6([src, six()[1]], 58, body));
     let [own, _] = six();
@@ -310,8 +310,12 @@ fn check(bytes: &[u8]) -> Result<(), TestCaseError> {
         return Ok(());
     };
     let prefix = &bytes[..bytes.len().min(PREFIX_BYTES)];
-    prop_assert_eq!(Frame::parse(prefix, bytes.len()), Ok(frame), "only the prefix matters");
-    let (at, end, upper) = match frame.net {
+    prop_assert_eq!(
+        Frame::parse(prefix, bytes.len()),
+        Ok(frame.clone()),
+        "only the prefix matters"
+    );
+    let (at, end, upper) = match frame.net() {
         Net::V4(ip) => (ip.at, ip.end, ip.upper),
         Net::V6(ip) => (ip.at, ip.end, ip.upper),
         _ => return Ok(()),

@@ -112,11 +112,27 @@ impl Header {
     ///
     /// # Errors
     /// Why the frame cannot be handled.
-    pub fn parse(raw: &[u8], frame: &Frame, may: Offloads) -> Result<Self, Reason> {
+    #[inline]
+    pub fn parse(raw: &[u8], frame: &Frame<'_>, may: Offloads) -> Result<Self, Reason> {
+        // Nothing is left undone, and the rest of it means nothing.
+        if let Some([0, GSO_NONE, ..]) = raw.first_chunk::<HEADER_BYTES>() {
+            return Ok(Self::default());
+        }
+        Self::parse_fields(raw, frame, may)
+    }
+
+    #[inline(never)]
+    fn parse_fields(raw: &[u8], frame: &Frame<'_>, may: Offloads) -> Result<Self, Reason> {
         let raw = Raw::read(raw).ok_or(Reason::ShortHeader)?;
         let checksum = raw.checksum(frame, may)?;
         let gso = raw.gso(frame, may, checksum)?;
         Ok(Self { checksum, gso })
+    }
+
+    /// Nothing is said of the frame: any receiver can have it as it is.
+    #[inline]
+    pub fn is_plain(&self) -> bool {
+        self.checksum == Checksum::Unknown && self.gso.is_none()
     }
 
     /// What is known of the checksum.
@@ -131,6 +147,9 @@ impl Header {
 
     /// What must be done in software for a receiver that takes `offloads`.
     pub fn finish_for(&self, offloads: Offloads) -> Finish {
+        if self.is_plain() {
+            return Finish::Nothing;
+        }
         match (self.gso, self.checksum) {
             (Some(gso), _) if !offloads.segments(gso) => Finish::Segment,
             (None, Checksum::Partial { .. }) if !offloads.checksum => Finish::Checksum,
@@ -171,6 +190,10 @@ impl Header {
     /// As a driver reads it, for a frame that is spread over `buffers`.
     pub fn bytes(&self, buffers: u16) -> [u8; HEADER_BYTES] {
         let mut out = [0; HEADER_BYTES];
+        if self.is_plain() {
+            let _ = put(&mut out, 10, buffers.to_le_bytes());
+            return out;
+        }
         let (flags, start, offset) = match self.checksum {
             Checksum::Unknown => (0, 0, 0),
             Checksum::Valid => (DATA_VALID, 0, 0),

@@ -38,7 +38,7 @@ impl Raw {
         })
     }
 
-    pub(super) fn checksum(&self, frame: &Frame, may: Offloads) -> Result<Checksum, Reason> {
+    pub(super) fn checksum(&self, frame: &Frame<'_>, may: Offloads) -> Result<Checksum, Reason> {
         if self.flags & NEEDS_CSUM == 0 {
             let valid = self.flags & DATA_VALID != 0 && may.vouches;
             return Ok(if valid { Checksum::Valid } else { Checksum::Unknown });
@@ -48,7 +48,7 @@ impl Raw {
         }
         let (start, offset) = (self.csum_start, self.csum_offset);
         // What it is written over must be behind the headers that were decided on.
-        let first = match frame.net {
+        let first = match frame.net() {
             Net::V4(Ip { at, .. }) | Net::V6(Ip { at, .. }) => at,
             Net::Opaque | Net::Broken | Net::Arp(_) => frame.net_at,
         };
@@ -63,7 +63,7 @@ impl Raw {
 
     pub(super) fn gso(
         &self,
-        frame: &Frame,
+        frame: &Frame<'_>,
         may: Offloads,
         checksum: Checksum,
     ) -> Result<Option<Gso>, Reason> {
@@ -100,8 +100,8 @@ impl Raw {
 }
 
 /// Where the frame's TCP header begins, its packet ends, and its data begins, if it is of a kind.
-fn tcp_of(frame: &Frame, kind: GsoKind) -> Option<(u16, u32, u16)> {
-    let (Upper::Tcp(tcp), at, end) = (match (frame.net, kind) {
+fn tcp_of(frame: &Frame<'_>, kind: GsoKind) -> Option<(u16, u32, u16)> {
+    let (Upper::Tcp(tcp), at, end) = (match (frame.net(), kind) {
         (Net::V4(ip), GsoKind::Tcp4) if !ip.fragment => (ip.upper, ip.at, ip.end),
         // With another final destination the checksum of a segment could not be known.
         (Net::V6(ip), GsoKind::Tcp6) if !ip.fragment && !ip.routed => (ip.upper, ip.at, ip.end),

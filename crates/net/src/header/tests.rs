@@ -13,18 +13,18 @@ const ENDS: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0,
 const NOTHING: Offloads =
     Offloads { checksum: false, tcp4: false, tcp6: false, ecn: false, vouches: false };
 
-fn tcp4(tag: Option<u16>, data: usize) -> Frame {
+fn tcp4(tag: Option<u16>, data: usize) -> Frame<'static> {
     let segment = tcp([1, 2], 0, 0x10, 3, &vec![0; data]);
     parse(&ether(mac(2), mac(1), tag, ethertype::IPV4, &v4(ENDS, 6, &segment)))
 }
 
-fn tcp6(data: usize) -> Frame {
+fn tcp6(data: usize) -> Frame<'static> {
     let ends = ["fd00::1", "fd00::2"].map(|end| end.parse().unwrap());
     let segment = tcp([1, 2], 0, 0x10, 0, &vec![0; data]);
     parse(&ether(mac(2), mac(1), None, ethertype::IPV6, &v6(ends, 6, &segment)))
 }
 
-fn refusal(raw: &[u8], frame: &Frame, may: Offloads) -> Reason {
+fn refusal(raw: &[u8], frame: &Frame<'_>, may: Offloads) -> Reason {
     Header::parse(raw, frame, may).unwrap_err()
 }
 
@@ -83,7 +83,8 @@ fn a_checksum_stays_behind_what_was_decided_on() {
     // Into what is not IP it may go behind the Ethernet header, with room for a tag before it.
     let opaque = parse(&ether(mac(2), mac(1), None, 0x1234, &[0; 40]));
     assert!(Header::parse(&raw(1, 0, [0, 0, 14, 0]), &opaque, Offloads::KERNEL).is_ok());
-    let large = Frame { len: crate::frame::FRAME_MAX, ..opaque };
+    let mut large = opaque;
+    large.len = crate::frame::FRAME_MAX;
     let high =
         |start| Header::parse(&raw(1, 0, [0, 0, start, 0]), &large, Offloads::KERNEL).is_ok();
     assert!(high(u16::MAX - 4) && !high(u16::MAX - 3));

@@ -55,11 +55,11 @@ impl Lock {
     ///
     /// # Errors
     /// Why not.
-    pub fn check(&self, frame: &Frame, header: &Header) -> Result<(), Reason> {
+    pub fn check(&self, frame: &Frame<'_>, header: &Header) -> Result<(), Reason> {
         if frame.src != self.mac {
             return Err(Reason::LockedMac);
         }
-        match frame.net {
+        match frame.net() {
             Net::Opaque | Net::Broken => return Err(Reason::LockedProtocol),
             Net::Arp(arp) => self.arp(arp)?,
             Net::V4(ip) => self.v4(&ip)?,
@@ -123,7 +123,7 @@ impl Lock {
 }
 
 /// A checksum that somebody will complete later is written over nothing but a checksum.
-fn checksum(frame: &Frame, header: &Header) -> Result<(), Reason> {
+fn checksum(frame: &Frame<'_>, header: &Header) -> Result<(), Reason> {
     let Checksum::Partial { start, offset } = header.checksum() else { return Ok(()) };
     let fits = match frame.transport() {
         Some((at, Upper::Tcp(_))) => (start, offset) == (at, TCP_CHECKSUM),

@@ -40,9 +40,9 @@ pub struct Segments<'a> {
 impl<'a> Segments<'a> {
     /// Cuts `frame`, whole and in a private copy, of which `parsed` are the headers. `None`: it is
     /// not to be cut, or not the frame that was parsed.
-    pub fn new(frame: &'a [u8], parsed: &Frame, header: &Header) -> Option<Self> {
+    pub fn new(frame: &'a [u8], parsed: &Frame<'_>, header: &Header) -> Option<Self> {
         let gso = header.gso()?;
-        let (addresses, tcp_at, end) = match parsed.net {
+        let (addresses, tcp_at, end) = match parsed.net() {
             Net::V4(Ip { src, dst, at, end, .. }) => ((src.into(), dst.into()), at, end),
             Net::V6(Ip { src, dst, at, end, .. }) => ((src.into(), dst.into()), at, end),
             _ => return None,

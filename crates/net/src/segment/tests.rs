@@ -48,7 +48,7 @@ fn read(bytes: &[u8]) -> (u32, u8, Vec<u8>) {
     let frame = parse(bytes);
     let (at, tcp) = frame.tcp().unwrap();
     let at = usize::from(at);
-    let (mut all, end) = match frame.net {
+    let (mut all, end) = match frame.net() {
         Net::V4(ip) => {
             let header = &bytes[frame.net_at.into()..at];
             assert_eq!(naive(header), [0, 0], "the header's checksum");

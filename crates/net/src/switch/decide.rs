@@ -30,11 +30,25 @@ pub struct Verdict {
     pub learnt: Option<Learnt>,
 }
 
+/// Bytes of the longest packet that becomes of a frame, as an MTU counts them.
+pub(super) fn longest(frame: &Frame<'_>, header: &Header) -> u32 {
+    match header.gso() {
+        None => frame.payload_bytes(),
+        Some(gso) => u32::from(gso.header.saturating_sub(frame.net_at)) + u32::from(gso.size),
+    }
+}
+
 impl Switch {
     /// Decides about a frame that came from port `from` at `now_ns`. Looks at nothing but its
-    /// arguments, takes no lock, allocates nothing. The time is that of one look into a table; for
-    /// a flood, that of a walk over the network's ports.
-    pub fn decide(&mut self, from: PortId, frame: &Frame, header: &Header, now_ns: u64) -> Verdict {
+    /// arguments, takes no lock, allocates nothing. The time is that of two looks into a table; for
+    /// a flood, that of a walk over the network's ports. [`Switch::way`] may spare those.
+    pub fn decide(
+        &mut self,
+        from: PortId,
+        frame: &Frame<'_>,
+        header: &Header,
+        now_ns: u64,
+    ) -> Verdict {
         let (mut vlan, mut learnt) = (0, None);
         let decision = self.admit(from, frame, header).and_then(|entered| {
             vlan = entered;
@@ -46,16 +60,19 @@ impl Switch {
             }
             self.destination(from, frame, vlan, now_ns)
         });
+        if let (Some(Learnt::Known), Ok(Decision::Forward(to))) = (learnt, decision) {
+            self.tread(from, frame, (to, vlan), now_ns);
+        }
         Verdict { decision: decision.unwrap_or_else(Decision::Drop), vlan, learnt }
     }
 
     /// What becomes of the tag of a frame, of which `vlan` was decided, on its way out to `port`.
-    pub fn tagging(&self, port: PortId, vlan: u16, frame: &Frame) -> Tagging {
+    pub fn tagging(&self, port: PortId, vlan: u16, frame: &Frame<'_>) -> Tagging {
         self.port(port).map_or(Tagging::Keep, |policy| policy.vlan.leave(vlan, frame.tag))
     }
 
     /// Whether a frame may come in, and its VLAN.
-    fn admit(&self, from: PortId, frame: &Frame, header: &Header) -> Result<u16, Reason> {
+    fn admit(&self, from: PortId, frame: &Frame<'_>, header: &Header) -> Result<u16, Reason> {
         let (policy, network) = self.place(from)?;
         let mode = policy.mode(network.policy.default);
         if matches!(mode, Mode::Closed) {
@@ -68,11 +85,7 @@ impl Switch {
             return Err(Reason::ReservedDestination);
         }
         let vlan = policy.vlan.enter(frame.tag).ok_or(Reason::WrongVlan)?;
-        let longest = match header.gso() {
-            None => frame.payload_bytes(),
-            Some(gso) => u32::from(gso.header.saturating_sub(frame.net_at)) + u32::from(gso.size),
-        };
-        if longest > network.policy.mtu.into() {
+        if longest(frame, header) > network.policy.mtu.into() {
             return Err(Reason::Oversize);
         }
         if let Mode::Locked(lock) = mode {
@@ -81,7 +94,7 @@ impl Switch {
         Ok(vlan)
     }
 
-    fn place(&self, port: PortId) -> Result<(&Policy, &Network), Reason> {
+    pub(super) fn place(&self, port: PortId) -> Result<(&Policy, &Network), Reason> {
         let policy = self.port(port).ok_or(Reason::NoPort)?;
         Ok((policy, self.network(policy.network).ok_or(Reason::NoPort)?))
     }
@@ -89,7 +102,7 @@ impl Switch {
     fn destination(
         &self,
         from: PortId,
-        frame: &Frame,
+        frame: &Frame<'_>,
         vlan: u16,
         now_ns: u64,
     ) -> Result<Decision, Reason> {

@@ -5,12 +5,15 @@
 //! ([`Verdict::learnt`], [`Switch::learn`]). Caps are shared by all ([`crate::port::Pace`]).
 
 mod decide;
+mod ways;
 
 pub use decide::{Decision, Verdict};
+pub use ways::Way;
 
 use crate::mac::Mac;
 use crate::port::{DefaultMode, Mode, Policy, PortId, PortSet};
 use crate::table::{Learnt, Limits, MacTable, NoRoom};
+use ways::Ways;
 
 /// Most ports of a switch.
 pub const PORTS_MAX: usize = 1024;
@@ -79,6 +82,8 @@ struct Network {
 pub struct Switch {
     ports: Box<[Option<Policy>]>,
     networks: Box<[Option<Network>]>,
+    /// Forgotten whenever something changes that they depend on.
+    ways: Ways,
 }
 
 impl Default for Switch {
@@ -91,7 +96,8 @@ impl Switch {
     /// Without ports and networks.
     pub fn new() -> Self {
         let ports = (0..PORTS_MAX).map(|_| None).collect();
-        Self { ports, networks: (0..NETWORKS_MAX).map(|_| None).collect() }
+        let networks = (0..NETWORKS_MAX).map(|_| None).collect();
+        Self { ports, networks, ways: Ways::default() }
     }
 
     /// Makes a network, or changes one: with other limits of its table it learns anew.
@@ -99,6 +105,7 @@ impl Switch {
     /// # Errors
     /// [`SwitchError::NoSuchNetwork`] for a number beyond [`NETWORKS_MAX`].
     pub fn set_network(&mut self, id: NetworkId, policy: NetworkPolicy) -> Result<(), SwitchError> {
+        self.ways.forget();
         let place = self.networks.get_mut(usize::from(id.0));
         match place.ok_or(SwitchError::NoSuchNetwork(id.0))? {
             Some(network) if network.policy.limits == policy.limits => network.policy = policy,
@@ -113,6 +120,7 @@ impl Switch {
 
     /// Removes a network and unplugs its ports.
     pub fn remove_network(&mut self, id: NetworkId) {
+        self.ways.forget();
         let Some(network) = self.networks.get_mut(usize::from(id.0)).and_then(Option::take) else {
             return;
         };
@@ -132,6 +140,7 @@ impl Switch {
         if self.network(policy.network).is_none() {
             return Err(SwitchError::NoSuchNetwork(policy.network.0));
         }
+        self.ways.forget();
         let place = self.ports.get(id.index()).ok_or(SwitchError::NoSuchPort(id.0))?;
         let same = |old: &Policy| {
             (old.network, old.vlan, old.locking) == (policy.network, policy.vlan, policy.locking)
@@ -151,6 +160,7 @@ impl Switch {
 
     /// Unplugs a port; its stations are forgotten.
     pub fn remove_port(&mut self, id: PortId) {
+        self.ways.forget();
         let Some(old) = self.ports.get_mut(id.index()).and_then(Option::take) else { return };
         if let Some(network) = self.network_mut(old.network) {
             network.members.remove(id);
@@ -163,6 +173,7 @@ impl Switch {
     /// # Errors
     /// There is no such port, or no room.
     pub fn fix(&mut self, port: PortId, vlan: u16, mac: Mac) -> Result<(), SwitchError> {
+        self.ways.forget();
         let network = self.port(port).ok_or(SwitchError::NoSuchPort(port.0))?.network;
         let network = self.network_mut(network).ok_or(SwitchError::NoSuchNetwork(network.0))?;
         Ok(network.stations.fix(vlan, mac, port)?)
@@ -172,7 +183,13 @@ impl Switch {
     pub fn learn(&mut self, port: PortId, vlan: u16, mac: Mac, now_ns: u64) -> Learnt {
         let network = self.port(port).map(|port| port.network);
         let network = network.and_then(|network| self.network_mut(network));
-        network.map_or(Learnt::NoStation, |network| network.stations.learn(vlan, mac, port, now_ns))
+        let learnt = network
+            .map_or(Learnt::NoStation, |network| network.stations.learn(vlan, mac, port, now_ns));
+        // New is also one that was forgotten, and has moved in between.
+        if matches!(learnt, Learnt::Moved(_) | Learnt::New) {
+            self.ways.forget();
+        }
+        learnt
     }
 
     /// Stations that were learnt, in no order.

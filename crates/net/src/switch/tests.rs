@@ -13,20 +13,20 @@ use crate::port::{LockingMode, Pace, Rate, Tagging, Vlan};
 use crate::reason::Reason;
 use crate::trial::{ether, gso, mac, parse, tcp, v4};
 
-const LAN: NetworkId = NetworkId(1);
+pub(super) const LAN: NetworkId = NetworkId(1);
 const OTHER: NetworkId = NetworkId(2);
 const SECOND: u64 = 1_000_000_000;
 
-fn frame(to: Mac, from: Mac) -> Frame {
+fn frame(to: Mac, from: Mac) -> Frame<'static> {
     parse(&ether(to, from, None, 0x1234, &[0; 46]))
 }
 
-fn tagged(to: Mac, from: Mac, tag: u16) -> Frame {
+fn tagged(to: Mac, from: Mac, tag: u16) -> Frame<'static> {
     parse(&ether(to, from, Some(tag), 0x1234, &[0; 46]))
 }
 
 /// Ports 0 to 3 in one network, 4 and 5 in another.
-fn switch() -> Switch {
+pub(super) fn switch() -> Switch {
     let mut switch = Switch::new();
     for network in [LAN, OTHER] {
         switch.set_network(network, NetworkPolicy::default()).unwrap();
@@ -38,7 +38,7 @@ fn switch() -> Switch {
     switch
 }
 
-fn decide(switch: &mut Switch, port: u16, frame: &Frame) -> Decision {
+fn decide(switch: &mut Switch, port: u16, frame: &Frame<'_>) -> Decision {
     switch.decide(PortId(port), frame, &Header::default(), 0).decision
 }
 

@@ -21,7 +21,7 @@ fn naive(key: &[u8; KEY_BYTES], bytes: &[u8]) -> u32 {
     result
 }
 
-fn frame(src: IpAddr, dst: IpAddr, protocol: u8, body: &[u8]) -> Frame {
+fn frame(src: IpAddr, dst: IpAddr, protocol: u8, body: &[u8]) -> Frame<'static> {
     let (kind, packet) = match (src, dst) {
         (IpAddr::V4(src), IpAddr::V4(dst)) => (ethertype::IPV4, v4([src, dst], protocol, body)),
         (IpAddr::V6(src), IpAddr::V6(dst)) => (ethertype::IPV6, v6([src, dst], protocol, body)),

@@ -6,8 +6,8 @@
 //! place, and what is told of a flow is too much by no more than what it began with. Everything is
 //! halved now and then, so that what was large long ago makes room.
 //!
-//! One frame of eight is looked at, by chance, and counts for eight: a flow that is worth a name sends
-//! many.
+//! One frame of sixteen is looked at, by chance, and counts for sixteen: a flow that is worth a name
+//! sends many.
 
 use std::net::IpAddr;
 
@@ -19,7 +19,9 @@ pub const FLOWS: usize = 16;
 /// Half of what was seen is forgotten after so long, in nanoseconds.
 pub const HALF_LIFE_NS: u64 = 5_000_000_000;
 /// One frame of so many is looked at: two to the power of this.
-const LOOKS_BITS: u32 = 3;
+const LOOKS_BITS: u32 = 4;
+/// Numbers of frames that may pass between two that are looked at, from 0 on: that many on average.
+const SPREAD: u64 = (2 << LOOKS_BITS) - 1;
 
 /// Between whom a flow is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,8 +38,8 @@ pub struct FlowKey {
 
 impl FlowKey {
     /// Of a frame that goes `to` there.
-    pub fn of(frame: &Frame, to: Option<PortId>) -> Self {
-        match frame.net {
+    pub fn of(frame: &Frame<'_>, to: Option<PortId>) -> Self {
+        match frame.net() {
             Net::V4(ip) => Self::packet(&ip, to),
             Net::V6(ip) => Self::packet(&ip, to),
             Net::Opaque | Net::Broken | Net::Arp(_) => {
@@ -79,22 +81,36 @@ pub struct TopFlows {
     total: u64,
     /// When everything is halved next; 0: nothing was seen yet.
     halve_ns: u64,
+    /// Frames that pass before one is looked at.
+    unseen: u32,
     dice: u64,
 }
 
 impl Default for TopFlows {
     fn default() -> Self {
-        Self { hashes: [0; FLOWS], flows: [None; FLOWS], total: 0, halve_ns: 0, dice: 1 }
+        Self { hashes: [0; FLOWS], flows: [None; FLOWS], total: 0, halve_ns: 0, unseen: 0, dice: 1 }
     }
 }
 
 impl TopFlows {
-    /// Sees a frame of a flow with this hash. Flows with the same hash are taken for one.
-    pub fn see(&mut self, hash: u32, bytes: u64, now_ns: u64, key: impl FnOnce() -> FlowKey) {
-        // Knuth's MMIX generator: its high bits are good.
+    /// Sees a frame of a flow with this hash, which is asked for if it is looked at. Flows with the same
+    /// hash are taken for one, what has none is of no flow.
+    pub fn see(
+        &mut self,
+        hash: impl FnOnce() -> Option<u32>,
+        bytes: u64,
+        now_ns: u64,
+        key: impl FnOnce() -> FlowKey,
+    ) {
+        if self.unseen > 0 {
+            self.unseen -= 1;
+            return;
+        }
+        // Knuth's MMIX generator: its high bits are good. No flow keeps time with it.
         let dice = self.dice.wrapping_mul(6_364_136_223_846_793_005);
         self.dice = dice.wrapping_add(1_442_695_040_888_963_407);
-        if self.dice >> (64 - LOOKS_BITS) == 0 {
+        self.unseen = (((self.dice >> 32) * SPREAD) >> 32) as u32;
+        if let Some(hash) = hash() {
             self.count(hash, bytes << LOOKS_BITS, now_ns, key);
         }
     }

@@ -141,7 +141,7 @@ fn nothing_is_hidden() {
 #[test]
 fn checksums_are_written_where_checksums_are() {
     let frame = |body: &[u8]| parse(&ether(mac(2), mac(1), None, ethertype::IPV4, body));
-    let with = |frame: &Frame, start, offset| {
+    let with = |frame: &Frame<'_>, start, offset| {
         let header = Header::parse(&raw(1, 0, [0, 0, start, offset]), frame, Offloads::KERNEL);
         header.and_then(|header| lock().check(frame, &header))
     };
@@ -166,7 +166,7 @@ proptest! {
             return Ok(());
         }
         prop_assert_eq!(frame.src, mac(1));
-        match frame.net {
+        match frame.net() {
             Net::Arp(arp) => prop_assert_eq!(arp.mac, mac(1)),
             Net::V4(ip) => prop_assert!(lock().has_v4(ip.src) || ip.src == NOBODY),
             Net::V6(ip) => prop_assert!(lock().has_v6(ip.src) || ip.src.is_unspecified()),
