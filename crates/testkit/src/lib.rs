@@ -1,10 +1,10 @@
 //! Guest-side front-ends, started backends and bootable guests for tests.
 //!
 //! # Words
-//! - **Front-end**: the guest's side of a vhost-user socket. There are three here: [`driver`], whose
-//!   protocol and rings were written by others (the `virtio-driver` crate), [`raw`], which sends
-//!   and lays out exactly what a test says, right or wrong, and [`lasting`], which outlives its
-//!   backend and checks all that comes back.
+//! - **Front-end**: the guest's side of a vhost-user socket. There are four here: [`driver`], whose
+//!   protocol and rings were written by others (the `virtio-driver` crate), [`testpmd`], DPDK's NICs,
+//!   [`raw`], which sends and lays out exactly what a test says, right or wrong, and [`lasting`],
+//!   which outlives its backend and checks all that comes back.
 //! - **Backend**: the process under test, started and ended by [`process`].
 //!
 //! # Model
@@ -33,11 +33,13 @@ pub mod guest;
 pub mod inside;
 pub mod lasting;
 pub mod libvirt;
+pub mod peers;
 pub mod process;
 pub mod python;
 pub mod raw;
 pub mod ringwayd;
 pub mod storage;
+pub mod testpmd;
 
 pub use error::{Error, Result};
 

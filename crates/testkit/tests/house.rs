@@ -41,7 +41,7 @@ const LAYERS: [(&str, &[&str]); 18] = [
     ("daemon", &["model", "toolstack", "xenapi"]),
     ("cli", &["model", "toolstack", "xenapi"]),
     ("testkit", &["model", "xenapi"]),
-    ("lab", &["model", "testkit", "xenapi"]),
+    ("lab", &["model", "testkit", "xenapi", "net", "tap"]),
 ];
 
 /// Crates that may hold unsafe code; every other forbids it.

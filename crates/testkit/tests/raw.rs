@@ -62,6 +62,24 @@ fn a_sleeping_guest_is_called(start: Start) {
     }
 }
 
+fn many_requests_may_end_in_any_order(start: Start) {
+    let image = numbered_image(IMAGE_BYTES);
+    let backend = start(&Served { image: image.path(), queues: 1, read_only: false });
+    let mut guest = Guest::start(backend.socket(), &Setup::default()).unwrap();
+    let reads: Vec<Request> = (0..8).map(|sector| Request::read(sector, 512)).collect();
+    let mut pending = guest.submit_all(0, &reads).unwrap();
+    pending.reverse();
+    guest.kick(0).unwrap();
+    let done = guest.finish_all(0, &pending).unwrap();
+    let numbers: Vec<u64> = done.iter().map(|one| number(&one.data)).collect();
+    assert_eq!(numbers, [7, 6, 5, 4, 3, 2, 1, 0], "each as asked");
+    // One that nobody waits for is an error, not passed over.
+    let known = guest.submit(0, &Request::read(0, 512)).unwrap();
+    guest.kick(0).unwrap();
+    let error = guest.finish_all(0, &pending[..1]).unwrap_err().to_string();
+    assert!(error.contains(&format!("id: {}", known.head)), "{error}");
+}
+
 fn a_queue_stops_and_goes_on(start: Start) {
     let image = numbered_image(IMAGE_BYTES);
     let backend = start(&Served { image: image.path(), queues: 2, read_only: false });
@@ -131,6 +149,11 @@ mod storage_daemon {
     }
 
     #[test]
+    fn many_requests_may_end_in_any_order() {
+        super::many_requests_may_end_in_any_order(common::storage_daemon);
+    }
+
+    #[test]
     fn a_queue_stops_and_goes_on() {
         super::a_queue_stops_and_goes_on(common::storage_daemon);
     }
@@ -157,6 +180,11 @@ mod ringway_blk {
     #[test]
     fn a_guest_reads_writes_and_flushes() {
         super::a_guest_reads_writes_and_flushes(common::ringway_blk);
+    }
+
+    #[test]
+    fn many_requests_may_end_in_any_order() {
+        super::many_requests_may_end_in_any_order(common::ringway_blk);
     }
 
     #[test]

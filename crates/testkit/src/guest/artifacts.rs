@@ -3,9 +3,9 @@
 use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use crate::error::{Error, Result};
+use crate::peers::made;
 
 /// Files that QEMU boots.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,7 +29,7 @@ pub fn artifacts() -> Result<Artifacts> {
     if let Some(found) = find(&dir) {
         return Ok(found);
     }
-    build(&repository.join("guest/build.sh"), &dir)?;
+    made(&repository.join("guest/build.sh"), &dir)?;
     find(&dir).ok_or_else(|| Error::Missing {
         program: format!("the test guest in {}", dir.display()),
         next: "run `make guest`".to_owned(),
@@ -42,21 +42,6 @@ fn find(dir: &Path) -> Option<Artifacts> {
     let dir = fs::canonicalize(dir.join("current")).unwrap_or_else(|_| dir.to_owned());
     let found = Artifacts { kernel: dir.join("vmlinuz"), initramfs: dir.join("initramfs.img") };
     (found.kernel.is_file() && found.initramfs.is_file()).then_some(found)
-}
-
-fn build(script: &Path, dir: &Path) -> Result<()> {
-    let output = Command::new(script)
-        .arg(dir)
-        .output()
-        .map_err(|e| Error::io(format!("cannot run {}", script.display()), e))?;
-    if output.status.success() {
-        return Ok(());
-    }
-    Err(Error::Process {
-        program: script.display().to_string(),
-        what: format!("ended with {}", output.status),
-        stderr: String::from_utf8_lossy(&output.stderr).trim_end().to_owned(),
-    })
 }
 
 #[cfg(test)]
@@ -82,14 +67,5 @@ mod tests {
         let build = fs::canonicalize(build).unwrap();
         assert_eq!(found.kernel, build.join("vmlinuz"));
         assert_eq!(found.initramfs, build.join("initramfs.img"));
-    }
-
-    #[test]
-    fn a_failing_builder_is_quoted() {
-        let dir = tempfile::tempdir().unwrap();
-        let script = dir.path().join("build.sh");
-        crate::process::write_script(&script, "echo guest: no cpio >&2; exit 1").unwrap();
-        let error = build(&script, dir.path()).unwrap_err().to_string();
-        assert!(error.contains("guest: no cpio"), "{error}");
     }
 }

@@ -71,4 +71,22 @@ impl Machine {
         let disks = vec![VhostDisk { socket: socket.to_owned(), queues: 1 }];
         Self { disks, ..Self::default() }
     }
+
+    /// A machine of User-Mode Linux with a NIC at a backend's socket; [`UML_NIC`] starts it.
+    #[must_use]
+    pub fn with_nic(socket: &Path) -> Self {
+        let append = format!("virtio_uml.device={}:{VIRTIO_NET}", socket.display());
+        Self { append, ..Self::default() }
+    }
 }
+
+/// What virtio calls a NIC.
+const VIRTIO_NET: u8 = 1;
+
+/// What the script of a User-Mode Linux guest does before it has the NIC `eth0`.
+pub const UML_NIC: &str = "modules=/usr/lib/uml/modules/$(uname -r)/kernel
+    for module in net/core/failover drivers/net/net_failover drivers/net/virtio_net; do
+        busybox insmod $modules/$module.ko || exit 3
+    done
+    ip link set lo up
+    ip link set eth0 up";

@@ -58,7 +58,7 @@ use console::{Console, Seen};
 
 pub use artifacts::{Artifacts, artifacts};
 pub use console::Outcome;
-pub use machine::{Image, Kind, Machine, VhostDisk};
+pub use machine::{Image, Kind, Machine, UML_NIC, VhostDisk};
 pub(crate) use qemu::{SCRIPT_SERIAL, whole_sectors};
 pub use qmp::Qmp;
 

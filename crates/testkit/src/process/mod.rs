@@ -7,6 +7,7 @@
 mod backend;
 mod find;
 mod io;
+mod net;
 mod port;
 mod program;
 
@@ -24,6 +25,7 @@ use crate::raw::guest::wait_readable;
 pub use backend::{Backend, StorageDaemon, Target};
 pub use find::{find_binary, find_tool};
 pub use io::RingwayIo;
+pub use net::RingwayNet;
 pub use port::Port;
 pub use program::{copy_program, write_script};
 
@@ -50,11 +52,23 @@ impl Process {
     /// # Errors
     /// [`Error::Io`] if it cannot be started.
     pub fn start(command: &mut Command) -> Result<Self> {
+        Self::spawn(command.stdin(Stdio::null()))
+    }
+
+    /// The same with a pipe for its standard input, which [`Process::child`] has.
+    ///
+    /// # Errors
+    /// As [`Process::start`].
+    pub fn start_typed(command: &mut Command) -> Result<Self> {
+        Self::spawn(command.stdin(Stdio::piped()))
+    }
+
+    fn spawn(command: &mut Command) -> Result<Self> {
         let program = command.get_program().to_string_lossy().into_owned();
         let at = |what: &str| format!("cannot {what} for {program}");
         let stderr = tempfile::tempfile().map_err(|e| Error::io(at("create a log"), e))?;
         let copy = stderr.try_clone().map_err(|e| Error::io(at("keep the log"), e))?;
-        command.stdin(Stdio::null()).stderr(copy);
+        command.stderr(copy);
         let child = command.spawn().map_err(|e| Error::io(format!("cannot start {program}"), e))?;
         let pidfd = pidfd_open(Pid::from_child(&child), PidfdFlags::empty())
             .map_err(|e| Error::io(at("open a pidfd"), e))?;

@@ -1,5 +1,9 @@
 //! A guest in a few lines: connect, negotiate, share memory, start queues, run requests.
 
+mod requests;
+
+pub use requests::{Done, Pending};
+
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -9,7 +13,6 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use super::config::BlkConfig;
 use super::frontend::{Frontend, Negotiated, VringAddr};
 use super::memory::SharedMemory;
-use super::request::{Placed, Request as BlkRequest};
 use super::ring::{SplitRing, Used};
 use super::wire::{Request, feature, protocol};
 use crate::error::{Error, Result};
@@ -68,26 +71,6 @@ pub struct Queue {
     pub kicks: u64,
     /// Calls that we received, as the eventfd counted them.
     pub calls: u64,
-}
-
-/// A request on its way.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Pending {
-    /// Head of its chain.
-    pub head: u16,
-    /// Where it is.
-    pub placed: Placed,
-}
-
-/// What became of a request.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Done {
-    /// Status byte.
-    pub status: u8,
-    /// Bytes that the backend says it wrote, the status byte included.
-    pub written: u32,
-    /// What is in the buffers.
-    pub data: Vec<u8>,
 }
 
 /// What a wait ended with.
@@ -199,32 +182,6 @@ impl Guest {
         self.frontend.get_config(BlkConfig::BYTES).map(|bytes| BlkConfig::parse(&bytes))
     }
 
-    /// Makes a well-formed request available; does not kick.
-    ///
-    /// # Errors
-    /// [`Error::Full`] if memory or ring are used up.
-    pub fn submit(&mut self, queue: usize, request: &BlkRequest) -> Result<Pending> {
-        let mut all = self.submit_all(queue, std::slice::from_ref(request))?;
-        Ok(all.swap_remove(0))
-    }
-
-    /// Makes requests available all at once; does not kick.
-    ///
-    /// # Errors
-    /// [`Error::Full`] if memory or ring are used up.
-    pub fn submit_all(&mut self, queue: usize, requests: &[BlkRequest]) -> Result<Vec<Pending>> {
-        let ring = &mut self.queues[queue].ring;
-        let mut all = Vec::new();
-        for request in requests {
-            let placed = request.place(&mut self.memory)?;
-            let head = ring.add_chain(&self.memory, &placed.descs())?;
-            all.push(Pending { head, placed });
-        }
-        let heads: Vec<u16> = all.iter().map(|pending| pending.head).collect();
-        ring.publish_all(&self.memory, &heads)?;
-        Ok(all)
-    }
-
     /// Kicks, needed or not.
     ///
     /// # Errors
@@ -257,41 +214,6 @@ impl Guest {
                 Some(1) => return Ok(Event::QueueError),
                 Some(_) => return Ok(Event::Closed),
             }
-        }
-    }
-
-    /// Runs one request from start to end.
-    ///
-    /// # Errors
-    /// [`Error::Timeout`] if it does not complete in 10 s, [`Error::Closed`] or [`Error::Reply`] if
-    /// the backend gives up.
-    pub fn run(&mut self, queue: usize, request: &BlkRequest) -> Result<Done> {
-        let mark = self.memory.mark();
-        let pending = self.submit(queue, request)?;
-        self.kick(queue)?;
-        let done = self.finish(queue, &pending)?;
-        self.memory.release(mark);
-        Ok(done)
-    }
-
-    /// Waits for a submitted request, which must be the queue's next to complete.
-    ///
-    /// # Errors
-    /// As [`Guest::run`].
-    pub fn finish(&mut self, queue: usize, pending: &Pending) -> Result<Done> {
-        let what = || format!("a request on queue {queue}");
-        let deadline = super::connection::ANSWER_DEADLINE;
-        let bad = |what: String| Error::Reply { request: "a virtio-blk request".into(), what };
-        match self.wait(queue, deadline)? {
-            Event::Used(used) if used.id == u32::from(pending.head) => Ok(Done {
-                status: pending.placed.status(&self.memory)?,
-                written: used.len,
-                data: pending.placed.data(&self.memory)?,
-            }),
-            Event::Used(used) => Err(bad(format!("{used:?} instead of head {}", pending.head))),
-            Event::QueueError => Err(bad("the queue's error was signalled".into())),
-            Event::Closed => Err(Error::Closed { what: what() }),
-            Event::Silent => Err(Error::Timeout { what: what(), after_ms: deadline.as_millis() }),
         }
     }
 }

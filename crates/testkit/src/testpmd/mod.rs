@@ -1,0 +1,134 @@
+//! DPDK's testpmd: NICs of its virtio-user, a front-end that we did not write, and whatever else it
+//! can be, by commands at its prompt.
+//!
+//! One thread serves all NICs of a testpmd: on a host with few CPUs a sender and a receiver that spin
+//! on one each would take turns and lose frames.
+
+mod counts;
+mod huge_pages;
+mod nics;
+
+use std::io::Write;
+use std::process::{ChildStdin, Command, Stdio};
+use std::time::Duration;
+
+use crate::cpus;
+use crate::error::Result;
+use crate::guest::console::{Console, Seen};
+use crate::process::{PROCESS_DEADLINE, Process, find_tool};
+
+pub use counts::Counts;
+pub use huge_pages::allow as allow_huge_pages;
+pub use nics::{Memory, Nics};
+
+/// What it says when it takes the next command.
+const PROMPT: &str = "testpmd> ";
+/// Until it is set up: it touches all of its memory.
+const SET_UP: Duration = Duration::from_secs(60);
+
+/// A running testpmd.
+#[derive(Debug)]
+pub struct Testpmd {
+    process: Process,
+    console: Console,
+    input: ChildStdin,
+}
+
+impl Testpmd {
+    /// Starts one with these arguments for its environment and for itself, on one CPU of the host
+    /// or on all that this process may use; returns when it takes commands.
+    ///
+    /// # Errors
+    /// [`crate::Error::Missing`] if it is not installed, [`crate::Error::Process`] with what it said
+    /// if it ends or does not get so far.
+    pub fn start(cpu: Option<usize>, environment: &[String], own: &[String]) -> Result<Self> {
+        let mut command = Command::new(find_tool("stdbuf", "coreutils")?);
+        // Else what it prints comes after the prompt that follows it.
+        command.arg("--output=L").arg(find_tool("dpdk-testpmd", "dpdk-dev")?);
+        let mine = cpu.map_or_else(cpus::mine, |cpu| Ok(vec![cpu]))?;
+        let mine = mine.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
+        command.arg("--lcores").arg(format!("0@({mine}),1@({mine})"));
+        command.args(["--no-pci", "--no-telemetry"]).args(environment);
+        command.args(["--", "--interactive", "--nb-cores=1", "--disable-link-check"]).args(own);
+        command.stdout(Stdio::piped());
+        let mut process = Process::start_typed(&mut command)?;
+        let child = process.child();
+        let (Some(output), Some(input)) = (child.stdout.take(), child.stdin.take()) else {
+            return Err(process.error("was started without pipes"));
+        };
+        let mut testpmd = Self { process, console: Console::new(output, None), input };
+        testpmd.wait_for_prompt("set up", SET_UP)?;
+        Ok(testpmd)
+    }
+
+    /// Process id.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// Carries out one command; gives what it printed.
+    ///
+    /// # Errors
+    /// [`crate::Error::Process`] if it has ended or does not come to an end of it.
+    pub fn command(&mut self, words: &str) -> Result<String> {
+        let before = self.console.text().len();
+        if let Err(error) = writeln!(self.input, "{words}") {
+            return Err(self.process.error(format!("takes no commands: {error}")));
+        }
+        self.wait_for_prompt(words, PROCESS_DEADLINE)?;
+        Ok(self.console.text().get(before..).unwrap_or_default().to_owned())
+    }
+
+    /// What one of its ports has sent and received so far.
+    ///
+    /// # Errors
+    /// As [`Testpmd::command`], and [`crate::Error::Reply`] if there is no such port.
+    pub fn counts(&mut self, port: usize) -> Result<Counts> {
+        let said = self.command(&format!("show port stats {port}"))?;
+        Counts::parse(&said)
+    }
+
+    /// Frames that each of the receive queues of a port has taken so far.
+    ///
+    /// # Errors
+    /// As [`Testpmd::command`].
+    pub fn received_by_queue(&mut self, port: usize) -> Result<Vec<u64>> {
+        let said = self.command(&format!("show port xstats {port}"))?;
+        Ok(counts::by_queue(&said))
+    }
+
+    /// Ends it in good order.
+    ///
+    /// # Errors
+    /// [`crate::Error::Process`] with what it said if it does not end well.
+    pub fn quit(mut self) -> Result<()> {
+        if let Err(error) = writeln!(self.input, "quit") {
+            return Err(self.process.error(format!("takes no commands: {error}")));
+        }
+        let status = self.process.wait(PROCESS_DEADLINE)?;
+        if status.success() { Ok(()) } else { Err(self.error(&format!("ended with {status}"))) }
+    }
+
+    /// Kills it as with `kill -9`.
+    ///
+    /// # Errors
+    /// [`crate::Error::Process`] if it survives.
+    pub fn kill(mut self) -> Result<()> {
+        self.process.kill().map(drop)
+    }
+
+    fn wait_for_prompt(&mut self, what: &str, deadline: Duration) -> Result<()> {
+        match self.console.wait_for(PROMPT, deadline) {
+            Seen::Yes => Ok(()),
+            Seen::Closed => Err(self.error(&format!("ended during: {what}"))),
+            Seen::Late => Err(self.error(&format!("does not come to an end of: {what}"))),
+        }
+    }
+
+    /// An error with its last words, of which the reason is the last.
+    fn error(&mut self, what: &str) -> crate::Error {
+        let tail = self.console.tail();
+        self.process.error(format!("{what}\n{tail}"))
+    }
+}
