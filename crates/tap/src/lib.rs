@@ -49,6 +49,7 @@
 mod batch;
 mod error;
 mod open;
+mod patience;
 mod queue;
 mod skips;
 

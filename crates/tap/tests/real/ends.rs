@@ -26,11 +26,12 @@ pub(super) struct Seen {
 
 impl Seen {
     /// Frames as the switch takes them.
-    pub(super) fn parsed(&self) -> Vec<(Frame, Header)> {
-        let parse = |(bytes, len): &(Vec<u8>, usize)| {
+    pub(super) fn parsed(&self) -> Vec<(Frame<'_>, Header)> {
+        fn parse((bytes, len): &(Vec<u8>, usize)) -> (Frame<'_>, Header) {
             let frame = Frame::parse(&bytes[HEADER_BYTES..], len - HEADER_BYTES).unwrap();
-            (frame, Header::parse(bytes, &frame, Offloads::KERNEL).unwrap())
-        };
+            let header = Header::parse(bytes, &frame, Offloads::KERNEL).unwrap();
+            (frame, header)
+        }
         self.frames.iter().map(parse).collect()
     }
 }

@@ -1,6 +1,7 @@
 //! Which devices can be opened, and what is said of the others.
 
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use rustix::process::Uid;
 use rustix::thread::set_thread_res_uid;
@@ -86,6 +87,35 @@ fn whoever_may_not_is_told_what_would_help() {
             assert!(denied, "{error}");
         }
         assert!(!there("rwn"));
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_device_in_use_is_waited_for() {
+    in_own_network("open::a_device_in_use_is_waited_for", || {
+        let (name, short) = ("rwtheld", Duration::from_millis(100));
+        for kept in [false, true] {
+            if kept {
+                shell("ip tuntap add dev rwtheld mode tap multi_queue vnet_hdr");
+            }
+            let held = Tap::open(name, 2, Origin::Either).unwrap();
+            let began = Instant::now();
+            let refused = Tap::open_within(name, 1, Origin::Either, short).unwrap_err();
+            assert_eq!(refused, TapError::InUse(name.into()));
+            assert!(began.elapsed() >= short);
+            let long = Duration::from_secs(60);
+            let (tell, told) = std::sync::mpsc::channel();
+            let waits = std::thread::spawn(move || {
+                tell.send(()).unwrap();
+                Tap::open_within(name, 1, Origin::Either, long).map(|tap| tap.queues())
+            });
+            told.recv().unwrap();
+            std::thread::sleep(short);
+            drop(held);
+            assert_eq!(waits.join().unwrap(), Ok(1), "kept: {kept}");
+            assert!(began.elapsed() < long, "it was told");
+        }
     })
     .unwrap();
 }

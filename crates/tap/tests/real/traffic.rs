@@ -133,7 +133,7 @@ fn datagrams(end: &Watched) -> usize {
 
 fn is_udp(frame: &net::frame::Frame) -> bool {
     use net::frame::{Net, Upper};
-    matches!(frame.net, Net::V4(ip) if matches!(ip.upper, Upper::Udp(_)))
+    matches!(frame.net(), Net::V4(ip) if matches!(ip.upper, Upper::Udp(_)))
 }
 
 #[test]
