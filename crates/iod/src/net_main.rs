@@ -6,6 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context;
 use clap::Parser;
@@ -47,7 +48,7 @@ fn run(options: &NetOptions) -> anyhow::Result<()> {
     let signals = signals::watch().context("cannot watch for signals")?;
     let pairs = options.queues.saturating_mul(u16::try_from(sources.len()).unwrap_or(u16::MAX));
     let asked = options.reactors.map(|reactors| Size::asked(reactors.into()));
-    let size = asked.unwrap_or_else(|| Size::of_host().at_most(pairs));
+    let size = asked.unwrap_or_else(|| Size::of_host().beside_guests().at_most(pairs));
     let pool = Arc::new(Pool::start(size).context("cannot start reactors")?);
     let lan = Lan::new(pool, options.mtu)?;
     lan.set_polling(policy(options.polling.spec().resolve()));
@@ -116,13 +117,17 @@ fn serve(
     Ok(())
 }
 
+/// How long somebody else may go on with our TAP device: the one who had it before us has ended.
+const PATIENCE: Duration = Duration::from_secs(2);
+
 /// The host at the port behind those of the front-ends, if it is to have one.
 fn uplink(
     options: &NetOptions,
     lan: &Arc<Lan>,
     front_ends: usize,
 ) -> Result<Option<Uplink>, NicError> {
-    options.tap.as_ref().map(|name| Uplink::open(lan, host(front_ends), name)).transpose()
+    let open = |name: &String| Uplink::open(lan, host(front_ends), name, PATIENCE);
+    options.tap.as_ref().map(open).transpose()
 }
 
 /// Answers callers and scrapers, if they have a socket, for as long as it is kept.

@@ -63,7 +63,8 @@ pub struct NetOptions {
     #[arg(long, value_name = "BYTES", default_value_t = 1500,
         value_parser = clap::value_parser!(u16).range(68..))]
     pub mtu: u16,
-    /// Number of reactor threads; without it, one for each CPU and at most one for each pair
+    /// Number of reactor threads; without it, one for two CPUs, since guests use them, too, and at most
+    /// one for each pair
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub reactors: Option<u16>,
 

@@ -1,20 +1,23 @@
 //! The path of a frame and nothing else: what a frame costs, with its bytes.
 //!
-//! `frames KIND COUNT`: KIND is `near` (60 bytes between two guests on one reactor), `far` (the
-//! same between two reactors), `wide` (the same to one of two queues, with a flow that could be moved),
-//! `whole` (64 KiB to a guest that takes it so) or `cut` (the same to one that does not). A poller on the sender's reactor plays both drivers: the rings are laid out once,
-//! and all that it does afterwards is to move their indices. The process ends by itself.
+//! `frames KIND COUNT`: KIND is `known` (60 bytes of UDP to a guest on the same reactor whose address is
+//! known), `near` (60 bytes of nothing known, to everybody), `far` (the same between two reactors), `wide`
+//! (a flow that could be moved, to one of two queues on another reactor), `whole` (64 KiB to a guest that
+//! takes it so) or `cut` (the same to one that does not). A poller on the sender's reactor plays both
+//! drivers: the rings are laid out once, and all that it does afterwards is to move their indices. The
+//! process ends by itself.
 #![allow(clippy::unwrap_used)] // A tool of the repository: a panic is its report.
 
 use std::sync::Arc;
 use std::time::Instant;
 
 use memory::Buffers;
+use net::Mac;
 use net::features::{Offer, feature};
 use net::flow::{Bucket, Toeplitz};
 use net::frame::Frame;
 use net::port::{Policy, PortId};
-use net::switch::{NetworkId, NetworkPolicy};
+use net::switch::{NetworkId, NetworkPolicy, Station};
 use nic::{Fabric, Life, RunningQueue};
 use reactor::{Context, Poller, Reactor, Turn};
 use virtq::QueueStart;
@@ -23,6 +26,8 @@ use virtq::driver::{BUFFERS, Driver};
 const RING: u16 = 128;
 const MEMORY: u64 = 8 << 20;
 const LAN: NetworkId = NetworkId(0);
+/// The receiver's address.
+const STATION: Mac = Mac([4; 6]);
 /// Bytes between two frames.
 const SLOT: u64 = 0x1_1000;
 
@@ -54,17 +59,18 @@ fn kind(name: &str) -> Kind {
     match name {
         "near" => near,
         "far" => Kind { reactors: 2, ..near },
-        "wide" => Kind { reactors: 2, frame: flow(), pairs: 2, ..near },
+        "known" => Kind { frame: flow(STATION.0), ..near },
+        "wide" => Kind { reactors: 2, frame: flow([0xff; 6]), pairs: 2, ..near },
         "whole" => Kind { frame: large, depth: 4, buffer: 4096, takes: whole, ..near },
         "cut" => Kind { frame: large, depth: 2, takes: pieces, bits: bare, ..near },
         _ => panic!("no kind called {name}"),
     }
 }
 
-/// A header and 60 bytes of UDP over IPv4, to everybody, of a flow for the first of two queues.
-fn flow() -> Vec<u8> {
+/// A header and 60 bytes of UDP over IPv4, to `dst`, of a flow for the first of two queues.
+fn flow(dst: [u8; 6]) -> Vec<u8> {
     let frame = |port: u16| {
-        let mut out = [vec![0xff; 6], vec![2; 6], vec![8, 0, 0x45, 0, 0, 46]].concat();
+        let mut out = [dst.to_vec(), vec![2; 6], vec![8, 0, 0x45, 0, 0, 46]].concat();
         out.extend([0, 1, 0x40, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
         out.extend(port.to_be_bytes());
         out.extend([0x14, 0x51, 0, 26, 0, 0]);
@@ -226,6 +232,9 @@ pub(crate) fn run(args: &[String]) -> ! {
         fabric.set_port(PortId(port), &Policy::open(LAN)).unwrap();
         Life::driver(PortId(port), OFFER.accept(bits).unwrap())
     });
+    let seen_ns = reactor::clock_ns();
+    let station = Station { network: LAN, port: PortId(2), vlan: 0, mac: STATION, seen_ns };
+    fabric.recall(&Arc::from([station])).unwrap();
     let [tx, rx] = drivers(&kind);
     let (first, last) = (reactors.first().unwrap(), reactors.last().unwrap());
     start(&fabric, last, receiver, 0, &rx);

@@ -16,8 +16,8 @@
 //!
 //! # Model
 //! ```text
-//! transmit queue: pop -> header and first 128 bytes to private memory -> Hub::forward
-//!   Hub: Frame::parse -> Header::parse -> Switch::decide -> for each receiver: steering, then
+//! transmit queue: pop many -> header and first 128 bytes to private memory -> Hub::forward
+//!   Hub: Frame::parse -> Header::parse -> Switch::way or decide -> for each receiver: steering, then
 //!     same reactor:    Outlet::give, one copy from the sender's buffers to the receiver's
 //!     another reactor: into the link, one copy; there Outlet::give, another copy
 //! once per batch: each receive queue, each link and the transmit queue are published

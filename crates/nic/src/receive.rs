@@ -1,8 +1,8 @@
 //! A receive queue: what a guest gets.
 //!
 //! A guest posts buffers and frames come whenever they come, so nothing ever waits here and the
-//! guest need not kick. Buffers that were popped for a frame that then did not fit are kept for the
-//! next one, in their order.
+//! guest need not kick. Buffers are popped some at a time, and kept until frames need them, in their
+//! order.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -10,26 +10,28 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use memory::Table;
+use memory::{Buffers, Reader, Table};
 use net::Reason;
 use net::header::HEADER_BYTES;
 use reactor::{Context, Poller, Turn};
-use virtq::{Chain, QueueStart, RingError};
+use virtq::{Popped, QueueStart, RingError};
 
 use crate::life::Life;
 use crate::outlet::{Outlet, Ready};
 use crate::queue_counts::QueueCounts;
 use crate::residence::Residence;
-use crate::ring::{Fault, Ring, Served};
+use crate::ring::{FETCHED_BYTES, Fault, Ring, Served, WHOLE_BYTES};
 use crate::taken::Taken;
 
 /// A receive queue, as its hub has it.
 pub(crate) struct Receive {
     ring: Ring,
     /// Popped, and not yet used; oldest first.
-    stock: VecDeque<Chain>,
+    stock: VecDeque<Popped>,
     /// Bytes that those take.
     stocked: usize,
+    /// The piece that is written.
+    place: Buffers,
     /// A frame may be spread over several chains.
     mergeable: bool,
     counts: Arc<QueueCounts>,
@@ -53,38 +55,36 @@ impl Receive {
         let ring = Ring::new(life.port, start, fault, context)?;
         counts.begins(context.reactor());
         let (mergeable, residence) = (life.mergeable, Residence::default());
-        Ok(Self { ring, stock, stocked: 0, mergeable, counts, residence, taken })
+        let place = Buffers::with_capacity(1);
+        Ok(Self { ring, stock, stocked: 0, place, mergeable, counts, residence, taken })
     }
 
-    /// Gives up what was popped and not used; returns how many chains that were.
+    /// Gives up what was popped and not used; returns how many buffers that were.
     fn let_go(&mut self) -> u16 {
         let unused = self.stock.len();
-        self.stock.drain(..).for_each(Chain::abandon);
+        self.stock.drain(..).for_each(Popped::abandon);
+        self.place.clear();
         self.stocked = 0;
         // At most the ring's size.
         unused as u16
     }
 
-    /// How many chains a frame of so many bytes takes, header included; they are in stock then. A
-    /// frame for which there is too little costs no look at what is in stock.
+    /// How many buffers a frame of so many bytes takes, header included, for which one is too small; they
+    /// are in stock then. A frame for which there is too little costs no look at what is in stock.
     fn collect(&mut self, bytes: usize) -> Result<usize, Reason> {
         if !self.mergeable {
-            if self.stock.is_empty() {
-                self.restock()?;
-            }
-            let room = self.stock.front().map_or(0, |chain| chain.writable.len());
-            return if room < bytes { Err(Reason::SmallBuffer) } else { Ok(1) };
+            return Err(Reason::SmallBuffer);
         }
         while self.stocked < bytes {
             self.restock()?;
         }
         let mut room = 0;
-        let chains = self.stock.iter().take_while(|chain| {
+        let buffers = self.stock.iter().take_while(|popped| {
             let goes_in = room < bytes;
-            room += chain.writable.len();
+            room += popped.writable();
             goes_in
         });
-        Ok(chains.count())
+        Ok(buffers.count())
     }
 
     /// Copies a frame to the guest's buffers.
@@ -92,36 +92,103 @@ impl Receive {
         if self.ring.queue.failed() {
             return Err(Reason::ReceiverClosed);
         }
-        let chains = self.collect(HEADER_BYTES + frame.bytes())?;
+        let bytes = HEADER_BYTES + frame.bytes();
+        if self.stock.is_empty() {
+            self.restock()?;
+        }
+        let fits = self.stock.front().is_some_and(|popped| popped.writable() >= bytes);
+        if fits && let Some(popped) = self.stock.pop_front() {
+            self.put_whole(frame, popped, bytes);
+            return Ok(());
+        }
+        self.put_spread(frame, bytes)
+    }
+
+    /// Copies a frame to one buffer, which it fits into: so many bytes with its header.
+    #[inline]
+    fn put_whole(&mut self, frame: &Ready<'_>, mut popped: Popped, bytes: usize) {
+        self.stocked -= popped.writable();
         let mut header = frame.header;
         if let Some(count) = header.last_chunk_mut() {
-            // A ring has no more chains than fit.
-            *count = (chains as u16).to_le_bytes();
+            *count = 1u16.to_le_bytes();
+        }
+        if bytes > FETCHED_BYTES
+            && let Some(next) = self.stock.front()
+        {
+            // One that follows is likely to be as large.
+            self.ring.queue.fetch_more(next, bytes.min(WHOLE_BYTES));
+        }
+        let written = match &mut popped {
+            Popped::Piece(piece) => {
+                let queue = &self.ring.queue;
+                queue.write_piece(piece, &header, frame.head, frame.body).unwrap_or(0)
+            }
+            Popped::Chain(chain) => {
+                let mut front = [&header[..], frame.head];
+                spread(&mut front, &mut frame.body.reader(), &mut chain.writable)
+            }
+        };
+        // A frame has at most net::frame::FRAME_MAX bytes.
+        self.ring.push(popped, written as u32);
+        self.taken.gives(1);
+    }
+
+    /// Copies a frame to as many buffers as it takes.
+    #[inline(never)]
+    fn put_spread(&mut self, frame: &Ready<'_>, bytes: usize) -> Result<(), Reason> {
+        let buffers = self.collect(bytes)?;
+        let mut header = frame.header;
+        if let Some(count) = header.last_chunk_mut() {
+            // A ring has no more of them than fit.
+            *count = (buffers as u16).to_le_bytes();
         }
         let mut front = [&header[..], frame.head];
         let mut body = frame.body.reader();
-        for mut chain in self.stock.drain(..chains) {
-            self.stocked -= chain.writable.len();
-            let mut written = 0;
-            for bytes in &mut front {
-                let count = chain.writable.write(bytes);
-                chain.writable.advance(count);
-                *bytes = bytes.get(count..).unwrap_or_default();
-                written += count;
-            }
-            written += body.copy_to(&chain.writable);
-            self.ring.queue.push(chain, written as u32);
+        for mut popped in self.stock.drain(..buffers) {
+            self.stocked -= popped.writable();
+            let room = popped.writable();
+            let place = match &mut popped {
+                Popped::Piece(piece) if room > 0 => {
+                    self.ring.queue.show(piece, 0, &mut self.place);
+                    &mut self.place
+                }
+                // It is for us to read: nothing fits.
+                Popped::Piece(_) => {
+                    self.place.clear();
+                    &mut self.place
+                }
+                Popped::Chain(chain) => &mut chain.writable,
+            };
+            let written = spread(&mut front, &mut body, place);
+            self.ring.push(popped, written as u32);
         }
-        self.taken.gives(chains as u64);
+        self.taken.gives(buffers as u64);
         Ok(())
     }
 
+    /// Pops one at least, and some for the next frames. Of a ring that breaks while it does nothing is
+    /// shown to the guest any more.
     fn restock(&mut self) -> Result<(), Reason> {
-        let chain = self.ring.pop().ok_or(Reason::NoBuffer)?;
-        self.stocked += chain.writable.len();
-        self.stock.push_back(chain);
-        Ok(())
+        let before = self.stock.len();
+        self.ring.pop_many(FETCHED_BYTES, &mut self.stock);
+        if self.ring.queue.failed() {
+            return Err(Reason::ReceiverClosed);
+        }
+        self.stocked += self.stock.range(before..).map(Popped::writable).sum::<usize>();
+        if self.stock.len() > before { Ok(()) } else { Err(Reason::NoBuffer) }
     }
+}
+
+/// Copies what fits of the bytes before a body, and of that, to a buffer; returns how much that is.
+fn spread(front: &mut [&[u8]; 2], body: &mut Reader<'_>, place: &mut Buffers) -> usize {
+    let mut written = 0;
+    for bytes in front {
+        let count = place.write(bytes);
+        place.advance(count);
+        *bytes = bytes.get(count..).unwrap_or_default();
+        written += count;
+    }
+    written + body.copy_to(place)
 }
 
 impl Served for Receive {

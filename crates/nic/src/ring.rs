@@ -1,12 +1,22 @@
 //! What receive and transmit queues have in common: a ring, its signals, its memory.
 
+use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use memory::Table;
+use net::header::HEADER_BYTES;
 use net::port::PortId;
 use reactor::{Bell, Context};
-use virtq::{Chain, Queue, QueueConfig, QueueStart, RingError};
+use virtq::{Chain, Popped, Queue, QueueConfig, QueueStart, RingError};
+
+/// Requests that are popped at once, so that their first bytes are on the way to this CPU before they are
+/// touched.
+pub(crate) const AHEAD: usize = 32;
+/// Bytes of each that come closer then: header and frame of a small one, headers of a large one.
+pub(crate) const FETCHED_BYTES: usize = HEADER_BYTES + 64;
+/// Bytes that come closer of the next one, while one is copied: a full frame of one segment.
+pub(crate) const WHOLE_BYTES: usize = 1536;
 
 /// Called on the reactor's thread, at most once per queue, when a session cannot go on.
 pub type Fault = Arc<dyn Fn(&str) + Send + Sync>;
@@ -65,12 +75,30 @@ impl Ring {
         Ok(ring)
     }
 
-    /// The next chain. A ring that breaks the rules yields none from then on.
-    pub(crate) fn pop(&mut self) -> Option<Chain> {
+    /// The next request, as a chain whatever it is. A ring that breaks the rules yields none from then
+    /// on.
+    pub(crate) fn pop_chain(&mut self) -> Option<Chain> {
         self.queue.pop().unwrap_or_else(|error| {
             self.broken(&error);
             None
         })
+    }
+
+    /// Adds the next requests, [`AHEAD`] at most, to `into`, of each of which so many bytes are on
+    /// their way to this CPU then. A ring that breaks the rules yields none from then on.
+    pub(crate) fn pop_many(&mut self, bytes: usize, into: &mut VecDeque<Popped>) {
+        if let Err(error) = self.queue.pop_many((AHEAD, bytes), into) {
+            self.broken(&error);
+        }
+    }
+
+    /// Completes one, into which `written` bytes were written.
+    #[inline]
+    pub(crate) fn push(&mut self, popped: Popped, written: u32) {
+        match popped {
+            Popped::Piece(piece) => self.queue.push_piece(piece, written),
+            Popped::Chain(chain) => self.queue.push(chain, written),
+        }
     }
 
     /// The batch is over: shows the guest what was completed, and calls it if it wants to be.

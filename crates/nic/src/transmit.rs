@@ -1,25 +1,27 @@
 //! A transmit queue: what a guest sends.
 //!
-//! A port may be capped. What may not pass yet is held, nothing is popped before it, and a timer
+//! Frames are popped some at a time, so that their first bytes are on the way to this CPU before they are
+//! read. A port may be capped. What may not pass yet is held, with what was popped behind it, and a timer
 //! tells when its time has come: the guest waits, and no frame is lost for it.
 
 use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use memory::Table;
+use memory::{Buffers, Table};
 use net::Reason;
 use net::frame::PREFIX_BYTES;
 use net::header::HEADER_BYTES;
 use reactor::{Context, Done, Op, Poller, Polling, Port, Turn, WaitsFor};
-use virtq::{Chain, QueueStart, RingError};
+use virtq::{Popped, QueueStart, RingError};
 
 use crate::hub::{Given, Hub};
 use crate::life::Life;
 use crate::queue_counts::QueueCounts;
-use crate::ring::{Fault, Ring, Served};
+use crate::ring::{AHEAD, FETCHED_BYTES, Fault, Ring, Served, WHOLE_BYTES};
 
 /// Frames that are taken before others have their turn.
 const BATCH: usize = 64;
@@ -31,8 +33,11 @@ pub(crate) struct Transmit {
     life: Life,
     /// Nobody kicks: it must look.
     kickless: bool,
-    /// Popped, and not to pass yet.
-    held: Option<Chain>,
+    /// Popped, and not passed on; oldest first. Between turns that is what a cap holds, or what others
+    /// have their turn before.
+    popped: VecDeque<Popped>,
+    /// What of a piece follows the bytes that are copied first.
+    body: Buffers,
     timer: Timer,
     counts: Arc<QueueCounts>,
 }
@@ -80,36 +85,86 @@ impl Transmit {
     ) -> Result<Self, RingError> {
         let ring = Ring::new(life.port, start, fault, context)?;
         let timer = Timer::new(context);
-        Ok(Self { ring, hub, life, kickless, held: None, timer, counts })
+        let (popped, body) = (VecDeque::with_capacity(AHEAD), Buffers::with_capacity(1));
+        Ok(Self { ring, hub, life, kickless, popped, body, timer, counts })
     }
 
-    /// Gives up what is held; returns how many chains that were.
+    /// Gives up what was popped and not passed on; returns how much that was.
     fn let_go(&mut self) -> u16 {
-        self.held.take().map_or(0, |chain| {
-            chain.abandon();
-            1
-        })
+        let unsent = self.popped.len();
+        self.popped.drain(..).for_each(Popped::abandon);
+        self.body.clear();
+        // At most AHEAD.
+        unsent as u16
+    }
+
+    /// The next one. Where none is left, more are popped.
+    #[inline]
+    fn next(&mut self) -> Option<Popped> {
+        if self.popped.is_empty() {
+            self.ring.pop_many(FETCHED_BYTES, &mut self.popped);
+        }
+        let next = self.popped.pop_front();
+        if let Some(after) = self.popped.front()
+            && after.readable() > FETCHED_BYTES
+        {
+            self.ring.queue.fetch_more(after, WHOLE_BYTES);
+        }
+        next
     }
 
     /// Copies what is decided on to private memory, and passes the frame on.
-    fn send(&self, hub: &mut Hub, chain: &mut Chain, now_ns: u64) {
-        let body = &mut chain.readable;
-        let Some(header) = body.take_front::<HEADER_BYTES>() else {
-            self.counts.sends(0, Some(Reason::ShortHeader));
-            return hub.refuse(self.life.port, Reason::ShortHeader);
-        };
-        let mut prefix = [0; PREFIX_BYTES];
-        let copied = body.peek(&mut prefix);
-        body.advance(copied);
-        let prefix = prefix.get(..copied).unwrap_or_default();
-        let bytes = prefix.len() + body.len();
+    fn pass(&mut self, hub: &mut Hub, popped: &mut Popped, now_ns: u64) {
+        let (mut prefix, bytes) = ([0; PREFIX_BYTES], popped.readable());
+        match popped {
+            Popped::Piece(piece) => {
+                let queue = &self.ring.queue;
+                let Some((header, prefix)) = queue.read_piece(piece, &mut prefix) else {
+                    return self.refuse(hub);
+                };
+                let front = HEADER_BYTES + prefix.len();
+                if bytes == front {
+                    return self.send(hub, header, prefix, &Buffers::default(), now_ns);
+                }
+                // What is copied first is a few bytes.
+                queue.show(piece, front as u32, &mut self.body);
+                self.send(hub, header, prefix, &self.body, now_ns);
+            }
+            Popped::Chain(chain) => {
+                let body = &mut chain.readable;
+                let Some(header) = body.take_front() else { return self.refuse(hub) };
+                let copied = body.peek(&mut prefix);
+                body.advance(copied);
+                let prefix = prefix.get(..copied).unwrap_or_default();
+                self.send(hub, header, prefix, body, now_ns);
+            }
+        }
+    }
+
+    #[inline]
+    fn send(
+        &self,
+        hub: &mut Hub,
+        header: [u8; HEADER_BYTES],
+        prefix: &[u8],
+        body: &Buffers,
+        now_ns: u64,
+    ) {
         let given = Given { header, prefix, body, may: self.life.may };
-        self.counts.sends(bytes, hub.forward(self.life.port, &given, now_ns));
+        let refused = hub.forward(self.life.port, &given, now_ns);
+        self.counts.sends(prefix.len() + body.len(), refused);
+    }
+
+    /// It does not even have a header.
+    #[cold]
+    fn refuse(&self, hub: &mut Hub) {
+        self.counts.sends(0, Some(Reason::ShortHeader));
+        hub.refuse(self.life.port, Reason::ShortHeader);
     }
 }
 
 impl Served for Transmit {
-    /// At most what is held is in flight between turns.
+    /// At most what was popped and not passed on is in flight between turns.
     fn stop(&mut self, context: &mut Context<'_>) -> u16 {
         self.ring.publish(context);
         let unsent = self.let_go();
@@ -136,17 +191,17 @@ impl Poller for Transmit {
         let mut hub = hub.borrow_mut();
         let mut taken = 0;
         while taken < BATCH && !hub.is_spent() {
-            let Some(mut chain) = self.held.take().or_else(|| self.ring.pop()) else { break };
-            let bytes = chain.readable.len().saturating_sub(HEADER_BYTES);
+            let Some(mut popped) = self.next() else { break };
+            let bytes = popped.readable().saturating_sub(HEADER_BYTES);
             if let Err(at_ns) = hub.may_send(self.life.port, bytes, now_ns) {
                 self.timer.set(at_ns, now_ns, context);
-                self.held = Some(chain);
+                self.popped.push_front(popped);
                 self.counts.holds(now_ns);
                 break;
             }
             self.counts.passes(now_ns);
-            self.send(&mut hub, &mut chain, now_ns);
-            self.ring.queue.push(chain, 0);
+            self.pass(&mut hub, &mut popped, now_ns);
+            self.ring.push(popped, 0);
             taken += 1;
         }
         if taken > 0 {
@@ -163,12 +218,12 @@ impl Poller for Transmit {
     }
 
     fn arm(&mut self) -> bool {
-        // With something held only the timer brings us on.
-        self.held.is_none() && self.ring.queue.arm()
+        // With something held only the timer brings us on: a turn that ended for others was busy.
+        self.popped.is_empty() && self.ring.queue.arm()
     }
 
     fn spins(&self) -> bool {
-        self.kickless && self.held.is_none() && !self.ring.queue.failed()
+        self.kickless && self.popped.is_empty() && !self.ring.queue.failed()
     }
 
     fn polling(&self) -> Option<&Polling> {
@@ -177,7 +232,7 @@ impl Poller for Transmit {
 
     fn waits_for(&self) -> WaitsFor {
         // Frames are never under way: either the guest brings the next one, or the timer does.
-        if self.held.is_some() || self.ring.queue.failed() {
+        if !self.popped.is_empty() || self.ring.queue.failed() {
             WaitsFor::Event
         } else {
             WaitsFor::Driver

@@ -117,11 +117,26 @@ fn a_broken_ring_is_told_and_harms_nobody_else() {
     a.send(NOTHING, &frame);
     b.rx.wait_for_error();
     a.send(NOTHING, &frame);
-    assert_eq!(lan.counts(2).missed(Reason::ReceiverClosed), 1);
+    assert_eq!(lan.counts(2).missed(Reason::ReceiverClosed), 2);
     for _ in 0..2 {
         assert_eq!(c.rx.receive().frame, frame);
     }
     assert_eq!((b.tx.stop(), b.rx.stop()), (0, 0));
+}
+
+#[test]
+fn a_bad_buffer_behind_good_ones_is_no_frame_that_came() {
+    let lan = Lan::new(1);
+    let [mut a, mut b, mut c] = [1, 2, 3].map(|port| Guest::new(&lan, port, 0, all()));
+    c.rx.post(8, 2048);
+    b.rx.post(2, 2048);
+    b.rx.post(1, 0);
+    let frame = plain(EVERYBODY, 1, 60);
+    a.send(NOTHING, &frame);
+    b.rx.wait_for_error();
+    assert_eq!(c.rx.receive().frame, frame);
+    let counts = lan.counts(2);
+    assert_eq!((counts.got_frames, counts.missed(Reason::ReceiverClosed)), (0, 1));
 }
 
 #[test]

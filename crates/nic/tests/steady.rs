@@ -88,6 +88,11 @@ fn is_steady(kind: &str, frames: u64) {
 }
 
 #[test]
+fn frames_to_a_known_station_share_nothing() {
+    is_steady("known", 512);
+}
+
+#[test]
 fn frames_on_one_reactor_share_nothing() {
     is_steady("near", 512);
 }

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use model::nic::DEFAULT_MTU;
 use net::port::{PortId, PortSet};
@@ -131,7 +132,8 @@ impl Networks {
             return Err(NicsError::TapTaken { tap: tap.into(), network: network.into() });
         }
         let port = self.free_port()?;
-        let uplink = Uplink::open(&lan, port, tap)?;
+        // Others are served by this thread too. Who asks can ask again.
+        let uplink = Uplink::open(&lan, port, tap, Duration::ZERO)?;
         self.insert_uplink(name, port, uplink);
         Ok(())
     }

@@ -17,7 +17,9 @@ enum Why {
     Asked,
     /// As many as this host gets.
     Host(Host),
-    /// The disk has no more queues.
+    /// Of so many CPUs half: guests use them, too.
+    Half(usize),
+    /// There are no more queues.
     Queues,
 }
 
@@ -38,11 +40,24 @@ impl Size {
         })
     }
 
+    /// No more than half of the host's CPUs. Who sends and who gets what a switch forwards runs on
+    /// them, too; and what two on different reactors send each other is copied once more, and wakes
+    /// one more thread.
+    #[must_use]
+    pub fn beside_guests(self) -> Self {
+        let Why::Host(Host { cpus, .. }) = self.why else { return self };
+        let half = usize::from(cpus.div_ceil(2));
+        if self.reactors() <= half {
+            return self;
+        }
+        Self { why: Why::Half(cpus.into()), ..Self::asked(half) }
+    }
+
     fn of(host: Host) -> Self {
         Self { why: Why::Host(host), ..Self::asked(sizing(host).reactors.value.into()) }
     }
 
-    /// No more than a disk has queues.
+    /// No more than there are queues.
     #[must_use]
     pub fn at_most(self, queues: u16) -> Self {
         if self.reactors() <= queues.into() {
@@ -63,7 +78,8 @@ impl fmt::Display for Size {
         match self.why {
             Why::Asked => write!(f, "as --reactors says"),
             Why::Host(host) => f.write_str(&sizing(host).reactors.why),
-            Why::Queues => write!(f, "one for each queue of the disk"),
+            Why::Half(cpus) => write!(f, "half of {cpus} CPUs: guests use them, too"),
+            Why::Queues => write!(f, "one for each queue"),
         }
     }
 }
@@ -79,7 +95,11 @@ mod tests {
         assert_eq!(of(64).to_string(), "16, of 64 CPUs at most 16 are used");
         let small = Size::of(Host { cpus: 64, memory_bytes: 4 << 30 });
         assert!(small.to_string().starts_with("4, Ringway's share of memory is"), "{small}");
-        assert_eq!(of(8).at_most(4).to_string(), "4, one for each queue of the disk");
+        assert_eq!(of(8).at_most(4).to_string(), "4, one for each queue");
+        assert_eq!(of(2).beside_guests().to_string(), "1, half of 2 CPUs: guests use them, too");
+        assert_eq!(of(7).beside_guests().reactors(), 4);
+        assert_eq!((of(1).beside_guests(), of(64).beside_guests()), (of(1), of(64)));
+        assert_eq!(Size::asked(2).beside_guests(), Size::asked(2));
         assert_eq!(of(4).at_most(4), of(4));
         assert_eq!(Size::asked(0).reactors(), 1);
         assert_eq!(Size::asked(256).to_string(), "256, as --reactors says");

@@ -2,7 +2,10 @@
 
 use std::path::Path;
 
-use testkit::guest::Machine;
+use testkit::guest::{Machine, UML_NIC};
+
+/// What a User-Mode Linux guest does before it has a NIC.
+pub const DRIVERS: &str = UML_NIC;
 
 /// A machine of QEMU with a NIC of so many pairs of queues. Its interrupts are not messages: to mask
 /// one of those for a vhost-user NIC, QEMU 7.2 needs KVM, and without it ends.
@@ -25,14 +28,5 @@ pub fn qemu_that_reconnects(socket: &Path, pairs: u16, mac: &str) -> Machine {
 
 /// A machine of User-Mode Linux with a NIC.
 pub fn uml(socket: &Path) -> Machine {
-    let append = format!("virtio_uml.device={}:1", socket.display());
-    Machine { append, ..Machine::default() }
+    Machine::with_nic(socket)
 }
-
-/// What a User-Mode Linux guest does before it has a NIC.
-pub const DRIVERS: &str = "modules=/usr/lib/uml/modules/$(uname -r)/kernel
-    for module in net/core/failover drivers/net/net_failover drivers/net/virtio_net; do
-        busybox insmod $modules/$module.ko || exit 3
-    done
-    ip link set lo up
-    ip link set eth0 up";

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use tempfile::TempDir;
 use testkit::process::Process;
 
-use super::{NET, folder, ready};
+use super::{Caller, NET, folder, ready};
 
 pub struct Switch {
     pub process: Process,
@@ -16,11 +16,18 @@ impl Switch {
     /// One with a port of each of these names.
     pub fn with(ports: &[&str], options: &[&str]) -> Self {
         let folder = folder();
+        let control = folder.path().join("control");
         let sockets: Vec<_> = ports.iter().map(|name| folder.path().join(name)).collect();
         let ports = sockets.iter().flat_map(|socket| ["--port", socket.to_str().unwrap()]);
-        let all: Vec<_> = ports.chain(options.iter().copied()).collect();
+        let own = ["--control", control.to_str().unwrap()];
+        let all: Vec<_> = ports.chain(own).chain(options.iter().copied()).collect();
         let process = ready(NET, &all);
         Self { process, folder }
+    }
+
+    /// What each port sent and got, by name.
+    pub fn ports(&self) -> Vec<model::report::PortStats> {
+        Caller::connect(&self.folder.path().join("control")).stats().ports
     }
 
     pub fn port(&self, name: &str) -> PathBuf {

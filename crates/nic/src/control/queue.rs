@@ -145,7 +145,7 @@ impl Poller for Control {
         if self.held.is_some() {
             return Turn::Idle;
         }
-        let Some(chain) = self.ring.pop() else {
+        let Some(chain) = self.ring.pop_chain() else {
             // The ring may be broken.
             self.ring.publish(context);
             return Turn::Idle;

@@ -1,16 +1,20 @@
 //! From a frame that came in to those who get it.
 
+use std::cell::OnceCell;
+
 use memory::Buffers;
 use net::Reason;
 use net::flow::FlowKey;
 use net::frame::Frame;
 use net::header::{Finish, Header};
-use net::port::PortId;
+use net::port::{PortId, Tagging};
 use net::switch::Decision;
 
+use super::exits::Exits;
+use super::finish::Workshop;
 use super::head::Head;
-use super::known::Seat;
-use super::work::PIECE_BYTES;
+use super::known::{Known, Seat};
+use super::work::{PIECE_BYTES, Work};
 use super::{Given, Hub, known};
 use crate::link::{Address, News};
 use crate::outlet::Ready;
@@ -23,10 +27,10 @@ const FLOODED_PIECES_MAX: usize = 64;
 
 /// A frame that was decided about.
 struct Passing<'a> {
-    frame: Frame,
-    header: Header,
-    vlan: u16,
-    hash: Option<u32>,
+    frame: &'a Frame<'a>,
+    /// Of its flow, once somebody has asked.
+    hash: OnceCell<Option<u32>>,
+    header: &'a Header,
     /// Nobody knows whose it is.
     flooded: bool,
     prefix: &'a [u8],
@@ -59,89 +63,133 @@ impl Hub {
         let Given { header, prefix, body, may } = *given;
         let frame = Frame::parse(prefix, bytes)?;
         let header = Header::parse(&header, &frame, may)?;
+        let hash = OnceCell::new();
+        let mut passing =
+            Passing { frame: &frame, hash, header: &header, flooded: false, prefix, body };
+        if let Some(way) = self.switch.way(from, &frame, &header, now_ns) {
+            self.name(from, &frame, Some(way.to), now_ns);
+            self.hand(way.to, way.tagging, &passing, now_ns);
+            return Ok(());
+        }
         let verdict = self.switch.decide(from, &frame, &header, now_ns);
         let vlan = verdict.vlan;
         if verdict.learnt.is_some_and(|learnt| learnt.is_news()) {
             let term = known(&mut self.ports, from).map_or(0, |known| known.term);
             self.exits.tell(News { port: from, term, vlan, mac: frame.src });
         }
-        let hash = self.hash.of(&frame);
-        let flooded = matches!(verdict.decision, Decision::Flood(_));
-        if let Some(hash) = hash {
-            self.name(from, hash, &frame, &verdict.decision, now_ns);
-        }
-        let passing = Passing { frame, header, vlan, hash, flooded, prefix, body };
         match verdict.decision {
             Decision::Drop(reason) => return Err(reason),
-            Decision::Forward(to) => self.hand(to, &passing, now_ns),
-            Decision::Flood(ports) => ports.iter().for_each(|to| self.hand(to, &passing, now_ns)),
+            Decision::Forward(to) => {
+                self.name(from, &frame, Some(to), now_ns);
+                self.hand(to, self.switch.tagging(to, vlan, &frame), &passing, now_ns);
+            }
+            Decision::Flood(ports) => {
+                self.name(from, &frame, None, now_ns);
+                passing.flooded = true;
+                for to in ports.iter() {
+                    self.hand(to, self.switch.tagging(to, vlan, &frame), &passing, now_ns);
+                }
+            }
         }
         Ok(())
     }
 
     /// Counts a frame that goes on among those of its flow.
-    fn name(&mut self, from: PortId, hash: u32, frame: &Frame, decision: &Decision, now_ns: u64) {
-        let to = match decision {
-            Decision::Drop(_) => return,
-            Decision::Forward(to) => Some(*to),
-            Decision::Flood(_) => None,
-        };
+    fn name(&mut self, from: PortId, frame: &Frame<'_>, to: Option<PortId>, now_ns: u64) {
         if let Some(known) = known(&mut self.ports, from) {
-            known.flows.see(hash, frame.len.into(), now_ns, || FlowKey::of(frame, to));
+            let (hash, key) = (|| self.hash.of(frame), || FlowKey::of(frame, to));
+            known.flows.see(hash, frame.len.into(), now_ns, key);
         }
     }
 
     /// Gives a frame to a port, in the form that it takes. What becomes of it there is counted
     /// there, and is no matter of its sender.
-    fn hand(&mut self, to: PortId, passing: &Passing<'_>, now_ns: u64) {
-        let Passing { frame, header, vlan, hash, flooded, prefix, body } = passing;
+    fn hand(&mut self, to: PortId, tagging: Tagging, passing: &Passing<'_>, now_ns: u64) {
+        let Passing { frame, ref hash, header, flooded, prefix, body } = *passing;
         let Some(known) = known(&mut self.ports, to) else { return };
-        if *flooded && !known.wants(frame.dst) {
+        if flooded && !known.wants(frame.dst) {
             return;
         }
-        let tagging = self.switch.tagging(to, *vlan, frame);
-        let changed = Head::new(prefix, header, tagging);
-        let (head, header) = match &changed {
-            None => (*prefix, header),
-            Some((head, header)) => (head.bytes(), header),
-        };
-        let queue = known.pick(*hash, now_ns, &self.exits);
+        let hash = if known.is_wide() { *hash.get_or_init(|| self.hash.of(frame)) } else { None };
+        let queue = known.pick(hash, now_ns, &self.exits);
         let seat = known.seat(queue);
         let address = Address { port: to, queue, epoch: known.epoch };
-        let raw = header.for_receiver(known.takes).bytes(1);
-        let (exits, work) = (&mut self.exits, &mut self.work);
-        let (mut goes, mut units) = (false, 0);
-        let mut give = |head: &[u8], body: &Buffers| {
-            let ready = Ready { header: raw, head, body, since_ns: now_ns };
-            let given = exits.give(seat, address, &ready);
-            units += work.spend(ready.bytes());
-            goes |= given.is_ok();
-            // On another reactor it counts when it gets there.
-            if given.is_err() || !matches!(seat, Seat::There(_)) {
-                known.got(ready.bytes(), given);
-            }
-            given
+        let mut way =
+            Handing { known, exits: &mut self.exits, work: &mut self.work, seat, address };
+        let outcome = if header.is_plain() && tagging == Tagging::Keep {
+            let raw = Header::default().bytes(1);
+            way.give(&Ready { header: raw, head: prefix, body, since_ns: now_ns })
+        } else {
+            way.finish(&mut self.workshop, tagging, passing, now_ns)
         };
-        // What comes of giving is counted already.
-        let finished = match header.finish_for(known.takes) {
+        way.known.sent(hash, queue, outcome, now_ns, way.exits);
+    }
+}
+
+/// A frame on its way to a queue.
+struct Handing<'a> {
+    known: &'a mut Known,
+    exits: &'a mut Exits,
+    work: &'a mut Work,
+    seat: Seat,
+    address: Address,
+}
+
+impl Handing<'_> {
+    /// Gives what is to be done no more about. Returns whether it is on its way, and how much work it was.
+    #[inline]
+    fn give(&mut self, ready: &Ready<'_>) -> (bool, u64) {
+        let bytes = ready.bytes();
+        let given = self.exits.give(self.seat, self.address, ready);
+        // On another reactor it counts when it gets there.
+        if given.is_err() || !matches!(self.seat, Seat::There(_)) {
+            self.known.got(bytes, given);
+        }
+        (given.is_ok(), self.work.spend(bytes))
+    }
+
+    /// Does what the port lacks, then gives what comes of it. Returns whether any of it is on its way, and
+    /// how much work all of it was.
+    #[inline(never)]
+    fn finish(
+        &mut self,
+        workshop: &mut Workshop,
+        tagging: Tagging,
+        passing: &Passing<'_>,
+        now_ns: u64,
+    ) -> (bool, u64) {
+        let Passing { header, flooded, prefix, body, .. } = *passing;
+        let changed = Head::new(prefix, header, tagging);
+        let (head, header) = match &changed {
+            None => (prefix, header),
+            Some((head, header)) => (head.bytes(), header),
+        };
+        let (takes, nothing) = (self.known.takes, Buffers::default());
+        let raw = header.for_receiver(takes).bytes(1);
+        let (mut goes, mut units) = (false, 0);
+        // What comes of giving is counted there.
+        let mut give = |head: &[u8], body: &Buffers| {
+            let given = self.give(&Ready { header: raw, head, body, since_ns: now_ns });
+            goes |= given.0;
+            units += given.1;
+        };
+        let finished = match header.finish_for(takes) {
             Finish::Nothing => {
-                let _ = give(head, body);
+                give(head, body);
                 Ok(())
             }
-            Finish::Checksum => self.workshop.complete(head, body, header).map(|whole| {
-                let _ = give(whole, &self.nothing);
-            }),
+            Finish::Checksum => {
+                workshop.complete(head, body, header).map(|whole| give(whole, &nothing))
+            }
             // The rest of a frame of which a piece is lost goes on: TCP asks for that piece.
             Finish::Segment => {
-                let most = if *flooded { FLOODED_PIECES_MAX } else { PIECES_MAX };
-                self.workshop.cut(head, body, header, most, |piece| {
-                    let _ = give(piece, &self.nothing);
-                })
+                let most = if flooded { FLOODED_PIECES_MAX } else { PIECES_MAX };
+                workshop.cut(head, body, header, most, |piece| give(piece, &nothing))
             }
         };
         if let Err(reason) = finished {
-            known.got(0, Err(reason));
+            self.known.got(0, Err(reason));
         }
-        known.sent(*hash, queue, (goes, units), now_ns, &self.exits);
+        (goes, units)
     }
 }

@@ -125,6 +125,11 @@ impl Known {
         self.places.iter().map(|place| place.seat)
     }
 
+    /// It has several queues, and a frame's flow says which one it goes to.
+    pub(super) fn is_wide(&self) -> bool {
+        self.spread.is_wide()
+    }
+
     /// The queue for a frame. A move of its bucket that waits is made if it may be now.
     pub(super) fn pick(&mut self, hash: Option<u32>, now_ns: u64, exits: &Exits) -> u16 {
         let Self { spread, places, .. } = self;
@@ -151,7 +156,7 @@ impl Known {
         now_ns: u64,
         exits: &Exits,
     ) {
-        if !self.spread.is_wide() {
+        if !self.is_wide() {
             return;
         }
         let (goes, units) = outcome;

@@ -72,8 +72,6 @@ pub struct Hub {
     workshop: Workshop,
     /// Since the last flush.
     work: Work,
-    /// The body of a frame that is all in its head.
-    nothing: Buffers,
 }
 
 impl Hub {
@@ -87,7 +85,6 @@ impl Hub {
             exits: Exits::default(),
             workshop: Workshop::default(),
             work: Work::default(),
-            nothing: Buffers::default(),
         }
     }
 

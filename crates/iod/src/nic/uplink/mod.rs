@@ -7,7 +7,7 @@ mod room;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use net::flow::QUEUES_MAX;
 use net::header::Offloads;
@@ -73,13 +73,18 @@ struct Served {
 
 impl Uplink {
     /// Plugs the device of this name in as port `port`. It is made if it is not there, and goes with
-    /// this then.
+    /// this then. If somebody has it, that may go on for `patience`.
     ///
     /// # Errors
     /// [`NicError`], which names the device and what to do.
-    pub fn open(lan: &Arc<Lan>, port: PortId, name: &str) -> Result<Self, NicError> {
-        let reactors = lan.pool.reactors().len();
-        let tap = Tap::open(name, reactors.min(QUEUES_MAX.into()), Origin::Either)?;
+    pub fn open(
+        lan: &Arc<Lan>,
+        port: PortId,
+        name: &str,
+        patience: Duration,
+    ) -> Result<Self, NicError> {
+        let queues = lan.pool.reactors().len().min(QUEUES_MAX.into());
+        let tap = Tap::open_within(name, queues, Origin::Either, patience)?;
         let mut uplink = Self::resting(lan, port, tap)?;
         uplink.attach()?;
         uplink.begin()?;
