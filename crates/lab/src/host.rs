@@ -59,7 +59,8 @@ pub fn load() -> f64 {
 }
 
 /// First line of a program's `--version`, or why there is none.
-fn version_of(program: &std::path::Path) -> String {
+#[must_use]
+pub fn version_of(program: &std::path::Path) -> String {
     match Command::new(program).arg("--version").output() {
         Ok(output) if output.status.success() => {
             String::from_utf8_lossy(&output.stdout).lines().next().unwrap_or("").to_owned()

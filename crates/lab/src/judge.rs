@@ -22,6 +22,8 @@ pub enum Figure {
     Kept,
     /// Ours alone, in its own unit.
     Alone,
+    /// Ours alone, in its own unit, and of all rounds the highest.
+    Worst,
 }
 
 /// On which side of a bar the median must be.
@@ -55,6 +57,8 @@ pub struct Comparison {
     /// A bar that is missed while the spread of a ratio is as large as its distance from 1 counts as
     /// kept.
     pub spread_excuses: bool,
+    /// A bar is missed where the spread of a ratio is as large as its distance from 1.
+    pub beyond_spread: bool,
     /// Another way to keep that promise.
     pub bound: Option<Bound>,
 }
@@ -83,7 +87,7 @@ pub(crate) fn compare(comparison: &Comparison, plan: &Plan, cells: &[Cell]) -> O
     let figures = figures(comparison, cell, metric)?;
     let ratio = Summary::of(&figures)?;
     let verdict = match comparison.figure {
-        Figure::Kept | Figure::Alone => Verdict::NotARatio,
+        Figure::Kept | Figure::Alone | Figure::Worst => Verdict::NotARatio,
         _ => Verdict::of(&ratio),
     };
     let bound = comparison.bound.as_ref().and_then(|Bound { system, bar }| {
@@ -98,7 +102,10 @@ pub(crate) fn compare(comparison: &Comparison, plan: &Plan, cells: &[Cell]) -> O
         Side::AtLeast => ratio.median >= bar,
         Side::AtMost => ratio.median <= bar,
     });
-    let excused = comparison.spread_excuses && verdict == Verdict::NoDifferenceShown;
+    let unshown = verdict == Verdict::NoDifferenceShown;
+    let excused = comparison.spread_excuses && unshown;
+    let hidden = comparison.beyond_spread && unshown;
+    let says_so = (kept == Some(false) && excused) || (kept == Some(true) && hidden);
     Some(Compared {
         cell: comparison.cell.clone(),
         ours: comparison.ours.clone(),
@@ -109,8 +116,8 @@ pub(crate) fn compare(comparison: &Comparison, plan: &Plan, cells: &[Cell]) -> O
         verdict,
         bar: comparison.bar,
         side: comparison.side,
-        passed: kept.map(|kept| kept || near || excused),
-        note: (kept == Some(false) && excused).then(|| "the spread is larger".to_owned()),
+        passed: kept.map(|kept| (kept && !hidden) || near || excused),
+        note: says_so.then(|| "the spread is larger".to_owned()),
         bound,
         other_cpus: cell.systems.iter().map(|s| s.median("other_cpus")).fold(0.0, f64::max),
     })
@@ -162,6 +169,10 @@ fn figures(comparison: &Comparison, cell: &Cell, metric: &str) -> Option<Vec<f64
             .map(|kept| kept.into_iter().filter(|kept| kept.is_finite()).collect())
         }
         Figure::Alone => values(cell, metric, ours),
+        Figure::Worst => {
+            let highest = values(cell, metric, ours)?.into_iter().reduce(f64::max);
+            highest.map(|highest| vec![highest])
+        }
     }
 }
 
@@ -244,6 +255,23 @@ mod tests {
         assert_eq!(of(&["b", "c"], Figure::OverLeader).ratio.min, 1.0);
         let alone = of(&[], Figure::Alone);
         assert_eq!((alone.ratio.median, alone.passed), (3.0, Some(false)));
+    }
+
+    #[test]
+    fn the_worst_of_all_rounds_is_the_highest() {
+        let all = cell(&[("a", [1.0, 1.3, 1.1])]);
+        let worst = |bar| judged(&all, &[], with(Figure::Worst, bar, Side::AtMost)).passed;
+        assert_eq!((worst(1.25), worst(1.3)), (Some(false), Some(true)));
+    }
+
+    #[test]
+    fn a_bar_beyond_the_spread_is_missed_within_it() {
+        let mut bar = with(Figure::OverBest, 1.0, Side::AtLeast);
+        bar.beyond_spread = true;
+        for (ours, passed) in [([120.0, 121.0, 119.0], true), ([120.0, 160.0, 101.0], false)] {
+            let cell = cell(&[("a", ours), ("b", [100.0; 3])]);
+            assert_eq!(judged(&cell, &["b"], bar.clone()).passed, Some(passed));
+        }
     }
 
     #[test]

@@ -39,6 +39,7 @@ pub mod inside;
 pub mod interrupted;
 pub mod judge;
 pub mod nbd;
+pub mod net;
 pub mod plot;
 pub mod progress;
 pub mod results;
@@ -59,6 +60,12 @@ pub fn experiments() -> Vec<Box<dyn experiment::Experiment>> {
         Box::new(blk::stats_cost::StatsCost),
         Box::new(blk::hung_disk::HungDisk),
         Box::new(nbd::NbdExport),
+        Box::new(net::pps::NetPps),
+        Box::new(net::tso::NetTso),
+        Box::new(net::queues::NetQueues),
+        Box::new(net::aggregate::NetAggregate),
+        Box::new(net::latency::NetLatency),
+        Box::new(net::balance::NetBalance),
         Box::new(toolstack::vbd_parallel::VbdParallel),
         Box::new(toolstack::api_scale::ApiScale),
         Box::new(toolstack::responsive::Responsive),

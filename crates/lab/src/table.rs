@@ -52,7 +52,7 @@ fn bar_line(c: &Compared) -> Option<String> {
     // What is promised of requests a second needs no name.
     let of = if c.metric == "iops" { String::new() } else { format!(", {}", c.metric) };
     let what = match c.figure {
-        Figure::Alone => c.ours.clone(),
+        Figure::Alone | Figure::Worst => c.ours.clone(),
         _ => format!("{} over {}", c.ours, peers(c)),
     };
     Some(format!(
@@ -113,7 +113,16 @@ fn noise(cells: &[Cell]) -> f64 {
 type Column = (&'static str, &'static str, usize);
 
 /// What is shown of a cell in which some system has it.
-const COLUMNS: [Column; 35] = [
+const COLUMNS: [Column; 44] = [
+    ("frames/s", "frames_per_s", 0),
+    ("frames/CPU s", "frames_per_cpu_s", 0),
+    ("Gb/s", "gbit_per_s", 2),
+    ("+- (sd) Gb/s", "gbit_sd", 2),
+    ("sent again per Gb", "resent_per_gbit", 2),
+    ("Gb/CPU s", "gbit_per_cpu_s", 2),
+    ("worst queue / mean", "imbalance_worst", 2),
+    ("its mean", "imbalance_mean", 2),
+    ("lost", "lost_frames", 0),
     ("reactor wake-ups", "reactor_wakeups", 0),
     ("reactor turns", "reactor_turns", 0),
     ("voluntary switches", "voluntary_switches", 0),
@@ -246,7 +255,7 @@ fn rounds(compared: &Compared) -> String {
 fn peers(compared: &Compared) -> String {
     let list = compared.peers.join(" and ");
     match (compared.figure, compared.peers.as_slice()) {
-        (Figure::Alone, _) => "-".to_owned(),
+        (Figure::Alone | Figure::Worst, _) => "-".to_owned(),
         (Figure::Kept, [first, second]) => format!("{first}, as a part of the gain of {second}"),
         (Figure::OverSum, [_, _, ..]) => format!("the sum of {list}"),
         (Figure::OverLeader, [_, _, ..]) => format!("the best of {list} by its median"),

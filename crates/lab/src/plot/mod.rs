@@ -82,6 +82,11 @@ fn label(metric: &str) -> &str {
         "p99_us" => "p99 latency, us",
         "backend_cpus" => "CPUs used by the backend",
         "cpu_percent" => "CPU, % of one core",
+        "frames_per_s" => "frames a second",
+        "frames_per_cpu_s" => "frames a CPU second",
+        "gbit_per_s" => "Gb/s",
+        "gbit_per_cpu_s" => "Gb a CPU second",
+        "imbalance_worst" => "most loaded queue over the mean, worst draw",
         "1/percentile" => "1 / latency, 1/s",
         other => other,
     }

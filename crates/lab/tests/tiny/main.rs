@@ -4,6 +4,7 @@
 
 mod baseline;
 mod nbd;
+mod net;
 mod peers;
 mod polling;
 mod promises;

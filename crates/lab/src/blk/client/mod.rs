@@ -12,7 +12,7 @@ mod closed;
 mod load;
 mod offsets;
 mod open;
-pub(super) mod tally;
+pub(crate) mod tally;
 
 use std::path::Path;
 use std::sync::Arc;

@@ -30,13 +30,13 @@ pub(super) struct Tally {
 }
 
 /// A histogram of latencies in nanoseconds.
-pub(in crate::blk) fn histogram() -> Result<Histogram<u64>> {
+pub(crate) fn histogram() -> Result<Histogram<u64>> {
     Histogram::new_with_bounds(1, LATENCY_NS_MAX, 3).context("cannot create a histogram")
 }
 
 /// Counts the time since then.
 #[inline]
-pub(in crate::blk) fn record(latency_ns: &mut Histogram<u64>, since: Instant) {
+pub(crate) fn record(latency_ns: &mut Histogram<u64>, since: Instant) {
     let ns = u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX);
     latency_ns.saturating_record(ns.max(1));
 }

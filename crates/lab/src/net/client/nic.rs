@@ -1,0 +1,210 @@
+//! A NIC whose driver is this program.
+
+use std::collections::VecDeque;
+use std::path::Path;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use testkit::raw::ring::Desc;
+use testkit::raw::wire::protocol;
+use testkit::raw::{Guest, Setup};
+use vm_memory::{FileOffset, MmapRegion};
+
+use super::frame::{self, HEADER_BYTES};
+use super::ring::Ring;
+
+/// Descriptors of each queue.
+const QUEUE_SIZE: u16 = 256;
+/// Buffers begin on pages, as those of guests do.
+const PAGE: u64 = 4096;
+/// How long a switch may take for one frame: past it, it hangs.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// What a driver takes where it is offered (virtio 1.2, 5.1.3 and 6): checksums, segmentation of TCP
+/// both ways, mergeable buffers, event indices; with several pairs also the control queue, which
+/// nobody here uses.
+const FEATURES: u64 =
+    1 | 1 << 1 | 1 << 7 | 1 << 8 | 1 << 11 | 1 << 12 | 1 << 15 | 1 << 28 | 1 << 29 | 1 << 32;
+const MULTIQUEUE: u64 = 1 << 17 | 1 << 22;
+
+/// What a NIC is to be.
+#[derive(Debug, Clone)]
+pub(in crate::net) struct Spec {
+    /// Number of its station.
+    pub(in crate::net) station: u8,
+    /// Pairs of queues.
+    pub(in crate::net) pairs: u16,
+    /// Buffers that it holds for each direction, in each queue.
+    pub(in crate::net) depth: u16,
+    /// Bytes of the longest frame that it takes.
+    pub(in crate::net) receive_bytes: u32,
+    /// What it has to send, headers and all: buffer `i` holds frame `i` modulo their number.
+    pub(in crate::net) frames: Vec<Vec<u8>>,
+}
+
+/// A NIC that runs. Dropping it says goodbye.
+pub(in crate::net) struct Nic {
+    /// One of each pair.
+    receive: Vec<Ring>,
+    /// Of the first pair.
+    send: Ring,
+    /// Buffers that may be sent, next one first.
+    free: VecDeque<u16>,
+    /// The rings of other pairs, and the connection.
+    _guest: Guest,
+}
+
+impl Nic {
+    /// Connects, posts all buffers, and tells the switch where its station is.
+    pub(in crate::net) fn connect(socket: &Path, spec: &Spec) -> Result<Self> {
+        let guest = start(socket, spec)
+            .with_context(|| format!("{}: no NIC can be had", socket.display()))?;
+        let (mut guest, send_heads) = lay_out(guest, spec)?;
+        let region = guest.memory.regions()[0];
+        let file = FileOffset::new(guest.memory.file().try_clone()?, region.mmap_offset);
+        let mapped = MmapRegion::from_file(file, usize::try_from(region.size)?)?;
+        let mapped = Rc::new(mapped);
+        let (mut receive, mut send) = (Vec::new(), None);
+        for (index, queue) in guest.queues.drain(..).enumerate() {
+            let ring = Ring::new(&mapped, region.guest_addr, queue)?;
+            match index {
+                _ if index % 2 == 0 => receive.push(ring),
+                1 => send = Some(ring),
+                _ => {}
+            }
+        }
+        let send = send.context("no queue to send on")?;
+        let free = (0..send_heads).collect();
+        let mut nic = Self { receive, send, free, _guest: guest };
+        for ring in &mut nic.receive {
+            (0..spec.depth).try_for_each(|head| ring.offer(head))?;
+            ring.publish()?;
+        }
+        nic.announce(send_heads)?;
+        Ok(nic)
+    }
+
+    /// Sends the frame behind all others, and waits until it was taken.
+    fn announce(&mut self, head: u16) -> Result<()> {
+        self.send.offer(head)?;
+        self.send.publish()?;
+        let until = Instant::now() + PATIENCE;
+        while self.send.take()?.is_none() {
+            ensure!(Instant::now() < until, "the switch takes no frame");
+            std::thread::yield_now();
+        }
+        Ok(())
+    }
+
+    /// Sends one frame of those that it has.
+    pub(in crate::net) fn send_one(&mut self) -> Result<()> {
+        ensure!(self.send_many(1)? == 1, "the switch keeps all frames");
+        Ok(())
+    }
+
+    /// Takes back what was sent, and sends so many frames if there are as many; how many it were.
+    #[inline]
+    pub(super) fn send_many(&mut self, most: u64) -> Result<u64> {
+        while let Some((head, _)) = self.send.take()? {
+            self.free.push_back(head);
+        }
+        let mut sent = 0;
+        while sent < most
+            && let Some(head) = self.free.pop_front()
+        {
+            self.send.offer(head)?;
+            sent += 1;
+        }
+        self.send.publish()?;
+        Ok(sent)
+    }
+
+    /// Takes all that has come, and posts its buffers again; how many frames of one length it were on
+    /// the first queue.
+    #[inline]
+    pub(super) fn count(&mut self, bytes: u32) -> Result<u64> {
+        let mut frames = [0];
+        self.count_all(bytes, &mut frames)?;
+        Ok(frames[0])
+    }
+
+    /// The same of every queue, added to what was counted before.
+    #[inline]
+    pub(super) fn count_all(&mut self, bytes: u32, frames: &mut [u64]) -> Result<()> {
+        for (ring, frames) in self.receive.iter_mut().zip(frames) {
+            while let Some((head, len)) = ring.take()? {
+                *frames += u64::from(len == bytes);
+                ring.offer(head)?;
+            }
+            ring.publish()?;
+        }
+        Ok(())
+    }
+
+    /// Takes the next frame of one length, if there is one; others are put back as they are.
+    pub(in crate::net) fn receive_one(&mut self, bytes: u32) -> Result<bool> {
+        let Some(ring) = self.receive.first_mut() else { return Ok(false) };
+        while let Some((head, len)) = ring.take()? {
+            ring.offer(head)?;
+            ring.publish()?;
+            if len == bytes {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// The queue on which frames without a flow come.
+    pub(super) fn first(&self) -> Option<&Ring> {
+        self.receive.first()
+    }
+}
+
+fn start(socket: &Path, spec: &Spec) -> Result<Guest> {
+    let several = spec.pairs > 1;
+    let features = if several { FEATURES | MULTIQUEUE } else { FEATURES };
+    let longest = spec.frames.iter().map(Vec::len).max().unwrap_or(0) as u64;
+    let buffer = |bytes: u64| bytes.next_multiple_of(PAGE);
+    let each = buffer(u64::from(spec.receive_bytes)) * u64::from(spec.pairs) + buffer(longest);
+    let rings = u64::from(spec.pairs) * 64 * u64::from(QUEUE_SIZE);
+    let setup = Setup {
+        queues: 2 * spec.pairs,
+        queue_size: QUEUE_SIZE,
+        features,
+        // What the present QEMU and DPDK take.
+        protocol: protocol::MQ | protocol::REPLY_ACK,
+        memory_bytes: each * u64::from(spec.depth) + rings + 16 * PAGE,
+        ..Setup::default()
+    };
+    Ok(Guest::start(socket, &setup)?)
+}
+
+/// Gives every queue its buffers, one in each chain; how many chains can be sent, behind which is one
+/// that announces the station.
+fn lay_out(mut guest: Guest, spec: &Spec) -> Result<(Guest, u16)> {
+    for pair in 0..usize::from(spec.pairs) {
+        for head in 0..spec.depth {
+            let at = guest.memory.alloc(spec.receive_bytes.into(), PAGE)?;
+            // Memory that nobody has touched is none yet.
+            guest.memory.write(at, &vec![0; spec.receive_bytes as usize])?;
+            let desc = Desc::writable(at, spec.receive_bytes);
+            guest.queues[2 * pair].ring.set_desc(&guest.memory, head, desc)?;
+        }
+    }
+    let announcement = frame::announcement(spec.station);
+    let sent = if spec.frames.is_empty() { 0 } else { spec.depth };
+    let frames = spec.frames.iter().cycle().take(sent.into()).chain([&announcement]);
+    for (head, frame) in (0..).zip(frames) {
+        let at = guest.memory.alloc(frame.len() as u64, PAGE)?;
+        guest.memory.write(at, frame)?;
+        let desc = Desc::readable(at, u32::try_from(frame.len())?);
+        guest.queues[1].ring.set_desc(&guest.memory, head, desc)?;
+    }
+    Ok((guest, sent))
+}
+
+/// Bytes that a device writes for a frame of so many.
+pub(in crate::net) fn with_header(frame_bytes: usize) -> u32 {
+    u32::try_from(HEADER_BYTES + frame_bytes).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,204 @@
+//! Real guests: TCP between two of User-Mode Linux, or one of them and the host, by iperf3.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+use testkit::guest::{Guest, Kind, Machine, UML_NIC};
+use testkit::process::{Process, find_tool};
+
+use crate::experiment::Sample;
+use crate::host::HostTime;
+
+/// Far beyond any boot.
+const DEADLINE: Duration = Duration::from_secs(180);
+/// What iperf3 is told, as in the documents: socket buffers and the length of a write.
+const BUFFERS: &str = "-w 256k -l 256k";
+/// Addresses of the end that listens and of the one that connects.
+pub(super) const ADDRESSES: [&str; 2] = ["10.199.77.1", "10.199.77.2"];
+
+/// A guest and its NIC.
+#[derive(Debug, Clone)]
+pub(super) struct End {
+    machine: Machine,
+    /// What the guest does to have a NIC, and what it calls it.
+    setup: String,
+    nic: &'static str,
+}
+
+impl End {
+    /// One at a vhost-user socket, which uses so many pairs of queues.
+    pub(super) fn vhost_user(socket: &Path, pairs: u16) -> Self {
+        let more = if pairs > 1 {
+            // It has one CPU, so its driver begins with one.
+            format!("\nethtool -L eth0 combined {pairs} || exit 4")
+        } else {
+            String::new()
+        };
+        let machine = Machine::with_nic(socket);
+        Self { machine, setup: format!("{UML_NIC}{more}"), nic: "eth0" }
+    }
+
+    /// One at a TAP device of the host's.
+    pub(super) fn tap(device: &str) -> Self {
+        let append = format!("vec0:transport=tap,ifname={device},depth=128,gro=1");
+        let machine = Machine { append, ..Machine::default() };
+        Self { machine, setup: "ip link set vec0 up".to_owned(), nic: "vec0" }
+    }
+
+    fn start(&self, address: &str, script: &str) -> Result<Guest> {
+        let Self { machine, setup, nic } = self;
+        let script = format!("{setup}\nip addr add {address}/24 dev {nic}\n{script}");
+        Ok(Guest::start(Kind::Uml, machine, &script)?)
+    }
+
+    /// Boots it as the end that listens.
+    pub(super) fn listen(&self) -> Result<Guest> {
+        self.start(ADDRESSES[0], "iperf3 -s >/dev/null")
+    }
+}
+
+/// iperf3 on the host as the end that listens.
+pub(super) fn host_listens() -> Result<Process> {
+    let mut command = Command::new(find_tool("iperf3", "iperf3")?);
+    command.args(["-s", "-B", ADDRESSES[0]]).stdout(Stdio::null());
+    Ok(Process::start(&mut command)?)
+}
+
+/// What is streamed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Streams {
+    /// Streams at once.
+    pub(super) count: u16,
+    /// From the end that listens to the other one.
+    pub(super) back: bool,
+    /// How often.
+    pub(super) repeats: usize,
+    /// How long each time.
+    pub(super) window: Duration,
+}
+
+impl Streams {
+    /// Boots the end that connects, and lets it stream. `backend_s` gives the CPU seconds that the
+    /// switch used so far, if it is a process.
+    pub(super) fn measure(
+        self,
+        end: &End,
+        backend_s: Option<&dyn Fn() -> Result<f64>>,
+    ) -> Result<Sample> {
+        let mut guest = end.start(ADDRESSES[1], &self.script())?;
+        let (mut cpu, mut wall_s, mut busy_s) = (0.0, 0.0, 0.0);
+        let time = || backend_s.map_or(Ok(0.0), |time| time());
+        for repeat in 0..self.repeats {
+            guest.wait_for(&format!("lab-begin-{repeat}\n"), DEADLINE)?;
+            let (before, host, start) = (time()?, HostTime::now()?, Instant::now());
+            guest.wait_for(&format!("lab-end-{repeat}\n"), DEADLINE + self.window)?;
+            cpu += time()? - before;
+            wall_s += start.elapsed().as_secs_f64();
+            busy_s += HostTime::now()?.busy_s - host.busy_s;
+        }
+        let outcome = guest.finish(DEADLINE)?;
+        let (code, output) = (outcome.code, outcome.output);
+        ensure!(code == 0, "the guest's script ended with {code}: {output}");
+        let runs = (0..self.repeats).map(|n| run_of(&output, n)).collect::<Result<Vec<_>>>()?;
+        let mut sample = summary(&runs);
+        if backend_s.is_some() {
+            sample.insert("backend_cpus".to_owned(), cpu / wall_s);
+            sample.insert("gbit_per_cpu_s".to_owned(), gbit(&runs) / cpu);
+        }
+        // Whatever else runs is the guests': nobody can tell their threads from others'.
+        sample.insert("guests_cpus".to_owned(), (busy_s - cpu).max(0.0) / wall_s);
+        Ok(sample)
+    }
+
+    fn script(self) -> String {
+        let Self { count, back, repeats, window } = self;
+        let (seconds, back) = (window.as_secs().max(1), if back { "-R" } else { "" });
+        let server = ADDRESSES[0];
+        format!(
+            "until busybox ping -c 1 -W 1 {server} >/dev/null; do :; done
+             until iperf3 -c {server} -n 1M >/dev/null; do sleep 0.2; done
+             repeat=0
+             while [ $repeat -lt {repeats} ]; do
+                 echo lab-begin-$repeat
+                 iperf3 -c {server} -t {seconds} -P {count} {BUFFERS} {back} -i 0 -J || exit 5
+                 echo lab-end-$repeat
+                 repeat=$((repeat + 1))
+             done"
+        )
+    }
+}
+
+/// What came of one run.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Run {
+    gbit_per_s: f64,
+    bytes: f64,
+    /// Segments that TCP sent again.
+    resent: f64,
+}
+
+/// What a guest's output says of its run of this number.
+fn run_of(output: &str, number: usize) -> Result<Run> {
+    let between = || {
+        let (_, rest) = output.split_once(&format!("lab-begin-{number}\n"))?;
+        rest.split_once(&format!("lab-end-{number}\n")).map(|(report, _)| report)
+    };
+    let report = between().with_context(|| format!("run {number} is not in: {output}"))?;
+    let report: Value = serde_json::from_str(report)
+        .with_context(|| format!("iperf3's report cannot be read: {report}"))?;
+    let field = |sum: &str, name: &str| {
+        let number = report["end"][sum][name].as_f64();
+        number.with_context(|| format!("iperf3's report has no {name}: {report}"))
+    };
+    Ok(Run {
+        gbit_per_s: field("sum_received", "bits_per_second")? / 1e9,
+        bytes: field("sum_received", "bytes")?,
+        resent: field("sum_sent", "retransmits")?,
+    })
+}
+
+/// What all of them brought.
+fn gbit(runs: &[Run]) -> f64 {
+    runs.iter().map(|run| run.bytes * 8.0 / 1e9).sum()
+}
+
+/// Mean and standard deviation.
+fn summary(runs: &[Run]) -> Sample {
+    let count = runs.len().max(1) as f64;
+    let mean = runs.iter().map(|run| run.gbit_per_s).sum::<f64>() / count;
+    let squares = runs.iter().map(|run| (run.gbit_per_s - mean).powi(2)).sum::<f64>();
+    let deviation = (squares / (count - 1.0).max(1.0)).sqrt();
+    let resent: f64 = runs.iter().map(|run| run.resent).sum();
+    Sample::from([
+        ("requests".to_owned(), count),
+        ("gbit_per_s".to_owned(), mean),
+        ("gbit_sd".to_owned(), deviation),
+        ("resent_per_gbit".to_owned(), resent / gbit(runs)),
+    ])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reports_are_found_and_summed() {
+        let report = |gbit: f64| {
+            let got = serde_json::json!({"bits_per_second": gbit * 1e9, "bytes": 1e9 / 8.0});
+            let sent = serde_json::json!({"retransmits": 3});
+            serde_json::json!({"end": {"sum_received": got, "sum_sent": sent}}).to_string()
+        };
+        let part = |n: usize, gbit| format!("lab-begin-{n}\n{}\nlab-end-{n}\n", report(gbit));
+        let output = ["noise\n".to_owned(), part(0, 1.0), part(1, 3.0)].concat();
+        let runs = [0, 1].map(|n| run_of(&output, n).unwrap());
+        assert_eq!((runs[1].gbit_per_s, runs[1].bytes), (3.0, 1e9 / 8.0));
+        let sample = summary(&runs);
+        assert_eq!((sample["gbit_per_s"], sample["gbit_sd"]), (2.0, 2f64.sqrt()));
+        assert_eq!(sample["resent_per_gbit"], 3.0);
+        assert!(run_of(&output, 2).is_err() && run_of("lab-begin-0\nno\nlab-end-0\n", 0).is_err());
+        assert_eq!(summary(&runs[..1])["gbit_sd"], 0.0);
+    }
+}

@@ -1,0 +1,156 @@
+//! `net-latency`: one request and its answer at a time, by how the switch waits for frames.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+
+use super::client::{FULL, Nic, Spec, Waits, ping, tcp, with_header};
+use super::systems::{System, versions};
+use crate::blk::systems::Poll;
+use crate::cpu::{self, Placement};
+use crate::experiment::{CellPlan, Comparison, Experiment, Options, Plan, Prepared, Sample};
+use crate::host::HostTime;
+
+const SYSTEMS: [System; 6] = [
+    System::Ringway(Poll::Off),
+    System::Ringway(Poll::Auto),
+    System::Ringway(Poll::Always),
+    System::Testpmd,
+    System::Ovs { sleeps: false },
+    System::Ovs { sleeps: true },
+];
+/// Place of our default among them.
+const AUTO: usize = 1;
+/// Id of a cell, how its ends wait, and bytes of its frames.
+const CASES: [(&str, Waits, usize); 3] = [
+    ("asleep-64", Waits::Asleep, 64),
+    ("looking-64", Waits::Looking, 64),
+    ("looking-1500", Waits::Looking, FULL),
+];
+
+/// The experiment.
+#[derive(Debug)]
+pub struct NetLatency;
+
+fn title(waits: Waits, bytes: usize) -> String {
+    let waits = match waits {
+        Waits::Asleep => "ends that sleep until they are called",
+        Waits::Looking => "ends that look all the time",
+    };
+    format!("a frame of {bytes} bytes there and one back, {waits}")
+}
+
+/// Our default beside every other way to wait: below 1 it is the faster one.
+fn comparisons(cell: &str, control: bool) -> Vec<Comparison> {
+    let names: Vec<_> =
+        System::named(&SYSTEMS, control).into_iter().map(|(name, _)| name).collect();
+    let others = names.iter().enumerate().filter(|(place, _)| *place != AUTO);
+    let of = |(_, peer): (usize, &String)| Comparison {
+        cell: cell.to_owned(),
+        ours: names[AUTO].clone(),
+        peers: vec![peer.clone()],
+        ..Comparison::default()
+    };
+    others.map(of).collect()
+}
+
+impl Experiment for NetLatency {
+    fn name(&self) -> &'static str {
+        "net-latency"
+    }
+
+    fn summary(&self) -> &'static str {
+        "one frame there and one back: --poll off, auto and always beside testpmd and Open vSwitch"
+    }
+
+    fn prepare(&self, options: &Options) -> Result<Box<dyn Prepared>> {
+        let placement = Placement::choose()?;
+        let wanted = |case: &(&str, Waits, usize)| {
+            options.only.as_ref().is_none_or(|only| case.0.contains(only.as_str()))
+        };
+        let cases: Vec<_> = CASES.into_iter().filter(wanted).collect();
+        let systems = System::named(&SYSTEMS, options.control);
+        let cell = |(id, waits, bytes): &(&str, Waits, usize)| CellPlan {
+            id: (*id).to_owned(),
+            title: title(*waits, *bytes),
+            systems: systems.iter().map(|(name, _)| name.clone()).collect(),
+        };
+        let plan = Plan {
+            cells: cases.iter().map(cell).collect(),
+            rounds: options.rounds.unwrap_or(if options.quick { 3 } else { 10 }),
+            metric: "p50_us".to_owned(),
+            comparisons: cases.iter().flat_map(|c| comparisons(c.0, options.control)).collect(),
+            versions: versions(&SYSTEMS, options.control)?,
+            notes: vec![format!(
+                "Switch on CPU {}; one thread on CPU {} has both NICs, sends a frame, takes it, answers \
+                 and takes the answer: the time of both ways through the switch, and of nothing else. \
+                 Lower is better: below 1, ours took less time.",
+                placement.backend, placement.client
+            )],
+            ..Plan::default()
+        };
+        let window = Duration::from_millis(options.window_ms.unwrap_or(500));
+        Ok(Box::new(Ready { plan, cases, systems, placement, window }))
+    }
+}
+
+struct Ready {
+    plan: Plan,
+    cases: Vec<(&'static str, Waits, usize)>,
+    systems: Vec<(String, System)>,
+    placement: Placement,
+    window: Duration,
+}
+
+impl Prepared for Ready {
+    fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    fn measure(&mut self, cell: usize, system: usize) -> Result<Sample> {
+        let (_, waits, bytes) = self.cases[cell];
+        let running = self.systems[system].1.start(2, 1, self.placement)?;
+        let spec = |from: u8, to: u8| Spec {
+            station: from,
+            pairs: 1,
+            depth: 16,
+            receive_bytes: with_header(FULL),
+            frames: vec![tcp(from, to, 40_000, bytes)],
+        };
+        let mut a = Nic::connect(&running.socket(0), &spec(1, 2))?;
+        let mut b = Nic::connect(&running.socket(1), &spec(2, 1))?;
+        let mut go = |how_long| ping([&mut a, &mut b], with_header(bytes), waits, how_long);
+        cpu::started_on(self.placement.client, || {
+            go(self.window / 4)?;
+            let (cpu, mine) = (running.time_s()?, cpu::thread_time_s());
+            let (host, start) = (HostTime::now()?, Instant::now());
+            let latency_ns = go(self.window)?;
+            let (cpu, seconds) = (running.time_s()? - cpu, start.elapsed().as_secs_f64());
+            let mine = cpu::thread_time_s() - mine;
+            let busy = HostTime::now()?.busy_s - host.busy_s;
+            ensure!(!latency_ns.is_empty(), "no answer came in time");
+            let micros = |q: f64| latency_ns.value_at_quantile(q) as f64 / 1e3;
+            let metrics = [
+                ("requests", latency_ns.len() as f64),
+                ("p50_us", micros(0.5)),
+                ("p99_us", micros(0.99)),
+                ("backend_cpus", cpu / seconds),
+                ("client_cpus", mine / seconds),
+                ("other_cpus", (busy - cpu - mine).max(0.0) / seconds),
+            ];
+            Ok(metrics.map(|(name, value)| (name.to_owned(), value)).into())
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_meets_all_others() {
+        let all = comparisons("c", false);
+        assert_eq!(all.len(), SYSTEMS.len() - 1);
+        assert!(all.iter().all(|c| c.ours == "ringway-net --poll auto" && c.bar.is_none()));
+    }
+}

@@ -1,0 +1,146 @@
+//! `net-queues`: TCP streams over pairs of queues, between two guests and between a guest and the host.
+//!
+//! The documents' matrix: 1, 2, 4 and 8 streams over as many pairs. A guest of User-Mode Linux has one
+//! CPU, so what this shows here is what pairs cost, and that streams are spread; not how it scales.
+
+mod cases;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use testkit::process::{RingwayNet, find_tool};
+
+use cases::{Case, OURS, Way, plot};
+
+use super::guests::{self, End, Streams};
+use super::relay;
+use super::systems::{System, versions};
+use super::tap::{self, Bridge};
+use crate::cpu::{self, Placement};
+use crate::experiment::{CellPlan, Experiment, Options, Plan, Prepared, Sample};
+use crate::host::versions as tools;
+use crate::inside::Inside;
+
+/// Times that each is measured in a boot of its guests.
+const REPEATS: usize = 4;
+
+/// The experiment.
+#[derive(Debug)]
+pub struct NetQueues;
+
+impl Experiment for NetQueues {
+    fn name(&self) -> &'static str {
+        "net-queues"
+    }
+
+    fn summary(&self) -> &'static str {
+        "TCP streams x pairs of queues, between two User-Mode Linux guests, and a guest and the host"
+    }
+
+    fn prepare(&self, options: &Options) -> Result<Box<dyn Prepared>> {
+        let placement = Placement::choose()?;
+        let cases = Case::all(options);
+        let cell = |case: &Case| CellPlan {
+            id: case.id(),
+            title: case.title(),
+            systems: case.ways(options).into_iter().map(Way::name).collect(),
+        };
+        let mut versions = versions(&[OURS, System::TestpmdWhole], options.control)?;
+        let used = [("iperf3", "iperf3", "iperf3"), ("guests", "linux.uml", "user-mode-linux")];
+        versions.extend(tools(&used, None)?);
+        find_tool("ethtool", "ethtool")?;
+        let plan = Plan {
+            cells: cases.iter().map(cell).collect(),
+            rounds: options.rounds.unwrap_or(if options.quick { 3 } else { 10 }),
+            metric: "gbit_per_s".to_owned(),
+            comparisons: cases.iter().flat_map(|case| case.comparisons(options)).collect(),
+            versions,
+            notes: notes(placement),
+            plots: vec![plot(&cases, options)],
+            ..Plan::default()
+        };
+        Ok(Box::new(Ready { plan, cases, placement, options: options.clone() }))
+    }
+}
+
+fn notes(placement: Placement) -> Vec<String> {
+    vec![
+        format!(
+            "Guests are User-Mode Linux with one CPU each and iperf3 {}: booted for each turn, on \
+             whatever CPU is free, {REPEATS} runs in each boot, of which the columns are the mean and \
+             the standard deviation. `testpmd` spins on CPU {}; ours is where the host puts it. With \
+             two CPUs for two guests and a switch they take each other's time: a switch that spins \
+             takes half of all.",
+            "-w 256k -l 256k", placement.backend
+        ),
+        "A control queue is served by ours only, so peers have one pair, and to `testpmd` guests go by a \
+         relay that leaves it out of the offer; no frame goes through that. The kernel's bridge works in the guests' own time: it has no process whose CPU time could be told."
+            .to_owned(),
+    ]
+}
+
+struct Ready {
+    plan: Plan,
+    cases: Vec<Case>,
+    placement: Placement,
+    options: Options,
+}
+
+impl Prepared for Ready {
+    fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    fn measure(&mut self, cell: usize, system: usize) -> Result<Sample> {
+        let case = self.cases[cell];
+        let ways = case.ways(&self.options);
+        let way = *ways.get(system).context("there is no such system")?;
+        let window = Duration::from_millis(self.options.window_ms.unwrap_or(1000));
+        let streams = Streams { count: case.streams, back: false, repeats: REPEATS, window };
+        match way {
+            Way::Switch(system, pairs) => switch(system, pairs, streams, self.placement),
+            Way::Bridge => {
+                let bridge = Bridge::with_devices()?;
+                let [server, client] = [0, 1].map(|n| End::tap(&bridge.taps[n]));
+                let _server = server.listen()?;
+                streams.measure(&client, None)
+            }
+            Way::Host(pairs, back) => host(pairs, Streams { back, ..streams }),
+        }
+    }
+}
+
+fn switch(system: System, pairs: u16, streams: Streams, at: Placement) -> Result<Sample> {
+    let running = system.start_anywhere(2, pairs, at)?;
+    let front = |n| front(system, running.socket(n), at.client);
+    let fronts = [front(0)?, front(1)?];
+    let [server, client] = [0, 1].map(|n| End::vhost_user(&fronts[n].0, pairs));
+    let _server = server.listen()?;
+    streams.measure(&client, Some(&|| running.time_s()))
+}
+
+/// Where a guest connects to a port of a switch, by a relay if it is not ours.
+fn front(system: System, socket: PathBuf, cpu: usize) -> Result<(PathBuf, Option<Inside>)> {
+    if system.is_ours() {
+        return Ok((socket, None));
+    }
+    let front = socket.with_extension("relay");
+    let relay = relay::start(front.clone(), socket, cpu)?;
+    Ok((front, Some(relay)))
+}
+
+/// The host is at our switch by a TAP device.
+fn host(pairs: u16, streams: Streams) -> Result<Sample> {
+    let dir = tempfile::Builder::new().prefix("rwlab-").tempdir()?;
+    let (socket, device) = (dir.path().join("a"), tap::name("u", 0));
+    let sockets = [socket.clone()];
+    let pairs_word = pairs.to_string();
+    let switch = RingwayNet::start(&sockets, &["--queues", &pairs_word, "--tap", &device])?;
+    tap::up(&device)?;
+    // The device of the turn before may be there still, with its address.
+    tap::ip(&format!("addr replace {}/24 dev {device}", guests::ADDRESSES[0]))?;
+    let _server = guests::host_listens()?;
+    let time = || cpu::process_time_s(switch.process.id());
+    streams.measure(&End::vhost_user(&socket, pairs), Some(&time))
+}

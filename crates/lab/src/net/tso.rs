@@ -1,0 +1,243 @@
+//! `net-tso`: segments of 64 KiB from NIC to NIC, to the host and from it.
+//!
+//! The client is a raw one of our own: testpmd sends no frame that is to be cut. As many frames are on
+//! their way on every side, from buffers of the same size: a few, which a CPU's own cache holds, or so many
+//! that it does not.
+
+use std::time::Duration;
+
+use ::tap::{Origin, Tap};
+use anyhow::{Context, Result};
+
+use super::client::{self, HostLane, LARGEST, Lane, Way, tcp};
+use super::systems::{Running, System, versions};
+use super::tap::{self, Bridge};
+use crate::blk::client::Window;
+use crate::blk::systems::Poll;
+use crate::cpu::Placement;
+use crate::experiment::{CellPlan, Comparison, Experiment, Options, Plan, Prepared, Sample};
+
+/// Frames on their way: with all buffers within 2 MiB on either side of the switch, and beyond.
+const DEPTHS: [u16; 2] = [4, 32];
+/// Bytes of a large frame: the data of 44 segments and the headers, just below 64 KiB.
+pub(super) const BYTES: usize = 54 + 44 * 1448;
+/// Ours over the kernel's, by CPU time.
+const BAR: f64 = 1.5;
+const PER_CPU: &str = "gbit_per_cpu_s";
+
+/// The experiment.
+#[derive(Debug)]
+pub struct NetTso;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Path {
+    /// From NIC to NIC, so many frames on their way.
+    Switch(System, u16),
+    /// The kernel's, with so many frames at once.
+    Kernel(u16),
+    /// From a NIC to the host at ours, or back.
+    Host(Poll, bool),
+}
+
+/// From NIC to NIC with few and many frames on their way, and between a NIC and the host.
+const CELLS: [&str; 3] = ["vif-64k-4", "vif-64k-32", "uplink-64k"];
+
+/// Frames on their way; none is said of the host's end, which the kernel queues for.
+fn depth(cell: &str) -> u16 {
+    if cell == CELLS[0] { DEPTHS[0] } else { DEPTHS[1] }
+}
+
+fn title(cell: &str) -> String {
+    let who = if cell == CELLS[2] { "between a NIC and the host" } else { "from NIC to NIC" };
+    format!("frames of {BYTES} bytes {who}, {} on their way", depth(cell))
+}
+
+/// The kernel with as many frames at once as others have, and where those are few, also with one after
+/// the other.
+fn kernel(depth: u16) -> Vec<(String, Path)> {
+    let of =
+        |at_once| (format!("kernel TAP, bridge, TAP, {at_once} at once"), Path::Kernel(at_once));
+    if depth == DEPTHS[0] { vec![of(1), of(depth)] } else { vec![of(depth)] }
+}
+
+fn systems(cell: &str, control: bool) -> Vec<(String, Path)> {
+    let (polls, depth) = ([Poll::Auto, Poll::Always], depth(cell));
+    if cell == CELLS[2] {
+        let of = |poll: Poll, back: bool| {
+            let way = if back { "host to NIC" } else { "NIC to host" };
+            (format!("{way}, {}", System::Ringway(poll).name()), Path::Host(poll, back))
+        };
+        return polls.iter().flat_map(|poll| [of(*poll, false), of(*poll, true)]).collect();
+    }
+    let ours = polls.map(System::Ringway).map(|system| match control {
+        true => (format!("kernel in the place of {}", system.name()), Path::Kernel(depth)),
+        false => (system.name(), Path::Switch(system, depth)),
+    });
+    let testpmd = System::TestpmdWhole;
+    let others = [(testpmd.name(), Path::Switch(testpmd, depth))];
+    ours.into_iter().chain(others).chain(kernel(depth)).collect()
+}
+
+fn comparisons(cell: &str, control: bool) -> Vec<Comparison> {
+    let systems = systems(cell, control);
+    let of = |ours: &(String, Path), peers: &[(String, Path)], bar: Option<f64>| Comparison {
+        cell: cell.to_owned(),
+        ours: ours.0.clone(),
+        peers: peers.iter().map(|(name, _)| name.clone()).collect(),
+        metric: Some(PER_CPU.to_owned()),
+        bar: bar.filter(|_| !control),
+        ..Comparison::default()
+    };
+    match &systems[..] {
+        [there, back, ..] if cell == CELLS[2] => vec![of(back, std::slice::from_ref(there), None)],
+        [ours, _, testpmd, kernel @ ..] => {
+            vec![of(ours, kernel, Some(BAR)), of(ours, std::slice::from_ref(testpmd), None)]
+        }
+        _ => Vec::new(),
+    }
+}
+
+impl Experiment for NetTso {
+    fn name(&self) -> &'static str {
+        "net-tso"
+    }
+
+    fn summary(&self) -> &'static str {
+        "64 KiB segments from NIC to NIC, per CPU second, beside the kernel's TAP, bridge, TAP"
+    }
+
+    fn prepare(&self, options: &Options) -> Result<Box<dyn Prepared>> {
+        let (placement, control) = (Placement::choose()?, options.control);
+        // Nothing stands in for our uplink.
+        let cells = CELLS.into_iter().filter(|cell| !(control && *cell == CELLS[2]));
+        let chosen = |cell: &&str| options.only.as_ref().is_none_or(|o| cell.contains(o.as_str()));
+        let cells: Vec<_> = cells.filter(chosen).collect();
+        let systems: Vec<_> = cells.iter().map(|cell| systems(cell, control)).collect();
+        let plan = |(cell, systems): (&&str, &Vec<(String, Path)>)| CellPlan {
+            id: (*cell).to_owned(),
+            title: title(cell),
+            systems: systems.iter().map(|(name, _)| name.clone()).collect(),
+        };
+        let ours = System::Ringway(Poll::Auto);
+        let used = if control { vec![] } else { vec![ours] };
+        let plan = Plan {
+            cells: cells.iter().zip(&systems).map(plan).collect(),
+            rounds: options.rounds.unwrap_or(if options.quick { 3 } else { 10 }),
+            metric: PER_CPU.to_owned(),
+            comparisons: cells.iter().flat_map(|cell| comparisons(cell, control)).collect(),
+            versions: versions(&[&used[..], &[System::TestpmdWhole]].concat(), false)?,
+            notes: notes(placement),
+            ..Plan::default()
+        };
+        let window = Window::of(Duration::from_millis(options.window_ms.unwrap_or(500)));
+        Ok(Box::new(Ready { plan, systems, placement, window }))
+    }
+}
+
+fn notes(placement: Placement) -> Vec<String> {
+    vec![
+        format!(
+            "Switch on CPU {}, the client on CPU {}: one thread that has both NICs, looks at their \
+             rings all the time and touches no data. As many buffers of {BYTES} bytes on each side as \
+             frames are on their way, one descriptor each.",
+            placement.backend, placement.client
+        ),
+        "The kernel's path is written to and read from by one thread on the switch's CPU, whose time is \
+         that of two system calls for each frame, with as many frames at once as the others have on \
+         their way. Where those are few, it also goes with one at a time, and the better one of each \
+         round counts. It copies a frame twice, to and from its own memory."
+            .to_owned(),
+        "The host is at ours by a TAP device in a bridge; the client has another device there, and \
+         reads from it or writes to it in its own time. What the bridge does for a frame is the time \
+         of whoever writes: ours on the way to the host, the client's on the way back."
+            .to_owned(),
+    ]
+}
+
+struct Ready {
+    plan: Plan,
+    /// Of each cell.
+    systems: Vec<Vec<(String, Path)>>,
+    placement: Placement,
+    window: Window,
+}
+
+impl Prepared for Ready {
+    fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    fn measure(&mut self, cell: usize, system: usize) -> Result<Sample> {
+        match self.systems[cell][system].1 {
+            Path::Switch(system, depth) => self.switch(system, depth),
+            Path::Kernel(at_once) => {
+                let cpu = self.placement.backend;
+                let tap::Ran { frames, seconds, cpu_s, other_s } =
+                    tap::run(BYTES, at_once.into(), cpu, self.window)?;
+                Ok(sample(frames, seconds, cpu_s, other_s))
+            }
+            Path::Host(poll, back) => self.host(poll, back),
+        }
+    }
+}
+
+impl Ready {
+    fn switch(&self, system: System, depth: u16) -> Result<Sample> {
+        const { assert!(BYTES < LARGEST) };
+        let running = system.start(2, 1, self.placement)?;
+        let sockets = [running.socket(0), running.socket(1)];
+        let frames = vec![tcp(1, 2, 40_000, BYTES)];
+        let lane = Lane::connect([&sockets[0], &sockets[1]], [1, 2], frames, (depth, 1))?;
+        self.client(lane, &running)
+    }
+
+    fn host(&self, poll: Poll, back: bool) -> Result<Sample> {
+        let bridge = Bridge::create()?;
+        let running = System::uplink(poll, &bridge.taps[0], self.placement)?;
+        let far = Tap::open(&bridge.taps[1], 1, Origin::New)?;
+        bridge.join()?;
+        let far = far.queue(0).context("a device without a queue")?;
+        let lane = HostLane::connect(&running.socket(0), far, BYTES, DEPTHS[1], back)?;
+        self.client(lane, &running)
+    }
+
+    fn client(&self, lane: impl Way, running: &Running) -> Result<Sample> {
+        let time = || running.time_s();
+        let ran = client::run(&mut [lane], self.placement.client, self.window, &time)?;
+        let mut sample = sample(ran.all(), ran.seconds, ran.backend_s, ran.other_s);
+        sample.insert("lost_frames".to_owned(), ran.lost as f64);
+        sample.insert("client_cpus".to_owned(), ran.client_s / ran.seconds);
+        Ok(sample)
+    }
+}
+
+fn sample(frames: u64, seconds: f64, cpu_s: f64, other_s: f64) -> Sample {
+    let gbit = frames as f64 * BYTES as f64 * 8.0 / 1e9;
+    let metrics = [
+        ("requests", frames as f64),
+        ("frames_per_s", frames as f64 / seconds),
+        ("gbit_per_s", gbit / seconds),
+        (PER_CPU, gbit / cpu_s),
+        ("backend_cpus", cpu_s / seconds),
+        ("backend_cpu_us_per_request", cpu_s * 1e6 / frames.max(1) as f64),
+        ("other_cpus", other_s / seconds),
+    ];
+    metrics.map(|(name, value)| (name.to_owned(), value)).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernels_better_way_is_the_peer() {
+        let of = |control| CELLS.map(|cell| comparisons(cell, control));
+        let [few, many, uplink] = of(false);
+        for (between, kernels) in [(few, 2), (many, 1)] {
+            let [kernel, testpmd] = &between[..] else { panic!("two comparisons") };
+            assert_eq!((kernel.bar, kernel.peers.len(), testpmd.bar), (Some(1.5), kernels, None));
+        }
+        assert_eq!((uplink.len(), uplink[0].peers.len(), uplink[0].bar), (1, 1, None));
+        assert!(of(true).iter().flatten().all(|c| c.bar.is_none()));
+    }
+}
