@@ -63,10 +63,18 @@ pub(super) async fn ended(house: &Arc<House>, vm: VmId, domid: Domid, exit: Exit
     let caller = Caller::nobody();
     match carry_out(house, &caller, &work).await {
         Ok(()) if waits => restart(house, &it, delay, &caller.key).await,
-        // Somebody has dealt with it, or deals with the machine from now on.
-        Ok(()) | Err(OpError::Refused(_) | OpError::Cancelled) => {}
+        Ok(()) | Err(OpError::Cancelled) => {}
+        Err(OpError::Refused(why)) if is_dealt_with(&why) => {
+            tracing::debug!(%vm, ?domid, ?exit, ?why, "somebody else deals with this end");
+        }
         Err(error) => tell(house, &it, "VM_END_FAILED", &sentence(&error)),
     }
+}
+
+/// Somebody has dealt with it, or deals with the machine from now on. Whatever else is refused leaves a
+/// machine without a guest that is recorded to have one: that is told.
+fn is_dealt_with(why: &Refusal) -> bool {
+    matches!(why, Refusal::NotAllowed(_) | Refusal::BadPowerState { .. })
 }
 
 fn read(db: &Db, vm: VmId, now: Date) -> Result<Ended, ApiError> {
@@ -143,4 +151,17 @@ fn tell(house: &House, it: &Ended, name: &str, why: &str) {
     let body = format!("After the end of the guest of `{}`: {why}", it.name);
     let note = Note { name, priority: 2, cls: "VM", uuid: &uuid, body: &body };
     raise(&house.db, &note, house.clock.date());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_that_nobody_else_makes_good_is_told() {
+        let elsewhere = Refusal::NotAllowed("the machine has another domain".into());
+        assert!(is_dealt_with(&elsewhere));
+        let memory = Refusal::NotEnoughMemory { needed_bytes: 2, available_bytes: 1 };
+        assert!(!is_dealt_with(&memory));
+    }
 }
