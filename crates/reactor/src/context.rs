@@ -43,8 +43,9 @@ pub trait Poller: Any {
     /// after all; it stays hot then.
     fn arm(&mut self) -> bool;
 
-    /// Its eventfd was written since the last look.
-    fn kicked(&mut self) {}
+    /// Its descriptor was written since the last look, or has told an error: so often as the kernel
+    /// has said so.
+    fn kicked(&mut self, _error: bool) {}
 
     /// It stays hot when idle: its reactor never sleeps. For those whom nobody would wake.
     fn spins(&self) -> bool {

@@ -5,6 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use memory::Buffers;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
 /// A descriptor that stays open until the last operation on it has ended. Cloning counts on this
@@ -50,6 +51,13 @@ impl File {
         let count = iovecs.len().min(libc::UIO_MAXIOV as usize) as libc::c_int;
         // SAFETY: the iovecs point into memory that `buffers` keeps mapped and writable.
         counted(unsafe { libc::readv(self.raw(), iovecs.as_ptr(), count) })
+    }
+
+    /// Whether poll(2) tells an error now: of a device that is being deleted it does before reads fail.
+    pub fn has_error(&self) -> bool {
+        let mut told = [PollFd::new(&*self.0.0, PollFlags::empty())];
+        let found = poll(&mut told, Some(&Timespec::default()));
+        found.is_ok() && told[0].revents().contains(PollFlags::ERR)
     }
 
     /// Receives what a socket has, if it has anything: at least one byte, or 0 when the peer has

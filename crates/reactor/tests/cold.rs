@@ -32,7 +32,7 @@ impl Poller for Idle {
         false
     }
 
-    fn kicked(&mut self) {
+    fn kicked(&mut self, _error: bool) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
 

@@ -68,6 +68,10 @@ pub struct Queue {
     /// The driver cannot tell that a read would wait (before Linux 6.4), so frames are read one by
     /// one. Reads that wait in the kernel would be no way: nothing ends them with their poller.
     direct: bool,
+    /// It was told something that frames may not be all of.
+    doubts: bool,
+    /// Whether it has failed is to be seen from the device: nothing has come of what was told.
+    looks: bool,
     /// It takes nothing of the device for now.
     rests: bool,
     failed: bool,
@@ -102,13 +106,18 @@ impl Queue {
             asked: 0,
             ready: true,
             direct: false,
+            doubts: false,
+            looks: false,
             rests: false,
             failed: false,
         })
     }
 
-    /// The device says that there is something.
-    pub fn kicked(&mut self) {
+    /// The device says that there is something, or that it has an error: once for each time that it
+    /// does.
+    pub fn kicked(&mut self, error: bool) {
+        // What comes next may be the answer to one time, and the end that of another.
+        self.doubts |= error || self.ready;
         self.ready = true;
     }
 
@@ -151,12 +160,21 @@ impl Queue {
         if !self.done.is_empty() {
             self.sort()?;
         }
-        // A device that is deleted wakes its readers just before a read fails. One that was quicker has
-        // found nothing, and is not woken again.
+        // Whoever only sends learns of the end so.
         if gone {
             self.fail(QueueError::Gone)?;
         }
-        if self.direct && self.has_work() { self.read(context) } else { Ok(()) }
+        if self.direct && self.has_work() {
+            self.read(context)?;
+        }
+        if std::mem::take(&mut self.looks) { self.look(context) } else { Ok(()) }
+    }
+
+    /// A device that is deleted wakes its readers just before a read fails. One that was quicker has
+    /// found nothing, and is not woken again, but the device tells an error by then.
+    fn look(&mut self, context: &Context<'_>) -> Result<(), QueueError> {
+        context.count_syscalls(1);
+        if self.file.has_error() { self.fail(QueueError::Gone) } else { Ok(()) }
     }
 
     /// Sorts the reads that have ended, which came in the order in which they were asked for.
@@ -191,12 +209,15 @@ impl Queue {
         // If the end was seen, the device tells of what has come after it. A frame that was skipped is
         // not the end: nothing more is told of those behind it.
         self.ready |= frames == ended || self.direct;
+        if frames < ended && !self.direct {
+            self.looks = frames == 0 || std::mem::take(&mut self.doubts);
+        }
         failure.map_or(Ok(()), |error| self.fail(error))
     }
 
     /// Reads what is there, up to a batch.
     fn read(&mut self, context: &Context<'_>) -> Result<(), QueueError> {
-        for _ in 0..BATCH_MAX {
+        for read in 0..BATCH_MAX {
             let Some(mut frame) = self.free.pop() else { break };
             context.count_syscalls(1);
             match self.file.read_ready(&frame.buffers) {
@@ -211,6 +232,7 @@ impl Queue {
                         Ok(true) => {}
                         Ok(false) => {
                             self.ready = false;
+                            self.looks = read == 0 || std::mem::take(&mut self.doubts);
                             break;
                         }
                         Err(error) => return self.fail(error),

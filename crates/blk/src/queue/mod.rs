@@ -241,7 +241,7 @@ impl Poller for BlkQueue {
         self.held.is_none() && self.capped.is_empty() && !self.stopping && self.queue.arm()
     }
 
-    fn kicked(&mut self) {
+    fn kicked(&mut self, _error: bool) {
         self.stats.kick();
     }
 

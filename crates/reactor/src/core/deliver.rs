@@ -55,12 +55,13 @@ impl Core {
             let raw = watch.fd.as_raw_fd();
             self.ring.watch(raw, index);
         }
+        let error = completed.result & i32::from(libc::POLLERR) != 0;
         self.counters().add_wakeup();
         match owner {
             None => self.letters = true,
             Some(id) => {
                 if let Some(poller) = self.resident(id).and_then(|r| r.poller.as_mut()) {
-                    poller.kicked();
+                    poller.kicked(error);
                 }
                 self.heat(id);
             }

@@ -84,8 +84,8 @@ impl Poller for End {
         self.queue.has_work()
     }
 
-    fn kicked(&mut self) {
-        self.queue.kicked();
+    fn kicked(&mut self, error: bool) {
+        self.queue.kicked(error);
     }
 }
 

@@ -5,9 +5,12 @@ use std::net::{TcpListener, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+use nix::sys::socket::{setsockopt, sockopt::Ipv4RecvErr};
 use reactor::Reactor;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
+use rustix::net::SendFlags;
+
 use tap::{Lost, Origin, QueueError, Tap};
 use testkit::inside::in_own_network;
 
@@ -71,6 +74,26 @@ fn a_descriptor_that_only_fails_is_given_up() {
             Some(())
         });
     }
+}
+
+#[test]
+fn a_device_that_is_going_is_told_although_a_read_just_finds_nothing() {
+    // Of errors in its queue a socket tells as a device does that is being deleted: poll(2) knows, and
+    // after the first of them a read finds nothing.
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    setsockopt(&socket, Ipv4RecvErr, &true).unwrap();
+    let nobody = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    socket.connect(nobody).unwrap();
+    socket.set_nonblocking(true).unwrap();
+    let reactor = Reactor::spawn("test").unwrap();
+    let socket = Arc::new(OwnedFd::from(socket));
+    let queue = Watched::of(&reactor, socket.clone());
+    at_rest(&reactor);
+    assert_eq!(queue.until(|seen| Some(seen.errors.len())), 0);
+    rustix::net::send(&socket, b"nobody is there", SendFlags::empty()).unwrap();
+    queue.until(|seen| (!seen.errors.is_empty()).then_some(()));
+    at_rest(&reactor);
+    assert_eq!(queue.until(|seen| Some(seen.errors.clone())), [QueueError::Gone]);
 }
 
 #[test]

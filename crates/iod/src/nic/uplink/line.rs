@@ -215,7 +215,7 @@ impl Poller for Inlet {
         self.line.borrow().queue.has_work()
     }
 
-    fn kicked(&mut self) {
-        self.line.borrow_mut().queue.kicked();
+    fn kicked(&mut self, error: bool) {
+        self.line.borrow_mut().queue.kicked(error);
     }
 }
