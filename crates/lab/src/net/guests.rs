@@ -1,5 +1,6 @@
 //! Real guests: TCP between two of User-Mode Linux, or one of them and the host, by iperf3.
 
+use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -16,6 +17,9 @@ use crate::host::HostTime;
 const DEADLINE: Duration = Duration::from_secs(180);
 /// What iperf3 is told, as in the documents: socket buffers and the length of a write.
 const BUFFERS: &str = "-w 256k -l 256k";
+/// Where the first server listens, which only shows that the way is there. Each run has one of its
+/// own behind it: a server that has just ended a run resets whoever connects before it listens again.
+const PORT: usize = 5201;
 /// Addresses of the end that listens and of the one that connects.
 pub(super) const ADDRESSES: [&str; 2] = ["10.199.77.1", "10.199.77.2"];
 
@@ -54,17 +58,44 @@ impl End {
         Ok(Guest::start(Kind::Uml, machine, &script)?)
     }
 
-    /// Boots it as the end that listens.
-    pub(super) fn listen(&self) -> Result<Guest> {
-        self.start(ADDRESSES[0], "iperf3 -s >/dev/null")
+    /// Boots it as the end that listens, for so many runs.
+    pub(super) fn listen(&self, runs: usize) -> Result<Guest> {
+        let (first, last) = (PORT + 1, PORT + runs);
+        let script = format!(
+            "mkfifo /tmp/said && exec 3<>/tmp/said || exit 4
+             for port in $(seq {first} {last}); do iperf3 -s -p $port --forceflush >&3 & done
+             listening=0
+             while [ $listening -lt {runs} ]; do
+                 read -r line <&3
+                 case $line in *listening*) listening=$((listening + 1)) ;; esac
+             done
+             iperf3 -s -p {PORT} >/dev/null &
+             while read -r line <&3; do :; done"
+        );
+        self.start(ADDRESSES[0], &script)
     }
 }
 
-/// iperf3 on the host as the end that listens.
-pub(super) fn host_listens() -> Result<Process> {
+/// iperf3 on the host as the end that listens, for so many runs.
+pub(super) fn host_listens(runs: usize) -> Result<Vec<Process>> {
+    // The one of the first port last: who reaches it finds the others.
+    (PORT..=PORT + runs).rev().map(server).collect()
+}
+
+/// A server on the host, which listens.
+fn server(port: usize) -> Result<Process> {
     let mut command = Command::new(find_tool("iperf3", "iperf3")?);
-    command.args(["-s", "-B", ADDRESSES[0]]).stdout(Stdio::null());
-    Ok(Process::start(&mut command)?)
+    command.args(["-s", "--forceflush", "-B", ADDRESSES[0], "-p"]).arg(port.to_string());
+    let mut server = Process::start(command.stdout(Stdio::piped()))?;
+    let out = server.child().stdout.take().context("a server has an output")?;
+    let mut lines = BufReader::new(out).lines();
+    let listens = lines.by_ref().map_while(Result::ok).any(|line| line.contains("listening"));
+    if !listens {
+        return Err(server.error("ended before it listened").into());
+    }
+    // What it says later is read, so that it can say it.
+    std::thread::spawn(move || lines.for_each(drop));
+    Ok(server)
 }
 
 /// What is streamed.
@@ -119,11 +150,12 @@ impl Streams {
         let server = ADDRESSES[0];
         format!(
             "until busybox ping -c 1 -W 1 {server} >/dev/null; do :; done
-             until iperf3 -c {server} -n 1M >/dev/null; do sleep 0.2; done
+             until iperf3 -c {server} -p {PORT} -n 1M >/dev/null; do sleep 0.2; done
              repeat=0
              while [ $repeat -lt {repeats} ]; do
                  echo lab-begin-$repeat
-                 iperf3 -c {server} -t {seconds} -P {count} {BUFFERS} {back} -i 0 -J || exit 5
+                 iperf3 -c {server} -p $(({PORT} + 1 + repeat)) -t {seconds} -P {count} {BUFFERS} \
+                     {back} -i 0 -J || exit 5
                  echo lab-end-$repeat
                  repeat=$((repeat + 1))
              done"

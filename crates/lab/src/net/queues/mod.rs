@@ -103,7 +103,7 @@ impl Prepared for Ready {
             Way::Bridge => {
                 let bridge = Bridge::with_devices()?;
                 let [server, client] = [0, 1].map(|n| End::tap(&bridge.taps[n]));
-                let _server = server.listen()?;
+                let _server = server.listen(REPEATS)?;
                 streams.measure(&client, None)
             }
             Way::Host(pairs, back) => host(pairs, Streams { back, ..streams }),
@@ -116,7 +116,7 @@ fn switch(system: System, pairs: u16, streams: Streams, at: Placement) -> Result
     let front = |n| front(system, running.socket(n), at.client);
     let fronts = [front(0)?, front(1)?];
     let [server, client] = [0, 1].map(|n| End::vhost_user(&fronts[n].0, pairs));
-    let _server = server.listen()?;
+    let _server = server.listen(REPEATS)?;
     streams.measure(&client, Some(&|| running.time_s()))
 }
 
@@ -140,7 +140,7 @@ fn host(pairs: u16, streams: Streams) -> Result<Sample> {
     tap::up(&device)?;
     // The device of the turn before may be there still, with its address.
     tap::ip(&format!("addr replace {}/24 dev {device}", guests::ADDRESSES[0]))?;
-    let _server = guests::host_listens()?;
+    let _servers = guests::host_listens(REPEATS)?;
     let time = || cpu::process_time_s(switch.process.id());
     streams.measure(&End::vhost_user(&socket, pairs), Some(&time))
 }
