@@ -23,8 +23,9 @@
 //! once per batch: each receive queue, each link and the transmit queue are published
 //! ```
 //! A frame leaves its sender's ring in the turn in which it was popped, unless a cap holds it back:
-//! nobody else is ever waited for. A receiver without buffers, or a link without room, loses the
-//! frame, and it is counted there.
+//! nobody else is ever waited for. What a receiver has no buffers for waits in its **backlog**, in memory
+//! of ours, until it has, and the frames behind it; a backlog or a link without room loses the frame,
+//! and it is counted there.
 //!
 //! # Errors
 //! A frame that is not passed on has a [`net::Reason`] and is counted ([`Counts`], [`QueueState`]). A ring that
@@ -47,6 +48,7 @@
 #![forbid(unsafe_code)]
 
 mod attached;
+mod backlog;
 mod control;
 mod counts;
 mod fabric;
@@ -61,8 +63,10 @@ mod receive;
 mod residence;
 mod rest;
 mod ring;
+mod room;
 mod running;
 mod seat;
+mod store;
 mod taken;
 mod transmit;
 
@@ -76,3 +80,4 @@ pub use outlet::{Outlet, Ready};
 pub use queue_counts::{QueueState, SIZES, WayCounts, size_bounds};
 pub use ring::Fault;
 pub use running::{QueueError, RunningQueue};
+pub use store::{Kept, Store};

@@ -11,7 +11,7 @@ use virtq::{QueueStart, RingError};
 
 use crate::control::{Control, Desk};
 use crate::fabric::Fabric;
-use crate::hub::Opening;
+use crate::hub::{Hub, Opening};
 use crate::life::Life;
 use crate::node::Node;
 use crate::queue_counts::QueueCounts;
@@ -84,10 +84,11 @@ impl RunningQueue {
         let counts = fabric.queue(life.port, pair);
         let queue = Self::begin(seat, kind, index, move |context| match kind {
             Kind::Receive => {
+                let kick = start.kick.clone();
                 let make = |context: &mut Context<'_>| {
                     Receive::new(life, start, counts, taken, fault, context)
                 };
-                receive(context, node, opening, make)
+                receive(context, node, kick, opening, make)
             }
             _ => transmit(context, node, life, start, counts, fault),
         })?;
@@ -212,9 +213,9 @@ fn with_queue<R>(
     with: impl FnOnce(&mut dyn Served, &mut Context<'_>) -> R,
 ) -> Option<R> {
     match kind {
-        Kind::Receive => context.with_poller(id, |queue: &mut ReceivePoller, context| {
-            with(&mut *queue.0.borrow_mut(), context)
-        }),
+        Kind::Receive => {
+            context.with_poller(id, |queue: &mut ReceivePoller, context| with(queue, context))
+        }
         Kind::Transmit => {
             context.with_poller(id, |queue: &mut Transmit, context| with(queue, context))
         }
@@ -224,18 +225,25 @@ fn with_queue<R>(
     }
 }
 
+/// This reactor's hub.
+fn hub(context: &mut Context<'_>, node: PollerId) -> Option<Rc<RefCell<Hub>>> {
+    context.with_poller(node, |node: &mut Node, _| Rc::clone(&node.hub))
+}
+
 /// Makes a receive queue on this reactor. `None`: the hub is gone.
 fn receive(
     context: &mut Context<'_>,
     node: PollerId,
+    kick: Option<Arc<OwnedFd>>,
     opening: Opening,
     make: impl FnOnce(&mut Context<'_>) -> Result<Receive, RingError>,
 ) -> Result<Option<PollerId>, RingError> {
-    let mut outlet = None;
-    let id = context.add_poller(None, |context| {
+    let Some(hub) = hub(context, node) else { return Ok(None) };
+    let (port, mut outlet) = (opening.port, None);
+    let id = context.add_poller(kick, |context| {
         let queue = Rc::new(RefCell::new(make(context)?));
         outlet = Some(Rc::clone(&queue));
-        Ok::<_, RingError>(ReceivePoller(queue))
+        Ok::<_, RingError>(ReceivePoller::new(queue, hub, port))
     })?;
     let opened = outlet.is_some_and(|outlet| Seat::open(context, node, opening, outlet));
     Ok(opened.then_some(id))
@@ -250,8 +258,7 @@ fn transmit(
     counts: Arc<QueueCounts>,
     fault: Fault,
 ) -> Result<Option<PollerId>, RingError> {
-    let hub = context.with_poller(node, |node: &mut Node, _| Rc::clone(&node.hub));
-    let Some(hub) = hub else { return Ok(None) };
+    let Some(hub) = hub(context, node) else { return Ok(None) };
     let kick = start.kick.take();
     let kickless = kick.is_none();
     let make = |context: &mut Context<'_>| {

@@ -20,6 +20,9 @@ pub(crate) struct Taken {
     given: AtomicU64,
     taken: AtomicU64,
     asked: AtomicBool,
+    /// Frames waited for buffers until so many had been given: nobody knows which of those are theirs.
+    /// `u64::MAX`: some wait now.
+    waited: AtomicU64,
 }
 
 impl Taken {
@@ -30,14 +33,25 @@ impl Taken {
         self.given.store(self.given() + buffers, Ordering::Relaxed);
     }
 
+    /// Frames wait that are not in the ring. For the queue's reactor.
+    pub(crate) fn waits(&self) {
+        self.waited.store(u64::MAX, Ordering::Release);
+    }
+
+    /// All that waited are in the ring, or lost. For the queue's reactor.
+    pub(crate) fn waits_no_more(&self) {
+        self.waited.store(self.given(), Ordering::Release);
+    }
+
     /// All but so many have been taken. For the queue's reactor. True: that is to be asked again.
     pub(crate) fn settles(&self, untaken: u64) -> bool {
         let given = self.given();
         self.taken.store(given.saturating_sub(untaken), Ordering::Release);
-        if untaken == 0 {
+        let goes_on = untaken > 0 || self.waited.load(Ordering::Relaxed) == u64::MAX;
+        if !goes_on {
             self.asked.store(false, Ordering::Relaxed);
         }
-        untaken > 0
+        goes_on
     }
 
     /// Somebody wants to know. For the queue's reactor.
@@ -50,8 +64,11 @@ impl Taken {
         self.given.load(Ordering::Relaxed)
     }
 
-    /// Whether so many buffers have been taken; asks for it if that is not known.
+    /// Whether so many buffers have been taken, and what waited when they were given; asks for it if
+    /// that is not known.
     pub(crate) fn has_passed(&self, given: u64) -> bool {
+        // What waited when `given` was read got its buffers after that, and before this.
+        let given = given.max(self.waited.load(Ordering::Acquire));
         let has = self.taken.load(Ordering::Acquire) >= given;
         if !has {
             self.asked.store(true, Ordering::Relaxed);
@@ -176,6 +193,26 @@ mod tests {
         assert!(followed.left > 0 || followed.marks.len() == MARKS_MAX);
         assert!(followed.is_done(1, 999, &taken));
         assert!(!is_done(&mut followed, 999));
+    }
+
+    #[test]
+    fn what_waits_has_not_been_taken() {
+        let taken = Taken::default();
+        taken.gives(2);
+        taken.waits();
+        // A frame that waits has the position of the one before it.
+        assert!(taken.settles(0), "it is asked again: nothing in the ring is not all");
+        assert!(!taken.has_passed(2) && taken.is_asked());
+        taken.gives(3);
+        taken.waits_no_more();
+        taken.settles(3);
+        assert!(!taken.has_passed(2), "it is in the ring");
+        taken.settles(1);
+        assert!(!taken.has_passed(2));
+        assert!(!taken.settles(0) && taken.has_passed(2));
+        taken.gives(1);
+        taken.settles(1);
+        assert!(taken.has_passed(2) && taken.has_passed(5) && !taken.has_passed(6));
     }
 
     #[test]

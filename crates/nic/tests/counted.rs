@@ -28,7 +28,7 @@ fn a_queue_has_its_frames_sizes_losses_and_times() {
             a.send(NOTHING, &plain(EVERYBODY, 1, bytes));
             assert_eq!(b.rx.receive().frame.len(), bytes);
         }
-        // It has no buffers any more; and this one is refused at once.
+        // It has no buffers any more, so this one waits; and the next one is refused at once.
         a.send(NOTHING, &plain(EVERYBODY, 1, 60));
         a.send(NOTHING, &plain(EVERYBODY, EVERYBODY, 60));
         lan.settle();
@@ -39,14 +39,17 @@ fn a_queue_has_its_frames_sizes_losses_and_times() {
         assert_eq!(sent.sent.drops(Reason::BadSource), 1);
         assert_eq!((got.got.frames, got.got.bytes), (4, 60 + 64 + 100 + 1500));
         assert_eq!(got.got.sizes[..6], [1, 2, 0, 0, 0, 1]);
-        assert_eq!(got.got.drops(Reason::NoBuffer), 1);
+        assert_eq!(Reason::ALL.iter().map(|reason| got.got.drops(*reason)).sum::<u64>(), 0);
         assert_eq!((got.sent.frames, sent.got.frames), (0, 0));
         // Every frame that it got has a time, and none that it did not.
         assert_eq!(got.residence.count(), 4);
         assert!(got.residence.sum_ns() > 0 && got.residence.summary().max_ns < 20_000_000_000);
         assert!(got.served && sent.served);
         b.rx.stop();
-        assert!(!queue(&lan, 2, 0).served);
+        let after = queue(&lan, 2, 0);
+        assert!(!after.served);
+        assert_eq!((after.got.frames, after.got.drops(Reason::ReceiverClosed)), (4, 1));
+        assert_eq!(lan.counts(2).missed(Reason::ReceiverClosed), 1);
         // What was counted stays when the queue begins again.
         let life = b.life;
         b.rx.start_at(&lan, reactor, life, 4);

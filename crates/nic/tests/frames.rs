@@ -94,24 +94,63 @@ fn without_mergeable_buffers_a_frame_needs_a_whole_one() {
     }
 }
 
+/// Frames that wait for buffers, at most.
+const WAITING: u64 = 1024;
+
 #[test]
 fn who_posts_no_buffers_loses_his_own_frames() {
-    let lan = Lan::new(1);
-    let [mut a, mut b, mut c] = [1, 2, 3].map(|port| Guest::new(&lan, port, 0, all()));
-    c.rx.post(100, 2048);
-    let frame = plain(EVERYBODY, 1, 500);
-    for _ in 0..50 {
-        a.send(NOTHING, &frame);
-        assert_eq!(c.rx.receive().frame, frame);
+    for reactor in [0, 1] {
+        let lan = Lan::new(2);
+        let mut a = Guest::new(&lan, 1, 0, all());
+        let [mut b, mut c] = [2, 3].map(|port| Guest::new(&lan, port, reactor, all()));
+        let missed = |port| lan.counts(port).missed(Reason::NoBuffer);
+        let frame = |number: u64| plain(EVERYBODY, 1, 60 + number as usize % 900);
+        for number in 0..WAITING + 50 {
+            assert!(!c.rx.post_and_kick(1, 2048), "a kick although nothing waits");
+            a.send(NOTHING, &frame(number));
+            assert_eq!(c.rx.receive().frame, frame(number));
+        }
+        lan.settle();
+        assert_eq!((missed(2), missed(3)), (50, 0));
+        // Those that wait come in their order, and what comes after them is not lost.
+        assert!(b.rx.post_and_kick(20, 100), "no kick for what waits");
+        for number in 0..WAITING {
+            let got = b.rx.receive();
+            assert_eq!(got.frame, frame(number), "frame {number}");
+            b.rx.post(got.buffers, 100);
+        }
+        a.send(NOTHING, &frame(7));
+        assert_eq!(b.rx.receive().frame, frame(7));
+        assert_eq!((missed(2), lan.counts(2).got_frames), (50, WAITING + 1));
     }
-    assert_eq!((lan.counts(2).missed(Reason::NoBuffer), lan.counts(2).got_frames), (50, 0));
-    assert_eq!(lan.counts(3).missed(Reason::NoBuffer), 0);
-    // With too few for a frame they are kept for a smaller one.
+}
+
+#[test]
+fn what_waits_is_first_also_where_the_next_one_would_fit() {
+    let lan = Lan::new(1);
+    let [mut a, mut b] = [1, 2].map(|port| Guest::new(&lan, port, 0, all()));
+    let [large, small] = [500, 60].map(|bytes| plain(EVERYBODY, 1, bytes));
     b.rx.post(2, 100);
-    a.send(NOTHING, &frame);
-    assert_eq!((b.rx.got(), lan.counts(2).missed(Reason::NoBuffer)), (None, 51));
-    a.send(NOTHING, &plain(EVERYBODY, 1, 150));
-    assert_eq!(b.rx.receive().buffers, 2);
+    a.send(NOTHING, &large);
+    a.send(NOTHING, &small);
+    lan.settle();
+    assert_eq!(b.rx.got(), None);
+    assert!(b.rx.post_and_kick(5, 100));
+    assert_eq!((b.rx.receive().frame, b.rx.receive().frame), (large, small));
+    assert!(!b.rx.post_and_kick(1, 100), "nothing waits any more");
+}
+
+#[test]
+fn what_waits_for_a_queue_without_kicks_is_lost() {
+    let lan = Lan::new(1);
+    let [mut a, mut b] = [1, 2].map(|port| Guest::new(&lan, port, 0, all()));
+    b.rx.stop();
+    b.rx.start_deaf(&lan, 0, b.life);
+    a.send(NOTHING, &plain(EVERYBODY, 1, 60));
+    assert_eq!(lan.counts(2).missed(Reason::NoBuffer), 1);
+    b.rx.post(1, 2048);
+    a.send(NOTHING, &plain(EVERYBODY, 1, 61));
+    assert_eq!(b.rx.receive().frame, plain(EVERYBODY, 1, 61));
 }
 
 #[test]

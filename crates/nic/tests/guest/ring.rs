@@ -67,6 +67,14 @@ impl Ring {
         self.queue = Some(queue.unwrap());
     }
 
+    /// Serves it by a device that is never kicked.
+    pub(crate) fn start_deaf(&mut self, lan: &Lan, reactor: usize, life: Life) {
+        let (handle, mut start) = (lan.reactors[reactor].handle(), self.to_start(0));
+        start.kick = None;
+        let queue = RunningQueue::start(&lan.fabric, handle, life, start, self.fault());
+        self.queue = Some(queue.unwrap());
+    }
+
     /// The same, as the control queue.
     pub(crate) fn start_control(&mut self, lan: &Lan, reactor: usize, desk: &Arc<Desk>, next: u16) {
         let handle = lan.reactors[reactor].handle();
@@ -99,15 +107,24 @@ impl Ring {
         self.queue.take().unwrap().stop().unwrap()
     }
 
-    /// Offers buffers to receive into; a device that only ever takes what is there wants no kick.
+    /// Offers buffers to receive into.
     pub(crate) fn post(&mut self, count: u16, bytes: u32) {
+        let _wanted = self.post_and_kick(count, bytes);
+    }
+
+    /// The same; whether the device wanted a kick and got it, as it does while frames wait.
+    pub(crate) fn post_and_kick(&mut self, count: u16, bytes: u32) -> bool {
         for _ in 0..count {
             let slot = self.offered % RING;
             self.driver.put_chain(slot, &[(at(slot), bytes, true)]);
             self.driver.offer(slot);
             self.offered = self.offered.wrapping_add(1);
         }
-        assert!(!self.driver.publish(), "a kick for buffers");
+        let wanted = self.driver.publish();
+        if wanted {
+            self.kick();
+        }
+        wanted
     }
 
     /// Offers bytes to be sent, cut at these places.

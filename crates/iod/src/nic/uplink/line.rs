@@ -6,16 +6,15 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use memory::{Area, Buffers, MemoryError};
+use memory::{Buffers, MemoryError};
 use net::Reason;
 use net::frame::PREFIX_BYTES;
 use net::header::HEADER_BYTES;
-use nic::{Given, Hub, Life, Outlet, Parts, Ready};
+use nic::{Given, Hub, Life, Outlet, Parts, Ready, Store};
 use reactor::{Context, Poller, Turn};
 use tap::{Lost, Queue, QueueError, Sent};
 
 use super::Fate;
-use super::room::{FRAMES_MAX, ROOM_BYTES, Room};
 
 /// Makes both sides of the queue that is `fd`, for the poller that is being made. Nothing comes of the
 /// host before [`Inlet::go_on`].
@@ -35,14 +34,16 @@ pub(super) fn make(
     Ok(Parts { inlet: Inlet { line, hub, life, fate }, outlet })
 }
 
+/// Bytes on their way out, at most: as many as a link between reactors holds.
+const ROOM_BYTES: usize = 2 << 20;
+
 /// The queue, with memory for what goes out. What comes in has its memory in the queue.
 struct Line {
     queue: Queue,
-    area: Area,
-    room: Room,
-    /// Lists that are not in use; there is one for each place of the room.
+    store: Store,
+    /// Lists that are not in use; there is one for each frame that has room.
     spare: Vec<Buffers>,
-    /// Taken since the last flush, with the numbers of their places.
+    /// Taken since the last flush, with their numbers in the store.
     unsent: Vec<(Buffers, u64)>,
     /// Why frames were lost that were taken: to be counted.
     lost: Vec<Reason>,
@@ -57,11 +58,10 @@ impl Line {
         queue.set_resting(true);
         Ok(Self {
             queue,
-            area: Area::private(ROOM_BYTES)?,
-            room: Room::new(ROOM_BYTES),
-            spare: (0..FRAMES_MAX).map(|_| Buffers::with_capacity(1)).collect(),
-            unsent: Vec::with_capacity(FRAMES_MAX),
-            lost: Vec::with_capacity(FRAMES_MAX),
+            store: Store::new(ROOM_BYTES)?,
+            spare: (0..Store::FRAMES_MAX).map(|_| Buffers::with_capacity(1)).collect(),
+            unsent: Vec::with_capacity(Store::FRAMES_MAX),
+            lost: Vec::with_capacity(Store::FRAMES_MAX),
             error: None,
             failed: false,
         })
@@ -73,7 +73,7 @@ impl Line {
             (self.error, self.failed) = (Some(error), true);
         }
         while let Some(Sent { tag, buffers, outcome }) = self.queue.next_sent() {
-            self.room.give_back(tag);
+            self.store.give_back(tag);
             self.spare.push(buffers);
             self.lost.extend(outcome.err().map(reason));
         }
@@ -81,20 +81,14 @@ impl Line {
 
     /// Copies a frame to a place of its own; false if there is none.
     fn store(&mut self, frame: &Ready<'_>) -> bool {
-        let bytes = HEADER_BYTES + frame.bytes();
-        let Some((at, number)) = self.room.take(bytes) else { return false };
         let mut list = self.spare.pop().unwrap_or_default();
-        let head = at + HEADER_BYTES;
-        let body = head + frame.head.len();
-        list.clear();
-        // The area is as large as the room.
-        let _fits = self.area.write(at, &frame.header)
-            && self.area.write(head, frame.head)
-            && list.append_area(&self.area, body, frame.body.len());
-        list.copy_from_buffers(frame.body);
-        list.clear();
-        let _fits = list.append_area(&self.area, at, bytes);
-        self.unsent.push((list, number));
+        match self.store.keep(frame, &mut list) {
+            Some(kept) => self.unsent.push((list, kept.number)),
+            None => {
+                self.spare.push(list);
+                return false;
+            }
+        }
         true
     }
 }
@@ -153,7 +147,7 @@ impl Inlet {
     pub(super) fn has_given(&mut self, context: &mut Context<'_>) -> bool {
         let mut line = self.line.borrow_mut();
         line.flush(context);
-        line.room.is_whole()
+        line.store.is_empty()
     }
 
     /// Looks at what has ended. A failure is told once.

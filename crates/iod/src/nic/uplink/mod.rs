@@ -2,7 +2,6 @@
 
 mod line;
 mod rest;
-mod room;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};

@@ -1,15 +1,13 @@
-//! Memory for frames on their way out: taken in order, given back in any order.
+//! Which memory is taken: in order, and given back in any order.
 
 use std::collections::VecDeque;
 
-/// Frames on their way, at most: some turns of a reactor that serves many guests.
-pub(super) const FRAMES_MAX: usize = 1024;
-/// Their bytes, at most: as many as a link between reactors holds.
-pub(super) const ROOM_BYTES: usize = 2 << 20;
+/// Places that are taken at once, at most: some turns of a reactor that serves many guests.
+pub(crate) const PLACES_MAX: usize = 1024;
 
 /// Which bytes of an area are taken: one stretch, perhaps around its end.
 #[derive(Debug)]
-pub(super) struct Room {
+pub(crate) struct Room {
     bytes: usize,
     /// Oldest first.
     places: VecDeque<Place>,
@@ -28,19 +26,19 @@ struct Place {
 
 impl Room {
     /// Of so many bytes.
-    pub(super) fn new(bytes: usize) -> Self {
-        Self { bytes, places: VecDeque::with_capacity(FRAMES_MAX), oldest: 0, end: 0 }
+    pub(crate) fn new(bytes: usize) -> Self {
+        Self { bytes, places: VecDeque::with_capacity(PLACES_MAX), oldest: 0, end: 0 }
     }
 
     /// All that was taken has been given back.
-    pub(super) fn is_whole(&self) -> bool {
+    pub(crate) fn is_whole(&self) -> bool {
         self.places.is_empty()
     }
 
     /// Takes so many bytes, which are not none: where they are, and the number by which they are
     /// given back.
-    pub(super) fn take(&mut self, bytes: usize) -> Option<(usize, u64)> {
-        if self.places.len() == FRAMES_MAX {
+    pub(crate) fn take(&mut self, bytes: usize) -> Option<(usize, u64)> {
+        if self.places.len() == PLACES_MAX {
             return None;
         }
         let at = self.find(bytes)?;
@@ -63,7 +61,7 @@ impl Room {
     }
 
     /// Gives back what was taken under this number.
-    pub(super) fn give_back(&mut self, number: u64) {
+    pub(crate) fn give_back(&mut self, number: u64) {
         let at = number.checked_sub(self.oldest).and_then(|at| usize::try_from(at).ok());
         if let Some(place) = at.and_then(|at| self.places.get_mut(at)) {
             place.is_free = true;
@@ -115,8 +113,8 @@ mod tests {
 
     #[test]
     fn frames_are_counted_too() {
-        let mut room = Room::new(ROOM_BYTES);
-        let numbers: Vec<_> = (0..FRAMES_MAX).map(|_| room.take(1).unwrap().1).collect();
+        let mut room = Room::new(2 << 20);
+        let numbers: Vec<_> = (0..PLACES_MAX).map(|_| room.take(1).unwrap().1).collect();
         assert_eq!(room.take(1), None);
         // What comes back out of order makes room when all before it have.
         room.give_back(numbers[1]);

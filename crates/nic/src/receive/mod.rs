@@ -1,27 +1,28 @@
 //! A receive queue: what a guest gets.
 //!
-//! A guest posts buffers and frames come whenever they come, so nothing ever waits here and the
-//! guest need not kick. Buffers are popped some at a time, and kept until frames need them, in their
-//! order.
+//! A guest posts buffers and frames come whenever they come, so the guest need not kick, unless there
+//! were too few: frames wait in the backlog then until it does. Buffers are popped some at a time, and
+//! kept until frames need them, in their order.
 
-use std::cell::RefCell;
+mod poller;
+
 use std::collections::VecDeque;
-use std::os::fd::OwnedFd;
-use std::rc::Rc;
 use std::sync::Arc;
 
 use memory::{Buffers, Reader, Table};
 use net::Reason;
 use net::header::HEADER_BYTES;
-use reactor::{Context, Poller, Turn};
+use reactor::{Context, PollerId};
 use virtq::{Popped, QueueStart, RingError};
 
+use crate::backlog::Backlog;
 use crate::life::Life;
 use crate::outlet::{Outlet, Ready};
 use crate::queue_counts::QueueCounts;
 use crate::residence::Residence;
-use crate::ring::{FETCHED_BYTES, Fault, Ring, Served, WHOLE_BYTES};
+use crate::ring::{FETCHED_BYTES, Fault, Ring, WHOLE_BYTES};
 use crate::taken::Taken;
+pub(crate) use poller::ReceivePoller;
 
 /// A receive queue, as its hub has it.
 pub(crate) struct Receive {
@@ -34,13 +35,14 @@ pub(crate) struct Receive {
     place: Buffers,
     /// A frame may be spread over several chains.
     mergeable: bool,
+    /// Frames that wait for buffers. Nothing overtakes them.
+    backlog: Backlog,
+    /// Its poller, which is asked while frames wait. Without kicks nobody would ask it: nothing waits.
+    poller: Option<PollerId>,
     counts: Arc<QueueCounts>,
     residence: Residence,
     taken: Arc<Taken>,
 }
-
-/// Its life on the reactor. It never has anything to do by itself.
-pub(crate) struct ReceivePoller(pub(crate) Rc<RefCell<Receive>>);
 
 impl Receive {
     pub(crate) fn new(
@@ -52,11 +54,24 @@ impl Receive {
         context: &mut Context<'_>,
     ) -> Result<Self, RingError> {
         let stock = VecDeque::with_capacity(start.ring.size.into());
+        let kicks = start.kick.is_some();
         let ring = Ring::new(life.port, start, fault, context)?;
         counts.begins(context.reactor());
         let (mergeable, residence) = (life.mergeable, Residence::default());
-        let place = Buffers::with_capacity(1);
-        Ok(Self { ring, stock, stocked: 0, place, mergeable, counts, residence, taken })
+        let (place, backlog) = (Buffers::with_capacity(1), Backlog::default());
+        let poller = if kicks { context.poller() } else { None };
+        Ok(Self {
+            ring,
+            stock,
+            stocked: 0,
+            place,
+            mergeable,
+            backlog,
+            poller,
+            counts,
+            residence,
+            taken,
+        })
     }
 
     /// Gives up what was popped and not used; returns how many buffers that were.
@@ -85,6 +100,78 @@ impl Receive {
             goes_in
         });
         Ok(buffers.count())
+    }
+
+    /// Has a frame wait for which there are no buffers; false: it may not.
+    #[cold]
+    fn hold(&mut self, frame: &Ready<'_>) -> bool {
+        let holds = self.poller.is_some() && self.backlog.hold(frame);
+        if holds {
+            self.taken.waits();
+        }
+        holds
+    }
+
+    /// Counts what came of a frame.
+    fn count(&mut self, frame: &Ready<'_>, outcome: Result<(), Reason>) -> Result<(), Reason> {
+        self.counts.gets(frame.bytes(), outcome);
+        if outcome.is_ok() {
+            self.residence.add(frame.since_ns);
+        }
+        outcome
+    }
+
+    /// Gives the guest what waits, as far as there are buffers for it, but what has waited for too long;
+    /// whether there was any of that, and how many frames were lost.
+    fn deliver(&mut self, now_ns: u64) -> (bool, u64) {
+        let (mut backlog, mut lost) = (std::mem::take(&mut self.backlog), 0);
+        let before = backlog.len();
+        loop {
+            let is_old = backlog.is_old(now_ns);
+            let Some(frame) = backlog.first() else { break };
+            let outcome = if is_old { Err(Reason::ReceiverClosed) } else { self.put(&frame) };
+            if outcome == Err(Reason::NoBuffer) {
+                break;
+            }
+            lost += u64::from(self.count(&frame, outcome).is_err());
+            backlog.pass();
+        }
+        let some = backlog.len() < before;
+        if some && backlog.is_empty() {
+            self.taken.waits_no_more();
+        }
+        self.backlog = backlog;
+        (some, lost)
+    }
+
+    /// Gives up what waits; how many frames that are.
+    fn forget(&mut self) -> u64 {
+        let waiting = std::mem::take(&mut self.backlog).len() as u64;
+        self.taken.waits_no_more();
+        (0..waiting).for_each(|_| self.counts.gets(0, Err(Reason::ReceiverClosed)));
+        waiting
+    }
+
+    /// The batch is over: its guest sees what it got.
+    fn show(&mut self, context: &mut Context<'_>) {
+        self.ring.publish(context);
+        self.residence.end(context.now_ns(), &self.counts.residence);
+    }
+
+    /// Takes nothing more; returns where a successor goes on.
+    fn stop(&mut self, context: &mut Context<'_>) -> u16 {
+        self.ring.publish(context);
+        let unused = self.let_go();
+        // A ring that has failed takes nothing more.
+        let next = self.ring.queue.next_avail().wrapping_sub(unused);
+        self.ring.queue.fail();
+        self.counts.ends();
+        next
+    }
+
+    fn set_memory(&mut self, table: Arc<Table>) -> Result<(), RingError> {
+        self.let_go();
+        self.ring.set_memory(table)
     }
 
     /// Copies a frame to the guest's buffers.
@@ -191,27 +278,6 @@ fn spread(front: &mut [&[u8]; 2], body: &mut Reader<'_>, place: &mut Buffers) ->
     written + body.copy_to(place)
 }
 
-impl Served for Receive {
-    fn stop(&mut self, context: &mut Context<'_>) -> u16 {
-        self.ring.publish(context);
-        let unused = self.let_go();
-        // A ring that has failed takes nothing more.
-        let next = self.ring.queue.next_avail().wrapping_sub(unused);
-        self.ring.queue.fail();
-        self.counts.ends();
-        next
-    }
-
-    fn set_memory(&mut self, table: Arc<Table>) -> Result<(), RingError> {
-        self.let_go();
-        self.ring.set_memory(table)
-    }
-
-    fn set_call(&mut self, call: Option<Arc<OwnedFd>>, context: &mut Context<'_>) {
-        self.ring.set_call(call, context);
-    }
-}
-
 impl Drop for Receive {
     /// Its reactor may end before it was stopped.
     fn drop(&mut self) {
@@ -221,32 +287,25 @@ impl Drop for Receive {
 
 impl Outlet for Receive {
     fn give(&mut self, frame: &Ready<'_>) -> Result<(), Reason> {
-        let outcome = self.put(frame);
-        self.counts.gets(frame.bytes(), outcome);
-        if outcome.is_ok() {
-            self.residence.add(frame.since_ns);
+        // What waits is first.
+        let first = if self.backlog.is_empty() { self.put(frame) } else { Err(Reason::NoBuffer) };
+        if first == Err(Reason::NoBuffer) && self.hold(frame) {
+            return Ok(());
         }
-        outcome
+        self.count(frame, first)
     }
 
     fn flush(&mut self, context: &mut Context<'_>) {
-        self.ring.publish(context);
-        self.residence.end(context.now_ns(), &self.counts.residence);
+        self.show(context);
+        if let Some(poller) = self.poller
+            && !self.backlog.is_empty()
+        {
+            // It is asked from now on.
+            context.with_poller(poller, |_: &mut ReceivePoller, _| ());
+        }
     }
 
     fn look(&mut self) -> bool {
         self.taken.is_asked() && self.taken.settles(self.ring.queue.untaken().into())
-    }
-}
-
-impl Poller for ReceivePoller {
-    fn poll(&mut self, _: &mut Context<'_>) -> Turn {
-        Turn::Idle
-    }
-
-    fn wake(&mut self) {}
-
-    fn arm(&mut self) -> bool {
-        false
     }
 }

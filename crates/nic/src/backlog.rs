@@ -1,0 +1,140 @@
+//! Frames for which a guest has no buffers yet.
+//!
+//! A guest posts buffers in bursts, and TCP sends in bursts: where the two do not meet, a frame that waits
+//! for some microseconds costs a copy, and one that is lost a round trip and half of a window.
+//! xen-netback keeps frames so, too (`xenvif_rx_queue_tail`: half of a ring of pages; drained after
+//! `rx_drain_timeout_msecs`).
+
+use std::collections::VecDeque;
+
+use memory::Buffers;
+use net::header::HEADER_BYTES;
+
+use crate::outlet::Ready;
+use crate::store::{Kept, Store};
+
+/// Bytes that wait, at most, with their headers: as many as a ring of 256 pages holds.
+pub(crate) const BACKLOG_BYTES: usize = 1 << 20;
+/// What has waited for longer is of no use to anybody, in nanoseconds: as in xen-netback.
+const OLD_NS: u64 = 10_000_000_000;
+
+/// A frame that waits.
+#[derive(Debug)]
+struct Waiting {
+    kept: Kept,
+    header: [u8; HEADER_BYTES],
+    since_ns: u64,
+}
+
+/// The frames that wait, oldest first. It has no memory before the first of them.
+#[derive(Debug, Default)]
+pub(crate) struct Backlog {
+    store: Option<Store>,
+    frames: VecDeque<Waiting>,
+    list: Buffers,
+}
+
+impl Backlog {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.frames.is_empty()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.frames.len()
+    }
+
+    /// Has a frame wait behind the others; false: there is no room.
+    #[cold]
+    pub(crate) fn hold(&mut self, frame: &Ready<'_>) -> bool {
+        if self.store.is_none() {
+            self.store = Store::new(BACKLOG_BYTES).ok();
+            self.frames.reserve(Store::FRAMES_MAX);
+        }
+        let Some(store) = &mut self.store else { return false };
+        let Some(kept) = store.keep(frame, &mut self.list) else { return false };
+        let Ready { header, since_ns, .. } = *frame;
+        self.frames.push_back(Waiting { kept, header, since_ns });
+        true
+    }
+
+    /// The frame that has waited for longest.
+    pub(crate) fn first(&mut self) -> Option<Ready<'_>> {
+        let (store, first) = (self.store.as_ref()?, self.frames.front()?);
+        store.show(first.kept, HEADER_BYTES, &mut self.list);
+        let Waiting { header, since_ns, .. } = *first;
+        Some(Ready { header, head: &[], body: &self.list, since_ns })
+    }
+
+    /// That one has waited for too long at `now_ns`.
+    pub(crate) fn is_old(&self, now_ns: u64) -> bool {
+        self.frames.front().is_some_and(|first| now_ns.saturating_sub(first.since_ns) > OLD_NS)
+    }
+
+    /// That one waits no longer.
+    pub(crate) fn pass(&mut self) {
+        if let (Some(store), Some(first)) = (&mut self.store, self.frames.pop_front()) {
+            store.give_back(first.kept.number);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame<'a>(head: &'a [u8], body: &'a Buffers, since_ns: u64) -> Ready<'a> {
+        Ready { header: [since_ns as u8; HEADER_BYTES], head, body, since_ns }
+    }
+
+    #[test]
+    fn what_waits_comes_in_order_and_whole() {
+        let mut backlog = Backlog::default();
+        assert!(backlog.first().is_none() && backlog.store.is_none());
+        let body = Buffers::alloc(3000).unwrap();
+        for round in 0..50u8 {
+            for number in 0..20u8 {
+                let head = vec![round ^ number; 60 + usize::from(number)];
+                body.write(&[number; 3000]);
+                assert!(backlog.hold(&frame(&head, &body, number.into())));
+            }
+            for number in 0..20u8 {
+                let first = backlog.first().unwrap();
+                let front = 60 + usize::from(number);
+                assert_eq!((first.header, first.since_ns), ([number; 12], number.into()));
+                let mut bytes = vec![0; 5000];
+                assert_eq!(first.body.peek(&mut bytes), front + 3000);
+                assert!(bytes[..front].iter().all(|byte| *byte == round ^ number));
+                assert!(bytes[front..front + 3000].iter().all(|byte| *byte == number));
+                backlog.pass();
+            }
+            assert!(backlog.is_empty());
+        }
+    }
+
+    #[test]
+    fn what_has_waited_for_ten_seconds_is_old() {
+        let (mut backlog, nothing) = (Backlog::default(), Buffers::default());
+        assert!(!backlog.is_old(u64::MAX));
+        for since in [5, 7] {
+            assert!(backlog.hold(&frame(&[0; 60], &nothing, since)));
+        }
+        let old = 5 + 10_000_000_000;
+        assert!(!backlog.is_old(0) && !backlog.is_old(old) && backlog.is_old(old + 1));
+        backlog.pass();
+        assert!(!backlog.is_old(old + 1));
+    }
+
+    #[test]
+    fn bytes_and_frames_are_bounded() {
+        let (mut backlog, nothing) = (Backlog::default(), Buffers::default());
+        let small = |backlog: &mut Backlog| backlog.hold(&frame(&[0; 60], &nothing, 0));
+        let held = (0..).take_while(|_| small(&mut backlog)).count();
+        assert_eq!((held, backlog.len()), (Store::FRAMES_MAX, held));
+        backlog.pass();
+        assert!(small(&mut backlog) && !small(&mut backlog));
+        let mut backlog = Backlog::default();
+        let body = Buffers::alloc(65_000).unwrap();
+        let held = (0..).take_while(|_| backlog.hold(&frame(&[], &body, 0))).count();
+        assert_eq!(held, BACKLOG_BYTES / (65_000 + HEADER_BYTES));
+    }
+}

@@ -1,0 +1,77 @@
+//! Frames that are kept for a while, in memory of their own.
+
+use memory::{Area, Buffers, MemoryError};
+use net::header::HEADER_BYTES;
+
+use crate::outlet::Ready;
+use crate::room::{PLACES_MAX, Room};
+
+/// A frame that is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kept {
+    /// By this number it is given back.
+    pub number: u64,
+    at: usize,
+    /// With its header.
+    bytes: usize,
+}
+
+/// Memory for frames, each whole and with its header before it.
+#[derive(Debug)]
+pub struct Store {
+    area: Area,
+    room: Room,
+}
+
+impl Store {
+    /// Frames in it, at most.
+    pub const FRAMES_MAX: usize = PLACES_MAX;
+
+    /// Of so many bytes, of which the kernel gives those that are used.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn new(bytes: usize) -> Result<Self, MemoryError> {
+        Ok(Self { area: Area::private(bytes)?, room: Room::new(bytes) })
+    }
+
+    /// All that was kept has been given back.
+    pub fn is_empty(&self) -> bool {
+        self.room.is_whole()
+    }
+
+    /// Copies a frame with its header, which `list` is then; nothing: there is no room for it.
+    ///
+    /// # Panics
+    /// If `list` holds memory of something else.
+    pub fn keep(&mut self, frame: &Ready<'_>, list: &mut Buffers) -> Option<Kept> {
+        let bytes = HEADER_BYTES + frame.bytes();
+        let (at, number) = self.room.take(bytes)?;
+        let head = at + HEADER_BYTES;
+        list.clear();
+        // The area is as large as the room.
+        let _fits = self.area.write(at, &frame.header)
+            && self.area.write(head, frame.head)
+            && list.append_area(&self.area, head + frame.head.len(), frame.body.len());
+        list.copy_from_buffers(frame.body);
+        let kept = Kept { number, at, bytes };
+        self.show(kept, 0, list);
+        Some(kept)
+    }
+
+    /// What was kept, without so many bytes at its front, as `list`.
+    ///
+    /// # Panics
+    /// If `list` holds memory of something else.
+    pub fn show(&self, kept: Kept, skip: usize, list: &mut Buffers) {
+        let Kept { at, bytes, .. } = kept;
+        let skip = skip.min(bytes);
+        list.clear();
+        let _fits = list.append_area(&self.area, at + skip, bytes - skip);
+    }
+
+    /// A frame is kept no longer: in any order.
+    pub fn give_back(&mut self, number: u64) {
+        self.room.give_back(number);
+    }
+}
