@@ -20,6 +20,8 @@ const BUFFERS: &str = "-w 256k -l 256k";
 /// Where the first server listens, which only shows that the way is there. Each run has one of its
 /// own behind it: a server that has just ended a run resets whoever connects before it listens again.
 const PORT: usize = 5201;
+/// How TCP minds congestion on either side: hosts have other ways set than guests. Every kernel has it.
+const CONGESTION: &str = "reno";
 /// Addresses of the end that listens and of the one that connects.
 pub(super) const ADDRESSES: [&str; 2] = ["10.199.77.1", "10.199.77.2"];
 
@@ -155,7 +157,7 @@ impl Streams {
              while [ $repeat -lt {repeats} ]; do
                  echo lab-begin-$repeat
                  iperf3 -c {server} -p $(({PORT} + 1 + repeat)) -t {seconds} -P {count} {BUFFERS} \
-                     {back} -i 0 -J || exit 5
+                     -C {CONGESTION} {back} -i 0 -J || exit 5
                  echo lab-end-$repeat
                  repeat=$((repeat + 1))
              done"

@@ -85,6 +85,28 @@ impl Drop for Bridge {
     }
 }
 
+/// A device that is up and has an address of the host's. Dropping it removes it.
+#[derive(Debug)]
+pub(super) struct Device(pub(super) String);
+
+impl Device {
+    /// Makes it, for others to open.
+    pub(super) fn with_address(address: &str) -> Result<Self> {
+        let device = Self(name("h", 0));
+        ip(&format!("tuntap add dev {} mode tap vnet_hdr", device.0))?;
+        up(&device.0)?;
+        ip(&format!("addr replace {address}/24 dev {}", device.0))?;
+        Ok(device)
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        // What was never made cannot be removed.
+        let _ = ip(&format!("link del {}", self.0));
+    }
+}
+
 /// What a run was.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct Ran {

@@ -11,8 +11,6 @@ const ENDS: [u16; 2] = [1, 8];
 const ONE_STREAM: f64 = 0.95;
 /// CPU time of ours over testpmd's.
 const BACKEND: f64 = 0.5;
-/// Host to guest over guest to host.
-const BACK: f64 = 0.6;
 
 /// Between whom, by what, over how many pairs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,6 +21,8 @@ pub(super) enum Way {
     Bridge,
     /// A guest and the host at ours; from the host, or to it.
     Host(u16, bool),
+    /// A guest at a TAP device of the host's; from the host, or to it.
+    Tap(bool),
 }
 
 /// What streams: guests, or a guest and the host.
@@ -43,6 +43,8 @@ impl Way {
             Self::Bridge => "kernel TAP, bridge, TAP".to_owned(),
             Self::Host(n, false) => format!("guest to host, {}", pairs(n)),
             Self::Host(n, true) => format!("host to guest, {}", pairs(n)),
+            Self::Tap(false) => "guest to host, kernel TAP".to_owned(),
+            Self::Tap(true) => "host to guest, kernel TAP".to_owned(),
         }
     }
 }
@@ -70,10 +72,8 @@ impl Case {
 
     pub(super) fn ways(self, options: &Options) -> Vec<Way> {
         if self.uplink {
-            return ENDS
-                .iter()
-                .flat_map(|n| [false, true].map(|back| Way::Host(*n, back)))
-                .collect();
+            let ours = ENDS.iter().flat_map(|n| [false, true].map(|back| Way::Host(*n, back)));
+            return ours.chain([false, true].map(Way::Tap)).collect();
         }
         let pairs = if options.quick { &ENDS[..] } else { &COUNTS };
         let ours = pairs.iter().map(|n| Way::Switch(OURS, *n));
@@ -93,8 +93,13 @@ impl Case {
         };
         let of = |ours, peer, bar| Comparison { bar: Some(bar), ..shown(ours, peer) };
         if self.uplink {
-            let [there, back] = [false, true].map(|back| Way::Host(1, back));
-            return vec![of(back, there, BACK)];
+            let judged = |back| Comparison {
+                spread_excuses: true,
+                ..of(Way::Host(1, back), Way::Tap(back), 1.0)
+            };
+            let turned = |way: fn(bool) -> Way| shown(way(true), way(false));
+            let all = [judged(false), judged(true), turned(|back| Way::Host(1, back))];
+            return all.into_iter().chain([turned(Way::Tap)]).collect();
         }
         let [one, eight] = [1, 8].map(|pairs| Way::Switch(OURS, pairs));
         let testpmd = Way::Switch(System::TestpmdWhole, 1);
@@ -154,7 +159,7 @@ mod tests {
             all.into_iter().filter_map(|c| c.bar).collect::<Vec<_>>()
         };
         assert_eq!(bars("vif-s1"), [1.0, 0.5, 0.95]);
-        assert_eq!((bars("vif-s8"), bars("uplink-s1")), (vec![1.0, 0.5], vec![0.6]));
+        assert_eq!((bars("vif-s8"), bars("uplink-s1")), (vec![1.0, 0.5], vec![1.0, 1.0]));
         let quick = Options { quick: true, ..Options::default() };
         assert_eq!(Case::all(&quick).len(), 4);
         assert_eq!(plot(&cases, &Options::default()).panels[0].series.len(), 6);

@@ -16,7 +16,7 @@ use cases::{Case, OURS, Way, plot};
 use super::guests::{self, End, Streams};
 use super::relay;
 use super::systems::{System, versions};
-use super::tap::{self, Bridge};
+use super::tap::{self, Bridge, Device};
 use crate::cpu::{self, Placement};
 use crate::experiment::{CellPlan, Experiment, Options, Plan, Prepared, Sample};
 use crate::host::versions as tools;
@@ -107,6 +107,11 @@ impl Prepared for Ready {
                 streams.measure(&client, None)
             }
             Way::Host(pairs, back) => host(pairs, Streams { back, ..streams }),
+            Way::Tap(back) => {
+                let device = Device::with_address(guests::ADDRESSES[0])?;
+                let _servers = guests::host_listens(REPEATS)?;
+                Streams { back, ..streams }.measure(&End::tap(&device.0), None)
+            }
         }
     }
 }
