@@ -29,6 +29,8 @@ pub(crate) enum Token {
     Watch(u32),
     /// A signal that had to be confirmed has ended.
     Bell(u32),
+    /// A watch was to end.
+    Unwatch(u32),
     /// The end of a removal, or a signal that failed: nothing to do.
     Ignore,
 }
@@ -44,6 +46,7 @@ impl Token {
             Self::Watch(index) => (1 << KIND_SHIFT) | u64::from(index),
             Self::Bell(index) => (2 << KIND_SHIFT) | u64::from(index),
             Self::Ignore => 3 << KIND_SHIFT,
+            Self::Unwatch(index) => (5 << KIND_SHIFT) | u64::from(index),
         }
     }
 
@@ -52,6 +55,7 @@ impl Token {
             0 => Self::Op(data as u32),
             1 => Self::Watch(data as u32),
             2 => Self::Bell(data as u32),
+            5 => Self::Unwatch(data as u32),
             _ => Self::Ignore,
         }
     }
@@ -123,10 +127,11 @@ impl Ring {
         self.push(entry.user_data(Token::Watch(index).pack()));
     }
 
-    /// Ends a watch; its last completion has `more` false.
+    /// Ends a watch; its last completion has `more` false. One that is just telling something goes on:
+    /// the completion of [`Token::Unwatch`] is EALREADY then, and it is to be ended again.
     pub(crate) fn unwatch(&mut self, index: u32) {
         let entry = opcode::PollRemove::new(Token::Watch(index).pack()).build();
-        self.push(entry.user_data(Token::Ignore.pack()));
+        self.push(entry.user_data(Token::Unwatch(index).pack()));
     }
 
     /// Writes a signal to a peer's descriptor.

@@ -2,7 +2,7 @@
 
 use std::os::fd::AsRawFd;
 
-use super::{Core, WatchOwner};
+use super::{Core, Watch, WatchOwner};
 use crate::op::{Done, InFlight};
 use crate::ring::{Completed, Token};
 
@@ -13,6 +13,7 @@ impl Core {
             Token::Op(index) => self.deliver_op(index, completed.result),
             Token::Watch(index) => self.deliver_watch(index, completed),
             Token::Bell(id) => self.confirm_bell(id),
+            Token::Unwatch(index) => self.ensure_unwatched(index, completed.result),
             Token::Ignore => {}
         }
     }
@@ -23,6 +24,15 @@ impl Core {
             && let Some(send) = state.next()
         {
             self.ring.signal(state, send);
+        }
+    }
+
+    /// Ends a watch again that was just telling something when it was to end: else its descriptor would
+    /// stay open for ever.
+    fn ensure_unwatched(&mut self, index: u32, result: i32) {
+        let closes = |watch: &Watch| matches!(watch.owner, WatchOwner::Closing);
+        if result == -libc::EALREADY && self.watches.get(index).is_some_and(closes) {
+            self.ring.unwatch(index);
         }
     }
 
