@@ -113,6 +113,7 @@ fn nics_are_told_with_their_queues() {
     assert_eq!(total("ringway_nic_queue_frames", &[b, queue, got]), 3.0);
     assert_eq!(total("ringway_nic_queue_bytes", &[a, queue, sent]), 3.0 * 26.0);
     assert_eq!(total("ringway_nic_queue_held", &[a, queue]), 0.0);
+    assert_eq!(total("ringway_nic_queue_waited_frames", &[a, queue]), 0.0);
     let lost = [b, sent, ("reason", "short-frame")];
     assert_eq!(total("ringway_nic_lost_frames", &lost), 1.0);
     assert_eq!(total("ringway_nic_queue_lost_frames", &[&lost[..], &[queue]].concat()), 1.0);

@@ -88,15 +88,21 @@ fn callers_see_what_nics_do_and_what_holds_them_back() {
     // On a busy host frames may well wait for reactors.
     let flows = cause(&idle, &busy, "b");
     assert!(matches!(flows, NicCause::Healthy | NicCause::Reactor), "{flows:?}");
-    // The guest has no more buffers.
+    // The guest has no more buffers: they wait.
     for number in 0..8 {
         a.send_frame(0, &PLAIN, &frame(number)).unwrap();
     }
-    eventually("all of them are counted", || {
-        port(&caller.stats(), "b").got.lost_for("no-buffer") == 8
-    });
+    eventually("all of them are counted", || port(&caller.stats(), "b").each_queue[0].waiting == 8);
     let starved = caller.stats();
     assert_eq!(cause(&busy, &starved, "b"), NicCause::Buffers);
+    b.post_buffers(0, 8, 2048).unwrap();
+    for _ in 0..8 {
+        b.receive_frame(0, PROCESS_DEADLINE).unwrap().unwrap();
+    }
+    eventually("none waits", || {
+        let queue = port(&caller.stats(), "b").each_queue[0].clone();
+        (queue.waited, queue.waiting, queue.got.frames) == (8, 0, 40)
+    });
     assert!(switch.process.terminate().unwrap().success());
     assert_eq!(names(&switch.folder), [""; 0], "sockets are left");
 }

@@ -67,6 +67,9 @@ pub(crate) struct QueueCounts {
     held_ns: AtomicU64,
     /// Since when it is held, in nanoseconds; 0: it is not.
     held_since: AtomicU64,
+    /// Frames that waited for buffers, and those that do now.
+    waited: AtomicU64,
+    waiting: AtomicU64,
     reactor: AtomicU32,
     served: AtomicBool,
     pub(crate) residence: Histogram,
@@ -102,6 +105,17 @@ impl QueueCounts {
         }
     }
 
+    /// A frame waits for buffers, with so many in all.
+    pub(crate) fn waits(&self, waiting: usize) {
+        add(&self.waited, 1);
+        self.still_waits(waiting);
+    }
+
+    /// So many frames wait.
+    pub(crate) fn still_waits(&self, waiting: usize) {
+        self.waiting.store(waiting as u64, Ordering::Relaxed);
+    }
+
     /// The cap holds it at `now_ns`.
     pub(crate) fn holds(&self, now_ns: u64) {
         if self.held_since.load(Ordering::Relaxed) == 0 {
@@ -131,6 +145,8 @@ impl QueueCounts {
             got: self.got.read(),
             held: self.held.load(Ordering::Relaxed),
             held_ns: self.held_ns.load(Ordering::Relaxed),
+            waited: self.waited.load(Ordering::Relaxed),
+            waiting: self.waiting.load(Ordering::Relaxed),
             held_since_ns: (held_since > 0).then_some(held_since),
             residence,
             poll: self.polling.state(),
@@ -175,6 +191,10 @@ pub struct QueueState {
     pub held_ns: u64,
     /// Since when its cap holds it, on [`reactor::clock_ns`].
     pub held_since_ns: Option<u64>,
+    /// Frames for which there were no buffers when they came, and which waited.
+    pub waited: u64,
+    /// Those that wait now.
+    pub waiting: u64,
     /// How long what its guest got took from the sender's ring to its own.
     pub residence: Snapshot,
     /// How it has waited when it had nothing to send.

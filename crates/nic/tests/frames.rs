@@ -6,7 +6,7 @@ mod guest;
 use guest::*;
 use net::Reason;
 use net::features::feature;
-use net::port::{Policy, Vlan, VlanId};
+use net::port::{Policy, PortId, Vlan, VlanId};
 
 #[test]
 fn frames_go_to_whom_they_are_for() {
@@ -112,6 +112,8 @@ fn who_posts_no_buffers_loses_his_own_frames() {
         }
         lan.settle();
         assert_eq!((missed(2), missed(3)), (50, 0));
+        let queue = || lan.fabric.queues(PortId(2)).swap_remove(0);
+        assert_eq!((queue().waited, queue().waiting, queue().got.frames), (WAITING, WAITING, 0));
         // Those that wait come in their order, and what comes after them is not lost.
         assert!(b.rx.post_and_kick(20, 100), "no kick for what waits");
         for number in 0..WAITING {
@@ -122,6 +124,8 @@ fn who_posts_no_buffers_loses_his_own_frames() {
         a.send(NOTHING, &frame(7));
         assert_eq!(b.rx.receive().frame, frame(7));
         assert_eq!((missed(2), lan.counts(2).got_frames), (50, WAITING + 1));
+        lan.settle();
+        assert_eq!((queue().waiting, queue().got.frames), (0, WAITING + 1));
     }
 }
 

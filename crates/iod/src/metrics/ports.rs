@@ -102,13 +102,19 @@ fn lost(page: &mut Page, ports: &[PortStats]) {
 
 fn pairs(page: &mut Page, ports: &[PortStats]) {
     type Count = fn(&PairStats) -> f64;
-    let families: [(&'static str, Option<&str>, &str, Count); 2] = [
+    let families: [(&'static str, Option<&str>, &str, Count); 3] = [
         ("ringway_nic_queue_held", None, "Times that its cap held it.", |pair| pair.held as f64),
         (
             "ringway_nic_queue_held_seconds",
             Some("seconds"),
             "Time for which its cap held it.",
             |pair| pair.held_seconds,
+        ),
+        (
+            "ringway_nic_queue_waited_frames",
+            None,
+            "Frames that waited for buffers of its guest.",
+            |pair| pair.waited as f64,
         ),
     ];
     for (name, unit, help, count) in families {

@@ -152,6 +152,8 @@ impl Teller<'_> {
             held: queue.held,
             held_seconds: (queue.held_ns + since) as f64 / 1e9,
             held_now: queue.held_since_ns.is_some(),
+            waited: queue.waited,
+            waiting: queue.waiting,
             polling: stats::waits(&queue.poll, queue.served),
         }
     }

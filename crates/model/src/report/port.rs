@@ -66,6 +66,12 @@ pub struct PairStats {
     pub held_seconds: f64,
     /// The cap holds it now.
     pub held_now: bool,
+    /// Frames for which its guest had posted too few buffers when they came, and which waited.
+    #[serde(default)]
+    pub waited: u64,
+    /// Those that wait now.
+    #[serde(default)]
+    pub waiting: u64,
     /// How it waits when its guest sends nothing.
     pub polling: QueuePolling,
 }

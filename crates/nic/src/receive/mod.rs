@@ -108,6 +108,7 @@ impl Receive {
         let holds = self.poller.is_some() && self.backlog.hold(frame);
         if holds {
             self.taken.waits();
+            self.counts.waits(self.backlog.len());
         }
         holds
     }
@@ -137,6 +138,9 @@ impl Receive {
             backlog.pass();
         }
         let some = backlog.len() < before;
+        if some {
+            self.counts.still_waits(backlog.len());
+        }
         if some && backlog.is_empty() {
             self.taken.waits_no_more();
         }
@@ -148,6 +152,7 @@ impl Receive {
     fn forget(&mut self) -> u64 {
         let waiting = std::mem::take(&mut self.backlog).len() as u64;
         self.taken.waits_no_more();
+        self.counts.still_waits(0);
         (0..waiting).for_each(|_| self.counts.gets(0, Err(Reason::ReceiverClosed)));
         waiting
     }

@@ -38,7 +38,9 @@ impl Guest {
             let at = self.memory.alloc(bytes.into(), 16)?;
             heads.push(ring.add_chain(&self.memory, &[Desc::writable(at, bytes)])?);
         }
-        ring.publish_all(&self.memory, &heads)
+        ring.publish_all(&self.memory, &heads)?;
+        // Frames may wait for them.
+        self.kick(2 * pair)
     }
 
     /// Makes a frame available to be sent, header and all, and kicks.

@@ -90,8 +90,9 @@ fn lost(way: &WayStats) -> String {
 }
 
 fn queues(port: &PortStats) -> comfy_table::Table {
-    let header = ["queue", "reactor", "sent", "got", "ring to ring", "p99", "held", "looks"];
-    let mut table = table::new(&header, 8);
+    let header =
+        ["queue", "reactor", "sent", "got", "waited", "ring to ring", "p99", "held", "looks"];
+    let mut table = table::new(&header, 9);
     for pair in &port.each_queue {
         let times = [pair.residence.p50_us, pair.residence.p99_us];
         let [median, p99] = times.map(|us| duration(us / 1e6));
@@ -100,6 +101,7 @@ fn queues(port: &PortStats) -> comfy_table::Table {
             pair.reactor.to_string(),
             pair.sent.frames.to_string(),
             pair.got.frames.to_string(),
+            pair.waited.to_string(),
             median,
             p99,
             duration(pair.held_seconds),

@@ -19,6 +19,11 @@ const SLOW_SECONDS: f64 = 0.001;
 /// Most loaded queue over mean from which on queues are uneven.
 const UNEVEN: f64 = 1.25;
 /// Reasons of the receiving guest.
+/// What helps a guest that takes too little.
+const MORE_BUFFERS: &str = "look at the load of the guest's CPUs, and give it more queues or longer \
+                            rings (ethtool -L, ethtool -G)";
+/// Of all frames for a NIC, those that waited for buffers: at least this part is worth a word.
+const WAITED_SHARE: f64 = 0.1;
 const GUESTS: [&str; 2] = ["no-buffer", "small-buffer"];
 
 /// What holds a NIC back.
@@ -140,6 +145,7 @@ pub fn judge_nic(facts: &NicFacts<'_>) -> NicVerdict {
     let mut verdict = not_there(facts)
         .or_else(|| capped(facts))
         .or_else(|| loses(facts))
+        .or_else(|| starves(facts))
         .or_else(|| refused(facts))
         .or_else(|| slow(facts))
         .unwrap_or_else(|| served(facts));
@@ -193,10 +199,7 @@ fn loses(facts: &NicFacts<'_>) -> Option<NicVerdict> {
     let part = format!("{count:.0} of {all:.0} frames for it");
     let verdict = if GUESTS.contains(&reason) {
         let sentence = format!("{id} waits for its guest: {part} found no room in its buffers.");
-        NicVerdict::new(NicCause::Buffers, sentence).next(
-            "look at the load of the guest's CPUs, and give it more queues or longer rings \
-             (ethtool -L, ethtool -G)",
-        )
+        NicVerdict::new(NicCause::Buffers, sentence).next(MORE_BUFFERS)
     } else if reason == "reactor-busy" {
         let sentence =
             format!("{id} waits for its reactor: {part} came faster than that took them.");
@@ -206,6 +209,21 @@ fn loses(facts: &NicFacts<'_>) -> Option<NicVerdict> {
         NicVerdict::new(NicCause::Lost, format!("{id} loses frames: {part} ({reason})."))
     };
     Some(verdict)
+}
+
+/// What is for it and waits for its guest to take it.
+fn starves(facts: &NicFacts<'_>) -> Option<NicVerdict> {
+    let waited = facts.grown_in_queues(|queue| queue.waited as f64);
+    let frames = facts.grown(|nic| nic.got.frames as f64);
+    (waited >= (frames * WAITED_SHARE).max(1.0)).then(|| {
+        let id = &facts.nic.id;
+        let waiting: u64 = facts.nic.each_queue.iter().map(|queue| queue.waiting).sum();
+        let sentence = format!(
+            "{id} waits for its guest: {waited:.0} of {frames:.0} frames for it found no buffers \
+             when they came, {waiting} wait now."
+        );
+        NicVerdict::new(NicCause::Buffers, sentence).next(MORE_BUFFERS)
+    })
 }
 
 /// What it sends and what goes nowhere.

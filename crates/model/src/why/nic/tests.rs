@@ -20,6 +20,8 @@ fn queue(index: u16) -> PairStats {
         held: 0,
         held_seconds: 0.0,
         held_now: false,
+        waited: 0,
+        waiting: 0,
         polling: waits(PollReason::Off),
     }
 }
@@ -71,12 +73,23 @@ fn lose(counts: &mut WayStats, reason: &str, lost: u64) {
 #[test]
 fn every_cause_is_told() {
     type Change = fn(&mut PortStats);
-    let cases: [(NicCause, &str, Change); 11] = [
+    let cases: [(NicCause, &str, Change); 12] = [
         (NicCause::Idle, "nothing to do", |_| {}),
         (NicCause::NoFrontEnd, "no front-end", |nic| nic.connected = false),
         (NicCause::NoDriver, "no queue yet", |nic| nic.pairs_started = 0),
         (NicCause::Cap, "for 25% of the time", |nic| nic.each_queue[0].held_seconds = 1.0),
         (NicCause::Buffers, "40 of 1040 frames", |nic| lose(&mut nic.got, "no-buffer", 40)),
+        (
+            NicCause::Buffers,
+            "30 of 100 frames for it found no buffers when they came, 7 wait",
+            |nic| {
+                nic.got.frames = 100;
+                (nic.each_queue[1].waited, nic.each_queue[1].waiting) = (30, 7);
+                // They took long for that reason.
+                (nic.each_queue[1].residence.count, nic.each_queue[1].residence_seconds) =
+                    (93, 9.3);
+            },
+        ),
         (NicCause::Reactor, "faster than", |nic| lose(&mut nic.got, "reactor-busy", 40)),
         (NicCause::Lost, "(receiver-closed)", |nic| lose(&mut nic.got, "receiver-closed", 40)),
         (NicCause::Refused, "of which 40 for locked-mac", |nic| {
