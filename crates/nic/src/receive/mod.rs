@@ -165,7 +165,7 @@ impl Receive {
 
     /// Takes nothing more; returns where a successor goes on.
     fn stop(&mut self, context: &mut Context<'_>) -> u16 {
-        self.ring.publish(context);
+        self.show(context);
         let unused = self.let_go();
         // A ring that has failed takes nothing more.
         let next = self.ring.queue.next_avail().wrapping_sub(unused);
