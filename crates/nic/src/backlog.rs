@@ -17,6 +17,11 @@ use crate::store::{Kept, Store};
 pub(crate) const BACKLOG_BYTES: usize = 1 << 20;
 /// What has waited for longer is of no use to anybody, in nanoseconds: as in xen-netback.
 const OLD_NS: u64 = 10_000_000_000;
+/// So long a frame may be the first while there are buffers, and too few for it: some guests post more
+/// only when they get something.
+const STALL_NS: u64 = 50_000_000;
+/// Memory is given back when nothing has waited for so long.
+const IDLE_NS: u64 = 1_000_000_000;
 
 /// A frame that waits.
 #[derive(Debug)]
@@ -32,6 +37,8 @@ pub(crate) struct Backlog {
     store: Option<Store>,
     frames: VecDeque<Waiting>,
     list: Buffers,
+    /// Since when the first frame is the first, or nothing waits.
+    since_ns: u64,
 }
 
 impl Backlog {
@@ -53,6 +60,9 @@ impl Backlog {
         let Some(store) = &mut self.store else { return false };
         let Some(kept) = store.keep(frame, &mut self.list) else { return false };
         let Ready { header, since_ns, .. } = *frame;
+        if self.frames.is_empty() {
+            self.since_ns = since_ns;
+        }
         self.frames.push_back(Waiting { kept, header, since_ns });
         true
     }
@@ -70,8 +80,27 @@ impl Backlog {
         self.frames.front().is_some_and(|first| now_ns.saturating_sub(first.since_ns) > OLD_NS)
     }
 
-    /// That one waits no longer.
-    pub(crate) fn pass(&mut self) {
+    /// Until when that one may be the first although there are buffers.
+    pub(crate) fn stalls_at_ns(&self) -> u64 {
+        self.since_ns.saturating_add(STALL_NS)
+    }
+
+    /// When its memory is to be given back; nothing: it has none, or some frame is in it.
+    pub(crate) fn idle_at_ns(&self) -> Option<u64> {
+        let is_idle = self.store.is_some() && self.is_empty();
+        is_idle.then(|| self.since_ns.saturating_add(IDLE_NS))
+    }
+
+    /// Gives its memory back. Nothing waits.
+    pub(crate) fn release(&mut self) {
+        if self.is_empty() {
+            *self = Self::default();
+        }
+    }
+
+    /// That one waits no longer, at `now_ns`.
+    pub(crate) fn pass(&mut self, now_ns: u64) {
+        self.since_ns = now_ns;
         if let (Some(store), Some(first)) = (&mut self.store, self.frames.pop_front()) {
             store.give_back(first.kept.number);
         }
@@ -105,10 +134,13 @@ mod tests {
                 assert_eq!(first.body.peek(&mut bytes), front + 3000);
                 assert!(bytes[..front].iter().all(|byte| *byte == round ^ number));
                 assert!(bytes[front..front + 3000].iter().all(|byte| *byte == number));
-                backlog.pass();
+                backlog.pass(7);
             }
             assert!(backlog.is_empty());
         }
+        assert_eq!(backlog.idle_at_ns(), Some(7 + IDLE_NS));
+        backlog.release();
+        assert!(backlog.store.is_none() && backlog.idle_at_ns().is_none());
     }
 
     #[test]
@@ -120,8 +152,11 @@ mod tests {
         }
         let old = 5 + 10_000_000_000;
         assert!(!backlog.is_old(0) && !backlog.is_old(old) && backlog.is_old(old + 1));
-        backlog.pass();
+        assert_eq!(backlog.stalls_at_ns(), 5 + STALL_NS);
+        backlog.pass(100);
         assert!(!backlog.is_old(old + 1));
+        // The next one is the first since then, however long it has waited.
+        assert_eq!((backlog.stalls_at_ns(), backlog.idle_at_ns()), (100 + STALL_NS, None));
     }
 
     #[test]
@@ -130,7 +165,7 @@ mod tests {
         let small = |backlog: &mut Backlog| backlog.hold(&frame(&[0; 60], &nothing, 0));
         let held = (0..).take_while(|_| small(&mut backlog)).count();
         assert_eq!((held, backlog.len()), (Store::FRAMES_MAX, held));
-        backlog.pass();
+        backlog.pass(0);
         assert!(small(&mut backlog) && !small(&mut backlog));
         let mut backlog = Backlog::default();
         let body = Buffers::alloc(65_000).unwrap();

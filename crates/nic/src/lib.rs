@@ -68,6 +68,7 @@ mod running;
 mod seat;
 mod store;
 mod taken;
+mod timer;
 mod transmit;
 
 pub use attached::{Attached, Parts};

@@ -243,7 +243,7 @@ fn receive(
     let id = context.add_poller(kick, |context| {
         let queue = Rc::new(RefCell::new(make(context)?));
         outlet = Some(Rc::clone(&queue));
-        Ok::<_, RingError>(ReceivePoller::new(queue, hub, port))
+        Ok::<_, RingError>(ReceivePoller::new(context, queue, hub, port))
     })?;
     let opened = outlet.is_some_and(|outlet| Seat::open(context, node, opening, outlet));
     Ok(opened.then_some(id))

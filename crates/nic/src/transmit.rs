@@ -9,19 +9,19 @@ use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
 
 use memory::{Buffers, Table};
 use net::Reason;
 use net::frame::PREFIX_BYTES;
 use net::header::HEADER_BYTES;
-use reactor::{Context, Done, Op, Poller, Polling, Port, Turn, WaitsFor};
+use reactor::{Context, Poller, Polling, Turn, WaitsFor};
 use virtq::{Popped, QueueStart, RingError};
 
 use crate::hub::{Given, Hub};
 use crate::life::Life;
 use crate::queue_counts::QueueCounts;
 use crate::ring::{AHEAD, FETCHED_BYTES, Fault, Ring, Served, WHOLE_BYTES};
+use crate::timer::Timer;
 
 /// Frames that are taken before others have their turn.
 const BATCH: usize = 64;
@@ -40,37 +40,6 @@ pub(crate) struct Transmit {
     body: Buffers,
     timer: Timer,
     counts: Arc<QueueCounts>,
-}
-
-/// Wakes a queue that holds something.
-struct Timer {
-    port: Port,
-    runs: bool,
-    done: Vec<Done>,
-}
-
-impl Timer {
-    fn new(context: &mut Context<'_>) -> Self {
-        Self { port: context.open_port(), runs: false, done: Vec::with_capacity(1) }
-    }
-
-    /// Goes off at `at_ns`, unless it runs already.
-    fn set(&mut self, at_ns: u64, now_ns: u64, context: &mut Context<'_>) {
-        if !self.runs {
-            let after = Duration::from_nanos(at_ns.saturating_sub(now_ns));
-            context.submit(&self.port, Op::Timer { after }, 0);
-            self.runs = true;
-        }
-    }
-
-    /// Notices that it went off.
-    fn look(&mut self, context: &mut Context<'_>) {
-        if self.runs {
-            context.reap(&self.port, &mut self.done);
-            self.runs = self.done.is_empty();
-            self.done.clear();
-        }
-    }
 }
 
 impl Transmit {

@@ -3,6 +3,8 @@
 
 mod guest;
 
+use std::time::{Duration, Instant};
+
 use guest::*;
 use net::Reason;
 use net::frame::{FRAME_MAX, Frame};
@@ -182,16 +184,40 @@ fn a_frame_does_not_become_any_number_of_segments() {
     assert_eq!(lan.counts(2).missed(Reason::ManySegments), 2);
 }
 
+/// Neither can post more before it gets something: a driver whose ring is full, and one that waits for a
+/// frame before it looks.
+#[test]
+fn a_frame_that_never_fits_holds_nobody_up() {
+    for posted in [RING, RING / 2] {
+        let lan = Lan::new(1);
+        let [mut a, mut b] = [1, 2].map(|port| Guest::new(&lan, port, 0, all()));
+        b.rx.post(posted, 500);
+        let (large, small) = (tcp(EVERYBODY, 1, &data(65_000)), plain(EVERYBODY, 1, 60));
+        a.send(cut(1000), &large);
+        let began = Instant::now();
+        for _ in 0..20 {
+            a.send(NOTHING, &small);
+        }
+        for _ in 0..20 {
+            assert_eq!(b.rx.receive().frame, small);
+        }
+        assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+        lan.settle();
+        let reason = if posted == RING { Reason::SmallBuffer } else { Reason::NoBuffer };
+        assert_eq!(lan.counts(2).missed(reason), 1, "of {posted} buffers");
+    }
+}
+
 #[test]
 fn buffers_of_a_byte_are_filled_when_there_are_enough() {
     let lan = Lan::new(1);
     let [mut a, mut b] = [1, 2].map(|port| Guest::new(&lan, port, 0, all()));
     b.rx.post(40, 1);
+    b.rx.post(1, 2048);
     for _ in 0..10 {
         a.send(NOTHING, &plain(EVERYBODY, 1, 60));
     }
-    assert_eq!(lan.counts(2).got_frames, 10, "they wait");
-    b.rx.post(1, 2048);
+    assert_eq!(lan.counts(2).got_frames, 10, "nine of them wait");
     let used: Vec<_> = (0..41).map(|_| b.rx.used().1).collect();
     assert_eq!(used, [vec![1; 40], vec![12 + 60 - 40]].concat());
     b.rx.post(9, 2048);

@@ -210,7 +210,7 @@ impl Queue {
         // not the end: nothing more is told of those behind it.
         self.ready |= frames == ended || self.direct;
         if frames < ended && !self.direct {
-            self.looks = frames == 0 || std::mem::take(&mut self.doubts);
+            self.looks = std::mem::take(&mut self.doubts) || frames == 0;
         }
         failure.map_or(Ok(()), |error| self.fail(error))
     }
@@ -232,7 +232,7 @@ impl Queue {
                         Ok(true) => {}
                         Ok(false) => {
                             self.ready = false;
-                            self.looks = read == 0 || std::mem::take(&mut self.doubts);
+                            self.looks = std::mem::take(&mut self.doubts) || read == 0;
                             break;
                         }
                         Err(error) => return self.fail(error),

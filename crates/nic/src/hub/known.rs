@@ -169,7 +169,8 @@ impl Known {
                 followed.goes(|| exits.arrived(number), taken);
                 exits.written(number)
             }
-            (_, Some((taken, _))) => taken.given(),
+            // Only 0 is none: a frame may wait for the first buffers.
+            (_, Some((taken, _))) => taken.given().max(1),
             // Nobody will ask for it; only 0 is none.
             (_, None) => 1,
         };

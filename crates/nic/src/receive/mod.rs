@@ -24,6 +24,11 @@ use crate::ring::{FETCHED_BYTES, Fault, Ring, WHOLE_BYTES};
 use crate::taken::Taken;
 pub(crate) use poller::ReceivePoller;
 
+/// Frames that waited and are given in one turn, at most.
+const TURN_FRAMES: usize = 64;
+/// Their bytes, of which the last one may have more.
+const TURN_BYTES: usize = 256 << 10;
+
 /// A receive queue, as its hub has it.
 pub(crate) struct Receive {
     ring: Ring,
@@ -37,6 +42,8 @@ pub(crate) struct Receive {
     mergeable: bool,
     /// Frames that wait for buffers. Nothing overtakes them.
     backlog: Backlog,
+    /// Why frames were lost that had waited, and that the port has counted as got.
+    lost: Vec<Reason>,
     /// Its poller, which is asked while frames wait. Without kicks nobody would ask it: nothing waits.
     poller: Option<PollerId>,
     counts: Arc<QueueCounts>,
@@ -67,6 +74,7 @@ impl Receive {
             place,
             mergeable,
             backlog,
+            lost: Vec::new(),
             poller,
             counts,
             residence,
@@ -91,7 +99,11 @@ impl Receive {
             return Err(Reason::SmallBuffer);
         }
         while self.stocked < bytes {
-            self.restock()?;
+            let restocked = self.restock();
+            if restocked == Err(Reason::NoBuffer) && self.is_full() {
+                return Err(Reason::SmallBuffer);
+            }
+            restocked?;
         }
         let mut room = 0;
         let buffers = self.stock.iter().take_while(|popped| {
@@ -113,6 +125,11 @@ impl Receive {
         holds
     }
 
+    /// Every entry of the ring is in stock: the guest cannot post another one before it gets something.
+    fn is_full(&self) -> bool {
+        self.stock.len() >= self.ring.queue.size().into()
+    }
+
     /// Counts what came of a frame.
     fn count(&mut self, frame: &Ready<'_>, outcome: Result<(), Reason>) -> Result<(), Reason> {
         self.counts.gets(frame.bytes(), outcome);
@@ -122,39 +139,45 @@ impl Receive {
         outcome
     }
 
-    /// Gives the guest what waits, as far as there are buffers for it, but what has waited for too long;
-    /// whether there was any of that, and how many frames were lost.
-    fn deliver(&mut self, now_ns: u64) -> (bool, u64) {
-        let (mut backlog, mut lost) = (std::mem::take(&mut self.backlog), 0);
-        let before = backlog.len();
-        loop {
+    /// Gives the guest what waits, as far as there are buffers for it and as much as one turn may; whether
+    /// there was any of that. What has waited for too long is lost, and so is what holds up others although
+    /// there are buffers.
+    fn deliver(&mut self, now_ns: u64) -> bool {
+        let mut backlog = std::mem::take(&mut self.backlog);
+        let (mut frames, mut bytes) = (0, 0);
+        while frames < TURN_FRAMES && bytes < TURN_BYTES {
             let is_old = backlog.is_old(now_ns);
+            let stalls = backlog.stalls_at_ns() <= now_ns;
             let Some(frame) = backlog.first() else { break };
-            let outcome = if is_old { Err(Reason::ReceiverClosed) } else { self.put(&frame) };
-            if outcome == Err(Reason::NoBuffer) {
+            let outcome = if is_old { Err(Reason::NoBuffer) } else { self.put(&frame) };
+            let is_stuck = stalls && !self.stock.is_empty();
+            if outcome == Err(Reason::NoBuffer) && !is_old && !is_stuck {
                 break;
             }
-            lost += u64::from(self.count(&frame, outcome).is_err());
-            backlog.pass();
+            (frames, bytes) = (frames + 1, bytes + frame.bytes());
+            if let Err(reason) = self.count(&frame, outcome) {
+                self.lost.push(reason);
+            }
+            backlog.pass(now_ns);
         }
-        let some = backlog.len() < before;
-        if some {
+        if frames > 0 {
             self.counts.still_waits(backlog.len());
         }
-        if some && backlog.is_empty() {
+        if frames > 0 && backlog.is_empty() {
             self.taken.waits_no_more();
         }
         self.backlog = backlog;
-        (some, lost)
+        frames > 0
     }
 
-    /// Gives up what waits; how many frames that are.
-    fn forget(&mut self) -> u64 {
-        let waiting = std::mem::take(&mut self.backlog).len() as u64;
+    /// Gives up what waits.
+    fn forget(&mut self) {
+        for _ in 0..std::mem::take(&mut self.backlog).len() {
+            self.counts.gets(0, Err(Reason::ReceiverClosed));
+            self.lost.push(Reason::ReceiverClosed);
+        }
         self.taken.waits_no_more();
         self.counts.still_waits(0);
-        (0..waiting).for_each(|_| self.counts.gets(0, Err(Reason::ReceiverClosed)));
-        waiting
     }
 
     /// The batch is over: its guest sees what it got.

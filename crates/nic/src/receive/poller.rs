@@ -6,7 +6,6 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use memory::Table;
-use net::Reason;
 use net::port::PortId;
 use reactor::{Context, Poller, Turn};
 use virtq::RingError;
@@ -14,6 +13,7 @@ use virtq::RingError;
 use super::Receive;
 use crate::hub::Hub;
 use crate::ring::Served;
+use crate::timer::Timer;
 
 /// Its life on the reactor: it has something to do while frames wait.
 pub(crate) struct ReceivePoller {
@@ -22,18 +22,38 @@ pub(crate) struct ReceivePoller {
     port: PortId,
     /// The guest was asked to kick.
     armed: bool,
+    timer: Timer,
 }
 
 impl ReceivePoller {
-    pub(crate) fn new(queue: Rc<RefCell<Receive>>, hub: Rc<RefCell<Hub>>, port: PortId) -> Self {
-        Self { queue, hub, port, armed: false }
+    pub(crate) fn new(
+        context: &mut Context<'_>,
+        queue: Rc<RefCell<Receive>>,
+        hub: Rc<RefCell<Hub>>,
+        port: PortId,
+    ) -> Self {
+        Self { queue, hub, port, armed: false, timer: Timer::new(context) }
     }
 
-    /// So many frames were lost that the port has counted as got: now they count among those that were
-    /// lost, too.
-    fn lose(&self, frames: u64) {
-        for _ in 0..frames {
-            self.hub.borrow_mut().lose(self.port, Reason::ReceiverClosed);
+    /// What had waited and was lost counts among what the port has lost, too.
+    fn lose(&self) {
+        let lost = std::mem::take(&mut self.queue.borrow_mut().lost);
+        for reason in lost {
+            self.hub.borrow_mut().lose(self.port, reason);
+        }
+    }
+
+    /// Sees to it that somebody looks again at what is left, or at what is not needed any more.
+    fn look_again(&mut self, now_ns: u64, context: &mut Context<'_>) {
+        let mut queue = self.queue.borrow_mut();
+        if let Some(idle_ns) = queue.backlog.idle_at_ns() {
+            if idle_ns <= now_ns {
+                queue.backlog.release();
+            } else {
+                self.timer.set(idle_ns, now_ns, context);
+            }
+        } else if !queue.backlog.is_empty() && !queue.stock.is_empty() {
+            self.timer.set(queue.backlog.stalls_at_ns(), now_ns, context);
         }
     }
 }
@@ -42,13 +62,13 @@ impl Served for ReceivePoller {
     /// What still waits has its last chance.
     fn stop(&mut self, context: &mut Context<'_>) -> u16 {
         let now_ns = context.now_ns();
-        let (next, lost) = {
+        let next = {
             let mut queue = self.queue.borrow_mut();
-            let (_, lost) = queue.deliver(now_ns);
-            let lost = lost + queue.forget();
-            (queue.stop(context), lost)
+            while queue.deliver(now_ns) {}
+            queue.forget();
+            queue.stop(context)
         };
-        self.lose(lost);
+        self.lose();
         next
     }
 
@@ -66,20 +86,22 @@ impl Poller for ReceivePoller {
         if std::mem::take(&mut self.armed) {
             self.queue.borrow().ring.queue.suppress();
         }
-        if self.queue.borrow().backlog.is_empty() {
-            return Turn::Idle;
-        }
+        self.timer.look(context);
         let now_ns = context.now_ns();
-        let (some, lost) = {
+        let some = {
             let mut queue = self.queue.borrow_mut();
-            let done = queue.deliver(now_ns);
-            if done.0 {
+            let some = queue.deliver(now_ns);
+            if some {
                 context.now_again_ns();
                 queue.show(context);
             }
-            done
+            some
         };
-        self.lose(lost);
+        if some {
+            self.lose();
+        } else {
+            self.look_again(now_ns, context);
+        }
         if some { Turn::Busy } else { Turn::Idle }
     }
 

@@ -65,7 +65,7 @@ impl Core {
             let raw = watch.fd.as_raw_fd();
             self.ring.watch(raw, index);
         }
-        let error = completed.result & i32::from(libc::POLLERR) != 0;
+        let error = completed.result > 0 && completed.result & i32::from(libc::POLLERR) != 0;
         self.counters().add_wakeup();
         match owner {
             None => self.letters = true,

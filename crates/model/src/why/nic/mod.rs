@@ -18,12 +18,12 @@ const LOST_SHARE: f64 = 0.001;
 const SLOW_SECONDS: f64 = 0.001;
 /// Most loaded queue over mean from which on queues are uneven.
 const UNEVEN: f64 = 1.25;
-/// Reasons of the receiving guest.
 /// What helps a guest that takes too little.
 const MORE_BUFFERS: &str = "look at the load of the guest's CPUs, and give it more queues or longer \
                             rings (ethtool -L, ethtool -G)";
 /// Of all frames for a NIC, those that waited for buffers: at least this part is worth a word.
 const WAITED_SHARE: f64 = 0.1;
+/// Reasons of the receiving guest.
 const GUESTS: [&str; 2] = ["no-buffer", "small-buffer"];
 
 /// What holds a NIC back.
@@ -215,9 +215,11 @@ fn loses(facts: &NicFacts<'_>) -> Option<NicVerdict> {
 fn starves(facts: &NicFacts<'_>) -> Option<NicVerdict> {
     let waited = facts.grown_in_queues(|queue| queue.waited as f64);
     let frames = facts.grown(|nic| nic.got.frames as f64);
-    (waited >= (frames * WAITED_SHARE).max(1.0)).then(|| {
+    let waiting = |nic: &PortStats| nic.each_queue.iter().map(|queue| queue.waiting).sum::<u64>();
+    let still = facts.before.is_some_and(|before| waiting(before) > 0);
+    let waiting = waiting(facts.nic);
+    ((still && waiting > 0) || waited >= (frames * WAITED_SHARE).max(1.0)).then(|| {
         let id = &facts.nic.id;
-        let waiting: u64 = facts.nic.each_queue.iter().map(|queue| queue.waiting).sum();
         let sentence = format!(
             "{id} waits for its guest: {waited:.0} of {frames:.0} frames for it found no buffers \
              when they came, {waiting} wait now."

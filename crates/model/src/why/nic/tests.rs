@@ -71,6 +71,16 @@ fn lose(counts: &mut WayStats, reason: &str, lost: u64) {
 }
 
 #[test]
+fn a_guest_that_takes_nothing_is_told_also_when_nothing_comes_any_more() {
+    let mut stalled = idle();
+    (stalled.each_queue[0].waited, stalled.each_queue[0].waiting) = (5, 5);
+    let (earlier, now) = (stats(stalled.clone(), 10.0), stats(stalled, 12.0));
+    let verdict = judge_nic(&NicFacts::new(&earlier, &now, "a").unwrap());
+    assert_eq!(verdict.cause, NicCause::Buffers);
+    assert!(verdict.sentence.contains("5 wait now"), "{}", verdict.sentence);
+}
+
+#[test]
 fn every_cause_is_told() {
     type Change = fn(&mut PortStats);
     let cases: [(NicCause, &str, Change); 12] = [
