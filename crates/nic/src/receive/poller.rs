@@ -22,7 +22,10 @@ pub(crate) struct ReceivePoller {
     port: PortId,
     /// The guest was asked to kick.
     armed: bool,
-    timer: Timer,
+    /// The first frame must not be the first for longer.
+    stall: Timer,
+    /// Memory is not needed any more.
+    idle: Timer,
 }
 
 impl ReceivePoller {
@@ -32,7 +35,8 @@ impl ReceivePoller {
         hub: Rc<RefCell<Hub>>,
         port: PortId,
     ) -> Self {
-        Self { queue, hub, port, armed: false, timer: Timer::new(context) }
+        let [stall, idle] = [(); 2].map(|()| Timer::new(context));
+        Self { queue, hub, port, armed: false, stall, idle }
     }
 
     /// What had waited and was lost counts among what the port has lost, too.
@@ -50,10 +54,10 @@ impl ReceivePoller {
             if idle_ns <= now_ns {
                 queue.backlog.release();
             } else {
-                self.timer.set(idle_ns, now_ns, context);
+                self.idle.set(idle_ns, now_ns, context);
             }
         } else if !queue.backlog.is_empty() && !queue.stock.is_empty() {
-            self.timer.set(queue.backlog.stalls_at_ns(), now_ns, context);
+            self.stall.set(queue.backlog.stalls_at_ns(), now_ns, context);
         }
     }
 }
@@ -86,7 +90,8 @@ impl Poller for ReceivePoller {
         if std::mem::take(&mut self.armed) {
             self.queue.borrow().ring.queue.suppress();
         }
-        self.timer.look(context);
+        self.stall.look(context);
+        self.idle.look(context);
         let now_ns = context.now_ns();
         let some = {
             let mut queue = self.queue.borrow_mut();

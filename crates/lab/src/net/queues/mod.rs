@@ -75,7 +75,9 @@ fn notes(placement: Placement) -> Vec<String> {
             "-w 256k -l 256k", placement.backend
         ),
         "A control queue is served by ours only, so peers have one pair, and to `testpmd` guests go by a \
-         relay that leaves it out of the offer; no frame goes through that. The kernel's bridge works in the guests' own time: it has no process whose CPU time could be told, and so does its TAP device with the host behind it."
+         relay that leaves it out of the offer; no frame goes through that. The kernel's bridge, and its \
+         TAP device with the host behind it, work in the guests' own time: they have no process whose CPU \
+         time could be told."
             .to_owned(),
     ]
 }
