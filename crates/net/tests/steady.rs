@@ -74,7 +74,8 @@ fn is_steady(kind: &str) {
         .map(|(name, count)| {
             (name.clone(), count - short.get(&name).copied().unwrap_or(0).min(count))
         })
-        .filter(|(_, more)| *more > 0)
+        // Once in a while is not once a frame: who waits for the load's thread may come too late to.
+        .filter(|(_, more)| *more * 64 > MORE)
         .collect();
     let decided = grown.iter().find(|(name, _)| name.contains("Switch>::decide"));
     assert!(decided.is_some_and(|(_, more)| *more >= MORE), "frames were not seen: {grown:?}");
