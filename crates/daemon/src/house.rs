@@ -58,7 +58,7 @@ pub struct House {
     /// Which SR has which driver.
     pub storage: Storage,
     /// CPU time for control.
-    pub slices: Slices,
+    pub slices: Arc<Slices>,
     /// Time.
     pub clock: Clock,
     /// What is set.

@@ -5,7 +5,7 @@
 //! host's record for as long as it holds (`control_slice` of `software_version`).
 
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use anyhow::Context;
 use toolstack::cgroup::{CgroupError, Tree, Weights, door};
@@ -17,6 +17,8 @@ use crate::options::SlicesMode;
 #[derive(Debug)]
 pub struct Slices {
     groups: Option<Groups>,
+    /// Clients come in beside it.
+    socket: OnceLock<PathBuf>,
     told: String,
     usual: Weights,
     /// Held while weights are read and set: those that were written last are those that stay.
@@ -28,31 +30,23 @@ struct Groups {
     tree: Tree,
     /// Where we were before.
     home: Option<PathBuf>,
-    /// Clients come in beside it.
-    socket: PathBuf,
 }
 
 impl Slices {
-    /// Makes them and joins them. Clients of `socket` may join them too.
+    /// Makes them and joins them. Called by who has the state: nobody else has slices of it then.
     ///
     /// # Errors
     /// They are required and cannot be had.
-    pub fn begin(settings: &SliceSettings, socket: &Path) -> anyhow::Result<Self> {
-        Self::begin_at(Path::new("/"), settings, socket)
+    pub fn begin(settings: &SliceSettings) -> anyhow::Result<Self> {
+        Self::begin_at(Path::new("/"), settings)
     }
 
-    fn begin_at(root: &Path, settings: &SliceSettings, socket: &Path) -> anyhow::Result<Self> {
-        let without = |told: String| {
-            // One that was killed has left its own.
-            if let Err(error) = door::close(socket) {
-                tracing::warn!("{error}");
-            }
-            Ok(Self { groups: None, told, ..Self::none(settings.weights) })
-        };
+    fn begin_at(root: &Path, settings: &SliceSettings) -> anyhow::Result<Self> {
+        let without = |told| Ok(Self { told, ..Self::none(settings.weights) });
         if settings.mode == SlicesMode::Off {
             return without("off, as it is configured".to_owned());
         }
-        match Groups::make(root, settings, socket) {
+        match Groups::make(root, settings) {
             Ok(groups) => {
                 let told = groups.tree.to_string();
                 tracing::info!("CPU time is kept for control by groups of {told}");
@@ -70,7 +64,8 @@ impl Slices {
 
     /// None, and these weights if there were any.
     pub fn none(usual: Weights) -> Self {
-        Self { groups: None, told: "none".to_owned(), usual, turn: Mutex::default() }
+        let (socket, told) = (OnceLock::new(), "none".to_owned());
+        Self { groups: None, socket, told, usual, turn: Mutex::default() }
     }
 
     /// Where processes are put.
@@ -110,12 +105,26 @@ impl Slices {
         }
     }
 
-    /// We end. What nobody uses goes; machines and storage that go on keep the slices.
+    /// Clients of this socket, which is ours, may join them too.
+    pub fn let_in(&self, socket: &Path) {
+        let done = match self.tree() {
+            Some(tree) => door::open(tree, socket),
+            // One that was killed has left its own.
+            None => door::close(socket),
+        };
+        if let Err(error) = done {
+            tracing::warn!("{error}");
+        }
+        let _once = self.socket.set(socket.to_owned());
+    }
+
+    /// We end, whether we have served or not. What nobody uses goes; machines and storage that go on
+    /// keep the slices.
     pub fn end(&self) {
-        let Some(Groups { tree, home: Some(home), socket }) = &self.groups else { return };
-        let gone = tree.vacate(home).and_then(|gone| match gone {
-            true => door::close(socket),
-            false => Ok(()),
+        let Some(Groups { tree, home: Some(home) }) = &self.groups else { return };
+        let gone = tree.vacate(home).and_then(|gone| match self.socket.get() {
+            Some(socket) if gone => door::close(socket),
+            _ => Ok(()),
         });
         // A client may be in there still.
         if let Err(error) = gone {
@@ -125,20 +134,22 @@ impl Slices {
 }
 
 impl Groups {
-    fn make(root: &Path, settings: &SliceSettings, socket: &Path) -> Result<Self, CgroupError> {
+    fn make(root: &Path, settings: &SliceSettings) -> Result<Self, CgroupError> {
         let tree = Tree::find(root, &settings.name)?;
         let (home, fresh) = (tree.group_of_self(), tree.weights().is_none());
-        tree.make()?;
-        tree.join_control()?;
-        // Those of slices that are there may be set in the host's record, which is not read yet.
-        let weighed = if fresh { tree.set(settings.weights) } else { Ok(()) };
-        // Without these there are slices all the same.
-        for rest in [weighed, door::open(&tree, socket)] {
-            if let Err(error) = rest {
-                tracing::warn!("{error}");
+        if let Err(error) = tree.make().and_then(|()| tree.join_control()) {
+            if fresh {
+                // What was made until then is nobody's; why it cannot be made is what is told.
+                let _left = tree.clear();
             }
+            return Err(error);
         }
-        Ok(Self { tree, home, socket: socket.to_owned() })
+        // Those of slices that are there may be set in the host's record, which is not read yet.
+        if fresh && let Err(error) = tree.set(settings.weights) {
+            // Without these there are slices all the same.
+            tracing::warn!("{error}");
+        }
+        Ok(Self { tree, home })
     }
 }
 
@@ -153,8 +164,7 @@ mod tests {
     #[test]
     fn a_host_without_groups_is_told_and_served() {
         let root = tempfile::tempdir().unwrap();
-        let socket = root.path().join("s");
-        let begin = |mode| Slices::begin_at(root.path(), &settings(mode), &socket);
+        let begin = |mode| Slices::begin_at(root.path(), &settings(mode));
         let slices = begin(SlicesMode::Auto).unwrap();
         assert!(slices.tree().is_none());
         assert!(slices.told().starts_with("none: no CPU controller"), "{}", slices.told());
@@ -174,11 +184,12 @@ mod tests {
         let link = root.path().join("s.control");
         std::fs::write(&link, "").unwrap();
         let socket = root.path().join("s");
-        let off = Slices::begin_at(root.path(), &settings(SlicesMode::Off), &socket).unwrap();
+        let off = Slices::begin_at(root.path(), &settings(SlicesMode::Off)).unwrap();
+        off.let_in(&socket);
         assert!(off.tree().is_none() && off.told().starts_with("off"), "{}", off.told());
         assert!(!group.join("rwtest-control").exists() && !link.exists());
         // Nobody can join what is no hierarchy of the kernel's.
-        let error = Slices::begin_at(root.path(), &settings(SlicesMode::Required), &socket);
+        let error = Slices::begin_at(root.path(), &settings(SlicesMode::Required));
         let error = format!("{:#}", error.unwrap_err());
         assert!(error.contains("cgroup.procs") && error.contains("writable"), "{error}");
     }

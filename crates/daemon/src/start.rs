@@ -53,14 +53,36 @@ const FAR: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)),
 /// What stands in the way of serving, or of an orderly end.
 pub async fn run(settings: Settings, manager: &Manager) -> anyhow::Result<()> {
     let mut signals = Signals::begin().context("signals cannot be had")?;
+    state_directory(&settings.state)?;
+    directory(&settings.run, RUN_MODE)?;
+    let store = Redb::open(&records_in(&settings.state))?;
+    // Before all else, so that the rest of the start does not wait for guests.
+    let slices = Arc::new(Slices::begin(&settings.slices)?);
     let begun = tokio::select! {
-        begun = begin(&settings) => begun?,
+        begun = begin(&settings, store, &slices) => begun.map(Some),
         signal = signals.come() => {
             tracing::info!("{signal}, before anything was served");
-            return Ok(());
+            Ok(None)
         }
     };
-    let (house, server, places) = begun;
+    match begun {
+        Ok(Some(begun)) => serve(begun, &settings, manager, &mut signals).await,
+        nothing => {
+            slices.end();
+            nothing.map(drop)
+        }
+    }
+}
+
+/// A house with open doors, and where they are.
+type Begun = (Arc<House>, Server, String);
+
+async fn serve(
+    (house, server, places): Begun,
+    settings: &Settings,
+    manager: &Manager,
+    signals: &mut Signals,
+) -> anyhow::Result<()> {
     let known = settings.known.as_deref();
     let known = known.and_then(|link| Known::begin(link, &settings.socket));
     say(&format!("listening on {places}"));
@@ -83,20 +105,16 @@ pub async fn run(settings: Settings, manager: &Manager) -> anyhow::Result<()> {
     house.durable.close().context("the state was not stored whole")
 }
 
-/// A house with open doors, and where they are.
-async fn begin(settings: &Settings) -> anyhow::Result<(Arc<House>, Server, String)> {
-    state_directory(&settings.state)?;
-    directory(&settings.run, RUN_MODE)?;
-    // First, so that the rest of the start does not wait for guests.
-    let slices = Slices::begin(&settings.slices, &settings.socket)?;
+async fn begin(settings: &Settings, store: Redb, slices: &Arc<Slices>) -> anyhow::Result<Begun> {
     let facts = HostFacts::read();
-    let house = house(settings, &facts, slices).await?;
+    let house = house(settings, &facts, store, slices).await?;
     let tls = server_config(&settings.state, &facts.hostname)?;
     let mut doors = Vec::new();
     for listen in &settings.listen {
         doors.push(Door::tcp(*listen, &tls).await?);
     }
     doors.push(Door::unix(&settings.socket)?);
+    slices.let_in(&settings.socket);
     let places: Vec<String> = doors.iter().map(ToString::to_string).collect();
     let front: Arc<dyn Answers> = Arc::new(Front::new(Arc::clone(&house)));
     Ok((house, Server::begin(doors, &front), places.join(" ")))
@@ -106,11 +124,12 @@ async fn begin(settings: &Settings) -> anyhow::Result<(Arc<House>, Server, Strin
 async fn house(
     settings: &Settings,
     facts: &HostFacts,
-    slices: Slices,
+    store: Redb,
+    slices: &Arc<Slices>,
 ) -> anyhow::Result<Arc<House>> {
     let clock = Clock::of_host();
-    let store = Box::new(Redb::open(&records_in(&settings.state))?);
-    let (db, durable) = Durable::open(store, random::bytes, allowed::follow, clock.date())?;
+    let (db, durable) =
+        Durable::open(Box::new(store), random::bytes, allowed::follow, clock.date())?;
     let users = users(settings)?;
     let drivers = drivers::drivers(settings, slices.tree())?;
     tell_host((settings, facts, slices.told()), &durable, &drivers, &clock).await?;
@@ -132,7 +151,7 @@ async fn house(
         machines: Machines::new(drivers.clone(), Arc::new(records), work),
         storage: Storage::new(&drivers, STORAGE_DEADLINE),
         drivers,
-        slices,
+        slices: slices.clone(),
         clock,
         settings: house::Settings {
             boot_directories: boot,

@@ -133,7 +133,7 @@ impl Trial {
             machines,
             storage: Storage::new(&drivers, TRIAL_DEADLINE),
             drivers,
-            slices: Slices::none(Weights::default()),
+            slices: Slices::none(Weights::default()).into(),
             clock,
             settings,
         });

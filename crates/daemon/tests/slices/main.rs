@@ -4,6 +4,7 @@
 mod idle;
 mod machines;
 
+use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
 use testkit::process::{PROCESS_DEADLINE, Process};
@@ -86,6 +87,28 @@ fn a_daemon_without_machines_leaves_nothing() {
     daemon.stop().unwrap();
     assert!(!slices.are_there(), "{}", daemon.process.stderr());
     assert!(daemon.slices().is_none(), "nobody is let into what is not there");
+}
+
+/// The first one on the same state goes on as it was; and one that cannot serve, with workers already
+/// begun, leaves nothing.
+#[test]
+fn a_start_that_fails_leaves_nothing_and_takes_nothing_away() {
+    // An address that no other test has, so that the port stays free.
+    let port = TcpListener::bind("127.0.77.1:0").unwrap().local_addr().unwrap().to_string();
+    let place = format!("{port},plain");
+    let options = ["--hypervisor", "qemu", "--listen", &place];
+    let Some(mut daemon) = Ringwayd::with_slices(&options).unwrap() else { return };
+    let slices = daemon.slices().unwrap();
+    let refused = daemon.start_again().unwrap_err().to_string();
+    assert!(refused.contains("is open in"), "{refused}");
+    assert!(slices.members("control/daemon").contains(&daemon.process.id()));
+    assert_eq!(daemon.slices().as_ref(), Some(&slices), "clients are still let in");
+    daemon.stop().unwrap();
+    assert!(!slices.are_there() && daemon.slices().is_none());
+    let _taken = TcpListener::bind(&port).unwrap();
+    let refused = daemon.start_again().unwrap_err().to_string();
+    assert!(refused.contains("CPU time is kept") && refused.contains(&port), "{refused}");
+    assert!(!slices.are_there() && daemon.slices().is_none(), "{refused}");
 }
 
 #[test]

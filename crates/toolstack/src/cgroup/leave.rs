@@ -5,8 +5,8 @@ use std::time::Duration;
 use super::{CgroupError, Group, Tree};
 
 /// How often a leaf is tried to be removed, and the pause between.
-const TURNS: u32 = 50;
-const PAUSE: Duration = Duration::from_millis(10);
+pub(super) const TURNS: u32 = 50;
+pub(super) const PAUSE: Duration = Duration::from_millis(10);
 
 /// Removes the leaf of who has just ended. It stays if somebody else is in it by then; what stays for
 /// another reason is told in the log, and goes when the daemon is started again.

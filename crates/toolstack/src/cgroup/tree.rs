@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use rustix::io::Errno;
 
 use super::group::Slice;
+use super::leave::{PAUSE, TURNS};
 use super::step::{Step, is, members, os, remove};
 use super::{CgroupError, Group, PROCESSES, Version, Weights, controller, units, v1, v2};
 
@@ -200,7 +201,7 @@ impl Tree {
 
     /// Puts everybody of the control slice into the group `home` and removes everything, if no machine
     /// and no storage has a leaf: a daemon that ends leaves nothing behind that nobody uses. False:
-    /// somebody does, or the slices are systemd's.
+    /// somebody does, or the slices are systemd's. Blocks for up to half a second.
     ///
     /// # Errors
     /// The system refuses.
@@ -210,6 +211,21 @@ impl Tree {
         if self.systemctl.is_some() || self.leaves()?.into_iter().any(used) {
             return Ok(false);
         }
+        // The kernel takes a thread out a moment after its end, and tells nobody; and somebody may
+        // be just beginning another process.
+        let mut turns = 1..TURNS;
+        loop {
+            self.send_home(home)?;
+            match self.clear() {
+                Err(CgroupError::Busy { .. }) if turns.next().is_some() => {
+                    std::thread::sleep(PAUSE)
+                }
+                cleared => return cleared.map(|()| true),
+            }
+        }
+    }
+
+    fn send_home(&self, home: &Path) -> Result<(), CgroupError> {
         let file = home.join(PROCESSES);
         for pid in [Group::Daemon, Group::Clients].map(|leaf| members(&self.path(leaf))).concat() {
             match Step::Write(file.clone(), pid.to_string()).carry_out() {
@@ -217,7 +233,7 @@ impl Tree {
                 outcome => outcome?,
             }
         }
-        self.clear().map(|()| true)
+        Ok(())
     }
 
     /// Where the leaves of a slice lie.
