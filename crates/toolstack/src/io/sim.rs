@@ -5,7 +5,10 @@ use std::sync::Arc;
 
 use model::id::{SrId, Uuid, VbdId};
 use model::nic::{DEFAULT_MTU, NicLimits, NicSpec};
-use model::report::{DiskState, DiskStats, FrameCounts, Geometry, NetworkStats, NicStats, Stats};
+use model::report::{
+    DiskState, DiskStats, FrameCounts, Geometry, NetworkStats, NicStats, PollReason, PollRefusals,
+    PollStats, QueuePolling, Stats,
+};
 use model::rpc::{DiskReply, RpcError, code};
 use model::spec::{Backend, Caps, DiskSpec, PollSpec};
 
@@ -174,6 +177,18 @@ impl Datapath for SimPath {
                 geometry: geometry(disk),
                 socket: disk.spec.socket.display().to_string(),
                 caps: disk.spec.caps,
+                polling: Some(PollStats {
+                    set: disk.spec.polling().resolve(),
+                    queues: QueuePolling {
+                        armed: false,
+                        reason: PollReason::Never,
+                        hits: 0,
+                        misses: 0,
+                        spun_seconds: 0.0,
+                        saved_us: 0.0,
+                    },
+                    refused: PollRefusals::default(),
+                }),
                 serial: disk.spec.serial.clone(),
                 ..DiskStats::new(id.clone(), disk.spec.backend.clone(), 0)
             });

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use model::id::SrId;
+use model::poll::Polling;
 use model::vm::exits::Exit;
 use tokio::sync::Notify;
 use toolstack::sim::{End, Fate, What};
@@ -323,16 +324,21 @@ async fn a_reset_of_the_power_state_waits_for_its_turn_and_ends_what_is_there() 
     assert_eq!(world.power(&machine), "Halted");
 }
 
-/// Stored, and nobody has told the datapath.
+/// Stored, and nobody has told the datapath; also what is set no more.
 #[test]
-fn limits_that_were_stored_are_told_by_the_next_daemon() {
+fn settings_that_were_stored_are_told_by_the_next_daemon() {
     let (world, slot) = life(async {
         let world = World::new().await;
         let machine = world.machine().await;
         let (slot, _) = world.device(&machine).await;
+        let pair = ["polling-duration", "50"].map(Value::text);
+        let [key, value] = pair.clone();
+        world.done("VBD.add_to_other_config", [slot.value(), key, value]).await;
         world.start(&machine).await;
-        // As a call does, before it tells who serves the disk.
+        assert_eq!(served(&world, &slot).await.1, Some(50));
+        // As calls do, before they tell who serves the disk.
         let set = world.trial.house.db.change(|tx| {
+            tx.set(&slot, vbd::Field::other_config, record([]))?;
             tx.set(&slot, vbd::Field::qos_algorithm_type, Value::text("ringway"))?;
             let params = record([("iops", Value::text("7"))]);
             tx.set(&slot, vbd::Field::qos_algorithm_params, params)
@@ -344,21 +350,46 @@ fn limits_that_were_stored_are_told_by_the_next_daemon() {
     });
     life(async {
         let world = world.again(BOOT).await;
-        let house = &world.trial.house;
-        let place = world.place();
-        let sr = house.db.read(|view| uuid(view, &place, sr::Field::uuid)).unwrap();
-        let id = text(&world.get(&slot, vbd::Field::uuid)).to_owned();
-        let datapath = house.drivers.io.of(SrId(sr)).await.unwrap();
+        let usual = u64::from(Polling::default().max_us);
         let told = async {
-            loop {
-                let disks = datapath.stats().await.unwrap().unwrap().disks;
-                let caps = disks.into_iter().find(|disk| disk.id == id).unwrap().caps;
-                match caps.and_then(|caps| caps.iops) {
-                    None => tokio::task::yield_now().await,
-                    Some(iops) => return iops,
-                }
+            while served(&world, &slot).await != (Some(7), Some(usual)) {
+                tokio::task::yield_now().await;
             }
         };
-        assert_eq!(tokio::time::timeout(SOON, told).await.unwrap(), 7);
+        tokio::time::timeout(SOON, told).await.unwrap();
     });
+}
+
+/// A change of what is set reaches whoever serves the disk.
+#[tokio::test]
+async fn polling_that_is_set_live_is_told() {
+    let world = World::new().await;
+    let machine = world.machine().await;
+    let (slot, _) = world.device(&machine).await;
+    world.start(&machine).await;
+    let [key, value] = ["polling-duration", "60"].map(Value::text);
+    world.done("VBD.add_to_other_config", [slot.value(), key.clone(), value]).await;
+    let until = async |wanted: u64| {
+        let told = async {
+            while served(&world, &slot).await.1 != Some(wanted) {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(SOON, told).await.unwrap();
+    };
+    until(60).await;
+    world.done("VBD.remove_from_other_config", [slot.value(), key]).await;
+    until(Polling::default().max_us.into()).await;
+}
+
+/// Requests a second, and microseconds for which it polls at most, of the disk in this slot as it is
+/// served.
+async fn served(world: &World, slot: &Ref) -> (Option<u64>, Option<u64>) {
+    let (house, place) = (&world.trial.house, world.place());
+    let sr = house.db.read(|view| uuid(view, &place, sr::Field::uuid)).unwrap();
+    let id = text(&world.get(slot, vbd::Field::uuid)).to_owned();
+    let disks = house.drivers.io.of(SrId(sr)).await.unwrap().stats().await.unwrap().unwrap().disks;
+    let disk = disks.into_iter().find(|disk| disk.id == id).unwrap();
+    let polls = disk.polling.map(|polling| polling.set.max_us.into());
+    (disk.caps.and_then(|caps| caps.iops), polls)
 }

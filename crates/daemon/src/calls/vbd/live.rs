@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use model::caps::Caps;
 use model::id::{SrId, VbdId};
+use model::poll::Polling;
+use model::report::DiskStats;
 use model::spec::PollSpec;
 use model::vbd::{DeviceNumber, limits, tuning};
 use model::vm::PowerState;
@@ -33,6 +35,9 @@ pub(in crate::calls) const HOOKS: &[Hook] = &[
 
 /// Most time for a disk's datapath to take other settings.
 const TELL_DEADLINE: Duration = Duration::from_secs(30);
+
+/// What a datapath says of a disk.
+type Told = (Caps, Option<Polling>);
 
 /// What is set of a disk while it is served.
 #[derive(Clone, Debug, PartialEq)]
@@ -138,8 +143,8 @@ pub(crate) fn agree(house: &Arc<House>) {
             // Where none answers, nothing can be told.
             let Ok(Ok(told)) = timeout(TELL_DEADLINE, told(&house, sr)).await else { return };
             for (slot, settings) in disks {
-                let Some(caps) = told.get(&settings.vbd.to_string()) else { continue };
-                if *caps != settings.caps || settings.poll != PollSpec::default() {
+                let Some(now) = told.get(&settings.vbd.to_string()) else { continue };
+                if *now != (settings.caps, Some(settings.poll.resolve())) {
                     apply(&house, &slot).await;
                 }
             }
@@ -147,11 +152,15 @@ pub(crate) fn agree(house: &Arc<House>) {
     }
 }
 
-/// Limits of the disks that an SR's datapath serves, by their ids.
-async fn told(house: &House, sr: SrId) -> Result<HashMap<String, Caps>, IoError> {
+/// Limits of the disks that an SR's datapath serves, and how these poll, by their ids.
+async fn told(house: &House, sr: SrId) -> Result<HashMap<String, Told>, IoError> {
     let stats = house.drivers.io.of(sr).await?.stats().await?;
     let disks = stats.map(|stats| stats.disks).unwrap_or_default().into_iter();
-    Ok(disks.map(|disk| (disk.id, disk.caps.unwrap_or_default())).collect())
+    let of = |disk: DiskStats| {
+        let poll = disk.polling.map(|polling| polling.set);
+        (disk.id, (disk.caps.unwrap_or_default(), poll))
+    };
+    Ok(disks.map(of).collect())
 }
 
 /// Nothing for a device that is not plugged: it is served with its settings when it is.
