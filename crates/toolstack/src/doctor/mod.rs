@@ -93,6 +93,7 @@ pub async fn examine(subject: &Subject) -> Vec<Finding> {
     findings.extend(sizing::sizing());
     findings.push(slices::cgroups(Path::new("/")));
     findings.push(slices::slices(Path::new("/")));
+    findings.push(programs::tools());
     findings.push(storage::direct_io(&subject.path));
     findings.push(storage::completion(&subject.path, Path::new("/")));
     findings

@@ -5,6 +5,7 @@ use std::path::Path;
 use serde::Deserialize;
 
 use super::Finding;
+use crate::net::internal;
 use crate::qemu::{self, QemuError, Version};
 
 /// Oldest QEMU that is tested: Debian 12's.
@@ -122,6 +123,25 @@ fn judge_part(check: &'static str, part: &str, help: &str) -> Finding {
     }
 }
 
+/// What networks are made of.
+pub(super) fn tools() -> Finding {
+    judge_tools(&internal::missing())
+}
+
+fn judge_tools(missing: &[internal::Named]) -> Finding {
+    const CHECK: &str = "networks";
+    if missing.is_empty() {
+        return Finding::ok(CHECK, "ip, nft and dnsmasq are there");
+    }
+    let (names, packages): (Vec<_>, Vec<_>) = missing.iter().copied().unzip();
+    let found = format!("not there: {}", names.join(", "));
+    let install = format!("install them: apt-get install {}", packages.join(" "));
+    if missing.contains(&internal::IP) {
+        return Finding::failure(CHECK, found, format!("ringwayd needs ip; {install}"));
+    }
+    Finding::warning(CHECK, found, format!("only `ringway net` needs them; {install}"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::Level;
@@ -151,6 +171,16 @@ mod tests {
         assert_eq!((finding.check, finding.level), ("reactors", Level::Ok));
         assert!(finding.found.starts_with("2, one for each of 2 CPUs"), "{finding:?}");
         assert_eq!(judge_reactors(&probed(&Ok("{}".into())).unwrap()), None);
+    }
+
+    #[test]
+    fn tools_that_are_missing_are_named_with_their_packages() {
+        assert_eq!(judge_tools(&[]).level, Level::Ok);
+        let nft = ("nft", "nftables");
+        assert_eq!(judge_tools(&[nft]).level, Level::Warning);
+        let finding = judge_tools(&[internal::IP, nft]);
+        assert_eq!((finding.level, &*finding.found), (Level::Failure, "not there: ip, nft"));
+        assert!(finding.advice.unwrap().ends_with("apt-get install iproute2 nftables"));
     }
 
     #[test]

@@ -38,7 +38,8 @@ pub use name::Name;
 pub use spec::Spec;
 use spec::State;
 pub use subnet::Subnet;
-use tool::Tool;
+use tool::{DNSMASQ, NFT, Tool};
+pub(crate) use tool::{IP, Named, missing};
 
 /// What is asked for. What is left out follows from what is on record, else from the host.
 #[derive(Clone, Debug)]
@@ -100,9 +101,9 @@ impl Networks {
     /// # Errors
     /// [`InternalError`]. What was made until then stays, and the same call goes on there.
     pub async fn create(&self, wanted: &Wanted) -> Result<Made, InternalError> {
-        let ip = Tool::find("ip", "iproute2")?;
-        let nft = Tool::find("nft", "nftables")?;
-        let dnsmasq = wanted.dhcp.then(|| Tool::find("dnsmasq", "dnsmasq-base")).transpose()?;
+        let ip = Tool::find(IP)?;
+        let nft = Tool::find(NFT)?;
+        let dnsmasq = wanted.dhcp.then(|| Tool::find(DNSMASQ)).transpose()?;
         let _turn = self.state.turn().await?;
         let recorded = self.state.read(&wanted.name)?;
         let spec = self.settle(wanted, recorded.as_ref())?;
@@ -150,8 +151,8 @@ impl Networks {
     /// # Errors
     /// [`InternalError`]. What is left then goes by the same call.
     pub async fn destroy(&self, name: &Name, force: bool) -> Result<bool, InternalError> {
-        let ip = Tool::find("ip", "iproute2")?;
-        let nft = Tool::find("nft", "nftables")?;
+        let ip = Tool::find(IP)?;
+        let nft = Tool::find(NFT)?;
         let _turn = self.state.turn().await?;
         let recorded = self.state.read(name)?;
         if recorded.is_none() && !devices::any(name) {
@@ -185,7 +186,7 @@ impl Networks {
         if spec.nat && !forward::is_on() {
             problems.push("the host does not forward IPv4 (net.ipv4.ip_forward)".into());
         }
-        match Tool::find("nft", "nftables") {
+        match Tool::find(NFT) {
             Err(missing) => problems.push(missing.to_string()),
             Ok(nft) => problems.extend(rules::problem(&nft, &spec.name.table()).await),
         }

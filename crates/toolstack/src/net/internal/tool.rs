@@ -17,6 +17,17 @@ const DEADLINE: Duration = Duration::from_secs(10);
 /// Where such programs are, also when PATH is a user's.
 const SYSTEM: [&str; 2] = ["/usr/sbin", "/sbin"];
 
+/// A program, and the Debian package that has it.
+pub(crate) type Named = (&'static str, &'static str);
+pub(crate) const IP: Named = ("ip", "iproute2");
+pub(super) const NFT: Named = ("nft", "nftables");
+pub(super) const DNSMASQ: Named = ("dnsmasq", "dnsmasq-base");
+
+/// Those that are not there.
+pub(crate) fn missing() -> Vec<Named> {
+    [IP, NFT, DNSMASQ].into_iter().filter(|named| Tool::find(*named).is_err()).collect()
+}
+
 /// A program that is there.
 #[derive(Clone, Debug)]
 pub(super) struct Tool {
@@ -25,8 +36,8 @@ pub(super) struct Tool {
 }
 
 impl Tool {
-    /// The program of this name, of this Debian package.
-    pub(super) fn find(name: &'static str, package: &'static str) -> Result<Self, InternalError> {
+    /// The program of this name.
+    pub(super) fn find((name, package): Named) -> Result<Self, InternalError> {
         let elsewhere = || {
             let mut all = SYSTEM.iter().map(|dir| PathBuf::from(dir).join(name));
             all.find(|file| file.is_file())
@@ -67,9 +78,9 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_missing_is_named_with_its_package() {
-        let error = Tool::find("no-such-tool", "some-package").unwrap_err().to_string();
+        let error = Tool::find(("no-such-tool", "some-package")).unwrap_err().to_string();
         assert!(error.contains("no-such-tool") && error.contains("apt-get install some-package"));
-        let cat = Tool::find("cat", "coreutils").unwrap();
+        let cat = Tool::find(("cat", "coreutils")).unwrap();
         assert_eq!(cat.run(&[], "hello").await.unwrap(), "hello");
         let error = cat.run(&["/nonexistent/file"], "").await.unwrap_err().to_string();
         assert!(error.starts_with("cat /nonexistent/file: "), "{error}");
