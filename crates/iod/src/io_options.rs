@@ -44,7 +44,7 @@ pub struct IoOptions {
     #[arg(long, value_name = "MODE", default_value = "600", value_parser = mode)]
     pub control_mode: u32,
     /// Number of reactor threads; without it, one for each CPU and at most 4, 8 or 16 by the host's
-    /// memory (`ringway doctor` tells)
+    /// memory (`ringway doctor` tells), and networks use no more than one for two CPUs
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub reactors: Option<u16>,
     /// Serve OpenMetrics over HTTP at /metrics: unix:PATH, ADDRESS:PORT, or a port of the loopback

@@ -16,7 +16,7 @@
 //! ```text
 //! caller -> control -> table -> export -+- disk    (image, lock)
 //!                         |             +- device  (features, configuration, counts)
-//!                         +---> nics -> nic -> switch of all reactors
+//!                         +---> nics -> nic -> switch of reactors
 //! front-end -> session -> glue ---------+- queues -> place on a reactor of the pool
 //! ```
 //! Everything above is a worker; `table` tells its keeper of every disk through one door.

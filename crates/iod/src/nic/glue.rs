@@ -104,13 +104,16 @@ impl<'a> Glue<'a> {
     /// A command now and then is no load: it takes no place of its own.
     fn control_reactor(&self) -> Handle {
         let place = self.places.iter().flatten().next();
-        place.map_or_else(|| self.nic.lan.pool.place().handle().clone(), |at| at.handle().clone())
+        place.map_or_else(
+            || self.nic.lan.pool.place_in_networks().handle().clone(),
+            |at| at.handle().clone(),
+        )
     }
 
     /// A reactor for a pair. All of a pair is on the same one.
     fn reactor(&mut self, pair: u16) -> Option<Handle> {
         let place = self.places.get_mut(usize::from(pair))?;
-        Some(place.get_or_insert_with(|| self.nic.lan.pool.place()).handle().clone())
+        Some(place.get_or_insert_with(|| self.nic.lan.pool.place_in_networks()).handle().clone())
     }
 
     fn running(&self, index: u16) -> Option<usize> {

@@ -88,12 +88,12 @@ pub struct Lan {
     mtu: u16,
 }
 
-/// The switch of all reactors of a pool, without networks.
+/// A switch on those reactors of a pool that have switches, without networks.
 ///
 /// # Errors
 /// The reactors cannot be linked.
 pub fn switch(pool: &Pool) -> Result<Arc<Fabric>, NicError> {
-    Ok(Fabric::new(pool.reactors().into_iter().map(|(handle, _)| handle))?)
+    Ok(Fabric::new(pool.of_networks())?)
 }
 
 impl Lan {

@@ -141,7 +141,7 @@ impl Nics {
 
     /// Open files of uplinks are taken, or not any more.
     fn count_uplinks(&self, networks: &Networks) {
-        let files = networks.uplinks() as u64 * of_uplink(networks.reactors());
+        let files = networks.uplinks().map(|uplink| of_uplink(uplink.queues())).sum();
         self.uplink_files.store(files, Ordering::Relaxed);
     }
 }

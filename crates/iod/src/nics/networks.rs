@@ -51,14 +51,9 @@ impl Networks {
         self.by_name.iter_mut().filter_map(|(name, one)| Some((name, one.uplink.as_mut()?)))
     }
 
-    /// How many have an uplink.
-    pub(super) fn uplinks(&self) -> usize {
-        self.by_name.values().filter(|network| network.uplink.is_some()).count()
-    }
-
-    /// How many reactors serve them.
-    pub(super) fn reactors(&self) -> usize {
-        self.pool.reactors().len()
+    /// Uplinks of all networks.
+    pub(super) fn uplinks(&self) -> impl Iterator<Item = &Uplink> {
+        self.by_name.values().filter_map(|network| network.uplink.as_ref())
     }
 
     /// A place for one NIC more in a network, which is made if it is the first; [`Self::leave`] gives

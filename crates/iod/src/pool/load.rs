@@ -61,13 +61,15 @@ impl<L> Default for Loads<L> {
     }
 }
 
-impl<L> Entry<L> {
+impl<L: Busy> Entry<L> {
     /// What is not known yet is expected to be of some weight: otherwise all that comes at once
-    /// would go to the same reactor.
+    /// would go to the same reactor. What nobody counts has none: it would never have another.
     fn weight(&self) -> u64 {
-        self.load.unwrap_or(STEP)
+        self.load.unwrap_or(if self.lodger.busy_ns().is_some() { STEP } else { 0 })
     }
+}
 
+impl<L> Entry<L> {
     fn is_busy(&self) -> bool {
         self.load.is_some_and(|load| load >= STEP)
     }
@@ -179,12 +181,12 @@ impl<L: Busy> Loads<L> {
         sums
     }
 
-    /// Where the next lodger of `label` goes: to the least load, then to the fewest of its own,
-    /// so that one disk can use every reactor, then to the fewest.
-    pub(super) fn least(&self, label: Label) -> usize {
+    /// Where the next lodger of `label` goes, of the `first` reactors: to the least load, then to the
+    /// fewest of its own, so that one disk can use every reactor, then to the fewest.
+    pub(super) fn least(&self, first: usize, label: Label) -> usize {
         let sums = self.sums(label);
         let key = |(at, sum): &(usize, &Sum)| (sum.load / STEP, sum.same, sum.queues, *at);
-        sums.iter().enumerate().min_by_key(key).map_or(0, |(at, _)| at)
+        sums.iter().take(first).enumerate().min_by_key(key).map_or(0, |(at, _)| at)
     }
 
     /// What should move, and where to: while one reactor has two busy ones more than another, and

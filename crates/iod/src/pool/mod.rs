@@ -4,6 +4,9 @@
 //! have come or gone and the reactors are no longer evenly busy. How busy a queue is, is read from
 //! its counter when something is placed, moved or told: nothing is sampled while nothing changes.
 //!
+//! Switches have the first of them only ([`Pool::of_networks`]): what two ports on different reactors
+//! send each other is copied once more.
+//!
 //! ```text
 //!   place, give back ──> note ──> balancer: waits a moment, reads, decides ([`load`])
 //!                                    └──> Tenant::move_lodger ──> drained here, started there
@@ -66,6 +69,13 @@ pub(crate) struct Lodger {
     pub(crate) tenant: Option<Weak<dyn Tenant>>,
 }
 
+impl Lodger {
+    /// One who cannot be moved and whose load nobody counts.
+    fn of_nobody() -> Self {
+        Self { label: 0, busy_ns: None, tenant: None }
+    }
+}
+
 impl std::fmt::Debug for Lodger {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Lodger").field("label", &self.label).finish_non_exhaustive()
@@ -124,14 +134,23 @@ impl Pool {
 
     /// A place for something that cannot be moved and whose load nobody counts.
     pub fn place(&self) -> Place {
-        self.place_lodger(Lodger { label: 0, busy_ns: None, tenant: None })
+        self.place_among(self.reactors.len(), Lodger::of_nobody())
+    }
+
+    /// The same, among the reactors that have switches.
+    pub fn place_in_networks(&self) -> Place {
+        self.place_among(self.of_networks().len(), Lodger::of_nobody())
     }
 
     /// A place on the least loaded reactor.
     pub(crate) fn place_lodger(&self, lodger: Lodger) -> Place {
+        self.place_among(self.reactors.len(), lodger)
+    }
+
+    fn place_among(&self, first: usize, lodger: Lodger) -> Place {
         let mut board = lock(&self.shared.board);
         board.loads.read(reactor::clock_ns());
-        let at = board.loads.least(lodger.label);
+        let at = board.loads.least(first, lodger.label);
         let id = board.loads.add(at, lodger, reactor::clock_ns());
         drop(board);
         self.shared.note();
@@ -142,6 +161,12 @@ impl Pool {
     pub fn reactors(&self) -> Vec<(&Handle, usize)> {
         let counts = lock(&self.shared.board).loads.counts();
         self.reactors.iter().map(Reactor::handle).zip(counts).collect()
+    }
+
+    /// The reactors that have switches, the first ones: see [`Size::beside_guests`].
+    pub fn of_networks(&self) -> Vec<&Handle> {
+        let most = self.size.beside_guests().reactors();
+        self.reactors.iter().map(Reactor::handle).take(most).collect()
     }
 
     /// Queues that were moved from one reactor to another.

@@ -53,7 +53,7 @@ impl Size {
         Self { why: Why::Half(cpus.into()), ..Self::asked(half) }
     }
 
-    fn of(host: Host) -> Self {
+    pub(super) fn of(host: Host) -> Self {
         Self { why: Why::Host(host), ..Self::asked(sizing(host).reactors.value.into()) }
     }
 

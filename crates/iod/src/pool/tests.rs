@@ -25,6 +25,20 @@ fn queues_go_where_the_fewest_are() {
     assert_eq!(counts(), [0, 0, 0]);
 }
 
+#[test]
+fn switches_have_half_of_the_reactors_that_a_host_gets() {
+    let host = model::sizing::Host { cpus: 4, memory_bytes: 64 << 30 };
+    for (size, all, first) in [(Size::of(host), 4, 2), (Size::asked(3), 3, 3)] {
+        let pool = Pool::start(size).unwrap();
+        assert_eq!((pool.reactors().len(), pool.of_networks().len()), (all, first));
+        let places: Vec<_> = (0..all * 2).map(|_| pool.place_in_networks()).collect();
+        let of_networks: Vec<_> = pool.of_networks().iter().map(|one| one.number()).collect();
+        assert!(places.iter().all(|place| of_networks.contains(&place.handle().number())));
+        let used = pool.reactors().iter().filter(|(_, queues)| *queues > 0).count();
+        assert_eq!(used, first, "all of them are used");
+    }
+}
+
 /// A lodger of a disk, with a counter that a test writes.
 #[derive(Clone, Debug)]
 struct Made {
@@ -69,7 +83,7 @@ impl Scene {
     /// Places as a pool does; returns where.
     fn place(&mut self, label: Label) -> usize {
         self.loads.read(self.now_ns);
-        let at = self.loads.least(label);
+        let at = self.loads.least(usize::MAX, label);
         self.put(at, label, true);
         at
     }

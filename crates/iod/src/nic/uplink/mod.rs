@@ -1,4 +1,4 @@
-//! The host at a network: a TAP device whose queues are a port of the switch, one on each reactor.
+//! The host at a network: a TAP device whose queues are a port of the switch, one on each of its reactors.
 
 mod line;
 mod rest;
@@ -25,6 +25,7 @@ pub struct Uplink {
     lan: Arc<Lan>,
     port: PortId,
     name: String,
+    queues: usize,
     fate: Arc<Fate>,
     made: SystemTime,
     /// Sleeps until the end.
@@ -82,7 +83,7 @@ impl Uplink {
         name: &str,
         patience: Duration,
     ) -> Result<Self, NicError> {
-        let queues = lan.pool.reactors().len().min(QUEUES_MAX.into());
+        let queues = lan.pool.of_networks().len().min(QUEUES_MAX.into());
         let tap = Tap::open_within(name, queues, Origin::Either, patience)?;
         let mut uplink = Self::resting(lan, port, tap)?;
         uplink.attach()?;
@@ -93,6 +94,11 @@ impl Uplink {
     /// Name of the device.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Queues that the device has: a process before may have had more reactors than this one.
+    pub fn queues(&self) -> usize {
+        self.queues
     }
 
     /// Its port.
@@ -136,9 +142,9 @@ impl Served {
         let life = Life::host(self.port, Offloads::KERNEL);
         let fds = (0..self.tap.queues()).filter_map(|number| self.tap.queue(number));
         // A process before may have had more reactors than this one.
-        let reactors = self.lan.pool.reactors();
+        let reactors = self.lan.pool.of_networks();
         let places = reactors.iter().cycle();
-        for ((number, fd), (reactor, _)) in (0..).zip(fds).zip(places) {
+        for ((number, fd), reactor) in (0..).zip(fds).zip(places) {
             let (kick, fate) = (Arc::clone(&fd), Arc::clone(fate));
             let make =
                 move |context: &mut Context<'_>, hub| line::make(context, hub, life, fd, fate);

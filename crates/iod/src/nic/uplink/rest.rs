@@ -29,11 +29,12 @@ impl Uplink {
     /// The switch does not take it.
     pub(crate) fn resting(lan: &Arc<Lan>, port: PortId, tap: Tap) -> Result<Self, NicError> {
         let (fate, name) = (Fate::new()?, tap.name().to_owned());
+        let queues = tap.queues();
         let plugged = lan.fabric.set_port(port, &lan.policy());
         plugged.inspect_err(|_| lan.unplug(port))?;
         let rest = Some(Served { lan: Arc::clone(lan), port, tap, queues: Vec::new() });
         let (lan, made) = (Arc::clone(lan), SystemTime::now());
-        Ok(Self { lan, port, name, fate, made, thread: None, rest })
+        Ok(Self { lan, port, name, queues, fate, made, thread: None, rest })
     }
 
     /// The same of a device that another process has opened by this name.
