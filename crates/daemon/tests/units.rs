@@ -39,6 +39,8 @@ fn slices_and_services_are_what_the_daemon_takes_them_for() {
     for (name, text) in [("daemon", &daemon), ("ssh", &text("ssh.service.d/ringway.conf"))] {
         assert_eq!(settings(text, "Slice"), [format!("{INSTANCE}control.slice")], "{name}");
     }
+    let logins = text("user.slice.d/ringway.conf");
+    assert_eq!(settings(&logins, "CPUWeight"), [control.to_string()]);
     // No machine ends with them, nor the daemon with what it only wants.
     for text in [&group, &daemon] {
         assert_eq!(settings(text, "KillMode"), ["process"]);

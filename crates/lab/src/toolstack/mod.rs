@@ -44,6 +44,14 @@ impl Host {
         Self::start(daemon)
     }
 
+    /// The same with a daemon that has just begun.
+    fn again(self) -> Result<Self> {
+        let Self { mut daemon, .. } = self;
+        daemon.stop()?;
+        daemon.start_again()?;
+        Self::start(daemon)
+    }
+
     /// How long a call takes for all of these machines at once.
     fn takes(&mut self, method: &str, machines: &[&str]) -> Result<Duration> {
         let began = Instant::now();

@@ -1,7 +1,10 @@
 //! `responsive`: how long `xe vm-list` takes while guests want all CPUs, with the slices and without.
 //!
-//! Real guests compute on more CPUs than the host has. Whoever calls is outside of all slices, as a
-//! shell is, and `xe` joins the control slice by itself when it has begun.
+//! Real guests compute on more CPUs than the host has. The calls are made from a shell: from one in the
+//! control slice, as who comes in by sshd has it, and from one outside of all slices, where `xe` joins
+//! control by itself when it has begun.
+
+mod caller;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,7 +17,9 @@ use rustix::param::clock_ticks_per_second;
 use tempfile::NamedTempFile;
 use testkit::ringwayd::Ringwayd;
 
-use super::{ms, percentile};
+use caller::Caller;
+
+use super::percentile;
 use crate::experiment::{
     CellPlan, Comparison, Experiment, Figure, Options, Plan, Prepared, Sample, Side,
 };
@@ -23,8 +28,6 @@ use crate::host::versions;
 /// Calls of a sample, and with `--quick`.
 const CALLS: usize = 500;
 const CALLS_QUICK: usize = 60;
-/// Fewer say nothing, however short a turn is to be.
-const CALLS_LEAST: usize = 5;
 /// Guests at most; on a host with many CPUs each has several.
 const GUESTS_MOST: usize = 16;
 /// CPUs that guests have for each of the host's, and with `--quick`.
@@ -88,7 +91,10 @@ impl Guests {
             Self::Busy => vec![
                 at_most("p99_ms", P99_MS),
                 at_most("max_ms", MAX_MS),
+                at_most("outside_p99_ms", P99_MS),
+                at_most("outside_max_ms", MAX_MS),
                 slower("p99_ms", Some(TIMES_SLOWER)),
+                slower("outside_p99_ms", None),
                 slower("p50_ms", None),
                 slower("max_ms", None),
             ],
@@ -147,9 +153,11 @@ impl Experiment for Responsive {
             comparisons: cells.iter().flat_map(|guests| guests.comparisons()).collect(),
             versions: versions(&[], Some("ringwayd"))?,
             notes: vec![format!(
-                "{calls} calls a turn, one after the other, each from the start of `xe` to its end. \
-                 Every turn has a daemon and guests of its own. `guests_cpus` is what the guests used \
-                 meanwhile of this host's {} CPUs.",
+                "{calls} calls a turn, {} ms between two, each from a shell's start of `xe` to its end. \
+                 Every turn has a daemon and guests of its own. With the slices, the shell is in that of \
+                 control, as who comes in by sshd has it; `outside_` is of as many calls from one that is \
+                 in none. `guests_cpus` is what the guests used meanwhile of this host's {} CPUs.",
+                caller::GAP.as_millis(),
                 cpus()
             )],
             ..Plan::default()
@@ -225,20 +233,6 @@ impl Host {
         let guests = started.filter(|(_, words)| words.split(' ').any(|word| word == "-kernel"));
         guests.filter_map(|(pid, _)| used_s(pid)).sum()
     }
-
-    fn calls(&self, most: usize, window: Option<Duration>) -> Result<Vec<f64>> {
-        let (mut took, from) = (Vec::with_capacity(most), Instant::now());
-        while took.len() < most {
-            let over = window.is_some_and(|window| from.elapsed() >= window);
-            if over && took.len() >= CALLS_LEAST {
-                break;
-            }
-            let began = Instant::now();
-            self.daemon.xe_prints(&["vm-list"])?;
-            took.push(ms(began.elapsed()));
-        }
-        Ok(took)
-    }
 }
 
 /// CPU time of a process so far, in seconds.
@@ -260,16 +254,20 @@ impl Prepared for Ready {
         if self.cells[cell] == Guests::Busy {
             host.make_busy()?;
         }
-        // What is read for the first time is not what is measured.
-        host.daemon.xe_prints(&["vm-list"])?;
         let (before, from) = (host.guests_s(), Instant::now());
-        let mut took = host.calls(self.calls, self.window)?;
+        let slices = host.daemon.slices();
+        let calls = |slices| Caller::start(&host.daemon, slices)?.calls(self.calls, self.window);
+        let mut outside = calls(None)?;
+        let inside = slices.as_ref().map(|slices| calls(Some(slices))).transpose()?;
+        let mut took = inside.unwrap_or_else(|| outside.clone());
         let used = (host.guests_s() - before) / from.elapsed().as_secs_f64();
-        let max = took.iter().copied().fold(0.0, f64::max);
+        let max = |took: &[f64]| took.iter().copied().fold(0.0, f64::max);
         let sample: BTreeMap<&str, f64> = [
+            ("max_ms", max(&took)),
+            ("outside_max_ms", max(&outside)),
             ("p50_ms", percentile(&mut took, 50)),
             ("p99_ms", percentile(&mut took, 99)),
-            ("max_ms", max),
+            ("outside_p99_ms", percentile(&mut outside, 99)),
             ("calls", took.len() as f64),
             ("guests_cpus", used),
         ]

@@ -7,7 +7,7 @@ use crate::net::systems::System;
 const COUNTS: [u16; 4] = [1, 2, 4, 8];
 /// In a quick run.
 const ENDS: [u16; 2] = [1, 8];
-/// One stream: with eight pairs over the same with one.
+/// One stream: with eight pairs in use over the same with one of these in use.
 const ONE_STREAM: f64 = 0.95;
 /// CPU time of ours over testpmd's.
 const BACKEND: f64 = 0.5;
@@ -17,6 +17,8 @@ const BACKEND: f64 = 0.5;
 pub(super) enum Way {
     /// Two guests at a switch.
     Switch(System, u16),
+    /// Two guests at ours, whose NICs have so many pairs and use the first.
+    OneOf(u16),
     /// Two guests at a bridge of the kernel.
     Bridge,
     /// A guest and the host at ours; from the host, or to it.
@@ -40,6 +42,7 @@ impl Way {
         match self {
             Self::Switch(system, n) if system == OURS => format!("ringway-net, {}", pairs(n)),
             Self::Switch(system, _) => system.name(),
+            Self::OneOf(n) => format!("ringway-net, 1 of {}", pairs(n)),
             Self::Bridge => "kernel TAP, bridge, TAP".to_owned(),
             Self::Host(n, false) => format!("guest to host, {}", pairs(n)),
             Self::Host(n, true) => format!("host to guest, {}", pairs(n)),
@@ -77,6 +80,7 @@ impl Case {
         }
         let pairs = if options.quick { &ENDS[..] } else { &COUNTS };
         let ours = pairs.iter().map(|n| Way::Switch(OURS, *n));
+        let ours = ours.chain((self.streams == 1).then_some(Way::OneOf(8)));
         let peers = [Way::Bridge, Way::Switch(System::TestpmdWhole, 1)];
         ours.filter(|_| !options.control).chain(peers).collect()
     }
@@ -108,7 +112,9 @@ impl Case {
         let cpu = Comparison { metric, side: Side::AtMost, ..of(one, testpmd, BACKEND) };
         let mut all = vec![switch, cpu, shown(one, Way::Bridge)];
         if self.streams == 1 {
-            all.push(of(eight, one, ONE_STREAM));
+            // Whatever its driver does for pairs that it does not use is not the switch's.
+            all.push(of(eight, Way::OneOf(8), ONE_STREAM));
+            all.extend([shown(eight, one), shown(Way::OneOf(8), one)]);
         }
         all
     }
@@ -118,7 +124,8 @@ impl Case {
 pub(super) fn plot(cases: &[Case], options: &Options) -> PlotPlan {
     let panel = |uplink: bool, metric: &str| {
         let here: Vec<Case> = cases.iter().filter(|case| case.uplink == uplink).copied().collect();
-        let ways = here.first().map(|case| case.ways(options)).unwrap_or_default();
+        let mut ways = here.first().map(|case| case.ways(options)).unwrap_or_default();
+        ways.retain(|way| !matches!(way, Way::OneOf(_)));
         let line = |way: Way| SeriesPlan {
             name: way.name(),
             points: here

@@ -101,7 +101,8 @@ impl Prepared for Ready {
         let window = Duration::from_millis(self.options.window_ms.unwrap_or(1000));
         let streams = Streams { count: case.streams, back: false, repeats: REPEATS, window };
         match way {
-            Way::Switch(system, pairs) => switch(system, pairs, streams, self.placement),
+            Way::Switch(system, pairs) => switch(system, pairs, pairs, streams, self.placement),
+            Way::OneOf(pairs) => switch(OURS, pairs, 1, streams, self.placement),
             Way::Bridge => {
                 let bridge = Bridge::with_devices()?;
                 let [server, client] = [0, 1].map(|n| End::tap(&bridge.taps[n]));
@@ -118,11 +119,18 @@ impl Prepared for Ready {
     }
 }
 
-fn switch(system: System, pairs: u16, streams: Streams, at: Placement) -> Result<Sample> {
+/// NICs have `pairs`, of which guests use `used`.
+fn switch(
+    system: System,
+    pairs: u16,
+    used: u16,
+    streams: Streams,
+    at: Placement,
+) -> Result<Sample> {
     let running = system.start_anywhere(2, pairs, at)?;
     let front = |n| front(system, running.socket(n), at.client);
     let fronts = [front(0)?, front(1)?];
-    let [server, client] = [0, 1].map(|n| End::vhost_user(&fronts[n].0, pairs));
+    let [server, client] = [0, 1].map(|n| End::vhost_user(&fronts[n].0, used));
     let _server = server.listen(REPEATS)?;
     streams.measure(&client, Some(&|| running.time_s()))
 }

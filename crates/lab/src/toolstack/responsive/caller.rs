@@ -1,0 +1,102 @@
+//! A shell from which `xe` is called.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{ChildStdin, ChildStdout, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use testkit::process::{Process, find_tool};
+use testkit::ringwayd::{Ringwayd, Slices};
+
+/// From the end of a call to the start of the next: without it the calls themselves want most of a
+/// CPU, and guests do not saturate the host.
+pub(super) const GAP: Duration = Duration::from_millis(20);
+/// Fewer calls say nothing, however short a turn is to be.
+const LEAST: usize = 5;
+/// Where those are who have come in by sshd.
+const INSIDE: &str = "control/clients";
+/// Calls for each line that it reads, and says when that began and ended, in seconds.
+const LOOP: &str = "while read -r; do
+    from=$EPOCHREALTIME
+    \"$@\" </dev/null >/dev/null || exit 1
+    echo \"$from $EPOCHREALTIME\"
+done";
+
+/// A shell. It ends with this.
+pub(super) struct Caller {
+    shell: Process,
+    orders: ChildStdin,
+    answers: BufReader<ChildStdout>,
+}
+
+impl Caller {
+    /// One in the control slice of these slices, or in none.
+    pub(super) fn start(daemon: &Ringwayd, slices: Option<&Slices>) -> Result<Self> {
+        let xe = daemon.xe(&["vm-list"])?;
+        let mut command = Command::new(find_tool("bash", "bash")?);
+        command.args(["-c", LOOP, "caller"]).arg(xe.get_program()).args(xe.get_args());
+        for (name, value) in xe.get_envs() {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
+        // The point in its numbers is the locale's.
+        command.env("LC_ALL", "C").stdout(Stdio::piped());
+        let mut shell = Process::start_typed(&mut command)?;
+        if let Some(slices) = slices {
+            slices.put(INSIDE, shell.id())?;
+        }
+        let orders = shell.child().stdin.take().context("a shell has an input")?;
+        let answers = shell.child().stdout.take().context("a shell has an output")?;
+        Ok(Self { shell, orders, answers: BufReader::new(answers) })
+    }
+
+    /// Calls so often, or until the window is over: how long each took, in milliseconds.
+    pub(super) fn calls(&mut self, most: usize, window: Option<Duration>) -> Result<Vec<f64>> {
+        // What is read for the first time is not what is measured.
+        self.call()?;
+        let (mut took, from) = (Vec::with_capacity(most), Instant::now());
+        while took.len() < most {
+            let over = window.is_some_and(|window| from.elapsed() >= window);
+            if over && took.len() >= LEAST {
+                break;
+            }
+            sleep(GAP);
+            took.push(self.call()?);
+        }
+        Ok(took)
+    }
+
+    fn call(&mut self) -> Result<f64> {
+        let mut answer = String::new();
+        let answered =
+            self.orders.write_all(b"\n").and_then(|()| self.answers.read_line(&mut answer));
+        if answered.is_ok()
+            && let Some(took) = took_ms(&answer)
+        {
+            return Ok(took);
+        }
+        Err(self.shell.error("xe vm-list failed").into())
+    }
+}
+
+fn took_ms(answer: &str) -> Option<f64> {
+    let (from, to) = answer.trim_end().split_once(' ')?;
+    let took_ms = (to.parse::<f64>().ok()? - from.parse::<f64>().ok()?) * 1e3;
+    // Somebody has set the clock.
+    (took_ms >= 0.0).then_some(took_ms)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_told_in_seconds() {
+        let took = took_ms("1732300000.250000 1732300000.253500\n").unwrap();
+        assert!((took - 3.5).abs() < 0.001, "{took}");
+        assert!(["", "1", "1 x", "2 1"].iter().all(|answer| took_ms(answer).is_none()));
+    }
+}
