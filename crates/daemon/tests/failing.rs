@@ -31,6 +31,12 @@ fn panic_in(daemon: &Ringwayd, uuid: &str) {
     while line.read(&mut chunk).is_ok_and(|n| n > 0) {}
 }
 
+/// The process that runs the guest.
+fn emulator(daemon: &Ringwayd, uuid: &str) -> Pid {
+    let pid = std::fs::read_to_string(daemon.dir().join("run/vm").join(uuid).join("pid")).unwrap();
+    Pid::from_raw(pid.trim().parse().unwrap()).unwrap()
+}
+
 /// Waits until the machine is like this.
 fn wait(daemon: &Ringwayd, uuid: &str, like: &str) {
     let xe = daemon.xe(&["event-wait", "class=vm", &format!("uuid={uuid}"), like]).unwrap();
@@ -77,12 +83,25 @@ fn a_machine_that_crashes_is_started_again_or_halted_as_it_is_set() {
 }
 
 #[test]
+fn an_emulator_that_is_killed_is_a_crash() {
+    let (daemon, uuid, _config) = with_machine("killed");
+    let of = format!("uuid={uuid}");
+    daemon.xe_prints(&["vm-param-set", &of, "actions-after-crash=destroy"]).unwrap();
+    daemon.xe_prints(&["vm-start", "vm=killed"]).unwrap();
+    kill_process(emulator(&daemon, &uuid), Signal::KILL).unwrap();
+    wait(&daemon, &uuid, "power-state=halted");
+    let told = daemon.xe_prints(&["message-list", "name=VM_CRASHED", "--minimal"]).unwrap();
+    assert_eq!(told.split(',').filter(|one| !one.is_empty()).count(), 1, "{told}");
+    daemon.xe_prints(&["vm-start", "vm=killed"]).unwrap();
+    daemon.xe_prints(&["vm-shutdown", "vm=killed", "--force"]).unwrap();
+    assert_eq!(daemon.leftovers(), Vec::<String>::new());
+}
+
+#[test]
 fn a_machine_whose_emulator_hangs_is_seen_by_the_next_daemon_and_ended_by_force() {
     let (mut daemon, uuid, _config) = with_machine("hanging");
     daemon.xe_prints(&["vm-start", "vm=hanging"]).unwrap();
-    let pid = std::fs::read_to_string(daemon.dir().join("run/vm").join(&uuid).join("pid")).unwrap();
-    let pid = Pid::from_raw(pid.trim().parse().unwrap()).unwrap();
-    kill_process(pid, Signal::STOP).unwrap();
+    kill_process(emulator(&daemon, &uuid), Signal::STOP).unwrap();
     daemon.process.kill().unwrap();
     daemon.start_again().unwrap();
     let state = ["vm-param-get", &format!("uuid={uuid}"), "param-name=power-state"];

@@ -1,9 +1,10 @@
 //! `kill -9` of the daemon at moments by chance, while machines are worked on: none is lost, records
 //! are true, nothing is left over.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use testkit::lasting::Random;
+use testkit::process::PROCESS_DEADLINE;
 use testkit::rounds;
 use xenapi::Value;
 use xenapi::client::Begun;
@@ -47,7 +48,7 @@ struct Host {
 
 impl Host {
     fn new(seed: u64) -> Self {
-        let mut world = World::new();
+        let mut world = World::with_slices();
         let plain: Vec<_> = (0..PLAIN).map(|n| world.plain(&format!("plain{n}"))).collect();
         let guest = world.guest("guest");
         let net = [("name_label", Value::text("n")), ("other_config", record([]))];
@@ -119,13 +120,16 @@ impl Host {
             assert_eq!(bad, None, "{told:?}");
         }
         // One emulator for each that is up, and as many domains.
-        let up = self.plain.iter().chain([&self.guest]).filter(|one| world.lives(one)).count();
+        let up: Vec<_> =
+            self.plain.iter().chain([&self.guest]).filter(|one| world.lives(one)).collect();
+        let count = up.len();
         let left = world.daemon.leftovers();
         let of = |what: &str| left.iter().filter(|line| line.starts_with(what)).count();
-        assert_eq!((of("process"), of("domain"), of("disk")), (up, up, up), "{left:?}");
-        assert_eq!(of("lock"), up, "{left:?}");
+        assert_eq!((of("process"), of("domain"), of("disk")), (count, count, count), "{left:?}");
+        assert_eq!(of("lock"), count, "{left:?}");
+        groups_are(world, &up);
         // All are on one network, which has an uplink as long as somebody is.
-        assert_eq!((of("nic"), of("uplink")), (up, up.min(1)), "{left:?}");
+        assert_eq!((of("nic"), of("uplink")), (count, count.min(1)), "{left:?}");
     }
 
     /// Every machine works from where it is, and leaves nothing.
@@ -144,6 +148,23 @@ impl Host {
         }
         assert_eq!(self.guest.stored(self.written), self.word());
         assert_eq!(self.world.daemon.leftovers(), Vec::<String>::new());
+        groups_are(&self.world, &[]);
+    }
+}
+
+/// The control groups of machines are those of these, with an emulator in each. The kernel takes one
+/// out a moment after its end.
+fn groups_are(world: &World, up: &[&Machine]) {
+    let Some(slices) = world.daemon.slices() else { return };
+    let began = Instant::now();
+    loop {
+        let groups = slices.leaves("guests");
+        let all_there = up.iter().all(|one| groups.get(&one.uuid).is_some_and(|of| of.len() == 1));
+        if all_there && groups.len() == up.len() {
+            return;
+        }
+        assert!(began.elapsed() < PROCESS_DEADLINE, "{groups:?}");
+        std::thread::sleep(Duration::from_millis(20));
     }
 }
 

@@ -8,4 +8,5 @@ mod ends;
 mod firmware;
 mod killed;
 mod nets;
+mod pending;
 mod world;

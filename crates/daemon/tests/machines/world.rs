@@ -61,12 +61,22 @@ pub(crate) fn start(machine: &str) -> Vec<Value> {
 
 impl World {
     pub(crate) fn new() -> Self {
+        Self::with_options(&[])
+    }
+
+    /// With control groups, where this host lets anybody make some.
+    pub(crate) fn with_slices() -> Self {
+        Self::with_options(&["--slices", "auto"])
+    }
+
+    fn with_options(options: &[&str]) -> Self {
         let guest = testkit::guest::artifacts().unwrap();
         let directory = guest.kernel.parent().unwrap().display().to_string();
         let config = NamedTempFile::new().unwrap();
         std::fs::write(&config, format!("[boot]\ndirectories = [{directory:?}]\n")).unwrap();
         let path = config.path().display().to_string();
-        let daemon = Ringwayd::start(&["--hypervisor", "qemu", "--config", &path]).unwrap();
+        let options = [&["--hypervisor", "qemu", "--config", &path], options].concat();
+        let daemon = Ringwayd::start(&options).unwrap();
         let client = daemon.client().unwrap();
         Self { daemon, client, _config: config }
     }

@@ -1,0 +1,48 @@
+//! `xe` at the daemon's TLS door.
+#![allow(clippy::unwrap_used)] // A failed helper is a failed test.
+
+use std::net::SocketAddr;
+use std::process::{Command, Output};
+
+use testkit::process::find_binary;
+use testkit::ringwayd::Ringwayd;
+
+/// Where it listens on TCP.
+fn place(daemon: &Ringwayd) -> SocketAddr {
+    daemon.told().split_whitespace().find_map(|word| word.parse().ok()).unwrap()
+}
+
+fn xe(daemon: &Ringwayd, password: &str) -> Output {
+    let place = place(daemon);
+    let mut command = Command::new(find_binary("xe").unwrap());
+    command
+        .args(["-s", &place.ip().to_string(), "-p", &place.port().to_string(), "nossl=false"])
+        .args(["-u", "root", "-pw", password, "host-list", "--minimal"])
+        .env("HOME", daemon.dir())
+        .env_remove("XE_EXTRA_ARGS");
+    command.output().unwrap()
+}
+
+#[test]
+fn xe_trusts_the_certificate_that_it_meets_first() {
+    let daemon = Ringwayd::simulator(&["--listen", "127.0.0.1:0"]).unwrap();
+    let password = daemon.password().unwrap();
+    let host = daemon.xe_prints(&["host-list", "--minimal"]).unwrap();
+    for (again, note) in [(false, "is trusted from now on"), (true, "")] {
+        let output = xe(&daemon, &password);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{errors}");
+        assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), host);
+        assert!(errors.contains(note) && errors.is_empty() == again, "{errors}");
+    }
+    let output = xe(&daemon, "wrong");
+    assert!(!output.status.success() && output.stdout.is_empty());
+    // Nobody is let in who does not speak TLS.
+    let plain = Command::new(find_binary("xe").unwrap())
+        .args(["-s", "127.0.0.1", "-p", &place(&daemon).port().to_string(), "--nossl"])
+        .args(["-u", "root", "-pw", &password, "host-list"])
+        .env("HOME", daemon.dir())
+        .output()
+        .unwrap();
+    assert!(!plain.status.success() && plain.stdout.is_empty());
+}
