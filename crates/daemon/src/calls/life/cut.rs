@@ -331,8 +331,7 @@ fn settings_that_were_stored_are_told_by_the_next_daemon() {
         let world = World::new().await;
         let machine = world.machine().await;
         let (slot, _) = world.device(&machine).await;
-        let pair = ["polling-duration", "50"].map(Value::text);
-        let [key, value] = pair.clone();
+        let [key, value] = ["polling-duration", "50"].map(Value::text);
         world.done("VBD.add_to_other_config", [slot.value(), key, value]).await;
         world.start(&machine).await;
         assert_eq!(served(&world, &slot).await.1, Some(50));
