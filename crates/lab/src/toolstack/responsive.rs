@@ -94,7 +94,7 @@ impl Guests {
                 at_most("outside_p99_ms", P99_MS),
                 at_most("outside_max_ms", MAX_MS),
                 slower("p99_ms", Some(TIMES_SLOWER)),
-                slower("outside_p99_ms", None),
+                slower("outside_p99_ms", Some(TIMES_SLOWER)),
                 slower("p50_ms", None),
                 slower("max_ms", None),
             ],

@@ -7,7 +7,7 @@ use crate::net::systems::System;
 const COUNTS: [u16; 4] = [1, 2, 4, 8];
 /// In a quick run.
 const ENDS: [u16; 2] = [1, 8];
-/// One stream: with eight pairs in use over the same with one of these in use.
+/// One stream: with eight pairs over the same with one.
 const ONE_STREAM: f64 = 0.95;
 /// CPU time of ours over testpmd's.
 const BACKEND: f64 = 0.5;
@@ -112,9 +112,9 @@ impl Case {
         let cpu = Comparison { metric, side: Side::AtMost, ..of(one, testpmd, BACKEND) };
         let mut all = vec![switch, cpu, shown(one, Way::Bridge)];
         if self.streams == 1 {
-            // Whatever its driver does for pairs that it does not use is not the switch's.
-            all.push(of(eight, Way::OneOf(8), ONE_STREAM));
-            all.extend([shown(eight, one), shown(Way::OneOf(8), one)]);
+            all.push(of(eight, one, ONE_STREAM));
+            // How much of it comes with pairs that are there and not used, at either end.
+            all.extend([shown(eight, Way::OneOf(8)), shown(Way::OneOf(8), one)]);
         }
         all
     }
