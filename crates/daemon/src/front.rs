@@ -17,6 +17,8 @@ use crate::dispatch::{Peer, dispatch, text};
 use crate::house::House;
 use crate::http::{Answers, NoConsole, Wanted};
 use crate::metrics::Metrics;
+use crate::sessions::Own;
+use crate::tasks;
 
 /// How long the serial line of a machine may take to be there.
 const CONSOLE_DEADLINE: Duration = Duration::from_secs(5);
@@ -47,6 +49,12 @@ impl Answers for Front {
             metrics.answered(&method, if outcome.is_ok() { "success" } else { "failure" }, took);
             outcome
         })
+    }
+
+    fn left(&self, own: &Own) {
+        if self.house.sessions.left(&self.house.db, own) {
+            tasks::sweep(&self.house);
+        }
     }
 
     fn console(&self, wanted: Wanted) -> Fut<'static, Result<UnixStream, NoConsole>> {

@@ -44,7 +44,7 @@ const TRIAL_DEADLINE: Duration = Duration::from_secs(4);
 
 /// Somebody at the host.
 pub(crate) fn peer() -> Peer {
-    Peer { from: Origin::Unix, user_agent: None }
+    Peer { from: Origin::Unix, user_agent: None, own: None }
 }
 
 /// A host with two CPUs and 8 GiB.

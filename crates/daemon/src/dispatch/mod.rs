@@ -36,7 +36,7 @@ pub(crate) use args::text;
 use crate::calls;
 use crate::db::{Ref, Tx, View};
 use crate::house::House;
-use crate::sessions::Session;
+use crate::sessions::{Own, Session};
 use crate::tasks::{self, TaskHandle};
 
 /// Where a call comes from.
@@ -55,6 +55,8 @@ pub struct Peer {
     pub from: Origin,
     /// The program, as it names itself in HTTP.
     pub user_agent: Option<String>,
+    /// The session of the connection, if it comes through the Unix socket.
+    pub own: Option<Arc<Own>>,
 }
 
 /// What a call answers.
@@ -193,7 +195,7 @@ pub async fn dispatch(house: &Arc<House>, call: Call, peer: &Peer) -> Answer {
             _ => calls::session::login(house, &args, peer).await,
         };
     }
-    let session = session(house, &mut params)?;
+    let session = session(house, &mut params, peer)?;
     let Some((method, asynchronous)) = resolved else { return Err(codes::method_unknown(name)) };
     let args = Args::read(&method, &name, params)?;
     permitted(&session, &method)?;
@@ -210,10 +212,16 @@ pub(crate) fn list_methods() -> Value {
     Value::Set(methods().into_iter().map(Value::Str).collect())
 }
 
-/// Takes the session off the parameters.
-fn session(house: &House, params: &mut Vec<Value>) -> Result<Session, ApiError> {
+/// Takes the session off the parameters; an empty one is that of the connection, if it has one.
+fn session(house: &House, params: &mut Vec<Value>, peer: &Peer) -> Result<Session, ApiError> {
     let first = if params.is_empty() { Value::text("") } else { params.remove(0) };
-    house.sessions.find(&house.db, text(&first))
+    match (text(&first), &peer.own) {
+        ("", Some(own)) => {
+            let originator = peer.user_agent.as_deref().unwrap_or_default();
+            house.sessions.own(&house.db, own, originator)
+        }
+        (named, _) => house.sessions.find(&house.db, named),
+    }
 }
 
 fn permitted(session: &Session, method: &Method) -> Result<(), ApiError> {

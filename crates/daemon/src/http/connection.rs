@@ -13,6 +13,7 @@ use tokio::sync::{Semaphore, watch};
 use super::patient::Patient;
 use super::{Answers, routes, stopped};
 use crate::dispatch::Origin;
+use crate::sessions::Own;
 
 /// How long the head of a request may take, and how long a connection may be idle before it.
 pub(super) const HEAD_DEADLINE: Duration = Duration::from_secs(60);
@@ -32,13 +33,38 @@ pub(super) struct Common {
     pub(super) stop: watch::Receiver<bool>,
 }
 
+/// Who is at the other end of a connection.
+#[derive(Clone, Debug)]
+pub(super) struct Caller {
+    pub(super) from: Origin,
+    /// The session of the connection, if it may have one.
+    pub(super) own: Option<Arc<Own>>,
+}
+
+/// A connection with a session of its own, which ends with it.
+struct Stay {
+    own: Arc<Own>,
+    answers: Arc<dyn Answers>,
+}
+
+impl Drop for Stay {
+    fn drop(&mut self) {
+        self.answers.left(&self.own);
+    }
+}
+
 /// Serves a connection until either side ends it.
 pub(super) async fn serve<S>(stream: S, from: Origin, common: Common)
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
     let (head_deadline, mut stop) = (common.head_deadline, common.stop.clone());
-    let service = service_fn(move |request| routes::answer(request, from, common.clone()));
+    let own = (from == Origin::Unix).then(|| Arc::new(Own::default()));
+    let answers = Arc::clone(&common.answers);
+    let _stay = own.clone().map(|own| Stay { own, answers });
+    let caller = Caller { from, own };
+    let service =
+        service_fn(move |request| routes::answer(request, caller.clone(), common.clone()));
     let io = TokioIo::new(Patient::new(stream, WRITE_PATIENCE));
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())

@@ -42,6 +42,7 @@ use xenapi::envelope::Call;
 use xenapi::{ApiError, Value};
 
 use crate::dispatch::Peer;
+use crate::sessions::Own;
 
 pub use certificate::{TlsError, server_config};
 pub use console::{NoConsole, Wanted};
@@ -53,6 +54,8 @@ pub use server::Server;
 pub trait Answers: fmt::Debug + Send + Sync + 'static {
     /// Carries out a call.
     fn call(&self, call: Call, peer: Peer) -> Fut<'static, Result<Value, ApiError>>;
+    /// A connection has ended that had this session of its own.
+    fn left(&self, own: &Own);
     /// Opens the serial line of a machine.
     fn console(&self, wanted: Wanted) -> Fut<'static, Result<UnixStream, NoConsole>>;
     /// What is counted and measured, as OpenMetrics has it.

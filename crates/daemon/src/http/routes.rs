@@ -8,10 +8,9 @@ use hyper::{Method, Request, Response, StatusCode};
 use xenapi::envelope::Encoding;
 
 use super::answer::{Answer, last, text};
-use super::connection::Common;
+use super::connection::{Caller, Common};
 use super::console;
 use super::rpc::rpc;
-use crate::dispatch::Origin;
 
 /// Numbers for Prometheus.
 const METRICS: &str = "/metrics";
@@ -33,13 +32,13 @@ impl std::error::Error for Closed {}
 /// Answers a request.
 pub(super) async fn answer(
     request: Request<Incoming>,
-    from: Origin,
+    caller: Caller,
     common: Common,
 ) -> Result<Response<Answer>, Closed> {
     let Common { answers, consoles, stop, .. } = common;
     let path = request.uri().path();
     match (request.method(), Encoding::of_path(path)) {
-        (&Method::POST, Some(encoding)) => rpc(encoding, request, &*answers, from, stop).await,
+        (&Method::POST, Some(encoding)) => rpc(encoding, request, &*answers, caller, stop).await,
         (_, Some(_)) => Ok(other_method("POST")),
         (&Method::GET, None) if path == METRICS => {
             Ok(text(StatusCode::OK, OPENMETRICS, answers.metrics()))

@@ -18,9 +18,10 @@ use xenapi::table::implicit::resolve;
 use xenapi::{ApiError, Value, codes};
 
 use super::answer::{Answer, bad};
+use super::connection::Caller;
 use super::routes::Closed;
 use super::{Answers, stopped};
-use crate::dispatch::{Origin, Peer};
+use crate::dispatch::Peer;
 
 /// How long a body may take to come in.
 const BODY_DEADLINE: Duration = Duration::from_secs(30);
@@ -38,7 +39,7 @@ pub(super) async fn rpc(
     encoding: Encoding,
     request: Request<Incoming>,
     answers: &dyn Answers,
-    from: Origin,
+    caller: Caller,
     stop: watch::Receiver<bool>,
 ) -> Result<Response<Answer>, Closed> {
     let (head, body) = request.into_parts();
@@ -55,7 +56,8 @@ pub(super) async fn rpc(
         Err(why) => return Ok(bad(&why)),
     };
     drop(body);
-    let peer = Peer { from, user_agent: agent(&head.headers) };
+    let Caller { from, own } = caller;
+    let peer = Peer { from, user_agent: agent(&head.headers), own };
     let frame =
         Call { method: call.method.clone(), params: Vec::new(), dialect: call.dialect.clone() };
     let outcome = outcome(answers, call, peer, stop).await?;

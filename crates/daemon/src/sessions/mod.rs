@@ -3,6 +3,7 @@
 //! # Model
 //! A session is a reference that its user puts in front of every call; who knows it speaks for that
 //! user. It is also a record, which nobody but administrators sees. A restart forgets all of them.
+//! A connection through the Unix socket has one of its [`Own`] for calls that name none.
 //!
 //! # Bounds
 //! A session that nobody used for [`IDLE_MAX`] has ended. A user has at most [`OF_USER_MAX`]; one
@@ -14,6 +15,7 @@
 //! `CHANGE_PASSWORD_REJECTED`.
 
 mod live;
+mod own;
 mod passwords;
 #[cfg(test)]
 mod tests;
@@ -35,6 +37,7 @@ use crate::dispatch::{Origin, Peer};
 use crate::house::House;
 
 use live::Live;
+pub use own::Own;
 pub(crate) use passwords::watch;
 
 /// How long a session may be unused.
@@ -70,6 +73,14 @@ pub struct Admitted {
     pub from: Origin,
     /// What a file had to say for it.
     pub stamp: Option<Stamp>,
+}
+
+impl Admitted {
+    /// Root, who came through the Unix socket.
+    fn of_socket() -> Self {
+        let identity = Identity { name: ROOT.to_owned(), role: Role::PoolAdmin };
+        Self { identity, from: Origin::Unix, stamp: None }
+    }
 }
 
 /// All who are logged in.
@@ -156,8 +167,7 @@ impl Sessions {
         from: Origin,
     ) -> Result<Admitted, ApiError> {
         if from == Origin::Unix && (user.is_empty() || user == ROOT) {
-            let identity = Identity { name: ROOT.to_owned(), role: Role::PoolAdmin };
-            return Ok(Admitted { identity, from, stamp: None });
+            return Ok(Admitted::of_socket());
         }
         let Some(attempt) = self.throttle.begin(from) else {
             let why = "too many logins from this address are under way";

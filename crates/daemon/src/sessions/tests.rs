@@ -73,6 +73,26 @@ fn a_session_is_a_record_until_it_ends() {
 }
 
 #[test]
+fn a_connection_has_one_session_until_it_ends() {
+    let (room, own) = (room(), Own::default());
+    assert!(!room.sessions.left(&room.db, &own), "nothing was called");
+    let find = || room.sessions.own(&room.db, &own, "xe").unwrap();
+    let session = find();
+    assert_eq!((session.user.as_str(), session.role, session.root), (ROOT, Role::PoolAdmin, true));
+    assert_eq!(session.from, Origin::Unix);
+    assert_eq!(find(), session);
+    assert_eq!(room.records(), 1);
+    // Somebody logs it out: the connection goes on.
+    room.sessions.end(&room.db, &session.reference).unwrap();
+    let anew = find();
+    assert_ne!(anew.reference, session.reference);
+    assert!(room.sessions.left(&room.db, &own));
+    assert_eq!(room.records(), 0);
+    assert!(room.find(&anew.reference).is_err());
+    assert!(!room.sessions.left(&room.db, &own));
+}
+
+#[test]
 fn use_keeps_a_session() {
     let room = room();
     let (used, idle) = (room.begin("watcher"), room.begin("watcher"));

@@ -20,7 +20,10 @@ impl Client {
     ///
     /// # Errors
     /// There is nothing at the path, or it refuses.
-    pub fn tunnel(&self, path: &str) -> Result<Tunnel, ClientError> {
+    pub fn tunnel(&mut self, path: &str) -> Result<Tunnel, ClientError> {
+        if let Some(originator) = self.own.take() {
+            self.login("root", "", &originator)?;
+        }
         let mut link = Link::open(&self.address, Instant::now() + CONNECT_DEADLINE)?;
         link.set_deadline(Some(Instant::now() + ANSWER_DEADLINE));
         http::connect(&mut link, &self.address, path, self.session().unwrap_or_default())

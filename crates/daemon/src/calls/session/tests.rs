@@ -20,7 +20,7 @@ fn passwords(text: &str) -> (tempfile::TempDir, std::path::PathBuf) {
 async fn root_changes_its_password_and_its_other_sessions_end() {
     let (_dir, path) = passwords("root\nold\n\nann\na\npool-admin\n");
     let trial = Trial::with_users(Users::File(path.clone())).await;
-    let far = Peer { from: Origin::Tcp(([10, 0, 0, 1], 1).into()), user_agent: None };
+    let far = Peer { from: Origin::Tcp(([10, 0, 0, 1], 1).into()), user_agent: None, own: None };
     let log_in = async |from: &Peer, user: &str, password: &str| {
         let params = [user, password].map(Value::text).to_vec();
         let method = "session.login_with_password".to_owned();

@@ -155,6 +155,16 @@ async fn a_mistake_in_a_call_ends_that_call_alone() {
 }
 
 #[tokio::test]
+async fn what_a_connection_has_ends_with_it() {
+    let room = room();
+    let mut stream = room.connect().await;
+    let (_, body) = ask(&mut stream, "/jsonrpc", &json("test.peer")).await;
+    assert!(body.contains("own: Some("), "{body}");
+    drop(stream);
+    room.echo.left.notified().await;
+}
+
+#[tokio::test]
 async fn a_caller_is_known_by_where_it_comes_from() {
     let room = room();
     let mut stream = room.connect().await;

@@ -19,6 +19,7 @@ use xenapi::{ApiError, Value};
 
 use super::places::Places;
 use super::{Answers, Door, NoConsole, Peer, Server, Wanted};
+use crate::sessions::Own;
 
 /// Longer than any test takes.
 const LONG: Duration = Duration::from_secs(120);
@@ -28,6 +29,7 @@ const LONG: Duration = Duration::from_secs(120);
 struct Echo {
     began: Arc<Notify>,
     go_on: Arc<Notify>,
+    left: Arc<Notify>,
 }
 
 impl Answers for Echo {
@@ -50,6 +52,10 @@ impl Answers for Echo {
                 method => Ok(Value::text(format!("{method} of {}", call.params.len()))),
             }
         })
+    }
+
+    fn left(&self, _: &Own) {
+        self.left.notify_one();
     }
 
     fn console(&self, wanted: Wanted) -> Fut<'static, Result<UnixStream, NoConsole>> {

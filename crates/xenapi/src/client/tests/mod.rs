@@ -108,6 +108,41 @@ fn a_session_is_put_in_front_and_results_have_their_types() {
 }
 
 #[test]
+fn a_connection_is_the_session_where_the_server_lets_it() {
+    // The daemon at its socket.
+    let world = World::new(MANY, |call, seen| {
+        seen.note(format!("{:?}", texts(call)));
+        Ok(Value::Int(7))
+    });
+    let mut client = world.client(Encoding::Json);
+    client.be_root("test");
+    for _ in 0..2 {
+        assert_eq!(client.call("VM.get_domid", &[Value::text("v")]).unwrap(), Value::Int(7));
+    }
+    client.logout().unwrap();
+    assert_eq!(world.seen.all(), ["VM.get_domid", r#"["", "v"]"#].repeat(2));
+}
+
+#[test]
+fn a_server_that_wants_a_session_gets_one_at_the_first_call() {
+    let world = World::new(MANY, |call, _| match call.method.as_str() {
+        "session.login_with_password" => Ok(Value::text("OpaqueRef:s")),
+        _ if texts(call)[0] != "OpaqueRef:s" => Err(codes::session_invalid("")),
+        "session.logout" => Ok(Value::text("")),
+        _ => Ok(Value::Int(7)),
+    });
+    let mut client = world.client(Encoding::Json);
+    client.be_root("test");
+    assert_eq!(client.call("VM.get_domid", &[Value::text("v")]).unwrap(), Value::Int(7));
+    assert_eq!(client.session(), Some("OpaqueRef:s"));
+    client.call("VM.get_domid", &[Value::text("v")]).unwrap();
+    client.logout().unwrap();
+    let login = "session.login_with_password";
+    let calls = ["VM.get_domid", login, "VM.get_domid", "VM.get_domid", "session.logout"];
+    assert_eq!(world.seen.all(), calls);
+}
+
+#[test]
 fn a_connection_that_was_closed_meanwhile_is_made_anew() {
     let world = World::new(1, api);
     let mut client = world.client(Encoding::Json);
@@ -298,7 +333,7 @@ fn a_deadline_leaves_the_task_where_it_is() {
 #[test]
 fn a_tunnel_goes_both_ways() {
     let world = World::new(MANY, api);
-    let client = world.client(Encoding::Json);
+    let mut client = world.client(Encoding::Json);
     let mut tunnel = client.tunnel("/console").unwrap();
     let mut seen = Vec::new();
     tunnel.write_all(b"hello\n").unwrap();
@@ -320,7 +355,7 @@ fn a_tunnel_goes_both_ways() {
 #[test]
 fn a_tunnel_that_is_refused_tells_why() {
     let world = World::new(MANY, api);
-    let client = world.client(Encoding::Json);
+    let mut client = world.client(Encoding::Json);
     let refused = client.tunnel("/console?It-is-halted.").unwrap_err();
     assert!(matches!(&refused, ClientError::Refused { why, .. } if why == "It-is-halted."));
     let long = format!("/console?{}", "x".repeat(2 << 10));

@@ -1,0 +1,47 @@
+//! The session of a connection: through the Unix socket a call need not name one.
+//!
+//! Who comes through that socket is root already. A tool that makes one call and goes away is spared
+//! two others, which counts on a host that is busy, and leaves no session behind if it is killed.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use xenapi::ApiError;
+
+use super::{Admitted, Session, Sessions};
+use crate::db::{Db, Ref};
+
+/// The session of one connection, once it has one.
+#[derive(Debug, Default)]
+pub struct Own(Mutex<Option<Ref>>);
+
+impl Own {
+    fn reference(&self) -> MutexGuard<'_, Option<Ref>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Sessions {
+    /// The session of a connection of root, which begins now unless there is one. One that was ended
+    /// meanwhile begins anew.
+    ///
+    /// # Errors
+    /// That of the database.
+    pub fn own(&self, db: &Db, own: &Own, originator: &str) -> Result<Session, ApiError> {
+        let mut reference = own.reference();
+        if let Some(reference) = &*reference
+            && let Ok(session) = self.find(db, reference.as_str())
+        {
+            return Ok(session);
+        }
+        let begun = self.begin(db, Admitted::of_socket(), originator)?;
+        let session = self.find(db, begun.as_str());
+        *reference = Some(begun);
+        session
+    }
+
+    /// The connection has ended, and its session with it. False if it had none any more.
+    pub fn left(&self, db: &Db, own: &Own) -> bool {
+        let reference = own.reference().take();
+        reference.is_some_and(|reference| self.end(db, &reference).is_ok())
+    }
+}
