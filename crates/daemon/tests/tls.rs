@@ -1,19 +1,13 @@
 //! `xe` at the daemon's TLS door.
 #![allow(clippy::unwrap_used)] // A failed helper is a failed test.
 
-use std::net::SocketAddr;
 use std::process::{Command, Output};
 
 use testkit::process::find_binary;
 use testkit::ringwayd::Ringwayd;
 
-/// Where it listens on TCP.
-fn place(daemon: &Ringwayd) -> SocketAddr {
-    daemon.told().split_whitespace().find_map(|word| word.parse().ok()).unwrap()
-}
-
 fn xe(daemon: &Ringwayd, password: &str) -> Output {
-    let place = place(daemon);
+    let place = daemon.tls().unwrap();
     let mut command = Command::new(find_binary("xe").unwrap());
     command
         .args(["-s", &place.ip().to_string(), "-p", &place.port().to_string(), "nossl=false"])
@@ -39,7 +33,7 @@ fn xe_trusts_the_certificate_that_it_meets_first() {
     assert!(!output.status.success() && output.stdout.is_empty());
     // Nobody is let in who does not speak TLS.
     let plain = Command::new(find_binary("xe").unwrap())
-        .args(["-s", "127.0.0.1", "-p", &place(&daemon).port().to_string(), "--nossl"])
+        .args(["-s", "127.0.0.1", "-p", &daemon.tls().unwrap().port().to_string(), "--nossl"])
         .args(["-u", "root", "-pw", &password, "host-list"])
         .env("HOME", daemon.dir())
         .output()

@@ -7,6 +7,7 @@ mod devices;
 mod ends;
 mod firmware;
 mod killed;
+mod many;
 mod nets;
 mod pending;
 mod world;

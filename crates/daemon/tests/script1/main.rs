@@ -11,23 +11,26 @@ use testkit::{python, rounds};
 
 /// Start, start again, shut down by a task that is waited for, log out.
 fn script(daemon: &mut Ringwayd) {
+    let url = match daemon.tls() {
+        Some(place) => format!("https://{place}"),
+        None => daemon.url().unwrap(),
+    };
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/script1/script.py");
     let mut command = Command::new(python::with(python::XENAPI).unwrap());
-    let output =
-        command.arg(script).arg(daemon.url().unwrap()).arg(daemon.password().unwrap()).output();
+    let output = command.arg(script).arg(url).arg(daemon.password().unwrap()).output();
     let output = output.unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{said}");
 }
 
 /// A daemon with the machine that the script looks for. Its kernel is read, whoever runs it.
-fn with_machine(hypervisor: &str) -> (Ringwayd, NamedTempFile) {
+fn with_machine(options: &[&str]) -> (Ringwayd, NamedTempFile) {
     let guest = testkit::guest::artifacts().unwrap();
     let directory = guest.kernel.parent().unwrap().display().to_string();
     let config = NamedTempFile::new().unwrap();
     std::fs::write(&config, format!("[boot]\ndirectories = [{directory:?}]\n")).unwrap();
     let path = config.path().display().to_string();
-    let daemon = Ringwayd::start(&["--hypervisor", hypervisor, "--config", &path]).unwrap();
+    let daemon = Ringwayd::start(&[options, &["--config", &path]].concat()).unwrap();
     daemon
         .xe_prints(&["vm-install", "template=Ringway test guest", "new-name-label=testvm"])
         .unwrap();
@@ -36,15 +39,23 @@ fn with_machine(hypervisor: &str) -> (Ringwayd, NamedTempFile) {
 
 #[test]
 fn the_script_passes_on_the_simulator() {
-    let (mut daemon, _config) = with_machine("simulator");
+    let (mut daemon, _config) = with_machine(&["--hypervisor", "simulator"]);
     for _ in 0..rounds(2, 20) {
         script(&mut daemon);
     }
 }
 
 #[test]
+fn the_script_passes_over_tls() {
+    let options = ["--hypervisor", "simulator", "--listen", "127.0.0.1:0"];
+    let (mut daemon, _config) = with_machine(&options);
+    assert!(daemon.tls().is_some());
+    script(&mut daemon);
+}
+
+#[test]
 fn the_script_passes_with_a_real_guest_and_across_a_restart() {
-    let (mut daemon, _config) = with_machine("qemu");
+    let (mut daemon, _config) = with_machine(&["--hypervisor", "qemu"]);
     script(&mut daemon);
     for _ in 0..rounds(1, 5) {
         daemon.process.kill().unwrap();

@@ -8,6 +8,7 @@ mod slices;
 use std::ffi::OsString;
 use std::fs;
 use std::io::Read;
+use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -120,6 +121,12 @@ impl Ringwayd {
             Some(place) => Ok(format!("http://{place}")),
             None => Err(self.process.error(format!("serves no plain HTTP: {}", self.told))),
         }
+    }
+
+    /// Where it serves with TLS, if it was told to: another after each start.
+    #[must_use]
+    pub fn tls(&self) -> Option<SocketAddr> {
+        self.told.split_whitespace().find_map(|word| word.parse().ok())
     }
 
     /// The password of root, which it has made at its first start.
