@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use model::admission::Limits;
 use toolstack::cgroup::{INSTANCE, Weights, check_name};
+use toolstack::doctor::sizes;
 
 use super::SliceSettings;
 use super::written::{WrittenIdentity, WrittenLimits, WrittenSlices};
@@ -15,7 +16,7 @@ use crate::options::SlicesMode;
 const TIME_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
 pub(super) fn limits(written: &WrittenLimits) -> Result<Limits, String> {
-    let usual = Limits::default();
+    let usual = Limits { host: sizes().steps.value, ..Limits::default() };
     let limits = Limits {
         host: written.worker_pool_size.unwrap_or(usual.host),
         machine: written.machine.unwrap_or(usual.machine),

@@ -19,6 +19,8 @@ use model::machine::{Accel, AccelChoice};
 use std::ffi::OsString;
 use std::path::Path;
 
+pub use sizing::sizes;
+
 /// How serious a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]

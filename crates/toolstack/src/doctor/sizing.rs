@@ -7,18 +7,23 @@ use model::sizing::{Bytes, Host, Reasoned, Sizing};
 
 use super::Finding;
 
-/// The sizes for this host, each with its reason.
-pub(super) fn sizing() -> Vec<Finding> {
+/// The sizes for this host.
+pub fn sizes() -> Sizing {
     let memory = rustix::system::sysinfo();
     let cpus = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
-    told(Host {
+    model::sizing::sizing(Host {
         cpus: cpus.try_into().unwrap_or(u16::MAX),
         memory_bytes: memory.totalram.saturating_mul(memory.mem_unit.into()),
     })
 }
 
-fn told(host: Host) -> Vec<Finding> {
-    let Sizing { share_bytes, cache_bytes, buffer_bytes, steps, .. } = model::sizing::sizing(host);
+/// Each of them with its reason.
+pub(super) fn sizing() -> Vec<Finding> {
+    told(sizes())
+}
+
+fn told(sizes: Sizing) -> Vec<Finding> {
+    let Sizing { share_bytes, cache_bytes, buffer_bytes, steps, .. } = sizes;
     let bytes = |check, part: Reasoned<u64>| {
         Finding::ok(check, format!("{}: {}", Bytes(part.value), part.why))
     };
@@ -36,7 +41,7 @@ mod tests {
 
     #[test]
     fn each_size_is_told_with_its_reason() {
-        let told = told(Host { cpus: 2, memory_bytes: 8 << 30 });
+        let told = told(model::sizing::sizing(Host { cpus: 2, memory_bytes: 8 << 30 }));
         let told: Vec<_> = told.iter().map(|one| (one.check, one.found.as_str())).collect();
         let share = "1.4 GiB: 1 GiB and one of 20 parts of the host's 8 GiB";
         assert_eq!(told[0], ("memory share", share));
