@@ -8,7 +8,7 @@ use cargo_metadata::{DependencyKind, Metadata, MetadataCommand};
 
 /// Who may use whom (docs/architecture.md). A crate of the house that is not named on the right
 /// may not be used.
-const LAYERS: [(&str, &[&str]); 18] = [
+const LAYERS: [(&str, &[&str]); 19] = [
     ("memory", &[]),
     ("virtq", &["memory"]),
     ("reactor", &["memory"]),
@@ -20,6 +20,7 @@ const LAYERS: [(&str, &[&str]); 18] = [
     ("nbd", &["memory", "disk", "reactor"]),
     ("vhost-user", &["memory", "virtq"]),
     ("model", &[]),
+    ("sched", &[]),
     (
         "iod",
         &[
@@ -37,7 +38,7 @@ const LAYERS: [(&str, &[&str]); 18] = [
         ],
     ),
     ("xenapi", &["model"]),
-    ("toolstack", &["model"]),
+    ("toolstack", &["model", "sched"]),
     ("daemon", &["model", "toolstack", "xenapi"]),
     ("cli", &["model", "toolstack", "xenapi"]),
     ("testkit", &["model", "xenapi"]),
@@ -45,7 +46,7 @@ const LAYERS: [(&str, &[&str]); 18] = [
 ];
 
 /// Crates that may hold unsafe code; every other forbids it.
-const UNSAFE: [&str; 3] = ["memory", "virtq", "reactor"];
+const UNSAFE: [&str; 4] = ["memory", "virtq", "reactor", "sched"];
 
 /// No async runtime and no server in the data plane.
 const DATA_PLANE: [&str; 11] =

@@ -1,7 +1,7 @@
 //! Processes that outlive whoever starts them: the hidden mode `--spawn` of the daemon.
 //!
 //! What a process must be before it becomes QEMU can only be done by that process: it joins its
-//! control group, takes all the open files that it may have, leaves our session, and writes its id
+//! control group, with the shortest turns for its threads ([`sched`]), takes all the open files that it may have, leaves our session, and writes its id
 //! down. So the daemon starts its own program again with these words, and the new process executes
 //! the program that is meant. It is the same process then, with the same standard descriptors.
 
@@ -24,7 +24,8 @@ const END: &str = "--";
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Spawn {
     /// File by which it joins a control group ([`Tree::entrance`](crate::cgroup::Tree::entrance)). It
-    /// goes on where it is if that fails, and says so.
+    /// goes on where it is if that fails, and says so. Where there are groups, its threads have the
+    /// shortest turns: who is in another group need not wait until one has passed when it wakes.
     pub group: Option<PathBuf>,
     /// Where the process id is written before anything of the program runs.
     pub pid_file: Option<PathBuf>,
@@ -79,10 +80,14 @@ impl Spawn {
     }
 
     fn prepare(&self) -> io::Result<()> {
-        if let Some(group) = &self.group
-            && let Err(error) = door::enter(group)
-        {
-            eprintln!("outside of its control group: cannot write {}: {error}", group.display());
+        if let Some(group) = &self.group {
+            if let Err(error) = door::enter(group) {
+                let group = group.display();
+                eprintln!("outside of its control group: cannot write {group}: {error}");
+            }
+            if let Err(error) = sched::set_turn(None, sched::SHORTEST) {
+                eprintln!("its threads have turns as usual: {error}");
+            }
         }
         open_files::take_all().map_err(|error| named("cannot take open files", error))?;
         rustix::process::setsid().map_err(|error| named("cannot leave the session", error))?;
@@ -129,8 +134,16 @@ mod tests {
 
     #[test]
     fn what_names_no_program_is_refused() {
-        for bad in ["", "--", "qemu", "--group", "--group /g", "--group /g --", "--files 7 -- qemu"]
-        {
+        for bad in [
+            "",
+            "--",
+            "qemu",
+            "--group",
+            "--group /g",
+            "--group /g --",
+            "--turn-us x -- qemu",
+            "--files 7 -- qemu",
+        ] {
             assert_eq!(Spawn::parse(words(bad)), None, "{bad}");
             let error = become_spawned(words(bad));
             assert_eq!(error.kind(), io::ErrorKind::InvalidInput, "{bad}");

@@ -1,7 +1,10 @@
 //! Real machines and what serves their disks.
 
 use std::collections::BTreeSet;
+use std::fs::DirEntry;
+use std::time::Duration;
 
+use rustix::process::Pid;
 use tempfile::NamedTempFile;
 use testkit::ringwayd::{Ringwayd, Slices};
 
@@ -60,6 +63,18 @@ impl Host {
             && self.slices.members("control/daemon").contains(&self.daemon.process.id())
     }
 
+    /// Turns of all threads of the daemon, of QEMU and of what serves disks.
+    fn turns(&self) -> BTreeSet<Option<Duration>> {
+        let (qemu, io) = (self.processes("qemu-system"), self.processes("ringway-io"));
+        let processes = qemu.union(&io).copied().chain([self.daemon.process.id()]);
+        let threads =
+            processes.flat_map(|of| std::fs::read_dir(format!("/proc/{of}/task")).unwrap());
+        let number = |thread: DirEntry| thread.file_name().to_str().unwrap().parse().unwrap();
+        // One that has ended meanwhile has none.
+        let turn = |thread: i32| sched::turn(Pid::from_raw(thread)).ok();
+        threads.filter_map(|thread| turn(number(thread.unwrap()))).collect()
+    }
+
     fn shown(&self) -> String {
         ["control", "datapath", "guests"]
             .map(|of| format!("{:?}", self.slices.leaves(of)))
@@ -75,6 +90,9 @@ fn control_disks_and_machines_are_apart() {
     for slice in ["control", "datapath", "guests"] {
         assert!(host.slices.members(slice).is_empty(), "everybody is in a leaf");
     }
+    // Where the kernel has turns.
+    let short = sched::turn(None).unwrap().map(|_| sched::SHORTEST);
+    assert_eq!(host.turns(), [short].into());
     host.xe(&["vm-reboot", "vm=m", "--force"]);
     assert!(host.is_right(), "after a reboot: {}", host.shown());
     host.xe(&["vm-shutdown", "vm=m", "--force"]);

@@ -57,7 +57,9 @@ pub fn join(socket: &Path) {
     let costs = entrance.ends_with(PROCESSES);
     if plain && entrance.starts_with(HIERARCHY) && (!costs || crowded()) {
         // Only root may, and the group may be gone.
-        let _outside = enter(&entrance);
+        if enter(&entrance).is_ok() {
+            let _usual = sched::set_turn(None, sched::SHORTEST);
+        }
     }
 }
 

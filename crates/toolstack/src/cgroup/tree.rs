@@ -128,7 +128,8 @@ impl Tree {
         self.join(group, pid).map(|()| true)
     }
 
-    /// Sees that this process is in the control slice. systemd puts its own units there.
+    /// Sees that this process is in the control slice, and that its threads have the shortest turns:
+    /// they do little when they wake, and it is waited for. systemd puts its own units there.
     ///
     /// # Errors
     /// As [`Self::join`].
@@ -136,7 +137,13 @@ impl Tree {
         let slice = self.slice(Slice::Control);
         let there = self.systemctl.is_some()
             && self.group_of_self().is_some_and(|group| group.starts_with(&slice));
-        if there { Ok(()) } else { self.place(Group::Daemon, std::process::id()).map(drop) }
+        if !there {
+            self.place(Group::Daemon, std::process::id())?;
+        }
+        if let Err(error) = sched::set_turns(sched::SHORTEST) {
+            tracing::warn!("its threads have turns as usual: {error}");
+        }
+        Ok(())
     }
 
     /// The group in which this process is.
