@@ -5,19 +5,18 @@
 //! control by itself when it has begun.
 
 mod caller;
+mod host;
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::io::Write;
 use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use rustix::param::clock_ticks_per_second;
 use tempfile::NamedTempFile;
-use testkit::ringwayd::Ringwayd;
 
 use caller::Caller;
+use host::Host;
 
 use super::percentile;
 use crate::experiment::{
@@ -28,20 +27,20 @@ use crate::host::versions;
 /// Calls of a sample, and with `--quick`.
 const CALLS: usize = 500;
 const CALLS_QUICK: usize = 60;
+/// Guests whose emulators are killed in a turn, the others still busy.
+const ENDS: usize = 5;
 /// Guests at most; on a host with many CPUs each has several.
 const GUESTS_MOST: usize = 16;
 /// CPUs that guests have for each of the host's, and with `--quick`.
 const TIMES: usize = 8;
 const TIMES_QUICK: usize = 2;
-/// What each guest does.
-const COMPUTE: &str = "for n in $(seq $(nproc)); do (while :; do :; done) & done";
-/// Longest wait for all guests' shells: they boot beside each other, without KVM on few CPUs.
-const BOOT_DEADLINE: Duration = Duration::from_secs(300);
 
 /// Of one `xe vm-list` beside busy guests, in milliseconds.
 const P99_MS: f64 = 50.0;
 /// The slowest of all.
 const MAX_MS: f64 = 250.0;
+/// From the end of a machine's emulator to a record that says so, in milliseconds.
+const END_MS: f64 = 1000.0;
 /// How many times slower it is without the slices.
 const TIMES_SLOWER: f64 = 5.0;
 /// On a host without anything else to do, in milliseconds.
@@ -93,6 +92,7 @@ impl Guests {
                 at_most("max_ms", MAX_MS),
                 at_most("outside_p99_ms", P99_MS),
                 at_most("outside_max_ms", MAX_MS),
+                at_most("end_max_ms", END_MS),
                 slower("p99_ms", Some(TIMES_SLOWER)),
                 slower("outside_p99_ms", Some(TIMES_SLOWER)),
                 slower("p50_ms", None),
@@ -156,7 +156,9 @@ impl Experiment for Responsive {
                 "{calls} calls a turn, {} ms between two, each from a shell's start of `xe` to its end. \
                  Every turn has a daemon and guests of its own. With the slices, the shell is in that of \
                  control, as who comes in by sshd has it; `outside_` is of as many calls from one that is \
-                 in none. `guests_cpus` is what the guests used meanwhile of this host's {} CPUs.",
+                 in none. `guests_cpus` is what the guests used meanwhile of this host's {} CPUs. \
+                 `end_max_ms`: then {ENDS} emulators are killed, one after the other; the longest time \
+                 until `event.from` told a client outside of the slices that the machine is halted.",
                 caller::GAP.as_millis(),
                 cpus()
             )],
@@ -186,64 +188,6 @@ struct Ready {
     config: NamedTempFile,
 }
 
-/// A daemon with its machines. All of them end with it.
-struct Host {
-    daemon: Ringwayd,
-    machines: Vec<String>,
-}
-
-impl Host {
-    fn start(config: &NamedTempFile, (count, each): (usize, usize), slices: bool) -> Result<Self> {
-        let mode = if slices { "required" } else { "off" };
-        let config = config.path().display().to_string();
-        let daemon = Ringwayd::start(&["--config", &config, "--slices", mode])?;
-        let made = |number| {
-            let name = format!("new-name-label=m{number}");
-            let uuid = daemon.xe_prints(&["vm-install", "template=Ringway test guest", &name])?;
-            let of = format!("uuid={uuid}");
-            // The most comes first: there are never more at the start than at most.
-            for (key, value) in [("VCPUs-max", each), ("VCPUs-at-startup", each)] {
-                daemon.xe_prints(&["vm-param-set", &of, &format!("{key}={value}")])?;
-            }
-            Ok(uuid)
-        };
-        let machines = (0..count).map(made).collect::<Result<_>>()?;
-        Ok(Self { daemon, machines })
-    }
-
-    /// Starts all guests; returns when they compute.
-    fn make_busy(&self) -> Result<()> {
-        for uuid in &self.machines {
-            self.daemon.xe_prints(&["vm-start", &format!("uuid={uuid}")])?;
-        }
-        let shells = self.machines.iter().map(|uuid| Ok(self.daemon.shell(uuid)?));
-        let mut shells = shells.collect::<Result<Vec<_>>>()?;
-        for shell in &mut shells {
-            shell.ready(BOOT_DEADLINE)?;
-        }
-        for shell in &mut shells {
-            shell.run(COMPUTE, BOOT_DEADLINE)?;
-        }
-        Ok(())
-    }
-
-    /// CPU time of all guests so far, in seconds.
-    fn guests_s(&self) -> f64 {
-        let started = self.daemon.started().into_iter();
-        let guests = started.filter(|(_, words)| words.split(' ').any(|word| word == "-kernel"));
-        guests.filter_map(|(pid, _)| used_s(pid)).sum()
-    }
-}
-
-/// CPU time of a process so far, in seconds.
-fn used_s(pid: u32) -> Option<f64> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // What is before the last bracket may have blanks in it (proc_pid_stat(5)).
-    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
-    let ticks = |at: usize| fields.get(at)?.parse::<f64>().ok();
-    Some((ticks(11)? + ticks(12)?) / clock_ticks_per_second() as f64)
-}
-
 impl Prepared for Ready {
     fn plan(&self) -> &Plan {
         &self.plan
@@ -261,8 +205,12 @@ impl Prepared for Ready {
         let inside = slices.as_ref().map(|slices| calls(Some(slices))).transpose()?;
         let mut took = inside.unwrap_or_else(|| outside.clone());
         let used = (host.guests_s() - before) / from.elapsed().as_secs_f64();
+        let ends = match self.cells[cell] {
+            Guests::Busy => host.ends(ENDS)?,
+            Guests::Halted => Vec::new(),
+        };
         let max = |took: &[f64]| took.iter().copied().fold(0.0, f64::max);
-        let sample: BTreeMap<&str, f64> = [
+        let mut sample: BTreeMap<&str, f64> = [
             ("max_ms", max(&took)),
             ("outside_max_ms", max(&outside)),
             ("p50_ms", percentile(&mut took, 50)),
@@ -272,6 +220,9 @@ impl Prepared for Ready {
             ("guests_cpus", used),
         ]
         .into();
+        if !ends.is_empty() {
+            sample.insert("end_max_ms", max(&ends));
+        }
         Ok(sample.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
     }
 }
@@ -297,11 +248,5 @@ mod tests {
             assert!(SYSTEMS.contains(&&*compared.ours), "{compared:?}");
             assert!(compared.peers.iter().all(|peer| SYSTEMS.contains(&&**peer)), "{compared:?}");
         }
-    }
-
-    #[test]
-    fn time_of_a_process_is_read() {
-        assert!(used_s(std::process::id()).is_some());
-        assert_eq!(used_s(u32::MAX), None);
     }
 }
