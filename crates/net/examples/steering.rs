@@ -10,7 +10,7 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Instant;
 
-use net::flow::{FlowKey, Shares, Spread, Toeplitz, TopFlows};
+use net::flow::{FlowKey, Memo, Shares, Spread, TopFlows};
 use net::frame::{Frame, PREFIX_BYTES};
 use net::header::{Finish, Header, Offloads};
 use net::port::{Policy, PortId};
@@ -43,7 +43,7 @@ fn frame(protocol: u8, body: &[u8]) -> Vec<u8> {
 /// What one reactor has.
 struct Path {
     switch: Switch,
-    hash: Toeplitz,
+    hash: Memo,
     spread: Spread,
     flows: TopFlows,
     drops: Drops,
@@ -68,7 +68,7 @@ impl Path {
         spread.set_queues(4);
         Self {
             switch,
-            hash: Toeplitz::default(),
+            hash: Memo::default(),
             spread,
             flows: TopFlows::default(),
             drops: Drops::default(),

@@ -1,11 +1,11 @@
 //! The path of a frame and nothing else: what a frame costs, with its bytes.
 //!
 //! `frames KIND COUNT`: KIND is `known` (60 bytes of UDP to a guest on the same reactor whose address is
-//! known), `near` (60 bytes of nothing known, to everybody), `far` (the same between two reactors), `wide`
-//! (a flow that could be moved, to one of two queues on another reactor), `whole` (64 KiB to a guest that
-//! takes it so) or `cut` (the same to one that does not). A poller on the sender's reactor plays both
-//! drivers: the rings are laid out once, and all that it does afterwards is to move their indices. The
-//! process ends by itself.
+//! known), `steered` (the same to one with two queues), `near` (60 bytes of nothing known, to everybody),
+//! `far` (the same between two reactors), `wide` (a flow that could be moved, to one of two queues on
+//! another reactor), `whole` (64 KiB to a guest that takes it so) or `cut` (the same to one that does not).
+//! A poller on the sender's reactor plays both drivers: the rings are laid out once, and all that it does
+//! afterwards is to move their indices. The process ends by itself.
 #![allow(clippy::unwrap_used)] // A tool of the repository: a panic is its report.
 
 use std::sync::Arc;
@@ -60,6 +60,7 @@ fn kind(name: &str) -> Kind {
         "near" => near,
         "far" => Kind { reactors: 2, ..near },
         "known" => Kind { frame: flow(STATION.0), ..near },
+        "steered" => Kind { frame: flow(STATION.0), pairs: 2, ..near },
         "wide" => Kind { reactors: 2, frame: flow([0xff; 6]), pairs: 2, ..near },
         "whole" => Kind { frame: large, depth: 4, buffer: 4096, takes: whole, ..near },
         "cut" => Kind { frame: large, depth: 2, takes: pieces, bits: bare, ..near },

@@ -65,8 +65,8 @@ fn is_shared(name: &str) -> bool {
         || name.contains(ATOMIC) && CHANGES.iter().any(|change| name.contains(change))
 }
 
-/// Compares a short run with one that is four times as long.
-fn is_steady(kind: &str, frames: u64) {
+/// Compares a short run with one that is four times as long; what is called more often there.
+fn is_steady(kind: &str, frames: u64) -> BTreeMap<String, u64> {
     let more = 3 * frames;
     let run = |frames: u64| calls(&format!("{kind} {frames}"));
     let (short, long) = (run(frames), run(4 * frames));
@@ -85,11 +85,22 @@ fn is_steady(kind: &str, frames: u64) {
     assert!(is_seen, "frames were not seen: {grown:?}");
     let shared: Vec<_> = grown.iter().filter(|(name, _)| is_shared(name)).collect();
     assert!(shared.is_empty(), "{kind}: {shared:#?}");
+    grown
 }
 
 #[test]
 fn frames_to_a_known_station_share_nothing() {
     is_steady("known", 512);
+}
+
+#[test]
+fn frames_of_a_known_flow_are_not_parsed_to_find_their_queue() {
+    let grown = is_steady("steered", 512);
+    let name = |of: &str| grown.keys().find(|name| name.contains(of));
+    assert!(name("Memo::of").is_some(), "{grown:#?}");
+    for dear in ["Toeplitz::of", "Frame::net", "frame::ip::"] {
+        assert_eq!(name(dear), None);
+    }
 }
 
 #[test]

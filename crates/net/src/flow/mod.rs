@@ -11,7 +11,7 @@
 //!
 //! # Model
 //! ```text
-//! Frame -> Toeplitz::of -> Spread::pick (Steering::pick) -> queue        (per frame)
+//! Frame -> Memo::of (Toeplitz::of) -> Spread::pick (Steering::pick) -> queue        (per frame)
 //! own counters, others' shares -> Balancer::tick -> moves -> Steering::want   (now and then)
 //! ```
 //! A flow has one sender and so one reactor that picks for it. Each reactor therefore decides about
@@ -20,6 +20,7 @@
 //! be after its moves ([`Shares`]), and takes what others tell for given.
 
 mod balance;
+mod memo;
 mod shares;
 mod spread;
 mod steering;
@@ -27,6 +28,7 @@ mod toeplitz;
 mod top;
 
 pub use balance::{Balancer, INTERVAL_NS, Load, MOVES_MAX, Move, Moves};
+pub use memo::Memo;
 pub use shares::Shares;
 pub use spread::{Spread, WORTH};
 pub use steering::{Bucket, PATIENCE_NS, QUEUES_MAX, QUIET_NS, Steering};

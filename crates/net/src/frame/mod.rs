@@ -9,6 +9,7 @@
 mod dhcp;
 mod ip;
 mod neighbour;
+mod tuple;
 mod walk;
 
 use std::cell::OnceCell;
@@ -17,6 +18,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 pub use dhcp::{Bootp, LEASE_BYTES, Lease};
 pub use ip::{Ip, Tcp, Udp, Upper};
 pub use neighbour::{Arp, Neighbour, Solicited};
+pub use tuple::Tuple;
 
 use crate::bytes::{array, be16};
 use crate::mac::Mac;

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use memory::Buffers;
 use net::Reason;
 use net::control::Asked;
-use net::flow::{Shares, Toeplitz, TopFlow};
+use net::flow::{Memo, Shares, TopFlow};
 use net::header::{HEADER_BYTES, Offloads};
 use net::port::{Policy, PortId};
 use net::switch::{NetworkId, NetworkPolicy, PORTS_MAX, Station, Switch, SwitchError};
@@ -66,7 +66,7 @@ pub struct Hub {
     /// Of its reactor.
     number: usize,
     switch: Switch,
-    hash: Toeplitz,
+    hash: Memo,
     ports: Box<[Option<Box<Known>>]>,
     exits: Exits,
     workshop: Workshop,
@@ -80,7 +80,7 @@ impl Hub {
         Self {
             number,
             switch: Switch::new(),
-            hash: Toeplitz::default(),
+            hash: Memo::default(),
             ports: (0..PORTS_MAX).map(|_| None).collect(),
             exits: Exits::default(),
             workshop: Workshop::default(),
