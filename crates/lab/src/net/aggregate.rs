@@ -143,7 +143,7 @@ impl Prepared for Ready {
             let [a, b]: [PathBuf; 2] = ends.map(|end| running.socket(end.into()));
             let [from, to] = ends.map(|end| end + 1);
             let frames = vec![tcp(from, to, 40_000, bytes)];
-            lanes.push(Lane::connect([&a, &b], [from, to], frames, (DEPTH, 1))?);
+            lanes.push(Lane::connect([&a, &b], [from, to], frames, (DEPTH, [1; 2]))?);
         }
         let time = || running.time_s();
         let ran = client::run(&mut lanes, self.placement.client, self.window, &time)?;

@@ -128,7 +128,7 @@ impl Ready {
         let running = OURS.start(2, QUEUES, self.placement)?;
         let sockets = [running.socket(0), running.socket(1)];
         let frames = ports.iter().map(|port| tcp(1, 2, *port, BYTES)).collect();
-        let lane = Lane::connect([&sockets[0], &sockets[1]], [1, 2], frames, (DEPTH, QUEUES))?;
+        let lane = Lane::connect([&sockets[0], &sockets[1]], [1, 2], frames, (DEPTH, [1, QUEUES]))?;
         let window = Window { warm: SETTLE, measure: self.measure };
         let time = || running.time_s();
         let ran = client::run(&mut [lane], self.placement.client, window, &time)?;

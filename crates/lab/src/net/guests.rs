@@ -1,4 +1,4 @@
-//! Real guests: TCP between two of User-Mode Linux, or one of them and the host, by iperf3.
+//! Real guests: TCP between two of User-Mode Linux or of QEMU, or a guest and the host, by iperf3.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -25,9 +25,14 @@ const CONGESTION: &str = "reno";
 /// Addresses of the end that listens and of the one that connects.
 pub(super) const ADDRESSES: [&str; 2] = ["10.199.77.1", "10.199.77.2"];
 
+/// CPUs of a guest of QEMU: as many as its NIC has pairs at most, since its driver uses no more pairs
+/// than there are CPUs.
+const CPUS: u32 = 8;
+
 /// A guest and its NIC.
 #[derive(Debug, Clone)]
 pub(super) struct End {
+    kind: Kind,
     machine: Machine,
     /// What the guest does to have a NIC, and what it calls it.
     setup: String,
@@ -44,20 +49,31 @@ impl End {
             String::new()
         };
         let machine = Machine::with_nic(socket);
-        Self { machine, setup: format!("{UML_NIC}{more}"), nic: "eth0" }
+        Self { kind: Kind::Uml, machine, setup: format!("{UML_NIC}{more}"), nic: "eth0" }
+    }
+
+    /// One of QEMU at a vhost-user socket, which uses all pairs of its NIC. Stations have numbers.
+    pub(super) fn emulated(socket: &Path, station: usize, pairs: u16) -> Self {
+        let machine =
+            Machine::with_pci_nic(socket, pairs, &format!("02:00:00:00:00:{station:02x}"));
+        // The same machine whatever its NIC has.
+        let machine = Machine { cpus: CPUS, ..machine };
+        // It asks for an address of its own accord, which nobody gives.
+        let setup = "pkill udhcpc\nip link set eth0 up".to_owned();
+        Self { kind: Kind::Qemu, machine, setup, nic: "eth0" }
     }
 
     /// One at a TAP device of the host's.
     pub(super) fn tap(device: &str) -> Self {
         let append = format!("vec0:transport=tap,ifname={device},depth=128,gro=1");
         let machine = Machine { append, ..Machine::default() };
-        Self { machine, setup: "ip link set vec0 up".to_owned(), nic: "vec0" }
+        Self { kind: Kind::Uml, machine, setup: "ip link set vec0 up".to_owned(), nic: "vec0" }
     }
 
     fn start(&self, address: &str, script: &str) -> Result<Guest> {
-        let Self { machine, setup, nic } = self;
+        let Self { kind, machine, setup, nic } = self;
         let script = format!("{setup}\nip addr add {address}/24 dev {nic}\n{script}");
-        Ok(Guest::start(Kind::Uml, machine, &script)?)
+        Ok(Guest::start(*kind, machine, &script)?)
     }
 
     /// Boots it as the end that listens, for so many runs.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use ::tap::{Origin, Tap};
 use anyhow::{Context, Result};
 
-use super::client::{self, HostLane, LARGEST, Lane, Way, tcp};
+use super::client::{self, HostLane, LARGEST, Lane, Ran, Way, tcp};
 use super::systems::{Running, System, versions};
 use super::tap::{self, Bridge};
 use crate::blk::client::Window;
@@ -18,7 +18,7 @@ use crate::cpu::Placement;
 use crate::experiment::{CellPlan, Comparison, Experiment, Options, Plan, Prepared, Sample};
 
 /// Frames on their way: with all buffers within 2 MiB on either side of the switch, and beyond.
-const DEPTHS: [u16; 2] = [4, 32];
+pub(super) const DEPTHS: [u16; 2] = [4, 32];
 /// Bytes of a large frame: the data of 44 segments and the headers, just below 64 KiB.
 pub(super) const BYTES: usize = 54 + 44 * 1448;
 /// Ours over the kernel's, by CPU time.
@@ -174,7 +174,7 @@ impl Prepared for Ready {
                 let cpu = self.placement.backend;
                 let tap::Ran { frames, seconds, cpu_s, other_s } =
                     tap::run(BYTES, at_once.into(), cpu, self.window)?;
-                Ok(sample(frames, seconds, cpu_s, other_s))
+                Ok(sample(frames, BYTES, (seconds, cpu_s, other_s)))
             }
             Path::Host(poll, back) => self.host(poll, back),
         }
@@ -187,7 +187,7 @@ impl Ready {
         let running = system.start(2, 1, self.placement)?;
         let sockets = [running.socket(0), running.socket(1)];
         let frames = vec![tcp(1, 2, 40_000, BYTES)];
-        let lane = Lane::connect([&sockets[0], &sockets[1]], [1, 2], frames, (depth, 1))?;
+        let lane = Lane::connect([&sockets[0], &sockets[1]], [1, 2], frames, (depth, [1; 2]))?;
         self.client(lane, &running)
     }
 
@@ -204,15 +204,20 @@ impl Ready {
     fn client(&self, lane: impl Way, running: &Running) -> Result<Sample> {
         let time = || running.time_s();
         let ran = client::run(&mut [lane], self.placement.client, self.window, &time)?;
-        let mut sample = sample(ran.all(), ran.seconds, ran.backend_s, ran.other_s);
-        sample.insert("lost_frames".to_owned(), ran.lost as f64);
-        sample.insert("client_cpus".to_owned(), ran.client_s / ran.seconds);
-        Ok(sample)
+        Ok(sample_of(&ran, BYTES))
     }
 }
 
-fn sample(frames: u64, seconds: f64, cpu_s: f64, other_s: f64) -> Sample {
-    let gbit = frames as f64 * BYTES as f64 * 8.0 / 1e9;
+/// What our client saw of frames of so many bytes.
+pub(super) fn sample_of(ran: &Ran, bytes: usize) -> Sample {
+    let mut sample = sample(ran.all(), bytes, (ran.seconds, ran.backend_s, ran.other_s));
+    sample.insert("lost_frames".to_owned(), ran.lost as f64);
+    sample.insert("client_cpus".to_owned(), ran.client_s / ran.seconds);
+    sample
+}
+
+fn sample(frames: u64, bytes: usize, (seconds, cpu_s, other_s): (f64, f64, f64)) -> Sample {
+    let gbit = frames as f64 * bytes as f64 * 8.0 / 1e9;
     let metrics = [
         ("requests", frames as f64),
         ("frames_per_s", frames as f64 / seconds),

@@ -45,21 +45,23 @@ pub(in crate::net) struct Lane {
 }
 
 impl Lane {
-    /// Connects both ends: frames, all of the same length, go to a station with so many pairs of
-    /// queues, `depth` of them at once.
+    /// Connects both ends, each with so many pairs of queues: frames, all of the same length, go from
+    /// the first queue of one to a station at the other, `depth` of them at once.
     pub(in crate::net) fn connect(
         sockets: [&Path; 2],
         stations: [u8; 2],
         frames: Vec<Vec<u8>>,
-        (depth, pairs): (u16, u16),
+        (depth, pairs): (u16, [u16; 2]),
     ) -> Result<Self> {
         let bytes = u32::try_from(frames.iter().map(Vec::len).max().unwrap_or(0))?;
+        let [from_pairs, to_pairs] = pairs;
+        let (station, frames_back) = (stations[1], vec![]);
         let spec =
-            Spec { station: stations[1], pairs, depth, receive_bytes: bytes, frames: vec![] };
+            Spec { station, pairs: to_pairs, depth, receive_bytes: bytes, frames: frames_back };
         let to = Nic::connect(sockets[1], &spec)?;
-        let spec = Spec { station: stations[0], pairs: 1, frames, ..spec };
+        let spec = Spec { station: stations[0], pairs: from_pairs, frames, ..spec };
         let from = Nic::connect(sockets[0], &spec)?;
-        let received = vec![0; pairs.into()];
+        let received = vec![0; to_pairs.into()];
         Ok(Self { from, to, depth: depth.into(), bytes, sent: 0, received })
     }
 }

@@ -1,8 +1,10 @@
 //! The matrix: who meets over how many pairs, what was promised of that, and how it is drawn.
 
-use crate::blk::systems::Poll;
+use super::way::{OURS, Way};
 use crate::experiment::{Comparison, Options, PanelPlan, PlotPlan, PointPlan, SeriesPlan, Side};
+use crate::net::client::FULL;
 use crate::net::systems::System;
+use crate::net::tso;
 
 const COUNTS: [u16; 4] = [1, 2, 4, 8];
 /// In a quick run.
@@ -12,71 +14,70 @@ const ONE_STREAM: f64 = 0.95;
 /// CPU time of ours over testpmd's.
 const BACKEND: f64 = 0.5;
 
-/// Between whom, by what, over how many pairs.
+/// Who meets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Way {
-    /// Two guests at a switch.
-    Switch(System, u16),
-    /// Two guests at ours, whose NICs have so many pairs and use the first.
-    OneOf(u16),
-    /// Two guests at a bridge of the kernel.
-    Bridge,
-    /// A guest and the host at ours; from the host, or to it.
-    Host(u16, bool),
-    /// A guest at a TAP device of the host's; from the host, or to it.
-    Tap(bool),
+pub(super) enum Between {
+    /// Two guests of User-Mode Linux.
+    Guests,
+    /// One of them and the host.
+    Host,
+    /// Two guests of QEMU.
+    Emulated,
+    /// Two NICs of the lab's own client, with frames of so many bytes.
+    Nics(usize),
 }
 
-/// What streams: guests, or a guest and the host.
+/// What streams: so many at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Case {
-    uplink: bool,
+    between: Between,
     pub(super) streams: u16,
-}
-
-pub(super) const OURS: System = System::Ringway(Poll::Auto);
-
-impl Way {
-    pub(super) fn name(self) -> String {
-        let pairs = |n: u16| if n == 1 { "1 pair".to_owned() } else { format!("{n} pairs") };
-        match self {
-            Self::Switch(system, n) if system == OURS => format!("ringway-net, {}", pairs(n)),
-            Self::Switch(system, _) => system.name(),
-            Self::OneOf(n) => format!("ringway-net, 1 of {}", pairs(n)),
-            Self::Bridge => "kernel TAP, bridge, TAP".to_owned(),
-            Self::Host(n, false) => format!("guest to host, {}", pairs(n)),
-            Self::Host(n, true) => format!("host to guest, {}", pairs(n)),
-            Self::Tap(false) => "guest to host, kernel TAP".to_owned(),
-            Self::Tap(true) => "host to guest, kernel TAP".to_owned(),
-        }
-    }
 }
 
 impl Case {
     pub(super) fn all(options: &Options) -> Vec<Self> {
         let streams = if options.quick { &ENDS[..] } else { &COUNTS };
-        let of = |uplink| streams.iter().map(move |streams| Self { uplink, streams: *streams });
+        let of = |between| streams.iter().map(move |streams| Self { between, streams: *streams });
+        // What pairs cost a stream is seen with one.
+        let one = [Between::Emulated, Between::Nics(FULL), Between::Nics(tso::BYTES)];
+        let one = one.map(|between| Self { between, streams: 1 });
         let wanted = |case: &Self| {
-            // Nothing stands in for our uplink.
-            !(case.uplink && options.control)
+            // Nothing stands in for our uplink, or for pairs.
+            !(case.between != Between::Guests && options.control)
                 && options.only.as_ref().is_none_or(|only| case.id().contains(only))
         };
-        of(false).chain(of(true)).filter(wanted).collect()
+        of(Between::Guests).chain(of(Between::Host)).chain(one).filter(wanted).collect()
     }
 
     pub(super) fn id(self) -> String {
-        format!("{}-s{}", if self.uplink { "uplink" } else { "vif" }, self.streams)
+        match self.between {
+            Between::Guests => format!("vif-s{}", self.streams),
+            Between::Host => format!("uplink-s{}", self.streams),
+            Between::Emulated => format!("qemu-s{}", self.streams),
+            Between::Nics(FULL) => format!("nic-1500-s{}", self.streams),
+            Between::Nics(_) => format!("nic-64k-s{}", self.streams),
+        }
     }
 
     pub(super) fn title(self) -> String {
-        let who = if self.uplink { "a guest and the host" } else { "two guests" };
-        format!("{who}, TCP streams: {}", self.streams)
+        let who = match self.between {
+            Between::Guests => "two guests, TCP streams".to_owned(),
+            Between::Host => "a guest and the host, TCP streams".to_owned(),
+            Between::Emulated => "two guests of QEMU, TCP streams".to_owned(),
+            Between::Nics(bytes) => format!("two NICs, frames of {bytes} bytes, streams"),
+        };
+        format!("{who}: {}", self.streams)
     }
 
     pub(super) fn ways(self, options: &Options) -> Vec<Way> {
-        if self.uplink {
-            let ours = ENDS.iter().flat_map(|n| [false, true].map(|back| Way::Host(*n, back)));
-            return ours.chain([false, true].map(Way::Tap)).collect();
+        match self.between {
+            Between::Guests => {}
+            Between::Host => {
+                let ours = ENDS.iter().flat_map(|n| [false, true].map(|back| Way::Host(*n, back)));
+                return ours.chain([false, true].map(Way::Tap)).collect();
+            }
+            Between::Emulated => return ENDS.map(Way::Emulated).into(),
+            Between::Nics(bytes) => return ENDS.map(|pairs| Way::Nics(pairs, bytes)).into(),
         }
         let pairs = if options.quick { &ENDS[..] } else { &COUNTS };
         let ours = pairs.iter().map(|n| Way::Switch(OURS, *n));
@@ -96,18 +97,23 @@ impl Case {
             ..Comparison::default()
         };
         let of = |ours, peer, bar| Comparison { bar: Some(bar), ..shown(ours, peer) };
-        if self.uplink {
-            let judged = |back| Comparison {
-                spread_excuses: true,
-                ..of(Way::Host(1, back), Way::Tap(back), 1.0)
-            };
-            let turned = |way: fn(bool) -> Way| shown(way(true), way(false));
-            let all = [judged(false), judged(true), turned(|back| Way::Host(1, back))];
-            return all.into_iter().chain([turned(Way::Tap)]).collect();
+        let whole = |ours, peer| Comparison { spread_excuses: true, ..of(ours, peer, 1.0) };
+        match self.between {
+            Between::Guests => {}
+            Between::Host => {
+                let judged = |back| whole(Way::Host(1, back), Way::Tap(back));
+                let turned = |way: fn(bool) -> Way| shown(way(true), way(false));
+                let all = [judged(false), judged(true), turned(|back| Way::Host(1, back))];
+                return all.into_iter().chain([turned(Way::Tap)]).collect();
+            }
+            Between::Emulated => return vec![of(Way::Emulated(8), Way::Emulated(1), ONE_STREAM)],
+            Between::Nics(bytes) => {
+                return vec![of(Way::Nics(8, bytes), Way::Nics(1, bytes), ONE_STREAM)];
+            }
         }
         let [one, eight] = [1, 8].map(|pairs| Way::Switch(OURS, pairs));
         let testpmd = Way::Switch(System::TestpmdWhole, 1);
-        let switch = Comparison { spread_excuses: true, ..of(one, testpmd, 1.0) };
+        let switch = whole(one, testpmd);
         let metric = Some("backend_cpus".to_owned());
         let cpu = Comparison { metric, side: Side::AtMost, ..of(one, testpmd, BACKEND) };
         let mut all = vec![switch, cpu, shown(one, Way::Bridge)];
@@ -122,10 +128,12 @@ impl Case {
 
 /// As in the documents: streams on x, a line for each number of pairs.
 pub(super) fn plot(cases: &[Case], options: &Options) -> PlotPlan {
-    let panel = |uplink: bool, metric: &str| {
-        let here: Vec<Case> = cases.iter().filter(|case| case.uplink == uplink).copied().collect();
+    let panel = |between: Between, metric: &str| {
+        let here = cases.iter().filter(|case| case.between == between);
+        let here: Vec<Case> = here.copied().collect();
         let mut ways = here.first().map(|case| case.ways(options)).unwrap_or_default();
         ways.retain(|way| !matches!(way, Way::OneOf(_)));
+        let title = if between == Between::Host { "guest and host" } else { "guest to guest" };
         let line = |way: Way| SeriesPlan {
             name: way.name(),
             points: here
@@ -135,7 +143,7 @@ pub(super) fn plot(cases: &[Case], options: &Options) -> PlotPlan {
                 .collect(),
         };
         PanelPlan {
-            title: (if uplink { "guest and host" } else { "guest to guest" }).to_owned(),
+            title: title.to_owned(),
             x: "TCP streams".to_owned(),
             steps: here.iter().map(|case| case.streams.to_string()).collect(),
             metric: metric.to_owned(),
@@ -143,12 +151,12 @@ pub(super) fn plot(cases: &[Case], options: &Options) -> PlotPlan {
             series: ways.into_iter().map(line).collect(),
         }
     };
-    let metrics = ["gbit_per_s", "backend_cpus"];
+    let (both, metrics) = ([Between::Guests, Between::Host], ["gbit_per_s", "backend_cpus"]);
     PlotPlan {
         name: "lines".to_owned(),
         title: "net-queues: TCP streams over pairs of queues".to_owned(),
         columns: metrics.len(),
-        panels: [false, true].into_iter().flat_map(|u| metrics.map(|m| panel(u, m))).collect(),
+        panels: both.into_iter().flat_map(|who| metrics.map(|m| panel(who, m))).collect(),
     }
 }
 
@@ -159,7 +167,7 @@ mod tests {
     #[test]
     fn what_is_promised_of_streams() {
         let cases = Case::all(&Options::default());
-        assert_eq!(cases.len(), 8);
+        assert_eq!(cases.len(), 11);
         let bars = |id: &str| {
             let case = cases.iter().find(|case| case.id() == id).unwrap();
             let all = case.comparisons(&Options::default());
@@ -167,8 +175,11 @@ mod tests {
         };
         assert_eq!(bars("vif-s1"), [1.0, 0.5, 0.95]);
         assert_eq!((bars("vif-s8"), bars("uplink-s1")), (vec![1.0, 0.5], vec![1.0, 1.0]));
+        for id in ["qemu-s1", "nic-1500-s1", "nic-64k-s1"] {
+            assert_eq!(bars(id), [0.95]);
+        }
         let quick = Options { quick: true, ..Options::default() };
-        assert_eq!(Case::all(&quick).len(), 4);
+        assert_eq!(Case::all(&quick).len(), 7);
         assert_eq!(plot(&cases, &Options::default()).panels[0].series.len(), 6);
         let control = Options { control: true, ..Options::default() };
         assert!(cases.iter().all(|case| case.comparisons(&control).is_empty()));

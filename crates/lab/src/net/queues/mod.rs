@@ -1,9 +1,12 @@
 //! `net-queues`: TCP streams over pairs of queues, between two guests and between a guest and the host.
 //!
 //! The documents' matrix: 1, 2, 4 and 8 streams over as many pairs. A guest of User-Mode Linux has one
-//! CPU, so what this shows here is what pairs cost, and that streams are spread; not how it scales.
+//! CPU, so what this shows here is what pairs cost, and that streams are spread; not how it scales. What
+//! pairs cost one stream is also seen without that guest's own part: between NICs of the lab's client,
+//! and between guests of QEMU.
 
 mod cases;
+mod way;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,12 +14,16 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use testkit::process::{RingwayNet, find_tool};
 
-use cases::{Case, OURS, Way, plot};
+use cases::{Case, plot};
+use way::{OURS, Way};
 
+use super::client::{self, Lane, tcp};
 use super::guests::{self, End, Streams};
 use super::relay;
 use super::systems::{System, versions};
 use super::tap::{self, Bridge, Device};
+use super::tso;
+use crate::blk::client::Window;
 use crate::cpu::{self, Placement};
 use crate::experiment::{CellPlan, Experiment, Options, Plan, Prepared, Sample};
 use crate::host::versions as tools;
@@ -103,6 +110,8 @@ impl Prepared for Ready {
         match way {
             Way::Switch(system, pairs) => switch(system, pairs, pairs, streams, self.placement),
             Way::OneOf(pairs) => switch(OURS, pairs, 1, streams, self.placement),
+            Way::Nics(pairs, bytes) => self.nics(pairs, bytes),
+            Way::Emulated(pairs) => emulated(pairs, streams, self.placement),
             Way::Bridge => {
                 let bridge = Bridge::with_devices()?;
                 let [server, client] = [0, 1].map(|n| End::tap(&bridge.taps[n]));
@@ -117,6 +126,28 @@ impl Prepared for Ready {
             }
         }
     }
+}
+
+impl Ready {
+    /// One flow between NICs of the lab's client, each on a CPU of its own.
+    fn nics(&self, pairs: u16, bytes: usize) -> Result<Sample> {
+        let running = OURS.start(2, pairs, self.placement)?;
+        let sockets = [running.socket(0), running.socket(1)];
+        let (frames, depth) = (vec![tcp(1, 2, 40_000, bytes)], tso::DEPTHS[1]);
+        let lane = Lane::connect([&sockets[0], &sockets[1]], [1, 2], frames, (depth, [pairs; 2]))?;
+        let window = Window::of(Duration::from_millis(self.options.window_ms.unwrap_or(1000)));
+        let time = || running.time_s();
+        let ran = client::run(&mut [lane], self.placement.client, window, &time)?;
+        Ok(tso::sample_of(&ran, bytes))
+    }
+}
+
+/// Guests of QEMU, which take all pairs.
+fn emulated(pairs: u16, streams: Streams, at: Placement) -> Result<Sample> {
+    let running = OURS.start_anywhere(2, pairs, at)?;
+    let [server, client] = [0, 1].map(|n| End::emulated(&running.socket(n), n, pairs));
+    let _server = server.listen(REPEATS)?;
+    streams.measure(&client, Some(&|| running.time_s()))
 }
 
 /// NICs have `pairs`, of which guests use `used`.
