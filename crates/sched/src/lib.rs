@@ -30,7 +30,7 @@ pub const SHORTEST: Duration = Duration::from_micros(100);
 /// because it is scheduled in another way.
 ///
 /// # Errors
-/// There is no such thread.
+/// There is no such thread, or this process may not ask (a filter of system calls).
 pub fn turn(thread: Option<Pid>) -> io::Result<Option<Duration>> {
     Ok(Some(attributes(thread)?).filter(has_turns).map(|of| Duration::from_nanos(of.sched_runtime)))
 }
@@ -39,7 +39,7 @@ pub fn turn(thread: Option<Pid>) -> io::Result<Option<Duration>> {
 /// nearest. False: it has none, and nothing was done.
 ///
 /// # Errors
-/// There is no such thread, or it belongs to somebody else.
+/// There is no such thread, it belongs to somebody else, or this process may not do it.
 pub fn set_turn(thread: Option<Pid>, turn: Duration) -> io::Result<bool> {
     let mut of = attributes(thread)?;
     if !has_turns(&of) {
@@ -51,30 +51,32 @@ pub fn set_turn(thread: Option<Pid>, turn: Duration) -> io::Result<bool> {
     Ok(true)
 }
 
-/// As [`set_turn`], for all threads of this process, and so for those that they start.
+/// As [`set_turn`], for all threads of a process, by default of this one, and so for those that they
+/// start. False: none of them has turns.
 ///
 /// # Errors
-/// As [`set_turn`], and that of reading `/proc`.
-pub fn set_turns(turn: Duration) -> io::Result<bool> {
-    let mut seen = HashSet::new();
+/// As [`set_turn`], and that of reading `/proc`: other threads may have got it then.
+pub fn set_turns(process: Option<Pid>, turn: Duration) -> io::Result<bool> {
+    let process = process.map_or_else(|| "self".to_owned(), |id| id.as_raw_nonzero().to_string());
+    let (mut seen, mut any) = (HashSet::new(), false);
     loop {
         let before = seen.len();
-        for thread in fs::read_dir("/proc/self/task")? {
+        for thread in fs::read_dir(format!("/proc/{process}/task"))? {
             let number = thread?.file_name().to_str().and_then(|name| name.parse().ok());
             let Some(thread) = number.and_then(Pid::from_raw) else { continue };
             if !seen.insert(thread) {
                 continue;
             }
             match set_turn(Some(thread), turn) {
-                Ok(true) => {}
+                Ok(has) => any |= has,
                 // It has ended.
                 Err(error) if error.raw_os_error() == Some(ESRCH) => {}
-                none => return none,
+                Err(error) => return Err(error),
             }
         }
         // One that was not seen may have been started by one that had not had its turn yet.
         if seen.len() == before {
-            return Ok(true);
+            return Ok(any);
         }
     }
 }
@@ -111,7 +113,6 @@ mod tests {
 
     #[test]
     fn a_turn_is_kept_and_inherited_where_the_kernel_has_turns() {
-        // Each test has a thread of its own, and whatever is changed ends with it.
         let Some(before) = turn(None).unwrap() else {
             assert!(!set_turn(None, SHORTEST).unwrap());
             assert_eq!(turn(None).unwrap(), None);
@@ -128,10 +129,11 @@ mod tests {
         let set = std::thread::spawn(move || set_turn(Some(other), 2 * SHORTEST).unwrap());
         assert!(set.join().unwrap());
         assert_eq!(turn(Some(other)).unwrap(), Some(2 * SHORTEST));
+        all_threads_of_this_process_get_one();
     }
 
-    #[test]
-    fn all_threads_of_a_process_get_one() {
+    // It is everybody's, so nobody else may look at turns meanwhile.
+    fn all_threads_of_this_process_get_one() {
         let (told, end) = (std::sync::mpsc::channel(), std::sync::mpsc::channel::<()>());
         let other = std::thread::spawn(move || {
             told.0.send(rustix::thread::gettid()).unwrap();
@@ -139,8 +141,8 @@ mod tests {
         });
         let thread = told.1.recv().unwrap();
         let wanted = 3 * SHORTEST;
-        let there = set_turns(wanted).unwrap();
-        assert_eq!(turn(Some(thread)).unwrap(), there.then_some(wanted));
+        assert!(set_turns(None, wanted).unwrap());
+        assert_eq!(turn(Some(thread)).unwrap(), Some(wanted));
         drop(end.0);
         other.join().unwrap();
     }
@@ -149,5 +151,6 @@ mod tests {
     fn a_thread_that_is_not_there_is_told() {
         let nobody = Pid::from_raw(i32::MAX);
         assert!(turn(nobody).is_err() && set_turn(nobody, SHORTEST).is_err());
+        assert!(set_turns(nobody, SHORTEST).is_err());
     }
 }

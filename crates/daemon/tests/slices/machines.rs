@@ -107,11 +107,15 @@ fn members_are_put_right_after_the_daemon_was_killed() {
         host.daemon.process.kill().unwrap();
         for pid in host.processes("qemu-system").union(&host.processes("ringway-io")) {
             host.slices.take_out(*pid).unwrap();
+            // What is usual, as those have whom an earlier version started.
+            sched::set_turns(Pid::from_raw(*pid as i32), Duration::ZERO).unwrap();
         }
         let gone = format!("11111111-2222-4333-8444-{round:012x}");
         std::fs::create_dir(host.slices.path("guests").join(gone)).unwrap();
         host.daemon.start_again().unwrap();
         eventually("everybody is where they belong", || host.is_right());
+        let short = sched::turn(None).unwrap().map(|_| sched::SHORTEST);
+        eventually("all have short turns", || host.turns() == [short].into());
         assert_eq!(host.daemon.slices(), Some(host.slices.clone()));
     }
     // It ends; the machine goes on, and keeps its group.

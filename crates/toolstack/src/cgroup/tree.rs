@@ -5,6 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
+use rustix::process::Pid;
 
 use super::group::Slice;
 use super::leave::{PAUSE, TURNS};
@@ -115,17 +116,19 @@ impl Tree {
         }
     }
 
-    /// Sees that a process is in a leaf, which is made if it is not there. True: the process was
-    /// elsewhere.
+    /// Sees that a process is in a leaf, which is made if it is not there, and that its threads have
+    /// the shortest turns. True: the process was elsewhere.
     ///
     /// # Errors
     /// As [`Self::add`] and [`Self::join`].
     pub fn place(&self, group: Group, pid: u32) -> Result<bool, CgroupError> {
-        if members(&self.path(group)).contains(&pid) {
-            return Ok(false);
+        let elsewhere = !members(&self.path(group)).contains(&pid);
+        if elsewhere {
+            self.add(group)?;
+            self.join(group, pid)?;
         }
-        self.add(group)?;
-        self.join(group, pid).map(|()| true)
+        shorten(pid);
+        Ok(elsewhere)
     }
 
     /// Sees that this process is in the control slice, and that its threads have the shortest turns:
@@ -138,11 +141,9 @@ impl Tree {
         let there = self.systemctl.is_some()
             && self.group_of_self().is_some_and(|group| group.starts_with(&slice));
         if !there {
-            self.place(Group::Daemon, std::process::id())?;
+            return self.place(Group::Daemon, std::process::id()).map(drop);
         }
-        if let Err(error) = sched::set_turns(sched::SHORTEST) {
-            tracing::warn!("its threads have turns as usual: {error}");
-        }
+        shorten(std::process::id());
         Ok(())
     }
 
@@ -298,6 +299,18 @@ impl fmt::Display for Tree {
         let (datapath, guests) = (name(&datapath), name(&guests));
         let version = self.version.number();
         write!(f, "version {version}: {}, {datapath}, {guests}", control.display())
+    }
+}
+
+/// Gives the threads of a process the shortest turns, if they have any. What cannot be had is told in
+/// the log: only who waits for a CPU beside them notices.
+fn shorten(pid: u32) {
+    let Some(process) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return };
+    match sched::set_turns(Some(process), sched::SHORTEST) {
+        // It has ended.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => tracing::warn!(pid, "its threads have turns as usual: {error}"),
+        Ok(_) => {}
     }
 }
 

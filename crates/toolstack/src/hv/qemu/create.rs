@@ -106,8 +106,7 @@ fn start(
     let record = Record::new(domid, spec.vcpus);
     dir.keep(&record).map_err(failed)?;
     let command = command(&qemu.settings.qemu, vm, spec, accel, &dir.agent());
-    let pid_file = Some(dir.pid_file());
-    let spawn = Spawn { group: qemu.entrance(vm), pid_file, command };
+    let spawn = Spawn { group: qemu.entrance(vm), pid_file: Some(dir.pid_file()), command };
     let child = spawned(&qemu.settings, &dir, &spawn)?;
     let pid = child.id().unwrap_or_default();
     let held = Domain::hold(vm, record, dir.clone(), pid);
