@@ -57,10 +57,10 @@ impl Answers for Front {
         }
     }
 
-    fn console(&self, wanted: Wanted) -> Fut<'static, Result<UnixStream, NoConsole>> {
+    fn console(&self, wanted: Wanted, peer: Peer) -> Fut<'static, Result<UnixStream, NoConsole>> {
         let house = Arc::clone(&self.house);
         Box::pin(async move {
-            let session = house.sessions.find(&house.db, &wanted.session);
+            let session = house.sessions.named(&house.db, &wanted.session, &peer);
             if session.map_err(|_| NoConsole::Denied)?.role < CONSOLE_ROLE {
                 return Err(NoConsole::Denied);
             }

@@ -103,7 +103,8 @@ fn values(arguments: &Arguments, found: &Found, name: &str) -> Vec<String> {
     class.map(|class| asked(arguments, class, field, templates)).unwrap_or_default()
 }
 
-/// What the records of a class have in this field. Without a server there is nothing to offer.
+/// What the records of a class have in this field. Without a server there is nothing to offer, and
+/// nothing that is kept.
 fn asked(arguments: &Arguments, class: &'static str, field: &str, templates: bool) -> Vec<String> {
     let server = arguments.server.as_deref().unwrap_or("local");
     let port = arguments.port.unwrap_or_default();
@@ -113,7 +114,7 @@ fn asked(arguments: &Arguments, class: &'static str, field: &str, templates: boo
     }
     // A key must not be enough to trust a server, let alone to show it a password.
     let Ok(mut client) = connect::login_known(arguments) else { return Vec::new() };
-    let records = client.records(class).unwrap_or_default();
+    let Ok(records) = client.records(class) else { return Vec::new() };
     let _gone = client.logout();
     let meant = |one: &xenapi::client::Record| {
         class != "VM" || one.flag("is_a_template") == templates && !one.flag("is_a_snapshot")

@@ -14,6 +14,7 @@ use std::time::Duration;
 use model::admission::Limits;
 use model::plan::Deadlines;
 use toolstack::cgroup::Weights;
+use toolstack::doctor::sizes;
 
 use crate::first::Product;
 use crate::known::XAPI;
@@ -151,7 +152,7 @@ fn resolve(options: Options, text: &str) -> Result<Settings, String> {
         hypervisor: options.hypervisor.or(written.hypervisor).unwrap_or_default(),
         password_file: options.password_file.or(written.password_file),
         boot: boot.unwrap_or_else(|| USUAL_BOOT.map(PathBuf::from).to_vec()),
-        limits: limits(&written.limits)?,
+        limits: limits(&written.limits, &sizes())?,
         deadlines,
         queue: queue.unwrap_or(USUAL_QUEUE),
         product: product(written.identity)?,

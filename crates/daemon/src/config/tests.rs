@@ -1,3 +1,6 @@
+use model::sizing::{Host, sizing};
+
+use super::written::WrittenLimits;
 use super::*;
 
 fn of(text: &str) -> Result<Settings, String> {
@@ -12,11 +15,22 @@ fn what_is_usual() {
     assert_eq!(settings.known.as_deref(), Some(Path::new("/var/lib/xcp/xapi")));
     let listen: Vec<_> = settings.listen.iter().map(ToString::to_string).collect();
     assert_eq!(listen, ["0.0.0.0:443", "127.0.0.1:80,plain"]);
-    // As `ringway doctor` tells it.
-    let host = toolstack::doctor::sizes().steps.value;
-    assert_eq!(settings.limits, Limits { host, ..Limits::default() });
     assert_eq!(settings.hypervisor, HypervisorKind::Qemu);
     assert_eq!(settings.product.version, "7.0.0");
+}
+
+#[test]
+fn a_small_host_does_less_at_once() {
+    let of = |mib: u64, written: WrittenLimits| {
+        let host = Host { cpus: 2, memory_bytes: mib << 20 };
+        limits(&written, &sizing(host)).unwrap()
+    };
+    assert_eq!(of(16 << 10, WrittenLimits::default()), Limits::default());
+    let small = of(512, WrittenLimits::default());
+    assert!(small.host < Limits::default().host, "{small:?}");
+    assert_eq!(Limits { host: Limits::default().host, ..small }, Limits::default());
+    let said = WrittenLimits { worker_pool_size: Some(40), ..WrittenLimits::default() };
+    assert_eq!(of(512, said).host, 40);
 }
 
 #[test]

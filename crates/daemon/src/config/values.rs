@@ -4,8 +4,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use model::admission::Limits;
+use model::sizing::Sizing;
 use toolstack::cgroup::{INSTANCE, Weights, check_name};
-use toolstack::doctor::sizes;
 
 use super::SliceSettings;
 use super::written::{WrittenIdentity, WrittenLimits, WrittenSlices};
@@ -15,8 +15,9 @@ use crate::options::SlicesMode;
 /// Longest of the times that can be given.
 const TIME_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
-pub(super) fn limits(written: &WrittenLimits) -> Result<Limits, String> {
-    let usual = Limits { host: sizes().steps.value, ..Limits::default() };
+/// How many steps run at once: what is not said is as a host of this size needs it.
+pub(super) fn limits(written: &WrittenLimits, sizes: &Sizing) -> Result<Limits, String> {
+    let usual = Limits { host: sizes.steps.value, ..Limits::default() };
     let limits = Limits {
         host: written.worker_pool_size.unwrap_or(usual.host),
         machine: written.machine.unwrap_or(usual.machine),

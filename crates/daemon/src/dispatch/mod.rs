@@ -212,15 +212,11 @@ pub(crate) fn list_methods() -> Value {
     Value::Set(methods().into_iter().map(Value::Str).collect())
 }
 
-/// Takes the session off the parameters; an empty one is that of the connection, if it has one.
+/// Takes the session off the parameters. One that is not there, or no text, is none.
 fn session(house: &House, params: &mut Vec<Value>, peer: &Peer) -> Result<Session, ApiError> {
-    let first = if params.is_empty() { Value::text("") } else { params.remove(0) };
-    match (text(&first), &peer.own) {
-        ("", Some(own)) => {
-            let originator = peer.user_agent.as_deref().unwrap_or_default();
-            house.sessions.own(&house.db, own, originator)
-        }
-        (named, _) => house.sessions.find(&house.db, named),
+    match (!params.is_empty()).then(|| params.remove(0)) {
+        Some(Value::Str(named)) => house.sessions.named(&house.db, &named, peer),
+        _ => house.sessions.find(&house.db, ""),
     }
 }
 

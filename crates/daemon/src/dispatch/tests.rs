@@ -1,12 +1,15 @@
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
+use xenapi::envelope::{Call, Dialect};
 use xenapi::table::implicit::resolve;
 use xenapi::table::{Role, host, network, pool, secret, vm};
 use xenapi::{NULL_REF, Value};
 
 use super::generic::MAX_MEMBERS;
-use super::{Args, permitted, text};
+use super::{Args, Origin, Peer, dispatch, permitted, text};
 use crate::db::{Ref, View};
+use crate::sessions::Own;
 use crate::trial::Trial;
 
 fn words(words: &[&str]) -> Vec<String> {
@@ -46,6 +49,23 @@ async fn the_first_thing_that_is_wrong_is_the_answer() {
     for null in [NULL_REF, ""] {
         let null = raw("VM.get_uuid", vec![session.clone(), Value::text(null)]).await;
         assert_eq!(null, ["HANDLE_INVALID", "VM", NULL_REF]);
+    }
+}
+
+#[tokio::test]
+async fn only_an_empty_session_is_that_of_the_connection() {
+    let trial = Trial::new().await;
+    let own = Some(Arc::new(Own::default()));
+    let peer = Peer { from: Origin::Unix, user_agent: None, own };
+    let ask = async |params: Vec<Value>| {
+        let call = Call { method: "VM.get_all".into(), params, dialect: Dialect::Xml };
+        dispatch(&trial.house, call, &peer).await
+    };
+    assert!(ask(vec![Value::text("")]).await.is_ok());
+    let others = [Value::Null, Value::Int(0), Value::Bool(false), map(&[]), Value::text(NULL_REF)];
+    for other in others.into_iter().map(|other| vec![other]).chain([vec![]]) {
+        let told = ask(other.clone()).await.unwrap_err();
+        assert_eq!(told.code, "SESSION_INVALID", "{other:?}");
     }
 }
 

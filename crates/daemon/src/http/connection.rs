@@ -4,6 +4,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use hyper::header::{self, HeaderMap};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -12,7 +13,7 @@ use tokio::sync::{Semaphore, watch};
 
 use super::patient::Patient;
 use super::{Answers, routes, stopped};
-use crate::dispatch::Origin;
+use crate::dispatch::{Origin, Peer};
 use crate::sessions::Own;
 
 /// How long the head of a request may take, and how long a connection may be idle before it.
@@ -23,6 +24,8 @@ const WRITE_PATIENCE: Duration = Duration::from_secs(60);
 const HEADERS_MAX: usize = 64;
 /// Most bytes that are read ahead; the head of a request is at most twice that.
 const BUFFER_BYTES: usize = 64 << 10;
+/// Longest text kept of what a client says of itself, in characters.
+const AGENT_CHARS_MAX: usize = 128;
 
 /// What every connection of a server has in common.
 #[derive(Clone, Debug)]
@@ -39,6 +42,19 @@ pub(super) struct Caller {
     pub(super) from: Origin,
     /// The session of the connection, if it may have one.
     pub(super) own: Option<Arc<Own>>,
+}
+
+impl Caller {
+    /// Who asks with these headers. A page in a browser has no session by its connection: it may send
+    /// requests to whatever is forwarded to a port of its user's machine, and the browser tells by
+    /// `Origin` that it does (Fetch, 3.2).
+    pub(super) fn asks(self, headers: &HeaderMap) -> Peer {
+        let Self { from, own } = self;
+        let own = own.filter(|_| !headers.contains_key(header::ORIGIN));
+        let agent = headers.get(header::USER_AGENT).and_then(|agent| agent.to_str().ok());
+        let user_agent = agent.map(|text| text.chars().take(AGENT_CHARS_MAX).collect());
+        Peer { from, user_agent, own }
+    }
 }
 
 /// A connection with a session of its own, which ends with it.

@@ -13,7 +13,9 @@ use tokio::net::UnixStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use super::answer::{Answer, last, text};
+use super::connection::Caller;
 use super::{Answers, stopped, websocket};
+use crate::dispatch::Peer;
 
 /// Where consoles are.
 pub(super) const PATH: &str = "/console";
@@ -25,7 +27,7 @@ const WORD_BYTES_MAX: usize = 128;
 /// Whose console is wanted, and by whom.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wanted {
-    /// The session: in a cookie, or in the query.
+    /// The session: in a cookie, or in the query. Empty: that of the connection, if it has one.
     pub session: String,
     /// Reference of a console or of a machine.
     pub reference: Option<String>,
@@ -47,12 +49,14 @@ pub enum NoConsole {
 /// Answers `CONNECT /console`, and carries bytes from then on.
 pub(super) async fn console(
     request: Request<Incoming>,
+    caller: Caller,
     answers: &dyn Answers,
     consoles: &Arc<Semaphore>,
     stop: watch::Receiver<bool>,
 ) -> Response<Answer> {
     let wanted = wanted(request.uri().query().unwrap_or_default(), request.headers());
-    match open(wanted, answers, consoles).await {
+    let peer = caller.asks(request.headers());
+    match open(wanted, peer, answers, consoles).await {
         Ok((line, held)) => {
             tokio::spawn(carry(on(request), line, held, stop, false));
             text(StatusCode::OK, "application/octet-stream", String::new())
@@ -64,6 +68,7 @@ pub(super) async fn console(
 /// Answers a request for a WebSocket at `/console`, and carries bytes from then on.
 pub(super) async fn socket(
     request: Request<Incoming>,
+    caller: Caller,
     answers: &dyn Answers,
     consoles: &Arc<Semaphore>,
     stop: watch::Receiver<bool>,
@@ -73,7 +78,8 @@ pub(super) async fn socket(
     };
     // A browser shows its cookies whichever page asks: the session is in the query, or nowhere.
     let wanted = wanted(request.uri().query().unwrap_or_default(), &HeaderMap::new());
-    let (line, held) = match open(wanted, answers, consoles).await {
+    let peer = caller.asks(request.headers());
+    let (line, held) = match open(wanted, peer, answers, consoles).await {
         Ok(open) => open,
         Err(refusal) => return refusal,
     };
@@ -96,6 +102,7 @@ pub(super) async fn socket(
 /// The line that is wanted with a place for it, or why there is none.
 async fn open(
     wanted: Option<Wanted>,
+    peer: Peer,
     answers: &dyn Answers,
     consoles: &Arc<Semaphore>,
 ) -> Result<(UnixStream, OwnedSemaphorePermit), Response<Answer>> {
@@ -107,7 +114,7 @@ async fn open(
         let why = "Too many consoles are open. Close one.";
         return Err(refused(StatusCode::SERVICE_UNAVAILABLE, why));
     };
-    let refusal = match answers.console(wanted).await {
+    let refusal = match answers.console(wanted, peer).await {
         Ok(line) => return Ok((line, place)),
         Err(NoConsole::Denied) => {
             refused(StatusCode::UNAUTHORIZED, "Log in first, as somebody who may use consoles.")

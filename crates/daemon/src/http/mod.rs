@@ -57,7 +57,7 @@ pub trait Answers: fmt::Debug + Send + Sync + 'static {
     /// A connection has ended that had this session of its own.
     fn left(&self, own: &Own);
     /// Opens the serial line of a machine.
-    fn console(&self, wanted: Wanted) -> Fut<'static, Result<UnixStream, NoConsole>>;
+    fn console(&self, wanted: Wanted, peer: Peer) -> Fut<'static, Result<UnixStream, NoConsole>>;
     /// What is counted and measured, as OpenMetrics has it.
     fn metrics(&self) -> String;
 }

@@ -45,10 +45,10 @@ pub(super) async fn answer(
         }
         (_, None) if path == METRICS => Ok(other_method("GET")),
         (&Method::CONNECT, None) if path == console::PATH => {
-            Ok(console::console(request, &*answers, &consoles, stop).await)
+            Ok(console::console(request, caller, &*answers, &consoles, stop).await)
         }
         (&Method::GET, None) if path == console::PATH => {
-            Ok(console::socket(request, &*answers, &consoles, stop).await)
+            Ok(console::socket(request, caller, &*answers, &consoles, stop).await)
         }
         (_, None) if path == console::PATH => Ok(other_method("CONNECT, GET")),
         (_, None) => Ok(absent()),

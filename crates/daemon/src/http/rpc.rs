@@ -7,7 +7,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use hyper::body::{Body, Incoming};
-use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
+use hyper::header::{self, HeaderName, HeaderValue};
 use hyper::{Request, Response};
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -29,8 +29,6 @@ const BODY_DEADLINE: Duration = Duration::from_secs(30);
 const WASTE_BYTES_MAX: usize = 1 << 20;
 /// ...and how long.
 const WASTE_DEADLINE: Duration = Duration::from_secs(2);
-/// Longest text kept of what a client says of itself, in characters.
-const AGENT_CHARS_MAX: usize = 128;
 /// How long the server took, for those who measure.
 const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 
@@ -56,8 +54,7 @@ pub(super) async fn rpc(
         Err(why) => return Ok(bad(&why)),
     };
     drop(body);
-    let Caller { from, own } = caller;
-    let peer = Peer { from, user_agent: agent(&head.headers), own };
+    let peer = caller.asks(&head.headers);
     let frame =
         Call { method: call.method.clone(), params: Vec::new(), dialect: call.dialect.clone() };
     let outcome = outcome(answers, call, peer, stop).await?;
@@ -153,10 +150,4 @@ async fn next(body: &mut Incoming) -> Option<hyper::Result<hyper::body::Frame<by
 fn late() -> BadBody {
     let seconds = BODY_DEADLINE.as_secs();
     BadBody::Malformed(format!("it was not all there after {seconds} s"))
-}
-
-/// What the client says of itself.
-fn agent(headers: &HeaderMap) -> Option<String> {
-    let text = headers.get(header::USER_AGENT)?.to_str().ok()?;
-    Some(text.chars().take(AGENT_CHARS_MAX).collect())
 }

@@ -9,6 +9,7 @@ use xenapi::ApiError;
 
 use super::{Admitted, Session, Sessions};
 use crate::db::{Db, Ref};
+use crate::dispatch::Peer;
 
 /// The session of one connection, once it has one.
 #[derive(Debug, Default)]
@@ -21,12 +22,25 @@ impl Own {
 }
 
 impl Sessions {
+    /// The session that somebody names. An empty name is that of the connection, if it has one.
+    ///
+    /// # Errors
+    /// `SESSION_INVALID`, and that of the database.
+    pub fn named(&self, db: &Db, name: &str, peer: &Peer) -> Result<Session, ApiError> {
+        match &peer.own {
+            Some(own) if name.is_empty() => {
+                self.own(db, own, peer.user_agent.as_deref().unwrap_or_default())
+            }
+            _ => self.find(db, name),
+        }
+    }
+
     /// The session of a connection of root, which begins now unless there is one. One that was ended
     /// meanwhile begins anew.
     ///
     /// # Errors
     /// That of the database.
-    pub fn own(&self, db: &Db, own: &Own, originator: &str) -> Result<Session, ApiError> {
+    pub(super) fn own(&self, db: &Db, own: &Own, originator: &str) -> Result<Session, ApiError> {
         let mut reference = own.reference();
         if let Some(reference) = &*reference
             && let Ok(session) = self.find(db, reference.as_str())

@@ -60,6 +60,24 @@ fn a_session_that_is_none_is_told_so() {
     assert_ne!(world.root.session(), Some(before.as_str()));
 }
 
+/// What a killed `xe` leaves: nothing.
+#[test]
+fn who_leaves_the_socket_leaves_no_session() {
+    let mut world = World::new();
+    let mut other = Client::unix(world.daemon.socket()).unwrap();
+    other.be_root("test");
+    let task = other.call("task.create", &["mine", ""].map(Value::text)).unwrap();
+    assert_eq!(other.session(), None);
+    let (classes, token) = (Value::Set(vec![Value::text("task/*")]), Value::text(""));
+    let seen = world.call("event.from", &[classes.clone(), token, Value::Float(0.0)]);
+    let Value::Map(seen) = seen else { panic!("{seen:?}") };
+    assert_eq!(world.call("task.get_status", std::slice::from_ref(&task)), Value::text("pending"));
+    drop(other);
+    // The session has ended, and so the task, which nobody will end any more: that is told.
+    world.call("event.from", &[classes, seen["token"].clone(), Value::Float(60.0)]);
+    assert_eq!(world.call("task.get_status", &[task]), Value::text("cancelled"));
+}
+
 #[test]
 fn a_user_who_only_reads_changes_nothing() {
     let dir = TempDir::new().unwrap();

@@ -33,10 +33,17 @@ pub(super) enum Bad {
     Io(io::Error),
     /// It has another status than 200.
     Status(u16),
-    /// It has another status than 200, and says why.
-    Refused(String),
+    /// It has this other status than 200, and says why.
+    Refused(u16, String),
     /// It is no HTTP, or past a limit.
     Malformed(&'static str),
+}
+
+impl Bad {
+    /// Who asked has no session that is one.
+    pub(super) fn wants_session(&self) -> bool {
+        matches!(self, Self::Status(401 | 403) | Self::Refused(401 | 403, _))
+    }
 }
 
 impl From<io::Error> for Bad {
@@ -93,7 +100,7 @@ pub(super) fn connect(
         return Ok(());
     }
     Err(match reason(&mut link.reader, head.length) {
-        Some(why) => Bad::Refused(why),
+        Some(why) => Bad::Refused(head.status, why),
         None => Bad::Status(head.status),
     })
 }

@@ -3,7 +3,8 @@
 //! # Model
 //! A [`Client`] speaks to one [`Address`] and puts its session in front of every call that takes
 //! one. Results are of the types that the [table](crate::table) says. A connection is kept from
-//! call to call and made anew when the server has closed it meanwhile; a session outlives it.
+//! call to call and made anew when the server has closed it meanwhile. A session outlives it, but
+//! that of who [is root](Client::be_root), which is another one then.
 //!
 //! A call that may take long is [run](Client::run) as a task, whose end is an event: nothing is
 //! asked again and again.
@@ -119,9 +120,11 @@ impl Client {
 
     /// Lets the connection be the session: at a socket of the host, where the server knows who calls,
     /// nobody need log in or out. At a server that wants a session all the same, root logs in with
-    /// the first call.
+    /// the first call. Nothing happens at another address.
     pub fn be_root(&mut self, originator: &str) {
-        self.own = Some(originator.to_owned());
+        if matches!(self.address, Address::Unix(_)) {
+            self.own = Some(originator.to_owned());
+        }
     }
 
     /// The session, once there is one. None of a connection that is one.
@@ -201,7 +204,7 @@ impl Client {
     ) -> Result<Value, ClientError> {
         let told = self.call_once(method, params, within);
         match (&told, self.own.take()) {
-            // It was not carried out.
+            // It was not carried out, or only waited.
             (Err(ClientError::Api(error)), Some(originator))
                 if error.code == "SESSION_INVALID" && self.session.is_none() =>
             {
@@ -267,7 +270,7 @@ impl Client {
                 ClientError::Late { what: method, after: within }
             }
             http::Bad::Io(source) => ClientError::Lost { at, method, source },
-            http::Bad::Refused(why) => ClientError::Refused { at, why },
+            http::Bad::Refused(_, why) => ClientError::Refused { at, why },
             http::Bad::Status(status) => ClientError::Http { at, status },
             http::Bad::Malformed(why) => ClientError::Nonsense { at, method, why: why.to_owned() },
         }

@@ -21,17 +21,25 @@ impl Client {
     /// # Errors
     /// There is nothing at the path, or it refuses.
     pub fn tunnel(&mut self, path: &str) -> Result<Tunnel, ClientError> {
-        if let Some(originator) = self.own.take() {
+        let mut asked = self.ask(path)?;
+        if asked.as_ref().is_err_and(http::Bad::wants_session)
+            && let Some(originator) = self.own.take()
+        {
             self.login("root", "", &originator)?;
+            asked = self.ask(path)?;
         }
-        let mut link = Link::open(&self.address, Instant::now() + CONNECT_DEADLINE)?;
-        link.set_deadline(Some(Instant::now() + ANSWER_DEADLINE));
-        http::connect(&mut link, &self.address, path, self.session().unwrap_or_default())
-            .map_err(|bad| self.failed("CONNECT", bad, ANSWER_DEADLINE))?;
+        let mut link = asked.map_err(|bad| self.failed("CONNECT", bad, ANSWER_DEADLINE))?;
         link.set_deadline(None);
         let lost = |source| self.failed("CONNECT", http::Bad::Io(source), ANSWER_DEADLINE);
         rustix::io::ioctl_fionbio(&link, true).map_err(|errno| lost(errno.into()))?;
         Ok(Tunnel { link })
+    }
+
+    fn ask(&self, path: &str) -> Result<Result<Link, http::Bad>, ClientError> {
+        let mut link = Link::open(&self.address, Instant::now() + CONNECT_DEADLINE)?;
+        link.set_deadline(Some(Instant::now() + ANSWER_DEADLINE));
+        let session = self.session().unwrap_or_default();
+        Ok(http::connect(&mut link, &self.address, path, session).map(|()| link))
     }
 }
 

@@ -160,6 +160,15 @@ async fn what_a_connection_has_ends_with_it() {
     let mut stream = room.connect().await;
     let (_, body) = ask(&mut stream, "/jsonrpc", &json("test.peer")).await;
     assert!(body.contains("own: Some("), "{body}");
+    // A page in a browser has no part in it.
+    let body = json("test.peer");
+    let request = format!(
+        "POST /jsonrpc HTTP/1.1\r\nHost: h\r\nOrigin: null\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let (_, body) = read_answer(&mut stream).await;
+    assert!(body.contains("own: None"), "{body}");
     drop(stream);
     room.echo.left.notified().await;
 }

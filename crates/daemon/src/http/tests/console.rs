@@ -7,9 +7,11 @@ use super::{is_closed, read_answer, room};
 #[tokio::test]
 async fn a_console_carries_bytes_both_ways() {
     let room = room();
-    for (query, status) in
-        [("uuid=echo", "401"), ("uuid=other&session_id=root", "404"), ("session_id=root", "400")]
-    {
+    for (query, status) in [
+        ("uuid=echo&session_id=other", "401"),
+        ("uuid=other&session_id=root", "404"),
+        ("session_id=root", "400"),
+    ] {
         let mut stream = room.connect().await;
         let request = format!("CONNECT /console?{query} HTTP/1.1\r\nHost: h\r\n\r\n");
         stream.write_all(request.as_bytes()).await.unwrap();
@@ -25,13 +27,23 @@ async fn a_console_carries_bytes_both_ways() {
     let mut echo = [0; 10];
     stream.read_exact(&mut echo).await.unwrap();
     assert_eq!(&echo, b"early late");
+    // At this socket the connection is a session, which ends when it becomes a console.
+    let mut unnamed = room.connect().await;
+    let request = "CONNECT /console?uuid=echo HTTP/1.1\r\nHost: h\r\n\r\nhello";
+    unnamed.write_all(request.as_bytes()).await.unwrap();
+    let (head, _) = read_answer(&mut unnamed).await;
+    assert!(head.starts_with("http/1.1 200"), "{head}");
+    room.echo.left.notified().await;
+    let mut echo = [0; 5];
+    unnamed.read_exact(&mut echo).await.unwrap();
+    assert_eq!(&echo, b"hello");
     room.server.stop().await;
-    assert!(is_closed(&mut stream).await);
+    assert!(is_closed(&mut stream).await && is_closed(&mut unnamed).await);
 }
 
 #[tokio::test]
 async fn a_browser_has_a_console_by_a_websocket() {
-    const UPGRADE: &str = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
+    const UPGRADE: &str = "Origin: http://page\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
                            Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
     let room = room();
     for (query, headers, status) in [
