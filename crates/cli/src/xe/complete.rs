@@ -114,8 +114,9 @@ fn asked(arguments: &Arguments, class: &'static str, field: &str, templates: boo
     }
     // A key must not be enough to trust a server, let alone to show it a password.
     let Ok(mut client) = connect::login_known(arguments) else { return Vec::new() };
-    let Ok(records) = client.records(class) else { return Vec::new() };
+    let records = client.records(class);
     let _gone = client.logout();
+    let Ok(records) = records else { return Vec::new() };
     let meant = |one: &xenapi::client::Record| {
         class != "VM" || one.flag("is_a_template") == templates && !one.flag("is_a_snapshot")
     };

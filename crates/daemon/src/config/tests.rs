@@ -15,6 +15,7 @@ fn what_is_usual() {
     assert_eq!(settings.known.as_deref(), Some(Path::new("/var/lib/xcp/xapi")));
     let listen: Vec<_> = settings.listen.iter().map(ToString::to_string).collect();
     assert_eq!(listen, ["0.0.0.0:443", "127.0.0.1:80,plain"]);
+    assert_eq!(settings.limits.host, sizes().steps.value, "as `ringway doctor` tells it");
     assert_eq!(settings.hypervisor, HypervisorKind::Qemu);
     assert_eq!(settings.product.version, "7.0.0");
 }

@@ -45,12 +45,9 @@ pub(super) struct Caller {
 }
 
 impl Caller {
-    /// Who asks with these headers. A page in a browser has no session by its connection: it may send
-    /// requests to whatever is forwarded to a port of its user's machine, and the browser tells by
-    /// `Origin` that it does (Fetch, 3.2).
+    /// Who asks with these headers.
     pub(super) fn asks(self, headers: &HeaderMap) -> Peer {
         let Self { from, own } = self;
-        let own = own.filter(|_| !headers.contains_key(header::ORIGIN));
         let agent = headers.get(header::USER_AGENT).and_then(|agent| agent.to_str().ok());
         let user_agent = agent.map(|text| text.chars().take(AGENT_CHARS_MAX).collect());
         Peer { from, user_agent, own }

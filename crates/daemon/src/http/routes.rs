@@ -11,6 +11,7 @@ use super::answer::{Answer, last, text};
 use super::connection::{Caller, Common};
 use super::console;
 use super::rpc::rpc;
+use crate::dispatch::Origin;
 
 /// Numbers for Prometheus.
 const METRICS: &str = "/metrics";
@@ -36,6 +37,9 @@ pub(super) async fn answer(
     common: Common,
 ) -> Result<Response<Answer>, Closed> {
     let Common { answers, consoles, stop, .. } = common;
+    if caller.from == Origin::Unix && request.headers().contains_key(header::ORIGIN) {
+        return Ok(page());
+    }
     let path = request.uri().path();
     match (request.method(), Encoding::of_path(path)) {
         (&Method::POST, Some(encoding)) => rpc(encoding, request, &*answers, caller, stop).await,
@@ -53,6 +57,13 @@ pub(super) async fn answer(
         (_, None) if path == console::PATH => Ok(other_method("CONNECT, GET")),
         (_, None) => Ok(absent()),
     }
+}
+
+/// A page in a browser may send requests to whatever is forwarded to a port of its user's machine; the
+/// browser tells by `Origin` that it does (Fetch, 3.2). At the socket it would be root.
+fn page() -> Response<Answer> {
+    let why = "A page in a browser is not served at this socket. Use a port of the server.\n";
+    last(text(StatusCode::FORBIDDEN, "text/plain", why.to_owned()))
 }
 
 /// Nothing of the body is read, so the connection ends.

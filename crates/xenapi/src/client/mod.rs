@@ -202,20 +202,26 @@ impl Client {
         params: &[Value],
         within: Duration,
     ) -> Result<Value, ClientError> {
-        let told = self.call_once(method, params, within);
-        match (&told, self.own.take()) {
+        match self.call_once(method, params, within) {
             // It was not carried out, or only waited.
-            (Err(ClientError::Api(error)), Some(originator))
-                if error.code == "SESSION_INVALID" && self.session.is_none() =>
+            Err(ClientError::Api(error))
+                if error.code == "SESSION_INVALID" && self.own.is_some() =>
             {
-                self.login("root", "", &originator)?;
+                self.login_as_root()?;
                 self.call_once(method, params, within)
             }
-            (_, own) => {
-                self.own = own;
-                told
-            }
+            told => told,
         }
+    }
+
+    /// At a server that does not take a connection for a session.
+    fn login_as_root(&mut self) -> Result<(), ClientError> {
+        let Some(originator) = self.own.take() else { return Ok(()) };
+        let outcome = self.login("root", "", &originator);
+        if outcome.is_err() {
+            self.own = Some(originator);
+        }
+        outcome
     }
 
     fn call_once(

@@ -22,10 +22,8 @@ impl Client {
     /// There is nothing at the path, or it refuses.
     pub fn tunnel(&mut self, path: &str) -> Result<Tunnel, ClientError> {
         let mut asked = self.ask(path)?;
-        if asked.as_ref().is_err_and(http::Bad::wants_session)
-            && let Some(originator) = self.own.take()
-        {
-            self.login("root", "", &originator)?;
+        if asked.as_ref().is_err_and(http::Bad::wants_session) && self.own.is_some() {
+            self.login_as_root()?;
             asked = self.ask(path)?;
         }
         let mut link = asked.map_err(|bad| self.failed("CONNECT", bad, ANSWER_DEADLINE))?;

@@ -160,17 +160,28 @@ async fn what_a_connection_has_ends_with_it() {
     let mut stream = room.connect().await;
     let (_, body) = ask(&mut stream, "/jsonrpc", &json("test.peer")).await;
     assert!(body.contains("own: Some("), "{body}");
-    // A page in a browser has no part in it.
-    let body = json("test.peer");
-    let request = format!(
-        "POST /jsonrpc HTTP/1.1\r\nHost: h\r\nOrigin: null\r\nContent-Length: {}\r\n\r\n{body}",
-        body.len()
-    );
-    stream.write_all(request.as_bytes()).await.unwrap();
-    let (_, body) = read_answer(&mut stream).await;
-    assert!(body.contains("own: None"), "{body}");
     drop(stream);
     room.echo.left.notified().await;
+}
+
+/// Somebody has forwarded the socket to a port, and has a browser open.
+#[tokio::test]
+async fn a_page_in_a_browser_is_not_served_at_the_socket() {
+    let room = room();
+    let login = json("session.login_with_password");
+    for (head, body) in [
+        ("POST /jsonrpc HTTP/1.1\r\nOrigin: http://localhost:8080", login.as_str()),
+        ("POST / HTTP/1.1\r\nContent-Type: text/plain\r\nOrigin: null", ""),
+        ("CONNECT /console?uuid=echo HTTP/1.1\r\norigin: http://page", ""),
+        ("GET /console?uuid=echo HTTP/1.1\r\nORIGIN: http://page", ""),
+    ] {
+        let mut stream = room.connect().await;
+        let request = format!("{head}\r\nHost: h\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let (answer, why) = read_answer(&mut stream).await;
+        assert!(answer.starts_with("http/1.1 403") && why.contains("browser"), "{head}: {answer}");
+        assert!(is_closed(&mut stream).await, "{head}");
+    }
 }
 
 #[tokio::test]

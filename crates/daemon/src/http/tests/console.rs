@@ -43,14 +43,14 @@ async fn a_console_carries_bytes_both_ways() {
 
 #[tokio::test]
 async fn a_browser_has_a_console_by_a_websocket() {
-    const UPGRADE: &str = "Origin: http://page\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
+    const UPGRADE: &str = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
                            Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
     let room = room();
     for (query, headers, status) in [
         ("uuid=echo&session_id=root", "", "426"),
-        ("uuid=echo", UPGRADE, "401"),
+        ("uuid=echo&session_id=other", UPGRADE, "401"),
         // Any page can make a browser send its cookies.
-        ("uuid=echo", &format!("{UPGRADE}Cookie: session_id=root\r\n"), "401"),
+        ("uuid=echo&session_id=other", &format!("{UPGRADE}Cookie: session_id=root\r\n"), "401"),
         ("uuid=other&session_id=root", UPGRADE, "404"),
     ] {
         let mut stream = room.connect().await;

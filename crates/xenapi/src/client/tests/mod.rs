@@ -143,6 +143,41 @@ fn a_server_that_wants_a_session_gets_one_at_the_first_call() {
 }
 
 #[test]
+fn a_tunnel_of_root_needs_no_session_but_where_one_is_wanted() {
+    let world = World::new(MANY, |call, _| match call.method.as_str() {
+        "session.login_with_password" => Ok(Value::text("OpaqueRef:s")),
+        other => panic!("{other}"),
+    });
+    let mut client = world.client(Encoding::Json);
+    client.be_root("test");
+    client.tunnel("/console").unwrap();
+    assert_eq!((client.session(), world.seen.all().len()), (None, 0));
+    for _ in 0..2 {
+        client.tunnel("/named").unwrap();
+        assert_eq!(world.seen.all(), ["session.login_with_password"]);
+    }
+    // Who is not root says nothing of its own accord.
+    let refused = world.client(Encoding::Json).tunnel("/named").unwrap_err();
+    assert!(matches!(&refused, ClientError::Refused { why, .. } if why == "who?"), "{refused}");
+}
+
+#[test]
+fn root_whose_login_fails_may_try_again() {
+    let world = World::new(MANY, |call, seen| match call.method.as_str() {
+        "session.login_with_password" if seen.all().len() < 3 => {
+            Err(codes::authentication_failed("root", "not yet"))
+        }
+        "session.login_with_password" => Ok(Value::text("OpaqueRef:s")),
+        _ if texts(call)[0] != "OpaqueRef:s" => Err(codes::session_invalid("")),
+        _ => Ok(Value::Int(7)),
+    });
+    let mut client = world.client(Encoding::Json);
+    client.be_root("test");
+    assert!(client.call("VM.get_domid", &[Value::text("v")]).is_err());
+    assert_eq!(client.call("VM.get_domid", &[Value::text("v")]).unwrap(), Value::Int(7));
+}
+
+#[test]
 fn a_connection_that_was_closed_meanwhile_is_made_anew() {
     let world = World::new(1, api);
     let mut client = world.client(Encoding::Json);

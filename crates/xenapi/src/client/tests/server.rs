@@ -72,8 +72,12 @@ pub(super) fn with_tls(name: &str, answers: Arc<Answers>) -> u16 {
 fn serve(stream: impl Read + Write, calls: usize, answers: &Answers) {
     let mut stream = BufReader::new(stream);
     for _ in 0..calls {
-        let Some((path, body)) = request(&mut stream) else { return };
-        if path == "/console" {
+        let Some((path, cookie, body)) = request(&mut stream) else { return };
+        if path == "/named" && cookie != "session_id=OpaqueRef:s" {
+            let _gone = stream.get_mut().write_all(b"HTTP/1.1 401 Unauthorized\r\n\r\nwho?\n");
+            return;
+        }
+        if path == "/console" || path == "/named" {
             let _gone = stream.get_mut().write_all(b"HTTP/1.1 200 OK\r\n\r\nlogin: ");
             echo(stream);
             return;
@@ -98,8 +102,9 @@ fn serve(stream: impl Read + Write, calls: usize, answers: &Answers) {
     }
 }
 
-fn request(stream: &mut impl BufRead) -> Option<(String, Vec<u8>)> {
-    let (mut path, mut length) = (None, 0);
+/// Path, cookie and body.
+fn request(stream: &mut impl BufRead) -> Option<(String, String, Vec<u8>)> {
+    let (mut path, mut cookie, mut length) = (None, String::new(), 0);
     loop {
         let mut line = String::new();
         stream.read_line(&mut line).ok().filter(|read| *read > 0)?;
@@ -111,10 +116,13 @@ fn request(stream: &mut impl BufRead) -> Option<(String, Vec<u8>)> {
         if let Some(value) = line.strip_prefix("Content-Length: ") {
             length = value.parse().unwrap();
         }
+        if let Some(value) = line.strip_prefix("Cookie: ") {
+            value.clone_into(&mut cookie);
+        }
     }
     let mut body = vec![0; length];
     stream.read_exact(&mut body).ok()?;
-    Some((path?, body))
+    Some((path?, cookie, body))
 }
 
 /// Sends back what comes, in capitals.
