@@ -46,9 +46,7 @@ pub fn set_turn(thread: Option<Pid>, turn: Duration) -> io::Result<bool> {
         return Ok(false);
     }
     of.sched_runtime = u64::try_from(turn.as_nanos()).unwrap_or(u64::MAX);
-    // SAFETY: the structure is as long as it says, and the kernel only reads it.
-    answered(unsafe { libc::syscall(SYS_sched_setattr, raw(thread), &raw const of, 0) })?;
-    Ok(true)
+    change(thread, &of).map(|()| true)
 }
 
 /// As [`set_turn`], for all threads of a process, by default of this one, and so for those that they
@@ -90,6 +88,11 @@ fn attributes(thread: Option<Pid>) -> io::Result<sched_attr> {
     Ok(of)
 }
 
+fn change(thread: Option<Pid>, of: &sched_attr) -> io::Result<()> {
+    // SAFETY: the structure is as long as it says, and the kernel only reads it.
+    answered(unsafe { libc::syscall(SYS_sched_setattr, raw(thread), &raw const *of, 0) })
+}
+
 fn has_turns(of: &sched_attr) -> bool {
     let fair =
         [SCHED_OTHER, SCHED_BATCH].iter().any(|fair| of.sched_policy == fair.cast_unsigned());
@@ -109,6 +112,10 @@ fn answered(result: libc::c_long) -> io::Result<()> {
 mod tests {
     #![allow(clippy::unwrap_used)]
 
+    use std::sync::mpsc::channel;
+
+    use libc::SCHED_IDLE;
+
     use super::*;
 
     #[test]
@@ -116,6 +123,7 @@ mod tests {
         let Some(before) = turn(None).unwrap() else {
             assert!(!set_turn(None, SHORTEST).unwrap());
             assert_eq!(turn(None).unwrap(), None);
+            assert!(!set_turns(None, SHORTEST).unwrap());
             return;
         };
         assert!(before > SHORTEST, "{before:?}");
@@ -134,17 +142,26 @@ mod tests {
 
     // It is everybody's, so nobody else may look at turns meanwhile.
     fn all_threads_of_this_process_get_one() {
-        let (told, end) = (std::sync::mpsc::channel(), std::sync::mpsc::channel::<()>());
-        let other = std::thread::spawn(move || {
-            told.0.send(rustix::thread::gettid()).unwrap();
-            end.1.recv().unwrap_err();
+        // The first one has none.
+        let threads = [SCHED_IDLE, SCHED_OTHER].map(|policy| {
+            let ((tell, told), (end, ended)) = (channel(), channel::<()>());
+            let thread = std::thread::spawn(move || {
+                let mut of = attributes(None).unwrap();
+                of.sched_policy = policy.cast_unsigned();
+                change(None, &of).unwrap();
+                tell.send(rustix::thread::gettid()).unwrap();
+                ended.recv().unwrap_err();
+            });
+            (told.recv().unwrap(), end, thread)
         });
-        let thread = told.1.recv().unwrap();
         let wanted = 3 * SHORTEST;
         assert!(set_turns(None, wanted).unwrap());
-        assert_eq!(turn(Some(thread)).unwrap(), Some(wanted));
-        drop(end.0);
-        other.join().unwrap();
+        let turns = threads.each_ref().map(|(id, ..)| turn(Some(*id)).unwrap());
+        assert_eq!(turns, [None, Some(wanted)]);
+        for (_, end, thread) in threads {
+            drop(end);
+            thread.join().unwrap();
+        }
     }
 
     #[test]

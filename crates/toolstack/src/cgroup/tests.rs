@@ -235,15 +235,17 @@ fn leaves_of_others_are_not_ours() {
 
 #[test]
 fn whoever_is_elsewhere_is_put_into_a_leaf() {
+    // No process has that number: what is done to a process here is done to none of this host.
+    const NOBODY: u32 = i32::MAX as u32;
     let root = v1();
     let tree = Tree::find(root.path(), NAME).unwrap();
     kernel_makes(&tree, &[PROCESSES]);
     let (guest, file) = (Group::Guest(vm()), tree.path(Group::Guest(vm())).join(PROCESSES));
-    assert!(tree.place(guest, 42).unwrap());
-    assert!(!tree.place(guest, 42).unwrap());
+    assert!(tree.place(guest, NOBODY).unwrap());
+    assert!(!tree.place(guest, NOBODY).unwrap());
     put(&file, "41\n43\n");
-    assert!(tree.place(guest, 42).unwrap());
-    assert_eq!(std::fs::read_to_string(file).unwrap(), "42");
+    assert!(tree.place(guest, NOBODY).unwrap());
+    assert_eq!(std::fs::read_to_string(file).unwrap(), NOBODY.to_string());
     assert!(tree.entrance(guest).ends_with("tasks"));
     assert!(Tree::find(v2().path(), NAME).unwrap().entrance(guest).ends_with(PROCESSES));
 }
