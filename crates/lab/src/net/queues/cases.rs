@@ -59,6 +59,11 @@ impl Case {
         }
     }
 
+    /// Its guests are those of QEMU.
+    pub(super) fn is_emulated(self) -> bool {
+        self.between == Between::Emulated
+    }
+
     pub(super) fn title(self) -> String {
         let who = match self.between {
             Between::Guests => "two guests, TCP streams".to_owned(),

@@ -12,6 +12,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use testkit::guest::artifacts;
 use testkit::process::{RingwayNet, find_tool};
 
 use cases::{Case, plot};
@@ -42,7 +43,7 @@ impl Experiment for NetQueues {
     }
 
     fn summary(&self) -> &'static str {
-        "TCP streams x pairs of queues, between two User-Mode Linux guests, and a guest and the host"
+        "TCP streams x pairs of queues, between two guests, or NICs, and between a guest and the host"
     }
 
     fn prepare(&self, options: &Options) -> Result<Box<dyn Prepared>> {
@@ -57,6 +58,11 @@ impl Experiment for NetQueues {
         let used = [("iperf3", "iperf3", "iperf3"), ("guests", "linux.uml", "user-mode-linux")];
         versions.extend(tools(&used, None)?);
         find_tool("ethtool", "ethtool")?;
+        if cases.iter().any(|case| case.is_emulated()) {
+            let qemu = ("qemu", "qemu-system-x86_64", "qemu-system-x86");
+            versions.extend(tools(&[qemu], None)?);
+            artifacts()?;
+        }
         let plan = Plan {
             cells: cases.iter().map(cell).collect(),
             rounds: options.rounds.unwrap_or(if options.quick { 3 } else { 10 }),
@@ -74,8 +80,8 @@ impl Experiment for NetQueues {
 fn notes(placement: Placement) -> Vec<String> {
     vec![
         format!(
-            "Guests are User-Mode Linux with one CPU each and iperf3 {}: booted for each turn, on \
-             whatever CPU is free, {REPEATS} runs in each boot, of which the columns are the mean and \
+            "Guests are User-Mode Linux with one CPU each, or where a title says so QEMU without KVM, and \
+             iperf3 {}: booted for each turn, on whatever CPU is free, {REPEATS} runs in each boot, of which the columns are the mean and \
              the standard deviation. `testpmd` spins on CPU {}; ours is where the host puts it. With \
              two CPUs for two guests and a switch they take each other's time: a switch that spins \
              takes half of all.",
@@ -86,6 +92,11 @@ fn notes(placement: Placement) -> Vec<String> {
          TAP device with the host behind it, work in the guests' own time: they have no process whose CPU \
          time could be told."
             .to_owned(),
+        format!(
+            "NICs without guests are the lab's own, one thread on CPU {}, with 32 frames on their way. All \
+             pairs are started, and the flow uses one.",
+            placement.client
+        ),
     ]
 }
 
@@ -129,7 +140,7 @@ impl Prepared for Ready {
 }
 
 impl Ready {
-    /// One flow between NICs of the lab's client, each on a CPU of its own.
+    /// One flow between NICs of the lab's client, which has one CPU, and the switch the other.
     fn nics(&self, pairs: u16, bytes: usize) -> Result<Sample> {
         let running = OURS.start(2, pairs, self.placement)?;
         let sockets = [running.socket(0), running.socket(1)];
