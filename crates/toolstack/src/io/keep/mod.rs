@@ -206,8 +206,10 @@ impl<T: Item> Keep<T> {
             self.watch(keeper.pid, ended);
             return Ok(Some(stats));
         }
-        // It serves and nobody keeps it: another one does, and takes it over.
+        // It serves and nobody keeps it: another one does, and takes it over. If it dies before that, the
+        // other one begins with nothing: what is served then is told anew.
         self.start().await?;
+        let stats = self.ask().await?;
         self.place([stats.pid]);
         Ok(Some(stats))
     }
