@@ -157,7 +157,7 @@ impl Experiment for Responsive {
                  Every turn has a daemon and guests of its own. With the slices, the shell is in that of \
                  control, as who comes in by sshd has it; `outside_` is of as many calls from one that is \
                  in none. `guests_cpus` is what the guests used meanwhile of this host's {} CPUs. \
-                 `end_max_ms`: then {ENDS} emulators are killed, one after the other; the longest time \
+                 `end_max_ms`: then up to {ENDS} emulators are killed, one after the other; the longest time \
                  until `event.from` told a client outside of the slices that the machine is halted.",
                 caller::GAP.as_millis(),
                 cpus()

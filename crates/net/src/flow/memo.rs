@@ -8,8 +8,8 @@ const PLACES_BITS: u32 = 6;
 
 /// A hash that is worked out once for flows that send many frames. It tells what [`Toeplitz::of`] does.
 ///
-/// To parse what a frame carries, and to hash it, costs a fifth of all that is done for one of 1,514
-/// bytes; to compare five words does not.
+/// To parse what a frame carries, and to hash it, costs about a fifth of all that is done for one of
+/// 1,514 bytes (`ringway lab run net-queues --only nic-1500` compares); to compare five words does not.
 #[derive(Clone, Debug)]
 pub struct Memo {
     hash: Toeplitz,

@@ -81,8 +81,8 @@ fn notes(placement: Placement) -> Vec<String> {
     vec![
         format!(
             "Guests are User-Mode Linux with one CPU each, or where a title says so QEMU without KVM, and \
-             iperf3 {}: booted for each turn, on whatever CPU is free, {REPEATS} runs in each boot, of which the columns are the mean and \
-             the standard deviation. `testpmd` spins on CPU {}; ours is where the host puts it. With \
+             iperf3 {}: booted for each turn, on whatever CPU is free, {REPEATS} runs in each boot, of \
+             which the columns are the mean and the standard deviation. `testpmd` spins on CPU {}; ours is where the host puts it. With \
              two CPUs for two guests and a switch they take each other's time: a switch that spins \
              takes half of all.",
             "-w 256k -l 256k", placement.backend
