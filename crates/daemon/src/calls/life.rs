@@ -6,6 +6,7 @@ mod devices;
 mod ends;
 mod interfaces;
 mod killed;
+mod live;
 mod power;
 mod storage;
 mod taken;

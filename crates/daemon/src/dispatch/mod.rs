@@ -16,13 +16,14 @@
 //! after the change is stored.
 
 mod args;
+mod ctx;
 pub mod generic;
 pub mod places;
 #[cfg(test)]
 mod tests;
 
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use toolstack::fut::Fut;
 use xenapi::envelope::Call;
@@ -32,12 +33,13 @@ use xenapi::{ApiError, Value, codes};
 
 pub use args::Args;
 pub(crate) use args::text;
+pub use ctx::Ctx;
 
 use crate::calls;
-use crate::db::{Ref, Tx, View};
+use crate::db::{Ref, Tx};
 use crate::house::House;
 use crate::sessions::{Own, Session};
-use crate::tasks::{self, TaskHandle};
+use crate::tasks;
 
 /// Where a call comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,102 +83,9 @@ pub struct Hook {
     /// Whether it may be so: sees the record as it is written, within the change, which it undoes
     /// by failing.
     pub check: fn(&Ctx, &mut Tx<'_>, &Ref) -> Result<(), ApiError>,
-    /// What is done after the change, for example to a machine that runs. It must not wait.
+    /// What is done after the change, for example to a machine that runs. It must not wait: what
+    /// takes a while is done [`after`](Ctx::after) the change.
     pub follow: Option<fn(&Ctx, &Ref)>,
-}
-
-/// What a handler gets beside its parameters.
-#[derive(Clone, Debug)]
-pub struct Ctx {
-    /// Everything.
-    pub house: Arc<House>,
-    /// Who calls.
-    pub session: Session,
-    /// The task by which it is carried out, if it is a task.
-    pub task: Option<TaskHandle>,
-    /// What was called.
-    pub method: Method,
-    /// Generations of its changes.
-    changed: Arc<Mutex<Vec<u64>>>,
-}
-
-impl Ctx {
-    /// For a call of this session.
-    pub fn new(house: &Arc<House>, session: Session, method: Method) -> Self {
-        let changed = Arc::default();
-        Self { house: house.clone(), session, task: None, method, changed }
-    }
-
-    /// The same call, as one of this method.
-    pub(crate) fn as_method(&self, method: Method) -> Self {
-        Self { method, ..self.clone() }
-    }
-
-    /// The name of what was called, as `VM.start`.
-    pub fn name(&self) -> String {
-        self.method.name()
-    }
-
-    /// Looks at the records.
-    pub fn read<T>(&self, look: impl FnOnce(&View<'_>) -> T) -> T {
-        self.house.db.read(look)
-    }
-
-    /// Changes the records. The call is answered after that is stored.
-    ///
-    /// # Errors
-    /// That of `make`.
-    pub fn change<T>(
-        &self,
-        make: impl FnOnce(&mut Tx<'_>) -> Result<T, ApiError>,
-    ) -> Result<T, ApiError> {
-        let mut generation = None;
-        let made = self.house.db.change(|tx| {
-            let made = make(tx)?;
-            if tx.touched().next().is_some() {
-                generation = Some(tx.generation());
-            }
-            Ok(made)
-        })?;
-        // One that wrote nothing has no generation: the next one has it.
-        self.changed.lock().unwrap_or_else(PoisonError::into_inner).extend(generation);
-        Ok(made)
-    }
-
-    /// As [`Ctx::change`], and ends when that is stored: for who has something to put right if it
-    /// cannot be.
-    ///
-    /// # Errors
-    /// That of `make`, and those of [`Ctx::stored`].
-    pub async fn change_stored<T>(
-        &self,
-        make: impl FnOnce(&mut Tx<'_>) -> Result<T, ApiError>,
-    ) -> Result<T, ApiError> {
-        let made = self.change(make)?;
-        self.stored().await?;
-        Ok(made)
-    }
-
-    /// Ends when all that this call has changed is stored, and what was noted until now has been
-    /// tried. Each change is looked at: one that came later may have found room where an earlier one
-    /// had none.
-    ///
-    /// # Errors
-    /// Some of it could not be stored, and has been taken back.
-    pub async fn stored(&self) -> Result<(), ApiError> {
-        let changed = self.changed.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        for generation in changed {
-            self.house.stored(generation).await?;
-        }
-        self.house.durable.tried().await
-    }
-
-    /// Says how far the call is, from 0 to 1.
-    pub fn progress(&self, part: f64) {
-        if let Some(task) = &self.task {
-            task.progress(part);
-        }
-    }
 }
 
 /// Carries out a call.
@@ -236,7 +145,10 @@ async fn carry_out(ctx: Ctx, args: Args, handler: Handler, asynchronous: bool) -
     match handler {
         Handler::Short(run) if asynchronous => {
             let run = move |ctx: Ctx, args: Args| -> Fut<'static, Answer> {
-                Box::pin(async move { run(&ctx, &args) })
+                Box::pin(async move {
+                    let answer = run(&ctx, &args)?;
+                    ctx.followed().await.map(|()| answer)
+                })
             };
             tasks::begin(ctx, move |ctx| run(ctx, args)).await
         }
@@ -260,7 +172,8 @@ async fn short(ctx: &Ctx, args: &Args, run: fn(&Ctx, &Args) -> Answer) -> Answer
     let answer = run(ctx, args);
     ctx.stored().await?;
     drop(turn);
-    answer
+    // Others write meanwhile.
+    ctx.followed().await.and(answer)
 }
 
 /// A task of the runtime carries it out, so that it goes on when its caller goes away.
@@ -272,7 +185,11 @@ async fn long(ctx: Ctx, args: Args, run: fn(Ctx, Args) -> Fut<'static, Answer>) 
         drop(place);
         stored.and(answer)
     });
-    carried.await.unwrap_or_else(|_| Err(codes::internal("a call broke off; the log says where")))
+    carried.await.unwrap_or_else(|_| Err(broke_off()))
+}
+
+fn broke_off() -> ApiError {
+    codes::internal("a call broke off; the log says where")
 }
 
 /// It only looks.

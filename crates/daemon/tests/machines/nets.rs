@@ -208,26 +208,20 @@ fn are_held(world: &mut World, a: &mut Guest) {
             a.set(world, "add_ipv4_allowed", [allowed]);
         }
         let (locked, closed) = (mode == "locked", mode == "disabled");
-        world.until(mode, |world| {
-            let told = world.port(&a.vif).unwrap();
-            (told.locked, told.disabled) == (locked, closed)
-        });
-        // The addresses are told a moment later.
+        let told = world.port(&a.vif).unwrap();
+        assert_eq!((told.locked, told.disabled), (locked, closed), "{mode}");
         assert_eq!(a.hears(HOST, if hears { 20 } else { 3 }), hears, "{mode} {allowed:?}");
     }
 }
 
 /// The cap holds, for what a guest sends, until it is lifted.
 fn is_slow(world: &mut World, a: &mut Guest) {
-    let rate = |world: &mut World, rate: Option<u64>| {
-        world.until("its rate", |world| {
-            world.port(&a.vif).unwrap().rate.map(|rate| rate.bytes_per_second) == rate
-        });
-    };
+    let rate =
+        |world: &mut World| world.port(&a.vif).unwrap().rate.map(|rate| rate.bytes_per_second);
     let params = record([("kbps", Value::text(KBPS.to_string()))]);
     world.call("VIF.set_qos_algorithm_params", &with(&a.vif, [params]));
     world.call("VIF.set_qos_algorithm_type", &with(&a.vif, [Value::text("ratelimit")]));
-    rate(world, Some(KBPS * 1024));
+    assert_eq!(rate(world), Some(KBPS * 1024));
     let listener = TcpListener::bind((HOST, 99)).unwrap();
     let host = std::thread::spawn(move || {
         let mut bytes = Vec::new();
@@ -242,7 +236,7 @@ fn is_slow(world: &mut World, a: &mut Guest) {
     let (took, allowed) = (began.elapsed(), Duration::from_secs((SENT_KB - BURST_KB) / KBPS / 2));
     assert!(took >= allowed, "{SENT_KB} KiB in {took:?}, {KBPS} a second are allowed");
     a.set(world, "set_qos_algorithm_type", [""]);
-    rate(world, None);
+    assert_eq!(rate(world), None);
 }
 
 /// An interface leaves a guest that runs, and comes again.

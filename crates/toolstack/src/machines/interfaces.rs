@@ -58,6 +58,7 @@ impl Carrier {
     /// What it may do may have changed since it was read. From when the switch has it on, whoever changes
     /// that tells the switch.
     async fn limit_again(&self, of: &VifRecord) -> Result<(), StepError> {
+        let _teller = self.machines.teller(&of.vif.to_string()).await;
         // A machine that is gone meanwhile has nothing to change.
         let Ok(now) = self.machines.records.machine(self.machine.vm) else { return Ok(()) };
         let Some(now) = now.vifs.iter().find(|one| one.vif == of.vif) else { return Ok(()) };

@@ -74,6 +74,8 @@ pub struct Machines {
     /// What is done to the interfaces of one network, by its bridge: it comes with the first and goes
     /// with the last.
     networks: Turns,
+    /// Who tells what a device may do, by the device's uuid.
+    tellers: Turns,
     all: Mutex<HashMap<VmId, Arc<Machine>>>,
     next_domid: AtomicU32,
     next_carrier: AtomicU64,
@@ -101,7 +103,7 @@ impl Machines {
         let next_domid = AtomicU32::new(settings.first_domid.0);
         let next_carrier = AtomicU64::new(0);
         let (memory, volumes) = (Ledger::default(), Volumes::default());
-        let (networks, all) = (Turns::default(), Mutex::default());
+        let (networks, tellers, all) = (Turns::default(), Turns::default(), Mutex::default());
         Arc::new(Self {
             drivers,
             records,
@@ -110,6 +112,7 @@ impl Machines {
             memory,
             volumes,
             networks,
+            tellers,
             all,
             next_domid,
             next_carrier,
@@ -149,6 +152,13 @@ impl Machines {
     pub fn domain(&self, vm: VmId) -> DomainSeen {
         let machine = self.lock().get(&vm).cloned();
         machine.map_or(DomainSeen::Absent, |machine| machine.there().domain)
+    }
+
+    /// Keeps everybody else from telling whoever serves a device, by its uuid, what it may do, until
+    /// this is dropped. Who reads what to tell when it has this, and keeps it until that is told,
+    /// never tells what is older than what is in force.
+    pub async fn teller(&self, device: &str) -> OwnedMutexGuard<()> {
+        self.tellers.of(device).await
     }
 
     /// Whether a machine uses the volume, or a call for it may still do something.

@@ -4,13 +4,13 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use model::id::SrId;
 use model::poll::Polling;
 use model::vm::exits::Exit;
 use tokio::sync::Notify;
 use toolstack::sim::{End, Fate, What};
 use xenapi::table::{vbd, vm};
 
+use super::live::served;
 use super::*;
 use crate::records::owed::{OWED, TRIES};
 
@@ -357,38 +357,4 @@ fn settings_that_were_stored_are_told_by_the_next_daemon() {
         };
         tokio::time::timeout(SOON, told).await.unwrap();
     });
-}
-
-/// A change of what is set reaches whoever serves the disk.
-#[tokio::test]
-async fn polling_that_is_set_live_is_told() {
-    let world = World::new().await;
-    let machine = world.machine().await;
-    let (slot, _) = world.device(&machine).await;
-    world.start(&machine).await;
-    let [key, value] = ["polling-duration", "60"].map(Value::text);
-    world.done("VBD.add_to_other_config", [slot.value(), key.clone(), value]).await;
-    let until = async |wanted: u64| {
-        let told = async {
-            while served(&world, &slot).await.1 != Some(wanted) {
-                tokio::task::yield_now().await;
-            }
-        };
-        tokio::time::timeout(SOON, told).await.unwrap();
-    };
-    until(60).await;
-    world.done("VBD.remove_from_other_config", [slot.value(), key]).await;
-    until(Polling::default().max_us.into()).await;
-}
-
-/// Requests a second, and microseconds for which it polls at most, of the disk in this slot as it is
-/// served.
-async fn served(world: &World, slot: &Ref) -> (Option<u64>, Option<u64>) {
-    let (house, place) = (&world.trial.house, world.place());
-    let sr = house.db.read(|view| uuid(view, &place, sr::Field::uuid)).unwrap();
-    let id = text(&world.get(slot, vbd::Field::uuid)).to_owned();
-    let disks = house.drivers.io.of(SrId(sr)).await.unwrap().stats().await.unwrap().unwrap().disks;
-    let disk = disks.into_iter().find(|disk| disk.id == id).unwrap();
-    let polls = disk.polling.map(|polling| polling.set.max_us.into());
-    (disk.caps.and_then(|caps| caps.iops), polls)
 }

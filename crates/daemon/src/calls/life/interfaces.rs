@@ -1,6 +1,11 @@
 //! What an interface may do, from its record to the switch.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
 use model::report::NicStats;
+use tokio::sync::Notify;
+use toolstack::sim::{End, Fate, What};
 use xenapi::table::{network, vif};
 
 use super::*;
@@ -31,13 +36,6 @@ fn device(machine: &Ref, net: &Ref, algorithm: &str) -> Value {
 async fn port(world: &World) -> NicStats {
     let stats = world.trial.house.drivers.switch.stats().await.unwrap().unwrap();
     stats.nics.into_iter().next().unwrap()
-}
-
-/// Ends when the switch has been told what makes this so.
-async fn until(world: &World, is: impl Fn(&NicStats) -> bool) {
-    while !is(&port(world).await) {
-        tokio::task::yield_now().await;
-    }
 }
 
 #[tokio::test]
@@ -76,14 +74,15 @@ async fn the_switch_is_told_what_is_set() {
     let told = port(&world).await;
     assert!(told.locked && !told.disabled && told.rate.is_none(), "{told:?}");
     world.done("VIF.set_locking_mode", mode("disabled")).await;
-    until(&world, |told| told.disabled).await;
+    assert!(port(&world).await.disabled);
     world.done("VIF.set_locking_mode", mode("network_default")).await;
-    until(&world, |told| !told.disabled && !told.locked).await;
+    let told = port(&world).await;
+    assert!(!told.disabled && !told.locked, "{told:?}");
     world.done("VIF.set_qos_algorithm_type", mode("ratelimit")).await;
     let kbps = [vif.value(), Value::text("kbps"), Value::text("100")];
     world.done("VIF.add_to_qos_algorithm_params", kbps).await;
     let bytes = |told: &NicStats| told.rate.map(|rate| rate.bytes_per_second);
-    until(&world, |told| bytes(told) == Some(102_400)).await;
+    assert_eq!(bytes(&port(&world).await), Some(102_400));
     assert_eq!(world.get(&vif, vif::Field::status_code), Value::Int(0));
     // What a network says for those that say nothing changes for nobody who uses it.
     let closed = [net.value(), Value::text("disabled")];
@@ -96,6 +95,61 @@ async fn the_switch_is_told_what_is_set() {
     world.start(&machine).await;
     let told = port(&world).await;
     assert!(told.disabled && bytes(&told) == Some(102_400), "{told:?}");
+    world.done("VM.hard_shutdown", [machine.value()]).await;
+    world.assert_clean();
+}
+
+/// The first tell takes this long, and each after it no time.
+const SLOW: Duration = Duration::from_millis(300);
+
+/// Whoever tells a change does not overtake who has told a later one.
+#[tokio::test]
+async fn what_is_in_force_when_a_call_is_answered_stays_so() {
+    let world = World::new().await;
+    let (machine, _, vif) = machine(&world).await;
+    world.start(&machine).await;
+    let (begun, told) = (Arc::new(Notify::new()), AtomicBool::new(false));
+    let begins = Arc::clone(&begun);
+    world.sim.rule(move |call| match call.what {
+        What::LimitNic if !told.swap(true, Ordering::Relaxed) => {
+            begins.notify_one();
+            Fate::takes(SLOW)
+        }
+        _ => Fate::default(),
+    });
+    let with = |value: &str| [vif.value(), Value::text(value)];
+    let locked = async {
+        begun.notified().await;
+        world.done("VIF.set_locking_mode", with("locked")).await;
+        for _ in 0..20 {
+            assert!(port(&world).await.locked, "it was let out again");
+            tokio::time::sleep(SLOW / 15).await;
+        }
+    };
+    tokio::join!(world.done("VIF.add_ipv4_allowed", with("10.0.0.1")), locked);
+    world.done("VM.hard_shutdown", [machine.value()]).await;
+    world.assert_clean();
+}
+
+#[tokio::test]
+async fn what_the_switch_refuses_is_told_to_who_asked() {
+    let world = World::new().await;
+    let (machine, _, vif) = machine(&world).await;
+    world.start(&machine).await;
+    let lock = [vif.value(), Value::text("locked")];
+    world.sim.rule(|call| match call.what {
+        What::LimitNic => Fate::ends(End::Fails),
+        _ => Fate::default(),
+    });
+    let refused = world.refused("VIF.set_locking_mode", lock.clone()).await;
+    assert_eq!(refused[0], "INTERNAL_ERROR");
+    assert!(refused[1].contains("recorded, and not in force"), "{refused:?}");
+    assert_eq!(world.get(&vif, vif::Field::locking_mode), Value::text("locked"));
+    assert_eq!(world.get(&vif, vif::Field::status_code), Value::Int(1));
+    world.sim.rule(|_| Fate::default());
+    world.done("VIF.set_locking_mode", lock).await;
+    assert!(port(&world).await.locked);
+    assert_eq!(world.get(&vif, vif::Field::status_code), Value::Int(0));
     world.done("VM.hard_shutdown", [machine.value()]).await;
     world.assert_clean();
 }

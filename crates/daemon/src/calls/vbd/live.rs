@@ -13,11 +13,11 @@ use model::vbd::{DeviceNumber, limits, tuning};
 use model::vm::PowerState;
 use tokio::time::timeout;
 use toolstack::io::IoError;
-use xenapi::table::{sr, vbd, vdi, vm};
+use xenapi::table::{FieldIx, sr, vbd, vdi, vm};
 use xenapi::{ApiError, Value, codes};
 
 use super::make::limited;
-use crate::db::{Db, Ref, Tx};
+use crate::db::{Db, Ref, Tx, View};
 use crate::dispatch::{Ctx, Hook};
 use crate::errors::sentence;
 use crate::house::House;
@@ -33,8 +33,8 @@ pub(in crate::calls) const HOOKS: &[Hook] = &[
     Hook { field: "VBD.other_config", check: |_, _, _| Ok(()), follow: Some(follow) },
 ];
 
-/// Most time for a disk's datapath to take other settings.
-const TELL_DEADLINE: Duration = Duration::from_secs(30);
+/// Most time for a datapath to say what its disks have.
+const ASK_DEADLINE: Duration = Duration::from_secs(30);
 
 /// What a datapath says of a disk.
 type Told = (Caps, Option<Polling>);
@@ -98,33 +98,55 @@ fn kept(_: &Ctx, tx: &mut Tx<'_>, slot: &Ref) -> Result<(), ApiError> {
     limited(Some(algorithm), Some(view.get(slot, vbd::Field::qos_algorithm_params)?))
 }
 
-/// Tells whoever serves the disk.
+/// Tells whoever serves the disk. Nobody waits for that: its SR may hang.
 fn follow(ctx: &Ctx, slot: &Ref) {
     let (house, slot) = (ctx.house.clone(), slot.clone());
-    tokio::spawn(async move { apply(&house, &slot).await });
+    let _told = ctx.aside(async move {
+        settled(&house, &slot).await;
+        apply(&house, &slot).await;
+        Ok(())
+    });
+}
+
+/// Ends when the device is plugged, or nothing is under way that may plug it. Such an operation has
+/// read the settings at its begin.
+async fn settled(house: &House, slot: &Ref) {
+    let mut changed = house.db.changed();
+    loop {
+        changed.mark_unchanged();
+        let is_settled = house.db.read(|view| is_settled(view, slot));
+        // One that is gone has nothing to wait for.
+        if is_settled.unwrap_or(true) || changed.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+fn is_settled(view: &View<'_>, slot: &Ref) -> Result<bool, ApiError> {
+    let machine = reference(view, slot, vbd::Field::VM)?;
+    let rests = |what: &Ref, field: FieldIx| {
+        let under_way = view.get(what, field)?;
+        Ok::<_, ApiError>(!matches!(under_way, Value::Map(some) if !some.is_empty()))
+    };
+    Ok(flag(view, slot, vbd::Field::currently_attached)?
+        || rests(slot, vbd::Field::current_operations.into())?
+            && rests(&machine, vm::Field::current_operations.into())?)
 }
 
 async fn apply(house: &House, slot: &Ref) {
-    let mut told = None;
-    loop {
-        // Two changes may have come at once: the last one that is recorded is the last one told.
-        let settings = settings(&house.db, slot);
-        let Ok(Some(now)) = settings else { return };
-        if told.as_ref() == Some(&now) {
-            return;
-        }
-        let failure = tell(house, &now).await.err();
-        let detail = failure.as_ref().map_or_else(String::new, |error| sentence(error));
-        let code = i64::from(failure.is_some());
-        let noted = house.db.note(|tx| {
-            tx.set(slot, vbd::Field::status_code, Value::Int(code))?;
-            tx.set(slot, vbd::Field::status_detail, Value::Str(detail))
-        });
-        if noted.is_err() || failure.is_some() {
-            return;
-        }
-        told = Some(now);
-    }
+    // One that is gone has nothing to do.
+    let Ok(id) = house.db.read(|view| uuid(view, slot, vbd::Field::uuid)) else { return };
+    let _teller = house.machines.teller(&id.to_string()).await;
+    let Ok(Some(now)) = settings(&house.db, slot) else { return };
+    let failure = tell(house, &now).await.err();
+    let detail = failure.as_ref().map_or_else(String::new, |error| sentence(error));
+    let code = i64::from(failure.is_some());
+    let noted = house.db.note(|tx| {
+        tx.set(slot, vbd::Field::status_code, Value::Int(code))?;
+        tx.set(slot, vbd::Field::status_detail, Value::Str(detail))
+    });
+    // A device that is gone by now has no state.
+    drop(noted);
 }
 
 /// Tells each datapath what a daemon before this one has stored and may not have told any more; an
@@ -141,7 +163,7 @@ pub(crate) fn agree(house: &Arc<House>) {
         let house = house.clone();
         tokio::spawn(async move {
             // Where none answers, nothing can be told.
-            let Ok(Ok(told)) = timeout(TELL_DEADLINE, told(&house, sr)).await else { return };
+            let Ok(Ok(told)) = timeout(ASK_DEADLINE, told(&house, sr)).await else { return };
             for (slot, settings) in disks {
                 let Some(now) = told.get(&settings.vbd.to_string()) else { continue };
                 if *now != (settings.caps, Some(settings.poll.resolve())) {
@@ -182,14 +204,7 @@ fn settings(db: &Db, slot: &Ref) -> Result<Option<Settings>, ApiError> {
     })
 }
 
-/// In time, or not at all.
 async fn tell(house: &House, settings: &Settings) -> Result<(), IoError> {
-    let (what, deadline) = ("its limits".to_owned(), TELL_DEADLINE);
-    let told = timeout(deadline, tell_datapath(house, settings)).await;
-    told.unwrap_or(Err(IoError::Late { what, deadline }))
-}
-
-async fn tell_datapath(house: &House, settings: &Settings) -> Result<(), IoError> {
     let datapath = house.drivers.io.of(settings.sr).await?;
     let id = settings.vbd.to_string();
     datapath.caps(&id, &settings.caps).await?;

@@ -1,0 +1,77 @@
+//! What is set of a disk, from its record to who serves it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use model::id::SrId;
+use model::poll::Polling;
+use tokio::sync::Notify;
+use toolstack::sim::{End, Fate, What};
+use xenapi::table::vbd;
+
+use super::*;
+
+/// More than anything here takes.
+const SOON: Duration = Duration::from_secs(60);
+
+/// A change of what is set reaches whoever serves the disk.
+#[tokio::test]
+async fn polling_that_is_set_live_is_told() {
+    let world = World::new().await;
+    let machine = world.machine().await;
+    let (slot, _) = world.device(&machine).await;
+    world.start(&machine).await;
+    let [key, value] = ["polling-duration", "60"].map(Value::text);
+    world.done("VBD.add_to_other_config", [slot.value(), key.clone(), value]).await;
+    polls(&world, &slot, 60).await;
+    world.done("VBD.remove_from_other_config", [slot.value(), key]).await;
+    polls(&world, &slot, Polling::default().max_us.into()).await;
+}
+
+/// A start has read what is set when it begins: what is set while it goes on holds all the same.
+#[tokio::test]
+async fn what_is_set_while_a_disk_is_plugged_holds() {
+    let world = World::new().await;
+    let machine = world.machine().await;
+    let (slot, _) = world.device(&machine).await;
+    let begun = Arc::new(Notify::new());
+    let begins = Arc::clone(&begun);
+    world.sim.rule(move |call| match call.what {
+        What::AttachVolume => {
+            begins.notify_one();
+            Fate::ends(End::HangsDone)
+        }
+        _ => Fate::default(),
+    });
+    let set = async {
+        begun.notified().await;
+        let [key, value] = ["polling-duration", "60"].map(Value::text);
+        world.done("VBD.add_to_other_config", [slot.value(), key, value]).await;
+        assert_eq!(world.get(&slot, vbd::Field::currently_attached), no());
+        world.sim.rule(|_| Fate::default());
+    };
+    tokio::join!(world.start(&machine), set);
+    polls(&world, &slot, 60).await;
+}
+
+/// Ends when the disk polls for so many microseconds at most.
+async fn polls(world: &World, slot: &Ref, wanted: u64) {
+    let told = async {
+        while served(world, slot).await.1 != Some(wanted) {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(SOON, told).await.unwrap();
+}
+
+/// Requests a second, and microseconds for which it polls at most, of the disk in this slot as it is
+/// served.
+pub(super) async fn served(world: &World, slot: &Ref) -> (Option<u64>, Option<u64>) {
+    let (house, place) = (&world.trial.house, world.place());
+    let sr = house.db.read(|view| uuid(view, &place, sr::Field::uuid)).unwrap();
+    let id = text(&world.get(slot, vbd::Field::uuid)).to_owned();
+    let disks = house.drivers.io.of(SrId(sr)).await.unwrap().stats().await.unwrap().unwrap().disks;
+    let disk = disks.into_iter().find(|disk| disk.id == id).unwrap();
+    let polls = disk.polling.map(|polling| polling.set.max_us.into());
+    (disk.caps.and_then(|caps| caps.iops), polls)
+}

@@ -1,0 +1,144 @@
+//! What a handler gets beside its parameters, and how a call's changes are stored and followed.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::task::JoinHandle;
+use xenapi::ApiError;
+use xenapi::table::implicit::Method;
+
+use super::broke_off;
+use crate::db::{Tx, View};
+use crate::house::House;
+use crate::sessions::Session;
+use crate::tasks::TaskHandle;
+
+/// What is done after a change: it ends as told here, whoever waits.
+type Done = JoinHandle<Result<(), ApiError>>;
+
+/// What a handler gets beside its parameters.
+#[derive(Clone, Debug)]
+pub struct Ctx {
+    /// Everything.
+    pub house: Arc<House>,
+    /// Who calls.
+    pub session: Session,
+    /// The task by which it is carried out, if it is a task.
+    pub task: Option<TaskHandle>,
+    /// What was called.
+    pub method: Method,
+    /// Generations of its changes.
+    changed: Arc<Mutex<Vec<u64>>>,
+    /// What is done after its changes, before it is answered.
+    after: Arc<Mutex<Vec<Done>>>,
+}
+
+impl Ctx {
+    /// For a call of this session.
+    pub fn new(house: &Arc<House>, session: Session, method: Method) -> Self {
+        let (changed, after) = Default::default();
+        Self { house: house.clone(), session, task: None, method, changed, after }
+    }
+
+    /// The same call, as one of this method.
+    pub(crate) fn as_method(&self, method: Method) -> Self {
+        Self { method, ..self.clone() }
+    }
+
+    /// The name of what was called, as `VM.start`.
+    pub fn name(&self) -> String {
+        self.method.name()
+    }
+
+    /// Looks at the records.
+    pub fn read<T>(&self, look: impl FnOnce(&View<'_>) -> T) -> T {
+        self.house.db.read(look)
+    }
+
+    /// Changes the records. The call is answered after that is stored.
+    ///
+    /// # Errors
+    /// That of `make`.
+    pub fn change<T>(
+        &self,
+        make: impl FnOnce(&mut Tx<'_>) -> Result<T, ApiError>,
+    ) -> Result<T, ApiError> {
+        let mut generation = None;
+        let made = self.house.db.change(|tx| {
+            let made = make(tx)?;
+            if tx.touched().next().is_some() {
+                generation = Some(tx.generation());
+            }
+            Ok(made)
+        })?;
+        // One that wrote nothing has no generation: the next one has it.
+        self.changed.lock().unwrap_or_else(PoisonError::into_inner).extend(generation);
+        Ok(made)
+    }
+
+    /// As [`Ctx::change`], and ends when that is stored: for who has something to put right if it
+    /// cannot be.
+    ///
+    /// # Errors
+    /// That of `make`, and those of [`Ctx::stored`].
+    pub async fn change_stored<T>(
+        &self,
+        make: impl FnOnce(&mut Tx<'_>) -> Result<T, ApiError>,
+    ) -> Result<T, ApiError> {
+        let made = self.change(make)?;
+        self.stored().await?;
+        Ok(made)
+    }
+
+    /// Ends when all that this call has changed is stored, and what was noted until now has been
+    /// tried. Each change is looked at: one that came later may have found room where an earlier one
+    /// had none.
+    ///
+    /// # Errors
+    /// Some of it could not be stored, and has been taken back.
+    pub async fn stored(&self) -> Result<(), ApiError> {
+        let changed = self.changed.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        for generation in changed {
+            self.house.stored(generation).await?;
+        }
+        self.house.durable.tried().await
+    }
+
+    /// Does something when all that this call has changed until now is stored. The call is answered
+    /// after that, and with its error; it is done when the caller goes away, too.
+    pub(crate) fn after(&self, work: impl Future<Output = Result<(), ApiError>> + Send + 'static) {
+        let done = self.aside(work);
+        self.after.lock().unwrap_or_else(PoisonError::into_inner).push(done);
+    }
+
+    /// As [`Ctx::after`], and the call is answered before: for what may take long, and has another way
+    /// to tell how it went.
+    pub(crate) fn aside(
+        &self,
+        work: impl Future<Output = Result<(), ApiError>> + Send + 'static,
+    ) -> Done {
+        let ctx = self.clone();
+        tokio::spawn(async move {
+            // What is taken back has no consequence; the call is told of it by itself.
+            match ctx.stored().await {
+                Ok(()) => work.await,
+                Err(_) => Ok(()),
+            }
+        })
+    }
+
+    /// Ends when what is done [`after`](Ctx::after) is done.
+    pub(super) async fn followed(&self) -> Result<(), ApiError> {
+        let after = std::mem::take(&mut *self.after.lock().unwrap_or_else(PoisonError::into_inner));
+        for one in after {
+            one.await.unwrap_or_else(|_| Err(broke_off()))?;
+        }
+        Ok(())
+    }
+
+    /// Says how far the call is, from 0 to 1.
+    pub fn progress(&self, part: f64) {
+        if let Some(task) = &self.task {
+            task.progress(part);
+        }
+    }
+}
