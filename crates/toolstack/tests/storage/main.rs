@@ -3,8 +3,10 @@
 
 mod conformance;
 mod datapath;
+mod deaths;
 mod dir;
 mod full;
+mod host;
 mod hung;
 mod worker;
 

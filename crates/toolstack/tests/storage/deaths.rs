@@ -1,0 +1,203 @@
+//! Whoever serves disks dies, and they are served all the same.
+
+use std::sync::Arc;
+
+use model::report::DiskState;
+use model::spec::Caps;
+use testkit::process::write_script;
+use tokio::task::JoinSet;
+use toolstack::io::Client;
+use toolstack::machines::Datapaths;
+
+use super::host::{Host, of, sr, state, told};
+use super::{eventually, kill};
+
+/// Whoever serves is killed again and again while disks come and go: each call does what it is to.
+#[tokio::test]
+async fn calls_survive_the_death_of_whoever_serves() {
+    let host = Host::new();
+    let daemon = host.daemon();
+    let io = of(&daemon).await;
+    io.attach(&host.disk("first")).await.unwrap();
+    let keeper = told(&io).await.keeper.unwrap().pid;
+    let rounds = testkit::rounds(3, 30);
+    let (tell, mut told_of) = tokio::sync::mpsc::unbounded_channel();
+    let mut users = JoinSet::new();
+    for user in 0..4 {
+        let (io, tell) = (Arc::clone(&io), tell.clone());
+        let spec = host.disk(&format!("d{user}"));
+        users.spawn(async move {
+            let (id, done) = (spec.id.as_str(), || tell.send(()).unwrap());
+            for _ in 0..rounds {
+                assert_eq!(io.attach(&spec).await.unwrap().id, id);
+                done();
+                io.activate(id).await.unwrap();
+                done();
+                io.caps(id, &Caps { iops: Some(9), ..Caps::default() }).await.unwrap();
+                done();
+                assert_eq!(io.resize(id).await.unwrap(), 1 << 20);
+                done();
+                io.deactivate(id).await.unwrap();
+                done();
+                io.detach(id).await.unwrap();
+                done();
+            }
+        });
+    }
+    drop(tell);
+    // While others wait for their answers; not so often that a disk is never taken over to the end.
+    let (mut calls, mut kills) = (0, 0);
+    while told_of.recv().await.is_some() {
+        calls += 1;
+        if calls % 8 == 0 {
+            let serving = host.processes().into_iter().filter(|pid| pid.unsigned_abs() != keeper);
+            serving.for_each(kill);
+            kills += 1;
+        }
+    }
+    users.join_all().await;
+    let stats = told(&io).await;
+    assert_eq!(stats.keeper.unwrap().pid, keeper, "it was the same all the time");
+    let ids: Vec<_> = stats.disks.iter().map(|disk| disk.id.as_str()).collect();
+    assert_eq!(ids, ["first"], "nothing is left and nothing is lost");
+    println!("{calls} calls and {kills} deaths");
+    daemon.end(sr()).await.unwrap();
+}
+
+#[tokio::test]
+async fn another_one_takes_the_place_of_one_that_dies() {
+    let host = Host::new();
+    let daemon = host.daemon();
+    let io = of(&daemon).await;
+    for id in ["a", "b"] {
+        io.attach(&host.disk(id)).await.unwrap();
+    }
+    io.activate("a").await.unwrap();
+    let before = told(&io).await;
+    let keeper = before.keeper.unwrap().pid;
+    // It alone: who serves goes on, and another keeps it, though nobody calls.
+    kill(keeper.cast_signed());
+    let new_keeper = async || {
+        let stats = io.stats().await.ok().flatten();
+        stats.and_then(|stats| stats.keeper).is_some_and(|new| new.pid != keeper)
+    };
+    eventually("another keeper", new_keeper).await;
+    assert_eq!(told(&io).await.pid, before.pid);
+
+    // Both at once: disks are as they were, by another process.
+    host.processes().into_iter().for_each(kill);
+    eventually("the disks are back", async || state(&io, "a").await == Some(DiskState::Active))
+        .await;
+    assert_eq!(state(&io, "b").await, Some(DiskState::Attached));
+    assert_ne!(told(&io).await.pid, before.pid);
+
+    // Both while no daemon runs.
+    drop((io, daemon));
+    host.processes().into_iter().for_each(kill);
+    eventually("they have gone", async || host.processes().is_empty()).await;
+    let daemon = host.daemon();
+    let io = of(&daemon).await;
+    assert_eq!(state(&io, "a").await, Some(DiskState::Active));
+    assert_eq!(state(&io, "b").await, Some(DiskState::Attached));
+    for id in ["a", "b"] {
+        io.detach(id).await.unwrap();
+    }
+    // Nothing is to be served any more: nobody comes back.
+    host.processes().into_iter().for_each(kill);
+    eventually("they have gone", async || host.processes().is_empty()).await;
+    eventually("nobody is missed", async || io.stats().await.unwrap().is_none()).await;
+    io.attach(&host.disk("c")).await.unwrap();
+    daemon.end(sr()).await.unwrap();
+}
+
+/// What the process behind the control socket serves, without the datapath that is tested.
+async fn served(host: &Host) -> Vec<(String, DiskState)> {
+    let Ok(mut client) = Client::connect(&host.folder().join("control.sock")).await else {
+        return Vec::new();
+    };
+    let stats = client.stats().await.ok();
+    let disks = stats.into_iter().flat_map(|stats| stats.disks);
+    disks.map(|disk| (disk.id, disk.state)).collect()
+}
+
+#[tokio::test]
+async fn disks_come_back_though_nobody_calls() {
+    let host = Host::new();
+    let daemon = host.daemon();
+    let io = of(&daemon).await;
+    for id in ["a", "b"] {
+        io.attach(&host.disk(id)).await.unwrap();
+        io.activate(id).await.unwrap();
+    }
+    let image = host.dir.path().join("b.raw");
+    let away = image.with_extension("away");
+    std::fs::rename(&image, &away).unwrap();
+    // There are connections to those that die.
+    host.processes().into_iter().for_each(kill);
+    let a = ("a".to_owned(), DiskState::Active);
+    eventually("what can be had is back", async || served(&host).await.contains(&a)).await;
+    assert_eq!(served(&host).await.len(), 1, "the image of the other is not there");
+    std::fs::rename(&away, &image).unwrap();
+    let b = ("b".to_owned(), DiskState::Active);
+    eventually("the other is back", async || served(&host).await.contains(&b)).await;
+    daemon.end(sr()).await.unwrap();
+}
+
+/// Whoever lets go of a disk while all are attached again does not find it served later.
+#[tokio::test]
+async fn a_disk_that_is_detached_meanwhile_does_not_come_back() {
+    let host = Host::new();
+    let daemon = host.daemon();
+    let io = of(&daemon).await;
+    io.attach(&host.disk("first")).await.unwrap();
+    for round in 0..testkit::rounds(4, 40) {
+        let ids: Vec<String> = (0..8).map(|n| format!("d{n}")).collect();
+        for id in &ids {
+            io.attach(&host.disk(id)).await.unwrap();
+        }
+        host.processes().into_iter().for_each(kill);
+        // Half of them at once, half of them as soon as the first one is back.
+        let (now, later) = ids.split_at(4);
+        for id in now {
+            io.detach(id).await.unwrap();
+        }
+        eventually("one is back", async || !served(&host).await.is_empty()).await;
+        for id in later {
+            io.detach(id).await.unwrap();
+        }
+        // By then all have had their turn.
+        io.attach(&host.disk("last")).await.unwrap();
+        io.detach("last").await.unwrap();
+        let left = served(&host).await;
+        assert_eq!(left, [("first".to_owned(), DiskState::Attached)], "round {round}");
+    }
+    daemon.end(sr()).await.unwrap();
+}
+
+/// Nobody keeps who serves, and it dies too when another keeper has been asked for and before that
+/// one has taken over.
+#[tokio::test]
+async fn who_dies_before_it_is_taken_over_is_replaced() {
+    let mut host = Host::new();
+    let doomed = host.dir.path().join("doomed");
+    let (real, list) = (host.program.display(), doomed.display());
+    let script = format!(
+        "mv {list} {list}.gone 2>/dev/null && kill -9 $(cat {list}.gone)\nexec {real} \"$@\""
+    );
+    let program = host.dir.path().join("ringway-io");
+    write_script(&program, &script).unwrap();
+    host.program = program;
+    let daemon = host.daemon();
+    let io = of(&daemon).await;
+    io.attach(&host.disk("d")).await.unwrap();
+    io.activate("d").await.unwrap();
+    let before = told(&io).await;
+    std::fs::write(&doomed, before.pid.to_string()).unwrap();
+    kill(before.keeper.unwrap().pid.cast_signed());
+    // Nobody calls.
+    let old = before.pid.cast_signed();
+    eventually("it has died", async || !host.processes().contains(&old)).await;
+    let active = [("d".to_owned(), DiskState::Active)];
+    eventually("the disk is back", async || served(&host).await == active).await;
+    daemon.end(sr()).await.unwrap();
+}
