@@ -5,14 +5,21 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use tokio::sync::{Mutex as Turn, OwnedMutexGuard};
 
-/// Things to which something is done.
-#[derive(Debug, Default)]
-pub(crate) struct Turns(Mutex<HashMap<String, Weak<Turn<()>>>>);
+/// Things to which something is done. Those who wait for the same one share a `T`, which is a new one
+/// when nobody has waited.
+#[derive(Debug)]
+pub(crate) struct Turns<T = ()>(Mutex<HashMap<String, Weak<Turn<T>>>>);
 
-impl Turns {
+impl<T> Default for Turns<T> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
+
+impl<T: Default> Turns<T> {
     /// Waits until nobody else does something to this one, and keeps others away until it is
     /// dropped.
-    pub(crate) async fn of(&self, id: &str) -> OwnedMutexGuard<()> {
+    pub(crate) async fn of(&self, id: &str) -> OwnedMutexGuard<T> {
         let turn = self.turn(id);
         turn.lock_owned().await
     }
@@ -23,7 +30,7 @@ impl Turns {
         all.iter().filter(|(_, turn)| is_used(turn)).map(|(id, _)| id.clone()).collect()
     }
 
-    fn turn(&self, id: &str) -> Arc<Turn<()>> {
+    fn turn(&self, id: &str) -> Arc<Turn<T>> {
         let mut all = self.lock();
         if let Some(turn) = all.get(id).and_then(Weak::upgrade) {
             return turn;
@@ -34,13 +41,13 @@ impl Turns {
         turn
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, Weak<Turn<()>>>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Weak<Turn<T>>>> {
         // Entries are changed whole.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn is_used(turn: &Weak<Turn<()>>) -> bool {
+fn is_used<T>(turn: &Weak<Turn<T>>) -> bool {
     turn.strong_count() > 0
 }
 
@@ -54,7 +61,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn one_after_the_other_and_each_for_itself() {
-        let turns = Turns::default();
+        let turns = Turns::<()>::default();
         let soon = Duration::from_secs(1);
         let one = turns.of("a").await;
         timeout(soon, turns.of("a")).await.unwrap_err();

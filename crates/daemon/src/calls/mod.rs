@@ -19,6 +19,7 @@ pub mod stored;
 pub mod task;
 #[cfg(test)]
 mod tests;
+mod told;
 pub mod vbd;
 pub mod vdi;
 pub mod vif;

@@ -1,16 +1,21 @@
 //! What a handler gets beside its parameters, and how a call's changes are stored and followed.
 
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use tokio::task::JoinHandle;
-use xenapi::ApiError;
+use tokio::time::timeout;
 use xenapi::table::implicit::Method;
+use xenapi::{ApiError, codes};
 
 use super::broke_off;
 use crate::db::{Tx, View};
 use crate::house::House;
 use crate::sessions::Session;
 use crate::tasks::TaskHandle;
+
+/// How long a call waits for what is done after its change.
+const AFTER_DEADLINE: Duration = Duration::from_secs(30);
 
 /// What is done after a change: it ends as told here, whoever waits.
 type Done = JoinHandle<Result<(), ApiError>>;
@@ -103,8 +108,9 @@ impl Ctx {
         self.house.durable.tried().await
     }
 
-    /// Does something when all that this call has changed until now is stored. The call is answered
-    /// after that, and with its error; it is done when the caller goes away, too.
+    /// Does something when all that this call has changed until now is stored or taken back. A short
+    /// call is answered after that, and with its error, but waits for it no longer than
+    /// [`AFTER_DEADLINE`]. It is done when the caller goes away, too.
     pub(crate) fn after(&self, work: impl Future<Output = Result<(), ApiError>> + Send + 'static) {
         let done = self.aside(work);
         self.after.lock().unwrap_or_else(PoisonError::into_inner).push(done);
@@ -118,21 +124,23 @@ impl Ctx {
     ) -> Done {
         let ctx = self.clone();
         tokio::spawn(async move {
-            // What is taken back has no consequence; the call is told of it by itself.
-            match ctx.stored().await {
-                Ok(()) => work.await,
-                Err(_) => Ok(()),
-            }
+            // The call is told of what is taken back by itself.
+            let _stored = ctx.stored().await;
+            work.await
         })
     }
 
     /// Ends when what is done [`after`](Ctx::after) is done.
     pub(super) async fn followed(&self) -> Result<(), ApiError> {
         let after = std::mem::take(&mut *self.after.lock().unwrap_or_else(PoisonError::into_inner));
-        for one in after {
-            one.await.unwrap_or_else(|_| Err(broke_off()))?;
-        }
-        Ok(())
+        let all = async {
+            for one in after {
+                one.await.unwrap_or_else(|_| Err(broke_off()))?;
+            }
+            Ok(())
+        };
+        let late = "it is recorded; whether it is in force yet is not known, see its status";
+        timeout(AFTER_DEADLINE, all).await.unwrap_or_else(|_| Err(codes::internal(late)))
     }
 
     /// Says how far the call is, from 0 to 1.

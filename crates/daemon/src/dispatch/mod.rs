@@ -9,7 +9,8 @@
 //! Reads run on the spot and wait for nobody. A write waits until it is stored, at most
 //! [`MAX_WRITES`](places::MAX_WRITES) at a time; those behind them wait their turn. Calls that take a while hold a
 //! [`Place`](places::Place) until their end, and are refused when there is none. Who waits for
-//! events holds nothing. Nothing looks at the host's load.
+//! events holds nothing, nor who waits until a change is in force, which is 30 s at most. Nothing looks at the host's
+//! load.
 //!
 //! # Invariants
 //! What was begun goes on when its caller goes away. An answer that tells of a change goes out

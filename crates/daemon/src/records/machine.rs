@@ -6,7 +6,7 @@ use model::domain::slots::MAX_CDS;
 use model::domain::{Boot, BootFrom, DomainSpec};
 use model::id::{SrId, VbdId, VdiId, VifId, VmId};
 use model::plan::Deadlines;
-use model::vbd::{DeviceNumber, VbdKind, limits, tuning};
+use model::vbd::{DeviceNumber, Limits, Tuning, VbdKind, limits, tuning};
 use model::vdi::automaton::Access;
 use model::vif::queues;
 use model::vm::exits::{AfterActions, OnCrash, OnExit};
@@ -118,8 +118,7 @@ fn disk(
     kind: VbdKind,
     number: DeviceNumber,
 ) -> Result<DiskRecord, ApiError> {
-    let algorithm = text(view, slot, vbd::Field::qos_algorithm_type)?;
-    let params = pairs(view, slot, vbd::Field::qos_algorithm_params)?;
+    let (limits, tuning) = disk_settings(view, slot)?;
     let mode = Access::parse(text(view, slot, vbd::Field::mode)?).unwrap_or(Access::Ro);
     Ok(DiskRecord {
         vbd: VbdId(uuid(view, slot, vbd::Field::uuid)?),
@@ -129,10 +128,21 @@ fn disk(
         source: source(view, &reference(view, slot, vbd::Field::VDI)?)?,
         plugged: flag(view, slot, vbd::Field::currently_attached)?,
         boot_index: None,
-        // Calls refuse what is wrong; what got in before they did limits nothing.
-        limits: limits(algorithm, &params).unwrap_or_default(),
-        tuning: tuning(&pairs(view, slot, vbd::Field::other_config)?),
+        limits,
+        tuning,
     })
+}
+
+/// What is set of a disk.
+///
+/// # Errors
+/// It is gone.
+pub(crate) fn disk_settings(view: &View<'_>, slot: &Ref) -> Result<(Limits, Tuning), ApiError> {
+    let algorithm = text(view, slot, vbd::Field::qos_algorithm_type)?;
+    let params = pairs(view, slot, vbd::Field::qos_algorithm_params)?;
+    let tuning = tuning(&pairs(view, slot, vbd::Field::other_config)?);
+    // Calls refuse what is wrong; what got in before they did limits nothing.
+    Ok((limits(algorithm, &params).unwrap_or_default(), tuning))
 }
 
 /// The volume behind a VDI; nothing if there is none.

@@ -22,12 +22,14 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
-use model::id::{Domid, VmId};
+use model::id::{Domid, VbdId, VifId, VmId};
+use model::nic::NicLimits;
 use model::plan::{Deadlines, Effect};
 use model::refusal::Refusal;
+use model::vbd::{Limits, Tuning};
 use toolstack::machines::{Recorded, Records};
 use xenapi::Value;
-use xenapi::table::vm;
+use xenapi::table::{vbd, vif, vm};
 
 use crate::clock::Clock;
 use crate::db::{Db, Object};
@@ -106,6 +108,22 @@ impl Records for HouseRecords {
             recorded.spec.boot = boot;
         }
         Ok(recorded)
+    }
+
+    fn disk_settings(&self, vbd: VbdId) -> Option<(Limits, Tuning)> {
+        let settings = self.db.read(|view| {
+            let slot = view.by_uuid(&vbd::CLASS, &vbd.to_string())?;
+            machine::disk_settings(view, slot)
+        });
+        settings.ok()
+    }
+
+    fn vif_limits(&self, vif: VifId) -> Option<NicLimits> {
+        let limits = self.db.read(|view| {
+            let device = view.by_uuid(&vif::CLASS, &vif.to_string())?;
+            interface::may(view, device)
+        });
+        limits.ok()
     }
 
     fn became(&self, vm: VmId, effects: &[Effect]) {

@@ -117,7 +117,7 @@ impl Host {
             });
             let told = world.messages(machine);
             let bad = told.iter().find(|name| NEVER.contains(&name.as_str()));
-            assert_eq!(bad, None, "{told:?}");
+            assert_eq!(bad, None, "{told:?}: {}", world.shown());
         }
         // One emulator for each that is up, and as many domains.
         let up: Vec<_> =

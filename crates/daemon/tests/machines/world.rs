@@ -246,7 +246,7 @@ impl World {
     }
 
     /// What there is of every machine, what was said of them, and what the daemon tells.
-    fn shown(&mut self) -> String {
+    pub(crate) fn shown(&mut self) -> String {
         let fields = ["name_label", "power_state", "domid", "current_operations", "other_config"];
         let machines = self.client.records("VM").unwrap().into_iter();
         let machines = machines.filter(|(_, one)| !one.flag("is_a_template"));

@@ -34,13 +34,16 @@ pub(super) struct Ask<'a> {
     /// The disk or NIC to which it does something.
     pub(super) item: Option<&'a str>,
     pub(super) until: Instant,
+    /// Its turn lasts until it is answered, also when nobody waits for that any more: what comes late
+    /// does not undo what came after it.
+    pub(super) lasts: bool,
 }
 
 impl<'a> Ask<'a> {
     /// One that does something to a disk or a NIC.
     pub(super) fn step(item: &'a str, method: &'static str, params: Value) -> Self {
         let (kind, until) = (Kind::Step, Instant::now() + Kind::Step.deadline());
-        Self { kind, method, params, item: Some(item), until }
+        Self { kind, method, params, item: Some(item), until, lasts: false }
     }
 }
 
@@ -101,11 +104,13 @@ impl<T: Item> Line<T> {
     ) -> Result<Value, IoError> {
         let Ask { kind, method, until, .. } = *ask;
         let late = |_| IoError::Late { what: method.into(), deadline: kind.deadline() };
-        let _turn = match ask.item {
+        let turn = match ask.item {
             Some(id) => Some(timeout_at(until, self.keep.turns.of(id)).await.map_err(late)?),
             None => None,
         };
-        let answer = self.keep.pool.call(kind, method, ask.params.clone(), until).await;
+        let turn = turn.map(Arc::new);
+        let lasts = turn.clone().filter(|_| ask.lasts);
+        let answer = self.keep.pool.call(kind, (method, ask.params.clone()), until, lasts).await;
         note(&mut self.keep.specs(), &answer);
         answer
     }
@@ -125,6 +130,21 @@ impl<T: Item> Line<T> {
         self.call(Ask::step(id, method, params), note).await
     }
 
+    /// Sets something of a disk or a NIC. One that is not there has it when it is attached again.
+    pub(super) async fn set(
+        &self,
+        id: &str,
+        (method, params): (&'static str, Value),
+        change: impl Fn(&mut T),
+    ) -> Result<(), IoError> {
+        let note = |specs: &mut Specs<T>, answer: &Result<Value, IoError>| {
+            if answer.as_ref().map_or_else(IoError::is_not_served, |_| true) {
+                specs.change(id, &change);
+            }
+        };
+        self.call(Ask { lasts: true, ..Ask::step(id, method, params) }, note).await.map(drop)
+    }
+
     /// Asks for what is answered at once.
     pub(super) async fn short(
         &self,
@@ -132,7 +152,8 @@ impl<T: Item> Line<T> {
         params: Value,
     ) -> Result<Value, IoError> {
         let (kind, until) = (Kind::Short, Instant::now() + Kind::Short.deadline());
-        self.call(Ask { kind, method, params, item: None, until }, |_, _| ()).await
+        let ask = Ask { kind, method, params, item: None, until, lasts: false };
+        self.call(ask, |_, _| ()).await
     }
 }
 

@@ -27,7 +27,7 @@ use std::path::PathBuf;
 use std::process::ExitStatus;
 use std::time::Duration;
 
-use model::rpc::RpcError;
+use model::rpc::{RpcError, code};
 
 use crate::lines::LineError;
 use crate::tail::quoted;
@@ -105,6 +105,19 @@ pub enum IoError {
     /// An earlier call was cut off while it was being sent.
     #[error("this connection was left in the middle of a call; connect again")]
     Unusable,
+}
+
+impl IoError {
+    /// Nobody serves the disk or NIC that it is about.
+    pub fn is_not_served(&self) -> bool {
+        match self {
+            Self::NotThere { .. } => true,
+            Self::Refused { source, .. } => {
+                matches!(source.code, code::NO_SUCH_DISK | code::NO_SUCH_NIC)
+            }
+            _ => false,
+        }
+    }
 }
 
 /// A duration as people write it.

@@ -68,16 +68,16 @@ impl Pool {
     }
 
     /// Calls `method`, and waits for its answer until `until`. May be dropped: a call that was sent
-    /// goes on.
+    /// goes on. What it `lasts` is dropped when it has been answered, or never will be.
     ///
     /// # Errors
     /// As [`Client::call`], and [`IoError::NotThere`].
     pub(super) async fn call(
         &self,
         kind: Kind,
-        method: &'static str,
-        params: Value,
+        (method, params): (&'static str, Value),
         until: Instant,
+        lasts: impl Send + 'static,
     ) -> Result<Value, IoError> {
         let lane = match kind {
             Kind::Step => &self.steps,
@@ -90,7 +90,11 @@ impl Pool {
         let place = place.ok().and_then(Result::ok).ok_or_else(late)?;
         let (say, hear) = oneshot::channel();
         let left = until.duration_since(Instant::now());
-        tokio::spawn(Arc::clone(lane).carry_out(place, (method, params, left), say));
+        let carried = Arc::clone(lane).carry_out(place, (method, params, left), say);
+        tokio::spawn(async move {
+            carried.await;
+            drop(lasts);
+        });
         hear.await.unwrap_or_else(|_| Err(late()))
     }
 }
@@ -149,5 +153,38 @@ impl Lane {
 
     fn idle(&self) -> std::sync::MutexGuard<'_, Vec<Client>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
+    use tokio::net::UnixListener;
+
+    use super::*;
+
+    /// The caller has gone, and what was asked may be done yet: whoever waits for that goes on waiting.
+    #[tokio::test]
+    async fn what_lasts_until_an_answer_outlives_the_wait_for_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("s");
+        let listener = UnixListener::bind(&socket).unwrap();
+        let pool = Pool::new(&socket);
+        let lasts = Arc::new(());
+        let held = Arc::downgrade(&lasts);
+        let until = Instant::now() + Duration::from_millis(20);
+        let call = pool.call(Kind::Step, ("nic.limits", Value::Null), until, lasts);
+        let (answer, accepted) = tokio::join!(call, listener.accept());
+        assert!(matches!(answer, Err(IoError::Late { .. })), "{answer:?}");
+        let mut server = BufReader::new(accepted.unwrap().0);
+        let mut line = String::new();
+        server.read_line(&mut line).await.unwrap();
+        assert!(held.upgrade().is_some());
+        let id = &serde_json::from_str::<Value>(&line).unwrap()["id"];
+        let late = format!("{}\n", serde_json::json!({ "jsonrpc": "2.0", "id": id, "result": {} }));
+        server.write_all(late.as_bytes()).await.unwrap();
+        while held.upgrade().is_some() {
+            tokio::task::yield_now().await;
+        }
     }
 }

@@ -76,8 +76,10 @@ impl IoSwitch {
     async fn limit(&self, id: &str, limits: NicLimits) -> Result<(), IoError> {
         let params = json!({ "id": id, "limits": limits });
         let change = |port: &mut Port| port.nic = port.nic.clone().with_limits(limits.clone());
-        let done = self.line.step(id, ("nic.limits", params), change).await;
-        gone_is_done(done, code::NO_SUCH_NIC)
+        match self.line.set(id, ("nic.limits", params), change).await {
+            Err(error) if error.is_not_served() => Ok(()),
+            done => done,
+        }
     }
 
     async fn detach(&self, id: &str) -> Result<(), IoError> {

@@ -34,37 +34,34 @@ impl Carrier {
 
     async fn create_port(&self, of: &VifRecord) -> Result<(), StepError> {
         let VifRecord { vif, bridge, mtu, .. } = of;
-        let (drivers, nic) = (&self.machines.drivers, self.nic(of)?);
+        let drivers = &self.machines.drivers;
         let uplink = names::uplink(&self.machines.settings.run, bridge);
         let _turn = self.machines.networks.of(bridge).await;
         self.machine.there().ports.insert(*vif, bridge.clone());
         drivers.net.create_bridge(bridge, *mtu).await?;
         drivers.net.create_tap(&uplink, bridge, *mtu).await?;
-        drivers.switch.attach(&nic, &uplink).await?;
+        // From then on whoever changes what it may do tells the switch.
+        let _teller = self.machines.teller(&vif.to_string()).await;
+        drivers.switch.attach(&self.nic(&self.now(of))?, &uplink).await?;
         Ok(())
+    }
+
+    /// The same, with what it may do now.
+    fn now(&self, of: &VifRecord) -> VifRecord {
+        let limits = self.machines.records.vif_limits(of.vif);
+        VifRecord { limits: limits.unwrap_or_else(|| of.limits.clone()), ..of.clone() }
     }
 
     async fn plug_nic(&self, of: &VifRecord) -> Result<(), StepError> {
         // Before the guest has it: what it claims first is heard.
-        self.machines.watch(of).await;
+        let teller = self.machines.teller(&of.vif.to_string()).await;
+        self.machines.watch(&self.now(of)).await;
+        drop(teller);
         let VifRecord { vif, device, mac, boot_index, .. } = of.clone();
         let socket = names::port(&self.machines.settings.run, vif);
         let (queues, mtu) = (self.pairs(of), u16::try_from(of.mtu).ok());
         let nic = NicPlug { vif, device, socket, queues, mac, mtu, boot_index };
         self.hv().plug_nic(self.machine.vm, &nic).await?;
-        self.limit_again(of).await
-    }
-
-    /// What it may do may have changed since it was read. From when the switch has it on, whoever changes
-    /// that tells the switch.
-    async fn limit_again(&self, of: &VifRecord) -> Result<(), StepError> {
-        let _teller = self.machines.teller(&of.vif.to_string()).await;
-        // A machine that is gone meanwhile has nothing to change.
-        let Ok(now) = self.machines.records.machine(self.machine.vm) else { return Ok(()) };
-        let Some(now) = now.vifs.iter().find(|one| one.vif == of.vif) else { return Ok(()) };
-        if now.limits != of.limits {
-            self.machines.drivers.limit_vif(of.vif, &now.limits).await?;
-        }
         Ok(())
     }
 

@@ -75,10 +75,19 @@ pub struct Machines {
     /// with the last.
     networks: Turns,
     /// Who tells what a device may do, by the device's uuid.
-    tellers: Turns,
+    tellers: Turns<Option<Told>>,
     all: Mutex<HashMap<VmId, Arc<Machine>>>,
     next_domid: AtomicU32,
     next_carrier: AtomicU64,
+}
+
+/// What was set of a device has been told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Told {
+    /// The generation of the records that were read for it.
+    pub at: u64,
+    /// Why it is not in force, if it is not.
+    pub failure: Option<String>,
 }
 
 /// A volume that machines do not get; see [`Machines::take_volume`].
@@ -154,10 +163,12 @@ impl Machines {
         machine.map_or(DomainSeen::Absent, |machine| machine.there().domain)
     }
 
-    /// Keeps everybody else from telling whoever serves a device, by its uuid, what it may do, until
+    /// Keeps everybody else from telling whoever serves a device, by its uuid, what is set of it, until
     /// this is dropped. Who reads what to tell when it has this, and keeps it until that is told,
-    /// never tells what is older than what is in force.
-    pub async fn teller(&self, device: &str) -> OwnedMutexGuard<()> {
+    /// never tells what is older than what is in force. Whoever attaches a device does so, too.
+    ///
+    /// In it is what somebody has told while one waited.
+    pub async fn teller(&self, device: &str) -> OwnedMutexGuard<Option<Told>> {
         self.tellers.of(device).await
     }
 

@@ -103,6 +103,13 @@ pub trait Records: fmt::Debug + Send + Sync {
     /// It is gone, or something in its record cannot be carried out.
     fn machine(&self, vm: VmId) -> Result<Recorded, Refusal>;
 
+    /// What is set of a disk that may change while an operation goes on; nothing for one that is gone.
+    fn disk_settings(&self, vbd: VbdId) -> Option<(Limits, Tuning)>;
+
+    /// What an interface may do, which may change while an operation goes on; nothing for one that is
+    /// gone.
+    fn vif_limits(&self, vif: VifId) -> Option<NicLimits>;
+
     /// What has become of a machine, in one change. A machine that is gone is passed over.
     fn became(&self, vm: VmId, effects: &[Effect]);
 }

@@ -122,6 +122,8 @@ impl Carrier {
             }
             return Ok(());
         }
+        // From then on whoever changes what is set tells the datapath.
+        let _teller = self.machines.teller(&vbd.to_string()).await;
         let spec = self.spec(self.record(vbd)?, &source, (backend, access))?;
         self.datapath(&source).await?.attach(&spec).await?;
         Ok(())
@@ -201,18 +203,21 @@ impl Carrier {
         (backend, access): (Backend, Access),
     ) -> Result<DiskSpec, StepError> {
         let vbd = disk.vbd;
+        // Number of queues and way of caching are those of the operation.
+        let now = self.machines.records.disk_settings(vbd);
+        let (limits, tuning) = now.unwrap_or((disk.limits, disk.tuning));
         let socket = names::socket(&self.machines.settings.run, source.sr, vbd);
         let spec = DiskSpec {
             queues: self.queues(vbd)?,
             read_only: access == Access::Ro,
             serial: Some(serial(disk.userdevice, source.vdi)),
             cache: disk.tuning.cache.unwrap_or_default(),
-            caps: Some(disk.limits.caps).filter(|caps| !caps.is_none()),
+            caps: Some(limits.caps).filter(|caps| !caps.is_none()),
             stop_deadline_ms: STOP_DEADLINE_MS,
             activate: false,
             ..DiskSpec::new(vbd.to_string(), socket, backend)
         };
-        Ok(spec.with_polling(disk.tuning.poll))
+        Ok(spec.with_polling(tuning.poll))
     }
 }
 

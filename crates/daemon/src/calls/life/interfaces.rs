@@ -1,6 +1,6 @@
 //! What an interface may do, from its record to the switch.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use model::report::NicStats;
@@ -143,7 +143,7 @@ async fn what_the_switch_refuses_is_told_to_who_asked() {
     });
     let refused = world.refused("VIF.set_locking_mode", lock.clone()).await;
     assert_eq!(refused[0], "INTERNAL_ERROR");
-    assert!(refused[1].contains("recorded, and not in force"), "{refused:?}");
+    assert!(refused[1].contains("it is not in force"), "{refused:?}");
     assert_eq!(world.get(&vif, vif::Field::locking_mode), Value::text("locked"));
     assert_eq!(world.get(&vif, vif::Field::status_code), Value::Int(1));
     world.sim.rule(|_| Fate::default());
@@ -151,5 +151,91 @@ async fn what_the_switch_refuses_is_told_to_who_asked() {
     assert!(port(&world).await.locked);
     assert_eq!(world.get(&vif, vif::Field::status_code), Value::Int(0));
     world.done("VM.hard_shutdown", [machine.value()]).await;
+    world.assert_clean();
+}
+
+/// The first tell hangs until `others` have begun, and what makes this so has been recorded. How many
+/// there were at the end of all.
+async fn hung(
+    world: &World,
+    first: impl Future<Output = ()>,
+    others: impl Future<Output = ()>,
+    recorded: impl Fn() -> bool,
+) -> usize {
+    let (begun, tells) = (Arc::new(Notify::new()), Arc::new(AtomicUsize::new(0)));
+    let (begins, count) = (Arc::clone(&begun), Arc::clone(&tells));
+    let hangs = AtomicBool::new(true);
+    world.sim.rule(move |call| {
+        if call.what != What::LimitNic {
+            return Fate::default();
+        }
+        count.fetch_add(1, Ordering::Relaxed);
+        begins.notify_one();
+        let hangs = hangs.swap(false, Ordering::Relaxed);
+        if hangs { Fate::ends(End::HangsDone) } else { Fate::default() }
+    });
+    let others = async {
+        begun.notified().await;
+        let release = async {
+            while !recorded() {
+                tokio::task::yield_now().await;
+            }
+            world.stored().await;
+            // Until all wait.
+            for _ in 0..100 {
+                tokio::task::yield_now().await;
+            }
+            let count = Arc::clone(&tells);
+            world.sim.rule(move |call| {
+                count.fetch_add(usize::from(call.what == What::LimitNic), Ordering::Relaxed);
+                Fate::default()
+            });
+        };
+        tokio::join!(others, release);
+    };
+    tokio::join!(first, others);
+    tells.load(Ordering::Relaxed)
+}
+
+/// Of those who wait while somebody tells, one tells for all.
+#[tokio::test]
+async fn who_waits_while_somebody_tells_is_told_for() {
+    let world = World::new().await;
+    let (machine, _, vif) = machine(&world).await;
+    world.start(&machine).await;
+    let add = |address: &'static str| {
+        world.done("VIF.add_ipv4_allowed", [vif.value(), Value::text(address)])
+    };
+    let others = async {
+        tokio::join!(add("10.0.0.2"), add("10.0.0.3"), add("10.0.0.4"));
+    };
+    let recorded = || match world.get(&vif, vif::Field::ipv4_allowed) {
+        Value::Set(members) => members.len() == 4,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(hung(&world, add("10.0.0.1"), others, recorded).await, 2);
+    world.done("VM.hard_shutdown", [machine.value()]).await;
+    world.assert_clean();
+}
+
+/// What nobody serves is told to nobody, and waits for nobody.
+#[tokio::test]
+async fn an_interface_that_is_not_plugged_waits_for_no_switch() {
+    let world = World::new().await;
+    let (machine, net, vif) = machine(&world).await;
+    world.start(&machine).await;
+    let other = world.machine().await;
+    let idle = world.made("VIF.create", [device(&other, &net, "")]).await;
+    let mode = |vif: &Ref| [vif.value(), Value::text("locked")];
+    let lock = world.done("VIF.set_locking_mode", mode(&vif));
+    let meanwhile = world.done("VIF.set_locking_mode", mode(&idle));
+    assert_eq!(hung(&world, lock, meanwhile, || true).await, 1);
+    assert_eq!(world.get(&idle, vif::Field::status_code), Value::Int(0));
+    world.start(&other).await;
+    let all = world.trial.house.drivers.switch.stats().await.unwrap().unwrap().nics;
+    assert!(all.len() == 2 && all.iter().all(|nic| nic.locked), "{all:?}");
+    for machine in [machine, other] {
+        world.done("VM.hard_shutdown", [machine.value()]).await;
+    }
     world.assert_clean();
 }

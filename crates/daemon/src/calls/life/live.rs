@@ -28,30 +28,45 @@ async fn polling_that_is_set_live_is_told() {
     polls(&world, &slot, Polling::default().max_us.into()).await;
 }
 
-/// A start has read what is set when it begins: what is set while it goes on holds all the same.
-#[tokio::test]
-async fn what_is_set_while_a_disk_is_plugged_holds() {
-    let world = World::new().await;
-    let machine = world.machine().await;
-    let (slot, _) = world.device(&machine).await;
+/// Set while this is under way, at its first call of this kind, a disk polls as it was set.
+async fn holds(world: &World, slot: &Ref, what: What, under_way: impl Future<Output = ()>) {
     let begun = Arc::new(Notify::new());
     let begins = Arc::clone(&begun);
-    world.sim.rule(move |call| match call.what {
-        What::AttachVolume => {
-            begins.notify_one();
-            Fate::ends(End::HangsDone)
+    world.sim.rule(move |call| {
+        if call.what != what {
+            return Fate::default();
         }
-        _ => Fate::default(),
+        begins.notify_one();
+        Fate::ends(End::HangsDone)
     });
     let set = async {
         begun.notified().await;
         let [key, value] = ["polling-duration", "60"].map(Value::text);
         world.done("VBD.add_to_other_config", [slot.value(), key, value]).await;
-        assert_eq!(world.get(&slot, vbd::Field::currently_attached), no());
         world.sim.rule(|_| Fate::default());
     };
-    tokio::join!(world.start(&machine), set);
-    polls(&world, &slot, 60).await;
+    tokio::join!(under_way, set);
+    polls(world, slot, 60).await;
+}
+
+/// An operation has read its machine when it begins: what is set while it goes on holds all the same.
+#[tokio::test]
+async fn what_is_set_while_an_operation_is_under_way_holds() {
+    for what in [What::AttachVolume, What::Attach, What::Activate, What::PlugDisk] {
+        let world = World::new().await;
+        let machine = world.machine().await;
+        let (slot, _) = world.device(&machine).await;
+        holds(&world, &slot, what, world.start(&machine)).await;
+    }
+    // A reboot takes disks down that are attached until then, and up again.
+    for what in [What::Kill, What::Detach, What::DetachVolume, What::Attach] {
+        let world = World::new().await;
+        let machine = world.machine().await;
+        let (slot, _) = world.device(&machine).await;
+        world.start(&machine).await;
+        let reboot = world.done("VM.hard_reboot", [machine.value()]);
+        holds(&world, &slot, what, reboot).await;
+    }
 }
 
 /// Ends when the disk polls for so many microseconds at most.

@@ -9,20 +9,20 @@ use model::id::{SrId, VbdId};
 use model::poll::Polling;
 use model::report::DiskStats;
 use model::spec::PollSpec;
-use model::vbd::{DeviceNumber, limits, tuning};
+use model::vbd::DeviceNumber;
 use model::vm::PowerState;
 use tokio::time::timeout;
 use toolstack::io::IoError;
-use xenapi::table::{FieldIx, sr, vbd, vdi, vm};
+use xenapi::table::{sr, vbd, vdi, vm};
 use xenapi::{ApiError, Value, codes};
 
 use super::make::limited;
-use crate::db::{Db, Ref, Tx, View};
+use crate::calls::told::{Kind, tell};
+use crate::db::{Ref, Tx, View};
 use crate::dispatch::{Ctx, Hook};
-use crate::errors::sentence;
 use crate::house::House;
-use crate::records::fields::{flag, pairs, reference, references, text, uuid};
-use crate::records::machine::power;
+use crate::records::fields::{flag, reference, references, text, uuid};
+use crate::records::machine::{disk_settings, power};
 
 pub(in crate::calls) const HOOKS: &[Hook] = &[
     Hook { field: "VBD.mode", check: mode, follow: None },
@@ -102,51 +102,10 @@ fn kept(_: &Ctx, tx: &mut Tx<'_>, slot: &Ref) -> Result<(), ApiError> {
 fn follow(ctx: &Ctx, slot: &Ref) {
     let (house, slot) = (ctx.house.clone(), slot.clone());
     let _told = ctx.aside(async move {
-        settled(&house, &slot).await;
-        apply(&house, &slot).await;
+        // The device's status says so.
+        let _failed = tell(&house, &slot, disk()).await;
         Ok(())
     });
-}
-
-/// Ends when the device is plugged, or nothing is under way that may plug it. Such an operation has
-/// read the settings at its begin.
-async fn settled(house: &House, slot: &Ref) {
-    let mut changed = house.db.changed();
-    loop {
-        changed.mark_unchanged();
-        let is_settled = house.db.read(|view| is_settled(view, slot));
-        // One that is gone has nothing to wait for.
-        if is_settled.unwrap_or(true) || changed.changed().await.is_err() {
-            return;
-        }
-    }
-}
-
-fn is_settled(view: &View<'_>, slot: &Ref) -> Result<bool, ApiError> {
-    let machine = reference(view, slot, vbd::Field::VM)?;
-    let rests = |what: &Ref, field: FieldIx| {
-        let under_way = view.get(what, field)?;
-        Ok::<_, ApiError>(!matches!(under_way, Value::Map(some) if !some.is_empty()))
-    };
-    Ok(flag(view, slot, vbd::Field::currently_attached)?
-        || rests(slot, vbd::Field::current_operations.into())?
-            && rests(&machine, vm::Field::current_operations.into())?)
-}
-
-async fn apply(house: &House, slot: &Ref) {
-    // One that is gone has nothing to do.
-    let Ok(id) = house.db.read(|view| uuid(view, slot, vbd::Field::uuid)) else { return };
-    let _teller = house.machines.teller(&id.to_string()).await;
-    let Ok(Some(now)) = settings(&house.db, slot) else { return };
-    let failure = tell(house, &now).await.err();
-    let detail = failure.as_ref().map_or_else(String::new, |error| sentence(error));
-    let code = i64::from(failure.is_some());
-    let noted = house.db.note(|tx| {
-        tx.set(slot, vbd::Field::status_code, Value::Int(code))?;
-        tx.set(slot, vbd::Field::status_detail, Value::Str(detail))
-    });
-    // A device that is gone by now has no state.
-    drop(noted);
 }
 
 /// Tells each datapath what a daemon before this one has stored and may not have told any more; an
@@ -155,7 +114,7 @@ pub(crate) fn agree(house: &Arc<House>) {
     let slots: Vec<Ref> = house.db.read(|view| view.attached(&vbd::CLASS).cloned().collect());
     let mut by_sr: BTreeMap<SrId, Vec<(Ref, Settings)>> = BTreeMap::new();
     for slot in slots {
-        if let Ok(Some(settings)) = settings(&house.db, &slot) {
+        if let Ok(settings) = house.db.read(|view| settings(view, &slot)) {
             by_sr.entry(settings.sr).or_default().push((slot, settings));
         }
     }
@@ -167,7 +126,8 @@ pub(crate) fn agree(house: &Arc<House>) {
             for (slot, settings) in disks {
                 let Some(now) = told.get(&settings.vbd.to_string()) else { continue };
                 if *now != (settings.caps, Some(settings.poll.resolve())) {
-                    apply(&house, &slot).await;
+                    // The device's status says so.
+                    let _failed = tell(&house, &slot, disk()).await;
                 }
             }
         });
@@ -185,28 +145,41 @@ async fn told(house: &House, sr: SrId) -> Result<HashMap<String, Told>, IoError>
     Ok(disks.map(of).collect())
 }
 
-/// Nothing for a device that is not plugged: it is served with its settings when it is.
-fn settings(db: &Db, slot: &Ref) -> Result<Option<Settings>, ApiError> {
-    db.read(|view| {
-        if !flag(view, slot, vbd::Field::currently_attached)? {
-            return Ok(None);
-        }
-        let disk = reference(view, slot, vbd::Field::VDI)?;
-        let place = reference(view, &disk, vdi::Field::SR)?;
-        let algorithm = text(view, slot, vbd::Field::qos_algorithm_type)?;
-        let params = pairs(view, slot, vbd::Field::qos_algorithm_params)?;
-        Ok(Some(Settings {
-            vbd: VbdId(uuid(view, slot, vbd::Field::uuid)?),
-            sr: SrId(uuid(view, &place, sr::Field::uuid)?),
-            caps: limits(algorithm, &params).unwrap_or_default().caps,
-            poll: tuning(&pairs(view, slot, vbd::Field::other_config)?).poll,
-        }))
+fn disk() -> Kind<Settings> {
+    Kind {
+        uuid: vbd::Field::uuid.into(),
+        vm: vbd::Field::VM.into(),
+        attached: vbd::Field::currently_attached.into(),
+        current: vbd::Field::current_operations.into(),
+        status: [vbd::Field::status_code.into(), vbd::Field::status_detail.into()],
+        read: settings,
+        tell: |house, settings| Box::pin(async move { tell_datapath(&house, settings).await }),
+    }
+}
+
+fn settings(view: &View<'_>, slot: &Ref) -> Result<Settings, ApiError> {
+    let (limits, tuning) = disk_settings(view, slot)?;
+    let disk = reference(view, slot, vbd::Field::VDI)?;
+    // An empty drive has none.
+    let place = reference(view, &disk, vdi::Field::SR)?;
+    Ok(Settings {
+        vbd: VbdId(uuid(view, slot, vbd::Field::uuid)?),
+        sr: SrId(uuid(view, &place, sr::Field::uuid)?),
+        caps: limits.caps,
+        poll: tuning.poll,
     })
 }
 
-async fn tell(house: &House, settings: &Settings) -> Result<(), IoError> {
+async fn tell_datapath(house: &House, settings: Settings) -> Result<(), IoError> {
     let datapath = house.drivers.io.of(settings.sr).await?;
     let id = settings.vbd.to_string();
-    datapath.caps(&id, &settings.caps).await?;
-    datapath.poll(&id, &settings.poll).await
+    let told = async {
+        datapath.caps(&id, &settings.caps).await?;
+        datapath.poll(&id, &settings.poll).await
+    };
+    match told.await {
+        // It is read anew when it is attached.
+        Err(error) if error.is_not_served() => Ok(()),
+        told => told,
+    }
 }

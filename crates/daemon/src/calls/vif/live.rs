@@ -5,11 +5,11 @@ use std::sync::Arc;
 use model::id::VifId;
 use model::nic::NicLimits;
 use xenapi::table::vif;
-use xenapi::{ApiError, Value, codes};
+use xenapi::{ApiError, codes};
 
-use crate::db::{Db, Ref, Tx, View};
+use crate::calls::told::{Kind, tell};
+use crate::db::{Ref, Tx};
 use crate::dispatch::{Ctx, Hook};
-use crate::errors::sentence;
 use crate::house::House;
 use crate::records::fields::uuid;
 use crate::records::interface;
@@ -26,31 +26,14 @@ fn kept(_: &Ctx, tx: &mut Tx<'_>, device: &Ref) -> Result<(), ApiError> {
     interface::check(&tx.view(), device)
 }
 
-/// Tells the switch, whether it has the interface yet or not: the plug of one may be under way. A call
-/// is answered when what it has set is in force: who locks a guest in must not have to ask since when.
+/// Tells the switch. A call is answered when what it has set is in force: who locks a guest in must not
+/// have to ask since when.
 fn follow(ctx: &Ctx, device: &Ref) {
     let (house, device) = (ctx.house.clone(), device.clone());
-    ctx.after(async move { apply(&house, &device).await });
-}
-
-async fn apply(house: &House, device: &Ref) -> Result<(), ApiError> {
-    // One that is gone has nothing to do.
-    let Ok(VifId(id)) = house.db.read(|view| id(view, device)) else { return Ok(()) };
-    let _teller = house.machines.teller(&id.to_string()).await;
-    let Ok((vif, now)) = limits(&house.db, device) else { return Ok(()) };
-    let failure = house.drivers.limit_vif(vif, &now).await.err();
-    let detail = failure.as_ref().map_or_else(String::new, |error| sentence(error));
-    let code = i64::from(failure.is_some());
-    let noted = house.db.note(|tx| {
-        tx.set(device, vif::Field::status_code, Value::Int(code))?;
-        tx.set(device, vif::Field::status_detail, Value::Str(detail.clone()))
+    ctx.after(async move {
+        let told = tell(&house, &device, interface()).await;
+        told.map_err(|why| codes::internal(format!("it is recorded, and {why}")))
     });
-    // A device that is gone by now has no state.
-    drop(noted);
-    match failure {
-        None => Ok(()),
-        Some(_) => Err(codes::internal(format!("it is recorded, and not in force: {detail}"))),
-    }
 }
 
 /// Tells the switch what a daemon before this one has stored and may not have told any more. Nobody
@@ -60,16 +43,23 @@ pub(crate) fn agree(house: &Arc<House>) {
     tokio::spawn(async move {
         let devices: Vec<Ref> = house.db.read(|view| view.attached(&vif::CLASS).cloned().collect());
         for device in devices {
-            // The device tells of a failure.
-            let _noted = apply(&house, &device).await;
+            // The device's status says so.
+            let _failed = tell(&house, &device, interface()).await;
         }
     });
 }
 
-fn limits(db: &Db, device: &Ref) -> Result<(VifId, NicLimits), ApiError> {
-    db.read(|view| Ok((id(view, device)?, interface::may(view, device)?)))
-}
-
-fn id(view: &View<'_>, device: &Ref) -> Result<VifId, ApiError> {
-    Ok(VifId(uuid(view, device, vif::Field::uuid)?))
+fn interface() -> Kind<(VifId, NicLimits)> {
+    Kind {
+        uuid: vif::Field::uuid.into(),
+        vm: vif::Field::VM.into(),
+        attached: vif::Field::currently_attached.into(),
+        current: vif::Field::current_operations.into(),
+        status: [vif::Field::status_code.into(), vif::Field::status_detail.into()],
+        read: |view, device| {
+            let vif = VifId(uuid(view, device, vif::Field::uuid)?);
+            Ok((vif, interface::may(view, device)?))
+        },
+        tell: |house, (vif, now)| Box::pin(async move { house.drivers.limit_vif(vif, &now).await }),
+    }
 }

@@ -103,7 +103,7 @@ impl<T: Item> Keep<T> {
     async fn tell_again(&self, (method, params): (&'static str, Value)) -> Result<(), IoError> {
         let until = Instant::now() + ATTACH_DEADLINE;
         loop {
-            let answer = self.pool.call(Kind::Step, method, params.clone(), until).await;
+            let answer = self.pool.call(Kind::Step, (method, params.clone()), until, ()).await;
             let in_time = Instant::now() < until;
             match answer {
                 Ok(_) => return Ok(()),

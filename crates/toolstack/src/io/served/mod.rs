@@ -73,7 +73,7 @@ impl Served {
 
     async fn caps(&self, id: &str, caps: Option<Caps>) -> Result<(), IoError> {
         let ask = ("disk.caps", json!({ "id": id, "caps": caps }));
-        self.line.step(id, ask, |spec| spec.caps = caps).await.map(drop)
+        self.line.set(id, ask, |spec| spec.caps = caps).await
     }
 
     async fn poll(&self, id: &str, polling: PollSpec) -> Result<(), IoError> {
@@ -86,7 +86,7 @@ impl Served {
             "poll_idle_threshold": poll_idle_threshold,
         });
         let change = |spec: &mut DiskSpec| *spec = spec.clone().with_polling(polling);
-        self.line.step(id, ("disk.poll", params), change).await.map(drop)
+        self.line.set(id, ("disk.poll", params), change).await
     }
 
     async fn stats(&self) -> Result<Option<Stats>, IoError> {

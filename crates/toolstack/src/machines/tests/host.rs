@@ -110,6 +110,18 @@ impl Records for Paper {
         all.get(&vm).map(|(one, _)| one.clone()).ok_or(Refusal::NotImplemented)
     }
 
+    fn disk_settings(&self, vbd: VbdId) -> Option<(Limits, Tuning)> {
+        let all = self.0.lock().unwrap();
+        let mut disks = all.values().flat_map(|(one, _)| &one.disks);
+        disks.find(|one| one.vbd == vbd).map(|one| (one.limits, one.tuning))
+    }
+
+    fn vif_limits(&self, vif: VifId) -> Option<NicLimits> {
+        let all = self.0.lock().unwrap();
+        let mut vifs = all.values().flat_map(|(one, _)| &one.vifs);
+        vifs.find(|one| one.vif == vif).map(|one| one.limits.clone())
+    }
+
     fn became(&self, vm: VmId, effects: &[Effect]) {
         let mut all = self.0.lock().unwrap();
         let Some((machine, recorded_domid)) = all.get_mut(&vm) else { return };

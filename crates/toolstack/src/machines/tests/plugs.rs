@@ -128,11 +128,11 @@ async fn a_domain_that_does_not_answer_can_be_ended_and_nothing_else() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn limits_that_change_while_an_interface_is_plugged_hold() {
+async fn limits_that_change_before_an_interface_is_attached_hold() {
     let host = Host::new([(vm(0), full(0))]);
     let paper = Arc::clone(&host.paper);
     host.sim.rule(move |call| {
-        if call.what == What::PlugNic {
+        if call.what == What::CreateTap {
             let mut all = paper.0.lock().unwrap();
             all.get_mut(&vm(0)).unwrap().0.vifs[0].limits.disabled = true;
         }
