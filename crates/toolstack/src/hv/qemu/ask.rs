@@ -19,8 +19,15 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(20);
 
 /// Asks once: by the agent if one listens, else by the power button, which says nothing of a
 /// reboot: a guest that goes down is enough then, a new domain comes anyway. One that has not begun
-/// to run hears nothing.
+/// to run hears nothing, and of one that just ends nobody is left to be asked.
 pub(super) async fn once(domain: &Domain, what: Ask) -> Result<(), HvError> {
+    match ask(domain, what).await {
+        Err(_) if domain.ends().await => Err(HvError::Absent),
+        asked => asked,
+    }
+}
+
+async fn ask(domain: &Domain, what: Ask) -> Result<(), HvError> {
     let qmp = domain.qmp_within(ANSWER_WITHIN).await?;
     if domain.state_by(&qmp, ANSWER_WITHIN).await? == Run::Fresh {
         return Err(not_begun());

@@ -23,6 +23,8 @@ use crate::qemu::qmp::{COMMAND_DEADLINE, Qmp};
 
 /// Longest wait for the connection to a socket that QEMU listens at.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(5);
+/// Longest wait for the end of a process that has closed its connection.
+pub(super) const END_DEADLINE: Duration = Duration::from_secs(1);
 /// A QEMU that takes longer than this to say what it does is silent.
 pub(super) const SILENT_AFTER: Duration = Duration::from_secs(5);
 
@@ -96,6 +98,13 @@ impl Domain {
             // The sender lives as long as we do.
             Ok(Link::Refused(_) | Link::Coming) | Err(_) => Err(HvError::Absent),
         }
+    }
+
+    /// Its process has ended, or does: it closes its connection a moment before.
+    pub(super) async fn ends(&self) -> bool {
+        let closed = !matches!(&*self.link.borrow(), Link::Up(qmp) if !qmp.is_closed());
+        let gone = async || timeout(END_DEADLINE, self.process.gone()).await.is_ok();
+        self.process.is_gone() || closed && gone().await
     }
 
     /// What became of the connection; said by the watcher alone.

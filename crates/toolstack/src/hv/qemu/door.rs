@@ -74,8 +74,11 @@ impl Hypervisor for Qemu {
         Box::pin(async move {
             let held = self.held(vm).await?.ok_or(HvError::Absent)?;
             // Of a silent one nothing would be heard.
-            if !held.domain.has_ended() && !held.domain.process.is_gone() {
-                held.domain.qmp().await?;
+            if !held.domain.has_ended()
+                && let Err(error) = held.domain.qmp().await
+                && !held.domain.ends().await
+            {
+                return Err(error);
             }
             Ok(held.domain.wait_end().await)
         })

@@ -17,7 +17,7 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use super::domain::{Domain, Link, connect};
+use super::domain::{Domain, END_DEADLINE, Link, connect};
 use super::names::{AGENT, Device};
 use crate::hv::{DomainEvent, HvError};
 use crate::qemu::qmp::{COMMAND_DEADLINE, Event, Qmp};
@@ -25,8 +25,6 @@ use crate::qemu::qmp::{COMMAND_DEADLINE, Event, Qmp};
 /// A guest that was stopped so soon after its reset is still in its firmware.
 const RESET_WINDOW: Duration = Duration::from_millis(200);
 
-/// Longest wait for the end of a process that has closed its connection.
-const END_DEADLINE: Duration = Duration::from_secs(1);
 /// Wait after a connection that could not be made: nothing tells when it can.
 const CONNECT_AGAIN: Duration = Duration::from_secs(1);
 /// The wait of a watcher, which has nothing else to do.

@@ -26,7 +26,7 @@ struct Fake {
     events: mpsc::Receiver<DomainEvent>,
     listener: UnixListener,
     watching: JoinHandle<()>,
-    _process: Child,
+    process: Child,
     _run: TempDir,
 }
 
@@ -42,7 +42,7 @@ impl Fake {
         let domain = Domain::hold(vm, Record::new(Domid(7), 1), dir, process.id().unwrap());
         let (domain, (out, events)) = (Arc::new(domain.unwrap()), mpsc::channel(8));
         let watching = tokio::spawn(watch(Arc::clone(&domain), out));
-        Self { domain, events, listener, watching, _process: process, _run: run }
+        Self { domain, events, listener, watching, process, _run: run }
     }
 
     /// Takes the next connection and greets.
@@ -145,6 +145,26 @@ async fn a_command_that_was_cut_off_costs_its_connection_alone() {
     let (stopped, ()) =
         tokio::join!(fake.domain.execute("stop", Value::Null), talk.answer("paused", "stop"));
     stopped.unwrap();
+}
+
+/// A QEMU that was told to quit by a daemon that died then.
+#[tokio::test]
+async fn one_that_goes_while_it_is_asked_is_gone() {
+    for answered in [None, Some("query-status"), Some(CAUGHT_UP)] {
+        let mut fake = Fake::new();
+        let mut talk = fake.greet().await;
+        talk.answer("running", CAUGHT_UP).await;
+        let goes = async {
+            if let Some(last) = answered {
+                talk.answer("running", last).await;
+            }
+            soon(talk.lines.next_json()).await.unwrap();
+            drop(talk);
+            fake.process.kill().await.unwrap();
+        };
+        let (asked, ()) = tokio::join!(ask::once(&fake.domain, Ask::Shutdown), goes);
+        assert!(matches!(asked, Err(HvError::Absent)), "{answered:?}: {asked:?}");
+    }
 }
 
 /// Slower than what counts as silent elsewhere: nobody is refused for that, or ended by force.
