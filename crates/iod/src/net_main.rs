@@ -11,13 +11,15 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Parser;
 use net::Mac;
-use net::port::PortId;
+use net::port::{Policy, PortId};
 use vhost_user::{Access, Listener, Stop};
 
 use crate::adopt::{adopt, connected, tell_ready};
 use crate::export::{Source, policy};
 use crate::net_options::{CAPABILITIES, NetOptions, PORTS_MAX};
-use crate::nic::{Lan, NetControl, NetMetrics, Nic, NicError, NicSpec, Serving, Told, Uplink};
+use crate::nic::{
+    Lan, NetControl, NetMetrics, Nic, NicError, NicSpec, Serving, Told, Uplink, flood_limit,
+};
 use crate::pool::{Pool, Size};
 use crate::{limits, logging, signals};
 
@@ -87,7 +89,7 @@ fn serve(
     let started = (0..).zip(sources).try_for_each(|(number, (socket, source))| {
         let spec = NicSpec {
             port: PortId(number),
-            policy: lan.policy(),
+            policy: Policy { flood: flood_limit(options.flood_limit), ..lan.policy() },
             mac: mac(&socket, number),
             socket,
             pairs: options.queues,

@@ -59,6 +59,10 @@ pub struct NetOptions {
     /// Offer one pair of queues and no control queue, whatever --queues says
     #[arg(long)]
     pub no_mq: bool,
+    /// Frames a second that each port may send to many: to groups, and to stations that nobody has
+    /// heard; 0 for as many as it likes [default: 10000]
+    #[arg(long, value_name = "FRAMES")]
+    pub flood_limit: Option<u32>,
     /// Most bytes of a packet
     #[arg(long, value_name = "BYTES", default_value_t = 1500,
         value_parser = clap::value_parser!(u16).range(68..))]

@@ -321,6 +321,41 @@ fn limits_change_while_a_nic_is_served() {
     assert_eq!(error.code, code::NO_SUCH_NIC);
 }
 
+/// A storm of one guest does not reach the others, and what it has to say to one of them does.
+#[test]
+fn a_storm_is_limited_and_stations_are_reached() {
+    let io = Io::start();
+    ["a", "b"].into_iter().zip(1..).for_each(|(id, number)| attach(&io, id, "lan", number));
+    let [mut a, mut b] = ["a", "b"].map(|id| guest(&io.socket(id), 1));
+    send(&mut b, &frame(0xff, 2, "here I am"));
+    let limit = |frames: Value| {
+        let limits = json!({"id": "a", "limits": {"flood": frames}});
+        io.caller().call("nic.limits", limits).unwrap();
+    };
+    let refused = |io: &Io| {
+        let refused = nic(io, "a").frames.refused_frames;
+        refused.get("flood-limit").copied().unwrap_or_default()
+    };
+    limit(json!(1));
+    assert_eq!(nic(&io, "a").flood, Some(1));
+    let loud = frame(0xff, 1, "to everybody");
+    // One passes now and then, however slow this is.
+    while refused(&io) < 5 {
+        send(&mut a, &loud);
+        send(&mut a, &frame(9, 1, "to whom nobody knows"));
+    }
+    let known = frame(2, 1, "to you");
+    send(&mut a, &known);
+    while received(&mut b) != known {}
+    limit(json!(0));
+    let before = refused(&io);
+    for _ in 0..20 {
+        send(&mut a, &loud);
+        assert_eq!(received(&mut b), loud);
+    }
+    assert_eq!(refused(&io), before);
+}
+
 /// Asks who has the host's address.
 fn question() -> Vec<u8> {
     let arp =

@@ -10,7 +10,7 @@ use crate::nic::MAX_PAIRS;
 use crate::refusal::{Feature, Refusal, Underway};
 use crate::vbd::no_such_device;
 use crate::vm::{PowerState, Strictness, VmFacts, check_device};
-pub use limits::{Asked, LockingMode, check_limits, limits};
+pub use limits::{Asked, FLOOD_LIMIT, LockingMode, check_limits, limits};
 
 /// Highest number of an interface: a machine has 7.
 pub const MAX_DEVICE: u8 = MAX_VIFS - 1;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use model::nic::NicLimits;
-use model::vif::{Asked, LockingMode, check_limits, limits};
+use model::vif::{Asked, FLOOD_LIMIT, LockingMode, check_limits, limits};
 use xenapi::table::{FieldIx, network, vif};
 use xenapi::{ApiError, Value, codes};
 
@@ -18,6 +18,7 @@ struct Fields<'a> {
     closed: bool,
     ipv4: Vec<String>,
     ipv6: Vec<String>,
+    flood: Option<String>,
 }
 
 impl<'a> Fields<'a> {
@@ -34,12 +35,14 @@ impl<'a> Fields<'a> {
             closed: default == LockingMode::Disabled.name(),
             ipv4: texts(view, device, vif::Field::ipv4_allowed)?,
             ipv6: texts(view, device, vif::Field::ipv6_allowed)?,
+            flood: pairs(view, device, vif::Field::other_config)?.remove(FLOOD_LIMIT),
         })
     }
 
     fn asked(&self) -> Asked<'_> {
-        let Self { algorithm, params, mode, closed, ipv4, ipv6 } = self;
-        Asked { algorithm, params, mode: *mode, closed: *closed, ipv4, ipv6 }
+        let Self { algorithm, params, mode, closed, ipv4, ipv6, flood } = self;
+        let flood = flood.as_deref();
+        Asked { algorithm, params, mode: *mode, closed: *closed, ipv4, ipv6, flood }
     }
 }
 

@@ -18,10 +18,11 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
+use model::nic::DEFAULT_FLOOD;
 use model::spec::PollSpec;
 use net::config::Config;
 use net::features::Offer;
-use net::port::{Policy, PortId};
+use net::port::{Pace, Policy, PortId, Rate};
 use net::switch::{NetworkId, NetworkPolicy, Station};
 use net::{Mac, Reason};
 use nic::{Fabric, FabricError, PortCounts};
@@ -94,6 +95,13 @@ pub struct Lan {
 /// The reactors cannot be linked.
 pub fn switch(pool: &Pool) -> Result<Arc<Fabric>, NicError> {
     Ok(Fabric::new(pool.of_networks())?)
+}
+
+/// The limit of what a port sends to many; see [`model::nic::NicSpec::flood`].
+pub fn flood_limit(frames: Option<u32>) -> Option<Arc<Pace>> {
+    let per_second = u64::from(frames.unwrap_or(DEFAULT_FLOOD));
+    let rate = Rate { per_second, burst: per_second };
+    (per_second > 0).then(|| Arc::new(Pace::new(rate, reactor::clock_ns())))
 }
 
 impl Lan {

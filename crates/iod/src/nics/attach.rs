@@ -14,7 +14,7 @@ use super::{Entry, Nics, busy, wrong_state};
 use crate::error::failed;
 use crate::export::Source;
 use crate::limits::check_nic;
-use crate::nic::{self, Lan, Nic, Serving};
+use crate::nic::{self, Lan, Nic, Serving, flood_limit};
 
 // What the specification allows, steering can do.
 const _: () = assert!(MAX_PAIRS == QUEUES_MAX as u16);
@@ -165,7 +165,8 @@ fn made(spec: &NicSpec, lan: &Arc<Lan>, port: PortId) -> Result<Arc<Nic>, NicsEr
 pub(super) fn policy(spec: &NicSpec, lan: &Lan) -> Result<Policy, NicsError> {
     let vlan = spec.vlan.map(VlanId::try_from).transpose()?.map_or(Vlan::Trunk, Vlan::Access);
     let pace = |rate| Arc::new(Pace::new(in_bytes(rate), reactor::clock_ns()));
-    let policy = Policy { vlan, rate: spec.rate.map(pace), ..lan.policy() };
+    let (rate, flood) = (spec.rate.map(pace), flood_limit(spec.flood));
+    let policy = Policy { vlan, rate, flood, ..lan.policy() };
     Ok(match &spec.locked {
         _ if spec.disabled => Policy { locking: LockingMode::Disabled, ..policy },
         Some(Locked { ipv4, ipv6 }) => policy.locked(Mac(spec.mac.bytes()), ipv4, ipv6)?,

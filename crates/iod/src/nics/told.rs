@@ -76,6 +76,7 @@ fn stats(Entry { spec, nic, refused, .. }: &Entry) -> NicStats {
         locked: spec.locked.is_some(),
         disabled: spec.disabled,
         rate: spec.rate,
+        flood: spec.flood,
         connected: nic.as_ref().is_some_and(|nic| nic.is_connected()),
         refused: refused.clone(),
         frames: frames(&counts.unwrap_or_default()),

@@ -23,6 +23,9 @@ pub const MAX_LOCKED: usize = 256;
 pub const MIN_MTU: u16 = 68;
 /// MTU of a network whose first NIC asks for none.
 pub const DEFAULT_MTU: u16 = 1500;
+/// Frames a second that a NIC may send to many where nothing is said: more than machines say that
+/// speak to each other, and few enough that a storm of one leaves the others their CPU.
+pub const DEFAULT_FLOOD: u32 = 10_000;
 /// Longest name of a network device: `IFNAMSIZ` with its terminator is 16.
 pub const MAX_TAP_BYTES: usize = 15;
 
@@ -60,6 +63,10 @@ pub struct NicSpec {
     /// How much it may send.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<NicRate>,
+    /// Frames a second that it may send to many: to groups, and to stations that nobody has heard.
+    /// [`DEFAULT_FLOOD`] when absent, as many as it likes when 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub flood: Option<u32>,
     /// Whether its queues are polled; as the process is set when absent, like the two that follow.
     /// Changed by `nic.poll`.
     #[serde(default, deserialize_with = "poll::mode", skip_serializing_if = "Option::is_none")]
@@ -108,6 +115,9 @@ pub struct NicLimits {
     /// How much it may send.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<NicRate>,
+    /// Frames a second that it may send to many, as [`NicSpec::flood`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub flood: Option<u32>,
 }
 
 /// A cap on what a NIC sends, over all its queues.
@@ -161,6 +171,7 @@ impl NicSpec {
             locked: None,
             disabled: false,
             rate: None,
+            flood: None,
             poll: None,
             poll_max_us: None,
             poll_idle_threshold: None,
@@ -192,13 +203,14 @@ impl NicSpec {
 
     /// What it may do.
     pub fn limits(&self) -> NicLimits {
-        NicLimits { locked: self.locked.clone(), disabled: self.disabled, rate: self.rate }
+        let &Self { disabled, rate, flood, .. } = self;
+        NicLimits { locked: self.locked.clone(), disabled, rate, flood }
     }
 
     /// The same NIC that may do something else.
     pub fn with_limits(self, limits: NicLimits) -> Self {
-        let NicLimits { locked, disabled, rate } = limits;
-        Self { locked, disabled, rate, ..self }
+        let NicLimits { locked, disabled, rate, flood } = limits;
+        Self { locked, disabled, rate, flood, ..self }
     }
 
     /// What was asked for of polling.

@@ -31,6 +31,9 @@ pub struct NicStats {
     /// How much it may send.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<NicRate>,
+    /// Frames a second that it may send to many, where that is set; 0 for as many as it likes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub flood: Option<u32>,
     /// A front-end is connected.
     pub connected: bool,
     /// Why it is not served, when a new worker could not take it over: cause and next step.

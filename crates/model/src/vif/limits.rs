@@ -12,6 +12,8 @@ use crate::spec::{SpecError, refuse};
 const KILOBYTE: u64 = 1024;
 /// Ways in which a rate can be bounded.
 const RATELIMIT: &str = "ratelimit";
+/// The key of `other_config` for the frames a second that an interface may send to many.
+pub const FLOOD_LIMIT: &str = "flood-limit";
 /// Where its settings are.
 const PARAMS: &str = "qos_algorithm_params";
 
@@ -44,32 +46,42 @@ pub struct Asked<'a> {
     pub ipv4: &'a [String],
     /// The same of IPv6.
     pub ipv6: &'a [String],
+    /// Frames a second that it may send to many, `0` for as many as it likes; the usual where there is
+    /// nothing or no number.
+    pub flood: Option<&'a str>,
 }
 
 /// What it may do. As in XenServer a rate that makes no sense is none; what is no address is not
 /// allowed.
 pub fn limits(asked: &Asked<'_>) -> NicLimits {
     let rate = rate(asked.algorithm, asked.params).unwrap_or_default();
+    let flood = flood(asked.flood).unwrap_or_default();
+    let open = NicLimits { rate, flood, ..NicLimits::default() };
     let (ipv4, ipv6) = (addresses(asked.ipv4), addresses(asked.ipv6));
     match asked.mode {
-        LockingMode::Disabled => NicLimits { disabled: true, rate, locked: None },
-        LockingMode::NetworkDefault => NicLimits { disabled: asked.closed, rate, locked: None },
-        LockingMode::Unlocked => NicLimits { disabled: false, rate, locked: None },
-        LockingMode::Locked => {
-            NicLimits { disabled: false, rate, locked: Some(Locked { ipv4, ipv6 }) }
-        }
+        LockingMode::Disabled => NicLimits { disabled: true, ..open },
+        LockingMode::NetworkDefault => NicLimits { disabled: asked.closed, ..open },
+        LockingMode::Unlocked => open,
+        LockingMode::Locked => NicLimits { locked: Some(Locked { ipv4, ipv6 }), ..open },
     }
 }
 
 /// Whether everything that is set has a meaning.
 ///
 /// # Errors
-/// Fields `qos_algorithm_type`, `qos_algorithm_params`, `ipv4_allowed` and `ipv6_allowed`: what is not
-/// known or cannot be kept.
+/// Fields `qos_algorithm_type`, `qos_algorithm_params`, `ipv4_allowed`, `ipv6_allowed` and
+/// `other_config`: what is not known or cannot be kept.
 pub fn check_limits(asked: &Asked<'_>) -> Result<(), SpecError> {
     rate(asked.algorithm, asked.params)?;
+    flood(asked.flood)?;
     all_addresses::<std::net::Ipv4Addr>("ipv4_allowed", asked.ipv4)?;
     all_addresses::<std::net::Ipv6Addr>("ipv6_allowed", asked.ipv6)
+}
+
+fn flood(asked: Option<&str>) -> Result<Option<u32>, SpecError> {
+    let parsed = asked.map(|text| text.parse().map_err(|_| text)).transpose();
+    let problem = |text| format!("{FLOOD_LIMIT}: {text:?} is no number of frames a second");
+    parsed.or_else(|text| refuse("other_config", problem(text)))
 }
 
 /// Without `kbps` there is no bound yet: clients set one after the other.
@@ -149,6 +161,28 @@ mod tests {
     }
 
     #[test]
+    fn a_flood_limit_is_a_number_of_frames() {
+        let none = params(&[]);
+        let asked = |flood| Asked {
+            algorithm: "",
+            params: &none,
+            mode: LockingMode::Locked,
+            closed: false,
+            ipv4: &[],
+            ipv6: &[],
+            flood,
+        };
+        for (text, flood) in [(None, None), (Some("0"), Some(0)), (Some("500"), Some(500))] {
+            assert_eq!(check_limits(&asked(text)), Ok(()));
+            assert_eq!(limits(&asked(text)).flood, flood);
+        }
+        for wrong in ["", "many", "-1", "4294967296"] {
+            assert_eq!(check_limits(&asked(Some(wrong))).unwrap_err().field, "other_config");
+            assert_eq!(limits(&asked(Some(wrong))).flood, None, "the usual");
+        }
+    }
+
+    #[test]
     fn modes_are_those_of_xenserver() {
         let (none, v4, v6) = (params(&[]), texts(&["10.0.0.1", "nonsense"]), texts(&["fd00::1"]));
         for (mode, closed, disabled, locked) in [
@@ -160,7 +194,8 @@ mod tests {
         ] {
             let mode = LockingMode::parse(mode).unwrap();
             let (algorithm, params) = ("", &none);
-            let asked = Asked { algorithm, params, mode, closed, ipv4: &v4, ipv6: &v6 };
+            let flood = None;
+            let asked = Asked { algorithm, params, mode, closed, ipv4: &v4, ipv6: &v6, flood };
             let limits = limits(&asked);
             assert_eq!((limits.disabled, limits.locked.is_some()), (disabled, locked), "{asked:?}");
             if let Some(Locked { ipv4, ipv6 }) = limits.locked {

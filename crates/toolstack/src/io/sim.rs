@@ -279,6 +279,7 @@ fn nic_stats(Port { nic, .. }: &Port) -> NicStats {
         locked: nic.locked.is_some(),
         disabled: nic.disabled,
         rate: nic.rate,
+        flood: nic.flood,
         connected: true,
         refused: None,
         frames: FrameCounts::default(),

@@ -83,6 +83,11 @@ async fn the_switch_is_told_what_is_set() {
     world.done("VIF.add_to_qos_algorithm_params", kbps).await;
     let bytes = |told: &NicStats| told.rate.map(|rate| rate.bytes_per_second);
     assert_eq!(bytes(&port(&world).await), Some(102_400));
+    let flood = |text: &str| [vif.value(), Value::text("flood-limit"), Value::text(text)];
+    let refused = world.refused("VIF.add_to_other_config", flood("many")).await;
+    assert_eq!(&refused[..2], ["VALUE_NOT_SUPPORTED", "other_config"]);
+    world.done("VIF.add_to_other_config", flood("500")).await;
+    assert_eq!(port(&world).await.flood, Some(500));
     assert_eq!(world.get(&vif, vif::Field::status_code), Value::Int(0));
     // What a network says for those that say nothing changes for nobody who uses it.
     let closed = [net.value(), Value::text("disabled")];

@@ -20,6 +20,7 @@ pub(in crate::calls) const HOOKS: &[Hook] = &[
     Hook { field: "VIF.ipv6_allowed", check: kept, follow: Some(follow) },
     Hook { field: "VIF.qos_algorithm_type", check: kept, follow: Some(follow) },
     Hook { field: "VIF.qos_algorithm_params", check: kept, follow: Some(follow) },
+    Hook { field: "VIF.other_config", check: kept, follow: Some(follow) },
 ];
 
 fn kept(_: &Ctx, tx: &mut Tx<'_>, device: &Ref) -> Result<(), ApiError> {

@@ -163,6 +163,7 @@ fn one_that_is_not_served_says_why() {
         locked: false,
         disabled: false,
         rate: None,
+        flood: None,
         connected: false,
         refused: None,
         frames: FrameCounts::default(),
