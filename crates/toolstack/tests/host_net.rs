@@ -173,3 +173,58 @@ async fn seen() {
     net.unwatch(vif);
     assert_eq!(net.addresses(vif), [] as [IpAddr; 0]);
 }
+
+#[test]
+fn cards_are_seen_and_come_into_bridges() {
+    let inside = || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(cards());
+    };
+    in_own_network("cards_are_seen_and_come_into_bridges", inside).unwrap();
+}
+
+async fn cards() {
+    let net = net("a");
+    net.create_bridge(BRIDGE, 1400).await.unwrap();
+    net.create_bridge("rwb1", 1500).await.unwrap();
+    ip(&format!("link add card0 address {MAC} type veth peer name far0"));
+    ip("link set dev far0 up");
+    let cards = net.cards().unwrap();
+    let names: Vec<_> = cards.iter().map(|card| card.name.as_str()).collect();
+    assert_eq!(names, ["card0", "far0"], "no bridge, and not the host's own");
+    assert_eq!((cards[0].mac.as_str(), cards[0].mtu, cards[0].physical), (MAC, 1500, false));
+    let master = |name: &str| {
+        let link = std::fs::read_link(format!("/sys/class/net/{name}/master")).ok()?;
+        Some(link.file_name()?.to_str()?.to_owned())
+    };
+    // The host is reached by it.
+    ip("addr add 10.9.9.1/24 dev card0");
+    let refused = net.join("card0", BRIDGE).await.unwrap_err().to_string();
+    assert!(refused.contains("10.9.9.1") && master("card0").is_none(), "{refused}");
+    ip("addr del 10.9.9.1/24 dev card0");
+    for _ in 0..2 {
+        net.join("card0", BRIDGE).await.unwrap();
+        assert_eq!(
+            (master("card0").as_deref(), shown("card0", "mtu").as_str()),
+            (Some(BRIDGE), "1400")
+        );
+    }
+    assert!(net.cards().unwrap()[0].carrier, "both ends are up");
+    let refused = net.join("card0", "rwb1").await.unwrap_err().to_string();
+    assert!(refused.contains(&format!("it is in {BRIDGE}")), "{refused}");
+    // Of a bridge that it is not in, it does not leave.
+    net.leave("card0", "rwb1").await.unwrap();
+    assert_eq!(master("card0").as_deref(), Some(BRIDGE));
+    for _ in 0..2 {
+        net.leave("card0", BRIDGE).await.unwrap();
+        assert_eq!(master("card0"), None);
+    }
+    for (name, why) in [
+        ("rwb1", "no Ethernet card"),
+        ("lo", "no Ethernet card"),
+        ("none", "no network device none"),
+    ] {
+        let refused = net.join(name, BRIDGE).await.unwrap_err().to_string();
+        assert!(refused.contains(why), "{name}: {refused}");
+    }
+}

@@ -171,6 +171,14 @@ codes! {
     NETWORK_CONTAINS_VIF network_contains_vif(vifs);
     /// A host has a device on this network.
     NETWORK_CONTAINS_PIF network_contains_pif(pifs);
+    /// The host has no network device of this name.
+    PIF_DEVICE_NOT_FOUND pif_device_not_found();
+    /// A network device of the host is known already.
+    DUPLICATE_PIF_DEVICE_NAME duplicate_pif_device_name(device);
+    /// The host has no network device of this name and Ethernet address.
+    COULD_NOT_FIND_NETWORK_INTERFACE_WITH_SPECIFIED_DEVICE_NAME_AND_MAC_ADDRESS no_such_interface(device, mac);
+    /// This network device must stay up.
+    PIF_DOES_NOT_ALLOW_UNPLUG pif_does_not_allow_unplug(pif);
     /// A device of a machine is plugged into this network.
     VIF_IN_USE vif_in_use(network, vif);
     /// This is no Ethernet address for one device.

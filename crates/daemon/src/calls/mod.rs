@@ -12,6 +12,7 @@ mod life;
 pub(crate) mod message;
 pub mod network;
 pub mod pbd;
+pub(crate) mod pif;
 pub mod pool;
 pub mod session;
 pub mod sr;
@@ -41,6 +42,7 @@ const LISTS: &[Calls] = &[
     message::CALLS,
     network::CALLS,
     pbd::CALLS,
+    pif::CALLS,
     pool::CALLS,
     session::CALLS,
     sr::CALLS,

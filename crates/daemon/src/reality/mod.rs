@@ -39,7 +39,7 @@ use xenapi::table::vm;
 
 use crate::calls::carry::{Caller, Work, carry_out};
 use crate::calls::message::{Note, raise};
-use crate::calls::{vbd, vif};
+use crate::calls::{pif, vbd, vif};
 use crate::db::{Ref, View};
 use crate::house::House;
 use crate::records::fields::int;
@@ -82,6 +82,7 @@ pub async fn begin(house: &Arc<House>, found: &[Found], boot: &str) {
     owed::begin_starts(house, starts, same_boot);
     vbd::agree(house);
     vif::agree(house);
+    pif::agree(house);
 }
 
 /// A machine as a daemon before this one has left its record.

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)] // A failed helper is a failed test.
 
 mod answered;
+mod cards;
 mod devices;
 mod ends;
 mod firmware;

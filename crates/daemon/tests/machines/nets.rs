@@ -22,11 +22,20 @@ const SENT_KB: u64 = 512;
 const BURST_KB: u64 = 128;
 
 /// Runs a program in the namespace of the test.
-fn run(words: &str) {
+pub(super) fn run(words: &str) {
     let mut words = words.split(' ');
     let mut command = Command::new(words.next().unwrap());
     let output = command.args(words).output().unwrap();
     assert!(output.status.success(), "{command:?}: {output:?}");
+}
+
+/// Whether somebody answers a guest one of so many questions, each within a second.
+pub(super) fn hears(shell: &mut Shell, address: &str, questions: u32) -> bool {
+    let ping = format!(
+        "for n in $(seq {questions}); do ping -c 1 -W 1 {address} >/dev/null && echo heard && break; \
+         done; :"
+    );
+    shell.run(&ping, PATIENCE).unwrap() == "heard"
 }
 
 /// The network `lan` of the host, with NAT, and where it is on record.
@@ -76,13 +85,8 @@ impl Guest {
         }
     }
 
-    /// Whether somebody answers one of so many questions, each within a second.
     fn hears(&mut self, address: &str, questions: u32) -> bool {
-        let ping = format!(
-            "for n in $(seq {questions}); do ping -c 1 -W 1 {address} >/dev/null && echo heard && break; \
-             done; :"
-        );
-        self.shell.run(&ping, PATIENCE).unwrap() == "heard"
+        hears(&mut self.shell, address, questions)
     }
 
     fn set<const N: usize>(&self, world: &mut World, what: &str, values: [&str; N]) {

@@ -7,7 +7,7 @@ use model::id::VifId;
 use tokio::sync::mpsc;
 
 use super::claims::Claims;
-use super::{Net, NetError, bridge, tap};
+use super::{Card, Net, NetError, bridge, card, tap};
 use crate::fut::Fut;
 
 /// Makes networks on this host.
@@ -46,6 +46,18 @@ impl Net for HostNet {
 
     fn remove_tap<'a>(&'a self, tap: &'a str) -> Fut<'a, Result<(), NetError>> {
         Box::pin(tap::remove(&self.ip, tap))
+    }
+
+    fn cards(&self) -> Result<Vec<Card>, NetError> {
+        card::all()
+    }
+
+    fn join<'a>(&'a self, card: &'a str, bridge: &'a str) -> Fut<'a, Result<(), NetError>> {
+        Box::pin(card::join(&self.ip, card, bridge))
+    }
+
+    fn leave<'a>(&'a self, card: &'a str, bridge: &'a str) -> Fut<'a, Result<(), NetError>> {
+        Box::pin(card::leave(&self.ip, card, bridge))
     }
 
     fn taps(&self) -> Fut<'_, Result<Vec<String>, NetError>> {

@@ -41,11 +41,15 @@ impl Device {
 
     /// Every device whose alias is this.
     pub(super) fn all(alias: &str) -> std::io::Result<Vec<Self>> {
+        Ok(Self::every()?.into_iter().filter(|device| device.alias() == alias).collect())
+    }
+
+    /// Every device whose name can be used here.
+    pub(super) fn every() -> std::io::Result<Vec<Self>> {
         let mut found = Vec::new();
         for entry in std::fs::read_dir(DEVICES)? {
             let name = entry?.file_name();
-            let device = name.to_str().and_then(|name| Self::named(name).ok());
-            found.extend(device.filter(|device| device.alias() == alias));
+            found.extend(name.to_str().and_then(|name| Self::named(name).ok()));
         }
         Ok(found)
     }
@@ -63,15 +67,26 @@ impl Device {
         self.shown.join(what).exists()
     }
 
+    /// What this file of it holds; none if the kernel does not say.
+    pub(super) fn shows(&self, file: &str) -> Option<String> {
+        let text = std::fs::read_to_string(self.shown.join(file)).ok()?;
+        Some(text.trim().to_owned())
+    }
+
+    /// The name of what this link of it leads to.
+    pub(super) fn leads_to(&self, link: &str) -> Option<String> {
+        let target = std::fs::read_link(self.shown.join(link)).ok()?;
+        Some(target.file_name()?.to_str()?.to_owned())
+    }
+
     /// Its number; none if it is not there. One that is made anew has another.
     pub(super) fn index(&self) -> Option<u32> {
-        std::fs::read_to_string(self.shown.join("ifindex")).ok()?.trim_end().parse().ok()
+        self.shows("ifindex")?.parse().ok()
     }
 
     /// Whose it is, as whoever made it has said.
     pub(super) fn alias(&self) -> String {
-        let alias = std::fs::read_to_string(self.shown.join("ifalias")).unwrap_or_default();
-        alias.trim_end().to_owned()
+        self.shows("ifalias").unwrap_or_default()
     }
 
     /// Another kind of device has the name.

@@ -3,6 +3,7 @@
 //! A call whose goal is reached does nothing and ends well.
 
 mod bridge;
+mod card;
 mod claims;
 mod host;
 pub mod internal;
@@ -18,6 +19,7 @@ use model::id::VifId;
 use tokio::sync::mpsc;
 
 use crate::fut::Fut;
+pub use card::Card;
 pub use host::HostNet;
 
 /// Why the host's network did not do what it was asked.
@@ -26,6 +28,9 @@ pub enum NetError {
     /// A command did not end in time.
     #[error("{0} did not end in time")]
     Late(String),
+    /// There is no device of this name.
+    #[error("this host has no network device {0}")]
+    NotThere(String),
     /// A command failed.
     #[error("{what}: {why}")]
     Refused {
@@ -51,6 +56,16 @@ pub trait Net: fmt::Debug + Send + Sync {
     ) -> Fut<'a, Result<(), NetError>>;
     /// Removes a TAP device.
     fn remove_tap<'a>(&'a self, tap: &'a str) -> Fut<'a, Result<(), NetError>>;
+    /// Ethernet devices of the host that can be in a bridge, by name.
+    ///
+    /// # Errors
+    /// The kernel does not show them.
+    fn cards(&self) -> Result<Vec<Card>, NetError>;
+    /// Brings a card into a bridge that is there, and up; with the bridge's largest packet. One by
+    /// which the host itself is reached, or that is in another bridge, is refused.
+    fn join<'a>(&'a self, card: &'a str, bridge: &'a str) -> Fut<'a, Result<(), NetError>>;
+    /// Takes a card out of a bridge, and down.
+    fn leave<'a>(&'a self, card: &'a str, bridge: &'a str) -> Fut<'a, Result<(), NetError>>;
     /// The TAP devices that are there, of those that this made.
     fn taps(&self) -> Fut<'_, Result<Vec<String>, NetError>>;
     /// From now on addresses are noted that an interface claims on this bridge, as the one with this

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use model::id::VifId;
 use tokio::sync::mpsc;
 
-use super::{Net, NetError};
+use super::{Card, Net, NetError};
 use crate::fut::Fut;
 use crate::sim::{Call, Sim, State, What};
 
@@ -72,6 +72,43 @@ impl Net for SimNet {
             }
             state.taps.remove(tap);
             state.keep_tap(tap);
+            Ok(())
+        }))
+    }
+
+    fn cards(&self) -> Result<Vec<Card>, NetError> {
+        let state = self.0.state();
+        let card = |name: &String| Card {
+            name: name.clone(),
+            mac: "02:00:00:00:00:01".into(),
+            mtu: 1500,
+            physical: true,
+            carrier: true,
+            ..Card::default()
+        };
+        Ok(state.cards.keys().map(card).collect())
+    }
+
+    fn join<'a>(&'a self, card: &'a str, bridge: &'a str) -> Fut<'a, Result<(), NetError>> {
+        Box::pin(self.call(What::Join, move |state| {
+            if !state.bridges.contains(bridge) {
+                let why = state.broke(format!("there is no bridge {bridge}"));
+                return Err(refused(What::Join, why));
+            }
+            let there = state.cards.get_mut(card);
+            let there = there.ok_or_else(|| NetError::NotThere(card.into()))?;
+            *there = Some(bridge.into());
+            Ok(())
+        }))
+    }
+
+    fn leave<'a>(&'a self, card: &'a str, bridge: &'a str) -> Fut<'a, Result<(), NetError>> {
+        Box::pin(self.call(What::Leave, move |state| {
+            if let Some(there) = state.cards.get_mut(card)
+                && there.as_deref() == Some(bridge)
+            {
+                *there = None;
+            }
             Ok(())
         }))
     }

@@ -53,6 +53,8 @@ pub enum What {
     RemoveBridge,
     CreateTap,
     RemoveTap,
+    Join,
+    Leave,
     AttachNic,
     LimitNic,
     DetachNic,

@@ -134,6 +134,22 @@ impl Sim {
         self.rule.send_replace(Rule::new(rule));
     }
 
+    /// The host has a network card of this name. As the host's kernel knows cards, nothing of them
+    /// outlives the process.
+    pub fn add_card(&self, name: &str) {
+        self.state().cards.insert(name.to_owned(), None);
+    }
+
+    /// It has not any more.
+    pub fn remove_card(&self, name: &str) {
+        self.state().cards.remove(name);
+    }
+
+    /// Network cards, and the bridge that each is in.
+    pub fn cards(&self) -> Vec<(String, Option<String>)> {
+        self.state().cards.clone().into_iter().collect()
+    }
+
     /// A guest ends by itself, in this way. Nothing happens where there is none.
     pub fn end_guest(&self, vm: VmId, exit: Exit) {
         let ended = self.ends(vm, |domain| {

@@ -31,6 +31,8 @@ pub(crate) struct State {
     /// NICs of the switch, by their ids.
     pub(crate) ports: BTreeMap<String, Port>,
     pub(crate) bridges: BTreeSet<String>,
+    /// Network cards, and the bridge that each is in.
+    pub(crate) cards: BTreeMap<String, Option<String>>,
     /// Addresses of interfaces that are watched.
     pub(crate) claimed: BTreeMap<VifId, Vec<IpAddr>>,
     pub(crate) broken: Vec<String>,

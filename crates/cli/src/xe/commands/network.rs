@@ -38,6 +38,14 @@ pub(super) const COMMANDS: &[Command] = &[
     Command::own("vm-vif-list", "Lists the network devices of machines.", list).of(&VM),
     Command::on_uuid("pif-plug", "PIF.plug", "Brings a network device of a host up."),
     Command::on_uuid("pif-unplug", "PIF.unplug", "Takes a network device of a host down."),
+    Command::own("pif-introduce", "Makes a network device of a host known.", introduce)
+        .required(&["host-uuid"])
+        .optional(&["device", "mac", "managed"]),
+    Command::on_uuid(
+        "pif-forget",
+        "PIF.forget",
+        "Removes the record of a network device that is not plugged.",
+    ),
     Command::own("pif-scan", "Looks for network cards of a host that are not known.", scan)
         .required(&["host-uuid"]),
 ];
@@ -102,6 +110,14 @@ fn list(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
         records.push(shown.iter().map(line).collect());
     }
     Ok(Printed::Records(records))
+}
+
+fn introduce(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
+    let host = xe.by_uuid("host", params.required("host-uuid")?)?;
+    let text = |name| Value::text(params.get(name).unwrap_or_default());
+    let managed = Value::Bool(params.flag_or("managed", true)?);
+    let pif = xe.make("PIF.introduce", &[host, text("mac"), text("device"), managed])?;
+    Ok(Printed::value(pif))
 }
 
 fn scan(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {

@@ -78,6 +78,10 @@ fields! { "PIF", PoolOperator;
 messages! {
     /// Looks for cards that have no record.
     PoolOperator Long scan(host: Ref("host"));
+    /// Makes a record of a network device: by its name, by its Ethernet address, or by both.
+    PoolOperator Long introduce(host: Ref("host"), MAC: Str, device: Str; managed: Bool => Yes) -> Ref("PIF");
+    /// Removes its record. Nothing happens to the device.
+    PoolOperator Short forget(self: Ref("PIF"));
     /// Brings it up.
     PoolOperator Long plug(self: Ref("PIF"));
     /// Takes it down.

@@ -1,0 +1,145 @@
+//! Network cards of the host, from the kernel to their records and into bridges.
+
+use std::time::Duration;
+
+use xenapi::table::{host, network, pif, pif_metrics};
+
+use super::*;
+
+/// More than anything here takes.
+const SOON: Duration = Duration::from_secs(60);
+
+fn host(world: &World) -> Ref {
+    let db = &world.trial.house.db;
+    db.read(|view| view.all(&host::CLASS).next().unwrap().reference().clone())
+}
+
+fn pifs(world: &World) -> Vec<Ref> {
+    let all = world.get(&host(world), host::Field::PIFs);
+    let Value::Set(all) = all else { panic!("{all:?}") };
+    all.iter().map(|one| Ref::from(text(one))).collect()
+}
+
+/// The bridge that the only card is in.
+fn place(world: &World) -> Option<String> {
+    world.sim.cards().into_iter().next().unwrap().1
+}
+
+#[tokio::test]
+async fn cards_are_found_and_brought_into_bridges() {
+    let world = World::new().await;
+    let scan = || world.done("PIF.scan", [host(&world).value()]);
+    scan().await;
+    assert_eq!(pifs(&world), []);
+    world.sim.add_card("eth0");
+    for _ in 0..2 {
+        scan().await;
+        assert_eq!(pifs(&world).len(), 1, "once");
+    }
+    let pif = pifs(&world).remove(0);
+    let net = Ref::from(text(&world.get(&pif, pif::Field::network)));
+    let label = world.get(&net, network::Field::name_label);
+    assert_eq!(label, Value::text("Pool-wide network associated with eth0"));
+    let metrics = Ref::from(text(&world.get(&pif, pif::Field::metrics)));
+    assert_eq!(world.get(&metrics, pif_metrics::Field::carrier), yes());
+    assert_eq!(world.get(&pif, pif::Field::MAC), Value::text("02:00:00:00:00:01"));
+    let attached = || world.get(&pif, pif::Field::currently_attached) == yes();
+    assert!(!attached() && place(&world).is_none(), "nobody has asked for that");
+
+    for _ in 0..2 {
+        world.done("PIF.plug", [pif.value()]).await;
+        assert!(attached());
+        assert_eq!(place(&world).as_deref(), Some(text(&world.get(&net, network::Field::bridge))));
+    }
+    let refused = world.refused("PIF.forget", [pif.value()]).await;
+    assert_eq!(refused[0], "OPERATION_NOT_ALLOWED");
+    world.done("PIF.set_disallow_unplug", [pif.value(), yes()]).await;
+    let refused = world.refused("PIF.unplug", [pif.value()]).await;
+    assert_eq!(refused, ["PIF_DOES_NOT_ALLOW_UNPLUG", pif.as_str()]);
+    world.done("PIF.set_disallow_unplug", [pif.value(), no()]).await;
+    for _ in 0..2 {
+        world.done("PIF.unplug", [pif.value()]).await;
+        assert!(!attached() && place(&world).is_none());
+    }
+    let refused = world.refused("network.destroy", [net.value()]).await;
+    assert_eq!(refused, ["NETWORK_CONTAINS_PIF", pif.as_str()]);
+    world.done("PIF.forget", [pif.value()]).await;
+    world.done("network.destroy", [net.value()]).await;
+    assert_eq!(pifs(&world), []);
+    let left = world.trial.house.db.read(|view| view.count(&pif_metrics::CLASS));
+    assert_eq!(left, 0);
+    world.assert_clean();
+}
+
+#[tokio::test]
+async fn a_card_is_introduced_by_name_or_address() {
+    let world = World::new().await;
+    world.sim.add_card("eth0");
+    let introduce = |mac: &str, device: &str| {
+        [host(&world).value(), Value::text(mac), Value::text(device), yes()]
+    };
+    let none = "COULD_NOT_FIND_NETWORK_INTERFACE_WITH_SPECIFIED_DEVICE_NAME_AND_MAC_ADDRESS";
+    for (mac, device) in [("", ""), ("", "eth1"), ("02:00:00:00:00:09", "eth0")] {
+        let refused = world.refused("PIF.introduce", introduce(mac, device)).await;
+        assert_eq!(refused, [none, device, mac]);
+    }
+    let made = world.made("PIF.introduce", introduce("02:00:00:00:00:01", "")).await;
+    assert_eq!(world.get(&made, pif::Field::device), Value::text("eth0"));
+    let refused = world.refused("PIF.introduce", introduce("", "eth0")).await;
+    assert_eq!(refused, ["DUPLICATE_PIF_DEVICE_NAME", "eth0"]);
+    world.done("PIF.forget", [made.value()]).await;
+    // Somebody else sees to this one.
+    let [host, mac, device, _] = introduce("", "eth0");
+    let made = world.made("PIF.introduce", [host, mac, device, no()]).await;
+    let refused = world.refused("PIF.plug", [made.value()]).await;
+    assert_eq!(refused[0], "OPERATION_NOT_ALLOWED");
+}
+
+/// A host that has started anew has no bridges, and its cards are in none.
+#[test]
+fn a_card_is_plugged_again_by_the_next_daemon() {
+    let world = life(async {
+        let world = World::new().await;
+        world.sim.add_card("eth0");
+        world.done("PIF.scan", [host(&world).value()]).await;
+        world.done("PIF.plug", [pifs(&world)[0].value()]).await;
+        world.killed();
+        world
+    });
+    world.sim.add_card("eth0");
+    assert_eq!(place(&world), None);
+    life(async {
+        let world = world.again("second").await;
+        let attached = || world.get(&pifs(&world)[0], pif::Field::currently_attached);
+        let plugged = async {
+            while place(&world).is_none() {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(SOON, plugged).await.unwrap();
+        assert_eq!(attached(), yes());
+    });
+}
+
+/// One that is gone is unplugged from then on, as far as anybody is told.
+#[test]
+fn a_card_that_is_gone_is_told_so() {
+    let world = life(async {
+        let world = World::new().await;
+        world.sim.add_card("eth0");
+        world.done("PIF.scan", [host(&world).value()]).await;
+        world.done("PIF.plug", [pifs(&world)[0].value()]).await;
+        world.killed();
+        world
+    });
+    world.sim.remove_card("eth0");
+    life(async {
+        let world = world.again("second").await;
+        let pif = pifs(&world).remove(0);
+        let is_down = |world: &World| world.get(&pif, pif::Field::currently_attached) == no();
+        tokio::time::timeout(SOON, world.until(is_down)).await.unwrap();
+        assert_eq!(world.refused("PIF.plug", [pif.value()]).await, ["PIF_DEVICE_NOT_FOUND"]);
+        world.done("PIF.unplug", [pif.value()]).await;
+        world.done("PIF.forget", [pif.value()]).await;
+    });
+}

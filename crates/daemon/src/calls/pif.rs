@@ -1,0 +1,193 @@
+//! Network devices of the host: cards, each with a network whose bridge it is in while it is plugged.
+
+mod record;
+
+use std::sync::Arc;
+
+use toolstack::net::{Card, NetError};
+use xenapi::table::{network, pif};
+use xenapi::{ApiError, Value, codes};
+
+use crate::db::{Ref, View};
+use crate::dispatch::generic::nothing;
+use crate::dispatch::{Answer, Args, Ctx, Handler};
+use crate::errors::sentence;
+use crate::house::House;
+use crate::records::fields::{flag, int, reference, text, uuid};
+use record::{found, known, make};
+
+/// Largest packet of an Ethernet that nobody changed, in bytes.
+const MTU: u32 = 1500;
+
+pub(super) const CALLS: super::Calls = &[
+    ("PIF.scan", Handler::Long(|ctx, args| Box::pin(scan(ctx, args)))),
+    ("PIF.introduce", Handler::Long(|ctx, args| Box::pin(introduce(ctx, args)))),
+    ("PIF.forget", Handler::Short(forget)),
+    ("PIF.plug", Handler::Long(|ctx, args| Box::pin(plug(ctx, args)))),
+    ("PIF.unplug", Handler::Long(|ctx, args| Box::pin(unplug(ctx, args)))),
+];
+
+/// Makes a record and a network for each card that has none, and sees what has become of the others.
+/// None is plugged: nobody has asked for that.
+async fn scan(ctx: Ctx, args: Args) -> Answer {
+    let (host, cards) = (args.object(), cards(&ctx.house)?);
+    let now = ctx.house.clock.date();
+    ctx.change(|tx| {
+        for card in &cards {
+            match known(&tx.view(), &host, &card.name) {
+                Some(pif) => found(tx, &pif, card, now)?,
+                None if card.physical => drop(make(tx, &host, card, true, now)?),
+                None => {}
+            }
+        }
+        Ok(())
+    })?;
+    Ok(nothing())
+}
+
+/// One that is no hardware, too: whoever names it means it.
+async fn introduce(ctx: Ctx, args: Args) -> Answer {
+    let (host, device, mac) = (args.object(), args.text("device"), args.text("MAC"));
+    let none = || codes::no_such_interface(device, mac);
+    if device.is_empty() && mac.is_empty() {
+        return Err(none());
+    }
+    let is = |card: &Card| {
+        (device.is_empty() || card.name == device)
+            && (mac.is_empty() || card.mac.eq_ignore_ascii_case(mac))
+    };
+    let card = cards(&ctx.house)?.into_iter().find(is).ok_or_else(none)?;
+    let (managed, now) = (args.flag("managed"), ctx.house.clock.date());
+    let made = ctx.change(|tx| match known(&tx.view(), &host, &card.name) {
+        Some(_) => Err(codes::duplicate_pif_device_name(&card.name)),
+        None => make(tx, &host, &card, managed, now),
+    })?;
+    Ok(made.value())
+}
+
+fn forget(ctx: &Ctx, args: &Args) -> Answer {
+    let pif = args.object();
+    ctx.change(|tx| {
+        if flag(&tx.view(), &pif, pif::Field::currently_attached)? {
+            return Err(codes::operation_not_allowed("the device is plugged; unplug it first"));
+        }
+        let metrics = reference(&tx.view(), &pif, pif::Field::metrics)?;
+        tx.destroy(&pif::CLASS, &pif)?;
+        // What somebody else has removed is as good.
+        let _gone = tx.destroy(&xenapi::table::pif_metrics::CLASS, &metrics);
+        Ok(())
+    })?;
+    Ok(nothing())
+}
+
+async fn plug(ctx: Ctx, args: Args) -> Answer {
+    let pif = args.object();
+    let _turn = turn(&ctx.house, &pif).await?;
+    ctx.read(|view| managed(view, &pif))?;
+    bring_up(&ctx.house, &pif).await?;
+    ctx.change(|tx| tx.set(&pif, pif::Field::currently_attached, Value::Bool(true)))?;
+    seen(&ctx.house, &pif);
+    Ok(nothing())
+}
+
+async fn unplug(ctx: Ctx, args: Args) -> Answer {
+    let pif = args.object();
+    let _turn = turn(&ctx.house, &pif).await?;
+    let place = ctx.read(|view| {
+        managed(view, &pif)?;
+        if flag(view, &pif, pif::Field::disallow_unplug)? {
+            return Err(codes::pif_does_not_allow_unplug(pif.as_str()));
+        }
+        Place::of(view, &pif)
+    })?;
+    ctx.house.drivers.net.leave(&place.device, &place.bridge).await.map_err(|why| failed(&why))?;
+    ctx.change(|tx| tx.set(&pif, pif::Field::currently_attached, Value::Bool(false)))?;
+    seen(&ctx.house, &pif);
+    Ok(nothing())
+}
+
+/// Plugs what was plugged before this daemon, also where the host has started anew since. One that
+/// cannot be is unplugged from then on. Nobody waits for that.
+pub(crate) fn agree(house: &Arc<House>) {
+    let house = house.clone();
+    tokio::spawn(async move {
+        let pifs: Vec<Ref> = house.db.read(|view| view.attached(&pif::CLASS).cloned().collect());
+        for pif in pifs {
+            let Ok(_turn) = turn(&house, &pif).await else { continue };
+            if house.db.read(|view| flag(view, &pif, pif::Field::currently_attached)) != Ok(true) {
+                continue;
+            }
+            if let Err(error) = bring_up(&house, &pif).await {
+                tracing::warn!(pif = pif.as_str(), %error, "a network device cannot be plugged again");
+                let attached = pif::Field::currently_attached;
+                let _gone = house.db.note(|tx| tx.set(&pif, attached, Value::Bool(false)));
+            }
+            seen(&house, &pif);
+        }
+    });
+}
+
+/// One after the other for each.
+async fn turn(house: &House, pif: &Ref) -> Result<impl Sized + use<>, ApiError> {
+    let id = house.db.read(|view| uuid(view, pif, pif::Field::uuid))?;
+    Ok(house.machines.teller(&id.to_string()).await)
+}
+
+/// Whoever has it managed by somebody else does not want it touched.
+fn managed(view: &View<'_>, pif: &Ref) -> Result<(), ApiError> {
+    if flag(view, pif, pif::Field::managed)? {
+        return Ok(());
+    }
+    Err(codes::operation_not_allowed("the device is not managed by this server"))
+}
+
+/// Where a device is to be.
+struct Place {
+    device: String,
+    bridge: String,
+    mtu: u32,
+}
+
+impl Place {
+    fn of(view: &View<'_>, pif: &Ref) -> Result<Self, ApiError> {
+        let net = reference(view, pif, pif::Field::network)?;
+        let mtu = int(view, &net, network::Field::MTU)?;
+        Ok(Self {
+            device: text(view, pif, pif::Field::device)?.to_owned(),
+            bridge: text(view, &net, network::Field::bridge)?.to_owned(),
+            mtu: u32::try_from(mtu).unwrap_or(MTU),
+        })
+    }
+}
+
+async fn bring_up(house: &House, pif: &Ref) -> Result<(), ApiError> {
+    let Place { device, bridge, mtu } = house.db.read(|view| Place::of(view, pif))?;
+    let net = &house.drivers.net;
+    net.create_bridge(&bridge, mtu).await.map_err(|why| failed(&why))?;
+    net.join(&device, &bridge).await.map_err(|why| failed(&why))
+}
+
+/// Notes what the kernel shows of it now; nothing where it is gone.
+fn seen(house: &House, pif: &Ref) {
+    let Ok(cards) = cards(house) else { return };
+    let now = house.clock.date();
+    let _gone = house.db.note(|tx| {
+        let device = text(&tx.view(), pif, pif::Field::device)?.to_owned();
+        cards
+            .iter()
+            .find(|card| card.name == device)
+            .map_or(Ok(()), |card| found(tx, pif, card, now))
+    });
+}
+
+fn cards(house: &House) -> Result<Vec<Card>, ApiError> {
+    house.drivers.net.cards().map_err(|why| failed(&why))
+}
+
+fn failed(why: &NetError) -> ApiError {
+    match why {
+        NetError::NotThere(_) => codes::pif_device_not_found(),
+        NetError::Refused { .. } => codes::operation_not_allowed(sentence(why)),
+        NetError::Late(_) => codes::internal(sentence(why)),
+    }
+}

@@ -1,0 +1,76 @@
+//! Records of network devices of the host.
+
+use toolstack::net::Card;
+use xenapi::table::{FieldIx, network, pif, pif_metrics};
+use xenapi::{ApiError, Date, Value};
+
+use crate::calls::network::bridge_of;
+use crate::db::{Ref, Tx, View};
+use crate::records::fields::{reference, text, uuid};
+
+/// The device of this name, if there is a record of it.
+pub(super) fn known(view: &View<'_>, host: &Ref, device: &str) -> Option<Ref> {
+    let is = |pif: &&Ref| {
+        text(view, pif, pif::Field::device) == Ok(device)
+            && reference(view, pif, pif::Field::host).as_ref() == Ok(host)
+    };
+    view.all(&pif::CLASS).map(crate::db::Object::reference).find(is).cloned()
+}
+
+/// A record of a card, with a network of its own that is called as XenServer calls it.
+pub(super) fn make(
+    tx: &mut Tx<'_>,
+    host: &Ref,
+    card: &Card,
+    managed: bool,
+    now: Date,
+) -> Result<Ref, ApiError> {
+    let label = format!("Pool-wide network associated with {}", card.name);
+    let net = tx.create(
+        &network::CLASS,
+        vec![
+            (network::Field::name_label.into(), Value::Str(label)),
+            (network::Field::MTU.into(), Value::Int(i64::from(card.mtu))),
+        ],
+    )?;
+    let bridge = bridge_of(uuid(&tx.view(), &net, network::Field::uuid)?);
+    tx.set(&net, network::Field::bridge, Value::Str(bridge))?;
+    let metrics = tx.create(&pif_metrics::CLASS, shown(card, now))?;
+    let text = |text: &str| Value::text(text);
+    tx.create(
+        &pif::CLASS,
+        vec![
+            (pif::Field::device.into(), text(&card.name)),
+            (pif::Field::network.into(), net.value()),
+            (pif::Field::host.into(), host.value()),
+            (pif::Field::MAC.into(), text(&card.mac)),
+            (pif::Field::MTU.into(), Value::Int(i64::from(card.mtu))),
+            (pif::Field::VLAN.into(), Value::Int(-1)),
+            (pif::Field::metrics.into(), metrics.value()),
+            (pif::Field::physical.into(), Value::Bool(card.physical)),
+            (pif::Field::currently_attached.into(), Value::Bool(false)),
+            (pif::Field::managed.into(), Value::Bool(managed)),
+        ],
+    )
+}
+
+/// What the kernel shows of a card by now.
+pub(super) fn found(tx: &mut Tx<'_>, pif: &Ref, card: &Card, now: Date) -> Result<(), ApiError> {
+    tx.set(pif, pif::Field::MAC, Value::text(&card.mac))?;
+    tx.set(pif, pif::Field::MTU, Value::Int(i64::from(card.mtu)))?;
+    let metrics = reference(&tx.view(), pif, pif::Field::metrics)?;
+    shown(card, now).into_iter().try_for_each(|(field, value)| tx.set(&metrics, field, value))
+}
+
+fn shown(card: &Card, now: Date) -> Vec<(FieldIx, Value)> {
+    let [vendor, device, bus] = &card.hardware;
+    vec![
+        (pif_metrics::Field::carrier.into(), Value::Bool(card.carrier)),
+        (pif_metrics::Field::speed.into(), Value::Int(i64::from(card.speed))),
+        (pif_metrics::Field::duplex.into(), Value::Bool(card.full_duplex)),
+        (pif_metrics::Field::vendor_id.into(), Value::text(vendor)),
+        (pif_metrics::Field::device_id.into(), Value::text(device)),
+        (pif_metrics::Field::pci_bus_path.into(), Value::text(bus)),
+        (pif_metrics::Field::last_updated.into(), Value::Date(now)),
+    ]
+}
