@@ -13,9 +13,9 @@ use crate::experiment::{Comparison, Figure, Sample, Side};
 use crate::host::HostTime;
 
 /// CPU of a process that has nothing to do, in percent of one core.
-const CPU_PERCENT: f64 = 0.5;
-/// Its sleeps that ended, in ten seconds: less than one a second is no period.
-const SWITCHES: f64 = 9.0;
+const CPU_PERCENT: f64 = 0.0;
+/// Its sleeps that ended, in ten seconds.
+const SWITCHES: f64 = 0.0;
 /// How long a process that was just used may take to come to rest, and another to see that it does not
 /// need its CPU any more: free CPUs are averages over 400 ms.
 const REST: Duration = Duration::from_millis(500);

@@ -9,6 +9,9 @@ use crate::net::tso;
 const COUNTS: [u16; 4] = [1, 2, 4, 8];
 /// In a quick run.
 const ENDS: [u16; 2] = [1, 8];
+/// Switches in processes of their own; the CPU time of the first is a bar.
+pub(super) const PEERS: [System; 3] =
+    [System::TestpmdWhole, System::Ovs { sleeps: false }, System::Ovs { sleeps: true }];
 /// One stream: with eight pairs over the same with one.
 const ONE_STREAM: f64 = 0.95;
 /// CPU time of ours over testpmd's.
@@ -75,20 +78,20 @@ impl Case {
     }
 
     pub(super) fn ways(self, options: &Options) -> Vec<Way> {
+        let pairs = if options.quick { &ENDS[..] } else { &COUNTS };
         match self.between {
             Between::Guests => {}
             Between::Host => {
-                let ours = ENDS.iter().flat_map(|n| [false, true].map(|back| Way::Host(*n, back)));
+                let ours = pairs.iter().flat_map(|n| [false, true].map(|back| Way::Host(*n, back)));
                 return ours.chain([false, true].map(Way::Tap)).collect();
             }
             Between::Emulated => return ENDS.map(Way::Emulated).into(),
             Between::Nics(bytes) => return ENDS.map(|pairs| Way::Nics(pairs, bytes)).into(),
         }
-        let pairs = if options.quick { &ENDS[..] } else { &COUNTS };
         let ours = pairs.iter().map(|n| Way::Switch(OURS, *n));
         let ours = ours.chain((self.streams == 1).then_some(Way::OneOf(8)));
-        let peers = [Way::Bridge, Way::Switch(System::TestpmdWhole, 1)];
-        ours.filter(|_| !options.control).chain(peers).collect()
+        let peers = PEERS.map(|peer| Way::Switch(peer, 1));
+        ours.filter(|_| !options.control).chain([Way::Bridge]).chain(peers).collect()
     }
 
     pub(super) fn comparisons(self, options: &Options) -> Vec<Comparison> {
@@ -117,11 +120,12 @@ impl Case {
             }
         }
         let [one, eight] = [1, 8].map(|pairs| Way::Switch(OURS, pairs));
-        let testpmd = Way::Switch(System::TestpmdWhole, 1);
-        let switch = whole(one, testpmd);
+        let [testpmd, ..] = PEERS.map(|peer| Way::Switch(peer, 1));
+        let each = PEERS.map(|peer| whole(one, Way::Switch(peer, 1)));
         let metric = Some("backend_cpus".to_owned());
         let cpu = Comparison { metric, side: Side::AtMost, ..of(one, testpmd, BACKEND) };
-        let mut all = vec![switch, cpu, shown(one, Way::Bridge)];
+        let mut all = Vec::from(each);
+        all.extend([cpu, shown(one, Way::Bridge)]);
         if self.streams == 1 {
             all.push(of(eight, one, ONE_STREAM));
             // How much of it comes with pairs that are there and not used, at either end.
@@ -178,14 +182,15 @@ mod tests {
             let all = case.comparisons(&Options::default());
             all.into_iter().filter_map(|c| c.bar).collect::<Vec<_>>()
         };
-        assert_eq!(bars("vif-s1"), [1.0, 0.5, 0.95]);
-        assert_eq!((bars("vif-s8"), bars("uplink-s1")), (vec![1.0, 0.5], vec![1.0, 1.0]));
+        assert_eq!(bars("vif-s1"), [1.0, 1.0, 1.0, 0.5, 0.95]);
+        assert_eq!(bars("vif-s8"), [1.0, 1.0, 1.0, 0.5]);
+        assert_eq!(bars("uplink-s1"), [1.0, 1.0]);
         for id in ["qemu-s1", "nic-1500-s1", "nic-64k-s1"] {
             assert_eq!(bars(id), [0.95]);
         }
         let quick = Options { quick: true, ..Options::default() };
         assert_eq!(Case::all(&quick).len(), 7);
-        assert_eq!(plot(&cases, &Options::default()).panels[0].series.len(), 6);
+        assert_eq!(plot(&cases, &Options::default()).panels[0].series.len(), 8);
         let control = Options { control: true, ..Options::default() };
         assert!(cases.iter().all(|case| case.comparisons(&control).is_empty()));
     }

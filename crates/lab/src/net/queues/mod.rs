@@ -15,7 +15,7 @@ use anyhow::{Context, Result};
 use testkit::guest::artifacts;
 use testkit::process::{RingwayNet, find_tool};
 
-use cases::{Case, plot};
+use cases::{Case, PEERS, plot};
 use way::{OURS, Way};
 
 use super::client::{self, Lane, tcp};
@@ -54,7 +54,7 @@ impl Experiment for NetQueues {
             title: case.title(),
             systems: case.ways(options).into_iter().map(Way::name).collect(),
         };
-        let mut versions = versions(&[OURS, System::TestpmdWhole], options.control)?;
+        let mut versions = versions(&[&[OURS][..], &PEERS].concat(), options.control)?;
         let used = [("iperf3", "iperf3", "iperf3"), ("guests", "linux.uml", "user-mode-linux")];
         versions.extend(tools(&used, None)?);
         find_tool("ethtool", "ethtool")?;
@@ -82,13 +82,13 @@ fn notes(placement: Placement) -> Vec<String> {
         format!(
             "Guests are User-Mode Linux with one CPU each, or where a title says so QEMU without KVM, and \
              iperf3 {}: booted for each turn, on whatever CPU is free, {REPEATS} runs in each boot, of \
-             which the columns are the mean and the standard deviation. `testpmd` spins on CPU {}; ours is where the host puts it. With \
+             which the columns are the mean and the standard deviation. `testpmd` and Open vSwitch are on CPU {}; ours is where the host puts it. With \
              two CPUs for two guests and a switch they take each other's time: a switch that spins \
              takes half of all.",
             "-w 256k -l 256k", placement.backend
         ),
-        "A control queue is served by ours only, so peers have one pair, and to `testpmd` guests go by a \
-         relay that leaves it out of the offer; no frame goes through that. The kernel's bridge, and its \
+        "A control queue is served by ours only, so peers have one pair, and to `testpmd` and Open vSwitch \
+         guests go by a relay that leaves it out of the offer; no frame goes through that. The kernel's bridge, and its \
          TAP device with the host behind it, work in the guests' own time: they have no process whose CPU \
          time could be told."
             .to_owned(),
