@@ -1,5 +1,6 @@
 //! One ring of a guest.
 
+use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -41,6 +42,8 @@ pub(crate) struct Ring {
     index: u16,
     /// Chains that were offered.
     offered: u16,
+    /// Their heads, of those that are not completed: they are completed in this order.
+    open: VecDeque<u16>,
     kick: Arc<OwnedFd>,
     call: Arc<OwnedFd>,
     err: Arc<OwnedFd>,
@@ -51,8 +54,8 @@ impl Ring {
         let fd = || Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap());
         let driver = Driver::new(RING, MEMORY, event_idx);
         let (kick, call, err) = (fd(), fd(), fd());
-        let (queue, faults) = (None, Arc::default());
-        Self { driver, queue, faults, called: 0, index, offered: 0, kick, call, err }
+        let (queue, faults, open) = (None, Arc::default(), VecDeque::new());
+        Self { driver, queue, faults, called: 0, index, offered: 0, open, kick, call, err }
     }
 
     pub(crate) fn start(&mut self, lan: &Lan, reactor: usize, life: Life) {
@@ -117,8 +120,7 @@ impl Ring {
         for _ in 0..count {
             let slot = self.offered % RING;
             self.driver.put_chain(slot, &[(at(slot), bytes, true)]);
-            self.driver.offer(slot);
-            self.offered = self.offered.wrapping_add(1);
+            self.show(slot);
         }
         let wanted = self.driver.publish();
         if wanted {
@@ -168,7 +170,12 @@ impl Ring {
         assert!(pieces.len() <= PIECES.into());
         let head = self.offered % (RING / PIECES) * PIECES;
         self.driver.put_chain(head, pieces);
+        self.show(head);
+    }
+
+    fn show(&mut self, head: u16) {
         self.driver.offer(head);
+        self.open.push_back(head);
         self.offered = self.offered.wrapping_add(1);
     }
 
@@ -198,7 +205,7 @@ impl Ring {
 
     /// A frame that is there.
     pub(crate) fn got(&mut self) -> Option<Got> {
-        let first = self.driver.used()?;
+        let first = self.completed()?;
         Some(self.assemble(first))
     }
 
@@ -211,17 +218,24 @@ impl Ring {
         let header: [u8; HEADER_BYTES] = bytes[..HEADER_BYTES].try_into().unwrap();
         let buffers = u16::from_le_bytes([header[10], header[11]]);
         for _ in 1..buffers {
-            let next = self.driver.used().unwrap();
+            let next = self.completed().unwrap();
             bytes.extend(read(&self.driver, next));
         }
         Got { header, frame: bytes.split_off(HEADER_BYTES), buffers }
+    }
+
+    /// The next completion that is there, which is that of the oldest chain.
+    fn completed(&mut self) -> Option<(u32, u32)> {
+        let (head, written) = self.driver.used()?;
+        assert_eq!(Some(head), self.open.pop_front().map(u32::from), "out of order");
+        Some((head, written))
     }
 
     /// Waits for the next completion: head and written bytes.
     pub(crate) fn used(&mut self) -> (u32, u32) {
         let until = Instant::now() + SOON;
         loop {
-            if let Some(found) = self.driver.used() {
+            if let Some(found) = self.completed() {
                 return found;
             }
             assert!(Instant::now() < until, "nothing is completed");
