@@ -44,6 +44,14 @@ fn ip(protocol: u8, body: &[u8]) -> Vec<u8> {
     out
 }
 
+/// Asks everybody who has the other end's address.
+pub(crate) fn arp(src: u8, address: Ipv4Addr) -> Vec<u8> {
+    let mut out = ether(EVERYBODY, src, 0x806);
+    out.extend([0, 1, 8, 0, 6, 4, 0, 1]);
+    out.extend([&station(src)[..], &address.octets(), &[0; 6], &ENDS[1].octets()].concat());
+    out
+}
+
 /// UDP without a checksum.
 pub(crate) fn udp(dst: u8, src: u8, ports: [u16; 2], data: &[u8]) -> Vec<u8> {
     let mut body = ports.map(u16::to_be_bytes).concat();
