@@ -6,6 +6,7 @@ mod guest;
 use guest::*;
 use net::Reason;
 use net::features::feature;
+use net::header::HEADER_BYTES;
 use net::port::{Policy, PortId, Vlan, VlanId};
 
 #[test]
@@ -157,21 +158,35 @@ fn what_waits_for_a_queue_without_kicks_is_lost() {
 
 #[test]
 fn a_batch_is_one_call_for_each_queue() {
-    let lan = Lan::new(1);
+    let small = |more: usize| (NOTHING, plain(EVERYBODY, 1, 60 + more));
+    // Of several buffers each, and together less than what ends a turn.
+    let large = |more: usize| (cut(1448), tcp(EVERYBODY, 1, &data(5000 + more)));
+    let frames = |one: &dyn Fn(usize) -> _| (0..30).map(one).collect::<Vec<_>>();
+    for reactors in [1, 2] {
+        is_one_batch(reactors, &frames(&small), 1);
+        is_one_batch(reactors, &frames(&large), 3);
+    }
+}
+
+/// The frames take so many buffers each, and are sent at once, to one on the last reactor.
+fn is_one_batch(reactors: usize, frames: &[([u8; HEADER_BYTES], Vec<u8>)], buffers: u16) {
+    let lan = Lan::new(reactors);
     // Without event indices each publication is a call.
-    let [mut a, mut b] = [1, 2].map(|port| Guest::new(&lan, port, 0, all() & !feature::EVENT_IDX));
-    b.rx.post(64, 2048);
-    let frames: Vec<_> = (0..30).map(|more| plain(EVERYBODY, 1, 60 + more)).collect();
-    for frame in &frames {
-        a.tx.put(&[&NOTHING[..], frame].concat(), &[]);
+    let [mut a, mut b] = [(1, 0), (2, reactors - 1)]
+        .map(|(port, reactor)| Guest::new(&lan, port, reactor, all() & !feature::EVENT_IDX));
+    b.rx.post(RING, 2048);
+    for (header, frame) in frames {
+        a.tx.put(&[&header[..], frame].concat(), &[]);
     }
     a.tx.publish();
-    a.tx.left(30);
-    for frame in &frames {
-        assert_eq!(&b.rx.receive().frame, frame);
+    a.tx.left(frames.len() as u16);
+    for (_, frame) in frames {
+        let got = b.rx.receive();
+        assert_eq!((&got.frame, got.buffers), (frame, buffers));
     }
     lan.settle();
-    assert_eq!((a.tx.calls(), b.rx.calls(), a.rx.calls(), b.tx.calls()), (1, 1, 0, 0));
+    let calls = (a.tx.calls(), b.rx.calls(), a.rx.calls(), b.tx.calls());
+    assert_eq!(calls, (1, 1, 0, 0), "{reactors} reactors, {buffers} buffers a frame");
 }
 
 #[test]
