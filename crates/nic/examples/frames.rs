@@ -3,11 +3,14 @@
 //! `frames KIND COUNT`: KIND is `known` (60 bytes of UDP to a guest on the same reactor whose address is
 //! known), `steered` (the same to one with two queues), `near` (60 bytes of nothing known, to everybody),
 //! `far` (the same between two reactors), `wide` (a flow that could be moved, to one of two queues on
-//! another reactor), `whole` (64 KiB to a guest that takes it so) or `cut` (the same to one that does not).
+//! another reactor), `whole` (64 KiB to a guest that takes it so), `cut` (the same to one that does not), or
+//! as `known` from a guest that may not do everything: `locked` to its addresses, or `capped` at a rate that
+//! it does not reach.
 //! A poller on the sender's reactor plays both drivers: the rings are laid out once, and all that it does
 //! afterwards is to move their indices. The process ends by itself.
 #![allow(clippy::unwrap_used)] // A tool of the repository: a panic is its report.
 
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -16,7 +19,7 @@ use net::Mac;
 use net::features::{Offer, feature};
 use net::flow::{Bucket, Toeplitz};
 use net::frame::Frame;
-use net::port::{Policy, PortId};
+use net::port::{Pace, Policy, PortId, Rate};
 use net::switch::{NetworkId, NetworkPolicy, Station};
 use nic::{Fabric, Life, RunningQueue};
 use reactor::{Context, Poller, Reactor, Turn};
@@ -28,6 +31,8 @@ const MEMORY: u64 = 8 << 20;
 const LAN: NetworkId = NetworkId(0);
 /// The receiver's address.
 const STATION: Mac = Mac([4; 6]);
+/// The sender's addresses.
+const SENDER: (Mac, Ipv4Addr) = (Mac([2; 6]), Ipv4Addr::new(10, 0, 0, 1));
 /// Bytes between two frames.
 const SLOT: u64 = 0x1_1000;
 
@@ -45,14 +50,24 @@ struct Kind {
     bits: u64,
     /// Pairs of queues of the receiver. Frames go to the first.
     pairs: u16,
+    /// What the sender may.
+    policy: Policy,
 }
 
 fn kind(name: &str) -> Kind {
     let bits = OFFER.bits();
     let bare = feature::VERSION_1 | feature::EVENT_IDX;
     let small = [vec![0; 12], [vec![0xff; 6], vec![2; 6], vec![0x12; 48]].concat()].concat();
-    let near =
-        Kind { reactors: 1, frame: small, depth: 32, buffer: 2048, takes: 1, bits, pairs: 1 };
+    let near = Kind {
+        reactors: 1,
+        frame: small,
+        depth: 32,
+        buffer: 2048,
+        takes: 1,
+        bits,
+        pairs: 1,
+        policy: Policy::open(LAN),
+    };
     let large = large();
     let pieces = (large.len() as u16 - 12 - 54).div_ceil(1448);
     let whole = (large.len() as u16).div_ceil(4096);
@@ -64,8 +79,21 @@ fn kind(name: &str) -> Kind {
         "wide" => Kind { reactors: 2, frame: flow([0xff; 6]), pairs: 2, ..near },
         "whole" => Kind { frame: large, depth: 4, buffer: 4096, takes: whole, ..near },
         "cut" => Kind { frame: large, depth: 2, takes: pieces, bits: bare, ..near },
+        "locked" => Kind { frame: flow(STATION.0), policy: locked(), ..near },
+        "capped" => Kind { frame: flow(STATION.0), policy: capped(), ..near },
         _ => panic!("no kind called {name}"),
     }
+}
+
+fn locked() -> Policy {
+    let (mac, address) = SENDER;
+    Policy::open(LAN).locked(mac, &[address], &[]).unwrap()
+}
+
+/// Never held: more than any machine copies.
+fn capped() -> Policy {
+    let pace = Pace::new(Rate::bytes(1 << 40), reactor::clock_ns());
+    Policy { rate: Some(Arc::new(pace)), ..Policy::open(LAN) }
 }
 
 /// A header and 60 bytes of UDP over IPv4, to `dst`, of a flow for the first of two queues.
@@ -229,8 +257,9 @@ pub(crate) fn run(args: &[String]) -> ! {
         (0..kind.reactors).map(|_| Reactor::spawn_with("frames", awake).unwrap()).collect();
     let fabric = Fabric::new(reactors.iter().map(Reactor::handle)).unwrap();
     fabric.set_network(LAN, NetworkPolicy::default()).unwrap();
-    let [sender, receiver] = [(1, OFFER.bits()), (2, kind.bits)].map(|(port, bits)| {
-        fabric.set_port(PortId(port), &Policy::open(LAN)).unwrap();
+    let ports = [(1, OFFER.bits(), &kind.policy), (2, kind.bits, &Policy::open(LAN))];
+    let [sender, receiver] = ports.map(|(port, bits, policy)| {
+        fabric.set_port(PortId(port), policy).unwrap();
         Life::driver(PortId(port), OFFER.accept(bits).unwrap())
     });
     let seen_ns = reactor::clock_ns();
