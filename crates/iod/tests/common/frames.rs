@@ -14,6 +14,15 @@ use super::Io;
 
 /// Long enough for any frame.
 pub const SOON: Duration = PROCESS_DEADLINE;
+/// Longest that guests may wait for an upgrade on a quiet machine, as is promised, and with every CPU
+/// taken by other tests.
+const PAUSE_MS: (f64, f64) = (200.0, 4000.0);
+
+/// Longest that guests may wait for an upgrade. Soak has the machine for itself.
+pub fn pause_max_ms() -> f64 {
+    if testkit::rounds(0, 1) == 1 { PAUSE_MS.0 } else { PAUSE_MS.1 }
+}
+
 /// Parameters of `nic.attach` for a NIC `id` on a socket of the same name.
 pub fn spec(io: &Io, id: &str, network: &str, number: u8) -> Value {
     let mac = format!("02:00:00:00:00:{number:02x}");
