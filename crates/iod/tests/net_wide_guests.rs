@@ -1,5 +1,5 @@
-//! Two guests of QEMU with four pairs of queues each, and the host at the switch: all that guests of a
-//! network ask for. Needs root.
+//! Two guests with four pairs of queues each, and the host at the switch: all that guests of a network
+//! ask for. Needs root.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod common;
@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use common::nics::qemu;
+use common::nics::{DRIVERS, qemu, uml};
 use common::switch::Switch;
 use common::*;
 use model::report::PortStats;
@@ -24,6 +24,19 @@ const PAIRS: u16 = 4;
 const MTU: u32 = 9000;
 /// Bytes of an echo that fills a packet of the MTU: without the headers of IPv4 and ICMP.
 const ECHO: u32 = MTU - 28;
+
+/// What a guest of User-Mode Linux needs to run the same script: modules by their names, programs that
+/// are busybox's, all its pairs (it has one CPU, so it begins with one), and a lease.
+const UML: &str = r#"
+modules() { for module in "$@"; do busybox insmod $modules/$module.ko || return; done; }
+modprobe() { modules net/llc/llc net/802/stp net/802/garp net/802/mrp net/8021q/$1; }
+modules lib/crc-ccitt net/ipv6/ipv6 || exit 1
+for name in ping ping6 nc vconfig; do eval "$name() { busybox $name "\$@"; }"; done
+printf '#!/bin/sh\n[ "$1" != bound ] || ip addr add $ip/$mask dev $interface\n' >/tmp/bound
+chmod +x /tmp/bound
+lease() { busybox udhcpc -i $1 -s /tmp/bound -n -q -t 60 -T 1; }
+ip link set eth0 address $MAC && ethtool -L eth0 combined $PAIRS || exit 1
+"#;
 
 /// What both do first. DHCP tells who they are.
 const BEGIN: &str = "lease eth0 || exit 2
@@ -80,13 +93,22 @@ fn iperf() -> Process {
     Process::start(command.args(["-s", "-B", "10.9.0.1"]).stdout(Stdio::null())).unwrap()
 }
 
-fn guest(switch: &Switch, port: &str, number: u8, script: &str) -> Guest {
-    let mut machine: Machine =
-        qemu(&switch.port(port), PAIRS, &format!("02:00:00:00:00:0{number}"));
-    // What the backend's configuration says, QEMU shows only if it is told, too.
-    machine.args.last_mut().unwrap().push_str(",host_mtu=9000");
-    let script = format!("ECHO={ECHO}\n{BEGIN}\n{script}");
-    Guest::start(Kind::Qemu, &machine, &script).unwrap()
+fn guest(kind: Kind, switch: &Switch, port: &str, number: u8, script: &str) -> Guest {
+    let (socket, mac) = (switch.port(port), format!("02:00:00:00:00:0{number}"));
+    let mut script = format!("ECHO={ECHO} PAIRS={PAIRS} MAC={mac}\n{BEGIN}\n{script}");
+    let machine = match kind {
+        Kind::Qemu => {
+            let mut machine: Machine = qemu(&socket, PAIRS, &mac);
+            // What the backend's configuration says, QEMU shows only if it is told, too.
+            machine.args.last_mut().unwrap().push_str(",host_mtu=9000");
+            machine
+        }
+        Kind::Uml => {
+            script = script.replacen('\n', &format!("\n{DRIVERS}\n{UML}"), 1);
+            uml(&socket)
+        }
+    };
+    Guest::start(kind, &machine, &script).unwrap()
 }
 
 /// Pairs that have carried more than a word now and then, as many frames as that each way.
@@ -97,32 +119,44 @@ fn busy_pairs(port: &PortStats) -> (usize, usize) {
     (busy(|pair| pair.sent.frames), busy(|pair| pair.got.frames))
 }
 
+fn they_have_all_that_they_ask_for(kind: Kind) {
+    let folder = folder();
+    let (pairs, mtu) = (PAIRS.to_string(), MTU.to_string());
+    let options = ["--tap", TAP, "--queues", &pairs, "--mtu", &mtu, "--reactors", "2"];
+    let mut switch = Switch::with(&["a", "b"], &options);
+    ip(&format!("link set dev {TAP} mtu {MTU} up"));
+    ip(&format!("addr add 10.9.0.1/24 dev {TAP}"));
+    ip(&format!("-6 addr add fd09::1/64 dev {TAP} nodad"));
+    let (_dhcp, _iperf) = (dhcp(folder.path()), iperf());
+    let server = guest(kind, &switch, "a", 2, SERVER);
+    let client = guest(kind, &switch, "b", 3, CLIENT).finish(DEADLINE).unwrap();
+    assert_eq!(client.code, 0, "{}", client.output);
+    let pings = client.output.matches("3 packets received").count();
+    assert_eq!(pings, 5, "{}", client.output);
+    let server = server.finish(DEADLINE).unwrap();
+    assert_eq!(server.code, 0, "{}", server.output);
+    assert!(server.output.contains("enough"), "{}", server.output);
+    for port in &switch.ports() {
+        if port.id != TAP {
+            let (sent, got) = busy_pairs(port);
+            assert!(sent > 1 && got > 1, "{sent} and {got} pairs carried frames: {port:?}");
+        }
+    }
+    assert!(switch.process.terminate().unwrap().success());
+}
+
 #[test]
 fn two_guests_and_the_host_have_all_that_they_ask_for() {
     in_own_network("two_guests_and_the_host_have_all_that_they_ask_for", || {
-        let folder = folder();
-        let (pairs, mtu) = (PAIRS.to_string(), MTU.to_string());
-        let options = ["--tap", TAP, "--queues", &pairs, "--mtu", &mtu, "--reactors", "2"];
-        let mut switch = Switch::with(&["a", "b"], &options);
-        ip(&format!("link set dev {TAP} mtu {MTU} up"));
-        ip(&format!("addr add 10.9.0.1/24 dev {TAP}"));
-        ip(&format!("-6 addr add fd09::1/64 dev {TAP} nodad"));
-        let (_dhcp, _iperf) = (dhcp(folder.path()), iperf());
-        let server = guest(&switch, "a", 2, SERVER);
-        let client = guest(&switch, "b", 3, CLIENT).finish(DEADLINE).unwrap();
-        assert_eq!(client.code, 0, "{}", client.output);
-        let pings = client.output.matches("3 packets received").count();
-        assert_eq!(pings, 5, "{}", client.output);
-        let server = server.finish(DEADLINE).unwrap();
-        assert_eq!(server.code, 0, "{}", server.output);
-        assert!(server.output.contains("enough"), "{}", server.output);
-        for port in &switch.ports() {
-            if port.id != TAP {
-                let (sent, got) = busy_pairs(port);
-                assert!(sent > 1 && got > 1, "{sent} and {got} pairs carried frames: {port:?}");
-            }
-        }
-        assert!(switch.process.terminate().unwrap().success());
+        they_have_all_that_they_ask_for(Kind::Qemu);
+    })
+    .unwrap();
+}
+
+#[test]
+fn two_guests_of_user_mode_linux_have_all_that_they_ask_for() {
+    in_own_network("two_guests_of_user_mode_linux_have_all_that_they_ask_for", || {
+        they_have_all_that_they_ask_for(Kind::Uml);
     })
     .unwrap();
 }
