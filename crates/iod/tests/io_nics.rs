@@ -20,6 +20,8 @@ use testkit::raw::{Event, Guest};
 
 /// Not long enough to wait for what does not come.
 const BRIEFLY: Duration = Duration::from_millis(50);
+/// Bits of what needs a control queue: CTRL_VQ, CTRL_RX, MQ, CTRL_MAC_ADDR.
+const CONTROL: [u32; 4] = [17, 18, 22, 23];
 
 fn nic(io: &Io, id: &str) -> NicStats {
     io.caller().stats().nics.into_iter().find(|nic| nic.id == id).unwrap()
@@ -356,17 +358,37 @@ fn a_storm_is_limited_and_stations_are_reached() {
     assert_eq!(refused(&io), before);
 }
 
-/// Asks who has the host's address.
-fn question() -> Vec<u8> {
-    let arp =
-        [0, 1, 8, 0, 6, 4, 0, 1, 2, 0, 0, 0, 0, 1, 10, 9, 0, 2, 0, 0, 0, 0, 0, 0, 10, 9, 0, 1];
-    [&[0xff; 6][..], &[2, 0, 0, 0, 0, 1, 8, 6], &arp].concat()
-}
-
-/// The host's answer; whatever else it says is passed over.
-fn answer(guest: &mut Guest) {
-    let is_answer = |frame: &[u8]| frame[12..14] == [8, 6] && frame[21] == 2;
-    while !is_answer(&received(guest)) {}
+#[test]
+fn a_nic_without_mq_has_one_pair_and_no_control_queue() {
+    let mut io = Io::start_with(&["--reactors", "2"]);
+    let mut one = spec(&io, "a", "lan", 1);
+    (one["queues"], one["mq"]) = (json!(4), json!(false));
+    let mut four = spec(&io, "b", "lan", 2);
+    (four["queues"], four["mq"]) = (json!(4), json!(true));
+    let reply = io.caller().call("nic.attach", one.clone()).unwrap();
+    assert_eq!(io.caller().call("nic.attach", one).unwrap(), reply);
+    io.caller().call("nic.attach", four).unwrap();
+    // Also where the next workers have it from others.
+    for round in ["at first", "after an upgrade", "after a death"] {
+        let [mut a, mut b] = [("a", 1), ("b", 4)].map(|(id, pairs)| guest(&io.socket(id), pairs));
+        let offers = [&a, &b].map(|guest| CONTROL.map(|bit| guest.negotiated.offered >> bit & 1));
+        assert_eq!(offers, [[0; 4], [1; 4]], "{round}");
+        let queues = |guest: &mut Guest| guest.frontend.get_u64(Request::GET_QUEUE_NUM).unwrap();
+        assert_eq!((queues(&mut a), queues(&mut b)), (2, 9), "{round}");
+        send(&mut a, &frame(0xff, 1, round));
+        assert_eq!(received(&mut b), frame(0xff, 1, round));
+        send(&mut b, &frame(1, 2, round));
+        assert_eq!(received(&mut a), frame(1, 2, round));
+        drop((a, b));
+        if round == "at first" {
+            io.caller().call("upgrade", Value::Null).unwrap();
+        } else {
+            let worker = io.process.worker().unwrap().unwrap();
+            worker.kill().unwrap();
+            io.process.next_worker(Some(worker.id())).unwrap();
+        }
+    }
+    assert!(io.process.terminate().unwrap().success(), "{}", io.process.stderr());
 }
 
 #[test]

@@ -57,6 +57,19 @@ pub fn send(guest: &mut Guest, frame: &[u8]) {
     guest.send_frame(0, &PLAIN, frame).unwrap();
 }
 
+/// Asks who has the host's address.
+pub fn question() -> Vec<u8> {
+    let arp =
+        [0, 1, 8, 0, 6, 4, 0, 1, 2, 0, 0, 0, 0, 1, 10, 9, 0, 2, 0, 0, 0, 0, 0, 0, 10, 9, 0, 1];
+    [&[0xff; 6][..], &[2, 0, 0, 0, 0, 1, 8, 6], &arp].concat()
+}
+
+/// The host's answer to [`question`]; whatever else it says is passed over.
+pub fn answer(guest: &mut Guest) {
+    let is_answer = |frame: &[u8]| frame[12..14] == [8, 6] && frame[21] == 2;
+    while !is_answer(&received(guest)) {}
+}
+
 /// Connects again with the same memory and rings, as a front-end does whose backend has died.
 pub fn reconnect(guest: &mut Guest, socket: &Path) {
     let setup = Setup::default();
