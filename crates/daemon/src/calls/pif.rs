@@ -84,8 +84,13 @@ async fn plug(ctx: Ctx, args: Args) -> Answer {
     let pif = args.object();
     let _turn = turn(&ctx.house, &pif).await?;
     ctx.read(|view| managed(view, &pif))?;
-    bring_up(&ctx.house, &pif).await?;
-    ctx.change(|tx| tx.set(&pif, pif::Field::currently_attached, Value::Bool(true)))?;
+    let place = bring_up(&ctx.house, &pif).await?;
+    let noted = ctx.change(|tx| tx.set(&pif, pif::Field::currently_attached, Value::Bool(true)));
+    if let Err(error) = noted {
+        // Somebody has forgotten it meanwhile: nobody could unplug it by its record.
+        let _left = ctx.house.drivers.net.leave(&place.device, &place.bridge).await;
+        return Err(error);
+    }
     seen(&ctx.house, &pif);
     Ok(nothing())
 }
@@ -160,11 +165,12 @@ impl Place {
     }
 }
 
-async fn bring_up(house: &House, pif: &Ref) -> Result<(), ApiError> {
-    let Place { device, bridge, mtu } = house.db.read(|view| Place::of(view, pif))?;
+async fn bring_up(house: &House, pif: &Ref) -> Result<Place, ApiError> {
+    let place = house.db.read(|view| Place::of(view, pif))?;
     let net = &house.drivers.net;
-    net.create_bridge(&bridge, mtu).await.map_err(|why| failed(&why))?;
-    net.join(&device, &bridge).await.map_err(|why| failed(&why))
+    net.create_bridge(&place.bridge, place.mtu).await.map_err(|why| failed(&why))?;
+    net.join(&place.device, &place.bridge).await.map_err(|why| failed(&why))?;
+    Ok(place)
 }
 
 /// Notes what the kernel shows of it now; nothing where it is gone.

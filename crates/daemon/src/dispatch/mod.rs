@@ -85,7 +85,7 @@ pub struct Hook {
     /// by failing.
     pub check: fn(&Ctx, &mut Tx<'_>, &Ref) -> Result<(), ApiError>,
     /// What is done after the change, for example to a machine that runs. It must not wait: what
-    /// takes a while is done [`after`](Ctx::after) the change.
+    /// takes a while is done after the change (`Ctx::after`).
     pub follow: Option<fn(&Ctx, &Ref)>,
 }
 

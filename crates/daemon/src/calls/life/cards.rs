@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use tokio::sync::Notify;
+use toolstack::sim::{End, Fate, What};
 use xenapi::table::{host, network, pif, pif_metrics};
 
 use super::*;
@@ -93,6 +95,31 @@ async fn a_card_is_introduced_by_name_or_address() {
     let made = world.made("PIF.introduce", [host, mac, device, no()]).await;
     let refused = world.refused("PIF.plug", [made.value()]).await;
     assert_eq!(refused[0], "OPERATION_NOT_ALLOWED");
+}
+
+#[tokio::test]
+async fn a_card_that_is_forgotten_while_it_is_plugged_is_in_no_bridge() {
+    let world = World::new().await;
+    world.sim.add_card("eth0");
+    world.done("PIF.scan", [host(&world).value()]).await;
+    let pif = pifs(&world).remove(0);
+    let begun = Arc::new(Notify::new());
+    let begins = Arc::clone(&begun);
+    world.sim.rule(move |call| {
+        if call.what != What::Join {
+            return Fate::default();
+        }
+        begins.notify_one();
+        Fate::ends(End::HangsDone)
+    });
+    let forget = async {
+        begun.notified().await;
+        world.done("PIF.forget", [pif.value()]).await;
+        world.sim.rule(|_| Fate::default());
+    };
+    let (refused, ()) = tokio::join!(world.refused("PIF.plug", [pif.value()]), forget);
+    assert_eq!(refused[0], "HANDLE_INVALID");
+    assert_eq!(place(&world), None);
 }
 
 /// A host that has started anew has no bridges, and its cards are in none.
