@@ -78,6 +78,9 @@ impl Guests {
             bar: Some(bar),
             ..Comparison::default()
         };
+        // Of all rounds: the slowest of a round is no slowest of all.
+        let never_over =
+            |metric: &str, bar| Comparison { figure: Figure::Worst, ..at_most(metric, bar) };
         let slower = |metric: &str, bar| Comparison {
             ours: SYSTEMS[1].to_owned(),
             peers: vec![SYSTEMS[0].to_owned()],
@@ -89,10 +92,10 @@ impl Guests {
         match self {
             Self::Busy => vec![
                 at_most("p99_ms", P99_MS),
-                at_most("max_ms", MAX_MS),
+                never_over("max_ms", MAX_MS),
                 at_most("outside_p99_ms", P99_MS),
-                at_most("outside_max_ms", MAX_MS),
-                at_most("end_max_ms", END_MS),
+                never_over("outside_max_ms", MAX_MS),
+                never_over("end_max_ms", END_MS),
                 slower("p99_ms", Some(TIMES_SLOWER)),
                 slower("outside_p99_ms", Some(TIMES_SLOWER)),
                 slower("p50_ms", None),
