@@ -122,17 +122,22 @@ async fn a_card_that_is_forgotten_while_it_is_plugged_is_in_no_bridge() {
     assert_eq!(place(&world), None);
 }
 
-/// A host that has started anew has no bridges, and its cards are in none.
-#[test]
-fn a_card_is_plugged_again_by_the_next_daemon() {
-    let world = life(async {
+/// What a daemon has left that was killed, with a card that was plugged.
+fn killed() -> World {
+    life(async {
         let world = World::new().await;
         world.sim.add_card("eth0");
         world.done("PIF.scan", [host(&world).value()]).await;
         world.done("PIF.plug", [pifs(&world)[0].value()]).await;
         world.killed();
         world
-    });
+    })
+}
+
+/// A host that has started anew has no bridges, and its cards are in none.
+#[test]
+fn a_card_is_plugged_again_by_the_next_daemon() {
+    let world = killed();
     world.sim.add_card("eth0");
     assert_eq!(place(&world), None);
     life(async {
@@ -151,14 +156,7 @@ fn a_card_is_plugged_again_by_the_next_daemon() {
 /// One that is gone is unplugged from then on, as far as anybody is told.
 #[test]
 fn a_card_that_is_gone_is_told_so() {
-    let world = life(async {
-        let world = World::new().await;
-        world.sim.add_card("eth0");
-        world.done("PIF.scan", [host(&world).value()]).await;
-        world.done("PIF.plug", [pifs(&world)[0].value()]).await;
-        world.killed();
-        world
-    });
+    let world = killed();
     world.sim.remove_card("eth0");
     life(async {
         let world = world.again("second").await;
