@@ -5,7 +5,6 @@ use std::net::IpAddr;
 
 use model::id::VifId;
 
-use super::dhcp::Asked;
 use super::frame::{Claim, Mac};
 
 /// Most addresses of an interface, of each kind: as many as are told of one by a guest's agent.
@@ -20,8 +19,6 @@ struct Seen {
     vif: VifId,
     /// The latest first.
     addresses: Vec<IpAddr>,
-    /// One of them that it has only asked a server for.
-    asked: Option<IpAddr>,
     /// It can have these only.
     own: Option<Vec<IpAddr>>,
 }
@@ -30,7 +27,7 @@ impl Table {
     /// An interface, of which nothing is known. Of two with one hardware address nobody can tell
     /// who has claimed what: it is the later one.
     pub(super) fn add(&mut self, vif: VifId, mac: Mac, own: Option<Vec<IpAddr>>) {
-        self.0.insert(mac, Seen { vif, addresses: Vec::new(), asked: None, own });
+        self.0.insert(mac, Seen { vif, addresses: Vec::new(), own });
     }
 
     /// An interface has these for its own from now on; those who have lost addresses by that.
@@ -81,9 +78,7 @@ impl Table {
         if !self.may_have(mac, &address) {
             return None;
         }
-        let Seen { vif, addresses, asked, .. } = self.0.get_mut(&mac)?;
-        // It uses it.
-        asked.take_if(|asked| *asked == address);
+        let Seen { vif, addresses, .. } = self.0.get_mut(&mac)?;
         let is_same_kind = |one: &IpAddr| one.is_ipv4() == address.is_ipv4();
         let is_first = addresses.iter().find(|one| is_same_kind(one)) == Some(&address);
         if is_first || !announced && addresses.contains(&address) {
@@ -97,35 +92,6 @@ impl Table {
             !is_same_kind(one) || of_kind <= ADDRESSES_MAX
         });
         Some(*vif)
-    }
-}
-
-impl Table {
-    /// Notes what a client of DHCP says: it has what it asks for, until it looks for something else
-    /// without having used it.
-    pub(super) fn asked(&mut self, asked: &Asked) -> Option<VifId> {
-        match asked {
-            Asked::Takes(claim) => {
-                let is_used = |seen: &Seen| {
-                    seen.asked != Some(claim.address) && seen.addresses.contains(&claim.address)
-                };
-                let used = self.0.get(&claim.mac).is_some_and(is_used);
-                let told = self.claimed(claim);
-                if let Some(seen) = self.0.get_mut(&claim.mac)
-                    && !used
-                    && seen.addresses.contains(&claim.address)
-                {
-                    seen.asked = Some(claim.address);
-                }
-                told
-            }
-            Asked::Looks(mac) => {
-                let seen = self.0.get_mut(mac)?;
-                let asked = seen.asked.take()?;
-                seen.addresses.retain(|one| *one != asked);
-                Some(seen.vif)
-            }
-        }
     }
 }
 
@@ -185,29 +151,6 @@ mod tests {
             assert_eq!(told.is_some(), new, "{address}");
         }
         assert_eq!(texts(&table, vif(1)), ["10.0.0.1", "10.0.0.2", "fe80::1"]);
-    }
-
-    #[test]
-    fn what_a_server_refused_is_not_had() {
-        let mut table = Table::default();
-        table.add(vif(1), mac(1), None);
-        let takes = |address: &str| Asked::Takes(claim(1, address, true));
-        assert_eq!(table.asked(&takes("10.0.0.1")), Some(vif(1)));
-        assert_eq!(table.asked(&takes("10.0.0.1")), None, "it asks again");
-        assert_eq!(table.asked(&Asked::Looks(mac(1))), Some(vif(1)));
-        assert_eq!(texts(&table, vif(1)), [""; 0]);
-        assert_eq!(table.asked(&Asked::Looks(mac(1))), None);
-        table.asked(&takes("10.0.0.2"));
-        // It speaks as that one.
-        assert_eq!(table.claimed(&claim(1, "10.0.0.2", false)), None);
-        assert_eq!(table.asked(&takes("10.0.0.2")), None);
-        assert_eq!(table.asked(&Asked::Looks(mac(1))), None);
-        assert_eq!(texts(&table, vif(1)), ["10.0.0.2"]);
-        // What the switch does not let it have, or nobody's of ours.
-        table.add(vif(2), mac(2), Some(vec!["10.0.0.3".parse().unwrap()]));
-        assert_eq!(table.asked(&takes("10.0.0.3")), None);
-        assert_eq!(table.asked(&Asked::Looks(mac(3))), None);
-        assert_eq!(texts(&table, vif(1)), ["10.0.0.2"]);
     }
 
     #[test]
