@@ -172,7 +172,8 @@ mod tests {
         let pool = Pool::new(&socket);
         let lasts = Arc::new(());
         let held = Arc::downgrade(&lasts);
-        let until = Instant::now() + Duration::from_millis(20);
+        // Long enough for a busy host to connect and to send.
+        let until = Instant::now() + Duration::from_millis(500);
         let call = pool.call(Kind::Step, ("nic.limits", Value::Null), until, lasts);
         let (answer, accepted) = tokio::join!(call, listener.accept());
         assert!(matches!(answer, Err(IoError::Late { .. })), "{answer:?}");

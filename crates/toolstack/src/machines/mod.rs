@@ -167,7 +167,8 @@ impl Machines {
     /// this is dropped. Who reads what to tell when it has this, and keeps it until that is told,
     /// never tells what is older than what is in force. Whoever attaches a device does so, too.
     ///
-    /// In it is what somebody has told while one waited.
+    /// In it is what somebody has told while one waited. A network card of the host is a device here, too:
+    /// its plugs and unplugs take turns.
     pub async fn teller(&self, device: &str) -> OwnedMutexGuard<Option<Told>> {
         self.tellers.of(device).await
     }
