@@ -135,8 +135,9 @@ impl World {
         self.trial.house.db.read(|view| view.all(&sr::CLASS).next().unwrap().reference().clone())
     }
 
-    pub(crate) async fn disk(&self) -> Ref {
-        let args = record([
+    /// What a disk is made of.
+    pub(crate) fn new_disk(&self) -> Value {
+        record([
             ("name_label", Value::text("d")),
             ("SR", self.place().value()),
             ("virtual_size", Value::Int(DISK_BYTES)),
@@ -144,8 +145,11 @@ impl World {
             ("sharable", no()),
             ("read_only", no()),
             ("other_config", none()),
-        ]);
-        self.made("VDI.create", [args]).await
+        ])
+    }
+
+    pub(crate) async fn disk(&self) -> Ref {
+        self.made("VDI.create", [self.new_disk()]).await
     }
 
     /// What a device of this kind is made of.

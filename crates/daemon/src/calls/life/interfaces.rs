@@ -19,7 +19,8 @@ async fn machine(world: &World) -> (Ref, Ref, Ref) {
     (machine, net, device)
 }
 
-fn device(machine: &Ref, net: &Ref, algorithm: &str) -> Value {
+/// What an interface is made of.
+pub(super) fn device(machine: &Ref, net: &Ref, algorithm: &str) -> Value {
     record([
         ("VM", machine.value()),
         ("network", net.value()),

@@ -1,0 +1,221 @@
+//! One operation of a machine that the daemon dies in.
+
+use std::sync::OnceLock;
+
+use testkit::lasting::Random;
+use xenapi::table::{vbd, vdi, vif, vm};
+
+use super::super::interfaces::device;
+use super::There;
+use super::*;
+
+/// What is done to machines that are halted.
+const TO_HALTED: [&str; 9] = [
+    "VM.start",
+    "VM.start",
+    "VM.destroy",
+    "VM.power_state_reset",
+    "VDI.create",
+    "VDI.destroy",
+    "VDI.resize",
+    "VBD.insert",
+    "VBD.eject",
+];
+/// What is done to machines that run.
+const TO_RUNNING: [&str; 16] = [
+    "VM.clean_shutdown",
+    "VM.hard_shutdown",
+    "VM.shutdown",
+    "VM.clean_reboot",
+    "VM.hard_reboot",
+    "VM.pause",
+    "VM.power_state_reset",
+    "VBD.plug",
+    "VBD.unplug",
+    "VBD.insert",
+    "VBD.eject",
+    "VIF.plug",
+    "VIF.unplug",
+    "VDI.create",
+    "VDI.destroy",
+    "VDI.resize",
+];
+/// What a disk grows to, in bytes.
+const GROWN: i64 = 2 * DISK_BYTES;
+
+/// What is done to one machine, and what was told of it.
+pub(super) struct Try {
+    machine: Ref,
+    /// Its disks' devices; the second one is not in the machine when it is started.
+    slots: [Ref; 2],
+    /// What is in the first.
+    disk: Ref,
+    /// A drive, and what may be in it.
+    drive: Ref,
+    disc: Ref,
+    /// An interface.
+    card: Ref,
+    /// A disk that is in no machine.
+    spare: Ref,
+    op: &'static str,
+    /// Before it.
+    power: String,
+    domid: Value,
+    /// What it answered.
+    answer: OnceLock<Value>,
+}
+
+fn pick(from: &[&'static str], chance: &mut Random) -> &'static str {
+    let at = usize::try_from(chance.below(from.len() as u64)).unwrap();
+    from[at]
+}
+
+impl Try {
+    pub(super) async fn new(world: &World, chance: &mut Random) -> Self {
+        let machine = world.machine().await;
+        let (first, disk) = world.device(&machine).await;
+        let drive = world.made("VBD.create", [world.slot(&machine, None, "CD")]).await;
+        let (disc, spare) = (world.disk().await, world.disk().await);
+        let net = record([("name_label", Value::text("n")), ("other_config", none())]);
+        let net = world.made("network.create", [net]).await;
+        let card = [device(&machine, &net, "")];
+        let runs = chance.below(4) > 0;
+        let op = pick(if runs { &TO_RUNNING[..] } else { &TO_HALTED[..] }, chance);
+        let mut made = None;
+        if op != "VIF.plug" {
+            made = Some(world.made("VIF.create", card.clone()).await);
+        }
+        if op == "VBD.eject" {
+            world.done("VBD.insert", [drive.value(), disc.value()]).await;
+        }
+        if runs {
+            world.start(&machine).await;
+        }
+        let card = match made {
+            Some(made) => made,
+            None => world.made("VIF.create", card).await,
+        };
+        let (second, _) = world.device(&machine).await;
+        if op == "VBD.unplug" {
+            world.done("VBD.plug", [second.value()]).await;
+        }
+        let (power, domid) = (world.power(&machine), world.get(&machine, vm::Field::domid));
+        let (slots, answer) = ([first, second], OnceLock::new());
+        Self { machine, slots, disk, drive, disc, card, spare, op, power, domid, answer }
+    }
+
+    pub(super) async fn call(&self, world: &World) {
+        let params = match self.op {
+            "VM.start" => vec![self.machine.value(), no(), no()],
+            "VBD.plug" | "VBD.unplug" => vec![self.slots[1].value()],
+            "VBD.insert" => vec![self.drive.value(), self.disc.value()],
+            "VBD.eject" => vec![self.drive.value()],
+            "VIF.plug" | "VIF.unplug" => vec![self.card.value()],
+            "VDI.create" => vec![world.new_disk()],
+            "VDI.destroy" => vec![self.spare.value()],
+            "VDI.resize" => vec![self.disk.value(), Value::Int(GROWN)],
+            _ => vec![self.machine.value()],
+        };
+        let answer = world.trial.call(self.op, params).await.unwrap();
+        self.answer.set(answer).unwrap();
+    }
+
+    pub(super) fn is_there(&self, world: &World) -> bool {
+        world.trial.house.db.read(|view| view.object(&vm::CLASS, &self.machine).is_ok())
+    }
+
+    pub(super) fn is_quiet(&self, world: &World) -> bool {
+        !self.is_there(world)
+            || world.owed(&self.machine).is_none()
+                && world.get(&self.machine, vm::Field::current_operations) == none()
+    }
+
+    /// What was told is so, and what was begun is done, or was not begun.
+    pub(super) fn assert_goal(&self, world: &World) {
+        let is_answered = self.answer.get().is_some();
+        let has_disk =
+            |disk: &Ref| world.trial.house.db.read(|view| view.object(&vdi::CLASS, disk).is_ok());
+        if self.op == "VM.destroy" {
+            assert!(!is_answered || !self.is_there(world));
+            return;
+        }
+        let domid = world.get(&self.machine, vm::Field::domid);
+        let (power, same) = (world.power(&self.machine), domid == self.domid);
+        let as_before = power == self.power && same;
+        let plugged = world.attached(&self.slots[1]);
+        let is_done = match self.op {
+            "VM.start" => power == "Running",
+            "VM.clean_reboot" | "VM.hard_reboot" => power == "Running" && !same,
+            "VM.pause" => power == "Paused" && same,
+            "VBD.plug" => as_before && plugged,
+            "VBD.unplug" => as_before && !plugged,
+            "VBD.insert" => as_before && self.is_loaded(world),
+            "VBD.eject" => as_before && !self.is_loaded(world),
+            "VIF.plug" => as_before && self.is_on(world),
+            "VIF.unplug" => as_before && !self.is_on(world),
+            "VDI.resize" => {
+                let bytes = world.get(&self.disk, vdi::Field::virtual_size);
+                as_before && bytes == Value::Int(GROWN)
+            }
+            "VDI.create" => {
+                let made = self.answer.get().map(|made| Ref::from(text(made)));
+                as_before && made.is_some_and(|made| has_disk(&made))
+            }
+            "VDI.destroy" => as_before && !has_disk(&self.spare),
+            _ => power == "Halted",
+        };
+        assert!(is_done || as_before && !is_answered, "{} {power} {domid:?}", self.op);
+    }
+
+    /// Whether the medium is in the drive.
+    fn is_loaded(&self, world: &World) -> bool {
+        let is_empty = world.get(&self.drive, vbd::Field::empty) == yes();
+        let inside = world.get(&self.drive, vbd::Field::VDI);
+        assert_eq!(inside == self.disc.value(), !is_empty, "{}: {inside:?}", self.op);
+        !is_empty
+    }
+
+    fn is_on(&self, world: &World) -> bool {
+        world.get(&self.card, vif::Field::currently_attached) == yes()
+    }
+
+    /// The host has what the records say.
+    pub(super) fn assert_true(&self, world: &World, there: &There) {
+        let domain = there.domains.get(&world.id(&self.machine).to_string());
+        let run = match world.power(&self.machine).as_str() {
+            "Running" => Some("Some(Running)"),
+            "Paused" => Some("Some(Paused)"),
+            _ => None,
+        };
+        assert_eq!(domain.map(|(_, run)| run.as_str()), run, "{}", self.op);
+        let domid = domain.map_or(-1, |(domid, _)| *domid);
+        assert_eq!(world.get(&self.machine, vm::Field::domid), Value::Int(domid));
+        let id = |of: &Ref, field: FieldIx| text(&world.get(of, field)).to_owned();
+        for slot in &self.slots {
+            let uuid = id(slot, vbd::Field::uuid.into());
+            let disk = Ref::from(text(&world.get(slot, vbd::Field::VDI)));
+            let disk = id(&disk, vdi::Field::uuid.into());
+            let attached = world.attached(slot);
+            assert_eq!(there.has(&format!("disk {uuid}: true")), attached, "{}", self.op);
+            assert_eq!(there.has(&format!("disk {uuid}")), attached, "{}", self.op);
+            assert_eq!(there.has(&format!("volume {disk}")), attached, "{}", self.op);
+        }
+        let disc = id(&self.disc, vdi::Field::uuid.into());
+        let is_read = domain.is_some() && self.is_loaded(world);
+        assert_eq!(there.has(&format!("volume {disc}")), is_read, "{}", self.op);
+        let card = id(&self.card, vif::Field::uuid.into());
+        assert_eq!(there.has(&format!("nic {card}")), self.is_on(world), "{}", self.op);
+    }
+
+    /// The machine works from where it is, and ends.
+    pub(super) async fn works(&self, world: &World) {
+        match world.power(&self.machine).as_str() {
+            "Running" => {}
+            "Paused" => world.done("VM.unpause", [self.machine.value()]).await,
+            _ => world.start(&self.machine).await,
+        }
+        assert_eq!(world.power(&self.machine), "Running");
+        assert!(world.attached(&self.slots[0]));
+        world.done("VM.hard_shutdown", [self.machine.value()]).await;
+    }
+}
