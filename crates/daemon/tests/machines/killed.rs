@@ -1,15 +1,20 @@
 //! `kill -9` of the daemon at moments by chance, while machines are worked on: none is lost, records
 //! are true, nothing is left over.
 
-use std::time::{Duration, Instant};
+mod true_records;
+mod worked;
+
+use std::time::Duration;
 
 use testkit::lasting::Random;
-use testkit::process::PROCESS_DEADLINE;
 use testkit::rounds;
 use xenapi::Value;
 use xenapi::client::Begun;
 
-use super::world::{Machine, World, interface, of, record, start};
+use true_records::{assert_host, groups_are, settled};
+use worked::Worked;
+
+use super::world::{PATIENCE, World, of, record, start};
 
 /// Latest moment of a death after the operations were asked for, in microseconds: about what they
 /// take on a host that has nothing else to do.
@@ -18,29 +23,14 @@ const LATEST_US: u64 = 900_000;
 const PLAIN: usize = 2;
 /// In one round of so many, something is asked of a guest.
 const GUEST_EVERY: u64 = 4;
-/// What nobody may have told after all.
-const NEVER: [&str; 5] = [
-    "VM_CRASHED",
-    "VM_RESTART_FAILED",
-    "VM_END_FAILED",
-    "VM_AUTO_POWERON_FAILED",
-    "VM_NOT_RECORDED",
-];
-
-/// What is done to machines with and without an operating system, by their power state.
-fn ops(power: &str, has_system: bool) -> &'static [&'static str] {
-    match (power, has_system) {
-        ("Halted", _) => &["VM.start"],
-        ("Paused", _) => &["VM.unpause", "VM.hard_shutdown", "VM.hard_reboot"],
-        (_, false) => &["VM.hard_reboot", "VM.hard_shutdown", "VM.pause", "VM.power_state_reset"],
-        (_, true) => &["VM.clean_reboot", "VM.clean_shutdown", "VM.hard_reboot"],
-    }
-}
+/// Disks that are made and destroyed: their name, and how many there are at most.
+const LOOSE: &str = "loose";
+const LOOSE_MOST: usize = 3;
 
 struct Host {
     world: World,
-    plain: Vec<Machine>,
-    guest: Machine,
+    plain: Vec<Worked>,
+    guest: Worked,
     /// What the guest has written and flushed last, by number.
     written: u64,
     chance: Random,
@@ -49,41 +39,49 @@ struct Host {
 impl Host {
     fn new(seed: u64) -> Self {
         let mut world = World::with_slices();
-        let plain: Vec<_> = (0..PLAIN).map(|n| world.plain(&format!("plain{n}"))).collect();
-        let guest = world.guest("guest");
         let net = [("name_label", Value::text("n")), ("other_config", record([]))];
         let net = world.made("network.create", &[record(net)]);
-        for machine in plain.iter().chain([&guest]) {
-            world.made("VIF.create", &[interface(&machine.reference, &net)]);
-        }
+        let plain = (0..PLAIN).map(|n| {
+            let machine = world.plain(&format!("plain{n}"));
+            Worked::new(&mut world, &net, machine, false)
+        });
+        let plain = plain.collect();
+        let machine = world.guest("guest");
+        let guest = Worked::new(&mut world, &net, machine, true);
         Self { world, plain, guest, written: 0, chance: Random::new(seed) }
     }
 
-    /// Asks for something that the machine can do now.
-    fn ask(&mut self, at: Option<usize>) -> (&'static str, Begun) {
-        let machine = at.map_or(&self.guest, |at| &self.plain[at]);
-        let ops = ops(&self.world.power(machine), at.is_none());
-        let op = ops[usize::try_from(self.chance.below(ops.len() as u64)).unwrap()];
-        let params =
-            if op == "VM.start" { start(&machine.reference) } else { of(&machine.reference) };
-        (op, self.world.client.begin(op, &params).unwrap())
-    }
-
-    /// A guest that runs writes a word and flushes it; what it has written before is there.
+    /// A guest that runs sees its disks, writes a word and flushes it; what it has written before is
+    /// there.
     fn write(&mut self) {
-        if self.world.power(&self.guest) != "Running" {
-            assert_eq!(self.guest.stored(self.written), self.word());
+        let machine = &self.guest.machine;
+        if self.world.power(machine) != "Running" {
+            assert_eq!(machine.stored(self.written), word(self.written));
             return;
         }
-        let mut shell = self.world.shell(&self.guest);
-        assert_eq!(self.guest.read(&mut shell, self.written), self.word());
+        let (slots, _) = self.guest.devices();
+        let mut is_in = |slot: &&str| self.world.record("VBD", slot).flag("currently_attached");
+        let disks = slots.into_iter().filter(|slot| is_in(slot)).count();
+        let mut shell = self.world.shell(machine);
+        let seen =
+            format!("until [ $(ls -d /sys/block/vd* | wc -l) = {disks} ]; do sleep 0.1; done");
+        shell.run(&seen, PATIENCE).unwrap();
+        assert_eq!(machine.read(&mut shell, self.written), word(self.written));
         self.written += 1;
-        let word = self.word();
-        self.guest.write(&mut shell, self.written, &word);
+        machine.write(&mut shell, self.written, &word(self.written));
     }
 
-    fn word(&self) -> String {
-        if self.written == 0 { String::new() } else { format!("word-{}", self.written) }
+    /// Asks for a new disk or for the end of one that is in no machine.
+    fn ask_of_disks(&mut self) -> (&'static str, Begun) {
+        let mut loose = self.world.client.records("VDI").unwrap();
+        let is_made_here = |disk: &xenapi::client::Record| disk.text("name_label") == LOOSE;
+        loose.retain(|(_, disk)| is_made_here(disk) && !disk.flag("missing"));
+        let ends = self.chance.below(2) == 0 || loose.len() >= LOOSE_MOST;
+        let (op, params) = match loose.first() {
+            Some((disk, _)) if ends => ("VDI.destroy", of(disk)),
+            _ => ("VDI.create", vec![self.world.new_disk(LOOSE)]),
+        };
+        (op, self.world.client.begin(op, &params).unwrap())
     }
 
     fn round(&mut self) {
@@ -91,9 +89,10 @@ impl Host {
         if with_guest {
             self.write();
         }
-        let plain = (0..PLAIN).map(Some);
-        let asked: Vec<_> = plain.chain(with_guest.then_some(None)).collect();
-        let asked: Vec<_> = asked.into_iter().map(|at| self.ask(at)).collect();
+        let worked = self.plain.iter_mut().chain(with_guest.then_some(&mut self.guest));
+        let mut asked: Vec<_> =
+            worked.map(|one| one.ask(&mut self.world, &mut self.chance)).collect();
+        asked.push(self.ask_of_disks());
         let after = Duration::from_micros(self.chance.below(LATEST_US));
         let ops: Vec<_> = asked.iter().map(|(op, _)| *op).collect();
         println!("{ops:?}, killed after {after:?}");
@@ -105,36 +104,15 @@ impl Host {
 
     /// Everything comes to an end, and is as it is recorded.
     fn settles(&mut self) {
-        let all: Vec<&Machine> = self.plain.iter().chain([&self.guest]).collect();
-        let world = &mut self.world;
-        for machine in all {
-            world.until("true records", |world| {
-                let up = world.power(machine) != "Halted";
-                let attached = world.record("VBD", &machine.slot).flag("currently_attached");
-                let domid = world.domid(machine) != -1;
-                let is_true = up == world.lives(machine) && attached == up && domid == up;
-                world.is_quiet(machine) && is_true
-            });
-            let told = world.messages(machine);
-            let bad = told.iter().find(|name| NEVER.contains(&name.as_str()));
-            assert_eq!(bad, None, "{told:?}: {}", world.shown());
-        }
-        // One emulator for each that is up, and as many domains.
-        let up: Vec<_> =
-            self.plain.iter().chain([&self.guest]).filter(|one| world.lives(one)).collect();
-        let count = up.len();
-        let left = world.daemon.leftovers();
-        let of = |what: &str| left.iter().filter(|line| line.starts_with(what)).count();
-        assert_eq!((of("process"), of("domain"), of("disk")), (count, count, count), "{left:?}");
-        assert_eq!(of("lock"), count, "{left:?}");
-        groups_are(world, &up);
-        // All are on one network, which has an uplink as long as somebody is.
-        assert_eq!((of("nic"), of("uplink")), (count, count.min(1)), "{left:?}");
+        let all: Vec<&Worked> = self.plain.iter().chain([&self.guest]).collect();
+        all.iter().for_each(|one| settled(&mut self.world, one));
+        assert_host(&mut self.world, &all);
     }
 
     /// Every machine works from where it is, and leaves nothing.
     fn ends(&mut self) {
-        for machine in self.plain.iter().chain([&self.guest]) {
+        let all = || self.plain.iter().chain([&self.guest]).map(|one| &one.machine);
+        for machine in all() {
             match self.world.power(machine).as_str() {
                 "Running" => {}
                 "Paused" => drop(self.world.call("VM.unpause", &of(&machine.reference))),
@@ -143,29 +121,17 @@ impl Host {
             assert_eq!(self.world.power(machine), "Running");
         }
         self.write();
-        for machine in self.plain.iter().chain([&self.guest]) {
+        for machine in self.plain.iter().chain([&self.guest]).map(|one| &one.machine) {
             self.world.call("VM.hard_shutdown", &of(&machine.reference));
         }
-        assert_eq!(self.guest.stored(self.written), self.word());
+        assert_eq!(self.guest.machine.stored(self.written), word(self.written));
         assert_eq!(self.world.daemon.leftovers(), Vec::<String>::new());
         groups_are(&self.world, &[]);
     }
 }
 
-/// The control groups of machines are those of these, with an emulator in each. The kernel takes one
-/// out a moment after its end.
-fn groups_are(world: &World, up: &[&Machine]) {
-    let Some(slices) = world.daemon.slices() else { return };
-    let began = Instant::now();
-    loop {
-        let groups = slices.leaves("guests");
-        let all_there = up.iter().all(|one| groups.get(&one.uuid).is_some_and(|of| of.len() == 1));
-        if all_there && groups.len() == up.len() {
-            return;
-        }
-        assert!(began.elapsed() < PROCESS_DEADLINE, "{groups:?}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+fn word(number: u64) -> String {
+    if number == 0 { String::new() } else { format!("word-{number}") }
 }
 
 /// `RINGWAY_SEED` repeats the choices, not the moments of the host.
@@ -175,7 +141,7 @@ fn wherever_the_daemon_is_killed_no_machine_is_lost_and_records_are_true() {
     let seed = seed.unwrap_or_else(|| u64::from(std::process::id()));
     println!("RINGWAY_SEED={seed}");
     let mut host = Host::new(seed);
-    for _ in 0..rounds(15, 100) {
+    for _ in 0..rounds(50, 500) {
         host.round();
     }
     host.ends();

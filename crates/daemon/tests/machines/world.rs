@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use model::report::{NicStats, Stats};
 use tempfile::NamedTempFile;
 use testkit::ringwayd::{Ringwayd, Shell};
-use xenapi::Value;
 use xenapi::client::{Client, Record};
+use xenapi::{NULL_REF, Value};
 
 /// Longest wait for a guest: a machine without KVM boots in some seconds, or in many on a busy host.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(300);
@@ -136,32 +136,30 @@ impl World {
         self.machine("Ringway test guest", name)
     }
 
-    /// A new disk of a machine.
-    pub(crate) fn device(&mut self, machine: &str) -> (String, String) {
+    /// A new disk.
+    pub(crate) fn disk(&mut self) -> String {
+        let disk = self.new_disk("d");
+        self.made("VDI.create", &[disk])
+    }
+
+    /// What a new disk is made of.
+    pub(crate) fn new_disk(&mut self, name: &str) -> Value {
         let pool = self.client.records("pool").unwrap().remove(0).1;
-        let disk = record([
-            ("name_label", Value::text("d")),
+        record([
+            ("name_label", Value::text(name)),
             ("SR", Value::text(pool.text("default_SR"))),
             ("virtual_size", Value::Int(DISK_BYTES)),
             ("type", Value::text("user")),
             ("sharable", Value::Bool(false)),
             ("read_only", Value::Bool(false)),
             ("other_config", record([])),
-        ]);
-        let disk = self.made("VDI.create", &[disk]);
-        let slot = record([
-            ("VM", Value::text(machine)),
-            ("VDI", Value::text(disk.as_str())),
-            ("userdevice", Value::text("autodetect")),
-            ("bootable", Value::Bool(false)),
-            ("mode", Value::text("RW")),
-            ("type", Value::text("Disk")),
-            ("empty", Value::Bool(false)),
-            ("other_config", record([])),
-            ("qos_algorithm_type", Value::text("")),
-            ("qos_algorithm_params", record([])),
-        ]);
-        (self.made("VBD.create", &[slot]), disk)
+        ])
+    }
+
+    /// A new disk of a machine.
+    pub(crate) fn device(&mut self, machine: &str) -> (String, String) {
+        let disk = self.disk();
+        (self.made("VBD.create", &[slot(machine, Some(&disk))]), disk)
     }
 
     pub(crate) fn record(&mut self, class: &str, reference: &str) -> Record {
@@ -302,6 +300,23 @@ impl Machine {
     pub(crate) fn image_bytes(&self) -> u64 {
         self.image.metadata().unwrap().len()
     }
+}
+
+/// A record of a disk's device; of an empty drive if there is no disk.
+pub(crate) fn slot(machine: &str, disk: Option<&str>) -> Value {
+    let (kind, mode) = if disk.is_some() { ("Disk", "RW") } else { ("CD", "RO") };
+    record([
+        ("VM", Value::text(machine)),
+        ("VDI", Value::text(disk.unwrap_or(NULL_REF))),
+        ("userdevice", Value::text("autodetect")),
+        ("bootable", Value::Bool(false)),
+        ("mode", Value::text(mode)),
+        ("type", Value::text(kind)),
+        ("empty", Value::Bool(disk.is_none())),
+        ("other_config", record([])),
+        ("qos_algorithm_type", Value::text("")),
+        ("qos_algorithm_params", record([])),
+    ])
 }
 
 /// A record of a network device.
