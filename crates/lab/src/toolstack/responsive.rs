@@ -5,9 +5,9 @@
 //! control by itself when it has begun.
 
 mod caller;
+mod ends;
 mod host;
 
-use std::collections::BTreeMap;
 use std::io::Write;
 use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
@@ -16,6 +16,7 @@ use anyhow::{Context, Result};
 use tempfile::NamedTempFile;
 
 use caller::Caller;
+use ends::{ENDS, Told, ends};
 use host::Host;
 
 use super::percentile;
@@ -27,8 +28,8 @@ use crate::host::versions;
 /// Calls of a sample, and with `--quick`.
 const CALLS: usize = 500;
 const CALLS_QUICK: usize = 60;
-/// Guests whose emulators are killed in a turn, the others still busy.
-const ENDS: usize = 5;
+/// Guests that end in a turn, the others still busy: two in each way.
+const ENDED: usize = 2 * ENDS.len();
 /// Guests at most; on a host with many CPUs each has several.
 const GUESTS_MOST: usize = 16;
 /// CPUs that guests have for each of the host's, and with `--quick`.
@@ -39,7 +40,7 @@ const TIMES_QUICK: usize = 2;
 const P99_MS: f64 = 50.0;
 /// The slowest of all.
 const MAX_MS: f64 = 250.0;
-/// From the end of a machine's emulator to a record that says so, in milliseconds.
+/// From the end of a machine's guest to a record and a message that say so, in milliseconds.
 const END_MS: f64 = 1000.0;
 /// How many times slower it is without the slices.
 const TIMES_SLOWER: f64 = 5.0;
@@ -96,6 +97,7 @@ impl Guests {
                 at_most("outside_p99_ms", P99_MS),
                 never_over("outside_max_ms", MAX_MS),
                 never_over("end_max_ms", END_MS),
+                never_over("end_message_max_ms", END_MS),
                 slower("p99_ms", Some(TIMES_SLOWER)),
                 slower("outside_p99_ms", Some(TIMES_SLOWER)),
                 slower("p50_ms", None),
@@ -160,8 +162,11 @@ impl Experiment for Responsive {
                  Every turn has a daemon and guests of its own. With the slices, the shell is in that of \
                  control, as who comes in by sshd has it; `outside_` is of as many calls from one that is \
                  in none. `guests_cpus` is what the guests used meanwhile of this host's {} CPUs. \
-                 `end_max_ms`: then up to {ENDS} emulators are killed, one after the other; the longest time \
-                 until `event.from` told a client outside of the slices that the machine is halted.",
+                 Then up to {ENDED} machines end, one after the other: the emulator is killed, the guest \
+                 panics, powers off, reboots, and so on; each is to stay halted. `end_max_ms`: the longest \
+                 time from the kill or the guest's last word until `event.from` told a client outside of \
+                 the slices that the machine is halted; `end_message_max_ms`: until it was told a message \
+                 that says why.",
                 caller::GAP.as_millis(),
                 cpus()
             )],
@@ -198,9 +203,10 @@ impl Prepared for Ready {
 
     fn measure(&mut self, cell: usize, system: usize) -> Result<Sample> {
         let host = Host::start(&self.config, self.guests, system == 0)?;
-        if self.cells[cell] == Guests::Busy {
-            host.make_busy()?;
-        }
+        let shells = match self.cells[cell] {
+            Guests::Busy => host.make_busy()?,
+            Guests::Halted => Vec::new(),
+        };
         let (before, from) = (host.guests_s(), Instant::now());
         let slices = host.daemon.slices();
         let calls = |slices| Caller::start(&host.daemon, slices)?.calls(self.calls, self.window);
@@ -208,12 +214,9 @@ impl Prepared for Ready {
         let inside = slices.as_ref().map(|slices| calls(Some(slices))).transpose()?;
         let mut took = inside.unwrap_or_else(|| outside.clone());
         let used = (host.guests_s() - before) / from.elapsed().as_secs_f64();
-        let ends = match self.cells[cell] {
-            Guests::Busy => host.ends(ENDS)?,
-            Guests::Halted => Vec::new(),
-        };
+        let ends = ends(&host, shells, ENDED)?;
         let max = |took: &[f64]| took.iter().copied().fold(0.0, f64::max);
-        let mut sample: BTreeMap<&str, f64> = [
+        let mut sample: Sample = [
             ("max_ms", max(&took)),
             ("outside_max_ms", max(&outside)),
             ("p50_ms", percentile(&mut took, 50)),
@@ -222,12 +225,26 @@ impl Prepared for Ready {
             ("calls", took.len() as f64),
             ("guests_cpus", used),
         ]
+        .map(|(name, value)| (name.to_owned(), value))
         .into();
-        if !ends.is_empty() {
-            sample.insert("end_max_ms", max(&ends));
-        }
-        Ok(sample.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
+        sample.extend(told(&ends));
+        Ok(sample)
     }
+}
+
+/// The longest of all ends and of those of each kind.
+fn told(ends: &[Told]) -> Sample {
+    let mut longest = Sample::new();
+    let mut note = |name: String, ms: f64| {
+        let most = longest.entry(name).or_insert(ms);
+        *most = most.max(ms);
+    };
+    for one in ends {
+        note("end_max_ms".to_owned(), one.halted_ms);
+        note("end_message_max_ms".to_owned(), one.message_ms);
+        note(format!("end_{}_ms", one.end.name()), one.halted_ms);
+    }
+    longest
 }
 
 #[cfg(test)]

@@ -1,0 +1,122 @@
+//! How long it takes until somebody is told that a machine has ended, beside others that compute.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use rustix::process::{Pid, Signal, kill_process};
+use testkit::ringwayd::{Ringwayd, Shell};
+use xenapi::client::Record;
+
+use super::host::{Host, runs};
+
+/// Longest wait for the news that a machine has ended, and for a guest to do what it is told.
+const DEADLINE: Duration = Duration::from_secs(60);
+/// Whose changes are waited for.
+const CLASSES: &[&str] = &["vm", "message"];
+
+/// How a machine ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum End {
+    /// Its emulator is killed.
+    Killed,
+    /// Its guest's kernel panics.
+    Panic,
+    /// Its guest powers off.
+    PowerOff,
+    /// Its guest reboots, which is an end for this machine.
+    Reboot,
+}
+
+/// All, in turn.
+pub(super) const ENDS: [End; 4] = [End::Killed, End::Panic, End::PowerOff, End::Reboot];
+
+/// How long it took until a client was told, in milliseconds.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Told {
+    pub(super) end: End,
+    /// That the machine is halted.
+    pub(super) halted_ms: f64,
+    /// Why, by a message.
+    pub(super) message_ms: f64,
+}
+
+impl End {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Killed => "killed",
+            Self::Panic => "panic",
+            Self::PowerOff => "poweroff",
+            Self::Reboot => "reboot",
+        }
+    }
+
+    /// The name of the message.
+    fn message(self) -> &'static str {
+        match self {
+            Self::Killed | Self::Panic => "VM_CRASHED",
+            Self::PowerOff => "VM_SHUTDOWN",
+            Self::Reboot => "VM_REBOOTED",
+        }
+    }
+
+    /// Makes it happen. From when: the death of the emulator, else the last word of the guest's
+    /// shell, after which its kernel still has something to do.
+    fn begin(self, daemon: &Ringwayd, uuid: &str, shell: Shell) -> Result<Instant> {
+        match self {
+            Self::Killed => kill_emulator(daemon, uuid)?,
+            // What is typed is shown as well: the words are only whole when they are said.
+            Self::Panic => {
+                let words = "echo 'ringway-guest: 'exit; echo c >/proc/sysrq-trigger";
+                shell.last(words, DEADLINE)?;
+            }
+            Self::PowerOff => shell.last("poweroff", DEADLINE)?,
+            Self::Reboot => shell.last("reboot", DEADLINE)?,
+        }
+        Ok(Instant::now())
+    }
+}
+
+fn kill_emulator(daemon: &Ringwayd, uuid: &str) -> Result<()> {
+    let started = daemon.started();
+    let emulator = started.iter().find(|(_, words)| words.contains(uuid) && runs(words));
+    let (pid, _) = emulator.context("a machine has no emulator")?;
+    let pid = i32::try_from(*pid).ok().and_then(Pid::from_raw).context("no process")?;
+    kill_process(pid, Signal::KILL).context("cannot kill an emulator")
+}
+
+/// Ends so many machines, one after the other, and not the last one.
+///
+/// # Errors
+/// A guest does not do what it is told, or nobody is told of its end.
+pub(super) fn ends(host: &Host, shells: Vec<Shell>, most: usize) -> Result<Vec<Told>> {
+    let mut client = host.daemon.client()?;
+    let mut token = client.events(CLASSES, "", Duration::ZERO)?.token;
+    let mut all = Vec::new();
+    let others = host.machines.len().saturating_sub(1);
+    let machines = host.machines.iter().zip(shells).zip(ENDS.into_iter().cycle());
+    for ((uuid, shell), end) in machines.take(most.min(others)) {
+        let from = end.begin(&host.daemon, uuid, shell)?;
+        let (mut halted, mut message) = (None, None);
+        while halted.is_none() || message.is_none() {
+            ensure!(from.elapsed() < DEADLINE, "nobody is told of the end of {uuid} ({end:?})");
+            let batch = client.events(CLASSES, &token, DEADLINE)?;
+            token = batch.token;
+            let now_ms = from.elapsed().as_secs_f64() * 1e3;
+            let tells = |class: &str, of: &str, field: &str, value: &str| {
+                batch.events.iter().filter(|event| event.class == class).any(|event| {
+                    let is = |one: &Record| one.text(of) == uuid && one.text(field) == value;
+                    event.snapshot.as_ref().is_some_and(is)
+                })
+            };
+            if tells("vm", "uuid", "power_state", "Halted") {
+                halted.get_or_insert(now_ms);
+            }
+            if tells("message", "obj_uuid", "name", end.message()) {
+                message.get_or_insert(now_ms);
+            }
+        }
+        let (Some(halted_ms), Some(message_ms)) = (halted, message) else { continue };
+        all.push(Told { end, halted_ms, message_ms });
+    }
+    Ok(all)
+}
