@@ -1,0 +1,115 @@
+//! Machines.
+
+use std::time::Duration;
+
+use xenapi::Value;
+use xenapi::client::ClientError;
+
+use super::{Typed, to};
+
+const MIB: u64 = 1 << 20;
+/// More than anything takes here.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// The four bounds of a machine's memory, the least first, in MiB.
+fn memory(typed: &Typed, vm: &str) -> [u64; 4] {
+    ["static-min", "dynamic-min", "dynamic-max", "static-max"].map(|bound| {
+        let bytes: u64 = typed.get("vm", vm, &format!("memory-{bound}")).parse().unwrap();
+        bytes / MIB
+    })
+}
+
+#[test]
+fn memory_is_set_in_every_way() {
+    let typed = Typed::new();
+    let vm = typed.machine("m");
+    let of = to("uuid", &vm);
+    let bounds =
+        ["static-min=64MiB", "dynamic-min=128MiB", "dynamic-max=192MiB", "static-max=256MiB"];
+    typed.does(&[&["vm-memory-limits-set", &of], &bounds[..]].concat());
+    assert_eq!(memory(&typed, &vm), [64, 128, 192, 256]);
+    typed.does(&["vm-memory-dynamic-range-set", &of, "min=100MiB", "max=200MiB"]);
+    assert_eq!(memory(&typed, &vm), [64, 100, 200, 256]);
+    typed.does(&["vm-memory-static-range-set", &of, "min=32MiB", "max=1GiB"]);
+    assert_eq!(memory(&typed, &vm), [32, 100, 200, 1024]);
+    typed.does(&["vm-memory-set", "vm=m", "memory=512MiB"]);
+    assert_eq!(memory(&typed, &vm), [32, 512, 512, 512]);
+    let overhead: u64 = typed.prints(&["vm-compute-memory-overhead", &of]).parse().unwrap();
+    assert!(overhead > 0 && overhead < 512 * MIB, "{overhead}");
+    let refused = typed.fails(&["vm-memory-dynamic-range-set", &of, "min=2GiB", "max=2GiB"]);
+    assert!(
+        refused.contains("MEMORY_CONSTRAINT_VIOLATION") || refused.contains("memory"),
+        "{refused}"
+    );
+    assert_eq!(memory(&typed, &vm), [32, 512, 512, 512]);
+}
+
+#[test]
+fn machines_change_their_state_and_go() {
+    let typed = Typed::new();
+    let vm = typed.machine("m");
+    let (of, power) = (to("uuid", &vm), || typed.get("vm", &vm, "power-state"));
+    for (words, after) in [
+        (&["vm-start", "vm=m"][..], "running"),
+        (&["vm-pause", "vm=m"], "paused"),
+        (&["vm-unpause", "vm=m"], "running"),
+        (&["vm-reboot", "vm=m"], "running"),
+        (&["vm-reboot", "vm=m", "force=true"], "running"),
+        (&["vm-shutdown", "vm=m"], "halted"),
+        (&["vm-start", "vm=m", "paused=true"], "paused"),
+        (&["vm-reset-powerstate", "vm=m", "--force"], "halted"),
+    ] {
+        typed.does(words);
+        assert_eq!(power(), after, "{words:?}");
+    }
+    typed.does(&["vm-start", &of]);
+    let refused = typed.fails(&["vm-destroy", &of]);
+    assert!(refused.contains("expected: halted"), "{refused}");
+    typed.does(&["vm-shutdown", &of, "--force"]);
+    let disk = typed.only("vbd", &[&to("vm-uuid", &vm), "params=vdi-uuid"]);
+    typed.does(&["vm-destroy", &of]);
+    assert_eq!(typed.list("vm", &[&of]), Vec::<String>::new());
+    assert_eq!(typed.only("vdi", &[&to("uuid", &disk)]), disk, "disks stay");
+}
+
+/// What is asked of a task is seen where the operation is, before its next step.
+#[test]
+fn a_task_is_cancelled() {
+    let typed = Typed::new();
+    let vm = typed.machine("m");
+    typed.daemon.set_rules("[[rule]]\ncalls = [\"attach-volume\"]\nafter-ms = 1000\n").unwrap();
+    let mut client = typed.daemon.client().unwrap();
+    let Value::Str(machine) = client.call("VM.get_by_uuid", &[Value::text(&*vm)]).unwrap() else {
+        panic!("no reference")
+    };
+    let start = [Value::text(machine), Value::Bool(false), Value::Bool(false)];
+    let begun = client.begin("VM.start", &start).unwrap();
+    let task = typed.only("task", &["status=pending"]);
+    assert_eq!(typed.get("task", &task, "name-label"), "Async.VM.start");
+    typed.does(&["task-cancel", &to("uuid", &task)]);
+    match client.end(begun, PATIENCE) {
+        Err(ClientError::Api(error)) => assert_eq!(error.code, "TASK_CANCELLED", "{error}"),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(typed.get("vm", &vm, "power-state"), "halted");
+    typed.daemon.set_rules("").unwrap();
+    typed.does(&["vm-start", "vm=m"]);
+    let refused = typed.fails(&["task-cancel", "uuid=6d0c3f4e-0000-4000-8000-000000000000"]);
+    assert!(refused.contains("6d0c3f4e-0000-4000-8000-000000000000"), "{refused}");
+}
+
+#[test]
+fn templates_and_clones() {
+    let typed = Typed::new();
+    let vm = typed.prints(&["vm-install", "template=Other install media", "new-name-label=bare"]);
+    let disk = typed.only("vbd", &[&to("vm-uuid", &vm)]);
+    typed.does(&["vbd-destroy", &to("uuid", &disk)]);
+    // One without disks has nothing that storage would have to copy.
+    let copy = typed.prints(&["vm-clone", "vm=bare", "new-name-label=copy"]);
+    assert_eq!(typed.get("vm", &copy, "name-label"), "copy");
+    assert_eq!(typed.get("vm", &copy, "power-state"), "halted");
+    typed.does(&["vm-param-set", &to("uuid", &copy), "is-a-template=true"]);
+    assert_eq!(typed.only("template", &["name-label=copy"]), copy);
+    typed.prints(&["template-uninstall", &to("template-uuid", &copy), "--force"]);
+    assert_eq!(typed.list("template", &["name-label=copy"]), Vec::<String>::new());
+}
