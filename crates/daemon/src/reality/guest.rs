@@ -1,11 +1,10 @@
-//! What guests tell and what is seen of them, and devices that they let go of late.
+//! What guests tell and what is seen of them.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use model::id::{VbdId, VifId, VmId};
-use model::plan::Op;
+use model::id::{VifId, VmId};
 use model::vm::PowerState;
 use tokio::time::timeout;
 use toolstack::hv::GuestSeen;
@@ -13,7 +12,6 @@ use toolstack::net::named;
 use xenapi::table::{vif, vm, vm_guest_metrics};
 use xenapi::{ApiError, Value};
 
-use crate::calls::carry::{Caller, Work, carry_out};
 use crate::db::{Ref, Tx, View};
 use crate::house::House;
 use crate::records::fields::{flag, map, reference, references, text, uuid};
@@ -115,11 +113,4 @@ fn seen(
         tx.set(&metrics, vm_guest_metrics::Field::last_updated, now)?;
     }
     Ok(())
-}
-
-/// A guest has let go of a disk after everybody had given up: what it held is free.
-pub(super) async fn let_go(house: &House, vm: VmId, vbd: VbdId) {
-    let op = Op::VbdUnplug { vbd, force: false };
-    // One that is free already is refused.
-    let _ = carry_out(house, &Caller::nobody(), &Work::quiet(vm, op)).await;
 }

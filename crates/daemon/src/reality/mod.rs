@@ -124,7 +124,9 @@ async fn agree(house: &Arc<House>, recorded: &Recorded, same_boot: bool) {
     }
 }
 
-/// What does not agree after that is told when it is next asked for something.
+/// Makes a machine's record and reality agree: also when its guest has let go of a device after
+/// everybody had given up. What does not agree after that is told when it is next asked for
+/// something.
 pub(crate) async fn settle(house: &House, vm: VmId) {
     let _ = carry_out(house, &Caller::nobody(), &Work::quiet(vm, Op::Settle)).await;
 }
@@ -150,7 +152,7 @@ async fn follow(house: Arc<House>, mut events: Receiver<DomainEvent>) {
                 DomainEvent::Ended { vm, domid, exit, .. } => {
                     exits::ended(&house, vm, domid, exit).await;
                 }
-                DomainEvent::Unplugged { vm, vbd } => guest::let_go(&house, vm, vbd).await,
+                DomainEvent::Unplugged { vm } => settle(&house, vm).await,
                 DomainEvent::GuestReady { vm } => {
                     guest::ready(&house, vm).await;
                 }

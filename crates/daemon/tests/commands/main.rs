@@ -43,12 +43,15 @@ impl Typed {
         self.prints(&[&format!("{class}-param-get"), &uuid, &field])
     }
 
-    /// UUIDs of what a list shows with these words.
+    /// UUIDs of what a list shows with these words, or another field by `params=`; sorted.
     fn list(&self, class: &str, words: &[&str]) -> Vec<String> {
         let list = format!("{class}-list");
         let words = [&[&*list, "--minimal"], words].concat();
         let found = self.prints(&words);
-        found.split(',').filter(|one| !one.is_empty()).map(str::to_owned).collect()
+        let found = found.split(',').filter(|one| !one.is_empty());
+        let mut found: Vec<_> = found.map(str::to_owned).collect();
+        found.sort();
+        found
     }
 
     /// The only one that a list shows.

@@ -59,13 +59,17 @@ pub(super) fn vif_out(state: &MachineState, vif: VifId) -> Result<Plan, Refusal>
         return Err(Refusal::AlreadyDetached);
     }
     let mut draft = Draft::new(state);
-    let out = seen.plugged.then(|| {
-        let (then, if_failed) = (vec![Effect::Vif(vif, false)], vec![Effect::Vif(vif, true)]);
+    let then = vec![Effect::Vif(vif, false)];
+    let out = if seen.plugged {
+        let if_failed = vec![Effect::Vif(vif, true)];
         let step = draft.step(Verb::VifUnplug(vif), None);
         draft.add(Step { then, if_failed, ..step })
-    });
+    } else {
+        // The guest has let go of it by itself.
+        draft.record(then, None)
+    };
     if seen.created {
-        draft.vif_destroy(vif, out);
+        draft.vif_destroy(vif, Some(out));
     }
     Ok(draft.finish())
 }
@@ -98,14 +102,17 @@ fn empty(state: &MachineState, disk: &DiskState, medium: Medium, force: bool) ->
     let vbd = disk.vbd;
     let drive = disk.kind == VbdKind::Cd;
     let verb = if drive { Verb::VbdEject(vbd) } else { Verb::VbdUnplug(vbd) };
-    let out = disk.plugged.then(|| {
-        let (then, if_failed) =
-            (vec![Effect::Plugged(vbd, false)], vec![Effect::Plugged(vbd, true)]);
+    let then = vec![Effect::Plugged(vbd, false)];
+    let out = if disk.plugged {
+        let if_failed = vec![Effect::Plugged(vbd, true)];
         let step = draft.step(verb, None);
         draft.add(Step { then, if_failed, ..step })
-    });
+    } else {
+        // The guest has let go of it by itself.
+        draft.record(then, None)
+    };
     // By force the volume does not wait for the guest, which has a dead disk until it lets go.
-    let after = out.filter(|_| !force);
+    let after = (!force).then_some(out);
     let way = (disk.volume, VolumeState::Detached);
     let last = draft.volume(disk, medium, way, after).last().map(|(_, id)| *id).or(after);
     if drive {

@@ -132,12 +132,10 @@ pub enum DomainEvent {
         /// When it was seen.
         at: SystemTime,
     },
-    /// A disk left after the guest was asked for it longer ago than anybody waited.
+    /// A device left after the guest was asked for it longer ago than anybody waited.
     Unplugged {
         /// Whose.
         vm: VmId,
-        /// Which.
-        vbd: VbdId,
     },
     /// The guest's agent answers now.
     GuestReady {

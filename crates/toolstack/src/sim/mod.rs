@@ -26,7 +26,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
-use model::id::{Domid, VifId, VmId};
+use model::id::{Domid, VbdId, VifId, VmId};
 use model::plan::Run;
 use model::vm::exits::Exit;
 use tokio::sync::{Mutex as Monitor, OwnedMutexGuard, mpsc, watch};
@@ -165,6 +165,16 @@ impl Sim {
         self.domain_ended(vm, killed, Exit::Killed);
     }
 
+    /// A guest lets go of devices that nobody waits for any more.
+    pub fn let_go(&self, vm: VmId, disks: &[VbdId], nics: &[VifId]) {
+        self.ends(vm, |domain| {
+            domain.disks.retain(|vbd, _| !disks.contains(vbd));
+            domain.nics.retain(|vif, _| !nics.contains(vif));
+            None
+        });
+        self.tell(DomainEvent::Unplugged { vm });
+    }
+
     /// A guest claims an address on the network of an interface that it has. Nothing happens if
     /// nobody watches that.
     pub fn claim(&self, vif: VifId, address: IpAddr) {
@@ -238,7 +248,10 @@ impl Sim {
     fn domain_ended(&self, vm: VmId, domid: Option<Domid>, exit: Exit) {
         let Some(domid) = domid else { return };
         self.has_changed();
-        let event = DomainEvent::Ended { vm, domid, exit, at: SystemTime::now() };
+        self.tell(DomainEvent::Ended { vm, domid, exit, at: SystemTime::now() });
+    }
+
+    fn tell(&self, event: DomainEvent) {
         let events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
         let _ = events.0.try_send(event);
     }

@@ -4,12 +4,14 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use model::id::{VbdId, VifId};
 use model::poll::Polling;
 use model::vm::exits::Exit;
 use tokio::sync::Notify;
 use toolstack::sim::{End, Fate, What};
-use xenapi::table::{vbd, vm};
+use xenapi::table::{vbd, vif, vm};
 
+use super::interfaces::device as interface;
 use super::live::served;
 use super::*;
 use crate::records::owed::{OWED, TRIES};
@@ -104,6 +106,50 @@ fn a_reboot_is_brought_to_its_end() {
                 });
             }
         }
+    }
+}
+
+/// Whoever asked it to has died meanwhile.
+#[test]
+fn what_a_guest_lets_go_of_late_is_free() {
+    for (method, what) in [("VBD.unplug", What::UnplugDisk), ("VIF.unplug", What::UnplugNic)] {
+        let (world, machine, slot, card) = life(async {
+            let world = World::new().await;
+            let machine = world.machine().await;
+            let (slot, _) = world.device(&machine).await;
+            let net = record([("name_label", Value::text("n")), ("other_config", none())]);
+            let net = world.made("network.create", [net]).await;
+            let card = world.made("VIF.create", [interface(&machine, &net, "")]).await;
+            world.start(&machine).await;
+            let of = if what == What::UnplugDisk { &slot } else { &card };
+            let last = last_call(&world, what, End::Hangs);
+            tokio::select! {
+                biased;
+                () = last.notified() => {}
+                ended = world.trial.call(method, [of.value()]) => panic!("{ended:?}"),
+            }
+            dies(&world);
+            (world, machine, slot, card)
+        });
+        life(async {
+            let world = world.again(BOOT).await;
+            quiet(&world, &machine).await;
+            let in_it = |it: &World| {
+                (it.attached(&slot), it.get(&card, vif::Field::currently_attached) == yes())
+            };
+            assert_eq!(in_it(&world), (true, true), "the guest has both");
+            let id = |of: &Ref, field: FieldIx| text(&world.get(of, field)).to_owned();
+            let ids = [id(&slot, vbd::Field::uuid.into()), id(&card, vif::Field::uuid.into())];
+            let (vbd, vif) = (ids[0].parse().unwrap(), ids[1].parse().unwrap());
+            world.sim.let_go(world.id(&machine), &[VbdId(vbd)], &[VifId(vif)]);
+            world.until(|it| in_it(it) == (false, false)).await;
+            // What comes after it in its turn.
+            world.done("VM.pause", [machine.value()]).await;
+            let left = world.sim.leftovers();
+            assert!(!left.iter().any(|line| ids.iter().any(|id| line.contains(id))), "{left:?}");
+            world.done("VM.hard_shutdown", [machine.value()]).await;
+            world.assert_clean();
+        });
     }
 }
 

@@ -142,6 +142,17 @@ fn devices_come_and_go_alone() {
         lines(Op::VifUnplug(vif(0)), &state),
         [r#"0 ("vif-unplug", 0) <- "#, r#"1 ("vif-destroy", 0) <- 0"#]
     );
+    // What the guest has let go of by itself is recorded, and what served it goes.
+    let mut late = state.clone();
+    (late.disks[0].plugged, late.vifs[0].plugged) = (false, false);
+    let records = |op: &Op, effect| {
+        let plan = plan(op, &late).unwrap();
+        assert_eq!(plan.steps()[0].then, [effect]);
+        plan.steps().len()
+    };
+    let unplug = Op::VbdUnplug { vbd: vbd(0), force: false };
+    assert_eq!(records(&unplug, Effect::Plugged(vbd(0), false)), 3);
+    assert_eq!(records(&Op::VifUnplug(vif(0)), Effect::Vif(vif(0), false)), 2);
     state.vifs[0] = VifState { created: false, plugged: false, ..state.vifs[0] };
     assert_eq!(
         lines(Op::VifPlug(vif(0)), &state),

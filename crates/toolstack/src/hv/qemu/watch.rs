@@ -187,9 +187,7 @@ async fn left(domain: &Domain, qmp: &Qmp, device: Device, out: &mpsc::Sender<Dom
         return;
     }
     remove_host_end(qmp, device).await;
-    if let Device::Disk(vbd) = device {
-        let _unheard = out.send(DomainEvent::Unplugged { vm: domain.vm, vbd }).await;
-    }
+    let _unheard = out.send(DomainEvent::Unplugged { vm: domain.vm }).await;
 }
 
 /// Removes what a device leaves on the host. That it is not there is as good.
