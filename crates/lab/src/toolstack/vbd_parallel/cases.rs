@@ -16,8 +16,9 @@ const CHUNK: usize = 10;
 const BAR: f64 = 1.3;
 /// Memory that a step costs while it runs beside others, in MiB: what XenServer is said to need.
 const STEP_MIB: f64 = 15.0;
-/// Steps at once when their memory is measured.
-pub(super) const STEPS: u8 = 255;
+/// Steps at once when their memory is measured; of real storage, which takes no more calls than 32.
+const STEPS: u8 = 255;
+const REAL_STEPS: u8 = 30;
 /// How long attach and detach take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Delay {
@@ -81,8 +82,8 @@ pub(super) enum System {
     Serial(u8),
     /// So many machines of ten disks at once, with so many steps on the host at once.
     Machines(u8, u16),
-    /// The memory that steps take which run beside each other.
-    Memory,
+    /// The memory that so many steps take which run beside each other.
+    Memory(u8),
 }
 
 impl System {
@@ -93,7 +94,7 @@ impl System {
             Self::Serial(n) => format!("{n} disks, one step at a time"),
             Self::Machines(1, most) => format!("1 machine, {most} steps at most"),
             Self::Machines(n, most) => format!("{n} machines, {most} steps at most"),
-            Self::Memory => format!("{STEPS} steps at once"),
+            Self::Memory(steps) => format!("{steps} steps at once"),
         }
     }
 }
@@ -150,9 +151,16 @@ pub(super) fn cases(options: &Options) -> Vec<Case> {
         title: "memory of the daemon while steps wait for storage".to_owned(),
         runs: Runs::Simulator,
         delay: Delay { id: "wait", usual_ms: 1000, slow_ms: 1000 },
-        systems: vec![System::Memory],
+        systems: vec![System::Memory(STEPS)],
     };
-    let real = [real(slow, &[1, 10]), real(mixed, &[255])];
+    let real_memory = Case {
+        id: "memory-qemu".to_owned(),
+        title: "QEMU: memory of the daemon and the datapath".to_owned(),
+        runs: Runs::Qemu,
+        systems: vec![System::Memory(REAL_STEPS)],
+        ..memory.clone()
+    };
+    let real = [real(slow, &[1, 10]), real(mixed, &[255]), real_memory];
     let all = DELAYS.into_iter().map(of).chain([two, memory]).chain(real);
     let wanted = |case: &Case| options.only.as_ref().is_none_or(|only| case.id.contains(only));
     all.filter(wanted).collect()
@@ -184,11 +192,13 @@ pub(super) fn comparisons(case: &Case) -> Vec<Comparison> {
         "attach-mixed" | "qemu-mixed" => ["start_over_bound", "stop_over_bound"]
             .map(|metric| alone(System::Disks(255), metric, BAR))
             .into(),
-        "two-machines" => [System::Machines(2, 16), System::Machines(2, 20)]
+        // Sixteen at once are two turns for twenty disks.
+        "two-machines" => [(16, None), (20, Some(BAR))]
             .into_iter()
-            .flat_map(|two| over(two, System::Machines(1, 16), None))
+            .flat_map(|(most, bar)| over(System::Machines(2, most), System::Machines(1, 16), bar))
             .collect(),
-        "memory" => vec![alone(System::Memory, "mib_per_step", STEP_MIB)],
+        "memory" => vec![alone(System::Memory(STEPS), "mib_per_step", STEP_MIB)],
+        "memory-qemu" => vec![alone(System::Memory(REAL_STEPS), "mib_per_step", STEP_MIB)],
         _ => over(ten, System::Serial(10), None).collect(),
     }
 }

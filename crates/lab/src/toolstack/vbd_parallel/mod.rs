@@ -8,23 +8,24 @@
 //! what QEMU and the datapath need for a disk.
 
 mod cases;
+mod memory;
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::fs;
-use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use testkit::ringwayd::Ringwayd;
 use testkit::ringwayd::fleet::{self, Sr};
 
-use super::{DEADLINE, Host, ms, params};
+use super::{Host, ms};
 use crate::experiment::{
     CellPlan, Experiment, Options, PanelPlan, Plan, PlotPlan, PointPlan, Prepared, Sample,
     SeriesPlan,
 };
 use crate::host::versions;
-use cases::{COUNTS, Case, DELAYS, Delay, Runs, STEPS, System, cases, comparisons};
+use cases::{COUNTS, Case, DELAYS, Delay, Runs, System, cases, comparisons};
+use memory::memory;
 
 /// Keys of the host's `other_config` that limit the steps of the host, a machine and an SR.
 const LIMITS: [&str; 3] = ["worker-pool-size", "worker-pool-size-machine", "worker-pool-size-sr"];
@@ -85,7 +86,10 @@ impl Experiment for VbdParallel {
             notes: vec![
                 "But for cells of QEMU the host is simulated: making a domain and giving it a \
                  disk take no time, attach and detach what the cell says. `least` is what ten at \
-                 once need, `chunks` what chunks of ten would, both calculated from that."
+                 once need, `chunks` what chunks of ten would, `one_by_one` what one at a time \
+                 would, all calculated from that. `mib_per_step` is what the daemon and the \
+                 datapath take at most while so many disks are attached at once, less what they took \
+                 before, without memory that they share with guests."
                     .to_owned(),
             ],
             plots: vec![plot()],
@@ -121,6 +125,14 @@ fn machine(host: &mut Host, runs: Runs, delay: Delay, (name, disks): (&str, u8))
     Ok(fleet::machine(&mut host.client, name, (disks, Some(&sr)))?)
 }
 
+/// A host whose machines are run so.
+fn start(runs: Runs) -> Result<Host> {
+    match runs {
+        Runs::Simulator => Host::simulated(""),
+        Runs::Qemu => Host::start(Ringwayd::start(&["--hypervisor", "qemu"])?),
+    }
+}
+
 impl Ready {
     /// Machines of this kind, made when they are first asked for.
     fn machines(&mut self, case: &Case, disks: u8, count: u8) -> Result<Vec<String>> {
@@ -142,10 +154,7 @@ impl Ready {
     fn host(&mut self, runs: Runs) -> Result<&mut Host> {
         Ok(match self.hosts.entry(runs) {
             Entry::Occupied(started) => started.into_mut(),
-            Entry::Vacant(none) => none.insert(match runs {
-                Runs::Simulator => Host::simulated("")?,
-                Runs::Qemu => Host::start(Ringwayd::start(&["--hypervisor", "qemu"])?)?,
-            }),
+            Entry::Vacant(none) => none.insert(start(runs)?),
         })
     }
 
@@ -167,6 +176,7 @@ impl Ready {
         let least = ms(delay.bound(disks));
         sample.insert("least_ms".into(), least);
         sample.insert("chunks_ms".into(), ms(delay.chunks(disks)));
+        sample.insert("one_by_one_ms".into(), ms(delay.of(disks).iter().sum()));
         if least > 0.0 {
             for (of, over) in [("start_ms", "start_over_bound"), ("stop_ms", "stop_over_bound")] {
                 let took = sample.get(of).copied().unwrap_or_default();
@@ -175,42 +185,6 @@ impl Ready {
         }
         Ok(sample)
     }
-}
-
-/// What a daemon takes more while all disks of a machine are being attached at once: one of its own,
-/// that has not kept any memory for so many.
-fn memory(case: &Case) -> Result<Sample> {
-    let Case { runs, delay, .. } = *case;
-    let mut host = Host::simulated("")?;
-    let [first, all] = [("first", 1), ("all", STEPS)];
-    let first = machine(&mut host, runs, delay, first)?;
-    let all = machine(&mut host, runs, delay, all)?;
-    // What making them has taken and given back would hide what steps take.
-    let mut host = host.again()?;
-    host.limit(&LIMITS.map(|limit| (limit, u16::from(STEPS))))?;
-    // What any start brings into memory is no step's.
-    host.takes("VM.start", &[&first])?;
-    host.takes("VM.hard_shutdown", &[&first])?;
-    let before = resident_mib(host.daemon.process.id())?;
-    let (began, begun) =
-        (Instant::now(), host.client.begin("VM.start", &params("VM.start", &all))?);
-    std::thread::sleep(Duration::from_millis(delay.usual_ms / 2));
-    let during = resident_mib(host.daemon.process.id())?;
-    host.client.end(begun, DEADLINE)?;
-    let took = began.elapsed();
-    // Ten at once would need more than twice that.
-    ensure!(took < 10 * Duration::from_millis(delay.usual_ms), "steps waited for others: {took:?}");
-    let step = (during - before).max(0.0) / f64::from(STEPS);
-    Ok([("mib_per_step".to_owned(), step), ("resident_mib".to_owned(), during)].into())
-}
-
-/// Memory of a process, in MiB.
-fn resident_mib(pid: u32) -> Result<f64> {
-    let path = format!("/proc/{pid}/status");
-    let status = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<f64>().ok());
-    Ok(kib.with_context(|| format!("{path} has no VmRSS"))? / 1024.0)
 }
 
 impl Prepared for Ready {
@@ -227,7 +201,7 @@ impl Prepared for Ready {
                 let machines = self.machines(&case, 10, count)?;
                 self.turn(case.runs, &machines, &[("worker-pool-size", most)])
             }
-            System::Memory => memory(&case),
+            System::Memory(steps) => memory(&case, steps),
         }
     }
 }
