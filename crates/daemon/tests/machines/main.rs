@@ -8,6 +8,7 @@ mod devices;
 mod ends;
 mod firmware;
 mod killed;
+mod knobs;
 mod many;
 mod nets;
 mod pending;
