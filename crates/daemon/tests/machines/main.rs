@@ -12,4 +12,5 @@ mod knobs;
 mod many;
 mod nets;
 mod pending;
+mod plugs;
 mod world;
