@@ -4,6 +4,7 @@
 
 mod answered;
 mod cards;
+mod cds;
 mod devices;
 mod ends;
 mod firmware;
