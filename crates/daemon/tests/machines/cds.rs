@@ -148,9 +148,16 @@ impl Trial {
     fn shows(&mut self, name: Option<&str>) {
         let drive = self.world.record("VBD", &self.drive);
         assert_eq!(drive.flag("empty"), name.is_none());
+        let may = |op: &str| drive.texts("allowed_operations").contains(&op);
+        assert_eq!((may("insert"), may("eject")), (name.is_none(), name.is_some()));
         let shown = self.xe(&["vm-cd-list", "vm=cds"]);
-        let line = shown.lines().find(|line| line.trim_start().starts_with("name-label"));
-        assert_eq!(line.map(|line| line.rsplit(' ').next().unwrap()), name, "{shown}");
+        let value = |field: &str| {
+            let line = shown.lines().find(|line| line.trim_start().starts_with(field));
+            line.map(|line| line.rsplit(' ').next().unwrap())
+        };
+        assert!(shown.starts_with("CD 0 VBD:\n"), "{shown}");
+        let empty = if name.is_none() { "true" } else { "false" };
+        assert_eq!((value("name-label"), value("empty")), (name, Some(empty)), "{shown}");
     }
 
     fn refused(&mut self, method: &str, params: &[Value]) -> Vec<String> {
