@@ -103,6 +103,9 @@ impl Knobs {
         let (bytes_per_second, bytes_burst) = (Some(1 << 20), Some(2 << 20));
         let all = Caps { iops, iops_burst, bytes_per_second, bytes_burst, burst_seconds: 3 };
         world.until_served(&self.slot, |disk| disk.caps == Some(all));
+        // It has no effect yet.
+        let record = world.record("VBD", &self.slot);
+        assert_eq!(record.pairs("qos_algorithm_params")["weight"], "300");
         self.xe(world, "clear", &["param-name=qos_algorithm_params"]);
         world.until_served(&self.slot, |disk| disk.caps.is_none());
     }
