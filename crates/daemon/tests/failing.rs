@@ -6,9 +6,12 @@ use std::os::unix::net::UnixStream;
 use std::process::Command;
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use tempfile::NamedTempFile;
 use testkit::ringwayd::Ringwayd;
+use xenapi::Value;
+use xenapi::client::ClientError;
 
 /// Longest wait for a guest: a machine without KVM boots in some seconds, or in many on a busy host.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -109,4 +112,34 @@ fn a_machine_whose_emulator_hangs_is_seen_by_the_next_daemon_and_ended_by_force(
     daemon.xe_prints(&["vm-shutdown", "vm=hanging", "--force"]).unwrap();
     assert_eq!(daemon.xe_prints(&state).unwrap(), "halted");
     assert!(!daemon.processes().iter().any(|one| one.contains("qemu")), "no process is left");
+}
+
+/// Nobody waits for it, and who asked it to go down is overtaken by force.
+#[test]
+fn a_machine_whose_emulator_hangs_is_ended_by_force_beside_a_clean_shutdown() {
+    let (daemon, uuid, _config) = with_machine("hanging");
+    let xe = |words: &[&str]| daemon.xe_prints(words).unwrap();
+    let mut client = daemon.client().unwrap();
+    let machine = client.call("VM.get_by_uuid", &[Value::text(uuid.as_str())]).unwrap();
+    xe(&["vm-start", "vm=hanging"]);
+    let emulator = emulator(&daemon, &uuid);
+    kill_process(emulator, Signal::STOP).unwrap();
+
+    xe(&["vm-install", "template=Ringway test guest", "new-name-label=other"]);
+    xe(&["vm-start", "vm=other", "paused=true"]);
+    xe(&["vm-shutdown", "vm=other", "--force"]);
+    let asked = client.begin("VM.clean_shutdown", &[machine]).unwrap();
+    let of = format!("uuid={uuid}");
+    xe(&["vm-param-set", &of, "name-description=it hangs"]);
+    assert!(xe(&["vm-list", &of, "params=all"]).contains("it hangs"));
+    let state = ["vm-param-get", &of, "param-name=power-state"];
+    assert_eq!(xe(&state), "running");
+    let pending = xe(&["task-list", "status=pending", "params=name-label", "--minimal"]);
+    assert_eq!(pending, "Async.VM.clean_shutdown", "nothing else has waited for it");
+    xe(&["vm-shutdown", "vm=hanging", "--force"]);
+    assert_eq!(xe(&state), "halted");
+    assert_eq!(daemon.leftovers(), Vec::<String>::new());
+    assert_eq!(test_kill_process(emulator), Err(Errno::SRCH));
+    let ClientError::Api(error) = client.end(asked, PATIENCE).unwrap_err() else { panic!() };
+    assert_eq!(error.code, "TASK_CANCELLED");
 }

@@ -10,6 +10,8 @@ pub(crate) type Line = (String, String);
 pub(crate) enum Printed {
     /// Records.
     Records(Vec<Vec<Line>>),
+    /// Records, each with a line above it for people.
+    Headed(Vec<(String, Vec<Line>)>),
     /// Values, a line each.
     Values(Vec<String>),
     /// Text, which scripts do not want.
@@ -32,10 +34,11 @@ impl Printed {
     pub(crate) fn text(&self, minimal: bool) -> String {
         match (self, minimal) {
             (Self::Records(records), false) => records.iter().map(|one| record(one)).collect(),
-            (Self::Records(records), true) => {
-                let first = records.iter().filter_map(|one| one.first());
-                in_one_line(first.map(|(_, value)| value.as_str()))
+            (Self::Records(records), true) => first_values(records.iter()),
+            (Self::Headed(records), false) => {
+                records.iter().map(|(above, one)| format!("{above}\n{}", record(one))).collect()
             }
+            (Self::Headed(records), true) => first_values(records.iter().map(|(_, one)| one)),
             (Self::Values(values), false) => {
                 values.iter().flat_map(|value| [value.as_str(), "\n"]).collect()
             }
@@ -57,6 +60,10 @@ fn record(lines: &[Line]) -> String {
         text.extend(parts.into_iter().chain([": ", value, "\n"]));
     }
     text + "\n\n"
+}
+
+fn first_values<'a>(records: impl Iterator<Item = &'a Vec<Line>>) -> String {
+    in_one_line(records.filter_map(|one| one.first()).map(|(_, value)| value.as_str()))
 }
 
 fn in_one_line<'a>(values: impl Iterator<Item = &'a str>) -> String {
@@ -100,6 +107,15 @@ mod tests {
         assert_eq!(records().text(true), "6f1c,a\\,b\\\\c\n");
         assert_eq!(Printed::Records(vec![]).text(true), "\n");
         assert_eq!(Printed::Records(vec![vec![]]).text(true), "\n");
+    }
+
+    #[test]
+    fn records_with_a_line_above() {
+        let line = |value: &str| vec![("uuid ( RO)".to_owned(), value.to_owned())];
+        let headed =
+            Printed::Headed(vec![("CD 0 VBD:".into(), line("1")), ("CD 0 VDI:".into(), line("2"))]);
+        let text = "CD 0 VBD:\nuuid ( RO)    : 1\n\n\nCD 0 VDI:\nuuid ( RO)    : 2\n\n\n";
+        assert_eq!((headed.text(false).as_str(), headed.text(true).as_str()), (text, "1,2\n"));
     }
 
     #[test]

@@ -90,19 +90,6 @@ fn is_limited(world: &mut World, machine: &Machine, shell: &mut testkit::ringway
     assert_eq!(world.record("VBD", &machine.slot).int("status_code"), 0);
 }
 
-/// Asks the datapath until the disk has this limit: nobody tells when it was told.
 fn until_capped(world: &mut World, machine: &Machine, iops: Option<u64>) {
-    let end = Instant::now() + PATIENCE;
-    let id = world.record("VBD", &machine.slot).text("uuid").to_owned();
-    while told(world, &id) != iops {
-        assert!(Instant::now() < end, "{iops:?} is not the limit");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
-
-/// Requests a second that the datapath allows the disk.
-fn told(world: &World, disk: &str) -> Option<u64> {
-    let disks: Vec<_> = world.datapaths().into_iter().flat_map(|stats| stats.disks).collect();
-    let disk = disks.iter().find(|one| one.id == disk).unwrap();
-    disk.caps.and_then(|caps| caps.iops)
+    world.until_served(&machine.slot, |disk| disk.caps.and_then(|caps| caps.iops) == iops);
 }

@@ -4,11 +4,14 @@
 
 mod answered;
 mod cards;
+mod cds;
 mod devices;
 mod ends;
 mod firmware;
 mod killed;
+mod knobs;
 mod many;
 mod nets;
 mod pending;
+mod plugs;
 mod world;

@@ -8,7 +8,7 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use model::report::{NicStats, Stats};
+use model::report::{DiskStats, NicStats, Stats};
 use tempfile::NamedTempFile;
 use testkit::ringwayd::{Ringwayd, Shell};
 use xenapi::client::{Client, Record};
@@ -212,6 +212,26 @@ impl World {
             serde_json::from_value(answer["result"].take()).unwrap()
         };
         controls.filter(|path| path.exists()).map(stats).collect()
+    }
+
+    /// What the datapath tells of a disk, if it serves it.
+    pub(crate) fn served(&mut self, slot: &str) -> Option<DiskStats> {
+        let id = self.record("VBD", slot).text("uuid").to_owned();
+        let mut disks = self.datapaths().into_iter().flat_map(|stats| stats.disks);
+        disks.find(|disk| disk.id == id)
+    }
+
+    /// Asks the datapath until this is so of a disk: nobody tells when it was told.
+    pub(crate) fn until_served(&mut self, slot: &str, is: impl Fn(&DiskStats) -> bool) {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let disk = self.served(slot).unwrap();
+            if is(&disk) {
+                return;
+            }
+            assert!(Instant::now() < end, "{disk:?}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
     }
 
     /// What the switch tells of an interface.

@@ -15,6 +15,8 @@ use crate::xe::{Xe, pairs, record};
 
 /// Columns of a device.
 const OF_DEVICE: (&str, &[&str]) = ("VBD", &["uuid", "vm-name-label", "userdevice"]);
+/// Those of a drive.
+const OF_DRIVE: (&str, &[&str]) = ("VBD", &["uuid", "vm-name-label", "empty", "userdevice"]);
 /// Columns of what is in it.
 const OF_DISK: (&str, &[&str]) = ("VDI", &["uuid", "name-label", "sr-name-label", "virtual-size"]);
 /// What a disk is called that this program makes.
@@ -38,17 +40,19 @@ fn list(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {
 /// Devices of this type of the machines that are selected, each with what is in it.
 pub(super) fn list_devices(xe: &mut Xe, params: &Params, ty: &str) -> Result<Printed, Failure> {
     let all = selector::some(xe, params, &VM, &["vbd-params", "vdi-params"])?;
+    let shown = if ty == "CD" { OF_DRIVE } else { OF_DEVICE };
     let mut records = Vec::new();
     for one in &all {
-        for (_, device) in devices(xe, one, ty)? {
-            records.push(lines(xe, OF_DEVICE, &device)?);
+        for (at, (_, device)) in devices(xe, one, ty)?.into_iter().enumerate() {
+            let above = |what: &str| format!("{ty} {at} {what}:");
+            records.push((above("VBD"), lines(xe, shown, &device)?));
             if let Some(disk) = device.reference("VDI") {
                 let disk = xe.client().record("VDI", disk)?;
-                records.push(lines(xe, OF_DISK, &disk)?);
+                records.push((above("VDI"), lines(xe, OF_DISK, &disk)?));
             }
         }
     }
-    Ok(Printed::Records(records))
+    Ok(Printed::Headed(records))
 }
 
 fn lines(
@@ -57,8 +61,8 @@ fn lines(
     record: &Record,
 ) -> Result<Vec<Line>, Failure> {
     let columns = class(of).map(columns::of).unwrap_or_default();
-    let shown: Vec<_> =
-        columns.iter().filter(|column| names.iter().any(|name| column.is(name))).collect();
+    let shown = names.iter().filter_map(|name| columns.iter().find(|column| column.is(name)));
+    let shown: Vec<_> = shown.collect();
     let needs: Vec<_> = shown.iter().flat_map(|column| column.needs()).collect();
     xe.read(&needs)?;
     let line = |column: &&columns::Column| (column.heading(), column.text(record, xe.tables()));

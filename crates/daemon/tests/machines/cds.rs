@@ -1,0 +1,217 @@
+//! CDs that are put into a drive of a machine and taken out, also while its guest runs.
+//!
+//! The test guest's kernel has no driver of AHCI, so that the guest here is a few bytes of code, which
+//! read a drive by the firmware's.
+
+use std::fs::OpenOptions;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::fs::FileExt as _;
+use std::os::unix::net::UnixStream;
+
+use xenapi::Value;
+use xenapi::client::ClientError;
+
+use super::world::{Machine, PATIENCE, World, of, with};
+
+/// Where the first sector says what is to be read.
+const PACKET_AT: u8 = 64;
+/// What the guest says where it has read nothing, and how what it has read begins.
+const NOTHING: u8 = b'-';
+const CONTENT: &str = "this is ";
+/// How often it is asked: what it finds stays.
+const LOOKS: usize = 3;
+
+/// A first sector of a disk: it reads the first sector of the first CD drive and says the line that
+/// is there. For a byte on the serial line it lets firmware boot again, which asks the drive whether
+/// it is ready: after a change of its medium nothing can be read before.
+#[rustfmt::skip]
+fn sector() -> Vec<u8> {
+    let mut sector = vec![
+        0x31, 0xc0,                                 // xor ax, ax
+        0x8e, 0xd8,                                 // mov ds, ax
+        0xc7, 0x06, 0x00, 0x80, NOTHING, b'\n',     // mov word [0x8000], nothing
+        0xbe, PACKET_AT, 0x7c,                      // mov si, packet
+        0xb8, 0x00, 0x42,                           // mov ax, 0x4200: an extended read
+        0xb2, 0xe0,                                 // mov dl, 0xe0: of the first CD drive
+        0xcd, 0x13,                                 // int 0x13
+        0xbe, 0x00, 0x80,                           // mov si, 0x8000
+        0xac,                                       // next: lodsb
+        0x88, 0xc4,                                 // mov ah, al
+        0xba, 0xfd, 0x03,                           // mov dx, 0x3fd
+        0xec,                                       // full: in al, dx
+        0xa8, 0x20,                                 // test al, 0x20: the line takes a byte
+        0x74, 0xfb,                                 // jz full
+        0x88, 0xe0,                                 // mov al, ah
+        0xba, 0xf8, 0x03,                           // mov dx, 0x3f8
+        0xee,                                       // out dx, al
+        0x3c, b'\n',                                // cmp al, newline
+        0x75, 0xeb,                                 // jne next
+        0xba, 0xfd, 0x03,                           // mov dx, 0x3fd
+        0xec,                                       // wait: in al, dx
+        0xa8, 0x01,                                 // test al, 1: the line has a byte
+        0x74, 0xfb,                                 // jz wait
+        0xba, 0xf8, 0x03,                           // mov dx, 0x3f8
+        0xec,                                       // in al, dx
+        0xcd, 0x19,                                 // int 0x19
+    ];
+    assert!(sector.len() <= usize::from(PACKET_AT), "{}", sector.len());
+    sector.resize(PACKET_AT.into(), 0);
+    // Its length, one sector, to 0x8000, from the first one.
+    sector.extend([16, 0, 1, 0, 0x00, 0x80, 0, 0]);
+    sector.resize(510, 0);
+    sector.extend([0x55, 0xaa]);
+    sector
+}
+
+/// A machine with a drive, and its guest once it runs.
+struct Trial {
+    world: World,
+    machine: Machine,
+    of: String,
+    drive: String,
+    line: Option<BufReader<UnixStream>>,
+}
+
+impl Trial {
+    /// The machine has no drive yet.
+    fn new() -> Self {
+        let mut world = World::new();
+        let machine = world.plain("cds");
+        let image = OpenOptions::new().write(true).open(&machine.image).unwrap();
+        image.write_all_at(&sector(), 0).unwrap();
+        let of = format!("uuid={}", machine.uuid);
+        Self { world, machine, of, drive: String::new(), line: None }
+    }
+
+    fn xe(&self, words: &[&str]) -> String {
+        self.world.daemon.xe_prints(words).unwrap()
+    }
+
+    /// Storage for CDs, with these.
+    fn discs(&self, names: &[&str]) {
+        let place = self.world.daemon.dir().join("discs");
+        std::fs::create_dir(&place).unwrap();
+        let location = format!("device-config:location={}", place.display());
+        let make = ["sr-create", "type=dir", "content-type=iso", "name-label=discs", &location];
+        let storage = format!("sr-uuid={}", self.xe(&make));
+        for name in names {
+            let named = format!("name-label={name}");
+            let disc = self.xe(&["vdi-create", &storage, &named, "virtual-size=1MiB", "type=user"]);
+            let image = place.join(format!("{disc}.raw"));
+            let image = OpenOptions::new().write(true).open(image).unwrap();
+            image.write_all_at(format!("{CONTENT}{name}\n").as_bytes(), 0).unwrap();
+        }
+    }
+
+    /// Starts it. Nothing of what the guest says is missed.
+    fn start(&mut self) {
+        self.xe(&["vm-param-set", &self.of, "HVM-boot-params:order=dc"]);
+        self.xe(&["vm-start", "vm=cds", "paused=true"]);
+        let socket = self.world.daemon.dir().join("run/vm").join(&self.machine.uuid);
+        let line = UnixStream::connect(socket.join("console.sock")).unwrap();
+        line.set_read_timeout(Some(PATIENCE)).unwrap();
+        self.line = Some(BufReader::new(line));
+        self.xe(&["vm-unpause", "vm=cds"]);
+        assert_eq!(self.said().as_deref(), Some("one"));
+    }
+
+    /// Which CD the guest says that it has found.
+    fn said(&mut self) -> Option<String> {
+        let line = self.line.as_mut().unwrap();
+        loop {
+            let mut said = String::new();
+            assert!(line.read_line(&mut said).unwrap() > 0, "it is gone");
+            match said.trim_end().strip_prefix(CONTENT) {
+                Some(name) => return Some(name.to_owned()),
+                None if said.as_bytes() == [NOTHING, b'\n'] => return None,
+                // Firmware talks as well.
+                None => {}
+            }
+        }
+    }
+
+    /// Which CD the guest finds in its drive now.
+    fn reads(&mut self) -> Option<String> {
+        self.line.as_mut().unwrap().get_mut().write_all(b".").unwrap();
+        self.said()
+    }
+
+    /// The guest finds this CD, or none, and everybody says so.
+    fn holds(&mut self, name: Option<&str>) {
+        for _ in 0..LOOKS {
+            assert_eq!(self.reads().as_deref(), name);
+        }
+        self.shows(name);
+    }
+
+    /// The records of it, and what `xe` shows.
+    fn shows(&mut self, name: Option<&str>) {
+        let drive = self.world.record("VBD", &self.drive);
+        assert_eq!(drive.flag("empty"), name.is_none());
+        let may = |op: &str| drive.texts("allowed_operations").contains(&op);
+        assert_eq!((may("insert"), may("eject")), (name.is_none(), name.is_some()));
+        let shown = self.xe(&["vm-cd-list", "vm=cds"]);
+        let value = |field: &str| {
+            let line = shown.lines().find(|line| line.trim_start().starts_with(field));
+            line.map(|line| line.rsplit(' ').next().unwrap())
+        };
+        assert!(shown.starts_with("CD 0 VBD:\n"), "{shown}");
+        let empty = if name.is_none() { "true" } else { "false" };
+        assert_eq!((value("name-label"), value("empty")), (name, Some(empty)), "{shown}");
+    }
+
+    fn refused(&mut self, method: &str, params: &[Value]) -> Vec<String> {
+        let error = self.world.client.run(method, params, PATIENCE).unwrap_err();
+        let ClientError::Api(error) = error else { panic!("{error}") };
+        std::iter::once(error.code.to_string()).chain(error.params).collect()
+    }
+}
+
+#[test]
+fn cds_are_changed_while_a_guest_runs() {
+    let mut trial = Trial::new();
+    trial.discs(&["one", "two"]);
+    // While it is halted: a drive with a CD, without, gone, and there again.
+    let add = ["vm-cd-add", "vm=cds", "cd-name=one", "device=3"];
+    trial.xe(&add);
+    trial.xe(&["vm-cd-eject", "vm=cds"]);
+    trial.xe(&["vm-cd-remove", "vm=cds", "cd-name=<EMPTY>"]);
+    assert_eq!(trial.xe(&["vm-cd-list", "vm=cds"]), "");
+    trial.xe(&add);
+    let slots = trial.world.record("VM", &trial.machine.reference);
+    let mut slots = slots.texts("VBDs").into_iter().map(str::to_owned);
+    trial.drive = slots.find(|slot| *slot != trial.machine.slot).unwrap();
+    trial.shows(Some("one"));
+
+    trial.start();
+    trial.holds(Some("one"));
+    for disc in ["two", "one"] {
+        trial.xe(&["vm-cd-eject", "vm=cds"]);
+        trial.holds(None);
+        trial.xe(&["vm-cd-insert", "vm=cds", &format!("cd-name={disc}")]);
+        trial.holds(Some(disc));
+    }
+    by_calls(&mut trial);
+    trial.holds(Some("one"));
+
+    trial.world.call("VM.hard_shutdown", &of(&trial.machine.reference));
+    trial.xe(&["vm-cd-remove", "vm=cds", "cd-name=one"]);
+    assert_eq!(trial.xe(&["vm-cd-list", "vm=cds"]), "");
+    assert_eq!(trial.world.daemon.leftovers(), Vec::<String>::new());
+}
+
+/// What cannot be is refused as XenServer does, and changes nothing.
+fn by_calls(trial: &mut Trial) {
+    let (drive, disk) = (trial.drive.clone(), trial.machine.slot.clone());
+    let disc = trial.world.record("VBD", &drive).text("VDI").to_owned();
+    let insert = |slot: &str| with(slot, [Value::text(disc.as_str())]);
+    assert_eq!(trial.refused("VBD.insert", &insert(&drive)), ["VBD_NOT_EMPTY", &drive]);
+    for (method, params) in [("VBD.insert", insert(&disk)), ("VBD.eject", of(&disk))] {
+        assert_eq!(trial.refused(method, &params), ["VBD_NOT_REMOVABLE_MEDIA", &disk]);
+    }
+    trial.holds(Some("one"));
+    trial.world.call("VBD.eject", &of(&drive));
+    assert_eq!(trial.refused("VBD.eject", &of(&drive)), ["VBD_IS_EMPTY", &drive]);
+    trial.holds(None);
+    trial.world.call("VBD.insert", &insert(&drive));
+}

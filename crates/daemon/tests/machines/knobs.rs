@@ -1,0 +1,112 @@
+//! What is set of a disk by `xe` while its guest runs.
+
+use std::time::{Duration, Instant};
+
+use model::caps::Caps;
+use model::poll::{PollMode, Polling};
+
+use super::world::{Machine, PATIENCE, World, of, start};
+
+/// Bytes a second that the capped disk may do, and how many are read under that.
+const RATE: u64 = 64 << 10;
+const READ: u64 = 8 * RATE;
+
+#[test]
+fn what_xe_sets_of_a_disk_holds_while_its_guest_runs() {
+    let mut world = World::new();
+    let machine = world.guest("knobs");
+    world.call("VM.start", &start(&machine.reference));
+    let mut shell = world.shell(&machine);
+    let knobs = Knobs::of(&mut world, &machine);
+    knobs.polling(&mut world);
+    knobs.caps(&mut world);
+
+    // One request for each page: nothing is read ahead, nothing is there already.
+    shell.run("blockdev --setra 0 /dev/vda", PATIENCE).unwrap();
+    let count = READ / 4096;
+    let reads = format!(
+        "echo 1 >/proc/sys/vm/drop_caches; dd if=/dev/vda of=/dev/null bs=4k count={count} 2>&1"
+    );
+    knobs.set(&world, &["qos_algorithm_params:bytes=64K"]);
+    world.until_served(&machine.slot, |disk| rate(disk.caps) == Some(RATE));
+    let began = Instant::now();
+    shell.run(&reads, PATIENCE).unwrap();
+    // A second's worth comes at once, and another one at most while the first is taken.
+    let (took, allowed) = (began.elapsed(), Duration::from_secs((READ - 2 * RATE) / RATE));
+    assert!(took >= allowed, "{READ} bytes in {took:?}, {RATE} a second are allowed");
+    // Its share when others want the storage caps nobody.
+    knobs.xe(&world, "clear", &["param-name=qos_algorithm_params"]);
+    knobs.set(&world, &["qos_algorithm_type=ionice", "qos_algorithm_params:sched=rt"]);
+    world.until_served(&machine.slot, |disk| disk.caps.is_none());
+    shell.run(&reads, PATIENCE).unwrap();
+
+    assert_eq!(world.record("VBD", &machine.slot).int("status_code"), 0);
+    world.call("VM.hard_shutdown", &of(&machine.reference));
+    assert_eq!(world.daemon.leftovers(), Vec::<String>::new());
+}
+
+fn rate(caps: Option<Caps>) -> Option<u64> {
+    caps.and_then(|caps| caps.bytes_per_second)
+}
+
+/// `xe`, about the disk of a machine.
+struct Knobs {
+    slot: String,
+    of: String,
+}
+
+impl Knobs {
+    fn of(world: &mut World, machine: &Machine) -> Self {
+        let of = format!("uuid={}", world.record("VBD", &machine.slot).text("uuid"));
+        Self { slot: machine.slot.clone(), of }
+    }
+
+    fn xe(&self, world: &World, verb: &str, words: &[&str]) -> String {
+        let verb = format!("vbd-param-{verb}");
+        let words = [&[&*verb, &self.of], words].concat();
+        world.daemon.xe_prints(&words).unwrap()
+    }
+
+    fn set(&self, world: &World, words: &[&str]) {
+        self.xe(world, "set", words);
+    }
+
+    fn polls(&self, world: &mut World, wanted: Polling) {
+        world.until_served(&self.slot, |disk| disk.polling.unwrap().set == wanted);
+    }
+
+    /// Each is told by itself, and is as it was when it is taken away.
+    fn polling(&self, world: &mut World) {
+        let usual = Polling::default();
+        self.polls(world, usual);
+        self.set(world, &["other-config:polling-duration=60"]);
+        self.polls(world, Polling { mode: PollMode::Auto, max_us: 60, ..usual });
+        self.set(world, &["other-config:polling-idle-threshold=30"]);
+        self.polls(world, Polling { mode: PollMode::Auto, max_us: 60, idle_threshold: 30 });
+        self.set(world, &["other-config:polling-duration=0"]);
+        self.polls(world, Polling { mode: PollMode::Off, idle_threshold: 30, ..usual });
+        for key in ["polling-duration", "polling-idle-threshold"] {
+            let key = format!("param-key={key}");
+            self.xe(world, "remove", &["param-name=other-config", &key]);
+        }
+        self.polls(world, usual);
+    }
+
+    /// All of them, until they are taken away.
+    fn caps(&self, world: &mut World) {
+        let words = ["type=ringway", "params:iops=700", "params:iops-burst=900", "params:bytes=1M"];
+        let more = ["params:bytes-burst=2M", "params:burst=3", "params:weight=300"];
+        for word in words.into_iter().chain(more) {
+            self.set(world, &[&format!("qos_algorithm_{word}")]);
+        }
+        let (iops, iops_burst) = (Some(700), Some(900));
+        let (bytes_per_second, bytes_burst) = (Some(1 << 20), Some(2 << 20));
+        let all = Caps { iops, iops_burst, bytes_per_second, bytes_burst, burst_seconds: 3 };
+        world.until_served(&self.slot, |disk| disk.caps == Some(all));
+        // It has no effect yet.
+        let record = world.record("VBD", &self.slot);
+        assert_eq!(record.pairs("qos_algorithm_params")["weight"], "300");
+        self.xe(world, "clear", &["param-name=qos_algorithm_params"]);
+        world.until_served(&self.slot, |disk| disk.caps.is_none());
+    }
+}
