@@ -152,6 +152,9 @@ fn firmware_asks_for_an_address_by_the_switch() {
 
 /// Both are on one switch, and the host at its uplink.
 fn reach(world: &mut World, a: &mut Guest, b: &mut Guest) {
+    // They have asked for their addresses, and spoken to nobody.
+    is_told(world, a);
+    is_told(world, b);
     assert!(a.hears(&b.address, 20) && b.hears(HOST, 20));
     run(&format!("busybox ping -c 1 -w 20 {}", a.address));
     let switches: Vec<_> =
@@ -167,10 +170,13 @@ fn reach(world: &mut World, a: &mut Guest, b: &mut Guest) {
         let queues = guest.shell.run("ls /sys/class/net/eth0/queues | grep -c rx", PATIENCE);
         assert_eq!(queues.unwrap(), pairs.to_string());
     }
-    // Nobody in the guest need tell.
-    let (networks, address) = ("VM_guest_metrics", a.address.clone());
+}
+
+/// Its address is: nobody in the guest need tell.
+fn is_told(world: &mut World, of: &Guest) {
+    let (networks, address) = ("VM_guest_metrics", of.address.clone());
     world.until("its address", |world| {
-        let metrics = world.record("VM", &a.machine.reference).text("guest_metrics").to_owned();
+        let metrics = world.record("VM", &of.machine.reference).text("guest_metrics").to_owned();
         let told = world.client.record(networks, &metrics);
         told.is_ok_and(|told| told.pairs("networks").get("0/ip").is_some_and(|one| *one == address))
     });
