@@ -26,13 +26,14 @@ const GUEST_DEADLINE: Duration = Duration::from_secs(10);
 const FEATURES: [(&str, &str); 2] = [("feature-shutdown", "1"), ("feature-reboot", "1")];
 
 /// Records what a guest's agent tells, if it has one, else what is seen of it. Says whether there is
-/// nothing more to ask for: its machine is recorded to run, and all that is seen of it is told.
+/// nothing more to ask for: its machine is recorded to run, its agent is not silent, and all that is
+/// seen of it is told.
 pub(super) async fn asked(house: &House, vm: VmId) -> bool {
-    let told = timeout(GUEST_DEADLINE, house.drivers.hv.guest(vm)).await;
-    let told = told.ok().and_then(Result::ok).flatten();
-    let now = Value::Date(house.clock.date());
+    let told = timeout(GUEST_DEADLINE, house.drivers.hv.guest(vm)).await.ok().and_then(Result::ok);
+    let (is_silent, now) = (told.is_none(), Value::Date(house.clock.date()));
+    let noted = house.db.note(|tx| record(tx, vm, &house.drivers.net, told.flatten(), now));
     // A machine that is gone meanwhile tells nothing.
-    house.db.note(|tx| record(tx, vm, &house.drivers.net, told, now)).unwrap_or(true)
+    noted.map_or(true, |is_all| is_all && !is_silent)
 }
 
 fn record(

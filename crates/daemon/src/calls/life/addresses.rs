@@ -121,6 +121,19 @@ async fn an_agent_that_does_not_answer_is_asked_again() {
     slow.until(&[SECOND]).await;
 }
 
+/// What is seen of its guest is told until then.
+#[tokio::test]
+async fn an_agent_that_has_never_answered_is_asked_again() {
+    let slow = Slow::new().await;
+    slow.world.start(&slow.machine).await;
+    let _calls = slow.rule([(What::Agent, End::Fails)]);
+    slow.tells(&[FIRST, SECOND]);
+    slow.claims(FIRST);
+    slow.until(&[FIRST]).await;
+    slow.world.sim.rule(|_| Fate::default());
+    slow.until(&[FIRST, SECOND]).await;
+}
+
 /// The guest runs before that is recorded.
 #[tokio::test]
 async fn what_is_claimed_before_a_start_has_ended_is_told_after_it() {
