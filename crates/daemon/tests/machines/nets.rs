@@ -15,6 +15,8 @@ use super::world::{Machine, PATIENCE, World, interface, of, record, start, with}
 
 /// The host in its network.
 const HOST: &str = "10.213.0.1";
+/// An address that a guest asks for.
+const OTHER: &str = "10.213.0.199";
 /// A cap, in kilobytes a second, and how much is sent under it, in kilobytes.
 const KBPS: u64 = 64;
 const SENT_KB: u64 = 512;
@@ -105,6 +107,7 @@ fn guests_reach_each_other_and_the_host_until_they_may_not() {
         let mut a = Guest::new(&mut world, "a", &net, 2);
         let mut b = Guest::new(&mut world, "b", &net, 1);
         reach(&mut world, &mut a, &mut b);
+        takes_its_time(&mut world, &mut b);
         come_back(&mut world, &mut a, &mut b);
         are_held(&mut world, &mut a);
         is_slow(&mut world, &mut a);
@@ -170,6 +173,23 @@ fn reach(world: &mut World, a: &mut Guest, b: &mut Guest) {
         let queues = guest.shell.run("ls /sys/class/net/eth0/queues | grep -c rx", PATIENCE);
         assert_eq!(queues.unwrap(), pairs.to_string());
     }
+}
+
+/// It asks for another address, and has it only when its agent has been asked because of that.
+fn takes_its_time(world: &mut World, guest: &mut Guest) {
+    let slow = r#"printf '#!/bin/sh\n[ "$1" = bound ] && sleep 3\nexec /etc/udhcpc/default.script "$@"\n'"#;
+    guest.shell.run(&format!("{slow} >/tmp/slow; chmod +x /tmp/slow"), PATIENCE).unwrap();
+    // The one that it has is given back.
+    for line in [
+        "killall -USR2 udhcpc; while ip -4 addr show dev eth0 | grep -q inet; do sleep 0.1; done",
+        "killall udhcpc; while pidof udhcpc; do sleep 0.1; done",
+        &format!("udhcpc -b -S -t 20 -T 1 -A 2 -r {OTHER} -i eth0 -s /tmp/slow >/dev/null 2>&1"),
+        &format!("until ip -4 addr show dev eth0 | grep -q {OTHER}; do sleep 0.1; done"),
+    ] {
+        guest.shell.run(line, PATIENCE).unwrap();
+    }
+    guest.address = OTHER.to_owned();
+    is_told(world, guest);
 }
 
 /// Its address is: nobody in the guest need tell.
