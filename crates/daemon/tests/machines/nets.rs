@@ -2,6 +2,7 @@
 
 use std::io::Read;
 use std::net::TcpListener;
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -40,14 +41,34 @@ pub(super) fn hears(shell: &mut Shell, address: &str, questions: u32) -> bool {
     shell.run(&ping, PATIENCE).unwrap() == "heard"
 }
 
-/// The network `lan` of the host, with NAT, and where it is on record.
-fn nat() -> TempDir {
-    run("ip link set dev lo up");
-    let state = tempfile::tempdir().unwrap();
+/// The network `lan` of the host, with NAT, until this is dropped: its dnsmasq is nobody's child.
+struct Nat(TempDir);
+
+impl Nat {
+    fn new() -> Self {
+        run("ip link set dev lo up");
+        let state = tempfile::tempdir().unwrap();
+        ringway_net(&state, "create lan --nat --dhcp");
+        Self(state)
+    }
+
+    fn leases(&self) -> PathBuf {
+        self.0.path().join("lan/leases")
+    }
+}
+
+impl Drop for Nat {
+    fn drop(&mut self) {
+        // Not on top of what has failed: the namespace may be in any state then.
+        if !std::thread::panicking() {
+            ringway_net(&self.0, "destroy lan");
+        }
+    }
+}
+
+fn ringway_net(state: &TempDir, words: &str) {
     let ringway = find_binary("ringway").unwrap();
-    let (ringway, dir) = (ringway.display(), state.path().display());
-    run(&format!("{ringway} net --state {dir} create lan --nat --dhcp"));
-    state
+    run(&format!("{} net --state {} {words}", ringway.display(), state.path().display()));
 }
 
 /// A guest with one interface.
@@ -101,7 +122,7 @@ impl Guest {
 fn guests_reach_each_other_and_the_host_until_they_may_not() {
     let name = "nets::guests_reach_each_other_and_the_host_until_they_may_not";
     in_own_network(name, || {
-        let _lan = nat();
+        let _lan = Nat::new();
         let mut world = World::new();
         let net = network(&mut world);
         let mut a = Guest::new(&mut world, "a", &net, 2);
@@ -134,7 +155,7 @@ fn network(world: &mut World) -> String {
 #[test]
 fn firmware_asks_for_an_address_by_the_switch() {
     in_own_network("nets::firmware_asks_for_an_address_by_the_switch", || {
-        let lan = nat();
+        let lan = Nat::new();
         let mut world = World::new();
         let net = network(&mut world);
         let machine = world.plain("firmware");
@@ -143,7 +164,7 @@ fn firmware_asks_for_an_address_by_the_switch() {
         world.call("VM.set_HVM_boot_params", &with(&machine.reference, [order]));
         world.call("VM.start", &start(&machine.reference));
         let mac = world.record("VIF", &vif).text("MAC").to_owned();
-        let leases = lan.path().join("lan/leases");
+        let leases = lan.leases();
         world.until("a lease", |_| {
             std::fs::read_to_string(&leases).is_ok_and(|leases| leases.contains(&mac))
         });
