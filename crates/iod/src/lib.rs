@@ -59,6 +59,7 @@ pub mod lifecycle;
 pub mod limits;
 mod link;
 pub mod logging;
+mod messages;
 pub mod metrics;
 pub mod net_main;
 pub mod net_options;

@@ -1,7 +1,7 @@
 //! Bridges and TAP devices of this host. Needs root.
 #![allow(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
 
-use std::net::{IpAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -172,6 +172,61 @@ async fn seen() {
     until(&net, &mut told, vif, &["10.9.50.7"]).await;
     net.unwatch(vif);
     assert_eq!(net.addresses(vif), [] as [IpAddr; 0]);
+}
+
+/// What a client of DHCP says for [`MAC`]: that it looks for a server, or takes this address.
+fn says(client: &UdpSocket, takes: Option<[u8; 4]>) {
+    let mut message = [0; 240];
+    // A request, of Ethernet; who asks; the cookie (RFC 2131).
+    message[..3].copy_from_slice(&[1, 1, 6]);
+    message[28..34].copy_from_slice(&[0, 0x16, 0x3e, 0, 0, 7]);
+    message[236..].copy_from_slice(&[99, 130, 83, 99]);
+    let kind = if takes.is_some() { 3 } else { 1 };
+    let address = takes.map(|[a, b, c, d]| vec![50, 4, a, b, c, d]).unwrap_or_default();
+    let message = [&message[..], &[53, 1, kind], &address, &[255]].concat();
+    client.send_to(&message, (Ipv4Addr::BROADCAST, 67)).unwrap();
+}
+
+#[test]
+fn what_a_guest_takes_by_dhcp_is_its_address() {
+    let inside = || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(leased());
+    };
+    in_own_network("what_a_guest_takes_by_dhcp_is_its_address", inside).unwrap();
+}
+
+async fn leased() {
+    let (net, vif) = (net("a"), VifId(Uuid::from_random([1; 16])));
+    let mut told = net.claims().unwrap();
+    net.create_bridge(BRIDGE, 1500).await.unwrap();
+    net.watch(vif, BRIDGE, MAC, None).await.unwrap();
+    // What it says of IPv6 would be told, too.
+    let ipv6 = Path::new("/proc/sys/net/ipv6/conf/default/disable_ipv6");
+    if ipv6.exists() {
+        std::fs::write(ipv6, "1").unwrap();
+    }
+    cable("rwg0", MAC);
+    let client = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 68)).unwrap();
+    client.set_broadcast(true).unwrap();
+    socket2::SockRef::from(&client).bind_device(Some(b"rwg0")).unwrap();
+    says(&client, None);
+    says(&client, Some([10, 9, 8, 7]));
+    until(&net, &mut told, vif, &["10.9.8.7"]).await;
+    // Its server has refused that.
+    says(&client, None);
+    until(&net, &mut told, vif, &[]).await;
+    for _ in 0..2 {
+        says(&client, Some([10, 9, 8, 6]));
+        // Its agent may know of it only now.
+        assert_eq!(timeout(LONG, told.recv()).await, Ok(Some(vif)));
+        until(&net, &mut told, vif, &["10.9.8.6"]).await;
+    }
+    claims("rwg0", "10.9.8.6", "10.9.8.1");
+    assert_eq!(timeout(LONG, told.recv()).await, Ok(Some(vif)), "it uses it");
+    says(&client, None);
+    says(&client, Some([10, 9, 8, 5]));
+    until(&net, &mut told, vif, &["10.9.8.5", "10.9.8.6"]).await;
 }
 
 #[test]

@@ -65,6 +65,7 @@ mod session;
 mod slots;
 mod state;
 mod stop;
+mod turn;
 mod wire;
 
 pub use address::MAX_SOCKET_PATH_BYTES;

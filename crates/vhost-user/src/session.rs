@@ -6,6 +6,7 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::Instant;
 
 use rustix::io::Errno;
 
@@ -15,6 +16,7 @@ use crate::frozen::{SessionState, StateError};
 use crate::message::{InflightDesc, Request, code};
 use crate::state::{Answer, State};
 use crate::stop::{Stop, Woken};
+use crate::turn::Turn;
 use crate::wire::{self, Message};
 
 /// A connected front-end that is still to be served, or to be served on.
@@ -51,6 +53,7 @@ struct Link {
     socket: Arc<UnixStream>,
     closed: AtomicBool,
     freeze: Stop,
+    turn: Turn,
 }
 
 impl Session {
@@ -63,7 +66,8 @@ impl Session {
     }
 
     fn over(socket: Arc<UnixStream>) -> io::Result<Self> {
-        let link = Link { socket, closed: AtomicBool::new(false), freeze: Stop::new()? };
+        let (closed, turn) = (AtomicBool::new(false), Turn::default());
+        let link = Link { socket, closed, freeze: Stop::new()?, turn };
         Ok(Self { link: Arc::new(link), hushed: false, saved: None })
     }
 
@@ -138,6 +142,13 @@ impl SessionHandle {
             link.freeze.stop();
         }
     }
+
+    /// Waits until the front-end has sent all of a message that it has begun, and taken the answer;
+    /// what the device does about it meanwhile is not waited for. False: it has not by `until`. True
+    /// of a session that has ended.
+    pub fn await_message(&self, until: Instant) -> bool {
+        self.link.upgrade().is_none_or(|link| link.turn.await_ours(until))
+    }
 }
 
 /// How a conversation has come to its end.
@@ -157,20 +168,20 @@ fn converse(link: &Link, state: &mut State<'_>) -> Result<After, SessionError> {
             Woken::Stopped => return Ok(After::Frozen),
             Woken::Readable | Woken::TimedOut => {}
         }
+        let theirs = link.turn.theirs();
         let Some(message) = wire::receive(socket)? else { return Ok(After::HungUp) };
-        exchange(socket, state, message)?;
+        drop(theirs);
+        exchange(link, state, message)?;
     }
 }
 
 /// Carries out one message and answers it.
-fn exchange(
-    socket: &UnixStream,
-    state: &mut State<'_>,
-    message: Message,
-) -> Result<(), SessionError> {
+fn exchange(link: &Link, state: &mut State<'_>, message: Message) -> Result<(), SessionError> {
+    let socket = &link.socket;
     let (code, needs_reply) = (message.header.code, message.header.needs_reply());
     let bytes = message.payload.len();
     let outcome = carry_out(state, message);
+    let _theirs = link.turn.theirs();
     // A front-end may ask for this answer in the very message that negotiates answers.
     let acknowledge = needs_reply && (state.acknowledges() || code == code::SET_PROTOCOL_FEATURES);
     match outcome {

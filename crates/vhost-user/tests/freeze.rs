@@ -3,9 +3,11 @@
 
 mod common;
 
+use std::io::Write;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use common::*;
 use serde_json::{Value, json};
@@ -159,6 +161,58 @@ fn no_message_is_lost_or_carried_out_twice() {
         let peer = Peer::restored(socket, state);
         assert_eq!(peer.receive(), (13, vec![0; 8]));
     }
+}
+
+/// Longer than anything here takes.
+const LONG: Duration = Duration::from_secs(300);
+/// Who does not take an answer in this time takes none.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// Ends when the front-end is seen to be within a message.
+fn until_within(peer: &Peer) {
+    let end = Instant::now() + LONG;
+    while peer.handle.await_message(Instant::now()) {
+        assert!(Instant::now() < end);
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn who_is_within_a_message_is_waited_for_until_it_has_ended_it() {
+    let settles = |peer: &Peer| assert!(peer.handle.await_message(Instant::now() + LONG));
+    let mut peer = Peer::negotiated(FEATURES);
+    settles(&peer);
+    let bytes = [17, PLAIN, 0].map(u32::to_ne_bytes).concat();
+    for split in 1..12 {
+        peer.send_raw(&bytes[..split], &[]);
+        until_within(&peer);
+        let handle = peer.handle.clone();
+        let waits = std::thread::spawn(move || handle.await_message(Instant::now() + LONG));
+        peer.send_raw(&bytes[split..], &[]);
+        assert!(waits.join().unwrap());
+        assert_eq!(peer.receive().0, 17);
+    }
+    // Answers that it does not take, until there is no room for more.
+    peer.socket.set_nonblocking(true).unwrap();
+    let (mut asked, end) = (0, Instant::now() + LONG);
+    while peer.handle.await_message(Instant::now() + PAUSE) {
+        assert!(Instant::now() < end);
+        if let Ok(sent) = peer.socket.write(&bytes) {
+            assert_eq!(sent, bytes.len());
+            asked += 1;
+        }
+    }
+    peer.socket.set_nonblocking(false).unwrap();
+    assert!(asked > 0);
+    (0..asked).for_each(|_| assert_eq!(peer.receive().0, 17));
+    settles(&peer);
+    // One that has ended owes nothing.
+    peer.send_raw(&bytes[..3], &[]);
+    until_within(&peer);
+    let handle = peer.handle.clone();
+    handle.close();
+    peer.ended().0.unwrap();
+    assert!(handle.await_message(Instant::now()));
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Machines on a simulated host, by their calls.
 
+mod addresses;
 mod cards;
 mod config;
 mod cut;

@@ -2,19 +2,20 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use model::id::{VifId, VmId};
 use model::vm::PowerState;
 use tokio::time::timeout;
 use toolstack::hv::GuestSeen;
-use toolstack::net::named;
+use toolstack::net::{Net, named};
 use xenapi::table::{vif, vm, vm_guest_metrics};
 use xenapi::{ApiError, Value};
 
 use crate::db::{Ref, Tx, View};
 use crate::house::House;
-use crate::records::fields::{flag, map, reference, references, text, uuid};
+use crate::records::fields::{flag, map, pairs, reference, references, text, uuid};
 use crate::records::machine;
 
 /// Most time for a guest's agent to answer.
@@ -22,24 +23,65 @@ const GUEST_DEADLINE: Duration = Duration::from_secs(10);
 /// What every guest can do whose agent answers.
 const FEATURES: [(&str, &str); 2] = [("feature-shutdown", "1"), ("feature-reboot", "1")];
 
-/// A guest's agent answers: what it tells is recorded. Says whether it has told anything.
-pub(super) async fn ready(house: &House, vm: VmId) -> bool {
-    let told = timeout(GUEST_DEADLINE, house.drivers.hv.guest(vm)).await;
-    let Ok(Ok(Some(seen))) = told else { return false };
-    let now = house.clock.date();
+/// Records what a guest's agent tells, if it has one, else what is seen of it. Says whether there is
+/// nothing more to ask for: its machine is recorded to run, its agent is not silent, and all that is
+/// seen of it is told.
+pub(super) async fn asked(house: &House, vm: VmId) -> bool {
+    let told = timeout(GUEST_DEADLINE, house.drivers.hv.guest(vm)).await.ok().and_then(Result::ok);
+    let (is_silent, now) = (told.is_none(), Value::Date(house.clock.date()));
+    let noted = house.db.note(|tx| record(tx, vm, &house.drivers.net, told.flatten(), now));
     // A machine that is gone meanwhile tells nothing.
-    house.db.note(|tx| record(tx, vm, seen, Value::Date(now))).is_ok()
+    noted.map_or(true, |is_all| is_all && !is_silent)
 }
 
-fn record(tx: &mut Tx<'_>, vm: VmId, seen: GuestSeen, now: Value) -> Result<(), ApiError> {
+fn record(
+    tx: &mut Tx<'_>,
+    vm: VmId,
+    net: &Arc<dyn Net>,
+    told: Option<GuestSeen>,
+    now: Value,
+) -> Result<bool, ApiError> {
     let machine = tx.view().by_uuid(&vm::CLASS, &vm.to_string())?.clone();
+    // Its guest may have claimed addresses before its start has ended.
+    if !matches!(machine::power(&tx.view(), &machine)?, PowerState::Running | PowerState::Paused) {
+        return Ok(false);
+    }
+    let interfaces = interfaces(&tx.view(), &machine, net)?;
     let metrics = metrics(tx, &machine)?;
+    let detected = flag(&tx.view(), &metrics, vm_guest_metrics::Field::PV_drivers_detected)?;
+    match told {
+        Some(told) => tell(tx, &metrics, told, now)?,
+        // An agent that does not answer now has told more than can be seen.
+        None if detected => {}
+        None => {
+            seen(tx, &metrics, &interfaces, now)?;
+            return Ok(true);
+        }
+    }
+    let networks = pairs(&tx.view(), &metrics, vm_guest_metrics::Field::networks)?;
+    Ok(interfaces.iter().all(|(number, claimed)| are_told(&networks, *number, claimed)))
+}
+
+/// The latest of each kind that a guest has claimed by an interface. What came before may be of no
+/// use to it any more.
+fn are_told(networks: &BTreeMap<String, String>, number: u8, claimed: &[IpAddr]) -> bool {
+    let of = format!("{number}/");
+    let told = |address: &IpAddr| {
+        let all = networks.iter().filter(|(key, _)| key.starts_with(&of));
+        all.into_iter().any(|(_, text)| text.parse() == Ok(*address))
+    };
+    let kinds = [IpAddr::is_ipv4, IpAddr::is_ipv6];
+    kinds.iter().filter_map(|is| claimed.iter().find(|one| is(one))).all(told)
+}
+
+/// What an agent tells.
+fn tell(tx: &mut Tx<'_>, metrics: &Ref, told: GuestSeen, now: Value) -> Result<(), ApiError> {
     let features = FEATURES.map(|(key, value)| (key.to_owned(), value.to_owned()));
-    let agent = BTreeMap::from([("agent".to_owned(), seen.agent)]);
+    let agent = BTreeMap::from([("agent".to_owned(), told.agent)]);
     let yes = || Value::text("yes");
     for (field, value) in [
-        (vm_guest_metrics::Field::os_version, map(seen.os)),
-        (vm_guest_metrics::Field::networks, map(seen.networks)),
+        (vm_guest_metrics::Field::os_version, map(told.os)),
+        (vm_guest_metrics::Field::networks, map(told.networks)),
         (vm_guest_metrics::Field::other, map(features)),
         (vm_guest_metrics::Field::PV_drivers_version, map(agent)),
         (vm_guest_metrics::Field::PV_drivers_up_to_date, Value::Bool(true)),
@@ -49,7 +91,7 @@ fn record(tx: &mut Tx<'_>, vm: VmId, seen: GuestSeen, now: Value) -> Result<(), 
         (vm_guest_metrics::Field::live, Value::Bool(true)),
         (vm_guest_metrics::Field::last_updated, now),
     ] {
-        tx.set(&metrics, field, value)?;
+        tx.set(metrics, field, value)?;
     }
     Ok(())
 }
@@ -65,52 +107,45 @@ fn metrics(tx: &mut Tx<'_>, machine: &Ref) -> Result<Ref, ApiError> {
     Ok(made)
 }
 
-/// A guest has claimed addresses by one of its interfaces. Its agent, if it has one, tells all that
-/// it has now; else what was seen is recorded.
-pub(super) async fn claimed(house: &House, vif: VifId) {
-    let Ok(vm) = house.db.read(|view| whose(view, vif)) else { return };
-    if ready(house, vm).await {
-        return;
-    }
-    let (net, now) = (&house.drivers.net, Value::Date(house.clock.date()));
-    // One that is gone meanwhile has no addresses.
-    let _ = house.db.note(|tx| seen(tx, vm, |vif| net.addresses(vif), now));
-}
-
-fn whose(view: &View<'_>, vif: VifId) -> Result<VmId, ApiError> {
+/// Whose interface it is.
+pub(super) fn whose(view: &View<'_>, vif: VifId) -> Result<VmId, ApiError> {
     let device = view.by_uuid(&vif::CLASS, &vif.to_string())?;
     let machine = reference(view, device, vif::Field::VM)?;
     Ok(VmId(uuid(view, &machine, vm::Field::uuid)?))
 }
 
+/// Numbers of a machine's interfaces, with what its guest has claimed by each.
+fn interfaces(
+    view: &View<'_>,
+    machine: &Ref,
+    net: &Arc<dyn Net>,
+) -> Result<Vec<(u8, Vec<IpAddr>)>, ApiError> {
+    let devices = references(view, machine, vm::Field::VIFs)?;
+    let claimed = |device: &Ref| {
+        let vif = VifId(uuid(view, device, vif::Field::uuid)?);
+        let number = text(view, device, vif::Field::device)?.parse().unwrap_or_default();
+        Ok((number, net.addresses(vif)))
+    };
+    devices.iter().map(claimed).collect()
+}
+
 /// Records addresses of a guest that tells nothing itself.
 fn seen(
     tx: &mut Tx<'_>,
-    vm: VmId,
-    addresses: impl Fn(VifId) -> Vec<IpAddr>,
+    metrics: &Ref,
+    interfaces: &[(u8, Vec<IpAddr>)],
     now: Value,
 ) -> Result<(), ApiError> {
-    let machine = tx.view().by_uuid(&vm::CLASS, &vm.to_string())?.clone();
-    if !matches!(machine::power(&tx.view(), &machine)?, PowerState::Running | PowerState::Paused) {
-        return Ok(());
-    }
-    let metrics = metrics(tx, &machine)?;
-    // An agent that does not answer now has told more than can be seen.
-    if flag(&tx.view(), &metrics, vm_guest_metrics::Field::PV_drivers_detected)? {
-        return Ok(());
-    }
     let mut networks = Vec::new();
-    for device in references(&tx.view(), &machine, vm::Field::VIFs)? {
-        let vif = VifId(uuid(&tx.view(), &device, vif::Field::uuid)?);
-        let number = text(&tx.view(), &device, vif::Field::device)?.parse().unwrap_or_default();
-        let (v4, v6): (Vec<_>, Vec<_>) = addresses(vif).into_iter().partition(IpAddr::is_ipv4);
+    for (number, claimed) in interfaces {
+        let (v4, v6): (Vec<_>, Vec<_>) = claimed.iter().partition(|one| one.is_ipv4());
         let texts = |all: Vec<IpAddr>| all.iter().map(ToString::to_string).collect();
-        networks.extend(named(number, texts(v4), texts(v6)));
+        networks.extend(named(*number, texts(v4), texts(v6)));
     }
     let networks = map(networks);
-    if tx.view().get(&metrics, vm_guest_metrics::Field::networks)? != &networks {
-        tx.set(&metrics, vm_guest_metrics::Field::networks, networks)?;
-        tx.set(&metrics, vm_guest_metrics::Field::last_updated, now)?;
+    if tx.view().get(metrics, vm_guest_metrics::Field::networks)? != &networks {
+        tx.set(metrics, vm_guest_metrics::Field::networks, networks)?;
+        tx.set(metrics, vm_guest_metrics::Field::last_updated, now)?;
     }
     Ok(())
 }

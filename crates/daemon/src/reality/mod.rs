@@ -21,6 +21,7 @@ mod autostart;
 mod connect;
 mod exits;
 mod guest;
+mod news;
 mod owed;
 
 use std::sync::Arc;
@@ -45,6 +46,7 @@ use crate::house::House;
 use crate::records::fields::int;
 use crate::records::owed::Owed;
 use crate::records::{self, machine};
+use news::Guests;
 
 /// How long a start waits for storage and machines before it lets people in.
 pub const BEGIN_DEADLINE: Duration = Duration::from_secs(5);
@@ -71,11 +73,12 @@ pub async fn begin(house: &Arc<House>, found: &[Found], boot: &str) {
         let house = house.clone();
         settled.spawn(async move { agree(&house, &machine, same_boot).await });
     }
+    let guests = Arc::new(Guests::default());
     if let Some(events) = house.drivers.hv.events() {
-        tokio::spawn(follow(house.clone(), events));
+        tokio::spawn(follow(house.clone(), guests.clone(), events));
     }
     if let Some(claims) = house.drivers.net.claims() {
-        tokio::spawn(follow_claims(house.clone(), claims));
+        tokio::spawn(follow_claims(house.clone(), guests, claims));
     }
     let _ = timeout_at(end, async { while settled.join_next().await.is_some() {} }).await;
     settled.detach_all();
@@ -144,27 +147,27 @@ fn strangers(house: &House, known: &[VmId], found: &[Found]) {
 }
 
 /// Follows what happens by itself; each machine's for itself, so that none waits for another's.
-async fn follow(house: Arc<House>, mut events: Receiver<DomainEvent>) {
+async fn follow(house: Arc<House>, guests: Arc<Guests>, mut events: Receiver<DomainEvent>) {
     while let Some(event) = events.recv().await {
-        let house = house.clone();
+        let (house, guests) = (house.clone(), guests.clone());
         tokio::spawn(async move {
             match event {
                 DomainEvent::Ended { vm, domid, exit, .. } => {
                     exits::ended(&house, vm, domid, exit).await;
                 }
                 DomainEvent::Unplugged { vm } => settle(&house, vm).await,
-                DomainEvent::GuestReady { vm } => {
-                    guest::ready(&house, vm).await;
-                }
+                DomainEvent::GuestReady { vm } => guests.ask(&house, vm),
             }
         });
     }
 }
 
 /// Follows what guests claim on their networks.
-async fn follow_claims(house: Arc<House>, mut claims: Receiver<VifId>) {
+async fn follow_claims(house: Arc<House>, guests: Arc<Guests>, mut claims: Receiver<VifId>) {
     while let Some(vif) = claims.recv().await {
-        let house = house.clone();
-        tokio::spawn(async move { guest::claimed(&house, vif).await });
+        // One that is gone meanwhile has no addresses.
+        if let Ok(vm) = house.db.read(|view| guest::whose(view, vif)) {
+            guests.ask(&house, vm);
+        }
     }
 }

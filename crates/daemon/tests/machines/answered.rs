@@ -2,7 +2,8 @@
 
 use xenapi::Value;
 
-use super::world::{World, of, record, start, with};
+use super::records::{of, record, start, with};
+use super::world::World;
 
 #[test]
 fn a_death_after_an_answer_loses_nothing() {

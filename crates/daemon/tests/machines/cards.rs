@@ -4,7 +4,8 @@ use testkit::inside::in_own_network;
 use xenapi::Value;
 
 use super::nets::{hears, run};
-use super::world::{PATIENCE, World, interface, of, start, with};
+use super::records::{interface, of, start, with};
+use super::world::{PATIENCE, World};
 
 /// Who is at the other end, and the guest.
 const FAR: &str = "10.98.0.1";

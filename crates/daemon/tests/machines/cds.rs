@@ -11,7 +11,8 @@ use std::os::unix::net::UnixStream;
 use xenapi::Value;
 use xenapi::client::ClientError;
 
-use super::world::{Machine, PATIENCE, World, of, with};
+use super::records::{of, with};
+use super::world::{Machine, PATIENCE, World};
 
 /// Where the first sector says what is to be read.
 const PACKET_AT: u8 = 64;

@@ -4,7 +4,8 @@ use std::time::{Duration, Instant};
 
 use xenapi::Value;
 
-use super::world::{DISK_BYTES, Machine, PATIENCE, World, interface, of, record, start, with};
+use super::records::{interface, of, record, start, with};
+use super::world::{DISK_BYTES, Machine, PATIENCE, World};
 
 /// Requests a second that the capped disk may do, and how many are tried.
 const IOPS: u64 = 10;

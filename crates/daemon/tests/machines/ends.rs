@@ -3,7 +3,8 @@
 use xenapi::Value;
 use xenapi::client::ClientError;
 
-use super::world::{PATIENCE, World, of, start, with};
+use super::records::{of, start, with};
+use super::world::{PATIENCE, World};
 
 #[test]
 fn what_a_guest_does_itself_gets_what_is_set_for_it() {

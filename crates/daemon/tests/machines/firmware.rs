@@ -8,7 +8,8 @@ use std::path::Path;
 
 use xenapi::Value;
 
-use super::world::{PATIENCE, World, of, with};
+use super::records::{of, with};
+use super::world::{PATIENCE, World};
 
 /// Where firmware puts the first sector, and what follows the code in it.
 const TEXT_AT: u8 = 41;

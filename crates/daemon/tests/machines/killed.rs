@@ -14,7 +14,8 @@ use xenapi::client::Begun;
 use true_records::{assert_host, groups_are, settled};
 use worked::Worked;
 
-use super::world::{PATIENCE, World, of, record, start};
+use super::records::{of, record, start};
+use super::world::{PATIENCE, World};
 
 /// Latest moment of a death after the operations were asked for, in microseconds: about what they
 /// take on a host that has nothing else to do.

@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 use model::caps::Caps;
 use model::poll::{PollMode, Polling};
 
-use super::world::{Machine, PATIENCE, World, of, start};
+use super::records::{of, start};
+use super::world::{Machine, PATIENCE, World};
 
 /// Bytes a second that the capped disk may do, and how many are read under that.
 const RATE: u64 = 64 << 10;

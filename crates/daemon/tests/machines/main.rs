@@ -5,6 +5,7 @@
 mod answered;
 mod cards;
 mod cds;
+mod datapaths;
 mod devices;
 mod ends;
 mod firmware;
@@ -14,4 +15,5 @@ mod many;
 mod nets;
 mod pending;
 mod plugs;
+mod records;
 mod world;

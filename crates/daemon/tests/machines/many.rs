@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 
 use testkit::rounds;
 
-use super::world::{PATIENCE, World, of, start};
+use super::records::{of, start};
+use super::world::{PATIENCE, World};
 
 /// More than what a guest sees that has vectors for each of its disks; in soak all that there may be.
 const DISKS: usize = 40;

@@ -2,6 +2,7 @@
 
 use std::io::Read;
 use std::net::TcpListener;
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -11,10 +12,13 @@ use testkit::process::find_binary;
 use testkit::ringwayd::Shell;
 use xenapi::Value;
 
-use super::world::{Machine, PATIENCE, World, interface, of, record, start, with};
+use super::records::{interface, of, record, start, with};
+use super::world::{Machine, PATIENCE, World};
 
 /// The host in its network.
 const HOST: &str = "10.213.0.1";
+/// An address that a guest asks for.
+const OTHER: &str = "10.213.0.199";
 /// A cap, in kilobytes a second, and how much is sent under it, in kilobytes.
 const KBPS: u64 = 64;
 const SENT_KB: u64 = 512;
@@ -38,14 +42,34 @@ pub(super) fn hears(shell: &mut Shell, address: &str, questions: u32) -> bool {
     shell.run(&ping, PATIENCE).unwrap() == "heard"
 }
 
-/// The network `lan` of the host, with NAT, and where it is on record.
-fn nat() -> TempDir {
-    run("ip link set dev lo up");
-    let state = tempfile::tempdir().unwrap();
+/// The network `lan` of the host, with NAT, until this is dropped: its dnsmasq is nobody's child.
+struct Nat(TempDir);
+
+impl Nat {
+    fn new() -> Self {
+        run("ip link set dev lo up");
+        let state = tempfile::tempdir().unwrap();
+        ringway_net(&state, "create lan --nat --dhcp");
+        Self(state)
+    }
+
+    fn leases(&self) -> PathBuf {
+        self.0.path().join("lan/leases")
+    }
+}
+
+impl Drop for Nat {
+    fn drop(&mut self) {
+        // Not on top of what has failed: the namespace may be in any state then.
+        if !std::thread::panicking() {
+            ringway_net(&self.0, "destroy lan");
+        }
+    }
+}
+
+fn ringway_net(state: &TempDir, words: &str) {
     let ringway = find_binary("ringway").unwrap();
-    let (ringway, dir) = (ringway.display(), state.path().display());
-    run(&format!("{ringway} net --state {dir} create lan --nat --dhcp"));
-    state
+    run(&format!("{} net --state {} {words}", ringway.display(), state.path().display()));
 }
 
 /// A guest with one interface.
@@ -99,12 +123,13 @@ impl Guest {
 fn guests_reach_each_other_and_the_host_until_they_may_not() {
     let name = "nets::guests_reach_each_other_and_the_host_until_they_may_not";
     in_own_network(name, || {
-        let _lan = nat();
+        let _lan = Nat::new();
         let mut world = World::new();
         let net = network(&mut world);
         let mut a = Guest::new(&mut world, "a", &net, 2);
         let mut b = Guest::new(&mut world, "b", &net, 1);
         reach(&mut world, &mut a, &mut b);
+        takes_its_time(&mut world, &mut b);
         come_back(&mut world, &mut a, &mut b);
         are_held(&mut world, &mut a);
         is_slow(&mut world, &mut a);
@@ -131,7 +156,7 @@ fn network(world: &mut World) -> String {
 #[test]
 fn firmware_asks_for_an_address_by_the_switch() {
     in_own_network("nets::firmware_asks_for_an_address_by_the_switch", || {
-        let lan = nat();
+        let lan = Nat::new();
         let mut world = World::new();
         let net = network(&mut world);
         let machine = world.plain("firmware");
@@ -140,7 +165,7 @@ fn firmware_asks_for_an_address_by_the_switch() {
         world.call("VM.set_HVM_boot_params", &with(&machine.reference, [order]));
         world.call("VM.start", &start(&machine.reference));
         let mac = world.record("VIF", &vif).text("MAC").to_owned();
-        let leases = lan.path().join("lan/leases");
+        let leases = lan.leases();
         world.until("a lease", |_| {
             std::fs::read_to_string(&leases).is_ok_and(|leases| leases.contains(&mac))
         });
@@ -152,6 +177,9 @@ fn firmware_asks_for_an_address_by_the_switch() {
 
 /// Both are on one switch, and the host at its uplink.
 fn reach(world: &mut World, a: &mut Guest, b: &mut Guest) {
+    // They have asked for their addresses, and spoken to nobody.
+    is_told(world, a);
+    is_told(world, b);
     assert!(a.hears(&b.address, 20) && b.hears(HOST, 20));
     run(&format!("busybox ping -c 1 -w 20 {}", a.address));
     let switches: Vec<_> =
@@ -167,10 +195,30 @@ fn reach(world: &mut World, a: &mut Guest, b: &mut Guest) {
         let queues = guest.shell.run("ls /sys/class/net/eth0/queues | grep -c rx", PATIENCE);
         assert_eq!(queues.unwrap(), pairs.to_string());
     }
-    // Nobody in the guest need tell.
-    let (networks, address) = ("VM_guest_metrics", a.address.clone());
+}
+
+/// It asks for another address, and has it only when its agent has been asked because of that.
+fn takes_its_time(world: &mut World, guest: &mut Guest) {
+    let slow = r#"printf '#!/bin/sh\n[ "$1" = bound ] && sleep 3\nexec /etc/udhcpc/default.script "$@"\n'"#;
+    guest.shell.run(&format!("{slow} >/tmp/slow; chmod +x /tmp/slow"), PATIENCE).unwrap();
+    // The one that it has is given back.
+    for line in [
+        "killall -USR2 udhcpc; while ip -4 addr show dev eth0 | grep -q inet; do sleep 0.1; done",
+        "killall udhcpc; while pidof udhcpc; do sleep 0.1; done",
+        &format!("udhcpc -b -S -t 20 -T 1 -A 2 -r {OTHER} -i eth0 -s /tmp/slow >/dev/null 2>&1"),
+        &format!("until ip -4 addr show dev eth0 | grep -q {OTHER}; do sleep 0.1; done"),
+    ] {
+        guest.shell.run(line, PATIENCE).unwrap();
+    }
+    guest.address = OTHER.to_owned();
+    is_told(world, guest);
+}
+
+/// Its address is: nobody in the guest need tell.
+fn is_told(world: &mut World, of: &Guest) {
+    let (networks, address) = ("VM_guest_metrics", of.address.clone());
     world.until("its address", |world| {
-        let metrics = world.record("VM", &a.machine.reference).text("guest_metrics").to_owned();
+        let metrics = world.record("VM", &of.machine.reference).text("guest_metrics").to_owned();
         let told = world.client.record(networks, &metrics);
         told.is_ok_and(|told| told.pairs("networks").get("0/ip").is_some_and(|one| *one == address))
     });

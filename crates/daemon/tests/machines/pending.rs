@@ -6,7 +6,8 @@ use model::spec::CacheMode;
 use testkit::ringwayd::Shell;
 use xenapi::Value;
 
-use super::world::{Machine, PATIENCE, World, of, start, with};
+use super::records::{of, start, with};
+use super::world::{Machine, PATIENCE, World};
 
 const WORD: &str = "ringway.pending=1";
 

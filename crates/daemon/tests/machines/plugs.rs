@@ -3,7 +3,8 @@
 use model::report::DiskState;
 use testkit::ringwayd::Shell;
 
-use super::world::{DISK_BYTES, Machine, PATIENCE, World, of, start};
+use super::records::{of, start};
+use super::world::{DISK_BYTES, Machine, PATIENCE, World};
 
 /// Where the guest has the disk that comes.
 const SEEN: &str = "/sys/block/vdb";

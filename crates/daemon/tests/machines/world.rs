@@ -1,18 +1,16 @@
 //! A daemon with real guests, and who calls it.
 
-use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::FileExt;
-use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use model::report::{DiskStats, NicStats, Stats};
 use tempfile::NamedTempFile;
 use testkit::ringwayd::{Ringwayd, Shell};
+use xenapi::Value;
 use xenapi::client::{Client, Record};
-use xenapi::{NULL_REF, Value};
+
+use super::records::{of, record, slot, with};
 
 /// Longest wait for a guest: a machine without KVM boots in some seconds, or in many on a busy host.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(300);
@@ -40,23 +38,6 @@ pub(crate) struct Machine {
     pub(crate) disk: String,
     /// The image of that.
     pub(crate) image: PathBuf,
-}
-
-pub(crate) fn record<const N: usize>(members: [(&str, Value); N]) -> Value {
-    Value::Map(BTreeMap::from(members.map(|(name, value)| (name.to_owned(), value))))
-}
-
-pub(crate) fn of(reference: &str) -> Vec<Value> {
-    vec![Value::text(reference)]
-}
-
-/// A name and what belongs to it.
-pub(crate) fn with(reference: &str, more: impl IntoIterator<Item = Value>) -> Vec<Value> {
-    std::iter::once(Value::text(reference)).chain(more).collect()
-}
-
-pub(crate) fn start(machine: &str) -> Vec<Value> {
-    with(machine, [Value::Bool(false), Value::Bool(false)])
 }
 
 impl World {
@@ -199,56 +180,6 @@ impl World {
         self.daemon.processes().iter().any(is)
     }
 
-    /// What each `ringway-io` tells.
-    pub(crate) fn datapaths(&self) -> Vec<Stats> {
-        let folders = std::fs::read_dir(self.daemon.dir().join("run/io")).unwrap();
-        let controls = folders.map(|folder| folder.unwrap().path().join("control.sock"));
-        let stats = |control: PathBuf| {
-            let mut line = UnixStream::connect(control).unwrap();
-            line.write_all(b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"stats\"}\n").unwrap();
-            let mut answer = String::new();
-            BufReader::new(line).read_line(&mut answer).unwrap();
-            let mut answer: serde_json::Value = serde_json::from_str(&answer).unwrap();
-            serde_json::from_value(answer["result"].take()).unwrap()
-        };
-        controls.filter(|path| path.exists()).map(stats).collect()
-    }
-
-    /// What the datapath tells of a disk, if it serves it.
-    pub(crate) fn served(&mut self, slot: &str) -> Option<DiskStats> {
-        let id = self.record("VBD", slot).text("uuid").to_owned();
-        let mut disks = self.datapaths().into_iter().flat_map(|stats| stats.disks);
-        disks.find(|disk| disk.id == id)
-    }
-
-    /// Asks the datapath until this is so of a disk: nobody tells when it was told.
-    pub(crate) fn until_served(&mut self, slot: &str, is: impl Fn(&DiskStats) -> bool) {
-        let end = Instant::now() + PATIENCE;
-        loop {
-            let disk = self.served(slot).unwrap();
-            if is(&disk) {
-                return;
-            }
-            assert!(Instant::now() < end, "{disk:?}");
-            std::thread::sleep(Duration::from_millis(10));
-        }
-    }
-
-    /// What the switch tells of an interface.
-    pub(crate) fn port(&mut self, vif: &str) -> Option<NicStats> {
-        let id = self.record("VIF", vif).text("uuid").to_owned();
-        let mut nics = self.datapaths().into_iter().flat_map(|stats| stats.nics);
-        nics.find(|nic| nic.id == id)
-    }
-
-    /// Whether the switch has an interface, and the host is in its network.
-    pub(crate) fn is_served(&mut self, vif: &str) -> bool {
-        let Some(port) = self.port(vif) else { return false };
-        let mut networks = self.datapaths().into_iter().flat_map(|stats| stats.networks);
-        let network = networks.find(|one| one.name == port.network).unwrap();
-        port.connected && network.uplink.is_some_and(|uplink| uplink.failed.is_none())
-    }
-
     /// Waits until this is so. It is looked when records change, and now and then.
     pub(crate) fn until(&mut self, what: &str, mut is: impl FnMut(&mut Self) -> bool) {
         let (end, mut token) = (Instant::now() + PATIENCE, String::new());
@@ -320,35 +251,4 @@ impl Machine {
     pub(crate) fn image_bytes(&self) -> u64 {
         self.image.metadata().unwrap().len()
     }
-}
-
-/// A record of a disk's device; of an empty drive if there is no disk.
-pub(crate) fn slot(machine: &str, disk: Option<&str>) -> Value {
-    let (kind, mode) = if disk.is_some() { ("Disk", "RW") } else { ("CD", "RO") };
-    record([
-        ("VM", Value::text(machine)),
-        ("VDI", Value::text(disk.unwrap_or(NULL_REF))),
-        ("userdevice", Value::text("autodetect")),
-        ("bootable", Value::Bool(false)),
-        ("mode", Value::text(mode)),
-        ("type", Value::text(kind)),
-        ("empty", Value::Bool(disk.is_none())),
-        ("other_config", record([])),
-        ("qos_algorithm_type", Value::text("")),
-        ("qos_algorithm_params", record([])),
-    ])
-}
-
-/// A record of a network device.
-pub(crate) fn interface(machine: &str, net: &str) -> Value {
-    record([
-        ("VM", Value::text(machine)),
-        ("network", Value::text(net)),
-        ("device", Value::text("autodetect")),
-        ("MAC", Value::text("")),
-        ("MTU", Value::Int(1500)),
-        ("other_config", record([])),
-        ("qos_algorithm_type", Value::text("")),
-        ("qos_algorithm_params", record([])),
-    ])
 }

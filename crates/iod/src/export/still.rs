@@ -8,7 +8,7 @@
 //! ```
 //! Nothing is lost on any of these ways: what waits for room goes on waiting, no message is cut,
 //! locks stay, and the front-end sees nothing but the time that it takes. A front-end that stops
-//! in the middle of a message is sent away: it must not hold up the others.
+//! in the middle of a message is sent away: it must not hold up the others ([`crate::messages`]).
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -19,17 +19,15 @@ use blk::Saved;
 use model::export::ExportSpec;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use vhost_user::{Listener, Parts, Session, SessionHandle, SessionState, Stop, Woken};
+use vhost_user::{Listener, Parts, Session, SessionHandle, SessionState, Stop};
 
 use super::glue::Glue;
 use super::serve::signal;
 use super::{Export, ExportError, FrontEnd, lock};
 use crate::held::{Held, Kept};
+use crate::messages::is_late;
 use crate::pool::Pool;
 use crate::visits::Told;
-
-/// How long a front-end may take over a message that it has begun.
-const MESSAGE_GRACE: Duration = Duration::from_millis(500);
 
 /// A request that storage has for longer is no reason to keep other guests waiting.
 const HANGS_AFTER: Duration = Duration::from_secs(1);
@@ -108,6 +106,20 @@ impl Export {
         age.is_some_and(|age| Duration::from_nanos(age) > HANGS_AFTER)
     }
 
+    /// Waits until its front-end is within no message; one that still is at `until` is sent away: it
+    /// must not hold up the others. Everything is served meanwhile.
+    pub(crate) fn settle(&self, until: Instant) {
+        let session = lock(&self.front_end).session.clone();
+        if let Some(session) = session.filter(|session| !session.await_message(until)) {
+            self.send_away(&session);
+        }
+    }
+
+    fn send_away(&self, session: &SessionHandle) {
+        tracing::warn!(disk = self.spec.id, "front-end stopped within a message");
+        session.close();
+    }
+
     /// Lets everything stand still by `deadline`. Whatever comes of it, [`Self::go_on`] undoes it.
     ///
     /// # Errors
@@ -126,11 +138,11 @@ impl Export {
         }
         let done = lock(&self.thread).as_ref().map(|control| control.done.clone());
         if let Some(done) = done {
-            let late = !matches!(done.wait(None, Some(MESSAGE_GRACE)), Ok(Woken::Stopped));
-            let session = lock(&self.front_end).session.clone();
-            if let Some(session) = session.filter(|_| late) {
-                tracing::warn!(disk = self.spec.id, "front-end stopped within a message");
-                session.close();
+            let session = || lock(&self.front_end).session.clone();
+            if is_late(&done, Instant::now(), session)
+                && let Some(session) = session()
+            {
+                self.send_away(&session);
             }
         }
         // Ends now: whatever it waited for in the front-end's socket is over.

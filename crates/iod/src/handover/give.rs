@@ -15,6 +15,7 @@ use crate::error::text;
 use crate::export::{DiskFormats, Export, ExportError, Still};
 use crate::held::HoldError;
 use crate::link::Link;
+use crate::messages::GRACE;
 use crate::nic::WriteError;
 use crate::nics::StillNics;
 use crate::table::Table;
@@ -123,6 +124,7 @@ fn give(
     way: &Link,
 ) -> Result<UpgradeReply, GiveError> {
     let Greeted { pid, version, formats } = greeted(way, table.nics().has_any())?;
+    settle(exports, table);
     let began = Instant::now();
     let stands = Stands::begin(exports, table, began + DRAIN_DEADLINE);
     let outcome = give_all(&stands, table, way, formats).and_then(|()| {
@@ -152,6 +154,13 @@ fn give(
     Ok(UpgradeReply { pid, version, disks: exports.len() as u64, nics, paused_ms })
 }
 
+/// Has all front-ends end their messages while everybody is served.
+fn settle(exports: &[Arc<Export>], table: &Table) {
+    let until = Instant::now() + GRACE;
+    table.nics().settle(until);
+    exports.iter().for_each(|export| export.settle(until));
+}
+
 /// All that stands still, or why not.
 struct Stands {
     disks: Vec<Stand>,
@@ -160,7 +169,7 @@ struct Stands {
 }
 
 impl Stands {
-    /// Disks first: they wait for storage, and NICs for nobody.
+    /// Disks first: they wait for storage, and NICs for next to nobody.
     fn begin(exports: &[Arc<Export>], table: &Table, deadline: Instant) -> Self {
         let disks = stand_still(exports, deadline);
         if disks.iter().any(|(_, still)| still.is_err()) {

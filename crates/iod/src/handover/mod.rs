@@ -11,6 +11,7 @@
 //!     |-upgrade->|-- Succeed, way ----------->|-- start, holdings ->|
 //!     |          |                            |                     | reactors, ring
 //!     |          |<-- Hello: formats ---------------------------------|
+//!     |          | front-ends end their messages                    |
 //!     |          | drain, sessions stand still                      |
 //!     |          |-- disks, networks, NICs, descriptors -------------->| map, check
 //!     |          |<-- Ready ------------------------------------------|

@@ -15,12 +15,13 @@ use std::time::Instant;
 
 use net::control::Asked;
 use nic::RunningQueue;
-use vhost_user::{Listener, Session, SessionHandle, SessionState, Stop, Woken};
+use vhost_user::{Listener, Session, SessionHandle, SessionState, Stop};
 
 use super::glue::Glue;
 use super::muster::{Arrival, Muster};
 use super::{Nic, NicError, Serving};
 use crate::export::Source;
+use crate::messages::is_late;
 
 /// A session that stands still, with what its control thread had of it.
 #[derive(Debug)]
@@ -49,6 +50,21 @@ pub(crate) struct Still {
 }
 
 impl Nic {
+    /// Waits until its front-end is within no message; one that still is at `until` is sent away: it
+    /// must not hold up the others. Everything is served meanwhile.
+    pub(crate) fn settle(&self, until: Instant) {
+        let session = self.session().clone();
+        if let Some(session) = session.filter(|session| !session.await_message(until)) {
+            self.send_away(&session);
+        }
+    }
+
+    fn send_away(&self, session: &SessionHandle) {
+        let nic = self.spec.socket.display();
+        tracing::warn!(%nic, "front-end stopped within a message");
+        session.close();
+    }
+
     /// Lets its session stand still, and takes no other one; does not wait. [`Serving::still`] does.
     pub(crate) fn freeze(&self) {
         self.still.store(true, Ordering::Release);
@@ -91,16 +107,15 @@ impl Nic {
 }
 
 impl Serving {
-    /// Waits for the end of a NIC's control thread after [`Nic::freeze`]. A front-end that has not
-    /// ended its message by `deadline` is sent away: it must not hold up the others. `None`: it does
-    /// not listen, so nobody could come to it again.
-    pub(crate) fn still(self, nic: &Nic, deadline: Instant) -> Option<Still> {
-        let left = deadline.saturating_duration_since(Instant::now());
-        let late = !matches!(self.done.wait(None, Some(left)), Ok(Woken::Stopped));
-        let session = nic.session().clone();
-        if let Some(session) = session.filter(|_| late) {
-            tracing::warn!(nic = %nic.spec.socket.display(), "front-end stopped within a message");
-            session.close();
+    /// Waits for the end of a NIC's control thread after [`Nic::freeze`], which was `asked` for then. A
+    /// front-end that has begun a message since [`Nic::settle`] and does not end it is sent away.
+    /// `None`: it does not listen, so nobody could come to it again.
+    pub(crate) fn still(self, nic: &Nic, asked: Instant) -> Option<Still> {
+        let session = || nic.session().clone();
+        if is_late(&self.done, asked, session)
+            && let Some(session) = session()
+        {
+            nic.send_away(&session);
         }
         // Ends now. One that panicked has said so.
         let _ = self.thread.join();

@@ -1,13 +1,13 @@
 //! NICs that are handed over, or go on here because nothing came of it.
 //!
 //! ```text
-//! sessions freeze -> senders end: guests, then the host -> what is between reactors arrives
+//! messages end -> sessions freeze -> senders end: guests, then the host -> what is between reactors arrives
 //!   -> receivers end -> (another process) -> receivers begin -> senders begin
 //! ```
 //! So a frame that a guest has got rid of is with its receiver, on either side of an upgrade.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use model::rpc::{RpcError, code};
 
@@ -15,9 +15,6 @@ use super::error::NicsError;
 use super::{Nics, busy};
 use crate::error::text;
 use crate::nic::{Lan, Muster, Nic, NicError, Still, Uplink};
-
-/// How long front-ends may take over messages that they have begun.
-const MESSAGE_GRACE: Duration = Duration::from_millis(500);
 
 /// NICs that stand still, by id.
 #[derive(Debug, Default)]
@@ -63,6 +60,13 @@ impl Nics {
         self.ended.notify_all();
     }
 
+    /// Waits until no front-end is within a message, and sends away those that are at `until`.
+    pub(crate) fn settle(&self, until: Instant) {
+        let nics: Vec<_> =
+            self.state().by_id.values().filter_map(|entry| entry.nic.clone()).collect();
+        nics.iter().for_each(|nic| nic.settle(until));
+    }
+
     /// Lets all NICs and uplinks stand still. Whatever comes of it, [`Self::go_on`] undoes it.
     ///
     /// # Errors
@@ -88,9 +92,9 @@ impl Nics {
             }
         }
         drop(state);
-        let until = Instant::now() + MESSAGE_GRACE;
+        let asked = Instant::now();
         let still = servings.into_iter().filter_map(|(id, nic, serving)| {
-            let still = serving.still(&nic, until)?;
+            let still = serving.still(&nic, asked)?;
             Some(StillNic { id, nic, still })
         });
         StillNics(still.collect())

@@ -15,7 +15,7 @@ mod walk;
 use std::cell::OnceCell;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-pub use dhcp::{Bootp, LEASE_BYTES, Lease};
+pub use dhcp::Bootp;
 pub use ip::{Ip, Tcp, Udp, Upper};
 pub use neighbour::{Arp, Neighbour, Solicited};
 pub use tuple::Tuple;
@@ -164,14 +164,6 @@ impl<'a> Frame<'a> {
             | Net::V6(Ip { fragment: false, at, upper, .. }) => Some((at, upper)),
             _ => None,
         }
-    }
-
-    /// A server's answer to a DHCP client of this network. [`Lease::parse`] tells, from more bytes
-    /// of the same frame, whether it leases an address.
-    pub fn is_dhcp_reply(&self) -> bool {
-        let reply =
-            |upper| matches!(upper, Upper::Udp(Udp { bootp: Some(bootp), .. }) if bootp.reply);
-        self.transport().is_some_and(|(_, upper)| reply(upper))
     }
 }
 

@@ -219,7 +219,12 @@ impl Hypervisor for SimHv {
     }
 
     fn guest(&self, vm: VmId) -> Fut<'_, Result<Option<GuestSeen>, HvError>> {
-        Box::pin(async move { alive(&mut self.0.state(), vm).map(|_| None) })
+        let told = move |state: &mut State| {
+            alive(state, vm)?;
+            Ok(state.agents.get(&vm).cloned())
+        };
+        let call = Call::new(What::Agent).vm(vm);
+        Box::pin(self.0.call(call, told, |why| refused(What::Agent, why)))
     }
 
     fn console(&self, _vm: VmId) -> Option<PathBuf> {

@@ -27,6 +27,8 @@ pub enum What {
     Ask,
     /// How long a guest takes until it has done what it was asked for; one that hangs never does.
     Guest,
+    /// What the guest's agent tells.
+    Agent,
     Kill,
     Forget,
     Find,
@@ -217,7 +219,8 @@ impl Counts {
 
 /// Whether the call could change something; what a guest does is no call.
 fn is_counted(what: What) -> bool {
-    !matches!(what, What::Find | What::Stats | What::AttachedVolumes | What::Guest)
+    use What::{Agent, AttachedVolumes, Find, Guest, Stats};
+    !matches!(what, Find | Stats | AttachedVolumes | Guest | Agent)
 }
 
 /// Whether the call is part of a step that takes slots.

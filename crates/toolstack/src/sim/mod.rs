@@ -35,8 +35,8 @@ use call::Counts;
 pub use call::{Call, End, Fate, Rule, SimMarks, What};
 pub(crate) use state::{Disk, Domain, Port, State, Volume, image, vdi_of};
 
-use crate::hv::DomainEvent;
 use crate::hv::sim::SimHv;
+use crate::hv::{DomainEvent, GuestSeen};
 use crate::io::sim::{SimPaths, SimSwitch};
 use crate::machines::{Drivers, HostBytes, HostMemory};
 use crate::net::sim::SimNet;
@@ -184,6 +184,11 @@ impl Sim {
             let claims = self.claims.lock().unwrap_or_else(PoisonError::into_inner);
             let _ = claims.0.try_send(vif);
         }
+    }
+
+    /// A machine's guest has an agent, which tells this from now on.
+    pub fn agent(&self, vm: VmId, tells: GuestSeen) {
+        self.state().agents.insert(vm, tells);
     }
 
     /// What a real host would have suffered from.

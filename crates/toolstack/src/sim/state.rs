@@ -13,7 +13,7 @@ use model::vm::exits::Exit;
 use serde::{Deserialize, Serialize};
 
 use super::keep::{Journal, access, run};
-use crate::hv::Found;
+use crate::hv::{Found, GuestSeen};
 
 /// Where images of volumes are said to be.
 const IMAGES: &str = "/simulated";
@@ -35,6 +35,8 @@ pub(crate) struct State {
     pub(crate) cards: BTreeMap<String, Option<String>>,
     /// Addresses of interfaces that are watched.
     pub(crate) claimed: BTreeMap<VifId, Vec<IpAddr>>,
+    /// What agents of guests tell.
+    pub(crate) agents: BTreeMap<VmId, GuestSeen>,
     pub(crate) broken: Vec<String>,
     /// Where it is kept, if it outlives the process.
     pub(super) journal: Option<Journal>,

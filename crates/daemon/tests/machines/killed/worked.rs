@@ -4,7 +4,8 @@ use testkit::lasting::Random;
 use xenapi::Value;
 use xenapi::client::Begun;
 
-use crate::world::{Machine, World, interface, of, slot, start, with};
+use crate::records::{interface, of, slot, start, with};
+use crate::world::{Machine, World};
 
 /// How much larger a disk is made at a time, in bytes.
 const GROWS: i64 = 1 << 20;

@@ -2,6 +2,7 @@
 
 use socket2::SockFilter;
 
+use super::dhcp::{DHCP_BYTES, IPV4};
 use super::frame::{ARP, FRAME_BYTES, IPV6};
 
 /// What is listened for.
@@ -11,13 +12,19 @@ pub(super) enum What {
     Arp,
     /// Neighbour discovery of IPv6.
     Neighbours,
+    /// What clients of DHCP say.
+    Dhcp,
 }
 
+/// Everything that is listened for.
+pub(super) const KINDS: [What; 3] = [What::Arp, What::Neighbours, What::Dhcp];
+
 /// Instructions (linux/bpf_common.h): load 16 bits, or 8, of the frame; go on by whether that is a
-/// number; end with so many bytes, 0 to drop the frame.
+/// number, or has some of these bits; end with so many bytes, 0 to drop the frame.
 const HALF: u16 = 0x28;
 const BYTE: u16 = 0x30;
 const IS: u16 = 0x15;
+const HAS: u16 = 0x45;
 const TAKE: u16 = 0x06;
 
 const fn load(size: u16, offset: u32) -> SockFilter {
@@ -61,12 +68,29 @@ const OF_NEIGHBOURS: &[SockFilter] = &[
     take(0),
 ];
 
+/// UDP from a client's port to a server's, in a packet that is whole and has no options.
+const OF_DHCP: &[SockFilter] = &[
+    load(BYTE, 14),
+    is(0x45, 0, 9),
+    load(BYTE, 23),
+    is(17, 0, 7),
+    load(HALF, 20),
+    SockFilter::new(HAS, 5, 0, 0x3fff),
+    load(HALF, 34),
+    is(68, 0, 3),
+    load(HALF, 36),
+    is(67, 0, 1),
+    take(DHCP_BYTES as u32),
+    take(0),
+];
+
 impl What {
     /// The type of its frames.
     pub(super) fn ethertype(self) -> u16 {
         match self {
             Self::Arp => ARP,
             Self::Neighbours => IPV6,
+            Self::Dhcp => IPV4,
         }
     }
 
@@ -75,6 +99,7 @@ impl What {
         match self {
             Self::Arp => OF_ARP,
             Self::Neighbours => OF_NEIGHBOURS,
+            Self::Dhcp => OF_DHCP,
         }
     }
 }
@@ -86,6 +111,7 @@ mod tests {
     use proptest::prelude::*;
     use socket2::{Domain, Socket, Type};
 
+    use super::super::dhcp::tests::message;
     use super::super::frame::claim;
     use super::super::frame::tests::frames;
     use super::*;
@@ -123,9 +149,23 @@ mod tests {
     }
 
     #[test]
+    fn clients_of_dhcp_pass() {
+        let asks = message([0; 4], &[53, 1, 1, 255]);
+        assert_eq!(passed(What::Dhcp, &asks).as_deref(), Some(&asks[..]));
+        let long = [&asks[..], &[0; 1000]].concat();
+        assert_eq!(passed(What::Dhcp, &long).map(|one| one.len()), Some(DHCP_BYTES));
+        // Options, a fragment and that more come, another protocol, other ports.
+        for (at, byte) in [(14, 0x46), (20, 0x20), (21, 1), (23, 6), (35, 67), (37, 68)] {
+            let mut other = asks.clone();
+            other[at] = byte;
+            assert_eq!(passed(What::Dhcp, &other), None, "{at}");
+        }
+    }
+
+    #[test]
     fn what_is_neither_does_not_pass() {
         let mut frame = [0; 200];
-        for what in [What::Arp, What::Neighbours] {
+        for what in KINDS {
             assert_eq!(passed(what, &frame), None);
         }
         // A neighbour's solicitation by a router: it has been passed on.

@@ -38,9 +38,22 @@ pub(super) struct Claim {
 
 impl Mac {
     /// Not that of a group, nor of nobody.
-    fn of(bytes: [u8; 6]) -> Option<Self> {
+    pub(super) fn of(bytes: [u8; 6]) -> Option<Self> {
         let [first, ..] = bytes;
         (first & 1 == 0 && bytes != [0; 6]).then_some(Self(bytes))
+    }
+
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl Claim {
+    /// It is of an address that a host can have.
+    pub(super) fn is_hosts(&self) -> bool {
+        let address = self.address;
+        let to_all = matches!(address, IpAddr::V4(v4) if v4.is_broadcast());
+        !(address.is_unspecified() || address.is_loopback() || address.is_multicast() || to_all)
     }
 }
 
@@ -94,13 +107,8 @@ fn arp(mac: Mac, packet: &[u8]) -> Option<Claim> {
     let (target, _) = rest.split_first_chunk::<4>()?;
     let is_known = *head == ARP_HEAD && matches!(operation, [0, 1 | 2]);
     let announced = address == target;
-    let address = Ipv4Addr::from(*address);
-    let is_hosts = !address.is_unspecified()
-        && !address.is_loopback()
-        && !address.is_multicast()
-        && !address.is_broadcast();
-    let claimed = is_known && *hardware == mac.0 && is_hosts;
-    claimed.then_some(Claim { mac, address: address.into(), announced })
+    let claim = Claim { mac, address: Ipv4Addr::from(*address).into(), announced };
+    (is_known && *hardware == mac.0 && claim.is_hosts()).then_some(claim)
 }
 
 /// A solicitation says its sender's address, or, without one, that which its sender is about to take;
@@ -123,8 +131,7 @@ fn neighbour(mac: Mac, packet: &[u8]) -> Option<Claim> {
         ADVERTISEMENT => (target, Ipv6Addr::from(*destination).is_multicast()),
         _ => return None,
     };
-    let is_hosts = !address.is_unspecified() && !address.is_loopback() && !address.is_multicast();
-    is_hosts.then_some(Claim { mac, address: address.into(), announced })
+    Some(Claim { mac, address: address.into(), announced }).filter(Claim::is_hosts)
 }
 
 #[cfg(test)]

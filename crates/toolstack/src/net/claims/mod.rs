@@ -1,13 +1,14 @@
 //! Addresses that guests claim on their networks, seen where nobody in the guest tells of them.
 //!
 //! # Model
-//! Each network with an interface that is watched has two sockets at its bridge, which the kernel
-//! gives ARP frames and neighbour discovery of IPv6 that come in there, and nothing else. Guests send
-//! those to everybody before they use an address, so the bridge gets them too; what guests send each
-//! other otherwise passes nobody here. A frame counts for the interface that has its sender's
-//! hardware address. The switch lets an interface that is locked send as its own addresses only: so a
-//! claim of any other one, or of one of those by somebody who is not locked, was forged by somebody who
-//! is not. Of two that are not locked nobody can tell.
+//! Each network with an interface that is watched has three sockets at its bridge, which the kernel
+//! gives ARP frames, neighbour discovery of IPv6 and what clients of DHCP say that come in there, and
+//! nothing else. Guests send those to everybody before they use an address, so the bridge gets them
+//! too; what guests send each other otherwise passes nobody here. What a client asks a server for is
+//! its address until it looks for another one without having used it. A frame counts for the interface
+//! that has its sender's hardware address. The switch lets an interface that is locked send as its own
+//! addresses only: so a claim of any other one, or of one of those by somebody who is not locked, was
+//! forged by somebody who is not. Of two that are not locked nobody can tell.
 //!
 //! # Bounds
 //! A frame is hostile: it is read once, into a checked [claim](frame::Claim). An interface has at
@@ -16,6 +17,7 @@
 //! into it meanwhile: a guest that floods its network costs little, and hides what others on
 //! that network claim at the same time.
 
+mod dhcp;
 mod filter;
 mod frame;
 mod socket;
@@ -34,7 +36,7 @@ use tokio::task::JoinSet;
 
 use super::NetError;
 use super::ip::Device;
-use filter::What;
+use filter::KINDS;
 use frame::Mac;
 use table::Table;
 
@@ -129,13 +131,13 @@ impl Claims {
 
     fn listen(&self, bridge: &str, index: Option<u32>) -> io::Result<Bridge> {
         let (table, mut listening) = (Arc::<Mutex<Table>>::default(), JoinSet::new());
-        for what in [What::Arp, What::Neighbours] {
+        for what in KINDS {
             #[expect(
                 deprecated,
                 reason = "an owned descriptor stays the same and open; what replaces this is not safe"
             )]
             let socket = AsyncFd::with_interest(socket::open(bridge, what)?, Interest::READABLE)?;
-            listening.spawn(socket::listen(socket, Arc::clone(&table), self.tell.clone()));
+            listening.spawn(socket::listen((socket, what), Arc::clone(&table), self.tell.clone()));
         }
         Ok(Bridge { index, table, _listening: listening })
     }

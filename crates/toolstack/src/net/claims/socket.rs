@@ -14,6 +14,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::mpsc;
 use tokio::time::sleep;
 
+use super::dhcp::{self, DHCP_BYTES};
 use super::filter::What;
 use super::frame::{self, FRAME_BYTES};
 use super::lock;
@@ -53,11 +54,11 @@ pub(super) fn open(bridge: &str, what: What) -> io::Result<Socket> {
 
 /// Notes what is claimed, and tells whose that is, until nobody wants to know.
 pub(super) async fn listen(
-    socket: AsyncFd<Socket>,
+    (socket, what): (AsyncFd<Socket>, What),
     table: Arc<Mutex<Table>>,
     tell: mpsc::Sender<VifId>,
 ) {
-    while let Ok(changed) = look(&socket, &table).await {
+    while let Ok(changed) = look(&socket, what, &table).await {
         for vif in changed {
             if tell.send(vif).await.is_err() {
                 return;
@@ -68,19 +69,31 @@ pub(super) async fn listen(
 }
 
 /// Waits for frames and reads those that are there; whose addresses have changed by them.
-async fn look(socket: &AsyncFd<Socket>, table: &Mutex<Table>) -> io::Result<BTreeSet<VifId>> {
-    let (mut changed, mut frame) = (BTreeSet::new(), [0; FRAME_BYTES]);
+async fn look(
+    socket: &AsyncFd<Socket>,
+    what: What,
+    table: &Mutex<Table>,
+) -> io::Result<BTreeSet<VifId>> {
+    let (mut changed, mut frame) = (BTreeSet::new(), [0; DHCP_BYTES]);
     let mut ready = socket.readable().await?;
     for _ in 0..FRAMES_MAX {
         match ready.try_io(|socket| socket.get_ref().read(&mut frame)) {
             Err(_nothing_more) => break,
             Ok(Ok(bytes)) => {
-                let claim = frame.get(..bytes).and_then(frame::claim);
-                changed.extend(claim.and_then(|claim| lock(table).claimed(&claim)));
+                let frame = frame.get(..bytes).unwrap_or_default();
+                changed.extend(heard(what, frame, table));
             }
             // The bridge went down. It may come up again; if it is made anew it is listened to anew.
             Ok(Err(error)) => tracing::debug!(%error, "a network is down"),
         }
     }
     Ok(changed)
+}
+
+/// Whose addresses have changed by this frame.
+fn heard(what: What, frame: &[u8], table: &Mutex<Table>) -> Option<VifId> {
+    match what {
+        What::Arp | What::Neighbours => lock(table).claimed(&frame::claim(frame)?),
+        What::Dhcp => lock(table).asked(&dhcp::asked(frame)?),
+    }
 }

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 
 use model::id::VifId;
 
+use super::dhcp::Asked;
 use super::frame::{Claim, Mac};
 
 /// Most addresses of an interface, of each kind: as many as are told of one by a guest's agent.
@@ -19,6 +20,8 @@ struct Seen {
     vif: VifId,
     /// The latest first.
     addresses: Vec<IpAddr>,
+    /// One of them that it has only asked a server for.
+    asked: Option<IpAddr>,
     /// It can have these only.
     own: Option<Vec<IpAddr>>,
 }
@@ -27,7 +30,7 @@ impl Table {
     /// An interface, of which nothing is known. Of two with one hardware address nobody can tell
     /// who has claimed what: it is the later one.
     pub(super) fn add(&mut self, vif: VifId, mac: Mac, own: Option<Vec<IpAddr>>) {
-        self.0.insert(mac, Seen { vif, addresses: Vec::new(), own });
+        self.0.insert(mac, Seen { vif, addresses: Vec::new(), asked: None, own });
     }
 
     /// An interface has these for its own from now on; those who have lost addresses by that.
@@ -78,11 +81,13 @@ impl Table {
         if !self.may_have(mac, &address) {
             return None;
         }
-        let Seen { vif, addresses, .. } = self.0.get_mut(&mac)?;
+        let Seen { vif, addresses, asked, .. } = self.0.get_mut(&mac)?;
+        // That it uses it from now on is news: it may not have had it when it asked.
+        let begins = asked.take_if(|asked| *asked == address).is_some();
         let is_same_kind = |one: &IpAddr| one.is_ipv4() == address.is_ipv4();
         let is_first = addresses.iter().find(|one| is_same_kind(one)) == Some(&address);
         if is_first || !announced && addresses.contains(&address) {
-            return None;
+            return begins.then_some(*vif);
         }
         addresses.retain(|one| *one != address);
         addresses.insert(0, address);
@@ -92,6 +97,46 @@ impl Table {
             !is_same_kind(one) || of_kind <= ADDRESSES_MAX
         });
         Some(*vif)
+    }
+}
+
+impl Table {
+    /// Notes what a client of DHCP says: it has what it asks for, until it looks for something else
+    /// without having used it. Each time that it asks is news: it may have what it asks for only after
+    /// the last, and whoever was told before has looked for that in vain.
+    pub(super) fn asked(&mut self, asked: &Asked) -> Option<VifId> {
+        match asked {
+            Asked::Takes(claim) => {
+                if !self.may_have(claim.mac, &claim.address) {
+                    return None;
+                }
+                let seen = self.0.get_mut(&claim.mac)?;
+                let is_used = seen.uses(&claim.address);
+                seen.refused();
+                self.claimed(claim);
+                let seen = self.0.get_mut(&claim.mac)?;
+                seen.asked = (!is_used).then_some(claim.address);
+                Some(seen.vif)
+            }
+            Asked::Looks(mac) => {
+                let seen = self.0.get_mut(mac)?;
+                seen.refused().then_some(seen.vif)
+            }
+        }
+    }
+}
+
+impl Seen {
+    /// It has not got what it has only asked for; says whether there was such a thing.
+    fn refused(&mut self) -> bool {
+        let Some(asked) = self.asked.take() else { return false };
+        self.addresses.retain(|one| *one != asked);
+        true
+    }
+
+    /// Not one that it has only asked for.
+    fn uses(&self, address: &IpAddr) -> bool {
+        self.asked.as_ref() != Some(address) && self.addresses.contains(address)
     }
 }
 
@@ -151,6 +196,34 @@ mod tests {
             assert_eq!(told.is_some(), new, "{address}");
         }
         assert_eq!(texts(&table, vif(1)), ["10.0.0.1", "10.0.0.2", "fe80::1"]);
+    }
+
+    #[test]
+    fn what_a_server_refused_is_not_had() {
+        let mut table = Table::default();
+        table.add(vif(1), mac(1), None);
+        let takes = |address: &str| Asked::Takes(claim(1, address, true));
+        assert_eq!(table.asked(&takes("10.0.0.1")), Some(vif(1)));
+        assert_eq!(table.asked(&takes("10.0.0.1")), Some(vif(1)), "it asks again");
+        assert_eq!(table.asked(&Asked::Looks(mac(1))), Some(vif(1)));
+        assert_eq!(texts(&table, vif(1)), [""; 0]);
+        assert_eq!(table.asked(&Asked::Looks(mac(1))), None);
+        // One after the other, and has the last.
+        for address in ["10.0.0.1", "10.0.0.2"] {
+            assert_eq!(table.asked(&takes(address)), Some(vif(1)));
+            assert_eq!(texts(&table, vif(1)), [address]);
+        }
+        // It speaks as that one.
+        assert_eq!(table.claimed(&claim(1, "10.0.0.2", false)), Some(vif(1)));
+        assert_eq!(table.claimed(&claim(1, "10.0.0.2", false)), None);
+        assert_eq!(table.asked(&takes("10.0.0.2")), Some(vif(1)), "it asks for more time");
+        assert_eq!(table.asked(&Asked::Looks(mac(1))), None);
+        assert_eq!(texts(&table, vif(1)), ["10.0.0.2"]);
+        // What the switch does not let it have, or nobody's of ours.
+        table.add(vif(2), mac(2), Some(vec!["10.0.0.3".parse().unwrap()]));
+        assert_eq!(table.asked(&takes("10.0.0.3")), None);
+        assert_eq!(table.asked(&Asked::Looks(mac(3))), None);
+        assert_eq!(texts(&table, vif(1)), ["10.0.0.2"]);
     }
 
     #[test]

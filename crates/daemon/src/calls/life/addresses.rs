@@ -1,0 +1,155 @@
+//! Addresses that guests claim, told when the guest's agent or its record comes later than they do.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use model::id::VifId;
+use tokio::sync::mpsc::{self, Receiver};
+use tokio::time::timeout;
+use toolstack::hv::GuestSeen;
+use toolstack::sim::{End, Fate, What};
+use xenapi::table::{vif, vm_guest_metrics};
+
+use super::*;
+use crate::records::fields::pairs;
+
+const FIRST: &str = "10.0.0.1";
+const SECOND: &str = "10.0.0.2";
+/// More than anything here takes.
+const SOON: Duration = Duration::from_secs(60);
+/// More calls than any test waits for.
+const CALLS: usize = 16;
+
+/// A machine with an interface, which takes its time.
+struct Slow {
+    world: World,
+    machine: Ref,
+    vm: VmId,
+    vif: VifId,
+}
+
+impl Slow {
+    async fn new() -> Self {
+        let world = World::new().await;
+        let machine = world.machine().await;
+        let net = record([("name_label", Value::text("n")), ("other_config", none())]);
+        let net = world.made("network.create", [net]).await;
+        let device = record([
+            ("VM", machine.value()),
+            ("network", net.value()),
+            ("device", Value::text("0")),
+            ("MAC", Value::text("")),
+            ("MTU", Value::Int(1500)),
+            ("other_config", none()),
+            ("qos_algorithm_type", Value::text("")),
+            ("qos_algorithm_params", none()),
+        ]);
+        let device = world.made("VIF.create", [device]).await;
+        let db = &world.trial.house.db;
+        let vm = VmId(db.read(|view| uuid(view, &machine, vm::Field::uuid)).unwrap());
+        let vif = VifId(db.read(|view| uuid(view, &device, vif::Field::uuid)).unwrap());
+        Self { world, machine, vm, vif }
+    }
+
+    fn claims(&self, address: &str) {
+        self.world.sim.claim(self.vif, address.parse().unwrap());
+    }
+
+    /// Its agent tells these addresses from now on.
+    fn tells(&self, addresses: &[&str]) {
+        let networks = addresses.iter().enumerate();
+        let networks =
+            networks.map(|(n, address)| (format!("0/ipv4/{n}"), (*address).to_owned())).collect();
+        self.world.sim.agent(self.vm, GuestSeen { networks, ..GuestSeen::default() });
+    }
+
+    /// Ends when these addresses are recorded of the guest.
+    async fn until(&self, addresses: &[&str]) {
+        let wanted: BTreeSet<_> = addresses.iter().map(|one| (*one).to_owned()).collect();
+        let is = |world: &World| recorded(world, &self.machine).as_ref() == Some(&wanted);
+        let seen = timeout(SOON, self.world.until(is)).await;
+        assert!(seen.is_ok(), "{wanted:?}: {:?}", recorded(&self.world, &self.machine));
+    }
+
+    /// Calls end like this, if they are of one of these kinds, and are told.
+    fn rule<const N: usize>(&self, fates: [(What, End); N]) -> Receiver<What> {
+        let (tell, told) = mpsc::channel(CALLS);
+        self.world.sim.rule(move |call| {
+            let fate = fates.iter().find(|(what, _)| *what == call.what);
+            let Some((what, end)) = fate else { return Fate::default() };
+            let _ = tell.try_send(*what);
+            Fate::ends(*end)
+        });
+        told
+    }
+}
+
+/// Nothing where nothing is known of the guest.
+fn recorded(world: &World, machine: &Ref) -> Option<BTreeSet<String>> {
+    let metrics = Ref::from(text(&world.get(machine, vm::Field::guest_metrics)));
+    let field = vm_guest_metrics::Field::networks;
+    let told = world.trial.house.db.read(|view| pairs(view, &metrics, field));
+    told.ok().map(|told| told.into_values().collect())
+}
+
+/// A client of DHCP asks for an address before it has it, and its agent may be asked in between.
+#[tokio::test]
+async fn an_agent_that_does_not_know_yet_is_asked_again() {
+    let slow = Slow::new().await;
+    slow.world.start(&slow.machine).await;
+    slow.tells(&[]);
+    slow.claims(FIRST);
+    slow.until(&[]).await;
+    slow.tells(&[FIRST]);
+    slow.until(&[FIRST]).await;
+    slow.world.done("VM.hard_shutdown", [slow.machine.value()]).await;
+    slow.world.assert_clean();
+}
+
+#[tokio::test]
+async fn an_agent_that_does_not_answer_is_asked_again() {
+    let slow = Slow::new().await;
+    slow.world.start(&slow.machine).await;
+    slow.tells(&[FIRST]);
+    slow.claims(FIRST);
+    slow.until(&[FIRST]).await;
+    let mut calls = slow.rule([(What::Agent, End::Fails)]);
+    slow.tells(&[SECOND]);
+    slow.claims(SECOND);
+    calls.recv().await.unwrap();
+    slow.world.sim.rule(|_| Fate::default());
+    slow.until(&[SECOND]).await;
+}
+
+/// What is seen of its guest is told until then.
+#[tokio::test]
+async fn an_agent_that_has_never_answered_is_asked_again() {
+    let slow = Slow::new().await;
+    slow.world.start(&slow.machine).await;
+    let _calls = slow.rule([(What::Agent, End::Fails)]);
+    slow.tells(&[FIRST, SECOND]);
+    slow.claims(FIRST);
+    slow.until(&[FIRST]).await;
+    slow.world.sim.rule(|_| Fate::default());
+    slow.until(&[FIRST, SECOND]).await;
+}
+
+/// The guest runs before that is recorded.
+#[tokio::test]
+async fn what_is_claimed_before_a_start_has_ended_is_told_after_it() {
+    for agent in [false, true] {
+        let slow = Slow::new().await;
+        if agent {
+            slow.tells(&[FIRST]);
+        }
+        let mut calls = slow.rule([(What::Run, End::HangsDone), (What::Agent, End::Well)]);
+        let claims = async {
+            assert_eq!(calls.recv().await, Some(What::Run));
+            slow.claims(FIRST);
+            assert_eq!(calls.recv().await, Some(What::Agent));
+            slow.world.sim.rule(|_| Fate::default());
+        };
+        tokio::join!(slow.world.start(&slow.machine), claims);
+        slow.until(&[FIRST]).await;
+    }
+}

@@ -1,0 +1,73 @@
+//! When guests are asked what they have: as they say that there is something new, one question after
+//! the other for each, so that no answer is recorded over a later one.
+//!
+//! Who has claimed an address may not have it yet: a client of DHCP asks its server for it first, and
+//! an agent that is asked in between knows of none. Nor may the agent answer just then, nor the
+//! machine be recorded to run. So a guest is asked again until all that is seen of it is told, or
+//! some time is over.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use model::id::VmId;
+use tokio::sync::mpsc::error::TrySendError;
+use tokio::sync::mpsc::{Receiver, Sender, channel};
+use tokio::time::timeout;
+
+use super::guest;
+use crate::house::House;
+
+/// Milliseconds before each further question: two minutes in all.
+const AGAIN_MS: [u64; 8] = [500, 1000, 2000, 4000, 8000, 16_000, 32_000, 64_000];
+
+/// Guests that are being asked.
+#[derive(Debug, Default)]
+pub(super) struct Guests(Mutex<HashMap<VmId, Sender<()>>>);
+
+impl Guests {
+    /// Something of a guest is new. Called within a runtime.
+    pub(super) fn ask(self: &Arc<Self>, house: &Arc<House>, vm: VmId) {
+        let mut all = self.lock();
+        // Where one word waits it is for this as well. One that has panicked is followed by another.
+        if let Some(tell) = all.get(&vm)
+            && !matches!(tell.try_send(()), Err(TrySendError::Closed(())))
+        {
+            return;
+        }
+        let (tell, news) = channel(1);
+        all.insert(vm, tell);
+        let (guests, house) = (self.clone(), house.clone());
+        tokio::spawn(async move { guests.follow(&house, vm, news).await });
+    }
+
+    async fn follow(&self, house: &House, vm: VmId, mut news: Receiver<()>) {
+        let mut waits = AGAIN_MS.into_iter();
+        loop {
+            let wait = if guest::asked(house, vm).await { None } else { waits.next() };
+            let is_new = match wait {
+                Some(wait) => timeout(Duration::from_millis(wait), news.recv()).await.is_ok(),
+                None if self.leaves(vm, &mut news) => return,
+                None => true,
+            };
+            if is_new {
+                waits = AGAIN_MS.into_iter();
+            }
+        }
+    }
+
+    /// Nobody asks this guest any more, unless something is new.
+    fn leaves(&self, vm: VmId, news: &mut Receiver<()>) -> bool {
+        let mut all = self.lock();
+        let leaves = news.try_recv().is_err();
+        if leaves {
+            all.remove(&vm);
+        }
+        leaves
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<VmId, Sender<()>>> {
+        // Entries come and go whole.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
