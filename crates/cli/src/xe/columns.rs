@@ -1,6 +1,8 @@
 //! What is listed of a record: its fields, under the names that administrators know, and some
 //! fields of the records to which it refers.
 
+mod order;
+
 use std::borrow::Cow;
 
 use xenapi::client::Record;
@@ -50,6 +52,8 @@ const RENAMED: &[Renamed] = &[
     ("PIF", "ip_configuration_mode", &[("IP-configuration-mode", "")]),
     ("PIF", "ipv6_configuration_mode", &[("IPv6-configuration-mode", "")]),
     ("PIF", "ipv6_gateway", &[("IPv6-gateway", "")]),
+    ("PIF", "VLAN_master_of", &[("vlan-master-of", "")]),
+    ("PIF", "VLAN_slave_of", &[("vlan-slave-of", "")]),
     ("VBD", "VDI", &[("vdi-uuid", ""), ("vdi-name-label", "name_label")]),
     ("VBD", "VM", &[("vm-uuid", ""), ("vm-name-label", "name_label")]),
     ("VDI", "SR", &[("sr-uuid", ""), ("sr-name-label", "name_label")]),
@@ -93,6 +97,7 @@ const RENAMED: &[Renamed] = &[
             ("current-domain-type", "current_domain_type"),
         ],
     ),
+    ("VM", "VTPMs", &[("vtpms", "")]),
     ("VM", "suspend_SR", &[("suspend-SR-uuid", "")]),
     ("VM", "suspend_VDI", &[("suspend-VDI-uuid", "")]),
     ("console", "VM", &[("vm-uuid", ""), ("vm-name-label", "name_label")]),
@@ -107,6 +112,7 @@ const RENAMED: &[Renamed] = &[
             ("host-metrics-live", "live"),
         ],
     ),
+    ("host", "resident_VMs", &[("resident-vms", "")]),
     ("host", "suspend_image_sr", &[("suspend-image-sr-uuid", "")]),
     ("host_cpu", "host", &[("host-uuid", "")]),
     ("message", "cls", &[("class", "")]),
@@ -114,6 +120,7 @@ const RENAMED: &[Renamed] = &[
     ("network", "VIFs", &[("VIF-uuids", "")]),
     ("role", "name_description", &[("description", "")]),
     ("role", "name_label", &[("name", "")]),
+    ("task", "allowed_operations", &[("allowed_operations", "")]),
 ];
 
 /// Columns whose names keep the underscores of their fields.
@@ -135,19 +142,20 @@ const ASKED: &[(&str, &str, &str)] = &[
     ("VM", "possible-hosts", "VM.get_possible_hosts"),
 ];
 
-/// The columns of a class, the UUID first.
+/// The columns of a class in their order, the UUID first.
 pub(crate) fn of(of: &'static Class) -> Vec<Column> {
     let mut columns: Vec<Column> = of.fields.iter().flat_map(|field| of_field(of, field)).collect();
     if of.name == "SR" {
         let name = Cow::Borrowed("host");
         let source = Source::HostOfStorage;
-        columns.insert(3, Column { name, of, field: "PBDs", source, ty: Type::Str });
+        columns.push(Column { name, of, field: "PBDs", source, ty: Type::Str });
     }
     for (_, name, method) in ASKED.iter().filter(|(class, ..)| *class == of.name) {
         let Some((means, _)) = resolve(method) else { continue };
         let (name, source, ty) = (Cow::Borrowed(*name), Source::Asked(method), means.result());
         columns.push(Column { name, of, field: "", source, ty });
     }
+    order::sort(of.name, &mut columns);
     columns
 }
 
@@ -156,7 +164,8 @@ fn of_field(of: &'static Class, field: &'static xenapi::table::Field) -> Vec<Col
         |name: Cow<'static, str>, source, ty| Column { name, of, field: field.name, source, ty };
     if field.name == "current_operations" {
         let Type::Map(_, word) = field.ty else { return Vec::new() };
-        return vec![own(dashed(field.name), Source::Members, Type::Set(word))];
+        let name = if of.name == "task" { Cow::Borrowed(field.name) } else { dashed(field.name) };
+        return vec![own(name, Source::Members, Type::Set(word))];
     }
     let renamed = RENAMED.iter().find(|(class, name, _)| *class == of.name && *name == field.name);
     let Some((_, _, columns)) = renamed else {

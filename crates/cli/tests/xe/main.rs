@@ -94,8 +94,8 @@ fn lists() {
     assert_eq!(
         world.prints(&["vbd-list"]),
         "uuid ( RO)             : uuid-d\n          vm-uuid ( RO): uuid-web\n    \
-         vm-name-label ( RO): web\n         vdi-uuid ( RO): uuid-v\n           device ( RO): \n            \
-         empty ( RO): false\n\n\n"
+         vm-name-label ( RO): web\n         vdi-uuid ( RO): uuid-v\n            empty ( RO): false\n           \
+         device ( RO): \n\n\n"
     );
 }
 
