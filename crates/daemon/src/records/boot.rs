@@ -1,13 +1,14 @@
-//! How a machine boots, from what its record says: a kernel out of a named directory, or firmware.
+//! How a machine boots, from what its record says: a kernel, or firmware.
 
 use std::collections::BTreeMap;
-use std::path::{Component, Path, PathBuf};
+use std::path::PathBuf;
 
 use model::domain::{Boot, BootFrom};
 use model::id::{VbdId, VifId};
 use xenapi::ApiError;
 use xenapi::table::vm;
 
+use super::boot_file::File;
 use super::fields::{pairs, text};
 use crate::db::{Ref, View};
 
@@ -20,8 +21,8 @@ pub(super) struct Asked {
     /// Empty: a kernel is booted.
     policy: String,
     params: BTreeMap<String, String>,
-    kernel: String,
-    ramdisk: String,
+    kernel: File,
+    ramdisk: File,
     args: String,
 }
 
@@ -39,8 +40,8 @@ impl Asked {
         Ok(Self {
             policy: read(vm::Field::HVM_boot_policy)?,
             params: pairs(view, machine, vm::Field::HVM_boot_params)?,
-            kernel: read(vm::Field::PV_kernel)?,
-            ramdisk: read(vm::Field::PV_ramdisk)?,
+            kernel: File::read(view, text(view, machine, vm::Field::PV_kernel)?),
+            ramdisk: File::read(view, text(view, machine, vm::Field::PV_ramdisk)?),
             args: read(vm::Field::PV_args)?,
         })
     }
@@ -82,112 +83,28 @@ impl Asked {
             }
             return Ok(Boot::Firmware(order));
         }
-        if self.kernel.is_empty() {
+        let file = |field: &str, named: &File| {
+            named.usable(directories).map_err(|why| format!("{field}: {why}"))
+        };
+        let Some(kernel) = file("PV_kernel", &self.kernel)? else {
             let ways = "name a kernel in PV_kernel, or set HVM_boot_policy to `BIOS order`";
             return Err(format!("nothing says how the machine boots: {ways}"));
-        }
-        let file = |field: &str, named: &str| {
-            allowed_file(Path::new(named), directories).map_err(|why| format!("{field}: {why}"))
         };
-        let kernel = file("PV_kernel", &self.kernel)?;
-        let ramdisk = match self.ramdisk.as_str() {
-            "" => None,
-            named => Some(file("PV_ramdisk", named)?),
-        };
+        let ramdisk = file("PV_ramdisk", &self.ramdisk)?;
         Ok(Boot::Kernel { kernel, ramdisk, args: self.args.clone() })
-    }
-}
-
-/// The file itself, if it is a regular one in one of these directories. Nothing outside of them is
-/// looked at.
-fn allowed_file(named: &Path, directories: &[PathBuf]) -> Result<PathBuf, String> {
-    let shown = named.display();
-    let plain = named.components().all(|part| !matches!(part, Component::ParentDir));
-    if !plain || !directories.iter().any(|directory| named.starts_with(directory)) {
-        return Err(format!("`{shown}` is not in {}", listed(directories)));
-    }
-    let file =
-        named.canonicalize().map_err(|error| format!("`{shown}` cannot be used: {error}"))?;
-    // A link may lead from one named directory to another, and no further.
-    let inside = directories.iter().filter_map(|directory| directory.canonicalize().ok());
-    if !inside.into_iter().any(|directory| file.starts_with(directory)) {
-        return Err(format!("`{shown}` leads out of {}", listed(directories)));
-    }
-    let about = file.metadata().map_err(|error| format!("`{shown}` cannot be used: {error}"))?;
-    if about.is_file() { Ok(file) } else { Err(format!("`{shown}` is no regular file")) }
-}
-
-fn listed(directories: &[PathBuf]) -> String {
-    let names: Vec<_> = directories.iter().map(|one| one.display().to_string()).collect();
-    match names.as_slice() {
-        [] => "any directory: none is set for kernels".to_owned(),
-        names => names.join(" or "),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::symlink;
-
     use model::id::Uuid;
 
     use super::*;
 
-    fn asked(kernel: &str, ramdisk: &str) -> Asked {
-        Asked {
-            policy: String::new(),
-            params: BTreeMap::new(),
-            kernel: kernel.into(),
-            ramdisk: ramdisk.into(),
-            args: "quiet".into(),
-        }
-    }
-
     fn firmware(params: &[(&str, &str)]) -> Asked {
         let params = params.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect();
-        Asked { policy: "BIOS order".into(), params, ..asked("", "") }
-    }
-
-    #[test]
-    fn kernels_come_from_named_directories_only() {
-        let root = tempfile::tempdir().unwrap();
-        let (inside, outside) = (root.path().join("boot"), root.path().join("secret"));
-        for directory in [&inside, &outside] {
-            std::fs::create_dir(directory).unwrap();
-            std::fs::write(directory.join("vmlinuz"), "kernel").unwrap();
-        }
-        symlink("vmlinuz", inside.join("near")).unwrap();
-        symlink(outside.join("vmlinuz"), inside.join("far")).unwrap();
-        std::fs::create_dir(inside.join("sub")).unwrap();
-        let directories = [inside.clone()];
-        let boot = |name: &str| {
-            let named = inside.join(name);
-            asked(named.to_str().unwrap(), "").boot(&Bootable::default(), &directories)
-        };
-        let kernel = inside.canonicalize().unwrap().join("vmlinuz");
-        let expected = Boot::Kernel { kernel: kernel.clone(), ramdisk: None, args: "quiet".into() };
-        assert_eq!(boot("vmlinuz"), Ok(expected.clone()));
-        assert_eq!(boot("near"), Ok(expected), "a link inside is its file");
-        for (name, says) in [
-            ("far", "leads out"),
-            ("../secret/vmlinuz", "is not in"),
-            ("none", "cannot be used"),
-            ("sub", "no regular file"),
-        ] {
-            let why = boot(name).unwrap_err();
-            assert!(why.starts_with("PV_kernel: ") && why.contains(says), "{name}: {why}");
-        }
-        for named in ["vmlinuz", "/etc/passwd", outside.join("vmlinuz").to_str().unwrap()] {
-            let why = asked(named, "").boot(&Bootable::default(), &directories).unwrap_err();
-            assert!(why.contains("is not in"), "{named}: {why}");
-        }
-        let both = asked(kernel.to_str().unwrap(), "/etc/passwd");
-        let why = both.boot(&Bootable::default(), &directories).unwrap_err();
-        assert!(why.starts_with("PV_ramdisk: `/etc/passwd` is not in "), "{why}");
-        let why = asked("/boot/k", "").boot(&Bootable::default(), &[]).unwrap_err();
-        assert!(why.contains("none is set"), "{why}");
-        let why = asked("", "").boot(&Bootable::default(), &directories).unwrap_err();
-        assert!(why.contains("PV_kernel"), "{why}");
+        let (kernel, ramdisk, args) = (File::Nothing, File::Nothing, String::new());
+        Asked { policy: "BIOS order".into(), params, kernel, ramdisk, args }
     }
 
     #[test]

@@ -10,6 +10,7 @@
 //! another operation's end.
 
 mod boot;
+mod boot_file;
 pub(crate) mod current;
 pub(crate) mod effects;
 pub(crate) mod fields;

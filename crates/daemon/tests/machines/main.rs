@@ -9,6 +9,7 @@ mod datapaths;
 mod devices;
 mod ends;
 mod firmware;
+mod kernels;
 mod killed;
 mod knobs;
 mod many;

@@ -29,15 +29,45 @@ pub enum BootFrom {
     Network(VifId),
 }
 
+/// A file that a guest starts from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BootFile {
+    /// One of the host, which may be used if it lies where such files may.
+    File(PathBuf),
+    /// The raw image of a volume.
+    Image(PathBuf),
+}
+
+impl BootFile {
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        match self {
+            Self::File(path) | Self::Image(path) => path,
+        }
+    }
+}
+
+impl From<&str> for BootFile {
+    fn from(path: &str) -> Self {
+        Self::File(path.into())
+    }
+}
+
+impl From<PathBuf> for BootFile {
+    fn from(path: PathBuf) -> Self {
+        Self::File(path)
+    }
+}
+
 /// How a guest starts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Boot {
     /// A kernel that the host loads.
     Kernel {
         /// The kernel's file.
-        kernel: PathBuf,
+        kernel: BootFile,
         /// Its first file system, if it has one.
-        ramdisk: Option<PathBuf>,
+        ramdisk: Option<BootFile>,
         /// Its command line.
         args: String,
     },
@@ -72,8 +102,8 @@ impl DomainSpec {
         }
         match &self.boot {
             Boot::Kernel { kernel, ramdisk, args } => {
-                full("kernel", kernel)?;
-                ramdisk.iter().try_for_each(|path| full("ramdisk", path))?;
+                full("kernel", kernel.path())?;
+                ramdisk.iter().try_for_each(|file| full("ramdisk", file.path()))?;
                 kernel_args(args)
             }
             Boot::Firmware(order) => {
@@ -119,7 +149,7 @@ mod tests {
     use crate::machine::MAX_VCPUS;
 
     fn spec() -> DomainSpec {
-        let (kernel, ramdisk) = (PathBuf::from("/boot/vmlinuz"), Some("/boot/initrd".into()));
+        let (kernel, ramdisk) = ("/boot/vmlinuz".into(), Some("/boot/initrd".into()));
         let boot = Boot::Kernel { kernel, ramdisk, args: "console=ttyS0".into() };
         DomainSpec { memory_bytes: 256 << 20, vcpus: 2, boot, cds: Vec::new() }
     }

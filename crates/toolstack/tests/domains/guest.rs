@@ -94,8 +94,8 @@ impl Drop for Network {
 pub(super) fn spec() -> DomainSpec {
     let guest = testkit::guest::artifacts().unwrap();
     let boot = Boot::Kernel {
-        kernel: guest.kernel,
-        ramdisk: Some(guest.initramfs),
+        kernel: guest.kernel.into(),
+        ramdisk: Some(guest.initramfs.into()),
         args: "console=ttyS0 quiet panic=-1 no_timer_check".into(),
     };
     DomainSpec { memory_bytes: 256 << 20, vcpus: 2, boot, cds: vec![] }

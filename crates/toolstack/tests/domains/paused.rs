@@ -113,8 +113,11 @@ pub(super) async fn start_failures() {
     std::fs::write(&broken, "").unwrap();
     let kernel = |path: &std::path::Path| {
         let mut spec = firmware(vec![]);
-        spec.boot =
-            model::domain::Boot::Kernel { kernel: path.into(), ramdisk: None, args: String::new() };
+        spec.boot = model::domain::Boot::Kernel {
+            kernel: path.to_owned().into(),
+            ramdisk: None,
+            args: String::new(),
+        };
         spec
     };
     let outside = world.hv.create(machine(), DOMID, &kernel(&broken)).await.unwrap_err();

@@ -1,8 +1,8 @@
-//! Which kernels and ramdisks a machine may start: those in named directories.
+//! Which kernels and ramdisks a machine may start: files in named directories, and images of volumes.
 
 use std::path::{Path, PathBuf};
 
-use model::domain::Boot;
+use model::domain::{Boot, BootFile};
 
 use crate::hv::HvError;
 
@@ -12,9 +12,17 @@ use crate::hv::HvError;
 /// [`HvError::Boot`]. Nothing was opened then: a FIFO or a device would do something.
 pub(super) fn checked(boot: &Boot, directories: &[PathBuf]) -> Result<Boot, HvError> {
     let Boot::Kernel { kernel, ramdisk, args } = boot else { return Ok(boot.clone()) };
-    let kernel = file("kernel", kernel, directories)?;
-    let ramdisk = ramdisk.as_deref().map(|path| file("ramdisk", path, directories)).transpose()?;
+    let kernel = usable("kernel", kernel, directories)?;
+    let ramdisk = ramdisk.as_ref().map(|file| usable("ramdisk", file, directories)).transpose()?;
     Ok(Boot::Kernel { kernel, ramdisk, args: args.clone() })
+}
+
+/// An image is not looked at: its storage may hang, and QEMU will tell if it is not there.
+fn usable(what: &str, named: &BootFile, directories: &[PathBuf]) -> Result<BootFile, HvError> {
+    match named {
+        BootFile::File(path) => file(what, path, directories).map(BootFile::File),
+        BootFile::Image(_) => Ok(named.clone()),
+    }
 }
 
 fn file(what: &str, path: &Path, directories: &[PathBuf]) -> Result<PathBuf, HvError> {
@@ -47,7 +55,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     fn kernel(path: &Path) -> Boot {
-        Boot::Kernel { kernel: path.into(), ramdisk: None, args: "quiet".into() }
+        Boot::Kernel { kernel: path.to_owned().into(), ramdisk: None, args: "quiet".into() }
     }
 
     #[test]
@@ -89,12 +97,15 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("k"), "").unwrap();
         let boot = Boot::Kernel {
-            kernel: dir.path().join("k"),
+            kernel: dir.path().join("k").into(),
             ramdisk: Some("/nonexistent".into()),
             args: String::new(),
         };
         let error = checked(&boot, &[dir.path().into()]).unwrap_err().to_string();
         assert!(error.contains("ramdisk /nonexistent"), "{error}");
+        let image = BootFile::Image("/nonexistent".into());
+        let boot = Boot::Kernel { kernel: image, ramdisk: None, args: String::new() };
+        assert_eq!(checked(&boot, &[]).unwrap(), boot, "an image is nowhere but in its storage");
         let firmware = Boot::Firmware(vec![]);
         assert_eq!(checked(&firmware, &[]).unwrap(), firmware);
     }

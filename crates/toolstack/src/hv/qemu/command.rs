@@ -58,9 +58,9 @@ fn boot(line: &mut Line, boot: &Boot) {
     // Firmware tries what has a number, and nothing else.
     line.pair("-boot", "strict=on");
     if let Boot::Kernel { kernel, ramdisk, args } = boot {
-        line.pair("-kernel", kernel);
+        line.pair("-kernel", kernel.path());
         if let Some(ramdisk) = ramdisk {
-            line.pair("-initrd", ramdisk);
+            line.pair("-initrd", ramdisk.path());
         }
         if !args.is_empty() {
             line.pair("-append", args);

@@ -43,7 +43,7 @@ impl Accelerator {
             return Ok(Accel::Tcg);
         }
         let kernel = match boot {
-            Boot::Kernel { kernel, .. } => kernel.as_path(),
+            Boot::Kernel { kernel, .. } => kernel.path(),
             Boot::Firmware(_) => settings.trial_kernel.as_path(),
         };
         let prober = Prober {
