@@ -17,8 +17,8 @@ const WORK_GRACE: Duration = Duration::from_millis(500);
 /// How often is looked whether a front-end is within a message by now.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// Waits for the end of a control thread whose session was `asked` to stand still, then: `done`. True: it
-/// does not end, and its front-end is to be sent away.
+/// Waits for the end of a control thread, `done`, whose session was `asked` to stand still then. True:
+/// it does not end, and its front-end is to be sent away.
 pub(crate) fn is_late(
     done: &Stop,
     asked: Instant,
@@ -31,10 +31,10 @@ pub(crate) fn is_late(
             return false;
         }
         let now = Instant::now();
-        let is_within = session().is_some_and(|session| !session.await_message(now));
+        let is_within = session().is_some_and(|session| !session.await_message(now + LOOK));
         if is_within || now > asked + WORK_GRACE {
             return true;
         }
-        next = now + LOOK;
+        next = Instant::now() + LOOK;
     }
 }

@@ -35,6 +35,7 @@ use tokio::sync::mpsc::Receiver;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 use toolstack::hv::{DomainEvent, Found};
+use toolstack::machines::OpError;
 use xenapi::ApiError;
 use xenapi::table::vm;
 
@@ -50,6 +51,9 @@ use news::Guests;
 
 /// How long a start waits for storage and machines before it lets people in.
 pub const BEGIN_DEADLINE: Duration = Duration::from_secs(5);
+
+/// Seconds before each further try to see what a guest has that has let go of something.
+const LEFT_AGAIN: [u64; 6] = [1, 2, 4, 8, 16, 32];
 
 /// Makes records and reality agree, and keeps them so from now on. `found` is what
 /// [`Machines::learn`](toolstack::machines::Machines::learn) has found; `boot` names this boot of
@@ -127,11 +131,35 @@ async fn agree(house: &Arc<House>, recorded: &Recorded, same_boot: bool) {
     }
 }
 
-/// Makes a machine's record and reality agree: also when its guest has let go of a device after
-/// everybody had given up. What does not agree after that is told when it is next asked for
-/// something.
+/// What does not agree after that is told when it is next asked for something.
 pub(crate) async fn settle(house: &House, vm: VmId) {
-    let _ = carry_out(house, &Caller::nobody(), &Work::quiet(vm, Op::Settle)).await;
+    let _ = try_settle(house, vm).await;
+}
+
+async fn try_settle(house: &House, vm: VmId) -> Result<(), OpError> {
+    carry_out(house, &Caller::nobody(), &Work::quiet(vm, Op::Settle)).await
+}
+
+/// A guest has let go of a device after everybody had given up: that is recorded, and what the host
+/// kept for it is free. While its emulator does not answer, nobody knows what the guest has: it is
+/// asked again. A machine that is owed an operation settles with that.
+async fn left(house: &House, vm: VmId) {
+    for wait in LEFT_AGAIN.into_iter().map(Duration::from_secs) {
+        let is_owed = |view: &View<'_>| {
+            let machine = view.by_uuid(&vm::CLASS, &vm.to_string())?;
+            Ok::<_, ApiError>(records::owed::of(view, machine).is_some())
+        };
+        // Of one that is gone, nothing is recorded.
+        if house.db.read(is_owed).unwrap_or(true) {
+            return;
+        }
+        let is_busy = matches!(try_settle(house, vm).await, Err(OpError::Busy));
+        let domain = house.machines.domain(vm);
+        if !is_busy && !matches!(domain, DomainSeen::There { run: Run::Silent, .. }) {
+            return;
+        }
+        tokio::time::sleep(wait).await;
+    }
 }
 
 /// Domains of machines that nobody knows are left alone: whoever put back an old state may want
@@ -155,7 +183,7 @@ async fn follow(house: Arc<House>, guests: Arc<Guests>, mut events: Receiver<Dom
                 DomainEvent::Ended { vm, domid, exit, .. } => {
                     exits::ended(&house, vm, domid, exit).await;
                 }
-                DomainEvent::Unplugged { vm } => settle(&house, vm).await,
+                DomainEvent::Unplugged { vm } => left(&house, vm).await,
                 DomainEvent::GuestReady { vm } => guests.ask(&house, vm),
             }
         });

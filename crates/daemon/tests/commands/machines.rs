@@ -37,10 +37,7 @@ fn memory_is_set_in_every_way() {
     let overhead: u64 = typed.prints(&["vm-compute-memory-overhead", &of]).parse().unwrap();
     assert!(overhead > 0 && overhead < 512 * MIB, "{overhead}");
     let refused = typed.fails(&["vm-memory-dynamic-range-set", &of, "min=2GiB", "max=2GiB"]);
-    assert!(
-        refused.contains("MEMORY_CONSTRAINT_VIOLATION") || refused.contains("memory"),
-        "{refused}"
-    );
+    assert!(refused.contains("memory"), "{refused}");
     assert_eq!(memory(&typed, &vm), [32, 512, 512, 512]);
 }
 
@@ -77,7 +74,7 @@ fn machines_change_their_state_and_go() {
 fn a_task_is_cancelled() {
     let typed = Typed::new();
     let vm = typed.machine("m");
-    typed.daemon.set_rules("[[rule]]\ncalls = [\"attach-volume\"]\nafter-ms = 1000\n").unwrap();
+    typed.daemon.set_rules("[[rule]]\ncalls = [\"attach-volume\"]\nafter-ms = 5000\n").unwrap();
     let mut client = typed.daemon.client().unwrap();
     let Value::Str(machine) = client.call("VM.get_by_uuid", &[Value::text(&*vm)]).unwrap() else {
         panic!("no reference")

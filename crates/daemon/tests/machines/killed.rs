@@ -61,12 +61,13 @@ impl Host {
             return;
         }
         let (slots, _) = self.guest.devices();
-        let mut is_in = |slot: &&str| self.world.record("VBD", slot).flag("currently_attached");
-        let disks = slots.into_iter().filter(|slot| is_in(slot)).count();
         let mut shell = self.world.shell(machine);
-        let seen =
-            format!("until [ $(ls -d /sys/block/vd* | wc -l) = {disks} ]; do sleep 0.1; done");
-        shell.run(&seen, PATIENCE).unwrap();
+        self.world.until("a guest that sees its disks", |world| {
+            let mut is_in = |slot: &&str| world.record("VBD", slot).flag("currently_attached");
+            let disks = slots.iter().filter(|slot| is_in(slot)).count();
+            let seen = shell.run("ls -d /sys/block/vd* | wc -l", PATIENCE).unwrap();
+            seen == disks.to_string()
+        });
         assert_eq!(machine.read(&mut shell, self.written), word(self.written));
         self.written += 1;
         machine.write(&mut shell, self.written, &word(self.written));

@@ -116,7 +116,10 @@ impl Export {
     }
 
     fn send_away(&self, session: &SessionHandle) {
-        tracing::warn!(disk = self.spec.id, "front-end stopped within a message");
+        tracing::warn!(
+            disk = self.spec.id,
+            "front-end is sent away: an upgrade waited too long for its message"
+        );
         session.close();
     }
 

@@ -61,7 +61,7 @@ impl Nic {
 
     fn send_away(&self, session: &SessionHandle) {
         let nic = self.spec.socket.display();
-        tracing::warn!(%nic, "front-end stopped within a message");
+        tracing::warn!(%nic, "front-end is sent away: an upgrade waited too long for its message");
         session.close();
     }
 

@@ -1,7 +1,8 @@
 //! NICs that are handed over, or go on here because nothing came of it.
 //!
 //! ```text
-//! messages end -> sessions freeze -> senders end: guests, then the host -> what is between reactors arrives
+//! messages end -> sessions freeze -> senders end: guests, then the host
+//!   -> what is between reactors arrives
 //!   -> receivers end -> (another process) -> receivers begin -> senders begin
 //! ```
 //! So a frame that a guest has got rid of is with its receiver, on either side of an upgrade.

@@ -132,7 +132,8 @@ pub enum DomainEvent {
         /// When it was seen.
         at: SystemTime,
     },
-    /// A device left after the guest was asked for it longer ago than anybody waited.
+    /// A device left after the guest was asked for it longer ago than anybody waited, or may have:
+    /// events were lost.
     Unplugged {
         /// Whose.
         vm: VmId,

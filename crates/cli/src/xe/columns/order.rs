@@ -1,5 +1,5 @@
-//! The order of columns, which is that of XenServer's lists: scripts that cut lines out of them count on
-//! it.
+//! The order of columns, which is that of XenServer's lists: scripts that cut lines out of them count
+//! on it.
 
 use super::Column;
 

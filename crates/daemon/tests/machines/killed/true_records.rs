@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use testkit::process::PROCESS_DEADLINE;
 
 use super::worked::Worked;
-use crate::world::{Machine, World};
+use crate::world::{Machine, PATIENCE, World};
 
 /// What nobody may have told after all.
 const NEVER: [&str; 5] = [
@@ -17,6 +17,8 @@ const NEVER: [&str; 5] = [
     "VM_AUTO_POWERON_FAILED",
     "VM_NOT_RECORDED",
 ];
+/// How often it is looked whether the host is as it is recorded.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
 /// The file that says which SR a folder is.
 const MARK: &str = ".ringway-sr";
 
@@ -44,37 +46,58 @@ pub(super) fn settled(world: &mut World, one: &Worked) {
     assert_eq!(bad, None, "{told:?}: {}", world.shown());
 }
 
-/// The host has what the records of all machines say, and nothing else of them.
+/// The host comes to have what the records of all machines say, and nothing else of them: a guest may
+/// let go of a device meanwhile.
 pub(super) fn assert_host(world: &mut World, all: &[&Worked]) {
+    let mut why = String::new();
+    let began = Instant::now();
+    while let Err(differs) = host_is(world, all) {
+        why = differs;
+        assert!(began.elapsed() < PATIENCE, "{why}");
+        // What is on the host tells nobody that it has changed.
+        std::thread::sleep(LOOK_AGAIN);
+    }
+    if !why.is_empty() {
+        println!("for {:?}: {why}", began.elapsed());
+    }
+    let up = all.iter().map(|one| &one.machine).filter(|one| world.lives(one));
+    groups_are(world, &up.collect::<Vec<_>>());
+    images_are(world);
+}
+
+fn host_is(world: &mut World, all: &[&Worked]) -> Result<(), String> {
     let up: Vec<_> = all.iter().filter(|one| world.lives(&one.machine)).collect();
-    let with_medium =
-        |one: &&&&Worked| !world.client.record("VBD", &one.drive).unwrap().flag("empty");
+    let mut is_loaded = |one: &Worked| !world.record("VBD", &one.drive).flag("empty");
     // QEMU reads media itself.
-    let media = up.iter().filter(with_medium).count();
+    let media = up.iter().filter(|one| is_loaded(one)).count();
     let (mut disks, mut nics) = (BTreeSet::new(), BTreeSet::new());
     for (slots, vifs) in all.iter().map(|one| one.devices()) {
         disks.extend(slots.into_iter().filter_map(|slot| attached(world, "VBD", slot)));
         nics.extend(vifs.into_iter().filter_map(|vif| attached(world, "VIF", vif)));
     }
     let datapaths = world.datapaths();
-    let served = datapaths.iter().flat_map(|one| &one.disks).map(|disk| disk.id.clone());
-    assert_eq!(served.collect::<BTreeSet<_>>(), disks);
-    let served = datapaths.iter().flat_map(|one| &one.nics).map(|nic| nic.id.clone());
-    assert_eq!(served.collect::<BTreeSet<_>>(), nics);
-
+    let served_disks: BTreeSet<_> =
+        datapaths.iter().flat_map(|one| &one.disks).map(|disk| disk.id.clone()).collect();
+    let served_nics: BTreeSet<_> =
+        datapaths.iter().flat_map(|one| &one.nics).map(|nic| nic.id.clone()).collect();
     let left = world.daemon.leftovers();
     let of = |what: &str| left.iter().filter(|line| line.starts_with(what)).count();
-    assert_eq!((of("process"), of("domain")), (up.len(), up.len()), "{left:?}");
-    assert_eq!((of("disk"), of("lock")), (disks.len(), disks.len() + media), "{left:?}");
+    let counts = ["process", "domain", "disk", "lock", "nic", "uplink"].map(of);
     // All are on one network, which has an uplink as long as somebody is.
-    assert_eq!((of("nic"), of("uplink")), (nics.len(), nics.len().min(1)), "{left:?}");
+    let (disk, nic) = (disks.len(), nics.len());
+    let expected = [up.len(), up.len(), disk, disk + media, nic, nic.min(1)];
     let nobodys = |line: &&String| {
         let mut served = disks.iter().chain(&nics);
         line.starts_with("file") && !served.any(|id| line.contains(id.as_str()))
     };
-    assert_eq!(left.iter().find(nobodys), None, "{disks:?} {nics:?}");
-    groups_are(world, &up.iter().map(|one| &one.machine).collect::<Vec<_>>());
-    images_are(world);
+    let is_same = served_disks == disks && served_nics == nics && counts == expected;
+    match left.iter().find(nobodys) {
+        None if is_same => Ok(()),
+        nobodys => Err(format!(
+            "{disks:?} {nics:?} are recorded, {served_disks:?} {served_nics:?} served, \
+             {counts:?} of {expected:?}, {nobodys:?} is nobody's: {left:?}"
+        )),
+    }
 }
 
 /// Its UUID, if it is in a machine now.

@@ -32,11 +32,13 @@ const FOREVER: Duration = Duration::MAX;
 
 /// Makes the control connection, mends it when it breaks, and watches until the process has ended.
 pub(super) async fn watch(domain: Arc<Domain>, out: mpsc::Sender<DomainEvent>) {
+    let mut is_first = true;
     loop {
         tokio::select! {
             () = domain.process.gone() => break,
-            () = one_link(&domain, &out) => domain.linked(Link::Coming),
+            () = one_link(&domain, is_first, &out) => domain.linked(Link::Coming),
         }
+        is_first = false;
         // A process that ends closes its connection a moment before.
         if timeout(END_DEADLINE, domain.process.gone()).await.is_ok() {
             break;
@@ -47,10 +49,13 @@ pub(super) async fn watch(domain: Arc<Domain>, out: mpsc::Sender<DomainEvent>) {
 }
 
 /// One connection from its beginning to its end.
-async fn one_link(domain: &Domain, out: &mpsc::Sender<DomainEvent>) {
+async fn one_link(domain: &Domain, is_first: bool, out: &mpsc::Sender<DomainEvent>) {
     let (qmp, events) = link(domain).await;
     let qmp = Arc::new(qmp);
     domain.linked(Link::Up(Arc::clone(&qmp)));
+    if !is_first {
+        may_have_left(domain, out).await;
+    }
     follow(domain, &qmp, events, out).await;
 }
 
@@ -89,7 +94,10 @@ async fn follow(
         };
         match event {
             Ok(event) => heed(domain, qmp, &event, out).await,
-            Err(RecvError::Lagged(_)) => catch_up(domain, qmp, out).await,
+            Err(RecvError::Lagged(_)) => {
+                catch_up(domain, qmp, out).await;
+                may_have_left(domain, out).await;
+            }
             Err(RecvError::Closed) => return,
         }
     }
@@ -159,11 +167,14 @@ async fn reset(
     match stopped {
         Ok(_) if in_time(at, SystemTime::now()) => domain.end(Exit::Rebooted, out).await,
         stopped => {
-            unmark(domain);
             let why = stopped.err();
             tracing::warn!(vm = %domain.vm, ?why, "a reset was seen late, the guest goes on");
-            if let Err(error) = qmp.execute("cont", Value::Null, COMMAND_DEADLINE).await {
-                tracing::warn!(vm = %domain.vm, %error, "a guest that reset itself stands");
+            // The mark goes last: whoever looks before sees no guest that somebody has paused.
+            match qmp.execute("cont", Value::Null, COMMAND_DEADLINE).await {
+                Ok(_) => unmark(domain),
+                Err(error) => {
+                    tracing::warn!(vm = %domain.vm, %error, "a guest that reset itself stands");
+                }
             }
         }
     }
@@ -187,6 +198,10 @@ async fn left(domain: &Domain, qmp: &Qmp, device: Device, out: &mpsc::Sender<Dom
         return;
     }
     remove_host_end(qmp, device).await;
+    may_have_left(domain, out).await;
+}
+
+async fn may_have_left(domain: &Domain, out: &mpsc::Sender<DomainEvent>) {
     let _unheard = out.send(DomainEvent::Unplugged { vm: domain.vm }).await;
 }
 
