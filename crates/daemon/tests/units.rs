@@ -61,7 +61,8 @@ fn systemd_understands_the_units() {
         let template = name.split_once('@').map(|(name, _)| format!("{name}@.service"));
         let text = text(&template.unwrap_or_else(|| name.clone()));
         // It wants the program where the unit looks for it.
-        let text = text.replace("/usr/bin/ringwayd", env!("CARGO_BIN_EXE_ringwayd"));
+        let text =
+            text.replace("Start=ringwayd", concat!("Start=", env!("CARGO_BIN_EXE_ringwayd")));
         let lines = text.lines().filter(|line| !line.starts_with("Documentation="));
         let text: String = lines.flat_map(|line| [line, "\n"]).collect();
         std::fs::write(folder.path().join(name), text).unwrap();

@@ -149,7 +149,14 @@ fn the_units_are_sound() {
     let folder = folder();
     for name in ["ringway-io.service", "ringway-io.socket", "ringway-blk@.service"] {
         let text = std::fs::read_to_string(unit(name)).unwrap();
-        let text = text.replace("/usr/bin/ringway-io", IO).replace("/usr/bin/ringway-blk", BLK);
+        let text = ["Start", "Reload"].into_iter().fold(text, |text, key| {
+            let [io, blk] = [("ringway-io", IO), ("ringway-blk", BLK)];
+            let named = |text: String, (name, path): (&str, &str)| {
+                text.replace(&format!("Exec{key}={name} "), &format!("Exec{key}={path} "))
+            };
+            named(named(text, io), blk)
+        });
+        assert!(!text.lines().any(|line| line.contains("Exec") && line.contains("=ringway")));
         let text: String = text
             .lines()
             .filter(|line| !line.starts_with("Documentation="))
