@@ -39,7 +39,8 @@ fn what_xe_sets_of_a_disk_holds_while_its_guest_runs() {
     knobs.xe(&world, "clear", &["param-name=qos_algorithm_params"]);
     knobs.set(&world, &["qos_algorithm_type=ionice", "qos_algorithm_params:sched=rt"]);
     world.until_served(&machine.slot, |disk| disk.caps.is_none());
-    shell.run(&reads, PATIENCE).unwrap();
+    let algorithm = world.record("VBD", &machine.slot);
+    assert_eq!(algorithm.text("qos_algorithm_type"), "ionice");
 
     assert_eq!(world.record("VBD", &machine.slot).int("status_code"), 0);
     world.call("VM.hard_shutdown", &of(&machine.reference));

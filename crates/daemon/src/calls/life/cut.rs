@@ -1,6 +1,7 @@
 //! Operations that are cut off by the daemon's death, at calls that matter: the next daemon brings
 //! them to their end.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -151,6 +152,28 @@ fn what_a_guest_lets_go_of_late_is_free() {
             world.assert_clean();
         });
     }
+}
+
+/// Nobody knows what a guest has whose emulator does not answer: it is asked again.
+#[tokio::test]
+async fn what_is_let_go_of_is_seen_when_the_emulator_answers_again() {
+    let world = World::new().await;
+    let machine = world.machine().await;
+    let (slot, _) = world.device(&machine).await;
+    world.start(&machine).await;
+    let vbd = VbdId(text(&world.get(&slot, vbd::Field::uuid)).parse().unwrap());
+    let asked = Arc::new(AtomicUsize::new(0));
+    let count = asked.clone();
+    world.sim.rule(move |call| match call.what {
+        What::Find if count.fetch_add(1, Ordering::Relaxed) == 0 => Fate::ends(End::Fails),
+        _ => Fate::default(),
+    });
+    world.sim.let_go(world.id(&machine), &[vbd], &[]);
+    let told = tokio::time::timeout(SOON, world.until(|it| !it.attached(&slot))).await;
+    assert!(told.is_ok(), "asked {} times", asked.load(Ordering::Relaxed));
+    assert_eq!(world.power(&machine), "Running");
+    world.done("VM.hard_shutdown", [machine.value()]).await;
+    world.assert_clean();
 }
 
 /// One whose guest had been asked, and does it while no daemon is there, or later.
