@@ -4,7 +4,7 @@
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use model::id::{Uuid, VifId};
 use testkit::inside::in_own_network;
@@ -89,6 +89,8 @@ async fn devices_come_and_go_and_each_instance_has_its_own() {
 
 const BRIDGE: &str = "rwb0";
 const MAC: &str = "00:16:3e:00:00:07";
+/// State of a port that takes frames (`BR_STATE_FORWARDING`).
+const FORWARDING: &str = "3";
 /// Longer than a claim takes to be told.
 const LONG: Duration = Duration::from_secs(30);
 
@@ -102,6 +104,13 @@ fn cable(name: &str, mac: &str) {
     ip(&format!("link add {name} address {mac} type veth peer name {name}p"));
     ip(&format!("link set dev {name}p master {BRIDGE} up"));
     ip(&format!("link set dev {name} up"));
+    // The bridge drops what comes before it has seen that there is a link, of which nobody tells.
+    let state = format!("/sys/class/net/{name}p/brport/state");
+    let began = Instant::now();
+    while std::fs::read_to_string(&state).unwrap().trim() != FORWARDING {
+        assert!(began.elapsed() < LONG, "{name} has no link");
+        std::thread::sleep(Duration::from_millis(10));
+    }
     // Nobody answers; it asks once.
     std::fs::write(format!("/proc/sys/net/ipv4/neigh/{name}/mcast_solicit"), "1").unwrap();
 }

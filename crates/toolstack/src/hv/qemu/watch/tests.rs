@@ -124,6 +124,9 @@ async fn one_that_broke_off_is_heard_again_though_nobody_calls() {
     fake.greet().await.answer("running", "query-status").await;
     let mut talk = fake.greet().await;
     talk.answer("shutdown", "query-status").await;
+    // What has left meanwhile was told to nobody.
+    let event = soon(fake.events.recv()).await.unwrap();
+    assert!(matches!(event, DomainEvent::Unplugged { .. }), "{event:?}");
     assert_eq!(fake.end().await, Exit::PoweredOff);
 }
 
