@@ -1,9 +1,15 @@
 //! The host, the pool and what else is kept.
 
+use std::time::Duration;
+
+use testkit::process::Process;
 use xenapi::client::{Address, Client, ClientError};
 use xenapi::envelope::Encoding;
 
 use super::{Typed, to};
+
+/// More than anything takes here.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 #[test]
 fn a_host_that_is_emptied_takes_no_machine() {
@@ -75,4 +81,33 @@ fn the_password_is_another_one_from_then_on() {
     assert_eq!(far("second", "second"), (Some(0), String::new()));
     login("third").unwrap();
     refused("second");
+}
+
+/// Those that are chosen are started when the host has booted, and not when its daemon alone was
+/// started again.
+#[test]
+fn machines_that_are_chosen_start_with_their_host() {
+    let mut typed = Typed::new();
+    let (chosen, other) = (typed.machine("chosen"), typed.machine("other"));
+    let (pool, host) = (typed.only("pool", &[]), typed.only("host", &[]));
+    let (chosen_is, host_is) = (to("uuid", &chosen), to("uuid", &host));
+    let on = "other-config:auto_poweron=true";
+    typed.does(&["pool-param-set", &to("uuid", &pool), on]);
+    typed.does(&["vm-param-set", &chosen_is, on]);
+    typed.daemon.stop().unwrap();
+    typed.daemon.start_again().unwrap();
+    typed.does(&["vm-start", "vm=other"]);
+    typed.does(&["vm-shutdown", "vm=other", "--force"]);
+    assert_eq!(typed.get("vm", &chosen, "power-state"), "halted");
+    // As if the daemon had last started at another boot.
+    typed.does(&["host-param-set", &host_is, "other-config:boot_id=another"]);
+    typed.daemon.stop().unwrap();
+    typed.daemon.start_again().unwrap();
+    let wait = ["event-wait", "class=vm", &chosen_is, "power-state=running"];
+    let waited = Process::start(&mut typed.daemon.xe(&wait).unwrap()).unwrap().wait(PATIENCE);
+    assert!(waited.unwrap().success());
+    assert_eq!(typed.get("vm", &other, "power-state"), "halted");
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+    let known = ["host-param-get", &host_is, "param-name=other-config", "param-key=boot_id"];
+    assert_eq!(typed.prints(&known), boot.trim(), "the one to compare with next time");
 }
