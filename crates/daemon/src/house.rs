@@ -101,3 +101,55 @@ async fn measure(house: Arc<House>) {
         let _ = house.db.note(|tx| first::measured(tx, memory, now));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use toolstack::machines::{HostBytes, HostMemory};
+    use xenapi::table::host_metrics::{CLASS, Field};
+    use xenapi::{Date, Value};
+
+    use super::*;
+    use crate::trial::Trial;
+
+    /// What a host has left, in bytes.
+    #[derive(Debug)]
+    struct Left(AtomicU64);
+
+    impl HostMemory for Left {
+        fn read(&self) -> HostBytes {
+            HostBytes { total: 8 << 30, available: self.0.load(Ordering::Relaxed) }
+        }
+    }
+
+    #[tokio::test]
+    async fn free_memory_of_the_host_is_told_again_and_again() {
+        let mut trial = Trial::new().await;
+        let left = Arc::new(Left(AtomicU64::default()));
+        Arc::get_mut(&mut trial.house).unwrap().drivers.memory = left.clone();
+        let house = &trial.house;
+        // From here on time passes while nothing happens.
+        tokio::time::pause();
+        tokio::spawn(measure(house.clone()));
+        for (turn, bytes) in [(1, 3 << 30), (2, 1 << 30), (3, 2 << 30)] {
+            left.0.store(bytes, Ordering::Relaxed);
+            trial.hands.set(turn);
+            let mut changed = house.db.changed();
+            let is_told = || {
+                house.db.read(|view| {
+                    let told = view.all(&CLASS).next().unwrap();
+                    let bytes = i64::try_from(bytes).unwrap();
+                    told.get(Field::memory_free.into()) == Some(&Value::Int(bytes))
+                        && told.get(Field::last_updated.into()) == Some(&Value::Date(Date(turn)))
+                })
+            };
+            let until = async {
+                while !is_told() {
+                    changed.changed().await.unwrap();
+                }
+            };
+            tokio::time::timeout(2 * MEASURED_EVERY, until).await.unwrap();
+        }
+    }
+}

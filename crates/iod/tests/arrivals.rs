@@ -2,7 +2,6 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod common;
-mod openmetrics;
 
 use std::io::Write;
 use std::net::TcpStream;
@@ -14,8 +13,8 @@ use std::time::{Duration, Instant};
 
 use common::nbd::{client, read};
 use common::*;
-use openmetrics::{Page, hear, scrape, value};
 use serde_json::{Value, json};
+use testkit::openmetrics::{Page, hear, scrape, value};
 use testkit::process::{PROCESS_DEADLINE, Port, Worker};
 use testkit::raw::guest::wait_readable;
 

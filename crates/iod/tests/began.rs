@@ -2,7 +2,6 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod common;
-mod openmetrics;
 
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
@@ -10,9 +9,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use common::*;
 use model::report::{Began, BeganHow};
-use openmetrics::{Page, scrape, value};
 use rustix::process::Signal;
 use serde_json::{Value, json};
+use testkit::openmetrics::{Page, scrape, value};
 use testkit::process::{PROCESS_DEADLINE, Port, Worker};
 
 fn began(io: &Io) -> Began {

@@ -2,15 +2,14 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod common;
-mod openmetrics;
 
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 use common::*;
-use openmetrics::{Page, ask, read, scrape, value};
 use serde_json::{Value, json};
+use testkit::openmetrics::{Page, ask, read, scrape, value};
 use testkit::process::{PROCESS_DEADLINE, Port};
 use testkit::raw::request::Request;
 use testkit::raw::{Guest, Setup};

@@ -2,7 +2,6 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod common;
-mod openmetrics;
 
 use std::io::Write;
 use std::os::unix::net::UnixStream;
@@ -12,9 +11,9 @@ use common::*;
 use model::report::{PollReason, PortStats, Stats};
 use model::rpc::code;
 use model::why::{NicCause, NicFacts, judge_nic};
-use openmetrics::{read, scrape};
 use serde_json::json;
 use tempfile::TempDir;
+use testkit::openmetrics::{read, scrape};
 use testkit::process::{PROCESS_DEADLINE, Process};
 use testkit::raw::nic::PLAIN;
 use testkit::raw::{Guest, Setup};

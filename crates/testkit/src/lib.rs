@@ -33,6 +33,7 @@ pub mod guest;
 pub mod inside;
 pub mod lasting;
 pub mod libvirt;
+pub mod openmetrics;
 pub mod peers;
 pub mod process;
 pub mod python;

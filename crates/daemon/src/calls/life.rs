@@ -6,6 +6,7 @@ mod config;
 mod cut;
 mod devices;
 mod ends;
+mod guests;
 mod interfaces;
 mod killed;
 mod live;

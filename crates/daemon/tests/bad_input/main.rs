@@ -5,6 +5,7 @@
 mod calls;
 mod devices;
 mod full;
+mod guesses;
 mod sessions;
 mod states;
 mod wire;

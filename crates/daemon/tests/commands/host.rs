@@ -1,6 +1,15 @@
 //! The host, the pool and what else is kept.
 
+use std::time::Duration;
+
+use testkit::process::Process;
+use xenapi::client::{Address, Client, ClientError};
+use xenapi::envelope::Encoding;
+
 use super::{Typed, to};
+
+/// More than anything takes here.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 #[test]
 fn a_host_that_is_emptied_takes_no_machine() {
@@ -39,4 +48,66 @@ fn what_is_kept_can_be_destroyed() {
     assert_eq!(typed.get("secret", &secret, "value"), "hidden");
     typed.does(&["secret-destroy", &to("uuid", &secret)]);
     assert_eq!(typed.list("secret", &[]), Vec::<String>::new());
+}
+
+#[test]
+fn the_password_is_another_one_from_then_on() {
+    let mut typed = Typed::new();
+    let first = typed.daemon.password().unwrap();
+    let url = typed.daemon.url().unwrap();
+    let port = url.rsplit_once(':').unwrap().1;
+    let login = |password: &str| {
+        let place = Address::Plain("127.0.0.1".to_owned(), port.parse().unwrap());
+        Client::connect(place, Encoding::Json).unwrap().login("root", password, "test")
+    };
+    let refused = |password: &str| match login(password) {
+        Err(ClientError::Api(error)) => assert_eq!(error.code, "SESSION_AUTHENTICATION_FAILED"),
+        other => panic!("{other:?}"),
+    };
+    typed.does(&["user-password-change", "new=second"]);
+    login("second").unwrap();
+    refused(&first);
+    // Who comes over the network knows the one before.
+    let far = |password: &str, old: &str| {
+        let words = ["-s", "127.0.0.1", "-p", port, "-u", "root", "-pw", password];
+        let change = ["user-password-change", "new=third"];
+        let output = typed.daemon.xe_output(&[&words[..], &change, &[&to("old", old)]].concat());
+        let output = output.unwrap();
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    let (code, why) = far("second", "guess");
+    assert_eq!(code, Some(1), "{why}");
+    login("second").unwrap();
+    assert_eq!(far("second", "second"), (Some(0), String::new()));
+    login("third").unwrap();
+    refused("second");
+}
+
+/// Those that are chosen are started when the host has booted, and not when its daemon alone was
+/// started again.
+#[test]
+fn machines_that_are_chosen_start_with_their_host() {
+    let mut typed = Typed::new();
+    let (chosen, other) = (typed.machine("chosen"), typed.machine("other"));
+    let (pool, host) = (typed.only("pool", &[]), typed.only("host", &[]));
+    let (chosen_is, host_is) = (to("uuid", &chosen), to("uuid", &host));
+    let on = "other-config:auto_poweron=true";
+    typed.does(&["pool-param-set", &to("uuid", &pool), on]);
+    typed.does(&["vm-param-set", &chosen_is, on]);
+    typed.daemon.stop().unwrap();
+    typed.daemon.start_again().unwrap();
+    typed.does(&["vm-start", "vm=other"]);
+    typed.does(&["vm-shutdown", "vm=other", "--force"]);
+    assert_eq!(typed.get("vm", &chosen, "power-state"), "halted");
+    // As if the daemon had last started at another boot.
+    typed.does(&["host-param-set", &host_is, "other-config:boot_id=another"]);
+    typed.daemon.stop().unwrap();
+    typed.daemon.start_again().unwrap();
+    let wait = ["event-wait", "class=vm", &chosen_is, "power-state=running"];
+    let waited = Process::start(&mut typed.daemon.xe(&wait).unwrap()).unwrap().wait(PATIENCE);
+    assert!(waited.unwrap().success());
+    assert_eq!(typed.get("vm", &other, "power-state"), "halted");
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+    let known = ["host-param-get", &host_is, "param-name=other-config", "param-key=boot_id"];
+    assert_eq!(typed.prints(&known), boot.trim(), "the one to compare with next time");
 }

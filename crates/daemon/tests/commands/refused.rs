@@ -40,3 +40,54 @@ fn what_is_not_done_here_says_so() {
     };
     assert_eq!(states(&typed.prints(&["vm-param-list", &of])), states(&before));
 }
+
+/// Nothing of the kind is here: the words say what there is instead, or that there is no such thing.
+#[test]
+fn what_asks_for_something_else_is_told_what_is_there() {
+    let typed = Typed::new();
+    let vm = typed.machine("m");
+    let [disk, sr, host] = [("vdi", &[][..]), ("sr", &["type=dir"]), ("host", &[])]
+        .map(|(class, words)| typed.only(class, words));
+    let (disk_is, vm_is, at) = (to("uuid", &disk), to("uuid", &vm), to("sr-uuid", &sr));
+    let (of_vm, of_host) = (to("vm-uuid", &vm), to("host-uuid", &host));
+    let (snapshot, plugin) = (to("snapshot-uuid", &vm), ["plugin=p", "fn=f", "args:a=b"]);
+    let vm_plugin = [&["vm-call-plugin", &*of_vm], &plugin[..]].concat();
+    let host_plugin = [&["host-call-plugin", &*of_host], &plugin[..]].concat();
+    let migrate = ["vm-migrate", "vm=m", &of_host, "live=true"];
+    let nobody = "00000000-0000-4000-8000-000000000000";
+    let refuses = |words: &[&str], says: &[&str]| {
+        let refused = typed.fails(words);
+        assert!(says.iter().all(|it| refused.contains(it)), "{words:?}: {refused}");
+    };
+    for words in [
+        &["vdi-copy", &*disk_is, &at][..],
+        &["vdi-pool-migrate", &disk_is, &at],
+        &["vdi-data-destroy", &disk_is],
+        &["vdi-disable-cbt", &disk_is],
+    ] {
+        refuses(words, &["does not do", "method: VDI."]);
+    }
+    refuses(&host_plugin, &["no such plugin", "name: p"]);
+    refuses(&["snapshot-destroy", &to("uuid", nobody)], &["class: VM", nobody]);
+    for (power, words, says) in [
+        ("halted", &migrate[..], &["expected: running", "actual: halted"]),
+        ("halted", &["vm-resume", "vm=m"], &["expected: suspended", "actual: halted"]),
+        ("halted", &["snapshot-revert", &snapshot], &["cannot be done", "is no snapshot"]),
+        ("halted", &vm_plugin, &["expected: running", "actual: halted"]),
+        ("running", &migrate, &["does not do", "VM.pool_migrate"]),
+        ("running", &["vm-resume", "vm=m"], &["expected: suspended", "actual: running"]),
+        ("running", &["snapshot-revert", &snapshot], &["cannot be done", "is no snapshot"]),
+        ("running", &["snapshot-destroy", &vm_is], &["expected: halted", "actual: running"]),
+        ("running", &vm_plugin, &["does not do", "VM.call_plugin"]),
+    ] {
+        if typed.get("vm", &vm, "power-state") != power {
+            typed.does(&["vm-start", "vm=m"]);
+        }
+        refuses(words, says);
+        assert_eq!(typed.get("vm", &vm, "power-state"), power, "{words:?}");
+    }
+    assert_eq!(
+        (typed.only("vdi", &[]), typed.only("vbd", &["params=vdi-uuid"])),
+        (disk.clone(), disk)
+    );
+}

@@ -4,10 +4,13 @@
 mod idle;
 mod machines;
 
+use std::io::Read;
 use std::net::TcpListener;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use testkit::process::{PROCESS_DEADLINE, Process};
+use rustix::process::Signal;
+use testkit::process::{PROCESS_DEADLINE, Process, find_binary};
 use testkit::ringwayd::{Ringwayd, Slices};
 use xenapi::Value;
 use xenapi::client::Client;
@@ -118,6 +121,28 @@ fn xe_joins_the_slice_of_its_daemon() {
     let xe = Process::start(&mut command).unwrap();
     eventually("xe has joined", || slices.members("control/clients").contains(&xe.id()));
     assert_eq!(slices.leaves("guests").len() + slices.leaves("datapath").len(), 0);
+}
+
+/// Somebody waits for it at a keyboard.
+#[test]
+fn a_completion_joins_the_slice_of_its_daemon() {
+    let Some((daemon, slices)) = simulator() else { return };
+    // It asks for values, which come when the daemon goes on.
+    daemon.process.signal(Signal::STOP).unwrap();
+    let mut command = Command::new(find_binary("xe").unwrap());
+    command
+        .args(["complete", "xe", "host-param-list", "uuid="])
+        .env("XE_EXTRA_ARGS", format!("server={}", daemon.socket().display()))
+        .env("HOME", daemon.dir())
+        .env("XDG_CACHE_HOME", daemon.dir().join("cache"));
+    let mut xe = Process::start(command.stdout(Stdio::piped())).unwrap();
+    eventually("xe has joined", || slices.members("control/clients").contains(&xe.id()));
+    daemon.process.signal(Signal::CONT).unwrap();
+    assert!(xe.wait(PROCESS_DEADLINE).unwrap().success());
+    let mut told = String::new();
+    xe.child().stdout.take().unwrap().read_to_string(&mut told).unwrap();
+    let host = daemon.xe_prints(&["host-list", "--minimal"]).unwrap();
+    assert_eq!(told.trim(), format!("uuid={host}"));
 }
 
 #[test]

@@ -2,6 +2,8 @@
 //! outside.
 //!
 //! ```toml
+//! cards = ["eth0"]                               # network cards that the host has
+//!
 //! [[rule]]
 //! sr = "0b9c4be2-1c5f-4a0e-8f5a-0c1d2e3f4a5b"   # or `vm`; any, if neither is said
 //! calls = ["attach-volume", "detach-volume"]     # names of `What`; any, if none is said
@@ -10,8 +12,8 @@
 //! end = "hangs"                                  # well, fails, fails-done, hangs, hangs-done
 //! ```
 //! The first rule that fits a call decides; a call that none fits works at once. The file is read
-//! at the start and whenever it changes; calls that hang are asked about again then. One that
-//! cannot be read changes nothing, and is told in the log.
+//! at the start and whenever it changes; calls that hang are asked about again then. A card stays
+//! that is not named any more. A file that cannot be read changes nothing, and is told in the log.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -44,6 +46,7 @@ const CHANGES_BYTES: usize = 4096;
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct Written {
+    cards: Vec<String>,
     rule: Vec<WrittenRule>,
 }
 
@@ -60,7 +63,10 @@ struct WrittenRule {
 
 /// Rules that are in order.
 #[derive(Debug)]
-struct Rules(Vec<OneRule>);
+struct Rules {
+    cards: Vec<String>,
+    rules: Vec<OneRule>,
+}
 
 #[derive(Debug)]
 struct OneRule {
@@ -88,7 +94,7 @@ impl Rules {
             let (sr, vm) = (sr.map(SrId), vm.map(VmId));
             Ok(OneRule { sr, vm, calls, every, fate, seen: Mutex::default() })
         });
-        Ok(Self(rules.collect::<Result<_, _>>()?))
+        Ok(Self { cards: written.cards, rules: rules.collect::<Result<_, _>>()? })
     }
 
     /// Those of a file; none if it is not there.
@@ -105,8 +111,17 @@ impl Rules {
         Self::parse(&text).map_err(io::Error::other)
     }
 
+    /// They hold from here on.
+    fn hold(self, sim: &Sim) {
+        for card in &self.cards {
+            // One that is there may be in a bridge.
+            sim.state().cards.entry(card.clone()).or_default();
+        }
+        sim.rule(move |call| self.fate(call));
+    }
+
     fn fate(&self, call: &Call) -> Fate {
-        let rule = self.0.iter().find(|rule| rule.fits(call));
+        let rule = self.rules.iter().find(|rule| rule.fits(call));
         rule.map(|rule| rule.fate).unwrap_or_default()
     }
 }
@@ -137,8 +152,7 @@ pub(super) fn follow(sim: &Arc<Sim>, dir: &Path) -> io::Result<()> {
     let written = WatchFlags::CLOSE_WRITE | WatchFlags::MOVED_TO | WatchFlags::DELETE;
     inotify::add_watch(&changes, dir, written)?;
     let path = dir.join(RULES);
-    let rules = Rules::read(&path).map_err(|error| wrong(&path, &error))?;
-    sim.rule(move |call| rules.fate(call));
+    Rules::read(&path).map_err(|error| wrong(&path, &error))?.hold(sim);
     #[expect(
         deprecated,
         reason = "what takes its place needs a promise that `OwnedFd` keeps: it owns what it names"
@@ -157,7 +171,7 @@ async fn watch(sim: Weak<Sim>, changes: AsyncFd<OwnedFd>, path: PathBuf) {
             continue;
         }
         match Rules::read(&path) {
-            Ok(rules) => sim.rule(move |call| rules.fate(call)),
+            Ok(rules) => rules.hold(&sim),
             Err(error) => tracing::warn!("{}; the rules before it hold", wrong(&path, &error)),
         }
     }

@@ -21,15 +21,15 @@ const SOON: Duration = Duration::from_secs(60);
 const CALLS: usize = 16;
 
 /// A machine with an interface, which takes its time.
-struct Slow {
-    world: World,
-    machine: Ref,
-    vm: VmId,
+pub(super) struct Slow {
+    pub(super) world: World,
+    pub(super) machine: Ref,
+    pub(super) vm: VmId,
     vif: VifId,
 }
 
 impl Slow {
-    async fn new() -> Self {
+    pub(super) async fn new() -> Self {
         let world = World::new().await;
         let machine = world.machine().await;
         let net = record([("name_label", Value::text("n")), ("other_config", none())]);
@@ -51,7 +51,7 @@ impl Slow {
         Self { world, machine, vm, vif }
     }
 
-    fn claims(&self, address: &str) {
+    pub(super) fn claims(&self, address: &str) {
         self.world.sim.claim(self.vif, address.parse().unwrap());
     }
 
@@ -64,7 +64,7 @@ impl Slow {
     }
 
     /// Ends when these addresses are recorded of the guest.
-    async fn until(&self, addresses: &[&str]) {
+    pub(super) async fn until(&self, addresses: &[&str]) {
         let wanted: BTreeSet<_> = addresses.iter().map(|one| (*one).to_owned()).collect();
         let is = |world: &World| recorded(world, &self.machine).as_ref() == Some(&wanted);
         let seen = timeout(SOON, self.world.until(is)).await;

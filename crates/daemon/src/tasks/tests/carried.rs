@@ -4,7 +4,6 @@ use xenapi::{Value, codes};
 
 use super::{begun, ended, field, root, status, tasks};
 use crate::db::Ref;
-use crate::dispatch::places::Places;
 use crate::dispatch::text;
 use crate::tasks::{Status, begin, cancel, destroy, end as ends_as, result_text};
 use crate::trial::Trial;
@@ -152,25 +151,6 @@ async fn only_its_owner_and_operators_end_a_task() {
     end.send(Ok(Value::text(""))).unwrap();
     ended(&trial, &it).await;
     may("other", Role::PoolOperator).unwrap();
-}
-
-#[tokio::test]
-async fn calls_that_take_a_while_have_a_bound_and_reads_have_none() {
-    let trial = Trial::new().await;
-    let places: &Places = &trial.house.places;
-    let mut held = Vec::new();
-    while let Ok(place) = places.take(&trial.session) {
-        held.push(place);
-    }
-    let host =
-        trial.house.db.read(|view| view.all(&host::CLASS).next().unwrap().reference().clone());
-    let refused = trial.refused("Async.host.disable", [host.value()]).await;
-    assert_eq!(refused, ["TOO_MANY_PENDING_TASKS"]);
-    assert_eq!(trial.house.db.read(|view| view.count(&task::CLASS)), 0);
-    trial.call("host.get_enabled", [host.value()]).await.unwrap();
-    held.pop();
-    let it = trial.made("Async.host.disable", [host.value()]).await;
-    assert_eq!(ended(&trial, &it).await, Status::Success);
 }
 
 /// A call that may not begin is refused, and leaves no task that somebody must see to.

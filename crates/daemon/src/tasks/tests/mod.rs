@@ -1,5 +1,6 @@
 //! Tasks in a house of their own.
 
+mod bounds;
 mod carried;
 mod kept;
 mod theirs;

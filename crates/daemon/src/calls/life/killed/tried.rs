@@ -40,6 +40,9 @@ const TO_RUNNING: [&str; 16] = [
     "VDI.destroy",
     "VDI.resize",
 ];
+/// What is done to machines that are paused.
+const TO_PAUSED: [&str; 4] =
+    ["VM.unpause", "VM.unpause", "VM.hard_shutdown", "VM.power_state_reset"];
 /// What a disk grows to, in bytes.
 const GROWN: i64 = 2 * DISK_BYTES;
 
@@ -79,8 +82,12 @@ impl Try {
         let net = record([("name_label", Value::text("n")), ("other_config", none())]);
         let net = world.made("network.create", [net]).await;
         let card = [device(&machine, &net, "")];
-        let runs = chance.below(4) > 0;
-        let op = pick(if runs { &TO_RUNNING[..] } else { &TO_HALTED[..] }, chance);
+        let (ops, before) = match chance.below(5) {
+            0 => (&TO_HALTED[..], "Halted"),
+            1 => (&TO_PAUSED[..], "Paused"),
+            _ => (&TO_RUNNING[..], "Running"),
+        };
+        let op = pick(ops, chance);
         let mut made = None;
         if op != "VIF.plug" {
             made = Some(world.made("VIF.create", card.clone()).await);
@@ -88,8 +95,11 @@ impl Try {
         if op == "VBD.eject" {
             world.done("VBD.insert", [drive.value(), disc.value()]).await;
         }
-        if runs {
+        if before != "Halted" {
             world.start(&machine).await;
+        }
+        if before == "Paused" {
+            world.done("VM.pause", [machine.value()]).await;
         }
         let card = match made {
             Some(made) => made,
@@ -147,6 +157,7 @@ impl Try {
             "VM.start" => power == "Running",
             "VM.clean_reboot" | "VM.hard_reboot" => power == "Running" && !same,
             "VM.pause" => power == "Paused" && same,
+            "VM.unpause" => power == "Running" && same,
             "VBD.plug" => as_before && plugged,
             "VBD.unplug" => as_before && !plugged,
             "VBD.insert" => as_before && self.is_loaded(world),

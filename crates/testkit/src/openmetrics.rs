@@ -1,5 +1,5 @@
 //! A reader of OpenMetrics text that accepts nothing that the specification does not.
-#![allow(clippy::unwrap_used, clippy::panic, dead_code, unreachable_pub)]
+#![allow(clippy::unwrap_used, clippy::panic)] // A page that is none is a failed test.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
@@ -7,17 +7,24 @@ use std::io::{Read, Write};
 /// One sample: name, labels in order of their names, value.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sample {
+    /// With its suffix.
     pub name: String,
+    /// Values by names.
     pub labels: BTreeMap<String, String>,
+    /// A finite number.
     pub value: f64,
 }
 
 /// All samples of one name.
 #[derive(Clone, Debug, Default)]
 pub struct Family {
+    /// Its type.
     pub kind: String,
+    /// With what its name ends.
     pub unit: Option<String>,
+    /// What it says of itself.
     pub help: Option<String>,
+    /// In their order.
     pub samples: Vec<Sample>,
 }
 
@@ -29,7 +36,10 @@ fn is_name(text: &str) -> bool {
     text.starts_with(first) && text.chars().all(|c| first(c) || c.is_ascii_digit())
 }
 
-/// Reads a page or says which line is wrong.
+/// Reads a page.
+///
+/// # Errors
+/// Which line is wrong, and why.
 pub fn read(text: &str) -> Result<Page, String> {
     let body = text.strip_suffix("# EOF\n").ok_or("it does not end in # EOF")?;
     let mut page = Page::new();
@@ -212,8 +222,10 @@ fn answer(mut stream: impl Read) -> (String, String) {
     (head.into(), body.into())
 }
 
+/// What a scraper gets that asks here.
 pub fn scrape(stream: impl Read + Write) -> Page {
-    page(ask(stream, "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n"))
+    let head = "GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+    page(ask(stream, head))
 }
 
 /// The answer to one that has asked.
@@ -222,9 +234,11 @@ pub fn hear(stream: impl Read) -> Page {
 }
 
 fn page((head, body): (String, String)) -> Page {
-    assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
+    // Names of headers are the same in small letters.
+    let head = head.to_ascii_lowercase();
+    assert!(head.starts_with("http/1.1 200 ok\r\n"), "{head}");
     assert!(head.contains("application/openmetrics-text; version=1.0.0"), "{head}");
-    assert!(head.contains(&format!("Content-Length: {}", body.len())), "{head}");
+    assert!(head.contains(&format!("content-length: {}", body.len())), "{head}");
     read(&body).unwrap_or_else(|why| panic!("{why}"))
 }
 

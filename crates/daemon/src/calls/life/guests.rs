@@ -1,0 +1,85 @@
+//! What is recorded of guests: what they were given, and what their agents tell.
+
+use toolstack::hv::GuestSeen;
+use xenapi::table::{vm_guest_metrics, vm_metrics};
+
+use super::addresses::Slow;
+use super::*;
+
+/// An address that the guest claims, so that its agent is asked.
+const ADDRESS: &str = "10.0.0.1";
+const MIB: i64 = 1 << 20;
+
+fn metrics(world: &World, machine: &Ref) -> [Value; 2] {
+    let metrics = Ref::from(text(&world.get(machine, vm::Field::metrics)));
+    let fields = [vm_metrics::Field::memory_actual, vm_metrics::Field::VCPUs_number];
+    fields.map(|field| world.get(&metrics, field))
+}
+
+/// Nothing of what it has is left when it is halted, and it is given what is set by then.
+#[tokio::test]
+async fn memory_and_cpus_of_a_machine_are_those_of_its_start() {
+    let world = World::new().await;
+    let machine = world.machine().await;
+    let it = || machine.value();
+    assert_eq!(metrics(&world, &machine), [0, 0].map(Value::Int));
+    for (cpus, memory) in [(3, 512 * MIB), (1, 256 * MIB)] {
+        let bounds = [Value::Int(memory / 4), Value::Int(memory)];
+        let [least, most] = &bounds;
+        let limits = [it(), least.clone(), most.clone(), most.clone(), most.clone()];
+        world.done("VM.set_memory_limits", limits).await;
+        if cpus > 1 {
+            world.done("VM.set_VCPUs_max", [it(), Value::Int(4)]).await;
+        }
+        world.done("VM.set_VCPUs_at_startup", [it(), Value::Int(cpus)]).await;
+        world.start(&machine).await;
+        assert_eq!(metrics(&world, &machine), [memory, cpus].map(Value::Int));
+        world.done("VM.hard_shutdown", [it()]).await;
+        assert_eq!(metrics(&world, &machine), [0, 0].map(Value::Int));
+    }
+    world.assert_clean();
+}
+
+#[tokio::test]
+async fn what_an_agent_tells_is_recorded_until_its_guest_ends() {
+    use vm_guest_metrics::Field;
+    let slow = Slow::new().await;
+    let (world, machine) = (&slow.world, &slow.machine);
+    let texts = |all: &[(&str, &str)]| -> Vec<(String, String)> {
+        all.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+    };
+    let os = texts(&[("name", "Debian GNU/Linux 12"), ("distro", "debian"), ("major", "12")]);
+    let networks = texts(&[("0/ip", ADDRESS), ("0/ipv4/0", ADDRESS)]);
+    world.start(machine).await;
+    slow.claims(ADDRESS);
+    slow.until(&[ADDRESS]).await;
+    let told = Ref::from(text(&world.get(machine, vm::Field::guest_metrics)));
+    // What is only seen of a guest says nothing of its drivers.
+    assert_eq!(world.get(&told, Field::PV_drivers_detected), no());
+    assert_eq!(world.get(&told, Field::can_use_hotplug_vbd), Value::text("unspecified"));
+    assert_eq!(world.get(&told, Field::os_version), none());
+    let agent = GuestSeen { os: os.clone(), networks: networks.clone(), agent: "8.1".to_owned() };
+    world.sim.agent(slow.vm, agent);
+    slow.claims(ADDRESS);
+    world.until(|world| world.get(&told, Field::PV_drivers_detected) == yes()).await;
+    let map = |all: Vec<(String, String)>| {
+        Value::Map(all.into_iter().map(|(name, value)| (name, Value::Str(value))).collect())
+    };
+    for (field, value) in [
+        (Field::os_version, map(os)),
+        (Field::networks, map(networks)),
+        (Field::PV_drivers_version, map(texts(&[("agent", "8.1")]))),
+        (Field::PV_drivers_up_to_date, yes()),
+        (Field::can_use_hotplug_vbd, Value::text("yes")),
+        (Field::can_use_hotplug_vif, Value::text("yes")),
+        (Field::live, yes()),
+    ] {
+        assert_eq!(world.get(&told, field), value, "{field:?}");
+    }
+    assert_eq!(Ref::from(text(&world.get(machine, vm::Field::guest_metrics))), told);
+    world.done("VM.hard_shutdown", [machine.value()]).await;
+    assert_eq!(world.get(machine, vm::Field::guest_metrics), Value::text(NULL_REF));
+    let class = &vm_guest_metrics::CLASS;
+    assert!(world.trial.house.db.read(|view| view.object(class, &told).is_err()));
+    world.assert_clean();
+}

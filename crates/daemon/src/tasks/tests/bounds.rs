@@ -1,0 +1,93 @@
+//! The bound of calls that are under way at once.
+
+use std::future::poll_fn;
+use std::task::Poll;
+
+use xenapi::Value;
+use xenapi::table::{Class, host, pool, task};
+
+use super::ended;
+use crate::db::Ref;
+use crate::dispatch::places::{MAX_PENDING_OF_SESSION, Place};
+use crate::tasks::Status;
+use crate::trial::Trial;
+
+fn the(trial: &Trial, class: &'static Class) -> Ref {
+    trial.house.db.read(|view| view.all(class).next().unwrap().reference().clone())
+}
+
+/// All that this session may have.
+fn all_places(trial: &Trial) -> Vec<Place> {
+    let mut held = Vec::new();
+    while let Ok(place) = trial.house.places.take(&trial.session) {
+        held.push(place);
+    }
+    held
+}
+
+/// Asks what is new of the pool after this token.
+fn from(token: &Value, timeout_s: f64) -> [Value; 3] {
+    [Value::Set(vec![Value::text("pool")]), token.clone(), Value::Float(timeout_s)]
+}
+
+/// How many events were told, and the token of the next look.
+fn told(answer: Value) -> (usize, Value) {
+    let Value::Map(mut answer) = answer else { panic!("no map") };
+    let Some(Value::Set(events)) = answer.remove("events") else { panic!("no events") };
+    (events.len(), answer.remove("token").unwrap())
+}
+
+#[tokio::test]
+async fn calls_that_take_a_while_have_a_bound_and_reads_have_none() {
+    let trial = Trial::new().await;
+    let mut held = all_places(&trial);
+    let host = the(&trial, &host::CLASS);
+    let refused = trial.refused("Async.host.disable", [host.value()]).await;
+    assert_eq!(refused, ["TOO_MANY_PENDING_TASKS"]);
+    assert_eq!(trial.house.db.read(|view| view.count(&task::CLASS)), 0);
+    trial.call("host.get_enabled", [host.value()]).await.unwrap();
+    held.pop();
+    let it = trial.made("Async.host.disable", [host.value()]).await;
+    assert_eq!(ended(&trial, &it).await, Status::Success);
+}
+
+#[tokio::test]
+async fn events_are_told_with_all_places_taken() {
+    let trial = Trial::new().await;
+    let held = all_places(&trial);
+    assert_eq!(held.len(), MAX_PENDING_OF_SESSION);
+    let first = trial.call("event.from", from(&Value::text(""), 0.0)).await;
+    let (known, token) = told(first.unwrap());
+    assert_eq!(known, 1);
+    let name = [the(&trial, &pool::CLASS).value(), Value::text("n")];
+    let change = async { trial.call("pool.set_name_label", name).await.unwrap() };
+    let waits = trial.call("event.from", from(&token, 60.0));
+    let (answer, _) = tokio::join!(waits, change);
+    assert_eq!(told(answer.unwrap()).0, 1);
+}
+
+/// More clients than there are places wait, as long as they like.
+#[tokio::test]
+async fn who_waits_for_events_takes_no_place() {
+    let trial = Trial::new().await;
+    let first = trial.call("event.from", from(&Value::text(""), 0.0)).await;
+    let (_, token) = told(first.unwrap());
+    let wait = |_| Box::pin(trial.call("event.from", from(&token, 3600.0)));
+    let mut waiting: Vec<_> = (0..=MAX_PENDING_OF_SESSION).map(wait).collect();
+    poll_fn(|cx| {
+        for one in &mut waiting {
+            assert!(one.as_mut().poll(cx).is_pending());
+        }
+        Poll::Ready(())
+    })
+    .await;
+    assert_eq!(trial.house.places.taken(), 0);
+    let host = the(&trial, &host::CLASS);
+    let it = trial.made("Async.host.disable", [host.value()]).await;
+    assert_eq!(ended(&trial, &it).await, Status::Success);
+    let name = [the(&trial, &pool::CLASS).value(), Value::text("n")];
+    trial.call("pool.set_name_label", name).await.unwrap();
+    for one in waiting {
+        assert_eq!(told(one.await.unwrap()).0, 1);
+    }
+}

@@ -1,0 +1,94 @@
+//! Passwords that are guessed over the network.
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, TcpStream};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use testkit::process::PROCESS_DEADLINE;
+
+use super::World;
+
+/// Pauses after the first two failures of an address, together.
+const FIRST_TWO: Duration = Duration::from_secs(3);
+
+/// An address of this host.
+fn local(number: u8) -> Ipv4Addr {
+    Ipv4Addr::new(127, 0, 0, number)
+}
+
+/// Somebody at this address asks to be let in as root.
+fn ask(from: Ipv4Addr, port: u16, password: &str) -> TcpStream {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
+    let connected = async {
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.bind((from, 0).into()).unwrap();
+        socket.connect((Ipv4Addr::LOCALHOST, port).into()).await.unwrap().into_std().unwrap()
+    };
+    let mut stream = runtime.block_on(connected);
+    stream.set_nonblocking(false).unwrap();
+    let body = format!(
+        r#"{{"jsonrpc":"2.0","id":1,"method":"session.login_with_password","params":["root","{password}","1.0","t"]}}"#
+    );
+    let head = format!("Host: h\r\nConnection: close\r\nContent-Length: {}", body.len());
+    write!(stream, "POST /jsonrpc HTTP/1.1\r\n{head}\r\n\r\n{body}").unwrap();
+    stream
+}
+
+/// Whether who has asked is let in.
+fn is_in(mut stream: TcpStream) -> bool {
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (is_in, is_refused) = (
+        answer.contains("\"result\":\"OpaqueRef:"),
+        answer.contains("SESSION_AUTHENTICATION_FAILED"),
+    );
+    assert!(is_in != is_refused, "{answer}");
+    is_in
+}
+
+/// Waits for what nobody tells.
+fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < PROCESS_DEADLINE, "in vain: {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn who_guesses_waits_and_other_addresses_do_not() {
+    let mut world = World::new();
+    let url = world.daemon.url().unwrap();
+    let port = url.rsplit_once(':').unwrap().1.parse().unwrap();
+    let password = world.daemon.password().unwrap();
+    let guess = |from| ask(from, port, "guess");
+    let began = Instant::now();
+    for _ in 0..2 {
+        assert!(!is_in(guess(local(1))));
+    }
+    assert!(began.elapsed() >= FIRST_TWO, "{:?}", began.elapsed());
+    // The next guess is told 4 s later or more. Another address, whose first guess takes a second, has
+    // been told of it and logged in by then; on a host that is busy, at one of these attempts.
+    let mut overtakes = |number: u8| {
+        let waits = guess(local(1));
+        // The log says that it has failed, before its pause begins.
+        let line = format!("from Tcp({}) was refused", waits.local_addr().unwrap());
+        eventually(&line, || world.daemon.process.stderr().contains(&line));
+        let (tell, told) = mpsc::channel();
+        let waiting = std::thread::spawn(move || {
+            let is_in = is_in(waits);
+            // Nobody listens who was late.
+            let _late = tell.send(());
+            is_in
+        });
+        assert!(!is_in(guess(local(number))));
+        assert!(is_in(ask(local(number), port, &password)));
+        let is_first = told.try_recv().is_err();
+        assert!(!waiting.join().unwrap());
+        is_first
+    };
+    assert!((2..12).any(&mut overtakes));
+    // Who knows the password is let in from there, too.
+    assert!(is_in(ask(local(1), port, &password)));
+}
