@@ -10,6 +10,7 @@ use toolstack::hv::GuestSeen;
 use toolstack::sim::{End, Fate, What};
 use xenapi::table::{vif, vm_guest_metrics};
 
+use super::interfaces::device;
 use super::*;
 use crate::records::fields::pairs;
 
@@ -34,17 +35,7 @@ impl Slow {
         let machine = world.machine().await;
         let net = record([("name_label", Value::text("n")), ("other_config", none())]);
         let net = world.made("network.create", [net]).await;
-        let device = record([
-            ("VM", machine.value()),
-            ("network", net.value()),
-            ("device", Value::text("0")),
-            ("MAC", Value::text("")),
-            ("MTU", Value::Int(1500)),
-            ("other_config", none()),
-            ("qos_algorithm_type", Value::text("")),
-            ("qos_algorithm_params", none()),
-        ]);
-        let device = world.made("VIF.create", [device]).await;
+        let device = world.made("VIF.create", [device(&machine, &net, "")]).await;
         let db = &world.trial.house.db;
         let vm = VmId(db.read(|view| uuid(view, &machine, vm::Field::uuid)).unwrap());
         let vif = VifId(db.read(|view| uuid(view, &device, vif::Field::uuid)).unwrap());
