@@ -26,6 +26,7 @@
 //! (`tests/`). The same test functions take any backend.
 #![forbid(unsafe_code)]
 
+pub mod clock;
 pub mod cpus;
 pub mod driver;
 pub mod error;

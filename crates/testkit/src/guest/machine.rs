@@ -86,9 +86,22 @@ impl Machine {
     pub fn with_pci_nic(socket: &Path, pairs: u16, mac: &str) -> Self {
         let chardev = format!("socket,id=nic,path={}", socket.display());
         let netdev = format!("vhost-user,id=net,chardev=nic,queues={pairs}");
+        Self::with_netdev(&["-chardev", &chardev, "-netdev", &netdev], pairs, mac)
+    }
+
+    /// The same for QEMU at a TAP device of the host's, which takes several queues if there are
+    /// several pairs. QEMU itself serves it.
+    #[must_use]
+    pub fn with_tap_nic(device: &str, pairs: u16, mac: &str) -> Self {
+        let netdev =
+            format!("tap,id=net,ifname={device},script=no,downscript=no,vhost=off,queues={pairs}");
+        Self::with_netdev(&["-netdev", &netdev], pairs, mac)
+    }
+
+    fn with_netdev(args: &[&str], pairs: u16, mac: &str) -> Self {
         let device = format!("virtio-net-pci,netdev=net,mq=on,vectors=0,mac={mac}");
-        let args = ["-chardev", &chardev, "-netdev", &netdev, "-device", &device];
-        let args = args.map(String::from).to_vec();
+        let args = args.iter().copied().chain(["-device", &device]);
+        let args = args.map(String::from).collect();
         Self { cpus: pairs.into(), args, ..Self::default() }
     }
 }

@@ -1,38 +1,36 @@
 //! A `ringwayd` under test, in a directory of its own, with whoever calls it.
 
+mod begin;
 pub mod fleet;
+mod groups;
 mod left;
 mod shell;
 mod slices;
 
-use std::ffi::OsString;
 use std::fs;
-use std::io::Read;
 use std::net::SocketAddr;
-use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use tempfile::TempDir;
 use xenapi::client::{Client, ClientError};
 
+use crate::clock::WallClock;
 use crate::error::{Error, Result};
-use crate::process::{PROCESS_DEADLINE, Process, find_binary};
-use crate::raw::guest::wait_readable;
+use crate::process::{Process, find_binary};
+use begin::{Setup, socket_of};
 pub use shell::Shell;
 pub use slices::Slices;
 
 /// What the simulator does with calls, in the daemon's directory.
 const RULES: &str = "state/simulator/rules.toml";
-/// Longest line by which a daemon tells that it serves, in bytes.
-const READY_BYTES_MAX: usize = 4096;
 
 /// A running daemon.
 #[derive(Debug)]
 pub struct Ringwayd {
     /// The process. It is killed before the directory goes.
     pub process: Process,
-    options: Vec<OsString>,
+    setup: Setup,
     told: String,
     dir: TempDir,
 }
@@ -52,11 +50,16 @@ impl Ringwayd {
     /// the reason on standard error: this host lets nobody make groups, which was tried.
     ///
     /// # Errors
-    /// As [`simulator`](Self::simulator).
+    /// As [`simulator`](Self::simulator); also if it has none though others can make some.
     pub fn with_slices(options: &[&str]) -> Result<Option<Self>> {
         let mut daemon = Self::start(&[options, &["--slices", "auto"]].concat())?;
         if daemon.slices().is_some() {
             return Ok(Some(daemon));
+        }
+        if groups::can_be_made() {
+            return Err(daemon
+                .process
+                .error("has no control groups, which this host lets us make"));
         }
         eprintln!("left out, nothing here shows what it should: {}", daemon.process.stderr());
         Ok(None)
@@ -68,12 +71,23 @@ impl Ringwayd {
     /// # Errors
     /// As [`simulator`](Self::simulator).
     pub fn start(options: &[&str]) -> Result<Self> {
+        Self::begin(Setup::new(options))
+    }
+
+    /// [Starts](Self::start) one that has this clock, and so has all that it starts.
+    ///
+    /// # Errors
+    /// As [`simulator`](Self::simulator).
+    pub fn start_at(clock: &WallClock, options: &[&str]) -> Result<Self> {
+        Self::begin(Setup::new(options).at(clock))
+    }
+
+    fn begin(setup: Setup) -> Result<Self> {
         // Paths of sockets are short: everything is below a short name.
         let dir = tempfile::Builder::new().prefix("rw-").tempdir();
         let dir = dir.map_err(|e| Error::io("cannot create a temporary directory", e))?;
-        let options: Vec<_> = options.iter().map(OsString::from).collect();
-        let (process, told) = start(dir.path(), &options)?;
-        Ok(Self { process, options, told, dir })
+        let (process, told) = setup.start(dir.path())?;
+        Ok(Self { process, setup, told, dir })
     }
 
     /// Starts it again as it was, on the same state, when the former one has ended.
@@ -81,7 +95,7 @@ impl Ringwayd {
     /// # Errors
     /// As [`simulator`](Self::simulator).
     pub fn start_again(&mut self) -> Result<()> {
-        (self.process, self.told) = start(self.dir.path(), &self.options)?;
+        (self.process, self.told) = self.setup.start(self.dir.path())?;
         Ok(())
     }
 
@@ -248,53 +262,4 @@ impl Drop for Ringwayd {
             slices.remove();
         }
     }
-}
-
-fn socket_of(dir: &Path) -> PathBuf {
-    dir.join("s")
-}
-
-/// Starts a daemon; returns when it has told where it serves.
-fn start(dir: &Path, options: &[OsString]) -> Result<(Process, String)> {
-    let mut command = Command::new(find_binary("ringwayd")?);
-    command
-        .arg("--state")
-        .arg(dir.join("state"))
-        .arg("--run")
-        .arg(dir.join("run"))
-        .arg("--socket")
-        .arg(socket_of(dir));
-    if !options.iter().any(|option| option == "--listen") {
-        command.args(["--listen", "127.0.0.1:0,plain"]);
-    }
-    if !options.iter().any(|option| option == "--slices") {
-        command.args(["--slices", "off"]);
-    }
-    command.args(options).stdout(Stdio::piped());
-    fs::create_dir_all(dir.join("state")).map_err(|e| Error::io("cannot make the state", e))?;
-    let mut process = Process::start(&mut command)?;
-    let told = ready(&mut process)?;
-    Ok((process, told))
-}
-
-/// The one line that a daemon prints when it serves.
-fn ready(process: &mut Process) -> Result<String> {
-    let Some(mut stdout) = process.child().stdout.take() else {
-        return Err(process.error("was started without a pipe to report on"));
-    };
-    let mut line = Vec::new();
-    while line.last() != Some(&b'\n') && line.len() < READY_BYTES_MAX {
-        if wait_readable(&[stdout.as_fd()], PROCESS_DEADLINE)?.is_none() {
-            return Err(process.error("did not serve in time"));
-        }
-        let mut byte = [0];
-        match stdout.read(&mut byte) {
-            Ok(1) => line.push(byte[0]),
-            _ => {
-                let status = process.wait(PROCESS_DEADLINE)?;
-                return Err(process.error(format!("ended before it served ({status})")));
-            }
-        }
-    }
-    Ok(String::from_utf8_lossy(&line).trim_end().to_owned())
 }

@@ -112,10 +112,18 @@ impl Shell {
     ///
     /// # Errors
     /// As [`ready`](Self::ready).
-    pub fn last(mut self, command: &str, deadline: Duration) -> Result<()> {
+    pub fn last(self, command: &str, deadline: Duration) -> Result<()> {
+        self.last_by(command, LAST_WORDS, deadline)
+    }
+
+    /// The same, where these are the last words: those of the kernel, say, which are the very last.
+    ///
+    /// # Errors
+    /// As [`ready`](Self::ready).
+    pub fn last_by(mut self, command: &str, words: &str, deadline: Duration) -> Result<()> {
         self.console.skip();
         self.type_line(command)?;
-        match self.console.wait_for(LAST_WORDS, deadline) {
+        match self.console.wait_for(words, deadline) {
             Seen::Yes => Ok(()),
             Seen::Closed => Err(self.closed(command)),
             Seen::Late => Err(self.late(command, deadline)),

@@ -1,0 +1,88 @@
+//! How a daemon is started, the same way each time.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io::Read;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::clock::WallClock;
+use crate::error::{Error, Result};
+use crate::process::{PROCESS_DEADLINE, Process, find_binary};
+use crate::raw::guest::wait_readable;
+
+/// Longest line by which a daemon tells that it serves, in bytes.
+const READY_BYTES_MAX: usize = 4096;
+
+/// What a daemon is started with, besides where everything is.
+#[derive(Debug)]
+pub(super) struct Setup {
+    options: Vec<OsString>,
+    environment: Vec<(OsString, OsString)>,
+}
+
+impl Setup {
+    pub(super) fn new(options: &[&str]) -> Self {
+        Self { options: options.iter().map(OsString::from).collect(), environment: Vec::new() }
+    }
+
+    pub(super) fn at(self, clock: &WallClock) -> Self {
+        Self { environment: clock.environment(), ..self }
+    }
+
+    /// Starts a daemon in this directory; returns when it has told where it serves, with that.
+    pub(super) fn start(&self, dir: &Path) -> Result<(Process, String)> {
+        let mut command = Command::new(find_binary("ringwayd")?);
+        command
+            .arg("--state")
+            .arg(dir.join("state"))
+            .arg("--run")
+            .arg(dir.join("run"))
+            .arg("--socket")
+            .arg(socket_of(dir));
+        if !self.says("--listen") {
+            command.args(["--listen", "127.0.0.1:0,plain"]);
+        }
+        if !self.says("--slices") {
+            command.args(["--slices", "off"]);
+        }
+        let environment = self.environment.iter().map(|(name, value)| (name, value));
+        command.args(&self.options).envs(environment).stdout(Stdio::piped());
+        fs::create_dir_all(dir.join("state")).map_err(|e| Error::io("cannot make the state", e))?;
+        let mut process = Process::start(&mut command)?;
+        let told = ready(&mut process)?;
+        Ok((process, told))
+    }
+
+    fn says(&self, option: &str) -> bool {
+        self.options.iter().any(|one| one == option)
+    }
+}
+
+/// Where a daemon in this directory has its socket.
+pub(super) fn socket_of(dir: &Path) -> PathBuf {
+    dir.join("s")
+}
+
+/// The one line that a daemon prints when it serves.
+fn ready(process: &mut Process) -> Result<String> {
+    let Some(mut stdout) = process.child().stdout.take() else {
+        return Err(process.error("was started without a pipe to report on"));
+    };
+    let mut line = Vec::new();
+    while line.last() != Some(&b'\n') && line.len() < READY_BYTES_MAX {
+        if wait_readable(&[stdout.as_fd()], PROCESS_DEADLINE)?.is_none() {
+            return Err(process.error("did not serve in time"));
+        }
+        let mut byte = [0];
+        match stdout.read(&mut byte) {
+            Ok(1) => line.push(byte[0]),
+            _ => {
+                let status = process.wait(PROCESS_DEADLINE)?;
+                return Err(process.error(format!("ended before it served ({status})")));
+            }
+        }
+    }
+    Ok(String::from_utf8_lossy(&line).trim_end().to_owned())
+}

@@ -1,0 +1,51 @@
+//! Whether this host lets anybody make control groups, found out without the daemon's own code.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use tempfile::Builder;
+
+/// Whether a group with a share of the CPUs can be made at a root of them, which is tried.
+pub(super) fn can_be_made() -> bool {
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    roots(&mounts).iter().any(|(root, share)| is_made(root, share))
+}
+
+/// Where groups with the CPU controller may be, and the file of a group that holds its share.
+fn roots(mounts: &str) -> Vec<(PathBuf, &'static str)> {
+    let of = |line: &str| {
+        let mut words = line.split(' ').skip(1);
+        let (at, kind, options) = (words.next()?, words.next()?, words.next()?);
+        match kind {
+            "cgroup" if options.split(',').any(|one| one == "cpu") => {
+                Some((at.into(), "cpu.shares"))
+            }
+            "cgroup2" => Some((at.into(), "cpu.weight")),
+            _ => None,
+        }
+    };
+    mounts.lines().filter_map(of).collect()
+}
+
+fn is_made(root: &Path, share: &str) -> bool {
+    let Ok(group) = Builder::new().prefix("rw-").tempdir_in(root) else { return false };
+    let has_share = group.path().join(share).exists();
+    // A group goes by itself only, its files cannot be removed.
+    fs::remove_dir(group.keep()).is_ok() && has_share
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn roots_are_those_with_the_cpu_controller() {
+        let mounts = "tmpfs /sys/fs/cgroup tmpfs rw 0 0\n\
+                      cgroup /sys/fs/cgroup/cpuset cgroup rw,cpuset 0 0\n\
+                      cgroup /sys/fs/cgroup/cpu,cpuacct cgroup rw,cpuacct,cpu 0 0\n\
+                      cgroup2 /sys/fs/cgroup/unified cgroup2 rw,relatime 0 0\n";
+        let one = (PathBuf::from("/sys/fs/cgroup/cpu,cpuacct"), "cpu.shares");
+        let two = (PathBuf::from("/sys/fs/cgroup/unified"), "cpu.weight");
+        assert_eq!(roots(mounts), [one, two]);
+    }
+}
