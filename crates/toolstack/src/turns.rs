@@ -30,6 +30,11 @@ impl<T: Default> Turns<T> {
         all.iter().filter(|(_, turn)| is_used(turn)).map(|(id, _)| id.clone()).collect()
     }
 
+    /// How many do something to this one, or wait for their turn.
+    pub(crate) fn at(&self, id: &str) -> usize {
+        self.lock().get(id).map_or(0, Weak::strong_count)
+    }
+
     fn turn(&self, id: &str) -> Arc<Turn<T>> {
         let mut all = self.lock();
         if let Some(turn) = all.get(id).and_then(Weak::upgrade) {
@@ -64,6 +69,7 @@ mod tests {
         let turns = Turns::<()>::default();
         let soon = Duration::from_secs(1);
         let one = turns.of("a").await;
+        assert_eq!((turns.at("a"), turns.at("b")), (1, 0));
         timeout(soon, turns.of("a")).await.unwrap_err();
         let other = timeout(soon, turns.of("b")).await.unwrap();
         let mut busy = turns.busy();

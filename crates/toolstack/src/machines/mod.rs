@@ -173,6 +173,11 @@ impl Machines {
         self.tellers.of(device).await
     }
 
+    /// How many tell what is set of a device, or wait for their turn.
+    pub fn telling(&self, device: &str) -> usize {
+        self.tellers.at(device)
+    }
+
     /// Whether a machine uses the volume, or a call for it may still do something.
     pub fn volume_users(&self, vdi: VdiId) -> bool {
         self.volumes.is_used(vdi)

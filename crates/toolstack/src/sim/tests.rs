@@ -143,6 +143,24 @@ async fn rules_change_while_calls_hang_and_wrong_ones_change_nothing() {
     timeout(SOON, changed.changed()).await.unwrap().unwrap();
 }
 
+/// One that a bridge has stays in it, and one that is not named any more stays too: cards are pulled
+/// out of no host by a file.
+#[tokio::test]
+async fn cards_are_those_that_were_ever_named() {
+    let dir = tempdir().unwrap();
+    fs::write(dir.path().join(RULES), "cards = [\"eth0\"]\n").unwrap();
+    let sim = Sim::open(dir.path()).unwrap();
+    assert_eq!(sim.cards(), [("eth0".to_owned(), None)]);
+    sim.state().cards.insert("eth0".to_owned(), Some("b".to_owned()));
+    let mut changed = sim.rule.subscribe();
+    changed.mark_unchanged();
+    fs::write(dir.path().join("new"), "cards = [\"eth0\", \"eth1\"]\n").unwrap();
+    fs::rename(dir.path().join("new"), dir.path().join(RULES)).unwrap();
+    timeout(SOON, changed.changed()).await.unwrap().unwrap();
+    let both = [("eth0".to_owned(), Some("b".to_owned())), ("eth1".to_owned(), None)];
+    assert_eq!(sim.cards(), both);
+}
+
 #[tokio::test]
 async fn what_is_no_rule_is_refused_at_the_start() {
     for (text, named) in [

@@ -5,7 +5,7 @@ use model::plan::Run;
 use model::vm::exits::Exit;
 use toolstack::hv::{DomainEvent, Hypervisor};
 
-use super::world::{DOMID, World, firmware, machine, next, vbd};
+use super::world::{DOMID, World, firmware, machine, may_have_lost_devices, next, vbd};
 
 /// `mov dx, port; mov ax, value; out dx, ax; hlt` in a first sector.
 fn sector(port: u16, value: u16) -> Vec<u8> {
@@ -61,6 +61,7 @@ pub(super) async fn kept() {
         world.restart();
         let mut events = world.hv.events().unwrap();
         world.hv.found().await.unwrap();
+        may_have_lost_devices(&mut events).await;
         let event = next(&mut events).await;
         assert!(
             matches!(event, DomainEvent::Ended { exit: told, .. } if told == exit),

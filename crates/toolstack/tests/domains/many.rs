@@ -1,7 +1,7 @@
 //! As many disks as a machine may have.
 
-use model::domain::Boot;
 use model::domain::slots::{MAX_DISKS, MSIX_DISKS};
+use model::domain::{Boot, DomainSpec};
 use model::vm::exits::Exit;
 use tokio::time::timeout;
 use toolstack::hv::Hypervisor;
@@ -17,7 +17,10 @@ pub(super) async fn seen() {
     let mut world = World::new();
     let count = testkit::rounds(REDUCED.into(), MAX_DISKS.into());
     let count = u8::try_from(count).unwrap();
-    let mut spec = spec();
+    // One CPU: QEMU before 8.2 can crash under TCG where one CPU maps registers while another uses
+    // some (mended by its "softmmu: Use async_run_on_cpu in tcg_commit"), and nothing maps as many
+    // as this guest does.
+    let mut spec = DomainSpec { vcpus: 1, ..spec() };
     // What the kernel says of each disk is a sign of life on the way.
     if let Boot::Kernel { args, .. } = &mut spec.boot {
         *args = args.replace(" quiet", "");

@@ -7,7 +7,7 @@ use rustix::process::{Signal, kill_process};
 use toolstack::hv::qemu::Qemu;
 use toolstack::hv::{Disc, DomainEvent, HvError, Hypervisor};
 
-use super::world::{DOMID, World, firmware, guest_dir, machine, next, vbd};
+use super::world::{DOMID, World, firmware, guest_dir, machine, may_have_lost_devices, next, vbd};
 
 pub(super) async fn comes_and_goes() {
     let world = World::new();
@@ -51,6 +51,7 @@ pub(super) async fn found_again() {
     let found = world.hv.found().await.unwrap();
     assert_eq!(found.len(), 1);
     assert_eq!((found[0].vm, found[0].domid, found[0].run), (machine(), DOMID, Some(Run::Fresh)));
+    may_have_lost_devices(&mut events).await;
 
     world.hv.run(machine()).await.unwrap();
     world.hv.run(machine()).await.unwrap();
@@ -62,6 +63,7 @@ pub(super) async fn found_again() {
     assert_eq!(world.hv.find(machine()).await.unwrap().unwrap().run, Some(Run::Paused));
 
     let mut events = world.hv.events().unwrap();
+    may_have_lost_devices(&mut events).await;
     kill_process(world.pid().unwrap(), Signal::KILL).unwrap();
     let DomainEvent::Ended { vm, domid, exit, .. } = next(&mut events).await else { panic!() };
     assert_eq!((vm, domid, exit), (machine(), DOMID, Exit::Killed));

@@ -152,3 +152,9 @@ pub(super) fn firmware(order: Vec<model::domain::BootFrom>) -> DomainSpec {
 pub(super) async fn next(events: &mut mpsc::Receiver<DomainEvent>) -> DomainEvent {
     tokio::time::timeout(PATIENCE, events.recv()).await.expect("no event came").unwrap()
 }
+
+/// The first thing told of a domain that was found: what left it before was seen by nobody.
+pub(super) async fn may_have_lost_devices(events: &mut mpsc::Receiver<DomainEvent>) {
+    let DomainEvent::Unplugged { vm } = next(events).await else { panic!() };
+    assert_eq!(vm, machine());
+}

@@ -2,11 +2,12 @@
 
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
+use std::path::Path;
 use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
-use model::domain::{Boot, DomainSpec};
+use model::domain::{Boot, BootFile, DomainSpec};
 use model::id::{Domid, VmId};
 use model::machine::{Accel, AccelChoice};
 use tokio::process::Child;
@@ -42,10 +43,7 @@ impl Accelerator {
         if settings.accel == AccelChoice::Auto && openable(&settings.kvm).is_err() {
             return Ok(Accel::Tcg);
         }
-        let kernel = match boot {
-            Boot::Kernel { kernel, .. } => kernel.path(),
-            Boot::Firmware(_) => settings.trial_kernel.as_path(),
-        };
+        let kernel = trial_kernel(settings, boot);
         let prober = Prober {
             qemu: &settings.qemu,
             launcher: &[],
@@ -59,6 +57,15 @@ impl Accelerator {
             *known = Some(decision.accel);
         }
         Ok(decision.accel)
+    }
+}
+
+/// What a trial boots, by which all machines are run from then on. An image of a volume is none: a
+/// guest may write it, and its storage may hang.
+fn trial_kernel<'a>(settings: &'a Settings, boot: &'a Boot) -> &'a Path {
+    match boot {
+        Boot::Kernel { kernel: BootFile::File(kernel), .. } => kernel,
+        Boot::Kernel { .. } | Boot::Firmware(_) => &settings.trial_kernel,
     }
 }
 
@@ -145,5 +152,21 @@ async fn answers(held: &Held) -> Result<(), HvError> {
             Err(HvError::Start { why })
         }
         Err(_) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_guest_can_write_decides_nothing_for_others() {
+        let settings = Settings::usual("/qemu".into(), "/run/r".into());
+        let boot = |kernel| Boot::Kernel { kernel, ramdisk: None, args: String::new() };
+        let file = boot(BootFile::File("/boot/k".into()));
+        assert_eq!(trial_kernel(&settings, &file), Path::new("/boot/k"));
+        for other in [boot(BootFile::Image("/sr/d.raw".into())), Boot::Firmware(Vec::new())] {
+            assert_eq!(trial_kernel(&settings, &other), settings.trial_kernel);
+        }
     }
 }

@@ -52,10 +52,14 @@ impl Domains {
         })
     }
 
-    /// Keeps a domain and watches it.
+    /// Keeps a domain that was made, and watches it.
     pub(super) fn keep(&self, domain: Domain) -> Arc<Held> {
+        self.hold(domain, true)
+    }
+
+    fn hold(&self, domain: Domain, new: bool) -> Arc<Held> {
         let (vm, domain) = (domain.vm, Arc::new(domain));
-        let watching = watch::watch(Arc::clone(&domain), self.happened.clone());
+        let watching = watch::watch(Arc::clone(&domain), new, self.happened.clone());
         let _watching = Task(tokio::spawn(watching));
         let held = Arc::new(Held { domain, asking: Mutex::default(), _watching });
         lock(&self.held).insert(vm, Arc::clone(&held));
@@ -86,7 +90,7 @@ impl Domains {
         match find::adopt(&self.run, vm).await {
             Ok(found) => Ok(found.map(|domain| {
                 group::place(self.tree.as_ref(), &domain);
-                self.keep(domain)
+                self.hold(domain, false)
             })),
             Err(error) => {
                 self.look_again(vm);

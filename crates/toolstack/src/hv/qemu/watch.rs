@@ -31,14 +31,17 @@ const CONNECT_AGAIN: Duration = Duration::from_secs(1);
 const FOREVER: Duration = Duration::MAX;
 
 /// Makes the control connection, mends it when it breaks, and watches until the process has ended.
-pub(super) async fn watch(domain: Arc<Domain>, out: mpsc::Sender<DomainEvent>) {
-    let mut is_first = true;
+///
+/// Nothing can have left a guest unseen that is `new`. Of one that was found, whoever looked first may have
+/// had no answer.
+pub(super) async fn watch(domain: Arc<Domain>, new: bool, out: mpsc::Sender<DomainEvent>) {
+    let mut is_new = new;
     loop {
         tokio::select! {
             () = domain.process.gone() => break,
-            () = one_link(&domain, is_first, &out) => domain.linked(Link::Coming),
+            () = one_link(&domain, is_new, &out) => domain.linked(Link::Coming),
         }
-        is_first = false;
+        is_new = false;
         // A process that ends closes its connection a moment before.
         if timeout(END_DEADLINE, domain.process.gone()).await.is_ok() {
             break;
@@ -49,11 +52,11 @@ pub(super) async fn watch(domain: Arc<Domain>, out: mpsc::Sender<DomainEvent>) {
 }
 
 /// One connection from its beginning to its end.
-async fn one_link(domain: &Domain, is_first: bool, out: &mpsc::Sender<DomainEvent>) {
+async fn one_link(domain: &Domain, is_new: bool, out: &mpsc::Sender<DomainEvent>) {
     let (qmp, events) = link(domain).await;
     let qmp = Arc::new(qmp);
     domain.linked(Link::Up(Arc::clone(&qmp)));
-    if !is_first {
+    if !is_new {
         may_have_left(domain, out).await;
     }
     follow(domain, &qmp, events, out).await;

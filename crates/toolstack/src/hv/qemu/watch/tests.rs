@@ -31,7 +31,12 @@ struct Fake {
 }
 
 impl Fake {
+    /// One that was made here.
     fn new() -> Self {
+        Self::watched(true)
+    }
+
+    fn watched(new: bool) -> Self {
         let run = tempfile::Builder::new().prefix("rw-").tempdir_in("/tmp").unwrap();
         let vm = VmId(Uuid::default());
         let dir = RunDir::of(run.path(), vm);
@@ -41,7 +46,7 @@ impl Fake {
         let process = sleep.arg("1000").stdin(Stdio::null()).kill_on_drop(true).spawn().unwrap();
         let domain = Domain::hold(vm, Record::new(Domid(7), 1), dir, process.id().unwrap());
         let (domain, (out, events)) = (Arc::new(domain.unwrap()), mpsc::channel(8));
-        let watching = tokio::spawn(watch(Arc::clone(&domain), out));
+        let watching = tokio::spawn(watch(Arc::clone(&domain), new, out));
         Self { domain, events, listener, watching, process, _run: run }
     }
 
@@ -128,6 +133,15 @@ async fn one_that_broke_off_is_heard_again_though_nobody_calls() {
     let event = soon(fake.events.recv()).await.unwrap();
     assert!(matches!(event, DomainEvent::Unplugged { .. }), "{event:?}");
     assert_eq!(fake.end().await, Exit::PoweredOff);
+}
+
+/// Whoever found it may have had no answer when it asked what the guest has.
+#[tokio::test]
+async fn what_has_left_a_guest_that_was_found_is_told_when_it_answers() {
+    let mut fake = Fake::watched(false);
+    fake.greet().await.answer("running", "query-status").await;
+    let event = soon(fake.events.recv()).await.unwrap();
+    assert!(matches!(event, DomainEvent::Unplugged { .. }), "{event:?}");
 }
 
 #[tokio::test]
