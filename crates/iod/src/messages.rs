@@ -10,12 +10,18 @@ use vhost_user::{SessionHandle, Stop, Woken};
 
 /// How long front-ends may take over messages that they have begun, while everybody is served.
 pub(crate) const GRACE: Duration = Duration::from_millis(500);
-/// The same, while others stand still.
+/// The same, while others stand still, and for each that is looked at when that is over.
 const LATE_GRACE: Duration = Duration::from_millis(50);
 /// Longest work on a message that has come and is to be answered: it is ours.
 const WORK_GRACE: Duration = Duration::from_millis(500);
 /// How often is looked whether a front-end is within a message by now.
 const LOOK: Duration = Duration::from_millis(10);
+
+/// Waits until a front-end is not within a message, all served meanwhile: until this moment, or for
+/// a little where waiting for others has taken longer. False: it is within one still.
+pub(crate) fn settles(session: &SessionHandle, until: Instant) -> bool {
+    session.await_message(until.max(Instant::now() + LATE_GRACE))
+}
 
 /// Waits for the end of a control thread, `done`, whose session was `asked` to stand still then. True:
 /// it does not end, and its front-end is to be sent away.

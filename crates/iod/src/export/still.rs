@@ -25,7 +25,7 @@ use super::glue::Glue;
 use super::serve::signal;
 use super::{Export, ExportError, FrontEnd, lock};
 use crate::held::{Held, Kept};
-use crate::messages::is_late;
+use crate::messages::{is_late, settles};
 use crate::pool::Pool;
 use crate::visits::Told;
 
@@ -110,7 +110,7 @@ impl Export {
     /// must not hold up the others. Everything is served meanwhile.
     pub(crate) fn settle(&self, until: Instant) {
         let session = lock(&self.front_end).session.clone();
-        if let Some(session) = session.filter(|session| !session.await_message(until)) {
+        if let Some(session) = session.filter(|session| !settles(session, until)) {
             self.send_away(&session);
         }
     }

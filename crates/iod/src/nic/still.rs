@@ -21,7 +21,7 @@ use super::glue::Glue;
 use super::muster::{Arrival, Muster};
 use super::{Nic, NicError, Serving};
 use crate::export::Source;
-use crate::messages::is_late;
+use crate::messages::{is_late, settles};
 
 /// A session that stands still, with what its control thread had of it.
 #[derive(Debug)]
@@ -54,7 +54,7 @@ impl Nic {
     /// must not hold up the others. Everything is served meanwhile.
     pub(crate) fn settle(&self, until: Instant) {
         let session = self.session().clone();
-        if let Some(session) = session.filter(|session| !session.await_message(until)) {
+        if let Some(session) = session.filter(|session| !settles(session, until)) {
             self.send_away(&session);
         }
     }
