@@ -29,6 +29,10 @@ pub(super) const ADDRESSES: [&str; 2] = ["10.199.77.1", "10.199.77.2"];
 /// than there are CPUs.
 const CPUS: u32 = 8;
 
+fn mac(station: usize) -> String {
+    format!("02:00:00:00:00:{station:02x}")
+}
+
 /// A guest and its NIC.
 #[derive(Debug, Clone)]
 pub(super) struct End {
@@ -54,8 +58,15 @@ impl End {
 
     /// One of QEMU at a vhost-user socket, which uses all pairs of its NIC. Stations have numbers.
     pub(super) fn emulated(socket: &Path, station: usize, pairs: u16) -> Self {
-        let machine =
-            Machine::with_pci_nic(socket, pairs, &format!("02:00:00:00:00:{station:02x}"));
+        Self::of_qemu(Machine::with_pci_nic(socket, pairs, &mac(station)))
+    }
+
+    /// One of QEMU at a TAP device of the host's, which uses all its queues.
+    pub(super) fn emulated_tap(device: &str, station: usize, pairs: u16) -> Self {
+        Self::of_qemu(Machine::with_tap_nic(device, pairs, &mac(station)))
+    }
+
+    fn of_qemu(machine: Machine) -> Self {
         // The same machine whatever its NIC has.
         let machine = Machine { cpus: CPUS, ..machine };
         // It asks for an address of its own accord, which nobody gives.

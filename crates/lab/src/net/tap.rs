@@ -65,11 +65,12 @@ impl Bridge {
         Ok(())
     }
 
-    /// Makes both devices, for others to open, and puts them into the bridge.
-    pub(super) fn with_devices() -> Result<Self> {
+    /// Makes both devices, for others to open with so many queues, and puts them into the bridge.
+    pub(super) fn with_devices(queues: u16) -> Result<Self> {
         let bridge = Self::create()?;
+        let several = if queues > 1 { " multi_queue" } else { "" };
         for tap in &bridge.taps {
-            ip(&format!("tuntap add dev {tap} mode tap vnet_hdr"))?;
+            ip(&format!("tuntap add dev {tap} mode tap vnet_hdr{several}"))?;
         }
         bridge.join()?;
         Ok(bridge)

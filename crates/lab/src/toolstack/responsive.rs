@@ -164,7 +164,7 @@ impl Experiment for Responsive {
                  in none. `guests_cpus` is what the guests used meanwhile of this host's {} CPUs. \
                  Then up to {ENDED} machines end, one after the other: the emulator is killed, the guest \
                  panics, powers off, reboots, and so on; each is to stay halted. `end_max_ms`: the longest \
-                 time from the kill or the guest's last word until `event.from` told a client outside of \
+                 time from the kill or the last word of the guest's kernel until `event.from` told a client outside of \
                  the slices that the machine is halted; `end_message_max_ms`: until it was told a message \
                  that says why.",
                 caller::GAP.as_millis(),

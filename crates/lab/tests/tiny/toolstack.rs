@@ -78,7 +78,7 @@ fn a_steps_memory_and_two_machines_at_once_are_told() {
     let stop = Arc::new(AtomicBool::new(false));
     let two = run(&VbdParallel, &only("two"), &mut Silent, &stop).unwrap();
     let two = &two.cells[0].systems;
-    assert!(two.len() == 3 && two.iter().all(|system| system.median("start_ms") >= 500.0));
+    assert!(two.len() == 4 && two.iter().all(|system| system.median("start_ms") >= 500.0));
     let results = run(&VbdParallel, &only("memory"), &mut Silent, &stop).unwrap();
     let memory: Vec<_> = results.compared.iter().filter(|c| c.metric == "mib_per_step").collect();
     assert_eq!(memory.len(), 2, "{memory:?}");

@@ -42,14 +42,16 @@ impl Case {
         let streams = if options.quick { &ENDS[..] } else { &COUNTS };
         let of = |between| streams.iter().map(move |streams| Self { between, streams: *streams });
         // What pairs cost a stream is seen with one.
-        let one = [Between::Emulated, Between::Nics(FULL), Between::Nics(tso::BYTES)];
+        let one = [Between::Nics(FULL), Between::Nics(tso::BYTES)];
         let one = one.map(|between| Self { between, streams: 1 });
+        let emulated = ENDS.map(|streams| Self { between: Between::Emulated, streams });
         let wanted = |case: &Self| {
             // Nothing stands in for our uplink, or for pairs.
             !(case.between != Between::Guests && options.control)
                 && options.only.as_ref().is_none_or(|only| case.id().contains(only))
         };
-        of(Between::Guests).chain(of(Between::Host)).chain(one).filter(wanted).collect()
+        let all = of(Between::Guests).chain(of(Between::Host)).chain(emulated).chain(one);
+        all.filter(wanted).collect()
     }
 
     pub(super) fn id(self) -> String {
@@ -85,7 +87,9 @@ impl Case {
                 let ours = pairs.iter().flat_map(|n| [false, true].map(|back| Way::Host(*n, back)));
                 return ours.chain([false, true].map(Way::Tap)).collect();
             }
-            Between::Emulated => return ENDS.map(Way::Emulated).into(),
+            Between::Emulated => {
+                return [ENDS.map(Way::Emulated), ENDS.map(Way::EmulatedBridge)].concat();
+            }
             Between::Nics(bytes) => return ENDS.map(|pairs| Way::Nics(pairs, bytes)).into(),
         }
         let ours = pairs.iter().map(|n| Way::Switch(OURS, *n));
@@ -114,7 +118,15 @@ impl Case {
                 let all = [judged(false), judged(true), turned(|back| Way::Host(1, back))];
                 return all.into_iter().chain([turned(Way::Tap)]).collect();
             }
-            Between::Emulated => return vec![of(Way::Emulated(8), Way::Emulated(1), ONE_STREAM)],
+            Between::Emulated => {
+                let [one, eight] = ENDS.map(Way::Emulated);
+                let beside = ENDS.map(|n| shown(Way::Emulated(n), Way::EmulatedBridge(n)));
+                let pairs = match self.streams {
+                    1 => of(eight, one, ONE_STREAM),
+                    _ => shown(eight, one),
+                };
+                return [pairs].into_iter().chain(beside).collect();
+            }
             Between::Nics(bytes) => {
                 return vec![of(Way::Nics(8, bytes), Way::Nics(1, bytes), ONE_STREAM)];
             }
@@ -176,7 +188,7 @@ mod tests {
     #[test]
     fn what_is_promised_of_streams() {
         let cases = Case::all(&Options::default());
-        assert_eq!(cases.len(), 11);
+        assert_eq!(cases.len(), 12);
         let bars = |id: &str| {
             let case = cases.iter().find(|case| case.id() == id).unwrap();
             let all = case.comparisons(&Options::default());
@@ -189,7 +201,8 @@ mod tests {
             assert_eq!(bars(id), [0.95]);
         }
         let quick = Options { quick: true, ..Options::default() };
-        assert_eq!(Case::all(&quick).len(), 7);
+        assert_eq!(bars("qemu-s8"), [0.0; 0]);
+        assert_eq!(Case::all(&quick).len(), 8);
         assert_eq!(plot(&cases, &Options::default()).panels[0].series.len(), 8);
         let control = Options { control: true, ..Options::default() };
         assert!(cases.iter().all(|case| case.comparisons(&control).is_empty()));

@@ -89,8 +89,8 @@ fn notes(placement: Placement) -> Vec<String> {
         ),
         "A control queue is served by ours only, so peers have one pair, and to `testpmd` and Open vSwitch \
          guests go by a relay that leaves it out of the offer; no frame goes through that. The kernel's bridge, and its \
-         TAP device with the host behind it, work in the guests' own time: they have no process whose CPU \
-         time could be told."
+         TAP device with the host behind it, work in the guests' own time, or in that of their QEMU: they have no \
+         process whose CPU time could be told. TAP devices have a queue for each pair of a guest of QEMU."
             .to_owned(),
         format!(
             "NICs without guests are the lab's own, one thread on CPU {}, with 32 frames on their way. All \
@@ -124,8 +124,14 @@ impl Prepared for Ready {
             Way::Nics(pairs, bytes) => self.nics(pairs, bytes),
             Way::Emulated(pairs) => emulated(pairs, streams, self.placement),
             Way::Bridge => {
-                let bridge = Bridge::with_devices()?;
+                let bridge = Bridge::with_devices(1)?;
                 let [server, client] = [0, 1].map(|n| End::tap(&bridge.taps[n]));
+                let _server = server.listen(REPEATS)?;
+                streams.measure(&client, None)
+            }
+            Way::EmulatedBridge(pairs) => {
+                let bridge = Bridge::with_devices(pairs)?;
+                let [server, client] = [0, 1].map(|n| End::emulated_tap(&bridge.taps[n], n, pairs));
                 let _server = server.listen(REPEATS)?;
                 streams.measure(&client, None)
             }

@@ -18,6 +18,8 @@ pub(super) enum Way {
     Nics(u16, usize),
     /// Two guests at a bridge of the kernel.
     Bridge,
+    /// Two guests of QEMU at a bridge of the kernel, by TAP devices with so many queues.
+    EmulatedBridge(u16),
     /// A guest and the host at ours; from the host, or to it.
     Host(u16, bool),
     /// A guest at a TAP device of the host's; from the host, or to it.
@@ -34,6 +36,7 @@ impl Way {
             Self::Switch(system, _) => system.name(),
             Self::OneOf(n) => format!("ringway-net, 1 of {}", pairs(n)),
             Self::Bridge => "kernel TAP, bridge, TAP".to_owned(),
+            Self::EmulatedBridge(n) => format!("kernel TAP, bridge, TAP, {}", pairs(n)),
             Self::Host(n, false) => format!("guest to host, {}", pairs(n)),
             Self::Host(n, true) => format!("host to guest, {}", pairs(n)),
             Self::Tap(false) => "guest to host, kernel TAP".to_owned(),

@@ -59,29 +59,31 @@ impl End {
         }
     }
 
-    /// Makes it happen. From when: the death of the emulator, else the last word of the guest's
-    /// shell, after which its kernel still has something to do.
+    /// Makes it happen. From when: before the kill of the emulator, else when the last word of the
+    /// guest's kernel has been read. What a guest does before that is its own, and takes long beside
+    /// others that compute.
     fn begin(self, daemon: &Ringwayd, uuid: &str, shell: Shell) -> Result<Instant> {
         match self {
-            Self::Killed => kill_emulator(daemon, uuid)?,
-            // What is typed is shown as well: the words are only whole when they are said.
+            Self::Killed => return kill_emulator(daemon, uuid),
             Self::Panic => {
-                let words = "echo 'ringway-guest: 'exit; echo c >/proc/sysrq-trigger";
-                shell.last(words, DEADLINE)?;
+                let words = "Kernel panic - not syncing";
+                shell.last_by("echo c >/proc/sysrq-trigger", words, DEADLINE)?;
             }
-            Self::PowerOff => shell.last("poweroff", DEADLINE)?,
-            Self::Reboot => shell.last("reboot", DEADLINE)?,
+            Self::PowerOff => shell.last_by("poweroff", "reboot: Power down", DEADLINE)?,
+            Self::Reboot => shell.last_by("reboot", "reboot: Restarting system", DEADLINE)?,
         }
         Ok(Instant::now())
     }
 }
 
-fn kill_emulator(daemon: &Ringwayd, uuid: &str) -> Result<()> {
+fn kill_emulator(daemon: &Ringwayd, uuid: &str) -> Result<Instant> {
     let started = daemon.started();
     let emulator = started.iter().find(|(_, words)| words.contains(uuid) && runs(words));
     let (pid, _) = emulator.context("a machine has no emulator")?;
     let pid = i32::try_from(*pid).ok().and_then(Pid::from_raw).context("no process")?;
-    kill_process(pid, Signal::KILL).context("cannot kill an emulator")
+    let from = Instant::now();
+    kill_process(pid, Signal::KILL).context("cannot kill an emulator")?;
+    Ok(from)
 }
 
 /// Ends so many machines, one after the other, and not the last one.
