@@ -79,10 +79,11 @@ impl Why {
             tokio::time::sleep(Duration::from_secs_f64(self.seconds)).await;
         }
         let now = client.stats().await?;
-        if is_port {
-            return nic::tell(&self, &earlier, &now);
-        }
         let full = client.stats_of(&self.disk).await?;
+        if is_port {
+            let port = full.ports.first().context("the answer holds no NIC")?;
+            return nic::tell(&self, (&earlier, &now), port);
+        }
         let disk = full.disks.first().context("the answer holds no disk")?;
         let verdict = judge(&Facts::new(&earlier, &now, disk));
         let mut output = std::io::stdout().lock();

@@ -1,5 +1,7 @@
 //! What the ports of a switch do, as a table below that of disks.
 
+use std::collections::BTreeSet;
+
 use comfy_table::Table;
 use model::report::{PollReason, PortStats, Stats, WayStats};
 use model::why::duration;
@@ -20,6 +22,8 @@ pub(super) struct PortRow {
     pub(super) got: (f64, f64),
     /// Frames a second that were lost on either way.
     pub(super) lost: f64,
+    /// Why most of them were, and whether others were for another reason.
+    pub(super) reason: Option<(String, bool)>,
     /// Mean time from ring to ring, in seconds.
     pub(super) residence: f64,
     pub(super) p99: f64,
@@ -63,6 +67,7 @@ fn of_port(before: Option<&PortStats>, now: &PortStats, seconds: f64) -> PortRow
         sent: way(|port| &port.sent),
         got: way(|port| &port.got),
         lost: rate(&|port| (port.sent.lost() + port.got.lost()) as f64),
+        reason: reason(before, now),
         residence: if count > 0.0 { total / count } else { 0.0 },
         p99: slowest.fold(0.0, f64::max),
         queues: now.pairs_started,
@@ -73,6 +78,29 @@ fn of_port(before: Option<&PortStats>, now: &PortStats, seconds: f64) -> PortRow
             || "-".into(),
             |flow| format!("{} > {} {:.0}%", flow.from, flow.to, flow.share * 100.0),
         ),
+    }
+}
+
+/// Why most of the frames were lost that were between the samples.
+fn reason(before: Option<&PortStats>, now: &PortStats) -> Option<(String, bool)> {
+    let before = before?;
+    let names: BTreeSet<_> = now.sent.drops.keys().chain(now.got.drops.keys()).collect();
+    let of = |port: &PortStats, name: &str| {
+        port.sent.lost_for(name).saturating_add(port.got.lost_for(name))
+    };
+    let grown =
+        names.into_iter().map(|name| (of(now, name).saturating_sub(of(before, name)), name));
+    let grown: Vec<_> = grown.filter(|(count, _)| *count > 0).collect();
+    let (_, most) = grown.iter().max_by_key(|(count, _)| *count)?;
+    Some(((*most).clone(), grown.len() > 1))
+}
+
+/// Lost frames a second, and why.
+fn lost(row: &PortRow) -> String {
+    match &row.reason {
+        None => format!("{:.0}", row.lost),
+        Some((reason, false)) => format!("{:.0} {reason}", row.lost),
+        Some((reason, true)) => format!("{:.0} mostly {reason}", row.lost),
     }
 }
 
@@ -130,7 +158,7 @@ pub(super) fn table(rows: &[PortRow], several: bool) -> Table {
         cells.extend(way(row.sent));
         cells.extend(way(row.got));
         cells.extend([
-            format!("{:.0}", row.lost),
+            lost(row),
             time(row.residence),
             time(row.p99),
             row.queues.to_string(),
@@ -196,6 +224,18 @@ mod tests {
             assert!(shown.contains(part), "{shown}");
         }
         assert_eq!(rows(None, &now, "")[0].sent, (0.0, 0.0));
+    }
+
+    #[test]
+    fn frames_are_lost_for_the_reason_of_most() {
+        let (mut before, mut now) = (sample(10.0, 0), sample(12.0, 0));
+        before.ports[0].got.drops.insert("oversize".into(), 900);
+        now.ports[0].got.drops = [("oversize".into(), 900), ("no-buffer".into(), 6)].into();
+        let shown = |now: &Stats| lost(&rows(Some(&before), now, "")[0]);
+        assert_eq!(shown(&now), "3 no-buffer");
+        now.ports[0].sent.drops.insert("spoofed".into(), 20);
+        assert_eq!(shown(&now), "13 mostly spoofed");
+        assert_eq!(shown(&before), "0");
     }
 
     #[test]

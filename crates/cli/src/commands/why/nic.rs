@@ -1,5 +1,6 @@
 //! What holds a NIC back.
 
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::process::ExitCode;
 
@@ -28,11 +29,14 @@ pub(super) fn tell_refused(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Says it.
-pub(super) fn tell(asked: &Why, earlier: &Stats, now: &Stats) -> anyhow::Result<ExitCode> {
+/// Says it, by what was between two samples and all that is known of the NIC.
+pub(super) fn tell(
+    asked: &Why,
+    (earlier, now): (&Stats, &Stats),
+    port: &PortStats,
+) -> anyhow::Result<ExitCode> {
     let gone = "the NIC has gone meanwhile";
     let facts = NicFacts::new(earlier, now, &asked.disk).context(gone)?;
-    let port = now.ports.iter().find(|one| one.id == asked.disk).context(gone)?;
     let verdict = judge_nic(&facts);
     let mut output = std::io::stdout().lock();
     match asked.format {
@@ -51,6 +55,10 @@ fn told(verdict: &NicVerdict, port: &PortStats) -> String {
     let mut text = said(verdict);
     text += "\nSince it was plugged in:\n";
     text += &format!("{}\n", ways(port));
+    let sizes = sizes(port);
+    if !sizes.is_empty() {
+        text += &format!("\n{sizes}\n");
+    }
     if !port.each_queue.is_empty() {
         let moves = port.moves;
         text += &format!("\n{}\n{moves} moves of flows between queues.\n", queues(port));
@@ -87,6 +95,26 @@ fn ways(port: &PortStats) -> comfy_table::Table {
 fn lost(way: &WayStats) -> String {
     let all = way.drops.iter().map(|(reason, count)| format!("{count} {reason}"));
     all.collect::<Vec<_>>().join(", ")
+}
+
+/// Frames of all queues by their sizes, those of which there are any.
+fn sizes(port: &PortStats) -> comfy_table::Table {
+    let mut sums = BTreeMap::<u64, [u64; 2]>::new();
+    for pair in &port.each_queue {
+        for (at, way) in [&pair.sent, &pair.got].into_iter().enumerate() {
+            for size in way.sizes.iter().filter(|size| size.frames > 0) {
+                let sum = sums.entry(size.up_to.unwrap_or(u64::MAX)).or_default();
+                sum[at] = sum[at].saturating_add(size.frames);
+            }
+        }
+    }
+    let mut table = table::new(&["frames of up to", "sent", "got"], 3);
+    for (up_to, counts) in sums {
+        let size = if up_to == u64::MAX { "more".into() } else { format!("{up_to} bytes") };
+        let [sent, got] = counts.map(|count| count.to_string());
+        table.add_row([size, sent, got]);
+    }
+    table
 }
 
 fn queues(port: &PortStats) -> comfy_table::Table {
@@ -127,9 +155,57 @@ fn flows(port: &PortStats) -> comfy_table::Table {
 
 #[cfg(test)]
 mod tests {
+    use model::report::{Latency, PairStats, PollReason, QueuePolling, SizeCount};
     use model::why::NicCause;
 
     use super::*;
+
+    #[test]
+    fn sizes_are_those_of_all_queues() {
+        let way = |frames: [u64; 3]| {
+            let sizes = [Some(64), Some(128), None].into_iter().zip(frames);
+            let sizes = sizes.map(|(up_to, frames)| SizeCount { up_to, frames }).collect();
+            WayStats { sizes, ..WayStats::default() }
+        };
+        let polling = QueuePolling {
+            armed: false,
+            reason: PollReason::Off,
+            hits: 0,
+            misses: 0,
+            spun_seconds: 0.0,
+            saved_us: 0.0,
+        };
+        let pair = |sent, got| PairStats {
+            index: 0,
+            served: true,
+            reactor: 0,
+            sent: way(sent),
+            got: way(got),
+            residence: Latency::default(),
+            residence_seconds: 0.0,
+            held: 0,
+            held_seconds: 0.0,
+            held_now: false,
+            waited: 0,
+            waiting: 0,
+            polling,
+        };
+        let each_queue = vec![pair([5, 0, 1], [0, 0, 0]), pair([2, 0, 0], [0, 0, 9])];
+        let port = PortStats { each_queue, ..PortStats::default() };
+        let shown = sizes(&port).to_string();
+        let rows: Vec<_> = shown.lines().filter(|line| line.starts_with('│')).collect();
+        assert_eq!(rows.len(), 3, "{shown}");
+        for (row, words) in
+            rows[1..].iter().zip([["64 bytes", " 7 ", " 0 "], ["more", " 1 ", " 9 "]])
+        {
+            assert!(words.iter().all(|word| row.contains(word)), "{row}");
+        }
+        assert!(!told(&nothing(), &PortStats::default()).contains("frames of up to"));
+    }
+
+    fn nothing() -> NicVerdict {
+        NicVerdict { cause: NicCause::Buffers, sentence: "s".into(), next: None, polling: None }
+    }
 
     #[test]
     fn the_sentence_comes_first() {

@@ -28,8 +28,8 @@ pub(super) const COMMANDS: &[Command] = &[
         "host.evacuate",
         "Moves machines away from hosts.",
     ),
-    Command::on_selected("host-reboot", &HOST, "host.reboot", "Boots hosts again."),
-    Command::on_selected("host-shutdown", &HOST, "host.shutdown", "Powers hosts off."),
+    Command::on_selected("host-reboot", &HOST, "host.reboot", "Boots hosts again.").later(),
+    Command::on_selected("host-shutdown", &HOST, "host.shutdown", "Powers hosts off.").later(),
     Command::own("host-cpu-info", "Lists what is known of the CPUs of hosts.", cpu_info).of(&HOST),
     Command::own(
         "host-compute-free-memory",

@@ -40,6 +40,8 @@ pub(crate) struct Command {
     pub(crate) who: Option<&'static Who>,
     /// It is one of those that are needed most.
     pub(crate) common: bool,
+    /// Ringway's own daemon refuses it so far; other servers may do it.
+    pub(crate) later: bool,
     /// How it is done.
     pub(crate) run: Run,
 }
@@ -110,7 +112,16 @@ fn class_of(method: &str) -> &str {
 
 impl Command {
     const fn new(name: &'static str, help: &'static str, run: Run) -> Self {
-        Self { name, required: &[], optional: &[], help, who: None, common: false, run }
+        Self {
+            name,
+            required: &[],
+            optional: &[],
+            help,
+            who: None,
+            common: false,
+            later: false,
+            run,
+        }
     }
 
     /// A call of the record that `uuid` names.
@@ -156,7 +167,15 @@ impl Command {
         self.common = true;
         self
     }
+
+    const fn later(mut self) -> Self {
+        self.later = true;
+        self
+    }
 }
+
+/// What help says of a command that is for later.
+const LATER: &str = "Hosts of Ringway refuse it so far (NOT_IMPLEMENTED).";
 
 /// Those that are written out, file by file.
 const WRITTEN: &[&[Command]] = &[
@@ -234,10 +253,12 @@ impl Found {
     /// What it does.
     pub(crate) fn help(&self) -> String {
         match self {
-            Self::Written(command) => match command.who {
-                Some(who) => format!("{} {}", command.help, how_to_select(who)),
-                None => command.help.to_owned(),
-            },
+            Self::Written(command) => {
+                let later = command.later.then(|| LATER.to_owned());
+                let who = command.who.map(how_to_select);
+                let parts = [Some(command.help.to_owned()), later, who];
+                parts.into_iter().flatten().collect::<Vec<_>>().join(" ")
+            }
             Self::Generic(kind, verb) => verb.help(kind),
         }
     }

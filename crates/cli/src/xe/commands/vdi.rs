@@ -37,22 +37,28 @@ pub(super) const COMMANDS: &[Command] = &[
     .optional(&["online"]),
     Command::own("vdi-copy", "Makes a copy of a disk, there or elsewhere.", copy)
         .required(&["uuid"])
-        .optional(&["sr-uuid", "base-vdi-uuid", "into-vdi-uuid"]),
+        .optional(&["sr-uuid", "base-vdi-uuid", "into-vdi-uuid"])
+        .later(),
     Command::own("vdi-clone", "Makes another disk that shares what is equal.", clone)
         .required(&["uuid"])
-        .optional(&["new-name-label", "new-name-description", "driver-params:"]),
+        .optional(&["new-name-label", "new-name-description", "driver-params:"])
+        .later(),
     Command::own("vdi-snapshot", "Keeps a disk as it is.", snapshot)
         .required(&["uuid"])
-        .optional(&["driver-params:"]),
+        .optional(&["driver-params:"])
+        .later(),
     Command::own("vdi-pool-migrate", "Moves a disk while a machine uses it.", migrate)
-        .required(&["uuid", "sr-uuid"]),
-    Command::on_uuid("vdi-enable-cbt", "VDI.enable_cbt", "Begins to note changed blocks."),
-    Command::on_uuid("vdi-disable-cbt", "VDI.disable_cbt", "Notes changed blocks no longer."),
+        .required(&["uuid", "sr-uuid"])
+        .later(),
+    Command::on_uuid("vdi-enable-cbt", "VDI.enable_cbt", "Begins to note changed blocks.").later(),
+    Command::on_uuid("vdi-disable-cbt", "VDI.disable_cbt", "Notes changed blocks no longer.")
+        .later(),
     Command::on_uuid(
         "vdi-data-destroy",
         "VDI.data_destroy",
         "Removes the contents of a snapshot and keeps which blocks had changed.",
-    ),
+    )
+    .later(),
 ];
 
 fn create(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {

@@ -41,13 +41,16 @@ pub(super) const COMMANDS: &[Command] = &[
         &VM,
         "VM.suspend",
         "Writes the memory of machines to storage and ends them.",
-    ),
+    )
+    .later(),
     Command::own("vm-resume", "Goes on where machines were suspended.", resume)
         .optional(&["on", "force"])
-        .of(&VM),
+        .of(&VM)
+        .later(),
     Command::own("vm-migrate", "Moves running machines to another host of the pool.", migrate)
         .optional(&["host", "host-uuid", "live"])
-        .of(&VM),
+        .of(&VM)
+        .later(),
     Command::own(
         "vm-reset-powerstate",
         "Takes machines for halted, whatever they are; only with --force.",
@@ -76,7 +79,8 @@ pub(super) const COMMANDS: &[Command] = &[
     Command::own("vm-copy", "Makes another machine with disks of its own.", copy)
         .required(&["new-name-label"])
         .optional(&["new-name-description", "sr-uuid"])
-        .of(&VM_OR_TEMPLATE),
+        .of(&VM_OR_TEMPLATE)
+        .later(),
     Command::new(
         "vm-snapshot",
         "Keeps the disks of a machine as they are, under a new name.",
@@ -84,7 +88,8 @@ pub(super) const COMMANDS: &[Command] = &[
     )
     .required(&["new-name-label"])
     .optional(&["new-name-description"])
-    .of(&VM),
+    .of(&VM)
+    .later(),
     Command::new(
         "vm-checkpoint",
         "Keeps the disks and the memory of a machine as they are.",
@@ -92,16 +97,20 @@ pub(super) const COMMANDS: &[Command] = &[
     )
     .required(&["new-name-label"])
     .optional(&["new-name-description"])
-    .of(&VM),
+    .of(&VM)
+    .later(),
     Command::own("snapshot-revert", "Puts a machine back to a snapshot.", revert)
-        .optional(&["uuid", "snapshot-uuid"]),
+        .optional(&["uuid", "snapshot-uuid"])
+        .later(),
     Command::on_uuid("snapshot-destroy", "VM.destroy", "Forgets a snapshot; its disks stay."),
     Command::own("vm-vcpu-hotplug", "Changes the number of CPUs of running machines.", hotplug)
         .required(&["new-vcpus"])
-        .of(&VM),
+        .of(&VM)
+        .later(),
     Command::own("vm-call-plugin", "Calls a plugin about a machine.", call_plugin)
         .required(&["vm-uuid", "plugin", "fn"])
-        .optional(&["args:"]),
+        .optional(&["args:"])
+        .later(),
 ];
 
 fn start(xe: &mut Xe, params: &Params) -> Result<Printed, Failure> {

@@ -32,7 +32,8 @@ pub(super) const COMMANDS: &[Command] = &[
     .of(&VM_OR_TEMPLATE),
     Command::own("vm-memory-target-set", "Sets the memory that machines are to have now.", target)
         .required(&["target"])
-        .of(&ANY_VM),
+        .of(&ANY_VM)
+        .later(),
     Command::own(
         "vm-compute-memory-overhead",
         "Prints the memory that machines need beside their own, in bytes.",
