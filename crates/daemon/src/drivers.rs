@@ -26,7 +26,7 @@ const IP: &str = "ip";
 /// Where a simulated host is kept, in the state directory.
 const SIMULATED: &str = "simulator";
 /// Where an SR in a directory is if nothing else is said, in the state directory.
-const USUAL_SR: &str = "sr/default";
+pub const USUAL_SR: &str = "sr/default";
 
 /// Those that are asked for. What they start is put into the groups of this tree.
 ///

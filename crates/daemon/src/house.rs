@@ -1,6 +1,5 @@
 //! Everything that calls need, in one place.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,6 +16,7 @@ use crate::dispatch::places::{Places, Writes};
 use crate::durable::Durable;
 use crate::first;
 use crate::random;
+use crate::records::BootPlaces;
 use crate::sessions::{self, Sessions};
 use crate::slices::Slices;
 use crate::storage::Storage;
@@ -28,8 +28,8 @@ const MEASURED_EVERY: Duration = Duration::from_secs(60);
 /// What is set when the daemon starts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Kernels and ramdisks are taken from these directories only.
-    pub boot_directories: Vec<PathBuf>,
+    /// Where files may be that machines boot.
+    pub boot: BootPlaces,
     /// How long an operation waits for its turn.
     pub queue_deadline: Duration,
     /// How many steps run at once, where the host's record says nothing else.

@@ -25,7 +25,7 @@ use crate::house::{self, House};
 use crate::http::{Answers, Door, Server, server_config};
 use crate::known::Known;
 use crate::manager::Manager;
-use crate::records::{HouseRecords, first_domid};
+use crate::records::{BootPlaces, HouseRecords, first_domid};
 use crate::sessions::Sessions;
 use crate::slices::Slices;
 use crate::stop::Signals;
@@ -133,7 +133,9 @@ async fn house(
     let users = users(settings)?;
     let drivers = drivers::drivers(settings, slices.tree())?;
     tell_host((settings, facts, slices.told()), &durable, &drivers, &clock).await?;
-    let (boot, deadlines) = (settings.boot.clone(), settings.deadlines);
+    let usual_sr = settings.state.join(drivers::USUAL_SR);
+    let boot = BootPlaces { directories: settings.boot.clone(), usual_sr };
+    let deadlines = settings.deadlines;
     let records = HouseRecords::new(db.clone(), clock.clone(), boot.clone(), deadlines);
     let work = machines::Settings {
         limits: settings.limits,
@@ -153,11 +155,7 @@ async fn house(
         drivers,
         slices: slices.clone(),
         clock,
-        settings: house::Settings {
-            boot_directories: boot,
-            queue_deadline: settings.queue,
-            limits: settings.limits,
-        },
+        settings: house::Settings { boot, queue_deadline: settings.queue, limits: settings.limits },
     });
     house.begin();
     let found = house.machines.learn().await.context("what runs here cannot be found out")?;

@@ -23,7 +23,7 @@ use crate::durable::Durable;
 use crate::first::{self, CpuFacts, DefaultSr, HostFacts, Product, Setup};
 use crate::house::{House, Settings};
 use crate::random;
-use crate::records::{HouseRecords, first_domid};
+use crate::records::{BootPlaces, HouseRecords, first_domid};
 use crate::sessions::{Session, Sessions};
 use crate::slices::Slices;
 use crate::storage::Storage;
@@ -108,7 +108,7 @@ impl Trial {
         let (db, durable) = opened.unwrap();
         durable.reached(make_first(&db, &facts())).await.unwrap();
         let settings = Settings {
-            boot_directories: Vec::new(),
+            boot: BootPlaces::default(),
             queue_deadline: Duration::from_secs(1),
             limits: Limits::default(),
         };
@@ -119,7 +119,7 @@ impl Trial {
         let records = Arc::new(HouseRecords::new(
             db.clone(),
             clock.clone(),
-            Vec::new(),
+            BootPlaces::default(),
             Deadlines::default(),
         ));
         let machines = Machines::new(drivers.clone(), records, work);

@@ -16,7 +16,8 @@ hypervisor = "qemu"
 directories = ["/boot", "/usr/share/ringway/guest"]
 
 [limits]
-# Device steps at once: on the host, of a machine, of a storage repository.
+# Device steps at once: on the host (fewer where memory is small: "ringway doctor" says how many),
+# of a machine, of a storage repository.
 worker-pool-size = 16
 machine = 10
 sr = 12

@@ -74,7 +74,7 @@ fn may_begin(ctx: &Ctx, args: &Args, op: VmOp) -> Result<(), ApiError> {
 pub(super) fn bootable_here(ctx: &Ctx, machine: &Ref) -> Result<(), ApiError> {
     ctx.read(enabled)?;
     let vm = ctx.read(|view| id_of(view, machine))?;
-    match bootable(&ctx.house.db, vm, &ctx.house.settings.boot_directories) {
+    match bootable(&ctx.house.db, vm, &ctx.house.settings.boot) {
         Err(why) => Err(codes::bootloader_failed(machine.as_str(), why)),
         Ok(_) => ctx.read(|view| {
             // An operation of a disk is no obstacle: it is waited for.
@@ -150,8 +150,8 @@ pub(crate) fn work(house: &House, machine: &Ref, op: VmOp, plan: Op) -> Result<W
         disks(&tx.view(), &of, |checked| checked).map_err(|(_, refusal)| refusal)
     });
     let look: Look = if makes_domain(op) {
-        let (db, directories) = (house.db.clone(), house.settings.boot_directories.clone());
-        Arc::new(move || bootable(&db, vm, &directories).map(drop).map_err(Refusal::NotAllowed))
+        let (db, places) = (house.db.clone(), house.settings.boot.clone());
+        Arc::new(move || bootable(&db, vm, &places).map(drop).map_err(Refusal::NotAllowed))
     } else {
         no_look()
     };

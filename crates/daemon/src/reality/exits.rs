@@ -40,7 +40,7 @@ pub(super) async fn ended(house: &Arc<House>, vm: VmId, domid: Domid, exit: Exit
     let mut then = next(exit, &it.after);
     let delay = restart_delay(exit, it.ran);
     if then == Next::Restart
-        && let Err(why) = bootable(&house.db, vm, &house.settings.boot_directories)
+        && let Err(why) = bootable(&house.db, vm, &house.settings.boot)
     {
         tell(house, &it, "VM_RESTART_FAILED", &format!("It cannot boot again: {why}"));
         then = Next::Halt;

@@ -16,22 +16,59 @@ use xenapi::{ApiError, Value};
 use crate::db::{Ref, Tx, View};
 use crate::house::House;
 use crate::records::fields::{flag, map, pairs, reference, references, text, uuid};
-use crate::records::machine;
+use crate::records::{machine, owed};
 
 /// Most time for a guest's agent to answer.
 const GUEST_DEADLINE: Duration = Duration::from_secs(10);
 /// What every guest can do whose agent answers.
 const FEATURES: [(&str, &str); 2] = [("feature-shutdown", "1"), ("feature-reboot", "1")];
 
-/// Records what a guest's agent tells, if it has one, else what is seen of it. Says whether there is
-/// nothing more to ask for: its machine is recorded to run, its agent is not silent, and all that is
-/// seen of it is told.
-pub(super) async fn asked(house: &House, vm: VmId) -> bool {
+/// What there is to ask a guest for yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Left {
+    /// Its agent is not silent, and all that is seen of it is told.
+    Nothing,
+    /// Something is not told, and nothing says when it will be.
+    Something,
+    /// Everything: its machine is not recorded to run.
+    Start,
+}
+
+/// Records what a guest's agent tells, if it has one, else what is seen of it.
+pub(super) async fn asked(house: &House, vm: VmId) -> Left {
+    if is_started(house, vm) != Some(true) {
+        return Left::Start;
+    }
     let told = timeout(GUEST_DEADLINE, house.drivers.hv.guest(vm)).await.ok().and_then(Result::ok);
     let (is_silent, now) = (told.is_none(), Value::Date(house.clock.date()));
     let noted = house.db.note(|tx| record(tx, vm, &house.drivers.net, told.flatten(), now));
     // A machine that is gone meanwhile tells nothing.
-    noted.map_or(true, |is_all| is_all && !is_silent)
+    match noted {
+        Ok(Left::Nothing) if is_silent => Left::Something,
+        Ok(left) => left,
+        Err(_) => Left::Nothing,
+    }
+}
+
+/// Whether a machine is recorded to run; `None`: it does not, and nothing is under way that could start
+/// it.
+pub(super) fn is_started(house: &House, vm: VmId) -> Option<bool> {
+    let seen = house.db.read(|view| {
+        let machine = view.by_uuid(&vm::CLASS, &vm.to_string())?;
+        let is_idle = view.get(machine, vm::Field::current_operations)? == &map(BTreeMap::new())
+            && owed::of(view, machine).is_none();
+        Ok::<_, ApiError>(match runs(machine::power(view, machine)?) {
+            true => Some(true),
+            false if is_idle => None,
+            false => Some(false),
+        })
+    });
+    // One that is gone runs no more.
+    seen.ok().flatten()
+}
+
+fn runs(power: PowerState) -> bool {
+    matches!(power, PowerState::Running | PowerState::Paused)
 }
 
 fn record(
@@ -40,11 +77,11 @@ fn record(
     net: &Arc<dyn Net>,
     told: Option<GuestSeen>,
     now: Value,
-) -> Result<bool, ApiError> {
+) -> Result<Left, ApiError> {
     let machine = tx.view().by_uuid(&vm::CLASS, &vm.to_string())?.clone();
     // Its guest may have claimed addresses before its start has ended.
-    if !matches!(machine::power(&tx.view(), &machine)?, PowerState::Running | PowerState::Paused) {
-        return Ok(false);
+    if !runs(machine::power(&tx.view(), &machine)?) {
+        return Ok(Left::Start);
     }
     let interfaces = interfaces(&tx.view(), &machine, net)?;
     let metrics = metrics(tx, &machine)?;
@@ -55,11 +92,12 @@ fn record(
         None if detected => {}
         None => {
             seen(tx, &metrics, &interfaces, now)?;
-            return Ok(true);
+            return Ok(Left::Nothing);
         }
     }
     let networks = pairs(&tx.view(), &metrics, vm_guest_metrics::Field::networks)?;
-    Ok(interfaces.iter().all(|(number, claimed)| are_told(&networks, *number, claimed)))
+    let all = interfaces.iter().all(|(number, claimed)| are_told(&networks, *number, claimed));
+    Ok(if all { Left::Nothing } else { Left::Something })
 }
 
 /// The latest of each kind that a guest has claimed by an interface. What came before may be of no
@@ -74,12 +112,12 @@ fn are_told(networks: &BTreeMap<String, String>, number: u8, claimed: &[IpAddr])
     kinds.iter().filter_map(|is| claimed.iter().find(|one| is(one))).all(told)
 }
 
-/// What an agent tells.
+/// What an agent tells. Who tells the same again changes nothing.
 fn tell(tx: &mut Tx<'_>, metrics: &Ref, told: GuestSeen, now: Value) -> Result<(), ApiError> {
     let features = FEATURES.map(|(key, value)| (key.to_owned(), value.to_owned()));
     let agent = BTreeMap::from([("agent".to_owned(), told.agent)]);
     let yes = || Value::text("yes");
-    for (field, value) in [
+    let told = [
         (vm_guest_metrics::Field::os_version, map(told.os)),
         (vm_guest_metrics::Field::networks, map(told.networks)),
         (vm_guest_metrics::Field::other, map(features)),
@@ -89,9 +127,16 @@ fn tell(tx: &mut Tx<'_>, metrics: &Ref, told: GuestSeen, now: Value) -> Result<(
         (vm_guest_metrics::Field::can_use_hotplug_vbd, yes()),
         (vm_guest_metrics::Field::can_use_hotplug_vif, yes()),
         (vm_guest_metrics::Field::live, Value::Bool(true)),
-        (vm_guest_metrics::Field::last_updated, now),
-    ] {
-        tx.set(metrics, field, value)?;
+    ];
+    let mut is_new = false;
+    for (field, value) in told {
+        if tx.view().get(metrics, field)? != &value {
+            tx.set(metrics, field, value)?;
+            is_new = true;
+        }
+    }
+    if is_new {
+        tx.set(metrics, vm_guest_metrics::Field::last_updated, now)?;
     }
     Ok(())
 }

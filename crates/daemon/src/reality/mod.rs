@@ -52,8 +52,8 @@ use news::Guests;
 /// How long a start waits for storage and machines before it lets people in.
 pub const BEGIN_DEADLINE: Duration = Duration::from_secs(5);
 
-/// Seconds before each further try to see what a guest has that has let go of something.
-const LEFT_AGAIN: [u64; 6] = [1, 2, 4, 8, 16, 32];
+/// Seconds before each try to see what a guest has that has let go of something.
+const LEFT_AFTER: [u64; 7] = [0, 1, 2, 4, 8, 16, 32];
 
 /// Makes records and reality agree, and keeps them so from now on. `found` is what
 /// [`Machines::learn`](toolstack::machines::Machines::learn) has found; `boot` names this boot of
@@ -144,7 +144,8 @@ async fn try_settle(house: &House, vm: VmId) -> Result<(), OpError> {
 /// kept for it is free. While its emulator does not answer, nobody knows what the guest has: it is
 /// asked again. A machine that is owed an operation settles with that.
 async fn left(house: &House, vm: VmId) {
-    for wait in LEFT_AGAIN.into_iter().map(Duration::from_secs) {
+    for wait in LEFT_AFTER.into_iter().map(Duration::from_secs) {
+        tokio::time::sleep(wait).await;
         let is_owed = |view: &View<'_>| {
             let machine = view.by_uuid(&vm::CLASS, &vm.to_string())?;
             Ok::<_, ApiError>(records::owed::of(view, machine).is_some())
@@ -158,7 +159,6 @@ async fn left(house: &House, vm: VmId) {
         if !is_busy && !matches!(domain, DomainSeen::There { run: Run::Silent, .. }) {
             return;
         }
-        tokio::time::sleep(wait).await;
     }
 }
 

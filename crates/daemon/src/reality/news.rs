@@ -2,9 +2,9 @@
 //! the other for each, so that no answer is recorded over a later one.
 //!
 //! Who has claimed an address may not have it yet: a client of DHCP asks its server for it first, and
-//! an agent that is asked in between knows of none. Nor may the agent answer just then, nor the
-//! machine be recorded to run. So a guest is asked again until all that is seen of it is told, or
-//! some time is over.
+//! an agent that is asked in between knows of none, nor may it answer just then. So a guest is asked
+//! again until all that is seen of it is told, or some time is over. While its machine starts, that is
+//! waited for.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,7 +15,7 @@ use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::time::timeout;
 
-use super::guest;
+use super::guest::{self, Left};
 use crate::house::House;
 
 /// Milliseconds before each further question: two minutes in all.
@@ -44,7 +44,12 @@ impl Guests {
     async fn follow(&self, house: &House, vm: VmId, mut news: Receiver<()>) {
         let mut waits = AGAIN_MS.into_iter();
         loop {
-            let wait = if guest::asked(house, vm).await { None } else { waits.next() };
+            let wait = match guest::asked(house, vm).await {
+                Left::Nothing => None,
+                Left::Something => waits.next(),
+                Left::Start if started(house, vm).await => continue,
+                Left::Start => None,
+            };
             let is_new = match wait {
                 Some(wait) => timeout(Duration::from_millis(wait), news.recv()).await.is_ok(),
                 None if self.leaves(vm, &mut news) => return,
@@ -69,5 +74,19 @@ impl Guests {
     fn lock(&self) -> MutexGuard<'_, HashMap<VmId, Sender<()>>> {
         // Entries come and go whole.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Waits until a machine is recorded to run; false: it does not, and nobody starts it.
+async fn started(house: &House, vm: VmId) -> bool {
+    let mut changed = house.db.changed();
+    loop {
+        match guest::is_started(house, vm) {
+            Some(false) => {}
+            started => return started.is_some(),
+        }
+        if changed.changed().await.is_err() {
+            return false;
+        }
     }
 }

@@ -1,14 +1,13 @@
 //! How a machine boots, from what its record says: a kernel, or firmware.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 
 use model::domain::{Boot, BootFrom};
 use model::id::{VbdId, VifId};
 use xenapi::ApiError;
 use xenapi::table::vm;
 
-use super::boot_file::File;
+use super::boot_file::{BootPlaces, File, KERNEL_BYTES_MAX, RAMDISK_BYTES_MAX};
 use super::fields::{pairs, text};
 use crate::db::{Ref, View};
 
@@ -73,7 +72,7 @@ impl Asked {
     ///
     /// # Errors
     /// A sentence: which file cannot be used, or what is missing.
-    pub(super) fn boot(&self, from: &Bootable, directories: &[PathBuf]) -> Result<Boot, String> {
+    pub(super) fn boot(&self, from: &Bootable, places: &BootPlaces) -> Result<Boot, String> {
         if let Some(order) = self.order(from) {
             let firmware = self.params.get("firmware").map_or("bios", String::as_str);
             if firmware != "bios" {
@@ -83,14 +82,14 @@ impl Asked {
             }
             return Ok(Boot::Firmware(order));
         }
-        let file = |field: &str, named: &File| {
-            named.usable(directories).map_err(|why| format!("{field}: {why}"))
+        let file = |field: &str, named: &File, most| {
+            named.usable(places, most).map_err(|why| format!("{field}: {why}"))
         };
-        let Some(kernel) = file("PV_kernel", &self.kernel)? else {
+        let Some(kernel) = file("PV_kernel", &self.kernel, KERNEL_BYTES_MAX)? else {
             let ways = "name a kernel in PV_kernel, or set HVM_boot_policy to `BIOS order`";
             return Err(format!("nothing says how the machine boots: {ways}"));
         };
-        let ramdisk = file("PV_ramdisk", &self.ramdisk)?;
+        let ramdisk = file("PV_ramdisk", &self.ramdisk, RAMDISK_BYTES_MAX)?;
         Ok(Boot::Kernel { kernel, ramdisk, args: self.args.clone() })
     }
 }
@@ -114,14 +113,15 @@ mod tests {
         let vif = VifId(Uuid::from_random([4; 16]));
         let cds: Vec<_> = drives.iter().copied().map(BootFrom::Cd).collect();
         let from = Bootable { disk: Some(disk), drives, vif: Some(vif) };
-        let boot = |params: &[(&str, &str)]| firmware(params).boot(&from, &[]);
+        let boot = |params: &[(&str, &str)]| firmware(params).boot(&from, &BootPlaces::default());
         let (disk, network) = (vec![BootFrom::Disk(disk)], vec![BootFrom::Network(vif)]);
         let all = |parts: [&Vec<BootFrom>; 3]| Ok(Boot::Firmware(parts.map(Vec::clone).concat()));
         assert_eq!(boot(&[]), all([&disk, &cds, &Vec::new()]));
         assert_eq!(boot(&[("order", "ndc")]), all([&network, &cds, &disk]));
         assert_eq!(boot(&[("order", "DxD")]), all([&cds, &Vec::new(), &Vec::new()]));
         assert!(boot(&[("firmware", "uefi")]).unwrap_err().contains("uefi"));
-        let nothing = firmware(&[("order", "cdn")]).boot(&Bootable::default(), &[]);
+        let nothing =
+            firmware(&[("order", "cdn")]).boot(&Bootable::default(), &BootPlaces::default());
         assert_eq!(nothing, Ok(Boot::Firmware(Vec::new())));
     }
 }

@@ -1,17 +1,34 @@
 //! Files that machines boot: out of named directories, and images of VDIs.
+//!
+//! QEMU reads a kernel into memory of its own, beside that of the machine, whoever has written it:
+//! what is named is bounded.
 
 use std::path::{Component, Path, PathBuf};
 
 use model::domain::BootFile;
 use model::id::Uuid;
+use toolstack::sr::delay::SLOW_DIR;
+use toolstack::sr::dir::LOCATION;
 use xenapi::ApiError;
 use xenapi::table::{pbd, sr, vdi};
 
-use super::fields::{flag, pairs, reference, references};
-use crate::db::{Ref, View};
+use super::fields::{self, flag, int, pairs, reference, references};
+use crate::db::View;
 
-/// Where a connection to storage of files says that they are.
-const LOCATION: &str = "location";
+/// Types of storage that has a file for each disk.
+const OF_FILES: [&str; 2] = ["dir", SLOW_DIR];
+/// Largest disk that is a kernel, and that is a ramdisk, in bytes.
+pub(super) const KERNEL_BYTES_MAX: u64 = 256 << 20;
+pub(super) const RAMDISK_BYTES_MAX: u64 = 1 << 30;
+
+/// Where files may be that machines boot.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BootPlaces {
+    /// Kernels and ramdisks are taken from these directories only.
+    pub directories: Vec<PathBuf>,
+    /// Where an SR in a directory is that does not say where.
+    pub usual_sr: PathBuf,
+}
 
 /// What a record names.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,7 +37,16 @@ pub(super) enum File {
     /// By its path, which has not been looked for.
     Path(PathBuf),
     /// The image of a VDI, or why there is none.
-    Image(Result<PathBuf, String>),
+    Image(Result<Image, String>),
+}
+
+/// An image in connected storage of files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Image {
+    id: Uuid,
+    /// Its directory; absent: the usual one.
+    folder: Option<PathBuf>,
+    bytes: u64,
 }
 
 impl File {
@@ -28,45 +54,59 @@ impl File {
     pub(super) fn read(view: &View<'_>, named: &str) -> Self {
         match named.parse::<Uuid>() {
             _ if named.is_empty() => Self::Nothing,
-            Ok(id) => Self::Image(image(view, id).map_err(|why| format!("VDI {id}: {why}"))),
+            Ok(id) => Self::Image(image(view, id).map_err(|why| of_vdi(id, &why))),
             Err(_) => Self::Path(named.into()),
         }
     }
 
-    /// The file, if it may be used; nothing if none is named.
+    /// The file, if it may be used; nothing if none is named. An image has `most` bytes at most.
     ///
     /// # Errors
     /// A sentence: why it cannot be used.
-    pub(super) fn usable(&self, directories: &[PathBuf]) -> Result<Option<BootFile>, String> {
+    pub(super) fn usable(&self, from: &BootPlaces, most: u64) -> Result<Option<BootFile>, String> {
         match self {
             Self::Nothing => Ok(None),
-            Self::Path(named) => allowed(named, directories).map(BootFile::File).map(Some),
-            Self::Image(image) => image.clone().map(BootFile::Image).map(Some),
+            Self::Path(named) => allowed(named, &from.directories).map(BootFile::File).map(Some),
+            Self::Image(image) => {
+                let Image { id, folder, bytes } = image.as_ref().map_err(String::clone)?;
+                if *bytes > most {
+                    let (has, most) = (bytes.div_ceil(1 << 20), most >> 20);
+                    let why = format!("it has {has} MiB, and may have {most}: use a smaller disk");
+                    return Err(of_vdi(*id, &why));
+                }
+                let folder = folder.as_ref().unwrap_or(&from.usual_sr);
+                Ok(Some(BootFile::Image(folder.join(format!("{id}.raw")))))
+            }
         }
     }
 }
 
 /// The image of a VDI in connected storage of files. Storage may hang: nothing is looked at.
-fn image(view: &View<'_>, id: Uuid) -> Result<PathBuf, String> {
+fn image(view: &View<'_>, id: Uuid) -> Result<Image, String> {
     let disk =
         view.by_uuid(&vdi::CLASS, &id.to_string()).map_err(|_| "there is none".to_owned())?.clone();
     if flag(view, &disk, vdi::Field::missing).map_err(text)? {
         return Err("its storage does not have it any more".into());
     }
     let place = reference(view, &disk, vdi::Field::SR).map_err(text)?;
+    let kind = fields::text(view, &place, sr::Field::r#type).map_err(text)?;
+    if !OF_FILES.contains(&kind) {
+        return Err(format!("its storage is of type {kind}, and must be of one with files"));
+    }
+    let bytes = int(view, &disk, vdi::Field::virtual_size).map_err(text)?;
+    let bytes = u64::try_from(bytes).map_err(|_| "its size is none".to_owned())?;
     for connection in references(view, &place, sr::Field::PBDs).map_err(text)? {
-        if let Some(folder) = folder(view, &connection).map_err(text)? {
-            return Ok(folder.join(format!("{id}.raw")));
+        if flag(view, &connection, pbd::Field::currently_attached).map_err(text)? {
+            let config = pairs(view, &connection, pbd::Field::device_config).map_err(text)?;
+            let folder = config.get(LOCATION).map(PathBuf::from);
+            return Ok(Image { id, folder, bytes });
         }
     }
-    Err("its storage is not plugged, or is none of files in a directory".into())
+    Err("its storage is not plugged".into())
 }
 
-fn folder(view: &View<'_>, connection: &Ref) -> Result<Option<PathBuf>, ApiError> {
-    if !flag(view, connection, pbd::Field::currently_attached)? {
-        return Ok(None);
-    }
-    Ok(pairs(view, connection, pbd::Field::device_config)?.remove(LOCATION).map(PathBuf::from))
+fn of_vdi(id: Uuid, why: &str) -> String {
+    format!("VDI {id}: {why}")
 }
 
 fn text(error: ApiError) -> String {
@@ -117,8 +157,9 @@ mod tests {
         symlink("vmlinuz", inside.join("near")).unwrap();
         symlink(outside.join("vmlinuz"), inside.join("far")).unwrap();
         std::fs::create_dir(inside.join("sub")).unwrap();
-        let directories = [inside.clone()];
-        let path = |name: &str| File::Path(inside.join(name)).usable(&directories);
+        let from = BootPlaces { directories: vec![inside.clone()], ..BootPlaces::default() };
+        let usable = |file: File, from: &BootPlaces| file.usable(from, KERNEL_BYTES_MAX);
+        let path = |name: &str| usable(File::Path(inside.join(name)), &from);
         let kernel = Some(BootFile::File(inside.canonicalize().unwrap().join("vmlinuz")));
         assert_eq!(path("vmlinuz"), Ok(kernel.clone()));
         assert_eq!(path("near"), Ok(kernel), "a link inside is its file");
@@ -132,11 +173,27 @@ mod tests {
             assert!(why.contains(says), "{name}: {why}");
         }
         for named in ["vmlinuz", "/etc/passwd", outside.join("vmlinuz").to_str().unwrap()] {
-            let why = File::Path(named.into()).usable(&directories).unwrap_err();
+            let why = usable(File::Path(named.into()), &from).unwrap_err();
             assert!(why.contains("is not in"), "{named}: {why}");
         }
-        let why = File::Path("/boot/k".into()).usable(&[]).unwrap_err();
+        let why = usable(File::Path("/boot/k".into()), &BootPlaces::default()).unwrap_err();
         assert!(why.contains("none is set"), "{why}");
-        assert_eq!(File::Nothing.usable(&directories), Ok(None));
+        assert_eq!(usable(File::Nothing, &from), Ok(None));
+    }
+
+    #[test]
+    fn images_are_bounded_and_may_be_where_storage_usually_is() {
+        let from = BootPlaces { directories: Vec::new(), usual_sr: "/usual".into() };
+        let id = Uuid::from_random([7; 16]);
+        let image = |folder: Option<&str>, bytes| {
+            let image = Image { id, folder: folder.map(PathBuf::from), bytes };
+            File::Image(Ok(image)).usable(&from, KERNEL_BYTES_MAX)
+        };
+        let at =
+            |folder: &str| Ok(Some(BootFile::Image(Path::new(folder).join(format!("{id}.raw")))));
+        assert_eq!(image(None, 1), at("/usual"));
+        assert_eq!(image(Some("/sr"), KERNEL_BYTES_MAX), at("/sr"));
+        let why = image(None, KERNEL_BYTES_MAX + 1).unwrap_err();
+        assert!(why.contains(&id.to_string()) && why.contains("256"), "{why}");
     }
 }

@@ -20,7 +20,6 @@ pub(crate) mod owed;
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
 use model::id::{Domid, VbdId, VifId, VmId};
@@ -33,6 +32,8 @@ use xenapi::Value;
 use xenapi::table::{vbd, vif, vm};
 
 use crate::clock::Clock;
+pub use boot_file::BootPlaces;
+
 use crate::db::{Db, Object};
 
 /// The records, for owners of machines.
@@ -40,24 +41,22 @@ pub struct HouseRecords {
     db: Db,
     clock: Clock,
     /// Kernels and ramdisks come from here.
-    directories: Vec<PathBuf>,
+    boot: BootPlaces,
     deadlines: Deadlines,
     /// Machines with a new domain whose CPUs have not run yet.
     fresh: Mutex<BTreeSet<VmId>>,
 }
 
 impl HouseRecords {
-    /// Of this database. Kernels and ramdisks are taken from these directories only.
-    pub fn new(db: Db, clock: Clock, directories: Vec<PathBuf>, deadlines: Deadlines) -> Self {
-        Self { db, clock, directories, deadlines, fresh: Mutex::default() }
+    /// Of this database. Kernels and ramdisks are taken from these places only.
+    pub fn new(db: Db, clock: Clock, boot: BootPlaces, deadlines: Deadlines) -> Self {
+        Self { db, clock, boot, deadlines, fresh: Mutex::default() }
     }
 }
 
 impl fmt::Debug for HouseRecords {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("HouseRecords")
-            .field("directories", &self.directories)
-            .finish_non_exhaustive()
+        f.debug_struct("HouseRecords").field("boot", &self.boot).finish_non_exhaustive()
     }
 }
 
@@ -80,14 +79,14 @@ pub fn first_domid(db: &Db) -> Domid {
 ///
 /// # Errors
 /// Its kernel is missing or not one that may be used; its memory or its CPUs are out of range.
-pub(crate) fn bootable(db: &Db, vm: VmId, directories: &[PathBuf]) -> Result<Recorded, String> {
+pub(crate) fn bootable(db: &Db, vm: VmId, places: &BootPlaces) -> Result<Recorded, String> {
     let read = db.read(|view| {
         let machine = view.by_uuid(&vm::CLASS, &vm.to_string())?;
         machine::read(view, machine, Deadlines::default())
     });
     let machine::Read { mut recorded, asked, bootable } =
         read.map_err(|error| error.to_string())?;
-    recorded.spec.boot = asked.boot(&bootable, directories)?;
+    recorded.spec.boot = asked.boot(&bootable, places)?;
     recorded.spec.validate().map_err(|error| error.to_string())?;
     Ok(recorded)
 }
@@ -105,7 +104,7 @@ impl Records for HouseRecords {
         let read = read.map_err(|error| Refusal::NotAllowed(error.to_string()))?;
         let machine::Read { mut recorded, asked, bootable } = read;
         // Whoever starts it has asked before whether it can boot. Whoever ends it need not care.
-        if let Ok(boot) = asked.boot(&bootable, &self.directories) {
+        if let Ok(boot) = asked.boot(&bootable, &self.boot) {
             recorded.spec.boot = boot;
         }
         Ok(recorded)

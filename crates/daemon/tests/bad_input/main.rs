@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)] // A failed helper is a failed test.
 
 mod calls;
+mod clock;
 mod devices;
 mod full;
 mod guesses;

@@ -2,6 +2,12 @@
 
 use super::{Typed, to};
 
+/// Help says of a command that it is refused.
+fn helps(typed: &Typed, command: &str) {
+    let help = typed.prints(&["help", command]);
+    assert!(help.contains("refuse it so far"), "{help}");
+}
+
 #[test]
 fn what_is_not_done_here_says_so() {
     let typed = Typed::new();
@@ -21,6 +27,7 @@ fn what_is_not_done_here_says_so() {
         let refused = typed.fails(words);
         let says = ["does not do", "is not implemented"];
         assert!(says.iter().any(|it| refused.contains(it)), "{words:?}: {refused}");
+        helps(&typed, words[0]);
     }
     typed.does(&["vm-start", "vm=m"]);
     for words in [
@@ -31,6 +38,7 @@ fn what_is_not_done_here_says_so() {
     ] {
         let refused = typed.fails(words);
         assert!(refused.contains("does not do"), "{words:?}: {refused}");
+        helps(&typed, words[0]);
     }
     typed.does(&["vm-shutdown", "vm=m", "--force"]);
     let states = |text: &str| {
@@ -66,6 +74,7 @@ fn what_asks_for_something_else_is_told_what_is_there() {
         &["vdi-disable-cbt", &disk_is],
     ] {
         refuses(words, &["does not do", "method: VDI."]);
+        helps(&typed, words[0]);
     }
     refuses(&host_plugin, &["no such plugin", "name: p"]);
     refuses(&["snapshot-destroy", &to("uuid", nobody)], &["class: VM", nobody]);

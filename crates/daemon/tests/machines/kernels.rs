@@ -4,6 +4,7 @@ use std::fs::{self, OpenOptions};
 use std::io::copy;
 use std::path::Path;
 
+use testkit::ringwayd::fleet::Sr;
 use xenapi::Value;
 use xenapi::client::ClientError;
 
@@ -13,12 +14,14 @@ use super::world::{DISK_BYTES, PATIENCE, World};
 /// Sizes of disks are multiples of this, in bytes.
 const UNIT: u64 = 1 << 20;
 
-/// A disk with what a file holds, and zeroes behind it: its UUID.
-fn disk(world: &mut World, file: &Path) -> String {
+/// A disk in an SR with what a file holds, and zeroes behind it: its UUID. Images are in this directory.
+fn disk(world: &mut World, (sr, images): (&str, &Path), file: &Path) -> String {
     let bytes = i64::try_from(file.metadata().unwrap().len().next_multiple_of(UNIT)).unwrap();
-    let disk = world.disk();
-    world.call("VDI.resize", &with(&disk, [Value::Int(bytes.max(DISK_BYTES))]));
-    let image = world.image(&disk);
+    let Value::Map(mut new) = world.new_disk("kept") else { panic!("no record") };
+    new.insert("SR".into(), Value::text(sr));
+    new.insert("virtual_size".into(), Value::Int(bytes.max(DISK_BYTES)));
+    let disk = world.made("VDI.create", &[Value::Map(new)]);
+    let image = images.join(format!("{}.raw", world.record("VDI", &disk).text("uuid")));
     let mut into = OpenOptions::new().write(true).open(image).unwrap();
     copy(&mut fs::File::open(file).unwrap(), &mut into).unwrap();
     world.record("VDI", &disk).text("uuid").to_owned()
@@ -29,18 +32,29 @@ fn a_guest_boots_from_disks_that_hold_its_kernel_and_ramdisk() {
     let mut world = World::new();
     let machine = world.guest("kept");
     let guest = testkit::guest::artifacts().unwrap();
-    let kernel = disk(&mut world, &guest.kernel);
-    let ramdisk = disk(&mut world, &guest.initramfs);
+    let default = world.client.records("pool").unwrap().remove(0).1.text("default_SR").to_owned();
+    let images =
+        world.daemon.dir().join("state/sr").join(world.record("SR", &default).text("uuid"));
+    let kernel = disk(&mut world, (&default, &images), &guest.kernel);
+    // Storage that does not say where it is has a usual place.
+    let usual = Sr::make(&mut world.client, ("usual", "dir"), &[]).unwrap().reference;
+    let images = world.daemon.dir().join("state/sr/default");
+    let ramdisk = disk(&mut world, (&usual, &images), &guest.initramfs);
     let set = |world: &mut World, field: &str, named: &str| {
         let named = Value::text(named);
         world.call(&format!("VM.set_{field}"), &with(&machine.reference, [named]));
     };
-    set(&mut world, "PV_kernel", &kernel);
-    set(&mut world, "PV_ramdisk", "6d0c3f4e-0000-4000-8000-000000000000");
-    let refused = world.client.run("VM.start", &start(&machine.reference), PATIENCE);
-    let Err(ClientError::Api(error)) = refused else { panic!("{refused:?}") };
-    let told = format!("{error} {:?}", error.params);
-    assert!(told.contains("PV_ramdisk") && told.contains("there is none"), "{told}");
+    let large = world.disk();
+    world.call("VDI.resize", &with(&large, [Value::Int(257 << 20)]));
+    let large = world.record("VDI", &large).text("uuid").to_owned();
+    for (named, says) in [(&*large, "256"), (&*kernel, "there is none")] {
+        set(&mut world, "PV_kernel", named);
+        set(&mut world, "PV_ramdisk", "6d0c3f4e-0000-4000-8000-000000000000");
+        let refused = world.client.run("VM.start", &start(&machine.reference), PATIENCE);
+        let Err(ClientError::Api(error)) = refused else { panic!("{refused:?}") };
+        let told = format!("{error} {:?}", error.params);
+        assert!(told.contains(says), "{told}");
+    }
     set(&mut world, "PV_ramdisk", &ramdisk);
     world.call("VM.start", &start(&machine.reference));
     assert_eq!(world.shell(&machine).run("echo here", PATIENCE).unwrap(), "here");

@@ -5,6 +5,7 @@
 mod answered;
 mod cards;
 mod cds;
+mod clock;
 mod datapaths;
 mod devices;
 mod ends;

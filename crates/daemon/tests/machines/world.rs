@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use tempfile::NamedTempFile;
+use testkit::clock::WallClock;
 use testkit::ringwayd::{Ringwayd, Shell};
 use xenapi::Value;
 use xenapi::client::{Client, Record};
@@ -42,22 +43,31 @@ pub(crate) struct Machine {
 
 impl World {
     pub(crate) fn new() -> Self {
-        Self::with_options(&[])
+        Self::with_options(&[], None)
+    }
+
+    /// With this wall clock.
+    pub(crate) fn at(clock: &WallClock) -> Self {
+        Self::with_options(&[], Some(clock))
     }
 
     /// With control groups, where this host lets anybody make some.
     pub(crate) fn with_slices() -> Self {
-        Self::with_options(&["--slices", "auto"])
+        Self::with_options(&["--slices", "auto"], None)
     }
 
-    fn with_options(options: &[&str]) -> Self {
+    fn with_options(options: &[&str], clock: Option<&WallClock>) -> Self {
         let guest = testkit::guest::artifacts().unwrap();
         let directory = guest.kernel.parent().unwrap().display().to_string();
         let config = NamedTempFile::new().unwrap();
         std::fs::write(&config, format!("[boot]\ndirectories = [{directory:?}]\n")).unwrap();
         let path = config.path().display().to_string();
         let options = [&["--hypervisor", "qemu", "--config", &path], options].concat();
-        let daemon = Ringwayd::start(&options).unwrap();
+        let daemon = match clock {
+            Some(clock) => Ringwayd::start_at(clock, &options),
+            None => Ringwayd::start(&options),
+        };
+        let daemon = daemon.unwrap();
         let client = daemon.client().unwrap();
         Self { daemon, client, _config: config }
     }

@@ -137,7 +137,11 @@ async fn what_is_claimed_before_a_start_has_ended_is_told_after_it() {
         let claims = async {
             assert_eq!(calls.recv().await, Some(What::Run));
             slow.claims(FIRST);
-            assert_eq!(calls.recv().await, Some(What::Agent));
+            // Whether it is seen before the end of the start or after it.
+            for _ in 0..100 {
+                tokio::task::yield_now().await;
+            }
+            assert!(calls.try_recv().is_err(), "a guest was asked that is not recorded to run");
             slow.world.sim.rule(|_| Fate::default());
         };
         tokio::join!(slow.world.start(&slow.machine), claims);

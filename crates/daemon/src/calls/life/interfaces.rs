@@ -160,13 +160,12 @@ async fn what_the_switch_refuses_is_told_to_who_asked() {
     world.assert_clean();
 }
 
-/// The first tell hangs until `others` have begun, and what makes this so has been recorded. How many
-/// there were at the end of all.
+/// The first tell hangs until `others` have come as far as this. How many there were at the end of all.
 async fn hung(
     world: &World,
     first: impl Future<Output = ()>,
     others: impl Future<Output = ()>,
-    recorded: impl Fn() -> bool,
+    are_there: impl Fn() -> bool,
 ) -> usize {
     let (begun, tells) = (Arc::new(Notify::new()), Arc::new(AtomicUsize::new(0)));
     let (begins, count) = (Arc::clone(&begun), Arc::clone(&tells));
@@ -183,12 +182,7 @@ async fn hung(
     let others = async {
         begun.notified().await;
         let release = async {
-            while !recorded() {
-                tokio::task::yield_now().await;
-            }
-            world.stored().await;
-            // Until all wait.
-            for _ in 0..100 {
+            while !are_there() {
                 tokio::task::yield_now().await;
             }
             let count = Arc::clone(&tells);
@@ -215,11 +209,9 @@ async fn who_waits_while_somebody_tells_is_told_for() {
     let others = async {
         tokio::join!(add("10.0.0.2"), add("10.0.0.3"), add("10.0.0.4"));
     };
-    let recorded = || match world.get(&vif, vif::Field::ipv4_allowed) {
-        Value::Set(members) => members.len() == 4,
-        other => panic!("{other:?}"),
-    };
-    assert_eq!(hung(&world, add("10.0.0.1"), others, recorded).await, 2);
+    let Value::Str(id) = world.get(&vif, vif::Field::uuid) else { panic!("no uuid") };
+    let wait = || world.trial.house.machines.telling(&id) == 4;
+    assert_eq!(hung(&world, add("10.0.0.1"), others, wait).await, 2);
     world.done("VM.hard_shutdown", [machine.value()]).await;
     world.assert_clean();
 }
@@ -234,8 +226,12 @@ async fn an_interface_that_is_not_plugged_waits_for_no_switch() {
     let idle = world.made("VIF.create", [device(&other, &net, "")]).await;
     let mode = |vif: &Ref| [vif.value(), Value::text("locked")];
     let lock = world.done("VIF.set_locking_mode", mode(&vif));
-    let meanwhile = world.done("VIF.set_locking_mode", mode(&idle));
-    assert_eq!(hung(&world, lock, meanwhile, || true).await, 1);
+    let is_set = AtomicBool::new(false);
+    let meanwhile = async {
+        world.done("VIF.set_locking_mode", mode(&idle)).await;
+        is_set.store(true, Ordering::Relaxed);
+    };
+    assert_eq!(hung(&world, lock, meanwhile, || is_set.load(Ordering::Relaxed)).await, 1);
     assert_eq!(world.get(&idle, vif::Field::status_code), Value::Int(0));
     world.start(&other).await;
     let all = world.trial.house.drivers.switch.stats().await.unwrap().unwrap().nics;
