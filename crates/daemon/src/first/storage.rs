@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use model::id::{SrId, Uuid};
 use toolstack::machines::Drivers;
 use toolstack::sr::delay::{DELAY_MS, SLOW_DIR, SLOW_EVERY, SLOW_MS};
+use toolstack::sr::dir::LOCATION;
 use toolstack::sr::{Config, SrError};
 use xenapi::table::{pbd, sm, sr};
 use xenapi::{ApiError, Value};
@@ -13,8 +14,6 @@ use super::{all_pairs, path};
 use crate::db::{Ref, Tx};
 use crate::random;
 
-/// Where a driver looks for an SR: a key of its configuration.
-const LOCATION: &str = "location";
 /// What a driver can do, each with the version of how. All of ours can do the same.
 const FEATURES: [&str; 7] = [
     "VDI_CREATE",

@@ -6,12 +6,14 @@ use model::domain::{Boot, DomainSpec};
 use model::id::{Uuid, VifId};
 use model::plan::{Ask, Run};
 use model::vm::exits::Exit;
+use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 use toolstack::binaries::in_path;
 use toolstack::hv::{DomainEvent, Hypervisor};
 use toolstack::net::{HostNet, Net};
+use toolstack::qemu::qmp::Qmp;
 
 use super::world::{DOMID, PATIENCE, World, machine, next, vbd};
 
@@ -123,6 +125,28 @@ pub(super) async fn panics() {
     world.clear().await;
 }
 
+/// QEMU's control connection, for as long as no daemon has it.
+async fn control(world: &World) -> Qmp {
+    let socket = world.path().join("vm").join(machine().to_string()).join("qmp.sock");
+    Qmp::handshake(UnixStream::connect(socket).await.unwrap()).await.unwrap().0
+}
+
+async fn has_host_end(world: &World) -> bool {
+    let list = control(world).await.execute("query-chardev", Value::Null, PATIENCE).await.unwrap();
+    list.to_string().contains(&format!("host-disk-{}", vbd(40)))
+}
+
+/// The guest lets go of the second disk while no daemon is there.
+async fn leaves_unseen(world: &World) {
+    assert!(has_host_end(world).await);
+    let qmp = control(world).await;
+    let mut events = qmp.events();
+    let id = format!("disk-{}", vbd(40));
+    qmp.execute("device_del", json!({ "id": id }), PATIENCE).await.unwrap();
+    let left = async { while events.recv().await.unwrap().data["device"] != id.as_str() {} };
+    timeout(PATIENCE, left).await.expect("the guest does not let go of it");
+}
+
 pub(super) async fn lives() {
     let mut world = World::new();
     let mut events = world.hv.events().unwrap();
@@ -175,6 +199,12 @@ pub(super) async fn lives() {
     assert_eq!(world.hv.find(machine()).await.unwrap().unwrap().disks, [vbd(0)].into());
     // Its place can be taken again.
     world.hv.plug_disk(machine(), &second).await.unwrap();
+    world.restart();
+    leaves_unseen(&world).await;
+    let found = world.hv.find(machine()).await.unwrap().unwrap();
+    assert_eq!(found.disks, [vbd(0)].into());
+    world.restart();
+    assert!(!has_host_end(&world).await, "its connection would be tried for ever");
 
     let mut events = world.hv.events().unwrap();
     world.hv.ask(machine(), Ask::Shutdown).await.unwrap();

@@ -9,8 +9,8 @@ use tokio::sync::broadcast::Receiver;
 use tokio::time::timeout;
 
 use super::domain::Domain;
+use super::host_ends;
 use super::names::Device;
-use super::watch::remove_host_end;
 use crate::hv::{DiskPlug, HvError, NicPlug};
 use crate::qemu::QemuError;
 use crate::qemu::qmp::{COMMAND_DEADLINE, Event, Qmp};
@@ -64,7 +64,7 @@ async fn plug(
             return Ok(());
         }
         // A call that was dropped half way has left it.
-        remove_host_end(&qmp, device).await;
+        host_ends::remove(&qmp, device).await;
         added = add(&qmp, ends, &arguments).await;
     }
     match added {
@@ -72,7 +72,7 @@ async fn plug(
         (_, Ok(())) => Ok(()),
         (Err(error), Err(_)) => Err(error.into()),
         (Ok(()), Err(error)) => {
-            remove_host_end(&qmp, device).await;
+            host_ends::remove(&qmp, device).await;
             Err(error.into())
         }
     }
@@ -123,7 +123,7 @@ pub(super) async fn unplug(domain: &Domain, device: Device) -> Result<(), HvErro
             }
         }
     }
-    remove_host_end(&qmp, device).await;
+    host_ends::remove(&qmp, device).await;
     Ok(())
 }
 

@@ -184,7 +184,16 @@ impl Domain {
 
     /// Every device that the guest has, of those that are plugged.
     pub(super) async fn devices(&self) -> Result<Vec<Device>, HvError> {
-        let list = self.execute("qom-list", json!({ "path": "/machine/peripheral" })).await?;
+        Ok(Self::devices_by(&*self.qmp().await?, COMMAND_DEADLINE).await?)
+    }
+
+    /// The same over this connection, from a QEMU that may take this long.
+    pub(super) async fn devices_by(
+        qmp: &Qmp,
+        deadline: Duration,
+    ) -> Result<Vec<Device>, QemuError> {
+        let path = json!({ "path": "/machine/peripheral" });
+        let list = qmp.execute("qom-list", path, deadline).await?;
         let names =
             list.as_array().into_iter().flatten().filter_map(|one| one.get("name")?.as_str());
         Ok(names.filter_map(Device::parse).collect())

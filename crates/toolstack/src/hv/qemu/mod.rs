@@ -28,6 +28,7 @@ mod door;
 mod drives;
 mod find;
 mod group;
+mod host_ends;
 mod kill;
 mod names;
 mod process;

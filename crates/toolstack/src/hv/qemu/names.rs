@@ -9,6 +9,7 @@ pub(super) const AGENT: &str = "agent";
 const DISK: &str = "disk-";
 const NIC: &str = "nic-";
 const DRIVE: &str = "drive-";
+const HOST: &str = "host-";
 
 /// One device of a guest that a plan knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -43,7 +44,12 @@ impl Device {
 
     /// The host's end of it: the connection to its datapath, and what QEMU makes of an interface's.
     pub(super) fn host_end(self) -> String {
-        format!("host-{}", self.id())
+        format!("{HOST}{}", self.id())
+    }
+
+    /// The device whose host's end has this name.
+    pub(super) fn of_host_end(name: &str) -> Option<Self> {
+        Self::parse(name.strip_prefix(HOST)?)
     }
 
     /// The medium in a drive. QEMU gives such a name 31 characters: all but two bytes of the UUID.
@@ -67,6 +73,8 @@ mod tests {
             let path = format!("/machine/peripheral/{}", device.id());
             assert_eq!(Device::parse(&path), Some(device));
             assert_eq!(Device::parse(&device.host_end()), None);
+            assert_eq!(Device::of_host_end(&device.host_end()), Some(device));
+            assert_eq!(Device::of_host_end(&device.id()), None);
         }
         for other in ["br0", "agent", "disk-", "disk-x", ""] {
             assert_eq!(Device::parse(other), None, "{other}");

@@ -11,13 +11,14 @@ use std::time::{Duration, SystemTime};
 
 use model::plan::Run;
 use model::vm::exits::Exit;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use super::domain::{Domain, END_DEADLINE, Link, connect};
+use super::host_ends;
 use super::names::{AGENT, Device};
 use crate::hv::{DomainEvent, HvError};
 use crate::qemu::qmp::{COMMAND_DEADLINE, Event, Qmp};
@@ -28,7 +29,7 @@ const RESET_WINDOW: Duration = Duration::from_millis(200);
 /// Wait after a connection that could not be made: nothing tells when it can.
 const CONNECT_AGAIN: Duration = Duration::from_secs(1);
 /// The wait of a watcher, which has nothing else to do.
-const FOREVER: Duration = Duration::MAX;
+pub(super) const FOREVER: Duration = Duration::MAX;
 
 /// Makes the control connection, mends it when it breaks, and watches until the process has ended.
 ///
@@ -55,6 +56,9 @@ pub(super) async fn watch(domain: Arc<Domain>, new: bool, out: mpsc::Sender<Doma
 async fn one_link(domain: &Domain, is_new: bool, out: &mpsc::Sender<DomainEvent>) {
     let (qmp, events) = link(domain).await;
     let qmp = Arc::new(qmp);
+    if !is_new && let Err(error) = host_ends::remove_left(&qmp).await {
+        tracing::debug!(vm = %domain.vm, %error, "what devices left behind stays");
+    }
     domain.linked(Link::Up(Arc::clone(&qmp)));
     if !is_new {
         may_have_left(domain, out).await;
@@ -200,28 +204,12 @@ async fn left(domain: &Domain, qmp: &Qmp, device: Device, out: &mpsc::Sender<Dom
     if domain.is_awaited(device) {
         return;
     }
-    remove_host_end(qmp, device).await;
+    host_ends::remove(qmp, device).await;
     may_have_left(domain, out).await;
 }
 
 async fn may_have_left(domain: &Domain, out: &mpsc::Sender<DomainEvent>) {
     let _unheard = out.send(DomainEvent::Unplugged { vm: domain.vm }).await;
-}
-
-/// Removes what a device leaves on the host. That it is not there is as good.
-pub(super) async fn remove_host_end(qmp: &Qmp, device: Device) {
-    let id = device.host_end();
-    let commands: &[&str] = match device {
-        Device::Disk(_) => &["chardev-remove"],
-        // The first takes the connection with it, where it has one.
-        Device::Nic(_) => &["netdev_del", "chardev-remove"],
-        Device::Drive(_) => &[],
-    };
-    for command in commands {
-        if let Err(error) = qmp.execute(command, json!({ "id": id }), COMMAND_DEADLINE).await {
-            tracing::debug!(%id, command, %error, "nothing to remove");
-        }
-    }
 }
 
 /// Somebody in the guest has opened a port: there is one, that of the agent.

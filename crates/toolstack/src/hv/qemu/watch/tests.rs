@@ -2,7 +2,8 @@
 
 use std::process::Stdio;
 
-use model::id::{Domid, Uuid, VmId};
+use model::id::{Domid, Uuid, VbdId, VifId, VmId};
+use serde_json::json;
 use tempfile::TempDir;
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::UnixListener;
@@ -98,6 +99,13 @@ impl Talk {
         }
     }
 
+    /// Gives the next command this answer; the command.
+    async fn give(&mut self, value: Value) -> Value {
+        let command = soon(self.lines.next_json()).await.unwrap();
+        self.say(&json!({ "return": value, "id": command["id"] }).to_string()).await;
+        command
+    }
+
     /// Reads until the other side has gone.
     async fn until_closed(mut self) {
         while soon(self.lines.next_text()).await.is_ok() {}
@@ -142,6 +150,28 @@ async fn what_has_left_a_guest_that_was_found_is_told_when_it_answers() {
     fake.greet().await.answer("running", "query-status").await;
     let event = soon(fake.events.recv()).await.unwrap();
     assert!(matches!(event, DomainEvent::Unplugged { .. }), "{event:?}");
+}
+
+/// Its device has gone while no daemon was there; nobody can plug before it has gone, too.
+#[tokio::test]
+async fn what_a_device_left_behind_goes_before_anybody_is_served() {
+    let fake = Fake::watched(false);
+    let mut talk = fake.greet().await;
+    talk.answer("running", "qmp_capabilities").await;
+    let [stays, left, drive] = [1, 2, 3].map(|number| Uuid::from_random([number; 16]));
+    let [stays, left] = [Device::Disk(VbdId(stays)), Device::Nic(VifId(left))];
+    let drive = Device::Drive(VbdId(drive));
+    let labels = ["agent".into(), stays.host_end(), left.host_end()];
+    talk.give(json!(labels.map(|label| json!({ "label": label })))).await;
+    talk.give(json!([stays, drive].map(|device| json!({ "name": device.id() })))).await;
+    for expected in ["netdev_del", "chardev-remove"] {
+        let command = talk.give(json!({})).await;
+        assert_eq!(command["execute"], expected);
+        assert_eq!(command["arguments"]["id"], left.host_end());
+    }
+    let asked = fake.domain.execute("stop", Value::Null);
+    let (asked, ()) = tokio::join!(asked, talk.answer("running", "stop"));
+    asked.unwrap();
 }
 
 #[tokio::test]
