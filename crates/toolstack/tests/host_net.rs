@@ -253,7 +253,7 @@ async fn cards() {
     net.create_bridge("rwb1", 1500).await.unwrap();
     ip(&format!("link add card0 address {MAC} type veth peer name far0"));
     ip("link set dev far0 up");
-    let cards = net.cards().unwrap();
+    let cards = net.cards().await.unwrap();
     let names: Vec<_> = cards.iter().map(|card| card.name.as_str()).collect();
     assert_eq!(names, ["card0", "far0"], "no bridge, and not the host's own");
     assert_eq!((cards[0].mac.as_str(), cards[0].mtu, cards[0].physical), (MAC, 1500, false));
@@ -273,7 +273,7 @@ async fn cards() {
             (Some(BRIDGE), "1400")
         );
     }
-    assert!(net.cards().unwrap()[0].carrier, "both ends are up");
+    assert!(net.cards().await.unwrap()[0].carrier, "both ends are up");
     let refused = net.join("card0", "rwb1").await.unwrap_err().to_string();
     assert!(refused.contains(&format!("it is in {BRIDGE}")), "{refused}");
     // Of a bridge that it is not in, it does not leave.

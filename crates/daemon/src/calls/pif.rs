@@ -30,7 +30,7 @@ pub(super) const CALLS: super::Calls = &[
 /// Makes a record and a network for each card that has none, and sees what has become of the others.
 /// None is plugged: nobody has asked for that.
 async fn scan(ctx: Ctx, args: Args) -> Answer {
-    let (host, cards) = (args.object(), cards(&ctx.house)?);
+    let (host, cards) = (args.object(), cards(&ctx.house).await?);
     let now = ctx.house.clock.date();
     ctx.change(|tx| {
         for card in &cards {
@@ -56,7 +56,7 @@ async fn introduce(ctx: Ctx, args: Args) -> Answer {
         (device.is_empty() || card.name == device)
             && (mac.is_empty() || card.mac.eq_ignore_ascii_case(mac))
     };
-    let card = cards(&ctx.house)?.into_iter().find(is).ok_or_else(none)?;
+    let card = cards(&ctx.house).await?.into_iter().find(is).ok_or_else(none)?;
     let (managed, now) = (args.flag("managed"), ctx.house.clock.date());
     let made = ctx.change(|tx| match known(&tx.view(), &host, &card.name) {
         Some(_) => Err(codes::duplicate_pif_device_name(&card.name)),
@@ -91,7 +91,7 @@ async fn plug(ctx: Ctx, args: Args) -> Answer {
         let _left = ctx.house.drivers.net.leave(&place.device, &place.bridge).await;
         return Err(error);
     }
-    seen(&ctx.house, &pif);
+    seen(&ctx.house, &pif).await;
     Ok(nothing())
 }
 
@@ -107,7 +107,7 @@ async fn unplug(ctx: Ctx, args: Args) -> Answer {
     })?;
     ctx.house.drivers.net.leave(&place.device, &place.bridge).await.map_err(|why| failed(&why))?;
     ctx.change(|tx| tx.set(&pif, pif::Field::currently_attached, Value::Bool(false)))?;
-    seen(&ctx.house, &pif);
+    seen(&ctx.house, &pif).await;
     Ok(nothing())
 }
 
@@ -127,7 +127,7 @@ pub(crate) fn agree(house: &Arc<House>) {
                 let attached = pif::Field::currently_attached;
                 let _gone = house.db.note(|tx| tx.set(&pif, attached, Value::Bool(false)));
             }
-            seen(&house, &pif);
+            seen(&house, &pif).await;
         }
     });
 }
@@ -174,8 +174,8 @@ async fn bring_up(house: &House, pif: &Ref) -> Result<Place, ApiError> {
 }
 
 /// Notes what the kernel shows of it now; nothing where it is gone.
-fn seen(house: &House, pif: &Ref) {
-    let Ok(cards) = cards(house) else { return };
+async fn seen(house: &House, pif: &Ref) {
+    let Ok(cards) = cards(house).await else { return };
     let now = house.clock.date();
     let _gone = house.db.note(|tx| {
         let device = text(&tx.view(), pif, pif::Field::device)?.to_owned();
@@ -186,8 +186,8 @@ fn seen(house: &House, pif: &Ref) {
     });
 }
 
-fn cards(house: &House) -> Result<Vec<Card>, ApiError> {
-    house.drivers.net.cards().map_err(|why| failed(&why))
+async fn cards(house: &House) -> Result<Vec<Card>, ApiError> {
+    house.drivers.net.cards().await.map_err(|why| failed(&why))
 }
 
 fn failed(why: &NetError) -> ApiError {

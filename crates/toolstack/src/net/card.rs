@@ -1,15 +1,21 @@
 //! Network devices of the host that are brought into a bridge, with whatever is behind them.
 
+use std::io;
 use std::net::IpAddr;
 use std::path::Path;
+use std::time::Duration;
 
 use nix::ifaddrs::getifaddrs;
+use tokio::task::spawn_blocking;
+use tokio::time::timeout;
 
 use super::NetError;
 use super::ip::{Device, ip};
 
 /// What the kernel shows of devices that are no cards: bridges, TAP devices.
 const OTHER_KINDS: [&str; 2] = ["bridge", "tun_flags"];
+/// Longest look at all of them: a card answers within milliseconds.
+const LOOK_DEADLINE: Duration = Duration::from_secs(10);
 /// The kernel's number for Ethernet (`ARPHRD_ETHER`).
 const ETHERNET: &str = "1";
 
@@ -34,14 +40,17 @@ pub struct Card {
     pub hardware: [String; 3],
 }
 
-/// All Ethernet devices that can be in a bridge, by name.
-pub(super) fn all() -> Result<Vec<Card>, NetError> {
-    let failed = |error: std::io::Error| NetError::Refused {
-        what: "looking for network cards".into(),
-        why: error.to_string(),
-    };
-    let mut all: Vec<_> =
-        Device::every().map_err(failed)?.iter().filter(|one| is_card(one)).map(card).collect();
+/// All Ethernet devices that can be in a bridge, by name. For some of what the kernel shows it asks
+/// the card itself.
+pub(super) async fn all() -> Result<Vec<Card>, NetError> {
+    let what = || "looking for network cards".to_owned();
+    let shown = timeout(LOOK_DEADLINE, spawn_blocking(shown)).await;
+    let shown = shown.map_err(|_| NetError::Late(what()))?.unwrap_or_else(|gone| Err(gone.into()));
+    shown.map_err(|error| NetError::Refused { what: what(), why: error.to_string() })
+}
+
+fn shown() -> io::Result<Vec<Card>> {
+    let mut all: Vec<_> = Device::every()?.iter().filter(|one| is_card(one)).map(card).collect();
     all.sort_by(|a, b| a.name.cmp(&b.name));
     Ok(all)
 }

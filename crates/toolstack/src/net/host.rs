@@ -48,8 +48,8 @@ impl Net for HostNet {
         Box::pin(tap::remove(&self.ip, tap))
     }
 
-    fn cards(&self) -> Result<Vec<Card>, NetError> {
-        card::all()
+    fn cards(&self) -> Fut<'_, Result<Vec<Card>, NetError>> {
+        Box::pin(card::all())
     }
 
     fn join<'a>(&'a self, card: &'a str, bridge: &'a str) -> Fut<'a, Result<(), NetError>> {

@@ -59,8 +59,8 @@ pub trait Net: fmt::Debug + Send + Sync {
     /// Ethernet devices of the host that can be in a bridge, by name.
     ///
     /// # Errors
-    /// The kernel does not show them.
-    fn cards(&self) -> Result<Vec<Card>, NetError>;
+    /// The kernel does not show them, or not in time: a card may be asked for its speed.
+    fn cards(&self) -> Fut<'_, Result<Vec<Card>, NetError>>;
     /// Brings a card into a bridge that is there, and up; with the bridge's largest packet. One by
     /// which the host itself is reached, or that is in another bridge, is refused.
     fn join<'a>(&'a self, card: &'a str, bridge: &'a str) -> Fut<'a, Result<(), NetError>>;

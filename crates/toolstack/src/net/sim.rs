@@ -1,5 +1,6 @@
 //! A network without packets.
 
+use std::future::ready;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -76,7 +77,7 @@ impl Net for SimNet {
         }))
     }
 
-    fn cards(&self) -> Result<Vec<Card>, NetError> {
+    fn cards(&self) -> Fut<'_, Result<Vec<Card>, NetError>> {
         let state = self.0.state();
         let card = |name: &String| Card {
             name: name.clone(),
@@ -86,7 +87,8 @@ impl Net for SimNet {
             carrier: true,
             ..Card::default()
         };
-        Ok(state.cards.keys().map(card).collect())
+        let all = state.cards.keys().map(card).collect();
+        Box::pin(ready(Ok(all)))
     }
 
     fn join<'a>(&'a self, card: &'a str, bridge: &'a str) -> Fut<'a, Result<(), NetError>> {
