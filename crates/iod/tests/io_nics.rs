@@ -4,7 +4,7 @@
 mod common;
 
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::frames::*;
 use common::*;
@@ -321,6 +321,47 @@ fn limits_change_while_a_nic_is_served() {
     assert_eq!(error.code, code::INVALID_PARAMS);
     let error = io.caller().call("nic.limits", json!({"id": "c"})).unwrap_err();
     assert_eq!(error.code, code::NO_SUCH_NIC);
+}
+
+/// Neither another cap nor an upgrade gives a guest another burst, and one that is lifted holds nothing.
+#[test]
+fn what_was_used_of_a_cap_counts() {
+    const RATE: u64 = 8192;
+    const FRAMES: usize = 60;
+    let io = Io::start();
+    let mut spec = spec(&io, "a", "lan", 1);
+    spec["mtu"] = json!(9000);
+    io.caller().call("nic.attach", spec).unwrap();
+    let mut a = guest(&io.socket("a"), 1);
+    let limit = |limits: Value| {
+        io.caller().call("nic.limits", json!({"id": "a", "limits": limits})).unwrap();
+    };
+    let began = Instant::now();
+    limit(json!({"rate": {"bytes_per_second": RATE}}));
+    let long = frame(0xff, 1, &"long ".repeat(1780));
+    (0..FRAMES).for_each(|_| a.offer_frame(0, &PLAIN, &long).unwrap());
+    let mut passed = 0;
+    let mut see = |a: &mut Guest, patience| {
+        while passed < FRAMES && matches!(a.wait(1, patience).unwrap(), Event::Used(_)) {
+            passed += 1;
+        }
+        passed
+    };
+    // One burst, one frame that is larger than what is left of it, and what the rate gives.
+    let most = || {
+        let bytes = (128 << 10) as f64 + RATE as f64 * began.elapsed().as_secs_f64();
+        1 + (bytes / long.len() as f64).ceil() as usize
+    };
+    for rate in [RATE, RATE / 2, RATE] {
+        assert!(see(&mut a, BRIEFLY) <= most());
+        limit(json!({"rate": {"bytes_per_second": rate}, "flood": rate}));
+    }
+    assert!(see(&mut a, BRIEFLY) <= most());
+    io.caller().call("upgrade", Value::Null).unwrap();
+    eventually("it is served", || io.caller().stats().ports[0].pairs_started == 1);
+    assert!(see(&mut a, BRIEFLY) <= most());
+    limit(json!({}));
+    assert_eq!(see(&mut a, SOON), FRAMES, "nothing holds them");
 }
 
 /// A storm of one guest does not reach the others, and what it has to say to one of them does.

@@ -96,7 +96,7 @@ impl Path {
         black_box(self.switch.tagging(port, verdict.vlan, &frame));
         let hash = self.hash.of(&frame);
         let done = self.done;
-        black_box(self.spread.pick(hash, self.now, |_, position| position <= done));
+        black_box(self.spread.pick(hash, self.now, |_, position| Some(position <= done)));
         self.done += 1;
         self.spread.sent(hash, self.done, bytes.len() as u64, self.now);
         let key = || FlowKey::of(&frame, Some(port));

@@ -91,6 +91,8 @@ reasons! {
     ReactorBusy = "reactor-busy",
     /// The host's kernel takes no such frame.
     HostRefused = "host-refused",
+    /// The host's kernel had it and could not hand it over.
+    HostLost = "host-lost",
 }
 
 /// A counter for each reason: one writer, any readers, no read-modify-write.

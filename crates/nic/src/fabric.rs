@@ -24,6 +24,7 @@ use crate::ledger::Ledger;
 use crate::link::{Door, Reader, Shared, Writer};
 use crate::node::Node;
 use crate::queue_counts::{QueueCounts, QueueState};
+use crate::transmit::Transmit;
 
 /// Longest wait for what reactors say of flows: one that is held up keeps nobody else waiting.
 const FLOWS_WAIT: Duration = Duration::from_millis(100);
@@ -134,8 +135,14 @@ impl Fabric {
         let common = self.ledger().plug(id, self.nodes.len());
         let term = self.term.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
         for (at, common) in self.nodes.iter().zip(common) {
-            let policy = policy.clone();
-            at.with(move |hub| hub.set_port(id, policy, common, term))??;
+            let (node, policy) = (at.node, policy.clone());
+            let done = at.handle.call(move |context| {
+                let done = in_hub(context, node, |hub| {
+                    hub.set_port(id, policy, common, term).map(|()| hub.senders(id))
+                });
+                done.map(|senders| senders.map(|all| look_again(context, all)))
+            });
+            done?.ok_or(Stopped)??;
         }
         Ok(())
     }
@@ -278,6 +285,14 @@ pub(crate) fn in_hub<R>(
     with: impl FnOnce(&mut Hub) -> R,
 ) -> Option<R> {
     context.with_poller(node, |node: &mut Node, _| with(&mut node.hub.borrow_mut()))
+}
+
+/// Queues that hold something for a cap ask anew: it may be another one.
+fn look_again(context: &mut Context<'_>, senders: Vec<PollerId>) {
+    for id in senders {
+        // It is hot after that. One that has ended is no more.
+        context.with_poller(id, |_: &mut Transmit, _| ());
+    }
 }
 
 /// A link from each to each other.

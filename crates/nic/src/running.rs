@@ -90,7 +90,7 @@ impl RunningQueue {
                 };
                 receive(context, node, kick, opening, make)
             }
-            _ => transmit(context, node, life, start, counts, fault),
+            _ => transmit(context, node, (life, pair), start, counts, fault),
         })?;
         if kind == Kind::Receive {
             queue.seat.announce(life)?;
@@ -249,11 +249,11 @@ fn receive(
     Ok(opened.then_some(id))
 }
 
-/// Makes a transmit queue on this reactor. `None`: the hub is gone.
+/// Makes the transmit queue of this number on this reactor. `None`: the hub is gone.
 fn transmit(
     context: &mut Context<'_>,
     node: PollerId,
-    life: Life,
+    (life, queue): (Life, u16),
     mut start: QueueStart,
     counts: Arc<QueueCounts>,
     fault: Fault,
@@ -262,9 +262,11 @@ fn transmit(
     let kick = start.kick.take();
     let kickless = kick.is_none();
     let make = |context: &mut Context<'_>| {
-        Transmit::new(life, start, counts, fault, hub, kickless, context)
+        Transmit::new(life, start, counts, fault, Rc::clone(&hub), kickless, context)
     };
-    context.add_poller(kick, make).map(Some)
+    let id = context.add_poller(kick, make)?;
+    hub.borrow_mut().sends_by(life.port, queue, id);
+    Ok(Some(id))
 }
 
 /// Makes a control queue on this reactor.

@@ -4,33 +4,40 @@ use std::time::Duration;
 
 use reactor::{Context, Done, Op, Port};
 
+/// Longest sleep, in nanoseconds. A timer cannot be taken back, so that one set under an old cap
+/// outlives it: this bounds how many of those there are.
+const NAP_MAX: u64 = 1_000_000_000;
+
 /// A timer of the poller that is being made.
 pub(crate) struct Timer {
     port: Port,
-    runs: bool,
+    /// When the one that counts goes off, which is its tag as well; 0: none runs.
+    alarm: u64,
     done: Vec<Done>,
 }
 
 impl Timer {
     pub(crate) fn new(context: &mut Context<'_>) -> Self {
-        Self { port: context.open_port(), runs: false, done: Vec::with_capacity(1) }
+        Self { port: context.open_port(), alarm: 0, done: Vec::with_capacity(1) }
     }
 
-    /// Goes off at `at_ns`, unless it runs already.
+    /// Goes off at `at_ns`, or earlier.
     pub(crate) fn set(&mut self, at_ns: u64, now_ns: u64, context: &mut Context<'_>) {
-        if !self.runs {
-            let after = Duration::from_nanos(at_ns.saturating_sub(now_ns));
-            context.submit(&self.port, Op::Timer { after }, 0);
-            self.runs = true;
+        let nap = at_ns.saturating_sub(now_ns).min(NAP_MAX);
+        let alarm = now_ns.saturating_add(nap).max(1);
+        if self.alarm == 0 || alarm < self.alarm {
+            self.alarm = alarm;
+            context.submit(&self.port, Op::Timer { after: Duration::from_nanos(nap) }, alarm);
         }
     }
 
     /// Notices that it went off.
     pub(crate) fn look(&mut self, context: &mut Context<'_>) {
-        if self.runs {
+        if self.alarm != 0 {
             context.reap(&self.port, &mut self.done);
-            self.runs = self.done.is_empty();
-            self.done.clear();
+            if self.done.drain(..).any(|done| done.tag == self.alarm) {
+                self.alarm = 0;
+            }
         }
     }
 }

@@ -137,10 +137,10 @@ impl Queue {
         self.asked == 0
     }
 
-    /// Frames that the kernel could not hand over, since the queue was made. They are lost, and those
+    /// Frames that the kernel could not hand over, since this was asked last. They are lost, and those
     /// behind them come.
-    pub fn skipped(&self) -> u64 {
-        self.skips.total()
+    pub fn take_skipped(&mut self) -> u64 {
+        self.skips.take()
     }
 
     /// Looks at what has ended.

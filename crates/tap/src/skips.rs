@@ -13,13 +13,14 @@ pub(crate) const RUN_MAX: u32 = 1 << 16;
 /// be read: one whose kind of segmentation a header cannot express, say (EINVAL).
 #[derive(Debug, Default)]
 pub(crate) struct Skips {
-    total: u64,
+    /// Since they were asked for.
+    new: u64,
     run: u32,
 }
 
 impl Skips {
-    pub(crate) fn total(&self) -> u64 {
-        self.total
+    pub(crate) fn take(&mut self) -> u64 {
+        std::mem::take(&mut self.new)
     }
 
     /// A frame came.
@@ -40,7 +41,7 @@ impl Skips {
             }
             _ => {}
         }
-        (self.total, self.run) = (self.total + 1, self.run + 1);
+        (self.new, self.run) = (self.new + 1, self.run + 1);
         if self.run < RUN_MAX { Ok(true) } else { Err(QueueError::Failed(errno)) }
     }
 }
@@ -56,7 +57,7 @@ mod tests {
         for errno in [Errno::INVAL, Errno::FAULT, Errno::NOMEM, Errno::IO, Errno::BADF] {
             assert_eq!(skips.judge(errno), Ok(true));
         }
-        assert_eq!((skips.total(), skips.judge(Errno::BADFD)), (5, Err(QueueError::Gone)));
+        assert_eq!((skips.take(), skips.judge(Errno::BADFD)), (5, Err(QueueError::Gone)));
     }
 
     #[test]
@@ -72,7 +73,7 @@ mod tests {
                 assert_eq!(skips.judge(Errno::AGAIN), Ok(false));
             }
         }
-        assert_eq!(skips.total(), 4 * u64::from(RUN_MAX - 1));
+        assert_eq!(skips.take(), 4 * u64::from(RUN_MAX - 1));
         for _ in 1..RUN_MAX {
             assert_eq!(skips.judge(Errno::INVAL), Ok(true));
         }

@@ -199,7 +199,7 @@ pub const PAIRS_MAX: u16 = 127;
 pub struct NicSpec {
     /// Number of its port, unique in its switch.
     pub port: PortId,
-    /// What it may do.
+    /// What it may do at first.
     pub policy: Policy,
     /// Its socket, for logs too.
     pub socket: PathBuf,
@@ -228,6 +228,8 @@ pub struct Nic {
     still: AtomicBool,
     frozen: Mutex<Option<Frozen>>,
     poll: Mutex<Asked>,
+    /// What it may do now.
+    policy: Mutex<Policy>,
     made: SystemTime,
 }
 
@@ -247,7 +249,9 @@ impl Nic {
         let (lan, session) = (Arc::clone(lan), Mutex::default());
         let (poll, made) = (Mutex::new(Asked::of(spec.poll)), SystemTime::now());
         let (still, frozen) = (AtomicBool::new(false), Mutex::default());
-        let nic = Self { lan, spec, offer, config, session, stop, still, frozen, poll, made };
+        let policy = Mutex::new(spec.policy.clone());
+        let nic =
+            Self { lan, spec, offer, config, session, stop, still, frozen, poll, policy, made };
         nic.ask_poll(|_| ());
         Ok(Arc::new(nic))
     }
@@ -265,12 +269,14 @@ impl Nic {
         }
     }
 
-    /// It may do this from now on, and no more.
+    /// It may do this from now on, and no more. What it has used of its caps counts.
     ///
     /// # Errors
     /// [`NicError::Fabric`]: a reactor has ended.
-    pub fn limit(&self, policy: &Policy) -> Result<(), NicError> {
-        Ok(self.lan.fabric.set_port(self.spec.port, policy)?)
+    pub fn limit(&self, policy: Policy) -> Result<(), NicError> {
+        let mut held = self.policy();
+        *held = policy.following(&held, reactor::clock_ns());
+        Ok(self.lan.fabric.set_port(self.spec.port, &held)?)
     }
 
     /// Its port.
@@ -304,6 +310,10 @@ impl Nic {
 
     fn stop(&self) -> MutexGuard<'_, Stop> {
         lock(&self.stop)
+    }
+
+    fn policy(&self) -> MutexGuard<'_, Policy> {
+        lock(&self.policy)
     }
 
     fn frozen(&self) -> MutexGuard<'_, Option<Frozen>> {

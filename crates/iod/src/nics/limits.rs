@@ -49,6 +49,6 @@ impl Nics {
         let policy = policy(spec, nic.lan())?;
         // First: what nobody would heed after a crash is not heeded now.
         self.hold_changed(spec)?;
-        Ok(nic.limit(&policy)?)
+        Ok(nic.limit(policy)?)
     }
 }

@@ -54,7 +54,7 @@ impl Spread {
         &mut self,
         hash: Option<u32>,
         now_ns: u64,
-        taken: impl FnOnce(u8, u64) -> bool,
+        taken: impl FnOnce(u8, u64) -> Option<bool>,
     ) -> u8 {
         self.wide.as_mut().map_or(0, |wide| wide.steering.pick(hash, now_ns, taken))
     }

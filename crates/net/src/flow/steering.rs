@@ -5,9 +5,8 @@ use super::balance::Load;
 
 /// Most queues that frames are spread over.
 pub const QUEUES_MAX: u8 = 128;
-/// A bucket that has sent nothing for so long may move although nobody knows whether its last
-/// frames were taken: a guest that leaves frames in its ring for longer is stalled, and what comes
-/// to it late is no matter of queues. In nanoseconds.
+/// A bucket that has sent nothing for so long pauses. It may move then if nobody can tell whether its
+/// last frames were taken. In nanoseconds.
 pub const QUIET_NS: u64 = 10_000_000;
 /// A move that could not be made for so long is given up: the flow never pauses, and another one
 /// may be moved instead. In nanoseconds.
@@ -75,19 +74,19 @@ impl Steering {
 
     /// The queue for a frame with this hash. A move that waits for its bucket is made now if
     /// nothing is on its way: `taken` tells whether the guest has taken all frames of a queue up to
-    /// a position. It is asked for nothing but a move.
+    /// a position; `None`: nobody can tell. It is asked for nothing but a move.
     pub fn pick(
         &mut self,
         hash: Option<u32>,
         now_ns: u64,
-        taken: impl FnOnce(u8, u64) -> bool,
+        taken: impl FnOnce(u8, u64) -> Option<bool>,
     ) -> u8 {
         let Some(slot) = hash.and_then(|hash| self.slots.get_mut(Bucket::of(hash).index())) else {
             return 0;
         };
         if slot.queue != slot.wanted {
-            let quiet = now_ns.saturating_sub(slot.sent_ns) >= QUIET_NS;
-            if slot.sent == 0 || quiet || taken(slot.queue, slot.sent) {
+            let pauses = || now_ns.saturating_sub(slot.sent_ns) >= QUIET_NS;
+            if slot.sent == 0 || taken(slot.queue, slot.sent).unwrap_or_else(pauses) {
                 slot.queue = slot.wanted;
                 slot.sent = 0;
             }

@@ -67,6 +67,8 @@ pub struct Policy {
     pub rate: Option<Arc<Pace>>,
     /// Frames a second that it may send to many: groups and unknown destinations.
     pub flood: Option<Arc<Pace>>,
+    /// Most stations that are learnt from it; `None`: as many as from any port of its network.
+    pub stations: Option<u32>,
 }
 
 impl Policy {
@@ -79,6 +81,7 @@ impl Policy {
             lock: Arc::default(),
             rate: None,
             flood: None,
+            stations: None,
         }
     }
 
@@ -89,6 +92,22 @@ impl Policy {
     pub fn locked(self, mac: Mac, v4: &[Ipv4Addr], v6: &[Ipv6Addr]) -> Result<Self, LockError> {
         let lock = Arc::new(Lock::new(mac, v4, v6)?);
         Ok(Self { locking: LockingMode::Locked, lock, ..self })
+    }
+
+    /// The same in place of `former` at `now_ns`: of caps that are the same, nothing changes, and of others
+    /// what was used is.
+    #[must_use]
+    pub fn following(self, former: &Self, now_ns: u64) -> Self {
+        let follow = |new: Option<Arc<Pace>>, old: &Option<Arc<Pace>>| match (new, old) {
+            (Some(new), Some(old)) if new.rate() == old.rate() => Some(Arc::clone(old)),
+            (Some(new), Some(old)) => {
+                new.follow(old, now_ns);
+                Some(new)
+            }
+            (new, _) => new,
+        };
+        let (rate, flood) = (follow(self.rate, &former.rate), follow(self.flood, &former.flood));
+        Self { rate, flood, ..self }
     }
 
     /// What holds for it in a network with this default.

@@ -39,6 +39,12 @@ impl Rate {
         let parts = u128::from(units) * SECOND_NS * PARTS;
         parts.div_ceil(self.per_second.max(1).into()).min(TIME_MAX) as u64
     }
+
+    /// Units that take so long, which is in parts.
+    fn units(self, parts: u64) -> u64 {
+        let units = u128::from(parts) * u128::from(self.per_second.max(1)) / (SECOND_NS * PARTS);
+        u64::try_from(units).unwrap_or(u64::MAX)
+    }
 }
 
 /// A cap that is shared.
@@ -84,6 +90,17 @@ impl Pace {
     pub fn owe(&self, owed_ns: u64, now_ns: u64) {
         let debt = (u128::from(owed_ns) * PARTS).min(TIME_MAX) as u64;
         self.until.store(parts(now_ns).wrapping_add(debt), Ordering::Relaxed);
+    }
+
+    /// It takes the place of `former` at `now_ns`: what that let pass ahead of its rate is owed still,
+    /// so that whoever is given another cap is given no other burst.
+    pub fn follow(&self, former: &Self, now_ns: u64) {
+        let now = parts(now_ns);
+        let ahead_by = ahead(former.until.load(Ordering::Relaxed), now).max(0) as u64;
+        self.until.store(
+            now.wrapping_add(self.rate.time(former.rate.units(ahead_by))),
+            Ordering::Relaxed,
+        );
     }
 
     /// Lets `units` pass at `now_ns`, or tells when to ask again, in nanoseconds. What is larger

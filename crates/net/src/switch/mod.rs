@@ -111,7 +111,11 @@ impl Switch {
             Some(network) if network.policy.limits == policy.limits => network.policy = policy,
             place => {
                 let members = place.as_ref().map_or_else(PortSet::default, |old| old.members);
-                let stations = MacTable::new(policy.limits);
+                let mut stations = MacTable::new(policy.limits);
+                for id in members.iter() {
+                    let port = self.ports.get(id.index()).and_then(Option::as_ref);
+                    stations.set_most(id, port.and_then(|port| port.stations));
+                }
                 *place = Some(Network { policy, members, stations });
             }
         }
@@ -151,6 +155,7 @@ impl Switch {
         }
         if let Some(network) = self.network_mut(policy.network) {
             network.members.insert(id);
+            network.stations.set_most(id, policy.stations);
         }
         if let Some(place) = self.ports.get_mut(id.index()) {
             *place = Some(policy);

@@ -26,8 +26,11 @@ pub const REFRESH_NS: u64 = 1_000_000_000;
 pub struct Limits {
     /// Stations in all.
     pub entries: u32,
-    /// Stations learnt from one port.
+    /// Stations learnt from one port, unless it may have more.
     pub per_port: u32,
+    /// Stations that one port may have although the table is full: it takes the place of one of a
+    /// port that has more.
+    pub reserved: u32,
     /// Time after which one that sends nothing is forgotten, in nanoseconds; no less than
     /// [`REFRESH_NS`].
     pub age_ns: u64,
@@ -37,10 +40,12 @@ pub struct Limits {
 }
 
 impl Default for Limits {
-    /// 8,192 stations, 1,024 of a port, 300 s (IEEE 802.1Q, table 8-6), one move a second.
+    /// 8,192 stations, 1,024 of a port and 8 in any case, 300 s (IEEE 802.1Q, table 8-6), one move a
+    /// second.
     fn default() -> Self {
         let second = 1_000_000_000;
-        Self { entries: 8192, per_port: 1024, age_ns: 300 * second, move_gap_ns: second }
+        let age_ns = 300 * second;
+        Self { entries: 8192, per_port: 1024, reserved: 8, age_ns, move_gap_ns: second }
     }
 }
 
@@ -63,7 +68,7 @@ pub enum Learnt {
     NoStation,
     /// The port has as many as it may have.
     PortFull,
-    /// The table has as many as it may have.
+    /// The table has as many as it may have, and the port what is reserved for it.
     TableFull,
 }
 
@@ -98,16 +103,32 @@ pub struct MacTable {
     limits: Limits,
     index: Index,
     slab: Slab,
-    per_port: Box<[u32]>,
+    per_port: Box<[Of]>,
+}
+
+/// Of a port.
+#[derive(Clone, Copy, Debug)]
+struct Of {
+    /// Stations that were learnt from it.
+    learnt: u32,
+    /// Most of these.
+    most: u32,
 }
 
 impl MacTable {
-    /// An empty table. Takes about 56 bytes for each entry, and 4 for each possible port.
+    /// An empty table. Takes about 56 bytes for each entry, and 8 for each possible port.
     pub fn new(limits: Limits) -> Self {
         let most = limits.entries.clamp(1, 1 << 20);
         let limits = Limits { entries: most, age_ns: limits.age_ns.max(REFRESH_NS), ..limits };
-        let per_port = vec![0; PORTS_MAX].into();
+        let per_port = vec![Of { learnt: 0, most: limits.per_port }; PORTS_MAX].into();
         Self { limits, index: Index::new(most), slab: Slab::new(most), per_port }
+    }
+
+    /// So many stations may be learnt from `port` from now on; `None`: as many as from any.
+    pub fn set_most(&mut self, port: PortId, most: Option<u32>) {
+        if let Some(of) = self.per_port.get_mut(port.index()) {
+            of.most = most.unwrap_or(self.limits.per_port);
+        }
     }
 
     /// Stations that are known, also those that have aged and were not taken out yet.
@@ -196,6 +217,9 @@ impl MacTable {
         if !self.has_room(port) {
             return Learnt::PortFull;
         }
+        if self.slab.is_full() && self.learnt_from(port) < self.limits.reserved {
+            self.make_room();
+        }
         let entry = Entry { key: Some(key), port, seen_ns: now_ns, ..UNUSED };
         let Some(at) = self.slab.take(entry) else { return Learnt::TableFull };
         self.index.insert(key.get(), at);
@@ -239,13 +263,29 @@ impl MacTable {
         }
     }
 
+    /// Takes out the station that was silent for longest of a port that has more than is reserved for it.
+    /// Those before it belong to others, which have few: this is done as seldom as one of them is new.
+    fn make_room(&mut self) {
+        let found = self
+            .slab
+            .by_age()
+            .find(|(_, entry)| self.learnt_from(entry.port) > self.limits.reserved);
+        if let Some((at, _)) = found {
+            self.remove(at);
+        }
+    }
+
+    fn learnt_from(&self, port: PortId) -> u32 {
+        self.per_port.get(port.index()).map_or(0, |of| of.learnt)
+    }
+
     fn has_room(&self, port: PortId) -> bool {
-        self.per_port.get(port.index()).is_some_and(|count| *count < self.limits.per_port)
+        self.per_port.get(port.index()).is_some_and(|of| of.learnt < of.most)
     }
 
     fn count(&mut self, port: PortId, by: i32) {
-        if let Some(count) = self.per_port.get_mut(port.index()) {
-            *count = count.saturating_add_signed(by);
+        if let Some(of) = self.per_port.get_mut(port.index()) {
+            of.learnt = of.learnt.saturating_add_signed(by);
         }
     }
 

@@ -62,6 +62,12 @@ impl Slab {
         self.get(self.oldest).map(|entry| (self.oldest, entry))
     }
 
+    /// Those that age, from the one that was silent for longest on.
+    pub(super) fn by_age(&self) -> impl Iterator<Item = (u32, &Entry)> {
+        let next = |(_, entry): &(u32, &Entry)| Some((entry.newer, self.get(entry.newer)?));
+        std::iter::successors(self.oldest(), next)
+    }
+
     pub(super) fn get(&self, at: u32) -> Option<&Entry> {
         self.entries.get(at as usize)
     }

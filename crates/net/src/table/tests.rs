@@ -10,7 +10,7 @@ use crate::trial::mac;
 const SECOND: u64 = 1_000_000_000;
 
 fn small() -> Limits {
-    Limits { entries: 8, per_port: 4, age_ns: 10 * SECOND, move_gap_ns: 2 * SECOND }
+    Limits { entries: 8, per_port: 4, reserved: 0, age_ns: 10 * SECOND, move_gap_ns: 2 * SECOND }
 }
 
 #[test]
@@ -87,6 +87,36 @@ fn a_flood_leaves_room_for_others() {
     );
 }
 
+/// Ports that fill the table together leave a place to whoever has few stations, and only to those.
+#[test]
+fn a_full_table_has_room_for_who_has_little() {
+    let mut table = MacTable::new(Limits { reserved: 2, ..small() });
+    let full = |table: &mut MacTable| {
+        (0..8).for_each(|nth| _ = table.learn(0, mac(nth), PortId(u16::from(nth) / 4), nth.into()));
+    };
+    full(&mut table);
+    assert_eq!(table.learn(0, mac(20), PortId(2), 10), Learnt::New);
+    assert_eq!((table.len(), table.lookup(0, mac(0), 10)), (8, None), "the one silent for longest");
+    assert_eq!(table.learn(0, mac(21), PortId(2), 10), Learnt::New);
+    assert_eq!(table.learn(0, mac(22), PortId(2), 10), Learnt::TableFull, "two are reserved");
+    assert_eq!(table.learn(0, mac(0), PortId(0), 10), Learnt::TableFull, "it has two");
+    // Those of port 0 are the oldest, and it has no more than what is reserved for it.
+    assert_eq!(table.learn(0, mac(23), PortId(3), 10), Learnt::New);
+    assert_eq!((table.lookup(0, mac(2), 10), table.lookup(0, mac(4), 10)), (Some(PortId(0)), None));
+    assert_eq!(table.learn(0, mac(24), PortId(3), 10), Learnt::New);
+    assert_eq!(table.learn(0, mac(25), PortId(4), 10), Learnt::TableFull, "nobody has more");
+}
+
+#[test]
+fn a_port_may_have_more_stations_than_others() {
+    let mut table = MacTable::new(small());
+    table.set_most(PortId(1), Some(u32::MAX));
+    (0..8).for_each(|nth| assert_eq!(table.learn(0, mac(nth), PortId(1), 0), Learnt::New));
+    assert_eq!(table.learn(0, mac(9), PortId(1), 0), Learnt::TableFull);
+    table.set_most(PortId(1), None);
+    assert_eq!(table.learn(0, mac(9), PortId(1), 0), Learnt::PortFull);
+}
+
 #[test]
 fn news_are_what_others_must_know() {
     let mut table = MacTable::new(small());
@@ -124,9 +154,12 @@ impl Naive {
             self.stations.values().filter(|(at, fixed, ..)| *at == port && !fixed).count();
         let room = on_port < limits.per_port as usize;
         let full = self.stations.len() >= limits.entries as usize;
+        let is_new = room && !self.stations.contains_key(&key);
+        if is_new && full && !self.gives_way(on_port, limits) {
+            return Learnt::TableFull;
+        }
         let answer = match self.stations.get_mut(&key) {
             None if !room => Learnt::PortFull,
-            None if full => Learnt::TableFull,
             None => {
                 self.stations.insert(key, (port, false, now, 0));
                 Learnt::New
@@ -163,6 +196,20 @@ impl Naive {
         Ok(())
     }
 
+    /// Whether a place could be had for a port that has so many.
+    fn gives_way(&mut self, on_port: usize, limits: Limits) -> bool {
+        let reserved = limits.reserved as usize;
+        let of =
+            |port| self.stations.values().filter(|one| (one.0, one.1) == (port, false)).count();
+        let has_more = |key: &&(u16, Mac)| of(self.stations[*key].0) > reserved;
+        let Some(key) = self.order.iter().find(has_more).copied().filter(|_| on_port < reserved)
+        else {
+            return false;
+        };
+        self.forget(key);
+        true
+    }
+
     fn forget(&mut self, key: (u16, Mac)) {
         self.stations.remove(&key);
         self.order.retain(|other| *other != key);
@@ -179,9 +226,10 @@ proptest! {
     fn it_is_a_map_with_limits(
         entries in 1u32..24,
         per_port in 1u32..12,
+        reserved in 0u32..6,
         steps in prop::collection::vec((0u8..20, 0u8..40, 0u16..5, 0u64..3 * SECOND), 1..400),
     ) {
-        let limits = Limits { entries, per_port, ..small() };
+        let limits = Limits { entries, per_port, reserved, ..small() };
         let (mut ours, mut naive, mut now) = (MacTable::new(limits), Naive::default(), 0);
         for (step, number, port, pass) in steps {
             let (vlan, port) = (u16::from(number % 2), PortId(port));

@@ -6,6 +6,7 @@ use net::control::Asked;
 use net::flow::{QUEUES_MAX, Shares, Spread, TopFlows};
 use net::header::Offloads;
 use net::{Mac, Reason};
+use reactor::PollerId;
 
 use super::exits::Exits;
 use crate::counts::Counts;
@@ -51,6 +52,8 @@ pub(super) struct Known {
     spread: Spread,
     /// Up to the last queue that was ever there.
     places: Vec<Place>,
+    /// Transmit queues on this reactor, by number; those that have ended, too.
+    senders: Vec<Option<PollerId>>,
     /// What its driver has asked for, if it has a control queue.
     asked: Option<Arc<Asked>>,
     /// Queues from the first on that take frames and are in use: over these they are spread.
@@ -68,6 +71,7 @@ impl Known {
             flows: TopFlows::default(),
             spread: Spread::new(shares, number),
             places: Vec::new(),
+            senders: Vec::new(),
             asked: None,
             open: 0,
         }
@@ -84,6 +88,22 @@ impl Known {
         let former = std::mem::replace(place, Place { seat, taken }).seat;
         self.respread();
         former
+    }
+
+    /// Transmit queue `queue` is this poller from now on.
+    pub(super) fn sends_by(&mut self, queue: u16, poller: PollerId) {
+        let at = usize::from(queue);
+        if queue < u16::from(QUEUES_MAX) && self.senders.len() <= at {
+            self.senders.resize(at + 1, None);
+        }
+        if let Some(place) = self.senders.get_mut(at) {
+            *place = Some(poller);
+        }
+    }
+
+    /// Its transmit queues here, and those that were.
+    pub(super) fn senders(&self) -> impl Iterator<Item = PollerId> {
+        self.senders.iter().copied().flatten()
     }
 
     /// Its driver asks for something else from now on.
@@ -135,12 +155,12 @@ impl Known {
         let Self { spread, places, .. } = self;
         let is_taken = |queue: u8, position: u64| {
             let place = places.get_mut(usize::from(queue));
-            let Some(Place { seat, taken: Some((taken, followed)) }) = place else { return false };
+            let Place { seat, taken: Some((taken, followed)) } = place? else { return None };
             match *seat {
-                Seat::There(number) => followed.is_done(position, exits.arrived(number), taken),
+                Seat::There(to) => Some(followed.is_done(position, exits.arrived(to), taken)),
                 // Positions on our own reactor are those of the ring.
-                Seat::Here(_) => taken.has_passed(position),
-                Seat::Nobody => false,
+                Seat::Here(_) => Some(taken.has_passed(position)),
+                Seat::Nobody => None,
             }
         };
         spread.pick(hash, now_ns, is_taken).into()

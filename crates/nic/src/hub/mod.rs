@@ -18,7 +18,7 @@ use net::flow::{Memo, Shares, TopFlow};
 use net::header::{HEADER_BYTES, Offloads};
 use net::port::{Policy, PortId};
 use net::switch::{NetworkId, NetworkPolicy, PORTS_MAX, Station, Switch, SwitchError};
-use reactor::{Bell, Context};
+use reactor::{Bell, Context, PollerId};
 
 use crate::counts::Counts;
 use crate::link::{Address, News, Writer};
@@ -123,6 +123,19 @@ impl Hub {
             place.get_or_insert_with(make).term = term;
         }
         Ok(())
+    }
+
+    /// Transmit queue `queue` of a port is this poller from now on.
+    pub(crate) fn sends_by(&mut self, port: PortId, queue: u16, poller: PollerId) {
+        if let Some(known) = known(&mut self.ports, port) {
+            known.sends_by(queue, poller);
+        }
+    }
+
+    /// Transmit queues of a port on this reactor, and some that have ended.
+    pub(crate) fn senders(&self, port: PortId) -> Vec<PollerId> {
+        let known = self.ports.get(port.index()).and_then(Option::as_ref);
+        known.map_or_else(Vec::new, |known| known.senders().collect())
     }
 
     /// Unplugs a port.

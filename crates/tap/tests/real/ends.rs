@@ -51,7 +51,7 @@ impl Poller for End {
         if let Err(error) = self.queue.reap(context) {
             seen.errors.push(error);
         }
-        seen.skipped = self.queue.skipped();
+        seen.skipped += self.queue.take_skipped();
         while let Some(mut frame) = self.queue.next_frame() {
             let buffers = frame.buffers();
             let mut first = vec![0; buffers.len().min(HEADER_BYTES + net::frame::PREFIX_BYTES)];

@@ -93,16 +93,14 @@ pub(crate) fn arm(words: &impl Words, event_idx: bool, next: u16) {
 ///
 /// It has no more chains than entries: what it has made available beyond them it has had back. With
 /// EVENT_IDX a driver that is to be called for what follows `event` has taken what is before it; one
-/// that asks to be called later than that errs about its own order and nobody else's.
+/// that asks to be called later than that errs about its own order and nobody else's. An event of 0
+/// says nothing: Linux writes that when it wants no calls (`virtqueue_disable_cb_split`).
 pub(crate) fn untaken(words: &impl Words, event_idx: bool, size: u16, idx: u16) -> u16 {
     let lent = available(words).wrapping_sub(idx).min(size);
     let by_entries = size.wrapping_sub(lent);
-    if event_idx {
-        // One that lies ahead is beyond all of them.
-        by_entries.min(idx.wrapping_sub(words.load(Word::UsedEvent, Ordering::Acquire)))
-    } else {
-        by_entries
-    }
+    let event = if event_idx { words.load(Word::UsedEvent, Ordering::Acquire) } else { 0 };
+    // One that lies ahead is beyond all of them.
+    if event == 0 { by_entries } else { by_entries.min(idx.wrapping_sub(event)) }
 }
 
 /// Shows the driver every completion below `idx`. [`wants_call`] says whether it sleeps.

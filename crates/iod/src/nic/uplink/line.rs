@@ -166,6 +166,9 @@ impl Inlet {
         for reason in self.line.borrow_mut().lost.drain(..) {
             hub.lose(self.life.port(), reason);
         }
+        for _ in 0..self.line.borrow_mut().queue.take_skipped() {
+            hub.refuse(self.life.port(), Reason::HostLost);
+        }
         let mut came = false;
         while !(came && hub.is_spent()) {
             let next = self.line.borrow_mut().queue.next_frame();
@@ -213,3 +216,6 @@ impl Poller for Inlet {
         self.line.borrow_mut().queue.kicked(error);
     }
 }
+
+#[cfg(test)]
+mod tests;

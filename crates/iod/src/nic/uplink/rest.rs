@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Instant, SystemTime};
 
-use net::port::PortId;
+use net::port::{Policy, PortId};
 use nic::{Attached, FabricError};
 use reactor::Context;
 use tap::Tap;
@@ -30,7 +30,9 @@ impl Uplink {
     pub(crate) fn resting(lan: &Arc<Lan>, port: PortId, tap: Tap) -> Result<Self, NicError> {
         let (fate, name) = (Fate::new()?, tap.name().to_owned());
         let queues = tap.queues();
-        let plugged = lan.fabric.set_port(port, &lan.policy());
+        // All that the host reaches is behind it.
+        let policy = Policy { stations: Some(u32::MAX), ..lan.policy() };
+        let plugged = lan.fabric.set_port(port, &policy);
         plugged.inspect_err(|_| lan.unplug(port))?;
         let rest = Some(Served { lan: Arc::clone(lan), port, tap, queues: Vec::new() });
         let (lan, made) = (Arc::clone(lan), SystemTime::now());

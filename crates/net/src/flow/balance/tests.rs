@@ -221,7 +221,7 @@ fn moves_are_carried_out_without_reordering() {
     for round in 0..20_000u64 {
         let now = round * 100_000;
         for flow in &flows {
-            let taken = |queue: u8, position| position <= done[usize::from(queue)];
+            let taken = |queue: u8, position| Some(position <= done[usize::from(queue)]);
             let at = usize::from(steering.pick(Some(*flow), now, taken));
             sent[at] += 1;
             next += 1;

@@ -70,7 +70,7 @@ impl Bench {
     fn send(&mut self, flow: u32, hash: u32, now_ns: u64) {
         let by = self.sender(flow);
         let taken = self.taken[by];
-        let is_taken = |queue: u8, position| position <= taken[usize::from(queue)];
+        let is_taken = |queue: u8, position| Some(position <= taken[usize::from(queue)]);
         let queue = usize::from(self.senders[by].pick(Some(hash), now_ns, is_taken));
         self.sent[by][queue] += 1;
         self.next += 1;
@@ -170,9 +170,9 @@ fn one_queue_takes_everything() {
     }
     spread.sent(Some(7), 1, UNITS, 1);
     spread.lost(None, UNITS, 1);
-    assert_eq!(spread.pick(Some(7), 2, |_, _| false), 0);
+    assert_eq!(spread.pick(Some(7), 2, |_, _| None), 0);
     spread.set_queues(255);
-    let all = (0..1000).map(|hash| spread.pick(Some(hash), 2, |_, _| false));
+    let all = (0..1000).map(|hash| spread.pick(Some(hash), 2, |_, _| None));
     assert_eq!(all.max(), Some(QUEUES_MAX - 1));
 }
 
@@ -202,7 +202,7 @@ fn a_flow_that_never_pauses_stays_and_others_move_for_it() {
             let pauses = flow >= 2 && now / 20_000_000 % 2 == 0;
             if !pauses {
                 let by = &mut bench.senders[0];
-                by.pick(Some(*hash), now, |_, _| false);
+                by.pick(Some(*hash), now, |_, _| None);
                 by.sent(Some(*hash), now, UNITS, now);
             }
         }

@@ -7,14 +7,14 @@ use proptest::prelude::*;
 use super::*;
 
 /// Nobody knows what a guest has taken.
-fn never(_: u8, _: u64) -> bool {
-    false
+fn never(_: u8, _: u64) -> Option<bool> {
+    None
 }
 
 /// The guest has taken everything of each queue up to these positions.
-fn up_to(done: &[u64; 4]) -> impl FnOnce(u8, u64) -> bool + use<> {
+fn up_to(done: &[u64; 4]) -> impl FnOnce(u8, u64) -> Option<bool> + use<> {
     let done = *done;
-    move |queue, position| position <= done[usize::from(queue)]
+    move |queue, position| Some(position <= done[usize::from(queue)])
 }
 
 #[test]
@@ -80,6 +80,11 @@ fn a_pause_is_enough_and_no_frame_at_all_too() {
     steering.want(bucket, 3, 100);
     assert_eq!(steering.pick(hash, 99 + QUIET_NS, never), 2);
     assert_eq!(steering.pick(hash, 100 + QUIET_NS, never), 3);
+    // Where somebody can tell that a frame waits, however long, it is not overtaken.
+    steering.sent(hash, 2, 1, 200);
+    steering.want(bucket, 1, 200);
+    assert_eq!(steering.pick(hash, 200 + 1000 * QUIET_NS, |_, _| Some(false)), 3);
+    assert_eq!(steering.pick(hash, 200 + 1000 * QUIET_NS, |_, _| Some(true)), 1);
 }
 
 #[test]
@@ -117,14 +122,18 @@ proptest! {
     /// A guest takes frames of its queues in any order among them; within a flow they arrive as
     /// they were sent, however often buckets are moved.
     #[test]
-    fn order_is_kept(steps in prop::collection::vec((0u8..8, 0u32..6, 0u8..4), 1..600)) {
+    fn order_is_kept(
+        steps in prop::collection::vec((0u8..8, 0u32..6, 0u8..4, 0..3 * QUIET_NS), 1..600),
+    ) {
         let mut steering = Steering::new(4);
         let mut queues: [VecDeque<(u32, u64)>; 4] = Default::default();
         let (mut sent, mut done) = ([0u64; 4], [0u64; 4]);
         let (mut next, mut seen) = (HashMap::new(), HashMap::new());
-        for (step, flow, queue) in steps {
+        let mut now = 0;
+        for (step, flow, queue, pause) in steps {
+            now += pause;
             match step {
-                0 => steering.want(Bucket::of(flow), queue, 0),
+                0 => steering.want(Bucket::of(flow), queue, now),
                 1..4 => {
                     let at = usize::from(queue);
                     if let Some((flow, number)) = queues[at].pop_front() {
@@ -134,12 +143,12 @@ proptest! {
                     }
                 }
                 _ => {
-                    let at = usize::from(steering.pick(Some(flow), 0, up_to(&done)));
+                    let at = usize::from(steering.pick(Some(flow), now, up_to(&done)));
                     sent[at] += 1;
                     let number = next.entry(flow).or_insert(0);
                     *number += 1;
                     queues[at].push_back((flow, *number));
-                    steering.sent(Some(flow), sent[at], 1, 0);
+                    steering.sent(Some(flow), sent[at], 1, now);
                 }
             }
         }

@@ -99,6 +99,27 @@ fn threads_share_one_cap() {
     assert!(passed > 1000, "{passed}");
 }
 
+#[test]
+fn who_is_given_another_cap_is_given_no_other_burst() {
+    let of = |per_second| Pace::new(Rate { per_second, burst: 1000 }, 0);
+    let former = of(1000);
+    assert_eq!(former.pass(1500, 0), Ok(()));
+    // 500 units too many take 0.5 s at the one rate, and 0.05 s at the other.
+    assert_eq!(former.pass(1, 0), Err(501 * SECOND / 1000));
+    for (per_second, wait) in [(1000, 501 * SECOND / 1000), (10_000, 501 * SECOND / 10_000)] {
+        let next = of(per_second);
+        next.follow(&former, 0);
+        assert_eq!(next.pass(1, 0), Err(wait), "{per_second}");
+        next.follow(&former, SECOND);
+        assert_eq!(next.pass(1, SECOND), Ok(()), "half of the burst is back");
+        next.follow(&former, 1000 * SECOND);
+        assert_eq!(next.owed_ns(1000 * SECOND), 0);
+    }
+    let slow = of(1);
+    slow.follow(&former, 0);
+    assert_eq!(slow.owed_ns(0), 1500 * SECOND, "no more than an hour in any case");
+}
+
 proptest! {
     /// In no span of time does more pass than the burst, one more, and what the rate gives; and
     /// whoever waits as long as told passes, so that the rate is also reached.
