@@ -251,7 +251,14 @@ async fn cards() {
     let net = net("a");
     net.create_bridge(BRIDGE, 1400).await.unwrap();
     net.create_bridge("rwb1", 1500).await.unwrap();
+    let mut changes = net.changes();
+    let mut has_changed = async || {
+        let changed = tokio::time::timeout(Duration::from_secs(60), changes.changed()).await;
+        changed.expect("nobody tells").unwrap();
+        changes.mark_unchanged();
+    };
     ip(&format!("link add card0 address {MAC} type veth peer name far0"));
+    has_changed().await;
     ip("link set dev far0 up");
     let cards = net.cards().await.unwrap();
     let names: Vec<_> = cards.iter().map(|card| card.name.as_str()).collect();
@@ -263,6 +270,7 @@ async fn cards() {
     };
     // The host is reached by it.
     ip("addr add 10.9.9.1/24 dev card0");
+    has_changed().await;
     let refused = net.join("card0", BRIDGE).await.unwrap_err().to_string();
     assert!(refused.contains("10.9.9.1") && master("card0").is_none(), "{refused}");
     ip("addr del 10.9.9.1/24 dev card0");

@@ -1,20 +1,21 @@
 //! Network devices of the host: cards, each with a network whose bridge it is in while it is plugged.
 
+mod again;
 mod record;
-
-use std::sync::Arc;
 
 use toolstack::net::{Card, NetError};
 use xenapi::table::{network, pif};
 use xenapi::{ApiError, Value, codes};
 
-use crate::db::{Ref, View};
+use crate::db::{Ref, Tx, View};
 use crate::dispatch::generic::nothing;
 use crate::dispatch::{Answer, Args, Ctx, Handler};
 use crate::errors::sentence;
 use crate::house::House;
 use crate::records::fields::{flag, int, reference, text, uuid};
 use record::{found, known, make};
+
+pub(crate) use again::agree;
 
 /// Largest packet of an Ethernet that nobody changed, in bytes.
 const MTU: u32 = 1500;
@@ -85,7 +86,7 @@ async fn plug(ctx: Ctx, args: Args) -> Answer {
     let _turn = turn(&ctx.house, &pif).await?;
     ctx.read(|view| managed(view, &pif))?;
     let place = bring_up(&ctx.house, &pif).await?;
-    let noted = ctx.change(|tx| tx.set(&pif, pif::Field::currently_attached, Value::Bool(true)));
+    let noted = ctx.change(|tx| set_attached(tx, &pif, true));
     if let Err(error) = noted {
         // Somebody has forgotten it meanwhile: nobody could unplug it by its record.
         let _left = ctx.house.drivers.net.leave(&place.device, &place.bridge).await;
@@ -106,30 +107,9 @@ async fn unplug(ctx: Ctx, args: Args) -> Answer {
         Place::of(view, &pif)
     })?;
     ctx.house.drivers.net.leave(&place.device, &place.bridge).await.map_err(|why| failed(&why))?;
-    ctx.change(|tx| tx.set(&pif, pif::Field::currently_attached, Value::Bool(false)))?;
+    ctx.change(|tx| set_attached(tx, &pif, false))?;
     seen(&ctx.house, &pif).await;
     Ok(nothing())
-}
-
-/// Plugs what was plugged before this daemon, also where the host has started anew since. One that
-/// cannot be is unplugged from then on. Nobody waits for that.
-pub(crate) fn agree(house: &Arc<House>) {
-    let house = house.clone();
-    tokio::spawn(async move {
-        let pifs: Vec<Ref> = house.db.read(|view| view.attached(&pif::CLASS).cloned().collect());
-        for pif in pifs {
-            let Ok(_turn) = turn(&house, &pif).await else { continue };
-            if house.db.read(|view| flag(view, &pif, pif::Field::currently_attached)) != Ok(true) {
-                continue;
-            }
-            if let Err(error) = bring_up(&house, &pif).await {
-                tracing::warn!(pif = pif.as_str(), %error, "a network device cannot be plugged again");
-                let attached = pif::Field::currently_attached;
-                let _gone = house.db.note(|tx| tx.set(&pif, attached, Value::Bool(false)));
-            }
-            seen(&house, &pif).await;
-        }
-    });
 }
 
 /// One after the other for each.
@@ -163,6 +143,12 @@ impl Place {
             mtu: u32::try_from(mtu).unwrap_or(MTU),
         })
     }
+}
+
+/// It is plugged or not, as somebody wanted: nothing is owed to it.
+fn set_attached(tx: &mut Tx<'_>, pif: &Ref, attached: bool) -> Result<(), ApiError> {
+    again::owe(tx, pif, false)?;
+    tx.set(pif, pif::Field::currently_attached, Value::Bool(attached))
 }
 
 async fn bring_up(house: &House, pif: &Ref) -> Result<Place, ApiError> {

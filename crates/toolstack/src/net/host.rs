@@ -4,10 +4,10 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use model::id::VifId;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 use super::claims::Claims;
-use super::{Card, Net, NetError, bridge, card, tap};
+use super::{Card, Net, NetError, bridge, card, changes, tap};
 use crate::fut::Fut;
 
 /// Makes networks on this host.
@@ -50,6 +50,10 @@ impl Net for HostNet {
 
     fn cards(&self) -> Fut<'_, Result<Vec<Card>, NetError>> {
         Box::pin(card::all())
+    }
+
+    fn changes(&self) -> watch::Receiver<()> {
+        changes::told()
     }
 
     fn join<'a>(&'a self, card: &'a str, bridge: &'a str) -> Fut<'a, Result<(), NetError>> {

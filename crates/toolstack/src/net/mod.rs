@@ -4,6 +4,7 @@
 
 mod bridge;
 mod card;
+mod changes;
 mod claims;
 mod host;
 pub mod internal;
@@ -16,7 +17,7 @@ use std::fmt;
 use std::net::IpAddr;
 
 use model::id::VifId;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 use crate::fut::Fut;
 pub use card::Card;
@@ -61,6 +62,9 @@ pub trait Net: fmt::Debug + Send + Sync {
     /// # Errors
     /// The kernel does not show them, or not in time: a card may be asked for its speed.
     fn cards(&self) -> Fut<'_, Result<Vec<Card>, NetError>>;
+    /// Tells each time when network devices of the host, or their addresses, have changed from now on.
+    /// Ends where the kernel does not tell.
+    fn changes(&self) -> watch::Receiver<()>;
     /// Brings a card into a bridge that is there, and up; with the bridge's largest packet. One by
     /// which the host itself is reached, or that is in another bridge, is refused.
     fn join<'a>(&'a self, card: &'a str, bridge: &'a str) -> Fut<'a, Result<(), NetError>>;

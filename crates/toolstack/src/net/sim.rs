@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use model::id::VifId;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 use super::{Card, Net, NetError};
 use crate::fut::Fut;
@@ -89,6 +89,10 @@ impl Net for SimNet {
         };
         let all = state.cards.keys().map(card).collect();
         Box::pin(ready(Ok(all)))
+    }
+
+    fn changes(&self) -> watch::Receiver<()> {
+        self.0.state().cards_changed.subscribe()
     }
 
     fn join<'a>(&'a self, card: &'a str, bridge: &'a str) -> Fut<'a, Result<(), NetError>> {

@@ -137,12 +137,16 @@ impl Sim {
     /// The host has a network card of this name. As the host's kernel knows cards, nothing of them
     /// outlives the process.
     pub fn add_card(&self, name: &str) {
-        self.state().cards.insert(name.to_owned(), None);
+        let mut state = self.state();
+        state.cards.insert(name.to_owned(), None);
+        state.cards_changed.send_replace(());
     }
 
     /// It has not any more.
     pub fn remove_card(&self, name: &str) {
-        self.state().cards.remove(name);
+        let mut state = self.state();
+        state.cards.remove(name);
+        state.cards_changed.send_replace(());
     }
 
     /// Network cards, and the bridge that each is in.

@@ -117,6 +117,7 @@ impl Rules {
             // One that is there may be in a bridge.
             sim.state().cards.entry(card.clone()).or_default();
         }
+        sim.state().cards_changed.send_replace(());
         sim.rule(move |call| self.fate(call));
     }
 

@@ -11,6 +11,7 @@ use model::spec::DiskSpec;
 use model::vdi::automaton::Access;
 use model::vm::exits::Exit;
 use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
 
 use super::keep::{Journal, access, run};
 use crate::hv::{Found, GuestSeen};
@@ -33,6 +34,8 @@ pub(crate) struct State {
     pub(crate) bridges: BTreeSet<String>,
     /// Network cards, and the bridge that each is in.
     pub(crate) cards: BTreeMap<String, Option<String>>,
+    /// Told when one comes or goes.
+    pub(crate) cards_changed: watch::Sender<()>,
     /// Addresses of interfaces that are watched.
     pub(crate) claimed: BTreeMap<VifId, Vec<IpAddr>>,
     /// What agents of guests tell.

@@ -122,13 +122,15 @@ async fn a_card_that_is_forgotten_while_it_is_plugged_is_in_no_bridge() {
     assert_eq!(place(&world), None);
 }
 
-/// What a daemon has left that was killed, with a card that was plugged.
-fn killed() -> World {
+/// What a daemon has left that was killed, with cards that were plugged.
+fn killed(cards: &[&str]) -> World {
     life(async {
         let world = World::new().await;
-        world.sim.add_card("eth0");
+        cards.iter().for_each(|card| world.sim.add_card(card));
         world.done("PIF.scan", [host(&world).value()]).await;
-        world.done("PIF.plug", [pifs(&world)[0].value()]).await;
+        for pif in pifs(&world) {
+            world.done("PIF.plug", [pif.value()]).await;
+        }
         world.killed();
         world
     })
@@ -137,7 +139,7 @@ fn killed() -> World {
 /// A host that has started anew has no bridges, and its cards are in none.
 #[test]
 fn a_card_is_plugged_again_by_the_next_daemon() {
-    let world = killed();
+    let world = killed(&["eth0"]);
     world.sim.add_card("eth0");
     assert_eq!(place(&world), None);
     life(async {
@@ -153,18 +155,66 @@ fn a_card_is_plugged_again_by_the_next_daemon() {
     });
 }
 
-/// One that is gone is unplugged from then on, as far as anybody is told.
+async fn until_all_attached(world: &World, attached: bool) {
+    let is = |pif: &Ref| world.get(pif, pif::Field::currently_attached) == Value::Bool(attached);
+    tokio::time::timeout(SOON, world.until(|world| pifs(world).iter().all(is))).await.unwrap();
+}
+
+/// One that is gone is unplugged from then on, as far as anybody is told, and when it comes it is
+/// plugged, also by a later daemon.
 #[test]
-fn a_card_that_is_gone_is_told_so() {
-    let world = killed();
-    world.sim.remove_card("eth0");
+fn a_card_that_comes_late_is_plugged_then() {
+    for daemons in [["second"].as_slice(), &["second", "third"]] {
+        let mut world = killed(&["eth0"]);
+        world.sim.remove_card("eth0");
+        for daemon in daemons {
+            world = life(async {
+                let world = world.again(daemon).await;
+                until_all_attached(&world, false).await;
+                let pif = pifs(&world).remove(0);
+                let refused = world.refused("PIF.plug", [pif.value()]).await;
+                assert_eq!(refused, ["PIF_DEVICE_NOT_FOUND"]);
+                world.sim.add_card("other");
+                if Some(daemon) == daemons.last() {
+                    world.sim.add_card("eth0");
+                    until_all_attached(&world, true).await;
+                    assert!(place(&world).is_some());
+                    assert_eq!(
+                        world.get(&pif, pif::Field::other_config),
+                        Value::Map(Default::default())
+                    );
+                } else {
+                    world.killed();
+                }
+                world
+            });
+        }
+    }
+}
+
+/// Nobody plugs what somebody has unplugged, or forgotten, since.
+#[test]
+fn a_card_that_nobody_wants_any_more_is_not_plugged() {
+    let cards = ["eth0", "eth1", "eth2"];
+    let world = killed(&cards);
+    cards.iter().for_each(|card| world.sim.remove_card(card));
     life(async {
         let world = world.again("second").await;
-        let pif = pifs(&world).remove(0);
-        let is_down = |world: &World| world.get(&pif, pif::Field::currently_attached) == no();
-        tokio::time::timeout(SOON, world.until(is_down)).await.unwrap();
-        assert_eq!(world.refused("PIF.plug", [pif.value()]).await, ["PIF_DEVICE_NOT_FOUND"]);
-        world.done("PIF.unplug", [pif.value()]).await;
-        world.done("PIF.forget", [pif.value()]).await;
+        until_all_attached(&world, false).await;
+        let of = |card: &str| {
+            let is = |pif: &Ref| world.get(pif, pif::Field::device) == Value::text(card);
+            pifs(&world).into_iter().find(is).unwrap()
+        };
+        world.done("PIF.unplug", [of("eth0").value()]).await;
+        world.done("PIF.forget", [of("eth1").value()]).await;
+        let unplugged = world.get(&of("eth0"), pif::Field::other_config);
+        assert_eq!(unplugged, Value::Map(Default::default()));
+        cards.iter().for_each(|card| world.sim.add_card(card));
+        let wanted = of("eth2");
+        let is = |world: &World| world.get(&wanted, pif::Field::currently_attached) == yes();
+        tokio::time::timeout(SOON, world.until(is)).await.unwrap();
+        let places: Vec<_> =
+            world.sim.cards().into_iter().map(|(_, place)| place.is_some()).collect();
+        assert_eq!(places, [false, false, true]);
     });
 }

@@ -1,0 +1,90 @@
+//! Cards that were plugged before this daemon.
+//!
+//! A host that starts shows its cards one by one, and not under their names at first; and somebody may
+//! just be at one. What cannot be plugged yet is not plugged, as everybody is told, and is when the
+//! network devices of the host or their addresses have changed so that it can be: by this daemon or
+//! a later one.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::sleep;
+use xenapi::table::pif;
+use xenapi::{ApiError, Value};
+
+use super::{bring_up, seen, set_attached, turn};
+use crate::db::{Ref, Tx, View};
+use crate::house::House;
+use crate::records::fields::flag;
+
+/// The key, in `PIF.other_config`, of one that is to be plugged when it can be.
+const OWED: &str = "owed_plug";
+/// From a change on so long, others are waited for: a start of a host makes many at once.
+const SETTLES: Duration = Duration::from_millis(200);
+
+/// Plugs what was plugged before, also where the host has started anew since. Nobody waits for that.
+pub(crate) fn agree(house: &Arc<House>) {
+    tokio::spawn(plug_all(Arc::clone(house)));
+}
+
+async fn plug_all(house: Arc<House>) {
+    let mut changes = house.drivers.net.changes();
+    let mut left: Vec<Ref> = house.db.read(|view| {
+        let all = view.all(&pif::CLASS).map(|one| one.reference().clone());
+        all.filter(|pif| is_wanted(view, pif)).collect()
+    });
+    let mut is_first = true;
+    loop {
+        let mut still = Vec::new();
+        for pif in left {
+            if !again(&house, &pif, is_first).await {
+                still.push(pif);
+            }
+        }
+        (left, is_first) = (still, false);
+        if left.is_empty() || changes.changed().await.is_err() {
+            return;
+        }
+        sleep(SETTLES).await;
+        changes.mark_unchanged();
+    }
+}
+
+/// Plugs one if that is wanted still; false: it cannot be plugged yet.
+async fn again(house: &House, pif: &Ref, is_first: bool) -> bool {
+    let Ok(_turn) = turn(house, pif).await else { return true };
+    if !house.db.read(|view| is_wanted(view, pif)) {
+        return true;
+    }
+    let plugged = bring_up(house, pif).await;
+    match &plugged {
+        Ok(place) => tracing::info!(device = place.device, "plugged as before"),
+        Err(error) if is_first => {
+            tracing::warn!(pif = pif.as_str(), %error, "a card cannot be plugged again yet");
+        }
+        Err(error) => tracing::debug!(pif = pif.as_str(), %error, "it still cannot be"),
+    }
+    // One that was forgotten meanwhile has no record.
+    let _gone = house.db.note(|tx| match plugged {
+        Ok(_) => set_attached(tx, pif, true),
+        Err(_) => {
+            set_attached(tx, pif, false)?;
+            owe(tx, pif, true)
+        }
+    });
+    seen(house, pif).await;
+    plugged.is_ok()
+}
+
+fn is_wanted(view: &View<'_>, pif: &Ref) -> bool {
+    let is_owed = matches!(
+        view.get(pif, pif::Field::other_config),
+        Ok(Value::Map(config)) if config.contains_key(OWED)
+    );
+    is_owed || flag(view, pif, pif::Field::currently_attached) == Ok(true)
+}
+
+/// It is to be plugged when it can be, or not.
+pub(super) fn owe(tx: &mut Tx<'_>, pif: &Ref, owed: bool) -> Result<(), ApiError> {
+    tx.set_key(pif, pif::Field::other_config, OWED, owed.then(|| Value::text("true")))
+}
