@@ -9,7 +9,10 @@ use std::time::Duration;
 use common::*;
 use tempfile::TempDir;
 use testkit::process::{PROCESS_DEADLINE, Process};
+use testkit::raw::frontend::Frontend;
+use testkit::raw::hostile::{Hostile, Taken};
 use testkit::raw::nic::PLAIN;
+use testkit::raw::wire::Request;
 use testkit::raw::{Guest, Setup};
 
 /// Long enough for any frame.
@@ -24,6 +27,8 @@ const CONTROL: usize = 2 * PAIRS as usize;
 const FLOWS: u16 = 24;
 /// MQ.
 const SEVERAL: u64 = 1 << 22;
+/// CTRL_VQ.
+const CONTROLLED: u64 = 1 << 17;
 
 /// A switch with ports `a` and `b`.
 fn switch() -> (Process, TempDir) {
@@ -35,13 +40,20 @@ fn switch() -> (Process, TempDir) {
 
 /// A front-end with so many queues; those that receive have buffers.
 fn guest(socket: &Path, queues: u16, without: u64) -> Guest {
-    let features = Setup::default().features & !without;
-    let setup = Setup { queues, features, ..Setup::default() };
-    let mut guest = Guest::start(socket, &setup).unwrap();
+    let mut guest = started(socket, queues, without).unwrap();
     for pair in 0..usize::from(queues / 2) {
         guest.post_buffers(pair, 128, 256).unwrap();
     }
     guest
+}
+
+/// One without buffers, which nobody may have refused.
+fn started(socket: &Path, queues: u16, without: u64) -> Result<Guest, testkit::Error> {
+    let features = Setup::default().features & !without;
+    let setup = Setup { queues, features, ..Setup::default() };
+    let mut guest = Guest::start(socket, &setup)?;
+    guest.frontend.barrier()?;
+    Ok(guest)
 }
 
 fn station(number: u8) -> [u8; 6] {
@@ -93,6 +105,53 @@ fn four_pairs_and_back() {
     drop(b);
     let mut b = guest(&folder.path().join("b"), 2 * PAIRS, 0);
     assert_eq!(used(&mut a, &mut b), 4, "one that keeps its control queue uses what it starts");
+    assert!(switch.terminate().unwrap().success());
+}
+
+/// As with QEMU, which serves the control queue itself and enables and disables rings.
+#[test]
+fn rings_that_are_disabled_get_nothing() {
+    let (_switch, folder) = switch();
+    let mut a = guest(&folder.path().join("a"), 2, 0);
+    let mut b = guest(&folder.path().join("b"), 2 * PAIRS, 0);
+    assert_eq!(used(&mut a, &mut b), 4);
+    for (rings, enabled, then) in [(4..8, 0, 2), (2..4, 0, 1), (2..8, 1, 4)] {
+        for ring in rings {
+            b.frontend.set_vring(Request::SET_VRING_ENABLE, ring, enabled).unwrap();
+        }
+        b.frontend.barrier().unwrap();
+        assert_eq!(used(&mut a, &mut b), then, "{then} pairs");
+    }
+}
+
+#[test]
+fn a_ring_beyond_what_was_negotiated_is_refused() {
+    let (mut switch, folder) = switch();
+    let [a, b] = ["a", "b"].map(|name| folder.path().join(name));
+    // Behind the control queue of one pair, behind that of four, and behind four pairs without one.
+    for (rings, without) in [(4, SEVERAL), (2 * PAIRS + 2, 0), (2 * PAIRS + 1, CONTROLLED)] {
+        let refused = started(&a, rings, without).unwrap_err();
+        assert!(matches!(refused, testkit::Error::Refused { .. }), "{rings} rings: {refused}");
+        assert!(started(&a, rings - 1, without).is_ok(), "{rings} rings");
+        let mut all = guest(&b, 2 * PAIRS + 1, 0);
+        assert_eq!(used(&mut guest(&a, 2, 0), &mut all), 1);
+    }
+    assert!(switch.terminate().unwrap().success());
+    assert!(switch.stderr().contains("no such queue"), "{}", switch.stderr());
+}
+
+#[test]
+fn hostile_front_ends_end_only_their_own_session() {
+    let (mut switch, folder) = switch();
+    let [socket, b] = ["a", "b"].map(|name| folder.path().join(name));
+    for bad in Hostile::ALL {
+        let mut frontend = Frontend::connect(&socket).unwrap();
+        let taken = bad.send(&mut frontend).unwrap_or_else(|error| panic!("{bad:?}: {error}"));
+        assert_eq!(taken == Taken::Closed, bad.breaks_framing(), "{bad:?}: {taken:?}");
+        drop(frontend);
+        let mut all = guest(&b, 2 * PAIRS + 1, 0);
+        assert_eq!(used(&mut guest(&socket, 2, 0), &mut all), 1, "{bad:?}");
+    }
     assert!(switch.terminate().unwrap().success());
 }
 

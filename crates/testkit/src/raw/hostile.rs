@@ -135,7 +135,7 @@ impl Hostile {
     /// # Errors
     /// Only what goes wrong on our side, and a backend that neither answers nor closes.
     pub fn send(self, frontend: &mut Frontend) -> Result<Taken> {
-        if !self.is_before_negotiation() {
+        if !self.breaks_framing() {
             frontend.negotiate(u64::MAX, protocol::ALL_KNOWN)?;
         }
         let sent = self.message(frontend);
@@ -157,7 +157,9 @@ impl Hostile {
         }
     }
 
-    fn is_before_negotiation(self) -> bool {
+    /// It is no message, so that the backend cannot know where the next one begins. These come before
+    /// anything is negotiated.
+    pub fn breaks_framing(self) -> bool {
         use Hostile::*;
         matches!(self, Nothing | HalfHeader | HalfPayload | HugeSize | WrongVersion | StrayReply)
     }
