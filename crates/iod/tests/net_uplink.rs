@@ -106,10 +106,11 @@ fn host() -> JoinHandle<Streamed> {
     })
 }
 
-/// What the guest does, when it has a NIC. Its `nc` may not find its input at an end before it has all.
+/// What the guest does, when it has a NIC. Of several pings at once its `ping` waits for the last one twice as
+/// long as others took, which on a busy host is too short. Its `nc` may not find its input at an end before it has all.
 const SCRIPT: &str = "ip addr add 10.9.0.2/24 dev eth0
     until busybox ping -c 1 -W 1 10.9.0.1 >/dev/null; do :; done
-    busybox ping -c 5 10.9.0.1 || exit 2
+    for n in 1 2 3 4 5; do busybox ping -c 1 -W 60 10.9.0.1 || exit 2; done
     seq 1 1000000 >/tmp/stream
     echo \"gave $(busybox md5sum </tmp/stream)\"
     busybox nc 10.9.0.1 99 </tmp/stream || exit 4
@@ -121,7 +122,6 @@ fn speaks_with_the_host(switch: &mut Switch, kind: Kind, machine: &Machine, scri
     let host = host();
     let guest = Guest::start(kind, machine, script).unwrap().finish(DEADLINE).unwrap();
     assert_eq!(guest.code, 0, "{}", guest.output);
-    assert!(guest.output.contains("5 packets received"), "{}", guest.output);
     let streamed = host.join().unwrap();
     for (what, sum) in [("gave", &streamed.came), ("took", &streamed.gone)] {
         assert!(guest.output.contains(&format!("{what} {sum}")), "{sum}: {}", guest.output);

@@ -21,6 +21,11 @@ impl Timer {
         Self { port: context.open_port(), alarm: 0, done: Vec::with_capacity(1) }
     }
 
+    /// It is to go off.
+    pub(crate) fn runs(&self) -> bool {
+        self.alarm != 0
+    }
+
     /// Goes off at `at_ns`, or earlier.
     pub(crate) fn set(&mut self, at_ns: u64, now_ns: u64, context: &mut Context<'_>) {
         let nap = at_ns.saturating_sub(now_ns).min(NAP_MAX);

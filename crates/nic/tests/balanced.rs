@@ -20,6 +20,8 @@ const UNDER_WAY: u16 = 24;
 /// Rounds between two looks.
 const ROUNDS: u64 = 64;
 const SOON: Duration = Duration::from_secs(60);
+/// A pause of a sender.
+const PAUSE: Duration = Duration::from_millis(4);
 
 /// A large frame of the flow with this source port, with a number in its data.
 fn frame(port: u16, number: u64) -> Vec<u8> {
@@ -188,5 +190,35 @@ fn a_receiver_of_flows_that_were_moved_is_reset_under_load() {
             sent = lan.counts(2).got_frames;
             before = number;
         }
+    }
+}
+
+/// Each burst is one batch, after which nothing comes for a while: what the guest takes only then is seen
+/// by nobody who gives it something.
+#[test]
+fn flows_that_come_in_bursts_leave_too() {
+    for reactors in [1, 2] {
+        let lan = Lan::new(reactors);
+        let mut a = Guest::new(&lan, 1, 0, all());
+        let mut b = Receiver::new(&lan);
+        let (ports, mut number) = (colliding(), 0);
+        let until = Instant::now() + SOON;
+        while !(number >= FLOWS * ROUNDS && b.is_even()) {
+            assert!(Instant::now() < until, "they stay where they collide");
+            for _ in 0..ROUNDS {
+                for port in &ports {
+                    number += 1;
+                    a.tx.put(&[&cut(1448)[..], &frame(*port, number)].concat(), &[]);
+                }
+                a.tx.publish();
+                a.tx.left(FLOWS as u16);
+                lan.settle();
+                b.take();
+                std::thread::sleep(PAUSE);
+            }
+        }
+        lan.settle();
+        b.take();
+        assert_eq!(lan.counts(2).got_frames, number, "some were lost: {:?}", lan.counts(2));
     }
 }

@@ -156,16 +156,26 @@ fn a_capped_port_waits_and_loses_nothing() {
 
 #[test]
 fn what_a_cap_holds_passes_when_there_is_another_one() {
+    const CAPS: u16 = 20;
     let lan = Lan::new(1);
-    // Each frame passes 1,000 s after the one before it.
+    // One frame passes at once, and the next one 1,000 s later.
     let mut a = Guest::with(&lan, 1, 0, all(), &capped(1, 1));
-    for _ in 0..3 {
+    for _ in 0..CAPS + 2 {
         a.tx.put(&[&NOTHING[..], &plain(EVERYBODY, 1, 1000)].concat(), &[]);
     }
     a.tx.publish();
     a.tx.left(1);
-    lan.fabric.set_port(PortId(1), &capped(1 << 30, 1)).unwrap();
-    a.tx.left(1);
+    let began = Instant::now();
+    for _ in 0..CAPS {
+        lan.fabric.set_port(PortId(1), &capped(1, 1)).unwrap();
+        a.tx.left(1);
+    }
+    // By itself the queue looks once a second.
+    assert!(
+        began.elapsed() < Duration::from_secs(1) * u32::from(CAPS) / 2,
+        "{:?}",
+        began.elapsed()
+    );
     lan.fabric.set_port(PortId(1), &Policy::open(LAN)).unwrap();
     a.tx.left(1);
 }

@@ -213,6 +213,15 @@ pub struct NicSpec {
     pub poll: PollSpec,
 }
 
+/// What a NIC may do.
+#[derive(Debug)]
+struct Allowed {
+    now: Policy,
+    /// The same, with the last caps that there were where there are none now: `xe` changes one in two
+    /// steps, and what was used of it counts.
+    last: Policy,
+}
+
 /// One NIC.
 #[derive(Debug)]
 pub struct Nic {
@@ -228,8 +237,7 @@ pub struct Nic {
     still: AtomicBool,
     frozen: Mutex<Option<Frozen>>,
     poll: Mutex<Asked>,
-    /// What it may do now.
-    policy: Mutex<Policy>,
+    allowed: Mutex<Allowed>,
     made: SystemTime,
 }
 
@@ -249,9 +257,10 @@ impl Nic {
         let (lan, session) = (Arc::clone(lan), Mutex::default());
         let (poll, made) = (Mutex::new(Asked::of(spec.poll)), SystemTime::now());
         let (still, frozen) = (AtomicBool::new(false), Mutex::default());
-        let policy = Mutex::new(spec.policy.clone());
+        let allowed = Allowed { now: spec.policy.clone(), last: spec.policy.clone() };
+        let allowed = Mutex::new(allowed);
         let nic =
-            Self { lan, spec, offer, config, session, stop, still, frozen, poll, policy, made };
+            Self { lan, spec, offer, config, session, stop, still, frozen, poll, allowed, made };
         nic.ask_poll(|_| ());
         Ok(Arc::new(nic))
     }
@@ -274,9 +283,13 @@ impl Nic {
     /// # Errors
     /// [`NicError::Fabric`]: a reactor has ended.
     pub fn limit(&self, policy: Policy) -> Result<(), NicError> {
-        let mut held = self.policy();
-        *held = policy.following(&held, reactor::clock_ns());
-        Ok(self.lan.fabric.set_port(self.spec.port, &held)?)
+        let mut allowed = self.allowed();
+        let now = policy.following(&allowed.last, reactor::clock_ns());
+        let rate = now.rate.clone().or_else(|| allowed.last.rate.take());
+        let flood = now.flood.clone().or_else(|| allowed.last.flood.take());
+        allowed.last = Policy { rate, flood, ..now.clone() };
+        allowed.now = now;
+        Ok(self.lan.fabric.set_port(self.spec.port, &allowed.now)?)
     }
 
     /// Its port.
@@ -312,8 +325,8 @@ impl Nic {
         lock(&self.stop)
     }
 
-    fn policy(&self) -> MutexGuard<'_, Policy> {
-        lock(&self.policy)
+    fn allowed(&self) -> MutexGuard<'_, Allowed> {
+        lock(&self.allowed)
     }
 
     fn frozen(&self) -> MutexGuard<'_, Option<Frozen>> {

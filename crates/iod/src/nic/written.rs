@@ -75,7 +75,7 @@ pub(crate) struct Taken {
 impl Nic {
     /// Time that what it sent is ahead of its cap at `now_ns`, in nanoseconds.
     pub(crate) fn owed_ns(&self, now_ns: u64) -> u64 {
-        self.policy().rate.as_ref().map_or(0, |pace| pace.owed_ns(now_ns))
+        self.allowed().now.rate.as_ref().map_or(0, |pace| pace.owed_ns(now_ns))
     }
 
     /// Takes what another process has written of it, and the socket that is held.
@@ -90,7 +90,7 @@ impl Nic {
         listener: Parts,
     ) -> anyhow::Result<Taken> {
         // An upgrade gives nobody a new burst.
-        if let Some(pace) = &self.policy().rate {
+        if let Some(pace) = &self.allowed().now.rate {
             pace.owe(owed_ns, clock_ns());
         }
         let Some(WrittenSession { state, asked }) = session else {

@@ -93,14 +93,13 @@ impl Pace {
     }
 
     /// It takes the place of `former` at `now_ns`: what that let pass ahead of its rate is owed still,
-    /// so that whoever is given another cap is given no other burst.
+    /// so that whoever is given another cap is given no other burst. No more than our burst is: nobody
+    /// is silenced for what the former one allowed.
     pub fn follow(&self, former: &Self, now_ns: u64) {
         let now = parts(now_ns);
         let ahead_by = ahead(former.until.load(Ordering::Relaxed), now).max(0) as u64;
-        self.until.store(
-            now.wrapping_add(self.rate.time(former.rate.units(ahead_by))),
-            Ordering::Relaxed,
-        );
+        let debt = self.rate.time(former.rate.units(ahead_by)).min(self.burst);
+        self.until.store(now.wrapping_add(debt), Ordering::Relaxed);
     }
 
     /// Lets `units` pass at `now_ns`, or tells when to ask again, in nanoseconds. What is larger

@@ -28,9 +28,6 @@ pub struct Limits {
     pub entries: u32,
     /// Stations learnt from one port, unless it may have more.
     pub per_port: u32,
-    /// Stations that one port may have although the table is full: it takes the place of one of a
-    /// port that has more.
-    pub reserved: u32,
     /// Time after which one that sends nothing is forgotten, in nanoseconds; no less than
     /// [`REFRESH_NS`].
     pub age_ns: u64,
@@ -40,12 +37,10 @@ pub struct Limits {
 }
 
 impl Default for Limits {
-    /// 8,192 stations, 1,024 of a port and 8 in any case, 300 s (IEEE 802.1Q, table 8-6), one move a
-    /// second.
+    /// 8,192 stations, 1,024 of a port, 300 s (IEEE 802.1Q, table 8-6), one move a second.
     fn default() -> Self {
         let second = 1_000_000_000;
-        let age_ns = 300 * second;
-        Self { entries: 8192, per_port: 1024, reserved: 8, age_ns, move_gap_ns: second }
+        Self { entries: 8192, per_port: 1024, age_ns: 300 * second, move_gap_ns: second }
     }
 }
 
@@ -68,7 +63,7 @@ pub enum Learnt {
     NoStation,
     /// The port has as many as it may have.
     PortFull,
-    /// The table has as many as it may have, and the port what is reserved for it.
+    /// The table has as many as it may have, and the port its share of them.
     TableFull,
 }
 
@@ -104,6 +99,8 @@ pub struct MacTable {
     index: Index,
     slab: Slab,
     per_port: Box<[Of]>,
+    /// Ports from which something was learnt, without those that may have more than others.
+    sharers: u32,
 }
 
 /// Of a port.
@@ -121,14 +118,14 @@ impl MacTable {
         let most = limits.entries.clamp(1, 1 << 20);
         let limits = Limits { entries: most, age_ns: limits.age_ns.max(REFRESH_NS), ..limits };
         let per_port = vec![Of { learnt: 0, most: limits.per_port }; PORTS_MAX].into();
-        Self { limits, index: Index::new(most), slab: Slab::new(most), per_port }
+        let (index, slab) = (Index::new(most), Slab::new(most));
+        Self { limits, index, slab, per_port, sharers: 0 }
     }
 
     /// So many stations may be learnt from `port` from now on; `None`: as many as from any.
     pub fn set_most(&mut self, port: PortId, most: Option<u32>) {
-        if let Some(of) = self.per_port.get_mut(port.index()) {
-            of.most = most.unwrap_or(self.limits.per_port);
-        }
+        let most = most.unwrap_or(self.limits.per_port);
+        self.change(port, |of| of.most = most);
     }
 
     /// Stations that are known, also those that have aged and were not taken out yet.
@@ -217,8 +214,8 @@ impl MacTable {
         if !self.has_room(port) {
             return Learnt::PortFull;
         }
-        if self.slab.is_full() && self.learnt_from(port) < self.limits.reserved {
-            self.make_room();
+        if self.slab.is_full() {
+            self.make_room(port);
         }
         let entry = Entry { key: Some(key), port, seen_ns: now_ns, ..UNUSED };
         let Some(at) = self.slab.take(entry) else { return Learnt::TableFull };
@@ -263,30 +260,58 @@ impl MacTable {
         }
     }
 
-    /// Takes out the station that was silent for longest of a port that has more than is reserved for it.
-    /// Those before it belong to others, which have few: this is done as seldom as one of them is new.
-    fn make_room(&mut self) {
-        let found = self
-            .slab
-            .by_age()
-            .find(|(_, entry)| self.learnt_from(entry.port) > self.limits.reserved);
+    /// A port that has less than its share takes the place of the station that was silent for longest
+    /// of those of ports that have more than theirs. The stations before that are of ports that have no
+    /// more, and so not many; and a place that is had so is kept until it ages.
+    fn make_room(&mut self, port: PortId) {
+        let of = self.of(port);
+        let newcomer = u32::from(of.learnt == 0 && !self.is_wide(of));
+        let sharers = self.sharers + newcomer;
+        if of.learnt >= self.share(of, sharers) {
+            return;
+        }
+        let has_more = |entry: &Entry| {
+            let of = self.of(entry.port);
+            of.learnt > self.share(of, sharers)
+        };
+        let found = self.slab.by_age().find(|(_, entry)| has_more(entry));
         if let Some((at, _)) = found {
             self.remove(at);
         }
     }
 
-    fn learnt_from(&self, port: PortId) -> u32 {
-        self.per_port.get(port.index()).map_or(0, |of| of.learnt)
+    /// Stations that a port may have although the table is full: half of the table where it may have
+    /// more than others, and an equal part of the other half else. All shares are no more than there
+    /// is, so that where one has less, another one has more.
+    fn share(&self, of: Of, sharers: u32) -> u32 {
+        let half = self.limits.entries / 2;
+        if self.is_wide(of) { half } else { half / sharers.max(1) }
+    }
+
+    fn is_wide(&self, of: Of) -> bool {
+        of.most > self.limits.per_port
+    }
+
+    fn of(&self, port: PortId) -> Of {
+        self.per_port.get(port.index()).copied().unwrap_or(Of { learnt: 0, most: 0 })
     }
 
     fn has_room(&self, port: PortId) -> bool {
-        self.per_port.get(port.index()).is_some_and(|of| of.learnt < of.most)
+        let of = self.of(port);
+        of.learnt < of.most
     }
 
     fn count(&mut self, port: PortId, by: i32) {
-        if let Some(of) = self.per_port.get_mut(port.index()) {
-            of.learnt = of.learnt.saturating_add_signed(by);
-        }
+        self.change(port, |of| of.learnt = of.learnt.saturating_add_signed(by));
+    }
+
+    fn change(&mut self, port: PortId, change: impl FnOnce(&mut Of)) {
+        let before = self.of(port);
+        let Some(of) = self.per_port.get_mut(port.index()) else { return };
+        change(of);
+        let after = *of;
+        let shares = |of: Of| u32::from(of.learnt > 0 && !self.is_wide(of));
+        self.sharers = self.sharers + shares(after) - shares(before);
     }
 
     fn remove(&mut self, at: u32) {

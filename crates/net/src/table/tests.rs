@@ -10,7 +10,7 @@ use crate::trial::mac;
 const SECOND: u64 = 1_000_000_000;
 
 fn small() -> Limits {
-    Limits { entries: 8, per_port: 4, reserved: 0, age_ns: 10 * SECOND, move_gap_ns: 2 * SECOND }
+    Limits { entries: 8, per_port: 4, age_ns: 10 * SECOND, move_gap_ns: 2 * SECOND }
 }
 
 #[test]
@@ -87,24 +87,31 @@ fn a_flood_leaves_room_for_others() {
     );
 }
 
-/// Ports that fill the table together leave a place to whoever has few stations, and only to those.
+/// Ports that fill the table together give way to whoever has less than his share, and only to those.
 #[test]
-fn a_full_table_has_room_for_who_has_little() {
-    let mut table = MacTable::new(Limits { reserved: 2, ..small() });
-    let full = |table: &mut MacTable| {
-        (0..8).for_each(|nth| _ = table.learn(0, mac(nth), PortId(u16::from(nth) / 4), nth.into()));
-    };
-    full(&mut table);
-    assert_eq!(table.learn(0, mac(20), PortId(2), 10), Learnt::New);
-    assert_eq!((table.len(), table.lookup(0, mac(0), 10)), (8, None), "the one silent for longest");
-    assert_eq!(table.learn(0, mac(21), PortId(2), 10), Learnt::New);
-    assert_eq!(table.learn(0, mac(22), PortId(2), 10), Learnt::TableFull, "two are reserved");
-    assert_eq!(table.learn(0, mac(0), PortId(0), 10), Learnt::TableFull, "it has two");
-    // Those of port 0 are the oldest, and it has no more than what is reserved for it.
-    assert_eq!(table.learn(0, mac(23), PortId(3), 10), Learnt::New);
-    assert_eq!((table.lookup(0, mac(2), 10), table.lookup(0, mac(4), 10)), (Some(PortId(0)), None));
-    assert_eq!(table.learn(0, mac(24), PortId(3), 10), Learnt::New);
-    assert_eq!(table.learn(0, mac(25), PortId(4), 10), Learnt::TableFull, "nobody has more");
+fn a_full_table_is_shared() {
+    let mut table = MacTable::new(Limits { entries: 12, per_port: 6, ..small() });
+    for nth in 0..12 {
+        assert_eq!(table.learn(0, mac(nth), PortId(u16::from(nth) / 6), nth.into()), Learnt::New);
+    }
+    // With a third port the share is two.
+    assert_eq!(table.learn(0, mac(20), PortId(2), 20), Learnt::New);
+    assert_eq!(
+        (table.len(), table.lookup(0, mac(0), 20)),
+        (12, None),
+        "the one silent for longest"
+    );
+    assert_eq!(table.learn(0, mac(21), PortId(2), 20), Learnt::New);
+    assert_eq!(table.learn(0, mac(22), PortId(2), 20), Learnt::TableFull, "it has its share");
+    assert_eq!(table.learn(0, mac(0), PortId(0), 20), Learnt::TableFull, "it has more");
+    // The host's device has half of the table.
+    table.set_most(PortId(9), Some(u32::MAX));
+    for nth in 30..36 {
+        assert_eq!(table.learn(0, mac(nth), PortId(9), 30), Learnt::New);
+    }
+    assert_eq!(table.learn(0, mac(36), PortId(9), 30), Learnt::TableFull);
+    let left = |port| table.learnt().filter(|(.., at, _)| *at == PortId(port)).count();
+    assert_eq!([0, 1, 2, 9].map(left), [2, 2, 2, 6]);
 }
 
 #[test]
@@ -198,11 +205,14 @@ impl Naive {
 
     /// Whether a place could be had for a port that has so many.
     fn gives_way(&mut self, on_port: usize, limits: Limits) -> bool {
-        let reserved = limits.reserved as usize;
-        let of =
-            |port| self.stations.values().filter(|one| (one.0, one.1) == (port, false)).count();
-        let has_more = |key: &&(u16, Mac)| of(self.stations[*key].0) > reserved;
-        let Some(key) = self.order.iter().find(has_more).copied().filter(|_| on_port < reserved)
+        let mut of = HashMap::new();
+        for (port, fixed, ..) in self.stations.values() {
+            *of.entry(*port).or_insert(0) += usize::from(!fixed);
+        }
+        let sharers = of.values().filter(|count| **count > 0).count() + usize::from(on_port == 0);
+        let share = limits.entries as usize / 2 / sharers;
+        let has_more = |key: &&(u16, Mac)| of[&self.stations[*key].0] > share;
+        let Some(key) = self.order.iter().find(has_more).copied().filter(|_| on_port < share)
         else {
             return false;
         };
@@ -226,10 +236,9 @@ proptest! {
     fn it_is_a_map_with_limits(
         entries in 1u32..24,
         per_port in 1u32..12,
-        reserved in 0u32..6,
         steps in prop::collection::vec((0u8..20, 0u8..40, 0u16..5, 0u64..3 * SECOND), 1..400),
     ) {
-        let limits = Limits { entries, per_port, reserved, ..small() };
+        let limits = Limits { entries, per_port, ..small() };
         let (mut ours, mut naive, mut now) = (MacTable::new(limits), Naive::default(), 0);
         for (step, number, port, pass) in steps {
             let (vlan, port) = (u16::from(number % 2), PortId(port));

@@ -326,10 +326,10 @@ impl Outlet for Receive {
     fn flush(&mut self, context: &mut Context<'_>) {
         self.show(context);
         if let Some(poller) = self.poller
-            && !self.backlog.is_empty()
+            && (!self.backlog.is_empty() || self.taken.is_asked())
         {
             // It is asked from now on.
-            context.with_poller(poller, |_: &mut ReceivePoller, _| ());
+            context.with_poller(poller, |poller: &mut ReceivePoller, _| poller.begin());
         }
     }
 

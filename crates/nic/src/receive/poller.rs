@@ -12,6 +12,7 @@ use virtq::RingError;
 
 use super::Receive;
 use crate::hub::Hub;
+use crate::outlet::Outlet as _;
 use crate::ring::Served;
 use crate::timer::Timer;
 
@@ -26,7 +27,15 @@ pub(crate) struct ReceivePoller {
     stall: Timer,
     /// Memory is not needed any more.
     idle: Timer,
+    /// Somebody waits for what the guest takes.
+    takes: Timer,
+    /// How often that was looked at since the last batch.
+    looks: usize,
 }
+
+/// When it is looked whether a guest has taken what it was given in the last batch, if somebody waits for
+/// that, each time from the one before; then no more: one that tells nothing may tell nothing for ever.
+const LOOKS_NS: [u64; 3] = [1_000_000, 10_000_000, 100_000_000];
 
 impl ReceivePoller {
     pub(crate) fn new(
@@ -35,8 +44,13 @@ impl ReceivePoller {
         hub: Rc<RefCell<Hub>>,
         port: PortId,
     ) -> Self {
-        let [stall, idle] = [(); 2].map(|()| Timer::new(context));
-        Self { queue, hub, port, armed: false, stall, idle }
+        let [stall, idle, takes] = [(); 3].map(|()| Timer::new(context));
+        Self { queue, hub, port, armed: false, stall, idle, takes, looks: 0 }
+    }
+
+    /// A batch has been given.
+    pub(super) fn begin(&mut self) {
+        self.looks = 0;
     }
 
     /// What had waited and was lost counts among what the port has lost, too.
@@ -58,6 +72,13 @@ impl ReceivePoller {
             }
         } else if !queue.backlog.is_empty() && !queue.stock.is_empty() {
             self.stall.set(queue.backlog.stalls_at_ns(), now_ns, context);
+        }
+        if !self.takes.runs()
+            && let Some(after_ns) = LOOKS_NS.get(self.looks)
+            && queue.look()
+        {
+            self.looks += 1;
+            self.takes.set(now_ns.saturating_add(*after_ns), now_ns, context);
         }
     }
 }
@@ -92,6 +113,7 @@ impl Poller for ReceivePoller {
         }
         self.stall.look(context);
         self.idle.look(context);
+        self.takes.look(context);
         let now_ns = context.now_ns();
         let some = {
             let mut queue = self.queue.borrow_mut();

@@ -192,6 +192,44 @@ fn a_card_that_comes_late_is_plugged_then() {
     }
 }
 
+#[test]
+fn a_card_that_is_forgotten_while_it_is_plugged_late_is_in_no_bridge() {
+    let world = killed(&["eth0"]);
+    world.sim.remove_card("eth0");
+    life(async {
+        let world = world.again("second").await;
+        until_all_attached(&world, false).await;
+        let pif = pifs(&world).remove(0);
+        let begun = Arc::new(Notify::new());
+        let begins = Arc::clone(&begun);
+        world.sim.rule(move |call| {
+            if call.what != What::Join {
+                return Fate::default();
+            }
+            begins.notify_one();
+            Fate::ends(End::HangsDone)
+        });
+        world.sim.add_card("eth0");
+        tokio::time::timeout(SOON, begun.notified()).await.unwrap();
+        world.done("PIF.forget", [pif.value()]).await;
+        let left = Arc::new(Notify::new());
+        let leaves = Arc::clone(&left);
+        world.sim.rule(move |call| {
+            if call.what == What::Leave {
+                leaves.notify_one();
+            }
+            Fate::default()
+        });
+        tokio::time::timeout(SOON, left.notified()).await.unwrap();
+        let out = async {
+            while place(&world).is_some() {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(SOON, out).await.unwrap();
+    });
+}
+
 /// Nobody plugs what somebody has unplugged, or forgotten, since.
 #[test]
 fn a_card_that_nobody_wants_any_more_is_not_plugged() {

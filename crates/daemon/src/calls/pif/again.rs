@@ -12,10 +12,10 @@ use tokio::time::sleep;
 use xenapi::table::pif;
 use xenapi::{ApiError, Value};
 
-use super::{bring_up, seen, set_attached, turn};
+use super::{bring_up, cards, seen, set_attached, turn};
 use crate::db::{Ref, Tx, View};
 use crate::house::House;
-use crate::records::fields::flag;
+use crate::records::fields::{flag, text};
 
 /// The key, in `PIF.other_config`, of one that is to be plugged when it can be.
 const OWED: &str = "owed_plug";
@@ -56,24 +56,44 @@ async fn again(house: &House, pif: &Ref, is_first: bool) -> bool {
     if !house.db.read(|view| is_wanted(view, pif)) {
         return true;
     }
-    let plugged = bring_up(house, pif).await;
-    match &plugged {
-        Ok(place) => tracing::info!(device = place.device, "plugged as before"),
-        Err(error) if is_first => {
-            tracing::warn!(pif = pif.as_str(), %error, "a card cannot be plugged again yet");
-        }
-        Err(error) => tracing::debug!(pif = pif.as_str(), %error, "it still cannot be"),
+    // Each try asks the kernel for several things.
+    if !is_first && !is_there(house, pif).await {
+        return false;
     }
-    // One that was forgotten meanwhile has no record.
-    let _gone = house.db.note(|tx| match plugged {
-        Ok(_) => set_attached(tx, pif, true),
-        Err(_) => {
-            set_attached(tx, pif, false)?;
-            owe(tx, pif, true)
+    let place = match bring_up(house, pif).await {
+        Ok(place) => place,
+        Err(error) => {
+            if is_first {
+                tracing::warn!(pif = pif.as_str(), %error, "a card cannot be plugged again yet");
+            }
+            cannot_be(house, pif).await;
+            return false;
         }
+    };
+    tracing::info!(device = place.device, "plugged as before");
+    if house.db.note(|tx| set_attached(tx, pif, true)).is_err() {
+        // Somebody has forgotten it meanwhile: nobody could unplug it by its record.
+        let _left = house.drivers.net.leave(&place.device, &place.bridge).await;
+        return true;
+    }
+    seen(house, pif).await;
+    true
+}
+
+/// It is not plugged, and is to be.
+async fn cannot_be(house: &House, pif: &Ref) {
+    // One that was forgotten meanwhile has no record.
+    let _gone = house.db.note(|tx| {
+        tx.set(pif, pif::Field::currently_attached, Value::Bool(false))?;
+        owe(tx, pif, true)
     });
     seen(house, pif).await;
-    plugged.is_ok()
+}
+
+async fn is_there(house: &House, pif: &Ref) -> bool {
+    let Ok(cards) = cards(house).await else { return false };
+    let device = house.db.read(|view| text(view, pif, pif::Field::device).map(str::to_owned));
+    device.is_ok_and(|device| cards.iter().any(|card| card.name == device))
 }
 
 fn is_wanted(view: &View<'_>, pif: &Ref) -> bool {

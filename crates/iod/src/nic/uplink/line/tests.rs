@@ -8,6 +8,7 @@ use net::port::{Policy, PortId};
 use net::switch::{NetworkId, NetworkPolicy};
 use nic::{Attached, Fabric};
 use reactor::Reactor;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::*;
 
@@ -20,6 +21,9 @@ fn refused() -> (UdpSocket, UdpSocket) {
     near.connect(there).unwrap();
     drop(far);
     near.send(b"nobody is there").unwrap();
+    let mut told = [PollFd::new(&near, PollFlags::empty())];
+    let deadline = Timespec { tv_sec: 60, tv_nsec: 0 };
+    assert_eq!(poll(&mut told, Some(&deadline)), Ok(1), "an error is always told");
     let far = UdpSocket::bind(there).unwrap();
     far.connect(here).unwrap();
     near.set_nonblocking(true).unwrap();
