@@ -63,11 +63,11 @@ fn the_only_nic_is_served_on_its_socket() {
             "{DRIVERS}
             ip addr add 10.9.0.2/24 dev eth0
             until busybox ping -c 1 -W 1 10.9.0.1; do :; done
-            busybox ping -c 3 10.9.0.1"
+            for n in 1 2 3; do busybox ping -c 1 -W 60 10.9.0.1 || exit 2; done"
         );
         let real = RealGuest::start(Kind::Uml, &uml(&socket), &script).unwrap();
         let real = real.finish(DEADLINE).unwrap();
-        assert!(real.code == 0 && real.output.contains("3 packets received"), "{}", real.output);
+        assert_eq!(real.code, 0, "{}", real.output);
         assert!(process.terminate().unwrap().success());
         assert_eq!(names(&folder), [""; 0]);
     })

@@ -24,7 +24,9 @@ fn two_guests_ping_and_stream_over_two_pairs() {
         iperf3 -s -1 >/dev/null";
     let client = "ip addr add 10.9.0.1/24 dev eth0
         until ping -c 1 -W 1 10.9.0.2 >/dev/null; do :; done
-        ping -c 5 10.9.0.2 && ping -c 2 -s 1400 10.9.0.2 || exit 2
+        for n in 1 2 3 4 5; do
+            ping -c 1 -W 60 10.9.0.2 && ping -c 1 -W 60 -s 1400 10.9.0.2 || exit 2
+        done
         until iperf3 -c 10.9.0.2 -n 4M -P 4; do sleep 1; done";
     let start = |socket: &Path, mac: &str, script: &str| {
         Guest::start(Kind::Qemu, &qemu(socket, 2, mac), script).unwrap()
@@ -32,7 +34,6 @@ fn two_guests_ping_and_stream_over_two_pairs() {
     let server = start(&b, "02:00:00:00:00:02", server);
     let client = start(&a, "02:00:00:00:00:01", client).finish(DEADLINE).unwrap();
     assert_eq!(client.code, 0, "{}", client.output);
-    assert!(client.output.contains("5 packets received"), "{}", client.output);
     let server = server.finish(DEADLINE).unwrap();
     assert_eq!(server.code, 0, "{}", server.output);
     for queue in ["rx-0", "rx-1", "tx-0", "tx-1"] {
@@ -58,7 +59,7 @@ fn user_mode_linux_pings_and_streams() {
         "{DRIVERS}
         ip addr add 10.9.0.1/24 dev eth0
         until busybox ping -c 1 -W 1 10.9.0.2 >/dev/null; do :; done
-        busybox ping -c 5 10.9.0.2 || exit 2
+        for n in 1 2 3 4 5; do busybox ping -c 1 -W 60 10.9.0.2 || exit 2; done
         seq 1 1000000 | md5sum
         until seq 1 1000000 | busybox nc 10.9.0.2 99; do sleep 0.2; done"
     );
@@ -67,7 +68,6 @@ fn user_mode_linux_pings_and_streams() {
     let server = start(&b, &server);
     let client = start(&a, &client).finish(DEADLINE).unwrap();
     assert_eq!(client.code, 0, "{}", client.output);
-    assert!(client.output.contains("5 packets received"), "{}", client.output);
     let server = server.finish(DEADLINE).unwrap();
     let sum = server.output.lines().find(|line| line.ends_with("  -")).expect("no sum");
     assert!(client.output.contains(sum), "{} and {}", client.output, server.output);
@@ -128,9 +128,9 @@ fn user_mode_linux_changes_its_pairs() {
         done
         wait $jobs
         ethtool -S eth0
-        busybox ping6 -c 3 fd09::2 || exit 6
+        busybox ping6 -c 1 -W 60 fd09::2 || exit 6
         ethtool -L eth0 combined 1 || exit 7
-        busybox ping -c 3 10.9.0.2 || exit 8
+        busybox ping -c 1 -W 60 10.9.0.2 || exit 8
         until echo enough | busybox nc 10.9.0.2 99; do sleep 0.2; done"
     );
     let start =
@@ -144,7 +144,7 @@ fn user_mode_linux_changes_its_pairs() {
         |line: &str| line.strip_prefix("Combined:").map(|number| number.trim().to_owned());
     let combined: Vec<_> = client.output.lines().filter_map(numbers).collect();
     assert_eq!(combined, ["4", "1"], "most, and at first: {}", client.output);
-    for queue in ["rx-3", "tx-3", "3 packets received"] {
+    for queue in ["rx-3", "tx-3"] {
         assert!(client.output.contains(queue), "{}", client.output);
     }
     assert!(busy_queues(&server.output, "rx") > 1, "{}", server.output);

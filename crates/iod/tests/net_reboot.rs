@@ -30,7 +30,7 @@ if [ "$(head -c 5 $done)" != reset ]; then
     exit 2
 fi
 echo 'it is reached again'
-ping -c 3 10.9.0.2
+for n in 1 2 3; do ping -c 1 -W 60 10.9.0.2 || exit 3; done
 "#;
 
 /// Datagrams go on whether anybody is there or not.
@@ -60,9 +60,7 @@ fn a_guest_that_is_reset_under_load_is_reached_again() {
     let mut streams = Guest::start(Kind::Qemu, &machine, STREAM).unwrap();
     let outcome = reset.finish(DEADLINE).unwrap();
     assert_eq!(outcome.code, 0, "{}", outcome.output);
-    for said in ["it is reached again", "3 packets received"] {
-        assert!(outcome.output.contains(said), "{said}: {}", outcome.output);
-    }
+    assert!(outcome.output.contains("it is reached again"), "{}", outcome.output);
     let ports = switch.ports();
     let got = &ports.iter().find(|port| port.id == "a").unwrap().got;
     assert!(got.frames > 0 && got.lost() > 0, "nothing came while it was reset: {got:?}");

@@ -54,10 +54,12 @@ const SERVER: &str = "iperf3 -s -D
 /// All in one piece: no packet may have been cut, on either way.
 const CLIENT: &str = "until ping -c 1 -W 1 10.9.0.2 >/dev/null; do :; done
     for whom in 10.9.0.2 10.9.0.1 10.7.0.2; do
-        ping -c 3 -W 60 -s $ECHO $whom || exit 5
+        for n in 1 2 3; do ping -c 1 -W 60 -s $ECHO $whom || exit 5; done
     done
     until ping6 -c 1 -W 1 fd09::2 >/dev/null; do :; done
-    for whom in fd09::2 fd09::1; do ping6 -c 3 -W 60 -s 8952 $whom || exit 6; done
+    for whom in fd09::2 fd09::1; do
+        for n in 1 2 3; do ping6 -c 1 -W 60 -s 8952 $whom || exit 6; done
+    done
     [ \"$(awk '/^Ip: [0-9]/ {print $18 + $20}' /proc/net/snmp)\" = 0 ] || exit 7
     until iperf3 -c 10.9.0.2 -n 4M; do sleep 1; done
     # Its server resets who comes before it is done with who was there.
@@ -133,8 +135,6 @@ fn they_have_all_that_they_ask_for(kind: Kind) {
     let server = guest(kind, &switch, "a", 2, SERVER);
     let client = guest(kind, &switch, "b", 3, CLIENT).finish(DEADLINE).unwrap();
     assert_eq!(client.code, 0, "{}", client.output);
-    let pings = client.output.matches("3 packets received").count();
-    assert_eq!(pings, 5, "{}\n{:?}", client.output, switch.ports());
     let server = server.finish(DEADLINE).unwrap();
     assert_eq!(server.code, 0, "{}", server.output);
     assert!(server.output.contains("enough"), "{}", server.output);

@@ -34,7 +34,7 @@
 //! [`TapError`] for a device that cannot be opened, with what to do. [`QueueError`] when a queue has
 //! failed, because the device was deleted or does nothing but fail: told once, and silent from then on.
 //! A frame that the kernel does not take has a [`Lost`]; one that it cannot hand over is skipped and
-//! counted ([`Queue::skipped`]).
+//! counted ([`Queue::take_skipped`]).
 //!
 //! # Invariants
 //! - A device that is to be there already is never made by mistake, and one that is to be new is

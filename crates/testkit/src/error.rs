@@ -70,6 +70,14 @@ pub enum Error {
         /// What to do about it.
         next: String,
     },
+    /// The host cannot give what a test needs, and nobody has said that this is known.
+    #[error("{why}; on a host without it {variable}=1 leaves this out")]
+    Absent {
+        /// What is not there.
+        why: String,
+        /// The variable that says that it is known.
+        variable: &'static str,
+    },
     /// A started program ended, or would not end.
     #[error("{program} {what}; it wrote: {stderr}")]
     Process {

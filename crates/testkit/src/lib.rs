@@ -26,6 +26,7 @@
 //! (`tests/`). The same test functions take any backend.
 #![forbid(unsafe_code)]
 
+pub mod absent;
 pub mod clock;
 pub mod cpus;
 pub mod driver;
@@ -43,6 +44,7 @@ pub mod ringwayd;
 pub mod storage;
 pub mod testpmd;
 
+pub use absent::Need;
 pub use error::{Error, Result};
 
 /// How often a test repeats: `reduced` in `make test`, `full` in `make soak`, by the same code.

@@ -21,17 +21,13 @@ pub struct Offline {
 }
 
 impl Offline {
-    /// Takes CPU `number`. `None`, with the reason on standard error: it cannot be taken here, which
-    /// was tried. The first one seldom can.
-    pub fn take(number: usize) -> Option<Self> {
+    /// Takes CPU `number`.
+    ///
+    /// # Errors
+    /// It cannot be taken here. The first one seldom can.
+    pub fn take(number: usize) -> Result<Self> {
         let file = PathBuf::from(format!("/sys/devices/system/cpu/cpu{number}/online"));
-        let taken: Result<_> = Guard::start(GUARD, &[&file], "cannot take a CPU offline");
-        match taken {
-            Ok((guard, _)) => Some(Self { _guard: guard }),
-            Err(error) => {
-                eprintln!("left out, nothing here shows what it should: {error}");
-                None
-            }
-        }
+        let (guard, _) = Guard::start(GUARD, &[&file], "cannot take a CPU offline")?;
+        Ok(Self { _guard: guard })
     }
 }

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 
+use crate::absent::Need;
 use crate::error::{Error, Result};
 use crate::storage::Guard;
 
@@ -37,11 +38,11 @@ pub struct Quota {
 }
 
 impl Quota {
-    /// A group without a quota. `None`, with the reason on standard error: nobody can make one
-    /// here, which was tried.
+    /// A group without a quota. `None`: nobody can make one here, which was tried, and
+    /// `RINGWAY_NO_CGROUPS=1` says that this is known.
     ///
     /// # Errors
-    /// No temporary directory.
+    /// No temporary directory, or no group.
     pub fn new() -> Result<Option<Self>> {
         let dir = tempfile::tempdir().map_err(|e| Error::io("cannot make a directory", e))?;
         // As unique as the directory.
@@ -61,8 +62,7 @@ impl Quota {
                 Err(error) => why = error.to_string(),
             }
         }
-        eprintln!("left out, nothing here shows what it should: {why}");
-        Ok(None)
+        Need::Groups.leave_out(&why).map(|()| None)
     }
 
     /// Puts a process there, with all its threads and those that they start.

@@ -15,6 +15,7 @@ use std::process::{Command, Output, Stdio};
 use tempfile::TempDir;
 use xenapi::client::{Client, ClientError};
 
+use crate::absent::Need;
 use crate::clock::WallClock;
 use crate::error::{Error, Result};
 use crate::process::{Process, find_binary};
@@ -46,8 +47,8 @@ impl Ringwayd {
         Self::start(&options)
     }
 
-    /// Starts one with these options and control groups of its own; returns when it serves. `None`, with
-    /// the reason on standard error: this host lets nobody make groups, which was tried.
+    /// Starts one with these options and control groups of its own; returns when it serves. `None`: this
+    /// host lets nobody make groups, which was tried, and `RINGWAY_NO_CGROUPS=1` says that this is known.
     ///
     /// # Errors
     /// As [`simulator`](Self::simulator); also if it has none though others can make some.
@@ -61,8 +62,7 @@ impl Ringwayd {
                 .process
                 .error("has no control groups, which this host lets us make"));
         }
-        eprintln!("left out, nothing here shows what it should: {}", daemon.process.stderr());
-        Ok(None)
+        Need::Groups.leave_out(daemon.process.stderr().trim()).map(|()| None)
     }
 
     /// Starts one with these options besides those that say where everything is; returns when it

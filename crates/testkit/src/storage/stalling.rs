@@ -5,10 +5,9 @@ use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
 use super::Guard;
+use crate::absent::Need;
 use crate::error::{Error, Result};
 
-/// Set to 1 it allows to leave out what needs a block device that stalls.
-const ALLOWED: &str = "RINGWAY_NO_BLKIO";
 /// The controller that makes it stall.
 const ROOT: &str = "/sys/fs/cgroup/blkio";
 /// Bytes a second while it stalls: no request ends in the life of a test.
@@ -55,15 +54,10 @@ impl Stalling {
     pub fn new(bytes: usize, fill: u8) -> Result<Option<Self>> {
         let limit = Path::new(ROOT).join("blkio.throttle.write_bps_device");
         if !limit.exists() {
-            if std::env::var_os(ALLOWED).is_some_and(|value| value == "1") {
-                eprintln!("left out, as {ALLOWED} allows: nothing here shows what it should");
-                return Ok(None);
-            }
             let needs = format!(
-                "needs root and the blkio controller of control groups, version 1, mounted at \
-                 {ROOT}; on a host without it {ALLOWED}=1 leaves this out"
+                "needs root and the blkio controller of control groups, version 1, at {ROOT}"
             );
-            return Err(Error::io(needs, std::io::ErrorKind::NotFound));
+            return Need::Stalling.leave_out(&needs).map(|()| None);
         }
         let io = |what: &'static str| move |error| Error::io(what, error);
         let dir = tempfile::tempdir().map_err(io("cannot make a directory"))?;

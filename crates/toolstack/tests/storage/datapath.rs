@@ -137,8 +137,7 @@ async fn it_runs_in_the_slice_of_the_datapath() {
     let tree = match tree {
         Ok(tree) => tree,
         Err(error) => {
-            eprintln!("left out, nothing here shows what it should: {error}");
-            return;
+            return testkit::Need::Groups.leave_out(&error.to_string()).unwrap();
         }
     };
     let mut host = Host::new();
