@@ -20,8 +20,26 @@ const UNDER_WAY: u16 = 24;
 /// Rounds between two looks.
 const ROUNDS: u64 = 64;
 const SOON: Duration = Duration::from_secs(60);
-/// A pause of a sender.
-const PAUSE: Duration = Duration::from_millis(4);
+/// What a guest does after each burst that comes.
+struct Habit {
+    /// Bursts between two looks.
+    bursts: u64,
+    /// Frames of each flow in a burst: less than 1 MiB in 100 ms is not worth a move.
+    frames: u64,
+    /// It takes them so long after.
+    late: Duration,
+    /// And then nothing comes for so long.
+    pause: Duration,
+}
+const HABITS: [Habit; 2] = [
+    Habit { bursts: ROUNDS, frames: 1, late: Duration::ZERO, pause: Duration::from_millis(4) },
+    Habit {
+        bursts: 4,
+        frames: 3,
+        late: Duration::from_millis(50),
+        pause: Duration::from_millis(150),
+    },
+];
 
 /// A large frame of the flow with this source port, with a number in its data.
 fn frame(port: u16, number: u64) -> Vec<u8> {
@@ -197,24 +215,25 @@ fn a_receiver_of_flows_that_were_moved_is_reset_under_load() {
 /// by nobody who gives it something.
 #[test]
 fn flows_that_come_in_bursts_leave_too() {
-    for reactors in [1, 2] {
+    for (reactors, habit) in [1, 2].into_iter().flat_map(|n| HABITS.map(|habit| (n, habit))) {
         let lan = Lan::new(reactors);
         let mut a = Guest::new(&lan, 1, 0, all());
         let mut b = Receiver::new(&lan);
         let (ports, mut number) = (colliding(), 0);
         let until = Instant::now() + SOON;
-        while !(number >= FLOWS * ROUNDS && b.is_even()) {
-            assert!(Instant::now() < until, "they stay where they collide");
-            for _ in 0..ROUNDS {
-                for port in &ports {
+        while !(number >= FLOWS * habit.bursts * habit.frames && b.is_even()) {
+            assert!(Instant::now() < until, "they stay where they collide: {:?}", habit.late);
+            for _ in 0..habit.bursts {
+                for port in ports.iter().cycle().take((FLOWS * habit.frames) as usize) {
                     number += 1;
                     a.tx.put(&[&cut(1448)[..], &frame(*port, number)].concat(), &[]);
                 }
                 a.tx.publish();
-                a.tx.left(FLOWS as u16);
+                a.tx.left((FLOWS * habit.frames) as u16);
                 lan.settle();
+                std::thread::sleep(habit.late);
                 b.take();
-                std::thread::sleep(PAUSE);
+                std::thread::sleep(habit.pause);
             }
         }
         lan.settle();

@@ -8,8 +8,8 @@ pub const QUEUES_MAX: u8 = 128;
 /// A bucket that has sent nothing for so long pauses. It may move then if nobody can tell whether its
 /// last frames were taken. In nanoseconds.
 pub const QUIET_NS: u64 = 10_000_000;
-/// A move that could not be made for so long is given up: the flow never pauses, and another one
-/// may be moved instead. In nanoseconds.
+/// A move that could not be made for so long is given up: the guest is not seen to take all of the flow's
+/// frames, and another one may be moved instead. In nanoseconds.
 pub const PATIENCE_NS: u64 = 400_000_000;
 
 /// One of a receiver's buckets.
@@ -131,12 +131,11 @@ impl Steering {
         self.slots.get(bucket.index()).map_or(0, |slot| slot.queue)
     }
 
-    /// Buckets that have waited for their move for [`PATIENCE_NS`], and whose frames keep coming.
+    /// Buckets that have waited for their move for [`PATIENCE_NS`], whether they pause or not: what a guest
+    /// does not tell of is not known to be taken.
     pub fn overdue(&self, now_ns: u64) -> impl Iterator<Item = Bucket> {
         let late = move |slot: &Slot| {
-            slot.queue != slot.wanted
-                && now_ns.saturating_sub(slot.asked_ns) >= PATIENCE_NS
-                && now_ns.saturating_sub(slot.sent_ns) < QUIET_NS
+            slot.queue != slot.wanted && now_ns.saturating_sub(slot.asked_ns) >= PATIENCE_NS
         };
         Bucket::all().zip(&self.slots).filter(move |(_, slot)| late(slot)).map(|(bucket, _)| bucket)
     }

@@ -31,10 +31,12 @@ pub(crate) struct ReceivePoller {
     takes: Timer,
     /// How often that was looked at since the last batch.
     looks: usize,
+    /// There was a batch since the last look.
+    is_new: bool,
 }
 
-/// When it is looked whether a guest has taken what it was given in the last batch, if somebody waits for
-/// that, each time from the one before; then no more: one that tells nothing may tell nothing for ever.
+/// When it is looked again whether a guest has taken what it was given in the last batch, if somebody waits
+/// for that, each time from the look before; then no more: one that tells nothing may tell nothing for ever.
 const LOOKS_NS: [u64; 3] = [1_000_000, 10_000_000, 100_000_000];
 
 impl ReceivePoller {
@@ -45,12 +47,12 @@ impl ReceivePoller {
         port: PortId,
     ) -> Self {
         let [stall, idle, takes] = [(); 3].map(|()| Timer::new(context));
-        Self { queue, hub, port, armed: false, stall, idle, takes, looks: 0 }
+        Self { queue, hub, port, armed: false, stall, idle, takes, looks: 0, is_new: false }
     }
 
     /// A batch has been given.
     pub(super) fn begin(&mut self) {
-        self.looks = 0;
+        (self.looks, self.is_new) = (0, true);
     }
 
     /// What had waited and was lost counts among what the port has lost, too.
@@ -73,12 +75,15 @@ impl ReceivePoller {
         } else if !queue.backlog.is_empty() && !queue.stock.is_empty() {
             self.stall.set(queue.backlog.stalls_at_ns(), now_ns, context);
         }
-        if !self.takes.runs()
-            && let Some(after_ns) = LOOKS_NS.get(self.looks)
+        // A look that is late for this batch was set for one before.
+        if (std::mem::take(&mut self.is_new) || !self.takes.runs())
+            && self.looks <= LOOKS_NS.len()
             && queue.look()
         {
+            if let Some(after_ns) = LOOKS_NS.get(self.looks) {
+                self.takes.set(now_ns.saturating_add(*after_ns), now_ns, context);
+            }
             self.looks += 1;
-            self.takes.set(now_ns.saturating_add(*after_ns), now_ns, context);
         }
     }
 }
