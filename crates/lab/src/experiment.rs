@@ -9,8 +9,8 @@ use anyhow::{Context, Result, bail};
 use crate::blk::peer::PeerArgument;
 use crate::host::{Host, HostTime, load};
 use crate::interrupted::Interrupted;
-use crate::judge::compare;
 pub use crate::judge::{Bound, Comparison, Figure, Side};
+use crate::judge::{compare, unjudged};
 pub use crate::plot::{PanelPlan, PlotPlan, PointPlan, SeriesPlan};
 use crate::progress::Progress;
 use crate::results::{Cell, Results, Run, Series};
@@ -161,7 +161,8 @@ pub fn run(
     let cells = plan.cells.iter().zip(samples).map(|(cell, samples)| to_cell(cell, samples));
     let cells: Vec<Cell> = cells.collect();
     let compared = plan.comparisons.iter().filter_map(|c| compare(c, &plan, &cells)).collect();
-    Ok(Results { run, cells, compared })
+    let unjudged = plan.comparisons.iter().filter_map(|c| unjudged(c, &plan, &cells)).collect();
+    Ok(Results { run, cells, compared, unjudged })
 }
 
 /// Rounds and cells, in the order in which they come.

@@ -123,6 +123,20 @@ pub(crate) fn compare(comparison: &Comparison, plan: &Plan, cells: &[Cell]) -> O
     })
 }
 
+/// A bar on systems that had their turns and left no figure to judge: that is no promise kept. In words;
+/// `None` if nothing was promised, or not of this run.
+pub(crate) fn unjudged(comparison: &Comparison, plan: &Plan, cells: &[Cell]) -> Option<String> {
+    comparison.bar?;
+    let cell = cells.iter().find(|cell| cell.id == comparison.cell)?;
+    let had_turns = |name: &String| cell.systems.iter().any(|system| system.name == *name);
+    let all = comparison.peers.iter().chain([&comparison.ours]).all(had_turns);
+    if !all || compare(comparison, plan, cells).is_some() {
+        return None;
+    }
+    let metric = comparison.metric.as_ref().unwrap_or(&plan.metric);
+    Some(format!("{}, {metric}: {} has no figure that can be judged", cell.id, comparison.ours))
+}
+
 /// What is judged instead where the second peer gains nothing over the first.
 fn nothing_to_keep(comparison: &Comparison, cell: &Cell, metric: &str) -> Option<Comparison> {
     let [first, second] = comparison.peers.as_slice() else { return None };
@@ -262,6 +276,23 @@ mod tests {
         let all = cell(&[("a", [1.0, 1.3, 1.1])]);
         let worst = |bar| judged(&all, &[], with(Figure::Worst, bar, Side::AtMost)).passed;
         assert_eq!((worst(1.25), worst(1.3)), (Some(false), Some(true)));
+    }
+
+    #[test]
+    fn a_bar_without_a_figure_is_told() {
+        let plan = Plan { metric: "iops".into(), ..Plan::default() };
+        let of = |peer: &str, bar, values: [f64; 3]| {
+            let cell = cell(&[("a", values), ("b", [1.0; 3])]);
+            let peers = vec![peer.to_owned()];
+            let (cell_id, ours) = ("c".into(), "a".into());
+            let judged = Comparison { cell: cell_id, ours, peers, bar, ..Comparison::default() };
+            unjudged(&judged, &plan, &[cell])
+        };
+        let told = of("b", Some(1.0), [f64::NAN; 3]).unwrap();
+        assert_eq!(told, "c, iops: a has no figure that can be judged");
+        assert_eq!(of("b", Some(1.0), [2.0; 3]), None);
+        assert_eq!(of("b", None, [f64::NAN; 3]), None, "nothing was promised");
+        assert_eq!(of("absent", Some(1.0), [2.0; 3]), None, "it had no turn");
     }
 
     #[test]

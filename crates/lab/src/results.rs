@@ -181,13 +181,16 @@ pub struct Results {
     pub cells: Vec<Cell>,
     /// Judgements.
     pub compared: Vec<Compared>,
+    /// Bars for which there is no figure, in words.
+    #[serde(default)]
+    pub unjudged: Vec<String>,
 }
 
 impl Results {
-    /// True unless a bar was missed.
+    /// True unless a bar was missed, or could not be judged.
     #[must_use]
     pub fn all_bars_passed(&self) -> bool {
-        self.compared.iter().all(|c| c.passed != Some(false))
+        self.unjudged.is_empty() && self.compared.iter().all(|c| c.passed != Some(false))
     }
 
     /// Writes `EXPERIMENT-STAMP.json`, `.md` and `.svg` into a directory, and one more picture

@@ -16,7 +16,7 @@ pub fn markdown(results: &Results) -> String {
         cell_table(&mut text, cell);
     }
     comparisons(&mut text, &results.compared);
-    bars(&mut text, &results.compared);
+    bars(&mut text, results);
     text
 }
 
@@ -223,8 +223,9 @@ fn comparisons(text: &mut String, compared: &[Compared]) {
     );
 }
 
-fn bars(text: &mut String, compared: &[Compared]) {
-    let lines = bar_lines(compared);
+fn bars(text: &mut String, results: &Results) {
+    let mut lines = bar_lines(&results.compared);
+    lines.extend(results.unjudged.iter().map(|what| format!("FAIL {what}")));
     if lines.is_empty() {
         return;
     }

@@ -115,8 +115,13 @@ impl Case {
             Between::Host => {
                 let judged = |back| whole(Way::Host(1, back), Way::Tap(back));
                 let turned = |way: fn(bool) -> Way| shown(way(true), way(false));
+                let pairs = |back| {
+                    let [eight, one] = [8, 1].map(|pairs| Way::Host(pairs, back));
+                    if self.streams == 1 { of(eight, one, ONE_STREAM) } else { shown(eight, one) }
+                };
                 let all = [judged(false), judged(true), turned(|back| Way::Host(1, back))];
-                return all.into_iter().chain([turned(Way::Tap)]).collect();
+                let more = [turned(Way::Tap), pairs(false), pairs(true)];
+                return all.into_iter().chain(more).collect();
             }
             Between::Emulated => {
                 let [one, eight] = ENDS.map(Way::Emulated);
@@ -137,7 +142,7 @@ impl Case {
         let metric = Some("backend_cpus".to_owned());
         let cpu = Comparison { metric, side: Side::AtMost, ..of(one, testpmd, BACKEND) };
         let mut all = Vec::from(each);
-        all.extend([cpu, shown(one, Way::Bridge)]);
+        all.extend([cpu, whole(one, Way::Bridge)]);
         if self.streams == 1 {
             all.push(of(eight, one, ONE_STREAM));
             // How much of it comes with pairs that are there and not used, at either end.
@@ -194,9 +199,10 @@ mod tests {
             let all = case.comparisons(&Options::default());
             all.into_iter().filter_map(|c| c.bar).collect::<Vec<_>>()
         };
-        assert_eq!(bars("vif-s1"), [1.0, 1.0, 1.0, 0.5, 0.95]);
-        assert_eq!(bars("vif-s8"), [1.0, 1.0, 1.0, 0.5]);
-        assert_eq!(bars("uplink-s1"), [1.0, 1.0]);
+        assert_eq!(bars("vif-s1"), [1.0, 1.0, 1.0, 0.5, 1.0, 0.95]);
+        assert_eq!(bars("vif-s8"), [1.0, 1.0, 1.0, 0.5, 1.0]);
+        assert_eq!(bars("uplink-s1"), [1.0, 1.0, 0.95, 0.95]);
+        assert_eq!(bars("uplink-s8"), [1.0, 1.0]);
         for id in ["qemu-s1", "nic-1500-s1", "nic-64k-s1"] {
             assert_eq!(bars(id), [0.95]);
         }
