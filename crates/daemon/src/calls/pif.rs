@@ -153,10 +153,14 @@ fn set_attached(tx: &mut Tx<'_>, pif: &Ref, attached: bool) -> Result<(), ApiErr
 
 async fn bring_up(house: &House, pif: &Ref) -> Result<Place, ApiError> {
     let place = house.db.read(|view| Place::of(view, pif))?;
-    let net = &house.drivers.net;
-    net.create_bridge(&place.bridge, place.mtu).await.map_err(|why| failed(&why))?;
-    net.join(&place.device, &place.bridge).await.map_err(|why| failed(&why))?;
+    join(house, &place).await.map_err(|why| failed(&why))?;
     Ok(place)
+}
+
+async fn join(house: &House, place: &Place) -> Result<(), NetError> {
+    let net = &house.drivers.net;
+    net.create_bridge(&place.bridge, place.mtu).await?;
+    net.join(&place.device, &place.bridge).await
 }
 
 /// Notes what the kernel shows of it now; nothing where it is gone.
@@ -179,7 +183,9 @@ async fn cards(house: &House) -> Result<Vec<Card>, ApiError> {
 fn failed(why: &NetError) -> ApiError {
     match why {
         NetError::NotThere(_) => codes::pif_device_not_found(),
-        NetError::Refused { .. } => codes::operation_not_allowed(sentence(why)),
+        NetError::Refused { .. } | NetError::Reached { .. } => {
+            codes::operation_not_allowed(sentence(why))
+        }
         NetError::Late(_) => codes::internal(sentence(why)),
     }
 }

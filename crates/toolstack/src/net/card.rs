@@ -98,8 +98,7 @@ pub(super) async fn join(program: &Path, card: &str, bridge: &str) -> Result<(),
         Some(master) => return refused(format!("it is in {master}; take it out there first")),
         None => {
             if let Some(address) = of_host(card) {
-                let next = "put it on the bridge, or on another card, first";
-                return refused(format!("this host is reached by its address {address}; {next}"));
+                return Err(NetError::Reached { card: card.to_owned(), address });
             }
         }
     }

@@ -32,6 +32,17 @@ pub enum NetError {
     /// There is no device of this name.
     #[error("this host has no network device {0}")]
     NotThere(String),
+    /// A card by which the host is reached is not for a bridge.
+    #[error(
+        "{card}: this host is reached by its address {address}; put it on the bridge, or on another \
+         card, first"
+    )]
+    Reached {
+        /// Its name.
+        card: String,
+        /// The host's address there.
+        address: IpAddr,
+    },
     /// A command failed.
     #[error("{what}: {why}")]
     Refused {
@@ -66,7 +77,7 @@ pub trait Net: fmt::Debug + Send + Sync {
     /// Ends where the kernel does not tell.
     fn changes(&self) -> watch::Receiver<()>;
     /// Brings a card into a bridge that is there, and up; with the bridge's largest packet. One by
-    /// which the host itself is reached, or that is in another bridge, is refused.
+    /// which the host itself is reached ([`NetError::Reached`]), or that is in another bridge, is refused.
     fn join<'a>(&'a self, card: &'a str, bridge: &'a str) -> Fut<'a, Result<(), NetError>>;
     /// Takes a card out of a bridge, and down.
     fn leave<'a>(&'a self, card: &'a str, bridge: &'a str) -> Fut<'a, Result<(), NetError>>;

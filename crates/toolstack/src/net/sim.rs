@@ -103,6 +103,9 @@ impl Net for SimNet {
             }
             let there = state.cards.get_mut(card);
             let there = there.ok_or_else(|| NetError::NotThere(card.into()))?;
+            if let Some(address) = state.reached.get(card) {
+                return Err(NetError::Reached { card: card.into(), address: *address });
+            }
             *there = Some(bridge.into());
             Ok(())
         }))

@@ -149,6 +149,16 @@ impl Sim {
         state.cards_changed.send_replace(());
     }
 
+    /// The host has an address on this card, or none any more.
+    pub fn reach_by(&self, card: &str, address: Option<IpAddr>) {
+        let mut state = self.state();
+        match address {
+            Some(address) => state.reached.insert(card.to_owned(), address),
+            None => state.reached.remove(card),
+        };
+        state.cards_changed.send_replace(());
+    }
+
     /// Network cards, and the bridge that each is in.
     pub fn cards(&self) -> Vec<(String, Option<String>)> {
         self.state().cards.clone().into_iter().collect()

@@ -32,6 +32,8 @@ pub(crate) struct State {
     /// NICs of the switch, by their ids.
     pub(crate) ports: BTreeMap<String, Port>,
     pub(crate) bridges: BTreeSet<String>,
+    /// Addresses of the host, on those of its cards that have one.
+    pub(crate) reached: BTreeMap<String, IpAddr>,
     /// Network cards, and the bridge that each is in.
     pub(crate) cards: BTreeMap<String, Option<String>>,
     /// Told when one comes or goes.

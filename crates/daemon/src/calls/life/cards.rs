@@ -192,6 +192,35 @@ fn a_card_that_comes_late_is_plugged_then() {
     }
 }
 
+/// Its address may be gone for a moment only: nobody plugs it but by a call.
+#[test]
+fn a_card_by_which_the_host_is_reached_is_not_owed_a_plug() {
+    let mut world = killed(&["eth0"]);
+    world.sim.add_card("eth0");
+    world.sim.reach_by("eth0", Some([192, 0, 2, 7].into()));
+    for daemon in ["second", "third"] {
+        world = life(async {
+            let world = world.again(daemon).await;
+            until_all_attached(&world, false).await;
+            let pif = pifs(&world).remove(0);
+            let config = world.get(&pif, pif::Field::other_config);
+            assert_eq!(config, Value::Map(Default::default()), "{daemon}");
+            let refused = world.refused("PIF.plug", [pif.value()]).await;
+            assert_eq!(refused[0], "OPERATION_NOT_ALLOWED");
+            assert!(refused[1].contains("192.0.2.7"), "{refused:?}");
+            world.killed();
+            world
+        });
+    }
+    world.sim.reach_by("eth0", None);
+    life(async {
+        let world = world.again("fourth").await;
+        assert_eq!(place(&world), None);
+        world.done("PIF.plug", [pifs(&world)[0].value()]).await;
+        assert!(place(&world).is_some());
+    });
+}
+
 #[test]
 fn a_card_that_is_forgotten_while_it_is_plugged_late_is_in_no_bridge() {
     let world = killed(&["eth0"]);

@@ -2,8 +2,10 @@
 //!
 //! A host that starts shows its cards one by one, and not under their names at first; and somebody may
 //! just be at one. What cannot be plugged yet is not plugged, as everybody is told, and is when the
-//! network devices of the host or their addresses have changed so that it can be: by this daemon or
-//! a later one.
+//! network devices of the host have changed so that it can be: by this daemon or a later one.
+//!
+//! A card by which the host is reached is not owed that: its address may be gone for a moment only, as
+//! in a restart of the host's networks, and whoever plugged it then would cut the host off.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +14,9 @@ use tokio::time::sleep;
 use xenapi::table::pif;
 use xenapi::{ApiError, Value};
 
-use super::{bring_up, cards, seen, set_attached, turn};
+use toolstack::net::NetError;
+
+use super::{Place, cards, join, seen, set_attached, turn};
 use crate::db::{Ref, Tx, View};
 use crate::house::House;
 use crate::records::fields::{flag, text};
@@ -60,16 +64,16 @@ async fn again(house: &House, pif: &Ref, is_first: bool) -> bool {
     if !is_first && !is_there(house, pif).await {
         return false;
     }
-    let place = match bring_up(house, pif).await {
-        Ok(place) => place,
-        Err(error) => {
-            if is_first {
-                tracing::warn!(pif = pif.as_str(), %error, "a card cannot be plugged again yet");
-            }
-            cannot_be(house, pif).await;
-            return false;
+    // One that was forgotten meanwhile has no place.
+    let Ok(place) = house.db.read(|view| Place::of(view, pif)) else { return true };
+    if let Err(error) = join(house, &place).await {
+        let is_owed = !matches!(error, NetError::Reached { .. });
+        if is_first || !is_owed {
+            tracing::warn!(pif = pif.as_str(), is_owed, %error, "a card cannot be plugged again");
         }
-    };
+        cannot_be(house, pif, is_owed).await;
+        return !is_owed;
+    }
     tracing::info!(device = place.device, "plugged as before");
     if house.db.note(|tx| set_attached(tx, pif, true)).is_err() {
         // Somebody has forgotten it meanwhile: nobody could unplug it by its record.
@@ -80,14 +84,18 @@ async fn again(house: &House, pif: &Ref, is_first: bool) -> bool {
     true
 }
 
-/// It is not plugged, and is to be.
-async fn cannot_be(house: &House, pif: &Ref) {
+/// It is not plugged, and is to be where that is owed to it.
+async fn cannot_be(house: &House, pif: &Ref, is_owed: bool) {
+    let was = house.db.read(|view| flag(view, pif, pif::Field::currently_attached));
     // One that was forgotten meanwhile has no record.
     let _gone = house.db.note(|tx| {
         tx.set(pif, pif::Field::currently_attached, Value::Bool(false))?;
-        owe(tx, pif, true)
+        owe(tx, pif, is_owed)
     });
-    seen(house, pif).await;
+    // Not at each try: it is a change of the record, of which everybody hears.
+    if was == Ok(true) {
+        seen(house, pif).await;
+    }
 }
 
 async fn is_there(house: &House, pif: &Ref) -> bool {
