@@ -44,8 +44,9 @@ pub struct NicSpec {
     /// Pairs of queues.
     #[serde(default = "one")]
     pub queues: u16,
-    /// Offer several pairs and a control queue to drivers. A front-end that has no control queue
-    /// of its own for them needs `false`, and uses one pair.
+    /// Offer several pairs and a control queue to drivers; with `false` it is one pair and no control
+    /// queue, whatever `queues` says. That is for front-ends which show their guests all that is offered,
+    /// and neither answer a control queue nor hand it over: their drivers would wait for an answer.
     #[serde(default = "yes")]
     pub mq: bool,
     /// Most bytes of a packet, the same for a whole network; as the network has it when absent.
