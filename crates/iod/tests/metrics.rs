@@ -129,6 +129,31 @@ fn nics_are_told_with_their_queues() {
     }
 }
 
+/// One frame of sixteen or so is looked at, and counts for sixteen.
+#[test]
+fn the_largest_flows_of_a_nic_are_told() {
+    const FRAMES: u64 = 64;
+    let io = Io::start_with(&[]);
+    [("a", 1), ("b", 2)]
+        .into_iter()
+        .for_each(|(id, number)| frames::attach(&io, id, "lan", number));
+    let (mut a, mut b) = (frames::guest(&io.socket("a"), 1), frames::guest(&io.socket("b"), 1));
+    let frame = frames::datagram(1000);
+    for _ in 0..FRAMES {
+        frames::send(&mut a, &frame);
+        b.take_frame(0, frames::SOON).unwrap().expect("no frame came");
+    }
+    let said = io.caller().call("metrics", Value::Null).unwrap();
+    let page = read(said["openmetrics"].as_str().unwrap()).unwrap();
+    let name = "ringway_nic_flow_recent_bytes";
+    let (from, to) = (("from", "10.0.0.1:1000"), ("to", "10.0.0.2:9"));
+    let bytes = value(&page, name, "", &[("nic", "a"), from, to, ("protocol", "udp")]);
+    // Of late: half of it is forgotten now and then.
+    assert!(bytes > 0.0 && bytes <= (16 * FRAMES * frame.len() as u64) as f64, "{bytes}");
+    // Nothing else was sent.
+    assert_eq!(page[name].samples.len(), 1);
+}
+
 #[test]
 fn a_scrape_over_tcp_and_requests_that_are_none() {
     let held = Port::hold().unwrap();

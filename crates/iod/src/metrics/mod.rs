@@ -10,7 +10,8 @@
 //! `families::BOUNDS`, few enough for a store of time series; `stats` has the fine percentiles.
 //!
 //! # Invariants
-//! - Labels have few values: disk, op, stage, state, reactor; nic, queue, way, reason.
+//! - Labels have few values: disk, op, stage, state, reactor; nic, queue, way, reason. Only the ends of
+//!   flows have many with the time; a page has at most eight flows of each NIC.
 //! - Units are seconds and bytes; counters end in `_total`.
 //! - The server takes `CONNECTIONS_MAX` at a time, each with a bounded header and time; others wait.
 //! - A scrape that was taken is answered, also when another worker serves meanwhile.

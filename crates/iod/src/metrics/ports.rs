@@ -53,6 +53,7 @@ pub(super) fn nics(page: &mut Page, ports: &[PortStats], residences: &[Residence
     pairs(page, ports);
     queue_ways(page, ports);
     sizes(page, ports);
+    flows(page, ports);
     polling::nics(page, ports);
     durations(page, residences);
 }
@@ -182,6 +183,20 @@ fn sizes(page: &mut Page, ports: &[PortStats]) {
         let sums = (way.sizes.iter().map(|size| size.frames).sum(), way.bytes as f64);
         family.histogram(labels, all.into_iter(), sums, port.counting_since_unix_seconds);
     });
+}
+
+/// Those that `stats` tells, which are few of each NIC and each of them once.
+fn flows(page: &mut Page, ports: &[PortStats]) {
+    let help = "About what the largest flows that it sends had in the last seven seconds.";
+    let name = "ringway_nic_flow_recent_bytes";
+    let mut family = page.family(name, Kind::Gauge, Some("bytes"), help);
+    for port in ports {
+        for flow in &port.flows {
+            let ends = [("from", flow.from.as_str()), ("to", flow.to.as_str())];
+            let of = [("nic", port.id.as_str()), ("protocol", flow.protocol.as_str())];
+            family.add(&[&of[..], &ends].concat(), flow.recent_bytes);
+        }
+    }
 }
 
 fn durations(page: &mut Page, residences: &[Residence]) {

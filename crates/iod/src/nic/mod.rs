@@ -1,6 +1,7 @@
 //! NICs under their sockets, the host at its device, and the switch between them.
 
 mod control;
+mod flows;
 mod glue;
 mod muster;
 mod poll;

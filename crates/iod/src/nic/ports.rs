@@ -1,25 +1,24 @@
 //! What the ports of a switch do, as it is reported.
 
 use std::collections::{BTreeMap, HashMap};
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use model::report::{FlowStats, PairStats, PollStats, PortStats, SizeCount, WayStats};
+use model::report::{PairStats, PollStats, PortStats, SizeCount, WayStats};
 use net::Reason;
-use net::flow::{FlowKey, TopFlow};
 use net::port::PortId;
 use nic::{QueueState, WayCounts, size_bounds};
 use reactor::{PollState, clock_ns};
 
+use super::flows::Flows;
 use super::{Lan, Nic, Uplink};
 use crate::metrics::Residence;
 use crate::stats::{self, Detail};
 
 /// Flows that are told of each port.
 const FLOWS_TOLD: usize = 8;
-/// Of more ports than this only the largest flow is told when all are asked for: an answer has
-/// bounds ([`model::rpc::MAX_LINE_BYTES`]).
+/// Of more ports than this only the largest flow is told when they are asked for together: an answer
+/// has bounds ([`model::rpc::MAX_LINE_BYTES`]).
 const PORTS_IN_FULL: usize = 256;
 
 /// Who is at a port.
@@ -53,15 +52,16 @@ pub(crate) fn ports(
     detail: Detail,
 ) -> Vec<PortStats> {
     let numbers = lan.pool.reactors().into_iter().zip(0..);
+    let told: Vec<_> = all.iter().filter(|one| wanted(&one.id)).collect();
     let teller = Teller {
         lan,
         detail,
         numbers: numbers.map(|((one, _), at)| (one.number(), at)).collect(),
         names: all.iter().map(|one| (one.port, one.id.as_str())).collect(),
-        flows: flows(lan),
-        most: if all.len() > PORTS_IN_FULL && detail == Detail::Counts { 1 } else { FLOWS_TOLD },
+        flows: Flows::of(lan.fabric.top_flows()),
+        most: if told.len() > PORTS_IN_FULL { 1 } else { FLOWS_TOLD },
     };
-    all.iter().filter(|one| wanted(&one.id)).map(|one| teller.port(one)).collect()
+    told.into_iter().map(|one| teller.port(one)).collect()
 }
 
 /// How long frames for them took.
@@ -79,9 +79,6 @@ pub(crate) fn residences(lan: &Lan, all: &[Plugged]) -> Vec<Residence> {
     };
     all.iter().flat_map(of_port).collect()
 }
-
-/// Largest flows of a port, with all that it sends in flows.
-type Flows = HashMap<PortId, (Vec<TopFlow>, u64)>;
 
 /// What is told of ports, and by which names.
 struct Teller<'a> {
@@ -119,24 +116,8 @@ impl Teller<'_> {
             moves: fabric.moves(*port),
             polling: nic.as_ref().filter(|_| !queues.is_empty()).map(|nic| polling(nic, &queues)),
             each_queue: (0..).zip(&queues).map(|(at, queue)| self.pair(at, queue)).collect(),
-            flows: self.flows(*port),
+            flows: self.flows.told(*port, self.most, &self.names),
         }
-    }
-
-    fn flows(&self, port: PortId) -> Vec<FlowStats> {
-        let Some((flows, total)) = self.flows.get(&port) else { return Vec::new() };
-        let one = |flow: &TopFlow| {
-            let (from, to) = ends(&flow.key);
-            FlowStats {
-                from,
-                to,
-                protocol: protocol(flow.key.protocol),
-                nic: flow.key.to.and_then(|port| self.names.get(&port)).map(|id| (*id).into()),
-                share: flow.bytes as f64 / (*total).max(1) as f64,
-                recent_bytes: flow.bytes,
-            }
-        };
-        flows.iter().take(self.most).map(one).collect()
     }
 
     fn pair(&self, index: u16, queue: &QueueState) -> PairStats {
@@ -177,54 +158,4 @@ fn polling(nic: &Nic, queues: &[QueueState]) -> PollStats {
     let served = queues.iter().any(|queue| queue.served);
     let (queues, refused) = (stats::waits(&sum, served), stats::refusals(&sum));
     PollStats { set: nic.polling(), queues, refused }
-}
-
-fn flows(lan: &Lan) -> Flows {
-    let mut all = Flows::new();
-    for (port, flows, total) in lan.fabric.top_flows() {
-        let (sum, bytes) = all.entry(port).or_default();
-        sum.extend(flows);
-        *bytes += total;
-    }
-    for (flows, _) in all.values_mut() {
-        flows.sort_by_key(|flow| std::cmp::Reverse(flow.bytes));
-    }
-    all
-}
-
-fn ends(key: &FlowKey) -> (String, String) {
-    match (key.ends, key.ports) {
-        (None, _) => ("?".into(), "?".into()),
-        (Some((from, to)), None) => (from.to_string(), to.to_string()),
-        (Some((from, to)), Some((source, target))) => {
-            (SocketAddr::new(from, source).to_string(), SocketAddr::new(to, target).to_string())
-        }
-    }
-}
-
-fn protocol(number: u8) -> String {
-    match number {
-        6 => "tcp".into(),
-        17 => "udp".into(),
-        other => other.to_string(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::net::IpAddr;
-
-    use super::*;
-
-    #[test]
-    fn ends_are_as_people_write_them() {
-        let key = |ends, ports| FlowKey { ends, protocol: 6, ports, to: None };
-        let ip = |text: &str| text.parse::<IpAddr>().unwrap();
-        let two = |from: &str, to: &str| Some((ip(from), ip(to)));
-        let told = ends(&key(two("10.0.0.1", "10.0.0.2"), Some((1, 2))));
-        assert_eq!(told, ("10.0.0.1:1".into(), "10.0.0.2:2".into()));
-        let told = ends(&key(two("fe80::1", "fe80::2"), None));
-        assert_eq!(told, ("fe80::1".into(), "fe80::2".into()));
-        assert_eq!((protocol(17), protocol(47)), ("udp".into(), "47".into()));
-    }
 }

@@ -49,6 +49,13 @@ pub fn frame(dst: u8, src: u8, text: &str) -> Vec<u8> {
     [&station(dst)[..], &station(src), &[0x12, 0x34], text.as_bytes()].concat()
 }
 
+/// A frame of UDP from station 1 to everybody, from this port to port 9 of another address.
+pub fn datagram(port: u16) -> Vec<u8> {
+    let ip = [0x45, 0, 0, 28, 0, 1, 0x40, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
+    let udp = [port.to_be_bytes(), [0, 9], [0, 8], [0, 0]].concat();
+    [&[0xff; 6][..], &[2, 0, 0, 0, 0, 1], &[8, 0], &ip, &udp].concat()
+}
+
 pub fn received(guest: &mut Guest) -> Vec<u8> {
     guest.receive_frame(0, SOON).unwrap().expect("no frame came").bytes
 }
