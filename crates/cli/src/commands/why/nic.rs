@@ -92,6 +92,7 @@ fn ways(port: &PortStats) -> comfy_table::Table {
     table
 }
 
+/// Frames that were lost, by reason; nothing without any.
 fn lost(way: &WayStats) -> String {
     let all = way.drops.iter().map(|(reason, count)| format!("{count} {reason}"));
     all.collect::<Vec<_>>().join(", ")
@@ -118,9 +119,20 @@ fn sizes(port: &PortStats) -> comfy_table::Table {
 }
 
 fn queues(port: &PortStats) -> comfy_table::Table {
-    let header =
-        ["queue", "reactor", "sent", "got", "waited", "ring to ring", "p99", "held", "looks"];
-    let mut table = table::new(&header, 9);
+    let header = [
+        "queue",
+        "reactor",
+        "sent",
+        "lost of sent",
+        "got",
+        "lost for it",
+        "waited",
+        "ring to ring",
+        "p99",
+        "held",
+        "looks",
+    ];
+    let mut table = table::new(&header, header.len());
     for pair in &port.each_queue {
         let times = [pair.residence.p50_us, pair.residence.p99_us];
         let [median, p99] = times.map(|us| duration(us / 1e6));
@@ -128,7 +140,9 @@ fn queues(port: &PortStats) -> comfy_table::Table {
             pair.index.to_string(),
             pair.reactor.to_string(),
             pair.sent.frames.to_string(),
+            lost(&pair.sent),
             pair.got.frames.to_string(),
+            lost(&pair.got),
             pair.waited.to_string(),
             median,
             p99,
@@ -167,30 +181,8 @@ mod tests {
             let sizes = sizes.map(|(up_to, frames)| SizeCount { up_to, frames }).collect();
             WayStats { sizes, ..WayStats::default() }
         };
-        let polling = QueuePolling {
-            armed: false,
-            reason: PollReason::Off,
-            hits: 0,
-            misses: 0,
-            spun_seconds: 0.0,
-            saved_us: 0.0,
-        };
-        let pair = |sent, got| PairStats {
-            index: 0,
-            served: true,
-            reactor: 0,
-            sent: way(sent),
-            got: way(got),
-            residence: Latency::default(),
-            residence_seconds: 0.0,
-            held: 0,
-            held_seconds: 0.0,
-            held_now: false,
-            waited: 0,
-            waiting: 0,
-            polling,
-        };
-        let each_queue = vec![pair([5, 0, 1], [0, 0, 0]), pair([2, 0, 0], [0, 0, 9])];
+        let of = |sent, got| pair(way(sent), way(got));
+        let each_queue = vec![of([5, 0, 1], [0, 0, 0]), of([2, 0, 0], [0, 0, 9])];
         let port = PortStats { each_queue, ..PortStats::default() };
         let shown = sizes(&port).to_string();
         let rows: Vec<_> = shown.lines().filter(|line| line.starts_with('│')).collect();
@@ -201,6 +193,52 @@ mod tests {
             assert!(words.iter().all(|word| row.contains(word)), "{row}");
         }
         assert!(!told(&nothing(), &PortStats::default()).contains("frames of up to"));
+    }
+
+    fn pair(sent: WayStats, got: WayStats) -> PairStats {
+        let polling = QueuePolling {
+            armed: false,
+            reason: PollReason::Off,
+            hits: 0,
+            misses: 0,
+            spun_seconds: 0.0,
+            saved_us: 0.0,
+        };
+        PairStats {
+            index: 0,
+            served: true,
+            reactor: 0,
+            sent,
+            got,
+            residence: Latency::default(),
+            residence_seconds: 0.0,
+            held: 0,
+            held_seconds: 0.0,
+            held_now: false,
+            waited: 0,
+            waiting: 0,
+            polling,
+        }
+    }
+
+    #[test]
+    fn each_queue_has_its_losses() {
+        let lost = |reason: &str, count| {
+            let drops = [(reason.to_owned(), count)].into();
+            WayStats { drops, ..WayStats::default() }
+        };
+        let each_queue = vec![
+            pair(lost("short-frame", 3), WayStats::default()),
+            pair(WayStats::default(), lost("no-buffer", 7)),
+        ];
+        let port = PortStats { each_queue, ..PortStats::default() };
+        let shown = queues(&port).to_string();
+        let rows: Vec<_> = shown.lines().filter(|line| line.starts_with('│')).collect();
+        let cells = |row: &str| row.split(['│', '┆']).map(|cell| cell.trim().to_owned()).collect();
+        let columns: Vec<Vec<String>> = rows.into_iter().map(cells).collect();
+        assert_eq!(columns[0][4..7], ["lost of sent", "got", "lost for it"], "{shown}");
+        assert_eq!(columns[1][4..7], ["3 short-frame", "0", ""], "{shown}");
+        assert_eq!(columns[2][4..7], ["", "0", "7 no-buffer"], "{shown}");
     }
 
     fn nothing() -> NicVerdict {
