@@ -4,16 +4,16 @@
 set -euo pipefail
 export LC_ALL=C
 
-PROGRAMS=(busybox-static fio iperf3 e2fsprogs acpid qemu-guest-agent)
+PROGRAMS=(busybox-static fio iperf3 e2fsprogs ethtool acpid qemu-guest-agent)
 # What the programs link to. A library that is missing here ends the build with its name.
 LIBRARIES=(libc6 libnuma1 zlib1g libaio1 libiperf0 libssl3 libsctp1 libext2fs2 libcom-err2
-    libblkid1 libuuid1 libglib2.0-0 libpcre2-8-0 liburing2 libudev1)
+    libblkid1 libuuid1 libglib2.0-0 libpcre2-8-0 liburing2 libudev1 libmnl0)
 # fio links to libraries of engines that no guest uses; with their dependencies they weigh 80 MB
 # and are relocated at each start. They become empty stubs.
 STUBBED=(libgfapi.so.0 libnbd.so.0 libibverbs.so.1 librdmacm.so.1 librados.so.2 librbd.so.1
     libpmemblk.so.1 libpmem.so.1)
 FILES=(usr/bin/busybox usr/bin/fio usr/bin/iperf3 usr/sbin/mke2fs usr/sbin/e2fsck
-    usr/sbin/dumpe2fs usr/sbin/resize2fs usr/sbin/acpid usr/sbin/qemu-ga)
+    usr/sbin/dumpe2fs usr/sbin/resize2fs usr/sbin/ethtool usr/sbin/acpid usr/sbin/qemu-ga)
 MODULES=(virtio_pci virtio_blk virtio_net virtio_console virtio_scsi sd_mod virtio_balloon
     virtio-rng pvpanic-mmio button evdev crc32c-intel libcrc32c 8021q)
 
