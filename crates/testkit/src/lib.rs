@@ -41,6 +41,7 @@ pub mod process;
 pub mod python;
 pub mod raw;
 pub mod ringwayd;
+pub mod space;
 pub mod storage;
 pub mod testpmd;
 

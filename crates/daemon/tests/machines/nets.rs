@@ -1,4 +1,5 @@
-//! Guests on a network of the host: through one switch to each other, and by its uplink to the host.
+//! Guests on a network of the host: through one switch to each other, by its uplink to the host, and by
+//! NAT beyond that.
 
 use std::io::Read;
 use std::net::TcpListener;
@@ -10,6 +11,7 @@ use tempfile::TempDir;
 use testkit::inside::in_own_network;
 use testkit::process::find_binary;
 use testkit::ringwayd::Shell;
+use testkit::space::Space;
 use xenapi::Value;
 
 use super::records::{interface, of, record, start, with};
@@ -17,6 +19,8 @@ use super::world::{Machine, PATIENCE, World};
 
 /// The host in its network.
 const HOST: &str = "10.213.0.1";
+/// Somebody on another network of the host's, who knows no way to guests.
+const BEYOND: &str = "192.0.2.2";
 /// An address that a guest asks for.
 const OTHER: &str = "10.213.0.199";
 /// A cap, in kilobytes a second, and how much is sent under it, in kilobytes.
@@ -65,6 +69,15 @@ impl Drop for Nat {
             ringway_net(&self.0, "destroy lan");
         }
     }
+}
+
+/// Somebody at the other end of a cable of the host's.
+fn beyond() -> Space {
+    let beyond = Space::new();
+    beyond.cable("up0", "up1");
+    run("ip addr add 192.0.2.1/24 dev up0");
+    beyond.sh(&format!("ip addr add {BEYOND}/24 dev up1"));
+    beyond
 }
 
 fn ringway_net(state: &TempDir, words: &str) {
@@ -120,10 +133,11 @@ impl Guest {
 }
 
 #[test]
-fn guests_reach_each_other_and_the_host_until_they_may_not() {
-    let name = "nets::guests_reach_each_other_and_the_host_until_they_may_not";
+fn guests_reach_each_other_and_beyond_until_they_may_not() {
+    let name = "nets::guests_reach_each_other_and_beyond_until_they_may_not";
     in_own_network(name, || {
         let _lan = Nat::new();
+        let _beyond = beyond();
         let mut world = World::new();
         let net = network(&mut world);
         let mut a = Guest::new(&mut world, "a", &net, 2);
@@ -182,6 +196,8 @@ fn reach(world: &mut World, a: &mut Guest, b: &mut Guest) {
     is_told(world, b);
     assert!(a.hears(&b.address, 20) && b.hears(HOST, 20));
     run(&format!("busybox ping -c 1 -w 20 {}", a.address));
+    // Whoever is there answers the host only.
+    assert!(a.hears(BEYOND, 20));
     let switches: Vec<_> =
         world.datapaths().into_iter().filter(|one| !one.nics.is_empty()).collect();
     let [switch] = &switches[..] else { panic!("{switches:?}") };
@@ -236,7 +252,7 @@ fn come_back(world: &mut World, a: &mut Guest, b: &mut Guest) {
     let stats = switch(world);
     kill(stats.keeper.unwrap().pid);
     kill(stats.pid);
-    assert!(a.hears(&b.address, 60) && a.hears(HOST, 60));
+    assert!(a.hears(&b.address, 60) && a.hears(HOST, 60) && a.hears(BEYOND, 60));
     world.killed();
     for guest in [a, b] {
         assert!(world.is_served(&guest.vif));

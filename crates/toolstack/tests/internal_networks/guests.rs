@@ -5,8 +5,9 @@ use std::process::Command;
 
 use testkit::inside::in_own_network;
 use testkit::process::write_script;
+use testkit::space::Space;
 
-use crate::world::{Space, World, cable, run, sh};
+use crate::world::{World, run, sh};
 
 /// What udhcpc runs: it sets what it got, and leaves it in a file.
 const SCRIPT: &str = "[ \"$1\" = bound ] || exit 0
@@ -17,7 +18,7 @@ echo $ip/$mask $router $dns > $LEASE";
 /// Somebody at the other end of the host's uplink, who knows no way to the guests, and their names.
 fn beyond(world: &World) -> Space {
     let beyond = Space::new();
-    cable(&beyond, "up0", "up1");
+    beyond.cable("up0", "up1");
     sh("ip addr add 192.0.2.1/24 dev up0");
     beyond.sh("ip addr add 192.0.2.2/24 dev up1");
     let dir = world.dir.path().display();
@@ -36,7 +37,7 @@ fn beyond(world: &World) -> Space {
 fn guest(world: &World, number: u8) -> (Space, Vec<String>) {
     let guest = Space::new();
     let near = format!("g{number}p");
-    cable(&guest, &near, "g0");
+    guest.cable(&near, "g0");
     sh(&format!("ip link set dev {near} master rw-lan"));
     let (script, lease) = (world.dir.path().join("script"), world.dir.path().join("lease"));
     write_script(&script, SCRIPT).unwrap();
@@ -103,7 +104,7 @@ fn guests_give_the_host_no_addresses() {
         world.create("lan", false, false, None).unwrap();
         // The kernel gives addresses to devices with a carrier.
         let guest = Space::new();
-        cable(&guest, "g1p", "g0");
+        guest.cable("g1p", "g0");
         sh("ip link set dev g1p master rw-lan");
         let switch = |device: &str| format!("/proc/sys/net/ipv6/conf/{device}/disable_ipv6");
         let addresses = || sh("ip -6 addr show dev rw-lan");
@@ -148,7 +149,7 @@ fn without_nat_nobody_comes_or_goes_whoever_turns_forwarding_on() {
         let beyond = beyond(&world);
         world.create("lan", false, false, Some("10.5.0.0/24")).unwrap();
         let guest = Space::new();
-        cable(&guest, "g1p", "g0");
+        guest.cable("g1p", "g0");
         sh("ip link set dev g1p master rw-lan");
         guest.sh("ip addr add 10.5.0.2/24 dev g0");
         guest.sh("ip route add default via 10.5.0.1");

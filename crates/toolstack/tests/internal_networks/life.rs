@@ -6,8 +6,9 @@ use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 
 use testkit::inside::in_own_network;
+use testkit::space::Space;
 
-use crate::world::{Space, World, cable, devices, sh, there};
+use crate::world::{World, devices, sh, there};
 
 /// A user who is nobody else.
 const STRANGER: u32 = 64_999;
@@ -77,7 +78,7 @@ fn a_network_without_nat_or_dhcp_is_a_bridge() {
         let mac = || std::fs::read_to_string("/sys/class/net/rw-quiet/address").unwrap();
         let first = mac();
         let guest = Space::new();
-        cable(&guest, "g0p", "g0");
+        guest.cable("g0p", "g0");
         sh("ip link set dev g0p address 02:00:00:00:00:01 master rw-quiet");
         assert_eq!(mac(), first);
         let error = world.destroy("quiet", false).unwrap_err().to_string();

@@ -1,9 +1,8 @@
-//! Namespaces, and the networks of the test's own.
+//! The networks of the test's own.
 
 use std::future::Future;
-use std::io::{BufRead as _, BufReader};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 
 use tempfile::TempDir;
 use testkit::process::find_tool;
@@ -26,44 +25,6 @@ pub(super) fn sh(line: &str) -> String {
 pub(super) fn wait<T>(work: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(work)
-}
-
-/// Another network namespace: a process that is in it.
-pub(super) struct Space(Child);
-
-impl Space {
-    pub(super) fn new() -> Self {
-        let mut command = Command::new("unshare");
-        command.args(["--net", "sh", "-c", "ip link set dev lo up && echo && exec cat"]);
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        let mut line = String::new();
-        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
-        assert_eq!(line, "\n");
-        Self(child)
-    }
-
-    pub(super) fn id(&self) -> u32 {
-        self.0.id()
-    }
-
-    /// Words that run what follows there.
-    pub(super) fn words(&self, line: &str) -> Vec<String> {
-        let enter = format!("nsenter --target {} --net {line}", self.id());
-        enter.split(' ').map(str::to_owned).collect()
-    }
-
-    /// Runs a line there.
-    pub(super) fn sh(&self, line: &str) -> String {
-        run(&self.words(line).iter().map(String::as_str).collect::<Vec<_>>())
-    }
-}
-
-impl Drop for Space {
-    fn drop(&mut self) {
-        // It has ended already, at worst.
-        let _gone = self.0.kill();
-        let _waited = self.0.wait();
-    }
 }
 
 /// The networks of the host that this namespace is.
@@ -142,14 +103,6 @@ pub(super) fn devices() -> Vec<String> {
     let mut ours: Vec<_> = all.filter(|name| name.starts_with("rw")).collect();
     ours.sort();
     ours
-}
-
-/// A cable from this namespace to another: `near` here, `far` there.
-pub(super) fn cable(space: &Space, near: &str, far: &str) {
-    let id = space.id();
-    sh(&format!("ip link add {near} type veth peer name {far} netns {id}"));
-    sh(&format!("ip link set dev {near} up"));
-    space.sh(&format!("ip link set dev {far} up"));
 }
 
 /// Whether a path is there.
