@@ -52,16 +52,20 @@ fn chains_may_be_cut_anywhere() {
 fn a_large_frame_is_spread_over_small_buffers() {
     let lan = Lan::new(1);
     let [mut a, mut b, mut c] = [1, 2, 3].map(|port| Guest::new(&lan, port, 0, all()));
-    b.rx.post(40, 1526);
-    c.rx.post(1, 70_000);
-    let large = tcp(EVERYBODY, 1, &data(30_000));
-    a.send(cut(1448), &large);
-    let got = b.rx.receive();
-    assert_eq!(got.buffers, (12 + 54 + 30_000u16).div_ceil(1526));
-    assert_eq!((&got.header[..10], &got.frame), (&cut(1448)[..10], &large));
-    // What one has taken is still there for the other.
-    let got = c.rx.receive();
-    assert_eq!((got.buffers, got.frame), (1, large));
+    for (header, large) in [
+        (cut(1448), tcp(EVERYBODY, 1, &data(30_000))),
+        (cut6(1428), tcp6(EVERYBODY, 1, &data(65_000))),
+    ] {
+        b.rx.post(44, 1526);
+        c.rx.post(1, 70_000);
+        a.send(header, &large);
+        let got = b.rx.receive();
+        assert_eq!(usize::from(got.buffers), (HEADER_BYTES + large.len()).div_ceil(1526));
+        assert_eq!((&got.header[..10], &got.frame), (&header[..10], &large));
+        // What one has taken is still there for the other.
+        let got = c.rx.receive();
+        assert_eq!((got.buffers, got.frame), (1, large));
+    }
 }
 
 #[test]
@@ -194,23 +198,52 @@ fn what_a_receiver_does_not_take_is_finished() {
     let lan = Lan::new(1);
     let mut a = Guest::new(&lan, 1, 0, all());
     let mut b = Guest::new(&lan, 2, 0, BARE | feature::MRG_RXBUF);
-    b.rx.post(16, 2048);
-    let sent = data(5000);
+    b.rx.post(64, 2048);
+    let (sent, sent6) = (data(5000), data(65_000));
     a.send(cut(1448), &tcp(EVERYBODY, 1, &sent));
-    let mut whole = Vec::new();
-    for bytes in [1448, 1448, 1448, 656] {
+    comes_in_segments(&mut b, DATA_AT, 1448, &sent);
+    a.send(cut6(1428), &tcp6(EVERYBODY, 1, &sent6));
+    comes_in_segments(&mut b, DATA6_AT, 1428, &sent6);
+    assert_eq!(b.rx.got(), None);
+    for (header, small, sum_at) in [
+        (PARTIAL, tcp(EVERYBODY, 1, &data(333)), TCP_AT + 16),
+        (PARTIAL6, tcp6(EVERYBODY, 1, &data(333)), TCP6_AT + 16),
+    ] {
+        a.send(header, &small);
         let got = b.rx.receive();
-        assert_eq!((got.header[..10].to_vec(), got.frame.len()), (vec![0; 10], DATA_AT + bytes));
-        assert!(is_sound(&got.frame));
-        whole.extend(&got.frame[DATA_AT..]);
+        assert!(is_sound(&got.frame) && !is_sound(&small));
+        let others = |frame: &[u8]| [&frame[..sum_at], &frame[sum_at + 2..]].concat();
+        assert_eq!((&got.header[..10], others(&got.frame)), (&[0; 10][..], others(&small)));
     }
-    assert_eq!((whole, b.rx.got()), (sent, None));
-    let small = tcp(EVERYBODY, 1, &data(333));
-    a.send(PARTIAL, &small);
-    let got = b.rx.receive();
-    assert!(is_sound(&got.frame) && !is_sound(&small));
-    assert_eq!((&got.frame[..50], &got.frame[52..]), (&small[..50], &small[52..]));
-    assert_eq!(lan.counts(2).got_frames, 5);
+    assert_eq!(lan.counts(2).got_frames, 4 + 46 + 2);
+}
+
+/// A guest without offloads gets this data in segments of so much, each of which is whole.
+fn comes_in_segments(guest: &mut Guest, data_at: usize, bytes: usize, data: &[u8]) {
+    for part in data.chunks(bytes) {
+        let got = guest.rx.receive();
+        assert_eq!((&got.header[..10], &got.frame[data_at..]), (&[0; 10][..], part));
+        assert!(is_sound(&got.frame));
+    }
+}
+
+#[test]
+fn one_kind_of_tcp_may_be_taken_whole_and_the_other_cut() {
+    let lan = Lan::new(1);
+    let mut a = Guest::new(&lan, 1, 0, all());
+    let [tso4, tso6] = [feature::GUEST_TSO4, feature::GUEST_TSO6];
+    let some = |port, kind| {
+        Guest::new(&lan, port, 0, BARE | feature::MRG_RXBUF | feature::GUEST_CSUM | kind)
+    };
+    let (mut four, mut six) = (some(2, tso4), some(3, tso6));
+    [&mut four, &mut six].into_iter().for_each(|guest| guest.rx.post(64, 2048));
+    let (sent, sent6) = (data(5000), data(6000));
+    a.send(cut(1448), &tcp(EVERYBODY, 1, &sent));
+    a.send(cut6(1428), &tcp6(EVERYBODY, 1, &sent6));
+    assert_eq!(four.rx.receive().frame, tcp(EVERYBODY, 1, &sent));
+    comes_in_segments(&mut four, DATA6_AT, 1428, &sent6);
+    comes_in_segments(&mut six, DATA_AT, 1448, &sent);
+    assert_eq!(six.rx.receive().frame, tcp6(EVERYBODY, 1, &sent6));
 }
 
 #[test]

@@ -16,10 +16,26 @@ fn whatever_is_offered_may_be_accepted_whole() {
             let features = offer.accept(offer.bits()).unwrap();
             assert_eq!(features.has(MQ), pairs > 1 && control);
             assert_eq!(features.has(MRG_RXBUF), mergeable);
-            assert_eq!(features.receives().tcp6, offloads);
-            assert_eq!(features.sends().checksum, offloads);
-            assert!(!features.sends().vouches);
+            let all = if offloads { Offloads::KERNEL } else { Offloads::default() };
+            assert_eq!(features.receives(), all);
+            assert_eq!(features.sends(), Offloads { vouches: false, ..all });
         }
+    }
+}
+
+#[test]
+fn each_kind_of_tcp_is_left_by_its_own_bit() {
+    let none = Offloads::default();
+    let some = Offloads { checksum: true, ..none };
+    let (tcp4, tcp6) = (Offloads { tcp4: true, ..some }, Offloads { tcp6: true, ..some });
+    for (bits, sends) in [(CSUM, some), (CSUM | HOST_TSO4, tcp4), (CSUM | HOST_TSO6, tcp6)] {
+        let features = ALL.accept(bits).unwrap();
+        assert_eq!((features.sends(), features.receives()), (sends, none));
+    }
+    for (bits, receives) in [(GUEST_TSO4, tcp4), (GUEST_TSO6, tcp6)] {
+        let features = ALL.accept(GUEST_CSUM | bits).unwrap();
+        let receives = Offloads { vouches: true, ..receives };
+        assert_eq!((features.sends(), features.receives()), (none, receives));
     }
 }
 

@@ -1,17 +1,22 @@
 //! Frames for tests, put together by hand.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use net::checksum::Sum;
 use net::header::HEADER_BYTES;
 
 /// Everybody, as a number of a station.
 pub(crate) const EVERYBODY: u8 = 0xff;
-/// Where TCP begins in a frame, and its data.
+/// Where TCP begins in a frame of IPv4, and its data.
 pub(crate) const TCP_AT: usize = 34;
 pub(crate) const DATA_AT: usize = 54;
+/// The same of IPv6.
+pub(crate) const TCP6_AT: usize = 54;
+pub(crate) const DATA6_AT: usize = 74;
 
 const ENDS: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2)];
+const ENDS6: [Ipv6Addr; 2] =
+    [Ipv6Addr::new(0xfd09, 0, 0, 0, 0, 0, 0, 1), Ipv6Addr::new(0xfd09, 0, 0, 0, 0, 0, 0, 2)];
 
 /// The address of a station.
 pub(crate) fn station(number: u8) -> [u8; 6] {
@@ -63,25 +68,50 @@ pub(crate) fn udp(dst: u8, src: u8, ports: [u16; 2], data: &[u8]) -> Vec<u8> {
 
 /// TCP, of whose checksum the pseudo header's part is there.
 pub(crate) fn tcp(dst: u8, src: u8, data: &[u8]) -> Vec<u8> {
-    let mut body = vec![0x80, 0, 0x14, 0x51, 0, 0, 0, 1, 0, 0, 0, 1, 0x50, 0x18, 1, 0, 0, 0, 0, 0];
-    let pseudo = pseudo(body.len() + data.len()).checksum().map(|byte| !byte);
-    body[16..18].copy_from_slice(&pseudo);
-    body.extend(data);
-    [ether(dst, src, 0x800), ip(6, &body)].concat()
+    [ether(dst, src, 0x800), ip(6, &segment(ENDS.map(IpAddr::V4), data))].concat()
 }
 
-fn pseudo(bytes: usize) -> Sum {
-    let [src, dst] = ENDS.map(IpAddr::V4);
+/// The same over IPv6.
+pub(crate) fn tcp6(dst: u8, src: u8, data: &[u8]) -> Vec<u8> {
+    let body = segment(ENDS6.map(IpAddr::V6), data);
+    let mut out = ether(dst, src, 0x86dd);
+    out.extend([0x60, 0, 0, 0]);
+    out.extend((body.len() as u16).to_be_bytes());
+    out.extend([6, 64]);
+    out.extend(ENDS6.map(|end| end.octets()).concat());
+    out.extend(body);
+    out
+}
+
+fn segment(ends: [IpAddr; 2], data: &[u8]) -> Vec<u8> {
+    let mut out = vec![0x80, 0, 0x14, 0x51, 0, 0, 0, 1, 0, 0, 0, 1, 0x50, 0x18, 1, 0, 0, 0, 0, 0];
+    let pseudo = pseudo(ends, out.len() + data.len()).checksum().map(|byte| !byte);
+    out[16..18].copy_from_slice(&pseudo);
+    out.extend(data);
+    out
+}
+
+fn pseudo([src, dst]: [IpAddr; 2], bytes: usize) -> Sum {
     Sum::pseudo(src, dst, 6, bytes as u32)
 }
 
-/// The checksums of IP and TCP are right.
+/// The lengths and the checksums of IP and TCP are right.
 pub(crate) fn is_sound(frame: &[u8]) -> bool {
+    let is_ipv6 = frame[12..14] == [0x86, 0xdd];
+    // Where the length is, what it does not count, and where TCP begins.
+    let (ends, len_at, before, tcp_at) = if is_ipv6 {
+        (ENDS6.map(IpAddr::V6), 18, TCP6_AT, TCP6_AT)
+    } else {
+        (ENDS.map(IpAddr::V4), 16, 14, TCP_AT)
+    };
     let mut ip = Sum::default();
-    ip.add(&frame[14..TCP_AT]);
-    let mut tcp = pseudo(frame.len() - TCP_AT);
-    tcp.add(&frame[TCP_AT..]);
-    [ip, tcp].iter().all(|sum| sum.checksum() == [0, 0])
+    ip.add(&frame[14..tcp_at]);
+    let mut tcp = pseudo(ends, frame.len() - tcp_at);
+    tcp.add(&frame[tcp_at..]);
+    let len = u16::from_be_bytes([frame[len_at], frame[len_at + 1]]);
+    // IPv6 has no checksum of its own.
+    let is_summed = is_ipv6 || ip.checksum() == [0, 0];
+    is_summed && tcp.checksum() == [0, 0] && usize::from(len) == frame.len() - before
 }
 
 /// Data that tells its place.
@@ -96,4 +126,13 @@ pub(crate) const PARTIAL: [u8; HEADER_BYTES] = [1, 0, 0, 0, 0, 0, TCP_AT as u8, 
 pub(crate) fn cut(size: u16) -> [u8; HEADER_BYTES] {
     let [low, high] = size.to_le_bytes();
     [1, 1, DATA_AT as u8, 0, low, high, TCP_AT as u8, 0, 16, 0, 0, 0]
+}
+
+/// The same of a frame of [`tcp6`].
+pub(crate) const PARTIAL6: [u8; HEADER_BYTES] = [1, 0, 0, 0, 0, 0, TCP6_AT as u8, 0, 16, 0, 0, 0];
+
+/// The header of a frame of [`tcp6`] that is to be cut into segments of so much data.
+pub(crate) fn cut6(size: u16) -> [u8; HEADER_BYTES] {
+    let [low, high] = size.to_le_bytes();
+    [1, 4, DATA6_AT as u8, 0, low, high, TCP6_AT as u8, 0, 16, 0, 0, 0]
 }
