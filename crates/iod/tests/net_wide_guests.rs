@@ -1,9 +1,11 @@
 //! Two guests with four pairs of queues each, and the host at the switch: all that guests of a network
-//! ask for. Needs root.
+//! ask for, and what they send in large pieces. Needs root.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod common;
 
+use std::net::TcpListener;
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -11,10 +13,11 @@ use std::time::Duration;
 use common::nics::{DRIVERS, qemu, uml};
 use common::switch::Switch;
 use common::*;
-use model::report::PortStats;
+use model::report::{PortStats, WayStats};
 use testkit::guest::{Guest, Kind, Machine};
 use testkit::inside::in_own_network;
 use testkit::process::Process;
+use testkit::raw::guest::wait_readable;
 
 /// Far beyond any boot and load, also when several share two busy cores.
 const DEADLINE: Duration = Duration::from_secs(300);
@@ -51,6 +54,10 @@ const SERVER: &str = "iperf3 -s -D
     mkfifo /tmp/nothing && exec 3<>/tmp/nothing
     nc -l -p 99 <&3";
 
+/// Its server resets who comes before it is done with who was there.
+const STREAMS: &str =
+    "streams() { for n in 1 2 3 4 5; do iperf3 -c \"$@\" && return; sleep 2; done; return 1; }";
+
 /// All in one piece: no packet may have been cut, on either way.
 const CLIENT: &str = "until ping -c 1 -W 1 10.9.0.2 >/dev/null; do :; done
     for whom in 10.9.0.2 10.9.0.1 10.7.0.2; do
@@ -62,8 +69,6 @@ const CLIENT: &str = "until ping -c 1 -W 1 10.9.0.2 >/dev/null; do :; done
     done
     [ \"$(awk '/^Ip: [0-9]/ {print $18 + $20}' /proc/net/snmp)\" = 0 ] || exit 7
     until iperf3 -c 10.9.0.2 -n 4M; do sleep 1; done
-    # Its server resets who comes before it is done with who was there.
-    streams() { for n in 1 2 3 4 5; do iperf3 -c \"$@\" && return; sleep 2; done; return 1; }
     streams 10.9.0.2 -n 16M -P 8 || exit 8
     streams 10.9.0.2 -n 16M -P 8 -R || exit 9
     streams fd09::2 -n 4M || exit 10
@@ -71,6 +76,29 @@ const CLIENT: &str = "until ping -c 1 -W 1 10.9.0.2 >/dev/null; do :; done
     streams 10.9.0.1 -n 8M -P 4 || exit 12
     streams 10.9.0.1 -n 8M -P 4 -R || exit 13
     echo enough | nc 10.9.0.2 99";
+
+/// What both do first where packets are as small as anywhere.
+const BEGIN_SMALL: &str = "[ $(cat /sys/class/net/eth0/mtu) = 1500 ] || exit 3
+    ip addr add 10.9.0.$NUMBER/24 dev eth0 && ip -6 addr add fd09::$NUMBER/64 dev eth0 || exit 4";
+
+/// Streams to each address and from it, and waits each time until the test has looked at what went.
+const TURNS: &str = "until ping -c 1 -W 1 10.9.0.2 >/dev/null; do :; done
+    until ping6 -c 1 -W 1 fd09::2 >/dev/null; do :; done
+    until ping6 -c 1 -W 1 fd09::1 >/dev/null; do :; done
+    until iperf3 -c 10.9.0.2 -n 64K; do sleep 1; done
+    mkfifo /tmp/nothing && exec 3<>/tmp/nothing
+    nc 10.9.0.1 98 <&3
+    for whom in 10.9.0.2 fd09::2 10.9.0.1 fd09::1; do
+        for way in '' -R; do
+            streams $whom -n 8M $way || exit 5
+            nc 10.9.0.1 98 <&3
+        done
+    done
+    echo enough | nc 10.9.0.2 99";
+/// Bytes of each of these streams, of whose last ones iperf3 does not see the end.
+const TURN_BYTES: u64 = 4 << 20;
+/// The longest frame of one segment, at the least MTU that all networks have.
+const FRAME_BYTES: u64 = 1514;
 
 fn ip(words: &str) {
     let output = Command::new("ip").args(words.split(' ')).output().unwrap();
@@ -94,17 +122,36 @@ fn dhcp(folder: &Path) -> Process {
 /// Streams to the host and from it.
 fn iperf() -> Process {
     let mut command = Command::new("iperf3");
-    Process::start(command.args(["-s", "-B", "10.9.0.1"]).stdout(Stdio::null())).unwrap()
+    Process::start(command.arg("-s").stdout(Stdio::null())).unwrap()
 }
 
-fn guest(kind: Kind, switch: &Switch, port: &str, number: u8, script: &str) -> Guest {
+/// The switch, with the host at it.
+fn switch(mtu: u32) -> Switch {
+    let (pairs, bytes) = (PAIRS.to_string(), mtu.to_string());
+    let options = ["--tap", TAP, "--queues", &pairs, "--mtu", &bytes, "--reactors", "2"];
+    let switch = Switch::with(&["a", "b"], &options);
+    ip(&format!("link set dev {TAP} mtu {mtu} up"));
+    ip(&format!("addr add 10.9.0.1/24 dev {TAP}"));
+    ip(&format!("-6 addr add fd09::1/64 dev {TAP} nodad"));
+    switch
+}
+
+/// The guest of this number at a port, which runs all of the script.
+fn guest(
+    kind: Kind,
+    (switch, mtu): (&Switch, u32),
+    port: &str,
+    number: u8,
+    script: &[&str],
+) -> Guest {
     let (socket, mac) = (switch.port(port), format!("02:00:00:00:00:0{number}"));
-    let mut script = format!("ECHO={ECHO} PAIRS={PAIRS} MAC={mac}\n{BEGIN}\n{script}");
+    let script = script.join("\n");
+    let mut script = format!("ECHO={ECHO} PAIRS={PAIRS} MAC={mac} NUMBER={number}\n{script}");
     let machine = match kind {
         Kind::Qemu => {
             let mut machine: Machine = qemu(&socket, PAIRS, &mac);
             // What the backend's configuration says, QEMU shows only if it is told, too.
-            machine.args.last_mut().unwrap().push_str(",host_mtu=9000");
+            machine.args.last_mut().unwrap().push_str(&format!(",host_mtu={mtu}"));
             machine
         }
         Kind::Uml => {
@@ -123,21 +170,21 @@ fn busy_pairs(port: &PortStats) -> (usize, usize) {
     (busy(|pair| pair.sent.frames), busy(|pair| pair.got.frames))
 }
 
-fn they_have_all_that_they_ask_for(kind: Kind) {
-    let folder = folder();
-    let (pairs, mtu) = (PAIRS.to_string(), MTU.to_string());
-    let options = ["--tap", TAP, "--queues", &pairs, "--mtu", &mtu, "--reactors", "2"];
-    let mut switch = Switch::with(&["a", "b"], &options);
-    ip(&format!("link set dev {TAP} mtu {MTU} up"));
-    ip(&format!("addr add 10.9.0.1/24 dev {TAP}"));
-    ip(&format!("-6 addr add fd09::1/64 dev {TAP} nodad"));
-    let (_dhcp, _iperf) = (dhcp(folder.path()), iperf());
-    let server = guest(kind, &switch, "a", 2, SERVER);
-    let client = guest(kind, &switch, "b", 3, CLIENT).finish(DEADLINE).unwrap();
+/// Both come to their end, the server by the client's last word.
+fn have_ended(client: Guest, server: Guest) {
+    let client = client.finish(DEADLINE).unwrap();
     assert_eq!(client.code, 0, "{}", client.output);
     let server = server.finish(DEADLINE).unwrap();
     assert_eq!(server.code, 0, "{}", server.output);
     assert!(server.output.contains("enough"), "{}", server.output);
+}
+
+fn they_have_all_that_they_ask_for(kind: Kind) {
+    let (folder, mut switch) = (folder(), switch(MTU));
+    let (_dhcp, _iperf) = (dhcp(folder.path()), iperf());
+    let server = guest(kind, (&switch, MTU), "a", 2, &[BEGIN, SERVER]);
+    let client = guest(kind, (&switch, MTU), "b", 3, &[BEGIN, STREAMS, CLIENT]);
+    have_ended(client, server);
     for port in &switch.ports() {
         if port.id != TAP {
             let (sent, got) = busy_pairs(port);
@@ -159,6 +206,68 @@ fn two_guests_and_the_host_have_all_that_they_ask_for() {
 fn two_guests_of_user_mode_linux_have_all_that_they_ask_for() {
     in_own_network("two_guests_of_user_mode_linux_have_all_that_they_ask_for", || {
         they_have_all_that_they_ask_for(Kind::Uml);
+    })
+    .unwrap();
+}
+
+/// What a stream from one port to another was, between two looks at them.
+fn went_in_large_pieces(before: &[PortStats], after: &[PortStats], from: &str, to: &str) {
+    let grown = |name: &str, way: fn(&PortStats) -> &WayStats| {
+        let at = |ports: &[PortStats]| {
+            let port = ports.iter().find(|port| port.id.ends_with(name)).unwrap();
+            [way(port).frames, way(port).bytes]
+        };
+        let (before, after) = (at(before), at(after));
+        [0, 1].map(|of| after[of] - before[of])
+    };
+    for [frames, bytes] in [grown(from, |port| &port.sent), grown(to, |port| &port.got)] {
+        assert!(
+            bytes >= TURN_BYTES && bytes > frames * FRAME_BYTES,
+            "{bytes} bytes from {from} to {to} in {frames} frames: not in large pieces"
+        );
+    }
+}
+
+/// Streams over IPv4 and IPv6 between guests, and between a guest and the host: what one side leaves to be
+/// cut is cut nowhere in between.
+fn large_pieces_stay_whole(kind: Kind) {
+    let mtu = 1500;
+    let mut switch = switch(mtu);
+    let turns = TcpListener::bind("10.9.0.1:98").unwrap();
+    let _iperf = iperf();
+    let server = guest(kind, (&switch, mtu), "a", 2, &[BEGIN_SMALL, SERVER]);
+    let client = guest(kind, (&switch, mtu), "b", 3, &[BEGIN_SMALL, STREAMS, TURNS]);
+    // The client goes on when its connection is closed.
+    let next = || {
+        let there = wait_readable(&[turns.as_fd()], DEADLINE).unwrap();
+        assert_eq!(there, Some(0), "the client has ended: {}", client.console());
+        let _turn = turns.accept().unwrap();
+        switch.ports()
+    };
+    let mut before = next();
+    for other in ["a", "a", TAP, TAP] {
+        for (from, to) in [("b", other), (other, "b")] {
+            let after = next();
+            went_in_large_pieces(&before, &after, from, to);
+            before = after;
+        }
+    }
+    have_ended(client, server);
+    assert!(switch.process.terminate().unwrap().success());
+}
+
+#[test]
+fn guests_of_qemu_and_the_host_speak_in_large_pieces() {
+    in_own_network("guests_of_qemu_and_the_host_speak_in_large_pieces", || {
+        large_pieces_stay_whole(Kind::Qemu);
+    })
+    .unwrap();
+}
+
+#[test]
+fn guests_of_user_mode_linux_and_the_host_speak_in_large_pieces() {
+    in_own_network("guests_of_user_mode_linux_and_the_host_speak_in_large_pieces", || {
+        large_pieces_stay_whole(Kind::Uml);
     })
     .unwrap();
 }
