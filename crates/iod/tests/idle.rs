@@ -1,11 +1,11 @@
-//! What disks that nobody uses cost: nothing, not even a wake-up; and where threads may run.
+//! What disks and NICs that nobody uses cost: nothing, not even a wake-up; and where threads may run.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod common;
 
-use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use common::frames::{self, SOON, frame};
 use common::*;
 use serde_json::json;
 use testkit::process::PROCESS_DEADLINE;
@@ -13,26 +13,10 @@ use testkit::raw::request::{Request, status};
 use testkit::raw::{Guest, Setup};
 
 const QUEUES: u16 = 4;
+/// Pairs of queues of a NIC.
+const PAIRS: u16 = 2;
 /// The keeper looks so often whether its worker was killed and cannot end: no event tells of that.
 const KEEPER_LOOKS: Duration = Duration::from_secs(5);
-
-/// Of each thread of a process: its name, and how often it slept.
-fn sleeps(pid: u32) -> BTreeMap<String, u64> {
-    let entries = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
-    let threads = entries.filter_map(|entry| {
-        let path = entry.unwrap().path();
-        // It may have ended.
-        let text = std::fs::read_to_string(path.join("status")).ok()?;
-        let field = |name: &str| {
-            let line = text.lines().find_map(|line| line.strip_prefix(name));
-            line.unwrap().trim().to_owned()
-        };
-        let id = path.file_name().unwrap().to_string_lossy().into_owned();
-        let count = field("voluntary_ctxt_switches:").parse().unwrap();
-        Some((format!("{} {id}", field("Name:")), count))
-    });
-    threads.collect()
-}
 
 /// Turns, sleeps and wake-ups of all reactors.
 fn reactors(caller: &mut Caller) -> Vec<[u64; 3]> {
@@ -40,11 +24,42 @@ fn reactors(caller: &mut Caller) -> Vec<[u64; 3]> {
     stats.reactors.iter().map(|one| [one.turns, one.sleeps, one.wakeups]).collect()
 }
 
+/// Neither a thread of the worker wakes up, nor the keeper but to look at it.
+fn nothing_wakes(io: &Io) {
+    let (mut caller, window) = (io.caller(), stillness());
+    let stats = caller.stats();
+    let worker = stats.pid;
+    assert_ne!(worker, io.process.id());
+    // Of NICs each reactor is asked what it knows, once for each look at them.
+    let asked = u64::from(!stats.nics.is_empty());
+    // What has just happened may have consequences for a while; what is periodic never ends.
+    let until = Instant::now() + PROCESS_DEADLINE;
+    loop {
+        let before = reactors(&mut caller);
+        // The thread that has just answered goes to sleep.
+        std::thread::sleep(Duration::from_millis(100));
+        let keeper = || sleeps(io.process.id()).values().sum::<u64>();
+        let (asleep, kept) = (sleeps(worker), keeper());
+        std::thread::sleep(window);
+        let (now, looks) = (sleeps(worker), keeper().saturating_sub(kept));
+        let after = reactors(&mut caller);
+        let looks_max = 1 + window.as_secs() / KEEPER_LOOKS.as_secs();
+        let counts = before.iter().flatten().zip(after.iter().flatten());
+        let are_still = counts.map(|(before, after)| after - before).all(|grown| grown <= asked);
+        if are_still && asleep == now && looks <= looks_max {
+            break;
+        }
+        assert!(
+            Instant::now() < until,
+            "in {window:?} of idleness reactors went from {before:?} to {after:?}, and threads \
+             from {asleep:?} to {now:?}; the keeper woke {looks} times"
+        );
+    }
+}
+
 #[test]
 fn disks_that_were_used_once_cost_no_wake_up() {
     let disks = testkit::rounds(12, 100);
-    // Whatever is due at all, and does not come in this time, is no part of a percent.
-    let window = Duration::from_secs(testkit::rounds(3, 10) as u64);
     let io = Io::start();
     let mut caller = io.caller();
     let mut guests = Vec::new();
@@ -61,33 +76,43 @@ fn disks_that_were_used_once_cost_no_wake_up() {
         }
         guests.push(guest);
     }
-    let worker = caller.stats().pid;
-    assert_ne!(worker, io.process.id());
-    // What has just happened may have consequences for a while; what is periodic never ends.
-    let until = Instant::now() + PROCESS_DEADLINE;
-    loop {
-        let before = reactors(&mut caller);
-        // The thread that has just answered goes to sleep.
-        std::thread::sleep(Duration::from_millis(100));
-        let keeper = || sleeps(io.process.id()).values().sum::<u64>();
-        let (asleep, kept) = (sleeps(worker), keeper());
-        std::thread::sleep(window);
-        let (now, looks) = (sleeps(worker), keeper().saturating_sub(kept));
-        let after = reactors(&mut caller);
-        let looks_max = 1 + window.as_secs() / KEEPER_LOOKS.as_secs();
-        if before == after && asleep == now && looks <= looks_max {
-            break;
-        }
-        assert!(
-            Instant::now() < until,
-            "in {window:?} of idleness reactors went from {before:?} to {after:?}, and threads \
-             from {asleep:?} to {now:?}; the keeper woke {looks} times"
-        );
-    }
+    nothing_wakes(&io);
     // They are all served yet.
     for guest in &mut guests {
         assert_eq!(guest.run(0, &Request::read(0, 4096)).unwrap().data, [7; 4096]);
     }
+}
+
+/// All speak to the first one, over each pair, and hear it.
+fn speak(guests: &mut [Guest], round: &str) {
+    let (first, others) = guests.split_first_mut().unwrap();
+    for pair in 0..usize::from(PAIRS) {
+        let loud = frame(0xff, 1, round);
+        first.pass_frame(pair, &loud).unwrap();
+        for (guest, number) in others.iter_mut().zip(2..) {
+            assert_eq!(guest.take_frame(0, SOON).unwrap().unwrap().bytes, loud);
+            let answer = frame(1, number, round);
+            guest.pass_frame(pair, &answer).unwrap();
+            assert_eq!(first.take_frame(0, SOON).unwrap().unwrap().bytes, answer);
+        }
+    }
+}
+
+#[test]
+fn nics_that_were_used_once_cost_no_wake_up() {
+    let nics = testkit::rounds(12, 100);
+    let io = Io::start_with(&["--reactors", "2"]);
+    let mut guests = Vec::new();
+    for number in 1..=nics as u8 {
+        let id = format!("n{number}");
+        let mut spec = frames::spec(&io, &id, "lan", number);
+        spec["queues"] = json!(PAIRS);
+        io.caller().call("nic.attach", spec).unwrap();
+        guests.push(frames::guest(&io.socket(&id), PAIRS));
+    }
+    speak(&mut guests, "at first");
+    nothing_wakes(&io);
+    speak(&mut guests, "still there");
 }
 
 /// CPUs that this test may use, by number.

@@ -16,7 +16,7 @@ use common::switch::Switch;
 use common::*;
 use testkit::guest::{Guest, Kind, Machine};
 use testkit::inside::in_own_network;
-use testkit::process::{PROCESS_DEADLINE, Process};
+use testkit::process::PROCESS_DEADLINE;
 use testkit::raw::nic::PLAIN;
 use testkit::raw::{Guest as Driver, Setup};
 
@@ -229,17 +229,6 @@ fn a_device_that_is_down_loses_frames_and_comes_back() {
     .unwrap();
 }
 
-/// How often the threads of a process slept, all together.
-fn sleeps(process: &Process) -> u64 {
-    let tasks = std::fs::read_dir(format!("/proc/{}/task", process.id())).unwrap();
-    let texts = tasks.map(|task| std::fs::read_to_string(task.unwrap().path().join("status")));
-    let count = |text: String| {
-        let line = text.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
-        line.unwrap().trim().parse::<u64>().unwrap()
-    };
-    texts.map(|text| count(text.unwrap())).sum()
-}
-
 #[test]
 fn an_idle_uplink_costs_no_wake_up() {
     in_own_network("an_idle_uplink_costs_no_wake_up", || {
@@ -249,9 +238,9 @@ fn an_idle_uplink_costs_no_wake_up() {
         arp(&mut a, 2);
         // What has just happened may have consequences for a while; what is periodic never ends.
         eventually("still", || {
-            let before = sleeps(&switch.process);
-            std::thread::sleep(Duration::from_secs(1));
-            sleeps(&switch.process) == before
+            let before = sleeps(switch.process.id());
+            std::thread::sleep(stillness());
+            sleeps(switch.process.id()) == before
         });
         a.send_frame(0, &PLAIN, &question()).unwrap();
         arp(&mut a, 2);

@@ -7,6 +7,7 @@ pub mod nbd;
 pub mod nics;
 pub mod switch;
 
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -78,6 +79,30 @@ pub fn eventually(what: &str, mut check: impl FnMut() -> bool) {
         assert!(Instant::now() < until, "never: {what}");
         std::thread::sleep(Duration::from_millis(2));
     }
+}
+
+/// Of each thread of a process: its name, and how often it slept.
+pub fn sleeps(pid: u32) -> BTreeMap<String, u64> {
+    let entries = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    let threads = entries.filter_map(|entry| {
+        let path = entry.unwrap().path();
+        // It may have ended.
+        let text = std::fs::read_to_string(path.join("status")).ok()?;
+        let field = |name: &str| {
+            let line = text.lines().find_map(|line| line.strip_prefix(name));
+            line.unwrap().trim().to_owned()
+        };
+        let id = path.file_name().unwrap().to_string_lossy().into_owned();
+        let count = field("voluntary_ctxt_switches:").parse().unwrap();
+        Some((format!("{} {id}", field("Name:")), count))
+    });
+    threads.collect()
+}
+
+/// So long nothing wakes up where nothing is to be done: whatever is due at all, and does not come in this
+/// time, is no part of a percent.
+pub fn stillness() -> Duration {
+    Duration::from_secs(testkit::rounds(3, 10) as u64)
 }
 
 /// What `work` returns, and how long it took.
