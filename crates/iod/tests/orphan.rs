@@ -5,6 +5,7 @@ mod common;
 
 use common::*;
 use model::report::DiskState;
+use model::spec::PollMode;
 use rustix::process::Signal;
 use serde_json::json;
 use testkit::process::{PROCESS_DEADLINE, Process, Worker};
@@ -43,6 +44,21 @@ fn read(guest: &mut Guest, sector: u64) -> Vec<u8> {
     guest.run(0, &Request::read(sector, 512)).unwrap().data
 }
 
+/// The only NIC polls as it was told, and may do what it was told.
+fn is_as_told(io: &Io) -> bool {
+    let stats = io.caller().stats();
+    let ([nic], [port]) = (&stats.nics[..], &stats.ports[..]) else { return false };
+    let mode = port.polling.as_ref().map(|polling| polling.set.mode);
+    nic.connected && nic.locked && nic.flood == Some(7) && mode == Some(PollMode::Off)
+}
+
+/// It sends a frame that it may not; so many were refused since its worker began.
+fn is_locked(io: &Io, nic: &mut Guest, refused: u64) {
+    frames::send(nic, &frames::frame(0xff, 9, "of somebody else"));
+    let told = io.caller().stats().nics.swap_remove(0).frames;
+    assert_eq!(told.refused_frames.get("locked-mac"), Some(&refused), "{told:?}");
+}
+
 #[test]
 fn it_goes_on_serving_and_a_new_keeper_adopts_it() {
     let mut io = Io::lasting(&[]);
@@ -50,7 +66,10 @@ fn it_goes_on_serving_and_a_new_keeper_adopts_it() {
     for id in ["a", "b"] {
         caller.disk("disk.attach", io.spec(id, json!({"memory": 1 << 20})));
     }
+    frames::attach(&io, "n", "lan", 1);
+    caller.call("nic.poll", json!({"id": "n", "poll": "off"})).unwrap();
     let mut guest = Guest::start(&io.socket("a"), &Setup::default()).unwrap();
+    let mut nic = frames::guest(&io.socket("n"), 1);
     write(&mut guest, 0, 1);
     let worker = orphan(&mut io);
     // The same session, the same caller.
@@ -60,13 +79,18 @@ fn it_goes_on_serving_and_a_new_keeper_adopts_it() {
     caller.call("disk.detach", json!({"id": "b"})).unwrap();
     caller.disk("disk.attach", io.spec("c", json!({"memory": 1 << 20})));
     caller.disk("disk.pause", json!({"id": "c"}));
+    let limits = json!({"locked": {"ipv4": ["10.0.0.1"]}, "flood": 7});
+    caller.call("nic.limits", json!({"id": "n", "limits": limits})).unwrap();
+    is_locked(&io, &mut nic, 1);
 
     let mut keeper = keep(&io);
     write(&mut guest, 2, 3);
     let stats = caller.stats();
     assert_eq!(stats.pid, worker.0.id(), "it is the same worker");
     assert_eq!(stats.keeper.unwrap().pid, keeper.id());
-    drop(guest);
+    assert!(is_as_told(&io), "{:?}", io.caller().stats());
+    is_locked(&io, &mut nic, 2);
+    drop((guest, nic));
 
     worker.0.kill().unwrap();
     keeper.next_worker(None).unwrap();
@@ -77,6 +101,9 @@ fn it_goes_on_serving_and_a_new_keeper_adopts_it() {
     assert!(restarted.last_exit.unwrap().contains("nobody can tell how"));
     let mut guest = Guest::start(&io.socket("a"), &Setup::default()).unwrap();
     assert_eq!([0, 1, 2].map(|at| read(&mut guest, at)[0]), [1, 2, 3]);
+    let mut nic = frames::guest(&io.socket("n"), 1);
+    eventually("the NIC is as it was told", || is_as_told(&io));
+    is_locked(&io, &mut nic, 1);
     eventually("the others are there", || caller.state("c") == Some(DiskState::Paused));
     assert_eq!(caller.stats().disks.len(), 2);
     assert!(keeper.terminate().unwrap().success(), "{}", keeper.stderr());
