@@ -5,7 +5,7 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use common::frames::{self, attach, pause_max_ms};
+use common::frames::{self, PAUSE_PROMISED, attach, is_soak, pause_max_ms};
 use common::nics::*;
 use common::*;
 use serde_json::{Value, json};
@@ -16,8 +16,6 @@ const DEADLINE: Duration = Duration::from_secs(240);
 /// What is promised on a quiet machine, of a worker that is killed. QEMU connects again in whole
 /// seconds.
 const GAP_PROMISED: Duration = Duration::from_millis(2500);
-/// The same, of an upgrade.
-const PAUSE_PROMISED: Duration = Duration::from_millis(200);
 /// What others take of a busy machine is not ours.
 const GAP: Duration = Duration::from_secs(20);
 
@@ -87,11 +85,6 @@ lost $before
 tail -2 /tmp/pings
 answers </tmp/pings
 "#;
-
-/// Soak has the machine for itself.
-fn is_soak() -> bool {
-    testkit::rounds(0, 1) == 1
-}
 
 /// The number behind a word.
 fn number(output: &str, word: &str) -> u64 {

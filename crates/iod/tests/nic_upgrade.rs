@@ -322,8 +322,13 @@ fn nobody_waits_for_front_ends_that_are_always_within_a_message() {
         drop(ends);
     });
     println!("between two answers: {longest:.1?}");
-    // A host that is busy with something else holds up some of them.
-    assert!(longest.iter().min().unwrap() < &GRACE, "{longest:?}");
+    // A host that is busy with something else holds up some of them. Soak has the machine for itself.
+    let (judged, bound) = if is_soak() {
+        (longest.iter().max(), PAUSE_PROMISED)
+    } else {
+        (longest.iter().min(), GRACE)
+    };
+    assert!(judged.unwrap() < &bound, "{longest:?}");
     assert!(io.process.terminate().unwrap().success(), "{}", io.process.stderr());
 }
 

@@ -14,13 +14,20 @@ use super::Io;
 
 /// Long enough for any frame.
 pub const SOON: Duration = PROCESS_DEADLINE;
-/// Longest that guests may wait for an upgrade on a quiet machine, as is promised, and with every CPU
-/// taken by other tests.
-const PAUSE_MS: (f64, f64) = (200.0, 4000.0);
+/// Longest that guests may wait for an upgrade on a quiet machine, as is promised.
+pub const PAUSE_PROMISED: Duration = Duration::from_millis(200);
+/// The same with every CPU taken by other tests.
+const PAUSE_BUSY: Duration = Duration::from_millis(4000);
 
-/// Longest that guests may wait for an upgrade. Soak has the machine for itself.
+/// Soak has the machine for itself.
+pub fn is_soak() -> bool {
+    testkit::rounds(0, 1) == 1
+}
+
+/// Longest that guests may wait for an upgrade, in milliseconds.
 pub fn pause_max_ms() -> f64 {
-    if testkit::rounds(0, 1) == 1 { PAUSE_MS.0 } else { PAUSE_MS.1 }
+    let longest = if is_soak() { PAUSE_PROMISED } else { PAUSE_BUSY };
+    longest.as_secs_f64() * 1e3
 }
 
 /// Parameters of `nic.attach` for a NIC `id` on a socket of the same name.
