@@ -5,12 +5,14 @@
 //! `far` (the same between two reactors), `wide` (a flow that could be moved, to one of two queues on
 //! another reactor), `whole` (64 KiB to a guest that takes it so), `cut` (the same to one that does not), or
 //! as `known` from a guest that may not do everything: `locked` to its addresses, or `capped` at a rate that
-//! it does not reach.
+//! it does not reach; or as `known` to a guest that wants to be `called` for each batch, or is `late`: it has
+//! no buffers before frames wait for them, and kicks then.
 //! A poller on the sender's reactor plays both drivers: the rings are laid out once, and all that it does
 //! afterwards is to move their indices. The process ends by itself.
 #![allow(clippy::unwrap_used)] // A tool of the repository: a panic is its report.
 
 use std::net::Ipv4Addr;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -23,6 +25,7 @@ use net::port::{Pace, Policy, PortId, Rate};
 use net::switch::{NetworkId, NetworkPolicy, Station};
 use nic::{Fabric, Life, RunningQueue};
 use reactor::{Context, Poller, Reactor, Turn};
+use rustix::event::{EventfdFlags, eventfd};
 use virtq::QueueStart;
 use virtq::driver::{BUFFERS, Driver};
 
@@ -52,6 +55,18 @@ struct Kind {
     pairs: u16,
     /// What the sender may.
     policy: Policy,
+    receiver: Receiver,
+}
+
+/// What the receiver's driver does.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Receiver {
+    /// It posts all its buffers, and looks for frames by itself.
+    Looks,
+    /// It posts all its buffers, and wants to be called for each batch.
+    IsCalled,
+    /// It posts buffers when frames wait for them, and kicks.
+    IsLate,
 }
 
 fn kind(name: &str) -> Kind {
@@ -67,6 +82,7 @@ fn kind(name: &str) -> Kind {
         bits,
         pairs: 1,
         policy: Policy::open(LAN),
+        receiver: Receiver::Looks,
     };
     let large = large();
     let pieces = (large.len() as u16 - 12 - 54).div_ceil(1448);
@@ -81,6 +97,8 @@ fn kind(name: &str) -> Kind {
         "cut" => Kind { frame: large, depth: 2, takes: pieces, bits: bare, ..near },
         "locked" => Kind { frame: flow(STATION.0), policy: locked(), ..near },
         "capped" => Kind { frame: flow(STATION.0), policy: capped(), ..near },
+        "called" => Kind { frame: flow(STATION.0), receiver: Receiver::IsCalled, ..near },
+        "late" => Kind { frame: flow(STATION.0), receiver: Receiver::IsLate, ..near },
         _ => panic!("no kind called {name}"),
     }
 }
@@ -133,14 +151,21 @@ const OFFER: Offer = Offer { offloads: true, mergeable: true, pairs: 1, control:
 struct Indices {
     avail: Buffers,
     used: Buffers,
+    /// At the used entry of this number the driver wants to be called.
+    event: Buffers,
 }
 
 impl Indices {
     fn of(driver: &Driver) -> impl FnOnce() -> Self + Send + use<> {
         let (mapping, config) = (driver.mapping().clone(), driver.config);
         move || {
-            let index = |at: u64| Buffers::within(&mapping, at as usize + 2, 2).unwrap();
-            Self { avail: index(config.avail), used: index(config.used) }
+            let index = |at: u64| Buffers::within(&mapping, at as usize, 2).unwrap();
+            let event = config.avail + 4 + 2 * u64::from(config.size);
+            Self {
+                avail: index(config.avail + 2),
+                used: index(config.used + 2),
+                event: index(event),
+            }
         }
     }
 
@@ -153,37 +178,101 @@ impl Indices {
     fn offer(&self, index: u16) {
         self.avail.write(&index.to_le_bytes());
     }
+
+    fn call_at(&self, index: u16) {
+        self.event.write(&index.to_le_bytes());
+    }
+}
+
+/// The receive ring's eventfds.
+struct Signals {
+    kick: Option<Arc<OwnedFd>>,
+    call: Option<Arc<OwnedFd>>,
+}
+
+impl Signals {
+    fn of(receiver: Receiver) -> Self {
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let when = |wanted: bool| wanted.then(|| Arc::new(eventfd(0, flags).unwrap()));
+        Self {
+            kick: when(receiver == Receiver::IsLate),
+            call: when(receiver == Receiver::IsCalled),
+        }
+    }
+
+    fn kick(&self) {
+        if let Some(kick) = &self.kick {
+            rustix::io::write(kick, &1u64.to_ne_bytes()).unwrap();
+        }
+    }
+
+    /// The receiver was called; true as well if it is not to be.
+    fn was_called(&self) -> bool {
+        self.call.as_ref().is_none_or(|call| rustix::io::read(call, &mut [0; 8]).is_ok())
+    }
 }
 
 /// Sends some frames at a time; the next ones when all have arrived.
 struct Guests {
     tx: Indices,
     rx: Indices,
+    signals: Arc<Signals>,
     kind: Kind,
     sent: u16,
     due: u16,
+    /// Buffers that were posted.
+    posted: u16,
     left: u64,
     total: u64,
     began: Instant,
     fabric: Arc<Fabric>,
 }
 
+impl Guests {
+    fn post(&mut self, index: u16) {
+        self.posted = index;
+        self.rx.offer(index);
+    }
+
+    /// Says what a frame took, and ends the process.
+    fn end(&self) -> ! {
+        let (frames, took) = (self.fabric.counts(PortId(2)).got_frames, self.began.elapsed());
+        assert!(frames >= self.total, "{frames} of {}", self.total);
+        let waited = self.fabric.queues(PortId(2)).iter().map(|queue| queue.waited).sum::<u64>();
+        let is_late = self.kind.receiver == Receiver::IsLate;
+        assert_eq!(waited, if is_late { frames } else { 0 }, "frames that waited");
+        assert!(self.signals.was_called(), "no call");
+        println!("{:.1} ns a frame", took.as_nanos() as f64 / self.total as f64);
+        // Here and now: a reactor that sleeps under valgrind 3.19 holds up all threads.
+        std::process::exit(0);
+    }
+}
+
 impl Poller for Guests {
     fn poll(&mut self, _: &mut Context<'_>) -> Turn {
         let got = self.rx.used();
-        if self.tx.used() != self.sent || got != self.due {
+        if self.tx.used() != self.sent {
+            return Turn::Busy;
+        }
+        let is_late = self.kind.receiver == Receiver::IsLate;
+        if is_late && self.posted != self.due {
+            self.post(self.due);
+            self.signals.kick();
+        }
+        if got != self.due {
             return Turn::Busy;
         }
         if self.left == 0 {
-            let (frames, took) = (self.fabric.counts(PortId(2)).got_frames, self.began.elapsed());
-            assert!(frames >= self.total, "{frames} of {}", self.total);
-            println!("{:.1} ns a frame", took.as_nanos() as f64 / self.total as f64);
-            // Here and now: a reactor that sleeps under valgrind 3.19 holds up all threads.
-            std::process::exit(0);
+            self.end();
         }
         let depth = self.kind.depth;
         self.left = self.left.saturating_sub(depth.into());
-        self.rx.offer(got.wrapping_add(RING));
+        if !is_late {
+            self.post(got.wrapping_add(RING));
+        }
+        if self.kind.receiver == Receiver::IsCalled {
+            self.rx.call_at(got);
+        }
         self.due = self.due.wrapping_add(depth * self.kind.takes);
         self.sent = self.sent.wrapping_add(depth);
         self.tx.offer(self.sent);
@@ -229,13 +318,19 @@ fn drivers(kind: &Kind) -> [Driver; 2] {
     [tx, rx]
 }
 
-fn start(fabric: &Arc<Fabric>, reactor: &Reactor, life: Life, index: u16, driver: &Driver) {
+fn start(
+    fabric: &Arc<Fabric>,
+    reactor: &Reactor,
+    life: Life,
+    index: u16,
+    (driver, signals): (&Driver, &Signals),
+) {
     let start = QueueStart {
         index,
         ring: driver.config,
         table: driver.table.clone(),
-        kick: None,
-        call: None,
+        kick: signals.kick.clone(),
+        call: signals.call.clone(),
         err: None,
         features: 0,
         inflight: None,
@@ -267,16 +362,19 @@ pub(crate) fn run(args: &[String]) -> ! {
     fabric.recall(&Arc::from([station])).unwrap();
     let [tx, rx] = drivers(&kind);
     let (first, last) = (reactors.first().unwrap(), reactors.last().unwrap());
-    start(&fabric, last, receiver, 0, &rx);
+    let signals = Arc::new(Signals::of(kind.receiver));
+    let silent = Signals::of(Receiver::Looks);
+    start(&fabric, last, receiver, 0, (&rx, &signals));
     for pair in 1..kind.pairs {
-        start(&fabric, last, receiver, 2 * pair, &Driver::new(RING, MEMORY, true));
+        start(&fabric, last, receiver, 2 * pair, (&Driver::new(RING, MEMORY, true), &silent));
     }
-    start(&fabric, first, sender, 1, &tx);
+    start(&fabric, first, sender, 1, (&tx, &silent));
     let (tx, rx) = (Indices::of(&tx), Indices::of(&rx));
     let begin = move |context: &mut Context<'_>| {
-        let (began, left) = (Instant::now(), total);
+        let (began, left, tx, rx) = (Instant::now(), total, tx(), rx());
+        let (sent, due, posted) = (0, 0, 0);
         let guests =
-            Guests { tx: tx(), rx: rx(), kind, sent: 0, due: 0, left, total, began, fabric };
+            Guests { tx, rx, signals, kind, sent, due, posted, left, total, began, fabric };
         context.add_poller(None, |_| Ok::<_, ()>(guests)).unwrap();
     };
     first.handle().send(begin).unwrap();

@@ -150,6 +150,24 @@ fn frames_of_a_locked_port_share_nothing() {
     assert!(checked || !shows_all(&grown), "{grown:#?}");
 }
 
+#[test]
+fn frames_to_a_guest_that_is_called_share_nothing() {
+    let grown = is_steady("called", 512);
+    let calls = grown.iter().find(|(name, _)| name.contains("Context::ring"));
+    // One for each batch; that the guest was called is asserted by the load.
+    let is_called = calls.is_some_and(|(_, count)| *count >= 3 * 512 / 32);
+    assert!(is_called || !shows_all(&grown), "{grown:#?}");
+}
+
+#[test]
+fn frames_that_wait_for_buffers_share_nothing() {
+    let grown = is_steady("late", 512);
+    let held = grown.iter().find(|(name, _)| name.contains("Backlog::hold"));
+    // That all of them waited is asserted by the load.
+    let are_held = held.is_some_and(|(_, count)| *count >= 3 * 512);
+    assert!(are_held || !shows_all(&grown), "{grown:#?}");
+}
+
 /// But for the cap itself, which all queues of the port have in common: one number, once a frame.
 #[test]
 fn frames_of_a_capped_port_share_the_cap() {
