@@ -218,4 +218,6 @@ impl Poller for Inlet {
 }
 
 #[cfg(test)]
+mod steady;
+#[cfg(test)]
 mod tests;

@@ -1,0 +1,257 @@
+//! A frame to the host or from it takes no memory from the heap and no lock: counted under callgrind, as
+//! calls of what would do so, which a long run makes more often than a short one
+//! (`crates/nic/tests/steady.rs` says more, and has the other ways of frames). A socket stands for the
+//! device.
+
+use std::collections::BTreeMap;
+use std::net::UdpSocket;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use net::Mac;
+use net::features::Offer;
+use net::header::Offloads;
+use net::port::{Policy, PortId};
+use net::switch::{NetworkId, NetworkPolicy, Station};
+use nic::{Attached, Fabric, RunningQueue};
+use reactor::Reactor;
+use virtq::QueueStart;
+use virtq::driver::{BUFFERS, Driver};
+
+use super::*;
+
+const LOAD: &str = "RINGWAY_TEST_LOAD";
+const LAN: NetworkId = NetworkId(0);
+/// Whose port and whose station has this number.
+const HOST: u8 = 1;
+const GUEST: u8 = 2;
+/// Entries of a ring.
+const RING: u16 = 128;
+/// Frames each way at once.
+const DEPTH: u16 = 32;
+/// Bytes of a frame and of its header.
+const FRAME: usize = HEADER_BYTES + 60;
+/// Far beyond what all frames take, also under valgrind on a busy machine.
+const DEADLINE: Duration = Duration::from_secs(240);
+const MEMORY_BYTES: u64 = 4 << 20;
+
+/// A frame from one station to another, behind a header that asks for nothing.
+fn frame(dst: u8, src: u8) -> [u8; FRAME] {
+    let mut out = [7; FRAME];
+    out[..HEADER_BYTES].fill(0);
+    for (at, station) in [(HEADER_BYTES, dst), (HEADER_BYTES + 6, src)] {
+        out[at..at + 6].fill(2 * station);
+    }
+    out[HEADER_BYTES + 12..][..2].copy_from_slice(&[0x12, 0x34]);
+    out
+}
+
+/// The host behind its socket, and the guest's driver: each sends some frames to the other, and the next
+/// ones when all have arrived.
+struct Ends {
+    host: UdpSocket,
+    rx: Driver,
+    tx: Driver,
+    /// Frames each way that were sent, and that the host got.
+    sent: u16,
+    got: u16,
+    left: u64,
+    until: Instant,
+    /// Absent until all is ready.
+    fabric: Option<Arc<Fabric>>,
+}
+
+impl Ends {
+    fn new(host: UdpSocket, left: u64) -> Self {
+        let [mut rx, mut tx] = [(); 2].map(|()| Driver::new(RING, MEMORY_BYTES, true));
+        tx.write(BUFFERS, &frame(HOST, GUEST));
+        (0..DEPTH).for_each(|slot| tx.put_chain(slot, &[(BUFFERS, FRAME as u32, false)]));
+        for slot in 0..RING {
+            rx.put_chain(slot, &[(BUFFERS + 2048 * u64::from(slot), 2048, true)]);
+            rx.offer(slot);
+            tx.offer(slot % DEPTH);
+        }
+        let until = Instant::now() + DEADLINE;
+        Self { host, rx, tx, sent: 0, got: 0, left, until, fabric: None }
+    }
+
+    /// The guest's rings, as they are started.
+    fn rings(&self) -> [QueueStart; 2] {
+        [(0, &self.rx), (1, &self.tx)].map(|(index, driver)| QueueStart {
+            index,
+            ring: driver.config,
+            table: driver.table.clone(),
+            kick: None,
+            call: None,
+            err: None,
+            features: 0,
+            inflight: None,
+        })
+    }
+
+    /// The frames before have arrived.
+    fn next(&mut self, fabric: &Fabric) {
+        if self.left == 0 {
+            let counts = fabric.counts(PortId(HOST.into()));
+            assert!(counts.sent_frames > 0 && counts.sent_frames == counts.got_frames);
+            // Here and now: a reactor that sleeps under valgrind 3.19 holds up all threads.
+            std::process::exit(0);
+        }
+        self.left = self.left.saturating_sub(DEPTH.into());
+        self.rx.jump(self.sent.wrapping_add(RING));
+        self.sent = self.sent.wrapping_add(DEPTH);
+        self.tx.jump(self.sent);
+        for _ in 0..DEPTH {
+            self.host.send(&frame(GUEST, HOST)).unwrap();
+        }
+    }
+}
+
+impl Poller for Ends {
+    fn poll(&mut self, _: &mut Context<'_>) -> Turn {
+        while self.host.recv(&mut [0; 2 * FRAME]).is_ok_and(|bytes| bytes == FRAME) {
+            self.got = self.got.wrapping_add(1);
+        }
+        let arrived = [self.got, self.tx.used_idx(), self.rx.used_idx()];
+        if arrived == [self.sent; 3]
+            && let Some(fabric) = self.fabric.take()
+        {
+            self.next(&fabric);
+            self.fabric = Some(fabric);
+        }
+        assert!(Instant::now() < self.until, "of {} frames {arrived:?} have arrived", self.sent);
+        Turn::Busy
+    }
+
+    fn wake(&mut self) {}
+
+    fn arm(&mut self) -> bool {
+        true
+    }
+}
+
+/// Two ends of a connection that keeps the borders of frames.
+fn sockets() -> [UdpSocket; 2] {
+    let both = [(); 2].map(|()| UdpSocket::bind("127.0.0.1:0").unwrap());
+    let [near, far] = &both;
+    near.connect(far.local_addr().unwrap()).unwrap();
+    far.connect(near.local_addr().unwrap()).unwrap();
+    both.iter().for_each(|one| one.set_nonblocking(true).unwrap());
+    both
+}
+
+/// The rings of the guest, both on the only reactor.
+fn start(fabric: &Arc<Fabric>, reactor: &Reactor, rings: [QueueStart; 2]) {
+    let offer = Offer { offloads: true, mergeable: true, pairs: 1, control: false, mtu: true };
+    let life = Life::driver(PortId(GUEST.into()), offer.accept(offer.bits()).unwrap());
+    for ring in rings {
+        let fault: nic::Fault = Arc::new(|why| panic!("{why}"));
+        let queue = RunningQueue::start(fabric, reactor.handle(), life, ring, fault).unwrap();
+        // It is served until the process ends.
+        std::mem::forget(queue);
+    }
+}
+
+/// A switch that knows where both are.
+fn switch(reactor: &Reactor) -> Arc<Fabric> {
+    let fabric = Fabric::new([reactor.handle()]).unwrap();
+    fabric.set_network(LAN, NetworkPolicy::default()).unwrap();
+    let seen_ns = reactor::clock_ns();
+    let stations = [HOST, GUEST].map(|number| {
+        let port = PortId(number.into());
+        fabric.set_port(port, &Policy::open(LAN)).unwrap();
+        Station { network: LAN, port, vlan: 0, mac: Mac([2 * number; 6]), seen_ns }
+    });
+    fabric.recall(&Arc::from(stations)).unwrap();
+    fabric
+}
+
+/// So many frames each way; ends the process.
+fn run(frames: u64) -> ! {
+    let [near, far] = sockets();
+    let (told, ready) = std::sync::mpsc::channel();
+    let begin = move |context: &mut Context<'_>| {
+        let ends = Ends::new(far, frames);
+        let rings = ends.rings();
+        told.send((context.add_poller(None, |_| Ok::<_, ()>(ends)).unwrap(), rings)).unwrap();
+    };
+    let reactor = Reactor::spawn_with("steady", begin).unwrap();
+    let (ends, rings) = ready.recv().unwrap();
+    let fabric = switch(&reactor);
+    start(&fabric, &reactor, rings);
+    let (fd, fate) = (Arc::new(OwnedFd::from(near)), Fate::new().unwrap());
+    let (life, kick) = (Life::host(PortId(HOST.into()), Offloads::KERNEL), Arc::clone(&fd));
+    let make = move |context: &mut Context<'_>, hub| make(context, hub, life, fd, fate);
+    let queue = Attached::new(&fabric, reactor.handle(), life, 0, Some(kick), make).unwrap();
+    queue.with(|inlet: &mut Inlet, _| inlet.go_on()).unwrap();
+    let go = move |context: &mut Context<'_>| {
+        context.with_poller(ends, |ends: &mut Ends, _| ends.fabric = Some(fabric)).unwrap();
+    };
+    reactor.handle().send(go).unwrap();
+    loop {
+        std::thread::park();
+    }
+}
+
+/// Not a test: what the other one runs under valgrind.
+#[test]
+#[ignore = "it is the load of the other test"]
+fn load() {
+    if let Ok(frames) = std::env::var(LOAD) {
+        run(frames.parse().unwrap());
+    }
+}
+
+/// How often each function was called with so many frames each way.
+fn calls(frames: u64) -> BTreeMap<String, u64> {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("out");
+    let status = Command::new("valgrind")
+        .args(["--tool=callgrind", "--fair-sched=yes", "--quiet"])
+        .args(["--compress-strings=no", "--compress-pos=no"])
+        .arg(format!("--callgrind-out-file={}", out.display()))
+        .arg(std::env::current_exe().unwrap())
+        .args(["--exact", "nic::uplink::line::steady::load", "--ignored", "--test-threads=1"])
+        .env(LOAD, frames.to_string())
+        .stdout(Stdio::null())
+        .status()
+        .expect("valgrind is needed: apt-get install valgrind");
+    assert!(status.success(), "{status}");
+    let (mut counts, mut called) = (BTreeMap::new(), String::new());
+    for line in std::fs::read_to_string(out).unwrap().lines() {
+        if let Some(name) = line.strip_prefix("cfn=") {
+            name.clone_into(&mut called);
+        } else if let Some(rest) = line.strip_prefix("calls=") {
+            let count: u64 = rest.split(' ').next().unwrap().parse().unwrap();
+            *counts.entry(called.clone()).or_default() += count;
+        }
+    }
+    counts
+}
+
+/// Memory of the heap, or a lock.
+fn is_dear(name: &str) -> bool {
+    const HEAP: [&str; 5] = ["malloc", "calloc", "realloc", "free", "posix_memalign"];
+    const LOCKS: [&str; 5] = ["::Mutex<", "::RwLock<", "::Condvar", "futex", "pthread_mutex"];
+    HEAP.contains(&name) || LOCKS.iter().any(|lock| name.contains(lock))
+}
+
+#[test]
+fn frames_of_the_host_and_to_it_take_no_memory_and_no_lock() {
+    const SHORT: u64 = 256;
+    const MORE: u64 = 3 * SHORT;
+    let (short, mut grown) = (calls(SHORT), calls(SHORT + MORE));
+    for (name, count) in &mut grown {
+        *count = count.saturating_sub(short.get(name).copied().unwrap_or(0));
+    }
+    // Once in a while is not once a frame.
+    grown.retain(|_, count| *count > 8 && *count * 64 > MORE);
+    // Frames each way are decided on, and those to the host are taken.
+    for (step, times) in [("Hub>::forward", 2 * MORE), ("Line as nic::outlet::Outlet>::give", MORE)]
+    {
+        let seen = grown.iter().find(|(name, _)| name.contains(step));
+        assert!(seen.is_some_and(|(_, count)| *count >= times), "{step} not seen: {grown:?}");
+    }
+    grown.retain(|name, _| is_dear(name));
+    assert!(grown.is_empty(), "{grown:#?}");
+}
