@@ -6,6 +6,7 @@ mod guest;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use guest::*;
 use net::port::Policy;
@@ -17,6 +18,8 @@ const BATCH: u16 = 16;
 /// Frames of each outcome that must have been seen, and batches of which some passed and some did not:
 /// only those were sent while the racer had a CPU.
 const ENOUGH: u64 = 300;
+/// Far beyond what that takes: seconds, or minutes where all of these tests share one busy CPU.
+const DEADLINE: Duration = Duration::from_secs(900);
 /// The guest's own address.
 const OWN: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 
@@ -72,6 +75,15 @@ impl Claim {
     }
 }
 
+/// Has the racer stop, also when a test fails.
+struct Stops<'a>(&'a AtomicBool);
+
+impl Drop for Stops<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Its guest sends the frame over and over, to one on the last of so many reactors.
 fn cannot_be_fooled(reactors: usize, claim: &Claim) {
     let lan = Lan::new(reactors);
@@ -85,6 +97,7 @@ fn cannot_be_fooled(reactors: usize, claim: &Claim) {
     let cut = (NOTHING.len() + 8) as u32;
     let stop = Arc::default();
     let racer = claim.race(&a, &stop);
+    let (stops, until) = (Stops(&stop), Instant::now() + DEADLINE);
     let refused = || claim.reasons.map(|reason| lan.counts(1).refused(reason));
     let (mut passed, mut raced) = (0, 0);
     // In one piece, and cut through the addresses.
@@ -105,8 +118,14 @@ fn cannot_be_fooled(reactors: usize, claim: &Claim) {
         if refused().into_iter().chain([passed, raced]).all(|count| count >= ENOUGH) {
             break;
         }
+        let seen = (refused(), passed, raced);
+        assert!(
+            Instant::now() < until,
+            "in {DEADLINE:?} the racer has not been beside enough batches: (refused, passed, raced) \
+             is {seen:?}, and {ENOUGH} of each are needed; it wants a CPU of its own at times"
+        );
     }
-    stop.store(true, Ordering::Relaxed);
+    drop(stops);
     racer.join().unwrap();
 }
 
