@@ -97,12 +97,8 @@ async fn a_card_is_introduced_by_name_or_address() {
     assert_eq!(refused[0], "OPERATION_NOT_ALLOWED");
 }
 
-#[tokio::test]
-async fn a_card_that_is_forgotten_while_it_is_plugged_is_in_no_bridge() {
-    let world = World::new().await;
-    world.sim.add_card("eth0");
-    world.done("PIF.scan", [host(&world).value()]).await;
-    let pif = pifs(&world).remove(0);
+/// A card that is brought into a bridge is there, and whoever does it is not answered; tells when one is.
+fn joins_hang(world: &World) -> Arc<Notify> {
     let begun = Arc::new(Notify::new());
     let begins = Arc::clone(&begun);
     world.sim.rule(move |call| {
@@ -112,6 +108,16 @@ async fn a_card_that_is_forgotten_while_it_is_plugged_is_in_no_bridge() {
         begins.notify_one();
         Fate::ends(End::HangsDone)
     });
+    begun
+}
+
+#[tokio::test]
+async fn a_card_that_is_forgotten_while_it_is_plugged_is_in_no_bridge() {
+    let world = World::new().await;
+    world.sim.add_card("eth0");
+    world.done("PIF.scan", [host(&world).value()]).await;
+    let pif = pifs(&world).remove(0);
+    let begun = joins_hang(&world);
     let forget = async {
         begun.notified().await;
         world.done("PIF.forget", [pif.value()]).await;
@@ -229,15 +235,7 @@ fn a_card_that_is_forgotten_while_it_is_plugged_late_is_in_no_bridge() {
         let world = world.again("second").await;
         until_all_attached(&world, false).await;
         let pif = pifs(&world).remove(0);
-        let begun = Arc::new(Notify::new());
-        let begins = Arc::clone(&begun);
-        world.sim.rule(move |call| {
-            if call.what != What::Join {
-                return Fate::default();
-            }
-            begins.notify_one();
-            Fate::ends(End::HangsDone)
-        });
+        let begun = joins_hang(&world);
         world.sim.add_card("eth0");
         tokio::time::timeout(SOON, begun.notified()).await.unwrap();
         world.done("PIF.forget", [pif.value()]).await;
