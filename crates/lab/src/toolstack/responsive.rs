@@ -79,7 +79,7 @@ impl Guests {
             bar: Some(bar),
             ..Comparison::default()
         };
-        // Of all rounds: the slowest of a round is no slowest of all.
+        // Of all rounds: a median of them would hide the slow ones.
         let never_over =
             |metric: &str, bar| Comparison { figure: Figure::Worst, ..at_most(metric, bar) };
         let slower = |metric: &str, bar| Comparison {
@@ -92,9 +92,9 @@ impl Guests {
         };
         match self {
             Self::Busy => vec![
-                at_most("p99_ms", P99_MS),
+                never_over("p99_ms", P99_MS),
                 never_over("max_ms", MAX_MS),
-                at_most("outside_p99_ms", P99_MS),
+                never_over("outside_p99_ms", P99_MS),
                 never_over("outside_max_ms", MAX_MS),
                 never_over("end_max_ms", END_MS),
                 never_over("end_message_max_ms", END_MS),
