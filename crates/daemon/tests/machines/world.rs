@@ -222,6 +222,13 @@ impl World {
         self.until(power, |world| world.power(machine) == power);
     }
 
+    /// The machine's guest runs in this domain, and everything is recorded so.
+    pub(crate) fn assert_runs_on(&mut self, machine: &Machine, domid: i64) {
+        assert_eq!((self.power(machine).as_str(), self.domid(machine)), ("Running", domid));
+        assert!(self.record("VBD", &machine.slot).flag("currently_attached"));
+        assert!(self.is_quiet(machine) && self.lives(machine));
+    }
+
     /// Waits until the machine runs in another domain than that of this number.
     pub(crate) fn until_again(&mut self, machine: &Machine, before: i64) {
         self.until("another domain", |world| {

@@ -4,7 +4,8 @@
 //! QEMU lets it go on, so that it is not lost when nobody is there to see it. A daemon that sees it
 //! stops the guest and tells of an end, so that the machine gets a new domain with the settings that
 //! wait for one. It must be quick: once the guest has started again, an end would be a power cut. The
-//! event says when it happened, and a daemon that comes late lets the guest go on.
+//! event says when it happened, and a daemon that comes late lets the guest go on and tells of that. Of a
+//! reset while no daemon is there nothing is known afterwards.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -26,6 +27,9 @@ use crate::qemu::qmp::{COMMAND_DEADLINE, Event, Qmp};
 /// A guest that was stopped so soon after its reset is still in its firmware.
 const RESET_WINDOW: Duration = Duration::from_millis(200);
 
+/// Firmware that finds itself started before resets the machine once more, some 30 ms later: resets so
+/// close are told as one restart.
+const SAME_RESTART: Duration = Duration::from_secs(1);
 /// Wait after a connection that could not be made: nothing tells when it can.
 const CONNECT_AGAIN: Duration = Duration::from_secs(1);
 /// The wait of a watcher, which has nothing else to do.
@@ -93,6 +97,7 @@ async fn follow(
     out: &mpsc::Sender<DomainEvent>,
 ) {
     catch_up(domain, qmp, out).await;
+    let mut last_late = None;
     loop {
         let event = tokio::select! {
             biased;
@@ -100,7 +105,7 @@ async fn follow(
             () = qmp.closed() => return,
         };
         match event {
-            Ok(event) => heed(domain, qmp, &event, out).await,
+            Ok(event) => heed(domain, qmp, &event, (out, &mut last_late)).await,
             Err(RecvError::Lagged(_)) => {
                 catch_up(domain, qmp, out).await;
                 may_have_left(domain, out).await;
@@ -131,13 +136,22 @@ async fn look(domain: &Domain, qmp: &Qmp, out: &mpsc::Sender<DomainEvent>) {
     }
 }
 
-async fn heed(domain: &Domain, qmp: &Qmp, event: &Event, out: &mpsc::Sender<DomainEvent>) {
+/// `last_late` is when the last restart was that was seen late.
+async fn heed(
+    domain: &Domain,
+    qmp: &Qmp,
+    event: &Event,
+    (out, last_late): (&mpsc::Sender<DomainEvent>, &mut Option<SystemTime>),
+) {
     let text = |name: &str| event.data.get(name).and_then(Value::as_str);
     let is = |name: &str| event.data.get(name) == Some(&Value::Bool(true));
     match event.name.as_str() {
         "SHUTDOWN" if is("guest") => domain.end(shutdown(text("reason")), out).await,
         "GUEST_PANICKED" => domain.end(Exit::Panicked, out).await,
-        "RESET" if is("guest") => reset(domain, qmp, event.at, out).await,
+        "RESET" if is("guest") => {
+            let goes_on = reset(domain, qmp, event.at, out).await;
+            went_on(domain, goes_on && !is_same_restart(event.at, last_late), out).await;
+        }
         "DEVICE_DELETED" => {
             if let Some(device) = text("device").and_then(Device::parse) {
                 left(domain, qmp, device, out).await;
@@ -159,38 +173,60 @@ fn shutdown(reason: Option<&str>) -> Exit {
     }
 }
 
+/// Whether a reset belongs to the last restart; else it is the last one from now on.
+fn is_same_restart(at: Option<SystemTime>, last: &mut Option<SystemTime>) -> bool {
+    let apart = at.zip(*last).and_then(|(at, last)| at.duration_since(last).ok());
+    let is_same = apart.is_some_and(|apart| apart <= SAME_RESTART);
+    if !is_same {
+        *last = at;
+    }
+    is_same
+}
+
+/// Ends a guest that has just reset itself; true: it goes on.
 async fn reset(
     domain: &Domain,
     qmp: &Qmp,
     at: Option<SystemTime>,
     out: &mpsc::Sender<DomainEvent>,
-) {
+) -> bool {
+    if !in_time(at, SystemTime::now()) {
+        tracing::warn!(vm = %domain.vm, "a reset was seen late, the guest goes on");
+        return true;
+    }
     // The mark comes first: a guest that stands without one would be taken for a paused one.
     if let Err(error) = domain.dir.mark_reset(true) {
         tracing::warn!(vm = %domain.vm, %error, "a reset cannot be marked, the guest goes on");
-        return;
+        return true;
     }
     let stopped = qmp.execute("stop", Value::Null, COMMAND_DEADLINE).await;
-    match stopped {
-        Ok(_) if in_time(at, SystemTime::now()) => domain.end(Exit::Rebooted, out).await,
-        stopped => {
-            let why = stopped.err();
-            tracing::warn!(vm = %domain.vm, ?why, "a reset was seen late, the guest goes on");
-            // The mark goes last: whoever looks before sees no guest that somebody has paused.
-            match qmp.execute("cont", Value::Null, COMMAND_DEADLINE).await {
-                Ok(_) => unmark(domain),
-                Err(error) => {
-                    tracing::warn!(vm = %domain.vm, %error, "a guest that reset itself stands");
-                }
-            }
-        }
+    if stopped.is_ok() && in_time(at, SystemTime::now()) {
+        domain.end(Exit::Rebooted, out).await;
+        return false;
     }
+    let why = stopped.err();
+    tracing::warn!(vm = %domain.vm, ?why, "a reset was seen late, the guest goes on");
+    // The mark goes last: whoever looks before sees no guest that somebody has paused.
+    if let Err(error) = qmp.execute("cont", Value::Null, COMMAND_DEADLINE).await {
+        tracing::warn!(vm = %domain.vm, %error, "a guest that reset itself stands");
+        return false;
+    }
+    unmark(domain);
+    true
 }
 
 /// A guest that was reset then has not come far. A clock that was set meanwhile tells nothing: then
 /// it is late.
 fn in_time(at: Option<SystemTime>, stopped: SystemTime) -> bool {
     at.and_then(|at| stopped.duration_since(at).ok()).is_some_and(|took| took <= RESET_WINDOW)
+}
+
+/// Tells of a guest that goes on, once for each restart.
+async fn went_on(domain: &Domain, is_new: bool, out: &mpsc::Sender<DomainEvent>) {
+    if is_new {
+        let (vm, domid) = (domain.vm, domain.record.domid());
+        let _unheard = out.send(DomainEvent::WentOn { vm, domid }).await;
+    }
 }
 
 fn unmark(domain: &Domain) {

@@ -129,6 +129,31 @@ async fn a_guest_whose_cpu_failed_has_ended() {
     assert_eq!(fake.end().await, Exit::Panicked);
 }
 
+/// A guest's reset at this time, in ms since the epoch.
+fn reset_at(ms: u64) -> String {
+    let at = json!({ "seconds": ms / 1000, "microseconds": ms % 1000 * 1000 });
+    json!({ "event": "RESET", "data": { "guest": true }, "timestamp": at }).to_string()
+}
+
+/// What firmware does once more is no other restart; a guest that restarts on and on is told again.
+#[tokio::test]
+async fn a_guest_that_reset_itself_long_ago_goes_on_and_that_is_told_once() {
+    let mut fake = Fake::new();
+    let mut talk = fake.greet().await;
+    talk.answer("running", CAUGHT_UP).await;
+    for ms in [7000, 7600, 8300] {
+        talk.say(&reset_at(ms)).await;
+    }
+    talk.say("{\"event\":\"STOP\"}").await;
+    talk.answer("internal-error", "query-status").await;
+    for _ in 0..2 {
+        let event = soon(fake.events.recv()).await.unwrap();
+        assert_eq!(event, DomainEvent::WentOn { vm: fake.domain.vm, domid: Domid(7) });
+    }
+    assert_eq!(fake.end().await, Exit::Panicked);
+    assert!(!fake.domain.dir.has_reset());
+}
+
 #[tokio::test]
 async fn one_that_broke_off_is_heard_again_though_nobody_calls() {
     let mut fake = Fake::new();
