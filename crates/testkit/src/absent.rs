@@ -44,7 +44,7 @@ mod tests {
     #[test]
     fn what_nobody_has_allowed_is_an_error_that_names_the_variable() {
         for need in [Need::Stalling, Need::Groups] {
-            if std::env::var_os(need.variable()).is_some() {
+            if std::env::var_os(need.variable()).is_some_and(|value| value == "1") {
                 need.leave_out("it is away").unwrap();
                 continue;
             }

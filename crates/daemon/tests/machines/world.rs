@@ -27,6 +27,8 @@ const LOOK_AGAIN: Duration = Duration::from_secs(2);
 pub(crate) struct World {
     pub(crate) daemon: Ringwayd,
     pub(crate) client: Client,
+    /// The daemon that was started first has made control groups.
+    pub(crate) has_slices: bool,
     _config: NamedTempFile,
 }
 
@@ -43,33 +45,29 @@ pub(crate) struct Machine {
 
 impl World {
     pub(crate) fn new() -> Self {
-        Self::with_options(&[], None)
+        Self::begin(|options| Ringwayd::start(options).unwrap())
     }
 
     /// With this wall clock.
     pub(crate) fn at(clock: &WallClock) -> Self {
-        Self::with_options(&[], Some(clock))
+        Self::begin(|options| Ringwayd::start_at(clock, options).unwrap())
     }
 
-    /// With control groups, where this host lets anybody make some.
+    /// With control groups; without them where nobody can make any and that is known.
     pub(crate) fn with_slices() -> Self {
-        Self::with_options(&["--slices", "auto"], None)
+        let with = |options: &[&str]| Ringwayd::with_slices(options).unwrap();
+        Self::begin(|options| with(options).unwrap_or_else(|| Ringwayd::start(options).unwrap()))
     }
 
-    fn with_options(options: &[&str], clock: Option<&WallClock>) -> Self {
+    fn begin(start: impl FnOnce(&[&str]) -> Ringwayd) -> Self {
         let guest = testkit::guest::artifacts().unwrap();
         let directory = guest.kernel.parent().unwrap().display().to_string();
         let config = NamedTempFile::new().unwrap();
         std::fs::write(&config, format!("[boot]\ndirectories = [{directory:?}]\n")).unwrap();
         let path = config.path().display().to_string();
-        let options = [&["--hypervisor", "qemu", "--config", &path], options].concat();
-        let daemon = match clock {
-            Some(clock) => Ringwayd::start_at(clock, &options),
-            None => Ringwayd::start(&options),
-        };
-        let daemon = daemon.unwrap();
-        let client = daemon.client().unwrap();
-        Self { daemon, client, _config: config }
+        let daemon = start(&["--hypervisor", "qemu", "--config", &path]);
+        let (client, has_slices) = (daemon.client().unwrap(), daemon.slices().is_some());
+        Self { daemon, client, has_slices, _config: config }
     }
 
     /// Kills the daemon and starts it again.

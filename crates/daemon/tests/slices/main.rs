@@ -62,7 +62,8 @@ fn weights_are_set_live_and_outlive_the_daemon() {
     assert!(are(&slices, [10_000, 200, 50]), "{:?}", slices.weights());
     daemon.process.kill().unwrap();
     // Somebody has changed what is not told in the record.
-    std::fs::write(slices.path("datapath").join("cpu.shares"), "1024").unwrap_or_default();
+    slices.set_weight("datapath", 100).unwrap();
+    assert!(are(&slices, [10_000, 100, 50]), "{:?}", slices.weights());
     daemon.start_again().unwrap();
     eventually("the weights are as they were set", || are(&slices, [10_000, 200, 50]));
     let mut client = daemon.client().unwrap();

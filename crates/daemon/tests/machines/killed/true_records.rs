@@ -109,7 +109,9 @@ fn attached(world: &mut World, class: &str, device: &str) -> Option<String> {
 /// The control groups of machines are those of these, with an emulator in each. The kernel takes one
 /// out a moment after its end.
 pub(super) fn groups_are(world: &World, up: &[&Machine]) {
-    let Some(slices) = world.daemon.slices() else { return };
+    let slices = world.daemon.slices();
+    assert_eq!(slices.is_some(), world.has_slices, "every daemon finds the groups of the first");
+    let Some(slices) = slices else { return };
     let began = Instant::now();
     loop {
         let groups = slices.leaves("guests");
