@@ -70,9 +70,9 @@ impl World {
         Self { daemon, client, has_slices, _config: config }
     }
 
-    /// Kills the daemon and starts it again.
+    /// Kills the daemon, sees that none of its helpers is left, and starts it again.
     pub(crate) fn killed(&mut self) {
-        self.daemon.process.kill().unwrap();
+        assert!(self.daemon.kill().unwrap() > 0, "storage is looked at by a helper");
         self.daemon.start_again().unwrap();
         self.client = self.daemon.client().unwrap();
     }

@@ -256,7 +256,8 @@ impl Worker {
     }
 }
 
-fn children(pid: u32) -> std::io::Result<Vec<Worker>> {
+/// Those whom a process has started and who are there now.
+pub(crate) fn children(pid: u32) -> std::io::Result<Vec<Worker>> {
     let mut found = Vec::new();
     for thread in std::fs::read_dir(format!("/proc/{pid}/task"))? {
         let listed = std::fs::read_to_string(thread?.path().join("children")).unwrap_or_default();

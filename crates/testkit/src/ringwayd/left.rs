@@ -9,7 +9,8 @@ use std::process::Command;
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-use crate::process::PROCESS_DEADLINE;
+use crate::error::{Error, Result};
+use crate::process::{PROCESS_DEADLINE, Worker, children};
 use crate::raw::guest::wait_readable;
 
 /// What the folder of a datapath has while it serves nothing, by the beginnings of names.
@@ -18,6 +19,10 @@ const OF_DATAPATH: [&str; 5] = ["control.sock", "disks", "log", NICS, "owner.jso
 const NICS: &str = "nics";
 /// What names of uplinks begin with.
 const UPLINK: &str = "rwu";
+
+/// What children have in their command line that outlive a daemon: themselves or whoever becomes one. So
+/// has a child that is still the daemon's image.
+const OUTLIVE: [&str; 2] = ["qemu", "ringway-io"];
 
 /// A process that names the directory in its command line.
 pub(super) struct Found {
@@ -40,6 +45,18 @@ pub(super) fn processes(dir: &Path) -> Vec<Found> {
         found.words.contains(&name).then_some(found)
     })
     .collect()
+}
+
+/// Children of a daemon that end with it, with their command lines.
+pub(super) fn helpers(daemon: u32) -> Result<Vec<(Worker, String)>> {
+    let found = children(daemon).map_err(|e| Error::io("cannot find the daemon's children", e))?;
+    let with_words = found.into_iter().map(|one| {
+        let words = fs::read(format!("/proc/{}/cmdline", one.id())).unwrap_or_default();
+        (one, String::from_utf8_lossy(&words).replace('\0', " "))
+    });
+    let is_helper =
+        |words: &str| !words.is_empty() && !OUTLIVE.iter().any(|one| words.contains(one));
+    Ok(with_words.filter(|(_, words)| is_helper(words)).collect())
 }
 
 /// Ends them all, and removes the host's ends of networks.
@@ -93,21 +110,25 @@ pub(super) fn of_machines(dir: &Path) -> Vec<String> {
     left
 }
 
-/// Emulators, and each keeper of a datapath that has one already.
+/// Emulators, each keeper and each worker of a datapath that has one already, and workers without a
+/// keeper.
 fn of_processes(dir: &Path) -> Vec<String> {
-    let (mut left, mut served) = (Vec::new(), BTreeSet::new());
+    let (mut left, mut keepers, mut workers) = (Vec::new(), BTreeSet::new(), BTreeSet::new());
     for Found { pid, words, .. } in processes(dir) {
         let mut each = words.split(' ');
         let program = each.next().unwrap_or_default();
         if program.contains("qemu") {
             left.push(format!("process {pid} {program}"));
-        } else if program.ends_with("ringway-io") && !words.contains(" --worker") {
+        } else if program.ends_with("ringway-io") {
             let control = each.skip_while(|word| *word != "--control").nth(1).unwrap_or_default();
-            if !served.insert(control.to_owned()) {
+            let serve = if words.contains(" --worker") { &mut workers } else { &mut keepers };
+            if !serve.insert(control.to_owned()) {
                 left.push(format!("process {pid}, one more {program} of {control}"));
             }
         }
     }
+    let orphans = workers.difference(&keepers);
+    left.extend(orphans.map(|control| format!("process of {control}, a worker without a keeper")));
     left
 }
 
@@ -135,7 +156,33 @@ fn locked(storage: &Path) -> Vec<PathBuf> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, Instant};
+
+    use crate::process::Process;
+
     use super::*;
+
+    #[test]
+    fn helpers_are_those_that_are_to_end_with_their_daemon() {
+        // The second one stands, as far as its words tell a datapath.
+        let script = "sleep 1000 & sh -c 'kill -STOP $$' ringway-io & wait";
+        let daemon = Process::start(Command::new("sh").args(["-c", script])).unwrap();
+        let end = Instant::now() + PROCESS_DEADLINE;
+        // Until each has become what it is to be.
+        let seen = loop {
+            let seen = helpers(daemon.id()).unwrap();
+            let words: Vec<_> = seen.iter().map(|(_, words)| words.trim_end()).collect();
+            if words == ["sleep 1000"] && children(daemon.id()).unwrap().len() == 2 {
+                break seen;
+            }
+            assert!(Instant::now() < end, "{words:?}");
+        };
+        let goes_on =
+            |within| wait_readable(&[seen[0].0.ended().as_fd()], within).unwrap().is_none();
+        assert!(goes_on(Duration::ZERO));
+        drop(daemon);
+        assert!(!goes_on(PROCESS_DEADLINE));
+    }
 
     #[test]
     fn what_is_left_is_seen() {

@@ -9,6 +9,7 @@ mod slices;
 
 use std::fs;
 use std::net::SocketAddr;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
@@ -18,7 +19,8 @@ use xenapi::client::{Client, ClientError};
 use crate::absent::Need;
 use crate::clock::WallClock;
 use crate::error::{Error, Result};
-use crate::process::{Process, find_binary};
+use crate::process::{PROCESS_DEADLINE, Process, find_binary};
+use crate::raw::guest::wait_readable;
 use begin::{Setup, socket_of};
 pub use shell::Shell;
 pub use slices::Slices;
@@ -106,6 +108,23 @@ impl Ringwayd {
     pub fn stop(&mut self) -> Result<()> {
         let status = self.process.terminate()?;
         if status.success() { Ok(()) } else { Err(self.process.error(format!("ended ({status})"))) }
+    }
+
+    /// Kills it, and waits until all have ended that it had started for itself: machines and whoever serves
+    /// disks and networks outlive it, nobody else does. How many those were.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`] with the command line of one that goes on.
+    pub fn kill(&mut self) -> Result<usize> {
+        let helpers = left::helpers(self.process.id())?;
+        self.process.kill()?;
+        for (helper, words) in &helpers {
+            if wait_readable(&[helper.ended().as_fd()], PROCESS_DEADLINE)?.is_none() {
+                let what = format!("the end of `{}`, whose daemon was killed", words.trim_end());
+                return Err(Error::Timeout { what, after_ms: PROCESS_DEADLINE.as_millis() });
+            }
+        }
+        Ok(helpers.len())
     }
 
     /// Says what becomes of calls on the simulator, which notices it by itself.

@@ -106,22 +106,42 @@ fn attached(world: &mut World, class: &str, device: &str) -> Option<String> {
     record.flag("currently_attached").then(|| record.text("uuid").to_owned())
 }
 
-/// The control groups of machines are those of these, with an emulator in each. The kernel takes one
-/// out a moment after its end.
+/// The control groups of machines are those of these, with an emulator in each, and those of disks and
+/// networks are those of whoever serves some. The kernel takes one out a moment after its end.
 pub(super) fn groups_are(world: &World, up: &[&Machine]) {
     let slices = world.daemon.slices();
     assert_eq!(slices.is_some(), world.has_slices, "every daemon finds the groups of the first");
     let Some(slices) = slices else { return };
     let began = Instant::now();
     loop {
-        let groups = slices.leaves("guests");
-        let all_there = up.iter().all(|one| groups.get(&one.uuid).is_some_and(|of| of.len() == 1));
-        if all_there && groups.len() == up.len() {
+        let (guests, paths) = (slices.leaves("guests"), slices.leaves("datapath"));
+        let all_there = up.iter().all(|one| guests.get(&one.uuid).is_some_and(|of| of.len() == 1));
+        let serve = serve(world, &paths);
+        if all_there && guests.len() == up.len() && paths == serve {
             return;
         }
-        assert!(began.elapsed() < PROCESS_DEADLINE, "{groups:?}");
+        assert!(began.elapsed() < PROCESS_DEADLINE, "{guests:?}, {paths:?}, {serve:?} serve");
         std::thread::sleep(Duration::from_millis(20));
     }
+}
+
+/// Processes that serve disks or networks, by their group. Their folder is named with the first digits
+/// of what the group of an SR is named.
+fn serve(
+    world: &World,
+    groups: &BTreeMap<String, BTreeSet<u32>>,
+) -> BTreeMap<String, BTreeSet<u32>> {
+    let mut all = BTreeMap::<_, BTreeSet<_>>::new();
+    for (pid, words) in world.daemon.started() {
+        let words: Vec<_> = words.split(' ').collect();
+        let control = words.iter().skip_while(|word| **word != "--control").nth(1);
+        let Some(control) = control.filter(|_| words[0].ends_with("ringway-io")) else { continue };
+        let folder = Path::new(control).parent().unwrap().file_name().unwrap().to_str().unwrap();
+        let of_sr = || groups.keys().find(|name| name.starts_with(folder)).map(String::as_str);
+        let group = if folder == "networks" { "switch" } else { of_sr().unwrap_or(folder) };
+        all.entry(group.to_owned()).or_default().insert(pid);
+    }
+    all
 }
 
 /// Storage has an image of each disk that is recorded, as large as it is said to be, and nothing
