@@ -27,6 +27,23 @@ fn the_exit_code_agrees_with_the_findings() {
     assert_ne!(io_uring["level"], "failure", "{output}");
 }
 
+/// Those of the table in docs/sizing.md.
+#[test]
+fn every_size_is_told_with_its_reason() {
+    let world = World::new();
+    let (_, output) = doctor(&world, None, "json");
+    let findings: Vec<serde_json::Value> = serde_json::from_str(&output).unwrap();
+    for size in ["memory share", "reactors", "image cache", "request buffers", "device steps"] {
+        let told: Vec<_> = findings.iter().filter(|finding| finding["check"] == size).collect();
+        let [finding] = told[..] else { panic!("{size}: {told:?}") };
+        assert_eq!(finding["level"], "ok", "{finding}");
+        let found = finding["found"].as_str().unwrap();
+        let [number, why] = [0, 1].map(|part| found.splitn(2, [':', ',']).nth(part).unwrap());
+        assert!(number.starts_with(|first: char| first.is_ascii_digit()), "{finding}");
+        assert!(!why.trim().is_empty(), "{finding}");
+    }
+}
+
 #[test]
 fn a_missing_qemu_fails_with_what_to_do() {
     let world = World::new();
