@@ -93,8 +93,7 @@ impl Tree {
     /// [`door::enter`](super::door::enter) does.
     ///
     /// Whoever moves a process with all its threads waits until no process of the host begins or ends
-    /// one: 6 to 10 ms on an idle host. A thread that joins alone, as version 1 lets it, waits for
-    /// nobody.
+    /// one. A thread that joins alone, as version 1 lets it, waits for nobody.
     pub fn entrance(&self, group: Group) -> PathBuf {
         self.path(group).join(match self.version {
             Version::One => v1::THREADS,

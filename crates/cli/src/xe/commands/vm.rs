@@ -70,7 +70,8 @@ pub(super) const COMMANDS: &[Command] = &[
     .common(),
     Command::new(
         "vm-clone",
-        "Makes another machine with disks that share what is equal.",
+        "Makes another machine with disks that share what is equal. Hosts of Ringway refuse it so far \
+         where there is a disk (SR_OPERATION_NOT_SUPPORTED).",
         Run::Naming(&VM_OR_TEMPLATE, "VM.clone"),
     )
     .required(&["new-name-label"])
