@@ -191,7 +191,7 @@ async fn reset(
     out: &mpsc::Sender<DomainEvent>,
 ) -> bool {
     if !in_time(at, SystemTime::now()) {
-        tracing::warn!(vm = %domain.vm, "a reset was seen late, the guest goes on");
+        tracing::warn!(vm = %domain.vm, ?at, "a reset was seen late, the guest goes on");
         return true;
     }
     // The mark comes first: a guest that stands without one would be taken for a paused one.
