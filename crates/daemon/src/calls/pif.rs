@@ -85,7 +85,8 @@ async fn plug(ctx: Ctx, args: Args) -> Answer {
     let pif = args.object();
     let _turn = turn(&ctx.house, &pif).await?;
     ctx.read(|view| managed(view, &pif))?;
-    let place = bring_up(&ctx.house, &pif).await?;
+    let place = ctx.read(|view| Place::of(view, &pif))?;
+    join(&ctx.house, &place).await.map_err(|why| failed(&why))?;
     let noted = ctx.change(|tx| set_attached(tx, &pif, true));
     if let Err(error) = noted {
         // Somebody has forgotten it meanwhile: nobody could unplug it by its record.
@@ -151,12 +152,7 @@ fn set_attached(tx: &mut Tx<'_>, pif: &Ref, attached: bool) -> Result<(), ApiErr
     tx.set(pif, pif::Field::currently_attached, Value::Bool(attached))
 }
 
-async fn bring_up(house: &House, pif: &Ref) -> Result<Place, ApiError> {
-    let place = house.db.read(|view| Place::of(view, pif))?;
-    join(house, &place).await.map_err(|why| failed(&why))?;
-    Ok(place)
-}
-
+/// Brings it into its bridge, which is made where it is not there.
 async fn join(house: &House, place: &Place) -> Result<(), NetError> {
     let net = &house.drivers.net;
     net.create_bridge(&place.bridge, place.mtu).await?;

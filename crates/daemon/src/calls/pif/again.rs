@@ -11,10 +11,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::sleep;
+use toolstack::net::NetError;
 use xenapi::table::pif;
 use xenapi::{ApiError, Value};
-
-use toolstack::net::NetError;
 
 use super::{Place, cards, join, seen, set_attached, turn};
 use crate::db::{Ref, Tx, View};

@@ -150,7 +150,10 @@ async fn heed(
         "GUEST_PANICKED" => domain.end(Exit::Panicked, out).await,
         "RESET" if is("guest") => {
             let goes_on = reset(domain, qmp, event.at, out).await;
-            went_on(domain, goes_on && !is_same_restart(event.at, last_late), out).await;
+            if goes_on && !is_same_restart(event.at, last_late) {
+                let (vm, domid) = (domain.vm, domain.record.domid());
+                let _unheard = out.send(DomainEvent::WentOn { vm, domid }).await;
+            }
         }
         "DEVICE_DELETED" => {
             if let Some(device) = text("device").and_then(Device::parse) {
@@ -219,14 +222,6 @@ async fn reset(
 /// it is late.
 fn in_time(at: Option<SystemTime>, stopped: SystemTime) -> bool {
     at.and_then(|at| stopped.duration_since(at).ok()).is_some_and(|took| took <= RESET_WINDOW)
-}
-
-/// Tells of a guest that goes on, once for each restart.
-async fn went_on(domain: &Domain, is_new: bool, out: &mpsc::Sender<DomainEvent>) {
-    if is_new {
-        let (vm, domid) = (domain.vm, domain.record.domid());
-        let _unheard = out.send(DomainEvent::WentOn { vm, domid }).await;
-    }
 }
 
 fn unmark(domain: &Domain) {
