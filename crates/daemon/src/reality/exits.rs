@@ -68,31 +68,6 @@ pub(super) async fn ended(house: &Arc<House>, vm: VmId, domid: Domid, exit: Exit
     }
 }
 
-/// The guest has reset itself and runs in the same domain. If that is to halt the machine, it does; else it
-/// is told, and what waits for a reboot waits on.
-pub(super) async fn went_on(house: &Arc<House>, vm: VmId, domid: Domid) {
-    let Ok(it) = read(&house.db, vm, house.clock.date()) else { return };
-    if next(Exit::Rebooted, &it.after) == Next::Halt {
-        let owes = Some(Owes::this(VmOp::HardShutdown));
-        // In its turn, and though the guest lives.
-        let halt = work(house, &it, domid, (Exit::Rebooted, Next::Halt), Op::Reset);
-        let ended = carry_out(house, &Caller::nobody(), &Work { owes, ..halt }).await;
-        return ended.unwrap_or_else(|error| failed(house, &it, &error));
-    }
-    let (uuid, now) = (it.vm.to_string(), house.clock.date());
-    let body = format!(
-        "The guest of `{}` rebooted and was seen too late: it went on in its domain, and settings that wait \
-         for a reboot wait for the next one.",
-        it.name
-    );
-    let note = Note { name: "VM_REBOOTED", priority: 5, cls: "VM", uuid: &uuid, body: &body };
-    let _ = house.db.note(|tx| match is_still(tx, &it.machine, domid) {
-        Ok(()) => write(tx, &note, now).map(drop),
-        // Whoever asked for a reboot or an end asks again.
-        Err(_) => Ok(()),
-    });
-}
-
 /// Tells why an end was not followed, unless somebody else does.
 fn failed(house: &House, it: &Ended, error: &OpError) {
     match error {

@@ -11,9 +11,6 @@
 //!
 //! Addresses that a guest claims on its networks are recorded where no agent in it tells them.
 //!
-//! A guest that resets itself and is seen too late goes on in its domain, which is told, unless it was to
-//! be halted then.
-//!
 //! A guest that ends by itself gets what is set for that ([`model::vm::exits`]), one operation at a
 //! time with all others of its machine. An end that somebody has asked for is that operation's:
 //! by then the machine has another domain, or none.
@@ -186,7 +183,6 @@ async fn follow(house: Arc<House>, guests: Arc<Guests>, mut events: Receiver<Dom
                 DomainEvent::Ended { vm, domid, exit, .. } => {
                     exits::ended(&house, vm, domid, exit).await;
                 }
-                DomainEvent::WentOn { vm, domid } => exits::went_on(&house, vm, domid).await,
                 DomainEvent::Unplugged { vm } => left(&house, vm).await,
                 DomainEvent::GuestReady { vm } => guests.ask(&house, vm),
             }

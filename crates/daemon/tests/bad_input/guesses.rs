@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, TcpStream};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use testkit::process::PROCESS_DEADLINE;
+use testkit::process::eventually;
 
 use super::World;
 
@@ -45,15 +45,6 @@ fn is_in(mut stream: TcpStream) -> bool {
     );
     assert!(is_in != is_refused, "{answer}");
     is_in
-}
-
-/// Waits for what nobody tells.
-fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
-    let began = Instant::now();
-    while !is_so() {
-        assert!(began.elapsed() < PROCESS_DEADLINE, "in vain: {what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
 }
 
 #[test]

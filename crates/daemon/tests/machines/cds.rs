@@ -8,6 +8,8 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::fs::FileExt as _;
 use std::os::unix::net::UnixStream;
 
+use serde_json::json;
+use testkit::guest::Qmp;
 use xenapi::Value;
 use xenapi::client::ClientError;
 
@@ -23,8 +25,8 @@ const CONTENT: &str = "this is ";
 const LOOKS: usize = 3;
 
 /// A first sector of a disk: it reads the first sector of the first CD drive and says the line that
-/// is there. For a byte on the serial line it lets firmware boot again, which asks the drive whether
-/// it is ready: after a change of its medium nothing can be read before.
+/// is there. For a byte on the serial line it lets firmware boot again, which resets the machine and asks
+/// the drive whether it is ready: after a change of its medium nothing can be read before.
 #[rustfmt::skip]
 fn sector() -> Vec<u8> {
     let mut sector = vec![
@@ -114,6 +116,19 @@ impl Trial {
         self.line = Some(BufReader::new(line));
         self.xe(&["vm-unpause", "vm=cds"]);
         assert_eq!(self.said().as_deref(), Some("one"));
+        self.stays();
+    }
+
+    /// Its resets are no ends from now on: what is found in one and the same domain is the matter here.
+    fn stays(&mut self) {
+        let daemon = &mut self.world.daemon;
+        daemon.process.kill().unwrap();
+        let socket = daemon.dir().join("run/vm").join(&self.machine.uuid).join("qmp.sock");
+        let mut control = Qmp::connect(&socket, PATIENCE).unwrap();
+        control.execute("set-action", &json!({ "reboot": "reset" })).unwrap();
+        drop(control);
+        daemon.start_again().unwrap();
+        self.world.client = daemon.client().unwrap();
     }
 
     /// Which CD the guest says that it has found.

@@ -235,28 +235,6 @@ impl World {
         });
     }
 
-    /// Its guest restarts itself until it gets another domain: on a busy host, which a library that is asked
-    /// for the time makes busier, somebody may see that too late, which is told.
-    pub(crate) fn reboots(&mut self, machine: &Machine, mut shell: Shell) {
-        let before = self.domid(machine);
-        loop {
-            let (said, late) = (self.messages(machine).len(), self.went_on(machine));
-            shell.last("reboot", PATIENCE).unwrap();
-            self.until("a word of the reboot", |world| world.messages(machine).len() > said);
-            if self.went_on(machine) == late {
-                return self.until_again(machine, before);
-            }
-            shell = self.shell(machine);
-        }
-    }
-
-    /// How often it was told that a machine's guest went on.
-    fn went_on(&mut self, machine: &Machine) -> usize {
-        let all = self.client.records("message").unwrap().into_iter();
-        let of = all.filter(|(_, one)| one.text("obj_uuid") == machine.uuid);
-        of.filter(|(_, one)| one.text("body").contains("went on in its domain")).count()
-    }
-
     /// Nothing is under way on a machine, and nothing of it is to be brought to its end.
     pub(crate) fn is_quiet(&mut self, machine: &Machine) -> bool {
         let now = self.record("VM", &machine.reference);

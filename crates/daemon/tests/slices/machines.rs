@@ -6,9 +6,8 @@ use std::time::Duration;
 
 use rustix::process::Pid;
 use tempfile::NamedTempFile;
+use testkit::process::eventually;
 use testkit::ringwayd::{Ringwayd, Slices};
-
-use super::eventually;
 
 /// A daemon with a machine that runs and has a disk.
 struct Host {

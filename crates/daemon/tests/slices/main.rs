@@ -7,22 +7,12 @@ mod machines;
 use std::io::Read;
 use std::net::TcpListener;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
-use testkit::process::{PROCESS_DEADLINE, Process, find_binary};
+use testkit::process::{PROCESS_DEADLINE, Process, eventually, find_binary};
 use testkit::ringwayd::{Ringwayd, Slices};
 use xenapi::Value;
 use xenapi::client::Client;
-
-/// Waits for what happens beside a call.
-fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
-    let began = Instant::now();
-    while !is_so() {
-        assert!(began.elapsed() < PROCESS_DEADLINE, "in vain: {what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
 
 /// A daemon without machines, and its slices.
 fn simulator() -> Option<(Ringwayd, Slices)> {

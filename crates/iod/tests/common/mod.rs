@@ -20,6 +20,8 @@ use model::rpc::{DiskReply, Response, RpcError};
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use serde_json::{Value, json};
 use tempfile::TempDir;
+#[allow(unused_imports)]
+pub use testkit::process::eventually;
 use testkit::process::{PROCESS_DEADLINE, Process};
 
 pub const BLK: &str = env!("CARGO_BIN_EXE_ringway-blk");
@@ -70,15 +72,6 @@ pub fn names(folder: &TempDir) -> Vec<String> {
     let mut names: Vec<_> = entries.map(|e| name(e).into_string().unwrap()).collect();
     names.sort();
     names
-}
-
-/// Waits for something of another process that announces itself by no event.
-pub fn eventually(what: &str, mut check: impl FnMut() -> bool) {
-    let until = Instant::now() + PROCESS_DEADLINE;
-    while !check() {
-        assert!(Instant::now() < until, "never: {what}");
-        std::thread::sleep(Duration::from_millis(2));
-    }
 }
 
 /// Of each thread of a process: its name, and how often it slept.

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -18,6 +19,16 @@ pub struct Qmp {
 }
 
 impl Qmp {
+    /// Connects to a monitor that nobody else has. `deadline` is for each answer.
+    ///
+    /// # Errors
+    /// As [`execute`](Self::execute).
+    pub fn connect(socket: &Path, deadline: Duration) -> Result<Self> {
+        let stream = UnixStream::connect(socket);
+        let stream = stream.map_err(|e| Error::io("cannot connect to QEMU's monitor", e))?;
+        Self::new(stream, deadline)
+    }
+
     /// Reads the greeting and enters command mode. `deadline` is for each later answer as well.
     pub(super) fn new(stream: UnixStream, deadline: Duration) -> Result<Self> {
         let mut qmp = Self { stream: BufReader::new(stream), events: VecDeque::new(), deadline };

@@ -15,7 +15,7 @@ use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
@@ -32,6 +32,18 @@ pub use program::{copy_program, write_script};
 /// How long a backend may take to get ready or to end. Generous: a loaded machine must not fail a
 /// test.
 pub const PROCESS_DEADLINE: Duration = Duration::from_secs(20);
+
+/// Waits for something of another process that it announces by no event.
+///
+/// # Panics
+/// If it has not come after [`PROCESS_DEADLINE`].
+pub fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+    let until = Instant::now() + PROCESS_DEADLINE;
+    while !is_so() {
+        assert!(Instant::now() < until, "never: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
 
 /// Bytes of standard error that go into an error message at most.
 const STDERR_BYTES_MAX: u64 = 4096;

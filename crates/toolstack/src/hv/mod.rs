@@ -132,14 +132,6 @@ pub enum DomainEvent {
         /// When it was seen.
         at: SystemTime,
     },
-    /// The guest has reset itself and could not be stopped before it had started again: it goes on in
-    /// its domain.
-    WentOn {
-        /// Whose.
-        vm: VmId,
-        /// Which incarnation.
-        domid: Domid,
-    },
     /// A device left after the guest was asked for it longer ago than anybody waited, or may have:
     /// events were lost.
     Unplugged {

@@ -202,13 +202,12 @@ mod tests {
         let event = |reason: &str| Event {
             name: "SHUTDOWN".into(),
             data: json!({"guest": true, "reason": reason}),
-            at: None,
         };
         assert_eq!(reason(&event("guest-shutdown")), Some(End::PoweredOff));
         assert_eq!(reason(&event("guest-reset")), Some(End::Reset));
         assert_eq!(reason(&event("guest-panic")), Some(End::Panicked));
         assert_eq!(reason(&event("host-signal")), Some(End::Asked));
-        let other = Event { name: "STOP".into(), data: Value::Null, at: None };
+        let other = Event { name: "STOP".into(), data: Value::Null };
         assert_eq!(reason(&other), None);
     }
 }

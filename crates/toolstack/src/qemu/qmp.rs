@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokio::net::UnixStream;
@@ -37,8 +37,6 @@ pub struct Event {
     pub name: String,
     /// Its data; null if it has none.
     pub data: Value,
-    /// When it happened, by the host's clock, if QEMU said so.
-    pub at: Option<SystemTime>,
 }
 
 type Answer = Result<Value, String>;
@@ -254,19 +252,11 @@ async fn read(mut lines: Lines<OwnedReadHalf>, pending: Pending, events: broadca
     }
 }
 
-/// When QEMU says that something happened.
-fn time(message: &Value) -> Option<SystemTime> {
-    let part = |name: &str| message.get("timestamp")?.get(name)?.as_u64();
-    let since = Duration::from_secs(part("seconds")?)
-        .checked_add(Duration::from_micros(part("microseconds")?))?;
-    SystemTime::UNIX_EPOCH.checked_add(since)
-}
-
 fn deliver(message: Value, pending: &Pending, events: &broadcast::Sender<Event>) {
     if let Some(name) = message.get("event").and_then(Value::as_str) {
         let data = message.get("data").cloned().unwrap_or(Value::Null);
         // Without a receiver the event is of interest to nobody.
-        let _unheard = events.send(Event { name: name.into(), data, at: time(&message) });
+        let _unheard = events.send(Event { name: name.into(), data });
         return;
     }
     let waiting =

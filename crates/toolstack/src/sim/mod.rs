@@ -173,14 +173,6 @@ impl Sim {
         self.domain_ended(vm, ended, exit);
     }
 
-    /// A guest has reset itself, and nobody has stopped it in time. Nothing happens where there is none.
-    pub fn goes_on(&self, vm: VmId) {
-        let domid = self.state().domains.get(&vm).map(|domain| domain.domid);
-        if let Some(domid) = domid {
-            self.tell(DomainEvent::WentOn { vm, domid });
-        }
-    }
-
     /// A process ends, as from a signal.
     pub fn kill_process(&self, vm: VmId) {
         let killed = self.ends(vm, Domain::kill);

@@ -13,7 +13,6 @@ use tokio::time::timeout;
 use toolstack::binaries::in_path;
 use toolstack::hv::{DomainEvent, Hypervisor};
 use toolstack::net::{HostNet, Net};
-use toolstack::qemu::qmp::Qmp;
 
 use super::world::{DOMID, PATIENCE, World, machine, next, vbd};
 
@@ -125,21 +124,15 @@ pub(super) async fn panics() {
     world.clear().await;
 }
 
-/// QEMU's control connection, for as long as no daemon has it.
-async fn control(world: &World) -> Qmp {
-    let socket = world.path().join("vm").join(machine().to_string()).join("qmp.sock");
-    Qmp::handshake(UnixStream::connect(socket).await.unwrap()).await.unwrap().0
-}
-
 async fn has_host_end(world: &World) -> bool {
-    let list = control(world).await.execute("query-chardev", Value::Null, PATIENCE).await.unwrap();
+    let list = world.control().await.execute("query-chardev", Value::Null, PATIENCE).await.unwrap();
     list.to_string().contains(&format!("host-disk-{}", vbd(40)))
 }
 
 /// The guest lets go of the second disk while no daemon is there.
 async fn leaves_unseen(world: &World) {
     assert!(has_host_end(world).await);
-    let qmp = control(world).await;
+    let qmp = world.control().await;
     let mut events = qmp.events();
     let id = format!("disk-{}", vbd(40));
     qmp.execute("device_del", json!({ "id": id }), PATIENCE).await.unwrap();

@@ -10,10 +10,12 @@ use model::nic::{NicSpec, UplinkSpec};
 use model::spec::{Backend, DiskSpec};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
+use tokio::net::UnixStream;
 use tokio::sync::mpsc;
 use toolstack::hv::qemu::{Qemu, Settings};
 use toolstack::hv::{DiskPlug, DomainEvent, Hypervisor, NicPlug};
 use toolstack::io::{Client, IoProcess};
+use toolstack::qemu::qmp::Qmp;
 
 /// Far beyond what anything here takes on a busy machine.
 pub(super) const PATIENCE: Duration = Duration::from_secs(300);
@@ -57,6 +59,13 @@ impl World {
     /// The daemon goes and another comes.
     pub(super) fn restart(&mut self) {
         self.hv = Qemu::new(self.settings());
+    }
+
+    /// QEMU's control connection, for as long as no daemon has it: after a [`restart`](Self::restart),
+    /// until somebody looks for what there is.
+    pub(super) async fn control(&self) -> Qmp {
+        let socket = self.path().join("vm").join(machine().to_string()).join("qmp.sock");
+        Qmp::handshake(UnixStream::connect(socket).await.unwrap()).await.unwrap().0
     }
 
     /// A raw image, of which this is the beginning.

@@ -31,24 +31,6 @@ async fn what_a_guest_does_itself_is_followed() {
 }
 
 #[tokio::test]
-async fn a_guest_that_was_seen_too_late_goes_on_unless_it_was_to_be_halted() {
-    let world = World::new().await;
-    let machine = world.running().await;
-    let domid = world.get(&machine, vm::Field::domid);
-    world.sim.goes_on(world.id(&machine));
-    world.until(|world| world.messages() == ["VM_REBOOTED"]).await;
-    assert_eq!(
-        (world.power(&machine), world.get(&machine, vm::Field::domid)),
-        ("Running".into(), domid)
-    );
-    world.done("VM.set_actions_after_reboot", [machine.value(), Value::text("destroy")]).await;
-    world.sim.goes_on(world.id(&machine));
-    world.until(|world| world.power(&machine) == "Halted").await;
-    assert_eq!(world.messages(), ["VM_REBOOTED"; 2]);
-    world.assert_clean();
-}
-
-#[tokio::test]
 async fn the_end_that_a_reboot_waits_for_is_the_reboots() {
     let world = World::new().await;
     let machine = world.running().await;

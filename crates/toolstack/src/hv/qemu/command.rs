@@ -12,6 +12,7 @@ use model::id::{VbdId, VmId};
 use model::machine::Accel;
 
 use super::names::{AGENT, Device};
+use super::trace;
 use crate::qemu::command::{Line, doubled_commas};
 
 /// What an agent's port is called in the guest.
@@ -41,7 +42,10 @@ pub(super) fn command(
         line.pair("-global", format!("PIIX4_PM.{state}=1"));
     }
     // How a guest ended is kept until somebody has seen it: the process stands still.
-    line.pair("-action", "shutdown=pause,panic=pause,reboot=reset");
+    line.pair("-action", "shutdown=pause,panic=pause,reboot=shutdown");
+    for event in trace::EVENTS {
+        line.pair("-trace", format!("enable={event}"));
+    }
     boot(&mut line, &spec.boot);
     devices(&mut line, agent);
     for (port, vbd) in spec.cds.iter().enumerate() {
@@ -141,7 +145,7 @@ mod tests {
         let line = line(&spec(kernel()), Accel::Tcg);
         assert_eq!(line[0], "/qemu");
         assert!(line.contains(&"-S".to_owned()));
-        assert_eq!(value(&line, "-action"), ["shutdown=pause,panic=pause,reboot=reset"]);
+        assert_eq!(value(&line, "-action"), ["shutdown=pause,panic=pause,reboot=shutdown"]);
         assert_eq!(value(&line, "-uuid"), ["00000000-0000-0000-0000-000000000000"]);
     }
 

@@ -133,7 +133,7 @@ impl Domain {
         }
         let status = qmp.execute("query-status", Value::Null, deadline).await?;
         let status = status.get("status").and_then(Value::as_str).unwrap_or_default();
-        Ok(run_state(status, self.dir.has_reset()))
+        Ok(run_state(status, || self.dir.has_reset()))
     }
 
     /// How its guest ended, now or later.
@@ -236,15 +236,15 @@ pub(super) async fn connect(socket: std::path::PathBuf) -> Result<UnixStream, Hv
     }
 }
 
-/// What a state of QEMU's means for a machine. `reset`: its guest stands because it reset itself.
-fn run_state(status: &str, reset: bool) -> Run {
+/// What a state of QEMU's means for a machine. `is_reset`: its guest has ended because it reset itself.
+fn run_state(status: &str, is_reset: impl FnOnce() -> bool) -> Run {
     match status {
         // A guest that sleeps wakes by itself.
         "running" | "suspended" => Run::Running,
+        "shutdown" if is_reset() => Run::Ended(Exit::Rebooted),
         "shutdown" => Run::Ended(Exit::PoweredOff),
         // The second: the CPU did something that the accelerator cannot follow.
         "guest-panicked" | "internal-error" => Run::Ended(Exit::Panicked),
-        "paused" if reset => Run::Ended(Exit::Rebooted),
         "prelaunch" => Run::Fresh,
         _ => Run::Paused,
     }
@@ -280,10 +280,9 @@ mod tests {
             ("internal-error", Run::Ended(Exit::Panicked)),
         ];
         for (status, run) in table {
-            assert_eq!(run_state(status, false), run, "{status}");
+            assert_eq!(run_state(status, || false), run, "{status}");
         }
-        assert_eq!(run_state("paused", true), Run::Ended(Exit::Rebooted));
-        // A mark that was left by a daemon which was killed before it stopped the guest.
-        assert_eq!(run_state("running", true), Run::Running);
+        assert_eq!(run_state("shutdown", || true), Run::Ended(Exit::Rebooted));
+        assert_eq!(run_state("running", || true), Run::Running);
     }
 }

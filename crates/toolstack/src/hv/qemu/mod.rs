@@ -8,9 +8,8 @@
 //! its QEMU.
 //!
 //! # A guest's end
-//! QEMU pauses a guest that switches itself off or panics, and its state says which of both it was:
-//! also to a daemon that comes later. A guest that resets itself goes on; `watch` says what a daemon
-//! that is there does about that.
+//! QEMU pauses a guest that switches itself off, resets itself or panics, and says which it was: also to
+//! a daemon that comes later (`watch`).
 //!
 //! # Before the first instruction
 //! Disks are plugged into a domain whose CPUs have never run. Then it is reset once, so that
@@ -34,6 +33,7 @@ mod names;
 mod process;
 mod rundir;
 mod settings;
+mod trace;
 mod watch;
 
 use std::io;
@@ -42,7 +42,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use model::id::VmId;
 use model::plan::{Ask, Run};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
@@ -123,7 +123,7 @@ impl Qemu {
                 let why = format!("its guest has ended ({exit:?}); it needs a new domain");
                 return Err(HvError::Refused { what: "letting the machine run".into(), why });
             }
-            Run::Fresh => drop(domain.execute("system_reset", Value::Null).await?),
+            Run::Fresh => start_anew(domain).await?,
             Run::Paused | Run::Silent => {}
         }
         domain.execute("cont", Value::Null).await.map(drop)
@@ -156,6 +156,16 @@ impl Qemu {
         self.leave_group(vm);
         dir.remove().map_err(|source| os("removing", dir.path(), source))
     }
+}
+
+/// Resets a machine that has never run; any other reset from then on is an end.
+async fn start_anew(domain: &Domain) -> Result<(), HvError> {
+    let at_reset =
+        async |action: &str| domain.execute("set-action", json!({ "reboot": action })).await;
+    // Who was here before us may have come no further than half of this.
+    at_reset("reset").await?;
+    domain.execute("system_reset", Value::Null).await?;
+    at_reset("shutdown").await.map(drop)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -5,7 +5,6 @@
 //!             stderr         what the process says; locked by it for as long as it lives
 //!             pid            its id, written by itself before it becomes QEMU
 //!             qmp.sock console.sock agent.sock
-//!             reset          the guest has reset itself, and stands for that reason
 //! ```
 //! The lock answers whether a process is there without a look at any id, and no process can come
 //! to be between the answer and what follows from it: whoever is started inherits the lock from its
@@ -21,6 +20,8 @@ use model::id::{Domid, Uuid, VmId};
 use model::spec::MAX_SOCKET_PATH_BYTES;
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
+
+use super::trace;
 
 /// Lines of what a process said that an error repeats.
 const TAIL_LINES: usize = 20;
@@ -101,10 +102,6 @@ impl RunDir {
         self.0.join("domain.json")
     }
 
-    fn reset(&self) -> PathBuf {
-        self.0.join("reset")
-    }
-
     /// Makes it, empty.
     pub(super) fn make(&self) -> io::Result<()> {
         self.remove()?;
@@ -174,6 +171,18 @@ impl RunDir {
 
     /// The last lines that the process said.
     pub(super) fn said(&self) -> String {
+        let text = self.tail();
+        let lines: Vec<_> = text.lines().collect();
+        lines.get(lines.len().saturating_sub(TAIL_LINES)..).unwrap_or_default().join("\n")
+    }
+
+    /// The guest has ended because it reset itself.
+    pub(super) fn has_reset(&self) -> bool {
+        trace::is_reset(&self.tail())
+    }
+
+    /// The end of what the process said.
+    fn tail(&self) -> String {
         let read = || -> io::Result<Vec<u8>> {
             let mut file = File::open(self.stderr())?;
             let bytes = file.metadata()?.len();
@@ -182,25 +191,7 @@ impl RunDir {
             file.take(TAIL_BYTES).read_to_end(&mut tail)?;
             Ok(tail)
         };
-        let tail = read().unwrap_or_default();
-        let text = String::from_utf8_lossy(&tail);
-        let lines: Vec<_> = text.lines().collect();
-        lines.get(lines.len().saturating_sub(TAIL_LINES)..).unwrap_or_default().join("\n")
-    }
-
-    /// Remembers that the guest stands because it has reset itself, or that it does not any more.
-    pub(super) fn mark_reset(&self, mark: bool) -> io::Result<()> {
-        if mark {
-            return File::create(self.reset()).map(drop);
-        }
-        match fs::remove_file(self.reset()) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            outcome => outcome,
-        }
-    }
-
-    pub(super) fn has_reset(&self) -> bool {
-        self.reset().exists()
+        String::from_utf8_lossy(&read().unwrap_or_default()).into_owned()
     }
 }
 
@@ -273,12 +264,15 @@ mod tests {
     }
 
     #[test]
-    fn a_reset_is_remembered_until_it_is_not() {
+    fn a_reset_is_found_in_what_the_process_said() {
         let (_run, dir) = rundir();
+        assert!(!dir.has_reset());
         dir.make().unwrap();
-        for mark in [true, true, false, false] {
-            dir.mark_reset(mark).unwrap();
-            assert_eq!(dir.has_reset(), mark);
-        }
+        let mut said = dir.lock().unwrap();
+        said.write_all(&b"a warning\n".repeat(3000)).unwrap();
+        assert!(!dir.has_reset());
+        said.write_all(b"runstate_set current_run_state 9 (running) new_state 11 (shutdown)\n")
+            .unwrap();
+        assert!(dir.has_reset());
     }
 }

@@ -1,14 +1,12 @@
 //! What a domain does by itself.
 //!
 //! # A guest that resets itself
-//! QEMU lets it go on, so that it is not lost when nobody is there to see it. A daemon that sees it
-//! stops the guest and tells of an end, so that the machine gets a new domain with the settings that
-//! wait for one. It must be quick: once the guest has started again, an end would be a power cut. The
-//! event says when it happened, and a daemon that comes late lets the guest go on and tells of that. Of a
-//! reset while no daemon is there nothing is known afterwards.
+//! It ends like one that is switched off: QEMU stands, also while nobody is there to see it, until
+//! somebody makes a new domain with the settings that wait for one. The event says which of the two it
+//! was; whoever comes later reads it in what QEMU has written ([`trace`](super::trace)).
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use model::plan::Run;
 use model::vm::exits::Exit;
@@ -22,14 +20,8 @@ use super::domain::{Domain, END_DEADLINE, Link, connect};
 use super::host_ends;
 use super::names::{AGENT, Device};
 use crate::hv::{DomainEvent, HvError};
-use crate::qemu::qmp::{COMMAND_DEADLINE, Event, Qmp};
+use crate::qemu::qmp::{Event, Qmp};
 
-/// A guest that was stopped so soon after its reset is still in its firmware.
-const RESET_WINDOW: Duration = Duration::from_millis(200);
-
-/// Firmware that finds itself started before resets the machine once more, some 30 ms later: resets so
-/// close are told as one restart.
-const SAME_RESTART: Duration = Duration::from_secs(1);
 /// Wait after a connection that could not be made: nothing tells when it can.
 const CONNECT_AGAIN: Duration = Duration::from_secs(1);
 /// The wait of a watcher, which has nothing else to do.
@@ -97,7 +89,6 @@ async fn follow(
     out: &mpsc::Sender<DomainEvent>,
 ) {
     catch_up(domain, qmp, out).await;
-    let mut last_late = None;
     loop {
         let event = tokio::select! {
             biased;
@@ -105,7 +96,7 @@ async fn follow(
             () = qmp.closed() => return,
         };
         match event {
-            Ok(event) => heed(domain, qmp, &event, (out, &mut last_late)).await,
+            Ok(event) => heed(domain, qmp, &event, out).await,
             Err(RecvError::Lagged(_)) => {
                 catch_up(domain, qmp, out).await;
                 may_have_left(domain, out).await;
@@ -129,32 +120,17 @@ async fn catch_up(domain: &Domain, qmp: &Qmp, out: &mpsc::Sender<DomainEvent>) {
 async fn look(domain: &Domain, qmp: &Qmp, out: &mpsc::Sender<DomainEvent>) {
     match domain.state_by(qmp, FOREVER).await {
         Ok(Run::Ended(exit)) => domain.end(exit, out).await,
-        // A daemon before us was ended between mark and stop.
-        Ok(Run::Running) => unmark(domain),
-        Ok(Run::Fresh | Run::Paused | Run::Silent) => {}
+        Ok(Run::Running | Run::Fresh | Run::Paused | Run::Silent) => {}
         Err(error) => tracing::warn!(vm = %domain.vm, %error, "what it does cannot be seen"),
     }
 }
 
-/// `last_late` is when the last restart was that was seen late.
-async fn heed(
-    domain: &Domain,
-    qmp: &Qmp,
-    event: &Event,
-    (out, last_late): (&mpsc::Sender<DomainEvent>, &mut Option<SystemTime>),
-) {
+async fn heed(domain: &Domain, qmp: &Qmp, event: &Event, out: &mpsc::Sender<DomainEvent>) {
     let text = |name: &str| event.data.get(name).and_then(Value::as_str);
     let is = |name: &str| event.data.get(name) == Some(&Value::Bool(true));
     match event.name.as_str() {
         "SHUTDOWN" if is("guest") => domain.end(shutdown(text("reason")), out).await,
         "GUEST_PANICKED" => domain.end(Exit::Panicked, out).await,
-        "RESET" if is("guest") => {
-            let goes_on = reset(domain, qmp, event.at, out).await;
-            if goes_on && !is_same_restart(event.at, last_late) {
-                let (vm, domid) = (domain.vm, domain.record.domid());
-                let _unheard = out.send(DomainEvent::WentOn { vm, domid }).await;
-            }
-        }
         "DEVICE_DELETED" => {
             if let Some(device) = text("device").and_then(Device::parse) {
                 left(domain, qmp, device, out).await;
@@ -173,60 +149,6 @@ fn shutdown(reason: Option<&str>) -> Exit {
         Some("guest-panic") => Exit::Panicked,
         Some("guest-reset") => Exit::Rebooted,
         _ => Exit::PoweredOff,
-    }
-}
-
-/// Whether a reset belongs to the last restart; else it is the last one from now on.
-fn is_same_restart(at: Option<SystemTime>, last: &mut Option<SystemTime>) -> bool {
-    let apart = at.zip(*last).and_then(|(at, last)| at.duration_since(last).ok());
-    let is_same = apart.is_some_and(|apart| apart <= SAME_RESTART);
-    if !is_same {
-        *last = at;
-    }
-    is_same
-}
-
-/// Ends a guest that has just reset itself; true: it goes on.
-async fn reset(
-    domain: &Domain,
-    qmp: &Qmp,
-    at: Option<SystemTime>,
-    out: &mpsc::Sender<DomainEvent>,
-) -> bool {
-    if !in_time(at, SystemTime::now()) {
-        tracing::warn!(vm = %domain.vm, ?at, "a reset was seen late, the guest goes on");
-        return true;
-    }
-    // The mark comes first: a guest that stands without one would be taken for a paused one.
-    if let Err(error) = domain.dir.mark_reset(true) {
-        tracing::warn!(vm = %domain.vm, %error, "a reset cannot be marked, the guest goes on");
-        return true;
-    }
-    let stopped = qmp.execute("stop", Value::Null, COMMAND_DEADLINE).await;
-    if stopped.is_ok() && in_time(at, SystemTime::now()) {
-        domain.end(Exit::Rebooted, out).await;
-        return false;
-    }
-    let why = stopped.err();
-    tracing::warn!(vm = %domain.vm, ?why, "a reset was seen late, the guest goes on");
-    // The mark goes last: whoever looks before sees no guest that somebody has paused.
-    if let Err(error) = qmp.execute("cont", Value::Null, COMMAND_DEADLINE).await {
-        tracing::warn!(vm = %domain.vm, %error, "a guest that reset itself stands");
-        return false;
-    }
-    unmark(domain);
-    true
-}
-
-/// A guest that was reset then has not come far. A clock that was set meanwhile tells nothing: then
-/// it is late.
-fn in_time(at: Option<SystemTime>, stopped: SystemTime) -> bool {
-    at.and_then(|at| stopped.duration_since(at).ok()).is_some_and(|took| took <= RESET_WINDOW)
-}
-
-fn unmark(domain: &Domain) {
-    if let Err(error) = domain.dir.mark_reset(false) {
-        tracing::warn!(vm = %domain.vm, %error, "the mark of a reset cannot be removed");
     }
 }
 

@@ -56,8 +56,7 @@ async fn commands_are_answered_by_id_whatever_the_order() {
 #[tokio::test]
 async fn events_between_answers_reach_who_listens() {
     let (qmp, _server) = scripted(|command| {
-        let event = "{\"event\":\"SHUTDOWN\",\"data\":{\"guest\":true},\
-                     \"timestamp\":{\"seconds\":7,\"microseconds\":500000}}\n";
+        let event = "{\"event\":\"SHUTDOWN\",\"data\":{\"guest\":true}}\n";
         format!("{event}{}", done(command))
     })
     .await;
@@ -66,7 +65,6 @@ async fn events_between_answers_reach_who_listens() {
     qmp.execute("stop", Value::Null, COMMAND_DEADLINE).await.unwrap();
     let event = events.recv().await.unwrap();
     assert_eq!((event.name.as_str(), event.data), ("SHUTDOWN", json!({"guest": true})));
-    assert_eq!(event.at, SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(7500)));
 }
 
 #[tokio::test]
