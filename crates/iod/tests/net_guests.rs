@@ -85,13 +85,13 @@ fn busy_queues(output: &str, direction: &str) -> usize {
     output.lines().filter(|line| count(line).is_some_and(|packets| packets > 0)).count()
 }
 
-/// It has one CPU, so its driver begins with one pair and gets more by `ethtool`, which asks for them
-/// over the control queue. Filters are set there, too: finding a neighbour of IPv6 needs them.
 /// In the script of a guest of User-Mode Linux, behind its drivers.
 const IPV6: &str = "for module in lib/crc-ccitt net/ipv6/ipv6; do
         busybox insmod $modules/$module.ko || exit 3
     done";
 
+/// It has one CPU, so its driver begins with one pair and gets more by `ethtool`, which asks for them
+/// over the control queue. Filters are set there, too: finding a neighbour of IPv6 needs them.
 #[test]
 fn user_mode_linux_changes_its_pairs() {
     let folder = folder();

@@ -27,6 +27,7 @@
 #![forbid(unsafe_code)]
 
 pub mod absent;
+pub mod callgrind;
 pub mod clock;
 pub mod cpus;
 pub mod driver;

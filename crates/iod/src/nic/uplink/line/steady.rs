@@ -1,11 +1,8 @@
-//! A frame to the host or from it takes no memory from the heap and no lock: counted under callgrind, as
-//! calls of what would do so, which a long run makes more often than a short one
-//! (`crates/nic/tests/steady.rs` says more, and has the other ways of frames). A socket stands for the
-//! device.
+//! A frame to the host or from it takes no memory from the heap and no lock: counted under callgrind
+//! ([`testkit::callgrind`]), as calls of what would do so (`crates/nic/tests/steady.rs` has the other ways of
+//! frames). A socket stands for the device.
 
-use std::collections::BTreeMap;
 use std::net::UdpSocket;
-use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use net::Mac;
@@ -15,12 +12,12 @@ use net::port::{Policy, PortId};
 use net::switch::{NetworkId, NetworkPolicy, Station};
 use nic::{Attached, Fabric, RunningQueue};
 use reactor::Reactor;
+use testkit::callgrind::{self, is_dear};
 use virtq::QueueStart;
 use virtq::driver::{BUFFERS, Driver};
 
 use super::*;
 
-const LOAD: &str = "RINGWAY_TEST_LOAD";
 const LAN: NetworkId = NetworkId(0);
 /// Whose port and whose station has this number.
 const HOST: u8 = 1;
@@ -197,53 +194,18 @@ fn run(frames: u64) -> ! {
 #[test]
 #[ignore = "it is the load of the other test"]
 fn load() {
-    if let Ok(frames) = std::env::var(LOAD) {
-        run(frames.parse().unwrap());
+    if let Some(words) = callgrind::load() {
+        run(words[0].parse().unwrap());
     }
-}
-
-/// How often each function was called with so many frames each way.
-fn calls(frames: u64) -> BTreeMap<String, u64> {
-    let dir = tempfile::tempdir().unwrap();
-    let out = dir.path().join("out");
-    let status = Command::new("valgrind")
-        .args(["--tool=callgrind", "--fair-sched=yes", "--quiet"])
-        .args(["--compress-strings=no", "--compress-pos=no"])
-        .arg(format!("--callgrind-out-file={}", out.display()))
-        .arg(std::env::current_exe().unwrap())
-        .args(["--exact", "nic::uplink::line::steady::load", "--ignored", "--test-threads=1"])
-        .env(LOAD, frames.to_string())
-        .stdout(Stdio::null())
-        .status()
-        .expect("valgrind is needed: apt-get install valgrind");
-    assert!(status.success(), "{status}");
-    let (mut counts, mut called) = (BTreeMap::new(), String::new());
-    for line in std::fs::read_to_string(out).unwrap().lines() {
-        if let Some(name) = line.strip_prefix("cfn=") {
-            name.clone_into(&mut called);
-        } else if let Some(rest) = line.strip_prefix("calls=") {
-            let count: u64 = rest.split(' ').next().unwrap().parse().unwrap();
-            *counts.entry(called.clone()).or_default() += count;
-        }
-    }
-    counts
-}
-
-/// Memory of the heap, or a lock.
-fn is_dear(name: &str) -> bool {
-    const HEAP: [&str; 5] = ["malloc", "calloc", "realloc", "free", "posix_memalign"];
-    const LOCKS: [&str; 5] = ["::Mutex<", "::RwLock<", "::Condvar", "futex", "pthread_mutex"];
-    HEAP.contains(&name) || LOCKS.iter().any(|lock| name.contains(lock))
 }
 
 #[test]
 fn frames_of_the_host_and_to_it_take_no_memory_and_no_lock() {
     const SHORT: u64 = 256;
     const MORE: u64 = 3 * SHORT;
-    let (short, mut grown) = (calls(SHORT), calls(SHORT + MORE));
-    for (name, count) in &mut grown {
-        *count = count.saturating_sub(short.get(name).copied().unwrap_or(0));
-    }
+    let load = "nic::uplink::line::steady::load";
+    let [short, long] = [SHORT, SHORT + MORE].map(|frames| frames.to_string());
+    let mut grown = callgrind::grown(load, &short, &long).unwrap();
     // Once in a while is not once a frame.
     grown.retain(|_, count| *count > 8 && *count * 64 > MORE);
     // Frames each way are decided on, and those to the host are taken.
