@@ -1,17 +1,21 @@
 //! A shell from which `xe` is called.
 
 use std::io::{BufRead, BufReader, Write};
+use std::os::fd::AsFd;
 use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use testkit::process::{Process, find_tool};
+use testkit::raw::guest::wait_readable;
 use testkit::ringwayd::{Ringwayd, Slices};
 
 /// From the end of a call to the start of the next: without it the calls themselves want most of a
 /// CPU, and guests do not saturate the host.
 pub(super) const GAP: Duration = Duration::from_millis(20);
+/// Longest wait for a call: hundreds of times what is to be shown.
+const DEADLINE: Duration = Duration::from_secs(60);
 /// Fewer calls say nothing, however short a turn is to be.
 const LEAST: usize = 5;
 /// Where those are who have come in by sshd.
@@ -70,9 +74,12 @@ impl Caller {
     }
 
     fn call(&mut self) -> Result<f64> {
+        let ordered = self.orders.write_all(b"\n");
+        if wait_readable(&[self.answers.get_ref().as_fd()], DEADLINE)?.is_none() {
+            bail!("a shell has not come to the end of `xe vm-list` in {} s", DEADLINE.as_secs());
+        }
         let mut answer = String::new();
-        let answered =
-            self.orders.write_all(b"\n").and_then(|()| self.answers.read_line(&mut answer));
+        let answered = ordered.and_then(|()| self.answers.read_line(&mut answer));
         if answered.is_ok()
             && let Some(took) = took_ms(&answer)
         {
