@@ -47,8 +47,12 @@ struct Served {
 impl Served {
     /// With the client on these CPUs; the program is where the calling thread is.
     fn start(threshold: &str, client: Vec<usize>) -> Self {
+        Self::by(Io::start_with, threshold, client)
+    }
+
+    fn by(start: fn(&[&str]) -> Io, threshold: &str, client: Vec<usize>) -> Self {
         let set = ["--poll-max-us", "10000", "--poll-idle-threshold", threshold];
-        let io = Io::start_with(&[&["--reactors", "1"], &set[..]].concat());
+        let io = start(&[&["--reactors", "1"], &set[..]].concat());
         let mut caller = io.caller();
         caller.disk("disk.attach", io.spec("d", json!({"memory": 1 << 20})));
         let (stop, done) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
@@ -172,7 +176,7 @@ fn a_process_that_is_given_one_cpu_counts_that_one_only() {
     let (one, other) = (all[0], all.last().copied().unwrap());
     assert_ne!(one, other, "this needs two CPUs");
     cpus::keep_to(&[one]).unwrap();
-    let mut disk = Served::start(THRESHOLD, vec![other]);
+    let mut disk = Served::by(Io::apart, THRESHOLD, vec![other]);
     // Else half of the CPU is its own, however many the hogs are.
     cpus::defer(disk.worker()).unwrap();
     let hogs = Hogs::start(&[one], HOGS).unwrap();

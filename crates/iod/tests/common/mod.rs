@@ -139,6 +139,14 @@ impl Io {
         Self { process: ready("env", &words), folder, control }
     }
 
+    /// In a session of its own, by which the kernel may divide CPUs.
+    pub fn apart(options: &[&str]) -> Self {
+        let folder = folder();
+        let control = folder.path().join("control");
+        let words = [IO, "--control", control.to_str().unwrap(), "--die-with-parent"];
+        Self { process: ready("setsid", &[&words, options].concat()), folder, control }
+    }
+
     pub fn caller(&self) -> Caller {
         Caller::connect(&self.control)
     }

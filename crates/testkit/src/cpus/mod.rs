@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
+use rustix::process::getsid;
 use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_setaffinity};
 
 use crate::error::{Error, Result};
@@ -55,13 +56,21 @@ pub fn confine(process: u32, cpus: &[usize]) -> Result<()> {
 /// is still the one of the system's first process.
 ///
 /// # Errors
-/// Only the administrator may, or there is no such process.
+/// Only the administrator may; there is no such process; or it is of the caller's own session, which
+/// would stay deferred when the test is over, with whoever runs it.
 pub fn defer(process: u32) -> Result<()> {
     use std::io::ErrorKind::{InvalidInput, NotFound};
+    let cannot = |source| Error::io(format!("cannot defer the session of {process}"), source);
+    let of = |process| getsid(process).map_err(|error| cannot(error.into()));
+    let pid = i32::try_from(process).ok().and_then(Pid::from_raw);
+    if of(Some(pid.ok_or_else(|| cannot(InvalidInput.into()))?))? == of(None)? {
+        return Err(Error::Reply {
+            request: format!("deferring the session of {process}"),
+            what: "it is that of this test: start the process in one of its own".into(),
+        });
+    }
     match std::fs::write(format!("/proc/{process}/autogroup"), "19") {
-        Err(error) if !matches!(error.kind(), NotFound | InvalidInput) => {
-            Err(Error::io(format!("cannot defer the session of {process}"), error))
-        }
+        Err(error) if !matches!(error.kind(), NotFound | InvalidInput) => Err(cannot(error)),
         _ => Ok(()),
     }
 }
@@ -119,6 +128,13 @@ impl Drop for Hogs {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_session_of_whoever_tests_is_not_deferred() {
+        let refused = defer(std::process::id()).unwrap_err().to_string();
+        assert!(refused.contains("one of its own"), "{refused}");
+        assert!(defer(u32::MAX).is_err());
+    }
 
     #[test]
     fn a_process_is_confined_with_all_its_threads() {
