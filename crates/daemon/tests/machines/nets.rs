@@ -221,8 +221,12 @@ fn takes_its_time(world: &mut World, guest: &mut Guest) {
     for line in [
         "killall -USR2 udhcpc; while ip -4 addr show dev eth0 | grep -q inet; do sleep 0.1; done",
         "killall udhcpc; while pidof udhcpc; do sleep 0.1; done",
-        &format!("udhcpc -b -S -t 20 -T 1 -A 2 -r {OTHER} -i eth0 -s /tmp/slow >/dev/null 2>&1"),
-        &format!("until ip -4 addr show dev eth0 | grep -q {OTHER}; do sleep 0.1; done"),
+        // Who gave it back may not have been heard: then it is offered the same again.
+        &format!(
+            "until udhcpc -b -S -t 20 -T 1 -A 2 -r {OTHER} -i eth0 -s /tmp/slow >/dev/null 2>&1; \
+             ip -4 addr show dev eth0 | grep -q {OTHER}; \
+             do killall -USR2 udhcpc; sleep 1; killall udhcpc; done"
+        ),
     ] {
         guest.shell.run(line, PATIENCE).unwrap();
     }
