@@ -15,6 +15,7 @@ use common::nbd::{client, read};
 use common::*;
 use serde_json::{Value, json};
 use testkit::openmetrics::{Page, hear, scrape, value};
+use testkit::process::eventually;
 use testkit::process::{PROCESS_DEADLINE, Port, Worker};
 use testkit::raw::guest::wait_readable;
 

@@ -12,6 +12,7 @@ use model::report::{Began, BeganHow};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use testkit::openmetrics::{Page, scrape, value};
+use testkit::process::eventually;
 use testkit::process::{PROCESS_DEADLINE, Port, Worker};
 
 fn began(io: &Io) -> Began {

@@ -15,6 +15,7 @@ use model::report::{DiskState, Op, Stage};
 use model::rpc::code;
 use serde_json::{Value, json};
 use testkit::driver::{Driver, Options, Queue};
+use testkit::process::eventually;
 use testkit::raw::guest::Event;
 use testkit::raw::request::{Request, status};
 use testkit::raw::{Guest, Setup};

@@ -13,6 +13,7 @@ use common::*;
 use model::report::DiskState;
 use model::rpc::{MAX_LINE_BYTES, code};
 use serde_json::{Value, json};
+use testkit::process::eventually;
 use testkit::process::{PROCESS_DEADLINE, Process};
 use testkit::raw::guest::Event;
 use testkit::raw::request::{Request, kind, status};

@@ -5,6 +5,7 @@ mod common;
 
 use common::*;
 use serde_json::json;
+use testkit::process::eventually;
 use testkit::raw::request::{Request, status};
 use testkit::raw::{Guest, Setup};
 

@@ -14,6 +14,7 @@ use model::report::DiskState;
 use model::rpc::code;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
+use testkit::process::eventually;
 use testkit::raw::request::Request;
 use testkit::raw::{Guest, Setup};
 use testkit::storage::Hanging;

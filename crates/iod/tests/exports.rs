@@ -12,6 +12,7 @@ use common::*;
 use model::report::{DiskState, ExportStats};
 use model::rpc::{ExportReply, RpcError, code};
 use serde_json::{Value, json};
+use testkit::process::eventually;
 use testkit::raw::request::{Request, status};
 use testkit::raw::{Guest, Setup};
 

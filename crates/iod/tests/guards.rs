@@ -19,6 +19,7 @@ use model::why::{Facts, judge};
 use serde_json::json;
 use testkit::cpus::{self, Hogs, Offline, Quota};
 use testkit::driver::{Driver, Options};
+use testkit::process::eventually;
 use testkit::rounds;
 
 /// So many on a CPU leave a thread of the same priority a quarter of it.

@@ -13,6 +13,7 @@ use common::*;
 use model::report::DiskState;
 use serde_json::{Value, json};
 use testkit::lasting::{End, Lasting, Shape};
+use testkit::process::eventually;
 use testkit::process::{PROCESS_DEADLINE, Worker};
 use testkit::raw::guest::{Event, wait_readable};
 use testkit::raw::request::{Request, status};

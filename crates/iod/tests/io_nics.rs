@@ -14,6 +14,7 @@ use model::spec::PollMode;
 use serde_json::{Value, json};
 use testkit::inside::in_own_network;
 use testkit::process::PROCESS_DEADLINE;
+use testkit::process::eventually;
 use testkit::raw::nic::PLAIN;
 use testkit::raw::wire::Request;
 use testkit::raw::{Event, Guest};

@@ -16,6 +16,7 @@ use model::rpc::{Response, code};
 use rustix::process::Signal;
 use serde_json::json;
 use testkit::process::PROCESS_DEADLINE;
+use testkit::process::eventually;
 use testkit::raw::request::{Request, status};
 use testkit::raw::{Guest, Setup};
 use testkit::storage::Hanging;

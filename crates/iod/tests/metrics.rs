@@ -10,6 +10,7 @@ use std::path::Path;
 use common::*;
 use serde_json::{Value, json};
 use testkit::openmetrics::{Page, ask, read, scrape, value};
+use testkit::process::eventually;
 use testkit::process::{PROCESS_DEADLINE, Port};
 use testkit::raw::request::Request;
 use testkit::raw::{Guest, Setup};

@@ -17,6 +17,7 @@ use rustix::process::Signal;
 use serde_json::json;
 use testkit::driver::{Driver, Options};
 use testkit::process::PROCESS_DEADLINE;
+use testkit::process::eventually;
 use testkit::raw::guest::Event;
 use testkit::raw::request::{Request, status};
 use testkit::raw::{Guest, Setup};

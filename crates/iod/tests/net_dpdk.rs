@@ -6,10 +6,10 @@ mod common;
 
 use std::path::PathBuf;
 
-use common::eventually;
 use common::switch::Switch;
 use rustix::process::Signal;
 use testkit::process::PROCESS_DEADLINE;
+use testkit::process::eventually;
 use testkit::rounds;
 use testkit::testpmd::{Memory, Nics, Testpmd, allow_huge_pages};
 

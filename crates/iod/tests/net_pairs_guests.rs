@@ -10,11 +10,11 @@ use std::time::Duration;
 use common::frames::run;
 use common::nics::qemu;
 use common::switch::Switch;
-use common::*;
 use model::report::{PairStats, PortStats};
 use testkit::guest::{Guest, Kind};
 use testkit::inside::in_own_network;
 use testkit::process::Process;
+use testkit::process::eventually;
 
 /// Far beyond any boot and load, also when several share two busy cores.
 const DEADLINE: Duration = Duration::from_secs(300);

@@ -14,6 +14,7 @@ use model::why::{NicCause, NicFacts, judge_nic};
 use serde_json::json;
 use tempfile::TempDir;
 use testkit::openmetrics::{read, scrape};
+use testkit::process::eventually;
 use testkit::process::{PROCESS_DEADLINE, Process};
 use testkit::raw::nic::PLAIN;
 use testkit::raw::{Guest, Setup};

@@ -17,6 +17,7 @@ use common::*;
 use testkit::guest::{Guest, Kind, Machine};
 use testkit::inside::in_own_network;
 use testkit::process::PROCESS_DEADLINE;
+use testkit::process::eventually;
 use testkit::raw::nic::PLAIN;
 use testkit::raw::{Guest as Driver, Setup};
 

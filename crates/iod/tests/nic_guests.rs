@@ -10,6 +10,7 @@ use common::nics::*;
 use common::*;
 use serde_json::{Value, json};
 use testkit::guest::{Guest, Kind};
+use testkit::process::eventually;
 
 /// Far beyond any boot and load, also when several share two busy cores.
 const DEADLINE: Duration = Duration::from_secs(240);

@@ -17,6 +17,7 @@ use common::*;
 use model::rpc::{RpcError, UpgradeReply};
 use serde_json::{Value, json};
 use testkit::inside::in_own_network;
+use testkit::process::eventually;
 use testkit::raw::nic::PLAIN;
 use testkit::raw::request::{Request, status};
 use testkit::raw::{Event, Guest, Setup};

@@ -8,6 +8,7 @@ use model::report::DiskState;
 use model::spec::PollMode;
 use rustix::process::Signal;
 use serde_json::json;
+use testkit::process::eventually;
 use testkit::process::{PROCESS_DEADLINE, Process, Worker};
 use testkit::raw::guest::wait_readable;
 use testkit::raw::request::{Request, status};

@@ -16,6 +16,7 @@ use model::spec::PollMode;
 use serde_json::{Value, json};
 use testkit::driver::{Driver, Options, Queue};
 use testkit::process::Process;
+use testkit::process::eventually;
 use testkit::raw::request::{Request, status};
 use testkit::raw::{Guest, Setup};
 use testkit::rounds;

@@ -9,6 +9,7 @@ use common::*;
 use model::report::{DiskState, RequestKind, Stage};
 use model::rpc::code;
 use serde_json::json;
+use testkit::process::eventually;
 use testkit::raw::guest::Event;
 use testkit::raw::request::{Request, status};
 use testkit::raw::{Guest, Setup};

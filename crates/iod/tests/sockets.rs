@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use common::*;
 use rustix::process::Signal;
+use testkit::process::eventually;
 use testkit::process::{PROCESS_DEADLINE, Process};
 use testkit::raw::request::{Request, status};
 use testkit::raw::wire::{Message, Request as Code};

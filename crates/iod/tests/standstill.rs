@@ -8,6 +8,7 @@ use std::time::Duration;
 use common::*;
 use model::report::Stage;
 use serde_json::json;
+use testkit::process::eventually;
 use testkit::raw::guest::Event;
 use testkit::raw::request::{Request, status};
 use testkit::raw::{Guest, Setup};

@@ -10,6 +10,7 @@ use common::*;
 use model::report::{DiskState, DiskStats};
 use serde_json::json;
 use testkit::lasting::{End, Lasting, Shape};
+use testkit::process::eventually;
 use testkit::raw::guest::Event;
 use testkit::raw::request::{Request, status};
 use testkit::raw::wire::{self, Message};

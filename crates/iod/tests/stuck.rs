@@ -12,6 +12,7 @@ use model::report::{DiskState, DiskStats};
 use model::rpc::{RpcError, code};
 use serde_json::{Value, json};
 use testkit::process::PROCESS_DEADLINE;
+use testkit::process::eventually;
 use testkit::raw::guest::Event;
 use testkit::raw::request::{Request, status};
 use testkit::raw::{Guest, Setup};

@@ -11,6 +11,7 @@ use common::*;
 use rustix::process::Signal;
 use testkit::lasting::{End, Lasting, Shape};
 use testkit::process::PROCESS_DEADLINE;
+use testkit::process::eventually;
 use testkit::raw::guest::wait_readable;
 use testkit::raw::request::{Request, status};
 use testkit::raw::{Guest, Setup};

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use common::*;
 use rustix::process::Signal;
 use serde_json::json;
+use testkit::process::eventually;
 use testkit::process::{PROCESS_DEADLINE, Process};
 
 /// After which a manager takes a silent process for dead.

@@ -10,6 +10,7 @@ use common::*;
 use model::report::DiskState;
 use rustix::process::Signal;
 use serde_json::json;
+use testkit::process::eventually;
 use testkit::process::{PROCESS_DEADLINE, Worker};
 use testkit::raw::guest::{Event, wait_readable};
 use testkit::raw::request::{Request, status};

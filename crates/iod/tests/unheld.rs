@@ -10,6 +10,7 @@ use model::report::DiskState;
 use model::rpc::code;
 use rustix::process::Signal;
 use serde_json::json;
+use testkit::process::eventually;
 use testkit::raw::guest::Event;
 use testkit::raw::request::{Request, status};
 use testkit::raw::{Guest, Setup};

@@ -13,6 +13,7 @@ use model::report::DiskState;
 use model::rpc::{RpcError, UpgradeReply, code};
 use serde_json::{Value, json};
 use testkit::lasting::{End, Lasting, Shape};
+use testkit::process::eventually;
 use testkit::raw::guest::Event;
 use testkit::raw::request::{Request, status};
 use testkit::raw::{Guest, Setup};

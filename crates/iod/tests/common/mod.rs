@@ -20,8 +20,6 @@ use model::rpc::{DiskReply, Response, RpcError};
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use serde_json::{Value, json};
 use tempfile::TempDir;
-#[allow(unused_imports)]
-pub use testkit::process::eventually;
 use testkit::process::{PROCESS_DEADLINE, Process};
 
 pub const BLK: &str = env!("CARGO_BIN_EXE_ringway-blk");
