@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
-use rustix::process::getsid;
 use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_setaffinity};
 
 use crate::error::{Error, Result};
@@ -61,9 +60,7 @@ pub fn confine(process: u32, cpus: &[usize]) -> Result<()> {
 pub fn defer(process: u32) -> Result<()> {
     use std::io::ErrorKind::{InvalidInput, NotFound};
     let cannot = |source| Error::io(format!("cannot defer the session of {process}"), source);
-    let of = |process| getsid(process).map_err(|error| cannot(error.into()));
-    let pid = i32::try_from(process).ok().and_then(Pid::from_raw);
-    if of(Some(pid.ok_or_else(|| cannot(InvalidInput.into()))?))? == of(None)? {
+    if session(process).map_err(cannot)? == session(std::process::id()).map_err(cannot)? {
         return Err(Error::Reply {
             request: format!("deferring the session of {process}"),
             what: "it is that of this test: start the process in one of its own".into(),
@@ -73,6 +70,16 @@ pub fn defer(process: u32) -> Result<()> {
         Err(error) if !matches!(error.kind(), NotFound | InvalidInput) => Err(cannot(error)),
         _ => Ok(()),
     }
+}
+
+/// The session of a process, by its leader; 0 is every session whose leader is outside of this PID
+/// namespace, as whoever started a container is, for which `getsid` of rustix panics.
+fn session(process: u32) -> std::io::Result<i32> {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat"))?;
+    // proc_pid_stat(5): the name in parentheses may hold anything; then state, ppid, pgrp, session.
+    let fields = stat.rsplit_once(')').map(|(_, fields)| fields.split_ascii_whitespace());
+    let session = fields.and_then(|mut fields| fields.nth(3)?.parse().ok());
+    session.ok_or_else(|| std::io::ErrorKind::InvalidData.into())
 }
 
 fn set(thread: Option<Pid>, cpus: &[usize]) -> Result<()> {
