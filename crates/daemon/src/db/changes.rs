@@ -1,8 +1,10 @@
 //! What has changed since.
 
+use std::collections::HashSet;
+
 use xenapi::table::Class;
 
-use super::tables::Tables;
+use super::tables::{Table, Tables};
 use super::{Object, Ref};
 
 /// A difference between two moments. Several changes of one object are one; what was made and went
@@ -19,44 +21,117 @@ pub enum Change<'a> {
         class: &'static Class,
         /// What it was called.
         reference: &'a Ref,
-        /// When it went.
-        generation: u64,
+        /// When it went: a generation, and its place among what went in that one.
+        when: (u64, u64),
     },
 }
 
-/// Everything that is different from how it was when `since` had ended, as far as it is told; what
-/// is there in the order of its last changes, then what is gone.
-pub(super) fn since(tables: &Tables, since: u64) -> impl Iterator<Item = Change<'_>> {
-    let (first, told) = ((since.saturating_add(1), 0), tables.told());
-    let there = tables.changed.range(first..);
-    let there = there.filter_map(move |((generation, _), (class, reference))| {
-        let object = tables.get(class, reference.as_str())?;
-        if object.made > since {
-            // Though its last change is told later: who is told of that must know it.
-            (object.made <= told).then_some(Change::Made(object))
-        } else {
-            (*generation <= told).then_some(Change::Changed(object))
+impl Change<'_> {
+    /// The class of the object.
+    pub fn class(&self) -> &'static Class {
+        match self {
+            Self::Made(object) | Self::Changed(object) => object.class(),
+            Self::Gone { class, .. } => class,
         }
-    });
-    let gone = tables.gone.range(first..);
-    let gone =
-        gone.filter(move |((generation, _), gone)| *generation <= told && gone.made <= since);
-    let gone = gone.map(|((generation, _), gone)| Change::Gone {
-        class: gone.class,
-        reference: &gone.reference,
-        generation: *generation,
-    });
-    there.chain(gone)
+    }
+
+    /// By which changes of several classes are put in order: when it was, and its place among what
+    /// was changed then.
+    pub fn when(&self) -> (u64, u64) {
+        match self {
+            Self::Made(object) | Self::Changed(object) => (object.changed, object.age),
+            Self::Gone { when, .. } => *when,
+        }
+    }
+}
+
+/// A class, and how it was when `since` had ended.
+pub(super) struct Since<'a> {
+    pub(super) tables: &'a Tables,
+    pub(super) class: &'static Class,
+    pub(super) since: u64,
+}
+
+impl<'a> Since<'a> {
+    /// Everything of the class that is different, as far as it is told; what is there in the order
+    /// of its last changes, then what is gone. It costs what has changed of this class.
+    pub(super) fn all(self) -> impl Iterator<Item = Change<'a>> {
+        let there = self.changed().filter_map(self.of());
+        there.chain(self.gone())
+    }
+
+    /// The same of these objects alone, in any order. It costs what has changed of this class or the
+    /// number of these objects, whichever is less, and the ends since.
+    pub(super) fn among(self, objects: &HashSet<Ref>) -> impl Iterator<Item = Change<'a>> {
+        let mut there: Vec<_> = self.changed().take(objects.len().saturating_add(1)).collect();
+        if there.len() > objects.len() {
+            let table = self.table();
+            there = objects.iter().filter_map(|one| table?.get(one.as_str())).collect();
+        } else {
+            there.retain(|object| objects.contains(object.reference()));
+        }
+        let wanted = |change: &Change<'_>| match change {
+            Change::Gone { reference, .. } => objects.contains(*reference),
+            Change::Made(_) | Change::Changed(_) => false,
+        };
+        there.into_iter().filter_map(self.of()).chain(self.gone().filter(wanted))
+    }
+
+    fn table(&self) -> Option<&'a Table> {
+        self.tables.table(self.class.name)
+    }
+
+    /// What was changed since and is there.
+    fn changed(&self) -> impl Iterator<Item = &'a Object> + use<'a> {
+        let (table, first) = (self.table(), self.first());
+        let changed = table.into_iter().flat_map(move |table| table.changed.range(first..));
+        changed.filter_map(move |(_, reference)| table?.get(reference.as_str()))
+    }
+
+    /// How an object that is there is told.
+    fn of(&self) -> impl Fn(&'a Object) -> Option<Change<'a>> + use<'a> {
+        let (since, told) = (self.since, self.tables.told());
+        move |object| {
+            if object.made > since {
+                // Though its last change is told later: who is told of that must know it.
+                (object.made <= told).then_some(Change::Made(object))
+            } else {
+                (object.changed > since && object.changed <= told)
+                    .then_some(Change::Changed(object))
+            }
+        }
+    }
+
+    fn gone(&self) -> impl Iterator<Item = Change<'a>> + use<'a> {
+        let (class, since, told) = (self.class, self.since, self.tables.told());
+        // Who knows nothing knows of nothing that could go.
+        let table = self.table().filter(|_| since > 0);
+        let gone = table.into_iter().flat_map({
+            let first = self.first();
+            move |table| table.gone.range(first..)
+        });
+        let gone =
+            gone.filter(move |((generation, _), gone)| *generation <= told && gone.made <= since);
+        gone.map(move |(when, gone)| Change::Gone {
+            class,
+            reference: &gone.reference,
+            when: *when,
+        })
+    }
+
+    fn first(&self) -> (u64, u64) {
+        (self.since.saturating_add(1), 0)
+    }
 }
 
 /// How many of a class there are, as far as it is told.
 pub(super) fn count(tables: &Tables, class: &'static Class) -> usize {
-    let all = tables.table(class.name).map_or(0, |table| table.by_age.len());
-    let (after, name) = ((tables.told().saturating_add(1), 0), class.name);
-    let later = tables.changed.range(after..).filter(|(_, (class, _))| *class == name);
-    let made = |reference: &Ref| tables.get(name, reference.as_str()).map(Object::made);
-    let hidden = later.filter(|(_, (_, reference))| made(reference) >= Some(after.0)).count();
-    let gone = tables.gone.range(after..).map(|(_, gone)| gone);
-    let still = gone.filter(|gone| gone.class.name == name && gone.made < after.0).count();
-    all.saturating_sub(hidden).saturating_add(still)
+    let Some(table) = tables.table(class.name) else { return 0 };
+    let after = (tables.told().saturating_add(1), 0);
+    let later = table.changed.range(after..);
+    let made = |reference: &Ref| table.get(reference.as_str()).map(Object::made);
+    let hidden = later.filter(|(_, reference)| made(reference) >= Some(after.0)).count();
+    let gone = table.gone.range(after..).map(|(_, gone)| gone);
+    let still = gone.filter(|gone| gone.made < after.0).count();
+    table.by_age.len().saturating_sub(hidden).saturating_add(still)
 }

@@ -17,6 +17,15 @@ impl Ref {
         Self(format!("OpaqueRef:{uuid}").into())
     }
 
+    /// Of what a client has written, in which case does not count.
+    pub fn written(text: &str) -> Self {
+        let lower = text.to_ascii_lowercase();
+        match lower.strip_prefix("opaqueref:") {
+            Some(uuid) => Self(format!("OpaqueRef:{uuid}").into()),
+            None => Self(lower.into()),
+        }
+    }
+
     /// Its text.
     pub fn as_str(&self) -> &str {
         &self.0

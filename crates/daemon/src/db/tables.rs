@@ -1,9 +1,9 @@
 //! Everything that is there, and how it is found.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use xenapi::Value;
-use xenapi::table::{Class, FieldIx};
+use xenapi::table::FieldIx;
 
 use super::lookup::{By, Lookup};
 use super::pending::Pending;
@@ -16,7 +16,6 @@ const GONE_MAX: usize = 65_536;
 /// An object that is there no more.
 #[derive(Debug)]
 pub(super) struct Gone {
-    pub(super) class: &'static Class,
     pub(super) reference: Ref,
     pub(super) made: u64,
 }
@@ -28,9 +27,8 @@ pub(super) struct Tables {
     /// Of the last change.
     pub(super) generation: u64,
     ages: u64,
-    /// What there is, by the generation in which it was changed last, then by age.
-    pub(super) changed: BTreeMap<(u64, u64), (&'static str, Ref)>,
-    pub(super) gone: BTreeMap<(u64, u64), Gone>,
+    /// Where the ends are that are remembered, the first one first.
+    ends: VecDeque<(&'static str, (u64, u64))>,
     /// What is to be stored.
     pub(super) pending: Pending,
 }
@@ -40,6 +38,10 @@ pub(super) struct Tables {
 pub(super) struct Table {
     objects: HashMap<Ref, Object>,
     pub(super) by_age: BTreeMap<u64, Ref>,
+    /// What there is, by the generation in which it was changed last, then by age.
+    pub(super) changed: BTreeMap<(u64, u64), Ref>,
+    /// What is gone, by the generation in which it went.
+    pub(super) gone: BTreeMap<(u64, u64), Gone>,
     pub(super) lookup: Lookup,
 }
 
@@ -56,8 +58,7 @@ impl Tables {
             tables: tables.collect(),
             generation,
             ages: 0,
-            changed: BTreeMap::new(),
-            gone: BTreeMap::new(),
+            ends: VecDeque::new(),
             pending: Pending::default(),
         }
     }
@@ -90,8 +91,7 @@ impl Tables {
         }
         table.by_age.insert(age, reference.clone());
         if object.changed > 0 {
-            let told = (object.class.name, reference.clone());
-            self.changed.insert((object.changed, age), told);
+            table.changed.insert((object.changed, age), reference.clone());
         }
         self.ages = self.ages.max(age);
         table.objects.insert(reference, object);
@@ -107,7 +107,7 @@ impl Tables {
             }
         }
         table.by_age.remove(&object.age);
-        self.changed.remove(&(object.changed, object.age));
+        table.changed.remove(&(object.changed, object.age));
         Some(object)
     }
 
@@ -132,28 +132,35 @@ impl Tables {
 
     /// An object was changed in this generation.
     pub(super) fn stamp(&mut self, class: &'static str, reference: &Ref, generation: u64) {
-        let Some(object) = self.get_mut(class, reference.as_str()) else { return };
-        let (was, age) = (object.changed, object.age);
+        let Some(Table { objects, changed, .. }) = self.tables.get_mut(class) else { return };
+        let Some(object) = objects.get_mut(reference) else { return };
         if object.made == 0 {
             object.made = generation;
         }
+        changed.remove(&(object.changed, object.age));
         object.changed = generation;
-        self.changed.remove(&(was, age));
-        self.changed.insert((generation, age), (class, reference.clone()));
+        changed.insert((generation, object.age), reference.clone());
     }
 
     /// An object went in this generation.
-    pub(super) fn bury(&mut self, gone: Gone, generation: u64) {
-        let number = self.next_age();
-        self.gone.insert((generation, number), gone);
-        if self.gone.len() > GONE_MAX {
-            self.gone.pop_first();
+    pub(super) fn bury(&mut self, class: &'static str, gone: Gone, generation: u64) {
+        let at = (generation, self.next_age());
+        let Some(table) = self.tables.get_mut(class) else { return };
+        table.gone.insert(at, gone);
+        self.ends.push_back((class, at));
+        if self.ends.len() > GONE_MAX
+            && let Some((class, at)) = self.ends.pop_front()
+            && let Some(table) = self.tables.get_mut(class)
+        {
+            table.gone.remove(&at);
         }
     }
 
     /// An object that went is there again.
-    pub(super) fn unbury(&mut self, reference: &Ref) {
-        self.gone.retain(|_, gone| gone.reference != *reference);
+    pub(super) fn unbury(&mut self, class: &'static str, reference: &Ref) {
+        let Some(Table { gone, .. }) = self.tables.get_mut(class) else { return };
+        gone.retain(|_, gone| gone.reference != *reference);
+        self.ends.retain(|(of, at)| *of != class || gone.contains_key(at));
     }
 
     /// The last generation that is told: that of the last change, or the one before the first that

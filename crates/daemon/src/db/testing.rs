@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use xenapi::Value;
 use xenapi::table::{Class, FieldIx, class, pbd, sr, vbd, vdi, vif, vm};
 
-use super::{Ref, Tx, View};
+use super::{Change, Ref, Tx, View};
 
 /// Sixteen bytes that nobody else has.
 pub(crate) fn numbered() -> [u8; 16] {
@@ -32,6 +32,15 @@ pub(crate) fn disk(tx: &mut Tx<'_>, vm: &Ref, vdi: &Ref) -> Ref {
 pub(crate) fn all(view: &View<'_>) -> BTreeMap<Ref, Value> {
     let classes = xenapi::table::classes().iter().flat_map(|class| view.all(class));
     classes.map(|object| (object.reference().clone(), object.record().value().clone())).collect()
+}
+
+/// Everything that is different from how it was when `generation` had ended: what is there in the
+/// order of its last changes, then what is gone.
+pub(crate) fn since<'a>(view: &View<'a>, generation: u64) -> Vec<Change<'a>> {
+    let classes = xenapi::table::classes().iter();
+    let mut told: Vec<_> = classes.flat_map(|class| view.since(generation, class)).collect();
+    told.sort_by_key(|change| (matches!(change, Change::Gone { .. }), change.when()));
+    told
 }
 
 /// One write, on objects by number.

@@ -1,11 +1,11 @@
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use proptest::prelude::*;
 use xenapi::table::{task, vbd, vdi, vm};
 use xenapi::{ApiError, NULL_REF, Value};
 
 use super::bounds::{RECORD_BYTES_MAX, SMALL_RECORD_BYTES_MAX};
-use super::testing::{all, check, disk, numbered, of, write, writes};
+use super::testing::{all, check, disk, numbered, of, since, write, writes};
 use super::{Change, Db, Ref, Tx, View};
 
 fn db() -> Db {
@@ -186,9 +186,9 @@ fn changes_are_told_once_and_as_they_ended() {
     let db = db();
     let vm = db.change(|tx| tx.create(of("VM"), Vec::new())).unwrap();
     let start = db.read(|view| view.generation());
-    let told = |since| {
+    let told = |generation| {
         db.read(|view| {
-            let told = view.since(since).map(|change| match change {
+            let told = since(view, generation).into_iter().map(|change| match change {
                 Change::Made(object) => format!("made {}", object.class().name),
                 Change::Changed(object) => format!("changed {}", object.class().name),
                 Change::Gone { class, .. } => format!("gone {}", class.name),
@@ -220,7 +220,8 @@ struct Client {
 
 impl Client {
     fn asks(&mut self, view: &View<'_>) {
-        for change in view.since(self.since) {
+        self.asks_for_some(view);
+        for change in since(view, self.since) {
             match change {
                 Change::Made(object) => {
                     let value = object.record().value().clone();
@@ -236,6 +237,55 @@ impl Client {
         self.since = view.generation();
         assert_eq!(self.knows, all(view));
     }
+
+    /// Who names objects is told what who names their class is told of them.
+    fn asks_for_some(&self, view: &View<'_>) {
+        let there: BTreeMap<_, _> = all(view);
+        let ever: Vec<&Ref> = self.knows.keys().chain(there.keys()).collect();
+        for (class, each) in ["VM", "VBD", "VDI", "SR"].iter().zip([1, 2, 3, 7]) {
+            let some: HashSet<Ref> = ever.iter().step_by(each).map(|&one| one.clone()).collect();
+            let told = |change: Change<'_>| (change.when(), format!("{change:?}"));
+            let has = |change: &Change<'_>| match change {
+                Change::Made(object) | Change::Changed(object) => some.contains(object.reference()),
+                Change::Gone { reference, .. } => some.contains(*reference),
+            };
+            let of_class = view.since(self.since, of(class)).filter(has).map(told);
+            let of_some: BTreeSet<_> =
+                view.since_among(self.since, of(class), &some).map(told).collect();
+            assert_eq!(of_some, of_class.collect());
+        }
+    }
+}
+
+#[test]
+fn who_names_one_object_is_told_of_it_however_many_others_changed() {
+    let db = db();
+    let vms: Vec<Ref> =
+        (0..9).map(|_| db.change(|tx| tx.create(of("VM"), Vec::new())).unwrap()).collect();
+    let start = db.read(|view| view.generation());
+    let told = |since, which: &[&Ref]| {
+        let which = which.iter().map(|&one| one.clone()).collect();
+        db.read(|view| {
+            let told = view.since_among(since, of("VM"), &which).map(|change| match change {
+                Change::Made(object) => ("made", object.reference().clone()),
+                Change::Changed(object) => ("changed", object.reference().clone()),
+                Change::Gone { reference, .. } => ("gone", reference.clone()),
+            });
+            told.collect::<BTreeSet<_>>()
+        })
+    };
+    for vm in &vms[1..8] {
+        db.change(|tx| tx.set(vm, vm::Field::name_label, Value::text("b"))).unwrap();
+    }
+    for vm in &vms[6..] {
+        db.change(|tx| tx.destroy(of("VM"), vm)).unwrap();
+    }
+    let is = |what: &'static str, at: usize| (what, vms[at].clone());
+    assert_eq!(told(0, &[&vms[0], &vms[8]]), [is("made", 0)].into());
+    assert_eq!(told(start, &[&vms[0]]), [].into());
+    assert_eq!(told(start, &[&vms[1], &vms[8]]), [is("changed", 1), is("gone", 8)].into());
+    assert_eq!(told(u64::MAX, &[&vms[1], &vms[8]]), [].into());
+    assert_eq!(told(start, &[]), [].into());
 }
 
 proptest! {

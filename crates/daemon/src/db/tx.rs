@@ -195,7 +195,7 @@ impl<'a> Tx<'a> {
         }
         let links = inverse::links(class, &object.fields);
         (object.made, object.changed) = (0, 0);
-        self.tables.unbury(&object.reference);
+        self.tables.unbury(class.name, &object.reference);
         self.put(object, links);
     }
 
@@ -217,8 +217,8 @@ impl<'a> Tx<'a> {
                 // One that nobody has seen leaves nothing.
                 && *made > 0
             {
-                let gone = Gone { class, reference: reference.clone(), made: *made };
-                self.tables.bury(gone, generation);
+                let gone = Gone { reference: reference.clone(), made: *made };
+                self.tables.bury(class.name, gone, generation);
             }
         }
         let asked = self.asked;

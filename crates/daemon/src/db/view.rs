@@ -1,12 +1,14 @@
 //! What readers see.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use xenapi::table::{Class, FieldIx};
 use xenapi::{ApiError, Encoded, Value, codes};
 
+use super::changes::{self, Change, Since};
 use super::tables::{Table, Tables};
-use super::{Change, Object, Ref, changes};
+use super::{Object, Ref};
 
 /// Everything, at one moment.
 #[derive(Debug)]
@@ -91,9 +93,24 @@ impl<'a> View<'a> {
         Ok(self.object(class, reference)?.record())
     }
 
-    /// What is different from how it was when `generation` had ended.
-    pub fn since(&self, generation: u64) -> impl Iterator<Item = Change<'a>> {
-        changes::since(self.tables, generation)
+    /// What of a class is different from how it was when `generation` had ended: what is there in
+    /// the order of its last changes, then what is gone.
+    pub fn since(
+        &self,
+        generation: u64,
+        class: &'static Class,
+    ) -> impl Iterator<Item = Change<'a>> + use<'a> {
+        Since { tables: self.tables, class, since: generation }.all()
+    }
+
+    /// The same of these objects of the class alone, in any order, without a look at the others.
+    pub fn since_among<'b>(
+        &self,
+        generation: u64,
+        class: &'static Class,
+        objects: &'b HashSet<Ref>,
+    ) -> impl Iterator<Item = Change<'a>> + use<'a, 'b> {
+        Since { tables: self.tables, class, since: generation }.among(objects)
     }
 }
 

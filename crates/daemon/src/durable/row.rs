@@ -57,7 +57,9 @@ struct Text {
 /// What is wrong with it.
 pub(super) fn read(class: &'static Class, uuid: &str, text: &[u8]) -> Result<Loaded, String> {
     let text: Text = serde_json::from_slice(text).map_err(|error| error.to_string())?;
-    if !text.reference.starts_with(OPAQUE) {
+    // In capitals, whoever names it in another case would not find it.
+    let reference = Ref::written(&text.reference);
+    if !text.reference.starts_with(OPAQUE) || reference.as_str() != text.reference {
         return Err(format!("`{}` is no reference", text.reference));
     }
     if text.changed < text.made || text.made == 0 {
@@ -79,7 +81,6 @@ pub(super) fn read(class: &'static Class, uuid: &str, text: &[u8]) -> Result<Loa
         stored.into_iter().map(|(name, value)| (name, plain(value))).collect();
     let (age, made, changed) = (text.age, text.made, text.changed);
     let unknown = (!unknown.is_empty()).then(|| Arc::new(unknown));
-    let reference = Ref::from(text.reference.as_str());
     Ok(Loaded { class, reference, age, made, changed, fields, unknown })
 }
 

@@ -5,46 +5,36 @@ use std::collections::BTreeMap;
 use xenapi::Value;
 use xenapi::table::{Class, Kept, classes};
 
+use super::subscription::Wanted;
 use super::{Subscription, Token};
-use crate::db::{Change, Object, Ref, View};
+use crate::db::{Change, Object, View};
 
-/// The class of messages, in lower case. Clients know them by themselves.
+/// The class of messages. Clients know them by themselves.
 const MESSAGE: &str = "message";
 
 /// Everything that is different from what the token says and is wanted: new messages, then new
 /// records, then what has changed, then what is gone.
 pub(super) fn events(view: &View<'_>, wanted: &Subscription, token: Token) -> Vec<Value> {
-    let mut sorted: [Vec<Value>; 4] = Default::default();
-    let mut look = |since: u64, messages: bool| {
-        let [noted, made, changed, gone] = &mut sorted;
-        for change in view.since(since) {
-            let class = match &change {
-                Change::Made(object) | Change::Changed(object) => object.class(),
-                Change::Gone { class, .. } => class,
-            };
-            let name = class.name.to_ascii_lowercase();
-            if !class.events || (name == MESSAGE) != messages || !wanted.has_class(&name) {
-                continue;
-            }
-            let has = |reference: &Ref| wanted.has(&name, reference.as_str());
-            match change {
-                Change::Made(object) if has(object.reference()) => {
-                    let to = if messages { &mut *noted } else { &mut *made };
-                    to.push(of_object(object, name, "add"));
-                }
-                Change::Changed(object) if has(object.reference()) => {
-                    changed.push(of_object(object, name, "mod"));
-                }
-                Change::Gone { reference, generation, .. } if has(reference) => {
-                    gone.push(event(generation, name, "del", reference, None));
-                }
-                _ => {}
-            }
+    let mut told = Vec::new();
+    for Wanted { class, objects } in wanted.wanted() {
+        let since = if class.name == MESSAGE { token.messages } else { token.records };
+        match objects {
+            None => told.extend(view.since(since, class)),
+            Some(these) => told.extend(view.since_among(since, class, these)),
         }
-    };
-    look(token.messages, true);
-    look(token.records, false);
-    sorted.into_iter().flatten().collect()
+    }
+    told.sort_by_key(|change| (turn(change), change.when()));
+    told.into_iter().map(event).collect()
+}
+
+/// Which changes are told first.
+fn turn(change: &Change<'_>) -> usize {
+    match change {
+        Change::Made(object) if object.class().name == MESSAGE => 0,
+        Change::Made(_) => 1,
+        Change::Changed(_) => 2,
+        Change::Gone { .. } => 3,
+    }
 }
 
 /// What `event.from` answers.
@@ -66,23 +56,19 @@ fn counts(view: &View<'_>) -> Value {
     Value::Map(kept.map(|class| (class.name.to_ascii_lowercase(), count(class))).collect())
 }
 
-fn of_object(object: &Object, class: String, operation: &str) -> Value {
+fn event(change: Change<'_>) -> Value {
     // One text for all clients that are told of it.
-    let snapshot = Value::Encoded(object.record());
-    event(object.changed(), class, operation, object.reference(), Some(snapshot))
-}
-
-fn event(
-    generation: u64,
-    class: String,
-    operation: &str,
-    reference: &Ref,
-    snapshot: Option<Value>,
-) -> Value {
+    let snapshot = |object: &Object| Some(Value::Encoded(object.record()));
+    let (operation, reference, snapshot) = match &change {
+        Change::Made(object) => ("add", object.reference(), snapshot(object)),
+        Change::Changed(object) => ("mod", object.reference(), snapshot(object)),
+        Change::Gone { reference, .. } => ("del", *reference, None),
+    };
+    let (generation, _) = change.when();
     let mut event = map([
         ("id", Value::text(generation.to_string())),
         ("timestamp", Value::text("0.0")),
-        ("class", Value::Str(class)),
+        ("class", Value::Str(change.class().name.to_ascii_lowercase())),
         ("operation", Value::text(operation)),
         ("ref", reference.value()),
     ]);

@@ -1,51 +1,76 @@
 //! What a client wants to be told of.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 
+use xenapi::table::{Class, classes};
 use xenapi::{ApiError, codes};
 
-/// Classes and objects. Names are compared in lower case.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+use crate::db::Ref;
+
+/// Classes and objects.
+#[derive(Debug, Default)]
 pub struct Subscription {
-    all: bool,
-    classes: HashSet<String>,
-    /// By class, references.
-    objects: HashMap<String, HashSet<String>>,
+    /// By name of its class.
+    wanted: BTreeMap<&'static str, Wanted>,
+}
+
+/// What is wanted of a class.
+#[derive(Debug)]
+pub(super) struct Wanted {
+    pub(super) class: &'static Class,
+    /// None: all of its objects.
+    pub(super) objects: Option<HashSet<Ref>>,
 }
 
 impl Subscription {
-    /// Of what a client has said: `*`, classes, and classes with a reference after a slash. A class
-    /// that there is not here is one of another release, of which nothing is told.
+    /// Of what a client has said: `*`, classes, and classes with a reference after a slash, in which
+    /// case does not count. A class that there is not here is one of another release, of which
+    /// nothing is told; nor is anything of those of which there are no events.
     ///
     /// # Errors
     /// `EVENT_SUBSCRIPTION_PARSE_FAILURE`: one is none of these.
     pub fn parse(said: &[String]) -> Result<Self, ApiError> {
         let mut all = Self::default();
         for one in said {
-            let bad = || codes::event_subscription(one.as_str());
-            let lower = one.to_ascii_lowercase();
-            match lower.split_once('/') {
-                None if lower == "*" => all.all = true,
-                None if is_class(&lower) => drop(all.classes.insert(lower)),
-                Some((class, object)) if is_class(class) && is_object(object) => {
-                    all.objects.entry(class.to_owned()).or_default().insert(object.to_owned());
+            match one.split_once('/') {
+                None if one == "*" => told().for_each(|class| all.want(class, None)),
+                None if is_class(one) => {
+                    named(one).into_iter().for_each(|class| all.want(class, None));
                 }
-                _ => return Err(bad()),
+                Some((class, object)) if is_class(class) && is_object(object) => {
+                    let one = || Some(Ref::written(object));
+                    named(class).into_iter().for_each(|class| all.want(class, one()));
+                }
+                _ => return Err(codes::event_subscription(one.as_str())),
             }
         }
         Ok(all)
     }
 
-    /// Whether something of this class, in lower case, may be wanted.
-    pub(super) fn has_class(&self, class: &str) -> bool {
-        self.all || self.classes.contains(class) || self.objects.contains_key(class)
+    /// What is wanted, each class once.
+    pub(super) fn wanted(&self) -> impl Iterator<Item = &Wanted> {
+        self.wanted.values()
     }
 
-    /// Whether this object is wanted.
-    pub(super) fn has(&self, class: &str, reference: &str) -> bool {
-        let one = |of: &HashSet<String>| of.contains(&reference.to_ascii_lowercase());
-        self.all || self.classes.contains(class) || self.objects.get(class).is_some_and(one)
+    /// Wants an object of a class, or all.
+    fn want(&mut self, class: &'static Class, object: Option<Ref>) {
+        let nothing = || Wanted { class, objects: Some(HashSet::new()) };
+        let wanted = self.wanted.entry(class.name).or_insert_with(nothing);
+        match (&mut wanted.objects, object) {
+            (Some(objects), Some(object)) => drop(objects.insert(object)),
+            (all, None) => *all = None,
+            (None, Some(_)) => {}
+        }
     }
+}
+
+/// Classes of which there are events.
+fn told() -> impl Iterator<Item = &'static Class> {
+    classes().iter().copied().filter(|class| class.events)
+}
+
+fn named(name: &str) -> Option<&'static Class> {
+    told().find(|class| class.name.eq_ignore_ascii_case(name))
 }
 
 fn is_class(text: &str) -> bool {
@@ -64,16 +89,36 @@ mod tests {
         Subscription::parse(&said.iter().map(|&one| one.to_owned()).collect::<Vec<_>>())
     }
 
+    /// What is wanted, as a client could have said it.
+    fn wanted(said: &[&str]) -> Vec<String> {
+        let said = of(said).unwrap();
+        let each = said.wanted().flat_map(|Wanted { class, objects }| match objects {
+            None => vec![class.name.to_owned()],
+            Some(these) => these.iter().map(|one| format!("{}/{one}", class.name)).collect(),
+        });
+        let mut each: Vec<_> = each.collect();
+        each.sort();
+        each
+    }
+
     #[test]
     fn case_does_not_count() {
-        let some = of(&["VM", "task/opaqueref:AB"]).unwrap();
-        assert!(some.has_class("vm") && some.has("vm", "OpaqueRef:1"));
-        assert!(some.has_class("task") && some.has("task", "OpaqueRef:ab"));
-        assert!(!some.has("task", "OpaqueRef:abc") && !some.has("vbd", "OpaqueRef:ab"));
-        assert!(!some.has_class("vbd") && !of(&[]).unwrap().has_class("vm"));
-        let all = of(&["*"]).unwrap();
-        assert!(all.has_class("vbd") && all.has("vbd", "OpaqueRef:1"));
-        assert!(of(&["pool_update"]).is_ok(), "of another release");
+        assert_eq!(
+            wanted(&["vM", "TASK/opaqueref:AB", "task/OpaqueRef:0"]),
+            ["VM", "task/OpaqueRef:0", "task/OpaqueRef:ab"]
+        );
+        assert_eq!(wanted(&["task/x", "Task/X"]), ["task/x"]);
+    }
+
+    #[test]
+    fn a_class_is_more_than_one_of_its_objects() {
+        for both in [["vm", "vm/a"], ["vm/a", "vm"], ["vm", "VM"]] {
+            assert_eq!(wanted(&both), ["VM"]);
+        }
+        let all = wanted(&["*"]);
+        assert!(all.contains(&"VBD".to_owned()) && !all.contains(&"session".to_owned()));
+        assert_eq!(wanted(&["*", "vm/a", "vbd"]), all);
+        assert_eq!(wanted(&["pool_update", "pool_update/a", "session"]), [""; 0]);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use xenapi::Value;
 use xenapi::table::{session, task, vm};
 
 use super::{Held, NOW, follow, generation, kept, machine, name, numbered, open, wait};
-use crate::db::testing::{all, check, of, write, writes};
+use crate::db::testing::{all, check, of, since, write, writes};
 use crate::db::{Change, Db, Ref};
 use crate::durable::Durable;
 
@@ -28,7 +28,7 @@ fn references_and_generations_survive() {
     let (db, durable) = open(Redb::open(&path).unwrap());
     assert_eq!((db.read(kept), generation(&db)), (before, last));
     db.read(|view| {
-        assert_eq!(view.since(last).count(), 0, "a clean end is told to nobody");
+        assert_eq!(since(view, last).len(), 0, "a clean end is told to nobody");
         let busy = view.get(&one, vm::Field::current_operations).unwrap();
         assert_eq!(busy, &Value::Map(Default::default()));
         let allowed = view.get(&one, vm::Field::allowed_operations).unwrap();
@@ -45,9 +45,9 @@ fn references_and_generations_survive() {
 }
 
 /// How changes since a generation are told.
-fn told(db: &Db, since: u64) -> Vec<(&'static str, Ref)> {
+fn told(db: &Db, generation: u64) -> Vec<(&'static str, Ref)> {
     db.read(|view| {
-        let told = view.since(since).map(|change| match change {
+        let told = since(view, generation).into_iter().map(|change| match change {
             Change::Made(object) => ("made", object.reference().clone()),
             Change::Changed(object) => ("changed", object.reference().clone()),
             Change::Gone { reference, .. } => ("gone", reference.clone()),
