@@ -4,10 +4,15 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
 use crate::date::Date;
+use crate::table::{Class, FieldIx};
 use crate::{jsonrpc, xmlrpc};
 
 /// The reference that names nothing.
 pub const NULL_REF: &str = "OpaqueRef:NULL";
+
+/// Room that is made for the text of a record before it is written; it grows where that is too
+/// little.
+pub(crate) const RECORD_BYTES: usize = 4 << 10;
 
 /// A value of any [`Type`](crate::table::Type). References, enumerations and "void" are text.
 #[derive(Clone, Debug, PartialEq)]
@@ -51,42 +56,90 @@ impl Value {
 /// A value that remembers its text in each encoding.
 #[derive(Debug)]
 pub struct Encoded {
-    value: Value,
+    of: Of,
     json: OnceLock<Box<str>>,
     xml: OnceLock<Box<str>>,
 }
 
+/// What is encoded.
+#[derive(Debug)]
+enum Of {
+    Value(Value),
+    /// Fields of a class in the order of their numbers, without their names, of which thousands of
+    /// records would hold copies; and the map that they are, made the first time.
+    Record(&'static Class, Arc<Vec<Value>>, OnceLock<Value>),
+}
+
 impl PartialEq for Encoded {
     fn eq(&self, other: &Self) -> bool {
-        self.value == other.value
+        self.value() == other.value()
     }
 }
 
 impl Encoded {
     /// Of this value; its texts are made when they are asked for.
     pub fn new(value: Value) -> Arc<Self> {
-        Arc::new(Self { value, json: OnceLock::new(), xml: OnceLock::new() })
+        Self::of(Of::Value(value))
     }
 
-    /// The value.
+    /// Of a record of a class, whose fields have these values in the order of their numbers.
+    pub fn record(class: &'static Class, fields: Arc<Vec<Value>>) -> Arc<Self> {
+        Self::of(Of::Record(class, fields, OnceLock::new()))
+    }
+
+    fn of(of: Of) -> Arc<Self> {
+        Arc::new(Self { of, json: OnceLock::new(), xml: OnceLock::new() })
+    }
+
+    /// The value. That of a record is a map, made the first time: for a look at one field there is
+    /// [`Encoded::field`].
     pub fn value(&self) -> &Value {
-        &self.value
+        match &self.of {
+            Of::Value(value) => value,
+            Of::Record(class, fields, map) => map.get_or_init(|| {
+                let named = named(class, fields);
+                Value::Map(named.map(|(name, value)| (name.to_owned(), value.clone())).collect())
+            }),
+        }
+    }
+
+    /// A field of a record; none of any other value, nor of a record of another class.
+    pub fn field(&self, field: FieldIx) -> Option<&Value> {
+        match &self.of {
+            Of::Record(class, fields, _) if class.name == field.class() => fields.get(field.at()),
+            _ => None,
+        }
     }
 
     /// Its text in JSON, made the first time.
     pub fn json(&self) -> &str {
-        self.json.get_or_init(|| jsonrpc::write_value(&self.value).into())
+        self.json.get_or_init(|| match &self.of {
+            Of::Value(value) => jsonrpc::write_value(value).into(),
+            Of::Record(class, fields, _) => jsonrpc::write_members(named(class, fields)).into(),
+        })
     }
 
     /// Its text in XML-RPC, the element `value` included, made the first time.
     pub fn xml(&self) -> &str {
-        self.xml.get_or_init(|| xmlrpc::write_value(&self.value).into())
+        self.xml.get_or_init(|| match &self.of {
+            Of::Value(value) => xmlrpc::write_value(value).into(),
+            Of::Record(class, fields, _) => xmlrpc::write_members(named(class, fields)).into(),
+        })
     }
+}
+
+fn named<'a>(
+    class: &'static Class,
+    fields: &'a [Value],
+) -> impl Iterator<Item = (&'a str, &'a Value)> {
+    class.fields.iter().map(|field| field.name).zip(fields)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limits::Limits;
+    use crate::table::{vdi, vm};
 
     #[test]
     fn a_text_is_made_once() {
@@ -96,5 +149,25 @@ mod tests {
         assert_eq!(encoded.xml(), "<value>7</value>");
         assert_eq!(encoded.xml().as_ptr(), encoded.xml().as_ptr());
         assert_eq!(Value::Encoded(encoded).plain(), &Value::Int(7));
+    }
+
+    #[test]
+    fn a_record_is_the_map_of_its_fields() {
+        let class = &vdi::CLASS;
+        let mut fields: Vec<_> = class.fields.iter().map(|field| field.initial()).collect();
+        let name = FieldIx::from(vdi::Field::name_label);
+        fields[name.at()] = Value::text("a \"<\u{1}ä");
+        let record = Encoded::record(class, Arc::new(fields));
+        let plain = Encoded::new(record.value().clone());
+        assert_eq!(record.field(name), Some(&Value::text("a \"<\u{1}ä")));
+        assert_eq!(record.field(vm::Field::name_label.into()), None, "of another class");
+        assert_eq!(plain.field(name), None);
+        assert_eq!(record, plain);
+        let read = |text: &str| jsonrpc::read_value(text, &Limits::CALL).unwrap();
+        assert_eq!(read(record.json()), read(plain.json()));
+        let read = |text: &str| xmlrpc::read_value(text, &Limits::CALL).unwrap();
+        assert_eq!(read(record.xml()), read(plain.xml()));
+        let Value::Map(map) = record.value() else { panic!("no map") };
+        assert_eq!(map.len(), class.fields.len());
     }
 }

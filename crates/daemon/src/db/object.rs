@@ -18,7 +18,8 @@ pub struct Object {
     pub(super) reference: Ref,
     /// Its place among all that were ever made.
     pub(super) age: u64,
-    pub(super) fields: Vec<Value>,
+    /// Shared with the records that were made of them.
+    pub(super) fields: Arc<Vec<Value>>,
     /// Kept as they are, since this version has no use for them.
     pub(super) unknown: Unknown,
     /// Generations; 0 before its change has ended.
@@ -29,7 +30,7 @@ pub struct Object {
 
 impl Object {
     pub(super) fn new(class: &'static Class, reference: Ref, age: u64, fields: Vec<Value>) -> Self {
-        let (unknown, record) = (None, OnceLock::new());
+        let (fields, unknown, record) = (Arc::new(fields), None, OnceLock::new());
         Self { class, reference, age, fields, unknown, made: 0, changed: 0, record }
     }
 
@@ -68,28 +69,27 @@ impl Object {
 
     /// All of it, as clients get it. It is made once for each change and shared by all who ask.
     pub fn record(&self) -> Arc<Encoded> {
-        let make = || {
-            let names = self.class.fields.iter().map(|field| field.name.to_owned());
-            Encoded::new(Value::Map(names.zip(self.fields.iter().cloned()).collect()))
-        };
+        let make = || Encoded::record(self.class, Arc::clone(&self.fields));
         self.record.get_or_init(make).clone()
     }
 
     /// Puts a value into a field; what was there.
     pub(super) fn put(&mut self, at: usize, value: Value) -> Option<Value> {
-        let place = self.fields.get_mut(at)?;
-        self.record.take();
+        let place = self.changed_fields().get_mut(at)?;
         Some(std::mem::replace(place, value))
     }
 
     /// The members of a field that is a set, to be changed.
     pub(super) fn members(&mut self, at: usize) -> Option<&mut Vec<Value>> {
-        match self.fields.get_mut(at)? {
-            Value::Set(members) => {
-                self.record.take();
-                Some(members)
-            }
+        match self.changed_fields().get_mut(at)? {
+            Value::Set(members) => Some(members),
             _ => None,
         }
+    }
+
+    /// The fields, to be changed: of its own, if who holds its record has them too.
+    fn changed_fields(&mut self) -> &mut Vec<Value> {
+        self.record.take();
+        Arc::make_mut(&mut self.fields)
     }
 }

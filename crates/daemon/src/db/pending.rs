@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use xenapi::Encoded;
+use xenapi::Value;
 use xenapi::table::{Class, Kept};
 
 use super::object::Unknown;
@@ -207,7 +207,8 @@ pub(crate) struct Row {
     pub(crate) age: u64,
     pub(crate) made: u64,
     pub(crate) changed: u64,
-    pub(crate) record: Arc<Encoded>,
+    /// In the order of their numbers.
+    pub(crate) fields: Arc<Vec<Value>>,
     pub(crate) unknown: Unknown,
 }
 
@@ -219,7 +220,7 @@ impl Row {
             age: object.age,
             made: object.made,
             changed: object.changed,
-            record: object.record(),
+            fields: Arc::clone(&object.fields),
             unknown: object.unknown.clone(),
         }
     }

@@ -7,8 +7,8 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use xenapi::Value;
 use xenapi::table::{Class, Field, FieldIx};
-use xenapi::{Encoded, Value};
 
 use super::tables::Tables;
 use super::touched::Undo;
@@ -29,7 +29,7 @@ struct Made {
     class: &'static Class,
     reference: Ref,
     /// As its change has left it.
-    left: Arc<Encoded>,
+    left: Arc<Vec<Value>>,
 }
 
 impl Reverse {
@@ -57,7 +57,7 @@ impl Reverse {
         if self.destroyed.len() == before
             && let Some(object) = tables.get(class.name, reference.as_str())
         {
-            self.made.push(Made { class, left: object.record(), reference });
+            self.made.push(Made { class, left: Arc::clone(&object.fields), reference });
         }
     }
 
@@ -105,11 +105,10 @@ impl Made {
     /// It is there, and not as it was left.
     fn is_used(&self, view: &View<'_>) -> bool {
         let Ok(object) = view.object(self.class, &self.reference) else { return false };
-        let Value::Map(left) = self.left.value() else { return false };
         // What may be done now follows from what others have done elsewhere.
         let fields = self.class.numbers().filter(|(_, field)| field.name != "allowed_operations");
         fields.into_iter().any(|(number, field)| {
-            let (is, was) = (object.get(number), left.get(field.name));
+            let (is, was) = (object.get(number), self.left.get(number.at()));
             !matches!((is, was), (Some(is), Some(was)) if same(field, is, was))
         })
     }

@@ -29,7 +29,7 @@ pub(crate) fn answer(ctx: &Ctx, args: &Args) -> Result<Value, ApiError> {
         Method::GetAllRecords(of) => Ok(all(ctx, of, |_| true)),
         Method::GetAllRecordsWhere(of) => {
             let filter = Filter::parse(args.text("expr"), of)?;
-            Ok(all(ctx, of, |record| filter.holds(|field| field_of(record, of, field))))
+            Ok(all(ctx, of, |record| filter.holds(|field| record.field(field))))
         }
         Method::GetRecord(of) => {
             ctx.read(|view| view.record(of, &args.object())).map(Value::Encoded)
@@ -67,18 +67,13 @@ pub(crate) fn answer(ctx: &Ctx, args: &Args) -> Result<Value, ApiError> {
 }
 
 /// Records by reference. They are looked at one by one after everybody else may go on.
-fn all(ctx: &Ctx, of: &'static Class, wanted: impl Fn(&Value) -> bool) -> Value {
+fn all(ctx: &Ctx, of: &'static Class, wanted: impl Fn(&Encoded) -> bool) -> Value {
     let records: Vec<(String, Arc<Encoded>)> = ctx.read(|view| {
         let record = |object: &crate::db::Object| (object.reference().to_string(), object.record());
         view.all(of).map(record).collect()
     });
-    let wanted = records.into_iter().filter(|(_, record)| wanted(record.value()));
+    let wanted = records.into_iter().filter(|(_, record)| wanted(record));
     Value::Map(wanted.map(|(it, record)| (it, Value::Encoded(record))).collect())
-}
-
-fn field_of<'v>(record: &'v Value, of: &'static Class, field: FieldIx) -> Option<&'v Value> {
-    let Value::Map(fields) = record else { return None };
-    fields.get(of.field_at(field)?.name)
 }
 
 /// Writes a field as a client asked for it, in one change with what else must be true then.

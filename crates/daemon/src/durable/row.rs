@@ -21,13 +21,9 @@ const OPAQUE: &str = "OpaqueRef:";
 /// The text of a row.
 pub(super) fn write(row: &Row) -> Vec<u8> {
     let mut fields = row.unknown.as_deref().cloned().unwrap_or_default();
-    if let Value::Map(members) = row.record.value() {
-        for field in row.class.fields.iter().filter(|field| is_stored(field)) {
-            if let Some(value) = members.get(field.name) {
-                fields.insert(field.name.to_owned(), value.clone());
-            }
-        }
-    }
+    let all = row.class.fields.iter().zip(&*row.fields);
+    let stored = all.filter(|(field, _)| is_stored(field));
+    fields.extend(stored.map(|(field, value)| (field.name.to_owned(), value.clone())));
     let number = |number: u64| Value::Int(i64::try_from(number).unwrap_or(i64::MAX));
     let members = [
         ("ref", row.reference.value()),

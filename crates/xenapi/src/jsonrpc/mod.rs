@@ -24,7 +24,7 @@ use serde_json::value::RawValue;
 use crate::body::{Body, Pieces};
 use crate::error::{ApiError, BadBody};
 use crate::limits::{Budget, Limits};
-use crate::value::Value;
+use crate::value::{RECORD_BYTES, Value};
 
 /// What identifies a call, as its JSON text.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,6 +66,13 @@ pub enum Version {
 pub fn write_value(value: &Value) -> String {
     let mut text = String::new();
     write::value(&mut text, value);
+    text
+}
+
+/// The text of a map with these members.
+pub(crate) fn write_members<'a>(members: impl Iterator<Item = (&'a str, &'a Value)>) -> String {
+    let mut text = String::with_capacity(RECORD_BYTES);
+    write::members(&mut text, members);
     text
 }
 

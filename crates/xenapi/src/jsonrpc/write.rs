@@ -18,17 +18,23 @@ pub(super) fn value(sink: &mut impl Sink, of: &Value) {
         Value::Bool(yes) => push(sink.out(), format_args!("{yes}")),
         Value::Date(date) => push(sink.out(), format_args!("\"{date}\"")),
         Value::Set(values) => list(sink, values),
-        Value::Map(members) => {
-            sink.out().push('{');
-            for (index, (name, of)) in members.iter().enumerate() {
-                comma(sink, index);
-                string(sink.out(), name);
-                sink.out().push(':');
-                value(sink, of);
-            }
-            sink.out().push('}');
-        }
+        Value::Map(map) => members(sink, map.iter().map(|(name, of)| (name.as_str(), of))),
     }
+}
+
+/// Appends a map with these members.
+pub(super) fn members<'a>(
+    sink: &mut impl Sink,
+    members: impl Iterator<Item = (&'a str, &'a Value)>,
+) {
+    sink.out().push('{');
+    for (index, (name, of)) in members.enumerate() {
+        comma(sink, index);
+        string(sink.out(), name);
+        sink.out().push(':');
+        value(sink, of);
+    }
+    sink.out().push('}');
 }
 
 /// Appends values in order.
@@ -69,7 +75,9 @@ pub(super) fn identity(sink: &mut impl Sink, id: &Id) {
 pub(super) fn string(out: &mut String, text: &str) {
     out.push('"');
     let mut rest = text;
-    while let Some(at) = rest.find(|c| matches!(c, '"' | '\\' | '\0'..='\x1f')) {
+    // Bytes of characters that are more than one byte are none of these.
+    let is_special = |byte| matches!(byte, b'"' | b'\\' | 0..=0x1f);
+    while let Some(at) = rest.bytes().position(is_special) {
         let (plain, special) = rest.split_at(at);
         out.push_str(plain);
         let mut chars = special.chars();

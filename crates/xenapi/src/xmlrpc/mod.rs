@@ -24,12 +24,19 @@ pub(crate) use write::escaped;
 
 use crate::error::BadBody;
 use crate::limits::Limits;
-use crate::value::Value;
+use crate::value::{RECORD_BYTES, Value};
 
 /// The text of a value: one element `value`. Results of tasks are kept so.
 pub fn write_value(value: &Value) -> String {
     let mut text = String::new();
     write::value(&mut text, value);
+    text
+}
+
+/// The text of a map with these members, as that of a value.
+pub(crate) fn write_members<'a>(members: impl Iterator<Item = (&'a str, &'a Value)>) -> String {
+    let mut text = String::with_capacity(RECORD_BYTES);
+    write::members(&mut text, members);
     text
 }
 

@@ -30,16 +30,26 @@ pub(super) fn value(sink: &mut impl Sink, of: &Value) {
             values.iter().for_each(|element| value(sink, element));
             sink.out().push_str("</data></array>");
         }
-        Value::Map(members) => {
-            sink.out().push_str("<struct>");
-            for (name, of) in members {
-                member(sink, name, |sink| value(sink, of));
-            }
-            sink.out().push_str("</struct>");
-        }
+        Value::Map(map) => structure(sink, map.iter().map(|(name, of)| (name.as_str(), of))),
         Value::Encoded(_) => {}
     }
     sink.out().push_str("</value>");
+}
+
+/// Appends one element `value`, a map with these members.
+pub(super) fn members<'a>(
+    sink: &mut impl Sink,
+    members: impl Iterator<Item = (&'a str, &'a Value)>,
+) {
+    sink.out().push_str("<value>");
+    structure(sink, members);
+    sink.out().push_str("</value>");
+}
+
+fn structure<'a>(sink: &mut impl Sink, members: impl Iterator<Item = (&'a str, &'a Value)>) {
+    sink.out().push_str("<struct>");
+    members.for_each(|(name, of)| member(sink, name, |sink| value(sink, of)));
+    sink.out().push_str("</struct>");
 }
 
 /// Appends one member of a map, whose element `value` is what `value` appends.
@@ -66,6 +76,11 @@ pub(crate) fn escaped(text: &str) -> String {
 /// XML has no way to write most other control characters: they become U+FFFD, since one of them
 /// would keep a client from reading the whole answer.
 pub(super) fn push_escaped(out: &mut String, text: &str) {
+    let is_plain = |byte| matches!(byte, b' '..=b'~' if !b"<>&".contains(&byte));
+    if text.bytes().all(is_plain) {
+        // As nearly all are, so no time goes into characters.
+        return out.push_str(text);
+    }
     let mut rest = text;
     while let Some(at) = rest.find(|c| escape(c).is_some()) {
         let (plain, special) = rest.split_at(at);
