@@ -130,6 +130,11 @@ pub(crate) fn float(number: f64) -> String {
     if text.contains('.') { text } else { text + ".0" }
 }
 
+/// Whether a text has such a byte. It looks at all of them, several at once: most texts have none.
+pub(crate) fn has(text: &str, such: impl Fn(u8) -> bool) -> bool {
+    text.bytes().fold(false, |any, byte| any | such(byte))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::Id;
-use crate::body::{Encoding, Sink, float};
+use crate::body::{Encoding, Sink, float, has};
 use crate::value::Value;
 
 /// Appends a value.
@@ -74,9 +74,10 @@ pub(super) fn identity(sink: &mut impl Sink, id: &Id) {
 /// Appends text.
 pub(super) fn string(out: &mut String, text: &str) {
     out.push('"');
-    let mut rest = text;
     // Bytes of characters that are more than one byte are none of these.
     let is_special = |byte| matches!(byte, b'"' | b'\\' | 0..=0x1f);
+    let (plain, mut rest) = if has(text, is_special) { ("", text) } else { (text, "") };
+    out.push_str(plain);
     while let Some(at) = rest.bytes().position(is_special) {
         let (plain, special) = rest.split_at(at);
         out.push_str(plain);

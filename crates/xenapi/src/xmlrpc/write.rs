@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::fmt::Write;
 
-use crate::body::{Encoding, Sink, float};
+use crate::body::{Encoding, Sink, float, has};
 use crate::value::Value;
 
 /// Appends one element `value`.
@@ -76,8 +76,7 @@ pub(crate) fn escaped(text: &str) -> String {
 /// XML has no way to write most other control characters: they become U+FFFD, since one of them
 /// would keep a client from reading the whole answer.
 pub(super) fn push_escaped(out: &mut String, text: &str) {
-    let is_plain = |byte| matches!(byte, b' '..=b'~' if !b"<>&".contains(&byte));
-    if text.bytes().all(is_plain) {
+    if !has(text, |byte| !matches!(byte, b' '..=b'~') || matches!(byte, b'<' | b'>' | b'&')) {
         // As nearly all are, so no time goes into characters.
         return out.push_str(text);
     }

@@ -10,6 +10,8 @@ pub(super) const DISKS: u8 = 15;
 const RECORDS_MS: f64 = 50.0;
 /// From a change to the client that waits for it, in milliseconds: the 99th percentile.
 const WAKE_MS: f64 = 10.0;
+/// What the last tenth of a pool takes to make over what the first takes.
+const SLOWING: f64 = 3.0;
 /// Twenty shutdowns over one.
 const SHUTDOWNS: f64 = 2.0;
 
@@ -72,6 +74,7 @@ impl What {
                 .into_iter()
                 .flat_map(|metric| ["JSON", "XML"].map(|ours| of(ours, metric)))
                 .map(|of| Comparison { bar: bar(RECORDS_MS), ..of })
+                .chain([Comparison { bar: bar(SLOWING), ..of("JSON", "slowing") }])
                 .collect(),
             Self::Wake => {
                 vec![Comparison { bar: bar(WAKE_MS), ..of("event.from", "wake_p99_ms") }]

@@ -47,8 +47,8 @@ impl Experiment for ApiScale {
                      of {CALLS} calls, of events the 99th percentile of {CHANGES}; the first call, \
                      for which records are written out, is told as `cold`."
                 ),
-                "`provisioned` is the pace at which machines were made, each with its disks, by eight \
-                 clients."
+                "`disks_per_s` is the pace at which machines were made, each with its disks, by eight \
+                 clients; `slowing` is what the last tenth of them took over what the first took."
                     .to_owned(),
             ],
             ..Plan::default()

@@ -34,6 +34,8 @@ pub(super) struct Pool {
     running: Vec<String>,
     /// Disks that were made in a second.
     provisioned: f64,
+    /// How much longer the last tenth of the machines took to make than the first.
+    slowing: f64,
 }
 
 impl Pool {
@@ -46,15 +48,17 @@ impl Pool {
             Ok(thread::spawn(move || make(client, numbers)))
         });
         let makers = makers.collect::<Result<Vec<_>>>()?;
-        let mut all = Vec::new();
+        let mut made = Vec::new();
         for maker in makers {
-            all.extend(maker.join().map_err(|_| anyhow!("a client that makes machines failed"))??);
+            made.extend(maker.join().map_err(|_| anyhow!("a client that makes machines failed"))??);
         }
         let provisioned = (machines * usize::from(DISKS)) as f64 / began.elapsed().as_secs_f64();
-        all.truncate(AT_ONCE);
-        let names: Vec<&str> = all.iter().map(String::as_str).collect();
+        made.sort_by_key(|(at, _)| *at);
+        let slowing = slowing(began, &made.iter().map(|(at, _)| *at).collect::<Vec<_>>());
+        let running: Vec<String> = made.into_iter().take(AT_ONCE).map(|(_, vm)| vm).collect();
+        let names: Vec<&str> = running.iter().map(String::as_str).collect();
         host.takes("VM.start", &names)?;
-        Ok(Self { host, running: all, provisioned })
+        Ok(Self { host, running, provisioned, slowing })
     }
 
     pub(super) fn records(&mut self, dialect: Dialect) -> Result<Sample> {
@@ -72,6 +76,7 @@ impl Pool {
             ("cold_ms".to_owned(), cold.server_ms),
             ("answer_mib".to_owned(), cold.bytes as f64 / f64::from(1 << 20)),
             ("disks_per_s".to_owned(), self.provisioned),
+            ("slowing".to_owned(), self.slowing),
         ]
         .into())
     }
@@ -128,13 +133,50 @@ impl Pool {
     }
 }
 
-fn make(mut client: Client, numbers: impl Iterator<Item = usize>) -> Result<Vec<String>> {
-    let made = numbers.map(|n| fleet::machine(&mut client, &format!("m{n}"), (DISKS, None)));
-    Ok(made.collect::<Result<_, _>>()?)
+/// Machines with these numbers, each with when it was made.
+fn make(
+    mut client: Client,
+    numbers: impl Iterator<Item = usize>,
+) -> Result<Vec<(Instant, String)>> {
+    let made = numbers.map(|n| {
+        let machine = fleet::machine(&mut client, &format!("m{n}"), (DISKS, None))?;
+        Ok((Instant::now(), machine))
+    });
+    made.collect()
+}
+
+/// What the last tenth of all took over what the first tenth took, of when each was made, in order.
+fn slowing(began: Instant, made: &[Instant]) -> f64 {
+    let tenth = (made.len() / 10).max(1);
+    let at = |count: usize| count.checked_sub(1).and_then(|last| made.get(last)).copied();
+    let took = |from: Option<Instant>, to: Option<Instant>| {
+        to.map_or(Duration::ZERO, |to| to.saturating_duration_since(from.unwrap_or(began)))
+    };
+    let last = took(at(made.len().saturating_sub(tenth)), at(made.len()));
+    last.as_secs_f64() / took(None, at(tenth)).as_secs_f64().max(f64::EPSILON)
 }
 
 fn touch(client: &mut Client, machine: &str, change: usize) -> Result<()> {
     let text = Value::text(format!("change {change} of {:?}", Instant::now()));
     client.call("VM.set_name_description", &[Value::text(machine), text])?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_tenth_is_compared_with_the_first() {
+        let began = Instant::now();
+        let after = |ms: &[u64]| {
+            let made: Vec<_> = ms.iter().map(|ms| began + Duration::from_millis(*ms)).collect();
+            slowing(began, &made)
+        };
+        assert_eq!(after(&[10, 11, 12, 13, 14, 15, 16, 17, 20, 40]), 2.0);
+        let even: Vec<u64> = (1..=100).map(|n| n * 3).collect();
+        assert_eq!(after(&even), 1.0);
+        assert_eq!(after(&[5]), 1.0);
+        assert_eq!(after(&[]), 0.0);
+    }
 }
