@@ -63,7 +63,7 @@ pub fn defer(process: u32) -> Result<()> {
     if session(process).map_err(cannot)? == session(std::process::id()).map_err(cannot)? {
         return Err(Error::Reply {
             request: format!("deferring the session of {process}"),
-            what: "it is that of this test: start the process in one of its own".into(),
+            what: "it is, or may be, that of this test: start the process in one of its own".into(),
         });
     }
     match std::fs::write(format!("/proc/{process}/autogroup"), "19") {
@@ -73,13 +73,18 @@ pub fn defer(process: u32) -> Result<()> {
 }
 
 /// The session of a process, by its leader; 0 is every session whose leader is outside of this PID
-/// namespace, as whoever started a container is, for which `getsid` of rustix panics.
+/// namespace, as whoever started a container is, for which `getsid` of rustix has no value.
 fn session(process: u32) -> std::io::Result<i32> {
-    let stat = std::fs::read_to_string(format!("/proc/{process}/stat"))?;
-    // proc_pid_stat(5): the name in parentheses may hold anything; then state, ppid, pgrp, session.
-    let fields = stat.rsplit_once(')').map(|(_, fields)| fields.split_ascii_whitespace());
-    let session = fields.and_then(|mut fields| fields.nth(3)?.parse().ok());
-    session.ok_or_else(|| std::io::ErrorKind::InvalidData.into())
+    let stat = std::fs::read(format!("/proc/{process}/stat"))?;
+    session_of(&stat).ok_or_else(|| std::io::ErrorKind::InvalidData.into())
+}
+
+/// Of what proc_pid_stat(5) says: the name in parentheses may hold anything; then state, ppid, pgrp,
+/// session.
+fn session_of(stat: &[u8]) -> Option<i32> {
+    let stat = String::from_utf8_lossy(stat);
+    let (_, fields) = stat.rsplit_once(')')?;
+    fields.split_ascii_whitespace().nth(3)?.parse().ok()
 }
 
 fn set(thread: Option<Pid>, cpus: &[usize]) -> Result<()> {
@@ -141,6 +146,13 @@ mod tests {
         let refused = defer(std::process::id()).unwrap_err().to_string();
         assert!(refused.contains("one of its own"), "{refused}");
         assert!(defer(u32::MAX).is_err());
+    }
+
+    #[test]
+    fn sessions_are_read_whatever_a_process_calls_itself() {
+        assert_eq!(session_of(b"7 (a) 1 2) \xc3) S 1 7 0 0 -1"), Some(0), "out of sight");
+        assert_eq!(session_of(b"7 (sleep) S 1 7 42 0 -1"), Some(42));
+        assert_eq!(session_of(b"7 (sleep) S 1 7"), None);
     }
 
     #[test]
