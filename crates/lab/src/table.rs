@@ -113,7 +113,7 @@ fn noise(cells: &[Cell]) -> f64 {
 type Column = (&'static str, &'static str, usize);
 
 /// What is shown of a cell in which some system has it.
-const COLUMNS: [Column; 44] = [
+const COLUMNS: [Column; 46] = [
     ("frames/s", "frames_per_s", 0),
     ("frames/CPU s", "frames_per_cpu_s", 0),
     ("Gb/s", "gbit_per_s", 2),
@@ -147,6 +147,8 @@ const COLUMNS: [Column; 44] = [
     ("server ms", "server_ms", 2),
     ("server p99 ms", "server_p99_ms", 2),
     ("cold ms", "cold_ms", 2),
+    ("first call ms", "first_ms", 2),
+    ("last tenth over first", "slowing", 2),
     ("answer MiB", "answer_mib", 2),
     ("disks made/s", "disks_per_s", 0),
     ("wake p50 ms", "wake_p50_ms", 2),

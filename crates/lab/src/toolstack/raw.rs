@@ -11,7 +11,7 @@ use anyhow::{Context, Result, ensure};
 const DEADLINE: Duration = Duration::from_secs(60);
 
 /// How a call is written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Dialect {
     Json,
     Xml,

@@ -70,7 +70,7 @@ impl What {
             ..Comparison::default()
         };
         match self {
-            Self::Records => ["server_p99_ms", "cold_ms"]
+            Self::Records => ["server_p99_ms", "cold_ms", "first_ms"]
                 .into_iter()
                 .flat_map(|metric| ["JSON", "XML"].map(|ours| of(ours, metric)))
                 .map(|of| Comparison { bar: bar(RECORDS_MS), ..of })

@@ -44,8 +44,9 @@ impl Experiment for ApiScale {
             notes: vec![
                 format!(
                     "Machines are imagined. {AT_ONCE} of them run. A figure of a sample is the median \
-                     of {CALLS} calls, of events the 99th percentile of {CHANGES}; the first call, \
-                     for which records are written out, is told as `cold`."
+                     of {CALLS} calls, of events the 99th percentile of {CHANGES}; the call \
+                     after a change of one record is told as `cold`, and the first of all, for \
+                     which each record is written out, as `first`."
                 ),
                 "`disks_per_s` is the pace at which machines were made, each with its disks, by eight \
                  clients; `slowing` is what the last tenth of them took over what the first took."
