@@ -53,15 +53,15 @@ pub(super) struct Since<'a> {
 }
 
 impl<'a> Since<'a> {
-    /// Everything of the class that is different, as far as it is told; what is there in the order
-    /// of its last changes, then what is gone. It costs what has changed of this class.
+    /// Everything of the class that is different, as far as it is told, in any order. It costs what
+    /// has changed of this class.
     pub(super) fn all(self) -> impl Iterator<Item = Change<'a>> {
         let there = self.changed().filter_map(self.of());
         there.chain(self.gone())
     }
 
-    /// The same of these objects alone, in any order. It costs what has changed of this class or the
-    /// number of these objects, whichever is less, and the ends since.
+    /// The same of these objects alone. It costs what has changed of this class or the
+    /// number of these objects, whichever is less, and the ends of the class since.
     pub(super) fn among(self, objects: &HashSet<Ref>) -> impl Iterator<Item = Change<'a>> {
         let mut there: Vec<_> = self.changed().take(objects.len().saturating_add(1)).collect();
         if there.len() > objects.len() {
@@ -105,11 +105,8 @@ impl<'a> Since<'a> {
     fn gone(&self) -> impl Iterator<Item = Change<'a>> + use<'a> {
         let (class, since, told) = (self.class, self.since, self.tables.told());
         // Who knows nothing knows of nothing that could go.
-        let table = self.table().filter(|_| since > 0);
-        let gone = table.into_iter().flat_map({
-            let first = self.first();
-            move |table| table.gone.range(first..)
-        });
+        let ends = (since > 0).then(|| self.tables.ends.from(class.name, self.first()));
+        let gone = ends.into_iter().flatten();
         let gone =
             gone.filter(move |((generation, _), gone)| *generation <= told && gone.made <= since);
         gone.map(move |(when, gone)| Change::Gone {
@@ -131,7 +128,7 @@ pub(super) fn count(tables: &Tables, class: &'static Class) -> usize {
     let later = table.changed.range(after..);
     let made = |reference: &Ref| table.get(reference.as_str()).map(Object::made);
     let hidden = later.filter(|(_, reference)| made(reference) >= Some(after.0)).count();
-    let gone = table.gone.range(after..).map(|(_, gone)| gone);
-    let still = gone.filter(|gone| gone.made < after.0).count();
+    let gone = tables.ends.from(class.name, after);
+    let still = gone.filter(|(_, gone)| gone.made < after.0).count();
     table.by_age.len().saturating_sub(hidden).saturating_add(still)
 }

@@ -30,6 +30,7 @@
 
 mod bounds;
 mod changes;
+mod ends;
 mod inverse;
 mod load;
 mod lookup;

@@ -17,7 +17,8 @@ impl Ref {
         Self(format!("OpaqueRef:{uuid}").into())
     }
 
-    /// Of what a client has written, in which case does not count.
+    /// Of what a client has written, in which case does not count, to be compared with others; of
+    /// the one that names nothing it makes one that is none.
     pub fn written(text: &str) -> Self {
         let lower = text.to_ascii_lowercase();
         match lower.strip_prefix("opaqueref:") {

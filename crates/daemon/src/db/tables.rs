@@ -1,24 +1,14 @@
 //! Everything that is there, and how it is found.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap};
 
 use xenapi::Value;
 use xenapi::table::FieldIx;
 
+use super::ends::{Ends, Gone};
 use super::lookup::{By, Lookup};
 use super::pending::Pending;
 use super::{Object, Ref};
-
-/// Ends of objects that are remembered; a client that comes later than so many is not told of those
-/// before.
-const GONE_MAX: usize = 65_536;
-
-/// An object that is there no more.
-#[derive(Debug)]
-pub(super) struct Gone {
-    pub(super) reference: Ref,
-    pub(super) made: u64,
-}
 
 /// All tables.
 #[derive(Debug)]
@@ -27,8 +17,8 @@ pub(super) struct Tables {
     /// Of the last change.
     pub(super) generation: u64,
     ages: u64,
-    /// Where the ends are that are remembered, the first one first.
-    ends: VecDeque<(&'static str, (u64, u64))>,
+    /// What is there no more.
+    pub(super) ends: Ends,
     /// What is to be stored.
     pub(super) pending: Pending,
 }
@@ -40,8 +30,6 @@ pub(super) struct Table {
     pub(super) by_age: BTreeMap<u64, Ref>,
     /// What there is, by the generation in which it was changed last, then by age.
     pub(super) changed: BTreeMap<(u64, u64), Ref>,
-    /// What is gone, by the generation in which it went.
-    pub(super) gone: BTreeMap<(u64, u64), Gone>,
     pub(super) lookup: Lookup,
 }
 
@@ -58,7 +46,7 @@ impl Tables {
             tables: tables.collect(),
             generation,
             ages: 0,
-            ends: VecDeque::new(),
+            ends: Ends::default(),
             pending: Pending::default(),
         }
     }
@@ -144,23 +132,8 @@ impl Tables {
 
     /// An object went in this generation.
     pub(super) fn bury(&mut self, class: &'static str, gone: Gone, generation: u64) {
-        let at = (generation, self.next_age());
-        let Some(table) = self.tables.get_mut(class) else { return };
-        table.gone.insert(at, gone);
-        self.ends.push_back((class, at));
-        if self.ends.len() > GONE_MAX
-            && let Some((class, at)) = self.ends.pop_front()
-            && let Some(table) = self.tables.get_mut(class)
-        {
-            table.gone.remove(&at);
-        }
-    }
-
-    /// An object that went is there again.
-    pub(super) fn unbury(&mut self, class: &'static str, reference: &Ref) {
-        let Some(Table { gone, .. }) = self.tables.get_mut(class) else { return };
-        gone.retain(|_, gone| gone.reference != *reference);
-        self.ends.retain(|(of, at)| *of != class || gone.contains_key(at));
+        let when = (generation, self.next_age());
+        self.ends.add(class, when, gone);
     }
 
     /// The last generation that is told: that of the last change, or the one before the first that

@@ -34,8 +34,8 @@ pub(crate) fn all(view: &View<'_>) -> BTreeMap<Ref, Value> {
     classes.map(|object| (object.reference().clone(), object.record().value().clone())).collect()
 }
 
-/// Everything that is different from how it was when `generation` had ended: what is there in the
-/// order of its last changes, then what is gone.
+/// Everything that is different from how it was when `generation` had ended, put in order: what is
+/// there by its last change, then what is gone.
 pub(crate) fn since<'a>(view: &View<'a>, generation: u64) -> Vec<Change<'a>> {
     let classes = xenapi::table::classes().iter();
     let mut told: Vec<_> = classes.flat_map(|class| view.since(generation, class)).collect();

@@ -6,8 +6,9 @@ use model::id::Uuid;
 use xenapi::table::{Class, FieldIx};
 use xenapi::{ApiError, Value, codes};
 
+use super::ends::Gone;
 use super::reverse::Reverse;
-use super::tables::{Gone, Tables};
+use super::tables::Tables;
 use super::touched::{Touched, Undo};
 use super::view::{find, get};
 use super::{Object, Random, Ref, View, bounds, inverse, pending};
@@ -195,7 +196,7 @@ impl<'a> Tx<'a> {
         }
         let links = inverse::links(class, &object.fields);
         (object.made, object.changed) = (0, 0);
-        self.tables.unbury(class.name, &object.reference);
+        self.tables.ends.remove(class.name, &object.reference);
         self.put(object, links);
     }
 

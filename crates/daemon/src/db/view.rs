@@ -93,8 +93,8 @@ impl<'a> View<'a> {
         Ok(self.object(class, reference)?.record())
     }
 
-    /// What of a class is different from how it was when `generation` had ended: what is there in
-    /// the order of its last changes, then what is gone.
+    /// What of a class is different from how it was when `generation` had ended, in any order:
+    /// [`Change::when`] says in which it was.
     pub fn since(
         &self,
         generation: u64,
@@ -103,7 +103,8 @@ impl<'a> View<'a> {
         Since { tables: self.tables, class, since: generation }.all()
     }
 
-    /// The same of these objects of the class alone, in any order, without a look at the others.
+    /// The same of these objects of the class alone. It costs no more than what has changed of the
+    /// class, or these objects if they are fewer, and the ends of the class since.
     pub fn since_among<'b>(
         &self,
         generation: u64,

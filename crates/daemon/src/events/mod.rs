@@ -25,7 +25,7 @@ mod token;
 use std::time::Duration;
 
 use tokio::time::Instant;
-use xenapi::table::{Class, class, classes};
+use xenapi::table::class;
 use xenapi::{ApiError, Value, codes};
 
 use crate::db::{Db, Ref, View};
@@ -79,8 +79,7 @@ pub async fn from(
 /// # Errors
 /// `HANDLE_INVALID`: there is no such record of such a class of which events are told.
 pub fn inject(db: &Db, class: &str, reference: &Ref) -> Result<Value, ApiError> {
-    let told = |one: &&&'static Class| one.events && one.name.eq_ignore_ascii_case(class);
-    let found = classes().iter().find(told);
+    let found = subscription::named(class);
     let found = found.ok_or_else(|| codes::handle_invalid(class, reference.as_str()))?;
     db.note(|tx| {
         let before = tx.view().told();

@@ -30,10 +30,10 @@ impl Subscription {
     /// # Errors
     /// `EVENT_SUBSCRIPTION_PARSE_FAILURE`: one is none of these.
     pub fn parse(said: &[String]) -> Result<Self, ApiError> {
-        let mut all = Self::default();
+        let (mut all, mut everything) = (Self::default(), false);
         for one in said {
             match one.split_once('/') {
-                None if one == "*" => told().for_each(|class| all.want(class, None)),
+                None if one == "*" => everything = true,
                 None if is_class(one) => {
                     named(one).into_iter().for_each(|class| all.want(class, None));
                 }
@@ -43,6 +43,9 @@ impl Subscription {
                 }
                 _ => return Err(codes::event_subscription(one.as_str())),
             }
+        }
+        if everything {
+            told().for_each(|class| all.want(class, None));
         }
         Ok(all)
     }
@@ -69,7 +72,8 @@ fn told() -> impl Iterator<Item = &'static Class> {
     classes().iter().copied().filter(|class| class.events)
 }
 
-fn named(name: &str) -> Option<&'static Class> {
+/// The class of events with this name, in which case does not count.
+pub(super) fn named(name: &str) -> Option<&'static Class> {
     told().find(|class| class.name.eq_ignore_ascii_case(name))
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use proptest::prelude::*;
-use xenapi::table::{pool, task, vm};
+use xenapi::table::{pool, sr, task, vdi, vm};
 use xenapi::{ApiError, Encoded, Value};
 
 use super::{from, inject};
@@ -119,6 +119,23 @@ fn in_order_and_with_counts() {
         assert_eq!(counts.get(class), Some(&Value::Int(count)), "{class}");
     }
     assert!(!counts.contains_key("event") && !counts.contains_key("VM"));
+}
+
+/// Of all classes, in the order in which it was.
+#[test]
+fn changes_and_ends_of_several_classes_are_in_order() {
+    let (db, session) = world();
+    let made = ["VM", "VDI", "SR", "VM", "VDI"]
+        .map(|class| (class, db.note(|tx| tx.create(of(class), Vec::new())).unwrap()));
+    let token = ask(&db, &session, &["*"], "").token;
+    let (sr, vdi, vm) = (&made[2].1, &made[1].1, &made[0].1);
+    db.note(|tx| tx.set(sr, sr::Field::name_label, Value::text("a"))).unwrap();
+    db.note(|tx| tx.destroy(of("VDI"), &made[4].1)).unwrap();
+    db.note(|tx| tx.set(vm, vm::Field::name_label, Value::text("a"))).unwrap();
+    db.note(|tx| tx.set(vdi, vdi::Field::name_label, Value::text("a"))).unwrap();
+    db.note(|tx| tx.destroy(of("VM"), &made[3].1)).unwrap();
+    let told = ask(&db, &session, &["*"], &token).short();
+    assert_eq!(told, ["mod sr", "mod vm", "mod vdi", "del vdi", "del vm"]);
 }
 
 #[test]

@@ -66,6 +66,8 @@ fn a_row_that_is_none_of_ours_is_refused() {
         "[]",
         "{}",
         &good.replace("OpaqueRef:a", "a"),
+        &good.replace("OpaqueRef:a", "OpaqueRef:A"),
+        &good.replace("OpaqueRef:a", xenapi::NULL_REF),
         &good.replace("\"made\":2", "\"made\":0"),
         &good.replace("\"made\":2", "\"made\":-1"),
         &good.replace("\"made\":2", "\"made\":4"),

@@ -99,10 +99,18 @@ fn what_is_made_is_told_when_it_is_stored() {
         })
         .unwrap();
     assert_eq!(told(&db, before), [], "in order");
+    // Whoever names it is told no earlier, however few or many others there are.
+    let named = || {
+        let one = [vm.clone()].into();
+        let both = [vm.clone(), other.clone()].into();
+        [one, both].map(|some| db.read(|view| view.since_among(before, of("VM"), &some).count()))
+    };
+    assert_eq!(named(), [0, 0]);
     let mut changed = db.changed();
     goes.send(()).unwrap();
     wait(durable.reached(made)).unwrap();
     wait(changed.changed()).unwrap();
+    assert_eq!(named(), [1, 2]);
     assert_eq!(told(&db, before), [("made", vm), ("made", other)]);
     assert_eq!(vms(), (2, 2));
     drop(goes);
