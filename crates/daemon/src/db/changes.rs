@@ -35,6 +35,14 @@ impl Change<'_> {
         }
     }
 
+    /// What the object is called, or was.
+    pub fn reference(&self) -> &Ref {
+        match self {
+            Self::Made(object) | Self::Changed(object) => object.reference(),
+            Self::Gone { reference, .. } => reference,
+        }
+    }
+
     /// By which changes of several classes are put in order: when it was, and its place among what
     /// was changed then.
     pub fn when(&self) -> (u64, u64) {
@@ -60,8 +68,8 @@ impl<'a> Since<'a> {
         there.chain(self.gone())
     }
 
-    /// The same of these objects alone. It costs what has changed of this class or the
-    /// number of these objects, whichever is less, and the ends of the class since.
+    /// The same of these objects alone. It costs what has changed of this class or the number of
+    /// these objects, whichever is less, and the ends of the class since.
     pub(super) fn among(self, objects: &HashSet<Ref>) -> impl Iterator<Item = Change<'a>> {
         let mut there: Vec<_> = self.changed().take(objects.len().saturating_add(1)).collect();
         if there.len() > objects.len() {
@@ -70,11 +78,8 @@ impl<'a> Since<'a> {
         } else {
             there.retain(|object| objects.contains(object.reference()));
         }
-        let wanted = |change: &Change<'_>| match change {
-            Change::Gone { reference, .. } => objects.contains(*reference),
-            Change::Made(_) | Change::Changed(_) => false,
-        };
-        there.into_iter().filter_map(self.of()).chain(self.gone().filter(wanted))
+        let gone = self.gone().filter(|gone| objects.contains(gone.reference()));
+        there.into_iter().filter_map(self.of()).chain(gone)
     }
 
     fn table(&self) -> Option<&'a Table> {

@@ -43,6 +43,15 @@ pub(crate) fn since<'a>(view: &View<'a>, generation: u64) -> Vec<Change<'a>> {
     told
 }
 
+/// What a change is.
+pub(crate) fn what(change: &Change<'_>) -> &'static str {
+    match change {
+        Change::Made(_) => "made",
+        Change::Changed(_) => "changed",
+        Change::Gone { .. } => "gone",
+    }
+}
+
 /// One write, on objects by number.
 #[derive(Clone, Debug)]
 pub(crate) enum Write {

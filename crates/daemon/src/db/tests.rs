@@ -5,7 +5,7 @@ use xenapi::table::{task, vbd, vdi, vm};
 use xenapi::{ApiError, NULL_REF, Value};
 
 use super::bounds::{RECORD_BYTES_MAX, SMALL_RECORD_BYTES_MAX};
-use super::testing::{all, check, disk, numbered, of, since, write, writes};
+use super::testing::{all, check, disk, numbered, of, since, what, write, writes};
 use super::{Change, Db, Object, Ref, Tx, View};
 
 fn db() -> Db {
@@ -188,11 +188,9 @@ fn changes_are_told_once_and_as_they_ended() {
     let start = db.read(|view| view.generation());
     let told = |generation| {
         db.read(|view| {
-            let told = since(view, generation).into_iter().map(|change| match change {
-                Change::Made(object) => format!("made {}", object.class().name),
-                Change::Changed(object) => format!("changed {}", object.class().name),
-                Change::Gone { class, .. } => format!("gone {}", class.name),
-            });
+            let told = since(view, generation);
+            let told =
+                told.iter().map(|change| format!("{} {}", what(change), change.class().name));
             told.collect::<Vec<_>>()
         })
     };
@@ -243,10 +241,7 @@ impl Client {
         for (class, each) in ["VM", "VBD", "VDI", "SR"].iter().zip([2, 3, 2, 1]) {
             let ever = view.all(of(class)).map(Object::reference).chain(self.knows.keys());
             let some: HashSet<Ref> = ever.step_by(each).cloned().collect();
-            let has = |change: &Change<'_>| match change {
-                Change::Made(object) | Change::Changed(object) => some.contains(object.reference()),
-                Change::Gone { reference, .. } => some.contains(*reference),
-            };
+            let has = |change: &Change<'_>| some.contains(change.reference());
             let sorted = |told: Vec<Change<'_>>| {
                 let mut told: Vec<_> = told.iter().map(|one| format!("{one:?}")).collect();
                 told.sort();
@@ -268,12 +263,8 @@ fn who_names_one_object_is_told_of_it_however_many_others_changed() {
     let told = |since, which: &[&Ref]| {
         let which = which.iter().map(|&one| one.clone()).collect();
         db.read(|view| {
-            let told = view.since_among(since, of("VM"), &which).map(|change| match change {
-                Change::Made(object) => ("made", object.reference().clone()),
-                Change::Changed(object) => ("changed", object.reference().clone()),
-                Change::Gone { reference, .. } => ("gone", reference.clone()),
-            });
-            told.collect::<BTreeSet<_>>()
+            let told = view.since_among(since, of("VM"), &which);
+            told.map(|change| (what(&change), change.reference().clone())).collect::<BTreeSet<_>>()
         })
     };
     for vm in &vms[1..8] {

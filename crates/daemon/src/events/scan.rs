@@ -59,10 +59,10 @@ fn counts(view: &View<'_>) -> Value {
 fn event(change: Change<'_>) -> Value {
     // One text for all clients that are told of it.
     let snapshot = |object: &Object| Some(Value::Encoded(object.record()));
-    let (operation, reference, snapshot) = match &change {
-        Change::Made(object) => ("add", object.reference(), snapshot(object)),
-        Change::Changed(object) => ("mod", object.reference(), snapshot(object)),
-        Change::Gone { reference, .. } => ("del", *reference, None),
+    let (operation, snapshot) = match &change {
+        Change::Made(object) => ("add", snapshot(object)),
+        Change::Changed(object) => ("mod", snapshot(object)),
+        Change::Gone { .. } => ("del", None),
     };
     let (generation, _) = change.when();
     let mut event = map([
@@ -70,7 +70,7 @@ fn event(change: Change<'_>) -> Value {
         ("timestamp", Value::text("0.0")),
         ("class", Value::Str(change.class().name.to_ascii_lowercase())),
         ("operation", Value::text(operation)),
-        ("ref", reference.value()),
+        ("ref", change.reference().value()),
     ]);
     if let (Value::Map(members), Some(snapshot)) = (&mut event, snapshot) {
         members.insert("snapshot".to_owned(), snapshot);

@@ -7,8 +7,8 @@ use xenapi::Value;
 use xenapi::table::{session, task, vm};
 
 use super::{Held, NOW, follow, generation, kept, machine, name, numbered, open, wait};
-use crate::db::testing::{all, check, of, since, write, writes};
-use crate::db::{Change, Db, Ref};
+use crate::db::testing::{all, check, of, since, what, write, writes};
+use crate::db::{Db, Ref};
 use crate::durable::Durable;
 
 #[test]
@@ -47,12 +47,8 @@ fn references_and_generations_survive() {
 /// How changes since a generation are told.
 fn told(db: &Db, generation: u64) -> Vec<(&'static str, Ref)> {
     db.read(|view| {
-        let told = since(view, generation).into_iter().map(|change| match change {
-            Change::Made(object) => ("made", object.reference().clone()),
-            Change::Changed(object) => ("changed", object.reference().clone()),
-            Change::Gone { reference, .. } => ("gone", reference.clone()),
-        });
-        told.collect()
+        let told = since(view, generation);
+        told.iter().map(|change| (what(change), change.reference().clone())).collect()
     })
 }
 
