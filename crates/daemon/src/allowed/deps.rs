@@ -9,13 +9,14 @@
 //! | an SR | it |
 //! | a connection to an SR | the SR, its disks, their slots |
 //! | an interface | it |
+//! | a host | it |
 
 use std::collections::BTreeSet;
 
 use model::vdi::automaton::Access;
 use model::vm::PowerState;
 use xenapi::Value;
-use xenapi::table::{FieldIx, class, pbd, sr, vbd, vdi, vif, vm, vm_guest_metrics as guest};
+use xenapi::table::{FieldIx, class, host, pbd, sr, vbd, vdi, vif, vm, vm_guest_metrics as guest};
 
 use crate::db::{Object, Ref, Touched, Tx, View};
 use crate::facts::{access, flag, reference, references};
@@ -28,6 +29,7 @@ pub(super) struct Affected {
     pub(super) vdis: BTreeSet<Ref>,
     pub(super) srs: BTreeSet<Ref>,
     pub(super) vifs: BTreeSet<Ref>,
+    pub(super) hosts: BTreeSet<Ref>,
 }
 
 /// Whose gates read what this change has touched.
@@ -42,6 +44,7 @@ pub(super) fn affected(tx: &Tx<'_>) -> Affected {
             "SR" => all.of_sr(&view, touched),
             "PBD" => all.of_pbd(&view, touched),
             "VIF" => all.of_vif(touched),
+            "host" => all.of_host(touched),
             _ => {}
         }
     }
@@ -241,6 +244,12 @@ impl Affected {
         let read = [F::currently_attached, F::current_operations, F::VM];
         if !matches!(touched, Touched::Set(field, ..) if !is_one(field, &read)) {
             self.vifs.insert(touched.reference().clone());
+        }
+    }
+
+    fn of_host(&mut self, touched: Touched<'_>) {
+        if !matches!(touched, Touched::Set(field, ..) if !is_one(field, &[host::Field::enabled])) {
+            self.hosts.insert(touched.reference().clone());
         }
     }
 }

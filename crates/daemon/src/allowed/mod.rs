@@ -1,4 +1,5 @@
-//! What may be asked of machines, disks, storage and networks now: their `allowed_operations`.
+//! What may be asked of machines, disks, storage and hosts now: their `allowed_operations`. None of
+//! those of pools and networks is served.
 //!
 //! They follow from records as gates of [`model`] say, and are worked out again at the end of each
 //! change for those objects whose gates read what it has touched, once each. Which these are is
@@ -28,12 +29,13 @@ pub fn follow(tx: &mut Tx<'_>) -> Result<(), ApiError> {
 
 /// As [`follow`]; for how many objects it was done.
 fn recompute(tx: &mut Tx<'_>) -> Result<usize, ApiError> {
-    let Affected { vms, vbds, vdis, srs, vifs } = deps::affected(tx);
+    let Affected { vms, vbds, vdis, srs, vifs, hosts } = deps::affected(tx);
     Ok(each(tx, vms, table::vm::Field::allowed_operations, of_vm)?
         + each(tx, vbds, table::vbd::Field::allowed_operations, of_vbd)?
         + each(tx, vdis, table::vdi::Field::allowed_operations, of_vdi)?
         + each(tx, srs, table::sr::Field::allowed_operations, of_sr)?
-        + each(tx, vifs, table::vif::Field::allowed_operations, of_vif)?)
+        + each(tx, vifs, table::vif::Field::allowed_operations, of_vif)?
+        + each(tx, hosts, table::host::Field::allowed_operations, of_host)?)
 }
 
 /// Names of operations; none if the object is not there.
@@ -84,4 +86,13 @@ fn of_vif(view: &View<'_>, object: &Ref) -> Names {
     let machine = facts::reference(view, object, table::vif::Field::VM);
     let Ok(machine) = facts::vm(view, &machine) else { return Some(Vec::new()) };
     Some(vif::allowed(&facts, &machine).into_iter().map(vif::VifOp::name).collect())
+}
+
+/// A host that is disabled takes no more machines.
+fn of_host(view: &View<'_>, object: &Ref) -> Names {
+    view.object(&table::host::CLASS, object).ok()?;
+    Some(match facts::flag(view, object, table::host::Field::enabled) {
+        true => vec!["provision", "evacuate", "vm_start"],
+        false => vec!["evacuate"],
+    })
 }

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use xenapi::Value;
 use xenapi::table::{pbd, vbd, vdi, vm};
 
-use super::{follow, of_sr, of_vbd, of_vdi, of_vif, of_vm, recompute};
+use super::{follow, of_host, of_sr, of_vbd, of_vdi, of_vif, of_vm, recompute};
 use crate::db::testing::{disk, numbered, of, write, writes};
 use crate::db::{Db, Ref, View};
 
@@ -29,6 +29,7 @@ fn check(view: &View<'_>) {
         ("VDI", of_vdi),
         ("SR", of_sr),
         ("VIF", of_vif),
+        ("host", of_host),
     ] {
         let (field, _) = of(class).field("allowed_operations").unwrap();
         for object in view.all(of(class)) {

@@ -15,7 +15,11 @@ const PATIENCE: Duration = Duration::from_secs(120);
 fn a_host_that_is_emptied_takes_no_machine() {
     let typed = Typed::new();
     typed.machine("m");
+    let host = typed.only("host", &[]);
+    let allows = |op: &str| typed.get("host", &host, "allowed-operations").contains(op);
+    assert!(allows("vm_start") && allows("evacuate"));
     typed.does(&["host-disable"]);
+    assert!(!allows("vm_start") && allows("evacuate"));
     let refused = typed.fails(&["vm-start", "vm=m"]);
     assert!(refused.contains("Enable it first"), "{refused}");
     typed.does(&["host-evacuate"]);
