@@ -16,7 +16,7 @@ use toolstack::spawn;
 use toolstack::sr::SrDriver;
 use toolstack::sr::delay::{Delay, SLOW_DIR};
 use toolstack::sr::dir::Dir;
-use toolstack::sr::worker::{self, CALL_DEADLINE};
+use toolstack::sr::worker;
 
 use crate::config::Settings;
 use crate::options::HypervisorKind;
@@ -58,7 +58,8 @@ fn of_host(settings: &Settings, tree: Option<Tree>) -> anyhow::Result<Drivers> {
         tree,
     };
     let switch = IoSwitch::new(&settings.run, launch.clone());
-    let workers = worker::Host::new(Launch::ourselves(worker::MODE), CALL_DEADLINE);
+    let deadline = worker::call_deadline(settings.deadlines.storage);
+    let workers = worker::Host::new(Launch::ourselves(worker::MODE), deadline);
     let dir: Arc<dyn SrDriver> = Arc::new(Dir::new(workers, settings.state.join(USUAL_SR)));
     // Two daemons of a host have different state.
     let instance = settings.state.to_string_lossy();

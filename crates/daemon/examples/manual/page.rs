@@ -23,7 +23,7 @@ machine = 10
 sr = 12
 # A step that takes longer gives its place on the host to another, in milliseconds.
 stuck-ms = 2000
-# Storage that does not answer has failed, in seconds.
+# Storage that does not answer has failed, in seconds; files of a directory in half of that.
 attach-deadline-s = 60
 # An operation waits for its turn at a machine, in seconds.
 queue-deadline-s = 120

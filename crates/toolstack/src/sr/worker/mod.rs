@@ -36,14 +36,18 @@ use proto::Call;
 pub(crate) use proto::{Done, MAX_VOLUMES, Work};
 pub use serve::serve;
 
-/// Longest wait for a call: somewhat less than a step has.
-pub const CALL_DEADLINE: Duration = Duration::from_secs(30);
 /// Most workers of a host that are left behind, each with some MiB of memory.
 pub const MAX_LEFT: usize = 8;
 /// Most of them of one SR: one that is asked again and again leaves some for others.
 pub const MAX_LEFT_EACH: usize = 2;
 /// The mode in which the daemon's program is a worker.
 pub const MODE: &str = "--storage-worker";
+
+/// Longest wait for a call that is one step with this deadline, or a part of it: half as long, so
+/// that which file did not answer is told before the step has ended by itself.
+pub fn call_deadline(step: Duration) -> Duration {
+    step / 2
+}
 
 /// What all workers of a host have in common.
 #[derive(Clone, Debug)]
