@@ -12,6 +12,7 @@ mod states;
 mod wire;
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use testkit::ringwayd::Ringwayd;
 use xenapi::Value;
@@ -21,6 +22,9 @@ use xenapi::client::{Client, ClientError, Record};
 const ANY: &str = "*";
 /// Classes whose records nobody may lose or change by a mistake.
 const KEPT: [&str; 9] = ["pool", "host", "VM", "VBD", "VDI", "SR", "PBD", "VIF", "network"];
+
+/// Most time for a task to end.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A call that must be refused.
 struct Row {
@@ -67,6 +71,16 @@ impl World {
         refused(&mut self.root, method, params)
     }
 
+    /// The same of its `Async` form, if it has one that clients use: by its answer or by its task.
+    /// One that names the call names that form.
+    fn refused_task(&mut self, method: &str, params: &[Value]) -> Vec<String> {
+        let root = &mut self.root;
+        let ended = root.begin(method, params).and_then(|begun| root.end(begun, PATIENCE));
+        let told = details(method, params, ended);
+        let form = format!("Async.{method}");
+        told.into_iter().map(|it| if it == form { method.to_owned() } else { it }).collect()
+    }
+
     /// The only one of this name.
     fn named(&mut self, class: &str, name: &str) -> String {
         let found = self.call(&format!("{class}.get_by_name_label"), &[Value::text(name)]);
@@ -104,6 +118,7 @@ impl World {
             let fits = is.len() == told.len()
                 && is.iter().zip(told).all(|(is, told)| told == ANY || is == told);
             assert!(fits, "{method} {params:?}: {is:?}, not {told:?}");
+            assert_eq!(self.refused_task(method, params), is, "{method} {params:?} as a task");
             assert!(self.dump() == before, "{method} {params:?} changed something");
         }
         assert_eq!(self.root.records("task").unwrap().len(), 0);
@@ -111,7 +126,12 @@ impl World {
 }
 
 fn refused(client: &mut Client, method: &str, params: &[Value]) -> Vec<String> {
-    match client.call(method, params) {
+    let answer = client.call(method, params);
+    details(method, params, answer)
+}
+
+fn details(method: &str, params: &[Value], answer: Result<Value, ClientError>) -> Vec<String> {
+    match answer {
         Err(ClientError::Api(error)) => error.details(),
         other => panic!("{method} {params:?}: {other:?}"),
     }

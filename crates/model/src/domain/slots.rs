@@ -21,7 +21,7 @@ use std::fmt;
 
 /// Most disks of a machine: `userdevice` 0 to 254.
 pub const MAX_DISKS: u8 = 255;
-/// Most interfaces of a machine: XenServer allows its guests devices 0 to 6.
+/// Most interfaces of a machine: as many virtual NICs as XenServer 7.0 supports for one.
 pub const MAX_VIFS: u8 = 7;
 /// Most CD drives: ports of one AHCI controller, whose drives cannot be plugged later.
 pub const MAX_CDS: u8 = 6;
