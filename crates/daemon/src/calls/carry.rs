@@ -8,7 +8,7 @@ use model::plan::Op;
 use model::refusal::Refusal;
 use tokio::time::{Instant, timeout, timeout_at};
 use toolstack::fut::Fut;
-use toolstack::machines::{Cancel, Job, OpError};
+use toolstack::machines::{Cancel, Job, OpError, Progress, Watch};
 use xenapi::ApiError;
 use xenapi::table::vm;
 
@@ -57,14 +57,24 @@ impl Work {
 /// A handler of several operations that differ by what is given here.
 macro_rules! gated {
     ($may_begin:path, $run:path, $op:expr) => {
-        $crate::dispatch::Handler::Gated(
+        $crate::calls::carry::gated!(Gated, $may_begin, $run, $op)
+    };
+    ($kind:ident, $may_begin:path, $run:path, $op:expr) => {
+        $crate::dispatch::Handler::$kind(
             |ctx, args| $may_begin(ctx, args, $op),
             |ctx, args| Box::pin($run(ctx, args, $op)),
         )
     };
 }
 
-pub(super) use gated;
+/// As `gated`, of what looks at its [`Cancel`].
+macro_rules! cancellable {
+    ($may_begin:path, $run:path, $op:expr) => {
+        $crate::calls::carry::gated!(Cancellable, $may_begin, $run, $op)
+    };
+}
+
+pub(super) use {cancellable, gated};
 
 /// Looks at nothing.
 pub(crate) fn no_look() -> Look {
@@ -78,7 +88,7 @@ pub(crate) struct Caller {
     /// Ends it early.
     pub(crate) cancel: Cancel,
     /// How far it is.
-    pub(crate) progress: Arc<dyn Fn(f64) + Send + Sync>,
+    pub(crate) progress: Watch,
 }
 
 impl Caller {
@@ -89,7 +99,11 @@ impl Caller {
             Some(task) => {
                 let (key, cancel) = (task.reference().to_string(), task.cancel());
                 let task = task.clone();
-                Self { key, cancel, progress: Arc::new(move |part| task.progress(part)) }
+                let progress: Watch = Arc::new(move |now| match now {
+                    Progress::Part(part) => task.progress(part),
+                    Progress::Committed => task.no_cancel(),
+                });
+                Self { key, cancel, progress }
             }
         }
     }

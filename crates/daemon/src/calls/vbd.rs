@@ -13,7 +13,7 @@ use model::vm::{PowerState, Strictness};
 use xenapi::ApiError;
 use xenapi::table::vbd;
 
-use super::carry::{Caller, Gate, Work, at_once, carry_out, gated, gone, id_of, no_look};
+use super::carry::{Caller, Gate, Work, at_once, cancellable, carry_out, gone, id_of, no_look};
 use crate::db::{Ref, View};
 use crate::dispatch::generic::{self, nothing};
 use crate::dispatch::{Answer, Args, Ctx, Handler};
@@ -30,11 +30,11 @@ pub(super) use make::numbers;
 pub(super) const CALLS: &[(&str, Handler)] = &[
     ("VBD.create", Handler::Short(make::create)),
     ("VBD.destroy", Handler::Short(make::destroy)),
-    ("VBD.plug", gated!(may_begin, device, VbdOp::Plug)),
-    ("VBD.unplug", gated!(may_begin, device, VbdOp::Unplug)),
-    ("VBD.unplug_force", gated!(may_begin, device, VbdOp::UnplugForce)),
-    ("VBD.insert", gated!(may_begin, device, VbdOp::Insert)),
-    ("VBD.eject", gated!(may_begin, device, VbdOp::Eject)),
+    ("VBD.plug", cancellable!(may_begin, device, VbdOp::Plug)),
+    ("VBD.unplug", cancellable!(may_begin, device, VbdOp::Unplug)),
+    ("VBD.unplug_force", cancellable!(may_begin, device, VbdOp::UnplugForce)),
+    ("VBD.insert", cancellable!(may_begin, device, VbdOp::Insert)),
+    ("VBD.eject", cancellable!(may_begin, device, VbdOp::Eject)),
     ("VBD.set_mode", Handler::Short(|ctx, args| generic::set(ctx, args, vbd::Field::mode))),
     ("VBD.assert_attachable", Handler::Short(assert_attachable)),
 ];

@@ -15,7 +15,7 @@ use model::vm::Strictness;
 use xenapi::ApiError;
 use xenapi::table::vif;
 
-use super::carry::{Caller, Gate, Work, at_once, carry_out, gated, gone, id_of, no_look};
+use super::carry::{Caller, Gate, Work, at_once, cancellable, carry_out, gone, id_of, no_look};
 use crate::db::{Ref, View};
 use crate::dispatch::generic::nothing;
 use crate::dispatch::{Answer, Args, Ctx, Handler};
@@ -32,9 +32,9 @@ pub(super) use settings::CALLS as SETTINGS;
 pub(super) const CALLS: super::Calls = &[
     ("VIF.create", Handler::Short(make::create)),
     ("VIF.destroy", Handler::Short(make::destroy)),
-    ("VIF.plug", gated!(may_begin, device, VifOp::Plug)),
-    ("VIF.unplug", gated!(may_begin, device, VifOp::Unplug)),
-    ("VIF.unplug_force", gated!(may_begin, device, VifOp::Unplug)),
+    ("VIF.plug", cancellable!(may_begin, device, VifOp::Plug)),
+    ("VIF.unplug", cancellable!(may_begin, device, VifOp::Unplug)),
+    ("VIF.unplug_force", cancellable!(may_begin, device, VifOp::Unplug)),
     ("VIF.move", Handler::Long(|ctx, args| Box::pin(moved(ctx, args)))),
 ];
 

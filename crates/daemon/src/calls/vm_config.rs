@@ -13,7 +13,7 @@ use model::vm::{Strictness, VmOp};
 use xenapi::table::vm;
 use xenapi::{ApiError, Value, codes};
 
-use super::carry::{at_once, gated, gone};
+use super::carry::{at_once, cancellable, gated, gone};
 use crate::db::{Ref, Tx, View};
 use crate::dispatch::generic::{self, nothing};
 use crate::dispatch::{Answer, Args, Ctx, Handler};
@@ -29,7 +29,7 @@ pub(super) const CALLS: super::Calls = &[
     ("VM.destroy", gated!(may_begin, make::destroy, VmOp::Destroy)),
     ("VM.clone", gated!(may_begin, clone::clone, VmOp::Clone)),
     ("VM.copy", gated!(may_begin, not_here, VmOp::Copy)),
-    ("VM.provision", gated!(may_begin, provision::provision, VmOp::Provision)),
+    ("VM.provision", cancellable!(may_begin, provision::provision, VmOp::Provision)),
     ("VM.set_is_a_template", Handler::Short(set_is_a_template)),
     ("VM.set_VCPUs_max", Handler::Short(|ctx, args| vcpus(ctx, args, vm::Field::VCPUs_max))),
     (

@@ -10,7 +10,9 @@ use toolstack::machines::OpError;
 use xenapi::table::{host, vm};
 use xenapi::{ApiError, codes};
 
-use super::carry::{Caller, Gate, Look, Work, at_once, carry_out, gated, gone, id_of, no_look};
+use super::carry::{
+    Caller, Gate, Look, Work, at_once, cancellable, carry_out, gone, id_of, no_look,
+};
 use crate::db::{Ref, View};
 use crate::dispatch::generic::nothing;
 use crate::dispatch::{Answer, Args, Ctx, Handler};
@@ -28,7 +30,7 @@ macro_rules! handlers {
     ($($name:literal $op:ident;)*) => {
         pub(super) const CALLS: &[(&str, Handler)] = &[$((
             concat!("VM.", $name),
-            gated!(may_begin, life, VmOp::$op),
+            cancellable!(may_begin, life, VmOp::$op),
         ),)*];
     };
 }

@@ -40,7 +40,7 @@ use crate::calls;
 use crate::db::{Ref, Tx};
 use crate::house::House;
 use crate::sessions::{Own, Session};
-use crate::tasks;
+use crate::tasks::{self, Cancels};
 
 /// Where a call comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,6 +74,9 @@ pub enum Handler {
     Long(fn(Ctx, Args) -> Fut<'static, Answer>),
     /// As `Long`. The first function says whether it may begin, before there is a task.
     Gated(fn(&Ctx, &Args) -> Result<(), ApiError>, fn(Ctx, Args) -> Fut<'static, Answer>),
+    /// As `Gated`, and its client may cancel it: it looks at its task's
+    /// [`Cancel`](crate::tasks::TaskHandle::cancel), and says from when on that changes nothing.
+    Cancellable(fn(&Ctx, &Args) -> Result<(), ApiError>, fn(Ctx, Args) -> Fut<'static, Answer>),
 }
 
 /// What belongs to writing a field, beside writing it.
@@ -140,10 +143,10 @@ fn permitted(session: &Session, method: &Method) -> Result<(), ApiError> {
 }
 
 async fn carry_out(ctx: Ctx, args: Args, handler: Handler, asynchronous: bool) -> Answer {
-    if let Handler::Gated(gate, _) = handler {
+    if let Handler::Gated(gate, _) | Handler::Cancellable(gate, _) = handler {
         gate(&ctx, &args)?;
     }
-    match handler {
+    let (run, cancels) = match handler {
         Handler::Short(run) if asynchronous => {
             let run = move |ctx: Ctx, args: Args| -> Fut<'static, Answer> {
                 Box::pin(async move {
@@ -151,17 +154,17 @@ async fn carry_out(ctx: Ctx, args: Args, handler: Handler, asynchronous: bool) -
                     ctx.followed().await.map(|()| answer)
                 })
             };
-            tasks::begin(ctx, move |ctx| run(ctx, args)).await
+            return tasks::begin(ctx, Cancels::Refused, move |ctx| run(ctx, args)).await;
         }
-        Handler::Short(run) => short(&ctx, &args, run).await,
-        Handler::Long(run) | Handler::Gated(_, run) if asynchronous => {
-            tasks::begin(ctx, move |ctx| run(ctx, args)).await
-        }
-        Handler::Long(run) | Handler::Gated(_, run) => match ctx.method.kind() {
-            // Ends with its caller: it has begun nothing.
-            Kind::Waits => run(ctx, args).await,
-            _ => long(ctx, args, run).await,
-        },
+        Handler::Short(run) => return short(&ctx, &args, run).await,
+        Handler::Long(run) | Handler::Gated(_, run) => (run, Cancels::Refused),
+        Handler::Cancellable(_, run) => (run, Cancels::Taken),
+    };
+    match ctx.method.kind() {
+        _ if asynchronous => tasks::begin(ctx, cancels, move |ctx| run(ctx, args)).await,
+        // Ends with its caller: it has begun nothing.
+        Kind::Waits => run(ctx, args).await,
+        _ => long(ctx, args, run).await,
     }
 }
 

@@ -62,6 +62,15 @@ impl TaskHandle {
     }
 }
 
+/// Whether a call's client may ask it to end early.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cancels {
+    /// Until it [says](TaskHandle::no_cancel) that it goes to its end.
+    Taken,
+    /// It goes to its end.
+    Refused,
+}
+
 /// Begins to carry a call out as a task, and answers with that task.
 ///
 /// Its record is stored first, so that a client finds it after a restart. Where that cannot be, the
@@ -71,11 +80,12 @@ impl TaskHandle {
 /// `TOO_MANY_PENDING_TASKS`.
 pub async fn begin(
     ctx: Ctx,
+    cancels: Cancels,
     run: impl FnOnce(Ctx) -> Fut<'static, Answer> + Send + 'static,
 ) -> Answer {
     let place = Arc::new(ctx.house.places.take(&ctx.session.reference)?);
     // What was begun goes on when its caller goes away.
-    let entered = tokio::spawn(enter(ctx, place, run));
+    let entered = tokio::spawn(enter(ctx, place, cancels, run));
     entered.await.unwrap_or_else(|_| Err(codes::internal("a call broke off; the log says where")))
 }
 
@@ -83,14 +93,17 @@ pub async fn begin(
 async fn enter(
     mut ctx: Ctx,
     place: Arc<Place>,
+    cancels: Cancels,
     run: impl FnOnce(Ctx) -> Fut<'static, Answer> + Send + 'static,
 ) -> Answer {
     let house = ctx.house.clone();
     let cancel = Cancel::new();
     let make = |tx: &mut Tx<'_>| {
         let it = record::make(tx, &house, &format!("Async.{}", ctx.name()), "")?;
-        let cancellable = Value::Set(vec![Value::text("cancel")]);
-        tx.set(&it, task::Field::allowed_operations, cancellable)?;
+        if cancels == Cancels::Taken {
+            let cancel = Value::Set(vec![Value::text("cancel")]);
+            tx.set(&it, task::Field::allowed_operations, cancel)?;
+        }
         let session = ctx.session.reference.clone();
         let (cancel, place) = (Some(cancel.clone()), place.clone());
         let live = Live { cancel, doomed: false, session, _place: place };

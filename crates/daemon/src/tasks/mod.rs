@@ -32,7 +32,7 @@ use toolstack::machines::Cancel;
 use xenapi::table::{Role, session, task};
 use xenapi::{ApiError, Value, codes};
 
-pub use begin::{TaskHandle, begin};
+pub use begin::{Cancels, TaskHandle, begin};
 pub use keep::keep;
 pub use record::result_text;
 pub use state::Status;
@@ -140,7 +140,8 @@ pub async fn create(ctx: &Ctx, label: &str, description: &str) -> Result<Ref, Ap
 /// Asks a task to end early. One that has ended is left alone.
 ///
 /// # Errors
-/// `RBAC_PERMISSION_DENIED`: it is somebody else's. `OPERATION_NOT_ALLOWED`: it has come too far.
+/// `RBAC_PERMISSION_DENIED`: it is somebody else's. `OPERATION_NOT_ALLOWED`: it goes to its
+/// end, or was asked before.
 pub fn cancel(ctx: &Ctx, it: &Ref) -> Result<(), ApiError> {
     own(ctx, it, "task.cancel/any")?;
     ctx.read(|view| view.object(&task::CLASS, it).map(drop))?;
@@ -156,7 +157,9 @@ pub fn cancel(ctx: &Ctx, it: &Ref) -> Result<(), ApiError> {
             return Ok(());
         }
         if *tx.view().get(it, task::Field::allowed_operations)? == Value::Set(Vec::new()) {
-            return Err(codes::operation_not_allowed("the task cannot be cancelled any more"));
+            return Err(codes::operation_not_allowed(
+                "the task cannot be cancelled, or not any more",
+            ));
         }
         tx.set(it, task::Field::allowed_operations, Value::Set(Vec::new()))?;
         tx.set_key(it, task::Field::current_operations, it.as_str(), Some(Value::text("cancel")))

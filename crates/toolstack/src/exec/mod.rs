@@ -52,9 +52,21 @@ pub trait Perform: Send + Sync + 'static {
     fn leave(&self, verb: Verb) -> bool;
     /// What steps that have ended have come to.
     fn became(&self, effects: &[Effect]);
-    /// How much of the plan is done, 0 to 1.
-    fn progress(&self, part: f64);
+    /// How the plan comes along.
+    fn progress(&self, now: Progress);
 }
+
+/// How a plan comes along.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Progress {
+    /// How much of it is done, 0 to 1.
+    Part(f64),
+    /// It goes to its end now: a cancel would leave nothing out any more. Told once at most.
+    Committed,
+}
+
+/// Who is told how it comes along. Must not wait.
+pub type Watch = Arc<dyn Fn(Progress) + Send + Sync>;
 
 /// The slots of a host, and who waits for them.
 #[derive(Debug)]

@@ -9,8 +9,8 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{Instant, sleep_until};
 
 use super::slots::{Held, Slots};
-use super::steps::{At, Steps};
-use super::{Cancel, Executor, Level, OVERTAKE_GRACE, Perform, StepError};
+use super::steps::{At, Steps, waits_for_guest};
+use super::{Cancel, Executor, Level, OVERTAKE_GRACE, Perform, Progress, StepError};
 
 /// What has become of a plan.
 #[derive(Debug)]
@@ -41,6 +41,8 @@ struct Walk<'a> {
     cut: bool,
     /// How much is done, as was told.
     done: f64,
+    /// That no cancel leaves anything out any more, as was told.
+    committed: bool,
     level: Level,
     /// When what runs is left behind.
     give_up: Option<Instant>,
@@ -53,7 +55,9 @@ impl Executor {
         let steps = Steps::new(plan);
         let (slots, level) = (self.slots(), Level::GoOn);
         let (failed, cut, done, give_up) = (None, false, 0.0, None);
-        let mut walk = Walk { slots, vm, by, steps, tell, failed, cut, done, level, give_up };
+        let committed = false;
+        let mut walk =
+            Walk { slots, vm, by, steps, tell, failed, cut, done, committed, level, give_up };
         walk.goes_on();
         while !walk.steps.are_over() {
             walk.next(&mut told, cancel).await;
@@ -116,8 +120,9 @@ impl Walk<'_> {
         let done = self.steps.progress();
         if done > self.done {
             self.done = done;
-            self.by.progress(done);
+            self.by.progress(Progress::Part(done));
         }
+        self.commits();
         let now = Instant::now();
         for at in &ready {
             let Some(step) = self.steps.step(*at) else { continue };
@@ -128,6 +133,17 @@ impl Walk<'_> {
         if !ready.is_empty() {
             self.slots.look();
         }
+    }
+
+    /// Tells when no cancel would leave anything out any more. One that has failed is done in
+    /// another way, or settled: that is another plan.
+    fn commits(&mut self) {
+        let open = self.committed || self.failed.is_some() || self.level != Level::GoOn;
+        if open || self.steps.are_over() || self.steps.can_be_cut() {
+            return;
+        }
+        self.committed = true;
+        self.by.progress(Progress::Committed);
     }
 
     fn begin(&mut self, at: usize, held: Held) {
@@ -197,8 +213,7 @@ impl Walk<'_> {
         self.withdraw();
         // Whoever waits for a guest would do so for twenty minutes.
         for at in self.steps.which(|at| matches!(at, At::Runs { .. })) {
-            let verb = self.steps.step(at).map(|step| step.verb);
-            if matches!(verb, Some(Verb::DomainAsk(_) | Verb::DomainAwaitEnd)) {
+            if self.steps.step(at).is_some_and(waits_for_guest) {
                 self.leave_out(at);
             }
         }

@@ -89,6 +89,15 @@ impl Steps {
         std::mem::take(&mut self.effects)
     }
 
+    /// Whether a cancel would leave something out.
+    pub(super) fn can_be_cut(&self) -> bool {
+        self.at.iter().zip(self.plan.steps()).any(|(at, step)| match at {
+            At::Waits | At::Ready { .. } => step.cancel == Cancel::Before,
+            At::Runs { .. } => waits_for_guest(step),
+            At::Ended | At::Failed | At::LeftOut => false,
+        })
+    }
+
     /// How much is done, 0 to 1.
     pub(super) fn progress(&self) -> f64 {
         if self.weight == 0 { 1.0 } else { f64::from(self.ended) / f64::from(self.weight) }
@@ -137,4 +146,10 @@ impl Steps {
         }
         begin
     }
+}
+
+/// Whether a step is a wait for the guest, which may take as long as the guest likes: a cancel ends
+/// it though it runs.
+pub(super) fn waits_for_guest(step: &Step) -> bool {
+    matches!(step.verb, Verb::DomainAsk(_) | Verb::DomainAwaitEnd)
 }

@@ -66,6 +66,14 @@ fn start(disks: u8, on: u8) -> Plan {
     plan(&START, &machine(disks, on)).unwrap()
 }
 
+fn clean_shutdown(disks: u8, on: u8) -> Plan {
+    let mut state = machine(disks, on);
+    state.power = PowerState::Running;
+    let run = model::plan::Run::Running;
+    state.domain = DomainSeen::There { domid: Domid(3), run };
+    plan(&Op::CleanShutdown, &state).unwrap()
+}
+
 /// How long a verb takes, and whether it works then.
 type Told = Box<dyn Fn(Verb) -> (Duration, bool) + Send + Sync>;
 
@@ -77,6 +85,8 @@ struct Doer {
     ended: Mutex<Vec<Verb>>,
     effects: Mutex<Vec<Effect>>,
     progress: Mutex<Vec<f64>>,
+    /// When it was told that no cancel leaves anything out any more.
+    committed: Mutex<Option<Duration>>,
     dropped: AtomicUsize,
 }
 
@@ -98,12 +108,18 @@ impl Doer {
             ended: Mutex::default(),
             effects: Mutex::default(),
             progress: Mutex::default(),
+            committed: Mutex::default(),
             dropped: AtomicUsize::default(),
         })
     }
 
     fn begun(&self) -> Vec<(Verb, Duration)> {
         self.begun.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// When it was told that no cancel leaves anything out any more.
+    fn committed(&self) -> Option<Duration> {
+        *self.committed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// When a verb began that is like this.
@@ -133,8 +149,14 @@ impl Perform for Doer {
         self.effects.lock().unwrap().extend_from_slice(effects);
     }
 
-    fn progress(&self, part: f64) {
-        self.progress.lock().unwrap().push(part);
+    fn progress(&self, now: Progress) {
+        match now {
+            Progress::Part(part) => self.progress.lock().unwrap().push(part),
+            Progress::Committed => {
+                let was = self.committed.lock().unwrap().replace(self.began.elapsed());
+                assert_eq!(was, None, "told twice");
+            }
+        }
     }
 }
 
@@ -264,11 +286,7 @@ async fn a_slot_is_looked_at_when_a_step_becomes_stuck() {
 
 #[tokio::test(start_paused = true)]
 async fn a_cancel_ends_a_wait_for_the_guest_and_lets_the_rest_end() {
-    let mut state = machine(1, 1);
-    state.power = PowerState::Running;
-    let run = model::plan::Run::Running;
-    state.domain = DomainSeen::There { domid: Domid(3), run };
-    let plan = plan(&Op::CleanShutdown, &state).unwrap();
+    let plan = clean_shutdown(1, 1);
     let doer = Doer::new(|verb| (secs(if verb == Verb::DomainAwaitEnd { 600 } else { 0 }), true));
     let (executor, cancel) = (Executor::new(Limits::default()), Cancel::new());
     let cancelled = async {
@@ -279,6 +297,7 @@ async fn a_cancel_ends_a_wait_for_the_guest_and_lets_the_rest_end() {
     assert!(ran.cut && ran.failed.is_none());
     assert_eq!(doer.began.elapsed(), secs(5));
     assert!(doer.at(|verb| *verb == Verb::DomainKill).is_none());
+    assert_eq!(doer.committed(), None);
     // One that comes when nothing is left to cancel changes nothing.
     let doer = Doer::new(|verb| (secs(u64::from(verb == Verb::DomainRun)), true));
     let cancel = Cancel::new();
@@ -289,6 +308,29 @@ async fn a_cancel_ends_a_wait_for_the_guest_and_lets_the_rest_end() {
     let run = executor.run(start(1, 1), vm(1), doer.clone(), &cancel);
     let ran = tokio::join!(run, cancelled).0;
     assert!(!ran.cut && ran.failed.is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_is_told_from_when_on_a_cancel_changes_nothing() {
+    let executor = Executor::new(Limits::default());
+    let run = async |plan, doer: &Arc<Doer>| {
+        executor.run(plan, vm(1), doer.clone(), &Cancel::new()).await.failed.is_none()
+    };
+    // From when on the last step runs of what brings a machine up.
+    let doer = Doer::new(|verb| (secs(if is_attach(&verb) { 3 } else { 1 }), true));
+    assert!(run(start(2, 1), &doer).await);
+    let last = doer.at(|verb| *verb == Verb::DomainRun);
+    assert!(doer.committed() >= Some(secs(3)) && doer.committed() == last, "{last:?}");
+    // From when on the guest has ended.
+    let doer = Doer::new(|verb| (secs(if verb == Verb::DomainAwaitEnd { 600 } else { 1 }), true));
+    assert!(run(clean_shutdown(2, 1), &doer).await);
+    let waited = doer.at(|verb| *verb == Verb::DomainAwaitEnd).unwrap();
+    assert_eq!(doer.committed(), Some(waited + secs(600)));
+    assert!(doer.began.elapsed() > waited + secs(600));
+    // Not of what has failed: whoever asked may go on in another way.
+    let doer = Doer::new(|verb| (secs(1), verb != Verb::DomainAwaitEnd));
+    assert!(!run(clean_shutdown(2, 1), &doer).await);
+    assert_eq!(doer.committed(), None);
 }
 
 #[tokio::test(start_paused = true)]

@@ -11,7 +11,7 @@ use model::id::Domid;
 use model::plan::Verb;
 use model::refusal::Refusal;
 
-use crate::exec::{Cancel, StepError};
+use crate::exec::{Cancel, StepError, Watch};
 use crate::fut::Fut;
 
 /// How long an operation waits for those before it, unless the settings say otherwise. Twice what
@@ -50,8 +50,8 @@ pub struct Job {
     pub gate: Box<dyn Fn() -> Result<(), Refusal> + Send + Sync>,
     /// Waited for after the gate and before anything is done: for what must be on disk by then.
     pub noted: Box<dyn Fn() -> Fut<'static, ()> + Send + Sync>,
-    /// Told how much is done, 0 to 1. Must not wait.
-    pub progress: Arc<dyn Fn(f64) + Send + Sync>,
+    /// Told how it comes along.
+    pub progress: Watch,
     /// Ends it.
     pub cancel: Cancel,
 }

@@ -46,7 +46,7 @@ use model::plan::{DomainSeen, Op};
 use tokio::sync::{OwnedMutexGuard, oneshot};
 use tokio::time::{Instant, sleep_until};
 
-pub use crate::exec::{Cancel, StepError};
+pub use crate::exec::{Cancel, Progress, StepError, Watch};
 pub use drivers::{Datapaths, Drivers};
 pub use job::{Job, OpError, QUEUE_DEADLINE, Settings};
 pub use memory::{HOST_RESERVE_BYTES, HostBytes, HostMemory, Meminfo};

@@ -18,7 +18,7 @@ use super::perform::Carrier;
 use super::queue::{Next, Turn};
 use super::there::Machine;
 use super::{Job, Machines, OpError, Recorded};
-use crate::exec::{Cancel, Ran};
+use crate::exec::{Cancel, Ran, Watch};
 
 /// How long the answer to a failed operation waits for the settle after it: storage in good order
 /// is settled by then, and nobody waits for storage that hangs.
@@ -29,7 +29,6 @@ const FIND_DEADLINE: Duration = Duration::from_secs(2);
 
 type Outcome = Result<(), OpError>;
 type Told = oneshot::Sender<Outcome>;
-type Progress = Arc<dyn Fn(f64) + Send + Sync>;
 
 /// Works for a machine until there is nothing to do.
 pub(super) async fn own(machines: Arc<Machines>, machine: Arc<Machine>) {
@@ -105,7 +104,7 @@ async fn settle(
     cancel: Cancel,
     owed: &mut Option<(Told, Outcome)>,
 ) {
-    let unwatched: Progress = Arc::new(|_| ());
+    let unwatched: Watch = Arc::new(|_| ());
     let settled = carry_out(machines, machine, &Op::Settle, (&unwatched, &cancel));
     tokio::pin!(settled);
     let outcome = match timeout(ANSWER_GRACE, &mut settled).await {
@@ -125,7 +124,7 @@ async fn carry_out(
     machines: &Arc<Machines>,
     machine: &Arc<Machine>,
     op: &Op,
-    by: (&Progress, &Cancel),
+    by: (&Watch, &Cancel),
 ) -> Outcome {
     look(machines, machine).await;
     let recorded = machines.records.machine(machine.vm)?;
@@ -144,7 +143,7 @@ async fn carry_out(
         strays && there.has_strays(&recorded) || unserved && there.has_unserved()
     };
     if first {
-        let unwatched: Progress = Arc::new(|_| ());
+        let unwatched: Watch = Arc::new(|_| ());
         walk(machines, machine, (&Op::Settle, &recorded), (&unwatched, by.1)).await?;
     }
     walk(machines, machine, (op, &recorded), by).await
@@ -154,7 +153,7 @@ async fn walk(
     machines: &Arc<Machines>,
     machine: &Arc<Machine>,
     (op, recorded): (&Op, &Recorded),
-    (progress, cancel): (&Progress, &Cancel),
+    (progress, cancel): (&Watch, &Cancel),
 ) -> Outcome {
     if *op == Op::Settle && machine.there().is_followed(recorded) {
         return Ok(());

@@ -12,7 +12,7 @@ use model::vdi::automaton::VolumeOp;
 use super::memory::Short;
 use super::there::{CarrierId, Machine};
 use super::{DiskRecord, Machines, Recorded, names};
-use crate::exec::{Perform, StepError};
+use crate::exec::{Perform, Progress, StepError, Watch};
 use crate::fut::Fut;
 use crate::hv::{Disc, DiskPlug, HvError, Hypervisor};
 
@@ -22,7 +22,7 @@ pub(super) struct Carrier {
     pub(super) machine: Arc<Machine>,
     pub(super) id: CarrierId,
     pub(super) recorded: Recorded,
-    progress: Arc<dyn Fn(f64) + Send + Sync>,
+    progress: Watch,
     /// Slots for which nobody waits any more, before the storage was called.
     given_up: Mutex<BTreeSet<VbdId>>,
 }
@@ -69,8 +69,8 @@ impl Perform for Carrier {
         self.machines.records.became(self.machine.vm, effects);
     }
 
-    fn progress(&self, part: f64) {
-        (self.progress)(part);
+    fn progress(&self, now: Progress) {
+        (self.progress)(now);
     }
 }
 
@@ -79,7 +79,7 @@ impl Carrier {
         machines: Arc<Machines>,
         machine: Arc<Machine>,
         recorded: Recorded,
-        progress: Arc<dyn Fn(f64) + Send + Sync>,
+        progress: Watch,
     ) -> Self {
         let id = CarrierId(machines.next_carrier.fetch_add(1, Ordering::Relaxed));
         Self { machines, machine, id, recorded, progress, given_up: Mutex::default() }

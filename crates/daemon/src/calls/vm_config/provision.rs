@@ -81,15 +81,15 @@ async fn make_all(
 ) -> Result<(), ApiError> {
     let mut done = 0.0;
     for (disk, place) in wanted {
-        if let Some(task) = &ctx.task
-            && task.cancel().is_cancelled()
-        {
-            return Err(codes::task_cancelled(task.reference().as_str()));
-        }
+        goes_on(ctx)?;
         let fields = ctx.read(|view| fields(view, machine, disk, place))?;
         made.push(create_disk(ctx, place, disk.size, fields).await?);
         done += 1.0;
         ctx.progress(done / wanted.len() as f64);
+    }
+    goes_on(ctx)?;
+    if let Some(task) = &ctx.task {
+        task.no_cancel();
     }
     let devices = ctx.change_stored(|tx| {
         for ((disk, _), made) in wanted.iter().zip(made.iter()) {
@@ -100,6 +100,16 @@ async fn make_all(
         tx.set(machine, vm::Field::is_a_template, Value::Bool(false))
     });
     devices.await
+}
+
+/// Nobody has cancelled it.
+fn goes_on(ctx: &Ctx) -> Result<(), ApiError> {
+    match &ctx.task {
+        Some(task) if task.cancel().is_cancelled() => {
+            Err(codes::task_cancelled(task.reference().as_str()))
+        }
+        _ => Ok(()),
+    }
 }
 
 type Fields = Vec<(xenapi::table::FieldIx, Value)>;

@@ -5,7 +5,7 @@ use xenapi::{Value, codes};
 use super::{begun, ended, field, root, status, tasks};
 use crate::db::Ref;
 use crate::dispatch::text;
-use crate::tasks::{Status, begin, cancel, destroy, end as ends_as, result_text};
+use crate::tasks::{Cancels, Status, begin, cancel, destroy, end as ends_as, result_text};
 use crate::trial::Trial;
 
 #[tokio::test]
@@ -59,7 +59,9 @@ async fn a_failure_is_told_with_its_parameters() {
 async fn a_mistake_in_a_call_ends_its_task() {
     let trial = Trial::new().await;
     let ctx = root(&trial);
-    let it = begin(ctx, |_| Box::pin(async { panic!("in the middle of a test") })).await.unwrap();
+    let it = begin(ctx, Cancels::Taken, |_| Box::pin(async { panic!("in the middle of a test") }))
+        .await
+        .unwrap();
     let it = Ref::from(text(&it));
     assert_eq!(ended(&trial, &it).await, Status::Failure);
     let Value::Set(why) = field(&trial, &it, task::Field::error_info) else { panic!("no set") };
@@ -72,7 +74,7 @@ async fn progress_goes_forward_in_steps() {
     let trial = Trial::new().await;
     let (handle, told) = oneshot::channel();
     let (end, ends) = oneshot::channel::<()>();
-    let it = begin(root(&trial), |ctx| {
+    let it = begin(root(&trial), Cancels::Taken, |ctx| {
         Box::pin(async move {
             handle.send(ctx.task.unwrap()).unwrap();
             ends.await.unwrap();
@@ -101,7 +103,7 @@ async fn progress_goes_forward_in_steps() {
 async fn a_cancel_is_a_wish() {
     let trial = Trial::new().await;
     let (end, ends) = oneshot::channel::<()>();
-    let it = begin(root(&trial), |ctx| {
+    let it = begin(root(&trial), Cancels::Taken, |ctx| {
         Box::pin(async move {
             ctx.task.unwrap().cancel().cancelled().await;
             ends.await.unwrap();
@@ -182,7 +184,7 @@ async fn a_task_that_cannot_be_stored_is_carried_out() {
 async fn a_call_goes_on_when_its_caller_goes_away() {
     let trial = Trial::new().await;
     let (tell, told) = oneshot::channel();
-    let begun = begin(root(&trial), |_| {
+    let begun = begin(root(&trial), Cancels::Taken, |_| {
         Box::pin(async move {
             tell.send(()).unwrap();
             Ok(Value::text(""))

@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 use xenapi::Value;
 use xenapi::table::{Role, task};
 
-use super::{Status, begin};
+use super::{Cancels, Status, begin};
 use crate::db::Ref;
 use crate::dispatch::{Answer, Ctx, text};
 use crate::trial::Trial;
@@ -39,7 +39,8 @@ fn root(trial: &Trial) -> Ctx {
 async fn begun(trial: &Trial, user: &str) -> (Ref, oneshot::Sender<Answer>) {
     let (end, ends) = oneshot::channel();
     let ctx = trial.ctx_of(user, Role::ReadOnly, "VM.start");
-    let it = begin(ctx, |_| Box::pin(async move { ends.await.unwrap() })).await.unwrap();
+    let it =
+        begin(ctx, Cancels::Taken, |_| Box::pin(async move { ends.await.unwrap() })).await.unwrap();
     (Ref::from(text(&it)), end)
 }
 
