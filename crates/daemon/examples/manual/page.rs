@@ -23,7 +23,8 @@ machine = 10
 sr = 12
 # A step that takes longer gives its place on the host to another, in milliseconds.
 stuck-ms = 2000
-# Storage that does not answer has failed, in seconds; files of a directory in half of that.
+# Storage that does not answer has failed, in seconds; files of a directory have 30 s, or half of
+# it if that is more.
 attach-deadline-s = 60
 # An operation waits for its turn at a machine, in seconds.
 queue-deadline-s = 120

@@ -41,9 +41,11 @@ fn check(view: &View<'_>) {
     }
 }
 
-/// Two machines, of which one runs, and two disks that both have: few histories would make them.
+/// A host, two machines, of which one runs, and two disks that both have: few histories would make
+/// them.
 fn shared_disks(db: &Db) {
     let made = db.note(|tx| {
+        tx.create(of("host"), Vec::new())?;
         let sr = tx.create(of("SR"), Vec::new())?;
         let connection = tx.create(of("PBD"), vec![(pbd::Field::SR.into(), sr.value())])?;
         tx.set(&connection, pbd::Field::currently_attached, Value::Bool(true))?;

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use proptest::prelude::*;
 use xenapi::Value;
-use xenapi::table::{Class, FieldIx, class, pbd, sr, vbd, vdi, vif, vm};
+use xenapi::table::{Class, FieldIx, class, host, pbd, sr, vbd, vdi, vif, vm};
 
 use super::{Change, Ref, Tx, View};
 
@@ -88,7 +88,7 @@ pub(crate) fn writes() -> impl Strategy<Value = Write> {
     ]
 }
 
-const FLAGS: usize = 12;
+const FLAGS: usize = 13;
 
 fn flag(number: usize) -> FieldIx {
     match number {
@@ -102,6 +102,7 @@ fn flag(number: usize) -> FieldIx {
         8 => vm::Field::is_a_template.into(),
         9 => vm::Field::is_control_domain.into(),
         10 => vm::Field::is_a_snapshot.into(),
+        11 => host::Field::enabled.into(),
         _ => vif::Field::currently_attached.into(),
     }
 }

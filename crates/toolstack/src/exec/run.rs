@@ -138,12 +138,12 @@ impl Walk<'_> {
     /// Tells when no cancel would leave anything out any more. One that has failed is done in
     /// another way, or settled: that is another plan.
     fn commits(&mut self) {
-        let open = self.committed || self.failed.is_some() || self.level != Level::GoOn;
-        if open || self.steps.are_over() || self.steps.can_be_cut() {
-            return;
+        let ends_well = self.failed.is_none() && self.level == Level::GoOn;
+        let under_way = !self.steps.are_over() && !self.steps.can_be_cut();
+        if ends_well && under_way && !self.committed {
+            self.committed = true;
+            self.by.progress(Progress::Committed);
         }
-        self.committed = true;
-        self.by.progress(Progress::Committed);
     }
 
     fn begin(&mut self, at: usize, held: Held) {

@@ -7,7 +7,7 @@ use model::id::SrId;
 use testkit::storage::Hanging;
 use tokio::task::JoinSet;
 use toolstack::sr::dir::Dir;
-use toolstack::sr::worker::{Host, MAX_LEFT_EACH};
+use toolstack::sr::worker::{Host, MAX_LEFT_EACH, call_deadline};
 use toolstack::sr::{SrDriver, SrError};
 
 use super::dir::{Place, at, sr, vdi};
@@ -17,6 +17,13 @@ use super::{again, eventually};
 const DEADLINE: Duration = Duration::from_secs(5);
 /// Nothing is answered here, and many calls can be late.
 const SHORT: Duration = Duration::from_millis(200);
+
+#[test]
+fn a_call_has_half_of_a_step_and_no_less_than_half_a_minute() {
+    for (step, call) in [(1, 30), (45, 30), (60, 30), (120, 60)] {
+        assert_eq!(call_deadline(Duration::from_secs(step)), Duration::from_secs(call), "{step}");
+    }
+}
 
 #[tokio::test]
 async fn a_worker_is_left_behind_and_replaced_and_others_work() {

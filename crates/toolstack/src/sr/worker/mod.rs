@@ -43,10 +43,13 @@ pub const MAX_LEFT_EACH: usize = 2;
 /// The mode in which the daemon's program is a worker.
 pub const MODE: &str = "--storage-worker";
 
-/// Longest wait for a call that is one step with this deadline, or a part of it: half as long, so
-/// that which file did not answer is told before the step has ended by itself.
+/// Least of the longest waits for a call: others than steps have it too, whatever a step has.
+const CALL_DEADLINE: Duration = Duration::from_secs(30);
+
+/// Longest wait for a call where a step has this deadline: half as long, so that which file did not
+/// answer is told before the step has ended by itself, but no less than 30 s.
 pub fn call_deadline(step: Duration) -> Duration {
-    step / 2
+    CALL_DEADLINE.max(step / 2)
 }
 
 /// What all workers of a host have in common.
