@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use super::client::{self, FULL, Lane, tcp};
+use super::client::{self, FULL, Lane, Shape, tcp};
 use super::systems::{System, versions};
 use super::tso::BYTES;
 use crate::blk::client::Window;
@@ -19,10 +19,12 @@ use crate::experiment::{
     Sample, SeriesPlan, Side,
 };
 
-const PAIRS: [u8; 5] = [1, 2, 5, 10, 20];
+/// Pairs of NICs at once; the last one has the most.
+const PAIRS: [u8; 5] = [1, 2, 5, 10, MOST];
+const MOST: u8 = 20;
 /// Frames on their way between each pair.
 const DEPTH: u16 = 32;
-/// CPU time of a frame with twenty pairs over that with one.
+/// CPU time of a frame with twenty pairs over that with one that has as many buffers.
 const BAR: f64 = 1.1;
 const COST: &str = "backend_cpu_us_per_request";
 /// Id of a cell, and bytes of its frames.
@@ -33,22 +35,58 @@ const OURS: System = System::Ringway(Poll::Auto);
 #[derive(Debug)]
 pub struct NetAggregate;
 
-fn name(pairs: u8) -> String {
-    if pairs == 1 { "1 pair of NICs".to_owned() } else { format!("{pairs} pairs of NICs") }
+/// Who is served at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Row {
+    /// So many pairs of NICs, with as many buffers as frames on their way.
+    Pairs(u8),
+    /// One pair, with all the buffers of twenty.
+    Wide,
 }
 
-/// The buffers of twenty pairs with large frames are more than caches hold, those of one are not: no
-/// switch can make up for that, and nothing was promised.
-fn comparison(cell: &str, control: bool) -> Comparison {
-    Comparison {
+impl Row {
+    fn all(quick: bool) -> Vec<Self> {
+        let pairs = if quick { &[1, MOST][..] } else { &PAIRS };
+        pairs.iter().copied().map(Self::Pairs).chain([Self::Wide]).collect()
+    }
+
+    fn pairs(self) -> u8 {
+        match self {
+            Self::Pairs(pairs) => pairs,
+            Self::Wide => 1,
+        }
+    }
+
+    fn name(self) -> String {
+        match self {
+            Self::Pairs(1) => "1 pair of NICs".to_owned(),
+            Self::Pairs(pairs) => format!("{pairs} pairs of NICs"),
+            Self::Wide => format!("1 pair of NICs, buffers of {MOST}"),
+        }
+    }
+
+    fn shape(self) -> Shape {
+        let shape = Shape::new(DEPTH, [1; 2]);
+        match self {
+            Self::Pairs(_) => shape,
+            Self::Wide => shape.over(DEPTH * u16::from(MOST)),
+        }
+    }
+}
+
+/// Twenty pairs beside one. The buffers of one lie in the CPU's own cache and those of twenty do not, for
+/// which no switch can make up: what is promised is told beside as many buffers, and for frames of one
+/// segment, since the large ones of twenty pairs are in no cache at all.
+fn comparisons(cell: &str, control: bool) -> [Comparison; 2] {
+    [Row::Wide, Row::Pairs(1)].map(|peer| Comparison {
         cell: cell.to_owned(),
-        ours: name(20),
-        peers: vec![name(1)],
+        ours: Row::Pairs(MOST).name(),
+        peers: vec![peer.name()],
         metric: Some(COST.to_owned()),
         side: Side::AtMost,
-        bar: (!control && cell == CASES[0].0).then_some(BAR),
+        bar: (!control && cell == CASES[0].0 && peer == Row::Wide).then_some(BAR),
         ..Comparison::default()
-    }
+    })
 }
 
 impl Experiment for NetAggregate {
@@ -66,48 +104,53 @@ impl Experiment for NetAggregate {
             options.only.as_ref().is_none_or(|o| case.0.contains(o.as_str()))
         };
         let cases: Vec<_> = CASES.into_iter().filter(wanted).collect();
-        let pairs = if options.quick { vec![1, 20] } else { PAIRS.to_vec() };
+        let rows = Row::all(options.quick);
         let cell = |(id, bytes): &(&str, usize)| CellPlan {
             id: (*id).to_owned(),
             title: format!("frames of {bytes} bytes, {DEPTH} on their way between each pair"),
-            systems: pairs.iter().map(|pairs| name(*pairs)).collect(),
+            systems: rows.iter().map(|row| row.name()).collect(),
         };
         let system = if options.control { System::TestpmdWhole } else { OURS };
         let plan = Plan {
             cells: cases.iter().map(cell).collect(),
             rounds: options.rounds.unwrap_or(if options.quick { 3 } else { 10 }),
             metric: "gbit_per_s".to_owned(),
-            comparisons: cases.iter().map(|(id, _)| comparison(id, options.control)).collect(),
+            comparisons: cases
+                .iter()
+                .flat_map(|(id, _)| comparisons(id, options.control))
+                .collect(),
             versions: versions(&[system], false)?,
             notes: vec![format!(
                 "One {} on CPU {}; one thread on CPU {} has all NICs. With few pairs a switch waits for \
-                 the client more often, and a frame costs it a part of each wait; with twenty and \
-                 large frames their buffers (84 MB) are in no cache.",
+                 the client more often, and a frame costs it a part of each wait. The buffers of one \
+                 pair are in the CPU's own cache, those of twenty are not, so they are held against \
+                 one pair that goes through as many, {DEPTH} of them on their way.",
                 system.name(),
                 placement.backend,
                 placement.client
             )],
-            plots: vec![plot(&cases, &pairs)],
+            plots: vec![plot(&cases, &rows)],
             ..Plan::default()
         };
         let window = Window::of(Duration::from_millis(options.window_ms.unwrap_or(500)));
-        Ok(Box::new(Ready { plan, cases, pairs, system, placement, window }))
+        Ok(Box::new(Ready { plan, cases, rows, system, placement, window }))
     }
 }
 
-fn plot(cases: &[(&str, usize)], pairs: &[u8]) -> PlotPlan {
+fn plot(cases: &[(&str, usize)], rows: &[Row]) -> PlotPlan {
+    let grows: Vec<_> = rows.iter().filter(|row| **row != Row::Wide).collect();
     let panel = |(id, bytes): &(&str, usize), metric: &str| PanelPlan {
         title: format!("frames of {bytes} bytes"),
         x: "pairs of NICs".to_owned(),
-        steps: pairs.iter().map(u8::to_string).collect(),
+        steps: grows.iter().map(|row| row.pairs().to_string()).collect(),
         metric: metric.to_owned(),
         log: false,
         series: vec![SeriesPlan {
             name: "ringway-net".to_owned(),
-            points: pairs
+            points: grows
                 .iter()
                 .enumerate()
-                .map(|(step, n)| PointPlan { step, cell: (*id).to_owned(), system: name(*n) })
+                .map(|(step, row)| PointPlan { step, cell: (*id).to_owned(), system: row.name() })
                 .collect(),
         }],
     };
@@ -123,7 +166,7 @@ fn plot(cases: &[(&str, usize)], pairs: &[u8]) -> PlotPlan {
 struct Ready {
     plan: Plan,
     cases: Vec<(&'static str, usize)>,
-    pairs: Vec<u8>,
+    rows: Vec<Row>,
     system: System,
     placement: Placement,
     window: Window,
@@ -135,7 +178,8 @@ impl Prepared for Ready {
     }
 
     fn measure(&mut self, cell: usize, system: usize) -> Result<Sample> {
-        let ((_, bytes), pairs) = (self.cases[cell], self.pairs[system]);
+        let ((_, bytes), row) = (self.cases[cell], self.rows[system]);
+        let pairs = row.pairs();
         let running = self.system.start(2 * usize::from(pairs), 1, self.placement)?;
         let mut lanes = Vec::new();
         for pair in 0..pairs {
@@ -143,7 +187,7 @@ impl Prepared for Ready {
             let [a, b]: [PathBuf; 2] = ends.map(|end| running.socket(end.into()));
             let [from, to] = ends.map(|end| end + 1);
             let frames = vec![tcp(from, to, 40_000, bytes)];
-            lanes.push(Lane::connect([&a, &b], [from, to], frames, (DEPTH, [1; 2]))?);
+            lanes.push(Lane::connect([&a, &b], [from, to], frames, row.shape())?);
         }
         let time = || running.time_s();
         let ran = client::run(&mut lanes, self.placement.client, self.window, &time)?;
@@ -170,11 +214,14 @@ mod tests {
 
     #[test]
     fn twenty_pairs_are_held_against_one() {
-        let promised = comparison(CASES[0].0, false);
+        let [promised, shown] = comparisons(CASES[0].0, false);
         assert_eq!((promised.bar, promised.side), (Some(1.1), Side::AtMost));
-        assert_eq!((promised.ours, promised.peers), (name(20), vec![name(1)]));
-        assert_eq!(comparison(CASES[0].0, true).bar, None);
-        assert_eq!(comparison(CASES[1].0, false).bar, None);
-        assert_eq!(plot(&CASES, &PAIRS).panels.len(), 4);
+        assert_eq!(promised.ours, "20 pairs of NICs");
+        assert_eq!(promised.peers, ["1 pair of NICs, buffers of 20"]);
+        assert_eq!((shown.bar, &shown.peers[..]), (None, &["1 pair of NICs".to_owned()][..]));
+        let none = [comparisons(CASES[0].0, true), comparisons(CASES[1].0, false)];
+        assert!(none.iter().flatten().all(|c| c.bar.is_none()));
+        let plot = plot(&CASES, &Row::all(false));
+        assert_eq!((plot.panels.len(), plot.panels[0].steps.len()), (4, PAIRS.len()));
     }
 }

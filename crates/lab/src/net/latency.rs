@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 
-use super::client::{FULL, Nic, Spec, Waits, ping, tcp, with_header};
+use super::client::{FULL, Nic, QUEUE_SIZE, Spec, Waits, ping, tcp, with_header};
 use super::systems::{System, versions};
 use crate::blk::systems::Poll;
 use crate::cpu::{self, Placement};
@@ -114,6 +114,7 @@ impl Prepared for Ready {
             station: from,
             pairs: 1,
             depth: 16,
+            queue_size: QUEUE_SIZE,
             receive_bytes: with_header(FULL),
             frames: vec![tcp(from, to, 40_000, bytes)],
         };

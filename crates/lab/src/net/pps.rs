@@ -32,6 +32,9 @@ const DELIVERED: f64 = 0.9;
 /// Descriptors of each queue, and times that 32 frames are sent first by each NIC.
 const QUEUE_SIZE: u16 = 1024;
 const FIRST: u16 = 30;
+/// Starts of switch and client whose mean is one sample: where memory lies in caches and in the host's
+/// pages is drawn with each start, and changes what any of the systems does up to twofold.
+const STARTS: usize = 3;
 /// How long the first frames have to arrive.
 const PROBE: Duration = Duration::from_millis(50);
 /// MiB of the client, and what all of DPDK's processes of a turn need together.
@@ -161,7 +164,8 @@ fn notes(placement: Placement) -> Vec<String> {
             "Switch on CPU {}, the client on CPU {}: two NICs of DPDK's virtio-user in one testpmd, one \
              thread, split rings of {QUEUE_SIZE}, huge pages, some thousand frames on their way in \
              each direction at most, each of another flow. Frames are counted where they arrive, in both \
-             directions.",
+             directions. A sample is the mean of {STARTS} starts of both (one with --quick), since where \
+             their memory lies is drawn with each.",
             placement.backend, placement.client
         ),
         "`testpmd` forwards from one socket to another and looks at no frame; `ovs-dpdk` is a learning \
@@ -190,12 +194,26 @@ impl Prepared for Ready {
         let millis = |default| Duration::from_millis(self.options.window_ms.unwrap_or(default));
         match case {
             Case::Frames(bytes) => {
-                let running = system.start(2, 1, self.placement)?;
-                frames(&running, bytes, Window::of(millis(1000)), self.placement)
+                let starts = if self.options.quick { 1 } else { STARTS };
+                let started = |_| {
+                    let running = system.start(2, 1, self.placement)?;
+                    frames(&running, bytes, Window::of(millis(400)), self.placement)
+                };
+                Ok(mean((0..starts).map(started).collect::<Result<_>>()?))
             }
             Case::Idle(idle) => idle.measure(system, millis(10_000), self.placement),
         }
     }
+}
+
+/// The mean of each metric.
+fn mean(samples: Vec<Sample>) -> Sample {
+    let count = samples.len() as f64;
+    let mut all = Sample::new();
+    for (name, value) in samples.into_iter().flatten() {
+        *all.entry(name).or_default() += value / count;
+    }
+    all
 }
 
 /// What arrives at both NICs of a client.
@@ -241,6 +259,8 @@ fn frames(running: &Running, bytes: u16, window: Window, at: Placement) -> Resul
     let metrics = [
         ("requests", frames as f64),
         ("lost_frames", failed as f64),
+        // The same for all, or the loop has lost some.
+        ("under_way", sum(&after, |c| c.sent) as f64 - sum(&after, |c| c.received) as f64),
         (RATE, rate),
         (PER_CPU, rate / (cpu / seconds)),
         ("gbit_per_s", rate * f64::from(bytes) * 8.0 / 1e9),
@@ -273,6 +293,13 @@ fn counts(client: &mut Testpmd) -> Result<[Counts; 2]> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_sample_is_the_mean_of_its_starts() {
+        let of = |rate: f64| Sample::from([("rate".to_owned(), rate), ("same".to_owned(), 2.0)]);
+        let both = mean(vec![of(1.0), of(4.0)]);
+        assert_eq!((both["rate"], both["same"], both.len()), (2.5, 2.0, 2));
+    }
 
     #[test]
     fn what_is_promised_of_frames() {

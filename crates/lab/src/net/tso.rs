@@ -9,7 +9,7 @@ use std::time::Duration;
 use ::tap::{Origin, Tap};
 use anyhow::{Context, Result};
 
-use super::client::{self, HostLane, LARGEST, Lane, Ran, Way, tcp};
+use super::client::{self, HostLane, LARGEST, Lane, Ran, Shape, Way, tcp};
 use super::systems::{Running, System, versions};
 use super::tap::{self, Bridge};
 use crate::blk::client::Window;
@@ -24,6 +24,9 @@ pub(super) const BYTES: usize = 54 + 44 * 1448;
 /// Ours over the kernel's, by CPU time.
 const BAR: f64 = 1.5;
 const PER_CPU: &str = "gbit_per_cpu_s";
+/// What comes from the host over what goes there.
+const BACK: f64 = 0.6;
+const RATE: &str = "gbit_per_s";
 
 /// The experiment.
 #[derive(Debug)]
@@ -89,7 +92,11 @@ fn comparisons(cell: &str, control: bool) -> Vec<Comparison> {
         ..Comparison::default()
     };
     match &systems[..] {
-        [there, back, ..] if cell == CELLS[2] => vec![of(back, std::slice::from_ref(there), None)],
+        [there, back, ..] if cell == CELLS[2] => {
+            let by_cpu = of(back, std::slice::from_ref(there), None);
+            let bar = (!control).then_some(BACK);
+            vec![Comparison { metric: Some(RATE.to_owned()), bar, ..by_cpu.clone() }, by_cpu]
+        }
         [ours, _, testpmd, kernel @ ..] => {
             vec![of(ours, kernel, Some(BAR)), of(ours, std::slice::from_ref(testpmd), None)]
         }
@@ -187,7 +194,8 @@ impl Ready {
         let running = system.start(2, 1, self.placement)?;
         let sockets = [running.socket(0), running.socket(1)];
         let frames = vec![tcp(1, 2, 40_000, BYTES)];
-        let lane = Lane::connect([&sockets[0], &sockets[1]], [1, 2], frames, (depth, [1; 2]))?;
+        let lane =
+            Lane::connect([&sockets[0], &sockets[1]], [1, 2], frames, Shape::new(depth, [1; 2]))?;
         self.client(lane, &running)
     }
 
@@ -221,7 +229,7 @@ fn sample(frames: u64, bytes: usize, (seconds, cpu_s, other_s): (f64, f64, f64))
     let metrics = [
         ("requests", frames as f64),
         ("frames_per_s", frames as f64 / seconds),
-        ("gbit_per_s", gbit / seconds),
+        (RATE, gbit / seconds),
         (PER_CPU, gbit / cpu_s),
         ("backend_cpus", cpu_s / seconds),
         ("backend_cpu_us_per_request", cpu_s * 1e6 / frames.max(1) as f64),
@@ -242,7 +250,9 @@ mod tests {
             let [kernel, testpmd] = &between[..] else { panic!("two comparisons") };
             assert_eq!((kernel.bar, kernel.peers.len(), testpmd.bar), (Some(1.5), kernels, None));
         }
-        assert_eq!((uplink.len(), uplink[0].peers.len(), uplink[0].bar), (1, 1, None));
+        let [rate, by_cpu] = &uplink[..] else { panic!("two comparisons") };
+        assert_eq!((rate.peers.len(), rate.metric.as_deref()), (1, Some("gbit_per_s")));
+        assert_eq!((rate.bar, by_cpu.bar), (Some(0.6), None));
         assert!(of(true).iter().flatten().all(|c| c.bar.is_none()));
     }
 }

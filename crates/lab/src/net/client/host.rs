@@ -9,7 +9,7 @@ use rustix::io::Errno;
 
 use super::frame::{announcement, tcp};
 use super::lane::Way;
-use super::nic::{Nic, Spec, with_header};
+use super::nic::{Nic, QUEUE_SIZE, Spec, with_header};
 
 /// Stations of the NIC and of the host.
 const STATIONS: [u8; 2] = [1, 2];
@@ -40,8 +40,10 @@ impl HostLane {
         let [here, there] = STATIONS;
         let receive_bytes = with_header(bytes);
         let frames = vec![tcp(here, there, 40_000, bytes)];
-        let nic =
-            Nic::connect(socket, &Spec { station: here, pairs: 1, depth, receive_bytes, frames })?;
+        let nic = Nic::connect(
+            socket,
+            &Spec { station: here, pairs: 1, depth, queue_size: QUEUE_SIZE, receive_bytes, frames },
+        )?;
         write(&far, &announcement(there))?;
         let buffers = vec![tcp(there, here, 40_000, bytes); depth.into()];
         let bytes = receive_bytes;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 
-use super::nic::{Nic, Spec};
+use super::nic::{Nic, QUEUE_SIZE, Spec};
 use crate::blk::client::Window;
 use crate::cpu;
 use crate::host::HostTime;
@@ -32,6 +32,39 @@ pub(in crate::net) trait Way {
     }
 }
 
+/// Queues and buffers of a lane's ends.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::net) struct Shape {
+    /// Frames on their way at most.
+    depth: u16,
+    /// Buffers of each queue, which are used in turn.
+    buffers: u16,
+    /// Pairs of queues of the sender, and of the receiver.
+    pairs: [u16; 2],
+    /// Descriptors of each queue of the sender, and of the receiver.
+    sizes: [u16; 2],
+}
+
+impl Shape {
+    /// With as many buffers as frames on their way.
+    pub(in crate::net) fn new(depth: u16, pairs: [u16; 2]) -> Self {
+        Self { depth, buffers: depth, pairs, sizes: [QUEUE_SIZE; 2] }
+    }
+
+    /// The receiver's queues are full of buffers, as drivers keep them: each buffer that it posts tells of
+    /// one that it has taken.
+    pub(in crate::net) fn full(self) -> Self {
+        Self { sizes: [self.sizes[0], self.buffers.next_power_of_two()], ..self }
+    }
+
+    /// As many frames on their way, in turn from and to so many buffers of each queue, which lie in caches
+    /// as those of more lanes would.
+    pub(in crate::net) fn over(self, buffers: u16) -> Self {
+        // The sender announces itself by one more.
+        Self { buffers, sizes: [(buffers + 1).next_power_of_two(); 2], ..self }
+    }
+}
+
 /// A way from one NIC to another.
 pub(in crate::net) struct Lane {
     from: Nic,
@@ -46,20 +79,26 @@ pub(in crate::net) struct Lane {
 
 impl Lane {
     /// Connects both ends, each with so many pairs of queues: frames, all of the same length, go from
-    /// the first queue of one to a station at the other, `depth` of them at once.
+    /// the first queue of one to a station at the other.
     pub(in crate::net) fn connect(
         sockets: [&Path; 2],
         stations: [u8; 2],
         frames: Vec<Vec<u8>>,
-        (depth, pairs): (u16, [u16; 2]),
+        shape: Shape,
     ) -> Result<Self> {
+        let Shape { depth, buffers, pairs: [from_pairs, to_pairs], sizes } = shape;
         let bytes = u32::try_from(frames.iter().map(Vec::len).max().unwrap_or(0))?;
-        let [from_pairs, to_pairs] = pairs;
-        let (station, frames_back) = (stations[1], vec![]);
-        let spec =
-            Spec { station, pairs: to_pairs, depth, receive_bytes: bytes, frames: frames_back };
+        let spec = Spec {
+            station: stations[1],
+            pairs: to_pairs,
+            depth: buffers,
+            queue_size: sizes[1],
+            receive_bytes: bytes,
+            frames: vec![],
+        };
         let to = Nic::connect(sockets[1], &spec)?;
-        let spec = Spec { station: stations[0], pairs: from_pairs, frames, ..spec };
+        let (station, queue_size) = (stations[0], sizes[0]);
+        let spec = Spec { station, pairs: from_pairs, queue_size, frames, ..spec };
         let from = Nic::connect(sockets[0], &spec)?;
         let received = vec![0; to_pairs.into()];
         Ok(Self { from, to, depth: depth.into(), bytes, sent: 0, received })

@@ -14,8 +14,8 @@ use vm_memory::{FileOffset, MmapRegion};
 use super::frame::{self, HEADER_BYTES};
 use super::ring::Ring;
 
-/// Descriptors of each queue.
-const QUEUE_SIZE: u16 = 256;
+/// Descriptors of each queue, if not said otherwise.
+pub(in crate::net) const QUEUE_SIZE: u16 = 256;
 /// Buffers begin on pages, as those of guests do.
 const PAGE: u64 = 4096;
 /// How long a switch may take for one frame: past it, it hangs.
@@ -37,6 +37,8 @@ pub(in crate::net) struct Spec {
     pub(in crate::net) pairs: u16,
     /// Buffers that it holds for each direction, in each queue.
     pub(in crate::net) depth: u16,
+    /// Descriptors of each queue: one more than buffers where it sends, which is for its announcement.
+    pub(in crate::net) queue_size: u16,
     /// Bytes of the longest frame that it takes.
     pub(in crate::net) receive_bytes: u32,
     /// What it has to send, headers and all: buffer `i` holds frame `i` modulo their number.
@@ -190,10 +192,10 @@ fn start(socket: &Path, spec: &Spec) -> Result<Guest> {
     let longest = spec.frames.iter().map(Vec::len).max().unwrap_or(0) as u64;
     let buffer = |bytes: u64| bytes.next_multiple_of(PAGE);
     let each = buffer(u64::from(spec.receive_bytes)) * u64::from(spec.pairs) + buffer(longest);
-    let rings = u64::from(spec.pairs) * 64 * u64::from(QUEUE_SIZE);
+    let rings = u64::from(spec.pairs) * 64 * u64::from(spec.queue_size);
     let setup = Setup {
         queues: 2 * spec.pairs,
-        queue_size: QUEUE_SIZE,
+        queue_size: spec.queue_size,
         features,
         // What the present QEMU and DPDK take.
         protocol: protocol::MQ | protocol::REPLY_ACK,

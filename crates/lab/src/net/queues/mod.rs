@@ -18,7 +18,7 @@ use testkit::process::{RingwayNet, find_tool};
 use cases::{Case, PEERS, plot};
 use way::{OURS, Way};
 
-use super::client::{self, Lane, tcp};
+use super::client::{self, Lane, Shape, tcp};
 use super::guests::{self, End, Streams};
 use super::relay;
 use super::systems::{System, versions};
@@ -151,7 +151,12 @@ impl Ready {
         let running = OURS.start(2, pairs, self.placement)?;
         let sockets = [running.socket(0), running.socket(1)];
         let (frames, depth) = (vec![tcp(1, 2, 40_000, bytes)], tso::DEPTHS[1]);
-        let lane = Lane::connect([&sockets[0], &sockets[1]], [1, 2], frames, (depth, [pairs; 2]))?;
+        let lane = Lane::connect(
+            [&sockets[0], &sockets[1]],
+            [1, 2],
+            frames,
+            Shape::new(depth, [pairs; 2]),
+        )?;
         let window = Window::of(Duration::from_millis(self.options.window_ms.unwrap_or(1000)));
         let time = || running.time_s();
         let ran = client::run(&mut [lane], self.placement.client, window, &time)?;
