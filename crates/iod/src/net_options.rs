@@ -60,7 +60,8 @@ pub struct NetOptions {
     #[arg(long)]
     pub no_mq: bool,
     /// Frames a second that each port may send to many: to groups, and to stations that nobody has
-    /// heard; 0 for as many as it likes [default: 10000]
+    /// heard, where one of more than 1518 bytes counts for several; 0 for as many as it likes
+    /// [default: 10000]
     #[arg(long, value_name = "FRAMES")]
     pub flood_limit: Option<u32>,
     /// Most bytes of a packet

@@ -23,7 +23,8 @@ pub const MAX_LOCKED: usize = 256;
 pub const MIN_MTU: u16 = 68;
 /// MTU of a network whose first NIC asks for none.
 pub const DEFAULT_MTU: u16 = 1500;
-/// Frames a second that a NIC may send to many where nothing is said: more than machines say that
+/// Frames of 1,518 bytes a second that a NIC may send to many where nothing is said, of which a larger one
+/// counts for several: more than machines say that
 /// speak to each other, and few enough that a storm of one leaves the others their CPU.
 pub const DEFAULT_FLOOD: u32 = 10_000;
 /// Longest name of a network device: `IFNAMSIZ` with its terminator is 16.

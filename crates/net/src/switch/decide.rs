@@ -7,6 +7,9 @@ use crate::port::{Mode, Policy, PortId, PortSet, Tagging};
 use crate::reason::Reason;
 use crate::table::Learnt;
 
+/// Bytes of a full frame of an Ethernet with a tag, as the limit of floods counts them.
+const FULL_BYTES: u64 = 1518;
+
 /// Where a frame goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
@@ -113,7 +116,7 @@ impl Switch {
             Some(_) => Err(Reason::ReceiverClosed),
             None => {
                 if let Some(pace) = &policy.flood
-                    && pace.pass(1, now_ns).is_err()
+                    && pace.pass(full_frames(frame), now_ns).is_err()
                 {
                     return Err(Reason::FloodLimit);
                 }
@@ -130,4 +133,10 @@ impl Switch {
             .for_each(|port| ports.insert(port));
         if ports.is_empty() { Err(Reason::NoReceiver) } else { Ok(Decision::Flood(ports)) }
     }
+}
+
+/// What a frame that goes to many counts for: each of them gets a copy of its bytes, so a segment of 64 KiB
+/// is as many as there are full frames of an Ethernet in it.
+fn full_frames(frame: &Frame<'_>) -> u64 {
+    u64::from(frame.len).div_ceil(FULL_BYTES).max(1)
 }

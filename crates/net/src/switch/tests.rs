@@ -197,6 +197,24 @@ fn floods_are_limited_and_known_stations_are_not() {
     assert_eq!(later.decision, set(&[1, 2, 3]));
 }
 
+/// Whoever floods large segments has as many bytes copied as whoever floods full frames.
+#[test]
+fn large_frames_count_for_many_in_the_limit_of_floods() {
+    let floods = |bytes: usize| {
+        let mut switch = switch();
+        // Segments pass by any MTU; these are told to be none.
+        switch
+            .set_network(LAN, NetworkPolicy { mtu: u16::MAX, ..NetworkPolicy::default() })
+            .unwrap();
+        let pace = Arc::new(Pace::new(Rate { per_second: 1, burst: 100 }, 0));
+        change(&mut switch, 0, |policy| policy.flood = Some(pace));
+        let large = parse(&ether(Mac::BROADCAST, mac(0), None, 0x1234, &vec![0; bytes - 14]));
+        (0..1000).take_while(|_| decide(&mut switch, 0, &large) == set(&[1, 2, 3])).count()
+    };
+    // The last one passes whole, as far as it is over.
+    assert_eq!([60, 1514, 1518, 1519, 65_000].map(floods), [100, 100, 100, 50, 3]);
+}
+
 #[test]
 fn a_locked_port_teaches_nothing_false() {
     let mut switch = switch();
