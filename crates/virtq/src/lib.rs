@@ -46,6 +46,7 @@ mod queue;
 mod ring;
 #[cfg(test)]
 mod tests;
+mod told;
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -55,6 +56,7 @@ pub use error::RingError;
 pub use inflight::{Inflight, InflightError, InflightRegion, MAX_INFLIGHT_QUEUES};
 pub use piece::{Piece, Popped};
 pub use queue::Queue;
+pub use told::Told;
 
 /// Most entries a split ring may have (virtio 1.2, 2.7: 32768).
 pub const MAX_QUEUE_SIZE: u16 = 32768;

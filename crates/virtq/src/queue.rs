@@ -6,7 +6,7 @@ use memory::{Table, View};
 
 use crate::inflight::{Ledger, RingState};
 use crate::ring::{DescTable, Rings};
-use crate::{Chain, Inflight, QueueConfig, RingError, doorbell};
+use crate::{Chain, Inflight, QueueConfig, RingError, Told, doorbell};
 
 /// Buffers of completed chains that are kept for the next ones; more are freed.
 const MAX_SPARE: usize = 256;
@@ -353,13 +353,22 @@ impl Queue {
         self.called
     }
 
-    /// Completions that the driver may not have taken yet: at most so many. What it tells of that it
-    /// tells late, so that few of them may be there still.
-    pub fn untaken(&self) -> u16 {
+    /// Of the `pushed` completions of this queue, how many the driver may not have taken yet: at most so
+    /// many. What it tells of that it tells late, so that few of them may be there still. `told` is what was
+    /// seen of it before, of this queue.
+    pub fn untaken(&self, pushed: u64, told: &mut Told) -> u16 {
         let unpublished = self.next_used.wrapping_sub(self.published);
-        let config = &self.config;
-        doorbell::untaken(&self.rings, config.event_idx, config.size, self.published)
-            .saturating_add(unpublished)
+        let shown = pushed.saturating_sub(unpublished.into());
+        let (size, idx) = (self.config.size, self.published);
+        let by_entries = doorbell::unoffered(&self.rings, size, idx);
+        let by_event = if self.config.event_idx {
+            told.untaken(doorbell::event(&self.rings), idx, shown, size)
+        } else {
+            None
+        };
+        // No more than the ring has.
+        let least = by_event.map_or(by_entries, |event| event.min(by_entries.into()) as u16);
+        least.saturating_add(unpublished)
     }
 
     /// Asks the driver not to kick: somebody looks at the ring anyway.

@@ -13,7 +13,7 @@ use memory::{Buffers, Reader, Table};
 use net::Reason;
 use net::header::HEADER_BYTES;
 use reactor::{Context, PollerId};
-use virtq::{Popped, QueueStart, RingError};
+use virtq::{Popped, QueueStart, RingError, Told};
 
 use crate::backlog::Backlog;
 use crate::life::Life;
@@ -49,6 +49,8 @@ pub(crate) struct Receive {
     counts: Arc<QueueCounts>,
     residence: Residence,
     taken: Arc<Taken>,
+    /// What the guest has told of what it takes.
+    told: Told,
 }
 
 impl Receive {
@@ -79,6 +81,7 @@ impl Receive {
             counts,
             residence,
             taken,
+            told: Told::default(),
         })
     }
 
@@ -334,6 +337,7 @@ impl Outlet for Receive {
     }
 
     fn look(&mut self) -> bool {
-        self.taken.is_asked() && self.taken.settles(self.ring.queue.untaken().into())
+        let Self { taken, told, ring, .. } = self;
+        taken.is_asked() && taken.settles(ring.queue.untaken(taken.given(), told).into())
     }
 }

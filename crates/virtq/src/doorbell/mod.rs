@@ -89,18 +89,15 @@ pub(crate) fn arm(words: &impl Words, event_idx: bool, next: u16) {
 }
 
 /// Of what was completed up to used index `idx` of a ring of `size`, how much the driver may not have
-/// taken yet: at most so many.
-///
-/// It has no more chains than entries: what it has made available beyond them it has had back. With
-/// EVENT_IDX a driver that is to be called for what follows `event` has taken what is before it; one
-/// that asks to be called later than that errs about its own order and nobody else's. An event of 0
-/// says nothing: Linux writes that when it wants no calls (`virtqueue_disable_cb_split`).
-pub(crate) fn untaken(words: &impl Words, event_idx: bool, size: u16, idx: u16) -> u16 {
-    let lent = available(words).wrapping_sub(idx).min(size);
-    let by_entries = size.wrapping_sub(lent);
-    let event = if event_idx { words.load(Word::UsedEvent, Ordering::Acquire) } else { 0 };
-    // One that lies ahead is beyond all of them.
-    if event == 0 { by_entries } else { by_entries.min(idx.wrapping_sub(event)) }
+/// taken yet by what it has made available: it has no more chains than entries, so what is beyond them it
+/// has had back.
+pub(crate) fn unoffered(words: &impl Words, size: u16, idx: u16) -> u16 {
+    size.wrapping_sub(available(words).wrapping_sub(idx).min(size))
+}
+
+/// Up to where the driver wants no call: it has EVENT_IDX. See [`crate::Told`].
+pub(crate) fn event(words: &impl Words) -> u16 {
+    words.load(Word::UsedEvent, Ordering::Acquire)
 }
 
 /// Shows the driver every completion below `idx`. [`wants_call`] says whether it sleeps.
