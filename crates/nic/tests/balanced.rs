@@ -8,8 +8,6 @@ use std::time::{Duration, Instant};
 
 use guest::*;
 use net::features::Features;
-use net::flow::{Bucket, Toeplitz};
-use net::frame::{Frame, PREFIX_BYTES};
 use net::port::PortId;
 use nic::Life;
 
@@ -51,12 +49,9 @@ fn frame(port: u16, number: u64) -> Vec<u8> {
 
 /// Source ports of flows that have different buckets, all of the first queue.
 fn colliding() -> Vec<u16> {
-    let hash = Toeplitz::default();
     let mut buckets = Vec::new();
     let all = (33_000..60_000).filter(|port| {
-        let bytes = frame(*port, 0);
-        let parsed = Frame::parse(&bytes[..PREFIX_BYTES], bytes.len()).unwrap();
-        let bucket = Bucket::of(hash.of(&parsed).unwrap()).index();
+        let bucket = bucket(&frame(*port, 0));
         let fits = bucket.is_multiple_of(usize::from(QUEUES)) && !buckets.contains(&bucket);
         if fits {
             buckets.push(bucket);

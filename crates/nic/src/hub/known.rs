@@ -154,13 +154,16 @@ impl Known {
     pub(super) fn pick(&mut self, hash: Option<u32>, now_ns: u64, exits: &Exits) -> u16 {
         let Self { spread, places, .. } = self;
         let is_taken = |queue: u8, position: u64| {
-            let place = places.get_mut(usize::from(queue));
-            let Place { seat, taken: Some((taken, followed)) } = place? else { return None };
-            match *seat {
-                Seat::There(to) => Some(followed.is_done(position, exits.arrived(to), taken)),
+            let Place { seat, taken } = places.get_mut(usize::from(queue))?;
+            match (*seat, taken) {
+                (Seat::There(to), Some((taken, followed))) => {
+                    Some(followed.is_done(position, exits.arrived(to), taken))
+                }
                 // Positions on our own reactor are those of the ring.
-                Seat::Here(_) => Some(taken.has_passed(position)),
-                Seat::Nobody => None,
+                (Seat::Here(_), Some((taken, _))) => Some(taken.has_passed(position)),
+                // It has not even come to whoever would tell nothing of it.
+                (Seat::There(to), None) if position > exits.arrived(to) => Some(false),
+                _ => None,
             }
         };
         spread.pick(hash, now_ns, is_taken).into()
@@ -189,6 +192,7 @@ impl Known {
                 followed.goes(|| exits.arrived(number), taken);
                 exits.written(number)
             }
+            (Seat::There(number), None) => exits.written(number),
             // Only 0 is none: a frame may wait for the first buffers.
             (_, Some((taken, _))) => taken.given().max(1),
             // Nobody will ask for it; only 0 is none.

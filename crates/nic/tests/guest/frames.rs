@@ -1,5 +1,7 @@
 //! Frames for tests, put together by hand.
 
+use net::flow::{Bucket, Toeplitz};
+use net::frame::{Frame, PREFIX_BYTES};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use net::checksum::Sum;
@@ -135,4 +137,10 @@ pub(crate) const PARTIAL6: [u8; HEADER_BYTES] = [1, 0, 0, 0, 0, 0, TCP6_AT as u8
 pub(crate) fn cut6(size: u16) -> [u8; HEADER_BYTES] {
     let [low, high] = size.to_le_bytes();
     [1, 4, DATA6_AT as u8, 0, low, high, TCP6_AT as u8, 0, 16, 0, 0, 0]
+}
+
+/// The bucket of a frame's flow.
+pub(crate) fn bucket(frame: &[u8]) -> usize {
+    let parsed = Frame::parse(&frame[..PREFIX_BYTES], frame.len()).unwrap();
+    Bucket::of(Toeplitz::default().of(&parsed).unwrap()).index()
 }
