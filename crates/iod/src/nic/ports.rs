@@ -37,11 +37,28 @@ impl Plugged {
         Self { id: id.into(), port: nic.spec.port, nic: Some(Arc::clone(nic)), since: nic.made }
     }
 
-    /// The host.
-    pub(crate) fn host(uplink: &Uplink) -> Self {
-        let (port, since) = (uplink.port(), uplink.made());
-        Self { id: uplink.name().into(), port, nic: None, since }
+    /// NICs, and the host at these devices.
+    pub(crate) fn all<'a>(
+        nics: impl Iterator<Item = Self>,
+        uplinks: impl Iterator<Item = &'a Uplink>,
+    ) -> Vec<Self> {
+        let mut all: Vec<_> = nics.collect();
+        for uplink in uplinks {
+            let id = apart(uplink.name(), |id| all.iter().any(|one| one.id == id));
+            let (port, since) = (uplink.port(), uplink.made());
+            all.push(Self { id, port, nic: None, since });
+        }
+        all
     }
+}
+
+/// What a device is told as: its name, but that of nobody else, whose figures would be taken for its.
+fn apart(name: &str, is_taken: impl Fn(&str) -> bool) -> String {
+    let mut id = name.to_owned();
+    while is_taken(&id) {
+        id.insert_str(0, "tap:");
+    }
+    id
 }
 
 /// What those of `all` do that are `wanted`. Any network of their switch will do.
@@ -158,4 +175,17 @@ fn polling(nic: &Nic, queues: &[QueueState]) -> PollStats {
     let served = queues.iter().any(|queue| queue.served);
     let (queues, refused) = (stats::waits(&sum, served), stats::refusals(&sum));
     PollStats { set: nic.polling(), queues, refused }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_with_the_name_of_a_nic_is_told_apart() {
+        let told = |name, taken: &[&str]| apart(name, |id| taken.contains(&id));
+        assert_eq!(told("tap0", &["a"]), "tap0");
+        assert_eq!(told("tap0", &["tap0"]), "tap:tap0");
+        assert_eq!(told("tap0", &["tap0", "tap:tap0"]), "tap:tap:tap0");
+    }
 }
