@@ -85,6 +85,17 @@ fn used(a: &mut Guest, b: &mut Guest) -> usize {
     used
 }
 
+/// As User-Mode Linux does for a driver that is loaded again: rings are disabled, and there are features.
+fn begin_anew(guest: &mut Guest) {
+    let queues = 0..guest.queues.len();
+    let bases: Vec<_> = queues.map(|queue| guest.stop_queue(queue).unwrap()).collect();
+    guest.frontend.set_u64(Request::SET_FEATURES, guest.negotiated.features).unwrap();
+    for (queue, base) in bases.into_iter().enumerate() {
+        guest.start_queue(queue, base).unwrap();
+    }
+    guest.frontend.barrier().unwrap();
+}
+
 #[test]
 fn four_pairs_and_back() {
     let (mut switch, folder) = switch();
@@ -101,7 +112,14 @@ fn four_pairs_and_back() {
             assert!(a.receive_frame(0, SOON).unwrap().is_some());
         }
     }
-    // A new driver begins anew.
+    // A new driver begins anew, on the same connection or on another one.
+    assert_eq!(b.command(CONTROL, &[4, 0, 3, 0]).unwrap(), OK);
+    assert_eq!(b.command(CONTROL, &[&[1, 1][..], &station(7)].concat()).unwrap(), OK);
+    begin_anew(&mut b);
+    assert_eq!(used(&mut a, &mut b), 1, "it has asked for nothing");
+    assert_ne!(b.frontend.get_config(6).unwrap(), station(7));
+    assert_eq!(b.command(CONTROL, &[4, 0, 4, 0]).unwrap(), OK);
+    assert_eq!(used(&mut a, &mut b), 4);
     drop(b);
     let mut b = guest(&folder.path().join("b"), 2 * PAIRS, 0);
     assert_eq!(used(&mut a, &mut b), 4, "one that keeps its control queue uses what it starts");

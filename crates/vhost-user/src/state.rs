@@ -182,9 +182,16 @@ impl<'a> State<'a> {
         self.backend.disconnected();
     }
 
+    /// One of its rings is served.
+    fn runs(&self) -> bool {
+        self.rings.iter().any(|ring| ring.running.is_some())
+    }
+
     fn set_features(&mut self, bits: u64) -> Result<(), Refusal> {
         let bits = subset(bits, self.backend.features() | PROTOCOL_FEATURES)?;
-        if self.acked == Some(bits) {
+        // QEMU says the same again for each pair of a NIC's rings, while others may run. Without one that
+        // runs it is a driver that begins anew: User-Mode Linux has no other way to reset a device.
+        if self.acked == Some(bits) && self.runs() {
             return Ok(());
         }
         self.stop_all();
@@ -216,7 +223,7 @@ impl<'a> State<'a> {
                 self.stop(index, StopCause::Change);
             }
         }
-        if self.rings.iter().any(|ring| ring.running.is_some())
+        if self.runs()
             && let Err(source) = self.backend.set_memory(&table)
         {
             self.stop_all();

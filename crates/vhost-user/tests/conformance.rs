@@ -24,9 +24,9 @@ fn features_are_offered_and_acknowledged() {
     peer.done(3, &[], &[]);
     peer.done(2, &words(&[FEATURES | PROTOCOL_FEATURES]), &[]);
     assert_eq!(peer.take(), [Event::Features(FEATURES)]);
-    // The same bits again change nothing.
+    // The same bits again are those of a driver that begins anew, as no ring runs.
     peer.done(2, &words(&[FEATURES | PROTOCOL_FEATURES]), &[]);
-    assert_eq!(peer.take(), []);
+    assert_eq!(peer.take(), [Event::Features(FEATURES)]);
     peer.refused(2, &words(&[1 << 50]), &[]);
     peer.refused(16, &words(&[1 << 10]), &[]);
     peer.refused(2, &words(&[POISON]), &[]);
@@ -96,6 +96,9 @@ fn a_ring_runs_when_everything_is_known_and_it_is_enabled() {
     assert_eq!(peer.take(), []);
     peer.done(18, &state(0, 1), &[]);
     assert_eq!(peer.take(), [started(0, 5)]);
+    // The same features again change nothing while a ring runs.
+    peer.done(2, &words(&[FEATURES | PROTOCOL_FEATURES]), &[]);
+    assert_eq!(peer.take(), []);
     // Disabled, it is drained before the answer; enabled again, it goes on where it was.
     peer.done(18, &state(0, 0), &[]);
     assert_eq!(peer.take(), [Event::Stop(0)]);

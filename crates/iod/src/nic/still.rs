@@ -7,7 +7,7 @@
 //! ```
 //! A session stands still while its queues are served on. Where each of them is to go on is known
 //! when it has ended, and all of them end together ([`crate::nics`]): a frame that has left its
-//! sender's ring is in its receiver's by then.
+//! sender's ring is in its receiver's by then, if that has buffers: what waits for some is lost.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -22,7 +22,8 @@
 //!   is free again only when no reactor knows its port any more.
 //! - Locks are taken in this order: networks, entries. Nothing that takes time is done under that of
 //!   the entries.
-//! - An upgrade loses no frame that a guest has got rid of (`upgrade`).
+//! - An upgrade loses no frame that a guest has got rid of (`upgrade`), but those for which their receiver
+//!   has posted no buffers until then.
 
 mod attach;
 mod detach;
