@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use testkit::process::PROCESS_DEADLINE;
-use testkit::testpmd::{Counts, Memory, Nics, Testpmd, allow_huge_pages};
+use testkit::testpmd::{Counts, Memory, Nics, ReservedHugePages, Testpmd, reserve_huge_pages};
 
 use super::idle::{self, Idle};
 use super::systems::{Running, System, versions};
@@ -154,7 +154,9 @@ impl Experiment for NetPps {
             notes: notes(placement),
             ..Plan::default()
         };
-        Ok(Box::new(Ready { plan, cases, placement, options: options.clone() }))
+        let options = options.clone();
+        let pages = reserve_huge_pages(ALL_MIB)?;
+        Ok(Box::new(Ready { plan, cases, placement, options, _pages: pages }))
     }
 }
 
@@ -165,7 +167,8 @@ fn notes(placement: Placement) -> Vec<String> {
              thread, split rings of {QUEUE_SIZE}, huge pages, some thousand frames on their way in \
              each direction at most, each of another flow. Frames are counted where they arrive, in both \
              directions. A sample is the mean of {STARTS} starts of both (one with --quick), since where \
-             their memory lies is drawn with each.",
+             their memory lies is drawn with each; their huge pages are the same ones, {ALL_MIB} MiB that \
+             are reserved for the run.",
             placement.backend, placement.client
         ),
         "`testpmd` forwards from one socket to another and looks at no frame; `ovs-dpdk` is a learning \
@@ -181,6 +184,8 @@ struct Ready {
     cases: Vec<Case>,
     placement: Placement,
     options: Options,
+    /// For all that run, one after the other.
+    _pages: ReservedHugePages,
 }
 
 impl Prepared for Ready {
@@ -218,7 +223,6 @@ fn mean(samples: Vec<Sample>) -> Sample {
 
 /// What arrives at both NICs of a client.
 fn frames(running: &Running, bytes: u16, window: Window, at: Placement) -> Result<Sample> {
-    allow_huge_pages(ALL_MIB)?;
     let sockets: Vec<PathBuf> = (0..2).map(|port| running.socket(port)).collect();
     let nics = Nics {
         sockets,

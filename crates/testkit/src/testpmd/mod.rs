@@ -18,7 +18,9 @@ use crate::guest::console::{Console, Seen};
 use crate::process::{PROCESS_DEADLINE, Process, find_tool};
 
 pub use counts::Counts;
-pub use huge_pages::allow as allow_huge_pages;
+pub use huge_pages::{
+    Reserved as ReservedHugePages, allow as allow_huge_pages, reserve as reserve_huge_pages,
+};
 pub use nics::{Memory, Nics};
 
 /// What it says when it takes the next command.
