@@ -1,9 +1,10 @@
 //! What may be asked of machines, disks, storage and hosts now: their `allowed_operations`. None of
 //! those of pools and networks is served.
 //!
-//! They follow from records as gates of [`model`] say, a host's from whether it is enabled, and are worked out again at the end of each
-//! change for those objects whose gates read what it has touched, once each. Which these are is
-//! said in one place (`deps`); the tests compare it with working out everything.
+//! They follow from records as gates of [`model`] say, a host's from whether it is enabled, and are
+//! worked out again at the end of each change for those objects whose gates read what it has touched,
+//! once each. Which these are is said in one place (`deps`); the tests compare it with working out
+//! everything.
 
 mod deps;
 #[cfg(test)]

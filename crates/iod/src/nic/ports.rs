@@ -37,18 +37,10 @@ impl Plugged {
         Self { id: id.into(), port: nic.spec.port, nic: Some(Arc::clone(nic)), since: nic.made }
     }
 
-    /// NICs, and the host at these devices.
-    pub(crate) fn all<'a>(
-        nics: impl Iterator<Item = Self>,
-        uplinks: impl Iterator<Item = &'a Uplink>,
-    ) -> Vec<Self> {
-        let mut all: Vec<_> = nics.collect();
-        for uplink in uplinks {
-            let id = apart(uplink.name(), |id| all.iter().any(|one| one.id == id));
-            let (port, since) = (uplink.port(), uplink.made());
-            all.push(Self { id, port, nic: None, since });
-        }
-        all
+    /// The host, at a device, beside those that are there already.
+    pub(crate) fn add_host(all: &mut Vec<Self>, uplink: &Uplink) {
+        let id = apart(uplink.name(), |id| all.iter().any(|one| one.id == id));
+        all.push(Self { id, port: uplink.port(), nic: None, since: uplink.made() });
     }
 }
 

@@ -30,7 +30,8 @@ impl Told {
     ) -> Arc<Self> {
         let sockets: Vec<_> = nics.iter().map(|nic| nic.spec.socket.as_path()).collect();
         let all = names(&sockets).into_iter().zip(nics).map(|(id, nic)| Plugged::nic(&id, nic));
-        let all = Plugged::all(all, host.into_iter());
+        let mut all: Vec<_> = all.collect();
+        host.into_iter().for_each(|uplink| Plugged::add_host(&mut all, uplink));
         let started = (Instant::now(), SystemTime::now());
         Arc::new(Self { lan: Arc::clone(lan), all, polling, started })
     }

@@ -39,11 +39,13 @@ impl Nics {
             || state.by_id.iter().filter_map(|(id, entry)| Some((id, entry.nic.as_ref()?)));
         let (_, nic) = entries().find(|(id, _)| wanted(id))?;
         let lan = Arc::clone(nic.lan());
-        let nics: Vec<_> = entries().map(|(id, nic)| Plugged::nic(id, nic)).collect();
+        let mut all: Vec<_> = entries().map(|(id, nic)| Plugged::nic(id, nic)).collect();
         drop(state);
         let networks = self.networks();
         let uplinks = networks.iter().filter_map(|(_, network)| network.uplink.as_ref());
-        Some((lan, Plugged::all(nics.into_iter(), uplinks)))
+        uplinks.for_each(|uplink| Plugged::add_host(&mut all, uplink));
+        drop(networks);
+        Some((lan, all))
     }
 
     /// All networks, by name. Waits while an uplink comes or goes.

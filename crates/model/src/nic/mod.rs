@@ -23,9 +23,9 @@ pub const MAX_LOCKED: usize = 256;
 pub const MIN_MTU: u16 = 68;
 /// MTU of a network whose first NIC asks for none.
 pub const DEFAULT_MTU: u16 = 1500;
-/// Frames of 1,518 bytes a second that a NIC may send to many where nothing is said, of which a larger one
-/// counts for several: more than machines say that
-/// speak to each other, and few enough that a storm of one leaves the others their CPU.
+/// Frames a second that a NIC may send to many where nothing is said, of which one of more than 1,518 bytes
+/// counts for several: more than machines say that speak to each other, and few enough that a storm of one
+/// leaves the others their CPU.
 pub const DEFAULT_FLOOD: u32 = 10_000;
 /// Longest name of a network device: `IFNAMSIZ` with its terminator is 16.
 pub const MAX_TAP_BYTES: usize = 15;
@@ -65,8 +65,8 @@ pub struct NicSpec {
     /// How much it may send.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<NicRate>,
-    /// Frames a second that it may send to many: to groups, and to stations that nobody has heard.
-    /// [`DEFAULT_FLOOD`] when absent, as many as it likes when 0.
+    /// Frames a second that it may send to many: to groups, and to stations that nobody has heard. One of
+    /// more than 1,518 bytes counts for several. [`DEFAULT_FLOOD`] when absent, as many as it likes when 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flood: Option<u32>,
     /// Whether its queues are polled; as the process is set when absent, like the two that follow.

@@ -138,5 +138,5 @@ impl Switch {
 /// What a frame that goes to many counts for: each of them gets a copy of its bytes, so a segment of 64 KiB
 /// is as many as there are full frames of an Ethernet in it.
 fn full_frames(frame: &Frame<'_>) -> u64 {
-    u64::from(frame.len).div_ceil(FULL_BYTES).max(1)
+    u64::from(frame.len).div_ceil(FULL_BYTES)
 }

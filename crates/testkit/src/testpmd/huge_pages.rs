@@ -22,7 +22,7 @@ pub fn allow(mib: u64) -> Result<()> {
     raise(mib)?;
     if !can_be_had(mib) {
         // Others may have taken them all just now: whoever gets none says so.
-        fs::write(CACHES, "1").map_err(|e| Error::io(format!("cannot write {CACHES}"), e))?;
+        drop_caches()?;
     }
     Ok(())
 }
@@ -44,12 +44,11 @@ pub fn reserve(mib: u64) -> Result<Reserved> {
     let at = |what: &str| format!("cannot {what} {POOL}");
     let read = || fs::read_to_string(POOL).map_err(|e| Error::io(at("read"), e));
     let count = |text: String| text.trim().parse::<u64>().unwrap_or(0);
-    let meminfo = fs::read_to_string("/proc/meminfo").map_err(|e| Error::io(at("use"), e))?;
     let reserved = Reserved { former: count(read()?) };
-    let wanted = reserved.former + (mib << 10).div_ceil(page_kib(&meminfo));
+    let wanted = reserved.former + pages(mib)?;
     for drops in [false, true] {
         if drops {
-            fs::write(CACHES, "1").map_err(|e| Error::io(format!("cannot write {CACHES}"), e))?;
+            drop_caches()?;
         }
         fs::write(POOL, wanted.to_string()).map_err(|e| Error::io(at("raise"), e))?;
         // The kernel makes as many as it can.
@@ -79,12 +78,23 @@ fn can_be_had(mib: u64) -> bool {
 fn raise(mib: u64) -> Result<()> {
     let at = |what: &str| format!("cannot {what} {LIMIT}");
     let text = fs::read_to_string(LIMIT).map_err(|e| Error::io(at("read"), e))?;
-    let meminfo = fs::read_to_string("/proc/meminfo").map_err(|e| Error::io(at("use"), e))?;
-    let wanted = (mib << 10).div_ceil(page_kib(&meminfo));
+    let wanted = pages(mib)?;
     if text.trim().parse().unwrap_or(0) >= wanted {
         return Ok(());
     }
     fs::write(LIMIT, wanted.to_string()).map_err(|e| Error::io(at("raise"), e))
+}
+
+/// What is clean of the page cache is dropped.
+fn drop_caches() -> Result<()> {
+    fs::write(CACHES, "1").map_err(|e| Error::io(format!("cannot write {CACHES}"), e))
+}
+
+/// Huge pages of so many MiB.
+fn pages(mib: u64) -> Result<u64> {
+    let meminfo = fs::read_to_string("/proc/meminfo");
+    let meminfo = meminfo.map_err(|e| Error::io("cannot read /proc/meminfo", e))?;
+    Ok((mib << 10).div_ceil(page_kib(&meminfo)))
 }
 
 /// Size of a huge page in KiB; that of x86 if nothing is said.
