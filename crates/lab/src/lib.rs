@@ -40,6 +40,7 @@ pub mod interrupted;
 pub mod judge;
 pub mod nbd;
 pub mod net;
+pub mod pace;
 pub mod plot;
 pub mod progress;
 pub mod results;

@@ -113,7 +113,7 @@ fn noise(cells: &[Cell]) -> f64 {
 type Column = (&'static str, &'static str, usize);
 
 /// What is shown of a cell in which some system has it.
-const COLUMNS: [Column; 46] = [
+const COLUMNS: [Column; 47] = [
     ("frames/s", "frames_per_s", 0),
     ("frames/CPU s", "frames_per_cpu_s", 0),
     ("Gb/s", "gbit_per_s", 2),
@@ -157,6 +157,7 @@ const COLUMNS: [Column; 46] = [
     ("p50 ms", "p50_ms", 1),
     ("p99 ms", "p99_ms", 1),
     ("slowest ms", "max_ms", 1),
+    ("pace", "pace", 2),
     ("guests' CPUs", "guests_cpus", 2),
     ("other CPUs", "other_cpus", 2),
     ("steal", "steal_cpus", 2),

@@ -3,20 +3,21 @@
 //! The clients are two NICs of DPDK's virtio-user in one testpmd, which sends what it receives: a closed
 //! loop of as many frames as both sent first.
 
-use std::path::PathBuf;
-use std::time::{Duration, Instant};
+mod closed;
 
-use anyhow::{Result, ensure};
-use testkit::process::PROCESS_DEADLINE;
-use testkit::testpmd::{Counts, Memory, Nics, ReservedHugePages, Testpmd, reserve_huge_pages};
+use std::time::Duration;
+
+use anyhow::Result;
+use testkit::testpmd::{ReservedHugePages, reserve_huge_pages};
+
+use closed::{Closed, PER_CPU, QUEUE_SIZE, RATE, SLICES};
 
 use super::idle::{self, Idle};
-use super::systems::{Running, System, versions};
-use crate::blk::client::Window;
+use super::systems::{System, versions};
 use crate::blk::systems::Poll;
-use crate::cpu::{self, Placement};
+use crate::cpu::Placement;
 use crate::experiment::{CellPlan, Comparison, Experiment, Options, Plan, Prepared, Sample};
-use crate::host::HostTime;
+use crate::pace::Pace;
 
 const SYSTEMS: [System; 5] = [
     System::Ringway(Poll::Auto),
@@ -29,20 +30,10 @@ const SYSTEMS: [System; 5] = [
 const SIZES: [u16; 2] = [64, 1500];
 /// Of what a peer delivers, at least.
 const DELIVERED: f64 = 0.9;
-/// Descriptors of each queue, and times that 32 frames are sent first by each NIC.
-const QUEUE_SIZE: u16 = 1024;
-const FIRST: u16 = 30;
-/// Starts of switch and client whose mean is one sample: where memory lies in caches and in the host's
-/// pages is drawn with each start, and changes what any of the systems does up to twofold.
-const STARTS: usize = 3;
-/// How long the first frames have to arrive.
-const PROBE: Duration = Duration::from_millis(50);
-/// MiB of the client, and what all of DPDK's processes of a turn need together.
-const CLIENT_MIB: u32 = 512;
+/// How long a slice is: shorter than neighbours stay away.
+const SLICE_MS: u64 = 60;
+/// MiB that all of DPDK's processes of a turn need together.
 const ALL_MIB: u64 = 2048;
-/// What is counted, over CPU time, and its rate.
-const PER_CPU: &str = "frames_per_cpu_s";
-const RATE: &str = "frames_per_s";
 
 /// The experiment.
 #[derive(Debug)]
@@ -156,7 +147,8 @@ impl Experiment for NetPps {
         };
         let options = options.clone();
         let pages = reserve_huge_pages(ALL_MIB)?;
-        Ok(Box::new(Ready { plan, cases, placement, options, _pages: pages }))
+        let pace = Pace::of([placement.backend, placement.client])?;
+        Ok(Box::new(Ready { plan, cases, placement, pace, options, _pages: pages }))
     }
 }
 
@@ -166,10 +158,15 @@ fn notes(placement: Placement) -> Vec<String> {
             "Switch on CPU {}, the client on CPU {}: two NICs of DPDK's virtio-user in one testpmd, one \
              thread, split rings of {QUEUE_SIZE}, huge pages, some thousand frames on their way in \
              each direction at most, each of another flow. Frames are counted where they arrive, in both \
-             directions. A sample is the mean of {STARTS} starts of both (one with --quick), since where \
-             their memory lies is drawn with each; their huge pages are the same ones, {ALL_MIB} MiB that \
+             directions, in slices of {SLICE_MS} ms. Their huge pages are the same ones, {ALL_MIB} MiB that \
              are reserved for the run.",
             placement.backend, placement.client
+        ),
+        format!(
+            "Before and after each slice both stand still, and it is looked how the CPUs do: whether each has \
+             a core for itself, and both a cache in common. In a virtual machine that changes all the time and \
+             changes what any of the systems does up to threefold. The {SLICES} slices of a start count in \
+             which that was best; the column \"pace\" has the lowest of those, 1 at best."
         ),
         "`testpmd` forwards from one socket to another and looks at no frame; `ovs-dpdk` is a learning \
          switch (NORMAL), as ours is. Both spin: their frames per CPU second are what they deliver. \
@@ -183,6 +180,7 @@ struct Ready {
     plan: Plan,
     cases: Vec<Case>,
     placement: Placement,
+    pace: Pace,
     options: Options,
     /// For all that run, one after the other.
     _pages: ReservedHugePages,
@@ -199,111 +197,18 @@ impl Prepared for Ready {
         let millis = |default| Duration::from_millis(self.options.window_ms.unwrap_or(default));
         match case {
             Case::Frames(bytes) => {
-                let starts = if self.options.quick { 1 } else { STARTS };
-                let started = |_| {
-                    let running = system.start(2, 1, self.placement)?;
-                    frames(&running, bytes, Window::of(millis(400)), self.placement)
-                };
-                Ok(mean((0..starts).map(started).collect::<Result<_>>()?))
+                let switch = system.start(2, 1, self.placement)?;
+                let running = Closed::start(switch, bytes, self.placement)?;
+                running.measure(bytes, millis(SLICE_MS), &mut self.pace)
             }
             Case::Idle(idle) => idle.measure(system, millis(10_000), self.placement),
         }
     }
 }
 
-/// The mean of each metric.
-fn mean(samples: Vec<Sample>) -> Sample {
-    let count = samples.len() as f64;
-    let mut all = Sample::new();
-    for (name, value) in samples.into_iter().flatten() {
-        *all.entry(name).or_default() += value / count;
-    }
-    all
-}
-
-/// What arrives at both NICs of a client.
-fn frames(running: &Running, bytes: u16, window: Window, at: Placement) -> Result<Sample> {
-    let sockets: Vec<PathBuf> = (0..2).map(|port| running.socket(port)).collect();
-    let nics = Nics {
-        sockets,
-        queue_size: QUEUE_SIZE,
-        memory: Memory::Huge,
-        memory_mib: CLIENT_MIB,
-        buffers: 32_768,
-        frame_bytes: bytes,
-        cpu: Some(at.client),
-        ..Nics::default()
-    };
-    let mut client = nics.start()?;
-    wait_for_ports(&mut client)?;
-    client.command(&format!("start tx_first {FIRST}"))?;
-    std::thread::sleep(window.warm);
-    let before = counts(&mut client)?;
-    let (cpu, host, start) = (running.time_s()?, HostTime::now()?, Instant::now());
-    let mine = cpu::process_time_s(client.id())?;
-    let sum = |counts: &[Counts; 2], of: fn(&Counts) -> u64| counts.iter().map(of).sum::<u64>();
-    let after = loop {
-        std::thread::sleep(window.measure);
-        let after = counts(&mut client)?;
-        // On a busy host the client may not have had its CPU meanwhile.
-        let some = sum(&after, |c| c.received) > sum(&before, |c| c.received);
-        if some || start.elapsed() > PROCESS_DEADLINE {
-            break after;
-        }
-    };
-    let (cpu, seconds) = (running.time_s()? - cpu, start.elapsed().as_secs_f64());
-    let mine = cpu::process_time_s(client.id())? - mine;
-    let busy = HostTime::now()?.busy_s - host.busy_s;
-    client.quit()?;
-    // By its own clock: it answers when its CPU has time for that.
-    let rate = after.iter().map(|counts| counts.received_per_s).sum::<u64>() as f64;
-    let frames = sum(&after, |c| c.received) - sum(&before, |c| c.received);
-    ensure!(frames > 0 && rate > 0.0, "no frame arrives");
-    let failed = sum(&after, |c| c.failed) - sum(&before, |c| c.failed);
-    let metrics = [
-        ("requests", frames as f64),
-        ("lost_frames", failed as f64),
-        // The same for all, or the loop has lost some.
-        ("under_way", sum(&after, |c| c.sent) as f64 - sum(&after, |c| c.received) as f64),
-        (RATE, rate),
-        (PER_CPU, rate / (cpu / seconds)),
-        ("gbit_per_s", rate * f64::from(bytes) * 8.0 / 1e9),
-        ("backend_cpus", cpu / seconds),
-        ("client_cpus", mine / seconds),
-        ("other_cpus", (busy - cpu - mine).max(0.0) / seconds),
-    ];
-    Ok(metrics.map(|(name, value)| (name.to_owned(), value)).into())
-}
-
-/// Sends a few frames until some have arrived at both ends: a switch may take a while to see that a
-/// front-end is there, and has lost by then what that sent first.
-fn wait_for_ports(client: &mut Testpmd) -> Result<()> {
-    let until = Instant::now() + PROCESS_DEADLINE;
-    loop {
-        client.command("start tx_first 1")?;
-        std::thread::sleep(PROBE);
-        client.command("stop")?;
-        if counts(client)?.iter().all(|counts| counts.received > 0) {
-            return Ok(());
-        }
-        ensure!(Instant::now() < until, "no frame arrives");
-    }
-}
-
-fn counts(client: &mut Testpmd) -> Result<[Counts; 2]> {
-    Ok([client.counts(0)?, client.counts(1)?])
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_sample_is_the_mean_of_its_starts() {
-        let of = |rate: f64| Sample::from([("rate".to_owned(), rate), ("same".to_owned(), 2.0)]);
-        let both = mean(vec![of(1.0), of(4.0)]);
-        assert_eq!((both["rate"], both["same"], both.len()), (2.5, 2.0, 2));
-    }
 
     #[test]
     fn what_is_promised_of_frames() {

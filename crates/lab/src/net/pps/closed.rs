@@ -1,0 +1,223 @@
+//! The closed loop: a switch and its client, measured in slices in which the CPUs are theirs alone.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use rustix::process::{Pid, Signal, kill_process};
+use testkit::process::PROCESS_DEADLINE;
+use testkit::testpmd::{Counts, Memory, Nics, Testpmd};
+
+use crate::cpu::{self, Placement};
+use crate::experiment::Sample;
+use crate::host::HostTime;
+use crate::net::systems::Running;
+use crate::pace::{Pace, UNDISTURBED};
+
+/// Descriptors of each queue, and times that 32 frames are sent first by each NIC.
+pub(super) const QUEUE_SIZE: u16 = 1024;
+const FIRST: u16 = 30;
+/// How long the first frames have to arrive.
+const PROBE: Duration = Duration::from_millis(50);
+/// MiB of the client.
+const CLIENT_MIB: u32 = 512;
+/// What is counted, over CPU time, and its rate.
+pub(super) const PER_CPU: &str = "frames_per_cpu_s";
+pub(super) const RATE: &str = "frames_per_s";
+/// Slices whose mean counts: those of a start in which the CPUs were the least disturbed.
+pub(super) const SLICES: usize = 3;
+/// Slices that are looked at, and how long a start may wait for undisturbed ones.
+const MOST: usize = 30;
+const PATIENCE: Duration = Duration::from_secs(8);
+
+/// A switch, and a client that sends back what it receives.
+pub(super) struct Closed {
+    switch: Running,
+    client: Testpmd,
+}
+
+/// What was measured, and the pace of the CPUs, the lower one of before and after.
+struct Slice {
+    pace: f64,
+    sample: Sample,
+}
+
+/// What was used up to a moment, in seconds.
+struct Times {
+    at: Instant,
+    switch_s: f64,
+    client_s: f64,
+    busy_s: f64,
+}
+
+impl Closed {
+    /// Starts the client with frames of so many bytes.
+    pub(super) fn start(switch: Running, bytes: u16, at: Placement) -> Result<Self> {
+        let sockets: Vec<PathBuf> = (0..2).map(|port| switch.socket(port)).collect();
+        let nics = Nics {
+            sockets,
+            queue_size: QUEUE_SIZE,
+            memory: Memory::Huge,
+            memory_mib: CLIENT_MIB,
+            buffers: 32_768,
+            frame_bytes: bytes,
+            cpu: Some(at.client),
+            ..Nics::default()
+        };
+        let mut client = nics.start()?;
+        wait_for_ports(&mut client)?;
+        client.command(&format!("start tx_first {FIRST}"))?;
+        Ok(Self { switch, client })
+    }
+
+    /// The mean of the least disturbed slices, each of `window`.
+    pub(super) fn measure(
+        mut self,
+        bytes: u16,
+        window: Duration,
+        pace: &mut Pace,
+    ) -> Result<Sample> {
+        let until = Instant::now() + PATIENCE;
+        let mut slices: Vec<Slice> = Vec::new();
+        let good = |slices: &[Slice]| slices.iter().filter(|s| s.pace >= UNDISTURBED).count();
+        while slices.len() < SLICES
+            || (good(&slices) < SLICES && slices.len() < MOST && Instant::now() < until)
+        {
+            self.signal(Signal::STOP)?;
+            let before = pace.undisturbed(until)?;
+            let start = self.times()?;
+            self.signal(Signal::CONT)?;
+            let mut sample = self.slice(bytes, window)?;
+            self.signal(Signal::STOP)?;
+            self.times()?.since(&start, &mut sample);
+            let after = pace.now()?;
+            self.signal(Signal::CONT)?;
+            slices.push(Slice { pace: before.min(after), sample });
+        }
+        self.client.quit()?;
+        Ok(least_disturbed(slices))
+    }
+
+    /// Stops or continues both. What their CPUs are worth is seen while they stand still.
+    fn signal(&self, signal: Signal) -> Result<()> {
+        for id in [self.client.id(), self.switch.id()] {
+            let pid = Pid::from_raw(id.try_into()?).context("a process has a number")?;
+            kill_process(pid, signal).context("cannot stop or continue a switch")?;
+        }
+        Ok(())
+    }
+
+    /// For when both stand still: the system tells the time of a thread that runs by the tick.
+    fn times(&self) -> Result<Times> {
+        Ok(Times {
+            at: Instant::now(),
+            switch_s: self.switch.time_s()?,
+            client_s: cpu::process_time_s(self.client.id())?,
+            busy_s: HostTime::now()?.busy_s,
+        })
+    }
+
+    /// What arrives at both NICs of the client.
+    fn slice(&mut self, bytes: u16, window: Duration) -> Result<Sample> {
+        std::thread::sleep(window / 4);
+        let client = &mut self.client;
+        let (before, start) = (counts(client)?, Instant::now());
+        let sum = |counts: &[Counts; 2], of: fn(&Counts) -> u64| counts.iter().map(of).sum::<u64>();
+        let after = loop {
+            std::thread::sleep(window);
+            let after = counts(client)?;
+            // On a busy host the client may not have had its CPU meanwhile.
+            let some = sum(&after, |c| c.received) > sum(&before, |c| c.received);
+            if some || start.elapsed() > PROCESS_DEADLINE {
+                break after;
+            }
+        };
+        // By its own clock: it answers when its CPU has time for that.
+        let rate = after.iter().map(|counts| counts.received_per_s).sum::<u64>() as f64;
+        let frames = sum(&after, |c| c.received) - sum(&before, |c| c.received);
+        ensure!(frames > 0 && rate > 0.0, "no frame arrives");
+        let failed = sum(&after, |c| c.failed) - sum(&before, |c| c.failed);
+        let metrics = [
+            ("requests", frames as f64),
+            ("lost_frames", failed as f64),
+            // The same for all, or the loop has lost some.
+            ("under_way", sum(&after, |c| c.sent) as f64 - sum(&after, |c| c.received) as f64),
+            (RATE, rate),
+            ("gbit_per_s", rate * f64::from(bytes) * 8.0 / 1e9),
+        ];
+        Ok(metrics.map(|(name, value)| (name.to_owned(), value)).into())
+    }
+}
+
+impl Times {
+    /// Adds who has used what since `start` to a sample of that time.
+    fn since(&self, start: &Self, sample: &mut Sample) {
+        let seconds = (self.at - start.at).as_secs_f64();
+        let [switch, client, busy] =
+            [|t: &Self| t.switch_s, |t: &Self| t.client_s, |t: &Self| t.busy_s]
+                .map(|of| (of(self) - of(start)) / seconds);
+        let rate = sample.get(RATE).copied().unwrap_or(0.0);
+        let metrics = [
+            (PER_CPU, rate / switch),
+            ("backend_cpus", switch),
+            ("client_cpus", client),
+            ("other_cpus", (busy - switch - client).max(0.0)),
+        ];
+        sample.extend(metrics.map(|(name, value)| (name.to_owned(), value)));
+    }
+}
+
+/// The mean of those slices, and the lowest pace of them. What a slice shows plays no part in the choice.
+fn least_disturbed(mut slices: Vec<Slice>) -> Sample {
+    slices.sort_by(|a, b| b.pace.total_cmp(&a.pace));
+    slices.truncate(SLICES);
+    let pace = slices.last().map_or(0.0, |slice| slice.pace);
+    let mut sample = mean(slices.into_iter().map(|slice| slice.sample).collect());
+    sample.insert("pace".to_owned(), pace);
+    sample
+}
+
+/// The mean of each metric.
+fn mean(samples: Vec<Sample>) -> Sample {
+    let count = samples.len() as f64;
+    let mut all = Sample::new();
+    for (name, value) in samples.into_iter().flatten() {
+        *all.entry(name).or_default() += value / count;
+    }
+    all
+}
+
+/// Sends a few frames until some have arrived at both ends: a switch may take a while to see that a
+/// front-end is there, and has lost by then what that sent first.
+fn wait_for_ports(client: &mut Testpmd) -> Result<()> {
+    let until = Instant::now() + PROCESS_DEADLINE;
+    loop {
+        client.command("start tx_first 1")?;
+        std::thread::sleep(PROBE);
+        client.command("stop")?;
+        if counts(client)?.iter().all(|counts| counts.received > 0) {
+            return Ok(());
+        }
+        ensure!(Instant::now() < until, "no frame arrives");
+    }
+}
+
+fn counts(client: &mut Testpmd) -> Result<[Counts; 2]> {
+    Ok([client.counts(0)?, client.counts(1)?])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sample_is_the_mean_of_what_was_least_disturbed() {
+        let of = |rate: f64| Sample::from([("rate".to_owned(), rate), ("same".to_owned(), 2.0)]);
+        let both = mean(vec![of(1.0), of(4.0)]);
+        assert_eq!((both["rate"], both["same"], both.len()), (2.5, 2.0, 2));
+        let paces = [(0.6, 90.0), (0.97, 1.0), (0.99, 2.0), (0.5, 0.0), (0.96, 6.0)];
+        let slices = paces.map(|(pace, rate)| Slice { pace, sample: of(rate) });
+        let chosen = least_disturbed(slices.into());
+        assert_eq!((chosen["rate"], chosen["same"], chosen["pace"]), (3.0, 2.0, 0.96));
+    }
+}
