@@ -1,32 +1,37 @@
 //! A frame behind a header, all in one piece of guest memory.
 
-use crate::{Buffers, View};
+use std::ptr::NonNull;
+
+use crate::{Buffers, LINE_BYTES, View};
+
+/// Nothing of a frame is in the cache line in which its header of N bytes ends. Drivers who keep room before
+/// what they receive have it so (DPDK), and leave the header as it was: most often as it will be again.
+#[inline]
+pub(crate) fn is_alone<const N: usize>(ptr: NonNull<u8>) -> bool {
+    (ptr.as_ptr() as usize).wrapping_add(N).is_multiple_of(LINE_BYTES)
+}
 
 impl View {
-    /// Copies a fixed header from `addr` on, and then as much as `prefix` has room for of what follows it,
-    /// up to `len` bytes in all. Each byte is read once. `None`: those do not lie in one region, or are
-    /// fewer than the header.
+    /// Copies a fixed header from `addr` on, and what follows it, up to `len` bytes in all and as much as `into` has
+    /// room for: returns both, there. Each byte is read once. `None`: those do not lie in one region, or are fewer
+    /// than the header.
     #[inline]
     pub fn read_frame<'a, const N: usize>(
         &self,
         (addr, len): (u64, u32),
-        prefix: &'a mut [u8],
-    ) -> Option<([u8; N], &'a [u8])> {
+        into: &'a mut [u8],
+    ) -> Option<(&'a [u8; N], &'a [u8])> {
         let (ptr, _) = self.find(addr).filter(|(_, room)| u64::from(len) <= *room)?;
-        let count = (len as usize).checked_sub(N)?.min(prefix.len());
-        let prefix = prefix.get_mut(..count)?;
-        let at = ptr.as_ptr();
-        // SAFETY: `len` bytes from `at` on are mapped as long as this view lives (`find`), and N + count
-        // are no more; `prefix` is ours.
-        let header = unsafe {
-            std::ptr::copy_nonoverlapping(at.add(N), prefix.as_mut_ptr(), count);
-            at.cast::<[u8; N]>().read_unaligned()
-        };
-        Some((header, prefix))
+        let into = into.get_mut(..into.len().min(len as usize))?;
+        // SAFETY: `len` bytes from `ptr` on are mapped as long as this view lives (`find`), and `into`, which is
+        // ours, has no more.
+        unsafe { std::ptr::copy_nonoverlapping(ptr.as_ptr(), into.as_mut_ptr(), into.len()) };
+        into.split_first_chunk()
     }
 
     /// Copies `header`, `head` and `body`, one behind the other, to `addr`; returns how many bytes those
-    /// are. `None`, and nothing is written: there are not so many within the `len` bytes there, or
+    /// are. A header that has a cache line for itself and is there already is not written: the line stays
+    /// in the cache of whoever reads it. `None`, and nothing is written: there are not so many within the `len` bytes there, or
     /// those do not lie in one region.
     #[inline]
     pub fn write_frame<const N: usize>(
@@ -46,7 +51,10 @@ impl View {
         // more: the pieces of a list have as many as it tells. `header` and `head` are ours, the list
         // pins its pieces. `copy` allows a guest to name the same page twice.
         unsafe {
-            at.cast::<[u8; N]>().write_unaligned(*header);
+            let place = at.cast::<[u8; N]>();
+            if !is_alone::<N>(ptr) || place.read_unaligned() != *header {
+                place.write_unaligned(*header);
+            }
             std::ptr::copy_nonoverlapping(head.as_ptr(), at.add(N), head.len());
             let mut at = at.add(N + head.len());
             for v in body.iovecs() {
@@ -107,15 +115,27 @@ mod tests {
                 expected[addr as usize..][..want.len()].copy_from_slice(&want);
             }
             prop_assert!(read(&guest, 0, 2 * ROOM) == expected, "there and nowhere else");
-            let mut prefix = [9; 128];
-            let got = guest.read_frame::<12>((addr.into(), len), &mut prefix);
-            let count = (len as usize).saturating_sub(12).min(128);
-            let there = (!border && len >= 12).then(|| {
-                let all = &expected[addr as usize..];
-                (*all.first_chunk().unwrap(), &all[12..12 + count])
-            });
+            let mut into = [9; 140];
+            let got = guest.read_frame::<12>((addr.into(), len), &mut into);
+            let count = (len as usize).min(140);
+            let there = (!border && len >= 12)
+                .then(|| expected[addr as usize..][..count].split_first_chunk().unwrap());
             prop_assert_eq!(got, there);
         }
+    }
+
+    /// One that has a line for itself: before, behind and on its place.
+    #[test]
+    fn a_header_becomes_what_it_must_be() {
+        let (guest, nothing) = (guest(), Buffers::default());
+        for addr in [51u64, 52, 53] {
+            for header in [[1; 12], [1; 12], [2; 12], [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]] {
+                assert_eq!(guest.write_frame((addr, 100), &header, b"x", &nothing), Some(13));
+                assert_eq!(read(&guest, addr, 13), [&header[..], b"x"].concat());
+            }
+        }
+        let alone = |at: usize| is_alone::<12>(NonNull::new(at as *mut u8).unwrap());
+        assert_eq!([51, 52, 53, 64 + 52].map(alone), [false, true, false, true]);
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::ptr::NonNull;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use crate::frame::is_alone;
 use crate::table::Span;
 use crate::{Mapping, MemoryError, Table, lines};
 
@@ -75,16 +76,32 @@ impl View {
         }
     }
 
-    /// Whether `len` bytes from `addr` on lie in one region. If so the first `bytes` of them will be read
-    /// soon, or written: brings them closer.
+    /// Whether `len` bytes from `addr` on lie in one region. If so the first `bytes` of them, a header of N and
+    /// what follows it, will be read soon, or written: brings them closer. A header that
+    /// [`View::write_frame`] looks at before it writes comes closer to be read.
     #[inline]
-    pub fn fetch_piece(&self, addr: u64, len: u32, bytes: usize, to_write: bool) -> bool {
+    pub fn fetch_piece<const N: usize>(
+        &self,
+        addr: u64,
+        len: u32,
+        bytes: usize,
+        to_write: bool,
+    ) -> bool {
         let Some((ptr, room)) = self.find(addr) else { return false };
+        if u64::from(len) > room {
+            return false;
+        }
         let bytes = bytes.min(len as usize);
-        match (u64::from(len) <= room, to_write) {
-            (false, _) => return false,
-            (true, false) => lines(ptr, bytes, crate::prefetch),
-            (true, true) => lines(ptr, bytes, crate::prefetch_to_write),
+        if !to_write {
+            lines(ptr, bytes, crate::prefetch);
+        } else if is_alone::<N>(ptr)
+            && let Some(rest) = bytes.checked_sub(N)
+        {
+            crate::prefetch(ptr);
+            // SAFETY: N of `len` bytes that are mapped, or all of them.
+            lines(unsafe { ptr.add(N) }, rest, crate::prefetch_to_write);
+        } else {
+            lines(ptr, bytes, crate::prefetch_to_write);
         }
         true
     }

@@ -8,7 +8,7 @@ use reactor::Context;
 /// A frame as its receiver gets it: nothing is left to be decided about it.
 #[derive(Clone, Copy, Debug)]
 pub struct Ready<'a> {
-    /// The virtio-net header. The receiver sets `num_buffers`, its last two bytes.
+    /// The virtio-net header. `num_buffers`, its last two bytes, is 1: a receiver who spreads the frame sets it.
     pub header: [u8; HEADER_BYTES],
     /// The first bytes of the frame, in private memory.
     pub head: &'a [u8],

@@ -87,7 +87,7 @@ impl Ring {
     /// Adds the next requests, [`AHEAD`] at most, to `into`, of each of which so many bytes are on
     /// their way to this CPU then. A ring that breaks the rules yields none from then on.
     pub(crate) fn pop_many(&mut self, bytes: usize, into: &mut VecDeque<Popped>) {
-        if let Err(error) = self.queue.pop_many((AHEAD, bytes), into) {
+        if let Err(error) = self.queue.pop_many::<HEADER_BYTES>((AHEAD, bytes), into) {
             self.broken(&error);
         }
     }

@@ -77,18 +77,18 @@ impl Transmit {
         if let Some(after) = self.popped.front()
             && after.readable() > FETCHED_BYTES
         {
-            self.ring.queue.fetch_more(after, WHOLE_BYTES);
+            self.ring.queue.fetch_more::<HEADER_BYTES>(after, WHOLE_BYTES);
         }
         next
     }
 
     /// Copies what is decided on to private memory, and passes the frame on.
     fn pass(&mut self, hub: &mut Hub, popped: &mut Popped, now_ns: u64) {
-        let (mut prefix, bytes) = ([0; PREFIX_BYTES], popped.readable());
+        let (mut first, bytes) = ([0; HEADER_BYTES + PREFIX_BYTES], popped.readable());
         match popped {
             Popped::Piece(piece) => {
                 let queue = &self.ring.queue;
-                let Some((header, prefix)) = queue.read_piece(piece, &mut prefix) else {
+                let Some((header, prefix)) = queue.read_piece(piece, &mut first) else {
                     return self.refuse(hub);
                 };
                 let front = HEADER_BYTES + prefix.len();
@@ -101,10 +101,12 @@ impl Transmit {
             }
             Popped::Chain(chain) => {
                 let body = &mut chain.readable;
-                let Some(header) = body.take_front() else { return self.refuse(hub) };
-                let copied = body.peek(&mut prefix);
+                let copied = body.peek(&mut first);
                 body.advance(copied);
-                let prefix = prefix.get(..copied).unwrap_or_default();
+                let first = first.get(..copied).unwrap_or_default();
+                let Some((header, prefix)) = first.split_first_chunk() else {
+                    return self.refuse(hub);
+                };
                 self.send(hub, header, prefix, body, now_ns);
             }
         }
@@ -114,12 +116,12 @@ impl Transmit {
     fn send(
         &self,
         hub: &mut Hub,
-        header: [u8; HEADER_BYTES],
+        header: &[u8; HEADER_BYTES],
         prefix: &[u8],
         body: &Buffers,
         now_ns: u64,
     ) {
-        let given = Given { header, prefix, body, may: self.life.may };
+        let given = Given { header, prefix, body, may: &self.life.may };
         let refused = hub.forward(self.life.port, &given, now_ns);
         self.counts.sends(prefix.len() + body.len(), refused);
     }

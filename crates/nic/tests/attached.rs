@@ -70,8 +70,8 @@ impl Poller for Source {
         let (prefix, rest) = frame.split_at(PREFIX_BYTES.min(frame.len()));
         let body = Buffers::alloc(rest.len()).unwrap();
         body.write(rest);
-        let header = header.try_into().unwrap();
-        let given = Given { header, prefix, body: &body, may: self.life.may() };
+        let (header, may) = (&header.try_into().unwrap(), &self.life.may());
+        let given = Given { header, prefix, body: &body, may };
         let now_ns = context.now_ns();
         let mut hub = self.hub.borrow_mut();
         hub.forward(self.life.port(), &given, now_ns);

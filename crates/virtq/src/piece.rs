@@ -66,18 +66,19 @@ impl Popped {
 
 impl Queue {
     /// As [`Queue::pop`], for a queue whose chains complete in order ([`Queue::in_order`]): adds up to
-    /// `most` requests to `into`, and brings the first `bytes` of each closer. Returns how many.
+    /// `most` requests to `into`, and brings the first `bytes` of each closer, of which N are the header of
+    /// a frame. Returns how many.
     ///
     /// # Errors
     /// As [`Queue::pop`]; what was popped before stays.
-    pub fn pop_many(
+    pub fn pop_many<const N: usize>(
         &mut self,
         (most, bytes): (usize, usize),
         into: &mut VecDeque<Popped>,
     ) -> Result<usize, RingError> {
         let mut count = 0;
         while count < most && !self.failed && self.has_work() {
-            let pieces = self.pop_pieces((most - count, bytes), into);
+            let pieces = self.pop_pieces::<N>((most - count, bytes), into);
             count += pieces;
             if pieces == 0
                 && let Some(chain) = self.pop()?
@@ -91,7 +92,11 @@ impl Queue {
     }
 
     /// The same up to what is no piece, or not as it should be.
-    fn pop_pieces(&mut self, (most, bytes): (usize, usize), into: &mut VecDeque<Popped>) -> usize {
+    fn pop_pieces<const N: usize>(
+        &mut self,
+        (most, bytes): (usize, usize),
+        into: &mut VecDeque<Popped>,
+    ) -> usize {
         let waiting = self.avail_seen.wrapping_sub(self.next_avail);
         if waiting > self.config.size || self.ledger.is_some() {
             return 0;
@@ -102,10 +107,12 @@ impl Queue {
             let at = self.next_avail.wrapping_add(count);
             let head = self.rings.avail_entry(at);
             self.fetch(at);
-            let Some(piece) = self.piece(head, bytes) else { break };
+            let Some(piece) = self.piece::<N>(head, bytes) else { break };
             into.push_back(Popped::Piece(piece));
             count += 1;
         }
+        // They complete in order: each has its place in the used ring already.
+        self.rings.fetch_used(self.next_used.wrapping_add(self.in_flight), count);
         self.next_avail = self.next_avail.wrapping_add(count);
         self.in_flight += count;
         count.into()
@@ -113,14 +120,14 @@ impl Queue {
 
     /// Takes the request at `head`, if it is a piece and all is well with it.
     #[inline(always)]
-    fn piece(&mut self, head: u16, bytes: usize) -> Option<Piece> {
+    fn piece<const N: usize>(&mut self, head: u16, bytes: usize) -> Option<Piece> {
         let Descriptor { addr, len, flags, .. } = self.table.get(head)?;
         if flags & (DESC_NEXT | DESC_INDIRECT) != 0 || len == 0 {
             return None;
         }
         let (word, bit) = (self.busy.get_mut(usize::from(head / 64))?, 1u64 << (head % 64));
         let writable = flags & DESC_WRITE != 0;
-        if *word & bit != 0 || !self.view.fetch_piece(addr, len, bytes, writable) {
+        if *word & bit != 0 || !self.view.fetch_piece::<N>(addr, len, bytes, writable) {
             return None;
         }
         *word |= bit;
@@ -144,9 +151,9 @@ impl Queue {
     pub fn read_piece<'a, const N: usize>(
         &self,
         piece: &Piece,
-        prefix: &'a mut [u8],
-    ) -> Option<([u8; N], &'a [u8])> {
-        (!piece.writable).then(|| self.view.read_frame((piece.addr, piece.len), prefix))?
+        into: &'a mut [u8],
+    ) -> Option<(&'a [u8; N], &'a [u8])> {
+        (!piece.writable).then(|| self.view.read_frame((piece.addr, piece.len), into))?
     }
 
     /// Copies a frame to a piece of this queue, as [`memory::View::write_frame`] does. `None`: it does not fit, or
@@ -170,12 +177,13 @@ impl Queue {
         list.point(&self.view, addr, piece.len.saturating_sub(from));
     }
 
-    /// The first `bytes` of a request will be read or written soon: brings them closer.
+    /// The first `bytes` of a request, of which N are the header of a frame, will be read or written soon: brings
+    /// them closer.
     #[inline]
-    pub fn fetch_more(&self, popped: &Popped, bytes: usize) {
+    pub fn fetch_more<const N: usize>(&self, popped: &Popped, bytes: usize) {
         match popped {
             Popped::Piece(piece) => {
-                self.view.fetch_piece(piece.addr, piece.len, bytes, piece.writable);
+                self.view.fetch_piece::<N>(piece.addr, piece.len, bytes, piece.writable);
             }
             Popped::Chain(chain) => chain.fetch(bytes),
         }

@@ -62,7 +62,7 @@ impl Hub {
     ) -> Result<(), Reason> {
         let Given { header, prefix, body, may } = *given;
         let frame = Frame::parse(prefix, bytes)?;
-        let header = Header::parse(&header, &frame, may)?;
+        let header = Header::parse(header, &frame, *may)?;
         let hash = OnceCell::new();
         let mut passing =
             Passing { frame: &frame, hash, header: &header, flooded: false, prefix, body };

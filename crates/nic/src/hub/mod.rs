@@ -29,17 +29,18 @@ use finish::Workshop;
 use known::{Known, Seat};
 use work::Work;
 
-/// A frame that came in.
+/// A frame that came in. All of it is elsewhere: what is put together byte by byte and read as words at once has
+/// to wait until everything that was written before is in the cache, guests' memory too.
 #[derive(Clone, Copy, Debug)]
 pub struct Given<'a> {
     /// Its virtio-net header, as it was written.
-    pub header: [u8; HEADER_BYTES],
+    pub header: &'a [u8; HEADER_BYTES],
     /// The first [`net::frame::PREFIX_BYTES`] of it, or all, in private memory.
     pub prefix: &'a [u8],
     /// What follows them.
     pub body: &'a Buffers,
     /// What its sender may leave undone.
-    pub may: Offloads,
+    pub may: &'a Offloads,
 }
 
 /// A queue of a port that takes frames from now on.

@@ -226,23 +226,19 @@ impl Receive {
     #[inline]
     fn put_whole(&mut self, frame: &Ready<'_>, mut popped: Popped, bytes: usize) {
         self.stocked -= popped.writable();
-        let mut header = frame.header;
-        if let Some(count) = header.last_chunk_mut() {
-            *count = 1u16.to_le_bytes();
-        }
         if bytes > FETCHED_BYTES
             && let Some(next) = self.stock.front()
         {
             // One that follows is likely to be as large.
-            self.ring.queue.fetch_more(next, bytes.min(WHOLE_BYTES));
+            self.ring.queue.fetch_more::<HEADER_BYTES>(next, bytes.min(WHOLE_BYTES));
         }
         let written = match &mut popped {
             Popped::Piece(piece) => {
                 let queue = &self.ring.queue;
-                queue.write_piece(piece, &header, frame.head, frame.body).unwrap_or(0)
+                queue.write_piece(piece, &frame.header, frame.head, frame.body).unwrap_or(0)
             }
             Popped::Chain(chain) => {
-                let mut front = [&header[..], frame.head];
+                let mut front = [&frame.header[..], frame.head];
                 spread(&mut front, &mut frame.body.reader(), &mut chain.writable)
             }
         };

@@ -33,7 +33,9 @@ fn serve(driver: &mut Driver, by_pieces: bool, hold: usize) -> Served {
     loop {
         let mut popped = VecDeque::new();
         let outcome = if by_pieces {
-            queue.pop_many((BATCH, 100), &mut popped).map(|count| assert_eq!(count, popped.len()))
+            queue
+                .pop_many::<1>((BATCH, 100), &mut popped)
+                .map(|count| assert_eq!(count, popped.len()))
         } else {
             (0..BATCH)
                 .try_for_each(|_| queue.pop().map(|chain| popped.extend(chain.map(Popped::Chain))))
@@ -42,11 +44,11 @@ fn serve(driver: &mut Driver, by_pieces: bool, hold: usize) -> Served {
         for popped in popped {
             let (readable, writable) = (popped.readable(), popped.writable());
             asked.push((readable, writable));
-            queue.fetch_more(&popped, 100);
+            queue.fetch_more::<1>(&popped, 100);
             if let Popped::Piece(piece) = &popped {
                 queue.show(piece, 1, &mut list);
                 assert_eq!(list.len() + 1, readable + writable, "all of it can be used");
-                let got = queue.read_piece::<1>(piece, &mut [0; 8]).map(|(_, prefix)| prefix.len());
+                let got = queue.read_piece::<1>(piece, &mut [0; 9]).map(|(_, prefix)| prefix.len());
                 assert_eq!(got, (readable > 0).then(|| (readable - 1).min(8)));
                 let (put, nothing) = (vec![1; writable.max(1) - 1], Buffers::default());
                 let done = queue.write_piece(piece, &[1], &put, &nothing);
@@ -113,9 +115,9 @@ fn one_descriptor_is_a_piece_and_all_else_is_a_chain() {
     driver.write(BUFFERS, b"frame");
     let mut queue = Queue::in_order(driver.config, driver.table.clone()).unwrap();
     let mut popped = VecDeque::new();
-    assert_eq!(queue.pop_many((2, 10), &mut popped).unwrap(), 2);
-    assert_eq!(queue.pop_many((10, 10), &mut popped).unwrap(), 1);
-    assert_eq!(queue.pop_many((10, 10), &mut popped).unwrap(), 0);
+    assert_eq!(queue.pop_many::<1>((2, 10), &mut popped).unwrap(), 2);
+    assert_eq!(queue.pop_many::<1>((10, 10), &mut popped).unwrap(), 1);
+    assert_eq!(queue.pop_many::<1>((10, 10), &mut popped).unwrap(), 0);
     let mut next = || popped.pop_front();
     let (Some(Popped::Piece(read)), Some(Popped::Piece(write)), Some(Popped::Chain(chain))) =
         (next(), next(), next())
@@ -123,13 +125,13 @@ fn one_descriptor_is_a_piece_and_all_else_is_a_chain() {
         panic!("two pieces and a chain")
     };
     let mut list = Buffers::default();
-    let mut prefix = [0; 4];
-    assert_eq!(queue.read_piece(&read, &mut prefix), Some((*b"f", &b"rame"[..])));
+    let mut first = [0; 5];
+    assert_eq!(queue.read_piece(&read, &mut first), Some((b"f", &b"rame"[..])));
     queue.show(&read, 5, &mut list);
     assert_eq!(list.len(), 95);
     assert_eq!(queue.write_piece(&write, b"ot", b"her", &Buffers::default()), Some(5));
     assert_eq!(driver.read(BUFFERS, 5), b"other");
-    assert_eq!(queue.read_piece::<1>(&write, &mut prefix), None, "it is not to be read");
+    assert_eq!(queue.read_piece::<1>(&write, &mut first), None, "it is not to be read");
     assert_eq!(queue.write_piece(&read, b"x", b"", &list), None, "nor that to be written");
     queue.push_piece(read, 0);
     queue.push_piece(write, 5);

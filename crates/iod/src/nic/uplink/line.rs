@@ -193,7 +193,7 @@ impl Inlet {
         let copied = body.peek(&mut prefix);
         body.advance(copied);
         let prefix = prefix.get(..copied).unwrap_or_default();
-        hub.forward(port, &Given { header, prefix, body, may: self.life.may() }, now_ns);
+        hub.forward(port, &Given { header: &header, prefix, body, may: &self.life.may() }, now_ns);
     }
 }
 
