@@ -26,9 +26,8 @@ pub(super) const PER_CPU: &str = "frames_per_cpu_s";
 pub(super) const RATE: &str = "frames_per_s";
 /// Slices whose mean counts: those of a start in which the CPUs were the least disturbed.
 pub(super) const SLICES: usize = 3;
-/// Slices that are looked at, and how long a start may wait for undisturbed ones.
+/// Slices that are looked at, at most.
 const MOST: usize = 30;
-const PATIENCE: Duration = Duration::from_secs(8);
 
 /// A switch, and a client that sends back what it receives.
 pub(super) struct Closed {
@@ -70,14 +69,14 @@ impl Closed {
         Ok(Self { switch, client })
     }
 
-    /// The mean of the least disturbed slices, each of `window`.
+    /// The mean of the least disturbed slices, each of `window`. Undisturbed ones are waited for, so long at most.
     pub(super) fn measure(
         mut self,
         bytes: u16,
-        window: Duration,
+        (window, patience): (Duration, Duration),
         pace: &mut Pace,
     ) -> Result<Sample> {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + patience;
         let mut slices: Vec<Slice> = Vec::new();
         let good = |slices: &[Slice]| slices.iter().filter(|s| s.pace >= UNDISTURBED).count();
         while slices.len() < SLICES

@@ -32,6 +32,8 @@ const SIZES: [u16; 2] = [64, 1500];
 const DELIVERED: f64 = 0.9;
 /// How long a slice is: shorter than neighbours stay away.
 const SLICE_MS: u64 = 60;
+/// How long a start waits for slices in which the host leaves the CPUs alone. A quick run takes what there is.
+const PATIENCE: Duration = Duration::from_secs(8);
 /// MiB that all of DPDK's processes of a turn need together.
 const ALL_MIB: u64 = 2048;
 
@@ -199,7 +201,8 @@ impl Prepared for Ready {
             Case::Frames(bytes) => {
                 let switch = system.start(2, 1, self.placement)?;
                 let running = Closed::start(switch, bytes, self.placement)?;
-                running.measure(bytes, millis(SLICE_MS), &mut self.pace)
+                let patience = if self.options.quick { Duration::ZERO } else { PATIENCE };
+                running.measure(bytes, (millis(SLICE_MS), patience), &mut self.pace)
             }
             Case::Idle(idle) => idle.measure(system, millis(10_000), self.placement),
         }
