@@ -31,8 +31,8 @@ impl View {
 
     /// Copies `header`, `head` and `body`, one behind the other, to `addr`; returns how many bytes those
     /// are. A header that has a cache line for itself and is there already is not written: the line stays
-    /// in the cache of whoever reads it. `None`, and nothing is written: there are not so many within the `len` bytes there, or
-    /// those do not lie in one region.
+    /// in the cache of whoever reads it. `None`, and nothing is written: there are not so many within the
+    /// `len` bytes there, or those do not lie in one region.
     #[inline]
     pub fn write_frame<const N: usize>(
         &self,

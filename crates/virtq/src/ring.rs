@@ -15,10 +15,10 @@ pub(crate) const DESC_NEXT: u16 = 1;
 pub(crate) const DESC_WRITE: u16 = 2;
 /// The buffer is a table of descriptors.
 pub(crate) const DESC_INDIRECT: u16 = 4;
-/// Entries of the used ring in a cache line.
-const USED_IN_LINE: usize = 8;
 /// Bytes of a descriptor.
 pub(crate) const DESC_BYTES: u32 = 16;
+/// Entries of the used ring in a cache line.
+const USED_IN_LINE: usize = 8;
 
 /// A descriptor, copied out of guest memory.
 #[derive(Clone, Copy, Debug)]

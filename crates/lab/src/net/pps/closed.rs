@@ -33,6 +33,8 @@ const MOST: usize = 30;
 pub(super) struct Closed {
     switch: Running,
     client: Testpmd,
+    /// Of a frame.
+    bytes: u16,
 }
 
 /// What was measured, and the pace of the CPUs, the lower one of before and after.
@@ -66,14 +68,14 @@ impl Closed {
         let mut client = nics.start()?;
         wait_for_ports(&mut client)?;
         client.command(&format!("start tx_first {FIRST}"))?;
-        Ok(Self { switch, client })
+        Ok(Self { switch, client, bytes })
     }
 
     /// The mean of the least disturbed slices, each of `window`. Undisturbed ones are waited for, so long at most.
     pub(super) fn measure(
         mut self,
-        bytes: u16,
-        (window, patience): (Duration, Duration),
+        window: Duration,
+        patience: Duration,
         pace: &mut Pace,
     ) -> Result<Sample> {
         let until = Instant::now() + patience;
@@ -82,22 +84,23 @@ impl Closed {
         while slices.len() < SLICES
             || (good(&slices) < SLICES && slices.len() < MOST && Instant::now() < until)
         {
-            self.signal(Signal::STOP)?;
-            let before = pace.undisturbed(until)?;
-            let start = self.times()?;
-            self.signal(Signal::CONT)?;
-            let mut sample = self.slice(bytes, window)?;
-            self.signal(Signal::STOP)?;
-            self.times()?.since(&start, &mut sample);
-            let after = pace.now()?;
-            self.signal(Signal::CONT)?;
+            let (before, start) = self.stopped(|| Ok((pace.undisturbed(until)?, self.times()?)))?;
+            let mut sample = self.slice(window)?;
+            let (end, after) = self.stopped(|| Ok((self.times()?, pace.now()?)))?;
+            end.since(&start, &mut sample);
             slices.push(Slice { pace: before.min(after), sample });
         }
         self.client.quit()?;
         Ok(least_disturbed(slices))
     }
 
-    /// Stops or continues both. What their CPUs are worth is seen while they stand still.
+    /// Both stand still while `look` looks at their CPUs, and go on whatever comes of it.
+    fn stopped<T>(&self, look: impl FnOnce() -> Result<T>) -> Result<T> {
+        let seen = self.signal(Signal::STOP).and_then(|()| look());
+        self.signal(Signal::CONT)?;
+        seen
+    }
+
     fn signal(&self, signal: Signal) -> Result<()> {
         for id in [self.client.id(), self.switch.id()] {
             let pid = Pid::from_raw(id.try_into()?).context("a process has a number")?;
@@ -117,7 +120,7 @@ impl Closed {
     }
 
     /// What arrives at both NICs of the client.
-    fn slice(&mut self, bytes: u16, window: Duration) -> Result<Sample> {
+    fn slice(&mut self, window: Duration) -> Result<Sample> {
         std::thread::sleep(window / 4);
         let client = &mut self.client;
         let (before, start) = (counts(client)?, Instant::now());
@@ -142,7 +145,7 @@ impl Closed {
             // The same for all, or the loop has lost some.
             ("under_way", sum(&after, |c| c.sent) as f64 - sum(&after, |c| c.received) as f64),
             (RATE, rate),
-            ("gbit_per_s", rate * f64::from(bytes) * 8.0 / 1e9),
+            ("gbit_per_s", rate * f64::from(self.bytes) * 8.0 / 1e9),
         ];
         Ok(metrics.map(|(name, value)| (name.to_owned(), value)).into())
     }

@@ -202,7 +202,7 @@ impl Prepared for Ready {
                 let switch = system.start(2, 1, self.placement)?;
                 let running = Closed::start(switch, bytes, self.placement)?;
                 let patience = if self.options.quick { Duration::ZERO } else { PATIENCE };
-                running.measure(bytes, (millis(SLICE_MS), patience), &mut self.pace)
+                running.measure(millis(SLICE_MS), patience, &mut self.pace)
             }
             Case::Idle(idle) => idle.measure(system, millis(10_000), self.placement),
         }
