@@ -55,8 +55,6 @@ reasons! {
     Closed = "closed",
     /// The source is a group, or zero.
     BadSource = "bad-source",
-    /// The source belongs to another port for good.
-    SourceElsewhere = "source-elsewhere",
     /// The destination is one that bridges keep to themselves.
     ReservedDestination = "reserved-destination",
     /// It has a tag that its port may not send.

@@ -55,12 +55,7 @@ impl Switch {
         let (mut vlan, mut learnt) = (0, None);
         let decision = self.admit(from, frame, header).and_then(|entered| {
             vlan = entered;
-            let said = self.learn(from, vlan, frame.src, now_ns);
-            learnt = Some(said);
-            // What belongs to another port for good is sent by an impostor.
-            if matches!(said, Learnt::Static(_)) {
-                return Err(Reason::SourceElsewhere);
-            }
+            learnt = Some(self.learn(from, vlan, frame.src, now_ns));
             self.destination(from, frame, vlan, now_ns)
         });
         if let (Some(Learnt::Known), Ok(Decision::Forward(to))) = (learnt, decision) {

@@ -12,7 +12,7 @@ pub use ways::Way;
 
 use crate::mac::Mac;
 use crate::port::{DefaultMode, Mode, Policy, PortId, PortSet};
-use crate::table::{Learnt, Limits, MacTable, NoRoom};
+use crate::table::{Learnt, Limits, MacTable};
 use ways::Ways;
 
 /// Most ports of a switch.
@@ -50,9 +50,6 @@ pub enum SwitchError {
     /// No network has this number.
     #[error("there is no network {0}")]
     NoSuchNetwork(u16),
-    /// The network's table is full of fixed addresses.
-    #[error(transparent)]
-    NoRoom(#[from] NoRoom),
 }
 
 /// Where a station is.
@@ -136,7 +133,7 @@ impl Switch {
     }
 
     /// Plugs a port in, or changes it. If its network, VLAN or lock are other ones, its stations
-    /// are forgotten, fixed ones too.
+    /// are forgotten.
     ///
     /// # Errors
     /// There is no such network, or no such number of a port.
@@ -171,17 +168,6 @@ impl Switch {
             network.members.remove(id);
             network.stations.forget_port(id);
         }
-    }
-
-    /// `mac` is at `port` for good, in VLAN `vlan` of its network.
-    ///
-    /// # Errors
-    /// There is no such port, or no room.
-    pub fn fix(&mut self, port: PortId, vlan: u16, mac: Mac) -> Result<(), SwitchError> {
-        self.ways.forget();
-        let network = self.port(port).ok_or(SwitchError::NoSuchPort(port.0))?.network;
-        let network = self.network_mut(network).ok_or(SwitchError::NoSuchNetwork(network.0))?;
-        Ok(network.stations.fix(vlan, mac, port)?)
     }
 
     /// Another reactor has learnt where a station is.

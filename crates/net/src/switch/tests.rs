@@ -73,7 +73,6 @@ fn what_one_has_learnt_another_can_be_told() {
         first.decide(PortId(port), &frame(mac(9), from), &Header::default(), u64::from(port));
     }
     first.decide(PortId(2), &tagged(mac(9), mac(1), 7), &Header::default(), 9);
-    first.fix(PortId(3), 0, mac(3)).unwrap();
     let mut all: Vec<_> = first.stations().collect();
     all.sort_by_key(|station| station.seen_ns);
     let told: Vec<_> =
@@ -83,7 +82,7 @@ fn what_one_has_learnt_another_can_be_told() {
         let number = if port == 4 { 0 } else { port.min(1) as u8 };
         (if port == 4 { OTHER } else { LAN }, port, vlan, mac(number), seen_ns)
     };
-    assert_eq!(told, expected.map(station), "fixed ones are not learnt");
+    assert_eq!(told, expected.map(station));
     let mut second = switch();
     for one in all {
         second.learn(one.port, one.vlan, one.mac, one.seen_ns);
@@ -107,10 +106,8 @@ fn frames_that_go_nowhere() {
     assert_eq!(decide(&mut switch, 0, &frame(mac(1), mac(0))), drop(Reason::Closed));
     assert_eq!(decide(&mut switch, 1, &frame(Mac::BROADCAST, mac(1))), set(&[2, 3]));
     // One that is closed keeps nobody's frames.
-    switch.fix(PortId(0), 0, mac(0)).unwrap();
+    switch.learn(PortId(0), 0, mac(0), 0);
     assert_eq!(decide(&mut switch, 1, &frame(mac(0), mac(1))), drop(Reason::ReceiverClosed));
-    // What belongs to another port.
-    assert_eq!(decide(&mut switch, 2, &frame(mac(1), mac(0))), drop(Reason::SourceElsewhere));
     switch.remove_port(PortId(5));
     assert_eq!(decide(&mut switch, 4, &frame(mac(1), mac(0))), drop(Reason::NoReceiver));
 }
@@ -255,7 +252,6 @@ fn numbers_that_cannot_be() {
     assert_eq!(switch.set_port(PortId(0), policy), Err(SwitchError::NoSuchNetwork(7)));
     let high = PortId(PORTS_MAX as u16);
     assert_eq!(switch.set_port(high, Policy::open(LAN)), Err(SwitchError::NoSuchPort(high.0)));
-    assert_eq!(switch.fix(high, 0, mac(1)), Err(SwitchError::NoSuchPort(high.0)));
     switch.remove_network(LAN);
     assert!(switch.port(PortId(0)).is_none() && switch.port(PortId(4)).is_some());
     assert_eq!(decide(&mut switch, 0, &frame(mac(1), mac(0))), Decision::Drop(Reason::NoPort));

@@ -57,8 +57,6 @@ pub enum Learnt {
     Moved(PortId),
     /// It is at that port and may not move again yet.
     Held(PortId),
-    /// It belongs to that port for good.
-    Static(PortId),
     /// No station has this address.
     NoStation,
     /// The port has as many as it may have.
@@ -73,11 +71,6 @@ impl Learnt {
         matches!(self, Self::New | Self::Refreshed | Self::Moved(_))
     }
 }
-
-/// The table has no room for another static entry.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the network has no room for another fixed address")]
-pub struct NoRoom;
 
 /// A VLAN and an address, never 0.
 type Key = NonZeroU64;
@@ -141,13 +134,13 @@ impl MacTable {
     /// Where a station is at `now_ns`.
     pub fn lookup(&self, vlan: u16, mac: Mac, now_ns: u64) -> Option<PortId> {
         let entry = self.slab.get(self.find(key(vlan, mac))?)?;
-        (entry.fixed || !self.has_aged(entry, now_ns)).then_some(entry.port)
+        (!self.has_aged(entry, now_ns)).then_some(entry.port)
     }
 
     /// Stations that were learnt, in no order: VLAN, address, port, and when it was heard last.
     pub fn learnt(&self) -> impl Iterator<Item = (u16, Mac, PortId, u64)> {
         let entries = (0..self.limits.entries).filter_map(|at| self.slab.get(at));
-        entries.filter(|entry| !entry.fixed).filter_map(|entry| {
+        entries.filter_map(|entry| {
             let (vlan, mac) = unkey(entry.key?);
             Some((vlan, mac, entry.port, entry.seen_ns))
         })
@@ -165,39 +158,12 @@ impl MacTable {
             return self.insert(key, port, now_ns);
         };
         match entry {
-            Entry { port: there, fixed: true, .. } if there != port => Learnt::Static(there),
-            Entry { fixed: true, .. } => Learnt::Known,
             Entry { port: there, .. } if there != port => self.relocate(at, entry, port, now_ns),
             _ if now_ns.saturating_sub(entry.seen_ns) < REFRESH_NS => Learnt::Known,
             _ => {
                 self.slab.touch(at, now_ns);
                 Learnt::Refreshed
             }
-        }
-    }
-
-    /// `mac` is at `port` until [`Self::forget`] or [`Self::forget_port`], whatever is sent. Takes
-    /// the place of the station that was silent for longest if the table is full.
-    ///
-    /// # Errors
-    /// All places are taken by such entries.
-    pub fn fix(&mut self, vlan: u16, mac: Mac, port: PortId) -> Result<(), NoRoom> {
-        self.forget(vlan, mac);
-        if self.slab.is_full()
-            && let Some((oldest, _)) = self.slab.oldest()
-        {
-            self.remove(oldest);
-        }
-        let key = key(vlan, mac);
-        let at = self.slab.take(Entry { key: Some(key), port, fixed: true, ..UNUSED });
-        self.index.insert(key.get(), at.ok_or(NoRoom)?);
-        Ok(())
-    }
-
-    /// A station is gone, or not fixed any more.
-    pub fn forget(&mut self, vlan: u16, mac: Mac) {
-        if let Some(at) = self.find(key(vlan, mac)) {
-            self.remove(at);
         }
     }
 
@@ -315,14 +281,12 @@ impl MacTable {
     }
 
     fn remove(&mut self, at: u32) {
-        let Some(Entry { key: Some(key), port, fixed, .. }) = self.slab.get(at).copied() else {
+        let Some(Entry { key: Some(key), port, .. }) = self.slab.get(at).copied() else {
             return;
         };
         self.index.remove(key.get(), at, |at| self.slab.get(at)?.key.map(Key::get));
         self.slab.release(at);
-        if !fixed {
-            self.count(port, -1);
-        }
+        self.count(port, -1);
     }
 }
 

@@ -1,6 +1,6 @@
 //! Entries of a table, and the order in which they were last seen.
 //!
-//! Entries lie in memory that is taken once. Those that age are in a list from the one seen longest
+//! Entries lie in memory that is taken once. Those in use are in a list from the one seen longest
 //! ago to the one seen last; unused ones are in another, by the same links.
 
 use super::Key;
@@ -12,8 +12,6 @@ pub(super) struct Entry {
     /// `None`: unused.
     pub(super) key: Option<Key>,
     pub(super) port: PortId,
-    /// It does not age, and is not in the list.
-    pub(super) fixed: bool,
     pub(super) seen_ns: u64,
     /// From then on it may move.
     pub(super) free_ns: u64,
@@ -22,15 +20,8 @@ pub(super) struct Entry {
     pub(super) newer: u32,
 }
 
-pub(super) const UNUSED: Entry = Entry {
-    key: None,
-    port: PortId(0),
-    fixed: false,
-    seen_ns: 0,
-    free_ns: 0,
-    older: NONE,
-    newer: NONE,
-};
+pub(super) const UNUSED: Entry =
+    Entry { key: None, port: PortId(0), seen_ns: 0, free_ns: 0, older: NONE, newer: NONE };
 
 #[derive(Debug)]
 pub(super) struct Slab {
@@ -57,12 +48,12 @@ impl Slab {
         self.unused == NONE
     }
 
-    /// The one that was silent for longest, of those that age.
+    /// The one that was silent for longest.
     pub(super) fn oldest(&self) -> Option<(u32, &Entry)> {
         self.get(self.oldest).map(|entry| (self.oldest, entry))
     }
 
-    /// Those that age, from the one that was silent for longest on.
+    /// Those in use, from the one that was silent for longest on.
     pub(super) fn by_age(&self) -> impl Iterator<Item = (u32, &Entry)> {
         let next = |(_, entry): &(u32, &Entry)| Some((entry.newer, self.get(entry.newer)?));
         std::iter::successors(self.oldest(), next)
@@ -82,18 +73,16 @@ impl Slab {
         self.unused = self.get(at)?.newer;
         *self.get_mut(at)? = Entry { older: NONE, newer: NONE, ..entry };
         self.used += 1;
-        if !entry.fixed {
-            self.append(at);
-        }
+        self.append(at);
         Some(at)
     }
 
     /// Takes one out that is in use.
     pub(super) fn release(&mut self, at: u32) {
-        let Some(Entry { key: Some(_), fixed, .. }) = self.get(at).copied() else { return };
-        if !fixed {
-            self.unlink(at);
+        if self.get(at).is_none_or(|entry| entry.key.is_none()) {
+            return;
         }
+        self.unlink(at);
         let newer = self.unused;
         if let Some(entry) = self.get_mut(at) {
             *entry = Entry { newer, ..UNUSED };

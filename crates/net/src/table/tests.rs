@@ -30,7 +30,7 @@ fn stations_of_vlans_are_apart() {
     assert_eq!(table.lookup(0, mac(1), 0), Some(PortId(1)));
     assert_eq!(table.lookup(7, mac(1), 0), Some(PortId(2)));
     assert_eq!(table.lookup(8, mac(1), 0), None);
-    table.forget(7, mac(1));
+    table.forget_port(PortId(2));
     assert_eq!(table.lookup(7, mac(1), 0), None);
     assert_eq!(table.lookup(0, mac(1), 0), Some(PortId(1)));
 }
@@ -43,31 +43,6 @@ fn moves_are_bounded_and_a_first_one_is_free() {
     assert_eq!(table.learn(0, mac(1), PortId(1), 2), Learnt::Held(PortId(2)));
     assert_eq!(table.lookup(0, mac(1), 2), Some(PortId(2)));
     assert_eq!(table.learn(0, mac(1), PortId(1), 1 + 2 * SECOND), Learnt::Moved(PortId(2)));
-}
-
-#[test]
-fn fixed_ones_stay() {
-    let mut table = MacTable::new(small());
-    table.learn(0, mac(1), PortId(2), 0);
-    table.fix(0, mac(1), PortId(1)).unwrap();
-    assert_eq!(table.learn(0, mac(1), PortId(2), 0), Learnt::Static(PortId(1)));
-    assert_eq!(table.learn(0, mac(1), PortId(1), 0), Learnt::Known);
-    assert_eq!(table.lookup(0, mac(1), u64::MAX), Some(PortId(1)), "it does not age");
-    // They take the place of the one that was silent for longest, and have a place themselves.
-    for number in 2..9 {
-        table.learn(0, mac(number), PortId(u16::from(number % 3)), number.into());
-    }
-    assert_eq!(table.len(), 8);
-    table.fix(0, mac(20), PortId(1)).unwrap();
-    assert_eq!((table.lookup(0, mac(2), 9), table.lookup(0, mac(3), 9)), (None, Some(PortId(0))));
-    for number in 21..27 {
-        table.fix(0, mac(number), PortId(1)).unwrap();
-    }
-    assert_eq!(table.fix(0, mac(30), PortId(1)), Err(NoRoom));
-    assert_eq!(table.learn(0, mac(40), PortId(5), 9), Learnt::TableFull);
-    table.forget_port(PortId(1));
-    assert!(table.is_empty());
-    assert_eq!(table.learn(0, mac(40), PortId(5), 9), Learnt::New);
 }
 
 /// A flood of addresses that are made up fills what its port may have and no more.
@@ -136,14 +111,14 @@ fn news_are_what_others_must_know() {
 /// What the table must say, with everything searched through.
 #[derive(Debug, Default)]
 struct Naive {
-    stations: HashMap<(u16, Mac), (PortId, bool, u64, u64)>,
+    stations: HashMap<(u16, Mac), (PortId, u64, u64)>,
     /// In the order in which they were last seen.
     order: Vec<(u16, Mac)>,
 }
 
 impl Naive {
     fn expire(&mut self, now: u64, limits: Limits) {
-        self.stations.retain(|_, (_, fixed, seen, _)| *fixed || now - *seen < limits.age_ns);
+        self.stations.retain(|_, (_, seen, _)| now - *seen < limits.age_ns);
         self.order.retain(|key| self.stations.contains_key(key));
     }
 
@@ -157,8 +132,7 @@ impl Naive {
             return Learnt::NoStation;
         }
         self.expire(now, limits);
-        let on_port =
-            self.stations.values().filter(|(at, fixed, ..)| *at == port && !fixed).count();
+        let on_port = self.stations.values().filter(|(at, ..)| *at == port).count();
         let room = on_port < limits.per_port as usize;
         let full = self.stations.len() >= limits.entries as usize;
         let is_new = room && !self.stations.contains_key(&key);
@@ -168,21 +142,19 @@ impl Naive {
         let answer = match self.stations.get_mut(&key) {
             None if !room => Learnt::PortFull,
             None => {
-                self.stations.insert(key, (port, false, now, 0));
+                self.stations.insert(key, (port, now, 0));
                 Learnt::New
             }
-            Some((at, true, ..)) if *at != port => Learnt::Static(*at),
-            Some((_, true, ..)) => Learnt::Known,
-            Some((at, _, seen, _)) if *at == port => {
+            Some((at, seen, _)) if *at == port => {
                 if now - *seen < REFRESH_NS {
                     return Learnt::Known;
                 }
                 *seen = now;
                 Learnt::Refreshed
             }
-            Some((at, _, _, free)) if now < *free => Learnt::Held(*at),
+            Some((at, _, free)) if now < *free => Learnt::Held(*at),
             Some(_) if !room => Learnt::PortFull,
-            Some((at, _, seen, free)) => {
+            Some((at, seen, free)) => {
                 (*seen, *free) = (now, now + limits.move_gap_ns);
                 Learnt::Moved(std::mem::replace(at, port))
             }
@@ -193,21 +165,11 @@ impl Naive {
         answer
     }
 
-    fn fix(&mut self, key: (u16, Mac), port: PortId, limits: Limits) -> Result<(), NoRoom> {
-        self.forget(key);
-        if self.stations.len() >= limits.entries as usize {
-            let Some(oldest) = self.order.first().copied() else { return Err(NoRoom) };
-            self.forget(oldest);
-        }
-        self.stations.insert(key, (port, true, 0, 0));
-        Ok(())
-    }
-
     /// Whether a place could be had for a port that has so many.
     fn gives_way(&mut self, on_port: usize, limits: Limits) -> bool {
         let mut of = HashMap::new();
-        for (port, fixed, ..) in self.stations.values() {
-            *of.entry(*port).or_insert(0) += usize::from(!fixed);
+        for (port, ..) in self.stations.values() {
+            *of.entry(*port).or_insert(0) += 1;
         }
         let sharers = of.values().filter(|count| **count > 0).count() + usize::from(on_port == 0);
         let share = limits.entries as usize / 2 / sharers;
@@ -226,8 +188,8 @@ impl Naive {
     }
 
     fn lookup(&self, key: (u16, Mac), now: u64, limits: Limits) -> Option<PortId> {
-        let (port, fixed, seen, _) = self.stations.get(&key)?;
-        (*fixed || now - *seen < limits.age_ns).then_some(*port)
+        let (port, seen, _) = self.stations.get(&key)?;
+        (now - *seen < limits.age_ns).then_some(*port)
     }
 }
 
@@ -245,12 +207,7 @@ proptest! {
             let key = (vlan, mac(number));
             match step {
                 0 => now += pass,
-                1 => prop_assert_eq!(ours.fix(vlan, key.1, port), naive.fix(key, port, limits)),
-                2 => {
-                    ours.forget(vlan, key.1);
-                    naive.forget(key);
-                }
-                3 if pass < SECOND => {
+                1 if pass < SECOND => {
                     ours.forget_port(port);
                     naive.stations.retain(|_, (at, ..)| *at != port);
                     let left: Vec<_> = naive.stations.keys().copied().collect();

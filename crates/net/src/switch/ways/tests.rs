@@ -30,7 +30,6 @@ enum Event {
         mtu: u16,
         closed: bool,
     },
-    Fix(u16, u8),
     /// Another reactor has heard a station.
     News(u16, u8),
 }
@@ -57,7 +56,6 @@ fn event() -> impl Strategy<Value = Event> {
         1 => port().prop_map(Event::Unplug),
         3 => (prop_oneof![Just(600u16), Just(1500)], prop::bool::weighted(0.3))
             .prop_map(|(mtu, closed)| Event::Network { mtu, closed }),
-        1 => (port(), station()).prop_map(|(port, of)| Event::Fix(port, of)),
         3 => (port(), station()).prop_map(|(port, of)| Event::News(port, of)),
     ]
 }
@@ -82,10 +80,6 @@ fn happen(switch: &mut Switch, event: &Event, now_ns: u64) {
             let default = if closed { DefaultMode::Disabled } else { DefaultMode::Unlocked };
             let policy = NetworkPolicy { mtu, default, ..NetworkPolicy::default() };
             switch.set_network(LAN, policy).unwrap();
-        }
-        Event::Fix(port, of) => {
-            // A port that is not there is refused, by both.
-            let _ = switch.fix(PortId(port), 0, mac(of));
         }
         Event::News(port, of) => {
             switch.learn(PortId(port), 0, mac(of), now_ns);
