@@ -128,6 +128,83 @@ fn a_receiver_is_reset_under_load() {
     }
 }
 
+/// Frames that are told apart by their number.
+fn numbered(number: u32) -> Vec<u8> {
+    [&plain(EVERYBODY, 1, 60)[..], &number.to_le_bytes()].concat()
+}
+
+/// Takes what has come, which are the frames from `next` on; the one after those.
+fn take_numbered(receiver: &mut Guest, mut next: u32) -> u32 {
+    while let Some(got) = receiver.rx.got() {
+        assert_eq!(got.frame, numbered(next));
+        receiver.rx.post(got.buffers, 2048);
+        next += 1;
+    }
+    next
+}
+
+#[test]
+fn a_sender_is_reset_under_load() {
+    const BATCH: u32 = 16;
+    for reactors in [1, 2] {
+        let lan = Lan::new(reactors);
+        let mut a = Guest::new(&lan, 1, 0, all());
+        let mut b = Guest::new(&lan, 2, reactors - 1, all());
+        b.rx.post(RING, 2048);
+        let mut came = 0;
+        for round in 0..200 {
+            for nth in 0..BATCH {
+                a.tx.put(&[&NOTHING[..], &numbered(round * BATCH + nth)].concat(), &[12]);
+            }
+            a.tx.publish();
+            // The reset meets a ring of which so many are known to be done.
+            let done = (round % BATCH) as u16;
+            a.tx.left(done);
+            let next = a.tx.stop();
+            assert_eq!(next, a.tx.driver.used_idx());
+            a.life = Life::driver(PortId(1), a.features);
+            a.tx.start_at(&lan, 0, a.life, next);
+            a.tx.left(BATCH as u16 - done);
+            came = take_numbered(&mut b, came);
+        }
+        // What was under way to the other reactor.
+        lan.settle();
+        assert_eq!(take_numbered(&mut b, came), 200 * BATCH, "{reactors} reactors");
+    }
+}
+
+/// Whoever served both rings before has died at used index 0, before he called: a driver that sleeps is called
+/// by his successor.
+#[test]
+fn indices_go_round() {
+    const BATCH: u32 = 32;
+    let lan = Lan::new(1);
+    let [mut a, mut b] = [1, 2].map(|port| Guest::new(&lan, port, 0, all()));
+    b.rx.post(RING, 2048);
+    let mut came = 0;
+    for first in (0..(1 << 16) + 2 * BATCH).step_by(BATCH as usize) {
+        for number in first..first + BATCH {
+            a.tx.put(&[&NOTHING[..], &numbered(number)].concat(), &[12]);
+        }
+        // They are about to sleep.
+        assert!(!a.tx.driver.arm() && !b.rx.driver.arm());
+        a.tx.publish();
+        a.tx.left(BATCH as u16);
+        came = take_numbered(&mut b, came);
+        let ends = [a.tx.driver.used_idx(), b.rx.driver.used_idx()];
+        assert_eq!((came, ends), (first + BATCH, [came as u16; 2]));
+        if came == 1 << 16 {
+            assert_eq!((a.tx.stop(), b.rx.stop()), (0, 0));
+            let before = [a.tx.calls(), b.rx.calls()];
+            a.tx.start_at(&lan, 0, a.life, 0);
+            b.rx.start_at(&lan, 0, b.life, 0);
+            lan.settle();
+            let more = [a.tx.calls() - before[0], b.rx.calls() - before[1]];
+            assert_eq!(more, [1, 1]);
+        }
+    }
+}
+
 /// A policy with a cap in bytes a second.
 fn capped(per_second: u64, burst: u64) -> Policy {
     let pace = Pace::new(Rate { per_second, burst }, reactor::clock_ns());

@@ -179,7 +179,10 @@ impl Queue {
     /// Somebody served this ring before, and may have died before he called the driver: call it
     /// once, whatever is published.
     pub fn continued(&self) -> bool {
-        self.started_used != 0 || self.ledger.as_ref().is_some_and(Ledger::lived)
+        // The index may have gone round. A driver that waits since before has left its wish there.
+        let wished = || self.config.event_idx && doorbell::event(&self.rings) != 0;
+        let lived = || self.ledger.as_ref().is_some_and(Ledger::lived);
+        self.started_used != 0 || wished() || lived()
     }
 
     /// Chains of a former life that are still to be popped. They count as taken from the ring
