@@ -4,8 +4,8 @@
 
 mod common;
 
-use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread::JoinHandle;
@@ -209,6 +209,55 @@ fn when_the_device_is_gone_others_still_speak() {
             "{said}"
         );
         assert!(said.contains(&format!("tap:{TAP}")), "nothing is said of its frames: {said}");
+    })
+    .unwrap();
+}
+
+/// Sends datagrams to the guest until its network is gone; how many.
+fn datagrams() -> u64 {
+    let socket = UdpSocket::bind((HOST, 0)).unwrap();
+    let mut count = 0;
+    loop {
+        match socket.send_to(&[7; 1000], (GUEST, 9)) {
+            Err(error) if error.kind() == ErrorKind::NetworkUnreachable => return count,
+            // The device's queue may be full.
+            _ => count += 1,
+        }
+    }
+}
+
+#[test]
+fn a_device_may_go_while_frames_go_both_ways() {
+    in_own_network("a_device_may_go_while_frames_go_both_ways", || {
+        let mut switch = Switch::start(&["--reactors", "2"]);
+        let [mut a, mut b] = ["a", "b"].map(|name| switch.driver(name));
+        a.send_frame(0, &PLAIN, &question()).unwrap();
+        assert_eq!(arp(&mut b, 1), question());
+        let host: [u8; 6] = arp(&mut a, 2)[22..28].try_into().unwrap();
+        run(&format!("ip neigh replace {GUEST} lladdr 02:00:00:00:00:02 dev {TAP}"));
+        let stream = std::thread::spawn(datagrams);
+        eventually("frames of the host", || counter("tx_packets") > 1000);
+        let frame = [&host[..], &STATION, &[0x12, 0x34], &[0; 86]].concat();
+        let mut deletion = None;
+        for sent in 0u32.. {
+            a.offer_frame(0, &PLAIN, &frame).unwrap();
+            assert!(matches!(a.wait(1, PROCESS_DEADLINE), Ok(testkit::raw::Event::Used(_))));
+            if sent == 1000 {
+                assert!(counter("rx_packets") >= 1000, "frames of the guest");
+                deletion = Some(Command::new("ip").args(["link", "del", TAP]).spawn().unwrap());
+            }
+            if sent > 1000 && stream.is_finished() {
+                break;
+            }
+        }
+        assert!(deletion.unwrap().wait().unwrap().success());
+        assert!(stream.join().unwrap() > 1000);
+        let told = "the host is at no port any more: the TAP device was deleted";
+        eventually("told that it is gone", || switch.process.stderr().contains(told));
+        a.send_frame(0, &PLAIN, &question()).unwrap();
+        assert_eq!(arp(&mut b, 1), question());
+        assert!(switch.process.terminate().unwrap().success());
+        assert_eq!(switch.process.stderr().matches(told).count(), 1);
     })
     .unwrap();
 }

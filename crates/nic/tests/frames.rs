@@ -246,11 +246,42 @@ fn one_kind_of_tcp_may_be_taken_whole_and_the_other_cut() {
     assert_eq!(six.rx.receive().frame, tcp6(EVERYBODY, 1, &sent6));
 }
 
+/// A port of that VLAN alone.
+fn access(number: u16) -> Policy {
+    Policy { vlan: Vlan::Access(VlanId::try_from(number).unwrap()), ..Policy::open(LAN) }
+}
+
+#[test]
+fn a_frame_is_cut_for_a_trunk_with_a_tag_in_each_piece() {
+    let lan = Lan::new(1);
+    let mut a = Guest::with(&lan, 1, 0, all(), &access(7));
+    let mut b = Guest::new(&lan, 2, 0, all());
+    let mut bare = Guest::new(&lan, 3, 0, BARE);
+    [&mut b, &mut bare].into_iter().for_each(|guest| guest.rx.post(16, 2048));
+    let tag = [0x81, 0, 0, 7];
+    let (sent, sent6) = (data(5000), data(3000));
+    for (header, frame, data_at, size, sent) in [
+        (cut(1448), tcp(EVERYBODY, 1, &sent), DATA_AT, 1448, &sent),
+        (cut6(1428), tcp6(EVERYBODY, 1, &sent6), DATA6_AT, 1428, &sent6),
+    ] {
+        a.send(header, &frame);
+        let whole = b.rx.receive();
+        assert_eq!(whole.frame, [&frame[..12], &tag, &frame[12..]].concat());
+        let moved = [2, 6].map(|at| whole.header[at] - header[at]);
+        assert_eq!(moved, [4, 4], "headers are longer by the tag, and the checksum later");
+        for part in sent.chunks(size) {
+            let got = bare.rx.receive();
+            assert_eq!((&got.header[..10], &got.frame[12..16]), (&[0; 10][..], &tag[..]));
+            let untagged = [&got.frame[..12], &got.frame[16..]].concat();
+            assert!(is_sound(&untagged) && untagged[data_at..] == *part);
+        }
+    }
+    assert_eq!(bare.rx.got(), None);
+}
+
 #[test]
 fn tags_are_put_in_and_taken_out() {
     let lan = Lan::new(1);
-    let vlan = |number: u16| Vlan::Access(VlanId::try_from(number).unwrap());
-    let access = |number| Policy { vlan: vlan(number), ..Policy::open(LAN) };
     let mut a = Guest::with(&lan, 1, 0, all(), &access(7));
     let mut b = Guest::new(&lan, 2, 0, all());
     let mut bare = Guest::new(&lan, 3, 0, BARE);

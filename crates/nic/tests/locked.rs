@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use guest::*;
+use net::header::HEADER_BYTES;
 use net::port::Policy;
 use net::{Mac, Reason};
 use virtq::driver::BUFFERS;
@@ -31,45 +32,67 @@ const OWN: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 
 /// A frame, and where it says who sends it.
 struct Claim {
+    header: [u8; HEADER_BYTES],
     frame: Vec<u8>,
     /// Addresses of stations.
     macs: &'static [usize],
     /// Address of IPv4.
     address: usize,
-    /// Why it is refused with an address that is not its sender's, of a station and of IPv4.
-    reasons: [Reason; 2],
+    /// What is written in turns, counted from the header on: the place, what is a lie there and what is true.
+    bytes: Vec<(usize, [u8; 2])>,
+    /// Why it is refused with a lie.
+    reasons: Vec<Reason>,
 }
 
 impl Claim {
     fn udp() -> Self {
         let frame = udp(EVERYBODY, 1, [7, 7], &data(400));
-        let reasons = [Reason::LockedMac, Reason::LockedAddress];
-        Self { frame, macs: &[6], address: 26, reasons }
+        Self::of(frame, (&[6], 26), [Reason::LockedMac, Reason::LockedAddress])
     }
 
     /// It says twice which station it is from: the switch believes one, and who hears it the other.
     fn arp() -> Self {
-        let reasons = [Reason::LockedMac, Reason::LockedArp];
-        Self { frame: arp(1, OWN), macs: &[6, 22], address: 28, reasons }
+        Self::of(arp(1, OWN), (&[6, 22], 28), [Reason::LockedMac, Reason::LockedArp])
+    }
+
+    /// Says with the last bytes of addresses who sends it. It may be refused for an address of a station and one of
+    /// IPv4.
+    fn of(
+        frame: Vec<u8>,
+        (macs, address): (&'static [usize], usize),
+        reasons: [Reason; 2],
+    ) -> Self {
+        let places = macs.iter().map(|at| at + 5).chain([address + 3]);
+        let bytes = places.map(|at| (HEADER_BYTES + at, [9, 1])).collect();
+        Self { header: NOTHING, frame, macs, address, bytes, reasons: reasons.into() }
+    }
+
+    /// Says where its checksum is to be completed: in its own place, or over an address.
+    fn checksum() -> Self {
+        let (frame, header) = (tcp(EVERYBODY, 1, &data(400)), PARTIAL);
+        let (macs, address): (&[usize], _) = (&[6], 26);
+        let start = (6, [address as u8 + 4 - header[8], header[6]]);
+        let reasons = vec![Reason::ChecksumRange];
+        Self { header, frame, macs, address, bytes: vec![start], reasons }
     }
 
     /// It says what is true.
     fn is_honest(&self, frame: &[u8]) -> bool {
         let says = |at: usize, own: &[u8]| frame[at..].starts_with(own);
-        self.macs.iter().all(|at| says(*at, &station(1))) && says(self.address, &OWN.octets())
+        // With what follows the address, which nobody may change either.
+        let address = &self.frame[self.address..][..8];
+        self.macs.iter().all(|at| says(*at, &station(1))) && says(self.address, address)
     }
 
-    /// Writes what is the guest's own and what is not in turns, until it is told to stop: the last
-    /// byte of one address or of another one.
+    /// Writes lies and what is true in turns, until it is told to stop.
     fn race(&self, guest: &Guest, stop: &Arc<AtomicBool>) -> std::thread::JoinHandle<()> {
         let memory = guest.tx.driver.mapping().fd().unwrap().try_clone_to_owned().unwrap();
         let stop = stop.clone();
-        let macs = self.macs.iter().map(|at| at + 5);
-        let places: Vec<_> = macs.chain([self.address + 3]).collect();
+        let bytes = self.bytes.clone();
         std::thread::spawn(move || {
-            let writes = places.iter().flat_map(|at| [(*at, 9), (*at, 1)]);
+            let writes = bytes.iter().flat_map(|(at, both)| both.map(|byte| (*at, byte)));
             for (count, (at, byte)) in writes.cycle().enumerate() {
-                let at = BUFFERS + (NOTHING.len() + at) as u64;
+                let at = BUFFERS + at as u64;
                 assert_eq!(rustix::io::pwrite(&memory, &[byte], at), Ok(1));
                 if count % TURN == 0 {
                     std::thread::sleep(MOMENT);
@@ -96,16 +119,20 @@ fn cannot_be_fooled(reactors: usize, claim: &Claim) {
     let lan = Lan::new(reactors);
     let policy = Policy::open(LAN).locked(Mac(station(1)), &[OWN], &[]).unwrap();
     let mut a = Guest::with(&lan, 1, 0, all(), &policy);
-    let mut b = Guest::new(&lan, 2, reactors - 1, all());
+    // What is to be completed is completed by the switch.
+    let mut b = Guest::new(&lan, 2, reactors - 1, BARE);
     b.rx.post(RING / 2, 2048);
-    let frame = [&NOTHING[..], &claim.frame].concat();
+    let frame = [&claim.header[..], &claim.frame].concat();
     a.tx.driver.write(BUFFERS, &frame);
     let len = frame.len() as u32;
-    let cut = (NOTHING.len() + 8) as u32;
+    let cut = (HEADER_BYTES + 8) as u32;
     let stop = Arc::default();
     let racer = claim.race(&a, &stop);
     let (stops, until) = (Stops(&stop), Instant::now() + DEADLINE);
-    let refused = || claim.reasons.map(|reason| lan.counts(1).refused(reason));
+    let refused = || {
+        let of = |reason: &Reason| lan.counts(1).refused(*reason);
+        claim.reasons.iter().map(of).collect::<Vec<_>>()
+    };
     let (mut passed, mut raced) = (0, 0);
     // In one piece, and cut through the addresses.
     let whole = [(BUFFERS, len, false)];
@@ -144,6 +171,16 @@ fn what_was_checked_is_what_others_get() {
 #[test]
 fn what_was_checked_is_what_others_get_on_another_reactor() {
     cannot_be_fooled(2, &Claim::udp());
+}
+
+#[test]
+fn a_checksum_is_written_over_a_checksum() {
+    cannot_be_fooled(1, &Claim::checksum());
+}
+
+#[test]
+fn a_checksum_is_written_over_a_checksum_on_another_reactor() {
+    cannot_be_fooled(2, &Claim::checksum());
 }
 
 #[test]
