@@ -26,6 +26,9 @@ use crate::timer::Timer;
 /// Frames that are taken before others have their turn.
 const BATCH: usize = 64;
 
+/// Room for what is decided on.
+type First = [u8; HEADER_BYTES + PREFIX_BYTES];
+
 /// A transmit queue on its reactor.
 pub(crate) struct Transmit {
     ring: Ring,
@@ -83,12 +86,12 @@ impl Transmit {
     }
 
     /// Copies what is decided on to private memory, and passes the frame on.
-    fn pass(&mut self, hub: &mut Hub, popped: &mut Popped, now_ns: u64) {
-        let (mut first, bytes) = ([0; HEADER_BYTES + PREFIX_BYTES], popped.readable());
+    fn pass(&mut self, hub: &mut Hub, popped: &mut Popped, first: &mut First, now_ns: u64) {
+        let bytes = popped.readable();
         match popped {
             Popped::Piece(piece) => {
                 let queue = &self.ring.queue;
-                let Some((header, prefix)) = queue.read_piece(piece, &mut first) else {
+                let Some((header, prefix)) = queue.read_piece(piece, first) else {
                     return self.refuse(hub);
                 };
                 let front = HEADER_BYTES + prefix.len();
@@ -101,7 +104,7 @@ impl Transmit {
             }
             Popped::Chain(chain) => {
                 let body = &mut chain.readable;
-                let copied = body.peek(&mut first);
+                let copied = body.peek(first);
                 body.advance(copied);
                 let first = first.get(..copied).unwrap_or_default();
                 let Some((header, prefix)) = first.split_first_chunk() else {
@@ -160,7 +163,8 @@ impl Poller for Transmit {
         self.timer.look(context);
         let hub = Rc::clone(&self.hub);
         let mut hub = hub.borrow_mut();
-        let mut taken = 0;
+        // Written over by each frame as far as that goes.
+        let (mut taken, mut first) = (0, [0; HEADER_BYTES + PREFIX_BYTES]);
         while taken < BATCH && !hub.is_spent() {
             let Some(mut popped) = self.next() else { break };
             let bytes = popped.readable().saturating_sub(HEADER_BYTES);
@@ -171,7 +175,7 @@ impl Poller for Transmit {
                 break;
             }
             self.counts.passes(now_ns);
-            self.pass(&mut hub, &mut popped, now_ns);
+            self.pass(&mut hub, &mut popped, &mut first, now_ns);
             self.ring.push(popped, 0);
             taken += 1;
         }

@@ -36,10 +36,17 @@ impl Memo {
     /// The hash of a frame's flow; see [`Toeplitz::of`].
     #[inline]
     pub fn of(&mut self, frame: &Frame<'_>) -> Option<u32> {
-        let Some(tuple) = frame.tuple() else { return self.hash.of(frame) };
-        if tuple != self.last.0 {
-            self.last = (tuple, self.find(tuple, frame)?);
+        match frame.tuple() {
+            Some(tuple) if tuple == self.last.0 => Some(self.last.1),
+            tuple => self.of_another(tuple, frame),
         }
+    }
+
+    /// Of another flow than the last frame's, or of what has no tuple.
+    #[inline(never)]
+    fn of_another(&mut self, tuple: Option<Tuple>, frame: &Frame<'_>) -> Option<u32> {
+        let Some(tuple) = tuple else { return self.hash.of(frame) };
+        self.last = (tuple, self.find(tuple, frame)?);
         Some(self.last.1)
     }
 

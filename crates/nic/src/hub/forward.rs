@@ -113,7 +113,7 @@ impl Hub {
         let hash = if known.is_wide() { *hash.get_or_init(|| self.hash.of(frame)) } else { None };
         let queue = known.pick(hash, now_ns, &self.exits);
         let seat = known.seat(queue);
-        let address = Address { port: to, queue, epoch: known.epoch };
+        let address = Address::new(to, queue, known.epoch);
         let mut way =
             Handing { known, exits: &mut self.exits, work: &mut self.work, seat, address };
         let outcome = if header.is_plain() && tagging == Tagging::Keep {

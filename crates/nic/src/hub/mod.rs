@@ -210,10 +210,10 @@ impl Hub {
 
     /// Gives a frame that came over a link to its queue on this reactor.
     pub(crate) fn arrive(&mut self, to: Address, frame: &Ready<'_>) {
-        let Some(known) = known(&mut self.ports, to.port) else { return };
+        let Some(known) = known(&mut self.ports, to.port()) else { return };
         // Its driver may have given up the queue meanwhile.
-        let is_used = known.epoch == to.epoch && known.uses(to.queue);
-        let outcome = match known.seat(to.queue) {
+        let is_used = known.epoch == to.epoch() && known.uses(to.queue());
+        let outcome = match known.seat(to.queue()) {
             seat @ Seat::Here(_) if is_used => self.exits.give(seat, to, frame),
             _ => Err(Reason::ReceiverClosed),
         };

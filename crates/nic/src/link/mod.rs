@@ -8,6 +8,7 @@
 //! The writer's side never waits: a frame for which there is no room is lost, and the sender's
 //! descriptor has completed either way. How both sides meet stands in [`words`].
 
+mod address;
 mod words;
 
 use std::sync::Arc;
@@ -19,6 +20,7 @@ use net::header::HEADER_BYTES;
 use net::port::PortId;
 
 use crate::outlet::Ready;
+pub(crate) use address::Address;
 use words::{Word, Words};
 
 /// Bytes of a link: 30 of the largest frames, or 1,300 of 1,500 bytes. What is not used takes no
@@ -28,15 +30,6 @@ pub(crate) const LINK_BYTES: usize = 2 << 20;
 const ALIGN: usize = 64;
 /// Bytes before the frame.
 const HEAD_BYTES: usize = 32;
-
-/// Where a frame goes on the other side.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Address {
-    pub(crate) port: PortId,
-    pub(crate) queue: u16,
-    /// Which life of the port it was made for: another one may take other offloads.
-    pub(crate) epoch: u32,
-}
 
 /// Where a station is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -129,37 +122,27 @@ struct Head {
 }
 
 impl Head {
-    fn pack(&self) -> [u8; HEAD_BYTES] {
-        let mut out = [0; HEAD_BYTES];
-        let fields = [
-            &self.bytes.to_ne_bytes()[..],
-            &self.address.epoch.to_ne_bytes(),
-            &self.address.port.0.to_ne_bytes(),
-            &self.address.queue.to_ne_bytes(),
-            &self.more,
-            &[self.kind],
-            // There is room for seven of them, which are two years.
-            &self.since_ns.to_le_bytes(),
-        ];
-        out.iter_mut().zip(fields.into_iter().flatten()).for_each(|(place, byte)| *place = *byte);
-        out
+    /// Words, written as such.
+    fn pack(&self) -> [[u8; 8]; HEAD_BYTES / 8] {
+        // There is room for seven bytes of it, which are two years.
+        let kind_since = self.since_ns << 8 | u64::from(self.kind);
+        let [b0, b1, b2, b3] = self.bytes.to_le_bytes();
+        let [m0, m1, m2, m3, more @ ..] = self.more;
+        [self.address.pack(), kind_since.to_le_bytes(), [b0, b1, b2, b3, m0, m1, m2, m3], more]
     }
 
     fn unpack(raw: &[u8; HEAD_BYTES]) -> Option<Self> {
-        let (bytes, rest) = raw.split_first_chunk()?;
-        let (epoch, rest) = rest.split_first_chunk()?;
-        let (port, rest) = rest.split_first_chunk()?;
-        let (queue, rest) = rest.split_first_chunk()?;
-        let (more, rest) = rest.split_first_chunk()?;
-        let address = Address {
-            port: PortId(u16::from_ne_bytes(*port)),
-            queue: u16::from_ne_bytes(*queue),
-            epoch: u32::from_ne_bytes(*epoch),
-        };
-        let (kind, since) = rest.split_first()?;
-        let since_ns = since.iter().rev().fold(0, |all, byte| all << 8 | u64::from(*byte));
-        let bytes = u32::from_ne_bytes(*bytes);
-        Some(Self { kind: *kind, bytes, address, more: *more, since_ns })
+        let (address, rest) = raw.split_first_chunk()?;
+        let (kind_since, rest) = rest.split_first_chunk()?;
+        let (bytes, more) = rest.split_first_chunk()?;
+        let kind_since = u64::from_le_bytes(*kind_since);
+        Some(Self {
+            kind: kind_since as u8,
+            bytes: u32::from_le_bytes(*bytes),
+            address: Address::unpack(*address),
+            more: *more.first_chunk()?,
+            since_ns: kind_since >> 8,
+        })
     }
 }
 
@@ -188,7 +171,7 @@ impl Writer {
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
         let (more, since_ns) = (frame.header, frame.since_ns);
         let head = Head { kind: FRAME, bytes, address, more, since_ns };
-        self.area.write(at, &head.pack())
+        self.area.write(at, head.pack().as_flattened())
             && self.area.write(head_at, frame.head)
             && frame.body.copy_to(self.area.mapping(), body_at)
             && self.done(bytes as usize)
@@ -197,11 +180,11 @@ impl Writer {
     /// Writes where a station is; false: there is no room.
     pub(crate) fn tell(&mut self, news: News) -> bool {
         let Some(at) = self.room(0) else { return false };
-        let address = Address { port: news.port, queue: news.vlan, epoch: news.term };
+        let address = Address::new(news.port, news.vlan, news.term);
         let mut more = [0; HEADER_BYTES];
         more.iter_mut().zip(news.mac.0).for_each(|(place, byte)| *place = byte);
         let head = Head { kind: NEWS, address, more, ..Head::default() };
-        self.area.write(at, &head.pack()) && self.done(0)
+        self.area.write(at, head.pack().as_flattened()) && self.done(0)
     }
 
     /// Shows the reader what was written since the last time; true when it must be woken.
@@ -238,7 +221,7 @@ impl Writer {
         if skip > 0 {
             let head = Head { kind: WRAP, ..Head::default() };
             // Records are whole lines, so there is room for a head.
-            if !self.area.write(place(self.at), &head.pack()) {
+            if !self.area.write(place(self.at), head.pack().as_flattened()) {
                 return None;
             }
             self.at += skip as u64;
@@ -285,10 +268,10 @@ impl Reader {
             }
             let bytes = head.bytes as usize;
             self.at += record(bytes) as u64;
-            let Address { port, queue, epoch } = head.address;
             if head.kind == NEWS {
-                let mac = Mac(*head.more.first_chunk()?);
-                return Some(Record::News(News { port, term: epoch, vlan: queue, mac }));
+                let (at, mac) = (head.address, Mac(*head.more.first_chunk()?));
+                let (port, term, vlan) = (at.port(), at.epoch(), at.queue());
+                return Some(Record::News(News { port, term, vlan, mac }));
             }
             frame.clear();
             return frame.append_area(&self.area, at + HEAD_BYTES, bytes).then_some(Record::Frame(

@@ -21,7 +21,7 @@ fn news(vlan: u16, value: u8) -> News {
 }
 
 fn address(queue: u16) -> Address {
-    Address { port: PortId(queue + 1), queue, epoch: u32::from(queue) << 9 }
+    Address::new(PortId(queue + 1), queue, u32::from(queue) << 9)
 }
 
 #[test]

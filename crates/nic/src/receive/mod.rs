@@ -212,6 +212,8 @@ impl Receive {
         }
         let bytes = HEADER_BYTES + frame.bytes();
         if self.stock.is_empty() {
+            // From its first place on again: few of so many are in use, and those are in the cache.
+            self.stock.clear();
             self.restock()?;
         }
         let fits = self.stock.front().is_some_and(|popped| popped.writable() >= bytes);
