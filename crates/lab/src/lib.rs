@@ -44,6 +44,7 @@ pub mod pace;
 pub mod plot;
 pub mod progress;
 pub mod results;
+pub mod slices;
 pub mod stats;
 pub mod table;
 pub mod toolstack;

@@ -12,7 +12,8 @@ use crate::cpu::{self, Placement};
 use crate::experiment::Sample;
 use crate::host::HostTime;
 use crate::net::systems::Running;
-use crate::pace::{Pace, UNDISTURBED};
+use crate::pace::Pace;
+use crate::slices::{Slice, least_disturbed};
 
 /// Descriptors of each queue, and times that 32 frames are sent first by each NIC.
 pub(super) const QUEUE_SIZE: u16 = 1024;
@@ -24,10 +25,6 @@ const CLIENT_MIB: u32 = 512;
 /// What is counted, over CPU time, and its rate.
 pub(super) const PER_CPU: &str = "frames_per_cpu_s";
 pub(super) const RATE: &str = "frames_per_s";
-/// Slices whose mean counts: those of a start in which the CPUs were the least disturbed.
-pub(super) const SLICES: usize = 3;
-/// Slices that are looked at, at most.
-const MOST: usize = 30;
 
 /// A switch, and a client that sends back what it receives.
 pub(super) struct Closed {
@@ -35,12 +32,6 @@ pub(super) struct Closed {
     client: Testpmd,
     /// Of a frame.
     bytes: u16,
-}
-
-/// What was measured, and the pace of the CPUs, the lower one of before and after.
-struct Slice {
-    pace: f64,
-    sample: Sample,
 }
 
 /// What was used up to a moment, in seconds.
@@ -78,20 +69,15 @@ impl Closed {
         patience: Duration,
         pace: &mut Pace,
     ) -> Result<Sample> {
-        let until = Instant::now() + patience;
-        let mut slices: Vec<Slice> = Vec::new();
-        let good = |slices: &[Slice]| slices.iter().filter(|s| s.pace >= UNDISTURBED).count();
-        while slices.len() < SLICES
-            || (good(&slices) < SLICES && slices.len() < MOST && Instant::now() < until)
-        {
+        let sample = least_disturbed(patience, |until| {
             let (before, start) = self.stopped(|| Ok((pace.undisturbed(until)?, self.times()?)))?;
             let mut sample = self.slice(window)?;
             let (end, after) = self.stopped(|| Ok((self.times()?, pace.now()?)))?;
             end.since(&start, &mut sample);
-            slices.push(Slice { pace: before.min(after), sample });
-        }
+            Ok(Slice { pace: before.min(after), sample })
+        })?;
         self.client.quit()?;
-        Ok(least_disturbed(slices))
+        Ok(sample)
     }
 
     /// Both stand still while `look` looks at their CPUs, and go on whatever comes of it.
@@ -169,26 +155,6 @@ impl Times {
     }
 }
 
-/// The mean of those slices, and the lowest pace of them. What a slice shows plays no part in the choice.
-fn least_disturbed(mut slices: Vec<Slice>) -> Sample {
-    slices.sort_by(|a, b| b.pace.total_cmp(&a.pace));
-    slices.truncate(SLICES);
-    let pace = slices.last().map_or(0.0, |slice| slice.pace);
-    let mut sample = mean(slices.into_iter().map(|slice| slice.sample).collect());
-    sample.insert("pace".to_owned(), pace);
-    sample
-}
-
-/// The mean of each metric.
-fn mean(samples: Vec<Sample>) -> Sample {
-    let count = samples.len() as f64;
-    let mut all = Sample::new();
-    for (name, value) in samples.into_iter().flatten() {
-        *all.entry(name).or_default() += value / count;
-    }
-    all
-}
-
 /// Sends a few frames until some have arrived at both ends: a switch may take a while to see that a
 /// front-end is there, and has lost by then what that sent first.
 fn wait_for_ports(client: &mut Testpmd) -> Result<()> {
@@ -206,20 +172,4 @@ fn wait_for_ports(client: &mut Testpmd) -> Result<()> {
 
 fn counts(client: &mut Testpmd) -> Result<[Counts; 2]> {
     Ok([client.counts(0)?, client.counts(1)?])
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_sample_is_the_mean_of_what_was_least_disturbed() {
-        let of = |rate: f64| Sample::from([("rate".to_owned(), rate), ("same".to_owned(), 2.0)]);
-        let both = mean(vec![of(1.0), of(4.0)]);
-        assert_eq!((both["rate"], both["same"], both.len()), (2.5, 2.0, 2));
-        let paces = [(0.6, 90.0), (0.97, 1.0), (0.99, 2.0), (0.5, 0.0), (0.96, 6.0)];
-        let slices = paces.map(|(pace, rate)| Slice { pace, sample: of(rate) });
-        let chosen = least_disturbed(slices.into());
-        assert_eq!((chosen["rate"], chosen["same"], chosen["pace"]), (3.0, 2.0, 0.96));
-    }
 }

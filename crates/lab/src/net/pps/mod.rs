@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::Result;
 use testkit::testpmd::{ReservedHugePages, reserve_huge_pages};
 
-use closed::{Closed, PER_CPU, QUEUE_SIZE, RATE, SLICES};
+use closed::{Closed, PER_CPU, QUEUE_SIZE, RATE};
 
 use super::idle::{self, Idle};
 use super::systems::{System, versions};
@@ -18,6 +18,7 @@ use crate::blk::systems::Poll;
 use crate::cpu::Placement;
 use crate::experiment::{CellPlan, Comparison, Experiment, Options, Plan, Prepared, Sample};
 use crate::pace::Pace;
+use crate::slices::{SLICES, mean};
 
 const SYSTEMS: [System; 5] = [
     System::Ringway(Poll::Auto),
@@ -30,10 +31,13 @@ const SYSTEMS: [System; 5] = [
 const SIZES: [u16; 2] = [64, 1500];
 /// Of what a peer delivers, at least.
 const DELIVERED: f64 = 0.9;
+/// Starts whose mean a sample is. Each draws anew where its buffers lie, and with that how many of them are in
+/// caches; a quick run has one.
+const STARTS: usize = 4;
 /// How long a slice is: shorter than neighbours stay away.
 const SLICE_MS: u64 = 60;
 /// How long a start waits for slices in which the host leaves the CPUs alone. A quick run takes what there is.
-const PATIENCE: Duration = Duration::from_secs(8);
+const PATIENCE: Duration = Duration::from_secs(3);
 /// MiB that all of DPDK's processes of a turn need together.
 const ALL_MIB: u64 = 2048;
 
@@ -168,7 +172,8 @@ fn notes(placement: Placement) -> Vec<String> {
             "Before and after each slice both stand still, and it is looked how the CPUs do: whether each has \
              a core for itself, and both a cache in common. In a virtual machine that changes all the time and \
              changes what any of the systems does up to threefold. The {SLICES} slices of a start count in \
-             which that was best; the column \"pace\" has the lowest of those, 1 at best."
+             which that was best; the column \"pace\" has the lowest of those, 1 at best. A sample is the mean \
+             of {STARTS} starts, since each draws anew where its buffers lie."
         ),
         "`testpmd` forwards from one socket to another and looks at no frame; `ovs-dpdk` is a learning \
          switch (NORMAL), as ours is. Both spin: their frames per CPU second are what they deliver. \
@@ -199,10 +204,15 @@ impl Prepared for Ready {
         let millis = |default| Duration::from_millis(self.options.window_ms.unwrap_or(default));
         match case {
             Case::Frames(bytes) => {
-                let switch = system.start(2, 1, self.placement)?;
-                let running = Closed::start(switch, bytes, self.placement)?;
-                let patience = if self.options.quick { Duration::ZERO } else { PATIENCE };
-                running.measure(millis(SLICE_MS), patience, &mut self.pace)
+                let quick = self.options.quick;
+                let (starts, patience) =
+                    if quick { (1, Duration::ZERO) } else { (STARTS, PATIENCE) };
+                let start = |_| {
+                    let switch = system.start(2, 1, self.placement)?;
+                    let running = Closed::start(switch, bytes, self.placement)?;
+                    running.measure(millis(SLICE_MS), patience, &mut self.pace)
+                };
+                (0..starts).map(start).collect::<Result<Vec<_>>>().map(mean)
             }
             Case::Idle(idle) => idle.measure(system, millis(10_000), self.placement),
         }

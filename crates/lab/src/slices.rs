@@ -1,0 +1,100 @@
+//! A measurement in slices, of which those count in which the host left the CPUs alone.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+
+use crate::experiment::Sample;
+use crate::pace::UNDISTURBED;
+
+/// Slices whose mean counts.
+pub const SLICES: usize = 3;
+/// Slices that are looked at, at most.
+const MOST: usize = 30;
+
+/// What was measured, and the pace of the CPUs, the lower one of before and after.
+#[derive(Debug)]
+pub struct Slice {
+    /// See [`crate::pace::Pace::now`].
+    pub pace: f64,
+    /// What was measured.
+    pub sample: Sample,
+}
+
+/// The mean of those slices in which the CPUs were the least disturbed, and the lowest pace of them. Undisturbed
+/// ones are waited for, so long at most: `take` measures one, and is told until when it may wait.
+///
+/// # Errors
+/// Those of `take`.
+pub fn least_disturbed(
+    patience: Duration,
+    mut take: impl FnMut(Instant) -> Result<Slice>,
+) -> Result<Sample> {
+    let until = Instant::now() + patience;
+    let mut slices: Vec<Slice> = Vec::new();
+    let good = |slices: &[Slice]| slices.iter().filter(|s| s.pace >= UNDISTURBED).count();
+    while slices.len() < SLICES
+        || (good(&slices) < SLICES && slices.len() < MOST && Instant::now() < until)
+    {
+        slices.push(take(until)?);
+    }
+    Ok(best(slices))
+}
+
+/// What a slice shows plays no part in the choice.
+fn best(mut slices: Vec<Slice>) -> Sample {
+    slices.sort_by(|a, b| b.pace.total_cmp(&a.pace));
+    slices.truncate(SLICES);
+    let pace = slices.last().map_or(0.0, |slice| slice.pace);
+    let mut sample = mean(slices.into_iter().map(|slice| slice.sample).collect());
+    sample.insert("pace".to_owned(), pace);
+    sample
+}
+
+/// The mean of each metric of samples that have the same ones.
+#[must_use]
+pub fn mean(samples: Vec<Sample>) -> Sample {
+    let count = samples.len() as f64;
+    let mut all = Sample::new();
+    for (name, value) in samples.into_iter().flatten() {
+        *all.entry(name).or_default() += value / count;
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(rate: f64) -> Sample {
+        Sample::from([("rate".to_owned(), rate), ("same".to_owned(), 2.0)])
+    }
+
+    #[test]
+    fn a_sample_is_the_mean_of_what_was_least_disturbed() {
+        let both = mean(vec![of(1.0), of(4.0)]);
+        assert_eq!((both["rate"], both["same"], both.len()), (2.5, 2.0, 2));
+        let paces = [(0.6, 90.0), (0.97, 1.0), (0.99, 2.0), (0.5, 0.0), (0.96, 6.0)];
+        let slices = paces.map(|(pace, rate)| Slice { pace, sample: of(rate) });
+        let chosen = best(slices.into());
+        assert_eq!((chosen["rate"], chosen["same"], chosen["pace"]), (3.0, 2.0, 0.96));
+    }
+
+    #[test]
+    fn undisturbed_slices_are_waited_for_and_not_for_ever() {
+        let taken = |patience, paces: &[f64]| {
+            let mut count = 0;
+            let take = |_| {
+                let pace = paces[count % paces.len()];
+                count += 1;
+                Ok(Slice { pace, sample: of(pace) })
+            };
+            (least_disturbed(patience, take).unwrap()["pace"], count)
+        };
+        let long = Duration::from_secs(600);
+        assert_eq!(taken(long, &[1.0]), (1.0, SLICES));
+        assert_eq!(taken(long, &[0.5, 0.95]), (0.95, 2 * SLICES));
+        assert_eq!(taken(long, &[0.5]), (0.5, MOST));
+        assert_eq!(taken(Duration::ZERO, &[0.5, 0.95]), (0.5, SLICES));
+    }
+}
