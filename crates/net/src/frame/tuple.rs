@@ -49,6 +49,7 @@ impl Frame<'_> {
         }
     }
 
+    #[inline]
     fn tuple_v4(&self) -> Option<Tuple> {
         let head: [u8; 24] = array(self.prefix, self.net_at.into())?;
         let [first, _, t0, t1, _, _, f0, f1, _, protocol, _, _, ends @ ..] = head;
@@ -75,6 +76,7 @@ impl Frame<'_> {
     }
 
     /// A packet that ends at `end` is within the frame, and so is its header at `at`.
+    #[inline]
     fn is_whole(&self, protocol: u8, at: u16, end: u32) -> bool {
         if end > self.len {
             return false;

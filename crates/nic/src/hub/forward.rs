@@ -1,6 +1,6 @@
 //! From a frame that came in to those who get it.
 
-use std::cell::OnceCell;
+use std::cell::Cell;
 
 use memory::Buffers;
 use net::Reason;
@@ -28,8 +28,8 @@ const FLOODED_PIECES_MAX: usize = 64;
 /// A frame that was decided about.
 struct Passing<'a> {
     frame: &'a Frame<'a>,
-    /// Of its flow, once somebody has asked.
-    hash: OnceCell<Option<u32>>,
+    /// Of its flow, once somebody has asked. `OnceCell` fills itself by a call that is never inlined.
+    hash: Cell<Option<Option<u32>>>,
     header: &'a Header,
     /// Nobody knows whose it is.
     flooded: bool,
@@ -63,7 +63,7 @@ impl Hub {
         let Given { header, prefix, body, may } = *given;
         let frame = Frame::parse(prefix, bytes)?;
         let header = Header::parse(header, &frame, *may)?;
-        let hash = OnceCell::new();
+        let hash = Cell::default();
         let mut passing =
             Passing { frame: &frame, hash, header: &header, flooded: false, prefix, body };
         if let Some(way) = self.switch.way(from, &frame, &header, now_ns) {
@@ -110,7 +110,15 @@ impl Hub {
         if flooded && !known.wants(frame.dst) {
             return;
         }
-        let hash = if known.is_wide() { *hash.get_or_init(|| self.hash.of(frame)) } else { None };
+        let hash = match hash.get() {
+            _ if !known.is_wide() => None,
+            Some(told) => told,
+            None => {
+                let told = self.hash.of(frame);
+                hash.set(Some(told));
+                told
+            }
+        };
         let queue = known.pick(hash, now_ns, &self.exits);
         let seat = known.seat(queue);
         let address = Address::new(to, queue, known.epoch);
