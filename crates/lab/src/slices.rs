@@ -11,6 +11,9 @@ use crate::pace::UNDISTURBED;
 pub const SLICES: usize = 3;
 /// Slices that are looked at, at most.
 const MOST: usize = 30;
+/// Starts whose mean a sample is. Each draws anew where its buffers lie, and with that how many of them are in
+/// caches.
+pub const STARTS: usize = 4;
 
 /// What was measured, and the pace of the CPUs, the lower one of before and after.
 #[derive(Debug)]
@@ -51,9 +54,21 @@ fn best(mut slices: Vec<Slice>) -> Sample {
     sample
 }
 
+/// The mean of some starts, each of which may wait for so long; in a quick run of one, which takes what there is.
+///
+/// # Errors
+/// Those of `start`.
+pub fn of_starts(
+    quick: bool,
+    patience: Duration,
+    start: impl FnMut(Duration) -> Result<Sample>,
+) -> Result<Sample> {
+    let waits = if quick { vec![Duration::ZERO] } else { vec![patience; STARTS] };
+    waits.into_iter().map(start).collect::<Result<_>>().map(mean)
+}
+
 /// The mean of each metric of samples that have the same ones.
-#[must_use]
-pub fn mean(samples: Vec<Sample>) -> Sample {
+fn mean(samples: Vec<Sample>) -> Sample {
     let count = samples.len() as f64;
     let mut all = Sample::new();
     for (name, value) in samples.into_iter().flatten() {
@@ -78,6 +93,20 @@ mod tests {
         let slices = paces.map(|(pace, rate)| Slice { pace, sample: of(rate) });
         let chosen = best(slices.into());
         assert_eq!((chosen["rate"], chosen["same"], chosen["pace"]), (3.0, 2.0, 0.96));
+    }
+
+    #[test]
+    fn a_quick_run_starts_once_and_waits_for_nothing() {
+        let started = |quick| {
+            let mut waits = Vec::new();
+            let start = |patience| {
+                waits.push(patience);
+                Ok(of(waits.len() as f64))
+            };
+            (of_starts(quick, Duration::from_secs(2), start).unwrap()["rate"], waits)
+        };
+        assert_eq!(started(true), (1.0, vec![Duration::ZERO]));
+        assert_eq!(started(false), (2.5, vec![Duration::from_secs(2); STARTS]));
     }
 
     #[test]

@@ -171,10 +171,14 @@ impl Writer {
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
         let (more, since_ns) = (frame.header, frame.since_ns);
         let head = Head { kind: FRAME, bytes, address, more, since_ns };
-        self.area.write(at, head.pack().as_flattened())
+        self.write_head(at, &head)
             && self.area.write(head_at, frame.head)
             && frame.body.copy_to(self.area.mapping(), body_at)
             && self.done(bytes as usize)
+    }
+
+    fn write_head(&self, at: usize, head: &Head) -> bool {
+        self.area.write(at, head.pack().as_flattened())
     }
 
     /// Writes where a station is; false: there is no room.
@@ -184,7 +188,7 @@ impl Writer {
         let mut more = [0; HEADER_BYTES];
         more.iter_mut().zip(news.mac.0).for_each(|(place, byte)| *place = byte);
         let head = Head { kind: NEWS, address, more, ..Head::default() };
-        self.area.write(at, head.pack().as_flattened()) && self.done(0)
+        self.write_head(at, &head) && self.done(0)
     }
 
     /// Shows the reader what was written since the last time; true when it must be woken.
@@ -221,7 +225,7 @@ impl Writer {
         if skip > 0 {
             let head = Head { kind: WRAP, ..Head::default() };
             // Records are whole lines, so there is room for a head.
-            if !self.area.write(place(self.at), head.pack().as_flattened()) {
+            if !self.write_head(place(self.at), &head) {
                 return None;
             }
             self.at += skip as u64;

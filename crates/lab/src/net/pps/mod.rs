@@ -18,7 +18,7 @@ use crate::blk::systems::Poll;
 use crate::cpu::Placement;
 use crate::experiment::{CellPlan, Comparison, Experiment, Options, Plan, Prepared, Sample};
 use crate::pace::Pace;
-use crate::slices::{SLICES, mean};
+use crate::slices::{SLICES, STARTS, of_starts};
 
 const SYSTEMS: [System; 5] = [
     System::Ringway(Poll::Auto),
@@ -31,12 +31,9 @@ const SYSTEMS: [System; 5] = [
 const SIZES: [u16; 2] = [64, 1500];
 /// Of what a peer delivers, at least.
 const DELIVERED: f64 = 0.9;
-/// Starts whose mean a sample is. Each draws anew where its buffers lie, and with that how many of them are in
-/// caches; a quick run has one.
-const STARTS: usize = 4;
 /// How long a slice is: shorter than neighbours stay away.
 const SLICE_MS: u64 = 60;
-/// How long a start waits for slices in which the host leaves the CPUs alone. A quick run takes what there is.
+/// How long a start waits for slices in which the host leaves the CPUs alone.
 const PATIENCE: Duration = Duration::from_secs(3);
 /// MiB that all of DPDK's processes of a turn need together.
 const ALL_MIB: u64 = 2048;
@@ -203,17 +200,11 @@ impl Prepared for Ready {
         let (_, system) = case.systems(self.options.control)[system];
         let millis = |default| Duration::from_millis(self.options.window_ms.unwrap_or(default));
         match case {
-            Case::Frames(bytes) => {
-                let quick = self.options.quick;
-                let (starts, patience) =
-                    if quick { (1, Duration::ZERO) } else { (STARTS, PATIENCE) };
-                let start = |_| {
-                    let switch = system.start(2, 1, self.placement)?;
-                    let running = Closed::start(switch, bytes, self.placement)?;
-                    running.measure(millis(SLICE_MS), patience, &mut self.pace)
-                };
-                (0..starts).map(start).collect::<Result<Vec<_>>>().map(mean)
-            }
+            Case::Frames(bytes) => of_starts(self.options.quick, PATIENCE, |patience| {
+                let switch = system.start(2, 1, self.placement)?;
+                let running = Closed::start(switch, bytes, self.placement)?;
+                running.measure(millis(SLICE_MS), patience, &mut self.pace)
+            }),
             Case::Idle(idle) => idle.measure(system, millis(10_000), self.placement),
         }
     }

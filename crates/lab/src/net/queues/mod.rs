@@ -30,17 +30,14 @@ use crate::experiment::{CellPlan, Experiment, Options, Plan, Prepared, Sample};
 use crate::host::versions as tools;
 use crate::inside::Inside;
 use crate::pace::Pace;
-use crate::slices::{SLICES, Slice, least_disturbed, mean};
+use crate::slices::{SLICES, STARTS, Slice, least_disturbed, of_starts};
 
 /// Times that each is measured in a boot of its guests.
 const REPEATS: usize = 4;
 /// How long a slice between NICs is.
 const SLICE_MS: u64 = 100;
-/// How long a start of those waits for slices in which the host leaves the CPUs alone. A quick run takes what
-/// there is.
+/// How long a start of those waits for slices in which the host leaves the CPUs alone.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Starts whose mean a sample of those is, since each draws anew where its buffers lie. A quick run has one.
-const STARTS: usize = 4;
 
 /// The experiment.
 #[derive(Debug)]
@@ -142,9 +139,8 @@ impl Prepared for Ready {
             Way::Switch(system, pairs) => switch(system, pairs, pairs, streams, self.placement),
             Way::OneOf(pairs) => switch(OURS, pairs, 1, streams, self.placement),
             Way::Nics(pairs, bytes) => {
-                let starts = 0..if self.options.quick { 1 } else { STARTS };
-                let samples = starts.map(|_| self.nics(pairs, bytes));
-                samples.collect::<Result<Vec<_>>>().map(mean)
+                let quick = self.options.quick;
+                of_starts(quick, PATIENCE, |patience| self.nics(pairs, bytes, patience))
             }
             Way::Emulated(pairs) => emulated(pairs, streams, self.placement),
             Way::Bridge => {
@@ -171,7 +167,7 @@ impl Prepared for Ready {
 
 impl Ready {
     /// One flow between NICs of the lab's client, which has one CPU, and the switch the other.
-    fn nics(&mut self, pairs: u16, bytes: usize) -> Result<Sample> {
+    fn nics(&mut self, pairs: u16, bytes: usize, patience: Duration) -> Result<Sample> {
         let pace = self.pace.as_mut().context("nobody has looked at the CPUs")?;
         let running = OURS.start(2, pairs, self.placement)?;
         let sockets = [running.socket(0), running.socket(1)];
@@ -185,7 +181,6 @@ impl Ready {
         let mut lane = [lane];
         let window = Window::of(Duration::from_millis(self.options.window_ms.unwrap_or(SLICE_MS)));
         let time = || running.time_s();
-        let patience = if self.options.quick { Duration::ZERO } else { PATIENCE };
         least_disturbed(patience, |until| {
             let before = pace.undisturbed(until)?;
             let ran = client::run(&mut lane, self.placement.client, window, &time)?;
