@@ -1,7 +1,7 @@
 //! Hashes of flows that were seen of late: what is told of one frame of a flow holds for the next.
 
 use super::toeplitz::Toeplitz;
-use crate::frame::{Frame, Tuple};
+use crate::frame::{Frame, Look, Tuple};
 
 /// Flows that are remembered: two to the power of this, of 48 bytes each.
 const PLACES_BITS: u32 = 6;
@@ -9,15 +9,23 @@ const PLACES_BITS: u32 = 6;
 /// A hash that is worked out once for flows that send many frames. It tells what [`Toeplitz::of`] does.
 ///
 /// To parse what a frame carries, and to hash it, costs about a fifth of all that is done for one of
-/// 1,514 bytes (`ringway lab run net-queues --only nic-1500` compares); to compare five words does not.
+/// 1,514 bytes (`ringway lab run net-queues --only nic-1500` compares); to compare a few words does not.
 #[derive(Clone, Debug)]
 pub struct Memo {
     hash: Toeplitz,
-    /// The flow of the last frame: that the next is of the same one is foreseen by the CPU, which then
+    /// The last frame that had a tuple: that the next is of the same flow is foreseen by the CPU, which then
     /// need not wait for a place.
-    last: (Tuple, u32),
+    last: Last,
     /// By [`Tuple::place`]. Flows that share a place take it from each other.
     places: Box<[(Tuple, u32)]>,
+}
+
+/// A frame, and the hash of its flow.
+#[derive(Clone, Copy, Debug, Default)]
+struct Last {
+    look: Look,
+    tuple: Tuple,
+    hash: u32,
 }
 
 impl Default for Memo {
@@ -30,24 +38,27 @@ impl Memo {
     /// Of this hash.
     pub fn new(hash: Toeplitz) -> Self {
         let places = vec![Default::default(); 1 << PLACES_BITS].into();
-        Self { hash, last: Default::default(), places }
+        Self { hash, last: Last::default(), places }
     }
 
     /// The hash of a frame's flow; see [`Toeplitz::of`].
     #[inline]
     pub fn of(&mut self, frame: &Frame<'_>) -> Option<u32> {
-        match frame.tuple() {
-            Some(tuple) if tuple == self.last.0 => Some(self.last.1),
-            tuple => self.of_another(tuple, frame),
+        match Look::of(frame) {
+            Some(look) if look == self.last.look => Some(self.last.hash),
+            look => self.of_another(look.unwrap_or_default(), frame),
         }
     }
 
-    /// Of another flow than the last frame's, or of what has no tuple.
+    /// Of a frame that is not just like the last one.
     #[inline(never)]
-    fn of_another(&mut self, tuple: Option<Tuple>, frame: &Frame<'_>) -> Option<u32> {
-        let Some(tuple) = tuple else { return self.hash.of(frame) };
-        self.last = (tuple, self.find(tuple, frame)?);
-        Some(self.last.1)
+    fn of_another(&mut self, look: Look, frame: &Frame<'_>) -> Option<u32> {
+        let Some(tuple) = frame.tuple() else { return self.hash.of(frame) };
+        if tuple != self.last.tuple {
+            (self.last.tuple, self.last.hash) = (tuple, self.find(tuple, frame)?);
+        }
+        self.last.look = look;
+        Some(self.last.hash)
     }
 
     fn find(&mut self, tuple: Tuple, frame: &Frame<'_>) -> Option<u32> {

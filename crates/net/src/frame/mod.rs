@@ -8,6 +8,7 @@
 
 mod dhcp;
 mod ip;
+mod look;
 mod neighbour;
 mod tuple;
 mod walk;
@@ -17,6 +18,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 pub use dhcp::Bootp;
 pub use ip::{Ip, Tcp, Udp, Upper};
+pub use look::Look;
 pub use neighbour::{Arp, Neighbour, Solicited};
 pub use tuple::Tuple;
 
