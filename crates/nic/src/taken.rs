@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Marks of a queue that are kept; of more the last one stands for all that follow.
 const MARKS_MAX: usize = 16;
-/// Frames to a queue for which marks are made after somebody has asked: each costs a look at what the
+/// Runs of frames to a queue for which marks are made after somebody has asked: each costs a look at what the
 /// other reactor writes.
-const MARKED_FRAMES: u16 = 512;
+const MARKED_RUNS: u16 = 512;
 
 /// What a receive queue tells. Numbers are buffers since its start.
 #[derive(Debug, Default)]
@@ -86,7 +86,7 @@ pub(crate) struct Followed {
     done: u64,
     /// What is up to a position was taken when so many buffers were; oldest first.
     marks: VecDeque<(u64, u64)>,
-    /// Frames for which marks are still made.
+    /// Runs of frames for which marks are still made.
     left: u16,
 }
 
@@ -98,7 +98,7 @@ impl Default for Followed {
 }
 
 impl Followed {
-    /// A frame goes there. `arrived` tells up to which position frames are in the ring.
+    /// Frames have gone there. `arrived` tells up to which position frames are in the ring.
     pub(crate) fn goes(&mut self, arrived: impl FnOnce() -> u64, taken: &Taken) {
         if self.left > 0 {
             self.left -= 1;
@@ -121,7 +121,7 @@ impl Followed {
             self.marks.pop_front();
         }
         if position > self.done {
-            self.left = MARKED_FRAMES;
+            self.left = MARKED_RUNS;
         }
         position <= self.done
     }

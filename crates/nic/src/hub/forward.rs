@@ -14,9 +14,10 @@ use super::exits::Exits;
 use super::finish::Workshop;
 use super::head::Head;
 use super::known::{Known, Seat};
+use super::run::Run;
 use super::work::{PIECE_BYTES, Work};
 use super::{Given, Hub, known};
-use crate::link::{Address, News};
+use crate::link::News;
 use crate::outlet::Ready;
 
 /// Most segments that a frame is cut into: 64 KiB in those of the smallest size that Linux agrees on
@@ -105,32 +106,55 @@ impl Hub {
     /// Gives a frame to a port, in the form that it takes. What becomes of it there is counted
     /// there, and is no matter of its sender.
     fn hand(&mut self, to: PortId, tagging: Tagging, passing: &Passing<'_>, now_ns: u64) {
-        let Passing { frame, ref hash, header, flooded, prefix, body } = *passing;
-        let Some(known) = known(&mut self.ports, to) else { return };
-        if flooded && !known.wants(frame.dst) {
-            return;
+        let Passing { header, prefix, body, .. } = *passing;
+        let Some(hash) = self.flow_for(to, passing) else { return };
+        if !self.run.as_ref().is_some_and(|run| run.is_of(to, hash)) {
+            self.begin_run(to, hash, now_ns);
         }
-        let hash = match hash.get() {
-            _ if !known.is_wide() => None,
-            Some(told) => told,
-            None => {
-                let told = self.hash.of(frame);
-                hash.set(Some(told));
-                told
-            }
-        };
-        let queue = known.pick(hash, now_ns, &self.exits);
-        let seat = known.seat(queue);
-        let address = Address::new(to, queue, known.epoch);
-        let mut way =
-            Handing { known, exits: &mut self.exits, work: &mut self.work, seat, address };
+        let (Some(known), Some(run)) = (known(&mut self.ports, to), &mut self.run) else { return };
+        let mut way = Handing { known, exits: &mut self.exits, work: &mut self.work, run };
         let outcome = if header.is_plain() && tagging == Tagging::Keep {
             let raw = Header::default().bytes(1);
             way.give(&Ready { header: raw, head: prefix, body, since_ns: now_ns })
         } else {
             way.finish(&mut self.workshop, tagging, passing, now_ns)
         };
-        way.known.sent(hash, queue, outcome, now_ns, way.exits);
+        way.run.sent(outcome);
+    }
+
+    /// The hash of a frame's flow, if a port asks for that; nothing if it does not want the frame.
+    #[inline]
+    fn flow_for(&mut self, to: PortId, passing: &Passing<'_>) -> Option<Option<u32>> {
+        let Passing { frame, ref hash, flooded, .. } = *passing;
+        let known = known(&mut self.ports, to)?;
+        if flooded && !known.wants(frame.dst) {
+            return None;
+        }
+        if !known.is_wide() {
+            return Some(None);
+        }
+        Some(hash.get().unwrap_or_else(|| {
+            let told = self.hash.of(frame);
+            hash.set(Some(told));
+            told
+        }))
+    }
+
+    /// What follows goes elsewhere.
+    #[inline(never)]
+    fn begin_run(&mut self, to: PortId, hash: Option<u32>, now_ns: u64) {
+        self.end_run();
+        let known = known(&mut self.ports, to);
+        self.run = known.map(|known| Run::begin(to, hash, known, now_ns, &self.exits));
+    }
+
+    /// Nothing follows what went to the same place.
+    pub(super) fn end_run(&mut self) {
+        if let Some(run) = self.run.take()
+            && let Some(known) = known(&mut self.ports, run.to())
+        {
+            run.end(known, &self.exits);
+        }
     }
 }
 
@@ -139,8 +163,7 @@ struct Handing<'a> {
     known: &'a mut Known,
     exits: &'a mut Exits,
     work: &'a mut Work,
-    seat: Seat,
-    address: Address,
+    run: &'a mut Run,
 }
 
 impl Handing<'_> {
@@ -148,9 +171,10 @@ impl Handing<'_> {
     #[inline]
     fn give(&mut self, ready: &Ready<'_>) -> (bool, u64) {
         let bytes = ready.bytes();
-        let given = self.exits.give(self.seat, self.address, ready);
+        let Run { seat, address, .. } = *self.run;
+        let given = self.exits.give(seat, address, ready);
         // On another reactor it counts when it gets there.
-        if given.is_err() || !matches!(self.seat, Seat::There(_)) {
+        if given.is_err() || !matches!(seat, Seat::There(_)) {
             self.known.got(bytes, given);
         }
         (given.is_ok(), self.work.spend(bytes))

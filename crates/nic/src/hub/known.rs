@@ -169,8 +169,8 @@ impl Known {
         spread.pick(hash, now_ns, is_taken).into()
     }
 
-    /// What came of a frame for the queue that was picked: whether some of it is on its way there,
-    /// and how much work it was.
+    /// What came of the frames of one flow for the queue that was picked: whether any of them is on its way
+    /// there, and how much work they were.
     pub(super) fn sent(
         &mut self,
         hash: Option<u32>,

@@ -5,6 +5,7 @@ mod finish;
 mod forward;
 mod head;
 mod known;
+mod run;
 mod work;
 
 use std::cell::RefCell;
@@ -27,6 +28,7 @@ use crate::taken::Taken;
 use exits::Exits;
 use finish::Workshop;
 use known::{Known, Seat};
+use run::Run;
 use work::Work;
 
 /// A frame that came in. All of it is elsewhere: what is put together byte by byte and read as words at once has
@@ -73,6 +75,8 @@ pub struct Hub {
     workshop: Workshop,
     /// Since the last flush.
     work: Work,
+    /// The last frames of this batch. None when anything of a port changes.
+    run: Option<Run>,
 }
 
 impl Hub {
@@ -86,6 +90,7 @@ impl Hub {
             exits: Exits::default(),
             workshop: Workshop::default(),
             work: Work::default(),
+            run: None,
         }
     }
 
@@ -141,6 +146,7 @@ impl Hub {
 
     /// Unplugs a port.
     pub(crate) fn remove_port(&mut self, id: PortId) {
+        self.end_run();
         self.switch.remove_port(id);
         if let Some(known) = self.ports.get_mut(id.index()).and_then(Option::take) {
             known.seats().for_each(|seat| self.exits.leave(seat));
@@ -149,6 +155,7 @@ impl Hub {
 
     /// What the driver of a port has asked for over its control queue; `None`: there is none.
     pub(crate) fn set_asked(&mut self, port: PortId, asked: Option<Arc<Asked>>) {
+        self.end_run();
         if let Some(known) = known(&mut self.ports, port) {
             known.set_asked(asked);
         }
@@ -167,6 +174,7 @@ impl Hub {
 
     /// A queue of a port takes no frames any more.
     pub fn close(&mut self, port: PortId, queue: u16) {
+        self.end_run();
         if let Some(known) = known(&mut self.ports, port) {
             let seat = known.sit(queue, Seat::Nobody, None);
             self.exits.leave(seat);
@@ -174,6 +182,7 @@ impl Hub {
     }
 
     fn sit(&mut self, opening: Opening, seat: Seat) {
+        self.end_run();
         let Opening { port, queue, epoch, takes, taken } = opening;
         let Some(known) = known(&mut self.ports, port) else { return self.exits.leave(seat) };
         (known.epoch, known.takes) = (epoch, takes);
@@ -260,6 +269,7 @@ impl Hub {
     /// The batch is over: everybody who got something is shown it.
     pub fn flush(&mut self, context: &mut Context<'_>) {
         self.work = Work::default();
+        self.end_run();
         // For all that are shown something.
         context.now_again_ns();
         self.exits.flush(context);

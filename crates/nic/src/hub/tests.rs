@@ -1,4 +1,4 @@
-//! Ports whose numbers are used again.
+//! Ports that change, or whose numbers are used again.
 
 use net::Mac;
 use net::port::{Vlan, VlanId};
@@ -59,4 +59,54 @@ fn news_of_no_port_is_forgotten() {
     hub.learn(News { port: PORT, term: 0, vlan: 0, mac: Mac([2, 0, 0, 0, 0, 1]) }, NOW);
     hub.learn(News { port: PortId(u16::MAX), term: 0, vlan: 0, mac: Mac::default() }, NOW);
     assert!(hub.switch.port(PORT).is_none());
+}
+
+/// Frames that a queue got.
+#[derive(Default)]
+struct Got(usize);
+
+impl Outlet for Got {
+    fn give(&mut self, _: &Ready<'_>) -> Result<(), Reason> {
+        self.0 += 1;
+        Ok(())
+    }
+
+    fn flush(&mut self, _: &mut Context<'_>) {}
+}
+
+fn opens(hub: &mut Hub, port: PortId) -> Rc<RefCell<Got>> {
+    let outlet = Rc::new(RefCell::new(Got::default()));
+    let takes = Offloads::default();
+    hub.open(Opening { port, queue: 0, epoch: 1, takes, taken: None }, outlet.clone());
+    outlet
+}
+
+/// Sends a frame to everybody.
+fn sends(hub: &mut Hub, from: PortId) {
+    let (header, mut prefix) = ([0; HEADER_BYTES], [2; 60]);
+    prefix[..6].fill(0xff);
+    let (body, may) = (Buffers::default(), Offloads::default());
+    hub.forward(from, &Given { header: &header, prefix: &prefix, body: &body, may: &may }, NOW);
+}
+
+/// In one batch, in which frames follow each other to the same place.
+#[test]
+fn a_frame_does_not_follow_the_last_one_to_a_place_that_somebody_else_has_now() {
+    let mut hub = hub();
+    let [from, to] = [PORT, PortId(8)];
+    for port in [from, to] {
+        let common = Common { counts: Arc::default(), shares: Arc::new(Shares::new(1)) };
+        hub.set_port(port, Policy::open(NetworkId(0)), common, 1).unwrap();
+    }
+    let first = opens(&mut hub, to);
+    (0..2).for_each(|_| sends(&mut hub, from));
+    assert_eq!(first.borrow().0, 2);
+    hub.close(to, 0);
+    // It takes the place that has become free.
+    let others = opens(&mut hub, from);
+    sends(&mut hub, from);
+    assert_eq!((first.borrow().0, others.borrow().0), (2, 0));
+    let again = opens(&mut hub, to);
+    sends(&mut hub, from);
+    assert_eq!(again.borrow().0, 1);
 }
