@@ -7,6 +7,7 @@
 
 mod frame;
 mod host;
+mod inlets;
 mod lane;
 mod nic;
 mod ping;

@@ -12,6 +12,7 @@ use testkit::raw::{Guest, Setup};
 use vm_memory::{FileOffset, MmapRegion};
 
 use super::frame::{self, HEADER_BYTES};
+use super::inlets::Inlets;
 use super::ring::Ring;
 
 /// Descriptors of each queue, if not said otherwise.
@@ -45,25 +46,10 @@ pub(in crate::net) struct Spec {
     pub(in crate::net) frames: Vec<Vec<u8>>,
 }
 
-/// A queue on which nothing came at so many looks, and of which another one has had something since, is
-/// quiet, and looked at once in so many: what a look costs is then the same however many queues a NIC has.
-const QUIET: u32 = 256;
-
-/// A receive queue.
-struct Inlet {
-    ring: Ring,
-    /// Looks since something came.
-    empty: u32,
-}
-
 /// A NIC that runs. Dropping it says goodbye.
 pub(in crate::net) struct Nic {
     /// One of each pair.
-    receive: Vec<Inlet>,
-    /// Looks at them so far.
-    looks: u32,
-    /// On which something came last.
-    last: usize,
+    receive: Inlets,
     /// Of the first pair.
     send: Ring,
     /// Buffers that may be sent, next one first.
@@ -86,18 +72,18 @@ impl Nic {
         for (index, queue) in guest.queues.drain(..).enumerate() {
             let ring = Ring::new(&mapped, region.guest_addr, queue)?;
             match index {
-                _ if index % 2 == 0 => receive.push(Inlet { ring, empty: 0 }),
+                _ if index % 2 == 0 => receive.push(ring),
                 1 => send = Some(ring),
                 _ => {}
             }
         }
         let send = send.context("no queue to send on")?;
-        let free = (0..send_heads).collect();
-        let mut nic = Self { receive, looks: 0, last: 0, send, free, _guest: guest };
-        for Inlet { ring, .. } in &mut nic.receive {
+        for ring in &mut receive {
             (0..spec.depth).try_for_each(|head| ring.offer(head))?;
             ring.publish()?;
         }
+        let (receive, free) = (Inlets::new(receive), (0..send_heads).collect());
+        let mut nic = Self { receive, send, free, _guest: guest };
         nic.announce(send_heads)?;
         Ok(nic)
     }
@@ -149,27 +135,12 @@ impl Nic {
     /// The same of every queue, added to what was counted before.
     #[inline]
     pub(super) fn count_all(&mut self, bytes: u32, frames: &mut [u64]) -> Result<()> {
-        self.looks = self.looks.wrapping_add(1);
-        let all = self.looks.is_multiple_of(QUIET);
-        for (at, (inlet, frames)) in self.receive.iter_mut().zip(frames).enumerate() {
-            let Inlet { ring, empty } = inlet;
-            if *empty >= QUIET && at != self.last && !all {
-                continue;
-            }
-            *empty = empty.saturating_add(1);
-            while let Some((head, len)) = ring.take()? {
-                *frames += u64::from(len == bytes);
-                ring.offer(head)?;
-                (*empty, self.last) = (0, at);
-            }
-            ring.publish()?;
-        }
-        Ok(())
+        self.receive.count_all(bytes, frames)
     }
 
     /// Takes the next frame of one length, if there is one; others are put back as they are.
     pub(in crate::net) fn receive_one(&mut self, bytes: u32) -> Result<bool> {
-        let Some(Inlet { ring, .. }) = self.receive.first_mut() else { return Ok(false) };
+        let Some(ring) = self.receive.first_mut() else { return Ok(false) };
         while let Some((head, len)) = ring.take()? {
             ring.offer(head)?;
             ring.publish()?;
@@ -182,7 +153,7 @@ impl Nic {
 
     /// The queue on which frames without a flow come.
     pub(super) fn first(&self) -> Option<&Ring> {
-        self.receive.first().map(|inlet| &inlet.ring)
+        self.receive.first()
     }
 }
 
