@@ -109,8 +109,19 @@ impl Ovs {
             let name = name(port);
             let set = ["--", "set", "Interface", &name, "type=dpdkvhostuser"];
             place.configure(&[&["add-port", BRIDGE, &name][..], &set].concat())?;
+            self.is_there(port)?;
         }
         Ok(())
+    }
+
+    /// Fails where a port that was configured is not there: what was wrong is told nowhere else.
+    fn is_there(&self, port: usize) -> Result<()> {
+        if self.socket(port).exists() {
+            return Ok(());
+        }
+        let name = name(port);
+        let said = self.place.configure(&["get", "Interface", &name, "error"])?;
+        bail!("port {name} has no socket; Open vSwitch says: {}", said.trim_end());
     }
 
     /// The socket of a port.
@@ -154,9 +165,10 @@ impl Place {
         self.dir.join("ctl")
     }
 
-    fn configure(&self, words: &[&str]) -> Result<()> {
+    /// Returns what is printed, when the switch has done it.
+    fn configure(&self, words: &[&str]) -> Result<String> {
         let database = format!("--db=unix:{}/db.sock", self.dir.display());
-        run(self.command(CONFIGURE).args([&database, PATIENCE_S]).args(words)).map(drop)
+        run(self.command(CONFIGURE).args([&database, PATIENCE_S]).args(words))
     }
 }
 
