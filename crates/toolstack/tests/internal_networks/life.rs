@@ -42,6 +42,18 @@ fn what_is_missing_is_made_again_and_nothing_is_left() {
             assert_eq!(world.problems(), [] as [&str; 0]);
             assert!(sh("ip -br addr show dev rw-lan").contains("10.5.0.1/24"));
 
+            // Somebody begins anew with his own rules, or adds one to ours.
+            for (change, there) in [
+                ("nft flush table ip ringway_lan", 0),
+                ("nft add rule ip ringway_lan forward accept", 5),
+            ] {
+                sh(change);
+                let told = format!("table ip ringway_lan of nftables has {there} rules of 4");
+                assert_eq!(world.problems(), [told]);
+                world.create("lan", true, true, None).unwrap();
+                assert_eq!(world.problems(), [] as [&str; 0]);
+            }
+
             // As after a start of the host, but for the process: it listens at what is gone.
             let [process] = world.processes()[..] else { panic!("{:?}", world.processes()) };
             sh("ip link del rw-lan");

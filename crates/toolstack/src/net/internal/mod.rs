@@ -188,7 +188,7 @@ impl Networks {
         }
         match Tool::find(NFT) {
             Err(missing) => problems.push(missing.to_string()),
-            Ok(nft) => problems.extend(rules::problem(&nft, &spec.name.table()).await),
+            Ok(nft) => problems.extend(rules::problem(&nft, &spec).await),
         }
         if spec.dhcp && !dnsmasq::is_running(&files) {
             problems.push("dnsmasq does not run".into());

@@ -7,7 +7,7 @@ use super::tool::Tool;
 
 /// What `nft` is told: the table as it should be, in one step, whatever it was.
 fn script(spec: &Spec) -> String {
-    let (table, chains) = (spec.name.table(), if spec.nat { routed(spec) } else { closed(spec) });
+    let (table, chains) = (spec.name.table(), chains(spec));
     format!(
         "table ip {table} {{\n}}\n\
          delete table ip {table}\n\
@@ -15,6 +15,19 @@ fn script(spec: &Spec) -> String {
          {chains}\
          }}\n"
     )
+}
+
+fn chains(spec: &Spec) -> String {
+    if spec.nat { routed(spec) } else { closed(spec) }
+}
+
+/// How many rules there are in what `nft` is told, or tells.
+fn rules(said: &str) -> usize {
+    let is_rule = |line: &&str| {
+        let first = line.split_whitespace().next();
+        first.is_some_and(|word| !["table", "chain", "type", "}"].contains(&word))
+    };
+    said.lines().filter(is_rule).count()
 }
 
 /// Guests go out by addresses of their network, and get answers. What stays in the bridge may pass here
@@ -59,10 +72,17 @@ pub(super) async fn set(nft: &Tool, spec: &Spec) -> Result<(), NetError> {
     })
 }
 
-/// Why the table cannot be seen; nothing if it is there.
-pub(super) async fn problem(nft: &Tool, table: &str) -> Option<String> {
-    let said = nft.run(&["list", "table", "ip", table], "").await.err()?.to_string();
-    said.lines().next().map(str::to_owned)
+/// What is wrong with a network's table; nothing if all its rules are there.
+pub(super) async fn problem(nft: &Tool, spec: &Spec) -> Option<String> {
+    let table = spec.name.table();
+    match nft.run(&["list", "table", "ip", &table], "").await {
+        Err(error) => error.to_string().lines().next().map(str::to_owned),
+        Ok(said) => {
+            let (there, all) = (rules(&said), rules(&chains(spec)));
+            (there != all)
+                .then(|| format!("table ip {table} of nftables has {there} rules of {all}"))
+        }
+    }
 }
 
 /// Removes the table if it is there.
@@ -75,6 +95,16 @@ pub(super) async fn remove(nft: &Tool, table: &str) -> Result<(), NetError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rules_are_counted_without_what_is_around_them() {
+        let spec = |nat| {
+            let (name, subnet) = ("lan".parse().unwrap(), "10.5.0.0/24".parse().unwrap());
+            Spec { name, subnet, nat, dhcp: false }
+        };
+        assert_eq!([true, false].map(|nat| rules(&chains(&spec(nat)))), [4, 2]);
+        assert_eq!(rules("table ip ringway_lan {\n\tchain forward {\n\t}\n\n}\n"), 0);
+    }
 
     #[test]
     fn a_script_names_one_table_and_one_bridge() {
