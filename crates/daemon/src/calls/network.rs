@@ -7,10 +7,10 @@ use tokio::time::timeout;
 use xenapi::table::{FieldIx, network, vif};
 use xenapi::{ApiError, Value, codes};
 
-use crate::db::{Ref, Tx};
+use crate::db::{Object, Ref, Tx};
 use crate::dispatch::generic::{constructed, nothing};
 use crate::dispatch::{Answer, Args, Ctx, Handler, Hook, text};
-use crate::records::fields::{flag, int, references, text as read, uuid};
+use crate::records::fields::{flag, int, references, uuid};
 
 /// Least and most bytes of a packet.
 const MTUS: std::ops::RangeInclusive<i64> = 68..=65_535;
@@ -78,13 +78,16 @@ async fn destroy(ctx: Ctx, args: Args) -> Answer {
         if !pifs.is_empty() {
             return Err(codes::network_contains_pif(joined(pifs)));
         }
-        let made_here = bridge_of(uuid(&view, &net, network::Field::uuid)?);
-        let bridge = read(&view, &net, network::Field::bridge)?.to_owned();
+        let bridge = view.get(&net, network::Field::bridge)?.clone();
         tx.destroy(&network::CLASS, &net)?;
-        Ok((bridge == made_here).then_some(bridge))
+        // Whoever makes a network may name the bridge of another one.
+        let is_it = |other: &Object| other.get(network::Field::bridge.into()) == Some(&bridge);
+        let shared = tx.view().all(&network::CLASS).any(is_it);
+        Ok((!shared).then(|| text(&bridge).to_owned()))
     })?;
     if let Some(bridge) = bridge {
-        // Nobody is in it any more. What stays of it is empty, and made anew by nobody.
+        // Nobody is in it any more. One that somebody else has made stays, and so does one that cannot be
+        // removed now, which is empty.
         let _ = timeout(BRIDGE_DEADLINE, ctx.house.drivers.net.remove_bridge(&bridge)).await;
     }
     Ok(nothing())

@@ -1,10 +1,12 @@
 //! A network card of the host, by which guests reach whoever is at the other end of its cable.
 
+use std::path::Path;
+
 use testkit::inside::in_own_network;
 use xenapi::Value;
 
 use super::nets::{hears, run};
-use super::records::{interface, of, start, with};
+use super::records::{interface, of, record, start, with};
 use super::world::{PATIENCE, World};
 
 /// Who is at the other end, and the guest.
@@ -46,7 +48,19 @@ fn a_guest_reaches_what_is_behind_a_card() {
         assert!(error.contains("PIF_DEVICE_NOT_FOUND"), "{error}");
         world.call("PIF.forget", &of(&pif));
         world.call("VIF.destroy", &of(&vif));
+        // Its bridge goes with the last network of it.
+        let bridge = world.record("network", &net).text("bridge").to_owned();
+        let there = || Path::new("/sys/class/net").join(&bridge).exists();
+        let named = [
+            ("name_label", Value::text("too")),
+            ("other_config", record([])),
+            ("bridge", Value::text(&*bridge)),
+        ];
+        let too = world.made("network.create", &[record(named)]);
         world.call("network.destroy", &of(&net));
+        assert!(there());
+        world.call("network.destroy", &of(&too));
+        assert!(!there());
         assert_eq!(world.daemon.leftovers(), Vec::<String>::new());
     })
     .unwrap();
