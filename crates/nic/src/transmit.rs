@@ -115,6 +115,35 @@ impl Transmit {
         }
     }
 
+    /// Passes a batch on that begins with this one, as far as it may; how many frames it was.
+    #[inline]
+    fn batch(&mut self, popped: Popped, now_ns: u64, context: &mut Context<'_>) -> usize {
+        let hub = Rc::clone(&self.hub);
+        let mut hub = hub.borrow_mut();
+        // Written over by each frame as far as that goes.
+        let (mut taken, mut first) = (0, [0; HEADER_BYTES + PREFIX_BYTES]);
+        let mut next = Some(popped);
+        while let Some(mut popped) = next {
+            let bytes = popped.readable().saturating_sub(HEADER_BYTES);
+            if let Err(at_ns) = hub.may_send(self.life.port, bytes, now_ns) {
+                self.timer.set(at_ns, now_ns, context);
+                self.popped.push_front(popped);
+                self.counts.holds(now_ns);
+                break;
+            }
+            self.counts.passes(now_ns);
+            self.pass(&mut hub, &mut popped, &mut first, now_ns);
+            self.ring.push(popped, 0);
+            taken += 1;
+            next = if taken < BATCH && !hub.is_spent() { self.next() } else { None };
+        }
+        if taken > 0 {
+            // Receivers first: they wait for it.
+            hub.flush(context);
+        }
+        taken
+    }
+
     #[inline]
     fn send(
         &self,
@@ -161,28 +190,8 @@ impl Poller for Transmit {
     fn poll(&mut self, context: &mut Context<'_>) -> Turn {
         let now_ns = context.now_ns();
         self.timer.look(context);
-        let hub = Rc::clone(&self.hub);
-        let mut hub = hub.borrow_mut();
-        // Written over by each frame as far as that goes.
-        let (mut taken, mut first) = (0, [0; HEADER_BYTES + PREFIX_BYTES]);
-        while taken < BATCH && !hub.is_spent() {
-            let Some(mut popped) = self.next() else { break };
-            let bytes = popped.readable().saturating_sub(HEADER_BYTES);
-            if let Err(at_ns) = hub.may_send(self.life.port, bytes, now_ns) {
-                self.timer.set(at_ns, now_ns, context);
-                self.popped.push_front(popped);
-                self.counts.holds(now_ns);
-                break;
-            }
-            self.counts.passes(now_ns);
-            self.pass(&mut hub, &mut popped, &mut first, now_ns);
-            self.ring.push(popped, 0);
-            taken += 1;
-        }
-        if taken > 0 {
-            // Receivers first: they wait for it.
-            hub.flush(context);
-        }
+        // A look that finds nothing is made again and again, and is short.
+        let taken = self.next().map_or(0, |popped| self.batch(popped, now_ns, context));
         // Also when nothing was found: the ring may be broken, or a hole.
         self.ring.publish(context);
         if taken > 0 { Turn::Busy } else { Turn::Idle }
