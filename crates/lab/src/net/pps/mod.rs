@@ -7,7 +7,7 @@ mod closed;
 
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use testkit::testpmd::{ReservedHugePages, reserve_huge_pages};
 
 use closed::{Closed, PER_CPU, QUEUE_SIZE, RATE};
@@ -150,7 +150,9 @@ impl Experiment for NetPps {
         };
         let options = options.clone();
         let pages = reserve_huge_pages(ALL_MIB)?;
-        let pace = Pace::of([placement.backend, placement.client])?;
+        // Idle ones do not ask for it, and it takes seconds.
+        let asked = cases.iter().any(|case| matches!(case, Case::Frames(_)));
+        let pace = asked.then(|| Pace::of([placement.backend, placement.client])).transpose()?;
         Ok(Box::new(Ready { plan, cases, placement, pace, options, _pages: pages }))
     }
 }
@@ -184,7 +186,8 @@ struct Ready {
     plan: Plan,
     cases: Vec<Case>,
     placement: Placement,
-    pace: Pace,
+    /// Of those CPUs, for frames.
+    pace: Option<Pace>,
     options: Options,
     /// For all that run, one after the other.
     _pages: ReservedHugePages,
@@ -201,9 +204,10 @@ impl Prepared for Ready {
         let millis = |default| Duration::from_millis(self.options.window_ms.unwrap_or(default));
         match case {
             Case::Frames(bytes) => of_starts(self.options.quick, PATIENCE, |patience| {
+                let pace = self.pace.as_mut().context("nobody has looked at the CPUs")?;
                 let switch = system.start(2, 1, self.placement)?;
                 let running = Closed::start(switch, bytes, self.placement)?;
-                running.measure(millis(SLICE_MS), patience, &mut self.pace)
+                running.measure(millis(SLICE_MS), patience, pace)
             }),
             Case::Idle(idle) => idle.measure(system, millis(10_000), self.placement),
         }
