@@ -48,6 +48,7 @@ pub mod slices;
 pub mod stats;
 pub mod table;
 pub mod toolstack;
+pub mod wake;
 
 /// Every experiment.
 #[must_use]

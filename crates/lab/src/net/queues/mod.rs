@@ -31,6 +31,7 @@ use crate::host::versions as tools;
 use crate::inside::Inside;
 use crate::pace::Pace;
 use crate::slices::{SLICES, STARTS, Slice, least_disturbed, of_starts};
+use crate::wake::wake_us;
 
 /// Times that each is measured in a boot of its guests.
 const REPEATS: usize = 4;
@@ -75,7 +76,7 @@ impl Experiment for NetQueues {
             metric: "gbit_per_s".to_owned(),
             comparisons: cases.iter().flat_map(|case| case.comparisons(options)).collect(),
             versions,
-            notes: notes(placement),
+            notes: notes(placement)?,
             plots: vec![plot(&cases, options)],
             ..Plan::default()
         };
@@ -86,8 +87,10 @@ impl Experiment for NetQueues {
     }
 }
 
-fn notes(placement: Placement) -> Vec<String> {
-    vec![
+fn notes(placement: Placement) -> Result<Vec<String>> {
+    let Placement { backend, client } = placement;
+    let (same, other) = (wake_us(client, client)?, wake_us(client, backend)?);
+    let notes = vec![
         format!(
             "Guests are User-Mode Linux with one CPU each, or where a title says so QEMU without KVM, and \
              iperf3 {}: booted for each turn, on whatever CPU is free, {REPEATS} runs in each boot, of \
@@ -95,6 +98,11 @@ fn notes(placement: Placement) -> Vec<String> {
              two CPUs for two guests and a switch they take each other's time: a switch that spins \
              takes half of all.",
             "-w 256k -l 256k", placement.backend
+        ),
+        format!(
+            "To wake somebody on another CPU takes {other:.1} us here, on the same one {same:.1}. Guests and a \
+             switch that sleeps wake each other for each handful of segments; a switch that spins is not woken, and \
+             leaves one CPU to both guests, which then wake each other there."
         ),
         "A control queue is served by ours only, so peers have one pair, and to `testpmd` and Open vSwitch \
          guests go by a relay that leaves it out of the offer; no frame goes through that. The kernel's bridge, and its \
@@ -112,7 +120,8 @@ fn notes(placement: Placement) -> Vec<String> {
         "What pairs cost one stream is judged between these. Where guests stream, a spread that is larger than \
          what is lost excuses that: a boot on other CPUs changes more."
             .to_owned(),
-    ]
+    ];
+    Ok(notes)
 }
 
 struct Ready {
