@@ -109,13 +109,13 @@ impl Ovs {
             let name = name(port);
             let set = ["--", "set", "Interface", &name, "type=dpdkvhostuser"];
             place.configure(&[&["add-port", BRIDGE, &name][..], &set].concat())?;
-            self.is_there(port)?;
+            self.check(port)?;
         }
         Ok(())
     }
 
     /// Fails where a port that was configured is not there: what was wrong is told nowhere else.
-    fn is_there(&self, port: usize) -> Result<()> {
+    fn check(&self, port: usize) -> Result<()> {
         if self.socket(port).exists() {
             return Ok(());
         }

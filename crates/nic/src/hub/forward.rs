@@ -1,7 +1,5 @@
 //! From a frame that came in to those who get it.
 
-use std::cell::Cell;
-
 use memory::Buffers;
 use net::Reason;
 use net::flow::FlowKey;
@@ -29,8 +27,6 @@ const FLOODED_PIECES_MAX: usize = 64;
 /// A frame that was decided about.
 struct Passing<'a> {
     frame: &'a Frame<'a>,
-    /// Of its flow, once somebody has asked. `OnceCell` fills itself by a call that is never inlined.
-    hash: Cell<Option<Option<u32>>>,
     header: &'a Header,
     /// Nobody knows whose it is.
     flooded: bool,
@@ -64,9 +60,7 @@ impl Hub {
         let Given { header, prefix, body, may } = *given;
         let frame = Frame::parse(prefix, bytes)?;
         let header = Header::parse(header, &frame, *may)?;
-        let hash = Cell::default();
-        let mut passing =
-            Passing { frame: &frame, hash, header: &header, flooded: false, prefix, body };
+        let mut passing = Passing { frame: &frame, header: &header, flooded: false, prefix, body };
         if let Some(way) = self.switch.way(from, &frame, &header, now_ns) {
             self.name(from, &frame, Some(way.to), now_ns);
             self.hand(way.to, way.tagging, &passing, now_ns);
@@ -125,19 +119,13 @@ impl Hub {
     /// The hash of a frame's flow, if a port asks for that; nothing if it does not want the frame.
     #[inline]
     fn flow_for(&mut self, to: PortId, passing: &Passing<'_>) -> Option<Option<u32>> {
-        let Passing { frame, ref hash, flooded, .. } = *passing;
+        let Passing { frame, flooded, .. } = *passing;
         let known = known(&mut self.ports, to)?;
         if flooded && !known.wants(frame.dst) {
             return None;
         }
-        if !known.is_wide() {
-            return Some(None);
-        }
-        Some(hash.get().unwrap_or_else(|| {
-            let told = self.hash.of(frame);
-            hash.set(Some(told));
-            told
-        }))
+        // Asked again of the same frame, for another port, it is known.
+        Some(if known.is_wide() { self.hash.of(frame) } else { None })
     }
 
     /// What follows goes elsewhere.

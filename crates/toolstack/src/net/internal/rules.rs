@@ -96,12 +96,13 @@ pub(super) async fn remove(nft: &Tool, table: &str) -> Result<(), NetError> {
 mod tests {
     use super::*;
 
+    fn spec(nat: bool) -> Spec {
+        let (name, subnet) = ("lan".parse().unwrap(), "10.5.0.0/24".parse().unwrap());
+        Spec { name, subnet, nat, dhcp: false }
+    }
+
     #[test]
     fn rules_are_counted_without_what_is_around_them() {
-        let spec = |nat| {
-            let (name, subnet) = ("lan".parse().unwrap(), "10.5.0.0/24".parse().unwrap());
-            Spec { name, subnet, nat, dhcp: false }
-        };
         assert_eq!([true, false].map(|nat| rules(&chains(&spec(nat)))), [4, 2]);
         assert_eq!(rules("table ip ringway_lan {\n\tchain forward {\n\t}\n\n}\n"), 0);
     }
@@ -109,8 +110,7 @@ mod tests {
     #[test]
     fn a_script_names_one_table_and_one_bridge() {
         for nat in [true, false] {
-            let (name, subnet) = ("lan".parse().unwrap(), "10.5.0.0/24".parse().unwrap());
-            let script = script(&Spec { name, subnet, nat, dhcp: false });
+            let script = script(&spec(nat));
             let tables: Vec<_> = script.lines().filter(|line| line.contains("table")).collect();
             let ours = tables.iter().all(|line| line.contains("ip ringway_lan"));
             assert!(tables.len() == 3 && ours && !script.contains("flush"), "{script}");
