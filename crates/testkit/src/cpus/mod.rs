@@ -14,6 +14,10 @@ use crate::error::{Error, Result};
 pub use offline::Offline;
 pub use quota::Quota;
 
+/// Nice value of a session that is deferred: a tenth of the weight of others. With less than that
+/// each time that one of its threads wakes up it waits for tens of milliseconds.
+const DEFERRED: &str = "10";
+
 /// Numbers of the CPUs that the calling thread may use, and those that it starts.
 ///
 /// # Errors
@@ -49,7 +53,7 @@ pub fn confine(process: u32, cpus: &[usize]) -> Result<()> {
     Ok(())
 }
 
-/// Other sessions' threads get nearly all of a CPU that they share with those of this process's
+/// Other sessions' threads get nine tenths of a CPU that they share with those of this process's
 /// session, where the kernel divides CPUs by sessions (sched(7), "The autogroup feature"); where it
 /// does not, nothing changes, and threads share it evenly. It divides nothing for those whose session
 /// is still the one of the system's first process.
@@ -66,7 +70,7 @@ pub fn defer(process: u32) -> Result<()> {
             what: "it is, or may be, that of this test: start the process in one of its own".into(),
         });
     }
-    match std::fs::write(format!("/proc/{process}/autogroup"), "19") {
+    match std::fs::write(format!("/proc/{process}/autogroup"), DEFERRED) {
         Err(error) if !matches!(error.kind(), NotFound | InvalidInput) => Err(cannot(error)),
         _ => Ok(()),
     }
