@@ -42,6 +42,10 @@ impl Node {
             }
             link.give_back();
             taken += 1;
+            // Of each link one at least.
+            if hub.is_spent() {
+                break;
+            }
         }
         taken
     }

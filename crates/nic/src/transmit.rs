@@ -17,7 +17,7 @@ use net::header::HEADER_BYTES;
 use reactor::{Context, Poller, Polling, Turn, WaitsFor};
 use virtq::{Popped, QueueStart, RingError};
 
-use crate::hub::{Given, Hub};
+use crate::hub::{Given, Hub, counted};
 use crate::life::Life;
 use crate::queue_counts::QueueCounts;
 use crate::ring::{AHEAD, FETCHED_BYTES, Fault, Ring, Served, WHOLE_BYTES};
@@ -155,7 +155,7 @@ impl Transmit {
     ) {
         let given = Given { header, prefix, body, may: &self.life.may };
         let refused = hub.forward(self.life.port, &given, now_ns);
-        self.counts.sends(prefix.len() + body.len(), refused);
+        self.counts.sends(counted(prefix.len() + body.len()), refused);
     }
 
     /// It does not even have a header.

@@ -41,12 +41,12 @@ struct Sink {
 }
 
 impl Outlet for Sink {
-    fn give(&mut self, frame: &Ready<'_>) -> Result<(), Reason> {
+    fn give(&mut self, frame: &Ready<'_>) -> Result<usize, Reason> {
         if self.batch.len() == 2 {
             return Err(Reason::NoBuffer);
         }
         self.batch.push((frame.header.to_vec(), bytes(frame)));
-        Ok(())
+        Ok(0)
     }
 
     fn flush(&mut self, _: &mut Context<'_>) {
@@ -132,12 +132,12 @@ struct Gate {
 }
 
 impl Outlet for Gate {
-    fn give(&mut self, frame: &Ready<'_>) -> Result<(), Reason> {
+    fn give(&mut self, frame: &Ready<'_>) -> Result<usize, Reason> {
         // That ends when the other side is dropped.
         let _ = self.closed.recv();
         let port = *bytes(frame)[TCP_AT..].first_chunk().unwrap();
         let _ = self.out.send(u16::from_be_bytes(port));
-        Ok(())
+        Ok(0)
     }
 
     fn flush(&mut self, _: &mut Context<'_>) {}

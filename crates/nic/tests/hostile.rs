@@ -9,6 +9,7 @@ use guest::*;
 use net::Reason;
 use net::frame::{FRAME_MAX, Frame};
 use net::header::{Header, Offloads};
+use net::port::PortId;
 use virtq::driver::BUFFERS;
 
 /// What a chain of these bytes is refused for.
@@ -226,4 +227,53 @@ fn buffers_of_a_byte_are_filled_when_there_are_enough() {
         assert_eq!(b.rx.receive().frame, plain(EVERYBODY, 1, 60));
     }
     assert_eq!(lan.counts(2).missed(Reason::NoBuffer), 0);
+}
+
+/// Else whoever else is on its reactor waits for it.
+#[test]
+fn a_frame_is_copied_to_so_many_pieces_and_no_more() {
+    let lan = Lan::new(1);
+    let [mut a, mut b] = [1, 2].map(|port| Guest::new(&lan, port, 0, all()));
+    b.rx.post_scattered(RING, 1024);
+    let full = plain(EVERYBODY, 1, 1500);
+    for _ in 0..3 {
+        a.send(NOTHING, &full);
+        let got = b.rx.receive();
+        assert_eq!((got.buffers, got.frame), (2, full.clone()));
+        // It needs 64 of those buffers, which are there.
+        a.send(cut(1000), &tcp(EVERYBODY, 1, &data(65_000)));
+    }
+    a.send(NOTHING, &full);
+    assert_eq!(b.rx.receive().frame, full);
+    assert_eq!(lan.counts(2).missed(Reason::SmallBuffer), 3);
+}
+
+#[test]
+fn what_waits_for_a_guest_that_posts_nothing_waits_for_ten_seconds() {
+    let lan = Lan::new(1);
+    let [mut a, b] = [1, 2].map(|port| Guest::new(&lan, port, 0, all()));
+    (0..5).for_each(|_| a.send(NOTHING, &plain(EVERYBODY, 1, 60)));
+    let waiting = || lan.fabric.queues(PortId(2))[0].waiting;
+    assert_eq!(waiting(), 5);
+    let until = Instant::now() + Duration::from_secs(60);
+    while waiting() > 0 {
+        assert!(Instant::now() < until, "they wait on");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert_eq!(lan.counts(2).missed(Reason::NoBuffer), 5);
+    drop(b);
+}
+
+/// All of its pieces are the same memory.
+#[test]
+fn a_chain_that_says_it_has_more_than_a_frame_may_counts_as_the_longest_one() {
+    let lan = Lan::new(1);
+    let mut a = Guest::new(&lan, 1, 0, all());
+    a.tx.offer(&[(BUFFERS, 16 << 20, false); 4]);
+    a.tx.publish();
+    a.tx.left(1);
+    let counts = lan.counts(1);
+    assert_eq!(counts.refused(Reason::LongFrame), 1);
+    assert_eq!(counts.sent_bytes, u64::from(FRAME_MAX));
+    assert_eq!(lan.fabric.queues(PortId(1))[0].sent.bytes, u64::from(FRAME_MAX));
 }

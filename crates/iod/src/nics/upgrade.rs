@@ -5,7 +5,8 @@
 //!   -> what is between reactors arrives
 //!   -> receivers end -> (another process) -> receivers begin -> senders begin
 //! ```
-//! So a frame that a guest has got rid of is with its receiver, on either side of an upgrade.
+//! So a frame that a guest has got rid of is with its receiver, on either side of an upgrade, if there are
+//! buffers for it there: one that waits for some is lost.
 
 use std::sync::Arc;
 use std::time::Instant;

@@ -69,13 +69,13 @@ impl Exits {
         }
     }
 
-    /// Gives a frame to whoever sits there.
+    /// Gives a frame to whoever sits there; see [`Outlet::give`].
     pub(super) fn give(
         &mut self,
         seat: Seat,
         to: Address,
         frame: &Ready<'_>,
-    ) -> Result<(), Reason> {
+    ) -> Result<usize, Reason> {
         match seat {
             Seat::Nobody => Err(Reason::ReceiverClosed),
             Seat::Here(at) => {
@@ -89,7 +89,7 @@ impl Exits {
             Seat::There(number) => {
                 let link = self.links.get_mut(number).and_then(Option::as_mut);
                 let (link, _) = link.ok_or(Reason::ReceiverClosed)?;
-                link.put(to, frame).then_some(()).ok_or(Reason::ReactorBusy)
+                link.put(to, frame).then_some(0).ok_or(Reason::ReactorBusy)
             }
         }
     }

@@ -3,7 +3,7 @@
 use memory::Buffers;
 use net::Reason;
 use net::flow::FlowKey;
-use net::frame::Frame;
+use net::frame::{FRAME_MAX, Frame};
 use net::header::{Finish, Header};
 use net::port::{PortId, Tagging};
 use net::switch::Decision;
@@ -24,6 +24,11 @@ const PIECES_MAX: usize = 1400;
 /// The same for one that goes to everybody: in those of 1 KiB.
 const FLOODED_PIECES_MAX: usize = 64;
 
+/// Bytes that count of a frame: a chain may say that it has gigabytes, of pieces that are one memory.
+pub(crate) fn counted(bytes: usize) -> usize {
+    bytes.min(FRAME_MAX as usize)
+}
+
 /// A frame that was decided about.
 struct Passing<'a> {
     frame: &'a Frame<'a>,
@@ -42,7 +47,7 @@ impl Hub {
         self.work.spend(given.body.iovecs().len() * PIECE_BYTES);
         let refused = self.pass(from, given, bytes, now_ns).err();
         if let Some(known) = known(&mut self.ports, from) {
-            known.counts.sends(bytes);
+            known.counts.sends(counted(bytes));
             if let Some(reason) = refused {
                 known.counts.refused.count(reason);
             }
@@ -163,9 +168,10 @@ impl Handing<'_> {
         let given = self.exits.give(seat, address, ready);
         // On another reactor it counts when it gets there.
         if given.is_err() || !matches!(seat, Seat::There(_)) {
-            self.known.got(bytes, given);
+            self.known.got(bytes, given.map(drop));
         }
-        (given.is_ok(), self.work.spend(bytes))
+        let pieces = given.unwrap_or(0) * PIECE_BYTES;
+        (given.is_ok(), self.work.spend(bytes + pieces))
     }
 
     /// Does what the port lacks, then gives what comes of it. Returns whether any of it is on its way, and

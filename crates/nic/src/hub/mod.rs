@@ -27,9 +27,11 @@ use crate::outlet::{Outlet, Ready};
 use crate::taken::Taken;
 use exits::Exits;
 use finish::Workshop;
+pub(crate) use forward::counted;
 use known::{Known, Seat};
 use run::Run;
 use work::Work;
+pub(crate) use work::{PIECE_BYTES, TURN_BYTES};
 
 /// A frame that came in. All of it is elsewhere: what is put together byte by byte and read as words at once has
 /// to wait until everything that was written before is in the cache, guests' memory too.
@@ -226,7 +228,12 @@ impl Hub {
             seat @ Seat::Here(_) if is_used => self.exits.give(seat, to, frame),
             _ => Err(Reason::ReceiverClosed),
         };
-        known.got(frame.bytes(), outcome);
+        known.got(frame.bytes(), outcome.map(drop));
+        // The rest was spent where it came in.
+        let pieces = outcome.unwrap_or(0);
+        if pieces > 0 {
+            self.work.spend(pieces * PIECE_BYTES);
+        }
     }
 
     /// Another reactor has seen where a station is. What it saw by a policy that holds no more,

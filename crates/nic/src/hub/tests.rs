@@ -61,14 +61,17 @@ fn news_of_no_port_is_forgotten() {
     assert!(hub.switch.port(PORT).is_none());
 }
 
-/// Frames that a queue got.
+/// Frames that a queue got, and pieces more than one to which it copies each.
 #[derive(Default)]
-struct Got(usize);
+struct Got {
+    frames: usize,
+    pieces: usize,
+}
 
 impl Outlet for Got {
-    fn give(&mut self, _: &Ready<'_>) -> Result<(), Reason> {
-        self.0 += 1;
-        Ok(())
+    fn give(&mut self, _: &Ready<'_>) -> Result<usize, Reason> {
+        self.frames += 1;
+        Ok(self.pieces)
     }
 
     fn flush(&mut self, _: &mut Context<'_>) {}
@@ -100,13 +103,40 @@ fn a_frame_does_not_follow_the_last_one_to_a_place_that_somebody_else_has_now() 
     }
     let first = opens(&mut hub, to);
     (0..2).for_each(|_| sends(&mut hub, from));
-    assert_eq!(first.borrow().0, 2);
+    assert_eq!(first.borrow().frames, 2);
     hub.close(to, 0);
     // It takes the place that has become free.
     let others = opens(&mut hub, from);
     sends(&mut hub, from);
-    assert_eq!((first.borrow().0, others.borrow().0), (2, 0));
+    assert_eq!((first.borrow().frames, others.borrow().frames), (2, 0));
     let again = opens(&mut hub, to);
     sends(&mut hub, from);
-    assert_eq!(again.borrow().0, 1);
+    assert_eq!(again.borrow().frames, 1);
+}
+
+/// Others have their turn, whether it is the sender's reactor or the receiver's own.
+#[test]
+fn frames_that_are_copied_to_many_pieces_end_a_turn() {
+    let mut hub = hub();
+    let [from, to] = [PORT, PortId(8)];
+    for port in [from, to] {
+        let common = Common { counts: Arc::default(), shares: Arc::new(Shares::new(1)) };
+        hub.set_port(port, Policy::open(NetworkId(0)), common, 1).unwrap();
+    }
+    let receiver = opens(&mut hub, to);
+    let until_spent = |hub: &mut Hub, one: &mut dyn FnMut(&mut Hub)| {
+        hub.work = Work::default();
+        let mut count = 0;
+        while count < 100 && !hub.is_spent() {
+            one(hub);
+            count += 1;
+        }
+        count
+    };
+    assert_eq!(until_spent(&mut hub, &mut |hub| sends(hub, from)), 100);
+    receiver.borrow_mut().pieces = 1511;
+    assert_eq!(until_spent(&mut hub, &mut |hub| sends(hub, from)), 2);
+    let (body, address) = (Buffers::default(), Address::new(to, 0, 1));
+    let frame = Ready { header: [0; HEADER_BYTES], head: &[2; 60], body: &body, since_ns: NOW };
+    assert_eq!(until_spent(&mut hub, &mut |hub| hub.arrive(address, &frame)), 2);
 }

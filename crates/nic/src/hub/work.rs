@@ -3,10 +3,10 @@
 
 /// What a frame or a segment costs beside its bytes, as so many bytes; a buffer that it lies in costs
 /// as much.
-pub(super) const PIECE_BYTES: usize = 256;
+pub(crate) const PIECE_BYTES: usize = 256;
 /// What a turn may spend: a quarter of what a link to another reactor holds, so that its reader takes
 /// one part while the next is written.
-const TURN_BYTES: usize = 512 << 10;
+pub(crate) const TURN_BYTES: usize = 512 << 10;
 
 /// What a turn has done so far.
 #[derive(Debug, Default)]

@@ -4,29 +4,30 @@
 //! were too few: frames wait in the backlog then until it does. Buffers are popped some at a time, and
 //! kept until frames need them, in their order.
 
+mod place;
 mod poller;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use memory::{Buffers, Reader, Table};
+use memory::{Buffers, Table};
 use net::Reason;
-use net::header::HEADER_BYTES;
 use reactor::{Context, PollerId};
 use virtq::{Popped, QueueStart, RingError, Told};
 
 use crate::backlog::Backlog;
+use crate::hub::PIECE_BYTES;
 use crate::life::Life;
 use crate::outlet::{Outlet, Ready};
 use crate::queue_counts::QueueCounts;
 use crate::residence::Residence;
-use crate::ring::{FETCHED_BYTES, Fault, Ring, WHOLE_BYTES};
+use crate::ring::{Fault, Ring};
 use crate::taken::Taken;
 pub(crate) use poller::ReceivePoller;
 
 /// Frames that waited and are given in one turn, at most.
 const TURN_FRAMES: usize = 64;
-/// Their bytes, of which the last one may have more.
+/// Their bytes, of which the last one may have more; a piece of memory costs as much as some.
 const TURN_BYTES: usize = 256 << 10;
 
 /// A receive queue, as its hub has it.
@@ -95,28 +96,6 @@ impl Receive {
         unused as u16
     }
 
-    /// How many buffers a frame of so many bytes takes, header included, for which one is too small; they
-    /// are in stock then. A frame for which there is too little costs no look at what is in stock.
-    fn collect(&mut self, bytes: usize) -> Result<usize, Reason> {
-        if !self.mergeable {
-            return Err(Reason::SmallBuffer);
-        }
-        while self.stocked < bytes {
-            let restocked = self.restock();
-            if restocked == Err(Reason::NoBuffer) && self.is_full() {
-                return Err(Reason::SmallBuffer);
-            }
-            restocked?;
-        }
-        let mut room = 0;
-        let buffers = self.stock.iter().take_while(|popped| {
-            let goes_in = room < bytes;
-            room += popped.writable();
-            goes_in
-        });
-        Ok(buffers.count())
-    }
-
     /// Has a frame wait for which there are no buffers; false: it may not.
     #[cold]
     fn hold(&mut self, frame: &Ready<'_>) -> bool {
@@ -128,14 +107,13 @@ impl Receive {
         holds
     }
 
-    /// Every entry of the ring is in stock: the guest cannot post another one before it gets something.
-    fn is_full(&self) -> bool {
-        self.stock.len() >= self.ring.queue.size().into()
-    }
-
     /// Counts what came of a frame.
-    fn count(&mut self, frame: &Ready<'_>, outcome: Result<(), Reason>) -> Result<(), Reason> {
-        self.counts.gets(frame.bytes(), outcome);
+    fn count(
+        &mut self,
+        frame: &Ready<'_>,
+        outcome: Result<usize, Reason>,
+    ) -> Result<usize, Reason> {
+        self.counts.gets(frame.bytes(), outcome.map(drop));
         if outcome.is_ok() {
             self.residence.add(frame.since_ns);
         }
@@ -157,7 +135,8 @@ impl Receive {
             if outcome == Err(Reason::NoBuffer) && !is_old && !is_stuck {
                 break;
             }
-            (frames, bytes) = (frames + 1, bytes + frame.bytes());
+            let pieces = outcome.unwrap_or(0) * PIECE_BYTES;
+            (frames, bytes) = (frames + 1, bytes + frame.bytes() + pieces);
             if let Err(reason) = self.count(&frame, outcome) {
                 self.lost.push(reason);
             }
@@ -204,107 +183,6 @@ impl Receive {
         self.let_go();
         self.ring.set_memory(table)
     }
-
-    /// Copies a frame to the guest's buffers.
-    fn put(&mut self, frame: &Ready<'_>) -> Result<(), Reason> {
-        if self.ring.queue.failed() {
-            return Err(Reason::ReceiverClosed);
-        }
-        let bytes = HEADER_BYTES + frame.bytes();
-        if self.stock.is_empty() {
-            // From its first place on again: few of so many are in use, and those are in the cache.
-            self.stock.clear();
-            self.restock()?;
-        }
-        let fits = self.stock.front().is_some_and(|popped| popped.writable() >= bytes);
-        if fits && let Some(popped) = self.stock.pop_front() {
-            self.put_whole(frame, popped, bytes);
-            return Ok(());
-        }
-        self.put_spread(frame, bytes)
-    }
-
-    /// Copies a frame to one buffer, which it fits into: so many bytes with its header.
-    #[inline]
-    fn put_whole(&mut self, frame: &Ready<'_>, mut popped: Popped, bytes: usize) {
-        self.stocked -= popped.writable();
-        if bytes > FETCHED_BYTES
-            && let Some(next) = self.stock.front()
-        {
-            // One that follows is likely to be as large.
-            self.ring.queue.fetch_more::<HEADER_BYTES>(next, bytes.min(WHOLE_BYTES));
-        }
-        let written = match &mut popped {
-            Popped::Piece(piece) => {
-                let queue = &self.ring.queue;
-                queue.write_piece(piece, &frame.header, frame.head, frame.body).unwrap_or(0)
-            }
-            Popped::Chain(chain) => {
-                let mut front = [&frame.header[..], frame.head];
-                spread(&mut front, &mut frame.body.reader(), &mut chain.writable)
-            }
-        };
-        // A frame has at most net::frame::FRAME_MAX bytes.
-        self.ring.push(popped, written as u32);
-        self.taken.gives(1);
-    }
-
-    /// Copies a frame to as many buffers as it takes.
-    #[inline(never)]
-    fn put_spread(&mut self, frame: &Ready<'_>, bytes: usize) -> Result<(), Reason> {
-        let buffers = self.collect(bytes)?;
-        let mut header = frame.header;
-        if let Some(count) = header.last_chunk_mut() {
-            // A ring has no more of them than fit.
-            *count = (buffers as u16).to_le_bytes();
-        }
-        let mut front = [&header[..], frame.head];
-        let mut body = frame.body.reader();
-        for mut popped in self.stock.drain(..buffers) {
-            self.stocked -= popped.writable();
-            let room = popped.writable();
-            let place = match &mut popped {
-                Popped::Piece(piece) if room > 0 => {
-                    self.ring.queue.show(piece, 0, &mut self.place);
-                    &mut self.place
-                }
-                // It is for us to read: nothing fits.
-                Popped::Piece(_) => {
-                    self.place.clear();
-                    &mut self.place
-                }
-                Popped::Chain(chain) => &mut chain.writable,
-            };
-            let written = spread(&mut front, &mut body, place);
-            self.ring.push(popped, written as u32);
-        }
-        self.taken.gives(buffers as u64);
-        Ok(())
-    }
-
-    /// Pops one at least, and some for the next frames. Of a ring that breaks while it does nothing is
-    /// shown to the guest any more.
-    fn restock(&mut self) -> Result<(), Reason> {
-        let before = self.stock.len();
-        self.ring.pop_many(FETCHED_BYTES, &mut self.stock);
-        if self.ring.queue.failed() {
-            return Err(Reason::ReceiverClosed);
-        }
-        self.stocked += self.stock.range(before..).map(Popped::writable).sum::<usize>();
-        if self.stock.len() > before { Ok(()) } else { Err(Reason::NoBuffer) }
-    }
-}
-
-/// Copies what fits of the bytes before a body, and of that, to a buffer; returns how much that is.
-fn spread(front: &mut [&[u8]; 2], body: &mut Reader<'_>, place: &mut Buffers) -> usize {
-    let mut written = 0;
-    for bytes in front {
-        let count = place.write(bytes);
-        place.advance(count);
-        *bytes = bytes.get(count..).unwrap_or_default();
-        written += count;
-    }
-    written + body.copy_to(place)
 }
 
 impl Drop for Receive {
@@ -315,11 +193,11 @@ impl Drop for Receive {
 }
 
 impl Outlet for Receive {
-    fn give(&mut self, frame: &Ready<'_>) -> Result<(), Reason> {
+    fn give(&mut self, frame: &Ready<'_>) -> Result<usize, Reason> {
         // What waits is first.
         let first = if self.backlog.is_empty() { self.put(frame) } else { Err(Reason::NoBuffer) };
         if first == Err(Reason::NoBuffer) && self.hold(frame) {
-            return Ok(());
+            return Ok(0);
         }
         self.count(frame, first)
     }

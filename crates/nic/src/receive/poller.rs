@@ -23,7 +23,7 @@ pub(crate) struct ReceivePoller {
     port: PortId,
     /// The guest was asked to kick.
     armed: bool,
-    /// The first frame must not be the first for longer.
+    /// The first frame must not be the first for longer, or wait for longer.
     stall: Timer,
     /// Memory is not needed any more.
     idle: Timer,
@@ -72,8 +72,12 @@ impl ReceivePoller {
             } else {
                 self.idle.set(idle_ns, now_ns, context);
             }
-        } else if !queue.backlog.is_empty() && !queue.stock.is_empty() {
-            self.stall.set(queue.backlog.stalls_at_ns(), now_ns, context);
+        } else if !queue.backlog.is_empty() {
+            // A guest that posts nothing any more kicks no more.
+            let waits = queue.stock.is_empty();
+            let backlog = &queue.backlog;
+            let at_ns = if waits { backlog.old_at_ns() } else { backlog.stalls_at_ns() };
+            self.stall.set(at_ns, now_ns, context);
         }
         // A look that is late for this batch was set for one before.
         if (std::mem::take(&mut self.is_new) || !self.takes.runs())

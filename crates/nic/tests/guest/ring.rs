@@ -9,7 +9,7 @@ use net::header::HEADER_BYTES;
 use nic::{Desk, Fault, Life, RunningQueue};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd};
 use virtq::QueueStart;
-use virtq::driver::{BUFFERS, Driver};
+use virtq::driver::{BUFFERS, Driver, INDIRECT, NEXT, WRITE};
 
 use super::Lan;
 
@@ -20,7 +20,7 @@ const PIECES: u16 = 4;
 /// Bytes of a buffer at most.
 const SLOT: u64 = 0x2_0000;
 const MEMORY: u64 = 32 << 20;
-/// Where in a slot the answer to a command is.
+/// Where in a slot the answer to a command is, or a table of pieces.
 const ANSWER: u64 = SLOT / 2;
 const SOON: Duration = Duration::from_secs(20);
 
@@ -127,6 +127,22 @@ impl Ring {
             self.kick();
         }
         wanted
+    }
+
+    /// Offers buffers of so many pieces of a byte each.
+    pub(crate) fn post_scattered(&mut self, count: u16, pieces: u16) {
+        for _ in 0..count {
+            let slot = self.offered % RING;
+            let piece = |n: u16| {
+                let flags = WRITE | if n + 1 < pieces { NEXT } else { 0 };
+                Driver::descriptor(at(slot) + u64::from(n), 1, flags, n + 1)
+            };
+            let table: Vec<u8> = (0..pieces).flat_map(piece).collect();
+            self.driver.write(at(slot) + ANSWER, &table);
+            self.driver.put_desc(slot, at(slot) + ANSWER, table.len() as u32, INDIRECT, 0);
+            self.show(slot);
+        }
+        self.publish();
     }
 
     /// Offers bytes to be sent, cut at these places.
