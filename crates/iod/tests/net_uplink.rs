@@ -287,10 +287,11 @@ fn an_idle_uplink_costs_no_wake_up() {
         a.send_frame(0, &PLAIN, &question()).unwrap();
         arp(&mut a, 2);
         // What has just happened may have consequences for a while; what is periodic never ends.
+        let pid = switch.process.id();
         eventually("still", || {
-            let before = sleeps(switch.process.id());
+            let before = (sleeps(pid), ticks(pid));
             std::thread::sleep(stillness());
-            sleeps(switch.process.id()) == before
+            (sleeps(pid), ticks(pid)) == before
         });
         a.send_frame(0, &PLAIN, &question()).unwrap();
         arp(&mut a, 2);

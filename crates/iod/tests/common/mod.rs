@@ -90,6 +90,15 @@ pub fn sleeps(pid: u32) -> BTreeMap<String, u64> {
     threads.collect()
 }
 
+/// CPU time of a process in hundredths of a second (proc_pid_stat(5), utime and stime). One that looks all the
+/// time sleeps as seldom as one that does nothing.
+pub fn ticks(pid: u32) -> u64 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let (_, fields) = stat.rsplit_once(')').unwrap();
+    let times = fields.split_ascii_whitespace().skip(11).take(2);
+    times.map(|time| time.parse::<u64>().unwrap()).sum()
+}
+
 /// So long nothing wakes up where nothing is to be done: whatever is due at all, and does not come in this
 /// time, is no part of a percent.
 pub fn stillness() -> Duration {

@@ -91,14 +91,18 @@ impl Carrier {
 
     /// Pairs of queues of an interface.
     fn pairs(&self, of: &VifRecord) -> u16 {
-        let usual = self.recorded.spec.vcpus.min(self.machines.settings.host_cpus);
-        of.queues.unwrap_or(usual).clamp(1, MAX_QUEUES)
+        pairs(of.queues, self.recorded.spec.vcpus, self.machines.settings.host_cpus)
     }
 
     fn interface(&self, vif: VifId) -> Result<&VifRecord, StepError> {
         let found = self.recorded.vifs.iter().find(|one| one.vif == vif);
         found.ok_or_else(|| missing("nothing is recorded of interface", vif))
     }
+}
+
+/// As many as are set, or as the guest has CPUs, and no more than the host has.
+fn pairs(set: Option<u16>, vcpus: u16, host_cpus: u16) -> u16 {
+    set.unwrap_or(vcpus.min(host_cpus)).clamp(1, MAX_QUEUES)
 }
 
 fn has_network(stats: Option<&Stats>, bridge: &str) -> bool {
@@ -145,6 +149,26 @@ pub(super) async fn tidy(
     for tap in taps.iter().filter(|tap| tap.starts_with(UPLINK_PREFIX) && !uplinks.contains(*tap)) {
         if let Err(error) = drivers.net.remove_tap(tap).await {
             tracing::warn!(tap, %error, "an uplink of no network stays");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pairs_are_what_guest_and_host_both_have_cpus_for() {
+        for ((set, vcpus, host), expected) in [
+            ((None, 4, 16), 4),
+            ((None, 16, 4), 4),
+            ((None, 0, 4), 1),
+            ((None, u16::MAX, u16::MAX), MAX_QUEUES),
+            ((Some(8), 1, 1), 8),
+            ((Some(0), 4, 4), 1),
+            ((Some(u16::MAX), 4, 4), MAX_QUEUES),
+        ] {
+            assert_eq!(pairs(set, vcpus, host), expected, "{set:?} {vcpus} {host}");
         }
     }
 }
