@@ -3,6 +3,7 @@
 //! Each check first collects facts (the only part that touches the host) and then judges them in
 //! a pure function, so that every verdict has a test.
 
+mod idle;
 mod limits;
 mod programs;
 mod sizing;
@@ -93,6 +94,7 @@ pub async fn examine(subject: &Subject) -> Vec<Finding> {
     findings.push(limits::locked_memory());
     findings.push(limits::memory());
     findings.extend(sizing::sizing());
+    findings.push(idle::idle_cpus(Path::new("/")));
     findings.push(slices::cgroups(Path::new("/")));
     findings.push(slices::slices(Path::new("/")));
     findings.push(programs::tools());
