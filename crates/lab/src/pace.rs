@@ -27,6 +27,11 @@ const FAR: f64 = 2.0;
 /// How long the best pace is looked for at first, and how often.
 const SEARCH: Duration = Duration::from_secs(3);
 const EVERY: Duration = Duration::from_millis(5);
+/// How long looks take that nobody minds.
+const FEW: Duration = Duration::from_millis(20);
+/// For so long after many looks a switch of ours may know of them: they take the CPUs that it measures before it
+/// spins, by four measures that are 100 ms apart, and while they leave too little it does not.
+pub const SETTLES: Duration = Duration::from_millis(450);
 
 /// What one look at both shows.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -69,19 +74,30 @@ impl Pace {
         Ok(self.judge(look(self.cpus)?))
     }
 
-    /// Waits until nobody is in their way, at most so long. Returns the pace then, see [`Pace::now`].
+    /// Waits until nobody is in their way, at most so long. Returns the pace then, see [`Pace::now`]. Where that
+    /// took many looks, has `settle` run what is measured for [`SETTLES`] before the last of them.
     ///
     /// # Errors
-    /// If this process may not run on one of them.
-    pub fn undisturbed(&mut self, deadline: Instant) -> Result<f64> {
+    /// If this process may not run on one of them; those of `settle`.
+    pub fn undisturbed(
+        &mut self,
+        deadline: Instant,
+        settle: impl FnOnce() -> Result<()>,
+    ) -> Result<f64> {
+        let begin = Instant::now();
         loop {
             let now = self.now()?;
             if now >= UNDISTURBED || Instant::now() > deadline {
-                return Ok(now);
+                if begin.elapsed() < FEW {
+                    return Ok(now);
+                }
+                break;
             }
             // Nobody tells when the host has placed them anew.
             std::thread::sleep(EVERY);
         }
+        settle()?;
+        self.now()
     }
 
     fn judge(&mut self, look: Look) -> f64 {

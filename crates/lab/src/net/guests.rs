@@ -81,6 +81,12 @@ impl End {
         Self { kind: Kind::Uml, machine, setup: "ip link set vec0 up".to_owned(), nic: "vec0" }
     }
 
+    /// On this CPU of the host, with all that belongs to it.
+    pub(super) fn on(mut self, cpu: usize) -> Self {
+        self.machine.cpu = Some(cpu);
+        self
+    }
+
     fn start(&self, address: &str, script: &str) -> Result<Guest> {
         let Self { kind, machine, setup, nic } = self;
         let script = format!("{setup}\nip addr add {address}/24 dev {nic}\n{script}");

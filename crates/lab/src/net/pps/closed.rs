@@ -12,7 +12,7 @@ use crate::cpu::{self, Placement};
 use crate::experiment::Sample;
 use crate::host::HostTime;
 use crate::net::systems::Running;
-use crate::pace::Pace;
+use crate::pace::{Pace, SETTLES};
 use crate::slices::{Slice, least_disturbed};
 
 /// Descriptors of each queue, and times that 32 frames are sent first by each NIC.
@@ -70,7 +70,14 @@ impl Closed {
         pace: &mut Pace,
     ) -> Result<Sample> {
         let sample = least_disturbed(patience, |until| {
-            let (before, start) = self.stopped(|| Ok((pace.undisturbed(until)?, self.times()?)))?;
+            let (before, start) = self.stopped(|| {
+                let before = pace.undisturbed(until, || {
+                    self.signal(Signal::CONT)?;
+                    std::thread::sleep(SETTLES);
+                    self.signal(Signal::STOP)
+                })?;
+                Ok((before, self.times()?))
+            })?;
             let mut sample = self.slice(window)?;
             let (end, after) = self.stopped(|| Ok((self.times()?, pace.now()?)))?;
             end.since(&start, &mut sample);

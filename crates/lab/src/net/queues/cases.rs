@@ -1,7 +1,7 @@
-//! The matrix: who meets over how many pairs, what was promised of that, and how it is drawn.
+//! The matrix: who meets over how many pairs, and what was promised of that.
 
 use super::way::{OURS, Way};
-use crate::experiment::{Comparison, Options, PanelPlan, PlotPlan, PointPlan, SeriesPlan, Side};
+use crate::experiment::{Comparison, Options, Side};
 use crate::net::client::FULL;
 use crate::net::systems::System;
 use crate::net::tso;
@@ -20,8 +20,10 @@ const BACKEND: f64 = 0.5;
 /// Who meets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Between {
-    /// Two guests of User-Mode Linux.
+    /// Two guests of User-Mode Linux, with a CPU each.
     Guests,
+    /// Two of them on whatever CPU the host puts them.
+    Free,
     /// One of them and the host.
     Host,
     /// Two guests of QEMU.
@@ -33,7 +35,7 @@ pub(super) enum Between {
 /// What streams: so many at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Case {
-    between: Between,
+    pub(super) between: Between,
     pub(super) streams: u16,
 }
 
@@ -44,24 +46,35 @@ impl Case {
         // What pairs cost a stream is seen with one.
         let one = [Between::Nics(FULL), Between::Nics(tso::BYTES)];
         let one = one.map(|between| Self { between, streams: 1 });
-        let emulated = ENDS.map(|streams| Self { between: Between::Emulated, streams });
+        let ends = |between| ENDS.map(|streams| Self { between, streams });
         let wanted = |case: &Self| {
             // Nothing stands in for our uplink, or for pairs.
-            !(case.between != Between::Guests && options.control)
+            (case.is_switched() || !options.control)
                 && options.only.as_ref().is_none_or(|only| case.id().contains(only))
         };
-        let all = of(Between::Guests).chain(of(Between::Host)).chain(emulated).chain(one);
-        all.filter(wanted).collect()
+        let all = of(Between::Guests).chain(ends(Between::Free)).chain(of(Between::Host));
+        all.chain(ends(Between::Emulated)).chain(one).filter(wanted).collect()
     }
 
     pub(super) fn id(self) -> String {
         match self.between {
             Between::Guests => format!("vif-s{}", self.streams),
+            Between::Free => format!("vif-free-s{}", self.streams),
             Between::Host => format!("uplink-s{}", self.streams),
             Between::Emulated => format!("qemu-s{}", self.streams),
             Between::Nics(FULL) => format!("nic-1500-s{}", self.streams),
             Between::Nics(_) => format!("nic-64k-s{}", self.streams),
         }
+    }
+
+    /// Guests of User-Mode Linux meet at each of the switches.
+    fn is_switched(self) -> bool {
+        matches!(self.between, Between::Guests | Between::Free)
+    }
+
+    /// Each guest has a CPU that it keeps.
+    pub(super) fn has_places(self) -> bool {
+        self.between == Between::Guests
     }
 
     /// There are no guests.
@@ -76,7 +89,8 @@ impl Case {
 
     pub(super) fn title(self) -> String {
         let who = match self.between {
-            Between::Guests => "two guests, TCP streams".to_owned(),
+            Between::Guests => "two guests with a CPU each, TCP streams".to_owned(),
+            Between::Free => "two guests wherever the host puts them, TCP streams".to_owned(),
             Between::Host => "a guest and the host, TCP streams".to_owned(),
             Between::Emulated => "two guests of QEMU, TCP streams".to_owned(),
             Between::Nics(bytes) => format!("two NICs, frames of {bytes} bytes, streams"),
@@ -87,7 +101,7 @@ impl Case {
     pub(super) fn ways(self, options: &Options) -> Vec<Way> {
         let pairs = if options.quick { &ENDS[..] } else { &COUNTS };
         match self.between {
-            Between::Guests => {}
+            Between::Guests | Between::Free => {}
             Between::Host => {
                 let ours = pairs.iter().flat_map(|n| [false, true].map(|back| Way::Host(*n, back)));
                 return ours.chain([false, true].map(Way::Tap)).collect();
@@ -117,7 +131,7 @@ impl Case {
         let about = |ours, peer, bar| Comparison { spread_excuses: true, ..of(ours, peer, bar) };
         let whole = |ours, peer| about(ours, peer, 1.0);
         match self.between {
-            Between::Guests => {}
+            Between::Guests | Between::Free => {}
             Between::Host => {
                 let judged = |back| whole(Way::Host(1, back), Way::Tap(back));
                 let turned = |way: fn(bool) -> Way| shown(way(true), way(false));
@@ -148,9 +162,25 @@ impl Case {
         }
         let [one, eight] = [1, 8].map(|pairs| Way::Switch(OURS, pairs));
         let [testpmd, ..] = PEERS.map(|peer| Way::Switch(peer, 1));
-        let each = PEERS.map(|peer| whole(one, Way::Switch(peer, 1)));
-        let metric = Some("backend_cpus".to_owned());
-        let cpu = Comparison { metric, side: Side::AtMost, ..of(one, testpmd, BACKEND) };
+        let each = PEERS.map(|peer| Way::Switch(peer, 1)).map(|peer| match self.between {
+            // A switch that spins drives guests to one CPU, where they wake each other at once: what
+            // that brings is their place's doing.
+            Between::Free => shown(one, peer),
+            _ => whole(one, peer),
+        });
+        let cpu = match self.between {
+            Between::Free => Comparison {
+                metric: Some("backend_cpus".to_owned()),
+                side: Side::AtMost,
+                ..of(one, testpmd, BACKEND)
+            },
+            // One that spins has no more of its CPU there than the guest on it leaves: what counts is what
+            // it does with that.
+            _ => Comparison {
+                metric: Some("gbit_per_cpu_s".to_owned()),
+                ..of(one, testpmd, 1.0 / BACKEND)
+            },
+        };
         let mut all = Vec::from(each);
         all.extend([cpu, whole(one, Way::Bridge)]);
         if self.streams == 1 {
@@ -162,40 +192,6 @@ impl Case {
     }
 }
 
-/// As in the documents: streams on x, a line for each number of pairs.
-pub(super) fn plot(cases: &[Case], options: &Options) -> PlotPlan {
-    let panel = |between: Between, metric: &str| {
-        let here = cases.iter().filter(|case| case.between == between);
-        let here: Vec<Case> = here.copied().collect();
-        let mut ways = here.first().map(|case| case.ways(options)).unwrap_or_default();
-        ways.retain(|way| !matches!(way, Way::OneOf(_)));
-        let title = if between == Between::Host { "guest and host" } else { "guest to guest" };
-        let line = |way: Way| SeriesPlan {
-            name: way.name(),
-            points: here
-                .iter()
-                .enumerate()
-                .map(|(step, case)| PointPlan { step, cell: case.id(), system: way.name() })
-                .collect(),
-        };
-        PanelPlan {
-            title: title.to_owned(),
-            x: "TCP streams".to_owned(),
-            steps: here.iter().map(|case| case.streams.to_string()).collect(),
-            metric: metric.to_owned(),
-            log: false,
-            series: ways.into_iter().map(line).collect(),
-        }
-    };
-    let (both, metrics) = ([Between::Guests, Between::Host], ["gbit_per_s", "backend_cpus"]);
-    PlotPlan {
-        name: "lines".to_owned(),
-        title: "net-queues: TCP streams over pairs of queues".to_owned(),
-        columns: metrics.len(),
-        panels: both.into_iter().flat_map(|who| metrics.map(|m| panel(who, m))).collect(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -203,14 +199,16 @@ mod tests {
     #[test]
     fn what_is_promised_of_streams() {
         let cases = Case::all(&Options::default());
-        assert_eq!(cases.len(), 12);
+        assert_eq!(cases.len(), 14);
         let bars = |id: &str| {
             let case = cases.iter().find(|case| case.id() == id).unwrap();
             let all = case.comparisons(&Options::default());
             all.into_iter().filter_map(|c| c.bar).collect::<Vec<_>>()
         };
-        assert_eq!(bars("vif-s1"), [1.0, 1.0, 1.0, 0.5, 1.0, 0.95]);
-        assert_eq!(bars("vif-s8"), [1.0, 1.0, 1.0, 0.5, 1.0]);
+        assert_eq!(bars("vif-s1"), [1.0, 1.0, 1.0, 2.0, 1.0, 0.95]);
+        assert_eq!(bars("vif-s8"), [1.0, 1.0, 1.0, 2.0, 1.0]);
+        assert_eq!(bars("vif-free-s1"), [0.5, 1.0, 0.95]);
+        assert_eq!(bars("vif-free-s8"), [0.5, 1.0]);
         assert_eq!(bars("uplink-s1"), [1.0, 1.0, 0.95, 0.95]);
         assert_eq!(bars("uplink-s8"), [1.0, 1.0]);
         for id in ["qemu-s1", "nic-1500-s1", "nic-64k-s1"] {
@@ -224,8 +222,7 @@ mod tests {
         assert!(strict.eq(cases.iter().filter(|case| case.is_bare())));
         let quick = Options { quick: true, ..Options::default() };
         assert_eq!(bars("qemu-s8"), [0.0; 0]);
-        assert_eq!(Case::all(&quick).len(), 8);
-        assert_eq!(plot(&cases, &Options::default()).panels[0].series.len(), 8);
+        assert_eq!(Case::all(&quick).len(), 10);
         let control = Options { control: true, ..Options::default() };
         assert!(cases.iter().all(|case| case.comparisons(&control).is_empty()));
     }

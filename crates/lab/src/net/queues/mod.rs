@@ -6,30 +6,31 @@
 //! and between guests of QEMU.
 
 mod cases;
+mod plot;
+mod setup;
 mod way;
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use testkit::guest::artifacts;
-use testkit::process::{RingwayNet, find_tool};
+use testkit::process::find_tool;
 
-use cases::{Case, PEERS, plot};
+use cases::{Case, PEERS};
+use plot::plot;
+use setup::{emulated, host, switch};
 use way::{OURS, Way};
 
 use super::client::{self, Lane, Shape, tcp};
 use super::guests::{self, End, Streams};
-use super::relay;
-use super::systems::{System, versions};
-use super::tap::{self, Bridge, Device};
+use super::systems::versions;
+use super::tap::{Bridge, Device};
 use super::tso;
 use crate::blk::client::Window;
 use crate::cpu::{self, Placement};
 use crate::experiment::{CellPlan, Experiment, Options, Plan, Prepared, Sample};
 use crate::host::versions as tools;
-use crate::inside::Inside;
-use crate::pace::Pace;
+use crate::pace::{Pace, SETTLES};
 use crate::slices::{SLICES, STARTS, Slice, least_disturbed, of_starts};
 use crate::wake::wake_us;
 
@@ -87,22 +88,30 @@ impl Experiment for NetQueues {
     }
 }
 
+/// CPUs of two guests that have one each: the last ones, which are not the backend's if there are three.
+fn places() -> Result<[usize; 2]> {
+    let allowed = cpu::allowed()?;
+    let last = allowed.last().copied().context("this thread has no CPU")?;
+    Ok([allowed.iter().rev().nth(1).copied().unwrap_or(last), last])
+}
+
 fn notes(placement: Placement) -> Result<Vec<String>> {
-    let Placement { backend, client } = placement;
+    let (Placement { backend, client }, own) = (placement, places()?);
     let (same, other) = (wake_us(client, client)?, wake_us(client, backend)?);
     let notes = vec![
         format!(
             "Guests are User-Mode Linux with one CPU each, or where a title says so QEMU without KVM, and \
-             iperf3 {}: booted for each turn, on whatever CPU is free, {REPEATS} runs in each boot, of \
-             which the columns are the mean and the standard deviation. `testpmd` and Open vSwitch are on CPU {}; ours is where the host puts it. With \
-             two CPUs for two guests and a switch they take each other's time: a switch that spins \
-             takes half of all.",
-            "-w 256k -l 256k", placement.backend
+             iperf3 {}: booted for each turn, {REPEATS} runs in each boot, of which the columns are the mean \
+             and the standard deviation. Two that have a CPU each keep to CPU {} (which listens) and {}, others \
+             are where the host puts them. `testpmd` and Open vSwitch are on CPU {backend}; ours is where the \
+             host puts it. With two CPUs for two guests and a switch they take each other's time.",
+            "-w 256k -l 256k", own[0], own[1]
         ),
         format!(
             "To wake somebody on another CPU takes {other:.1} us here, on the same one {same:.1}. Guests and a \
              switch that sleeps wake each other for each handful of segments; a switch that spins is not woken, and \
-             leaves one CPU to both guests, which then wake each other there."
+             leaves one CPU to both guests, which then wake each other there: unless they have a CPU each. What is \
+             promised over such peers is judged there, where a switch changes nobody's place."
         ),
         "A control queue is served by ours only, so peers have one pair, and to `testpmd` and Open vSwitch \
          guests go by a relay that leaves it out of the offer; no frame goes through that. The kernel's bridge, and its \
@@ -144,9 +153,17 @@ impl Prepared for Ready {
         let way = *ways.get(system).context("there is no such system")?;
         let window = Duration::from_millis(self.options.window_ms.unwrap_or(1000));
         let streams = Streams { count: case.streams, back: false, repeats: REPEATS, window };
+        let places = case.has_places().then(places).transpose()?;
+        let put = |ends: [End; 2]| match places {
+            Some([first, second]) => {
+                let [server, client] = ends;
+                [server.on(first), client.on(second)]
+            }
+            None => ends,
+        };
         match way {
-            Way::Switch(system, pairs) => switch(system, pairs, pairs, streams, self.placement),
-            Way::OneOf(pairs) => switch(OURS, pairs, 1, streams, self.placement),
+            Way::Switch(system, pairs) => switch(system, [pairs; 2], put, streams, self.placement),
+            Way::OneOf(pairs) => switch(OURS, [pairs, 1], put, streams, self.placement),
             Way::Nics(pairs, bytes) => {
                 let quick = self.options.quick;
                 of_starts(quick, PATIENCE, |patience| self.nics(pairs, bytes, patience))
@@ -154,7 +171,7 @@ impl Prepared for Ready {
             Way::Emulated(pairs) => emulated(pairs, streams, self.placement),
             Way::Bridge => {
                 let bridge = Bridge::with_devices(1)?;
-                let [server, client] = [0, 1].map(|n| End::tap(&bridge.taps[n]));
+                let [server, client] = put([0, 1].map(|n| End::tap(&bridge.taps[n])));
                 let _server = server.listen(REPEATS)?;
                 streams.measure(&client, None)
             }
@@ -191,59 +208,13 @@ impl Ready {
         let window = Window::of(Duration::from_millis(self.options.window_ms.unwrap_or(SLICE_MS)));
         let time = || running.time_s();
         least_disturbed(patience, |until| {
-            let before = pace.undisturbed(until)?;
+            let before = pace.undisturbed(until, || {
+                let window = Window { warm: Duration::ZERO, measure: SETTLES };
+                client::run(&mut lane, self.placement.client, window, &time).map(drop)
+            })?;
             let ran = client::run(&mut lane, self.placement.client, window, &time)?;
             let sample = tso::sample_of(&ran, bytes);
             Ok(Slice { pace: before.min(pace.now()?), sample })
         })
     }
-}
-
-/// Guests of QEMU, which take all pairs.
-fn emulated(pairs: u16, streams: Streams, at: Placement) -> Result<Sample> {
-    let running = OURS.start_anywhere(2, pairs, at)?;
-    let [server, client] = [0, 1].map(|n| End::emulated(&running.socket(n), n, pairs));
-    let _server = server.listen(REPEATS)?;
-    streams.measure(&client, Some(&|| running.time_s()))
-}
-
-/// NICs have `pairs`, of which guests use `used`.
-fn switch(
-    system: System,
-    pairs: u16,
-    used: u16,
-    streams: Streams,
-    at: Placement,
-) -> Result<Sample> {
-    let running = system.start_anywhere(2, pairs, at)?;
-    let front = |n| front(system, running.socket(n), at.client);
-    let fronts = [front(0)?, front(1)?];
-    let [server, client] = [0, 1].map(|n| End::vhost_user(&fronts[n].0, used));
-    let _server = server.listen(REPEATS)?;
-    streams.measure(&client, Some(&|| running.time_s()))
-}
-
-/// Where a guest connects to a port of a switch, by a relay if it is not ours.
-fn front(system: System, socket: PathBuf, cpu: usize) -> Result<(PathBuf, Option<Inside>)> {
-    if system.is_ours() {
-        return Ok((socket, None));
-    }
-    let front = socket.with_extension("relay");
-    let relay = relay::start(front.clone(), socket, cpu)?;
-    Ok((front, Some(relay)))
-}
-
-/// The host is at our switch by a TAP device.
-fn host(pairs: u16, streams: Streams) -> Result<Sample> {
-    let dir = tempfile::Builder::new().prefix("rwlab-").tempdir()?;
-    let (socket, device) = (dir.path().join("a"), tap::name("u", 0));
-    let sockets = [socket.clone()];
-    let pairs_word = pairs.to_string();
-    let switch = RingwayNet::start(&sockets, &["--queues", &pairs_word, "--tap", &device])?;
-    tap::up(&device)?;
-    // The device of the turn before may be there still, with its address.
-    tap::ip(&format!("addr replace {}/24 dev {device}", guests::ADDRESSES[0]))?;
-    let _servers = guests::host_listens(REPEATS)?;
-    let time = || cpu::process_time_s(switch.process.id());
-    streams.measure(&End::vhost_user(&socket, pairs), Some(&time))
 }

@@ -1,0 +1,55 @@
+//! How the matrix is drawn.
+
+use super::cases::{Between, Case};
+use super::way::Way;
+use crate::experiment::{Options, PanelPlan, PlotPlan, PointPlan, SeriesPlan};
+
+/// As in the documents: streams on x, a line for each number of pairs.
+pub(super) fn plot(cases: &[Case], options: &Options) -> PlotPlan {
+    let panel = |between: Between, metric: &str| {
+        let here = cases.iter().filter(|case| case.between == between);
+        let here: Vec<Case> = here.copied().collect();
+        let mut ways = here.first().map(|case| case.ways(options)).unwrap_or_default();
+        ways.retain(|way| !matches!(way, Way::OneOf(_)));
+        let title = if between == Between::Host { "guest and host" } else { "guest to guest" };
+        let line = |way: Way| SeriesPlan {
+            name: way.name(),
+            points: here
+                .iter()
+                .enumerate()
+                .map(|(step, case)| PointPlan { step, cell: case.id(), system: way.name() })
+                .collect(),
+        };
+        PanelPlan {
+            title: title.to_owned(),
+            x: "TCP streams".to_owned(),
+            steps: here.iter().map(|case| case.streams.to_string()).collect(),
+            metric: metric.to_owned(),
+            log: false,
+            series: ways.into_iter().map(line).collect(),
+        }
+    };
+    let (both, metrics) = ([Between::Guests, Between::Host], ["gbit_per_s", "backend_cpus"]);
+    PlotPlan {
+        name: "lines".to_owned(),
+        title: "net-queues: TCP streams over pairs of queues".to_owned(),
+        columns: metrics.len(),
+        panels: both.into_iter().flat_map(|who| metrics.map(|m| panel(who, m))).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_is_a_line_for_each_way_with_all_streams() {
+        let options = Options::default();
+        let all = plot(&Case::all(&options), &options);
+        assert_eq!(
+            all.panels.iter().map(|panel| panel.series.len()).collect::<Vec<_>>(),
+            [8, 8, 10, 10]
+        );
+        assert!(all.panels[0].series.iter().all(|line| line.points.len() == 4));
+    }
+}
