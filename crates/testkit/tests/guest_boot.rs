@@ -37,6 +37,12 @@ fn a_script_prints_and_exits(kind: Kind) {
     assert_eq!((outcome.code, outcome.output.as_str()), (3, "one\n two  *\n0\nthree"));
 }
 
+fn the_end_of_a_script_is_enough(kind: Kind) {
+    let guest = Guest::start(kind, &Machine::default(), "echo one; exit 3").unwrap();
+    let outcome = leaves_nothing(guest, |guest| guest.finish_script(DEADLINE)).unwrap();
+    assert_eq!((outcome.code, outcome.output.as_str()), (3, "one\n"));
+}
+
 fn a_deadline_kills_a_guest_that_hangs(kind: Kind) {
     let script = "echo hanging; trap '' TERM; while :; do sleep 1000; done";
     let mut guest = Guest::start(kind, &Machine::default(), script).unwrap();
@@ -44,6 +50,10 @@ fn a_deadline_kills_a_guest_that_hangs(kind: Kind) {
     let error = leaves_nothing(guest, |guest| guest.finish(Duration::from_millis(100)));
     let error = error.unwrap_err().to_string();
     assert!(error.contains("did not power off in 100 ms") && error.contains("hanging"), "{error}");
+    let guest = Guest::start(kind, &Machine::default(), script).unwrap();
+    let error = leaves_nothing(guest, |guest| guest.finish_script(Duration::from_millis(100)));
+    let error = error.unwrap_err().to_string();
+    assert!(error.contains("did not end its script in 100 ms"), "{error}");
 }
 
 fn a_dropped_guest_is_gone(kind: Kind) {
@@ -71,6 +81,16 @@ fn qemu_script_prints_and_exits() {
 #[test]
 fn uml_script_prints_and_exits() {
     a_script_prints_and_exits(Kind::Uml);
+}
+
+#[test]
+fn qemu_script_ends() {
+    the_end_of_a_script_is_enough(Kind::Qemu);
+}
+
+#[test]
+fn uml_script_ends() {
+    the_end_of_a_script_is_enough(Kind::Uml);
 }
 
 #[test]

@@ -165,7 +165,7 @@ impl Streams {
             wall_s += start.elapsed().as_secs_f64();
             busy_s += HostTime::now()?.busy_s - host.busy_s;
         }
-        let outcome = guest.finish(DEADLINE)?;
+        let outcome = guest.finish_script(DEADLINE)?;
         let (code, output) = (outcome.code, outcome.output);
         ensure!(code == 0, "the guest's script ended with {code}: {output}");
         let runs = (0..self.repeats).map(|n| run_of(&output, n)).collect::<Result<Vec<_>>>()?;

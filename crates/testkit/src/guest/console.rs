@@ -108,6 +108,20 @@ impl Console {
         waited.unwrap_or_else(PoisonError::into_inner).0
     }
 
+    /// Waits until the guest has said what the script did.
+    ///
+    /// # Errors
+    /// Its side is closed, or it is late.
+    pub(crate) fn wait_outcome(&self, deadline: Duration) -> Result<Outcome, Seen> {
+        let mut outcome = None;
+        let state = self.wait(deadline, |state| {
+            outcome = parse(&String::from_utf8_lossy(&state.text));
+            outcome.is_some() || state.closed
+        });
+        let missing = if state.closed { Seen::Closed } else { Seen::Late };
+        outcome.ok_or(missing)
+    }
+
     /// What the script did, if the guest said so.
     pub(crate) fn outcome(&self) -> Option<Outcome> {
         parse(&self.text())
@@ -159,7 +173,9 @@ fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
 /// did not end in a newline.
 fn parse(console: &str) -> Option<Outcome> {
     let (before, after) = console.rsplit_once(EXIT)?;
-    let code = after.lines().next()?.trim().parse().ok()?;
+    // The whole line: it may still be on its way.
+    let (code, _) = after.split_once('\n')?;
+    let code = code.trim().parse().ok()?;
     let output = before.split_once(READY).map_or("", |(_, output)| output);
     Some(Outcome { code, output: output.to_owned() })
 }
@@ -196,7 +212,9 @@ mod tests {
     fn a_guest_that_never_got_ready_has_no_output() {
         assert_eq!(parse("disk: no disk\nringway-guest: exit 127\n"), outcome(127, ""));
         assert_eq!(parse("Kernel panic\n"), None);
-        assert_eq!(parse("ringway-guest: ready\nringway-guest: exit"), None);
+        for begun in ["", " ", " 1"] {
+            assert_eq!(parse(&format!("ringway-guest: ready\nringway-guest: exit{begun}")), None);
+        }
     }
 
     #[test]

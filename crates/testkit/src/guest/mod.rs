@@ -190,6 +190,23 @@ impl Guest {
         }
     }
 
+    /// Waits for the end of its script alone, and kills the guest then: one of User-Mode Linux may hang when
+    /// it powers off, which is no matter of who measures.
+    ///
+    /// # Errors
+    /// [`Error::Process`] if the script does not end before the deadline, or the guest ends without having
+    /// run it.
+    pub fn finish_script(mut self, deadline: Duration) -> Result<Outcome> {
+        let outcome = self.console.wait_outcome(deadline);
+        self.stop()?;
+        outcome.map_err(|seen| match seen {
+            Seen::Late => {
+                self.error(&format!("did not end its script in {} ms", deadline.as_millis()))
+            }
+            _ => self.error("ended before its script did"),
+        })
+    }
+
     /// Kills the guest as with `kill -9` and waits until all its processes are gone. Gives what the
     /// console held.
     ///
