@@ -75,17 +75,25 @@ impl Served {
         self.caller.stats().disks[0].polling.unwrap()
     }
 
-    /// It is polled, and that finds requests: as soon as what else the machine does leaves a CPU.
-    fn is_polled(&mut self) {
-        let (before, until) = (self.now().queues.hits, Instant::now() + QUIET_DEADLINE);
+    /// Waits until it polls so, which nobody announces: as soon as what else the machine does leaves a CPU.
+    fn polls(&mut self, what: &str, is_so: impl Fn(&PollStats) -> bool) {
+        let until = Instant::now() + QUIET_DEADLINE;
         loop {
             let now = self.now();
-            if now.queues.hits > before + 100 && now.queues.reason == PollReason::Pays {
+            if is_so(&now) {
                 return;
             }
-            assert!(Instant::now() < until, "never polled, or other work left no CPU: {now:?}");
+            assert!(Instant::now() < until, "never {what}, or other work left no CPU: {now:?}");
             std::thread::sleep(Duration::from_millis(2));
         }
+    }
+
+    /// It is polled, and that finds requests.
+    fn is_polled(&mut self) {
+        let before = self.now().queues.hits;
+        self.polls("polled", |now| {
+            now.queues.hits > before + 100 && now.queues.reason == PollReason::Pays
+        });
     }
 
     /// A CPU counts as free for it, whoever else wants it now and then.
@@ -104,15 +112,10 @@ impl Served {
 
     /// It sleeps for this reason, which is counted and told; and is served.
     fn is_refused(&mut self, reason: PollReason, told: &str) {
-        let (before, until) = (refusals(&self.now(), reason), Instant::now() + QUIET_DEADLINE);
-        loop {
-            let now = self.now();
-            if now.queues.reason == reason && refusals(&now, reason) > before {
-                break;
-            }
-            assert!(Instant::now() < until, "never refused by {reason:?}: {now:?}");
-            std::thread::sleep(Duration::from_millis(2));
-        }
+        let before = refusals(&self.now(), reason);
+        self.polls(&format!("refused by {reason:?}"), |now| {
+            now.queues.reason == reason && refusals(now, reason) > before
+        });
         let done = self.done.load(Ordering::Relaxed);
         eventually("it is served", || self.done.load(Ordering::Relaxed) > done + 20);
         eventually("the reason is told", || {

@@ -75,15 +75,14 @@ impl Backlog {
         Some(Ready { header, head: &[], body: &self.list, since_ns })
     }
 
-    /// When that one will have waited for too long, if there is one.
-    pub(crate) fn old_at_ns(&self) -> u64 {
-        let first = self.frames.front();
-        first.map_or(u64::MAX, |first| first.since_ns.saturating_add(OLD_NS + 1))
+    /// When that one will have waited for too long; nothing: none waits.
+    pub(crate) fn old_at_ns(&self) -> Option<u64> {
+        self.frames.front().map(|first| first.since_ns.saturating_add(OLD_NS + 1))
     }
 
     /// That one has waited for too long at `now_ns`.
     pub(crate) fn is_old(&self, now_ns: u64) -> bool {
-        now_ns >= self.old_at_ns()
+        self.old_at_ns().is_some_and(|old_ns| now_ns >= old_ns)
     }
 
     /// Until when that one may be the first although there are buffers.
@@ -152,7 +151,7 @@ mod tests {
     #[test]
     fn what_has_waited_for_ten_seconds_is_old() {
         let (mut backlog, nothing) = (Backlog::default(), Buffers::default());
-        assert!(!backlog.is_old(u64::MAX - 1));
+        assert!(!backlog.is_old(u64::MAX));
         for since in [5, 7] {
             assert!(backlog.hold(&frame(&[0; 60], &nothing, since)));
         }

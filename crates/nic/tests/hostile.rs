@@ -251,7 +251,7 @@ fn a_frame_is_copied_to_so_many_pieces_and_no_more() {
 #[test]
 fn what_waits_for_a_guest_that_posts_nothing_waits_for_ten_seconds() {
     let lan = Lan::new(1);
-    let [mut a, b] = [1, 2].map(|port| Guest::new(&lan, port, 0, all()));
+    let [mut a, _b] = [1, 2].map(|port| Guest::new(&lan, port, 0, all()));
     (0..5).for_each(|_| a.send(NOTHING, &plain(EVERYBODY, 1, 60)));
     let waiting = || lan.fabric.queues(PortId(2))[0].waiting;
     assert_eq!(waiting(), 5);
@@ -261,7 +261,6 @@ fn what_waits_for_a_guest_that_posts_nothing_waits_for_ten_seconds() {
         std::thread::sleep(Duration::from_millis(50));
     }
     assert_eq!(lan.counts(2).missed(Reason::NoBuffer), 5);
-    drop(b);
 }
 
 /// All of its pieces are the same memory.

@@ -61,6 +61,16 @@ fn news_of_no_port_is_forgotten() {
     assert!(hub.switch.port(PORT).is_none());
 }
 
+/// Two ports of one network.
+fn with_two_ports() -> (Hub, [PortId; 2]) {
+    let (mut hub, ports) = (hub(), [PORT, PortId(8)]);
+    for port in ports {
+        let common = Common { counts: Arc::default(), shares: Arc::new(Shares::new(1)) };
+        hub.set_port(port, Policy::open(NetworkId(0)), common, 1).unwrap();
+    }
+    (hub, ports)
+}
+
 /// Frames that a queue got, and pieces more than one to which it copies each.
 #[derive(Default)]
 struct Got {
@@ -95,12 +105,7 @@ fn sends(hub: &mut Hub, from: PortId) {
 /// In one batch, in which frames follow each other to the same place.
 #[test]
 fn a_frame_does_not_follow_the_last_one_to_a_place_that_somebody_else_has_now() {
-    let mut hub = hub();
-    let [from, to] = [PORT, PortId(8)];
-    for port in [from, to] {
-        let common = Common { counts: Arc::default(), shares: Arc::new(Shares::new(1)) };
-        hub.set_port(port, Policy::open(NetworkId(0)), common, 1).unwrap();
-    }
+    let (mut hub, [from, to]) = with_two_ports();
     let first = opens(&mut hub, to);
     (0..2).for_each(|_| sends(&mut hub, from));
     assert_eq!(first.borrow().frames, 2);
@@ -117,12 +122,7 @@ fn a_frame_does_not_follow_the_last_one_to_a_place_that_somebody_else_has_now() 
 /// Others have their turn, whether it is the sender's reactor or the receiver's own.
 #[test]
 fn frames_that_are_copied_to_many_pieces_end_a_turn() {
-    let mut hub = hub();
-    let [from, to] = [PORT, PortId(8)];
-    for port in [from, to] {
-        let common = Common { counts: Arc::default(), shares: Arc::new(Shares::new(1)) };
-        hub.set_port(port, Policy::open(NetworkId(0)), common, 1).unwrap();
-    }
+    let (mut hub, [from, to]) = with_two_ports();
     let receiver = opens(&mut hub, to);
     let until_spent = |hub: &mut Hub, one: &mut dyn FnMut(&mut Hub)| {
         hub.work = Work::default();

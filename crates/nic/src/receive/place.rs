@@ -31,7 +31,7 @@ impl Receive {
         }
         let (mut room, mut buffers, mut pieces) = (0, 0, 0);
         for popped in &self.stock {
-            if room >= bytes {
+            if room >= bytes || pieces > PIECES_MAX {
                 break;
             }
             room += popped.writable();
@@ -46,6 +46,7 @@ impl Receive {
     }
 
     /// Copies a frame to the guest's buffers. Returns how many pieces more than one those were.
+    #[inline]
     pub(super) fn put(&mut self, frame: &Ready<'_>) -> Result<usize, Reason> {
         if self.ring.queue.failed() {
             return Err(Reason::ReceiverClosed);

@@ -72,11 +72,10 @@ impl ReceivePoller {
             } else {
                 self.idle.set(idle_ns, now_ns, context);
             }
-        } else if !queue.backlog.is_empty() {
+        } else if let Some(old_ns) = queue.backlog.old_at_ns() {
             // A guest that posts nothing any more kicks no more.
-            let waits = queue.stock.is_empty();
-            let backlog = &queue.backlog;
-            let at_ns = if waits { backlog.old_at_ns() } else { backlog.stalls_at_ns() };
+            let no_buffers = queue.stock.is_empty();
+            let at_ns = if no_buffers { old_ns } else { queue.backlog.stalls_at_ns() };
             self.stall.set(at_ns, now_ns, context);
         }
         // A look that is late for this batch was set for one before.
