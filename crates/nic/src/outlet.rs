@@ -27,13 +27,14 @@ impl Ready<'_> {
 
 /// Takes frames on its reactor.
 pub trait Outlet {
-    /// Takes a frame, or has no room: it never waits. What it takes it has copied when it returns. Returns
-    /// how many pieces more than one the frame was copied to: what that costs others is for its receiver
-    /// to say, and for whoever gives frames to bound.
+    /// Takes a frame, or has no room: it never waits. What it takes it has copied when it returns. Adds to
+    /// `more` how many pieces more than one the frame was copied to: what that costs others is for its
+    /// receiver to say, and for whoever gives frames to bound. It is no part of what is returned, since
+    /// for most frames it is nothing, and a byte is returned for less.
     ///
     /// # Errors
     /// Why the frame is lost.
-    fn give(&mut self, frame: &Ready<'_>) -> Result<usize, Reason>;
+    fn give(&mut self, frame: &Ready<'_>, more: &mut usize) -> Result<(), Reason>;
 
     /// The batch is over: whoever waits behind this is shown all of it, and called at most once.
     /// [`Context::now_ns`] is the batch's end.

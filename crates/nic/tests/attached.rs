@@ -41,12 +41,12 @@ struct Sink {
 }
 
 impl Outlet for Sink {
-    fn give(&mut self, frame: &Ready<'_>) -> Result<usize, Reason> {
+    fn give(&mut self, frame: &Ready<'_>, _: &mut usize) -> Result<(), Reason> {
         if self.batch.len() == 2 {
             return Err(Reason::NoBuffer);
         }
         self.batch.push((frame.header.to_vec(), bytes(frame)));
-        Ok(0)
+        Ok(())
     }
 
     fn flush(&mut self, _: &mut Context<'_>) {
@@ -132,12 +132,12 @@ struct Gate {
 }
 
 impl Outlet for Gate {
-    fn give(&mut self, frame: &Ready<'_>) -> Result<usize, Reason> {
+    fn give(&mut self, frame: &Ready<'_>, _: &mut usize) -> Result<(), Reason> {
         // That ends when the other side is dropped.
         let _ = self.closed.recv();
         let port = *bytes(frame)[TCP_AT..].first_chunk().unwrap();
         let _ = self.out.send(u16::from_be_bytes(port));
-        Ok(0)
+        Ok(())
     }
 
     fn flush(&mut self, _: &mut Context<'_>) {}

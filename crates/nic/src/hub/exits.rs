@@ -75,7 +75,8 @@ impl Exits {
         seat: Seat,
         to: Address,
         frame: &Ready<'_>,
-    ) -> Result<usize, Reason> {
+        more: &mut usize,
+    ) -> Result<(), Reason> {
         match seat {
             Seat::Nobody => Err(Reason::ReceiverClosed),
             Seat::Here(at) => {
@@ -84,12 +85,12 @@ impl Exits {
                 if !std::mem::replace(&mut place.is_touched, true) {
                     self.touched.push(at);
                 }
-                place.outlet.borrow_mut().give(frame)
+                place.outlet.borrow_mut().give(frame, more)
             }
             Seat::There(number) => {
                 let link = self.links.get_mut(number).and_then(Option::as_mut);
                 let (link, _) = link.ok_or(Reason::ReceiverClosed)?;
-                link.put(to, frame).then_some(0).ok_or(Reason::ReactorBusy)
+                link.put(to, frame).then_some(()).ok_or(Reason::ReactorBusy)
             }
         }
     }

@@ -165,13 +165,13 @@ impl Handing<'_> {
     fn give(&mut self, ready: &Ready<'_>) -> (bool, u64) {
         let bytes = ready.bytes();
         let Run { seat, address, .. } = *self.run;
-        let given = self.exits.give(seat, address, ready);
+        let mut more = 0;
+        let given = self.exits.give(seat, address, ready, &mut more);
         // On another reactor it counts when it gets there.
         if given.is_err() || !matches!(seat, Seat::There(_)) {
-            self.known.got(bytes, given.map(drop));
+            self.known.got(bytes, given);
         }
-        let pieces = given.unwrap_or(0) * PIECE_BYTES;
-        (given.is_ok(), self.work.spend(bytes + pieces))
+        (given.is_ok(), self.work.spend(bytes + more * PIECE_BYTES))
     }
 
     /// Does what the port lacks, then gives what comes of it. Returns whether any of it is on its way, and

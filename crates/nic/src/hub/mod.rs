@@ -224,15 +224,15 @@ impl Hub {
         let Some(known) = known(&mut self.ports, to.port()) else { return };
         // Its driver may have given up the queue meanwhile.
         let is_used = known.epoch == to.epoch() && known.uses(to.queue());
+        let mut more = 0;
         let outcome = match known.seat(to.queue()) {
-            seat @ Seat::Here(_) if is_used => self.exits.give(seat, to, frame),
+            seat @ Seat::Here(_) if is_used => self.exits.give(seat, to, frame, &mut more),
             _ => Err(Reason::ReceiverClosed),
         };
-        known.got(frame.bytes(), outcome.map(drop));
+        known.got(frame.bytes(), outcome);
         // The rest was spent where it came in.
-        let pieces = outcome.unwrap_or(0);
-        if pieces > 0 {
-            self.work.spend(pieces * PIECE_BYTES);
+        if more > 0 {
+            self.work.spend(more * PIECE_BYTES);
         }
     }
 

@@ -79,9 +79,10 @@ struct Got {
 }
 
 impl Outlet for Got {
-    fn give(&mut self, _: &Ready<'_>) -> Result<usize, Reason> {
+    fn give(&mut self, _: &Ready<'_>, more: &mut usize) -> Result<(), Reason> {
         self.frames += 1;
-        Ok(self.pieces)
+        *more += self.pieces;
+        Ok(())
     }
 
     fn flush(&mut self, _: &mut Context<'_>) {}

@@ -108,12 +108,8 @@ impl Receive {
     }
 
     /// Counts what came of a frame.
-    fn count(
-        &mut self,
-        frame: &Ready<'_>,
-        outcome: Result<usize, Reason>,
-    ) -> Result<usize, Reason> {
-        self.counts.gets(frame.bytes(), outcome.map(drop));
+    fn count(&mut self, frame: &Ready<'_>, outcome: Result<(), Reason>) -> Result<(), Reason> {
+        self.counts.gets(frame.bytes(), outcome);
         if outcome.is_ok() {
             self.residence.add(frame.since_ns);
         }
@@ -130,13 +126,13 @@ impl Receive {
             let is_old = backlog.is_old(now_ns);
             let stalls = backlog.stalls_at_ns() <= now_ns;
             let Some(frame) = backlog.first() else { break };
-            let outcome = if is_old { Err(Reason::NoBuffer) } else { self.put(&frame) };
+            let mut more = 0;
+            let outcome = if is_old { Err(Reason::NoBuffer) } else { self.put(&frame, &mut more) };
             let is_stuck = stalls && !self.stock.is_empty();
             if outcome == Err(Reason::NoBuffer) && !is_old && !is_stuck {
                 break;
             }
-            let pieces = outcome.unwrap_or(0) * PIECE_BYTES;
-            (frames, bytes) = (frames + 1, bytes + frame.bytes() + pieces);
+            (frames, bytes) = (frames + 1, bytes + frame.bytes() + more * PIECE_BYTES);
             if let Err(reason) = self.count(&frame, outcome) {
                 self.lost.push(reason);
             }
@@ -193,11 +189,12 @@ impl Drop for Receive {
 }
 
 impl Outlet for Receive {
-    fn give(&mut self, frame: &Ready<'_>) -> Result<usize, Reason> {
+    fn give(&mut self, frame: &Ready<'_>, more: &mut usize) -> Result<(), Reason> {
         // What waits is first.
-        let first = if self.backlog.is_empty() { self.put(frame) } else { Err(Reason::NoBuffer) };
+        let first =
+            if self.backlog.is_empty() { self.put(frame, more) } else { Err(Reason::NoBuffer) };
         if first == Err(Reason::NoBuffer) && self.hold(frame) {
-            return Ok(0);
+            return Ok(());
         }
         self.count(frame, first)
     }

@@ -45,9 +45,9 @@ impl Receive {
         self.stock.len() >= self.ring.queue.size().into()
     }
 
-    /// Copies a frame to the guest's buffers. Returns how many pieces more than one those were.
+    /// Copies a frame to the guest's buffers. Adds to `more` how many pieces more than one those were.
     #[inline]
-    pub(super) fn put(&mut self, frame: &Ready<'_>) -> Result<usize, Reason> {
+    pub(super) fn put(&mut self, frame: &Ready<'_>, more: &mut usize) -> Result<(), Reason> {
         if self.ring.queue.failed() {
             return Err(Reason::ReceiverClosed);
         }
@@ -59,16 +59,15 @@ impl Receive {
         }
         let fits = self.stock.front().is_some_and(|popped| popped.writable() >= bytes);
         if fits && let Some(popped) = self.stock.pop_front() {
-            return Ok(self.put_whole(frame, popped, bytes));
+            self.put_whole(frame, popped, bytes, more);
+            return Ok(());
         }
-        self.put_spread(frame, bytes)
+        self.put_spread(frame, bytes, more)
     }
 
-    /// Copies a frame to one buffer, which it fits into: so many bytes with its header. Returns how many
-    /// pieces more than one that is.
+    /// The same to one buffer, which it fits into: so many bytes with its header.
     #[inline]
-    fn put_whole(&mut self, frame: &Ready<'_>, mut popped: Popped, bytes: usize) -> usize {
-        let pieces = pieces_of(&popped);
+    fn put_whole(&mut self, frame: &Ready<'_>, mut popped: Popped, bytes: usize, more: &mut usize) {
         self.stocked -= popped.writable();
         if bytes > FETCHED_BYTES
             && let Some(next) = self.stock.front()
@@ -82,6 +81,7 @@ impl Receive {
                 queue.write_piece(piece, &frame.header, frame.head, frame.body).unwrap_or(0)
             }
             Popped::Chain(chain) => {
+                *more += chain.writable.iovecs().len().saturating_sub(1);
                 let mut front = [&frame.header[..], frame.head];
                 spread(&mut front, &mut frame.body.reader(), &mut chain.writable)
             }
@@ -89,13 +89,18 @@ impl Receive {
         // A frame has at most net::frame::FRAME_MAX bytes.
         self.ring.push(popped, written as u32);
         self.taken.gives(1);
-        pieces - 1
     }
 
     /// The same to as many buffers as it takes.
     #[inline(never)]
-    fn put_spread(&mut self, frame: &Ready<'_>, bytes: usize) -> Result<usize, Reason> {
+    fn put_spread(
+        &mut self,
+        frame: &Ready<'_>,
+        bytes: usize,
+        more: &mut usize,
+    ) -> Result<(), Reason> {
         let (buffers, pieces) = self.collect(bytes)?;
+        *more += pieces.saturating_sub(1);
         let mut header = frame.header;
         if let Some(count) = header.last_chunk_mut() {
             // A ring has no more of them than fit.
@@ -122,7 +127,7 @@ impl Receive {
             self.ring.push(popped, written as u32);
         }
         self.taken.gives(buffers as u64);
-        Ok(pieces - 1)
+        Ok(())
     }
 
     /// Pops one at least, and some for the next frames. Of a ring that breaks while it does nothing is

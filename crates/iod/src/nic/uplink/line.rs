@@ -94,11 +94,11 @@ impl Line {
 }
 
 impl Outlet for Line {
-    fn give(&mut self, frame: &Ready<'_>) -> Result<usize, Reason> {
+    fn give(&mut self, frame: &Ready<'_>, _: &mut usize) -> Result<(), Reason> {
         if self.failed {
             return Err(Reason::ReceiverClosed);
         }
-        if self.store(frame) { Ok(0) } else { Err(Reason::NoBuffer) }
+        if self.store(frame) { Ok(()) } else { Err(Reason::NoBuffer) }
     }
 
     fn flush(&mut self, context: &mut Context<'_>) {
