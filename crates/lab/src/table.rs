@@ -113,13 +113,14 @@ fn noise(cells: &[Cell]) -> f64 {
 type Column = (&'static str, &'static str, usize);
 
 /// What is shown of a cell in which some system has it.
-const COLUMNS: [Column; 47] = [
+const COLUMNS: [Column; 48] = [
     ("frames/s", "frames_per_s", 0),
     ("frames/CPU s", "frames_per_cpu_s", 0),
     ("Gb/s", "gbit_per_s", 2),
     ("+- (sd) Gb/s", "gbit_sd", 2),
     ("sent again per Gb", "resent_per_gbit", 2),
     ("Gb/CPU s", "gbit_per_cpu_s", 2),
+    ("Gb/CPU s of all", "gbit_per_busy_s", 2),
     ("worst queue / mean", "imbalance_worst", 2),
     ("its mean", "imbalance_mean", 2),
     ("lost", "lost_frames", 0),

@@ -20,6 +20,8 @@ const BUFFERS: &str = "-w 256k -l 256k";
 /// Where the first server listens, which only shows that the way is there. Each run has one of its
 /// own behind it: a server that has just ended a run resets whoever connects before it listens again.
 const PORT: usize = 5201;
+/// Metric: Gb for each CPU second of everything that ran on the host.
+pub(super) const PER_BUSY: &str = "gbit_per_busy_s";
 /// How TCP minds congestion on either side: hosts have other ways set than guests. Every kernel has it.
 const CONGESTION: &str = "reno";
 /// Addresses of the end that listens and of the one that connects.
@@ -174,6 +176,7 @@ impl Streams {
             sample.insert("backend_cpus".to_owned(), cpu / wall_s);
             sample.insert("gbit_per_cpu_s".to_owned(), gbit(&runs) / cpu);
         }
+        sample.insert(PER_BUSY.to_owned(), gbit(&runs) / busy_s);
         // Whatever else runs is the guests': nobody can tell their threads from others'.
         sample.insert("guests_cpus".to_owned(), (busy_s - cpu).max(0.0) / wall_s);
         Ok(sample)

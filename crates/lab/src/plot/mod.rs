@@ -86,6 +86,7 @@ fn label(metric: &str) -> &str {
         "frames_per_cpu_s" => "frames a CPU second",
         "gbit_per_s" => "Gb/s",
         "gbit_per_cpu_s" => "Gb a CPU second",
+        "gbit_per_busy_s" => "Gb a CPU second of everything",
         "imbalance_worst" => "most loaded queue over the mean, worst draw",
         "1/percentile" => "1 / latency, 1/s",
         other => other,

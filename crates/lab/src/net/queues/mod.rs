@@ -5,6 +5,7 @@
 //! pairs cost one stream is also seen without that guest's own part: between NICs of the lab's client,
 //! and between guests of QEMU.
 
+mod bars;
 mod cases;
 mod plot;
 mod setup;

@@ -1,0 +1,138 @@
+//! What was promised of the matrix.
+
+use super::cases::{Between, Case, ENDS, PEERS};
+use super::way::{OURS, Way};
+use crate::experiment::{Comparison, Options, Side};
+use crate::net::guests::PER_BUSY;
+
+/// One stream: with eight pairs over the same with one.
+const ONE_STREAM: f64 = 0.95;
+/// Streams with which the kernel's bridge has both of two CPUs busy: guests that also wait for a third
+/// process do not, and bring less in all, though not less for what they use.
+const FILL_FIRST: u16 = 2;
+/// CPU time of ours over testpmd's.
+const BACKEND: f64 = 0.5;
+
+impl Case {
+    pub(super) fn comparisons(self, options: &Options) -> Vec<Comparison> {
+        if options.control {
+            return Vec::new();
+        }
+        let shown = |ours: Way, peer: Way| Comparison {
+            cell: self.id(),
+            ours: ours.name(),
+            peers: vec![peer.name()],
+            ..Comparison::default()
+        };
+        let of = |ours, peer, bar| Comparison { bar: Some(bar), ..shown(ours, peer) };
+        let about = |ours, peer, bar| Comparison { spread_excuses: true, ..of(ours, peer, bar) };
+        let whole = |ours, peer| about(ours, peer, 1.0);
+        match self.between {
+            Between::Guests | Between::Free => {}
+            Between::Host => {
+                let judged = |back| whole(Way::Host(1, back), Way::Tap(back));
+                let turned = |way: fn(bool) -> Way| shown(way(true), way(false));
+                let pairs = |back| {
+                    let [eight, one] = [8, 1].map(|pairs| Way::Host(pairs, back));
+                    if self.streams == 1 {
+                        about(eight, one, ONE_STREAM)
+                    } else {
+                        shown(eight, one)
+                    }
+                };
+                let all = [judged(false), judged(true), turned(|back| Way::Host(1, back))];
+                let more = [turned(Way::Tap), pairs(false), pairs(true)];
+                return all.into_iter().chain(more).collect();
+            }
+            Between::Emulated => {
+                let [one, eight] = ENDS.map(Way::Emulated);
+                let beside = ENDS.map(|n| shown(Way::Emulated(n), Way::EmulatedBridge(n)));
+                let pairs = match self.streams {
+                    1 => about(eight, one, ONE_STREAM),
+                    _ => shown(eight, one),
+                };
+                return [pairs].into_iter().chain(beside).collect();
+            }
+            Between::Nics(bytes) => {
+                return vec![of(Way::Nics(8, bytes), Way::Nics(1, bytes), ONE_STREAM)];
+            }
+        }
+        let [one, eight] = [1, 8].map(|pairs| Way::Switch(OURS, pairs));
+        let [testpmd, ..] = PEERS.map(|peer| Way::Switch(peer, 1));
+        let each = PEERS.map(|peer| Way::Switch(peer, 1)).map(|peer| match self.between {
+            // A switch that spins drives guests to one CPU, where they wake each other at once: what
+            // that brings is their place's doing.
+            Between::Free => shown(one, peer),
+            _ => whole(one, peer),
+        });
+        let cpu = match self.between {
+            Between::Free => Comparison {
+                metric: Some("backend_cpus".to_owned()),
+                side: Side::AtMost,
+                ..of(one, testpmd, BACKEND)
+            },
+            // One that spins has no more of its CPU there than the guest on it leaves: what counts is what
+            // it does with that.
+            _ => Comparison {
+                metric: Some("gbit_per_cpu_s".to_owned()),
+                ..of(one, testpmd, 1.0 / BACKEND)
+            },
+        };
+        let mut all = Vec::from(each);
+        all.push(cpu);
+        all.extend(self.beside_the_kernel(whole(one, Way::Bridge)));
+        if self.streams == 1 {
+            all.push(about(eight, one, ONE_STREAM));
+            // How much of it comes with pairs that are there and not used, at either end.
+            all.extend([shown(eight, Way::OneOf(8)), shown(Way::OneOf(8), one)]);
+        }
+        all
+    }
+
+    /// What is judged of ours beside the kernel's bridge, where this is the comparison of Gb/s.
+    fn beside_the_kernel(self, gbit: Comparison) -> Vec<Comparison> {
+        if !self.has_places() {
+            return vec![gbit];
+        }
+        let for_all = Comparison { metric: Some(PER_BUSY.to_owned()), ..gbit.clone() };
+        let bar = gbit.bar.filter(|_| self.streams != FILL_FIRST);
+        vec![Comparison { bar, ..gbit }, for_all]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_promised_of_streams() {
+        let cases = Case::all(&Options::default());
+        assert_eq!(cases.len(), 14);
+        let bars = |id: &str| {
+            let case = cases.iter().find(|case| case.id() == id).unwrap();
+            let all = case.comparisons(&Options::default());
+            all.into_iter().filter_map(|c| c.bar).collect::<Vec<_>>()
+        };
+        assert_eq!(bars("vif-s1"), [1.0, 1.0, 1.0, 2.0, 1.0, 1.0, 0.95]);
+        assert_eq!(bars("vif-s2"), [1.0, 1.0, 1.0, 2.0, 1.0]);
+        assert_eq!(bars("vif-s8"), [1.0, 1.0, 1.0, 2.0, 1.0, 1.0]);
+        assert_eq!(bars("vif-free-s1"), [0.5, 1.0, 0.95]);
+        assert_eq!(bars("vif-free-s8"), [0.5, 1.0]);
+        assert_eq!(bars("uplink-s1"), [1.0, 1.0, 0.95, 0.95]);
+        assert_eq!(bars("uplink-s8"), [1.0, 1.0]);
+        for id in ["qemu-s1", "nic-1500-s1", "nic-64k-s1"] {
+            assert_eq!(bars(id), [0.95]);
+        }
+        // What pairs cost has no excuse where the switch is all that is measured.
+        let strict = cases.iter().filter(|case| {
+            let all = case.comparisons(&Options::default());
+            all.iter().any(|c| c.bar == Some(ONE_STREAM) && !c.spread_excuses)
+        });
+        assert!(strict.eq(cases.iter().filter(|case| case.is_bare())));
+        let quick = Options { quick: true, ..Options::default() };
+        assert_eq!(bars("qemu-s8"), [0.0; 0]);
+        assert_eq!(Case::all(&quick).len(), 10);
+        let control = Options { control: true, ..Options::default() };
+        assert!(cases.iter().all(|case| case.comparisons(&control).is_empty()));
+    }
+}
