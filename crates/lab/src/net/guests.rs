@@ -10,9 +10,12 @@ use serde_json::Value;
 use testkit::guest::{Guest, Kind, Machine, UML_NIC};
 use testkit::process::{Process, find_tool};
 
+use super::tso::PER_CPU;
 use crate::experiment::Sample;
 use crate::host::HostTime;
 
+/// Metric: Gb for each CPU second of everything that ran on the host.
+pub(super) const PER_BUSY: &str = "gbit_per_busy_s";
 /// Far beyond any boot.
 const DEADLINE: Duration = Duration::from_secs(180);
 /// What iperf3 is told, as in the documents: socket buffers and the length of a write.
@@ -20,8 +23,6 @@ const BUFFERS: &str = "-w 256k -l 256k";
 /// Where the first server listens, which only shows that the way is there. Each run has one of its
 /// own behind it: a server that has just ended a run resets whoever connects before it listens again.
 const PORT: usize = 5201;
-/// Metric: Gb for each CPU second of everything that ran on the host.
-pub(super) const PER_BUSY: &str = "gbit_per_busy_s";
 /// How TCP minds congestion on either side: hosts have other ways set than guests. Every kernel has it.
 const CONGESTION: &str = "reno";
 /// Addresses of the end that listens and of the one that connects.
@@ -174,7 +175,7 @@ impl Streams {
         let mut sample = summary(&runs);
         if backend_s.is_some() {
             sample.insert("backend_cpus".to_owned(), cpu / wall_s);
-            sample.insert("gbit_per_cpu_s".to_owned(), gbit(&runs) / cpu);
+            sample.insert(PER_CPU.to_owned(), gbit(&runs) / cpu);
         }
         sample.insert(PER_BUSY.to_owned(), gbit(&runs) / busy_s);
         // Whatever else runs is the guests': nobody can tell their threads from others'.

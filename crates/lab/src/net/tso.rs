@@ -23,7 +23,8 @@ pub(super) const DEPTHS: [u16; 2] = [4, 32];
 pub(super) const BYTES: usize = 54 + 44 * 1448;
 /// Ours over the kernel's, by CPU time.
 const BAR: f64 = 1.5;
-const PER_CPU: &str = "gbit_per_cpu_s";
+/// Metric: Gb for each CPU second of the switch.
+pub(super) const PER_CPU: &str = "gbit_per_cpu_s";
 /// What comes from the host over what goes there.
 const BACK: f64 = 0.6;
 const RATE: &str = "gbit_per_s";

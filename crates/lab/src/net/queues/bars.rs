@@ -4,6 +4,7 @@ use super::cases::{Between, Case, ENDS, PEERS};
 use super::way::{OURS, Way};
 use crate::experiment::{Comparison, Options, Side};
 use crate::net::guests::PER_BUSY;
+use crate::net::tso::PER_CPU;
 
 /// One stream: with eight pairs over the same with one.
 const ONE_STREAM: f64 = 0.95;
@@ -73,10 +74,7 @@ impl Case {
             },
             // One that spins has no more of its CPU there than the guest on it leaves: what counts is what
             // it does with that.
-            _ => Comparison {
-                metric: Some("gbit_per_cpu_s".to_owned()),
-                ..of(one, testpmd, 1.0 / BACKEND)
-            },
+            _ => Comparison { metric: Some(PER_CPU.to_owned()), ..of(one, testpmd, 1.0 / BACKEND) },
         };
         let mut all = Vec::from(each);
         all.push(cpu);
