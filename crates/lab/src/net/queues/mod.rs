@@ -72,11 +72,12 @@ impl Experiment for NetQueues {
             versions.extend(tools(&[qemu], None)?);
             artifacts()?;
         }
+        let cpus = cpu::allowed()?.len();
         let plan = Plan {
             cells: cases.iter().map(cell).collect(),
             rounds: options.rounds.unwrap_or(if options.quick { 3 } else { 10 }),
             metric: "gbit_per_s".to_owned(),
-            comparisons: cases.iter().flat_map(|case| case.comparisons(options)).collect(),
+            comparisons: cases.iter().flat_map(|case| case.comparisons(options, cpus)).collect(),
             versions,
             notes: notes(placement)?,
             plots: vec![plot(&cases, options)],
