@@ -1,5 +1,7 @@
 //! Real guests: TCP between two of User-Mode Linux or of QEMU, or a guest and the host, by iperf3.
 
+pub(super) mod turns;
+
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -96,8 +98,10 @@ impl End {
         Ok(Guest::start(*kind, machine, &script)?)
     }
 
-    /// Boots it as the end that listens, for so many runs.
-    pub(super) fn listen(&self, runs: usize) -> Result<Guest> {
+    /// Boots it as the end that listens.
+    pub(super) fn listen(&self, streams: Streams) -> Result<Guest> {
+        let runs = streams.repeats;
+        let then = streams.turns.map_or_else(|| ":".to_owned(), turns::between_runs);
         let (first, last) = (PORT + 1, PORT + runs);
         let script = format!(
             "mkfifo /tmp/said && exec 3<>/tmp/said || exit 4
@@ -108,7 +112,10 @@ impl End {
                  case $line in *listening*) listening=$((listening + 1)) ;; esac
              done
              iperf3 -s -p {PORT} >/dev/null &
-             while read -r line <&3; do :; done"
+             run=0
+             while read -r line <&3; do
+                 {then}
+             done"
         );
         self.start(ADDRESSES[0], &script)
     }
@@ -147,6 +154,8 @@ pub(super) struct Streams {
     pub(super) repeats: usize,
     /// How long each time.
     pub(super) window: Duration,
+    /// So many pairs of queues take turns with one, from run to run.
+    pub(super) turns: Option<u16>,
 }
 
 impl Streams {
@@ -178,13 +187,17 @@ impl Streams {
             sample.insert(PER_CPU.to_owned(), gbit(&runs) / cpu);
         }
         sample.insert(PER_BUSY.to_owned(), gbit(&runs) / busy_s);
+        if let Some(ratio) = self.turns.and_then(|_| turns::all_over_one(&runs)) {
+            sample.insert(turns::ALL_OVER_ONE.to_owned(), ratio);
+        }
         // Whatever else runs is the guests': nobody can tell their threads from others'.
         sample.insert("guests_cpus".to_owned(), (busy_s - cpu).max(0.0) / wall_s);
         Ok(sample)
     }
 
     fn script(self) -> String {
-        let Self { count, back, repeats, window } = self;
+        let Self { count, back, repeats, window, turns } = self;
+        let before = turns.map_or_else(String::new, turns::before_run);
         let (seconds, back) = (window.as_secs().max(1), if back { "-R" } else { "" });
         let server = ADDRESSES[0];
         format!(
@@ -192,6 +205,7 @@ impl Streams {
              until iperf3 -c {server} -p {PORT} -n 1M >/dev/null; do sleep 0.2; done
              repeat=0
              while [ $repeat -lt {repeats} ]; do
+                 {before}
                  echo lab-begin-$repeat
                  iperf3 -c {server} -p $(({PORT} + 1 + repeat)) -t {seconds} -P {count} {BUFFERS} \
                      -C {CONGESTION} {back} -i 0 -J || exit 5

@@ -109,6 +109,7 @@ impl Case {
         }
         let ours = pairs.iter().map(|n| Way::Switch(OURS, *n));
         let ours = ours.chain((self.streams == 1).then_some(Way::OneOf(8)));
+        let ours = ours.chain((self.streams == 1 && self.has_places()).then_some(Way::Turns(8)));
         let peers = PEERS.map(|peer| Way::Switch(peer, 1));
         ours.filter(|_| !options.control).chain([Way::Bridge]).chain(peers).collect()
     }

@@ -23,7 +23,7 @@ use setup::{emulated, host, switch};
 use way::{OURS, Way};
 
 use super::client::{self, Lane, Shape, tcp};
-use super::guests::{self, End, Streams};
+use super::guests::{self, End, Streams, turns};
 use super::systems::versions;
 use super::tap::{Bridge, Device};
 use super::tso;
@@ -128,9 +128,12 @@ fn notes(placement: Placement) -> Result<Vec<String>> {
              of {STARTS} starts.",
             placement.client
         ),
-        "What pairs cost one stream is judged between these. Where guests stream, a spread that is larger than \
-         what is lost excuses that: a boot on other CPUs changes more."
-            .to_owned(),
+        format!(
+            "What pairs cost one stream is judged between these. Guests that have a CPU each use all their pairs in \
+             one run and one pair in the next, {} runs in each boot (\"by turns\"). Where other guests stream, a spread \
+             that is larger than what is lost excuses that: two boots differ by more.",
+            turns::RUNS
+        ),
     ];
     Ok(notes)
 }
@@ -154,7 +157,8 @@ impl Prepared for Ready {
         let ways = case.ways(&self.options);
         let way = *ways.get(system).context("there is no such system")?;
         let window = Duration::from_millis(self.options.window_ms.unwrap_or(1000));
-        let streams = Streams { count: case.streams, back: false, repeats: REPEATS, window };
+        let streams =
+            Streams { count: case.streams, back: false, repeats: REPEATS, window, turns: None };
         let places = case.has_places().then(places).transpose()?;
         let put = |ends: [End; 2]| match places {
             Some([first, second]) => {
@@ -166,6 +170,10 @@ impl Prepared for Ready {
         match way {
             Way::Switch(system, pairs) => switch(system, [pairs; 2], put, streams, self.placement),
             Way::OneOf(pairs) => switch(OURS, [pairs, 1], put, streams, self.placement),
+            Way::Turns(pairs) => {
+                let streams = Streams { repeats: turns::RUNS, turns: Some(pairs), ..streams };
+                switch(OURS, [pairs; 2], put, streams, self.placement)
+            }
             Way::Nics(pairs, bytes) => {
                 let quick = self.options.quick;
                 of_starts(quick, PATIENCE, |patience| self.nics(pairs, bytes, patience))
@@ -174,19 +182,19 @@ impl Prepared for Ready {
             Way::Bridge => {
                 let bridge = Bridge::with_devices(1)?;
                 let [server, client] = put([0, 1].map(|n| End::tap(&bridge.taps[n])));
-                let _server = server.listen(REPEATS)?;
+                let _server = server.listen(streams)?;
                 streams.measure(&client, None)
             }
             Way::EmulatedBridge(pairs) => {
                 let bridge = Bridge::with_devices(pairs)?;
                 let [server, client] = [0, 1].map(|n| End::emulated_tap(&bridge.taps[n], n, pairs));
-                let _server = server.listen(REPEATS)?;
+                let _server = server.listen(streams)?;
                 streams.measure(&client, None)
             }
             Way::Host(pairs, back) => host(pairs, Streams { back, ..streams }),
             Way::Tap(back) => {
                 let device = Device::with_address(guests::ADDRESSES[0])?;
-                let _servers = guests::host_listens(REPEATS)?;
+                let _servers = guests::host_listens(streams.repeats)?;
                 Streams { back, ..streams }.measure(&End::tap(&device.0), None)
             }
         }

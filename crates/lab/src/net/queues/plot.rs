@@ -10,7 +10,7 @@ pub(super) fn plot(cases: &[Case], options: &Options) -> PlotPlan {
         let here = cases.iter().filter(|case| case.between == between);
         let here: Vec<Case> = here.copied().collect();
         let mut ways = here.first().map(|case| case.ways(options)).unwrap_or_default();
-        ways.retain(|way| !matches!(way, Way::OneOf(_)));
+        ways.retain(|way| !matches!(way, Way::OneOf(_) | Way::Turns(_)));
         let title = if between == Between::Host { "guest and host" } else { "guest to guest" };
         let line = |way: Way| SeriesPlan {
             name: way.name(),

@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use anyhow::Result;
 use testkit::process::RingwayNet;
 
-use super::REPEATS;
 use super::way::OURS;
 use crate::cpu::{self, Placement};
 use crate::experiment::Sample;
@@ -19,7 +18,7 @@ use crate::net::tap;
 pub(super) fn emulated(pairs: u16, streams: Streams, at: Placement) -> Result<Sample> {
     let running = OURS.start_anywhere(2, pairs, at)?;
     let [server, client] = [0, 1].map(|n| End::emulated(&running.socket(n), n, pairs));
-    let _server = server.listen(REPEATS)?;
+    let _server = server.listen(streams)?;
     streams.measure(&client, Some(&|| running.time_s()))
 }
 
@@ -35,7 +34,7 @@ pub(super) fn switch(
     let front = |n| front(system, running.socket(n), at.client);
     let fronts = [front(0)?, front(1)?];
     let [server, client] = put([0, 1].map(|n| End::vhost_user(&fronts[n].0, used)));
-    let _server = server.listen(REPEATS)?;
+    let _server = server.listen(streams)?;
     streams.measure(&client, Some(&|| running.time_s()))
 }
 
@@ -59,7 +58,7 @@ pub(super) fn host(pairs: u16, streams: Streams) -> Result<Sample> {
     tap::up(&device)?;
     // The device of the turn before may be there still, with its address.
     tap::ip(&format!("addr replace {}/24 dev {device}", guests::ADDRESSES[0]))?;
-    let _servers = guests::host_listens(REPEATS)?;
+    let _servers = guests::host_listens(streams.repeats)?;
     let time = || cpu::process_time_s(switch.process.id());
     streams.measure(&End::vhost_user(&socket, pairs), Some(&time))
 }

@@ -12,6 +12,8 @@ pub(super) enum Way {
     Switch(System, u16),
     /// Two guests at ours, whose NICs have so many pairs and use the first.
     OneOf(u16),
+    /// The same, which use all and the first by turns.
+    Turns(u16),
     /// Two guests of QEMU at ours, with as many CPUs each as there are pairs at most.
     Emulated(u16),
     /// Two NICs of the lab's own client at ours, with frames of so many bytes.
@@ -35,6 +37,7 @@ impl Way {
             }
             Self::Switch(system, _) => system.name(),
             Self::OneOf(n) => format!("ringway-net, 1 of {}", pairs(n)),
+            Self::Turns(n) => format!("ringway-net, {} and 1 by turns", pairs(n)),
             Self::Bridge => "kernel TAP, bridge, TAP".to_owned(),
             Self::EmulatedBridge(n) => format!("kernel TAP, bridge, TAP, {}", pairs(n)),
             Self::Host(n, false) => format!("guest to host, {}", pairs(n)),
