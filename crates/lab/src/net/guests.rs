@@ -1,20 +1,17 @@
 //! Real guests: TCP between two of User-Mode Linux or of QEMU, or a guest and the host, by iperf3.
 
+mod end;
 pub(super) mod turns;
 
-use std::io::{BufRead, BufReader};
-use std::path::Path;
-use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
-use testkit::guest::{Guest, Kind, Machine, UML_NIC};
-use testkit::process::{Process, find_tool};
 
 use super::tso::PER_CPU;
 use crate::experiment::Sample;
 use crate::host::HostTime;
+pub(super) use end::{End, host_listens};
 
 /// Metric: Gb for each CPU second of everything that ran on the host.
 pub(super) const PER_BUSY: &str = "gbit_per_busy_s";
@@ -29,119 +26,6 @@ const PORT: usize = 5201;
 const CONGESTION: &str = "reno";
 /// Addresses of the end that listens and of the one that connects.
 pub(super) const ADDRESSES: [&str; 2] = ["10.199.77.1", "10.199.77.2"];
-
-/// CPUs of a guest of QEMU: as many as its NIC has pairs at most, since its driver uses no more pairs
-/// than there are CPUs.
-const CPUS: u32 = 8;
-
-fn mac(station: usize) -> String {
-    format!("02:00:00:00:00:{station:02x}")
-}
-
-/// A guest and its NIC.
-#[derive(Debug, Clone)]
-pub(super) struct End {
-    kind: Kind,
-    machine: Machine,
-    /// What the guest does to have a NIC, and what it calls it.
-    setup: String,
-    nic: &'static str,
-}
-
-impl End {
-    /// One at a vhost-user socket, which uses so many pairs of queues.
-    pub(super) fn vhost_user(socket: &Path, pairs: u16) -> Self {
-        let more = if pairs > 1 {
-            // It has one CPU, so its driver begins with one.
-            format!("\nethtool -L eth0 combined {pairs} || exit 4")
-        } else {
-            String::new()
-        };
-        let machine = Machine::with_nic(socket);
-        Self { kind: Kind::Uml, machine, setup: format!("{UML_NIC}{more}"), nic: "eth0" }
-    }
-
-    /// One of QEMU at a vhost-user socket, which uses all pairs of its NIC. Stations have numbers.
-    pub(super) fn emulated(socket: &Path, station: usize, pairs: u16) -> Self {
-        Self::of_qemu(Machine::with_pci_nic(socket, pairs, &mac(station)))
-    }
-
-    /// One of QEMU at a TAP device of the host's, which uses all its queues.
-    pub(super) fn emulated_tap(device: &str, station: usize, pairs: u16) -> Self {
-        Self::of_qemu(Machine::with_tap_nic(device, pairs, &mac(station)))
-    }
-
-    fn of_qemu(machine: Machine) -> Self {
-        // The same machine whatever its NIC has.
-        let machine = Machine { cpus: CPUS, ..machine };
-        // It asks for an address of its own accord, which nobody gives.
-        let setup = "pkill udhcpc\nip link set eth0 up".to_owned();
-        Self { kind: Kind::Qemu, machine, setup, nic: "eth0" }
-    }
-
-    /// One at a TAP device of the host's.
-    pub(super) fn tap(device: &str) -> Self {
-        let append = format!("vec0:transport=tap,ifname={device},depth=128,gro=1");
-        let machine = Machine { append, ..Machine::default() };
-        Self { kind: Kind::Uml, machine, setup: "ip link set vec0 up".to_owned(), nic: "vec0" }
-    }
-
-    /// On this CPU of the host, with all that belongs to it.
-    pub(super) fn on(mut self, cpu: usize) -> Self {
-        self.machine.cpu = Some(cpu);
-        self
-    }
-
-    fn start(&self, address: &str, script: &str) -> Result<Guest> {
-        let Self { kind, machine, setup, nic } = self;
-        let script = format!("{setup}\nip addr add {address}/24 dev {nic}\n{script}");
-        Ok(Guest::start(*kind, machine, &script)?)
-    }
-
-    /// Boots it as the end that listens.
-    pub(super) fn listen(&self, streams: Streams) -> Result<Guest> {
-        let runs = streams.repeats;
-        let then = streams.turns.map_or_else(|| ":".to_owned(), turns::between_runs);
-        let (first, last) = (PORT + 1, PORT + runs);
-        let script = format!(
-            "mkfifo /tmp/said && exec 3<>/tmp/said || exit 4
-             for port in $(seq {first} {last}); do iperf3 -s -p $port --forceflush >&3 & done
-             listening=0
-             while [ $listening -lt {runs} ]; do
-                 read -r line <&3
-                 case $line in *listening*) listening=$((listening + 1)) ;; esac
-             done
-             iperf3 -s -p {PORT} >/dev/null &
-             run=0
-             while read -r line <&3; do
-                 {then}
-             done"
-        );
-        self.start(ADDRESSES[0], &script)
-    }
-}
-
-/// iperf3 on the host as the end that listens, for so many runs.
-pub(super) fn host_listens(runs: usize) -> Result<Vec<Process>> {
-    // The one of the first port last: who reaches it finds the others.
-    (PORT..=PORT + runs).rev().map(server).collect()
-}
-
-/// A server on the host, which listens.
-fn server(port: usize) -> Result<Process> {
-    let mut command = Command::new(find_tool("iperf3", "iperf3")?);
-    command.args(["-s", "--forceflush", "-B", ADDRESSES[0], "-p"]).arg(port.to_string());
-    let mut server = Process::start(command.stdout(Stdio::piped()))?;
-    let out = server.child().stdout.take().context("a server has an output")?;
-    let mut lines = BufReader::new(out).lines();
-    let listens = lines.by_ref().map_while(Result::ok).any(|line| line.contains("listening"));
-    if !listens {
-        return Err(server.error("ended before it listened").into());
-    }
-    // What it says later is read, so that it can say it.
-    std::thread::spawn(move || lines.for_each(drop));
-    Ok(server)
-}
 
 /// What is streamed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
