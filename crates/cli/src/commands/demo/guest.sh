@@ -21,12 +21,19 @@ load() {
 verify() { load "$@" --rw=randwrite --bsrange=4k-64k --bs_unaligned=0 \
     --verify=crc32c --verify_fatal=1 --do_verify=1; }
 
-# strike FILE: waits until writes to FILE are under way, then tells the host, which kills the worker.
+# writes FILE: how many writes to it have ended. How many are under way may be none whenever one looks.
+writes() {
+    read -r _ _ _ _ ended _ <"/sys/block/${1#/dev/}/stat"
+    echo "$ended"
+}
+
+# strike FILE: waits for the first hundred of some thousand writes to FILE, then tells the host, which kills
+# the worker.
 strike() {
-    until read -r _ writes <"/sys/block/${1#/dev/}/inflight" && [ "$writes" -gt 0 ]; do
+    first=$(writes "$1")
+    until [ "$(writes "$1")" -ge $((first + 100)) ]; do
         sleep 0.02
     done
-    sleep 0.3
     echo "ringway-demo: strike"
 }
 
