@@ -1,5 +1,6 @@
 //! The ends between which TCP streams.
 
+use std::fmt::Display;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -18,6 +19,11 @@ fn mac(station: usize) -> String {
     format!("02:00:00:00:00:{station:02x}")
 }
 
+/// Has a guest use so many pairs of queues of its NIC at a vhost-user socket.
+pub(super) fn use_pairs(pairs: impl Display) -> String {
+    format!("ethtool -L eth0 combined {pairs}")
+}
+
 /// A guest and its NIC.
 #[derive(Debug, Clone)]
 pub(in crate::net) struct End {
@@ -33,7 +39,7 @@ impl End {
     pub(in crate::net) fn vhost_user(socket: &Path, pairs: u16) -> Self {
         let more = if pairs > 1 {
             // It has one CPU, so its driver begins with one.
-            format!("\nethtool -L eth0 combined {pairs} || exit 4")
+            format!("\n{} || exit 4", use_pairs(pairs))
         } else {
             String::new()
         };
@@ -81,10 +87,11 @@ impl End {
     /// Boots it as the end that listens.
     pub(in crate::net) fn listen(&self, streams: Streams) -> Result<Guest> {
         let runs = streams.repeats;
-        let then = streams.turns.map_or_else(|| ":".to_owned(), turns::between_runs);
+        let beside = streams.turns.map_or_else(String::new, |_| turns::take_orders());
         let (first, last) = (PORT + 1, PORT + runs);
         let script = format!(
-            "mkfifo /tmp/said && exec 3<>/tmp/said || exit 4
+            "{beside}
+             mkfifo /tmp/said && exec 3<>/tmp/said || exit 4
              for port in $(seq {first} {last}); do iperf3 -s -p $port --forceflush >&3 & done
              listening=0
              while [ $listening -lt {runs} ]; do
@@ -92,10 +99,7 @@ impl End {
                  case $line in *listening*) listening=$((listening + 1)) ;; esac
              done
              iperf3 -s -p {PORT} >/dev/null &
-             run=0
-             while read -r line <&3; do
-                 {then}
-             done"
+             while read -r line <&3; do :; done"
         );
         self.start(ADDRESSES[0], &script)
     }

@@ -1,40 +1,39 @@
 //! Guests that use all pairs of queues of their NICs in one run and one pair in the next: what is compared
 //! then is of one boot, and two boots differ by more than pairs cost.
 
-use super::{ADDRESSES, Run};
+use super::end::use_pairs;
+use super::{ADDRESSES, Run, Streams};
 
 /// Metric: Gb/s over all pairs, over those of the runs between with one.
 pub(in crate::net) const ALL_OVER_ONE: &str = "all_over_one";
 /// Runs of a boot.
 pub(in crate::net) const RUNS: usize = 12;
-/// Behind this port the end that listens opens one for each run, when it uses the pairs of that run.
-const FLAGS: usize = 5300;
+/// Where the end that listens is told how many pairs to use.
+const ORDERS: usize = 5300;
 
-/// Uses `pairs` in runs with even numbers, one in the others.
-fn switch(pairs: u16, run: &str) -> String {
-    format!("ethtool -L eth0 combined $(({run} % 2 ? 1 : {pairs})) || exit 4")
+impl Streams {
+    /// The same over so many pairs of queues and over one, by turns.
+    pub(in crate::net) fn by_turns(self, pairs: u16) -> Self {
+        Self { repeats: RUNS, turns: Some(pairs), ..self }
+    }
 }
 
-/// What the end that listens does with `$line`, which its servers say: one that has ended a run listens
-/// again, and said so first when it began.
-pub(super) fn between_runs(pairs: u16) -> String {
-    let switch = switch(pairs, "run");
-    format!(
-        "case $line in *listening*)
-             run=$((run + 1))
-             {switch}
-             iperf3 -s -1 -p $(({FLAGS} + run)) >/dev/null & ;;
-         esac"
-    )
+/// What the end that listens does beside that: it uses as many pairs as it is told, and then says so.
+pub(super) fn take_orders() -> String {
+    let switch = use_pairs("$pairs");
+    format!("busybox nc -ll -p {ORDERS} -e sh -c 'read -r pairs && {switch} && echo done' &")
 }
 
-/// What the end that connects does before run `$repeat`: the first one begins as guests are set up.
+/// What the end that connects does before run `$repeat`: the first one begins as guests are set up, and
+/// shows that the other end is there.
 pub(super) fn before_run(pairs: u16) -> String {
-    let (switch, server) = (switch(pairs, "repeat"), ADDRESSES[0]);
+    let (switch, server) = (use_pairs("$pairs"), ADDRESSES[0]);
     format!(
-        "if [ $repeat -gt 0 ]; then
-             {switch}
-             until iperf3 -c {server} -p $(({FLAGS} + repeat)) -n 1K >/dev/null; do sleep 0.1; done
+        "pairs=$((repeat % 2 ? 1 : {pairs}))
+         if [ $repeat -gt 0 ]; then
+             {switch} || exit 4
+             said=$(echo $pairs | busybox nc {server} {ORDERS})
+             [ \"$said\" = done ] || {{ echo \"the other end keeps its pairs: $said\"; exit 6; }}
          fi"
     )
 }

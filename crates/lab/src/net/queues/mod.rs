@@ -25,7 +25,7 @@ use setup::{emulated, host, switch};
 use way::{OURS, Way};
 
 use super::client::{self, Lane, Shape, tcp};
-use super::guests::{self, End, Streams, turns};
+use super::guests::{self, End, Streams};
 use super::systems::versions;
 use super::tap::{Bridge, Device};
 use super::tso;
@@ -124,8 +124,7 @@ impl Prepared for Ready {
             Way::Switch(system, pairs) => switch(system, [pairs; 2], put, streams, self.placement),
             Way::OneOf(pairs) => switch(OURS, [pairs, 1], put, streams, self.placement),
             Way::Turns(pairs) => {
-                let streams = Streams { repeats: turns::RUNS, turns: Some(pairs), ..streams };
-                switch(OURS, [pairs; 2], put, streams, self.placement)
+                switch(OURS, [pairs; 2], put, streams.by_turns(pairs), self.placement)
             }
             Way::Nics(pairs, bytes) => {
                 let quick = self.options.quick;
