@@ -39,6 +39,7 @@ mod artifacts;
 pub(crate) mod console;
 pub(crate) mod lasting;
 mod machine;
+mod preload;
 mod qemu;
 mod qmp;
 mod uml;

@@ -6,18 +6,17 @@
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::{Console, Guest, Kind, Machine, lasting, qemu_only, temporary_dir};
+use super::{Console, Guest, Kind, Machine, lasting, preload, qemu_only, temporary_dir};
 use crate::error::{Error, Result};
 use crate::process::{Process, find_tool};
 
 const INIT: &str = include_str!("../../../../guest/uml-init");
 const DISK: &str = include_str!("../../../../guest/root/usr/bin/disk");
-const REGISTERS: &str = include_str!("../../../../guest/uml-registers.c");
 /// What virtio calls a disk.
 const VIRTIO_BLOCK: u8 = 2;
 
@@ -43,9 +42,7 @@ pub(super) fn start(machine: &Machine, script: &str) -> Result<Guest> {
         .args(["sh", "-c", r#""$@"; exit $?"#, "uml"])
         .arg(find_tool("linux.uml", "user-mode-linux")?);
     command.args(arguments(machine, dir.path())).stdout(Stdio::piped());
-    if has_more_registers() {
-        command.env("LD_PRELOAD", registers(dir.path())?);
-    }
+    command.env("LD_PRELOAD", preload::build(dir.path())?);
     let mut process = lasting::start(move || Process::start(&mut command))?;
     let Some(output) = process.child().stdout.take() else {
         return Err(process.error("was started without a pipe for its console"));
@@ -58,31 +55,6 @@ fn write_program(path: &Path, text: &str) -> Result<()> {
     fs::write(path, text)
         .and_then(|()| fs::set_permissions(path, Permissions::from_mode(0o755)))
         .map_err(|e| Error::io(format!("cannot write {}", path.display()), e))
-}
-
-/// This CPU's state is larger than Linux 6.1 can restore as User-Mode Linux: it has AMX.
-fn has_more_registers() -> bool {
-    let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let mut flags = info.lines().filter(|line| line.starts_with("flags"));
-    flags.next().is_some_and(|flags| flags.split_whitespace().any(|flag| flag == "amx_tile"))
-}
-
-/// What is preloaded so that User-Mode Linux runs there.
-fn registers(dir: &Path) -> Result<PathBuf> {
-    let (source, library) = (dir.join("registers.c"), dir.join("registers.so"));
-    fs::write(&source, REGISTERS)
-        .map_err(|e| Error::io(format!("cannot write {}", source.display()), e))?;
-    let mut compile = Command::new(find_tool("cc", "gcc")?);
-    compile.args(["-shared", "-fPIC", "-O1", "-o"]).arg(&library).arg(&source);
-    let output = compile.output().map_err(|e| Error::io("cannot run cc", e))?;
-    if output.status.success() {
-        return Ok(library);
-    }
-    Err(Error::Process {
-        program: "cc".to_owned(),
-        what: format!("ended with {}", output.status),
-        stderr: String::from_utf8_lossy(&output.stderr).trim_end().to_owned(),
-    })
 }
 
 fn arguments(machine: &Machine, dir: &Path) -> Vec<String> {
