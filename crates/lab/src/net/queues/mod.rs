@@ -30,7 +30,7 @@ use super::systems::versions;
 use super::tap::{Bridge, Device};
 use super::tso;
 use crate::blk::client::Window;
-use crate::cpu::{self, Placement};
+use crate::cpu::Placement;
 use crate::experiment::{CellPlan, Experiment, Options, Plan, Prepared, Sample};
 use crate::host::versions as tools;
 use crate::pace::{Pace, SETTLES};
@@ -73,12 +73,11 @@ impl Experiment for NetQueues {
             versions.extend(tools(&[qemu], None)?);
             artifacts()?;
         }
-        let cpus = cpu::allowed()?.len();
         let plan = Plan {
             cells: cases.iter().map(cell).collect(),
             rounds: options.rounds.unwrap_or(if options.quick { 3 } else { 10 }),
             metric: "gbit_per_s".to_owned(),
-            comparisons: cases.iter().flat_map(|case| case.comparisons(options, cpus)).collect(),
+            comparisons: cases.iter().flat_map(|case| case.comparisons(options)).collect(),
             versions,
             notes: notes(placement)?,
             plots: vec![plot(&cases, options)],
