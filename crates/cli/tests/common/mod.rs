@@ -130,7 +130,7 @@ pub(crate) struct Running {
     console: BufReader<std::process::ChildStdout>,
     /// Console output so far.
     pub(crate) seen: String,
-    errors: std::thread::JoinHandle<String>,
+    errors: Option<std::thread::JoinHandle<String>>,
 }
 
 impl Running {
@@ -143,7 +143,7 @@ impl Running {
             stderr.read_to_end(&mut text).unwrap();
             String::from_utf8_lossy(&text).into_owned()
         });
-        Self { child, console, seen: String::new(), errors }
+        Self { child, console, seen: String::new(), errors: Some(errors) }
     }
 
     /// Reads the console until a line holds `text`.
@@ -157,10 +157,19 @@ impl Running {
                 return;
             }
             if count == 0 {
-                let _ended = self.child.wait();
-                panic!("the console ended before {text:?}: {}", self.seen);
+                self.end_before(text);
             }
         }
+    }
+
+    /// The run has ended without `text`. The last lines say where it stopped: reports of tests
+    /// are cut, and a guest prints hundreds before them.
+    fn end_before(&mut self, text: &str) -> ! {
+        let status = self.child.wait().unwrap();
+        let lines: Vec<_> = self.seen.lines().collect();
+        let last = lines[lines.len().saturating_sub(25)..].join("\n");
+        let errors = self.errors();
+        panic!("{status} before the console had {text:?}; its end:\n{last}\n\n{errors}");
     }
 
     /// Types `text`, then ends the input.
@@ -179,7 +188,12 @@ impl Running {
         self.console.read_to_end(&mut rest).unwrap();
         self.seen.push_str(&String::from_utf8_lossy(&rest));
         let status = self.child.wait().unwrap();
-        (status, std::mem::take(&mut self.seen), self.errors.join().unwrap())
+        (status, std::mem::take(&mut self.seen), self.errors())
+    }
+
+    /// Standard error, at the end of the run.
+    fn errors(&mut self) -> String {
+        self.errors.take().unwrap().join().unwrap()
     }
 }
 
