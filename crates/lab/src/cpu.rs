@@ -1,11 +1,17 @@
 //! Which CPU runs what, and how much of it a process used.
 
+mod others;
+mod stat;
+
 use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+pub use others::others_time_s;
+use stat::{ProcessStat, seconds};
 
 /// CPUs that the calling thread may use.
 ///
@@ -83,12 +89,9 @@ pub fn process_time_s(pid: u32) -> Result<f64> {
         nanoseconds += task_time_ns(&task.context("cannot list threads")?.path()).unwrap_or(0);
     }
     let exact = nanoseconds as f64 / 1e9;
-    let total = fs::read_to_string(format!("/proc/{pid}/stat")).ok();
-    let ticks = total.as_deref().and_then(stat_ticks).unwrap_or(0);
-    let per_second = rustix::param::clock_ticks_per_second();
+    let ticks = ProcessStat::of(pid).map_or(0, |stat| stat.own);
     // One tick each of user and system time is rounding, not a lost thread.
-    let coarse = ticks.saturating_sub(2) as f64 / per_second as f64;
-    Ok(exact.max(coarse))
+    Ok(exact.max(seconds(ticks.saturating_sub(2))))
 }
 
 /// How often threads of a process gave up their CPU by themselves: each is a sleep.
@@ -138,16 +141,6 @@ fn task_time_ns(task: &Path) -> Option<u64> {
     text.split_whitespace().next()?.parse().ok()
 }
 
-/// User and system ticks of `/proc/PID/stat`, whose second field may hold anything but ends at the
-/// last parenthesis.
-fn stat_ticks(stat: &str) -> Option<u64> {
-    let (_, rest) = stat.rsplit_once(") ")?;
-    let fields: Vec<&str> = rest.split(' ').collect();
-    let user: u64 = fields.get(11)?.parse().ok()?;
-    let system: u64 = fields.get(12)?.parse().ok()?;
-    Some(user + system)
-}
-
 /// CPU time of the calling thread, in seconds.
 #[must_use]
 pub fn thread_time_s() -> f64 {
@@ -158,13 +151,6 @@ pub fn thread_time_s() -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn ticks_are_found_behind_any_name() {
-        let stat = "7 (a) b (c) S 1 7 7 0 -1 4194560 1 2 3 4 30 12 5 6 20 0 1 0 100 1 1";
-        assert_eq!(stat_ticks(stat), Some(42));
-        assert_eq!(stat_ticks("nonsense"), None);
-    }
 
     #[test]
     fn a_sleep_is_a_switch() {

@@ -1,12 +1,12 @@
 //! A daemon with guests that want all CPUs.
 
-use std::fs;
 use std::time::Duration;
 
 use anyhow::Result;
-use rustix::param::clock_ticks_per_second;
 use tempfile::NamedTempFile;
 use testkit::ringwayd::{Ringwayd, Shell};
+
+use crate::cpu::process_time_s;
 
 /// What each guest does.
 const COMPUTE: &str = "for n in $(seq $(nproc)); do (while :; do :; done) & done";
@@ -67,31 +67,11 @@ impl Host {
     pub(super) fn guests_s(&self) -> f64 {
         let started = self.daemon.started().into_iter();
         let guests = started.filter(|(_, words)| runs(words));
-        guests.filter_map(|(pid, _)| used_s(pid)).sum()
+        guests.filter_map(|(pid, _)| process_time_s(pid).ok()).sum()
     }
 }
 
 /// Whether this is the command line of a guest's emulator.
 pub(super) fn runs(words: &str) -> bool {
     words.split(' ').any(|word| word == "-kernel")
-}
-
-/// CPU time of a process so far, in seconds.
-fn used_s(pid: u32) -> Option<f64> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // What is before the last bracket may have blanks in it (proc_pid_stat(5)).
-    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
-    let ticks = |at: usize| fields.get(at)?.parse::<f64>().ok();
-    Some((ticks(11)? + ticks(12)?) / clock_ticks_per_second() as f64)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn time_of_a_process_is_read() {
-        assert!(used_s(std::process::id()).is_some());
-        assert_eq!(used_s(u32::MAX), None);
-    }
 }
