@@ -11,7 +11,7 @@ use tokio::io::AsyncReadExt;
 use toolstack::accel::{Memory, Prober, Verdict, probe};
 use toolstack::binaries::{QEMU, in_path};
 use toolstack::qemu::qmp::COMMAND_DEADLINE;
-use toolstack::qemu::{End, Machine, QemuDisk, QemuError, QemuSpec};
+use toolstack::qemu::{End, Engine, Machine, QemuDisk, QemuError, QemuSpec};
 
 /// Far beyond what a start under TCG takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -30,7 +30,7 @@ fn kernel() -> PathBuf {
 
 fn spec(kernel: PathBuf) -> QemuSpec {
     QemuSpec {
-        accel: Accel::Tcg,
+        engine: Engine::TcgInTurns,
         memory_bytes: 192 << 20,
         vcpus: 1,
         kernel,

@@ -81,7 +81,10 @@ fn arguments(
     }
     let socket = |name: &str| format!("socket,id={name},path={}", value(&dir.join(name)));
     let fixed = [
-        ["-machine", "q35,accel=tcg,memory-backend=memory"],
+        ["-machine", "q35,memory-backend=memory"],
+        // Before version 8.1, CPUs that translate at once may leave a kernel at a breakpoint that it has
+        // taken away, for ever.
+        ["-accel", "tcg,thread=single"],
         ["-m", &format!("{}M", machine.memory_mib)],
         ["-smp", &machine.cpus.to_string()],
         // vhost-user backends map the guest's memory, so it must be a file and shared.

@@ -8,7 +8,7 @@ use model::machine::Accel;
 use tokio::io::AsyncReadExt;
 
 use crate::io::humane;
-use crate::qemu::{Machine, QemuError, QemuSpec};
+use crate::qemu::{Engine, Machine, QemuError, QemuSpec};
 
 /// Longest trial boot. Under a working KVM it takes about one second.
 pub const PROBE_DEADLINE: Duration = Duration::from_secs(8);
@@ -44,7 +44,7 @@ pub async fn probe(
     slot: &mut Option<Machine>,
 ) -> Verdict {
     let spec = QemuSpec {
-        accel,
+        engine: Engine::of(accel, qemu).await,
         memory_bytes: MEMORY_BYTES,
         vcpus: 1,
         kernel: kernel.into(),

@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use super::Finding;
 use crate::net::internal;
-use crate::qemu::{self, QemuError, Version};
+use crate::qemu::{self, Engine, QemuError, Version};
 
 /// Oldest QEMU that is tested: Debian 12's.
 const QEMU_MIN: Version = Version { major: 7, minor: 2, micro: 0 };
@@ -104,6 +104,11 @@ pub(super) async fn qemu(program: Option<&Path>) -> Vec<Finding> {
 
 fn judge_version(version: Result<(String, Version), QemuError>) -> Finding {
     match version {
+        Ok((line, version))
+            if version >= QEMU_MIN && Engine::tcg(version) == Engine::TcgInTurns =>
+        {
+            Finding::ok("QEMU", format!("{line}; without KVM the CPUs of a guest take turns"))
+        }
         Ok((line, version)) if version >= QEMU_MIN => Finding::ok("QEMU", line),
         Ok((line, _)) => {
             let advice = format!("use QEMU {QEMU_MIN} or newer; older ones are not tested");
@@ -186,8 +191,10 @@ mod tests {
     #[test]
     fn qemu_must_be_new_enough() {
         let version = |text: &str| Ok((text.to_owned(), Version::find(text).unwrap()));
-        assert_eq!(judge_version(version("QEMU emulator version 7.2.22")).level, Level::Ok);
-        assert_eq!(judge_version(version("QEMU emulator version 10.0.0")).level, Level::Ok);
+        let old = judge_version(version("QEMU emulator version 7.2.22"));
+        assert_eq!((old.level, old.found.ends_with("take turns")), (Level::Ok, true));
+        let new = judge_version(version("QEMU emulator version 10.0.0"));
+        assert_eq!((new.level, &*new.found), (Level::Ok, "QEMU emulator version 10.0.0"));
         assert_eq!(judge_version(version("QEMU emulator version 6.2.0")).level, Level::Failure);
     }
 

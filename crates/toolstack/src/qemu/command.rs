@@ -3,8 +3,9 @@
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
-use model::machine::Accel;
 use model::topology::PciAddress;
+
+use super::Engine;
 
 /// Seconds between QEMU's attempts to reach a backend that went away; it takes whole seconds.
 const RECONNECT_SECONDS: u32 = 1;
@@ -12,8 +13,8 @@ const RECONNECT_SECONDS: u32 = 1;
 /// A machine as QEMU shall run it: everything is decided.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QemuSpec {
-    /// Accelerator.
-    pub accel: Accel,
+    /// What runs its CPUs.
+    pub engine: Engine,
     /// Guest memory in bytes, whole MiB.
     pub memory_bytes: u64,
     /// Virtual CPUs.
@@ -51,7 +52,7 @@ pub fn arguments(spec: &QemuSpec) -> Vec<OsString> {
     // Shared memory: the backends map what this descriptor names.
     line.pair("-object", memory);
     line.pair("-machine", "q35,memory-backend=ram,vmport=off");
-    line.accelerator(spec.accel);
+    line.engine(spec.engine);
     line.pair("-m", format!("{}M", spec.memory_bytes >> 20));
     line.pair("-smp", spec.vcpus.to_string());
     line.pair("-kernel", &spec.kernel);
@@ -104,12 +105,8 @@ impl Line {
         self
     }
 
-    pub(crate) fn accelerator(&mut self, accel: Accel) -> &mut Self {
-        match accel {
-            Accel::Kvm => self.pair("-accel", "kvm").pair("-cpu", "host"),
-            // Five-level page tables would cost the translator a fifth walk for nothing.
-            Accel::Tcg => self.pair("-accel", "tcg,thread=multi").pair("-cpu", "max,la57=off"),
-        }
+    pub(crate) fn engine(&mut self, engine: Engine) -> &mut Self {
+        engine.arguments().iter().fold(self, |line, word| line.add(word))
     }
 
     pub(crate) fn pair(&mut self, option: &str, value: impl AsRef<OsStr>) -> &mut Self {
@@ -124,7 +121,7 @@ mod tests {
 
     fn spec() -> QemuSpec {
         QemuSpec {
-            accel: Accel::Tcg,
+            engine: Engine::TcgInTurns,
             memory_bytes: 256 << 20,
             vcpus: 2,
             kernel: "/k".into(),
@@ -158,8 +155,10 @@ mod tests {
 
     #[test]
     fn accelerators_differ() {
-        assert!(text(&spec()).contains("-accel tcg"));
-        let kvm = text(&QemuSpec { accel: Accel::Kvm, ..spec() });
+        assert!(text(&spec()).contains("-accel tcg,thread=single -cpu max"));
+        let together = text(&QemuSpec { engine: Engine::TcgTogether, ..spec() });
+        assert!(together.contains("-accel tcg,thread=multi -cpu max"), "{together}");
+        let kvm = text(&QemuSpec { engine: Engine::Kvm, ..spec() });
         assert!(kvm.contains("-accel kvm -cpu host"), "{kvm}");
     }
 

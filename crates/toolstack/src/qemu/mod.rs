@@ -1,10 +1,12 @@
 //! Drives one QEMU per machine: its command line, its control protocol, its process.
 
 pub mod command;
+mod engine;
 mod machine;
 pub mod qmp;
 
 pub use command::{QemuDisk, QemuSpec};
+pub use engine::Engine;
 pub use machine::{End, Machine};
 
 use std::io;

@@ -14,7 +14,7 @@ use super::activity::{Activity, SAMPLE_EVERY};
 use super::{Host, Note, RunError};
 use crate::accel::{Decision, Prober};
 use crate::io::{Client, IoError, IoProcess};
-use crate::qemu::{End, Machine, QemuDisk, QemuError, QemuSpec};
+use crate::qemu::{End, Engine, Machine, QemuDisk, QemuError, QemuSpec};
 
 /// Everything that must not be left behind. Starting fills it; [`Parts::take_down`] empties it,
 /// however far the start had come.
@@ -93,7 +93,7 @@ impl Parts {
     ) -> Result<UnixStream, RunError> {
         let decision = self.decision.as_ref().ok_or(QemuError::Closed)?;
         let qemu = QemuSpec {
-            accel: decision.accel,
+            engine: Engine::of(decision.accel, &host.qemu).await,
             memory_bytes: spec.memory_bytes,
             vcpus: spec.vcpus,
             kernel: spec.kernel.clone(),

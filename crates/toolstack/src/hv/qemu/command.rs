@@ -9,10 +9,10 @@ use std::path::Path;
 use model::domain::slots::{AGENT_PORT, AHCI, Place, RANDOM, bridges};
 use model::domain::{Boot, BootFrom, DomainSpec};
 use model::id::{VbdId, VmId};
-use model::machine::Accel;
 
 use super::names::{AGENT, Device};
 use super::trace;
+use crate::qemu::Engine;
 use crate::qemu::command::{Line, doubled_commas};
 
 /// What an agent's port is called in the guest.
@@ -23,7 +23,7 @@ pub(super) fn command(
     program: &Path,
     vm: VmId,
     spec: &DomainSpec,
-    accel: Accel,
+    engine: Engine,
     agent: &Path,
 ) -> Vec<OsString> {
     let mut line = Line::default();
@@ -36,7 +36,7 @@ pub(super) fn command(
     // Shared memory: the backends of its disks map what this descriptor names.
     let memory = format!("memory-backend-memfd,id=ram,size={},share=on", spec.memory_bytes);
     line.pair("-object", memory).pair("-m", format!("{}M", spec.memory_bytes >> 20));
-    line.pair("-machine", "pc,memory-backend=ram,vmport=off,usb=off").accelerator(accel);
+    line.pair("-machine", "pc,memory-backend=ram,vmport=off,usb=off").engine(engine);
     line.pair("-smp", spec.vcpus.to_string());
     for state in ["disable_s3", "disable_s4"] {
         line.pair("-global", format!("PIIX4_PM.{state}=1"));
@@ -129,9 +129,9 @@ mod tests {
         Boot::Kernel { kernel, ramdisk, args: "console=ttyS0 quiet".into() }
     }
 
-    fn line(spec: &DomainSpec, accel: Accel) -> Vec<String> {
+    fn line(spec: &DomainSpec, engine: Engine) -> Vec<String> {
         let vm = VmId(Uuid::default());
-        let words = command(Path::new("/qemu"), vm, spec, accel, Path::new("/run/a,b/agent.sock"));
+        let words = command(Path::new("/qemu"), vm, spec, engine, Path::new("/run/a,b/agent.sock"));
         words.into_iter().map(|word| word.into_string().unwrap()).collect()
     }
 
@@ -142,7 +142,7 @@ mod tests {
 
     #[test]
     fn a_domain_stands_until_it_is_let_run_and_its_end_is_kept() {
-        let line = line(&spec(kernel()), Accel::Tcg);
+        let line = line(&spec(kernel()), Engine::TcgInTurns);
         assert_eq!(line[0], "/qemu");
         assert!(line.contains(&"-S".to_owned()));
         assert_eq!(value(&line, "-action"), ["shutdown=pause,panic=pause,reboot=shutdown"]);
@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn memory_is_shared_and_as_large_as_asked() {
-        let line = line(&spec(kernel()), Accel::Kvm);
+        let line = line(&spec(kernel()), Engine::Kvm);
         let memory = "memory-backend-memfd,id=ram,size=268435456,share=on";
         assert!(value(&line, "-object").contains(&memory), "{line:?}");
         assert_eq!((value(&line, "-m"), value(&line, "-smp")), (vec!["256M"], vec!["2"]));
@@ -161,7 +161,7 @@ mod tests {
 
     #[test]
     fn a_kernel_is_named_as_it_is_and_its_words_are_one_argument() {
-        let line = line(&spec(kernel()), Accel::Tcg);
+        let line = line(&spec(kernel()), Engine::TcgInTurns);
         assert_eq!(value(&line, "-kernel"), ["/k,1"]);
         assert_eq!(value(&line, "-initrd"), ["/i"]);
         assert_eq!(value(&line, "-append"), ["console=ttyS0 quiet"]);
@@ -170,7 +170,7 @@ mod tests {
     #[test]
     fn firmware_has_its_order_and_no_kernel() {
         let order = vec![BootFrom::Disk(vbd(7)), BootFrom::Cd(vbd(2))];
-        let line = line(&spec(Boot::Firmware(order)), Accel::Tcg);
+        let line = line(&spec(Boot::Firmware(order)), Engine::TcgInTurns);
         assert!(value(&line, "-kernel").is_empty());
         assert_eq!(value(&line, "-boot"), ["strict=on"]);
         let devices = value(&line, "-device");
@@ -182,7 +182,7 @@ mod tests {
 
     #[test]
     fn every_fixed_device_has_its_place() {
-        let line = line(&spec(kernel()), Accel::Tcg);
+        let line = line(&spec(kernel()), Engine::TcgInTurns);
         let devices = value(&line, "-device");
         for part in [
             "pci-bridge,id=br0,chassis_nr=1,bus=pci.0,addr=0x6",

@@ -21,6 +21,7 @@ use super::rundir::{Record, RunDir};
 use super::{Held, Qemu, Settings, group, os};
 use crate::accel::{Prober, openable};
 use crate::hv::HvError;
+use crate::qemu::Engine;
 use crate::spawn::Spawn;
 
 /// Longest wait for the first answer of a QEMU: it opens its devices before that.
@@ -28,20 +29,20 @@ const ANSWER_DEADLINE: Duration = Duration::from_secs(40);
 /// Longest wait for the end of a QEMU that has closed its control connection.
 const END_DEADLINE: Duration = Duration::from_secs(1);
 
-/// The accelerator of this host, once it is known.
+/// What runs the CPUs of this host's machines, once it is known.
 #[derive(Debug, Default)]
-pub(super) struct Accelerator(AsyncMutex<Option<Accel>>);
+pub(super) struct Known(AsyncMutex<Option<Engine>>);
 
-impl Accelerator {
+impl Known {
     /// That for a machine which starts like this. What did not work once is asked again, from
     /// memory: somebody may have mended it.
-    async fn of(&self, settings: &Settings, boot: &Boot) -> Result<Accel, HvError> {
+    async fn of(&self, settings: &Settings, boot: &Boot) -> Result<Engine, HvError> {
         let mut known = self.0.lock().await;
-        if let Some(accel) = *known {
-            return Ok(accel);
+        if let Some(engine) = *known {
+            return Ok(engine);
         }
         if settings.accel == AccelChoice::Auto && openable(&settings.kvm).is_err() {
-            return Ok(Accel::Tcg);
+            return Ok(Engine::of(Accel::Tcg, &settings.qemu).await);
         }
         let kernel = trial_kernel(settings, boot);
         let prober = Prober {
@@ -53,10 +54,11 @@ impl Accelerator {
         };
         let decision = prober.decide(settings.accel, &mut None).await?;
         tracing::info!(accel = decision.accel.name(), why = decision.why, "accelerator");
-        if decision.accel == Accel::Kvm || settings.accel != AccelChoice::Auto {
-            *known = Some(decision.accel);
+        let engine = Engine::of(decision.accel, &settings.qemu).await;
+        if engine == Engine::Kvm || settings.accel != AccelChoice::Auto {
+            *known = Some(engine);
         }
-        Ok(decision.accel)
+        Ok(engine)
     }
 }
 
@@ -91,8 +93,8 @@ pub(super) async fn create(
     }
     let boot = boot::checked(&spec.boot, &qemu.settings.boot_directories)?;
     let spec = DomainSpec { boot, ..spec.clone() };
-    let accel = qemu.accelerator.of(&qemu.settings, &spec.boot).await?;
-    let held = start(qemu, vm, domid, &spec, accel)?;
+    let engine = qemu.engine.of(&qemu.settings, &spec.boot).await?;
+    let held = start(qemu, vm, domid, &spec, engine)?;
     answers(&held).await?;
     // It has joined by itself, or said why not where nobody looks.
     group::place(qemu.settings.tree.as_ref(), &held.domain);
@@ -105,14 +107,14 @@ fn start(
     vm: VmId,
     domid: Domid,
     spec: &DomainSpec,
-    accel: Accel,
+    engine: Engine,
 ) -> Result<Arc<Held>, HvError> {
     let dir = RunDir::of(&qemu.settings.run, vm);
     let failed = |source| os("making", dir.path(), source);
     dir.make().map_err(failed)?;
     let record = Record::new(domid, spec.vcpus);
     dir.keep(&record).map_err(failed)?;
-    let command = command(&qemu.settings.qemu, vm, spec, accel, &dir.agent());
+    let command = command(&qemu.settings.qemu, vm, spec, engine, &dir.agent());
     let spawn = Spawn { group: qemu.entrance(vm), pid_file: Some(dir.pid_file()), command };
     let child = spawned(&qemu.settings, &dir, &spawn)?;
     let pid = child.id().unwrap_or_default();

@@ -59,7 +59,7 @@ const EVENTS_WAITING: usize = 256;
 #[derive(Debug)]
 pub struct Qemu {
     settings: Settings,
-    accelerator: create::Accelerator,
+    engine: create::Known,
     domains: Arc<Domains>,
     events: Mutex<Option<mpsc::Receiver<DomainEvent>>>,
 }
@@ -95,7 +95,7 @@ impl Qemu {
         Self {
             domains: Domains::new(settings.run.clone(), settings.tree.clone(), happened),
             settings,
-            accelerator: create::Accelerator::default(),
+            engine: create::Known::default(),
             events: Mutex::new(Some(events)),
         }
     }
