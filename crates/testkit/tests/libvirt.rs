@@ -44,8 +44,7 @@ fn xml(io: &RingwayIo, name: &str, disks: &[&str]) -> String {
         std::fs::copy(&from, &to).unwrap();
         to.display().to_string()
     });
-    // One CPU: libvirt has no word for QEMU's `thread=single`, without which several may hang a boot.
-    let mut words = vec!["libvirt-xml", "--domain", name, "--memory", "256M", "--vcpus", "1"];
+    let mut words = vec!["libvirt-xml", "--domain", name, "--memory", "256M", "--vcpus", "2"];
     words.extend(["--accel", "tcg", "--kernel", &kernel, "--initrd", &initrd]);
     words.extend(["--append", APPEND]);
     words.extend(disks);
