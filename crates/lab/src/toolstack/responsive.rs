@@ -161,7 +161,8 @@ impl Experiment for Responsive {
                 "{calls} calls a turn, {} ms between two, each from a shell's start of `xe` to its end. \
                  Every turn has a daemon and guests of its own. With the slices, the shell is in that of \
                  control, as who comes in by sshd has it; `outside_` is of as many calls from one that is \
-                 in none. `guests_cpus` is what the guests used meanwhile of this host's {} CPUs. \
+                 in none. `guests_cpus` is what the guests used meanwhile of this host's {} CPUs; \
+                 without KVM, and with QEMU before 8.1, all CPUs of a guest have one thread. \
                  Then up to {ENDED} machines end, one after the other: the emulator is killed, the guest \
                  panics, powers off, reboots, and so on; each is to stay halted. `end_max_ms`: the longest \
                  time from the kill or the last word of the guest's kernel until `event.from` told a client outside of \

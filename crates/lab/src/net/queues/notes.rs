@@ -21,8 +21,8 @@ pub(super) fn notes(placement: Placement) -> Result<Vec<String>> {
     let notes = vec![
         format!(
             "Guests are User-Mode Linux with one CPU each, or where a title says so QEMU without KVM, whose CPUs \
-             take turns, and iperf3 {}: booted for each turn, {REPEATS} runs in each boot, of which the columns are the mean \
-             and the standard deviation. Two that have a CPU each keep to CPU {} (which listens) and {}, others \
+             take turns, and iperf3 {}: booted for each turn, {REPEATS} runs in each boot, of which the columns \
+             are the mean and the standard deviation. Two that have a CPU each keep to CPU {} (which listens) and {}, others \
              are where the host puts them. `testpmd` and Open vSwitch are on CPU {backend}; ours is where the \
              host puts it. With two CPUs for two guests and a switch they take each other's time. Guests of User-Mode \
              Linux hear interrupts that come while they go to sleep (`guest/uml-idle.c`), which Linux 6.1 does not.",
