@@ -3,8 +3,9 @@
 use std::path::Path;
 
 use model::machine::Accel;
+use tokio::sync::OnceCell;
 
-use super::{Version, version};
+use super::{QemuError, Version, version};
 
 /// The first QEMU that translates code while another CPU of the machine changes it, and does not keep
 /// what was there before ("accel/tcg: Always lock pages before translation"). With earlier ones a
@@ -24,18 +25,25 @@ pub enum Engine {
 }
 
 impl Engine {
-    /// That of `accel` by this QEMU. One that does not tell its version is taken for an old one.
+    /// That of `accel` by this QEMU, which is asked for its version where that counts.
     pub async fn of(accel: Accel, program: &Path) -> Self {
-        match accel {
-            Accel::Kvm => Self::Kvm,
-            Accel::Tcg => match version(program).await {
-                Ok((_, version)) => Self::tcg(version),
-                Err(error) => {
-                    tracing::warn!(%error, "the CPUs of a machine without KVM take turns");
-                    Self::TcgInTurns
-                }
-            },
+        Self::of_once(accel, program, &OnceCell::new()).await
+    }
+
+    /// The same, for whoever starts many machines: `tcg` keeps what was found without KVM. A QEMU that
+    /// does not tell its version is taken for an old one, and asked again the next time.
+    pub(crate) async fn of_once(accel: Accel, program: &Path, tcg: &OnceCell<Self>) -> Self {
+        if accel == Accel::Kvm {
+            return Self::Kvm;
         }
+        let found = tcg.get_or_try_init(|| async {
+            let (_, version) = version(program).await?;
+            Ok::<_, QemuError>(Self::tcg(version))
+        });
+        found.await.copied().unwrap_or_else(|error| {
+            tracing::warn!(%error, "the CPUs of a machine without KVM take turns");
+            Self::TcgInTurns
+        })
     }
 
     /// TCG of this version.
@@ -71,7 +79,16 @@ mod tests {
     #[tokio::test]
     async fn one_that_tells_no_version_is_taken_for_an_old_one() {
         let nowhere = Path::new("/nonexistent/qemu");
-        assert_eq!(Engine::of(Accel::Tcg, nowhere).await, Engine::TcgInTurns);
+        let known = OnceCell::new();
+        assert_eq!(Engine::of_once(Accel::Tcg, nowhere, &known).await, Engine::TcgInTurns);
+        assert!(known.get().is_none(), "it is asked again");
         assert_eq!(Engine::of(Accel::Kvm, nowhere).await, Engine::Kvm);
+    }
+
+    #[tokio::test]
+    async fn what_is_known_is_not_asked_again() {
+        let known = OnceCell::new_with(Some(Engine::TcgTogether));
+        let nowhere = Path::new("/nonexistent/qemu");
+        assert_eq!(Engine::of_once(Accel::Tcg, nowhere, &known).await, Engine::TcgTogether);
     }
 }

@@ -11,7 +11,7 @@ use model::domain::{Boot, BootFile, DomainSpec};
 use model::id::{Domid, VmId};
 use model::machine::{Accel, AccelChoice};
 use tokio::process::Child;
-use tokio::sync::Mutex as AsyncMutex;
+use tokio::sync::{Mutex as AsyncMutex, OnceCell};
 use tokio::time::timeout;
 
 use super::boot;
@@ -31,18 +31,28 @@ const END_DEADLINE: Duration = Duration::from_secs(1);
 
 /// What runs the CPUs of this host's machines, once it is known.
 #[derive(Debug, Default)]
-pub(super) struct Known(AsyncMutex<Option<Engine>>);
+pub(super) struct Known {
+    accel: AsyncMutex<Option<Accel>>,
+    /// Asked for once, beside that lock: many machines may start together. Another QEMU in its place
+    /// is seen when the daemon starts again.
+    tcg: OnceCell<Engine>,
+}
 
 impl Known {
-    /// That for a machine which starts like this. What did not work once is asked again, from
-    /// memory: somebody may have mended it.
+    /// That for a machine which starts like this.
     async fn of(&self, settings: &Settings, boot: &Boot) -> Result<Engine, HvError> {
-        let mut known = self.0.lock().await;
-        if let Some(engine) = *known {
-            return Ok(engine);
+        let accel = self.accel(settings, boot).await?;
+        Ok(Engine::of_once(accel, &settings.qemu, &self.tcg).await)
+    }
+
+    /// What did not work once is asked again, from memory: somebody may have mended it.
+    async fn accel(&self, settings: &Settings, boot: &Boot) -> Result<Accel, HvError> {
+        let mut known = self.accel.lock().await;
+        if let Some(accel) = *known {
+            return Ok(accel);
         }
         if settings.accel == AccelChoice::Auto && openable(&settings.kvm).is_err() {
-            return Ok(Engine::of(Accel::Tcg, &settings.qemu).await);
+            return Ok(Accel::Tcg);
         }
         let kernel = trial_kernel(settings, boot);
         let prober = Prober {
@@ -54,11 +64,10 @@ impl Known {
         };
         let decision = prober.decide(settings.accel, &mut None).await?;
         tracing::info!(accel = decision.accel.name(), why = decision.why, "accelerator");
-        let engine = Engine::of(decision.accel, &settings.qemu).await;
-        if engine == Engine::Kvm || settings.accel != AccelChoice::Auto {
-            *known = Some(engine);
+        if decision.accel == Accel::Kvm || settings.accel != AccelChoice::Auto {
+            *known = Some(decision.accel);
         }
-        Ok(engine)
+        Ok(decision.accel)
     }
 }
 
