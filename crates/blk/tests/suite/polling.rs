@@ -1,0 +1,115 @@
+//! A queue that looks for work instead of being woken.
+#![allow(clippy::unwrap_used)]
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use crate::guest::{Gate, Guest, IN, OUT, SOON, polled};
+use blk::Device;
+use reactor::{POLL_MAX_NS, PollMode, PollPolicy, PollReason};
+
+/// Spins whatever else this machine does: tests run beside others.
+fn willing(mode: PollMode) -> PollPolicy {
+    PollPolicy { mode, max_ns: POLL_MAX_NS, idle_percent: 0 }
+}
+
+fn null() -> Arc<dyn disk::Disk> {
+    Arc::new(disk::NullDisk::new(1 << 20, 512, false))
+}
+
+fn soon(what: &str, mut is: impl FnMut() -> bool) {
+    let until = Instant::now() + SOON;
+    while !is() {
+        assert!(Instant::now() < until, "{what}");
+        std::thread::yield_now();
+    }
+}
+
+/// What is saved is only known once a letter has woken the reactor.
+fn waking_is_timed(guest: &Guest) {
+    let handle = guest.reactor.handle();
+    for _ in 0..2 {
+        let counters = handle.clone();
+        let sleeps = handle.call(move |_| counters.counters().sleeps()).unwrap();
+        soon("it sleeps again", || handle.counters().sleeps() > sleeps);
+    }
+}
+
+fn hits(device: &Device) -> u64 {
+    device.poll_state().hits
+}
+
+#[test]
+fn a_driver_that_comes_back_at_once_is_waited_for() {
+    let device = polled(null(), 1, PollMode::Off);
+    device.set_poll(willing(PollMode::Auto));
+    let mut guest = Guest::new(&device, true);
+    waking_is_timed(&guest);
+    soon("it spins, and that pays", || {
+        (0..100).for_each(|_| assert_eq!(guest.run(IN, 0, (512, true)).0, 0));
+        hits(&device) > 100 && device.poll_state().reason == PollReason::Pays
+    });
+    let state = device.poll_state();
+    assert!(state.armed() && state.spun_ns > 0 && state.saved_ns > 0, "{state:?}");
+    assert_eq!(device.queue_states()[0].poll, state);
+    // Then nobody comes.
+    let sleeps = guest.reactor.handle().counters().sleeps();
+    let reactor = guest.reactor.clone();
+    soon("it sleeps", || reactor.handle().counters().sleeps() > sleeps);
+    let counters = reactor.handle().counters();
+    assert!(counters.spun_ns() > 0);
+    assert_eq!(guest.run(IN, 0, (512, true)).0, 0, "and is woken again");
+}
+
+#[test]
+fn a_disk_that_answers_is_waited_for() {
+    let gate = Arc::new(Gate::opened());
+    let device = polled(gate, 1, PollMode::Off);
+    device.set_poll(willing(PollMode::Auto));
+    let mut guest = Guest::new(&device, true);
+    soon("it spins", || {
+        (0..20).for_each(|_| assert_eq!(guest.run(OUT, 0, (512, false)).0, 0));
+        hits(&device) > 20
+    });
+}
+
+#[test]
+fn settings_change_under_load() {
+    let device = polled(null(), 1, PollMode::Off);
+    let mut guest = Guest::new(&device, true);
+    let modes = [PollMode::Always, PollMode::Off, PollMode::Auto, PollMode::Off, PollMode::Auto];
+    for (round, mode) in modes.into_iter().cycle().take(200).enumerate() {
+        device.set_poll(PollPolicy { max_ns: (round as u64 % 3) * 1000, ..willing(mode) });
+        if round % 2 == 0 {
+            guest.queue.as_ref().unwrap().look_again();
+        }
+        for _ in 0..5 {
+            assert_eq!(guest.run(IN, 0, (512, true)).0, 0);
+        }
+        let expected = match mode {
+            PollMode::Off => PollReason::Off,
+            PollMode::Always => PollReason::Always,
+            PollMode::Auto => continue,
+        };
+        soon("the setting holds", || device.poll_state().reason == expected);
+    }
+    assert_eq!(guest.queue.take().unwrap().stop().unwrap(), 1000);
+}
+
+#[test]
+fn what_is_stopped_in_the_middle_of_a_spin_ends() {
+    for mode in [PollMode::Always, PollMode::Auto] {
+        for round in 0..50u16 {
+            let device = polled(null(), 1, PollMode::Off);
+            device.set_poll(willing(mode));
+            let mut guest = Guest::new(&device, true);
+            let mut requests = 0;
+            soon("it spins", || {
+                assert_eq!(guest.run(IN, 0, (512, true)).0, 0);
+                requests += 1;
+                requests >= round % 4 && device.poll_state().armed()
+            });
+            assert_eq!(guest.queue.take().unwrap().stop().unwrap(), requests);
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! Queues that are stopped while storage does not end what it was given.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::guest::*;
+use blk::{QuietEnd, StopEnd};
+use disk::{Disk, FileDisk, FileOptions, OnFull};
+use virtq::InflightRegion;
+
+/// A small file system that is full but for a hole in a file.
+struct Full {
+    dir: tempfile::TempDir,
+}
+
+impl Full {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let mut mount = std::process::Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", "size=1m", "ringway-test"]).arg(dir.path());
+        assert!(mount.status().unwrap().success(), "mounting a tmpfs needs root");
+        std::fs::File::create(dir.path().join("image")).unwrap().set_len(1 << 20).unwrap();
+        std::fs::write(dir.path().join("ballast"), vec![1; 1 << 20]).ok();
+        Self { dir }
+    }
+
+    fn disk(&self) -> Arc<dyn Disk> {
+        let path = self.dir.path().join("image");
+        Arc::new(FileDisk::open(options(&path)).unwrap())
+    }
+
+    fn make_room(&self) {
+        std::fs::remove_file(self.dir.path().join("ballast")).unwrap();
+    }
+}
+
+impl Drop for Full {
+    fn drop(&mut self) {
+        std::process::Command::new("umount").arg("-l").arg(self.dir.path()).status().ok();
+    }
+}
+
+fn options(path: &Path) -> FileOptions {
+    FileOptions {
+        path: path.into(),
+        read_only: false,
+        direct: false,
+        block_size: Some(512),
+        on_full: OnFull::Wait,
+    }
+}
+
+/// Writes that wait for room.
+fn put_writes(guest: &mut Guest, disk: &Arc<dyn Disk>) {
+    for slot in 0..3 {
+        guest.driver.write(Guest::data_at(slot), &[slot as u8 + 1; 4096]);
+        guest.put(slot, OUT, u64::from(slot) * 8, (4096, false));
+    }
+    guest.publish();
+    let until = Instant::now() + SOON;
+    while disk.waiting() < 3 {
+        assert!(Instant::now() < until, "they do not wait");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn what_waits_for_room_stays_on_record_at_a_stop_and_goes_on_at_the_next_start() {
+    let full = Full::new();
+    let disk = full.disk();
+    let device = device(disk.clone(), 1, false);
+    let region = InflightRegion::create(1, 128).unwrap();
+    let mut guest = Guest::recorded(&device, reactor(), true, !0, region.queue(0));
+    put_writes(&mut guest, &disk);
+    // Again and again: a stop loses nothing, and fails nothing.
+    for _ in 0..3 {
+        assert_eq!(guest.queue.take().unwrap().stop().unwrap(), 3);
+        assert_eq!((guest.driver.used_idx(), disk.waiting()), (0, 0));
+        let next = guest.reactor.clone();
+        guest.resume(&device, &next, 3);
+    }
+    full.make_room();
+    for _ in 0..3 {
+        let (head, _) = guest.used();
+        assert_eq!(guest.status(head as u16 / 3), 0);
+    }
+    for slot in 0..3u8 {
+        assert_eq!(guest.read(u64::from(slot) * 8, 4096).1, [slot + 1; 4096]);
+    }
+}
+
+#[test]
+fn what_waits_for_room_fails_at_a_stop_that_nobody_records() {
+    let full = Full::new();
+    let disk = full.disk();
+    let device = device(disk.clone(), 1, false);
+    let mut guest = Guest::new(&device, true);
+    put_writes(&mut guest, &disk);
+    assert_eq!(guest.queue.take().unwrap().stop().unwrap(), 3);
+    for _ in 0..3 {
+        let (head, _) = guest.used();
+        assert_eq!(guest.status(head as u16 / 3), 1);
+    }
+}
+
+#[test]
+fn a_quiet_end_that_takes_too_long_is_none() {
+    let full = Full::new();
+    let disk = full.disk();
+    let device = device(disk.clone(), 1, false);
+    // Nobody records: a stop would fail what waits.
+    let mut guest = Guest::new(&device, true);
+    put_writes(&mut guest, &disk);
+    let soon = || Instant::now() + Duration::from_millis(50);
+    for _ in 0..3 {
+        let ending = guest.queue.take().unwrap().begin_quiet().unwrap();
+        let QuietEnd::GoesOn(queue) = ending.wait_or_go_on(soon()).unwrap() else {
+            panic!("they are written without room");
+        };
+        guest.queue = Some(queue);
+        assert_eq!(guest.driver.used_idx(), 0);
+        // For a moment of each attempt they do not wait.
+        let until = Instant::now() + SOON;
+        while disk.waiting() != 3 {
+            assert!(Instant::now() < until, "{} of 3 wait", disk.waiting());
+            std::thread::yield_now();
+        }
+    }
+    // What comes in the middle is taken when it goes on.
+    let ending = guest.queue.take().unwrap().begin_quiet().unwrap();
+    guest.put(3, GET_ID, 0, (20, true));
+    guest.publish();
+    let ended = ending.wait_or_go_on(soon()).unwrap();
+    let QuietEnd::GoesOn(queue) = ended else { panic!("{ended:?}") };
+    guest.queue = Some(queue);
+    assert_eq!((guest.used().0, guest.status(3)), (9, 0));
+    full.make_room();
+    for _ in 0..3 {
+        let (head, _) = guest.used();
+        assert_eq!(guest.status(head as u16 / 3), 0);
+    }
+    // With nothing under way it ends at once, and a successor goes on.
+    let ending = guest.queue.take().unwrap().begin_quiet().unwrap();
+    let far = Instant::now() + Duration::from_secs(60);
+    assert!(matches!(ending.wait_or_go_on(far).unwrap(), QuietEnd::Drained(4)));
+    let next = reactor();
+    guest.resume(&device, &next, 4);
+    assert_eq!(guest.read(8, 4096).1, [2; 4096]);
+}
+
+#[test]
+fn a_queue_that_was_given_up_touches_its_ring_no_more() {
+    let hanging = Gate::closed();
+    let device = device(Arc::new(hanging.clone()), 1, false);
+    let region = InflightRegion::create(1, 128).unwrap();
+    let mut guest = Guest::recorded(&device, reactor(), true, !0, region.queue(0));
+    for slot in 0..3 {
+        guest.put(slot, IN, u64::from(slot), (512, true));
+    }
+    guest.publish();
+    hanging.wait_for(&guest.reactor, 3);
+    let stopping = guest.queue.take().unwrap().begin_stop().unwrap();
+    let ended = stopping.wait_until(Instant::now() + Duration::from_millis(50)).unwrap();
+    let StopEnd::Stuck(zombie) = ended else { panic!("{ended:?}") };
+    assert_eq!(zombie.requests(), 3);
+    assert!(hanging.abandoned(), "the disk would go on with its steps");
+    // The storage answers: the queue ends, and nobody hears of what it did.
+    hanging.open();
+    zombie.wait();
+    assert_eq!(guest.driver.used_idx(), 0);
+    assert!((0..3).all(|slot| guest.status(slot) == 0xff), "the guest's memory is left alone");
+    // A successor finds all of them on record.
+    let next = reactor();
+    guest.resume(&device, &next, 0);
+    for _ in 0..3 {
+        let (head, _) = guest.used();
+        assert_eq!(guest.status(head as u16 / 3), 0);
+    }
+}

@@ -1,0 +1,8 @@
+//! Tests of `cli` with real guests, one program.
+#![allow(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
+
+#[path = "../common/mod.rs"]
+mod common;
+mod demo;
+mod readme;
+mod run;

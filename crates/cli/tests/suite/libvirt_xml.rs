@@ -1,0 +1,156 @@
+//! `ringway libvirt-xml`: what it prints is what libvirt's own schema takes, and what it refuses.
+//! That machines run with it is shown in `testkit`, with libvirtd.
+#![allow(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
+
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+fn ringway(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ringway"));
+    command.arg("libvirt-xml").args(arguments);
+    command.env_remove("RINGWAY_CONTROL").stdin(Stdio::null()).output().unwrap()
+}
+
+fn printed(arguments: &[&str]) -> String {
+    let output = ringway(arguments);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// libvirt's RelaxNG schema, by its own program.
+fn assert_valid(text: &str) {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("domain.xml");
+    std::fs::write(&file, text).unwrap();
+    let output = Command::new("virt-xml-validate").arg(&file).arg("domain").output();
+    let output =
+        output.expect("virt-xml-validate is there (package libvirt-clients, `make setup`)");
+    let words = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{words}\n{text}");
+}
+
+#[test]
+fn whole_machines_are_valid() {
+    assert_valid(&printed(&["--no-check", "--domain", "vm1", "/a", "/b,queues=4,boot=1"]));
+    // Whatever a path may hold comes through.
+    assert_valid(&printed(&["--no-check", "--domain", "vm1", "/a> \"b\",,c é.sock"]));
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let kernel = file.path().to_str().unwrap();
+    let direct = ["--kernel", kernel, "--initrd", kernel, "--append", "a=<b> & c"];
+    let mut arguments = vec!["--no-check", "--domain", "vm1", "--accel", "tcg", "/a"];
+    arguments.extend(direct);
+    assert_valid(&printed(&arguments));
+}
+
+#[test]
+fn pieces_are_valid_where_they_belong() {
+    let around = |memory: &str, devices: &str| {
+        format!(
+            "<domain type='qemu'><name>n</name><memory>1</memory>{memory}<os><type>hvm</type></os>\
+             <devices>{devices}</devices></domain>"
+        )
+    };
+    let snippet = printed(&["--no-check", "/a,target=vdc", "/b"]);
+    let (memory, disks) = snippet.split_once("<!-- below <devices> -->").unwrap();
+    assert_valid(&around(memory, disks));
+    assert_valid(&around("", &printed(&["--no-check", "--attach", "/a,target=vdx"])));
+}
+
+#[test]
+fn sockets_are_looked_at() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("d.sock");
+    let _listener = UnixListener::bind(&socket).unwrap();
+    // A relative path is made absolute: whoever reads the XML stands elsewhere.
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ringway"));
+    let output = command.args(["libvirt-xml", "./d.sock"]).current_dir(&dir).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains(&format!("path='{}'", socket.display())), "{text}");
+}
+
+#[test]
+fn each_refusal_says_what_to_do() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    std::fs::write(path("plain"), "").unwrap();
+    let long = path(&"x".repeat(108));
+    let cases: [(&[&str], &str); 15] = [
+        (&[&path("none")], "ringway-blk --socket-path"),
+        (&[&path("plain")], "is no socket"),
+        (&["--no-check", &long], "a Unix socket allows 107; use a shorter directory"),
+        (&["--no-check", "/a", "/a"], "it serves one machine"),
+        (&["--no-check", "/a,target=vdb", "/b,target=vdb"], "vdb is given twice"),
+        (&["--no-check", "/a,boot=1", "/b,boot=1"], "same place in the boot order"),
+        (&["--no-check", "/a,queues=0"], "1 to 256"),
+        (&["--no-check", "/a,target=sda"], "vda to vdzz"),
+        (&["--no-check", "/a\u{1}b"], "control character"),
+        (&["--no-check", "/it's"], "libvirt does not escape"),
+        (&["--no-check", "--attach", "/a", "/b"], "one disk at a time"),
+        (&["--no-check", "--domain", "a/b", "/a"], "is no name"),
+        (&["--no-check", "--domain", "a", "--memory", "1000000001", "/a"], "whole MiB"),
+        (&["--no-check", "--domain", "a", "--kernel", "/none", "/a"], "there is no kernel /none"),
+        (&["--control", "/none/io.sock", "d1"], "ringway-io --control /none/io.sock"),
+    ];
+    for (arguments, expected) in cases {
+        let output = ringway(arguments);
+        let words = String::from_utf8_lossy(&output.stderr);
+        // The host is not as it should be, or what was asked for is wrong on each.
+        let host = ["--socket-path", "is no socket", "no kernel", "--control"];
+        let code = if host.iter().any(|one| expected.contains(one)) { 1 } else { 2 };
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {words}");
+        assert!(words.contains(expected), "{arguments:?}: {words}");
+        assert!(output.stdout.is_empty(), "{arguments:?}: something was printed");
+    }
+    for (option, expected) in [("/a,serial=A1", "queues=N, target=vda"), ("a b", "a disk's id")] {
+        let output = ringway(&[option]);
+        let words = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{option}: {words}");
+        assert!(words.contains(expected), "{option}: {words}");
+    }
+}
+
+#[test]
+fn disks_of_ringway_io_are_found_by_their_ids() {
+    crate::common::need_ringway_io();
+    let dir = tempfile::tempdir().unwrap();
+    let control = dir.path().join("io.sock");
+    let mut io = start_io(&control);
+    let control = control.to_str().unwrap();
+    let socket = dir.path().join("d1.sock");
+    let call = format!("socket={}", socket.display());
+    let attached = Command::new(env!("CARGO_BIN_EXE_ringway"))
+        .args(["io", "--control", control, "disk.attach", "id=d1", &call])
+        .args(["backend.null=1M", "queues=3"])
+        .output()
+        .unwrap();
+    assert!(attached.status.success(), "{}", String::from_utf8_lossy(&attached.stderr));
+    let text = printed(&["--control", control, "d1"]);
+    assert!(text.contains("queues='3'"), "{text}");
+    assert!(text.contains(&format!("path='{}'", socket.display())), "{text}");
+    for (disk, expected) in [("d2", "it has d1"), ("d1,queues=4", "offers 3 queues, 4 were")] {
+        let output = ringway(&["--control", control, disk]);
+        let words = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && words.contains(expected), "{disk}: {words}");
+    }
+    io.kill().unwrap();
+    io.wait().unwrap();
+}
+
+/// A `ringway-io` that takes calls.
+fn start_io(control: &Path) -> std::process::Child {
+    use std::io::Read;
+    let program = Path::new(crate::common::RINGWAY).with_file_name("ringway-io");
+    let mut io = Command::new(program)
+        .arg("--control")
+        .arg(control)
+        .args(["--ready-fd", "1", "--die-with-parent"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut ready = [0];
+    io.stdout.as_mut().unwrap().read_exact(&mut ready).unwrap();
+    io
+}

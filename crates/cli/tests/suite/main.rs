@@ -1,0 +1,16 @@
+//! Tests of `cli`, one program.
+#![allow(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
+
+#[path = "../common/mod.rs"]
+mod common;
+mod doctor;
+mod documents;
+mod libvirt_xml;
+mod net;
+mod nics;
+mod ringwayd;
+mod served;
+mod top;
+mod usage;
+mod why;
+mod xe;

@@ -1,0 +1,17 @@
+//! Tests of `daemon`, one program.
+#![allow(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
+
+mod addresses;
+mod bad_input;
+mod commands;
+mod failing;
+mod first;
+mod hung;
+mod known;
+mod manual;
+mod metrics;
+mod pam;
+mod places;
+mod slices;
+mod tls;
+mod units;

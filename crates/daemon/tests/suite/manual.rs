@@ -1,0 +1,51 @@
+//! The manual page says what there is.
+#![allow(clippy::unwrap_used)] // A failed helper is a failed test.
+
+#[path = "../../examples/manual/page.rs"]
+mod page;
+
+use std::fs;
+
+use clap::CommandFactory;
+use daemon::config::{Settings, settings};
+use daemon::options::Options;
+
+/// What is run with if this is the configuration.
+fn configured(text: &str) -> Result<Settings, String> {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("ringwayd.toml");
+    fs::write(&file, text).unwrap();
+    let options = Options { config: Some(file), ..Options::default() };
+    settings(options).map_err(|error| error.to_string())
+}
+
+#[test]
+fn the_page_tells_every_option() {
+    let page = page::page().unwrap();
+    assert!(page.contains(".TH ringwayd 8"), "{page}");
+    for option in Options::command().get_arguments().filter_map(|one| one.get_long()) {
+        assert!(page.contains(&option.replace('-', "\\-")), "{option}");
+    }
+    assert!(page.contains("\nworker\\-pool\\-size = 16\n"), "{page}");
+}
+
+#[test]
+fn the_configuration_that_is_told_is_whole_and_the_usual_one() {
+    assert_eq!(configured(page::CONFIGURATION).unwrap(), configured("").unwrap());
+    let all = page::CONFIGURATION.replace("#password-file", "password-file");
+    let named = configured(&all).unwrap().password_file.unwrap();
+    assert_eq!(named.to_str().unwrap(), "/etc/ringway/passwords");
+    // The reader of each table lists what it knows.
+    let mut known = 0;
+    for table in ["", "[boot]\n", "[limits]\n", "[identity]\n", "[slices]\n"] {
+        let wrong = configured(&format!("{table}no-such-thing = 1\n")).unwrap_err();
+        let (_, expected) = wrong.split_once("expected").unwrap();
+        for name in expected.split('`').skip(1).step_by(2) {
+            let told = [format!("\n{name} = "), format!("\n[{name}]\n")];
+            let all = format!("\n{all}");
+            assert!(told.iter().any(|one| all.contains(one.as_str())), "{name}: {wrong}");
+            known += 1;
+        }
+    }
+    assert!(known >= 24, "{known}");
+}

@@ -1,0 +1,5 @@
+//! Tests of `disk`, one program.
+#![allow(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
+
+mod backends;
+mod fence;

@@ -1,0 +1,282 @@
+//! Two guests with four pairs of queues each, and the host at the switch: all that guests of a network
+//! ask for, and what they send in large pieces. Needs root.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use std::net::TcpListener;
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use crate::common::nics::{DRIVERS, qemu, uml};
+use crate::common::switch::Switch;
+use crate::common::*;
+use model::report::{PortStats, WayStats};
+use testkit::guest::{Guest, Kind, Machine};
+use testkit::inside::in_own_network;
+use testkit::process::Process;
+use testkit::raw::guest::wait_readable;
+
+/// Far beyond any boot and load, also when several share two busy cores.
+const DEADLINE: Duration = Duration::from_secs(300);
+/// The host's device.
+const TAP: &str = "rww0";
+const PAIRS: u16 = 4;
+const MTU: u32 = 9000;
+/// Bytes of an echo that fills a packet of the MTU: without the headers of IPv4 and ICMP.
+const ECHO: u32 = MTU - 28;
+
+/// What a guest of User-Mode Linux needs to run the same script: modules by their names, programs that
+/// are busybox's, all its pairs (it has one CPU, so it begins with one), and a lease.
+const UML: &str = r#"
+modules() { for module in "$@"; do busybox insmod $modules/$module.ko || return; done; }
+modprobe() { modules net/llc/llc net/802/stp net/802/garp net/802/mrp net/8021q/$1; }
+modules lib/crc-ccitt net/ipv6/ipv6 || exit 1
+for name in ping ping6 nc vconfig; do eval "$name() { busybox $name "\$@"; }"; done
+printf '#!/bin/sh\n[ "$1" != bound ] || ip addr add $ip/$mask dev $interface\n' >/tmp/bound
+chmod +x /tmp/bound
+lease() { busybox udhcpc -i $1 -s /tmp/bound -n -q -t 60 -T 1; }
+ip link set eth0 address $MAC && ethtool -L eth0 combined $PAIRS || exit 1
+"#;
+
+/// What both do first. DHCP tells who they are.
+const BEGIN: &str = "lease eth0 || exit 2
+    [ $(cat /sys/class/net/eth0/mtu) = 9000 ] || exit 3
+    number=$(cat /sys/class/net/eth0/address); number=${number##*:}; number=${number#0}
+    ip -6 addr add fd09::$number/64 dev eth0
+    modprobe 8021q && vconfig add eth0 7 >/dev/null || exit 4
+    ip addr add 10.7.0.$number/24 dev eth0.7 && ip link set eth0.7 up";
+
+/// Takes one stream after the other, until it is told that those were all.
+const SERVER: &str = "iperf3 -s -D
+    mkfifo /tmp/nothing && exec 3<>/tmp/nothing
+    nc -l -p 99 <&3";
+
+/// Its server resets who comes before it is done with who was there.
+const STREAMS: &str =
+    "streams() { for n in 1 2 3 4 5; do iperf3 -c \"$@\" && return; sleep 2; done; return 1; }";
+
+/// Packets that were cut before they were sent, or put together after they had come, over IPv4 and IPv6.
+const PIECES: &str = r#"
+pieces() { awk '/^Ip:/ && !names { names = split($0, name); next }
+    /^Ip:/ { split($0, value); for (at in name) count[name[at]] = value[at] }
+    /^Ip6/ { sub("Ip6", "", $1); count[$1] += $2 }
+    END { print count["FragOKs"] + count["FragCreates"] + count["ReasmReqds"] }' \
+    /proc/net/snmp /proc/net/snmp6; }
+"#;
+
+/// All in one piece: no packet may have been cut, on either way.
+const CLIENT: &str = "until ping -c 1 -W 1 10.9.0.2 >/dev/null; do :; done
+    for whom in 10.9.0.2 10.9.0.1 10.7.0.2; do
+        for n in 1 2 3; do ping -c 1 -W 60 -s $ECHO $whom || exit 5; done
+    done
+    until ping6 -c 1 -W 1 fd09::2 >/dev/null; do :; done
+    for whom in fd09::2 fd09::1; do
+        for n in 1 2 3; do ping6 -c 1 -W 60 -s 8952 $whom || exit 6; done
+    done
+    [ \"$(pieces)\" = 0 ] || exit 7
+    # What is longer by one byte is cut, and so is its answer: both are counted.
+    ping -c 1 -W 60 -s $((ECHO + 1)) 10.9.0.2 && [ \"$(pieces)\" -gt 3 ] || exit 14
+    until iperf3 -c 10.9.0.2 -n 4M; do sleep 1; done
+    streams 10.9.0.2 -n 16M -P 8 || exit 8
+    streams 10.9.0.2 -n 16M -P 8 -R || exit 9
+    streams fd09::2 -n 4M || exit 10
+    streams 10.7.0.2 -n 4M || exit 11
+    streams 10.9.0.1 -n 8M -P 4 || exit 12
+    streams 10.9.0.1 -n 8M -P 4 -R || exit 13
+    echo enough | nc 10.9.0.2 99";
+
+/// What both do first where packets are as small as anywhere.
+const BEGIN_SMALL: &str = "[ $(cat /sys/class/net/eth0/mtu) = 1500 ] || exit 3
+    ip addr add 10.9.0.$NUMBER/24 dev eth0 && ip -6 addr add fd09::$NUMBER/64 dev eth0 || exit 4";
+
+/// Streams to each address and from it, and waits each time until the test has looked at what went.
+const TURNS: &str = "until ping -c 1 -W 1 10.9.0.2 >/dev/null; do :; done
+    until ping6 -c 1 -W 1 fd09::2 >/dev/null; do :; done
+    until ping6 -c 1 -W 1 fd09::1 >/dev/null; do :; done
+    until iperf3 -c 10.9.0.2 -n 64K; do sleep 1; done
+    mkfifo /tmp/nothing && exec 3<>/tmp/nothing
+    nc 10.9.0.1 98 <&3
+    for whom in 10.9.0.2 fd09::2 10.9.0.1 fd09::1; do
+        for way in '' -R; do
+            streams $whom -n 8M $way || exit 5
+            nc 10.9.0.1 98 <&3
+        done
+    done
+    echo enough | nc 10.9.0.2 99";
+/// Bytes of each of these streams, of whose last ones iperf3 does not see the end.
+const TURN_BYTES: u64 = 4 << 20;
+/// The longest frame of one segment, at the least MTU that all networks have.
+const FRAME_BYTES: u64 = 1514;
+
+fn ip(words: &str) {
+    let output = Command::new("ip").args(words.split(' ')).output().unwrap();
+    assert!(output.status.success(), "ip {words}: {output:?}");
+}
+
+/// DHCP for the guests at the host's device, by the last part of their MAC.
+fn dhcp(folder: &Path) -> Process {
+    let mut command = Command::new("dnsmasq");
+    command.args(["--keep-in-foreground", "--conf-file=/dev/null", "--port=0", "--no-ping"]);
+    command.args(["--bind-interfaces", "--interface", TAP, "--dhcp-range=10.9.0.2,static"]);
+    for number in [2, 3] {
+        command.arg(format!("--dhcp-host=02:00:00:00:00:0{number},10.9.0.{number}"));
+    }
+    for (option, file) in [("--dhcp-leasefile", "leases"), ("--pid-file", "dnsmasq.pid")] {
+        command.arg(format!("{option}={}", folder.join(file).display()));
+    }
+    Process::start(&mut command).unwrap()
+}
+
+/// Streams to the host and from it.
+fn iperf() -> Process {
+    let mut command = Command::new("iperf3");
+    Process::start(command.arg("-s").stdout(Stdio::null())).unwrap()
+}
+
+/// The switch, with the host at it.
+fn switch(mtu: u32) -> Switch {
+    let (pairs, bytes) = (PAIRS.to_string(), mtu.to_string());
+    let options = ["--tap", TAP, "--queues", &pairs, "--mtu", &bytes, "--reactors", "2"];
+    let switch = Switch::with(&["a", "b"], &options);
+    ip(&format!("link set dev {TAP} mtu {mtu} up"));
+    ip(&format!("addr add 10.9.0.1/24 dev {TAP}"));
+    ip(&format!("-6 addr add fd09::1/64 dev {TAP} nodad"));
+    switch
+}
+
+/// The guest of this number at a port, which runs all of the script.
+fn guest(
+    kind: Kind,
+    (switch, mtu): (&Switch, u32),
+    port: &str,
+    number: u8,
+    script: &[&str],
+) -> Guest {
+    let (socket, mac) = (switch.port(port), format!("02:00:00:00:00:0{number}"));
+    let script = script.join("\n");
+    let mut script = format!("ECHO={ECHO} PAIRS={PAIRS} MAC={mac} NUMBER={number}\n{script}");
+    let machine = match kind {
+        Kind::Qemu => {
+            let mut machine: Machine = qemu(&socket, PAIRS, &mac);
+            // What the backend's configuration says, QEMU shows only if it is told, too.
+            machine.args.last_mut().unwrap().push_str(&format!(",host_mtu={mtu}"));
+            machine
+        }
+        Kind::Uml => {
+            script = script.replacen('\n', &format!("\n{DRIVERS}\n{UML}"), 1);
+            uml(&socket)
+        }
+    };
+    Guest::start(kind, &machine, &script).unwrap()
+}
+
+/// Pairs that have carried more than a word now and then, as many frames as that each way.
+fn busy_pairs(port: &PortStats) -> (usize, usize) {
+    let busy = |of: fn(&model::report::PairStats) -> u64| {
+        port.each_queue.iter().filter(|pair| of(pair) > 20).count()
+    };
+    (busy(|pair| pair.sent.frames), busy(|pair| pair.got.frames))
+}
+
+/// Both come to their end, the server by the client's last word.
+fn have_ended(client: Guest, server: Guest) {
+    let client = client.finish(DEADLINE).unwrap();
+    assert_eq!(client.code, 0, "{}", client.output);
+    let server = server.finish(DEADLINE).unwrap();
+    assert_eq!(server.code, 0, "{}", server.output);
+    assert!(server.output.contains("enough"), "{}", server.output);
+}
+
+fn they_have_all_that_they_ask_for(kind: Kind) {
+    let (folder, mut switch) = (folder(), switch(MTU));
+    let (_dhcp, _iperf) = (dhcp(folder.path()), iperf());
+    let server = guest(kind, (&switch, MTU), "a", 2, &[BEGIN, SERVER]);
+    let client = guest(kind, (&switch, MTU), "b", 3, &[BEGIN, STREAMS, PIECES, CLIENT]);
+    have_ended(client, server);
+    for port in &switch.ports() {
+        if port.id != TAP {
+            let (sent, got) = busy_pairs(port);
+            assert!(sent > 1 && got > 1, "{sent} and {got} pairs carried frames: {port:?}");
+        }
+    }
+    assert!(switch.process.terminate().unwrap().success());
+}
+
+#[test]
+fn two_guests_and_the_host_have_all_that_they_ask_for() {
+    in_own_network("two_guests_and_the_host_have_all_that_they_ask_for", || {
+        they_have_all_that_they_ask_for(Kind::Qemu);
+    })
+    .unwrap();
+}
+
+#[test]
+fn two_guests_of_user_mode_linux_have_all_that_they_ask_for() {
+    in_own_network("two_guests_of_user_mode_linux_have_all_that_they_ask_for", || {
+        they_have_all_that_they_ask_for(Kind::Uml);
+    })
+    .unwrap();
+}
+
+/// What a stream from one port to another was, between two looks at them.
+fn went_in_large_pieces(before: &[PortStats], after: &[PortStats], from: &str, to: &str) {
+    let grown = |name: &str, way: fn(&PortStats) -> &WayStats| {
+        let at = |ports: &[PortStats]| {
+            let port = ports.iter().find(|port| port.id.ends_with(name)).unwrap();
+            [way(port).frames, way(port).bytes]
+        };
+        let (before, after) = (at(before), at(after));
+        [0, 1].map(|of| after[of] - before[of])
+    };
+    for [frames, bytes] in [grown(from, |port| &port.sent), grown(to, |port| &port.got)] {
+        assert!(
+            bytes >= TURN_BYTES && bytes > frames * FRAME_BYTES,
+            "{bytes} bytes from {from} to {to} in {frames} frames: not in large pieces"
+        );
+    }
+}
+
+/// Streams over IPv4 and IPv6 between guests, and between a guest and the host: what one side leaves to be
+/// cut is cut nowhere in between.
+fn large_pieces_stay_whole(kind: Kind) {
+    let mtu = 1500;
+    let mut switch = switch(mtu);
+    let turns = TcpListener::bind("10.9.0.1:98").unwrap();
+    let _iperf = iperf();
+    let server = guest(kind, (&switch, mtu), "a", 2, &[BEGIN_SMALL, SERVER]);
+    let client = guest(kind, (&switch, mtu), "b", 3, &[BEGIN_SMALL, STREAMS, TURNS]);
+    // The client goes on when its connection is closed.
+    let next = || {
+        let there = wait_readable(&[turns.as_fd()], DEADLINE).unwrap();
+        assert_eq!(there, Some(0), "the client has ended: {}", client.console());
+        let _turn = turns.accept().unwrap();
+        switch.ports()
+    };
+    let mut before = next();
+    for other in ["a", "a", TAP, TAP] {
+        for (from, to) in [("b", other), (other, "b")] {
+            let after = next();
+            went_in_large_pieces(&before, &after, from, to);
+            before = after;
+        }
+    }
+    have_ended(client, server);
+    assert!(switch.process.terminate().unwrap().success());
+}
+
+#[test]
+fn guests_of_qemu_and_the_host_speak_in_large_pieces() {
+    in_own_network("guests_of_qemu_and_the_host_speak_in_large_pieces", || {
+        large_pieces_stay_whole(Kind::Qemu);
+    })
+    .unwrap();
+}
+
+#[test]
+fn guests_of_user_mode_linux_and_the_host_speak_in_large_pieces() {
+    in_own_network("guests_of_user_mode_linux_and_the_host_speak_in_large_pieces", || {
+        large_pieces_stay_whole(Kind::Uml);
+    })
+    .unwrap();
+}

@@ -1,0 +1,219 @@
+//! Real guests that speak to each other through a `ringway-io` whose worker is replaced.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use std::time::{Duration, Instant};
+
+use crate::common::frames::{self, PAUSE_PROMISED, attach, is_soak, pause_max_ms};
+use crate::common::nics::*;
+use crate::common::*;
+use serde_json::{Value, json};
+use testkit::guest::{Guest, Kind};
+use testkit::process::eventually;
+
+/// Far beyond any boot and load, also when several share two busy cores.
+const DEADLINE: Duration = Duration::from_secs(240);
+/// What is promised on a quiet machine, of a worker that is killed. QEMU connects again in whole
+/// seconds.
+const GAP_PROMISED: Duration = Duration::from_millis(2500);
+/// What others take of a busy machine is not ours.
+const GAP: Duration = Duration::from_secs(20);
+
+/// Tells how many pings of the guest's were not answered, and how many more were lost since. What its kernel
+/// got counts, not what `ping` tells: where a guest waits for a CPU, more answers come at once than the
+/// socket of busybox holds (7 KiB). The last ones may be on their way still.
+const UNANSWERED: &str = r#"
+unanswered() { busybox awk '/^Icmp:/ && !names { names = split($0, name); next }
+    /^Icmp:/ { split($0, value); for (at in name) count[name[at]] = value[at]
+        print count["OutEchos"] - count["InEchoReps"] }' /proc/net/snmp; }
+lost() {
+    for try in 1 2 3 4 5 6 7 8 9 10; do
+        [ "$(unanswered)" = "$1" ] && break
+        sleep 1
+    done
+    echo lost $(($(unanswered) - $1))
+    grep Icmp /proc/net/snmp
+}
+"#;
+
+/// It answers until a line on its console ends it: the other one may ping for a moment after its stream.
+const SERVER: &str = "ip addr add 10.9.0.2/24 dev eth0
+    iperf3 -s >/dev/null & server=$!
+    read stop </dev/console
+    kill $server";
+
+/// Tells of what a `ping` has said that sent one each 10 ms: how many answers it got, and the longest time
+/// between two of them in milliseconds. When each came follows from its number and how long it took.
+const ANSWERS: &str = r#"
+answers() { busybox awk '/ seq=[0-9]/ {
+        split($0, of, /seq=|time=/)
+        came = of[2] * 10 + of[3]
+        if (count++ && came - last > longest) longest = came - last
+        last = came
+    }
+    END { print "answers", count + 0, "longest", int(longest) }'; }
+"#;
+
+/// Pings all the time, and keeps one connection busy, until a line on the console ends it. The server may
+/// not be there at first, nor for the next one at once; from when it speaks on nothing begins anew.
+const CLIENT: &str = r#"
+ip addr add 10.9.0.1/24 dev eth0
+until ping -c 1 -W 1 10.9.0.2 >/dev/null; do :; done
+until iperf3 -c 10.9.0.2 -n 64K >/dev/null; do sleep 0.2; done
+stream() {
+    rm -f /tmp/stream /tmp/code
+    (iperf3 -c 10.9.0.2 -t @SECONDS@ -b 1M --forceflush >/tmp/stream 2>&1; echo $? >/tmp/code) &
+    stream=$!
+    until grep -q 'KBytes' /tmp/stream 2>/dev/null; do
+        [ -e /tmp/code ] && return 1
+        sleep 0.2
+    done
+}
+until stream; do :; done
+before=$(unanswered)
+grep Icmp: /proc/net/snmp
+ping -i 0.01 10.9.0.2 >/tmp/pings & pings=$!
+until grep -q ' seq=20 ' /tmp/pings 2>/dev/null; do sleep 0.1; done
+echo "it speaks"
+read stop </dev/console
+wait $stream
+cat /tmp/stream
+[ "$(cat /tmp/code)" = 0 ] || exit 5
+kill -INT $pings || exit 6
+wait $pings
+lost $before
+tail -2 /tmp/pings
+answers </tmp/pings
+"#;
+
+/// The number behind a word.
+fn number(output: &str, word: &str) -> u64 {
+    let mut words = output.split_whitespace().skip_while(|one| *one != word);
+    words.nth(1).and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("{output}"))
+}
+
+/// Two guests that ping and stream, for so many seconds, while `meanwhile` is done; what the client
+/// has said.
+fn guests_that_speak(seconds: u64, meanwhile: impl FnOnce(&mut Io)) -> String {
+    let mut io = Io::start_with(&["--reactors", "2"]);
+    (1..).zip(["a", "b"]).for_each(|(number, id)| attach(&io, id, "lan", number));
+    let start = |id: &str, mac: &str, script: &str| {
+        Guest::start(Kind::Qemu, &qemu_that_reconnects(&io.socket(id), 1, mac), script).unwrap()
+    };
+    let mut server = start("b", "02:00:00:00:00:02", SERVER);
+    let script = [UNANSWERED, ANSWERS, &CLIENT.replace("@SECONDS@", &seconds.to_string())].concat();
+    let mut client = start("a", "02:00:00:00:00:01", &script);
+    client.wait_for("it speaks", DEADLINE).unwrap();
+    let began = Instant::now();
+    meanwhile(&mut io);
+    assert!(began.elapsed() < DEADLINE);
+    client.type_in("stop\n").unwrap();
+    let client = client.finish(DEADLINE).unwrap();
+    assert_eq!(client.code, 0, "{}", client.output);
+    server.type_in("stop\n").unwrap();
+    let server = server.finish(DEADLINE).unwrap();
+    assert_eq!(server.code, 0, "{}", server.output);
+    assert!(io.process.terminate().unwrap().success(), "{}", io.process.stderr());
+    is_one_connection(&client.output);
+    client.output
+}
+
+/// One run of iperf3 began, and came to its end.
+fn is_one_connection(output: &str) {
+    for said in ["connected to", "sender", "receiver"] {
+        assert_eq!(output.matches(said).count(), 1, "{said}: {output}");
+    }
+    assert!(number(output, "answers") > 10, "{output}");
+}
+
+#[test]
+fn guests_do_not_notice_upgrades() {
+    let (mut paused, upgrades) = (Vec::new(), testkit::rounds(4, 40));
+    // They speak until after the last one: half a second each, and what a busy host adds.
+    let output = guests_that_speak(10 + upgrades as u64, |io| {
+        for _ in 0..upgrades {
+            let reply = io.caller().call("upgrade", Value::Null).unwrap();
+            paused.push(reply["paused_ms"].as_f64().unwrap());
+            assert_eq!(reply["nics"], 2);
+            // Not two in one breath: frames are under way at each.
+            std::thread::sleep(Duration::from_millis(500));
+        }
+        let stats = io.caller().stats();
+        assert!(stats.nics.iter().all(|nic| nic.connected), "{:?}", stats.nics);
+    });
+    paused.sort_by(f64::total_cmp);
+    println!("guests waited {paused:.1?} ms: {output}");
+    assert_eq!(number(&output, "lost"), 0, "{output}");
+    assert!(paused.last().unwrap() < &pause_max_ms(), "{paused:.1?}");
+    let longest = Duration::from_millis(number(&output, "longest"));
+    let bound = if is_soak() { PAUSE_PROMISED } else { GAP };
+    assert!(longest < bound, "{longest:?}: {output}");
+}
+
+#[test]
+fn connections_survive_a_killed_worker() {
+    let mut gap = Duration::ZERO;
+    let output = guests_that_speak(10, |io| {
+        let worker = io.process.worker().unwrap().unwrap();
+        let killed = Instant::now();
+        worker.kill().unwrap();
+        io.process.next_worker(Some(worker.id())).unwrap();
+        // Its counts begin anew. A guest's own clock says nothing: QEMU may hold it up meanwhile.
+        eventually("an answer comes again", || {
+            let stats = io.caller().stats();
+            stats.ports.iter().any(|port| port.id == "a" && port.got.frames > 0)
+        });
+        gap = killed.elapsed();
+    });
+    let longest = Duration::from_millis(number(&output, "longest"));
+    println!("{} ms without an answer, {longest:?} for the guest: {output}", gap.as_millis());
+    let bound = if is_soak() { GAP_PROMISED } else { GAP };
+    assert!(gap < bound && longest < bound, "{gap:?}, {longest:?}: {output}");
+}
+
+/// User-Mode Linux cannot connect again, and hands its control queue over: what its driver has asked
+/// for there goes along.
+#[test]
+fn guests_that_cannot_connect_again_do_not_notice_upgrades() {
+    let mut io = Io::start_with(&["--reactors", "2"]);
+    for (number, id) in (1..).zip(["a", "b"]) {
+        let mut spec = frames::spec(&io, id, "lan", number);
+        spec["queues"] = json!(2);
+        io.caller().call("nic.attach", spec).unwrap();
+    }
+    let script = |address: u8, more: &str| {
+        format!(
+            "{DRIVERS}
+            ip addr add 10.9.0.{address}/24 dev eth0
+            ethtool -L eth0 combined 2 || exit 4
+            {more}"
+        )
+    };
+    let server = "mkfifo /tmp/nothing && exec 3<>/tmp/nothing
+        busybox nc -l -p 99 <&3";
+    let client = "until busybox ping -c 1 -W 1 10.9.0.2 >/dev/null; do :; done
+        before=$(unanswered)
+        echo 'it speaks'
+        busybox ping -i 0.02 -c 250 10.9.0.2 || exit 5
+        lost $before
+        ethtool -L eth0 combined 1 || exit 6
+        until echo enough | busybox nc 10.9.0.2 99; do sleep 0.2; done";
+    let start =
+        |id: &str, script: &str| Guest::start(Kind::Uml, &uml(&io.socket(id)), script).unwrap();
+    let server = start("b", &script(2, server));
+    let mut client = start("a", &(UNANSWERED.to_owned() + &script(1, client)));
+    client.wait_for("it speaks", DEADLINE).unwrap();
+    for _ in 0..testkit::rounds(4, 8) {
+        let reply = io.caller().call("upgrade", Value::Null).unwrap();
+        assert_eq!(reply["nics"], 2);
+        let paused = reply["paused_ms"].as_f64().unwrap();
+        assert!(paused < pause_max_ms(), "{paused} ms");
+        // Not two in one breath: frames are under way at each.
+        std::thread::sleep(Duration::from_millis(500));
+    }
+    let client = client.finish(DEADLINE).unwrap();
+    assert_eq!(client.code, 0, "{}", client.output);
+    assert_eq!(number(&client.output, "lost"), 0, "{}", client.output);
+    let server = server.finish(DEADLINE).unwrap();
+    assert!(server.code == 0 && server.output.contains("enough"), "{}", server.output);
+    assert!(io.process.terminate().unwrap().success(), "{}", io.process.stderr());
+}

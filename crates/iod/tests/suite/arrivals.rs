@@ -1,0 +1,224 @@
+//! Whoever comes while one worker hands over to the next is answered, by the one or by the other.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use std::io::Write;
+use std::net::TcpStream;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::common::nbd::{client, read};
+use crate::common::*;
+use serde_json::{Value, json};
+use testkit::openmetrics::{Page, hear, scrape, value};
+use testkit::process::eventually;
+use testkit::process::{PROCESS_DEADLINE, Port, Worker};
+use testkit::raw::guest::wait_readable;
+
+/// Of each kind, at the same time.
+const COMERS: usize = 2;
+/// Less than which no worker waits for one that has not asked yet, when another one serves.
+const FORMER_WAITS: Duration = Duration::from_secs(5);
+const GET: &[u8] = b"GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n";
+
+fn upgrade(io: &Io, binary: Option<&str>) -> Result<Value, model::rpc::RpcError> {
+    let params = binary.map_or(Value::Null, |binary| json!({"binary": binary}));
+    io.caller().call("upgrade", params)
+}
+
+fn ends_by_itself(worker: &Worker) {
+    assert_eq!(wait_readable(&[worker.ended().as_fd()], PROCESS_DEADLINE).unwrap(), Some(0));
+}
+
+/// Where metrics are served, in both ways.
+enum Metrics {
+    Tcp(Port),
+    Unix(tempfile::TempDir),
+}
+
+impl Metrics {
+    fn start(&self) -> Io {
+        let address = match self {
+            Self::Tcp(port) => port.number().to_string(),
+            Self::Unix(folder) => format!("unix:{}", folder.path().join("m").display()),
+        };
+        let io = Io::start_with(&["--metrics", &address]);
+        io.caller().disk("disk.attach", io.spec("d", json!({"memory": 1 << 20})));
+        io
+    }
+
+    fn connect(&self) -> Box<dyn Both> {
+        match self {
+            Self::Tcp(port) => {
+                let stream = TcpStream::connect(("127.0.0.1", port.number())).unwrap();
+                stream.set_read_timeout(Some(PROCESS_DEADLINE)).unwrap();
+                Box::new(stream)
+            }
+            Self::Unix(folder) => {
+                let stream = UnixStream::connect(folder.path().join("m")).unwrap();
+                stream.set_read_timeout(Some(PROCESS_DEADLINE)).unwrap();
+                Box::new(stream)
+            }
+        }
+    }
+}
+
+trait Both: std::io::Read + Write {}
+impl<T: std::io::Read + Write> Both for T {}
+
+fn start(page: &Page) -> f64 {
+    value(page, "ringway_worker_start_time_seconds", "", &[])
+}
+
+/// Scrapers and callers come all the time, and each is answered, through upgrades that succeed and
+/// such that do not.
+fn all_are_answered(metrics: &Metrics) {
+    let mut io = metrics.start();
+    let (done, scrapes, calls) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
+    /// Also when the test fails elsewhere.
+    struct Done<'a>(&'a AtomicBool);
+    impl Drop for Done<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+    std::thread::scope(|scope| {
+        let _done = Done(&done);
+        for _ in 0..COMERS {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    scrape(metrics.connect());
+                    scrapes.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    io.caller().stats();
+                    calls.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        let more = |count: &AtomicU64| {
+            let before = count.load(Ordering::Relaxed);
+            eventually("they go on", || count.load(Ordering::Relaxed) > before + COMERS as u64);
+        };
+        for _ in 0..testkit::rounds(10, 100) {
+            let before = start(&scrape(metrics.connect()));
+            upgrade(&io, None).unwrap();
+            // Not one of the former's own, however late that ends.
+            assert!(start(&scrape(metrics.connect())) > before);
+            more(&scrapes);
+            more(&calls);
+        }
+        for _ in 0..testkit::rounds(3, 30) {
+            upgrade(&io, Some("/bin/true")).unwrap_err();
+            more(&scrapes);
+            more(&calls);
+        }
+    });
+    assert_eq!(io.caller().stats().keeper.unwrap().restarts, 0);
+    assert!(io.process.terminate().unwrap().success(), "{}", io.process.stderr());
+}
+
+#[test]
+fn scrapers_at_a_port_and_callers_are_answered_through_upgrades() {
+    all_are_answered(&Metrics::Tcp(Port::hold().unwrap()));
+}
+
+#[test]
+fn scrapers_at_a_socket_and_callers_are_answered_through_upgrades() {
+    all_are_answered(&Metrics::Unix(folder()));
+}
+
+/// A process after an upgrade whose former worker waits for one that says nothing.
+struct Parting {
+    io: Io,
+    former: Worker,
+    /// Says nothing.
+    idle: Box<dyn Both>,
+    /// Were answered by the former worker, before the upgrade and after it.
+    answered: [Caller; 2],
+}
+
+/// Those whom the former worker has taken and who have not asked yet are answered by it.
+fn part(metrics: &Metrics) -> Parting {
+    let io = metrics.start();
+    let export = json!({"id": "d", "socket": io.socket("d.nbd"), "read_only": true});
+    io.caller().call("disk.export", export).unwrap();
+    let former = io.process.worker().unwrap().unwrap();
+    let mut early = metrics.connect();
+    early.write_all(&GET[..9]).unwrap();
+    let mut silent = io.caller();
+    let idle = metrics.connect();
+    // It has taken them when it has answered those that came after them.
+    scrape(metrics.connect());
+    let mut known = io.caller();
+    known.stats();
+    upgrade(&io, None).unwrap();
+
+    early.write_all(&GET[9..]).unwrap();
+    assert_eq!(silent.stats().pid, former.id());
+    let page = hear(early);
+    assert_eq!(value(&page, "ringway_worker", "_info", &[("began", "start")]), 1.0);
+    Parting { io, former, idle, answered: [known, silent] }
+}
+
+/// The former worker waits for nobody longer than some seconds. A machine that takes as long to
+/// get here at all says nothing of it, and is asked again.
+fn part_in_time(metrics: impl Fn() -> Metrics) -> (Metrics, Parting) {
+    for _ in 0..4 {
+        let (metrics, began) = (metrics(), Instant::now());
+        match catch_unwind(AssertUnwindSafe(|| part(&metrics))) {
+            Ok(parting) => return (metrics, parting),
+            Err(_) if began.elapsed() > FORMER_WAITS / 2 => {}
+            Err(panic) => resume_unwind(panic),
+        }
+    }
+    let metrics = metrics();
+    let parting = part(&metrics);
+    (metrics, parting)
+}
+
+/// Those whom the former worker has taken are answered, and it takes nobody else, of whatever kind.
+fn the_former_worker_answers_and_takes_nobody(metrics: impl Fn() -> Metrics) {
+    let (metrics, parting) = part_in_time(metrics);
+    let Parting { mut io, former, idle, answered } = parting;
+    // Who was answered has to connect again.
+    assert!(answered.into_iter().all(|mut caller| caller.receive().is_none()));
+    // While it still waits for one that says nothing, all others are its successor's.
+    let comers: Vec<_> = (0..10).map(|_| client(&io.socket("d.nbd"))).collect();
+    let pids: Vec<_> = (0..10).map(|_| io.caller().stats().pid).collect();
+    assert!(!pids.contains(&former.id()), "{pids:?}");
+    let page = scrape(metrics.connect());
+    assert_eq!(value(&page, "ringway_worker", "_info", &[("began", "upgrade")]), 1.0);
+    drop(idle);
+    ends_by_itself(&former);
+    for mut stream in comers {
+        assert_eq!(read(&mut stream, 0), [0; 512]);
+    }
+    assert!(io.process.terminate().unwrap().success(), "{}", io.process.stderr());
+}
+
+#[test]
+fn the_former_worker_answers_at_a_port_and_takes_nobody() {
+    the_former_worker_answers_and_takes_nobody(|| Metrics::Tcp(Port::hold().unwrap()));
+}
+
+#[test]
+fn the_former_worker_answers_at_a_socket_and_takes_nobody() {
+    the_former_worker_answers_and_takes_nobody(|| Metrics::Unix(folder()));
+}
+
+#[test]
+fn one_that_connects_and_says_nothing_keeps_no_worker() {
+    let metrics = Metrics::Tcp(Port::hold().unwrap());
+    let mut io = metrics.start();
+    let former = io.process.worker().unwrap().unwrap();
+    let _silent = (metrics.connect(), io.caller());
+    scrape(metrics.connect());
+    upgrade(&io, None).unwrap();
+    ends_by_itself(&former);
+    assert!(io.process.terminate().unwrap().success(), "{}", io.process.stderr());
+}

@@ -1,0 +1,158 @@
+//! What is told of how a worker came to serve, and the metrics' socket, which outlives workers.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use crate::common::*;
+use model::report::{Began, BeganHow};
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use testkit::openmetrics::{Page, scrape, value};
+use testkit::process::eventually;
+use testkit::process::{PROCESS_DEADLINE, Port, Worker};
+
+fn began(io: &Io) -> Began {
+    io.caller().stats().began.unwrap()
+}
+
+/// The process that serves, also just after an upgrade.
+fn worker(io: &Io) -> Worker {
+    let serves = io.caller().stats().pid;
+    let mut found = None;
+    eventually("the worker is the only one", || {
+        found = io.process.worker().unwrap().filter(|one| one.id() == serves);
+        found.is_some()
+    });
+    found.unwrap()
+}
+
+/// A new worker in place of the one that is killed.
+fn kill(io: &mut Io) {
+    let worker = worker(io);
+    worker.kill().unwrap();
+    io.process.next_worker(Some(worker.id())).unwrap();
+}
+
+fn upgrade(io: &Io) {
+    io.caller().call("upgrade", Value::Null).unwrap();
+}
+
+#[test]
+fn how_a_worker_came_to_serve_is_told() {
+    let mut io = Io::lasting(&[]);
+    let started = began(&io);
+    assert_eq!((started.how, &started.after), (BeganHow::Start, &None));
+    upgrade(&io);
+    let upgraded = began(&io);
+    assert_eq!((upgraded.how, &upgraded.after), (BeganHow::Upgrade, &None));
+    kill(&mut io);
+    let restarted = began(&io);
+    let after = Some("was killed by SIGKILL".to_owned());
+    assert_eq!((restarted.how, &restarted.after), (BeganHow::Restart, &after));
+    // An upgrade long after a restart is an upgrade.
+    upgrade(&io);
+    let last = began(&io);
+    assert_eq!((last.how, &last.after), (BeganHow::Upgrade, &None));
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64();
+    let all = [&started, &upgraded, &restarted, &last].map(|one| one.unix_seconds);
+    assert!(all.is_sorted() && all[3] <= now, "{all:?} {now}");
+
+    // A new keeper did not start it.
+    assert_eq!(io.caller().stats().keeper.unwrap().adopted_seconds_ago, None);
+    io.process.kill().unwrap();
+    let mut keeper = ready(IO, &["--control", io.socket("control").to_str().unwrap()]);
+    let stats = io.caller().stats();
+    assert_eq!(stats.began.unwrap(), last);
+    assert!(stats.keeper.unwrap().adopted_seconds_ago.unwrap() >= 0.0);
+    keeper.terminate().unwrap();
+}
+
+fn told(page: &Page, how: &str) -> f64 {
+    assert_eq!(value(page, "ringway_worker", "_info", &[("began", how)]), 1.0);
+    value(page, "ringway_disk_kicks", "_created", &[("disk", "d1")])
+}
+
+/// Starts, upgrades, crashes and adoptions, with scrapes that all succeed.
+fn outlives(address: &str, scrape: impl Fn() -> Page, taken: impl Fn() -> bool) {
+    let mut io = Io::lasting(&["--metrics", address]);
+    io.caller().disk("disk.attach", io.spec("d1", json!({"null": 1 << 20})));
+    let first = told(&scrape(), "start");
+    upgrade(&io);
+    let second = told(&scrape(), "upgrade");
+    // While nobody serves, a scraper waits, and nobody else can have the address.
+    let worker = worker(&io);
+    io.process.signal(Signal::STOP).unwrap();
+    worker.kill().unwrap();
+    assert!(taken());
+    io.process.signal(Signal::CONT).unwrap();
+    let page = scrape();
+    assert_eq!(value(&page, "ringway_worker", "_info", &[("after", "was killed by SIGKILL")]), 1.0);
+    eventually("the disk is back", || {
+        io.caller().stats().disks.iter().any(|disk| disk.counting_since_unix_seconds.is_some())
+    });
+    let third = told(&scrape(), "restart");
+    assert!(first < second && second < third, "{first} {second} {third}: counts begin anew");
+    // Without a keeper, and with another one.
+    let worker = self::worker(&io);
+    io.process.kill().unwrap();
+    scrape();
+    let control = io.socket("control");
+    let mut keeper = ready(IO, &["--control", control.to_str().unwrap(), "--metrics", address]);
+    assert_eq!(told(&scrape(), "restart"), third);
+    // Nobody can tell how another's child ended.
+    worker.kill().unwrap();
+    keeper.next_worker(None).unwrap();
+    scrape();
+    keeper.terminate().unwrap();
+    assert!(!taken(), "it is given back");
+}
+
+#[test]
+fn a_port_for_metrics_outlives_workers_and_keepers() {
+    let held = Port::hold().unwrap();
+    let port = held.number();
+    let connect = || {
+        let stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        stream.set_read_timeout(Some(PROCESS_DEADLINE)).unwrap();
+        scrape(stream)
+    };
+    let taken = || TcpListener::bind(("127.0.0.1", port)).is_err();
+    outlives(&port.to_string(), connect, taken);
+}
+
+#[test]
+fn a_socket_for_metrics_outlives_workers_and_keepers() {
+    let folder = folder();
+    let path = folder.path().join("metrics");
+    let connect = || {
+        let stream = UnixStream::connect(&path).unwrap();
+        stream.set_read_timeout(Some(PROCESS_DEADLINE)).unwrap();
+        scrape(stream)
+    };
+    outlives(&format!("unix:{}", path.display()), connect, || path.exists());
+}
+
+#[test]
+fn a_socket_that_the_options_no_longer_name_is_given_back() {
+    let folder = folder();
+    let [first, second] = ["one", "two"].map(|name| folder.path().join(name));
+    let option = |path: &std::path::Path| format!("unix:{}", path.display());
+    let mut io = Io::lasting(&["--metrics", &option(&first)]);
+    scrape(UnixStream::connect(&first).unwrap());
+    let worker = worker(&io);
+    io.process.kill().unwrap();
+    let control = io.socket("control");
+    let options = ["--control", control.to_str().unwrap(), "--metrics", &option(&second)];
+    let mut keeper = ready(IO, &options);
+    // The worker that was adopted has the former options still.
+    scrape(UnixStream::connect(&first).unwrap());
+    worker.kill().unwrap();
+    keeper.next_worker(None).unwrap();
+    eventually("the other socket is there", || UnixStream::connect(&second).is_ok());
+    scrape(UnixStream::connect(&second).unwrap());
+    assert!(!first.exists());
+    keeper.terminate().unwrap();
+    assert!(names(&folder).is_empty(), "{:?}", names(&folder));
+}

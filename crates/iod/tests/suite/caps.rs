@@ -1,0 +1,358 @@
+//! Caps on running disks, with guests that always want more.
+//!
+//! `make soak` runs the storms for five minutes each.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crate::common::*;
+use model::report::{DiskState, Op, Stage};
+use model::rpc::code;
+use serde_json::{Value, json};
+use testkit::driver::{Driver, Options, Queue};
+use testkit::process::eventually;
+use testkit::raw::guest::Event;
+use testkit::raw::request::{Request, status};
+use testkit::raw::{Guest, Setup};
+use testkit::rounds;
+
+const BYTES: u64 = 64 << 20;
+const QUEUES: u16 = 2;
+const SLOTS: u16 = 32;
+const SLOT_BYTES: usize = 1 << 20;
+/// Nothing that is allowed once in a while is late by that much.
+const STARVED: Duration = Duration::from_secs(20);
+
+/// Threads that write at random places, each on a queue of its own, as fast as they can.
+struct Storm {
+    stop: Arc<AtomicBool>,
+    counts: Vec<Arc<Count>>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+#[derive(Debug, Default)]
+struct Count {
+    requests: AtomicU64,
+    bytes: AtomicU64,
+    longest: Mutex<Duration>,
+}
+
+impl Storm {
+    /// Writes of up to `len` bytes.
+    fn start(io: &Io, id: &str, len: usize) -> Self {
+        let options =
+            Options { queues: QUEUES, slots: SLOTS, slot_bytes: SLOT_BYTES, ..Options::default() };
+        let driver = Driver::connect(&io.socket(id), &options).unwrap();
+        let stop = Arc::new(AtomicBool::new(false));
+        let counts: Vec<_> = driver.queues.iter().map(|_| Arc::<Count>::default()).collect();
+        let queues = driver.queues.into_iter().zip(counts.clone()).zip(1u64..);
+        let threads = queues.map(|((queue, count), seed)| {
+            let stop = Arc::clone(&stop);
+            std::thread::spawn(move || rage(queue, len, seed, &count, &stop))
+        });
+        let threads = threads.collect();
+        Self { stop, threads, counts }
+    }
+
+    fn requests(&self) -> u64 {
+        self.counts.iter().map(|count| count.requests.load(Ordering::Relaxed)).sum()
+    }
+
+    fn bytes(&self) -> u64 {
+        self.counts.iter().map(|count| count.bytes.load(Ordering::Relaxed)).sum()
+    }
+
+    /// Ends when everything has ended that was begun; the longest time without a completion.
+    fn end(self) -> Duration {
+        self.stop.store(true, Ordering::Relaxed);
+        self.threads.into_iter().for_each(|thread| thread.join().unwrap());
+        self.counts.iter().map(|count| *count.longest.lock().unwrap()).max().unwrap()
+    }
+}
+
+fn rage(mut queue: Queue, len: usize, mut seed: u64, count: &Count, stop: &AtomicBool) {
+    let mut submit = |queue: &mut Queue, slot: u16| {
+        // A xorshift is random enough to be nowhere in order.
+        seed ^= seed << 13;
+        seed ^= seed >> 7;
+        seed ^= seed << 17;
+        let len = if len > 4096 { (seed as usize % (len / 4096) + 1) * 4096 } else { len };
+        let offset = (seed >> 20) % ((BYTES - len as u64) / 4096) * 4096;
+        queue.write(offset, slot, len).unwrap();
+        len as u64
+    };
+    let mut lens: Vec<u64> = (0..SLOTS).map(|slot| submit(&mut queue, slot)).collect();
+    let mut last = Instant::now();
+    for _ in 0.. {
+        let (slot, result) = queue.finish_one().unwrap();
+        assert_eq!(result, 0, "a cap is no error");
+        let gap = last.elapsed();
+        last += gap;
+        let mut longest = count.longest.lock().unwrap();
+        *longest = gap.max(*longest);
+        drop(longest);
+        let len = &mut lens[usize::from(slot)];
+        count.bytes.fetch_add(std::mem::take(len), Ordering::Relaxed);
+        count.requests.fetch_add(1, Ordering::Relaxed);
+        if !stop.load(Ordering::Relaxed) {
+            *len = submit(&mut queue, slot);
+        } else if lens.iter().all(|len| *len == 0) {
+            return;
+        }
+    }
+}
+
+fn attach(io: &Io, caller: &mut Caller, caps: Value) {
+    let mut spec = io.spec("d1", json!({"memory": BYTES}));
+    (spec["queues"], spec["caps"]) = (json!(QUEUES), caps);
+    caller.disk("disk.attach", spec);
+}
+
+fn set(caller: &mut Caller, caps: Value) {
+    caller.disk("disk.caps", json!({"id": "d1", "caps": caps}));
+}
+
+/// The bar for a long run, and how far one falls short beside other tests that take the CPUs.
+fn least_share() -> f64 {
+    if std::env::var_os("RINGWAY_SOAK").is_some() { 0.97 } else { 0.6 }
+}
+
+/// What was done in a time, against a rate: within 3%, and a tenth of a second's worth and what
+/// may overdraw.
+fn check(done: u64, rate: u64, time: Duration, over: u64) {
+    let share = rate as f64 * time.as_secs_f64();
+    let (least, most) =
+        (share * least_share() - over as f64, share * 1.03 + rate as f64 / 10.0 + over as f64);
+    assert!((least..=most).contains(&(done as f64)), "{done} of {share}");
+}
+
+#[test]
+fn requests_keep_to_their_cap_and_no_queue_starves() {
+    let io = Io::start_with(&["--reactors", "2"]);
+    let mut caller = io.caller();
+    attach(&io, &mut caller, json!({"iops": 800}));
+    let storm = Storm::start(&io, "d1", 64 << 10);
+    let (before, began) = (storm.requests(), Instant::now());
+    std::thread::sleep(Duration::from_secs(rounds(3, 300) as u64));
+    let (done, time) = (storm.requests(), began.elapsed());
+    check(done - before, 800, time, 2 * u64::from(QUEUES));
+    for count in &storm.counts {
+        let share = count.requests.load(Ordering::Relaxed);
+        assert!(share * 10 >= done * 4, "{share} of {done}: a queue starves");
+    }
+    // It is seen where the time goes.
+    let stats = caller.call("stats", json!({"id": "d1"})).unwrap();
+    let stats: model::report::Stats = serde_json::from_value(stats).unwrap();
+    let disk = &stats.disks[0];
+    assert_eq!(disk.caps.unwrap().iops, Some(800));
+    let waited = |stage| {
+        let mut all = disk.stages.iter().filter(|one| one.stage == stage && one.op == Op::Write);
+        all.next().map_or(0.0, |one| one.times.p50_us)
+    };
+    assert!(waited(Stage::Cap) > 10.0 * waited(Stage::Device), "{:?}", disk.stages);
+    // Without a cap, what waits goes on at once.
+    set(&mut caller, Value::Null);
+    assert!(storm.end() < STARVED);
+}
+
+#[test]
+fn bytes_keep_to_their_cap_also_when_requests_are_larger_than_it() {
+    let io = Io::start_with(&["--reactors", "2"]);
+    let mut caller = io.caller();
+    // The largest request is as much as comes in a quarter of a second, the slack a tenth.
+    let rate = 4 << 20;
+    attach(&io, &mut caller, json!({"bytes_per_second": rate}));
+    let storm = Storm::start(&io, "d1", SLOT_BYTES);
+    let (before, began) = (storm.bytes(), Instant::now());
+    std::thread::sleep(Duration::from_secs(rounds(3, 300) as u64));
+    // One request for each queue waits, and one more may overdraw.
+    check(storm.bytes() - before, rate, began.elapsed(), 3 * SLOT_BYTES as u64);
+    set(&mut caller, json!({}));
+    assert!(storm.end() < STARVED);
+}
+
+#[test]
+fn a_burst_is_as_long_as_configured() {
+    let io = Io::start_with(&["--reactors", "2"]);
+    let mut caller = io.caller();
+    attach(&io, &mut caller, json!({"iops": 100, "iops_burst": 2000, "burst_seconds": 2}));
+    let storm = Storm::start(&io, "d1", 4096);
+    let began = Instant::now();
+    std::thread::sleep(Duration::from_millis(1000));
+    let (early, time) = (storm.requests(), began.elapsed());
+    // Some were done before we looked.
+    check(early, 2000, time, 200);
+    std::thread::sleep(Duration::from_millis(2000));
+    let (done, time) = (storm.requests(), began.elapsed());
+    // Two seconds of it, less what came anyway, and the cap since then.
+    let all = 1900.0 * 2.0 + 100.0 * time.as_secs_f64() + 10.0;
+    assert!(
+        (all * least_share() - 4.0..=all * 1.03 + 40.0).contains(&(done as f64)),
+        "{done} of {all}"
+    );
+    set(&mut caller, Value::Null);
+    assert!(storm.end() < STARVED);
+}
+
+#[test]
+fn caps_rewritten_again_and_again_under_a_storm_hang_nobody() {
+    let io = Io::start_with(&["--reactors", "2"]);
+    let mut caller = io.caller();
+    attach(&io, &mut caller, json!({"iops": 100}));
+    let storm = Storm::start(&io, "d1", 256 << 10);
+    let caps = [
+        json!({"iops": 300}),
+        json!({"iops": 20, "bytes_per_second": 1 << 20}),
+        json!({"bytes_per_second": 8 << 20, "bytes_burst": 64 << 20, "burst_seconds": 5}),
+        json!({"iops": 500, "iops_burst": 1000}),
+        Value::Null,
+        json!({"bytes_per_second": 4096}),
+        json!({"iops": 1}),
+        json!({"iops": 1u64 << 32, "bytes_per_second": 1u64 << 40}),
+        json!({"iops": 1, "iops_burst": 1u64 << 32, "burst_seconds": 86_400}),
+        json!({"bytes_per_second": 4096, "bytes_burst": 1u64 << 40, "burst_seconds": 86_400}),
+    ];
+    let pause = Duration::from_millis(rounds(50, 1000) as u64);
+    let mut before = storm.requests();
+    for round in 0..rounds(8, 38) {
+        for caps in &caps {
+            set(&mut caller, caps.clone());
+            std::thread::sleep(pause);
+        }
+        let now = storm.requests();
+        assert!(now > before, "nothing in round {round}");
+        before = now;
+    }
+    set(&mut caller, Value::Null);
+    assert!(storm.end() < STARVED, "somebody waited too long");
+}
+
+#[test]
+fn what_waits_for_its_turn_holds_up_no_verb() {
+    let io = Io::start_with(&["--reactors", "1"]);
+    let mut caller = io.caller();
+    attach(&io, &mut caller, json!({"iops": 1}));
+    let d1 = json!({"id": "d1"});
+    let setup = Setup { queues: QUEUES, ..Setup::default() };
+    let mut guest = Guest::start(&io.socket("d1"), &setup).unwrap();
+    let writes: Vec<_> = (0..40).map(|at| Request::write(at, &[at as u8 + 1; 512])).collect();
+    let pending = guest.submit_all(0, &writes).unwrap();
+    guest.kick(0).unwrap();
+    eventually("one waits", || caller.stats().disks[0].held_by_cap == 1);
+    // At one a second they would take most of a minute.
+    let began = Instant::now();
+    assert_eq!(caller.disk("disk.pause", d1.clone()).state, DiskState::Paused);
+    caller.disk("disk.resume", d1.clone());
+    let base = guest.stop_queue(0).unwrap();
+    guest.start_queue(0, base).unwrap();
+    guest.kick(0).unwrap();
+    // A flush is not charged; on another queue it waits for nobody.
+    assert_eq!(guest.run(1, &Request::flush()).unwrap().status, status::OK);
+    caller.disk("disk.deactivate", d1.clone());
+    caller.disk("disk.activate", d1.clone());
+    assert!(began.elapsed() < STARVED, "{:?}", began.elapsed());
+    // The cap holds all the same: what went early is owed.
+    assert_eq!(guest.wait(1, Duration::from_millis(1)).unwrap(), Event::Silent);
+    let done = caller.stats().disks[0].requests.write;
+    assert!(done < 30, "{done}");
+    set(&mut caller, json!({"iops": 1000}));
+    let done = guest.finish_all(0, &pending).unwrap();
+    assert!(done.iter().all(|one| one.status == status::OK), "{done:?}");
+    // With something waiting, a disk goes at once.
+    set(&mut caller, json!({"iops": 1}));
+    guest.submit_all(0, &writes).unwrap();
+    guest.kick(0).unwrap();
+    let began = Instant::now();
+    caller.call("disk.detach", d1).unwrap();
+    assert!(began.elapsed() < STARVED, "{:?}", began.elapsed());
+}
+
+#[test]
+fn caps_that_cannot_be_kept_change_nothing() {
+    let io = Io::start();
+    let mut caller = io.caller();
+    attach(&io, &mut caller, json!({"iops": 500}));
+    for (caps, says) in [
+        (json!({"iops": 0}), "pause the disk"),
+        (json!({"iops": 18_446_744_073_709_551_615u64}), "leave it out"),
+        (json!({"iops": 18_446_744_073_709_551_616.0}), "expected u64"),
+        (json!({"bytes_burst": 4096}), "give bytes_per_second too"),
+        (json!({"iopss": 1}), "iopss"),
+    ] {
+        let error = caller.call("disk.caps", json!({"id": "d1", "caps": caps})).unwrap_err();
+        assert!(error.code == code::INVALID_PARAMS && error.message.contains(says), "{error}");
+    }
+    assert_eq!(caller.stats().disks[0].caps.unwrap().iops, Some(500));
+    let error = caller.call("disk.caps", json!({"id": "d2"})).unwrap_err();
+    assert_eq!(error.code, code::NO_SUCH_DISK);
+    caller.disk("disk.caps", json!({"id": "d1"}));
+    assert_eq!(caller.stats().disks[0].caps, None);
+}
+
+#[test]
+fn caps_and_pauses_outlive_the_worker() {
+    let mut io = Io::start();
+    let mut caller = io.caller();
+    attach(&io, &mut caller, json!({"iops": 500}));
+    let caps = json!({"iops": 70, "iops_burst": 100, "burst_seconds": 9});
+    set(&mut caller, caps.clone());
+    caller.disk("disk.pause", json!({"id": "d1"}));
+    let worker = io.process.worker().unwrap().unwrap();
+    worker.kill().unwrap();
+    io.process.next_worker(Some(worker.id())).unwrap();
+    let mut caller = io.caller();
+    eventually("it is brought back", || caller.state("d1") == Some(DiskState::Paused));
+    let kept = caller.stats().disks[0].caps.unwrap();
+    assert_eq!(serde_json::to_value(kept).unwrap(), caps);
+}
+
+/// Reads of one sector, as many as pass in `time`.
+fn passes(io: &Io, time: Duration) -> u64 {
+    let mut queue = Driver::connect(&io.socket("d1"), &Options { slots: 1, ..Options::default() })
+        .unwrap()
+        .into_queue()
+        .unwrap();
+    let (until, mut passed) = (Instant::now() + time, 0);
+    loop {
+        queue.read(0, 0, 512).unwrap();
+        queue.finish_one().unwrap();
+        if Instant::now() >= until {
+            return passed;
+        }
+        passed += 1;
+    }
+}
+
+#[test]
+fn a_burst_goes_along_with_an_upgrade_and_is_not_gained_by_a_crash() {
+    let mut io = Io::start();
+    let mut caller = io.caller();
+    // A burst of some thousand requests, and then one in a second.
+    let burst = 5000;
+    let mut spec = io.spec("d1", json!({"null": BYTES}));
+    spec["caps"] = json!({"iops": 1, "iops_burst": burst, "burst_seconds": 1});
+    caller.disk("disk.attach", spec);
+    let time = Duration::from_secs(2);
+    let mut used = passes(&io, time);
+    assert!(used > 5, "there is a burst: {used}");
+    // However often: no more than one burst, and one in each second.
+    let began = Instant::now();
+    for _ in 0..3 {
+        caller.call("upgrade", Value::Null).unwrap();
+        caller = io.caller();
+        used += passes(&io, time);
+    }
+    let most = burst + 2 + began.elapsed().as_secs() + time.as_secs();
+    assert!(used <= most, "{used} of {most}");
+    // A crash: nobody knows what was used.
+    let serves = caller.stats().pid;
+    eventually("the worker is the only one", || io.process.worker_pid().unwrap() == Some(serves));
+    io.process.worker().unwrap().unwrap().kill().unwrap();
+    io.process.next_worker(Some(serves)).unwrap();
+    let began = Instant::now();
+    let after = passes(&io, time);
+    assert!(after <= 2 + began.elapsed().as_secs(), "{after}: a burst was gained");
+}

@@ -1,0 +1,109 @@
+//! Images that cannot be served, and images that somebody else uses.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use std::os::unix::fs::symlink;
+use std::process::{Command, Output};
+
+use crate::common::*;
+use tempfile::TempDir;
+use testkit::process::{Backend, StorageDaemon, Target};
+
+/// Starts `ringway-blk` on an image that it must refuse; returns what it said.
+fn refusal(folder: &TempDir, options: &[&str]) -> String {
+    let socket = folder.path().join("refused");
+    let socket = socket.to_str().unwrap();
+    let (code, said) = ends(BLK, &[&["--socket-path", socket], options].concat());
+    assert_eq!(code, 1, "{said}");
+    let left: Vec<_> = names(folder).into_iter().filter(|name| name.contains("refused")).collect();
+    assert_eq!(left, [""; 0], "nothing is left behind");
+    assert_eq!(said.lines().count(), 1, "{said}");
+    said
+}
+
+#[test]
+fn bad_images_are_refused_with_the_next_step() {
+    let folder = folder();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let missing = path("missing");
+    let said = refusal(&folder, &["--blk-file", &missing]);
+    assert!(said.contains(&missing) && said.contains("No such file"), "{said}");
+    assert!(said.contains(&format!("`truncate -s 8G {missing}`")), "{said}");
+
+    let empty = image(&folder, "empty", 0);
+    let said = refusal(&folder, &["--blk-file", &empty]);
+    assert!(said.contains("is empty") && said.contains("truncate"), "{said}");
+
+    let odd = image(&folder, "odd", 1_000_001);
+    let said = refusal(&folder, &["--blk-file", &odd]);
+    assert!(said.contains("not a multiple") && said.contains("truncate"), "{said}");
+
+    let said = refusal(&folder, &["--blk-file", folder.path().to_str().unwrap()]);
+    assert!(said.contains("directory") && said.contains("block device"), "{said}");
+
+    // Unreadable for root, too: a link to itself.
+    symlink(path("loop"), path("loop")).unwrap();
+    let said = refusal(&folder, &["--blk-file", &path("loop")]);
+    assert!(said.contains("loop") && said.contains("ymbolic link"), "{said}");
+
+    let said = refusal(&folder, &["--blk-file", "/dev/null"]);
+    assert!(said.contains("/dev/null") && said.contains("block device"), "{said}");
+}
+
+#[test]
+fn an_image_has_one_writer() {
+    let folder = folder();
+    let image = image(&folder, "a.raw", 1 << 20);
+    let options = ["--blk-file", &image, "--cache", "writeback"];
+    let first = blk(&folder.path().join("first"), &options);
+    let said = refusal(&folder, &options);
+    assert!(said.contains("in use") && said.contains("read-only"), "{said}");
+    // A reader does not get beside a writer either: it would see the disk change under it.
+    let said = refusal(&folder, &[&options[..], &["--read-only"]].concat());
+    assert!(said.contains("in use"), "{said}");
+    drop(first);
+    drop(blk(&folder.path().join("second"), &options));
+}
+
+#[test]
+fn readers_share_an_image() {
+    let folder = folder();
+    let image = image(&folder, "a.raw", 1 << 20);
+    let options = ["--blk-file", &image, "--cache", "writeback", "--read-only"];
+    let _first = blk(&folder.path().join("first"), &options);
+    let _second = blk(&folder.path().join("second"), &options);
+    let said = refusal(&folder, &options[..4]);
+    assert!(said.contains("in use"), "{said}");
+}
+
+fn qemu_io(image: &str, options: &[&str]) -> Output {
+    let command = [&["-f", "raw"], options, &["-c", "read 0 512", image]].concat();
+    Command::new("qemu-io").args(command).output().unwrap()
+}
+
+#[test]
+fn qemu_sees_our_lock() {
+    let folder = folder();
+    let image = image(&folder, "a.raw", 1 << 20);
+    let ours = blk(&folder.path().join("a"), &["--blk-file", &image, "--cache", "writeback"]);
+    let output = qemu_io(&image, &[]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && said.contains("lock"), "{said}");
+    drop(ours);
+    let reader = ["--blk-file", &image, "--cache", "writeback", "--read-only"];
+    let _ours = blk(&folder.path().join("a"), &reader);
+    assert!(qemu_io(&image, &["-r"]).status.success());
+    assert!(!qemu_io(&image, &[]).status.success());
+}
+
+#[test]
+fn we_see_the_lock_of_qemu() {
+    let folder = folder();
+    let image = image(&folder, "a.raw", 1 << 20);
+    let mut options = StorageDaemon::new(Target::File(image.clone().into()));
+    options.direct = false;
+    let theirs = Backend::storage_daemon(&options).unwrap();
+    let said = refusal(&folder, &["--blk-file", &image, "--cache", "writeback"]);
+    assert!(said.contains("in use"), "{said}");
+    drop(theirs);
+    drop(blk(&folder.path().join("a"), &["--blk-file", &image, "--cache", "writeback"]));
+}

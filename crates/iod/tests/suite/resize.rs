@@ -1,0 +1,76 @@
+//! Disks that grow while a guest works on them.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use std::io::Read;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use crate::common::*;
+use serde_json::{Value, json};
+use testkit::lasting::{End, Lasting, Shape};
+use testkit::process::PROCESS_DEADLINE;
+use testkit::raw::config::BlkConfig;
+use testkit::raw::wire::{Message, Request as Code, backend_request};
+
+const BYTES: u64 = 4 << 20;
+const STEP: u64 = 1 << 20;
+const STEPS: u64 = 20;
+
+/// A disk that grows step by step under load: the guest is told of each, and loses nothing.
+fn grows(io: &Io, id: &'static str, backend: Value, cache: &str) {
+    let mut caller = io.caller();
+    let mut spec = io.spec(id, backend);
+    (spec["queues"], spec["cache"]) = (json!(2), json!(cache));
+    caller.disk("disk.attach", spec);
+    let shape = Shape { queues: 2, ..Shape::default() };
+    let mut guest = Lasting::connect(&io.socket(id), shape).unwrap();
+    let (mut ours, theirs) = UnixStream::pair().unwrap();
+    ours.set_read_timeout(Some(PROCESS_DEADLINE)).unwrap();
+    let frontend = guest.frontend().unwrap();
+    frontend.tell(Message::new(Code::SET_BACKEND_REQ_FD).fd(theirs.as_fd())).unwrap();
+    drop(theirs);
+    let (go, told) = std::sync::mpsc::channel();
+    let growing = std::thread::spawn(move || {
+        for (step, ()) in (1..=STEPS).zip(told) {
+            let size = BYTES + step * STEP;
+            let reply = caller.disk("disk.resize", json!({"id": id, "size": size}));
+            assert_eq!(reply.geometry.size_bytes, size);
+        }
+    });
+    let work = |guest: &mut Lasting| {
+        let until = Instant::now() + Duration::from_millis(5);
+        assert_eq!(guest.run(until).unwrap(), End::Time);
+    };
+    for _ in 0..STEPS {
+        // Whatever the machine is busy with, there is load between any two.
+        let before = guest.tally().completed;
+        while guest.tally().completed == before {
+            work(&mut guest);
+        }
+        go.send(()).unwrap();
+    }
+    while !growing.is_finished() {
+        work(&mut guest);
+    }
+    growing.join().unwrap();
+    let expected = [backend_request::CONFIG_CHANGE, 1, 0].map(u32::to_ne_bytes).concat();
+    for step in 1..=STEPS {
+        let mut message = [0; 12];
+        ours.read_exact(&mut message).unwrap_or_else(|error| panic!("{id}, {step}: {error}"));
+        assert_eq!(message[..], expected, "{id}, {step}");
+    }
+    let config = guest.frontend().unwrap().get_config(BlkConfig::BYTES).unwrap();
+    let sectors = BlkConfig::parse(&config).capacity_sectors;
+    assert_eq!(sectors, (BYTES + STEPS * STEP) / 512, "{id}");
+    guest.finish().unwrap();
+}
+
+#[test]
+fn a_disk_grows_under_load_and_its_guest_is_told_each_time() {
+    let io = Io::start();
+    let file = |name| json!({"file": image(&io.folder, name, BYTES)});
+    grows(&io, "direct", file("a.raw"), "none");
+    grows(&io, "cached", file("b.raw"), "writeback");
+    grows(&io, "memory", json!({"memory": BYTES}), "none");
+}

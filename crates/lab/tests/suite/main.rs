@@ -1,0 +1,5 @@
+//! Tests of `lab`, one program.
+#![allow(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
+
+mod codes;
+mod tiny;

@@ -1,0 +1,6 @@
+//! Tests of `nbd`, one program.
+#![allow(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
+
+mod client;
+mod hostile;
+mod transmission;

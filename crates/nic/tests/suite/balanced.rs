@@ -1,0 +1,236 @@
+//! Flows that collide on a guest's queue are moved to others, in order and without a loss.
+#![allow(clippy::unwrap_used)]
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use crate::guest::*;
+use net::features::Features;
+use net::port::PortId;
+use nic::Life;
+
+const QUEUES: u16 = 4;
+const FLOWS: u64 = 8;
+/// Frames that are under way when a device is reset.
+const UNDER_WAY: u16 = 24;
+/// Rounds between two looks.
+const ROUNDS: u64 = 64;
+const SOON: Duration = Duration::from_secs(60);
+/// What a guest does after each burst that comes.
+struct Habit {
+    /// Bursts between two looks.
+    bursts: u64,
+    /// Frames of each flow in a burst: less than 1 MiB in 100 ms is not worth a move.
+    frames: u64,
+    /// It takes them so long after.
+    late: Duration,
+    /// And then nothing comes for so long.
+    pause: Duration,
+}
+const HABITS: [Habit; 2] = [
+    Habit { bursts: ROUNDS, frames: 1, late: Duration::ZERO, pause: Duration::from_millis(4) },
+    Habit {
+        bursts: 4,
+        frames: 3,
+        late: Duration::from_millis(50),
+        pause: Duration::from_millis(150),
+    },
+];
+
+/// A large frame of the flow with this source port, with a number in its data.
+fn frame(port: u16, number: u64) -> Vec<u8> {
+    let mut frame = tcp(2, 1, &data(60_000));
+    frame[TCP_AT..TCP_AT + 2].copy_from_slice(&port.to_be_bytes());
+    frame[DATA_AT..DATA_AT + 8].copy_from_slice(&number.to_be_bytes());
+    frame
+}
+
+/// Source ports of flows that have different buckets, all of the first queue.
+fn colliding() -> Vec<u16> {
+    let mut buckets = Vec::new();
+    let all = (33_000..60_000).filter(|port| {
+        let bucket = bucket(&frame(*port, 0));
+        let fits = bucket.is_multiple_of(usize::from(QUEUES)) && !buckets.contains(&bucket);
+        if fits {
+            buckets.push(bucket);
+        }
+        fits
+    });
+    all.take(FLOWS as usize).collect()
+}
+
+/// A guest with several queues, spread over the reactors.
+struct Receiver {
+    queues: Vec<Ring>,
+    features: Features,
+    /// Last number of each flow.
+    seen: HashMap<u16, u64>,
+    /// Frames of each queue since the last look.
+    counts: Vec<u64>,
+}
+
+impl Receiver {
+    fn new(lan: &Lan) -> Self {
+        let mut guest = Guest::new(lan, 2, 0, all());
+        // The switch learns where it is.
+        guest.send(NOTHING, &plain(EVERYBODY, 2, 60));
+        let Guest { features, life, rx, .. } = guest;
+        let mut queues = vec![rx];
+        for pair in 1..QUEUES {
+            let mut ring = Ring::new(2 * pair, true);
+            ring.start(lan, usize::from(pair) % lan.reactors.len(), life);
+            queues.push(ring);
+        }
+        queues.iter_mut().for_each(|ring| ring.post(RING, 70_000));
+        let counts = vec![0; queues.len()];
+        Self { queues, features, seen: HashMap::new(), counts }
+    }
+
+    /// Resets its device: all queues end, and begin anew where they stand.
+    fn reset(&mut self, lan: &Lan) {
+        let next: Vec<_> = self.queues.iter_mut().map(Ring::stop).collect();
+        let life = Life::driver(PortId(2), self.features);
+        for (pair, (ring, next)) in self.queues.iter_mut().zip(next).enumerate() {
+            ring.start_at(lan, pair % lan.reactors.len(), life, next);
+        }
+    }
+
+    /// Takes what is left of another life, of which nothing is expected.
+    fn forget(&mut self) {
+        self.seen.clear();
+        for ring in &mut self.queues {
+            while ring.got().is_some() {
+                ring.post(1, 70_000);
+            }
+        }
+        self.counts.fill(0);
+    }
+
+    /// Takes what has come, and tells the device so.
+    fn take(&mut self) {
+        for (ring, count) in self.queues.iter_mut().zip(&mut self.counts) {
+            while let Some(got) = ring.got() {
+                let port = u16::from_be_bytes([got.frame[TCP_AT], got.frame[TCP_AT + 1]]);
+                let number = got.frame[DATA_AT..].first_chunk().unwrap();
+                let number = u64::from_be_bytes(*number);
+                let last = self.seen.insert(port, number);
+                assert!(last.is_none_or(|last| last < number), "{port}: {number} after {last:?}");
+                *count += 1;
+                ring.post(1, 70_000);
+            }
+        }
+    }
+
+    /// Whether the most loaded queue is within a quarter of the mean.
+    fn is_even(&mut self) -> bool {
+        let most = *self.counts.iter().max().unwrap();
+        let all: u64 = self.counts.iter().sum();
+        self.counts.fill(0);
+        all > 0 && most * u64::from(QUEUES) * 4 <= all * 5
+    }
+}
+
+/// Sends rounds of frames of all flows until they are even at the receiver. Never more than the way from
+/// one reactor to the other holds, should the second one not be run for a while.
+fn part_ways(lan: &Lan, a: &mut Guest, b: &mut Receiver, ports: &[u16], number: &mut u64) {
+    let until = Instant::now() + SOON;
+    loop {
+        for _ in 0..ROUNDS {
+            for port in ports {
+                *number += 1;
+                a.send(cut(1448), &frame(*port, *number));
+                b.take();
+            }
+            lan.settle();
+        }
+        if b.is_even() {
+            break;
+        }
+        assert!(Instant::now() < until, "they stay where they collide");
+    }
+}
+
+#[test]
+fn elephants_leave_the_queue_on_which_they_collide() {
+    for reactors in [1, 2] {
+        let lan = Lan::new(reactors);
+        let mut a = Guest::new(&lan, 1, 0, all());
+        let mut b = Receiver::new(&lan);
+        let ports = colliding();
+        assert_eq!(ports.len() as u64, FLOWS);
+        let mut number = 0;
+        part_ways(&lan, &mut a, &mut b, &ports, &mut number);
+        assert!(lan.fabric.moves(PortId(2)) >= 4);
+        lan.settle();
+        b.take();
+        assert_eq!(lan.counts(2).got_frames, number, "some were lost: {:?}", lan.counts(2));
+    }
+}
+
+#[test]
+fn a_receiver_of_flows_that_were_moved_is_reset_under_load() {
+    for reactors in [1, 2] {
+        let lan = Lan::new(reactors);
+        let mut a = Guest::new(&lan, 1, 0, all());
+        let mut b = Receiver::new(&lan);
+        let ports = colliding();
+        let (mut number, mut sent, mut before, mut moved) = (0, 0, 0, 0);
+        for life in 0..4 {
+            part_ways(&lan, &mut a, &mut b, &ports, &mut number);
+            lan.settle();
+            b.take();
+            sent += number - before;
+            assert_eq!(b.seen.len() as u64, FLOWS, "life {life}");
+            // Each driver begins with flows that collide.
+            let moves = lan.fabric.moves(PortId(2));
+            assert!(moves >= moved + 4, "life {life}: {moves} moves, {moved} before");
+            moved = moves;
+            let counts = lan.counts(2);
+            // Frames of all flows are on their way when the queues end, and some may be lost with them.
+            for port in ports.iter().cycle().take(UNDER_WAY.into()) {
+                number += 1;
+                a.tx.put(&[&cut(1448)[..], &frame(*port, number)].concat(), &[]);
+            }
+            a.tx.publish();
+            b.reset(&lan);
+            a.tx.left(UNDER_WAY);
+            lan.settle();
+            b.forget();
+            assert_eq!(counts.got_frames, sent, "life {life}: some were lost");
+            // What came of those under way is not ours to say.
+            sent = lan.counts(2).got_frames;
+            before = number;
+        }
+    }
+}
+
+/// Each burst is one batch, after which nothing comes for a while: what the guest takes only then is seen
+/// by nobody who gives it something.
+#[test]
+fn flows_that_come_in_bursts_leave_too() {
+    for (reactors, habit) in [1, 2].into_iter().flat_map(|n| HABITS.map(|habit| (n, habit))) {
+        let lan = Lan::new(reactors);
+        let mut a = Guest::new(&lan, 1, 0, all());
+        let mut b = Receiver::new(&lan);
+        let (ports, mut number) = (colliding(), 0);
+        let until = Instant::now() + SOON;
+        while !(number >= FLOWS * habit.bursts * habit.frames && b.is_even()) {
+            assert!(Instant::now() < until, "they stay where they collide: {:?}", habit.late);
+            for _ in 0..habit.bursts {
+                for port in ports.iter().cycle().take((FLOWS * habit.frames) as usize) {
+                    number += 1;
+                    a.tx.put(&[&cut(1448)[..], &frame(*port, number)].concat(), &[]);
+                }
+                a.tx.publish();
+                a.tx.left((FLOWS * habit.frames) as u16);
+                lan.settle();
+                std::thread::sleep(habit.late);
+                b.take();
+                std::thread::sleep(habit.pause);
+            }
+        }
+        lan.settle();
+        b.take();
+        assert_eq!(lan.counts(2).got_frames, number, "some were lost: {:?}", lan.counts(2));
+    }
+}

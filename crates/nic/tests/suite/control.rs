@@ -1,0 +1,238 @@
+//! Drivers that ask for queues and filters over a control queue.
+#![allow(clippy::unwrap_used)]
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::guest::*;
+use net::Mac;
+use net::control::{COMMAND_BYTES_MAX, ERR, OK, Terms};
+use net::features::Offer;
+use net::port::{Policy, PortId};
+use nic::{Desk, Life};
+
+const SOON: Duration = Duration::from_secs(20);
+const PAIRS: u16 = 4;
+/// Enough for every queue to have some of them.
+const FLOWS: u16 = 24;
+/// The port whose driver asks, and its station.
+const PORT: u8 = 2;
+
+/// A guest that may have several receive queues, and a control queue.
+struct Asking {
+    life: Life,
+    terms: Terms,
+    rx: Vec<Ring>,
+    tx: Ring,
+    control: Ring,
+    desk: Option<Arc<Desk>>,
+}
+
+impl Asking {
+    /// Pairs are on reactors in turn. All rings but the control queue run.
+    fn new(lan: &Lan) -> Self {
+        let offer =
+            Offer { offloads: true, mergeable: true, pairs: PAIRS, control: true, mtu: true };
+        let features = offer.accept(offer.bits()).unwrap();
+        let port = PortId(PORT.into());
+        lan.fabric.set_port(port, &Policy::open(LAN)).unwrap();
+        let life = Life::driver(port, features);
+        let mut rx: Vec<_> = (0..PAIRS).map(|pair| Ring::new(2 * pair, true)).collect();
+        for (pair, ring) in rx.iter_mut().enumerate() {
+            ring.start(lan, pair % lan.reactors.len(), life);
+            ring.post(RING, 2048);
+        }
+        let [mut tx, control] = [1, 2 * PAIRS].map(|index| Ring::new(index, true));
+        tx.start(lan, 0, life);
+        let terms = Terms { features, pairs: PAIRS };
+        Self { life, terms, rx, tx, control, desk: None }
+    }
+
+    fn start_control(&mut self, lan: &Lan, next: u16) {
+        let port = self.life.port();
+        let open = || Desk::open(&lan.fabric, port, self.terms, Mac(station(PORT))).unwrap();
+        let desk = self.desk.get_or_insert_with(open);
+        self.control.start_control(lan, 0, desk, next);
+    }
+
+    fn ask(&mut self, command: &[u8]) {
+        assert_eq!(self.control.ask(command, 1), [OK], "{command:?}");
+    }
+}
+
+/// Sends a frame of each of many flows; how many came by each queue.
+fn spread(lan: &Lan, sender: &mut Guest, asking: &mut Asking) -> Vec<usize> {
+    let before = lan.counts(PORT.into()).got_frames;
+    for flow in 0..FLOWS {
+        sender.send(NOTHING, &udp(PORT, 1, [1000 + flow, 9], b"which queue"));
+    }
+    let until = Instant::now() + SOON;
+    while lan.counts(PORT.into()).got_frames < before + u64::from(FLOWS) {
+        assert!(Instant::now() < until, "{:?}", lan.counts(PORT.into()));
+        lan.settle();
+    }
+    // What was counted last is shown now, too.
+    lan.settle();
+    let mut came = |ring: &mut Ring| std::iter::from_fn(|| ring.got()).count();
+    asking.rx.iter_mut().map(&mut came).collect()
+}
+
+/// How many queues from the first on got something; none behind them did.
+fn in_use(came: &[usize]) -> usize {
+    assert_eq!(came.iter().sum::<usize>(), FLOWS.into(), "{came:?}");
+    let used = came.iter().take_while(|count| **count > 0).count();
+    assert!(came.iter().skip(used).all(|count| *count == 0), "{came:?}");
+    used
+}
+
+#[test]
+fn frames_go_to_the_queues_that_were_asked_for() {
+    for reactors in [1, 2] {
+        let lan = Lan::new(reactors);
+        let mut sender = Guest::new(&lan, 1, 0, all());
+        let mut asking = Asking::new(&lan);
+        let mut used = |asking: &mut Asking| in_use(&spread(&lan, &mut sender, asking));
+        assert_eq!(used(&mut asking), 4, "without a control queue, all that runs is in use");
+        asking.start_control(&lan, 0);
+        assert_eq!(used(&mut asking), 1, "after a reset");
+        for pairs in [4, 2, 3, 1] {
+            asking.ask(&[4, 0, pairs, 0]);
+            assert_eq!(used(&mut asking), pairs.into());
+        }
+        asking.control.stop();
+        asking.desk.take().unwrap().close().unwrap();
+        assert_eq!(used(&mut asking), 4, "nobody asks any more");
+    }
+}
+
+#[test]
+fn queues_that_do_not_run_get_nothing() {
+    let lan = Lan::new(2);
+    let mut sender = Guest::new(&lan, 1, 1, all());
+    let mut asking = Asking::new(&lan);
+    asking.start_control(&lan, 0);
+    asking.ask(&[4, 0, 4, 0]);
+    assert_eq!(asking.rx[2].stop(), 0);
+    assert_eq!(in_use(&spread(&lan, &mut sender, &mut asking)), 2);
+    let life = asking.life;
+    asking.rx[2].start(&lan, 0, life);
+    assert_eq!(in_use(&spread(&lan, &mut sender, &mut asking)), 4);
+}
+
+#[test]
+fn filters_hold_for_what_nobody_has_been_seen_at() {
+    let lan = Lan::new(2);
+    let mut sender = Guest::new(&lan, 1, 1, all());
+    let mut asking = Asking::new(&lan);
+    asking.start_control(&lan, 0);
+    sender.rx.post(1, 2048);
+    let group = 0x33;
+    let to = |dst: u8| {
+        let mut frame = plain(dst, 1, 60);
+        if dst == group {
+            frame[..6].copy_from_slice(&[0x33, 0x33, 0, 0, 0, 1]);
+        }
+        frame
+    };
+    let gets = |sender: &mut Guest, asking: &mut Asking| {
+        let all = [PORT, 7, group].map(|dst| {
+            sender.send(NOTHING, &to(dst));
+            // What goes to everybody passes any filter, behind it.
+            sender.send(NOTHING, &to(EVERYBODY));
+            let first = asking.rx[0].receive().frame;
+            first != to(EVERYBODY) && asking.rx[0].receive().frame == to(EVERYBODY)
+        });
+        all.map(u8::from)
+    };
+    assert_eq!(gets(&mut sender, &mut asking), [1, 1, 1], "after a reset");
+    asking.ask(&[0, 0, 0]);
+    assert_eq!(gets(&mut sender, &mut asking), [1, 0, 0]);
+    asking.ask(&[0, 1, 1]);
+    assert_eq!(gets(&mut sender, &mut asking), [1, 0, 1]);
+    asking.ask(&[0, 1, 0]);
+    let table = [&[1, 0, 1, 0, 0, 0][..], &station(7), &[1, 0, 0, 0, 0x33, 0x33, 0, 0, 0, 1]];
+    asking.ask(&table.concat());
+    assert_eq!(gets(&mut sender, &mut asking), [1, 1, 1]);
+    asking.ask(&[1, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+    asking.ask(&[&[1, 1][..], &station(7)].concat());
+    assert_eq!(asking.desk.as_ref().unwrap().address(), Mac(station(7)));
+    assert_eq!(gets(&mut sender, &mut asking), [0, 1, 0]);
+    // Once it has sent from an address, frames go there as the switch has learnt.
+    asking.tx.put(&[&NOTHING[..], &plain(1, PORT, 60)].concat(), &[]);
+    asking.tx.publish();
+    asking.tx.left(1);
+    sender.rx.receive();
+    assert_eq!(gets(&mut sender, &mut asking), [1, 1, 0]);
+}
+
+#[test]
+fn what_is_no_command_is_refused_and_harms_nobody() {
+    let lan = Lan::new(2);
+    let mut asking = Asking::new(&lan);
+    asking.start_control(&lan, 0);
+    let huge = [&[1, 0][..], &u32::MAX.to_le_bytes(), &[2; 600]].concat();
+    let long = vec![0; COMMAND_BYTES_MAX + 1];
+    let wrong: [&[u8]; 12] = [
+        &[],
+        &[4],
+        &[4, 0],
+        &[4, 0, 0, 0],
+        &[4, 0, 5, 0],
+        &[4, 0, 255, 255],
+        &[9, 9, 9],
+        &[255; 64],
+        &[0, 5, 1],
+        &[2, 0, 1, 0],
+        &huge,
+        &long,
+    ];
+    for command in wrong {
+        assert_eq!(asking.control.ask(command, 1), [ERR], "{} bytes", command.len());
+    }
+    // Without room for an answer nothing changes, and the chain is given back.
+    assert!(asking.control.ask(&[4, 0, 4, 0], 0).is_empty());
+    assert_eq!(asking.control.ask(&[0, 0, 0], 9), [OK], "one byte of the room is written");
+    let mut sender = Guest::new(&lan, 1, 1, all());
+    assert_eq!(in_use(&spread(&lan, &mut sender, &mut asking)), 1);
+    // Many at once are answered in their order.
+    let pairs = [4, 9, 2, 0, 3];
+    pairs.iter().for_each(|pairs| asking.control.offer_command(&[4, 0, *pairs, 0], 1));
+    asking.control.publish();
+    pairs.iter().for_each(|_| assert_eq!(asking.control.used().1, 1));
+    assert_eq!(in_use(&spread(&lan, &mut sender, &mut asking)), 3);
+    asking.control.driver.jump(1000);
+    asking.control.kick();
+    asking.control.wait_for_error();
+    assert_eq!(in_use(&spread(&lan, &mut sender, &mut asking)), 3);
+}
+
+#[test]
+fn what_was_asked_for_outlives_the_rings() {
+    let lan = Lan::new(2);
+    let mut sender = Guest::new(&lan, 1, 1, all());
+    let mut asking = Asking::new(&lan);
+    asking.start_control(&lan, 0);
+    asking.ask(&[4, 0, 3, 0]);
+    let queue = asking.control.queue.as_ref().unwrap();
+    queue.set_memory(asking.control.driver.table.clone()).unwrap();
+    asking.ask(&[0, 1, 1]);
+    let next = asking.control.stop();
+    assert_eq!(next, 2);
+    // Asked for while nobody serves the ring: that is found when somebody does again.
+    asking.control.offer_command(&[4, 0, 2, 0], 1);
+    asking.control.publish();
+    assert_eq!(in_use(&spread(&lan, &mut sender, &mut asking)), 3);
+    asking.start_control(&lan, next);
+    assert_eq!(asking.control.used().1, 1);
+    assert_eq!(in_use(&spread(&lan, &mut sender, &mut asking)), 2);
+}
+
+#[test]
+fn a_reactor_that_has_ended_holds_up_no_answer() {
+    let mut lan = Lan::new(2);
+    let mut asking = Asking::new(&lan);
+    asking.start_control(&lan, 0);
+    drop(lan.reactors.pop());
+    asking.ask(&[4, 0, 2, 0]);
+    asking.ask(&[0, 0, 1]);
+}

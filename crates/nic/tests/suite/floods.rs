@@ -1,0 +1,190 @@
+//! A guest that makes up stations, or asks everybody for what nobody has, while two others speak to
+//! each other.
+#![allow(clippy::unwrap_used)]
+
+use std::net::Ipv4Addr;
+use std::sync::mpsc;
+
+use crate::guest::*;
+use net::Reason;
+use net::port::PortId;
+
+/// Port and station of the one who floods.
+const LOUD: u8 = 4;
+/// Frames that are sent at once.
+const BATCH: u16 = 32;
+/// Stations that are made up before the others are heard: more than are kept at all (8,192).
+const MADE_UP: u32 = 10_000;
+/// Frames each way that must have been heard, and frames of a flood meanwhile.
+const ROUNDS: usize = 100;
+const FLOOD: u64 = 5000;
+
+/// Frames that are taken at once, at most: more than wait for buffers.
+const TAKEN: u64 = 2048;
+
+/// A frame of a flood, each with another number.
+type Flood = fn(u32) -> Vec<u8>;
+
+/// From one station that nobody has heard of to another.
+fn made_up(number: u32) -> Vec<u8> {
+    let mut frame = plain(0, 0, 60);
+    let [dst, src] = [6u8, 10].map(|kind| [&[kind, 0][..], &number.to_be_bytes()].concat());
+    frame[..12].copy_from_slice(&[dst, src].concat());
+    frame
+}
+
+/// Asks for one of the pair, by another address each time.
+fn question(number: u32) -> Vec<u8> {
+    arp(LOUD, Ipv4Addr::from(number))
+}
+
+/// Sends so many frames at once.
+fn send(guest: &mut Guest, frames: impl Iterator<Item = Vec<u8>>) {
+    let mut count = 0;
+    for frame in frames {
+        guest.tx.put(&[&NOTHING[..], &frame].concat(), &[]);
+        count += 1;
+    }
+    guest.tx.publish();
+    guest.tx.left(count);
+}
+
+/// What a guest has taken.
+#[derive(Default)]
+struct Heard {
+    frames: u64,
+}
+
+impl Heard {
+    /// Takes what is there, and posts the buffers again; what of that is not of a flood.
+    fn take(&mut self, guest: &mut Guest) -> Vec<Vec<u8>> {
+        let mut quiet = Vec::new();
+        // More comes meanwhile.
+        for _ in 0..TAKEN {
+            let Some(got) = guest.rx.got() else { break };
+            guest.rx.post(got.buffers, 2048);
+            self.frames += 1;
+            if [station(1), station(2)].iter().any(|one| got.frame[6..12] == *one) {
+                quiet.push(got.frame);
+            }
+        }
+        quiet
+    }
+}
+
+/// The table is full of what was made up when the others are heard for the first time.
+fn fill_the_table(loud: &mut Guest) {
+    send(loud, [plain(EVERYBODY, LOUD, 60)].into_iter());
+    for first in (0..MADE_UP).step_by(BATCH.into()) {
+        let to_itself = |number: u32| {
+            let mut frame = made_up(number);
+            frame[..6].copy_from_slice(&station(LOUD));
+            frame
+        };
+        send(loud, (first..first + u32::from(BATCH)).map(to_itself));
+    }
+}
+
+/// Floods from when it is told to until it is told to end; with the table full before.
+fn make_noise(lan: &Lan, flood: Flood, filled: &mpsc::Sender<()>, end: &mpsc::Receiver<()>) {
+    let mut loud = Guest::new(lan, LOUD.into(), 0, all());
+    fill_the_table(&mut loud);
+    filled.send(()).unwrap();
+    if end.recv().is_err() {
+        return;
+    }
+    let mut next = MADE_UP;
+    while end.try_recv() == Err(mpsc::TryRecvError::Empty) {
+        send(&mut loud, (next..next + u32::from(BATCH)).map(flood));
+        next = next.wrapping_add(BATCH.into());
+    }
+}
+
+/// One who floods is on the first reactor with one of the pair; the other one and a bystander are on
+/// the last.
+fn a_pair_is_reached(reactors: usize, flood: Flood) {
+    let lan = Lan::new(reactors);
+    let last = reactors - 1;
+    let mut a = Guest::new(&lan, 1, 0, all());
+    let [mut b, mut c] = [2, 3].map(|port| Guest::new(&lan, port, last, all()));
+    [&mut a, &mut b, &mut c].into_iter().for_each(|guest| guest.rx.post(RING, 2048));
+    let mut heard: [Heard; 3] = Default::default();
+    let [by_a, by_b, by_c] = &mut heard;
+    let (told, filled) = mpsc::channel();
+    std::thread::scope(|scope| {
+        // It ends when this is dropped, also where an assertion fails.
+        let (begin, end) = mpsc::channel();
+        let lan = &lan;
+        scope.spawn(move || make_noise(lan, flood, &told, &end));
+        filled.recv().unwrap();
+        a.send(NOTHING, &plain(EVERYBODY, 1, 60));
+        b.send(NOTHING, &plain(EVERYBODY, 2, 60));
+        lan.settle();
+        assert_eq!(by_c.take(&mut c).len(), 2, "who they are");
+        begin.send(()).unwrap();
+        let mut rounds = 0;
+        while rounds < ROUNDS || lan.counts(LOUD.into()).sent_frames < u64::from(MADE_UP) + FLOOD {
+            let ask = plain(2, 1, 60 + rounds % 1000);
+            reaches(lan, &mut a, (&mut b, by_b), &ask);
+            reaches(lan, &mut b, (&mut a, by_a), &plain(1, 2, ask.len()));
+            assert_eq!(by_c.take(&mut c), [[0; 0]; 0], "it was flooded");
+            rounds += 1;
+            assert!(rounds < 100_000, "there is no flood");
+        }
+    });
+    for (guest, (port, heard)) in [a, b, c].iter_mut().zip((1..).zip(&mut heard)) {
+        lan.settle();
+        loop {
+            let waits = lan.fabric.queues(PortId(port))[0].waiting > 0;
+            heard.take(guest);
+            if !waits {
+                break;
+            }
+            lan.settle();
+        }
+        is_accounted_for(&lan, port, heard.frames);
+    }
+    assert_eq!(lan.counts(3).missed(Reason::ReceiverClosed), 0);
+}
+
+/// Sends the frame until it is heard: under a flood it may be lost among the others.
+fn reaches(lan: &Lan, from: &mut Guest, (to, heard): (&mut Guest, &mut Heard), frame: &[u8]) {
+    let mut tries = 0;
+    loop {
+        from.send(NOTHING, frame);
+        lan.settle();
+        if heard.take(to).iter().any(|one| one == frame) {
+            return;
+        }
+        tries += 1;
+        assert!(tries < 10_000, "it does not arrive");
+    }
+}
+
+/// All that went to everybody or to this port came, or is counted as lost.
+fn is_accounted_for(lan: &Lan, port: u16, heard: u64) {
+    let counts = lan.counts(port);
+    let missed: u64 = Reason::ALL.iter().map(|reason| counts.missed(*reason)).sum();
+    let others = [1, 2, 4].into_iter().filter(|other| *other != port);
+    let passed = |other| {
+        let counts = lan.counts(other);
+        let refused: u64 = Reason::ALL.iter().map(|reason| counts.refused(*reason)).sum();
+        counts.sent_frames - refused
+    };
+    let mut sent: u64 = others.map(passed).sum();
+    if port == 3 {
+        // What the pair said to each other is not for others: only who they are.
+        sent = passed(LOUD.into()) + 2;
+    }
+    assert_eq!((counts.got_frames, counts.got_frames + missed), (heard, sent), "of port {port}");
+}
+
+#[test]
+fn made_up_stations_take_nobodys_place() {
+    [1, 2].into_iter().for_each(|reactors| a_pair_is_reached(reactors, made_up));
+}
+
+#[test]
+fn questions_to_everybody_hold_up_nobody() {
+    [1, 2].into_iter().for_each(|reactors| a_pair_is_reached(reactors, question));
+}

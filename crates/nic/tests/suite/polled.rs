@@ -1,0 +1,104 @@
+//! Reactors look for frames instead of being woken, where they are told to.
+#![allow(clippy::unwrap_used)]
+
+use std::time::{Duration, Instant};
+
+use crate::guest::*;
+use net::port::PortId;
+use reactor::{POLL_MAX_NS, PollMode, PollPolicy, PollReason, PollState};
+
+const SOON: Duration = Duration::from_secs(20);
+/// How long a host may have other work that leaves no CPU.
+const QUIET_DEADLINE: Duration = Duration::from_secs(120);
+
+fn policy(mode: PollMode) -> PollPolicy {
+    // Whatever else this host does: no guard about free CPUs.
+    PollPolicy { mode, idle_percent: 0, ..PollPolicy::default() }
+}
+
+fn state(lan: &Lan, port: u16) -> PollState {
+    lan.fabric.queues(PortId(port))[0].poll
+}
+
+fn eventually(what: &str, mut is: impl FnMut() -> bool) {
+    let until = Instant::now() + SOON;
+    while !is() {
+        assert!(Instant::now() < until, "never: {what}");
+        std::thread::yield_now();
+    }
+}
+
+/// Sends a frame to everybody without a kick.
+fn put(guest: &mut Guest, bytes: usize) -> bool {
+    guest.tx.put(&[&NOTHING[..], &plain(EVERYBODY, 1, bytes)].concat(), &[]);
+    guest.tx.driver.publish()
+}
+
+#[test]
+fn a_queue_that_is_always_looked_at_wants_no_kick() {
+    for reactor in [0, 1] {
+        let lan = Lan::new(2);
+        lan.fabric.set_polling(policy(PollMode::Always));
+        let mut a = Guest::new(&lan, 1, 0, all());
+        let mut b = Guest::new(&lan, 2, reactor, all());
+        b.rx.post(RING, 2048);
+        for bytes in 60..124 {
+            assert!(!put(&mut a, bytes), "a kick is wanted");
+            a.tx.left(1);
+            assert_eq!(b.rx.receive().frame.len(), bytes);
+        }
+        let looked = state(&lan, 1);
+        assert_eq!(looked.reason, PollReason::Always);
+        assert!(looked.armed());
+        eventually("looks are counted", || {
+            let now = state(&lan, 1);
+            now.hits > 0 && now.spun_ns > 0
+        });
+        // Whoever sleeps is woken by a kick again.
+        lan.fabric.set_polling(policy(PollMode::Off));
+        eventually("it is off", || state(&lan, 1).reason == PollReason::Off);
+        a.send(NOTHING, &plain(EVERYBODY, 1, 200));
+        assert_eq!(b.rx.receive().frame.len(), 200);
+    }
+}
+
+#[test]
+fn a_queue_whose_waits_are_short_is_looked_at() {
+    let lan = Lan::new(1);
+    // However slow this host is, no wait is too long to be looked at.
+    lan.fabric.set_polling(PollPolicy { max_ns: POLL_MAX_NS, ..policy(PollMode::Auto) });
+    let mut a = Guest::new(&lan, 1, 0, all());
+    let mut b = Guest::new(&lan, 2, 0, all());
+    b.rx.post(RING, 2048);
+    let until = Instant::now() + QUIET_DEADLINE;
+    loop {
+        a.send(NOTHING, &plain(EVERYBODY, 1, 60));
+        b.rx.receive();
+        b.rx.post(1, 2048);
+        let now = state(&lan, 1);
+        if now.reason == PollReason::Pays && now.hits > 100 {
+            break;
+        }
+        assert!(Instant::now() < until, "never, or other work left no CPU: {now:?}");
+    }
+}
+
+#[test]
+fn an_idle_reactor_sleeps_though_it_may_look() {
+    let lan = Lan::new(2);
+    lan.fabric.set_polling(policy(PollMode::Auto));
+    let mut all_of_them: Vec<_> =
+        (1..9).map(|port| Guest::new(&lan, port, usize::from(port) % 2, all())).collect();
+    all_of_them.iter_mut().for_each(|guest| guest.rx.post(8, 2048));
+    lan.settle();
+    let turns = |lan: &Lan| {
+        let all = lan.reactors.iter().map(|one| one.handle().counters().turns());
+        all.sum::<u64>()
+    };
+    // Until it has come to rest a look may be under way; then there is none at all.
+    eventually("they sleep", || {
+        let before = turns(&lan);
+        std::thread::sleep(Duration::from_millis(50));
+        turns(&lan) == before
+    });
+}

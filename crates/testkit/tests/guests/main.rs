@@ -1,0 +1,11 @@
+//! Tests of `testkit` with real guests, one program.
+#![allow(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
+
+mod guest_boot;
+mod guest_disk;
+mod guest_limits;
+mod guest_orphan;
+mod guest_restart;
+mod guest_upgrade;
+mod kill;
+mod victims;

@@ -1,0 +1,5 @@
+//! Tests of `testkit` under libvirt, one program.
+#![allow(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
+
+mod libvirt;
+mod libvirt_refusals;

@@ -1,0 +1,7 @@
+//! Tests of `testkit`, one program.
+#![allow(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
+
+mod common;
+mod driver;
+mod inflight;
+mod raw;

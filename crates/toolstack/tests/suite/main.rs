@@ -1,0 +1,12 @@
+//! Tests of `toolstack`, one program.
+#![allow(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
+
+mod cgroups;
+mod host_net;
+mod internal_networks;
+mod io_client;
+mod io_process;
+mod qemu;
+mod storage;
+mod store_full;
+mod store_kill;
