@@ -10,8 +10,10 @@ export RINGWAY_OVS_DIR := $(OVS_DIR)
 # Generators in `check` and `test` use these; `soak` uses more cases and fresh seeds.
 export PROPTEST_RNG_SEED ?= 20161
 export PROPTEST_CASES ?= 256
+# The crates whose programs ship.
+SHIPPED := -p iod -p daemon -p cli --bins
 
-.PHONY: help setup build guest ovs demo check test soak bench counts man doc clean
+.PHONY: help setup build everyday guest ovs demo lint quick check test soak bench counts man doc clean
 
 help: ## This list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/\1\t\2/' | expand -t 10
@@ -28,25 +30,29 @@ guest: setup ## Build the test guest's kernel and initramfs (cached)
 ovs: setup ## Unpack Open vSwitch, a peer of the network experiments (cached)
 	@scripts/ovs.sh "$(OVS_DIR)"
 
-demo: build guest ## Boot a guest on four disks that we serve, and check every byte
-	@target/release/ringway demo --guest "$(GUEST_DIR)"
+everyday: setup ## Build what ships, quickly: without link-time optimisation, in target/everyday
+	cargo build --profile everyday $(SHIPPED)
 
-check: setup ## Format, lints, documentation, licences, layers, seeded generators
+demo: everyday guest ## Boot a guest on four disks that we serve, and check every byte
+	@target/everyday/ringway demo --guest "$(GUEST_DIR)"
+
+lint: setup ## Format and clippy
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --quiet -- -D warnings
+
+quick: lint ## Format, clippy and unit tests: under two minutes once all is built
+	cargo test --workspace --quiet --lib --bins
+
+check: lint ## Format, clippy, documentation; runs no test
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --document-private-items --quiet
-	cargo test --quiet -p testkit --test house
-	cargo test --quiet -p memory -p virtq -p vhost-user -p net -p model --lib --tests
 
 test: check guest ovs ## Every test at reduced counts: the bar for a commit
-	cargo build --workspace --bins
 	cargo test --workspace --no-fail-fast
 
 soak: export RINGWAY_SOAK := 1
 soak: export PROPTEST_CASES := 20000
 soak: export PROPTEST_RNG_SEED :=
 soak: guest ovs ## The same tests at full counts, optimised with assertions; takes long
-	cargo build --profile soak --workspace --bins
 	cargo test --profile soak --workspace --no-fail-fast
 	cargo test --profile soak -p iod --test guards -- --ignored # alone: it takes a CPU offline
 
