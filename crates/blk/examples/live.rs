@@ -55,7 +55,7 @@ struct Guest {
 impl Guest {
     fn new(driver: Driver, depth: u16) -> Self {
         let mapping = driver.mapping().clone();
-        let at = |at: u64, len| Buffers::within(&mapping, at as usize, len).unwrap();
+        let at = |at: u64, len| Buffers::from_mapping(&mapping, at as usize, len).unwrap();
         let config = driver.config;
         let slot = |slot: u16| {
             let header = BUFFERS + SLOT * u64::from(slot);

@@ -109,7 +109,7 @@ pub(crate) fn run(args: &[String]) -> ! {
     let (mapping, config) = (driver.mapping().clone(), driver.config);
     let first = move |context: &mut Context<'_>| {
         device.start_queue_here(context, start, Arc::new(|_| {})).unwrap();
-        let index = |at: u64| Buffers::within(&mapping, at as usize + 2, 2).unwrap();
+        let index = |at: u64| Buffers::from_mapping(&mapping, at as usize + 2, 2).unwrap();
         let (avail, used) = (index(config.avail), index(config.used));
         let guest = Guest { avail, used, depth, offered: 0, left, total: left, device };
         context.add_poller(None, |_| Ok::<_, ()>(guest)).unwrap();

@@ -120,7 +120,7 @@ impl Client {
                 let bytes = if moves { len as usize } else { 0 };
                 let memory = memory::Mapping::memfd("test", (bytes + skew).max(1) as u64);
                 let memory = Arc::new(memory.expect("memory for a test"));
-                let list = || Buffers::within(&memory, skew, bytes).expect("inside");
+                let list = || Buffers::from_mapping(&memory, skew, bytes).expect("inside");
                 list().write(&data);
                 pump.windows.insert(tag, if kind == Kind::Read { list() } else { <_>::default() });
                 pump.waiting.insert(tag, answer);
@@ -140,7 +140,7 @@ impl Client {
     pub fn send_abandoned(&self, kind: Kind, offset: u64, data: &[u8], skew: usize) -> Abandoned {
         let memory = memory::Mapping::memfd("test", (data.len() + skew) as u64);
         let memory = Arc::new(memory.expect("memory for a test"));
-        let list = Buffers::within(&memory, skew, data.len()).expect("inside");
+        let list = Buffers::from_mapping(&memory, skew, data.len()).expect("inside");
         list.write(data);
         let (answer, wait) = sync_channel(1);
         let (id, len, mapping) = (self.id, data.len(), Arc::clone(&memory));
@@ -149,7 +149,7 @@ impl Client {
                 let tag = pump.next;
                 pump.next += 1;
                 pump.waiting.insert(tag, answer);
-                let buffers = Buffers::within(&mapping, skew, len).expect("inside");
+                let buffers = Buffers::from_mapping(&mapping, skew, len).expect("inside");
                 pump.submit(context, Request { kind, offset, len: len as u64, buffers, tag });
                 pump.channel.abandon();
             });
@@ -167,7 +167,7 @@ impl Client {
                 let tag = pump.next;
                 pump.next += 1;
                 pump.waiting.insert(tag, answer);
-                let buffers = Buffers::within(&memory, 0, memory.len()).expect("all of it");
+                let buffers = Buffers::from_mapping(&memory, 0, memory.len()).expect("all of it");
                 let len = memory.len() as u64;
                 pump.submit(context, Request { kind, offset, len, buffers, tag });
             });
@@ -222,7 +222,7 @@ impl Abandoned {
     /// When it does not end.
     pub fn wait(self) -> Answer {
         let (outcome, _) = self.sent.wait();
-        let window = Buffers::within(&self.memory, self.skew, self.len).expect("inside");
+        let window = Buffers::from_mapping(&self.memory, self.skew, self.len).expect("inside");
         let mut data = vec![0; self.len];
         window.peek(&mut data);
         (outcome, data)

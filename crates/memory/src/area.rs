@@ -3,17 +3,17 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use crate::view::{Kept, Pin};
+use crate::view::{Pin, Pinned};
 use crate::{Mapping, MemoryError};
 
 /// A mapping as one thread uses it: lists of its pieces share one pin, counted without atomics.
 #[derive(Clone, Debug)]
-pub struct Area {
+pub struct ThreadMapping {
     pub(crate) mapping: Arc<Mapping>,
     pub(crate) pin: Pin,
 }
 
-impl Area {
+impl ThreadMapping {
     /// Fresh zeroed memory of `len` bytes that only this process has; the kernel gives pages when
     /// they are touched.
     ///
@@ -21,13 +21,13 @@ impl Area {
     /// The kernel's refusal.
     pub fn private(len: usize) -> Result<Self, MemoryError> {
         let mapping = Arc::new(Mapping::private(len)?);
-        Ok(Self { pin: Rc::new(Kept::Mapping(mapping.clone())), mapping })
+        Ok(Self { pin: Rc::new(Pinned::Mapping(mapping.clone())), mapping })
     }
 
     /// A mapping that other threads use too, for the calling thread. Who may touch which bytes
     /// when is for them to agree on.
     pub fn over(mapping: Arc<Mapping>) -> Self {
-        Self { pin: Rc::new(Kept::Mapping(mapping.clone())), mapping }
+        Self { pin: Rc::new(Pinned::Mapping(mapping.clone())), mapping }
     }
 
     /// The mapping.
@@ -77,7 +77,7 @@ impl Area {
 
     /// Copies `len` bytes from here to another area; false when either does not reach.
     #[must_use]
-    pub fn copy_to(&self, from: usize, target: &Area, to: usize, len: usize) -> bool {
+    pub fn copy_to(&self, from: usize, target: &ThreadMapping, to: usize, len: usize) -> bool {
         let (Some(from), Some(to)) = (self.mapping.at(from, len), target.mapping.at(to, len))
         else {
             return false;
@@ -95,7 +95,7 @@ mod tests {
 
     #[test]
     fn pieces_that_touch_are_one() {
-        let area = Area::private(8192).unwrap();
+        let area = ThreadMapping::private(8192).unwrap();
         let mut list = Buffers::with_capacity(4);
         assert!(list.append_area(&area, 0, 100) && list.append_area(&area, 100, 50));
         assert!(list.append_area(&area, 4096, 10) && list.append_area(&area, 4106, 0));
@@ -109,7 +109,7 @@ mod tests {
 
     #[test]
     fn a_piece_that_was_consumed_is_not_made_longer() {
-        let area = Area::private(4096).unwrap();
+        let area = ThreadMapping::private(4096).unwrap();
         let mut list = Buffers::default();
         assert!(list.append_area(&area, 0, 4));
         list.advance(4);
@@ -121,7 +121,8 @@ mod tests {
 
     #[test]
     fn bytes_move_and_stay_inside() {
-        let (area, other) = (Area::private(4096).unwrap(), Area::private(4096).unwrap());
+        let (area, other) =
+            (ThreadMapping::private(4096).unwrap(), ThreadMapping::private(4096).unwrap());
         assert!(area.write(0, b"abcdef") && area.move_within(0, 2, 6));
         assert!(area.copy_to(0, &other, 4088, 8));
         let mut out = [0; 8];
@@ -134,7 +135,8 @@ mod tests {
     #[test]
     #[should_panic(expected = "one area")]
     fn a_list_has_one_area() {
-        let (area, other) = (Area::private(1).unwrap(), Area::private(1).unwrap());
+        let (area, other) =
+            (ThreadMapping::private(1).unwrap(), ThreadMapping::private(1).unwrap());
         let mut list = Buffers::with_capacity(2);
         assert!(list.append_area(&area, 0, 1));
         let _ = list.append_area(&other, 0, 1);

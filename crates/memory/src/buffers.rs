@@ -7,8 +7,8 @@ use std::ptr::NonNull;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use crate::view::{Kept, Pin};
-use crate::{Area, Mapping, MemoryError, View};
+use crate::view::{Pin, Pinned};
+use crate::{Mapping, MemoryError, ThreadMapping, View};
 
 /// A scatter list: pieces of memory that stay mapped as long as this value lives.
 ///
@@ -113,13 +113,13 @@ impl Buffers {
     /// The kernel's refusal.
     pub fn alloc(len: usize) -> Result<Self, MemoryError> {
         let mapping = Arc::new(Mapping::private(len.max(1))?);
-        Ok(Self::within(&mapping, 0, len).unwrap_or_default())
+        Ok(Self::from_mapping(&mapping, 0, len).unwrap_or_default())
     }
 
     /// `len` bytes of a mapping of ours, from byte `offset` on; `None` when it does not reach.
-    pub fn within(mapping: &Arc<Mapping>, offset: usize, len: usize) -> Option<Self> {
+    pub fn from_mapping(mapping: &Arc<Mapping>, offset: usize, len: usize) -> Option<Self> {
         let ptr = mapping.at(offset, len)?;
-        let pin = Some(Rc::new(Kept::Mapping(mapping.clone())));
+        let pin = Some(Rc::new(Pinned::Mapping(mapping.clone())));
         let mut list = Box::new(List { pin, ..List::default() });
         if len > 0 {
             list.push(ptr, len);
@@ -161,7 +161,7 @@ impl Buffers {
     /// # Panics
     /// If the list already holds memory of something else: one list, one pin.
     #[must_use]
-    pub fn append_area(&mut self, area: &Area, offset: usize, len: usize) -> bool {
+    pub fn append_area(&mut self, area: &ThreadMapping, offset: usize, len: usize) -> bool {
         let Some(ptr) = area.mapping.at(offset, len) else { return false };
         let list = self.list();
         match &list.pin {

@@ -71,7 +71,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::Area;
+    use crate::ThreadMapping;
     use crate::tests::{region, view};
 
     const ROOM: u32 = 4096;
@@ -98,7 +98,7 @@ mod tests {
             head in prop::collection::vec(any::<u8>(), 0..200),
             pieces in prop::collection::vec(1usize..300, 0..4),
         ) {
-            let (guest, theirs) = (guest(), Area::private(4096).unwrap());
+            let (guest, theirs) = (guest(), ThreadMapping::private(4096).unwrap());
             assert!(theirs.write(0, &[7; 4096]));
             let (mut body, mut at) = (Buffers::default(), 0);
             for piece in &pieces {

@@ -7,7 +7,7 @@
 //!   new table; the old one lives until the last request that uses it has ended (design 4.8).
 //! - [`View`]: one thread's handle on a table. It finds addresses, remembers the last region that
 //!   was hit, and hands out pins without touching a counter that another thread uses.
-//! - [`Area`]: one thread's handle on memory of its own, from which it makes lists of pieces.
+//! - [`ThreadMapping`]: one thread's handle on memory of its own, from which it makes lists of pieces.
 //! - [`Buffers`]: an owned scatter list in memory that stays mapped as long as it lives. This is
 //!   what travels from the ring to the kernel and back. A [`Reader`] walks over one.
 //!
@@ -39,7 +39,7 @@ mod view;
 
 use std::ptr::NonNull;
 
-pub use area::Area;
+pub use area::ThreadMapping;
 pub use buffers::{Buffers, Byte};
 pub use map::{MAX_BYTES, Mapping};
 pub use reader::Reader;

@@ -24,7 +24,7 @@ pub struct Mapping {
     /// Bytes that are mapped: `len` in whole pages of the file's own size.
     whole: usize,
     /// Absent where nobody else can truncate.
-    guard: Option<sigbus::Guard>,
+    guard: Option<sigbus::SigbusGuard>,
     /// Kept where it is to be handed on.
     file: Option<OwnedFd>,
 }
@@ -81,7 +81,7 @@ impl Mapping {
         let base = unsafe { mmap(std::ptr::null_mut(), whole, prot, flags, fd, offset - skip) };
         let base = base.map_err(os("map"))?.cast::<u8>();
         let base = NonNull::new(base).ok_or(MemoryError::BadRange { start: 0, len: 0 })?;
-        match sigbus::Guard::new(base.as_ptr() as usize, whole) {
+        match sigbus::SigbusGuard::new(base.as_ptr() as usize, whole) {
             Ok(guard) => {
                 let mapping = Self { base, len, whole, guard: Some(guard), file: None };
                 Ok((mapping, skip as usize))
@@ -168,7 +168,7 @@ impl Mapping {
 
     /// The file behind it was truncated and an access found a hole.
     pub fn faulted(&self) -> bool {
-        self.guard.as_ref().is_some_and(sigbus::Guard::faulted)
+        self.guard.as_ref().is_some_and(sigbus::SigbusGuard::faulted)
     }
 
     /// Pointer to `count` values of `T` that begin at byte `offset`.

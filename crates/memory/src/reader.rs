@@ -48,9 +48,9 @@ impl Reader<'_> {
 
 #[cfg(test)]
 mod tests {
-    use crate::{Area, Buffers};
+    use crate::{Buffers, ThreadMapping};
 
-    fn list(area: &Area, pieces: &[(usize, usize)]) -> Buffers {
+    fn list(area: &ThreadMapping, pieces: &[(usize, usize)]) -> Buffers {
         let mut list = Buffers::default();
         assert!(pieces.iter().all(|(at, len)| list.append_area(area, *at, *len)));
         list
@@ -58,7 +58,7 @@ mod tests {
 
     #[test]
     fn a_list_is_read_on_where_the_last_target_was_full() {
-        let area = Area::private(4096).unwrap();
+        let area = ThreadMapping::private(4096).unwrap();
         assert!(area.write(0, b"abcdefghij"));
         let source = list(&area, &[(0, 3), (4, 1), (6, 4)]);
         let mut reader = source.reader();

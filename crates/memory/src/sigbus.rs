@@ -33,11 +33,11 @@ static SLOTS: [Slot; MAX_MAPPINGS] = [const {
 
 /// One guarded address range.
 #[derive(Debug)]
-pub(crate) struct Guard {
+pub(crate) struct SigbusGuard {
     slot: usize,
 }
 
-impl Guard {
+impl SigbusGuard {
     /// Guards `len` bytes at `start`; installs the handler on first use.
     pub(crate) fn new(start: usize, len: usize) -> Result<Self, MemoryError> {
         install();

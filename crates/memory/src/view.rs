@@ -11,11 +11,11 @@ use crate::{Mapping, MemoryError, Table, lines};
 
 /// Keeps memory mapped. Counted without atomics: it never leaves its thread, so that pins of
 /// different threads never share a counter.
-pub(crate) type Pin = Rc<Kept>;
+pub(crate) type Pin = Rc<Pinned>;
 
 /// What a pin keeps.
 #[derive(Debug)]
-pub(crate) enum Kept {
+pub(crate) enum Pinned {
     /// All memory of a guest.
     Table(#[expect(dead_code, reason = "held, not read")] Arc<Table>),
     /// A mapping of ours.
@@ -34,7 +34,7 @@ pub struct View {
 impl View {
     /// A view for the calling thread.
     pub fn new(table: Arc<Table>) -> Self {
-        let pin = Rc::new(Kept::Table(table.clone()));
+        let pin = Rc::new(Pinned::Table(table.clone()));
         Self { table, pin, last: Cell::new(Span::EMPTY) }
     }
 

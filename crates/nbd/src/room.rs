@@ -6,7 +6,7 @@
 //! ```
 //! A request that is too large for a room gets an area of its own, one at a time.
 
-use memory::{Area, Buffers, MemoryError};
+use memory::{Buffers, MemoryError, ThreadMapping};
 
 use crate::wire::MAX_REQUEST_BYTES;
 
@@ -29,7 +29,7 @@ pub const MEMORY_MAX: usize =
 /// Memory for the data of one request.
 #[derive(Debug)]
 pub(crate) struct Room {
-    pub(crate) area: Area,
+    pub(crate) area: ThreadMapping,
     /// Where the data begins.
     pub(crate) data: usize,
     /// Its pages among the rooms; none for an area of its own.
@@ -61,7 +61,7 @@ pub(crate) enum NoRoom {
 /// All memory of a connection.
 #[derive(Debug)]
 pub(crate) struct Space {
-    pub(crate) area: Area,
+    pub(crate) area: ThreadMapping,
     /// Free pages: first and count, in order, never adjacent.
     free: Vec<(usize, usize)>,
     /// A room with an area of its own is out.
@@ -71,7 +71,7 @@ pub(crate) struct Space {
 impl Space {
     pub(crate) fn new() -> Result<Self, MemoryError> {
         let fixed = RECEIVE_BYTES + HEADER_BYTES;
-        let area = Area::private(fixed + ROOM_BYTES)?;
+        let area = ThreadMapping::private(fixed + ROOM_BYTES)?;
         Ok(Self { area, free: vec![(fixed / PAGE, ROOM_BYTES / PAGE)], own: false })
     }
 
@@ -98,7 +98,7 @@ impl Space {
         if self.own {
             return Err(NoRoom::Yet);
         }
-        let area = Area::private(len + PAGE).map_err(|_| NoRoom::Memory)?;
+        let area = ThreadMapping::private(len + PAGE).map_err(|_| NoRoom::Memory)?;
         self.own = true;
         Ok(Room { area, data: PAGE, pages: None })
     }

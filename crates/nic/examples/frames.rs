@@ -159,7 +159,7 @@ impl Indices {
     fn of(driver: &Driver) -> impl FnOnce() -> Self + Send + use<> {
         let (mapping, config) = (driver.mapping().clone(), driver.config);
         move || {
-            let index = |at: u64| Buffers::within(&mapping, at as usize, 2).unwrap();
+            let index = |at: u64| Buffers::from_mapping(&mapping, at as usize, 2).unwrap();
             let event = config.avail + 4 + 2 * u64::from(config.size);
             Self {
                 avail: index(config.avail + 2),

@@ -1,6 +1,6 @@
 //! Frames that are kept for a while, in memory of their own.
 
-use memory::{Area, Buffers, MemoryError};
+use memory::{Buffers, MemoryError, ThreadMapping};
 use net::header::HEADER_BYTES;
 
 use crate::outlet::Ready;
@@ -19,7 +19,7 @@ pub struct Kept {
 /// Memory for frames, each whole and with its header before it.
 #[derive(Debug)]
 pub struct Store {
-    area: Area,
+    area: ThreadMapping,
     room: Room,
 }
 
@@ -32,7 +32,7 @@ impl Store {
     /// # Errors
     /// The kernel's refusal.
     pub fn new(bytes: usize) -> Result<Self, MemoryError> {
-        Ok(Self { area: Area::private(bytes)?, room: Room::new(bytes) })
+        Ok(Self { area: ThreadMapping::private(bytes)?, room: Room::new(bytes) })
     }
 
     /// All that was kept has been given back.

@@ -286,7 +286,7 @@ fn sockets_send_and_receive_whole_lists() {
         .handle()
         .call(move |context| {
             context.with_poller(id, |recorder: &mut Recorder, context| {
-                let area = memory::Area::private(4 * piece).unwrap();
+                let area = memory::ThreadMapping::private(4 * piece).unwrap();
                 let mut list = Buffers::with_capacity(2);
                 assert!(area.write(0, &vec![3; piece]) && area.write(2 * piece, &vec![4; piece]));
                 assert!(list.append_area(&area, 0, piece));

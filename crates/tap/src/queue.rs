@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use memory::{Area, Buffers, MemoryError};
+use memory::{Buffers, MemoryError, ThreadMapping};
 use net::frame::FRAME_MAX;
 use net::header::HEADER_BYTES;
 use reactor::{Context, Done, File, Op, Port};
@@ -53,7 +53,7 @@ pub struct Queue {
     file: File,
     reads: Port,
     writes: Port,
-    area: Area,
+    area: ThreadMapping,
     /// Places that are free, ready to be read into.
     free: Vec<Frame>,
     came: VecDeque<Frame>,
@@ -87,7 +87,7 @@ impl Queue {
     /// # Panics
     /// Outside of a poller.
     pub fn new(context: &mut Context<'_>, fd: Arc<OwnedFd>) -> Result<Self, MemoryError> {
-        let area = Area::private(SLOTS * SLOT_BYTES)?;
+        let area = ThreadMapping::private(SLOTS * SLOT_BYTES)?;
         let mut free = Vec::with_capacity(SLOTS);
         for slot in 0..SLOTS as u16 {
             free.push(whole(&area, Buffers::with_capacity(1), slot));
@@ -292,7 +292,7 @@ impl Queue {
 }
 
 /// A place as a whole, in a list that has room for one piece.
-fn whole(area: &Area, mut buffers: Buffers, slot: u16) -> Frame {
+fn whole(area: &ThreadMapping, mut buffers: Buffers, slot: u16) -> Frame {
     buffers.clear();
     // The area has room for every slot.
     let _fits = buffers.append_area(area, usize::from(slot) * SLOT_BYTES, SLOT_BYTES);

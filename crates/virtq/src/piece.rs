@@ -174,7 +174,7 @@ impl Queue {
     #[inline]
     pub fn show(&self, piece: &Piece, from: u32, list: &mut Buffers) {
         let addr = piece.addr.wrapping_add(from.into());
-        list.point(&self.view, addr, piece.len.saturating_sub(from));
+        list.set_to(&self.view, addr, piece.len.saturating_sub(from));
     }
 
     /// The first `bytes` of a request, of which N are the header of a frame, will be read or written soon: brings

@@ -52,7 +52,7 @@ impl Pool {
 
 /// The first `len` bytes of a bounce buffer.
 pub(crate) fn piece(mapping: &Arc<Mapping>, len: usize) -> Buffers {
-    Buffers::within(mapping, 0, len.min(PIECE)).unwrap_or_default()
+    Buffers::from_mapping(mapping, 0, len.min(PIECE)).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! A list whose first bytes lie elsewhere than the rest: a header of ours before a guest's data.
 
 use super::Buffers;
-use crate::Area;
+use crate::ThreadMapping;
 
 impl Buffers {
     /// Puts `len` bytes of an area, from byte `offset` on, before what is left of the list; false,
@@ -10,7 +10,7 @@ impl Buffers {
     /// # Panics
     /// If the list has such a head already.
     #[must_use]
-    pub fn put_head(&mut self, area: &Area, offset: usize, len: usize) -> bool {
+    pub fn put_head(&mut self, area: &ThreadMapping, offset: usize, len: usize) -> bool {
         let Some(ptr) = area.mapping.at(offset, len) else { return false };
         let list = self.list();
         assert!(list.head.is_none(), "one list of buffers has one head");
@@ -42,7 +42,8 @@ mod tests {
 
     #[test]
     fn a_head_takes_the_place_of_what_was_consumed() {
-        let (ours, theirs) = (Area::private(4096).unwrap(), Area::private(4096).unwrap());
+        let (ours, theirs) =
+            (ThreadMapping::private(4096).unwrap(), ThreadMapping::private(4096).unwrap());
         assert!(ours.write(10, b"head") && theirs.write(0, b"oldbody"));
         let mut list = Buffers::with_capacity(3);
         assert!(list.append_area(&theirs, 0, 3) && list.append_area(&theirs, 2000, 2));
@@ -58,7 +59,8 @@ mod tests {
 
     #[test]
     fn a_head_goes_before_a_piece_that_is_used_in_part() {
-        let (ours, theirs) = (Area::private(4096).unwrap(), Area::private(4096).unwrap());
+        let (ours, theirs) =
+            (ThreadMapping::private(4096).unwrap(), ThreadMapping::private(4096).unwrap());
         assert!(ours.write(0, b"head") && theirs.write(0, b"oldbody"));
         let mut list = Buffers::with_capacity(2);
         assert!(list.append_area(&theirs, 0, 7));
@@ -70,7 +72,7 @@ mod tests {
         list.truncate(4);
         assert_eq!(all(&list), b"head");
         list.clear();
-        let other = Area::private(4096).unwrap();
+        let other = ThreadMapping::private(4096).unwrap();
         assert!(!list.put_head(&other, 4090, 7) && list.put_head(&other, 0, 0));
         assert!(list.put_head(&other, 0, 1), "a list that was cleared has none");
     }
@@ -78,7 +80,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "one head")]
     fn a_list_has_one_head() {
-        let area = Area::private(4096).unwrap();
+        let area = ThreadMapping::private(4096).unwrap();
         let mut list = Buffers::default();
         assert!(list.put_head(&area, 0, 1));
         let _ = list.put_head(&area, 0, 1);

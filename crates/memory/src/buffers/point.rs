@@ -9,7 +9,7 @@ impl Buffers {
     /// Becomes the `len` bytes at guest address `addr`, or nothing where they do not all lie in one
     /// region. One that was of the same view before is changed in place.
     #[inline]
-    pub fn point(&mut self, view: &View, addr: u64, len: u32) {
+    pub fn set_to(&mut self, view: &View, addr: u64, len: u32) {
         let list = self.list();
         let found = view.find(addr).filter(|(_, room)| u64::from(len) <= *room && len > 0);
         match (found, &mut list.iov[..], &list.pin) {
@@ -57,7 +57,7 @@ impl Buffers {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Area;
+    use crate::ThreadMapping;
     use crate::tests::{region, view};
 
     const ROOM: usize = 4096;
@@ -70,7 +70,7 @@ mod tests {
 
     #[test]
     fn every_line_of_the_first_piece_comes_closer_and_no_other() {
-        let area = Area::private(ROOM).unwrap();
+        let area = ThreadMapping::private(ROOM).unwrap();
         let lines = |at: usize, len: usize, bytes: usize| -> Vec<usize> {
             let mut list = Buffers::default();
             assert!(list.append_area(&area, at, len) && list.append_area(&area, 3000, 10));
@@ -94,18 +94,18 @@ mod tests {
             view(vec![region(0, 0, 4096)]),
         );
         let mut list = Buffers::default();
-        list.point(&first, 100, 50);
+        list.set_to(&first, 100, 50);
         assert_eq!((list.write(b"abc"), list.len(), list.iovecs().len()), (3, 50, 1));
         list.advance(1);
-        list.point(&first, 100, 2);
+        list.set_to(&first, 100, 2);
         assert_eq!(all(&list), b"ab");
-        list.point(&first, 4090, 20);
+        list.set_to(&first, 4090, 20);
         assert!(list.is_empty(), "it lies in two regions");
-        list.point(&first, 1 << 40, 20);
+        list.set_to(&first, 1 << 40, 20);
         assert!(list.is_empty());
-        list.point(&first, 100, 0);
+        list.set_to(&first, 100, 0);
         assert!(list.is_empty() && list.iovecs().is_empty());
-        list.point(&other, 100, 3);
+        list.set_to(&other, 100, 3);
         assert_eq!(all(&list), [0; 3], "another guest's memory");
         drop((first, other));
         assert_eq!(all(&list), [0; 3], "it stays");

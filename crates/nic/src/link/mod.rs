@@ -14,7 +14,7 @@ mod words;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use memory::{Area, Buffers, Mapping, MemoryError};
+use memory::{Buffers, Mapping, MemoryError, ThreadMapping};
 use net::Mac;
 use net::header::HEADER_BYTES;
 use net::port::PortId;
@@ -150,7 +150,7 @@ impl Head {
 #[derive(Debug)]
 pub(crate) struct Writer {
     shared: Arc<Shared>,
-    area: Area,
+    area: ThreadMapping,
     at: u64,
     shown: u64,
     /// What the reader had given back when it was last asked.
@@ -159,7 +159,7 @@ pub(crate) struct Writer {
 
 impl Writer {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
-        let area = Area::over(shared.mapping.clone());
+        let area = ThreadMapping::over(shared.mapping.clone());
         Self { shared, area, at: 0, shown: 0, given_back: 0 }
     }
 
@@ -248,7 +248,7 @@ fn record(bytes: usize) -> usize {
 #[derive(Debug)]
 pub(crate) struct Reader {
     shared: Arc<Shared>,
-    area: Area,
+    area: ThreadMapping,
     at: u64,
     /// What the writer had shown when it was last asked.
     written: u64,
@@ -256,7 +256,7 @@ pub(crate) struct Reader {
 
 impl Reader {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
-        let area = Area::over(shared.mapping.clone());
+        let area = ThreadMapping::over(shared.mapping.clone());
         Self { shared, area, at: 0, written: 0 }
     }
 
