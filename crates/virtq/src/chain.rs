@@ -73,13 +73,13 @@ impl Chain {
 
     /// It is in flight from now on.
     #[inline]
-    pub(crate) fn goes_out(&mut self) {
+    pub(crate) fn mark_in_flight(&mut self) {
         self.0.returned = false;
     }
 
     /// It is not in flight any more; its memory is let go.
     #[inline]
-    pub(crate) fn comes_back(&mut self) {
+    pub(crate) fn mark_completed(&mut self) {
         self.0.returned = true;
         self.0.readable.clear();
         self.0.writable.clear();

@@ -4,7 +4,7 @@
 //! - **Ring** or **queue**: descriptor table, available ring and used ring (virtio 1.2, 2.7).
 //! - [`Chain`]: the buffers of one request, popped from the available ring. It is owned, and it
 //!   must be completed: [`Queue::push`] takes it by value, so it cannot be completed twice.
-//! - [`Piece`]: a request of one descriptor, popped by [`Queue::pop_many`] where what a chain is made of
+//! - [`SingleBuffer`]: a request of one descriptor, popped by [`Queue::pop_many`] where what a chain is made of
 //!   would be most of the work.
 //! - **Kick**: the driver tells the device that there is work. **Call**: the reverse.
 //! - **Suppress** and **arm**: switch kicks off while a queue is served, and on before sleeping.
@@ -41,12 +41,12 @@ mod doorbell;
 pub mod driver;
 mod error;
 mod inflight;
-mod piece;
 mod queue;
 mod ring;
+mod single_buffer;
 #[cfg(test)]
 mod tests;
-mod told;
+mod used_event;
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -54,9 +54,9 @@ use std::sync::Arc;
 pub use chain::{Chain, MAX_CHAIN};
 pub use error::RingError;
 pub use inflight::{Inflight, InflightError, InflightRegion, MAX_INFLIGHT_QUEUES};
-pub use piece::{Piece, Popped};
 pub use queue::Queue;
-pub use told::Told;
+pub use single_buffer::{Popped, SingleBuffer};
+pub use used_event::UsedEventTracker;
 
 /// Most entries a split ring may have (virtio 1.2, 2.7: 32768).
 pub const MAX_QUEUE_SIZE: u16 = 32768;

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use memory::{Table, View};
 
-use crate::inflight::{Ledger, RingState};
+use crate::inflight::{InflightLog, RingState};
 use crate::ring::{DescTable, Rings};
-use crate::{Chain, Inflight, QueueConfig, RingError, Told, doorbell};
+use crate::{Chain, Inflight, QueueConfig, RingError, UsedEventTracker, doorbell};
 
 /// Buffers of completed chains that are kept for the next ones; more are freed.
 const MAX_SPARE: usize = 256;
@@ -42,7 +42,7 @@ pub struct Queue {
     resubmitted: u16,
     /// Used index at the start.
     started_used: u16,
-    pub(crate) ledger: Option<Ledger>,
+    pub(crate) ledger: Option<InflightLog>,
     spare: Vec<Chain>,
     pub(crate) failed: bool,
 }
@@ -87,8 +87,8 @@ impl Queue {
         let next_used = rings.used_idx();
         let state =
             RingState { size: config.size, used: next_used, avail: doorbell::available(&rings) };
-        let ledger = inflight.map(|inflight| Ledger::recover(inflight, state)).transpose()?;
-        let resubmitted = ledger.as_ref().map_or(0, Ledger::left);
+        let ledger = inflight.map(|inflight| InflightLog::recover(inflight, state)).transpose()?;
+        let resubmitted = ledger.as_ref().map_or(0, InflightLog::heads_to_resubmit);
         let next_avail = match &ledger {
             Some(_) => next_used.wrapping_add(resubmitted),
             None => config.next_avail,
@@ -181,19 +181,19 @@ impl Queue {
     pub fn continued(&self) -> bool {
         // The index may have gone round. A driver that waits since before has left its wish there.
         let wished = || self.config.event_idx && doorbell::event(&self.rings) != 0;
-        let lived = || self.ledger.as_ref().is_some_and(Ledger::lived);
+        let lived = || self.ledger.as_ref().is_some_and(InflightLog::has_history);
         self.started_used != 0 || wished() || lived()
     }
 
     /// Chains of a former life that are still to be popped. They count as taken from the ring
     /// ([`Queue::next_avail`]), so a queue that is drained pops these first.
     pub fn recovering(&self) -> bool {
-        !self.failed && self.ledger.as_ref().is_some_and(|ledger| ledger.left() > 0)
+        !self.failed && self.ledger.as_ref().is_some_and(|ledger| ledger.heads_to_resubmit() > 0)
     }
 
     /// The ring or its in-flight region lies in memory that its owner has truncated.
     pub fn faulted(&self) -> bool {
-        self.memory().faulted() || self.ledger.as_ref().is_some_and(Ledger::faulted)
+        self.memory().faulted() || self.ledger.as_ref().is_some_and(InflightLog::faulted)
     }
 
     /// The ring broke the rules and is not served any more.
@@ -214,7 +214,7 @@ impl Queue {
         if self.failed || !self.has_work() {
             return Ok(None);
         }
-        let popped = match self.ledger.as_ref().and_then(Ledger::again) {
+        let popped = match self.ledger.as_ref().and_then(InflightLog::next_resubmit) {
             Some(head) => self.pop_again(head),
             None => self.pop_next(),
         };
@@ -239,7 +239,7 @@ impl Queue {
             return 0;
         }
         self.avail_seen = doorbell::available(&self.rings);
-        let again = self.ledger.as_ref().map_or(0, Ledger::left);
+        let again = self.ledger.as_ref().map_or(0, InflightLog::heads_to_resubmit);
         let fresh = self.avail_seen.wrapping_sub(self.next_avail);
         if self.called && fresh > 0 {
             self.rings.fetch_answer(self.next_used);
@@ -251,7 +251,7 @@ impl Queue {
     fn pop_again(&mut self, head: u16) -> Result<Chain, RingError> {
         let chain = self.take(head)?;
         if let Some(ledger) = &mut self.ledger {
-            ledger.was_again();
+            ledger.mark_resubmitted();
         }
         Ok(chain)
     }
@@ -310,7 +310,7 @@ impl Queue {
         let mut chain = self.spare.pop().unwrap_or_else(Chain::new);
         chain.fill(&self.view, &self.table, head, self.beside)?;
         *word |= bit;
-        chain.goes_out();
+        chain.mark_in_flight();
         self.in_flight += 1;
         Ok(chain)
     }
@@ -330,7 +330,7 @@ impl Queue {
             self.next_used = self.next_used.wrapping_add(1);
         }
         let small = chain.readable.capacity().max(chain.writable.capacity()) <= SPARE_PIECES;
-        chain.comes_back();
+        chain.mark_completed();
         if small && self.spare.len() < MAX_SPARE {
             self.spare.push(chain);
         }
@@ -348,7 +348,7 @@ impl Queue {
         }
         doorbell::show(&self.rings, new);
         if let Some(ledger) = &mut self.ledger {
-            ledger.settle(new).for_each(|head| free(&mut self.busy, head));
+            ledger.batch_published(new).for_each(|head| free(&mut self.busy, head));
         }
         self.published = new;
         let first = std::mem::take(&mut self.first_call) && self.config.event_idx;
@@ -359,13 +359,13 @@ impl Queue {
     /// Of the `pushed` completions of this queue, how many the driver may not have taken yet: at most so
     /// many. What it tells of that it tells late, so that few of them may be there still. `told` is what was
     /// seen of it before, of this queue.
-    pub fn untaken(&self, pushed: u64, told: &mut Told) -> u16 {
+    pub fn unconsumed(&self, pushed: u64, told: &mut UsedEventTracker) -> u16 {
         let unpublished = self.next_used.wrapping_sub(self.published);
         let shown = pushed.saturating_sub(unpublished.into());
         let (size, idx) = (self.config.size, self.published);
         let by_entries = doorbell::unoffered(&self.rings, size, idx);
         let by_event = if self.config.event_idx {
-            told.untaken(doorbell::event(&self.rings), idx, shown, size)
+            told.unconsumed(doorbell::event(&self.rings), idx, shown, size)
         } else {
             None
         };

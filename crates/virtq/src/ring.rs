@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use memory::View;
 
 use crate::crash::stored;
-use crate::doorbell::{Word, Words};
+use crate::doorbell::{RingField, RingMemory};
 use crate::{MAX_QUEUE_SIZE, QueueConfig, RingError};
 
 /// Chain goes on at `next`.
@@ -165,32 +165,32 @@ impl Rings {
 
     /// Requests completed so far, as its next life finds them.
     pub(crate) fn used_idx(&self) -> u16 {
-        self.load(Word::UsedIdx, Ordering::Relaxed)
+        self.load(RingField::UsedIdx, Ordering::Relaxed)
     }
 
-    fn word(&self, word: Word) -> &AtomicU16 {
+    fn word(&self, word: RingField) -> &AtomicU16 {
         match word {
-            Word::AvailFlags => self.avail_word(0),
-            Word::AvailIdx => self.avail_word(1),
-            Word::UsedEvent => self.avail_word(2 + usize::from(self.size)),
-            Word::UsedFlags => self.used_word(0),
-            Word::UsedIdx => self.used_word(1),
+            RingField::AvailFlags => self.avail_word(0),
+            RingField::AvailIdx => self.avail_word(1),
+            RingField::UsedEvent => self.avail_word(2 + usize::from(self.size)),
+            RingField::UsedFlags => self.used_word(0),
+            RingField::UsedIdx => self.used_word(1),
             // SAFETY: found in `new`; the queue keeps the view.
-            Word::AvailEvent => unsafe { self.avail_event.as_ref() },
+            RingField::AvailEvent => unsafe { self.avail_event.as_ref() },
         }
     }
 }
 
-impl Words for Rings {
+impl RingMemory for Rings {
     #[inline]
-    fn load(&self, word: Word, order: Ordering) -> u16 {
+    fn load(&self, word: RingField, order: Ordering) -> u16 {
         u16::from_le(self.word(word).load(order))
     }
 
     #[inline]
-    fn store(&self, word: Word, value: u16, order: Ordering) {
+    fn store(&self, word: RingField, value: u16, order: Ordering) {
         self.word(word).store(value.to_le(), order);
-        if word == Word::UsedIdx {
+        if word == RingField::UsedIdx {
             stored();
         }
     }

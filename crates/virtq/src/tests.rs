@@ -7,7 +7,7 @@ use virtio_queue::{Queue as Oracle, QueueT};
 use vm_memory::{FileOffset, GuestAddress, GuestMemoryMmap};
 
 use crate::driver::{BUFFERS, Driver, INDIRECT, NEXT, WRITE};
-use crate::{MAX_CHAIN, Queue, RingError, Told};
+use crate::{MAX_CHAIN, Queue, RingError, UsedEventTracker};
 
 const MEMORY: u64 = 0x40_0000;
 
@@ -114,8 +114,8 @@ fn what_the_driver_has_taken_shows_in_what_it_does_next() {
             driver.offer(head);
         });
         driver.publish();
-        let mut told = Told::default();
-        let mut untaken = |queue: &Queue, pushed| queue.untaken(pushed, &mut told);
+        let mut told = UsedEventTracker::default();
+        let mut untaken = |queue: &Queue, pushed| queue.unconsumed(pushed, &mut told);
         assert_eq!(untaken(&queue, 0), 0, "all entries are the device's");
         for _ in 0..6 {
             let chain = queue.pop().unwrap().unwrap();

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use memory::{Buffers, Table};
 use net::Reason;
 use reactor::{Context, PollerId};
-use virtq::{Popped, QueueStart, RingError, Told};
+use virtq::{Popped, QueueStart, RingError, UsedEventTracker};
 
 use crate::backlog::Backlog;
 use crate::hub::PIECE_BYTES;
@@ -51,7 +51,7 @@ pub(crate) struct Receive {
     residence: Residence,
     taken: Arc<Taken>,
     /// What the guest has told of what it takes.
-    told: Told,
+    told: UsedEventTracker,
 }
 
 impl Receive {
@@ -82,7 +82,7 @@ impl Receive {
             counts,
             residence,
             taken,
-            told: Told::default(),
+            told: UsedEventTracker::default(),
         })
     }
 
@@ -211,6 +211,6 @@ impl Outlet for Receive {
 
     fn look(&mut self) -> bool {
         let Self { taken, told, ring, .. } = self;
-        taken.is_asked() && taken.settles(ring.queue.untaken(taken.given(), told).into())
+        taken.is_asked() && taken.settles(ring.queue.unconsumed(taken.given(), told).into())
     }
 }

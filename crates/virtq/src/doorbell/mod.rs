@@ -11,7 +11,7 @@
 //! to give work: show the work          fence   look at the wish  wished: signal
 //! ```
 //!
-//! The functions work on any [`Words`]. In the program these are the guest's memory; in the tests
+//! The functions work on any [`RingMemory`]. In the program these are the guest's memory; in the tests
 //! they are memory under `loom`, which walks through every order in which the steps of both sides
 //! can be seen.
 
@@ -27,7 +27,7 @@ const USED_NO_NOTIFY: u16 = 1;
 
 /// The words of a ring by which its two sides meet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Word {
+pub(crate) enum RingField {
     /// Requests that the driver has made.
     AvailIdx,
     /// The driver's wish, without EVENT_IDX.
@@ -43,11 +43,11 @@ pub(crate) enum Word {
 }
 
 /// Memory that both sides see.
-pub(crate) trait Words {
+pub(crate) trait RingMemory {
     /// What is there.
-    fn load(&self, word: Word, order: Ordering) -> u16;
+    fn load(&self, word: RingField, order: Ordering) -> u16;
     /// Puts it there.
-    fn store(&self, word: Word, value: u16, order: Ordering);
+    fn store(&self, word: RingField, value: u16, order: Ordering);
     /// Whatever was stored before is seen by whoever is not seen by what is loaded after.
     fn full_fence(&self) {
         std::sync::atomic::fence(Ordering::SeqCst);
@@ -61,28 +61,28 @@ fn passed(event: u16, new: u16, old: u16) -> bool {
 }
 
 /// The driver's available index; entries below it are visible after this.
-pub(crate) fn available(words: &impl Words) -> u16 {
-    words.load(Word::AvailIdx, Ordering::Acquire)
+pub(crate) fn available(words: &impl RingMemory) -> u16 {
+    words.load(RingField::AvailIdx, Ordering::Acquire)
 }
 
 /// Asks the driver not to kick: somebody looks at the ring anyway. Request `next` is the one that
 /// [`arm`] has asked for a kick on.
-pub(crate) fn suppress(words: &impl Words, event_idx: bool, next: u16) {
+pub(crate) fn suppress(words: &impl RingMemory, event_idx: bool, next: u16) {
     if !event_idx {
-        words.store(Word::UsedFlags, USED_NO_NOTIFY, Ordering::Relaxed);
+        words.store(RingField::UsedFlags, USED_NO_NOTIFY, Ordering::Relaxed);
     } else if available(words) == next {
         // Woken by something else than that request, which is still to come. An event that is
         // passed already brings no kick until the index has gone round once.
-        words.store(Word::AvailEvent, next.wrapping_sub(1), Ordering::Relaxed);
+        words.store(RingField::AvailEvent, next.wrapping_sub(1), Ordering::Relaxed);
     }
 }
 
 /// Asks for a kick on request `next`. Whoever sleeps must look at [`available`] after this.
-pub(crate) fn arm(words: &impl Words, event_idx: bool, next: u16) {
+pub(crate) fn arm(words: &impl RingMemory, event_idx: bool, next: u16) {
     if event_idx {
-        words.store(Word::AvailEvent, next, Ordering::Relaxed);
+        words.store(RingField::AvailEvent, next, Ordering::Relaxed);
     } else {
-        words.store(Word::UsedFlags, 0, Ordering::Relaxed);
+        words.store(RingField::UsedFlags, 0, Ordering::Relaxed);
     }
     // The wish must be visible before the index is read: the driver does the reverse.
     words.full_fence();
@@ -91,27 +91,27 @@ pub(crate) fn arm(words: &impl Words, event_idx: bool, next: u16) {
 /// Of what was completed up to used index `idx` of a ring of `size`, how much the driver may not have
 /// taken yet by what it has made available: it has no more chains than entries, so what is beyond them it
 /// has had back.
-pub(crate) fn unoffered(words: &impl Words, size: u16, idx: u16) -> u16 {
+pub(crate) fn unoffered(words: &impl RingMemory, size: u16, idx: u16) -> u16 {
     size.wrapping_sub(available(words).wrapping_sub(idx).min(size))
 }
 
-/// Up to where the driver wants no call: it has EVENT_IDX. See [`crate::Told`].
-pub(crate) fn event(words: &impl Words) -> u16 {
-    words.load(Word::UsedEvent, Ordering::Acquire)
+/// Up to where the driver wants no call: it has EVENT_IDX. See [`crate::UsedEventTracker`].
+pub(crate) fn event(words: &impl RingMemory) -> u16 {
+    words.load(RingField::UsedEvent, Ordering::Acquire)
 }
 
 /// Shows the driver every completion below `idx`. [`wants_call`] says whether it sleeps.
-pub(crate) fn show(words: &impl Words, idx: u16) {
-    words.store(Word::UsedIdx, idx, Ordering::Release);
+pub(crate) fn show(words: &impl RingMemory, idx: u16) {
+    words.store(RingField::UsedIdx, idx, Ordering::Release);
 }
 
 /// The driver must be called, now that the used index has gone from `old` to `new`.
-pub(crate) fn wants_call(words: &impl Words, event_idx: bool, old: u16, new: u16) -> bool {
+pub(crate) fn wants_call(words: &impl RingMemory, event_idx: bool, old: u16, new: u16) -> bool {
     // The index must be visible before the driver's wish is read (virtio 1.2, 2.7.7.2).
     words.full_fence();
     if event_idx {
-        passed(words.load(Word::UsedEvent, Ordering::Relaxed), new, old)
+        passed(words.load(RingField::UsedEvent, Ordering::Relaxed), new, old)
     } else {
-        words.load(Word::AvailFlags, Ordering::Relaxed) & AVAIL_NO_INTERRUPT == 0
+        words.load(RingField::AvailFlags, Ordering::Relaxed) & AVAIL_NO_INTERRUPT == 0
     }
 }

@@ -28,12 +28,12 @@ struct Ring {
     fenced: bool,
 }
 
-impl Words for Ring {
-    fn load(&self, word: Word, order: Ordering) -> u16 {
+impl RingMemory for Ring {
+    fn load(&self, word: RingField, order: Ordering) -> u16 {
         self.words[word as usize].load(order)
     }
 
-    fn store(&self, word: Word, value: u16, order: Ordering) {
+    fn store(&self, word: RingField, value: u16, order: Ordering) {
         self.words[word as usize].store(value, order);
     }
 
@@ -49,7 +49,7 @@ impl Ring {
     fn new(event_idx: bool, fenced: bool) -> Arc<Self> {
         let word = |value| AtomicU16::new(value);
         let behind = FIRST.wrapping_sub(1);
-        // In the order of `Word`.
+        // In the order of `RingField`.
         let words = [
             word(FIRST),
             word(AVAIL_NO_INTERRUPT),
@@ -70,12 +70,12 @@ impl Ring {
     fn offer(&self, index: u16) -> bool {
         self.entry(index).store(index, Ordering::Relaxed);
         let new = index.wrapping_add(1);
-        self.store(Word::AvailIdx, new, Ordering::Release);
+        self.store(RingField::AvailIdx, new, Ordering::Release);
         fence(Ordering::SeqCst);
         if self.event_idx {
-            passed(self.load(Word::AvailEvent, Ordering::Relaxed), new, index)
+            passed(self.load(RingField::AvailEvent, Ordering::Relaxed), new, index)
         } else {
-            self.load(Word::UsedFlags, Ordering::Relaxed) & USED_NO_NOTIFY == 0
+            self.load(RingField::UsedFlags, Ordering::Relaxed) & USED_NO_NOTIFY == 0
         }
     }
 
@@ -89,17 +89,17 @@ impl Ring {
     /// The driver wants a call for completion `next`; true when it is there already.
     fn driver_arms(&self, next: u16) -> bool {
         if self.event_idx {
-            self.store(Word::UsedEvent, next, Ordering::Relaxed);
+            self.store(RingField::UsedEvent, next, Ordering::Relaxed);
         } else {
-            self.store(Word::AvailFlags, 0, Ordering::Relaxed);
+            self.store(RingField::AvailFlags, 0, Ordering::Relaxed);
         }
         fence(Ordering::SeqCst);
-        self.load(Word::UsedIdx, Ordering::Acquire) != next
+        self.load(RingField::UsedIdx, Ordering::Acquire) != next
     }
 
     fn driver_suppresses(&self) {
         if !self.event_idx {
-            self.store(Word::AvailFlags, AVAIL_NO_INTERRUPT, Ordering::Relaxed);
+            self.store(RingField::AvailFlags, AVAIL_NO_INTERRUPT, Ordering::Relaxed);
         }
     }
 
@@ -199,7 +199,7 @@ fn loses_a_call(event_idx: bool, fenced: bool, count: u16) -> bool {
         let driver = {
             let (ring, calls) = (Arc::clone(&ring), Arc::clone(&calls));
             thread::spawn(move || {
-                let sees = |next| ring.load(Word::UsedIdx, Ordering::Acquire) != next;
+                let sees = |next| ring.load(RingField::UsedIdx, Ordering::Acquire) != next;
                 let arms = |next| ring.driver_arms(next);
                 serve(count, &calls, sees, arms, |_| ring.driver_suppresses())
             })

@@ -60,13 +60,13 @@
 mod error;
 #[cfg(test)]
 mod hostile;
-mod ledger;
 #[cfg(test)]
 mod lives;
+mod log;
 mod region;
 #[cfg(test)]
 mod tests;
 
 pub use error::InflightError;
-pub(crate) use ledger::{Ledger, RingState};
+pub(crate) use log::{InflightLog, RingState};
 pub use region::{Inflight, InflightRegion, MAX_INFLIGHT_QUEUES};

@@ -8,20 +8,26 @@
 /// looks like a new one. Therefore one is believed that was seen to change, within less than a lap, and is
 /// counted in full from then on.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Told {
+pub struct UsedEventTracker {
     /// The event at the last look, and completions that were shown by then.
     last: Option<(u16, u64)>,
     /// Completions that have been taken.
     taken: Option<u64>,
 }
 
-impl Told {
+impl UsedEventTracker {
     /// How many of `shown` completions, the last of which made the used index `idx`, the driver may not
     /// have taken; `None`: it tells nothing. The ring is of `size`.
     ///
     /// One that asks to be called later than for the next completion errs about its own order and nobody
     /// else's. An event of 0 says nothing: Linux writes that when it wants no calls.
-    pub(crate) fn untaken(&mut self, event: u16, idx: u16, shown: u64, size: u16) -> Option<u64> {
+    pub(crate) fn unconsumed(
+        &mut self,
+        event: u16,
+        idx: u16,
+        shown: u64,
+        size: u16,
+    ) -> Option<u64> {
         let former = self.last.replace((event, shown));
         if former.is_none_or(|(last, _)| last != event) {
             // It lies at most a ring before what was shown at the look before.
@@ -43,8 +49,8 @@ mod tests {
 
     #[test]
     fn an_event_is_believed_once_it_has_changed() {
-        let mut told = Told::default();
-        let mut look = |event, shown: u64| told.untaken(event, shown as u16, shown, SIZE);
+        let mut told = UsedEventTracker::default();
+        let mut look = |event, shown: u64| told.unconsumed(event, shown as u16, shown, SIZE);
         assert_eq!(look(90, 100), None, "nobody knows when it was written");
         assert_eq!(look(110, 120), Some(10));
         assert_eq!(look(110, 200), Some(90));
@@ -56,9 +62,9 @@ mod tests {
 
     #[test]
     fn an_old_event_stays_old_a_lap_later() {
-        let mut told = Told::default();
+        let mut told = UsedEventTracker::default();
         let mut look =
-            |event: u64, shown: u64| told.untaken(event as u16, shown as u16, shown, SIZE);
+            |event: u64, shown: u64| told.unconsumed(event as u16, shown as u16, shown, SIZE);
         look(90, 100);
         assert_eq!(look(100, 100), Some(0));
         // The driver polls from now on. What is behind the event by 16 bits is ten, and then none.

@@ -16,7 +16,7 @@ pub(crate) struct RingState {
 }
 
 /// One ring's records.
-pub(crate) struct Ledger {
+pub(crate) struct InflightLog {
     /// Keeps the memory behind the pointers.
     inflight: Inflight,
     part: NonNull<Part>,
@@ -32,7 +32,7 @@ pub(crate) struct Ledger {
     recovered: Vec<u16>,
 }
 
-impl Ledger {
+impl InflightLog {
     /// Finds what the predecessor left, and settles what it had completed.
     pub(crate) fn recover(inflight: Inflight, ring: RingState) -> Result<Self, InflightError> {
         let size = inflight.size();
@@ -120,22 +120,22 @@ impl Ledger {
     }
 
     /// Somebody has recorded something here before this life.
-    pub(crate) fn lived(&self) -> bool {
+    pub(crate) fn has_history(&self) -> bool {
         self.lived
     }
 
     /// Heads to be submitted again.
-    pub(crate) fn left(&self) -> u16 {
+    pub(crate) fn heads_to_resubmit(&self) -> u16 {
         self.recovered.len() as u16
     }
 
     /// The next head to be submitted again; it is on record already.
-    pub(crate) fn again(&self) -> Option<u16> {
+    pub(crate) fn next_resubmit(&self) -> Option<u16> {
         self.recovered.last().copied()
     }
 
     /// It was.
-    pub(crate) fn was_again(&mut self) {
+    pub(crate) fn mark_resubmitted(&mut self) {
         self.recovered.pop();
     }
 
@@ -168,7 +168,7 @@ impl Ledger {
     }
 
     /// The used index was published: nothing of the batch is in flight any more. Gives its heads.
-    pub(crate) fn settle(&mut self, used: u16) -> std::vec::Drain<'_, u16> {
+    pub(crate) fn batch_published(&mut self, used: u16) -> std::vec::Drain<'_, u16> {
         self.clear(&self.batch, used);
         self.batch.drain(..)
     }

@@ -17,7 +17,7 @@ use crate::{Chain, Queue, RingError};
 /// [`Queue::push_piece`] to the queue that it was popped of, unless that is given up.
 #[derive(Debug)]
 #[must_use = "it must be completed"]
-pub struct Piece {
+pub struct SingleBuffer {
     addr: u64,
     len: u32,
     head: u16,
@@ -30,7 +30,7 @@ pub struct Piece {
 #[must_use = "it must be completed"]
 pub enum Popped {
     /// A request in one piece.
-    Piece(Piece),
+    Piece(SingleBuffer),
     /// Any other.
     Chain(Chain),
 }
@@ -120,7 +120,7 @@ impl Queue {
 
     /// Takes the request at `head`, if it is a piece and all is well with it.
     #[inline(always)]
-    fn piece<const N: usize>(&mut self, head: u16, bytes: usize) -> Option<Piece> {
+    fn piece<const N: usize>(&mut self, head: u16, bytes: usize) -> Option<SingleBuffer> {
         let Descriptor { addr, len, flags, .. } = self.table.get(head)?;
         if flags & (DESC_NEXT | DESC_INDIRECT) != 0 || len == 0 {
             return None;
@@ -131,12 +131,12 @@ impl Queue {
             return None;
         }
         *word |= bit;
-        Some(Piece { addr, len, head, writable })
+        Some(SingleBuffer { addr, len, head, writable })
     }
 
     /// As [`Queue::push`], for a piece.
     #[inline]
-    pub fn push_piece(&mut self, piece: Piece, written: u32) {
+    pub fn push_piece(&mut self, piece: SingleBuffer, written: u32) {
         self.in_flight = self.in_flight.saturating_sub(1);
         if !self.failed {
             free(&mut self.busy, piece.head);
@@ -150,7 +150,7 @@ impl Queue {
     #[inline]
     pub fn read_piece<'a, const N: usize>(
         &self,
-        piece: &Piece,
+        piece: &SingleBuffer,
         into: &'a mut [u8],
     ) -> Option<(&'a [u8; N], &'a [u8])> {
         (!piece.writable).then(|| self.view.read_frame((piece.addr, piece.len), into))?
@@ -161,7 +161,7 @@ impl Queue {
     #[inline]
     pub fn write_piece<const N: usize>(
         &self,
-        piece: &Piece,
+        piece: &SingleBuffer,
         header: &[u8; N],
         head: &[u8],
         body: &Buffers,
@@ -172,7 +172,7 @@ impl Queue {
 
     /// Makes `list` what of a piece of this queue follows its first `from` bytes.
     #[inline]
-    pub fn show(&self, piece: &Piece, from: u32, list: &mut Buffers) {
+    pub fn show(&self, piece: &SingleBuffer, from: u32, list: &mut Buffers) {
         let addr = piece.addr.wrapping_add(from.into());
         list.set_to(&self.view, addr, piece.len.saturating_sub(from));
     }
