@@ -11,7 +11,7 @@ use std::sync::Arc;
 use blk::{Device, Options};
 use disk::{Disk, MemoryDisk, NullDisk};
 use memory::Buffers;
-use reactor::{Context, PollPolicy, Poller, Reactor, Turn};
+use reactor::{Context, PollOutcome, PollPolicy, Poller, Reactor};
 use virtq::QueueStart;
 use virtq::driver::{BUFFERS, Driver};
 
@@ -41,11 +41,11 @@ struct Guest {
 }
 
 impl Poller for Guest {
-    fn poll(&mut self, _: &mut Context<'_>) -> Turn {
+    fn poll(&mut self, _: &mut Context<'_>) -> PollOutcome {
         let mut used = [0; 2];
         self.used.peek(&mut used);
         if u16::from_le_bytes(used) != self.offered {
-            return Turn::Busy;
+            return PollOutcome::Busy;
         }
         if self.left == 0 {
             let requests = self.device.stats().requests.read;
@@ -56,10 +56,10 @@ impl Poller for Guest {
         self.left = self.left.saturating_sub(self.depth.into());
         self.offered = self.offered.wrapping_add(self.depth);
         self.avail.write(&self.offered.to_le_bytes());
-        Turn::Busy
+        PollOutcome::Busy
     }
 
-    fn wake(&mut self) {}
+    fn on_runnable(&mut self) {}
 
     fn arm(&mut self) -> bool {
         true

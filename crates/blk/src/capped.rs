@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use disk::Request;
-use reactor::{Context, Done, Op, Port};
+use reactor::{CompletionPort, Context, IoOp, OpCompletion};
 
 use crate::caps::{Gate, Turn};
 use crate::device::Shared;
@@ -17,10 +17,10 @@ const NAP_MAX: u64 = 1_000_000_000;
 pub(crate) struct Capped {
     gate: Gate,
     waiting: Option<(Request, Turn)>,
-    port: Port,
+    port: CompletionPort,
     /// When the earliest timer fires that is under way, in nanoseconds; 0: none is.
     alarm: u64,
-    fired: Vec<Done>,
+    fired: Vec<OpCompletion>,
 }
 
 impl Capped {
@@ -93,7 +93,7 @@ impl Capped {
         let alarm = now.saturating_add(nap);
         if self.alarm == 0 || alarm < self.alarm {
             self.alarm = alarm;
-            context.submit(&self.port, Op::Timer { after: Duration::from_nanos(nap) }, alarm);
+            context.submit(&self.port, IoOp::Timer { after: Duration::from_nanos(nap) }, alarm);
         }
     }
 }

@@ -7,7 +7,7 @@ use std::time::SystemTime;
 
 use disk::Disk;
 use memory::Table;
-use reactor::{Context, Handle, Label, PollPolicy, PollState, PollerId, Snapshot, Stopped};
+use reactor::{Context, Handle, OwnerId, PollPolicy, PollState, PollerId, Snapshot, Stopped};
 use virtq::{QueueStart, RingError};
 
 use crate::caps::{Caps, Saved, Throttle};
@@ -71,7 +71,7 @@ pub(crate) struct Shared {
     pub(crate) id: String,
     pub(crate) serial: [u8; ID_BYTES],
     pub(crate) record: bool,
-    pub(crate) label: Label,
+    pub(crate) label: OwnerId,
     /// Changes when the disk was resized: queues then ask for the geometry again.
     pub(crate) epoch: AtomicU64,
     pub(crate) throttle: Throttle,
@@ -187,7 +187,7 @@ impl Device {
     }
 
     /// What identifies this device to those who share a reactor with it.
-    pub fn label(&self) -> Label {
+    pub fn label(&self) -> OwnerId {
         self.shared.label
     }
 

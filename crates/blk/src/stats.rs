@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::insight::{Class, Op, Recorder, Stage, Stages};
-use reactor::{Label, PollState, Polling, Summary};
+use reactor::{OwnerId, PollControl, PollState, Summary};
 
 const CLASSES: usize = 6;
 
@@ -19,7 +19,7 @@ pub struct QueueStats {
     resubmitted: AtomicU64,
     pub(crate) stages: Stages,
     pub(crate) recorder: Recorder,
-    pub(crate) polling: Polling,
+    pub(crate) polling: PollControl,
 }
 
 fn bump(counter: &AtomicU64, by: u64) {
@@ -150,7 +150,7 @@ pub struct QueueState {
     /// Time of neighbours' turns that it waited for, in nanoseconds; short ones are not counted.
     pub neighbour_ns: u64,
     /// The last of them: whose, how long in nanoseconds, and when on [`crate::clock_ns`].
-    pub neighbour: Option<(Label, u64, u64)>,
+    pub neighbour: Option<(OwnerId, u64, u64)>,
     /// How it has waited when it had nothing to do.
     pub poll: PollState,
 }

@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
 use memory::Buffers;
-use reactor::{Context, Poller, PollerId, Reactor, Turn};
+use reactor::{Context, PollOutcome, Poller, PollerId, Reactor};
 
 use crate::{Channel, Completion, Disk, IoError, Kind, Request, Submitted};
 
@@ -64,7 +64,7 @@ impl Pump {
 }
 
 impl Poller for Pump {
-    fn poll(&mut self, context: &mut Context<'_>) -> Turn {
+    fn poll(&mut self, context: &mut Context<'_>) -> PollOutcome {
         let mut done = std::mem::take(&mut self.done);
         self.channel.reap(context, &mut done);
         let any = !done.is_empty();
@@ -77,10 +77,10 @@ impl Poller for Pump {
                 self.submit(context, request);
             }
         }
-        if any { Turn::Busy } else { Turn::Idle }
+        if any { PollOutcome::Busy } else { PollOutcome::Idle }
     }
 
-    fn wake(&mut self) {}
+    fn on_runnable(&mut self) {}
 
     fn arm(&mut self) -> bool {
         false

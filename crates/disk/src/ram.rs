@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use memory::Mapping;
-use reactor::{Context, Done, File, Op, Port};
+use reactor::{CompletionPort, Context, File, IoOp, OpCompletion};
 use rustix::fs::ftruncate;
 
 use crate::null::check_growth;
@@ -133,8 +133,8 @@ struct MemoryChannel {
     file: File,
     mapping: Arc<Mapping>,
     newest: Arc<RwLock<Arc<Mapping>>>,
-    port: Port,
-    done: Vec<Done>,
+    port: CompletionPort,
+    done: Vec<OpCompletion>,
 }
 
 impl MemoryChannel {
@@ -165,7 +165,7 @@ impl Channel for MemoryChannel {
             Kind::Discard | Kind::WriteZeroes { .. } => {
                 let Request { offset, len, tag, .. } = request;
                 let file = self.file.clone();
-                let op = Op::Allocate { file, mode: PUNCH_HOLE, offset, len };
+                let op = IoOp::Allocate { file, mode: PUNCH_HOLE, offset, len };
                 context.submit(&self.port, op, tag.into());
                 Submitted::Pending
             }

@@ -24,7 +24,7 @@ use net::frame::Frame;
 use net::port::{Pace, Policy, PortId, Rate};
 use net::switch::{NetworkId, NetworkPolicy, Station};
 use nic::{Fabric, Life, RunningQueue};
-use reactor::{Context, Poller, Reactor, Turn};
+use reactor::{Context, PollOutcome, Poller, Reactor};
 use rustix::event::{EventfdFlags, eventfd};
 use virtq::QueueStart;
 use virtq::driver::{BUFFERS, Driver};
@@ -249,10 +249,10 @@ impl Guests {
 }
 
 impl Poller for Guests {
-    fn poll(&mut self, _: &mut Context<'_>) -> Turn {
+    fn poll(&mut self, _: &mut Context<'_>) -> PollOutcome {
         let got = self.rx.used();
         if self.tx.used() != self.sent {
-            return Turn::Busy;
+            return PollOutcome::Busy;
         }
         let is_late = self.kind.receiver == Receiver::IsLate;
         if is_late && self.posted != self.due {
@@ -260,7 +260,7 @@ impl Poller for Guests {
             self.signals.kick();
         }
         if got != self.due {
-            return Turn::Busy;
+            return PollOutcome::Busy;
         }
         if self.left == 0 {
             self.end();
@@ -276,10 +276,10 @@ impl Poller for Guests {
         self.due = self.due.wrapping_add(depth * self.kind.takes);
         self.sent = self.sent.wrapping_add(depth);
         self.tx.offer(self.sent);
-        Turn::Busy
+        PollOutcome::Busy
     }
 
-    fn wake(&mut self) {}
+    fn on_runnable(&mut self) {}
 
     fn arm(&mut self) -> bool {
         true
@@ -290,11 +290,11 @@ impl Poller for Guests {
 struct Awake;
 
 impl Poller for Awake {
-    fn poll(&mut self, _: &mut Context<'_>) -> Turn {
-        Turn::Busy
+    fn poll(&mut self, _: &mut Context<'_>) -> PollOutcome {
+        PollOutcome::Busy
     }
 
-    fn wake(&mut self) {}
+    fn on_runnable(&mut self) {}
 
     fn arm(&mut self) -> bool {
         true

@@ -14,7 +14,7 @@ use net::control::Asked;
 use net::flow::TopFlow;
 use net::port::{Policy, PortId};
 use net::switch::{NetworkId, NetworkPolicy, SwitchError};
-use reactor::{Context, Handle, PollPolicy, PollerId, Polling, Stopped, clock_ns};
+use reactor::{Context, Handle, PollControl, PollPolicy, PollerId, Stopped, clock_ns};
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::control::Told;
@@ -52,7 +52,7 @@ pub(crate) struct At {
     pub(crate) handle: Handle,
     pub(crate) node: PollerId,
     /// How the hub waits for frames of other reactors.
-    polling: Arc<Polling>,
+    polling: Arc<PollControl>,
 }
 
 /// The hubs of all reactors. They live as long as these.
@@ -96,7 +96,7 @@ impl Fabric {
         let mut nodes = Vec::new();
         for (number, (one, ends)) in all.iter().zip(links(&all)?).enumerate() {
             let (handle, event) = (one.handle.clone(), one.event.clone());
-            let polling = Arc::<Polling>::default();
+            let polling = Arc::<PollControl>::default();
             let shared = Arc::clone(&polling);
             let node = handle.call(move |context| settle(context, number, ends, event, shared))?;
             nodes.push(At { handle, node, polling });
@@ -318,12 +318,12 @@ fn settle(
     number: usize,
     ends: Ends,
     event: Arc<OwnedFd>,
-    polling: Arc<Polling>,
+    polling: Arc<PollControl>,
 ) -> PollerId {
     let settled = context.add_poller(Some(event), |context| {
         let mut hub = Hub::new(number);
         for (other, link, event) in ends.writers {
-            hub.add_link(other, Writer::new(link), context.open_bell(event));
+            hub.add_link(other, Writer::new(link), context.open_notifier(event));
         }
         let readers = ends.readers.into_iter().map(Reader::new).collect();
         Ok::<_, Infallible>(Node::new(hub, readers, polling))

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use memory::Buffers;
-use reactor::{Context, Poller, Polling, Turn, WaitsFor};
+use reactor::{Context, PollControl, PollOutcome, Poller, WaitTarget};
 
 use crate::hub::Hub;
 use crate::link::{Reader, Record};
@@ -20,11 +20,11 @@ pub(crate) struct Node {
     links: Vec<Reader>,
     /// Bytes of the frame at hand.
     body: Buffers,
-    polling: Arc<Polling>,
+    polling: Arc<PollControl>,
 }
 
 impl Node {
-    pub(crate) fn new(hub: Hub, links: Vec<Reader>, polling: Arc<Polling>) -> Self {
+    pub(crate) fn new(hub: Hub, links: Vec<Reader>, polling: Arc<PollControl>) -> Self {
         let hub = Rc::new(RefCell::new(hub));
         Self { hub, links, body: Buffers::with_capacity(1), polling }
     }
@@ -52,7 +52,7 @@ impl Node {
 }
 
 impl Poller for Node {
-    fn poll(&mut self, context: &mut Context<'_>) -> Turn {
+    fn poll(&mut self, context: &mut Context<'_>) -> PollOutcome {
         let now_ns = context.now_ns();
         let mut hub = self.hub.borrow_mut();
         let mut taken = 0;
@@ -60,14 +60,14 @@ impl Poller for Node {
             taken += Self::take(link, &mut hub, &mut self.body, now_ns);
         }
         if taken == 0 {
-            return Turn::Idle;
+            return PollOutcome::Idle;
         }
         self.body.clear();
         hub.flush(context);
-        Turn::Busy
+        PollOutcome::Busy
     }
 
-    fn wake(&mut self) {
+    fn on_runnable(&mut self) {
         // All of them are behind the same door.
         if let Some(link) = self.links.first() {
             link.get_up();
@@ -80,17 +80,17 @@ impl Poller for Node {
         }
         let more = self.links.iter_mut().any(Reader::has_more);
         if more {
-            self.wake();
+            self.on_runnable();
         }
         more
     }
 
-    fn polling(&self) -> Option<&Polling> {
+    fn polling(&self) -> Option<&PollControl> {
         Some(&self.polling)
     }
 
-    fn waits_for(&self) -> WaitsFor {
+    fn waits_for(&self) -> WaitTarget {
         // Other reactors are its driver: while it looks, they need not wake it.
-        if self.links.is_empty() { WaitsFor::Event } else { WaitsFor::Driver }
+        if self.links.is_empty() { WaitTarget::Event } else { WaitTarget::Driver }
     }
 }

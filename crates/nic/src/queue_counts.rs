@@ -6,7 +6,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use net::{Drops, Reason};
-use reactor::{Histogram, PollState, Polling, Snapshot};
+use reactor::{Histogram, PollControl, PollState, Snapshot};
 
 use crate::counts::{ByReason, add};
 
@@ -73,7 +73,7 @@ pub(crate) struct QueueCounts {
     reactor: AtomicU32,
     served: AtomicBool,
     pub(crate) residence: Histogram,
-    pub(crate) polling: Polling,
+    pub(crate) polling: PollControl,
 }
 
 impl QueueCounts {

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use net::switch::Station;
-use reactor::{Poller, Stopped, Turn};
+use reactor::{PollOutcome, Poller, Stopped};
 
 use crate::fabric::Fabric;
 use crate::node::Node;
@@ -24,7 +24,7 @@ impl Fabric {
                 context.with_poller(
                     node,
                     |node: &mut Node, context| {
-                        while node.poll(context) == Turn::Busy {}
+                        while node.poll(context) == PollOutcome::Busy {}
                     },
                 )
             })?;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use memory::Table;
 use net::header::HEADER_BYTES;
 use net::port::PortId;
-use reactor::{Bell, Context};
+use reactor::{Context, PeerNotifier};
 use virtq::{Chain, Popped, Queue, QueueConfig, QueueStart, RingError};
 
 /// Requests that are popped at once, so that their first bytes are on the way to this CPU before they are
@@ -42,8 +42,8 @@ pub(crate) struct Ring {
     config: QueueConfig,
     port: PortId,
     index: u16,
-    call: Option<Bell>,
-    err: Option<Bell>,
+    call: Option<PeerNotifier>,
+    err: Option<PeerNotifier>,
     /// It was broken since the front-end was told last.
     untold: bool,
     fault: Fault,
@@ -64,8 +64,8 @@ impl Ring {
     ) -> Result<Self, RingError> {
         let faults = memory::sigbus::faults();
         let queue = Queue::in_order(start.ring, start.table)?;
-        let call = start.call.map(|fd| context.open_bell(fd));
-        let err = start.err.map(|fd| context.open_bell(fd));
+        let call = start.call.map(|fd| context.open_notifier(fd));
+        let err = start.err.map(|fd| context.open_notifier(fd));
         let (config, index) = (start.ring, start.index);
         let ring = Self { queue, config, port, index, call, err, untold: false, fault, faults };
         if ring.queue.continued() {
@@ -109,7 +109,7 @@ impl Ring {
         if std::mem::take(&mut self.untold)
             && let Some(err) = &self.err
         {
-            context.ring(err);
+            context.notify(err);
         }
         self.check_memory();
     }
@@ -140,13 +140,13 @@ impl Ring {
         if let Some(former) = self.call.take() {
             context.close_bell(former);
         }
-        self.call = call.map(|fd| context.open_bell(fd));
+        self.call = call.map(|fd| context.open_notifier(fd));
         self.signal(context);
     }
 
     fn signal(&self, context: &mut Context<'_>) {
         if let Some(call) = &self.call {
-            context.ring(call);
+            context.notify(call);
         }
     }
 

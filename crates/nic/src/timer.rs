@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use reactor::{Context, Done, Op, Port};
+use reactor::{CompletionPort, Context, IoOp, OpCompletion};
 
 /// Longest sleep, in nanoseconds. A timer cannot be taken back, so that one set under an old cap
 /// outlives it: this bounds how many of those there are.
@@ -10,10 +10,10 @@ const NAP_MAX: u64 = 1_000_000_000;
 
 /// A timer of the poller that is being made.
 pub(crate) struct Timer {
-    port: Port,
+    port: CompletionPort,
     /// When the one that counts goes off, which is its tag as well; 0: none runs.
     alarm: u64,
-    done: Vec<Done>,
+    done: Vec<OpCompletion>,
 }
 
 impl Timer {
@@ -32,7 +32,7 @@ impl Timer {
         let alarm = now_ns.saturating_add(nap).max(1);
         if self.alarm == 0 || alarm < self.alarm {
             self.alarm = alarm;
-            context.submit(&self.port, Op::Timer { after: Duration::from_nanos(nap) }, alarm);
+            context.submit(&self.port, IoOp::Timer { after: Duration::from_nanos(nap) }, alarm);
         }
     }
 

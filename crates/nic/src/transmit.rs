@@ -14,7 +14,7 @@ use memory::{Buffers, Table};
 use net::Reason;
 use net::frame::PREFIX_BYTES;
 use net::header::HEADER_BYTES;
-use reactor::{Context, Poller, Polling, Turn, WaitsFor};
+use reactor::{Context, PollControl, PollOutcome, Poller, WaitTarget};
 use virtq::{Popped, QueueStart, RingError};
 
 use crate::hub::{Given, Hub, counted};
@@ -187,17 +187,17 @@ impl Served for Transmit {
 }
 
 impl Poller for Transmit {
-    fn poll(&mut self, context: &mut Context<'_>) -> Turn {
+    fn poll(&mut self, context: &mut Context<'_>) -> PollOutcome {
         let now_ns = context.now_ns();
         self.timer.look(context);
         // A look that finds nothing is made again and again, and is short.
         let taken = self.next().map_or(0, |popped| self.batch(popped, now_ns, context));
         // Also when nothing was found: the ring may be broken, or a hole.
         self.ring.publish(context);
-        if taken > 0 { Turn::Busy } else { Turn::Idle }
+        if taken > 0 { PollOutcome::Busy } else { PollOutcome::Idle }
     }
 
-    fn wake(&mut self) {
+    fn on_runnable(&mut self) {
         self.ring.queue.suppress();
     }
 
@@ -206,20 +206,20 @@ impl Poller for Transmit {
         self.popped.is_empty() && self.ring.queue.arm()
     }
 
-    fn spins(&self) -> bool {
+    fn always_polls(&self) -> bool {
         self.kickless && self.popped.is_empty() && !self.ring.queue.failed()
     }
 
-    fn polling(&self) -> Option<&Polling> {
+    fn polling(&self) -> Option<&PollControl> {
         Some(&self.counts.polling)
     }
 
-    fn waits_for(&self) -> WaitsFor {
+    fn waits_for(&self) -> WaitTarget {
         // Frames are never under way: either the guest brings the next one, or the timer does.
         if !self.popped.is_empty() || self.ring.queue.failed() {
-            WaitsFor::Event
+            WaitTarget::Event
         } else {
-            WaitsFor::Driver
+            WaitTarget::Driver
         }
     }
 }

@@ -7,14 +7,14 @@
 //!
 //! All times are nanoseconds of [`crate::clock_ns`]; 0 is none.
 
-use crate::ticks::Source;
+use crate::tsc_clock::ThreadClock;
 
 /// What identifies whom a poller serves; 0 for nobody in particular.
-pub type Label = u32;
+pub type OwnerId = u32;
 
 #[derive(Debug, Default)]
 pub(crate) struct Clock {
-    source: Source,
+    source: ThreadClock,
     /// Latest reading of this turn.
     now: u64,
     /// First reading of this turn.
@@ -27,8 +27,8 @@ pub(crate) struct Clock {
     /// First reading while the present poller is asked.
     poll_began: u64,
     /// Who kept the thread in this turn, and in the one before.
-    kept: Kept,
-    kept_before: Kept,
+    kept: LongestTurns,
+    kept_before: LongestTurns,
 }
 
 impl Clock {
@@ -92,14 +92,14 @@ impl Clock {
 
     pub(crate) fn slept(&mut self) {
         (self.began, self.ended) = (0, 0);
-        self.kept = Kept::default();
+        self.kept = LongestTurns::default();
     }
 
     pub(crate) fn poll_begins(&mut self) {
         self.poll_began = self.now;
     }
 
-    pub(crate) fn poll_ended(&mut self, label: Label) {
+    pub(crate) fn poll_ended(&mut self, label: OwnerId) {
         let began = std::mem::take(&mut self.poll_began);
         let kept = self.now.saturating_sub(began);
         if kept >= KEPT_MIN_NS {
@@ -107,7 +107,7 @@ impl Clock {
         }
     }
 
-    pub(crate) fn longest_other(&self, label: Label) -> Option<(Label, u64)> {
+    pub(crate) fn longest_other(&self, label: OwnerId) -> Option<(OwnerId, u64)> {
         let both = [self.kept.other(label), self.kept_before.other(label)];
         both.into_iter().flatten().max_by_key(|(_, time)| *time)
     }
@@ -118,16 +118,16 @@ const KEPT_MIN_NS: u64 = 10_000;
 
 /// The two that kept the thread longest in a turn, and for how long.
 #[derive(Debug, Default)]
-struct Kept([(Label, u64); 2]);
+struct LongestTurns([(OwnerId, u64); 2]);
 
-impl Kept {
+impl LongestTurns {
     fn any(&self) -> bool {
         let [first, _] = self.0;
         first.1 > 0
     }
 
     #[cold]
-    fn add(&mut self, label: Label, time: u64) {
+    fn add(&mut self, label: OwnerId, time: u64) {
         let [first, second] = &mut self.0;
         if first.0 == label {
             first.1 += time;
@@ -141,7 +141,7 @@ impl Kept {
         }
     }
 
-    fn other(&self, label: Label) -> Option<(Label, u64)> {
+    fn other(&self, label: OwnerId) -> Option<(OwnerId, u64)> {
         self.0.into_iter().find(|(one, time)| *one != label && *one != 0 && *time > 0)
     }
 }
@@ -211,7 +211,7 @@ mod tests {
 
     #[test]
     fn the_two_longest_stay() {
-        let mut kept = Kept::default();
+        let mut kept = LongestTurns::default();
         for (label, ms) in [(1, 5), (2, 9), (3, 7), (1, 1), (4, 2)] {
             kept.add(label, ms);
         }

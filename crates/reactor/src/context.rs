@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::File;
-use crate::bell::Bell;
-use crate::clock::Label;
+use crate::clock::OwnerId;
 use crate::core::Core;
-use crate::op::{Done, InFlight, Op, Port};
-use crate::spin::{Polling, WaitsFor};
-use crate::ticks::base;
+use crate::notifier::PeerNotifier;
+use crate::op::{CompletionPort, InFlight, IoOp, OpCompletion};
+use crate::spin::{PollControl, WaitTarget};
+use crate::tsc_clock::base;
 
 /// Names a poller on its reactor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,7 +22,7 @@ pub struct PollerId {
 
 /// What a poller did in its turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Turn {
+pub enum PollOutcome {
     /// It found work; ask again at once.
     Busy,
     /// It found nothing.
@@ -34,10 +34,10 @@ pub enum Turn {
 /// Something that looks for work when asked. All calls come from its reactor's thread.
 pub trait Poller: Any {
     /// Looks for work and does a bounded amount of it. Called every turn while hot.
-    fn poll(&mut self, context: &mut Context<'_>) -> Turn;
+    fn poll(&mut self, context: &mut Context<'_>) -> PollOutcome;
 
     /// It is about to be hot: no notification is needed until [`Poller::arm`].
-    fn wake(&mut self);
+    fn on_runnable(&mut self);
 
     /// It is about to be cold: ask to be notified, and look once more. True when there is work
     /// after all; it stays hot then.
@@ -45,25 +45,25 @@ pub trait Poller: Any {
 
     /// Its descriptor was written since the last look, or has told an error: so often as the kernel
     /// has said so.
-    fn kicked(&mut self, _error: bool) {}
+    fn on_kick(&mut self, _error: bool) {}
 
     /// It stays hot when idle: its reactor never sleeps. For those whom nobody would wake.
-    fn spins(&self) -> bool {
+    fn always_polls(&self) -> bool {
         false
     }
 
     /// How it may look for work instead of being woken; the same each time.
-    fn polling(&self) -> Option<&Polling> {
+    fn polling(&self) -> Option<&PollControl> {
         None
     }
 
     /// What it waits for, when it has found nothing.
-    fn waits_for(&self) -> WaitsFor {
-        WaitsFor::Event
+    fn waits_for(&self) -> WaitTarget {
+        WaitTarget::Event
     }
 
     /// Whom it serves, for those who share the thread with it; 0 for nobody in particular.
-    fn label(&self) -> Label {
+    fn label(&self) -> OwnerId {
         0
     }
 }
@@ -88,11 +88,11 @@ impl Context<'_> {
         let id = self.core.reserve();
         match make(&mut Context { core: self.core, current: Some(id) }) {
             Err(error) => {
-                self.core.evict(id);
+                self.core.remove_poller(id);
                 Err(error)
             }
             Ok(poller) => {
-                self.core.settle(id, Box::new(poller), kick);
+                self.core.install_poller(id, Box::new(poller), kick);
                 Ok(id)
             }
         }
@@ -104,18 +104,18 @@ impl Context<'_> {
         id: PollerId,
         with: impl FnOnce(&mut P, &mut Context<'_>) -> R,
     ) -> Option<R> {
-        let mut boxed = self.core.lend(id)?;
+        let mut boxed = self.core.take_poller(id)?;
         let any: &mut dyn Any = &mut *boxed;
         let result = any
             .downcast_mut::<P>()
             .map(|poller| with(poller, &mut Context { core: self.core, current: Some(id) }));
-        self.core.give_back(id, boxed);
+        self.core.put_poller(id, boxed);
         result
     }
 
     /// Drops a poller now. Its operations in the kernel run to their end unseen.
     pub fn remove_poller(&mut self, id: PollerId) {
-        self.core.evict(id);
+        self.core.remove_poller(id);
     }
 
     /// The poller that is being made or called, for those who are to find it again.
@@ -127,19 +127,19 @@ impl Context<'_> {
     ///
     /// # Panics
     /// Outside of a poller: an operation must come back to somebody.
-    pub fn open_port(&mut self) -> Port {
+    pub fn open_port(&mut self) -> CompletionPort {
         let owner = self.current.expect("ports are opened by pollers");
         self.core.open_port(owner)
     }
 
     /// Starts an operation. The kernel learns of it at the end of this turn, with all others.
-    pub fn submit(&mut self, port: &Port, op: Op, tag: u64) {
+    pub fn submit(&mut self, port: &CompletionPort, op: IoOp, tag: u64) {
         let (entry, kept) = InFlight::prepare(port, op, tag);
         self.core.ring.start(entry, kept);
     }
 
     /// Moves what has ended into `out`.
-    pub fn reap(&mut self, port: &Port, out: &mut Vec<Done>) {
+    pub fn reap(&mut self, port: &CompletionPort, out: &mut Vec<OpCompletion>) {
         self.core.reap(port, out);
     }
 
@@ -148,21 +148,21 @@ impl Context<'_> {
     ///
     /// # Panics
     /// Outside of a poller.
-    pub fn open_bell(&mut self, fd: Arc<OwnedFd>) -> Bell {
+    pub fn open_notifier(&mut self, fd: Arc<OwnedFd>) -> PeerNotifier {
         let owner = self.current.expect("bells are opened by pollers");
         self.core.open_bell(owner, File::new(fd))
     }
 
     /// Signals the peer at the end of this turn. Signals that it has not taken are not repeated
     /// without end.
-    pub fn ring(&mut self, bell: &Bell) {
+    pub fn notify(&mut self, bell: &PeerNotifier) {
         if let Some(send) = bell.0.next() {
             self.core.ring.signal(&bell.0, send);
         }
     }
 
     /// Closes a bell, giving up what the peer has not taken.
-    pub fn close_bell(&mut self, bell: Bell) {
+    pub fn close_bell(&mut self, bell: PeerNotifier) {
         self.core.close_bell(&bell.0);
     }
 
@@ -199,13 +199,13 @@ impl Context<'_> {
     /// When the pollers of this reactor were last asked before this turn; this turn's begin if the
     /// thread was asleep or had nothing to do since. What is found in this turn and was not there
     /// in the last one has waited no longer than from then on. In nanoseconds.
-    pub fn last_look_ns(&mut self) -> u64 {
+    pub fn last_poll_ns(&mut self) -> u64 {
         self.core.clock.last_look()
     }
 
     /// Whom, of all but `label`, the thread served longest in this turn or the last, and how long
     /// in nanoseconds.
-    pub fn longest_other(&self, label: Label) -> Option<(Label, u64)> {
+    pub fn longest_other(&self, label: OwnerId) -> Option<(OwnerId, u64)> {
         self.core.clock.longest_other(label)
     }
 

@@ -42,7 +42,7 @@ impl File {
     }
 
     /// Reads what a descriptor has that never waits (O_NONBLOCK), by a system call of its own: for
-    /// drivers that cannot do [`crate::Op::Take`].
+    /// drivers that cannot do [`crate::IoOp::Take`].
     ///
     /// # Errors
     /// EAGAIN when there is nothing.

@@ -7,9 +7,9 @@
 //!   to exactly one reactor, so what it does needs no lock (design 4.1).
 //! - **Hot**: asked at every turn of the loop. **Cold**: armed; costs nothing until its eventfd
 //!   or one of its operations wakes it.
-//! - [`Bell`]: signals a peer without ever waiting for it.
+//! - [`PeerNotifier`]: signals a peer without ever waiting for it.
 //! - [`Histogram`]: counts of durations; one writer, readers without a lock.
-//! - [`Port`]: where the operations of one owner come back. [`Op`] goes in, [`Done`] comes out.
+//! - [`CompletionPort`]: where the operations of one owner come back. [`IoOp`] goes in, [`OpCompletion`] comes out.
 //!
 //! # Model
 //! ```text
@@ -41,7 +41,6 @@
 #![allow(unsafe_code)] // The kernel is handed raw pointers; `ring` and `file` own that.
 // `ticks` reads the CPU's counter, `tun` makes calls of a driver.
 
-mod bell;
 mod clock;
 mod context;
 mod core;
@@ -49,6 +48,7 @@ mod cpus;
 mod file;
 mod histogram;
 mod mailbox;
+mod notifier;
 mod op;
 mod panic;
 mod probe;
@@ -59,22 +59,25 @@ mod stats;
 #[cfg(test)]
 mod tests;
 mod thread;
-mod ticks;
+mod tsc_clock;
 pub mod tun;
 mod window;
 
-pub use bell::Bell;
-pub use clock::Label;
-pub use context::{Context, Poller, PollerId, Turn};
+pub use clock::OwnerId;
+pub use context::{Context, PollOutcome, Poller, PollerId};
 pub use file::File;
 pub use histogram::{Histogram, Snapshot, Summary};
 pub use mailbox::{Handle, Stopped};
-pub use op::{Done, Op, Port};
+pub use notifier::PeerNotifier;
+pub use op::{CompletionPort, IoOp, OpCompletion};
 pub use probe::{Probe, probe};
 pub use spin::{
-    POLL_MAX_NS, PollMode, PollPolicy, PollReason, PollState, Polling, Refused, WaitsFor,
+    POLL_MAX_NS, PollControl, PollMode, PollPolicy, PollReason, PollState, SpinRefusal, WaitTarget,
 };
 pub use stats::ReactorCounters;
 pub use thread::Reactor;
-pub use ticks::clock_ns;
-pub use window::{PollWindow, Settings as PollSettings, Verdict as PollVerdict, Wait as PollWait};
+pub use tsc_clock::clock_ns;
+pub use window::{
+    PollWindow, WaitSample as PollWait, WindowSettings as PollSettings,
+    WindowVerdict as PollVerdict,
+};

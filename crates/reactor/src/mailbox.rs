@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 
 use rustix::event::{EventfdFlags, eventfd};
 
-use crate::cpus::Seat;
+use crate::cpus::SpinRequest;
 use crate::{Context, ReactorCounters, clock_ns};
 
-type Letter = Box<dyn FnOnce(&mut Context<'_>) + Send>;
+type Task = Box<dyn FnOnce(&mut Context<'_>) + Send>;
 
 /// The reactor has ended; nothing that is sent to it happens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -18,7 +18,7 @@ pub struct Stopped;
 
 #[derive(Default)]
 struct Inbox {
-    letters: Vec<Letter>,
+    letters: Vec<Task>,
     closed: bool,
 }
 
@@ -31,7 +31,7 @@ pub(crate) struct Mailbox {
     /// Written once a letter; the reactor watches it like any other eventfd.
     bell: Arc<OwnedFd>,
     pub(crate) counters: ReactorCounters,
-    pub(crate) seat: Arc<Seat>,
+    pub(crate) seat: Arc<SpinRequest>,
     /// When the bell was rung last, if the reactor has not looked since.
     rung: AtomicU64,
 }
@@ -54,7 +54,7 @@ impl Mailbox {
         self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn take(&self) -> Vec<Letter> {
+    pub(crate) fn take(&self) -> Vec<Task> {
         std::mem::take(&mut self.lock().letters)
     }
 
@@ -72,7 +72,7 @@ impl Mailbox {
         drop(letters);
     }
 
-    pub(crate) fn send(&self, letter: Letter) -> Result<(), Stopped> {
+    pub(crate) fn send(&self, letter: Task) -> Result<(), Stopped> {
         let mut inbox = self.lock();
         if inbox.closed {
             return Err(Stopped);

@@ -18,7 +18,7 @@ const NO_OFFSET: u64 = u64::MAX;
 
 /// Something the kernel does for a poller. Everything that it touches is owned here.
 #[derive(Debug)]
-pub enum Op {
+pub enum IoOp {
     /// Fill the buffers from `offset` (bytes).
     Read {
         /// From where.
@@ -91,14 +91,14 @@ pub enum Op {
 /// Where the operations of one owner come back. Made by [`crate::Context::open_port`]; the
 /// operations of a closed port still run to their end.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Port {
+pub struct CompletionPort {
     pub(crate) index: u32,
     pub(crate) generation: u32,
 }
 
 /// An operation that has ended.
 #[derive(Debug)]
-pub struct Done {
+pub struct OpCompletion {
     /// What the submitter called it.
     pub tag: u64,
     /// Bytes or 0, or a negated errno. A timer that ran out says 0.
@@ -107,7 +107,7 @@ pub struct Done {
     pub buffers: Option<Buffers>,
 }
 
-impl Done {
+impl OpCompletion {
     /// The result as one: bytes, or what the kernel refused with.
     ///
     /// # Errors
@@ -140,7 +140,7 @@ pub(crate) struct InFlight {
 
 impl InFlight {
     /// The submission entry for `op`, and what must outlive it.
-    pub(crate) fn prepare(port: &Port, op: Op, tag: u64) -> (squeue::Entry, Self) {
+    pub(crate) fn prepare(port: &CompletionPort, op: IoOp, tag: u64) -> (squeue::Entry, Self) {
         let mut kept = Self {
             port: port.index,
             generation: port.generation,
@@ -152,49 +152,49 @@ impl InFlight {
             _message: None,
         };
         let entry = match op {
-            Op::Read { file, offset, buffers } => {
+            IoOp::Read { file, offset, buffers } => {
                 let entry = read_entry(&file, offset, &buffers, 0);
                 kept.buffers = Some(buffers);
                 kept._file = Some(file);
                 entry
             }
-            Op::Take { file, buffers } => {
+            IoOp::Take { file, buffers } => {
                 let entry = read_entry(&file, NO_OFFSET, &buffers, RWF_NOWAIT);
                 kept.buffers = Some(buffers);
                 kept._file = Some(file);
                 entry
             }
-            Op::Write { file, offset, buffers, durable, worker } => {
+            IoOp::Write { file, offset, buffers, durable, worker } => {
                 let entry = write_entry(&file, offset, &buffers, durable);
                 kept.buffers = Some(buffers);
                 kept._file = Some(file);
                 if worker { entry.flags(squeue::Flags::ASYNC) } else { entry }
             }
-            Op::Sync { file } => {
+            IoOp::Sync { file } => {
                 let fd = types::Fd(file.raw());
                 kept._file = Some(file);
                 opcode::Fsync::new(fd).flags(types::FsyncFlags::DATASYNC).build()
             }
-            Op::Allocate { file, mode, offset, len } => {
+            IoOp::Allocate { file, mode, offset, len } => {
                 let fd = types::Fd(file.raw());
                 kept._file = Some(file);
                 opcode::Fallocate::new(fd, len).offset(offset).mode(mode).build()
             }
-            Op::Recv { socket, buffers } => {
+            IoOp::Recv { socket, buffers } => {
                 let (entry, message) = recv_entry(&socket, &buffers);
                 kept.buffers = Some(buffers);
                 kept._file = Some(socket);
                 kept._message = message;
                 entry
             }
-            Op::Send { socket, buffers } => {
+            IoOp::Send { socket, buffers } => {
                 let (entry, message) = send_entry(&socket, &buffers);
                 kept.buffers = Some(buffers);
                 kept._file = Some(socket);
                 kept._message = message;
                 entry
             }
-            Op::Timer { after } => {
+            IoOp::Timer { after } => {
                 let timespec = Box::new(types::Timespec::from(after));
                 let entry = opcode::Timeout::new(&raw const *timespec).build();
                 kept._timespec = Some(timespec);

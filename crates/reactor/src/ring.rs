@@ -5,7 +5,7 @@ use std::os::fd::RawFd;
 use io_uring::{IoUring, opcode, squeue, types};
 
 use crate::File;
-use crate::bell::{BellState, ONE, Send};
+use crate::notifier::{BellState, ONE, Send};
 use crate::op::InFlight;
 use crate::slab::Slab;
 
@@ -63,7 +63,7 @@ impl Token {
 
 /// One completion.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Completed {
+pub(crate) struct Cqe {
     pub(crate) token: Token,
     pub(crate) result: i32,
     /// The watch goes on.
@@ -149,7 +149,7 @@ impl Ring {
 
     /// Gives up the signals that a peer has not taken, and keeps the descriptor until the kernel
     /// has read every entry that names it.
-    pub(crate) fn part(&mut self, bell: &BellState) {
+    pub(crate) fn close_notifier(&mut self, bell: &BellState) {
         for data in [Token::Bell(bell.id).pack(), SILENT_BELL | u64::from(bell.id)] {
             let all = types::CancelBuilder::user_data(data).all();
             let entry = opcode::AsyncCancel2::new(all).build();
@@ -211,9 +211,9 @@ impl Ring {
     }
 
     /// Takes completions into `out`, up to its spare capacity.
-    pub(crate) fn reap(&mut self, out: &mut Vec<Completed>) {
+    pub(crate) fn reap(&mut self, out: &mut Vec<Cqe>) {
         let room = out.capacity() - out.len();
-        out.extend(self.uring.completion().take(room).map(|entry| Completed {
+        out.extend(self.uring.completion().take(room).map(|entry| Cqe {
             token: Token::unpack(entry.user_data()),
             result: entry.result(),
             more: io_uring::cqueue::more(entry.flags()),

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use crate::Label;
+use crate::OwnerId;
 
 /// Counters of one reactor since its start.
 #[derive(Debug, Default)]
@@ -49,7 +49,7 @@ impl ReactorCounters {
     }
 
     /// Whom the thread serves now; 0 while it sleeps.
-    pub fn serving(&self) -> Label {
+    pub fn serving(&self) -> OwnerId {
         self.serving.load(Ordering::Relaxed)
     }
 
@@ -71,7 +71,7 @@ impl ReactorCounters {
         bump(&self.turns, 1);
     }
 
-    pub(crate) fn set_serving(&self, label: Label) {
+    pub(crate) fn set_serving(&self, label: OwnerId) {
         self.serving.store(label, Ordering::Relaxed);
     }
 

@@ -9,7 +9,9 @@ use std::time::Duration;
 use memory::Buffers;
 use rustix::event::{EventfdFlags, eventfd};
 
-use crate::{Context, Done, File, Op, Poller, Port, Reactor, Stopped, Turn};
+use crate::{
+    CompletionPort, Context, File, IoOp, OpCompletion, PollOutcome, Poller, Reactor, Stopped,
+};
 
 fn pair() -> (Arc<OwnedFd>, Arc<OwnedFd>) {
     let fd = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap());
@@ -22,10 +24,10 @@ fn kick(fd: &OwnedFd) {
 
 /// Reports every kick, and every operation that ends.
 struct Recorder {
-    port: Port,
+    port: CompletionPort,
     kick: Option<Arc<OwnedFd>>,
     events: SyncSender<String>,
-    done: Vec<Done>,
+    done: Vec<OpCompletion>,
     kicked: bool,
 }
 
@@ -39,20 +41,20 @@ impl Recorder {
 }
 
 impl Poller for Recorder {
-    fn poll(&mut self, context: &mut Context<'_>) -> Turn {
+    fn poll(&mut self, context: &mut Context<'_>) -> PollOutcome {
         context.reap(&self.port, &mut self.done);
         for done in self.done.drain(..) {
             self.events.send(format!("{}: {}", done.tag, done.result)).unwrap();
         }
         if !self.look() {
-            return Turn::Idle;
+            return PollOutcome::Idle;
         }
         self.kicked = false;
         self.events.send("kicked".into()).unwrap();
-        Turn::Busy
+        PollOutcome::Busy
     }
 
-    fn wake(&mut self) {}
+    fn on_runnable(&mut self) {}
 
     fn arm(&mut self) -> bool {
         self.look()
@@ -115,19 +117,19 @@ fn operations_come_back_to_their_port() {
             context.with_poller(id, |recorder: &mut Recorder, context| {
                 let file = File::new(fd);
                 let ops = [
-                    Op::Read {
+                    IoOp::Read {
                         file: file.clone(),
                         offset: 4096,
                         buffers: Buffers::alloc(4096).unwrap(),
                     },
-                    Op::Read {
+                    IoOp::Read {
                         file: file.clone(),
                         offset: 8000,
                         buffers: Buffers::alloc(4096).unwrap(),
                     },
-                    Op::Sync { file: file.clone() },
-                    Op::Timer { after: Duration::from_millis(1) },
-                    Op::Write {
+                    IoOp::Sync { file: file.clone() },
+                    IoOp::Timer { after: Duration::from_millis(1) },
+                    IoOp::Write {
                         file,
                         offset: 0,
                         buffers: Buffers::alloc(10).unwrap(),
@@ -202,7 +204,7 @@ fn timers_do_not_hold_up_the_end() {
         .call(move |context| {
             context.with_poller(id, |recorder: &mut Recorder, context| {
                 let after = Duration::from_secs(3600);
-                context.submit(&recorder.port, Op::Timer { after }, 0);
+                context.submit(&recorder.port, IoOp::Timer { after }, 0);
             })
         })
         .unwrap()
@@ -218,22 +220,22 @@ fn the_kernel_here_can_do_what_we_need() {
 
 /// Rings once, and says whether that was heard before its turn was over.
 struct Ringer {
-    bell: crate::Bell,
+    bell: crate::PeerNotifier,
     peer: Arc<OwnedFd>,
     heard: Option<SyncSender<bool>>,
 }
 
 impl Poller for Ringer {
-    fn poll(&mut self, context: &mut Context<'_>) -> Turn {
+    fn poll(&mut self, context: &mut Context<'_>) -> PollOutcome {
         if let Some(heard) = self.heard.take() {
-            context.ring(&self.bell);
+            context.notify(&self.bell);
             context.flush_if_alone();
             let _ = heard.send(rustix::io::read(&*self.peer, &mut [0; 8]).is_ok());
         }
-        Turn::Idle
+        PollOutcome::Idle
     }
 
-    fn wake(&mut self) {}
+    fn on_runnable(&mut self) {}
 
     fn arm(&mut self) -> bool {
         false
@@ -248,13 +250,17 @@ fn a_signal_leaves_at_once_unless_others_have_a_turn_too() {
         let add = move |context: &mut Context<'_>| {
             let (fd, peer) = pair();
             let make = |context: &mut Context<'_>| {
-                Ok::<_, Stopped>(Ringer { bell: context.open_bell(fd), peer, heard: Some(heard) })
+                Ok::<_, Stopped>(Ringer {
+                    bell: context.open_notifier(fd),
+                    peer,
+                    heard: Some(heard),
+                })
             };
             context.add_poller(None, make).unwrap();
             if others {
                 let (fd, peer) = pair();
                 let idle = |context: &mut Context<'_>| {
-                    Ok::<_, Stopped>(Ringer { bell: context.open_bell(fd), peer, heard: None })
+                    Ok::<_, Stopped>(Ringer { bell: context.open_notifier(fd), peer, heard: None })
                 };
                 context.add_poller(None, idle).unwrap();
             }
@@ -292,10 +298,10 @@ fn sockets_send_and_receive_whole_lists() {
                 assert!(list.append_area(&area, 0, piece));
                 assert!(list.append_area(&area, 2 * piece, piece));
                 let socket = File::new(fd);
-                let send = Op::Send { socket: socket.clone(), buffers: list };
+                let send = IoOp::Send { socket: socket.clone(), buffers: list };
                 context.submit(&recorder.port, send, 1);
                 let buffers = Buffers::alloc(4096).unwrap();
-                context.submit(&recorder.port, Op::Recv { socket, buffers }, 2);
+                context.submit(&recorder.port, IoOp::Recv { socket, buffers }, 2);
             })
         })
         .unwrap();
@@ -319,11 +325,11 @@ fn a_socket_that_is_shut_down_ends_what_waits_on_it() {
             context.with_poller(id, |recorder: &mut Recorder, context| {
                 let socket = File::new(fd);
                 let buffers = Buffers::alloc(4096).unwrap();
-                let receive = Op::Recv { socket: socket.clone(), buffers };
+                let receive = IoOp::Recv { socket: socket.clone(), buffers };
                 context.submit(&recorder.port, receive, 1);
                 // Nobody reads this.
                 let buffers = Buffers::alloc(8 << 20).unwrap();
-                context.submit(&recorder.port, Op::Send { socket, buffers }, 2);
+                context.submit(&recorder.port, IoOp::Send { socket, buffers }, 2);
             })
         })
         .unwrap();

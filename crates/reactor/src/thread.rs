@@ -111,8 +111,8 @@ fn run(mut core: Core) {
             break;
         }
         let worked = core.turn();
-        let sleeps = core.quiet();
-        core.turned(!worked && !sleeps);
+        let sleeps = core.is_idle();
+        core.end_turn(!worked && !sleeps);
         slept = sleeps.then(clock_ns);
         if sleeps {
             core.mailbox.counters.add_sleep();
@@ -130,7 +130,7 @@ fn run(mut core: Core) {
 }
 
 /// Waits until the kernel owns no memory of ours any more.
-fn finish(mut core: Core, mut completed: Vec<crate::ring::Completed>) {
+fn finish(mut core: Core, mut completed: Vec<crate::ring::Cqe>) {
     core.mailbox.close();
     core.evict_all();
     while core.in_kernel() > 0 {

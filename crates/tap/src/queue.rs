@@ -7,7 +7,7 @@ use std::sync::Arc;
 use memory::{Buffers, MemoryError, ThreadMapping};
 use net::frame::FRAME_MAX;
 use net::header::HEADER_BYTES;
-use reactor::{Context, Done, File, Op, Port};
+use reactor::{CompletionPort, Context, File, IoOp, OpCompletion};
 use rustix::io::Errno;
 
 use crate::batch::{BATCH_MAX, Batch};
@@ -51,14 +51,14 @@ pub struct Sent {
 #[derive(Debug)]
 pub struct Queue {
     file: File,
-    reads: Port,
-    writes: Port,
+    reads: CompletionPort,
+    writes: CompletionPort,
     area: ThreadMapping,
     /// Places that are free, ready to be read into.
     free: Vec<Frame>,
     came: VecDeque<Frame>,
     sent: VecDeque<Sent>,
-    done: Vec<Done>,
+    done: Vec<OpCompletion>,
     batch: Batch,
     skips: Skips,
     /// Reads in the kernel.
@@ -150,8 +150,8 @@ impl Queue {
     pub fn reap(&mut self, context: &mut Context<'_>) -> Result<(), QueueError> {
         let mut gone = false;
         context.reap(&self.writes, &mut self.done);
-        for Done { tag, result, buffers } in self.done.drain(..) {
-            let outcome = Done { tag, result, buffers: None }.outcome();
+        for OpCompletion { tag, result, buffers } in self.done.drain(..) {
+            let outcome = OpCompletion { tag, result, buffers: None }.outcome();
             let outcome = outcome.map(|_| ()).map_err(Lost::of);
             gone |= outcome == Err(Lost::Gone);
             self.sent.push_back(Sent { tag, buffers: buffers.unwrap_or_default(), outcome });
@@ -267,7 +267,7 @@ impl Queue {
         self.ready = false;
         for _ in 0..self.batch.next() {
             let Some(Frame { buffers, slot }) = self.free.pop() else { break };
-            let op = Op::Take { file: self.file.clone(), buffers };
+            let op = IoOp::Take { file: self.file.clone(), buffers };
             context.submit(&self.reads, op, slot.into());
             self.asked += 1;
         }
@@ -281,7 +281,7 @@ impl Queue {
             return;
         }
         let file = self.file.clone();
-        let op = Op::Write { file, offset: 0, buffers, durable: false, worker: false };
+        let op = IoOp::Write { file, offset: 0, buffers, durable: false, worker: false };
         context.submit(&self.writes, op, tag);
     }
 

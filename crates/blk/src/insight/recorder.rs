@@ -6,7 +6,7 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-use reactor::Label;
+use reactor::OwnerId;
 
 use super::seqlock::SeqLock;
 use super::{Class, Stage};
@@ -39,7 +39,7 @@ pub struct Record {
     pub others: u32,
     /// Whom its reactor served meanwhile, and for how long at a time in nanoseconds, if that was
     /// long.
-    pub neighbour: Option<(Label, u64)>,
+    pub neighbour: Option<(OwnerId, u64)>,
 }
 
 impl Record {
@@ -213,14 +213,14 @@ impl Recorder {
         self.oldest.write([NOTHING; 5]);
     }
 
-    pub(crate) fn neighbour_was(&self, label: Label, time_ns: u64, at_ns: u64) {
+    pub(crate) fn neighbour_was(&self, label: OwnerId, time_ns: u64, at_ns: u64) {
         let sum = self.neighbour_ns.load(Ordering::Relaxed).wrapping_add(time_ns);
         self.neighbour_ns.store(sum, Ordering::Relaxed);
         self.neighbour.write([label.into(), time_ns, at_ns]);
     }
 
     /// Whom the reactor last served for long while this queue had work: label, how long, when.
-    pub(crate) fn neighbour(&self) -> Option<(Label, u64, u64)> {
+    pub(crate) fn neighbour(&self) -> Option<(OwnerId, u64, u64)> {
         self.neighbour.read().map(|[label, time, at]| (label as u32, time, at))
     }
 

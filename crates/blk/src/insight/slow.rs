@@ -1,6 +1,6 @@
 //! Which requests are worth a record: the slow ones, and the slowest of each minute.
 
-use reactor::Label;
+use reactor::OwnerId;
 
 use super::recorder::MINUTE_NS;
 use super::stages::OPS;
@@ -61,7 +61,7 @@ pub(crate) struct Slow {
     thresholds: [u64; OPS],
     median_at: u64,
     /// The last neighbour that kept the reactor for long: whose, how long, when.
-    pub(crate) neighbour: Option<(Label, u64, u64)>,
+    pub(crate) neighbour: Option<(OwnerId, u64, u64)>,
 }
 
 impl Default for Slow {

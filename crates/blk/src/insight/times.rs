@@ -11,7 +11,7 @@
 
 use std::sync::atomic::Ordering;
 
-use reactor::{Context, Label};
+use reactor::{Context, OwnerId};
 
 use super::batch::Batch;
 use super::order::{Mark, Order};
@@ -27,7 +27,7 @@ const NEIGHBOUR_MIN_NS: u64 = 200_000;
 #[derive(Debug)]
 pub(crate) struct Times {
     on: bool,
-    label: Label,
+    label: OwnerId,
     /// When this turn of the queue began; 0 before its first reading.
     began: u64,
     /// This turn has popped something, or its look has shown something.
@@ -45,7 +45,7 @@ pub(crate) struct Times {
 }
 
 impl Times {
-    pub(crate) fn new(on: bool, label: Label) -> Self {
+    pub(crate) fn new(on: bool, label: OwnerId) -> Self {
         Self {
             on,
             label,
@@ -101,7 +101,7 @@ impl Times {
         let now = context.now_ns();
         if self.began == 0 {
             self.began = now;
-            let gap = now.saturating_sub(context.last_look_ns());
+            let gap = now.saturating_sub(context.last_poll_ns());
             if gap >= NEIGHBOUR_MIN_NS {
                 self.note_neighbour(context, recorder, now);
             }
@@ -130,7 +130,7 @@ impl Times {
             return;
         }
         let now = self.now(context, recorder);
-        let since = context.last_look_ns().min(now);
+        let since = context.last_poll_ns().min(now);
         self.order.look(waiting, since, self.held_by(since));
         let stamps = self.stamps(self.order.first(), now);
         self.batch.begins(stamps);

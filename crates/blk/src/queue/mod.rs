@@ -13,7 +13,7 @@ use std::sync::mpsc::SyncSender;
 
 use disk::{Channel, Completion, Request};
 use memory::Table;
-use reactor::{Bell, Context, Label, Poller, Polling, Turn, WaitsFor};
+use reactor::{Context, OwnerId, PeerNotifier, PollControl, PollOutcome, Poller, WaitTarget};
 use virtq::{Chain, Queue, QueueStart, RingError};
 
 use crate::capped::Capped;
@@ -30,8 +30,8 @@ pub(crate) struct BlkQueue {
     index: u16,
     queue: Queue,
     channel: Box<dyn Channel>,
-    call: Option<Bell>,
-    err: Option<Bell>,
+    call: Option<PeerNotifier>,
+    err: Option<PeerNotifier>,
     rules: Rules,
     epoch: u64,
     /// Nobody kicks: it must look.
@@ -85,8 +85,8 @@ impl BlkQueue {
             index: start.index,
             queue,
             channel,
-            call: start.call.map(|fd| context.open_bell(fd)),
-            err: start.err.map(|fd| context.open_bell(fd)),
+            call: start.call.map(|fd| context.open_notifier(fd)),
+            err: start.err.map(|fd| context.open_notifier(fd)),
             rules,
             epoch,
             kickless,
@@ -132,7 +132,7 @@ impl BlkQueue {
         if let Some(former) = self.call.take() {
             context.close_bell(former);
         }
-        self.call = call.map(|fd| context.open_bell(fd));
+        self.call = call.map(|fd| context.open_notifier(fd));
         self.signal(context);
     }
 
@@ -152,7 +152,7 @@ impl BlkQueue {
     fn signal(&mut self, context: &mut Context<'_>) {
         if let Some(call) = &self.call {
             // One that does not fit finds earlier calls that the guest has not taken.
-            context.ring(call);
+            context.notify(call);
             self.stats.call();
         }
     }
@@ -167,7 +167,7 @@ impl BlkQueue {
             "the guest's driver broke the ring; it must reset the device"
         );
         if let Some(err) = &self.err {
-            context.ring(err);
+            context.notify(err);
         }
     }
 
@@ -198,7 +198,7 @@ fn chain_of(error: &dyn std::error::Error) -> String {
 }
 
 impl Poller for BlkQueue {
-    fn poll(&mut self, context: &mut Context<'_>) -> Turn {
+    fn poll(&mut self, context: &mut Context<'_>) -> PollOutcome {
         self.times.turn_begins();
         let mut worked = self.reap(context);
         worked |= self.take(context);
@@ -221,16 +221,16 @@ impl Poller for BlkQueue {
                 self.end_records();
                 let _ = answer.send(self.queue.next_avail());
             }
-            return Turn::Gone;
+            return PollOutcome::Gone;
         }
         if worked {
-            return Turn::Busy;
+            return PollOutcome::Busy;
         }
         self.times.rests(&self.stats.stages);
-        Turn::Idle
+        PollOutcome::Idle
     }
 
-    fn wake(&mut self) {
+    fn on_runnable(&mut self) {
         self.times.wakes();
         self.queue.suppress();
     }
@@ -241,30 +241,30 @@ impl Poller for BlkQueue {
         self.held.is_none() && self.capped.is_empty() && !self.stopping && self.queue.arm()
     }
 
-    fn kicked(&mut self, _error: bool) {
+    fn on_kick(&mut self, _error: bool) {
         self.stats.kick();
     }
 
-    fn spins(&self) -> bool {
+    fn always_polls(&self) -> bool {
         self.kickless && !self.queue.failed()
     }
 
-    fn polling(&self) -> Option<&Polling> {
+    fn polling(&self) -> Option<&PollControl> {
         Some(&self.stats.polling)
     }
 
-    fn waits_for(&self) -> WaitsFor {
+    fn waits_for(&self) -> WaitTarget {
         let held = self.held.is_some() || !self.capped.is_empty();
         if held || self.stopping || self.queue.failed() {
-            WaitsFor::Event
+            WaitTarget::Event
         } else if self.queue.in_flight() > 0 {
-            WaitsFor::Device
+            WaitTarget::Device
         } else {
-            WaitsFor::Driver
+            WaitTarget::Driver
         }
     }
 
-    fn label(&self) -> Label {
+    fn label(&self) -> OwnerId {
         self.shared.label
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use reactor::{Context, Done, File, Op, Port};
+use reactor::{CompletionPort, Context, File, IoOp, OpCompletion};
 use rustix::io::Errno;
 
 use super::bounce::{NoBuffer, Pool};
@@ -29,7 +29,7 @@ const CANCELED: Result<(), IoError> = Err(IoError::Storage(Errno::CANCELED));
 /// One reactor's way to a file.
 pub(crate) struct FileChannel {
     file: File,
-    port: Port,
+    port: CompletionPort,
     shared: Arc<Shared>,
     inspected: Inspected,
     buffered: bool,
@@ -47,7 +47,7 @@ pub(crate) struct FileChannel {
     /// Zeroes that wait for a bounce buffer.
     starved: VecDeque<Work>,
     timer_set: bool,
-    done: Vec<Done>,
+    done: Vec<OpCompletion>,
     /// Ended outside of [`Channel::reap`]; handed out by it.
     ended: Vec<Completion>,
 }
@@ -159,7 +159,7 @@ impl FileChannel {
         self.ended.push(Completion { tag: work.tag, outcome, buffers });
     }
 
-    fn advance(&mut self, context: &mut Context<'_>, done: Done) {
+    fn advance(&mut self, context: &mut Context<'_>, done: OpCompletion) {
         if done.tag == TIMER {
             self.timer_set = false;
             return self.retry(context);
@@ -227,7 +227,7 @@ impl FileChannel {
     fn set_timer(&mut self, context: &mut Context<'_>) {
         if !self.timer_set {
             self.timer_set = true;
-            context.submit(&self.port, Op::Timer { after: RETRY }, TIMER);
+            context.submit(&self.port, IoOp::Timer { after: RETRY }, TIMER);
         }
     }
 

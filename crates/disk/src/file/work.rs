@@ -12,7 +12,7 @@
 use std::sync::Arc;
 
 use memory::{Buffers, Mapping};
-use reactor::{Done, File, Op};
+use reactor::{File, IoOp, OpCompletion};
 use rustix::io::Errno;
 
 use super::bounce::{self, PIECE};
@@ -82,37 +82,37 @@ impl Work {
     }
 
     /// The next operation.
-    pub(crate) fn op(&mut self, file: &File, worker: bool) -> Op {
+    pub(crate) fn op(&mut self, file: &File, worker: bool) -> IoOp {
         let (file, offset, len) = (file.clone(), self.offset, self.left);
         let durable = self.durable();
         match &self.way {
-            Way::Sync => Op::Sync { file },
-            Way::Punch => Op::Allocate { file, mode: PUNCH_HOLE, offset, len },
-            Way::ZeroRange => Op::Allocate { file, mode: ZERO_RANGE, offset, len },
+            Way::Sync => IoOp::Sync { file },
+            Way::Punch => IoOp::Allocate { file, mode: PUNCH_HOLE, offset, len },
+            Way::ZeroRange => IoOp::Allocate { file, mode: ZERO_RANGE, offset, len },
             Way::Fill { zeroes } => {
                 let buffers = bounce::piece(zeroes, self.step_len());
-                Op::Write { file, offset, buffers, durable, worker }
+                IoOp::Write { file, offset, buffers, durable, worker }
             }
             Way::Bounced { guest, bounce } => {
                 let buffers = bounce::piece(bounce, self.step_len());
                 if self.kind == Kind::Read {
-                    return Op::Read { file, offset, buffers };
+                    return IoOp::Read { file, offset, buffers };
                 }
                 buffers.copy_from_buffers(guest);
-                Op::Write { file, offset, buffers, durable, worker }
+                IoOp::Write { file, offset, buffers, durable, worker }
             }
             Way::Whole => {
                 let buffers = std::mem::take(&mut self.buffers);
                 if self.kind == Kind::Read {
-                    return Op::Read { file, offset, buffers };
+                    return IoOp::Read { file, offset, buffers };
                 }
-                Op::Write { file, offset, buffers, durable, worker }
+                IoOp::Write { file, offset, buffers, durable, worker }
             }
         }
     }
 
     /// Takes the result of the last operation.
-    pub(crate) fn step(&mut self, done: Done) -> Step {
+    pub(crate) fn step(&mut self, done: OpCompletion) -> Step {
         let outcome = done.outcome();
         let buffers = done.buffers.unwrap_or_default();
         let moved = match outcome {
@@ -175,7 +175,7 @@ mod tests {
     fn step(way: Way, kind: Kind, errno: Errno) -> Step {
         let buffers = Buffers::default();
         let mut work = Work { tag: 0, kind, offset: 0, left: 4096, buffers, way };
-        work.step(Done { tag: 0, result: -errno.raw_os_error(), buffers: None })
+        work.step(OpCompletion { tag: 0, result: -errno.raw_os_error(), buffers: None })
     }
 
     #[test]

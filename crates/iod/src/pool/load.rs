@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use reactor::Label;
+use reactor::OwnerId;
 
 /// Two readings of a counter that lie closer together say little.
 const WINDOW_MIN_NS: u64 = 100_000_000;
@@ -18,7 +18,7 @@ pub(super) trait Busy {
     fn busy_ns(&self) -> Option<u64>;
 
     /// Whose it is; 0 for nobody's.
-    fn label(&self) -> Label;
+    fn label(&self) -> OwnerId;
 
     /// It need not stay where it is.
     fn can_move(&self) -> bool;
@@ -169,7 +169,7 @@ impl<L: Busy> Loads<L> {
         entries.any(|entry| entry.load.is_none() && entry.lodger.busy_ns().is_some())
     }
 
-    fn sums(&self, label: Label) -> Vec<Sum> {
+    fn sums(&self, label: OwnerId) -> Vec<Sum> {
         let mut sums = vec![Sum::default(); self.reactors];
         for entry in self.entries.values() {
             let Some(sum) = sums.get_mut(entry.reactor) else { continue };
@@ -183,7 +183,7 @@ impl<L: Busy> Loads<L> {
 
     /// Where the next lodger of `label` goes, of the `first` reactors: to the least load, then to the
     /// fewest of its own, so that one disk can use every reactor, then to the fewest.
-    pub(super) fn least(&self, first: usize, label: Label) -> usize {
+    pub(super) fn least(&self, first: usize, label: OwnerId) -> usize {
         let sums = self.sums(label);
         let key = |(at, sum): &(usize, &Sum)| (sum.load / STEP, sum.same, sum.queues, *at);
         sums.iter().take(first).enumerate().min_by_key(key).map_or(0, |(at, _)| at)

@@ -19,7 +19,7 @@ mod size;
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 
-use reactor::{Handle, Label, Reactor};
+use reactor::{Handle, OwnerId, Reactor};
 
 use self::load::Loads;
 pub use self::size::Size;
@@ -62,7 +62,7 @@ pub(crate) trait Tenant: Send + Sync {
 #[derive(Clone)]
 pub(crate) struct Lodger {
     /// Whose it is: what belongs together is spread.
-    pub(crate) label: Label,
+    pub(crate) label: OwnerId,
     /// Nanoseconds that it has been busy for; absent where nobody counts them.
     pub(crate) busy_ns: Option<Arc<dyn Fn() -> u64 + Send + Sync>>,
     /// Who can move it.
@@ -87,7 +87,7 @@ impl load::Busy for Lodger {
         self.busy_ns.as_ref().map(|busy_ns| busy_ns())
     }
 
-    fn label(&self) -> Label {
+    fn label(&self) -> OwnerId {
         self.label
     }
 

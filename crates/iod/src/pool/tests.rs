@@ -42,7 +42,7 @@ fn switches_have_half_of_the_reactors_that_a_host_gets() {
 /// A lodger of a disk, with a counter that a test writes.
 #[derive(Clone, Debug)]
 struct Made {
-    label: Label,
+    label: OwnerId,
     busy: Arc<AtomicU64>,
     movable: bool,
 }
@@ -52,7 +52,7 @@ impl Busy for Made {
         Some(self.busy.load(Ordering::Relaxed))
     }
 
-    fn label(&self) -> Label {
+    fn label(&self) -> OwnerId {
         self.label
     }
 
@@ -73,7 +73,7 @@ impl Scene {
         Self { loads: Loads::new(reactors), lodgers: BTreeMap::new(), now_ns: SECOND_NS }
     }
 
-    fn put(&mut self, reactor: usize, label: Label, movable: bool) -> u64 {
+    fn put(&mut self, reactor: usize, label: OwnerId, movable: bool) -> u64 {
         let made = Made { label, busy: Arc::default(), movable };
         let id = self.loads.add(reactor, made.clone(), self.now_ns);
         self.lodgers.insert(id, made);
@@ -81,7 +81,7 @@ impl Scene {
     }
 
     /// Places as a pool does; returns where.
-    fn place(&mut self, label: Label) -> usize {
+    fn place(&mut self, label: OwnerId) -> usize {
         self.loads.read(self.now_ns);
         let at = self.loads.least(usize::MAX, label);
         self.put(at, label, true);

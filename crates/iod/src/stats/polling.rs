@@ -2,7 +2,7 @@
 
 use blk::QueueState;
 use model::report::{PollReason, PollRefusals, PollStats, QueuePolling};
-use reactor::{PollReason as Reason, PollState, Refused};
+use reactor::{PollReason as Reason, PollState, SpinRefusal};
 
 use super::microseconds;
 use crate::export::Export;
@@ -45,10 +45,10 @@ fn reason(reason: Reason) -> PollReason {
         Reason::Always => PollReason::Always,
         Reason::Probing => PollReason::Probing,
         Reason::Pays => PollReason::Pays,
-        Reason::Refused(Refused::TooLong) => PollReason::TooLong,
-        Reason::Refused(Refused::NoFreeCpu) => PollReason::NoFreeCpu,
-        Reason::Refused(Refused::CpuWanted) => PollReason::CpuWanted,
-        Reason::Refused(Refused::BudgetUsed) => PollReason::BudgetUsed,
-        Reason::Refused(Refused::QuotaUsed) => PollReason::QuotaUsed,
+        Reason::Refused(SpinRefusal::TooLong) => PollReason::TooLong,
+        Reason::Refused(SpinRefusal::NoFreeCpu) => PollReason::NoFreeCpu,
+        Reason::Refused(SpinRefusal::CpuWanted) => PollReason::CpuWanted,
+        Reason::Refused(SpinRefusal::BudgetUsed) => PollReason::BudgetUsed,
+        Reason::Refused(SpinRefusal::QuotaUsed) => PollReason::QuotaUsed,
     }
 }

@@ -1,7 +1,7 @@
 //! From the socket to requests.
 
 use memory::Buffers;
-use reactor::{Context, Done, Op};
+use reactor::{Context, IoOp, OpCompletion};
 use rustix::io::Errno;
 
 use super::output::Reply;
@@ -55,7 +55,7 @@ impl Input {
 
 impl Connection {
     /// A receive has ended.
-    pub(super) fn received(&mut self, context: &mut Context<'_>, done: Done) {
+    pub(super) fn received(&mut self, context: &mut Context<'_>, done: OpCompletion) {
         let target = self.input.receiving.take();
         let outcome = done.outcome();
         if let Some(mut list) = done.buffers {
@@ -239,7 +239,7 @@ impl Connection {
         }
         let Some((target, buffers)) = self.next_list() else { return };
         self.input.receiving = Some(target);
-        let op = Op::Recv { socket: self.socket.clone(), buffers };
+        let op = IoOp::Recv { socket: self.socket.clone(), buffers };
         context.submit(&self.port, op, RECEIVED);
     }
 

@@ -19,7 +19,9 @@ use std::time::Duration;
 
 use disk::{Channel, Completion, Extent, IoError, Kind, Request, Submitted};
 use memory::{Buffers, MemoryError};
-use reactor::{Context, Done, File, Handle, Op, Poller, PollerId, Port, Turn};
+use reactor::{
+    CompletionPort, Context, File, Handle, IoOp, OpCompletion, PollOutcome, Poller, PollerId,
+};
 use rustix::net::sockopt::set_socket_send_buffer_size;
 use rustix::net::{Shutdown, shutdown};
 
@@ -76,7 +78,7 @@ struct Active {
 /// One client.
 pub(crate) struct Connection {
     socket: File,
-    port: Port,
+    port: CompletionPort,
     channel: Box<dyn Channel>,
     reactor: Handle,
     id: PollerId,
@@ -102,7 +104,7 @@ pub(crate) struct Connection {
     held: Option<Request>,
     /// Lists to use again.
     lists: Vec<Buffers>,
-    done: Vec<Done>,
+    done: Vec<OpCompletion>,
     completed: Vec<Completion>,
     counts: Counts,
     member: Membership,
@@ -130,7 +132,7 @@ impl Connection {
         let _ = set_socket_send_buffer_size(&socket, SEND_BUFFER_BYTES);
         let port = context.open_port();
         let after = HANDSHAKE_DEADLINE;
-        context.submit(&port, Op::Timer { after }, DEADLINE);
+        context.submit(&port, IoOp::Timer { after }, DEADLINE);
         let id = context.poller().expect("connections are made as pollers");
         Ok(Self {
             channel: shared.disk.open_channel(context),
@@ -440,7 +442,7 @@ impl Connection {
 }
 
 impl Poller for Connection {
-    fn poll(&mut self, context: &mut Context<'_>) -> Turn {
+    fn poll(&mut self, context: &mut Context<'_>) -> PollOutcome {
         self.reap_socket(context);
         self.reap_disk(context);
         self.look(context);
@@ -456,12 +458,12 @@ impl Poller for Connection {
             self.member.shared.counts.add(&std::mem::take(&mut self.counts));
         }
         if self.is_over(context) {
-            return Turn::Gone;
+            return PollOutcome::Gone;
         }
-        if expects { Turn::Busy } else { Turn::Idle }
+        if expects { PollOutcome::Busy } else { PollOutcome::Idle }
     }
 
-    fn wake(&mut self) {}
+    fn on_runnable(&mut self) {}
 
     fn arm(&mut self) -> bool {
         // Whatever it waits for is an operation, or a letter.

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use memory::Buffers;
-use reactor::{Context, Done, Op};
+use reactor::{Context, IoOp, OpCompletion};
 
 use super::{Connection, SENT};
 use crate::negotiation::greeting;
@@ -73,7 +73,7 @@ impl Connection {
             }
         }
         self.output.sending = true;
-        let op = Op::Send { socket: self.socket.clone(), buffers: list };
+        let op = IoOp::Send { socket: self.socket.clone(), buffers: list };
         context.submit(&self.port, op, SENT);
     }
 
@@ -112,13 +112,13 @@ impl Connection {
     }
 
     /// A send has ended.
-    pub(super) fn sent(&mut self, context: &mut Context<'_>, done: Done) {
+    pub(super) fn sent(&mut self, context: &mut Context<'_>, done: OpCompletion) {
         let outcome = done.outcome();
         let mut list = done.buffers.unwrap_or_default();
         match outcome {
             Ok(count) if count > 0 && (count as usize) < list.len() => {
                 list.advance(count as usize);
-                let op = Op::Send { socket: self.socket.clone(), buffers: list };
+                let op = IoOp::Send { socket: self.socket.clone(), buffers: list };
                 return context.submit(&self.port, op, SENT);
             }
             Ok(count) if count > 0 => {}

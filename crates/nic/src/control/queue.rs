@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use memory::Table;
 use net::control::{Asked, COMMAND_BYTES_MAX, CommandError, ERR, OK};
-use reactor::{Context, Handle, Poller, PollerId, Turn};
+use reactor::{Context, Handle, PollOutcome, Poller, PollerId};
 use virtq::{Chain, QueueStart, RingError};
 
 use super::Desk;
@@ -141,20 +141,20 @@ impl Served for Control {
 }
 
 impl Poller for Control {
-    fn poll(&mut self, context: &mut Context<'_>) -> Turn {
+    fn poll(&mut self, context: &mut Context<'_>) -> PollOutcome {
         if self.held.is_some() {
-            return Turn::Idle;
+            return PollOutcome::Idle;
         }
         let Some(chain) = self.ring.pop_chain() else {
             // The ring may be broken.
             self.ring.publish(context);
-            return Turn::Idle;
+            return PollOutcome::Idle;
         };
         self.serve(chain, context);
-        Turn::Busy
+        PollOutcome::Busy
     }
 
-    fn wake(&mut self) {
+    fn on_runnable(&mut self) {
         self.ring.queue.suppress();
     }
 
@@ -163,7 +163,7 @@ impl Poller for Control {
         self.held.is_none() && self.ring.queue.arm()
     }
 
-    fn spins(&self) -> bool {
+    fn always_polls(&self) -> bool {
         self.kickless && self.held.is_none() && !self.ring.queue.failed()
     }
 }

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use net::Reason;
-use reactor::{Bell, Context};
+use reactor::{Context, PeerNotifier};
 
 use super::known::Seat;
 use crate::link::{Address, News, Writer};
@@ -27,11 +27,11 @@ pub(super) struct Exits {
     /// Outlets that are looked at after each batch, each once.
     watched: Vec<usize>,
     /// By number of the reactor; none to our own.
-    links: Vec<Option<(Writer, Bell)>>,
+    links: Vec<Option<(Writer, PeerNotifier)>>,
 }
 
 impl Exits {
-    pub(super) fn add_link(&mut self, number: usize, link: Writer, bell: Bell) {
+    pub(super) fn add_link(&mut self, number: usize, link: Writer, bell: PeerNotifier) {
         if self.links.len() <= number {
             self.links.resize_with(number + 1, || None);
         }
@@ -140,7 +140,7 @@ impl Exits {
         });
         for (link, bell) in self.links.iter_mut().flatten() {
             if link.show() {
-                context.ring(bell);
+                context.notify(bell);
             }
         }
     }

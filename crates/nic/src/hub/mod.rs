@@ -19,7 +19,7 @@ use net::flow::{Memo, Shares, TopFlow};
 use net::header::{HEADER_BYTES, Offloads};
 use net::port::{Policy, PortId};
 use net::switch::{NetworkId, NetworkPolicy, PORTS_MAX, Station, Switch, SwitchError};
-use reactor::{Bell, Context, PollerId};
+use reactor::{Context, PeerNotifier, PollerId};
 
 use crate::counts::Counts;
 use crate::link::{Address, News, Writer};
@@ -97,7 +97,7 @@ impl Hub {
     }
 
     /// Frames for reactor `number` go into this link; whoever reads it is woken by this bell.
-    pub(crate) fn add_link(&mut self, number: usize, link: Writer, bell: Bell) {
+    pub(crate) fn add_link(&mut self, number: usize, link: Writer, bell: PeerNotifier) {
         self.exits.add_link(number, link, bell);
     }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use memory::Table;
 use net::port::PortId;
-use reactor::{Context, Poller, Turn};
+use reactor::{Context, PollOutcome, Poller};
 use virtq::RingError;
 
 use super::Receive;
@@ -115,7 +115,7 @@ impl Served for ReceivePoller {
 }
 
 impl Poller for ReceivePoller {
-    fn poll(&mut self, context: &mut Context<'_>) -> Turn {
+    fn poll(&mut self, context: &mut Context<'_>) -> PollOutcome {
         if std::mem::take(&mut self.armed) {
             self.queue.borrow().ring.queue.suppress();
         }
@@ -137,11 +137,11 @@ impl Poller for ReceivePoller {
         } else {
             self.look_again(now_ns, context);
         }
-        if some { Turn::Busy } else { Turn::Idle }
+        if some { PollOutcome::Busy } else { PollOutcome::Idle }
     }
 
     // The queue itself may have called it, which is not to be touched then.
-    fn wake(&mut self) {}
+    fn on_runnable(&mut self) {}
 
     /// Kicks are asked for only while frames wait.
     fn arm(&mut self) -> bool {

@@ -15,7 +15,7 @@ use net::frame::PREFIX_BYTES;
 use net::header::{HEADER_BYTES, Offloads};
 use net::port::{Policy, PortId};
 use nic::{Attached, Given, Hub, Life, Outlet, Parts, Ready};
-use reactor::{Context, Poller, Turn};
+use reactor::{Context, PollOutcome, Poller};
 use rustix::event::{EventfdFlags, eventfd};
 
 const SOON: Duration = Duration::from_secs(20);
@@ -61,9 +61,9 @@ struct Source {
 }
 
 impl Poller for Source {
-    fn poll(&mut self, context: &mut Context<'_>) -> Turn {
+    fn poll(&mut self, context: &mut Context<'_>) -> PollOutcome {
         let Some((header, frame)) = self.next.take().or_else(|| self.from.try_recv().ok()) else {
-            return Turn::Idle;
+            return PollOutcome::Idle;
         };
         let (prefix, rest) = frame.split_at(PREFIX_BYTES.min(frame.len()));
         let body = Buffers::alloc(rest.len()).unwrap();
@@ -74,10 +74,10 @@ impl Poller for Source {
         let mut hub = self.hub.borrow_mut();
         hub.forward(self.life.port(), &given, now_ns);
         hub.flush(context);
-        Turn::Busy
+        PollOutcome::Busy
     }
 
-    fn wake(&mut self) {}
+    fn on_runnable(&mut self) {}
 
     fn arm(&mut self) -> bool {
         self.next = self.from.try_recv().ok();

@@ -1,6 +1,6 @@
 //! Everything on a reactor but its thread: who lives here, what they wait for, what comes back.
 
-mod deliver;
+mod completions;
 mod turn;
 
 use std::collections::HashMap;
@@ -8,30 +8,30 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use crate::bell::{Bell, BellState};
 use crate::clock::Clock;
 use crate::context::{Context, Poller, PollerId};
 use crate::mailbox::Mailbox;
-use crate::op::{Done, Port};
+use crate::notifier::{BellState, PeerNotifier};
+use crate::op::{CompletionPort, OpCompletion};
 use crate::ring::Ring;
 use crate::slab::Slab;
-use crate::spin::{Guards, Waiter};
+use crate::spin::{SpinGuards, WaitTracker};
 use crate::{File, ReactorCounters};
 
-struct Resident {
+struct PollerSlot {
     /// Out while its own method runs.
     poller: Option<Box<dyn Poller>>,
     generation: u32,
     hot: bool,
     watch: Option<u32>,
     /// Of one that may look for work instead of being woken.
-    waiter: Option<Box<Waiter>>,
+    waiter: Option<Box<WaitTracker>>,
 }
 
 struct PortSlot {
     owner: PollerId,
     generation: u32,
-    done: Vec<Done>,
+    done: Vec<OpCompletion>,
 }
 
 enum WatchOwner {
@@ -49,7 +49,7 @@ struct Watch {
 /// Everything on a reactor but its thread.
 pub(crate) struct Core {
     pub(crate) ring: Ring,
-    residents: Slab<Resident>,
+    residents: Slab<PollerSlot>,
     ports: Slab<PortSlot>,
     watches: Slab<Watch>,
     /// Bells by number, with their owner. Numbers are not used again soon, so that what comes
@@ -63,13 +63,13 @@ pub(crate) struct Core {
     /// Since when no turn has found work; 0: the last one did.
     idle_since: u64,
     idle_turns: u32,
-    pub(crate) guards: Guards,
+    pub(crate) guards: SpinGuards,
     pub(crate) mailbox: Arc<Mailbox>,
 }
 
 impl Core {
     pub(crate) fn new(mailbox: Arc<Mailbox>) -> std::io::Result<Self> {
-        crate::cpus::sit(&mailbox.seat);
+        crate::cpus::register(&mailbox.seat);
         let mut core = Self {
             ring: Ring::new()?,
             residents: Slab::default(),
@@ -83,7 +83,7 @@ impl Core {
             clock: Clock::default(),
             idle_since: 0,
             idle_turns: 0,
-            guards: Guards::new(mailbox.seat.clone()),
+            guards: SpinGuards::new(mailbox.seat.clone()),
             mailbox,
         };
         let bell = core.mailbox.bell();
@@ -100,7 +100,7 @@ impl Core {
     }
 
     /// Nothing is hot: the thread may sleep.
-    pub(crate) fn quiet(&self) -> bool {
+    pub(crate) fn is_idle(&self) -> bool {
         self.hot.is_empty() && !self.letters
     }
 
@@ -122,37 +122,37 @@ impl Core {
         index
     }
 
-    pub(crate) fn open_bell(&mut self, owner: PollerId, file: File) -> Bell {
+    pub(crate) fn open_bell(&mut self, owner: PollerId, file: File) -> PeerNotifier {
         let id = self.next_generation();
         let state = Rc::new(BellState::new(id, file));
         self.bells.insert(id, (owner, state.clone()));
-        Bell(state)
+        PeerNotifier(state)
     }
 
     pub(crate) fn close_bell(&mut self, bell: &BellState) {
         if self.bells.remove(&bell.id).is_some() {
-            self.ring.part(bell);
+            self.ring.close_notifier(bell);
         }
     }
 
     /// Makes a poller hot.
-    fn heat(&mut self, id: PollerId) {
+    fn make_runnable(&mut self, id: PollerId) {
         let Some(resident) = self.resident(id) else { return };
         if resident.hot {
             return;
         }
         resident.hot = true;
         if let Some(poller) = resident.poller.as_mut() {
-            poller.wake();
+            poller.on_runnable();
         }
         self.hot.push(id);
     }
 
-    fn resident(&mut self, id: PollerId) -> Option<&mut Resident> {
+    fn resident(&mut self, id: PollerId) -> Option<&mut PollerSlot> {
         self.residents.get_mut(id.index).filter(|r| r.generation == id.generation)
     }
 
-    pub(crate) fn evict(&mut self, id: PollerId) {
+    pub(crate) fn remove_poller(&mut self, id: PollerId) {
         if self.resident(id).is_none() {
             return;
         }
@@ -185,7 +185,7 @@ impl Core {
         for index in self.residents.indices() {
             if let Some(resident) = self.residents.get(index) {
                 let id = PollerId { index, generation: resident.generation };
-                self.evict(id);
+                self.remove_poller(id);
             }
         }
         for index in self.ring.ops.indices() {
@@ -198,18 +198,19 @@ impl Core {
     /// A place for a poller that is being made; it may open ports already.
     pub(crate) fn reserve(&mut self) -> PollerId {
         let generation = self.next_generation();
-        let resident = Resident { poller: None, generation, hot: true, watch: None, waiter: None };
+        let resident =
+            PollerSlot { poller: None, generation, hot: true, watch: None, waiter: None };
         PollerId { index: self.residents.insert(resident), generation }
     }
 
     /// Puts a poller into its place, hot, woken by `kick` from then on.
-    pub(crate) fn settle(
+    pub(crate) fn install_poller(
         &mut self,
         id: PollerId,
         poller: Box<dyn Poller>,
         kick: Option<Arc<OwnedFd>>,
     ) {
-        let waiter = poller.polling().map(|polling| Box::new(Waiter::new(polling)));
+        let waiter = poller.polling().map(|polling| Box::new(WaitTracker::new(polling)));
         let owner = WatchOwner::Poller(id);
         let watch = kick.map(|fd| self.add_watch(owner, fd));
         if let Some(resident) = self.resident(id) {
@@ -220,25 +221,25 @@ impl Core {
     }
 
     /// Takes a poller out of its place for a call.
-    pub(crate) fn lend(&mut self, id: PollerId) -> Option<Box<dyn Poller>> {
+    pub(crate) fn take_poller(&mut self, id: PollerId) -> Option<Box<dyn Poller>> {
         self.resident(id)?.poller.take()
     }
 
     /// Puts it back, hot: the call may have made work.
-    pub(crate) fn give_back(&mut self, id: PollerId, poller: Box<dyn Poller>) {
+    pub(crate) fn put_poller(&mut self, id: PollerId, poller: Box<dyn Poller>) {
         if let Some(resident) = self.resident(id) {
             resident.poller = Some(poller);
         }
-        self.heat(id);
+        self.make_runnable(id);
     }
 
-    pub(crate) fn open_port(&mut self, owner: PollerId) -> Port {
+    pub(crate) fn open_port(&mut self, owner: PollerId) -> CompletionPort {
         let generation = self.next_generation();
         let slot = PortSlot { owner, generation, done: Vec::new() };
-        Port { index: self.ports.insert(slot), generation }
+        CompletionPort { index: self.ports.insert(slot), generation }
     }
 
-    pub(crate) fn reap(&mut self, port: &Port, out: &mut Vec<Done>) {
+    pub(crate) fn reap(&mut self, port: &CompletionPort, out: &mut Vec<OpCompletion>) {
         let slot = self.ports.get_mut(port.index);
         if let Some(slot) = slot.filter(|slot| slot.generation == port.generation) {
             out.append(&mut slot.done);

@@ -1,10 +1,10 @@
 //! One turn: who is asked, and who stays hot.
 
-use super::{Core, Resident};
+use super::{Core, PollerSlot};
 use crate::clock::Clock;
 use crate::clock_ns;
-use crate::context::{Context, Poller, PollerId, Turn};
-use crate::spin::Guards;
+use crate::context::{Context, PollOutcome, Poller, PollerId};
+use crate::spin::SpinGuards;
 
 /// Turns that find nothing before readers are told how long they took.
 const TELL_EVERY: u32 = 4096;
@@ -40,9 +40,9 @@ impl Core {
         self.clock.poll_begins();
         let turn = poller.poll(&mut Context { core: self, current: Some(id) });
         self.clock.poll_ended(label);
-        if turn == Turn::Gone {
+        if turn == PollOutcome::Gone {
             drop(poller);
-            self.evict(id);
+            self.remove_poller(id);
             return (false, true);
         }
         // Taken out of `self` by parts: all four are needed at once.
@@ -50,7 +50,7 @@ impl Core {
         let resident = residents.get_mut(id.index).filter(|r| r.generation == id.generation);
         let Some(resident) = resident else { return (false, true) };
         let stays = match turn {
-            Turn::Busy => {
+            PollOutcome::Busy => {
                 if let Some(waiter) = resident.waiter.as_mut().filter(|waiter| waiter.waits())
                     && let Some(polling) = poller.polling()
                 {
@@ -59,11 +59,15 @@ impl Core {
                 }
                 true
             }
-            _ => poller.spins() || looks(resident, &*poller, clock, guards) || poller.arm(),
+            _ => {
+                poller.always_polls()
+                    || keep_polling(resident, &*poller, clock, guards)
+                    || poller.arm()
+            }
         };
         resident.poller = Some(poller);
         resident.hot = stays;
-        (stays, turn == Turn::Busy)
+        (stays, turn == PollOutcome::Busy)
     }
 
     /// A letter is there. `slept`: since when this thread slept, if it did; a bell that was rung
@@ -77,7 +81,7 @@ impl Core {
 
     /// A turn is over. `idle`: it found nothing, and the next one follows at once.
     #[inline]
-    pub(crate) fn turned(&mut self, idle: bool) {
+    pub(crate) fn end_turn(&mut self, idle: bool) {
         if idle {
             self.idle_turns += 1;
             if self.idle_turns == 1 {
@@ -105,11 +109,11 @@ impl Core {
 }
 
 /// One that found nothing is to be asked again at once, because that pays.
-fn looks(
-    resident: &mut Resident,
+fn keep_polling(
+    resident: &mut PollerSlot,
     poller: &dyn Poller,
     clock: &mut Clock,
-    guards: &mut Guards,
+    guards: &mut SpinGuards,
 ) -> bool {
     let Some((waiter, polling)) = resident.waiter.as_mut().zip(poller.polling()) else {
         return false;

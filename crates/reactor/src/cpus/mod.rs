@@ -20,9 +20,9 @@
 //! 1.1).
 
 mod groups;
+mod idle_share;
 mod quota;
-mod seat;
-mod share;
+mod spin_request;
 mod stat;
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -31,10 +31,10 @@ use std::thread::Thread;
 use std::time::{Duration, Instant};
 
 use groups::Groups;
+use idle_share::{IdleMeter, SpinDemand};
 use quota::Throttled;
-pub(crate) use seat::Seat;
-use seat::UNKNOWN;
-use share::{Measure, Wants};
+pub(crate) use spin_request::SpinRequest;
+use spin_request::UNKNOWN;
 
 use crate::clock_ns;
 
@@ -46,7 +46,7 @@ const FORGET_NS: u64 = 1_000_000_000;
 /// The thread that measures, and for whom.
 #[derive(Debug, Default)]
 struct Governor {
-    seats: Mutex<Vec<Weak<Seat>>>,
+    seats: Mutex<Vec<Weak<SpinRequest>>>,
     asleep: AtomicBool,
     thread: OnceLock<Thread>,
 }
@@ -54,7 +54,7 @@ struct Governor {
 static GOVERNOR: OnceLock<Governor> = OnceLock::new();
 
 /// Reserves a seat for the calling thread.
-pub(crate) fn sit(seat: &Arc<Seat>) {
+pub(crate) fn register(seat: &Arc<SpinRequest>) {
     let governor = GOVERNOR.get_or_init(Governor::default);
     seat.sit();
     governor.lock().push(Arc::downgrade(seat));
@@ -83,13 +83,13 @@ fn wanted() {
 }
 
 impl Governor {
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Weak<Seat>>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Weak<SpinRequest>>> {
         // Every change is one addition or removal.
         self.seats.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// All that are there.
-    fn seats(&self) -> Vec<Arc<Seat>> {
+    fn seats(&self) -> Vec<Arc<SpinRequest>> {
         let mut seats = self.lock();
         seats.retain(|seat| seat.strong_count() > 0);
         seats.iter().filter_map(Weak::upgrade).collect()
@@ -107,7 +107,7 @@ fn run() {
 
 /// Until nobody wants to spin any more.
 fn measure(governor: &Governor, throttled: &mut Throttled) {
-    let mut measure = Measure::default();
+    let mut measure = IdleMeter::default();
     let mut groups = Groups::default();
     throttled.begin();
     loop {
@@ -118,7 +118,7 @@ fn measure(governor: &Governor, throttled: &mut Throttled) {
             seats.iter().for_each(|seat| seat.show(UNKNOWN, false));
             return;
         }
-        let ours = wants.iter().map(|seat| Wants { tid: seat.tid(), used_ns: seat.cpu_ns() });
+        let ours = wants.iter().map(|seat| SpinDemand { tid: seat.tid(), used_ns: seat.cpu_ns() });
         let cpus = wants.iter().flat_map(|seat| seat.cpus());
         // Anew each time: a process can be put into another group.
         let limits = quota::read(groups.now());
@@ -132,7 +132,7 @@ fn measure(governor: &Governor, throttled: &mut Throttled) {
                         "cannot measure free CPUs: {error}; polling is not held back by it"
                     );
                 });
-                measure = Measure::default();
+                measure = IdleMeter::default();
             }
         }
         for seat in &seats {

@@ -21,7 +21,7 @@ const PAUSE_MAX_NS: u64 = 60_000_000_000;
 
 /// What one group may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Limit {
+pub(super) struct CpuQuota {
     /// Thousandths of a CPU.
     pub(super) permille: u64,
     /// Periods in which it was stopped.
@@ -32,15 +32,15 @@ pub(super) struct Limit {
 }
 
 /// The groups that have a quota, by their folders.
-pub(super) type Limits = BTreeMap<PathBuf, Limit>;
+pub(super) type CpuQuotas = BTreeMap<PathBuf, CpuQuota>;
 
 /// Reads those that have a quota. A group that cannot be read has none.
-pub(super) fn read(groups: &[Group]) -> Limits {
+pub(super) fn read(groups: &[Group]) -> CpuQuotas {
     let limit = |group: &Group| Some((group.folder.clone(), limit(group)?));
     groups.iter().filter_map(limit).collect()
 }
 
-fn limit(group: &Group) -> Option<Limit> {
+fn limit(group: &Group) -> Option<CpuQuota> {
     let file = |name: &str| text(&group.folder.join(name));
     let permille = match group.version {
         Version::One => permille(&file("cpu.cfs_quota_us")?, &file("cpu.cfs_period_us")?)?,
@@ -57,7 +57,7 @@ fn limit(group: &Group) -> Option<Limit> {
         Version::Two => value(&stat, "usage_usec").map(|us| us.saturating_mul(1000)),
     };
     let throttled = value(&stat, "nr_throttled").unwrap_or_default();
-    Some(Limit { permille, throttled, used_ns: used.unwrap_or_else(own_ns) })
+    Some(CpuQuota { permille, throttled, used_ns: used.unwrap_or_else(own_ns) })
 }
 
 fn text(path: &Path) -> Option<String> {
@@ -88,8 +88,13 @@ fn own_ns() -> u64 {
 
 /// CPU time that the tightest group has left for those who used `used_ns` of it in the `elapsed_ns`
 /// between two readings. `None`: no group has a quota.
-pub(super) fn left(before: &Limits, now: &Limits, elapsed_ns: u64, used_ns: u64) -> Option<u64> {
-    let of = |(folder, limit): (&PathBuf, &Limit)| {
+pub(super) fn left(
+    before: &CpuQuotas,
+    now: &CpuQuotas,
+    elapsed_ns: u64,
+    used_ns: u64,
+) -> Option<u64> {
+    let of = |(folder, limit): (&PathBuf, &CpuQuota)| {
         let all = u128::from(limit.permille) * u128::from(elapsed_ns) / 1000;
         let before = before.get(folder).map_or(limit.used_ns, |before| before.used_ns);
         let others = limit.used_ns.saturating_sub(before).saturating_sub(used_ns);
@@ -113,7 +118,7 @@ impl Throttled {
     }
 
     /// Takes a reading at `now`, in nanoseconds.
-    pub(super) fn add(&mut self, now: u64, limits: &Limits) {
+    pub(super) fn add(&mut self, now: u64, limits: &CpuQuotas) {
         let counts = limits.iter().map(|(folder, limit)| (folder.clone(), limit.throttled));
         let counts: BTreeMap<_, _> = counts.collect();
         let grown = |(folder, count): (&PathBuf, &u64)| {
@@ -157,7 +162,7 @@ mod tests {
         let stat = b"usage_usec 7000\nuser_usec 1\nnr_periods 9\nnr_throttled 4\n";
         let (_dir, two) =
             group(Version::Two, &[("cpu.max", b"150000 100000\n"), ("cpu.stat", stat)]);
-        let expected = Limit { permille: 1500, throttled: 4, used_ns: 7_000_000 };
+        let expected = CpuQuota { permille: 1500, throttled: 4, used_ns: 7_000_000 };
         assert_eq!(limit(&two), Some(expected));
         let mut files: Vec<(&str, &[u8])> = vec![
             ("cpu.cfs_quota_us", b"50000\n"),
@@ -166,7 +171,7 @@ mod tests {
             ("cpuacct.usage", b"12345\n"),
         ];
         let (_dir, one) = group(Version::One, &files);
-        let expected = Limit { permille: 500, throttled: 2, used_ns: 12_345 };
+        let expected = CpuQuota { permille: 500, throttled: 2, used_ns: 12_345 };
         assert_eq!(limit(&one), Some(expected));
         files.truncate(2);
         let (_dir, bare) = group(Version::One, &files);
@@ -193,23 +198,23 @@ mod tests {
             "nr_throttled_x 1\nnr_throttled\nnr_throttled x\nnr_throttled 18446744073709551616\n";
         assert_eq!(value(stat, "nr_throttled"), None);
         let (_dir, folder) = group(Version::One, &[]);
-        assert_eq!(read(&[folder]), Limits::new());
+        assert_eq!(read(&[folder]), CpuQuotas::new());
         let gone = Group { version: Version::Two, folder: "/nowhere/at/all".into() };
-        assert_eq!(read(&[gone]), Limits::new());
+        assert_eq!(read(&[gone]), CpuQuotas::new());
     }
 
-    fn one(permille: u64, used_ns: u64, throttled: u64) -> Limits {
-        Limits::from([("/g".into(), Limit { permille, throttled, used_ns })])
+    fn one(permille: u64, used_ns: u64, throttled: u64) -> CpuQuotas {
+        CpuQuotas::from([("/g".into(), CpuQuota { permille, throttled, used_ns })])
     }
 
     #[test]
     fn what_others_of_the_group_use_is_not_left() {
         assert_eq!(left(&one(1500, 0, 0), &one(1500, S, 0), S, S), Some(S * 3 / 2));
         assert_eq!(left(&one(1500, 0, 0), &one(1500, S, 0), S, S / 4), Some(S * 3 / 4));
-        assert_eq!(left(&Limits::new(), &one(1500, S, 0), S, 0), Some(S * 3 / 2), "it is new");
-        assert_eq!(left(&one(500, 0, 0), &Limits::new(), S, 0), None);
+        assert_eq!(left(&CpuQuotas::new(), &one(1500, S, 0), S, 0), Some(S * 3 / 2), "it is new");
+        assert_eq!(left(&one(500, 0, 0), &CpuQuotas::new(), S, 0), None);
         let mut two = one(1500, 0, 0);
-        two.insert("/g/h".into(), Limit { permille: 200, throttled: 0, used_ns: 0 });
+        two.insert("/g/h".into(), CpuQuota { permille: 200, throttled: 0, used_ns: 0 });
         assert_eq!(left(&two, &two, S, 0), Some(S / 5), "the tightest");
         let most = one(u64::MAX, u64::MAX, u64::MAX);
         assert_eq!(left(&most, &most, u64::MAX, u64::MAX), Some(u64::MAX));
@@ -242,7 +247,7 @@ mod tests {
         throttled.add(now, &one(1500, 0, count + 3));
         assert_eq!(throttled.until, now + S, "it begins anew");
         // A quota that was taken away holds nobody; nor does what was counted meanwhile.
-        throttled.add(now, &Limits::new());
+        throttled.add(now, &CpuQuotas::new());
         assert!(!throttled.forbids(now));
         throttled.begin();
         throttled.add(now + 9 * S, &one(1500, 0, count + 9));

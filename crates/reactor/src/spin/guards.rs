@@ -9,8 +9,8 @@
 
 use std::sync::Arc;
 
-use super::Refused;
-use crate::cpus::Seat;
+use super::SpinRefusal;
+use crate::cpus::SpinRequest;
 
 /// Spins are judged when they add up to this.
 const JUDGED_NS: u64 = 1_000_000;
@@ -24,23 +24,23 @@ const PAUSE_MAX_NS: u64 = 1_000_000_000;
 
 /// Guards of one reactor.
 #[derive(Debug)]
-pub(crate) struct Guards {
-    seat: Arc<Seat>,
-    wanted: Wanted,
+pub(crate) struct SpinGuards {
+    seat: Arc<SpinRequest>,
+    wanted: CpuContention,
     /// Up to when spins were counted.
     counted_to: u64,
     /// What it costs to be woken, in nanoseconds; 0 while that is unknown.
     pub(crate) wake_ns: u64,
 }
 
-impl Guards {
-    pub(crate) fn new(seat: Arc<Seat>) -> Self {
-        Self { seat, wanted: Wanted::default(), counted_to: 0, wake_ns: 0 }
+impl SpinGuards {
+    pub(crate) fn new(seat: Arc<SpinRequest>) -> Self {
+        Self { seat, wanted: CpuContention::default(), counted_to: 0, wake_ns: 0 }
     }
 
     /// Of a thread whose CPU nobody else wants.
     #[cfg(test)]
-    pub(super) fn alone(seat: Arc<Seat>) -> Self {
+    pub(super) fn alone(seat: Arc<SpinRequest>) -> Self {
         let mut guards = Self::new(seat);
         guards.wanted.read = || 0;
         guards
@@ -48,14 +48,14 @@ impl Guards {
 
     /// Whether a spin may begin at `now`, if `idle_percent` of a CPU must be free for it.
     #[inline]
-    pub(super) fn allow(&mut self, now: u64, idle_percent: u8) -> Result<(), Refused> {
+    pub(super) fn allow(&mut self, now: u64, idle_percent: u8) -> Result<(), SpinRefusal> {
         self.seat.wishes(now);
         if self.seat.free_permille() < u32::from(idle_percent) * 10 {
             let by_quota = self.seat.is_by_quota();
-            return Err(if by_quota { Refused::QuotaUsed } else { Refused::NoFreeCpu });
+            return Err(if by_quota { SpinRefusal::QuotaUsed } else { SpinRefusal::NoFreeCpu });
         }
         if self.wanted.forbids(now) {
-            return Err(Refused::CpuWanted);
+            return Err(SpinRefusal::CpuWanted);
         }
         Ok(())
     }
@@ -81,7 +81,7 @@ impl Guards {
 
 /// Whether others want this CPU.
 #[derive(Debug)]
-struct Wanted {
+struct CpuContention {
     /// Tells the switches.
     read: fn() -> u64,
     /// When the switches were counted, and how many there were.
@@ -93,13 +93,13 @@ struct Wanted {
     pause: u64,
 }
 
-impl Default for Wanted {
+impl Default for CpuContention {
     fn default() -> Self {
         Self { read: switches, from: 0, switches: 0, spun: 0, until: 0, pause: 0 }
     }
 }
 
-impl Wanted {
+impl CpuContention {
     #[inline]
     fn forbids(&mut self, now: u64) -> bool {
         if now.saturating_sub(self.from) > WITHIN_NS {
@@ -149,7 +149,7 @@ mod tests {
 
     #[test]
     fn switches_in_spins_forbid_them_for_longer_and_longer() {
-        let mut wanted = Wanted::default();
+        let mut wanted = CpuContention::default();
         let mut now = 1_000;
         let mut pauses = Vec::new();
         for _ in 0..8 {
@@ -174,7 +174,7 @@ mod tests {
 
     #[test]
     fn spins_at_the_same_time_count_once() {
-        let mut guards = Guards::new(Arc::default());
+        let mut guards = SpinGuards::new(Arc::default());
         guards.wanted.counts(1_000, 0);
         for _ in 0..8 {
             guards.spun(1_000 + JUDGED_NS / 2, JUDGED_NS / 2);
@@ -192,7 +192,7 @@ mod tests {
 
     #[test]
     fn a_waking_costs_the_least_that_was_seen_or_a_little_more() {
-        let mut guards = Guards::new(Arc::default());
+        let mut guards = SpinGuards::new(Arc::default());
         for (took, known) in [(30_000, 30_000), (10_000, 10_000), (26_000, 11_000)] {
             guards.woke(took);
             assert_eq!(guards.wake_ns, known);

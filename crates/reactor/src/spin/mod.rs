@@ -11,20 +11,22 @@
 //! Source: design 4.3.
 
 mod budget;
-mod door;
 mod guards;
-mod share;
+mod policy;
 #[cfg(test)]
 mod tests;
 mod wait;
+mod wait_share;
 
-pub use door::{POLL_MAX_NS, PollMode, PollPolicy, PollReason, PollState, Polling, Refused};
-pub(crate) use guards::Guards;
-pub(crate) use wait::Waiter;
+pub(crate) use guards::SpinGuards;
+pub use policy::{
+    POLL_MAX_NS, PollControl, PollMode, PollPolicy, PollReason, PollState, SpinRefusal,
+};
+pub(crate) use wait::WaitTracker;
 
 /// What a poller that finds nothing waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WaitsFor {
+pub enum WaitTarget {
     /// Its driver is to bring something new: nothing is under way.
     Driver,
     /// Its device is to end something; its driver may bring more.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::*;
 use crate::clock::Clock;
-use crate::cpus::Seat;
+use crate::cpus::SpinRequest;
 
 const US: u64 = 1_000;
 /// Waits that are slept before anything is known.
@@ -12,24 +12,24 @@ const FIRST: u64 = 32;
 
 /// A poller's waits, with what is around it.
 struct Bench {
-    polling: Polling,
-    waiter: Waiter,
+    polling: PollControl,
+    waiter: WaitTracker,
     clock: Clock,
-    guards: Guards,
-    seat: Arc<Seat>,
+    guards: SpinGuards,
+    seat: Arc<SpinRequest>,
     now: u64,
 }
 
 impl Bench {
     fn new(policy: PollPolicy) -> Self {
-        let polling = Polling::default();
+        let polling = PollControl::default();
         polling.set(policy);
-        let seat = Arc::<Seat>::default();
+        let seat = Arc::<SpinRequest>::default();
         Self {
-            waiter: Waiter::new(&polling),
+            waiter: WaitTracker::new(&polling),
             polling,
             clock: Clock::default(),
-            guards: Guards::alone(seat.clone()),
+            guards: SpinGuards::alone(seat.clone()),
             seat,
             now: 1_000_000,
         }
@@ -38,17 +38,17 @@ impl Bench {
     /// One that has slept for long enough to know that a probe is worth it.
     fn willing(mode: PollMode) -> Self {
         let mut bench = Self::new(policy(mode));
-        (0..FIRST).for_each(|_| _ = bench.wait(WaitsFor::Driver, 5 * US));
+        (0..FIRST).for_each(|_| _ = bench.wait(WaitTarget::Driver, 5 * US));
         bench
     }
 
-    fn looks(&mut self, waits_for: WaitsFor) -> bool {
+    fn looks(&mut self, waits_for: WaitTarget) -> bool {
         self.clock.set(self.now);
         self.waiter.finds_nothing(&self.polling, waits_for, &mut self.clock, &mut self.guards)
     }
 
     /// A wait that takes `took_ns`, looked at every 500 ns; true if it was spun to its end.
-    fn wait(&mut self, waits_for: WaitsFor, took_ns: u64) -> bool {
+    fn wait(&mut self, waits_for: WaitTarget, took_ns: u64) -> bool {
         let end = self.now + took_ns;
         let mut awake = true;
         while awake && self.now < end {
@@ -76,7 +76,7 @@ fn short_waits_are_spun_and_long_ones_slept() {
     bench.guards.woke(9 * US);
     assert_eq!(bench.state().reason, PollReason::Unknown);
     for _ in 0..500 {
-        bench.wait(WaitsFor::Driver, 20 * US);
+        bench.wait(WaitTarget::Driver, 20 * US);
     }
     let state = bench.state();
     let hits = 500 - FIRST;
@@ -84,10 +84,10 @@ fn short_waits_are_spun_and_long_ones_slept() {
     assert_eq!(state.saved_ns, hits * 9 * US);
     assert_eq!(state.spun_ns, hits * 19_500, "from the second look on");
     for _ in 0..500 {
-        bench.wait(WaitsFor::Driver, 900 * US);
+        bench.wait(WaitTarget::Driver, 900 * US);
     }
     let after = bench.state();
-    assert_eq!(after.reason, PollReason::Refused(Refused::TooLong));
+    assert_eq!(after.reason, PollReason::Refused(SpinRefusal::TooLong));
     assert!(after.misses < 150 && after.refused[0] > 350, "{after:?}");
     assert!(!after.armed());
 }
@@ -96,11 +96,11 @@ fn short_waits_are_spun_and_long_ones_slept() {
 fn the_waits_for_driver_and_device_are_judged_apart() {
     let mut bench = Bench::new(policy(PollMode::Auto));
     for _ in 0..200 {
-        bench.wait(WaitsFor::Driver, 5 * US);
-        bench.wait(WaitsFor::Device, 3_000 * US);
+        bench.wait(WaitTarget::Driver, 5 * US);
+        bench.wait(WaitTarget::Device, 3_000 * US);
     }
-    assert!(bench.wait(WaitsFor::Driver, 5 * US));
-    assert!(!bench.wait(WaitsFor::Device, 5 * US), "it sleeps at once");
+    assert!(bench.wait(WaitTarget::Driver, 5 * US));
+    assert!(!bench.wait(WaitTarget::Device, 5 * US), "it sleeps at once");
 }
 
 #[test]
@@ -109,8 +109,8 @@ fn a_device_is_looked_at_while_it_is_busy_half_of_the_time() {
     let mut hits_of = |thought: u64| {
         let before = bench.state().hits;
         for _ in 0..1_000 {
-            bench.wait(WaitsFor::Driver, thought);
-            bench.wait(WaitsFor::Device, 70 * US);
+            bench.wait(WaitTarget::Driver, thought);
+            bench.wait(WaitTarget::Device, 70 * US);
         }
         bench.state().hits - before
     };
@@ -125,37 +125,37 @@ fn a_device_is_looked_at_while_it_is_busy_half_of_the_time() {
 #[test]
 fn settings_hold_from_the_next_look_on() {
     let mut bench = Bench::new(policy(PollMode::Off));
-    assert!(!bench.looks(WaitsFor::Driver));
+    assert!(!bench.looks(WaitTarget::Driver));
     assert_eq!(bench.state().reason, PollReason::Off);
     bench.polling.set(policy(PollMode::Always));
     for _ in 0..10_000 {
-        assert!(bench.looks(WaitsFor::Driver));
+        assert!(bench.looks(WaitTarget::Driver));
         bench.now += US;
     }
     assert!(bench.state().spun_ns > 8_000 * US, "told while it spins: {:?}", bench.state());
     bench.waiter.finds_work(&bench.polling, bench.now, &mut bench.guards);
     assert_eq!((bench.state().hits, bench.state().spun_ns), (1, 9_999 * US));
     // In the middle of a spin.
-    assert!(bench.looks(WaitsFor::Driver));
+    assert!(bench.looks(WaitTarget::Driver));
     bench.polling.set(policy(PollMode::Off));
-    assert!(!bench.looks(WaitsFor::Driver));
+    assert!(!bench.looks(WaitTarget::Driver));
     bench.polling.set(policy(PollMode::Auto));
-    assert!(!bench.looks(WaitsFor::Driver));
+    assert!(!bench.looks(WaitTarget::Driver));
     assert_eq!(bench.state().reason, PollReason::Unknown);
-    (0..FIRST).for_each(|_| _ = bench.wait(WaitsFor::Driver, 5 * US));
-    assert!(bench.looks(WaitsFor::Driver), "a probe");
+    (0..FIRST).for_each(|_| _ = bench.wait(WaitTarget::Driver, 5 * US));
+    assert!(bench.looks(WaitTarget::Driver), "a probe");
     bench.polling.set(PollPolicy { max_ns: 0, ..policy(PollMode::Auto) });
-    assert!(!bench.looks(WaitsFor::Driver));
-    assert_eq!(bench.state().reason, PollReason::Refused(Refused::TooLong));
+    assert!(!bench.looks(WaitTarget::Driver));
+    assert_eq!(bench.state().reason, PollReason::Refused(SpinRefusal::TooLong));
 }
 
 #[test]
 fn what_only_an_event_can_end_is_not_spun() {
     for mode in [PollMode::Auto, PollMode::Always] {
         let mut bench = Bench::willing(mode);
-        assert!(bench.looks(WaitsFor::Driver));
-        assert!(!bench.looks(WaitsFor::Event), "stopped in the middle of a spin");
-        assert!(bench.looks(WaitsFor::Driver));
+        assert!(bench.looks(WaitTarget::Driver));
+        assert!(!bench.looks(WaitTarget::Event), "stopped in the middle of a spin");
+        assert!(bench.looks(WaitTarget::Driver));
     }
 }
 
@@ -163,26 +163,26 @@ fn what_only_an_event_can_end_is_not_spun() {
 fn without_a_free_cpu_nothing_is_spun_and_nothing_is_learnt() {
     let mut bench = Bench::new(policy(PollMode::Auto));
     for _ in 0..100 {
-        bench.wait(WaitsFor::Driver, 5 * US);
+        bench.wait(WaitTarget::Driver, 5 * US);
     }
     bench.seat.show_for_test(740, false);
     for _ in 0..100 {
-        assert!(!bench.wait(WaitsFor::Driver, 5_000 * US));
+        assert!(!bench.wait(WaitTarget::Driver, 5_000 * US));
     }
     let state = bench.state();
-    assert_eq!(state.reason, PollReason::Refused(Refused::NoFreeCpu));
+    assert_eq!(state.reason, PollReason::Refused(SpinRefusal::NoFreeCpu));
     assert_eq!((state.hits, state.refused), (100 - FIRST, [0, 100, 0, 0, 0]));
     bench.polling.set(PollPolicy { idle_percent: 74, ..policy(PollMode::Auto) });
-    assert!(bench.wait(WaitsFor::Driver, 5 * US), "so much is free");
+    assert!(bench.wait(WaitTarget::Driver, 5 * US), "so much is free");
     bench.polling.set(PollPolicy { idle_percent: 0, ..policy(PollMode::Auto) });
     bench.seat.show_for_test(0, false);
-    assert!(bench.wait(WaitsFor::Driver, 5 * US), "none is asked for");
+    assert!(bench.wait(WaitTarget::Driver, 5 * US), "none is asked for");
     bench.seat.show_for_test(0, true);
-    assert!(bench.wait(WaitsFor::Driver, 5 * US), "nor of a quota");
+    assert!(bench.wait(WaitTarget::Driver, 5 * US), "nor of a quota");
     bench.polling.set(PollPolicy { idle_percent: 1, ..policy(PollMode::Auto) });
-    assert!(!bench.wait(WaitsFor::Driver, 5 * US));
+    assert!(!bench.wait(WaitTarget::Driver, 5 * US));
     let state = bench.state();
-    assert_eq!(state.reason, PollReason::Refused(Refused::QuotaUsed));
+    assert_eq!(state.reason, PollReason::Refused(SpinRefusal::QuotaUsed));
     assert_eq!(state.refused, [0, 100, 0, 0, 1]);
 }
 
@@ -194,7 +194,7 @@ fn a_window_that_always_misses_is_bounded_by_the_budget() {
     let mut hit = false;
     for _ in 0..2_000 {
         hit = !hit;
-        bench.wait(WaitsFor::Driver, if hit { 10 * US } else { 11_000 * US });
+        bench.wait(WaitTarget::Driver, if hit { 10 * US } else { 11_000 * US });
     }
     let state = bench.state();
     let wasted = state.spun_ns - state.hits * 10 * US;
@@ -204,14 +204,14 @@ fn a_window_that_always_misses_is_bounded_by_the_budget() {
 #[test]
 fn a_clock_that_jumps_ends_a_spin_and_breaks_nothing() {
     let mut bench = Bench::willing(PollMode::Auto);
-    assert!(bench.looks(WaitsFor::Driver) && bench.looks(WaitsFor::Driver));
+    assert!(bench.looks(WaitTarget::Driver) && bench.looks(WaitTarget::Driver));
     bench.now += 1 << 60;
-    assert!(!bench.looks(WaitsFor::Driver));
+    assert!(!bench.looks(WaitTarget::Driver));
     bench.now = 5;
     bench.waiter.finds_work(&bench.polling, bench.now, &mut bench.guards);
-    bench.wait(WaitsFor::Driver, 5 * US);
+    bench.wait(WaitTarget::Driver, 5 * US);
     bench.now = u64::MAX - 10 * US;
-    bench.wait(WaitsFor::Driver, 5 * US);
+    bench.wait(WaitTarget::Driver, 5 * US);
 }
 
 #[test]
@@ -219,12 +219,13 @@ fn a_policy_survives_its_packing() {
     let all = [PollMode::Off, PollMode::Auto, PollMode::Always];
     for mode in all {
         for (max_ns, idle_percent) in [(0, 0), (128_000, 75), (POLL_MAX_NS, 100)] {
-            let (polling, policy) = (Polling::default(), PollPolicy { mode, max_ns, idle_percent });
+            let (polling, policy) =
+                (PollControl::default(), PollPolicy { mode, max_ns, idle_percent });
             polling.set(policy);
             assert_eq!(polling.policy(), policy);
         }
     }
-    let polling = Polling::default();
+    let polling = PollControl::default();
     polling.set(PollPolicy { mode: PollMode::Auto, max_ns: u64::MAX, idle_percent: 255 });
     let most = PollPolicy { mode: PollMode::Auto, max_ns: POLL_MAX_NS, idle_percent: 100 };
     assert_eq!(polling.policy(), most);

@@ -1,8 +1,8 @@
 //! One wait of a poller, from the turn that finds nothing to the one that finds work.
 
 use super::budget::Budget;
-use super::share::Share;
-use super::{Guards, PollMode, PollPolicy, PollReason, Polling, Refused, WaitsFor};
+use super::wait_share::WaitShare;
+use super::{PollControl, PollMode, PollPolicy, PollReason, SpinGuards, SpinRefusal, WaitTarget};
 use crate::clock::Clock;
 use crate::{PollSettings, PollVerdict, PollWait, PollWindow};
 
@@ -34,7 +34,7 @@ enum Phase {
 
 /// What a reactor knows of the waits of one poller.
 #[derive(Debug)]
-pub(crate) struct Waiter {
+pub(crate) struct WaitTracker {
     phase: Phase,
     /// The policy that the windows are set to.
     packed: u64,
@@ -47,11 +47,11 @@ pub(crate) struct Waiter {
     told: u64,
     looks: u32,
     budget: Budget,
-    share: Share,
+    share: WaitShare,
 }
 
-impl Waiter {
-    pub(crate) fn new(polling: &Polling) -> Self {
+impl WaitTracker {
+    pub(crate) fn new(polling: &PollControl) -> Self {
         let none = PollWindow::new(PollSettings { max_ns: 0 });
         let packed = polling.packed();
         let mut waiter = Self {
@@ -64,7 +64,7 @@ impl Waiter {
             told: 0,
             looks: 0,
             budget: Budget::default(),
-            share: Share::default(),
+            share: WaitShare::default(),
         };
         waiter.set(packed);
         waiter
@@ -102,17 +102,17 @@ impl Waiter {
     /// A turn has found nothing. True: it is to be asked again at once.
     pub(crate) fn finds_nothing(
         &mut self,
-        polling: &Polling,
-        waits_for: WaitsFor,
+        polling: &PollControl,
+        waits_for: WaitTarget,
         clock: &mut Clock,
-        guards: &mut Guards,
+        guards: &mut SpinGuards,
     ) -> bool {
         let packed = polling.packed();
         if packed != self.packed {
             self.set(packed);
             self.phase = Phase::Working;
         }
-        if waits_for == WaitsFor::Event {
+        if waits_for == WaitTarget::Event {
             self.phase = Phase::Working;
             return false;
         }
@@ -152,17 +152,17 @@ impl Waiter {
 
     fn begins(
         &mut self,
-        polling: &Polling,
-        waits_for: WaitsFor,
+        polling: &PollControl,
+        waits_for: WaitTarget,
         clock: &mut Clock,
-        guards: &mut Guards,
+        guards: &mut SpinGuards,
     ) -> bool {
         if self.policy.mode == PollMode::Off {
             polling.shows(PollReason::Off, 0);
             return false;
         }
         let since = clock.idle_since();
-        self.for_device = waits_for == WaitsFor::Device;
+        self.for_device = waits_for == WaitTarget::Device;
         let decided = match self.policy.mode {
             PollMode::Always => Ok((FOR_EVER, PollReason::Always)),
             _ => self.decides(since, guards),
@@ -185,22 +185,22 @@ impl Waiter {
     fn decides(
         &mut self,
         now: u64,
-        guards: &mut Guards,
-    ) -> Result<(u64, PollReason), Option<Refused>> {
+        guards: &mut SpinGuards,
+    ) -> Result<(u64, PollReason), Option<SpinRefusal>> {
         let window = self.window();
         let (spin, verdict) = (window.spin_ns(), window.verdict());
         if spin == 0 {
             let unknown = verdict == PollVerdict::Unknown;
-            return Err(if unknown { None } else { Some(Refused::TooLong) });
+            return Err(if unknown { None } else { Some(SpinRefusal::TooLong) });
         }
         // Else a disk that takes 70 us for each of 5,000 requests a second would have a third of a
         // CPU for a tenth of its latency.
         if self.for_device && !self.share.is_mostly_device() {
-            return Err(Some(Refused::TooLong));
+            return Err(Some(SpinRefusal::TooLong));
         }
         guards.allow(now, self.policy.idle_percent)?;
         if !self.budget.allows(now) {
-            return Err(Some(Refused::BudgetUsed));
+            return Err(Some(SpinRefusal::BudgetUsed));
         }
         let probing = verdict == PollVerdict::Probing;
         let reason = if probing { PollReason::Probing } else { PollReason::Pays };
@@ -214,7 +214,7 @@ impl Waiter {
     }
 
     /// A turn has found work at `now`: the wait is over.
-    pub(crate) fn finds_work(&mut self, polling: &Polling, now: u64, guards: &mut Guards) {
+    pub(crate) fn finds_work(&mut self, polling: &PollControl, now: u64, guards: &mut SpinGuards) {
         let phase = std::mem::replace(&mut self.phase, Phase::Working);
         let (took_ns, spun_ns) = match phase {
             Phase::Working => return,

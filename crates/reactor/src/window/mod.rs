@@ -6,7 +6,7 @@
 //! trace of waits drives it as a reactor does.
 //!
 //! # The rule
-//! A hit may cost at most the [`Settings::max_ns`] that its owner grants: over the waits of the
+//! A hit may cost at most the [`WindowSettings::max_ns`] that its owner grants: over the waits of the
 //! recent past, time spun divided by waits that ended within the spin. Of all windows that keep to
 //! that, the one that gains most is taken. So a wait of 50 us is spun through when it always takes
 //! 50 us; arrivals at random, 200 us apart in the mean, are not, since every window pays 200 us for
@@ -22,11 +22,11 @@
 //!
 //! Source: design 4.3; the documents' tapdisk3 spins a fixed time whatever comes (seed-facts 1.1).
 
-mod gaps;
 #[cfg(test)]
 mod tests;
+mod wait_histogram;
 
-use gaps::Gaps;
+use wait_histogram::WaitHistogram;
 
 /// Waits that a probe spins through.
 const PROBE: u32 = 8;
@@ -47,12 +47,12 @@ const ENTER: (u64, u64) = (3, 4);
 
 /// What the owner of a disk sets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Settings {
+pub struct WindowSettings {
     /// Longest spin, and the most that a hit may cost, in nanoseconds; 0 never spins.
     pub max_ns: u64,
 }
 
-impl Default for Settings {
+impl Default for WindowSettings {
     /// 128 us: above what a wake-up costs on any machine that was measured, below the gap at which
     /// a queue that is idle most of the time would burn a core.
     fn default() -> Self {
@@ -62,7 +62,7 @@ impl Default for Settings {
 
 /// Why a window is what it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum WindowVerdict {
     /// Nothing is known yet: the first waits are slept.
     Unknown,
     /// A few waits are spun to see what they cost.
@@ -77,7 +77,7 @@ pub enum Verdict {
 
 /// How a wait ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wait {
+pub struct WaitSample {
     /// From the moment with nothing to do to the moment at which there was something, nanoseconds.
     pub took_ns: u64,
     /// For how long of that the queue was looked at; 0 when it slept at once.
@@ -86,7 +86,7 @@ pub struct Wait {
     pub woken_ns: u64,
 }
 
-impl Wait {
+impl WaitSample {
     /// It ended while the queue was looked at.
     pub fn hit(&self) -> bool {
         self.spun_ns > 0 && self.took_ns <= self.spun_ns
@@ -96,8 +96,8 @@ impl Wait {
 /// See the module.
 #[derive(Clone, Debug)]
 pub struct PollWindow {
-    settings: Settings,
-    verdict: Verdict,
+    settings: WindowSettings,
+    verdict: WindowVerdict,
     window_ns: u64,
     /// Waits left in this probe, this review or this sleep.
     left: u32,
@@ -108,36 +108,36 @@ pub struct PollWindow {
     /// Times asleep in a row that ended without a probe.
     passed: u32,
     /// Waits that were spun; asleep, what those were about that were not.
-    gaps: Gaps,
+    gaps: WaitHistogram,
 }
 
 impl PollWindow {
     /// A window that begins asleep.
-    pub fn new(settings: Settings) -> Self {
+    pub fn new(settings: WindowSettings) -> Self {
         let mut window = Self {
             settings,
-            verdict: Verdict::Off,
+            verdict: WindowVerdict::Off,
             window_ns: 0,
             left: 0,
             sleeps: SLEEPS,
             paid: 0,
             passed: 0,
-            gaps: Gaps::default(),
+            gaps: WaitHistogram::default(),
         };
         window.set(settings);
         window
     }
 
     /// Changes the settings; what was learnt under others is forgotten.
-    pub fn set(&mut self, settings: Settings) {
+    pub fn set(&mut self, settings: WindowSettings) {
         self.settings = settings;
         (self.sleeps, self.passed) = (SLEEPS, 0);
         let off = settings.max_ns == 0;
-        self.rest(if off { Verdict::Off } else { Verdict::Unknown }, FIRST);
+        self.rest(if off { WindowVerdict::Off } else { WindowVerdict::Unknown }, FIRST);
     }
 
     /// By what it judges.
-    pub fn settings(&self) -> Settings {
+    pub fn settings(&self) -> WindowSettings {
         self.settings
     }
 
@@ -147,23 +147,23 @@ impl PollWindow {
     }
 
     /// Why.
-    pub fn verdict(&self) -> Verdict {
+    pub fn verdict(&self) -> WindowVerdict {
         self.verdict
     }
 
     /// A wait has ended. One that was not spun though [`Self::spin_ns`] said so, since a guard
     /// forbade it, teaches nothing.
-    pub fn ended(&mut self, wait: Wait) {
+    pub fn ended(&mut self, wait: WaitSample) {
         match self.verdict {
-            Verdict::Off => {}
-            Verdict::Unknown | Verdict::TooLong => {
+            WindowVerdict::Off => {}
+            WindowVerdict::Unknown | WindowVerdict::TooLong => {
                 self.gaps.add(wait.took_ns.saturating_sub(wait.woken_ns));
                 self.left = self.left.saturating_sub(1);
                 if self.left == 0 {
                     self.wake_up();
                 }
             }
-            Verdict::Probing | Verdict::Pays => {
+            WindowVerdict::Probing | WindowVerdict::Pays => {
                 if wait.spun_ns == 0 {
                     return;
                 }
@@ -176,8 +176,8 @@ impl PollWindow {
         }
     }
 
-    fn rest(&mut self, verdict: Verdict, waits: u32) {
-        self.gaps = Gaps::default();
+    fn rest(&mut self, verdict: WindowVerdict, waits: u32) {
+        self.gaps = WaitHistogram::default();
         self.verdict = verdict;
         self.window_ns = 0;
         self.left = waits;
@@ -185,7 +185,7 @@ impl PollWindow {
 
     /// Sleeps on, for twice as long the next time.
     fn rest_on(&mut self) {
-        self.rest(Verdict::TooLong, self.sleeps);
+        self.rest(WindowVerdict::TooLong, self.sleeps);
         self.sleeps = (self.sleeps * 2).min(SLEEPS_MAX);
     }
 
@@ -202,8 +202,8 @@ impl PollWindow {
     }
 
     fn probe(&mut self) {
-        self.gaps = Gaps::default();
-        self.verdict = Verdict::Probing;
+        self.gaps = WaitHistogram::default();
+        self.verdict = WindowVerdict::Probing;
         self.window_ns = self.settings.max_ns;
         self.left = PROBE;
         self.paid = 0;
@@ -212,12 +212,12 @@ impl PollWindow {
     fn review(&mut self) {
         let max = self.settings.max_ns;
         let price = match self.verdict {
-            Verdict::Pays => max,
+            WindowVerdict::Pays => max,
             _ => max / ENTER.1 * ENTER.0,
         };
         match self.gaps.best(max, price) {
             Some(window) => {
-                self.verdict = Verdict::Pays;
+                self.verdict = WindowVerdict::Pays;
                 self.window_ns = window;
                 self.left = REVIEW;
                 self.paid = self.paid.saturating_add(1);

@@ -1,6 +1,6 @@
 //! Traces of waits, driven through a window as a reactor drives it.
 
-use super::{PollWindow, Settings, Verdict, Wait};
+use super::{PollWindow, WaitSample, WindowSettings, WindowVerdict};
 
 /// What a wake-up costs in these traces: it ends a wait that was slept through late.
 const WAKE_NS: u64 = 30_000;
@@ -48,7 +48,7 @@ fn drive(window: &mut PollWindow, gaps: impl Iterator<Item = u64>) -> Outcome {
         let hit = gap <= spin;
         let took_ns = if hit { gap } else { gap + WAKE_NS };
         let spun_ns = if hit { gap.max(1) } else { spin };
-        window.ended(Wait { took_ns, spun_ns, woken_ns: WAKE_NS });
+        window.ended(WaitSample { took_ns, spun_ns, woken_ns: WAKE_NS });
         outcome.waits += 1;
         outcome.hits += u64::from(hit);
         outcome.spun_ns += gap.min(spin);
@@ -58,7 +58,7 @@ fn drive(window: &mut PollWindow, gaps: impl Iterator<Item = u64>) -> Outcome {
 }
 
 fn fresh() -> PollWindow {
-    PollWindow::new(Settings::default())
+    PollWindow::new(WindowSettings::default())
 }
 
 #[test]
@@ -67,7 +67,7 @@ fn steady_waits_are_spun_through() {
         let mut window = fresh();
         let outcome = drive(&mut window, std::iter::repeat_n(gap, 10_000));
         assert!(outcome.hit_share() > 0.99, "{gap}: {outcome:?}");
-        assert_eq!(window.verdict(), Verdict::Pays);
+        assert_eq!(window.verdict(), WindowVerdict::Pays);
     }
 }
 
@@ -112,11 +112,11 @@ fn arrivals_at_random_are_slept_for_when_they_come_seldom() {
 fn a_wake_up_that_takes_longer_than_is_known_does_not_hide_what_pays() {
     let mut window = fresh();
     let mut waits = 0;
-    while window.verdict() != Verdict::Pays {
+    while window.verdict() != WindowVerdict::Pays {
         // Each wait of 10 us ends 300 us late, and nothing is known of that.
         let spun_ns = window.spin_ns();
         let took_ns = if spun_ns > 0 { 10_000 } else { 310_000 };
-        window.ended(Wait { took_ns, spun_ns, woken_ns: 0 });
+        window.ended(WaitSample { took_ns, spun_ns, woken_ns: 0 });
         waits += 1;
         assert!(waits < 2_000);
     }
@@ -152,16 +152,16 @@ fn a_trace_that_changes_is_followed() {
 
 #[test]
 fn settings_rule() {
-    let mut window = PollWindow::new(Settings { max_ns: 0 });
+    let mut window = PollWindow::new(WindowSettings { max_ns: 0 });
     let outcome = drive(&mut window, std::iter::repeat_n(100, 1_000));
-    assert_eq!((outcome.spun_ns, window.verdict()), (0, Verdict::Off));
-    window.set(Settings { max_ns: 20_000 });
+    assert_eq!((outcome.spun_ns, window.verdict()), (0, WindowVerdict::Off));
+    window.set(WindowSettings { max_ns: 20_000 });
     let short = drive(&mut window, std::iter::repeat_n(10_000, 1_000));
     assert!(short.hit_share() > 0.96, "{short:?}");
-    window.set(Settings { max_ns: u64::MAX });
+    window.set(WindowSettings { max_ns: u64::MAX });
     let long = drive(&mut window, std::iter::repeat_n(10_000_000, 1_000));
     assert!(long.hit_share() > 0.9, "{long:?}");
-    window.set(Settings { max_ns: 5_000 });
+    window.set(WindowSettings { max_ns: 5_000 });
     assert!(drive(&mut window, std::iter::repeat_n(10_000, 1_000)).hits == 0);
 }
 
@@ -169,13 +169,13 @@ fn settings_rule() {
 fn waits_that_no_guard_let_spin_teach_nothing() {
     let mut window = fresh();
     drive(&mut window, std::iter::repeat_n(10_000, 32));
-    assert_eq!(window.verdict(), Verdict::Probing);
+    assert_eq!(window.verdict(), WindowVerdict::Probing);
     for _ in 0..1_000 {
-        window.ended(Wait { took_ns: 1_000_000, spun_ns: 0, woken_ns: 0 });
+        window.ended(WaitSample { took_ns: 1_000_000, spun_ns: 0, woken_ns: 0 });
     }
-    assert_eq!(window.verdict(), Verdict::Probing);
+    assert_eq!(window.verdict(), WindowVerdict::Probing);
     // A clock that jumps is a wait without end.
-    window.ended(Wait { took_ns: u64::MAX, spun_ns: u64::MAX, woken_ns: u64::MAX });
+    window.ended(WaitSample { took_ns: u64::MAX, spun_ns: u64::MAX, woken_ns: u64::MAX });
 }
 
 #[test]

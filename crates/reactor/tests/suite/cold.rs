@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::Duration;
 
-use reactor::{Context, Poller, Reactor, Turn};
+use reactor::{Context, PollOutcome, Poller, Reactor};
 use rustix::event::{EventfdFlags, eventfd};
 
 const IDLE: usize = 3200;
@@ -18,12 +18,12 @@ const SOON: Duration = Duration::from_secs(60);
 struct Idle(Arc<AtomicU64>);
 
 impl Poller for Idle {
-    fn poll(&mut self, _: &mut Context<'_>) -> Turn {
+    fn poll(&mut self, _: &mut Context<'_>) -> PollOutcome {
         self.0.fetch_add(1, Ordering::Relaxed);
-        Turn::Idle
+        PollOutcome::Idle
     }
 
-    fn wake(&mut self) {
+    fn on_runnable(&mut self) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -32,11 +32,11 @@ impl Poller for Idle {
         false
     }
 
-    fn kicked(&mut self, _error: bool) {
+    fn on_kick(&mut self, _error: bool) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
 
-    fn spins(&self) -> bool {
+    fn always_polls(&self) -> bool {
         self.0.fetch_add(1, Ordering::Relaxed);
         false
     }
@@ -49,16 +49,16 @@ struct Busy {
 }
 
 impl Poller for Busy {
-    fn poll(&mut self, _: &mut Context<'_>) -> Turn {
+    fn poll(&mut self, _: &mut Context<'_>) -> PollOutcome {
         if self.left == 0 {
             self.over.send(()).unwrap();
-            return Turn::Gone;
+            return PollOutcome::Gone;
         }
         self.left -= 1;
-        Turn::Busy
+        PollOutcome::Busy
     }
 
-    fn wake(&mut self) {}
+    fn on_runnable(&mut self) {}
 
     fn arm(&mut self) -> bool {
         false

@@ -7,17 +7,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use reactor::{Context, Poller, Reactor, Turn};
+use reactor::{Context, PollOutcome, Poller, Reactor};
 use rustix::event::{EventfdFlags, eventfd};
 
 struct Nothing;
 
 impl Poller for Nothing {
-    fn poll(&mut self, _: &mut Context<'_>) -> Turn {
-        Turn::Idle
+    fn poll(&mut self, _: &mut Context<'_>) -> PollOutcome {
+        PollOutcome::Idle
     }
 
-    fn wake(&mut self) {}
+    fn on_runnable(&mut self) {}
 
     fn arm(&mut self) -> bool {
         false

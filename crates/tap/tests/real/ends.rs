@@ -8,7 +8,7 @@ use std::time::Duration;
 use memory::{Buffers, MemoryError};
 use net::frame::Frame;
 use net::header::{HEADER_BYTES, Header, Offloads};
-use reactor::{Context, Poller, PollerId, Reactor, Turn};
+use reactor::{Context, PollOutcome, Poller, PollerId, Reactor};
 use tap::{Lost, Queue, QueueError, Tap};
 
 /// Longer than anything here takes.
@@ -45,7 +45,7 @@ struct End {
 }
 
 impl Poller for End {
-    fn poll(&mut self, context: &mut Context<'_>) -> Turn {
+    fn poll(&mut self, context: &mut Context<'_>) -> PollOutcome {
         let mut seen = self.seen.lock().unwrap();
         let before = (seen.errors.len(), seen.frames.len(), seen.sent.len());
         if let Err(error) = self.queue.reap(context) {
@@ -72,19 +72,19 @@ impl Poller for End {
         }
         self.queue.ask(context);
         if before == (seen.errors.len(), seen.frames.len(), seen.sent.len()) {
-            return Turn::Idle;
+            return PollOutcome::Idle;
         }
         let _nobody_waits = self.changed.send(());
-        Turn::Busy
+        PollOutcome::Busy
     }
 
-    fn wake(&mut self) {}
+    fn on_runnable(&mut self) {}
 
     fn arm(&mut self) -> bool {
         self.queue.has_work()
     }
 
-    fn kicked(&mut self, error: bool) {
+    fn on_kick(&mut self, error: bool) {
         self.queue.kicked(error);
     }
 }

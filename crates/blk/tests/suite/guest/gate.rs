@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use disk::{
     Channel, Completion, Disk, DiskError, Extent, Geometry, IoError, Kind, Request, Submitted,
 };
-use reactor::{Context, Done, Op, Port, Reactor};
+use reactor::{CompletionPort, Context, IoOp, OpCompletion, Reactor};
 
 use super::SOON;
 
@@ -137,14 +137,14 @@ impl Disk for Gate {
 
 struct GateChannel {
     gate: Arc<State>,
-    port: Port,
+    port: CompletionPort,
     pending: Vec<Request>,
-    done: Vec<Done>,
+    done: Vec<OpCompletion>,
 }
 
 impl GateChannel {
     fn look_later(&self, context: &mut Context<'_>) {
-        context.submit(&self.port, Op::Timer { after: LOOK }, 0);
+        context.submit(&self.port, IoOp::Timer { after: LOOK }, 0);
     }
 }
 

@@ -11,7 +11,7 @@ use net::Reason;
 use net::frame::PREFIX_BYTES;
 use net::header::HEADER_BYTES;
 use nic::{Given, Hub, Life, Outlet, Parts, Ready, Store};
-use reactor::{Context, Poller, Turn};
+use reactor::{Context, PollOutcome, Poller};
 use tap::{Lost, Queue, QueueError, Sent};
 
 use super::Fate;
@@ -198,21 +198,21 @@ impl Inlet {
 }
 
 impl Poller for Inlet {
-    fn poll(&mut self, context: &mut Context<'_>) -> Turn {
+    fn poll(&mut self, context: &mut Context<'_>) -> PollOutcome {
         self.look(context);
         let came = self.bring(context);
         self.line.borrow_mut().queue.ask(context);
         // What was asked for makes it hot again when it is there.
-        if came { Turn::Busy } else { Turn::Idle }
+        if came { PollOutcome::Busy } else { PollOutcome::Idle }
     }
 
-    fn wake(&mut self) {}
+    fn on_runnable(&mut self) {}
 
     fn arm(&mut self) -> bool {
         self.line.borrow().queue.has_work()
     }
 
-    fn kicked(&mut self, error: bool) {
+    fn on_kick(&mut self, error: bool) {
         self.line.borrow_mut().queue.kicked(error);
     }
 }

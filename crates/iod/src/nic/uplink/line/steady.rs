@@ -105,7 +105,7 @@ impl Ends {
 }
 
 impl Poller for Ends {
-    fn poll(&mut self, _: &mut Context<'_>) -> Turn {
+    fn poll(&mut self, _: &mut Context<'_>) -> PollOutcome {
         while self.host.recv(&mut [0; 2 * FRAME]).is_ok_and(|bytes| bytes == FRAME) {
             self.got = self.got.wrapping_add(1);
         }
@@ -117,10 +117,10 @@ impl Poller for Ends {
             self.fabric = Some(fabric);
         }
         assert!(Instant::now() < self.until, "of {} frames {arrived:?} have arrived", self.sent);
-        Turn::Busy
+        PollOutcome::Busy
     }
 
-    fn wake(&mut self) {}
+    fn on_runnable(&mut self) {}
 
     fn arm(&mut self) -> bool {
         true

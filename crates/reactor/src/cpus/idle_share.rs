@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use super::quota::{self, Limits};
+use super::quota::{self, CpuQuotas};
 use super::stat::Idle;
 
 /// Intervals that count: idle time is told in hundredths of a second.
@@ -13,7 +13,7 @@ const SHORTEST: Duration = Duration::from_millis(20);
 
 /// A reactor that wants to spin, and the CPU time it has used in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Wants {
+pub(super) struct SpinDemand {
     pub(super) tid: i32,
     pub(super) used_ns: u64,
 }
@@ -24,8 +24,8 @@ struct Reading {
     at: Instant,
     idle: Idle,
     /// In the order in which they began to want it.
-    wants: Vec<Wants>,
-    limits: Limits,
+    wants: Vec<SpinDemand>,
+    limits: CpuQuotas,
 }
 
 /// An interval between two readings.
@@ -39,21 +39,28 @@ struct Interval {
 
 /// The last intervals.
 #[derive(Debug, Default)]
-pub(super) struct Measure {
+pub(super) struct IdleMeter {
     last: Option<Reading>,
     intervals: VecDeque<Interval>,
 }
 
-impl Measure {
+impl IdleMeter {
     /// Takes a reading: idle times of the CPUs that may be used, who wants to spin, and quotas.
-    pub(super) fn add(&mut self, at: Instant, idle: Idle, mut wants: Vec<Wants>, limits: Limits) {
+    pub(super) fn add(
+        &mut self,
+        at: Instant,
+        idle: Idle,
+        mut wants: Vec<SpinDemand>,
+        limits: CpuQuotas,
+    ) {
         if let Some(last) = &self.last {
             let elapsed = at.saturating_duration_since(last.at);
             if elapsed < SHORTEST {
                 return;
             }
             // Who wanted it before comes first.
-            let rank = |one: &Wants| last.wants.iter().position(|former| former.tid == one.tid);
+            let rank =
+                |one: &SpinDemand| last.wants.iter().position(|former| former.tid == one.tid);
             wants.sort_by_key(|one| rank(one).unwrap_or(usize::MAX));
             let elapsed_ns = u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX);
             let used_ns = used(last, &wants);
@@ -111,7 +118,7 @@ fn free(last: &Reading, idle: &Idle) -> u64 {
 }
 
 /// Time for which a CPU was used by one that wants to spin.
-fn used(last: &Reading, wants: &[Wants]) -> u64 {
+fn used(last: &Reading, wants: &[SpinDemand]) -> u64 {
     let used = wants.iter().filter_map(|one| {
         let before = last.wants.iter().find(|former| former.tid == one.tid)?;
         Some(one.used_ns.saturating_sub(before.used_ns))
@@ -127,16 +134,16 @@ mod tests {
     const MS: u64 = 1_000_000;
 
     /// Readings on two CPUs whose idle time grows by `idle_ms` a step together.
-    fn measure(steps: u64, idle_ms: u64, used_ms: &[(i32, u64)]) -> Measure {
-        let (mut measure, begin) = (Measure::default(), Instant::now());
+    fn measure(steps: u64, idle_ms: u64, used_ms: &[(i32, u64)]) -> IdleMeter {
+        let (mut measure, begin) = (IdleMeter::default(), Instant::now());
         for step in 0..=steps {
             let idle = Idle::from([(0, step * idle_ms * MS), (3, 77)]);
-            let of = |(tid, ms): &(i32, u64)| Wants { tid: *tid, used_ns: step * ms * MS };
+            let of = |(tid, ms): &(i32, u64)| SpinDemand { tid: *tid, used_ns: step * ms * MS };
             measure.add(
                 begin + STEP * step as u32,
                 idle,
                 used_ms.iter().map(of).collect(),
-                Limits::new(),
+                CpuQuotas::new(),
             );
         }
         measure
@@ -145,7 +152,7 @@ mod tests {
     #[test]
     fn one_measure_says_nothing() {
         assert_eq!(measure(0, 0, &[(7, 50)]).share(7), None);
-        assert_eq!(Measure::default().share(7), None);
+        assert_eq!(IdleMeter::default().share(7), None);
     }
 
     #[test]
@@ -163,8 +170,9 @@ mod tests {
         let at = last.at + STEP;
         let used = last.wants[0].used_ns;
         // The newcomer is named first, and is the second.
-        let wants = vec![Wants { tid: 5, used_ns: 0 }, Wants { tid: 7, used_ns: used + 90 * MS }];
-        measure.add(at, Idle::from([(0, 40 * MS), (3, 77)]), wants, Limits::new());
+        let wants =
+            vec![SpinDemand { tid: 5, used_ns: 0 }, SpinDemand { tid: 7, used_ns: used + 90 * MS }];
+        measure.add(at, Idle::from([(0, 40 * MS), (3, 77)]), wants, CpuQuotas::new());
         assert_eq!((measure.share(7), measure.share(5)), (Some(1000), Some(500)));
     }
 
@@ -175,25 +183,25 @@ mod tests {
         measure.add(
             at + STEP,
             Idle::from([(9, u64::MAX)]),
-            vec![Wants { tid: 7, used_ns: 0 }],
-            Limits::new(),
+            vec![SpinDemand { tid: 7, used_ns: 0 }],
+            CpuQuotas::new(),
         );
         assert_eq!(measure.share(7), Some(450));
         // A clock that stands still, or goes back, takes no reading.
-        measure.add(at, Idle::new(), Vec::new(), Limits::new());
+        measure.add(at, Idle::new(), Vec::new(), CpuQuotas::new());
         assert_eq!(measure.share(7), Some(450));
-        measure.add(at + STEP * 2, Idle::from([(9, 5)]), Vec::new(), Limits::new());
+        measure.add(at + STEP * 2, Idle::from([(9, 5)]), Vec::new(), CpuQuotas::new());
         assert_eq!(measure.share(7), None, "it does not want to any more");
     }
 
     #[test]
     fn of_a_quota_each_has_a_whole_cpu() {
-        let (mut measure, begin) = (Measure::default(), Instant::now());
-        let add = |measure: &mut Measure, step: u64, permille: u64, others_ms: u64| {
-            let wants = [7, 8].map(|tid| Wants { tid, used_ns: step * 50 * MS });
+        let (mut measure, begin) = (IdleMeter::default(), Instant::now());
+        let add = |measure: &mut IdleMeter, step: u64, permille: u64, others_ms: u64| {
+            let wants = [7, 8].map(|tid| SpinDemand { tid, used_ns: step * 50 * MS });
             let used_ns = step * (100 + others_ms) * MS;
-            let limit = quota::Limit { permille, throttled: 0, used_ns };
-            let limits = Limits::from([("/g".into(), limit)]);
+            let limit = quota::CpuQuota { permille, throttled: 0, used_ns };
+            let limits = CpuQuotas::from([("/g".into(), limit)]);
             let at = begin + STEP * step as u32;
             measure.add(at, Idle::from([(0, step * 100 * MS)]), wants.to_vec(), limits);
             (measure.has_quota(7), measure.has_quota(8))

@@ -3,12 +3,12 @@
 use std::os::fd::AsRawFd;
 
 use super::{Core, Watch, WatchOwner};
-use crate::op::{Done, InFlight};
-use crate::ring::{Completed, Token};
+use crate::op::{InFlight, OpCompletion};
+use crate::ring::{Cqe, Token};
 
 impl Core {
     /// Delivers one completion.
-    pub(crate) fn deliver(&mut self, completed: Completed) {
+    pub(crate) fn deliver(&mut self, completed: Cqe) {
         match completed.token {
             Token::Op(index) => self.deliver_op(index, completed.result),
             Token::Watch(index) => self.deliver_watch(index, completed),
@@ -43,12 +43,12 @@ impl Core {
             return;
         };
         let result = if timer && result == -libc::ETIME { 0 } else { result };
-        slot.done.push(Done { tag, result, buffers });
+        slot.done.push(OpCompletion { tag, result, buffers });
         let owner = slot.owner;
-        self.heat(owner);
+        self.make_runnable(owner);
     }
 
-    fn deliver_watch(&mut self, index: u32, completed: Completed) {
+    fn deliver_watch(&mut self, index: u32, completed: Cqe) {
         let Some(watch) = self.watches.get(index) else { return };
         let owner = match &watch.owner {
             WatchOwner::Closing => {
@@ -71,9 +71,9 @@ impl Core {
             None => self.letters = true,
             Some(id) => {
                 if let Some(poller) = self.resident(id).and_then(|r| r.poller.as_mut()) {
-                    poller.kicked(error);
+                    poller.on_kick(error);
                 }
-                self.heat(id);
+                self.make_runnable(id);
             }
         }
     }

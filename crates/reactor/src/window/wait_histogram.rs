@@ -27,13 +27,13 @@ impl Bucket {
 
 /// A histogram that forgets.
 #[derive(Clone, Debug)]
-pub(super) struct Gaps {
+pub(super) struct WaitHistogram {
     buckets: [Bucket; BUCKETS],
     beyond: Bucket,
     until_halved: u32,
 }
 
-impl Default for Gaps {
+impl Default for WaitHistogram {
     fn default() -> Self {
         let none = Bucket::default();
         Self { buckets: [none; BUCKETS], beyond: none, until_halved: HALF_LIFE }
@@ -46,7 +46,7 @@ fn edge(bucket: usize) -> u64 {
     if bucket.is_multiple_of(2) { octave } else { octave * 181 / 128 }
 }
 
-impl Gaps {
+impl WaitHistogram {
     pub(super) fn add(&mut self, took_ns: u64) {
         let fits = (0..BUCKETS).find(|bucket| took_ns <= edge(*bucket));
         let bucket = match fits.and_then(|index| self.buckets.get_mut(index)) {

@@ -7,13 +7,13 @@ const LONGEST_NS: u64 = 1_000_000;
 
 /// The time of recent waits, by whom they were for.
 #[derive(Debug, Default)]
-pub(super) struct Share {
+pub(super) struct WaitShare {
     device: u64,
     all: u64,
     waits: u32,
 }
 
-impl Share {
+impl WaitShare {
     /// A wait has ended that took so many nanoseconds.
     pub(super) fn add(&mut self, took_ns: u64, for_device: bool) {
         let took = took_ns.min(LONGEST_NS);
@@ -40,7 +40,7 @@ mod tests {
 
     #[test]
     fn half_of_the_time_is_enough() {
-        let mut share = Share::default();
+        let mut share = WaitShare::default();
         assert!(share.is_mostly_device(), "nothing is known");
         let mut of = |device, driver| {
             for _ in 0..10 * HALF_LIFE {

@@ -54,7 +54,7 @@ impl PollPolicy {
 
 /// What forbade a spin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refused {
+pub enum SpinRefusal {
     /// Waits are too long, or too uncertain, or those for the device are less than half of all time
     /// waited: it would not pay.
     TooLong,
@@ -68,7 +68,7 @@ pub enum Refused {
     QuotaUsed,
 }
 
-impl Refused {
+impl SpinRefusal {
     /// All of them, in the order of [`PollState::refused`].
     pub const ALL: [Self; 5] =
         [Self::TooLong, Self::NoFreeCpu, Self::CpuWanted, Self::BudgetUsed, Self::QuotaUsed];
@@ -89,7 +89,7 @@ pub enum PollReason {
     /// It spins: that pays.
     Pays,
     /// It sleeps.
-    Refused(Refused),
+    Refused(SpinRefusal),
 }
 
 impl PollReason {
@@ -99,11 +99,11 @@ impl PollReason {
         Self::Always,
         Self::Probing,
         Self::Pays,
-        Self::Refused(Refused::TooLong),
-        Self::Refused(Refused::NoFreeCpu),
-        Self::Refused(Refused::CpuWanted),
-        Self::Refused(Refused::BudgetUsed),
-        Self::Refused(Refused::QuotaUsed),
+        Self::Refused(SpinRefusal::TooLong),
+        Self::Refused(SpinRefusal::NoFreeCpu),
+        Self::Refused(SpinRefusal::CpuWanted),
+        Self::Refused(SpinRefusal::BudgetUsed),
+        Self::Refused(SpinRefusal::QuotaUsed),
     ];
 
     fn code(self) -> u8 {
@@ -132,7 +132,7 @@ pub struct PollState {
     pub spun_ns: u64,
     /// What waking up would have cost in all its hits, in nanoseconds; 0 while that is unknown.
     pub saved_ns: u64,
-    /// Waits that were slept at once, by what forbade to spin, in the order of [`Refused::ALL`].
+    /// Waits that were slept at once, by what forbade to spin, in the order of [`SpinRefusal::ALL`].
     pub refused: [u64; 5],
 }
 
@@ -162,7 +162,7 @@ impl PollState {
 /// time: it holds from the next turn of a poller that is awake, and from its next waking else.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-pub struct Polling {
+pub struct PollControl {
     policy: AtomicU64,
     reason: AtomicU8,
     /// When the wait began that the reason is of, if it was timed.
@@ -179,7 +179,7 @@ fn bump(counter: &AtomicU64, by: u64) {
     counter.store(counter.load(Ordering::Relaxed).wrapping_add(by), Ordering::Relaxed);
 }
 
-impl Polling {
+impl PollControl {
     /// Changes what it may do. Larger values than may be set count as the largest.
     pub fn set(&self, policy: PollPolicy) {
         self.policy.store(policy.pack(), Ordering::Relaxed);

@@ -18,7 +18,7 @@ const CONFIRM_EVERY: u32 = 64;
 /// clear. The ring's write goes on without this thread. Successful ones report nothing and are
 /// submitted with whatever else the turn queued, so a signal costs no system call of its own.
 #[derive(Debug)]
-pub struct Bell(pub(crate) Rc<BellState>);
+pub struct PeerNotifier(pub(crate) Rc<BellState>);
 
 #[derive(Debug)]
 pub(crate) struct BellState {

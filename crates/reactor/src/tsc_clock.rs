@@ -42,20 +42,20 @@ pub fn clock_ns() -> u64 {
 
 /// A clock for one thread.
 #[derive(Debug)]
-pub(crate) struct Source {
+pub(crate) struct ThreadClock {
     lease: Lease,
     /// There is a counter that goes on at one rate.
     steady: bool,
     last: u64,
 }
 
-impl Default for Source {
+impl Default for ThreadClock {
     fn default() -> Self {
         Self { lease: Lease::default(), steady: counter::is_steady(), last: 1 }
     }
 }
 
-impl Source {
+impl ThreadClock {
     /// Now, see [`clock_ns`]; never less than the time before.
     #[inline]
     pub(crate) fn read(&mut self) -> u64 {
@@ -230,7 +230,7 @@ mod tests {
 
     #[test]
     fn time_is_the_kernels_and_never_goes_back() {
-        let mut source = Source::default();
+        let mut source = ThreadClock::default();
         let mut last = 0;
         let until = clock_ns() + 40_000_000;
         while last < until {
@@ -267,7 +267,7 @@ mod tests {
             self.rest.set(ticks % 1000);
         }
 
-        fn read(&self, source: &mut Source) -> u64 {
+        fn read(&self, source: &mut ThreadClock) -> u64 {
             let look = |clock: &Cell<u64>| {
                 self.passes(25);
                 clock.get()
@@ -283,7 +283,8 @@ mod tests {
 
     #[test]
     fn whatever_the_counter_does_time_goes_on_and_stays_near_the_kernels() {
-        let (host, mut source) = (Host::new(), Source { steady: true, ..Source::default() });
+        let (host, mut source) =
+            (Host::new(), ThreadClock { steady: true, ..ThreadClock::default() });
         let mut state = 1u64;
         let mut random = || {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -325,7 +326,7 @@ mod tests {
         for jump in jumps {
             for rate in TICKS_PER_US {
                 let (host, mut source) =
-                    (Host::new(), Source { steady: true, ..Source::default() });
+                    (Host::new(), ThreadClock { steady: true, ..ThreadClock::default() });
                 while source.lease.holds == 0 {
                     host.passes(2_000_000);
                     host.read(&mut source);

@@ -10,7 +10,7 @@ pub(super) const UNKNOWN: u32 = u32::MAX;
 /// A reactor as one that wants a CPU: it writes when it wanted to spin, and reads what is free.
 #[derive(Debug)]
 #[repr(align(128))]
-pub(crate) struct Seat {
+pub(crate) struct SpinRequest {
     wished: AtomicU64,
     /// Thousandths of a CPU.
     free: AtomicU32,
@@ -19,7 +19,7 @@ pub(crate) struct Seat {
     tid: AtomicI32,
 }
 
-impl Default for Seat {
+impl Default for SpinRequest {
     fn default() -> Self {
         Self {
             wished: AtomicU64::new(0),
@@ -30,7 +30,7 @@ impl Default for Seat {
     }
 }
 
-impl Seat {
+impl SpinRequest {
     /// The calling thread sits here.
     pub(super) fn sit(&self) {
         self.tid.store(gettid().as_raw_nonzero().get(), Ordering::Relaxed);
@@ -105,7 +105,7 @@ mod tests {
 
     #[test]
     fn a_thread_knows_what_it_used_and_may_use() {
-        let seat = Seat::default();
+        let seat = SpinRequest::default();
         seat.sit();
         let before = seat.cpu_ns();
         let mut sum = 0u64;
@@ -123,7 +123,7 @@ mod tests {
 
     #[test]
     fn one_that_never_wished_does_not_want_to() {
-        let seat = Seat::default();
+        let seat = SpinRequest::default();
         assert!(!seat.wanted_since(5, 1_000));
         seat.wished.store(5, Ordering::Relaxed);
         assert!(seat.wanted_since(5, 1_000) && seat.wanted_since(0, 1_000));
