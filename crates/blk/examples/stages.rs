@@ -9,7 +9,7 @@
 use std::time::Instant;
 
 use blk::stages::{Parser, complete};
-use disk::{Channel, Disk, NullDisk, Request, Submitted};
+use disk::{Channel, Disk, NullDisk, Request, SubmitOutcome};
 use memory::{Buffers, Byte};
 use reactor::{Context, Reactor};
 use virtq::driver::{BUFFERS, Driver};
@@ -41,7 +41,9 @@ fn submit_batch(
     out: &mut Vec<(Buffers, Byte)>,
 ) {
     for (request, status) in requests.drain(..) {
-        let Submitted::Done(done) = channel.submit(context, request) else { panic!("not done") };
+        let SubmitOutcome::Done(done) = channel.submit(context, request) else {
+            panic!("not done")
+        };
         out.push((done.buffers, status));
     }
 }

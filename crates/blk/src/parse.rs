@@ -1,6 +1,6 @@
 //! A chain becomes a checked request, or a status.
 
-use disk::{Geometry, IoError, Kind};
+use disk::{Geometry, IoError, RequestKind};
 use memory::{Buffers, Byte};
 use virtq::Chain;
 
@@ -11,7 +11,7 @@ use crate::spec::*;
 pub(crate) enum Parsed {
     /// I/O in a range that has been checked.
     Io {
-        kind: Kind,
+        kind: RequestKind,
         /// First byte.
         offset: u64,
         /// Bytes.
@@ -55,27 +55,27 @@ impl Rules {
         match kind {
             T_IN => {
                 let data = std::mem::take(&mut chain.writable);
-                self.data(Kind::Read, sector, data, status)
+                self.data(RequestKind::Read, sector, data, status)
             }
             T_OUT => {
                 let data = std::mem::take(&mut chain.readable);
-                self.data(Kind::Write { durable }, sector, data, status)
+                self.data(RequestKind::Write { durable }, sector, data, status)
             }
             T_FLUSH => {
                 let data = Buffers::default();
-                Parsed::Io { kind: Kind::Flush, offset: 0, len: 0, data, status }
+                Parsed::Io { kind: RequestKind::Flush, offset: 0, len: 0, data, status }
             }
             T_GET_ID => Parsed::Id { data: std::mem::take(&mut chain.writable), status },
             T_DISCARD if self.features & feature::DISCARD != 0 => {
                 self.segment(&mut chain.readable, status, |flags| match flags {
-                    0 => Some(Kind::Discard),
+                    0 => Some(RequestKind::Discard),
                     _ => None,
                 })
             }
             T_WRITE_ZEROES if self.features & feature::WRITE_ZEROES != 0 => {
                 self.segment(&mut chain.readable, status, |flags| match flags {
-                    0 => Some(Kind::WriteZeroes { unmap: false, durable }),
-                    SEGMENT_UNMAP => Some(Kind::WriteZeroes { unmap: true, durable }),
+                    0 => Some(RequestKind::WriteZeroes { unmap: false, durable }),
+                    SEGMENT_UNMAP => Some(RequestKind::WriteZeroes { unmap: true, durable }),
                     _ => None,
                 })
             }
@@ -83,7 +83,7 @@ impl Rules {
         }
     }
 
-    fn data(&self, kind: Kind, sector: u64, data: Buffers, status: Byte) -> Parsed {
+    fn data(&self, kind: RequestKind, sector: u64, data: Buffers, status: Byte) -> Parsed {
         let len = data.len() as u64;
         let in_bounds = len <= DATA_MAX;
         match sector.checked_mul(SECTOR).filter(|_| in_bounds) {
@@ -99,7 +99,7 @@ impl Rules {
         &self,
         readable: &mut Buffers,
         status: Byte,
-        kind: impl Fn(u32) -> Option<Kind>,
+        kind: impl Fn(u32) -> Option<RequestKind>,
     ) -> Parsed {
         let exact = readable.len() == SEGMENT;
         let Some(raw) = readable.take_front::<SEGMENT>().filter(|_| exact) else {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use memory::Buffers;
 use reactor::{Context, PollOutcome, Poller, PollerId, Reactor};
 
-use crate::{Channel, Completion, Disk, IoError, Kind, Request, Submitted};
+use crate::{Channel, Completion, Disk, IoError, Request, RequestKind, SubmitOutcome};
 
 /// Longer than any request of a test takes.
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -47,9 +47,9 @@ struct Pump {
 impl Pump {
     fn submit(&mut self, context: &mut Context<'_>, request: Request) {
         match self.channel.submit(context, request) {
-            Submitted::Done(completion) => self.finish(completion),
-            Submitted::Pending => {}
-            Submitted::Full(request) => self.held.push(request),
+            SubmitOutcome::Done(completion) => self.finish(completion),
+            SubmitOutcome::Pending => {}
+            SubmitOutcome::Full(request) => self.held.push(request),
         }
     }
 
@@ -109,20 +109,28 @@ impl Client {
     }
 
     /// Sends a request whose buffers begin `skew` bytes behind an aligned address.
-    pub fn send(&self, kind: Kind, offset: u64, len: u64, data: Vec<u8>, skew: usize) -> Sent {
+    pub fn send(
+        &self,
+        kind: RequestKind,
+        offset: u64,
+        len: u64,
+        data: Vec<u8>,
+        skew: usize,
+    ) -> Sent {
         let (answer, wait) = sync_channel(1);
         let id = self.id;
         let sent = self.reactor.handle().send(move |context| {
             context.with_poller(id, |pump: &mut Pump, context| {
                 let tag = pump.next;
                 pump.next += 1;
-                let moves = matches!(kind, Kind::Read | Kind::Write { .. });
+                let moves = matches!(kind, RequestKind::Read | RequestKind::Write { .. });
                 let bytes = if moves { len as usize } else { 0 };
                 let memory = memory::Mapping::memfd("test", (bytes + skew).max(1) as u64);
                 let memory = Arc::new(memory.expect("memory for a test"));
                 let list = || Buffers::from_mapping(&memory, skew, bytes).expect("inside");
                 list().write(&data);
-                pump.windows.insert(tag, if kind == Kind::Read { list() } else { <_>::default() });
+                pump.windows
+                    .insert(tag, if kind == RequestKind::Read { list() } else { <_>::default() });
                 pump.waiting.insert(tag, answer);
                 let request = Request { kind, offset, len, buffers: list(), tag };
                 pump.submit(context, request);
@@ -137,7 +145,13 @@ impl Client {
     ///
     /// # Panics
     /// There is no memory.
-    pub fn send_abandoned(&self, kind: Kind, offset: u64, data: &[u8], skew: usize) -> Abandoned {
+    pub fn send_abandoned(
+        &self,
+        kind: RequestKind,
+        offset: u64,
+        data: &[u8],
+        skew: usize,
+    ) -> Abandoned {
         let memory = memory::Mapping::memfd("test", (data.len() + skew) as u64);
         let memory = Arc::new(memory.expect("memory for a test"));
         let list = Buffers::from_mapping(&memory, skew, data.len()).expect("inside");
@@ -159,7 +173,12 @@ impl Client {
     }
 
     /// Sends a request on the whole of the caller's memory.
-    pub fn send_mapping(&self, kind: Kind, offset: u64, memory: Arc<memory::Mapping>) -> Sent {
+    pub fn send_mapping(
+        &self,
+        kind: RequestKind,
+        offset: u64,
+        memory: Arc<memory::Mapping>,
+    ) -> Sent {
         let (answer, wait) = sync_channel(1);
         let id = self.id;
         let sent = self.reactor.handle().send(move |context| {
@@ -182,7 +201,7 @@ impl Client {
     }
 
     /// Sends and waits.
-    pub fn run(&self, kind: Kind, offset: u64, len: u64, data: Vec<u8>) -> Answer {
+    pub fn run(&self, kind: RequestKind, offset: u64, len: u64, data: Vec<u8>) -> Answer {
         self.send(kind, offset, len, data, 0).wait()
     }
 
@@ -191,7 +210,7 @@ impl Client {
     /// # Panics
     /// When the disk refuses.
     pub fn read(&self, offset: u64, len: u64) -> Vec<u8> {
-        let (outcome, data) = self.run(Kind::Read, offset, len, Vec::new());
+        let (outcome, data) = self.run(RequestKind::Read, offset, len, Vec::new());
         assert_eq!(outcome, Ok(()));
         data
     }
@@ -201,7 +220,7 @@ impl Client {
     /// # Panics
     /// When the disk refuses.
     pub fn write(&self, offset: u64, data: Vec<u8>) {
-        let kind = Kind::Write { durable: false };
+        let kind = RequestKind::Write { durable: false };
         assert_eq!(self.run(kind, offset, data.len() as u64, data).0, Ok(()));
     }
 
@@ -209,7 +228,7 @@ impl Client {
     pub fn give_up(&self) {
         let id = self.id;
         let told = self.reactor.handle().call(move |context| {
-            context.with_poller(id, |pump: &mut Pump, context| pump.channel.give_up(context))
+            context.with_poller(id, |pump: &mut Pump, context| pump.channel.fail_stalled(context))
         });
         told.expect("a running reactor");
     }
@@ -272,7 +291,7 @@ pub fn run(disk: Arc<dyn Disk>) {
     model(&clients, &disk);
     drop(clients);
     disk.deactivate().expect("deactivates");
-    assert_eq!(disk.waiting(), 0);
+    assert_eq!(disk.stalled(), 0);
 }
 
 fn both_see_what_one_wrote(clients: &[Client; 2], disk: &Arc<dyn Disk>) {
@@ -281,11 +300,11 @@ fn both_see_what_one_wrote(clients: &[Client; 2], disk: &Arc<dyn Disk>) {
     for (turn, offset) in [0, block, 1 << 20, last].into_iter().enumerate() {
         let data = pattern(offset + 1, block);
         clients[turn % 2].write(offset, data.clone());
-        assert_eq!(clients[1 - turn % 2].run(Kind::Flush, 0, 0, Vec::new()).0, Ok(()));
+        assert_eq!(clients[1 - turn % 2].run(RequestKind::Flush, 0, 0, Vec::new()).0, Ok(()));
         assert_eq!(clients[1 - turn % 2].read(offset, block), data, "at {offset}");
     }
     let data = pattern(7, 1 << 20);
-    let durable = Kind::Write { durable: true };
+    let durable = RequestKind::Write { durable: true };
     assert_eq!(clients[0].run(durable, 1 << 20, 1 << 20, data.clone()).0, Ok(()));
     assert_eq!(clients[1].read(1 << 20, 1 << 20), data);
 }
@@ -295,9 +314,10 @@ fn skewed_buffers_work(clients: &[Client; 2], disk: &Arc<dyn Disk>) {
     // Longer than one bounce buffer, at every kind of misalignment.
     for (skew, len) in [(1, block), (16, 3 * block), (511, 1 << 20)] {
         let data = pattern(skew as u64, len);
-        let write = clients[0].send(Kind::Write { durable: false }, block, len, data.clone(), skew);
+        let write =
+            clients[0].send(RequestKind::Write { durable: false }, block, len, data.clone(), skew);
         assert_eq!(write.wait().0, Ok(()));
-        let read = clients[1].send(Kind::Read, block, len, Vec::new(), skew);
+        let read = clients[1].send(RequestKind::Read, block, len, Vec::new(), skew);
         assert_eq!(read.wait(), (Ok(()), data), "skew {skew}");
     }
 }
@@ -307,7 +327,7 @@ fn zeroes_and_discards(clients: &[Client; 2], disk: &Arc<dyn Disk>) {
     for (unmap, durable) in [(false, false), (true, false), (false, true), (true, true)] {
         let data = pattern(3, 8 * block);
         clients[0].write(0, data.clone());
-        let kind = Kind::WriteZeroes { unmap, durable };
+        let kind = RequestKind::WriteZeroes { unmap, durable };
         assert_eq!(clients[1].run(kind, block, 6 * block, Vec::new()).0, Ok(()));
         let after = clients[0].read(0, 8 * block);
         let (b, end) = (block as usize, 7 * block as usize);
@@ -315,14 +335,14 @@ fn zeroes_and_discards(clients: &[Client; 2], disk: &Arc<dyn Disk>) {
         assert!(after[b..end].iter().all(|byte| *byte == 0), "the range");
         assert_eq!(after[end..], data[end..], "behind the range");
     }
-    assert_eq!(clients[0].run(Kind::Discard, 0, 4 * block, Vec::new()).0, Ok(()));
+    assert_eq!(clients[0].run(RequestKind::Discard, 0, 4 * block, Vec::new()).0, Ok(()));
     clients[0].read(0, 4 * block);
 }
 
 /// Extents follow each other over the whole disk, and holes read zeroes.
 fn extents(client: &Client, disk: &Arc<dyn Disk>) {
     let geometry = disk.geometry();
-    let punch = Kind::WriteZeroes { unmap: true, durable: true };
+    let punch = RequestKind::WriteZeroes { unmap: true, durable: true };
     assert_eq!(client.run(punch, 0, 1 << 20, Vec::new()).0, Ok(()));
     let mut at = 0;
     while at < geometry.size {
@@ -344,7 +364,7 @@ fn extents(client: &Client, disk: &Arc<dyn Disk>) {
 
 fn depth(clients: &[Client; 2], disk: &Arc<dyn Disk>) {
     let block = u64::from(disk.geometry().block_size);
-    let kind = Kind::Write { durable: false };
+    let kind = RequestKind::Write { durable: false };
     let sent: Vec<_> = (0..200)
         .map(|i| {
             clients[i % 2].send(kind, i as u64 * block, block, pattern(i as u64, block), i % 3)
@@ -385,17 +405,18 @@ fn model(clients: &[Client; 2], disk: &Arc<dyn Disk>) {
             0 => {
                 let data = pattern(turn, len);
                 flat[range].copy_from_slice(&data);
-                let kind = Kind::Write { durable };
+                let kind = RequestKind::Write { durable };
                 assert_eq!(client.send(kind, offset, len, data, skew).wait().0, Ok(()));
             }
             1 => {
                 flat[range].fill(0);
-                let kind = Kind::WriteZeroes { unmap: random(2) == 0, durable };
+                let kind = RequestKind::WriteZeroes { unmap: random(2) == 0, durable };
                 assert_eq!(client.run(kind, offset, len, Vec::new()).0, Ok(()));
             }
-            2 => assert_eq!(client.run(Kind::Flush, 0, 0, Vec::new()).0, Ok(())),
+            2 => assert_eq!(client.run(RequestKind::Flush, 0, 0, Vec::new()).0, Ok(())),
             _ => {
-                let (outcome, data) = client.send(Kind::Read, offset, len, Vec::new(), skew).wait();
+                let (outcome, data) =
+                    client.send(RequestKind::Read, offset, len, Vec::new(), skew).wait();
                 assert_eq!(outcome, Ok(()));
                 assert!(data == flat[range], "operation {turn}: {len} bytes at {offset}");
             }

@@ -8,14 +8,14 @@
 //! - **Activate**: take the lock that keeps a second writer away. A disk that is opened and not
 //!   activated only tells its geometry.
 //! - **Fence**: keeps a successor from activating while the kernel still ends the I/O of a process
-//!   that was killed ([`Disk::await_predecessor`]).
+//!   that was killed ([`Disk::wait_fence`]).
 //! - **Home reactor**: a disk with metadata that changes has one reactor that owns it; channels
-//!   elsewhere answer [`Submitted::Pending`] and ask it. The disks here have none.
+//!   elsewhere answer [`SubmitOutcome::Pending`] and ask it. The disks here have none.
 //!
 //! # Model
-//! `submit` answers at once ([`Submitted::Done`]), later through `reap`
-//! ([`Submitted::Pending`]), or hands the request back because it is out of something
-//! ([`Submitted::Full`]): the caller keeps it and tries again after the next completion. A
+//! `submit` answers at once ([`SubmitOutcome::Done`]), later through `reap`
+//! ([`SubmitOutcome::Pending`]), or hands the request back because it is out of something
+//! ([`SubmitOutcome::Full`]): the caller keeps it and tries again after the next completion. A
 //! channel never blocks and never drops a request.
 //!
 //! | backend | data | flush | discard, zeroes | full storage |
@@ -52,10 +52,10 @@ use std::fmt::Debug;
 use reactor::Context;
 
 pub use error::{DiskError, IoError};
-pub use file::{FileDisk, FileOptions, Identity, OnFull, fence_byte};
+pub use file::{FileDisk, FileIdentity, FileOptions, OnFull, fence_byte};
 pub use null::NullDisk;
 pub use ram::MemoryDisk;
-pub use request::{Completion, Extent, Geometry, Kind, Request, Submitted};
+pub use request::{Completion, Extent, Geometry, Request, RequestKind, SubmitOutcome};
 
 /// Something that stores blocks. All methods may be called from any thread but a reactor's,
 /// except [`Disk::open_channel`], which runs on the reactor that will own the channel, and what is
@@ -74,13 +74,13 @@ pub trait Disk: Debug + Send + Sync {
     ///
     /// # Errors
     /// The storage has no locks.
-    fn await_predecessor(&self) -> Result<(), DiskError>;
+    fn wait_fence(&self) -> Result<(), DiskError>;
 
     /// Takes the lock: from here on requests may be submitted. Twice is once.
     ///
     /// # Errors
     /// [`DiskError::Locked`] when somebody else uses the image, [`DiskError::Fenced`] when
-    /// [`Disk::await_predecessor`] would wait.
+    /// [`Disk::wait_fence`] would wait.
     fn activate(&self) -> Result<(), DiskError>;
 
     /// Makes acknowledged writes durable and releases the lock. All channels must be drained.
@@ -96,7 +96,7 @@ pub trait Disk: Debug + Send + Sync {
     fn resize(&self, size: Option<u64>) -> Result<Geometry, DiskError>;
 
     /// Requests that wait for full storage now, over all channels.
-    fn waiting(&self) -> u64;
+    fn stalled(&self) -> u64;
 
     /// Which bytes from `offset` on are stored and which are holes that read zeroes: at most
     /// `limit` extents in order, without a break, that begin at `offset` and end at
@@ -113,7 +113,7 @@ pub trait Disk: Debug + Send + Sync {
         false
     }
 
-    /// Writing zeroes moves no data, as far as is known; `unmap` as in [`Kind::WriteZeroes`].
+    /// Writing zeroes moves no data, as far as is known; `unmap` as in [`RequestKind::WriteZeroes`].
     /// Never waits.
     fn zeroes_fast(&self, unmap: bool) -> bool;
 }
@@ -121,7 +121,7 @@ pub trait Disk: Debug + Send + Sync {
 /// One reactor's way to a disk.
 pub trait Channel {
     /// Starts a request.
-    fn submit(&mut self, context: &mut Context<'_>, request: Request) -> Submitted;
+    fn submit(&mut self, context: &mut Context<'_>, request: Request) -> SubmitOutcome;
 
     /// Moves requests that have ended into `out`.
     fn reap(&mut self, context: &mut Context<'_>, out: &mut Vec<Completion>);
@@ -129,7 +129,7 @@ pub trait Channel {
     /// The queue is being stopped: what waits for storage to get room fails now, so that
     /// everything that was submitted ends. From then on nothing waits; a queue that starts again
     /// opens a channel of its own.
-    fn give_up(&mut self, context: &mut Context<'_>);
+    fn fail_stalled(&mut self, context: &mut Context<'_>);
 
     /// The queue was given up with requests under way, and its guest goes on elsewhere: from here
     /// on no step of any request begins and nothing is copied into its buffers. What the kernel

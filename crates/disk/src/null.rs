@@ -4,7 +4,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use reactor::Context;
 
-use crate::{Channel, Completion, Disk, DiskError, Extent, Geometry, IoError, Request, Submitted};
+use crate::{
+    Channel, Completion, Disk, DiskError, Extent, Geometry, IoError, Request, SubmitOutcome,
+};
 
 /// Reads leave the buffers as they are, writes are forgotten, everything succeeds. Whoever can be
 /// told so hears that all of it is a hole.
@@ -36,7 +38,7 @@ impl Disk for NullDisk {
         Box::new(NullChannel)
     }
 
-    fn await_predecessor(&self) -> Result<(), DiskError> {
+    fn wait_fence(&self) -> Result<(), DiskError> {
         // Nothing of a process that is gone can reach this one.
         Ok(())
     }
@@ -57,7 +59,7 @@ impl Disk for NullDisk {
         Ok(self.geometry())
     }
 
-    fn waiting(&self) -> u64 {
+    fn stalled(&self) -> u64 {
         0
     }
 
@@ -90,13 +92,13 @@ pub(crate) fn check_growth(now: Geometry, size: u64) -> Result<(), DiskError> {
 struct NullChannel;
 
 impl Channel for NullChannel {
-    fn submit(&mut self, _: &mut Context<'_>, request: Request) -> Submitted {
-        Submitted::Done(request.complete(Ok(())))
+    fn submit(&mut self, _: &mut Context<'_>, request: Request) -> SubmitOutcome {
+        SubmitOutcome::Done(request.complete(Ok(())))
     }
 
     fn reap(&mut self, _: &mut Context<'_>, _: &mut Vec<Completion>) {}
 
-    fn give_up(&mut self, _: &mut Context<'_>) {}
+    fn fail_stalled(&mut self, _: &mut Context<'_>) {}
 
     fn abandon(&mut self) {}
 }

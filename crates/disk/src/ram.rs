@@ -9,7 +9,8 @@ use rustix::fs::ftruncate;
 
 use crate::null::check_growth;
 use crate::{
-    Channel, Completion, Disk, DiskError, Extent, Geometry, IoError, Kind, Request, Submitted,
+    Channel, Completion, Disk, DiskError, Extent, Geometry, IoError, Request, RequestKind,
+    SubmitOutcome,
 };
 
 /// Punch a hole and keep the size.
@@ -86,7 +87,7 @@ impl Disk for MemoryDisk {
         })
     }
 
-    fn await_predecessor(&self) -> Result<(), DiskError> {
+    fn wait_fence(&self) -> Result<(), DiskError> {
         // Nothing of a process that is gone can reach this one.
         Ok(())
     }
@@ -116,7 +117,7 @@ impl Disk for MemoryDisk {
         Ok(Geometry { size, ..now })
     }
 
-    fn waiting(&self) -> u64 {
+    fn stalled(&self) -> u64 {
         0
     }
 
@@ -141,7 +142,7 @@ impl MemoryChannel {
     fn copy(&mut self, request: &Request) -> bool {
         let Ok(offset) = usize::try_from(request.offset) else { return false };
         let copy = |mapping: &Mapping| match request.kind {
-            Kind::Read => request.buffers.copy_from(mapping, offset),
+            RequestKind::Read => request.buffers.copy_from(mapping, offset),
             _ => request.buffers.copy_to(mapping, offset),
         };
         if copy(&self.mapping) {
@@ -154,20 +155,20 @@ impl MemoryChannel {
 }
 
 impl Channel for MemoryChannel {
-    fn submit(&mut self, context: &mut Context<'_>, request: Request) -> Submitted {
+    fn submit(&mut self, context: &mut Context<'_>, request: Request) -> SubmitOutcome {
         match request.kind {
-            Kind::Read | Kind::Write { .. } => {
+            RequestKind::Read | RequestKind::Write { .. } => {
                 let outcome = if self.copy(&request) { Ok(()) } else { Err(IoError::Range) };
-                Submitted::Done(request.complete(outcome))
+                SubmitOutcome::Done(request.complete(outcome))
             }
-            Kind::Flush => Submitted::Done(request.complete(Ok(()))),
+            RequestKind::Flush => SubmitOutcome::Done(request.complete(Ok(()))),
             // Freeing pages takes time: a kernel worker does it.
-            Kind::Discard | Kind::WriteZeroes { .. } => {
+            RequestKind::Discard | RequestKind::WriteZeroes { .. } => {
                 let Request { offset, len, tag, .. } = request;
                 let file = self.file.clone();
                 let op = IoOp::Allocate { file, mode: PUNCH_HOLE, offset, len };
                 context.submit(&self.port, op, tag.into());
-                Submitted::Pending
+                SubmitOutcome::Pending
             }
         }
     }
@@ -180,7 +181,7 @@ impl Channel for MemoryChannel {
         }));
     }
 
-    fn give_up(&mut self, _: &mut Context<'_>) {}
+    fn fail_stalled(&mut self, _: &mut Context<'_>) {}
 
     fn abandon(&mut self) {}
 }

@@ -36,7 +36,7 @@ impl Extent {
 
 /// What to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum RequestKind {
     /// Fill the buffers.
     Read,
     /// Store the buffers.
@@ -61,7 +61,7 @@ pub enum Kind {
 #[derive(Debug)]
 pub struct Request {
     /// What to do.
-    pub kind: Kind,
+    pub kind: RequestKind,
     /// First byte.
     pub offset: u64,
     /// Bytes; for reads and writes as many as the buffers hold.
@@ -86,7 +86,7 @@ pub struct Completion {
 /// Answer of [`crate::Channel::submit`].
 #[derive(Debug)]
 #[must_use = "a request that is not done must be kept"]
-pub enum Submitted {
+pub enum SubmitOutcome {
     /// It has ended already.
     Done(Completion),
     /// It ends through [`crate::Channel::reap`].
@@ -107,12 +107,12 @@ impl Geometry {
     ///
     /// # Errors
     /// [`IoError::ReadOnly`], [`IoError::Range`].
-    pub fn check(&self, kind: Kind, offset: u64, len: u64) -> Result<(), IoError> {
-        let changes = !matches!(kind, Kind::Read | Kind::Flush);
+    pub fn check(&self, kind: RequestKind, offset: u64, len: u64) -> Result<(), IoError> {
+        let changes = !matches!(kind, RequestKind::Read | RequestKind::Flush);
         if changes && self.read_only {
             return Err(IoError::ReadOnly);
         }
-        if kind == Kind::Flush {
+        if kind == RequestKind::Flush {
             return Ok(());
         }
         let mask = u64::from(self.block_size).wrapping_sub(1);
@@ -139,18 +139,18 @@ mod tests {
     #[test]
     fn ranges_are_checked() {
         let disk = Geometry { size: 8192, block_size: 4096, read_only: true, discard: true };
-        let write = Kind::Write { durable: false };
+        let write = RequestKind::Write { durable: false };
         let cases = [
-            (Kind::Read, 0, 8192, Ok(())),
-            (Kind::Read, 4096, 4096, Ok(())),
-            (Kind::Read, 4096, 8192, Err(IoError::Range)),
-            (Kind::Read, 512, 4096, Err(IoError::Range)),
-            (Kind::Read, 0, 512, Err(IoError::Range)),
-            (Kind::Read, 0, 0, Err(IoError::Range)),
-            (Kind::Read, u64::MAX - 4095, 4096, Err(IoError::Range)),
-            (Kind::Flush, 0, 0, Ok(())),
+            (RequestKind::Read, 0, 8192, Ok(())),
+            (RequestKind::Read, 4096, 4096, Ok(())),
+            (RequestKind::Read, 4096, 8192, Err(IoError::Range)),
+            (RequestKind::Read, 512, 4096, Err(IoError::Range)),
+            (RequestKind::Read, 0, 512, Err(IoError::Range)),
+            (RequestKind::Read, 0, 0, Err(IoError::Range)),
+            (RequestKind::Read, u64::MAX - 4095, 4096, Err(IoError::Range)),
+            (RequestKind::Flush, 0, 0, Ok(())),
             (write, 0, 4096, Err(IoError::ReadOnly)),
-            (Kind::Discard, 0, 4096, Err(IoError::ReadOnly)),
+            (RequestKind::Discard, 0, 4096, Err(IoError::ReadOnly)),
         ];
         for (kind, offset, len, expected) in cases {
             assert_eq!(disk.check(kind, offset, len), expected, "{kind:?} {offset} {len}");

@@ -66,7 +66,7 @@ pub struct Opened {
     /// The disk, if it is a file or a block device.
     pub image: Option<Arc<FileDisk>>,
     /// Which file or device an image is.
-    pub identity: Option<disk::Identity>,
+    pub identity: Option<disk::FileIdentity>,
 }
 
 /// Opens what a spec names; a memory disk whose bytes were held goes on with them. Takes no lock
@@ -92,7 +92,7 @@ pub(crate) fn open_again(
     let plain = |disk| Opened { disk, memory: None, image: None, identity: None };
     Ok(match &spec.backend {
         Backend::File(path) => {
-            let disk = FileDisk::open_again(options(spec, path), size.unwrap_or(u64::MAX))?;
+            let disk = FileDisk::reopen(options(spec, path), size.unwrap_or(u64::MAX))?;
             let disk = Arc::new(fenced(disk, spec));
             let identity = Some(disk.identity()?);
             Opened { identity, image: Some(Arc::clone(&disk)), ..plain(disk) }

@@ -1,6 +1,6 @@
 //! Requests: from bytes to a checked command.
 
-use disk::{Geometry, IoError, Kind};
+use disk::{Geometry, IoError, RequestKind};
 
 use crate::wire::{MAX_REQUEST_BYTES, REQUEST_BYTES, REQUEST_MAGIC, Reader, code, error, flag};
 
@@ -91,7 +91,7 @@ pub(crate) fn check(header: &Header, limits: &Limits) -> Result<Command, Refusal
     if flags & !(known | flag::FUA) != 0 {
         return refuse(error::INVAL, "a flag that this command does not have");
     }
-    let changes = |command: Command, kind: Kind| match geometry.check(kind, offset, len) {
+    let changes = |command: Command, kind: RequestKind| match geometry.check(kind, offset, len) {
         Ok(()) => Ok(command),
         Err(IoError::ReadOnly) => refuse(error::PERM, "the export is read-only"),
         Err(_) if geometry.check_inside(offset, len).is_ok() => {
@@ -109,16 +109,16 @@ pub(crate) fn check(header: &Header, limits: &Limits) -> Result<Command, Refusal
             refuse(error::INVAL, "longer than the largest block in NBD_INFO_BLOCK_SIZE")
         }
         code::READ => looks(Command::Read),
-        code::WRITE => changes(Command::Write { durable }, Kind::Write { durable }),
+        code::WRITE => changes(Command::Write { durable }, RequestKind::Write { durable }),
         code::FLUSH => Ok(Command::Flush),
-        code::TRIM => changes(Command::Trim { durable }, Kind::Discard),
+        code::TRIM => changes(Command::Trim { durable }, RequestKind::Discard),
         code::WRITE_ZEROES => {
             let unmap = flags & flag::NO_HOLE == 0;
             let fast = if unmap { limits.holes_fast } else { limits.zeroes_fast };
             if flags & flag::FAST_ZERO != 0 && !fast {
                 return refuse(error::NOTSUP, "zeroes are not faster than data here");
             }
-            let kind = Kind::WriteZeroes { unmap, durable };
+            let kind = RequestKind::WriteZeroes { unmap, durable };
             changes(Command::WriteZeroes { unmap, durable }, kind)
         }
         code::CACHE => looks(Command::Cache),

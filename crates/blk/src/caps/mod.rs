@@ -31,7 +31,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bucket::{Bucket, Line, Rate};
-use disk::Kind;
+use disk::RequestKind;
 
 /// Highest cap of requests a second that is kept; a higher one is taken for this.
 pub const REQUESTS_MAX: u64 = 1 << 32;
@@ -190,15 +190,15 @@ impl Gate {
     pub(crate) fn ticket(
         &self,
         throttle: &Throttle,
-        kind: Kind,
+        kind: RequestKind,
         len: u64,
         now: u64,
     ) -> Option<Turn> {
         let (requests, bytes) = match kind {
             _ if !self.on => return None,
-            Kind::Flush => return None,
-            Kind::Read | Kind::Write { .. } => (1, len),
-            Kind::Discard | Kind::WriteZeroes { .. } => (1, 0),
+            RequestKind::Flush => return None,
+            RequestKind::Read | RequestKind::Write { .. } => (1, len),
+            RequestKind::Discard | RequestKind::WriteZeroes { .. } => (1, 0),
         };
         let mut ticket = Ticket::default();
         let costs = [requests, requests, bytes, bytes];

@@ -3,7 +3,7 @@
 use super::*;
 
 const SECOND: u64 = 1_000_000_000;
-const WRITE: Kind = Kind::Write { durable: false };
+const WRITE: RequestKind = RequestKind::Write { durable: false };
 
 /// Queues of one disk that always want more: each asks again when it was let pass.
 struct Guests {
@@ -21,7 +21,7 @@ impl Guests {
     }
 
     /// Serves requests of `len` bytes until `end`; how many passed, by queue.
-    fn run(&mut self, kind: Kind, len: u64, end: u64) -> Vec<u64> {
+    fn run(&mut self, kind: RequestKind, len: u64, end: u64) -> Vec<u64> {
         let mut passed = vec![0; self.queues.len()];
         for (gate, turn) in &mut self.queues {
             gate.refresh(&self.throttle);
@@ -64,7 +64,8 @@ fn the_long_run_is_the_cap() {
     }
     for (rate, len) in [(1 << 20, 4096), (100 << 20, 1 << 20), (1 << 20, 4 << 20)] {
         let mut guests = Guests::new(bytes(rate), 2);
-        let moved: u64 = guests.run(Kind::Read, len, 300 * SECOND).iter().map(|n| n * len).sum();
+        let moved: u64 =
+            guests.run(RequestKind::Read, len, 300 * SECOND).iter().map(|n| n * len).sum();
         // One request may overdraw.
         let allowed = rate * 300 + rate / 10 + len;
         assert!((rate * 300..=allowed).contains(&moved), "{moved} at {rate} by {len}");
@@ -160,12 +161,15 @@ fn both_caps_hold_and_what_carries_no_data_costs_no_bytes() {
     let passed = large.run(WRITE, 1 << 20, 100 * SECOND)[0];
     assert!((100..=102).contains(&passed), "{passed}: the bytes hold");
     let mut zeroes = Guests::new(caps, 1);
-    let passed = zeroes.run(Kind::Discard, 1 << 30, 100 * SECOND)[0];
+    let passed = zeroes.run(RequestKind::Discard, 1 << 30, 100 * SECOND)[0];
     assert!((1000..=1002).contains(&passed), "{passed}");
     let (throttle, mut gate) = (Throttle::default(), Gate::default());
     throttle.set(caps, 0);
     gate.refresh(&throttle);
-    assert!(gate.ticket(&throttle, Kind::Flush, 0, 0).is_none(), "a flush is never held back");
+    assert!(
+        gate.ticket(&throttle, RequestKind::Flush, 0, 0).is_none(),
+        "a flush is never held back"
+    );
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use disk::Kind;
+use disk::RequestKind;
 use reactor::{Histogram, Snapshot};
 
 /// A part of a request's way.
@@ -64,14 +64,14 @@ impl Op {
     pub const ALL: [Self; OPS] = [Self::Read, Self::Write, Self::Flush, Self::Other];
 }
 
-impl From<Kind> for Class {
-    fn from(kind: Kind) -> Self {
+impl From<RequestKind> for Class {
+    fn from(kind: RequestKind) -> Self {
         match kind {
-            Kind::Read => Self::Read,
-            Kind::Write { .. } => Self::Write,
-            Kind::Flush => Self::Flush,
-            Kind::Discard => Self::Discard,
-            Kind::WriteZeroes { .. } => Self::WriteZeroes,
+            RequestKind::Read => Self::Read,
+            RequestKind::Write { .. } => Self::Write,
+            RequestKind::Flush => Self::Flush,
+            RequestKind::Discard => Self::Discard,
+            RequestKind::WriteZeroes { .. } => Self::WriteZeroes,
         }
     }
 }

@@ -13,7 +13,7 @@ impl BlkQueue {
         self.stopping = true;
         self.giving_up = true;
         self.stopped = answer;
-        self.channel.give_up(context);
+        self.channel.fail_stalled(context);
     }
 
     /// As [`Self::stop`], but what waits goes on waiting, and [`Self::go_on`] ends it.

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use disk::{Completion, IoError, Request, Submitted};
+use disk::{Completion, IoError, Request, SubmitOutcome};
 use memory::{Buffers, Byte};
 use reactor::Context;
 use virtq::{Chain, Queue};
@@ -103,13 +103,13 @@ impl BlkQueue {
                 };
                 self.held = match self.channel.submit(context, request) {
                     // What ends at once never enters the table.
-                    Submitted::Done(Completion { outcome, buffers, .. }) => {
+                    SubmitOutcome::Done(Completion { outcome, buffers, .. }) => {
                         self.times.inline(class, offset, len, outcome.is_err());
                         let ended = Ended { chain, status, class, bytes: len };
                         return self.complete(ended, outcome, buffers);
                     }
-                    Submitted::Pending => None,
-                    Submitted::Full(request) => Some(request),
+                    SubmitOutcome::Pending => None,
+                    SubmitOutcome::Full(request) => Some(request),
                 };
                 let stamps = self.times.pending(class);
                 let entry = InFlight { chain, status, class, offset, bytes: len, stamps };
@@ -152,15 +152,15 @@ impl BlkQueue {
     /// Submits a request that was held back.
     fn submit_again(&mut self, context: &mut Context<'_>, request: Request) {
         match self.channel.submit(context, request) {
-            Submitted::Done(completion) => {
+            SubmitOutcome::Done(completion) => {
                 if let Some(entry) = self.in_flight.take(completion.tag) {
                     let Completion { outcome, buffers, .. } = completion;
                     self.times.ended_at_once(&entry, outcome.is_err());
                     self.complete(entry.into(), outcome, buffers);
                 }
             }
-            Submitted::Pending => {}
-            Submitted::Full(request) => self.held = Some(request),
+            SubmitOutcome::Pending => {}
+            SubmitOutcome::Full(request) => self.held = Some(request),
         }
     }
 

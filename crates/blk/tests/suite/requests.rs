@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::guest::*;
 use blk::feature;
-use disk::{Disk, FileDisk, FileOptions, Kind, MemoryDisk, NullDisk, OnFull};
+use disk::{Disk, FileDisk, FileOptions, MemoryDisk, NullDisk, OnFull, RequestKind};
 use reactor::{PollMode, Reactor};
 use virtq::driver::BUFFERS;
 
@@ -270,8 +270,8 @@ fn a_driver_that_does_not_flush_gets_write_through() {
         assert_eq!(guest.write(0, &[1; 512]), 0);
         assert_eq!(guest.segment(WRITE_ZEROES, 0, 8, 0), 0);
         let durable = disk.kinds().into_iter().filter(|kind| {
-            let zeroes = matches!(kind, Kind::WriteZeroes { durable: true, .. });
-            zeroes || matches!(kind, Kind::Write { durable: true })
+            let zeroes = matches!(kind, RequestKind::WriteZeroes { durable: true, .. });
+            zeroes || matches!(kind, RequestKind::Write { durable: true })
         });
         assert_eq!(durable.count(), expected);
     }

@@ -60,7 +60,7 @@ fn put_writes(guest: &mut Guest, disk: &Arc<dyn Disk>) {
     }
     guest.publish();
     let until = Instant::now() + SOON;
-    while disk.waiting() < 3 {
+    while disk.stalled() < 3 {
         assert!(Instant::now() < until, "they do not wait");
         std::thread::sleep(Duration::from_millis(1));
     }
@@ -77,7 +77,7 @@ fn what_waits_for_room_stays_on_record_at_a_stop_and_goes_on_at_the_next_start()
     // Again and again: a stop loses nothing, and fails nothing.
     for _ in 0..3 {
         assert_eq!(guest.queue.take().unwrap().stop().unwrap(), 3);
-        assert_eq!((guest.driver.used_idx(), disk.waiting()), (0, 0));
+        assert_eq!((guest.driver.used_idx(), disk.stalled()), (0, 0));
         let next = guest.reactor.clone();
         guest.resume(&device, &next, 3);
     }
@@ -123,8 +123,8 @@ fn a_quiet_end_that_takes_too_long_is_none() {
         assert_eq!(guest.driver.used_idx(), 0);
         // For a moment of each attempt they do not wait.
         let until = Instant::now() + SOON;
-        while disk.waiting() != 3 {
-            assert!(Instant::now() < until, "{} of 3 wait", disk.waiting());
+        while disk.stalled() != 3 {
+            assert!(Instant::now() < until, "{} of 3 wait", disk.stalled());
             std::thread::yield_now();
         }
     }

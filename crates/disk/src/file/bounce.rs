@@ -11,7 +11,7 @@ const LIMIT: usize = 8;
 
 /// A bounded pool, filled as it is needed.
 #[derive(Debug, Default)]
-pub(crate) struct Pool {
+pub(crate) struct BouncePool {
     free: Vec<Arc<Mapping>>,
     made: usize,
 }
@@ -25,7 +25,7 @@ pub(crate) enum NoBuffer {
     NoMemory,
 }
 
-impl Pool {
+impl BouncePool {
     /// A buffer for one request at a time.
     pub(crate) fn take(&mut self) -> Result<Arc<Mapping>, NoBuffer> {
         if let Some(mapping) = self.free.pop() {
@@ -61,7 +61,7 @@ mod tests {
 
     #[test]
     fn an_empty_pool_says_that_a_buffer_comes_back() {
-        let mut pool = Pool::default();
+        let mut pool = BouncePool::default();
         let taken: Vec<_> = (0..LIMIT).map(|_| pool.take().unwrap()).collect();
         assert_eq!(pool.take().unwrap_err(), NoBuffer::Busy);
         for buffer in taken {

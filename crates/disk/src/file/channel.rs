@@ -9,10 +9,10 @@ use std::time::Duration;
 use reactor::{CompletionPort, Context, File, IoOp, OpCompletion};
 use rustix::io::Errno;
 
-use super::bounce::{NoBuffer, Pool};
-use super::work::{Step, Way, Work};
-use super::{FileOptions, Inspected, OnFull, Shared};
-use crate::{Channel, Completion, IoError, Kind, Request, Submitted};
+use super::bounce::{BouncePool, NoBuffer};
+use super::request::{FileRequest, IoMethod, StepOutcome};
+use super::{FileOptions, ImageInfo, OnFull, Shared};
+use crate::{Channel, Completion, IoError, Request, RequestKind, SubmitOutcome};
 
 /// Largest read that first asks the page cache without waiting, in bytes: above, the copy costs
 /// more than the trip through the ring saves.
@@ -31,21 +31,21 @@ pub(crate) struct FileChannel {
     file: File,
     port: CompletionPort,
     shared: Arc<Shared>,
-    inspected: Inspected,
+    inspected: ImageInfo,
     buffered: bool,
     on_full: OnFull,
     giving_up: bool,
     /// Nobody is to see anything of what ends.
     abandoned: bool,
     budget: u64,
-    pool: Pool,
+    pool: BouncePool,
     /// Requests in the kernel, found by the operation's tag.
-    work: Vec<Option<Work>>,
+    work: Vec<Option<FileRequest>>,
     free: Vec<usize>,
     /// Requests that wait for room.
-    stalled: VecDeque<Work>,
+    stalled: VecDeque<FileRequest>,
     /// Zeroes that wait for a bounce buffer.
-    starved: VecDeque<Work>,
+    starved: VecDeque<FileRequest>,
     timer_set: bool,
     done: Vec<OpCompletion>,
     /// Ended outside of [`Channel::reap`]; handed out by it.
@@ -55,7 +55,7 @@ pub(crate) struct FileChannel {
 impl FileChannel {
     pub(crate) fn new(
         options: &FileOptions,
-        inspected: Inspected,
+        inspected: ImageInfo,
         file: Arc<OwnedFd>,
         shared: Arc<Shared>,
         context: &mut Context<'_>,
@@ -70,7 +70,7 @@ impl FileChannel {
             giving_up: false,
             abandoned: false,
             budget: INLINE_BUDGET,
-            pool: Pool::default(),
+            pool: BouncePool::default(),
             work: Vec::new(),
             free: Vec::new(),
             stalled: VecDeque::new(),
@@ -101,38 +101,38 @@ impl FileChannel {
     }
 
     /// How a request of this kind begins.
-    fn way(&mut self, request: &mut Request) -> Result<Way, NoBuffer> {
+    fn way(&mut self, request: &mut Request) -> Result<IoMethod, NoBuffer> {
         match request.kind {
-            Kind::Flush => Ok(Way::Sync),
-            Kind::Discard => Ok(Way::Punch),
-            Kind::WriteZeroes { unmap, .. } => {
+            RequestKind::Flush => Ok(IoMethod::Sync),
+            RequestKind::Discard => Ok(IoMethod::Punch),
+            RequestKind::WriteZeroes { unmap, .. } => {
                 let shared = &self.shared;
                 if unmap && !shared.no_punch.load(Ordering::Relaxed) {
-                    Ok(Way::Punch)
+                    Ok(IoMethod::Punch)
                 } else if !shared.no_zero_range.load(Ordering::Relaxed) {
-                    Ok(Way::ZeroRange)
+                    Ok(IoMethod::ZeroRange)
                 } else {
                     self.fill()
                 }
             }
-            Kind::Read | Kind::Write { .. } => {
-                let Inspected { memory_align, length_align, .. } = self.inspected;
+            RequestKind::Read | RequestKind::Write { .. } => {
+                let ImageInfo { memory_align, length_align, .. } = self.inspected;
                 if request.buffers.is_aligned(memory_align, length_align) {
-                    return Ok(Way::Whole);
+                    return Ok(IoMethod::Whole);
                 }
                 let bounce = self.pool.take()?;
-                Ok(Way::Bounced { guest: std::mem::take(&mut request.buffers), bounce })
+                Ok(IoMethod::Bounced { guest: std::mem::take(&mut request.buffers), bounce })
             }
         }
     }
 
-    fn fill(&mut self) -> Result<Way, NoBuffer> {
+    fn fill(&mut self) -> Result<IoMethod, NoBuffer> {
         let zeroes = self.pool.take()?;
         super::bounce::piece(&zeroes, super::bounce::PIECE).zero();
-        Ok(Way::Fill { zeroes })
+        Ok(IoMethod::Fill { zeroes })
     }
 
-    fn start(&mut self, context: &mut Context<'_>, mut work: Work) {
+    fn start(&mut self, context: &mut Context<'_>, mut work: FileRequest) {
         let op = work.op(&self.file, self.buffered);
         let slot = self.free.pop().unwrap_or_else(|| {
             self.work.push(None);
@@ -144,13 +144,13 @@ impl FileChannel {
         context.submit(&self.port, op, slot as u64);
     }
 
-    fn finish(&mut self, work: Work, outcome: Result<(), IoError>) {
+    fn finish(&mut self, work: FileRequest, outcome: Result<(), IoError>) {
         let buffers = match work.way {
-            Way::Bounced { guest, bounce } => {
+            IoMethod::Bounced { guest, bounce } => {
                 self.pool.put(bounce);
                 guest
             }
-            Way::Fill { zeroes } => {
+            IoMethod::Fill { zeroes } => {
                 self.pool.put(zeroes);
                 work.buffers
             }
@@ -167,10 +167,11 @@ impl FileChannel {
         let Ok(slot) = usize::try_from(done.tag) else { return };
         let Some(mut work) = self.work.get_mut(slot).and_then(Option::take) else { return };
         self.free.push(slot);
-        let syncs = matches!(work.way, Way::Sync);
+        let syncs = matches!(work.way, IoMethod::Sync);
         // A flush touches no buffers, and its failure is the disk's, whoever asked for it.
-        let step = if self.abandoned && !syncs { Step::End(CANCELED) } else { work.step(done) };
-        if syncs && matches!(step, Step::End(Err(_))) {
+        let step =
+            if self.abandoned && !syncs { StepOutcome::End(CANCELED) } else { work.step(done) };
+        if syncs && matches!(step, StepOutcome::End(Err(_))) {
             self.shared.lost.store(true, Ordering::Relaxed);
             tracing::error!(
                 "a flush failed: what was written before may be lost; restart the guest"
@@ -178,22 +179,22 @@ impl FileChannel {
         }
         match step {
             _ if self.abandoned => self.finish(work, CANCELED),
-            Step::Again => self.start(context, work),
-            Step::End(outcome) => self.finish(work, outcome),
-            Step::Full => self.stall(context, work),
-            Step::OtherWay => self.other_way(context, work),
+            StepOutcome::Again => self.start(context, work),
+            StepOutcome::End(outcome) => self.finish(work, outcome),
+            StepOutcome::Full => self.stall(context, work),
+            StepOutcome::OtherWay => self.other_way(context, work),
         }
     }
 
     /// The file system refused a fallocate: remember it, and take the next way.
-    fn other_way(&mut self, context: &mut Context<'_>, mut work: Work) {
-        let zeroes = matches!(work.kind, Kind::WriteZeroes { .. });
-        if matches!(work.way, Way::Punch) {
+    fn other_way(&mut self, context: &mut Context<'_>, mut work: FileRequest) {
+        let zeroes = matches!(work.kind, RequestKind::WriteZeroes { .. });
+        if matches!(work.way, IoMethod::Punch) {
             if !zeroes {
                 return self.finish(work, Ok(()));
             }
             self.shared.no_punch.store(true, Ordering::Relaxed);
-            work.way = Way::ZeroRange;
+            work.way = IoMethod::ZeroRange;
             return self.start(context, work);
         }
         self.shared.no_zero_range.store(true, Ordering::Relaxed);
@@ -201,7 +202,7 @@ impl FileChannel {
     }
 
     /// Writes zeroes plainly, now or when a buffer is free.
-    fn begin_fill(&mut self, context: &mut Context<'_>, mut work: Work) {
+    fn begin_fill(&mut self, context: &mut Context<'_>, mut work: FileRequest) {
         match self.fill() {
             Ok(way) => {
                 work.way = way;
@@ -212,7 +213,7 @@ impl FileChannel {
         }
     }
 
-    fn stall(&mut self, context: &mut Context<'_>, work: Work) {
+    fn stall(&mut self, context: &mut Context<'_>, work: FileRequest) {
         if self.on_full == OnFull::Error || self.giving_up {
             return self.finish(work, Err(IoError::Full));
         }
@@ -241,26 +242,26 @@ impl FileChannel {
 }
 
 impl Channel for FileChannel {
-    fn submit(&mut self, context: &mut Context<'_>, mut request: Request) -> Submitted {
+    fn submit(&mut self, context: &mut Context<'_>, mut request: Request) -> SubmitOutcome {
         if self.abandoned {
-            return Submitted::Done(request.complete(CANCELED));
+            return SubmitOutcome::Done(request.complete(CANCELED));
         }
-        if request.kind == Kind::Read && self.read_inline(context, &mut request) {
-            return Submitted::Done(request.complete(Ok(())));
+        if request.kind == RequestKind::Read && self.read_inline(context, &mut request) {
+            return SubmitOutcome::Done(request.complete(Ok(())));
         }
-        if request.kind == Kind::Flush && self.shared.lost.load(Ordering::Relaxed) {
-            return Submitted::Done(request.complete(Err(IoError::Storage(Errno::IO))));
+        if request.kind == RequestKind::Flush && self.shared.lost.load(Ordering::Relaxed) {
+            return SubmitOutcome::Done(request.complete(Err(IoError::Storage(Errno::IO))));
         }
         let way = match self.way(&mut request) {
             Ok(way) => way,
-            Err(NoBuffer::Busy) => return Submitted::Full(request),
+            Err(NoBuffer::Busy) => return SubmitOutcome::Full(request),
             Err(NoBuffer::NoMemory) => {
-                return Submitted::Done(request.complete(Err(IoError::Storage(Errno::NOMEM))));
+                return SubmitOutcome::Done(request.complete(Err(IoError::Storage(Errno::NOMEM))));
             }
         };
         let Request { kind, offset, len, buffers, tag } = request;
-        self.start(context, Work { tag, kind, offset, left: len, buffers, way });
-        Submitted::Pending
+        self.start(context, FileRequest { tag, kind, offset, left: len, buffers, way });
+        SubmitOutcome::Pending
     }
 
     fn reap(&mut self, context: &mut Context<'_>, out: &mut Vec<Completion>) {
@@ -277,7 +278,7 @@ impl Channel for FileChannel {
         out.append(&mut self.ended);
     }
 
-    fn give_up(&mut self, _: &mut Context<'_>) {
+    fn fail_stalled(&mut self, _: &mut Context<'_>) {
         self.giving_up = true;
         for work in std::mem::take(&mut self.stalled) {
             self.shared.waiting.fetch_sub(1, Ordering::Relaxed);

@@ -20,7 +20,7 @@ const LARGEST_BLOCK: u32 = 4096;
 
 /// What was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Inspected {
+pub(crate) struct ImageInfo {
     /// Bytes.
     pub(crate) size: u64,
     /// Logical block size for the guest, in bytes.
@@ -35,7 +35,7 @@ pub(crate) struct Inspected {
 
 /// Which file or device this is, whatever path leads to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Identity {
+pub struct FileIdentity {
     /// Number of the block device, or of the file system that the file is in.
     pub device: u64,
     /// The file's number there, 0 for a block device.
@@ -46,17 +46,17 @@ pub struct Identity {
 }
 
 /// What `fd` has open.
-pub(crate) fn identity(fd: BorrowedFd<'_>) -> Result<Identity, Errno> {
+pub(crate) fn identity(fd: BorrowedFd<'_>) -> Result<FileIdentity, Errno> {
     let stat = fstat(fd)?;
     if FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice {
-        return Ok(Identity { device: stat.st_rdev, inode: 0, born_ns: None });
+        return Ok(FileIdentity { device: stat.st_rdev, inode: 0, born_ns: None });
     }
     let found = statx(fd, c"", AtFlags::EMPTY_PATH, StatxFlags::BTIME)?;
     let told = StatxFlags::from_bits_retain(found.stx_mask).contains(StatxFlags::BTIME);
     let born_ns = u64::try_from(found.stx_btime.tv_sec).ok().filter(|_| told).and_then(|seconds| {
         seconds.checked_mul(1_000_000_000)?.checked_add(found.stx_btime.tv_nsec.into())
     });
-    Ok(Identity { device: stat.st_dev, inode: stat.st_ino, born_ns })
+    Ok(FileIdentity { device: stat.st_dev, inode: stat.st_ino, born_ns })
 }
 
 /// Opens what `options` name if it is a file or a block device; true for a device.
@@ -96,7 +96,7 @@ fn name_of(kind: FileType) -> &'static str {
 }
 
 /// Opens an image and reads its geometry; of a larger one only the first `at_most` bytes.
-pub(crate) fn open(options: &FileOptions, at_most: u64) -> Result<(OwnedFd, Inspected), DiskError> {
+pub(crate) fn open(options: &FileOptions, at_most: u64) -> Result<(OwnedFd, ImageInfo), DiskError> {
     let path = &options.path;
     let (fd, device) = open_checked(options)?;
     let found = size(fd.as_fd()).map_err(|source| DiskError::Os {
@@ -113,11 +113,11 @@ pub(crate) fn open(options: &FileOptions, at_most: u64) -> Result<(OwnedFd, Insp
 }
 
 /// The image that somebody has opened by these options; `size` bytes of it are the guest's.
-pub(super) fn given(
+pub(super) fn inspect_fd(
     options: &FileOptions,
     fd: BorrowedFd<'_>,
     size: u64,
-) -> Result<Inspected, DiskError> {
+) -> Result<ImageInfo, DiskError> {
     let path = &options.path;
     let os = |action| {
         let path = path.clone();
@@ -141,7 +141,7 @@ fn examine(
     fd: BorrowedFd<'_>,
     device: bool,
     size: u64,
-) -> Result<Inspected, DiskError> {
+) -> Result<ImageInfo, DiskError> {
     let path = &options.path;
     let (needed, memory_align) =
         if options.direct { direct_io_needs(fd, device) } else { (SECTOR, 1) };
@@ -159,7 +159,7 @@ fn examine(
     }
     // Kernels before 6.18 want whole blocks in every piece, not only in the sum.
     let length_align = if options.direct { needed as usize } else { 1 };
-    Ok(Inspected { size, block_size, memory_align, length_align, device })
+    Ok(ImageInfo { size, block_size, memory_align, length_align, device })
 }
 
 /// Bytes in a file or a block device.

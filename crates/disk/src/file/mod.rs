@@ -6,7 +6,7 @@ mod extents;
 mod fence;
 mod inspect;
 mod lock;
-mod work;
+mod request;
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
@@ -21,8 +21,8 @@ use crate::{Channel, Disk, DiskError, Extent, Geometry, IoError};
 
 use fence::Fence;
 pub use fence::fence_byte;
-pub use inspect::Identity;
-pub(crate) use inspect::Inspected;
+pub use inspect::FileIdentity;
+pub(crate) use inspect::ImageInfo;
 use lock::ImageLock;
 
 /// What happens to a write when the storage has no room.
@@ -68,7 +68,7 @@ pub(crate) struct Shared {
 pub struct FileDisk {
     options: FileOptions,
     file: Arc<OwnedFd>,
-    inspected: Inspected,
+    inspected: ImageInfo,
     size: AtomicU64,
     lock: Mutex<Option<ImageLock>>,
     fence: Option<Mutex<Fence>>,
@@ -81,7 +81,7 @@ impl FileDisk {
     /// # Errors
     /// Missing, unreadable, empty, odd-sized, no file or device, or no direct I/O.
     pub fn open(options: FileOptions) -> Result<Self, DiskError> {
-        Self::open_again(options, u64::MAX)
+        Self::reopen(options, u64::MAX)
     }
 
     /// Opens an image of which a guest was told that it has `size` bytes. If it is larger now, the
@@ -89,7 +89,7 @@ impl FileDisk {
     ///
     /// # Errors
     /// As [`Self::open`]. One that is smaller now is opened as it is.
-    pub fn open_again(options: FileOptions, size: u64) -> Result<Self, DiskError> {
+    pub fn reopen(options: FileOptions, size: u64) -> Result<Self, DiskError> {
         let (file, inspected) = inspect::open(&options, size)?;
         Ok(Self::with(options, file, inspected, false))
     }
@@ -106,11 +106,11 @@ impl FileDisk {
         size: u64,
         lost: bool,
     ) -> Result<Self, DiskError> {
-        let inspected = inspect::given(&options, file.as_fd(), size)?;
+        let inspected = inspect::inspect_fd(&options, file.as_fd(), size)?;
         Ok(Self::with(options, file, inspected, lost))
     }
 
-    fn with(options: FileOptions, file: OwnedFd, inspected: Inspected, lost: bool) -> Self {
+    fn with(options: FileOptions, file: OwnedFd, inspected: ImageInfo, lost: bool) -> Self {
         let size = AtomicU64::new(inspected.size);
         let shared = Shared { lost: AtomicBool::new(lost), ..Shared::default() };
         let (lock, shared) = (Mutex::new(None), Arc::new(shared));
@@ -143,7 +143,7 @@ impl FileDisk {
     ///
     /// # Errors
     /// The kernel's refusal.
-    pub fn identity(&self) -> Result<Identity, DiskError> {
+    pub fn identity(&self) -> Result<FileIdentity, DiskError> {
         inspect::identity(self.file.as_fd()).map_err(self.os("inspect"))
     }
 
@@ -168,7 +168,7 @@ impl Disk for FileDisk {
         Box::new(channel::FileChannel::new(&self.options, self.inspected, file, shared, context))
     }
 
-    fn await_predecessor(&self) -> Result<(), DiskError> {
+    fn wait_fence(&self) -> Result<(), DiskError> {
         let Some(fence) = self.fence() else { return Ok(()) };
         if fence.is_held() {
             return Ok(());
@@ -249,7 +249,7 @@ impl Disk for FileDisk {
         Ok(self.geometry())
     }
 
-    fn waiting(&self) -> u64 {
+    fn stalled(&self) -> u64 {
         self.shared.waiting.load(Ordering::Relaxed)
     }
 

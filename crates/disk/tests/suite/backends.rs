@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use disk::conformance::{self, Client};
-use disk::{Disk, DiskError, FileDisk, FileOptions, IoError, Kind, MemoryDisk, NullDisk, OnFull};
+use disk::{
+    Disk, DiskError, FileDisk, FileOptions, IoError, MemoryDisk, NullDisk, OnFull, RequestKind,
+};
 
 const SIZE: u64 = 8 << 20;
 
@@ -72,7 +74,12 @@ fn memory_conforms_and_grows() {
 fn null_answers_everything() {
     let disk: Arc<dyn Disk> = Arc::new(NullDisk::new(SIZE, 512, false));
     let client = Client::new(&disk);
-    for kind in [Kind::Read, Kind::Write { durable: true }, Kind::Flush, Kind::Discard] {
+    for kind in [
+        RequestKind::Read,
+        RequestKind::Write { durable: true },
+        RequestKind::Flush,
+        RequestKind::Discard,
+    ] {
         assert_eq!(client.run(kind, 0, 4096, vec![1; 4096]).0, Ok(()));
     }
 }
@@ -109,10 +116,10 @@ fn an_abandoned_channel_copies_nothing_and_starts_nothing() {
     let disk = open(FileOptions { direct: true, ..options(&path) });
     disk.activate().unwrap();
     // Memory that is not aligned: the data goes through a buffer of ours.
-    let read = Client::new(&disk).send_abandoned(Kind::Read, 0, &[7; 64 << 10], 1).wait();
+    let read = Client::new(&disk).send_abandoned(RequestKind::Read, 0, &[7; 64 << 10], 1).wait();
     assert!(read.0.is_err() && read.1.iter().all(|byte| *byte == 7), "copied to a guest that left");
     // Larger than that buffer: at most the first piece was on its way.
-    let write = Kind::Write { durable: false };
+    let write = RequestKind::Write { durable: false };
     let len = 4 << 20;
     assert!(Client::new(&disk).send_abandoned(write, 0, &vec![9; len], 1).wait().0.is_err());
     let mut last = [9; 4096];
@@ -196,7 +203,7 @@ fn a_file_that_somebody_shrank_gives_errors_and_no_panic() {
     let path = image(dir.path(), SIZE);
     let client = Client::new(&open(options(&path)));
     std::fs::File::options().write(true).open(&path).unwrap().set_len(4096).unwrap();
-    let (outcome, _) = client.run(Kind::Read, 1 << 20, 4096, Vec::new());
+    let (outcome, _) = client.run(RequestKind::Read, 1 << 20, 4096, Vec::new());
     assert_eq!(outcome, Err(IoError::Short));
 }
 
@@ -229,13 +236,13 @@ fn full_storage_makes_writes_wait_until_there_is_room() {
     std::fs::write(&ballast, vec![1; 1536 << 10]).unwrap();
     let disk = open(options(&path));
     let client = Client::new(&disk);
-    let kind = Kind::Write { durable: false };
+    let kind = RequestKind::Write { durable: false };
     let sent = client.send(kind, 0, 1 << 20, vec![9; 1 << 20], 0);
     assert!(sent.still_waits(Duration::from_millis(300)));
-    assert_eq!(disk.waiting(), 1);
+    assert_eq!(disk.stalled(), 1);
     std::fs::remove_file(&ballast).unwrap();
     assert_eq!(sent.wait().0, Ok(()));
-    assert_eq!(disk.waiting(), 0);
+    assert_eq!(disk.stalled(), 0);
     let mut back = vec![0; 1 << 20];
     std::fs::File::open(&path).unwrap().read_exact_at(&mut back, 0).unwrap();
     assert!(back.iter().all(|byte| *byte == 9));
@@ -245,7 +252,7 @@ fn full_storage_makes_writes_wait_until_there_is_room() {
 fn full_storage_gives_an_error_when_that_was_asked_for_or_the_queue_stops() {
     let small = Small::new();
     let path = image(small.dir.path(), SIZE);
-    let kind = Kind::Write { durable: false };
+    let kind = RequestKind::Write { durable: false };
     let failing = Client::new(&open(FileOptions { on_full: OnFull::Error, ..options(&path) }));
     let (outcome, _) = failing.run(kind, 0, 4 << 20, vec![9; 4 << 20]);
     assert_eq!(outcome, Err(IoError::Full));
@@ -271,10 +278,10 @@ fn flush_and_write_through_reach_the_device() {
     let client = Client::new(&open(options(&device.path)));
     client.write(0, vec![1; 4096]);
     let before = flushes(&device);
-    assert_eq!(client.run(Kind::Flush, 0, 0, Vec::new()).0, Ok(()));
+    assert_eq!(client.run(RequestKind::Flush, 0, 0, Vec::new()).0, Ok(()));
     let flushed = flushes(&device);
     assert!(flushed > before, "a flush is one for the device: {before}, {flushed}");
-    let durable = Kind::Write { durable: true };
+    let durable = RequestKind::Write { durable: true };
     assert_eq!(client.run(durable, 0, 4096, vec![2; 4096]).0, Ok(()));
     assert!(flushes(&device) > flushed, "a durable write is flushed");
 }

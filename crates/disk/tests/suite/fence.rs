@@ -15,7 +15,7 @@ use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
 
 use disk::conformance::Client;
-use disk::{Disk, DiskError, FileDisk, FileOptions, Kind, OnFull, fence_byte};
+use disk::{Disk, DiskError, FileDisk, FileOptions, OnFull, RequestKind, fence_byte};
 use memory::Mapping;
 use testkit::storage::Stalling;
 
@@ -44,12 +44,13 @@ fn child() {
     let (kind, path, memory, group) = (next(), next(), next(), next());
     std::fs::write(Path::new(&group).join("cgroup.procs"), std::process::id().to_string()).unwrap();
     let disk: Arc<dyn Disk> = Arc::new(disk(Path::new(&path), kind == "read", true));
-    disk.await_predecessor().unwrap();
+    disk.wait_fence().unwrap();
     disk.activate().unwrap();
     let client = Client::new(&disk);
     let file = std::fs::File::options().read(true).write(true).open(&memory).unwrap();
     let mapping = Arc::new(Mapping::file(file.as_fd(), LENGTH).unwrap());
-    let kind = if kind == "read" { Kind::Read } else { Kind::Write { durable: false } };
+    let kind =
+        if kind == "read" { RequestKind::Read } else { RequestKind::Write { durable: false } };
     let _under_way = client.send_mapping(kind, 0, mapping);
     // Two round trips through the reactor: by then the kernel has the request.
     client.barrier();
@@ -111,7 +112,7 @@ impl Bench {
         let (done, told) = std::sync::mpsc::channel();
         let waits = Arc::clone(successor);
         let waiting = std::thread::spawn(move || {
-            waits.await_predecessor().unwrap();
+            waits.wait_fence().unwrap();
             done.send(()).unwrap();
         });
         let early = told.recv_timeout(Duration::from_millis(100));
@@ -124,7 +125,7 @@ impl Bench {
     /// Lets the kernel end all that the dead process began, and waits until it has.
     fn settle(&self) {
         self.device.answer().unwrap();
-        self.disk(false, true).await_predecessor().unwrap();
+        self.disk(false, true).wait_fence().unwrap();
     }
 }
 
@@ -143,7 +144,7 @@ fn written_last(bench: &Bench, fenced: bool) -> Vec<u8> {
     drop(successor);
     bench.settle();
     let (outcome, data) = Client::new(&(Arc::new(bench.disk(true, false)) as _)).run(
-        Kind::Read,
+        RequestKind::Read,
         0,
         LENGTH,
         Vec::new(),
@@ -204,11 +205,11 @@ fn only_successors_wait_for_each_other() {
     a.activate().unwrap();
     a.activate().unwrap();
     // Another reader of the same image, served elsewhere.
-    b.await_predecessor().unwrap();
+    b.wait_fence().unwrap();
     b.activate().unwrap();
     assert!(matches!(twin.activate(), Err(DiskError::Fenced { .. })));
     a.deactivate().unwrap();
-    twin.await_predecessor().unwrap();
+    twin.wait_fence().unwrap();
     twin.activate().unwrap();
     drop((a, b, twin));
     // One that writes sleeps until its predecessor has gone.
@@ -216,7 +217,7 @@ fn only_successors_wait_for_each_other() {
     let (first, second) = (writer(), Arc::new(writer()));
     first.activate().unwrap();
     let waits = Arc::clone(&second);
-    let waiting = std::thread::spawn(move || waits.await_predecessor());
+    let waiting = std::thread::spawn(move || waits.wait_fence());
     assert!(matches!(second.activate(), Err(DiskError::Fenced { .. })));
     drop(first);
     waiting.join().unwrap().unwrap();

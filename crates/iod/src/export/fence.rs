@@ -43,7 +43,7 @@ impl Waiter {
         let waiter = Arc::new(Self { disk, over, state: Mutex::new(state) });
         let work = Arc::clone(&waiter);
         std::thread::Builder::new().name("fence".into()).spawn(move || {
-            let outcome = work.disk.await_predecessor();
+            let outcome = work.disk.wait_fence();
             work.end(outcome);
         })?;
         Ok(waiter)

@@ -244,7 +244,7 @@ impl Export {
 
     /// Requests that wait for room on the storage.
     pub fn waiting(&self) -> u64 {
-        self.disk.waiting()
+        self.disk.stalled()
     }
 
     /// The disk as its guest sees it, with what it has counted.

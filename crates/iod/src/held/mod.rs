@@ -87,9 +87,9 @@ pub struct Identity {
     pub born_ns: Option<u64>,
 }
 
-impl From<disk::Identity> for Identity {
-    fn from(found: disk::Identity) -> Self {
-        let disk::Identity { device, inode, born_ns } = found;
+impl From<disk::FileIdentity> for Identity {
+    fn from(found: disk::FileIdentity) -> Self {
+        let disk::FileIdentity { device, inode, born_ns } = found;
         Self { device, inode, born_ns }
     }
 }

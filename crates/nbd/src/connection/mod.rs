@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
-use disk::{Channel, Completion, Extent, IoError, Kind, Request, Submitted};
+use disk::{Channel, Completion, Extent, IoError, Request, RequestKind, SubmitOutcome};
 use memory::{Buffers, MemoryError};
 use reactor::{
     CompletionPort, Context, File, Handle, IoOp, OpCompletion, PollOutcome, Poller, PollerId,
@@ -174,7 +174,7 @@ impl Connection {
         let _ = shutdown(&self.socket, Shutdown::Both);
         self.output.replies.clear();
         self.held = None;
-        self.channel.give_up(context);
+        self.channel.fail_stalled(context);
     }
 
     fn is_full(&self) -> bool {
@@ -223,14 +223,22 @@ impl Connection {
             Command::Flush => {
                 active.len = 0;
                 let tag = self.insert(active);
-                self.submit(context, tag, Kind::Flush, 0, 0, Buffers::default());
+                self.submit(context, tag, RequestKind::Flush, 0, 0, Buffers::default());
             }
             Command::Trim { .. } => {
                 let tag = self.insert(active);
-                self.submit(context, tag, Kind::Discard, offset, len.into(), Buffers::default());
+                self.submit(
+                    context,
+                    tag,
+                    RequestKind::Discard,
+                    offset,
+                    len.into(),
+                    Buffers::default(),
+                );
             }
             Command::WriteZeroes { unmap, durable } => {
-                let (tag, kind) = (self.insert(active), Kind::WriteZeroes { unmap, durable });
+                let (tag, kind) =
+                    (self.insert(active), RequestKind::WriteZeroes { unmap, durable });
                 self.submit(context, tag, kind, offset, len.into(), Buffers::default());
             }
             Command::BlockStatus { one } => {
@@ -274,7 +282,7 @@ impl Connection {
         let list = room.list(list, 0, (to - from) as usize).unwrap_or_default();
         active.room = Some(room);
         let tag = self.insert(active);
-        self.submit(context, tag, Kind::Read, from, to - from, list);
+        self.submit(context, tag, RequestKind::Read, from, to - from, list);
         true
     }
 
@@ -286,23 +294,23 @@ impl Connection {
         let Command::Write { durable } = active.command else { return };
         let (offset, len) = (active.offset, active.len);
         let list = room.list(list, 0, len as usize).unwrap_or_default();
-        self.submit(context, tag, Kind::Write { durable }, offset, len.into(), list);
+        self.submit(context, tag, RequestKind::Write { durable }, offset, len.into(), list);
     }
 
     fn submit(
         &mut self,
         context: &mut Context<'_>,
         tag: u32,
-        kind: Kind,
+        kind: RequestKind,
         offset: u64,
         len: u64,
         buffers: Buffers,
     ) {
         let request = Request { kind, offset, len, buffers, tag };
         match self.channel.submit(context, request) {
-            Submitted::Done(completion) => self.complete(context, completion),
-            Submitted::Pending => self.at_disk += 1,
-            Submitted::Full(request) => self.held = Some(request),
+            SubmitOutcome::Done(completion) => self.complete(context, completion),
+            SubmitOutcome::Pending => self.at_disk += 1,
+            SubmitOutcome::Full(request) => self.held = Some(request),
         }
     }
 
@@ -335,7 +343,7 @@ impl Connection {
         if active.command == (Command::Trim { durable: true }) && !active.flushing {
             active.flushing = true;
             let tag = self.insert(active);
-            return self.submit(context, tag, Kind::Flush, 0, 0, Buffers::default());
+            return self.submit(context, tag, RequestKind::Flush, 0, 0, Buffers::default());
         }
         let Active { cookie, command, offset, len, before, room, .. } = active;
         self.count(command, len);

@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use disk::{
-    Channel, Completion, Disk, DiskError, Extent, Geometry, IoError, Kind, Request, Submitted,
+    Channel, Completion, Disk, DiskError, Extent, Geometry, IoError, Request, RequestKind,
+    SubmitOutcome,
 };
 use reactor::{CompletionPort, Context, IoOp, OpCompletion, Reactor};
 
@@ -26,7 +27,7 @@ struct State {
     room: usize,
     /// How long it keeps the reactor's thread with each.
     keeps: Duration,
-    taken: Mutex<Vec<(Kind, u64)>>,
+    taken: Mutex<Vec<(RequestKind, u64)>>,
     abandoned: AtomicBool,
 }
 
@@ -76,7 +77,7 @@ impl Gate {
     }
 
     /// Kinds of the requests that it has taken, in order.
-    pub(crate) fn kinds(&self) -> Vec<Kind> {
+    pub(crate) fn kinds(&self) -> Vec<RequestKind> {
         self.0.taken.lock().unwrap().iter().map(|(kind, _)| *kind).collect()
     }
 
@@ -106,7 +107,7 @@ impl Disk for Gate {
         Box::new(GateChannel { gate, port, pending: Vec::new(), done: Vec::new() })
     }
 
-    fn await_predecessor(&self) -> Result<(), DiskError> {
+    fn wait_fence(&self) -> Result<(), DiskError> {
         Ok(())
     }
 
@@ -122,7 +123,7 @@ impl Disk for Gate {
         Ok(self.geometry())
     }
 
-    fn waiting(&self) -> u64 {
+    fn stalled(&self) -> u64 {
         0
     }
 
@@ -149,20 +150,20 @@ impl GateChannel {
 }
 
 impl Channel for GateChannel {
-    fn submit(&mut self, context: &mut Context<'_>, request: Request) -> Submitted {
+    fn submit(&mut self, context: &mut Context<'_>, request: Request) -> SubmitOutcome {
         if self.pending.len() >= self.gate.room {
-            return Submitted::Full(request);
+            return SubmitOutcome::Full(request);
         }
         self.gate.taken.lock().unwrap().push((request.kind, request.offset / 512));
         std::thread::sleep(self.gate.keeps);
         if self.gate.fails.load(Ordering::Relaxed) {
-            return Submitted::Done(request.complete(Err(IoError::Unsupported)));
+            return SubmitOutcome::Done(request.complete(Err(IoError::Unsupported)));
         }
         if self.pending.is_empty() {
             self.look_later(context);
         }
         self.pending.push(request);
-        Submitted::Pending
+        SubmitOutcome::Pending
     }
 
     fn reap(&mut self, context: &mut Context<'_>, out: &mut Vec<Completion>) {
@@ -177,7 +178,7 @@ impl Channel for GateChannel {
         }
     }
 
-    fn give_up(&mut self, _: &mut Context<'_>) {}
+    fn fail_stalled(&mut self, _: &mut Context<'_>) {}
 
     fn abandon(&mut self) {
         self.gate.abandoned.store(true, Ordering::Relaxed);

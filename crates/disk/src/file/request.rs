@@ -16,7 +16,7 @@ use reactor::{File, IoOp, OpCompletion};
 use rustix::io::Errno;
 
 use super::bounce::{self, PIECE};
-use crate::{IoError, Kind};
+use crate::{IoError, RequestKind};
 
 /// Punch a hole, keep the size: reads zeroes afterwards.
 const PUNCH_HOLE: i32 = crate::ram::PUNCH_HOLE;
@@ -25,7 +25,7 @@ const ZERO_RANGE: i32 = 0x10 | 0x01;
 
 /// How the next step is done.
 #[derive(Debug)]
-pub(crate) enum Way {
+pub(crate) enum IoMethod {
     /// The guest's buffers go to the kernel.
     Whole,
     /// Piece by piece through aligned memory; the guest's buffers wait here.
@@ -44,19 +44,19 @@ pub(crate) enum Way {
 
 /// A request that the kernel works on, or that waits for room.
 #[derive(Debug)]
-pub(crate) struct Work {
+pub(crate) struct FileRequest {
     pub(crate) tag: u32,
-    pub(crate) kind: Kind,
+    pub(crate) kind: RequestKind,
     pub(crate) offset: u64,
     pub(crate) left: u64,
     /// Buffers between two steps.
     pub(crate) buffers: Buffers,
-    pub(crate) way: Way,
+    pub(crate) way: IoMethod,
 }
 
 /// What a step led to.
 #[derive(Debug)]
-pub(crate) enum Step {
+pub(crate) enum StepOutcome {
     /// Start the next one.
     Again,
     /// The whole request has ended.
@@ -67,11 +67,11 @@ pub(crate) enum Step {
     OtherWay,
 }
 
-impl Work {
+impl FileRequest {
     /// The driver takes the completion for a promise: it will not flush.
     fn durable(&self) -> bool {
         match self.kind {
-            Kind::Write { durable } | Kind::WriteZeroes { durable, .. } => durable,
+            RequestKind::Write { durable } | RequestKind::WriteZeroes { durable, .. } => durable,
             _ => false,
         }
     }
@@ -86,24 +86,24 @@ impl Work {
         let (file, offset, len) = (file.clone(), self.offset, self.left);
         let durable = self.durable();
         match &self.way {
-            Way::Sync => IoOp::Sync { file },
-            Way::Punch => IoOp::Allocate { file, mode: PUNCH_HOLE, offset, len },
-            Way::ZeroRange => IoOp::Allocate { file, mode: ZERO_RANGE, offset, len },
-            Way::Fill { zeroes } => {
+            IoMethod::Sync => IoOp::Sync { file },
+            IoMethod::Punch => IoOp::Allocate { file, mode: PUNCH_HOLE, offset, len },
+            IoMethod::ZeroRange => IoOp::Allocate { file, mode: ZERO_RANGE, offset, len },
+            IoMethod::Fill { zeroes } => {
                 let buffers = bounce::piece(zeroes, self.step_len());
                 IoOp::Write { file, offset, buffers, durable, worker }
             }
-            Way::Bounced { guest, bounce } => {
+            IoMethod::Bounced { guest, bounce } => {
                 let buffers = bounce::piece(bounce, self.step_len());
-                if self.kind == Kind::Read {
+                if self.kind == RequestKind::Read {
                     return IoOp::Read { file, offset, buffers };
                 }
                 buffers.copy_from_buffers(guest);
                 IoOp::Write { file, offset, buffers, durable, worker }
             }
-            Way::Whole => {
+            IoMethod::Whole => {
                 let buffers = std::mem::take(&mut self.buffers);
-                if self.kind == Kind::Read {
+                if self.kind == RequestKind::Read {
                     return IoOp::Read { file, offset, buffers };
                 }
                 IoOp::Write { file, offset, buffers, durable, worker }
@@ -112,7 +112,7 @@ impl Work {
     }
 
     /// Takes the result of the last operation.
-    pub(crate) fn step(&mut self, done: OpCompletion) -> Step {
+    pub(crate) fn step(&mut self, done: OpCompletion) -> StepOutcome {
         let outcome = done.outcome();
         let buffers = done.buffers.unwrap_or_default();
         let moved = match outcome {
@@ -121,21 +121,23 @@ impl Work {
         };
         let durable = self.durable();
         match &mut self.way {
-            Way::Punch | Way::ZeroRange if durable => {
-                self.way = Way::Sync;
-                return Step::Again;
+            IoMethod::Punch | IoMethod::ZeroRange if durable => {
+                self.way = IoMethod::Sync;
+                return StepOutcome::Again;
             }
-            Way::Sync | Way::Punch | Way::ZeroRange => return Step::End(Ok(())),
-            Way::Fill { .. } => {}
-            Way::Bounced { guest, .. } => {
-                if self.kind == Kind::Read {
+            IoMethod::Sync | IoMethod::Punch | IoMethod::ZeroRange => {
+                return StepOutcome::End(Ok(()));
+            }
+            IoMethod::Fill { .. } => {}
+            IoMethod::Bounced { guest, .. } => {
+                if self.kind == RequestKind::Read {
                     let mut read = buffers;
                     read.truncate(moved as usize);
                     guest.copy_from_buffers(&read);
                 }
                 guest.advance(moved as usize);
             }
-            Way::Whole => {
+            IoMethod::Whole => {
                 self.buffers = buffers;
                 self.buffers.advance(moved as usize);
             }
@@ -143,27 +145,27 @@ impl Work {
         self.offset = self.offset.saturating_add(moved);
         self.left = self.left.saturating_sub(moved);
         match (self.left, moved) {
-            (0, _) => Step::End(Ok(())),
+            (0, _) => StepOutcome::End(Ok(())),
             // The file ends before the disk does: somebody shrank it.
-            (_, 0) => Step::End(Err(IoError::Short)),
-            _ => Step::Again,
+            (_, 0) => StepOutcome::End(Err(IoError::Short)),
+            _ => StepOutcome::Again,
         }
     }
 
-    fn failed(&mut self, errno: Errno, buffers: Buffers) -> Step {
-        if matches!(self.way, Way::Whole) {
+    fn failed(&mut self, errno: Errno, buffers: Buffers) -> StepOutcome {
+        if matches!(self.way, IoMethod::Whole) {
             self.buffers = buffers;
         }
         match errno {
-            Errno::AGAIN | Errno::INTR => Step::Again,
+            Errno::AGAIN | Errno::INTR => StepOutcome::Again,
             // A failed flush has lost data: asked again, the kernel would say that all is well.
-            Errno::NOSPC | Errno::DQUOT if !matches!(self.way, Way::Sync) => Step::Full,
+            Errno::NOSPC | Errno::DQUOT if !matches!(self.way, IoMethod::Sync) => StepOutcome::Full,
             Errno::OPNOTSUPP | Errno::NODEV | Errno::INVAL
-                if matches!(self.way, Way::Punch | Way::ZeroRange) =>
+                if matches!(self.way, IoMethod::Punch | IoMethod::ZeroRange) =>
             {
-                Step::OtherWay
+                StepOutcome::OtherWay
             }
-            other => Step::End(Err(IoError::Storage(other))),
+            other => StepOutcome::End(Err(IoError::Storage(other))),
         }
     }
 }
@@ -172,27 +174,27 @@ impl Work {
 mod tests {
     use super::*;
 
-    fn step(way: Way, kind: Kind, errno: Errno) -> Step {
+    fn step(way: IoMethod, kind: RequestKind, errno: Errno) -> StepOutcome {
         let buffers = Buffers::default();
-        let mut work = Work { tag: 0, kind, offset: 0, left: 4096, buffers, way };
+        let mut work = FileRequest { tag: 0, kind, offset: 0, left: 4096, buffers, way };
         work.step(OpCompletion { tag: 0, result: -errno.raw_os_error(), buffers: None })
     }
 
     #[test]
     fn full_storage_delays_writes_and_fails_flushes() {
-        let write = Kind::Write { durable: false };
+        let write = RequestKind::Write { durable: false };
         for errno in [Errno::NOSPC, Errno::DQUOT] {
-            assert!(matches!(step(Way::Whole, write, errno), Step::Full));
+            assert!(matches!(step(IoMethod::Whole, write, errno), StepOutcome::Full));
             // The kernel tells of lost data once; waiting and asking again would hide it.
-            let flushed = step(Way::Sync, Kind::Flush, errno);
-            assert!(matches!(flushed, Step::End(Err(IoError::Storage(_)))), "{flushed:?}");
+            let flushed = step(IoMethod::Sync, RequestKind::Flush, errno);
+            assert!(matches!(flushed, StepOutcome::End(Err(IoError::Storage(_)))), "{flushed:?}");
         }
     }
 
     #[test]
     fn a_way_that_is_not_supported_leads_to_another() {
-        let zeroes = Kind::WriteZeroes { unmap: true, durable: false };
-        assert!(matches!(step(Way::Punch, zeroes, Errno::OPNOTSUPP), Step::OtherWay));
-        assert!(matches!(step(Way::Sync, zeroes, Errno::OPNOTSUPP), Step::End(Err(_))));
+        let zeroes = RequestKind::WriteZeroes { unmap: true, durable: false };
+        assert!(matches!(step(IoMethod::Punch, zeroes, Errno::OPNOTSUPP), StepOutcome::OtherWay));
+        assert!(matches!(step(IoMethod::Sync, zeroes, Errno::OPNOTSUPP), StepOutcome::End(Err(_))));
     }
 }
