@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
-use blk::{Device, Options};
+use blk::{BlkDevice, DeviceOptions};
 use disk::{Disk, MemoryDisk, NullDisk};
 use memory::Buffers;
 use reactor::{Context, PollMode, PollPolicy, Reactor};
@@ -150,12 +150,12 @@ fn quarters(values: &mut [f64]) -> [f64; 3] {
 }
 
 /// The disk's queue, to be started, and its guest.
-fn start(name: &str, record: bool, depth: u16) -> (Device, QueueStart, Guest) {
+fn start(name: &str, record: bool, depth: u16) -> (BlkDevice, QueueStart, Guest) {
     let disk = disk(name);
     disk.activate().unwrap();
     let (id, serial) = (name.to_owned(), String::new());
     let poll = PollPolicy { mode: PollMode::Always, ..PollPolicy::default() };
-    let device = Device::new(disk, &Options { id, queues: 1, serial, poll, record });
+    let device = BlkDevice::new(disk, &DeviceOptions { id, queues: 1, serial, poll, record });
     let driver = Driver::new(RING, 4 << 20, true);
     let (ring, table, features) = (driver.config, driver.table.clone(), device.features());
     let (kick, call, err, inflight) = (None, None, None, None);

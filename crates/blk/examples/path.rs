@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use blk::{Device, Options};
+use blk::{BlkDevice, DeviceOptions};
 use disk::{Disk, MemoryDisk, NullDisk};
 use memory::Buffers;
 use reactor::{Context, PollOutcome, PollPolicy, Poller, Reactor};
@@ -37,7 +37,7 @@ struct Guest {
     offered: u16,
     left: u64,
     total: u64,
-    device: Device,
+    device: BlkDevice,
 }
 
 impl Poller for Guest {
@@ -92,8 +92,10 @@ pub(crate) fn run(args: &[String]) -> ! {
     disk.activate().unwrap();
     let (id, serial) = (name.clone(), String::new());
     let record = record == "on";
-    let device =
-        Device::new(disk, &Options { id, queues: 1, serial, poll: PollPolicy::default(), record });
+    let device = BlkDevice::new(
+        disk,
+        &DeviceOptions { id, queues: 1, serial, poll: PollPolicy::default(), record },
+    );
     let mut driver = Driver::new(RING, 4 << 20, true);
     lay_out(&mut driver, depth);
     let start = QueueStart {

@@ -10,7 +10,7 @@ pub(crate) const CONFIG_BYTES: usize = 60;
 const PHYSICAL: u32 = 4096;
 
 /// The space for a disk with `queues` queues.
-pub(crate) fn space(geometry: &Geometry, queues: u16) -> [u8; CONFIG_BYTES] {
+pub(crate) fn config_space(geometry: &Geometry, queues: u16) -> [u8; CONFIG_BYTES] {
     let mut out = [0; CONFIG_BYTES];
     let mut put = |at: usize, bytes: &[u8]| {
         if let Some(place) = out.get_mut(at..at + bytes.len()) {
@@ -45,7 +45,7 @@ mod tests {
     #[test]
     fn fields_are_where_the_specification_puts_them() {
         let disk = Geometry { size: 1 << 30, block_size: 512, read_only: false, discard: true };
-        let out = space(&disk, 4);
+        let out = config_space(&disk, 4);
         let word = |at: usize| u32::from_le_bytes(out[at..at + 4].try_into().unwrap());
         assert_eq!(u64::from_le_bytes(out[..8].try_into().unwrap()), (1 << 30) / 512);
         assert_eq!((word(12), word(20)), (126, 512));

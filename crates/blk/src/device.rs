@@ -10,17 +10,17 @@ use memory::Table;
 use reactor::{Context, Handle, OwnerId, PollPolicy, PollState, PollerId, Snapshot, Stopped};
 use virtq::{QueueStart, RingError};
 
-use crate::caps::{Caps, Saved, Throttle};
 use crate::config;
-use crate::insight::{Oldest, Op, Record, Stage};
+use crate::drain::DrainingQueue;
+use crate::latency::{Oldest, Op, SlowRequest, Stage};
 use crate::queue::BlkQueue;
 use crate::spec::{ID_BYTES, feature};
 use crate::stats::{DeviceStats, QueueState, QueueStats};
-use crate::stopping::Stopping;
+use crate::throttle::{Caps, Throttle, TokenBalance};
 
 /// How a disk is presented.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct DeviceOptions {
     /// Name in logs.
     pub id: String,
     /// Queues offered, from 1 on.
@@ -37,7 +37,7 @@ pub struct Options {
 static NEXT_LABEL: AtomicU32 = AtomicU32::new(1);
 
 /// Called on the reactor's thread, at most once per queue, when a session cannot go on.
-pub type Fault = Arc<dyn Fn(&str) + Send + Sync>;
+pub type FaultHandler = Arc<dyn Fn(&str) + Send + Sync>;
 
 /// Why a queue cannot be started or changed.
 #[derive(Debug, thiserror::Error)]
@@ -79,15 +79,15 @@ pub(crate) struct Shared {
 
 /// One disk as a guest sees it.
 #[derive(Debug)]
-pub struct Device {
+pub struct BlkDevice {
     shared: Arc<Shared>,
     stats: Box<[Arc<QueueStats>]>,
     made: SystemTime,
 }
 
-impl Device {
+impl BlkDevice {
     /// Presents `disk`.
-    pub fn new(disk: Arc<dyn Disk>, options: &Options) -> Self {
+    pub fn new(disk: Arc<dyn Disk>, options: &DeviceOptions) -> Self {
         let mut serial = [0; ID_BYTES];
         for (place, byte) in serial.iter_mut().zip(options.serial.bytes()) {
             *place = byte;
@@ -130,7 +130,7 @@ impl Device {
 
     /// Copies configuration space from byte `offset` on; beyond its end `out` is left alone.
     pub fn read_config(&self, offset: u32, out: &mut [u8]) {
-        let space = config::space(&self.shared.disk.geometry(), self.queues());
+        let space = config::config_space(&self.shared.disk.geometry(), self.queues());
         let from = space.get(offset as usize..).unwrap_or_default();
         for (place, byte) in out.iter_mut().zip(from) {
             *place = *byte;
@@ -143,13 +143,13 @@ impl Device {
     }
 
     /// Caps what the guest may do from now on. Queues in which something waits must be woken
-    /// ([`RunningQueue::look_again`]) to notice it at once.
+    /// ([`RunningQueue::recheck_throttle`]) to notice it at once.
     pub fn set_caps(&self, caps: Caps) {
         self.shared.throttle.set(caps, self.now());
     }
 
     /// Changes how queues wait when they have nothing to do. One that sleeps learns of it when it
-    /// is woken ([`RunningQueue::look_again`] does that).
+    /// is woken ([`RunningQueue::recheck_throttle`] does that).
     pub fn set_poll(&self, policy: PollPolicy) {
         self.stats.iter().for_each(|queue| queue.polling.set(policy));
     }
@@ -162,12 +162,12 @@ impl Device {
     }
 
     /// What is saved up under the caps, or owed. Exact while no queue runs.
-    pub fn saved(&self) -> Saved {
+    pub fn saved(&self) -> TokenBalance {
         self.shared.throttle.saved(self.now())
     }
 
     /// So much is saved up under the caps, or owed, when the first queue starts.
-    pub fn set_saved(&self, saved: Saved) {
+    pub fn set_saved(&self, saved: TokenBalance) {
         self.shared.throttle.refill(saved, self.now());
     }
 
@@ -202,7 +202,7 @@ impl Device {
     }
 
     /// Slow requests that the flight recorders of the queues keep, in no order.
-    pub fn slow(&self) -> Vec<Record> {
+    pub fn slow(&self) -> Vec<SlowRequest> {
         self.stats.iter().flat_map(|queue| queue.recorder.records()).collect()
     }
 
@@ -239,7 +239,7 @@ impl Device {
         &self,
         reactor: &Handle,
         start: QueueStart,
-        fault: Fault,
+        fault: FaultHandler,
     ) -> Result<RunningQueue, QueueError> {
         let index = start.index;
         let make = self.maker(start, fault)?;
@@ -255,7 +255,7 @@ impl Device {
         &self,
         context: &mut Context<'_>,
         start: QueueStart,
-        fault: Fault,
+        fault: FaultHandler,
     ) -> Result<(), QueueError> {
         let index = start.index;
         let made = self.maker(start, fault)?(context);
@@ -266,7 +266,7 @@ impl Device {
     fn maker(
         &self,
         mut start: QueueStart,
-        fault: Fault,
+        fault: FaultHandler,
     ) -> Result<impl FnOnce(&mut Context<'_>) -> Result<PollerId, RingError> + use<>, QueueError>
     {
         let (index, queues) = (start.index, self.queues());
@@ -315,23 +315,23 @@ impl RunningQueue {
     ///
     /// # Errors
     /// [`Stopped`]: the reactor has ended, and the position with it.
-    pub fn begin_stop(mut self) -> Result<Stopping, Stopped> {
+    pub fn begin_stop(mut self) -> Result<DrainingQueue, Stopped> {
         self.running = false;
-        Stopping::begin(self.reactor.clone(), self.id, self.index, false)
+        DrainingQueue::begin(self.reactor.clone(), self.id, self.index, false)
     }
 
     /// Takes no more requests, so that somebody else can go on with the ring: nothing that waits
-    /// is failed for it. Ends with [`Stopping::wait_or_go_on`].
+    /// is failed for it. Ends with [`DrainingQueue::wait_or_resume`].
     ///
     /// # Errors
     /// [`Stopped`]: the reactor has ended, and the position with it.
-    pub fn begin_quiet(mut self) -> Result<Stopping, Stopped> {
+    pub fn begin_quiesce(mut self) -> Result<DrainingQueue, Stopped> {
         self.running = false;
-        Stopping::begin(self.reactor.clone(), self.id, self.index, true)
+        DrainingQueue::begin(self.reactor.clone(), self.id, self.index, true)
     }
 
     /// Has the queue look at what it waits for: the caps have changed. Does not wait.
-    pub fn look_again(&self) {
+    pub fn recheck_throttle(&self) {
         let id = self.id;
         // A call on a poller makes it hot; one that has ended waits for nothing.
         let _ = self.reactor.send(move |context| {
@@ -340,7 +340,7 @@ impl RunningQueue {
     }
 
     /// Waits until the turn that the queue is in has ended: it shows its guest what has ended
-    /// before [`Device::oldest_in_disk_ns`] knows.
+    /// before [`BlkDevice::oldest_in_disk_ns`] knows.
     ///
     /// # Errors
     /// [`Stopped`].

@@ -1,7 +1,7 @@
 //! virtio-blk semantics: parse, submit, complete.
 //!
 //! # Words
-//! - [`Device`]: one disk as a guest sees it: features, configuration space, counters.
+//! - [`BlkDevice`]: one disk as a guest sees it: features, configuration space, counters.
 //! - [`RunningQueue`]: one ring being served on a reactor; stopping it drains it.
 //! - **Zombie**: a queue that was given up because its storage does not answer: it touches neither
 //!   its ring nor its guest any more, and lives until the kernel has let go of its memory.
@@ -33,25 +33,25 @@
 //! `virtq::driver` plays the guest against a device on a real reactor.
 #![forbid(unsafe_code)]
 
-mod capped;
-mod caps;
 mod config;
 mod device;
-mod insight;
+mod drain;
+mod latency;
 mod parse;
 mod queue;
 mod spec;
 #[cfg(feature = "stages")]
 pub mod stages;
 mod stats;
-mod stopping;
+mod throttle;
+mod throttled_request;
 
-pub use caps::{BURST_SECONDS_MAX, BYTES_MAX, Cap, Caps, REQUESTS_MAX, Saved};
-pub use device::{Device, Fault, Options, QueueError, RunningQueue};
-pub use insight::{Class, Oldest, Op, Record, Stage};
+pub use device::{BlkDevice, DeviceOptions, FaultHandler, QueueError, RunningQueue};
+pub use drain::{AbandonedQueue, DrainOutcome, DrainingQueue, QuiesceOutcome};
+pub use latency::{Class, Oldest, Op, SlowRequest, Stage};
 /// Now in nanoseconds, on the clock that records and ages use.
 pub use reactor::clock_ns;
 pub use reactor::{Histogram, Snapshot, Summary};
 pub use spec::feature;
 pub use stats::{Counts, DeviceStats, QueueState, QueueStats};
-pub use stopping::{QuietEnd, StopEnd, Stopping, Zombie};
+pub use throttle::{BURST_SECONDS_MAX, BYTES_MAX, Cap, Caps, REQUESTS_MAX, TokenBalance};

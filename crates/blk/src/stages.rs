@@ -4,9 +4,9 @@ use disk::{Geometry, Request};
 use memory::{Buffers, Byte};
 use virtq::{Chain, Queue};
 
-use crate::insight::Class;
+use crate::latency::Class;
 use crate::parse::{Parsed, Rules};
-use crate::queue::{Ended, tell};
+use crate::queue::{FinishedRequest, complete_to_guest};
 use crate::spec::{S_OK, feature};
 
 /// Parses as a device does whose driver takes every feature.
@@ -37,5 +37,5 @@ impl Parser {
 #[inline]
 pub fn complete(queue: &mut Queue, chain: Chain, buffers: Buffers, status: Byte) {
     let (class, bytes) = (Class::Read, buffers.len() as u64);
-    tell(queue, Ended { chain, status, class, bytes }, S_OK, buffers);
+    complete_to_guest(queue, FinishedRequest { chain, status, class, bytes }, S_OK, buffers);
 }

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::insight::{Class, Op, Recorder, Stage, Stages};
+use crate::latency::{Class, FlightRecorder, Op, Stage, Stages};
 use reactor::{OwnerId, PollControl, PollState, Summary};
 
 const CLASSES: usize = 6;
@@ -18,7 +18,7 @@ pub struct QueueStats {
     calls: AtomicU64,
     resubmitted: AtomicU64,
     pub(crate) stages: Stages,
-    pub(crate) recorder: Recorder,
+    pub(crate) recorder: FlightRecorder,
     pub(crate) polling: PollControl,
 }
 

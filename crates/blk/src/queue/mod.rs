@@ -1,10 +1,10 @@
 //! One ring on its reactor.
 
-mod ending;
 mod requests;
+mod stop;
 
 #[cfg(feature = "stages")]
-pub(crate) use requests::{Ended, tell};
+pub(crate) use requests::{FinishedRequest, complete_to_guest};
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -16,17 +16,17 @@ use memory::Table;
 use reactor::{Context, OwnerId, PeerNotifier, PollControl, PollOutcome, Poller, WaitTarget};
 use virtq::{Chain, Queue, QueueStart, RingError};
 
-use crate::capped::Capped;
-use crate::device::{Fault, Shared};
-use crate::insight::{InFlightTable, Times};
+use crate::device::{FaultHandler, Shared};
+use crate::latency::{InFlightTable, LatencyRecorder};
 use crate::parse::Rules;
 use crate::stats::QueueStats;
+use crate::throttled_request::ThrottledRequest;
 
 /// One ring on its reactor: pops, parses, submits, reaps, completes.
 pub(crate) struct BlkQueue {
     shared: Arc<Shared>,
     stats: Arc<QueueStats>,
-    fault: Fault,
+    fault: FaultHandler,
     index: u16,
     queue: Queue,
     channel: Box<dyn Channel>,
@@ -37,9 +37,9 @@ pub(crate) struct BlkQueue {
     /// Nobody kicks: it must look.
     kickless: bool,
     in_flight: InFlightTable,
-    times: Times,
+    times: LatencyRecorder,
     /// What the caps hold back: nothing is popped before its turn.
-    capped: Capped,
+    capped: ThrottledRequest,
     /// Handed back by the channel: nothing is popped before it is taken.
     held: Option<Request>,
     done: Vec<Completion>,
@@ -67,7 +67,7 @@ impl BlkQueue {
         stats: Arc<QueueStats>,
         start: QueueStart,
         kickless: bool,
-        fault: Fault,
+        fault: FaultHandler,
         context: &mut Context<'_>,
     ) -> Result<Self, RingError> {
         let faults = memory::sigbus::faults();
@@ -77,7 +77,7 @@ impl BlkQueue {
         let epoch = shared.epoch.load(Ordering::Acquire);
         let rules = Rules { geometry: shared.disk.geometry(), features: start.features };
         let in_flight = InFlightTable::new(queue.size());
-        let times = Times::new(shared.record, shared.label);
+        let times = LatencyRecorder::new(shared.record, shared.label);
         stats.recorder.starts(context.reactor());
         let mut queue = Self {
             stats,
@@ -93,7 +93,7 @@ impl BlkQueue {
             shared,
             in_flight,
             times,
-            capped: Capped::new(context),
+            capped: ThrottledRequest::new(context),
             held: None,
             done: Vec::new(),
             moved: 0,
@@ -201,14 +201,14 @@ impl Poller for BlkQueue {
     fn poll(&mut self, context: &mut Context<'_>) -> PollOutcome {
         self.times.turn_begins();
         let mut worked = self.reap(context);
-        worked |= self.take(context);
+        worked |= self.submit_batch(context);
         // Also when nothing was found: what was looked at may have been a hole.
         self.check_memory();
         if worked || self.stopping {
             self.publish(context);
         }
         let unfinished = usize::from(self.queue.in_flight()).saturating_sub(self.left.len());
-        if self.stopping && unfinished == 0 && !self.owes() {
+        if self.stopping && unfinished == 0 && !self.has_recovered() {
             if !self.left.is_empty() {
                 // A failed ring takes nothing more, and keeps what is in flight on record.
                 self.queue.fail();

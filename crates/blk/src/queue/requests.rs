@@ -8,7 +8,7 @@ use reactor::Context;
 use virtq::{Chain, Queue};
 
 use super::BlkQueue;
-use crate::insight::{Class, InFlight};
+use crate::latency::{Class, InFlight};
 use crate::parse::{Parsed, status_of};
 use crate::spec::{ID_BYTES, S_OK};
 
@@ -18,7 +18,7 @@ const BATCH: usize = 64;
 const BATCH_BYTES: u64 = 4 << 20;
 
 /// What is left of a request to be told to the guest.
-pub(crate) struct Ended {
+pub(crate) struct FinishedRequest {
     pub(crate) chain: Chain,
     pub(crate) status: Byte,
     pub(crate) class: Class,
@@ -27,8 +27,13 @@ pub(crate) struct Ended {
 
 /// Tells the guest how a request has ended: its status byte is `code`, and its chain goes back.
 #[inline]
-pub(crate) fn tell(queue: &mut Queue, ended: Ended, code: u8, buffers: Buffers) {
-    let Ended { mut chain, status, class, bytes } = ended;
+pub(crate) fn complete_to_guest(
+    queue: &mut Queue,
+    ended: FinishedRequest,
+    code: u8,
+    buffers: Buffers,
+) {
+    let FinishedRequest { mut chain, status, class, bytes } = ended;
     status.set(code);
     let written = match (class, code) {
         (Class::Read, S_OK) => bytes as u32 + 1,
@@ -43,7 +48,7 @@ pub(crate) fn tell(queue: &mut Queue, ended: Ended, code: u8, buffers: Buffers) 
     queue.push(chain, written);
 }
 
-impl From<InFlight> for Ended {
+impl From<InFlight> for FinishedRequest {
     fn from(entry: InFlight) -> Self {
         let InFlight { chain, status, class, bytes, .. } = entry;
         Self { chain, status, class, bytes }
@@ -52,7 +57,7 @@ impl From<InFlight> for Ended {
 
 impl BlkQueue {
     /// Pops and starts a batch; true when there was something.
-    pub(super) fn take(&mut self, context: &mut Context<'_>) -> bool {
+    pub(super) fn submit_batch(&mut self, context: &mut Context<'_>) -> bool {
         let epoch = self.shared.epoch.load(Ordering::Acquire);
         if epoch != self.epoch {
             self.epoch = epoch;
@@ -105,7 +110,7 @@ impl BlkQueue {
                     // What ends at once never enters the table.
                     SubmitOutcome::Done(Completion { outcome, buffers, .. }) => {
                         self.times.inline(class, offset, len, outcome.is_err());
-                        let ended = Ended { chain, status, class, bytes: len };
+                        let ended = FinishedRequest { chain, status, class, bytes: len };
                         return self.complete(ended, outcome, buffers);
                     }
                     SubmitOutcome::Pending => None,
@@ -180,8 +185,8 @@ impl BlkQueue {
 
     /// Writes the status and gives the chain back.
     #[inline]
-    fn complete(&mut self, ended: Ended, outcome: Result<(), IoError>, buffers: Buffers) {
-        let Ended { chain, status, class, bytes } = ended;
+    fn complete(&mut self, ended: FinishedRequest, outcome: Result<(), IoError>, buffers: Buffers) {
+        let FinishedRequest { chain, status, class, bytes } = ended;
         if self.zombie {
             // Its memory may be another request's by now; the ring has failed and takes nothing.
             return self.queue.push(chain, 0);
@@ -193,7 +198,12 @@ impl BlkQueue {
             Ok(()) => self.stats.request(class, bytes),
             Err(error) => self.failed(class, error),
         }
-        tell(&mut self.queue, Ended { chain, status, class, bytes }, status_of(outcome), buffers);
+        complete_to_guest(
+            &mut self.queue,
+            FinishedRequest { chain, status, class, bytes },
+            status_of(outcome),
+            buffers,
+        );
     }
 
     #[cold]

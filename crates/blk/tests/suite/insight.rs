@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::guest::{FLUSH, GET_ID, Gate, Guest, IN, OUT, SOON, device};
-use blk::{Class, Device, Op, Options, Stage, clock_ns};
+use blk::{BlkDevice, Class, DeviceOptions, Op, Stage, clock_ns};
 use reactor::{PollPolicy, Reactor};
 
 /// Asks until something is there: what a queue publishes lags behind by a turn.
@@ -82,14 +82,14 @@ fn a_request_that_fails_at_once_is_recorded_as_failed() {
 #[test]
 fn what_is_not_recorded_is_not_there() {
     let disk = Arc::new(disk::NullDisk::new(1 << 20, 512, false));
-    let options = Options {
+    let options = DeviceOptions {
         id: "test".into(),
         queues: 1,
         serial: String::new(),
         poll: PollPolicy::default(),
         record: false,
     };
-    let device = Device::new(disk, &options);
+    let device = BlkDevice::new(disk, &options);
     let mut guest = Guest::new(&device, true);
     guest.run(IN, 0, (4096, true));
     guest.queue.take().unwrap().stop().unwrap();

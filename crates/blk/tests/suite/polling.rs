@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::guest::{Gate, Guest, IN, OUT, SOON, polled};
-use blk::Device;
+use blk::BlkDevice;
 use reactor::{POLL_MAX_NS, PollMode, PollPolicy, PollReason};
 
 /// Spins whatever else this machine does: tests run beside others.
@@ -35,7 +35,7 @@ fn waking_is_timed(guest: &Guest) {
     }
 }
 
-fn hits(device: &Device) -> u64 {
+fn hits(device: &BlkDevice) -> u64 {
     device.poll_state().hits
 }
 
@@ -81,7 +81,7 @@ fn settings_change_under_load() {
     for (round, mode) in modes.into_iter().cycle().take(200).enumerate() {
         device.set_poll(PollPolicy { max_ns: (round as u64 % 3) * 1000, ..willing(mode) });
         if round % 2 == 0 {
-            guest.queue.as_ref().unwrap().look_again();
+            guest.queue.as_ref().unwrap().recheck_throttle();
         }
         for _ in 0..5 {
             assert_eq!(guest.run(IN, 0, (512, true)).0, 0);

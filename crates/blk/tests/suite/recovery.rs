@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use crate::guest::*;
-use blk::Device;
+use blk::BlkDevice;
 use disk::{Disk, MemoryDisk};
 use virtq::InflightRegion;
 
@@ -31,7 +31,7 @@ fn left_behind() -> Guest {
     guest
 }
 
-fn go_on(guest: &mut Guest, device: &Device) {
+fn go_on(guest: &mut Guest, device: &BlkDevice) {
     let reactor = guest.reactor.clone();
     // A front-end that lost its backend knows the used index only.
     guest.resume(device, &reactor, guest.driver.used_idx());

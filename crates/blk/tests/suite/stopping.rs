@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::guest::*;
-use blk::{QuietEnd, StopEnd};
+use blk::{DrainOutcome, QuiesceOutcome};
 use disk::{Disk, FileDisk, FileOptions, OnFull};
 use virtq::InflightRegion;
 
@@ -115,8 +115,8 @@ fn a_quiet_end_that_takes_too_long_is_none() {
     put_writes(&mut guest, &disk);
     let soon = || Instant::now() + Duration::from_millis(50);
     for _ in 0..3 {
-        let ending = guest.queue.take().unwrap().begin_quiet().unwrap();
-        let QuietEnd::GoesOn(queue) = ending.wait_or_go_on(soon()).unwrap() else {
+        let ending = guest.queue.take().unwrap().begin_quiesce().unwrap();
+        let QuiesceOutcome::GoesOn(queue) = ending.wait_or_resume(soon()).unwrap() else {
             panic!("they are written without room");
         };
         guest.queue = Some(queue);
@@ -129,11 +129,11 @@ fn a_quiet_end_that_takes_too_long_is_none() {
         }
     }
     // What comes in the middle is taken when it goes on.
-    let ending = guest.queue.take().unwrap().begin_quiet().unwrap();
+    let ending = guest.queue.take().unwrap().begin_quiesce().unwrap();
     guest.put(3, GET_ID, 0, (20, true));
     guest.publish();
-    let ended = ending.wait_or_go_on(soon()).unwrap();
-    let QuietEnd::GoesOn(queue) = ended else { panic!("{ended:?}") };
+    let ended = ending.wait_or_resume(soon()).unwrap();
+    let QuiesceOutcome::GoesOn(queue) = ended else { panic!("{ended:?}") };
     guest.queue = Some(queue);
     assert_eq!((guest.used().0, guest.status(3)), (9, 0));
     full.make_room();
@@ -142,9 +142,9 @@ fn a_quiet_end_that_takes_too_long_is_none() {
         assert_eq!(guest.status(head as u16 / 3), 0);
     }
     // With nothing under way it ends at once, and a successor goes on.
-    let ending = guest.queue.take().unwrap().begin_quiet().unwrap();
+    let ending = guest.queue.take().unwrap().begin_quiesce().unwrap();
     let far = Instant::now() + Duration::from_secs(60);
-    assert!(matches!(ending.wait_or_go_on(far).unwrap(), QuietEnd::Drained(4)));
+    assert!(matches!(ending.wait_or_resume(far).unwrap(), QuiesceOutcome::Drained(4)));
     let next = reactor();
     guest.resume(&device, &next, 4);
     assert_eq!(guest.read(8, 4096).1, [2; 4096]);
@@ -163,7 +163,7 @@ fn a_queue_that_was_given_up_touches_its_ring_no_more() {
     hanging.wait_for(&guest.reactor, 3);
     let stopping = guest.queue.take().unwrap().begin_stop().unwrap();
     let ended = stopping.wait_until(Instant::now() + Duration::from_millis(50)).unwrap();
-    let StopEnd::Stuck(zombie) = ended else { panic!("{ended:?}") };
+    let DrainOutcome::Stuck(zombie) = ended else { panic!("{ended:?}") };
     assert_eq!(zombie.requests(), 3);
     assert!(hanging.abandoned(), "the disk would go on with its steps");
     // The storage answers: the queue ends, and nobody hears of what it did.

@@ -29,7 +29,7 @@ use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use blk::{Device, Options};
+use blk::{BlkDevice, DeviceOptions};
 use disk::{Disk, FileDisk, Geometry};
 use model::spec::{Caps, DiskSpec};
 use vhost_user::{Access, BackendChannel, Listener, SessionHandle, SessionState, Stop};
@@ -63,7 +63,7 @@ pub struct Export {
     identity: Option<Identity>,
     /// Where front-ends connect.
     listener: Mutex<Option<Arc<Listener>>>,
-    device: Arc<Device>,
+    device: Arc<BlkDevice>,
     /// What NBD clients' connections run on.
     pool: Arc<Pool>,
     exports: Mutex<Vec<NbdExport>>,
@@ -130,14 +130,14 @@ impl Export {
     ) -> Result<Arc<Self>, ExportError> {
         let Opened { disk, memory, image, identity } = opened;
         let (caps, asked) = (spec.caps, Asked::of(spec.polling()));
-        let options = Options {
+        let options = DeviceOptions {
             id: spec.id.clone(),
             queues: spec.queues,
             serial: spec.serial.clone().unwrap_or_default(),
             poll: asked.policy(),
             record: spec.record,
         };
-        let device = Arc::new(Device::new(Arc::clone(&disk), &options));
+        let device = Arc::new(BlkDevice::new(Arc::clone(&disk), &options));
         device.set_caps(caps::of(spec.caps));
         let stop = Mutex::new(Stop::new().map_err(serve::signal)?);
         Ok(Arc::new(Self {
@@ -248,7 +248,7 @@ impl Export {
     }
 
     /// The disk as its guest sees it, with what it has counted.
-    pub fn device(&self) -> &Device {
+    pub fn device(&self) -> &BlkDevice {
         &self.device
     }
 }

@@ -13,7 +13,7 @@ use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use blk::{Device, QueueError};
+use blk::{BlkDevice, QueueError};
 use memory::Table;
 use vhost_user::SessionHandle;
 use virtq::QueueStart;
@@ -30,7 +30,7 @@ const GRACE: Duration = Duration::from_millis(100);
 /// The rings of a disk that its front-end has started.
 #[derive(Debug)]
 pub(crate) struct Queues {
-    device: Arc<Device>,
+    device: Arc<BlkDevice>,
     pool: Arc<Pool>,
     /// The disk is active and not paused: rings are served.
     serving: bool,
@@ -57,7 +57,7 @@ pub(crate) struct RingEnd {
 }
 
 impl Queues {
-    pub(crate) fn new(device: Arc<Device>, pool: Arc<Pool>) -> Arc<Told<Self>> {
+    pub(crate) fn new(device: Arc<BlkDevice>, pool: Arc<Pool>) -> Arc<Told<Self>> {
         Arc::new_cyclic(|me| {
             let queues = Self {
                 device,
@@ -202,7 +202,7 @@ impl Queues {
     /// Caps or polling have changed: what waits looks again.
     fn look_again(&self) {
         for served in self.slots.iter().filter_map(|slot| slot.served.as_ref()) {
-            served.queue.look_again();
+            served.queue.recheck_throttle();
         }
     }
 
@@ -235,7 +235,7 @@ impl Queues {
 /// A place for a ring.
 fn placed<'a>(
     pool: &'a Pool,
-    device: &'a Arc<Device>,
+    device: &'a Arc<BlkDevice>,
     me: &'a Weak<Told<Queues>>,
     index: u16,
 ) -> impl FnOnce() -> Place + 'a {

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use blk::Saved;
+use blk::TokenBalance;
 use model::spec::{Backend, DiskSpec};
 use vhost_user::Listener;
 
@@ -50,7 +50,7 @@ impl Export {
         check(held, &opened)?;
         let export = Self::with(held.spec.clone(), opened, None, pool)?;
         // Nobody knows what was used before: nothing is gained by the death of a process.
-        export.device.set_saved(Saved::default());
+        export.device.set_saved(TokenBalance::default());
         // Last of all: a listener that is dropped takes its files with it.
         *lock(&export.listener) = listener.map(Listener::adopt).transpose()?.map(Arc::new);
         export.board.paused.store(held.paused, Ordering::Release);

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use blk::Saved;
+use blk::TokenBalance;
 use model::export::ExportSpec;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -66,7 +66,7 @@ pub(crate) struct WrittenDisk {
     session: Option<Value>,
     /// What is saved up under its caps, or owed; the first format did not say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    saved: Option<Saved>,
+    saved: Option<TokenBalance>,
 }
 
 impl Export {

@@ -40,14 +40,14 @@ mod tests {
     #[test]
     fn every_offered_feature_has_a_name() {
         let disk = std::sync::Arc::new(disk::NullDisk::new(1 << 20, 512, false));
-        let options = blk::Options {
+        let options = blk::DeviceOptions {
             id: "d".into(),
             queues: 2,
             serial: String::new(),
             poll: reactor::PollPolicy::default(),
             record: true,
         };
-        let offered = names(blk::Device::new(disk, &options).features());
+        let offered = names(blk::BlkDevice::new(disk, &options).features());
         assert!(offered.len() > 7 && offered.iter().all(|name| !name.starts_with("bit_")));
         assert_eq!(names(1 << 63 | 1 << 9), ["flush", "bit_63"]);
     }

@@ -3,10 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use blk::{Class, Device, Op, Record, Stage, Summary, clock_ns};
-use model::report::{
-    self, Latency, Neighbour, OldestRequest, QueueStats, RequestKind, SlowRequest, StageTimes,
-};
+use blk::{BlkDevice, Class, Op, SlowRequest, Stage, Summary, clock_ns};
+use model::report::{self, Latency, Neighbour, OldestRequest, QueueStats, RequestKind, StageTimes};
 
 use super::{microseconds, polling};
 
@@ -81,7 +79,7 @@ fn seconds(ns: u64) -> f64 {
 }
 
 /// Every stage and kind that has durations.
-pub(super) fn stages(device: &Device) -> Vec<StageTimes> {
+pub(super) fn stages(device: &BlkDevice) -> Vec<StageTimes> {
     let pairs = Stage::ALL.into_iter().flat_map(|stage| Op::ALL.map(|op| (stage, op)));
     let told = pairs.filter_map(|(one, kind)| {
         let all = device.durations(one, kind)?;
@@ -92,7 +90,7 @@ pub(super) fn stages(device: &Device) -> Vec<StageTimes> {
 }
 
 /// The oldest request under way.
-pub(super) fn oldest(device: &Device) -> Option<OldestRequest> {
+pub(super) fn oldest(device: &BlkDevice) -> Option<OldestRequest> {
     let oldest = device.oldest()?;
     let now = clock_ns();
     let request = oldest.request;
@@ -107,7 +105,7 @@ pub(super) fn oldest(device: &Device) -> Option<OldestRequest> {
 }
 
 /// Slow requests, the latest first.
-pub(super) fn slow(device: &Device, names: &Names) -> Vec<SlowRequest> {
+pub(super) fn slow(device: &BlkDevice, names: &Names) -> Vec<report::SlowRequest> {
     let now = clock_ns();
     let wall = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |d| d.as_secs_f64());
     let mut records = device.slow();
@@ -118,10 +116,10 @@ pub(super) fn slow(device: &Device, names: &Names) -> Vec<SlowRequest> {
     told.collect()
 }
 
-fn one_slow(record: &Record, names: &Names, now: u64, wall: f64) -> SlowRequest {
+fn one_slow(record: &SlowRequest, names: &Names, now: u64, wall: f64) -> report::SlowRequest {
     let ago = seconds(now.saturating_sub(record.known_ns + record.total_ns()));
     let [queue, cap, device, completion] = record.stages_ns;
-    SlowRequest {
+    report::SlowRequest {
         kind: kind(record.class),
         failed: record.failed,
         offset: record.offset,
@@ -140,7 +138,7 @@ fn one_slow(record: &Record, names: &Names, now: u64, wall: f64) -> SlowRequest 
 }
 
 /// Each queue that was ever served.
-pub(super) fn queues(device: &Device, names: &Names) -> Vec<QueueStats> {
+pub(super) fn queues(device: &BlkDevice, names: &Names) -> Vec<QueueStats> {
     let now = clock_ns();
     let states = device.queue_states().into_iter().enumerate();
     let used = states.filter(|(_, state)| state.busy_ns > 0 || state.in_flight > 0);
@@ -171,7 +169,7 @@ pub(super) struct Sums {
     pub(super) neighbour_seconds: f64,
 }
 
-pub(super) fn sums(device: &Device, names: &Names) -> Sums {
+pub(super) fn sums(device: &BlkDevice, names: &Names) -> Sums {
     let mut sums = Sums::default();
     for state in device.queue_states() {
         sums.in_flight += u64::from(state.in_flight);

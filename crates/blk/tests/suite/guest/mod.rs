@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use blk::{Device, Options, QueueError, RunningQueue, feature};
+use blk::{BlkDevice, DeviceOptions, QueueError, RunningQueue, feature};
 use disk::Disk;
 use reactor::{PollMode, PollPolicy, Reactor};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd};
@@ -32,15 +32,15 @@ pub(crate) fn reactor() -> Arc<Reactor> {
     Arc::new(Reactor::spawn("guest").unwrap())
 }
 
-pub(crate) fn device(disk: Arc<dyn Disk>, queues: u16, spin: bool) -> Device {
+pub(crate) fn device(disk: Arc<dyn Disk>, queues: u16, spin: bool) -> BlkDevice {
     polled(disk, queues, if spin { PollMode::Always } else { PollMode::Off })
 }
 
-pub(crate) fn polled(disk: Arc<dyn Disk>, queues: u16, mode: PollMode) -> Device {
+pub(crate) fn polled(disk: Arc<dyn Disk>, queues: u16, mode: PollMode) -> BlkDevice {
     disk.activate().unwrap();
     let poll = PollPolicy { mode, ..PollPolicy::default() };
     let (id, serial) = ("test".into(), "SERIAL-1".into());
-    Device::new(disk, &Options { id, queues, serial, poll, record: true })
+    BlkDevice::new(disk, &DeviceOptions { id, queues, serial, poll, record: true })
 }
 
 pub(crate) struct Guest {
@@ -58,17 +58,22 @@ pub(crate) struct Guest {
 }
 
 impl Guest {
-    pub(crate) fn new(device: &Device, event_idx: bool) -> Self {
+    pub(crate) fn new(device: &BlkDevice, event_idx: bool) -> Self {
         Self::with(device, reactor(), event_idx, !0)
     }
 
-    pub(crate) fn with(device: &Device, reactor: Arc<Reactor>, event_idx: bool, mask: u64) -> Self {
+    pub(crate) fn with(
+        device: &BlkDevice,
+        reactor: Arc<Reactor>,
+        event_idx: bool,
+        mask: u64,
+    ) -> Self {
         Self::recorded(device, reactor, event_idx, mask, None)
     }
 
     /// With an in-flight region.
     pub(crate) fn recorded(
-        device: &Device,
+        device: &BlkDevice,
         reactor: Arc<Reactor>,
         event_idx: bool,
         mask: u64,
@@ -93,7 +98,7 @@ impl Guest {
             features,
             inflight: inflight.clone(),
         };
-        let fault: blk::Fault = Arc::new(move |text| log.lock().unwrap().push(text.into()));
+        let fault: blk::FaultHandler = Arc::new(move |text| log.lock().unwrap().push(text.into()));
         let queue = device.start_queue(reactor.handle(), start, fault).unwrap();
         let queue = Some(queue);
         Self { driver, queue, faults, reactor, kicks: 0, arms: true, kick, call, err, inflight }
@@ -224,13 +229,13 @@ impl Guest {
     }
 
     /// Starts the same ring again at `next`.
-    pub(crate) fn resume(&mut self, device: &Device, reactor: &Arc<Reactor>, next: u16) {
+    pub(crate) fn resume(&mut self, device: &BlkDevice, reactor: &Arc<Reactor>, next: u16) {
         self.try_resume(device, reactor, next).unwrap();
     }
 
     pub(crate) fn try_resume(
         &mut self,
-        device: &Device,
+        device: &BlkDevice,
         reactor: &Arc<Reactor>,
         next: u16,
     ) -> Result<(), QueueError> {
@@ -246,7 +251,7 @@ impl Guest {
             features: device.features(),
             inflight: self.inflight.clone(),
         };
-        let fault: blk::Fault = Arc::new(|_| {});
+        let fault: blk::FaultHandler = Arc::new(|_| {});
         self.queue = Some(device.start_queue(reactor.handle(), start, fault)?);
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! Queues that were given up.
 
-use blk::Zombie;
+use blk::AbandonedQueue;
 
 use crate::pool::Place;
 
@@ -8,14 +8,14 @@ use crate::pool::Place;
 #[derive(Debug, Default)]
 #[must_use = "somebody must wait for their end"]
 pub(crate) struct LeftBehind {
-    zombies: Vec<(Zombie, Place)>,
+    zombies: Vec<(AbandonedQueue, Place)>,
     /// What one of them had is on no record.
     unrecorded: bool,
 }
 
 impl LeftBehind {
     /// One more, and whether its front-end's in-flight region records what it had.
-    pub(super) fn take(&mut self, zombie: Zombie, place: Place, recorded: bool) {
+    pub(super) fn take(&mut self, zombie: AbandonedQueue, place: Place, recorded: bool) {
         self.zombies.push((zombie, place));
         self.unrecorded |= !recorded;
     }

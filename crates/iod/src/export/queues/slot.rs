@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use blk::{Device, Fault, QueueError, QuietEnd, RunningQueue, StopEnd, Stopping};
+use blk::{
+    BlkDevice, DrainOutcome, DrainingQueue, FaultHandler, QueueError, QuiesceOutcome, RunningQueue,
+};
 use vhost_user::SessionHandle;
 use virtq::QueueStart;
 
@@ -44,7 +46,7 @@ impl Slot {
     /// Serves it in `place`, unless it is served, or broken.
     pub(super) fn serve(
         &mut self,
-        device: &Device,
+        device: &BlkDevice,
         place: impl FnOnce() -> Place,
     ) -> Result<(), QueueError> {
         if self.served.is_none() && !self.broken {
@@ -55,12 +57,12 @@ impl Slot {
 
     fn serve_in(
         &mut self,
-        device: &Device,
+        device: &BlkDevice,
         start: QueueStart,
         place: Place,
     ) -> Result<(), QueueError> {
         let session = self.session.clone();
-        let fault: Fault = Arc::new(move |why: &str| {
+        let fault: FaultHandler = Arc::new(move |why: &str| {
             tracing::error!("front-end sent away: {why}");
             session.close();
         });
@@ -78,16 +80,16 @@ impl Slot {
     /// Has it served in another place from where it stands, once what is in flight has ended.
     /// False: that takes too long, and it is served as before; or its driver has broken it, and then
     /// nobody serves it.
-    pub(super) fn relocate(&mut self, device: &Device, to: Place) -> Result<bool, QueueError> {
+    pub(super) fn relocate(&mut self, device: &BlkDevice, to: Place) -> Result<bool, QueueError> {
         let Some((stopping, place)) = self.begin_quiet() else { return Ok(false) };
-        let ended = stopping.wait_or_go_on(Instant::now() + MOVE_WITHIN);
+        let ended = stopping.wait_or_resume(Instant::now() + MOVE_WITHIN);
         let next_avail = match ended {
-            Ok(QuietEnd::Drained(next_avail)) => next_avail,
-            Ok(QuietEnd::GoesOn(queue)) => {
+            Ok(QuiesceOutcome::Drained(next_avail)) => next_avail,
+            Ok(QuiesceOutcome::GoesOn(queue)) => {
                 self.served = Some(Served { queue, place });
                 return Ok(false);
             }
-            Ok(QuietEnd::Broken(next_avail)) => {
+            Ok(QuiesceOutcome::Broken(next_avail)) => {
                 self.rests_broken(next_avail);
                 return Ok(false);
             }
@@ -108,7 +110,7 @@ impl Slot {
     }
 
     /// Has the ring take no more requests, if it is served.
-    pub(super) fn begin_drain(&mut self) -> Option<(Stopping, Place)> {
+    pub(super) fn begin_drain(&mut self) -> Option<(DrainingQueue, Place)> {
         let Served { queue, place } = self.served.take()?;
         match queue.begin_stop() {
             Ok(stopping) => Some((stopping, place)),
@@ -120,9 +122,9 @@ impl Slot {
     }
 
     /// Has the ring take no more requests for a while, if it is served.
-    pub(super) fn begin_quiet(&mut self) -> Option<(Stopping, Place)> {
+    pub(super) fn begin_quiet(&mut self) -> Option<(DrainingQueue, Place)> {
         let Served { queue, place } = self.served.take()?;
-        match queue.begin_quiet() {
+        match queue.begin_quiesce() {
             Ok(stopping) => Some((stopping, place)),
             Err(error) => {
                 self.position_lost(&error);
@@ -134,19 +136,19 @@ impl Slot {
     /// Waits for the requests in flight; false: it took too long, and the ring is served on.
     pub(super) fn end_quiet(
         &mut self,
-        (stopping, place): (Stopping, Place),
+        (stopping, place): (DrainingQueue, Place),
         deadline: Instant,
     ) -> bool {
-        match stopping.wait_or_go_on(deadline) {
-            Ok(QuietEnd::Drained(next_avail)) => {
+        match stopping.wait_or_resume(deadline) {
+            Ok(QuiesceOutcome::Drained(next_avail)) => {
                 self.start.ring.next_avail = next_avail;
                 true
             }
-            Ok(QuietEnd::Broken(next_avail)) => {
+            Ok(QuiesceOutcome::Broken(next_avail)) => {
                 self.rests_broken(next_avail);
                 true
             }
-            Ok(QuietEnd::GoesOn(queue)) => {
+            Ok(QuiesceOutcome::GoesOn(queue)) => {
                 self.served = Some(Served { queue, place });
                 false
             }
@@ -160,14 +162,14 @@ impl Slot {
     /// Waits for the requests in flight, and remembers where to go on; or gives the ring up.
     pub(super) fn end_drain(
         &mut self,
-        (stopping, place): (Stopping, Place),
+        (stopping, place): (DrainingQueue, Place),
         deadline: Instant,
         left: &mut LeftBehind,
     ) {
         match stopping.wait_until(deadline) {
-            Ok(StopEnd::Drained(next_avail)) => self.start.ring.next_avail = next_avail,
-            Ok(StopEnd::Broken(next_avail)) => self.rests_broken(next_avail),
-            Ok(StopEnd::Stuck(zombie)) => {
+            Ok(DrainOutcome::Drained(next_avail)) => self.start.ring.next_avail = next_avail,
+            Ok(DrainOutcome::Broken(next_avail)) => self.rests_broken(next_avail),
+            Ok(DrainOutcome::Stuck(zombie)) => {
                 self.start.ring.next_avail = zombie.next_avail();
                 self.broken = zombie.is_broken();
                 self.owed = true;

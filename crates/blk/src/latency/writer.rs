@@ -1,10 +1,10 @@
 //! The writer's side: from clock readings to histograms and records.
 //!
-//! The owner of a ring tells it, in this order in a turn: [`Times::reaped`] for each request that
-//! its disk has finished, [`Times::looked`], [`Times::popped`] for each request, then
-//! [`Times::inline`] if it ended at once and [`Times::pending`] if not, then [`Times::shows`] when
-//! the driver can see what has ended, and [`Times::shown`]. A request that the cap holds back is
-//! told by [`Times::held`] and [`Times::released`].
+//! The owner of a ring tells it, in this order in a turn: [`LatencyRecorder::reaped`] for each request that
+//! its disk has finished, [`LatencyRecorder::looked`], [`LatencyRecorder::popped`] for each request, then
+//! [`LatencyRecorder::inline`] if it ended at once and [`LatencyRecorder::pending`] if not, then [`LatencyRecorder::shows`] when
+//! the driver can see what has ended, and [`LatencyRecorder::shown`]. A request that the cap holds back is
+//! told by [`LatencyRecorder::held`] and [`LatencyRecorder::released`].
 //!
 //! What is told for each request counts it and no more; all else is done once a turn, after the
 //! driver could see its requests: it does not wait for that.
@@ -13,51 +13,51 @@ use std::sync::atomic::Ordering;
 
 use reactor::{Context, OwnerId};
 
-use super::batch::Batch;
-use super::order::{Mark, Order};
-use super::recorder::{At, Shown};
-use super::slow::{Candidate, Slow};
-use super::streak::{Lasted, Streak};
-use super::{Class, InFlight, InFlightTable, Recorder, Stage, Stages, Stamps};
+use super::arrivals::{Arrival, ArrivalQueue};
+use super::batch::TurnBatch;
+use super::flight_recorder::{InFlightStage, PublishedState};
+use super::sampler::{TurnDurations, TurnSampler};
+use super::slow::{Candidate, SlowFilter};
+use super::{Class, FlightRecorder, InFlight, InFlightTable, RequestTimestamps, Stage, Stages};
 
 /// A turn of a neighbour is worth a note from here on: a guest feels it.
 const NEIGHBOUR_MIN_NS: u64 = 200_000;
 
 /// What the owner of a ring keeps to measure it.
 #[derive(Debug)]
-pub(crate) struct Times {
+pub(crate) struct LatencyRecorder {
     on: bool,
     label: OwnerId,
     /// When this turn of the queue began; 0 before its first reading.
     began: u64,
     /// This turn has popped something, or its look has shown something.
     seen: bool,
-    order: Order,
-    batch: Batch,
-    slow: Slow,
-    streak: Streak,
+    order: ArrivalQueue,
+    batch: TurnBatch,
+    slow: SlowFilter,
+    streak: TurnSampler,
     /// Time for which the cap held the queue, up to `held_since` if it does now.
     held_total: u64,
     held_since: u64,
     /// What readers see now.
-    shown: Shown,
+    shown: PublishedState,
     oldest: u64,
 }
 
-impl Times {
+impl LatencyRecorder {
     pub(crate) fn new(on: bool, label: OwnerId) -> Self {
         Self {
             on,
             label,
             began: 0,
             seen: false,
-            order: Order::default(),
-            batch: Batch::default(),
-            slow: Slow::default(),
-            streak: Streak::default(),
+            order: ArrivalQueue::default(),
+            batch: TurnBatch::default(),
+            slow: SlowFilter::default(),
+            streak: TurnSampler::default(),
             held_total: 0,
             held_since: 0,
-            shown: Shown::default(),
+            shown: PublishedState::default(),
             oldest: 0,
         }
     }
@@ -87,17 +87,17 @@ impl Times {
 
     /// Nobody needs the times of this turn.
     #[inline]
-    fn leaves_out(&self, lasted: &Lasted, in_flight: u16) -> bool {
+    fn leaves_out(&self, lasted: &TurnDurations, in_flight: u16) -> bool {
         self.streak.may_leave_out(lasted)
             && self.batch.is_plain()
             && in_flight == 0
             && self.order.is_empty()
-            && self.shown == Shown::default()
+            && self.shown == PublishedState::default()
     }
 
     /// Time of this batch.
     #[inline]
-    fn now(&mut self, context: &mut Context<'_>, recorder: &Recorder) -> u64 {
+    fn now(&mut self, context: &mut Context<'_>, recorder: &FlightRecorder) -> u64 {
         let now = context.now_ns();
         if self.began == 0 {
             self.began = now;
@@ -110,7 +110,7 @@ impl Times {
     }
 
     #[cold]
-    fn note_neighbour(&mut self, context: &Context<'_>, recorder: &Recorder, now: u64) {
+    fn note_neighbour(&mut self, context: &Context<'_>, recorder: &FlightRecorder, now: u64) {
         let Some((label, time)) = context.longest_other(self.label) else { return };
         if time >= NEIGHBOUR_MIN_NS {
             self.slow.neighbour = Some((label, time, now));
@@ -125,7 +125,12 @@ impl Times {
 
     /// The ring was looked at: `waiting` requests are in it.
     #[inline]
-    pub(crate) fn looked(&mut self, context: &mut Context<'_>, recorder: &Recorder, waiting: u16) {
+    pub(crate) fn looked(
+        &mut self,
+        context: &mut Context<'_>,
+        recorder: &FlightRecorder,
+        waiting: u16,
+    ) {
         if !self.on || waiting == 0 {
             return;
         }
@@ -139,14 +144,14 @@ impl Times {
 
     /// Of what was shown by `mark` and is popped `now`.
     #[inline]
-    fn stamps(&self, mark: Mark, now: u64) -> Stamps {
+    fn stamps(&self, mark: Arrival, now: u64) -> RequestTimestamps {
         let held = self.held_by(now).saturating_sub(mark.held_ns);
-        Stamps { known: mark.since_ns, popped: now, admitted: now, held }
+        RequestTimestamps { known: mark.since_ns, popped: now, admitted: now, held }
     }
 
     /// A request was popped.
     #[inline]
-    pub(crate) fn popped(&mut self, context: &mut Context<'_>, recorder: &Recorder) {
+    pub(crate) fn popped(&mut self, context: &mut Context<'_>, recorder: &FlightRecorder) {
         if self.on && !self.order.pop() && !(self.seen && self.order.is_empty()) {
             self.popped_later(context, recorder);
         }
@@ -155,11 +160,11 @@ impl Times {
 
     /// The first of its look, or of a turn whose look has shown nothing.
     #[inline(never)]
-    fn popped_later(&mut self, context: &mut Context<'_>, recorder: &Recorder) {
+    fn popped_later(&mut self, context: &mut Context<'_>, recorder: &FlightRecorder) {
         let now = self.now(context, recorder);
         self.seen = true;
         let mark = self.order.pop_later();
-        let mark = mark.unwrap_or_else(|| Mark::at(now, self.held_by(now)));
+        let mark = mark.unwrap_or_else(|| Arrival::at(now, self.held_by(now)));
         self.batch.goes_on(self.stamps(mark, now));
     }
 
@@ -177,9 +182,9 @@ impl Times {
 
     /// The request that was popped is on its way to the disk: what it is to keep.
     #[inline]
-    pub(crate) fn pending(&mut self, class: Class) -> Stamps {
+    pub(crate) fn pending(&mut self, class: Class) -> RequestTimestamps {
         if !self.on {
-            return Stamps::default();
+            return RequestTimestamps::default();
         }
         self.batch.pending(class.op());
         self.batch.stamps()
@@ -189,8 +194,8 @@ impl Times {
     pub(crate) fn held(
         &mut self,
         context: &mut Context<'_>,
-        recorder: &Recorder,
-        popped: Option<&mut Stamps>,
+        recorder: &FlightRecorder,
+        popped: Option<&mut RequestTimestamps>,
     ) {
         if !self.on {
             return;
@@ -209,8 +214,8 @@ impl Times {
     pub(crate) fn released(
         &mut self,
         context: &mut Context<'_>,
-        stats: (&Stages, &Recorder),
-        popped: Option<(&mut Stamps, Class)>,
+        stats: (&Stages, &FlightRecorder),
+        popped: Option<(&mut RequestTimestamps, Class)>,
     ) {
         if !self.on {
             return;
@@ -240,7 +245,7 @@ impl Times {
     pub(crate) fn reaped(
         &mut self,
         context: &mut Context<'_>,
-        recorder: &Recorder,
+        recorder: &FlightRecorder,
         entry: &InFlight,
         failed: bool,
     ) {
@@ -259,12 +264,12 @@ impl Times {
         if self.on && self.began > 0 { context.now_again_ns() } else { 0 }
     }
 
-    /// The end of a turn: the driver can see since `now` what ended in it ([`Times::shows`]).
+    /// The end of a turn: the driver can see since `now` what ended in it ([`LatencyRecorder::shows`]).
     #[inline]
     pub(crate) fn shown(
         &mut self,
         now: u64,
-        stats: (&Stages, &Recorder),
+        stats: (&Stages, &FlightRecorder),
         table: &InFlightTable,
         in_flight: u16,
     ) {
@@ -274,8 +279,8 @@ impl Times {
         let (stages, recorder) = stats;
         recorder.turn_took(now.saturating_sub(self.began));
         self.began = 0;
-        let Stamps { known, popped, .. } = self.batch.stamps();
-        let lasted = Lasted {
+        let RequestTimestamps { known, popped, .. } = self.batch.stamps();
+        let lasted = TurnDurations {
             queue: popped.saturating_sub(known),
             device: now.saturating_sub(popped),
             total: now.saturating_sub(known),
@@ -293,9 +298,9 @@ impl Times {
     }
 
     #[inline]
-    fn show_state(&mut self, recorder: &Recorder, table: &InFlightTable, in_flight: u16) {
+    fn show_state(&mut self, recorder: &FlightRecorder, table: &InFlightTable, in_flight: u16) {
         let (in_ring, in_ring_since_ns) = self.order.waiting();
-        let shown = Shown { in_flight: in_flight.into(), in_ring, in_ring_since_ns };
+        let shown = PublishedState { in_flight: in_flight.into(), in_ring, in_ring_since_ns };
         if shown != self.shown {
             self.shown = shown;
             recorder.show(shown);
@@ -310,15 +315,15 @@ impl Times {
         }
     }
 
-    fn show_oldest(&mut self, recorder: &Recorder, oldest: &InFlight) {
+    fn show_oldest(&mut self, recorder: &FlightRecorder, oldest: &InFlight) {
         let InFlight { class, offset, bytes, stamps, .. } = oldest;
         // Heads differ where times do not.
         let mark = stamps.popped ^ (u64::from(oldest.chain.head()) << 48);
         if mark != self.oldest {
             self.oldest = mark;
             let place = match stamps.admitted {
-                0 => At::Cap(stamps.popped),
-                admitted => At::Device(admitted),
+                0 => InFlightStage::Cap(stamps.popped),
+                admitted => InFlightStage::Device(admitted),
             };
             recorder.oldest_is(*class, *offset, *bytes, stamps.known, place);
         }

@@ -3,7 +3,7 @@
 use memory::Byte;
 use virtq::Chain;
 
-use super::{Class, Stamps};
+use super::{Class, RequestTimestamps};
 
 /// A request that the disk works on.
 #[derive(Debug)]
@@ -13,7 +13,7 @@ pub(crate) struct InFlight {
     pub(crate) class: Class,
     pub(crate) offset: u64,
     pub(crate) bytes: u64,
-    pub(crate) stamps: Stamps,
+    pub(crate) stamps: RequestTimestamps,
 }
 
 const NONE: u16 = u16::MAX;

@@ -2,9 +2,9 @@
 
 use reactor::OwnerId;
 
-use super::recorder::MINUTE_NS;
+use super::flight_recorder::MINUTE_NS;
 use super::stages::OPS;
-use super::{Class, Record, Recorder, Stage, Stages, Stamps};
+use super::{Class, FlightRecorder, RequestTimestamps, SlowRequest, Stage, Stages};
 
 /// A request that takes longer, and ten times the median of its kind, is slow.
 const SLOW_MIN_NS: u64 = 10_000_000;
@@ -18,7 +18,7 @@ pub(crate) struct Candidate {
     pub(crate) class: Class,
     pub(crate) offset: u64,
     pub(crate) len: u64,
-    pub(crate) stamps: Stamps,
+    pub(crate) stamps: RequestTimestamps,
     /// When the reactor saw its end; 0: it ended where it was submitted.
     pub(crate) reaped: u64,
     pub(crate) failed: bool,
@@ -26,12 +26,12 @@ pub(crate) struct Candidate {
 
 impl Candidate {
     /// As it stands `now`, when the driver can see it.
-    fn record(&self, now: u64, reactor: u32) -> Record {
+    fn record(&self, now: u64, reactor: u32) -> SlowRequest {
         let Self { class, offset, len, stamps, reaped, failed } = *self;
         let seen = if reaped == 0 { now } else { reaped };
         let device = seen.saturating_sub(stamps.given());
         let completion = now.saturating_sub(seen);
-        Record {
+        SlowRequest {
             class,
             failed,
             offset,
@@ -47,7 +47,7 @@ impl Candidate {
 
 /// What makes a request slow, and the slowest of this turn.
 #[derive(Debug)]
-pub(crate) struct Slow {
+pub(crate) struct SlowFilter {
     /// Of those that ended in this turn; of equal ones the first.
     slowest: Option<Candidate>,
     /// When that was known; the end of time without one.
@@ -64,7 +64,7 @@ pub(crate) struct Slow {
     pub(crate) neighbour: Option<(OwnerId, u64, u64)>,
 }
 
-impl Default for Slow {
+impl Default for SlowFilter {
     fn default() -> Self {
         Self {
             slowest: None,
@@ -80,7 +80,7 @@ impl Default for Slow {
     }
 }
 
-impl Slow {
+impl SlowFilter {
     /// A request has ended that was `known` then. All end with the turn, so the one that was known
     /// first is the slowest.
     #[inline]
@@ -107,7 +107,7 @@ impl Slow {
 
     /// The turn has ended: keeps what deserves it.
     #[inline]
-    pub(crate) fn turn_ends(&mut self, stats: (&Stages, &Recorder), now: u64) {
+    pub(crate) fn turn_ends(&mut self, stats: (&Stages, &FlightRecorder), now: u64) {
         if now >= self.minute_end {
             self.minute_begins(stats.1, now);
         }
@@ -122,7 +122,7 @@ impl Slow {
 
     /// The first of a minute is its slowest so far.
     #[cold]
-    fn minute_begins(&mut self, recorder: &Recorder, now: u64) {
+    fn minute_begins(&mut self, recorder: &FlightRecorder, now: u64) {
         let minute = now / MINUTE_NS;
         self.minute_end = (minute + 1).saturating_mul(MINUTE_NS);
         self.longest_of_minute = recorder.longest_of_minute(minute);
@@ -131,11 +131,11 @@ impl Slow {
 
     /// Keeps a record if it is slow, or the slowest of this minute.
     #[cold]
-    fn offer(&mut self, one: &Candidate, stats: (&Stages, &Recorder), now: u64) {
+    fn offer(&mut self, one: &Candidate, stats: (&Stages, &FlightRecorder), now: u64) {
         let (stages, recorder) = stats;
         let reactor = recorder.reactor.load(std::sync::atomic::Ordering::Relaxed);
         let neighbour = self.neighbour.filter(|(_, _, at)| *at >= one.stamps.known);
-        let record = Record {
+        let record = SlowRequest {
             others: self.many.saturating_sub(1),
             neighbour: neighbour.map(|(label, time, _)| (label, time)),
             ..one.record(now, reactor)
@@ -167,7 +167,7 @@ mod tests {
     use super::*;
 
     fn known(known: u64) -> Candidate {
-        let stamps = Stamps { known, popped: known + 5, admitted: known + 5, held: 0 };
+        let stamps = RequestTimestamps { known, popped: known + 5, admitted: known + 5, held: 0 };
         let (class, reaped, failed) = (Class::Write, known + 20, false);
         Candidate { class, offset: known, len: 512, stamps, reaped, failed }
     }
@@ -175,7 +175,7 @@ mod tests {
     #[test]
     fn the_slowest_of_a_turn_is_offered_with_the_number_of_the_others() {
         let (mut slow, stages, recorder) =
-            (Slow::default(), Stages::default(), Recorder::default());
+            (SlowFilter::default(), Stages::default(), FlightRecorder::default());
         for at in [300, 100, 200] {
             slow.reaped(at, 400 - at, || known(at));
         }
@@ -188,7 +188,7 @@ mod tests {
     #[test]
     fn a_minute_keeps_its_slowest_and_all_that_is_slow_is_kept() {
         let (mut slow, stages, recorder) =
-            (Slow::default(), Stages::default(), Recorder::default());
+            (SlowFilter::default(), Stages::default(), FlightRecorder::default());
         let stats = (&stages, &recorder);
         let mut ends = |from: u64, took: u64| {
             slow.ended(from, || known(from));

@@ -8,7 +8,7 @@ const WRITE: RequestKind = RequestKind::Write { durable: false };
 /// Queues of one disk that always want more: each asks again when it was let pass.
 struct Guests {
     throttle: Throttle,
-    queues: Vec<(Gate, Option<Turn>)>,
+    queues: Vec<(QueueThrottle, Option<TokenGrant>)>,
     now: u64,
 }
 
@@ -16,7 +16,7 @@ impl Guests {
     fn new(caps: Caps, queues: usize) -> Self {
         let throttle = Throttle::default();
         throttle.set(caps, 0);
-        let queues = (0..queues).map(|_| (Gate::default(), None)).collect();
+        let queues = (0..queues).map(|_| (QueueThrottle::default(), None)).collect();
         Self { throttle, queues, now: 0 }
     }
 
@@ -29,7 +29,9 @@ impl Guests {
             turn.get_or_insert_with(take);
         }
         loop {
-            let due = |(gate, turn): &(Gate, Option<Turn>)| gate.due(turn.as_ref().unwrap());
+            let due = |(gate, turn): &(QueueThrottle, Option<TokenGrant>)| {
+                gate.due(turn.as_ref().unwrap())
+            };
             let all = self.queues.iter().map(due).enumerate();
             let (next, when) = all.min_by_key(|(_, due)| *due).unwrap();
             let when = when.max(self.now);
@@ -133,7 +135,7 @@ fn rewriting_the_caps_every_second_starves_nobody_and_gives_nothing_away() {
 fn what_waits_goes_on_when_the_cap_is_lifted() {
     let throttle = Throttle::default();
     throttle.set(requests(1, None), 0);
-    let mut gate = Gate::default();
+    let mut gate = QueueThrottle::default();
     assert!(gate.refresh(&throttle) && !gate.refresh(&throttle));
     let turns: Vec<_> = (0..100).map(|_| gate.ticket(&throttle, WRITE, 512, 0).unwrap()).collect();
     assert_eq!(gate.due(&turns[99]), 99 * SECOND);
@@ -163,7 +165,7 @@ fn both_caps_hold_and_what_carries_no_data_costs_no_bytes() {
     let mut zeroes = Guests::new(caps, 1);
     let passed = zeroes.run(RequestKind::Discard, 1 << 30, 100 * SECOND)[0];
     assert!((1000..=1002).contains(&passed), "{passed}");
-    let (throttle, mut gate) = (Throttle::default(), Gate::default());
+    let (throttle, mut gate) = (Throttle::default(), QueueThrottle::default());
     throttle.set(caps, 0);
     gate.refresh(&throttle);
     assert!(
@@ -176,13 +178,13 @@ fn both_caps_hold_and_what_carries_no_data_costs_no_bytes() {
 fn several_threads_take_from_one_bucket_and_the_sum_is_the_rate() {
     let throttle = Throttle::default();
     throttle.set(requests(1, None), 0);
-    let last = |gate: &Gate| {
+    let last = |gate: &QueueThrottle| {
         let take = |_| gate.due(&gate.ticket(&throttle, WRITE, 512, 0).unwrap());
         (0..1000).map(take).max().unwrap()
     };
     let all = std::thread::scope(|scope| {
         let thread = || {
-            let mut gate = Gate::default();
+            let mut gate = QueueThrottle::default();
             gate.refresh(&throttle);
             last(&gate)
         };
@@ -230,7 +232,7 @@ fn what_is_saved_up_goes_along_and_a_crash_gains_nothing() {
     let left = 9010 - burst + 500;
     assert!((left + 1990..=left + 2010).contains(&rest), "{rest} where {left} were left");
     let mut third = Guests::new(caps, 2);
-    third.throttle.refill(Saved::default(), 0);
+    third.throttle.refill(TokenBalance::default(), 0);
     let none = sum(&mut third, 10 * SECOND);
     assert!((990..=1001).contains(&none), "{none}");
 }

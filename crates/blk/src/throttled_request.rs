@@ -5,8 +5,8 @@ use std::time::Duration;
 use disk::Request;
 use reactor::{CompletionPort, Context, IoOp, OpCompletion};
 
-use crate::caps::{Gate, Turn};
 use crate::device::Shared;
+use crate::throttle::{QueueThrottle, TokenGrant};
 
 /// Longest sleep for a turn, in nanoseconds. A timer cannot be taken back, so that one set under
 /// an old cap may outlive it; this bounds how many of those there are.
@@ -14,18 +14,18 @@ const NAP_MAX: u64 = 1_000_000_000;
 
 /// The request of one queue that waits for its turn, and the timer that brings it.
 #[derive(Debug)]
-pub(crate) struct Capped {
-    gate: Gate,
-    waiting: Option<(Request, Turn)>,
+pub(crate) struct ThrottledRequest {
+    gate: QueueThrottle,
+    waiting: Option<(Request, TokenGrant)>,
     port: CompletionPort,
     /// When the earliest timer fires that is under way, in nanoseconds; 0: none is.
     alarm: u64,
     fired: Vec<OpCompletion>,
 }
 
-impl Capped {
+impl ThrottledRequest {
     pub(crate) fn new(context: &mut Context<'_>) -> Self {
-        let (gate, port) = (Gate::default(), context.open_port());
+        let (gate, port) = (QueueThrottle::default(), context.open_port());
         Self { gate, waiting: None, port, alarm: 0, fired: Vec::new() }
     }
 

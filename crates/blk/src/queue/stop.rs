@@ -16,14 +16,14 @@ impl BlkQueue {
         self.channel.fail_stalled(context);
     }
 
-    /// As [`Self::stop`], but what waits goes on waiting, and [`Self::go_on`] ends it.
-    pub(crate) fn quiet(&mut self, answer: SyncSender<u16>) {
+    /// As [`Self::stop`], but what waits goes on waiting, and [`Self::unquiesce`] ends it.
+    pub(crate) fn quiesce(&mut self, answer: SyncSender<u16>) {
         self.stopping = true;
         self.stopped = Some(answer);
     }
 
     /// Takes requests again.
-    pub(crate) fn go_on(&mut self) {
+    pub(crate) fn unquiesce(&mut self) {
         self.stopping = false;
         self.stopped = None;
     }
@@ -35,7 +35,7 @@ impl BlkQueue {
 
     /// Touches the ring and the guest's signals no more; returns how many requests are in flight,
     /// and the available index behind them. The queue ends when the last of them does.
-    pub(crate) fn give_up_ring(&mut self, context: &mut Context<'_>) -> (u16, u16) {
+    pub(crate) fn abandon_ring(&mut self, context: &mut Context<'_>) -> (u16, u16) {
         self.zombie = true;
         self.channel.abandon();
         self.queue.fail();
@@ -52,7 +52,7 @@ impl BlkQueue {
     }
 
     /// Requests of a former life are still to be taken. A ring that has failed yields none.
-    pub(super) fn owes(&self) -> bool {
+    pub(super) fn has_recovered(&self) -> bool {
         !self.queue.failed() && self.queue.recovering()
     }
 

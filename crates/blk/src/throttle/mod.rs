@@ -4,7 +4,7 @@
 //! - **Cap**: a rate that is not exceeded in the long run. Without a burst, a tenth of a second's
 //!   worth may be made up for ([`SLACK`]), so that a guest that is late by a wake-up loses nothing.
 //! - **Burst**: a higher rate that is allowed for a time. It is saved up while the disk does less
-//!   than its cap, and full when the disk is attached. [`Saved`] goes along with a disk that another
+//!   than its cap, and full when the disk is attached. [`TokenBalance`] goes along with a disk that another
 //!   process goes on with.
 //! - **Ticket**: the turn of one request. Whoever has one waits until it comes and needs nobody
 //!   else for that.
@@ -12,7 +12,7 @@
 //! # Model
 //! The unit is the disk, over all queues and reactors. [`Throttle`] is shared: one number for each
 //! of the four buckets (cap and burst of requests, cap and burst of bytes), and the settings. Each
-//! queue has a copy of the settings in its [`Gate`], and asks once a turn whether they have
+//! queue has a copy of the settings in its [`QueueThrottle`], and asks once a turn whether they have
 //! changed. A disk without caps costs that one look.
 //!
 //! A queue takes a ticket for the request that it has popped and pops no other before the turn of
@@ -30,7 +30,7 @@ mod bucket;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use bucket::{Bucket, Line, Rate};
+use bucket::{Bucket, Rate, RefillCurve};
 use disk::RequestKind;
 
 /// Highest cap of requests a second that is kept; a higher one is taken for this.
@@ -70,9 +70,9 @@ pub struct Caps {
 const BUCKETS: usize = 4;
 
 /// What is saved up in each bucket, in requests and in sectors; what is owed is negative.
-pub type Saved = [i64; BUCKETS];
+pub type TokenBalance = [i64; BUCKETS];
 
-type Lines = [Option<Line>; BUCKETS];
+type Lines = [Option<RefillCurve>; BUCKETS];
 
 /// Numbers of the first token in each bucket.
 type Ticket = [Option<u64>; BUCKETS];
@@ -127,7 +127,7 @@ impl Throttle {
         for ((line, rate), bucket) in all {
             *line = rate.map(|rate| match line {
                 Some(line) => line.bend(rate, now),
-                None => Line::full(rate, now, bucket),
+                None => RefillCurve::full(rate, now, bucket),
             });
         }
         drop(settings);
@@ -135,9 +135,9 @@ impl Throttle {
     }
 
     /// What is saved up, or owed, at `now`; nothing where nothing is capped.
-    pub(crate) fn saved(&self, now: u64) -> Saved {
+    pub(crate) fn saved(&self, now: u64) -> TokenBalance {
         let settings = self.settings();
-        let mut saved = Saved::default();
+        let mut saved = TokenBalance::default();
         for ((saved, line), bucket) in saved.iter_mut().zip(&settings.lines).zip(&self.buckets) {
             *saved = line.map_or(0, |line| line.saved(bucket, now));
         }
@@ -145,7 +145,7 @@ impl Throttle {
     }
 
     /// So much is saved up, or owed, from now on; no more than fits.
-    pub(crate) fn refill(&self, saved: Saved, now: u64) {
+    pub(crate) fn refill(&self, saved: TokenBalance, now: u64) {
         let mut settings = self.settings();
         for ((line, saved), bucket) in settings.lines.iter_mut().zip(saved).zip(&self.buckets) {
             *line = line.map(|line| line.refilled(saved, now, bucket));
@@ -162,13 +162,13 @@ impl Throttle {
 
 /// One queue's view of the caps.
 #[derive(Debug, Default)]
-pub(crate) struct Gate {
+pub(crate) struct QueueThrottle {
     epoch: u64,
     on: bool,
     lines: Lines,
 }
 
-impl Gate {
+impl QueueThrottle {
     /// Looks whether the caps have changed; true when they have.
     pub(crate) fn refresh(&mut self, throttle: &Throttle) -> bool {
         let epoch = throttle.epoch.load(Ordering::Acquire);
@@ -193,7 +193,7 @@ impl Gate {
         kind: RequestKind,
         len: u64,
         now: u64,
-    ) -> Option<Turn> {
+    ) -> Option<TokenGrant> {
         let (requests, bytes) = match kind {
             _ if !self.on => return None,
             RequestKind::Flush => return None,
@@ -206,11 +206,11 @@ impl Gate {
         for (((first, line), bucket), cost) in all {
             *first = line.as_ref().filter(|_| cost > 0).map(|line| bucket.take(line, now, cost));
         }
-        Some(Turn(ticket))
+        Some(TokenGrant(ticket))
     }
 
     /// When a turn comes, in nanoseconds, as the caps are now.
-    pub(crate) fn due(&self, turn: &Turn) -> u64 {
+    pub(crate) fn due(&self, turn: &TokenGrant) -> u64 {
         let each = turn.0.iter().zip(&self.lines);
         each.filter_map(|(first, line)| Some(line.as_ref()?.due((*first)?))).max().unwrap_or(0)
     }
@@ -218,7 +218,7 @@ impl Gate {
 
 /// The turn of one request.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Turn(Ticket);
+pub(crate) struct TokenGrant(Ticket);
 
 #[cfg(test)]
 mod tests;

@@ -4,9 +4,9 @@
 //! look at the ring have all times in common. They are counted here, and go into the histograms
 //! together when the turn has ended.
 
+use super::sampler::Counts;
 use super::stages::OPS;
-use super::streak::Counts;
-use super::{Op, Stage, Stages, Stamps};
+use super::{Op, RequestTimestamps, Stage, Stages};
 
 /// How many of one kind.
 #[derive(Clone, Copy, Debug, Default)]
@@ -20,7 +20,7 @@ struct Count {
 /// Requests that were known and popped at the same time.
 #[derive(Clone, Copy, Debug, Default)]
 struct Group {
-    stamps: Stamps,
+    stamps: RequestTimestamps,
     counts: [Count; OPS],
 }
 
@@ -38,7 +38,7 @@ struct Ended {
 
 /// What a turn has popped and ended.
 #[derive(Debug, Default)]
-pub(crate) struct Batch {
+pub(crate) struct TurnBatch {
     group: Group,
     /// Earlier groups of this turn.
     groups: Vec<Group>,
@@ -47,15 +47,15 @@ pub(crate) struct Batch {
     mixed: bool,
 }
 
-impl Batch {
+impl TurnBatch {
     /// What this turn pops first has these times.
     #[inline]
-    pub(crate) fn begins(&mut self, stamps: Stamps) {
+    pub(crate) fn begins(&mut self, stamps: RequestTimestamps) {
         self.group.stamps = stamps;
     }
 
     /// What is popped from now on has these times.
-    pub(crate) fn goes_on(&mut self, stamps: Stamps) {
+    pub(crate) fn goes_on(&mut self, stamps: RequestTimestamps) {
         self.mixed = true;
         if self.group.stamps != stamps {
             if self.group.counts.iter().any(|count| count.pending + count.inline > 0) {
@@ -67,7 +67,7 @@ impl Batch {
 
     /// Times of what is popped now.
     #[inline]
-    pub(crate) fn stamps(&self) -> Stamps {
+    pub(crate) fn stamps(&self) -> RequestTimestamps {
         self.group.stamps
     }
 
@@ -90,7 +90,7 @@ impl Batch {
 
     /// A request of this or an earlier turn has ended, as was seen at `reaped`; 0: it ended where
     /// it was submitted.
-    pub(crate) fn ended(&mut self, op: Op, stamps: &Stamps, reaped: u64) {
+    pub(crate) fn ended(&mut self, op: Op, stamps: &RequestTimestamps, reaped: u64) {
         self.mixed = true;
         let (known, given) = (stamps.known, stamps.given());
         let one = Ended { op, known, given, reaped, count: 1 };
@@ -175,8 +175,8 @@ impl Ended {
 mod tests {
     use super::*;
 
-    fn stamps(known: u64, popped: u64) -> Stamps {
-        Stamps { known, popped, admitted: popped, held: 0 }
+    fn stamps(known: u64, popped: u64) -> RequestTimestamps {
+        RequestTimestamps { known, popped, admitted: popped, held: 0 }
     }
 
     /// Values and their sum.
@@ -188,14 +188,14 @@ mod tests {
 
     #[test]
     fn groups_of_one_turn_keep_their_own_times() {
-        let (mut batch, stages) = (Batch::default(), Stages::default());
+        let (mut batch, stages) = (TurnBatch::default(), Stages::default());
         batch.begins(stamps(100, 150));
         batch.inline(Op::Read);
         batch.inline(Op::Read);
         batch.pending(Op::Write);
         batch.goes_on(stamps(100, 150));
         batch.inline(Op::Read);
-        batch.goes_on(Stamps { held: 5, ..stamps(140, 150) });
+        batch.goes_on(RequestTimestamps { held: 5, ..stamps(140, 150) });
         batch.inline(Op::Read);
         batch.record(&stages, 170);
         assert_eq!(of(&stages, Stage::Queue, Op::Read), (4, 3 * 50 + 5));
@@ -210,11 +210,11 @@ mod tests {
 
     #[test]
     fn what_ends_later_is_counted_when_it_does() {
-        let (mut batch, stages) = (Batch::default(), Stages::default());
+        let (mut batch, stages) = (TurnBatch::default(), Stages::default());
         for known in [100, 100, 120] {
             batch.ended(Op::Flush, &stamps(known, 130), 200);
         }
-        let waited = Stamps { known: 10, popped: 20, admitted: 190, held: 0 };
+        let waited = RequestTimestamps { known: 10, popped: 20, admitted: 190, held: 0 };
         batch.ended(Op::Flush, &waited, 0);
         batch.record(&stages, 210);
         assert_eq!(of(&stages, Stage::Device, Op::Flush), (4, 3 * 70 + 20));

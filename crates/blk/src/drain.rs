@@ -32,7 +32,7 @@ use crate::queue::BlkQueue;
 
 /// A queue that takes no more requests.
 #[derive(Debug)]
-pub struct Stopping {
+pub struct DrainingQueue {
     reactor: Handle,
     id: PollerId,
     index: u16,
@@ -43,18 +43,18 @@ pub struct Stopping {
 
 /// How a stop ended.
 #[derive(Debug)]
-pub enum StopEnd {
+pub enum DrainOutcome {
     /// Everything in flight has ended; a successor goes on at this available index.
     Drained(u16),
     /// The same of a ring that its driver had broken.
     Broken(u16),
     /// Storage did not end it in time; the queue was given up.
-    Stuck(Zombie),
+    Stuck(AbandonedQueue),
 }
 
 /// How a quiet end came out.
 #[derive(Debug)]
-pub enum QuietEnd {
+pub enum QuiesceOutcome {
     /// Everything in flight has ended; a successor goes on at this available index.
     Drained(u16),
     /// The same of a ring that its driver had broken.
@@ -65,14 +65,14 @@ pub enum QuietEnd {
 
 /// A queue that was given up. Dropping this changes nothing: the queue ends by itself.
 #[derive(Debug)]
-pub struct Zombie {
+pub struct AbandonedQueue {
     requests: u16,
     next_avail: u16,
     broken: bool,
     answer: Receiver<u16>,
 }
 
-impl Stopping {
+impl DrainingQueue {
     pub(crate) fn begin(
         reactor: Handle,
         id: PollerId,
@@ -85,7 +85,7 @@ impl Stopping {
         reactor.send(move |context| {
             context.with_poller(id, |queue: &mut BlkQueue, context| {
                 found.store(queue.is_broken(), Ordering::Release);
-                if quiet { queue.quiet(answer) } else { queue.stop(context, Some(answer)) }
+                if quiet { queue.quiesce(answer) } else { queue.stop(context, Some(answer)) }
             });
         })?;
         Ok(Self { reactor, id, index, broken, answer: wait })
@@ -96,20 +96,28 @@ impl Stopping {
         self.broken.load(Ordering::Acquire)
     }
 
-    fn quiet_end(&self, next_avail: u16) -> QuietEnd {
-        if self.is_broken() { QuietEnd::Broken(next_avail) } else { QuietEnd::Drained(next_avail) }
+    fn quiet_end(&self, next_avail: u16) -> QuiesceOutcome {
+        if self.is_broken() {
+            QuiesceOutcome::Broken(next_avail)
+        } else {
+            QuiesceOutcome::Drained(next_avail)
+        }
     }
 
-    fn stop_end(&self, next_avail: u16) -> StopEnd {
-        if self.is_broken() { StopEnd::Broken(next_avail) } else { StopEnd::Drained(next_avail) }
+    fn stop_end(&self, next_avail: u16) -> DrainOutcome {
+        if self.is_broken() {
+            DrainOutcome::Broken(next_avail)
+        } else {
+            DrainOutcome::Drained(next_avail)
+        }
     }
 
     /// Waits for what is in flight until `deadline`, then lets the queue go on. For a stop that
-    /// was begun by [`RunningQueue::begin_quiet`].
+    /// was begun by [`RunningQueue::begin_quiesce`].
     ///
     /// # Errors
     /// [`Stopped`].
-    pub fn wait_or_go_on(self, deadline: Instant) -> Result<QuietEnd, Stopped> {
+    pub fn wait_or_resume(self, deadline: Instant) -> Result<QuiesceOutcome, Stopped> {
         let left = deadline.saturating_duration_since(Instant::now());
         match self.answer.recv_timeout(left) {
             Ok(next_avail) => return Ok(self.quiet_end(next_avail)),
@@ -118,10 +126,12 @@ impl Stopping {
         }
         let id = self.id;
         let goes_on = self.reactor.call(move |context| {
-            context.with_poller(id, |queue: &mut BlkQueue, _| queue.go_on())
+            context.with_poller(id, |queue: &mut BlkQueue, _| queue.unquiesce())
         })?;
         match goes_on {
-            Some(()) => Ok(QuietEnd::GoesOn(RunningQueue::running(self.reactor, id, self.index))),
+            Some(()) => {
+                Ok(QuiesceOutcome::GoesOn(RunningQueue::running(self.reactor, id, self.index)))
+            }
             // It has ended in between, and has answered before.
             None => Ok(self.quiet_end(self.answer.recv().map_err(|_| Stopped)?)),
         }
@@ -139,7 +149,7 @@ impl Stopping {
     ///
     /// # Errors
     /// [`Stopped`].
-    pub fn wait_until(self, deadline: Instant) -> Result<StopEnd, Stopped> {
+    pub fn wait_until(self, deadline: Instant) -> Result<DrainOutcome, Stopped> {
         let left = deadline.saturating_duration_since(Instant::now());
         match self.answer.recv_timeout(left) {
             Ok(next_avail) => return Ok(self.stop_end(next_avail)),
@@ -148,12 +158,17 @@ impl Stopping {
         }
         let id = self.id;
         let given_up = self.reactor.call(move |context| {
-            context.with_poller(id, |queue: &mut BlkQueue, context| queue.give_up_ring(context))
+            context.with_poller(id, |queue: &mut BlkQueue, context| queue.abandon_ring(context))
         })?;
         match given_up {
             Some((requests, next_avail)) => {
                 let broken = self.is_broken();
-                Ok(StopEnd::Stuck(Zombie { requests, next_avail, broken, answer: self.answer }))
+                Ok(DrainOutcome::Stuck(AbandonedQueue {
+                    requests,
+                    next_avail,
+                    broken,
+                    answer: self.answer,
+                }))
             }
             // It has ended in between, and has answered before.
             None => Ok(self.stop_end(self.answer.recv().map_err(|_| Stopped)?)),
@@ -161,7 +176,7 @@ impl Stopping {
     }
 }
 
-impl Zombie {
+impl AbandonedQueue {
     /// Requests that it had when it was given up.
     pub fn requests(&self) -> u16 {
         self.requests

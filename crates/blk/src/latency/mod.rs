@@ -8,7 +8,7 @@
 //!   thread slept, or had nothing to do, it is known from its wake-up on. What stays in the ring
 //!   when a turn ends is known from the look that showed it first.
 //! - [`Histogram`](reactor::Histogram): counts of durations; one writer, readers without a lock.
-//! - [`Record`]: one slow request, kept by the flight recorder.
+//! - [`SlowRequest`]: one slow request, kept by the flight recorder.
 //!
 //! # Model
 //! ```text
@@ -24,22 +24,22 @@
 //! that reads, writes and flushes on a disk without a cap has 12 of them, 46 KiB, and its flight
 //! recorder 8 KiB. 256 queues in use take 14 MiB; a queue that was never used takes nothing.
 
+mod arrivals;
 mod batch;
-mod flight;
-mod order;
-mod recorder;
+mod flight_recorder;
+mod in_flight;
+mod sampler;
 mod seqlock;
 mod slow;
 mod stages;
-mod stamps;
-mod streak;
-mod times;
+mod timestamps;
+mod writer;
 
-pub use recorder::{Oldest, Record};
+pub use flight_recorder::{Oldest, SlowRequest};
 pub use stages::{Class, Op, Stage};
 
-pub(crate) use flight::{InFlight, InFlightTable};
-pub(crate) use recorder::Recorder;
+pub(crate) use flight_recorder::FlightRecorder;
+pub(crate) use in_flight::{InFlight, InFlightTable};
 pub(crate) use stages::Stages;
-pub(crate) use stamps::Stamps;
-pub(crate) use times::Times;
+pub(crate) use timestamps::RequestTimestamps;
+pub(crate) use writer::LatencyRecorder;

@@ -8,7 +8,7 @@ const MARKS_MAX: usize = 32;
 
 /// What one look at the ring showed for the first time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Mark {
+pub(crate) struct Arrival {
     /// Of these requests, how many have not been popped.
     left: u32,
     /// When they were known, in nanoseconds.
@@ -17,7 +17,7 @@ pub(crate) struct Mark {
     pub(crate) held_ns: u64,
 }
 
-impl Mark {
+impl Arrival {
     /// Of a request that no look has shown.
     pub(crate) fn at(since_ns: u64, held_ns: u64) -> Self {
         Self { left: 0, since_ns, held_ns }
@@ -26,14 +26,14 @@ impl Mark {
 
 /// Requests of a ring in the order in which they were known.
 #[derive(Debug, Default)]
-pub(crate) struct Order {
+pub(crate) struct ArrivalQueue {
     /// The earliest look of which something may be left.
-    first: Mark,
-    later: VecDeque<Mark>,
+    first: Arrival,
+    later: VecDeque<Arrival>,
     waiting: u32,
 }
 
-impl Order {
+impl ArrivalQueue {
     /// A look at the ring has shown `waiting` requests, known at `since_ns` at the latest.
     #[inline]
     pub(crate) fn look(&mut self, waiting: u16, since_ns: u64, held_ns: u64) {
@@ -42,7 +42,7 @@ impl Order {
         if left == 0 {
             return;
         }
-        let mark = Mark { left, since_ns, held_ns };
+        let mark = Arrival { left, since_ns, held_ns };
         if self.waiting == 0 {
             self.first = mark;
         } else {
@@ -51,7 +51,7 @@ impl Order {
         self.waiting = waiting;
     }
 
-    fn look_beside(&mut self, mark: Mark) {
+    fn look_beside(&mut self, mark: Arrival) {
         let full = self.later.len() >= MARKS_MAX;
         match self.later.back_mut().filter(|_| full) {
             Some(last) => last.left += mark.left,
@@ -70,13 +70,13 @@ impl Order {
     }
 
     /// The next request is popped, the first of its look. `None`: it came after the last look.
-    pub(crate) fn pop_later(&mut self) -> Option<Mark> {
+    pub(crate) fn pop_later(&mut self) -> Option<Arrival> {
         self.first = self.later.pop_front()?;
         self.pop().then_some(self.first)
     }
 
     /// The look of the next request, if a look has shown it and no later one than the last popped.
-    pub(crate) fn first(&self) -> Mark {
+    pub(crate) fn first(&self) -> Arrival {
         self.first
     }
 
@@ -103,14 +103,14 @@ mod tests {
     use super::*;
 
     /// When the next one was known, and the cap's total then.
-    fn pop(order: &mut Order) -> Option<(u64, u64)> {
+    fn pop(order: &mut ArrivalQueue) -> Option<(u64, u64)> {
         let mark = if order.pop() { Some(order.first()) } else { order.pop_later() };
         mark.map(|mark| (mark.since_ns, mark.held_ns))
     }
 
     #[test]
     fn requests_are_known_since_the_look_that_showed_them() {
-        let mut order = Order::default();
+        let mut order = ArrivalQueue::default();
         order.look(3, 100, 0);
         assert_eq!(order.waiting(), (3, 100));
         assert_eq!((pop(&mut order), pop(&mut order)), (Some((100, 0)), Some((100, 0))));
@@ -125,7 +125,7 @@ mod tests {
 
     #[test]
     fn memory_is_bounded() {
-        let mut order = Order::default();
+        let mut order = ArrivalQueue::default();
         for at in 0..1000 {
             order.look(at + 1, u64::from(at), 0);
         }

@@ -20,7 +20,7 @@ const WORDS: usize = 11;
 
 /// One slow request. Times are nanoseconds on the clock of [`crate::clock_ns`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Record {
+pub struct SlowRequest {
     /// What it was.
     pub class: Class,
     /// It ended in an error.
@@ -42,7 +42,7 @@ pub struct Record {
     pub neighbour: Option<(OwnerId, u64)>,
 }
 
-impl Record {
+impl SlowRequest {
     /// From when it was known to its end, in nanoseconds.
     pub fn total_ns(&self) -> u64 {
         self.stages_ns.iter().sum()
@@ -88,7 +88,7 @@ pub struct Oldest {
 
 /// What waits and what is under way, as readers see it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Shown {
+pub(crate) struct PublishedState {
     pub(crate) in_flight: u32,
     pub(crate) in_ring: u32,
     /// When the first one in the ring was known; 0 when none is there.
@@ -96,17 +96,17 @@ pub(crate) struct Shown {
 }
 
 #[derive(Debug)]
-struct Kept {
+struct RecordSlot {
     slow: [SeqLock<WORDS>; SLOW_KEPT as usize],
     minutes: [SeqLock<WORDS>; MINUTES_KEPT as usize],
 }
 
 /// What one queue publishes of its requests.
 #[derive(Debug, Default)]
-pub(crate) struct Recorder {
+pub(crate) struct FlightRecorder {
     /// Class and stage, offset, length, known, entered.
     oldest: SeqLock<5>,
-    kept: OnceLock<Box<Kept>>,
+    kept: OnceLock<Box<RecordSlot>>,
     written: AtomicU64,
     pub(crate) in_flight: AtomicU32,
     pub(crate) in_ring: AtomicU32,
@@ -125,10 +125,10 @@ const NOTHING: u64 = 0;
 const IN_CAP: u64 = 1;
 const IN_DEVICE: u64 = 2;
 
-impl Recorder {
-    fn kept(&self) -> &Kept {
+impl FlightRecorder {
+    fn kept(&self) -> &RecordSlot {
         self.kept.get_or_init(|| {
-            Box::new(Kept {
+            Box::new(RecordSlot {
                 slow: [const { SeqLock::new() }; SLOW_KEPT as usize],
                 minutes: [const { SeqLock::new() }; MINUTES_KEPT as usize],
             })
@@ -152,7 +152,7 @@ impl Recorder {
     }
 
     /// Keeps a slow request. Only the owning thread may call this and the other writers.
-    pub(crate) fn slow(&self, record: &Record) {
+    pub(crate) fn slow(&self, record: &SlowRequest) {
         let at = self.written.load(Ordering::Relaxed);
         self.written.store(at.wrapping_add(1), Ordering::Relaxed);
         if let Some(place) = self.kept().slow.get((at % SLOW_KEPT) as usize) {
@@ -161,7 +161,7 @@ impl Recorder {
     }
 
     /// Keeps the slowest request of a minute.
-    pub(crate) fn slowest_of_minute(&self, minute: u64, record: &Record) {
+    pub(crate) fn slowest_of_minute(&self, minute: u64, record: &SlowRequest) {
         if let Some(place) = self.kept().minutes.get((minute % MINUTES_KEPT) as usize) {
             place.write(record.words());
         }
@@ -170,21 +170,21 @@ impl Recorder {
     /// Total time of the slowest request kept for `minute`.
     pub(crate) fn longest_of_minute(&self, minute: u64) -> u64 {
         let kept = self.kept.get().and_then(|kept| {
-            kept.minutes.get((minute % MINUTES_KEPT) as usize)?.read().map(Record::from_words)
+            kept.minutes.get((minute % MINUTES_KEPT) as usize)?.read().map(SlowRequest::from_words)
         });
         let record = kept.filter(|one| (one.known_ns + one.total_ns()) / MINUTE_NS == minute);
         record.map_or(0, |one| one.total_ns())
     }
 
     /// Slow requests that are kept, in no order; the slowest of each minute are among them.
-    pub(crate) fn records(&self) -> Vec<Record> {
+    pub(crate) fn records(&self) -> Vec<SlowRequest> {
         let Some(kept) = self.kept.get() else { return Vec::new() };
         let all = kept.slow.iter().chain(&kept.minutes);
-        all.filter_map(SeqLock::read).map(Record::from_words).collect()
+        all.filter_map(SeqLock::read).map(SlowRequest::from_words).collect()
     }
 
     /// Publishes what waits and what is under way.
-    pub(crate) fn show(&self, shown: Shown) {
+    pub(crate) fn show(&self, shown: PublishedState) {
         self.in_flight.store(shown.in_flight, Ordering::Relaxed);
         self.in_ring.store(shown.in_ring, Ordering::Relaxed);
         self.in_ring_since_ns.store(shown.in_ring_since_ns, Ordering::Relaxed);
@@ -201,10 +201,17 @@ impl Recorder {
     }
 
     /// Publishes the oldest request in flight.
-    pub(crate) fn oldest_is(&self, class: Class, offset: u64, len: u64, known: u64, at: At) {
+    pub(crate) fn oldest_is(
+        &self,
+        class: Class,
+        offset: u64,
+        len: u64,
+        known: u64,
+        at: InFlightStage,
+    ) {
         let (stage, entered) = match at {
-            At::Cap(entered) => (IN_CAP, entered),
-            At::Device(entered) => (IN_DEVICE, entered),
+            InFlightStage::Cap(entered) => (IN_CAP, entered),
+            InFlightStage::Device(entered) => (IN_DEVICE, entered),
         };
         self.oldest.write([class as u64 | stage << 8, offset, len, known, entered]);
     }
@@ -247,7 +254,7 @@ impl Recorder {
 
 /// Where a request in flight is, and since when.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum At {
+pub(crate) enum InFlightStage {
     Cap(u64),
     Device(u64),
 }
@@ -256,8 +263,8 @@ pub(crate) enum At {
 mod tests {
     use super::*;
 
-    fn record(known_ns: u64) -> Record {
-        Record {
+    fn record(known_ns: u64) -> SlowRequest {
+        SlowRequest {
             class: Class::Write,
             failed: true,
             offset: 4096,
@@ -272,7 +279,7 @@ mod tests {
 
     #[test]
     fn the_last_slow_requests_are_kept() {
-        let recorder = Recorder::default();
+        let recorder = FlightRecorder::default();
         assert!(recorder.records().is_empty());
         for at in 1..=SLOW_KEPT + 3 {
             recorder.slow(&record(at));
@@ -285,7 +292,7 @@ mod tests {
 
     #[test]
     fn the_slowest_of_a_minute_is_known_in_that_minute_only() {
-        let recorder = Recorder::default();
+        let recorder = FlightRecorder::default();
         recorder.slowest_of_minute(2, &record(2 * MINUTE_NS));
         assert_eq!(recorder.longest_of_minute(2), 10);
         assert_eq!(recorder.longest_of_minute(2 + MINUTES_KEPT), 0);
@@ -294,12 +301,12 @@ mod tests {
 
     #[test]
     fn the_oldest_is_in_flight_or_in_the_ring() {
-        let recorder = Recorder::default();
+        let recorder = FlightRecorder::default();
         assert_eq!(recorder.oldest(), None);
         recorder.in_ring_since_ns.store(5, Ordering::Relaxed);
         let oldest = recorder.oldest().unwrap();
         assert_eq!((oldest.stage, oldest.known_ns, oldest.request), (Stage::Queue, 5, None));
-        recorder.oldest_is(Class::Read, 8192, 4096, 3, At::Device(4));
+        recorder.oldest_is(Class::Read, 8192, 4096, 3, InFlightStage::Device(4));
         let oldest = recorder.oldest().unwrap();
         assert_eq!((oldest.stage, oldest.known_ns, oldest.entered_ns), (Stage::Device, 3, 4));
         assert_eq!(oldest.request, Some((Class::Read, 8192, 4096)));

@@ -1,7 +1,7 @@
 //! Tokens that come at a steady rate, shared by any number of takers without a lock.
 //!
 //! Tokens are numbered. A [`Bucket`] says which number is the next to be handed out: one word, and
-//! all that is shared. A [`Line`] says how many have come by a time: a straight line, the same for
+//! all that is shared. A [`RefillCurve`] says how many have come by a time: a straight line, the same for
 //! everybody, so it is copied to each taker. Whoever needs tokens takes the next numbers at once
 //! and waits until the first of them has come. That makes a queue of all takers in the order in
 //! which they came: nobody starves, and no taker waits for another's memory.
@@ -50,7 +50,7 @@ impl Rate {
 
 /// How many tokens have come by a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Line {
+pub(crate) struct RefillCurve {
     rate: Rate,
     /// From then on, in nanoseconds.
     since: u64,
@@ -60,7 +60,7 @@ pub(crate) struct Line {
     part: u128,
 }
 
-impl Line {
+impl RefillCurve {
     /// A line on which `capacity` tokens are there at once for whoever comes next to `bucket`.
     pub(crate) fn full(rate: Rate, now: u64, bucket: &Bucket) -> Self {
         let rate = rate.sound();
@@ -130,7 +130,7 @@ impl Bucket {
     }
 
     /// Takes what `cost` units need and returns the number of the first token.
-    pub(crate) fn take(&self, line: &Line, now: u64, cost: u64) -> u64 {
+    pub(crate) fn take(&self, line: &RefillCurve, now: u64, cost: u64) -> u64 {
         // No request is that large.
         let tokens = cost.div_ceil(line.rate.grain).min(CAPACITY_MAX);
         let oldest = line.oldest(now);

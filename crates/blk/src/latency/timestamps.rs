@@ -2,7 +2,7 @@
 
 /// When a request in flight passed which point, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Stamps {
+pub(crate) struct RequestTimestamps {
     /// When it was known.
     pub(crate) known: u64,
     /// When it was popped.
@@ -13,7 +13,7 @@ pub(crate) struct Stamps {
     pub(crate) held: u64,
 }
 
-impl Stamps {
+impl RequestTimestamps {
     /// Time in the ring without that for which the cap held it.
     pub(crate) fn queue(&self) -> u64 {
         self.popped.saturating_sub(self.known).saturating_sub(self.held)

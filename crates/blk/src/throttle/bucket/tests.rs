@@ -11,7 +11,7 @@ fn tokens(per_second: u64, capacity: u64) -> Rate {
 }
 
 /// Takers that ask again as soon as they were let pass: when each of `count` passes.
-fn greedy(bucket: &Bucket, line: &Line, mut now: u64, cost: u64, count: usize) -> Vec<u64> {
+fn greedy(bucket: &Bucket, line: &RefillCurve, mut now: u64, cost: u64, count: usize) -> Vec<u64> {
     let pass = |_| {
         now = now.max(line.due(bucket.take(line, now, cost)));
         now
@@ -22,7 +22,7 @@ fn greedy(bucket: &Bucket, line: &Line, mut now: u64, cost: u64, count: usize) -
 #[test]
 fn a_full_bucket_passes_its_capacity_at_once_and_then_the_rate_exactly() {
     let bucket = Bucket::default();
-    let line = Line::full(tokens(7, 20), 5 * SECOND, &bucket);
+    let line = RefillCurve::full(tokens(7, 20), 5 * SECOND, &bucket);
     let passed = greedy(&bucket, &line, 5 * SECOND, 1, 20 + 7000);
     assert!(passed[..20].iter().all(|at| *at == 5 * SECOND));
     // Seven in each second, for a thousand seconds, without a nanosecond of drift.
@@ -34,7 +34,7 @@ fn a_full_bucket_passes_its_capacity_at_once_and_then_the_rate_exactly() {
 #[test]
 fn more_than_the_bucket_holds_passes_and_the_next_one_pays() {
     let bucket = Bucket::default();
-    let line = Line::full(tokens(100, 10), 0, &bucket);
+    let line = RefillCurve::full(tokens(100, 10), 0, &bucket);
     assert_eq!(greedy(&bucket, &line, 0, 1000, 1), [0]);
     // 990 of the thousand are still to come, and then its own.
     assert_eq!(greedy(&bucket, &line, 0, 1, 1), [991 * SECOND / 100]);
@@ -43,7 +43,7 @@ fn more_than_the_bucket_holds_passes_and_the_next_one_pays() {
 #[test]
 fn idle_time_is_kept_up_to_the_capacity() {
     let bucket = Bucket::default();
-    let line = Line::full(tokens(10, 5), 0, &bucket);
+    let line = RefillCurve::full(tokens(10, 5), 0, &bucket);
     greedy(&bucket, &line, 0, 1, 5);
     let late = 1000 * SECOND;
     let passed = greedy(&bucket, &line, late, 1, 6);
@@ -54,7 +54,7 @@ fn idle_time_is_kept_up_to_the_capacity() {
 #[test]
 fn what_waits_keeps_its_turn_when_the_rate_changes() {
     let bucket = Bucket::default();
-    let slow = Line::full(tokens(1, 1), 0, &bucket);
+    let slow = RefillCurve::full(tokens(1, 1), 0, &bucket);
     let tickets: Vec<_> = (0..11).map(|_| bucket.take(&slow, 0, 1)).collect();
     assert_eq!(slow.due(tickets[10]), 10 * SECOND);
     // After five seconds, ten times as fast: five are left, in half a second.
@@ -69,24 +69,24 @@ fn what_waits_keeps_its_turn_when_the_rate_changes() {
 #[test]
 fn extremes_neither_overflow_nor_wait_for_ever() {
     let bucket = Bucket::default();
-    let line = Line::full(tokens(1 << 40, u64::MAX), 0, &bucket);
+    let line = RefillCurve::full(tokens(1 << 40, u64::MAX), 0, &bucket);
     let year = 365 * 86_400 * SECOND;
     assert!(line.due(bucket.take(&line, year / 4, u64::MAX)) <= year / 4);
-    let line = Line::full(tokens(0, 0), u64::MAX, &Bucket::default());
+    let line = RefillCurve::full(tokens(0, 0), u64::MAX, &Bucket::default());
     assert_eq!(line.due(5), u64::MAX);
 }
 
 #[test]
 fn a_level_can_be_read_and_set() {
     let bucket = Bucket(u64::MAX.into());
-    let line = Line::full(tokens(10, 100), 0, &bucket);
+    let line = RefillCurve::full(tokens(10, 100), 0, &bucket);
     assert_eq!(line.saved(&bucket, 0), 100);
     assert_eq!(line.saved(&bucket, 50 * SECOND), 100, "no more than fits");
     bucket.take(&line, 0, 130);
     assert_eq!(line.saved(&bucket, SECOND), -20);
     // Another bucket goes on there.
     let other = Bucket::default();
-    let twin = Line::full(tokens(10, 100), 7, &other).refilled(-20, 7, &other);
+    let twin = RefillCurve::full(tokens(10, 100), 7, &other).refilled(-20, 7, &other);
     assert_eq!(twin.saved(&other, 7), -20);
     assert_eq!(twin.due(other.take(&twin, 7, 1)), 7 + 21 * SECOND / 10);
     // Whatever somebody says that is saved up or owed.
@@ -175,7 +175,7 @@ proptest! {
         let rate = |per_second: u64, capacity| Rate { per_second: (per_second >> slower).max(1), grain, capacity };
         let bucket = Bucket(first.into());
         let mut oracle = Oracle::full(rate(1000, 100));
-        let mut line = Line::full(rate(1000, 100), 0, &bucket);
+        let mut line = RefillCurve::full(rate(1000, 100), 0, &bucket);
         let mut turns = Vec::new();
         for step in steps {
             match step {
@@ -216,7 +216,7 @@ proptest! {
         rate in 1u64..1_000_000, capacity in 1u64..100_000, requests in requests(),
     ) {
         let bucket = Bucket::default();
-        let line = Line::full(tokens(rate, capacity), 0, &bucket);
+        let line = RefillCurve::full(tokens(rate, capacity), 0, &bucket);
         let (mut now, mut passed) = (0, Vec::new());
         for (gap, cost) in requests {
             now += gap;
@@ -242,7 +242,7 @@ proptest! {
         costs in proptest::collection::vec(1u64..5000, 10..200),
     ) {
         let bucket = Bucket::default();
-        let line = Line::full(tokens(rate, capacity), 0, &bucket);
+        let line = RefillCurve::full(tokens(rate, capacity), 0, &bucket);
         let (mut now, mut sum) = (0, 0u128);
         for cost in costs {
             now = now.max(line.due(bucket.take(&line, now, cost)));
@@ -260,7 +260,7 @@ proptest! {
         steps in proptest::collection::vec((1u64..SECOND, 1u64..10_000, 1u64..50), 1..200),
     ) {
         let bucket = Bucket::default();
-        let mut line = Line::full(tokens(100, capacity), 0, &bucket);
+        let mut line = RefillCurve::full(tokens(100, capacity), 0, &bucket);
         let (mut now, mut allowed, mut rate) = (0u64, u128::from(capacity) * PARTS, 100u64);
         let (mut taken, mut last) = (0u128, 0);
         for (gap, next_rate, cost) in steps {
@@ -282,7 +282,7 @@ proptest! {
     #[test]
     fn numbers_are_handed_out_once(costs in proptest::collection::vec(1u64..100, 1..100)) {
         let bucket = Bucket::default();
-        let line = Line::full(tokens(1, 1), 0, &bucket);
+        let line = RefillCurve::full(tokens(1, 1), 0, &bucket);
         let mut next = 0;
         for cost in costs {
             prop_assert_eq!(bucket.take(&line, 0, cost), next);

@@ -20,13 +20,13 @@ const IDLE_LOOKS: u32 = 64;
 
 /// How long the requests of a turn were where.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Lasted {
+pub(crate) struct TurnDurations {
     pub(crate) queue: u64,
     pub(crate) device: u64,
     pub(crate) total: u64,
 }
 
-impl Lasted {
+impl TurnDurations {
     /// What nobody needs to know each of.
     pub(crate) fn is_short(&self) -> bool {
         self.queue < SHORT_NS && self.device < SHORT_NS
@@ -38,9 +38,9 @@ pub(crate) type Counts = [u32; OPS];
 
 /// See the module.
 #[derive(Debug, Default)]
-pub(crate) struct Streak {
+pub(crate) struct TurnSampler {
     /// Times of the last turn that was timed, if it was short.
-    recent: Option<Lasted>,
+    recent: Option<TurnDurations>,
     left_out: u32,
     /// Requests of the turns that were left out.
     counts: Counts,
@@ -48,7 +48,7 @@ pub(crate) struct Streak {
     idle: u32,
 }
 
-impl Streak {
+impl TurnSampler {
     /// The queue was asleep.
     pub(crate) fn wakes(&mut self) {
         self.recent = None;
@@ -56,7 +56,7 @@ impl Streak {
 
     /// A turn whose requests were there so long may be left out.
     #[inline]
-    pub(crate) fn may_leave_out(&self, lasted: &Lasted) -> bool {
+    pub(crate) fn may_leave_out(&self, lasted: &TurnDurations) -> bool {
         self.recent.is_some() && self.left_out < LEFT_OUT && lasted.is_short()
     }
 
@@ -74,7 +74,7 @@ impl Streak {
     /// A turn was timed: what was counted so far gets its times if it was short, and those of the
     /// one before if not. Returns what is to be recorded with it.
     #[inline]
-    pub(crate) fn timed(&mut self, stages: &Stages, lasted: Option<Lasted>) -> Counts {
+    pub(crate) fn timed(&mut self, stages: &Stages, lasted: Option<TurnDurations>) -> Counts {
         let mut with_it = Counts::default();
         if self.carries && lasted.is_some() {
             with_it = std::mem::take(&mut self.counts);
@@ -102,7 +102,7 @@ impl Streak {
     #[inline]
     pub(crate) fn put_down(&mut self, stages: &Stages) {
         if std::mem::take(&mut self.carries)
-            && let Some(Lasted { queue, device, total }) = self.recent
+            && let Some(TurnDurations { queue, device, total }) = self.recent
         {
             for (op, count) in Op::ALL.iter().zip(std::mem::take(&mut self.counts)) {
                 if count > 0 {
@@ -119,7 +119,7 @@ impl Streak {
 mod tests {
     use super::*;
 
-    const QUICK: Lasted = Lasted { queue: 100, device: 200, total: 300 };
+    const QUICK: TurnDurations = TurnDurations { queue: 100, device: 200, total: 300 };
 
     fn of(stages: &Stages, stage: Stage, op: Op) -> (u64, u64) {
         let mut all = None;
@@ -128,21 +128,24 @@ mod tests {
     }
 
     /// Leaves a turn with one read out.
-    fn left_out(streak: &mut Streak) {
+    fn left_out(streak: &mut TurnSampler) {
         assert!(streak.may_leave_out(&QUICK));
         streak.leave_out(&[1, 0, 0, 0]);
     }
 
     #[test]
     fn three_of_four_are_left_out_after_one_that_was_short() {
-        let (mut streak, stages) = (Streak::default(), Stages::default());
+        let (mut streak, stages) = (TurnSampler::default(), Stages::default());
         assert!(!streak.may_leave_out(&QUICK), "nothing was timed");
         assert_eq!(streak.timed(&stages, Some(QUICK)), [0; OPS]);
         assert!(
-            !streak.may_leave_out(&Lasted { queue: SHORT_NS, ..QUICK }),
+            !streak.may_leave_out(&TurnDurations { queue: SHORT_NS, ..QUICK }),
             "it waited in the ring"
         );
-        assert!(!streak.may_leave_out(&Lasted { device: SHORT_NS, ..QUICK }), "it took long");
+        assert!(
+            !streak.may_leave_out(&TurnDurations { device: SHORT_NS, ..QUICK }),
+            "it took long"
+        );
         for _ in 0..3 {
             left_out(&mut streak);
         }
@@ -156,7 +159,7 @@ mod tests {
 
     #[test]
     fn beside_a_turn_that_was_not_short_they_keep_the_times_of_the_one_before() {
-        let (mut streak, stages) = (Streak::default(), Stages::default());
+        let (mut streak, stages) = (TurnSampler::default(), Stages::default());
         streak.timed(&stages, Some(QUICK));
         left_out(&mut streak);
         assert_eq!(streak.timed(&stages, None), [0; OPS]);
@@ -168,7 +171,7 @@ mod tests {
 
     #[test]
     fn a_queue_that_rests_puts_down_what_it_has() {
-        let (mut streak, stages) = (Streak::default(), Stages::default());
+        let (mut streak, stages) = (TurnSampler::default(), Stages::default());
         streak.timed(&stages, Some(QUICK));
         left_out(&mut streak);
         for _ in 1..IDLE_LOOKS {
