@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Parser;
 use net::Mac;
-use net::port::{Policy, PortId};
+use net::port::{PortId, PortPolicy};
 use vhost_user::{Access, Listener, Stop};
 
 use crate::adopt::{adopt, connected, tell_ready};
@@ -89,7 +89,7 @@ fn serve(
     let started = (0..).zip(sources).try_for_each(|(number, (socket, source))| {
         let spec = NicSpec {
             port: PortId(number),
-            policy: Policy { flood: flood_limit(options.flood_limit), ..lan.policy() },
+            policy: PortPolicy { flood: flood_limit(options.flood_limit), ..lan.policy() },
             mac: mac(&socket, number),
             socket,
             pairs: options.queues,

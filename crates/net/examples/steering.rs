@@ -10,10 +10,10 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Instant;
 
-use net::flow::{FlowKey, Memo, Shares, Spread, TopFlows};
+use net::flow::{FlowHashCache, FlowKey, QueueLoads, QueueSelector, TopFlows};
 use net::frame::{Frame, PREFIX_BYTES};
-use net::header::{Finish, Header, Offloads};
-use net::port::{Policy, PortId};
+use net::header::{Header, Offloads, SoftwareOffload};
+use net::port::{PortId, PortPolicy};
 use net::segment::Segments;
 use net::switch::{Decision, NetworkId, NetworkPolicy, Switch};
 use net::{Drops, Mac};
@@ -43,8 +43,8 @@ fn frame(protocol: u8, body: &[u8]) -> Vec<u8> {
 /// What one reactor has.
 struct Path {
     switch: Switch,
-    hash: Memo,
-    spread: Spread,
+    hash: FlowHashCache,
+    spread: QueueSelector,
     flows: TopFlows,
     drops: Drops,
     room: Vec<u8>,
@@ -57,18 +57,18 @@ impl Path {
         let mut switch = Switch::new();
         switch.set_network(LAN, NetworkPolicy::default()).unwrap();
         for port in 0..4 {
-            switch.set_port(PortId(port), Policy::open(LAN)).unwrap();
+            switch.set_port(PortId(port), PortPolicy::open(LAN)).unwrap();
         }
         if locked {
-            let policy = Policy::open(LAN).locked(mac(1), &[SOURCE], &[]).unwrap();
+            let policy = PortPolicy::open(LAN).locked(mac(1), &[SOURCE], &[]).unwrap();
             switch.set_port(PortId(1), policy).unwrap();
         }
         switch.learn(PortId(2), 0, mac(2), 0);
-        let mut spread = Spread::new(Arc::new(Shares::new(1)), 0);
+        let mut spread = QueueSelector::new(Arc::new(QueueLoads::new(1)), 0);
         spread.set_queues(4);
         Self {
             switch,
-            hash: Memo::default(),
+            hash: FlowHashCache::default(),
             spread,
             flows: TopFlows::default(),
             drops: Drops::default(),
@@ -101,7 +101,7 @@ impl Path {
         self.spread.sent(hash, self.done, bytes.len() as u64, self.now);
         let key = || FlowKey::of(&frame, Some(port));
         self.flows.see(|| hash, bytes.len() as u64, self.now, key);
-        if header.finish_for(receiver) == Finish::Segment {
+        if header.finish_for(receiver) == SoftwareOffload::Segment {
             let mut segments = Segments::new(bytes, &frame, &header).unwrap();
             let count = segments.left() as u64;
             while segments.write_next(&mut self.room).unwrap().is_some() {}

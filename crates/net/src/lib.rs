@@ -2,7 +2,7 @@
 //!
 //! # Words
 //! - [`Frame`](frame::Frame): what a frame's first bytes say, parsed once from a private copy.
-//! - [`Way`](switch::Way): where frames between two stations went just now.
+//! - [`ForwardingEntry`](switch::ForwardingEntry): where frames between two stations went just now.
 //! - [`Header`](header::Header): what a sender leaves to be done (checksum, segmentation), checked
 //!   against the frame.
 //! - **Port**: where frames come in and go out; **network**: ports that frames go between;
@@ -40,18 +40,18 @@ mod bytes;
 pub mod checksum;
 pub mod config;
 pub mod control;
+mod drop_reason;
 pub mod features;
 pub mod flow;
 pub mod frame;
 pub mod header;
 mod mac;
 pub mod port;
-mod reason;
 pub mod segment;
 pub mod switch;
 pub mod table;
 #[cfg(test)]
-mod trial;
+mod test_frames;
 
+pub use drop_reason::{Drops, Reason};
 pub use mac::Mac;
-pub use reason::{Drops, Reason};

@@ -18,11 +18,11 @@ use std::time::Instant;
 
 use memory::Buffers;
 use net::Mac;
-use net::features::{Offer, feature};
+use net::features::{OfferedFeatures, feature};
 use net::flow::{Bucket, Toeplitz};
 use net::frame::Frame;
-use net::port::{Pace, Policy, PortId, Rate};
-use net::switch::{NetworkId, NetworkPolicy, Station};
+use net::port::{PortId, PortPolicy, Rate, RateLimiter};
+use net::switch::{LearntStation, NetworkId, NetworkPolicy};
 use nic::{Fabric, Life, RunningQueue};
 use reactor::{Context, PollOutcome, Poller, Reactor};
 use rustix::event::{EventfdFlags, eventfd};
@@ -54,7 +54,7 @@ struct Kind {
     /// Pairs of queues of the receiver. Frames go to the first.
     pairs: u16,
     /// What the sender may.
-    policy: Policy,
+    policy: PortPolicy,
     receiver: Receiver,
 }
 
@@ -81,7 +81,7 @@ fn kind(name: &str) -> Kind {
         takes: 1,
         bits,
         pairs: 1,
-        policy: Policy::open(LAN),
+        policy: PortPolicy::open(LAN),
         receiver: Receiver::Looks,
     };
     let large = large();
@@ -103,15 +103,15 @@ fn kind(name: &str) -> Kind {
     }
 }
 
-fn locked() -> Policy {
+fn locked() -> PortPolicy {
     let (mac, address) = SENDER;
-    Policy::open(LAN).locked(mac, &[address], &[]).unwrap()
+    PortPolicy::open(LAN).locked(mac, &[address], &[]).unwrap()
 }
 
 /// Never held: more than any machine copies.
-fn capped() -> Policy {
-    let pace = Pace::new(Rate::bytes(1 << 40), reactor::clock_ns());
-    Policy { rate: Some(Arc::new(pace)), ..Policy::open(LAN) }
+fn capped() -> PortPolicy {
+    let pace = RateLimiter::new(Rate::bytes(1 << 40), reactor::clock_ns());
+    PortPolicy { rate: Some(Arc::new(pace)), ..PortPolicy::open(LAN) }
 }
 
 /// A header and 60 bytes of UDP over IPv4, to `dst`, of a flow for the first of two queues.
@@ -145,7 +145,8 @@ fn large() -> Vec<u8> {
     out
 }
 
-const OFFER: Offer = Offer { offloads: true, mergeable: true, pairs: 1, control: false, mtu: true };
+const OFFER: OfferedFeatures =
+    OfferedFeatures { offloads: true, mergeable: true, pairs: 1, control: false, mtu: true };
 
 /// The indices of a ring.
 struct Indices {
@@ -352,13 +353,13 @@ pub(crate) fn run(args: &[String]) -> ! {
         (0..kind.reactors).map(|_| Reactor::spawn_with("frames", awake).unwrap()).collect();
     let fabric = Fabric::new(reactors.iter().map(Reactor::handle)).unwrap();
     fabric.set_network(LAN, NetworkPolicy::default()).unwrap();
-    let ports = [(1, OFFER.bits(), &kind.policy), (2, kind.bits, &Policy::open(LAN))];
+    let ports = [(1, OFFER.bits(), &kind.policy), (2, kind.bits, &PortPolicy::open(LAN))];
     let [sender, receiver] = ports.map(|(port, bits, policy)| {
         fabric.set_port(PortId(port), policy).unwrap();
         Life::driver(PortId(port), OFFER.accept(bits).unwrap())
     });
     let seen_ns = reactor::clock_ns();
-    let station = Station { network: LAN, port: PortId(2), vlan: 0, mac: STATION, seen_ns };
+    let station = LearntStation { network: LAN, port: PortId(2), vlan: 0, mac: STATION, seen_ns };
     fabric.recall(&Arc::from([station])).unwrap();
     let [tx, rx] = drivers(&kind);
     let (first, last) = (reactors.first().unwrap(), reactors.last().unwrap());

@@ -10,9 +10,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
 use memory::MemoryError;
-use net::control::Asked;
+use net::control::ControlSettings;
 use net::flow::TopFlow;
-use net::port::{Policy, PortId};
+use net::port::{PortId, PortPolicy};
 use net::switch::{NetworkId, NetworkPolicy, SwitchError};
 use reactor::{Context, Handle, PollControl, PollPolicy, PollerId, Stopped, clock_ns};
 use rustix::event::{EventfdFlags, eventfd};
@@ -131,7 +131,7 @@ impl Fabric {
     ///
     /// # Errors
     /// [`FabricError::Switch`], [`FabricError::Stopped`].
-    pub fn set_port(&self, id: PortId, policy: &Policy) -> Result<(), FabricError> {
+    pub fn set_port(&self, id: PortId, policy: &PortPolicy) -> Result<(), FabricError> {
         let common = self.ledger().plug(id, self.nodes.len());
         let term = self.term.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
         for (at, common) in self.nodes.iter().zip(common) {
@@ -163,7 +163,11 @@ impl Fabric {
     ///
     /// # Errors
     /// A reactor has ended.
-    pub(crate) fn set_asked(&self, id: PortId, asked: Option<Arc<Asked>>) -> Result<(), Stopped> {
+    pub(crate) fn set_asked(
+        &self,
+        id: PortId,
+        asked: Option<Arc<ControlSettings>>,
+    ) -> Result<(), Stopped> {
         for at in &self.nodes {
             let asked = asked.clone();
             at.with(move |hub| hub.set_asked(id, asked))?;
@@ -172,7 +176,7 @@ impl Fabric {
     }
 
     /// The same without waiting: nobody holds `told` any more when all hubs have heard it.
-    pub(crate) fn tell_asked(&self, id: PortId, asked: &Arc<Asked>, told: &Arc<Told>) {
+    pub(crate) fn tell_asked(&self, id: PortId, asked: &Arc<ControlSettings>, told: &Arc<Told>) {
         for at in &self.nodes {
             let (asked, told) = (Arc::clone(asked), Arc::clone(told));
             at.send(move |hub| {

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use net::flow::Shares;
+use net::flow::QueueLoads;
 use net::port::PortId;
 use reactor::PollPolicy;
 
@@ -26,7 +26,7 @@ struct Counted {
     /// By pair.
     pairs: Vec<Arc<QueueCounts>>,
     /// What reactors send to each queue.
-    shares: Arc<Shares>,
+    shares: Arc<QueueLoads>,
     /// How its queues wait, if not as all do.
     policy: Option<PollPolicy>,
 }
@@ -37,7 +37,7 @@ impl Ledger {
         let make = || Counted {
             hubs: (0..reactors).map(|_| Arc::default()).collect(),
             pairs: Vec::new(),
-            shares: Arc::new(Shares::new(reactors)),
+            shares: Arc::new(QueueLoads::new(reactors)),
             policy: None,
         };
         let Counted { hubs, shares, .. } = self.ports.entry(id).or_insert_with(make);

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use net::features::{Features, feature};
+use net::features::{AcceptedFeatures, feature};
 use net::header::Offloads;
 use net::port::PortId;
 
@@ -25,7 +25,7 @@ pub struct Life {
 
 impl Life {
     /// Of a port whose driver has accepted these features. No queue of it runs.
-    pub fn driver(port: PortId, features: Features) -> Self {
+    pub fn driver(port: PortId, features: AcceptedFeatures) -> Self {
         let mergeable = features.has(feature::MRG_RXBUF);
         Self { mergeable, may: features.sends(), ..Self::host(port, features.receives()) }
     }

@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use net::switch::Station;
+use net::switch::LearntStation;
 use reactor::{PollOutcome, Poller, Stopped};
 
 use crate::fabric::Fabric;
@@ -38,7 +38,7 @@ impl Fabric {
     ///
     /// # Errors
     /// [`Stopped`]: a reactor has ended.
-    pub fn stations(&self) -> Result<Vec<Station>, Stopped> {
+    pub fn stations(&self) -> Result<Vec<LearntStation>, Stopped> {
         let mut latest = HashMap::new();
         for at in self.nodes() {
             for station in at.with(|hub| hub.stations())? {
@@ -59,7 +59,7 @@ impl Fabric {
     ///
     /// # Errors
     /// [`Stopped`]: a reactor has ended.
-    pub fn recall(&self, stations: &Arc<[Station]>) -> Result<(), Stopped> {
+    pub fn recall(&self, stations: &Arc<[LearntStation]>) -> Result<(), Stopped> {
         for at in self.nodes() {
             let stations = Arc::clone(stations);
             at.with(move |hub| stations.iter().for_each(|station| hub.recall(station)))?;

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use memory::Table;
 use net::config::Config;
-use net::control::{Asked, Terms};
-use net::features::{Features, Role, Roles, feature};
+use net::control::{ControlFeatures, ControlSettings};
+use net::features::{AcceptedFeatures, QueueLayout, QueueRole, feature};
 use nic::{Desk, Fault, Life, RunningQueue};
 use reactor::Handle;
 use vhost_user::features::CONFIGURE_MEM_SLOTS;
@@ -20,16 +20,16 @@ use crate::pool::Place;
 /// What holds since the driver has accepted features, until it does so again.
 struct Driver {
     life: Life,
-    features: Features,
-    roles: Roles,
+    features: AcceptedFeatures,
+    roles: QueueLayout,
     /// From the first start of the control queue on. A front-end that has negotiated one and does
     /// not hand us its ring answers it itself: which rings it starts is all that counts then.
     desk: Option<Arc<Desk>>,
 }
 
 impl Driver {
-    fn terms(&self) -> Terms {
-        Terms { features: self.features, pairs: self.roles.pairs() }
+    fn terms(&self) -> ControlFeatures {
+        ControlFeatures { features: self.features, pairs: self.roles.pairs() }
     }
 }
 
@@ -44,7 +44,7 @@ pub(super) struct Glue<'a> {
     /// Front-ends take its end for the end of the device.
     channel: Option<BackendChannel>,
     /// What the driver of a session that goes on had asked for, until it is known here.
-    asked: Option<Asked>,
+    asked: Option<ControlSettings>,
     /// The session goes on, and is there when it has a ring to receive by.
     arrival: Option<Arrival>,
 }
@@ -57,12 +57,12 @@ impl<'a> Glue<'a> {
     }
 
     /// For a session that goes on.
-    pub(super) fn resuming(self, asked: Option<Asked>, arrival: Option<Arrival>) -> Self {
+    pub(super) fn resuming(self, asked: Option<ControlSettings>, arrival: Option<Arrival>) -> Self {
         Self { asked, arrival, ..self }
     }
 
     /// The session stands still: its queues, which are served on, and what its driver has asked for.
-    pub(super) fn freeze(self) -> (Vec<RunningQueue>, Option<Asked>) {
+    pub(super) fn freeze(self) -> (Vec<RunningQueue>, Option<ControlSettings>) {
         let desk = self.driver.and_then(|driver| driver.desk);
         (self.queues, desk.map(|desk| desk.all_asked()))
     }
@@ -138,7 +138,7 @@ impl Backend for Glue<'_> {
 
     fn ack_features(&mut self, features: u64) -> Result<(), BackendError> {
         self.forget_driver();
-        let features: Features = self.nic.offer.accept(features)?;
+        let features: AcceptedFeatures = self.nic.offer.accept(features)?;
         if !features.has(feature::VERSION_1) {
             return Err("legacy drivers are not served: use a modern virtio-net device".into());
         }
@@ -175,12 +175,12 @@ impl Backend for Glue<'_> {
             session.close();
         });
         let queue = match role {
-            Role::Pair(pair) => {
+            QueueRole::Pair(pair) => {
                 let life = driver.life;
                 let reactor = self.reactor(pair).ok_or("no such queue")?;
                 RunningQueue::start(&self.nic.lan.fabric, &reactor, life, start, fault)?
             }
-            Role::Control => {
+            QueueRole::Control => {
                 let desk = self.desk()?;
                 RunningQueue::start_control(&desk, &self.control_reactor(), start, fault)?
             }
@@ -197,7 +197,7 @@ impl Backend for Glue<'_> {
         });
         let role = self.driver.as_ref().and_then(|driver| driver.roles.of(index));
         // `index ^ 1` is the other queue of the pair.
-        if let Some(Role::Pair(pair)) = role
+        if let Some(QueueRole::Pair(pair)) = role
             && self.running(index ^ 1).is_none()
             && let Some(place) = self.places.get_mut(usize::from(pair))
         {

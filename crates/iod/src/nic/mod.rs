@@ -22,9 +22,9 @@ use std::time::SystemTime;
 use model::nic::DEFAULT_FLOOD;
 use model::spec::PollSpec;
 use net::config::Config;
-use net::features::Offer;
-use net::port::{Pace, Policy, PortId, Rate};
-use net::switch::{NetworkId, NetworkPolicy, Station};
+use net::features::OfferedFeatures;
+use net::port::{PortId, PortPolicy, Rate, RateLimiter};
+use net::switch::{LearntStation, NetworkId, NetworkPolicy};
 use net::{Mac, Reason};
 use nic::{Fabric, FabricError, PortCounts};
 use reactor::{PollPolicy, Stopped};
@@ -99,10 +99,10 @@ pub fn switch(pool: &Pool) -> Result<Arc<Fabric>, NicError> {
 }
 
 /// The limit of what a port sends to many; see [`model::nic::NicSpec::flood`].
-pub fn flood_limit(frames: Option<u32>) -> Option<Arc<Pace>> {
+pub fn flood_limit(frames: Option<u32>) -> Option<Arc<RateLimiter>> {
     let per_second = u64::from(frames.unwrap_or(DEFAULT_FLOOD));
     let rate = Rate { per_second, burst: per_second };
-    (per_second > 0).then(|| Arc::new(Pace::new(rate, reactor::clock_ns())))
+    (per_second > 0).then(|| Arc::new(RateLimiter::new(rate, reactor::clock_ns())))
 }
 
 impl Lan {
@@ -130,8 +130,8 @@ impl Lan {
     }
 
     /// What a port of it is that has no limits.
-    pub fn policy(&self) -> Policy {
-        Policy::open(self.network)
+    pub fn policy(&self) -> PortPolicy {
+        PortPolicy::open(self.network)
     }
 
     /// Number of the network in its switch.
@@ -161,7 +161,7 @@ impl Lan {
     ///
     /// # Errors
     /// A reactor has ended.
-    pub(crate) fn stations(&self) -> Result<Vec<Station>, Stopped> {
+    pub(crate) fn stations(&self) -> Result<Vec<LearntStation>, Stopped> {
         self.fabric.stations()
     }
 
@@ -169,7 +169,7 @@ impl Lan {
     ///
     /// # Errors
     /// A reactor has ended.
-    pub(crate) fn recall(&self, stations: &Arc<[Station]>) -> Result<(), Stopped> {
+    pub(crate) fn recall(&self, stations: &Arc<[LearntStation]>) -> Result<(), Stopped> {
         self.fabric.recall(stations)
     }
 
@@ -201,7 +201,7 @@ pub struct NicSpec {
     /// Number of its port, unique in its switch.
     pub port: PortId,
     /// What it may do at first.
-    pub policy: Policy,
+    pub policy: PortPolicy,
     /// Its socket, for logs too.
     pub socket: PathBuf,
     /// Pairs of queues, taken for 1 to [`PAIRS_MAX`].
@@ -217,10 +217,10 @@ pub struct NicSpec {
 /// What a NIC may do.
 #[derive(Debug)]
 struct Allowed {
-    now: Policy,
+    now: PortPolicy,
     /// The same, with the last caps that there were where there are none now: `xe` changes one in two
     /// steps, and what was used of it counts.
-    last: Policy,
+    last: PortPolicy,
 }
 
 /// One NIC.
@@ -228,7 +228,7 @@ struct Allowed {
 pub struct Nic {
     lan: Arc<Lan>,
     spec: NicSpec,
-    offer: Offer,
+    offer: OfferedFeatures,
     config: Config,
     /// The front-end that is connected now, if any.
     session: Mutex<Option<SessionHandle>>,
@@ -253,7 +253,7 @@ impl Nic {
         lan.fabric.set_port(spec.port, &spec.policy).inspect_err(|_| lan.unplug(spec.port))?;
         let pairs = if spec.multiqueue { spec.pairs.clamp(1, PAIRS_MAX) } else { 1 };
         let control = spec.multiqueue;
-        let offer = Offer { offloads: true, mergeable: true, pairs, control, mtu: true };
+        let offer = OfferedFeatures { offloads: true, mergeable: true, pairs, control, mtu: true };
         let config = Config { mac: spec.mac, link: true, announce: false, pairs, mtu: lan.mtu };
         let (lan, session) = (Arc::clone(lan), Mutex::default());
         let (poll, made) = (Mutex::new(Asked::of(spec.poll)), SystemTime::now());
@@ -283,12 +283,12 @@ impl Nic {
     ///
     /// # Errors
     /// [`NicError::Fabric`]: a reactor has ended.
-    pub fn limit(&self, policy: Policy) -> Result<(), NicError> {
+    pub fn limit(&self, policy: PortPolicy) -> Result<(), NicError> {
         let mut allowed = self.allowed();
         let now = policy.following(&allowed.last, reactor::clock_ns());
         let rate = now.rate.clone().or_else(|| allowed.last.rate.take());
         let flood = now.flood.clone().or_else(|| allowed.last.flood.take());
-        allowed.last = Policy { rate, flood, ..now.clone() };
+        allowed.last = PortPolicy { rate, flood, ..now.clone() };
         allowed.now = now;
         Ok(self.lan.fabric.set_port(self.spec.port, &allowed.now)?)
     }

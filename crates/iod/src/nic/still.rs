@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use net::control::Asked;
+use net::control::ControlSettings;
 use nic::RunningQueue;
 use vhost_user::{Listener, Session, SessionHandle, SessionState, Stop};
 
@@ -30,14 +30,14 @@ pub(crate) struct Frozen {
     /// Those that are still served.
     pub(super) queues: Vec<RunningQueue>,
     /// What its driver has asked for over its control queue, if it has one.
-    pub(super) asked: Option<Asked>,
+    pub(super) asked: Option<ControlSettings>,
 }
 
 /// A session that goes on.
 #[derive(Debug)]
 pub(super) struct Resumed {
     pub(super) session: Session,
-    pub(super) asked: Option<Asked>,
+    pub(super) asked: Option<ControlSettings>,
     /// It is there when it has a ring to receive by.
     pub(super) arrival: Arrival,
 }

@@ -4,7 +4,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 
 use anyhow::Context;
 use net::Mac;
-use net::control::{ADDRESSES_MAX, Asked, Command};
+use net::control::{ADDRESSES_MAX, Command, ControlSettings};
 use reactor::{Stopped, clock_ns};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -75,7 +75,7 @@ pub(crate) struct Taken {
 impl Nic {
     /// Time that what it sent is ahead of its cap at `now_ns`, in nanoseconds.
     pub(crate) fn owed_ns(&self, now_ns: u64) -> u64 {
-        self.allowed().now.rate.as_ref().map_or(0, |pace| pace.owed_ns(now_ns))
+        self.allowed().now.rate.as_ref().map_or(0, |pace| pace.debt_ns(now_ns))
     }
 
     /// Takes what another process has written of it, and the socket that is held.
@@ -91,7 +91,7 @@ impl Nic {
     ) -> anyhow::Result<Taken> {
         // An upgrade gives nobody a new burst.
         if let Some(pace) = &self.allowed().now.rate {
-            pace.owe(owed_ns, clock_ns());
+            pace.charge(owed_ns, clock_ns());
         }
         let Some(WrittenSession { state, asked }) = session else {
             anyhow::ensure!(fds.is_empty(), "descriptors of no session");
@@ -115,7 +115,7 @@ impl Taken {
     }
 }
 
-fn written(asked: &Asked) -> WrittenAsked {
+fn written(asked: &ControlSettings) -> WrittenAsked {
     let mut written = WrittenAsked {
         pairs: asked.pairs(),
         promiscuous: false,
@@ -135,10 +135,10 @@ fn written(asked: &Asked) -> WrittenAsked {
     written
 }
 
-fn read(written: WrittenAsked, most: u16) -> anyhow::Result<Asked> {
+fn read(written: WrittenAsked, most: u16) -> anyhow::Result<ControlSettings> {
     let WrittenAsked { pairs, promiscuous, all_multicast, address, table } = written;
     let address = Some(Mac(address)).filter(|mac| mac.is_station());
-    let mut asked = Asked::nothing(address.context("an address that is no station's")?);
+    let mut asked = ControlSettings::nothing(address.context("an address that is no station's")?);
     anyhow::ensure!((1..=most).contains(&pairs), "{pairs} pairs of queues");
     anyhow::ensure!(table.len() <= ADDRESSES_MAX, "a filter of {} addresses", table.len());
     let table = table.into_iter().map(Mac).collect();
@@ -158,7 +158,7 @@ mod tests {
 
     #[test]
     fn what_a_driver_asked_for_is_the_same_on_the_other_side() {
-        let mut asked = Asked::nothing(Mac([2, 0, 0, 0, 0, 1]));
+        let mut asked = ControlSettings::nothing(Mac([2, 0, 0, 0, 0, 1]));
         let group = Mac([0x33, 0x33, 0, 0, 0, 1]);
         let table = Command::Table(vec![group, Mac([2, 0, 0, 0, 0, 9])]);
         for command in [table, Command::Promiscuous(false), Command::Pairs(3)] {

@@ -6,7 +6,7 @@ use model::nic::{Locked, MAX_PAIRS, NicRate, NicSpec};
 use model::rpc::{NicReply, RpcError};
 use net::Mac;
 use net::flow::QUEUES_MAX;
-use net::port::{LockingMode, Pace, Policy, PortId, Rate, Vlan, VlanId};
+use net::port::{LockingMode, PortId, PortPolicy, Rate, RateLimiter, Vlan, VlanId};
 use vhost_user::{Access, Listener};
 
 use super::error::NicsError;
@@ -162,13 +162,13 @@ fn made(spec: &NicSpec, lan: &Arc<Lan>, port: PortId) -> Result<Arc<Nic>, NicsEr
 }
 
 /// What its port may do.
-pub(super) fn policy(spec: &NicSpec, lan: &Lan) -> Result<Policy, NicsError> {
+pub(super) fn policy(spec: &NicSpec, lan: &Lan) -> Result<PortPolicy, NicsError> {
     let vlan = spec.vlan.map(VlanId::try_from).transpose()?.map_or(Vlan::Trunk, Vlan::Access);
-    let pace = |rate| Arc::new(Pace::new(in_bytes(rate), reactor::clock_ns()));
+    let pace = |rate| Arc::new(RateLimiter::new(in_bytes(rate), reactor::clock_ns()));
     let (rate, flood) = (spec.rate.map(pace), flood_limit(spec.flood));
-    let policy = Policy { vlan, rate, flood, ..lan.policy() };
+    let policy = PortPolicy { vlan, rate, flood, ..lan.policy() };
     Ok(match &spec.locked {
-        _ if spec.disabled => Policy { locking: LockingMode::Disabled, ..policy },
+        _ if spec.disabled => PortPolicy { locking: LockingMode::Disabled, ..policy },
         Some(Locked { ipv4, ipv6 }) => policy.locked(Mac(spec.mac.bytes()), ipv4, ipv6)?,
         None => policy,
     })

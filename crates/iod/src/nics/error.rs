@@ -1,7 +1,7 @@
 //! Why a NIC or an uplink is not served.
 
 use model::rpc::{RpcError, code};
-use net::port::{LockError, VlanError};
+use net::port::{AddressLockError, VlanError};
 use net::switch::{NETWORKS_MAX, PORTS_MAX};
 use vhost_user::SocketError;
 
@@ -17,7 +17,7 @@ pub(super) enum NicsError {
     Nic(#[from] NicError),
     /// Its addresses.
     #[error(transparent)]
-    Lock(#[from] LockError),
+    Lock(#[from] AddressLockError),
     /// Its VLAN.
     #[error(transparent)]
     Vlan(#[from] VlanError),

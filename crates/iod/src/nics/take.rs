@@ -7,7 +7,7 @@ use anyhow::Context;
 use model::nic::NicSpec;
 use net::Mac;
 use net::port::PortId;
-use net::switch::Station;
+use net::switch::LearntStation;
 use reactor::clock_ns;
 
 use super::networks::Networks;
@@ -82,9 +82,9 @@ impl Nics {
         let station = |WrittenStation(place, vlan, mac, silent_ms): WrittenStation| {
             let seen_ns = now_ns.saturating_sub(silent_ms.saturating_mul(MILLISECOND_NS));
             let port = *ports.get(usize::from(place))?;
-            Some(Station { network: lan.number(), port, vlan, mac: Mac(mac), seen_ns })
+            Some(LearntStation { network: lan.number(), port, vlan, mac: Mac(mac), seen_ns })
         };
-        let stations: Option<Arc<[Station]>> = stations.into_iter().map(station).collect();
+        let stations: Option<Arc<[LearntStation]>> = stations.into_iter().map(station).collect();
         lan.recall(&stations.context("a station that is nowhere")?)?;
         Ok(())
     }

@@ -98,7 +98,7 @@ impl Nics {
             let host = uplink.map(|(uplink, _)| uplink.port());
             let ports = here.map(|one| one.nic.port()).chain(host);
             let places: BTreeMap<PortId, u16> = ports.zip(0..).collect();
-            let station = |station: &net::switch::Station| {
+            let station = |station: &net::switch::LearntStation| {
                 let silent_ms = now_ns.saturating_sub(station.seen_ns) / MILLISECOND_NS;
                 let place = places.get(&station.port)?;
                 Some(WrittenStation(*place, station.vlan, station.mac.0, silent_ms))

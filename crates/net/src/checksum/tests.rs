@@ -6,7 +6,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::*;
-use crate::trial::naive;
+use crate::test_frames::naive;
 
 #[test]
 fn the_example_of_the_rfc() {

@@ -1,14 +1,14 @@
 //! The control queue: what a driver asks its interface to be (virtio 1.2, 5.1.6.5).
 //!
 //! A [`Command`] is parsed once from a private copy of its bytes, against what was negotiated
-//! ([`Terms`]); [`Asked`] is what all commands since the last reset come to. What is wrong in any
+//! ([`ControlFeatures`]); [`ControlSettings`] is what all commands since the last reset come to. What is wrong in any
 //! way changes nothing and is answered [`ERR`].
 
-mod asked;
 mod parse;
+mod settings;
 
-pub use asked::Asked;
-pub use parse::{Command, CommandError, Terms};
+pub use parse::{Command, CommandError, ControlFeatures};
+pub use settings::ControlSettings;
 
 /// The answer to a command that was carried out.
 pub const OK: u8 = 0;

@@ -1,7 +1,7 @@
 //! From bytes to commands.
 
 use super::{ADDRESSES_MAX, COMMAND_BYTES_MAX};
-use crate::features::{Features, feature};
+use crate::features::{AcceptedFeatures, feature};
 use crate::mac::Mac;
 
 /// Classes and their commands (virtio 1.2, 5.1.6.5.1, .2, .5).
@@ -16,9 +16,9 @@ const MQ_PAIRS: u8 = 0;
 
 /// What was negotiated, as far as commands depend on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Terms {
+pub struct ControlFeatures {
     /// What the driver has accepted.
-    pub features: Features,
+    pub features: AcceptedFeatures,
     /// Pairs of queues that there are.
     pub pairs: u16,
 }
@@ -34,7 +34,7 @@ pub enum Command {
     Table(Vec<Mac>),
     /// It has this address, which is a station's.
     Address(Mac),
-    /// It uses so many pairs of queues: 1 to [`Terms::pairs`].
+    /// It uses so many pairs of queues: 1 to [`ControlFeatures::pairs`].
     Pairs(u16),
 }
 
@@ -77,7 +77,7 @@ impl Command {
     ///
     /// # Errors
     /// [`CommandError`]
-    pub fn parse(bytes: &[u8], terms: Terms) -> Result<Self, CommandError> {
+    pub fn parse(bytes: &[u8], terms: ControlFeatures) -> Result<Self, CommandError> {
         if bytes.len() > COMMAND_BYTES_MAX {
             return Err(CommandError::Long);
         }

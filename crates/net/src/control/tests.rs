@@ -3,18 +3,19 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::features::{Features, Offer, feature};
+use crate::features::{AcceptedFeatures, OfferedFeatures, feature};
 use crate::mac::Mac;
-use crate::trial::mac;
+use crate::test_frames::mac;
 
-fn features(bits: u64) -> Features {
-    let offer = Offer { offloads: true, mergeable: true, pairs: 4, control: true, mtu: true };
+fn features(bits: u64) -> AcceptedFeatures {
+    let offer =
+        OfferedFeatures { offloads: true, mergeable: true, pairs: 4, control: true, mtu: true };
     offer.accept(bits | feature::VERSION_1).unwrap()
 }
 
-fn all() -> Terms {
+fn all() -> ControlFeatures {
     let bits = feature::CTRL_VQ | feature::CTRL_RX | feature::CTRL_MAC_ADDR | feature::MQ;
-    Terms { features: features(bits), pairs: 4 }
+    ControlFeatures { features: features(bits), pairs: 4 }
 }
 
 fn parse(bytes: &[u8]) -> Result<Command, CommandError> {
@@ -100,7 +101,7 @@ fn what_was_not_negotiated_is_not_there() {
         (&[4, 0, 1, 0], feature::MQ),
     ];
     for (bytes, needs) in commands {
-        let with = |bits| Terms { features: features(bits), ..all() };
+        let with = |bits| ControlFeatures { features: features(bits), ..all() };
         assert!(Command::parse(bytes, with(feature::CTRL_VQ | needs)).is_ok(), "{bytes:?}");
         let without = Command::parse(bytes, with(feature::CTRL_VQ));
         assert!(matches!(without, Err(CommandError::Unknown { .. })), "{bytes:?}");
@@ -110,11 +111,11 @@ fn what_was_not_negotiated_is_not_there() {
 #[test]
 fn filters_let_pass_what_was_asked_for() {
     let groups = [Mac([0x33, 0x33, 0, 0, 0, 1]), Mac([1, 0, 0x5e, 0, 0, 1])];
-    let wants = |asked: &Asked| {
+    let wants = |asked: &ControlSettings| {
         let all = [mac(1), mac(2), mac(3), groups[0], groups[1], Mac::BROADCAST];
         all.map(|mac| u8::from(asked.wants(mac)))
     };
-    let mut asked = Asked::nothing(mac(1));
+    let mut asked = ControlSettings::nothing(mac(1));
     assert_eq!((asked.pairs(), wants(&asked)), (1, [1, 1, 1, 1, 1, 1]));
     asked.apply(Command::Promiscuous(false));
     assert_eq!(wants(&asked), [1, 0, 0, 0, 0, 1]);
@@ -148,8 +149,8 @@ proptest! {
         pairs in 1..8u16,
     ) {
         let control = feature::CTRL_VQ | feature::CTRL_RX | feature::CTRL_MAC_ADDR | feature::MQ;
-        let terms = Terms { features: features(bits & control), pairs };
-        let mut asked = Asked::nothing(mac(1));
+        let terms = ControlFeatures { features: features(bits & control), pairs };
+        let mut asked = ControlSettings::nothing(mac(1));
         for bytes in random {
             let before = asked.clone();
             match Command::parse(&bytes, terms) {
@@ -159,7 +160,7 @@ proptest! {
             prop_assert!((1..=pairs).contains(&asked.pairs()));
             prop_assert!(asked.address().is_station() && asked.wants(asked.address()));
             prop_assert!(asked.wants(Mac::BROADCAST));
-            let mut twin = Asked::nothing(asked.address());
+            let mut twin = ControlSettings::nothing(asked.address());
             asked.commands().into_iter().for_each(|command| twin.apply(command));
             prop_assert_eq!(&twin, &asked);
         }

@@ -2,7 +2,7 @@
 
 mod roles;
 
-pub use roles::{Role, Roles};
+pub use roles::{QueueLayout, QueueRole};
 
 use crate::header::Offloads;
 
@@ -56,7 +56,7 @@ use feature::*;
 
 /// What a port is to offer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Offer {
+pub struct OfferedFeatures {
     /// Checksums and segmentation, both ways.
     pub offloads: bool,
     /// Frames over several buffers.
@@ -84,7 +84,7 @@ const NEEDS: [(u64, u64); 6] = [
 const OFFLOADS: u64 =
     CSUM | GUEST_CSUM | GUEST_TSO4 | GUEST_TSO6 | GUEST_ECN | HOST_TSO4 | HOST_TSO6 | HOST_ECN;
 
-impl Offer {
+impl OfferedFeatures {
     /// The bits. Those that a control queue would be needed for are left out without one.
     pub fn bits(&self) -> u64 {
         let when = |wanted: bool, bits: u64| if wanted { bits } else { 0 };
@@ -99,7 +99,7 @@ impl Offer {
     ///
     /// # Errors
     /// Bits that were not offered, or one without what it needs.
-    pub fn accept(&self, bits: u64) -> Result<Features, FeatureError> {
+    pub fn accept(&self, bits: u64) -> Result<AcceptedFeatures, FeatureError> {
         // Bits above and beyond the device's are the transport's and its session's.
         let strange = bits & DEVICE & !self.bits();
         if strange != 0 {
@@ -110,7 +110,7 @@ impl Offer {
                 return Err(FeatureError::Needs { feature, needs });
             }
         }
-        Ok(Features(bits))
+        Ok(AcceptedFeatures(bits))
     }
 }
 
@@ -135,9 +135,9 @@ pub enum FeatureError {
 
 /// What a driver has accepted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Features(u64);
+pub struct AcceptedFeatures(u64);
 
-impl Features {
+impl AcceptedFeatures {
     /// All of these were accepted.
     pub fn has(self, bits: u64) -> bool {
         self.0 & bits == bits

@@ -1,11 +1,11 @@
 //! Which queue is which (virtio 1.2, 5.1.2).
 
 use super::feature::{CTRL_VQ, MQ};
-use super::{Features, Offer};
+use super::{AcceptedFeatures, OfferedFeatures};
 
 /// What a queue is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
+pub enum QueueRole {
     /// A pair's, by its number: the even queue receives, the odd one transmits.
     Pair(u16),
     /// It is the control queue.
@@ -15,40 +15,42 @@ pub enum Role {
 /// Which queue is which, for what a driver has accepted. It stays so until the driver accepts
 /// something else.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Roles {
+pub struct QueueLayout {
     pairs: u16,
     control: bool,
 }
 
-impl Roles {
+impl QueueLayout {
     /// Pairs of queues that there are, whether or not they are in use.
     pub fn pairs(self) -> u16 {
         self.pairs
     }
 
     /// What a queue is for; `None`: there is no such queue.
-    pub fn of(self, index: u16) -> Option<Role> {
+    pub fn of(self, index: u16) -> Option<QueueRole> {
         let pair = index / 2;
         match index {
-            _ if pair < self.pairs => Some(Role::Pair(pair)),
-            _ if self.control && Some(index) == self.pairs.checked_mul(2) => Some(Role::Control),
+            _ if pair < self.pairs => Some(QueueRole::Pair(pair)),
+            _ if self.control && Some(index) == self.pairs.checked_mul(2) => {
+                Some(QueueRole::Control)
+            }
             _ => None,
         }
     }
 }
 
-impl Offer {
+impl OfferedFeatures {
     /// Queues that a driver may have, the control queue included.
     pub fn queues(&self) -> u16 {
         self.pairs.saturating_mul(2).saturating_add(self.control.into())
     }
 
     /// Which queue is which when these were accepted.
-    pub fn roles(&self, features: Features) -> Roles {
+    pub fn roles(&self, features: AcceptedFeatures) -> QueueLayout {
         let control = features.has(CTRL_VQ);
         // Without a control queue of ours the front-end numbers pairs as it likes.
         let pairs = if control && !features.has(MQ) { self.pairs.min(1) } else { self.pairs };
-        Roles { pairs, control }
+        QueueLayout { pairs, control }
     }
 }
 
@@ -57,20 +59,24 @@ mod tests {
     use super::*;
     use crate::features::feature::VERSION_1;
 
-    fn roles(control: bool, bits: u64) -> Roles {
-        let offer = Offer { offloads: true, mergeable: true, pairs: 4, control, mtu: true };
+    fn roles(control: bool, bits: u64) -> QueueLayout {
+        let offer =
+            OfferedFeatures { offloads: true, mergeable: true, pairs: 4, control, mtu: true };
         offer.roles(offer.accept(bits | VERSION_1).unwrap())
     }
 
     #[test]
     fn the_control_queue_is_behind_all_pairs_that_were_agreed_on() {
         let many = roles(true, CTRL_VQ | MQ);
-        assert_eq!([0, 1, 7].map(|index| many.of(index)), [0, 0, 3].map(Role::Pair).map(Some));
-        assert_eq!([8, 9, u16::MAX].map(|index| many.of(index)), [Some(Role::Control), None, None]);
+        assert_eq!([0, 1, 7].map(|index| many.of(index)), [0, 0, 3].map(QueueRole::Pair).map(Some));
+        assert_eq!(
+            [8, 9, u16::MAX].map(|index| many.of(index)),
+            [Some(QueueRole::Control), None, None]
+        );
         let one = roles(true, CTRL_VQ);
         assert_eq!(
             [1, 2, 3, 8].map(|index| one.of(index)),
-            [Some(Role::Pair(0)), Some(Role::Control), None, None]
+            [Some(QueueRole::Pair(0)), Some(QueueRole::Control), None, None]
         );
         assert_eq!((many.pairs(), one.pairs()), (4, 1));
     }
@@ -78,15 +84,20 @@ mod tests {
     #[test]
     fn a_front_end_that_keeps_the_control_queue_has_pairs_only() {
         for kept in [roles(true, MQ), roles(true, 0), roles(false, 0)] {
-            assert_eq!([7, 8].map(|index| kept.of(index)), [Some(Role::Pair(3)), None]);
+            assert_eq!([7, 8].map(|index| kept.of(index)), [Some(QueueRole::Pair(3)), None]);
         }
-        assert_eq!(Roles::default().of(0), None);
+        assert_eq!(QueueLayout::default().of(0), None);
     }
 
     #[test]
     fn the_control_queue_counts() {
-        let offer =
-            |pairs, control| Offer { offloads: true, mergeable: true, pairs, control, mtu: true };
+        let offer = |pairs, control| OfferedFeatures {
+            offloads: true,
+            mergeable: true,
+            pairs,
+            control,
+            mtu: true,
+        };
         assert_eq!((offer(3, true).queues(), offer(3, false).queues()), (7, 6));
     }
 }

@@ -4,7 +4,8 @@ use proptest::prelude::*;
 
 use super::*;
 
-const ALL: Offer = Offer { offloads: true, mergeable: true, pairs: 4, control: true, mtu: true };
+const ALL: OfferedFeatures =
+    OfferedFeatures { offloads: true, mergeable: true, pairs: 4, control: true, mtu: true };
 
 #[test]
 fn whatever_is_offered_may_be_accepted_whole() {
@@ -12,7 +13,7 @@ fn whatever_is_offered_may_be_accepted_whole() {
         for bits in 0..8 {
             let (offloads, mergeable) = (bits & 1 != 0, bits & 2 != 0);
             let pairs = if bits & 4 != 0 { 8 } else { 1 };
-            let offer = Offer { offloads, mergeable, pairs, control, mtu: mergeable };
+            let offer = OfferedFeatures { offloads, mergeable, pairs, control, mtu: mergeable };
             let features = offer.accept(offer.bits()).unwrap();
             assert_eq!(features.has(MQ), pairs > 1 && control);
             assert_eq!(features.has(MRG_RXBUF), mergeable);
@@ -67,7 +68,7 @@ fn what_was_not_offered_is_refused_and_the_transports_bits_are_not_ours() {
 fn a_front_end_that_answers_the_control_queue_may_keep_it() {
     for bit in [MQ, CTRL_RX, CTRL_MAC_ADDR] {
         assert!(ALL.accept(bit | VERSION_1).is_ok(), "{bit:#x}");
-        let none = Offer { control: false, ..ALL };
+        let none = OfferedFeatures { control: false, ..ALL };
         assert_eq!(none.accept(bit), Err(FeatureError::NotOffered(bit)));
     }
 }

@@ -17,21 +17,21 @@
 //! A flow has one sender and so one reactor that picks for it. Each reactor therefore decides about
 //! moves and carries them out by itself, as soon as nothing of the bucket that it has sent is on its
 //! way. So that two of them do not choose the same queue, each tells what it sends where, as it is to
-//! be after its moves ([`Shares`]), and takes what others tell for given.
+//! be after its moves ([`QueueLoads`]), and takes what others tell for given.
 
 mod balance;
-mod memo;
-mod shares;
-mod spread;
-mod steering;
+mod hash_cache;
+mod indirection;
+mod queue_loads;
+mod queue_selector;
 mod toeplitz;
 mod top;
 
 pub use balance::{Balancer, INTERVAL_NS, Load, MOVES_MAX, Move, Moves};
-pub use memo::Memo;
-pub use shares::Shares;
-pub use spread::{Spread, WORTH};
-pub use steering::{Bucket, PATIENCE_NS, QUEUES_MAX, QUIET_NS, Steering};
+pub use hash_cache::FlowHashCache;
+pub use indirection::{Bucket, IndirectionTable, PATIENCE_NS, QUEUES_MAX, QUIET_NS};
+pub use queue_loads::QueueLoads;
+pub use queue_selector::{QueueSelector, WORTH};
 pub use toeplitz::{KEY_BYTES, MICROSOFT_KEY, Toeplitz};
 pub use top::{FLOWS, FlowKey, HALF_LIFE_NS, TopFlow, TopFlows};
 

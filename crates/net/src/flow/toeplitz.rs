@@ -1,7 +1,7 @@
 //! The Toeplitz hash of receive-side scaling (virtio 1.2, 5.1.6.4.3; Microsoft, "RSS Hashing
 //! Types").
 
-use crate::frame::{Frame, Ip, Net, Upper};
+use crate::frame::{Frame, Ip, NetworkLayer, TransportLayer};
 
 /// Bytes of a key: for the 36 bytes of two IPv6 addresses and ports, and the hash's width.
 pub const KEY_BYTES: usize = 40;
@@ -62,9 +62,9 @@ impl Toeplitz {
     /// of those, since only the first one has ports. `None`: what has neither, and goes to queue 0.
     pub fn of(&self, frame: &Frame<'_>) -> Option<u32> {
         match frame.net() {
-            Net::V4(ip) => self.packet(ip.src.octets(), ip.dst.octets(), &ip),
-            Net::V6(ip) => self.packet(ip.src.octets(), ip.dst.octets(), &ip),
-            Net::Opaque | Net::Broken | Net::Arp(_) => None,
+            NetworkLayer::V4(ip) => self.packet(ip.src.octets(), ip.dst.octets(), &ip),
+            NetworkLayer::V6(ip) => self.packet(ip.src.octets(), ip.dst.octets(), &ip),
+            NetworkLayer::Opaque | NetworkLayer::Broken | NetworkLayer::Arp(_) => None,
         }
     }
 
@@ -72,8 +72,8 @@ impl Toeplitz {
         let ports = match ip.upper {
             _ if ip.fragment && ip.has_ports() => 0,
             _ if ip.fragment => return None,
-            Upper::Tcp(tcp) => self.ports(2 * N, tcp.src, tcp.dst),
-            Upper::Udp(udp) => self.ports(2 * N, udp.src, udp.dst),
+            TransportLayer::Tcp(tcp) => self.ports(2 * N, tcp.src, tcp.dst),
+            TransportLayer::Udp(udp) => self.ports(2 * N, udp.src, udp.dst),
             _ => return None,
         };
         Some(self.part(0, &src) ^ self.part(N, &dst) ^ ports)

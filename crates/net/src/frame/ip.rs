@@ -3,8 +3,8 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use super::dhcp::Bootp;
+use super::extension_headers::{ExtensionHeaders, PacketBounds};
 use super::neighbour::Neighbour;
-use super::walk::{Walk, Within};
 use crate::bytes::{array, be16, byte};
 
 /// Protocol numbers.
@@ -29,17 +29,17 @@ pub struct Ip<A> {
     /// Where the packet ends in the frame; behind it there is padding.
     pub end: u32,
     /// What it carries.
-    pub upper: Upper,
+    pub upper: TransportLayer,
 }
 
 /// What an IP packet carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Upper {
+pub enum TransportLayer {
     /// TCP.
     Tcp(Tcp),
     /// UDP.
     Udp(Udp),
-    /// ICMPv6 of that type, other than what [`Upper::Neighbour`] tells.
+    /// ICMPv6 of that type, other than what [`TransportLayer::Neighbour`] tells.
     Icmp6(u8),
     /// What a host says in neighbour discovery.
     Neighbour(Neighbour),
@@ -102,12 +102,12 @@ impl Ip<Ipv4Addr> {
         let address = |at| array::<4>(prefix, base + at).map(Ipv4Addr::from);
         let (src, dst) = (address(12)?, address(16)?);
         let at = at + header;
-        let within = Within { prefix, end };
+        let within = PacketBounds { prefix, end };
         let upper = match protocol {
-            _ if later => Upper::Later,
+            _ if later => TransportLayer::Later,
             TCP => within.tcp(at, fragment),
             UDP => within.udp(at, !fragment),
-            _ => Upper::Other,
+            _ => TransportLayer::Other,
         };
         Some(Self { src, dst, fragment, routed: false, protocol, at, end, upper })
     }
@@ -126,8 +126,8 @@ impl Ip<Ipv6Addr> {
         let protocol = byte(prefix, base + 6)?;
         let address = |at| array::<16>(prefix, base + at).map(Ipv6Addr::from);
         let (src, dst) = (address(8)?, address(24)?);
-        let mut walk = Walk::new(protocol, at + 40);
-        let upper = walk.reach_upper(&Within { prefix, end });
+        let mut walk = ExtensionHeaders::new(protocol, at + 40);
+        let upper = walk.reach_upper(&PacketBounds { prefix, end });
         // All fragments tell the same number behind their fragment header; what follows only the
         // first one has.
         let protocol = walk.fragment.unwrap_or(walk.protocol);

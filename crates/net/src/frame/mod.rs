@@ -7,24 +7,24 @@
 //! when somebody asks for it: a switch needs that for few of the small ones.
 
 mod dhcp;
+mod extension_headers;
 mod ip;
-mod look;
 mod neighbour;
+mod signature;
 mod tuple;
-mod walk;
 
 use std::cell::OnceCell;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 pub use dhcp::Bootp;
-pub use ip::{Ip, Tcp, Udp, Upper};
-pub use look::Look;
+pub use ip::{Ip, Tcp, TransportLayer, Udp};
 pub use neighbour::{Arp, Neighbour, Solicited};
-pub use tuple::Tuple;
+pub use signature::FlowSignature;
+pub use tuple::FiveTuple;
 
 use crate::bytes::{array, be16};
+use crate::drop_reason::Reason;
 use crate::mac::Mac;
-use crate::reason::Reason;
 
 /// Bytes of a frame that are copied and looked at: all headers of common traffic.
 pub const PREFIX_BYTES: usize = 128;
@@ -62,7 +62,7 @@ impl Tag {
 
 /// What a frame carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Net {
+pub enum NetworkLayer {
     /// A protocol that is not looked into.
     Opaque,
     /// ARP, IPv4 or IPv6 that breaks its own rules.
@@ -93,7 +93,7 @@ pub struct Frame<'a> {
     /// Its first bytes.
     prefix: &'a [u8],
     /// What it carries, if somebody has asked.
-    net: OnceCell<Net>,
+    net: OnceCell<NetworkLayer>,
 }
 
 impl<'a> Frame<'a> {
@@ -127,7 +127,7 @@ impl<'a> Frame<'a> {
     }
 
     /// What it carries.
-    pub fn net(&self) -> Net {
+    pub fn net(&self) -> NetworkLayer {
         *self.net.get_or_init(|| net(self.prefix, self.kind, self.net_at, self.len))
     }
 
@@ -142,11 +142,11 @@ impl<'a> Frame<'a> {
     /// so is for the port's lock.
     pub fn claims(&self) -> Option<IpAddr> {
         match self.net() {
-            Net::Arp(arp) if arp.mac == self.src && !arp.address.is_unspecified() => {
+            NetworkLayer::Arp(arp) if arp.mac == self.src && !arp.address.is_unspecified() => {
                 Some(arp.address.into())
             }
-            Net::V6(ip) if !ip.fragment => match ip.upper {
-                Upper::Neighbour(said) => said.claims(ip.src).map(IpAddr::from),
+            NetworkLayer::V6(ip) if !ip.fragment => match ip.upper {
+                TransportLayer::Neighbour(said) => said.claims(ip.src).map(IpAddr::from),
                 _ => None,
             },
             _ => None,
@@ -156,14 +156,14 @@ impl<'a> Frame<'a> {
     /// A whole TCP segment's header and where it begins.
     pub fn tcp(&self) -> Option<(u16, Tcp)> {
         let (at, upper) = self.transport()?;
-        if let Upper::Tcp(tcp) = upper { Some((at, tcp)) } else { None }
+        if let TransportLayer::Tcp(tcp) = upper { Some((at, tcp)) } else { None }
     }
 
     /// What IP carries, and where, if it is not a fragment.
-    pub fn transport(&self) -> Option<(u16, Upper)> {
+    pub fn transport(&self) -> Option<(u16, TransportLayer)> {
         match self.net() {
-            Net::V4(Ip { fragment: false, at, upper, .. })
-            | Net::V6(Ip { fragment: false, at, upper, .. }) => Some((at, upper)),
+            NetworkLayer::V4(Ip { fragment: false, at, upper, .. })
+            | NetworkLayer::V6(Ip { fragment: false, at, upper, .. }) => Some((at, upper)),
             _ => None,
         }
     }
@@ -177,14 +177,14 @@ impl PartialEq for Frame<'_> {
     }
 }
 
-fn net(prefix: &[u8], kind: u16, at: u16, len: u32) -> Net {
+fn net(prefix: &[u8], kind: u16, at: u16, len: u32) -> NetworkLayer {
     let parsed = match kind {
-        ethertype::ARP => Arp::parse(prefix, at).map(Net::Arp),
-        ethertype::IPV4 => Ip::v4(prefix, at, len).map(Net::V4),
-        ethertype::IPV6 => Ip::v6(prefix, at, len).map(Net::V6),
-        _ => return Net::Opaque,
+        ethertype::ARP => Arp::parse(prefix, at).map(NetworkLayer::Arp),
+        ethertype::IPV4 => Ip::v4(prefix, at, len).map(NetworkLayer::V4),
+        ethertype::IPV6 => Ip::v6(prefix, at, len).map(NetworkLayer::V6),
+        _ => return NetworkLayer::Opaque,
     };
-    parsed.unwrap_or(Net::Broken)
+    parsed.unwrap_or(NetworkLayer::Broken)
 }
 
 #[cfg(test)]

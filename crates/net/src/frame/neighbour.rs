@@ -2,7 +2,7 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use super::ip::Upper;
+use super::ip::TransportLayer;
 use crate::bytes::{array, byte};
 use crate::mac::Mac;
 
@@ -87,7 +87,12 @@ pub struct Neighbour {
 
 impl Neighbour {
     /// Parses a message at `at` that ends at `end`; `None`: it is cut off.
-    pub(super) fn parse(says: Solicited, prefix: &[u8], at: u16, end: u32) -> Option<Upper> {
+    pub(super) fn parse(
+        says: Solicited,
+        prefix: &[u8],
+        at: u16,
+        end: u32,
+    ) -> Option<TransportLayer> {
         let options_at = at.checked_add(says.fixed_bytes())?;
         if u32::from(options_at) > end {
             return None;
@@ -96,14 +101,14 @@ impl Neighbour {
             Solicited::Routers => [0; 16],
             Solicited::Owner | Solicited::Mine => {
                 let Some(target) = array(prefix, usize::from(at) + 8) else {
-                    return Some(Upper::Unseen);
+                    return Some(TransportLayer::Unseen);
                 };
                 target
             }
         };
         let mut said = Self { says, target: target.into(), mac: None, unclear: false };
         said.read_options(prefix, options_at.into(), end as usize);
-        Some(Upper::Neighbour(said))
+        Some(TransportLayer::Neighbour(said))
     }
 
     /// Walks the options (RFC 4861, 4.6); each has at least 8 bytes, so the prefix bounds them.

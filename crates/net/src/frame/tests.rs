@@ -4,7 +4,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::*;
-use crate::trial::{arp, dhcp, ether, mac, neighbour, parse, tcp, udp, v4, v4_with, v6};
+use crate::test_frames::{arp, dhcp, ether, mac, neighbour, parse, tcp, udp, v4, v4_with, v6};
 
 const A: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2)];
 
@@ -16,10 +16,10 @@ fn frame(kind: u16, body: &[u8]) -> Frame<'static> {
     parse(&ether(mac(2), mac(1), None, kind, body))
 }
 
-fn upper(of: &Frame<'_>) -> Upper {
+fn upper(of: &Frame<'_>) -> TransportLayer {
     match of.net() {
-        Net::V4(ip) => ip.upper,
-        Net::V6(ip) => ip.upper,
+        NetworkLayer::V4(ip) => ip.upper,
+        NetworkLayer::V6(ip) => ip.upper,
         other => panic!("{other:?}"),
     }
 }
@@ -31,15 +31,15 @@ fn ethernet_and_one_tag() {
     let tagged = parse(&bytes);
     assert_eq!((tagged.dst, tagged.src, tagged.kind, tagged.net_at), (mac(2), mac(1), 0x800, 18));
     assert_eq!((tagged.tag.unwrap().0, tagged.tag.unwrap().vlan()), (0xa007, 7));
-    assert_eq!(upper(&tagged), Upper::Udp(Udp { src: 5, dst: 6, bootp: None }));
+    assert_eq!(upper(&tagged), TransportLayer::Udp(Udp { src: 5, dst: 6, bootp: None }));
     assert_eq!(tagged.payload_bytes() as usize, bytes.len() - 18);
     // A second tag is not looked behind, and neither is a service tag.
     let inner = [&[0, 8, 8, 0], &v4(A, 17, &udp([5, 6], b""))[..]].concat();
     let double = parse(&ether(mac(2), mac(1), Some(7), ethertype::VLAN, &inner));
-    assert_eq!((double.net(), double.tag), (Net::Opaque, Some(Tag(7))));
+    assert_eq!((double.net(), double.tag), (NetworkLayer::Opaque, Some(Tag(7))));
     assert_eq!(double.payload_bytes() as usize, inner.len() - 4);
-    assert_eq!(frame(ethertype::SERVICE, &inner).net(), Net::Opaque);
-    assert_eq!(frame(0x0026, &[0x42; 38]).net(), Net::Opaque, "a length");
+    assert_eq!(frame(ethertype::SERVICE, &inner).net(), NetworkLayer::Opaque);
+    assert_eq!(frame(0x0026, &[0x42; 38]).net(), NetworkLayer::Opaque, "a length");
 }
 
 #[test]
@@ -65,10 +65,10 @@ fn ipv4_with_options_and_padding() {
     let mut bytes = ether(mac(2), mac(1), None, ethertype::IPV4, &packet);
     let end = bytes.len() as u32;
     bytes.resize(bytes.len() + 9, 0);
-    let Net::V4(ip) = parse(&bytes).net() else { panic!() };
+    let NetworkLayer::V4(ip) = parse(&bytes).net() else { panic!() };
     assert_eq!((ip.src, ip.dst, ip.at, ip.end, ip.fragment), (A[0], A[1], 14 + 60, end, false));
     let data_at = 14 + 60 + 32;
-    assert_eq!(ip.upper, Upper::Tcp(Tcp { src: 1000, dst: 80, data_at, flags: 0x18 }));
+    assert_eq!(ip.upper, TransportLayer::Tcp(Tcp { src: 1000, dst: 80, data_at, flags: 0x18 }));
     assert_eq!(parse(&bytes).tcp().unwrap().0, 74);
 }
 
@@ -80,20 +80,20 @@ fn ipv4_that_breaks_its_rules() {
         let mut bad = good.clone();
         bad[at] = value;
         assert!(
-            frame(ethertype::IPV4, &bad).net() == Net::Broken
-                || upper(&frame(ethertype::IPV4, &bad)) == Upper::Broken,
+            frame(ethertype::IPV4, &bad).net() == NetworkLayer::Broken
+                || upper(&frame(ethertype::IPV4, &bad)) == TransportLayer::Broken,
             "{at} {value:#x}"
         );
     }
-    assert_eq!(frame(ethertype::IPV4, &good[..19]).net(), Net::Broken);
+    assert_eq!(frame(ethertype::IPV4, &good[..19]).net(), NetworkLayer::Broken);
     // A header of TCP that is cut off, or says that it is shorter than it can be.
-    assert_eq!(upper(&frame(ethertype::IPV4, &v4(A, 6, &[0; 19]))), Upper::Broken);
+    assert_eq!(upper(&frame(ethertype::IPV4, &v4(A, 6, &[0; 19]))), TransportLayer::Broken);
     for offset in [0x40, 0x60] {
         let mut segment = tcp([1, 2], 0, 0, 0, b"");
         segment[12] = offset;
-        assert_eq!(upper(&frame(ethertype::IPV4, &v4(A, 6, &segment))), Upper::Broken);
+        assert_eq!(upper(&frame(ethertype::IPV4, &v4(A, 6, &segment))), TransportLayer::Broken);
     }
-    assert_eq!(upper(&frame(ethertype::IPV4, &v4(A, 17, &[0; 7]))), Upper::Broken);
+    assert_eq!(upper(&frame(ethertype::IPV4, &v4(A, 17, &[0; 7]))), TransportLayer::Broken);
 }
 
 #[test]
@@ -102,10 +102,16 @@ fn ipv4_fragments() {
     for (place, fragment, later) in
         [(0x4000, false, false), (0x2000, true, false), (0x2001, true, true), (0x0001, true, true)]
     {
-        let Net::V4(ip) = frame(ethertype::IPV4, &v4_with(A, 6, place, &[], &segment)).net() else {
+        let NetworkLayer::V4(ip) =
+            frame(ethertype::IPV4, &v4_with(A, 6, place, &[], &segment)).net()
+        else {
             panic!()
         };
-        assert_eq!((ip.fragment, ip.upper == Upper::Later), (fragment, later), "{place:#x}");
+        assert_eq!(
+            (ip.fragment, ip.upper == TransportLayer::Later),
+            (fragment, later),
+            "{place:#x}"
+        );
         assert!(ip.has_ports());
     }
     let whole = frame(ethertype::IPV4, &v4_with(A, 6, 0x2000, &[], &segment));
@@ -122,11 +128,11 @@ fn extension(next: u8, units: u8) -> Vec<u8> {
 #[test]
 fn ipv6_with_extension_headers() {
     let datagram = udp([5, 6], b"");
-    let ports = Upper::Udp(Udp { src: 5, dst: 6, bootp: None });
+    let ports = TransportLayer::Udp(Udp { src: 5, dst: 6, bootp: None });
     let direct = frame(ethertype::IPV6, &v6(six(), 17, &datagram));
     assert_eq!((upper(&direct), direct.transport().unwrap().0), (ports, 54));
     let body = [extension(60, 1), extension(43, 2), extension(17, 1), datagram.clone()].concat();
-    let Net::V6(ip) = frame(ethertype::IPV6, &v6(six(), 0, &body)).net() else { panic!() };
+    let NetworkLayer::V6(ip) = frame(ethertype::IPV6, &v6(six(), 0, &body)).net() else { panic!() };
     assert_eq!((ip.upper, ip.at, ip.protocol, ip.routed), (ports, 54 + 32, 17, true));
     // An authentication header counts in words.
     let mut body = extension(17, 3);
@@ -134,24 +140,24 @@ fn ipv6_with_extension_headers() {
     let ah = frame(ethertype::IPV6, &v6(six(), 51, &[body, datagram.clone()].concat()));
     assert_eq!(upper(&ah), ports);
     // Nothing behind it; no protocol that is known; ends within a header.
-    assert_eq!(upper(&frame(ethertype::IPV6, &v6(six(), 59, b""))), Upper::Other);
-    assert_eq!(upper(&frame(ethertype::IPV6, &v6(six(), 60, &[17, 0, 0]))), Upper::Broken);
+    assert_eq!(upper(&frame(ethertype::IPV6, &v6(six(), 59, b""))), TransportLayer::Other);
+    assert_eq!(upper(&frame(ethertype::IPV6, &v6(six(), 60, &[17, 0, 0]))), TransportLayer::Broken);
     let beyond = frame(ethertype::IPV6, &v6(six(), 60, &[17, 200, 0, 0, 0, 0, 0, 0]));
-    assert_eq!(upper(&beyond), Upper::Broken);
+    assert_eq!(upper(&beyond), TransportLayer::Broken);
     // Behind the prefix, and behind more headers than are walked.
     let far = [extension(17, 12), datagram.clone()].concat();
-    assert_eq!(upper(&frame(ethertype::IPV6, &v6(six(), 60, &far))), Upper::Unseen);
+    assert_eq!(upper(&frame(ethertype::IPV6, &v6(six(), 60, &far))), TransportLayer::Unseen);
     // Eight of them end just within the prefix, with the ports behind it: so does the bound.
     let mut many = Vec::new();
     (0..9).for_each(|_| many.extend(extension(60, 1)));
     many.extend(datagram);
-    assert_eq!(upper(&frame(ethertype::IPV6, &v6(six(), 60, &many))), Upper::Unseen);
+    assert_eq!(upper(&frame(ethertype::IPV6, &v6(six(), 60, &many))), TransportLayer::Unseen);
     let mut wrong = v6(six(), 17, &udp([5, 6], b""));
     wrong[0] = 0x40;
-    assert_eq!(frame(ethertype::IPV6, &wrong).net(), Net::Broken);
+    assert_eq!(frame(ethertype::IPV6, &wrong).net(), NetworkLayer::Broken);
     wrong[0] = 0x60;
     wrong[5] = 9;
-    assert_eq!(frame(ethertype::IPV6, &wrong).net(), Net::Broken, "longer than the frame");
+    assert_eq!(frame(ethertype::IPV6, &wrong).net(), NetworkLayer::Broken, "longer than the frame");
 }
 
 #[test]
@@ -163,13 +169,17 @@ fn ipv6_fragments() {
         let mut header = extension(17, 1);
         header[2..4].copy_from_slice(&u16::to_be_bytes(place));
         let body = [header, datagram.clone()].concat();
-        let Net::V6(ip) = frame(ethertype::IPV6, &v6(six(), 44, &body)).net() else { panic!() };
-        assert_eq!((ip.fragment, ip.upper == Upper::Later), (fragment, later), "{place}");
+        let NetworkLayer::V6(ip) = frame(ethertype::IPV6, &v6(six(), 44, &body)).net() else {
+            panic!()
+        };
+        assert_eq!((ip.fragment, ip.upper == TransportLayer::Later), (fragment, later), "{place}");
         assert_eq!((ip.protocol, ip.at), (17, 62));
     }
     // What the fragment header names is the same in all of them, whatever follows in the first.
     let first = [vec![60, 0, 0, 1, 0, 0, 0, 0], extension(17, 1), datagram].concat();
-    let Net::V6(ip) = frame(ethertype::IPV6, &v6(six(), 44, &first)).net() else { panic!() };
+    let NetworkLayer::V6(ip) = frame(ethertype::IPV6, &v6(six(), 44, &first)).net() else {
+        panic!()
+    };
     assert_eq!((ip.protocol, ip.has_ports()), (60, false));
 }
 
@@ -185,8 +195,8 @@ fn who_claims_an_address() {
     );
     let mut other = arp(mac(1), one);
     other[1] = 6;
-    assert_eq!(frame(ethertype::ARP, &other).net(), Net::Broken);
-    assert_eq!(frame(ethertype::ARP, &arp(mac(1), one)[..27]).net(), Net::Broken);
+    assert_eq!(frame(ethertype::ARP, &other).net(), NetworkLayer::Broken);
+    assert_eq!(frame(ethertype::ARP, &arp(mac(1), one)[..27]).net(), NetworkLayer::Broken);
 
     let say = |src: Ipv6Addr, body: &[u8]| frame(ethertype::IPV6, &v6([src, six()[1]], 58, body));
     let [own, _] = six();
@@ -199,14 +209,14 @@ fn who_claims_an_address() {
     assert_eq!(say(unspecified, &neighbour(135, Some(target), &[])).claims(), None, "a test");
     assert_eq!(say(own, &neighbour(133, None, &[])).claims(), Some(own.into()));
     assert_eq!(say(own, &[128, 0, 0, 0]).claims(), None, "an echo");
-    assert_eq!(upper(&say(own, &[134, 0, 0, 0])), Upper::Icmp6(134));
+    assert_eq!(upper(&say(own, &[134, 0, 0, 0])), TransportLayer::Icmp6(134));
 }
 
 #[test]
 fn options_of_neighbour_discovery() {
     let target = six()[0];
     let said = |body: &[u8]| match upper(&frame(ethertype::IPV6, &v6(six(), 58, body))) {
-        Upper::Neighbour(said) => (said.mac, said.unclear),
+        TransportLayer::Neighbour(said) => (said.mac, said.unclear),
         other => panic!("{other:?}"),
     };
     assert_eq!(said(&neighbour(136, Some(target), &[])), (None, false));
@@ -225,7 +235,7 @@ fn options_of_neighbour_discovery() {
     assert!(said(&with(&[14, 2, 0, 0, 0, 0, 0, 0])).1);
     let padded = neighbour(136, Some(target), &[(14, mac(0)); 8]);
     assert!(said(&padded).1);
-    assert_eq!(upper(&frame(ethertype::IPV6, &v6(six(), 58, &[136; 23]))), Upper::Broken);
+    assert_eq!(upper(&frame(ethertype::IPV6, &v6(six(), 58, &[136; 23]))), TransportLayer::Broken);
 }
 
 #[test]
@@ -234,7 +244,7 @@ fn messages_of_dhcp() {
     let said = |ports: [u16; 2], message: &[u8]| {
         let packet = v4(ends, 17, &udp(ports, message));
         match upper(&parse(&ether(mac(9), mac(254), None, ethertype::IPV4, &packet))) {
-            Upper::Udp(Udp { src, dst, bootp }) => {
+            TransportLayer::Udp(Udp { src, dst, bootp }) => {
                 assert_eq!([src, dst], ports);
                 bootp
             }
@@ -304,12 +314,12 @@ fn check(bytes: &[u8]) -> Result<(), TestCaseError> {
         "only the prefix matters"
     );
     let (at, end, upper) = match frame.net() {
-        Net::V4(ip) => (ip.at, ip.end, ip.upper),
-        Net::V6(ip) => (ip.at, ip.end, ip.upper),
+        NetworkLayer::V4(ip) => (ip.at, ip.end, ip.upper),
+        NetworkLayer::V6(ip) => (ip.at, ip.end, ip.upper),
         _ => return Ok(()),
     };
     prop_assert!(end as usize <= bytes.len());
-    if let Upper::Tcp(tcp) = upper {
+    if let TransportLayer::Tcp(tcp) = upper {
         let fragment = frame.tcp().is_none();
         prop_assert!(fragment || u32::from(tcp.data_at) <= end);
         prop_assert!(tcp.data_at >= at + 20);

@@ -7,11 +7,11 @@ use crate::bytes::array;
 /// Protocol, ports and addresses of a TCP or UDP packet (its 5-tuple), as words that compare fast. No
 /// packet's are all zero.
 #[derive(Clone, Copy, Debug, Default, Eq)]
-pub struct Tuple([u64; 5]);
+pub struct FiveTuple([u64; 5]);
 
 // In registers. What is derived calls memcmp, which waits for the words to be in memory: twice as long
 // as all else that is done for a flow that is known.
-impl PartialEq for Tuple {
+impl PartialEq for FiveTuple {
     #[inline]
     fn eq(&self, other: &Self) -> bool {
         let ([a, b, c, d, e], [f, g, h, i, j]) = (self.0, other.0);
@@ -19,7 +19,7 @@ impl PartialEq for Tuple {
     }
 }
 
-impl Tuple {
+impl FiveTuple {
     fn new(version: u8, protocol: u8, ports: [u8; 4], addresses: [u64; 4]) -> Self {
         let kind = u64::from(version) << 40 | u64::from(protocol) << 32;
         let [a, b, c, d] = addresses;
@@ -41,7 +41,7 @@ impl Frame<'_> {
     /// headers are there. It is what [`Frame::net`] tells, for less; `None` only says that that is to
     /// be asked.
     #[inline]
-    pub fn tuple(&self) -> Option<Tuple> {
+    pub fn tuple(&self) -> Option<FiveTuple> {
         match self.kind {
             ethertype::IPV4 => self.tuple_v4(),
             ethertype::IPV6 => self.tuple_v6(),
@@ -50,7 +50,7 @@ impl Frame<'_> {
     }
 
     #[inline]
-    fn tuple_v4(&self) -> Option<Tuple> {
+    fn tuple_v4(&self) -> Option<FiveTuple> {
         let head: [u8; 24] = array(self.prefix, self.net_at.into())?;
         let [first, _, t0, t1, _, _, f0, f1, _, protocol, _, _, ends @ ..] = head;
         let [a, b, c, d, e, f, g, h, ports @ ..] = ends;
@@ -60,10 +60,10 @@ impl Frame<'_> {
             return None;
         }
         let ends = u64::from_be_bytes([a, b, c, d, e, f, g, h]);
-        Some(Tuple::new(4, protocol, ports, [ends, 0, 0, 0]))
+        Some(FiveTuple::new(4, protocol, ports, [ends, 0, 0, 0]))
     }
 
-    fn tuple_v6(&self) -> Option<Tuple> {
+    fn tuple_v6(&self) -> Option<FiveTuple> {
         let at = usize::from(self.net_at);
         let [first, _, _, _, p0, p1, protocol, _]: [u8; 8] = array(self.prefix, at)?;
         let end = u32::from(self.net_at) + 40 + u32::from(u16::from_be_bytes([p0, p1]));
@@ -72,7 +72,7 @@ impl Frame<'_> {
         }
         let word = |at| array(self.prefix, at).map(u64::from_be_bytes);
         let addresses = [word(at + 8)?, word(at + 16)?, word(at + 24)?, word(at + 32)?];
-        Some(Tuple::new(6, protocol, array(self.prefix, at + 40)?, addresses))
+        Some(FiveTuple::new(6, protocol, array(self.prefix, at + 40)?, addresses))
     }
 
     /// A packet that ends at `end` is within the frame, and so is its header at `at`.
@@ -99,7 +99,7 @@ mod tests {
     use std::net::{Ipv4Addr, Ipv6Addr};
 
     use super::*;
-    use crate::trial::{ether, mac, parse, tcp, udp, v4, v4_with, v6};
+    use crate::test_frames::{ether, mac, parse, tcp, udp, v4, v4_with, v6};
 
     #[test]
     fn common_packets_have_one_and_others_do_not() {

@@ -7,9 +7,9 @@
 mod raw;
 
 use crate::bytes::put;
+use crate::drop_reason::Reason;
 use crate::frame::{Frame, TAG_BYTES};
-use crate::reason::Reason;
-use raw::{DATA_VALID, GSO_ECN, GSO_NONE, GSO_TCP4, GSO_TCP6, NEEDS_CSUM, Raw};
+use raw::{DATA_VALID, GSO_ECN, GSO_NONE, GSO_TCP4, GSO_TCP6, NEEDS_CSUM, RawHeader};
 
 /// Bytes of the header, with `num_buffers`, as every driver of version 1 has it.
 pub const HEADER_BYTES: usize = 12;
@@ -97,7 +97,7 @@ pub struct Header {
 
 /// What software must do for a receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Finish {
+pub enum SoftwareOffload {
     /// Nothing.
     Nothing,
     /// Complete the checksum.
@@ -123,7 +123,7 @@ impl Header {
 
     #[inline(never)]
     fn parse_fields(raw: &[u8], frame: &Frame<'_>, may: Offloads) -> Result<Self, Reason> {
-        let raw = Raw::read(raw).ok_or(Reason::ShortHeader)?;
+        let raw = RawHeader::read(raw).ok_or(Reason::ShortHeader)?;
         let checksum = raw.checksum(frame, may)?;
         let gso = raw.gso(frame, may, checksum)?;
         Ok(Self { checksum, gso })
@@ -146,25 +146,25 @@ impl Header {
     }
 
     /// What must be done in software for a receiver that takes `offloads`.
-    pub fn finish_for(&self, offloads: Offloads) -> Finish {
+    pub fn finish_for(&self, offloads: Offloads) -> SoftwareOffload {
         if self.is_plain() {
-            return Finish::Nothing;
+            return SoftwareOffload::Nothing;
         }
         match (self.gso, self.checksum) {
-            (Some(gso), _) if !offloads.segments(gso) => Finish::Segment,
-            (None, Checksum::Partial { .. }) if !offloads.checksum => Finish::Checksum,
-            _ => Finish::Nothing,
+            (Some(gso), _) if !offloads.segments(gso) => SoftwareOffload::Segment,
+            (None, Checksum::Partial { .. }) if !offloads.checksum => SoftwareOffload::Checksum,
+            _ => SoftwareOffload::Nothing,
         }
     }
 
     /// The header for a receiver that takes `offloads`, when what it lacks has been done.
     pub fn for_receiver(&self, offloads: Offloads) -> Self {
         match self.finish_for(offloads) {
-            Finish::Checksum | Finish::Segment => Self::default(),
-            Finish::Nothing if self.checksum == Checksum::Valid && !offloads.vouches => {
+            SoftwareOffload::Checksum | SoftwareOffload::Segment => Self::default(),
+            SoftwareOffload::Nothing if self.checksum == Checksum::Valid && !offloads.vouches => {
                 Self::default()
             }
-            Finish::Nothing => *self,
+            SoftwareOffload::Nothing => *self,
         }
     }
 

@@ -2,8 +2,8 @@
 
 use super::{Checksum, GSO_MIN, Gso, GsoKind, HEADER_BYTES, Offloads, TCP_CHECKSUM};
 use crate::bytes::{byte, le16};
-use crate::frame::{Frame, Ip, Net, TAG_BYTES, Upper};
-use crate::reason::Reason;
+use crate::drop_reason::Reason;
+use crate::frame::{Frame, Ip, NetworkLayer, TAG_BYTES, TransportLayer};
 
 pub(super) const NEEDS_CSUM: u8 = 1;
 pub(super) const DATA_VALID: u8 = 2;
@@ -16,7 +16,7 @@ const GSO_UDP_L4: u8 = 5;
 pub(super) const GSO_ECN: u8 = 0x80;
 
 /// The fields as they were written.
-pub(super) struct Raw {
+pub(super) struct RawHeader {
     flags: u8,
     gso_type: u8,
     hdr_len: u16,
@@ -25,7 +25,7 @@ pub(super) struct Raw {
     csum_offset: u16,
 }
 
-impl Raw {
+impl RawHeader {
     pub(super) fn read(raw: &[u8]) -> Option<Self> {
         let raw = raw.get(..HEADER_BYTES)?;
         Some(Self {
@@ -49,8 +49,8 @@ impl Raw {
         let (start, offset) = (self.csum_start, self.csum_offset);
         // What it is written over must be behind the headers that were decided on.
         let first = match frame.net() {
-            Net::V4(Ip { at, .. }) | Net::V6(Ip { at, .. }) => at,
-            Net::Opaque | Net::Broken | Net::Arp(_) => frame.net_at,
+            NetworkLayer::V4(Ip { at, .. }) | NetworkLayer::V6(Ip { at, .. }) => at,
+            NetworkLayer::Opaque | NetworkLayer::Broken | NetworkLayer::Arp(_) => frame.net_at,
         };
         let end = u32::from(start) + u32::from(offset) + 2;
         // There is room for a tag to be put in before it.
@@ -101,10 +101,12 @@ impl Raw {
 
 /// Where the frame's TCP header begins, its packet ends, and its data begins, if it is of a kind.
 fn tcp_of(frame: &Frame<'_>, kind: GsoKind) -> Option<(u16, u32, u16)> {
-    let (Upper::Tcp(tcp), at, end) = (match (frame.net(), kind) {
-        (Net::V4(ip), GsoKind::Tcp4) if !ip.fragment => (ip.upper, ip.at, ip.end),
+    let (TransportLayer::Tcp(tcp), at, end) = (match (frame.net(), kind) {
+        (NetworkLayer::V4(ip), GsoKind::Tcp4) if !ip.fragment => (ip.upper, ip.at, ip.end),
         // With another final destination the checksum of a segment could not be known.
-        (Net::V6(ip), GsoKind::Tcp6) if !ip.fragment && !ip.routed => (ip.upper, ip.at, ip.end),
+        (NetworkLayer::V6(ip), GsoKind::Tcp6) if !ip.fragment && !ip.routed => {
+            (ip.upper, ip.at, ip.end)
+        }
         _ => return None,
     }) else {
         return None;

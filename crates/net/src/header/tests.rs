@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::frame::{ethertype, tests::mutants};
-use crate::trial::{ether, gso, mac, parse, raw, tcp, udp, v4, v4_with, v6};
+use crate::test_frames::{ether, gso, mac, parse, raw, tcp, udp, v4, v4_with, v6};
 
 const ENDS: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2)];
 const NOTHING: Offloads =
@@ -166,21 +166,24 @@ fn what_is_finished_for_whom() {
     let all = Offloads::KERNEL;
     let only_checksum = Offloads { checksum: true, vouches: true, ..NOTHING };
     for (header, receiver, finish) in [
-        (whole, all, Finish::Nothing),
-        (whole, Offloads { ecn: false, ..all }, Finish::Nothing),
-        (whole, Offloads { tcp6: false, ..all }, Finish::Nothing),
-        (whole, Offloads { tcp4: false, ..all }, Finish::Segment),
-        (whole, only_checksum, Finish::Segment),
-        (whole, NOTHING, Finish::Segment),
-        (ecn, Offloads { ecn: false, ..all }, Finish::Segment),
-        (partial, only_checksum, Finish::Nothing),
-        (partial, NOTHING, Finish::Checksum),
-        (Header::default(), NOTHING, Finish::Nothing),
+        (whole, all, SoftwareOffload::Nothing),
+        (whole, Offloads { ecn: false, ..all }, SoftwareOffload::Nothing),
+        (whole, Offloads { tcp6: false, ..all }, SoftwareOffload::Nothing),
+        (whole, Offloads { tcp4: false, ..all }, SoftwareOffload::Segment),
+        (whole, only_checksum, SoftwareOffload::Segment),
+        (whole, NOTHING, SoftwareOffload::Segment),
+        (ecn, Offloads { ecn: false, ..all }, SoftwareOffload::Segment),
+        (partial, only_checksum, SoftwareOffload::Nothing),
+        (partial, NOTHING, SoftwareOffload::Checksum),
+        (Header::default(), NOTHING, SoftwareOffload::Nothing),
     ] {
         assert_eq!(header.finish_for(receiver), finish, "{header:?} {receiver:?}");
         let given = header.for_receiver(receiver);
-        assert_eq!(given, if finish == Finish::Nothing { header } else { Header::default() });
-        assert_eq!(given.finish_for(receiver), Finish::Nothing);
+        assert_eq!(
+            given,
+            if finish == SoftwareOffload::Nothing { header } else { Header::default() }
+        );
+        assert_eq!(given.finish_for(receiver), SoftwareOffload::Nothing);
     }
 }
 

@@ -1,17 +1,17 @@
 //! What a port may do: its network, VLAN, lock, and how much it may send.
 
-mod lock;
-mod pace;
+mod address_lock;
+mod rate_limiter;
 mod set;
 mod vlan;
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
-pub use lock::{ADDRESSES_MAX, Lock, LockError};
-pub use pace::{Pace, Rate};
+pub use address_lock::{ADDRESSES_MAX, AddressLock, AddressLockError};
+pub use rate_limiter::{Rate, RateLimiter};
 pub use set::{PortId, PortSet};
-pub use vlan::{Tagging, Vlan, VlanError, VlanId};
+pub use vlan::{TagAction, Vlan, VlanError, VlanId};
 
 use crate::mac::Mac;
 use crate::switch::NetworkId;
@@ -42,11 +42,11 @@ pub enum DefaultMode {
 
 /// What holds for a port now.
 #[derive(Clone, Copy, Debug)]
-pub enum Mode<'a> {
+pub enum EffectiveMode<'a> {
     /// It may send anything.
     Open,
     /// It may send what the lock lets pass.
-    Locked(&'a Lock),
+    Locked(&'a AddressLock),
     /// Nothing comes in or goes out.
     Closed,
 }
@@ -54,7 +54,7 @@ pub enum Mode<'a> {
 /// What a port is to be. A clone shares the paces: a port's caps hold over all its queues and
 /// reactors, each of which has a switch with a clone of this.
 #[derive(Clone, Debug)]
-pub struct Policy {
+pub struct PortPolicy {
     /// Where it is plugged in.
     pub network: NetworkId,
     /// Which VLANs it has.
@@ -62,16 +62,16 @@ pub struct Policy {
     /// How strictly it is held to its addresses.
     pub locking: LockingMode,
     /// What it may send when it is locked.
-    pub lock: Arc<Lock>,
+    pub lock: Arc<AddressLock>,
     /// Bytes a second that it may send.
-    pub rate: Option<Arc<Pace>>,
+    pub rate: Option<Arc<RateLimiter>>,
     /// Frames a second that it may send to many: groups and unknown destinations.
-    pub flood: Option<Arc<Pace>>,
+    pub flood: Option<Arc<RateLimiter>>,
     /// Most stations that are learnt from it; `None`: as many as from any port of its network.
     pub stations: Option<u32>,
 }
 
-impl Policy {
+impl PortPolicy {
     /// A port without any limit.
     pub fn open(network: NetworkId) -> Self {
         Self {
@@ -89,8 +89,13 @@ impl Policy {
     ///
     /// # Errors
     /// More addresses than a lock takes.
-    pub fn locked(self, mac: Mac, v4: &[Ipv4Addr], v6: &[Ipv6Addr]) -> Result<Self, LockError> {
-        let lock = Arc::new(Lock::new(mac, v4, v6)?);
+    pub fn locked(
+        self,
+        mac: Mac,
+        v4: &[Ipv4Addr],
+        v6: &[Ipv6Addr],
+    ) -> Result<Self, AddressLockError> {
+        let lock = Arc::new(AddressLock::new(mac, v4, v6)?);
         Ok(Self { locking: LockingMode::Locked, lock, ..self })
     }
 
@@ -98,27 +103,28 @@ impl Policy {
     /// what was used is.
     #[must_use]
     pub fn following(self, former: &Self, now_ns: u64) -> Self {
-        let follow = |new: Option<Arc<Pace>>, old: &Option<Arc<Pace>>| match (new, old) {
-            (Some(new), Some(old)) if new.rate() == old.rate() => Some(Arc::clone(old)),
-            (Some(new), Some(old)) => {
-                new.follow(old, now_ns);
-                Some(new)
-            }
-            (new, _) => new,
-        };
+        let follow =
+            |new: Option<Arc<RateLimiter>>, old: &Option<Arc<RateLimiter>>| match (new, old) {
+                (Some(new), Some(old)) if new.rate() == old.rate() => Some(Arc::clone(old)),
+                (Some(new), Some(old)) => {
+                    new.follow(old, now_ns);
+                    Some(new)
+                }
+                (new, _) => new,
+            };
         let (rate, flood) = (follow(self.rate, &former.rate), follow(self.flood, &former.flood));
         Self { rate, flood, ..self }
     }
 
     /// What holds for it in a network with this default.
-    pub fn mode(&self, default: DefaultMode) -> Mode<'_> {
+    pub fn mode(&self, default: DefaultMode) -> EffectiveMode<'_> {
         match (self.locking, default) {
             (LockingMode::Disabled, _) | (LockingMode::NetworkDefault, DefaultMode::Disabled) => {
-                Mode::Closed
+                EffectiveMode::Closed
             }
-            (LockingMode::Locked, _) => Mode::Locked(&self.lock),
+            (LockingMode::Locked, _) => EffectiveMode::Locked(&self.lock),
             (LockingMode::Unlocked, _) | (LockingMode::NetworkDefault, DefaultMode::Unlocked) => {
-                Mode::Open
+                EffectiveMode::Open
             }
         }
     }

@@ -1,14 +1,14 @@
 //! Every locking mode under every default.
 
 use super::*;
-use crate::trial::mac;
+use crate::test_frames::mac;
 
 #[test]
 fn modes() {
-    let open = |mode: Mode<'_>| match mode {
-        Mode::Open => "open",
-        Mode::Locked(_) => "locked",
-        Mode::Closed => "closed",
+    let open = |mode: EffectiveMode<'_>| match mode {
+        EffectiveMode::Open => "open",
+        EffectiveMode::Locked(_) => "locked",
+        EffectiveMode::Closed => "closed",
     };
     for (locking, default, expected) in [
         (LockingMode::NetworkDefault, DefaultMode::Unlocked, "open"),
@@ -20,7 +20,7 @@ fn modes() {
         (LockingMode::Disabled, DefaultMode::Unlocked, "closed"),
         (LockingMode::Disabled, DefaultMode::Disabled, "closed"),
     ] {
-        let policy = Policy { locking, ..Policy::open(NetworkId(1)) };
+        let policy = PortPolicy { locking, ..PortPolicy::open(NetworkId(1)) };
         assert_eq!(open(policy.mode(default)), expected, "{locking:?} {default:?}");
     }
 }
@@ -28,7 +28,7 @@ fn modes() {
 #[test]
 fn a_lock_has_room_for_so_many() {
     let v4 = vec![Ipv4Addr::LOCALHOST; ADDRESSES_MAX + 1];
-    let policy = Policy::open(NetworkId(1));
+    let policy = PortPolicy::open(NetworkId(1));
     assert!(policy.clone().locked(mac(1), &v4[1..], &[]).is_ok());
-    assert_eq!(policy.locked(mac(1), &v4, &[]).unwrap_err(), LockError(ADDRESSES_MAX + 1));
+    assert_eq!(policy.locked(mac(1), &v4, &[]).unwrap_err(), AddressLockError(ADDRESSES_MAX + 1));
 }

@@ -37,7 +37,7 @@ pub enum Vlan {
 
 /// What becomes of a frame's tag on its way out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Tagging {
+pub enum TagAction {
     /// It stays as it is.
     Keep,
     /// It gets this one.
@@ -69,15 +69,15 @@ impl Vlan {
     }
 
     /// What becomes of the tag of a frame of `vlan` that came in with `tag`, if it goes out here.
-    pub fn leave(self, vlan: u16, tag: Option<Tag>) -> Tagging {
+    pub fn leave(self, vlan: u16, tag: Option<Tag>) -> TagAction {
         match (self, tag) {
-            (Self::Access(_), None) => Tagging::Keep,
-            (Self::Access(_), Some(_)) => Tagging::Pop,
-            (Self::Trunk, None) if vlan == 0 => Tagging::Keep,
-            (Self::Trunk, None) => Tagging::Push(Tag(vlan)),
-            (Self::Trunk, Some(tag)) if tag.vlan() == vlan => Tagging::Keep,
+            (Self::Access(_), None) => TagAction::Keep,
+            (Self::Access(_), Some(_)) => TagAction::Pop,
+            (Self::Trunk, None) if vlan == 0 => TagAction::Keep,
+            (Self::Trunk, None) => TagAction::Push(Tag(vlan)),
+            (Self::Trunk, Some(tag)) if tag.vlan() == vlan => TagAction::Keep,
             // The priority stays.
-            (Self::Trunk, Some(tag)) => Tagging::Replace(Tag(tag.0 & 0xf000 | vlan)),
+            (Self::Trunk, Some(tag)) => TagAction::Replace(Tag(tag.0 & 0xf000 | vlan)),
         }
     }
 }
@@ -111,13 +111,13 @@ mod tests {
             assert_eq!(vlan.enter(tag), entered, "{vlan:?} {tag:?}");
         }
         for (vlan, of, tag, left) in [
-            (access(7), 7, None, Tagging::Keep),
-            (access(7), 7, Some(Tag(0xa007)), Tagging::Pop),
-            (Vlan::Trunk, 0, None, Tagging::Keep),
-            (Vlan::Trunk, 0, Some(priority), Tagging::Keep),
-            (Vlan::Trunk, 7, Some(Tag(0xa007)), Tagging::Keep),
-            (Vlan::Trunk, 7, None, Tagging::Push(Tag(7))),
-            (Vlan::Trunk, 7, Some(priority), Tagging::Replace(Tag(0xa007))),
+            (access(7), 7, None, TagAction::Keep),
+            (access(7), 7, Some(Tag(0xa007)), TagAction::Pop),
+            (Vlan::Trunk, 0, None, TagAction::Keep),
+            (Vlan::Trunk, 0, Some(priority), TagAction::Keep),
+            (Vlan::Trunk, 7, Some(Tag(0xa007)), TagAction::Keep),
+            (Vlan::Trunk, 7, None, TagAction::Push(Tag(7))),
+            (Vlan::Trunk, 7, Some(priority), TagAction::Replace(Tag(0xa007))),
         ] {
             assert_eq!(vlan.leave(of, tag), left, "{vlan:?} {of} {tag:?}");
         }

@@ -8,7 +8,7 @@ use std::net::IpAddr;
 
 use crate::bytes::{be16, be32, byte, put};
 use crate::checksum::Sum;
-use crate::frame::{Frame, Ip, Net};
+use crate::frame::{Frame, Ip, NetworkLayer};
 use crate::header::{Gso, Header, TCP_CHECKSUM};
 
 const TCP: u8 = 6;
@@ -20,7 +20,7 @@ const CWR: u8 = 0x80;
 /// The buffer is too small for a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a segment has {0} bytes, more than there is room for")]
-pub struct NoRoom(pub usize);
+pub struct BufferTooSmall(pub usize);
 
 /// A frame that is being cut.
 #[derive(Clone, Debug)]
@@ -43,8 +43,8 @@ impl<'a> Segments<'a> {
     pub fn new(frame: &'a [u8], parsed: &Frame<'_>, header: &Header) -> Option<Self> {
         let gso = header.gso()?;
         let (addresses, tcp_at, end) = match parsed.net() {
-            Net::V4(Ip { src, dst, at, end, .. }) => ((src.into(), dst.into()), at, end),
-            Net::V6(Ip { src, dst, at, end, .. }) => ((src.into(), dst.into()), at, end),
+            NetworkLayer::V4(Ip { src, dst, at, end, .. }) => ((src.into(), dst.into()), at, end),
+            NetworkLayer::V6(Ip { src, dst, at, end, .. }) => ((src.into(), dst.into()), at, end),
             _ => return None,
         };
         let (at, end) = (usize::from(gso.header), end as usize);
@@ -67,15 +67,15 @@ impl<'a> Segments<'a> {
     ///
     /// # Errors
     /// It does not fit; it is still the next one.
-    pub fn write_next(&mut self, out: &mut [u8]) -> Result<Option<usize>, NoRoom> {
+    pub fn write_next(&mut self, out: &mut [u8]) -> Result<Option<usize>, BufferTooSmall> {
         if self.at >= self.end {
             return Ok(None);
         }
         let header = usize::from(self.gso.header);
         let data = usize::from(self.gso.size).min(self.end - self.at);
         let bytes = header + data;
-        let out = out.get_mut(..bytes).ok_or(NoRoom(bytes))?;
-        self.fill(out, header, data).ok_or(NoRoom(bytes))?;
+        let out = out.get_mut(..bytes).ok_or(BufferTooSmall(bytes))?;
+        self.fill(out, header, data).ok_or(BufferTooSmall(bytes))?;
         self.at += data;
         self.made = self.made.wrapping_add(1);
         Ok(Some(bytes))

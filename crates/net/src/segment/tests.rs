@@ -6,9 +6,9 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::*;
-use crate::frame::{Upper, ethertype};
+use crate::frame::{TransportLayer, ethertype};
 use crate::header::Offloads;
-use crate::trial::{ether, gso, mac, naive, parse, raw, tcp, v4_with, v6};
+use crate::test_frames::{ether, gso, mac, naive, parse, raw, tcp, v4_with, v6};
 
 const V4: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2)];
 const V6: [Ipv6Addr; 2] =
@@ -49,12 +49,12 @@ fn read(bytes: &[u8]) -> (u32, u8, Vec<u8>) {
     let (at, tcp) = frame.tcp().unwrap();
     let at = usize::from(at);
     let (mut all, end) = match frame.net() {
-        Net::V4(ip) => {
+        NetworkLayer::V4(ip) => {
             let header = &bytes[frame.net_at.into()..at];
             assert_eq!(naive(header), [0, 0], "the header's checksum");
             (V4.map(|end| end.octets()).concat(), ip.end)
         }
-        Net::V6(ip) => (V6.map(|end| end.octets()).concat(), ip.end),
+        NetworkLayer::V6(ip) => (V6.map(|end| end.octets()).concat(), ip.end),
         other => panic!("{other:?}"),
     };
     assert_eq!(end as usize, bytes.len(), "the packet's length");
@@ -87,7 +87,7 @@ fn a_buffer_that_is_too_small_is_told_and_nothing_is_lost() {
     let mut segments = Segments::new(&bytes, &frame, &gso(&frame, 10)).unwrap();
     let most = segments.bytes_max();
     let mut room = vec![0; most];
-    assert_eq!(segments.write_next(&mut room[1..]), Err(NoRoom(most)));
+    assert_eq!(segments.write_next(&mut room[1..]), Err(BufferTooSmall(most)));
     assert_eq!(segments.left(), 3);
     assert_eq!(segments.write_next(&mut room), Ok(Some(most)));
     assert_eq!(read(&room).0, 5);
@@ -159,7 +159,7 @@ proptest! {
     #[test]
     fn any_frame_is_cut_within_bounds(bytes in crate::frame::tests::mutants(), size in 8u16..40) {
         let Ok(frame) = Frame::parse(&bytes, bytes.len()) else { return Ok(()) };
-        let Some((at, Upper::Tcp(tcp))) = frame.transport() else { return Ok(()) };
+        let Some((at, TransportLayer::Tcp(tcp))) = frame.transport() else { return Ok(()) };
         let kind = if frame.kind == ethertype::IPV4 { 1 } else { 4 };
         let raw = raw(1, kind, [tcp.data_at, size, at, 16]);
         let Ok(header) = Header::parse(&raw, &frame, Offloads::KERNEL) else { return Ok(()) };

@@ -1,11 +1,11 @@
 //! What becomes of a frame: one function, on a private copy of its headers.
 
 use super::{Network, Switch};
+use crate::drop_reason::Reason;
 use crate::frame::Frame;
 use crate::header::Header;
-use crate::port::{Mode, Policy, PortId, PortSet, Tagging};
-use crate::reason::Reason;
-use crate::table::Learnt;
+use crate::port::{EffectiveMode, PortId, PortPolicy, PortSet, TagAction};
+use crate::table::LearnOutcome;
 
 /// Bytes of a full frame of an Ethernet with a tag, as the limit of floods counts them.
 const FULL_BYTES: u64 = 1518;
@@ -23,14 +23,14 @@ pub enum Decision {
 
 /// All that is decided about a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Verdict {
+pub struct FrameVerdict {
     /// Where it goes.
     pub decision: Decision,
     /// Its VLAN; 0 is none. [`Switch::tagging`] needs it.
     pub vlan: u16,
-    /// What its source has taught. If it [`Learnt::is_news`], other reactors' switches of the
+    /// What its source has taught. If it [`LearnOutcome::is_news`], other reactors' switches of the
     /// network should learn it too.
-    pub learnt: Option<Learnt>,
+    pub learnt: Option<LearnOutcome>,
 }
 
 /// Bytes of the longest packet that becomes of a frame, as an MTU counts them.
@@ -44,36 +44,36 @@ pub(super) fn longest(frame: &Frame<'_>, header: &Header) -> u32 {
 impl Switch {
     /// Decides about a frame that came from port `from` at `now_ns`. Looks at nothing but its
     /// arguments, takes no lock, allocates nothing. The time is that of two looks into a table; for
-    /// a flood, that of a walk over the network's ports. [`Switch::way`] may spare those.
+    /// a flood, that of a walk over the network's ports. [`Switch::lookup`] may spare those.
     pub fn decide(
         &mut self,
         from: PortId,
         frame: &Frame<'_>,
         header: &Header,
         now_ns: u64,
-    ) -> Verdict {
+    ) -> FrameVerdict {
         let (mut vlan, mut learnt) = (0, None);
         let decision = self.admit(from, frame, header).and_then(|entered| {
             vlan = entered;
             learnt = Some(self.learn(from, vlan, frame.src, now_ns));
             self.destination(from, frame, vlan, now_ns)
         });
-        if let (Some(Learnt::Known), Ok(Decision::Forward(to))) = (learnt, decision) {
-            self.tread(from, frame, (to, vlan), now_ns);
+        if let (Some(LearnOutcome::Known), Ok(Decision::Forward(to))) = (learnt, decision) {
+            self.insert(from, frame, (to, vlan), now_ns);
         }
-        Verdict { decision: decision.unwrap_or_else(Decision::Drop), vlan, learnt }
+        FrameVerdict { decision: decision.unwrap_or_else(Decision::Drop), vlan, learnt }
     }
 
     /// What becomes of the tag of a frame, of which `vlan` was decided, on its way out to `port`.
-    pub fn tagging(&self, port: PortId, vlan: u16, frame: &Frame<'_>) -> Tagging {
-        self.port(port).map_or(Tagging::Keep, |policy| policy.vlan.leave(vlan, frame.tag))
+    pub fn tagging(&self, port: PortId, vlan: u16, frame: &Frame<'_>) -> TagAction {
+        self.port(port).map_or(TagAction::Keep, |policy| policy.vlan.leave(vlan, frame.tag))
     }
 
     /// Whether a frame may come in, and its VLAN.
     fn admit(&self, from: PortId, frame: &Frame<'_>, header: &Header) -> Result<u16, Reason> {
         let (policy, network) = self.place(from)?;
         let mode = policy.mode(network.policy.default);
-        if matches!(mode, Mode::Closed) {
+        if matches!(mode, EffectiveMode::Closed) {
             return Err(Reason::Closed);
         }
         if !frame.src.is_station() {
@@ -86,13 +86,13 @@ impl Switch {
         if longest(frame, header) > network.policy.mtu.into() {
             return Err(Reason::Oversize);
         }
-        if let Mode::Locked(lock) = mode {
+        if let EffectiveMode::Locked(lock) = mode {
             lock.check(frame, header)?;
         }
         Ok(vlan)
     }
 
-    pub(super) fn place(&self, port: PortId) -> Result<(&Policy, &Network), Reason> {
+    pub(super) fn place(&self, port: PortId) -> Result<(&PortPolicy, &Network), Reason> {
         let policy = self.port(port).ok_or(Reason::NoPort)?;
         Ok((policy, self.network(policy.network).ok_or(Reason::NoPort)?))
     }
@@ -111,7 +111,7 @@ impl Switch {
             Some(_) => Err(Reason::ReceiverClosed),
             None => {
                 if let Some(pace) = &policy.flood
-                    && pace.pass(full_frames(frame), now_ns).is_err()
+                    && pace.admit(full_frames(frame), now_ns).is_err()
                 {
                     return Err(Reason::FloodLimit);
                 }

@@ -2,18 +2,18 @@
 //!
 //! A switch is one reactor's view: it owns its tables, so that a decision takes no lock. Changes
 //! are made to every reactor's; what one of them learns is told to the others
-//! ([`Verdict::learnt`], [`Switch::learn`]). Caps are shared by all ([`crate::port::Pace`]).
+//! ([`FrameVerdict::learnt`], [`Switch::learn`]). Caps are shared by all ([`crate::port::RateLimiter`]).
 
 mod decide;
-mod ways;
+mod forwarding_cache;
 
-pub use decide::{Decision, Verdict};
-pub use ways::Way;
+pub use decide::{Decision, FrameVerdict};
+pub use forwarding_cache::ForwardingEntry;
 
 use crate::mac::Mac;
-use crate::port::{DefaultMode, Mode, Policy, PortId, PortSet};
-use crate::table::{Learnt, Limits, MacTable};
-use ways::Ways;
+use crate::port::{DefaultMode, EffectiveMode, PortId, PortPolicy, PortSet};
+use crate::table::{LearnOutcome, MacTable, MacTableLimits};
+use forwarding_cache::ForwardingCache;
 
 /// Most ports of a switch.
 pub const PORTS_MAX: usize = 1024;
@@ -32,12 +32,12 @@ pub struct NetworkPolicy {
     /// What holds for ports that leave it to their network.
     pub default: DefaultMode,
     /// Bounds of its table.
-    pub limits: Limits,
+    pub limits: MacTableLimits,
 }
 
 impl Default for NetworkPolicy {
     fn default() -> Self {
-        Self { mtu: 1500, default: DefaultMode::default(), limits: Limits::default() }
+        Self { mtu: 1500, default: DefaultMode::default(), limits: MacTableLimits::default() }
     }
 }
 
@@ -54,7 +54,7 @@ pub enum SwitchError {
 
 /// Where a station is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Station {
+pub struct LearntStation {
     /// In which network.
     pub network: NetworkId,
     /// At which port.
@@ -77,10 +77,10 @@ struct Network {
 /// One reactor's view of ports and networks.
 #[derive(Debug)]
 pub struct Switch {
-    ports: Box<[Option<Policy>]>,
+    ports: Box<[Option<PortPolicy>]>,
     networks: Box<[Option<Network>]>,
     /// Forgotten whenever something changes that they depend on.
-    ways: Ways,
+    ways: ForwardingCache,
 }
 
 impl Default for Switch {
@@ -94,7 +94,7 @@ impl Switch {
     pub fn new() -> Self {
         let ports = (0..PORTS_MAX).map(|_| None).collect();
         let networks = (0..NETWORKS_MAX).map(|_| None).collect();
-        Self { ports, networks, ways: Ways::default() }
+        Self { ports, networks, ways: ForwardingCache::default() }
     }
 
     /// Makes a network, or changes one: with other limits of its table it learns anew.
@@ -137,13 +137,13 @@ impl Switch {
     ///
     /// # Errors
     /// There is no such network, or no such number of a port.
-    pub fn set_port(&mut self, id: PortId, policy: Policy) -> Result<(), SwitchError> {
+    pub fn set_port(&mut self, id: PortId, policy: PortPolicy) -> Result<(), SwitchError> {
         if self.network(policy.network).is_none() {
             return Err(SwitchError::NoSuchNetwork(policy.network.0));
         }
         self.ways.forget();
         let place = self.ports.get(id.index()).ok_or(SwitchError::NoSuchPort(id.0))?;
-        let same = |old: &Policy| {
+        let same = |old: &PortPolicy| {
             (old.network, old.vlan, old.locking) == (policy.network, policy.vlan, policy.locking)
                 && old.lock == policy.lock
         };
@@ -171,32 +171,38 @@ impl Switch {
     }
 
     /// Another reactor has learnt where a station is.
-    pub fn learn(&mut self, port: PortId, vlan: u16, mac: Mac, now_ns: u64) -> Learnt {
+    pub fn learn(&mut self, port: PortId, vlan: u16, mac: Mac, now_ns: u64) -> LearnOutcome {
         let network = self.port(port).map(|port| port.network);
         let network = network.and_then(|network| self.network_mut(network));
-        let learnt = network
-            .map_or(Learnt::NoStation, |network| network.stations.learn(vlan, mac, port, now_ns));
+        let learnt = network.map_or(LearnOutcome::NoStation, |network| {
+            network.stations.learn(vlan, mac, port, now_ns)
+        });
         // New is also one that was forgotten, and has moved in between.
-        if matches!(learnt, Learnt::Moved(_) | Learnt::New) {
+        if matches!(learnt, LearnOutcome::Moved(_) | LearnOutcome::New) {
             self.ways.forget();
         }
         learnt
     }
 
     /// Stations that were learnt, in no order.
-    pub fn stations(&self) -> impl Iterator<Item = Station> {
+    pub fn stations(&self) -> impl Iterator<Item = LearntStation> {
         let networks = (0..).map(NetworkId).zip(&self.networks);
         networks.filter_map(|(id, network)| Some((id, network.as_ref()?))).flat_map(
             |(network, of)| {
-                let station =
-                    move |(vlan, mac, port, seen_ns)| Station { network, port, vlan, mac, seen_ns };
+                let station = move |(vlan, mac, port, seen_ns)| LearntStation {
+                    network,
+                    port,
+                    vlan,
+                    mac,
+                    seen_ns,
+                };
                 of.stations.learnt().map(station)
             },
         )
     }
 
     /// A port as it was plugged in.
-    pub fn port(&self, id: PortId) -> Option<&Policy> {
+    pub fn port(&self, id: PortId) -> Option<&PortPolicy> {
         self.ports.get(id.index())?.as_ref()
     }
 
@@ -211,7 +217,7 @@ impl Switch {
     /// Frames of `vlan` may go out to `port`.
     fn is_open(&self, network: &Network, port: PortId, vlan: u16) -> bool {
         self.port(port).is_some_and(|policy| {
-            let closed = matches!(policy.mode(network.policy.default), Mode::Closed);
+            let closed = matches!(policy.mode(network.policy.default), EffectiveMode::Closed);
             !closed && policy.vlan.carries(vlan)
         })
     }

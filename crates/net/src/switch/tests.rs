@@ -6,12 +6,12 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use super::*;
+use crate::drop_reason::Reason;
 use crate::frame::{Frame, Tag, ethertype};
 use crate::header::Header;
 use crate::mac::Mac;
-use crate::port::{LockingMode, Pace, Rate, Tagging, Vlan};
-use crate::reason::Reason;
-use crate::trial::{ether, gso, mac, parse, tcp, v4};
+use crate::port::{LockingMode, Rate, RateLimiter, TagAction, Vlan};
+use crate::test_frames::{ether, gso, mac, parse, tcp, v4};
 
 pub(super) const LAN: NetworkId = NetworkId(1);
 const OTHER: NetworkId = NetworkId(2);
@@ -33,7 +33,7 @@ pub(super) fn switch() -> Switch {
     }
     for port in 0..6 {
         let network = if port < 4 { LAN } else { OTHER };
-        switch.set_port(PortId(port), Policy::open(network)).unwrap();
+        switch.set_port(PortId(port), PortPolicy::open(network)).unwrap();
     }
     switch
 }
@@ -48,7 +48,7 @@ fn set(ports: &[u16]) -> Decision {
     Decision::Flood(set)
 }
 
-fn change(switch: &mut Switch, port: u16, change: impl FnOnce(&mut Policy)) {
+fn change(switch: &mut Switch, port: u16, change: impl FnOnce(&mut PortPolicy)) {
     let mut policy = switch.port(PortId(port)).unwrap().clone();
     change(&mut policy);
     switch.set_port(PortId(port), policy).unwrap();
@@ -133,12 +133,12 @@ fn access_ports_and_trunks() {
     let out = switch.decide(PortId(0), &frame(mac(1), mac(0)), &Header::default(), 0);
     assert_eq!((out.decision, out.vlan), (set(&[1, 3]), 7));
     let plain = frame(mac(1), mac(0));
-    assert_eq!(switch.tagging(PortId(1), 7, &plain), Tagging::Keep);
-    assert_eq!(switch.tagging(PortId(3), 7, &plain), Tagging::Push(Tag(7)));
+    assert_eq!(switch.tagging(PortId(1), 7, &plain), TagAction::Keep);
+    assert_eq!(switch.tagging(PortId(3), 7, &plain), TagAction::Push(Tag(7)));
     // Back from the trunk with its tag: to the port of the VLAN alone.
     let back = tagged(mac(0), mac(3), 7);
     assert_eq!(decide(&mut switch, 3, &back), Decision::Forward(PortId(0)));
-    assert_eq!(switch.tagging(PortId(0), 7, &back), Tagging::Pop);
+    assert_eq!(switch.tagging(PortId(0), 7, &back), TagAction::Pop);
     assert_eq!(decide(&mut switch, 3, &tagged(mac(0), mac(3), 8)), set(&[2]));
     assert_eq!(decide(&mut switch, 3, &frame(mac(0), mac(3))), Decision::Drop(Reason::NoReceiver));
     assert_eq!(
@@ -180,7 +180,7 @@ fn nothing_longer_than_the_mtu() {
 #[test]
 fn floods_are_limited_and_known_stations_are_not() {
     let mut switch = switch();
-    let pace = Arc::new(Pace::new(Rate { per_second: 10, burst: 3 }, 0));
+    let pace = Arc::new(RateLimiter::new(Rate { per_second: 10, burst: 3 }, 0));
     change(&mut switch, 0, |policy| policy.flood = Some(pace));
     decide(&mut switch, 1, &frame(Mac::BROADCAST, mac(1)));
     for nth in 0..6 {
@@ -203,7 +203,7 @@ fn large_frames_count_for_many_in_the_limit_of_floods() {
         switch
             .set_network(LAN, NetworkPolicy { mtu: u16::MAX, ..NetworkPolicy::default() })
             .unwrap();
-        let pace = Arc::new(Pace::new(Rate { per_second: 1, burst: 100 }, 0));
+        let pace = Arc::new(RateLimiter::new(Rate { per_second: 1, burst: 100 }, 0));
         change(&mut switch, 0, |policy| policy.flood = Some(pace));
         let large = parse(&ether(Mac::BROADCAST, mac(0), None, 0x1234, &vec![0; bytes - 14]));
         (0..1000).take_while(|_| decide(&mut switch, 0, &large) == set(&[1, 2, 3])).count()
@@ -215,7 +215,7 @@ fn large_frames_count_for_many_in_the_limit_of_floods() {
 #[test]
 fn a_locked_port_teaches_nothing_false() {
     let mut switch = switch();
-    let locked = Policy::open(LAN).locked(mac(0), &[Ipv4Addr::new(10, 0, 0, 1)], &[]).unwrap();
+    let locked = PortPolicy::open(LAN).locked(mac(0), &[Ipv4Addr::new(10, 0, 0, 1)], &[]).unwrap();
     switch.set_port(PortId(0), locked).unwrap();
     decide(&mut switch, 1, &frame(Mac::BROADCAST, mac(1)));
     let out = switch.decide(PortId(0), &frame(mac(2), mac(1)), &Header::default(), 0);
@@ -234,10 +234,10 @@ fn a_locked_port_teaches_nothing_false() {
 fn what_one_learns_others_are_told() {
     let (mut one, mut other) = (switch(), switch());
     let said = one.decide(PortId(0), &frame(mac(1), mac(0)), &Header::default(), 0);
-    assert!(said.learnt.is_some_and(Learnt::is_news));
-    assert_eq!(other.learn(PortId(0), said.vlan, mac(0), 0), Learnt::New);
+    assert!(said.learnt.is_some_and(LearnOutcome::is_news));
+    assert_eq!(other.learn(PortId(0), said.vlan, mac(0), 0), LearnOutcome::New);
     assert_eq!(decide(&mut other, 1, &frame(mac(0), mac(1))), Decision::Forward(PortId(0)));
-    assert_eq!(other.learn(PortId(99), 0, mac(0), 0), Learnt::NoStation);
+    assert_eq!(other.learn(PortId(99), 0, mac(0), 0), LearnOutcome::NoStation);
 }
 
 #[test]
@@ -248,10 +248,10 @@ fn numbers_that_cannot_be() {
         switch.set_network(beyond, NetworkPolicy::default()),
         Err(SwitchError::NoSuchNetwork(beyond.0))
     );
-    let policy = Policy::open(NetworkId(7));
+    let policy = PortPolicy::open(NetworkId(7));
     assert_eq!(switch.set_port(PortId(0), policy), Err(SwitchError::NoSuchNetwork(7)));
     let high = PortId(PORTS_MAX as u16);
-    assert_eq!(switch.set_port(high, Policy::open(LAN)), Err(SwitchError::NoSuchPort(high.0)));
+    assert_eq!(switch.set_port(high, PortPolicy::open(LAN)), Err(SwitchError::NoSuchPort(high.0)));
     switch.remove_network(LAN);
     assert!(switch.port(PortId(0)).is_none() && switch.port(PortId(4)).is_some());
     assert_eq!(decide(&mut switch, 0, &frame(mac(1), mac(0))), Decision::Drop(Reason::NoPort));
@@ -275,7 +275,7 @@ proptest! {
         for (port, (network, vlan, mode)) in (0..).zip(&ports) {
             let vlan = (*vlan).try_into().map_or(Vlan::Trunk, Vlan::Access);
             let locking = if *mode == 0 { LockingMode::Disabled } else { LockingMode::Unlocked };
-            let policy = Policy { vlan, locking, ..Policy::open(NetworkId(*network)) };
+            let policy = PortPolicy { vlan, locking, ..PortPolicy::open(NetworkId(*network)) };
             switch.set_port(PortId(port), policy).unwrap();
         }
         for (from, source, to, tag) in sent {
@@ -295,9 +295,9 @@ proptest! {
                 prop_assert!(policy.vlan.carries(verdict.vlan));
                 let leaves = switch.tagging(port, verdict.vlan, &frame);
                 let shown = match leaves {
-                    Tagging::Keep => frame.tag.map_or(0, Tag::vlan),
-                    Tagging::Push(tag) | Tagging::Replace(tag) => tag.vlan(),
-                    Tagging::Pop => 0,
+                    TagAction::Keep => frame.tag.map_or(0, Tag::vlan),
+                    TagAction::Push(tag) | TagAction::Replace(tag) => tag.vlan(),
+                    TagAction::Pop => 0,
                 };
                 let expected = if policy.vlan == Vlan::Trunk { verdict.vlan } else { 0 };
                 prop_assert_eq!(shown, expected);

@@ -3,7 +3,7 @@
 //! Memory is bounded and taken at the start. Looking up and learning take constant time; entries
 //! that have aged are taken out when something is learnt, each once, oldest first.
 //!
-//! One reactor owns a table. What it learns is told by [`Learnt::is_news`] to be worth telling the
+//! One reactor owns a table. What it learns is told by [`LearnOutcome::is_news`] to be worth telling the
 //! tables of the network on other reactors.
 
 mod index;
@@ -23,7 +23,7 @@ pub const REFRESH_NS: u64 = 1_000_000_000;
 
 /// Bounds of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct MacTableLimits {
     /// Stations in all.
     pub entries: u32,
     /// Stations learnt from one port, unless it may have more.
@@ -36,7 +36,7 @@ pub struct Limits {
     pub move_gap_ns: u64,
 }
 
-impl Default for Limits {
+impl Default for MacTableLimits {
     /// 8,192 stations, 1,024 of a port, 300 s (IEEE 802.1Q, table 8-6), one move a second.
     fn default() -> Self {
         let second = 1_000_000_000;
@@ -46,7 +46,7 @@ impl Default for Limits {
 
 /// What came of a frame's source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Learnt {
+pub enum LearnOutcome {
     /// Nothing new.
     Known,
     /// It is new.
@@ -65,7 +65,7 @@ pub enum Learnt {
     TableFull,
 }
 
-impl Learnt {
+impl LearnOutcome {
     /// Other tables of the network should learn it too.
     pub fn is_news(self) -> bool {
         matches!(self, Self::New | Self::Refreshed | Self::Moved(_))
@@ -88,17 +88,17 @@ fn unkey(key: Key) -> (u16, Mac) {
 /// The stations of one network.
 #[derive(Debug)]
 pub struct MacTable {
-    limits: Limits,
+    limits: MacTableLimits,
     index: Index,
     slab: Slab,
-    per_port: Box<[Of]>,
+    per_port: Box<[PortEntries]>,
     /// Ports from which something was learnt, without those that may have more than others.
     sharers: u32,
 }
 
 /// Of a port.
 #[derive(Clone, Copy, Debug)]
-struct Of {
+struct PortEntries {
     /// Stations that were learnt from it.
     learnt: u32,
     /// Most of these.
@@ -107,10 +107,11 @@ struct Of {
 
 impl MacTable {
     /// An empty table. Takes about 56 bytes for each entry, and 8 for each possible port.
-    pub fn new(limits: Limits) -> Self {
+    pub fn new(limits: MacTableLimits) -> Self {
         let most = limits.entries.clamp(1, 1 << 20);
-        let limits = Limits { entries: most, age_ns: limits.age_ns.max(REFRESH_NS), ..limits };
-        let per_port = vec![Of { learnt: 0, most: limits.per_port }; PORTS_MAX].into();
+        let limits =
+            MacTableLimits { entries: most, age_ns: limits.age_ns.max(REFRESH_NS), ..limits };
+        let per_port = vec![PortEntries { learnt: 0, most: limits.per_port }; PORTS_MAX].into();
         let (index, slab) = (Index::new(most), Slab::new(most));
         Self { limits, index, slab, per_port, sharers: 0 }
     }
@@ -147,9 +148,9 @@ impl MacTable {
     }
 
     /// A frame came from `mac` on `port`.
-    pub fn learn(&mut self, vlan: u16, mac: Mac, port: PortId, now_ns: u64) -> Learnt {
+    pub fn learn(&mut self, vlan: u16, mac: Mac, port: PortId, now_ns: u64) -> LearnOutcome {
         if !mac.is_station() {
-            return Learnt::NoStation;
+            return LearnOutcome::NoStation;
         }
         let key = key(vlan, mac);
         self.expire(now_ns);
@@ -159,10 +160,10 @@ impl MacTable {
         };
         match entry {
             Entry { port: there, .. } if there != port => self.relocate(at, entry, port, now_ns),
-            _ if now_ns.saturating_sub(entry.seen_ns) < REFRESH_NS => Learnt::Known,
+            _ if now_ns.saturating_sub(entry.seen_ns) < REFRESH_NS => LearnOutcome::Known,
             _ => {
                 self.slab.touch(at, now_ns);
-                Learnt::Refreshed
+                LearnOutcome::Refreshed
             }
         }
     }
@@ -176,27 +177,27 @@ impl MacTable {
         }
     }
 
-    fn insert(&mut self, key: Key, port: PortId, now_ns: u64) -> Learnt {
+    fn insert(&mut self, key: Key, port: PortId, now_ns: u64) -> LearnOutcome {
         if !self.has_room(port) {
-            return Learnt::PortFull;
+            return LearnOutcome::PortFull;
         }
         if self.slab.is_full() {
             self.make_room(port);
         }
         let entry = Entry { key: Some(key), port, seen_ns: now_ns, ..UNUSED };
-        let Some(at) = self.slab.take(entry) else { return Learnt::TableFull };
+        let Some(at) = self.slab.take(entry) else { return LearnOutcome::TableFull };
         self.index.insert(key.get(), at);
         self.count(port, 1);
-        Learnt::New
+        LearnOutcome::New
     }
 
     /// The station of `entry`, at `at`, was seen on another port.
-    fn relocate(&mut self, at: u32, entry: Entry, port: PortId, now_ns: u64) -> Learnt {
+    fn relocate(&mut self, at: u32, entry: Entry, port: PortId, now_ns: u64) -> LearnOutcome {
         if now_ns < entry.free_ns {
-            return Learnt::Held(entry.port);
+            return LearnOutcome::Held(entry.port);
         }
         if !self.has_room(port) {
-            return Learnt::PortFull;
+            return LearnOutcome::PortFull;
         }
         self.count(entry.port, -1);
         self.count(port, 1);
@@ -205,7 +206,7 @@ impl MacTable {
             moved.free_ns = now_ns.saturating_add(self.limits.move_gap_ns);
         }
         self.slab.touch(at, now_ns);
-        Learnt::Moved(entry.port)
+        LearnOutcome::Moved(entry.port)
     }
 
     fn find(&self, key: Key) -> Option<u32> {
@@ -249,17 +250,17 @@ impl MacTable {
     /// Stations that a port may have although the table is full: half of the table where it may have
     /// more than others, and an equal part of the other half else. All shares are no more than there
     /// is, so that where one has less, another one has more.
-    fn share(&self, of: Of, sharers: u32) -> u32 {
+    fn share(&self, of: PortEntries, sharers: u32) -> u32 {
         let half = self.limits.entries / 2;
         if self.is_wide(of) { half } else { half / sharers.max(1) }
     }
 
-    fn is_wide(&self, of: Of) -> bool {
+    fn is_wide(&self, of: PortEntries) -> bool {
         of.most > self.limits.per_port
     }
 
-    fn of(&self, port: PortId) -> Of {
-        self.per_port.get(port.index()).copied().unwrap_or(Of { learnt: 0, most: 0 })
+    fn of(&self, port: PortId) -> PortEntries {
+        self.per_port.get(port.index()).copied().unwrap_or(PortEntries { learnt: 0, most: 0 })
     }
 
     fn has_room(&self, port: PortId) -> bool {
@@ -271,12 +272,12 @@ impl MacTable {
         self.change(port, |of| of.learnt = of.learnt.saturating_add_signed(by));
     }
 
-    fn change(&mut self, port: PortId, change: impl FnOnce(&mut Of)) {
+    fn change(&mut self, port: PortId, change: impl FnOnce(&mut PortEntries)) {
         let before = self.of(port);
         let Some(of) = self.per_port.get_mut(port.index()) else { return };
         change(of);
         let after = *of;
-        let shares = |of: Of| u32::from(of.learnt > 0 && !self.is_wide(of));
+        let shares = |of: PortEntries| u32::from(of.learnt > 0 && !self.is_wide(of));
         self.sharers = self.sharers + shares(after) - shares(before);
     }
 

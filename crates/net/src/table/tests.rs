@@ -5,19 +5,19 @@ use std::collections::HashMap;
 use proptest::prelude::*;
 
 use super::*;
-use crate::trial::mac;
+use crate::test_frames::mac;
 
 const SECOND: u64 = 1_000_000_000;
 
-fn small() -> Limits {
-    Limits { entries: 8, per_port: 4, age_ns: 10 * SECOND, move_gap_ns: 2 * SECOND }
+fn small() -> MacTableLimits {
+    MacTableLimits { entries: 8, per_port: 4, age_ns: 10 * SECOND, move_gap_ns: 2 * SECOND }
 }
 
 #[test]
 fn who_is_no_station_is_not_learnt() {
     let mut table = MacTable::new(small());
     for nobody in [Mac::default(), Mac::BROADCAST, Mac([1, 0, 0x5e, 0, 0, 1])] {
-        assert_eq!(table.learn(0, nobody, PortId(1), 0), Learnt::NoStation);
+        assert_eq!(table.learn(0, nobody, PortId(1), 0), LearnOutcome::NoStation);
     }
     assert!(table.is_empty());
 }
@@ -25,8 +25,8 @@ fn who_is_no_station_is_not_learnt() {
 #[test]
 fn stations_of_vlans_are_apart() {
     let mut table = MacTable::new(small());
-    assert_eq!(table.learn(0, mac(1), PortId(1), 0), Learnt::New);
-    assert_eq!(table.learn(7, mac(1), PortId(2), 0), Learnt::New);
+    assert_eq!(table.learn(0, mac(1), PortId(1), 0), LearnOutcome::New);
+    assert_eq!(table.learn(7, mac(1), PortId(2), 0), LearnOutcome::New);
     assert_eq!(table.lookup(0, mac(1), 0), Some(PortId(1)));
     assert_eq!(table.lookup(7, mac(1), 0), Some(PortId(2)));
     assert_eq!(table.lookup(8, mac(1), 0), None);
@@ -39,25 +39,25 @@ fn stations_of_vlans_are_apart() {
 fn moves_are_bounded_and_a_first_one_is_free() {
     let mut table = MacTable::new(small());
     table.learn(0, mac(1), PortId(1), 0);
-    assert_eq!(table.learn(0, mac(1), PortId(2), 1), Learnt::Moved(PortId(1)));
-    assert_eq!(table.learn(0, mac(1), PortId(1), 2), Learnt::Held(PortId(2)));
+    assert_eq!(table.learn(0, mac(1), PortId(2), 1), LearnOutcome::Moved(PortId(1)));
+    assert_eq!(table.learn(0, mac(1), PortId(1), 2), LearnOutcome::Held(PortId(2)));
     assert_eq!(table.lookup(0, mac(1), 2), Some(PortId(2)));
-    assert_eq!(table.learn(0, mac(1), PortId(1), 1 + 2 * SECOND), Learnt::Moved(PortId(2)));
+    assert_eq!(table.learn(0, mac(1), PortId(1), 1 + 2 * SECOND), LearnOutcome::Moved(PortId(2)));
 }
 
 /// A flood of addresses that are made up fills what its port may have and no more.
 #[test]
 fn a_flood_leaves_room_for_others() {
-    let mut table = MacTable::new(Limits::default());
+    let mut table = MacTable::new(MacTableLimits::default());
     for number in 0..100_000u32 {
         let [a, b, c, d] = number.to_be_bytes();
         let learnt = table.learn(0, Mac([2, 1, a, b, c, d]), PortId(1), 0);
-        assert_eq!(learnt, if number < 1024 { Learnt::New } else { Learnt::PortFull });
+        assert_eq!(learnt, if number < 1024 { LearnOutcome::New } else { LearnOutcome::PortFull });
     }
-    assert_eq!(table.learn(0, mac(1), PortId(2), 0), Learnt::New);
+    assert_eq!(table.learn(0, mac(1), PortId(2), 0), LearnOutcome::New);
     assert_eq!(
         table.learn(0, mac(2), PortId(PORTS_MAX as u16), 0),
-        Learnt::PortFull,
+        LearnOutcome::PortFull,
         "no such port"
     );
 }
@@ -65,26 +65,29 @@ fn a_flood_leaves_room_for_others() {
 /// Ports that fill the table together give way to whoever has less than his share, and only to those.
 #[test]
 fn a_full_table_is_shared() {
-    let mut table = MacTable::new(Limits { entries: 12, per_port: 6, ..small() });
+    let mut table = MacTable::new(MacTableLimits { entries: 12, per_port: 6, ..small() });
     for nth in 0..12 {
-        assert_eq!(table.learn(0, mac(nth), PortId(u16::from(nth) / 6), nth.into()), Learnt::New);
+        assert_eq!(
+            table.learn(0, mac(nth), PortId(u16::from(nth) / 6), nth.into()),
+            LearnOutcome::New
+        );
     }
     // With a third port the share is two.
-    assert_eq!(table.learn(0, mac(20), PortId(2), 20), Learnt::New);
+    assert_eq!(table.learn(0, mac(20), PortId(2), 20), LearnOutcome::New);
     assert_eq!(
         (table.len(), table.lookup(0, mac(0), 20)),
         (12, None),
         "the one silent for longest"
     );
-    assert_eq!(table.learn(0, mac(21), PortId(2), 20), Learnt::New);
-    assert_eq!(table.learn(0, mac(22), PortId(2), 20), Learnt::TableFull, "it has its share");
-    assert_eq!(table.learn(0, mac(0), PortId(0), 20), Learnt::TableFull, "it has more");
+    assert_eq!(table.learn(0, mac(21), PortId(2), 20), LearnOutcome::New);
+    assert_eq!(table.learn(0, mac(22), PortId(2), 20), LearnOutcome::TableFull, "it has its share");
+    assert_eq!(table.learn(0, mac(0), PortId(0), 20), LearnOutcome::TableFull, "it has more");
     // The host's device has half of the table.
     table.set_most(PortId(9), Some(u32::MAX));
     for nth in 30..36 {
-        assert_eq!(table.learn(0, mac(nth), PortId(9), 30), Learnt::New);
+        assert_eq!(table.learn(0, mac(nth), PortId(9), 30), LearnOutcome::New);
     }
-    assert_eq!(table.learn(0, mac(36), PortId(9), 30), Learnt::TableFull);
+    assert_eq!(table.learn(0, mac(36), PortId(9), 30), LearnOutcome::TableFull);
     let left = |port| table.learnt().filter(|(.., at, _)| *at == PortId(port)).count();
     assert_eq!([0, 1, 2, 9].map(left), [2, 2, 2, 6]);
 }
@@ -93,10 +96,10 @@ fn a_full_table_is_shared() {
 fn a_port_may_have_more_stations_than_others() {
     let mut table = MacTable::new(small());
     table.set_most(PortId(1), Some(u32::MAX));
-    (0..8).for_each(|nth| assert_eq!(table.learn(0, mac(nth), PortId(1), 0), Learnt::New));
-    assert_eq!(table.learn(0, mac(9), PortId(1), 0), Learnt::TableFull);
+    (0..8).for_each(|nth| assert_eq!(table.learn(0, mac(nth), PortId(1), 0), LearnOutcome::New));
+    assert_eq!(table.learn(0, mac(9), PortId(1), 0), LearnOutcome::TableFull);
     table.set_most(PortId(1), None);
-    assert_eq!(table.learn(0, mac(9), PortId(1), 0), Learnt::PortFull);
+    assert_eq!(table.learn(0, mac(9), PortId(1), 0), LearnOutcome::PortFull);
 }
 
 #[test]
@@ -104,8 +107,11 @@ fn news_are_what_others_must_know() {
     let mut table = MacTable::new(small());
     assert!(table.learn(0, mac(1), PortId(1), 0).is_news());
     assert!(!table.learn(0, mac(1), PortId(1), REFRESH_NS - 1).is_news());
-    assert_eq!(table.learn(0, mac(1), PortId(1), REFRESH_NS), Learnt::Refreshed);
-    assert!(Learnt::Refreshed.is_news() && table.learn(0, mac(1), PortId(2), REFRESH_NS).is_news());
+    assert_eq!(table.learn(0, mac(1), PortId(1), REFRESH_NS), LearnOutcome::Refreshed);
+    assert!(
+        LearnOutcome::Refreshed.is_news()
+            && table.learn(0, mac(1), PortId(2), REFRESH_NS).is_news()
+    );
 }
 
 /// What the table must say, with everything searched through.
@@ -117,7 +123,7 @@ struct Naive {
 }
 
 impl Naive {
-    fn expire(&mut self, now: u64, limits: Limits) {
+    fn expire(&mut self, now: u64, limits: MacTableLimits) {
         self.stations.retain(|_, (_, seen, _)| now - *seen < limits.age_ns);
         self.order.retain(|key| self.stations.contains_key(key));
     }
@@ -127,9 +133,15 @@ impl Naive {
         self.order.push(key);
     }
 
-    fn learn(&mut self, key: (u16, Mac), port: PortId, now: u64, limits: Limits) -> Learnt {
+    fn learn(
+        &mut self,
+        key: (u16, Mac),
+        port: PortId,
+        now: u64,
+        limits: MacTableLimits,
+    ) -> LearnOutcome {
         if !key.1.is_station() {
-            return Learnt::NoStation;
+            return LearnOutcome::NoStation;
         }
         self.expire(now, limits);
         let on_port = self.stations.values().filter(|(at, ..)| *at == port).count();
@@ -137,26 +149,26 @@ impl Naive {
         let full = self.stations.len() >= limits.entries as usize;
         let is_new = room && !self.stations.contains_key(&key);
         if is_new && full && !self.gives_way(on_port, limits) {
-            return Learnt::TableFull;
+            return LearnOutcome::TableFull;
         }
         let answer = match self.stations.get_mut(&key) {
-            None if !room => Learnt::PortFull,
+            None if !room => LearnOutcome::PortFull,
             None => {
                 self.stations.insert(key, (port, now, 0));
-                Learnt::New
+                LearnOutcome::New
             }
             Some((at, seen, _)) if *at == port => {
                 if now - *seen < REFRESH_NS {
-                    return Learnt::Known;
+                    return LearnOutcome::Known;
                 }
                 *seen = now;
-                Learnt::Refreshed
+                LearnOutcome::Refreshed
             }
-            Some((at, _, free)) if now < *free => Learnt::Held(*at),
-            Some(_) if !room => Learnt::PortFull,
+            Some((at, _, free)) if now < *free => LearnOutcome::Held(*at),
+            Some(_) if !room => LearnOutcome::PortFull,
             Some((at, seen, free)) => {
                 (*seen, *free) = (now, now + limits.move_gap_ns);
-                Learnt::Moved(std::mem::replace(at, port))
+                LearnOutcome::Moved(std::mem::replace(at, port))
             }
         };
         if answer.is_news() {
@@ -166,7 +178,7 @@ impl Naive {
     }
 
     /// Whether a place could be had for a port that has so many.
-    fn gives_way(&mut self, on_port: usize, limits: Limits) -> bool {
+    fn gives_way(&mut self, on_port: usize, limits: MacTableLimits) -> bool {
         let mut of = HashMap::new();
         for (port, ..) in self.stations.values() {
             *of.entry(*port).or_insert(0) += 1;
@@ -187,7 +199,7 @@ impl Naive {
         self.order.retain(|other| *other != key);
     }
 
-    fn lookup(&self, key: (u16, Mac), now: u64, limits: Limits) -> Option<PortId> {
+    fn lookup(&self, key: (u16, Mac), now: u64, limits: MacTableLimits) -> Option<PortId> {
         let (port, seen, _) = self.stations.get(&key)?;
         (now - *seen < limits.age_ns).then_some(*port)
     }
@@ -200,7 +212,7 @@ proptest! {
         per_port in 1u32..12,
         steps in prop::collection::vec((0u8..20, 0u8..40, 0u16..5, 0u64..3 * SECOND), 1..400),
     ) {
-        let limits = Limits { entries, per_port, ..small() };
+        let limits = MacTableLimits { entries, per_port, ..small() };
         let (mut ours, mut naive, mut now) = (MacTable::new(limits), Naive::default(), 0);
         for (step, number, port, pass) in steps {
             let (vlan, port) = (u16::from(number % 2), PortId(port));

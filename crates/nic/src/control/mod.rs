@@ -12,7 +12,7 @@ mod queue;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use net::Mac;
-use net::control::{Asked, Command, CommandError, Terms};
+use net::control::{Command, CommandError, ControlFeatures, ControlSettings};
 use net::port::PortId;
 use reactor::Stopped;
 
@@ -25,8 +25,8 @@ pub(crate) use queue::{Control, Told};
 pub struct Desk {
     fabric: Arc<Fabric>,
     port: PortId,
-    terms: Terms,
-    asked: Mutex<Asked>,
+    terms: ControlFeatures,
+    asked: Mutex<ControlSettings>,
 }
 
 impl Desk {
@@ -37,10 +37,10 @@ impl Desk {
     pub fn open(
         fabric: &Arc<Fabric>,
         port: PortId,
-        terms: Terms,
+        terms: ControlFeatures,
         address: Mac,
     ) -> Result<Arc<Self>, Stopped> {
-        Self::resume(fabric, port, terms, Asked::nothing(address))
+        Self::resume(fabric, port, terms, ControlSettings::nothing(address))
     }
 
     /// This was asked for, of another process perhaps, and all hubs know it.
@@ -50,8 +50,8 @@ impl Desk {
     pub fn resume(
         fabric: &Arc<Fabric>,
         port: PortId,
-        terms: Terms,
-        asked: Asked,
+        terms: ControlFeatures,
+        asked: ControlSettings,
     ) -> Result<Arc<Self>, Stopped> {
         let fabric = Arc::clone(fabric);
         fabric.set_asked(port, Some(Arc::new(asked.clone())))?;
@@ -67,7 +67,7 @@ impl Desk {
     }
 
     /// All that was asked for.
-    pub fn all_asked(&self) -> Asked {
+    pub fn all_asked(&self) -> ControlSettings {
         self.asked().clone()
     }
 
@@ -87,14 +87,14 @@ impl Desk {
     }
 
     /// Takes a command; what all of them come to then.
-    fn take(&self, bytes: &[u8]) -> Result<Asked, CommandError> {
+    fn take(&self, bytes: &[u8]) -> Result<ControlSettings, CommandError> {
         let command = Command::parse(bytes, self.terms)?;
         let mut asked = self.asked();
         asked.apply(command);
         Ok(asked.clone())
     }
 
-    fn asked(&self) -> MutexGuard<'_, Asked> {
+    fn asked(&self) -> MutexGuard<'_, ControlSettings> {
         // Every change is a whole step.
         self.asked.lock().unwrap_or_else(PoisonError::into_inner)
     }

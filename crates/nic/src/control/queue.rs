@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use memory::Table;
-use net::control::{Asked, COMMAND_BYTES_MAX, CommandError, ERR, OK};
+use net::control::{COMMAND_BYTES_MAX, CommandError, ControlSettings, ERR, OK};
 use reactor::{Context, Handle, PollOutcome, Poller, PollerId};
 use virtq::{Chain, QueueStart, RingError};
 
@@ -85,7 +85,7 @@ impl Control {
         }
     }
 
-    fn tell(&mut self, asked: Asked) {
+    fn tell(&mut self, asked: ControlSettings) {
         self.ticket += 1;
         let (reactor, queue, ticket) = (self.reactor.clone(), self.id, self.ticket);
         let told = Arc::new(Told { reactor, queue, ticket });

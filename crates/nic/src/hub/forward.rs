@@ -4,8 +4,8 @@ use memory::Buffers;
 use net::Reason;
 use net::flow::FlowKey;
 use net::frame::{FRAME_MAX, Frame};
-use net::header::{Finish, Header};
-use net::port::{PortId, Tagging};
+use net::header::{Header, SoftwareOffload};
+use net::port::{PortId, TagAction};
 use net::switch::Decision;
 
 use super::exits::Exits;
@@ -66,7 +66,7 @@ impl Hub {
         let frame = Frame::parse(prefix, bytes)?;
         let header = Header::parse(header, &frame, *may)?;
         let mut passing = Passing { frame: &frame, header: &header, flooded: false, prefix, body };
-        if let Some(way) = self.switch.way(from, &frame, &header, now_ns) {
+        if let Some(way) = self.switch.lookup(from, &frame, &header, now_ns) {
             self.name(from, &frame, Some(way.to), now_ns);
             self.hand(way.to, way.tagging, &passing, now_ns);
             return Ok(());
@@ -104,7 +104,7 @@ impl Hub {
 
     /// Gives a frame to a port, in the form that it takes. What becomes of it there is counted
     /// there, and is no matter of its sender.
-    fn hand(&mut self, to: PortId, tagging: Tagging, passing: &Passing<'_>, now_ns: u64) {
+    fn hand(&mut self, to: PortId, tagging: TagAction, passing: &Passing<'_>, now_ns: u64) {
         let Passing { header, prefix, body, .. } = *passing;
         let Some(hash) = self.flow_for(to, passing) else { return };
         if !self.run.as_ref().is_some_and(|run| run.is_of(to, hash)) {
@@ -112,7 +112,7 @@ impl Hub {
         }
         let (Some(known), Some(run)) = (known(&mut self.ports, to), &mut self.run) else { return };
         let mut way = Handing { known, exits: &mut self.exits, work: &mut self.work, run };
-        let outcome = if header.is_plain() && tagging == Tagging::Keep {
+        let outcome = if header.is_plain() && tagging == TagAction::Keep {
             let raw = Header::default().bytes(1);
             way.give(&Ready { header: raw, head: prefix, body, since_ns: now_ns })
         } else {
@@ -180,7 +180,7 @@ impl Handing<'_> {
     fn finish(
         &mut self,
         workshop: &mut Workshop,
-        tagging: Tagging,
+        tagging: TagAction,
         passing: &Passing<'_>,
         now_ns: u64,
     ) -> (bool, u64) {
@@ -200,15 +200,15 @@ impl Handing<'_> {
             units += given.1;
         };
         let finished = match header.finish_for(takes) {
-            Finish::Nothing => {
+            SoftwareOffload::Nothing => {
                 give(head, body);
                 Ok(())
             }
-            Finish::Checksum => {
+            SoftwareOffload::Checksum => {
                 workshop.complete(head, body, header).map(|whole| give(whole, &nothing))
             }
             // The rest of a frame of which a piece is lost goes on: TCP asks for that piece.
-            Finish::Segment => {
+            SoftwareOffload::Segment => {
                 let most = if flooded { FLOODED_PIECES_MAX } else { PIECES_MAX };
                 workshop.cut(head, body, header, most, |piece| give(piece, &nothing))
             }

@@ -2,7 +2,7 @@
 
 use net::frame::{PREFIX_BYTES, TAG_BYTES, ethertype};
 use net::header::Header;
-use net::port::Tagging;
+use net::port::TagAction;
 
 /// Where a tag is: behind the addresses.
 const TAG_AT: usize = 12;
@@ -17,17 +17,21 @@ pub(super) struct Head {
 
 impl Head {
     /// `prefix` and `header` as `tagging` wants them; nothing if they stay as they are.
-    pub(super) fn new(prefix: &[u8], header: &Header, tagging: Tagging) -> Option<(Self, Header)> {
+    pub(super) fn new(
+        prefix: &[u8],
+        header: &Header,
+        tagging: TagAction,
+    ) -> Option<(Self, Header)> {
         let (tag, header) = match tagging {
-            Tagging::Keep => return None,
-            Tagging::Push(tag) => (Some(tag), header.tagged()),
-            Tagging::Replace(tag) => (Some(tag), *header),
-            Tagging::Pop => (None, header.untagged()),
+            TagAction::Keep => return None,
+            TagAction::Push(tag) => (Some(tag), header.tagged()),
+            TagAction::Replace(tag) => (Some(tag), *header),
+            TagAction::Pop => (None, header.untagged()),
         };
         let new = tag.map(|tag| [ethertype::VLAN.to_be_bytes(), tag.0.to_be_bytes()]);
         // The bytes behind the addresses, without the tag that goes.
         let behind = match tagging {
-            Tagging::Push(_) => TAG_AT,
+            TagAction::Push(_) => TAG_AT,
             _ => TAG_AT + TAG,
         };
         let (front, rest) = (prefix.get(..TAG_AT)?, prefix.get(behind..)?);
@@ -51,7 +55,7 @@ mod tests {
 
     use super::*;
 
-    fn changed(prefix: &[u8], tagging: Tagging) -> Vec<u8> {
+    fn changed(prefix: &[u8], tagging: TagAction) -> Vec<u8> {
         let (head, _) = Head::new(prefix, &Header::default(), tagging).unwrap();
         head.bytes().to_vec()
     }
@@ -59,16 +63,16 @@ mod tests {
     #[test]
     fn tags_come_go_and_change() {
         let plain: Vec<u8> = (0..PREFIX_BYTES as u8).collect();
-        let tagged = changed(&plain, Tagging::Push(Tag(0xa007)));
+        let tagged = changed(&plain, TagAction::Push(Tag(0xa007)));
         assert_eq!(tagged.len(), plain.len() + 4);
         assert_eq!((&tagged[..12], &tagged[12..16]), (&plain[..12], &[0x81, 0, 0xa0, 7][..]));
         assert_eq!(tagged[16..], plain[12..]);
         let prefix = &tagged[..PREFIX_BYTES];
-        let other = changed(prefix, Tagging::Replace(Tag(9)));
+        let other = changed(prefix, TagAction::Replace(Tag(9)));
         assert_eq!((&other[..14], &other[14..16]), (&tagged[..14], &[0, 9][..]));
         assert_eq!((other.len(), &other[16..]), (PREFIX_BYTES, &prefix[16..]));
-        assert_eq!(changed(prefix, Tagging::Pop), plain[..PREFIX_BYTES - 4]);
-        assert!(Head::new(&plain, &Header::default(), Tagging::Keep).is_none());
-        assert_eq!(changed(&plain[..14], Tagging::Push(Tag(1))).len(), 18);
+        assert_eq!(changed(prefix, TagAction::Pop), plain[..PREFIX_BYTES - 4]);
+        assert!(Head::new(&plain, &Header::default(), TagAction::Keep).is_none());
+        assert_eq!(changed(&plain[..14], TagAction::Push(Tag(1))).len(), 18);
     }
 }

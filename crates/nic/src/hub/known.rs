@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use net::control::Asked;
-use net::flow::{QUEUES_MAX, Shares, Spread, TopFlows};
+use net::control::ControlSettings;
+use net::flow::{QUEUES_MAX, QueueLoads, QueueSelector, TopFlows};
 use net::header::Offloads;
 use net::{Mac, Reason};
 use reactor::PollerId;
@@ -49,27 +49,27 @@ pub(super) struct Known {
     pub(super) term: u32,
     /// The flows that it sends.
     pub(super) flows: TopFlows,
-    spread: Spread,
+    spread: QueueSelector,
     /// Up to the last queue that was ever there.
     places: Vec<Place>,
     /// Transmit queues on this reactor, by number; those that have ended, too.
     senders: Vec<Option<PollerId>>,
     /// What its driver has asked for, if it has a control queue.
-    asked: Option<Arc<Asked>>,
+    asked: Option<Arc<ControlSettings>>,
     /// Queues from the first on that take frames and are in use: over these they are spread.
     open: u8,
 }
 
 impl Known {
     /// Nothing of it is open. Reactor `number` is ours.
-    pub(super) fn new(counts: Arc<Counts>, shares: Arc<Shares>, number: usize) -> Self {
+    pub(super) fn new(counts: Arc<Counts>, shares: Arc<QueueLoads>, number: usize) -> Self {
         Self {
             counts,
             takes: Offloads::default(),
             epoch: 0,
             term: 0,
             flows: TopFlows::default(),
-            spread: Spread::new(shares, number),
+            spread: QueueSelector::new(shares, number),
             places: Vec::new(),
             senders: Vec::new(),
             asked: None,
@@ -107,7 +107,7 @@ impl Known {
     }
 
     /// Its driver asks for something else from now on.
-    pub(super) fn set_asked(&mut self, asked: Option<Arc<Asked>>) {
+    pub(super) fn set_asked(&mut self, asked: Option<Arc<ControlSettings>>) {
         self.asked = asked;
         self.respread();
     }

@@ -14,11 +14,11 @@ use std::sync::Arc;
 
 use memory::Buffers;
 use net::Reason;
-use net::control::Asked;
-use net::flow::{Memo, Shares, TopFlow};
+use net::control::ControlSettings;
+use net::flow::{FlowHashCache, QueueLoads, TopFlow};
 use net::header::{HEADER_BYTES, Offloads};
-use net::port::{Policy, PortId};
-use net::switch::{NetworkId, NetworkPolicy, PORTS_MAX, Station, Switch, SwitchError};
+use net::port::{PortId, PortPolicy};
+use net::switch::{LearntStation, NetworkId, NetworkPolicy, PORTS_MAX, Switch, SwitchError};
 use reactor::{Context, PeerNotifier, PollerId};
 
 use crate::counts::Counts;
@@ -63,7 +63,7 @@ pub(crate) struct Opening {
 pub(crate) struct Common {
     /// This reactor's counters.
     pub(crate) counts: Arc<Counts>,
-    pub(crate) shares: Arc<Shares>,
+    pub(crate) shares: Arc<QueueLoads>,
 }
 
 /// One reactor's part of the switch. It lives on that reactor, and so does all that it touches.
@@ -71,7 +71,7 @@ pub struct Hub {
     /// Of its reactor.
     number: usize,
     switch: Switch,
-    hash: Memo,
+    hash: FlowHashCache,
     ports: Box<[Option<Box<Known>>]>,
     exits: Exits,
     workshop: Workshop,
@@ -87,7 +87,7 @@ impl Hub {
         Self {
             number,
             switch: Switch::new(),
-            hash: Memo::default(),
+            hash: FlowHashCache::default(),
             ports: (0..PORTS_MAX).map(|_| None).collect(),
             exits: Exits::default(),
             workshop: Workshop::default(),
@@ -120,7 +120,7 @@ impl Hub {
     pub(crate) fn set_port(
         &mut self,
         id: PortId,
-        policy: Policy,
+        policy: PortPolicy,
         common: Common,
         term: u32,
     ) -> Result<(), SwitchError> {
@@ -156,7 +156,7 @@ impl Hub {
     }
 
     /// What the driver of a port has asked for over its control queue; `None`: there is none.
-    pub(crate) fn set_asked(&mut self, port: PortId, asked: Option<Arc<Asked>>) {
+    pub(crate) fn set_asked(&mut self, port: PortId, asked: Option<Arc<ControlSettings>>) {
         self.end_run();
         if let Some(known) = known(&mut self.ports, port) {
             known.set_asked(asked);
@@ -198,7 +198,7 @@ impl Hub {
     /// When to ask again, in nanoseconds.
     pub(crate) fn may_send(&self, port: PortId, bytes: usize, now_ns: u64) -> Result<(), u64> {
         match self.switch.port(port).and_then(|policy| policy.rate.as_deref()) {
-            Some(pace) => pace.pass(bytes as u64, now_ns),
+            Some(pace) => pace.admit(bytes as u64, now_ns),
             None => Ok(()),
         }
     }
@@ -246,13 +246,13 @@ impl Hub {
     }
 
     /// Where stations are, as far as this hub knows.
-    pub(crate) fn stations(&self) -> Vec<Station> {
+    pub(crate) fn stations(&self) -> Vec<LearntStation> {
         self.switch.stations().collect()
     }
 
     /// A station was there when another switch knew of it.
-    pub(crate) fn recall(&mut self, station: &Station) {
-        let Station { port, vlan, mac, seen_ns, .. } = *station;
+    pub(crate) fn recall(&mut self, station: &LearntStation) {
+        let LearntStation { port, vlan, mac, seen_ns, .. } = *station;
         self.switch.learn(port, vlan, mac, seen_ns);
     }
 

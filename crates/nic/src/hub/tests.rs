@@ -9,8 +9,8 @@ const PORT: PortId = PortId(7);
 const NOW: u64 = 1_000_000_000;
 
 fn plug(hub: &mut Hub, network: u16, vlan: Vlan, term: u32) {
-    let policy = Policy { vlan, ..Policy::open(NetworkId(network)) };
-    let common = Common { counts: Arc::default(), shares: Arc::new(Shares::new(1)) };
+    let policy = PortPolicy { vlan, ..PortPolicy::open(NetworkId(network)) };
+    let common = Common { counts: Arc::default(), shares: Arc::new(QueueLoads::new(1)) };
     hub.set_port(PORT, policy, common, term).unwrap();
 }
 
@@ -65,8 +65,8 @@ fn news_of_no_port_is_forgotten() {
 fn with_two_ports() -> (Hub, [PortId; 2]) {
     let (mut hub, ports) = (hub(), [PORT, PortId(8)]);
     for port in ports {
-        let common = Common { counts: Arc::default(), shares: Arc::new(Shares::new(1)) };
-        hub.set_port(port, Policy::open(NetworkId(0)), common, 1).unwrap();
+        let common = Common { counts: Arc::default(), shares: Arc::new(QueueLoads::new(1)) };
+        hub.set_port(port, PortPolicy::open(NetworkId(0)), common, 1).unwrap();
     }
     (hub, ports)
 }

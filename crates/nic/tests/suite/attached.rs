@@ -13,7 +13,7 @@ use net::Reason;
 use net::flow::QUIET_NS;
 use net::frame::PREFIX_BYTES;
 use net::header::{HEADER_BYTES, Offloads};
-use net::port::{Policy, PortId};
+use net::port::{PortId, PortPolicy};
 use nic::{Attached, Given, Hub, Life, Outlet, Parts, Ready};
 use reactor::{Context, PollOutcome, Poller};
 use rustix::event::{EventfdFlags, eventfd};
@@ -119,7 +119,7 @@ impl Host {
 /// Its port is in the network.
 fn plug(lan: &Lan) -> Life {
     let port = PortId(HOST.into());
-    lan.fabric.set_port(port, &Policy::open(LAN)).unwrap();
+    lan.fabric.set_port(port, &PortPolicy::open(LAN)).unwrap();
     Life::host(port, Offloads::KERNEL)
 }
 

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use crate::guest::*;
-use net::features::Features;
+use net::features::AcceptedFeatures;
 use net::port::PortId;
 use nic::Life;
 
@@ -62,7 +62,7 @@ fn colliding() -> Vec<u16> {
 /// A guest with several queues, spread over the reactors.
 struct Receiver {
     queues: Vec<Ring>,
-    features: Features,
+    features: AcceptedFeatures,
     /// Last number of each flow.
     seen: HashMap<u16, u64>,
     /// Frames of each queue since the last look.

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use crate::guest::*;
 use net::Mac;
-use net::control::{COMMAND_BYTES_MAX, ERR, OK, Terms};
-use net::features::Offer;
-use net::port::{Policy, PortId};
+use net::control::{COMMAND_BYTES_MAX, ControlFeatures, ERR, OK};
+use net::features::OfferedFeatures;
+use net::port::{PortId, PortPolicy};
 use nic::{Desk, Life};
 
 const SOON: Duration = Duration::from_secs(20);
@@ -21,7 +21,7 @@ const PORT: u8 = 2;
 /// A guest that may have several receive queues, and a control queue.
 struct Asking {
     life: Life,
-    terms: Terms,
+    terms: ControlFeatures,
     rx: Vec<Ring>,
     tx: Ring,
     control: Ring,
@@ -31,11 +31,16 @@ struct Asking {
 impl Asking {
     /// Pairs are on reactors in turn. All rings but the control queue run.
     fn new(lan: &Lan) -> Self {
-        let offer =
-            Offer { offloads: true, mergeable: true, pairs: PAIRS, control: true, mtu: true };
+        let offer = OfferedFeatures {
+            offloads: true,
+            mergeable: true,
+            pairs: PAIRS,
+            control: true,
+            mtu: true,
+        };
         let features = offer.accept(offer.bits()).unwrap();
         let port = PortId(PORT.into());
-        lan.fabric.set_port(port, &Policy::open(LAN)).unwrap();
+        lan.fabric.set_port(port, &PortPolicy::open(LAN)).unwrap();
         let life = Life::driver(port, features);
         let mut rx: Vec<_> = (0..PAIRS).map(|pair| Ring::new(2 * pair, true)).collect();
         for (pair, ring) in rx.iter_mut().enumerate() {
@@ -44,7 +49,7 @@ impl Asking {
         }
         let [mut tx, control] = [1, 2 * PAIRS].map(|index| Ring::new(index, true));
         tx.start(lan, 0, life);
-        let terms = Terms { features, pairs: PAIRS };
+        let terms = ControlFeatures { features, pairs: PAIRS };
         Self { life, terms, rx, tx, control, desk: None }
     }
 

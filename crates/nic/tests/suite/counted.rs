@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::guest::*;
 use net::Reason;
-use net::port::{Pace, Policy, PortId, Rate};
+use net::port::{PortId, PortPolicy, Rate, RateLimiter};
 use nic::QueueState;
 
 fn queue(lan: &Lan, port: u16, pair: usize) -> QueueState {
@@ -99,8 +99,8 @@ fn the_largest_flows_have_names() {
 #[test]
 fn a_cap_tells_how_long_it_held() {
     let lan = Lan::new(1);
-    let pace = Pace::new(Rate { per_second: 20_000, burst: 1 }, reactor::clock_ns());
-    let policy = Policy { rate: Some(Arc::new(pace)), ..Policy::open(LAN) };
+    let pace = RateLimiter::new(Rate { per_second: 20_000, burst: 1 }, reactor::clock_ns());
+    let policy = PortPolicy { rate: Some(Arc::new(pace)), ..PortPolicy::open(LAN) };
     let mut a = Guest::with(&lan, 1, 0, all(), &policy);
     for _ in 0..3 {
         a.tx.put(&[&NOTHING[..], &plain(EVERYBODY, 1, 1000)].concat(), &[]);

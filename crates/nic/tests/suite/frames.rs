@@ -5,7 +5,7 @@ use crate::guest::*;
 use net::Reason;
 use net::features::feature;
 use net::header::HEADER_BYTES;
-use net::port::{Policy, PortId, Vlan, VlanId};
+use net::port::{PortId, PortPolicy, Vlan, VlanId};
 
 #[test]
 fn frames_go_to_whom_they_are_for() {
@@ -245,8 +245,8 @@ fn one_kind_of_tcp_may_be_taken_whole_and_the_other_cut() {
 }
 
 /// A port of that VLAN alone.
-fn access(number: u16) -> Policy {
-    Policy { vlan: Vlan::Access(VlanId::try_from(number).unwrap()), ..Policy::open(LAN) }
+fn access(number: u16) -> PortPolicy {
+    PortPolicy { vlan: Vlan::Access(VlanId::try_from(number).unwrap()), ..PortPolicy::open(LAN) }
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::guest::*;
 use net::header::HEADER_BYTES;
-use net::port::Policy;
+use net::port::PortPolicy;
 use net::{Mac, Reason};
 use virtq::driver::BUFFERS;
 
@@ -115,7 +115,7 @@ impl Drop for Stops<'_> {
 /// Its guest sends the frame over and over, to one on the last of so many reactors.
 fn cannot_be_fooled(reactors: usize, claim: &Claim) {
     let lan = Lan::new(reactors);
-    let policy = Policy::open(LAN).locked(Mac(station(1)), &[OWN], &[]).unwrap();
+    let policy = PortPolicy::open(LAN).locked(Mac(station(1)), &[OWN], &[]).unwrap();
     let mut a = Guest::with(&lan, 1, 0, all(), &policy);
     // What is to be completed is completed by the switch.
     let mut b = Guest::new(&lan, 2, reactors - 1, BARE);

@@ -5,7 +5,7 @@ use std::sync::mpsc;
 
 use crate::guest::*;
 use net::Reason;
-use net::port::{Policy, PortId};
+use net::port::{PortId, PortPolicy};
 use net::switch::{NetworkId, NetworkPolicy};
 
 #[test]
@@ -68,7 +68,7 @@ fn a_port_whose_number_is_used_again_is_another_port() {
         // What this teaches is on its way to the other reactor while the port goes.
         a.send(NOTHING, &plain(EVERYBODY, 1, 60));
         unplug(a);
-        let mut a = Guest::with(&lan, 1, 0, all(), &Policy::open(other));
+        let mut a = Guest::with(&lan, 1, 0, all(), &PortPolicy::open(other));
         a.rx.post(8, 2048);
         b.send(NOTHING, &plain(1, 2, 60));
         lan.settle();
@@ -77,7 +77,7 @@ fn a_port_whose_number_is_used_again_is_another_port() {
         unplug(a);
     }
     lan.fabric.remove_network(other).unwrap();
-    let refused = lan.fabric.set_port(PortId(1), &Policy::open(other)).unwrap_err();
+    let refused = lan.fabric.set_port(PortId(1), &PortPolicy::open(other)).unwrap_err();
     assert!(refused.to_string().contains("no network 1"), "{refused}");
 }
 

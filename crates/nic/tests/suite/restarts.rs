@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::guest::*;
 use net::Reason;
-use net::port::{Pace, Policy, PortId, Rate};
+use net::port::{PortId, PortPolicy, Rate, RateLimiter};
 use nic::Life;
 
 #[test]
@@ -204,9 +204,9 @@ fn indices_go_round() {
 }
 
 /// A policy with a cap in bytes a second.
-fn capped(per_second: u64, burst: u64) -> Policy {
-    let pace = Pace::new(Rate { per_second, burst }, reactor::clock_ns());
-    Policy { rate: Some(Arc::new(pace)), ..Policy::open(LAN) }
+fn capped(per_second: u64, burst: u64) -> PortPolicy {
+    let pace = RateLimiter::new(Rate { per_second, burst }, reactor::clock_ns());
+    PortPolicy { rate: Some(Arc::new(pace)), ..PortPolicy::open(LAN) }
 }
 
 #[test]
@@ -251,7 +251,7 @@ fn what_a_cap_holds_passes_when_there_is_another_one() {
         "{:?}",
         began.elapsed()
     );
-    lan.fabric.set_port(PortId(1), &Policy::open(LAN)).unwrap();
+    lan.fabric.set_port(PortId(1), &PortPolicy::open(LAN)).unwrap();
     a.tx.left(1);
 }
 
@@ -272,7 +272,7 @@ fn what_a_cap_holds_is_not_lost_by_a_stop() {
     let queue = a.tx.queue.as_ref().unwrap();
     queue.set_memory(a.tx.driver.table.clone()).unwrap();
     assert_eq!((a.tx.stop(), a.tx.driver.used_idx()), (1, 1));
-    lan.fabric.set_port(PortId(1), &Policy::open(LAN)).unwrap();
+    lan.fabric.set_port(PortId(1), &PortPolicy::open(LAN)).unwrap();
     a.tx.start_at(&lan, 0, a.life, 3);
     a.tx.left(2);
     for _ in 0..2 {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::guest::*;
 use net::Mac;
-use net::port::{Policy, PortId};
+use net::port::{PortId, PortPolicy};
 
 /// Frames to others that a reactor is in the middle of, or has in its link, when its senders end.
 const FRAMES: u16 = 32;
@@ -59,7 +59,7 @@ fn another_switch_knows_where_stations_are() {
     // With more reactors, and another port beside the two.
     let other = Lan::new(3);
     for port in 1..4 {
-        other.fabric.set_port(PortId(port), &Policy::open(LAN)).unwrap();
+        other.fabric.set_port(PortId(port), &PortPolicy::open(LAN)).unwrap();
     }
     other.fabric.recall(&Arc::from(stations.clone())).unwrap();
     assert_eq!(other.fabric.stations().unwrap(), stations);

@@ -132,8 +132,8 @@ fn datagrams(end: &Watched) -> usize {
 }
 
 fn is_udp(frame: &net::frame::Frame) -> bool {
-    use net::frame::{Net, Upper};
-    matches!(frame.net(), Net::V4(ip) if matches!(ip.upper, Upper::Udp(_)))
+    use net::frame::{NetworkLayer, TransportLayer};
+    matches!(frame.net(), NetworkLayer::V4(ip) if matches!(ip.upper, TransportLayer::Udp(_)))
 }
 
 #[test]

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Instant, SystemTime};
 
-use net::port::{Policy, PortId};
+use net::port::{PortId, PortPolicy};
 use nic::{Attached, FabricError};
 use reactor::Context;
 use tap::Tap;
@@ -31,7 +31,7 @@ impl Uplink {
         let (fate, name) = (Fate::new()?, tap.name().to_owned());
         let queues = tap.queues();
         // All that the host reaches is behind it.
-        let policy = Policy { stations: Some(u32::MAX), ..lan.policy() };
+        let policy = PortPolicy { stations: Some(u32::MAX), ..lan.policy() };
         let plugged = lan.fabric.set_port(port, &policy);
         plugged.inspect_err(|_| lan.unplug(port))?;
         let rest = Some(Served { lan: Arc::clone(lan), port, tap, queues: Vec::new() });

@@ -4,12 +4,12 @@
 //! The balancer looks at what each bucket has sent, and moves or swaps buckets as long as the most
 //! loaded queue gains by it. It knows nothing of time but what it is told, and nothing of frames.
 
-mod deal;
 mod plan;
+mod redistribute;
 
 use super::BUCKETS;
-use super::steering::{Bucket, QUEUES_MAX, in_turn};
-use plan::Plan;
+use super::indirection::{Bucket, QUEUES_MAX, in_turn};
+use plan::BalancePlan;
 
 /// Shortest time between two looks, in nanoseconds: longer than a burst of a flow, shorter than
 /// what somebody would call slow.
@@ -90,7 +90,7 @@ pub struct Balancer {
 }
 
 impl Balancer {
-    /// Buckets in turn over `queues`, as in a new [`super::Steering`].
+    /// Buckets in turn over `queues`, as in a new [`super::IndirectionTable`].
     pub fn new(queues: u8) -> Self {
         let queues = queues.clamp(1, QUEUES_MAX);
         let mut table = [0; BUCKETS];
@@ -125,7 +125,7 @@ impl Balancer {
         }
         // Those are blended already.
         self.load.others = news.others;
-        let moves = Plan::new(self).make();
+        let moves = BalancePlan::new(self).make();
         for Move { bucket, to, .. } in moves.iter() {
             if let Some(now) = self.table.get_mut(bucket.index()) {
                 *now = to;

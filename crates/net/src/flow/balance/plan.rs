@@ -1,9 +1,9 @@
 //! One look at the queues of a receiver, and what to change.
 
-use super::deal::{Deal, HANDS, Hand};
+use super::redistribute::{HANDS, HotBucket, Redistribution};
 use super::{Balancer, Load, Move, Moves};
 use crate::flow::BUCKETS;
-use crate::flow::steering::{Bucket, QUEUES_MAX};
+use crate::flow::indirection::{Bucket, QUEUES_MAX};
 
 /// Part of the mean by which the most loaded queue may exceed it.
 const TOLERANCE: u64 = 16;
@@ -15,7 +15,7 @@ const UNEVEN: u64 = 8;
 
 /// Sums of queues, and what would change them.
 #[derive(Clone)]
-pub(super) struct Plan<'a> {
+pub(super) struct BalancePlan<'a> {
     load: &'a Load,
     rest: &'a [u8; BUCKETS],
     table: [u8; BUCKETS],
@@ -36,7 +36,7 @@ struct Change {
     back: Option<Bucket>,
 }
 
-impl<'a> Plan<'a> {
+impl<'a> BalancePlan<'a> {
     pub(super) fn new(of: &'a Balancer) -> Self {
         let mut sums = of.sums();
         let mut total = 0u64;
@@ -158,10 +158,10 @@ impl<'a> Plan<'a> {
         for one in self.movable().filter(|(.., load)| *load >= self.gain_min()) {
             sort_in(&mut hot, one);
         }
-        let mut hands = [Hand::default(); HANDS];
+        let mut hands = [HotBucket::default(); HANDS];
         let mut count = 0;
         for (hand, (_, now, load)) in hands.iter_mut().zip(hot.iter().flatten()) {
-            *hand = Hand { load: *load, now: *now };
+            *hand = HotBucket { load: *load, now: *now };
             self.take_from(*now, *load);
             count += 1;
         }
@@ -169,7 +169,7 @@ impl<'a> Plan<'a> {
         let least = hands.first().map_or(self.mean, |hand| hand.load.max(self.mean));
         let below = top.checked_sub(self.gain_min()).filter(|below| *below > least)?;
         let sums = self.sums.get_mut(..usize::from(self.queues))?;
-        let (queues, _) = Deal::search(hands, sums, below, least)?;
+        let (queues, _) = Redistribution::search(hands, sums, below, least)?;
         let mut moves = Moves::default();
         for ((bucket, from, _), to) in hot.into_iter().flatten().zip(queues) {
             if from != to {

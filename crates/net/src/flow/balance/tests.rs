@@ -5,11 +5,11 @@ use std::net::Ipv4Addr;
 
 use proptest::prelude::*;
 
-use super::deal::{Deal, Hand};
+use super::redistribute::{HotBucket, Redistribution};
 use super::*;
-use crate::flow::{Steering, Toeplitz};
+use crate::flow::{IndirectionTable, Toeplitz};
 use crate::frame::ethertype;
-use crate::trial::{ether, mac, parse, tcp, v4};
+use crate::test_frames::{ether, mac, parse, tcp, v4};
 
 fn load(units: &[(u8, u64)]) -> Load {
     let mut load = Load::default();
@@ -211,7 +211,7 @@ fn unequal_elephants_are_balanced_too() {
 #[test]
 fn moves_are_carried_out_without_reordering() {
     let mut balancer = Balancer::new(4);
-    let mut steering = Steering::new(4);
+    let mut steering = IndirectionTable::new(4);
     // Eight flows, all on the first queue.
     let flows: Vec<u32> = (0..8).map(|flow| flow * 4).collect();
     let mut queues: [Vec<(u32, u64)>; 4] = Default::default();
@@ -258,12 +258,12 @@ proptest! {
     ) {
         let mut loads = loads;
         loads.sort_unstable_by(|a, b| b.cmp(a));
-        let hands: Vec<_> = loads.iter().map(|load| Hand { load: *load, now: 0 }).collect();
+        let hands: Vec<_> = loads.iter().map(|load| HotBucket { load: *load, now: 0 }).collect();
         // What is not dealt is like a bucket that is on its queue already.
         let mut least = u64::MAX;
         search(&loads, &mut others.clone(), &mut least);
         let mut sums = others.clone();
-        let dealt = Deal::search(&hands, &mut sums, u64::MAX, 0);
+        let dealt = Redistribution::search(&hands, &mut sums, u64::MAX, 0);
         prop_assert_eq!(&sums, &others, "put back");
         let (queues, top) = dealt.unwrap();
         for (load, queue) in loads.iter().zip(queues) {
@@ -271,7 +271,7 @@ proptest! {
         }
         prop_assert_eq!(sums.into_iter().max(), Some(top));
         prop_assert_eq!(top, least);
-        prop_assert!(Deal::search(&hands, &mut others.clone(), least, 0).is_none());
+        prop_assert!(Redistribution::search(&hands, &mut others.clone(), least, 0).is_none());
     }
 
     /// Whatever the load is: nothing is lost, the most loaded queue never gets more, moves are

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::flow::BUCKETS;
 use crate::frame::ethertype;
-use crate::trial::{ether, mac, neighbour, parse, tcp, udp, v4, v4_with, v6};
+use crate::test_frames::{ether, mac, neighbour, parse, tcp, udp, v4, v4_with, v6};
 
 /// Bit by bit, as Microsoft's text has it.
 fn naive(key: &[u8; KEY_BYTES], bytes: &[u8]) -> u32 {

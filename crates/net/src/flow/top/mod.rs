@@ -11,7 +11,7 @@
 
 use std::net::IpAddr;
 
-use crate::frame::{Frame, Ip, Net, Upper};
+use crate::frame::{Frame, Ip, NetworkLayer, TransportLayer};
 use crate::port::PortId;
 
 /// Places.
@@ -40,9 +40,9 @@ impl FlowKey {
     /// Of a frame that goes `to` there.
     pub fn of(frame: &Frame<'_>, to: Option<PortId>) -> Self {
         match frame.net() {
-            Net::V4(ip) => Self::packet(&ip, to),
-            Net::V6(ip) => Self::packet(&ip, to),
-            Net::Opaque | Net::Broken | Net::Arp(_) => {
+            NetworkLayer::V4(ip) => Self::packet(&ip, to),
+            NetworkLayer::V6(ip) => Self::packet(&ip, to),
+            NetworkLayer::Opaque | NetworkLayer::Broken | NetworkLayer::Arp(_) => {
                 Self { ends: None, protocol: 0, ports: None, to }
             }
         }
@@ -52,8 +52,8 @@ impl FlowKey {
         let ports = match ip.upper {
             // Its flow is that of the addresses alone: only the first fragment has ports.
             _ if ip.fragment => None,
-            Upper::Tcp(tcp) => Some((tcp.src, tcp.dst)),
-            Upper::Udp(udp) => Some((udp.src, udp.dst)),
+            TransportLayer::Tcp(tcp) => Some((tcp.src, tcp.dst)),
+            TransportLayer::Udp(udp) => Some((udp.src, udp.dst)),
             _ => None,
         };
         Self { ends: Some((ip.src.into(), ip.dst.into())), protocol: ip.protocol, ports, to }

@@ -4,7 +4,7 @@ use std::net::Ipv4Addr;
 
 use super::*;
 use crate::frame::ethertype;
-use crate::trial::{ether, mac, parse, tcp, v4};
+use crate::test_frames::{ether, mac, parse, tcp, v4};
 
 const SECOND: u64 = 1_000_000_000;
 

@@ -6,9 +6,9 @@ mod ring;
 
 use std::sync::Arc;
 
-use net::features::{Features, Offer, feature};
+use net::features::{AcceptedFeatures, OfferedFeatures, feature};
 use net::header::HEADER_BYTES;
-use net::port::{Policy, PortId};
+use net::port::{PortId, PortPolicy};
 use net::switch::{NetworkId, NetworkPolicy};
 use nic::{Fabric, Life, PortCounts};
 use reactor::Reactor;
@@ -21,7 +21,8 @@ pub(crate) const LAN: NetworkId = NetworkId(0);
 /// A header that asks for nothing.
 pub(crate) const NOTHING: [u8; HEADER_BYTES] = [0; HEADER_BYTES];
 
-const OFFER: Offer = Offer { offloads: true, mergeable: true, pairs: 1, control: false, mtu: true };
+const OFFER: OfferedFeatures =
+    OfferedFeatures { offloads: true, mergeable: true, pairs: 1, control: false, mtu: true };
 
 /// All features that a port offers.
 pub(crate) fn all() -> u64 {
@@ -59,7 +60,7 @@ impl Lan {
 
 /// A guest with one pair of queues.
 pub(crate) struct Guest {
-    pub(crate) features: Features,
+    pub(crate) features: AcceptedFeatures,
     pub(crate) life: Life,
     pub(crate) rx: Ring,
     pub(crate) tx: Ring,
@@ -69,10 +70,16 @@ impl Guest {
     /// At a port that may do anything, served on that reactor, with a driver that has accepted
     /// these features.
     pub(crate) fn new(lan: &Lan, port: u16, reactor: usize, bits: u64) -> Self {
-        Self::with(lan, port, reactor, bits, &Policy::open(LAN))
+        Self::with(lan, port, reactor, bits, &PortPolicy::open(LAN))
     }
 
-    pub(crate) fn with(lan: &Lan, port: u16, reactor: usize, bits: u64, policy: &Policy) -> Self {
+    pub(crate) fn with(
+        lan: &Lan,
+        port: u16,
+        reactor: usize,
+        bits: u64,
+        policy: &PortPolicy,
+    ) -> Self {
         let features = OFFER.accept(bits).unwrap();
         lan.fabric.set_port(PortId(port), policy).unwrap();
         let life = Life::driver(PortId(port), features);

@@ -6,10 +6,10 @@ use std::net::UdpSocket;
 use std::time::{Duration, Instant};
 
 use net::Mac;
-use net::features::Offer;
+use net::features::OfferedFeatures;
 use net::header::Offloads;
-use net::port::{Policy, PortId};
-use net::switch::{NetworkId, NetworkPolicy, Station};
+use net::port::{PortId, PortPolicy};
+use net::switch::{LearntStation, NetworkId, NetworkPolicy};
 use nic::{Attached, Fabric, RunningQueue};
 use reactor::Reactor;
 use testkit::callgrind::{self, is_dear};
@@ -139,7 +139,8 @@ fn sockets() -> [UdpSocket; 2] {
 
 /// The rings of the guest, both on the only reactor.
 fn start(fabric: &Arc<Fabric>, reactor: &Reactor, rings: [QueueStart; 2]) {
-    let offer = Offer { offloads: true, mergeable: true, pairs: 1, control: false, mtu: true };
+    let offer =
+        OfferedFeatures { offloads: true, mergeable: true, pairs: 1, control: false, mtu: true };
     let life = Life::driver(PortId(GUEST.into()), offer.accept(offer.bits()).unwrap());
     for ring in rings {
         let fault: nic::Fault = Arc::new(|why| panic!("{why}"));
@@ -156,8 +157,8 @@ fn switch(reactor: &Reactor) -> Arc<Fabric> {
     let seen_ns = reactor::clock_ns();
     let stations = [HOST, GUEST].map(|number| {
         let port = PortId(number.into());
-        fabric.set_port(port, &Policy::open(LAN)).unwrap();
-        Station { network: LAN, port, vlan: 0, mac: Mac([2 * number; 6]), seen_ns }
+        fabric.set_port(port, &PortPolicy::open(LAN)).unwrap();
+        LearntStation { network: LAN, port, vlan: 0, mac: Mac([2 * number; 6]), seen_ns }
     });
     fabric.recall(&Arc::from(stations)).unwrap();
     fabric

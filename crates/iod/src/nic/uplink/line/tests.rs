@@ -4,7 +4,7 @@ use std::net::UdpSocket;
 use std::time::{Duration, Instant};
 
 use net::header::Offloads;
-use net::port::{Policy, PortId};
+use net::port::{PortId, PortPolicy};
 use net::switch::{NetworkId, NetworkPolicy};
 use nic::{Attached, Fabric};
 use reactor::Reactor;
@@ -35,7 +35,7 @@ fn what_the_kernel_cannot_hand_over_is_counted() {
     let reactor = Reactor::spawn("uplink").unwrap();
     let fabric = Fabric::new([reactor.handle()]).unwrap();
     fabric.set_network(NetworkId(0), NetworkPolicy::default()).unwrap();
-    fabric.set_port(PORT, &Policy::open(NetworkId(0))).unwrap();
+    fabric.set_port(PORT, &PortPolicy::open(NetworkId(0))).unwrap();
     let (near, far) = refused();
     let fd = Arc::new(OwnedFd::from(near));
     let (life, fate, kick) =

@@ -20,7 +20,7 @@ fn up_to(done: &[u64; 4]) -> impl FnOnce(u8, u64) -> Option<bool> + use<> {
 #[test]
 fn buckets_are_in_turn_over_queues() {
     for (asked, queues) in [(0, 1), (1, 1), (3, 3), (4, 4), (128, 128), (255, 128)] {
-        let steering = Steering::new(asked);
+        let steering = IndirectionTable::new(asked);
         for (at, bucket) in Bucket::all().enumerate() {
             assert_eq!(usize::from(steering.queue(bucket)), at % queues);
         }
@@ -29,7 +29,7 @@ fn buckets_are_in_turn_over_queues() {
 
 #[test]
 fn what_has_no_flow_goes_to_the_first_queue() {
-    let mut steering = Steering::new(4);
+    let mut steering = IndirectionTable::new(4);
     assert_eq!(steering.pick(None, 0, never), 0);
     steering.sent(None, 1, 60, 0);
     let mut load = Load::default();
@@ -39,7 +39,7 @@ fn what_has_no_flow_goes_to_the_first_queue() {
 
 #[test]
 fn what_is_lost_is_work_and_is_not_on_its_way() {
-    let mut steering = Steering::new(4);
+    let mut steering = IndirectionTable::new(4);
     steering.lost(Some(6), 1500);
     steering.lost(None, 60);
     steering.want(Bucket::of(6), 3, 0);
@@ -51,7 +51,7 @@ fn what_is_lost_is_work_and_is_not_on_its_way() {
 
 #[test]
 fn a_bucket_waits_until_its_frames_were_taken() {
-    let mut steering = Steering::new(4);
+    let mut steering = IndirectionTable::new(4);
     let (hash, bucket) = (Some(0x105), Bucket::of(0x105));
     let mut done = [0; 4];
     assert_eq!(steering.pick(hash, 0, up_to(&done)), 1);
@@ -72,7 +72,7 @@ fn a_bucket_waits_until_its_frames_were_taken() {
 
 #[test]
 fn a_pause_is_enough_and_no_frame_at_all_too() {
-    let mut steering = Steering::new(4);
+    let mut steering = IndirectionTable::new(4);
     let (hash, bucket) = (Some(5), Bucket::of(5));
     steering.want(bucket, 2, 0);
     assert_eq!(steering.pick(hash, 0, never), 2, "nothing was sent");
@@ -89,7 +89,7 @@ fn a_pause_is_enough_and_no_frame_at_all_too() {
 
 #[test]
 fn what_cannot_move_is_overdue() {
-    let mut steering = Steering::new(4);
+    let mut steering = IndirectionTable::new(4);
     let (hash, bucket) = (Some(5), Bucket::of(5));
     steering.sent(hash, 1, 1, 0);
     steering.want(bucket, 2, 0);
@@ -106,7 +106,7 @@ fn what_cannot_move_is_overdue() {
 
 #[test]
 fn other_numbers_of_queues() {
-    let mut steering = Steering::new(8);
+    let mut steering = IndirectionTable::new(8);
     steering.sent(Some(7), 3, 5, 0);
     steering.set_queues(2);
     assert!(Bucket::all().all(|bucket| steering.queue(bucket) < 2));
@@ -125,7 +125,7 @@ proptest! {
     fn order_is_kept(
         steps in prop::collection::vec((0u8..8, 0u32..6, 0u8..4, 0..3 * QUIET_NS), 1..600),
     ) {
-        let mut steering = Steering::new(4);
+        let mut steering = IndirectionTable::new(4);
         let mut queues: [VecDeque<(u32, u64)>; 4] = Default::default();
         let (mut sent, mut done) = ([0u64; 4], [0u64; 4]);
         let (mut next, mut seen) = (HashMap::new(), HashMap::new());

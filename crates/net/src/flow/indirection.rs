@@ -49,13 +49,13 @@ struct Slot {
 
 /// The queues of one receiver's buckets, for the frames of one reactor.
 #[derive(Debug)]
-pub struct Steering {
+pub struct IndirectionTable {
     queues: u8,
     slots: [Slot; BUCKETS],
     unhashed: u64,
 }
 
-impl Steering {
+impl IndirectionTable {
     /// Buckets in turn over `queues`, which is taken for 1 to [`QUEUES_MAX`].
     pub fn new(queues: u8) -> Self {
         let mut steering = Self { queues: 1, slots: [Slot::default(); BUCKETS], unhashed: 0 };

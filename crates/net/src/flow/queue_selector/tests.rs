@@ -32,7 +32,7 @@ struct OnItsWay {
 
 /// A receiver with its queues, and reactors that send to it.
 struct Bench {
-    senders: Vec<Spread>,
+    senders: Vec<QueueSelector>,
     queues: [VecDeque<OnItsWay>; QUEUES],
     /// By sender and queue: positions that were sent, and that were taken.
     sent: Vec<[u64; QUEUES]>,
@@ -45,9 +45,9 @@ struct Bench {
 
 impl Bench {
     fn new(senders: usize) -> Self {
-        let shares = Arc::new(Shares::new(senders));
+        let shares = Arc::new(QueueLoads::new(senders));
         let spread = |number| {
-            let mut spread = Spread::new(Arc::clone(&shares), number);
+            let mut spread = QueueSelector::new(Arc::clone(&shares), number);
             spread.set_queues(QUEUES as u8);
             spread
         };
@@ -163,7 +163,7 @@ fn elephants_of_several_reactors_are_even_over_many_draws() {
 
 #[test]
 fn one_queue_takes_everything() {
-    let mut spread = Spread::new(Arc::new(Shares::new(1)), 0);
+    let mut spread = QueueSelector::new(Arc::new(QueueLoads::new(1)), 0);
     for queues in [4, 1, 0] {
         spread.set_queues(queues);
         assert_eq!(spread.is_wide(), queues > 1);

@@ -1,7 +1,7 @@
 //! From an IP header to what the packet carries.
 
 use super::dhcp::{self, Bootp};
-use super::ip::{TCP, Tcp, UDP, Udp, Upper};
+use super::ip::{TCP, Tcp, TransportLayer, UDP, Udp};
 use super::neighbour::{self, Neighbour};
 use crate::bytes::array;
 
@@ -20,7 +20,7 @@ const HIP: u8 = 139;
 const SHIM6: u8 = 140;
 
 /// The way through extension headers (RFC 8200, 4).
-pub(super) struct Walk {
+pub(super) struct ExtensionHeaders {
     /// The protocol that is next.
     pub(super) protocol: u8,
     /// Where it begins.
@@ -31,12 +31,12 @@ pub(super) struct Walk {
     pub(super) routed: bool,
 }
 
-impl Walk {
+impl ExtensionHeaders {
     pub(super) fn new(protocol: u8, at: u16) -> Self {
         Self { protocol, at, fragment: None, routed: false }
     }
 
-    pub(super) fn reach_upper(&mut self, within: &Within<'_>) -> Upper {
+    pub(super) fn reach_upper(&mut self, within: &PacketBounds<'_>) -> TransportLayer {
         for _ in 0..=EXTENSIONS_MAX {
             let bytes = match self.protocol {
                 HOP_BY_HOP | ROUTING | DESTINATION | MOBILITY | HIP | SHIM6 => 8,
@@ -44,7 +44,7 @@ impl Walk {
                 TCP => return within.tcp(self.at, self.fragment.is_some()),
                 UDP => return within.udp(self.at, false),
                 ICMP6 => return within.icmp6(self.at),
-                _ => return Upper::Other,
+                _ => return TransportLayer::Other,
             };
             let head = match within.get::<8>(self.at, bytes) {
                 Ok(head) => head,
@@ -60,7 +60,7 @@ impl Walk {
                     }
                     if place & 0xfff8 != 0 {
                         self.at = self.at.saturating_add(8);
-                        return Upper::Later;
+                        return TransportLayer::Later;
                     }
                     8
                 }
@@ -72,26 +72,26 @@ impl Walk {
             self.routed |= self.protocol == ROUTING;
             self.protocol = next;
         }
-        Upper::Unseen
+        TransportLayer::Unseen
     }
 }
 
 /// The bytes of a packet that were copied, and where the packet ends.
-pub(super) struct Within<'a> {
+pub(super) struct PacketBounds<'a> {
     pub(super) prefix: &'a [u8],
     pub(super) end: u32,
 }
 
-impl Within<'_> {
+impl PacketBounds<'_> {
     /// `N` bytes at `at` of a header of `bytes`, or why not.
-    fn get<const N: usize>(&self, at: u16, bytes: u16) -> Result<[u8; N], Upper> {
+    fn get<const N: usize>(&self, at: u16, bytes: u16) -> Result<[u8; N], TransportLayer> {
         if u32::from(at) + u32::from(bytes) > self.end {
-            return Err(Upper::Broken);
+            return Err(TransportLayer::Broken);
         }
-        array(self.prefix, at.into()).ok_or(Upper::Unseen)
+        array(self.prefix, at.into()).ok_or(TransportLayer::Unseen)
     }
 
-    pub(super) fn tcp(&self, at: u16, fragment: bool) -> Upper {
+    pub(super) fn tcp(&self, at: u16, fragment: bool) -> TransportLayer {
         let header: [u8; 14] = match self.get(at, 20) {
             Ok(header) => header,
             Err(why) => return why,
@@ -100,14 +100,14 @@ impl Within<'_> {
         let data_at = at.saturating_add(bytes);
         // In a first fragment options may be cut off.
         if bytes < 20 || !fragment && u32::from(data_at) > self.end {
-            return Upper::Broken;
+            return TransportLayer::Broken;
         }
         let [a, b, c, d, ..] = header;
         let (src, dst) = (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));
-        Upper::Tcp(Tcp { src, dst, data_at, flags: header[13] })
+        TransportLayer::Tcp(Tcp { src, dst, data_at, flags: header[13] })
     }
 
-    pub(super) fn udp(&self, at: u16, may_be_dhcp: bool) -> Upper {
+    pub(super) fn udp(&self, at: u16, may_be_dhcp: bool) -> TransportLayer {
         let [a, b, c, d] = match self.get(at, 8) {
             Ok(ports) => ports,
             Err(why) => return why,
@@ -118,16 +118,15 @@ impl Within<'_> {
         } else {
             None
         };
-        Upper::Udp(Udp { src, dst, bootp })
+        TransportLayer::Udp(Udp { src, dst, bootp })
     }
 
-    fn icmp6(&self, at: u16) -> Upper {
+    fn icmp6(&self, at: u16) -> TransportLayer {
         match self.get::<1>(at, 4) {
             Ok([kind]) => match neighbour::Solicited::of(kind) {
-                Some(said) => {
-                    Neighbour::parse(said, self.prefix, at, self.end).unwrap_or(Upper::Broken)
-                }
-                None => Upper::Icmp6(kind),
+                Some(said) => Neighbour::parse(said, self.prefix, at, self.end)
+                    .unwrap_or(TransportLayer::Broken),
+                None => TransportLayer::Icmp6(kind),
             },
             Err(why) => why,
         }

@@ -6,7 +6,7 @@
 //! processing time rule.
 
 use super::MOVES_MAX;
-use crate::flow::steering::QUEUES_MAX;
+use crate::flow::indirection::QUEUES_MAX;
 
 /// Most buckets that are dealt: no more could be moved at once.
 pub(super) const HANDS: usize = MOVES_MAX;
@@ -15,16 +15,16 @@ const TRIES: u32 = 4096;
 
 /// A hot bucket.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Hand {
+pub(super) struct HotBucket {
     pub(super) load: u64,
     /// Where it is, which is preferred to another queue that has as much.
     pub(super) now: u8,
 }
 
 /// A search.
-pub(super) struct Deal<'a> {
+pub(super) struct Redistribution<'a> {
     /// Heaviest first.
-    hands: &'a [Hand],
+    hands: &'a [HotBucket],
     sums: &'a mut [u64],
     chosen: [u8; HANDS],
     best: [u8; HANDS],
@@ -35,11 +35,11 @@ pub(super) struct Deal<'a> {
     tries: u32,
 }
 
-impl<'a> Deal<'a> {
+impl<'a> Redistribution<'a> {
     /// Deals `hands`, at most [`HANDS`], to queues with `sums` of everything else. Returns the
     /// queue of each, and what the most loaded one has, if that is below `top`.
     pub(super) fn search(
-        hands: &'a [Hand],
+        hands: &'a [HotBucket],
         sums: &'a mut [u64],
         top: u64,
         least: u64,
@@ -51,7 +51,7 @@ impl<'a> Deal<'a> {
     }
 
     fn place(&mut self, nth: usize) {
-        let Some(Hand { load, now }) = self.hands.get(nth).copied() else {
+        let Some(HotBucket { load, now }) = self.hands.get(nth).copied() else {
             let top = self.sums.iter().copied().max().unwrap_or(0);
             // What is not dealt may have more than all of this.
             if top < self.top {

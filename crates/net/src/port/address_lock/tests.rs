@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::frame::{ethertype, tests::mutants};
 use crate::header::Offloads;
-use crate::trial::{arp, dhcp, ether, mac, neighbour, parse, raw, tcp, udp, v4, v4_with, v6};
+use crate::test_frames::{arp, dhcp, ether, mac, neighbour, parse, raw, tcp, udp, v4, v4_with, v6};
 
 const OWN: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 const OTHER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 66);
@@ -16,9 +16,10 @@ fn six(last: u16) -> Ipv6Addr {
     Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, last)
 }
 
-fn lock() -> Lock {
+fn lock() -> AddressLock {
     // Not in order, and more than one.
-    Lock::new(mac(1), &[PEER.to_bits().wrapping_add(7).into(), OWN], &[six(9), six(1)]).unwrap()
+    AddressLock::new(mac(1), &[PEER.to_bits().wrapping_add(7).into(), OWN], &[six(9), six(1)])
+        .unwrap()
 }
 
 fn check(kind: u16, body: &[u8]) -> Result<(), Reason> {
@@ -42,7 +43,7 @@ fn addresses_of_its_own() {
     let other = parse(&ether(mac(2), mac(3), None, ethertype::ARP, &arp(mac(3), OWN)));
     assert_eq!(lock().check(&other, &Header::default()), Err(Reason::LockedMac));
     // Without addresses nothing goes.
-    let none = Lock::new(mac(1), &[], &[]).unwrap();
+    let none = AddressLock::new(mac(1), &[], &[]).unwrap();
     let frame = parse(&ether(mac(2), mac(1), None, ethertype::IPV4, &v4([OWN, PEER], 6, &segment)));
     assert_eq!(none.check(&frame, &Header::default()), Err(Reason::LockedAddress));
 }
@@ -167,9 +168,9 @@ proptest! {
         }
         prop_assert_eq!(frame.src, mac(1));
         match frame.net() {
-            Net::Arp(arp) => prop_assert_eq!(arp.mac, mac(1)),
-            Net::V4(ip) => prop_assert!(lock().has_v4(ip.src) || ip.src == NOBODY),
-            Net::V6(ip) => prop_assert!(lock().has_v6(ip.src) || ip.src.is_unspecified()),
+            NetworkLayer::Arp(arp) => prop_assert_eq!(arp.mac, mac(1)),
+            NetworkLayer::V4(ip) => prop_assert!(lock().has_v4(ip.src) || ip.src == NOBODY),
+            NetworkLayer::V6(ip) => prop_assert!(lock().has_v6(ip.src) || ip.src.is_unspecified()),
             other => prop_assert!(false, "{other:?}"),
         }
         if let Some(std::net::IpAddr::V6(claimed)) = frame.claims() {

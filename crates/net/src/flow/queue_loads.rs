@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::balance::INTERVAL_NS;
-use super::steering::QUEUES_MAX;
+use super::indirection::QUEUES_MAX;
 
 const QUEUES: usize = QUEUES_MAX as usize;
 /// What was told so long ago does not hold any more: whoever sends tells every interval. In
@@ -12,7 +12,7 @@ const STALE_NS: u64 = 3 * INTERVAL_NS;
 
 /// The shares of all reactors: each writes its own and reads those of the others, now and then.
 #[derive(Debug)]
-pub struct Shares(Box<[Share]>);
+pub struct QueueLoads(Box<[Share]>);
 
 /// One reactor's.
 #[derive(Debug)]
@@ -23,7 +23,7 @@ struct Share {
     moves: AtomicU64,
 }
 
-impl Shares {
+impl QueueLoads {
     /// Of so many reactors, which send nothing yet.
     pub fn new(reactors: usize) -> Self {
         let share = || Share {
@@ -74,7 +74,7 @@ mod tests {
 
     #[test]
     fn others_are_heard_until_what_they_said_is_old() {
-        let shares = Shares::new(3);
+        let shares = QueueLoads::new(3);
         let told = |units| {
             let mut sums = [0; QUEUES];
             sums[2] = units;

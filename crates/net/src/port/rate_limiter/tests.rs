@@ -10,9 +10,9 @@ use super::*;
 const SECOND: u64 = 1_000_000_000;
 
 /// When each of `count` passes, if one asks again as soon as it was told to.
-fn greedy(pace: &Pace, mut now: u64, units: u64, count: usize) -> Vec<u64> {
+fn greedy(pace: &RateLimiter, mut now: u64, units: u64, count: usize) -> Vec<u64> {
     let pass = |_| {
-        while let Err(at) = pace.pass(units, now) {
+        while let Err(at) = pace.admit(units, now) {
             assert!(at > now, "asking again does not help");
             now = at;
         }
@@ -23,7 +23,7 @@ fn greedy(pace: &Pace, mut now: u64, units: u64, count: usize) -> Vec<u64> {
 
 #[test]
 fn the_burst_passes_at_once_and_then_the_rate() {
-    let pace = Pace::new(Rate { per_second: 1000, burst: 10 }, 7);
+    let pace = RateLimiter::new(Rate { per_second: 1000, burst: 10 }, 7);
     let passed = greedy(&pace, 7, 1, 1010);
     assert!(passed[..10].iter().all(|at| *at == 7));
     for (nth, at) in (1u64..).zip(&passed[10..]) {
@@ -34,21 +34,21 @@ fn the_burst_passes_at_once_and_then_the_rate() {
 #[test]
 fn what_is_owed_goes_along_to_a_successor() {
     let rate = Rate { per_second: 1000, burst: 10 };
-    let (pace, other) = (Pace::new(rate, 7), Pace::new(rate, 0));
-    assert_eq!(pace.owed_ns(7), 0);
+    let (pace, other) = (RateLimiter::new(rate, 7), RateLimiter::new(rate, 0));
+    assert_eq!(pace.debt_ns(7), 0);
     greedy(&pace, 7, 1, 8);
-    assert!(pace.owed_ns(7).abs_diff(8 * SECOND / 1000) <= 1, "{}", pace.owed_ns(7));
+    assert!(pace.debt_ns(7).abs_diff(8 * SECOND / 1000) <= 1, "{}", pace.debt_ns(7));
     // By another clock.
-    other.owe(pace.owed_ns(7), 100);
+    other.charge(pace.debt_ns(7), 100);
     assert_eq!(greedy(&other, 100, 1, 2), [100; 2]);
-    assert!(other.pass(1, 100).is_err() && pace.owed_ns(SECOND) == 0);
-    other.owe(u64::MAX, 0);
-    assert!(other.pass(1, 0).is_err_and(|at| at <= 3601 * SECOND));
+    assert!(other.admit(1, 100).is_err() && pace.debt_ns(SECOND) == 0);
+    other.charge(u64::MAX, 0);
+    assert!(other.admit(1, 0).is_err_and(|at| at <= 3601 * SECOND));
 }
 
 #[test]
 fn more_than_the_burst_passes_and_the_next_one_pays() {
-    let pace = Pace::new(Rate { per_second: 100, burst: 10 }, 0);
+    let pace = RateLimiter::new(Rate { per_second: 100, burst: 10 }, 0);
     assert_eq!(greedy(&pace, 0, 1000, 1), [0]);
     let next = greedy(&pace, 0, 1, 1)[0];
     assert!(next.abs_diff(991 * SECOND / 100) <= 1, "{next}");
@@ -56,7 +56,7 @@ fn more_than_the_burst_passes_and_the_next_one_pays() {
 
 #[test]
 fn a_pause_is_saved_up_to_the_burst() {
-    let pace = Pace::new(Rate { per_second: 10, burst: 5 }, 0);
+    let pace = RateLimiter::new(Rate { per_second: 10, burst: 5 }, 0);
     greedy(&pace, 0, 1, 5);
     let late = 1000 * SECOND;
     let passed = greedy(&pace, late, 1, 6);
@@ -66,27 +66,27 @@ fn a_pause_is_saved_up_to_the_burst() {
 
 #[test]
 fn extremes_neither_overflow_nor_wait_for_ever() {
-    let pace = Pace::new(Rate { per_second: 0, burst: 0 }, u64::MAX);
-    assert_eq!(pace.pass(u64::MAX, u64::MAX), Ok(()));
-    assert_eq!(pace.pass(1, u64::MAX), Err(u64::MAX));
-    let pace = Pace::new(Rate { per_second: u64::MAX, burst: u64::MAX }, 0);
+    let pace = RateLimiter::new(Rate { per_second: 0, burst: 0 }, u64::MAX);
+    assert_eq!(pace.admit(u64::MAX, u64::MAX), Ok(()));
+    assert_eq!(pace.admit(1, u64::MAX), Err(u64::MAX));
+    let pace = RateLimiter::new(Rate { per_second: u64::MAX, burst: u64::MAX }, 0);
     assert!(greedy(&pace, 0, 1 << 40, 1000).iter().all(|at| *at == 0));
     // A year without anything.
-    let pace = Pace::new(Rate { per_second: 1, burst: 1 }, 0);
-    assert_eq!(pace.pass(1, 365 * 86_400 * SECOND), Ok(()));
+    let pace = RateLimiter::new(Rate { per_second: 1, burst: 1 }, 0);
+    assert_eq!(pace.admit(1, 365 * 86_400 * SECOND), Ok(()));
     let rate = Rate::bytes(1000);
     assert_eq!((rate.burst, Rate::bytes(1 << 30).burst), (131_072, (1 << 30) / 20));
 }
 
 #[test]
 fn threads_share_one_cap() {
-    let pace = Pace::new(Rate { per_second: 1_000_000, burst: 1000 }, 0);
+    let pace = RateLimiter::new(Rate { per_second: 1_000_000, burst: 1000 }, 0);
     let passed = AtomicU64::new(0);
     thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| {
                 for now in 0..100_000 {
-                    if pace.pass(1, now * 100).is_ok() {
+                    if pace.admit(1, now * 100).is_ok() {
                         passed.fetch_add(1, Ordering::Relaxed);
                     }
                 }
@@ -101,22 +101,22 @@ fn threads_share_one_cap() {
 
 #[test]
 fn who_is_given_another_cap_is_given_no_other_burst() {
-    let of = |per_second| Pace::new(Rate { per_second, burst: 1000 }, 0);
+    let of = |per_second| RateLimiter::new(Rate { per_second, burst: 1000 }, 0);
     let former = of(1000);
-    assert_eq!(former.pass(800, 0), Ok(()));
+    assert_eq!(former.admit(800, 0), Ok(()));
     for per_second in [1, 1000, 10_000] {
         let next = of(per_second);
         next.follow(&former, 0);
-        assert_eq!(next.owed_ns(0), 800 * SECOND / per_second, "{per_second}");
+        assert_eq!(next.debt_ns(0), 800 * SECOND / per_second, "{per_second}");
         next.follow(&former, 1000 * SECOND);
-        assert_eq!(next.owed_ns(1000 * SECOND), 0);
+        assert_eq!(next.debt_ns(1000 * SECOND), 0);
     }
     // What was larger than the burst is no matter of the next one: after one unit's time one passes.
-    assert_eq!(former.pass(5000, 0), Ok(()));
+    assert_eq!(former.admit(5000, 0), Ok(()));
     for per_second in [1, 1000, 10_000] {
         let next = of(per_second);
         next.follow(&former, 0);
-        assert_eq!(next.pass(1, 0), Err(SECOND / per_second), "{per_second}");
+        assert_eq!(next.admit(1, 0), Err(SECOND / per_second), "{per_second}");
     }
 }
 
@@ -129,15 +129,15 @@ proptest! {
         burst in 0u64..1 << 20,
         asked in prop::collection::vec((0u64..1 << 22, 1u64..70_000, any::<bool>()), 1..200),
     ) {
-        let pace = Pace::new(Rate { per_second, burst }, 0);
+        let pace = RateLimiter::new(Rate { per_second, burst }, 0);
         let (mut now, mut passed) = (0, Vec::new());
         for (pause, units, patient) in asked {
             now += pause;
-            let mut answer = pace.pass(units, now);
+            let mut answer = pace.admit(units, now);
             if let (Err(at), true) = (answer, patient) {
                 prop_assert!(at > now);
                 now = at;
-                answer = pace.pass(units, now);
+                answer = pace.admit(units, now);
                 prop_assert_eq!(answer, Ok(()));
             }
             if answer.is_ok() {

@@ -5,7 +5,7 @@ use crate::mac::Mac;
 
 /// What a driver has asked its interface to be since the last reset.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Asked {
+pub struct ControlSettings {
     pairs: u16,
     promiscuous: bool,
     all_multicast: bool,
@@ -14,7 +14,7 @@ pub struct Asked {
     table: Box<[Mac]>,
 }
 
-impl Asked {
+impl ControlSettings {
     /// Nothing yet: it uses one pair of queues, and gets whatever there is (virtio 1.2, 5.1.6.5.5;
     /// drivers that never ask for less count on the latter).
     pub fn nothing(address: Mac) -> Self {

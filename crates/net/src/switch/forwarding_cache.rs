@@ -10,7 +10,7 @@ use super::decide::longest;
 use crate::frame::{Frame, Tag};
 use crate::header::Header;
 use crate::mac::Mac;
-use crate::port::{Mode, PortId, Tagging};
+use crate::port::{EffectiveMode, PortId, TagAction};
 
 /// Bits of a way's place: 256 ways.
 const BITS: u32 = 8;
@@ -20,15 +20,15 @@ const HOLDS_NS: u64 = 10_000_000;
 
 /// Where a frame goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Way {
+pub struct ForwardingEntry {
     /// The port that it goes to.
     pub to: PortId,
     /// What becomes of its tag.
-    pub tagging: Tagging,
+    pub tagging: TagAction,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct CacheSlot {
     from: PortId,
     tag: Option<Tag>,
     src: Mac,
@@ -37,34 +37,34 @@ struct Place {
     longest: u32,
     /// From then on it holds no more; 0: there is none.
     until_ns: u64,
-    way: Way,
+    way: ForwardingEntry,
 }
 
-const EMPTY: Place = Place {
+const EMPTY: CacheSlot = CacheSlot {
     from: PortId(0),
     tag: None,
     src: Mac([0; 6]),
     dst: Mac([0; 6]),
     longest: 0,
     until_ns: 0,
-    way: Way { to: PortId(0), tagging: Tagging::Keep },
+    way: ForwardingEntry { to: PortId(0), tagging: TagAction::Keep },
 };
 
 /// The ways of a switch.
 #[derive(Debug)]
-pub(super) struct Ways {
-    places: Box<[Place; 1 << BITS]>,
+pub(super) struct ForwardingCache {
+    places: Box<[CacheSlot; 1 << BITS]>,
     /// There is none, so that to forget them costs nothing: a guest may make up stations.
     none: bool,
 }
 
-impl Default for Ways {
+impl Default for ForwardingCache {
     fn default() -> Self {
         Self { places: Box::new([EMPTY; 1 << BITS]), none: true }
     }
 }
 
-impl Ways {
+impl ForwardingCache {
     /// Something has changed that others than frames on their way depend on.
     pub(super) fn forget(&mut self) {
         if !self.none {
@@ -84,21 +84,21 @@ impl Ways {
 impl Switch {
     /// Where a frame from port `from` goes at `now_ns`, if others like it went there just now. What
     /// [`Switch::decide`] would teach of it is known.
-    pub fn way(
+    pub fn lookup(
         &self,
         from: PortId,
         frame: &Frame<'_>,
         header: &Header,
         now_ns: u64,
-    ) -> Option<Way> {
-        let place = self.ways.places.get(Ways::at(frame))?;
+    ) -> Option<ForwardingEntry> {
+        let place = self.ways.places.get(ForwardingCache::at(frame))?;
         let same = place.dst == frame.dst && place.src == frame.src;
         let holds = same && place.from == from && place.tag == frame.tag && now_ns < place.until_ns;
         (holds && longest(frame, header) <= place.longest).then_some(place.way)
     }
 
     /// A frame goes from one station to another, and taught nothing: so do those after it.
-    pub(super) fn tread(
+    pub(super) fn insert(
         &mut self,
         from: PortId,
         frame: &Frame<'_>,
@@ -106,16 +106,16 @@ impl Switch {
         now_ns: u64,
     ) {
         let Ok((policy, network)) = self.place(from) else { return };
-        if !matches!(policy.mode(network.policy.default), Mode::Open) {
+        if !matches!(policy.mode(network.policy.default), EffectiveMode::Open) {
             return;
         }
         let (longest, (to, vlan)) = (network.policy.mtu.into(), to);
-        let way = Way { to, tagging: self.tagging(to, vlan, frame) };
+        let way = ForwardingEntry { to, tagging: self.tagging(to, vlan, frame) };
         let until_ns = now_ns.saturating_add(HOLDS_NS);
         self.ways.none = false;
-        if let Some(place) = self.ways.places.get_mut(Ways::at(frame)) {
+        if let Some(place) = self.ways.places.get_mut(ForwardingCache::at(frame)) {
             let Frame { tag, src, dst, .. } = *frame;
-            *place = Place { from, tag, src, dst, longest, until_ns, way };
+            *place = CacheSlot { from, tag, src, dst, longest, until_ns, way };
         }
     }
 }

@@ -49,7 +49,7 @@ impl Rate {
 
 /// A cap that is shared.
 #[derive(Debug)]
-pub struct Pace {
+pub struct RateLimiter {
     rate: Rate,
     /// Time of one unit, in parts.
     unit: u64,
@@ -68,7 +68,7 @@ fn ahead(a: u64, b: u64) -> i64 {
     a.wrapping_sub(b) as i64
 }
 
-impl Pace {
+impl RateLimiter {
     /// A cap of which nothing has been used at `now_ns`.
     pub fn new(rate: Rate, now_ns: u64) -> Self {
         let unit = rate.time(1).max(1);
@@ -82,12 +82,12 @@ impl Pace {
     }
 
     /// Time that what was let pass is ahead of the rate at `now_ns`, in nanoseconds.
-    pub fn owed_ns(&self, now_ns: u64) -> u64 {
+    pub fn debt_ns(&self, now_ns: u64) -> u64 {
         ahead(self.until.load(Ordering::Relaxed), parts(now_ns)).max(0) as u64 / PARTS as u64
     }
 
     /// So much is owed at `now_ns`, an hour at most: for one that goes on in place of another.
-    pub fn owe(&self, owed_ns: u64, now_ns: u64) {
+    pub fn charge(&self, owed_ns: u64, now_ns: u64) {
         let debt = (u128::from(owed_ns) * PARTS).min(TIME_MAX) as u64;
         self.until.store(parts(now_ns).wrapping_add(debt), Ordering::Relaxed);
     }
@@ -107,7 +107,7 @@ impl Pace {
     ///
     /// # Errors
     /// The time from which on it may pass, if nothing else does before.
-    pub fn pass(&self, units: u64, now_ns: u64) -> Result<(), u64> {
+    pub fn admit(&self, units: u64, now_ns: u64) -> Result<(), u64> {
         let now = parts(now_ns);
         let cost = self.rate.time(units);
         let mut until = self.until.load(Ordering::Relaxed);

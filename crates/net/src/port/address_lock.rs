@@ -7,10 +7,10 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use crate::frame::{Arp, Frame, Ip, Neighbour, Net, Solicited, Udp, Upper};
+use crate::drop_reason::Reason;
+use crate::frame::{Arp, Frame, Ip, Neighbour, NetworkLayer, Solicited, TransportLayer, Udp};
 use crate::header::{Checksum, Header, TCP_CHECKSUM};
 use crate::mac::Mac;
-use crate::reason::Reason;
 
 /// Most addresses of each kind.
 pub const ADDRESSES_MAX: usize = 1024;
@@ -24,7 +24,7 @@ const ROUTERS: [u8; 7] = [134, 137, 146, 147, 151, 152, 153];
 
 /// Addresses that a port may send from.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Lock {
+pub struct AddressLock {
     mac: Mac,
     v4: Box<[Ipv4Addr]>,
     v6: Box<[Ipv6Addr]>,
@@ -33,17 +33,17 @@ pub struct Lock {
 /// Why there cannot be such a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0} addresses are more than the {ADDRESSES_MAX} that a port may be locked to")]
-pub struct LockError(pub usize);
+pub struct AddressLockError(pub usize);
 
-impl Lock {
+impl AddressLock {
     /// A lock to addresses. Without any of a kind, none of that kind may be used.
     ///
     /// # Errors
     /// More than [`ADDRESSES_MAX`] of a kind.
-    pub fn new(mac: Mac, v4: &[Ipv4Addr], v6: &[Ipv6Addr]) -> Result<Self, LockError> {
+    pub fn new(mac: Mac, v4: &[Ipv4Addr], v6: &[Ipv6Addr]) -> Result<Self, AddressLockError> {
         let most = v4.len().max(v6.len());
         if most > ADDRESSES_MAX {
-            return Err(LockError(most));
+            return Err(AddressLockError(most));
         }
         let (mut v4, mut v6) = (v4.to_vec(), v6.to_vec());
         v4.sort_unstable();
@@ -60,10 +60,10 @@ impl Lock {
             return Err(Reason::LockedMac);
         }
         match frame.net() {
-            Net::Opaque | Net::Broken => return Err(Reason::LockedProtocol),
-            Net::Arp(arp) => self.arp(arp)?,
-            Net::V4(ip) => self.v4(&ip)?,
-            Net::V6(ip) => self.v6(&ip)?,
+            NetworkLayer::Opaque | NetworkLayer::Broken => return Err(Reason::LockedProtocol),
+            NetworkLayer::Arp(arp) => self.arp(arp)?,
+            NetworkLayer::V4(ip) => self.v4(&ip)?,
+            NetworkLayer::V6(ip) => self.v6(&ip)?,
         }
         checksum(frame, header)
     }
@@ -76,7 +76,7 @@ impl Lock {
 
     fn v4(&self, ip: &Ip<Ipv4Addr>) -> Result<(), Reason> {
         let dhcp = match ip.upper {
-            Upper::Udp(Udp { src: DHCP_CLIENT, dst: DHCP_SERVER, bootp }) => Some(bootp),
+            TransportLayer::Udp(Udp { src: DHCP_CLIENT, dst: DHCP_SERVER, bootp }) => Some(bootp),
             _ => None,
         };
         // It asks for itself, whatever address it has.
@@ -91,11 +91,13 @@ impl Lock {
 
     fn v6(&self, ip: &Ip<Ipv6Addr>) -> Result<(), Reason> {
         match ip.upper {
-            Upper::Broken | Upper::Unseen => return Err(Reason::LockedProtocol),
-            Upper::Icmp6(kind) if ROUTERS.contains(&kind) => return Err(Reason::LockedNeighbour),
+            TransportLayer::Broken | TransportLayer::Unseen => return Err(Reason::LockedProtocol),
+            TransportLayer::Icmp6(kind) if ROUTERS.contains(&kind) => {
+                return Err(Reason::LockedNeighbour);
+            }
             // In fragments it is not understood by anybody (RFC 6980).
-            Upper::Neighbour(_) if ip.fragment => return Err(Reason::LockedNeighbour),
-            Upper::Neighbour(said) => return self.neighbour(ip.src, said),
+            TransportLayer::Neighbour(_) if ip.fragment => return Err(Reason::LockedNeighbour),
+            TransportLayer::Neighbour(said) => return self.neighbour(ip.src, said),
             _ => {}
         }
         self.has_v6(ip.src).then_some(()).ok_or(Reason::LockedAddress)
@@ -126,8 +128,8 @@ impl Lock {
 fn checksum(frame: &Frame<'_>, header: &Header) -> Result<(), Reason> {
     let Checksum::Partial { start, offset } = header.checksum() else { return Ok(()) };
     let fits = match frame.transport() {
-        Some((at, Upper::Tcp(_))) => (start, offset) == (at, TCP_CHECKSUM),
-        Some((at, Upper::Udp(_))) => (start, offset) == (at, UDP_CHECKSUM),
+        Some((at, TransportLayer::Tcp(_))) => (start, offset) == (at, TCP_CHECKSUM),
+        Some((at, TransportLayer::Udp(_))) => (start, offset) == (at, UDP_CHECKSUM),
         _ => false,
     };
     fits.then_some(()).ok_or(Reason::LockedChecksum)

@@ -6,9 +6,9 @@ use super::super::tests::{LAN, switch};
 use super::super::{Decision, NetworkPolicy, Switch};
 use super::*;
 use crate::frame::ethertype;
-use crate::port::{DefaultMode, LockingMode, Policy, Vlan};
-use crate::table::{Learnt, Limits};
-use crate::trial::{ether, mac, parse};
+use crate::port::{DefaultMode, LockingMode, PortPolicy, Vlan};
+use crate::table::{LearnOutcome, MacTableLimits};
+use crate::test_frames::{ether, mac, parse};
 
 /// Something that happens to a switch.
 #[derive(Clone, Debug)]
@@ -60,19 +60,19 @@ fn event() -> impl Strategy<Value = Event> {
     ]
 }
 
-fn policy(switch: &Switch, port: u16) -> Policy {
-    switch.port(PortId(port)).cloned().unwrap_or_else(|| Policy::open(LAN))
+fn policy(switch: &Switch, port: u16) -> PortPolicy {
+    switch.port(PortId(port)).cloned().unwrap_or_else(|| PortPolicy::open(LAN))
 }
 
 fn happen(switch: &mut Switch, event: &Event, now_ns: u64) {
     match *event {
         Event::Lock(port, locking) => {
-            let policy = Policy { locking, ..policy(switch, port) };
+            let policy = PortPolicy { locking, ..policy(switch, port) };
             switch.set_port(PortId(port), policy).unwrap();
         }
         Event::Vlan(port, vlan) => {
             let vlan = vlan.map_or(Vlan::Trunk, |id| Vlan::Access(id.try_into().unwrap()));
-            let policy = Policy { vlan, ..policy(switch, port) };
+            let policy = PortPolicy { vlan, ..policy(switch, port) };
             switch.set_port(PortId(port), policy).unwrap();
         }
         Event::Unplug(port) => switch.remove_port(PortId(port)),
@@ -94,7 +94,7 @@ fn decided(
     from: PortId,
     frame: &Frame<'_>,
     now_ns: u64,
-) -> (Decision, Vec<Tagging>) {
+) -> (Decision, Vec<TagAction>) {
     let verdict = switch.decide(from, frame, &Header::default(), now_ns);
     let tagging = match verdict.decision {
         Decision::Forward(to) => vec![switch.tagging(to, verdict.vlan, frame)],
@@ -120,7 +120,7 @@ proptest! {
             let (from, frame) = (PortId(port), parse(&bytes));
             without.ways.forget();
             let want = decided(&mut without, from, &frame, now_ns);
-            let got = match with.way(from, &frame, &Header::default(), now_ns) {
+            let got = match with.lookup(from, &frame, &Header::default(), now_ns) {
                 Some(way) => (Decision::Forward(way.to), vec![way.tagging]),
                 None => decided(&mut with, from, &frame, now_ns),
             };
@@ -135,7 +135,7 @@ fn a_way_holds_for_a_moment_and_for_its_sender_alone() {
     let to = |dst: u8, src: u8| parse(&ether(mac(dst), mac(src), None, ethertype::IPV4, &[0; 46]));
     let (there, back) = (to(2, 1), to(1, 2));
     let way = |switch: &Switch, port: u16, frame: &Frame<'_>, now_ns| {
-        switch.way(PortId(port), frame, &Header::default(), now_ns).map(|way| way.to)
+        switch.lookup(PortId(port), frame, &Header::default(), now_ns).map(|way| way.to)
     };
     let plain = Header::default();
     switch.decide(PortId(0), &there, &plain, 1);
@@ -159,14 +159,14 @@ fn a_station_that_was_forgotten_and_comes_back_elsewhere_is_followed() {
     let to = |dst: u8, src: u8| parse(&ether(mac(dst), mac(src), None, ethertype::IPV4, &[0; 46]));
     let (there, back) = (to(2, 1), to(1, 2));
     let plain = Header::default();
-    let age_ns = Limits::default().age_ns;
+    let age_ns = MacTableLimits::default().age_ns;
     switch.decide(PortId(0), &there, &plain, 0);
     switch.decide(PortId(1), &back, &plain, 0);
     let late = age_ns - 1;
     switch.decide(PortId(1), &back, &plain, late);
     switch.decide(PortId(1), &back, &plain, late);
-    let way = |switch: &Switch, at| switch.way(PortId(1), &back, &plain, at).map(|way| way.to);
+    let way = |switch: &Switch, at| switch.lookup(PortId(1), &back, &plain, at).map(|way| way.to);
     assert_eq!(way(&switch, late), Some(PortId(0)));
     let learnt = switch.learn(PortId(3), 0, mac(1), age_ns + 1);
-    assert_eq!((learnt, way(&switch, age_ns + 1)), (Learnt::New, None));
+    assert_eq!((learnt, way(&switch, age_ns + 1)), (LearnOutcome::New, None));
 }

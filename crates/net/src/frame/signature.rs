@@ -20,10 +20,10 @@ const PORT_V6: u64 = u64::from_ne_bytes([0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 
 /// All that [`Frame::tuple`] looks at in a frame without a tag, as words that are
 /// compared for less than it costs to read the fields. No frame's are all zero.
 #[derive(Clone, Copy, Debug, Default, Eq)]
-pub struct Look([u64; 7]);
+pub struct FlowSignature([u64; 7]);
 
 // In registers, as tuples.
-impl PartialEq for Look {
+impl PartialEq for FlowSignature {
     #[inline]
     fn eq(&self, other: &Self) -> bool {
         let ([a, b, c, d, e, f, g], [h, i, j, k, l, m, n]) = (self.0, other.0);
@@ -31,7 +31,7 @@ impl PartialEq for Look {
     }
 }
 
-impl Look {
+impl FlowSignature {
     /// Of an IPv4 or IPv6 packet without a tag, of which the first bytes are there up to where TCP says where
     /// its data begins: for those without, [`Frame::tuple`] is to be asked.
     #[inline]
@@ -84,11 +84,11 @@ mod tests {
         let mut alike = 0;
         for bytes in samples() {
             let one = Frame::parse(&bytes, bytes.len()).unwrap();
-            let (look, ends) = (Look::of(&one), one.tuple());
-            assert_ne!(look, Some(Look::default()));
+            let (look, ends) = (FlowSignature::of(&one), one.tuple());
+            assert_ne!(look, Some(FlowSignature::default()));
             let mut check = |other: &[u8], len: usize| {
                 let Ok(other) = Frame::parse(other, len) else { return };
-                if look.is_some() && Look::of(&other) == look {
+                if look.is_some() && FlowSignature::of(&other) == look {
                     assert_eq!(other.tuple(), ends, "{:x?} beside {:x?}", other.prefix, one.prefix);
                     alike += 1;
                 }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::BUCKETS;
 use super::balance::{Balancer, Load};
-use super::shares::Shares;
-use super::steering::{QUEUES_MAX, Steering};
+use super::indirection::{IndirectionTable, QUEUES_MAX};
+use super::queue_loads::QueueLoads;
 
 /// Units of work that a reactor must have sent since the last look for queues to be balanced: at
 /// less than 10 MB a second no CPU of a guest is busy, and each move costs one of them its cache.
@@ -13,24 +13,24 @@ pub const WORTH: u64 = 1 << 20;
 
 /// Which queue of a receiver a frame goes to, as one reactor sees it.
 #[derive(Debug)]
-pub struct Spread {
+pub struct QueueSelector {
     /// With more than one queue: 10 KiB that others do without.
-    wide: Option<Box<Wide>>,
-    shares: Arc<Shares>,
+    wide: Option<Box<MultiQueue>>,
+    shares: Arc<QueueLoads>,
     /// Which of the shares is ours.
     number: usize,
 }
 
 /// The queues of buckets, and what they are to be.
 #[derive(Debug)]
-struct Wide {
-    steering: Steering,
+struct MultiQueue {
+    steering: IndirectionTable,
     balancer: Balancer,
 }
 
-impl Spread {
+impl QueueSelector {
     /// For frames that reactor `number` sends to a receiver, with one queue.
-    pub fn new(shares: Arc<Shares>, number: usize) -> Self {
+    pub fn new(shares: Arc<QueueLoads>, number: usize) -> Self {
         Self { wide: None, shares, number }
     }
 
@@ -39,8 +39,8 @@ impl Spread {
     pub fn set_queues(&mut self, queues: u8) {
         let (queues, wide) = (queues.min(QUEUES_MAX), queues > 1);
         self.wide = wide.then(|| {
-            let (steering, balancer) = (Steering::new(queues), Balancer::new(queues));
-            Box::new(Wide { steering, balancer })
+            let (steering, balancer) = (IndirectionTable::new(queues), Balancer::new(queues));
+            Box::new(MultiQueue { steering, balancer })
         });
     }
 
@@ -49,7 +49,7 @@ impl Spread {
         self.wide.is_some()
     }
 
-    /// The queue for a frame; see [`Steering::pick`].
+    /// The queue for a frame; see [`IndirectionTable::pick`].
     pub fn pick(
         &mut self,
         hash: Option<u32>,
@@ -59,7 +59,7 @@ impl Spread {
         self.wide.as_mut().map_or(0, |wide| wide.steering.pick(hash, now_ns, taken))
     }
 
-    /// The frame went to the queue that was picked, at `position`; see [`Steering::sent`].
+    /// The frame went to the queue that was picked, at `position`; see [`IndirectionTable::sent`].
     pub fn sent(&mut self, hash: Option<u32>, position: u64, units: u64, now_ns: u64) {
         if let Some(wide) = &mut self.wide {
             wide.steering.sent(hash, position, units, now_ns);
@@ -67,7 +67,7 @@ impl Spread {
         }
     }
 
-    /// The frame was lost on its way to the queue that was picked; see [`Steering::lost`].
+    /// The frame was lost on its way to the queue that was picked; see [`IndirectionTable::lost`].
     pub fn lost(&mut self, hash: Option<u32>, units: u64, now_ns: u64) {
         if let Some(wide) = &mut self.wide {
             wide.steering.lost(hash, units);
@@ -76,15 +76,15 @@ impl Spread {
     }
 }
 
-impl Wide {
-    fn look(&mut self, shares: &Shares, number: usize, now_ns: u64) {
+impl MultiQueue {
+    fn look(&mut self, shares: &QueueLoads, number: usize, now_ns: u64) {
         if now_ns >= self.balancer.due_ns() {
             self.balance(shares, number, now_ns);
         }
     }
 
     #[cold]
-    fn balance(&mut self, shares: &Shares, number: usize, now_ns: u64) {
+    fn balance(&mut self, shares: &QueueLoads, number: usize, now_ns: u64) {
         self.give_up(now_ns);
         let mut load = Load::default();
         self.steering.read(&mut load);
