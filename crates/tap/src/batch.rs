@@ -6,17 +6,17 @@ pub(crate) const BATCH_MAX: usize = 32;
 /// As many as came the last time and one more, so that the end is seen by the same call; twice as
 /// many if the end was not seen.
 #[derive(Debug)]
-pub(crate) struct Batch {
+pub(crate) struct ReadBatch {
     next: usize,
 }
 
-impl Default for Batch {
+impl Default for ReadBatch {
     fn default() -> Self {
         Self { next: 2 }
     }
 }
 
-impl Batch {
+impl ReadBatch {
     pub(crate) fn next(&self) -> usize {
         self.next
     }
@@ -34,7 +34,7 @@ mod tests {
 
     #[test]
     fn it_follows_what_comes() {
-        let mut batch = Batch::default();
+        let mut batch = ReadBatch::default();
         let mut asked = Vec::new();
         for there in [100_usize, 100, 100, 100, 100, 100, 3, 3, 0, 0, 1, 1] {
             asked.push(batch.next());

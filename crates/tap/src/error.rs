@@ -81,7 +81,7 @@ pub enum QueueError {
 
 /// Why a frame was not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Lost {
+pub enum SendError {
     /// The device is down.
     #[error("the TAP device is down")]
     Down,
@@ -96,7 +96,7 @@ pub enum Lost {
     Gone,
 }
 
-impl Lost {
+impl SendError {
     pub(crate) fn of(errno: Errno) -> Self {
         match errno {
             Errno::IO => Self::Down,

@@ -33,7 +33,7 @@
 //! # Errors
 //! [`TapError`] for a device that cannot be opened, with what to do. [`QueueError`] when a queue has
 //! failed, because the device was deleted or does nothing but fail: told once, and silent from then on.
-//! A frame that the kernel does not take has a [`Lost`]; one that it cannot hand over is skipped and
+//! A frame that the kernel does not take has a [`SendError`]; one that it cannot hand over is skipped and
 //! counted ([`Queue::take_skipped`]).
 //!
 //! # Invariants
@@ -49,10 +49,10 @@
 mod batch;
 mod error;
 mod open;
-mod patience;
+mod open_wait;
 mod queue;
-mod skips;
+mod skipped_frames;
 
-pub use error::{Lost, QueueError, TapError};
-pub use open::{Origin, QUEUES_MAX, Tap};
+pub use error::{QueueError, SendError, TapError};
+pub use open::{QUEUES_MAX, Tap, TapOrigin};
 pub use queue::{Frame, Queue, SLOT_BYTES, SLOTS, Sent};

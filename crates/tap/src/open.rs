@@ -24,7 +24,7 @@ const DEVICES: &str = "/sys/class/net";
 
 /// Where a device comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Origin {
+pub enum TapOrigin {
     /// It is there, made by whoever looks after the host's network, and it stays.
     Existing,
     /// It is made, and goes with the last of its queues.
@@ -45,7 +45,7 @@ impl Tap {
     ///
     /// # Errors
     /// [`TapError`]: a device that was made for it is gone by then.
-    pub fn open(name: &str, queues: usize, origin: Origin) -> Result<Self, TapError> {
+    pub fn open(name: &str, queues: usize, origin: TapOrigin) -> Result<Self, TapError> {
         check(name)?;
         if !(1..=QUEUES_MAX).contains(&queues) {
             return Err(TapError::Queues(queues));
@@ -53,8 +53,8 @@ impl Tap {
         let refused = |errno| explain("open", name, errno);
         let before = index(name)?;
         match (origin, before) {
-            (Origin::Existing, None) => return Err(TapError::NotThere(name.into())),
-            (Origin::New, Some(_)) => return Err(TapError::Exists(name.into())),
+            (TapOrigin::Existing, None) => return Err(TapError::NotThere(name.into())),
+            (TapOrigin::New, Some(_)) => return Err(TapError::Exists(name.into())),
             _ => {}
         }
         let first = driver(name)?;
@@ -215,24 +215,24 @@ mod tests {
     #[test]
     fn names_that_no_device_can_have_are_refused_before_anything_is_tried() {
         for bad in ["", "a/b", "..", "-x", "a%d", "a b", "1234567890123456", "\u{e4}"] {
-            let error = Tap::open(bad, 1, Origin::Either).unwrap_err();
+            let error = Tap::open(bad, 1, TapOrigin::Either).unwrap_err();
             assert_eq!(error, TapError::Name(bad.into()));
         }
         let long = "x".repeat(5000);
-        let error = Tap::open(&long, 1, Origin::Either).unwrap_err().to_string();
+        let error = Tap::open(&long, 1, TapOrigin::Either).unwrap_err().to_string();
         assert!(error.len() < 200, "{error}");
         for queues in [0, 257, usize::MAX] {
-            let error = Tap::open("rwt", queues, Origin::Either).unwrap_err();
+            let error = Tap::open("rwt", queues, TapOrigin::Either).unwrap_err();
             assert_eq!(error, TapError::Queues(queues));
         }
     }
 
     #[test]
     fn what_should_be_there_is_not_made() {
-        let error = Tap::open("rwt-none", 1, Origin::Existing).unwrap_err();
+        let error = Tap::open("rwt-none", 1, TapOrigin::Existing).unwrap_err();
         assert_eq!(error, TapError::NotThere("rwt-none".into()));
         assert_eq!(index("rwt-none"), Ok(None));
         assert_eq!(index("lo"), Ok(Some(1)), "the first device of every kernel");
-        assert_eq!(Tap::open("lo", 1, Origin::New).unwrap_err(), TapError::Exists("lo".into()));
+        assert_eq!(Tap::open("lo", 1, TapOrigin::New).unwrap_err(), TapError::Exists("lo".into()));
     }
 }

@@ -10,9 +10,9 @@ use net::header::HEADER_BYTES;
 use reactor::{CompletionPort, Context, File, IoOp, OpCompletion};
 use rustix::io::Errno;
 
-use crate::batch::{BATCH_MAX, Batch};
-use crate::skips::Skips;
-use crate::{Lost, QueueError};
+use crate::batch::{BATCH_MAX, ReadBatch};
+use crate::skipped_frames::SkippedFrames;
+use crate::{QueueError, SendError};
 
 /// Bytes of memory for a frame and its header, in whole pages. A frame that fills it is longer than
 /// any that a switch takes.
@@ -44,7 +44,7 @@ pub struct Sent {
     /// Its memory.
     pub buffers: Buffers,
     /// Whether the kernel has taken it.
-    pub outcome: Result<(), Lost>,
+    pub outcome: Result<(), SendError>,
 }
 
 /// One queue of a device, on the reactor that owns it. What it has in the kernel ends with its poller.
@@ -59,8 +59,8 @@ pub struct Queue {
     came: VecDeque<Frame>,
     sent: VecDeque<Sent>,
     done: Vec<OpCompletion>,
-    batch: Batch,
-    skips: Skips,
+    batch: ReadBatch,
+    skips: SkippedFrames,
     /// Reads in the kernel.
     asked: usize,
     /// There may be something: the device said so, or the end was not seen, since it was asked.
@@ -101,8 +101,8 @@ impl Queue {
             came: VecDeque::with_capacity(SLOTS),
             sent: VecDeque::with_capacity(SLOTS),
             done: Vec::with_capacity(SLOTS),
-            batch: Batch::default(),
-            skips: Skips::default(),
+            batch: ReadBatch::default(),
+            skips: SkippedFrames::default(),
             asked: 0,
             ready: true,
             direct: false,
@@ -152,8 +152,8 @@ impl Queue {
         context.reap(&self.writes, &mut self.done);
         for OpCompletion { tag, result, buffers } in self.done.drain(..) {
             let outcome = OpCompletion { tag, result, buffers: None }.outcome();
-            let outcome = outcome.map(|_| ()).map_err(Lost::of);
-            gone |= outcome == Err(Lost::Gone);
+            let outcome = outcome.map(|_| ()).map_err(SendError::of);
+            gone |= outcome == Err(SendError::Gone);
             self.sent.push_back(Sent { tag, buffers: buffers.unwrap_or_default(), outcome });
         }
         context.reap(&self.reads, &mut self.done);
@@ -277,7 +277,7 @@ impl Queue {
     /// has become of it is told by [`Self::next_sent`].
     pub fn send(&mut self, context: &mut Context<'_>, buffers: Buffers, tag: u64) {
         if self.failed {
-            self.sent.push_back(Sent { tag, buffers, outcome: Err(Lost::Gone) });
+            self.sent.push_back(Sent { tag, buffers, outcome: Err(SendError::Gone) });
             return;
         }
         let file = self.file.clone();

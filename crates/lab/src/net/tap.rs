@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use rustix::io::Errno;
-use tap::{Origin, Tap};
+use tap::{Tap, TapOrigin};
 use testkit::process::find_tool;
 
 use super::client::{tcp, write};
@@ -123,7 +123,7 @@ pub(super) struct Ran {
 /// on one CPU. Each has a buffer of its own, on either side.
 pub(super) fn run(bytes: usize, at_once: usize, cpu: usize, window: Window) -> Result<Ran> {
     let bridge = Bridge::create()?;
-    let open = |name: &String| Tap::open(name, 1, Origin::New);
+    let open = |name: &String| Tap::open(name, 1, TapOrigin::New);
     let taps = [open(&bridge.taps[0])?, open(&bridge.taps[1])?];
     bridge.join()?;
     let queue = |tap: &Tap| tap.queue(0).context("a device without a queue");

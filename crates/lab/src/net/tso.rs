@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use ::tap::{Origin, Tap};
+use ::tap::{Tap, TapOrigin};
 use anyhow::{Context, Result};
 
 use super::client::{self, HostLane, LARGEST, Lane, Ran, Shape, Way, tcp};
@@ -203,7 +203,7 @@ impl Ready {
     fn host(&self, poll: Poll, back: bool) -> Result<Sample> {
         let bridge = Bridge::create()?;
         let running = System::uplink(poll, &bridge.taps[0], self.placement)?;
-        let far = Tap::open(&bridge.taps[1], 1, Origin::New)?;
+        let far = Tap::open(&bridge.taps[1], 1, TapOrigin::New)?;
         bridge.join()?;
         let far = far.queue(0).context("a device without a queue")?;
         let lane = HostLane::connect(&running.socket(0), far, BYTES, DEPTHS[1], back)?;

@@ -9,7 +9,7 @@ use memory::{Buffers, MemoryError};
 use net::frame::Frame;
 use net::header::{HEADER_BYTES, Header, Offloads};
 use reactor::{Context, PollOutcome, Poller, PollerId, Reactor};
-use tap::{Lost, Queue, QueueError, Tap};
+use tap::{Queue, QueueError, SendError, Tap};
 
 /// Longer than anything here takes.
 pub(super) const LONG: Duration = Duration::from_secs(30);
@@ -21,7 +21,7 @@ pub(super) struct Seen {
     pub(super) frames: Vec<(Vec<u8>, usize)>,
     pub(super) errors: Vec<QueueError>,
     pub(super) skipped: u64,
-    pub(super) sent: Vec<(u64, Result<(), Lost>)>,
+    pub(super) sent: Vec<(u64, Result<(), SendError>)>,
 }
 
 impl Seen {

@@ -11,7 +11,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::SendFlags;
 
-use tap::{Lost, Origin, QueueError, Tap};
+use tap::{QueueError, SendError, Tap, TapOrigin};
 use testkit::inside::in_own_network;
 
 use crate::ends::{LONG, Watched, at_rest};
@@ -69,7 +69,7 @@ fn a_descriptor_that_only_fails_is_given_up() {
         queue.until(|seen| (!seen.sent.is_empty()).then_some(()));
         queue.until(|seen| {
             assert_eq!(seen.errors, [QueueError::Failed(errno)]);
-            assert_eq!(seen.sent, [(7, Err(Lost::Gone))]);
+            assert_eq!(seen.sent, [(7, Err(SendError::Gone))]);
             assert!(seen.skipped > 1000, "{}", seen.skipped);
             Some(())
         });
@@ -100,7 +100,7 @@ fn a_device_that_is_going_is_told_although_a_read_just_finds_nothing() {
 fn a_device_whose_end_no_read_has_seen_is_told_by_a_write() {
     in_own_network("faults::a_device_whose_end_no_read_has_seen_is_told_by_a_write", || {
         let reactor = Reactor::spawn("test").unwrap();
-        let tap = Tap::open("rwa", 1, Origin::New).unwrap();
+        let tap = Tap::open("rwa", 1, TapOrigin::New).unwrap();
         // As one that was woken too early, and has found nothing.
         let queue = Watched::deaf(&reactor, tap.queue(0).unwrap());
         at_rest(&reactor);
@@ -111,7 +111,8 @@ fn a_device_whose_end_no_read_has_seen_is_told_by_a_write() {
             queue.send(&reactor, &[0; 60], tag);
             queue.until(|seen| {
                 let last = seen.sent.last().copied();
-                last.filter(|sent| sent.0 == tag).map(|sent| assert_eq!(sent.1, Err(Lost::Gone)))
+                last.filter(|sent| sent.0 == tag)
+                    .map(|sent| assert_eq!(sent.1, Err(SendError::Gone)))
             });
         }
         assert_eq!(queue.until(|seen| Some(seen.errors.clone())), [QueueError::Gone]);

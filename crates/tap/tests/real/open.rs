@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Uid;
 use rustix::thread::set_thread_res_uid;
-use tap::{Origin, Tap, TapError};
+use tap::{Tap, TapError, TapOrigin};
 use testkit::inside::in_own_network;
 
 use crate::ip;
@@ -13,7 +13,7 @@ use crate::ip;
 /// Somebody who may do nothing.
 const NOBODY: u32 = 65_534;
 
-fn refused(name: &str, origin: Origin) -> TapError {
+fn refused(name: &str, origin: TapOrigin) -> TapError {
     Tap::open(name, 2, origin).unwrap_err()
 }
 
@@ -39,27 +39,27 @@ fn as_nobody<R: Send + 'static>(work: impl FnOnce() -> R + Send + 'static) -> R 
 #[test]
 fn devices_of_every_kind() {
     in_own_network("open::devices_of_every_kind", || {
-        let new = Tap::open("rwa", 4, Origin::New).unwrap();
+        let new = Tap::open("rwa", 4, TapOrigin::New).unwrap();
         assert_eq!((new.name(), new.queues(), there("rwa")), ("rwa", 4, true));
         assert!(new.queue(3).is_some() && new.queue(4).is_none());
-        assert_eq!(refused("rwa", Origin::New), TapError::Exists("rwa".into()));
-        assert_eq!(refused("rwa", Origin::Existing), TapError::InUse("rwa".into()));
-        assert_eq!(refused("rwa", Origin::Either), TapError::InUse("rwa".into()));
+        assert_eq!(refused("rwa", TapOrigin::New), TapError::Exists("rwa".into()));
+        assert_eq!(refused("rwa", TapOrigin::Existing), TapError::InUse("rwa".into()));
+        assert_eq!(refused("rwa", TapOrigin::Either), TapError::InUse("rwa".into()));
         drop(new);
         assert!(!there("rwa"), "it goes with its queues");
-        assert_eq!(refused("rwa", Origin::Existing), TapError::NotThere("rwa".into()));
+        assert_eq!(refused("rwa", TapOrigin::Existing), TapError::NotThere("rwa".into()));
 
         ip("tuntap add dev rwp mode tap multi_queue vnet_hdr");
-        for origin in [Origin::Existing, Origin::Either, Origin::Existing] {
+        for origin in [TapOrigin::Existing, TapOrigin::Either, TapOrigin::Existing] {
             drop(Tap::open("rwp", 3, origin).unwrap());
             assert!(there("rwp"), "it stays");
         }
         ip("tuntap add dev rwo mode tap");
         ip("tuntap add dev rwt mode tun");
         ip("link add rwb type bridge");
-        assert_eq!(refused("rwo", Origin::Existing), TapError::OneQueue("rwo".into()));
-        assert_eq!(refused("rwt", Origin::Either), TapError::NotTap("rwt".into()));
-        assert_eq!(refused("rwb", Origin::Either), TapError::NotTap("rwb".into()));
+        assert_eq!(refused("rwo", TapOrigin::Existing), TapError::OneQueue("rwo".into()));
+        assert_eq!(refused("rwt", TapOrigin::Either), TapError::NotTap("rwt".into()));
+        assert_eq!(refused("rwb", TapOrigin::Either), TapError::NotTap("rwb".into()));
     })
     .unwrap();
 }
@@ -72,14 +72,14 @@ fn whoever_may_not_is_told_what_would_help() {
         ip("tuntap add dev rwq mode tap multi_queue vnet_hdr user 0");
         // Only this process and its children see what is mounted here.
         shell("mount -t tmpfs none /dev/net");
-        assert_eq!(refused("rwp", Origin::Existing), TapError::NoDriver);
+        assert_eq!(refused("rwp", TapOrigin::Existing), TapError::NoDriver);
         shell("mknod -m 600 /dev/net/tun c 10 200");
-        let error = as_nobody(|| refused("rwp", Origin::Existing)).to_string();
+        let error = as_nobody(|| refused("rwp", TapOrigin::Existing)).to_string();
         assert!(error.contains("open the TUN driver") && error.contains("user USER"), "{error}");
         shell("chmod 666 /dev/net/tun");
         let (own, other, new) = as_nobody(|| {
-            let own = Tap::open("rwp", 2, Origin::Existing).map(|tap| tap.queues());
-            (own, refused("rwq", Origin::Existing), refused("rwn", Origin::New))
+            let own = Tap::open("rwp", 2, TapOrigin::Existing).map(|tap| tap.queues());
+            (own, refused("rwq", TapOrigin::Existing), refused("rwn", TapOrigin::New))
         });
         assert_eq!(own, Ok(2));
         for (error, name) in [(other, "rwq"), (new, "rwn")] {
@@ -99,16 +99,16 @@ fn a_device_in_use_is_waited_for() {
             if kept {
                 shell("ip tuntap add dev rwtheld mode tap multi_queue vnet_hdr");
             }
-            let held = Tap::open(name, 2, Origin::Either).unwrap();
+            let held = Tap::open(name, 2, TapOrigin::Either).unwrap();
             let began = Instant::now();
-            let refused = Tap::open_within(name, 1, Origin::Either, short).unwrap_err();
+            let refused = Tap::open_within(name, 1, TapOrigin::Either, short).unwrap_err();
             assert_eq!(refused, TapError::InUse(name.into()));
             assert!(began.elapsed() >= short);
             let long = Duration::from_secs(60);
             let (tell, told) = std::sync::mpsc::channel();
             let waits = std::thread::spawn(move || {
                 tell.send(()).unwrap();
-                Tap::open_within(name, 1, Origin::Either, long).map(|tap| tap.queues())
+                Tap::open_within(name, 1, TapOrigin::Either, long).map(|tap| tap.queues())
             });
             told.recv().unwrap();
             std::thread::sleep(short);

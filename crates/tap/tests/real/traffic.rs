@@ -7,7 +7,7 @@ use std::sync::mpsc::{Sender, channel};
 use net::header::{Checksum, GsoKind};
 use nix::sched::{CloneFlags, unshare};
 use reactor::Reactor;
-use tap::{Lost, Origin, QueueError, Tap};
+use tap::{QueueError, SendError, Tap, TapOrigin};
 use testkit::inside::in_own_network;
 
 use crate::ends::{LONG, Seen, Watched, at_rest};
@@ -51,8 +51,8 @@ struct Cable {
 impl Cable {
     fn new(queues: usize) -> Self {
         let (reactor, far) = (Reactor::spawn("cable").unwrap(), Far::new());
-        let near = Tap::open("rwa", queues, Origin::New).unwrap();
-        let other = far.call(move || Tap::open("rwb", queues, Origin::New).unwrap());
+        let near = Tap::open("rwa", queues, TapOrigin::New).unwrap();
+        let other = far.call(move || Tap::open("rwb", queues, TapOrigin::New).unwrap());
         let ends = |tap: &Tap| {
             let numbers = 0..tap.queues();
             numbers.map(|number| Watched::new(&reactor, tap, number)).collect::<Vec<_>>()
@@ -185,7 +185,7 @@ fn checksums_are_left_to_the_other_side_and_flows_are_spread() {
 fn a_device_that_is_deleted_is_told_once() {
     in_own_network("traffic::a_device_that_is_deleted_is_told_once", || {
         let reactor = Reactor::spawn("test").unwrap();
-        let tap = Tap::open("rwa", 2, Origin::New).unwrap();
+        let tap = Tap::open("rwa", 2, TapOrigin::New).unwrap();
         let ends = [0, 1].map(|number| Watched::new(&reactor, &tap, number));
         ip("link set dev rwa up");
         ip("link del dev rwa");
@@ -199,13 +199,13 @@ fn a_device_that_is_deleted_is_told_once() {
         for end in &ends {
             end.until(|seen| {
                 assert_eq!(seen.errors, [QueueError::Gone]);
-                assert_eq!(seen.sent, [(5, Err(Lost::Gone))]);
+                assert_eq!(seen.sent, [(5, Err(SendError::Gone))]);
                 Some(())
             });
         }
         // Another one may have its name.
         drop(tap);
-        Tap::open("rwa", 1, Origin::New).unwrap();
+        Tap::open("rwa", 1, TapOrigin::New).unwrap();
     })
     .unwrap();
 }
@@ -214,7 +214,7 @@ fn a_device_that_is_deleted_is_told_once() {
 fn frames_that_cannot_go_are_lost_and_the_queue_goes_on() {
     in_own_network("traffic::frames_that_cannot_go_are_lost_and_the_queue_goes_on", || {
         let reactor = Reactor::spawn("test").unwrap();
-        let tap = Tap::open("rwa", 1, Origin::New).unwrap();
+        let tap = Tap::open("rwa", 1, TapOrigin::New).unwrap();
         let end = Watched::new(&reactor, &tap, 0);
         let mut frame = [0; 72];
         frame[12..24].copy_from_slice(&[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0, 0, 9]);
@@ -222,14 +222,14 @@ fn frames_that_cannot_go_are_lost_and_the_queue_goes_on() {
             end.send(&reactor, bytes, tag);
             end.until(|seen| seen.sent.iter().find(|sent| sent.0 == tag).map(|sent| sent.1))
         };
-        assert_eq!(outcome(1, &frame), Err(Lost::Down));
+        assert_eq!(outcome(1, &frame), Err(SendError::Down));
         ip("link set dev rwa up");
         assert_eq!(outcome(2, &frame), Ok(()));
-        assert!(matches!(outcome(3, &frame[..5]), Err(Lost::Refused(_))));
+        assert!(matches!(outcome(3, &frame[..5]), Err(SendError::Refused(_))));
         // Segments without a checksum to complete.
         let mut bad = frame;
         bad[1] = 1;
-        assert!(matches!(outcome(4, &bad), Err(Lost::Refused(_))));
+        assert!(matches!(outcome(4, &bad), Err(SendError::Refused(_))));
         assert_eq!(outcome(5, &frame), Ok(()));
         assert_eq!(end.until(|seen| Some(seen.errors.len())), 0);
     })

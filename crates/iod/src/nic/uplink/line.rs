@@ -12,7 +12,7 @@ use net::frame::PREFIX_BYTES;
 use net::header::HEADER_BYTES;
 use nic::{Given, Hub, Life, Outlet, Parts, Ready, Store};
 use reactor::{Context, PollOutcome, Poller};
-use tap::{Lost, Queue, QueueError, Sent};
+use tap::{Queue, QueueError, SendError, Sent};
 
 use super::Fate;
 
@@ -111,11 +111,11 @@ impl Outlet for Line {
 }
 
 /// As what a frame counts that the kernel did not take.
-fn reason(lost: Lost) -> Reason {
+fn reason(lost: SendError) -> Reason {
     match lost {
-        Lost::Down | Lost::Gone => Reason::ReceiverClosed,
-        Lost::Full => Reason::NoBuffer,
-        Lost::Refused(_) => Reason::HostRefused,
+        SendError::Down | SendError::Gone => Reason::ReceiverClosed,
+        SendError::Full => Reason::NoBuffer,
+        SendError::Refused(_) => Reason::HostRefused,
     }
 }
 

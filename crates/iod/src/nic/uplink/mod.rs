@@ -13,7 +13,7 @@ use net::header::Offloads;
 use net::port::PortId;
 use nic::{Attached, Life, PortCounts};
 use reactor::Context;
-use tap::{Origin, QueueError, Tap};
+use tap::{QueueError, Tap, TapOrigin};
 use vhost_user::Stop;
 
 use super::{Lan, NicError, tell_counts};
@@ -84,7 +84,7 @@ impl Uplink {
         patience: Duration,
     ) -> Result<Self, NicError> {
         let queues = lan.pool.of_networks().len().min(QUEUES_MAX.into());
-        let tap = Tap::open_within(name, queues, Origin::Either, patience)?;
+        let tap = Tap::open_within(name, queues, TapOrigin::Either, patience)?;
         let mut uplink = Self::resting(lan, port, tap)?;
         uplink.attach()?;
         uplink.begin()?;

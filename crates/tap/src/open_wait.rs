@@ -7,7 +7,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::netlink::SocketAddrNetlink;
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, bind, recv, socket_with};
 
-use crate::{Origin, Tap, TapError};
+use crate::{Tap, TapError, TapOrigin};
 
 /// Changes of network devices (rtnetlink(7), `RTMGRP_LINK`).
 const LINKS: u32 = 1;
@@ -16,9 +16,9 @@ const LINKS: u32 = 1;
 const UNTOLD: Duration = Duration::from_millis(50);
 
 /// News of this host's network devices; nothing where the kernel does not tell.
-struct News(Option<OwnedFd>);
+struct LinkEvents(Option<OwnedFd>);
 
-impl News {
+impl LinkEvents {
     /// What happens from now on.
     fn listen() -> Self {
         Self(Self::socket())
@@ -54,17 +54,17 @@ impl Tap {
     pub fn open_within(
         name: &str,
         queues: usize,
-        origin: Origin,
+        origin: TapOrigin,
         patience: Duration,
     ) -> Result<Self, TapError> {
         let until = Instant::now() + patience;
         // From before the first look on, so that nothing is missed.
-        let news = News::listen();
+        let news = LinkEvents::listen();
         loop {
             let opened = Self::open(name, queues, origin);
             let passes = match &opened {
                 Err(TapError::InUse(_)) => true,
-                Err(TapError::NotThere(_)) => origin == Origin::Either,
+                Err(TapError::NotThere(_)) => origin == TapOrigin::Either,
                 _ => false,
             };
             if !passes || Instant::now() >= until {

@@ -12,13 +12,13 @@ pub(crate) const RUN_MAX: u32 = 1 << 16;
 /// Frames that the kernel had and could not hand over. It drops such a frame, and those behind it can
 /// be read: one whose kind of segmentation a header cannot express, say (EINVAL).
 #[derive(Debug, Default)]
-pub(crate) struct Skips {
+pub(crate) struct SkippedFrames {
     /// Since they were asked for.
     new: u64,
     run: u32,
 }
 
-impl Skips {
+impl SkippedFrames {
     pub(crate) fn take(&mut self) -> u64 {
         std::mem::take(&mut self.new)
     }
@@ -52,7 +52,7 @@ mod tests {
 
     #[test]
     fn only_a_device_that_has_gone_ends_a_queue_at_once() {
-        let mut skips = Skips::default();
+        let mut skips = SkippedFrames::default();
         assert_eq!(skips.judge(Errno::AGAIN), Ok(false));
         for errno in [Errno::INVAL, Errno::FAULT, Errno::NOMEM, Errno::IO, Errno::BADF] {
             assert_eq!(skips.judge(errno), Ok(true));
@@ -62,7 +62,7 @@ mod tests {
 
     #[test]
     fn failures_on_end_are_bounded_and_those_between_frames_are_not() {
-        let mut skips = Skips::default();
+        let mut skips = SkippedFrames::default();
         for between in 0..4 {
             for _ in 1..RUN_MAX {
                 assert_eq!(skips.judge(Errno::INVAL), Ok(true));
