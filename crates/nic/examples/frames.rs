@@ -23,7 +23,7 @@ use net::flow::{Bucket, Toeplitz};
 use net::frame::Frame;
 use net::port::{PortId, PortPolicy, Rate, RateLimiter};
 use net::switch::{LearntStation, NetworkId, NetworkPolicy};
-use nic::{Fabric, Life, RunningQueue};
+use nic::{Fabric, PortIncarnation, RunningQueue};
 use reactor::{Context, PollOutcome, Poller, Reactor};
 use rustix::event::{EventfdFlags, eventfd};
 use virtq::QueueStart;
@@ -322,7 +322,7 @@ fn drivers(kind: &Kind) -> [Driver; 2] {
 fn start(
     fabric: &Arc<Fabric>,
     reactor: &Reactor,
-    life: Life,
+    life: PortIncarnation,
     index: u16,
     (driver, signals): (&Driver, &Signals),
 ) {
@@ -336,7 +336,7 @@ fn start(
         features: 0,
         inflight: None,
     };
-    let fault: nic::Fault = Arc::new(|_: &str| {});
+    let fault: nic::FaultHandler = Arc::new(|_: &str| {});
     let queue = RunningQueue::start(fabric, reactor.handle(), life, start, fault).unwrap();
     // It is served until the process ends.
     std::mem::forget(queue);
@@ -356,7 +356,7 @@ pub(crate) fn run(args: &[String]) -> ! {
     let ports = [(1, OFFER.bits(), &kind.policy), (2, kind.bits, &PortPolicy::open(LAN))];
     let [sender, receiver] = ports.map(|(port, bits, policy)| {
         fabric.set_port(PortId(port), policy).unwrap();
-        Life::driver(PortId(port), OFFER.accept(bits).unwrap())
+        PortIncarnation::driver(PortId(port), OFFER.accept(bits).unwrap())
     });
     let seen_ns = reactor::clock_ns();
     let station = LearntStation { network: LAN, port: PortId(2), vlan: 0, mac: STATION, seen_ns };

@@ -10,8 +10,8 @@ use std::collections::VecDeque;
 use memory::Buffers;
 use net::header::HEADER_BYTES;
 
-use crate::outlet::Ready;
-use crate::store::{Kept, Store};
+use crate::frame_buffer::{FrameBuffer, StoredFrame};
+use crate::frame_sink::EgressFrame;
 
 /// Bytes that wait, at most, with their headers: as many as a ring of 256 pages holds.
 pub(crate) const BACKLOG_BYTES: usize = 1 << 20;
@@ -26,7 +26,7 @@ const IDLE_NS: u64 = 1_000_000_000;
 /// A frame that waits.
 #[derive(Debug)]
 struct Waiting {
-    kept: Kept,
+    kept: StoredFrame,
     header: [u8; HEADER_BYTES],
     since_ns: u64,
 }
@@ -34,7 +34,7 @@ struct Waiting {
 /// The frames that wait, oldest first. It has no memory before the first of them.
 #[derive(Debug, Default)]
 pub(crate) struct Backlog {
-    store: Option<Store>,
+    store: Option<FrameBuffer>,
     frames: VecDeque<Waiting>,
     list: Buffers,
     /// Since when the first frame is the first, or nothing waits.
@@ -52,14 +52,14 @@ impl Backlog {
 
     /// Has a frame wait behind the others; false: there is no room.
     #[cold]
-    pub(crate) fn hold(&mut self, frame: &Ready<'_>) -> bool {
+    pub(crate) fn hold(&mut self, frame: &EgressFrame<'_>) -> bool {
         if self.store.is_none() {
-            self.store = Store::new(BACKLOG_BYTES).ok();
-            self.frames.reserve(Store::FRAMES_MAX);
+            self.store = FrameBuffer::new(BACKLOG_BYTES).ok();
+            self.frames.reserve(FrameBuffer::FRAMES_MAX);
         }
         let Some(store) = &mut self.store else { return false };
         let Some(kept) = store.keep(frame, &mut self.list) else { return false };
-        let Ready { header, since_ns, .. } = *frame;
+        let EgressFrame { header, since_ns, .. } = *frame;
         if self.frames.is_empty() {
             self.since_ns = since_ns;
         }
@@ -68,11 +68,11 @@ impl Backlog {
     }
 
     /// The frame that has waited for longest.
-    pub(crate) fn first(&mut self) -> Option<Ready<'_>> {
+    pub(crate) fn first(&mut self) -> Option<EgressFrame<'_>> {
         let (store, first) = (self.store.as_ref()?, self.frames.front()?);
         store.show(first.kept, HEADER_BYTES, &mut self.list);
         let Waiting { header, since_ns, .. } = *first;
-        Some(Ready { header, head: &[], body: &self.list, since_ns })
+        Some(EgressFrame { header, head: &[], body: &self.list, since_ns })
     }
 
     /// When that one will have waited for too long; nothing: none waits.
@@ -116,8 +116,8 @@ impl Backlog {
 mod tests {
     use super::*;
 
-    fn frame<'a>(head: &'a [u8], body: &'a Buffers, since_ns: u64) -> Ready<'a> {
-        Ready { header: [since_ns as u8; HEADER_BYTES], head, body, since_ns }
+    fn frame<'a>(head: &'a [u8], body: &'a Buffers, since_ns: u64) -> EgressFrame<'a> {
+        EgressFrame { header: [since_ns as u8; HEADER_BYTES], head, body, since_ns }
     }
 
     #[test]
@@ -169,7 +169,7 @@ mod tests {
         let (mut backlog, nothing) = (Backlog::default(), Buffers::default());
         let small = |backlog: &mut Backlog| backlog.hold(&frame(&[0; 60], &nothing, 0));
         let held = (0..).take_while(|_| small(&mut backlog)).count();
-        assert_eq!((held, backlog.len()), (Store::FRAMES_MAX, held));
+        assert_eq!((held, backlog.len()), (FrameBuffer::FRAMES_MAX, held));
         backlog.pass(0);
         assert!(small(&mut backlog) && !small(&mut backlog));
         let mut backlog = Backlog::default();

@@ -17,13 +17,13 @@ use net::switch::{NetworkId, NetworkPolicy, SwitchError};
 use reactor::{Context, Handle, PollControl, PollPolicy, PollerId, Stopped, clock_ns};
 use rustix::event::{EventfdFlags, eventfd};
 
-use crate::control::Told;
+use crate::control::PendingAck;
 use crate::counts::PortCounts;
 use crate::hub::Hub;
-use crate::ledger::Ledger;
-use crate::link::{Door, Reader, Shared, Writer};
-use crate::node::Node;
-use crate::queue_counts::{QueueCounts, QueueState};
+use crate::hub_poller::HubPoller;
+use crate::link::{Reader, ReaderSleep, Shared, Writer};
+use crate::port_counters::PortCounters;
+use crate::queue_counts::{PairStats, QueueCounts};
 use crate::transmit::Transmit;
 
 /// Longest wait for what reactors say of flows: one that is held up keeps nobody else waiting.
@@ -48,7 +48,7 @@ pub enum FabricError {
 
 /// A reactor with its hub.
 #[derive(Debug)]
-pub(crate) struct At {
+pub(crate) struct HubHandle {
     pub(crate) handle: Handle,
     pub(crate) node: PollerId,
     /// How the hub waits for frames of other reactors.
@@ -58,22 +58,22 @@ pub(crate) struct At {
 /// The hubs of all reactors. They live as long as these.
 #[derive(Debug)]
 pub struct Fabric {
-    nodes: Box<[At]>,
-    ledger: Mutex<Ledger>,
+    nodes: Box<[HubHandle]>,
+    ledger: Mutex<PortCounters>,
     /// Of the last policy that a port was given.
     term: AtomicU32,
 }
 
 /// How a reactor is woken by others.
-struct Reachable {
+struct HubWaker {
     handle: Handle,
-    door: Arc<Door>,
+    door: Arc<ReaderSleep>,
     event: Arc<OwnedFd>,
 }
 
 /// What a hub gets.
 #[derive(Default)]
-struct Ends {
+struct HubLinks {
     readers: Vec<Arc<Shared>>,
     /// To the reactor of this number, and the event that wakes it.
     writers: Vec<(usize, Arc<Shared>, Arc<OwnedFd>)>,
@@ -91,7 +91,7 @@ impl Fabric {
         for handle in reactors {
             let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
             let event = Arc::new(event.map_err(|errno| FabricError::Os(errno.into()))?);
-            all.push(Reachable { handle: handle.clone(), door: Arc::default(), event });
+            all.push(HubWaker { handle: handle.clone(), door: Arc::default(), event });
         }
         let mut nodes = Vec::new();
         for (number, (one, ends)) in all.iter().zip(links(&all)?).enumerate() {
@@ -99,7 +99,7 @@ impl Fabric {
             let polling = Arc::<PollControl>::default();
             let shared = Arc::clone(&polling);
             let node = handle.call(move |context| settle(context, number, ends, event, shared))?;
-            nodes.push(At { handle, node, polling });
+            nodes.push(HubHandle { handle, node, polling });
         }
         let (ledger, term) = (Mutex::default(), AtomicU32::new(0));
         Ok(Arc::new(Self { nodes: nodes.into(), ledger, term }))
@@ -176,7 +176,12 @@ impl Fabric {
     }
 
     /// The same without waiting: nobody holds `told` any more when all hubs have heard it.
-    pub(crate) fn tell_asked(&self, id: PortId, asked: &Arc<ControlSettings>, told: &Arc<Told>) {
+    pub(crate) fn set_control_settings_nowait(
+        &self,
+        id: PortId,
+        asked: &Arc<ControlSettings>,
+        told: &Arc<PendingAck>,
+    ) {
         for at in &self.nodes {
             let (asked, told) = (Arc::clone(asked), Arc::clone(told));
             at.send(move |hub| {
@@ -217,7 +222,7 @@ impl Fabric {
     }
 
     /// The pairs of a port that were ever served since it was plugged in, from the first on.
-    pub fn queues(&self, id: PortId) -> Vec<QueueState> {
+    pub fn queues(&self, id: PortId) -> Vec<PairStats> {
         self.ledger().queues(id)
     }
 
@@ -240,13 +245,13 @@ impl Fabric {
         self.ledger().queue(id, pair)
     }
 
-    fn ledger(&self) -> MutexGuard<'_, Ledger> {
+    fn ledger(&self) -> MutexGuard<'_, PortCounters> {
         // Every change is a whole step.
         self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The reactors, by number.
-    pub(crate) fn nodes(&self) -> &[At] {
+    pub(crate) fn nodes(&self) -> &[HubHandle] {
         &self.nodes
     }
 
@@ -256,12 +261,12 @@ impl Fabric {
     }
 
     /// All reactors but that of this number.
-    pub(crate) fn others(&self, number: usize) -> impl Iterator<Item = &At> {
+    pub(crate) fn others(&self, number: usize) -> impl Iterator<Item = &HubHandle> {
         self.nodes.iter().enumerate().filter(move |(one, _)| *one != number).map(|(_, at)| at)
     }
 }
 
-impl At {
+impl HubHandle {
     /// Has the hub do something, and waits for it.
     pub(crate) fn with<R: Send + 'static>(
         &self,
@@ -288,7 +293,7 @@ pub(crate) fn in_hub<R>(
     node: PollerId,
     with: impl FnOnce(&mut Hub) -> R,
 ) -> Option<R> {
-    context.with_poller(node, |node: &mut Node, _| with(&mut node.hub.borrow_mut()))
+    context.with_poller(node, |node: &mut HubPoller, _| with(&mut node.hub.borrow_mut()))
 }
 
 /// Queues that hold something for a cap ask anew: it may be another one.
@@ -300,8 +305,8 @@ fn look_again(context: &mut Context<'_>, senders: Vec<PollerId>) {
 }
 
 /// A link from each to each other.
-fn links(all: &[Reachable]) -> Result<Vec<Ends>, FabricError> {
-    let mut ends: Vec<_> = all.iter().map(|_| Ends::default()).collect();
+fn links(all: &[HubWaker]) -> Result<Vec<HubLinks>, FabricError> {
+    let mut ends: Vec<_> = all.iter().map(|_| HubLinks::default()).collect();
     for from in 0..all.len() {
         for (to, reader) in all.iter().enumerate().filter(|(to, _)| *to != from) {
             let link = Shared::new(reader.door.clone())?;
@@ -320,7 +325,7 @@ fn links(all: &[Reachable]) -> Result<Vec<Ends>, FabricError> {
 fn settle(
     context: &mut Context<'_>,
     number: usize,
-    ends: Ends,
+    ends: HubLinks,
     event: Arc<OwnedFd>,
     polling: Arc<PollControl>,
 ) -> PollerId {
@@ -330,7 +335,7 @@ fn settle(
             hub.add_link(other, Writer::new(link), context.open_notifier(event));
         }
         let readers = ends.readers.into_iter().map(Reader::new).collect();
-        Ok::<_, Infallible>(Node::new(hub, readers, polling))
+        Ok::<_, Infallible>(HubPoller::new(hub, readers, polling))
     });
     let Ok(id) = settled;
     id

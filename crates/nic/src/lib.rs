@@ -5,11 +5,11 @@
 //! - **Pair**: a receive and a transmit queue of a port; both live on one reactor.
 //! - [`Hub`]: one reactor's part of the switch. It decides about each frame that comes in on its
 //!   reactor, and gives it to who shall get it.
-//! - [`Outlet`]: whoever takes frames on a reactor: a receive queue, or anything else. Together with
+//! - [`FrameSink`]: whoever takes frames on a reactor: a receive queue, or anything else. Together with
 //!   [`Hub::forward`], by which frames come in, that is all that a port is to the hub. A
-//!   [`RunningQueue`] is a ring of a driver, an [`Attached`] is anything else.
-//! - [`Life`]: a port between two resets.
-//! - [`Desk`]: what the driver of a port asks for over its control queue.
+//!   [`RunningQueue`] is a ring of a driver, an [`HostQueue`] is anything else.
+//! - [`PortIncarnation`]: a port between two resets.
+//! - [`ControlQueueState`]: what the driver of a port asks for over its control queue.
 //! - **Link**: the way of frames from one reactor to another; see `link`.
 //! - **Residence**: from when a frame is taken of its sender's ring to when its receiver is shown it.
 //! - [`Fabric`]: the hubs of all reactors, and how the rest of the program speaks to them.
@@ -28,7 +28,7 @@
 //! and it is counted there.
 //!
 //! # Errors
-//! A frame that is not passed on has a [`net::Reason`] and is counted ([`Counts`], [`QueueState`]). A ring that
+//! A frame that is not passed on has a [`net::Reason`] and is counted ([`Counts`], [`PairStats`]). A ring that
 //! breaks the rules is told to the front-end through its error descriptor, logged once, and left
 //! alone ([`QueueError`] if it cannot even start).
 //!
@@ -47,38 +47,38 @@
 //! link see each other's steps is walked through under `loom`.
 #![forbid(unsafe_code)]
 
-mod attached;
 mod backlog;
+mod consumption;
 mod control;
 mod counts;
 mod fabric;
+mod frame_buffer;
+mod frame_sink;
+mod host_queue;
 mod hub;
-mod ledger;
-mod life;
+mod hub_poller;
+mod incarnation;
 mod link;
-mod node;
-mod outlet;
+mod port_counters;
 mod queue_counts;
+mod queue_registration;
+mod quiesce;
 mod receive;
 mod residence;
-mod rest;
 mod ring;
-mod room;
-mod running;
-mod seat;
-mod store;
-mod taken;
+mod ring_allocator;
+mod running_queue;
 mod timer;
 mod transmit;
 
-pub use attached::{Attached, Parts};
-pub use control::Desk;
+pub use control::ControlQueueState;
 pub use counts::{Counts, PortCounts};
 pub use fabric::{Fabric, FabricError};
-pub use hub::{Given, Hub};
-pub use life::Life;
-pub use outlet::{Outlet, Ready};
-pub use queue_counts::{QueueState, SIZES, WayCounts, size_bounds};
-pub use ring::Fault;
-pub use running::{QueueError, RunningQueue};
-pub use store::{Kept, Store};
+pub use frame_buffer::{FrameBuffer, StoredFrame};
+pub use frame_sink::{EgressFrame, FrameSink};
+pub use host_queue::{HostQueue, HostQueueParts};
+pub use hub::{Hub, IngressFrame};
+pub use incarnation::PortIncarnation;
+pub use queue_counts::{DirectionCounts, PairStats, SIZES, size_bounds};
+pub use ring::FaultHandler;
+pub use running_queue::{QueueError, RunningQueue};

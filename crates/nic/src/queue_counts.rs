@@ -28,14 +28,14 @@ pub fn size_bounds() -> impl Iterator<Item = u64> {
 
 /// Frames one way.
 #[derive(Debug, Default)]
-struct Way {
+struct DirectionCounters {
     frames: AtomicU64,
     bytes: AtomicU64,
     sizes: [AtomicU64; SIZES],
     drops: Drops,
 }
 
-impl Way {
+impl DirectionCounters {
     fn count(&self, bytes: usize) {
         add(&self.frames, 1);
         add(&self.bytes, bytes as u64);
@@ -44,10 +44,10 @@ impl Way {
         }
     }
 
-    fn read(&self) -> WayCounts {
+    fn read(&self) -> DirectionCounts {
         let mut drops = ByReason::default();
         drops.add(&self.drops);
-        WayCounts {
+        DirectionCounts {
             frames: self.frames.load(Ordering::Relaxed),
             bytes: self.bytes.load(Ordering::Relaxed),
             sizes: self.sizes.each_ref().map(|counter| counter.load(Ordering::Relaxed)),
@@ -60,8 +60,8 @@ impl Way {
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct QueueCounts {
-    sent: Way,
-    got: Way,
+    sent: DirectionCounters,
+    got: DirectionCounters,
     /// Times that the cap held it, and for how long in nanoseconds.
     held: AtomicU64,
     held_ns: AtomicU64,
@@ -134,11 +134,11 @@ impl QueueCounts {
     }
 
     /// As it stands.
-    pub(crate) fn read(&self) -> QueueState {
+    pub(crate) fn read(&self) -> PairStats {
         let mut residence = Snapshot::default();
         residence.add(&self.residence);
         let held_since = self.held_since.load(Ordering::Relaxed);
-        QueueState {
+        PairStats {
             served: self.served.load(Ordering::Relaxed),
             reactor: self.reactor.load(Ordering::Relaxed),
             sent: self.sent.read(),
@@ -156,7 +156,7 @@ impl QueueCounts {
 
 /// Frames one way, as they were counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct WayCounts {
+pub struct DirectionCounts {
     /// Frames; of those sent also those that went nowhere.
     pub frames: u64,
     /// Their bytes, without virtio-net headers.
@@ -166,7 +166,7 @@ pub struct WayCounts {
     drops: ByReason,
 }
 
-impl WayCounts {
+impl DirectionCounts {
     /// Frames that were lost for this reason.
     pub fn drops(&self, reason: Reason) -> u64 {
         self.drops.get(reason)
@@ -175,16 +175,16 @@ impl WayCounts {
 
 /// A pair of queues as it stands now. Counts lag behind by the turn that is under way.
 #[derive(Clone, Debug)]
-pub struct QueueState {
+pub struct PairStats {
     /// It is served now.
     pub served: bool,
     /// Number of the reactor that serves it, or served it last.
     pub reactor: u32,
     /// What its guest sent.
-    pub sent: WayCounts,
+    pub sent: DirectionCounts,
     /// What its guest got. What was lost before it reached this queue's reactor is counted by its
     /// port alone.
-    pub got: WayCounts,
+    pub got: DirectionCounts,
     /// Times that its cap held it.
     pub held: u64,
     /// For how long, in nanoseconds, without the present time.

@@ -8,13 +8,13 @@ const RUNS: usize = 8;
 
 /// Frames that a receiver got in this batch, by when they were taken of their sender's ring.
 #[derive(Debug, Default)]
-pub(crate) struct Residence {
+pub(crate) struct ResidenceBatch {
     /// Times in nanoseconds, and how many frames have them.
     runs: [(u64, u64); RUNS],
     len: usize,
 }
 
-impl Residence {
+impl ResidenceBatch {
     /// A frame was given that was taken of its sender's ring at `since_ns`.
     pub(crate) fn add(&mut self, since_ns: u64) {
         let last = self.len.checked_sub(1).and_then(|at| self.runs.get_mut(at));
@@ -46,7 +46,7 @@ mod tests {
 
     #[test]
     fn frames_of_one_batch_share_their_time_and_none_is_lost() {
-        let (times, mut batch) = (Histogram::default(), Residence::default());
+        let (times, mut batch) = (Histogram::default(), ResidenceBatch::default());
         let read = |times: &Histogram| {
             let mut all = Snapshot::default();
             all.add(times);

@@ -19,10 +19,10 @@ pub(crate) const FETCHED_BYTES: usize = HEADER_BYTES + 64;
 pub(crate) const WHOLE_BYTES: usize = 1536;
 
 /// Called on the reactor's thread, at most once per queue, when a session cannot go on.
-pub type Fault = Arc<dyn Fn(&str) + Send + Sync>;
+pub type FaultHandler = Arc<dyn Fn(&str) + Send + Sync>;
 
 /// What a queue can be told on its reactor, whatever it is for.
-pub(crate) trait Served {
+pub(crate) trait ReactorQueue {
     /// Ends; returns where a successor goes on, which is the used index.
     fn stop(&mut self, context: &mut Context<'_>) -> u16;
 
@@ -37,7 +37,7 @@ pub(crate) trait Served {
 }
 
 /// A ring whose chains complete in order.
-pub(crate) struct Ring {
+pub(crate) struct InOrderRing {
     pub(crate) queue: Queue,
     config: QueueConfig,
     port: PortId,
@@ -46,12 +46,12 @@ pub(crate) struct Ring {
     err: Option<PeerNotifier>,
     /// It was broken since the front-end was told last.
     untold: bool,
-    fault: Fault,
+    fault: FaultHandler,
     /// Mappings that had been truncated under us when this was last looked at.
     faults: usize,
 }
 
-impl Ring {
+impl InOrderRing {
     /// Opens bells of the poller that is being made.
     ///
     /// # Errors
@@ -59,7 +59,7 @@ impl Ring {
     pub(crate) fn new(
         port: PortId,
         start: QueueStart,
-        fault: Fault,
+        fault: FaultHandler,
         context: &mut Context<'_>,
     ) -> Result<Self, RingError> {
         let faults = memory::sigbus::faults();

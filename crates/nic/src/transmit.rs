@@ -17,23 +17,23 @@ use net::header::HEADER_BYTES;
 use reactor::{Context, PollControl, PollOutcome, Poller, WaitTarget};
 use virtq::{Popped, QueueStart, RingError};
 
-use crate::hub::{Given, Hub, counted};
-use crate::life::Life;
+use crate::hub::{Hub, IngressFrame, counted};
+use crate::incarnation::PortIncarnation;
 use crate::queue_counts::QueueCounts;
-use crate::ring::{AHEAD, FETCHED_BYTES, Fault, Ring, Served, WHOLE_BYTES};
+use crate::ring::{AHEAD, FETCHED_BYTES, FaultHandler, InOrderRing, ReactorQueue, WHOLE_BYTES};
 use crate::timer::Timer;
 
 /// Frames that are taken before others have their turn.
 const BATCH: usize = 64;
 
 /// Room for what is decided on.
-type First = [u8; HEADER_BYTES + PREFIX_BYTES];
+type FramePrefix = [u8; HEADER_BYTES + PREFIX_BYTES];
 
 /// A transmit queue on its reactor.
 pub(crate) struct Transmit {
-    ring: Ring,
+    ring: InOrderRing,
     hub: Rc<RefCell<Hub>>,
-    life: Life,
+    life: PortIncarnation,
     /// Nobody kicks: it must look.
     kickless: bool,
     /// Popped, and not passed on; oldest first. Between turns that is what a cap holds, or what others
@@ -47,15 +47,15 @@ pub(crate) struct Transmit {
 
 impl Transmit {
     pub(crate) fn new(
-        life: Life,
+        life: PortIncarnation,
         start: QueueStart,
         counts: Arc<QueueCounts>,
-        fault: Fault,
+        fault: FaultHandler,
         hub: Rc<RefCell<Hub>>,
         kickless: bool,
         context: &mut Context<'_>,
     ) -> Result<Self, RingError> {
-        let ring = Ring::new(life.port, start, fault, context)?;
+        let ring = InOrderRing::new(life.port, start, fault, context)?;
         let timer = Timer::new(context);
         let (popped, body) = (VecDeque::with_capacity(AHEAD), Buffers::with_capacity(1));
         Ok(Self { ring, hub, life, kickless, popped, body, timer, counts })
@@ -86,7 +86,7 @@ impl Transmit {
     }
 
     /// Copies what is decided on to private memory, and passes the frame on.
-    fn pass(&mut self, hub: &mut Hub, popped: &mut Popped, first: &mut First, now_ns: u64) {
+    fn pass(&mut self, hub: &mut Hub, popped: &mut Popped, first: &mut FramePrefix, now_ns: u64) {
         let bytes = popped.readable();
         match popped {
             Popped::Piece(piece) => {
@@ -153,7 +153,7 @@ impl Transmit {
         body: &Buffers,
         now_ns: u64,
     ) {
-        let given = Given { header, prefix, body, may: &self.life.may };
+        let given = IngressFrame { header, prefix, body, may: &self.life.may };
         let refused = hub.forward(self.life.port, &given, now_ns);
         self.counts.sends(counted(prefix.len() + body.len()), refused);
     }
@@ -166,7 +166,7 @@ impl Transmit {
     }
 }
 
-impl Served for Transmit {
+impl ReactorQueue for Transmit {
     /// At most what was popped and not passed on is in flight between turns.
     fn stop(&mut self, context: &mut Context<'_>) -> u16 {
         self.ring.publish(context);

@@ -7,7 +7,7 @@ use memory::Table;
 use net::config::Config;
 use net::control::{ControlFeatures, ControlSettings};
 use net::features::{AcceptedFeatures, QueueLayout, QueueRole, feature};
-use nic::{Desk, Fault, Life, RunningQueue};
+use nic::{ControlQueueState, FaultHandler, PortIncarnation, RunningQueue};
 use reactor::Handle;
 use vhost_user::features::CONFIGURE_MEM_SLOTS;
 use vhost_user::{Backend, BackendChannel, BackendError, SessionHandle, StopCause};
@@ -19,12 +19,12 @@ use crate::pool::Place;
 
 /// What holds since the driver has accepted features, until it does so again.
 struct Driver {
-    life: Life,
+    life: PortIncarnation,
     features: AcceptedFeatures,
     roles: QueueLayout,
     /// From the first start of the control queue on. A front-end that has negotiated one and does
     /// not hand us its ring answers it itself: which rings it starts is all that counts then.
-    desk: Option<Arc<Desk>>,
+    desk: Option<Arc<ControlQueueState>>,
 }
 
 impl Driver {
@@ -76,12 +76,12 @@ impl<'a> Glue<'a> {
     }
 
     /// What the driver asks for: nothing yet, at the first start of the control queue.
-    fn desk(&mut self) -> Result<Arc<Desk>, BackendError> {
+    fn desk(&mut self) -> Result<Arc<ControlQueueState>, BackendError> {
         let driver = self.driver.as_mut().ok_or("no features were accepted")?;
         if let Some(desk) = &driver.desk {
             return Ok(Arc::clone(desk));
         }
-        let desk = Desk::open(
+        let desk = ControlQueueState::open(
             &self.nic.lan.fabric,
             driver.life.port(),
             driver.terms(),
@@ -97,7 +97,7 @@ impl<'a> Glue<'a> {
             return Ok(());
         };
         let (fabric, port) = (&self.nic.lan.fabric, driver.life.port());
-        driver.desk = Some(Desk::resume(fabric, port, driver.terms(), asked)?);
+        driver.desk = Some(ControlQueueState::resume(fabric, port, driver.terms(), asked)?);
         Ok(())
     }
 
@@ -142,7 +142,7 @@ impl Backend for Glue<'_> {
         if !features.has(feature::VERSION_1) {
             return Err("legacy drivers are not served: use a modern virtio-net device".into());
         }
-        let life = Life::driver(self.nic.spec.port, features);
+        let life = PortIncarnation::driver(self.nic.spec.port, features);
         let roles = self.nic.offer.roles(features);
         self.driver = Some(Driver { life, features, roles, desk: None });
         self.resume_desk()
@@ -170,7 +170,7 @@ impl Backend for Glue<'_> {
             arrival.join();
         }
         let session = self.session.clone();
-        let fault: Fault = Arc::new(move |why: &str| {
+        let fault: FaultHandler = Arc::new(move |why: &str| {
             tracing::error!("front-end sent away: {why}");
             session.close();
         });

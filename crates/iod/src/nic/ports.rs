@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use model::report::{PairStats, PollStats, PortStats, SizeCount, WayStats};
+use model::report::{self, PollStats, PortStats, SizeCount, WayStats};
 use net::Reason;
 use net::port::PortId;
-use nic::{QueueState, WayCounts, size_bounds};
+use nic::{DirectionCounts, PairStats, size_bounds};
 use reactor::{PollState, clock_ns};
 
 use super::flows::Flows;
@@ -78,7 +78,7 @@ pub(crate) fn residences(lan: &Lan, all: &[Plugged]) -> Vec<Residence> {
     let of_port = |one: &Plugged| {
         let queues = lan.fabric.queues(one.port).into_iter();
         let (nic, since) = (one.id.clone(), stats::unix_seconds(one.since));
-        let one = move |(queue, state): (u16, QueueState)| Residence {
+        let one = move |(queue, state): (u16, PairStats)| Residence {
             nic: nic.clone(),
             queue,
             times: state.residence,
@@ -129,9 +129,9 @@ impl Teller<'_> {
         }
     }
 
-    fn pair(&self, index: u16, queue: &QueueState) -> PairStats {
+    fn pair(&self, index: u16, queue: &PairStats) -> report::PairStats {
         let since = queue.held_since_ns.map_or(0, |since| clock_ns().saturating_sub(since));
-        PairStats {
+        report::PairStats {
             index,
             served: queue.served,
             reactor: self.numbers.get(&queue.reactor).copied().unwrap_or(queue.reactor),
@@ -148,7 +148,7 @@ impl Teller<'_> {
         }
     }
 
-    fn way(&self, counts: &WayCounts) -> WayStats {
+    fn way(&self, counts: &DirectionCounts) -> WayStats {
         let drops = Reason::ALL.iter().map(|one| (one.name().to_owned(), counts.drops(*one)));
         let bounds = size_bounds().map(Some).chain([None]);
         let sizes = bounds.zip(counts.sizes).map(|(up_to, frames)| SizeCount { up_to, frames });
@@ -161,7 +161,7 @@ impl Teller<'_> {
     }
 }
 
-fn polling(nic: &Nic, queues: &[QueueState]) -> PollStats {
+fn polling(nic: &Nic, queues: &[PairStats]) -> PollStats {
     let mut sum = PollState::default();
     queues.iter().for_each(|queue| sum.add(&queue.poll));
     let served = queues.iter().any(|queue| queue.served);

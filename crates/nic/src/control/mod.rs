@@ -17,19 +17,19 @@ use net::port::PortId;
 use reactor::Stopped;
 
 use crate::fabric::Fabric;
-pub(crate) use queue::{Control, Told};
+pub(crate) use queue::{ControlQueue, PendingAck};
 
 /// What the driver of a port asks for, from the first start of its control queue to the end of the
-/// port's [`crate::Life`]. The control queue may be stopped and started in between.
+/// port's [`crate::PortIncarnation`]. The control queue may be stopped and started in between.
 #[derive(Debug)]
-pub struct Desk {
+pub struct ControlQueueState {
     fabric: Arc<Fabric>,
     port: PortId,
     terms: ControlFeatures,
     asked: Mutex<ControlSettings>,
 }
 
-impl Desk {
+impl ControlQueueState {
     /// Nothing was asked for yet, and all hubs know that: the port uses one pair of queues.
     ///
     /// # Errors

@@ -8,13 +8,13 @@ use net::control::{COMMAND_BYTES_MAX, CommandError, ControlSettings, ERR, OK};
 use reactor::{Context, Handle, PollOutcome, Poller, PollerId};
 use virtq::{Chain, QueueStart, RingError};
 
-use super::Desk;
-use crate::ring::{Fault, Ring, Served};
+use super::ControlQueueState;
+use crate::ring::{FaultHandler, InOrderRing, ReactorQueue};
 
 /// A control queue on its reactor.
-pub(crate) struct Control {
-    ring: Ring,
-    desk: Arc<Desk>,
+pub(crate) struct ControlQueue {
+    ring: InOrderRing,
+    desk: Arc<ControlQueueState>,
     /// Where it lives, and as whom.
     reactor: Handle,
     id: PollerId,
@@ -30,36 +30,36 @@ pub(crate) struct Control {
 
 /// Held by every hub that is still to hear a command. Dropping the last of them answers it, also
 /// when that is because a reactor has ended.
-pub(crate) struct Told {
+pub(crate) struct PendingAck {
     reactor: Handle,
     queue: PollerId,
     ticket: u64,
 }
 
-impl Drop for Told {
+impl Drop for PendingAck {
     fn drop(&mut self) {
         let (queue, ticket) = (self.queue, self.ticket);
         // A reactor that has ended has dropped the queue.
         let _ = self.reactor.send(move |context| {
-            context.with_poller(queue, |control: &mut Control, context| {
+            context.with_poller(queue, |control: &mut ControlQueue, context| {
                 control.heard(ticket, context);
             });
         });
     }
 }
 
-impl Control {
+impl ControlQueue {
     /// On `reactor`, which is this one.
     pub(crate) fn new(
-        desk: Arc<Desk>,
+        desk: Arc<ControlQueueState>,
         start: QueueStart,
-        fault: Fault,
+        fault: FaultHandler,
         reactor: Handle,
         kickless: bool,
         context: &mut Context<'_>,
     ) -> Result<Self, RingError> {
         let id = context.poller().expect("queues are made as pollers");
-        let ring = Ring::new(desk.port, start, fault, context)?;
+        let ring = InOrderRing::new(desk.port, start, fault, context)?;
         let room = vec![0; COMMAND_BYTES_MAX + 1].into();
         Ok(Self { ring, desk, reactor, id, kickless, held: None, ticket: 0, room })
     }
@@ -88,8 +88,8 @@ impl Control {
     fn tell(&mut self, asked: ControlSettings) {
         self.ticket += 1;
         let (reactor, queue, ticket) = (self.reactor.clone(), self.id, self.ticket);
-        let told = Arc::new(Told { reactor, queue, ticket });
-        self.desk.fabric.tell_asked(self.desk.port, &Arc::new(asked), &told);
+        let told = Arc::new(PendingAck { reactor, queue, ticket });
+        self.desk.fabric.set_control_settings_nowait(self.desk.port, &Arc::new(asked), &told);
     }
 
     /// All hubs have heard it.
@@ -119,7 +119,7 @@ impl Control {
     }
 }
 
-impl Served for Control {
+impl ReactorQueue for ControlQueue {
     /// A command that was not answered yet is carried out again by the successor, which changes
     /// nothing more.
     fn stop(&mut self, context: &mut Context<'_>) -> u16 {
@@ -140,7 +140,7 @@ impl Served for Control {
     }
 }
 
-impl Poller for Control {
+impl Poller for ControlQueue {
     fn poll(&mut self, context: &mut Context<'_>) -> PollOutcome {
         if self.held.is_some() {
             return PollOutcome::Idle;
@@ -168,7 +168,7 @@ impl Poller for Control {
     }
 }
 
-impl Drop for Control {
+impl Drop for ControlQueue {
     /// Its reactor may end before it was stopped.
     fn drop(&mut self) {
         self.let_go();

@@ -8,15 +8,15 @@ use net::header::{Header, SoftwareOffload};
 use net::port::{PortId, TagAction};
 use net::switch::Decision;
 
-use super::exits::Exits;
-use super::finish::Workshop;
-use super::head::Head;
-use super::known::{Known, Seat};
-use super::run::Run;
-use super::work::{PIECE_BYTES, Work};
-use super::{Given, Hub, known};
-use crate::link::News;
-use crate::outlet::Ready;
+use super::budget::{PIECE_BYTES, TurnBudget};
+use super::egress::Egress;
+use super::flow_run::FlowRun;
+use super::offload::OffloadScratch;
+use super::port_state::{PortState, QueueLocation};
+use super::rewrite::RewrittenHead;
+use super::{Hub, IngressFrame, port_state};
+use crate::frame_sink::EgressFrame;
+use crate::link::StationUpdate;
 
 /// Most segments that a frame is cut into: 64 KiB in those of the smallest size that Linux agrees on
 /// (48 bytes).
@@ -30,7 +30,7 @@ pub(crate) fn counted(bytes: usize) -> usize {
 }
 
 /// A frame that was decided about.
-struct Passing<'a> {
+struct ParsedFrame<'a> {
     frame: &'a Frame<'a>,
     header: &'a Header,
     /// Nobody knows whose it is.
@@ -42,11 +42,16 @@ struct Passing<'a> {
 impl Hub {
     /// Passes a frame on that came in from a port at `now_ns`. Whoever gets something of it is
     /// shown that by [`Hub::flush`]. Tells why it went nowhere, which is counted already.
-    pub fn forward(&mut self, from: PortId, given: &Given<'_>, now_ns: u64) -> Option<Reason> {
+    pub fn forward(
+        &mut self,
+        from: PortId,
+        given: &IngressFrame<'_>,
+        now_ns: u64,
+    ) -> Option<Reason> {
         let bytes = given.prefix.len() + given.body.len();
         self.work.spend(given.body.iovecs().len() * PIECE_BYTES);
-        let refused = self.pass(from, given, bytes, now_ns).err();
-        if let Some(known) = known(&mut self.ports, from) {
+        let refused = self.switch_frame(from, given, bytes, now_ns).err();
+        if let Some(known) = port_state(&mut self.ports, from) {
             known.counts.sends(counted(bytes));
             if let Some(reason) = refused {
                 known.counts.refused.count(reason);
@@ -55,39 +60,40 @@ impl Hub {
         refused
     }
 
-    fn pass(
+    fn switch_frame(
         &mut self,
         from: PortId,
-        given: &Given<'_>,
+        given: &IngressFrame<'_>,
         bytes: usize,
         now_ns: u64,
     ) -> Result<(), Reason> {
-        let Given { header, prefix, body, may } = *given;
+        let IngressFrame { header, prefix, body, may } = *given;
         let frame = Frame::parse(prefix, bytes)?;
         let header = Header::parse(header, &frame, *may)?;
-        let mut passing = Passing { frame: &frame, header: &header, flooded: false, prefix, body };
+        let mut passing =
+            ParsedFrame { frame: &frame, header: &header, flooded: false, prefix, body };
         if let Some(way) = self.switch.lookup(from, &frame, &header, now_ns) {
-            self.name(from, &frame, Some(way.to), now_ns);
-            self.hand(way.to, way.tagging, &passing, now_ns);
+            self.count_flow(from, &frame, Some(way.to), now_ns);
+            self.send_to_port(way.to, way.tagging, &passing, now_ns);
             return Ok(());
         }
         let verdict = self.switch.decide(from, &frame, &header, now_ns);
         let vlan = verdict.vlan;
         if verdict.learnt.is_some_and(|learnt| learnt.is_news()) {
-            let term = known(&mut self.ports, from).map_or(0, |known| known.term);
-            self.exits.tell(News { port: from, term, vlan, mac: frame.src });
+            let term = port_state(&mut self.ports, from).map_or(0, |known| known.term);
+            self.exits.broadcast_station(StationUpdate { port: from, term, vlan, mac: frame.src });
         }
         match verdict.decision {
             Decision::Drop(reason) => return Err(reason),
             Decision::Forward(to) => {
-                self.name(from, &frame, Some(to), now_ns);
-                self.hand(to, self.switch.tagging(to, vlan, &frame), &passing, now_ns);
+                self.count_flow(from, &frame, Some(to), now_ns);
+                self.send_to_port(to, self.switch.tagging(to, vlan, &frame), &passing, now_ns);
             }
             Decision::Flood(ports) => {
-                self.name(from, &frame, None, now_ns);
+                self.count_flow(from, &frame, None, now_ns);
                 passing.flooded = true;
                 for to in ports.iter() {
-                    self.hand(to, self.switch.tagging(to, vlan, &frame), &passing, now_ns);
+                    self.send_to_port(to, self.switch.tagging(to, vlan, &frame), &passing, now_ns);
                 }
             }
         }
@@ -95,8 +101,8 @@ impl Hub {
     }
 
     /// Counts a frame that goes on among those of its flow.
-    fn name(&mut self, from: PortId, frame: &Frame<'_>, to: Option<PortId>, now_ns: u64) {
-        if let Some(known) = known(&mut self.ports, from) {
+    fn count_flow(&mut self, from: PortId, frame: &Frame<'_>, to: Option<PortId>, now_ns: u64) {
+        if let Some(known) = port_state(&mut self.ports, from) {
             let (hash, key) = (|| self.hash.of(frame), || FlowKey::of(frame, to));
             known.flows.see(hash, frame.len.into(), now_ns, key);
         }
@@ -104,17 +110,25 @@ impl Hub {
 
     /// Gives a frame to a port, in the form that it takes. What becomes of it there is counted
     /// there, and is no matter of its sender.
-    fn hand(&mut self, to: PortId, tagging: TagAction, passing: &Passing<'_>, now_ns: u64) {
-        let Passing { header, prefix, body, .. } = *passing;
+    fn send_to_port(
+        &mut self,
+        to: PortId,
+        tagging: TagAction,
+        passing: &ParsedFrame<'_>,
+        now_ns: u64,
+    ) {
+        let ParsedFrame { header, prefix, body, .. } = *passing;
         let Some(hash) = self.flow_for(to, passing) else { return };
         if !self.run.as_ref().is_some_and(|run| run.is_of(to, hash)) {
             self.begin_run(to, hash, now_ns);
         }
-        let (Some(known), Some(run)) = (known(&mut self.ports, to), &mut self.run) else { return };
-        let mut way = Handing { known, exits: &mut self.exits, work: &mut self.work, run };
+        let (Some(known), Some(run)) = (port_state(&mut self.ports, to), &mut self.run) else {
+            return;
+        };
+        let mut way = Delivery { known, exits: &mut self.exits, work: &mut self.work, run };
         let outcome = if header.is_plain() && tagging == TagAction::Keep {
             let raw = Header::default().bytes(1);
-            way.give(&Ready { header: raw, head: prefix, body, since_ns: now_ns })
+            way.give(&EgressFrame { header: raw, head: prefix, body, since_ns: now_ns })
         } else {
             way.finish(&mut self.workshop, tagging, passing, now_ns)
         };
@@ -123,9 +137,9 @@ impl Hub {
 
     /// The hash of a frame's flow, if a port asks for that; nothing if it does not want the frame.
     #[inline]
-    fn flow_for(&mut self, to: PortId, passing: &Passing<'_>) -> Option<Option<u32>> {
-        let Passing { frame, flooded, .. } = *passing;
-        let known = known(&mut self.ports, to)?;
+    fn flow_for(&mut self, to: PortId, passing: &ParsedFrame<'_>) -> Option<Option<u32>> {
+        let ParsedFrame { frame, flooded, .. } = *passing;
+        let known = port_state(&mut self.ports, to)?;
         if flooded && !known.wants(frame.dst) {
             return None;
         }
@@ -137,14 +151,14 @@ impl Hub {
     #[inline(never)]
     fn begin_run(&mut self, to: PortId, hash: Option<u32>, now_ns: u64) {
         self.end_run();
-        let known = known(&mut self.ports, to);
-        self.run = known.map(|known| Run::begin(to, hash, known, now_ns, &self.exits));
+        let known = port_state(&mut self.ports, to);
+        self.run = known.map(|known| FlowRun::begin(to, hash, known, now_ns, &self.exits));
     }
 
     /// Nothing follows what went to the same place.
     pub(super) fn end_run(&mut self) {
         if let Some(run) = self.run.take()
-            && let Some(known) = known(&mut self.ports, run.to())
+            && let Some(known) = port_state(&mut self.ports, run.to())
         {
             run.end(known, &self.exits);
         }
@@ -152,23 +166,23 @@ impl Hub {
 }
 
 /// A frame on its way to a queue.
-struct Handing<'a> {
-    known: &'a mut Known,
-    exits: &'a mut Exits,
-    work: &'a mut Work,
-    run: &'a mut Run,
+struct Delivery<'a> {
+    known: &'a mut PortState,
+    exits: &'a mut Egress,
+    work: &'a mut TurnBudget,
+    run: &'a mut FlowRun,
 }
 
-impl Handing<'_> {
+impl Delivery<'_> {
     /// Gives what is to be done no more about. Returns whether it is on its way, and how much work it was.
     #[inline]
-    fn give(&mut self, ready: &Ready<'_>) -> (bool, u64) {
+    fn give(&mut self, ready: &EgressFrame<'_>) -> (bool, u64) {
         let bytes = ready.bytes();
-        let Run { seat, address, .. } = *self.run;
+        let FlowRun { seat, address, .. } = *self.run;
         let mut more = 0;
-        let given = self.exits.give(seat, address, ready, &mut more);
+        let given = self.exits.deliver(seat, address, ready, &mut more);
         // On another reactor it counts when it gets there.
-        if given.is_err() || !matches!(seat, Seat::There(_)) {
+        if given.is_err() || !matches!(seat, QueueLocation::There(_)) {
             self.known.got(bytes, given);
         }
         (given.is_ok(), self.work.spend(bytes + more * PIECE_BYTES))
@@ -179,13 +193,13 @@ impl Handing<'_> {
     #[inline(never)]
     fn finish(
         &mut self,
-        workshop: &mut Workshop,
+        workshop: &mut OffloadScratch,
         tagging: TagAction,
-        passing: &Passing<'_>,
+        passing: &ParsedFrame<'_>,
         now_ns: u64,
     ) -> (bool, u64) {
-        let Passing { header, flooded, prefix, body, .. } = *passing;
-        let changed = Head::new(prefix, header, tagging);
+        let ParsedFrame { header, flooded, prefix, body, .. } = *passing;
+        let changed = RewrittenHead::new(prefix, header, tagging);
         let (head, header) = match &changed {
             None => (prefix, header),
             Some((head, header)) => (head.bytes(), header),
@@ -195,7 +209,7 @@ impl Handing<'_> {
         let (mut goes, mut units) = (false, 0);
         // What comes of giving is counted there.
         let mut give = |head: &[u8], body: &Buffers| {
-            let given = self.give(&Ready { header: raw, head, body, since_ns: now_ns });
+            let given = self.give(&EgressFrame { header: raw, head, body, since_ns: now_ns });
             goes |= given.0;
             units += given.1;
         };

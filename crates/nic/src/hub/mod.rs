@@ -1,12 +1,12 @@
 //! One reactor's part of the switch: from a frame that came in to those who get it.
 
-mod exits;
-mod finish;
+mod budget;
+mod egress;
+mod flow_run;
 mod forward;
-mod head;
-mod known;
-mod run;
-mod work;
+mod offload;
+mod port_state;
+mod rewrite;
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -21,22 +21,22 @@ use net::port::{PortId, PortPolicy};
 use net::switch::{LearntStation, NetworkId, NetworkPolicy, PORTS_MAX, Switch, SwitchError};
 use reactor::{Context, PeerNotifier, PollerId};
 
+use crate::consumption::ConsumptionCounter;
 use crate::counts::Counts;
-use crate::link::{Address, News, Writer};
-use crate::outlet::{Outlet, Ready};
-use crate::taken::Taken;
-use exits::Exits;
-use finish::Workshop;
+use crate::frame_sink::{EgressFrame, FrameSink};
+use crate::link::{LinkAddress, StationUpdate, Writer};
+use budget::TurnBudget;
+pub(crate) use budget::{PIECE_BYTES, TURN_BYTES};
+use egress::Egress;
+use flow_run::FlowRun;
 pub(crate) use forward::counted;
-use known::{Known, Seat};
-use run::Run;
-use work::Work;
-pub(crate) use work::{PIECE_BYTES, TURN_BYTES};
+use offload::OffloadScratch;
+use port_state::{PortState, QueueLocation};
 
 /// A frame that came in. All of it is elsewhere: what is put together byte by byte and read as words at once has
 /// to wait until everything that was written before is in the cache, guests' memory too.
 #[derive(Clone, Copy, Debug)]
-pub struct Given<'a> {
+pub struct IngressFrame<'a> {
     /// Its virtio-net header, as it was written.
     pub header: &'a [u8; HEADER_BYTES],
     /// The first [`net::frame::PREFIX_BYTES`] of it, or all, in private memory.
@@ -49,18 +49,18 @@ pub struct Given<'a> {
 
 /// A queue of a port that takes frames from now on.
 #[derive(Clone, Debug)]
-pub(crate) struct Opening {
+pub(crate) struct QueueAnnouncement {
     pub(crate) port: PortId,
     pub(crate) queue: u16,
     pub(crate) epoch: u32,
     pub(crate) takes: Offloads,
     /// What its reactor tells of what was taken, if it does.
-    pub(crate) taken: Option<Arc<Taken>>,
+    pub(crate) taken: Option<Arc<ConsumptionCounter>>,
 }
 
 /// What is shared of a port by the hubs of all reactors.
 #[derive(Clone, Debug)]
-pub(crate) struct Common {
+pub(crate) struct SharedPortState {
     /// This reactor's counters.
     pub(crate) counts: Arc<Counts>,
     pub(crate) shares: Arc<QueueLoads>,
@@ -72,13 +72,13 @@ pub struct Hub {
     number: usize,
     switch: Switch,
     hash: FlowHashCache,
-    ports: Box<[Option<Box<Known>>]>,
-    exits: Exits,
-    workshop: Workshop,
+    ports: Box<[Option<Box<PortState>>]>,
+    exits: Egress,
+    workshop: OffloadScratch,
     /// Since the last flush.
-    work: Work,
+    work: TurnBudget,
     /// The last frames of this batch. None when anything of a port changes.
-    run: Option<Run>,
+    run: Option<FlowRun>,
 }
 
 impl Hub {
@@ -89,9 +89,9 @@ impl Hub {
             switch: Switch::new(),
             hash: FlowHashCache::default(),
             ports: (0..PORTS_MAX).map(|_| None).collect(),
-            exits: Exits::default(),
-            workshop: Workshop::default(),
-            work: Work::default(),
+            exits: Egress::default(),
+            workshop: OffloadScratch::default(),
+            work: TurnBudget::default(),
             run: None,
         }
     }
@@ -121,13 +121,13 @@ impl Hub {
         &mut self,
         id: PortId,
         policy: PortPolicy,
-        common: Common,
+        common: SharedPortState,
         term: u32,
     ) -> Result<(), SwitchError> {
         self.switch.set_port(id, policy)?;
         if let Some(place) = self.ports.get_mut(id.index()) {
-            let Common { counts, shares } = common;
-            let make = || Box::new(Known::new(counts, shares, self.number));
+            let SharedPortState { counts, shares } = common;
+            let make = || Box::new(PortState::new(counts, shares, self.number));
             place.get_or_insert_with(make).term = term;
         }
         Ok(())
@@ -135,7 +135,7 @@ impl Hub {
 
     /// Transmit queue `queue` of a port is this poller from now on.
     pub(crate) fn sends_by(&mut self, port: PortId, queue: u16, poller: PollerId) {
-        if let Some(known) = known(&mut self.ports, port) {
+        if let Some(known) = port_state(&mut self.ports, port) {
             known.sends_by(queue, poller);
         }
     }
@@ -151,45 +151,47 @@ impl Hub {
         self.end_run();
         self.switch.remove_port(id);
         if let Some(known) = self.ports.get_mut(id.index()).and_then(Option::take) {
-            known.seats().for_each(|seat| self.exits.leave(seat));
+            known.seats().for_each(|seat| self.exits.remove_sink(seat));
         }
     }
 
     /// What the driver of a port has asked for over its control queue; `None`: there is none.
     pub(crate) fn set_asked(&mut self, port: PortId, asked: Option<Arc<ControlSettings>>) {
         self.end_run();
-        if let Some(known) = known(&mut self.ports, port) {
+        if let Some(known) = port_state(&mut self.ports, port) {
             known.set_asked(asked);
         }
     }
 
     /// A queue of a port takes frames on this reactor from now on.
-    pub(crate) fn open(&mut self, opening: Opening, outlet: Rc<RefCell<dyn Outlet>>) {
-        let seat = self.exits.enter(outlet);
+    pub(crate) fn open(&mut self, opening: QueueAnnouncement, outlet: Rc<RefCell<dyn FrameSink>>) {
+        let seat = self.exits.add_sink(outlet);
         self.sit(opening, seat);
     }
 
     /// A queue of a port takes frames on reactor `number` from now on.
-    pub(crate) fn open_there(&mut self, opening: Opening, number: usize) {
-        self.sit(opening, Seat::There(number));
+    pub(crate) fn open_there(&mut self, opening: QueueAnnouncement, number: usize) {
+        self.sit(opening, QueueLocation::There(number));
     }
 
     /// A queue of a port takes no frames any more.
     pub fn close(&mut self, port: PortId, queue: u16) {
         self.end_run();
-        if let Some(known) = known(&mut self.ports, port) {
-            let seat = known.sit(queue, Seat::Nobody, None);
-            self.exits.leave(seat);
+        if let Some(known) = port_state(&mut self.ports, port) {
+            let seat = known.set_location(queue, QueueLocation::Nobody, None);
+            self.exits.remove_sink(seat);
         }
     }
 
-    fn sit(&mut self, opening: Opening, seat: Seat) {
+    fn sit(&mut self, opening: QueueAnnouncement, seat: QueueLocation) {
         self.end_run();
-        let Opening { port, queue, epoch, takes, taken } = opening;
-        let Some(known) = known(&mut self.ports, port) else { return self.exits.leave(seat) };
+        let QueueAnnouncement { port, queue, epoch, takes, taken } = opening;
+        let Some(known) = port_state(&mut self.ports, port) else {
+            return self.exits.remove_sink(seat);
+        };
         (known.epoch, known.takes) = (epoch, takes);
-        let former = known.sit(queue, seat, taken);
-        self.exits.leave(former);
+        let former = known.set_location(queue, seat, taken);
+        self.exits.remove_sink(former);
     }
 
     /// Whether a port may send so many bytes at `now_ns`, by its cap. They count then.
@@ -205,7 +207,7 @@ impl Hub {
 
     /// A frame of a port could not even be read.
     pub fn refuse(&mut self, port: PortId, reason: Reason) {
-        if let Some(known) = known(&mut self.ports, port) {
+        if let Some(known) = port_state(&mut self.ports, port) {
             known.counts.sends(0);
             known.counts.refused.count(reason);
         }
@@ -213,20 +215,22 @@ impl Hub {
 
     /// A frame that an outlet of a port had taken was lost behind it: it counts among those that
     /// the port got, too.
-    pub fn lose(&mut self, port: PortId, reason: Reason) {
-        if let Some(known) = known(&mut self.ports, port) {
+    pub fn count_late_drop(&mut self, port: PortId, reason: Reason) {
+        if let Some(known) = port_state(&mut self.ports, port) {
             known.got(0, Err(reason));
         }
     }
 
     /// Gives a frame that came over a link to its queue on this reactor.
-    pub(crate) fn arrive(&mut self, to: Address, frame: &Ready<'_>) {
-        let Some(known) = known(&mut self.ports, to.port()) else { return };
+    pub(crate) fn arrive(&mut self, to: LinkAddress, frame: &EgressFrame<'_>) {
+        let Some(known) = port_state(&mut self.ports, to.port()) else { return };
         // Its driver may have given up the queue meanwhile.
         let is_used = known.epoch == to.epoch() && known.uses(to.queue());
         let mut more = 0;
         let outcome = match known.seat(to.queue()) {
-            seat @ Seat::Here(_) if is_used => self.exits.give(seat, to, frame, &mut more),
+            seat @ QueueLocation::Here(_) if is_used => {
+                self.exits.deliver(seat, to, frame, &mut more)
+            }
             _ => Err(Reason::ReceiverClosed),
         };
         known.got(frame.bytes(), outcome);
@@ -238,9 +242,9 @@ impl Hub {
 
     /// Another reactor has seen where a station is. What it saw by a policy that holds no more,
     /// or does not hold here yet, is forgotten: the station is heard again.
-    pub(crate) fn learn(&mut self, news: News, now_ns: u64) {
-        let News { port, term, vlan, mac } = news;
-        if known(&mut self.ports, port).is_some_and(|known| known.term == term) {
+    pub(crate) fn learn(&mut self, news: StationUpdate, now_ns: u64) {
+        let StationUpdate { port, term, vlan, mac } = news;
+        if port_state(&mut self.ports, port).is_some_and(|known| known.term == term) {
             self.switch.learn(port, vlan, mac, now_ns);
         }
     }
@@ -251,7 +255,7 @@ impl Hub {
     }
 
     /// A station was there when another switch knew of it.
-    pub(crate) fn recall(&mut self, station: &LearntStation) {
+    pub(crate) fn restore_station(&mut self, station: &LearntStation) {
         let LearntStation { port, vlan, mac, seen_ns, .. } = *station;
         self.switch.learn(port, vlan, mac, seen_ns);
     }
@@ -275,7 +279,7 @@ impl Hub {
 
     /// The batch is over: everybody who got something is shown it.
     pub fn flush(&mut self, context: &mut Context<'_>) {
-        self.work = Work::default();
+        self.work = TurnBudget::default();
         self.end_run();
         // For all that are shown something.
         context.now_again_ns();
@@ -284,7 +288,7 @@ impl Hub {
 }
 
 /// What is known of a port.
-fn known(ports: &mut [Option<Box<Known>>], port: PortId) -> Option<&mut Known> {
+fn port_state(ports: &mut [Option<Box<PortState>>], port: PortId) -> Option<&mut PortState> {
     ports.get_mut(port.index())?.as_deref_mut()
 }
 

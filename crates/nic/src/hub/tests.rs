@@ -10,7 +10,7 @@ const NOW: u64 = 1_000_000_000;
 
 fn plug(hub: &mut Hub, network: u16, vlan: Vlan, term: u32) {
     let policy = PortPolicy { vlan, ..PortPolicy::open(NetworkId(network)) };
-    let common = Common { counts: Arc::default(), shares: Arc::new(QueueLoads::new(1)) };
+    let common = SharedPortState { counts: Arc::default(), shares: Arc::new(QueueLoads::new(1)) };
     hub.set_port(PORT, policy, common, term).unwrap();
 }
 
@@ -23,7 +23,7 @@ fn hub() -> Hub {
 /// Another reactor has seen a station by a policy of this number; whether that was new here.
 fn learns(hub: &mut Hub, term: u32, vlan: u16) -> bool {
     let mac = Mac([2, 0, 0, 0, 0, 1]);
-    hub.learn(News { port: PORT, term, vlan, mac }, NOW);
+    hub.learn(StationUpdate { port: PORT, term, vlan, mac }, NOW);
     // Who asks again is told something new only where nothing was learnt before.
     !hub.switch.learn(PORT, vlan, mac, NOW).is_news()
 }
@@ -56,8 +56,8 @@ fn news_of_another_policy_of_the_port_is_forgotten() {
 #[test]
 fn news_of_no_port_is_forgotten() {
     let mut hub = hub();
-    hub.learn(News { port: PORT, term: 0, vlan: 0, mac: Mac([2, 0, 0, 0, 0, 1]) }, NOW);
-    hub.learn(News { port: PortId(u16::MAX), term: 0, vlan: 0, mac: Mac::default() }, NOW);
+    hub.learn(StationUpdate { port: PORT, term: 0, vlan: 0, mac: Mac([2, 0, 0, 0, 0, 1]) }, NOW);
+    hub.learn(StationUpdate { port: PortId(u16::MAX), term: 0, vlan: 0, mac: Mac::default() }, NOW);
     assert!(hub.switch.port(PORT).is_none());
 }
 
@@ -65,7 +65,8 @@ fn news_of_no_port_is_forgotten() {
 fn with_two_ports() -> (Hub, [PortId; 2]) {
     let (mut hub, ports) = (hub(), [PORT, PortId(8)]);
     for port in ports {
-        let common = Common { counts: Arc::default(), shares: Arc::new(QueueLoads::new(1)) };
+        let common =
+            SharedPortState { counts: Arc::default(), shares: Arc::new(QueueLoads::new(1)) };
         hub.set_port(port, PortPolicy::open(NetworkId(0)), common, 1).unwrap();
     }
     (hub, ports)
@@ -78,8 +79,8 @@ struct Got {
     pieces: usize,
 }
 
-impl Outlet for Got {
-    fn give(&mut self, _: &Ready<'_>, more: &mut usize) -> Result<(), Reason> {
+impl FrameSink for Got {
+    fn deliver(&mut self, _: &EgressFrame<'_>, more: &mut usize) -> Result<(), Reason> {
         self.frames += 1;
         *more += self.pieces;
         Ok(())
@@ -91,7 +92,7 @@ impl Outlet for Got {
 fn opens(hub: &mut Hub, port: PortId) -> Rc<RefCell<Got>> {
     let outlet = Rc::new(RefCell::new(Got::default()));
     let takes = Offloads::default();
-    hub.open(Opening { port, queue: 0, epoch: 1, takes, taken: None }, outlet.clone());
+    hub.open(QueueAnnouncement { port, queue: 0, epoch: 1, takes, taken: None }, outlet.clone());
     outlet
 }
 
@@ -100,7 +101,11 @@ fn sends(hub: &mut Hub, from: PortId) {
     let (header, mut prefix) = ([0; HEADER_BYTES], [2; 60]);
     prefix[..6].fill(0xff);
     let (body, may) = (Buffers::default(), Offloads::default());
-    hub.forward(from, &Given { header: &header, prefix: &prefix, body: &body, may: &may }, NOW);
+    hub.forward(
+        from,
+        &IngressFrame { header: &header, prefix: &prefix, body: &body, may: &may },
+        NOW,
+    );
 }
 
 /// In one batch, in which frames follow each other to the same place.
@@ -126,7 +131,7 @@ fn frames_that_are_copied_to_many_pieces_end_a_turn() {
     let (mut hub, [from, to]) = with_two_ports();
     let receiver = opens(&mut hub, to);
     let until_spent = |hub: &mut Hub, one: &mut dyn FnMut(&mut Hub)| {
-        hub.work = Work::default();
+        hub.work = TurnBudget::default();
         let mut count = 0;
         while count < 100 && !hub.is_spent() {
             one(hub);
@@ -137,7 +142,8 @@ fn frames_that_are_copied_to_many_pieces_end_a_turn() {
     assert_eq!(until_spent(&mut hub, &mut |hub| sends(hub, from)), 100);
     receiver.borrow_mut().pieces = 1511;
     assert_eq!(until_spent(&mut hub, &mut |hub| sends(hub, from)), 2);
-    let (body, address) = (Buffers::default(), Address::new(to, 0, 1));
-    let frame = Ready { header: [0; HEADER_BYTES], head: &[2; 60], body: &body, since_ns: NOW };
+    let (body, address) = (Buffers::default(), LinkAddress::new(to, 0, 1));
+    let frame =
+        EgressFrame { header: [0; HEADER_BYTES], head: &[2; 60], body: &body, since_ns: NOW };
     assert_eq!(until_spent(&mut hub, &mut |hub| hub.arrive(address, &frame)), 2);
 }

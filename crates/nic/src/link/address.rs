@@ -8,9 +8,9 @@ use net::port::PortId;
 /// that was stored before is in the cache, guests' memory too. That was one part in twenty of all that is done for
 /// a small frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Address(u64);
+pub(crate) struct LinkAddress(u64);
 
-impl Address {
+impl LinkAddress {
     /// `epoch` tells for which life of the port it is made: another one may take other offloads.
     #[inline]
     pub(crate) fn new(port: PortId, queue: u16, epoch: u32) -> Self {

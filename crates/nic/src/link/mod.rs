@@ -9,7 +9,7 @@
 //! descriptor has completed either way. How both sides meet stands in [`words`].
 
 mod address;
-mod words;
+mod sync;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,9 +19,9 @@ use net::Mac;
 use net::header::HEADER_BYTES;
 use net::port::PortId;
 
-use crate::outlet::Ready;
-pub(crate) use address::Address;
-use words::{Word, Words};
+use crate::frame_sink::EgressFrame;
+pub(crate) use address::LinkAddress;
+use sync::{LinkMemory, LinkWord};
 
 /// Bytes of a link: 30 of the largest frames, or 1,300 of 1,500 bytes. What is not used takes no
 /// memory.
@@ -33,7 +33,7 @@ const HEAD_BYTES: usize = 32;
 
 /// Where a station is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct News {
+pub(crate) struct StationUpdate {
     pub(crate) port: PortId,
     /// By which policy of the port it was seen: another one may have other networks and VLANs, or
     /// be another port of the same number.
@@ -44,11 +44,11 @@ pub(crate) struct News {
 
 /// What a record says.
 #[derive(Debug)]
-pub(crate) enum Record {
+pub(crate) enum LinkRecord {
     /// A frame with its header, and when it was taken of its sender's ring; its bytes are in the
     /// list that [`Reader::next`] was given.
-    Frame(Address, [u8; HEADER_BYTES], u64),
-    News(News),
+    Frame(LinkAddress, [u8; HEADER_BYTES], u64),
+    News(StationUpdate),
 }
 
 const FRAME: u8 = 0;
@@ -60,26 +60,26 @@ const NEWS: u8 = 2;
 #[derive(Debug)]
 pub(crate) struct Shared {
     mapping: Arc<Mapping>,
-    written: Line,
-    read: Line,
-    door: Arc<Door>,
+    written: CacheAligned,
+    read: CacheAligned,
+    door: Arc<ReaderSleep>,
 }
 
 /// A number on a cache line of its own.
 #[derive(Debug, Default)]
 #[repr(align(64))]
-struct Line(AtomicU64);
+struct CacheAligned(AtomicU64);
 
 /// Whether a reader, with all its links, sleeps.
 #[derive(Debug, Default)]
-pub(crate) struct Door(Line);
+pub(crate) struct ReaderSleep(CacheAligned);
 
-impl Words for Shared {
-    fn load(&self, word: Word, order: Ordering) -> u64 {
+impl LinkMemory for Shared {
+    fn load(&self, word: LinkWord, order: Ordering) -> u64 {
         self.word(word).load(order)
     }
 
-    fn store(&self, word: Word, value: u64, order: Ordering) {
+    fn store(&self, word: LinkWord, value: u64, order: Ordering) {
         self.word(word).store(value, order);
     }
 }
@@ -89,16 +89,21 @@ impl Shared {
     ///
     /// # Errors
     /// The kernel's refusal.
-    pub(crate) fn new(door: Arc<Door>) -> Result<Arc<Self>, MemoryError> {
+    pub(crate) fn new(door: Arc<ReaderSleep>) -> Result<Arc<Self>, MemoryError> {
         let mapping = Arc::new(Mapping::private(LINK_BYTES)?);
-        Ok(Arc::new(Self { mapping, written: Line::default(), read: Line::default(), door }))
+        Ok(Arc::new(Self {
+            mapping,
+            written: CacheAligned::default(),
+            read: CacheAligned::default(),
+            door,
+        }))
     }
 
-    fn word(&self, word: Word) -> &AtomicU64 {
+    fn word(&self, word: LinkWord) -> &AtomicU64 {
         match word {
-            Word::Written => &self.written.0,
-            Word::Read => &self.read.0,
-            Word::Asleep => &self.door.0.0,
+            LinkWord::Written => &self.written.0,
+            LinkWord::Read => &self.read.0,
+            LinkWord::Asleep => &self.door.0.0,
         }
     }
 }
@@ -114,7 +119,7 @@ struct Head {
     kind: u8,
     /// Bytes behind the head.
     bytes: u32,
-    address: Address,
+    address: LinkAddress,
     /// The frame's header, or what a piece of news says.
     more: [u8; HEADER_BYTES],
     /// When the frame was taken of its sender's ring.
@@ -139,7 +144,7 @@ impl Head {
         Some(Self {
             kind: kind_since as u8,
             bytes: u32::from_le_bytes(*bytes),
-            address: Address::unpack(*address),
+            address: LinkAddress::unpack(*address),
             more: *more.first_chunk()?,
             since_ns: kind_since >> 8,
         })
@@ -164,7 +169,7 @@ impl Writer {
     }
 
     /// Writes a frame; false: there is no room.
-    pub(crate) fn put(&mut self, address: Address, frame: &Ready<'_>) -> bool {
+    pub(crate) fn put(&mut self, address: LinkAddress, frame: &EgressFrame<'_>) -> bool {
         let bytes = frame.bytes();
         let Some(at) = self.room(bytes) else { return false };
         let (head_at, body_at) = (at + HEAD_BYTES, at + HEAD_BYTES + frame.head.len());
@@ -182,9 +187,9 @@ impl Writer {
     }
 
     /// Writes where a station is; false: there is no room.
-    pub(crate) fn tell(&mut self, news: News) -> bool {
+    pub(crate) fn tell(&mut self, news: StationUpdate) -> bool {
         let Some(at) = self.room(0) else { return false };
-        let address = Address::new(news.port, news.vlan, news.term);
+        let address = LinkAddress::new(news.port, news.vlan, news.term);
         let mut more = [0; HEADER_BYTES];
         more.iter_mut().zip(news.mac.0).for_each(|(place, byte)| *place = byte);
         let head = Head { kind: NEWS, address, more, ..Head::default() };
@@ -197,7 +202,7 @@ impl Writer {
             return false;
         }
         self.shown = self.at;
-        words::show(&*self.shared, self.at)
+        sync::publish(&*self.shared, self.at)
     }
 
     /// Where the last record ends.
@@ -207,7 +212,7 @@ impl Writer {
 
     /// Where the last record ends that the reader has done with.
     pub(crate) fn arrived(&self) -> u64 {
-        words::given_back(&*self.shared)
+        sync::given_back(&*self.shared)
     }
 
     /// Where a record of so many bytes behind its head goes.
@@ -217,7 +222,7 @@ impl Writer {
         let skip = if need > behind { behind } else { 0 };
         let end = self.at + (skip + need) as u64;
         if end - self.given_back > LINK_BYTES as u64 {
-            self.given_back = words::given_back(&*self.shared);
+            self.given_back = sync::given_back(&*self.shared);
             if end - self.given_back > LINK_BYTES as u64 {
                 return None;
             }
@@ -261,8 +266,8 @@ impl Reader {
     }
 
     /// The next record, with the bytes of its frame in `frame`, if there is one. They are good
-    /// until [`Self::give_back`].
-    pub(crate) fn next(&mut self, frame: &mut Buffers) -> Option<Record> {
+    /// until [`Self::release`].
+    pub(crate) fn next(&mut self, frame: &mut Buffers) -> Option<LinkRecord> {
         while self.has_more() {
             let (at, mut raw) = (place(self.at), [0; HEAD_BYTES]);
             let head = if self.area.read(at, &mut raw) { Head::unpack(&raw) } else { None }?;
@@ -275,39 +280,37 @@ impl Reader {
             if head.kind == NEWS {
                 let (at, mac) = (head.address, Mac(*head.more.first_chunk()?));
                 let (port, term, vlan) = (at.port(), at.epoch(), at.queue());
-                return Some(Record::News(News { port, term, vlan, mac }));
+                return Some(LinkRecord::News(StationUpdate { port, term, vlan, mac }));
             }
             frame.clear();
-            return frame.append_area(&self.area, at + HEAD_BYTES, bytes).then_some(Record::Frame(
-                head.address,
-                head.more,
-                head.since_ns,
-            ));
+            return frame
+                .append_area(&self.area, at + HEAD_BYTES, bytes)
+                .then_some(LinkRecord::Frame(head.address, head.more, head.since_ns));
         }
         None
     }
 
     /// What was read may be written over.
     pub(crate) fn give_back(&mut self) {
-        words::give_back(&*self.shared, self.at);
+        sync::release(&*self.shared, self.at);
     }
 
     /// There is something to read.
     pub(crate) fn has_more(&mut self) -> bool {
         if self.at == self.written {
-            self.written = words::written(&*self.shared);
+            self.written = sync::written(&*self.shared);
         }
         self.at != self.written
     }
 
     /// The reader's thread is about to sleep, unless a link of its has more.
     pub(crate) fn lie_down(&self) {
-        words::lie_down(&*self.shared);
+        sync::prepare_sleep(&*self.shared);
     }
 
     /// The reader's thread looks by itself.
     pub(crate) fn get_up(&self) {
-        words::get_up(&*self.shared);
+        sync::cancel_sleep(&*self.shared);
     }
 }
 

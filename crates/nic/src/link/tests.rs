@@ -16,12 +16,12 @@ fn body(bytes: usize, value: u8) -> Buffers {
     list
 }
 
-fn news(vlan: u16, value: u8) -> News {
-    News { port: PortId(3), term: u32::from(vlan) << 11, vlan, mac: Mac([value; 6]) }
+fn news(vlan: u16, value: u8) -> StationUpdate {
+    StationUpdate { port: PortId(3), term: u32::from(vlan) << 11, vlan, mac: Mac([value; 6]) }
 }
 
-fn address(queue: u16) -> Address {
-    Address::new(PortId(queue + 1), queue, u32::from(queue) << 9)
+fn address(queue: u16) -> LinkAddress {
+    LinkAddress::new(PortId(queue + 1), queue, u32::from(queue) << 9)
 }
 
 #[test]
@@ -35,7 +35,7 @@ fn frames_come_out_as_they_went_in_and_the_ring_goes_round() {
         let head = [value ^ 0xff; 20];
         let header = [value; HEADER_BYTES];
         let since_ns = u64::from(number) << 20;
-        let ready = Ready { header, head: &head, body: &body(bytes, value), since_ns };
+        let ready = EgressFrame { header, head: &head, body: &body(bytes, value), since_ns };
         if writer.put(address(queue), &ready) {
             sent.push_back((number, bytes));
         } else {
@@ -50,9 +50,9 @@ fn frames_come_out_as_they_went_in_and_the_ring_goes_round() {
         }
         writer.show();
         while let Some(record) = reader.next(&mut out) {
-            if let Record::News(got) = record {
+            if let LinkRecord::News(got) = record {
                 assert_eq!(got, news(got.vlan, got.vlan as u8));
-            } else if let Record::Frame(to, header, since_ns) = record {
+            } else if let LinkRecord::Frame(to, header, since_ns) = record {
                 let (number, bytes) = sent.pop_front().unwrap();
                 assert_eq!(since_ns, u64::from(number) << 20);
                 assert_eq!((to, header), (address(number as u16), [number as u8; 12]));
@@ -75,10 +75,10 @@ fn nothing_is_seen_before_it_is_shown_and_sleepers_are_told() {
     let nothing = Buffers::default();
     let mut out = Buffers::default();
     let (header, head) = ([0; HEADER_BYTES], [1, 2, 3]);
-    let ready = Ready { header, head: &head, body: &nothing, since_ns: 0 };
+    let ready = EgressFrame { header, head: &head, body: &nothing, since_ns: 0 };
     assert!(writer.put(address(1), &ready) && !reader.has_more());
     assert!(!writer.show() && reader.has_more());
-    assert!(matches!(reader.next(&mut out), Some(Record::Frame(..))));
+    assert!(matches!(reader.next(&mut out), Some(LinkRecord::Frame(..))));
     assert!(reader.next(&mut out).is_none());
     reader.lie_down();
     assert!(!writer.show(), "nothing new");

@@ -4,7 +4,7 @@
 //! were too few: frames wait in the backlog then until it does. Buffers are popped some at a time, and
 //! kept until frames need them, in their order.
 
-mod place;
+mod copy;
 mod poller;
 
 use std::collections::VecDeque;
@@ -16,13 +16,13 @@ use reactor::{Context, PollerId};
 use virtq::{Popped, QueueStart, RingError, UsedEventTracker};
 
 use crate::backlog::Backlog;
+use crate::consumption::ConsumptionCounter;
+use crate::frame_sink::{EgressFrame, FrameSink};
 use crate::hub::PIECE_BYTES;
-use crate::life::Life;
-use crate::outlet::{Outlet, Ready};
+use crate::incarnation::PortIncarnation;
 use crate::queue_counts::QueueCounts;
-use crate::residence::Residence;
-use crate::ring::{Fault, Ring};
-use crate::taken::Taken;
+use crate::residence::ResidenceBatch;
+use crate::ring::{FaultHandler, InOrderRing};
 pub(crate) use poller::ReceivePoller;
 
 /// Frames that waited and are given in one turn, at most.
@@ -32,7 +32,7 @@ const TURN_BYTES: usize = 256 << 10;
 
 /// A receive queue, as its hub has it.
 pub(crate) struct Receive {
-    ring: Ring,
+    ring: InOrderRing,
     /// Popped, and not yet used; oldest first.
     stock: VecDeque<Popped>,
     /// Bytes that those take.
@@ -48,26 +48,26 @@ pub(crate) struct Receive {
     /// Its poller, which is asked while frames wait. Without kicks nobody would ask it: nothing waits.
     poller: Option<PollerId>,
     counts: Arc<QueueCounts>,
-    residence: Residence,
-    taken: Arc<Taken>,
+    residence: ResidenceBatch,
+    taken: Arc<ConsumptionCounter>,
     /// What the guest has told of what it takes.
     told: UsedEventTracker,
 }
 
 impl Receive {
     pub(crate) fn new(
-        life: Life,
+        life: PortIncarnation,
         start: QueueStart,
         counts: Arc<QueueCounts>,
-        taken: Arc<Taken>,
-        fault: Fault,
+        taken: Arc<ConsumptionCounter>,
+        fault: FaultHandler,
         context: &mut Context<'_>,
     ) -> Result<Self, RingError> {
         let stock = VecDeque::with_capacity(start.ring.size.into());
         let kicks = start.kick.is_some();
-        let ring = Ring::new(life.port, start, fault, context)?;
+        let ring = InOrderRing::new(life.port, start, fault, context)?;
         counts.begins(context.reactor());
-        let (mergeable, residence) = (life.mergeable, Residence::default());
+        let (mergeable, residence) = (life.mergeable, ResidenceBatch::default());
         let (place, backlog) = (Buffers::with_capacity(1), Backlog::default());
         let poller = if kicks { context.poller() } else { None };
         Ok(Self {
@@ -98,7 +98,7 @@ impl Receive {
 
     /// Has a frame wait for which there are no buffers; false: it may not.
     #[cold]
-    fn hold(&mut self, frame: &Ready<'_>) -> bool {
+    fn hold(&mut self, frame: &EgressFrame<'_>) -> bool {
         let holds = self.poller.is_some() && self.backlog.hold(frame);
         if holds {
             self.taken.waits();
@@ -108,7 +108,11 @@ impl Receive {
     }
 
     /// Counts what came of a frame.
-    fn count(&mut self, frame: &Ready<'_>, outcome: Result<(), Reason>) -> Result<(), Reason> {
+    fn count(
+        &mut self,
+        frame: &EgressFrame<'_>,
+        outcome: Result<(), Reason>,
+    ) -> Result<(), Reason> {
         self.counts.gets(frame.bytes(), outcome);
         if outcome.is_ok() {
             self.residence.add(frame.since_ns);
@@ -127,7 +131,8 @@ impl Receive {
             let stalls = backlog.stalls_at_ns() <= now_ns;
             let Some(frame) = backlog.first() else { break };
             let mut more = 0;
-            let outcome = if is_old { Err(Reason::NoBuffer) } else { self.put(&frame, &mut more) };
+            let outcome =
+                if is_old { Err(Reason::NoBuffer) } else { self.copy_frame(&frame, &mut more) };
             let is_stuck = stalls && !self.stock.is_empty();
             if outcome == Err(Reason::NoBuffer) && !is_old && !is_stuck {
                 break;
@@ -188,11 +193,14 @@ impl Drop for Receive {
     }
 }
 
-impl Outlet for Receive {
-    fn give(&mut self, frame: &Ready<'_>, more: &mut usize) -> Result<(), Reason> {
+impl FrameSink for Receive {
+    fn deliver(&mut self, frame: &EgressFrame<'_>, more: &mut usize) -> Result<(), Reason> {
         // What waits is first.
-        let first =
-            if self.backlog.is_empty() { self.put(frame, more) } else { Err(Reason::NoBuffer) };
+        let first = if self.backlog.is_empty() {
+            self.copy_frame(frame, more)
+        } else {
+            Err(Reason::NoBuffer)
+        };
         if first == Err(Reason::NoBuffer) && self.hold(frame) {
             return Ok(());
         }
@@ -209,7 +217,7 @@ impl Outlet for Receive {
         }
     }
 
-    fn look(&mut self) -> bool {
+    fn poll_consumption(&mut self) -> bool {
         let Self { taken, told, ring, .. } = self;
         taken.is_asked() && taken.settles(ring.queue.unconsumed(taken.given(), told).into())
     }

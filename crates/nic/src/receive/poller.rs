@@ -11,9 +11,9 @@ use reactor::{Context, PollOutcome, Poller};
 use virtq::RingError;
 
 use super::Receive;
+use crate::frame_sink::FrameSink as _;
 use crate::hub::Hub;
-use crate::outlet::Outlet as _;
-use crate::ring::Served;
+use crate::ring::ReactorQueue;
 use crate::timer::Timer;
 
 /// Its life on the reactor: it has something to do while frames wait.
@@ -59,7 +59,7 @@ impl ReceivePoller {
     fn lose(&self) {
         let lost = std::mem::take(&mut self.queue.borrow_mut().lost);
         for reason in lost {
-            self.hub.borrow_mut().lose(self.port, reason);
+            self.hub.borrow_mut().count_late_drop(self.port, reason);
         }
     }
 
@@ -81,7 +81,7 @@ impl ReceivePoller {
         // A look that is late for this batch was set for one before.
         if (std::mem::take(&mut self.is_new) || !self.takes.runs())
             && self.looks <= LOOKS_NS.len()
-            && queue.look()
+            && queue.poll_consumption()
         {
             if let Some(after_ns) = LOOKS_NS.get(self.looks) {
                 self.takes.set(now_ns.saturating_add(*after_ns), now_ns, context);
@@ -91,7 +91,7 @@ impl ReceivePoller {
     }
 }
 
-impl Served for ReceivePoller {
+impl ReactorQueue for ReceivePoller {
     /// What still waits has its last chance.
     fn stop(&mut self, context: &mut Context<'_>) -> u16 {
         let now_ns = context.now_ns();

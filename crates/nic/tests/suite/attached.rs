@@ -14,7 +14,7 @@ use net::flow::QUIET_NS;
 use net::frame::PREFIX_BYTES;
 use net::header::{HEADER_BYTES, Offloads};
 use net::port::{PortId, PortPolicy};
-use nic::{Attached, Given, Hub, Life, Outlet, Parts, Ready};
+use nic::{EgressFrame, FrameSink, HostQueue, HostQueueParts, Hub, IngressFrame, PortIncarnation};
 use reactor::{Context, PollOutcome, Poller};
 use rustix::event::{EventfdFlags, eventfd};
 
@@ -25,7 +25,7 @@ const HOST: u8 = 9;
 /// A frame with its header.
 type Packet = (Vec<u8>, Vec<u8>);
 
-fn bytes(frame: &Ready<'_>) -> Vec<u8> {
+fn bytes(frame: &EgressFrame<'_>) -> Vec<u8> {
     let mut bytes = vec![0; frame.bytes()];
     bytes[..frame.head.len()].copy_from_slice(frame.head);
     frame.body.peek(&mut bytes[frame.head.len()..]);
@@ -38,8 +38,8 @@ struct Sink {
     out: mpsc::Sender<Vec<Packet>>,
 }
 
-impl Outlet for Sink {
-    fn give(&mut self, frame: &Ready<'_>, _: &mut usize) -> Result<(), Reason> {
+impl FrameSink for Sink {
+    fn deliver(&mut self, frame: &EgressFrame<'_>, _: &mut usize) -> Result<(), Reason> {
         if self.batch.len() == 2 {
             return Err(Reason::NoBuffer);
         }
@@ -55,7 +55,7 @@ impl Outlet for Sink {
 /// Brings what it is sent.
 struct Source {
     hub: Rc<RefCell<Hub>>,
-    life: Life,
+    life: PortIncarnation,
     next: Option<Packet>,
     from: mpsc::Receiver<Packet>,
 }
@@ -68,8 +68,8 @@ impl Poller for Source {
         let (prefix, rest) = frame.split_at(PREFIX_BYTES.min(frame.len()));
         let body = Buffers::alloc(rest.len()).unwrap();
         body.write(rest);
-        let (header, may) = (&header.try_into().unwrap(), &self.life.may());
-        let given = Given { header, prefix, body: &body, may };
+        let (header, may) = (&header.try_into().unwrap(), &self.life.tx_offloads());
+        let given = IngressFrame { header, prefix, body: &body, may };
         let now_ns = context.now_ns();
         let mut hub = self.hub.borrow_mut();
         hub.forward(self.life.port(), &given, now_ns);
@@ -87,7 +87,7 @@ impl Poller for Source {
 
 /// What the test has of the port.
 struct Host {
-    attached: Attached,
+    attached: HostQueue,
     to: mpsc::Sender<Packet>,
     kick: Arc<OwnedFd>,
     got: mpsc::Receiver<Vec<Packet>>,
@@ -100,13 +100,13 @@ impl Host {
         let ((to, from), (out, got)) = (mpsc::channel(), mpsc::channel());
         let make = move |_: &mut Context<'_>, hub| {
             let inlet = Source { hub, life, next: None, from };
-            let outlet: Rc<RefCell<dyn Outlet>> =
+            let outlet: Rc<RefCell<dyn FrameSink>> =
                 Rc::new(RefCell::new(Sink { batch: Vec::new(), out }));
-            Ok(Parts { inlet, outlet })
+            Ok(HostQueueParts { inlet, outlet })
         };
         let handle = lan.reactors[reactor].handle();
         let attached =
-            Attached::new(&lan.fabric, handle, life, 0, Some(kick.clone()), make).unwrap();
+            HostQueue::new(&lan.fabric, handle, life, 0, Some(kick.clone()), make).unwrap();
         Self { attached, to, kick, got }
     }
 
@@ -117,10 +117,10 @@ impl Host {
 }
 
 /// Its port is in the network.
-fn plug(lan: &Lan) -> Life {
+fn plug(lan: &Lan) -> PortIncarnation {
     let port = PortId(HOST.into());
     lan.fabric.set_port(port, &PortPolicy::open(LAN)).unwrap();
-    Life::host(port, Offloads::KERNEL)
+    PortIncarnation::host(port, Offloads::KERNEL)
 }
 
 /// Tells the source port of each frame that it takes, and takes none until it is opened.
@@ -129,8 +129,8 @@ struct Gate {
     out: mpsc::Sender<u16>,
 }
 
-impl Outlet for Gate {
-    fn give(&mut self, frame: &Ready<'_>, _: &mut usize) -> Result<(), Reason> {
+impl FrameSink for Gate {
+    fn deliver(&mut self, frame: &EgressFrame<'_>, _: &mut usize) -> Result<(), Reason> {
         // That ends when the other side is dropped.
         let _ = self.closed.recv();
         let port = *bytes(frame)[TCP_AT..].first_chunk().unwrap();
@@ -142,15 +142,19 @@ impl Outlet for Gate {
 }
 
 /// A queue of the host on the reactor of its number: what it takes, and what keeps it closed.
-fn gate(lan: &Lan, life: Life, queue: u16) -> (Attached, mpsc::Receiver<u16>, mpsc::Sender<()>) {
+fn gate(
+    lan: &Lan,
+    life: PortIncarnation,
+    queue: u16,
+) -> (HostQueue, mpsc::Receiver<u16>, mpsc::Sender<()>) {
     let ((out, got), (gate, closed)) = (mpsc::channel(), mpsc::channel());
     let make = move |_: &mut Context<'_>, hub| {
         let inlet = Source { hub, life, next: None, from: mpsc::channel().1 };
-        let outlet: Rc<RefCell<dyn Outlet>> = Rc::new(RefCell::new(Gate { closed, out }));
-        Ok(Parts { inlet, outlet })
+        let outlet: Rc<RefCell<dyn FrameSink>> = Rc::new(RefCell::new(Gate { closed, out }));
+        Ok(HostQueueParts { inlet, outlet })
     };
     let handle = lan.reactors[usize::from(queue)].handle();
-    (Attached::new(&lan.fabric, handle, life, queue, None, make).unwrap(), got, gate)
+    (HostQueue::new(&lan.fabric, handle, life, queue, None, make).unwrap(), got, gate)
 }
 
 /// Two flows collide on a queue whose reactor does nothing, so that one of them is to be moved. It pauses,

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::guest::*;
 use net::features::AcceptedFeatures;
 use net::port::PortId;
-use nic::Life;
+use nic::PortIncarnation;
 
 const QUEUES: u16 = 4;
 const FLOWS: u64 = 8;
@@ -89,7 +89,7 @@ impl Receiver {
     /// Resets its device: all queues end, and begin anew where they stand.
     fn reset(&mut self, lan: &Lan) {
         let next: Vec<_> = self.queues.iter_mut().map(Ring::stop).collect();
-        let life = Life::driver(PortId(2), self.features);
+        let life = PortIncarnation::driver(PortId(2), self.features);
         for (pair, (ring, next)) in self.queues.iter_mut().zip(next).enumerate() {
             ring.start_at(lan, pair % lan.reactors.len(), life, next);
         }

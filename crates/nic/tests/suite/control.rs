@@ -9,7 +9,7 @@ use net::Mac;
 use net::control::{COMMAND_BYTES_MAX, ControlFeatures, ERR, OK};
 use net::features::OfferedFeatures;
 use net::port::{PortId, PortPolicy};
-use nic::{Desk, Life};
+use nic::{ControlQueueState, PortIncarnation};
 
 const SOON: Duration = Duration::from_secs(20);
 const PAIRS: u16 = 4;
@@ -20,12 +20,12 @@ const PORT: u8 = 2;
 
 /// A guest that may have several receive queues, and a control queue.
 struct Asking {
-    life: Life,
+    life: PortIncarnation,
     terms: ControlFeatures,
     rx: Vec<Ring>,
     tx: Ring,
     control: Ring,
-    desk: Option<Arc<Desk>>,
+    desk: Option<Arc<ControlQueueState>>,
 }
 
 impl Asking {
@@ -41,7 +41,7 @@ impl Asking {
         let features = offer.accept(offer.bits()).unwrap();
         let port = PortId(PORT.into());
         lan.fabric.set_port(port, &PortPolicy::open(LAN)).unwrap();
-        let life = Life::driver(port, features);
+        let life = PortIncarnation::driver(port, features);
         let mut rx: Vec<_> = (0..PAIRS).map(|pair| Ring::new(2 * pair, true)).collect();
         for (pair, ring) in rx.iter_mut().enumerate() {
             ring.start(lan, pair % lan.reactors.len(), life);
@@ -55,7 +55,8 @@ impl Asking {
 
     fn start_control(&mut self, lan: &Lan, next: u16) {
         let port = self.life.port();
-        let open = || Desk::open(&lan.fabric, port, self.terms, Mac(station(PORT))).unwrap();
+        let open =
+            || ControlQueueState::open(&lan.fabric, port, self.terms, Mac(station(PORT))).unwrap();
         let desk = self.desk.get_or_insert_with(open);
         self.control.start_control(lan, 0, desk, next);
     }

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use crate::guest::*;
 use net::Reason;
 use net::port::{PortId, PortPolicy, Rate, RateLimiter};
-use nic::QueueState;
+use nic::PairStats;
 
-fn queue(lan: &Lan, port: u16, pair: usize) -> QueueState {
+fn queue(lan: &Lan, port: u16, pair: usize) -> PairStats {
     lan.fabric.queues(PortId(port)).swap_remove(pair)
 }
 

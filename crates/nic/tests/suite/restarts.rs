@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crate::guest::*;
 use net::Reason;
 use net::port::{PortId, PortPolicy, Rate, RateLimiter};
-use nic::Life;
+use nic::PortIncarnation;
 
 #[test]
 fn a_ring_goes_on_at_its_used_index() {
@@ -119,7 +119,7 @@ fn a_receiver_is_reset_under_load() {
                     taken += got.buffers;
                 }
                 b.rx.post(taken, 4096);
-                b.life = Life::driver(PortId(port), b.features);
+                b.life = PortIncarnation::driver(PortId(port), b.features);
                 b.rx.start_at(&lan, 1, b.life, next);
             }
         });
@@ -160,7 +160,7 @@ fn a_sender_is_reset_under_load() {
             a.tx.left(done);
             let next = a.tx.stop();
             assert_eq!(next, a.tx.driver.used_idx());
-            a.life = Life::driver(PortId(1), a.features);
+            a.life = PortIncarnation::driver(PortId(1), a.features);
             a.tx.start_at(&lan, 0, a.life, next);
             a.tx.left(BATCH as u16 - done);
             came = take_numbered(&mut b, came);

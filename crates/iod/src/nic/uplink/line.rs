@@ -10,7 +10,9 @@ use memory::{Buffers, MemoryError};
 use net::Reason;
 use net::frame::PREFIX_BYTES;
 use net::header::HEADER_BYTES;
-use nic::{Given, Hub, Life, Outlet, Parts, Ready, Store};
+use nic::{
+    EgressFrame, FrameBuffer, FrameSink, HostQueueParts, Hub, IngressFrame, PortIncarnation,
+};
 use reactor::{Context, PollOutcome, Poller};
 use tap::{Queue, QueueError, SendError, Sent};
 
@@ -24,14 +26,14 @@ use super::Fate;
 pub(super) fn make(
     context: &mut Context<'_>,
     hub: Rc<RefCell<Hub>>,
-    life: Life,
+    life: PortIncarnation,
     fd: Arc<OwnedFd>,
     fate: Arc<Fate>,
-) -> io::Result<Parts<Inlet>> {
+) -> io::Result<HostQueueParts<Inlet>> {
     let line = Line::new(context, fd).map_err(io::Error::other)?;
     let line = Rc::new(RefCell::new(line));
-    let outlet: Rc<RefCell<dyn Outlet>> = line.clone();
-    Ok(Parts { inlet: Inlet { line, hub, life, fate }, outlet })
+    let outlet: Rc<RefCell<dyn FrameSink>> = line.clone();
+    Ok(HostQueueParts { inlet: Inlet { line, hub, life, fate }, outlet })
 }
 
 /// Bytes on their way out, at most: as many as a link between reactors holds.
@@ -40,7 +42,7 @@ const ROOM_BYTES: usize = 2 << 20;
 /// The queue, with memory for what goes out. What comes in has its memory in the queue.
 struct Line {
     queue: Queue,
-    store: Store,
+    store: FrameBuffer,
     /// Lists that are not in use; there is one for each frame that has room.
     spare: Vec<Buffers>,
     /// Taken since the last flush, with their numbers in the store.
@@ -58,10 +60,10 @@ impl Line {
         queue.set_resting(true);
         Ok(Self {
             queue,
-            store: Store::new(ROOM_BYTES)?,
-            spare: (0..Store::FRAMES_MAX).map(|_| Buffers::with_capacity(1)).collect(),
-            unsent: Vec::with_capacity(Store::FRAMES_MAX),
-            lost: Vec::with_capacity(Store::FRAMES_MAX),
+            store: FrameBuffer::new(ROOM_BYTES)?,
+            spare: (0..FrameBuffer::FRAMES_MAX).map(|_| Buffers::with_capacity(1)).collect(),
+            unsent: Vec::with_capacity(FrameBuffer::FRAMES_MAX),
+            lost: Vec::with_capacity(FrameBuffer::FRAMES_MAX),
             error: None,
             failed: false,
         })
@@ -80,7 +82,7 @@ impl Line {
     }
 
     /// Copies a frame to a place of its own; false if there is none.
-    fn store(&mut self, frame: &Ready<'_>) -> bool {
+    fn store(&mut self, frame: &EgressFrame<'_>) -> bool {
         let mut list = self.spare.pop().unwrap_or_default();
         match self.store.keep(frame, &mut list) {
             Some(kept) => self.unsent.push((list, kept.number)),
@@ -93,8 +95,8 @@ impl Line {
     }
 }
 
-impl Outlet for Line {
-    fn give(&mut self, frame: &Ready<'_>, _: &mut usize) -> Result<(), Reason> {
+impl FrameSink for Line {
+    fn deliver(&mut self, frame: &EgressFrame<'_>, _: &mut usize) -> Result<(), Reason> {
         if self.failed {
             return Err(Reason::ReceiverClosed);
         }
@@ -124,7 +126,7 @@ pub(super) struct Inlet {
     /// Borrowed for one step at a time: the hub, called in between, gives frames to it.
     line: Rc<RefCell<Line>>,
     hub: Rc<RefCell<Hub>>,
-    life: Life,
+    life: PortIncarnation,
     fate: Arc<Fate>,
 }
 
@@ -164,7 +166,7 @@ impl Inlet {
         let now_ns = context.now_ns();
         let mut hub = self.hub.borrow_mut();
         for reason in self.line.borrow_mut().lost.drain(..) {
-            hub.lose(self.life.port(), reason);
+            hub.count_late_drop(self.life.port(), reason);
         }
         for _ in 0..self.line.borrow_mut().queue.take_skipped() {
             hub.refuse(self.life.port(), Reason::HostLost);
@@ -193,7 +195,11 @@ impl Inlet {
         let copied = body.peek(&mut prefix);
         body.advance(copied);
         let prefix = prefix.get(..copied).unwrap_or_default();
-        hub.forward(port, &Given { header: &header, prefix, body, may: &self.life.may() }, now_ns);
+        hub.forward(
+            port,
+            &IngressFrame { header: &header, prefix, body, may: &self.life.tx_offloads() },
+            now_ns,
+        );
     }
 }
 

@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime};
 use net::flow::QUEUES_MAX;
 use net::header::Offloads;
 use net::port::PortId;
-use nic::{Attached, Life, PortCounts};
+use nic::{HostQueue, PortCounts, PortIncarnation};
 use reactor::Context;
 use tap::{QueueError, Tap, TapOrigin};
 use vhost_user::Stop;
@@ -68,7 +68,7 @@ struct Served {
     lan: Arc<Lan>,
     port: PortId,
     tap: Tap,
-    queues: Vec<Attached>,
+    queues: Vec<HostQueue>,
 }
 
 impl Uplink {
@@ -139,7 +139,7 @@ impl Served {
     /// Serves each queue of the device by a reactor. Nothing comes of the host yet.
     fn attach(&mut self, fate: &Arc<Fate>) -> Result<(), NicError> {
         let name = self.tap.name();
-        let life = Life::host(self.port, Offloads::KERNEL);
+        let life = PortIncarnation::host(self.port, Offloads::KERNEL);
         let fds = (0..self.tap.queues()).filter_map(|number| self.tap.queue(number));
         // A process before may have had more reactors than this one.
         let reactors = self.lan.pool.of_networks();
@@ -148,7 +148,7 @@ impl Served {
             let (kick, fate) = (Arc::clone(&fd), Arc::clone(fate));
             let make =
                 move |context: &mut Context<'_>, hub| line::make(context, hub, life, fd, fate);
-            let made = Attached::new(&self.lan.fabric, reactor, life, number, Some(kick), make);
+            let made = HostQueue::new(&self.lan.fabric, reactor, life, number, Some(kick), make);
             let failed = |source| NicError::Uplink { name: name.into(), source };
             self.queues.push(made.map_err(failed)?);
         }

@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Instant, SystemTime};
 
 use net::port::{PortId, PortPolicy};
-use nic::{Attached, FabricError};
+use nic::{FabricError, HostQueue};
 use reactor::Context;
 use tap::Tap;
 
@@ -134,7 +134,7 @@ impl Uplink {
 }
 
 /// Takes and gives nothing more.
-fn stop(queue: Attached) {
+fn stop(queue: HostQueue) {
     // A reactor that has ended has ended its queue.
     let _ = queue.stop();
 }

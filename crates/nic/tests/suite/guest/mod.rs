@@ -10,7 +10,7 @@ use net::features::{AcceptedFeatures, OfferedFeatures, feature};
 use net::header::HEADER_BYTES;
 use net::port::{PortId, PortPolicy};
 use net::switch::{NetworkId, NetworkPolicy};
-use nic::{Fabric, Life, PortCounts};
+use nic::{Fabric, PortCounts, PortIncarnation};
 use reactor::Reactor;
 
 pub(crate) use frames::*;
@@ -61,7 +61,7 @@ impl Lan {
 /// A guest with one pair of queues.
 pub(crate) struct Guest {
     pub(crate) features: AcceptedFeatures,
-    pub(crate) life: Life,
+    pub(crate) life: PortIncarnation,
     pub(crate) rx: Ring,
     pub(crate) tx: Ring,
 }
@@ -82,7 +82,7 @@ impl Guest {
     ) -> Self {
         let features = OFFER.accept(bits).unwrap();
         lan.fabric.set_port(PortId(port), policy).unwrap();
-        let life = Life::driver(PortId(port), features);
+        let life = PortIncarnation::driver(PortId(port), features);
         let event_idx = features.has(feature::EVENT_IDX);
         let [mut rx, mut tx] = [0, 1].map(|index| Ring::new(index, event_idx));
         rx.start(lan, reactor, life);

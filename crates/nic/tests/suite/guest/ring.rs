@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use net::header::HEADER_BYTES;
-use nic::{Desk, Fault, Life, RunningQueue};
+use nic::{ControlQueueState, FaultHandler, PortIncarnation, RunningQueue};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd};
 use virtq::QueueStart;
 use virtq::driver::{BUFFERS, Driver, INDIRECT, NEXT, WRITE};
@@ -58,12 +58,12 @@ impl Ring {
         Self { driver, queue, faults, called: 0, index, offered: 0, open, kick, call, err }
     }
 
-    pub(crate) fn start(&mut self, lan: &Lan, reactor: usize, life: Life) {
+    pub(crate) fn start(&mut self, lan: &Lan, reactor: usize, life: PortIncarnation) {
         self.start_at(lan, reactor, life, 0);
     }
 
     /// As front-ends start a ring: they say that it goes on at `next`.
-    pub(crate) fn start_at(&mut self, lan: &Lan, reactor: usize, life: Life, next: u16) {
+    pub(crate) fn start_at(&mut self, lan: &Lan, reactor: usize, life: PortIncarnation, next: u16) {
         let handle = lan.reactors[reactor].handle();
         let queue =
             RunningQueue::start(&lan.fabric, handle, life, self.to_start(next), self.fault());
@@ -71,7 +71,7 @@ impl Ring {
     }
 
     /// Serves it by a device that is never kicked.
-    pub(crate) fn start_deaf(&mut self, lan: &Lan, reactor: usize, life: Life) {
+    pub(crate) fn start_deaf(&mut self, lan: &Lan, reactor: usize, life: PortIncarnation) {
         let (handle, mut start) = (lan.reactors[reactor].handle(), self.to_start(0));
         start.kick = None;
         let queue = RunningQueue::start(&lan.fabric, handle, life, start, self.fault());
@@ -79,7 +79,13 @@ impl Ring {
     }
 
     /// The same, as the control queue.
-    pub(crate) fn start_control(&mut self, lan: &Lan, reactor: usize, desk: &Arc<Desk>, next: u16) {
+    pub(crate) fn start_control(
+        &mut self,
+        lan: &Lan,
+        reactor: usize,
+        desk: &Arc<ControlQueueState>,
+        next: u16,
+    ) {
         let handle = lan.reactors[reactor].handle();
         let queue = RunningQueue::start_control(desk, handle, self.to_start(next), self.fault());
         self.queue = Some(queue.unwrap());
@@ -100,7 +106,7 @@ impl Ring {
         }
     }
 
-    fn fault(&self) -> Fault {
+    fn fault(&self) -> FaultHandler {
         let log = self.faults.clone();
         Arc::new(move |why: &str| log.lock().unwrap().push(why.into()))
     }

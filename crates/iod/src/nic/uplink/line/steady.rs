@@ -10,7 +10,7 @@ use net::features::OfferedFeatures;
 use net::header::Offloads;
 use net::port::{PortId, PortPolicy};
 use net::switch::{LearntStation, NetworkId, NetworkPolicy};
-use nic::{Attached, Fabric, RunningQueue};
+use nic::{Fabric, HostQueue, RunningQueue};
 use reactor::Reactor;
 use testkit::callgrind::{self, is_dear};
 use virtq::QueueStart;
@@ -141,9 +141,9 @@ fn sockets() -> [UdpSocket; 2] {
 fn start(fabric: &Arc<Fabric>, reactor: &Reactor, rings: [QueueStart; 2]) {
     let offer =
         OfferedFeatures { offloads: true, mergeable: true, pairs: 1, control: false, mtu: true };
-    let life = Life::driver(PortId(GUEST.into()), offer.accept(offer.bits()).unwrap());
+    let life = PortIncarnation::driver(PortId(GUEST.into()), offer.accept(offer.bits()).unwrap());
     for ring in rings {
-        let fault: nic::Fault = Arc::new(|why| panic!("{why}"));
+        let fault: nic::FaultHandler = Arc::new(|why| panic!("{why}"));
         let queue = RunningQueue::start(fabric, reactor.handle(), life, ring, fault).unwrap();
         // It is served until the process ends.
         std::mem::forget(queue);
@@ -178,9 +178,10 @@ fn run(frames: u64) -> ! {
     let fabric = switch(&reactor);
     start(&fabric, &reactor, rings);
     let (fd, fate) = (Arc::new(OwnedFd::from(near)), Fate::new().unwrap());
-    let (life, kick) = (Life::host(PortId(HOST.into()), Offloads::KERNEL), Arc::clone(&fd));
+    let (life, kick) =
+        (PortIncarnation::host(PortId(HOST.into()), Offloads::KERNEL), Arc::clone(&fd));
     let make = move |context: &mut Context<'_>, hub| make(context, hub, life, fd, fate);
-    let queue = Attached::new(&fabric, reactor.handle(), life, 0, Some(kick), make).unwrap();
+    let queue = HostQueue::new(&fabric, reactor.handle(), life, 0, Some(kick), make).unwrap();
     queue.with(|inlet: &mut Inlet, _| inlet.go_on()).unwrap();
     let go = move |context: &mut Context<'_>| {
         context.with_poller(ends, |ends: &mut Ends, _| ends.fabric = Some(fabric)).unwrap();

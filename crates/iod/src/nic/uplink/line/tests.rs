@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use net::header::Offloads;
 use net::port::{PortId, PortPolicy};
 use net::switch::{NetworkId, NetworkPolicy};
-use nic::{Attached, Fabric};
+use nic::{Fabric, HostQueue};
 use reactor::Reactor;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -39,9 +39,9 @@ fn what_the_kernel_cannot_hand_over_is_counted() {
     let (near, far) = refused();
     let fd = Arc::new(OwnedFd::from(near));
     let (life, fate, kick) =
-        (Life::host(PORT, Offloads::KERNEL), Fate::new().unwrap(), Arc::clone(&fd));
+        (PortIncarnation::host(PORT, Offloads::KERNEL), Fate::new().unwrap(), Arc::clone(&fd));
     let make = move |context: &mut Context<'_>, hub| make(context, hub, life, fd, fate);
-    let queue = Attached::new(&fabric, reactor.handle(), life, 0, Some(kick), make).unwrap();
+    let queue = HostQueue::new(&fabric, reactor.handle(), life, 0, Some(kick), make).unwrap();
     queue.with(|inlet: &mut Inlet, _| inlet.go_on()).unwrap();
     // What is behind it comes: it has no room for a header.
     far.send(&[0; 4]).unwrap();

@@ -7,7 +7,7 @@ use reactor::Context;
 
 /// A frame as its receiver gets it: nothing is left to be decided about it.
 #[derive(Clone, Copy, Debug)]
-pub struct Ready<'a> {
+pub struct EgressFrame<'a> {
     /// The virtio-net header. `num_buffers`, its last two bytes, is 1: a receiver who spreads the frame sets it.
     pub header: [u8; HEADER_BYTES],
     /// The first bytes of the frame, in private memory.
@@ -18,7 +18,7 @@ pub struct Ready<'a> {
     pub since_ns: u64,
 }
 
-impl Ready<'_> {
+impl EgressFrame<'_> {
     /// Bytes of the frame, without its header.
     pub fn bytes(&self) -> usize {
         self.head.len() + self.body.len()
@@ -26,7 +26,7 @@ impl Ready<'_> {
 }
 
 /// Takes frames on its reactor.
-pub trait Outlet {
+pub trait FrameSink {
     /// Takes a frame, or has no room: it never waits. What it takes it has copied when it returns. Adds to
     /// `more` how many pieces more than one the frame was copied to: what that costs others is for its
     /// receiver to say, and for whoever gives frames to bound. It is no part of what is returned, since
@@ -34,7 +34,7 @@ pub trait Outlet {
     ///
     /// # Errors
     /// Why the frame is lost.
-    fn give(&mut self, frame: &Ready<'_>, more: &mut usize) -> Result<(), Reason>;
+    fn deliver(&mut self, frame: &EgressFrame<'_>, more: &mut usize) -> Result<(), Reason>;
 
     /// The batch is over: whoever waits behind this is shown all of it, and called at most once.
     /// [`Context::now_ns`] is the batch's end.
@@ -42,7 +42,7 @@ pub trait Outlet {
 
     /// Looks how far what it gave has been taken, if somebody asks for that. True: it is to look
     /// again after the next batch, whoever that is for.
-    fn look(&mut self) -> bool {
+    fn poll_consumption(&mut self) -> bool {
         false
     }
 }

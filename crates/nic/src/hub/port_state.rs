@@ -8,13 +8,13 @@ use net::header::Offloads;
 use net::{Mac, Reason};
 use reactor::PollerId;
 
-use super::exits::Exits;
+use super::egress::Egress;
+use crate::consumption::{ConsumptionCounter, ConsumptionTracker};
 use crate::counts::Counts;
-use crate::taken::{Followed, Taken};
 
 /// Where a queue takes frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Seat {
+pub(super) enum QueueLocation {
     /// Nowhere.
     Nobody,
     /// On this reactor: place among its outlets.
@@ -25,21 +25,21 @@ pub(super) enum Seat {
 
 /// A queue of a port.
 #[derive(Debug)]
-struct Place {
-    seat: Seat,
+struct QueueEntry {
+    seat: QueueLocation,
     /// What its reactor tells of what was taken, if it does, and what that says of our frames.
-    taken: Option<(Arc<Taken>, Followed)>,
+    taken: Option<(Arc<ConsumptionCounter>, ConsumptionTracker)>,
 }
 
-impl Place {
+impl QueueEntry {
     fn empty() -> Self {
-        Self { seat: Seat::Nobody, taken: None }
+        Self { seat: QueueLocation::Nobody, taken: None }
     }
 }
 
 /// A port, as far as frames for it and from it are concerned.
 #[derive(Debug)]
-pub(super) struct Known {
+pub(super) struct PortState {
     pub(super) counts: Arc<Counts>,
     /// What may be left to it.
     pub(super) takes: Offloads,
@@ -51,7 +51,7 @@ pub(super) struct Known {
     pub(super) flows: TopFlows,
     spread: QueueSelector,
     /// Up to the last queue that was ever there.
-    places: Vec<Place>,
+    places: Vec<QueueEntry>,
     /// Transmit queues on this reactor, by number; those that have ended, too.
     senders: Vec<Option<PollerId>>,
     /// What its driver has asked for, if it has a control queue.
@@ -60,7 +60,7 @@ pub(super) struct Known {
     open: u8,
 }
 
-impl Known {
+impl PortState {
     /// Nothing of it is open. Reactor `number` is ours.
     pub(super) fn new(counts: Arc<Counts>, shares: Arc<QueueLoads>, number: usize) -> Self {
         Self {
@@ -78,14 +78,19 @@ impl Known {
     }
 
     /// Somebody else sits there from now on; who did before.
-    pub(super) fn sit(&mut self, queue: u16, seat: Seat, taken: Option<Arc<Taken>>) -> Seat {
+    pub(super) fn set_location(
+        &mut self,
+        queue: u16,
+        seat: QueueLocation,
+        taken: Option<Arc<ConsumptionCounter>>,
+    ) -> QueueLocation {
         let at = usize::from(queue);
         if queue < u16::from(QUEUES_MAX) && self.places.len() <= at {
-            self.places.resize_with(at + 1, Place::empty);
+            self.places.resize_with(at + 1, QueueEntry::empty);
         }
         let Some(place) = self.places.get_mut(at) else { return seat };
-        let taken = taken.map(|taken| (taken, Followed::default()));
-        let former = std::mem::replace(place, Place { seat, taken }).seat;
+        let taken = taken.map(|taken| (taken, ConsumptionTracker::default()));
+        let former = std::mem::replace(place, QueueEntry { seat, taken }).seat;
         self.respread();
         former
     }
@@ -125,8 +130,9 @@ impl Known {
     /// A flow's frames may go to another queue after this, while earlier ones lie in the former: the
     /// driver has asked for that, or the queue is gone.
     fn respread(&mut self) {
-        let taking =
-            |(queue, place): &(u16, &Place)| place.seat != Seat::Nobody && self.uses(*queue);
+        let taking = |(queue, place): &(u16, &QueueEntry)| {
+            place.seat != QueueLocation::Nobody && self.uses(*queue)
+        };
         // There are QUEUES_MAX places at most.
         let open = (0..).zip(&self.places).take_while(taking).count() as u8;
         if open != self.open {
@@ -136,12 +142,12 @@ impl Known {
     }
 
     /// Who takes what goes to a queue.
-    pub(super) fn seat(&self, queue: u16) -> Seat {
-        self.places.get(usize::from(queue)).map_or(Seat::Nobody, |place| place.seat)
+    pub(super) fn seat(&self, queue: u16) -> QueueLocation {
+        self.places.get(usize::from(queue)).map_or(QueueLocation::Nobody, |place| place.seat)
     }
 
     /// Everybody.
-    pub(super) fn seats(&self) -> impl Iterator<Item = Seat> {
+    pub(super) fn seats(&self) -> impl Iterator<Item = QueueLocation> {
         self.places.iter().map(|place| place.seat)
     }
 
@@ -151,18 +157,18 @@ impl Known {
     }
 
     /// The queue for a frame. A move of its bucket that waits is made if it may be now.
-    pub(super) fn pick(&mut self, hash: Option<u32>, now_ns: u64, exits: &Exits) -> u16 {
+    pub(super) fn pick(&mut self, hash: Option<u32>, now_ns: u64, exits: &Egress) -> u16 {
         let Self { spread, places, .. } = self;
         let is_taken = |queue: u8, position: u64| {
-            let Place { seat, taken } = places.get_mut(usize::from(queue))?;
+            let QueueEntry { seat, taken } = places.get_mut(usize::from(queue))?;
             match (*seat, taken) {
-                (Seat::There(to), Some((taken, followed))) => {
+                (QueueLocation::There(to), Some((taken, followed))) => {
                     Some(followed.is_done(position, exits.arrived(to), taken))
                 }
                 // Positions on our own reactor are those of the ring.
-                (Seat::Here(_), Some((taken, _))) => Some(taken.has_passed(position)),
+                (QueueLocation::Here(_), Some((taken, _))) => Some(taken.has_passed(position)),
                 // It has not even come to whoever would tell nothing of it.
-                (Seat::There(to), None) if position > exits.arrived(to) => Some(false),
+                (QueueLocation::There(to), None) if position > exits.arrived(to) => Some(false),
                 _ => None,
             }
         };
@@ -177,7 +183,7 @@ impl Known {
         queue: u16,
         outcome: (bool, u64),
         now_ns: u64,
-        exits: &Exits,
+        exits: &Egress,
     ) {
         if !self.is_wide() {
             return;
@@ -188,11 +194,11 @@ impl Known {
             return self.spread.lost(hash, units, now_ns);
         };
         let position = match (place.seat, &mut place.taken) {
-            (Seat::There(number), Some((taken, followed))) => {
+            (QueueLocation::There(number), Some((taken, followed))) => {
                 followed.goes(|| exits.arrived(number), taken);
                 exits.written(number)
             }
-            (Seat::There(number), None) => exits.written(number),
+            (QueueLocation::There(number), None) => exits.written(number),
             // Only 0 is none: a frame may wait for the first buffers.
             (_, Some((taken, _))) => taken.given().max(1),
             // Nobody will ask for it; only 0 is none.

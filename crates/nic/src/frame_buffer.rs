@@ -3,12 +3,12 @@
 use memory::{Buffers, MemoryError, ThreadMapping};
 use net::header::HEADER_BYTES;
 
-use crate::outlet::Ready;
-use crate::room::{PLACES_MAX, Room};
+use crate::frame_sink::EgressFrame;
+use crate::ring_allocator::{PLACES_MAX, RingAllocator};
 
 /// A frame that is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Kept {
+pub struct StoredFrame {
     /// By this number it is given back.
     pub number: u64,
     at: usize,
@@ -18,12 +18,12 @@ pub struct Kept {
 
 /// Memory for frames, each whole and with its header before it.
 #[derive(Debug)]
-pub struct Store {
+pub struct FrameBuffer {
     area: ThreadMapping,
-    room: Room,
+    room: RingAllocator,
 }
 
-impl Store {
+impl FrameBuffer {
     /// Frames in it, at most.
     pub const FRAMES_MAX: usize = PLACES_MAX;
 
@@ -32,7 +32,7 @@ impl Store {
     /// # Errors
     /// The kernel's refusal.
     pub fn new(bytes: usize) -> Result<Self, MemoryError> {
-        Ok(Self { area: ThreadMapping::private(bytes)?, room: Room::new(bytes) })
+        Ok(Self { area: ThreadMapping::private(bytes)?, room: RingAllocator::new(bytes) })
     }
 
     /// All that was kept has been given back.
@@ -44,7 +44,7 @@ impl Store {
     ///
     /// # Panics
     /// If `list` holds memory of something else.
-    pub fn keep(&mut self, frame: &Ready<'_>, list: &mut Buffers) -> Option<Kept> {
+    pub fn keep(&mut self, frame: &EgressFrame<'_>, list: &mut Buffers) -> Option<StoredFrame> {
         let bytes = HEADER_BYTES + frame.bytes();
         let (at, number) = self.room.take(bytes)?;
         let head = at + HEADER_BYTES;
@@ -54,7 +54,7 @@ impl Store {
             && self.area.write(head, frame.head)
             && list.append_area(&self.area, head + frame.head.len(), frame.body.len());
         list.copy_from_buffers(frame.body);
-        let kept = Kept { number, at, bytes };
+        let kept = StoredFrame { number, at, bytes };
         self.show(kept, 0, list);
         Some(kept)
     }
@@ -63,8 +63,8 @@ impl Store {
     ///
     /// # Panics
     /// If `list` holds memory of something else.
-    pub fn show(&self, kept: Kept, skip: usize, list: &mut Buffers) {
-        let Kept { at, bytes, .. } = kept;
+    pub fn show(&self, kept: StoredFrame, skip: usize, list: &mut Buffers) {
+        let StoredFrame { at, bytes, .. } = kept;
         let skip = skip.min(bytes);
         list.clear();
         let _fits = list.append_area(&self.area, at + skip, bytes - skip);

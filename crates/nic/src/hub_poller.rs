@@ -7,15 +7,15 @@ use std::sync::Arc;
 use memory::Buffers;
 use reactor::{Context, PollControl, PollOutcome, Poller, WaitTarget};
 
+use crate::frame_sink::EgressFrame;
 use crate::hub::Hub;
-use crate::link::{Reader, Record};
-use crate::outlet::Ready;
+use crate::link::{LinkRecord, Reader};
 
 /// Records that are taken of a link before others have their turn.
 const BATCH: usize = 64;
 
 /// A hub, and the links by which frames come to it.
-pub(crate) struct Node {
+pub(crate) struct HubPoller {
     pub(crate) hub: Rc<RefCell<Hub>>,
     links: Vec<Reader>,
     /// Bytes of the frame at hand.
@@ -23,7 +23,7 @@ pub(crate) struct Node {
     polling: Arc<PollControl>,
 }
 
-impl Node {
+impl HubPoller {
     pub(crate) fn new(hub: Hub, links: Vec<Reader>, polling: Arc<PollControl>) -> Self {
         let hub = Rc::new(RefCell::new(hub));
         Self { hub, links, body: Buffers::with_capacity(1), polling }
@@ -35,9 +35,9 @@ impl Node {
         while taken < BATCH {
             let Some(record) = link.next(body) else { break };
             match record {
-                Record::News(news) => hub.learn(news, now_ns),
-                Record::Frame(to, header, since_ns) => {
-                    hub.arrive(to, &Ready { header, head: &[], body, since_ns });
+                LinkRecord::News(news) => hub.learn(news, now_ns),
+                LinkRecord::Frame(to, header, since_ns) => {
+                    hub.arrive(to, &EgressFrame { header, head: &[], body, since_ns });
                 }
             }
             link.give_back();
@@ -51,7 +51,7 @@ impl Node {
     }
 }
 
-impl Poller for Node {
+impl Poller for HubPoller {
     fn poll(&mut self, context: &mut Context<'_>) -> PollOutcome {
         let now_ns = context.now_ns();
         let mut hub = self.hub.borrow_mut();

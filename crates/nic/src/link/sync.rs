@@ -5,14 +5,14 @@
 //! looks once more; the writer shows first and then looks whether the reader sleeps. Between the two
 //! steps of each stands a full fence, so that at least one of them sees the other.
 //!
-//! The functions work on any [`Words`]. In the tests these are memory under `loom`, which walks
+//! The functions work on any [`LinkMemory`]. In the tests these are memory under `loom`, which walks
 //! through every order in which the steps of both sides can be seen.
 
 use std::sync::atomic::Ordering;
 
 /// What both sides see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Word {
+pub(crate) enum LinkWord {
     /// Bytes that were written.
     Written,
     /// Bytes that were read, and may be written again.
@@ -22,11 +22,11 @@ pub(crate) enum Word {
 }
 
 /// Memory that both sides see.
-pub(crate) trait Words {
+pub(crate) trait LinkMemory {
     /// What is there.
-    fn load(&self, word: Word, order: Ordering) -> u64;
+    fn load(&self, word: LinkWord, order: Ordering) -> u64;
     /// Puts it there.
-    fn store(&self, word: Word, value: u64, order: Ordering);
+    fn store(&self, word: LinkWord, value: u64, order: Ordering);
     /// Whatever was stored before is seen by whoever is not seen by what is loaded after.
     fn full_fence(&self) {
         std::sync::atomic::fence(Ordering::SeqCst);
@@ -34,36 +34,36 @@ pub(crate) trait Words {
 }
 
 /// The writer shows what is below `position`; true when the reader must be woken.
-pub(crate) fn show(words: &impl Words, position: u64) -> bool {
-    words.store(Word::Written, position, Ordering::Release);
+pub(crate) fn publish(words: &impl LinkMemory, position: u64) -> bool {
+    words.store(LinkWord::Written, position, Ordering::Release);
     words.full_fence();
-    words.load(Word::Asleep, Ordering::Relaxed) != 0
+    words.load(LinkWord::Asleep, Ordering::Relaxed) != 0
 }
 
 /// What the reader may read; it is visible after this.
-pub(crate) fn written(words: &impl Words) -> u64 {
-    words.load(Word::Written, Ordering::Acquire)
+pub(crate) fn written(words: &impl LinkMemory) -> u64 {
+    words.load(LinkWord::Written, Ordering::Acquire)
 }
 
 /// The reader needs nothing below `position` any more.
-pub(crate) fn give_back(words: &impl Words, position: u64) {
-    words.store(Word::Read, position, Ordering::Release);
+pub(crate) fn release(words: &impl LinkMemory, position: u64) {
+    words.store(LinkWord::Read, position, Ordering::Release);
 }
 
 /// What the writer may write over.
-pub(crate) fn given_back(words: &impl Words) -> u64 {
-    words.load(Word::Read, Ordering::Acquire)
+pub(crate) fn given_back(words: &impl LinkMemory) -> u64 {
+    words.load(LinkWord::Read, Ordering::Acquire)
 }
 
 /// The reader is about to sleep: whoever does so must look at [`written`] after this.
-pub(crate) fn lie_down(words: &impl Words) {
-    words.store(Word::Asleep, 1, Ordering::Relaxed);
+pub(crate) fn prepare_sleep(words: &impl LinkMemory) {
+    words.store(LinkWord::Asleep, 1, Ordering::Relaxed);
     words.full_fence();
 }
 
 /// The reader looks by itself again.
-pub(crate) fn get_up(words: &impl Words) {
-    words.store(Word::Asleep, 0, Ordering::Relaxed);
+pub(crate) fn cancel_sleep(words: &impl LinkMemory) {
+    words.store(LinkWord::Asleep, 0, Ordering::Relaxed);
 }
 
 #[cfg(test)]

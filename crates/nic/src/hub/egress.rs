@@ -6,13 +6,13 @@ use std::rc::Rc;
 use net::Reason;
 use reactor::{Context, PeerNotifier};
 
-use super::known::Seat;
-use crate::link::{Address, News, Writer};
-use crate::outlet::{Outlet, Ready};
+use super::port_state::QueueLocation;
+use crate::frame_sink::{EgressFrame, FrameSink};
+use crate::link::{LinkAddress, StationUpdate, Writer};
 
 /// An outlet, and whether it got something in this batch.
-struct Place {
-    outlet: Rc<RefCell<dyn Outlet>>,
+struct SinkEntry {
+    outlet: Rc<RefCell<dyn FrameSink>>,
     is_touched: bool,
     /// It is among those that are looked at.
     is_watched: bool,
@@ -20,8 +20,8 @@ struct Place {
 
 /// The ways out of a hub.
 #[derive(Default)]
-pub(super) struct Exits {
-    outlets: Vec<Option<Place>>,
+pub(super) struct Egress {
+    outlets: Vec<Option<SinkEntry>>,
     /// Outlets that got something in this batch, each once.
     touched: Vec<usize>,
     /// Outlets that are looked at after each batch, each once.
@@ -30,7 +30,7 @@ pub(super) struct Exits {
     links: Vec<Option<(Writer, PeerNotifier)>>,
 }
 
-impl Exits {
+impl Egress {
     pub(super) fn add_link(&mut self, number: usize, link: Writer, bell: PeerNotifier) {
         if self.links.len() <= number {
             self.links.resize_with(number + 1, || None);
@@ -41,7 +41,7 @@ impl Exits {
     }
 
     /// A place for an outlet.
-    pub(super) fn enter(&mut self, outlet: Rc<RefCell<dyn Outlet>>) -> Seat {
+    pub(super) fn add_sink(&mut self, outlet: Rc<RefCell<dyn FrameSink>>) -> QueueLocation {
         let at = match self.outlets.iter().position(Option::is_none) {
             Some(at) => at,
             None => {
@@ -55,39 +55,39 @@ impl Exits {
         if let Some(place) = self.outlets.get_mut(at) {
             // What was watched at this place before is still listed.
             let is_watched = self.watched.contains(&at);
-            *place = Some(Place { outlet, is_touched: false, is_watched });
+            *place = Some(SinkEntry { outlet, is_touched: false, is_watched });
         }
-        Seat::Here(at)
+        QueueLocation::Here(at)
     }
 
     /// Nobody sits there any more.
-    pub(super) fn leave(&mut self, seat: Seat) {
-        if let Seat::Here(at) = seat
+    pub(super) fn remove_sink(&mut self, seat: QueueLocation) {
+        if let QueueLocation::Here(at) = seat
             && let Some(place) = self.outlets.get_mut(at)
         {
             *place = None;
         }
     }
 
-    /// Gives a frame to whoever sits there; see [`Outlet::give`].
-    pub(super) fn give(
+    /// Gives a frame to whoever sits there; see [`FrameSink::deliver`].
+    pub(super) fn deliver(
         &mut self,
-        seat: Seat,
-        to: Address,
-        frame: &Ready<'_>,
+        seat: QueueLocation,
+        to: LinkAddress,
+        frame: &EgressFrame<'_>,
         more: &mut usize,
     ) -> Result<(), Reason> {
         match seat {
-            Seat::Nobody => Err(Reason::ReceiverClosed),
-            Seat::Here(at) => {
+            QueueLocation::Nobody => Err(Reason::ReceiverClosed),
+            QueueLocation::Here(at) => {
                 let place = self.outlets.get_mut(at).and_then(Option::as_mut);
                 let place = place.ok_or(Reason::ReceiverClosed)?;
                 if !std::mem::replace(&mut place.is_touched, true) {
                     self.touched.push(at);
                 }
-                place.outlet.borrow_mut().give(frame, more)
+                place.outlet.borrow_mut().deliver(frame, more)
             }
-            Seat::There(number) => {
+            QueueLocation::There(number) => {
                 let link = self.links.get_mut(number).and_then(Option::as_mut);
                 let (link, _) = link.ok_or(Reason::ReceiverClosed)?;
                 link.put(to, frame).then_some(()).ok_or(Reason::ReactorBusy)
@@ -111,7 +111,7 @@ impl Exits {
 
     /// Tells all other reactors where a station is. One whose link is full does without, and
     /// floods until the station is heard again.
-    pub(super) fn tell(&mut self, news: News) {
+    pub(super) fn broadcast_station(&mut self, news: StationUpdate) {
         for (link, _) in self.links.iter_mut().flatten() {
             link.tell(news);
         }
@@ -123,7 +123,7 @@ impl Exits {
                 place.is_touched = false;
                 let mut outlet = place.outlet.borrow_mut();
                 outlet.flush(context);
-                if !place.is_watched && outlet.look() {
+                if !place.is_watched && outlet.poll_consumption() {
                     place.is_watched = true;
                     self.watched.push(at);
                 }
@@ -134,7 +134,7 @@ impl Exits {
         self.watched.retain(|at| {
             let place = outlets.get_mut(*at).and_then(Option::as_mut);
             place.is_some_and(|place| {
-                place.is_watched = place.outlet.borrow_mut().look();
+                place.is_watched = place.outlet.borrow_mut().poll_consumption();
                 place.is_watched
             })
         });

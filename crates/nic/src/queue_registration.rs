@@ -7,15 +7,15 @@ use std::sync::Arc;
 use net::port::PortId;
 use reactor::{Context, Handle, PollerId, Stopped};
 
+use crate::consumption::ConsumptionCounter;
 use crate::fabric::{Fabric, in_hub};
-use crate::hub::Opening;
-use crate::life::Life;
-use crate::outlet::Outlet;
-use crate::taken::Taken;
+use crate::frame_sink::FrameSink;
+use crate::hub::QueueAnnouncement;
+use crate::incarnation::PortIncarnation;
 
 /// A place of a queue on a reactor of the fabric.
 #[derive(Clone, Debug)]
-pub(crate) struct Seat {
+pub(crate) struct QueueRegistration {
     pub(crate) fabric: Arc<Fabric>,
     pub(crate) reactor: Handle,
     /// The reactor's hub.
@@ -25,17 +25,17 @@ pub(crate) struct Seat {
     port: PortId,
     queue: u16,
     /// What the queue tells of what was taken, if it does.
-    taken: Option<Arc<Taken>>,
+    taken: Option<Arc<ConsumptionCounter>>,
 }
 
-impl Seat {
+impl QueueRegistration {
     /// For queue `queue` of a port; `None`: the reactor is not one of the fabric's.
     pub(crate) fn new(
         fabric: &Arc<Fabric>,
         reactor: &Handle,
         port: PortId,
         queue: u16,
-        taken: Option<Arc<Taken>>,
+        taken: Option<Arc<ConsumptionCounter>>,
     ) -> Option<Self> {
         let number = fabric.number(reactor)?;
         let node = fabric.nodes().get(number)?.node;
@@ -44,24 +44,24 @@ impl Seat {
     }
 
     /// What hubs are told of the queue in this life of its port.
-    pub(crate) fn opening(&self, life: Life) -> Opening {
-        let Life { port, epoch, takes, .. } = life;
-        Opening { port, queue: self.queue, epoch, takes, taken: self.taken.clone() }
+    pub(crate) fn announcement(&self, life: PortIncarnation) -> QueueAnnouncement {
+        let PortIncarnation { port, epoch, takes, .. } = life;
+        QueueAnnouncement { port, queue: self.queue, epoch, takes, taken: self.taken.clone() }
     }
 
     /// On its reactor: frames go to this outlet from now on. False: the hub is gone.
     pub(crate) fn open(
         context: &mut Context<'_>,
         node: PollerId,
-        opening: Opening,
-        outlet: Rc<RefCell<dyn Outlet>>,
+        opening: QueueAnnouncement,
+        outlet: Rc<RefCell<dyn FrameSink>>,
     ) -> bool {
         in_hub(context, node, |hub| hub.open(opening, outlet)).is_some()
     }
 
     /// Tells all other reactors.
-    pub(crate) fn announce(&self, life: Life) -> Result<(), Stopped> {
-        let (number, opening) = (self.number, self.opening(life));
+    pub(crate) fn publish(&self, life: PortIncarnation) -> Result<(), Stopped> {
+        let (number, opening) = (self.number, self.announcement(life));
         for at in self.fabric.others(number) {
             let opening = opening.clone();
             at.with(move |hub| hub.open_there(opening, number))?;

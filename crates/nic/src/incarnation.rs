@@ -12,7 +12,7 @@ static NEXT_EPOCH: AtomicU32 = AtomicU32::new(1);
 /// driver that accepts other features begins another one. What was made for one life of a port is
 /// not given to the next.
 #[derive(Clone, Copy, Debug)]
-pub struct Life {
+pub struct PortIncarnation {
     pub(crate) port: PortId,
     /// What may be left to it.
     pub(crate) takes: Offloads,
@@ -23,7 +23,7 @@ pub struct Life {
     pub(crate) epoch: u32,
 }
 
-impl Life {
+impl PortIncarnation {
     /// Of a port whose driver has accepted these features. No queue of it runs.
     pub fn driver(port: PortId, features: AcceptedFeatures) -> Self {
         let mergeable = features.has(feature::MRG_RXBUF);
@@ -41,8 +41,8 @@ impl Life {
         self.port
     }
 
-    /// What it may leave to others: for [`crate::Given`].
-    pub fn may(&self) -> Offloads {
+    /// What it may leave to others: for [`crate::IngressFrame`].
+    pub fn tx_offloads(&self) -> Offloads {
         self.may
     }
 }

@@ -10,7 +10,7 @@ use net::switch::LearntStation;
 use reactor::{PollOutcome, Poller, Stopped};
 
 use crate::fabric::Fabric;
-use crate::node::Node;
+use crate::hub_poller::HubPoller;
 
 impl Fabric {
     /// Has all that is on its way between reactors arrive. Nobody sends any more.
@@ -23,7 +23,7 @@ impl Fabric {
             let done = at.handle.call(move |context| {
                 context.with_poller(
                     node,
-                    |node: &mut Node, context| {
+                    |node: &mut HubPoller, context| {
                         while node.poll(context) == PollOutcome::Busy {}
                     },
                 )
@@ -62,7 +62,7 @@ impl Fabric {
     pub fn recall(&self, stations: &Arc<[LearntStation]>) -> Result<(), Stopped> {
         for at in self.nodes() {
             let stations = Arc::clone(stations);
-            at.with(move |hub| stations.iter().for_each(|station| hub.recall(station)))?;
+            at.with(move |hub| stations.iter().for_each(|station| hub.restore_station(station)))?;
         }
         Ok(())
     }

@@ -2,20 +2,20 @@
 
 use net::port::PortId;
 
-use super::exits::Exits;
-use super::known::{Known, Seat};
-use crate::link::Address;
+use super::egress::Egress;
+use super::port_state::{PortState, QueueLocation};
+use crate::link::LinkAddress;
 
 /// Frames of one flow, one after the other in one batch, to one queue. Where they go is found for the
 /// first of them, and what the queue's [`net::flow::Spread`] is to know of them is told at their end: a
 /// stream's frames cost the same whether its receiver has one queue or many.
 #[derive(Debug)]
-pub(super) struct Run {
+pub(super) struct FlowRun {
     to: PortId,
     /// Of the flow, if that says which queue it is.
     hash: Option<u32>,
-    pub(super) seat: Seat,
-    pub(super) address: Address,
+    pub(super) seat: QueueLocation,
+    pub(super) address: LinkAddress,
     now_ns: u64,
     /// Some of it is on its way.
     goes: bool,
@@ -23,17 +23,17 @@ pub(super) struct Run {
     units: u64,
 }
 
-impl Run {
+impl FlowRun {
     /// Begins with a frame for a port at `now_ns`, of a flow with this hash.
     pub(super) fn begin(
         to: PortId,
         hash: Option<u32>,
-        known: &mut Known,
+        known: &mut PortState,
         now_ns: u64,
-        exits: &Exits,
+        exits: &Egress,
     ) -> Self {
         let queue = known.pick(hash, now_ns, exits);
-        let (seat, address) = (known.seat(queue), Address::new(to, queue, known.epoch));
+        let (seat, address) = (known.seat(queue), LinkAddress::new(to, queue, known.epoch));
         Self { to, hash, seat, address, now_ns, goes: false, units: 0 }
     }
 
@@ -56,7 +56,7 @@ impl Run {
     }
 
     /// Tells the port that it was for what became of it.
-    pub(super) fn end(&self, known: &mut Known, exits: &Exits) {
+    pub(super) fn end(&self, known: &mut PortState, exits: &Egress) {
         let outcome = (self.goes, self.units);
         known.sent(self.hash, self.address.queue(), outcome, self.now_ns, exits);
     }

@@ -6,8 +6,8 @@ use net::header::HEADER_BYTES;
 use virtq::Popped;
 
 use super::Receive;
+use crate::frame_sink::EgressFrame;
 use crate::hub::{PIECE_BYTES, TURN_BYTES};
-use crate::outlet::Ready;
 use crate::ring::{FETCHED_BYTES, WHOLE_BYTES};
 
 /// Pieces that a frame may be copied to, at most: what a turn may spend. A guest posts any number of
@@ -47,7 +47,11 @@ impl Receive {
 
     /// Copies a frame to the guest's buffers. Adds to `more` how many pieces more than one those were.
     #[inline]
-    pub(super) fn put(&mut self, frame: &Ready<'_>, more: &mut usize) -> Result<(), Reason> {
+    pub(super) fn copy_frame(
+        &mut self,
+        frame: &EgressFrame<'_>,
+        more: &mut usize,
+    ) -> Result<(), Reason> {
         if self.ring.queue.failed() {
             return Err(Reason::ReceiverClosed);
         }
@@ -67,7 +71,13 @@ impl Receive {
 
     /// The same to one buffer, which it fits into: so many bytes with its header.
     #[inline]
-    fn put_whole(&mut self, frame: &Ready<'_>, mut popped: Popped, bytes: usize, more: &mut usize) {
+    fn put_whole(
+        &mut self,
+        frame: &EgressFrame<'_>,
+        mut popped: Popped,
+        bytes: usize,
+        more: &mut usize,
+    ) {
         self.stocked -= popped.writable();
         if bytes > FETCHED_BYTES
             && let Some(next) = self.stock.front()
@@ -95,7 +105,7 @@ impl Receive {
     #[inline(never)]
     fn put_spread(
         &mut self,
-        frame: &Ready<'_>,
+        frame: &EgressFrame<'_>,
         bytes: usize,
         more: &mut usize,
     ) -> Result<(), Reason> {

@@ -24,12 +24,12 @@ struct Model {
     fenced: bool,
 }
 
-impl Words for Model {
-    fn load(&self, word: Word, order: Ordering) -> u64 {
+impl LinkMemory for Model {
+    fn load(&self, word: LinkWord, order: Ordering) -> u64 {
         self.words[word as usize].load(order)
     }
 
-    fn store(&self, word: Word, value: u64, order: Ordering) {
+    fn store(&self, word: LinkWord, value: u64, order: Ordering) {
         self.words[word as usize].store(value, order);
     }
 
@@ -71,7 +71,7 @@ impl Model {
             if at - given_back(self) < PLACES {
                 self.place(at).store(value, Ordering::Relaxed);
                 at += 1;
-                if show(self, at) {
+                if publish(self, at) {
                     self.ring();
                 }
             }
@@ -84,16 +84,16 @@ impl Model {
         let (mut at, mut got) = (0, Vec::new());
         while at < count {
             if written(self) == at {
-                lie_down(self);
+                prepare_sleep(self);
                 if written(self) == at {
                     self.sleep();
                 }
-                get_up(self);
+                cancel_sleep(self);
             }
             while at < written(self) {
                 got.push(self.place(at).load(Ordering::Relaxed));
                 at += 1;
-                give_back(self, at);
+                release(self, at);
             }
         }
         got

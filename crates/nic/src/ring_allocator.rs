@@ -7,10 +7,10 @@ pub(crate) const PLACES_MAX: usize = 1024;
 
 /// Which bytes of an area are taken: one stretch, perhaps around its end.
 #[derive(Debug)]
-pub(crate) struct Room {
+pub(crate) struct RingAllocator {
     bytes: usize,
     /// Oldest first.
-    places: VecDeque<Place>,
+    places: VecDeque<Allocation>,
     /// Number of the oldest.
     oldest: u64,
     /// Where the newest ends.
@@ -19,12 +19,12 @@ pub(crate) struct Room {
 
 /// Bytes that were taken together.
 #[derive(Debug)]
-struct Place {
+struct Allocation {
     at: usize,
     is_free: bool,
 }
 
-impl Room {
+impl RingAllocator {
     /// Of so many bytes.
     pub(crate) fn new(bytes: usize) -> Self {
         Self { bytes, places: VecDeque::with_capacity(PLACES_MAX), oldest: 0, end: 0 }
@@ -43,7 +43,7 @@ impl Room {
         }
         let at = self.find(bytes)?;
         let number = self.oldest + self.places.len() as u64;
-        self.places.push_back(Place { at, is_free: false });
+        self.places.push_back(Allocation { at, is_free: false });
         self.end = at + bytes;
         Some((at, number))
     }
@@ -80,7 +80,7 @@ mod tests {
     #[test]
     fn places_never_overlap_and_all_of_them_come_back() {
         const BYTES: usize = 10_000;
-        let mut room = Room::new(BYTES);
+        let mut room = RingAllocator::new(BYTES);
         let mut state = 1u64;
         let mut random = |below: usize| {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -113,7 +113,7 @@ mod tests {
 
     #[test]
     fn frames_are_counted_too() {
-        let mut room = Room::new(2 << 20);
+        let mut room = RingAllocator::new(2 << 20);
         let numbers: Vec<_> = (0..PLACES_MAX).map(|_| room.take(1).unwrap().1).collect();
         assert_eq!(room.take(1), None);
         // What comes back out of order makes room when all before it have.

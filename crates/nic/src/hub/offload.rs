@@ -11,19 +11,19 @@ use net::segment::Segments;
 const WHOLE_BYTES: usize = FRAME_MAX as usize + TAG_BYTES as usize;
 
 /// Private memory in which a frame is finished.
-pub(super) struct Workshop {
+pub(super) struct OffloadScratch {
     whole: Box<[u8]>,
     piece: Box<[u8]>,
 }
 
-impl Default for Workshop {
+impl Default for OffloadScratch {
     fn default() -> Self {
         let room = || vec![0; WHOLE_BYTES].into();
         Self { whole: room(), piece: room() }
     }
 }
 
-impl Workshop {
+impl OffloadScratch {
     /// Completes the checksum of a frame.
     ///
     /// # Errors

@@ -10,9 +10,9 @@ pub(crate) const TURN_BYTES: usize = 512 << 10;
 
 /// What a turn has done so far.
 #[derive(Debug, Default)]
-pub(super) struct Work(usize);
+pub(super) struct TurnBudget(usize);
 
-impl Work {
+impl TurnBudget {
     /// Something of so many bytes was handed on. Returns what that costs.
     pub(super) fn spend(&mut self, bytes: usize) -> u64 {
         let cost = PIECE_BYTES.saturating_add(bytes);
@@ -33,7 +33,7 @@ mod tests {
     #[test]
     fn large_frames_and_many_small_pieces_end_a_turn() {
         let after = |bytes: usize| {
-            let mut work = Work::default();
+            let mut work = TurnBudget::default();
             let spend = |_: &usize| {
                 let goes_on = !work.is_spent();
                 work.spend(bytes);

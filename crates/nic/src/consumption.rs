@@ -16,7 +16,7 @@ const MARKED_RUNS: u16 = 512;
 /// What a receive queue tells. Numbers are buffers since its start.
 #[derive(Debug, Default)]
 #[repr(align(64))]
-pub(crate) struct Taken {
+pub(crate) struct ConsumptionCounter {
     given: AtomicU64,
     taken: AtomicU64,
     asked: AtomicBool,
@@ -25,7 +25,7 @@ pub(crate) struct Taken {
     waited: AtomicU64,
 }
 
-impl Taken {
+impl ConsumptionCounter {
     /// So many buffers more are in the ring. For the queue's reactor.
     pub(crate) fn gives(&self, buffers: u64) {
         // One writer: no read-modify-write is needed. A hub on another reactor sees it when it sees
@@ -81,7 +81,7 @@ impl Taken {
 /// those of the link to there, and a guest takes buffers of its ring: so the hub marks how many buffers
 /// were in the ring when a frame was certainly among them.
 #[derive(Debug)]
-pub(crate) struct Followed {
+pub(crate) struct ConsumptionTracker {
     /// Everything up to this position was taken.
     done: u64,
     /// What is up to a position was taken when so many buffers were; oldest first.
@@ -90,16 +90,16 @@ pub(crate) struct Followed {
     left: u16,
 }
 
-impl Default for Followed {
+impl Default for ConsumptionTracker {
     fn default() -> Self {
         // Nothing is allocated when frames come.
         Self { done: 0, marks: VecDeque::with_capacity(MARKS_MAX), left: 0 }
     }
 }
 
-impl Followed {
+impl ConsumptionTracker {
     /// Frames have gone there. `arrived` tells up to which position frames are in the ring.
-    pub(crate) fn goes(&mut self, arrived: impl FnOnce() -> u64, taken: &Taken) {
+    pub(crate) fn goes(&mut self, arrived: impl FnOnce() -> u64, taken: &ConsumptionCounter) {
         if self.left > 0 {
             self.left -= 1;
             self.mark(arrived(), taken);
@@ -108,7 +108,12 @@ impl Followed {
 
     /// Whether everything up to `position` was taken, as far as is known. Up to `arrived` frames
     /// are in the ring.
-    pub(crate) fn is_done(&mut self, position: u64, arrived: u64, taken: &Taken) -> bool {
+    pub(crate) fn is_done(
+        &mut self,
+        position: u64,
+        arrived: u64,
+        taken: &ConsumptionCounter,
+    ) -> bool {
         if position <= self.done {
             return true;
         }
@@ -127,7 +132,7 @@ impl Followed {
     }
 
     /// What has arrived up to here is below what is in the ring now, which is read after that.
-    fn mark(&mut self, arrived: u64, taken: &Taken) {
+    fn mark(&mut self, arrived: u64, taken: &ConsumptionCounter) {
         let last = self.marks.back().map_or(self.done, |(at, _)| *at);
         if arrived > last {
             if self.marks.len() == MARKS_MAX {
@@ -144,7 +149,7 @@ mod tests {
 
     #[test]
     fn what_was_taken_is_known_when_the_guest_tells() {
-        let (taken, mut followed) = (Taken::default(), Followed::default());
+        let (taken, mut followed) = (ConsumptionCounter::default(), ConsumptionTracker::default());
         // Two frames of three and four buffers, at positions 100 and 200 of the link; one arrived.
         taken.gives(3);
         assert!(!followed.is_done(200, 100, &taken) && taken.is_asked());
@@ -165,7 +170,7 @@ mod tests {
 
     #[test]
     fn a_frame_that_has_not_arrived_is_not_taken_with_those_that_have() {
-        let (taken, mut followed) = (Taken::default(), Followed::default());
+        let (taken, mut followed) = (ConsumptionCounter::default(), ConsumptionTracker::default());
         taken.gives(1);
         taken.settles(0);
         assert!(!followed.is_done(200, 100, &taken));
@@ -180,8 +185,8 @@ mod tests {
     /// one flow is known to be taken although others are always on their way.
     #[test]
     fn marks_are_made_while_others_frames_go_there() {
-        let (taken, mut followed) = (Taken::default(), Followed::default());
-        let is_done = |followed: &mut Followed, at: u64| followed.is_done(at, at, &taken);
+        let (taken, mut followed) = (ConsumptionCounter::default(), ConsumptionTracker::default());
+        let is_done = |followed: &mut ConsumptionTracker, at: u64| followed.is_done(at, at, &taken);
         taken.gives(1);
         assert!(!is_done(&mut followed, 1));
         for at in 2..1000 {
@@ -197,7 +202,7 @@ mod tests {
 
     #[test]
     fn what_waits_has_not_been_taken() {
-        let taken = Taken::default();
+        let taken = ConsumptionCounter::default();
         taken.gives(2);
         taken.waits();
         // A frame that waits has the position of the one before it.
@@ -217,7 +222,7 @@ mod tests {
 
     #[test]
     fn near_positions_are_those_of_the_ring() {
-        let taken = Taken::default();
+        let taken = ConsumptionCounter::default();
         taken.gives(4);
         assert!(!taken.has_passed(4) && taken.is_asked());
         taken.settles(1);

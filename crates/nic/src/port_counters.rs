@@ -8,19 +8,19 @@ use net::port::PortId;
 use reactor::PollPolicy;
 
 use crate::counts::{Counts, PortCounts};
-use crate::hub::Common;
-use crate::queue_counts::{QueueCounts, QueueState};
+use crate::hub::SharedPortState;
+use crate::queue_counts::{PairStats, QueueCounts};
 
 /// What is counted for ports that are plugged in, and how their queues wait.
 #[derive(Debug, Default)]
-pub(crate) struct Ledger {
-    ports: HashMap<PortId, Counted>,
+pub(crate) struct PortCounters {
+    ports: HashMap<PortId, PortCounterSet>,
     policy: PollPolicy,
 }
 
 /// What is counted for a port.
 #[derive(Debug)]
-struct Counted {
+struct PortCounterSet {
     /// By reactor.
     hubs: Vec<Arc<Counts>>,
     /// By pair.
@@ -31,19 +31,19 @@ struct Counted {
     policy: Option<PollPolicy>,
 }
 
-impl Ledger {
+impl PortCounters {
     /// A port is plugged in, or changed; what each of so many reactors has of it.
-    pub(crate) fn plug(&mut self, id: PortId, reactors: usize) -> Vec<Common> {
-        let make = || Counted {
+    pub(crate) fn plug(&mut self, id: PortId, reactors: usize) -> Vec<SharedPortState> {
+        let make = || PortCounterSet {
             hubs: (0..reactors).map(|_| Arc::default()).collect(),
             pairs: Vec::new(),
             shares: Arc::new(QueueLoads::new(reactors)),
             policy: None,
         };
-        let Counted { hubs, shares, .. } = self.ports.entry(id).or_insert_with(make);
+        let PortCounterSet { hubs, shares, .. } = self.ports.entry(id).or_insert_with(make);
         let common = |counts: &Arc<Counts>| {
             let (counts, shares) = (Arc::clone(counts), Arc::clone(shares));
-            Common { counts, shares }
+            SharedPortState { counts, shares }
         };
         hubs.iter().map(common).collect()
     }
@@ -98,13 +98,13 @@ impl Ledger {
         self.ports.get(&id).map_or(0, |port| port.shares.moves())
     }
 
-    pub(crate) fn queues(&self, id: PortId) -> Vec<QueueState> {
+    pub(crate) fn queues(&self, id: PortId) -> Vec<PairStats> {
         let pairs = self.ports.get(&id).map(|port| &port.pairs);
         pairs.into_iter().flatten().map(|pair| pair.read()).collect()
     }
 }
 
-impl Counted {
+impl PortCounterSet {
     fn wait(&self, policy: PollPolicy) {
         self.pairs.iter().for_each(|pair| pair.polling.set(policy));
     }

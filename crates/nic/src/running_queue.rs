@@ -9,16 +9,16 @@ use memory::Table;
 use reactor::{Context, Handle, PollerId, Stopped};
 use virtq::{QueueStart, RingError};
 
-use crate::control::{Control, Desk};
+use crate::consumption::ConsumptionCounter;
+use crate::control::{ControlQueue, ControlQueueState};
 use crate::fabric::Fabric;
-use crate::hub::{Hub, Opening};
-use crate::life::Life;
-use crate::node::Node;
+use crate::hub::{Hub, QueueAnnouncement};
+use crate::hub_poller::HubPoller;
+use crate::incarnation::PortIncarnation;
 use crate::queue_counts::QueueCounts;
+use crate::queue_registration::QueueRegistration;
 use crate::receive::{Receive, ReceivePoller};
-use crate::ring::{Fault, Served};
-use crate::seat::Seat;
-use crate::taken::Taken;
+use crate::ring::{FaultHandler, ReactorQueue};
 use crate::transmit::Transmit;
 
 /// Why a queue cannot be started or changed.
@@ -55,7 +55,7 @@ enum Kind {
 /// A queue being served. Dropping it stops it without waiting.
 #[derive(Debug)]
 pub struct RunningQueue {
-    seat: Seat,
+    seat: QueueRegistration,
     id: PollerId,
     index: u16,
     kind: Kind,
@@ -71,16 +71,17 @@ impl RunningQueue {
     pub fn start(
         fabric: &Arc<Fabric>,
         reactor: &Handle,
-        life: Life,
+        life: PortIncarnation,
         start: QueueStart,
-        fault: Fault,
+        fault: FaultHandler,
     ) -> Result<Self, QueueError> {
         let index = start.index;
         let kind = if index.is_multiple_of(2) { Kind::Receive } else { Kind::Transmit };
-        let (pair, taken) = (index / 2, Arc::<Taken>::default());
-        let seat = Seat::new(fabric, reactor, life.port, pair, Some(Arc::clone(&taken)));
+        let (pair, taken) = (index / 2, Arc::<ConsumptionCounter>::default());
+        let seat =
+            QueueRegistration::new(fabric, reactor, life.port, pair, Some(Arc::clone(&taken)));
         let seat = seat.ok_or(QueueError::Elsewhere)?;
-        let (node, opening) = (seat.node, seat.opening(life));
+        let (node, opening) = (seat.node, seat.announcement(life));
         let counts = fabric.queue(life.port, pair);
         let queue = Self::begin(seat, kind, index, move |context| match kind {
             Kind::Receive => {
@@ -93,7 +94,7 @@ impl RunningQueue {
             _ => transmit(context, node, (life, pair), start, counts, fault),
         })?;
         if kind == Kind::Receive {
-            queue.seat.announce(life)?;
+            queue.seat.publish(life)?;
         }
         Ok(queue)
     }
@@ -103,20 +104,20 @@ impl RunningQueue {
     /// # Errors
     /// [`QueueError`].
     pub fn start_control(
-        desk: &Arc<Desk>,
+        desk: &Arc<ControlQueueState>,
         reactor: &Handle,
         start: QueueStart,
-        fault: Fault,
+        fault: FaultHandler,
     ) -> Result<Self, QueueError> {
         let (index, desk, handle) = (start.index, Arc::clone(desk), reactor.clone());
         // It takes no frames, so nobody asks which queue of frames it is.
-        let seat = Seat::new(desk.fabric(), reactor, desk.port(), 0, None);
+        let seat = QueueRegistration::new(desk.fabric(), reactor, desk.port(), 0, None);
         let make = move |context: &mut Context<'_>| control(context, desk, handle, start, fault);
         Self::begin(seat.ok_or(QueueError::Elsewhere)?, Kind::Control, index, make)
     }
 
     fn begin(
-        seat: Seat,
+        seat: QueueRegistration,
         kind: Kind,
         index: u16,
         make: impl FnOnce(&mut Context<'_>) -> Result<Option<PollerId>, RingError> + Send + 'static,
@@ -210,7 +211,7 @@ fn with_queue<R>(
     context: &mut Context<'_>,
     kind: Kind,
     id: PollerId,
-    with: impl FnOnce(&mut dyn Served, &mut Context<'_>) -> R,
+    with: impl FnOnce(&mut dyn ReactorQueue, &mut Context<'_>) -> R,
 ) -> Option<R> {
     match kind {
         Kind::Receive => {
@@ -220,14 +221,14 @@ fn with_queue<R>(
             context.with_poller(id, |queue: &mut Transmit, context| with(queue, context))
         }
         Kind::Control => {
-            context.with_poller(id, |queue: &mut Control, context| with(queue, context))
+            context.with_poller(id, |queue: &mut ControlQueue, context| with(queue, context))
         }
     }
 }
 
 /// This reactor's hub.
 fn hub(context: &mut Context<'_>, node: PollerId) -> Option<Rc<RefCell<Hub>>> {
-    context.with_poller(node, |node: &mut Node, _| Rc::clone(&node.hub))
+    context.with_poller(node, |node: &mut HubPoller, _| Rc::clone(&node.hub))
 }
 
 /// Makes a receive queue on this reactor. `None`: the hub is gone.
@@ -235,7 +236,7 @@ fn receive(
     context: &mut Context<'_>,
     node: PollerId,
     kick: Option<Arc<OwnedFd>>,
-    opening: Opening,
+    opening: QueueAnnouncement,
     make: impl FnOnce(&mut Context<'_>) -> Result<Receive, RingError>,
 ) -> Result<Option<PollerId>, RingError> {
     let Some(hub) = hub(context, node) else { return Ok(None) };
@@ -245,7 +246,8 @@ fn receive(
         outlet = Some(Rc::clone(&queue));
         Ok::<_, RingError>(ReceivePoller::new(context, queue, hub, port))
     })?;
-    let opened = outlet.is_some_and(|outlet| Seat::open(context, node, opening, outlet));
+    let opened =
+        outlet.is_some_and(|outlet| QueueRegistration::open(context, node, opening, outlet));
     Ok(opened.then_some(id))
 }
 
@@ -253,10 +255,10 @@ fn receive(
 fn transmit(
     context: &mut Context<'_>,
     node: PollerId,
-    (life, queue): (Life, u16),
+    (life, queue): (PortIncarnation, u16),
     mut start: QueueStart,
     counts: Arc<QueueCounts>,
-    fault: Fault,
+    fault: FaultHandler,
 ) -> Result<Option<PollerId>, RingError> {
     let Some(hub) = hub(context, node) else { return Ok(None) };
     let kick = start.kick.take();
@@ -272,14 +274,15 @@ fn transmit(
 /// Makes a control queue on this reactor.
 fn control(
     context: &mut Context<'_>,
-    desk: Arc<Desk>,
+    desk: Arc<ControlQueueState>,
     reactor: Handle,
     mut start: QueueStart,
-    fault: Fault,
+    fault: FaultHandler,
 ) -> Result<Option<PollerId>, RingError> {
     let kick = start.kick.take();
     let kickless = kick.is_none();
-    let make =
-        |context: &mut Context<'_>| Control::new(desk, start, fault, reactor, kickless, context);
+    let make = |context: &mut Context<'_>| {
+        ControlQueue::new(desk, start, fault, reactor, kickless, context)
+    };
     context.add_poller(kick, make).map(Some)
 }

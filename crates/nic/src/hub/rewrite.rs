@@ -10,12 +10,12 @@ const TAG_AT: usize = 12;
 const TAG: usize = TAG_BYTES as usize;
 
 /// First bytes of a frame that were changed.
-pub(super) struct Head {
+pub(super) struct RewrittenHead {
     bytes: [u8; PREFIX_BYTES + TAG],
     len: usize,
 }
 
-impl Head {
+impl RewrittenHead {
     /// `prefix` and `header` as `tagging` wants them; nothing if they stay as they are.
     pub(super) fn new(
         prefix: &[u8],
@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     fn changed(prefix: &[u8], tagging: TagAction) -> Vec<u8> {
-        let (head, _) = Head::new(prefix, &Header::default(), tagging).unwrap();
+        let (head, _) = RewrittenHead::new(prefix, &Header::default(), tagging).unwrap();
         head.bytes().to_vec()
     }
 
@@ -72,7 +72,7 @@ mod tests {
         assert_eq!((&other[..14], &other[14..16]), (&tagged[..14], &[0, 9][..]));
         assert_eq!((other.len(), &other[16..]), (PREFIX_BYTES, &prefix[16..]));
         assert_eq!(changed(prefix, TagAction::Pop), plain[..PREFIX_BYTES - 4]);
-        assert!(Head::new(&plain, &Header::default(), TagAction::Keep).is_none());
+        assert!(RewrittenHead::new(&plain, &Header::default(), TagAction::Keep).is_none());
         assert_eq!(changed(&plain[..14], TagAction::Push(Tag(1))).len(), 18);
     }
 }

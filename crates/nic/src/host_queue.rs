@@ -9,31 +9,31 @@ use std::sync::Arc;
 use reactor::{Context, Handle, Poller, PollerId, Stopped};
 
 use crate::fabric::Fabric;
+use crate::frame_sink::FrameSink;
 use crate::hub::Hub;
-use crate::life::Life;
-use crate::node::Node;
-use crate::outlet::Outlet;
-use crate::running::QueueError;
-use crate::seat::Seat;
+use crate::hub_poller::HubPoller;
+use crate::incarnation::PortIncarnation;
+use crate::queue_registration::QueueRegistration;
+use crate::running_queue::QueueError;
 
 /// What a port is made of on its reactor: who brings frames, and who takes them.
-pub struct Parts<P> {
+pub struct HostQueueParts<P> {
     /// Gives what comes in to [`Hub::forward`] until [`Hub::is_spent`], and then calls
     /// [`Hub::flush`].
     pub inlet: P,
     /// Takes what goes out.
-    pub outlet: Rc<RefCell<dyn Outlet>>,
+    pub outlet: Rc<RefCell<dyn FrameSink>>,
 }
 
 /// A queue of such a port. Dropping it ends it without waiting.
 #[derive(Debug)]
-pub struct Attached {
-    seat: Seat,
+pub struct HostQueue {
+    seat: QueueRegistration,
     id: PollerId,
     running: bool,
 }
 
-impl Attached {
+impl HostQueue {
     /// Makes queue `queue` of a port on a reactor of the fabric. `make` is called there, with the
     /// hub that frames go to; what wakes the inlet is `kick`.
     ///
@@ -42,20 +42,22 @@ impl Attached {
     pub fn new<P, M>(
         fabric: &Arc<Fabric>,
         reactor: &Handle,
-        life: Life,
+        life: PortIncarnation,
         queue: u16,
         kick: Option<Arc<OwnedFd>>,
         make: M,
     ) -> Result<Self, QueueError>
     where
         P: Poller,
-        M: FnOnce(&mut Context<'_>, Rc<RefCell<Hub>>) -> io::Result<Parts<P>> + Send + 'static,
+        M: FnOnce(&mut Context<'_>, Rc<RefCell<Hub>>) -> io::Result<HostQueueParts<P>>
+            + Send
+            + 'static,
     {
-        let seat = Seat::new(fabric, reactor, life.port, queue, None);
+        let seat = QueueRegistration::new(fabric, reactor, life.port, queue, None);
         let seat = seat.ok_or(QueueError::Elsewhere)?;
-        let (node, opening) = (seat.node, seat.opening(life));
+        let (node, opening) = (seat.node, seat.announcement(life));
         let made = reactor.call(move |context| {
-            let hub = context.with_poller(node, |node: &mut Node, _| Rc::clone(&node.hub));
+            let hub = context.with_poller(node, |node: &mut HubPoller, _| Rc::clone(&node.hub));
             let hub = hub.ok_or(QueueError::Stopped(Stopped))?;
             let mut outlet = None;
             let id = context.add_poller(kick, |context| {
@@ -65,12 +67,12 @@ impl Attached {
             });
             let id = id.map_err(QueueError::Port)?;
             if let Some(outlet) = outlet {
-                Seat::open(context, node, opening, outlet);
+                QueueRegistration::open(context, node, opening, outlet);
             }
             Ok::<_, QueueError>(id)
         })?;
         let attached = Self { seat, id: made?, running: true };
-        attached.seat.announce(life)?;
+        attached.seat.publish(life)?;
         Ok(attached)
     }
 
@@ -109,7 +111,7 @@ impl Attached {
     }
 }
 
-impl Drop for Attached {
+impl Drop for HostQueue {
     fn drop(&mut self) {
         if self.running {
             self.seat.retire_soon();
