@@ -14,7 +14,7 @@ pub(crate) const EXTENTS_MAX: usize = 1024;
 
 /// One question. A connection has a bounded number of them.
 #[derive(Debug)]
-pub(crate) struct Question {
+pub(crate) struct ExtentQuery {
     pub(crate) offset: u64,
     pub(crate) len: u64,
     pub(crate) limit: usize,
@@ -26,7 +26,7 @@ pub(crate) struct Question {
 
 /// Starts a thread for the questions about one disk. It ends when nobody can ask any more; if the
 /// storage hangs it keeps the disk open until then, and nobody waits for it.
-pub(crate) fn start(disk: Arc<dyn Disk>) -> io::Result<Sender<Question>> {
+pub(crate) fn start(disk: Arc<dyn Disk>) -> io::Result<Sender<ExtentQuery>> {
     let (ask, questions) = channel();
     std::thread::Builder::new()
         .name("nbd-extents".into())
@@ -34,9 +34,9 @@ pub(crate) fn start(disk: Arc<dyn Disk>) -> io::Result<Sender<Question>> {
     Ok(ask)
 }
 
-fn answer(disk: Arc<dyn Disk>, questions: Receiver<Question>) {
+fn answer(disk: Arc<dyn Disk>, questions: Receiver<ExtentQuery>) {
     for question in questions {
-        let Question { offset, len, limit, reactor, connection, tag } = question;
+        let ExtentQuery { offset, len, limit, reactor, connection, tag } = question;
         let found: Result<Vec<Extent>, IoError> = disk.extents(offset, len, limit);
         // A connection that has ended meanwhile needs no answer.
         let _ = reactor.send(move |context| {

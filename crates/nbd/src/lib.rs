@@ -1,7 +1,7 @@
 //! NBD server over a [`disk::Disk`].
 //!
 //! # Words
-//! - [`Server`]: one disk offered under one name to any number of clients. It is given sockets
+//! - [`NbdServer`]: one disk offered under one name to any number of clients. It is given sockets
 //!   that somebody else accepted.
 //! - **Connection**: one client's socket, a poller on one reactor with a channel of its own to
 //!   the disk. A client may use several at once; they share nothing but the disk.
@@ -43,28 +43,28 @@
 //! # Errors and invariants
 //! - A request that was understood is answered exactly once, unless the connection ends first.
 //! - A connection to a disk that it may write ends only when the disk has ended its last
-//!   request: once [`Server::wait_ended`] says so, nothing of it comes any more. One that only
+//!   request: once [`NbdServer::wait_ended`] says so, nothing of it comes any more. One that only
 //!   reads ends at once: what is still read goes to memory that the reactor keeps for it.
-//! - [`Refused`] says why a socket was not taken.
+//! - [`AcceptError`] says why a socket was not taken.
 //!
 //! # How to test
 //! The parsers are pure and tested beside their code with every truncation and with garbage;
 //! `tests/` speaks to a server over socket pairs, and does what no client should.
 #![forbid(unsafe_code)]
 
+mod buffers;
+mod busy_poll;
 mod command;
 mod connection;
 mod extents;
 mod negotiation;
-mod pace;
 mod reply;
-mod room;
 mod server;
 mod stats;
 mod wire;
 
+pub use buffers::MEMORY_MAX;
 pub use connection::HANDSHAKE_DEADLINE;
-pub use room::MEMORY_MAX;
-pub use server::{Options, Refused, Server};
+pub use server::{AcceptError, NbdServer, Options};
 pub use stats::Counts;
 pub use wire::MAX_REQUEST_BYTES;

@@ -14,8 +14,8 @@ use memory::MemoryError;
 use reactor::{Context, Handle, PollerId, Stopped};
 
 use crate::connection::Connection;
-use crate::extents::{self, Question};
-use crate::negotiation::Offer;
+use crate::extents::{self, ExtentQuery};
+use crate::negotiation::ExportInfo;
 use crate::stats::{Counts, Shared as SharedCounts};
 
 /// How a disk is offered.
@@ -33,7 +33,7 @@ pub struct Options {
 
 /// Why a client is not served.
 #[derive(Debug, thiserror::Error)]
-pub enum Refused {
+pub enum AcceptError {
     /// As many as may be are connected.
     #[error("{limit} clients are connected, which is the limit; give the export more connections")]
     TooMany {
@@ -82,9 +82,9 @@ impl Shared {
     }
 
     /// The export as a client that connects now is told.
-    pub(crate) fn offer(&self) -> Offer {
+    pub(crate) fn offer(&self) -> ExportInfo {
         let geometry = self.disk.geometry();
-        Offer {
+        ExportInfo {
             name: self.options.name.clone(),
             description: self.options.description.clone(),
             size: geometry.size,
@@ -110,12 +110,12 @@ impl Drop for Membership {
 
 /// One disk offered under one name.
 #[derive(Debug)]
-pub struct Server {
+pub struct NbdServer {
     shared: Arc<Shared>,
-    questions: Sender<Question>,
+    questions: Sender<ExtentQuery>,
 }
 
-impl Server {
+impl NbdServer {
     /// Offers a disk. What writes needs it to be activated as long as there are connections.
     ///
     /// # Errors
@@ -136,13 +136,13 @@ impl Server {
     /// the connection has ended.
     ///
     /// # Errors
-    /// [`Refused`]; the socket is closed.
+    /// [`AcceptError`]; the socket is closed.
     pub fn accept(
         &self,
         socket: OwnedFd,
         reactor: &Handle,
         keep: impl Any + Send,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), AcceptError> {
         let member = self.admit()?;
         let (number, handle, ask) = (member.number, reactor.clone(), self.questions.clone());
         let keep: Box<dyn Any + Send> = Box::new(keep);
@@ -162,14 +162,14 @@ impl Server {
         Ok(())
     }
 
-    fn admit(&self) -> Result<Membership, Refused> {
+    fn admit(&self) -> Result<Membership, AcceptError> {
         let mut registry = self.shared.registry();
         let limit = self.shared.options.connections;
         if registry.ending {
-            return Err(Refused::Ending);
+            return Err(AcceptError::Ending);
         }
         if registry.live.len() >= limit {
-            return Err(Refused::TooMany { limit });
+            return Err(AcceptError::TooMany { limit });
         }
         let number = registry.next;
         registry.next += 1;
@@ -206,7 +206,7 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for NbdServer {
     fn drop(&mut self) {
         self.hang_up();
     }

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use ::nbd::{Counts, Options, Server};
+use ::nbd::{Counts, NbdServer, Options};
 use model::export::ExportSpec;
 use model::report::ExportStats;
 use vhost_user::{Access, Listener, Parts};
@@ -72,7 +72,7 @@ fn at(socket: Option<&Path>) -> String {
 #[derive(Debug)]
 pub(super) struct NbdExport {
     spec: ExportSpec,
-    server: Arc<Server>,
+    server: Arc<NbdServer>,
     listener: Option<Arc<Listener>>,
     gate: Arc<Gate>,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -91,7 +91,7 @@ impl NbdExport {
             read_only: spec.read_only,
             connections: spec.limit().into(),
         };
-        let server = Arc::new(Server::new(Arc::clone(&export.disk), options)?);
+        let server = Arc::new(NbdServer::new(Arc::clone(&export.disk), options)?);
         let gate = Arc::new(Gate::new()?);
         let twins = (Arc::clone(&server), Arc::clone(&listener), Arc::clone(&gate));
         let work = move || accept(&twins.0, &twins.1, &twins.2, &pool);
@@ -149,7 +149,7 @@ impl Drop for NbdExport {
 }
 
 /// Gives each client to a reactor.
-fn accept(server: &Server, listener: &Listener, gate: &Gate, pool: &Pool) {
+fn accept(server: &NbdServer, listener: &Listener, gate: &Gate, pool: &Pool) {
     let path = listener.path().display();
     while let Some(taking) = gate.enter() {
         loop {
@@ -277,7 +277,7 @@ impl Export {
     }
 
     /// Gives the lock back when the last request of an export has ended.
-    fn release_export(self: &Arc<Self>, server: Arc<Server>) -> Result<(), ExportError> {
+    fn release_export(self: &Arc<Self>, server: Arc<NbdServer>) -> Result<(), ExportError> {
         let verb = self.ending_verb().unwrap_or("disk.unexport");
         let deadline = self.deadline();
         if server.wait_ended(deadline.saturating_duration_since(Instant::now())) {

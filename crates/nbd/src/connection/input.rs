@@ -6,9 +6,9 @@ use rustix::io::Errno;
 
 use super::output::Reply;
 use super::{Connection, Phase, RECEIVED};
+use crate::buffers::RECEIVE_BYTES;
 use crate::command::{Header, Refusal, check};
 use crate::negotiation::{OPTION_BYTES_MAX, Step};
-use crate::room::RECEIVE_BYTES;
 use crate::wire::REQUEST_BYTES;
 
 /// Answers that a client may leave unread in its handshake before no more of it is taken.

@@ -25,11 +25,11 @@ use reactor::{
 use rustix::net::sockopt::set_socket_send_buffer_size;
 use rustix::net::{Shutdown, shutdown};
 
+use crate::buffers::{BufferError, ConnectionBuffers, RequestBuffer};
+use crate::busy_poll::BusyPoll;
 use crate::command::{Command, Header, Limits, Refusal, refusal};
-use crate::extents::{EXTENTS_MAX, Question};
-use crate::negotiation::{Negotiation, Offer};
-use crate::pace::Pace;
-use crate::room::{NoRoom, Room, Space};
+use crate::extents::{EXTENTS_MAX, ExtentQuery};
+use crate::negotiation::{ExportInfo, Negotiation};
 use crate::server::Membership;
 use crate::stats::Counts;
 use crate::wire::error;
@@ -63,14 +63,14 @@ enum Phase {
 
 /// A request that has been taken.
 #[derive(Debug)]
-struct Active {
+struct ActiveRequest {
     cookie: u64,
     command: Command,
     offset: u64,
     len: u32,
     /// Bytes of the room before what was asked for: a read that begins inside of a block.
     before: usize,
-    room: Option<Room>,
+    room: Option<RequestBuffer>,
     /// A trim that is done, and made durable now.
     flushing: bool,
 }
@@ -82,21 +82,21 @@ pub(crate) struct Connection {
     channel: Box<dyn Channel>,
     reactor: Handle,
     id: PollerId,
-    questions: Sender<Question>,
-    offer: Offer,
+    questions: Sender<ExtentQuery>,
+    offer: ExportInfo,
     limits: Limits,
     /// Whatever is read is zero.
     nothing_stored: bool,
     phase: Phase,
     /// It got as far as choosing an export.
     served: bool,
-    space: Space,
+    space: ConnectionBuffers,
     input: Input,
     output: Output,
-    pace: Pace,
+    pace: BusyPoll,
     /// What comes next is looked for; otherwise the kernel tells when it is there.
     looking: bool,
-    active: Vec<Option<Active>>,
+    active: Vec<Option<ActiveRequest>>,
     free: Vec<u32>,
     /// Requests that the disk works on.
     at_disk: usize,
@@ -117,7 +117,7 @@ impl Connection {
         socket: OwnedFd,
         member: Membership,
         reactor: Handle,
-        questions: Sender<Question>,
+        questions: Sender<ExtentQuery>,
         keep: Box<dyn Any + Send>,
     ) -> Result<Self, MemoryError> {
         let shared = &member.shared;
@@ -146,10 +146,10 @@ impl Connection {
             limits,
             phase: Phase::Negotiating(Negotiation::default()),
             served: false,
-            space: Space::new()?,
+            space: ConnectionBuffers::new()?,
             input: Input::default(),
             output: Output::greeting(),
-            pace: Pace::default(),
+            pace: BusyPoll::default(),
             looking: false,
             active: Vec::new(),
             free: Vec::new(),
@@ -182,7 +182,7 @@ impl Connection {
         self.held.is_some() || requests + self.output.replies.len() >= REQUESTS_MAX
     }
 
-    fn insert(&mut self, active: Active) -> u32 {
+    fn insert(&mut self, active: ActiveRequest) -> u32 {
         match self.free.pop() {
             Some(tag) => {
                 if let Some(place) = self.active.get_mut(tag as usize) {
@@ -197,7 +197,7 @@ impl Connection {
         }
     }
 
-    fn remove(&mut self, tag: u32) -> Option<Active> {
+    fn remove(&mut self, tag: u32) -> Option<ActiveRequest> {
         let active = self.active.get_mut(tag as usize)?.take()?;
         self.free.push(tag);
         Some(active)
@@ -207,7 +207,7 @@ impl Connection {
     fn begin(&mut self, context: &mut Context<'_>, header: &Header, command: Command) -> bool {
         let Header { cookie, offset, len, .. } = *header;
         let mut active =
-            Active { cookie, command, offset, len, before: 0, room: None, flushing: false };
+            ActiveRequest { cookie, command, offset, len, before: 0, room: None, flushing: false };
         match command {
             // Only a structured reply can say so.
             Command::Read if self.limits.structured && self.nothing_stored => {
@@ -245,7 +245,7 @@ impl Connection {
                 let (reactor, connection) = (self.reactor.clone(), self.id);
                 let (tag, limit) = (self.insert(active), if one { 1 } else { EXTENTS_MAX });
                 let len = len.into();
-                let question = Question { offset, len, limit, reactor, connection, tag };
+                let question = ExtentQuery { offset, len, limit, reactor, connection, tag };
                 if self.questions.send(question).is_err() {
                     self.extents_found(tag, Err(IoError::Unsupported));
                 }
@@ -256,7 +256,7 @@ impl Connection {
     }
 
     /// Finds room for data; a read is submitted, the data of a write is awaited.
-    fn begin_data(&mut self, context: &mut Context<'_>, mut active: Active) -> bool {
+    fn begin_data(&mut self, context: &mut Context<'_>, mut active: ActiveRequest) -> bool {
         let block = u64::from(self.limits.geometry.block_size);
         let (first, end) = (active.offset, active.offset + u64::from(active.len));
         // A part of a block is cut out of the whole one.
@@ -264,8 +264,8 @@ impl Connection {
         active.before = (first - from) as usize;
         let room = match self.space.take((to - from) as usize) {
             Ok(room) => room,
-            Err(NoRoom::Yet) => return false,
-            Err(NoRoom::Memory) => {
+            Err(BufferError::Yet) => return false,
+            Err(BufferError::Memory) => {
                 let why = Refusal { error: error::NOMEM, message: "out of memory" };
                 self.refuse(&active, why);
                 return true;
@@ -345,7 +345,7 @@ impl Connection {
             let tag = self.insert(active);
             return self.submit(context, tag, RequestKind::Flush, 0, 0, Buffers::default());
         }
-        let Active { cookie, command, offset, len, before, room, .. } = active;
+        let ActiveRequest { cookie, command, offset, len, before, room, .. } = active;
         self.count(command, len);
         match (command, room) {
             (Command::Read, Some(room)) => {
@@ -372,7 +372,7 @@ impl Connection {
         }
     }
 
-    fn give_back(&mut self, room: Option<Room>) {
+    fn give_back(&mut self, room: Option<RequestBuffer>) {
         if let Some(room) = room {
             self.space.put(room);
         }
@@ -390,7 +390,7 @@ impl Connection {
         }
     }
 
-    fn refuse(&mut self, active: &Active, why: Refusal) {
+    fn refuse(&mut self, active: &ActiveRequest, why: Refusal) {
         self.refuse_cookie(active.cookie, why);
     }
 

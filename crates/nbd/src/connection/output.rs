@@ -6,9 +6,9 @@ use memory::Buffers;
 use reactor::{Context, IoOp, OpCompletion};
 
 use super::{Connection, SENT};
+use crate::buffers::{HEADER_BYTES, RECEIVE_BYTES, RequestBuffer};
 use crate::negotiation::greeting;
 use crate::reply::{self, HOLE_BYTES, SIMPLE_BYTES};
-use crate::room::{HEADER_BYTES, RECEIVE_BYTES, Room};
 
 /// Pieces of one send: the kernel takes 1024.
 const PIECES_MAX: usize = 512;
@@ -22,7 +22,7 @@ pub(super) enum Reply {
     /// A simple reply without data.
     Simple { cookie: u64, error: u32 },
     /// Data that was read into a room.
-    Data { cookie: u64, offset: u64, len: u32, before: usize, room: Room },
+    Data { cookie: u64, offset: u64, len: u32, before: usize, room: RequestBuffer },
     /// Nothing is stored where it was read.
     Hole { cookie: u64, offset: u64, len: u32 },
     /// Anything else.
@@ -35,7 +35,7 @@ pub(super) struct Output {
     pub(super) replies: VecDeque<Reply>,
     sending: bool,
     /// Rooms whose data is being sent.
-    rooms: Vec<Room>,
+    rooms: Vec<RequestBuffer>,
     list: Buffers,
 }
 

@@ -23,7 +23,7 @@ const PREFERRED_BLOCK: u32 = 4096;
 
 /// The export as clients are told.
 #[derive(Clone, Debug)]
-pub(crate) struct Offer {
+pub(crate) struct ExportInfo {
     pub(crate) name: String,
     pub(crate) description: String,
     pub(crate) size: u64,
@@ -65,7 +65,7 @@ pub(crate) fn greeting() -> Vec<u8> {
 
 impl Negotiation {
     /// Takes at most one message off the front of `input`; answers go to `out`.
-    pub(crate) fn step(&mut self, offer: &Offer, input: &[u8], out: &mut Vec<u8>) -> Step {
+    pub(crate) fn step(&mut self, offer: &ExportInfo, input: &[u8], out: &mut Vec<u8>) -> Step {
         if !self.greeted {
             return self.client_flags(input);
         }
@@ -119,7 +119,7 @@ impl Negotiation {
         Step::Next(4)
     }
 
-    fn flags(&self, offer: &Offer) -> u16 {
+    fn flags(&self, offer: &ExportInfo) -> u16 {
         use transmission::*;
         let always = HAS_FLAGS | CAN_MULTI_CONN | SEND_CACHE;
         let structured = if self.structured { SEND_DF } else { 0 };
@@ -128,7 +128,7 @@ impl Negotiation {
     }
 
     /// The oldest way to choose an export; it knows no refusal.
-    fn export_name(&self, offer: &Offer, data: &[u8], used: usize, out: &mut Vec<u8>) -> Step {
+    fn export_name(&self, offer: &ExportInfo, data: &[u8], used: usize, out: &mut Vec<u8>) -> Step {
         if !names(offer, data) {
             return Step::End;
         }
@@ -140,7 +140,7 @@ impl Negotiation {
         Step::Serve(used)
     }
 
-    fn list(&self, offer: &Offer, data: &[u8], out: &mut Vec<u8>) -> Result<(), Refused> {
+    fn list(&self, offer: &ExportInfo, data: &[u8], out: &mut Vec<u8>) -> Result<(), Refused> {
         if !data.is_empty() {
             return Err((answer::ERR_INVALID, "this option has no data"));
         }
@@ -153,7 +153,7 @@ impl Negotiation {
 
     fn info(
         &mut self,
-        offer: &Offer,
+        offer: &ExportInfo,
         code: u32,
         data: &[u8],
         out: &mut Vec<u8>,
@@ -193,7 +193,7 @@ impl Negotiation {
 
     fn meta_context(
         &mut self,
-        offer: &Offer,
+        offer: &ExportInfo,
         code: u32,
         data: &[u8],
         out: &mut Vec<u8>,
@@ -239,7 +239,7 @@ type Refused = (u32, &'static str);
 const MALFORMED: Refused = (answer::ERR_INVALID, "the option's data is malformed");
 
 /// The name is ours, or the default one.
-fn names(offer: &Offer, name: &[u8]) -> bool {
+fn names(offer: &ExportInfo, name: &[u8]) -> bool {
     name.is_empty() || name == offer.name.as_bytes()
 }
 

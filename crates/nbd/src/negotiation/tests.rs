@@ -4,8 +4,8 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn offer() -> Offer {
-    Offer {
+fn offer() -> ExportInfo {
+    ExportInfo {
         name: "d1".into(),
         description: "a disk".into(),
         size: 1 << 20,
@@ -89,7 +89,7 @@ fn go_tells_what_was_asked_and_serves() {
         assert_eq!(told[3].1[2..], [0, 0, 2, 0, 0, 0, 16, 0, 2, 0, 0, 0]);
         use transmission::*;
         assert_eq!(flags & (SEND_DF | CAN_MULTI_CONN | READ_ONLY), SEND_DF | CAN_MULTI_CONN);
-        let read_only = client.flags(&Offer { read_only: true, ..offer() });
+        let read_only = client.flags(&ExportInfo { read_only: true, ..offer() });
         assert_eq!(read_only & (READ_ONLY | SEND_TRIM | SEND_FLUSH), READ_ONLY);
     }
     let mut client = greeted(true);

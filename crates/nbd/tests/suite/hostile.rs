@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use crate::client::*;
-use nbd::{HANDSHAKE_DEADLINE, MEMORY_MAX, Refused};
+use nbd::{AcceptError, HANDSHAKE_DEADLINE, MEMORY_MAX};
 
 /// Somebody else is served.
 fn check(fixture: &Fixture, seed: u64) {
@@ -158,7 +158,7 @@ fn there_is_a_limit_and_an_end() {
     let (first, mut second) = (fixture.client(true), fixture.client(true));
     let (_ours, theirs) = UnixStream::pair().unwrap();
     let refused = fixture.server.accept(theirs.into(), fixture.reactor.handle(), ()).unwrap_err();
-    assert!(matches!(refused, Refused::TooMany { limit: 2 }), "{refused}");
+    assert!(matches!(refused, AcceptError::TooMany { limit: 2 }), "{refused}");
     drop(first);
     left(&fixture, 1);
     fixture.client(false);
@@ -166,7 +166,7 @@ fn there_is_a_limit_and_an_end() {
     assert!(second.is_closed() && fixture.server.wait_ended(SOON));
     let (_ours, theirs) = UnixStream::pair().unwrap();
     let refused = fixture.server.accept(theirs.into(), fixture.reactor.handle(), ());
-    assert!(matches!(refused.unwrap_err(), Refused::Ending));
+    assert!(matches!(refused.unwrap_err(), AcceptError::Ending));
 }
 
 #[test]

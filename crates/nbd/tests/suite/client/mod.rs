@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use disk::{Disk, MemoryDisk};
-use nbd::{Options, Server};
+use nbd::{NbdServer, Options};
 use reactor::Reactor;
 
 pub const SOON: Duration = Duration::from_secs(30);
@@ -27,7 +27,7 @@ pub const FUA: u16 = 1;
 
 /// A server with one reactor.
 pub struct Fixture {
-    pub server: Server,
+    pub server: NbdServer,
     pub reactor: Reactor,
 }
 
@@ -35,7 +35,7 @@ impl Fixture {
     pub fn new(disk: Arc<dyn Disk>, read_only: bool, connections: usize) -> Self {
         let (name, description) = ("d1".to_owned(), "a disk".to_owned());
         let options = Options { name, description, read_only, connections };
-        let server = Server::new(disk, options).unwrap();
+        let server = NbdServer::new(disk, options).unwrap();
         Self { server, reactor: Reactor::spawn("nbd").unwrap() }
     }
 

@@ -28,7 +28,7 @@ pub const MEMORY_MAX: usize =
 
 /// Memory for the data of one request.
 #[derive(Debug)]
-pub(crate) struct Room {
+pub(crate) struct RequestBuffer {
     pub(crate) area: ThreadMapping,
     /// Where the data begins.
     pub(crate) data: usize,
@@ -36,7 +36,7 @@ pub(crate) struct Room {
     pages: Option<(usize, usize)>,
 }
 
-impl Room {
+impl RequestBuffer {
     /// A list of `len` bytes from byte `from` of the data on.
     pub(crate) fn list(&self, mut list: Buffers, from: usize, len: usize) -> Option<Buffers> {
         list.clear();
@@ -51,7 +51,7 @@ impl Room {
 
 /// Why there is no room.
 #[derive(Debug)]
-pub(crate) enum NoRoom {
+pub(crate) enum BufferError {
     /// There will be when other requests have ended.
     Yet,
     /// The kernel has no memory.
@@ -60,7 +60,7 @@ pub(crate) enum NoRoom {
 
 /// All memory of a connection.
 #[derive(Debug)]
-pub(crate) struct Space {
+pub(crate) struct ConnectionBuffers {
     pub(crate) area: ThreadMapping,
     /// Free pages: first and count, in order, never adjacent.
     free: Vec<(usize, usize)>,
@@ -68,7 +68,7 @@ pub(crate) struct Space {
     own: bool,
 }
 
-impl Space {
+impl ConnectionBuffers {
     pub(crate) fn new() -> Result<Self, MemoryError> {
         let fixed = RECEIVE_BYTES + HEADER_BYTES;
         let area = ThreadMapping::private(fixed + ROOM_BYTES)?;
@@ -76,14 +76,14 @@ impl Space {
     }
 
     /// Room for `len` bytes.
-    pub(crate) fn take(&mut self, len: usize) -> Result<Room, NoRoom> {
+    pub(crate) fn take(&mut self, len: usize) -> Result<RequestBuffer, BufferError> {
         if len > ROOM_MAX {
             return self.take_own(len);
         }
         // One page more, whose end holds the header.
         let need = len.div_ceil(PAGE) + 1;
-        let at = self.free.iter().position(|(_, count)| *count >= need).ok_or(NoRoom::Yet)?;
-        let Some((first, count)) = self.free.get_mut(at) else { return Err(NoRoom::Yet) };
+        let at = self.free.iter().position(|(_, count)| *count >= need).ok_or(BufferError::Yet)?;
+        let Some((first, count)) = self.free.get_mut(at) else { return Err(BufferError::Yet) };
         let taken = *first;
         *first += need;
         *count -= need;
@@ -91,20 +91,20 @@ impl Space {
             self.free.remove(at);
         }
         let pages = Some((taken, need));
-        Ok(Room { area: self.area.clone(), data: (taken + 1) * PAGE, pages })
+        Ok(RequestBuffer { area: self.area.clone(), data: (taken + 1) * PAGE, pages })
     }
 
-    fn take_own(&mut self, len: usize) -> Result<Room, NoRoom> {
+    fn take_own(&mut self, len: usize) -> Result<RequestBuffer, BufferError> {
         if self.own {
-            return Err(NoRoom::Yet);
+            return Err(BufferError::Yet);
         }
-        let area = ThreadMapping::private(len + PAGE).map_err(|_| NoRoom::Memory)?;
+        let area = ThreadMapping::private(len + PAGE).map_err(|_| BufferError::Memory)?;
         self.own = true;
-        Ok(Room { area, data: PAGE, pages: None })
+        Ok(RequestBuffer { area, data: PAGE, pages: None })
     }
 
     /// Takes a room back.
-    pub(crate) fn put(&mut self, room: Room) {
+    pub(crate) fn put(&mut self, room: RequestBuffer) {
         let Some((first, count)) = room.pages else {
             self.own = false;
             return;
@@ -136,13 +136,13 @@ impl Space {
 mod tests {
     use super::*;
 
-    fn all_free(space: &Space) -> bool {
-        space.free == Space::new().unwrap().free && !space.own
+    fn all_free(space: &ConnectionBuffers) -> bool {
+        space.free == ConnectionBuffers::new().unwrap().free && !space.own
     }
 
     #[test]
     fn rooms_end_and_come_back() {
-        let mut space = Space::new().unwrap();
+        let mut space = ConnectionBuffers::new().unwrap();
         let mut rooms = Vec::new();
         let refused = loop {
             match space.take(1 << 20) {
@@ -150,10 +150,10 @@ mod tests {
                 Err(why) => break why,
             }
         };
-        assert!(matches!(refused, NoRoom::Yet) && rooms.len() == 3);
+        assert!(matches!(refused, BufferError::Yet) && rooms.len() == 3);
         assert!(space.take(4096).is_ok(), "small ones fit where large ones do not");
         let own = space.take(MAX_REQUEST_BYTES as usize).unwrap();
-        assert!(own.is_own() && matches!(space.take((1 << 20) + 1), Err(NoRoom::Yet)));
+        assert!(own.is_own() && matches!(space.take((1 << 20) + 1), Err(BufferError::Yet)));
         space.put(own);
         assert!(space.take((1 << 20) + 1).is_ok());
     }
@@ -163,7 +163,7 @@ mod tests {
         fn rooms_never_overlap_and_pages_are_never_lost(
             steps in proptest::collection::vec((1usize..100_000, 0usize..20), 1..200),
         ) {
-            let (mut space, mut held) = (Space::new().unwrap(), Vec::<(Room, usize)>::new());
+            let (mut space, mut held) = (ConnectionBuffers::new().unwrap(), Vec::<(RequestBuffer, usize)>::new());
             for (len, which) in steps {
                 if which < held.len() {
                     space.put(held.swap_remove(which).0);

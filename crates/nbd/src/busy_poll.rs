@@ -23,20 +23,20 @@ const REST: Duration = Duration::from_millis(100);
 
 /// The gaps of one client: from when everything was taken to when there is more.
 #[derive(Debug)]
-pub(crate) struct Pace {
+pub(crate) struct BusyPoll {
     expected: Duration,
     since: Option<Instant>,
     looked: Option<Instant>,
     rests_until: Option<Instant>,
 }
 
-impl Default for Pace {
+impl Default for BusyPoll {
     fn default() -> Self {
         Self { expected: GAP_MAX, since: None, looked: None, rests_until: None }
     }
 }
 
-impl Pace {
+impl BusyPoll {
     /// There was more.
     pub(crate) fn received(&mut self, now: Instant) {
         self.looked = None;
@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     /// A client that comes back after `gap`, `times` times; for how long it was looked for then.
-    fn run(pace: &mut Pace, gap: Duration, times: u32) -> Duration {
+    fn run(pace: &mut BusyPoll, gap: Duration, times: u32) -> Duration {
         let (mut now, mut looked) = (Instant::now(), Duration::ZERO);
         for _ in 0..times {
             let begin = now;
@@ -85,7 +85,7 @@ mod tests {
 
     #[test]
     fn fast_clients_are_looked_for_and_slow_ones_are_not() {
-        let mut pace = Pace::default();
+        let mut pace = BusyPoll::default();
         let us = Duration::from_micros;
         assert_eq!(run(&mut pace, us(5), 1), us(0), "nothing is known yet");
         assert_eq!(run(&mut pace, us(5), 60), us(5), "found each time");
@@ -97,7 +97,7 @@ mod tests {
     #[test]
     fn a_cpu_that_others_want_is_not_used_for_looking() {
         let us = Duration::from_micros;
-        let mut pace = Pace::default();
+        let mut pace = BusyPoll::default();
         run(&mut pace, us(5), 60);
         let now = Instant::now();
         assert!(pace.looks(now), "it is expected");
@@ -119,7 +119,7 @@ mod tests {
     #[test]
     fn an_idle_client_is_looked_for_once() {
         let us = Duration::from_micros;
-        let mut pace = Pace::default();
+        let mut pace = BusyPoll::default();
         run(&mut pace, us(5), 60);
         let now = Instant::now();
         let looks = (0..100_000).filter(|at| pace.looks(now + us(*at))).count();
