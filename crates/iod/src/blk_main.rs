@@ -10,7 +10,7 @@ use anyhow::Context;
 use clap::Parser;
 use model::spec::Backend;
 use rustix::event::{EventfdFlags, eventfd};
-use vhost_user::{Stop, Woken};
+use vhost_user::{StopSignal, Woken};
 
 use crate::adopt::{adopt, connected, tell_ready};
 use crate::blk_options::{BlkOptions, CAPABILITIES};
@@ -63,12 +63,12 @@ fn keep(options: &BlkOptions) -> anyhow::Result<ExitCode> {
 /// Serves under a keeper.
 fn work(options: &BlkOptions) -> anyhow::Result<()> {
     let Beginning { door, link, .. } = worker::begin(PROGRAM)?;
-    let told = Stop::new().context("cannot make a signal")?;
+    let told = StopSignal::new().context("cannot make a signal")?;
     worker::attend(&door, link, &told).context("cannot hear the keeper")?;
     run(options, Some((door, told)))
 }
 
-fn run(options: &BlkOptions, keeper: Option<(Door, Stop)>) -> anyhow::Result<()> {
+fn run(options: &BlkOptions, keeper: Option<(Door, StopSignal)>) -> anyhow::Result<()> {
     let spec = options.spec()?;
     let limit = limits::raise_open_files();
     limits::check_open_files(limit, [], 0, spec.queues)?;
@@ -121,7 +121,7 @@ impl Disk<'_> {
         if let Some(door) = &self.door {
             door.hold(&export.held(), export.kept()?)?;
         }
-        let ended = Stop::new().context("cannot make a signal")?;
+        let ended = StopSignal::new().context("cannot make a signal")?;
         export.serve(source, Some(ended.clone()))?;
         let size = export.geometry().size;
         tracing::info!(socket = %export.spec().socket.display(), bytes = size, "serving");
@@ -140,7 +140,7 @@ impl Disk<'_> {
     /// Takes the lock, which may mean to wait for the I/O of a dead process; false: the process is
     /// to end.
     fn activate(&self) -> anyhow::Result<bool> {
-        let done = Stop::new().context("cannot make a signal")?;
+        let done = StopSignal::new().context("cannot make a signal")?;
         std::thread::scope(|scope| {
             let activating = scope.spawn(|| {
                 let activated = self.export.activate();
@@ -175,7 +175,7 @@ impl Disk<'_> {
 }
 
 /// Readable when a signal has come, or when the keeper has told us to end.
-fn either(signals: OwnedFd, told: Option<Stop>) -> std::io::Result<OwnedFd> {
+fn either(signals: OwnedFd, told: Option<StopSignal>) -> std::io::Result<OwnedFd> {
     let Some(told) = told else { return Ok(signals) };
     let either = eventfd(0, EventfdFlags::CLOEXEC)?;
     let tell = either.try_clone()?;

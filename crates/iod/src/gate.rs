@@ -15,7 +15,7 @@ use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use vhost_user::Stop;
+use vhost_user::StopSignal;
 
 /// Of one listening socket.
 #[derive(Debug)]
@@ -27,7 +27,7 @@ pub(crate) struct Gate {
 #[derive(Debug)]
 struct State {
     /// Wakes whoever takes connections.
-    wake: Stop,
+    wake: StopSignal,
     /// Nobody may take any, for now.
     shut: bool,
     /// Nobody ever may.
@@ -44,7 +44,7 @@ impl Gate {
     /// # Errors
     /// The process may open no more descriptors.
     pub(crate) fn new() -> io::Result<Self> {
-        let wake = Stop::new()?;
+        let wake = StopSignal::new()?;
         let state = State { wake, shut: false, stopped: false, taking: false, visitors: 0 };
         Ok(Self { state: Mutex::new(state), changed: Condvar::new() })
     }
@@ -72,7 +72,7 @@ impl Gate {
     /// The process may open no more descriptors; the gate is as it was.
     pub(crate) fn shut(&self) -> io::Result<()> {
         // For the time after the next opening: that cannot fail.
-        let fresh = Stop::new()?;
+        let fresh = StopSignal::new()?;
         let mut state = self.state();
         state.shut = true;
         std::mem::replace(&mut state.wake, fresh).stop();
@@ -113,12 +113,12 @@ impl Gate {
 #[derive(Debug)]
 pub(crate) struct Taking<'a> {
     gate: &'a Gate,
-    wake: Stop,
+    wake: StopSignal,
 }
 
 impl Taking<'_> {
     /// Given when it is over.
-    pub(crate) fn wake(&self) -> &Stop {
+    pub(crate) fn wake(&self) -> &StopSignal {
         &self.wake
     }
 

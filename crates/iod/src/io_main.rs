@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Parser;
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
-use vhost_user::{Access, Listener, SocketError, Stop};
+use vhost_user::{Access, Listener, SocketError, StopSignal};
 
 use crate::adopt::adopt;
 use crate::control::Server;
@@ -109,8 +109,8 @@ fn work(options: &IoOptions) -> anyhow::Result<()> {
     let pool = Arc::new(Pool::start(size).context("cannot start reactors")?);
     let polling = options.polling.spec();
     let table = Arc::new(Table::with(Arc::clone(&pool), open_files, door.clone(), polling));
-    let end = Stop::new().context("cannot make a signal")?;
-    let enough = Stop::new().context("cannot make a signal")?;
+    let end = StopSignal::new().context("cannot make a signal")?;
+    let enough = StopSignal::new().context("cannot make a signal")?;
     let scrapers = Arc::new(Gate::new().context("cannot make a signal")?);
     let server = Server::new(Arc::clone(&table), end.clone(), Arc::clone(&scrapers));
     let server = server.context("cannot make a signal")?;
@@ -155,7 +155,10 @@ fn work(options: &IoOptions) -> anyhow::Result<()> {
 type Calls = JoinHandle<Result<(), SocketError>>;
 
 /// A thread that takes calls on the listener that it is sent.
-fn take_calls(server: &Arc<Server>, end: &Stop) -> std::io::Result<(Sender<Listener>, Calls)> {
+fn take_calls(
+    server: &Arc<Server>,
+    end: &StopSignal,
+) -> std::io::Result<(Sender<Listener>, Calls)> {
     let (listen, listener) = mpsc::channel();
     let (server, end) = (Arc::clone(server), end.clone());
     let work = move || {
@@ -174,7 +177,7 @@ fn take_calls(server: &Arc<Server>, end: &Stop) -> std::io::Result<(Sender<Liste
 fn scrape(
     address: Option<Address>,
     predecessor: Option<Link>,
-    enough: Stop,
+    enough: StopSignal,
     gate: Arc<Gate>,
     table: &Arc<Table>,
 ) -> Option<JoinHandle<()>> {

@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use vhost_user::{SessionHandle, Stop, Woken};
+use vhost_user::{SessionHandle, StopSignal, Woken};
 
 /// How long front-ends may take over messages that they have begun, while everybody is served.
 pub(crate) const GRACE: Duration = Duration::from_millis(500);
@@ -26,7 +26,7 @@ pub(crate) fn settles(session: &SessionHandle, until: Instant) -> bool {
 /// Waits for the end of a control thread, `done`, whose session was `asked` to stand still then. True:
 /// it does not end, and its front-end is to be sent away.
 pub(crate) fn is_late(
-    done: &Stop,
+    done: &StopSignal,
     asked: Instant,
     session: impl Fn() -> Option<SessionHandle>,
 ) -> bool {

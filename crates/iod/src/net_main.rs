@@ -12,7 +12,7 @@ use anyhow::Context;
 use clap::Parser;
 use net::Mac;
 use net::port::{PortId, PortPolicy};
-use vhost_user::{Access, Listener, Stop};
+use vhost_user::{Access, Listener, StopSignal};
 
 use crate::adopt::{adopt, connected, tell_ready};
 use crate::export::{Source, policy};
@@ -83,7 +83,7 @@ fn serve(
     ready: Option<OwnedFd>,
     signals: OwnedFd,
 ) -> anyhow::Result<()> {
-    let ended = Stop::new().context("cannot make a signal")?;
+    let ended = StopSignal::new().context("cannot make a signal")?;
     let uplink = uplink(options, lan, sources.len())?;
     let mut all: Vec<(Arc<Nic>, Serving)> = Vec::new();
     let started = (0..).zip(sources).try_for_each(|(number, (socket, source))| {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use rustix::fs::{Mode, OFlags};
-use vhost_user::Stop;
+use vhost_user::StopSignal;
 
 use crate::adopt::adopt;
 use crate::held::{Door, SAY_DEADLINE};
@@ -75,7 +75,7 @@ fn take_link() -> io::Result<Link> {
 ///
 /// # Errors
 /// The process can have no more threads.
-pub(crate) fn attend(door: &Door, link: Arc<Link>, end: &Stop) -> io::Result<()> {
+pub(crate) fn attend(door: &Door, link: Arc<Link>, end: &StopSignal) -> io::Result<()> {
     let (door, end) = (door.clone(), end.clone());
     std::thread::Builder::new()
         .name("keeper".into())

@@ -38,7 +38,7 @@ pub trait Backend {
 
     /// Protocol features of [`OFFERED`](crate::features::OFFERED) that are not offered, since
     /// front-ends misuse them with devices of this kind. Constant.
-    fn withheld(&self) -> u64;
+    fn withheld_features(&self) -> u64;
 
     /// Takes the acknowledged bits, a subset of those offered. No queue runs.
     ///

@@ -11,7 +11,7 @@ use rustix::net::{SocketAddrUnix, SocketFlags};
 use crate::address::check_length;
 use crate::error::SocketError;
 use crate::listener::{errno, os, stream_socket};
-use crate::stop::{Stop, Woken};
+use crate::stop_signal::{StopSignal, Woken};
 
 /// First pause between two attempts.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
@@ -23,7 +23,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 ///
 /// # Errors
 /// A path that can never work: too long, not a socket, or forbidden.
-pub fn connect(path: &Path, stop: &Stop) -> Result<Option<UnixStream>, SocketError> {
+pub fn connect(path: &Path, stop: &StopSignal) -> Result<Option<UnixStream>, SocketError> {
     check_length(path)?;
     let address = SocketAddrUnix::new(path).map_err(errno("name", path))?;
     let mut pause = FIRST_PAUSE;

@@ -4,7 +4,7 @@
 //! locked as long as its server lives. A socket without that lock is stale and replaced, unless
 //! somebody who does not know of our locks answers on it.
 //!
-//! A listener is a handful of descriptors ([`Parts`]) that another process can hold, so that
+//! A listener is a handful of descriptors ([`ListenerParts`]) that another process can hold, so that
 //! front-ends find the same socket when the one that accepted has died: they wait in its backlog.
 
 use std::ffi::OsStr;
@@ -27,7 +27,7 @@ use rustix::net::{
 use crate::address::{check_length, group_id};
 use crate::error::SocketError;
 use crate::lock::{Lock, identity};
-use crate::stop::{Stop, Woken};
+use crate::stop_signal::{StopSignal, Woken};
 
 /// Front-ends that may wait while one is served.
 const BACKLOG: i32 = 16;
@@ -56,7 +56,7 @@ pub struct Listener {
 
 /// What a listener is made of: enough to go on with it in another process.
 #[derive(Debug)]
-pub struct Parts {
+pub struct ListenerParts {
     /// Where it listens.
     pub path: PathBuf,
     /// Device and inode of the socket file; none when the file is somebody else's to remove.
@@ -128,8 +128,8 @@ impl Listener {
     ///
     /// # Errors
     /// The socket does not listen.
-    pub fn adopt(parts: Parts) -> Result<Self, SocketError> {
-        let Parts { path, identity, socket, lock } = parts;
+    pub fn adopt(parts: ListenerParts) -> Result<Self, SocketError> {
+        let ListenerParts { path, identity, socket, lock } = parts;
         listening_at(&socket)?;
         let lock = Lock::adopt(&path, lock);
         Ok(Self { socket, path, identity, lock })
@@ -139,10 +139,10 @@ impl Listener {
     ///
     /// # Errors
     /// The process may open no more descriptors.
-    pub fn parts(&self) -> io::Result<Parts> {
+    pub fn parts(&self) -> io::Result<ListenerParts> {
         let (path, identity) = (self.path.clone(), self.identity);
         let (socket, lock) = (self.socket.try_clone()?, self.lock.twin()?);
-        Ok(Parts { path, identity, socket, lock })
+        Ok(ListenerParts { path, identity, socket, lock })
     }
 
     /// Closes our side and leaves the files to the other holder of the parts.
@@ -160,7 +160,7 @@ impl Listener {
     ///
     /// # Errors
     /// The socket is broken. A shortage of descriptors is waited out instead.
-    pub fn accept(&self, stop: &Stop) -> Result<Option<UnixStream>, SocketError> {
+    pub fn accept(&self, stop: &StopSignal) -> Result<Option<UnixStream>, SocketError> {
         let error = |source| os("wait for a front-end on", &self.path, source);
         loop {
             match stop.wait(Some(self.socket.as_fd()), None).map_err(error)? {

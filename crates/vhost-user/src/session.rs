@@ -12,11 +12,11 @@ use rustix::io::Errno;
 
 use crate::backend::Backend;
 use crate::error::{Refusal, SessionError};
-use crate::frozen::{SessionState, StateError};
 use crate::message::{InflightDesc, Request, code};
+use crate::message_turn::MessageTurn;
+use crate::session_state::{SessionState, StateError};
 use crate::state::{Answer, State};
-use crate::stop::{Stop, Woken};
-use crate::turn::Turn;
+use crate::stop_signal::{StopSignal, Woken};
 use crate::wire::{self, Message};
 
 /// A connected front-end that is still to be served, or to be served on.
@@ -52,8 +52,8 @@ pub enum SessionEnd {
 struct Link {
     socket: Arc<UnixStream>,
     closed: AtomicBool,
-    freeze: Stop,
-    turn: Turn,
+    freeze: StopSignal,
+    turn: MessageTurn,
 }
 
 impl Session {
@@ -66,8 +66,8 @@ impl Session {
     }
 
     fn over(socket: Arc<UnixStream>) -> io::Result<Self> {
-        let (closed, turn) = (AtomicBool::new(false), Turn::default());
-        let link = Link { socket, closed, freeze: Stop::new()?, turn };
+        let (closed, turn) = (AtomicBool::new(false), MessageTurn::default());
+        let link = Link { socket, closed, freeze: StopSignal::new()?, turn };
         Ok(Self { link: Arc::new(link), hushed: false, saved: None })
     }
 
@@ -78,13 +78,13 @@ impl Session {
     /// The device has other queues, offers less than the front-end has acknowledged, or cannot
     /// find a ring that ran.
     pub fn restore(state: SessionState, backend: &dyn Backend) -> Result<Self, StateError> {
-        state.fits(backend)?;
+        state.check_compatible(backend)?;
         let session = Self::over(Arc::clone(&state.socket)).map_err(StateError::Os)?;
         Ok(Self { saved: Some(state), ..session })
     }
 
     /// What this front-end is refused is logged at level debug only.
-    pub fn hush(&mut self) {
+    pub fn log_refusals_at_debug(&mut self) {
         self.hushed = true;
     }
 
@@ -109,7 +109,7 @@ impl Session {
         }
         let outcome = converse(&self.link, &mut state);
         let closed = self.link.closed.load(Ordering::Acquire);
-        if matches!(outcome, Ok(After::Frozen)) && !closed {
+        if matches!(outcome, Ok(LoopExit::Frozen)) && !closed {
             let socket = Arc::clone(&self.link.socket);
             return Ok(SessionEnd::Frozen(Box::new(state.freeze(socket))));
         }
@@ -147,17 +147,17 @@ impl SessionHandle {
     /// what the device does about it meanwhile is not waited for. False: it has not by `until`. True
     /// of a session that has ended.
     pub fn await_message(&self, until: Instant) -> bool {
-        self.link.upgrade().is_none_or(|link| link.turn.await_ours(until))
+        self.link.upgrade().is_none_or(|link| link.turn.wait_message_boundary(until))
     }
 }
 
 /// How a conversation has come to its end.
-enum After {
+enum LoopExit {
     HungUp,
     Frozen,
 }
 
-fn converse(link: &Link, state: &mut State<'_>) -> Result<After, SessionError> {
+fn converse(link: &Link, state: &mut State<'_>) -> Result<LoopExit, SessionError> {
     let socket = &link.socket;
     loop {
         let woken = link.freeze.wait(Some(socket.as_fd()), None);
@@ -165,11 +165,11 @@ fn converse(link: &Link, state: &mut State<'_>) -> Result<After, SessionError> {
             action: "wait for",
             source: Errno::from_io_error(&error).unwrap_or(Errno::IO),
         })? {
-            Woken::Stopped => return Ok(After::Frozen),
+            Woken::Stopped => return Ok(LoopExit::Frozen),
             Woken::Readable | Woken::TimedOut => {}
         }
         let theirs = link.turn.theirs();
-        let Some(message) = wire::receive(socket)? else { return Ok(After::HungUp) };
+        let Some(message) = wire::receive(socket)? else { return Ok(LoopExit::HungUp) };
         drop(theirs);
         exchange(link, state, message)?;
     }
@@ -206,7 +206,7 @@ fn carry_out(state: &mut State<'_>, message: Message) -> Result<Answer, Refusal>
         return Err(Refusal::DescriptorsLost);
     }
     let request = Request::parse(message.header.code, &message.payload, message.fds)?;
-    state.carry_out(request)
+    state.handle_request(request)
 }
 
 /// Tells the front-end, in the way that the protocol has for this request.

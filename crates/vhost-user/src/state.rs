@@ -14,12 +14,12 @@ use crate::channel::BackendChannel;
 use crate::error::{BackendError, Refusal};
 use crate::fds;
 use crate::features::{self, PROTOCOL_FEATURES};
-use crate::frozen::{FrozenRing, SessionState};
+use crate::inflight::InflightState;
 use crate::log::RefusalLog;
+use crate::memory_table;
 use crate::message::{InflightDesc, Request, config_reply};
-use crate::record::Record;
 use crate::ring::{Kick, Ring};
-use crate::slots;
+use crate::session_state::{FrozenRing, SessionState};
 
 /// Most entries of a ring that is served. QEMU gives no virtqueue more (`VIRTQUEUE_MAX_SIZE`),
 /// and it bounds what we hold for the requests of one ring.
@@ -44,7 +44,7 @@ pub(crate) struct State<'a> {
     acked: Option<u64>,
     /// Acknowledged protocol features.
     protocol: u64,
-    record: Record,
+    record: InflightState,
     channel: Option<BackendChannel>,
     pub(crate) log: RefusalLog,
 }
@@ -60,7 +60,8 @@ fn device(action: &'static str) -> impl FnOnce(BackendError) -> Refusal {
 impl<'a> State<'a> {
     pub(crate) fn new(backend: &'a mut dyn Backend) -> Self {
         let rings = (0..backend.queue_count()).map(|_| Ring::default()).collect();
-        let (table, record, log) = (Arc::default(), Record::default(), RefusalLog::default());
+        let (table, record, log) =
+            (Arc::default(), InflightState::default(), RefusalLog::default());
         Self { backend, rings, table, acked: None, protocol: 0, record, channel: None, log }
     }
 
@@ -100,7 +101,7 @@ impl<'a> State<'a> {
     }
 
     fn protocol_offer(&self) -> u64 {
-        features::OFFERED & !self.backend.withheld()
+        features::OFFERED & !self.backend.withheld_features()
     }
 
     /// Acknowledgements were negotiated.
@@ -108,7 +109,7 @@ impl<'a> State<'a> {
         self.protocol & features::REPLY_ACK != 0
     }
 
-    pub(crate) fn carry_out(&mut self, request: Request) -> Result<Answer, Refusal> {
+    pub(crate) fn handle_request(&mut self, request: Request) -> Result<Answer, Refusal> {
         match request {
             Request::GetFeatures => {
                 return Ok(number(self.backend.features() | PROTOCOL_FEATURES));
@@ -123,7 +124,7 @@ impl<'a> State<'a> {
                 return Ok(Answer::Payload(config_reply(offset, flags, &bytes)));
             }
             Request::GetInflightFd { queues, size, payload } => {
-                let (desc, region) = Record::make(queues, size, self.rings.len())?;
+                let (desc, region) = InflightState::make(queues, size, self.rings.len())?;
                 return Ok(Answer::Region(desc.reply(payload), region));
             }
             Request::SetInflightFd(desc, fd) => self.set_record(desc, &fd)?,
@@ -134,11 +135,13 @@ impl<'a> State<'a> {
             Request::SetOwner => {}
             Request::ResetOwner => self.stop_all(),
             Request::ResetDevice => self.reset(),
-            Request::SetMemTable(parts) => self.set_table(slots::replaced(parts)?)?,
+            Request::SetMemTable(parts) => self.set_table(memory_table::replaced(parts)?)?,
             Request::AddMemReg(spec, fd) => {
-                self.set_table(slots::with(&self.table, spec, &fd)?)?;
+                self.set_table(memory_table::with(&self.table, spec, &fd)?)?;
             }
-            Request::RemMemReg(spec) => self.set_table(slots::without(&self.table, spec)?)?,
+            Request::RemMemReg(spec) => {
+                self.set_table(memory_table::without(&self.table, spec)?)?
+            }
             Request::SetVringNum { index, num } => self.set_num(index, num)?,
             Request::SetVringAddr { index, addr } => self.set_addr(index, addr)?,
             Request::SetVringBase { index, base } => {
@@ -245,7 +248,7 @@ impl<'a> State<'a> {
     fn set_record(&mut self, desc: InflightDesc, fd: &OwnedFd) -> Result<(), Refusal> {
         // The former region is left with nothing recorded.
         self.stop_all();
-        self.record = Record::take(desc, fd, self.rings.len())?;
+        self.record = InflightState::take(desc, fd, self.rings.len())?;
         self.start_all();
         Ok(())
     }
@@ -253,7 +256,7 @@ impl<'a> State<'a> {
     /// The front-end has brought a record that cannot be had.
     pub(crate) fn lose_record(&mut self) {
         self.stop_all();
-        self.record = Record::Lost;
+        self.record = InflightState::Lost;
     }
 
     /// The features that the device heard.

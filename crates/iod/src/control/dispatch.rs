@@ -7,7 +7,7 @@ use model::report::Stats;
 use model::rpc::{Adopted, Call, MAX_LINE_BYTES, MetricsReply, Request, Response, RpcError, code};
 use serde::Serialize;
 use serde_json::Value;
-use vhost_user::Stop;
+use vhost_user::StopSignal;
 
 use super::Server;
 use crate::handover;
@@ -32,7 +32,7 @@ pub(crate) struct Caller<'a> {
     /// It runs as the user that we run as.
     pub(crate) is_us: bool,
     /// Ends the process.
-    pub(crate) end: &'a Stop,
+    pub(crate) end: &'a StopSignal,
     /// Whoever takes callers.
     pub(crate) server: &'a Server,
 }

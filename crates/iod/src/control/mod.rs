@@ -20,7 +20,7 @@ use model::rpc::{MAX_LINE_BYTES, Response, code};
 use rustix::io::retry_on_intr;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg, sockopt};
 use rustix::process::geteuid;
-use vhost_user::{Listener, SocketError, Stop};
+use vhost_user::{Listener, SocketError, StopSignal};
 
 use crate::gate::Gate;
 use crate::table::Table;
@@ -48,7 +48,7 @@ pub struct Server {
     /// Of the metrics' socket, which another process takes over together with this one.
     scrapers: Arc<Gate>,
     /// Told when a caller has asked for the end of the process.
-    end: Stop,
+    end: StopSignal,
 }
 
 #[derive(Debug, Default)]
@@ -75,7 +75,11 @@ impl Server {
     ///
     /// # Errors
     /// The process may open no more descriptors.
-    pub(crate) fn new(table: Arc<Table>, end: Stop, scrapers: Arc<Gate>) -> io::Result<Arc<Self>> {
+    pub(crate) fn new(
+        table: Arc<Table>,
+        end: StopSignal,
+        scrapers: Arc<Gate>,
+    ) -> io::Result<Arc<Self>> {
         let (callers, left, gate) = (Mutex::default(), Condvar::new(), Gate::new()?);
         Ok(Arc::new(Self { table, callers, left, gate, scrapers, end }))
     }

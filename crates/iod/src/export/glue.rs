@@ -41,7 +41,7 @@ impl Backend for Glue<'_> {
         self.export.device.features()
     }
 
-    fn withheld(&self) -> u64 {
+    fn withheld_features(&self) -> u64 {
         0
     }
 

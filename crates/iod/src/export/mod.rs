@@ -32,7 +32,7 @@ use std::time::{Duration, Instant};
 use blk::{BlkDevice, DeviceOptions};
 use disk::{Disk, FileDisk, Geometry};
 use model::spec::{Caps, DiskSpec};
-use vhost_user::{Access, BackendChannel, Listener, SessionHandle, SessionState, Stop};
+use vhost_user::{Access, BackendChannel, Listener, SessionHandle, SessionState, StopSignal};
 
 pub use self::error::ExportError;
 pub use self::nbd::NbdError;
@@ -80,7 +80,7 @@ pub struct Export {
     /// What is left with storage that hangs.
     left: Mutex<Left>,
     /// Ends the control thread between sessions.
-    stop: Mutex<Stop>,
+    stop: Mutex<StopSignal>,
     /// The control thread ends because the disk is to stand still.
     still: AtomicBool,
     thread: Mutex<Option<Control>>,
@@ -139,7 +139,7 @@ impl Export {
         };
         let device = Arc::new(BlkDevice::new(Arc::clone(&disk), &options));
         device.set_caps(caps::of(spec.caps));
-        let stop = Mutex::new(Stop::new().map_err(serve::signal)?);
+        let stop = Mutex::new(StopSignal::new().map_err(serve::signal)?);
         Ok(Arc::new(Self {
             queues: Queues::new(Arc::clone(&device), Arc::clone(&pool)),
             pool,

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use ::nbd::{Counts, NbdServer, Options};
 use model::export::ExportSpec;
 use model::report::ExportStats;
-use vhost_user::{Access, Listener, Parts};
+use vhost_user::{Access, Listener, ListenerParts};
 
 use super::{Export, ExportError, lock};
 use crate::gate::Gate;
@@ -324,7 +324,7 @@ impl Export {
     pub(crate) fn restore_exports(
         self: &Arc<Self>,
         specs: &[ExportSpec],
-        sockets: Vec<Parts>,
+        sockets: Vec<ListenerParts>,
         in_time: bool,
     ) -> Result<(), ExportError> {
         let deadline = in_time.then(|| self.deadline());
@@ -374,7 +374,7 @@ impl Export {
     }
 
     /// Twins of their sockets, in the same order.
-    pub(super) fn export_sockets(&self) -> io::Result<Vec<Parts>> {
+    pub(super) fn export_sockets(&self) -> io::Result<Vec<ListenerParts>> {
         let exports = lock(&self.exports);
         let listeners = exports.iter().filter_map(|one| one.listener.as_ref());
         listeners.map(|listener| listener.parts()).collect()

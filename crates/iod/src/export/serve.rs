@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use vhost_user::{Listener, Session, SessionEnd, SocketError, Stop, Woken, connect};
+use vhost_user::{Listener, Session, SessionEnd, SocketError, StopSignal, Woken, connect};
 
 use super::glue::Glue;
 use super::{Export, ExportError, lock};
@@ -22,7 +22,7 @@ const RECONNECT_PAUSE: Duration = Duration::from_millis(200);
 pub(super) struct Control {
     thread: JoinHandle<Result<(), SocketError>>,
     /// Given when it ends.
-    pub(super) done: Stop,
+    pub(super) done: StopSignal,
 }
 
 /// There are no descriptors left for a signal.
@@ -48,7 +48,11 @@ impl Export {
     ///
     /// # Errors
     /// The process can have no more threads.
-    pub fn serve(self: &Arc<Self>, source: Source, ended: Option<Stop>) -> Result<(), ExportError> {
+    pub fn serve(
+        self: &Arc<Self>,
+        source: Source,
+        ended: Option<StopSignal>,
+    ) -> Result<(), ExportError> {
         self.serve_on(source, ended, None)
     }
 
@@ -56,11 +60,11 @@ impl Export {
     pub(super) fn serve_on(
         self: &Arc<Self>,
         source: Source,
-        ended: Option<Stop>,
+        ended: Option<StopSignal>,
         session: Option<Session>,
     ) -> Result<(), ExportError> {
         let export = Arc::clone(self);
-        let (stop, done) = (lock(&self.stop).clone(), Stop::new().map_err(signal)?);
+        let (stop, done) = (lock(&self.stop).clone(), StopSignal::new().map_err(signal)?);
         let gone = done.clone();
         let work = move || {
             let served = export.serve_all(source, &stop, session);
@@ -96,7 +100,7 @@ impl Export {
     fn serve_all(
         self: &Arc<Self>,
         source: Source,
-        stop: &Stop,
+        stop: &StopSignal,
         session: Option<Session>,
     ) -> Result<(), SocketError> {
         let mut visits = Visits::default();
@@ -122,12 +126,12 @@ impl Export {
         Ok(())
     }
 
-    fn session(self: &Arc<Self>, stream: UnixStream, stop: &Stop, visits: &mut Visits) {
+    fn session(self: &Arc<Self>, stream: UnixStream, stop: &StopSignal, visits: &mut Visits) {
         let told = visits.begin(Instant::now());
         match Session::new(stream) {
             Ok(mut session) => {
                 if told == Told::Quiet {
-                    session.hush();
+                    session.log_refusals_at_debug();
                 }
                 self.converse(session, stop, told, "front-end connected");
             }
@@ -141,7 +145,7 @@ impl Export {
         }
     }
 
-    fn converse(self: &Arc<Self>, session: Session, stop: &Stop, told: Told, hello: &str) {
+    fn converse(self: &Arc<Self>, session: Session, stop: &StopSignal, told: Told, hello: &str) {
         let handle = session.handle();
         lock(&self.front_end).session = Some(handle.clone());
         // Told to stop before the handle could be seen.

@@ -19,7 +19,7 @@ use blk::TokenBalance;
 use model::export::ExportSpec;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use vhost_user::{Listener, Parts, Session, SessionHandle, SessionState, Stop};
+use vhost_user::{Listener, ListenerParts, Session, SessionHandle, SessionState, StopSignal};
 
 use super::glue::Glue;
 use super::serve::signal;
@@ -156,7 +156,7 @@ impl Export {
             for (index, next, goes_on) in queues.positions() {
                 state.stopped_at(index, next);
                 if !goes_on {
-                    state.rests(index);
+                    state.mark_broken(index);
                 }
             }
         }
@@ -168,7 +168,7 @@ impl Export {
     /// # Errors
     /// The process can have no more threads or descriptors.
     pub(crate) fn go_on(self: &Arc<Self>, still: Still) -> Result<(), ExportError> {
-        *lock(&self.stop) = Stop::new().map_err(signal)?;
+        *lock(&self.stop) = StopSignal::new().map_err(signal)?;
         self.still.store(false, Ordering::Release);
         let serving = self.is_active() && !self.is_paused();
         let restored = still.session.map(|state| self.resumed(*state)).transpose();
@@ -267,7 +267,7 @@ impl Export {
         let state = session.map(|data| SessionState::decode(data, fds)).transpose()?;
         if let Some(state) = &state {
             let (session, told) = (SessionHandle::default(), Told::Loud);
-            state.fits(&Glue { export: &export, session, told, first: true })?;
+            state.check_compatible(&Glue { export: &export, session, told, first: true })?;
         }
         let still = Still { session: state.map(Box::new) };
         let Held { active, exports, .. } = held;
@@ -281,11 +281,11 @@ pub(crate) struct Taken {
     pub(crate) export: Arc<Export>,
     still: Still,
     /// Where front-ends connect. No listener yet: one that is dropped removes its files.
-    listener: Option<Parts>,
+    listener: Option<ListenerParts>,
     active: bool,
     /// Its exports, which begin anew, and their sockets.
     exports: Vec<ExportSpec>,
-    sockets: Vec<Parts>,
+    sockets: Vec<ListenerParts>,
 }
 
 impl Taken {

@@ -8,7 +8,7 @@ use anyhow::Context;
 use rustix::io::Errno;
 use rustix::net::sockopt::socket_peercred;
 use rustix::process::{PidfdFlags, pidfd_open};
-use vhost_user::{NEWEST_FORMAT, OLDEST_FORMAT, Stop, Woken};
+use vhost_user::{NEWEST_FORMAT, OLDEST_FORMAT, StopSignal, Woken};
 
 use super::way::{FromGiver, FromTaker, WayError, hear, hear_record, say};
 use super::{CONFIRM_DEADLINE, DISK_FORMATS, NIC_FORMATS};
@@ -73,7 +73,7 @@ pub(crate) fn take(
 ///
 /// # Errors
 /// The system cannot tell.
-pub(crate) fn await_end(way: &Link, stop: &Stop) -> anyhow::Result<bool> {
+pub(crate) fn await_end(way: &Link, stop: &StopSignal) -> anyhow::Result<bool> {
     // Whoever has made the way.
     let giver = socket_peercred(way)?.pid;
     let ended = match pidfd_open(giver, PidfdFlags::empty()) {

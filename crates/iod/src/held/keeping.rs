@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Instant;
 
-use vhost_user::Stop;
+use vhost_user::StopSignal;
 
 use super::door::State;
 use super::{CONTROL, Door, HoldError, SAY_DEADLINE};
@@ -12,7 +12,7 @@ use crate::link::{FromKeeper, FromWorker, Link, Words};
 
 impl Door {
     /// Hears the keeper until its end, and gives `end` when this process is to end.
-    pub(crate) fn attend(&self, link: &Arc<Link>, end: &Stop) {
+    pub(crate) fn attend(&self, link: &Arc<Link>, end: &StopSignal) {
         loop {
             match link.receive::<FromKeeper>() {
                 Ok(Some((record, _))) => {
@@ -52,7 +52,7 @@ impl Door {
     ///
     /// # Errors
     /// [`HoldError::Kept`], or no descriptors and threads.
-    pub(crate) fn adopt(&self, end: &Stop) -> Result<(Words, OwnedFd), HoldError> {
+    pub(crate) fn adopt(&self, end: &StopSignal) -> Result<(Words, OwnedFd), HoldError> {
         let mut state = self.state();
         // One that has handed over is not to be kept, and what it holds is another's.
         if state.adopting || state.retired {

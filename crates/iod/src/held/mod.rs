@@ -22,7 +22,7 @@ use std::time::Duration;
 use model::export::ExportSpec;
 use model::spec::DiskSpec;
 use serde::{Deserialize, Serialize};
-use vhost_user::Parts;
+use vhost_user::ListenerParts;
 
 use crate::link::Holding;
 pub use door::Door;
@@ -98,12 +98,12 @@ impl From<disk::FileIdentity> for Identity {
 #[derive(Debug, Default)]
 pub struct Kept {
     /// Where front-ends connect; none where we connect to them.
-    pub listener: Option<Parts>,
+    pub listener: Option<ListenerParts>,
     /// A memory disk's bytes.
     pub memory: Option<OwnedFd>,
     /// Where clients of its exports connect, in the order of [`Held::exports`]. A disk that
     /// connects to its front-end has none.
-    pub exports: Vec<Parts>,
+    pub exports: Vec<ListenerParts>,
 }
 
 impl From<Holding> for Kept {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use vhost_user::Stop;
+use vhost_user::StopSignal;
 
 use super::*;
 use crate::link::{FromKeeper, FromWorker, Link};
@@ -42,7 +42,7 @@ fn an_adopting_keeper_ends_with_what_is_newest() {
         for key in ["disk/a", "disk/b", "disk/c"] {
             door.replace(key.into(), holding(1)).unwrap();
         }
-        let end = Stop::new().unwrap();
+        let end = StopSignal::new().unwrap();
         let (_, theirs) = door.adopt(&end).unwrap();
         let keeper = std::thread::spawn(move || keep(&Link::new(theirs), "last"));
         // Before the new keeper is told anything, most likely.
@@ -60,7 +60,7 @@ fn a_keeper_that_cannot_be_told_is_none_and_another_one_may_come() {
     let door = Door::default();
     let long = "x".repeat(crate::link::MAX_RECORD_BYTES);
     door.replace("disk/a".into(), Holding { data: long.into(), ..Holding::default() }).unwrap();
-    let end = Stop::new().unwrap();
+    let end = StopSignal::new().unwrap();
     let (_, theirs) = door.adopt(&end).unwrap();
     let theirs = Link::new(theirs);
     assert!(theirs.receive::<FromWorker>().unwrap().is_none(), "the link is closed");

@@ -6,13 +6,13 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use vhost_user::{Listener, Parts};
+use vhost_user::{Listener, ListenerParts};
 
 /// What one key stands for, and whoever holds it.
 #[derive(Debug, Default)]
 pub(crate) struct Holding {
     /// Listening sockets; the keeper removes their files when all has ended.
-    pub(crate) sockets: Vec<Parts>,
+    pub(crate) sockets: Vec<ListenerParts>,
     /// The worker's own words.
     pub(crate) data: Value,
     /// What else it wants back.
@@ -42,8 +42,10 @@ pub(super) struct SocketFile {
 impl Holding {
     /// As a record, and the descriptors that go with it.
     pub(crate) fn written(&self, key: &str) -> (Written, Vec<BorrowedFd<'_>>) {
-        let file =
-            |parts: &Parts| SocketFile { path: parts.path.clone(), identity: parts.identity };
+        let file = |parts: &ListenerParts| SocketFile {
+            path: parts.path.clone(),
+            identity: parts.identity,
+        };
         let sockets = self.sockets.iter().map(file).collect();
         let of_sockets = self.sockets.iter().flat_map(|p| [p.socket.as_fd(), p.lock.as_fd()]);
         let fds = of_sockets.chain(self.fds.iter().map(AsFd::as_fd)).collect();
@@ -62,7 +64,7 @@ impl Holding {
         for SocketFile { path, identity } in std::mem::take(&mut written.sockets) {
             let socket = fds.next().ok_or_else(missing)?;
             let lock = fds.next().ok_or_else(missing)?;
-            sockets.push(Parts { path, identity, socket, lock });
+            sockets.push(ListenerParts { path, identity, socket, lock });
         }
         let Written { key, data, stop_ms, .. } = written;
         Ok((key, Self { sockets, data, fds: fds.collect(), stop_ms }))
@@ -73,10 +75,10 @@ impl Holding {
     /// # Errors
     /// The process may open no more descriptors.
     pub(crate) fn twin(&self) -> io::Result<Self> {
-        let socket = |parts: &Parts| {
+        let socket = |parts: &ListenerParts| {
             let (path, identity) = (parts.path.clone(), parts.identity);
             let (socket, lock) = (parts.socket.try_clone()?, parts.lock.try_clone()?);
-            Ok(Parts { path, identity, socket, lock })
+            Ok(ListenerParts { path, identity, socket, lock })
         };
         let sockets = self.sockets.iter().map(socket).collect::<io::Result<_>>()?;
         let fds = self.fds.iter().map(OwnedFd::try_clone).collect::<io::Result<_>>()?;

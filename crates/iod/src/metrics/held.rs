@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 
 use anyhow::Context;
 use serde_json::json;
-use vhost_user::{Listener, Stop};
+use vhost_user::{Listener, StopSignal};
 
 use super::Address;
 use super::server::{Socket, bind};
@@ -49,7 +49,7 @@ pub(crate) fn take(
     address: &Address,
     door: &Door,
     predecessor: Option<&Link>,
-    enough: &Stop,
+    enough: &StopSignal,
 ) -> anyhow::Result<Option<Socket>> {
     match door.holding(METRICS).transpose()? {
         Some(holding) if holding.data["address"] == address.to_string() => {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use vhost_user::{Access, Listener, Stop, Woken};
+use vhost_user::{Access, Listener, StopSignal, Woken};
 
 use super::Address;
 use crate::gate::Gate;
@@ -98,7 +98,7 @@ fn begin(stream: Stream, gate: &Arc<Gate>, scraped: &Scraped) {
     }
 }
 
-fn accept(socket: &Socket, stop: &Stop) -> io::Result<Option<Stream>> {
+fn accept(socket: &Socket, stop: &StopSignal) -> io::Result<Option<Stream>> {
     match socket {
         Socket::Unix(listener) => {
             Ok(listener.accept(stop).map_err(io::Error::other)?.map(Stream::Unix))

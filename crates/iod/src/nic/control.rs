@@ -12,7 +12,7 @@ use std::time::Duration;
 use anyhow::Context;
 use model::rpc::{Call, MAX_LINE_BYTES, MetricsReply, Response, RpcError, code};
 use serde_json::Value;
-use vhost_user::{Access, Listener, Stop};
+use vhost_user::{Access, Listener, StopSignal};
 
 use super::told::Told;
 use crate::control::lines::{self, Line};
@@ -26,7 +26,7 @@ const ANSWER_DEADLINE: Duration = Duration::from_secs(10);
 /// Answers callers until it is dropped.
 #[derive(Debug)]
 pub struct NetControl {
-    stop: Stop,
+    stop: StopSignal,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -42,7 +42,7 @@ impl NetControl {
     /// # Errors
     /// The socket is not to be had, or the process can have no more threads or descriptors.
     pub fn start(path: &Path, access: &Access, told: Arc<Told>) -> anyhow::Result<Self> {
-        let stop = Stop::new().context("cannot make a signal")?;
+        let stop = StopSignal::new().context("cannot make a signal")?;
         let listener = Listener::bind(path, access).context("--control")?;
         let end = stop.clone();
         let thread = std::thread::Builder::new().name("control".into());
@@ -61,7 +61,7 @@ impl Drop for NetControl {
     }
 }
 
-fn take_callers(listener: &Listener, stop: &Stop, told: &Arc<Told>) {
+fn take_callers(listener: &Listener, stop: &StopSignal, told: &Arc<Told>) {
     let mut callers: Vec<Caller> = Vec::new();
     loop {
         let stream = match listener.accept(stop) {

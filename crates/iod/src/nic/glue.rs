@@ -132,7 +132,7 @@ impl Backend for Glue<'_> {
 
     /// QEMU before 8.0 adds each region once for each pair, which contradicts itself. Tables of 8
     /// regions, as others have too, are left.
-    fn withheld(&self) -> u64 {
+    fn withheld_features(&self) -> u64 {
         CONFIGURE_MEM_SLOTS
     }
 

@@ -28,7 +28,7 @@ use net::switch::{LearntStation, NetworkId, NetworkPolicy};
 use net::{Mac, Reason};
 use nic::{Fabric, FabricError, PortCounts};
 use reactor::{PollPolicy, Stopped};
-use vhost_user::{SessionHandle, SocketError, Stop};
+use vhost_user::{SessionHandle, SocketError, StopSignal};
 
 use crate::export::Asked;
 use crate::pool::Pool;
@@ -233,7 +233,7 @@ pub struct Nic {
     /// The front-end that is connected now, if any.
     session: Mutex<Option<SessionHandle>>,
     /// Ends the control thread between sessions.
-    stop: Mutex<Stop>,
+    stop: Mutex<StopSignal>,
     /// The control thread ends because the NIC is to stand still, and leaves its session here.
     still: AtomicBool,
     frozen: Mutex<Option<Frozen>>,
@@ -249,7 +249,7 @@ impl Nic {
     /// The network takes no more ports, or there are no descriptors.
     pub fn new(lan: &Arc<Lan>, spec: NicSpec) -> Result<Arc<Self>, NicError> {
         let make = |source| NicError::Os { action: "make a signal", source };
-        let stop = Mutex::new(Stop::new().map_err(make)?);
+        let stop = Mutex::new(StopSignal::new().map_err(make)?);
         lan.fabric.set_port(spec.port, &spec.policy).inspect_err(|_| lan.unplug(spec.port))?;
         let pairs = if spec.multiqueue { spec.pairs.clamp(1, PAIRS_MAX) } else { 1 };
         let control = spec.multiqueue;
@@ -322,7 +322,7 @@ impl Nic {
         lock(&self.session)
     }
 
-    fn stop(&self) -> MutexGuard<'_, Stop> {
+    fn stop(&self) -> MutexGuard<'_, StopSignal> {
         lock(&self.stop)
     }
 

@@ -6,7 +6,9 @@ use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use vhost_user::{Listener, Session, SessionEnd, SessionHandle, SocketError, Stop, Woken, connect};
+use vhost_user::{
+    Listener, Session, SessionEnd, SessionHandle, SocketError, StopSignal, Woken, connect,
+};
 
 use super::glue::Glue;
 use super::still::{Frozen, Resumed};
@@ -24,7 +26,7 @@ const RECONNECT_PAUSE: Duration = Duration::from_millis(200);
 pub struct Serving {
     pub(super) thread: JoinHandle<Result<(), SocketError>>,
     /// Given when it ends.
-    pub(super) done: Stop,
+    pub(super) done: StopSignal,
     pub(super) listener: Option<Arc<Listener>>,
 }
 
@@ -48,7 +50,7 @@ impl Nic {
     pub fn serve(
         self: &Arc<Self>,
         source: Source,
-        ended: Option<Stop>,
+        ended: Option<StopSignal>,
     ) -> Result<Serving, NicError> {
         self.serve_on(source, ended, None)
     }
@@ -57,7 +59,7 @@ impl Nic {
     pub(super) fn serve_on(
         self: &Arc<Self>,
         source: Source,
-        ended: Option<Stop>,
+        ended: Option<StopSignal>,
         session: Option<Resumed>,
     ) -> Result<Serving, NicError> {
         let refused = |action| move |source| NicError::Os { action, source };
@@ -66,7 +68,7 @@ impl Nic {
             _ => None,
         };
         let (nic, stop) = (Arc::clone(self), self.stop().clone());
-        let done = Stop::new().map_err(refused("make a signal"))?;
+        let done = StopSignal::new().map_err(refused("make a signal"))?;
         let gone = done.clone();
         let work = move || {
             let served = nic.serve_all(source, &stop, session);
@@ -89,7 +91,7 @@ impl Nic {
     fn serve_all(
         &self,
         source: Source,
-        stop: &Stop,
+        stop: &StopSignal,
         session: Option<Resumed>,
     ) -> Result<(), SocketError> {
         let mut visits = Visits::default();
@@ -116,7 +118,7 @@ impl Nic {
         Ok(())
     }
 
-    fn visit(&self, stream: UnixStream, stop: &Stop, visits: &mut Visits) {
+    fn visit(&self, stream: UnixStream, stop: &StopSignal, visits: &mut Visits) {
         let told = visits.begin(Instant::now());
         let mut session = match Session::new(stream) {
             Ok(session) => session,
@@ -126,7 +128,7 @@ impl Nic {
             }
         };
         if told == Told::Quiet {
-            session.hush();
+            session.log_refusals_at_debug();
         }
         self.converse(session, stop, told, "front-end connected", |handle| Glue::new(self, handle));
         if told == Told::Last {
@@ -137,7 +139,7 @@ impl Nic {
     fn converse<'a>(
         &'a self,
         session: Session,
-        stop: &Stop,
+        stop: &StopSignal,
         told: Told,
         hello: &str,
         glue: impl FnOnce(SessionHandle) -> Glue<'a>,

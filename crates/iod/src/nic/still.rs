@@ -15,7 +15,7 @@ use std::time::Instant;
 
 use net::control::ControlSettings;
 use nic::RunningQueue;
-use vhost_user::{Listener, Session, SessionHandle, SessionState, Stop};
+use vhost_user::{Listener, Session, SessionHandle, SessionState, StopSignal};
 
 use super::glue::Glue;
 use super::muster::{Arrival, Muster};
@@ -84,7 +84,7 @@ impl Nic {
         muster: &Arc<Muster>,
     ) -> Result<Serving, NicError> {
         let make = |source| NicError::Os { action: "make a signal", source };
-        *self.stop() = Stop::new().map_err(make)?;
+        *self.stop() = StopSignal::new().map_err(make)?;
         self.still.store(false, Ordering::Release);
         let Still { frozen, listener } = still;
         let session = frozen.and_then(|frozen| self.resumed(frozen, muster));

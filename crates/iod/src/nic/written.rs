@@ -8,7 +8,7 @@ use net::control::{ADDRESSES_MAX, Command, ControlSettings};
 use reactor::{Stopped, clock_ns};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use vhost_user::{Parts, SessionHandle, SessionState, StateError};
+use vhost_user::{ListenerParts, SessionHandle, SessionState, StateError};
 
 use super::Nic;
 use super::glue::Glue;
@@ -69,7 +69,7 @@ impl Still {
 #[derive(Debug)]
 pub(crate) struct Taken {
     frozen: Option<Frozen>,
-    listener: Parts,
+    listener: ListenerParts,
 }
 
 impl Nic {
@@ -87,7 +87,7 @@ impl Nic {
         session: Option<WrittenSession>,
         owed_ns: u64,
         fds: Vec<OwnedFd>,
-        listener: Parts,
+        listener: ListenerParts,
     ) -> anyhow::Result<Taken> {
         // An upgrade gives nobody a new burst.
         if let Some(pace) = &self.allowed().now.rate {
@@ -98,7 +98,7 @@ impl Nic {
             return Ok(Taken { frozen: None, listener });
         };
         let state = Box::new(SessionState::decode(state, fds)?);
-        state.fits(&Glue::new(self, SessionHandle::default()))?;
+        state.check_compatible(&Glue::new(self, SessionHandle::default()))?;
         let asked = asked.map(|asked| read(asked, self.pairs())).transpose()?;
         Ok(Taken { frozen: Some(Frozen { state, queues: Vec::new(), asked }), listener })
     }

@@ -13,7 +13,7 @@ use model::rpc::code;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use vhost_user::{Listener, Parts};
+use vhost_user::{Listener, ListenerParts};
 
 use super::error::NicsError;
 use super::{Entry, Nics, State};
@@ -220,14 +220,14 @@ impl Nics {
     ///
     /// # Errors
     /// It is not held, or what is held is not understood.
-    pub(super) fn held_nic(&self, id: &str) -> anyhow::Result<(NicSpec, Parts)> {
+    pub(super) fn held_nic(&self, id: &str) -> anyhow::Result<(NicSpec, ListenerParts)> {
         let holding = self.door.holding(&key(id)).context("it is not held")??;
         let held = read::<HeldNic>(&holding.data).map_err(anyhow::Error::msg)?;
         anyhow::ensure!(!held.leaving, "it is being detached");
         Ok((held.spec, self.held_socket(id)?))
     }
 
-    fn held_socket(&self, id: &str) -> Result<Parts, NicError> {
+    fn held_socket(&self, id: &str) -> Result<ListenerParts, NicError> {
         let share = |source| NicError::Os { action: "share its socket", source };
         let gone = || share(io::Error::other("it is not held"));
         let holding = self.door.holding(&key(id)).ok_or_else(gone)?.map_err(share)?;

@@ -11,7 +11,7 @@ use model::report::DiskState;
 use model::rpc::code;
 use model::spec::PollSpec;
 use serde_json::{Value, json};
-use vhost_user::{Access, Listener, Stop};
+use vhost_user::{Access, Listener, StopSignal};
 
 use super::Table;
 use crate::held::Door;
@@ -23,7 +23,7 @@ fn table(holdings: BTreeMap<String, Holding>) -> (Arc<Table>, Link) {
     let (link, theirs) = Link::pair().unwrap();
     let link = Arc::new(link);
     let door = Door::open(Arc::clone(&link), Words::default(), holdings, false);
-    let (attending, end) = (door.clone(), Stop::new().unwrap());
+    let (attending, end) = (door.clone(), StopSignal::new().unwrap());
     std::thread::spawn(move || attending.attend(&link, &end));
     let pool = Arc::new(Pool::start(Size::asked(1)).unwrap());
     (Arc::new(Table::with(pool, 1 << 20, door, PollSpec::default())), Link::new(theirs))

@@ -14,7 +14,7 @@ use rustix::net::{
     socket_with,
 };
 use tempfile::TempDir;
-use vhost_user::{Access, Listener, SocketError, Stop, connect};
+use vhost_user::{Access, Listener, SocketError, StopSignal, connect};
 
 /// Far above what anything here takes.
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -44,7 +44,7 @@ fn a_socket_and_its_lock_come_and_go_together() {
     assert_eq!(names(&folder), ["disk.sock", "disk.sock.lock"]);
     let waiting = UnixStream::connect(&path).unwrap();
     let second = UnixStream::connect(&path).unwrap();
-    let stop = Stop::new().unwrap();
+    let stop = StopSignal::new().unwrap();
     assert!(listener.accept(&stop).unwrap().is_some());
     assert!(listener.accept(&stop).unwrap().is_some());
     drop((waiting, second, listener));
@@ -62,7 +62,7 @@ fn a_listener_goes_on_in_another_process() {
     assert!(matches!(bind(&path), Err(SocketError::Taken { .. })), "the lock is held");
     let successor = Listener::adopt(held).unwrap();
     assert_eq!(successor.path(), path);
-    let stop = Stop::new().unwrap();
+    let stop = StopSignal::new().unwrap();
     let mut accepted = successor.accept(&stop).unwrap().unwrap();
     std::io::Write::write_all(&mut waiting, b"x").unwrap();
     std::io::Read::read_exact(&mut accepted, &mut [0]).unwrap();
@@ -90,7 +90,7 @@ fn a_given_socket_is_served_and_left() {
     let given = UnixListener::bind(&path).unwrap();
     let listener = Listener::given(OwnedFd::from(given.try_clone().unwrap())).unwrap();
     let _waiting = UnixStream::connect(&path).unwrap();
-    assert!(listener.accept(&Stop::new().unwrap()).unwrap().is_some());
+    assert!(listener.accept(&StopSignal::new().unwrap()).unwrap().is_some());
     let again = Listener::given(OwnedFd::from(given.try_clone().unwrap()));
     assert!(matches!(again, Err(SocketError::Taken { .. })), "one process serves it");
     drop(listener);
@@ -178,7 +178,7 @@ fn a_path_that_no_socket_can_have_is_refused() {
     let path = folder.path().join("x".repeat(108));
     let error = bind(&path).unwrap_err();
     assert!(matches!(error, SocketError::PathTooLong { .. }), "{error}");
-    let stop = Stop::new().unwrap();
+    let stop = StopSignal::new().unwrap();
     assert!(matches!(connect(&path, &stop), Err(SocketError::PathTooLong { .. })));
     assert_eq!(names(&folder), [""; 0]);
 }
@@ -198,7 +198,7 @@ fn the_longest_path_works() {
 fn waiting_ends_when_told_to_stop() {
     let (_folder, path) = folder();
     let listener = bind(&path).unwrap();
-    let stop = Stop::new().unwrap();
+    let stop = StopSignal::new().unwrap();
     let waiter = {
         let stop = stop.clone();
         std::thread::spawn(move || listener.accept(&stop).unwrap().is_none())
@@ -211,7 +211,7 @@ fn waiting_ends_when_told_to_stop() {
 #[test]
 fn connecting_waits_until_the_front_end_listens() {
     let (_folder, path) = folder();
-    let stop = Stop::new().unwrap();
+    let stop = StopSignal::new().unwrap();
     let connecting = {
         let (path, stop) = (path.clone(), stop.clone());
         std::thread::spawn(move || connect(&path, &stop).unwrap().is_some())
@@ -244,7 +244,7 @@ fn full(path: &Path) -> (OwnedFd, Vec<OwnedFd>) {
 }
 
 /// Connects on a thread of its own; what comes of it is received.
-fn connecting(path: &Path, stop: &Stop) -> mpsc::Receiver<Option<UnixStream>> {
+fn connecting(path: &Path, stop: &StopSignal) -> mpsc::Receiver<Option<UnixStream>> {
     let (path, stop, (sender, receiver)) = (path.to_owned(), stop.clone(), mpsc::channel());
     std::thread::spawn(move || sender.send(connect(&path, &stop).unwrap()));
     receiver
@@ -254,7 +254,7 @@ fn connecting(path: &Path, stop: &Stop) -> mpsc::Receiver<Option<UnixStream>> {
 fn a_full_backlog_is_waited_out() {
     let (_folder, path) = folder();
     let (listener, waiting) = full(&path);
-    let stop = Stop::new().unwrap();
+    let stop = StopSignal::new().unwrap();
     let outcome = connecting(&path, &stop);
     // Not an outcome, however long it is watched.
     assert!(outcome.recv_timeout(Duration::from_millis(100)).is_err());
@@ -270,7 +270,7 @@ fn a_full_backlog_is_waited_out() {
 fn a_full_backlog_does_not_keep_us_from_stopping() {
     let (_folder, path) = folder();
     let _full = full(&path);
-    let stop = Stop::new().unwrap();
+    let stop = StopSignal::new().unwrap();
     let outcome = connecting(&path, &stop);
     assert!(outcome.recv_timeout(Duration::from_millis(100)).is_err());
     stop.stop();
@@ -280,7 +280,7 @@ fn a_full_backlog_does_not_keep_us_from_stopping() {
 #[test]
 fn connecting_to_something_that_is_no_socket_fails_at_once() {
     let (_folder, path) = folder();
-    let stop = Stop::new().unwrap();
+    let stop = StopSignal::new().unwrap();
     let below = path.join("below");
     std::fs::write(&path, "").unwrap();
     assert!(matches!(connect(&below, &stop), Err(SocketError::Os { .. })));

@@ -14,7 +14,7 @@ use net::port::PortId;
 use nic::{HostQueue, PortCounts, PortIncarnation};
 use reactor::Context;
 use tap::{QueueError, Tap, TapOrigin};
-use vhost_user::Stop;
+use vhost_user::StopSignal;
 
 use super::{Lan, NicError, tell_counts};
 use line::Inlet;
@@ -37,7 +37,7 @@ pub struct Uplink {
 /// How an uplink ends: once, by whoever is first.
 #[derive(Debug)]
 struct Fate {
-    end: Stop,
+    end: StopSignal,
     /// It does not end: it is to rest ([`rest`]).
     rests: AtomicBool,
     /// Why, if nobody wants it to.
@@ -46,7 +46,7 @@ struct Fate {
 
 impl Fate {
     fn new() -> Result<Arc<Self>, NicError> {
-        let end = Stop::new().map_err(os("make a signal"))?;
+        let end = StopSignal::new().map_err(os("make a signal"))?;
         Ok(Arc::new(Self { end, rests: AtomicBool::new(false), error: OnceLock::new() }))
     }
 

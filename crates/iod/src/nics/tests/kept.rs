@@ -3,7 +3,7 @@
 use std::thread::JoinHandle;
 
 use serde_json::{Value, json};
-use vhost_user::{Access, Listener, Stop};
+use vhost_user::{Access, Listener, StopSignal};
 
 use super::*;
 use crate::link::{FromKeeper, FromWorker, Holding, Link, Words};
@@ -17,7 +17,7 @@ fn kept(
     let (link, theirs) = Link::pair().unwrap();
     let link = Arc::new(link);
     let door = Door::open(Arc::clone(&link), Words::default(), holdings, false);
-    let (attending, end) = (door.clone(), Stop::new().unwrap());
+    let (attending, end) = (door.clone(), StopSignal::new().unwrap());
     std::thread::spawn(move || attending.attend(&link, &end));
     let keeper = Link::new(theirs);
     let answers = std::thread::spawn(move || {

@@ -77,7 +77,7 @@ impl Backend for Recorder {
         FEATURES | POISON
     }
 
-    fn withheld(&self) -> u64 {
+    fn withheld_features(&self) -> u64 {
         0
     }
 

@@ -7,9 +7,9 @@
 //! half a state would be a session that loses requests.
 
 mod error;
+mod format_v1;
 #[cfg(test)]
 mod tests;
-mod written;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -23,15 +23,17 @@ use crate::channel::BackendChannel;
 use crate::error::Refusal;
 use crate::fds;
 use crate::features::{OFFERED, PROTOCOL_FEATURES};
+use crate::inflight::{InflightState, describe};
+use crate::memory_table;
 use crate::message::{InflightDesc, RingAddr};
-use crate::record::{Record, describe};
 use crate::ring::{Kick, Ring};
-use crate::slots;
 use crate::state::ring_size;
 
 pub use error::StateError;
-use written::{Descriptors, Written, WrittenAddr, WrittenKick, WrittenRecord, WrittenRegion};
-use written::{WrittenRing, index};
+use format_v1::{
+    Descriptors, SessionStateV1, WrittenAddr, WrittenKick, WrittenRecord, WrittenRegion,
+};
+use format_v1::{WrittenRing, index};
 
 /// Oldest format that is read and written.
 pub const OLDEST_FORMAT: u32 = 1;
@@ -45,7 +47,7 @@ pub struct SessionState {
     pub(crate) acked: Option<u64>,
     pub(crate) protocol: u64,
     pub(crate) table: Arc<Table>,
-    pub(crate) record: Record,
+    pub(crate) record: InflightState,
     pub(crate) rings: Vec<FrozenRing>,
     pub(crate) channel: Option<BackendChannel>,
     /// Refusals are logged at level debug only.
@@ -71,7 +73,7 @@ impl SessionState {
 
     /// The driver of queue `index` has broken its ring: the session does not start it when it goes
     /// on, but when its front-end gives it a kick descriptor anew, as after a stop.
-    pub fn rests(&mut self, index: u16) {
+    pub fn mark_broken(&mut self, index: u16) {
         if let Some(frozen) = self.rings.get_mut(usize::from(index)) {
             frozen.running = false;
             frozen.ring.kick = Kick::Unset;
@@ -98,9 +100,9 @@ impl SessionState {
             regions.push(WrittenRegion { guest_addr, user_addr, len, file_offset, fd });
         }
         let record = match &self.record {
-            Record::Absent => WrittenRecord::Absent,
-            Record::Lost => WrittenRecord::Lost,
-            Record::Kept(region) => {
+            InflightState::Absent => WrittenRecord::Absent,
+            InflightState::Lost => WrittenRecord::Lost,
+            InflightState::Kept(region) => {
                 let InflightDesc { mmap_size, mmap_offset, queues, size } = describe(region);
                 let fd = index(&mut fds, region.fd().ok_or(StateError::Unshared)?)?;
                 WrittenRecord::Kept { mmap_size, mmap_offset, queues, size, fd }
@@ -112,7 +114,7 @@ impl SessionState {
         }
         let channel = self.channel.as_ref().map(|way| index(&mut fds, way.as_fd())).transpose()?;
         let (features, protocol, hushed) = (self.acked, self.protocol, self.hushed);
-        let written = Written {
+        let written = SessionStateV1 {
             version,
             socket: 0,
             features,
@@ -134,7 +136,7 @@ impl SessionState {
     pub fn decode(data: Value, fds: Vec<OwnedFd>) -> Result<Self, StateError> {
         let version = data.get("version").and_then(Value::as_u64).unwrap_or(0);
         check_version(u32::try_from(version).unwrap_or(u32::MAX))?;
-        let written: Written = serde_json::from_value(data)?;
+        let written: SessionStateV1 = serde_json::from_value(data)?;
         let mut fds = Descriptors::new(fds);
         let socket = fds.take(written.socket)?;
         let mut parts = Vec::new();
@@ -144,11 +146,11 @@ impl SessionState {
             parts.push((spec, fds.take(fd)?));
         }
         let record = match written.record {
-            WrittenRecord::Absent => Record::Absent,
-            WrittenRecord::Lost => Record::Lost,
+            WrittenRecord::Absent => InflightState::Absent,
+            WrittenRecord::Lost => InflightState::Lost,
             WrittenRecord::Kept { mmap_size, mmap_offset, queues, size, fd } => {
                 let desc = InflightDesc { mmap_size, mmap_offset, queues, size };
-                Record::take(desc, &fds.take(fd)?, written.rings.len())?
+                InflightState::take(desc, &fds.take(fd)?, written.rings.len())?
             }
         };
         let mut rings = Vec::new();
@@ -163,7 +165,7 @@ impl SessionState {
             socket: Arc::new(socket.into()),
             acked: written.features,
             protocol: written.protocol,
-            table: Arc::new(slots::replaced(parts)?),
+            table: Arc::new(memory_table::replaced(parts)?),
             record,
             rings,
             channel: channel.map(BackendChannel::new).transpose()?,
@@ -176,13 +178,13 @@ impl SessionState {
     /// # Errors
     /// The device has other queues, offers less than the front-end has acknowledged, or cannot
     /// find a ring that ran.
-    pub fn fits(&self, backend: &dyn Backend) -> Result<(), StateError> {
+    pub fn check_compatible(&self, backend: &dyn Backend) -> Result<(), StateError> {
         let (has, needs) = (usize::from(backend.queue_count()), self.rings.len());
         if has != needs {
             return Err(StateError::Queues { has, needs });
         }
         let extra = self.acked.unwrap_or(0) & !(backend.features() | PROTOCOL_FEATURES);
-        let extra = extra | (self.protocol & !(OFFERED & !backend.withheld()));
+        let extra = extra | (self.protocol & !(OFFERED & !backend.withheld_features()));
         if extra != 0 {
             return Err(Refusal::Features { extra }.into());
         }

@@ -9,7 +9,7 @@ use super::StateError;
 /// A session as data. Descriptors are places in a list.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Written {
+pub(super) struct SessionStateV1 {
     pub(super) version: u32,
     pub(super) socket: u16,
     pub(super) features: Option<u64>,

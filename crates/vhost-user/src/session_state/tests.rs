@@ -51,16 +51,16 @@ fn state() -> impl Strategy<Value = SessionState> {
         };
         let parts = (0..).zip(pages).map(part).collect();
         let record = match record {
-            0 => Record::Absent,
-            1 => Record::Lost,
+            0 => InflightState::Absent,
+            1 => InflightState::Lost,
             _ => {
                 let made = virtq::InflightRegion::create(rings.len() as u16, size);
-                Record::Kept(made.unwrap())
+                InflightState::Kept(made.unwrap())
             }
         };
         let (socket, way) = UnixStream::pair().unwrap();
         let channel = channel.then(|| BackendChannel::new(way.into()).unwrap());
-        let (socket, table) = (Arc::new(socket), Arc::new(slots::replaced(parts).unwrap()));
+        let (socket, table) = (Arc::new(socket), Arc::new(memory_table::replaced(parts).unwrap()));
         SessionState { socket, acked, protocol, table, record, rings, channel, hushed }
     })
 }
@@ -104,9 +104,9 @@ fn as_many_regions_as_a_session_may_have_come_back() {
             memory(4096),
         )
     });
-    let table = Arc::new(slots::replaced(parts.collect()).unwrap());
+    let table = Arc::new(memory_table::replaced(parts.collect()).unwrap());
     let socket = Arc::new(UnixStream::pair().unwrap().0);
-    let (acked, protocol, record, channel, hushed) = (None, 0, Record::Absent, None, false);
+    let (acked, protocol, record, channel, hushed) = (None, 0, InflightState::Absent, None, false);
     let rings = Vec::new();
     let state = SessionState { socket, acked, protocol, table, record, rings, channel, hushed };
     let (data, fds) = state.encode(1).unwrap();

@@ -27,7 +27,7 @@ use crate::state::MAX_RING_ENTRIES;
 
 /// Where requests in flight are recorded.
 #[derive(Debug, Default)]
-pub(crate) enum Record {
+pub(crate) enum InflightState {
     /// Nowhere: the front-end does not ask for it.
     #[default]
     Absent,
@@ -37,7 +37,7 @@ pub(crate) enum Record {
     Lost,
 }
 
-impl Record {
+impl InflightState {
     /// A fresh region, as the front-end is told of it.
     pub(crate) fn make(
         queues: u16,

@@ -10,14 +10,14 @@ use rustix::io::{Errno, write};
 
 /// A signal that is given once and stays. Clones share it; usable from any thread.
 #[derive(Clone, Debug)]
-pub struct Stop {
+pub struct StopSignal {
     event: Arc<OwnedFd>,
 }
 
 /// How a wait ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Woken {
-    /// [`Stop::stop`] was called, now or before.
+    /// [`StopSignal::stop_signal`] was called, now or before.
     Stopped,
     /// The descriptor is readable.
     Readable,
@@ -25,7 +25,7 @@ pub enum Woken {
     TimedOut,
 }
 
-impl Stop {
+impl StopSignal {
     /// A signal that has not been given.
     ///
     /// # Errors

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 /// Who is waited for.
 #[derive(Debug, Default)]
-pub(crate) struct Turn {
+pub(crate) struct MessageTurn {
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -20,16 +20,16 @@ struct State {
 
 /// It is the front-end's turn until this is dropped.
 #[derive(Debug)]
-pub(crate) struct Theirs<'a>(&'a Turn);
+pub(crate) struct FrontEndTurn<'a>(&'a MessageTurn);
 
-impl Turn {
-    pub(crate) fn theirs(&self) -> Theirs<'_> {
+impl MessageTurn {
+    pub(crate) fn theirs(&self) -> FrontEndTurn<'_> {
         self.lock().theirs = true;
-        Theirs(self)
+        FrontEndTurn(self)
     }
 
     /// Waits until the turn that is the front-end's now has ended; false: it has not by `until`.
-    pub(crate) fn await_ours(&self, until: Instant) -> bool {
+    pub(crate) fn wait_message_boundary(&self, until: Instant) -> bool {
         let mut state = self.lock();
         let ended = state.ended;
         while state.theirs && state.ended == ended {
@@ -49,7 +49,7 @@ impl Turn {
     }
 }
 
-impl Drop for Theirs<'_> {
+impl Drop for FrontEndTurn<'_> {
     fn drop(&mut self) {
         let mut state = self.0.lock();
         state.theirs = false;
