@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use model::admission::Limits;
+use model::admission::StepLimits;
 use model::id::Uuid;
 use tokio::time::MissedTickBehavior;
 use toolstack::machines::{Drivers, Machines};
@@ -33,7 +33,7 @@ pub struct Settings {
     /// How long an operation waits for its turn.
     pub queue_deadline: Duration,
     /// How many steps run at once, where the host's record says nothing else.
-    pub limits: Limits,
+    pub limits: StepLimits,
 }
 
 /// Everything that calls need.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use model::admission::Limits;
+use model::admission::StepLimits;
 use model::plan::Deadlines;
 use toolstack::cgroup::Weights;
 use toolstack::machines::{self, Machines};
@@ -110,7 +110,7 @@ impl Trial {
         let settings = Settings {
             boot: BootPlaces::default(),
             queue_deadline: Duration::from_secs(1),
-            limits: Limits::default(),
+            limits: StepLimits::default(),
         };
         let drivers = sim::drivers(&sim);
         let first_domid = first_domid(&db);

@@ -2,7 +2,7 @@
 
 use clap::{Args, ValueEnum};
 use model::poll::{MAX_POLL_IDLE_THRESHOLD, MAX_POLL_US};
-use model::spec::{PollMode, PollSpec, Polling};
+use model::spec::{EffectivePolling, PollMode, PollSpec};
 
 /// How queues wait when they have nothing to do.
 #[derive(Clone, Copy, Debug, Args)]
@@ -17,7 +17,7 @@ pub struct PollOptions {
     #[arg(
         long,
         value_name = "US",
-        default_value_t = Polling::default().max_us,
+        default_value_t = EffectivePolling::default().max_us,
         value_parser = clap::value_parser!(u16).range(..=i64::from(MAX_POLL_US))
     )]
     poll_max_us: u16,
@@ -25,7 +25,7 @@ pub struct PollOptions {
     #[arg(
         long,
         value_name = "PERCENT",
-        default_value_t = Polling::default().idle_threshold,
+        default_value_t = EffectivePolling::default().idle_threshold,
         value_parser = clap::value_parser!(u8).range(..=i64::from(MAX_POLL_IDLE_THRESHOLD))
     )]
     poll_idle_threshold: u8,
@@ -45,7 +45,7 @@ enum Poll {
 impl PollOptions {
     /// What differs from what is so anyhow.
     pub(crate) fn spec(self) -> PollSpec {
-        let usual = Polling::default();
+        let usual = EffectivePolling::default();
         let mode = match self.poll {
             Poll::Auto => PollMode::Auto,
             Poll::Off => PollMode::Off,

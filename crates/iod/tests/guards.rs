@@ -14,8 +14,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use common::*;
+use model::diagnosis::{DiskFacts, judge};
 use model::report::{PollReason, PollStats};
-use model::why::{Facts, judge};
 use serde_json::json;
 use testkit::cpus::{self, Hogs, Offline, Quota};
 use testkit::driver::{Driver, Options};
@@ -120,7 +120,7 @@ impl Served {
         eventually("it is served", || self.done.load(Ordering::Relaxed) > done + 20);
         eventually("the reason is told", || {
             let stats = self.caller.stats();
-            let verdict = judge(&Facts::new(&stats, &stats, &stats.disks[0]));
+            let verdict = judge(&DiskFacts::new(&stats, &stats, &stats.disks[0]));
             verdict.polling.is_some_and(|said| said.contains(told))
         });
     }

@@ -150,7 +150,7 @@ pub(crate) fn split_commas(text: &str) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::spec::Polling;
+    use crate::spec::EffectivePolling;
 
     fn parse(text: &str) -> Result<DiskSpec, SpecError> {
         text.parse::<DiskArg>()?.place("d0", "/run/d0.sock")
@@ -172,7 +172,7 @@ mod tests {
         assert_eq!((spec.queues, spec.block_size), (4, Some(512)));
         assert_eq!(spec.cache, CacheMode::Writeback);
         assert_eq!(spec.on_full, OnFull::Error);
-        let expected = Polling { mode: PollMode::Always, max_us: 50, idle_threshold: 0 };
+        let expected = EffectivePolling { mode: PollMode::Always, max_us: 50, idle_threshold: 0 };
         assert_eq!(spec.polling().resolve(), expected);
     }
 

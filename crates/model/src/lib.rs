@@ -37,12 +37,12 @@
 
 pub mod admission;
 pub mod caps;
+pub mod diagnosis;
 pub mod disk_arg;
 pub mod domain;
 pub mod export;
 pub mod id;
 pub mod machine;
-mod named;
 pub mod nic;
 pub mod plan;
 pub mod poll;
@@ -58,4 +58,4 @@ pub mod vbd;
 pub mod vdi;
 pub mod vif;
 pub mod vm;
-pub mod why;
+mod wire_names;

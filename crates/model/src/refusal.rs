@@ -33,7 +33,7 @@ impl Feature {
 
 /// An operation that runs, and the kind of object that it runs on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Underway {
+pub enum OngoingOp {
     /// Of a machine.
     Vm(VmOp),
     /// Of a machine's disk slot.
@@ -46,7 +46,7 @@ pub enum Underway {
     Vif(VifOp),
 }
 
-impl Underway {
+impl OngoingOp {
     /// The operation's name.
     pub fn name(self) -> &'static str {
         match self {
@@ -80,7 +80,7 @@ pub enum Refusal {
     #[error("{} is in progress", .op.name())]
     OtherOperation {
         /// That operation.
-        op: Underway,
+        op: OngoingOp,
     },
     /// Not done to templates.
     #[error("the machine is a template")]
@@ -166,7 +166,7 @@ pub enum Refusal {
 
 impl Refusal {
     /// Refused because of an operation that is under way.
-    pub(crate) fn beside<T>(op: Underway) -> Result<T, Self> {
+    pub(crate) fn beside<T>(op: OngoingOp) -> Result<T, Self> {
         Err(Self::OtherOperation { op })
     }
 
@@ -191,7 +191,7 @@ mod tests {
         let expected = &[PowerState::Halted, PowerState::Suspended];
         let bad = Refusal::BadPowerState { expected, actual: PowerState::Running };
         assert_eq!(bad.to_string(), "the machine is running, this needs halted, suspended");
-        let other = Refusal::OtherOperation { op: Underway::Vm(VmOp::CleanShutdown) };
+        let other = Refusal::OtherOperation { op: OngoingOp::Vm(VmOp::CleanShutdown) };
         assert_eq!(other.to_string(), "clean_shutdown is in progress");
         let lacks = Refusal::LacksFeature(Feature::HotplugVif);
         assert_eq!(lacks.to_string(), "the guest does not offer VIF hotplug");
@@ -205,11 +205,11 @@ mod tests {
     #[test]
     fn an_operation_under_way_has_its_own_name() {
         for (op, name) in [
-            (Underway::Vm(VmOp::HardReboot), "hard_reboot"),
-            (Underway::Vbd(VbdOp::UnplugForce), "unplug_force"),
-            (Underway::Vdi(VdiOp::ResizeOnline), "resize_online"),
-            (Underway::Sr(SrOp::VdiCreate), "vdi_create"),
-            (Underway::Vif(VifOp::Plug), "plug"),
+            (OngoingOp::Vm(VmOp::HardReboot), "hard_reboot"),
+            (OngoingOp::Vbd(VbdOp::UnplugForce), "unplug_force"),
+            (OngoingOp::Vdi(VdiOp::ResizeOnline), "resize_online"),
+            (OngoingOp::Sr(SrOp::VdiCreate), "vdi_create"),
+            (OngoingOp::Vif(VifOp::Plug), "plug"),
         ] {
             assert_eq!(op.name(), name);
         }

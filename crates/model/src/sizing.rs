@@ -39,7 +39,7 @@ pub struct Host {
 
 /// A number and why it is not another one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Reasoned<T> {
+pub struct SizedValue<T> {
     /// The number.
     pub value: T,
     /// The reason, in a sentence.
@@ -50,15 +50,15 @@ pub struct Reasoned<T> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sizing {
     /// Memory for Ringway's own processes, in bytes.
-    pub share_bytes: Reasoned<u64>,
+    pub share_bytes: SizedValue<u64>,
     /// Threads of a `ringway-io` that serve requests.
-    pub reactors: Reasoned<u16>,
+    pub reactors: SizedValue<u16>,
     /// Memory for caches of images, in bytes.
-    pub cache_bytes: Reasoned<u64>,
+    pub cache_bytes: SizedValue<u64>,
     /// Memory for buffers of requests, in bytes.
-    pub buffer_bytes: Reasoned<u64>,
+    pub buffer_bytes: SizedValue<u64>,
     /// Device steps on the host at once.
-    pub steps: Reasoned<u16>,
+    pub steps: SizedValue<u16>,
 }
 
 /// The sizes for a host.
@@ -66,7 +66,7 @@ pub fn sizing(host: Host) -> Sizing {
     let share_bytes = share(host.memory_bytes);
     let part = |of: u64, what: &str| {
         let why = format!("one {what} of Ringway's {}", Bytes(share_bytes.value));
-        Reasoned { value: share_bytes.value / of, why }
+        SizedValue { value: share_bytes.value / of, why }
     };
     Sizing {
         reactors: reactors(host.cpus, share_bytes.value),
@@ -77,7 +77,7 @@ pub fn sizing(host: Host) -> Sizing {
     }
 }
 
-fn share(memory: u64) -> Reasoned<u64> {
+fn share(memory: u64) -> SizedValue<u64> {
     let wanted = SHARE_BASE_BYTES.saturating_add(memory / SHARE_PART);
     let half = memory / 2;
     let (value, why) = if half <= wanted.min(MAX_SHARE_BYTES) {
@@ -88,10 +88,10 @@ fn share(memory: u64) -> Reasoned<u64> {
         let base = Bytes(SHARE_BASE_BYTES);
         (wanted, format!("{base} and one of {SHARE_PART} parts of the host's {}", Bytes(memory)))
     };
-    Reasoned { value, why }
+    SizedValue { value, why }
 }
 
-fn reactors(cpus: u16, share: u64) -> Reasoned<u16> {
+fn reactors(cpus: u16, share: u64) -> SizedValue<u16> {
     let by_memory = REACTORS_BY_SHARE.into_iter().find(|(below, _)| share < *below);
     let (value, why) = match by_memory {
         Some((below, most)) if cpus > most => {
@@ -103,10 +103,10 @@ fn reactors(cpus: u16, share: u64) -> Reasoned<u16> {
         }
         _ => (cpus.max(1), format!("one for each of {cpus} CPUs")),
     };
-    Reasoned { value, why }
+    SizedValue { value, why }
 }
 
-fn steps(share: u64) -> Reasoned<u16> {
+fn steps(share: u64) -> SizedValue<u16> {
     let fit = u16::try_from(share / STEPS_PART / STEP_BYTES).unwrap_or(u16::MAX).max(1);
     let (value, why) = if fit < DEFAULT_HOST {
         let room = Bytes(share / STEPS_PART);
@@ -114,7 +114,7 @@ fn steps(share: u64) -> Reasoned<u16> {
     } else {
         (DEFAULT_HOST, format!("storage gains nothing from more; {fit} would fit into memory"))
     };
-    Reasoned { value, why }
+    SizedValue { value, why }
 }
 
 /// An amount of memory as people write it.

@@ -1,7 +1,7 @@
 //! Storage repositories: what can be done to them.
 
-use crate::named::named;
-use crate::refusal::{Refusal, Underway};
+use crate::refusal::{OngoingOp, Refusal};
+use crate::wire_names::named;
 
 named! {
     /// What can be done to a storage repository.
@@ -91,7 +91,7 @@ pub fn check(op: SrOp, sr: &SrFacts) -> Result<(), Refusal> {
     }
     let alone = |other: &&SrOp| !(is_of_disk(op) && is_of_disk(**other));
     match sr.current.iter().find(alone) {
-        Some(other) => Refusal::beside(Underway::Sr(*other)),
+        Some(other) => Refusal::beside(OngoingOp::Sr(*other)),
         None => Ok(()),
     }
 }
@@ -186,7 +186,8 @@ mod tests {
             for &other in SrOp::ALL {
                 let together = of_disk.contains(&op) && other.name().starts_with("vdi_");
                 let busy = SrFacts { current: vec![other], ..sr.clone() };
-                let expected = if together { Ok(()) } else { Refusal::beside(Underway::Sr(other)) };
+                let expected =
+                    if together { Ok(()) } else { Refusal::beside(OngoingOp::Sr(other)) };
                 assert_eq!(check(op, &busy), expected, "{op:?} beside {other:?}");
                 let busier = SrFacts { current: vec![SrOp::VdiCreate, other], ..sr.clone() };
                 assert_eq!(check(op, &busier).is_ok(), together, "{op:?} beside {other:?}");

@@ -4,13 +4,13 @@ mod limits;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::domain::slots::MAX_VIFS;
-use crate::named::named;
+use crate::domain::pci::MAX_VIFS;
 use crate::nic::MAX_PAIRS;
-use crate::refusal::{Feature, Refusal, Underway};
+use crate::refusal::{Feature, OngoingOp, Refusal};
 use crate::vbd::no_such_device;
 use crate::vm::{PowerState, Strictness, VmFacts, check_device};
-pub use limits::{Asked, FLOOD_LIMIT, LockingMode, check_limits, limits};
+use crate::wire_names::named;
+pub use limits::{FLOOD_LIMIT, LockingMode, VifSettings, check_limits, limits};
 
 /// Highest number of an interface: a machine has 7.
 pub const MAX_DEVICE: u8 = MAX_VIFS - 1;
@@ -49,7 +49,7 @@ pub struct VifFacts {
 /// The first refusal.
 pub fn check(op: VifOp, vif: &VifFacts, vm: &VmFacts, how: Strictness) -> Result<(), Refusal> {
     if let Some(other) = vif.current.first() {
-        return Refusal::beside(Underway::Vif(*other));
+        return Refusal::beside(OngoingOp::Vif(*other));
     }
     if op != VifOp::Attach {
         if vm.power != PowerState::Running {
@@ -132,7 +132,7 @@ mod tests {
         for &op in VifOp::ALL {
             for &other in VifOp::ALL {
                 let busy = VifFacts { attached: op == VifOp::Unplug, current: vec![other] };
-                let refusal = Refusal::beside(Underway::Vif(other));
+                let refusal = Refusal::beside(OngoingOp::Vif(other));
                 assert_eq!(check(op, &busy, &running(), Strictness::Lenient), refusal);
             }
         }
@@ -157,7 +157,7 @@ mod tests {
     fn not_while_the_machine_shuts_down_and_never_for_the_host() {
         let vif = VifFacts { attached: true, current: vec![] };
         let ending = VmFacts { current: vec![VmOp::CleanShutdown], ..running() };
-        let refusal = Refusal::beside(Underway::Vm(VmOp::CleanShutdown));
+        let refusal = Refusal::beside(OngoingOp::Vm(VmOp::CleanShutdown));
         assert_eq!(check(VifOp::Unplug, &vif, &ending, Strictness::Lenient), refusal);
         let host = VmFacts { is_control_domain: true, ..running() };
         for op in [VifOp::Attach, VifOp::Unplug] {

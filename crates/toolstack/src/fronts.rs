@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use model::recipe::{FrontArg, Fronts, Place, Wanted};
+use model::recipe::{DiskSelector, RecipeDiskArg, RecipeDiskRequest, RecipeDisks};
 use model::report::{DiskStats, Stats};
 use model::spec::SpecError;
 
@@ -63,37 +63,41 @@ pub enum FrontError {
 ///
 /// # Errors
 /// The first disk that cannot be had.
-pub async fn resolve(args: &[FrontArg], control: &Path, check: bool) -> Result<Fronts, FrontError> {
-    let by_id = args.iter().any(|arg| matches!(arg.place, Place::Id(_)));
+pub async fn resolve(
+    args: &[RecipeDiskArg],
+    control: &Path,
+    check: bool,
+) -> Result<RecipeDisks, FrontError> {
+    let by_id = args.iter().any(|arg| matches!(arg.place, DiskSelector::Id(_)));
     let stats = match by_id {
         true => Some(Client::connect(control).await?.stats().await?),
         false => None,
     };
     let wanted: Result<Vec<_>, _> = args.iter().map(|arg| wanted(arg, stats.as_ref())).collect();
-    let fronts = Fronts::new(&wanted?)?;
+    let fronts = RecipeDisks::new(&wanted?)?;
     if check {
         fronts.all().iter().try_for_each(|front| look(Path::new(&front.socket)))?;
     }
     Ok(fronts)
 }
 
-fn wanted(arg: &FrontArg, stats: Option<&Stats>) -> Result<Wanted, FrontError> {
+fn wanted(arg: &RecipeDiskArg, stats: Option<&Stats>) -> Result<RecipeDiskRequest, FrontError> {
     let (socket, queues) = match &arg.place {
-        Place::Socket(path) => {
+        DiskSelector::Socket(path) => {
             let absolute = std::path::absolute(path).unwrap_or_else(|_| path.clone());
             (absolute, arg.queues.unwrap_or(1))
         }
-        Place::Id(id) => {
+        DiskSelector::Id(id) => {
             let disks = stats.map(|stats| stats.disks.as_slice()).unwrap_or_default();
             let disk =
                 disks.iter().find(|disk| disk.id == *id).ok_or_else(|| unknown(id, disks))?;
             (disk.socket.clone().into(), queues(arg, disk)?)
         }
     };
-    Ok(Wanted { socket, queues, target: arg.target.clone(), boot: arg.boot })
+    Ok(RecipeDiskRequest { socket, queues, target: arg.target.clone(), boot: arg.boot })
 }
 
-fn queues(arg: &FrontArg, disk: &DiskStats) -> Result<u16, FrontError> {
+fn queues(arg: &RecipeDiskArg, disk: &DiskStats) -> Result<u16, FrontError> {
     let (offered, asked) = (disk.queues, arg.queues.unwrap_or(disk.queues));
     if asked > offered {
         return Err(FrontError::Queues { id: disk.id.clone(), offered, asked });
@@ -118,7 +122,7 @@ fn look(path: &Path) -> Result<(), FrontError> {
 
 /// What to know before a QEMU that runs as a user of its own is started, as libvirt's does: the
 /// sockets that nobody but root may connect to.
-pub fn only_for_root(fronts: &Fronts) -> Vec<String> {
+pub fn only_for_root(fronts: &RecipeDisks) -> Vec<String> {
     let closed = |path: &&str| {
         // One that cannot be looked at is somebody else's report.
         Path::new(path).metadata().is_ok_and(|socket| {

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use anyhow::{Context, ensure};
 use clap::Args;
 use model::machine::Accel;
-use model::recipe::{FrontArg, Fronts, Guest, Kernel, flags, libvirt};
+use model::recipe::{Guest, Kernel, RecipeDiskArg, RecipeDisks, flags, libvirt};
 use model::spec::{SpecError, parse_size};
 use toolstack::fronts::{only_for_root, resolve};
 
@@ -35,7 +35,7 @@ have these disks."
 pub(crate) struct LibvirtXml {
     /// A disk; may be repeated (see below)
     #[arg(required = true, value_name = "DISK")]
-    disks: Vec<FrontArg>,
+    disks: Vec<RecipeDiskArg>,
     /// Control socket of the ringway-io whose disks are named by their ids
     #[arg(long, value_name = "SOCKET", env = "RINGWAY_CONTROL", default_value = DEFAULT_CONTROL)]
     control: PathBuf,
@@ -92,7 +92,7 @@ impl LibvirtXml {
         Ok(ExitCode::SUCCESS)
     }
 
-    fn text(&self, fronts: &Fronts) -> anyhow::Result<String> {
+    fn text(&self, fronts: &RecipeDisks) -> anyhow::Result<String> {
         model::machine::validate_memory(self.memory)?;
         if self.qemu {
             return Ok(flags::for_shell(&flags::qemu(fronts, self.memory)));

@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::{Args, ValueEnum};
+use model::diagnosis::{DiskFacts, DiskVerdict, bytes, duration, judge, judge_refused};
 use model::report::{
-    Began, BeganHow, DiskStats, OldestRequest, PollRefusals, PollStats, QueuePolling, QueueStats,
-    SlowRequest, Stats,
+    DiskStats, OldestRequest, PollRefusals, PollStats, QueuePolling, QueueStats, SlowRequest,
+    StartReason, Stats, WorkerStart,
 };
-use model::why::{Facts, Verdict, bytes, duration, judge, judge_refused};
 use serde_json::json;
 use toolstack::io::Client;
 
@@ -85,7 +85,7 @@ impl Why {
             return nic::tell(&self, (&earlier, &now), port);
         }
         let disk = full.disks.first().context("the answer holds no disk")?;
-        let verdict = judge(&Facts::new(&earlier, &now, disk));
+        let verdict = judge(&DiskFacts::new(&earlier, &now, disk));
         let mut output = std::io::stdout().lock();
         match self.format {
             Format::Json => {
@@ -103,7 +103,7 @@ impl Why {
 }
 
 /// The sentence first, then what it rests on.
-fn told(verdict: &Verdict, disk: &DiskStats, process: &Stats) -> String {
+fn told(verdict: &DiskVerdict, disk: &DiskStats, process: &Stats) -> String {
     let mut text = format!("{}\n", verdict.sentence);
     if let Some(step) = &verdict.next {
         // Without a stop: many end in a command, which is right as it stands.
@@ -179,7 +179,7 @@ fn queues(all: &[QueueStats]) -> comfy_table::Table {
 
 /// Since when counts are counted: a worker that took a disk over begins anew.
 fn since(process: &Stats) -> &'static str {
-    let first = |began: &Began| began.how == BeganHow::Start;
+    let first = |began: &WorkerStart| began.how == StartReason::Start;
     if process.began.as_ref().is_none_or(first) {
         "Since attach"
     } else {

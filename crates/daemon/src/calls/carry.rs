@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use model::id::{Uuid, VmId};
-use model::plan::Op;
+use model::plan::MachineOp;
 use model::refusal::Refusal;
 use tokio::time::{Instant, timeout, timeout_at};
 use toolstack::fut::Fut;
@@ -35,7 +35,7 @@ pub(crate) struct Work {
     /// The machine.
     pub(crate) vm: VmId,
     /// What is to be done.
-    pub(crate) op: Op,
+    pub(crate) op: MachineOp,
     /// What `current_operations` tell meanwhile.
     pub(crate) marks: Vec<Mark>,
     /// Asked when its turn has come, before `gate`.
@@ -48,7 +48,7 @@ pub(crate) struct Work {
 
 impl Work {
     /// An operation that nobody is told of, which may always begin and is owed to nobody.
-    pub(crate) fn quiet(vm: VmId, op: Op) -> Self {
+    pub(crate) fn quiet(vm: VmId, op: MachineOp) -> Self {
         let gate: Gate = Arc::new(|_| Ok(()));
         Self { vm, op, marks: Vec::new(), look: no_look(), gate, owes: None }
     }

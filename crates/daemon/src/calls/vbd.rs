@@ -5,7 +5,7 @@ mod make;
 
 use std::sync::Arc;
 
-use model::plan::Op;
+use model::plan::MachineOp;
 use model::refusal::Refusal;
 use model::vbd::VbdOp;
 use model::vdi::VdiOp;
@@ -117,10 +117,10 @@ fn work(view: &View<'_>, slot: &Ref, op: VbdOp, disk: Option<Ref>) -> Result<Wor
     let machine = reference(view, slot, vbd::Field::VM)?;
     let vbd = model::id::VbdId(uuid(view, slot, vbd::Field::uuid)?);
     let plan = match op {
-        VbdOp::Plug => Op::VbdPlug(vbd),
-        VbdOp::Insert => Op::Insert(vbd),
-        VbdOp::Eject => Op::Eject(vbd),
-        _ => Op::VbdUnplug { vbd, force: op == VbdOp::UnplugForce },
+        VbdOp::Plug => MachineOp::VbdPlug(vbd),
+        VbdOp::Insert => MachineOp::Insert(vbd),
+        VbdOp::Eject => MachineOp::Eject(vbd),
+        _ => MachineOp::VbdUnplug { vbd, force: op == VbdOp::UnplugForce },
     };
     let of = slot.clone();
     let gate: Gate = Arc::new(move |tx| {

@@ -8,7 +8,7 @@ mod settings;
 use std::sync::Arc;
 
 use model::id::VifId;
-use model::plan::Op;
+use model::plan::MachineOp;
 use model::refusal::Refusal;
 use model::vif::VifOp;
 use model::vm::Strictness;
@@ -67,7 +67,7 @@ async fn plugged(ctx: &Ctx, device: &Ref, op: VifOp) -> Result<(), ApiError> {
 fn work(view: &View<'_>, device: &Ref, op: VifOp) -> Result<Work, ApiError> {
     let machine = reference(view, device, vif::Field::VM)?;
     let vif = VifId(uuid(view, device, vif::Field::uuid)?);
-    let plan = if op == VifOp::Plug { Op::VifPlug(vif) } else { Op::VifUnplug(vif) };
+    let plan = if op == VifOp::Plug { MachineOp::VifPlug(vif) } else { MachineOp::VifUnplug(vif) };
     let of = device.clone();
     let gate: Gate = Arc::new(move |tx| check(&tx.view(), &of, op));
     let field = vif::Field::current_operations.into();

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use model::plan::Op;
+use model::plan::MachineOp;
 use model::refusal::Refusal;
 use model::vbd::VbdOp;
 use model::vm::{PowerState, Strictness, VmOp};
@@ -117,21 +117,21 @@ fn refused_disk(ctx: &Ctx, machine: &Ref, why: &Refusal) -> Option<About> {
     })
 }
 
-fn plan_of(op: VmOp, paused: bool) -> Option<Op> {
+fn plan_of(op: VmOp, paused: bool) -> Option<MachineOp> {
     Some(match op {
-        VmOp::Start | VmOp::StartOn => Op::Start { paused },
-        VmOp::CleanShutdown => Op::CleanShutdown,
-        VmOp::HardShutdown => Op::HardShutdown,
-        VmOp::CleanReboot => Op::CleanReboot,
-        VmOp::HardReboot => Op::HardReboot,
-        VmOp::Pause => Op::Pause,
-        VmOp::Unpause => Op::Unpause,
-        VmOp::PowerStateReset => Op::Reset,
+        VmOp::Start | VmOp::StartOn => MachineOp::Start { paused },
+        VmOp::CleanShutdown => MachineOp::CleanShutdown,
+        VmOp::HardShutdown => MachineOp::HardShutdown,
+        VmOp::CleanReboot => MachineOp::CleanReboot,
+        VmOp::HardReboot => MachineOp::HardReboot,
+        VmOp::Pause => MachineOp::Pause,
+        VmOp::Unpause => MachineOp::Unpause,
+        VmOp::PowerStateReset => MachineOp::Reset,
         _ => return None,
     })
 }
 
-async fn run(ctx: &Ctx, machine: &Ref, op: VmOp, plan: Op) -> Result<(), OpError> {
+async fn run(ctx: &Ctx, machine: &Ref, op: VmOp, plan: MachineOp) -> Result<(), OpError> {
     let work = work(&ctx.house, machine, op, plan)?;
     carry_out(&ctx.house, &Caller::of(ctx), &work).await
 }
@@ -140,7 +140,12 @@ async fn run(ctx: &Ctx, machine: &Ref, op: VmOp, plan: Op) -> Result<(), OpError
 ///
 /// # Errors
 /// The machine is gone.
-pub(crate) fn work(house: &House, machine: &Ref, op: VmOp, plan: Op) -> Result<Work, OpError> {
+pub(crate) fn work(
+    house: &House,
+    machine: &Ref,
+    op: VmOp,
+    plan: MachineOp,
+) -> Result<Work, OpError> {
     let vm = house.db.read(|view| id_of(view, machine));
     let vm = vm.map_err(|error| OpError::Refused(gone(error)))?;
     let of = machine.clone();
@@ -168,12 +173,12 @@ pub(crate) fn work(house: &House, machine: &Ref, op: VmOp, plan: Op) -> Result<W
 async fn shutdown(ctx: &Ctx, machine: &Ref) -> Result<(), OpError> {
     let power = ctx.read(|view| machine::power(view, machine));
     if power == Ok(PowerState::Running) {
-        match run(ctx, machine, VmOp::CleanShutdown, Op::CleanShutdown).await {
+        match run(ctx, machine, VmOp::CleanShutdown, MachineOp::CleanShutdown).await {
             Err(OpError::Failed { .. }) => {}
             ended => return ended,
         }
     }
-    run(ctx, machine, VmOp::HardShutdown, Op::HardShutdown).await
+    run(ctx, machine, VmOp::HardShutdown, MachineOp::HardShutdown).await
 }
 
 fn check(view: &View<'_>, machine: &Ref, op: VmOp) -> Result<(), Refusal> {

@@ -11,7 +11,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use model::admission::Limits;
+use model::admission::StepLimits;
 use model::plan::Deadlines;
 use toolstack::cgroup::Weights;
 use toolstack::doctor::sizes;
@@ -57,7 +57,7 @@ pub struct Settings {
     /// Directories from which kernels and ramdisks may be taken.
     pub boot: Vec<PathBuf>,
     /// How many device steps run at once.
-    pub limits: Limits,
+    pub limits: StepLimits,
     /// How long steps may take.
     pub deadlines: Deadlines,
     /// How long an operation waits for its turn at a machine.

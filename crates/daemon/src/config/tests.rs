@@ -26,10 +26,10 @@ fn a_small_host_does_less_at_once() {
         let host = Host { cpus: 2, memory_bytes: mib << 20 };
         limits(&written, &sizing(host)).unwrap()
     };
-    assert_eq!(of(16 << 10, WrittenLimits::default()), Limits::default());
+    assert_eq!(of(16 << 10, WrittenLimits::default()), StepLimits::default());
     let small = of(512, WrittenLimits::default());
-    assert!(small.host < Limits::default().host, "{small:?}");
-    assert_eq!(Limits { host: Limits::default().host, ..small }, Limits::default());
+    assert!(small.host < StepLimits::default().host, "{small:?}");
+    assert_eq!(StepLimits { host: StepLimits::default().host, ..small }, StepLimits::default());
     let said = WrittenLimits { worker_pool_size: Some(40), ..WrittenLimits::default() };
     assert_eq!(of(512, said).host, 40);
 }

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use model::admission::Limits;
+use model::admission::StepLimits;
 use model::sizing::Sizing;
 use toolstack::cgroup::{INSTANCE, Weights, check_name};
 
@@ -16,9 +16,9 @@ use crate::options::SlicesMode;
 const TIME_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// How many steps run at once: what is not said is as a host of this size needs it.
-pub(super) fn limits(written: &WrittenLimits, sizes: &Sizing) -> Result<Limits, String> {
-    let usual = Limits { host: sizes.steps.value, ..Limits::default() };
-    let limits = Limits {
+pub(super) fn limits(written: &WrittenLimits, sizes: &Sizing) -> Result<StepLimits, String> {
+    let usual = StepLimits { host: sizes.steps.value, ..StepLimits::default() };
+    let limits = StepLimits {
         host: written.worker_pool_size.unwrap_or(usual.host),
         machine: written.machine.unwrap_or(usual.machine),
         sr: written.sr.unwrap_or(usual.sr),

@@ -1,6 +1,6 @@
 //! What a refusal or a failure is about.
 
-use model::refusal::Underway;
+use model::refusal::OngoingOp;
 use model::sr::SrOp;
 use model::vbd::VbdOp;
 use model::vdi::VdiOp;
@@ -67,11 +67,11 @@ impl About {
     }
 
     /// The object on which this other operation runs, as far as that is known.
-    pub(super) fn under_way(&self, op: Underway) -> (&'static str, &Ref) {
+    pub(super) fn under_way(&self, op: OngoingOp) -> (&'static str, &Ref) {
         match op {
-            Underway::Vm(_) if !self.vm.is_null() => ("VM", &self.vm),
-            Underway::Vdi(_) if !self.vdi.is_null() => ("VDI", &self.vdi),
-            Underway::Sr(_) if !self.sr.is_null() => ("SR", &self.sr),
+            OngoingOp::Vm(_) if !self.vm.is_null() => ("VM", &self.vm),
+            OngoingOp::Vdi(_) if !self.vdi.is_null() => ("VDI", &self.vdi),
+            OngoingOp::Sr(_) if !self.sr.is_null() => ("SR", &self.sr),
             _ => (self.class, &self.object),
         }
     }
@@ -87,7 +87,7 @@ pub(super) fn carried_out_by(
     view: &View<'_>,
     class: &'static str,
     object: &Ref,
-    op: Underway,
+    op: OngoingOp,
 ) -> Option<Ref> {
     let field: FieldIx = match class {
         "VM" => vm::Field::current_operations.into(),

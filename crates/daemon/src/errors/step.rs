@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use model::plan::Verb;
+use model::plan::StepAction;
 use toolstack::hv::HvError;
 use toolstack::io::IoError;
 use toolstack::machines::StepError;
@@ -37,7 +37,7 @@ impl On {
     }
 }
 
-fn on(view: &View<'_>, verb: Verb) -> On {
+fn on(view: &View<'_>, verb: StepAction) -> On {
     let disk = |id: &dyn ToString| {
         let found = view.by_uuid(&vbd::CLASS, &id.to_string()).cloned();
         ("VBD", found.unwrap_or_else(|_| Ref::from(NULL_REF)))
@@ -49,24 +49,34 @@ fn on(view: &View<'_>, verb: Verb) -> On {
     let coming = |(class, device)| On::Coming(class, device);
     let going = |(class, device)| On::Going(class, device);
     match verb {
-        Verb::VbdAttach(vbd, _)
-        | Verb::VbdActivate(vbd)
-        | Verb::VbdPlug(vbd)
-        | Verb::VbdInsert(vbd) => coming(disk(&vbd)),
-        Verb::VbdUnplug(vbd)
-        | Verb::VbdDeactivate(vbd)
-        | Verb::VbdDetach(vbd)
-        | Verb::VbdEject(vbd) => going(disk(&vbd)),
-        Verb::VifCreate(vif) | Verb::VifPlug(vif) => coming(nic(&vif)),
-        Verb::VifUnplug(vif) | Verb::VifDestroy(vif) => going(nic(&vif)),
-        Verb::DomainAsk(_) | Verb::DomainAwaitEnd => On::Guest,
-        Verb::TakeMemory(_) | Verb::DomainCreate(_) | Verb::DomainRun => On::Domain,
-        Verb::DomainPause | Verb::DomainKill | Verb::DomainForget | Verb::Record => On::Other,
+        StepAction::VbdAttach(vbd, _)
+        | StepAction::VbdActivate(vbd)
+        | StepAction::VbdPlug(vbd)
+        | StepAction::VbdInsert(vbd) => coming(disk(&vbd)),
+        StepAction::VbdUnplug(vbd)
+        | StepAction::VbdDeactivate(vbd)
+        | StepAction::VbdDetach(vbd)
+        | StepAction::VbdEject(vbd) => going(disk(&vbd)),
+        StepAction::VifCreate(vif) | StepAction::VifPlug(vif) => coming(nic(&vif)),
+        StepAction::VifUnplug(vif) | StepAction::VifDestroy(vif) => going(nic(&vif)),
+        StepAction::DomainAsk(_) | StepAction::DomainAwaitEnd => On::Guest,
+        StepAction::TakeMemory(_) | StepAction::DomainCreate(_) | StepAction::DomainRun => {
+            On::Domain
+        }
+        StepAction::DomainPause
+        | StepAction::DomainKill
+        | StepAction::DomainForget
+        | StepAction::Record => On::Other,
     }
 }
 
 /// Why this step failed.
-pub(super) fn failed(view: &View<'_>, verb: Verb, error: &StepError, about: &About) -> ApiError {
+pub(super) fn failed(
+    view: &View<'_>,
+    verb: StepAction,
+    error: &StepError,
+    about: &About,
+) -> ApiError {
     let on = on(view, verb);
     match error {
         StepError::Late { after } => late(&on, *after, error, about),

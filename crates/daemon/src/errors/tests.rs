@@ -2,8 +2,8 @@ use std::io;
 use std::time::Duration;
 
 use model::id::{Domid, Uuid, VbdId, VdiId, VifId};
-use model::plan::{Ask, Verb};
-use model::refusal::Underway;
+use model::plan::{GuestRequest, StepAction};
+use model::refusal::OngoingOp;
 use model::vbd::VbdOp;
 use model::vdi::VdiOp;
 use model::vdi::automaton::Access;
@@ -65,11 +65,14 @@ fn refusals() -> Vec<(Refusal, Vec<&'static str>)> {
     vec![
         (Refusal::Blocked { reason: "no".into() }, vec!["OPERATION_BLOCKED", "vbd", "no"]),
         (bad, vec!["VM_BAD_POWER_STATE", "vm", "halted, suspended", "running"]),
-        (under_way(Underway::Vm(VmOp::Start)), vec![other, "VM", "vm", "start", NULL_REF]),
-        (under_way(Underway::Vbd(VbdOp::Plug)), vec![other, "VBD", "vbd", "plug", NULL_REF]),
-        (under_way(Underway::Vdi(VdiOp::Resize)), vec![other, "VDI", "vdi", "resize", NULL_REF]),
-        (under_way(Underway::Sr(model::sr::SrOp::Scan)), vec![other, "SR", "sr", "scan", NULL_REF]),
-        (under_way(Underway::Vif(VifOp::Plug)), vec![other, "VBD", "vbd", "plug", NULL_REF]),
+        (under_way(OngoingOp::Vm(VmOp::Start)), vec![other, "VM", "vm", "start", NULL_REF]),
+        (under_way(OngoingOp::Vbd(VbdOp::Plug)), vec![other, "VBD", "vbd", "plug", NULL_REF]),
+        (under_way(OngoingOp::Vdi(VdiOp::Resize)), vec![other, "VDI", "vdi", "resize", NULL_REF]),
+        (
+            under_way(OngoingOp::Sr(model::sr::SrOp::Scan)),
+            vec![other, "SR", "sr", "scan", NULL_REF],
+        ),
+        (under_way(OngoingOp::Vif(VifOp::Plug)), vec![other, "VBD", "vbd", "plug", NULL_REF]),
         (Refusal::IsTemplate, vec!["VM_IS_TEMPLATE", "vm"]),
         (Refusal::NotTemplate, vec!["OPERATION_NOT_ALLOWED", "the machine is no template"]),
         (Refusal::IsSnapshot, vec!["VM_IS_SNAPSHOT", "vm"]),
@@ -140,7 +143,7 @@ fn each_refusal_has_its_code() {
 #[test]
 fn what_stands_in_the_way_is_told_with_its_task() {
     let world = world();
-    let start = || Refusal::OtherOperation { op: Underway::Vm(VmOp::Start) };
+    let start = || Refusal::OtherOperation { op: OngoingOp::Vm(VmOp::Start) };
     let mark = |task: &str| {
         let field = vm::Field::current_operations;
         world.db.change(|tx| tx.set_key(&world.vm, field, task, Some(Value::text("start"))))
@@ -160,10 +163,10 @@ fn os(what: &str) -> io::Error {
 }
 
 /// Steps that fail, and what a client is told.
-fn steps() -> Vec<(Verb, StepError, Vec<&'static str>)> {
+fn steps() -> Vec<(StepAction, StepError, Vec<&'static str>)> {
     let (vbd, vif) = (VbdId(id()), VifId(id()));
-    let (attach, unplug) = (Verb::VbdAttach(vbd, Access::Rw), Verb::VbdUnplug(vbd));
-    let create = Verb::DomainCreate(Domid(1));
+    let (attach, unplug) = (StepAction::VbdAttach(vbd, Access::Rw), StepAction::VbdUnplug(vbd));
+    let create = StepAction::DomainCreate(Domid(1));
     let after = Duration::from_secs(60);
     let late = || StepError::Late { after };
     let slow = || "x".to_owned();
@@ -171,10 +174,14 @@ fn steps() -> Vec<(Verb, StepError, Vec<&'static str>)> {
     vec![
         (attach, late(), vec!["DEVICE_ATTACH_TIMEOUT", "VBD", "vbd"]),
         (unplug, late(), vec!["DEVICE_DETACH_TIMEOUT", "VBD", "vbd"]),
-        (Verb::VifPlug(vif), late(), vec!["DEVICE_ATTACH_TIMEOUT", "VIF", "vif"]),
-        (Verb::VifUnplug(vif), late(), vec!["DEVICE_DETACH_TIMEOUT", "VIF", "vif"]),
-        (Verb::DomainAsk(Ask::Shutdown), late(), vec!["VM_SHUTDOWN_TIMEOUT", "vm", "60"]),
-        (Verb::DomainAwaitEnd, late(), vec!["VM_SHUTDOWN_TIMEOUT", "vm", "60"]),
+        (StepAction::VifPlug(vif), late(), vec!["DEVICE_ATTACH_TIMEOUT", "VIF", "vif"]),
+        (StepAction::VifUnplug(vif), late(), vec!["DEVICE_DETACH_TIMEOUT", "VIF", "vif"]),
+        (
+            StepAction::DomainAsk(GuestRequest::Shutdown),
+            late(),
+            vec!["VM_SHUTDOWN_TIMEOUT", "vm", "60"],
+        ),
+        (StepAction::DomainAwaitEnd, late(), vec!["VM_SHUTDOWN_TIMEOUT", "vm", "60"]),
         (create, late(), vec!["FAILED_TO_START_EMULATOR", "vm", "qemu", "did not end within 60 s"]),
         (
             attach,
@@ -214,9 +221,9 @@ fn steps() -> Vec<(Verb, StepError, Vec<&'static str>)> {
 }
 
 /// More of them, that fail below storage.
-fn steps_of_domains() -> Vec<(Verb, StepError, Vec<&'static str>)> {
-    let (vif, unplug) = (VifId(id()), Verb::VbdUnplug(VbdId(id())));
-    let create = Verb::DomainCreate(Domid(1));
+fn steps_of_domains() -> Vec<(StepAction, StepError, Vec<&'static str>)> {
+    let (vif, unplug) = (VifId(id()), StepAction::VbdUnplug(VbdId(id())));
+    let create = StepAction::DomainCreate(Domid(1));
     vec![
         (
             create,
@@ -234,17 +241,17 @@ fn steps_of_domains() -> Vec<(Verb, StepError, Vec<&'static str>)> {
             vec!["DEVICE_DETACH_REJECTED", "VBD", "vbd", "unplug: busy"],
         ),
         (
-            Verb::VifCreate(vif),
+            StepAction::VifCreate(vif),
             StepError::Net(NetError::Late("ip".into())),
             vec!["DEVICE_ATTACH_TIMEOUT", "VIF", "vif"],
         ),
         (
-            Verb::TakeMemory(2),
+            StepAction::TakeMemory(2),
             StepError::Memory { needed: 2, available: 1 },
             vec!["HOST_NOT_ENOUGH_FREE_MEMORY", "2", "1"],
         ),
         (
-            Verb::DomainPause,
+            StepAction::DomainPause,
             StepError::Hv(HvError::Absent),
             vec!["INTERNAL_ERROR", "the machine has no domain"],
         ),

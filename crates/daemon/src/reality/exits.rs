@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use model::id::{Domid, VmId};
-use model::plan::Op;
+use model::plan::MachineOp;
 use model::refusal::Refusal;
-use model::vm::exits::{AfterActions, Exit, Next, next, restart_delay};
+use model::vm::exits::{DomainExit, ExitAction, ExitPolicy, next, restart_delay};
 use model::vm::{PowerState, VmOp};
 use tokio::time::sleep;
 use toolstack::machines::OpError;
@@ -29,35 +29,35 @@ struct Ended {
     vm: VmId,
     machine: Ref,
     name: String,
-    after: AfterActions,
+    after: ExitPolicy,
     /// How long its guest has run.
     ran: Duration,
 }
 
 /// Does what is set for a guest that has ended like this, unless somebody has asked for its end.
-pub(super) async fn ended(house: &Arc<House>, vm: VmId, domid: Domid, exit: Exit) {
+pub(super) async fn ended(house: &Arc<House>, vm: VmId, domid: Domid, exit: DomainExit) {
     let Ok(it) = read(&house.db, vm, house.clock.date()) else { return };
     let mut then = next(exit, &it.after);
     let delay = restart_delay(exit, it.ran);
-    if then == Next::Restart
+    if then == ExitAction::Restart
         && let Err(why) = bootable(&house.db, vm, &house.settings.boot)
     {
         tell(house, &it, "VM_RESTART_FAILED", &format!("It cannot boot again: {why}"));
-        then = Next::Halt;
+        then = ExitAction::Halt;
     }
-    let waits = then == Next::Restart && !delay.is_zero();
+    let waits = then == ExitAction::Restart && !delay.is_zero();
     // In its turn, not by force: that would overtake the very operation that waits for this end.
-    let halt = Op::AfterExit(Exit::Asked(VmOp::HardShutdown));
+    let halt = MachineOp::AfterExit(DomainExit::Asked(VmOp::HardShutdown));
     let op = match then {
-        Next::Halt => halt,
-        Next::Restart if waits => halt,
-        Next::Restart | Next::Keep => Op::AfterExit(exit),
+        ExitAction::Halt => halt,
+        ExitAction::Restart if waits => halt,
+        ExitAction::Restart | ExitAction::Keep => MachineOp::AfterExit(exit),
     };
     let owes = match then {
-        Next::Halt => Some(Owes::this(VmOp::HardShutdown)),
-        Next::Restart if waits => Some(Owes { stays: true, ..Owes::this(VmOp::Start) }),
-        Next::Restart => Some(Owes::this(VmOp::HardReboot)),
-        Next::Keep => None,
+        ExitAction::Halt => Some(Owes::this(VmOp::HardShutdown)),
+        ExitAction::Restart if waits => Some(Owes { stays: true, ..Owes::this(VmOp::Start) }),
+        ExitAction::Restart => Some(Owes::this(VmOp::HardReboot)),
+        ExitAction::Keep => None,
     };
     let work = Work { owes, ..work(house, &it, domid, (exit, then), op) };
     let caller = Caller::nobody();
@@ -100,17 +100,23 @@ fn read(db: &Db, vm: VmId, now: Date) -> Result<Ended, ApiError> {
     })
 }
 
-fn work(house: &House, it: &Ended, domid: Domid, (exit, then): (Exit, Next), op: Op) -> Work {
+fn work(
+    house: &House,
+    it: &Ended,
+    domid: Domid,
+    (exit, then): (DomainExit, ExitAction),
+    op: MachineOp,
+) -> Work {
     let (word, priority, what) = match exit {
-        Exit::PoweredOff => ("VM_SHUTDOWN", 5, "switched itself off"),
-        Exit::Rebooted => ("VM_REBOOTED", 5, "rebooted"),
-        Exit::Panicked => ("VM_CRASHED", 3, "crashed"),
-        Exit::Killed | Exit::Asked(_) => ("VM_CRASHED", 3, "was killed"),
+        DomainExit::PoweredOff => ("VM_SHUTDOWN", 5, "switched itself off"),
+        DomainExit::Rebooted => ("VM_REBOOTED", 5, "rebooted"),
+        DomainExit::Panicked => ("VM_CRASHED", 3, "crashed"),
+        DomainExit::Killed | DomainExit::Asked(_) => ("VM_CRASHED", 3, "was killed"),
     };
     let follows = match then {
-        Next::Halt => "the machine is halted",
-        Next::Restart => "the machine is started again",
-        Next::Keep => "the machine is kept as it is, to be looked at",
+        ExitAction::Halt => "the machine is halted",
+        ExitAction::Restart => "the machine is started again",
+        ExitAction::Keep => "the machine is kept as it is, to be looked at",
     };
     let body = format!("The guest of `{}` {what}; {follows}.", it.name);
     let (of, uuid, now) = (it.machine.clone(), it.vm.to_string(), house.clock.date());
@@ -122,9 +128,9 @@ fn work(house: &House, it: &Ended, domid: Domid, (exit, then): (Exit, Next), op:
     let field = vm::Field::current_operations.into();
     let mark = |op: VmOp| vec![Mark { of: it.machine.clone(), field, op: op.name() }];
     let marks = match then {
-        Next::Halt => mark(VmOp::HardShutdown),
-        Next::Restart => mark(VmOp::HardReboot),
-        Next::Keep => Vec::new(),
+        ExitAction::Halt => mark(VmOp::HardShutdown),
+        ExitAction::Restart => mark(VmOp::HardReboot),
+        ExitAction::Keep => Vec::new(),
     };
     Work { vm: it.vm, op, marks, look: no_look(), gate, owes: None }
 }

@@ -28,9 +28,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use model::id::{Domid, VifId, VmId};
-use model::plan::{DomainSeen, Op, Run};
+use model::plan::{DomainState, MachineOp, RunState};
 use model::vm::PowerState;
-use model::vm::exits::Exit;
+use model::vm::exits::DomainExit;
 use tokio::sync::mpsc::Receiver;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
@@ -119,13 +119,13 @@ async fn agree(house: &Arc<House>, recorded: &Recorded, same_boot: bool) {
     }
     let alive = matches!(power, PowerState::Running | PowerState::Paused);
     match house.machines.domain(*vm) {
-        DomainSeen::There { domid, run: Run::Ended(exit) } if alive => {
+        DomainState::There { domid, run: RunState::Ended(exit) } if alive => {
             exits::ended(house, *vm, domid, exit).await;
         }
         // A host that was switched off has killed nobody's guest. One without a number was taken
         // down by an operation that did not come to its end.
-        DomainSeen::Absent | DomainSeen::Remains if alive && same_boot && domid.is_some() => {
-            exits::ended(house, *vm, domid.unwrap_or(Domid(0)), Exit::Killed).await;
+        DomainState::Absent | DomainState::Remains if alive && same_boot && domid.is_some() => {
+            exits::ended(house, *vm, domid.unwrap_or(Domid(0)), DomainExit::Killed).await;
         }
         _ => settle(house, *vm).await,
     }
@@ -137,7 +137,7 @@ pub(crate) async fn settle(house: &House, vm: VmId) {
 }
 
 async fn try_settle(house: &House, vm: VmId) -> Result<(), OpError> {
-    carry_out(house, &Caller::nobody(), &Work::quiet(vm, Op::Settle)).await
+    carry_out(house, &Caller::nobody(), &Work::quiet(vm, MachineOp::Settle)).await
 }
 
 /// A guest has let go of a device after everybody had given up: that is recorded, and what the host
@@ -156,7 +156,7 @@ async fn left(house: &House, vm: VmId) {
         }
         let is_busy = matches!(try_settle(house, vm).await, Err(OpError::Busy));
         let domain = house.machines.domain(vm);
-        if !is_busy && !matches!(domain, DomainSeen::There { run: Run::Silent, .. }) {
+        if !is_busy && !matches!(domain, DomainState::There { run: RunState::Silent, .. }) {
             return;
         }
     }

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use model::id::{Domid, VmId};
-use model::plan::{DomainSeen, Op, Run};
+use model::plan::{DomainState, MachineOp, RunState};
 use model::vm::{PowerState, VmOp};
 use toolstack::machines::OpError;
 use xenapi::table::vm;
@@ -48,35 +48,35 @@ pub(super) async fn go_on(house: &House, vm: VmId, machine: &Ref, owed: &Owed) {
 }
 
 /// What is left to do, by what is there.
-fn rest(owed: &Owed, seen: DomainSeen) -> Option<Op> {
+fn rest(owed: &Owed, seen: DomainState) -> Option<MachineOp> {
     let (clean, by_force) = match owed.op {
-        VmOp::CleanShutdown => (Some(Op::CleanShutdown), Op::Reset),
-        VmOp::CleanReboot => (Some(Op::CleanReboot), Op::HardReboot),
-        op if reboots(op) => (None, Op::HardReboot),
-        op if owed::ends(op) => (None, Op::Reset),
+        VmOp::CleanShutdown => (Some(MachineOp::CleanShutdown), MachineOp::Reset),
+        VmOp::CleanReboot => (Some(MachineOp::CleanReboot), MachineOp::HardReboot),
+        op if reboots(op) => (None, MachineOp::HardReboot),
+        op if owed::ends(op) => (None, MachineOp::Reset),
         // It comes later.
         _ => return None,
     };
     let is_before = |domid: Domid| owed.domid == Some(domid);
     match (seen, clean) {
         // The guest of the new domain runs, and nobody has said so.
-        (DomainSeen::There { domid, run: Run::Running }, _)
+        (DomainState::There { domid, run: RunState::Running }, _)
             if reboots(owed.op) && !is_before(domid) =>
         {
             None
         }
-        (DomainSeen::There { run: Run::Running, .. }, Some(clean)) => Some(clean),
-        (DomainSeen::There { domid, run: Run::Silent }, Some(clean)) if is_before(domid) => {
+        (DomainState::There { run: RunState::Running, .. }, Some(clean)) => Some(clean),
+        (DomainState::There { domid, run: RunState::Silent }, Some(clean)) if is_before(domid) => {
             Some(clean)
         }
         // It cannot be asked any more, and nobody wanted it by force.
-        (DomainSeen::There { domid, run: Run::Paused }, Some(_)) if is_before(domid) => None,
+        (DomainState::There { domid, run: RunState::Paused }, Some(_)) if is_before(domid) => None,
         _ => Some(by_force),
     }
 }
 
 /// One more try.
-async fn begin(house: &House, machine: &Ref, op: Op, owed: &Owed) -> Result<(), OpError> {
+async fn begin(house: &House, machine: &Ref, op: MachineOp, owed: &Owed) -> Result<(), OpError> {
     let work = vm_lifecycle::work(house, machine, owed.op, op)?;
     let owes = Owes { op: owed.op, tries: owed.tries.saturating_add(1), stays: false };
     let work = Work { owes: Some(owes), ..work };
@@ -91,7 +91,7 @@ async fn begin(house: &House, machine: &Ref, op: Op, owed: &Owed) -> Result<(), 
 pub(super) async fn start(house: &House, machine: &Ref, by: &str) -> Result<(), OpError> {
     let owed = house.db.read(|view| owed::of(view, machine)).filter(|owed| owed.by == by);
     let Some(owed) = owed else { return Ok(()) };
-    let op = Op::Start { paused: false };
+    let op = MachineOp::Start { paused: false };
     begin(house, machine, op, &Owed { op: VmOp::Start, ..owed }).await
 }
 

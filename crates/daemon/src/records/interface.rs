@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use model::nic::NicLimits;
-use model::vif::{Asked, FLOOD_LIMIT, LockingMode, check_limits, limits};
+use model::vif::{FLOOD_LIMIT, LockingMode, VifSettings, check_limits, limits};
 use xenapi::table::{FieldIx, network, vif};
 use xenapi::{ApiError, Value, codes};
 
@@ -39,10 +39,10 @@ impl<'a> Fields<'a> {
         })
     }
 
-    fn asked(&self) -> Asked<'_> {
+    fn asked(&self) -> VifSettings<'_> {
         let Self { algorithm, params, mode, closed, ipv4, ipv6, flood } = self;
         let flood = flood.as_deref();
-        Asked { algorithm, params, mode: *mode, closed: *closed, ipv4, ipv6, flood }
+        VifSettings { algorithm, params, mode: *mode, closed: *closed, ipv4, ipv6, flood }
     }
 }
 

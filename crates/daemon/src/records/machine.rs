@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use model::domain::slots::MAX_CDS;
+use model::domain::pci::MAX_CDS;
 use model::domain::{Boot, BootFrom, DomainSpec};
 use model::id::{SrId, VbdId, VdiId, VifId, VmId};
 use model::plan::Deadlines;
-use model::vbd::{DeviceNumber, Limits, Tuning, VbdKind, limits, tuning};
+use model::vbd::{DeviceNumber, DiskLimits, Tuning, VbdKind, limits, tuning};
 use model::vdi::automaton::Access;
 use model::vif::queues;
-use model::vm::exits::{AfterActions, OnCrash, OnExit};
+use model::vm::exits::{ExitPolicy, OnCrash, OnExit};
 use model::vm::{PowerState, VmOp};
 use toolstack::machines::{DiskRecord, Recorded, Source, VifRecord};
 use xenapi::ApiError;
@@ -84,13 +84,13 @@ pub(crate) fn power(view: &View<'_>, machine: &Ref) -> Result<PowerState, ApiErr
 }
 
 /// What is set for the ends of a machine's guest.
-pub(crate) fn after(view: &View<'_>, machine: &Ref) -> Result<AfterActions, ApiError> {
+pub(crate) fn after(view: &View<'_>, machine: &Ref) -> Result<ExitPolicy, ApiError> {
     let exit = |field: vm::Field| {
         let name = text(view, machine, field)?;
         Ok::<_, ApiError>(OnExit::parse(name).unwrap_or(OnExit::Destroy))
     };
     let crash = text(view, machine, vm::Field::actions_after_crash)?;
-    Ok(AfterActions {
+    Ok(ExitPolicy {
         shutdown: exit(vm::Field::actions_after_shutdown)?,
         reboot: exit(vm::Field::actions_after_reboot)?,
         crash: OnCrash::parse(crash).unwrap_or(OnCrash::Destroy),
@@ -137,7 +137,7 @@ fn disk(
 ///
 /// # Errors
 /// It is gone.
-pub(crate) fn disk_settings(view: &View<'_>, slot: &Ref) -> Result<(Limits, Tuning), ApiError> {
+pub(crate) fn disk_settings(view: &View<'_>, slot: &Ref) -> Result<(DiskLimits, Tuning), ApiError> {
     let algorithm = text(view, slot, vbd::Field::qos_algorithm_type)?;
     let params = pairs(view, slot, vbd::Field::qos_algorithm_params)?;
     let tuning = tuning(&pairs(view, slot, vbd::Field::other_config)?);

@@ -26,7 +26,7 @@ use model::id::{Domid, VbdId, VifId, VmId};
 use model::nic::NicLimits;
 use model::plan::{Deadlines, Effect};
 use model::refusal::Refusal;
-use model::vbd::{Limits, Tuning};
+use model::vbd::{DiskLimits, Tuning};
 use toolstack::machines::{Recorded, Records};
 use xenapi::Value;
 use xenapi::table::{vbd, vif, vm};
@@ -110,7 +110,7 @@ impl Records for HouseRecords {
         Ok(recorded)
     }
 
-    fn disk_settings(&self, vbd: VbdId) -> Option<(Limits, Tuning)> {
+    fn disk_settings(&self, vbd: VbdId) -> Option<(DiskLimits, Tuning)> {
         let settings = self.db.read(|view| {
             let slot = view.by_uuid(&vbd::CLASS, &vbd.to_string())?;
             machine::disk_settings(view, slot)

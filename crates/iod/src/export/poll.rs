@@ -1,7 +1,7 @@
 //! How the queues of a disk wait, as it is asked for and as its device takes it; NICs share that.
 
 use model::poll::{MAX_POLL_IDLE_THRESHOLD, MAX_POLL_US, PollChange};
-use model::spec::{PollMode, PollSpec, Polling};
+use model::spec::{EffectivePolling, PollMode, PollSpec};
 use reactor::{POLL_MAX_NS, PollPolicy};
 
 use super::{Export, lock};
@@ -39,7 +39,7 @@ impl Asked {
         self.process = process;
     }
 
-    pub(crate) fn in_force(self) -> Polling {
+    pub(crate) fn in_force(self) -> EffectivePolling {
         self.own.or(self.process).resolve()
     }
 
@@ -50,8 +50,8 @@ impl Asked {
 }
 
 /// As reactors take it.
-pub(crate) fn policy(set: Polling) -> PollPolicy {
-    let Polling { mode, max_us, idle_threshold } = set;
+pub(crate) fn policy(set: EffectivePolling) -> PollPolicy {
+    let EffectivePolling { mode, max_us, idle_threshold } = set;
     let mode = match mode {
         PollMode::Auto => reactor::PollMode::Auto,
         PollMode::Off => reactor::PollMode::Off,
@@ -67,7 +67,7 @@ impl Export {
     }
 
     /// What is in force.
-    pub fn polling(&self) -> Polling {
+    pub fn polling(&self) -> EffectivePolling {
         lock(&self.poll).in_force()
     }
 

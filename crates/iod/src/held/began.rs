@@ -2,14 +2,14 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use model::report::{Began, BeganHow};
+use model::report::{StartReason, WorkerStart};
 
 use super::Door;
 use crate::link::Words;
 
 impl Door {
     /// How this process came to serve; nobody knows where there never was a keeper.
-    pub(crate) fn began(&self) -> Option<Began> {
+    pub(crate) fn began(&self) -> Option<WorkerStart> {
         self.state().began.clone()
     }
 
@@ -20,12 +20,12 @@ impl Door {
 }
 
 /// In place of whom a process serves from now on.
-pub(super) fn began(words: &Words, upgraded: bool) -> Began {
+pub(super) fn began(words: &Words, upgraded: bool) -> WorkerStart {
     let (how, after) = match words {
-        _ if upgraded => (BeganHow::Upgrade, None),
-        Words { restarts: 0, .. } => (BeganHow::Start, None),
-        Words { last_exit, .. } => (BeganHow::Restart, last_exit.clone()),
+        _ if upgraded => (StartReason::Upgrade, None),
+        Words { restarts: 0, .. } => (StartReason::Start, None),
+        Words { last_exit, .. } => (StartReason::Restart, last_exit.clone()),
     };
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    Began { how, unix_seconds: since.as_secs_f64(), after }
+    WorkerStart { how, unix_seconds: since.as_secs_f64(), after }
 }

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use model::report::Began;
+use model::report::WorkerStart;
 
 use super::began::began;
 use super::{Found, Held, HoldError, Kept};
@@ -38,7 +38,7 @@ pub(super) struct State {
     pub(super) words: Option<Words>,
     pub(super) introduced: bool,
     /// How this process came to serve.
-    pub(super) began: Option<Began>,
+    pub(super) began: Option<WorkerStart>,
     /// When the keeper found it serving.
     pub(super) adopted: Option<Instant>,
     /// Everything that is held, for a keeper that comes later.

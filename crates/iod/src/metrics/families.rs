@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use blk::{Op, Stage};
-use model::report::{Began, DiskState, DiskStats, ReactorStats, Stats};
+use model::report::{DiskState, DiskStats, ReactorStats, Stats, WorkerStart};
 
 use super::ports::Residence;
 use super::text::{Kind, Page};
@@ -67,7 +67,7 @@ pub(super) fn process(page: &mut Page, stats: &Stats) {
     let help = "Time since the start of the process that serves.";
     let name = "ringway_worker_uptime_seconds";
     page.family(name, Kind::Gauge, Some("seconds"), help).add(&[], stats.uptime_seconds);
-    if let Some(Began { how, unix_seconds, after }) = &stats.began {
+    if let Some(WorkerStart { how, unix_seconds, after }) = &stats.began {
         let help =
             "How the process that serves came to do so, and the end of one that it replaces.";
         let labels = [("began", how.name()), ("after", after.as_deref().unwrap_or_default())];

@@ -1,6 +1,6 @@
 //! What is told of NICs.
 
-use model::report::{PairStats, PortStats, Stats, WayStats};
+use model::report::{DirectionStats, PairStats, PortStats, Stats};
 use reactor::Snapshot;
 
 use super::families::{self, BOUNDS};
@@ -59,12 +59,12 @@ pub(super) fn nics(page: &mut Page, ports: &[PortStats], residences: &[Residence
 }
 
 /// Both ways, seen from the NIC's guest.
-fn both(port: &PortStats) -> [(&'static str, &WayStats); 2] {
+fn both(port: &PortStats) -> [(&'static str, &DirectionStats); 2] {
     [("sent", &port.sent), ("got", &port.got)]
 }
 
 fn ways(page: &mut Page, ports: &[PortStats]) {
-    type Count = fn(&WayStats) -> u64;
+    type Count = fn(&DirectionStats) -> u64;
     let families: [(&'static str, Option<&str>, &str, Count); 2] = [
         ("ringway_nic_frames", None, "Frames; of those sent also what went nowhere.", |way| {
             way.frames
@@ -131,7 +131,7 @@ fn pairs(page: &mut Page, ports: &[PortStats]) {
 }
 
 fn queue_ways(page: &mut Page, ports: &[PortStats]) {
-    type Count = fn(&WayStats) -> u64;
+    type Count = fn(&DirectionStats) -> u64;
     let families: [(&'static str, Option<&str>, &str, Count); 2] = [
         ("ringway_nic_queue_frames", None, "Frames by the queue that sent or got them.", |way| {
             way.frames
@@ -157,7 +157,7 @@ fn queue_ways(page: &mut Page, ports: &[PortStats]) {
 }
 
 /// Calls `with` for both ways of each pair of queues, with its labels.
-fn each_way(ports: &[PortStats], mut with: impl FnMut(&PortStats, &Labels<'_>, &WayStats)) {
+fn each_way(ports: &[PortStats], mut with: impl FnMut(&PortStats, &Labels<'_>, &DirectionStats)) {
     for port in ports {
         for pair in &port.each_queue {
             let queue = pair.index.to_string();

@@ -3,7 +3,7 @@
 use std::sync::MutexGuard;
 
 use model::poll::PollChange;
-use model::spec::{PollSpec, Polling};
+use model::spec::{EffectivePolling, PollSpec};
 
 use super::{Nic, lock};
 use crate::export::Asked;
@@ -15,7 +15,7 @@ impl Nic {
     }
 
     /// What is in force.
-    pub fn polling(&self) -> Polling {
+    pub fn polling(&self) -> EffectivePolling {
         self.asked().in_force()
     }
 

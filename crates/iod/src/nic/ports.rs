@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use model::report::{self, PollStats, PortStats, SizeCount, WayStats};
+use model::report::{self, DirectionStats, PollStats, PortStats, SizeCount};
 use net::Reason;
 use net::port::PortId;
 use nic::{DirectionCounts, PairStats, size_bounds};
@@ -109,7 +109,7 @@ impl Teller<'_> {
             let all = Reason::ALL.iter().map(|reason| (reason.name().to_owned(), lost(*reason)));
             all.filter(|(_, count)| *count > 0).collect::<BTreeMap<_, _>>()
         };
-        let sum = |frames, bytes, drops| WayStats { frames, bytes, drops, sizes: Vec::new() };
+        let sum = |frames, bytes, drops| DirectionStats { frames, bytes, drops, sizes: Vec::new() };
         let (refused, missed) =
             (drops(&|reason| counts.refused(reason)), drops(&|reason| counts.missed(reason)));
         PortStats {
@@ -148,11 +148,11 @@ impl Teller<'_> {
         }
     }
 
-    fn way(&self, counts: &DirectionCounts) -> WayStats {
+    fn way(&self, counts: &DirectionCounts) -> DirectionStats {
         let drops = Reason::ALL.iter().map(|one| (one.name().to_owned(), counts.drops(*one)));
         let bounds = size_bounds().map(Some).chain([None]);
         let sizes = bounds.zip(counts.sizes).map(|(up_to, frames)| SizeCount { up_to, frames });
-        WayStats {
+        DirectionStats {
             frames: counts.frames,
             bytes: counts.bytes,
             drops: drops.filter(|(_, count)| *count > 0).collect(),

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
-use model::poll::Polling;
+use model::poll::EffectivePolling;
 use model::report::Stats;
 
 use super::{Lan, Nic, Plugged, Uplink, ports, residences};
@@ -16,7 +16,7 @@ use crate::stats::{self, Detail};
 pub struct Told {
     lan: Arc<Lan>,
     all: Vec<Plugged>,
-    polling: Polling,
+    polling: EffectivePolling,
     started: (Instant, SystemTime),
 }
 
@@ -26,7 +26,7 @@ impl Told {
         lan: &Arc<Lan>,
         nics: &[Arc<Nic>],
         host: Option<&Uplink>,
-        polling: Polling,
+        polling: EffectivePolling,
     ) -> Arc<Self> {
         let sockets: Vec<_> = nics.iter().map(|nic| nic.spec.socket.as_path()).collect();
         let all = names(&sockets).into_iter().zip(nics).map(|(id, nic)| Plugged::nic(&id, nic));

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use blk::{BlkDevice, Class, Op, SlowRequest, Stage, Summary, clock_ns};
-use model::report::{self, Latency, Neighbour, OldestRequest, QueueStats, RequestKind, StageTimes};
+use model::report::{
+    self, BusyNeighbour, Latency, OldestRequest, QueueStats, RequestKind, StageTimes,
+};
 
 use super::{microseconds, polling};
 
@@ -25,8 +27,8 @@ impl Names {
         self.reactors.get(&number).copied().unwrap_or(number)
     }
 
-    fn neighbour(&self, label: u32, turn_ns: u64) -> Neighbour {
-        Neighbour { disk: self.disks.get(&label).cloned(), turn_us: microseconds(turn_ns) }
+    fn neighbour(&self, label: u32, turn_ns: u64) -> BusyNeighbour {
+        BusyNeighbour { disk: self.disks.get(&label).cloned(), turn_us: microseconds(turn_ns) }
     }
 }
 

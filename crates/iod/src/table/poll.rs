@@ -5,7 +5,7 @@
 
 use model::poll::PollChange;
 use model::rpc::RpcError;
-use model::spec::{PollSpec, Polling};
+use model::spec::{EffectivePolling, PollSpec};
 use serde_json::Value;
 
 use super::{Table, wrong_state};
@@ -41,7 +41,7 @@ impl Defaults {
     }
 
     /// What is in force.
-    pub(super) fn in_force(&self) -> Polling {
+    pub(super) fn in_force(&self) -> EffectivePolling {
         self.spec().resolve()
     }
 
@@ -71,7 +71,7 @@ impl Table {
     /// not hold it; nothing has changed then. Only if the keeper did not answer in time, it may
     /// hold it all the same, and a worker that comes after a crash would find it: no upgrade begins
     /// until a later call has succeeded.
-    pub fn set_poll_defaults(&self, change: PollChange) -> Result<Polling, RpcError> {
+    pub fn set_poll_defaults(&self, change: PollChange) -> Result<EffectivePolling, RpcError> {
         let mut disks = self.disks();
         disks.open()?;
         if disks.poll.busy {

@@ -11,7 +11,7 @@ use std::time::Duration;
 use crate::common::nics::{DRIVERS, qemu, uml};
 use crate::common::switch::Switch;
 use crate::common::*;
-use model::report::{PortStats, WayStats};
+use model::report::{DirectionStats, PortStats};
 use testkit::guest::{Guest, Kind, Machine};
 use testkit::inside::in_own_network;
 use testkit::process::Process;
@@ -221,7 +221,7 @@ fn two_guests_of_user_mode_linux_have_all_that_they_ask_for() {
 
 /// What a stream from one port to another was, between two looks at them.
 fn went_in_large_pieces(before: &[PortStats], after: &[PortStats], from: &str, to: &str) {
-    let grown = |name: &str, way: fn(&PortStats) -> &WayStats| {
+    let grown = |name: &str, way: fn(&PortStats) -> &DirectionStats| {
         let at = |ports: &[PortStats]| {
             let port = ports.iter().find(|port| port.id.ends_with(name)).unwrap();
             [way(port).frames, way(port).bytes]

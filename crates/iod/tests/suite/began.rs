@@ -6,14 +6,14 @@ use std::os::unix::net::UnixStream;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::common::*;
-use model::report::{Began, BeganHow};
+use model::report::{StartReason, WorkerStart};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use testkit::openmetrics::{Page, scrape, value};
 use testkit::process::eventually;
 use testkit::process::{PROCESS_DEADLINE, Port, Worker};
 
-fn began(io: &Io) -> Began {
+fn began(io: &Io) -> WorkerStart {
     io.caller().stats().began.unwrap()
 }
 
@@ -43,18 +43,18 @@ fn upgrade(io: &Io) {
 fn how_a_worker_came_to_serve_is_told() {
     let mut io = Io::lasting(&[]);
     let started = began(&io);
-    assert_eq!((started.how, &started.after), (BeganHow::Start, &None));
+    assert_eq!((started.how, &started.after), (StartReason::Start, &None));
     upgrade(&io);
     let upgraded = began(&io);
-    assert_eq!((upgraded.how, &upgraded.after), (BeganHow::Upgrade, &None));
+    assert_eq!((upgraded.how, &upgraded.after), (StartReason::Upgrade, &None));
     kill(&mut io);
     let restarted = began(&io);
     let after = Some("was killed by SIGKILL".to_owned());
-    assert_eq!((restarted.how, &restarted.after), (BeganHow::Restart, &after));
+    assert_eq!((restarted.how, &restarted.after), (StartReason::Restart, &after));
     // An upgrade long after a restart is an upgrade.
     upgrade(&io);
     let last = began(&io);
-    assert_eq!((last.how, &last.after), (BeganHow::Upgrade, &None));
+    assert_eq!((last.how, &last.after), (StartReason::Upgrade, &None));
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64();
     let all = [&started, &upgraded, &restarted, &last].map(|one| one.unix_seconds);
     assert!(all.is_sorted() && all[3] <= now, "{all:?} {now}");

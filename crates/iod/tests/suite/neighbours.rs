@@ -9,8 +9,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::common::*;
+use model::diagnosis::{Cause, DiskFacts, DiskVerdict, judge};
 use model::report::DiskState;
-use model::why::{Cause, Facts, Verdict, judge};
 use rustix::process::Signal;
 use serde_json::json;
 use testkit::driver::{Driver, Options};
@@ -29,13 +29,13 @@ const SOON: Duration = Duration::from_secs(20);
 const EACH: u64 = 32;
 
 /// What `ringway why` says of a disk after watching for `time`.
-fn why(caller: &mut Caller, id: &str, time: Duration) -> Verdict {
+fn why(caller: &mut Caller, id: &str, time: Duration) -> DiskVerdict {
     let earlier = caller.stats();
     std::thread::sleep(time);
     let now = caller.stats();
     let full = caller.call("stats", json!({"id": id})).unwrap();
     let full: model::report::Stats = serde_json::from_value(full).unwrap();
-    judge(&Facts::new(&earlier, &now, &full.disks[0]))
+    judge(&DiskFacts::new(&earlier, &now, &full.disks[0]))
 }
 
 /// A guest that reads one sector after the other on a thread of its own.

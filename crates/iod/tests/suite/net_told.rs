@@ -6,9 +6,9 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 
 use crate::common::*;
+use model::diagnosis::{NicCause, NicFacts, judge_nic};
 use model::report::{PollReason, PortStats, Stats};
 use model::rpc::code;
-use model::why::{NicCause, NicFacts, judge_nic};
 use serde_json::json;
 use tempfile::TempDir;
 use testkit::openmetrics::{read, scrape};

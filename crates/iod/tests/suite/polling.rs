@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
 use crate::common::*;
-use model::poll::Polling;
+use model::poll::EffectivePolling;
 use model::report::{DiskStats, PollReason, PollStats, QueuePolling, Stats};
 use model::rpc::code;
 use model::spec::PollMode;
@@ -90,7 +90,7 @@ fn queues(caller: &mut Caller) -> Vec<QueuePolling> {
     stats.disks[0].each_queue.iter().map(|one| one.polling.unwrap()).collect()
 }
 
-fn defaults(caller: &mut Caller) -> Polling {
+fn defaults(caller: &mut Caller) -> EffectivePolling {
     caller.stats().poll_defaults.unwrap()
 }
 
@@ -98,8 +98,8 @@ fn poll(caller: &mut Caller, params: Value) {
     caller.disk("disk.poll", params);
 }
 
-fn set(mode: PollMode, max_us: u16, idle_threshold: u8) -> Polling {
-    Polling { mode, max_us, idle_threshold }
+fn set(mode: PollMode, max_us: u16, idle_threshold: u8) -> EffectivePolling {
+    EffectivePolling { mode, max_us, idle_threshold }
 }
 
 /// Sets it, and waits until the queues do it.
@@ -280,7 +280,7 @@ fn a_disk_has_its_own_settings_and_inherits_the_others() {
     let change = json!({"poll": "auto", "poll_idle_threshold": 20});
     let answer = caller.call("poll.defaults", change).unwrap();
     let auto = set(PollMode::Auto, 60, 20);
-    assert_eq!(serde_json::from_value::<Polling>(answer).unwrap(), auto);
+    assert_eq!(serde_json::from_value::<EffectivePolling>(answer).unwrap(), auto);
     assert_eq!(both(&mut caller), [set(PollMode::Always, 60, 20), auto]);
     assert_eq!(disk(&mut caller, "plain").poll, PollMode::Auto);
     // Those that come later have it too.

@@ -29,7 +29,7 @@ const RESERVE_PART: u16 = 4;
 
 /// Limits in force. They can be changed while steps run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct StepLimits {
     /// Steps on the host, stuck ones aside.
     pub host: u16,
     /// Steps of one machine, stuck ones aside.
@@ -43,7 +43,7 @@ pub struct Limits {
     pub stuck: Duration,
 }
 
-impl Default for Limits {
+impl Default for StepLimits {
     fn default() -> Self {
         Self {
             host: DEFAULT_HOST,
@@ -55,7 +55,7 @@ impl Default for Limits {
     }
 }
 
-impl Limits {
+impl StepLimits {
     /// Checks ranges.
     ///
     /// # Errors

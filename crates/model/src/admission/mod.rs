@@ -4,16 +4,16 @@
 //! - **Slot**: permission for a device step: one of the host, one of the machine, one of the lane.
 //! - **Lane**: what hangs together: one SR, or the network. A lane that hangs costs others nothing
 //!   that lasts.
-//! - **Stuck**: a step that has run for [`Limits::stuck`]. It gives its host slot and its machine
+//! - **Stuck**: a step that has run for [`StepLimits::stuck`]. It gives its host slot and its machine
 //!   slot back and keeps the lane's, so hung storage blocks itself alone.
 //! - **Begun**: a step that goes on with a chain of device steps, as an activate after its attach.
 //! - **Hung**: a lane with a stuck step, from the moment on when a step of it has last ended.
 //!
 //! # Rules
-//! 1. A lane runs at most [`Limits::sr`] steps; a machine and the host [`Limits::machine`] and
-//!    [`Limits::host`] that are not stuck.
+//! 1. A lane runs at most [`StepLimits::sr`] steps; a machine and the host [`StepLimits::machine`] and
+//!    [`StepLimits::host`] that are not stuck.
 //! 2. A lane counts as alive once a step of it has ended in time, until one is stuck or nothing is
-//!    left to do in it. Of the last [`Limits::reserve`] host slots, one that is not takes no more
+//!    left to do in it. Of the last [`StepLimits::reserve`] host slots, one that is not takes no more
 //!    than makes half as many: the third to come finds room though two before it hang.
 //! 3. In a lane with a stuck step a new one takes no host slot. Otherwise hung storage would take
 //!    all of them again and again, for as long as each of its steps is young.
@@ -34,14 +34,14 @@ use std::time::Duration;
 
 use crate::id::{SrId, VmId};
 pub use limits::{
-    DEFAULT_HOST, DEFAULT_MACHINE, DEFAULT_RESERVE, DEFAULT_SR, DEFAULT_STUCK, Limits, MAX_STEPS,
-    MAX_STUCK, MIN_STUCK,
+    DEFAULT_HOST, DEFAULT_MACHINE, DEFAULT_RESERVE, DEFAULT_SR, DEFAULT_STUCK, MAX_STEPS,
+    MAX_STUCK, MIN_STUCK, StepLimits,
 };
 use queue::{Queue, in_turn};
 
 /// One step in the eyes of its executor, which never uses a key twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Key(pub u64);
+pub struct StepKey(pub u64);
 
 /// What a step must hold while it runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,18 +58,18 @@ pub enum Slots {
 }
 
 impl Slots {
-    fn lane(self) -> Option<Lane> {
+    fn lane(self) -> Option<FaultDomain> {
         match self {
             Self::None => None,
-            Self::Device { sr } => Some(Lane::Sr(sr)),
-            Self::Network => Some(Lane::Network),
+            Self::Device { sr } => Some(FaultDomain::Sr(sr)),
+            Self::Network => Some(FaultDomain::Network),
         }
     }
 }
 
 /// What hangs together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Lane {
+pub enum FaultDomain {
     /// One SR.
     Sr(SrId),
     /// The host's bridges and TAPs.
@@ -78,7 +78,7 @@ pub enum Lane {
 
 /// What is held, and what was held at most since the start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Marks {
+pub struct SlotUsage {
     /// Host slots held now.
     pub host: u16,
     /// Most host slots held at once.
@@ -88,7 +88,7 @@ pub struct Marks {
     /// Most steps that one lane ran at once.
     pub lane_high: u16,
     /// Lanes in use.
-    pub lanes: BTreeMap<Lane, LaneMarks>,
+    pub lanes: BTreeMap<FaultDomain, LaneMarks>,
 }
 
 /// What one lane does now.
@@ -105,14 +105,14 @@ pub struct LaneMarks {
 #[derive(Debug)]
 struct Waiting {
     vm: VmId,
-    lane: Lane,
+    lane: FaultDomain,
     begun: bool,
 }
 
 #[derive(Debug)]
 struct Running {
     vm: VmId,
-    lane: Lane,
+    lane: FaultDomain,
     since: Duration,
     host: bool,
 }
@@ -120,16 +120,16 @@ struct Running {
 /// Holds every slot of a host. See the [module](self) for its rules.
 #[derive(Debug, Default)]
 pub struct Admission {
-    limits: Limits,
+    limits: StepLimits,
     host: u16,
     machines: HashMap<VmId, u16>,
-    lanes: BTreeMap<Lane, Queue>,
-    last: Option<Lane>,
-    free: VecDeque<Key>,
-    waiting: HashMap<Key, Waiting>,
-    running: HashMap<Key, Running>,
+    lanes: BTreeMap<FaultDomain, Queue>,
+    last: Option<FaultDomain>,
+    free: VecDeque<StepKey>,
+    waiting: HashMap<StepKey, Waiting>,
+    running: HashMap<StepKey, Running>,
     /// Steps that are not stuck yet, the oldest first.
-    young: BTreeSet<(Duration, Key)>,
+    young: BTreeSet<(Duration, StepKey)>,
     host_high: u16,
     machine_high: u16,
     lane_high: u16,
@@ -137,17 +137,17 @@ pub struct Admission {
 
 impl Admission {
     /// Nobody runs, nobody waits.
-    pub fn new(limits: Limits) -> Self {
+    pub fn new(limits: StepLimits) -> Self {
         Self { limits, ..Self::default() }
     }
 
     /// Changes the limits. Steps that run go on; what waits is judged by the new ones.
-    pub fn set(&mut self, limits: Limits) {
+    pub fn set(&mut self, limits: StepLimits) {
         self.limits = limits;
     }
 
     /// A step could run. `begun`: it goes on with a chain of device steps that has begun.
-    pub fn ready(&mut self, key: Key, vm: VmId, slots: Slots, begun: bool) {
+    pub fn ready(&mut self, key: StepKey, vm: VmId, slots: Slots, begun: bool) {
         let Some(lane) = slots.lane() else { return self.free.push_back(key) };
         self.lanes.entry(lane).or_default().push(vm, key, begun);
         self.waiting.insert(key, Waiting { vm, lane, begun });
@@ -155,7 +155,7 @@ impl Admission {
 
     /// A step is over, whether it ran or was cancelled or too late while it waited. A key that is
     /// not known holds nothing, so nothing follows.
-    pub fn done(&mut self, key: Key, now: Duration) {
+    pub fn done(&mut self, key: StepKey, now: Duration) {
         self.free.retain(|one| *one != key);
         if let Some(Waiting { vm, lane, begun }) = self.waiting.remove(&key) {
             if let Some(queue) = self.lanes.get_mut(&lane) {
@@ -176,9 +176,9 @@ impl Admission {
     }
 
     /// All that may begin now, in this order. They hold their slots from here on.
-    pub fn next(&mut self, now: Duration) -> Vec<Key> {
+    pub fn next(&mut self, now: Duration) -> Vec<StepKey> {
         self.find_stuck(now);
-        let mut begin: Vec<Key> = self.free.drain(..).collect();
+        let mut begin: Vec<StepKey> = self.free.drain(..).collect();
         while let Some(key) = self.begin_one(now) {
             begin.push(key);
         }
@@ -193,19 +193,19 @@ impl Admission {
 
     /// Since when nothing has ended in the lane of a step that runs or waits, if a step is stuck
     /// there. Nothing of a lane that is merely busy: whoever waits there has its turn to come.
-    pub fn hung_since(&self, key: Key) -> Option<Duration> {
+    pub fn hung_since(&self, key: StepKey) -> Option<Duration> {
         let waiting = self.waiting.get(&key).map(|step| step.lane);
         let lane = waiting.or_else(|| self.running.get(&key).map(|step| step.lane))?;
         self.lanes.get(&lane).filter(|queue| queue.stuck > 0).map(|queue| queue.moved)
     }
 
     /// What is held, and what was held at most.
-    pub fn marks(&self) -> Marks {
-        let lane = |(lane, queue): (&Lane, &Queue)| {
+    pub fn marks(&self) -> SlotUsage {
+        let lane = |(lane, queue): (&FaultDomain, &Queue)| {
             let Queue { running, stuck, waiting, .. } = *queue;
             (*lane, LaneMarks { running, stuck, waiting })
         };
-        Marks {
+        SlotUsage {
             host: self.host,
             host_high: self.host_high,
             machine_high: self.machine_high,
@@ -214,7 +214,7 @@ impl Admission {
         }
     }
 
-    fn begin_one(&mut self, now: Duration) -> Option<Key> {
+    fn begin_one(&mut self, now: Duration) -> Option<StepKey> {
         let room = |vm| self.machines.get(&vm).is_none_or(|held| *held < self.limits.machine);
         let (lane, vm, begun) = in_turn(&self.lanes, self.last)
             .filter(|(_, queue)| self.has_room(queue))
@@ -263,7 +263,7 @@ impl Admission {
     }
 
     /// Gives back what only a step that is not stuck holds. False where one was stuck.
-    fn give_back(&mut self, key: Key, step: &mut Running) -> bool {
+    fn give_back(&mut self, key: StepKey, step: &mut Running) -> bool {
         if !self.young.remove(&(step.since, key)) {
             return false;
         }
@@ -282,7 +282,7 @@ impl Admission {
         true
     }
 
-    fn drop_if_idle(&mut self, lane: Lane) {
+    fn drop_if_idle(&mut self, lane: FaultDomain) {
         if self.lanes.get(&lane).is_some_and(Queue::is_idle) {
             self.lanes.remove(&lane);
         }

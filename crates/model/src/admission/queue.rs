@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound::{Excluded, Unbounded};
 use std::time::Duration;
 
-use super::Key;
+use super::StepKey;
 use crate::id::VmId;
 
 /// The map's entries from the one after `last` on, once around.
@@ -20,7 +20,7 @@ pub(super) fn in_turn<K: Ord + Copy, V>(
 /// Steps of several machines, which take turns; those of one machine are served in order.
 #[derive(Debug, Default)]
 struct Turns {
-    machines: BTreeMap<VmId, VecDeque<Key>>,
+    machines: BTreeMap<VmId, VecDeque<StepKey>>,
     last: Option<VmId>,
 }
 
@@ -29,14 +29,14 @@ impl Turns {
         in_turn(&self.machines, self.last).map(|(vm, _)| *vm).find(|vm| room(*vm))
     }
 
-    fn take(&mut self, vm: VmId) -> Option<Key> {
+    fn take(&mut self, vm: VmId) -> Option<StepKey> {
         let key = self.machines.get_mut(&vm)?.pop_front();
         self.drop_if_empty(vm);
         self.last = Some(vm);
         key
     }
 
-    fn remove(&mut self, vm: VmId, key: Key) {
+    fn remove(&mut self, vm: VmId, key: StepKey) {
         if let Some(keys) = self.machines.get_mut(&vm) {
             keys.retain(|one| *one != key);
         }
@@ -70,7 +70,7 @@ pub(super) struct Queue {
 }
 
 impl Queue {
-    pub(super) fn push(&mut self, vm: VmId, key: Key, begun: bool) {
+    pub(super) fn push(&mut self, vm: VmId, key: StepKey, begun: bool) {
         self.turns(begun).machines.entry(vm).or_default().push_back(key);
         self.waiting += 1;
     }
@@ -82,13 +82,13 @@ impl Queue {
         begun.or_else(|| self.fresh.first(&room).map(|vm| (vm, false)))
     }
 
-    pub(super) fn take(&mut self, vm: VmId, begun: bool) -> Option<Key> {
+    pub(super) fn take(&mut self, vm: VmId, begun: bool) -> Option<StepKey> {
         let key = self.turns(begun).take(vm)?;
         self.waiting = self.waiting.saturating_sub(1);
         Some(key)
     }
 
-    pub(super) fn remove(&mut self, vm: VmId, key: Key, begun: bool) {
+    pub(super) fn remove(&mut self, vm: VmId, key: StepKey, begun: bool) {
         self.turns(begun).remove(vm, key);
         self.waiting = self.waiting.saturating_sub(1);
     }

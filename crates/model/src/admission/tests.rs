@@ -24,7 +24,7 @@ const NOW: Duration = Duration::ZERO;
 /// Makes `count` new steps ready, with keys from `first` on.
 fn flood(admission: &mut Admission, first: u64, count: u64, machine: u8, slots: Slots) {
     for key in first..first + count {
-        admission.ready(Key(key), vm(machine), slots, false);
+        admission.ready(StepKey(key), vm(machine), slots, false);
     }
 }
 
@@ -45,7 +45,7 @@ fn a_machine_has_ten_an_sr_twelve_and_the_host_sixteen() {
     let marks = one.marks();
     assert_eq!((marks.host, marks.host_high), (16, 16));
     assert_eq!((marks.machine_high, marks.lane_high), (10, 12));
-    let first = marks.lanes[&Lane::Sr(SrId(uuid(1)))];
+    let first = marks.lanes[&FaultDomain::Sr(SrId(uuid(1)))];
     assert_eq!(first, LaneMarks { running: 12, stuck: 0, waiting: 293 });
 }
 
@@ -57,7 +57,7 @@ fn a_third_sr_finds_room_whoever_came_first() {
             for (place, sr) in order.into_iter().enumerate() {
                 for machine in 0..20 {
                     let key = 100 * u64::from(sr) + u64::from(machine);
-                    one.ready(Key(key), vm(100 * sr + machine), on(sr), false);
+                    one.ready(StepKey(key), vm(100 * sr + machine), on(sr), false);
                 }
                 if !at_once || place == 1 {
                     one.next(NOW);
@@ -66,16 +66,16 @@ fn a_third_sr_finds_room_whoever_came_first() {
             flood(&mut one, 1000, 8, 9, on(3));
             assert_eq!(one.next(NOW).len(), 2);
             // It answers: all that is free is its.
-            one.done(Key(1000), NOW);
-            one.done(Key(1001), NOW);
+            one.done(StepKey(1000), NOW);
+            one.done(StepKey(1001), NOW);
             let more = one.next(NOW);
             assert_eq!(more.len(), if at_once { 4 } else { 2 });
             more.into_iter().for_each(|key| one.done(key, NOW));
             // Two seconds later it has the host to itself: what hangs holds SR slots alone.
             one.next(ms(2000));
-            assert_eq!(one.marks().lanes[&Lane::Sr(SrId(uuid(3)))].waiting, 0);
+            assert_eq!(one.marks().lanes[&FaultDomain::Sr(SrId(uuid(3)))].waiting, 0);
             assert_eq!(one.marks().host, if at_once { 2 } else { 4 });
-            assert_eq!(one.marks().lanes[&Lane::Sr(SrId(uuid(1)))].waiting, 8);
+            assert_eq!(one.marks().lanes[&FaultDomain::Sr(SrId(uuid(1)))].waiting, 8);
         }
     }
 }
@@ -106,12 +106,12 @@ fn what_is_stuck_gives_its_place_back_and_keeps_its_sr() {
     assert_eq!(one.wake_at(), None);
     // It comes back: everything is as before.
     for key in 0..12 {
-        one.done(Key(key), NOW);
+        one.done(StepKey(key), NOW);
     }
     assert_eq!(one.next(ms(9000)).len(), 10);
     assert_eq!(one.marks().host, 10);
     for key in 12..30 {
-        one.done(Key(key), NOW);
+        one.done(StepKey(key), NOW);
     }
     assert_eq!(one.marks().lanes.len(), 0);
     assert_eq!(one.marks().host, 0);
@@ -124,35 +124,35 @@ fn a_lane_hangs_from_its_last_end_on_and_one_that_is_busy_does_not() {
     flood(&mut one, 100, 1, 2, on(2));
     flood(&mut one, 200, 1, 2, Slots::None);
     one.next(NOW);
-    let since = |one: &Admission| [0, 29, 100, 200, 999].map(|key| one.hung_since(Key(key)));
+    let since = |one: &Admission| [0, 29, 100, 200, 999].map(|key| one.hung_since(StepKey(key)));
     assert_eq!(since(&one), [None; 5], "a full lane is busy");
-    one.done(Key(100), ms(1000));
+    one.done(StepKey(100), ms(1000));
     flood(&mut one, 100, 1, 2, on(2));
     one.next(ms(2000));
     assert_eq!(since(&one), [Some(NOW), Some(NOW), None, None, None]);
     // It moves, and hangs again at another disk.
-    one.done(Key(1), ms(5000));
+    one.done(StepKey(1), ms(5000));
     assert_eq!(since(&one)[..2], [Some(ms(5000)); 2]);
-    (2..10).for_each(|key| one.done(Key(key), ms(6000)));
-    one.done(Key(0), ms(7000));
-    assert_eq!(one.hung_since(Key(29)), None);
+    (2..10).for_each(|key| one.done(StepKey(key), ms(6000)));
+    one.done(StepKey(0), ms(7000));
+    assert_eq!(one.hung_since(StepKey(29)), None);
 }
 
 #[test]
 fn begun_chains_go_first() {
-    let mut one = Admission::new(Limits { machine: 1, ..Limits::default() });
+    let mut one = Admission::new(StepLimits { machine: 1, ..StepLimits::default() });
     flood(&mut one, 0, 3, 1, on(1));
-    assert_eq!(one.next(NOW), [Key(0)]);
-    one.done(Key(0), NOW);
-    one.ready(Key(9), vm(1), on(1), true);
-    assert_eq!(one.next(NOW), [Key(9)]);
-    one.done(Key(9), NOW);
-    assert_eq!(one.next(NOW), [Key(1)]);
+    assert_eq!(one.next(NOW), [StepKey(0)]);
+    one.done(StepKey(0), NOW);
+    one.ready(StepKey(9), vm(1), on(1), true);
+    assert_eq!(one.next(NOW), [StepKey(9)]);
+    one.done(StepKey(9), NOW);
+    assert_eq!(one.next(NOW), [StepKey(1)]);
 }
 
 #[test]
 fn srs_take_turns_and_machines_of_an_sr_do() {
-    let mut one = Admission::new(Limits { host: 1, ..Limits::default() });
+    let mut one = Admission::new(StepLimits { host: 1, ..StepLimits::default() });
     flood(&mut one, 0, 4, 1, on(1));
     flood(&mut one, 10, 4, 2, on(1));
     flood(&mut one, 20, 4, 3, on(2));
@@ -169,26 +169,26 @@ fn srs_take_turns_and_machines_of_an_sr_do() {
 
 #[test]
 fn what_needs_no_slot_begins_at_once() {
-    let mut one = Admission::new(Limits { host: 1, ..Limits::default() });
+    let mut one = Admission::new(StepLimits { host: 1, ..StepLimits::default() });
     flood(&mut one, 0, 2, 1, on(1));
     flood(&mut one, 5, 2, 1, Slots::None);
-    assert_eq!(one.next(NOW), [Key(5), Key(6), Key(0)]);
+    assert_eq!(one.next(NOW), [StepKey(5), StepKey(6), StepKey(0)]);
     flood(&mut one, 7, 1, 1, Slots::None);
-    one.done(Key(7), NOW);
+    one.done(StepKey(7), NOW);
     assert_eq!(one.next(NOW), [], "cancelled before it began");
     assert_eq!(one.marks().host_high, 1);
 }
 
 #[test]
 fn who_waits_may_go() {
-    let mut one = Admission::new(Limits { host: 1, ..Limits::default() });
+    let mut one = Admission::new(StepLimits { host: 1, ..StepLimits::default() });
     flood(&mut one, 0, 3, 1, on(1));
-    assert_eq!(one.next(NOW), [Key(0)]);
-    one.done(Key(1), NOW);
-    one.done(Key(77), NOW);
-    one.done(Key(0), NOW);
-    one.done(Key(0), NOW);
-    assert_eq!(one.next(NOW), [Key(2)]);
+    assert_eq!(one.next(NOW), [StepKey(0)]);
+    one.done(StepKey(1), NOW);
+    one.done(StepKey(77), NOW);
+    one.done(StepKey(0), NOW);
+    one.done(StepKey(0), NOW);
+    assert_eq!(one.next(NOW), [StepKey(2)]);
     assert_eq!(one.marks().host, 1);
 }
 
@@ -197,40 +197,40 @@ fn limits_change_while_steps_run() {
     let mut one = Admission::default();
     flood(&mut one, 0, 60, 1, on(1));
     one.next(NOW);
-    let more = Limits { host: 64, machine: 40, sr: 40, ..Limits::default() };
+    let more = StepLimits { host: 64, machine: 40, sr: 40, ..StepLimits::default() };
     one.set(more);
     assert_eq!(one.next(NOW).len(), 30);
-    one.set(Limits { machine: 2, ..more });
+    one.set(StepLimits { machine: 2, ..more });
     for key in 0..38 {
-        one.done(Key(key), NOW);
+        one.done(StepKey(key), NOW);
         assert_eq!(one.next(NOW), []);
     }
-    one.done(Key(38), NOW);
-    assert_eq!(one.next(NOW), [Key(40)]);
+    one.done(StepKey(38), NOW);
+    assert_eq!(one.next(NOW), [StepKey(40)]);
     // A step that is old by the new limit is stuck at once.
-    one.set(Limits { stuck: ms(500), ..more });
+    one.set(StepLimits { stuck: ms(500), ..more });
     assert_eq!(one.next(ms(700)).len(), 19);
     assert_eq!(one.marks().host, 0);
 }
 
 #[test]
 fn limits_that_stop_everything_are_refused() {
-    let good = Limits::default();
+    let good = StepLimits::default();
     assert_eq!(good.validate(), Ok(()));
-    assert_eq!(Limits { reserve: 0, ..good }.validate(), Ok(()));
+    assert_eq!(StepLimits { reserve: 0, ..good }.validate(), Ok(()));
     for (bad, field) in [
-        (Limits { host: 0, ..good }, "limits.host"),
-        (Limits { machine: 0, ..good }, "limits.machine"),
-        (Limits { sr: MAX_STEPS + 1, ..good }, "limits.sr"),
-        (Limits { reserve: MAX_STEPS + 1, ..good }, "limits.reserve"),
-        (Limits { stuck: ms(99), ..good }, "limits.stuck"),
-        (Limits { stuck: ms(60_001), ..good }, "limits.stuck"),
+        (StepLimits { host: 0, ..good }, "limits.host"),
+        (StepLimits { machine: 0, ..good }, "limits.machine"),
+        (StepLimits { sr: MAX_STEPS + 1, ..good }, "limits.sr"),
+        (StepLimits { reserve: MAX_STEPS + 1, ..good }, "limits.reserve"),
+        (StepLimits { stuck: ms(99), ..good }, "limits.stuck"),
+        (StepLimits { stuck: ms(60_001), ..good }, "limits.stuck"),
     ] {
         assert_eq!(bad.validate().unwrap_err().field, field);
     }
     // The default reserve does not stop a small pool.
     for host in 1..=16 {
-        let mut one = Admission::new(Limits { host, ..good });
+        let mut one = Admission::new(StepLimits { host, ..good });
         flood(&mut one, 0, 50, 1, on(1));
         assert!(one.next(NOW).len() * 4 >= usize::from(host) * 2, "{host}");
     }
@@ -238,15 +238,15 @@ fn limits_that_stop_everything_are_refused() {
 
 /// The rules once more, counted anew from a list of steps.
 struct Ledger {
-    limits: Limits,
-    alive: BTreeSet<Lane>,
+    limits: StepLimits,
+    alive: BTreeSet<FaultDomain>,
     steps: Vec<Entry>,
 }
 
 struct Entry {
-    key: Key,
+    key: StepKey,
     vm: VmId,
-    lane: Lane,
+    lane: FaultDomain,
     begun: bool,
     runs: Option<Run>,
 }
@@ -264,7 +264,7 @@ impl Ledger {
     }
 
     fn may_begin(&self, step: &Entry) -> bool {
-        let Limits { host, machine, sr, .. } = self.limits;
+        let StepLimits { host, machine, sr, .. } = self.limits;
         let lane = |one: &Entry| one.lane == step.lane;
         let all = self.count(|_, run| run.host && !run.stuck);
         let kept = self.limits.reserve.min(host / 4);
@@ -291,7 +291,7 @@ impl Ledger {
         }
     }
 
-    fn end(&mut self, at: usize) -> Key {
+    fn end(&mut self, at: usize) -> StepKey {
         let step = self.steps.remove(at);
         if step.runs.is_some_and(|run| !run.stuck) {
             self.alive.insert(step.lane);
@@ -302,7 +302,7 @@ impl Ledger {
         step.key
     }
 
-    fn begin(&mut self, key: Key, now: Duration) {
+    fn begin(&mut self, key: StepKey, now: Duration) {
         let at = self.steps.iter().position(|step| step.key == key).unwrap();
         let step = &self.steps[at];
         assert!(step.runs.is_none(), "{key:?} began twice");
@@ -320,12 +320,12 @@ enum Event {
     Ready { vm: u8, lane: u8, begun: bool },
     Done(prop::sample::Index),
     Pass(u64),
-    Set(Limits),
+    Set(StepLimits),
 }
 
-fn limits() -> impl Strategy<Value = Limits> {
+fn limits() -> impl Strategy<Value = StepLimits> {
     (1..24_u16, 1..12_u16, 1..14_u16, 0..8_u16, 100..3000_u64).prop_map(
-        |(host, machine, sr, reserve, stuck)| Limits {
+        |(host, machine, sr, reserve, stuck)| StepLimits {
             host,
             machine,
             sr,
@@ -356,8 +356,8 @@ proptest! {
             match event {
                 Event::Ready { vm: machine, lane, begun } => {
                     let slots = if lane == 0 { Slots::Network } else { on(lane) };
-                    admission.ready(Key(number), vm(machine), slots, begun);
-                    let (key, vm) = (Key(number), vm(machine));
+                    admission.ready(StepKey(number), vm(machine), slots, begun);
+                    let (key, vm) = (StepKey(number), vm(machine));
                     let lane = slots.lane().unwrap();
                     ledger.steps.push(Entry { key, vm, lane, begun, runs: None });
                 }
@@ -402,14 +402,14 @@ proptest! {
         let mut fresh = |admission: &mut Admission, machine: u8, step: u64| {
             keys += 1;
             let slots = on(machine % lanes);
-            admission.ready(Key(keys << 16 | u64::from(machine) << 8 | step), vm(machine), slots, step > 0);
+            admission.ready(StepKey(keys << 16 | u64::from(machine) << 8 | step), vm(machine), slots, step > 0);
         };
         for machine in 0..greedy {
             for _ in 0..20 {
                 fresh(&mut admission, machine, 0);
             }
         }
-        let newcomer = Key(0);
+        let newcomer = StepKey(0);
         let mut waited = 0;
         for turn in 0.. {
             if turn == comes {
@@ -423,8 +423,8 @@ proptest! {
             runs.extend(begun);
             // Any of the oldest ends; none runs for ever.
             let any = usize::from(pick[turn % pick.len()]) % runs.len().min(4);
-            let Key(key) = runs.remove(if turn % 3 == 0 { 0 } else { any });
-            admission.done(Key(key), NOW);
+            let StepKey(key) = runs.remove(if turn % 3 == 0 { 0 } else { any });
+            admission.done(StepKey(key), NOW);
             let (machine, step) = (u8::try_from(key >> 8 & 0xff).unwrap(), key & 0xff);
             // It goes on with its chain, or begins another one.
             fresh(&mut admission, machine, (step + 1) % chain);

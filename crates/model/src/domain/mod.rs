@@ -1,15 +1,15 @@
 //! What one running incarnation of a machine is made of, before any hypervisor is named.
 
+pub mod pci;
 mod serial;
-pub mod slots;
 
 use std::path::{Path, PathBuf};
 
 use crate::id::{VbdId, VifId};
 use crate::machine::{validate_memory, validate_vcpus};
 use crate::spec::{SpecError, refuse};
+use pci::{MAX_CDS, MAX_DISKS, MAX_VIFS};
 pub use serial::serial;
-use slots::{MAX_CDS, MAX_DISKS, MAX_VIFS};
 
 /// Longest command line of a kernel: Linux on x86 takes 2,048 bytes with the end mark.
 pub const MAX_KERNEL_ARGS_BYTES: usize = 2047;

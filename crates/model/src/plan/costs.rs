@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Step, Verb};
+use super::{Step, StepAction};
 
 /// How long steps may take, each from the moment when its call begins, and waits for what hangs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,36 +35,43 @@ impl Default for Deadlines {
 }
 
 impl Deadlines {
-    pub(super) fn of(&self, verb: &Verb) -> Duration {
+    pub(super) fn of(&self, verb: &StepAction) -> Duration {
         match verb {
-            Verb::TakeMemory(_) | Verb::DomainCreate(_) | Verb::DomainForget => self.domain,
-            Verb::DomainRun | Verb::DomainPause | Verb::DomainAsk(_) => self.device,
-            Verb::DomainAwaitEnd => self.guest,
-            Verb::DomainKill => self.kill,
-            Verb::VbdAttach(..)
-            | Verb::VbdActivate(_)
-            | Verb::VbdDeactivate(_)
-            | Verb::VbdDetach(_) => self.storage,
-            Verb::VbdPlug(_)
-            | Verb::VbdUnplug(_)
-            | Verb::VbdInsert(_)
-            | Verb::VbdEject(_)
-            | Verb::VifPlug(_)
-            | Verb::VifUnplug(_) => self.device,
-            Verb::VifCreate(_) | Verb::VifDestroy(_) => self.network,
-            Verb::Record => Duration::ZERO,
+            StepAction::TakeMemory(_) | StepAction::DomainCreate(_) | StepAction::DomainForget => {
+                self.domain
+            }
+            StepAction::DomainRun | StepAction::DomainPause | StepAction::DomainAsk(_) => {
+                self.device
+            }
+            StepAction::DomainAwaitEnd => self.guest,
+            StepAction::DomainKill => self.kill,
+            StepAction::VbdAttach(..)
+            | StepAction::VbdActivate(_)
+            | StepAction::VbdDeactivate(_)
+            | StepAction::VbdDetach(_) => self.storage,
+            StepAction::VbdPlug(_)
+            | StepAction::VbdUnplug(_)
+            | StepAction::VbdInsert(_)
+            | StepAction::VbdEject(_)
+            | StepAction::VifPlug(_)
+            | StepAction::VifUnplug(_) => self.device,
+            StepAction::VifCreate(_) | StepAction::VifDestroy(_) => self.network,
+            StepAction::Record => Duration::ZERO,
         }
     }
 }
 
 /// Roughly how long a step takes beside others, so that progress is steady.
-pub(super) fn weight(verb: &Verb) -> u32 {
+pub(super) fn weight(verb: &StepAction) -> u32 {
     match verb {
-        Verb::DomainAwaitEnd => 100,
-        Verb::DomainCreate(_) => 10,
-        Verb::VbdAttach(..) | Verb::VbdDetach(_) | Verb::VbdUnplug(_) => 5,
-        Verb::DomainKill | Verb::VbdDeactivate(_) | Verb::VifCreate(_) | Verb::VifDestroy(_) => 2,
-        Verb::Record => 0,
+        StepAction::DomainAwaitEnd => 100,
+        StepAction::DomainCreate(_) => 10,
+        StepAction::VbdAttach(..) | StepAction::VbdDetach(_) | StepAction::VbdUnplug(_) => 5,
+        StepAction::DomainKill
+        | StepAction::VbdDeactivate(_)
+        | StepAction::VifCreate(_)
+        | StepAction::VifDestroy(_) => 2,
+        StepAction::Record => 0,
         _ => 1,
     }
 }
@@ -76,20 +83,20 @@ impl Step {
     }
 }
 
-fn device(verb: &Verb) -> Option<crate::id::Uuid> {
+fn device(verb: &StepAction) -> Option<crate::id::Uuid> {
     match verb {
-        Verb::VbdAttach(vbd, _)
-        | Verb::VbdActivate(vbd)
-        | Verb::VbdPlug(vbd)
-        | Verb::VbdUnplug(vbd)
-        | Verb::VbdDeactivate(vbd)
-        | Verb::VbdDetach(vbd)
-        | Verb::VbdInsert(vbd)
-        | Verb::VbdEject(vbd) => Some(vbd.0),
-        Verb::VifCreate(vif)
-        | Verb::VifPlug(vif)
-        | Verb::VifUnplug(vif)
-        | Verb::VifDestroy(vif) => Some(vif.0),
+        StepAction::VbdAttach(vbd, _)
+        | StepAction::VbdActivate(vbd)
+        | StepAction::VbdPlug(vbd)
+        | StepAction::VbdUnplug(vbd)
+        | StepAction::VbdDeactivate(vbd)
+        | StepAction::VbdDetach(vbd)
+        | StepAction::VbdInsert(vbd)
+        | StepAction::VbdEject(vbd) => Some(vbd.0),
+        StepAction::VifCreate(vif)
+        | StepAction::VifPlug(vif)
+        | StepAction::VifUnplug(vif)
+        | StepAction::VifDestroy(vif) => Some(vif.0),
         _ => None,
     }
 }

@@ -11,18 +11,18 @@
 //!
 //! # When a step fails
 //! Steps that run go on to their end, those that wait for the failed one are left out, and there
-//! is no list of what to undo. The planner is asked for [`Op::Settle`] with what is there now. A
+//! is no list of what to undo. The planner is asked for [`MachineOp::Settle`] with what is there now. A
 //! failure, a cancel and a restart of the daemon thus have one way back.
 //!
 //! # Invariants
 //! An edge leads to an earlier step, so a plan has no circle. All of one machine's steps are in
 //! one plan: nothing else works on that machine meanwhile.
 
-mod build;
+mod builder;
 mod costs;
 mod plug;
 mod reboot;
-mod settle;
+mod reconcile;
 mod start;
 mod state;
 mod stop;
@@ -35,14 +35,14 @@ pub use crate::admission::Slots;
 use crate::id::{Domid, VbdId, VdiId, VifId};
 use crate::refusal::Refusal;
 use crate::vdi::automaton::{Access, VolumeState};
-use crate::vm::exits::{self, Exit, Next};
+use crate::vm::exits::{self, DomainExit, ExitAction};
 use crate::vm::{PowerState, VmOp, power_states};
 pub use costs::Deadlines;
-pub use state::{DiskState, DomainSeen, MachineState, Medium, Run, VifState};
+pub use state::{DiskState, DomainState, MachineState, Medium, RunState, VifState};
 
 /// What is asked of a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Op {
+pub enum MachineOp {
     /// Make a domain.
     Start {
         /// Leave its CPUs standing.
@@ -81,14 +81,14 @@ pub enum Op {
     /// overtakes nobody.
     Reset,
     /// Do what is set for a guest that ended like this, as [`exits::next`] says.
-    AfterExit(Exit),
+    AfterExit(DomainExit),
     /// Make reality and record agree. Never starts a guest.
     Settle,
 }
 
 /// One call outward.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verb {
+pub enum StepAction {
     /// Reserve this much of the host's memory, in bytes, until the domain is gone.
     TakeMemory(u64),
     /// Make a domain of this number: CPUs standing, no disks, no interfaces.
@@ -98,7 +98,7 @@ pub enum Verb {
     /// Stop the CPUs.
     DomainPause,
     /// Ask the guest.
-    DomainAsk(Ask),
+    DomainAsk(GuestRequest),
     /// Wait until the guest has ended.
     DomainAwaitEnd,
     /// End the process, whatever the guest does.
@@ -135,7 +135,7 @@ pub enum Verb {
 
 /// What a guest is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ask {
+pub enum GuestRequest {
     /// To shut down.
     Shutdown,
     /// To reboot.
@@ -183,7 +183,7 @@ impl StepId {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
     /// What is called.
-    pub verb: Verb,
+    pub verb: StepAction,
     /// Steps that must have ended well before.
     pub after: Vec<StepId>,
     /// How long its call may take.
@@ -236,35 +236,35 @@ impl Plan {
 ///
 /// # Errors
 /// The machine or the device is in a state in which the operation has no meaning.
-pub fn plan(op: &Op, state: &MachineState) -> Result<Plan, Refusal> {
+pub fn plan(op: &MachineOp, state: &MachineState) -> Result<Plan, Refusal> {
     let power = |op: VmOp| {
         let (actual, expected) = (state.power, power_states(op, false));
         let refused = Refusal::BadPowerState { expected, actual };
         expected.contains(&actual).then_some(()).ok_or(refused)
     };
     match *op {
-        Op::Start { paused } => power(VmOp::Start).map(|()| start::start(state, paused)),
-        Op::CleanShutdown => power(VmOp::CleanShutdown).map(|()| stop::clean(state)),
-        Op::HardShutdown => power(VmOp::HardShutdown).map(|()| stop::hard(state)),
-        Op::CleanReboot => power(VmOp::CleanReboot).map(|()| reboot::clean(state)),
-        Op::HardReboot => power(VmOp::HardReboot).map(|()| reboot::hard(state)),
-        Op::Pause => power(VmOp::Pause).map(|()| stop::pause(state)),
-        Op::Unpause => power(VmOp::Unpause).map(|()| start::unpause(state)),
-        Op::VbdPlug(vbd) => plug::disk(state, vbd),
-        Op::VbdUnplug { vbd, force } => plug::disk_out(state, vbd, force),
-        Op::Insert(vbd) => plug::insert(state, vbd),
-        Op::Eject(vbd) => plug::eject(state, vbd),
-        Op::VifPlug(vif) => plug::vif(state, vif),
-        Op::VifUnplug(vif) => plug::vif_out(state, vif),
-        Op::Reset => Ok(stop::hard(state)),
+        MachineOp::Start { paused } => power(VmOp::Start).map(|()| start::start(state, paused)),
+        MachineOp::CleanShutdown => power(VmOp::CleanShutdown).map(|()| stop::clean(state)),
+        MachineOp::HardShutdown => power(VmOp::HardShutdown).map(|()| stop::hard(state)),
+        MachineOp::CleanReboot => power(VmOp::CleanReboot).map(|()| reboot::clean(state)),
+        MachineOp::HardReboot => power(VmOp::HardReboot).map(|()| reboot::hard(state)),
+        MachineOp::Pause => power(VmOp::Pause).map(|()| stop::pause(state)),
+        MachineOp::Unpause => power(VmOp::Unpause).map(|()| start::unpause(state)),
+        MachineOp::VbdPlug(vbd) => plug::disk(state, vbd),
+        MachineOp::VbdUnplug { vbd, force } => plug::disk_out(state, vbd, force),
+        MachineOp::Insert(vbd) => plug::insert(state, vbd),
+        MachineOp::Eject(vbd) => plug::eject(state, vbd),
+        MachineOp::VifPlug(vif) => plug::vif(state, vif),
+        MachineOp::VifUnplug(vif) => plug::vif_out(state, vif),
+        MachineOp::Reset => Ok(stop::hard(state)),
         // Of a machine that is recorded as halted nothing is expected any more.
-        Op::AfterExit(exit) if state.power != PowerState::Halted => {
+        MachineOp::AfterExit(exit) if state.power != PowerState::Halted => {
             Ok(match exits::next(exit, &state.after) {
-                Next::Halt => stop::hard(state),
-                Next::Restart => reboot::hard(state),
-                Next::Keep => settle::settle(state),
+                ExitAction::Halt => stop::hard(state),
+                ExitAction::Restart => reboot::hard(state),
+                ExitAction::Keep => reconcile::reconcile(state),
             })
         }
-        Op::AfterExit(_) | Op::Settle => Ok(settle::settle(state)),
+        MachineOp::AfterExit(_) | MachineOp::Settle => Ok(reconcile::reconcile(state)),
     }
 }

@@ -1,8 +1,10 @@
 //! Devices that come and go while a guest runs.
 
-use super::build::Draft;
+use super::builder::PlanBuilder;
 use super::start::{attached, give};
-use super::{DiskState, DomainSeen, Effect, MachineState, Medium, Plan, Run, Step, Verb};
+use super::{
+    DiskState, DomainState, Effect, MachineState, Medium, Plan, RunState, Step, StepAction,
+};
 use crate::id::{VbdId, VifId};
 use crate::refusal::Refusal;
 use crate::vbd::VbdKind;
@@ -44,7 +46,7 @@ pub(super) fn vif(state: &MachineState, vif: VifId) -> Result<Plan, Refusal> {
     if seen.plugged {
         return Err(Refusal::AlreadyAttached);
     }
-    let mut draft = Draft::new(state);
+    let mut draft = PlanBuilder::new(state);
     // What a failure left is made anew: it may be of another network.
     let gone = seen.created.then(|| draft.vif_destroy(vif, None));
     let end = draft.vif_create(vif, gone);
@@ -58,11 +60,11 @@ pub(super) fn vif_out(state: &MachineState, vif: VifId) -> Result<Plan, Refusal>
     if !seen.plugged && !seen.created {
         return Err(Refusal::AlreadyDetached);
     }
-    let mut draft = Draft::new(state);
+    let mut draft = PlanBuilder::new(state);
     let then = vec![Effect::Vif(vif, false)];
     let out = if seen.plugged {
         let if_failed = vec![Effect::Vif(vif, true)];
-        let step = draft.step(Verb::VifUnplug(vif), None);
+        let step = draft.step(StepAction::VifUnplug(vif), None);
         draft.add(Step { then, if_failed, ..step })
     } else {
         // The guest has let go of it by itself.
@@ -85,7 +87,7 @@ fn fill(state: &MachineState, disk: &DiskState) -> Result<Plan, Refusal> {
     if disk.access == Access::Rw && state.disks.iter().any(reads) {
         return Err(Refusal::VdiInUse);
     }
-    let mut draft = Draft::new(state);
+    let mut draft = PlanBuilder::new(state);
     // What a failure has left is not used: nobody knows whether it serves, or for what access.
     let left = draft.volume(disk, medium, (disk.volume, VolumeState::Detached), None);
     let left = left.last().map(|(_, id)| *id);
@@ -98,10 +100,10 @@ fn fill(state: &MachineState, disk: &DiskState) -> Result<Plan, Refusal> {
 
 /// Takes a slot's volume from the guest and lets go of it.
 fn empty(state: &MachineState, disk: &DiskState, medium: Medium, force: bool) -> Plan {
-    let mut draft = Draft::new(state);
+    let mut draft = PlanBuilder::new(state);
     let vbd = disk.vbd;
     let drive = disk.kind == VbdKind::Cd;
-    let verb = if drive { Verb::VbdEject(vbd) } else { Verb::VbdUnplug(vbd) };
+    let verb = if drive { StepAction::VbdEject(vbd) } else { StepAction::VbdUnplug(vbd) };
     let then = vec![Effect::Plugged(vbd, false)];
     let out = if disk.plugged {
         let if_failed = vec![Effect::Plugged(vbd, true)];
@@ -141,12 +143,14 @@ fn drive(state: &MachineState, vbd: VbdId) -> Result<DiskState, Refusal> {
 /// A guest that can be given something, or give it back.
 fn with_domain(state: &MachineState) -> Result<(), Refusal> {
     match state.domain {
-        DomainSeen::There { run: Run::Fresh | Run::Running | Run::Paused, .. } => Ok(()),
-        DomainSeen::There { run: Run::Ended(_) | Run::Silent, .. } => {
+        DomainState::There {
+            run: RunState::Fresh | RunState::Running | RunState::Paused, ..
+        } => Ok(()),
+        DomainState::There { run: RunState::Ended(_) | RunState::Silent, .. } => {
             let stands = "the guest does not run; shut the machine down, by force if need be";
             Err(Refusal::NotAllowed(stands.into()))
         }
-        DomainSeen::Absent | DomainSeen::Remains => Err(Refusal::BadPowerState {
+        DomainState::Absent | DomainState::Remains => Err(Refusal::BadPowerState {
             expected: &[PowerState::Running, PowerState::Paused],
             actual: state.power,
         }),

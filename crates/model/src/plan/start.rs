@@ -3,36 +3,36 @@
 
 use std::collections::BTreeMap;
 
-use super::build::{Cleared, Draft};
-use super::{Cancel, DiskState, Effect, MachineState, Medium, Plan, Step, StepId, Verb};
+use super::builder::{PlanBuilder, TeardownSteps};
+use super::{Cancel, DiskState, Effect, MachineState, Medium, Plan, Step, StepAction, StepId};
 use crate::id::VdiId;
 use crate::vbd::VbdKind;
 use crate::vdi::automaton::{Access, VolumeOp, VolumeState};
 use crate::vm::PowerState;
 
 pub(super) fn start(state: &MachineState, paused: bool) -> Plan {
-    let mut draft = Draft::new(state);
+    let mut draft = PlanBuilder::new(state);
     // A failure may have left something. Nothing of it is used: it may be for reading where
     // writing is wanted now. Normally there is nothing, and this adds no step.
     let cleared = draft.clear(None, Cancel::Before);
-    raise(&mut draft, &cleared, paused);
+    build_domain(&mut draft, &cleared, paused);
     draft.finish()
 }
 
 pub(super) fn unpause(state: &MachineState) -> Plan {
-    let mut draft = Draft::new(state);
+    let mut draft = PlanBuilder::new(state);
     run(&mut draft, Vec::new());
     draft.finish()
 }
 
 /// Makes a domain with all that belongs to the machine.
-pub(super) fn raise(draft: &mut Draft<'_>, cleared: &Cleared, paused: bool) {
+pub(super) fn build_domain(draft: &mut PlanBuilder<'_>, cleared: &TeardownSteps, paused: bool) {
     let state = draft.state;
     let disks = in_order(state);
-    let memory = Verb::TakeMemory(state.spec.host_bytes(disks.len()));
+    let memory = StepAction::TakeMemory(state.spec.host_bytes(disks.len()));
     let memory = draft.step(memory, cleared.domain.into_iter().chain(cleared.forgotten));
     let memory = draft.add(memory);
-    let create = draft.step(Verb::DomainCreate(state.fresh), [memory]);
+    let create = draft.step(StepAction::DomainCreate(state.fresh), [memory]);
     let then = vec![Effect::Domid(Some(state.fresh))];
     let create = draft.add(Step { then, ..create });
     let mut all = vec![create];
@@ -74,7 +74,7 @@ pub(super) fn attached(way: &[(VolumeOp, StepId)]) -> Option<StepId> {
 /// Gives a disk to the domain, or puts the medium into the drive. An attached volume tells the
 /// disk's configuration, so a disk does not wait for its activate; a drive reads at once.
 pub(super) fn give(
-    draft: &mut Draft<'_>,
+    draft: &mut PlanBuilder<'_>,
     disk: &DiskState,
     medium: Medium,
     domain: Option<StepId>,
@@ -84,9 +84,9 @@ pub(super) fn give(
     let (verb, ready, then) = match disk.kind {
         VbdKind::Cd => {
             let medium = Effect::Medium(disk.vbd, Some(medium.vdi));
-            (Verb::VbdInsert(disk.vbd), active, vec![plugged, medium])
+            (StepAction::VbdInsert(disk.vbd), active, vec![plugged, medium])
         }
-        _ => (Verb::VbdPlug(disk.vbd), attach, vec![plugged]),
+        _ => (StepAction::VbdPlug(disk.vbd), attach, vec![plugged]),
     };
     let step = draft.step(verb, domain.into_iter().chain(ready));
     draft.add(Step { then, if_failed: vec![Effect::Plugged(disk.vbd, false)], ..step })
@@ -106,8 +106,8 @@ fn in_order(state: &MachineState) -> Vec<(DiskState, Medium)> {
     disks
 }
 
-fn run(draft: &mut Draft<'_>, after: Vec<StepId>) {
+fn run(draft: &mut PlanBuilder<'_>, after: Vec<StepId>) {
     let then = vec![Effect::Power(PowerState::Running)];
-    let step = draft.step(Verb::DomainRun, after);
+    let step = draft.step(StepAction::DomainRun, after);
     draft.add(Step { then, ..step });
 }

@@ -10,7 +10,7 @@ use crate::refusal::Refusal;
 use crate::vbd::VbdKind;
 use crate::vdi::automaton::{Access, VolumeState};
 use crate::vm::PowerState;
-use crate::vm::exits::{AfterActions, Exit};
+use crate::vm::exits::{DomainExit, ExitPolicy};
 
 /// One machine: what is recorded of it, and what is really there.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,7 +18,7 @@ pub struct MachineState {
     /// As recorded.
     pub power: PowerState,
     /// What is really there.
-    pub domain: DomainSeen,
+    pub domain: DomainState,
     /// The number for the next domain, which nobody else has or had.
     pub fresh: Domid,
     /// What the next domain is created with.
@@ -28,14 +28,14 @@ pub struct MachineState {
     /// Its network interfaces.
     pub vifs: Vec<VifState>,
     /// What is done when the guest ends.
-    pub after: AfterActions,
+    pub after: ExitPolicy,
     /// How long each kind of step may take.
     pub deadlines: Deadlines,
 }
 
 /// What is there of a machine's domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DomainSeen {
+pub enum DomainState {
     /// Nothing.
     Absent,
     /// No process, but a directory or a group of one.
@@ -45,13 +45,13 @@ pub enum DomainSeen {
         /// Its number.
         domid: Domid,
         /// What it does.
-        run: Run,
+        run: RunState,
     },
 }
 
 /// What a domain's process does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Run {
+pub enum RunState {
     /// It was made, and its CPUs have not run yet.
     Fresh,
     /// Its CPUs run.
@@ -59,7 +59,7 @@ pub enum Run {
     /// Its CPUs stand, and can run on.
     Paused,
     /// Its guest has ended; the process stands still.
-    Ended(Exit),
+    Ended(DomainExit),
     /// It does not answer.
     Silent,
 }

@@ -70,9 +70,9 @@ impl PollSpec {
     }
 
     /// What is in force where nothing else is set.
-    pub fn resolve(self) -> Polling {
-        let Polling { mode, max_us, idle_threshold } = Polling::default();
-        Polling {
+    pub fn resolve(self) -> EffectivePolling {
+        let EffectivePolling { mode, max_us, idle_threshold } = EffectivePolling::default();
+        EffectivePolling {
             mode: self.poll.unwrap_or(mode),
             max_us: self.poll_max_us.unwrap_or(max_us),
             idle_threshold: self.poll_idle_threshold.unwrap_or(idle_threshold),
@@ -98,7 +98,7 @@ impl PollSpec {
 
 /// Polling in force.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Polling {
+pub struct EffectivePolling {
     /// Whether it polls.
     pub mode: PollMode,
     /// Longest spin, in microseconds.
@@ -107,7 +107,7 @@ pub struct Polling {
     pub idle_threshold: u8,
 }
 
-impl Default for Polling {
+impl Default for EffectivePolling {
     fn default() -> Self {
         let (max_us, idle_threshold) = (DEFAULT_POLL_US, DEFAULT_POLL_IDLE_THRESHOLD);
         Self { mode: PollMode::default(), max_us, idle_threshold }

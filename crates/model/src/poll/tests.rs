@@ -6,11 +6,11 @@ use serde_json::json;
 #[test]
 fn what_is_not_set_is_inherited() {
     let nothing = PollSpec::default();
-    assert_eq!(nothing.resolve(), Polling::default());
+    assert_eq!(nothing.resolve(), EffectivePolling::default());
     assert_eq!(serde_json::to_value(nothing).unwrap(), json!({}));
     let process = PollSpec { poll_max_us: Some(50), poll: Some(PollMode::Off), ..nothing };
     let disk = PollSpec { poll: Some(PollMode::Auto), ..nothing };
-    let expected = Polling { mode: PollMode::Auto, max_us: 50, idle_threshold: 75 };
+    let expected = EffectivePolling { mode: PollMode::Auto, max_us: 50, idle_threshold: 75 };
     assert_eq!(disk.or(process).resolve(), expected);
 }
 

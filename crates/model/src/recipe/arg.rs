@@ -11,7 +11,7 @@ const OPTIONS: &str = "queues=N, target=vda, boot=N";
 
 /// Where a disk is found: what holds a slash is a socket's path, anything else a disk's id.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum DiskSelector {
     /// A socket that somebody serves.
     Socket(PathBuf),
     /// A disk of a running `ringway-io`.
@@ -20,9 +20,9 @@ pub enum Place {
 
 /// A parsed DISK.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FrontArg {
+pub struct RecipeDiskArg {
     /// Where it is.
-    pub place: Place,
+    pub place: DiskSelector,
     /// Queues, if they were given.
     pub queues: Option<u16>,
     /// Name in the machine.
@@ -31,14 +31,14 @@ pub struct FrontArg {
     pub boot: Option<u16>,
 }
 
-impl FromStr for FrontArg {
+impl FromStr for RecipeDiskArg {
     type Err = SpecError;
 
     fn from_str(text: &str) -> Result<Self, SpecError> {
         let mut parts = split_commas(text).into_iter();
         let place = match parts.next().unwrap_or_default() {
-            path if path.contains('/') => Place::Socket(path.into()),
-            id if validate_id(&id).is_ok() => Place::Id(id),
+            path if path.contains('/') => DiskSelector::Socket(path.into()),
+            id if validate_id(&id).is_ok() => DiskSelector::Id(id),
             other => {
                 let problem = format!(
                     "{other:?} is neither a socket's path, which holds a slash, nor a disk's id"
@@ -68,18 +68,18 @@ mod tests {
 
     #[test]
     fn sockets_have_a_slash_and_ids_have_none() {
-        let place = |text: &str| text.parse::<FrontArg>().unwrap().place;
-        assert_eq!(place("/run/a.sock"), Place::Socket("/run/a.sock".into()));
-        assert_eq!(place("./d1"), Place::Socket("./d1".into()));
-        assert_eq!(place("/run/a,,b"), Place::Socket("/run/a,b".into()));
-        assert_eq!(place("d1"), Place::Id("d1".into()));
+        let place = |text: &str| text.parse::<RecipeDiskArg>().unwrap().place;
+        assert_eq!(place("/run/a.sock"), DiskSelector::Socket("/run/a.sock".into()));
+        assert_eq!(place("./d1"), DiskSelector::Socket("./d1".into()));
+        assert_eq!(place("/run/a,,b"), DiskSelector::Socket("/run/a,b".into()));
+        assert_eq!(place("d1"), DiskSelector::Id("d1".into()));
     }
 
     #[test]
     fn options_are_taken() {
-        let arg: FrontArg = "d1,queues=4,target=vdc,boot=1".parse().unwrap();
-        let expected = FrontArg {
-            place: Place::Id("d1".into()),
+        let arg: RecipeDiskArg = "d1,queues=4,target=vdc,boot=1".parse().unwrap();
+        let expected = RecipeDiskArg {
+            place: DiskSelector::Id("d1".into()),
             queues: Some(4),
             target: Some("vdc".into()),
             boot: Some(1),
@@ -97,7 +97,7 @@ mod tests {
             ("d1,queues=x", "queues"),
             ("d1,boot=-1", "boot"),
         ] {
-            assert_eq!(text.parse::<FrontArg>().unwrap_err().field, field, "{text}");
+            assert_eq!(text.parse::<RecipeDiskArg>().unwrap_err().field, field, "{text}");
         }
     }
 }

@@ -1,12 +1,12 @@
 //! Command lines for machines on disks of ours: arguments of QEMU and of Cloud Hypervisor.
 
-use super::{Front, Fronts, RECONNECT_SECONDS};
+use super::{RECONNECT_SECONDS, RecipeDisk, RecipeDisks};
 
 /// Entries of each ring that Cloud Hypervisor shall make; its own default.
 const CLOUD_HYPERVISOR_RING: u32 = 128;
 
 /// Arguments of QEMU, option and value in turn: the guest's memory and each disk.
-pub fn qemu(fronts: &Fronts, memory_bytes: u64) -> Vec<String> {
+pub fn qemu(fronts: &RecipeDisks, memory_bytes: u64) -> Vec<String> {
     let mebibytes = memory_bytes >> 20;
     let mut words = vec![
         "-m".into(),
@@ -17,7 +17,7 @@ pub fn qemu(fronts: &Fronts, memory_bytes: u64) -> Vec<String> {
         "memory-backend=ringway-memory".into(),
     ];
     for front in fronts.all() {
-        let Front { target, queues, boot, .. } = front;
+        let RecipeDisk { target, queues, boot, .. } = front;
         // A comma ends a value; a doubled one stands for itself.
         let path = front.socket.replace(',', ",,");
         let boot = boot.map(|place| format!(",bootindex={place}")).unwrap_or_default();
@@ -32,12 +32,12 @@ pub fn qemu(fronts: &Fronts, memory_bytes: u64) -> Vec<String> {
 }
 
 /// Arguments of Cloud Hypervisor, option and value in turn. It has no boot order.
-pub fn cloud_hypervisor(fronts: &Fronts, memory_bytes: u64) -> Vec<String> {
+pub fn cloud_hypervisor(fronts: &RecipeDisks, memory_bytes: u64) -> Vec<String> {
     let mebibytes = memory_bytes >> 20;
     let mut words =
         vec!["--memory".into(), format!("size={mebibytes}M,shared=on"), "--disk".into()];
     words.extend(fronts.all().iter().map(|front| {
-        let Front { target, queues, .. } = front;
+        let RecipeDisk { target, queues, .. } = front;
         // Commas and the like are kept together by quotes.
         let path = match front.socket.contains([',', '[', ']', '"']) {
             true => format!("\"{}\"", front.socket),
@@ -74,13 +74,13 @@ fn quoted(word: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Wanted;
+    use super::super::RecipeDiskRequest;
     use super::super::tests::wanted;
     use super::*;
 
-    fn fronts() -> Fronts {
-        let second = Wanted { queues: 4, boot: Some(1), ..wanted("/run/b,c d's.sock") };
-        Fronts::new(&[wanted("/run/a.sock"), second]).unwrap()
+    fn fronts() -> RecipeDisks {
+        let second = RecipeDiskRequest { queues: 4, boot: Some(1), ..wanted("/run/b,c d's.sock") };
+        RecipeDisks::new(&[wanted("/run/a.sock"), second]).unwrap()
     }
 
     #[test]

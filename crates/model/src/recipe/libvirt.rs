@@ -1,7 +1,7 @@
 //! libvirt's XML for machines on disks of ours.
 
 use super::xml::Xml;
-use super::{Front, Fronts, Guest, RECONNECT_SECONDS};
+use super::{Guest, RECONNECT_SECONDS, RecipeDisk, RecipeDisks};
 use crate::machine::Accel;
 use crate::spec::{SpecError, refuse};
 
@@ -18,7 +18,7 @@ const SPOILT: [char; 3] = ['\'', '<', '&'];
 ///
 /// # Errors
 /// Field `socket`: a path that libvirt spoils.
-pub fn snippet(fronts: &Fronts) -> Result<String, SpecError> {
+pub fn snippet(fronts: &RecipeDisks) -> Result<String, SpecError> {
     check(fronts.all())?;
     let mut xml = Xml::default();
     xml.remark("below <domain>: the disks map the memory of the guest");
@@ -32,7 +32,7 @@ pub fn snippet(fronts: &Fronts) -> Result<String, SpecError> {
 ///
 /// # Errors
 /// Field `socket`: a path that libvirt spoils.
-pub fn device(front: &Front) -> Result<String, SpecError> {
+pub fn device(front: &RecipeDisk) -> Result<String, SpecError> {
     check(std::slice::from_ref(front))?;
     let mut xml = Xml::default();
     disk(&mut xml, front);
@@ -43,7 +43,7 @@ pub fn device(front: &Front) -> Result<String, SpecError> {
 ///
 /// # Errors
 /// As [`Guest::validate`], and field `socket`: a path that libvirt spoils.
-pub fn domain(guest: &Guest, fronts: &Fronts) -> Result<String, SpecError> {
+pub fn domain(guest: &Guest, fronts: &RecipeDisks) -> Result<String, SpecError> {
     guest.validate()?;
     check(fronts.all())?;
     let kind = match guest.accel {
@@ -78,10 +78,10 @@ pub fn domain(guest: &Guest, fronts: &Fronts) -> Result<String, SpecError> {
     Ok(xml.finish())
 }
 
-fn check(fronts: &[Front]) -> Result<(), SpecError> {
+fn check(fronts: &[RecipeDisk]) -> Result<(), SpecError> {
     match fronts.iter().find(|front| front.socket.contains(SPOILT)) {
         None => Ok(()),
-        Some(Front { socket, .. }) => {
+        Some(RecipeDisk { socket, .. }) => {
             let problem = format!(
                 "{socket:?} holds one of ' < & which libvirt does not escape when it reads its own \
                  XML back; use another path"
@@ -97,7 +97,7 @@ fn memory(xml: &mut Xml) {
     });
 }
 
-fn devices(xml: &mut Xml, fronts: &Fronts) {
+fn devices(xml: &mut Xml, fronts: &RecipeDisks) {
     fronts.all().iter().for_each(|front| disk(xml, front));
     // One port a disk, and some more. Index 0 is the root that the ports hang on.
     for index in 1..=fronts.all().len() + FREE_PORTS {
@@ -111,7 +111,7 @@ fn devices(xml: &mut Xml, fronts: &Fronts) {
     xml.empty("memballoon", &[("model", "none")]);
 }
 
-fn disk(xml: &mut Xml, front: &Front) {
+fn disk(xml: &mut Xml, front: &RecipeDisk) {
     let queues = front.queues.to_string();
     let timeout = RECONNECT_SECONDS.to_string();
     xml.element("disk", &[("type", "vhostuser"), ("device", "disk")], |xml| {
@@ -131,13 +131,17 @@ fn disk(xml: &mut Xml, front: &Front) {
 #[cfg(test)]
 mod tests {
     use super::super::tests::{guest, wanted};
-    use super::super::{Kernel, Wanted};
+    use super::super::{Kernel, RecipeDiskRequest};
     use super::*;
 
-    fn fronts() -> Fronts {
-        let second =
-            Wanted { queues: 4, target: Some("vdc".into()), boot: Some(1), ..wanted("/b") };
-        Fronts::new(&[wanted("/run/a>b.sock"), second]).unwrap()
+    fn fronts() -> RecipeDisks {
+        let second = RecipeDiskRequest {
+            queues: 4,
+            target: Some("vdc".into()),
+            boot: Some(1),
+            ..wanted("/b")
+        };
+        RecipeDisks::new(&[wanted("/run/a>b.sock"), second]).unwrap()
     }
 
     #[test]
@@ -166,7 +170,7 @@ mod tests {
     #[test]
     fn paths_that_libvirt_spoils_are_refused() {
         for path in ["/it's", "/a<b", "/a&b"] {
-            let fronts = Fronts::new(&[wanted(path)]).unwrap();
+            let fronts = RecipeDisks::new(&[wanted(path)]).unwrap();
             assert_eq!(snippet(&fronts).unwrap_err().field, "socket");
             assert_eq!(device(&fronts.all()[0]).unwrap_err().field, "socket");
             assert_eq!(domain(&guest(), &fronts).unwrap_err().field, "socket");

@@ -1,7 +1,7 @@
 //! Recipes: what a user of libvirt, QEMU or Cloud Hypervisor writes down to get a disk of ours.
 //!
-//! A [`Front`] is one disk as the machine's side sees it: a socket, queues, a name, a place in the
-//! boot order. [`Fronts`] are those of one machine, checked against each other. From them
+//! A [`RecipeDisk`] is one disk as the machine's side sees it: a socket, queues, a name, a place in the
+//! boot order. [`RecipeDisks`] are those of one machine, checked against each other. From them
 //! [`libvirt`] makes XML and [`flags`] makes command lines; both are pure functions.
 //!
 //! What the machine's side must not say is left out: libvirt refuses a serial, a cache mode or a
@@ -12,7 +12,7 @@ pub mod flags;
 pub mod libvirt;
 mod xml;
 
-pub use arg::{FrontArg, Place};
+pub use arg::{DiskSelector, RecipeDiskArg};
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -28,9 +28,9 @@ pub const MAX_FRONTS: usize = 26 + 26 * 26;
 /// Longest name of a machine: libvirt makes file and socket names of it.
 pub const MAX_NAME_BYTES: usize = 64;
 
-/// One disk from the machine's side. Made by [`Fronts::new`] only.
+/// One disk from the machine's side. Made by [`RecipeDisks::new`] only.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Front {
+pub struct RecipeDisk {
     /// Socket of the backend: absolute, fit for `sun_path`, without control characters.
     pub socket: String,
     /// Queues that the guest gets.
@@ -43,7 +43,7 @@ pub struct Front {
 
 /// What is known of a disk before it is checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wanted {
+pub struct RecipeDiskRequest {
     /// Socket of the backend.
     pub socket: PathBuf,
     /// Queues.
@@ -56,14 +56,14 @@ pub struct Wanted {
 
 /// The disks of one machine: no two share a socket, a name or a place in the boot order.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fronts(Vec<Front>);
+pub struct RecipeDisks(Vec<RecipeDisk>);
 
-impl Fronts {
+impl RecipeDisks {
     /// Checks the disks and names those that have no name.
     ///
     /// # Errors
     /// The first thing that no machine could have.
-    pub fn new(wanted: &[Wanted]) -> Result<Self, SpecError> {
+    pub fn new(wanted: &[RecipeDiskRequest]) -> Result<Self, SpecError> {
         if wanted.is_empty() || wanted.len() > MAX_FRONTS {
             let problem = format!("{} disks; give 1 to {MAX_FRONTS}", wanted.len());
             return refuse("disk", problem);
@@ -90,13 +90,13 @@ impl Fronts {
                 None => names.find(|name| !targets.contains(name)).unwrap_or_default(),
             };
             let (queues, boot) = (checked_queues(disk.queues)?, checked_boot(disk.boot)?);
-            fronts.push(Front { socket, queues, target, boot });
+            fronts.push(RecipeDisk { socket, queues, target, boot });
         }
         Ok(Self(fronts))
     }
 
     /// The disks, in the order given.
-    pub fn all(&self) -> &[Front] {
+    pub fn all(&self) -> &[RecipeDisk] {
         &self.0
     }
 }

@@ -1,7 +1,7 @@
 use super::*;
 
-pub(super) fn wanted(socket: &str) -> Wanted {
-    Wanted { socket: socket.into(), queues: 1, target: None, boot: None }
+pub(super) fn wanted(socket: &str) -> RecipeDiskRequest {
+    RecipeDiskRequest { socket: socket.into(), queues: 1, target: None, boot: None }
 }
 
 pub(super) fn guest() -> Guest {
@@ -12,7 +12,7 @@ pub(super) fn guest() -> Guest {
 fn names_are_given_in_order_and_around_those_taken() {
     let mut disks: Vec<_> = (0..30).map(|n| wanted(&format!("/s{n}"))).collect();
     disks[3].target = Some("vda".into());
-    let fronts = Fronts::new(&disks).unwrap();
+    let fronts = RecipeDisks::new(&disks).unwrap();
     let targets: Vec<_> = fronts.all().iter().map(|front| front.target.as_str()).collect();
     assert_eq!(targets[..5], ["vdb", "vdc", "vdd", "vda", "vde"]);
     assert_eq!(targets[26..], ["vdaa", "vdab", "vdac", "vdad"]);
@@ -21,7 +21,7 @@ fn names_are_given_in_order_and_around_those_taken() {
 
 #[test]
 fn each_bad_disk_is_refused_with_its_field() {
-    type Break = fn(&mut Vec<Wanted>);
+    type Break = fn(&mut Vec<RecipeDiskRequest>);
     let cases: [(&str, Break); 13] = [
         ("disk", Vec::clear),
         ("disk", |d| *d = (0..=MAX_FRONTS).map(|n| wanted(&format!("/{n}"))).collect()),
@@ -39,9 +39,9 @@ fn each_bad_disk_is_refused_with_its_field() {
     ];
     for (field, break_it) in cases {
         let mut disks = vec![wanted("/a"), wanted("/b")];
-        assert!(Fronts::new(&disks).is_ok());
+        assert!(RecipeDisks::new(&disks).is_ok());
         break_it(&mut disks);
-        assert_eq!(Fronts::new(&disks).unwrap_err().field, field);
+        assert_eq!(RecipeDisks::new(&disks).unwrap_err().field, field);
     }
 }
 
@@ -49,8 +49,8 @@ fn each_bad_disk_is_refused_with_its_field() {
 fn a_path_that_is_not_text_is_refused() {
     use std::os::unix::ffi::OsStrExt;
     let path = std::ffi::OsStr::from_bytes(b"/a\xff");
-    let disk = Wanted { socket: path.into(), ..wanted("/a") };
-    let error = Fronts::new(&[disk]).unwrap_err();
+    let disk = RecipeDiskRequest { socket: path.into(), ..wanted("/a") };
+    let error = RecipeDisks::new(&[disk]).unwrap_err();
     assert!(error.problem.contains("not UTF-8"), "{error}");
 }
 

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::poll::Polling;
+use crate::poll::EffectivePolling;
 
 /// What a disk's queues do when they have nothing to do, and why.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -87,7 +87,7 @@ pub struct PollRefusals {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PollStats {
     /// What is in force.
-    pub set: Polling,
+    pub set: EffectivePolling,
     /// All of them together.
     #[serde(flatten)]
     pub queues: QueuePolling,

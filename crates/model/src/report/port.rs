@@ -27,9 +27,9 @@ pub struct PortStats {
     /// Pairs whose receive queue is served now.
     pub pairs_started: u16,
     /// What it sent.
-    pub sent: WayStats,
+    pub sent: DirectionStats,
     /// What it got.
-    pub got: WayStats,
+    pub got: DirectionStats,
     /// Moves of flows between its queues that were asked for.
     pub moves: u64,
     /// How it waits when it has nothing to send; absent for the host.
@@ -53,9 +53,9 @@ pub struct PairStats {
     /// Reactor that serves it, or served it last.
     pub reactor: u32,
     /// What its guest sent by it.
-    pub sent: WayStats,
+    pub sent: DirectionStats,
     /// What its guest got by it. What was lost on the way to its reactor is counted by the NIC only.
-    pub got: WayStats,
+    pub got: DirectionStats,
     /// From when a frame was taken of its sender's ring to when it was in this one.
     pub residence: Latency,
     /// Sum of those times.
@@ -78,7 +78,7 @@ pub struct PairStats {
 
 /// Frames one way.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct WayStats {
+pub struct DirectionStats {
     /// Frames; of those sent also what went nowhere.
     pub frames: u64,
     /// Their bytes, without virtio-net headers.
@@ -92,7 +92,7 @@ pub struct WayStats {
     pub sizes: Vec<SizeCount>,
 }
 
-impl WayStats {
+impl DirectionStats {
     /// Frames that were lost, for whatever reason.
     pub fn lost(&self) -> u64 {
         self.drops.values().fold(0, |sum, count| sum.saturating_add(*count))
@@ -143,7 +143,7 @@ mod tests {
         assert!(!text.contains("drops") && !text.contains("socket"), "{text}");
         assert_eq!(serde_json::from_str::<PortStats>(&text).unwrap(), nic);
         let drops = [("no-buffer".to_owned(), 3), ("oversize".into(), 4)].into();
-        let counts = WayStats { drops, ..WayStats::default() };
+        let counts = DirectionStats { drops, ..DirectionStats::default() };
         assert_eq!(
             (counts.lost(), counts.lost_for("oversize"), counts.lost_for("closed")),
             (7, 4, 0)

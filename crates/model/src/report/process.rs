@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{DiskStats, NetworkStats, NicStats, PortStats};
-use crate::poll::Polling;
+use crate::poll::EffectivePolling;
 
 /// The whole process.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -35,20 +35,20 @@ pub struct Stats {
     pub networks: Vec<NetworkStats>,
     /// Polling of disks for which nothing else is set; absent where a former version serves.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub poll_defaults: Option<Polling>,
+    pub poll_defaults: Option<EffectivePolling>,
     /// Who would replace the worker; absent when nobody would.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keeper: Option<KeeperStats>,
     /// How the worker came to serve; absent where a former version does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub began: Option<Began>,
+    pub began: Option<WorkerStart>,
 }
 
 /// How a worker came to serve.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Began {
+pub struct WorkerStart {
     /// In place of whom.
-    pub how: BeganHow,
+    pub how: StartReason,
     /// When, in seconds since 1970. Its counters begin there, those of a disk when it came.
     pub unix_seconds: f64,
     /// How the worker before it ended, if it replaces a dead one.
@@ -59,7 +59,7 @@ pub struct Began {
 /// In place of whom a worker serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum BeganHow {
+pub enum StartReason {
     /// Of nobody: the program was started.
     Start,
     /// Of a worker that had died.
@@ -68,19 +68,19 @@ pub enum BeganHow {
     Upgrade,
 }
 
-impl Began {
+impl WorkerStart {
     /// In a few words; nothing for a program that was just started.
     pub fn told(&self) -> Option<String> {
         match (self.how, &self.after) {
-            (BeganHow::Start, _) => None,
-            (BeganHow::Upgrade, _) => Some("by an upgrade".into()),
-            (BeganHow::Restart, None) => Some("in place of a worker that died".into()),
-            (BeganHow::Restart, Some(end)) => Some(format!("in place of a worker that {end}")),
+            (StartReason::Start, _) => None,
+            (StartReason::Upgrade, _) => Some("by an upgrade".into()),
+            (StartReason::Restart, None) => Some("in place of a worker that died".into()),
+            (StartReason::Restart, Some(end)) => Some(format!("in place of a worker that {end}")),
         }
     }
 }
 
-impl BeganHow {
+impl StartReason {
     /// As it is on the wire.
     pub fn name(self) -> &'static str {
         match self {

@@ -58,7 +58,7 @@ pub struct OldestRequest {
 
 /// Another disk that kept the reactor.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Neighbour {
+pub struct BusyNeighbour {
     /// Its id; absent when it has been detached since.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disk: Option<String>,
@@ -99,7 +99,7 @@ pub struct SlowRequest {
     pub others: u32,
     /// Whom its reactor served meanwhile, if for long.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub neighbour: Option<Neighbour>,
+    pub neighbour: Option<BusyNeighbour>,
 }
 
 impl SlowRequest {
@@ -136,7 +136,7 @@ pub struct QueueStats {
     pub neighbour_seconds: f64,
     /// The last of them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub neighbour: Option<Neighbour>,
+    pub neighbour: Option<BusyNeighbour>,
     /// How long ago that was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub neighbour_seconds_ago: Option<f64>,

@@ -6,7 +6,7 @@ use crate::report::{DiskState, Geometry, Stats};
 
 /// Result of `disk.attach`, `disk.activate`, `disk.deactivate`, `disk.pause`, `disk.resume`,
 /// `disk.resize`, `disk.caps` and `disk.poll`. That of `poll.defaults` is a
-/// [`Polling`](crate::poll::Polling): what is in force.
+/// [`EffectivePolling`](crate::poll::EffectivePolling): what is in force.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DiskReply {
     /// The disk's id.

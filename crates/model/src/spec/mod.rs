@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 pub use crate::caps::Caps;
 use crate::poll;
-pub use crate::poll::{PollMode, PollSpec, Polling};
+pub use crate::poll::{EffectivePolling, PollMode, PollSpec};
 use check::validate_serial;
 pub use check::{validate_block_size, validate_id, validate_socket};
 pub use text::{parse_size, parse_time_ms};

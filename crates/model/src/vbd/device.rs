@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use crate::domain::slots::MAX_DISKS;
+use crate::domain::pci::MAX_DISKS;
 use crate::refusal::Refusal;
 
 /// Highest number of a slot: a machine has 255.

@@ -1,7 +1,7 @@
 //! Whether an operation on a disk slot may begin.
 
 use super::{VbdFacts, VbdKind, VbdOp};
-use crate::refusal::{Feature, Refusal, Underway};
+use crate::refusal::{Feature, OngoingOp, Refusal};
 use crate::vdi::automaton::Access;
 use crate::vdi::{VdiFacts, VdiOp};
 use crate::vm::{PowerState, Strictness, VmFacts, check_device};
@@ -17,7 +17,7 @@ use crate::vm::{PowerState, Strictness, VmFacts, check_device};
 /// The first refusal.
 pub fn check(op: VbdOp, vbd: &VbdFacts, vm: &VmFacts, how: Strictness) -> Result<(), Refusal> {
     if let Some(other) = vbd.current.first() {
-        return Refusal::beside(Underway::Vbd(*other));
+        return Refusal::beside(OngoingOp::Vbd(*other));
     }
     check_medium(op, vbd)?;
     check_power(op, vbd.attached, vm.power)?;
@@ -94,7 +94,7 @@ fn check_power(op: VbdOp, attached: bool, power: PowerState) -> Result<(), Refus
 fn check_disk(vbd: &VbdFacts, vdi: &VdiFacts) -> Result<(), Refusal> {
     let reads = |op: &VdiOp| matches!(op, VdiOp::Copy | VdiOp::Mirror);
     if let Some(op) = vdi.current.iter().find(|op| !reads(op)) {
-        return Refusal::beside(Underway::Vdi(*op));
+        return Refusal::beside(OngoingOp::Vdi(*op));
     }
     if vdi.missing {
         return Err(Refusal::VdiMissing);

@@ -2,16 +2,16 @@
 
 mod device;
 mod gate;
-mod knobs;
+mod settings;
 
-use crate::named::named;
 use crate::vdi::VdiFacts;
 use crate::vdi::automaton::Access;
+use crate::wire_names::named;
 
 pub(crate) use device::no_such_device;
 pub use device::{DeviceNumber, MAX_DEVICE, choose};
 pub use gate::{allowed, check};
-pub use knobs::{ALGORITHMS, Limits, Tuning, limits, tuning};
+pub use settings::{ALGORITHMS, DiskLimits, Tuning, limits, tuning};
 
 named! {
     /// What can be done to a disk slot.

@@ -14,7 +14,7 @@
 
 use std::fmt;
 
-use crate::named::named;
+use crate::wire_names::named;
 
 named! {
     /// What a volume is used for.
@@ -105,7 +105,7 @@ impl fmt::Display for VolumeOp {
 /// An operation that is not done to a volume in this state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{op} is not done to a volume that is {state}")]
-pub struct Illegal {
+pub struct IllegalTransition {
     /// The state.
     pub state: VolumeState,
     /// The operation.
@@ -117,7 +117,7 @@ pub struct Illegal {
 /// # Errors
 /// Activate when detached, detach when activated, and attach for writing when attached for
 /// reading.
-pub fn apply(state: VolumeState, op: VolumeOp) -> Result<VolumeState, Illegal> {
+pub fn apply(state: VolumeState, op: VolumeOp) -> Result<VolumeState, IllegalTransition> {
     use VolumeState::{Activated, Attached, Detached};
     let reached = match (state, op) {
         (Detached, VolumeOp::Attach(access)) => Attached(access),
@@ -128,7 +128,7 @@ pub fn apply(state: VolumeState, op: VolumeOp) -> Result<VolumeState, Illegal> {
         (Attached(_), VolumeOp::Detach) => Detached,
         (Detached, VolumeOp::Activate)
         | (Attached(_) | Activated(_), VolumeOp::Attach(_))
-        | (Activated(_), VolumeOp::Detach) => return Err(Illegal { state, op }),
+        | (Activated(_), VolumeOp::Detach) => return Err(IllegalTransition { state, op }),
     };
     Ok(reached)
 }
@@ -209,7 +209,7 @@ mod tests {
         ];
         for (state, row) in VolumeState::ALL.into_iter().zip(table) {
             for (op, expected) in VolumeOp::ALL.into_iter().zip(row) {
-                assert_eq!(apply(state, op), expected.ok_or(Illegal { state, op }));
+                assert_eq!(apply(state, op), expected.ok_or(IllegalTransition { state, op }));
             }
         }
         let said = apply(Activated(RW), VolumeOp::Detach).unwrap_err().to_string();

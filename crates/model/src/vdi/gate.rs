@@ -2,7 +2,7 @@
 
 use super::automaton::Access;
 use super::{VdiFacts, VdiOp};
-use crate::refusal::{Refusal, Underway};
+use crate::refusal::{OngoingOp, Refusal};
 
 /// Whether `op` may begin on `vdi`.
 ///
@@ -14,7 +14,7 @@ use crate::refusal::{Refusal, Underway};
 /// The first refusal.
 pub fn check(op: VdiOp, vdi: &VdiFacts) -> Result<(), Refusal> {
     if let Some(other) = vdi.current.iter().find(|other| !beside(op, **other)) {
-        return Refusal::beside(Underway::Vdi(*other));
+        return Refusal::beside(OngoingOp::Vdi(*other));
     }
     if !vdi.sr_attached && op != VdiOp::Forget {
         return Err(Refusal::SrNotAttached);
@@ -27,7 +27,7 @@ pub fn check(op: VdiOp, vdi: &VdiFacts) -> Result<(), Refusal> {
         }
     }
     if let Some(other) = vdi.users.iter().find_map(|user| user.op) {
-        return Refusal::beside(Underway::Vbd(other));
+        return Refusal::beside(OngoingOp::Vbd(other));
     }
     // What is lost can be removed or looked for again, and nothing else.
     if vdi.missing && !matches!(op, VdiOp::Forget | VdiOp::Destroy | VdiOp::Update) {

@@ -3,9 +3,9 @@
 pub mod automaton;
 mod gate;
 
-use crate::named::named;
 use crate::vbd::VbdOp;
 use crate::vm::PowerState;
+use crate::wire_names::named;
 use automaton::Access;
 
 pub use gate::{allowed, check};

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::str::FromStr;
 
 use crate::caps::{MAX_BYTES_PER_SECOND, MIN_BYTES_PER_SECOND};
-use crate::named::named;
 use crate::nic::{Locked, MAX_LOCKED, NicLimits, NicRate};
 use crate::spec::{SpecError, refuse};
+use crate::wire_names::named;
 
 /// Bytes of the unit in which a rate is written.
 const KILOBYTE: u64 = 1024;
@@ -33,7 +33,7 @@ named! {
 
 /// What is set of an interface.
 #[derive(Clone, Copy, Debug)]
-pub struct Asked<'a> {
+pub struct VifSettings<'a> {
     /// How its share of the network is bounded: `ratelimit`, or nothing.
     pub algorithm: &'a str,
     /// Settings of that: `kbps` in kilobytes a second, `timeslice_us` for how long that may come at once.
@@ -53,7 +53,7 @@ pub struct Asked<'a> {
 
 /// What it may do. As in XenServer a rate that makes no sense is none; what is no address is not
 /// allowed.
-pub fn limits(asked: &Asked<'_>) -> NicLimits {
+pub fn limits(asked: &VifSettings<'_>) -> NicLimits {
     let rate = rate(asked.algorithm, asked.params).unwrap_or_default();
     let flood = flood(asked.flood).unwrap_or_default();
     let open = NicLimits { rate, flood, ..NicLimits::default() };
@@ -71,7 +71,7 @@ pub fn limits(asked: &Asked<'_>) -> NicLimits {
 /// # Errors
 /// Fields `qos_algorithm_type`, `qos_algorithm_params`, `ipv4_allowed`, `ipv6_allowed` and
 /// `other_config`: what is not known or cannot be kept.
-pub fn check_limits(asked: &Asked<'_>) -> Result<(), SpecError> {
+pub fn check_limits(asked: &VifSettings<'_>) -> Result<(), SpecError> {
     rate(asked.algorithm, asked.params)?;
     flood(asked.flood)?;
     all_addresses::<std::net::Ipv4Addr>("ipv4_allowed", asked.ipv4)?;
@@ -163,7 +163,7 @@ mod tests {
     #[test]
     fn a_flood_limit_is_a_number_of_frames() {
         let none = params(&[]);
-        let asked = |flood| Asked {
+        let asked = |flood| VifSettings {
             algorithm: "",
             params: &none,
             mode: LockingMode::Locked,
@@ -195,7 +195,8 @@ mod tests {
             let mode = LockingMode::parse(mode).unwrap();
             let (algorithm, params) = ("", &none);
             let flood = None;
-            let asked = Asked { algorithm, params, mode, closed, ipv4: &v4, ipv6: &v6, flood };
+            let asked =
+                VifSettings { algorithm, params, mode, closed, ipv4: &v4, ipv6: &v6, flood };
             let limits = limits(&asked);
             assert_eq!((limits.disabled, limits.locked.is_some()), (disabled, locked), "{asked:?}");
             if let Some(Locked { ipv4, ipv6 }) = limits.locked {
@@ -203,9 +204,9 @@ mod tests {
             }
             assert_eq!(check_limits(&asked).unwrap_err().field, "ipv4_allowed");
             let many = vec!["fd00::1".to_owned(); MAX_LOCKED + 1];
-            let asked = Asked { ipv4: &[], ipv6: &many, ..asked };
+            let asked = VifSettings { ipv4: &[], ipv6: &many, ..asked };
             assert_eq!(check_limits(&asked).unwrap_err().field, "ipv6_allowed");
-            assert_eq!(check_limits(&Asked { ipv6: &v6, ..asked }), Ok(()));
+            assert_eq!(check_limits(&VifSettings { ipv6: &v6, ..asked }), Ok(()));
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::VmOp;
-use crate::named::named;
+use crate::wire_names::named;
 
 /// Least time from one start to the next of a machine that crashes: a guest that panics while it
 /// boots would otherwise cost a CPU for as long as nobody looks.
@@ -11,7 +11,7 @@ pub const RESTART_INTERVAL: Duration = Duration::from_secs(10);
 
 /// How a domain ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Exit {
+pub enum DomainExit {
     /// The guest switched itself off.
     PoweredOff,
     /// The guest reset itself.
@@ -54,7 +54,7 @@ named! {
 
 /// What a machine's owner wants done when its guest ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AfterActions {
+pub struct ExitPolicy {
     /// After it has switched itself off.
     pub shutdown: OnExit,
     /// After it has reset itself.
@@ -65,7 +65,7 @@ pub struct AfterActions {
 
 /// What is to be done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Next {
+pub enum ExitAction {
     /// Clean up; the machine is halted.
     Halt,
     /// Clean up and start a new domain.
@@ -77,38 +77,40 @@ pub enum Next {
 /// What follows `exit`. An operation that asked for the end has its way, whatever the settings:
 /// the power button is the same for a shutdown and for a reboot, so how the guest went says
 /// nothing then.
-pub fn next(exit: Exit, after: &AfterActions) -> Next {
+pub fn next(exit: DomainExit, after: &ExitPolicy) -> ExitAction {
     match exit {
-        Exit::Asked(VmOp::CleanReboot | VmOp::HardReboot) => Next::Restart,
-        Exit::Asked(_) => Next::Halt,
-        Exit::PoweredOff => on_exit(after.shutdown),
-        Exit::Rebooted => on_exit(after.reboot),
+        DomainExit::Asked(VmOp::CleanReboot | VmOp::HardReboot) => ExitAction::Restart,
+        DomainExit::Asked(_) => ExitAction::Halt,
+        DomainExit::PoweredOff => on_exit(after.shutdown),
+        DomainExit::Rebooted => on_exit(after.reboot),
         // Of a process that is gone nothing can be kept.
-        Exit::Killed if after.crash == OnCrash::Preserve => Next::Halt,
-        Exit::Panicked | Exit::Killed => on_crash(after.crash),
+        DomainExit::Killed if after.crash == OnCrash::Preserve => ExitAction::Halt,
+        DomainExit::Panicked | DomainExit::Killed => on_crash(after.crash),
     }
 }
 
 /// How long to wait before the restart that follows `exit`, of a machine that has run for `ran`.
-pub fn restart_delay(exit: Exit, ran: Duration) -> Duration {
+pub fn restart_delay(exit: DomainExit, ran: Duration) -> Duration {
     match exit {
-        Exit::Panicked | Exit::Killed => RESTART_INTERVAL.saturating_sub(ran),
-        Exit::PoweredOff | Exit::Rebooted | Exit::Asked(_) => Duration::ZERO,
+        DomainExit::Panicked | DomainExit::Killed => RESTART_INTERVAL.saturating_sub(ran),
+        DomainExit::PoweredOff | DomainExit::Rebooted | DomainExit::Asked(_) => Duration::ZERO,
     }
 }
 
-fn on_exit(what: OnExit) -> Next {
+fn on_exit(what: OnExit) -> ExitAction {
     match what {
-        OnExit::Destroy => Next::Halt,
-        OnExit::Restart => Next::Restart,
+        OnExit::Destroy => ExitAction::Halt,
+        OnExit::Restart => ExitAction::Restart,
     }
 }
 
-fn on_crash(what: OnCrash) -> Next {
+fn on_crash(what: OnCrash) -> ExitAction {
     match what {
-        OnCrash::Destroy | OnCrash::CoredumpAndDestroy => Next::Halt,
-        OnCrash::Restart | OnCrash::CoredumpAndRestart | OnCrash::RenameRestart => Next::Restart,
-        OnCrash::Preserve => Next::Keep,
+        OnCrash::Destroy | OnCrash::CoredumpAndDestroy => ExitAction::Halt,
+        OnCrash::Restart | OnCrash::CoredumpAndRestart | OnCrash::RenameRestart => {
+            ExitAction::Restart
+        }
+        OnCrash::Preserve => ExitAction::Keep,
     }
 }
 
@@ -116,12 +118,12 @@ fn on_crash(what: OnCrash) -> Next {
 mod tests {
     use super::*;
 
-    fn all_settings() -> Vec<AfterActions> {
+    fn all_settings() -> Vec<ExitPolicy> {
         let mut all = Vec::new();
         for &shutdown in OnExit::ALL {
             for &reboot in OnExit::ALL {
                 for &crash in OnCrash::ALL {
-                    all.push(AfterActions { shutdown, reboot, crash });
+                    all.push(ExitPolicy { shutdown, reboot, crash });
                 }
             }
         }
@@ -129,11 +131,11 @@ mod tests {
     }
 
     /// The setting's own words decide, read by another rule than the code's.
-    fn by_name(setting: &str) -> Next {
+    fn by_name(setting: &str) -> ExitAction {
         match setting {
-            "preserve" => Next::Keep,
-            _ if setting.ends_with("restart") => Next::Restart,
-            _ => Next::Halt,
+            "preserve" => ExitAction::Keep,
+            _ if setting.ends_with("restart") => ExitAction::Restart,
+            _ => ExitAction::Halt,
         }
     }
 
@@ -142,14 +144,14 @@ mod tests {
         let all = all_settings();
         assert_eq!(all.len(), 2 * 2 * 6);
         for after in all {
-            assert_eq!(next(Exit::PoweredOff, &after), by_name(after.shutdown.name()));
-            assert_eq!(next(Exit::Rebooted, &after), by_name(after.reboot.name()));
-            assert_eq!(next(Exit::Panicked, &after), by_name(after.crash.name()));
+            assert_eq!(next(DomainExit::PoweredOff, &after), by_name(after.shutdown.name()));
+            assert_eq!(next(DomainExit::Rebooted, &after), by_name(after.reboot.name()));
+            assert_eq!(next(DomainExit::Panicked, &after), by_name(after.crash.name()));
             let gone = match by_name(after.crash.name()) {
-                Next::Keep => Next::Halt,
+                ExitAction::Keep => ExitAction::Halt,
                 other => other,
             };
-            assert_eq!(next(Exit::Killed, &after), gone);
+            assert_eq!(next(DomainExit::Killed, &after), gone);
         }
     }
 
@@ -158,8 +160,8 @@ mod tests {
         for after in all_settings() {
             for &op in VmOp::ALL {
                 let reboots = op.name().ends_with("_reboot");
-                let expected = if reboots { Next::Restart } else { Next::Halt };
-                assert_eq!(next(Exit::Asked(op), &after), expected, "{op:?}");
+                let expected = if reboots { ExitAction::Restart } else { ExitAction::Halt };
+                assert_eq!(next(DomainExit::Asked(op), &after), expected, "{op:?}");
             }
         }
     }
@@ -167,11 +169,13 @@ mod tests {
     #[test]
     fn only_a_crash_in_a_loop_waits() {
         let second = Duration::from_secs(1);
-        for exit in [Exit::Panicked, Exit::Killed] {
+        for exit in [DomainExit::Panicked, DomainExit::Killed] {
             assert_eq!(restart_delay(exit, second), Duration::from_secs(9));
             assert_eq!(restart_delay(exit, Duration::from_secs(3600)), Duration::ZERO);
         }
-        for exit in [Exit::PoweredOff, Exit::Rebooted, Exit::Asked(VmOp::HardReboot)] {
+        for exit in
+            [DomainExit::PoweredOff, DomainExit::Rebooted, DomainExit::Asked(VmOp::HardReboot)]
+        {
             assert_eq!(restart_delay(exit, second), Duration::ZERO);
         }
     }

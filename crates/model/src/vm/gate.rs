@@ -4,7 +4,7 @@ mod table;
 
 use super::facts::{GuestFeatures, Strictness, Tristate, VmFacts};
 use super::{PowerState, VmOp};
-use crate::refusal::{Feature, Refusal, Underway};
+use crate::refusal::{Feature, OngoingOp, Refusal};
 use table::{is_for_snapshot, is_for_template, is_offered, is_served};
 
 pub use table::power_states;
@@ -26,7 +26,7 @@ pub fn check(op: VmOp, vm: &VmFacts, how: Strictness) -> Result<(), Refusal> {
         return Err(Refusal::BadPowerState { expected, actual: vm.power });
     }
     if let Some(other) = conflict(op, &vm.current) {
-        return Refusal::beside(Underway::Vm(other));
+        return Refusal::beside(OngoingOp::Vm(other));
     }
     check_kind(op, vm)?;
     if vm.power == PowerState::Running && matches!(op, VmOp::CleanShutdown | VmOp::CleanReboot) {
@@ -122,7 +122,7 @@ pub(crate) fn check_device(
     how: Strictness,
 ) -> Result<(), Refusal> {
     if let Some(op) = vm.current.iter().find(|op| takes_devices(**op)) {
-        return Refusal::beside(Underway::Vm(*op));
+        return Refusal::beside(OngoingOp::Vm(*op));
     }
     match (said, vm.guest.drivers, how) {
         (Tristate::Yes, _, _) | (Tristate::Unknown, Tristate::Yes, _) => Ok(()),

@@ -21,7 +21,7 @@ pub mod exits;
 mod facts;
 mod gate;
 
-use crate::named::named;
+use crate::wire_names::named;
 
 pub use facts::{GuestFeatures, Strictness, Tristate, VmFacts};
 pub(crate) use gate::check_device;

@@ -3,7 +3,7 @@
 
 use std::num::NonZeroUsize;
 
-use model::sizing::{Bytes, Host, Reasoned, Sizing};
+use model::sizing::{Bytes, Host, SizedValue, Sizing};
 
 use super::Finding;
 
@@ -24,11 +24,11 @@ pub(super) fn sizing() -> Vec<Finding> {
 
 fn told(sizes: Sizing) -> Vec<Finding> {
     let Sizing { share_bytes, cache_bytes, buffer_bytes, steps, .. } = sizes;
-    let bytes = |check, part: Reasoned<u64>| {
+    let bytes = |check, part: SizedValue<u64>| {
         Finding::ok(check, format!("{}: {}", Bytes(part.value), part.why))
     };
     // Nothing in this version takes them.
-    let kept = |check, part: Reasoned<u64>| {
+    let kept = |check, part: SizedValue<u64>| {
         Finding::ok(check, format!("{}, not taken yet: {}", Bytes(part.value), part.why))
     };
     vec![

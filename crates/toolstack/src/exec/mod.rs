@@ -28,8 +28,8 @@ mod tests;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use model::admission::{Limits, Marks};
-use model::plan::{Effect, Verb};
+use model::admission::{SlotUsage, StepLimits};
+use model::plan::{Effect, StepAction};
 
 pub use cancel::Cancel;
 pub(crate) use cancel::Level;
@@ -46,10 +46,10 @@ pub const OVERTAKE_GRACE: Duration = Duration::from_secs(1);
 /// Carries out the steps of one plan.
 pub trait Perform: Send + Sync + 'static {
     /// One call outward.
-    fn perform(&self, verb: Verb) -> Fut<'_, Result<(), StepError>>;
+    fn perform(&self, verb: StepAction) -> Fut<'_, Result<(), StepError>>;
     /// Nobody waits for this step any more. True if its call must go on to its end; false if it
     /// may be dropped.
-    fn leave(&self, verb: Verb) -> bool;
+    fn leave(&self, verb: StepAction) -> bool;
     /// What steps that have ended have come to.
     fn became(&self, effects: &[Effect]);
     /// How the plan comes along.
@@ -77,17 +77,17 @@ pub struct Executor {
 
 impl Executor {
     /// Nobody runs.
-    pub fn new(limits: Limits) -> Self {
+    pub fn new(limits: StepLimits) -> Self {
         Self { slots: Arc::new(Slots::new(limits)), alarm: OnceLock::new() }
     }
 
     /// Changes the limits. Steps that run go on.
-    pub fn set_limits(&self, limits: Limits) {
+    pub fn set_limits(&self, limits: StepLimits) {
         self.slots.set(limits);
     }
 
     /// What is held, and what was held at most.
-    pub fn marks(&self) -> Marks {
+    pub fn marks(&self) -> SlotUsage {
         self.slots.marks()
     }
 

@@ -4,7 +4,7 @@ use std::future::pending;
 use std::sync::Arc;
 
 use model::id::VmId;
-use model::plan::{Cancel as Until, Plan, Verb};
+use model::plan::{Cancel as Until, Plan, StepAction};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{Instant, sleep_until};
 
@@ -16,7 +16,7 @@ use super::{Cancel, Executor, Level, OVERTAKE_GRACE, Perform, Progress, StepErro
 #[derive(Debug)]
 pub struct Ran {
     /// The first step that failed, and why.
-    pub failed: Option<(Verb, StepError)>,
+    pub failed: Option<(StepAction, StepError)>,
     /// A cancel has left something out.
     pub cut: bool,
 }
@@ -37,7 +37,7 @@ struct Walk<'a> {
     by: Arc<dyn Perform>,
     steps: Steps,
     tell: UnboundedSender<Event>,
-    failed: Option<(Verb, StepError)>,
+    failed: Option<(StepAction, StepError)>,
     cut: bool,
     /// How much is done, as was told.
     done: f64,

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use model::admission::{self, Admission, Key, Limits, Marks};
+use model::admission::{self, Admission, SlotUsage, StepKey, StepLimits};
 use model::id::VmId;
 use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedSender;
@@ -25,7 +25,7 @@ pub(super) struct Slots {
 struct Inner {
     admission: Admission,
     next: u64,
-    waiting: HashMap<Key, Waiter>,
+    waiting: HashMap<StepKey, Waiter>,
     wake_at: Option<Duration>,
 }
 
@@ -40,7 +40,7 @@ struct Waiter {
 #[derive(Debug)]
 pub(super) struct Held {
     slots: Arc<Slots>,
-    key: Key,
+    key: StepKey,
 }
 
 impl Held {
@@ -63,7 +63,7 @@ impl Drop for Slots {
 }
 
 impl Slots {
-    pub(super) fn new(limits: Limits) -> Self {
+    pub(super) fn new(limits: StepLimits) -> Self {
         let admission = Admission::new(limits);
         let inner = Inner { admission, next: 0, waiting: HashMap::new(), wake_at: None };
         Self { began: Instant::now(), inner: Mutex::new(inner), bell: Arc::default() }
@@ -73,12 +73,12 @@ impl Slots {
         Arc::clone(&self.bell)
     }
 
-    pub(super) fn set(self: &Arc<Self>, limits: Limits) {
+    pub(super) fn set(self: &Arc<Self>, limits: StepLimits) {
         self.lock().admission.set(limits);
         self.look();
     }
 
-    pub(super) fn marks(&self) -> Marks {
+    pub(super) fn marks(&self) -> SlotUsage {
         self.lock().admission.marks()
     }
 
@@ -88,9 +88,9 @@ impl Slots {
         vm: VmId,
         (slots, begun): (admission::Slots, bool),
         (tell, at): (&UnboundedSender<Event>, usize),
-    ) -> Key {
+    ) -> StepKey {
         let mut inner = self.lock();
-        let key = Key(inner.next);
+        let key = StepKey(inner.next);
         inner.next += 1;
         inner.waiting.insert(key, Waiter { tell: tell.clone(), at });
         inner.admission.ready(key, vm, slots, begun);
@@ -98,7 +98,7 @@ impl Slots {
     }
 
     /// A step is over, or nobody wants it to begin any more.
-    pub(super) fn done(self: &Arc<Self>, key: Key) {
+    pub(super) fn done(self: &Arc<Self>, key: StepKey) {
         {
             let mut inner = self.lock();
             inner.waiting.remove(&key);
@@ -108,7 +108,7 @@ impl Slots {
     }
 
     /// Since when the lane of a step hangs, if it does.
-    pub(super) fn hung_since(&self, key: Key) -> Option<Instant> {
+    pub(super) fn hung_since(&self, key: StepKey) -> Option<Instant> {
         let since = self.lock().admission.hung_since(key)?;
         self.began.checked_add(since)
     }

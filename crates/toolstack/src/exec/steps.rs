@@ -1,7 +1,7 @@
 //! Where each step of a plan is.
 
-use model::admission::Key;
-use model::plan::{Cancel, Effect, Plan, Step, StepId, Verb};
+use model::admission::StepKey;
+use model::plan::{Cancel, Effect, Plan, Step, StepAction, StepId};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
@@ -12,7 +12,7 @@ pub(super) enum At {
     Waits,
     /// It waits for slots.
     Ready {
-        key: Key,
+        key: StepKey,
         /// Since when.
         since: Instant,
         /// When it is looked at whether it waits for what hangs.
@@ -139,7 +139,7 @@ impl Steps {
                 self.set(at, At::LeftOut);
             } else if step.after.iter().all(|id| matches!(before(id), Some(At::Ended))) {
                 match step.verb {
-                    Verb::Record => self.ended(at),
+                    StepAction::Record => self.ended(at),
                     _ => begin.push(at),
                 }
             }
@@ -151,5 +151,5 @@ impl Steps {
 /// Whether a step is a wait for the guest, which may take as long as the guest likes: a cancel ends
 /// it though it runs.
 pub(super) fn waits_for_guest(step: &Step) -> bool {
-    matches!(step.verb, Verb::DomainAsk(_) | Verb::DomainAwaitEnd)
+    matches!(step.verb, StepAction::DomainAsk(_) | StepAction::DomainAwaitEnd)
 }

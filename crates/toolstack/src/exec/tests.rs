@@ -4,19 +4,19 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use model::admission::Lane;
+use model::admission::FaultDomain;
 use model::domain::{Boot, DomainSpec};
 use model::id::{Domid, SrId, Uuid, VbdId, VdiId, VmId};
-use model::plan::{Deadlines, DiskState, DomainSeen, MachineState, Medium, Op, Plan, plan};
+use model::plan::{Deadlines, DiskState, DomainState, MachineOp, MachineState, Medium, Plan, plan};
 use model::vbd::VbdKind;
 use model::vdi::automaton::{Access, VolumeState};
 use model::vm::PowerState;
-use model::vm::exits::{AfterActions, OnCrash, OnExit};
+use model::vm::exits::{ExitPolicy, OnCrash, OnExit};
 use tokio::time::{Instant, sleep};
 
 use super::*;
 
-const START: Op = Op::Start { paused: false };
+const START: MachineOp = MachineOp::Start { paused: false };
 
 fn uuid(kind: u8, n: u8) -> Uuid {
     let mut bytes = [0; 16];
@@ -52,12 +52,12 @@ fn machine(disks: u8, on: u8) -> MachineState {
     let (shutdown, reboot) = (OnExit::Destroy, OnExit::Restart);
     MachineState {
         power: PowerState::Halted,
-        domain: DomainSeen::Absent,
+        domain: DomainState::Absent,
         fresh: Domid(7),
         spec: DomainSpec { memory_bytes: 256 << 20, vcpus: 1, boot, cds: Vec::new() },
         disks: (0..disks).map(disk).collect(),
         vifs: Vec::new(),
-        after: AfterActions { shutdown, reboot, crash: OnCrash::Restart },
+        after: ExitPolicy { shutdown, reboot, crash: OnCrash::Restart },
         deadlines: Deadlines::default(),
     }
 }
@@ -69,20 +69,20 @@ fn start(disks: u8, on: u8) -> Plan {
 fn clean_shutdown(disks: u8, on: u8) -> Plan {
     let mut state = machine(disks, on);
     state.power = PowerState::Running;
-    let run = model::plan::Run::Running;
-    state.domain = DomainSeen::There { domid: Domid(3), run };
-    plan(&Op::CleanShutdown, &state).unwrap()
+    let run = model::plan::RunState::Running;
+    state.domain = DomainState::There { domid: Domid(3), run };
+    plan(&MachineOp::CleanShutdown, &state).unwrap()
 }
 
 /// How long a verb takes, and whether it works then.
-type Told = Box<dyn Fn(Verb) -> (Duration, bool) + Send + Sync>;
+type Told = Box<dyn Fn(StepAction) -> (Duration, bool) + Send + Sync>;
 
 /// Does what it is told, and notes what is done.
 struct Doer {
     told: Told,
     began: Instant,
-    begun: Mutex<Vec<(Verb, Duration)>>,
-    ended: Mutex<Vec<Verb>>,
+    begun: Mutex<Vec<(StepAction, Duration)>>,
+    ended: Mutex<Vec<StepAction>>,
     effects: Mutex<Vec<Effect>>,
     progress: Mutex<Vec<f64>>,
     /// When it was told that no cancel leaves anything out any more.
@@ -100,7 +100,7 @@ impl Drop for Call<'_> {
 }
 
 impl Doer {
-    fn new(told: impl Fn(Verb) -> (Duration, bool) + Send + Sync + 'static) -> Arc<Self> {
+    fn new(told: impl Fn(StepAction) -> (Duration, bool) + Send + Sync + 'static) -> Arc<Self> {
         Arc::new(Self {
             told: Box::new(told),
             began: Instant::now(),
@@ -113,7 +113,7 @@ impl Doer {
         })
     }
 
-    fn begun(&self) -> Vec<(Verb, Duration)> {
+    fn begun(&self) -> Vec<(StepAction, Duration)> {
         self.begun.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -123,13 +123,13 @@ impl Doer {
     }
 
     /// When a verb began that is like this.
-    fn at(&self, is: impl Fn(&Verb) -> bool) -> Option<Duration> {
+    fn at(&self, is: impl Fn(&StepAction) -> bool) -> Option<Duration> {
         self.begun().iter().find(|(verb, _)| is(verb)).map(|(_, at)| *at)
     }
 }
 
 impl Perform for Doer {
-    fn perform(&self, verb: Verb) -> Fut<'_, Result<(), StepError>> {
+    fn perform(&self, verb: StepAction) -> Fut<'_, Result<(), StepError>> {
         Box::pin(async move {
             self.begun.lock().unwrap().push((verb, self.began.elapsed()));
             let mut call = Call(self, false);
@@ -141,8 +141,8 @@ impl Perform for Doer {
         })
     }
 
-    fn leave(&self, verb: Verb) -> bool {
-        matches!(verb, Verb::VbdAttach(..))
+    fn leave(&self, verb: StepAction) -> bool {
+        matches!(verb, StepAction::VbdAttach(..))
     }
 
     fn became(&self, effects: &[Effect]) {
@@ -160,20 +160,20 @@ impl Perform for Doer {
     }
 }
 
-fn is_attach(verb: &Verb) -> bool {
-    matches!(verb, Verb::VbdAttach(..))
+fn is_attach(verb: &StepAction) -> bool {
+    matches!(verb, StepAction::VbdAttach(..))
 }
 
 #[tokio::test(start_paused = true)]
 async fn every_step_begins_when_those_before_it_have_ended_and_no_later() {
     let plan = start(5, 1);
-    let takes = |verb: Verb| match verb {
-        Verb::VbdAttach(VbdId(disk), _) => secs(u64::from(disk.bytes()[15]) % 2),
-        Verb::DomainCreate(_) => Duration::from_millis(300),
+    let takes = |verb: StepAction| match verb {
+        StepAction::VbdAttach(VbdId(disk), _) => secs(u64::from(disk.bytes()[15]) % 2),
+        StepAction::DomainCreate(_) => Duration::from_millis(300),
         _ => Duration::from_millis(1),
     };
     let doer = Doer::new(move |verb| (takes(verb), true));
-    let executor = Executor::new(Limits::default());
+    let executor = Executor::new(StepLimits::default());
     let ran = executor.run(plan.clone(), vm(1), doer.clone(), &Cancel::new()).await;
     assert!(ran.failed.is_none() && !ran.cut);
     let began: BTreeMap<_, _> =
@@ -196,18 +196,20 @@ async fn every_step_begins_when_those_before_it_have_ended_and_no_later() {
 async fn after_a_failure_what_runs_ends_and_nothing_else_begins() {
     let fails = VbdId(uuid(1, 0));
     let doer = Doer::new(move |verb| match verb {
-        Verb::VbdAttach(vbd, _) => (secs(if vbd == fails { 1 } else { 2 }), vbd != fails),
+        StepAction::VbdAttach(vbd, _) => (secs(if vbd == fails { 1 } else { 2 }), vbd != fails),
         _ => (Duration::ZERO, true),
     });
-    let executor = Executor::new(Limits { machine: 3, ..Limits::default() });
+    let executor = Executor::new(StepLimits { machine: 3, ..StepLimits::default() });
     let ran = executor.run(start(5, 1), vm(1), doer.clone(), &Cancel::new()).await;
-    let Some((Verb::VbdAttach(vbd, _), StepError::NoDriver(_))) = ran.failed else { panic!() };
+    let Some((StepAction::VbdAttach(vbd, _), StepError::NoDriver(_))) = ran.failed else {
+        panic!()
+    };
     assert_eq!((vbd, ran.cut), (fails, false));
     assert_eq!(doer.began.elapsed(), secs(2), "those that ran have ended");
     assert_eq!(doer.begun().iter().filter(|(verb, _)| is_attach(verb)).count(), 3);
     assert_eq!(doer.dropped.load(Ordering::Relaxed), 0);
-    assert!(doer.at(|verb| *verb == Verb::DomainRun).is_none());
-    assert!(doer.at(|verb| matches!(verb, Verb::VbdActivate(_))).is_none());
+    assert!(doer.at(|verb| *verb == StepAction::DomainRun).is_none());
+    assert!(doer.at(|verb| matches!(verb, StepAction::VbdActivate(_))).is_none());
     let effects = doer.effects.lock().unwrap();
     assert!(effects.contains(&Effect::Volume(fails, VolumeState::Detached)), "{effects:?}");
     let other = Effect::Volume(VbdId(uuid(1, 1)), VolumeState::Attached(Access::Rw));
@@ -217,12 +219,12 @@ async fn after_a_failure_what_runs_ends_and_nothing_else_begins() {
 #[tokio::test(start_paused = true)]
 async fn a_call_that_is_left_holds_its_slot_until_it_ends() {
     let doer = Doer::new(|verb| (secs(if is_attach(&verb) { 100 } else { 0 }), true));
-    let executor = Executor::new(Limits::default());
+    let executor = Executor::new(StepLimits::default());
     let ran = executor.run(start(1, 1), vm(1), doer.clone(), &Cancel::new()).await;
-    let Some((Verb::VbdAttach(..), StepError::Late { after })) = ran.failed else { panic!() };
+    let Some((StepAction::VbdAttach(..), StepError::Late { after })) = ran.failed else { panic!() };
     assert_eq!((after, doer.began.elapsed()), (secs(60), secs(60)));
     assert_eq!(doer.dropped.load(Ordering::Relaxed), 0);
-    let lane = executor.marks().lanes[&Lane::Sr(sr(1))];
+    let lane = executor.marks().lanes[&FaultDomain::Sr(sr(1))];
     assert_eq!((lane.running, lane.stuck), (1, 1));
     sleep(secs(41)).await;
     assert!(doer.ended.lock().unwrap().iter().any(is_attach));
@@ -231,10 +233,10 @@ async fn a_call_that_is_left_holds_its_slot_until_it_ends() {
 
 #[tokio::test(start_paused = true)]
 async fn a_call_that_may_be_dropped_is() {
-    let doer = Doer::new(|verb| (secs(if verb == Verb::DomainRun { 100 } else { 0 }), true));
-    let executor = Executor::new(Limits::default());
+    let doer = Doer::new(|verb| (secs(if verb == StepAction::DomainRun { 100 } else { 0 }), true));
+    let executor = Executor::new(StepLimits::default());
     let ran = executor.run(start(1, 1), vm(1), doer.clone(), &Cancel::new()).await;
-    assert!(matches!(ran.failed, Some((Verb::DomainRun, StepError::Late { .. }))));
+    assert!(matches!(ran.failed, Some((StepAction::DomainRun, StepError::Late { .. }))));
     assert_eq!(doer.began.elapsed(), secs(30));
     sleep(secs(1)).await;
     assert_eq!(doer.dropped.load(Ordering::Relaxed), 1);
@@ -242,21 +244,21 @@ async fn a_call_that_may_be_dropped_is() {
 
 #[tokio::test(start_paused = true)]
 async fn a_step_that_gets_no_slot_ends_at_its_deadline_too() {
-    let executor = Arc::new(Executor::new(Limits { sr: 1, ..Limits::default() }));
+    let executor = Arc::new(Executor::new(StepLimits { sr: 1, ..StepLimits::default() }));
     let hangs = Doer::new(|verb| (secs(if is_attach(&verb) { 3600 } else { 0 }), true));
     let (other, by) = (Arc::clone(&executor), hangs.clone());
     tokio::spawn(async move { other.run(start(1, 1), vm(1), by, &Cancel::new()).await });
     sleep(secs(10)).await;
     let waits = Doer::new(|_| (Duration::ZERO, true));
     let ran = executor.run(start(1, 1), vm(2), waits.clone(), &Cancel::new()).await;
-    assert!(matches!(ran.failed, Some((Verb::VbdAttach(..), StepError::Late { .. }))));
+    assert!(matches!(ran.failed, Some((StepAction::VbdAttach(..), StepError::Late { .. }))));
     assert_eq!(waits.began.elapsed(), secs(60));
     assert!(waits.at(is_attach).is_none());
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_slot_is_looked_at_when_a_step_becomes_stuck() {
-    let limits = Limits { host: 1, reserve: 0, ..Limits::default() };
+    let limits = StepLimits { host: 1, reserve: 0, ..StepLimits::default() };
     let executor = Arc::new(Executor::new(limits));
     let hangs = Doer::new(|verb| (secs(if is_attach(&verb) { 3600 } else { 0 }), true));
     let (other, by) = (Arc::clone(&executor), hangs.clone());
@@ -269,7 +271,7 @@ async fn a_slot_is_looked_at_when_a_step_becomes_stuck() {
     let waited = waits.at(is_attach).unwrap();
     assert_eq!(waited, limits.stuck - Duration::from_millis(500));
     // Lowered, the age counts at once.
-    let early = Limits { stuck: Duration::from_millis(100), ..limits };
+    let early = StepLimits { stuck: Duration::from_millis(100), ..limits };
     let (other, by) = (Arc::clone(&executor), hangs.clone());
     tokio::spawn(async move { other.run(start(1, 3), vm(3), by, &Cancel::new()).await });
     sleep(Duration::from_millis(200)).await;
@@ -287,8 +289,9 @@ async fn a_slot_is_looked_at_when_a_step_becomes_stuck() {
 #[tokio::test(start_paused = true)]
 async fn a_cancel_ends_a_wait_for_the_guest_and_lets_the_rest_end() {
     let plan = clean_shutdown(1, 1);
-    let doer = Doer::new(|verb| (secs(if verb == Verb::DomainAwaitEnd { 600 } else { 0 }), true));
-    let (executor, cancel) = (Executor::new(Limits::default()), Cancel::new());
+    let doer =
+        Doer::new(|verb| (secs(if verb == StepAction::DomainAwaitEnd { 600 } else { 0 }), true));
+    let (executor, cancel) = (Executor::new(StepLimits::default()), Cancel::new());
     let cancelled = async {
         sleep(secs(5)).await;
         cancel.cancel();
@@ -296,10 +299,10 @@ async fn a_cancel_ends_a_wait_for_the_guest_and_lets_the_rest_end() {
     let ran = tokio::join!(executor.run(plan, vm(1), doer.clone(), &cancel), cancelled).0;
     assert!(ran.cut && ran.failed.is_none());
     assert_eq!(doer.began.elapsed(), secs(5));
-    assert!(doer.at(|verb| *verb == Verb::DomainKill).is_none());
+    assert!(doer.at(|verb| *verb == StepAction::DomainKill).is_none());
     assert_eq!(doer.committed(), None);
     // One that comes when nothing is left to cancel changes nothing.
-    let doer = Doer::new(|verb| (secs(u64::from(verb == Verb::DomainRun)), true));
+    let doer = Doer::new(|verb| (secs(u64::from(verb == StepAction::DomainRun)), true));
     let cancel = Cancel::new();
     let cancelled = async {
         sleep(Duration::from_millis(500)).await;
@@ -312,23 +315,24 @@ async fn a_cancel_ends_a_wait_for_the_guest_and_lets_the_rest_end() {
 
 #[tokio::test(start_paused = true)]
 async fn it_is_told_from_when_on_a_cancel_changes_nothing() {
-    let executor = Executor::new(Limits::default());
+    let executor = Executor::new(StepLimits::default());
     let run = async |plan, doer: &Arc<Doer>| {
         executor.run(plan, vm(1), doer.clone(), &Cancel::new()).await.failed.is_none()
     };
     // From when on the last step runs of what brings a machine up.
     let doer = Doer::new(|verb| (secs(if is_attach(&verb) { 3 } else { 1 }), true));
     assert!(run(start(2, 1), &doer).await);
-    let last = doer.at(|verb| *verb == Verb::DomainRun);
+    let last = doer.at(|verb| *verb == StepAction::DomainRun);
     assert!(doer.committed() >= Some(secs(3)) && doer.committed() == last, "{last:?}");
     // From when on the guest has ended.
-    let doer = Doer::new(|verb| (secs(if verb == Verb::DomainAwaitEnd { 600 } else { 1 }), true));
+    let doer =
+        Doer::new(|verb| (secs(if verb == StepAction::DomainAwaitEnd { 600 } else { 1 }), true));
     assert!(run(clean_shutdown(2, 1), &doer).await);
-    let waited = doer.at(|verb| *verb == Verb::DomainAwaitEnd).unwrap();
+    let waited = doer.at(|verb| *verb == StepAction::DomainAwaitEnd).unwrap();
     assert_eq!(doer.committed(), Some(waited + secs(600)));
     assert!(doer.began.elapsed() > waited + secs(600));
     // Not of what has failed: whoever asked may go on in another way.
-    let doer = Doer::new(|verb| (secs(1), verb != Verb::DomainAwaitEnd));
+    let doer = Doer::new(|verb| (secs(1), verb != StepAction::DomainAwaitEnd));
     assert!(!run(clean_shutdown(2, 1), &doer).await);
     assert_eq!(doer.committed(), None);
 }
@@ -336,7 +340,7 @@ async fn it_is_told_from_when_on_a_cancel_changes_nothing() {
 #[tokio::test(start_paused = true)]
 async fn what_is_overtaken_is_left_after_a_grace() {
     let doer = Doer::new(|verb| (secs(if is_attach(&verb) { 30 } else { 20 }), true));
-    let (executor, cancel) = (Executor::new(Limits::default()), Cancel::new());
+    let (executor, cancel) = (Executor::new(StepLimits::default()), Cancel::new());
     let overtaken = async {
         sleep(secs(25)).await;
         cancel.overtake();

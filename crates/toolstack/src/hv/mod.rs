@@ -21,8 +21,8 @@ use std::time::{Duration, SystemTime};
 
 use model::domain::DomainSpec;
 use model::id::{Domid, VbdId, VifId, VmId};
-use model::plan::{Ask, Run};
-use model::vm::exits::Exit;
+use model::plan::{GuestRequest, RunState};
+use model::vm::exits::DomainExit;
 use tokio::sync::mpsc;
 
 use crate::fut::Fut;
@@ -128,7 +128,7 @@ pub enum DomainEvent {
         /// Which incarnation.
         domid: Domid,
         /// How.
-        exit: Exit,
+        exit: DomainExit,
         /// When it was seen.
         at: SystemTime,
     },
@@ -153,7 +153,7 @@ pub struct Found {
     /// Its number.
     pub domid: Domid,
     /// What it does; nothing if only remains of a process are there.
-    pub run: Option<Run>,
+    pub run: Option<RunState>,
     /// Disks that the guest has, and drives with a medium.
     pub disks: BTreeSet<VbdId>,
     /// Interfaces that the guest has.
@@ -204,9 +204,9 @@ pub trait Hypervisor: fmt::Debug + Send + Sync {
     /// Asks the guest, by its agent or by the power button; ends when it was asked, and goes on
     /// asking until the guest has ended or the next call for this machine. Refused where the guest has
     /// not begun to run.
-    fn ask(&self, vm: VmId, what: Ask) -> Fut<'_, Result<(), HvError>>;
+    fn ask(&self, vm: VmId, what: GuestRequest) -> Fut<'_, Result<(), HvError>>;
     /// Ends when the guest has ended; how.
-    fn ended(&self, vm: VmId) -> Fut<'_, Result<Exit, HvError>>;
+    fn ended(&self, vm: VmId) -> Fut<'_, Result<DomainExit, HvError>>;
     /// Ends the process, whatever the guest does; ends when it is gone.
     fn kill(&self, vm: VmId) -> Fut<'_, Result<(), HvError>>;
     /// Removes what a process leaves: its directory, its group.

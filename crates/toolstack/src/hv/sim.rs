@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use model::domain::DomainSpec;
 use model::id::{Domid, VbdId, VifId, VmId};
-use model::plan::{Ask, Run};
-use model::vm::exits::Exit;
+use model::plan::{GuestRequest, RunState};
+use model::vm::exits::DomainExit;
 use tokio::sync::mpsc;
 
 use super::{
@@ -131,31 +131,31 @@ impl Hypervisor for SimHv {
     fn run(&self, vm: VmId) -> Fut<'_, Result<(), HvError>> {
         Box::pin(self.command((What::Run, vm), None, move |state| {
             let domain = alive(state, vm)?;
-            let begins = domain.run == Some(Run::Fresh);
+            let begins = domain.run == Some(RunState::Fresh);
             let disks = domain.disks.clone();
             for (vbd, socket) in disks.iter().filter(|_| begins) {
                 if state.disk_at(*vbd, socket).is_none_or(|disk| !disk.active) {
                     state.broke(format!("{vm} runs and {} is not served", socket.display()));
                 }
             }
-            runs(alive(state, vm)?, Run::Running)
+            runs(alive(state, vm)?, RunState::Running)
         }))
     }
 
     fn pause(&self, vm: VmId) -> Fut<'_, Result<(), HvError>> {
         Box::pin(self.command((What::Pause, vm), None, move |state| match alive(state, vm)? {
-            Domain { run: Some(Run::Fresh), .. } => Ok(()),
-            domain => runs(domain, Run::Paused),
+            Domain { run: Some(RunState::Fresh), .. } => Ok(()),
+            domain => runs(domain, RunState::Paused),
         }))
     }
 
-    fn ask(&self, vm: VmId, what: Ask) -> Fut<'_, Result<(), HvError>> {
+    fn ask(&self, vm: VmId, what: GuestRequest) -> Fut<'_, Result<(), HvError>> {
         Box::pin(async move {
             let mut domid = None;
             let asked = |state: &mut State| {
                 let domain = alive(state, vm)?;
                 domid = Some(domain.domid);
-                if domain.run == Some(Run::Fresh) { Err(not_begun()) } else { Ok(()) }
+                if domain.run == Some(RunState::Fresh) { Err(not_begun()) } else { Ok(()) }
             };
             self.command((What::Ask, vm), None, asked).await?;
             let sim = Arc::clone(&self.0);
@@ -164,8 +164,8 @@ impl Hypervisor for SimHv {
                 let obeys = sim.call(guest, |_| Ok(()), |_| ()).await.is_ok();
                 let same = sim.state().domains.get(&vm).map(|domain| domain.domid) == domid;
                 let exit = match what {
-                    Ask::Shutdown => Exit::PoweredOff,
-                    Ask::Reboot => Exit::Rebooted,
+                    GuestRequest::Shutdown => DomainExit::PoweredOff,
+                    GuestRequest::Reboot => DomainExit::Rebooted,
                 };
                 if obeys && same {
                     sim.end_guest(vm, exit);
@@ -175,14 +175,14 @@ impl Hypervisor for SimHv {
         })
     }
 
-    fn ended(&self, vm: VmId) -> Fut<'_, Result<Exit, HvError>> {
+    fn ended(&self, vm: VmId) -> Fut<'_, Result<DomainExit, HvError>> {
         Box::pin(async move {
             let mut changes = self.0.watch();
             loop {
                 let run = self.0.state().domains.get(&vm).and_then(|domain| domain.run);
                 match run {
-                    Some(Run::Ended(exit)) => return Ok(exit),
-                    None => return Ok(Exit::Killed),
+                    Some(RunState::Ended(exit)) => return Ok(exit),
+                    None => return Ok(DomainExit::Killed),
                     Some(_) => drop(changes.changed().await),
                 }
             }
@@ -237,8 +237,8 @@ impl Hypervisor for SimHv {
 }
 
 /// Lets the CPUs run, or stops them. A guest that has ended stays so.
-fn runs(domain: &mut Domain, to: Run) -> Result<(), HvError> {
-    if let Some(Run::Ended(exit)) = domain.run {
+fn runs(domain: &mut Domain, to: RunState) -> Result<(), HvError> {
+    if let Some(RunState::Ended(exit)) = domain.run {
         return Err(refused(What::Run, format!("the guest has ended: {exit:?}")));
     }
     domain.run = Some(to);

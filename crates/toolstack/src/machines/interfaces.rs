@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use model::id::VifId;
 use model::nic::NicSpec;
-use model::plan::{Run, Verb};
+use model::plan::{RunState, StepAction};
 use model::report::Stats;
 use model::vif::MAX_QUEUES;
 
@@ -18,16 +18,16 @@ use crate::exec::StepError;
 use crate::hv::{Found, NicPlug};
 
 impl Carrier {
-    pub(super) async fn vif(&self, verb: Verb) -> Result<(), StepError> {
+    pub(super) async fn vif(&self, verb: StepAction) -> Result<(), StepError> {
         match verb {
-            Verb::VifCreate(vif) => self.create_port(self.interface(vif)?).await,
-            Verb::VifPlug(vif) => self.plug_nic(self.interface(vif)?).await,
-            Verb::VifUnplug(vif) => {
+            StepAction::VifCreate(vif) => self.create_port(self.interface(vif)?).await,
+            StepAction::VifPlug(vif) => self.plug_nic(self.interface(vif)?).await,
+            StepAction::VifUnplug(vif) => {
                 self.hv().unplug_nic(self.machine.vm, vif).await?;
                 self.machines.drivers.net.unwatch(vif);
                 Ok(())
             }
-            Verb::VifDestroy(vif) => self.destroy_port(vif).await,
+            StepAction::VifDestroy(vif) => self.destroy_port(vif).await,
             _ => Ok(()),
         }
     }
@@ -119,7 +119,7 @@ pub(super) async fn tidy(
 ) {
     let drivers = &machines.drivers;
     // Nobody knows what one has that does not answer.
-    let silent = found.iter().any(|one| one.run == Some(Run::Silent));
+    let silent = found.iter().any(|one| one.run == Some(RunState::Silent));
     let guests: BTreeSet<VifId> = found.iter().flat_map(|one| one.nics.iter().copied()).collect();
     let (mut kept, mut left) = (BTreeSet::new(), Vec::new());
     for nic in stats.into_iter().flat_map(|stats| &stats.nics) {

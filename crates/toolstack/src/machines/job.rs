@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use model::admission::Limits;
+use model::admission::StepLimits;
 use model::id::Domid;
-use model::plan::Verb;
+use model::plan::StepAction;
 use model::refusal::Refusal;
 
 use crate::exec::{Cancel, StepError, Watch};
@@ -22,7 +22,7 @@ pub const QUEUE_DEADLINE: Duration = Duration::from_secs(120);
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// How many steps may run at once.
-    pub limits: Limits,
+    pub limits: StepLimits,
     /// How long an operation waits for those before it.
     pub queue_deadline: Duration,
     /// Sockets of disks and interfaces are below it, in `io/`.
@@ -36,7 +36,7 @@ pub struct Settings {
 impl Settings {
     /// The defaults, with sockets in `run`.
     pub fn new(run: PathBuf) -> Self {
-        let (limits, queue_deadline) = (Limits::default(), QUEUE_DEADLINE);
+        let (limits, queue_deadline) = (StepLimits::default(), QUEUE_DEADLINE);
         let cpus = std::thread::available_parallelism().map_or(1, NonZero::get);
         let host_cpus = u16::try_from(cpus).unwrap_or(u16::MAX);
         Self { limits, queue_deadline, run, host_cpus, first_domid: Domid(1) }
@@ -90,7 +90,7 @@ pub enum OpError {
     #[error("{verb:?} failed")]
     Failed {
         /// The first step that failed.
-        verb: Verb,
+        verb: StepAction,
         /// Why.
         #[source]
         error: StepError,

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use model::id::{SrId, VmId};
-use model::plan::{DomainSeen, Run};
+use model::plan::{DomainState, RunState};
 use model::report::{DiskState, DiskStats, Stats};
 use model::vbd::VbdKind;
 use model::vdi::automaton::{Access, VolumeState};
@@ -39,7 +39,7 @@ pub(super) async fn learn(machines: Arc<Machines>) -> Result<Vec<Found>, HvError
         machine.there().found(domain);
         // Looked at first: a lock in the condition would be held in there.
         let domain = machine.there().domain;
-        if let DomainSeen::There { run: Run::Silent, .. } = domain {
+        if let DomainState::There { run: RunState::Silent, .. } = domain {
             as_recorded(&machine, recorded);
         }
         volumes(&machines, &machine, recorded, &served);
@@ -168,7 +168,7 @@ fn volume(
 
 /// What a domain that is there takes of the host's memory.
 fn promise(machines: &Machines, machine: &Machine, recorded: &Recorded) {
-    if let DomainSeen::There { .. } = machine.there().domain {
+    if let DomainState::There { .. } = machine.there().domain {
         let bytes = recorded.spec.host_bytes(recorded.disks.len());
         machines.memory.found(machine.vm, bytes);
     }

@@ -14,7 +14,7 @@
 //! not answer: what the hypervisor says next makes that good, but it may fail to say.
 //!
 //! # Failures
-//! After an operation that failed or was cancelled its owner settles ([`Op::Settle`]), before
+//! After an operation that failed or was cancelled its owner settles ([`MachineOp::Settle`]), before
 //! anything else is done to the machine. A call to storage that hangs is left behind: its slot of
 //! its SR stays taken, its volume is not touched, and when it ends the machine is settled again.
 
@@ -40,9 +40,9 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use model::admission::{Limits, Marks};
+use model::admission::{SlotUsage, StepLimits};
 use model::id::{Domid, SrId, VdiId, VmId};
-use model::plan::{DomainSeen, Op};
+use model::plan::{DomainState, MachineOp};
 use tokio::sync::{OwnedMutexGuard, oneshot};
 use tokio::time::{Instant, sleep_until};
 
@@ -133,8 +133,13 @@ impl Machines {
     ///
     /// A shutdown by force goes before all that waits, and ends what runs, as soon as it is asked
     /// for. So it is for those who want that: who follows the end of a guest asks for
-    /// [`Op::AfterExit`], which does nothing when another operation has dealt with it.
-    pub fn run(self: &Arc<Self>, vm: VmId, op: Op, job: Job) -> Fut<'static, Result<(), OpError>> {
+    /// [`MachineOp::AfterExit`], which does nothing when another operation has dealt with it.
+    pub fn run(
+        self: &Arc<Self>,
+        vm: VmId,
+        op: MachineOp,
+        job: Job,
+    ) -> Fut<'static, Result<(), OpError>> {
         let (cancel, deadline) =
             (job.cancel.clone(), Instant::now() + self.settings.queue_deadline);
         let (tell, mut told) = oneshot::channel();
@@ -158,9 +163,9 @@ impl Machines {
     }
 
     /// What was last seen of a machine's domain.
-    pub fn domain(&self, vm: VmId) -> DomainSeen {
+    pub fn domain(&self, vm: VmId) -> DomainState {
         let machine = self.lock().get(&vm).cloned();
-        machine.map_or(DomainSeen::Absent, |machine| machine.there().domain)
+        machine.map_or(DomainState::Absent, |machine| machine.there().domain)
     }
 
     /// Keeps everybody else from telling whoever serves a device, by its uuid, what is set of it, until
@@ -213,19 +218,19 @@ impl Machines {
     }
 
     /// Changes the limits. Steps that run go on.
-    pub fn set_limits(&self, limits: Limits) {
+    pub fn set_limits(&self, limits: StepLimits) {
         self.executor.set_limits(limits);
     }
 
     /// What is held of the limits, and what was held at most.
-    pub fn marks(&self) -> Marks {
+    pub fn marks(&self) -> SlotUsage {
         self.executor.marks()
     }
 
     fn enqueue(
         self: &Arc<Self>,
         vm: VmId,
-        what: (Op, Job),
+        what: (MachineOp, Job),
         deadline: Instant,
         tell: oneshot::Sender<Result<(), OpError>>,
     ) -> (Arc<Machine>, u64) {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use model::id::Domid;
-use model::plan::{self, DomainSeen, Op, Run, Verb};
+use model::plan::{self, DomainState, MachineOp, RunState, StepAction};
 use model::refusal::Refusal;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
@@ -105,7 +105,7 @@ async fn settle(
     owed: &mut Option<(Told, Outcome)>,
 ) {
     let unwatched: Watch = Arc::new(|_| ());
-    let settled = carry_out(machines, machine, &Op::Settle, (&unwatched, &cancel));
+    let settled = carry_out(machines, machine, &MachineOp::Settle, (&unwatched, &cancel));
     tokio::pin!(settled);
     let outcome = match timeout(ANSWER_GRACE, &mut settled).await {
         Ok(outcome) => outcome,
@@ -123,12 +123,12 @@ async fn settle(
 async fn carry_out(
     machines: &Arc<Machines>,
     machine: &Arc<Machine>,
-    op: &Op,
+    op: &MachineOp,
     by: (&Watch, &Cancel),
 ) -> Outcome {
     look(machines, machine).await;
     let recorded = machines.records.machine(machine.vm)?;
-    if let Op::AfterExit(_) = op
+    if let MachineOp::AfterExit(_) = op
         && has_living_domain(machine)
     {
         // Another operation has dealt with it: this domain is another one.
@@ -136,15 +136,16 @@ async fn carry_out(
     }
     // A settle has failed before. What is given to a guest is given as it is recorded; and one
     // whose disk is not served does nothing that it is asked.
-    let strays = makes_domain(op) || matches!(op, Op::VbdPlug(_) | Op::Insert(_));
-    let unserved = !makes_domain(op) && !matches!(op, Op::HardShutdown | Op::Reset | Op::Settle);
+    let strays = makes_domain(op) || matches!(op, MachineOp::VbdPlug(_) | MachineOp::Insert(_));
+    let unserved = !makes_domain(op)
+        && !matches!(op, MachineOp::HardShutdown | MachineOp::Reset | MachineOp::Settle);
     let first = {
         let there = machine.there();
         strays && there.has_strays(&recorded) || unserved && there.has_unserved()
     };
     if first {
         let unwatched: Watch = Arc::new(|_| ());
-        walk(machines, machine, (&Op::Settle, &recorded), (&unwatched, by.1)).await?;
+        walk(machines, machine, (&MachineOp::Settle, &recorded), (&unwatched, by.1)).await?;
     }
     walk(machines, machine, (op, &recorded), by).await
 }
@@ -152,21 +153,21 @@ async fn carry_out(
 async fn walk(
     machines: &Arc<Machines>,
     machine: &Arc<Machine>,
-    (op, recorded): (&Op, &Recorded),
+    (op, recorded): (&MachineOp, &Recorded),
     (progress, cancel): (&Watch, &Cancel),
 ) -> Outcome {
-    if *op == Op::Settle && machine.there().is_followed(recorded) {
+    if *op == MachineOp::Settle && machine.there().is_followed(recorded) {
         return Ok(());
     }
     let fresh = if makes_domain(op) { machines.fresh() } else { Domid(0) };
     let state = machine.there().state((op, fresh), recorded, &machines.volumes);
     let plan = plan::plan(op, &state)?;
-    if let DomainSeen::There { .. } = state.domain {
+    if let DomainState::There { .. } = state.domain {
         machines.memory.made(machine.vm);
     } else {
         machines.memory.gone(machine.vm);
         let needed = plan.steps().iter().find_map(|step| match step.verb {
-            Verb::TakeMemory(bytes) => Some(bytes),
+            StepAction::TakeMemory(bytes) => Some(bytes),
             _ => None,
         });
         // Before anything is begun, so that nothing is to be undone.
@@ -202,12 +203,18 @@ async fn look(machines: &Arc<Machines>, machine: &Arc<Machine>) {
 /// it is this domain's.
 fn has_living_domain(machine: &Machine) -> bool {
     let there = machine.there().domain;
-    let alive = |run| matches!(run, Run::Fresh | Run::Running | Run::Paused);
-    matches!(there, DomainSeen::There { run, .. } if alive(run))
+    let alive = |run| matches!(run, RunState::Fresh | RunState::Running | RunState::Paused);
+    matches!(there, DomainState::There { run, .. } if alive(run))
 }
 
-fn makes_domain(op: &Op) -> bool {
-    matches!(op, Op::Start { .. } | Op::CleanReboot | Op::HardReboot | Op::AfterExit(_))
+fn makes_domain(op: &MachineOp) -> bool {
+    matches!(
+        op,
+        MachineOp::Start { .. }
+            | MachineOp::CleanReboot
+            | MachineOp::HardReboot
+            | MachineOp::AfterExit(_)
+    )
 }
 
 fn no_memory(Short { needed, available }: Short) -> OpError {

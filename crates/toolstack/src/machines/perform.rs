@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use model::id::VbdId;
-use model::plan::{DomainSeen, Effect, Run, Verb};
+use model::plan::{DomainState, Effect, RunState, StepAction};
 use model::vdi::automaton::VolumeOp;
 
 use super::memory::Short;
@@ -28,29 +28,33 @@ pub(super) struct Carrier {
 }
 
 impl Perform for Carrier {
-    fn perform(&self, verb: Verb) -> Fut<'_, Result<(), StepError>> {
+    fn perform(&self, verb: StepAction) -> Fut<'_, Result<(), StepError>> {
         match verb {
-            Verb::VbdAttach(vbd, access) => Box::pin(self.storage(vbd, VolumeOp::Attach(access))),
-            Verb::VbdActivate(vbd) => Box::pin(self.storage(vbd, VolumeOp::Activate)),
-            Verb::VbdDeactivate(vbd) => Box::pin(self.storage(vbd, VolumeOp::Deactivate)),
-            Verb::VbdDetach(vbd) => Box::pin(self.storage(vbd, VolumeOp::Detach)),
-            Verb::VbdPlug(_) | Verb::VbdUnplug(_) | Verb::VbdInsert(_) | Verb::VbdEject(_) => {
-                Box::pin(self.disk(verb))
+            StepAction::VbdAttach(vbd, access) => {
+                Box::pin(self.storage(vbd, VolumeOp::Attach(access)))
             }
-            Verb::VifCreate(_) | Verb::VifPlug(_) | Verb::VifUnplug(_) | Verb::VifDestroy(_) => {
-                Box::pin(self.vif(verb))
-            }
+            StepAction::VbdActivate(vbd) => Box::pin(self.storage(vbd, VolumeOp::Activate)),
+            StepAction::VbdDeactivate(vbd) => Box::pin(self.storage(vbd, VolumeOp::Deactivate)),
+            StepAction::VbdDetach(vbd) => Box::pin(self.storage(vbd, VolumeOp::Detach)),
+            StepAction::VbdPlug(_)
+            | StepAction::VbdUnplug(_)
+            | StepAction::VbdInsert(_)
+            | StepAction::VbdEject(_) => Box::pin(self.disk(verb)),
+            StepAction::VifCreate(_)
+            | StepAction::VifPlug(_)
+            | StepAction::VifUnplug(_)
+            | StepAction::VifDestroy(_) => Box::pin(self.vif(verb)),
             _ => Box::pin(self.domain(verb)),
         }
     }
 
     /// Only storage is left to its end: a call of it that is dropped goes on all the same, in a
     /// worker or in `ringway-io`.
-    fn leave(&self, verb: Verb) -> bool {
-        let (Verb::VbdAttach(vbd, _)
-        | Verb::VbdActivate(vbd)
-        | Verb::VbdDeactivate(vbd)
-        | Verb::VbdDetach(vbd)) = verb
+    fn leave(&self, verb: StepAction) -> bool {
+        let (StepAction::VbdAttach(vbd, _)
+        | StepAction::VbdActivate(vbd)
+        | StepAction::VbdDeactivate(vbd)
+        | StepAction::VbdDetach(vbd)) = verb
         else {
             return false;
         };
@@ -94,45 +98,45 @@ impl Carrier {
         &*self.machines.drivers.hv
     }
 
-    async fn domain(&self, verb: Verb) -> Result<(), StepError> {
+    async fn domain(&self, verb: StepAction) -> Result<(), StepError> {
         let (hv, vm) = (self.hv(), self.machine.vm);
         match verb {
-            Verb::TakeMemory(bytes) => {
+            StepAction::TakeMemory(bytes) => {
                 let short = |Short { needed, available }| StepError::Memory { needed, available };
                 self.machines.take_memory(vm, bytes).map_err(short)?;
             }
-            Verb::DomainCreate(domid) => {
+            StepAction::DomainCreate(domid) => {
                 // Until it has ended well, nobody knows whether one was made.
-                self.machine.there().domain = DomainSeen::There { domid, run: Run::Silent };
+                self.machine.there().domain = DomainState::There { domid, run: RunState::Silent };
                 hv.create(vm, domid, &self.recorded.spec).await?;
                 self.machines.memory.made(vm);
-                self.machine.there().runs(Run::Fresh);
+                self.machine.there().runs(RunState::Fresh);
             }
-            Verb::DomainRun => {
+            StepAction::DomainRun => {
                 hv.run(vm).await?;
-                self.machine.there().runs(Run::Running);
+                self.machine.there().runs(RunState::Running);
             }
-            Verb::DomainPause => {
+            StepAction::DomainPause => {
                 hv.pause(vm).await?;
-                self.machine.there().runs(Run::Paused);
+                self.machine.there().runs(RunState::Paused);
             }
-            Verb::DomainAsk(what) => match hv.ask(vm, what).await {
+            StepAction::DomainAsk(what) => match hv.ask(vm, what).await {
                 // One that is gone need not be asked.
                 Ok(()) | Err(HvError::Absent) => {}
                 Err(error) => return Err(error.into()),
             },
-            Verb::DomainAwaitEnd => {
+            StepAction::DomainAwaitEnd => {
                 let exit = hv.ended(vm).await?;
-                self.machine.there().runs(Run::Ended(exit));
+                self.machine.there().runs(RunState::Ended(exit));
             }
-            Verb::DomainKill => {
+            StepAction::DomainKill => {
                 hv.kill(vm).await?;
                 self.machines.memory.gone(vm);
-                self.machine.there().no_domain(DomainSeen::Remains);
+                self.machine.there().no_domain(DomainState::Remains);
             }
-            Verb::DomainForget => {
+            StepAction::DomainForget => {
                 hv.forget(vm).await?;
-                self.machine.there().no_domain(DomainSeen::Absent);
+                self.machine.there().no_domain(DomainState::Absent);
             }
             // The others are not of the domain; a record is no call.
             _ => {}
@@ -140,17 +144,17 @@ impl Carrier {
         Ok(())
     }
 
-    async fn disk(&self, verb: Verb) -> Result<(), StepError> {
+    async fn disk(&self, verb: StepAction) -> Result<(), StepError> {
         let (hv, vm) = (self.hv(), self.machine.vm);
         match verb {
-            Verb::VbdPlug(vbd) => hv.plug_disk(vm, &self.plug(vbd)?).await?,
-            Verb::VbdUnplug(vbd) => hv.unplug_disk(vm, vbd).await?,
-            Verb::VbdInsert(vbd) => {
+            StepAction::VbdPlug(vbd) => hv.plug_disk(vm, &self.plug(vbd)?).await?,
+            StepAction::VbdUnplug(vbd) => hv.unplug_disk(vm, vbd).await?,
+            StepAction::VbdInsert(vbd) => {
                 let held = self.machine.there().disks.get(&vbd).and_then(|held| held.file.clone());
                 let file = held.ok_or_else(|| missing("no image is reachable for drive", vbd))?;
                 hv.disc(vm, vbd, Some(&Disc { file })).await?;
             }
-            Verb::VbdEject(vbd) => hv.disc(vm, vbd, None).await?,
+            StepAction::VbdEject(vbd) => hv.disc(vm, vbd, None).await?,
             _ => {}
         }
         Ok(())
@@ -168,7 +172,7 @@ impl Carrier {
     /// the guest has CPUs.
     pub(super) fn queues(&self, vbd: VbdId) -> Result<u16, StepError> {
         let disk = self.record(vbd)?;
-        let place = model::domain::slots::disk(disk.userdevice);
+        let place = model::domain::pci::disk(disk.userdevice);
         let most = place.map_or(1, |place| place.most_queues).min(self.recorded.spec.vcpus);
         Ok(disk.tuning.queues.unwrap_or(1).min(most).max(1))
     }

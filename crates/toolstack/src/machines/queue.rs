@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use model::plan::Op;
+use model::plan::MachineOp;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
@@ -17,7 +17,7 @@ pub(super) struct Queue {
     /// Its owner is at work.
     pub(super) owned: bool,
     /// What runs now.
-    current: Option<(Op, Cancel)>,
+    current: Option<(MachineOp, Cancel)>,
     /// Something has left it as it should not be.
     unsettled: bool,
 }
@@ -26,7 +26,7 @@ pub(super) struct Queue {
 #[derive(Debug)]
 pub(super) struct Turn {
     pub(super) number: u64,
-    pub(super) op: Op,
+    pub(super) op: MachineOp,
     pub(super) job: Job,
     pub(super) deadline: Instant,
     pub(super) told: oneshot::Sender<Result<(), OpError>>,
@@ -44,13 +44,13 @@ impl Queue {
     /// Puts an operation in its place; its number.
     pub(super) fn push(
         &mut self,
-        (op, job): (Op, Job),
+        (op, job): (MachineOp, Job),
         deadline: Instant,
         told: oneshot::Sender<Result<(), OpError>>,
     ) -> u64 {
         let number = self.next;
         self.next += 1;
-        let by_force = |op: &Op| *op == Op::HardShutdown;
+        let by_force = |op: &MachineOp| *op == MachineOp::HardShutdown;
         let mut at = self.turns.len();
         if by_force(&op) {
             at = self.turns.iter().take_while(|turn| by_force(&turn.op)).count();
@@ -72,11 +72,11 @@ impl Queue {
 
     /// What is next. A shutdown by force goes before a settle, which it makes needless.
     pub(super) fn take(&mut self) -> Next {
-        let by_force = self.turns.front().is_some_and(|turn| turn.op == Op::HardShutdown);
+        let by_force = self.turns.front().is_some_and(|turn| turn.op == MachineOp::HardShutdown);
         if self.unsettled && !by_force {
             self.unsettled = false;
             let cancel = Cancel::new();
-            self.current = Some((Op::Settle, cancel.clone()));
+            self.current = Some((MachineOp::Settle, cancel.clone()));
             return Next::Settle(cancel);
         }
         self.current = None;

@@ -7,10 +7,10 @@ use model::id::{SrId, VbdId, VdiId, VifId, VmId};
 use model::nic::NicLimits;
 use model::plan::{Deadlines, Effect};
 use model::refusal::Refusal;
-use model::vbd::{Limits, Tuning, VbdKind};
+use model::vbd::{DiskLimits, Tuning, VbdKind};
 use model::vdi::automaton::Access;
 use model::vm::PowerState;
-use model::vm::exits::AfterActions;
+use model::vm::exits::ExitPolicy;
 
 /// A machine as it is recorded.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,7 +24,7 @@ pub struct Recorded {
     /// Its interfaces.
     pub vifs: Vec<VifRecord>,
     /// What is done when its guest ends.
-    pub after: AfterActions,
+    pub after: ExitPolicy,
     /// Nobody has asked for its end: somebody follows [`DomainEvent::Ended`], and does what is set
     /// for that. A settle leaves it to them.
     ///
@@ -52,7 +52,7 @@ pub struct DiskRecord {
     /// It may be booted from, in this order.
     pub boot_index: Option<u16>,
     /// What its guest may do with it.
-    pub limits: Limits,
+    pub limits: DiskLimits,
     /// How it is served.
     pub tuning: Tuning,
 }
@@ -104,7 +104,7 @@ pub trait Records: fmt::Debug + Send + Sync {
     fn machine(&self, vm: VmId) -> Result<Recorded, Refusal>;
 
     /// What is set of a disk that may change while an operation goes on; nothing for one that is gone.
-    fn disk_settings(&self, vbd: VbdId) -> Option<(Limits, Tuning)>;
+    fn disk_settings(&self, vbd: VbdId) -> Option<(DiskLimits, Tuning)>;
 
     /// What an interface may do, which may change while an operation goes on; nothing for one that is
     /// gone.

@@ -6,11 +6,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use model::id::{Domid, VbdId, VifId, VmId};
-use model::plan::{DiskState, DomainSeen, Effect, MachineState, Medium, Op, Run, VifState};
+use model::plan::{
+    DiskState, DomainState, Effect, MachineOp, MachineState, Medium, RunState, VifState,
+};
 use model::vbd::VbdKind;
 use model::vdi::automaton::{Access, VolumeState};
 use model::vm::PowerState;
-use model::vm::exits::{Next, next};
+use model::vm::exits::{ExitAction, next};
 
 use super::queue::Queue;
 use super::volumes::Volumes;
@@ -28,7 +30,7 @@ pub(super) struct Machine {
 /// What is there. A device that a call may have made counts as there.
 #[derive(Debug)]
 pub(super) struct There {
-    pub(super) domain: DomainSeen,
+    pub(super) domain: DomainState,
     /// Its process has gone, and not by a step of ours.
     died: bool,
     /// Slots whose volume is not detached, or not for sure; its state is in [`Volumes`].
@@ -78,7 +80,7 @@ impl Held {
 impl Machine {
     pub(super) fn new(vm: VmId) -> Self {
         let there = There {
-            domain: DomainSeen::Absent,
+            domain: DomainState::Absent,
             died: false,
             disks: BTreeMap::new(),
             plugged: BTreeSet::new(),
@@ -101,7 +103,7 @@ impl Machine {
 impl There {
     /// Whether the machine can be forgotten.
     pub(super) fn is_empty(&self) -> bool {
-        self.domain == DomainSeen::Absent
+        self.domain == DomainState::Absent
             && !self.died
             && self.disks.is_empty()
             && self.ports.is_empty()
@@ -112,14 +114,14 @@ impl There {
     pub(super) fn found(&mut self, found: Option<Found>) {
         let remains = found.is_some();
         let Some(Found { domid, run: Some(run), disks, nics, .. }) = found else {
-            let died = self.died || matches!(self.domain, DomainSeen::There { .. });
-            self.no_domain(if remains { DomainSeen::Remains } else { DomainSeen::Absent });
+            let died = self.died || matches!(self.domain, DomainState::There { .. });
+            self.no_domain(if remains { DomainState::Remains } else { DomainState::Absent });
             self.died = died;
             return;
         };
         self.died = false;
-        self.domain = DomainSeen::There { domid, run };
-        if run != Run::Silent {
+        self.domain = DomainState::There { domid, run };
+        if run != RunState::Silent {
             (self.plugged, self.nics) = (disks, nics);
         }
     }
@@ -129,31 +131,31 @@ impl There {
     pub(super) fn is_followed(&self, recorded: &Recorded) -> bool {
         let alive = matches!(recorded.power, PowerState::Running | PowerState::Paused);
         let ended = match self.domain {
-            DomainSeen::There { run: Run::Ended(exit), .. } => {
-                next(exit, &recorded.after) != Next::Keep
+            DomainState::There { run: RunState::Ended(exit), .. } => {
+                next(exit, &recorded.after) != ExitAction::Keep
             }
-            DomainSeen::There { .. } => false,
-            DomainSeen::Absent | DomainSeen::Remains => self.died,
+            DomainState::There { .. } => false,
+            DomainState::Absent | DomainState::Remains => self.died,
         };
         recorded.followed && alive && ended
     }
 
     /// The hypervisor did not say.
     pub(super) fn silent(&mut self) {
-        if let DomainSeen::There { run, .. } = &mut self.domain {
-            *run = Run::Silent;
+        if let DomainState::There { run, .. } = &mut self.domain {
+            *run = RunState::Silent;
         }
     }
 
-    pub(super) fn no_domain(&mut self, domain: DomainSeen) {
+    pub(super) fn no_domain(&mut self, domain: DomainState) {
         self.domain = domain;
         self.died = false;
         self.plugged.clear();
         self.nics.clear();
     }
 
-    pub(super) fn runs(&mut self, to: Run) {
-        if let DomainSeen::There { run, .. } = &mut self.domain {
+    pub(super) fn runs(&mut self, to: RunState) {
+        if let DomainState::There { run, .. } = &mut self.domain {
             *run = to;
         }
     }
@@ -197,7 +199,7 @@ impl There {
     /// What the planner sees.
     pub(super) fn state(
         &self,
-        (op, fresh): (&Op, Domid),
+        (op, fresh): (&MachineOp, Domid),
         recorded: &Recorded,
         volumes: &Volumes,
     ) -> MachineState {
@@ -257,11 +259,11 @@ impl There {
     /// The same with what is known of its volume. To a settle, a volume that the storage is still called
     /// for is where it is to be: it settles when that call has ended. And what a guest has must
     /// serve, so a volume of which that is not known is activated once more.
-    fn seen(&self, disk: DiskState, op: &Op, volumes: &Volumes) -> DiskState {
+    fn seen(&self, disk: DiskState, op: &MachineOp, volumes: &Volumes) -> DiskState {
         let Some(Medium { vdi, .. }) = disk.medium else { return disk };
         let unsure = self.disks.get(&disk.vbd).is_some_and(|held| held.unsure);
         let volume = match (volumes.state(vdi, disk.vbd), disk.plugged) {
-            (state, _) if *op != Op::Settle => state,
+            (state, _) if *op != MachineOp::Settle => state,
             (_, true) if self.is_left(disk.vbd) => VolumeState::Activated(disk.access),
             (_, false) if self.is_left(disk.vbd) => VolumeState::Detached,
             (VolumeState::Activated(access), true) if unsure => VolumeState::Attached(access),

@@ -197,27 +197,32 @@ pub(crate) mod access {
 /// What a process does, by a name. A simulated one never is silent by itself, and ends only as
 /// guests and processes do.
 pub(crate) mod run {
-    use model::plan::Run;
-    use model::vm::exits::Exit;
+    use model::plan::RunState;
+    use model::vm::exits::DomainExit;
     use serde::de::Error;
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-    const NAMES: [(&str, Run); 7] = [
-        ("fresh", Run::Fresh),
-        ("running", Run::Running),
-        ("paused", Run::Paused),
-        ("powered-off", Run::Ended(Exit::PoweredOff)),
-        ("rebooted", Run::Ended(Exit::Rebooted)),
-        ("panicked", Run::Ended(Exit::Panicked)),
-        ("killed", Run::Ended(Exit::Killed)),
+    const NAMES: [(&str, RunState); 7] = [
+        ("fresh", RunState::Fresh),
+        ("running", RunState::Running),
+        ("paused", RunState::Paused),
+        ("powered-off", RunState::Ended(DomainExit::PoweredOff)),
+        ("rebooted", RunState::Ended(DomainExit::Rebooted)),
+        ("panicked", RunState::Ended(DomainExit::Panicked)),
+        ("killed", RunState::Ended(DomainExit::Killed)),
     ];
 
-    pub(crate) fn serialize<S: Serializer>(run: &Option<Run>, to: S) -> Result<S::Ok, S::Error> {
-        let name = |run: Run| NAMES.iter().find(|(_, one)| *one == run).map(|(name, _)| *name);
+    pub(crate) fn serialize<S: Serializer>(
+        run: &Option<RunState>,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
+        let name = |run: RunState| NAMES.iter().find(|(_, one)| *one == run).map(|(name, _)| *name);
         run.map(|run| name(run).unwrap_or("powered-off")).serialize(to)
     }
 
-    pub(crate) fn deserialize<'a, D: Deserializer<'a>>(from: D) -> Result<Option<Run>, D::Error> {
+    pub(crate) fn deserialize<'a, D: Deserializer<'a>>(
+        from: D,
+    ) -> Result<Option<RunState>, D::Error> {
         let Some(name) = Option::<String>::deserialize(from)? else { return Ok(None) };
         let run = NAMES.iter().find(|(one, _)| *one == name).map(|(_, run)| Some(*run));
         run.ok_or_else(|| D::Error::custom("no state of a domain"))

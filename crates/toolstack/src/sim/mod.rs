@@ -27,8 +27,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
 use model::id::{Domid, VbdId, VifId, VmId};
-use model::plan::Run;
-use model::vm::exits::Exit;
+use model::plan::RunState;
+use model::vm::exits::DomainExit;
 use tokio::sync::{Mutex as Monitor, OwnedMutexGuard, mpsc, watch};
 
 use call::Counts;
@@ -165,9 +165,9 @@ impl Sim {
     }
 
     /// A guest ends by itself, in this way. Nothing happens where there is none.
-    pub fn end_guest(&self, vm: VmId, exit: Exit) {
+    pub fn end_guest(&self, vm: VmId, exit: DomainExit) {
         let ended = self.ends(vm, |domain| {
-            let alive = domain.run.filter(|run| !matches!(run, Run::Ended(_)));
+            let alive = domain.run.filter(|run| !matches!(run, RunState::Ended(_)));
             alive.map(|_| domain.end(exit))
         });
         self.domain_ended(vm, ended, exit);
@@ -176,7 +176,7 @@ impl Sim {
     /// A process ends, as from a signal.
     pub fn kill_process(&self, vm: VmId) {
         let killed = self.ends(vm, Domain::kill);
-        self.domain_ended(vm, killed, Exit::Killed);
+        self.domain_ended(vm, killed, DomainExit::Killed);
     }
 
     /// A guest lets go of devices that nobody waits for any more.
@@ -264,7 +264,7 @@ impl Sim {
         ended
     }
 
-    fn domain_ended(&self, vm: VmId, domid: Option<Domid>, exit: Exit) {
+    fn domain_ended(&self, vm: VmId, domid: Option<Domid>, exit: DomainExit) {
         let Some(domid) = domid else { return };
         self.has_changed();
         self.tell(DomainEvent::Ended { vm, domid, exit, at: SystemTime::now() });

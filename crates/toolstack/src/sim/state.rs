@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 
 use model::id::{Domid, SrId, VbdId, VdiId, VifId, VmId};
 use model::nic::NicSpec;
-use model::plan::Run;
+use model::plan::RunState;
 use model::spec::DiskSpec;
 use model::vdi::automaton::Access;
-use model::vm::exits::Exit;
+use model::vm::exits::DomainExit;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
@@ -54,7 +54,7 @@ pub(crate) struct Domain {
     pub(crate) vcpus: u16,
     /// Nothing when only remains are there.
     #[serde(with = "run")]
-    pub(crate) run: Option<Run>,
+    pub(crate) run: Option<RunState>,
     /// Where the datapath of each disk listens.
     pub(crate) disks: BTreeMap<VbdId, PathBuf>,
     /// Drives with a medium.
@@ -92,7 +92,7 @@ pub(crate) struct Port {
 impl Domain {
     pub(crate) fn new(domid: Domid, vcpus: u16) -> Self {
         let (disks, discs, nics) = (BTreeMap::new(), BTreeSet::new(), BTreeMap::new());
-        Self { domid, vcpus, run: Some(Run::Fresh), disks, discs, nics }
+        Self { domid, vcpus, run: Some(RunState::Fresh), disks, discs, nics }
     }
 
     pub(crate) fn found(&self, vm: VmId) -> Found {
@@ -106,8 +106,8 @@ impl Domain {
     }
 
     /// The guest has ended; its number.
-    pub(super) fn end(&mut self, exit: Exit) -> Domid {
-        self.run = Some(Run::Ended(exit));
+    pub(super) fn end(&mut self, exit: DomainExit) -> Domid {
+        self.run = Some(RunState::Ended(exit));
         self.domid
     }
 

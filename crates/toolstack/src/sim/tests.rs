@@ -6,9 +6,9 @@ use std::time::Duration;
 use model::domain::{Boot, DomainSpec};
 use model::id::{Domid, SrId, Uuid, VdiId, VmId};
 use model::nic::NicSpec;
-use model::plan::Run;
+use model::plan::RunState;
 use model::vdi::automaton::Access;
-use model::vm::exits::Exit;
+use model::vm::exits::DomainExit;
 use tempfile::tempdir;
 use tokio::time::{sleep, timeout};
 
@@ -66,8 +66,8 @@ async fn what_is_there_outlives_the_process() {
     let sim = Sim::open(dir.path()).unwrap();
     assert_eq!(all(&sim), expected);
     let found = drivers(&sim).hv.find(vm).await.unwrap().unwrap();
-    assert_eq!((found.domid, found.run), (Domid(9), Some(Run::Running)));
-    sim.end_guest(vm, Exit::Panicked);
+    assert_eq!((found.domid, found.run), (Domid(9), Some(RunState::Running)));
+    sim.end_guest(vm, DomainExit::Panicked);
     let expected = all(&sim);
     drop(sim);
     assert_eq!(all(&Sim::open(dir.path()).unwrap()), expected);

@@ -1,8 +1,8 @@
 //! Guests that end by themselves: a few bytes of code, started by firmware from a disk.
 
 use model::domain::BootFrom;
-use model::plan::Run;
-use model::vm::exits::Exit;
+use model::plan::RunState;
+use model::vm::exits::DomainExit;
 use toolstack::hv::{DomainEvent, Hypervisor};
 
 use super::world::{DOMID, World, firmware, machine, may_have_lost_devices, next, vbd};
@@ -23,8 +23,11 @@ const RESET: (u16, u16) = (0xcf9, 0x0006);
 /// The device that takes notice of a panic.
 const PANIC: (u16, u16) = (0x505, 0x0001);
 /// How a guest can end by itself.
-const ENDS: [((u16, u16), Exit); 3] =
-    [(POWER_OFF, Exit::PoweredOff), (PANIC, Exit::Panicked), (RESET, Exit::Rebooted)];
+const ENDS: [((u16, u16), DomainExit); 3] = [
+    (POWER_OFF, DomainExit::PoweredOff),
+    (PANIC, DomainExit::Panicked),
+    (RESET, DomainExit::Rebooted),
+];
 
 async fn start(world: &mut World, (port, value): (u16, u16)) {
     world.hv.create(machine(), DOMID, &firmware(vec![BootFrom::Disk(vbd(9))])).await.unwrap();
@@ -44,7 +47,7 @@ pub(super) async fn told_apart() {
         let DomainEvent::Ended { vm, domid, exit: told, .. } = event else { panic!("{event:?}") };
         assert_eq!((vm, domid, told), (machine(), DOMID, exit));
         assert_eq!(world.hv.ended(machine()).await.unwrap(), exit);
-        let ended = Some(Run::Ended(exit));
+        let ended = Some(RunState::Ended(exit));
         assert_eq!(world.hv.find(machine()).await.unwrap().unwrap().run, ended);
         let refused = world.hv.run(machine()).await.unwrap_err().to_string();
         assert!(refused.contains("new domain"), "{refused}");

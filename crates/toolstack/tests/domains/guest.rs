@@ -4,8 +4,8 @@ use std::process::Command;
 
 use model::domain::{Boot, DomainSpec};
 use model::id::{Uuid, VifId};
-use model::plan::{Ask, Run};
-use model::vm::exits::Exit;
+use model::plan::{GuestRequest, RunState};
+use model::vm::exits::DomainExit;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
@@ -114,10 +114,10 @@ pub(super) async fn panics() {
         ended = timeout(PATIENCE, world.hv.ended(machine())) => ended.unwrap().unwrap(),
         () = shell.read_on() => unreachable!(),
     };
-    assert_eq!(ended, Exit::Panicked);
+    assert_eq!(ended, DomainExit::Panicked);
     loop {
         if let DomainEvent::Ended { exit, .. } = next(&mut events).await {
-            assert_eq!(exit, Exit::Panicked);
+            assert_eq!(exit, DomainExit::Panicked);
             break;
         }
     }
@@ -185,7 +185,7 @@ pub(super) async fn lives() {
     shell.wait_for("hasit").await;
     world.restart();
     let found = world.hv.find(machine()).await.unwrap().unwrap();
-    assert_eq!((found.run, found.disks), (Some(Run::Running), [vbd(0), vbd(40)].into()));
+    assert_eq!((found.run, found.disks), (Some(RunState::Running), [vbd(0), vbd(40)].into()));
     for _ in 0..2 {
         world.hv.unplug_disk(machine(), vbd(40)).await.unwrap();
     }
@@ -200,14 +200,14 @@ pub(super) async fn lives() {
     assert!(!has_host_end(&world).await, "its connection would be tried for ever");
 
     let mut events = world.hv.events().unwrap();
-    world.hv.ask(machine(), Ask::Shutdown).await.unwrap();
+    world.hv.ask(machine(), GuestRequest::Shutdown).await.unwrap();
     assert_eq!(
         timeout(PATIENCE, world.hv.ended(machine())).await.unwrap().unwrap(),
-        Exit::PoweredOff
+        DomainExit::PoweredOff
     );
     loop {
         if let DomainEvent::Ended { exit, .. } = next(&mut events).await {
-            assert_eq!(exit, Exit::PoweredOff);
+            assert_eq!(exit, DomainExit::PoweredOff);
             break;
         }
     }

@@ -1,8 +1,8 @@
 //! As many disks as a machine may have.
 
-use model::domain::slots::{MAX_DISKS, MSIX_DISKS};
+use model::domain::pci::{MAX_DISKS, MSIX_DISKS};
 use model::domain::{Boot, DomainSpec};
-use model::vm::exits::Exit;
+use model::vm::exits::DomainExit;
 use tokio::time::timeout;
 use toolstack::hv::Hypervisor;
 
@@ -47,6 +47,6 @@ pub(super) async fn seen() {
     );
     shell.say("poweroff").await;
     let ended = timeout(PATIENCE, world.hv.ended(machine())).await.unwrap().unwrap();
-    assert_eq!(ended, Exit::PoweredOff);
+    assert_eq!(ended, DomainExit::PoweredOff);
     world.clear().await;
 }

@@ -1,8 +1,8 @@
 //! Domains that stand.
 
 use model::id::{Domid, VbdId};
-use model::plan::Run;
-use model::vm::exits::Exit;
+use model::plan::RunState;
+use model::vm::exits::DomainExit;
 use rustix::process::{Signal, kill_process};
 use toolstack::hv::qemu::Qemu;
 use toolstack::hv::{Disc, DomainEvent, HvError, Hypervisor};
@@ -24,7 +24,7 @@ pub(super) async fn comes_and_goes() {
     assert!(other.contains("domain 7"), "{other}");
 
     let found = hv.find(machine()).await.unwrap().unwrap();
-    assert_eq!((found.domid, found.run), (DOMID, Some(Run::Fresh)));
+    assert_eq!((found.domid, found.run), (DOMID, Some(RunState::Fresh)));
     tokio::net::UnixStream::connect(hv.console(machine()).unwrap()).await.unwrap();
     let still = hv.forget(machine()).await.unwrap_err().to_string();
     assert!(still.contains("kill it first"), "{still}");
@@ -32,7 +32,7 @@ pub(super) async fn comes_and_goes() {
     hv.kill(machine()).await.unwrap();
     let remains = hv.find(machine()).await.unwrap().unwrap();
     assert_eq!((remains.domid, remains.run), (DOMID, None));
-    assert_eq!(hv.ended(machine()).await.unwrap(), Exit::Killed);
+    assert_eq!(hv.ended(machine()).await.unwrap(), DomainExit::Killed);
     hv.kill(machine()).await.unwrap();
     // What is left does not keep a new domain from coming.
     hv.create(machine(), Domid(8), &spec).await.unwrap();
@@ -50,23 +50,26 @@ pub(super) async fn found_again() {
     assert!(world.hv.events().is_none());
     let found = world.hv.found().await.unwrap();
     assert_eq!(found.len(), 1);
-    assert_eq!((found[0].vm, found[0].domid, found[0].run), (machine(), DOMID, Some(Run::Fresh)));
+    assert_eq!(
+        (found[0].vm, found[0].domid, found[0].run),
+        (machine(), DOMID, Some(RunState::Fresh))
+    );
     may_have_lost_devices(&mut events).await;
 
     world.hv.run(machine()).await.unwrap();
     world.hv.run(machine()).await.unwrap();
     world.restart();
-    assert_eq!(world.hv.find(machine()).await.unwrap().unwrap().run, Some(Run::Running));
+    assert_eq!(world.hv.find(machine()).await.unwrap().unwrap().run, Some(RunState::Running));
     assert!(events.recv().await.is_none(), "a driver that is gone tells nothing");
     world.hv.pause(machine()).await.unwrap();
     world.hv.pause(machine()).await.unwrap();
-    assert_eq!(world.hv.find(machine()).await.unwrap().unwrap().run, Some(Run::Paused));
+    assert_eq!(world.hv.find(machine()).await.unwrap().unwrap().run, Some(RunState::Paused));
 
     let mut events = world.hv.events().unwrap();
     may_have_lost_devices(&mut events).await;
     kill_process(world.pid().unwrap(), Signal::KILL).unwrap();
     let DomainEvent::Ended { vm, domid, exit, .. } = next(&mut events).await else { panic!() };
-    assert_eq!((vm, domid, exit), (machine(), DOMID, Exit::Killed));
+    assert_eq!((vm, domid, exit), (machine(), DOMID, DomainExit::Killed));
     assert_eq!(world.hv.find(machine()).await.unwrap().unwrap().run, None);
     // Of remains alone a new driver knows nothing but that they are there.
     world.restart();
@@ -152,6 +155,6 @@ pub(super) async fn silent() {
     let world = World::new();
     world.hv.create(machine(), DOMID, &firmware(vec![])).await.unwrap();
     kill_process(world.pid().unwrap(), Signal::STOP).unwrap();
-    assert_eq!(world.hv.find(machine()).await.unwrap().unwrap().run, Some(Run::Silent));
+    assert_eq!(world.hv.find(machine()).await.unwrap().unwrap().run, Some(RunState::Silent));
     world.clear().await;
 }

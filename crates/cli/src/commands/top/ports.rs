@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use comfy_table::Table;
-use model::report::{PollReason, PortStats, Stats, WayStats};
-use model::why::duration;
+use model::diagnosis::duration;
+use model::report::{DirectionStats, PollReason, PortStats, Stats};
 
 use crate::table;
 
@@ -51,7 +51,7 @@ fn of_port(before: Option<&PortStats>, now: &PortStats, seconds: f64) -> PortRow
     let rate = |count: &dyn Fn(&PortStats) -> f64| {
         if seconds > 0.0 { grown(count) / seconds } else { 0.0 }
     };
-    let way = |way: fn(&PortStats) -> &WayStats| {
+    let way = |way: fn(&PortStats) -> &DirectionStats| {
         (rate(&|port| way(port).frames as f64), rate(&|port| way(port).bytes as f64))
     };
     let sum = |port: &PortStats, of: &dyn Fn(&model::report::PairStats) -> f64| {
@@ -193,7 +193,7 @@ mod tests {
             socket: Some("/a".into()),
             connected: true,
             pairs_started: 1,
-            sent: WayStats { frames, bytes: frames * 1250, ..WayStats::default() },
+            sent: DirectionStats { frames, bytes: frames * 1250, ..DirectionStats::default() },
             flows: vec![flow],
             ..PortStats::default()
         };

@@ -1,8 +1,8 @@
 //! Rows as a table.
 
 use comfy_table::Table;
+use model::diagnosis::duration;
 use model::report::Stage;
-use model::why::duration;
 
 use super::order::{Column, Order};
 use super::rows::Row;

@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use model::diagnosis::duration;
 use model::report::Stats;
-use model::why::duration;
 use tokio::task::JoinSet;
 use toolstack::io::{Client, IoError};
 

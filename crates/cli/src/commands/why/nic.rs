@@ -5,8 +5,8 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use model::report::{NicStats, PortStats, Stats, WayStats};
-use model::why::{NicFacts, NicVerdict, bytes, duration, judge_nic};
+use model::diagnosis::{NicFacts, NicVerdict, bytes, duration, judge_nic};
+use model::report::{DirectionStats, NicStats, PortStats, Stats};
 use serde_json::json;
 
 use super::{Format, Why, polled};
@@ -93,7 +93,7 @@ fn ways(port: &PortStats) -> comfy_table::Table {
 }
 
 /// Frames that were lost, by reason; nothing without any.
-fn lost(way: &WayStats) -> String {
+fn lost(way: &DirectionStats) -> String {
     let all = way.drops.iter().map(|(reason, count)| format!("{count} {reason}"));
     all.collect::<Vec<_>>().join(", ")
 }
@@ -169,8 +169,8 @@ fn flows(port: &PortStats) -> comfy_table::Table {
 
 #[cfg(test)]
 mod tests {
+    use model::diagnosis::NicCause;
     use model::report::{Latency, PairStats, PollReason, QueuePolling, SizeCount};
-    use model::why::NicCause;
 
     use super::*;
 
@@ -179,7 +179,7 @@ mod tests {
         let way = |frames: [u64; 3]| {
             let sizes = [Some(64), Some(128), None].into_iter().zip(frames);
             let sizes = sizes.map(|(up_to, frames)| SizeCount { up_to, frames }).collect();
-            WayStats { sizes, ..WayStats::default() }
+            DirectionStats { sizes, ..DirectionStats::default() }
         };
         let of = |sent, got| pair(way(sent), way(got));
         let each_queue = vec![of([5, 0, 1], [0, 0, 0]), of([2, 0, 0], [0, 0, 9])];
@@ -195,7 +195,7 @@ mod tests {
         assert!(!told(&nothing(), &PortStats::default()).contains("frames of up to"));
     }
 
-    fn pair(sent: WayStats, got: WayStats) -> PairStats {
+    fn pair(sent: DirectionStats, got: DirectionStats) -> PairStats {
         let polling = QueuePolling {
             armed: false,
             reason: PollReason::Off,
@@ -225,11 +225,11 @@ mod tests {
     fn each_queue_has_its_losses() {
         let lost = |reason: &str, count| {
             let drops = [(reason.to_owned(), count)].into();
-            WayStats { drops, ..WayStats::default() }
+            DirectionStats { drops, ..DirectionStats::default() }
         };
         let each_queue = vec![
-            pair(lost("short-frame", 3), WayStats::default()),
-            pair(WayStats::default(), lost("no-buffer", 7)),
+            pair(lost("short-frame", 3), DirectionStats::default()),
+            pair(DirectionStats::default(), lost("no-buffer", 7)),
         ];
         let port = PortStats { each_queue, ..PortStats::default() };
         let shown = queues(&port).to_string();

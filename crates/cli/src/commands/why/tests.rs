@@ -45,7 +45,7 @@ fn told_of(queues: u16) -> String {
         keeper: None,
         began: None,
     };
-    let verdict = judge(&Facts::new(&stats, &stats, &stats.disks[0]));
+    let verdict = judge(&DiskFacts::new(&stats, &stats, &stats.disks[0]));
     told(&verdict, &stats.disks[0], &stats)
 }
 

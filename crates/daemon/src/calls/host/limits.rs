@@ -1,6 +1,6 @@
 //! How many steps run at once, as the host's record says.
 
-use model::admission::Limits;
+use model::admission::StepLimits;
 use xenapi::table::host;
 use xenapi::{ApiError, Value, codes};
 
@@ -9,7 +9,7 @@ use crate::dispatch::{Ctx, text};
 use crate::house::House;
 
 /// One of the limits.
-type Limit = fn(&mut Limits) -> &mut u16;
+type Limit = fn(&mut StepLimits) -> &mut u16;
 
 /// The keys, each with the limit that it is.
 const LIMITS: [(&str, Limit); 3] = [
@@ -19,7 +19,7 @@ const LIMITS: [(&str, Limit); 3] = [
 ];
 
 /// The limits that are set; those of the configuration where nothing is.
-fn limits(house: &House, view: &View<'_>, it: &Ref) -> Result<Limits, ApiError> {
+fn limits(house: &House, view: &View<'_>, it: &Ref) -> Result<StepLimits, ApiError> {
     let mut limits = house.settings.limits;
     let Value::Map(set) = view.get(it, host::Field::other_config)? else { return Ok(limits) };
     for (key, limit) in LIMITS {

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use model::id::{VbdId, VifId};
-use model::poll::Polling;
-use model::vm::exits::Exit;
+use model::poll::EffectivePolling;
+use model::vm::exits::DomainExit;
 use tokio::sync::Notify;
 use toolstack::sim::{End, Fate, What};
 use xenapi::table::{vbd, vif, vm};
@@ -182,7 +182,7 @@ fn a_guest_that_was_asked_ends_as_it_was_asked() {
     for later in [false, true] {
         let (world, machine, _) = cut("VM.clean_shutdown", What::Guest, End::Hangs);
         if !later {
-            world.sim.end_guest(world.id(&machine), Exit::PoweredOff);
+            world.sim.end_guest(world.id(&machine), DomainExit::PoweredOff);
         }
         life(async {
             let world = world.again(BOOT).await;
@@ -223,10 +223,10 @@ fn one_whose_emulator_is_slow_is_asked_again() {
 #[test]
 fn what_follows_a_guests_own_end_goes_on() {
     for (exit, word, power) in [
-        (Exit::PoweredOff, "VM_SHUTDOWN", "Halted"),
-        (Exit::Rebooted, "VM_REBOOTED", "Running"),
-        (Exit::Panicked, "VM_CRASHED", "Running"),
-        (Exit::Killed, "VM_CRASHED", "Running"),
+        (DomainExit::PoweredOff, "VM_SHUTDOWN", "Halted"),
+        (DomainExit::Rebooted, "VM_REBOOTED", "Running"),
+        (DomainExit::Panicked, "VM_CRASHED", "Running"),
+        (DomainExit::Killed, "VM_CRASHED", "Running"),
     ] {
         for end in [End::Hangs, End::HangsDone] {
             let (world, machine) = life(async {
@@ -238,7 +238,7 @@ fn what_follows_a_guests_own_end_goes_on() {
                 world.done("VM.set_actions_after_crash", set).await;
                 let last = last_call(&world, What::Forget, end);
                 match exit {
-                    Exit::Killed => world.sim.kill_process(world.id(&machine)),
+                    DomainExit::Killed => world.sim.kill_process(world.id(&machine)),
                     _ => world.sim.end_guest(world.id(&machine), exit),
                 }
                 last.notified().await;
@@ -418,7 +418,7 @@ fn settings_that_were_stored_are_told_by_the_next_daemon() {
     });
     life(async {
         let world = world.again(BOOT).await;
-        let usual = u64::from(Polling::default().max_us);
+        let usual = u64::from(EffectivePolling::default().max_us);
         let told = async {
             while served(&world, &slot).await != (Some(7), Some(usual)) {
                 tokio::task::yield_now().await;

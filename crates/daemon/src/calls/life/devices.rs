@@ -1,4 +1,4 @@
-use model::domain::slots::MAX_CDS;
+use model::domain::pci::MAX_CDS;
 use toolstack::sim::What;
 use xenapi::table::{vbd, vdi, vif};
 

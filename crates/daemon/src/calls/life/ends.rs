@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use model::vm::exits::Exit;
+use model::vm::exits::DomainExit;
 use toolstack::sim::{End, Fate, What};
 use xenapi::table::vm;
 
@@ -13,7 +13,7 @@ async fn what_a_guest_does_itself_is_followed() {
     let (slot, _) = world.device(&machine).await;
     world.start(&machine).await;
     let first = world.get(&machine, vm::Field::domid);
-    world.sim.end_guest(world.id(&machine), Exit::Rebooted);
+    world.sim.end_guest(world.id(&machine), DomainExit::Rebooted);
     world
         .until(|world| {
             world.power(&machine) == "Running"
@@ -23,7 +23,7 @@ async fn what_a_guest_does_itself_is_followed() {
         .await;
     world.until(|world| world.attached(&slot)).await;
     world.until(|world| world.get(&machine, vm::Field::current_operations) == none()).await;
-    world.sim.end_guest(world.id(&machine), Exit::PoweredOff);
+    world.sim.end_guest(world.id(&machine), DomainExit::PoweredOff);
     world.until(|world| world.power(&machine) == "Halted").await;
     assert!(!world.attached(&slot));
     assert_eq!(world.messages(), ["VM_REBOOTED", "VM_SHUTDOWN"]);
@@ -50,7 +50,7 @@ async fn the_end_that_a_reboot_waits_for_is_the_reboots() {
 /// What fails because the guest has ended leaves that end to what is set for it.
 #[tokio::test]
 async fn an_end_in_the_middle_of_something_else_is_followed() {
-    let exits = [(Exit::Rebooted, "VM_REBOOTED"), (Exit::Killed, "VM_CRASHED")];
+    let exits = [(DomainExit::Rebooted, "VM_REBOOTED"), (DomainExit::Killed, "VM_CRASHED")];
     for (exit, told) in exits {
         let world = World::new().await;
         let machine = world.running().await;
@@ -66,7 +66,7 @@ async fn an_end_in_the_middle_of_something_else_is_followed() {
             let plugs = |world: &World| world.get(&slot, vbd::Field::current_operations) != none();
             world.until(plugs).await;
             match exit {
-                Exit::Killed => world.sim.kill_process(world.id(&machine)),
+                DomainExit::Killed => world.sim.kill_process(world.id(&machine)),
                 _ => world.sim.end_guest(world.id(&machine), exit),
             }
             world.sim.rule(|_| Fate::default());
@@ -91,7 +91,7 @@ async fn a_crash_gets_what_is_set_for_it() {
     let machine = world.running().await;
     let set = |what: &str| [machine.value(), Value::text(what)];
     world.done("VM.set_actions_after_crash", set("preserve")).await;
-    world.sim.end_guest(world.id(&machine), Exit::Panicked);
+    world.sim.end_guest(world.id(&machine), DomainExit::Panicked);
     world.until(|world| world.power(&machine) == "Paused").await;
     world.done("VM.hard_shutdown", [machine.value()]).await;
     world.done("VM.set_actions_after_crash", set("destroy")).await;
@@ -157,7 +157,7 @@ fn after_a_restart_records_are_true() {
     let of_record = [vm::Field::domid, vm::Field::resident_on, vm::Field::consoles];
     let before = of_record.map(|field| world.get(&stays, field));
     world.sim.rule(|_| Fate::default());
-    world.sim.end_guest(world.id(&ended), Exit::PoweredOff);
+    world.sim.end_guest(world.id(&ended), DomainExit::PoweredOff);
     world.sim.kill_process(world.id(&killed));
     life(async {
         let world = world.again(BOOT).await;

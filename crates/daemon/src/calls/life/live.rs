@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use model::id::SrId;
-use model::poll::Polling;
+use model::poll::EffectivePolling;
 use tokio::sync::Notify;
 use toolstack::sim::{End, Fate, What};
 use xenapi::table::vbd;
@@ -25,7 +25,7 @@ async fn polling_that_is_set_live_is_told() {
     world.done("VBD.add_to_other_config", [slot.value(), key.clone(), value]).await;
     polls(&world, &slot, 60).await;
     world.done("VBD.remove_from_other_config", [slot.value(), key]).await;
-    polls(&world, &slot, Polling::default().max_us.into()).await;
+    polls(&world, &slot, EffectivePolling::default().max_us.into()).await;
 }
 
 /// Set while this is under way, at its first call of this kind, a disk polls as it was set.

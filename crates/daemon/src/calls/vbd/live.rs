@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use model::caps::Caps;
 use model::id::{SrId, VbdId};
-use model::poll::Polling;
+use model::poll::EffectivePolling;
 use model::report::DiskStats;
 use model::spec::PollSpec;
 use model::vbd::DeviceNumber;
@@ -37,7 +37,7 @@ pub(in crate::calls) const HOOKS: &[Hook] = &[
 const ASK_DEADLINE: Duration = Duration::from_secs(30);
 
 /// What a datapath says of a disk.
-type Told = (Caps, Option<Polling>);
+type Told = (Caps, Option<EffectivePolling>);
 
 /// What is set of a disk while it is served.
 #[derive(Clone, Debug, PartialEq)]

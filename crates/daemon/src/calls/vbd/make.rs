@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use model::domain::slots::MAX_CDS;
+use model::domain::pci::MAX_CDS;
 use model::vbd::{DeviceNumber, VbdOp, choose, limits};
 use model::vm::PowerState;
 use xenapi::table::{FieldIx, vbd, vdi, vm};
@@ -139,7 +139,7 @@ pub(super) fn destroy(ctx: &Ctx, args: &Args) -> Answer {
         let facts = facts::vbd(&view, &slot)?;
         if let Some(op) = facts.current.first() {
             let why =
-                model::refusal::Refusal::OtherOperation { op: model::refusal::Underway::Vbd(*op) };
+                model::refusal::Refusal::OtherOperation { op: model::refusal::OngoingOp::Vbd(*op) };
             return Err(About::vbd(&view, &slot, VbdOp::Unplug).refused(why));
         }
         let machine = reference(&view, &slot, vbd::Field::VM)?;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use model::id::{SrId, VbdId, VmId};
-use model::plan::Verb;
+use model::plan::StepAction;
 use model::sr::SrOp;
 use model::vdi::VdiOp;
 use tokio::time::timeout;
@@ -96,7 +96,7 @@ fn users(view: &View<'_>, disk: &Disk) -> Result<Vec<User>, ApiError> {
 
 /// Whoever serves the disk sees its new end, then the guest does.
 async fn tell(ctx: &Ctx, user: &User) -> Result<(), OpError> {
-    let failed = |error| OpError::Failed { verb: Verb::VbdPlug(user.vbd), error };
+    let failed = |error| OpError::Failed { verb: StepAction::VbdPlug(user.vbd), error };
     let late = || failed(StepError::Late { after: TELL_DEADLINE });
     timeout(TELL_DEADLINE, tell_both(ctx, user)).await.map_err(|_| late())?.map_err(failed)
 }

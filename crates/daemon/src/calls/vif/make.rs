@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use model::refusal::{Refusal, Underway};
+use model::refusal::{OngoingOp, Refusal};
 use model::vif::{VifOp, choose};
 use model::vm::VmOp;
 use xenapi::table::{FieldIx, network, vif, vm};
@@ -102,7 +102,7 @@ pub(super) fn destroy(ctx: &Ctx, args: &Args) -> Answer {
         let view = tx.view();
         let facts = facts::vif(&view, &device)?;
         if let Some(op) = facts.current.first() {
-            let why = Refusal::OtherOperation { op: Underway::Vif(*op) };
+            let why = Refusal::OtherOperation { op: OngoingOp::Vif(*op) };
             return Err(About::vif(&view, &device, VifOp::Unplug).refused(why));
         }
         if facts.attached {

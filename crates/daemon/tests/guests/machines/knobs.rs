@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use model::caps::Caps;
-use model::poll::{PollMode, Polling};
+use model::poll::{EffectivePolling, PollMode};
 
 use super::records::{of, start};
 use super::world::{Machine, PATIENCE, World};
@@ -73,20 +73,23 @@ impl Knobs {
         self.xe(world, "set", words);
     }
 
-    fn polls(&self, world: &mut World, wanted: Polling) {
+    fn polls(&self, world: &mut World, wanted: EffectivePolling) {
         world.until_served(&self.slot, |disk| disk.polling.unwrap().set == wanted);
     }
 
     /// Each is told by itself, and is as it was when it is taken away.
     fn polling(&self, world: &mut World) {
-        let usual = Polling::default();
+        let usual = EffectivePolling::default();
         self.polls(world, usual);
         self.set(world, &["other-config:polling-duration=60"]);
-        self.polls(world, Polling { mode: PollMode::Auto, max_us: 60, ..usual });
+        self.polls(world, EffectivePolling { mode: PollMode::Auto, max_us: 60, ..usual });
         self.set(world, &["other-config:polling-idle-threshold=30"]);
-        self.polls(world, Polling { mode: PollMode::Auto, max_us: 60, idle_threshold: 30 });
+        self.polls(
+            world,
+            EffectivePolling { mode: PollMode::Auto, max_us: 60, idle_threshold: 30 },
+        );
         self.set(world, &["other-config:polling-duration=0"]);
-        self.polls(world, Polling { mode: PollMode::Off, idle_threshold: 30, ..usual });
+        self.polls(world, EffectivePolling { mode: PollMode::Off, idle_threshold: 30, ..usual });
         for key in ["polling-duration", "polling-idle-threshold"] {
             let key = format!("param-key={key}");
             self.xe(world, "remove", &["param-name=other-config", &key]);

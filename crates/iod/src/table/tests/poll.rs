@@ -1,11 +1,11 @@
 //! What is held of polling.
 
 use model::poll::PollChange;
-use model::spec::{PollMode, Polling};
+use model::spec::{EffectivePolling, PollMode};
 
 use super::*;
 
-fn defaults(table: &Table) -> Polling {
+fn defaults(table: &Table) -> EffectivePolling {
     table.stats(None).unwrap().poll_defaults.unwrap()
 }
 
@@ -23,11 +23,11 @@ fn defaults_that_cannot_be_held_change_nothing() {
     });
     let error = table.set_poll_defaults(off()).unwrap_err();
     assert!(error.code == code::FAILED && error.message.contains("not today"), "{error}");
-    assert_eq!(defaults(&table), Polling::default());
+    assert_eq!(defaults(&table), EffectivePolling::default());
     assert_eq!(table.set_poll_defaults(off()).unwrap().mode, PollMode::Off);
     assert_eq!(defaults(&table).mode, PollMode::Off);
     let back = PollChange { poll: Some(None), ..PollChange::default() };
-    assert_eq!(table.set_poll_defaults(back).unwrap(), Polling::default());
+    assert_eq!(table.set_poll_defaults(back).unwrap(), EffectivePolling::default());
     let (held, nothing) = keeper.join().unwrap();
     assert_eq!((held.unwrap(), nothing), (json!({"poll": "off"}), None), "then it is forgotten");
 }
@@ -57,7 +57,7 @@ fn no_upgrade_begins_while_nobody_knows_what_is_held() {
     let (table, keeper) = table(BTreeMap::new());
     let error = table.set_poll_defaults(off()).unwrap_err();
     assert!(error.message.contains("does not answer"), "{error}");
-    assert_eq!(defaults(&table), Polling::default());
+    assert_eq!(defaults(&table), EffectivePolling::default());
     let unknown = || {
         let error = table.begin_upgrade().unwrap_err();
         let named = error.message.contains("repeat poll.defaults");
@@ -78,10 +78,10 @@ fn no_upgrade_begins_while_nobody_knows_what_is_held() {
 
 #[test]
 fn what_is_held_is_found_and_what_is_not_understood_is_not_done() {
-    let usual = Polling::default();
+    let usual = EffectivePolling::default();
     for (data, expected) in [
-        (json!({"poll": "off"}), Polling { mode: PollMode::Off, ..usual }),
-        (json!({"poll_max_us": 5, "novel": 1}), Polling { max_us: 5, ..usual }),
+        (json!({"poll": "off"}), EffectivePolling { mode: PollMode::Off, ..usual }),
+        (json!({"poll_max_us": 5, "novel": 1}), EffectivePolling { max_us: 5, ..usual }),
         (json!({"poll_max_us": 10_001}), usual),
         (json!({"poll": "novel", "poll_max_us": 5}), usual),
         (json!(7), usual),

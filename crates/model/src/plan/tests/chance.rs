@@ -27,28 +27,28 @@ fn halted() -> impl Strategy<Value = MachineState> {
     })
 }
 
-fn op() -> impl Strategy<Value = Op> {
+fn op() -> impl Strategy<Value = MachineOp> {
     prop_oneof![
-        4 => any::<bool>().prop_map(|paused| Op::Start { paused }),
-        1 => Just(Op::CleanShutdown),
-        1 => Just(Op::HardShutdown),
-        1 => Just(Op::CleanReboot),
-        1 => Just(Op::HardReboot),
-        1 => Just(Op::Pause),
-        1 => Just(Op::Unpause),
-        1 => Just(Op::Reset),
-        2 => (0..7_u8).prop_map(|n| Op::VbdPlug(vbd(n))),
-        2 => (0..7_u8).prop_map(|n| Op::VbdUnplug { vbd: vbd(n), force: false }),
-        1 => (0..7_u8).prop_map(|n| Op::Insert(vbd(n))),
-        1 => (0..7_u8).prop_map(|n| Op::Eject(vbd(n))),
-        1 => (0..3_u8).prop_map(|n| Op::VifPlug(vif(n))),
-        1 => (0..3_u8).prop_map(|n| Op::VifUnplug(vif(n))),
+        4 => any::<bool>().prop_map(|paused| MachineOp::Start { paused }),
+        1 => Just(MachineOp::CleanShutdown),
+        1 => Just(MachineOp::HardShutdown),
+        1 => Just(MachineOp::CleanReboot),
+        1 => Just(MachineOp::HardReboot),
+        1 => Just(MachineOp::Pause),
+        1 => Just(MachineOp::Unpause),
+        1 => Just(MachineOp::Reset),
+        2 => (0..7_u8).prop_map(|n| MachineOp::VbdPlug(vbd(n))),
+        2 => (0..7_u8).prop_map(|n| MachineOp::VbdUnplug { vbd: vbd(n), force: false }),
+        1 => (0..7_u8).prop_map(|n| MachineOp::Insert(vbd(n))),
+        1 => (0..7_u8).prop_map(|n| MachineOp::Eject(vbd(n))),
+        1 => (0..3_u8).prop_map(|n| MachineOp::VifPlug(vif(n))),
+        1 => (0..3_u8).prop_map(|n| MachineOp::VifUnplug(vif(n))),
         2 => prop_oneof![
-            Just(Exit::PoweredOff),
-            Just(Exit::Rebooted),
-            Just(Exit::Panicked),
-            Just(Exit::Killed),
-        ].prop_map(Op::AfterExit),
+            Just(DomainExit::PoweredOff),
+            Just(DomainExit::Rebooted),
+            Just(DomainExit::Panicked),
+            Just(DomainExit::Killed),
+        ].prop_map(MachineOp::AfterExit),
     ]
 }
 
@@ -58,20 +58,20 @@ proptest! {
     #[test]
     fn plans_do_what_was_asked(start in halted(), mut picks in picks()) {
         let mut world = World::new(start);
-        world.works(Op::Start { paused: true }, &mut picks);
+        world.works(MachineOp::Start { paused: true }, &mut picks);
         prop_assert_eq!(world.seen.power, PowerState::Paused);
-        world.works(Op::Unpause, &mut picks);
+        world.works(MachineOp::Unpause, &mut picks);
         world.assert_true();
         prop_assert!(world.is_whole());
         let first = world.recorded_domid;
-        world.works(Op::CleanReboot, &mut picks);
+        world.works(MachineOp::CleanReboot, &mut picks);
         world.assert_true();
         prop_assert!(world.is_whole() && world.recorded_domid > first);
-        world.works(Op::HardShutdown, &mut picks);
+        world.works(MachineOp::HardShutdown, &mut picks);
         world.assert_true();
         prop_assert_eq!(world.seen.power, PowerState::Halted);
-        world.works(Op::Start { paused: false }, &mut picks);
-        world.works(Op::CleanShutdown, &mut picks);
+        world.works(MachineOp::Start { paused: false }, &mut picks);
+        world.works(MachineOp::CleanShutdown, &mut picks);
         world.assert_true();
     }
 
@@ -85,8 +85,8 @@ proptest! {
     ) {
         let mut world = World::new(start);
         for (op, chance, last) in ops {
-            if let Op::AfterExit(exit) = op && world.has_domain() {
-                if exit == Exit::Killed { world.kill() } else { world.set_run(Run::Ended(exit)) }
+            if let MachineOp::AfterExit(exit) = op && world.has_domain() {
+                if exit == DomainExit::Killed { world.kill() } else { world.set_run(RunState::Ended(exit)) }
             }
             let Ok(plan) = plan(&op, &world.state()) else { continue };
             let mut left = i32::from(last);
@@ -107,21 +107,21 @@ proptest! {
                 continue;
             }
             // A settle may fail as well; the next one goes on from there.
-            let settle = super::plan(&Op::Settle, &world.state()).unwrap();
+            let settle = super::plan(&MachineOp::Settle, &world.state()).unwrap();
             let mut left = chance % 8;
             world.run(&settle, &mut picks, &mut || {
                 left = left.wrapping_sub(1);
                 if left == 0 { Fate::Fails } else { Fate::Works }
             });
-            world.works(Op::Settle, &mut picks);
+            world.works(MachineOp::Settle, &mut picks);
             world.assert_true();
-            let again = super::plan(&Op::Settle, &world.state()).unwrap();
-            prop_assert!(again.steps().iter().all(|step| step.verb == Verb::Record), "{again:?}");
+            let again = super::plan(&MachineOp::Settle, &world.state()).unwrap();
+            prop_assert!(again.steps().iter().all(|step| step.verb == StepAction::Record), "{again:?}");
         }
         if world.seen.power != PowerState::Halted {
-            world.works(Op::HardShutdown, &mut picks);
+            world.works(MachineOp::HardShutdown, &mut picks);
         }
-        world.works(Op::Start { paused: false }, &mut picks);
+        world.works(MachineOp::Start { paused: false }, &mut picks);
         world.assert_true();
         prop_assert!(world.is_whole());
     }

@@ -9,7 +9,7 @@ use super::*;
 use crate::domain::{Boot, DomainSpec};
 use crate::id::{SrId, Uuid};
 use crate::vbd::VbdKind;
-use crate::vm::exits::{AfterActions, OnCrash, OnExit};
+use crate::vm::exits::{ExitPolicy, OnCrash, OnExit};
 
 fn uuid(kind: u8, n: u8) -> Uuid {
     let mut bytes = [0; 16];
@@ -58,12 +58,12 @@ fn machine(disks: Vec<DiskState>, vifs: u8) -> MachineState {
     let vifs = (0..vifs).map(|n| VifState { vif: vif(n), created: false, plugged: false });
     MachineState {
         power: PowerState::Halted,
-        domain: DomainSeen::Absent,
+        domain: DomainState::Absent,
         fresh: Domid(7),
         spec: DomainSpec { memory_bytes: 256 << 20, vcpus: 1, boot, cds: Vec::new() },
         disks,
         vifs: vifs.collect(),
-        after: AfterActions {
+        after: ExitPolicy {
             shutdown: OnExit::Destroy,
             reboot: OnExit::Restart,
             crash: OnCrash::Restart,
@@ -75,7 +75,7 @@ fn machine(disks: Vec<DiskState>, vifs: u8) -> MachineState {
 /// The same machine while it runs, with all that it has.
 fn running(mut state: MachineState) -> MachineState {
     state.power = PowerState::Running;
-    state.domain = DomainSeen::There { domid: Domid(3), run: Run::Running };
+    state.domain = DomainState::There { domid: Domid(3), run: RunState::Running };
     for disk in state.disks.iter_mut().filter(|disk| disk.medium.is_some()) {
         disk.volume = VolumeState::Activated(disk.access);
         disk.plugged = true;
@@ -96,46 +96,46 @@ fn shown(plan: &Plan) -> Vec<String> {
 }
 
 /// A verb with the device's number instead of its UUID.
-fn short(verb: &Verb) -> (&'static str, u8) {
+fn short(verb: &StepAction) -> (&'static str, u8) {
     let n = |uuid: Uuid| uuid.bytes()[15];
     match *verb {
-        Verb::TakeMemory(_) => ("memory", 0),
-        Verb::DomainCreate(Domid(n)) => ("create", u8::try_from(n).unwrap()),
-        Verb::DomainRun => ("run", 0),
-        Verb::DomainPause => ("pause", 0),
-        Verb::DomainAsk(_) => ("ask", 0),
-        Verb::DomainAwaitEnd => ("await", 0),
-        Verb::DomainKill => ("kill", 0),
-        Verb::DomainForget => ("forget", 0),
-        Verb::VbdAttach(vbd, Access::Rw) => ("attach", n(vbd.0)),
-        Verb::VbdAttach(vbd, Access::Ro) => ("attach-ro", n(vbd.0)),
-        Verb::VbdActivate(vbd) => ("activate", n(vbd.0)),
-        Verb::VbdPlug(vbd) => ("plug", n(vbd.0)),
-        Verb::VbdUnplug(vbd) => ("unplug", n(vbd.0)),
-        Verb::VbdDeactivate(vbd) => ("deactivate", n(vbd.0)),
-        Verb::VbdDetach(vbd) => ("detach", n(vbd.0)),
-        Verb::VbdInsert(vbd) => ("insert", n(vbd.0)),
-        Verb::VbdEject(vbd) => ("eject", n(vbd.0)),
-        Verb::VifCreate(vif) => ("vif-create", n(vif.0)),
-        Verb::VifPlug(vif) => ("vif-plug", n(vif.0)),
-        Verb::VifUnplug(vif) => ("vif-unplug", n(vif.0)),
-        Verb::VifDestroy(vif) => ("vif-destroy", n(vif.0)),
-        Verb::Record => ("record", 0),
+        StepAction::TakeMemory(_) => ("memory", 0),
+        StepAction::DomainCreate(Domid(n)) => ("create", u8::try_from(n).unwrap()),
+        StepAction::DomainRun => ("run", 0),
+        StepAction::DomainPause => ("pause", 0),
+        StepAction::DomainAsk(_) => ("ask", 0),
+        StepAction::DomainAwaitEnd => ("await", 0),
+        StepAction::DomainKill => ("kill", 0),
+        StepAction::DomainForget => ("forget", 0),
+        StepAction::VbdAttach(vbd, Access::Rw) => ("attach", n(vbd.0)),
+        StepAction::VbdAttach(vbd, Access::Ro) => ("attach-ro", n(vbd.0)),
+        StepAction::VbdActivate(vbd) => ("activate", n(vbd.0)),
+        StepAction::VbdPlug(vbd) => ("plug", n(vbd.0)),
+        StepAction::VbdUnplug(vbd) => ("unplug", n(vbd.0)),
+        StepAction::VbdDeactivate(vbd) => ("deactivate", n(vbd.0)),
+        StepAction::VbdDetach(vbd) => ("detach", n(vbd.0)),
+        StepAction::VbdInsert(vbd) => ("insert", n(vbd.0)),
+        StepAction::VbdEject(vbd) => ("eject", n(vbd.0)),
+        StepAction::VifCreate(vif) => ("vif-create", n(vif.0)),
+        StepAction::VifPlug(vif) => ("vif-plug", n(vif.0)),
+        StepAction::VifUnplug(vif) => ("vif-unplug", n(vif.0)),
+        StepAction::VifDestroy(vif) => ("vif-destroy", n(vif.0)),
+        StepAction::Record => ("record", 0),
     }
 }
 
 /// Every state of a domain with every recorded power state.
 fn all_states() -> Vec<MachineState> {
-    let there = |run| DomainSeen::There { domid: Domid(3), run };
+    let there = |run| DomainState::There { domid: Domid(3), run };
     let domains = [
-        DomainSeen::Absent,
-        DomainSeen::Remains,
-        there(Run::Running),
-        there(Run::Fresh),
-        there(Run::Paused),
-        there(Run::Ended(Exit::PoweredOff)),
-        there(Run::Ended(Exit::Panicked)),
-        there(Run::Silent),
+        DomainState::Absent,
+        DomainState::Remains,
+        there(RunState::Running),
+        there(RunState::Fresh),
+        there(RunState::Paused),
+        there(RunState::Ended(DomainExit::PoweredOff)),
+        there(RunState::Ended(DomainExit::Panicked)),
+        there(RunState::Silent),
     ];
     let full = running(machine(vec![disk(0, 1), cd(3, 2), disk(1, 1)], 2));
     let mut all = Vec::new();

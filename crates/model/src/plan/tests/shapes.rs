@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn lines(op: Op, state: &MachineState) -> Vec<String> {
+fn lines(op: MachineOp, state: &MachineState) -> Vec<String> {
     shown(&plan(&op, state).unwrap())
 }
 
@@ -25,10 +25,10 @@ fn a_start_makes_everything_ready_beside_each_other() {
         r#"12 ("vif-plug", 0) <- 1 11"#,
         r#"13 ("run", 0) <- 1 3 4 6 7 9 10 12"#,
     ];
-    assert_eq!(lines(Op::Start { paused: false }, &state), expected);
-    let paused = plan(&Op::Start { paused: true }, &state).unwrap();
+    assert_eq!(lines(MachineOp::Start { paused: false }, &state), expected);
+    let paused = plan(&MachineOp::Start { paused: true }, &state).unwrap();
     let last = paused.steps().last().unwrap();
-    assert_eq!(last.verb, Verb::Record);
+    assert_eq!(last.verb, StepAction::Record);
     assert_eq!(last.then, [Effect::Power(PowerState::Paused)]);
 }
 
@@ -39,11 +39,11 @@ fn only_slots_of_one_volume_wait_for_each_other() {
     let writes = DiskState { medium, ..disk(4, 1) };
     let other = DiskState { access: Access::Ro, ..disk(2, 1) };
     let state = machine(vec![reads, writes, other], 0);
-    let lines = lines(Op::Start { paused: false }, &state);
+    let lines = lines(MachineOp::Start { paused: false }, &state);
     assert!(lines.contains(&r#"2 ("attach-ro", 2) <- "#.into()), "{lines:#?}");
     assert!(lines.contains(&r#"5 ("attach", 4) <- "#.into()), "{lines:#?}");
     assert!(lines.contains(&r#"8 ("attach-ro", 0) <- 5"#.into()), "{lines:#?}");
-    let plan = plan(&Op::Start { paused: false }, &state).unwrap();
+    let plan = plan(&MachineOp::Start { paused: false }, &state).unwrap();
     let begun: Vec<_> =
         plan.steps().iter().filter(|step| step.begun).map(|s| short(&s.verb)).collect();
     assert_eq!(begun, [("activate", 2), ("activate", 4), ("activate", 0)]);
@@ -62,13 +62,13 @@ fn a_stop_takes_every_device_down_by_itself() {
         r#"6 ("vif-destroy", 0) <- 0"#,
         r#"7 ("record", 0) <- 0 1 3 5 6"#,
     ];
-    assert_eq!(lines(Op::HardShutdown, &state), hard);
-    let clean = lines(Op::CleanShutdown, &state);
+    assert_eq!(lines(MachineOp::HardShutdown, &state), hard);
+    let clean = lines(MachineOp::CleanShutdown, &state);
     assert_eq!(
         clean[..3],
         [r#"0 ("ask", 0) <- "#, r#"1 ("await", 0) <- 0"#, r#"2 ("kill", 0) <- 1"#]
     );
-    let clean = plan(&Op::CleanShutdown, &state).unwrap();
+    let clean = plan(&MachineOp::CleanShutdown, &state).unwrap();
     let cancel: Vec<_> = clean.steps().iter().map(|step| step.cancel).collect();
     assert_eq!(cancel[..2], [Cancel::Before; 2]);
     assert!(cancel[2..].iter().all(|one| *one == Cancel::Never), "{cancel:?}");
@@ -78,8 +78,8 @@ fn a_stop_takes_every_device_down_by_itself() {
 #[test]
 fn one_that_does_not_answer_is_asked_and_not_killed() {
     let mut state = running(machine(vec![disk(0, 1)], 1));
-    state.domain = DomainSeen::There { domid: Domid(3), run: Run::Silent };
-    for op in [Op::CleanShutdown, Op::CleanReboot] {
+    state.domain = DomainState::There { domid: Domid(3), run: RunState::Silent };
+    for op in [MachineOp::CleanShutdown, MachineOp::CleanReboot] {
         let lines = lines(op, &state);
         let first = [r#"0 ("ask", 0) <- "#, r#"1 ("await", 0) <- 0"#, r#"2 ("kill", 0) <- 1"#];
         assert_eq!(lines[..3], first, "{op:?}");
@@ -106,9 +106,9 @@ fn a_reboot_goes_on_disk_by_disk() {
         r#"13 ("plug", 1) <- 7 11"#,
         r#"14 ("run", 0) <- 7 9 10 12 13"#,
     ];
-    assert_eq!(lines(Op::HardReboot, &state), expected);
-    assert_eq!(lines(Op::AfterExit(Exit::Rebooted), &state), expected);
-    assert_eq!(lines(Op::CleanReboot, &state).len(), expected.len() + 2);
+    assert_eq!(lines(MachineOp::HardReboot, &state), expected);
+    assert_eq!(lines(MachineOp::AfterExit(DomainExit::Rebooted), &state), expected);
+    assert_eq!(lines(MachineOp::CleanReboot, &state).len(), expected.len() + 2);
 }
 
 #[test]
@@ -116,14 +116,14 @@ fn devices_come_and_go_alone() {
     let mut state = running(machine(vec![disk(0, 1), cd(3, 2), disk(1, 1)], 1));
     state.disks[2] = disk(1, 1);
     assert_eq!(
-        lines(Op::VbdPlug(vbd(1)), &state),
+        lines(MachineOp::VbdPlug(vbd(1)), &state),
         [r#"0 ("attach", 1) <- "#, r#"1 ("activate", 1) <- 0"#, r#"2 ("plug", 1) <- 0"#]
     );
     // What a failure has left is made anew.
     let left = |volume| {
         let mut state = state.clone();
         state.disks[2].volume = volume;
-        lines(Op::VbdPlug(vbd(1)), &state)
+        lines(MachineOp::VbdPlug(vbd(1)), &state)
     };
     let anew = [r#"0 ("deactivate", 1) <- "#, r#"1 ("detach", 1) <- 0"#];
     let anew = anew.map(str::to_owned).into_iter();
@@ -131,35 +131,35 @@ fn devices_come_and_go_alone() {
     let anew: Vec<_> = anew.chain(last.map(str::to_owned)).collect();
     assert_eq!(left(VolumeState::Activated(Access::Rw)), anew);
     assert_eq!(left(VolumeState::Attached(Access::Rw)).len(), 4);
-    let out = |force| lines(Op::VbdUnplug { vbd: vbd(0), force }, &state);
+    let out = |force| lines(MachineOp::VbdUnplug { vbd: vbd(0), force }, &state);
     assert_eq!(
         out(false),
         [r#"0 ("unplug", 0) <- "#, r#"1 ("deactivate", 0) <- 0"#, r#"2 ("detach", 0) <- 1"#]
     );
     assert_eq!(out(true)[1], r#"1 ("deactivate", 0) <- "#);
-    assert_eq!(lines(Op::Eject(vbd(3)), &state).last().unwrap(), r#"3 ("record", 0) <- 2"#);
+    assert_eq!(lines(MachineOp::Eject(vbd(3)), &state).last().unwrap(), r#"3 ("record", 0) <- 2"#);
     assert_eq!(
-        lines(Op::VifUnplug(vif(0)), &state),
+        lines(MachineOp::VifUnplug(vif(0)), &state),
         [r#"0 ("vif-unplug", 0) <- "#, r#"1 ("vif-destroy", 0) <- 0"#]
     );
     // What the guest has let go of by itself is recorded, and what served it goes.
     let mut late = state.clone();
     (late.disks[0].plugged, late.vifs[0].plugged) = (false, false);
-    let records = |op: &Op, effect| {
+    let records = |op: &MachineOp, effect| {
         let plan = plan(op, &late).unwrap();
         assert_eq!(plan.steps()[0].then, [effect]);
         plan.steps().len()
     };
-    let unplug = Op::VbdUnplug { vbd: vbd(0), force: false };
+    let unplug = MachineOp::VbdUnplug { vbd: vbd(0), force: false };
     assert_eq!(records(&unplug, Effect::Plugged(vbd(0), false)), 3);
-    assert_eq!(records(&Op::VifUnplug(vif(0)), Effect::Vif(vif(0), false)), 2);
+    assert_eq!(records(&MachineOp::VifUnplug(vif(0)), Effect::Vif(vif(0), false)), 2);
     state.vifs[0] = VifState { created: false, plugged: false, ..state.vifs[0] };
     assert_eq!(
-        lines(Op::VifPlug(vif(0)), &state),
+        lines(MachineOp::VifPlug(vif(0)), &state),
         [r#"0 ("vif-create", 0) <- "#, r#"1 ("vif-plug", 0) <- 0"#]
     );
     state.disks[1] = cd(3, 2);
-    assert_eq!(lines(Op::Insert(vbd(3)), &state).last().unwrap(), r#"2 ("insert", 3) <- 1"#);
+    assert_eq!(lines(MachineOp::Insert(vbd(3)), &state).last().unwrap(), r#"2 ("insert", 3) <- 1"#);
 }
 
 #[test]
@@ -170,28 +170,30 @@ fn what_has_no_meaning_is_refused() {
     without.vifs[0] = VifState { created: false, plugged: false, ..state.vifs[0] };
     let halted = machine(vec![disk(0, 1)], 0);
     let mut dead = state.clone();
-    dead.domain = DomainSeen::There { domid: Domid(3), run: Run::Silent };
+    dead.domain = DomainState::There { domid: Domid(3), run: RunState::Silent };
     let not_allowed = |refusal: &Refusal| matches!(refusal, Refusal::NotAllowed(_));
-    let unplug = |n| Op::VbdUnplug { vbd: vbd(n), force: false };
+    let unplug = |n| MachineOp::VbdUnplug { vbd: vbd(n), force: false };
     for (op, state, expected) in [
-        (Op::VbdPlug(vbd(0)), &state, Refusal::AlreadyAttached),
+        (MachineOp::VbdPlug(vbd(0)), &state, Refusal::AlreadyAttached),
         (unplug(0), &without, Refusal::AlreadyDetached),
-        (Op::Insert(vbd(0)), &state, Refusal::NotRemovable),
-        (Op::Insert(vbd(3)), &state, Refusal::NotEmpty),
-        (Op::Insert(vbd(3)), &without, Refusal::Empty),
-        (Op::Eject(vbd(0)), &state, Refusal::NotRemovable),
-        (Op::Eject(vbd(3)), &without, Refusal::Empty),
-        (Op::VifPlug(vif(0)), &state, Refusal::AlreadyAttached),
-        (Op::VifUnplug(vif(0)), &without, Refusal::AlreadyDetached),
-        (Op::VbdPlug(vbd(9)), &state, Refusal::NoSuchDevice(vbd(9).to_string())),
-        (Op::VifPlug(vif(9)), &state, Refusal::NoSuchDevice(vif(9).to_string())),
+        (MachineOp::Insert(vbd(0)), &state, Refusal::NotRemovable),
+        (MachineOp::Insert(vbd(3)), &state, Refusal::NotEmpty),
+        (MachineOp::Insert(vbd(3)), &without, Refusal::Empty),
+        (MachineOp::Eject(vbd(0)), &state, Refusal::NotRemovable),
+        (MachineOp::Eject(vbd(3)), &without, Refusal::Empty),
+        (MachineOp::VifPlug(vif(0)), &state, Refusal::AlreadyAttached),
+        (MachineOp::VifUnplug(vif(0)), &without, Refusal::AlreadyDetached),
+        (MachineOp::VbdPlug(vbd(9)), &state, Refusal::NoSuchDevice(vbd(9).to_string())),
+        (MachineOp::VifPlug(vif(9)), &state, Refusal::NoSuchDevice(vif(9).to_string())),
     ] {
         assert_eq!(plan(&op, state).unwrap_err(), expected, "{op:?}");
     }
-    for (op, state) in [(Op::VbdPlug(vbd(3)), &state), (unplug(3), &state), (unplug(0), &dead)] {
+    for (op, state) in
+        [(MachineOp::VbdPlug(vbd(3)), &state), (unplug(3), &state), (unplug(0), &dead)]
+    {
         assert!(not_allowed(&plan(&op, state).unwrap_err()), "{op:?}");
     }
-    for op in [unplug(0), Op::HardShutdown, Op::CleanReboot, Op::Unpause] {
+    for op in [unplug(0), MachineOp::HardShutdown, MachineOp::CleanReboot, MachineOp::Unpause] {
         let Refusal::BadPowerState { expected, actual } = plan(&op, &halted).unwrap_err() else {
             panic!("{op:?}");
         };
@@ -204,7 +206,7 @@ fn what_is_open_for_reading_is_not_opened_for_writing() {
     let mut state = running(machine(vec![disk(0, 1), disk(1, 1)], 0));
     state.disks[1].medium = state.disks[0].medium;
     (state.disks[1].plugged, state.disks[1].volume) = (false, VolumeState::Detached);
-    let plug = Op::VbdPlug(vbd(1));
+    let plug = MachineOp::VbdPlug(vbd(1));
     assert!(plan(&plug, &state).is_ok(), "two may write what may be shared");
     state.disks[0].volume = VolumeState::Activated(Access::Ro);
     assert_eq!(plan(&plug, &state).unwrap_err(), Refusal::VdiInUse);
@@ -215,28 +217,28 @@ fn what_is_open_for_reading_is_not_opened_for_writing() {
 #[test]
 fn every_plan_is_sound() {
     let ops = [
-        Op::Start { paused: false },
-        Op::Start { paused: true },
-        Op::CleanShutdown,
-        Op::HardShutdown,
-        Op::CleanReboot,
-        Op::HardReboot,
-        Op::Pause,
-        Op::Unpause,
-        Op::VbdPlug(vbd(0)),
-        Op::VbdUnplug { vbd: vbd(0), force: false },
-        Op::VbdUnplug { vbd: vbd(0), force: true },
-        Op::Insert(vbd(3)),
-        Op::Eject(vbd(3)),
-        Op::VifPlug(vif(0)),
-        Op::VifUnplug(vif(0)),
-        Op::AfterExit(Exit::PoweredOff),
-        Op::AfterExit(Exit::Rebooted),
-        Op::AfterExit(Exit::Panicked),
-        Op::AfterExit(Exit::Killed),
-        Op::AfterExit(Exit::Asked(VmOp::CleanReboot)),
-        Op::Reset,
-        Op::Settle,
+        MachineOp::Start { paused: false },
+        MachineOp::Start { paused: true },
+        MachineOp::CleanShutdown,
+        MachineOp::HardShutdown,
+        MachineOp::CleanReboot,
+        MachineOp::HardReboot,
+        MachineOp::Pause,
+        MachineOp::Unpause,
+        MachineOp::VbdPlug(vbd(0)),
+        MachineOp::VbdUnplug { vbd: vbd(0), force: false },
+        MachineOp::VbdUnplug { vbd: vbd(0), force: true },
+        MachineOp::Insert(vbd(3)),
+        MachineOp::Eject(vbd(3)),
+        MachineOp::VifPlug(vif(0)),
+        MachineOp::VifUnplug(vif(0)),
+        MachineOp::AfterExit(DomainExit::PoweredOff),
+        MachineOp::AfterExit(DomainExit::Rebooted),
+        MachineOp::AfterExit(DomainExit::Panicked),
+        MachineOp::AfterExit(DomainExit::Killed),
+        MachineOp::AfterExit(DomainExit::Asked(VmOp::CleanReboot)),
+        MachineOp::Reset,
+        MachineOp::Settle,
     ];
     let mut planned = 0;
     for state in all_states() {
@@ -245,20 +247,23 @@ fn every_plan_is_sound() {
             planned += 1;
             for (at, step) in plan.steps().iter().enumerate() {
                 assert!(step.after.iter().all(|id| id.index() < at), "{op:?}: {step:?}");
-                let pure = step.verb == Verb::Record;
+                let pure = step.verb == StepAction::Record;
                 assert_eq!((step.deadline.is_zero(), step.weight == 0), (pure, pure), "{step:?}");
                 let slots = matches!(
                     step.verb,
-                    Verb::VbdAttach(..)
-                        | Verb::VbdActivate(_)
-                        | Verb::VbdDeactivate(_)
-                        | Verb::VbdDetach(_)
-                        | Verb::VifCreate(_)
-                        | Verb::VifDestroy(_)
+                    StepAction::VbdAttach(..)
+                        | StepAction::VbdActivate(_)
+                        | StepAction::VbdDeactivate(_)
+                        | StepAction::VbdDetach(_)
+                        | StepAction::VifCreate(_)
+                        | StepAction::VifDestroy(_)
                 );
                 assert_eq!(step.slots != Slots::None, slots, "{step:?}");
             }
-            assert!(plan.weight() > 0 || op == Op::Settle || plan.steps().len() < 2, "{op:?}");
+            assert!(
+                plan.weight() > 0 || op == MachineOp::Settle || plan.steps().len() < 2,
+                "{op:?}"
+            );
         }
     }
     assert!(planned > 1000, "{planned}");
@@ -266,14 +271,15 @@ fn every_plan_is_sound() {
 
 #[test]
 fn the_longest_path_is_the_sum_along_one_chain() {
-    let start = |disks: Vec<DiskState>| plan(&Op::Start { paused: false }, &machine(disks, 0));
+    let start =
+        |disks: Vec<DiskState>| plan(&MachineOp::Start { paused: false }, &machine(disks, 0));
     let of = |seconds| Duration::from_secs(seconds);
     // Memory, create, plug, run; attach and activate of one disk are as long.
     assert_eq!(start(Vec::new()).unwrap().longest_path(), of(60 + 60 + 30));
     let one = start(vec![disk(0, 1)]).unwrap().longest_path();
     assert_eq!(one, of(60 + 60 + 30 + 30));
     assert_eq!(start((0..100).map(|n| disk(n, 1)).collect()).unwrap().longest_path(), one);
-    let stop = plan(&Op::CleanShutdown, &running(machine(vec![disk(0, 1)], 0))).unwrap();
+    let stop = plan(&MachineOp::CleanShutdown, &running(machine(vec![disk(0, 1)], 0))).unwrap();
     assert_eq!(stop.longest_path(), of(30 + 1200 + 15 + 60 + 60));
     assert_eq!(Plan::default().longest_path(), Duration::ZERO);
 }

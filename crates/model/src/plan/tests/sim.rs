@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
 use super::*;
-use crate::admission::{Admission, Key, Limits, Marks};
+use crate::admission::{Admission, SlotUsage, StepKey, StepLimits};
 use crate::id::VmId;
 
 /// What the hypervisor takes for one command; it takes them one after the other.
@@ -38,7 +38,7 @@ enum Event {
 
 impl<F: Fn(&Step) -> Option<Duration>> Sim<F> {
     /// `takes` says how long a step takes; `None`: for ever.
-    pub(super) fn new(limits: Limits, takes: F) -> Self {
+    pub(super) fn new(limits: StepLimits, takes: F) -> Self {
         let (jobs, events) = (Vec::new(), BinaryHeap::new());
         let (admission, now) = (Admission::new(limits), Duration::ZERO);
         Self { admission, now, jobs, events, takes }
@@ -57,7 +57,7 @@ impl<F: Fn(&Step) -> Option<Duration>> Sim<F> {
     }
 
     /// Runs until nothing happens any more. When each plan ended, unless something of it hangs.
-    pub(super) fn run(&mut self) -> (BTreeMap<usize, Duration>, Marks) {
+    pub(super) fn run(&mut self) -> (BTreeMap<usize, Duration>, SlotUsage) {
         loop {
             let event = self.events.peek().map(|Reverse((at, ..))| *at);
             let Some(at) = event.into_iter().chain(self.admission.wake_at()).min() else { break };
@@ -68,7 +68,7 @@ impl<F: Fn(&Step) -> Option<Duration>> Sim<F> {
                 self.events.pop();
                 self.happens(number, event);
             }
-            for Key(key) in self.admission.next(self.now) {
+            for StepKey(key) in self.admission.next(self.now) {
                 self.begin(key);
             }
         }
@@ -101,7 +101,10 @@ impl<F: Fn(&Step) -> Option<Duration>> Sim<F> {
         let Some(takes) = (self.takes)(step) else { return };
         let command = matches!(
             step.verb,
-            Verb::VbdPlug(_) | Verb::VbdInsert(_) | Verb::VifPlug(_) | Verb::DomainRun
+            StepAction::VbdPlug(_)
+                | StepAction::VbdInsert(_)
+                | StepAction::VifPlug(_)
+                | StepAction::DomainRun
         );
         let mut ends = self.now + takes;
         if command {
@@ -112,6 +115,6 @@ impl<F: Fn(&Step) -> Option<Duration>> Sim<F> {
     }
 }
 
-fn key(number: usize, at: usize) -> Key {
-    Key((number as u64) << 32 | at as u64)
+fn key(number: usize, at: usize) -> StepKey {
+    StepKey((number as u64) << 32 | at as u64)
 }

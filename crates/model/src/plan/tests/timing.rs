@@ -2,13 +2,13 @@
 
 use super::sim::{COMMAND, Sim};
 use super::*;
-use crate::admission::Limits;
+use crate::admission::StepLimits;
 
 fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-const START: Op = Op::Start { paused: false };
+const START: MachineOp = MachineOp::Start { paused: false };
 /// What a datapath takes for its part of a step.
 const DATAPATH: Duration = Duration::from_millis(5);
 const CREATE: Duration = Duration::from_millis(300);
@@ -21,17 +21,22 @@ fn storage(n: u8) -> Duration {
 /// Steps as they take on a host in good order.
 fn takes(step: &Step, storage: impl Fn(u8) -> Duration) -> Duration {
     match step.verb {
-        Verb::VbdAttach(vbd, _) | Verb::VbdDetach(vbd) => storage(vbd.0.bytes()[15]),
-        Verb::VbdActivate(_) | Verb::VbdDeactivate(_) => DATAPATH,
-        Verb::DomainCreate(_) => CREATE,
-        Verb::DomainKill => ms(100),
-        Verb::Record => Duration::ZERO,
+        StepAction::VbdAttach(vbd, _) | StepAction::VbdDetach(vbd) => storage(vbd.0.bytes()[15]),
+        StepAction::VbdActivate(_) | StepAction::VbdDeactivate(_) => DATAPATH,
+        StepAction::DomainCreate(_) => CREATE,
+        StepAction::DomainKill => ms(100),
+        StepAction::Record => Duration::ZERO,
         _ => COMMAND,
     }
 }
 
 /// How long one plan takes on an idle host.
-fn alone(op: Op, state: &MachineState, limits: Limits, storage: fn(u8) -> Duration) -> Duration {
+fn alone(
+    op: MachineOp,
+    state: &MachineState,
+    limits: StepLimits,
+    storage: fn(u8) -> Duration,
+) -> Duration {
     let mut sim = Sim::new(limits, |step| Some(takes(step, storage)));
     let number = sim.ask(Duration::ZERO, plan(&op, state).unwrap());
     sim.run().0[&number]
@@ -43,15 +48,16 @@ fn two_hundred_and_fifty_five_disks_take_a_tenth_of_the_sum() {
     let sum: Duration = (0..255).map(storage).sum();
     let bound = (sum / 10).max(ms(500)).mul_f64(1.3);
     assert_eq!(sum, ms(26 * 500 + 229 * 50));
-    for (op, state) in [(START, halted.clone()), (Op::HardShutdown, running(halted.clone()))] {
-        let took = alone(op, &state, Limits::default(), storage);
+    for (op, state) in [(START, halted.clone()), (MachineOp::HardShutdown, running(halted.clone()))]
+    {
+        let took = alone(op, &state, StepLimits::default(), storage);
         assert!(took <= bound, "{op:?} took {took:?}, {bound:?} are allowed");
         // It is the window that does it: one after the other they take ten times as long.
-        let one = Limits { machine: 1, ..Limits::default() };
+        let one = StepLimits { machine: 1, ..StepLimits::default() };
         assert!(alone(op, &state, one, storage) > 8 * took);
     }
     // A reboot takes no longer than both.
-    let reboot = alone(Op::HardReboot, &running(halted), Limits::default(), storage);
+    let reboot = alone(MachineOp::HardReboot, &running(halted), StepLimits::default(), storage);
     assert!(reboot <= 2 * bound, "{reboot:?}");
 }
 
@@ -65,9 +71,9 @@ fn storage_that_is_known_to_be_slow_begins_first() {
         // A little more or less changes nothing.
         disk.took = storage(disk.userdevice) + ms(u64::from(disk.userdevice % 3));
     }
-    for (op, as_is) in [(START, (|one| one) as fn(_) -> _), (Op::HardShutdown, running)] {
+    for (op, as_is) in [(START, (|one| one) as fn(_) -> _), (MachineOp::HardShutdown, running)] {
         let time =
-            |state: &MachineState| alone(op, &as_is(state.clone()), Limits::default(), storage);
+            |state: &MachineState| alone(op, &as_is(state.clone()), StepLimits::default(), storage);
         let took = time(&known);
         assert!(took < time(&unknown), "{op:?}");
         // Nothing stands empty but for the first and the last steps: activates take slots, too.
@@ -75,7 +81,7 @@ fn storage_that_is_known_to_be_slow_begins_first() {
         assert!(took < slots.mul_f64(1.1), "{op:?}: {took:?}, {slots:?} are filled");
         let verbs = plan(&op, &as_is(known.clone())).unwrap();
         let first = verbs.steps().iter().find_map(|step| match step.verb {
-            Verb::VbdAttach(vbd, _) | Verb::VbdDeactivate(vbd) => Some(vbd),
+            StepAction::VbdAttach(vbd, _) | StepAction::VbdDeactivate(vbd) => Some(vbd),
             _ => None,
         });
         assert_eq!(first, Some(vbd(0)), "{op:?}: equals are in the order of their positions");
@@ -86,9 +92,9 @@ fn storage_that_is_known_to_be_slow_begins_first() {
 fn ten_slow_disks_take_as_long_as_one() {
     let slow = |_| ms(500);
     let with = |disks: u8| machine((0..disks).map(|n| disk(n, 1)).collect(), 0);
-    for (op, as_is) in [(START, (|one| one) as fn(_) -> _), (Op::HardShutdown, running)] {
-        let one = alone(op, &as_is(with(1)), Limits::default(), slow);
-        let ten = alone(op, &as_is(with(10)), Limits::default(), slow);
+    for (op, as_is) in [(START, (|one| one) as fn(_) -> _), (MachineOp::HardShutdown, running)] {
+        let one = alone(op, &as_is(with(1)), StepLimits::default(), slow);
+        let ten = alone(op, &as_is(with(10)), StepLimits::default(), slow);
         assert!(ten.as_secs_f64() <= 1.3 * one.as_secs_f64(), "{op:?}: {one:?}, {ten:?}");
     }
 }
@@ -98,7 +104,7 @@ fn activates_do_not_stand_behind_attaches() {
     let halted = machine((0..100).map(|n| disk(n, 1)).collect(), 0);
     let start = plan(&START, &halted).unwrap();
     let order = std::cell::RefCell::new(Vec::new());
-    let mut sim = Sim::new(Limits::default(), |step| {
+    let mut sim = Sim::new(StepLimits::default(), |step| {
         order.borrow_mut().push(short(&step.verb));
         Some(takes(step, |_| ms(50)))
     });
@@ -120,7 +126,7 @@ fn hangs(step: &Step) -> bool {
 /// with so many disks on a third, at its time. How long that one takes.
 fn beside_hung(mixed: bool, disks: u8, at: Duration) -> Duration {
     let mut sim =
-        Sim::new(Limits::default(), |step| (!hangs(step)).then(|| takes(step, |_| ms(50))));
+        Sim::new(StepLimits::default(), |step| (!hangs(step)).then(|| takes(step, |_| ms(50))));
     for number in 0..40_u8 {
         let hung = if mixed { number % 2 } else { number / 20 };
         let state = machine((0..4).map(|n| disk(n, 1 + hung)).collect(), 0);
@@ -139,7 +145,7 @@ fn two_srs_that_hang_do_not_slow_a_third() {
     for mixed in [true, false] {
         for disks in [1, 2, 8, 50] {
             let third = machine((0..disks).map(|n| disk(n, 3)).collect(), 0);
-            let limits = Limits::default();
+            let limits = StepLimits::default();
             let alone = alone(START, &third, limits, |_| ms(50));
             // At once it has a window of two, and all that is free as soon as its SR has answered:
             // a machine of a few disks does not notice beside the start of its domain.
@@ -155,7 +161,7 @@ fn two_srs_that_hang_do_not_slow_a_third() {
 
 #[test]
 fn twenty_starts_at_once_keep_all_limits_and_use_them() {
-    let mut sim = Sim::new(Limits::default(), |step| Some(takes(step, storage)));
+    let mut sim = Sim::new(StepLimits::default(), |step| Some(takes(step, storage)));
     for number in 0..20 {
         let state = machine((0..30).map(|n| disk(n, number % 3)).collect(), 2);
         sim.ask(ms(u64::from(number)), plan(&START, &state).unwrap());

@@ -43,71 +43,73 @@ impl World {
     }
 
     pub(super) fn has_domain(&self) -> bool {
-        matches!(self.seen.domain, DomainSeen::There { .. })
+        matches!(self.seen.domain, DomainState::There { .. })
     }
 
-    pub(super) fn set_run(&mut self, to: Run) {
-        let DomainSeen::There { run, .. } = &mut self.seen.domain else { panic!("no domain") };
+    pub(super) fn set_run(&mut self, to: RunState) {
+        let DomainState::There { run, .. } = &mut self.seen.domain else { panic!("no domain") };
         *run = to;
     }
 
-    fn perform(&mut self, verb: &Verb) {
+    fn perform(&mut self, verb: &StepAction) {
         match *verb {
-            Verb::TakeMemory(_) => self.memory = true,
-            Verb::DomainCreate(domid) => {
-                assert_eq!(self.seen.domain, DomainSeen::Absent);
+            StepAction::TakeMemory(_) => self.memory = true,
+            StepAction::DomainCreate(domid) => {
+                assert_eq!(self.seen.domain, DomainState::Absent);
                 assert!(self.memory);
-                self.seen.domain = DomainSeen::There { domid, run: Run::Fresh };
+                self.seen.domain = DomainState::There { domid, run: RunState::Fresh };
             }
-            Verb::DomainRun => {
+            StepAction::DomainRun => {
                 for disk in self.seen.disks.iter().filter(|disk| disk.plugged) {
                     assert!(matches!(disk.volume, VolumeState::Activated(_)), "{disk:?}");
                 }
-                self.set_run(Run::Running);
+                self.set_run(RunState::Running);
             }
-            Verb::DomainPause => self.set_run(Run::Paused),
-            Verb::DomainAsk(_) => assert!(self.has_domain()),
-            Verb::DomainAwaitEnd => self.set_run(Run::Ended(Exit::PoweredOff)),
-            Verb::DomainKill => {
+            StepAction::DomainPause => self.set_run(RunState::Paused),
+            StepAction::DomainAsk(_) => assert!(self.has_domain()),
+            StepAction::DomainAwaitEnd => self.set_run(RunState::Ended(DomainExit::PoweredOff)),
+            StepAction::DomainKill => {
                 assert!(self.has_domain());
                 self.kill();
             }
-            Verb::DomainForget => {
-                assert_eq!(self.seen.domain, DomainSeen::Remains);
-                self.seen.domain = DomainSeen::Absent;
+            StepAction::DomainForget => {
+                assert_eq!(self.seen.domain, DomainState::Remains);
+                self.seen.domain = DomainState::Absent;
             }
-            Verb::VbdAttach(vbd, access) => self.volume(vbd, VolumeOp::Attach(access)),
-            Verb::VbdActivate(vbd) => self.volume(vbd, VolumeOp::Activate),
-            Verb::VbdDeactivate(vbd) => self.volume(vbd, VolumeOp::Deactivate),
-            Verb::VbdDetach(vbd) => self.volume(vbd, VolumeOp::Detach),
-            Verb::VbdPlug(vbd) | Verb::VbdInsert(vbd) => {
+            StepAction::VbdAttach(vbd, access) => self.volume(vbd, VolumeOp::Attach(access)),
+            StepAction::VbdActivate(vbd) => self.volume(vbd, VolumeOp::Activate),
+            StepAction::VbdDeactivate(vbd) => self.volume(vbd, VolumeOp::Deactivate),
+            StepAction::VbdDetach(vbd) => self.volume(vbd, VolumeOp::Detach),
+            StepAction::VbdPlug(vbd) | StepAction::VbdInsert(vbd) => {
                 assert!(self.has_domain());
                 let disk = self.at(vbd);
                 assert!(!disk.plugged && disk.volume != VolumeState::Detached, "{disk:?}");
-                assert_eq!(disk.kind == VbdKind::Cd, matches!(verb, Verb::VbdInsert(_)));
+                assert_eq!(disk.kind == VbdKind::Cd, matches!(verb, StepAction::VbdInsert(_)));
                 disk.plugged = true;
             }
-            Verb::VbdUnplug(vbd) | Verb::VbdEject(vbd) => {
+            StepAction::VbdUnplug(vbd) | StepAction::VbdEject(vbd) => {
                 assert!(self.has_domain());
                 assert!(std::mem::take(&mut self.at(vbd).plugged));
             }
-            Verb::VifCreate(vif) => assert!(!std::mem::replace(&mut self.vif(vif).created, true)),
-            Verb::VifPlug(vif) => {
+            StepAction::VifCreate(vif) => {
+                assert!(!std::mem::replace(&mut self.vif(vif).created, true))
+            }
+            StepAction::VifPlug(vif) => {
                 assert!(self.has_domain() && self.vif(vif).created);
                 assert!(!std::mem::replace(&mut self.vif(vif).plugged, true));
             }
-            Verb::VifUnplug(vif) => assert!(std::mem::take(&mut self.vif(vif).plugged)),
-            Verb::VifDestroy(vif) => {
+            StepAction::VifUnplug(vif) => assert!(std::mem::take(&mut self.vif(vif).plugged)),
+            StepAction::VifDestroy(vif) => {
                 assert!(!self.vif(vif).plugged);
                 assert!(std::mem::take(&mut self.vif(vif).created));
             }
-            Verb::Record => {}
+            StepAction::Record => {}
         }
     }
 
     pub(super) fn kill(&mut self) {
         self.memory = false;
-        self.seen.domain = DomainSeen::Remains;
+        self.seen.domain = DomainState::Remains;
         self.seen.disks.iter_mut().for_each(|disk| disk.plugged = false);
         self.seen.vifs.iter_mut().for_each(|vif| vif.plugged = false);
     }
@@ -166,7 +168,7 @@ impl World {
             }
             let (at, step) = open[picks.below(open.len())];
             tried.insert(at);
-            match if step.verb == Verb::Record { Fate::Works } else { fate() } {
+            match if step.verb == StepAction::Record { Fate::Works } else { fate() } {
                 Fate::Works => {
                     self.perform(&step.verb);
                     self.record(&step.then);
@@ -181,18 +183,20 @@ impl World {
         }
     }
 
-    pub(super) fn works(&mut self, op: Op, picks: &mut Picks) {
+    pub(super) fn works(&mut self, op: MachineOp, picks: &mut Picks) {
         let plan = plan(&op, &self.state()).unwrap();
         assert!(self.run(&plan, picks, &mut || Fate::Works), "{op:?}");
     }
 
     pub(super) fn assert_true(&self) {
         let expected = match self.seen.domain {
-            DomainSeen::There { run: Run::Running, domid } => (PowerState::Running, Some(domid)),
-            DomainSeen::There { run: Run::Fresh | Run::Paused, domid } => {
+            DomainState::There { run: RunState::Running, domid } => {
+                (PowerState::Running, Some(domid))
+            }
+            DomainState::There { run: RunState::Fresh | RunState::Paused, domid } => {
                 (PowerState::Paused, Some(domid))
             }
-            DomainSeen::Absent => (PowerState::Halted, None),
+            DomainState::Absent => (PowerState::Halted, None),
             other => panic!("{other:?} is not settled"),
         };
         assert_eq!((self.seen.power, self.recorded_domid), expected);

@@ -98,7 +98,7 @@ fn one_operation_at_a_time() {
     for &op in VbdOp::ALL {
         for &other in VbdOp::ALL {
             let busy = VbdFacts { current: vec![other], ..slot(VbdKind::Disk) };
-            let refusal = Refusal::beside(Underway::Vbd(other));
+            let refusal = Refusal::beside(OngoingOp::Vbd(other));
             assert_eq!(check(op, &busy, &running(), Lenient), refusal);
         }
     }
@@ -117,7 +117,7 @@ fn no_plugging_while_the_machine_plugs_ends_or_stands_still() {
             [(VbdOp::Plug, false), (VbdOp::Unplug, true), (VbdOp::UnplugForce, true)]
         {
             let vbd = VbdFacts { attached, ..slot(VbdKind::Disk) };
-            let expected = if refuses { Refusal::beside(Underway::Vm(other)) } else { Ok(()) };
+            let expected = if refuses { Refusal::beside(OngoingOp::Vm(other)) } else { Ok(()) };
             assert_eq!(check(op, &vbd, &vm, Lenient), expected, "{op:?} beside {other:?}");
         }
         assert_eq!(check(VbdOp::Attach, &slot(VbdKind::Disk), &vm, Lenient), Ok(()));
@@ -156,7 +156,7 @@ fn the_first_of_two_violations_is_told() {
     let order: [(Violate, Refusal); 8] = [
         (
             |vbd, _| vbd.current.push(VbdOp::Eject),
-            Refusal::OtherOperation { op: Underway::Vbd(VbdOp::Eject) },
+            Refusal::OtherOperation { op: OngoingOp::Vbd(VbdOp::Eject) },
         ),
         (
             |_, vm| vm.power = PowerState::Paused,
@@ -164,7 +164,7 @@ fn the_first_of_two_violations_is_told() {
         ),
         (
             |_, vm| vm.current.push(VmOp::Pause),
-            Refusal::OtherOperation { op: Underway::Vm(VmOp::Pause) },
+            Refusal::OtherOperation { op: OngoingOp::Vm(VmOp::Pause) },
         ),
         (|_, vm| vm.guest.hotplug_vbd = Tristate::No, Refusal::LacksFeature(Feature::HotplugVbd)),
         (|_, vm| vm.is_control_domain = true, Refusal::IsControlDomain),
@@ -253,7 +253,7 @@ fn the_disks_own_operations_come_first() {
         let vdi = VdiFacts { current: vec![other], ..vdi() };
         let vbd = VbdFacts { vdi: Some(vdi), ..slot(VbdKind::Disk) };
         let reads = ["copy", "mirror"].contains(&other.name());
-        let expected = if reads { Ok(()) } else { Refusal::beside(Underway::Vdi(other)) };
+        let expected = if reads { Ok(()) } else { Refusal::beside(OngoingOp::Vdi(other)) };
         for op in [VbdOp::Attach, VbdOp::Plug] {
             assert_eq!(check(op, &vbd, &running(), Lenient), expected, "{other:?}");
         }

@@ -39,7 +39,7 @@ fn each_operation_beside_each_other() {
             let expected = if other.name() == "copy" && reads {
                 unless_unserved(op)
             } else {
-                Refusal::beside(Underway::Vdi(other))
+                Refusal::beside(OngoingOp::Vdi(other))
             };
             assert_eq!(check(op, &busy), expected, "{op:?} beside {other:?}");
         }
@@ -58,7 +58,7 @@ fn each_operation_beside_each_user() {
                     let expected = if attached && !LIVE.contains(&op.name()) && !copied {
                         Err(Refusal::VdiInUse)
                     } else if let Some(other) = vbd_op {
-                        Refusal::beside(Underway::Vbd(other))
+                        Refusal::beside(OngoingOp::Vbd(other))
                     } else {
                         unless_unserved(op)
                     };
@@ -75,7 +75,7 @@ fn the_first_of_two_violations_is_told() {
     let order: [(Violate, Refusal); 5] = [
         (
             |vdi| vdi.current.push(VdiOp::Update),
-            Refusal::OtherOperation { op: Underway::Vdi(VdiOp::Update) },
+            Refusal::OtherOperation { op: OngoingOp::Vdi(VdiOp::Update) },
         ),
         (|vdi| vdi.sr_attached = false, Refusal::SrNotAttached),
         (|vdi| vdi.users.push(user(Access::Ro, true, None)), Refusal::VdiInUse),

@@ -113,7 +113,7 @@ fn each_operation_in_each_state_beside_each_other() {
                 let expected = if !states.contains(&power) {
                     Err(Refusal::BadPowerState { expected: states, actual: power })
                 } else if let Some(other) = other.filter(|o| !runs_beside(op.name(), o.name())) {
-                    Err(Refusal::OtherOperation { op: Underway::Vm(other) })
+                    Err(Refusal::OtherOperation { op: OngoingOp::Vm(other) })
                 } else if !served.contains(&op) || live_range {
                     Err(Refusal::NotImplemented)
                 } else {
@@ -167,7 +167,7 @@ fn the_first_of_two_violations_is_told() {
         ),
         (
             |vm| vm.current.push(VmOp::Pause),
-            Refusal::OtherOperation { op: Underway::Vm(VmOp::Pause) },
+            Refusal::OtherOperation { op: OngoingOp::Vm(VmOp::Pause) },
         ),
         (|vm| vm.is_template = true, Refusal::IsTemplate),
         (|vm| vm.is_control_domain = true, Refusal::IsControlDomain),

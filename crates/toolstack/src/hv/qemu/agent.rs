@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use model::domain::slots;
+use model::domain::pci;
 use serde_json::{Value, json};
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::timeout;
@@ -112,8 +112,8 @@ async fn addresses(domain: &Domain) -> Result<Vec<(u8, String)>, HvError> {
         };
         // Slot and function in one number.
         let slot = get("addr").await?.as_u64().map(|place| place >> 3);
-        let number = (0..slots::MAX_VIFS)
-            .find(|number| slots::vif(*number).map(|place| u64::from(place.slot)) == slot);
+        let number = (0..pci::MAX_VIFS)
+            .find(|number| pci::vif(*number).map(|place| u64::from(place.slot)) == slot);
         let mac = get("mac").await?;
         let mac = mac.as_str().unwrap_or_default().to_lowercase();
         found.extend(number.map(|number| (number, mac)));

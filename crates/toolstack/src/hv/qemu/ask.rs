@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use model::plan::{Ask, Run};
+use model::plan::{GuestRequest, RunState};
 use serde_json::Value;
 
 use super::agent;
@@ -20,22 +20,22 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(20);
 /// Asks once: by the agent if one listens, else by the power button, which says nothing of a
 /// reboot: a guest that goes down is enough then, a new domain comes anyway. One that has not begun
 /// to run hears nothing, and of one that just ends nobody is left to be asked.
-pub(super) async fn once(domain: &Domain, what: Ask) -> Result<(), HvError> {
+pub(super) async fn once(domain: &Domain, what: GuestRequest) -> Result<(), HvError> {
     match ask(domain, what).await {
         Err(_) if domain.ends().await => Err(HvError::Absent),
         asked => asked,
     }
 }
 
-async fn ask(domain: &Domain, what: Ask) -> Result<(), HvError> {
+async fn ask(domain: &Domain, what: GuestRequest) -> Result<(), HvError> {
     let qmp = domain.qmp_within(ANSWER_WITHIN).await?;
-    if domain.state_by(&qmp, ANSWER_WITHIN).await? == Run::Fresh {
+    if domain.state_by(&qmp, ANSWER_WITHIN).await? == RunState::Fresh {
         return Err(not_begun());
     }
     if Domain::agent_listens_by(&qmp, ANSWER_WITHIN).await? {
         let mode = match what {
-            Ask::Shutdown => "powerdown",
-            Ask::Reboot => "reboot",
+            GuestRequest::Shutdown => "powerdown",
+            GuestRequest::Reboot => "reboot",
         };
         match agent::shutdown(domain, mode).await {
             Ok(()) => return Ok(()),

@@ -6,7 +6,7 @@
 use std::ffi::OsString;
 use std::path::Path;
 
-use model::domain::slots::{AGENT_PORT, AHCI, Place, RANDOM, bridges};
+use model::domain::pci::{AGENT_PORT, AHCI, PciSlot, RANDOM, bridges};
 use model::domain::{Boot, BootFrom, DomainSpec};
 use model::id::{VbdId, VmId};
 
@@ -105,7 +105,7 @@ fn drive(port: usize, vbd: VbdId, boot: &Boot) -> String {
     format!("ide-cd,id={},bus=ahci.{port}{order}", Device::Drive(vbd).id())
 }
 
-fn at(place: Place) -> String {
+fn at(place: PciSlot) -> String {
     format!("bus={},addr={:#x}", place.bus, place.slot)
 }
 

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use model::domain::slots::{self, Place};
+use model::domain::pci::{self, PciSlot};
 use serde_json::{Map, Value, json};
 use tokio::sync::broadcast::Receiver;
 use tokio::time::timeout;
@@ -152,7 +152,7 @@ fn chardev(device: Device, socket: &Path) -> Value {
 
 fn disk_arguments(disk: &DiskPlug, vcpus: u16) -> Result<Value, HvError> {
     let device = Device::Disk(disk.vbd);
-    let place = slots::disk(disk.userdevice).ok_or_else(|| no_place("disk", disk.userdevice))?;
+    let place = pci::disk(disk.userdevice).ok_or_else(|| no_place("disk", disk.userdevice))?;
     let queues = disk.queues.min(place.most_queues).min(vcpus).max(1);
     let mut arguments = placed("vhost-user-blk-pci", device, place.place, disk.boot_index);
     arguments.insert("chardev".into(), device.host_end().into());
@@ -170,7 +170,7 @@ fn netdev(device: Device, queues: u16) -> Value {
 /// KVM, and without it ends.
 fn nic_arguments(nic: &NicPlug, kvm: bool) -> Result<Value, HvError> {
     let device = Device::Nic(nic.vif);
-    let place = slots::vif(nic.device).ok_or_else(|| no_place("interface", nic.device))?;
+    let place = pci::vif(nic.device).ok_or_else(|| no_place("interface", nic.device))?;
     let mut arguments = placed("virtio-net-pci", device, place, nic.boot_index);
     arguments.insert("netdev".into(), device.host_end().into());
     arguments.insert("mac".into(), nic.mac.as_str().into());
@@ -189,7 +189,7 @@ fn nic_arguments(nic: &NicPlug, kvm: bool) -> Result<Value, HvError> {
 fn placed(
     driver: &str,
     device: Device,
-    place: Place,
+    place: PciSlot,
     boot_index: Option<u16>,
 ) -> Map<String, Value> {
     let words = [

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use model::id::VmId;
-use model::plan::Run;
-use model::vm::exits::Exit;
+use model::plan::RunState;
+use model::vm::exits::DomainExit;
 use serde_json::{Value, json};
 use tokio::net::UnixStream;
 use tokio::sync::{Mutex as AsyncMutex, mpsc, watch};
@@ -47,7 +47,7 @@ pub(super) struct Domain {
     pub(super) dir: RunDir,
     pub(super) process: Process,
     link: watch::Sender<Link>,
-    ended: watch::Sender<Option<Exit>>,
+    ended: watch::Sender<Option<DomainExit>>,
     /// Its process is being ended by us.
     expected: AtomicBool,
     /// Devices for whose leave somebody waits.
@@ -119,17 +119,21 @@ impl Domain {
     }
 
     /// What its process does. An end that was seen stays one.
-    pub(super) async fn state(&self) -> Result<Run, HvError> {
+    pub(super) async fn state(&self) -> Result<RunState, HvError> {
         if let Some(exit) = self.seen_end() {
-            return Ok(Run::Ended(exit));
+            return Ok(RunState::Ended(exit));
         }
         self.state_by(&*self.qmp().await?, SILENT_AFTER).await
     }
 
     /// The same over this connection, from a QEMU that may take this long.
-    pub(super) async fn state_by(&self, qmp: &Qmp, deadline: Duration) -> Result<Run, HvError> {
+    pub(super) async fn state_by(
+        &self,
+        qmp: &Qmp,
+        deadline: Duration,
+    ) -> Result<RunState, HvError> {
         if let Some(exit) = self.seen_end() {
-            return Ok(Run::Ended(exit));
+            return Ok(RunState::Ended(exit));
         }
         let status = qmp.execute("query-status", Value::Null, deadline).await?;
         let status = status.get("status").and_then(Value::as_str).unwrap_or_default();
@@ -137,23 +141,23 @@ impl Domain {
     }
 
     /// How its guest ended, now or later.
-    pub(super) async fn wait_end(&self) -> Exit {
+    pub(super) async fn wait_end(&self) -> DomainExit {
         let mut ended = self.ended.subscribe();
         // The sender lives as long as we do.
         let exit = ended.wait_for(Option::is_some).await.ok().and_then(|exit| *exit);
-        exit.unwrap_or(Exit::Killed)
+        exit.unwrap_or(DomainExit::Killed)
     }
 
     pub(super) fn has_ended(&self) -> bool {
         self.seen_end().is_some()
     }
 
-    fn seen_end(&self) -> Option<Exit> {
+    fn seen_end(&self) -> Option<DomainExit> {
         *self.ended.borrow()
     }
 
     /// Its guest ended, or its process did. The first end counts.
-    pub(super) async fn end(&self, exit: Exit, out: &mpsc::Sender<DomainEvent>) {
+    pub(super) async fn end(&self, exit: DomainExit, out: &mpsc::Sender<DomainEvent>) {
         let first = self.ended.send_if_modified(|ended| {
             let first = ended.is_none();
             ended.get_or_insert(exit);
@@ -237,16 +241,16 @@ pub(super) async fn connect(socket: std::path::PathBuf) -> Result<UnixStream, Hv
 }
 
 /// What a state of QEMU's means for a machine. `is_reset`: its guest has ended because it reset itself.
-fn run_state(status: &str, is_reset: impl FnOnce() -> bool) -> Run {
+fn run_state(status: &str, is_reset: impl FnOnce() -> bool) -> RunState {
     match status {
         // A guest that sleeps wakes by itself.
-        "running" | "suspended" => Run::Running,
-        "shutdown" if is_reset() => Run::Ended(Exit::Rebooted),
-        "shutdown" => Run::Ended(Exit::PoweredOff),
+        "running" | "suspended" => RunState::Running,
+        "shutdown" if is_reset() => RunState::Ended(DomainExit::Rebooted),
+        "shutdown" => RunState::Ended(DomainExit::PoweredOff),
         // The second: the CPU did something that the accelerator cannot follow.
-        "guest-panicked" | "internal-error" => Run::Ended(Exit::Panicked),
-        "prelaunch" => Run::Fresh,
-        _ => Run::Paused,
+        "guest-panicked" | "internal-error" => RunState::Ended(DomainExit::Panicked),
+        "prelaunch" => RunState::Fresh,
+        _ => RunState::Paused,
     }
 }
 
@@ -271,18 +275,18 @@ mod tests {
     #[test]
     fn states_of_qemu_are_states_of_a_machine() {
         let table = [
-            ("running", Run::Running),
-            ("prelaunch", Run::Fresh),
-            ("paused", Run::Paused),
-            ("io-error", Run::Paused),
-            ("shutdown", Run::Ended(Exit::PoweredOff)),
-            ("guest-panicked", Run::Ended(Exit::Panicked)),
-            ("internal-error", Run::Ended(Exit::Panicked)),
+            ("running", RunState::Running),
+            ("prelaunch", RunState::Fresh),
+            ("paused", RunState::Paused),
+            ("io-error", RunState::Paused),
+            ("shutdown", RunState::Ended(DomainExit::PoweredOff)),
+            ("guest-panicked", RunState::Ended(DomainExit::Panicked)),
+            ("internal-error", RunState::Ended(DomainExit::Panicked)),
         ];
         for (status, run) in table {
             assert_eq!(run_state(status, || false), run, "{status}");
         }
-        assert_eq!(run_state("shutdown", || true), Run::Ended(Exit::Rebooted));
-        assert_eq!(run_state("running", || true), Run::Running);
+        assert_eq!(run_state("shutdown", || true), RunState::Ended(DomainExit::Rebooted));
+        assert_eq!(run_state("running", || true), RunState::Running);
     }
 }

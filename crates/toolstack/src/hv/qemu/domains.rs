@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, SystemTime};
 
 use model::id::VmId;
-use model::vm::exits::Exit;
+use model::vm::exits::DomainExit;
 use tokio::sync::{Mutex as AsyncMutex, mpsc};
 use tokio::time::sleep;
 
@@ -111,7 +111,7 @@ impl Domains {
         // Without what was kept there has been no guest, or somebody has removed the rest of it.
         let Some(record) = RunDir::of(&self.run, vm).kept() else { return };
         let (domid, at) = (record.domid(), SystemTime::now());
-        let ended = DomainEvent::Ended { vm, domid, exit: Exit::Killed, at };
+        let ended = DomainEvent::Ended { vm, domid, exit: DomainExit::Killed, at };
         // Nobody listens any more when the daemon ends.
         let _unheard = self.happened.send(ended).await;
     }
@@ -137,7 +137,7 @@ mod tests {
     use std::process::Command;
 
     use model::id::{Domid, Uuid};
-    use model::plan::Run;
+    use model::plan::RunState;
     use tokio::time::timeout;
 
     use super::*;
@@ -161,7 +161,8 @@ mod tests {
     async fn is_told_killed(qemu: &Qemu, of: VmId) {
         let mut events = qemu.events().unwrap();
         match timeout(LONG, events.recv()).await.unwrap().unwrap() {
-            DomainEvent::Ended { vm, domid: Domid(7), exit: Exit::Killed, .. } if vm == of => {}
+            DomainEvent::Ended { vm, domid: Domid(7), exit: DomainExit::Killed, .. }
+                if vm == of => {}
             other => panic!("{other:?}"),
         }
     }
@@ -170,7 +171,7 @@ mod tests {
     async fn one_that_ends_before_it_can_be_looked_at_is_told() {
         let (_run, qemu, dir, vm) = dark();
         let held = dir.lock().unwrap();
-        assert_eq!(qemu.found().await.unwrap()[0].run, Some(Run::Silent));
+        assert_eq!(qemu.found().await.unwrap()[0].run, Some(RunState::Silent));
         drop(held);
         is_told_killed(&qemu, vm).await;
         // There is nobody to be watched.
@@ -183,7 +184,7 @@ mod tests {
         let mut command = Command::new("sleep");
         let mut child = command.arg("1000").stderr(dir.lock().unwrap()).spawn().unwrap();
         drop(command);
-        assert_eq!(qemu.found().await.unwrap()[0].run, Some(Run::Silent));
+        assert_eq!(qemu.found().await.unwrap()[0].run, Some(RunState::Silent));
         assert!(qemu.domains.known(vm).is_none());
         std::fs::write(dir.pid_file(), child.id().to_string()).unwrap();
         let seen = async {

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use model::domain::DomainSpec;
 use model::id::{Domid, VbdId, VifId, VmId};
-use model::plan::Ask;
-use model::vm::exits::Exit;
+use model::plan::GuestRequest;
+use model::vm::exits::DomainExit;
 use tokio::sync::mpsc;
 
 use super::names::Device;
@@ -66,11 +66,11 @@ impl Hypervisor for Qemu {
         Box::pin(self.pause_now(vm))
     }
 
-    fn ask(&self, vm: VmId, what: Ask) -> Fut<'_, Result<(), HvError>> {
+    fn ask(&self, vm: VmId, what: GuestRequest) -> Fut<'_, Result<(), HvError>> {
         Box::pin(self.ask_now(vm, what))
     }
 
-    fn ended(&self, vm: VmId) -> Fut<'_, Result<Exit, HvError>> {
+    fn ended(&self, vm: VmId) -> Fut<'_, Result<DomainExit, HvError>> {
         Box::pin(async move {
             let held = self.held(vm).await?.ok_or(HvError::Absent)?;
             // Of a silent one nothing would be heard.

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use model::id::{Domid, VmId};
-use model::plan::Run;
+use model::plan::RunState;
 
 use super::domain::{Domain, connect};
 use super::drives::drives;
@@ -62,7 +62,10 @@ pub(super) async fn all(qemu: &Qemu) -> Result<Vec<Found>, HvError> {
             // One that cannot be looked at is there for all that is known, and hides no other.
             Err(error) => {
                 tracing::warn!(%vm, %error, "a machine cannot be looked at");
-                found.push(Found { run: Some(Run::Silent), ..remains(&RunDir::of(run, vm), vm) });
+                found.push(Found {
+                    run: Some(RunState::Silent),
+                    ..remains(&RunDir::of(run, vm), vm)
+                });
             }
         }
     }
@@ -98,7 +101,7 @@ async fn look(held: &Held) -> Found {
         found.run = None;
     } else if let Err(error) = looked {
         tracing::warn!(vm = %domain.vm, %error, "a machine's emulator does not answer");
-        found.run = Some(Run::Silent);
+        found.run = Some(RunState::Silent);
     }
     found
 }
@@ -134,7 +137,7 @@ mod tests {
         let qemu = Qemu::new(Settings::usual("/nonexistent".into(), run.path().into()));
         let found = all(&qemu).await.unwrap();
         let shown: Vec<_> = found.iter().map(|one| (one.vm, one.run)).collect();
-        assert_eq!(shown, [(dark, Some(Run::Silent)), (gone, None)]);
+        assert_eq!(shown, [(dark, Some(RunState::Silent)), (gone, None)]);
         assert!(one(&qemu, dark).await.is_err(), "a call for it alone says what is wrong");
     }
 }

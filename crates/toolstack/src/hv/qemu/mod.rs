@@ -41,7 +41,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use model::id::VmId;
-use model::plan::{Ask, Run};
+use model::plan::{GuestRequest, RunState};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -118,13 +118,13 @@ impl Qemu {
         let held = self.live(vm).await?;
         let domain = &held.domain;
         match domain.state().await? {
-            Run::Running => return Ok(()),
-            Run::Ended(exit) => {
+            RunState::Running => return Ok(()),
+            RunState::Ended(exit) => {
                 let why = format!("its guest has ended ({exit:?}); it needs a new domain");
                 return Err(HvError::Refused { what: "letting the machine run".into(), why });
             }
-            Run::Fresh => start_anew(domain).await?,
-            Run::Paused | Run::Silent => {}
+            RunState::Fresh => start_anew(domain).await?,
+            RunState::Paused | RunState::Silent => {}
         }
         domain.execute("cont", Value::Null).await.map(drop)
     }
@@ -132,12 +132,12 @@ impl Qemu {
     async fn pause_now(&self, vm: VmId) -> Result<(), HvError> {
         let held = self.live(vm).await?;
         match held.domain.state().await? {
-            Run::Running => held.domain.execute("stop", Value::Null).await.map(drop),
+            RunState::Running => held.domain.execute("stop", Value::Null).await.map(drop),
             _ => Ok(()),
         }
     }
 
-    async fn ask_now(&self, vm: VmId, what: Ask) -> Result<(), HvError> {
+    async fn ask_now(&self, vm: VmId, what: GuestRequest) -> Result<(), HvError> {
         let held = self.live(vm).await?;
         ask::once(&held.domain, what).await?;
         let asking = tokio::spawn(ask::until_ended(Arc::clone(&held.domain)));

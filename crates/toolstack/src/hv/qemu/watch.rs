@@ -8,8 +8,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use model::plan::Run;
-use model::vm::exits::Exit;
+use model::plan::RunState;
+use model::vm::exits::DomainExit;
 use serde_json::Value;
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
@@ -45,7 +45,7 @@ pub(super) async fn watch(domain: Arc<Domain>, new: bool, out: mpsc::Sender<Doma
         }
         tracing::warn!(vm = %domain.vm, "the control connection broke");
     }
-    domain.end(Exit::Killed, &out).await;
+    domain.end(DomainExit::Killed, &out).await;
 }
 
 /// One connection from its beginning to its end.
@@ -119,8 +119,8 @@ async fn catch_up(domain: &Domain, qmp: &Qmp, out: &mpsc::Sender<DomainEvent>) {
 /// Sees whether the guest has ended.
 async fn look(domain: &Domain, qmp: &Qmp, out: &mpsc::Sender<DomainEvent>) {
     match domain.state_by(qmp, FOREVER).await {
-        Ok(Run::Ended(exit)) => domain.end(exit, out).await,
-        Ok(Run::Running | Run::Fresh | Run::Paused | Run::Silent) => {}
+        Ok(RunState::Ended(exit)) => domain.end(exit, out).await,
+        Ok(RunState::Running | RunState::Fresh | RunState::Paused | RunState::Silent) => {}
         Err(error) => tracing::warn!(vm = %domain.vm, %error, "what it does cannot be seen"),
     }
 }
@@ -130,7 +130,7 @@ async fn heed(domain: &Domain, qmp: &Qmp, event: &Event, out: &mpsc::Sender<Doma
     let is = |name: &str| event.data.get(name) == Some(&Value::Bool(true));
     match event.name.as_str() {
         "SHUTDOWN" if is("guest") => domain.end(shutdown(text("reason")), out).await,
-        "GUEST_PANICKED" => domain.end(Exit::Panicked, out).await,
+        "GUEST_PANICKED" => domain.end(DomainExit::Panicked, out).await,
         "DEVICE_DELETED" => {
             if let Some(device) = text("device").and_then(Device::parse) {
                 left(domain, qmp, device, out).await;
@@ -144,11 +144,11 @@ async fn heed(domain: &Domain, qmp: &Qmp, event: &Event, out: &mpsc::Sender<Doma
 }
 
 /// What the reason of an end that the guest made means.
-fn shutdown(reason: Option<&str>) -> Exit {
+fn shutdown(reason: Option<&str>) -> DomainExit {
     match reason {
-        Some("guest-panic") => Exit::Panicked,
-        Some("guest-reset") => Exit::Rebooted,
-        _ => Exit::PoweredOff,
+        Some("guest-panic") => DomainExit::Panicked,
+        Some("guest-reset") => DomainExit::Rebooted,
+        _ => DomainExit::PoweredOff,
     }
 }
 

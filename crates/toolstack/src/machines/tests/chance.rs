@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use model::plan::{DomainSeen, Op, Run};
-use model::vm::exits::Exit;
+use model::plan::{DomainState, MachineOp, RunState};
+use model::vm::exits::DomainExit;
 use proptest::prelude::*;
 use tokio::time::sleep;
 
@@ -19,7 +19,7 @@ const MACHINES: u16 = 3;
 #[derive(Clone, Debug)]
 struct Act {
     of: u16,
-    op: Op,
+    op: MachineOp,
     /// Milliseconds until the next.
     pause: u16,
     /// What becomes of the operation beside its end.
@@ -31,40 +31,40 @@ enum Twist {
     None,
     Cancel,
     Forget,
-    GuestEnds(Exit),
+    GuestEnds(DomainExit),
     /// The daemon is killed in the middle, and starts again.
     Dies,
 }
 
-fn op(of: u16) -> impl Strategy<Value = Op> {
+fn op(of: u16) -> impl Strategy<Value = MachineOp> {
     let machine = full(of);
     let (disk, drive, vif) = (machine.disks[1].vbd, machine.disks[2].vbd, machine.vifs[1].vif);
     prop_oneof![
-        4 => any::<bool>().prop_map(|paused| Op::Start { paused }),
-        2 => Just(Op::CleanShutdown),
-        2 => Just(Op::HardShutdown),
-        1 => Just(Op::CleanReboot),
-        1 => Just(Op::HardReboot),
-        1 => Just(Op::Pause),
-        1 => Just(Op::Unpause),
-        1 => Just(Op::VbdPlug(disk)),
-        1 => Just(Op::VbdUnplug { vbd: disk, force: false }),
-        1 => Just(Op::Insert(drive)),
-        1 => Just(Op::Eject(drive)),
-        1 => Just(Op::VifPlug(vif)),
-        1 => Just(Op::VifUnplug(vif)),
-        1 => Just(Op::AfterExit(Exit::PoweredOff)),
-        1 => Just(Op::Reset),
-        1 => Just(Op::Settle),
+        4 => any::<bool>().prop_map(|paused| MachineOp::Start { paused }),
+        2 => Just(MachineOp::CleanShutdown),
+        2 => Just(MachineOp::HardShutdown),
+        1 => Just(MachineOp::CleanReboot),
+        1 => Just(MachineOp::HardReboot),
+        1 => Just(MachineOp::Pause),
+        1 => Just(MachineOp::Unpause),
+        1 => Just(MachineOp::VbdPlug(disk)),
+        1 => Just(MachineOp::VbdUnplug { vbd: disk, force: false }),
+        1 => Just(MachineOp::Insert(drive)),
+        1 => Just(MachineOp::Eject(drive)),
+        1 => Just(MachineOp::VifPlug(vif)),
+        1 => Just(MachineOp::VifUnplug(vif)),
+        1 => Just(MachineOp::AfterExit(DomainExit::PoweredOff)),
+        1 => Just(MachineOp::Reset),
+        1 => Just(MachineOp::Settle),
     ]
 }
 
 fn act() -> impl Strategy<Value = Act> {
     let exit = prop_oneof![
-        Just(Exit::PoweredOff),
-        Just(Exit::Rebooted),
-        Just(Exit::Panicked),
-        Just(Exit::Killed),
+        Just(DomainExit::PoweredOff),
+        Just(DomainExit::Rebooted),
+        Just(DomainExit::Panicked),
+        Just(DomainExit::Killed),
     ];
     let twist = prop_oneof![
         6 => Just(Twist::None),
@@ -83,7 +83,7 @@ fn act() -> impl Strategy<Value = Act> {
     })
 }
 
-fn op_of(of: u16) -> impl Strategy<Value = (u16, Op)> {
+fn op_of(of: u16) -> impl Strategy<Value = (u16, MachineOp)> {
     (Just(of), op(of))
 }
 
@@ -121,7 +121,7 @@ async fn play(host: &Host, acts: &[Act]) -> usize {
             Twist::GuestEnds(exit) => {
                 drop(tokio::spawn(run));
                 match exit {
-                    Exit::Killed => host.sim.kill_process(vm(act.of)),
+                    DomainExit::Killed => host.sim.kill_process(vm(act.of)),
                     _ => host.sim.end_guest(vm(act.of), exit),
                 }
             }
@@ -143,18 +143,18 @@ async fn at_the_end(host: &Host) {
     for of in 0..MACHINES {
         // What was to be inserted may have been recorded as taken out.
         let full = full(of);
-        host.works(vm(of), Op::Settle).await;
+        host.works(vm(of), MachineOp::Settle).await;
         host.assert_true(vm(of));
         host.change(vm(of), |machine| machine.disks[2].source = full.disks[2].source.clone());
         if host.recorded(vm(of)).power != model::vm::PowerState::Halted {
-            host.works(vm(of), Op::HardShutdown).await;
+            host.works(vm(of), MachineOp::HardShutdown).await;
         }
         host.works(vm(of), START).await;
         assert!(host.is_whole(vm(of)));
         host.assert_true(vm(of));
         let domain = host.machines.domain(vm(of));
-        assert!(matches!(domain, DomainSeen::There { run: Run::Running, .. }));
-        host.works(vm(of), Op::HardShutdown).await;
+        assert!(matches!(domain, DomainState::There { run: RunState::Running, .. }));
+        host.works(vm(of), MachineOp::HardShutdown).await;
     }
     assert_eq!(host.sim.leftovers(), Vec::<String>::new());
     let marks = host.machines.marks();
@@ -172,7 +172,7 @@ fn settles(acts: &[Act], chances: &[u8]) {
             let host = Host::again(Arc::clone(&sim), Arc::clone(&paper)).await;
             fates(&host, chances.to_vec());
             for of in 0..MACHINES {
-                drop(host.machines.run(vm(of), Op::Settle, Job::plain()));
+                drop(host.machines.run(vm(of), MachineOp::Settle, Job::plain()));
             }
             let played = play(&host, rest).await;
             if played == rest.len() {
@@ -207,13 +207,13 @@ fn a_start_after_one_that_nobody_knows_the_end_of() {
     let forgotten = |of, op, pause| Act { of, op, pause, twist: Twist::Forget };
     let acts = [
         act(0, START, 0),
-        act(0, Op::Start { paused: true }, 967),
+        act(0, MachineOp::Start { paused: true }, 967),
         forgotten(0, START, 686),
         act(2, START, 1141),
-        forgotten(1, Op::CleanShutdown, 575),
-        act(1, Op::HardReboot, 950),
-        act(0, Op::Unpause, 1261),
-        act(2, Op::Start { paused: true }, 236),
+        forgotten(1, MachineOp::CleanShutdown, 575),
+        act(1, MachineOp::HardReboot, 950),
+        act(0, MachineOp::Unpause, 1261),
+        act(2, MachineOp::Start { paused: true }, 236),
     ];
     settles(&acts, &[21, 224]);
 }

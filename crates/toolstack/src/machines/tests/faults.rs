@@ -1,6 +1,6 @@
 //! Every call of every operation fails, or is cut off by a cancel.
 
-use model::plan::Op;
+use model::plan::MachineOp;
 
 use super::super::*;
 use super::host::*;
@@ -17,10 +17,10 @@ async fn calls(case: &Case) -> std::ops::Range<u64> {
 
 /// What is left settles, settles again to the same, and the machine works.
 async fn assert_settled(case: &Case, host: &Host, vm: VmId) {
-    host.works(vm, Op::Settle).await;
+    host.works(vm, MachineOp::Settle).await;
     host.assert_true(vm);
     let (before, calls) = (host.recorded(vm), host.sim.marks().calls);
-    host.works(vm, Op::Settle).await;
+    host.works(vm, MachineOp::Settle).await;
     assert_eq!((host.recorded(vm), host.sim.marks().calls), (before, calls));
     case.refill(host, vm);
     host.assert_works(vm).await;
@@ -106,7 +106,7 @@ fn a_cancel_stops_a_start_before_it_has_done_all() {
         assert!(matches!(start.await, Err(OpError::Cancelled)));
         let before = host.sim.marks().calls;
         assert!(before < 100, "{before} calls, and all disks take 200 on the way up alone");
-        host.works(vm(0), Op::Settle).await;
+        host.works(vm(0), MachineOp::Settle).await;
         host.assert_true(vm(0));
         assert_eq!(host.sim.leftovers(), Vec::<String>::new());
     });
@@ -116,7 +116,8 @@ fn a_cancel_stops_a_start_before_it_has_done_all() {
 /// another is made.
 #[test]
 fn a_domain_that_may_have_been_made_makes_way_for_the_next() {
-    let made = |op| matches!(op, Op::Start { .. } | Op::HardReboot | Op::CleanReboot);
+    let made =
+        |op| matches!(op, MachineOp::Start { .. } | MachineOp::HardReboot | MachineOp::CleanReboot);
     for case in cases().into_iter().filter(|case| made(case.op)) {
         for end in [End::Fails, End::FailsDone, End::Hangs, End::HangsDone] {
             life(async {
@@ -133,7 +134,8 @@ fn a_domain_that_may_have_been_made_makes_way_for_the_next() {
                     _ => Fate::default(),
                 });
                 // A guest that may never have begun to run is not asked.
-                let next = if case.op == Op::CleanReboot { Op::HardReboot } else { case.op };
+                let next =
+                    if case.op == MachineOp::CleanReboot { MachineOp::HardReboot } else { case.op };
                 host.works(vm, next).await;
                 host.assert_true(vm);
                 host.sim.rule(|_| Fate::default());

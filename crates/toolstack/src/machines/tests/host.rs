@@ -7,17 +7,17 @@ use std::time::Duration;
 use model::domain::{Boot, DomainSpec};
 use model::id::{Domid, SrId, Uuid, VbdId, VdiId, VifId, VmId};
 use model::nic::NicLimits;
-use model::plan::{Deadlines, DomainSeen, Effect, Op, Run};
+use model::plan::{Deadlines, DomainState, Effect, MachineOp, RunState};
 use model::refusal::Refusal;
-use model::vbd::{Limits, Tuning, VbdKind};
+use model::vbd::{DiskLimits, Tuning, VbdKind};
 use model::vdi::automaton::Access;
 use model::vm::PowerState;
-use model::vm::exits::{AfterActions, OnCrash, OnExit};
+use model::vm::exits::{ExitPolicy, OnCrash, OnExit};
 
 use super::super::*;
 use crate::sim::{self, Sim};
 
-pub(super) const START: Op = Op::Start { paused: false };
+pub(super) const START: MachineOp = MachineOp::Start { paused: false };
 
 pub(super) fn uuid(kind: u8, of: u16, n: u8) -> Uuid {
     let mut bytes = [0; 16];
@@ -53,7 +53,7 @@ pub(super) fn disk(of: u16, n: u8, on: u8) -> DiskRecord {
         source: Some(source),
         plugged: false,
         boot_index: None,
-        limits: Limits::default(),
+        limits: DiskLimits::default(),
         tuning: Tuning::default(),
     }
 }
@@ -86,7 +86,7 @@ pub(super) fn machine(disks: Vec<DiskRecord>, vifs: Vec<VifRecord>) -> Recorded 
         spec: DomainSpec { memory_bytes: 256 << 20, vcpus: 1, boot, cds: Vec::new() },
         disks,
         vifs,
-        after: AfterActions {
+        after: ExitPolicy {
             shutdown: OnExit::Destroy,
             reboot: OnExit::Restart,
             crash: OnCrash::Restart,
@@ -110,7 +110,7 @@ impl Records for Paper {
         all.get(&vm).map(|(one, _)| one.clone()).ok_or(Refusal::NotImplemented)
     }
 
-    fn disk_settings(&self, vbd: VbdId) -> Option<(Limits, Tuning)> {
+    fn disk_settings(&self, vbd: VbdId) -> Option<(DiskLimits, Tuning)> {
         let all = self.0.lock().unwrap();
         let mut disks = all.values().flat_map(|(one, _)| &one.disks);
         disks.find(|one| one.vbd == vbd).map(|one| (one.limits, one.tuning))
@@ -177,11 +177,11 @@ impl Host {
         host
     }
 
-    pub(super) async fn run(&self, vm: VmId, op: Op) -> Result<(), OpError> {
+    pub(super) async fn run(&self, vm: VmId, op: MachineOp) -> Result<(), OpError> {
         self.machines.run(vm, op, Job::plain()).await
     }
 
-    pub(super) async fn works(&self, vm: VmId, op: Op) {
+    pub(super) async fn works(&self, vm: VmId, op: MachineOp) {
         self.run(vm, op).await.unwrap_or_else(|error| panic!("{op:?}: {error:?}"));
     }
 
@@ -201,10 +201,10 @@ impl Host {
         let expected = match recorded.power {
             PowerState::Halted => None,
             PowerState::Paused => {
-                let fresh = seen.is_some_and(|(run, _)| run == Some(Run::Fresh));
-                Some((Some(if fresh { Run::Fresh } else { Run::Paused }), domid))
+                let fresh = seen.is_some_and(|(run, _)| run == Some(RunState::Fresh));
+                Some((Some(if fresh { RunState::Fresh } else { RunState::Paused }), domid))
             }
-            PowerState::Running => Some((Some(Run::Running), domid)),
+            PowerState::Running => Some((Some(RunState::Running), domid)),
             PowerState::Suspended => panic!("nobody suspends"),
         };
         assert_eq!(seen, expected, "{recorded:?}");
@@ -250,16 +250,19 @@ impl Host {
     /// From whatever is there, the machine can be started whole and stopped without a trace.
     pub(super) async fn assert_works(&self, vm: VmId) {
         if self.recorded(vm).power != PowerState::Halted {
-            self.works(vm, Op::HardShutdown).await;
+            self.works(vm, MachineOp::HardShutdown).await;
         }
         self.works(vm, START).await;
         self.assert_true(vm);
         assert!(self.is_whole(vm), "{:?}", self.recorded(vm));
-        assert!(matches!(self.machines.domain(vm), DomainSeen::There { run: Run::Running, .. }));
-        self.works(vm, Op::HardShutdown).await;
+        assert!(matches!(
+            self.machines.domain(vm),
+            DomainState::There { run: RunState::Running, .. }
+        ));
+        self.works(vm, MachineOp::HardShutdown).await;
         self.assert_true(vm);
         assert_eq!(self.sim.leftovers(), Vec::<String>::new());
-        assert_eq!(self.machines.domain(vm), DomainSeen::Absent);
+        assert_eq!(self.machines.domain(vm), DomainState::Absent);
     }
 }
 

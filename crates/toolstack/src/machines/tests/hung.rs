@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use model::plan::{Op, Verb};
+use model::plan::{MachineOp, StepAction};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
@@ -74,7 +74,8 @@ async fn hung_starts_end_at_their_deadline_and_settle_when_the_storage_is_back()
     let (began, mut hung) = (Instant::now(), start_hung(&host));
     while let Some(ended) = hung.join_next().await {
         let error = ended.unwrap().unwrap_err();
-        let OpError::Failed { verb: Verb::VbdAttach(..), error: StepError::Late { after } } = error
+        let OpError::Failed { verb: StepAction::VbdAttach(..), error: StepError::Late { after } } =
+            error
         else {
             panic!("{error:?}");
         };
@@ -86,7 +87,7 @@ async fn hung_starts_end_at_their_deadline_and_settle_when_the_storage_is_back()
     sleep(Duration::from_secs(600)).await;
     let marks = host.machines.marks();
     for on in [sr(1), sr(2)] {
-        let lane = marks.lanes[&model::admission::Lane::Sr(on)];
+        let lane = marks.lanes[&model::admission::FaultDomain::Sr(on)];
         assert_eq!((lane.running, lane.stuck, lane.waiting), (12, 12, 0));
         assert_eq!(host.sim.marks().sr_high[&on], 12);
     }
@@ -94,7 +95,7 @@ async fn hung_starts_end_at_their_deadline_and_settle_when_the_storage_is_back()
     for n in 0..40 {
         let Recorded { power, .. } = host.recorded(vm(n));
         assert_eq!(power, model::vm::PowerState::Halted);
-        assert_eq!(host.machines.domain(vm(n)), model::plan::DomainSeen::Absent);
+        assert_eq!(host.machines.domain(vm(n)), model::plan::DomainState::Absent);
     }
     let used = |n: u16| host.machines.volume_users(disk(n, 0, 1).source.unwrap().vdi);
     assert!((0..40).any(used), "a volume that is asked for is not free");
@@ -111,7 +112,7 @@ async fn a_machine_on_hung_storage_can_be_shut_down_and_is_recorded_so() {
     host.works(vm(0), START).await;
     host.sim.rule(two_hang);
     let began = Instant::now();
-    let error = host.run(vm(0), Op::HardShutdown).await.unwrap_err();
+    let error = host.run(vm(0), MachineOp::HardShutdown).await.unwrap_err();
     assert!(matches!(error, OpError::Failed { error: StepError::Late { .. }, .. }), "{error:?}");
     assert!(began.elapsed() < STORAGE_DEADLINE + Duration::from_secs(1));
     let recorded = host.recorded(vm(0));

@@ -1,7 +1,7 @@
 //! Every operation, and how a machine comes to where it can be asked for.
 
-use model::plan::Op;
-use model::vm::exits::Exit;
+use model::plan::MachineOp;
+use model::vm::exits::DomainExit;
 
 use super::super::*;
 use super::host::*;
@@ -10,7 +10,7 @@ use super::host::*;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Case {
     pub(super) before: &'static [Step],
-    pub(super) op: Op,
+    pub(super) op: MachineOp,
 }
 
 /// What is done to come to where an operation can be asked for.
@@ -23,7 +23,7 @@ pub(super) enum Step {
     /// Drive 3 is emptied, and its medium recorded again.
     Ejected,
     NoNetwork,
-    Ends(Exit),
+    Ends(DomainExit),
 }
 
 /// Two disks, a drive and two interfaces, on two SRs.
@@ -36,28 +36,28 @@ pub(super) fn cases() -> Vec<Case> {
     use Step::{Ejected, Ends, NoNetwork, Start, StartPaused, Unplugged};
     let machine = full(0);
     let (disk, drive, vif) = (machine.disks[1].vbd, machine.disks[2].vbd, machine.vifs[1].vif);
-    let cases: &[(&'static [Step], Op)] = &[
+    let cases: &[(&'static [Step], MachineOp)] = &[
         (&[], START),
-        (&[], Op::Start { paused: true }),
-        (&[Start], Op::CleanShutdown),
-        (&[Start], Op::HardShutdown),
-        (&[StartPaused], Op::HardShutdown),
-        (&[Start], Op::CleanReboot),
-        (&[Start], Op::HardReboot),
-        (&[Start], Op::Pause),
-        (&[StartPaused], Op::Unpause),
-        (&[Start, Unplugged], Op::VbdPlug(disk)),
-        (&[Start], Op::VbdUnplug { vbd: disk, force: false }),
-        (&[Start, Ejected], Op::Insert(drive)),
-        (&[Start], Op::Eject(drive)),
-        (&[Start, NoNetwork], Op::VifPlug(vif)),
-        (&[Start], Op::VifUnplug(vif)),
-        (&[Start, Ends(Exit::PoweredOff)], Op::AfterExit(Exit::PoweredOff)),
-        (&[Start, Ends(Exit::Rebooted)], Op::AfterExit(Exit::Rebooted)),
-        (&[Start, Ends(Exit::Killed)], Op::AfterExit(Exit::Killed)),
-        (&[Start], Op::Reset),
-        (&[StartPaused, Ends(Exit::Panicked)], Op::Reset),
-        (&[Start, Ends(Exit::PoweredOff)], Op::Settle),
+        (&[], MachineOp::Start { paused: true }),
+        (&[Start], MachineOp::CleanShutdown),
+        (&[Start], MachineOp::HardShutdown),
+        (&[StartPaused], MachineOp::HardShutdown),
+        (&[Start], MachineOp::CleanReboot),
+        (&[Start], MachineOp::HardReboot),
+        (&[Start], MachineOp::Pause),
+        (&[StartPaused], MachineOp::Unpause),
+        (&[Start, Unplugged], MachineOp::VbdPlug(disk)),
+        (&[Start], MachineOp::VbdUnplug { vbd: disk, force: false }),
+        (&[Start, Ejected], MachineOp::Insert(drive)),
+        (&[Start], MachineOp::Eject(drive)),
+        (&[Start, NoNetwork], MachineOp::VifPlug(vif)),
+        (&[Start], MachineOp::VifUnplug(vif)),
+        (&[Start, Ends(DomainExit::PoweredOff)], MachineOp::AfterExit(DomainExit::PoweredOff)),
+        (&[Start, Ends(DomainExit::Rebooted)], MachineOp::AfterExit(DomainExit::Rebooted)),
+        (&[Start, Ends(DomainExit::Killed)], MachineOp::AfterExit(DomainExit::Killed)),
+        (&[Start], MachineOp::Reset),
+        (&[StartPaused, Ends(DomainExit::Panicked)], MachineOp::Reset),
+        (&[Start, Ends(DomainExit::PoweredOff)], MachineOp::Settle),
     ];
     cases.iter().map(|(before, op)| Case { before, op: *op }).collect()
 }
@@ -70,16 +70,16 @@ impl Case {
         for step in self.before {
             match *step {
                 Step::Start => host.works(vm, START).await,
-                Step::StartPaused => host.works(vm, Op::Start { paused: true }).await,
+                Step::StartPaused => host.works(vm, MachineOp::Start { paused: true }).await,
                 Step::Unplugged => {
-                    host.works(vm, Op::VbdUnplug { vbd: disks[1].vbd, force: false }).await;
+                    host.works(vm, MachineOp::VbdUnplug { vbd: disks[1].vbd, force: false }).await;
                 }
                 Step::Ejected => {
-                    host.works(vm, Op::Eject(disks[2].vbd)).await;
+                    host.works(vm, MachineOp::Eject(disks[2].vbd)).await;
                     host.change(vm, |machine| machine.disks[2].source = disks[2].source.clone());
                 }
-                Step::NoNetwork => host.works(vm, Op::VifUnplug(vifs[1].vif)).await,
-                Step::Ends(Exit::Killed) => host.sim.kill_process(vm),
+                Step::NoNetwork => host.works(vm, MachineOp::VifUnplug(vifs[1].vif)).await,
+                Step::Ends(DomainExit::Killed) => host.sim.kill_process(vm),
                 Step::Ends(exit) => host.sim.end_guest(vm, exit),
             }
         }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use model::plan::{DomainSeen, Op, Run};
+use model::plan::{DomainState, MachineOp, RunState};
 use model::refusal::Refusal;
 use tokio::time::{Instant, sleep};
 
@@ -19,7 +19,7 @@ async fn started() -> Host {
 }
 
 /// Calls that an operation on a started machine makes.
-async fn calls(before: Option<Op>, op: Op) -> std::ops::Range<u64> {
+async fn calls(before: Option<MachineOp>, op: MachineOp) -> std::ops::Range<u64> {
     let host = started().await;
     if let Some(before) = before {
         host.works(vm(0), before).await;
@@ -32,7 +32,8 @@ async fn calls(before: Option<Op>, op: Op) -> std::ops::Range<u64> {
 #[test]
 fn a_disk_is_served_when_it_is_plugged_after_whatever_has_failed() {
     let disk = full(0).disks[1].vbd;
-    let (plug, unplug) = (Op::VbdPlug(disk), Op::VbdUnplug { vbd: disk, force: false });
+    let (plug, unplug) =
+        (MachineOp::VbdPlug(disk), MachineOp::VbdUnplug { vbd: disk, force: false });
     for (before, op) in [(None, unplug), (Some(unplug), plug)] {
         for number in life(calls(before, op)) {
             for end in [End::Fails, End::FailsDone] {
@@ -68,10 +69,10 @@ async fn what_is_plugged_is_what_is_recorded_and_not_what_was_left() {
         What::DetachVolume => Fate::ends(End::Fails),
         _ => Fate::default(),
     });
-    host.run(vm(0), Op::VbdUnplug { vbd: slot, force: false }).await.unwrap_err();
+    host.run(vm(0), MachineOp::VbdUnplug { vbd: slot, force: false }).await.unwrap_err();
     host.sim.rule(|_| Fate::default());
     host.change(vm(0), |machine| machine.disks[1].source = disk(7, 1, 3).source);
-    host.works(vm(0), Op::VbdPlug(slot)).await;
+    host.works(vm(0), MachineOp::VbdPlug(slot)).await;
     host.assert_true(vm(0));
     assert!(host.is_whole(vm(0)));
     assert!(!host.machines.volume_users(full(0).disks[1].source.as_ref().unwrap().vdi));
@@ -111,16 +112,16 @@ async fn a_domain_that_does_not_answer_can_be_ended_and_nothing_else() {
         _ => Fate::default(),
     });
     let spare = before.disks[1].vbd;
-    let out = Op::VbdUnplug { vbd: spare, force: false };
+    let out = MachineOp::VbdUnplug { vbd: spare, force: false };
     let began = Instant::now();
     let refused = host.run(vm(0), out).await.unwrap_err();
     assert!(matches!(refused, OpError::Refused(Refusal::NotAllowed(_))), "{refused:?}");
     assert!(began.elapsed() < ms(10_000), "{:?}", began.elapsed());
-    host.works(vm(0), Op::Settle).await;
+    host.works(vm(0), MachineOp::Settle).await;
     assert_eq!(host.recorded(vm(0)), before, "nobody knows better");
     let seen = host.machines.domain(vm(0));
-    assert!(matches!(seen, DomainSeen::There { run: Run::Silent, .. }), "{seen:?}");
-    host.works(vm(0), Op::HardShutdown).await;
+    assert!(matches!(seen, DomainState::There { run: RunState::Silent, .. }), "{seen:?}");
+    host.works(vm(0), MachineOp::HardShutdown).await;
     assert_eq!(host.sim.leftovers(), Vec::<String>::new());
     host.sim.rule(|_| Fate::default());
     host.assert_true(vm(0));

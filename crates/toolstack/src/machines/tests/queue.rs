@@ -4,9 +4,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use model::id::Domid;
-use model::plan::{DomainSeen, Op, Run};
+use model::plan::{DomainState, MachineOp, RunState};
 use model::refusal::Refusal;
-use model::vm::exits::Exit;
+use model::vm::exits::DomainExit;
 use model::vm::{PowerState, VmOp};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
@@ -48,7 +48,7 @@ async fn operations_wait_for_those_before_them_and_are_asked_again() {
         };
         Job { gate: Box::new(gate), ..Job::plain() }
     };
-    let ops = [START, Op::Pause, Op::Unpause, Op::HardReboot];
+    let ops = [START, MachineOp::Pause, MachineOp::Unpause, MachineOp::HardReboot];
     let runs: Vec<_> =
         ops.into_iter().enumerate().map(|(n, op)| host.machines.run(vm(0), op, job(n))).collect();
     for run in runs {
@@ -68,15 +68,15 @@ async fn operations_wait_for_those_before_them_and_are_asked_again() {
 async fn a_turn_that_does_not_come_is_told_in_time() {
     let host = started().await;
     deaf(&host);
-    let shutdown = host.machines.run(vm(0), Op::CleanShutdown, Job::plain());
+    let shutdown = host.machines.run(vm(0), MachineOp::CleanShutdown, Job::plain());
     let began = Instant::now();
-    let error = host.run(vm(0), Op::Pause).await.unwrap_err();
+    let error = host.run(vm(0), MachineOp::Pause).await.unwrap_err();
     assert!(matches!(error, OpError::Busy), "{error:?}");
     assert_eq!(began.elapsed(), QUEUE_DEADLINE);
     // One that is cancelled while it waits does not wait that long.
     let job = Job::plain();
     let cancel = job.cancel.clone();
-    let waits = host.machines.run(vm(0), Op::Pause, job);
+    let waits = host.machines.run(vm(0), MachineOp::Pause, job);
     sleep(secs(1)).await;
     cancel.cancel();
     assert!(matches!(waits.await, Err(OpError::Cancelled)));
@@ -91,11 +91,11 @@ async fn a_turn_that_does_not_come_is_told_in_time() {
 async fn a_shutdown_by_force_overtakes() {
     let host = started().await;
     deaf(&host);
-    let clean = host.machines.run(vm(0), Op::CleanShutdown, Job::plain());
-    let waits = host.machines.run(vm(0), Op::HardReboot, Job::plain());
+    let clean = host.machines.run(vm(0), MachineOp::CleanShutdown, Job::plain());
+    let waits = host.machines.run(vm(0), MachineOp::HardReboot, Job::plain());
     sleep(secs(10)).await;
     let began = Instant::now();
-    host.works(vm(0), Op::HardShutdown).await;
+    host.works(vm(0), MachineOp::HardShutdown).await;
     assert!(began.elapsed() < ms(10), "{:?}", began.elapsed());
     assert!(matches!(clean.await, Err(OpError::Cancelled)));
     let refused = waits.await.unwrap_err();
@@ -109,13 +109,13 @@ async fn what_hangs_is_left_behind_by_a_shutdown_by_force() {
     for what in [What::AttachVolume, What::PlugDisk, What::Pause, What::DetachVolume] {
         let host = started().await;
         let spare = host.recorded(vm(0)).disks[1].vbd;
-        let out = Op::VbdUnplug { vbd: spare, force: false };
+        let out = MachineOp::VbdUnplug { vbd: spare, force: false };
         let op = match what {
-            What::Pause => Op::Pause,
+            What::Pause => MachineOp::Pause,
             What::DetachVolume => out,
             _ => {
                 host.works(vm(0), out).await;
-                Op::VbdPlug(spare)
+                MachineOp::VbdPlug(spare)
             }
         };
         host.sim.rule(move |call| match call.what {
@@ -126,12 +126,12 @@ async fn what_hangs_is_left_behind_by_a_shutdown_by_force() {
         let hangs = host.machines.run(vm(0), op, Job::plain());
         sleep(secs(1)).await;
         let began = Instant::now();
-        let down = host.machines.run(vm(0), Op::HardShutdown, Job::plain());
+        let down = host.machines.run(vm(0), MachineOp::HardShutdown, Job::plain());
         assert!(matches!(hangs.await, Err(OpError::Cancelled)), "{what:?}");
         assert!(began.elapsed() <= secs(2), "{what:?}: {:?}", began.elapsed());
         // A call to storage that was left is waited for, everything else is gone by now.
         sleep(ms(1)).await;
-        assert_eq!(host.machines.domain(vm(0)), DomainSeen::Absent, "{what:?}");
+        assert_eq!(host.machines.domain(vm(0)), DomainState::Absent, "{what:?}");
         host.sim.rule(|_| Fate::default());
         down.await.unwrap();
         host.assert_true(vm(0));
@@ -153,8 +153,8 @@ async fn an_operation_goes_on_when_nobody_waits_for_it() {
 async fn a_reset_waits_for_its_turn_and_ends_whatever_is_there() {
     let host = started().await;
     host.sim.rule(|_| Fate::takes(ms(100)));
-    let reboot = host.machines.run(vm(0), Op::HardReboot, Job::plain());
-    let reset = host.machines.run(vm(0), Op::Reset, Job::plain());
+    let reboot = host.machines.run(vm(0), MachineOp::HardReboot, Job::plain());
+    let reset = host.machines.run(vm(0), MachineOp::Reset, Job::plain());
     reboot.await.unwrap();
     assert_eq!(host.recorded(vm(0)).power, PowerState::Running, "it was not overtaken");
     reset.await.unwrap();
@@ -162,7 +162,7 @@ async fn a_reset_waits_for_its_turn_and_ends_whatever_is_there() {
     assert_eq!(host.sim.leftovers(), Vec::<String>::new());
     host.works(vm(0), START).await;
     host.change(vm(0), |machine| machine.power = PowerState::Halted);
-    host.works(vm(0), Op::Reset).await;
+    host.works(vm(0), MachineOp::Reset).await;
     host.assert_true(vm(0));
     assert_eq!(host.sim.leftovers(), Vec::<String>::new());
 }
@@ -214,17 +214,19 @@ async fn a_guests_own_end_is_followed_once() {
     let host = started().await;
     let mut events = host.machines.drivers.hv.events().unwrap();
     assert!(host.machines.drivers.hv.events().is_none());
-    host.sim.end_guest(vm(0), Exit::Rebooted);
+    host.sim.end_guest(vm(0), DomainExit::Rebooted);
     let Some(DomainEvent::Ended { exit, domid, .. }) = events.recv().await else { panic!() };
-    assert_eq!(exit, Exit::Rebooted);
-    host.works(vm(0), Op::AfterExit(exit)).await;
+    assert_eq!(exit, DomainExit::Rebooted);
+    host.works(vm(0), MachineOp::AfterExit(exit)).await;
     host.assert_true(vm(0));
     let there = host.machines.domain(vm(0));
-    let DomainSeen::There { domid: next, run: Run::Running } = there else { panic!("{there:?}") };
+    let DomainState::There { domid: next, run: RunState::Running } = there else {
+        panic!("{there:?}")
+    };
     assert!(next > domid);
     // Told again, or of a guest that an operation has dealt with, it does nothing.
-    for exit in [Exit::Rebooted, Exit::PoweredOff, Exit::Killed] {
-        host.works(vm(0), Op::AfterExit(exit)).await;
+    for exit in [DomainExit::Rebooted, DomainExit::PoweredOff, DomainExit::Killed] {
+        host.works(vm(0), MachineOp::AfterExit(exit)).await;
         assert_eq!(host.machines.domain(vm(0)), there);
     }
     assert_eq!(host.recorded(vm(0)).power, PowerState::Running);
@@ -232,16 +234,16 @@ async fn a_guests_own_end_is_followed_once() {
 
 #[tokio::test(start_paused = true)]
 async fn the_end_that_an_operation_waits_for_is_that_operations() {
-    let forced = Exit::Asked(VmOp::HardShutdown);
-    for (op, halts) in [(Op::CleanReboot, false), (Op::CleanShutdown, true)] {
-        for exit in [Exit::PoweredOff, Exit::Rebooted, forced] {
+    let forced = DomainExit::Asked(VmOp::HardShutdown);
+    for (op, halts) in [(MachineOp::CleanReboot, false), (MachineOp::CleanShutdown, true)] {
+        for exit in [DomainExit::PoweredOff, DomainExit::Rebooted, forced] {
             let host = started().await;
             let mut events = host.machines.drivers.hv.events().unwrap();
             host.sim.rule(|_| Fate::takes(ms(100)));
             let run = host.machines.run(vm(0), op, Job::plain());
             events.recv().await.unwrap();
             // Whoever follows ends of guests asks for this as the operation goes on.
-            host.works(vm(0), Op::AfterExit(exit)).await;
+            host.works(vm(0), MachineOp::AfterExit(exit)).await;
             run.await.unwrap();
             host.assert_true(vm(0));
             let expected = if halts { PowerState::Halted } else { PowerState::Running };
@@ -250,8 +252,8 @@ async fn the_end_that_an_operation_waits_for_is_that_operations() {
     }
     // By itself it halts, whatever is set.
     let host = started().await;
-    host.sim.end_guest(vm(0), Exit::Rebooted);
-    host.works(vm(0), Op::AfterExit(forced)).await;
+    host.sim.end_guest(vm(0), DomainExit::Rebooted);
+    host.works(vm(0), MachineOp::AfterExit(forced)).await;
     assert_eq!(host.recorded(vm(0)).power, PowerState::Halted);
     host.assert_true(vm(0));
 }
@@ -274,7 +276,7 @@ async fn memory_is_refused_before_anything_is_begun() {
             Ok(()) => fits += 1,
             Err(OpError::Refused(Refusal::NotEnoughMemory { needed_bytes, available_bytes })) => {
                 assert_eq!((needed_bytes, available_bytes), (each, each / 2));
-                assert_eq!(host.machines.domain(vm(n)), DomainSeen::Absent);
+                assert_eq!(host.machines.domain(vm(n)), DomainState::Absent);
             }
             Err(other) => panic!("{other:?}"),
         }
@@ -282,8 +284,8 @@ async fn memory_is_refused_before_anything_is_begun() {
     }
     assert_eq!(fits, 12);
     // A reboot takes what its own domain gives back.
-    host.works(vm(0), Op::HardReboot).await;
-    host.works(vm(0), Op::HardShutdown).await;
+    host.works(vm(0), MachineOp::HardReboot).await;
+    host.works(vm(0), MachineOp::HardShutdown).await;
     host.works(vm(19), START).await;
 }
 
@@ -291,9 +293,9 @@ async fn memory_is_refused_before_anything_is_begun() {
 async fn numbers_of_domains_are_not_used_again() {
     let host = started().await;
     let mut last = Domid(0);
-    for op in [Op::HardReboot, Op::CleanReboot, Op::HardReboot] {
+    for op in [MachineOp::HardReboot, MachineOp::CleanReboot, MachineOp::HardReboot] {
         host.works(vm(0), op).await;
-        let DomainSeen::There { domid, .. } = host.machines.domain(vm(0)) else { panic!() };
+        let DomainState::There { domid, .. } = host.machines.domain(vm(0)) else { panic!() };
         assert!(domid > last);
         last = domid;
     }
@@ -306,10 +308,10 @@ async fn a_volume_of_two_machines_is_let_go_of_by_the_last() {
     let vdi = shared(0).source.unwrap().vdi;
     host.works(vm(0), START).await;
     host.works(vm(1), START).await;
-    host.works(vm(0), Op::HardShutdown).await;
+    host.works(vm(0), MachineOp::HardShutdown).await;
     assert!(host.machines.volume_users(vdi));
     assert_eq!(host.sim.broken(), Vec::<String>::new());
-    host.works(vm(1), Op::HardShutdown).await;
+    host.works(vm(1), MachineOp::HardShutdown).await;
     assert!(!host.machines.volume_users(vdi));
     assert_eq!(host.sim.leftovers(), Vec::<String>::new());
     assert_eq!(host.sim.broken(), Vec::<String>::new());
@@ -322,7 +324,7 @@ async fn what_is_not_recorded_any_more_is_let_go() {
         What::DetachVolume => Fate::ends(End::Fails),
         _ => Fate::default(),
     });
-    host.run(vm(0), Op::HardShutdown).await.unwrap_err();
+    host.run(vm(0), MachineOp::HardShutdown).await.unwrap_err();
     host.sim.rule(|_| Fate::default());
     assert!(!host.sim.leftovers().is_empty());
     // Its slots now hold other disks, or are gone.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use model::id::VmId;
 use model::nic::NicSpec;
-use model::plan::Op;
+use model::plan::MachineOp;
 use tokio::sync::Notify;
 
 use super::super::*;
@@ -45,7 +45,7 @@ fn whatever_is_cut_off_settles() {
                 sim.rule(|_| Fate::default());
                 life(async {
                     let host = Host::again(sim, paper).await;
-                    host.works(vm, Op::Settle).await;
+                    host.works(vm, MachineOp::Settle).await;
                     if host.recorded(vm).power == model::vm::PowerState::Halted {
                         let left = host.sim.leftovers();
                         assert!(left.is_empty(), "{case:?} {number} {end:?}: {left:?}");
@@ -71,14 +71,14 @@ fn a_guest_runs_through_a_restart() {
         let before = sim.marks().calls;
         let host = Host::again(sim, paper).await;
         host.assert_true(vm(0));
-        host.works(vm(0), Op::Settle).await;
+        host.works(vm(0), MachineOp::Settle).await;
         assert_eq!(host.sim.marks().calls, before, "there is nothing to settle");
         // Numbers go on.
         let first = host.paper.0.lock().unwrap()[&vm(0)].1.unwrap();
         host.works(vm(1), START).await;
         assert!(host.paper.0.lock().unwrap()[&vm(1)].1.unwrap() > first);
-        host.works(vm(0), Op::CleanShutdown).await;
-        host.works(vm(1), Op::HardShutdown).await;
+        host.works(vm(0), MachineOp::CleanShutdown).await;
+        host.works(vm(1), MachineOp::HardShutdown).await;
         assert_eq!(host.sim.leftovers(), Vec::<String>::new());
     });
 }
@@ -102,7 +102,7 @@ fn volumes_that_a_daemon_left_attached_are_detached() {
             });
             let (of, op) = match what {
                 What::Attach => (vm(0), START),
-                _ => (vm(1), Op::HardShutdown),
+                _ => (vm(1), MachineOp::HardShutdown),
             };
             tokio::select! {
                 _ = host.run(of, op) => panic!("it hangs"),
@@ -114,14 +114,14 @@ fn volumes_that_a_daemon_left_attached_are_detached() {
         life(async {
             let host = Host::again(sim, paper).await;
             for of in [vm(0), vm(1)] {
-                host.works(of, Op::Settle).await;
+                host.works(of, MachineOp::Settle).await;
                 host.assert_true(of);
             }
             let runs = what == What::Attach;
             assert_eq!(host.sim.leftovers().is_empty(), !runs, "{:?}", host.sim.leftovers());
             assert_eq!(host.machines.tidy(sr(1), "sim").await.unwrap(), 0, "nothing is left");
             if runs {
-                host.works(vm(1), Op::HardShutdown).await;
+                host.works(vm(1), MachineOp::HardShutdown).await;
             }
             assert_eq!(host.sim.leftovers(), Vec::<String>::new());
         });

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use model::admission::Limits;
+use model::admission::StepLimits;
 use model::id::VmId;
-use model::plan::{Deadlines, Op};
+use model::plan::{Deadlines, MachineOp};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
@@ -37,7 +37,7 @@ fn host(disks: u8, storage: fn(u8) -> Duration) -> Host {
     host
 }
 
-async fn takes(host: &Host, vm: VmId, op: Op) -> Duration {
+async fn takes(host: &Host, vm: VmId, op: MachineOp) -> Duration {
     let began = Instant::now();
     host.works(vm, op).await;
     began.elapsed()
@@ -48,24 +48,24 @@ async fn many_disks_take_a_tenth_of_their_sum() {
     let sum: Duration = (0..255).map(storage).sum();
     let bound = (sum / 10).max(ms(500)).mul_f64(1.3);
     let host = host(255, storage);
-    for op in [START, Op::HardShutdown] {
+    for op in [START, MachineOp::HardShutdown] {
         let took = takes(&host, vm(0), op).await;
         assert!(took <= bound, "{op:?} took {took:?}, {bound:?} are allowed");
     }
     host.assert_true(vm(0));
     assert_eq!(host.sim.leftovers(), Vec::<String>::new());
     // It is the window that does it.
-    host.machines.set_limits(Limits { machine: 1, ..Limits::default() });
+    host.machines.set_limits(StepLimits { machine: 1, ..StepLimits::default() });
     assert!(takes(&host, vm(0), START).await > 8 * bound);
 }
 
 #[tokio::test(start_paused = true)]
 async fn ten_slow_disks_take_as_long_as_one() {
     let slow = |_| ms(500);
-    for op in [START, Op::HardShutdown] {
+    for op in [START, MachineOp::HardShutdown] {
         let mut took = [1, 10].map(|disks| (host(disks, slow), Duration::ZERO));
         for (host, took) in &mut took {
-            if op == Op::HardShutdown {
+            if op == MachineOp::HardShutdown {
                 host.works(vm(0), START).await;
             }
             *took = takes(host, vm(0), op).await;
@@ -120,7 +120,7 @@ async fn limits_change_while_steps_run() {
     let start = host.machines.run(vm(0), START, Job::plain());
     tokio::time::sleep(ms(200)).await;
     assert_eq!(host.machines.marks().machine_high, 10);
-    host.machines.set_limits(Limits { machine: 12, sr: 16, ..Limits::default() });
+    host.machines.set_limits(StepLimits { machine: 12, sr: 16, ..StepLimits::default() });
     start.await.unwrap();
     assert_eq!(host.machines.marks().machine_high, 12);
 }
@@ -129,7 +129,7 @@ async fn limits_change_while_steps_run() {
 async fn a_thousand_machines_start_and_stop() {
     let of = |n: u16| machine(vec![disk(n, 0, u8::try_from(n % 5).unwrap())], vec![vif(n, 0)]);
     let host = Host::new((0..1000).map(|n| (vm(n), of(n))));
-    for op in [START, Op::CleanShutdown] {
+    for op in [START, MachineOp::CleanShutdown] {
         let mut all = JoinSet::new();
         for n in 0..1000 {
             all.spawn(host.machines.run(vm(n), op, Job::plain()));
@@ -151,10 +151,10 @@ async fn twenty_clean_shutdowns_take_as_long_as_one() {
         What::Guest => Fate::takes(Duration::from_secs(3)),
         _ => usual(call, |_| ms(50)),
     });
-    let one = takes(&host, vm(20), Op::CleanShutdown).await;
+    let one = takes(&host, vm(20), MachineOp::CleanShutdown).await;
     let (began, mut all) = (Instant::now(), JoinSet::new());
     for n in 0..20 {
-        all.spawn(host.machines.run(vm(n), Op::CleanShutdown, Job::plain()));
+        all.spawn(host.machines.run(vm(n), MachineOp::CleanShutdown, Job::plain()));
     }
     assert!(all.join_all().await.iter().all(Result::is_ok));
     assert!(began.elapsed() < 2 * one, "{:?}, one takes {one:?}", began.elapsed());

@@ -3,7 +3,7 @@
 use super::super::order::{Column, Order};
 use super::super::shown::table;
 use super::*;
-use model::poll::Polling;
+use model::poll::EffectivePolling;
 use model::report::{Latency, Op, PollRefusals, QueuePolling, StageTimes};
 use model::spec::Backend;
 
@@ -62,7 +62,7 @@ fn a_disk_that_is_not_served_is_not_shown_as_polled() {
         let mut now = sample(12.0, [0, 0], 0.0);
         let queues =
             QueuePolling { armed, reason, hits: 0, misses: 0, spun_seconds: 0.0, saved_us: 0.0 };
-        let (set, refused) = (Polling::default(), PollRefusals::default());
+        let (set, refused) = (EffectivePolling::default(), PollRefusals::default());
         now.disks[0].polling = Some(PollStats { set, queues, refused });
         rows(None, &now, "")[0].polled
     };

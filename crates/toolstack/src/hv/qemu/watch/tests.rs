@@ -11,7 +11,7 @@ use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::process::{Child, Command};
 use tokio::task::JoinHandle;
 
-use model::plan::Ask;
+use model::plan::GuestRequest;
 
 use super::*;
 use crate::hv::qemu::ask;
@@ -60,7 +60,7 @@ impl Fake {
         talk
     }
 
-    async fn end(&mut self) -> Exit {
+    async fn end(&mut self) -> DomainExit {
         let event = soon(self.events.recv()).await.unwrap();
         let DomainEvent::Ended { exit, .. } = event else { panic!("{event:?}") };
         exit
@@ -126,7 +126,7 @@ async fn a_guest_whose_cpu_failed_has_ended() {
     talk.answer("running", CAUGHT_UP).await;
     talk.say("{\"event\":\"STOP\"}").await;
     talk.answer("internal-error", "query-status").await;
-    assert_eq!(fake.end().await, Exit::Panicked);
+    assert_eq!(fake.end().await, DomainExit::Panicked);
 }
 
 #[tokio::test]
@@ -136,7 +136,7 @@ async fn a_guest_that_reset_itself_has_ended() {
     talk.answer("running", CAUGHT_UP).await;
     let reset = json!({ "event": "SHUTDOWN", "data": { "guest": true, "reason": "guest-reset" } });
     talk.say(&reset.to_string()).await;
-    assert_eq!(fake.end().await, Exit::Rebooted);
+    assert_eq!(fake.end().await, DomainExit::Rebooted);
 }
 
 #[tokio::test]
@@ -150,7 +150,7 @@ async fn one_that_broke_off_is_heard_again_though_nobody_calls() {
     // What has left meanwhile was told to nobody.
     let event = soon(fake.events.recv()).await.unwrap();
     assert!(matches!(event, DomainEvent::Unplugged { .. }), "{event:?}");
-    assert_eq!(fake.end().await, Exit::PoweredOff);
+    assert_eq!(fake.end().await, DomainExit::PoweredOff);
 }
 
 /// Whoever found it may have had no answer when it asked what the guest has.
@@ -219,7 +219,7 @@ async fn one_that_goes_while_it_is_asked_is_gone() {
             drop(talk);
             fake.process.kill().await.unwrap();
         };
-        let (asked, ()) = tokio::join!(ask::once(&fake.domain, Ask::Shutdown), goes);
+        let (asked, ()) = tokio::join!(ask::once(&fake.domain, GuestRequest::Shutdown), goes);
         assert!(matches!(asked, Err(HvError::Absent)), "{answered:?}: {asked:?}");
     }
 }
@@ -234,10 +234,10 @@ async fn a_guest_whose_emulator_is_slow_is_asked() {
         tokio::time::sleep(SILENT_AFTER + Duration::from_secs(1)).await;
         talk.answer("running", "system_powerdown").await;
     };
-    let (asked, ()) = tokio::join!(ask::once(&fake.domain, Ask::Shutdown), answers);
+    let (asked, ()) = tokio::join!(ask::once(&fake.domain, GuestRequest::Shutdown), answers);
     asked.unwrap();
     let (asked, ()) = tokio::join!(
-        ask::once(&fake.domain, Ask::Shutdown),
+        ask::once(&fake.domain, GuestRequest::Shutdown),
         talk.answer("prelaunch", "query-status")
     );
     assert!(asked.unwrap_err().to_string().contains("has not begun to run"));
@@ -245,8 +245,8 @@ async fn a_guest_whose_emulator_is_slow_is_asked() {
 
 #[test]
 fn reasons_are_ends() {
-    assert_eq!(shutdown(Some("guest-shutdown")), Exit::PoweredOff);
-    assert_eq!(shutdown(Some("guest-panic")), Exit::Panicked);
-    assert_eq!(shutdown(Some("guest-reset")), Exit::Rebooted);
-    assert_eq!(shutdown(None), Exit::PoweredOff);
+    assert_eq!(shutdown(Some("guest-shutdown")), DomainExit::PoweredOff);
+    assert_eq!(shutdown(Some("guest-panic")), DomainExit::Panicked);
+    assert_eq!(shutdown(Some("guest-reset")), DomainExit::Rebooted);
+    assert_eq!(shutdown(None), DomainExit::PoweredOff);
 }

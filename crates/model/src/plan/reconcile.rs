@@ -15,16 +15,16 @@
 //! What is true is recorded first and by itself. Then what a living domain has is made whole, and
 //! what it does not have is let go, each device by itself: hung storage keeps nothing else.
 
-use super::build::{Draft, gone};
-use super::{Cancel, DomainSeen, Effect, MachineState, Plan, Run};
+use super::builder::{PlanBuilder, gone};
+use super::{Cancel, DomainState, Effect, MachineState, Plan, RunState};
 use crate::id::Domid;
 use crate::vbd::VbdKind;
 use crate::vdi::automaton::VolumeState;
 use crate::vm::PowerState;
-use crate::vm::exits::{self, Next};
+use crate::vm::exits::{self, ExitAction};
 
-pub(super) fn settle(state: &MachineState) -> Plan {
-    let mut draft = Draft::new(state);
+pub(super) fn reconcile(state: &MachineState) -> Plan {
+    let mut draft = PlanBuilder::new(state);
     match stays(state) {
         Some((domid, power)) => keep(&mut draft, domid, power),
         None => {
@@ -42,26 +42,26 @@ pub(super) fn settle(state: &MachineState) -> Plan {
 
 /// The domain that stays, and the power state to record for it.
 fn stays(state: &MachineState) -> Option<(Domid, PowerState)> {
-    let DomainSeen::There { domid, run } = state.domain else { return None };
+    let DomainState::There { domid, run } = state.domain else { return None };
     let alive = matches!(state.power, PowerState::Running | PowerState::Paused);
     let power = match run {
-        Run::Running => PowerState::Running,
-        Run::Paused if alive => PowerState::Paused,
-        Run::Fresh if state.power == PowerState::Paused => PowerState::Paused,
-        Run::Silent if alive => state.power,
-        Run::Ended(exit) if alive && exits::next(exit, &state.after) == Next::Keep => {
+        RunState::Running => PowerState::Running,
+        RunState::Paused if alive => PowerState::Paused,
+        RunState::Fresh if state.power == PowerState::Paused => PowerState::Paused,
+        RunState::Silent if alive => state.power,
+        RunState::Ended(exit) if alive && exits::next(exit, &state.after) == ExitAction::Keep => {
             PowerState::Paused
         }
-        Run::Fresh | Run::Paused | Run::Silent | Run::Ended(_) => return None,
+        RunState::Fresh | RunState::Paused | RunState::Silent | RunState::Ended(_) => return None,
     };
     Some((domid, power))
 }
 
-fn keep(draft: &mut Draft<'_>, domid: Domid, power: PowerState) {
+fn keep(draft: &mut PlanBuilder<'_>, domid: Domid, power: PowerState) {
     let state = draft.state;
     let truth = [Effect::Power(power), Effect::Domid(Some(domid))];
     // Nobody knows what a guest has whose domain does not answer: what is recorded stays.
-    if matches!(state.domain, DomainSeen::There { run: Run::Silent, .. }) {
+    if matches!(state.domain, DomainState::There { run: RunState::Silent, .. }) {
         draft.record(truth.to_vec(), None);
         return;
     }

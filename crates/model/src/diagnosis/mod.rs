@@ -1,9 +1,9 @@
 //! Why a disk is slow: facts in, verdict out.
 //!
 //! # Words
-//! - [`Facts`]: two samples of a process's `stats`, some time apart, and one disk in full.
+//! - [`DiskFacts`]: two samples of a process's `stats`, some time apart, and one disk in full.
 //! - [`Cause`]: what holds the disk back, or that nothing does.
-//! - [`Verdict`]: the cause, in one plain sentence, with the stage, the neighbour and since when.
+//! - [`DiskVerdict`]: the cause, in one plain sentence, with the stage, the neighbour and since when.
 //! - [`NicVerdict`]: the same of a NIC, from [`NicFacts`].
 //!
 //! # Model
@@ -17,22 +17,22 @@
 
 mod facts;
 mod flow;
+mod history;
 mod judge;
 mod nic;
-mod past;
 mod polling;
 #[cfg(test)]
 mod tests;
-mod words;
+mod units;
 
 use serde::{Deserialize, Serialize};
 
 use crate::report::Stage;
 
-pub use facts::Facts;
+pub use facts::DiskFacts;
 pub use judge::judge;
 pub use nic::{NicCause, NicFacts, NicVerdict, judge_nic, judge_refused};
-pub use words::{bytes, duration};
+pub use units::{bytes, duration};
 
 /// What holds a disk back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -78,7 +78,7 @@ pub enum Cause {
 
 /// Why a disk is slow.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Verdict {
+pub struct DiskVerdict {
     /// What holds it back.
     pub cause: Cause,
     /// In one sentence.
@@ -103,7 +103,7 @@ pub struct Verdict {
     pub past: Option<String>,
 }
 
-impl Verdict {
+impl DiskVerdict {
     fn new(cause: Cause, sentence: String) -> Self {
         Self {
             cause,

@@ -4,7 +4,7 @@ use super::*;
 
 #[test]
 fn an_upgrade_and_a_start_are_no_restart() {
-    for how in [BeganHow::Upgrade, BeganHow::Start] {
+    for how in [StartReason::Upgrade, StartReason::Start] {
         let case = Case::flow(10, [5.0, 0.0, 100.0]).with(|case| {
             case.now.uptime_seconds = 4.0;
             case.now.began = began(how);
@@ -15,7 +15,7 @@ fn an_upgrade_and_a_start_are_no_restart() {
         assert_eq!(case.verdict().cause, Cause::Healthy, "{how:?}");
     }
     let dead = Case::flow(10, [5.0, 0.0, 100.0]).with(|case| {
-        (case.now.uptime_seconds, case.now.began) = (4.0, began(BeganHow::Restart));
+        (case.now.uptime_seconds, case.now.began) = (4.0, began(StartReason::Restart));
     });
     assert!(dead.verdict().next.unwrap().ends_with("it was killed by SIGKILL"));
 }

@@ -1,7 +1,7 @@
 //! A row for every cause.
 
 use super::*;
-use crate::poll::Polling;
+use crate::poll::EffectivePolling;
 use crate::report::{FrameCounts, Latency, PollRefusals, PollStats, QueuePolling};
 
 fn waits(reason: PollReason) -> QueuePolling {
@@ -13,8 +13,8 @@ fn queue(index: u16) -> PairStats {
         index,
         served: true,
         reactor: 0,
-        sent: WayStats::default(),
-        got: WayStats::default(),
+        sent: DirectionStats::default(),
+        got: DirectionStats::default(),
         residence: Latency::default(),
         residence_seconds: 0.0,
         held: 0,
@@ -27,7 +27,7 @@ fn queue(index: u16) -> PairStats {
 }
 
 fn idle() -> PortStats {
-    let (set, refused) = (Polling::default(), PollRefusals::default());
+    let (set, refused) = (EffectivePolling::default(), PollRefusals::default());
     PortStats {
         id: "a".into(),
         socket: Some("/run/a.sock".into()),
@@ -65,7 +65,7 @@ fn told(change: impl FnOnce(&mut PortStats)) -> NicVerdict {
     judge_nic(&NicFacts::new(&earlier, &now, "a").unwrap())
 }
 
-fn lose(counts: &mut WayStats, reason: &str, lost: u64) {
+fn lose(counts: &mut DirectionStats, reason: &str, lost: u64) {
     counts.frames += 1000;
     counts.drops.insert(reason.into(), lost);
 }

@@ -4,7 +4,7 @@ use crate::report::{DiskStats, ReactorStats, Stage, Stats};
 
 /// Two samples of a process, and one of its disks.
 #[derive(Clone, Copy, Debug)]
-pub struct Facts<'a> {
+pub struct DiskFacts<'a> {
     before: Option<&'a DiskStats>,
     earlier: &'a Stats,
     pub(super) process: &'a Stats,
@@ -21,7 +21,7 @@ pub(super) struct Busy<'a> {
     pub(super) share: f64,
 }
 
-impl<'a> Facts<'a> {
+impl<'a> DiskFacts<'a> {
     /// `earlier` and `now` are samples of the whole process; `disk` is one of its disks in full,
     /// taken with or after `now`.
     pub fn new(earlier: &'a Stats, now: &'a Stats, disk: &'a DiskStats) -> Self {

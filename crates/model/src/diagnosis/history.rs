@@ -1,7 +1,7 @@
 //! What was slow before, when all is well now.
 
-use super::words::{bytes, duration};
-use super::{Cause, Facts, Verdict};
+use super::units::{bytes, duration};
+use super::{Cause, DiskFacts, DiskVerdict};
 use crate::report::{SlowRequest, Stage};
 
 /// How far back a slow request is worth telling.
@@ -10,7 +10,7 @@ const TOLD_SECONDS: f64 = 900.0;
 const FELT_US: f64 = 10_000.0;
 
 /// Adds the slowest request of the last while, unless something is wrong now.
-pub(super) fn tell(facts: &Facts<'_>, mut verdict: Verdict) -> Verdict {
+pub(super) fn tell(facts: &DiskFacts<'_>, mut verdict: DiskVerdict) -> DiskVerdict {
     let well = [Cause::Idle, Cause::Healthy, Cause::DeepQueue, Cause::Inactive, Cause::NoFrontEnd];
     if !well.contains(&verdict.cause) {
         return verdict;

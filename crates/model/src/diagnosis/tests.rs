@@ -91,14 +91,14 @@ impl Case {
         self
     }
 
-    fn verdict(&self) -> Verdict {
-        judge(&Facts::new(&self.before, &self.now, &self.now.disks[0]))
+    fn verdict(&self) -> DiskVerdict {
+        judge(&DiskFacts::new(&self.before, &self.now, &self.now.disks[0]))
     }
 }
 
-fn began(how: BeganHow) -> Option<Began> {
-    let after = (how == BeganHow::Restart).then(|| "was killed by SIGKILL".into());
-    Some(Began { how, unix_seconds: 1e9, after })
+fn began(how: StartReason) -> Option<WorkerStart> {
+    let after = (how == StartReason::Restart).then(|| "was killed by SIGKILL".into());
+    Some(WorkerStart { how, unix_seconds: 1e9, after })
 }
 
 fn slow(ago: f64, queue_us: f64, device_us: f64) -> SlowRequest {
@@ -116,7 +116,7 @@ fn slow(ago: f64, queue_us: f64, device_us: f64) -> SlowRequest {
         completion_us: 0.0,
         reactor: 0,
         others: 0,
-        neighbour: Some(Neighbour { disk: Some("n".into()), turn_us: queue_us }),
+        neighbour: Some(BusyNeighbour { disk: Some("n".into()), turn_us: queue_us }),
     }
 }
 
@@ -220,7 +220,7 @@ fn states() -> Vec<Row> {
             Cause::Restarted,
             Case::flow(10, [5.0, 0.0, 100.0]).with(|case| {
                 case.now.uptime_seconds = 4.0;
-                case.now.began = began(BeganHow::Restart);
+                case.now.began = began(StartReason::Restart);
             }),
             "taken over 4.0 s ago by a new process; its guest saw a pause",
         ),
@@ -228,7 +228,7 @@ fn states() -> Vec<Row> {
             Cause::Healthy,
             Case::flow(10, [5.0, 0.0, 100.0]).with(|case| {
                 case.now.uptime_seconds = 14.0;
-                case.now.began = began(BeganHow::Restart);
+                case.now.began = began(StartReason::Restart);
                 let since = case.now.began.as_ref().map(|began| began.unix_seconds + 10.0);
                 case.disk().counting_since_unix_seconds = since;
             }),

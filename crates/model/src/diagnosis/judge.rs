@@ -1,8 +1,8 @@
 //! The verdict.
 
-use super::words::{bytes, duration};
-use super::{Cause, Facts, Verdict, flow, past, polling};
-use crate::report::{Began, BeganHow, DiskState, OldestRequest, Stage};
+use super::units::{bytes, duration};
+use super::{Cause, DiskFacts, DiskVerdict, flow, history, polling};
+use crate::report::{DiskState, OldestRequest, Stage, StartReason, WorkerStart};
 use crate::spec::Backend;
 
 /// A request that is under way for this long hangs, if that is not usual for its disk.
@@ -15,16 +15,16 @@ const RESTARTED_SECONDS: f64 = 30.0;
 const TAKEN_OVER_SECONDS: f64 = 2.0;
 
 /// Says what holds a disk back.
-pub fn judge(facts: &Facts<'_>) -> Verdict {
+pub fn judge(facts: &DiskFacts<'_>) -> DiskVerdict {
     let verdict = not_served(facts)
         .or_else(|| hangs(facts))
         .or_else(|| restarted(facts))
         .unwrap_or_else(|| flow::judge(facts));
-    past::tell(facts, polling::tell(facts, verdict))
+    history::tell(facts, polling::tell(facts, verdict))
 }
 
 /// A state in which nothing is served, whatever the requests do.
-fn not_served(facts: &Facts<'_>) -> Option<Verdict> {
+fn not_served(facts: &DiskFacts<'_>) -> Option<DiskVerdict> {
     let disk = facts.disk;
     let id = &disk.id;
     if let Some(fence) = &disk.fence {
@@ -33,24 +33,24 @@ fn not_served(facts: &Facts<'_>) -> Option<Verdict> {
             "{id} waits behind its fence for {waited}: the kernel still works on requests of a \
              process that has died, and ours must come after them."
         );
-        let verdict = Verdict::new(Cause::Fence, sentence).at(Stage::Device);
+        let verdict = DiskVerdict::new(Cause::Fence, sentence).at(Stage::Device);
         return Some(verdict.since(fence.since_seconds).next(look_at_storage(facts)));
     }
     match disk.state {
         DiskState::Waiting => {
             let alert = disk.alert.as_deref().unwrap_or("requests wait for full storage");
             let sentence = format!("{id} waits for room on its storage: {alert}.");
-            return Some(Verdict::new(Cause::Full, sentence).at(Stage::Device));
+            return Some(DiskVerdict::new(Cause::Full, sentence).at(Stage::Device));
         }
         DiskState::Attached => {
             let sentence = format!("{id} is attached and not active, so its guest waits.");
             let step = format!("activate it: ringway io disk.activate id={id}");
-            return Some(Verdict::new(Cause::Inactive, sentence).next(step));
+            return Some(DiskVerdict::new(Cause::Inactive, sentence).next(step));
         }
         DiskState::Paused => {
             let sentence = format!("{id} is paused, so its guest waits.");
             let step = format!("when whoever paused it is done: ringway io disk.resume id={id}");
-            return Some(Verdict::new(Cause::Paused, sentence).next(step));
+            return Some(DiskVerdict::new(Cause::Paused, sentence).next(step));
         }
         DiskState::Stuck => return Some(stuck(facts)),
         DiskState::Refused => {
@@ -65,26 +65,26 @@ fn not_served(facts: &Facts<'_>) -> Option<Verdict> {
             } else {
                 format!("mend what it names, then: ringway io disk.activate id={id}")
             };
-            return Some(Verdict::new(Cause::Refused, sentence).next(step));
+            return Some(DiskVerdict::new(Cause::Refused, sentence).next(step));
         }
         DiskState::Active => {}
     }
     if !disk.connected {
         let sentence = format!("{id} has no front-end: no machine is connected to its socket.");
         let step = format!("start the machine with the socket {}", disk.socket);
-        return Some(Verdict::new(Cause::NoFrontEnd, sentence).next(step));
+        return Some(DiskVerdict::new(Cause::NoFrontEnd, sentence).next(step));
     }
     if disk.queues_started == 0 {
         let sentence =
             format!("{id} has a front-end, and its guest's driver has started no queue yet.");
         let step = "look at the guest's console: it boots, or has no driver for the disk";
-        return Some(Verdict::new(Cause::NoDriver, sentence).next(step));
+        return Some(DiskVerdict::new(Cause::NoDriver, sentence).next(step));
     }
     None
 }
 
 /// A request that is under way for too long.
-fn hangs(facts: &Facts<'_>) -> Option<Verdict> {
+fn hangs(facts: &DiskFacts<'_>) -> Option<DiskVerdict> {
     let disk = facts.disk;
     let oldest = disk.oldest.as_ref()?;
     if oldest.age_seconds < HANGS_SECONDS.max(facts.usual(Stage::Total) * UNUSUAL_MEDIANS) {
@@ -98,7 +98,7 @@ fn hangs(facts: &Facts<'_>) -> Option<Verdict> {
     Some(verdict.since(oldest.in_stage_seconds))
 }
 
-fn storage_hangs(facts: &Facts<'_>, oldest: &OldestRequest) -> Verdict {
+fn storage_hangs(facts: &DiskFacts<'_>, oldest: &OldestRequest) -> DiskVerdict {
     let disk = facts.disk;
     let what = oldest.kind.map_or("request", |kind| kind.name());
     let range = match oldest.bytes {
@@ -118,10 +118,10 @@ fn storage_hangs(facts: &Facts<'_>, oldest: &OldestRequest) -> Verdict {
         disk.id,
         duration(oldest.in_stage_seconds),
     );
-    Verdict::new(Cause::StorageHangs, sentence).at(Stage::Device).next(look_at_storage(facts))
+    DiskVerdict::new(Cause::StorageHangs, sentence).at(Stage::Device).next(look_at_storage(facts))
 }
 
-fn look_at_storage(facts: &Facts<'_>) -> String {
+fn look_at_storage(facts: &DiskFacts<'_>) -> String {
     let place = match &facts.disk.backend {
         Backend::File(path) => path.display().to_string(),
         Backend::Null(_) | Backend::Memory(_) => "the disk".into(),
@@ -130,7 +130,7 @@ fn look_at_storage(facts: &Facts<'_>) -> String {
 }
 
 /// A stop gave up waiting.
-fn stuck(facts: &Facts<'_>) -> Verdict {
+fn stuck(facts: &DiskFacts<'_>) -> DiskVerdict {
     let disk = facts.disk;
     let (verb, seconds, requests) = match &disk.stuck {
         Some(stuck) => (stuck.verb.as_str(), stuck.since_seconds, stuck.requests),
@@ -142,30 +142,30 @@ fn stuck(facts: &Facts<'_>) -> Verdict {
         disk.id,
         duration(seconds),
     );
-    let verdict = Verdict::new(Cause::Stuck, sentence).at(Stage::Device).since(seconds);
+    let verdict = DiskVerdict::new(Cause::Stuck, sentence).at(Stage::Device).since(seconds);
     verdict.next(look_at_storage(facts))
 }
 
 /// It has been in the ring, and the reactor has not come by.
-fn not_looked_at(facts: &Facts<'_>, oldest: &OldestRequest) -> Option<Verdict> {
+fn not_looked_at(facts: &DiskFacts<'_>, oldest: &OldestRequest) -> Option<DiskVerdict> {
     let id = &facts.disk.id;
     let other = facts.stuck_with().filter(|other| other != id)?;
     let sentence = format!(
         "{id} waits in its ring for {}: its reactor is stuck with disk {other}.",
         duration(oldest.age_seconds)
     );
-    let mut verdict = Verdict::new(Cause::Neighbour, sentence).at(Stage::Queue);
+    let mut verdict = DiskVerdict::new(Cause::Neighbour, sentence).at(Stage::Queue);
     verdict.neighbour = Some(other.into());
     Some(verdict.next(format!("see what {other} does: ringway why {other}")))
 }
 
 /// The process that serves it is young because a former one has died. An upgrade is a pause of
 /// milliseconds, and explains nothing.
-fn restarted(facts: &Facts<'_>) -> Option<Verdict> {
+fn restarted(facts: &DiskFacts<'_>) -> Option<DiskVerdict> {
     let (disk, process) = (facts.disk, facts.process);
     let uptime = process.uptime_seconds;
     let after = match &process.began {
-        Some(Began { how: BeganHow::Restart, after, .. }) => after.as_deref(),
+        Some(WorkerStart { how: StartReason::Restart, after, .. }) => after.as_deref(),
         // A former version does not say: what was submitted again was left by a dead one.
         None if disk.resubmitted > 0 => {
             process.keeper.as_ref().and_then(|k| k.last_exit.as_deref())
@@ -193,5 +193,5 @@ fn restarted(facts: &Facts<'_>) -> Option<Verdict> {
         Some(end) => format!("see in the log why the former process ended: it {end}"),
         None => "see in the log why the former process ended".into(),
     };
-    Some(Verdict::new(Cause::Restarted, sentence).since(uptime).next(step))
+    Some(DiskVerdict::new(Cause::Restarted, sentence).since(uptime).next(step))
 }

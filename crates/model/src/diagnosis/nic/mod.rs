@@ -6,8 +6,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::polling;
-use super::words::{bytes, duration};
-use crate::report::{NicStats, PairStats, PollReason, PortStats, Stats, WayStats};
+use super::units::{bytes, duration};
+use crate::report::{DirectionStats, NicStats, PairStats, PollReason, PortStats, Stats};
 
 /// Part of the time for which a cap must hold a queue to be what it waits for.
 const HELD_SHARE: f64 = 0.05;
@@ -110,13 +110,13 @@ impl<'a> NicFacts<'a> {
     }
 
     /// Frames, and those of them that were lost.
-    fn flow(&self, way: fn(&PortStats) -> &WayStats) -> (f64, f64) {
+    fn flow(&self, way: fn(&PortStats) -> &DirectionStats) -> (f64, f64) {
         let frames = self.grown(|nic| way(nic).frames as f64);
         (frames, self.grown(|nic| way(nic).lost() as f64))
     }
 
     /// The reason for which most frames were lost.
-    fn most_lost(&self, way: fn(&PortStats) -> &WayStats) -> Option<(&'a str, f64)> {
+    fn most_lost(&self, way: fn(&PortStats) -> &DirectionStats) -> Option<(&'a str, f64)> {
         let reasons = way(self.nic).drops.keys();
         let all = reasons
             .map(|reason| (reason.as_str(), self.grown(|nic| way(nic).lost_for(reason) as f64)));
@@ -124,11 +124,11 @@ impl<'a> NicFacts<'a> {
     }
 }
 
-fn sent(nic: &PortStats) -> &WayStats {
+fn sent(nic: &PortStats) -> &DirectionStats {
     &nic.sent
 }
 
-fn got(nic: &PortStats) -> &WayStats {
+fn got(nic: &PortStats) -> &DirectionStats {
     &nic.got
 }
 
@@ -262,7 +262,7 @@ fn slow(facts: &NicFacts<'_>) -> Option<NicVerdict> {
 
 fn served(facts: &NicFacts<'_>) -> NicVerdict {
     let id = &facts.nic.id;
-    let rate = |way: fn(&PortStats) -> &WayStats| {
+    let rate = |way: fn(&PortStats) -> &DirectionStats| {
         let seconds = facts.seconds.max(1e-9);
         let frames = facts.grown(|nic| way(nic).frames as f64) / seconds;
         (frames, facts.grown(|nic| way(nic).bytes as f64) / seconds)

@@ -1,7 +1,7 @@
 //! What the requests between two samples waited for.
 
-use super::words::{bytes, duration};
-use super::{Cause, Facts, Verdict};
+use super::units::{bytes, duration};
+use super::{Cause, DiskFacts, DiskVerdict};
 use crate::caps::{MAX_BYTES_PER_SECOND, MAX_IOPS};
 use crate::report::{DiskStats, Stage};
 
@@ -36,7 +36,7 @@ struct Flow {
 }
 
 impl Flow {
-    fn of(facts: &Facts<'_>) -> Self {
+    fn of(facts: &DiskFacts<'_>) -> Self {
         let (requests, total) = facts.spent(Stage::Total);
         let share = |seconds: f64| if total > 0.0 { seconds / total } else { 0.0 };
         let (with_device, device) = facts.spent(Stage::Device);
@@ -52,7 +52,7 @@ impl Flow {
 }
 
 /// Judges by what ended between the samples.
-pub(super) fn judge(facts: &Facts<'_>) -> Verdict {
+pub(super) fn judge(facts: &DiskFacts<'_>) -> DiskVerdict {
     let disk = facts.disk;
     let done = facts.grown(|disk| disk.requests.total() as f64);
     if !disk.recorded {
@@ -62,7 +62,7 @@ pub(super) fn judge(facts: &Facts<'_>) -> Verdict {
             rate(facts, done)
         );
         let step = "attach it with record=true, which is the default";
-        return Verdict::new(Cause::NotRecorded, sentence).next(step);
+        return DiskVerdict::new(Cause::NotRecorded, sentence).next(step);
     }
     let flow = Flow::of(facts);
     if flow.cap >= SHARE_NAMED && flow.mean >= WAIT_MIN_SECONDS {
@@ -76,7 +76,7 @@ pub(super) fn judge(facts: &Facts<'_>) -> Verdict {
     }
     if done == 0.0 && disk.in_flight == 0 && disk.in_rings == 0 {
         let sentence = format!("{} is idle: its guest asks for nothing.", disk.id);
-        return Verdict::new(Cause::Idle, sentence);
+        return DiskVerdict::new(Cause::Idle, sentence);
     }
     neighbour(facts, &flow)
         .or_else(|| processor(facts, &flow))
@@ -84,12 +84,12 @@ pub(super) fn judge(facts: &Facts<'_>) -> Verdict {
         .unwrap_or_else(|| healthy(facts, &flow))
 }
 
-fn rate(facts: &Facts<'_>, count: f64) -> f64 {
+fn rate(facts: &DiskFacts<'_>, count: f64) -> f64 {
     if facts.seconds > 0.0 { count / facts.seconds } else { 0.0 }
 }
 
 /// Its cap holds it back.
-pub(super) fn capped(facts: &Facts<'_>, held: Option<f64>) -> Verdict {
+pub(super) fn capped(facts: &DiskFacts<'_>, held: Option<f64>) -> DiskVerdict {
     let disk = facts.disk;
     let flow = Flow::of(facts);
     let how = match held {
@@ -101,7 +101,7 @@ pub(super) fn capped(facts: &Facts<'_>, held: Option<f64>) -> Verdict {
         ),
     };
     let sentence = format!("{} waits for its cap{}: {how}.", disk.id, limits(disk));
-    Verdict::new(Cause::Cap, sentence).at(Stage::Cap).next(raise(disk))
+    DiskVerdict::new(Cause::Cap, sentence).at(Stage::Cap).next(raise(disk))
 }
 
 /// How the cap is raised. What is not given to `disk.caps` is not capped, so all of it is there.
@@ -143,7 +143,7 @@ fn limits(disk: &DiskStats) -> String {
 }
 
 /// Another disk takes the thread.
-fn neighbour(facts: &Facts<'_>, flow: &Flow) -> Option<Verdict> {
+fn neighbour(facts: &DiskFacts<'_>, flow: &Flow) -> Option<DiskVerdict> {
     let disk = facts.disk;
     let waited = rate(facts, facts.grown(|disk| disk.neighbour_seconds));
     let long_turns = waited >= SHARE_NAMED;
@@ -163,7 +163,7 @@ fn neighbour(facts: &Facts<'_>, flow: &Flow) -> Option<Verdict> {
         flow.queue * 100.0,
         duration(flow.mean * flow.queue),
     );
-    let mut verdict = Verdict::new(Cause::Neighbour, sentence).at(Stage::Queue);
+    let mut verdict = DiskVerdict::new(Cause::Neighbour, sentence).at(Stage::Queue);
     verdict.neighbour = Some(busy.disk.into());
     Some(verdict.next(format!(
         "give {} a cap, or serve the two from processes of their own; ringway why {} says more",
@@ -172,7 +172,7 @@ fn neighbour(facts: &Facts<'_>, flow: &Flow) -> Option<Verdict> {
 }
 
 /// The disk itself takes the thread.
-fn processor(facts: &Facts<'_>, flow: &Flow) -> Option<Verdict> {
+fn processor(facts: &DiskFacts<'_>, flow: &Flow) -> Option<DiskVerdict> {
     let disk = facts.disk;
     let threads = disk.reactors.len().max(1) as f64;
     let share = rate(facts, facts.grown(|disk| disk.busy_seconds)) / threads;
@@ -187,11 +187,11 @@ fn processor(facts: &Facts<'_>, flow: &Flow) -> Option<Verdict> {
         duration(flow.mean * flow.queue),
     );
     let step = "give the disk more queues and the process more reactors, or the host more CPUs";
-    Some(Verdict::new(Cause::Processor, sentence).at(Stage::Queue).next(step))
+    Some(DiskVerdict::new(Cause::Processor, sentence).at(Stage::Queue).next(step))
 }
 
 /// The storage takes the time.
-fn storage(facts: &Facts<'_>, flow: &Flow) -> Option<Verdict> {
+fn storage(facts: &DiskFacts<'_>, flow: &Flow) -> Option<DiskVerdict> {
     let disk = facts.disk;
     let usual = facts.usual(Stage::Device);
     let much = flow.device >= SHARE_NAMED && flow.device_mean >= SLOW_MIN_SECONDS;
@@ -208,7 +208,7 @@ fn storage(facts: &Facts<'_>, flow: &Flow) -> Option<Verdict> {
             duration(flow.device_mean),
         );
         let step = "see who else uses that storage, and what its own statistics say";
-        return Some(Verdict::new(Cause::StorageSlow, sentence).at(Stage::Device).next(step));
+        return Some(DiskVerdict::new(Cause::StorageSlow, sentence).at(Stage::Device).next(step));
     }
     // Little's law: requests under way on average.
     let depth = rate(facts, flow.requests) * flow.mean;
@@ -221,12 +221,12 @@ fn storage(facts: &Facts<'_>, flow: &Flow) -> Option<Verdict> {
             duration(flow.mean),
         );
         let step = "faster storage helps, or a guest that asks for less at a time";
-        return Some(Verdict::new(Cause::DeepQueue, sentence).at(Stage::Device).next(step));
+        return Some(DiskVerdict::new(Cause::DeepQueue, sentence).at(Stage::Device).next(step));
     }
     None
 }
 
-fn healthy(facts: &Facts<'_>, flow: &Flow) -> Verdict {
+fn healthy(facts: &DiskFacts<'_>, flow: &Flow) -> DiskVerdict {
     let sentence = format!(
         "{} is served without a hold-up: {:.0} requests a second, {} each, of which {} with the \
          storage.",
@@ -235,5 +235,5 @@ fn healthy(facts: &Facts<'_>, flow: &Flow) -> Verdict {
         duration(flow.mean),
         duration(flow.device_mean),
     );
-    Verdict::new(Cause::Healthy, sentence)
+    DiskVerdict::new(Cause::Healthy, sentence)
 }

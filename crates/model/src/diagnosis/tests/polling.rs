@@ -1,7 +1,7 @@
 //! What is told of polling.
 
 use super::*;
-use crate::poll::Polling;
+use crate::poll::EffectivePolling;
 
 fn polled(reason: PollReason, hits: u64) -> PollStats {
     let queues = QueuePolling {
@@ -12,7 +12,7 @@ fn polled(reason: PollReason, hits: u64) -> PollStats {
         spun_seconds: hits as f64 * 20e-6,
         saved_us: hits as f64 * 15.0,
     };
-    PollStats { set: Polling::default(), queues, refused: PollRefusals::default() }
+    PollStats { set: EffectivePolling::default(), queues, refused: PollRefusals::default() }
 }
 
 /// A disk that is well and polled, or not, for this reason.

@@ -4,20 +4,21 @@ use std::collections::BTreeMap;
 
 use super::costs::weight;
 use super::{
-    Cancel, DiskState, DomainSeen, Effect, MachineState, Medium, Plan, Slots, Step, StepId, Verb,
+    Cancel, DiskState, DomainState, Effect, MachineState, Medium, Plan, Slots, Step, StepAction,
+    StepId,
 };
 use crate::id::{VbdId, VdiId, VifId};
 use crate::vdi::automaton::{VolumeOp, VolumeState, apply, steps};
 
 /// A plan in the making.
-pub(super) struct Draft<'a> {
+pub(super) struct PlanBuilder<'a> {
     pub(super) state: &'a MachineState,
     plan: Plan,
 }
 
 /// What follows from what was taken down: for each, the step after which it is free again.
 #[derive(Default)]
-pub(super) struct Cleared {
+pub(super) struct TeardownSteps {
     /// The domain is gone.
     pub(super) domain: Option<StepId>,
     /// Nothing is left of the domain.
@@ -28,7 +29,7 @@ pub(super) struct Cleared {
     pub(super) vifs: BTreeMap<VifId, StepId>,
 }
 
-impl Cleared {
+impl TeardownSteps {
     /// The steps after which no slot of the machine holds this volume.
     pub(super) fn of_volume(&self, state: &MachineState, vdi: VdiId) -> Vec<StepId> {
         let slots = state.disks.iter().filter(|disk| disk.medium.is_some_and(|one| one.vdi == vdi));
@@ -42,7 +43,7 @@ impl Cleared {
     }
 }
 
-impl<'a> Draft<'a> {
+impl<'a> PlanBuilder<'a> {
     pub(super) fn new(state: &'a MachineState) -> Self {
         Self { state, plan: Plan::default() }
     }
@@ -52,7 +53,7 @@ impl<'a> Draft<'a> {
     }
 
     /// A step that holds nothing and can be cancelled, with what its verb costs.
-    pub(super) fn step(&self, verb: Verb, after: impl IntoIterator<Item = StepId>) -> Step {
+    pub(super) fn step(&self, verb: StepAction, after: impl IntoIterator<Item = StepId>) -> Step {
         Step {
             after: after.into_iter().collect(),
             deadline: self.state.deadlines.of(&verb),
@@ -81,7 +82,7 @@ impl<'a> Draft<'a> {
         then: Vec<Effect>,
         after: impl IntoIterator<Item = StepId>,
     ) -> StepId {
-        let step = self.step(Verb::Record, after);
+        let step = self.step(StepAction::Record, after);
         self.add(Step { then, cancel: Cancel::Never, ..step })
     }
 
@@ -99,10 +100,10 @@ impl<'a> Draft<'a> {
         for (op, as_before) in steps(from, to) {
             let vbd = disk.vbd;
             let (verb, cancel) = match op {
-                VolumeOp::Attach(access) => (Verb::VbdAttach(vbd, access), Cancel::Before),
-                VolumeOp::Activate => (Verb::VbdActivate(vbd), Cancel::Before),
-                VolumeOp::Deactivate => (Verb::VbdDeactivate(vbd), Cancel::Never),
-                VolumeOp::Detach => (Verb::VbdDetach(vbd), Cancel::Never),
+                VolumeOp::Attach(access) => (StepAction::VbdAttach(vbd, access), Cancel::Before),
+                VolumeOp::Activate => (StepAction::VbdActivate(vbd), Cancel::Before),
+                VolumeOp::Deactivate => (StepAction::VbdDeactivate(vbd), Cancel::Never),
+                VolumeOp::Detach => (StepAction::VbdDetach(vbd), Cancel::Never),
             };
             let reached = apply(as_before, op).unwrap_or(as_before);
             let slots = Slots::Device { sr: medium.sr };
@@ -117,15 +118,15 @@ impl<'a> Draft<'a> {
     }
 
     /// Takes down what is there of a machine: its domain, then each device by itself.
-    pub(super) fn clear(&mut self, after: Option<StepId>, kill: Cancel) -> Cleared {
+    pub(super) fn clear(&mut self, after: Option<StepId>, kill: Cancel) -> TeardownSteps {
         let state = self.state;
-        let mut cleared = Cleared { domain: after, ..Cleared::default() };
-        if let DomainSeen::There { .. } = state.domain {
-            let step = self.step(Verb::DomainKill, after);
+        let mut cleared = TeardownSteps { domain: after, ..TeardownSteps::default() };
+        if let DomainState::There { .. } = state.domain {
+            let step = self.step(StepAction::DomainKill, after);
             cleared.domain = Some(self.add(Step { cancel: kill, then: gone(state), ..step }));
         }
-        if state.domain != DomainSeen::Absent {
-            let step = self.step(Verb::DomainForget, cleared.domain);
+        if state.domain != DomainState::Absent {
+            let step = self.step(StepAction::DomainForget, cleared.domain);
             let step = Step { cancel: Cancel::Never, then: gone(state), ..step };
             cleared.forgotten = Some(self.add(step));
         }
@@ -144,12 +145,12 @@ impl<'a> Draft<'a> {
     }
 
     pub(super) fn vif_create(&mut self, vif: VifId, after: Option<StepId>) -> StepId {
-        let step = self.step(Verb::VifCreate(vif), after);
+        let step = self.step(StepAction::VifCreate(vif), after);
         self.add(Step { slots: Slots::Network, ..step })
     }
 
     pub(super) fn vif_destroy(&mut self, vif: VifId, after: Option<StepId>) -> StepId {
-        let step = self.step(Verb::VifDestroy(vif), after);
+        let step = self.step(StepAction::VifDestroy(vif), after);
         self.add(Step { slots: Slots::Network, cancel: Cancel::Never, ..step })
     }
 
@@ -158,7 +159,7 @@ impl<'a> Draft<'a> {
         vif: VifId,
         after: impl IntoIterator<Item = StepId>,
     ) -> StepId {
-        let step = self.step(Verb::VifPlug(vif), after);
+        let step = self.step(StepAction::VifPlug(vif), after);
         let (then, if_failed) = (vec![Effect::Vif(vif, true)], vec![Effect::Vif(vif, false)]);
         self.add(Step { then, if_failed, ..step })
     }

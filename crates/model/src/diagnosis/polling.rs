@@ -1,11 +1,11 @@
 //! Whether the disk is polled, and why not.
 
-use super::words::duration;
-use super::{Cause, Facts, Verdict};
+use super::units::duration;
+use super::{Cause, DiskFacts, DiskVerdict};
 use crate::report::{DiskStats, PollReason, PollStats, QueuePolling};
 
 /// Adds what its queues do when they have nothing to do, if they are served.
-pub(super) fn tell(facts: &Facts<'_>, mut verdict: Verdict) -> Verdict {
+pub(super) fn tell(facts: &DiskFacts<'_>, mut verdict: DiskVerdict) -> DiskVerdict {
     use Cause::{Cap, DeepQueue, Healthy, Idle, Neighbour, NotRecorded, Processor, StorageSlow};
     let served = [Idle, Healthy, StorageSlow, DeepQueue, Cap, Neighbour, Processor, NotRecorded];
     let Some(polling) = facts.disk.polling.filter(|_| served.contains(&verdict.cause)) else {
@@ -18,7 +18,7 @@ pub(super) fn tell(facts: &Facts<'_>, mut verdict: Verdict) -> Verdict {
     verdict
 }
 
-fn sentence(facts: &Facts<'_>, polling: &PollStats) -> Option<String> {
+fn sentence(facts: &DiskFacts<'_>, polling: &PollStats) -> Option<String> {
     match polling.queues.reason {
         PollReason::Pays => Some(pays(facts)),
         _ => told(polling, "requests"),
@@ -60,7 +60,7 @@ pub(super) fn told(polling: &PollStats, works: &str) -> Option<String> {
     Some(told)
 }
 
-fn pays(facts: &Facts<'_>) -> String {
+fn pays(facts: &DiskFacts<'_>) -> String {
     let of = |count: fn(&QueuePolling) -> f64| {
         let queues = move |polling: &PollStats| count(&polling.queues);
         facts.grown(move |disk: &DiskStats| disk.polling.as_ref().map_or(0.0, queues))
@@ -80,7 +80,7 @@ fn pays(facts: &Facts<'_>) -> String {
 }
 
 /// What lets it be polled.
-fn step(facts: &Facts<'_>, polling: &PollStats) -> Option<String> {
+fn step(facts: &DiskFacts<'_>, polling: &PollStats) -> Option<String> {
     match polling.queues.reason {
         PollReason::NoFreeCpu => Some(format!(
             "for a lower latency free a CPU, or poll on a busier host too: \

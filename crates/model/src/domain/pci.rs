@@ -60,14 +60,14 @@ impl fmt::Display for Bus {
 
 /// A PCI address; the function is 0, because only whole slots can be plugged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Place {
+pub struct PciSlot {
     /// On which bus.
     pub bus: Bus,
     /// Slot, 0 to 31.
     pub slot: u8,
 }
 
-impl Place {
+impl PciSlot {
     const fn root(slot: u8) -> Self {
         Self { bus: Bus::Root, slot }
     }
@@ -75,9 +75,9 @@ impl Place {
 
 /// A place for a disk, and what it can have there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DiskPlace {
+pub struct DiskSlot {
     /// Where.
-    pub place: Place,
+    pub place: PciSlot,
     /// Most queues; the machine's CPUs bound them as well.
     pub most_queues: u16,
     /// MSI-X vectors: `None` for as many as QEMU gives, 0 for a shared line.
@@ -85,36 +85,36 @@ pub struct DiskPlace {
 }
 
 /// The display, if there is one.
-pub const DISPLAY: Place = Place::root(2);
+pub const DISPLAY: PciSlot = PciSlot::root(2);
 /// The serial controller with the guest agent's port.
-pub const AGENT_PORT: Place = Place::root(3);
+pub const AGENT_PORT: PciSlot = PciSlot::root(3);
 /// The controller of the CD drives.
-pub const AHCI: Place = Place::root(4);
+pub const AHCI: PciSlot = PciSlot::root(4);
 /// The source of random numbers.
-pub const RANDOM: Place = Place::root(5);
+pub const RANDOM: PciSlot = PciSlot::root(5);
 
 /// Every bridge with its number's bus and its place.
-pub fn bridges() -> impl Iterator<Item = (Bus, Place)> {
-    (0..BRIDGE_COUNT).map(|number| (Bus::Bridge(number), Place::root(FIRST_BRIDGE_SLOT + number)))
+pub fn bridges() -> impl Iterator<Item = (Bus, PciSlot)> {
+    (0..BRIDGE_COUNT).map(|number| (Bus::Bridge(number), PciSlot::root(FIRST_BRIDGE_SLOT + number)))
 }
 
 /// The place of a disk, or `None` past [`MAX_DISKS`].
-pub fn disk(userdevice: u8) -> Option<DiskPlace> {
+pub fn disk(userdevice: u8) -> Option<DiskSlot> {
     let place = match userdevice.checked_sub(ROOT_DISKS) {
-        None => Place::root(FIRST_DISK_SLOT + userdevice),
+        None => PciSlot::root(FIRST_DISK_SLOT + userdevice),
         Some(behind) => {
-            Place { bus: Bus::Bridge(behind / BRIDGE_DISKS), slot: 1 + behind % BRIDGE_DISKS }
+            PciSlot { bus: Bus::Bridge(behind / BRIDGE_DISKS), slot: 1 + behind % BRIDGE_DISKS }
         }
     };
     // By the number, not by how many there are: a neighbour that comes or goes changes nothing.
     let (most_queues, vectors) =
         if userdevice < MSIX_DISKS { (crate::spec::MAX_QUEUES, None) } else { (1, Some(0)) };
-    (userdevice < MAX_DISKS).then_some(DiskPlace { place, most_queues, vectors })
+    (userdevice < MAX_DISKS).then_some(DiskSlot { place, most_queues, vectors })
 }
 
 /// The place of an interface, or `None` past [`MAX_VIFS`].
-pub fn vif(device: u8) -> Option<Place> {
-    (device < MAX_VIFS).then(|| Place::root(FIRST_VIF_SLOT + device))
+pub fn vif(device: u8) -> Option<PciSlot> {
+    (device < MAX_VIFS).then(|| PciSlot::root(FIRST_VIF_SLOT + device))
 }
 
 #[cfg(test)]
@@ -130,7 +130,7 @@ mod tests {
 
     #[test]
     fn all_places_differ_and_none_is_past_the_end() {
-        let fixed = [DISPLAY, AGENT_PORT, AHCI, RANDOM, Place::root(0), Place::root(1)];
+        let fixed = [DISPLAY, AGENT_PORT, AHCI, RANDOM, PciSlot::root(0), PciSlot::root(1)];
         let disks = (0..MAX_DISKS).map(|number| disk(number).unwrap().place);
         let vifs = (0..MAX_VIFS).map(|number| vif(number).unwrap());
         let bridges = bridges().map(|(_, place)| place);
@@ -157,13 +157,13 @@ mod tests {
         assert_eq!(places, ["pci.0 14", "pci.0 20", "br0 1", "br0 31", "br1 1", "br7 31"]);
         assert_eq!([vif(0), vif(6)].map(|one| one.unwrap().slot), [21, 27]);
         let first = bridges().next().unwrap();
-        assert_eq!((first.0.to_string().as_str(), first.1), ("br0", Place::root(6)));
+        assert_eq!((first.0.to_string().as_str(), first.1), ("br0", PciSlot::root(6)));
     }
 
     #[test]
     fn from_the_thirty_third_on_there_is_one_queue_and_no_vector() {
         for userdevice in 0..MAX_DISKS {
-            let DiskPlace { most_queues, vectors, .. } = disk(userdevice).unwrap();
+            let DiskSlot { most_queues, vectors, .. } = disk(userdevice).unwrap();
             assert_eq!(most_queues == 1, userdevice >= 32, "{userdevice}");
             assert_eq!(vectors, (userdevice >= 32).then_some(0), "{userdevice}");
         }

@@ -17,7 +17,7 @@ const BAD_IDLE_THRESHOLD: u8 = 50;
 
 /// Limits of a disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Limits {
+pub struct DiskLimits {
     /// What its guest may do at most.
     pub caps: Caps,
     /// Its share of the storage when others want it too, 1 to 1000.
@@ -44,11 +44,11 @@ pub struct Tuning {
 ///
 /// # Errors
 /// Fields `qos_algorithm_type` and `qos_algorithm_params`: what is not known or cannot be kept.
-pub fn limits(algorithm: &str, params: &BTreeMap<String, String>) -> Result<Limits, SpecError> {
+pub fn limits(algorithm: &str, params: &BTreeMap<String, String>) -> Result<DiskLimits, SpecError> {
     match algorithm {
-        "" => Ok(Limits::default()),
+        "" => Ok(DiskLimits::default()),
         "ringway" => ours(params),
-        "ionice" => Ok(Limits { weight: Some(ionice(params)), ..Limits::default() }),
+        "ionice" => Ok(DiskLimits { weight: Some(ionice(params)), ..DiskLimits::default() }),
         _ => refuse(
             "qos_algorithm_type",
             format!("{algorithm:?} is not known; use {} or nothing", ALGORITHMS.join(", ")),
@@ -84,8 +84,8 @@ pub fn tuning(other_config: &BTreeMap<String, String>) -> Tuning {
     }
 }
 
-fn ours(params: &BTreeMap<String, String>) -> Result<Limits, SpecError> {
-    let mut limits = Limits::default();
+fn ours(params: &BTreeMap<String, String>) -> Result<DiskLimits, SpecError> {
+    let mut limits = DiskLimits::default();
     let caps = &mut limits.caps;
     for (key, text) in params {
         match key.as_str() {
@@ -177,9 +177,9 @@ mod tests {
             bytes_burst: Some(20 << 20),
             burst_seconds: 30,
         };
-        assert_eq!(limits("ringway", &map(params)), Ok(Limits { caps, weight: Some(300) }));
-        assert_eq!(limits("ringway", &map("")), Ok(Limits::default()));
-        assert_eq!(limits("", &map("iops=nonsense")), Ok(Limits::default()), "no algorithm");
+        assert_eq!(limits("ringway", &map(params)), Ok(DiskLimits { caps, weight: Some(300) }));
+        assert_eq!(limits("ringway", &map("")), Ok(DiskLimits::default()));
+        assert_eq!(limits("", &map("iops=nonsense")), Ok(DiskLimits::default()), "no algorithm");
         for algorithm in ALGORITHMS {
             assert!(limits(algorithm, &map("")).is_ok(), "{algorithm}");
         }
@@ -225,7 +225,7 @@ mod tests {
             ("sched=anything class=8", 442),
             ("sched=idle class=7", 10),
         ] {
-            let expected = Limits { weight: Some(weight), caps: Caps::default() };
+            let expected = DiskLimits { weight: Some(weight), caps: Caps::default() };
             assert_eq!(limits("ionice", &map(params)), Ok(expected), "{params}");
         }
     }
