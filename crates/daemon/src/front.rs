@@ -8,8 +8,8 @@ use tokio::net::UnixStream;
 use tokio::time::timeout;
 use toolstack::fut::Fut;
 use xenapi::envelope::Call;
-use xenapi::table::implicit::resolve;
-use xenapi::table::{Kind, Role, class, classes, console, vm};
+use xenapi::table::resolve::resolve;
+use xenapi::table::{MessageKind, Role, class, classes, console, vm};
 use xenapi::{ApiError, Value};
 
 use crate::db::{Db, Ref, View};
@@ -93,7 +93,9 @@ impl Answers for Front {
 /// How long it takes says something of us. A login that fails and who waits for events are slow on
 /// purpose.
 fn is_measured(method: &str) -> bool {
-    resolve(method).is_some_and(|(method, _)| !matches!(method.kind(), Kind::Login | Kind::Waits))
+    resolve(method).is_some_and(|(method, _)| {
+        !matches!(method.kind(), MessageKind::Login | MessageKind::Waits)
+    })
 }
 
 /// The machine whose console is wanted.

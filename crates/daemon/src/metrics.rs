@@ -8,7 +8,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
-use xenapi::table::implicit::resolve;
+use xenapi::table::resolve::resolve;
 
 /// Shortest time of a call that is told apart, in seconds; each bucket is twice the one before it.
 const SHORTEST_S: f64 = 0.000_25;

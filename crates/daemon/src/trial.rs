@@ -11,7 +11,7 @@ use toolstack::sim::{self, Sim};
 use toolstack::store::Memory;
 use xenapi::envelope::{Call, Dialect};
 use xenapi::table::Role;
-use xenapi::table::implicit::resolve;
+use xenapi::table::resolve::resolve;
 use xenapi::{Date, Value};
 
 use crate::allowed;

@@ -67,18 +67,18 @@ impl Body {
 /// Where a writer writes to.
 pub(crate) trait Sink {
     /// The text so far; what is appended comes next.
-    fn out(&mut self) -> &mut String;
+    fn buffer(&mut self) -> &mut String;
     /// A value whose text is kept comes next.
-    fn kept(&mut self, encoded: &Arc<Encoded>, encoding: Encoding);
+    fn append_cached(&mut self, encoded: &Arc<Encoded>, encoding: Encoding);
 }
 
 /// One text: what is kept elsewhere is copied.
 impl Sink for String {
-    fn out(&mut self) -> &mut String {
+    fn buffer(&mut self) -> &mut String {
         self
     }
 
-    fn kept(&mut self, encoded: &Arc<Encoded>, encoding: Encoding) {
+    fn append_cached(&mut self, encoded: &Arc<Encoded>, encoding: Encoding) {
         self.push_str(match encoding {
             Encoding::Xml => encoded.xml(),
             Encoding::Json => encoded.json(),
@@ -94,11 +94,11 @@ pub(crate) struct Pieces {
 }
 
 impl Sink for Pieces {
-    fn out(&mut self) -> &mut String {
+    fn buffer(&mut self) -> &mut String {
         &mut self.text
     }
 
-    fn kept(&mut self, encoded: &Arc<Encoded>, encoding: Encoding) {
+    fn append_cached(&mut self, encoded: &Arc<Encoded>, encoding: Encoding) {
         self.flush();
         self.pieces.push(Piece::Kept(Arc::clone(encoded), encoding));
     }
@@ -144,10 +144,10 @@ mod tests {
     fn a_kept_value_is_not_copied() {
         let kept = Encoded::new(Value::text("kept"));
         let mut pieces = Pieces::default();
-        pieces.out().push_str("before ");
-        pieces.kept(&kept, Encoding::Json);
-        pieces.kept(&kept, Encoding::Xml);
-        pieces.out().push_str(" after");
+        pieces.buffer().push_str("before ");
+        pieces.append_cached(&kept, Encoding::Json);
+        pieces.append_cached(&kept, Encoding::Xml);
+        pieces.buffer().push_str(" after");
         let body = pieces.body();
         assert_eq!(body.to_text(), "before \"kept\"<value>kept</value> after");
         assert_eq!(body.bytes(), body.to_text().len());

@@ -12,7 +12,7 @@ pub use crate::jsonrpc::{Id, Version};
 
 use crate::error::ApiError;
 use crate::limits::Limits;
-use crate::table::implicit::LIST_METHODS;
+use crate::table::resolve::LIST_METHODS;
 use crate::value::Value;
 use crate::{jsonrpc, xmlrpc};
 
@@ -55,7 +55,7 @@ impl Dialect {
     }
 }
 
-/// A call. Its parameters are as the encoding has them: [`coerce`](crate::typed::coerce) makes
+/// A call. Its parameters are as the encoding has them: [`coerce`](crate::coerce::coerce) makes
 /// them what their types say.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Call {

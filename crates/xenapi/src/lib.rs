@@ -34,17 +34,17 @@
 mod body;
 pub mod client;
 pub mod codes;
+pub mod coerce;
 mod date;
 pub mod envelope;
 mod error;
+pub mod error_text;
 pub mod filter;
 pub mod jsonrpc;
 pub mod limits;
-#[cfg(test)]
-mod samples;
-pub mod sentences;
 pub mod table;
-pub mod typed;
+#[cfg(test)]
+mod test_values;
 mod value;
 pub mod xmlrpc;
 

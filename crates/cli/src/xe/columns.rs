@@ -6,7 +6,7 @@ mod order;
 use std::borrow::Cow;
 
 use xenapi::client::Record;
-use xenapi::table::implicit::resolve;
+use xenapi::table::resolve::resolve;
 use xenapi::table::{Class, Type, class};
 
 use crate::texts::{self, NOT_THERE, NOTHING};

@@ -5,7 +5,7 @@ use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 use toolstack::cgroup::door;
-use xenapi::client::{Address, Client, ClientError, Trust};
+use xenapi::client::{Address, Client, ClientError, KnownServers};
 use xenapi::envelope::Encoding;
 
 use crate::arguments::Arguments;
@@ -77,7 +77,7 @@ impl Whereabouts {
 /// Takes part in the share of the CPU that the daemon of this host keeps for control, if we may: then
 /// this program is as fast on a host whose guests are busy. Otherwise it works as well.
 pub(crate) fn join_control(arguments: &Arguments) {
-    if let Address::Unix(socket) = address(arguments, Trust::in_file) {
+    if let Address::Unix(socket) = address(arguments, KnownServers::in_file) {
         door::join(&socket);
     }
 }
@@ -85,12 +85,12 @@ pub(crate) fn join_control(arguments: &Arguments) {
 /// A session with the server that the arguments name. One that is met first is trusted, and that is
 /// told.
 pub(crate) fn login(arguments: &Arguments) -> Result<Client, Failure> {
-    login_at(address(arguments, Trust::in_file), arguments)
+    login_at(address(arguments, KnownServers::in_file), arguments)
 }
 
 /// A session with the server that the arguments name, if its certificate is known already.
 pub(crate) fn login_known(arguments: &Arguments) -> Result<Client, Failure> {
-    login_at(address(arguments, Trust::known_in), arguments)
+    login_at(address(arguments, KnownServers::known_in), arguments)
 }
 
 fn login_at(address: Address, arguments: &Arguments) -> Result<Client, Failure> {
@@ -100,7 +100,7 @@ fn login_at(address: Address, arguments: &Arguments) -> Result<Client, Failure> 
         eprintln!("Note: {} is trusted from now on: {found}", client.address());
     }
     if matches!(client.address(), Address::Unix(_)) && user == USER {
-        client.be_root(ORIGINATOR);
+        client.use_connection_session(ORIGINATOR);
         return Ok(client);
     }
     match client.login(&user, &password, ORIGINATOR) {
@@ -112,7 +112,7 @@ fn login_at(address: Address, arguments: &Arguments) -> Result<Client, Failure> 
     }
 }
 
-fn address(arguments: &Arguments, trust: fn(PathBuf) -> Trust) -> Address {
+fn address(arguments: &Arguments, trust: fn(PathBuf) -> KnownServers) -> Address {
     let server = arguments.server.as_deref().unwrap_or_default();
     if server.starts_with('/') {
         return Address::Unix(server.into());
@@ -190,7 +190,7 @@ mod tests {
     fn at(server: &str, port: Option<u16>, plain: Option<bool>) -> String {
         let server = Some(server.to_owned()).filter(|server| !server.is_empty());
         let arguments = Arguments { server, port, plain, ..Arguments::default() };
-        match address(&arguments, Trust::in_file) {
+        match address(&arguments, KnownServers::in_file) {
             Address::Unix(path) => path.display().to_string(),
             Address::Plain(host, port) => format!("plain {host} {port}"),
             Address::Tls(host, port, _) => format!("tls {host} {port}"),

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use xenapi::ApiError;
 use xenapi::client::ClientError;
-use xenapi::sentences::explain;
+use xenapi::error_text::explain;
 
 use crate::help;
 use crate::xe::Xe;
@@ -110,7 +110,7 @@ fn told(error: &ApiError, xe: &mut Xe) -> String {
     let (sentence, params) = explain(error);
     let class = params.iter().find(|(name, _)| *name == "class").map(|(_, class)| *class);
     let mut text = format!("{sentence}\n");
-    if xenapi::sentences::code(&error.code).is_none() {
+    if xenapi::error_text::code(&error.code).is_none() {
         text = format!("{sentence}\ncode: {}\n", error.code);
     }
     for (name, value) in &params {

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use xenapi::Value;
-use xenapi::client::{Begun, Record};
+use xenapi::client::{PendingCall, Record};
 use xenapi::table::class;
 
 use crate::columns::{self, Column};
@@ -162,10 +162,11 @@ fn none(who: &Who) -> Failure {
 pub(crate) fn together(
     xe: &mut Xe,
     all: Vec<Selected>,
-    mut begin: impl FnMut(&mut Xe, &Selected) -> Result<Begun, Failure>,
+    mut begin: impl FnMut(&mut Xe, &Selected) -> Result<PendingCall, Failure>,
 ) -> Result<Vec<Value>, Failure> {
     let (mut begun, mut ended) = (VecDeque::new(), Vec::new());
-    let end = |xe: &mut Xe, begun: Result<Begun, Failure>| begun.and_then(|begun| xe.end(begun));
+    let end =
+        |xe: &mut Xe, begun: Result<PendingCall, Failure>| begun.and_then(|begun| xe.end(begun));
     for one in &all {
         if begun.len() == BEGUN_MAX {
             ended.extend(begun.pop_front().map(|first| end(xe, first)));

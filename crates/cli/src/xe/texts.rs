@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use xenapi::table::{Enum, Type, class};
-use xenapi::{NULL_REF, Value, typed};
+use xenapi::{NULL_REF, Value, coerce};
 
 use crate::failure::Failure;
 use crate::words;
@@ -155,9 +155,9 @@ fn plain(typed: &str, ty: &Type) -> Option<Value> {
                 .iter()
                 .find(|(name, _, shown)| *name == of.name && shown.eq_ignore_ascii_case(typed));
             let word = entry.map_or(typed, |(_, on_wire, _)| on_wire);
-            typed::coerce(Value::text(word), ty, "").ok()
+            coerce::coerce(Value::text(word), ty, "").ok()
         }
-        Type::Date => typed::coerce(Value::text(typed), ty, "").ok(),
+        Type::Date => coerce::coerce(Value::text(typed), ty, "").ok(),
         _ => None,
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use xenapi::client::{Begun, Client, ClientError, Record};
+use xenapi::client::{Client, ClientError, PendingCall, Record};
 use xenapi::table::{Class, class, classes};
 use xenapi::{NULL_REF, Value};
 
@@ -62,13 +62,13 @@ impl Xe {
     }
 
     /// Calls; what takes long goes on beside others.
-    pub(crate) fn begin(&mut self, method: &str, params: &[Value]) -> Result<Begun, Failure> {
+    pub(crate) fn begin(&mut self, method: &str, params: &[Value]) -> Result<PendingCall, Failure> {
         self.forget();
         Ok(self.client.begin(method, params)?)
     }
 
     /// Waits until what was begun is done.
-    pub(crate) fn end(&mut self, begun: Begun) -> Result<Value, Failure> {
+    pub(crate) fn end(&mut self, begun: PendingCall) -> Result<Value, Failure> {
         Ok(self.client.end(begun, OPERATION_DEADLINE)?)
     }
 

@@ -1,7 +1,7 @@
 //! What is only kept: messages that do no more than write a field, and classes of which nobody
 //! here makes use.
 
-use xenapi::table::implicit::{Method, methods, resolve, written};
+use xenapi::table::resolve::{Method, methods, resolve, written};
 use xenapi::table::{Role, blob, class, role, subject};
 use xenapi::{ApiError, Value, codes};
 

@@ -1,7 +1,7 @@
 use std::collections::BTreeSet;
 
 use xenapi::Value;
-use xenapi::table::implicit::{Method, resolve};
+use xenapi::table::resolve::{Method, resolve};
 use xenapi::table::{class, host, pool, role, subject};
 
 use super::{HOOKS, LISTS};

@@ -3,8 +3,8 @@
 //! Every change of a record sends all of it to whoever watches, and stores all of it. What clients
 //! ask for is bounded here; what is noted of the world bounds itself where it is written.
 
+use xenapi::coerce::fits;
 use xenapi::table::{Class, FieldIx};
-use xenapi::typed::fits;
 use xenapi::{ApiError, Value, codes};
 
 use super::Object;

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use xenapi::Value;
-use xenapi::table::{Class, Kept};
+use xenapi::table::{Class, RecordStorage};
 
 use super::object::Unknown;
 use super::reverse::Reverse;
@@ -142,7 +142,7 @@ fn row(tables: &Tables, done: &Undo) -> Option<(&'static Class, String)> {
             tables.get(class, reference.as_str())?
         }
     };
-    (object.class.kept == Kept::State).then(|| (object.class, object.uuid().to_owned()))
+    (object.class.kept == RecordStorage::State).then(|| (object.class, object.uuid().to_owned()))
 }
 
 /// What was taken to be stored.

@@ -3,9 +3,9 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use xenapi::table::implicit::Method;
-use xenapi::table::{Kept, Param, Type, class};
-use xenapi::typed::coerce;
+use xenapi::coerce::coerce;
+use xenapi::table::resolve::Method;
+use xenapi::table::{Param, RecordStorage, Type, class};
 use xenapi::{ApiError, Date, NULL_REF, Value, codes};
 
 use crate::db::{Ref, View};
@@ -169,7 +169,7 @@ pub(super) fn plain(value: Value, ty: &Type) -> Value {
 pub(super) fn named(view: &View<'_>, value: &Value, ty: &Type) -> Result<(), ApiError> {
     match (value, ty) {
         (Value::Str(text), Type::Ref(name)) => match class(name) {
-            Some(of) if text != NULL_REF && of.kept != Kept::Nowhere => {
+            Some(of) if text != NULL_REF && of.kept != RecordStorage::Nowhere => {
                 view.object(of, &Ref::from(text.as_str())).map(drop)
             }
             _ => Ok(()),

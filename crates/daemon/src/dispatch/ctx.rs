@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
-use xenapi::table::implicit::Method;
+use xenapi::table::resolve::Method;
 use xenapi::{ApiError, codes};
 
 use super::broke_off;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use xenapi::filter::Filter;
-use xenapi::table::implicit::Method;
+use xenapi::table::resolve::Method;
 use xenapi::table::{Access, Class, FieldIx};
 use xenapi::{ApiError, Encoded, Value, codes};
 

@@ -28,8 +28,8 @@ use std::sync::Arc;
 
 use toolstack::fut::Fut;
 use xenapi::envelope::Call;
-use xenapi::table::Kind;
-use xenapi::table::implicit::{Method, methods, resolve};
+use xenapi::table::MessageKind;
+use xenapi::table::resolve::{Method, methods, resolve};
 use xenapi::{ApiError, Value, codes};
 
 pub use args::Args;
@@ -163,7 +163,7 @@ async fn carry_out(ctx: Ctx, args: Args, handler: Handler, asynchronous: bool) -
     match ctx.method.kind() {
         _ if asynchronous => tasks::begin(ctx, cancels, move |ctx| run(ctx, args)).await,
         // Ends with its caller: it has begun nothing.
-        Kind::Waits => run(ctx, args).await,
+        MessageKind::Waits => run(ctx, args).await,
         _ => long(ctx, args, run).await,
     }
 }

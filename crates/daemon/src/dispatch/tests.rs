@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use xenapi::envelope::{Call, Dialect};
-use xenapi::table::implicit::resolve;
+use xenapi::table::resolve::resolve;
 use xenapi::table::{Role, host, network, pool, secret, vm};
 use xenapi::{NULL_REF, Value};
 

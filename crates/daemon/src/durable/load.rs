@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use toolstack::store::{Contents, Key};
-use xenapi::table::{Class, Kept, class, task};
+use xenapi::table::{Class, RecordStorage, class, task};
 use xenapi::{ApiError, Date, Value, codes};
 
 use super::{OpenError, row};
@@ -64,7 +64,7 @@ pub(super) fn read(contents: Contents) -> Result<Before, OpenError> {
 /// its rows alone.
 fn class_of(key: &Key) -> Option<&'static Class> {
     let name = key.table.strip_prefix(OBJECTS)?;
-    class(name).filter(|class| class.kept == Kept::State)
+    class(name).filter(|class| class.kept == RecordStorage::State)
 }
 
 /// No two have a reference or a place, and none is of the future.

@@ -9,9 +9,9 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 use xenapi::Value;
+use xenapi::coerce::coerce;
 use xenapi::jsonrpc::write_value;
 use xenapi::table::{Class, Field};
-use xenapi::typed::coerce;
 
 use crate::db::{Loaded, Ref, Row};
 

@@ -134,7 +134,7 @@ fn each_refusal_has_its_code() {
         kinds.insert(kind.split([' ', '(', '{']).next().unwrap().to_owned());
         assert_eq!(world.told(&about.refused(refusal.clone())), expected, "{refusal:?}");
         let error = refused(&world.db, refusal, &about);
-        let code = xenapi::sentences::code(&error.code).unwrap();
+        let code = xenapi::error_text::code(&error.code).unwrap();
         assert_eq!(code.params.len(), error.params.len(), "{error}");
     }
     assert_eq!(kinds.len(), 28, "one of each kind: {kinds:?}");
@@ -266,7 +266,7 @@ fn each_step_that_fails_has_its_code() {
         let what = format!("{verb:?} {error:?}");
         let error = failed(&world.db, OpError::Failed { verb, error }, &about);
         assert_eq!(world.told(&error), expected, "{what}");
-        let code = xenapi::sentences::code(&error.code).unwrap();
+        let code = xenapi::error_text::code(&error.code).unwrap();
         assert_eq!(code.params.len(), error.params.len(), "{error}");
     }
 }

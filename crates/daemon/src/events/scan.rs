@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use xenapi::Value;
-use xenapi::table::{Class, Kept, classes};
+use xenapi::table::{Class, RecordStorage, classes};
 
 use super::subscription::Wanted;
 use super::{Subscription, Token};
@@ -52,7 +52,7 @@ fn counts(view: &View<'_>) -> Value {
         let count = view.count_told(class);
         Value::Int(i64::try_from(count).unwrap_or(i64::MAX))
     };
-    let kept = classes().iter().filter(|class| class.kept != Kept::Nowhere);
+    let kept = classes().iter().filter(|class| class.kept != RecordStorage::Nowhere);
     Value::Map(kept.map(|class| (class.name.to_ascii_lowercase(), count(class))).collect())
 }
 

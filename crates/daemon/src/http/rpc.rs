@@ -13,8 +13,8 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use xenapi::envelope::{self, BadBody, Call, Encoding};
 use xenapi::limits::Limits;
-use xenapi::table::Kind;
-use xenapi::table::implicit::resolve;
+use xenapi::table::MessageKind;
+use xenapi::table::resolve::resolve;
 use xenapi::{ApiError, Value, codes};
 
 use super::answer::{Answer, bad};
@@ -77,7 +77,8 @@ async fn outcome(
     peer: Peer,
     mut stop: watch::Receiver<bool>,
 ) -> Result<Result<Value, ApiError>, Closed> {
-    let waits = resolve(&call.method).is_some_and(|(method, _)| method.kind() == Kind::Waits);
+    let waits =
+        resolve(&call.method).is_some_and(|(method, _)| method.kind() == MessageKind::Waits);
     let mut call = answers.call(call, peer);
     let ended = poll_fn(move |context| {
         let polled = catch_unwind(AssertUnwindSafe(|| call.as_mut().poll(context)));

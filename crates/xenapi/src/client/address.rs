@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use super::Trust;
+use super::KnownServers;
 
 /// Where a server is, and how it is spoken to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,7 +13,7 @@ pub enum Address {
     /// A host, by name or address, and its port; everybody on the way can read along.
     Plain(String, u16),
     /// The same with TLS, and whom we take for the server.
-    Tls(String, u16, Trust),
+    Tls(String, u16, KnownServers),
 }
 
 impl Address {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{ANSWER_DEADLINE, Client, ClientError, Record};
 use crate::table::{Class, classes};
-use crate::{Value, typed};
+use crate::{Value, coerce};
 
 /// What has changed since a token.
 #[derive(Clone, Debug, PartialEq)]
@@ -63,7 +63,7 @@ fn event(event: Value) -> Option<Event> {
     let (class, operation, reference) = (text("class")?, text("operation")?, text("ref")?);
     let snapshot = match (event.remove("snapshot"), class_of(&class)) {
         (Some(record @ Value::Map(_)), Some(class)) => {
-            typed::coerce(record, &class.record, "").ok().and_then(Record::of)
+            coerce::coerce(record, &class.record, "").ok().and_then(Record::of)
         }
         (Some(record), None) => Record::of(record),
         _ => None,

@@ -28,7 +28,7 @@ pub(super) struct Answer {
 
 /// Why there is no answer.
 #[derive(Debug)]
-pub(super) enum Bad {
+pub(super) enum HttpError {
     /// The connection failed.
     Io(io::Error),
     /// It has another status than 200.
@@ -39,21 +39,21 @@ pub(super) enum Bad {
     Malformed(&'static str),
 }
 
-impl Bad {
+impl HttpError {
     /// Who asked has no session that is one.
     pub(super) fn wants_session(&self) -> bool {
         matches!(self, Self::Status(401 | 403) | Self::Refused(401 | 403, _))
     }
 }
 
-impl From<io::Error> for Bad {
+impl From<io::Error> for HttpError {
     fn from(error: io::Error) -> Self {
         Self::Io(error)
     }
 }
 
 /// Sends a call and reads its answer.
-pub(super) fn exchange(link: &mut Link, to: &Address, call: &Call) -> Result<Answer, Bad> {
+pub(super) fn exchange(link: &mut Link, to: &Address, call: &Call) -> Result<Answer, HttpError> {
     let encoding = call.dialect.encoding();
     let path = match encoding {
         Encoding::Xml => "/",
@@ -71,11 +71,11 @@ pub(super) fn exchange(link: &mut Link, to: &Address, call: &Call) -> Result<Ans
     // A server that refuses a call early answers before it has read all of it.
     let sent = link.writer().write_all(request.as_bytes()).and_then(|()| link.writer().flush());
     let head = match (read_head(&mut link.reader), sent) {
-        (Err(_), Err(error)) => return Err(Bad::Io(error)),
+        (Err(_), Err(error)) => return Err(HttpError::Io(error)),
         (head, _) => head?,
     };
     if head.status != 200 {
-        return Err(Bad::Status(head.status));
+        return Err(HttpError::Status(head.status));
     }
     let body = read_body(&mut link.reader, head.length, Limits::ANSWER.bytes)?;
     Ok(Answer { body, keep: head.keep })
@@ -87,7 +87,7 @@ pub(super) fn connect(
     to: &Address,
     target: &str,
     session: &str,
-) -> Result<(), Bad> {
+) -> Result<(), HttpError> {
     let request = format!(
         "CONNECT {target} HTTP/1.1\r\nHost: {}\r\nUser-Agent: {USER_AGENT}\r\n\
          Cookie: session_id={session}\r\n\r\n",
@@ -100,8 +100,8 @@ pub(super) fn connect(
         return Ok(());
     }
     Err(match reason(&mut link.reader, head.length) {
-        Some(why) => Bad::Refused(head.status, why),
-        None => Bad::Status(head.status),
+        Some(why) => HttpError::Refused(head.status, why),
+        None => HttpError::Status(head.status),
     })
 }
 
@@ -130,24 +130,25 @@ enum Length {
     Open,
 }
 
-fn read_head(from: &mut impl BufRead) -> Result<Head, Bad> {
+fn read_head(from: &mut impl BufRead) -> Result<Head, HttpError> {
     let mut left = HEAD_BYTES_MAX;
     let first = line(from, &mut left)?;
-    let (version, rest) = first.split_once(' ').ok_or(Bad::Malformed("no status"))?;
+    let (version, rest) = first.split_once(' ').ok_or(HttpError::Malformed("no status"))?;
     let modern = match version {
         "HTTP/1.1" => true,
         "HTTP/1.0" => false,
-        _ => return Err(Bad::Malformed("no HTTP/1")),
+        _ => return Err(HttpError::Malformed("no HTTP/1")),
     };
     let status = rest.get(..3).and_then(|digits| digits.parse().ok());
-    let status = status.ok_or(Bad::Malformed("the status is no number"))?;
+    let status = status.ok_or(HttpError::Malformed("the status is no number"))?;
     let mut head = Head { status, length: Length::Open, keep: modern };
     loop {
         let field = line(from, &mut left)?;
         if field.is_empty() {
             break;
         }
-        let (name, value) = field.split_once(':').ok_or(Bad::Malformed("a header has no name"))?;
+        let (name, value) =
+            field.split_once(':').ok_or(HttpError::Malformed("a header has no name"))?;
         apply(&mut head, &name.to_ascii_lowercase(), value.trim())?;
     }
     if head.length == Length::Open {
@@ -156,23 +157,24 @@ fn read_head(from: &mut impl BufRead) -> Result<Head, Bad> {
     Ok(head)
 }
 
-fn apply(head: &mut Head, name: &str, value: &str) -> Result<(), Bad> {
+fn apply(head: &mut Head, name: &str, value: &str) -> Result<(), HttpError> {
     match name {
         "content-length" => {
-            let bytes = value.parse().map_err(|_| Bad::Malformed("the length is no number"))?;
+            let bytes =
+                value.parse().map_err(|_| HttpError::Malformed("the length is no number"))?;
             if head.length != Length::Open {
-                return Err(Bad::Malformed("two lengths"));
+                return Err(HttpError::Malformed("two lengths"));
             }
             head.length = Length::Bytes(bytes);
         }
         "transfer-encoding" if value.eq_ignore_ascii_case("chunked") => {
             if head.length != Length::Open {
-                return Err(Bad::Malformed("two lengths"));
+                return Err(HttpError::Malformed("two lengths"));
             }
             head.length = Length::Chunked;
         }
-        "transfer-encoding" => return Err(Bad::Malformed("an unknown transfer encoding")),
-        "content-encoding" => return Err(Bad::Malformed("a content encoding")),
+        "transfer-encoding" => return Err(HttpError::Malformed("an unknown transfer encoding")),
+        "content-encoding" => return Err(HttpError::Malformed("a content encoding")),
         "connection" if value.eq_ignore_ascii_case("close") => head.keep = false,
         "connection" if value.eq_ignore_ascii_case("keep-alive") => head.keep = true,
         _ => {}
@@ -181,22 +183,26 @@ fn apply(head: &mut Head, name: &str, value: &str) -> Result<(), Bad> {
 }
 
 /// A line without its end; `left` bytes may still come.
-fn line(from: &mut impl BufRead, left: &mut usize) -> Result<String, Bad> {
+fn line(from: &mut impl BufRead, left: &mut usize) -> Result<String, HttpError> {
     let mut bytes = Vec::new();
     from.take(*left as u64).read_until(b'\n', &mut bytes)?;
     *left -= bytes.len();
     if bytes.pop() != Some(b'\n') {
         let cut = *left > 0;
-        return Err(if cut { Bad::Io(ended()) } else { Bad::Malformed("the head is too long") });
+        return Err(if cut {
+            HttpError::Io(ended())
+        } else {
+            HttpError::Malformed("the head is too long")
+        });
     }
     if bytes.last() == Some(&b'\r') {
         bytes.pop();
     }
-    String::from_utf8(bytes).map_err(|_| Bad::Malformed("the head is not UTF-8"))
+    String::from_utf8(bytes).map_err(|_| HttpError::Malformed("the head is not UTF-8"))
 }
 
-fn read_body(from: &mut impl BufRead, length: Length, most: usize) -> Result<Vec<u8>, Bad> {
-    let too_long = Bad::Malformed("the body is too long: ask for less at once");
+fn read_body(from: &mut impl BufRead, length: Length, most: usize) -> Result<Vec<u8>, HttpError> {
+    let too_long = HttpError::Malformed("the body is too long: ask for less at once");
     match length {
         Length::Bytes(bytes) if bytes > most => Err(too_long),
         Length::Bytes(bytes) => {
@@ -213,21 +219,21 @@ fn read_body(from: &mut impl BufRead, length: Length, most: usize) -> Result<Vec
     }
 }
 
-fn append(from: &mut impl BufRead, bytes: usize, to: &mut Vec<u8>) -> Result<(), Bad> {
+fn append(from: &mut impl BufRead, bytes: usize, to: &mut Vec<u8>) -> Result<(), HttpError> {
     let came = from.take(bytes as u64).read_to_end(to)?;
-    if came < bytes { Err(Bad::Io(ended())) } else { Ok(()) }
+    if came < bytes { Err(HttpError::Io(ended())) } else { Ok(()) }
 }
 
-fn chunks(from: &mut impl BufRead, most: usize) -> Result<Vec<u8>, Bad> {
+fn chunks(from: &mut impl BufRead, most: usize) -> Result<Vec<u8>, HttpError> {
     let mut body = Vec::new();
     loop {
         let mut left = HEAD_BYTES_MAX;
         let size = line(from, &mut left)?;
         let digits = size.split(';').next().unwrap_or_default().trim();
         let bytes = usize::from_str_radix(digits, 16);
-        let bytes = bytes.map_err(|_| Bad::Malformed("the size of a chunk is no number"))?;
+        let bytes = bytes.map_err(|_| HttpError::Malformed("the size of a chunk is no number"))?;
         if bytes > most - body.len() {
-            return Err(Bad::Malformed("the body is too long: ask for less at once"));
+            return Err(HttpError::Malformed("the body is too long: ask for less at once"));
         }
         if bytes == 0 {
             // What may follow the last chunk says nothing to us.
@@ -236,7 +242,7 @@ fn chunks(from: &mut impl BufRead, most: usize) -> Result<Vec<u8>, Bad> {
         }
         append(from, bytes, &mut body)?;
         if !line(from, &mut left)?.is_empty() {
-            return Err(Bad::Malformed("a chunk is longer than its size"));
+            return Err(HttpError::Malformed("a chunk is longer than its size"));
         }
     }
 }

@@ -4,7 +4,7 @@
 //! A [`Client`] speaks to one [`Address`] and puts its session in front of every call that takes
 //! one. Results are of the types that the [table](crate::table) says. A connection is kept from
 //! call to call and made anew when the server has closed it meanwhile. A session outlives it, but
-//! that of who [is root](Client::be_root), which is another one then.
+//! that of who [is root](Client::use_connection_session), which is another one then.
 //!
 //! A call that may take long is [run](Client::run) as a task, whose end is an event: nothing is
 //! asked again and again.
@@ -25,6 +25,7 @@ mod address;
 mod error;
 mod events;
 mod http;
+mod pending_call;
 mod record;
 mod stream;
 #[cfg(test)]
@@ -32,7 +33,6 @@ mod tests;
 mod tls;
 mod trust;
 mod tunnel;
-mod wait;
 
 use std::time::{Duration, Instant};
 
@@ -40,16 +40,16 @@ pub use address::Address;
 pub use error::ClientError;
 pub use events::{Batch, Event};
 pub use http::HEAD_BYTES_MAX;
+pub use pending_call::PendingCall;
 pub use record::Record;
-pub use trust::{Fingerprint, Trust};
+pub use trust::{Fingerprint, KnownServers};
 pub use tunnel::Tunnel;
-pub use wait::Begun;
 
 use crate::body::Encoding;
 use crate::envelope::{self, Call, Dialect, Id, Version};
 use crate::table::Type;
-use crate::table::implicit::{Method, resolve};
-use crate::{Value, typed};
+use crate::table::resolve::{Method, resolve};
+use crate::{Value, coerce};
 use stream::Link;
 
 /// How long a server may take to answer: longer than any call waits that makes no task.
@@ -121,7 +121,7 @@ impl Client {
     /// Lets the connection be the session: at a socket of the host, where the server knows who calls,
     /// nobody need log in or out. At a server that wants a session all the same, root logs in with
     /// the first call. Nothing happens at another address.
-    pub fn be_root(&mut self, originator: &str) {
+    pub fn use_connection_session(&mut self, originator: &str) {
         if matches!(self.address, Address::Unix(_)) {
             self.own = Some(originator.to_owned());
         }
@@ -239,7 +239,7 @@ impl Client {
         let call = Call { method: method.to_owned(), params: all, dialect: self.dialect() };
         let result = self.exchange(&call, within)?;
         let Some((means, by_task)) = means else { return Ok(result) };
-        typed::coerce(result, &type_of(&means, by_task), "the result")
+        coerce::coerce(result, &type_of(&means, by_task), "the result")
             .map_err(|_| self.nonsense(method, "its type is another"))
     }
 
@@ -269,16 +269,18 @@ impl Client {
         outcome.map_err(ClientError::Api)
     }
 
-    fn failed(&self, method: &str, bad: http::Bad, within: Duration) -> ClientError {
+    fn failed(&self, method: &str, bad: http::HttpError, within: Duration) -> ClientError {
         let (at, method) = (self.address.to_string(), method.to_owned());
         match bad {
-            http::Bad::Io(error) if error.kind() == std::io::ErrorKind::TimedOut => {
+            http::HttpError::Io(error) if error.kind() == std::io::ErrorKind::TimedOut => {
                 ClientError::Late { what: method, after: within }
             }
-            http::Bad::Io(source) => ClientError::Lost { at, method, source },
-            http::Bad::Refused(_, why) => ClientError::Refused { at, why },
-            http::Bad::Status(status) => ClientError::Http { at, status },
-            http::Bad::Malformed(why) => ClientError::Nonsense { at, method, why: why.to_owned() },
+            http::HttpError::Io(source) => ClientError::Lost { at, method, source },
+            http::HttpError::Refused(_, why) => ClientError::Refused { at, why },
+            http::HttpError::Status(status) => ClientError::Http { at, status },
+            http::HttpError::Malformed(why) => {
+                ClientError::Nonsense { at, method, why: why.to_owned() }
+            }
         }
     }
 

@@ -90,7 +90,7 @@ fn text_of(value: &Value) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::samples::map;
+    use crate::test_values::map;
 
     #[test]
     fn fields_are_read_by_what_they_are() {

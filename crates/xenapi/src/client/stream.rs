@@ -12,7 +12,7 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{self, AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType};
 use rustls::{ClientConnection, StreamOwned};
 
-use super::{Address, ClientError, Fingerprint, Trust, tls};
+use super::{Address, ClientError, Fingerprint, KnownServers, tls};
 
 /// What bytes go through.
 #[derive(Debug)]
@@ -52,12 +52,12 @@ impl AsFd for Stream {
 
 /// A stream whose reads and writes end with [`io::ErrorKind::TimedOut`] at a moment.
 #[derive(Debug)]
-pub(super) struct Timed {
+pub(super) struct DeadlineStream {
     stream: Stream,
     until: Option<Instant>,
 }
 
-impl Timed {
+impl DeadlineStream {
     /// Before each read and write: the time that is left.
     fn allow(&self) -> io::Result<()> {
         let left = match self.until {
@@ -80,7 +80,7 @@ impl Timed {
     }
 }
 
-impl Read for Timed {
+impl Read for DeadlineStream {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         self.allow()?;
         let read = match &mut self.stream {
@@ -92,7 +92,7 @@ impl Read for Timed {
     }
 }
 
-impl Write for Timed {
+impl Write for DeadlineStream {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.allow()?;
         let written = match &mut self.stream {
@@ -117,7 +117,7 @@ impl Write for Timed {
 /// A connection to a server, and what was read of it ahead.
 #[derive(Debug)]
 pub(super) struct Link {
-    pub(super) reader: BufReader<Timed>,
+    pub(super) reader: BufReader<DeadlineStream>,
     newly_trusted: Option<Fingerprint>,
 }
 
@@ -135,7 +135,7 @@ impl Link {
                 encrypted(socket, host, &address.to_string(), trust, until)?
             }
         };
-        let reader = BufReader::new(Timed { stream, until: Some(until) });
+        let reader = BufReader::new(DeadlineStream { stream, until: Some(until) });
         Ok(Self { reader, newly_trusted })
     }
 
@@ -154,7 +154,7 @@ impl Link {
     }
 
     /// What is written to.
-    pub(super) fn writer(&mut self) -> &mut Timed {
+    pub(super) fn writer(&mut self) -> &mut DeadlineStream {
         self.reader.get_mut()
     }
 
@@ -188,12 +188,12 @@ fn encrypted(
     socket: TcpStream,
     host: &str,
     at: &str,
-    trust: &Trust,
+    trust: &KnownServers,
     until: Instant,
 ) -> Result<(Stream, Option<Fingerprint>), ClientError> {
-    let mut through = Timed { stream: Stream::Plain(socket), until: Some(until) };
+    let mut through = DeadlineStream { stream: Stream::Plain(socket), until: Some(until) };
     let (connection, found) = tls::begin(&mut through, host, at)?;
-    let newly_trusted = trust.admit(at, found)?;
+    let newly_trusted = trust.verify(at, found)?;
     let stream = match through.stream {
         Stream::Plain(socket) => Stream::Tls(Box::new(StreamOwned::new(connection, socket))),
         other => other,

@@ -41,7 +41,7 @@ fn config(
 ) -> Result<ClientConfig, Error> {
     let versions = ClientConfig::builder_with_provider(Arc::new(provider))
         .with_safe_default_protocol_versions()?;
-    let verifier = Arc::new(Unsigned { algorithms });
+    let verifier = Arc::new(FingerprintVerifier { algorithms });
     Ok(versions.dangerous().with_custom_certificate_verifier(verifier).with_no_client_auth())
 }
 
@@ -63,11 +63,11 @@ fn fingerprint(certificate: &CertificateDer<'_>) -> Option<Fingerprint> {
 
 /// Takes any certificate whose owner signs the handshake: who that is, is asked afterwards.
 #[derive(Debug)]
-struct Unsigned {
+struct FingerprintVerifier {
     algorithms: WebPkiSupportedAlgorithms,
 }
 
-impl ServerCertVerifier for Unsigned {
+impl ServerCertVerifier for FingerprintVerifier {
     fn verify_server_cert(
         &self,
         _certificate: &CertificateDer<'_>,

@@ -55,13 +55,13 @@ pub struct NoFingerprint;
 
 /// Whom we take for a server: a file with a line `HOST:PORT FINGERPRINT` for each that was met.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Trust {
+pub struct KnownServers {
     file: PathBuf,
     /// Nobody is met who was never met.
     known_only: bool,
 }
 
-impl Trust {
+impl KnownServers {
     /// As this file says, which need not be there; who is met first is written into it.
     pub fn in_file(file: impl Into<PathBuf>) -> Self {
         Self { file: file.into(), known_only: false }
@@ -74,7 +74,7 @@ impl Trust {
 
     /// Whether the server there is the one that was there before. One that was never met is
     /// remembered, if that may be: then its fingerprint is told.
-    pub(super) fn admit(
+    pub(super) fn verify(
         &self,
         at: &str,
         found: Fingerprint,
@@ -146,12 +146,12 @@ mod tests {
     fn the_first_that_is_seen_is_trusted_and_no_other() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("trust");
-        let trust = Trust::in_file(&file);
-        assert_eq!(trust.admit("a:443", one(1)).unwrap(), Some(one(1)));
-        assert_eq!(trust.admit("a:443", one(1)).unwrap(), None);
+        let trust = KnownServers::in_file(&file);
+        assert_eq!(trust.verify("a:443", one(1)).unwrap(), Some(one(1)));
+        assert_eq!(trust.verify("a:443", one(1)).unwrap(), None);
         // Another server, whose name begins like the first one's.
-        assert_eq!(trust.admit("a:4430", one(2)).unwrap(), Some(one(2)));
-        let changed = trust.admit("a:443", one(3)).unwrap_err();
+        assert_eq!(trust.verify("a:4430", one(2)).unwrap(), Some(one(2)));
+        let changed = trust.verify("a:443", one(3)).unwrap_err();
         let told = changed.to_string();
         assert!(matches!(changed, ClientError::Changed { known, found, .. }
             if known == one(1) && found == one(3)));
@@ -160,21 +160,21 @@ mod tests {
         // What the error says is what helps.
         let status = std::process::Command::new("sh").args(["-c", &remedy]).status().unwrap();
         assert!(status.success());
-        assert_eq!(trust.admit("a:443", one(3)).unwrap(), Some(one(3)));
-        assert_eq!(trust.admit("a:4430", one(2)).unwrap(), None);
+        assert_eq!(trust.verify("a:443", one(3)).unwrap(), Some(one(3)));
+        assert_eq!(trust.verify("a:4430", one(2)).unwrap(), None);
     }
 
     #[test]
     fn who_was_never_met_can_be_refused() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("trust");
-        let known = Trust::known_in(&file);
-        let error = known.admit("a:443", one(1)).unwrap_err();
+        let known = KnownServers::known_in(&file);
+        let error = known.verify("a:443", one(1)).unwrap_err();
         assert!(matches!(error, ClientError::Unknown { .. }), "{error:?}");
         assert!(!file.exists());
-        Trust::in_file(&file).admit("a:443", one(1)).unwrap();
-        assert_eq!(known.admit("a:443", one(1)).unwrap(), None);
-        assert!(matches!(known.admit("a:443", one(2)), Err(ClientError::Changed { .. })));
+        KnownServers::in_file(&file).verify("a:443", one(1)).unwrap();
+        assert_eq!(known.verify("a:443", one(1)).unwrap(), None);
+        assert!(matches!(known.verify("a:443", one(2)), Err(ClientError::Changed { .. })));
     }
 
     #[test]
@@ -182,7 +182,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("trust");
         std::fs::write(&file, "b:1 SHA256:00\na:443 nonsense\n").unwrap();
-        let error = Trust::in_file(&file).admit("a:443", one(1)).unwrap_err();
+        let error = KnownServers::in_file(&file).verify("a:443", one(1)).unwrap_err();
         assert!(matches!(error, ClientError::Trust { .. }), "{error:?}");
         let text = std::fs::read_to_string(&file).unwrap();
         assert_eq!(text.lines().count(), 2, "{text}");

@@ -22,18 +22,18 @@ impl Client {
     /// There is nothing at the path, or it refuses.
     pub fn tunnel(&mut self, path: &str) -> Result<Tunnel, ClientError> {
         let mut asked = self.ask(path)?;
-        if asked.as_ref().is_err_and(http::Bad::wants_session) && self.own.is_some() {
+        if asked.as_ref().is_err_and(http::HttpError::wants_session) && self.own.is_some() {
             self.login_as_root()?;
             asked = self.ask(path)?;
         }
         let mut link = asked.map_err(|bad| self.failed("CONNECT", bad, ANSWER_DEADLINE))?;
         link.set_deadline(None);
-        let lost = |source| self.failed("CONNECT", http::Bad::Io(source), ANSWER_DEADLINE);
+        let lost = |source| self.failed("CONNECT", http::HttpError::Io(source), ANSWER_DEADLINE);
         rustix::io::ioctl_fionbio(&link, true).map_err(|errno| lost(errno.into()))?;
         Ok(Tunnel { link })
     }
 
-    fn ask(&self, path: &str) -> Result<Result<Link, http::Bad>, ClientError> {
+    fn ask(&self, path: &str) -> Result<Result<Link, http::HttpError>, ClientError> {
         let mut link = Link::open(&self.address, Instant::now() + CONNECT_DEADLINE)?;
         link.set_deadline(Some(Instant::now() + ANSWER_DEADLINE));
         let session = self.session().unwrap_or_default();

@@ -3,8 +3,8 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use super::*;
-use crate::samples::{self, map, text as texts};
-use crate::typed::coerce;
+use crate::coerce::coerce;
+use crate::test_values::{self, map, text as texts};
 use crate::value::Encoded;
 
 pub(super) const PYTHON: &str = "<?xml version='1.0'?>\n<methodCall>\n\
@@ -203,7 +203,7 @@ fn what_is_kept_is_sent_as_it_is() {
         let body = answer(&call, &events);
         assert_eq!(
             outcome(&call, body.to_text().as_bytes()),
-            Ok(Ok(samples::unkept(events.as_ref().unwrap())))
+            Ok(Ok(test_values::unkept(events.as_ref().unwrap())))
         );
         let references = body.into_pieces().into_iter();
         let references = references.filter(|piece| matches!(piece, Piece::Kept(..)));
@@ -215,7 +215,7 @@ proptest! {
     #[test]
     fn a_call_comes_back(
         method in "[A-Za-z_.]{1,20}",
-        params in prop::collection::vec(samples::typed(), 0..4),
+        params in prop::collection::vec(test_values::typed(), 0..4),
         which in 0..3_usize,
     ) {
         let dialect = dialects()[which].clone();
@@ -225,16 +225,16 @@ proptest! {
         for (value, ty) in read.params.iter_mut().zip(types) {
             *value = coerce(value.clone(), ty, "").unwrap();
         }
-        let params = sent.params.iter().map(samples::unkept).collect();
+        let params = sent.params.iter().map(test_values::unkept).collect();
         prop_assert_eq!(read, Call { params, ..sent });
     }
 
     #[test]
-    fn a_result_comes_back((ty, value) in samples::typed(), which in 0..3_usize) {
+    fn a_result_comes_back((ty, value) in test_values::typed(), which in 0..3_usize) {
         let call = call_of("VM.get_all", dialects()[which].clone());
         let text = answer(&call, &Ok(value.clone())).to_text();
         let result = outcome(&call, text.as_bytes()).unwrap().unwrap();
-        prop_assert_eq!(coerce(result, ty, ""), Ok(samples::unkept(&value)));
+        prop_assert_eq!(coerce(result, ty, ""), Ok(test_values::unkept(&value)));
     }
 
     #[test]

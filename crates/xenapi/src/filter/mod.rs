@@ -76,12 +76,12 @@ pub struct BadFilter {
     /// Where, in bytes from the beginning.
     pub at: usize,
     /// Why.
-    pub why: Why,
+    pub why: FilterProblem,
 }
 
 /// Why text is no expression.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Why {
+pub enum FilterProblem {
     /// It is too long.
     #[error("the expression is longer than {MAX_BYTES} bytes")]
     TooLong,

@@ -1,6 +1,6 @@
 //! From text to steps.
 
-use super::{BadFilter, MAX_BYTES, MAX_COMPARISONS, MAX_DEPTH, Step, Term, Why};
+use super::{BadFilter, FilterProblem, MAX_BYTES, MAX_COMPARISONS, MAX_DEPTH, Step, Term};
 use crate::table::Class;
 
 /// Longest part of a wrong name that an error repeats, in characters.
@@ -27,7 +27,7 @@ struct Parser<'a> {
 
 pub(super) fn parse(text: &str, class: &'static Class) -> Result<Vec<Step>, BadFilter> {
     if text.len() > MAX_BYTES {
-        return Err(BadFilter { at: MAX_BYTES, why: Why::TooLong });
+        return Err(BadFilter { at: MAX_BYTES, why: FilterProblem::TooLong });
     }
     let mut parser = Parser { text, at: 0, class, steps: Vec::new(), comparisons: 0 };
     parser.expression(0)?;
@@ -38,13 +38,13 @@ pub(super) fn parse(text: &str, class: &'static Class) -> Result<Vec<Step>, BadF
 }
 
 fn expected(at: usize, what: &'static str) -> BadFilter {
-    BadFilter { at, why: Why::Expected(what) }
+    BadFilter { at, why: FilterProblem::Expected(what) }
 }
 
 impl<'a> Parser<'a> {
     fn expression(&mut self, depth: usize) -> Result<(), BadFilter> {
         if depth > MAX_DEPTH {
-            return Err(BadFilter { at: self.at, why: Why::TooDeep });
+            return Err(BadFilter { at: self.at, why: FilterProblem::TooDeep });
         }
         self.operand(depth)?;
         loop {
@@ -95,7 +95,7 @@ impl<'a> Parser<'a> {
         let right = self.value()?;
         self.comparisons += 1;
         if self.comparisons > MAX_COMPARISONS {
-            return Err(BadFilter { at: self.at, why: Why::TooManyComparisons });
+            return Err(BadFilter { at: self.at, why: FilterProblem::TooManyComparisons });
         }
         self.steps.push(Step::Equal(left, right));
         Ok(())
@@ -116,7 +116,7 @@ impl<'a> Parser<'a> {
         let known = self.class.field(name).or_else(|| self.class.field(&name.replace("__", "_")));
         known.map(|(ix, _)| Term::Field(ix)).ok_or_else(|| {
             let name = name.chars().take(SHOWN_CHARS).collect();
-            BadFilter { at, why: Why::NoField { class: self.class.name, name } }
+            BadFilter { at, why: FilterProblem::NoField { class: self.class.name, name } }
         })
     }
 
@@ -134,7 +134,7 @@ impl<'a> Parser<'a> {
             Some('"') => {
                 let inside = rest.get(1..).unwrap_or_default();
                 let (text, _) =
-                    inside.split_once('"').ok_or(BadFilter { at, why: Why::OpenText })?;
+                    inside.split_once('"').ok_or(BadFilter { at, why: FilterProblem::OpenText })?;
                 (Token::Text(text), text.len() + 2)
             }
             Some(_) => {

@@ -116,14 +116,14 @@ fn size_has_limits() {
     let why = |text: &str| parse(text).map_err(|bad| bad.why);
     let nested = |depth| format!("{}true{}", "(".repeat(depth), ")".repeat(depth));
     assert!(why(&nested(MAX_DEPTH)).is_ok());
-    assert_eq!(why(&nested(MAX_DEPTH + 1)), Err(Why::TooDeep));
-    assert_eq!(why(&"not ".repeat(MAX_DEPTH + 1)), Err(Why::TooDeep));
+    assert_eq!(why(&nested(MAX_DEPTH + 1)), Err(FilterProblem::TooDeep));
+    assert_eq!(why(&"not ".repeat(MAX_DEPTH + 1)), Err(FilterProblem::TooDeep));
     let many = |count| vec!["\"\"=\"\""; count].join(" or ");
     assert!(holds(&many(MAX_COMPARISONS)));
-    assert_eq!(why(&many(MAX_COMPARISONS + 1)), Err(Why::TooManyComparisons));
+    assert_eq!(why(&many(MAX_COMPARISONS + 1)), Err(FilterProblem::TooManyComparisons));
     let blanks = |bytes: usize| format!("true{}", " ".repeat(bytes - 4));
     assert!(why(&blanks(MAX_BYTES)).is_ok());
-    assert_eq!(why(&blanks(MAX_BYTES + 1)), Err(Why::TooLong));
+    assert_eq!(why(&blanks(MAX_BYTES + 1)), Err(FilterProblem::TooLong));
     let name = "x".repeat(1_000);
     let shown = parse(&format!("field \"{name}\" = \"\"")).unwrap_err().to_string();
     assert!(shown.len() < 120, "{shown}");

@@ -76,7 +76,7 @@ pub(crate) fn write_members<'a>(members: impl Iterator<Item = (&'a str, &'a Valu
     text
 }
 
-/// The value of a text. Moments are text: [`coerce`](crate::typed::coerce) knows better.
+/// The value of a text. Moments are text: [`coerce`](crate::coerce::coerce) knows better.
 ///
 /// # Errors
 /// [`BadBody::TooLarge`], [`BadBody::Malformed`].

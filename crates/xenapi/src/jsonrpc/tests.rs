@@ -1,9 +1,9 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::coerce::coerce;
 use crate::date::Date;
-use crate::samples::{self, map};
-use crate::typed::coerce;
+use crate::test_values::{self, map};
 use crate::value::Encoded;
 
 fn read(text: &str) -> Result<Value, BadBody> {
@@ -230,12 +230,12 @@ fn answers_that_make_no_sense() {
 
 proptest! {
     #[test]
-    fn a_value_comes_back((ty, value) in samples::typed()) {
+    fn a_value_comes_back((ty, value) in test_values::typed()) {
         let text = write_value(&value);
         let back = read(&text).and_then(|back| {
             coerce(back, ty, "").map_err(|error| BadBody::Unfit(error.to_string()))
         });
-        prop_assert_eq!(back, Ok(samples::unkept(&value)), "{}", text);
+        prop_assert_eq!(back, Ok(test_values::unkept(&value)), "{}", text);
     }
 
     #[test]

@@ -11,19 +11,19 @@ use crate::limits::Budget;
 use crate::value::Value;
 
 pub(super) fn call(sink: &mut impl Sink, id: &Id, method: &str, params: &[Value]) {
-    sink.out().push('{');
+    sink.buffer().push('{');
     rest_of_call(sink, id, method, params);
 }
 
 pub(super) fn answer(sink: &mut impl Sink, id: &Id, outcome: &Result<Value, ApiError>) {
     match outcome {
         Ok(result) => {
-            sink.out().push_str("{\"result\":");
+            sink.buffer().push_str("{\"result\":");
             value(sink, result);
-            sink.out().push_str(",\"error\":null");
+            sink.buffer().push_str(",\"error\":null");
         }
         Err(error) => {
-            sink.out().push_str("{\"result\":null,\"error\":");
+            sink.buffer().push_str("{\"result\":null,\"error\":");
             strings(sink, error.details().iter().map(String::as_str));
         }
     }

@@ -13,24 +13,24 @@ use crate::value::Value;
 const HEAD: &str = "{\"jsonrpc\":\"2.0\",";
 
 pub(super) fn call(sink: &mut impl Sink, id: &Id, method: &str, params: &[Value]) {
-    sink.out().push_str(HEAD);
+    sink.buffer().push_str(HEAD);
     rest_of_call(sink, id, method, params);
 }
 
 pub(super) fn answer(sink: &mut impl Sink, id: &Id, outcome: &Result<Value, ApiError>) {
-    sink.out().push_str(HEAD);
+    sink.buffer().push_str(HEAD);
     match outcome {
         Ok(result) => {
-            sink.out().push_str("\"result\":");
+            sink.buffer().push_str("\"result\":");
             value(sink, result);
         }
         Err(error) => {
             // The number says nothing: clients look at the message.
-            sink.out().push_str("\"error\":{\"code\":1,\"message\":");
-            string(sink.out(), &error.code);
-            sink.out().push_str(",\"data\":");
+            sink.buffer().push_str("\"error\":{\"code\":1,\"message\":");
+            string(sink.buffer(), &error.code);
+            sink.buffer().push_str(",\"data\":");
             strings(sink, error.params.iter().map(String::as_str));
-            sink.out().push('}');
+            sink.buffer().push('}');
         }
     }
     identity(sink, id);

@@ -9,14 +9,14 @@ use crate::value::Value;
 /// Appends a value.
 pub(super) fn value(sink: &mut impl Sink, of: &Value) {
     match of {
-        Value::Encoded(encoded) => sink.kept(encoded, Encoding::Json),
-        Value::Null => sink.out().push_str("null"),
-        Value::Str(text) => string(sink.out(), text),
-        Value::Int(number) => push(sink.out(), format_args!("{number}")),
-        Value::Float(number) if number.is_finite() => sink.out().push_str(&float(*number)),
-        Value::Float(number) => string(sink.out(), &float(*number)),
-        Value::Bool(yes) => push(sink.out(), format_args!("{yes}")),
-        Value::Date(date) => push(sink.out(), format_args!("\"{date}\"")),
+        Value::Encoded(encoded) => sink.append_cached(encoded, Encoding::Json),
+        Value::Null => sink.buffer().push_str("null"),
+        Value::Str(text) => string(sink.buffer(), text),
+        Value::Int(number) => push(sink.buffer(), format_args!("{number}")),
+        Value::Float(number) if number.is_finite() => sink.buffer().push_str(&float(*number)),
+        Value::Float(number) => string(sink.buffer(), &float(*number)),
+        Value::Bool(yes) => push(sink.buffer(), format_args!("{yes}")),
+        Value::Date(date) => push(sink.buffer(), format_args!("\"{date}\"")),
         Value::Set(values) => list(sink, values),
         Value::Map(map) => members(sink, map.iter().map(|(name, of)| (name.as_str(), of))),
     }
@@ -27,48 +27,48 @@ pub(super) fn members<'a>(
     sink: &mut impl Sink,
     members: impl Iterator<Item = (&'a str, &'a Value)>,
 ) {
-    sink.out().push('{');
+    sink.buffer().push('{');
     for (index, (name, of)) in members.enumerate() {
         comma(sink, index);
-        string(sink.out(), name);
-        sink.out().push(':');
+        string(sink.buffer(), name);
+        sink.buffer().push(':');
         value(sink, of);
     }
-    sink.out().push('}');
+    sink.buffer().push('}');
 }
 
 /// Appends values in order.
 pub(super) fn list(sink: &mut impl Sink, values: &[Value]) {
-    sink.out().push('[');
+    sink.buffer().push('[');
     for (index, element) in values.iter().enumerate() {
         comma(sink, index);
         value(sink, element);
     }
-    sink.out().push(']');
+    sink.buffer().push(']');
 }
 
 /// Appends texts in order.
 pub(super) fn strings<'a>(sink: &mut impl Sink, texts: impl IntoIterator<Item = &'a str>) {
-    sink.out().push('[');
+    sink.buffer().push('[');
     for (index, text) in texts.into_iter().enumerate() {
         comma(sink, index);
-        string(sink.out(), text);
+        string(sink.buffer(), text);
     }
-    sink.out().push(']');
+    sink.buffer().push(']');
 }
 
 /// Appends what a call of both versions ends with.
 pub(super) fn call(sink: &mut impl Sink, id: &Id, method: &str, params: &[Value]) {
-    sink.out().push_str("\"method\":");
-    string(sink.out(), method);
-    sink.out().push_str(",\"params\":");
+    sink.buffer().push_str("\"method\":");
+    string(sink.buffer(), method);
+    sink.buffer().push_str(",\"params\":");
     list(sink, params);
     identity(sink, id);
 }
 
 /// Appends the last member of a call or an answer.
 pub(super) fn identity(sink: &mut impl Sink, id: &Id) {
-    push(sink.out(), format_args!(",\"id\":{}}}", id.as_str()));
+    push(sink.buffer(), format_args!(",\"id\":{}}}", id.as_str()));
 }
 
 /// Appends text.
@@ -98,7 +98,7 @@ pub(super) fn string(out: &mut String, text: &str) {
 
 fn comma(sink: &mut impl Sink, index: usize) {
     if index > 0 {
-        sink.out().push(',');
+        sink.buffer().push(',');
     }
 }
 

@@ -1,12 +1,15 @@
 //! How class files are written: `fields!` and `messages!`, and what stands in them.
 
-use super::{Access, Class, Field, FieldIx, Kept, Kind, Message, Param, Preset, Role, Type};
+use super::{
+    Access, Class, DefaultValue, Field, FieldIx, Message, MessageKind, Param, RecordStorage, Role,
+    Type,
+};
 
 /// A field before it has its name.
 pub(super) struct Draft {
     ty: Type,
     access: Access,
-    default: Option<Preset>,
+    default: Option<DefaultValue>,
     inverse: Option<(&'static str, &'static str)>,
     volatile: bool,
     least: Option<Role>,
@@ -34,11 +37,11 @@ const fn draft(ty: Type, access: Access) -> Draft {
 impl Draft {
     /// It need not be given: then it is the zero of its type.
     pub(super) const fn opt(self) -> Self {
-        self.or(Preset::Zero)
+        self.or(DefaultValue::Zero)
     }
 
     /// It need not be given: then it is this.
-    pub(super) const fn or(mut self, preset: Preset) -> Self {
+    pub(super) const fn or(mut self, preset: DefaultValue) -> Self {
         self.default = Some(preset);
         self
     }
@@ -96,7 +99,7 @@ impl FieldIx {
 }
 
 impl Param {
-    pub(super) const fn named(name: &'static str, ty: Type, default: Option<Preset>) -> Self {
+    pub(super) const fn named(name: &'static str, ty: Type, default: Option<DefaultValue>) -> Self {
         Self { name: plain(name), ty, default }
     }
 }
@@ -106,7 +109,7 @@ impl Message {
         (name, doc): (&'static str, &'static str),
         params: &'static [Param],
         result: Type,
-        (least, kind): (Role, Kind),
+        (least, kind): (Role, MessageKind),
     ) -> Self {
         Self { name: plain(name), params, result, least, kind, doc: trimmed(doc) }
     }
@@ -125,7 +128,7 @@ impl Class {
             doc,
             fields,
             messages,
-            kept: Kept::State,
+            kept: RecordStorage::State,
             listed: true,
             events: true,
             constructor: None,
@@ -149,13 +152,13 @@ impl Class {
     }
 
     /// Its records are kept there.
-    pub(super) const fn kept(mut self, kept: Kept) -> Self {
+    pub(super) const fn kept(mut self, kept: RecordStorage) -> Self {
         self.kept = kept;
         self
     }
 
     /// Clients create and destroy its records, and this is how it is done.
-    pub(super) const fn created(mut self, kind: Kind) -> Self {
+    pub(super) const fn created(mut self, kind: MessageKind) -> Self {
         self.constructor = Some(kind);
         self
     }
@@ -207,13 +210,13 @@ macro_rules! messages {
                     ),)+)?
                 ] },
                 messages!(@result $($result)?),
-                ($crate::table::Role::$least, $crate::table::Kind::$kind),
+                ($crate::table::Role::$least, $crate::table::MessageKind::$kind),
             ),)*
         ];
     };
     (@result) => { $crate::table::Type::Void };
     (@result $result:expr) => { $result };
-    (@preset) => { $crate::table::Preset::Zero };
+    (@preset) => { $crate::table::DefaultValue::Zero };
     (@preset $preset:expr) => { $preset };
 }
 

@@ -12,8 +12,8 @@
 
 mod classes;
 pub mod enums;
-pub mod implicit;
 mod macros;
+pub mod resolve;
 mod roles;
 #[cfg(test)]
 mod tests;
@@ -21,7 +21,7 @@ mod types;
 
 pub use classes::*;
 pub use roles::Role;
-pub use types::{Enum, Preset, Type};
+pub use types::{DefaultValue, Enum, Type};
 
 use crate::Value;
 
@@ -37,14 +37,14 @@ pub struct Class {
     /// Its messages, without those that follow from its fields.
     pub messages: &'static [Message],
     /// Where its records are kept.
-    pub kept: Kept,
+    pub kept: RecordStorage,
     /// It has `get_all`, `get_all_records` and `get_all_records_where`.
     pub listed: bool,
     /// Changes of its records are told by `event.from`.
     pub events: bool,
     /// How `create` and `destroy` are done; none: clients create and destroy no records, or do it
     /// by messages of the class.
-    pub constructor: Option<Kind>,
+    pub constructor: Option<MessageKind>,
     /// The least role that may read its fields.
     pub reads: Role,
     /// The least role that may create, destroy and set, where a field does not say otherwise.
@@ -57,7 +57,7 @@ pub struct Class {
 
 /// Where the records of a class are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kept {
+pub enum RecordStorage {
     /// There are none.
     Nowhere,
     /// In memory: a restart forgets them.
@@ -76,7 +76,7 @@ pub struct Field {
     /// Who may write it.
     pub access: Access,
     /// What it holds unless given; none for what `create` must be given.
-    pub default: Option<Preset>,
+    pub default: Option<DefaultValue>,
     /// What it tells.
     pub doc: &'static str,
     /// Kept by the database: class and field whose references this set gathers, as `VM.VBDs` has
@@ -137,7 +137,7 @@ pub struct Message {
     /// The least role that may call it.
     pub least: Role,
     /// How it is carried out.
-    pub kind: Kind,
+    pub kind: MessageKind,
     /// What it does.
     pub doc: &'static str,
 }
@@ -150,12 +150,12 @@ pub struct Param {
     /// Its type.
     pub ty: Type,
     /// What it is when it is left out, which is only possible at the end; none: it must be given.
-    pub default: Option<Preset>,
+    pub default: Option<DefaultValue>,
 }
 
 /// How a message is carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum MessageKind {
     /// Before there is a session, and without one: a login.
     Login,
     /// On the spot: reads, writes, lists.

@@ -1,9 +1,9 @@
 use std::collections::BTreeSet;
 
-use super::implicit::{Method, methods, resolve, written};
+use super::resolve::{Method, methods, resolve, written};
 use super::*;
 use crate::Value;
-use crate::typed::fits;
+use crate::coerce::fits;
 
 /// Classes that records name and that are left out: references to them are empty.
 const ABSENT: [&str; 22] = [
@@ -183,14 +183,14 @@ fn every_default_fits_its_type() {
 
 #[test]
 fn every_record_has_a_uuid_and_what_has_none_is_not_told() {
-    for class in classes().iter().filter(|class| class.kept != Kept::Nowhere) {
+    for class in classes().iter().filter(|class| class.kept != RecordStorage::Nowhere) {
         assert_eq!(
             class.fields.first().map(|field| (field.name, field.ty)),
             Some(("uuid", Type::Str))
         );
         assert!(class.reads <= class.writes, "{}", class.name);
     }
-    for class in classes().iter().filter(|class| class.kept == Kept::Nowhere) {
+    for class in classes().iter().filter(|class| class.kept == RecordStorage::Nowhere) {
         assert!(!class.listed && !class.events && class.constructor.is_none(), "{}", class.name);
     }
 }
@@ -262,7 +262,7 @@ fn a_message_may_be_no_more_than_the_writing_of_a_field() {
     assert_eq!(written("VM", "start"), None);
 }
 
-fn call(name: &str) -> (Vec<(&'static str, Type)>, Type, Role, Kind) {
+fn call(name: &str) -> (Vec<(&'static str, Type)>, Type, Role, MessageKind) {
     let (method, _) = resolve(name).unwrap_or_else(|| panic!("{name}"));
     let params = method.params().iter().map(|param| (param.name, param.ty)).collect();
     (params, method.result(), method.least(), method.kind())
@@ -286,7 +286,7 @@ fn calls_follow_from_fields() {
         ("secret.get_value", vec![("self", Type::Ref("secret"))], Type::Str, Role::PoolOperator),
     ];
     for (name, params, result, least) in cases {
-        assert_eq!(call(name), (params, result, least, Kind::Short), "{name}");
+        assert_eq!(call(name), (params, result, least, MessageKind::Short), "{name}");
     }
     let blocked = call("VM.add_to_blocked_operations").0;
     assert_eq!(blocked[1], ("key", Type::Enum(&enums::VM_OPERATIONS)));
@@ -304,17 +304,17 @@ fn calls_follow_from_classes() {
         ("VM.get_by_name_label", vec![("label", Type::Str)], vms),
     ];
     for (name, params, result) in cases {
-        assert_eq!(call(name), (params, result, Role::ReadOnly, Kind::Short), "{name}");
+        assert_eq!(call(name), (params, result, Role::ReadOnly, MessageKind::Short), "{name}");
     }
     let args = vec![("args", Type::Record("VM"))];
-    assert_eq!(call("VM.create"), (args, Type::Ref("VM"), Role::VmAdmin, Kind::Long));
-    assert_eq!(call("VBD.destroy").3, Kind::Short);
+    assert_eq!(call("VM.create"), (args, Type::Ref("VM"), Role::VmAdmin, MessageKind::Long));
+    assert_eq!(call("VBD.destroy").3, MessageKind::Short);
 }
 
 #[test]
 fn what_is_written_down_comes_first() {
     let (method, _) = resolve("VDI.set_name_label").unwrap();
-    assert!(matches!(method, Method::Explicit(_, message) if message.kind == Kind::Long));
+    assert!(matches!(method, Method::Explicit(_, message) if message.kind == MessageKind::Long));
     assert_eq!(call("VLAN.create").0.len(), 3);
     let names: Vec<_> = call("VIF.move").0.into_iter().map(|(name, _)| name).collect();
     assert_eq!(names, ["self", "network"]);
@@ -327,8 +327,8 @@ fn parameters_at_the_end_may_be_left_out() {
         method.params().iter().map(|param| param.default).collect()
     };
     let login = defaults("session.login_with_password");
-    assert_eq!(login, [None, None, Some(Preset::Zero), Some(Preset::Zero)]);
-    assert_eq!(defaults("VDI.introduce")[11], Some(Preset::Yes));
+    assert_eq!(login, [None, None, Some(DefaultValue::Zero), Some(DefaultValue::Zero)]);
+    assert_eq!(defaults("VDI.introduce")[11], Some(DefaultValue::Yes));
 }
 
 #[test]
@@ -357,7 +357,7 @@ fn only_two_calls_need_no_session() {
     let all = methods();
     let open: Vec<_> = all.iter().filter(open).collect();
     assert_eq!(open, ["session.login_with_password", "system.listMethods"]);
-    assert_eq!(call("event.from").3, Kind::Waits);
+    assert_eq!(call("event.from").3, MessageKind::Waits);
 }
 
 #[test]

@@ -59,7 +59,7 @@ impl Type {
 
 /// A value that a field has when nobody gave it another.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Preset {
+pub enum DefaultValue {
     /// The zero of its type.
     Zero,
     /// Text, or a word of an enumeration.
@@ -76,7 +76,7 @@ pub enum Preset {
     Pairs(&'static [(&'static str, &'static str)]),
 }
 
-impl Preset {
+impl DefaultValue {
     /// The value, for a field of this type.
     pub fn value(&self, ty: &Type) -> Value {
         match self {

@@ -15,24 +15,24 @@ const HEAD: &str = "<?xml version=\"1.0\"?>";
 /// Writes a call.
 pub(crate) fn call(method: &str, params: &[Value]) -> Body {
     let mut sink = Pieces::default();
-    sink.out().push_str(HEAD);
-    sink.out().push_str("<methodCall><methodName>");
-    push_escaped(sink.out(), method);
-    sink.out().push_str("</methodName><params>");
+    sink.buffer().push_str(HEAD);
+    sink.buffer().push_str("<methodCall><methodName>");
+    push_escaped(sink.buffer(), method);
+    sink.buffer().push_str("</methodName><params>");
     for param in params {
-        sink.out().push_str("<param>");
+        sink.buffer().push_str("<param>");
         value(&mut sink, param);
-        sink.out().push_str("</param>");
+        sink.buffer().push_str("</param>");
     }
-    sink.out().push_str("</params></methodCall>");
+    sink.buffer().push_str("</params></methodCall>");
     sink.body()
 }
 
 /// Writes an answer. With `alone` the result stands without a status around it.
 pub(crate) fn answer(outcome: &Result<Value, ApiError>, alone: bool) -> Body {
     let mut sink = Pieces::default();
-    sink.out().push_str(HEAD);
-    sink.out().push_str("<methodResponse><params><param>");
+    sink.buffer().push_str(HEAD);
+    sink.buffer().push_str("<methodResponse><params><param>");
     match outcome {
         Ok(result) if alone => value(&mut sink, result),
         Ok(result) => status(&mut sink, "Success", "Value", |sink| value(sink, result)),
@@ -41,15 +41,15 @@ pub(crate) fn answer(outcome: &Result<Value, ApiError>, alone: bool) -> Body {
             status(&mut sink, "Failure", "ErrorDescription", |sink| value(sink, &details));
         }
     }
-    sink.out().push_str("</param></params></methodResponse>");
+    sink.buffer().push_str("</param></params></methodResponse>");
     sink.body()
 }
 
 fn status(sink: &mut Pieces, status: &str, name: &str, content: impl FnOnce(&mut Pieces)) {
-    sink.out().push_str("<value><struct>");
+    sink.buffer().push_str("<value><struct>");
     member(sink, "Status", |sink| value(sink, &Value::text(status)));
     member(sink, name, content);
-    sink.out().push_str("</struct></value>");
+    sink.buffer().push_str("</struct></value>");
 }
 
 /// Reads a call: its method and its parameters.

@@ -40,7 +40,7 @@ pub(crate) fn write_members<'a>(members: impl Iterator<Item = (&'a str, &'a Valu
     text
 }
 
-/// The value of such a text. Whole numbers are text: [`coerce`](crate::typed::coerce) knows better.
+/// The value of such a text. Whole numbers are text: [`coerce`](crate::coerce::coerce) knows better.
 ///
 /// # Errors
 /// [`BadBody::TooLarge`], [`BadBody::Malformed`].

@@ -9,31 +9,31 @@ use crate::value::Value;
 /// Appends one element `value`.
 pub(super) fn value(sink: &mut impl Sink, of: &Value) {
     if let Value::Encoded(encoded) = of {
-        return sink.kept(encoded, Encoding::Xml);
+        return sink.append_cached(encoded, Encoding::Xml);
     }
-    sink.out().push_str("<value>");
+    sink.buffer().push_str("<value>");
     match of {
-        Value::Null => sink.out().push_str("<nil/>"),
-        Value::Str(text) => push_escaped(sink.out(), text),
-        Value::Int(number) => push(sink.out(), format_args!("{number}")),
+        Value::Null => sink.buffer().push_str("<nil/>"),
+        Value::Str(text) => push_escaped(sink.buffer(), text),
+        Value::Int(number) => push(sink.buffer(), format_args!("{number}")),
         Value::Float(number) => {
-            push(sink.out(), format_args!("<double>{}</double>", float(*number)));
+            push(sink.buffer(), format_args!("<double>{}</double>", float(*number)));
         }
         Value::Bool(yes) => {
-            push(sink.out(), format_args!("<boolean>{}</boolean>", u8::from(*yes)));
+            push(sink.buffer(), format_args!("<boolean>{}</boolean>", u8::from(*yes)));
         }
         Value::Date(date) => {
-            push(sink.out(), format_args!("<dateTime.iso8601>{date}</dateTime.iso8601>"));
+            push(sink.buffer(), format_args!("<dateTime.iso8601>{date}</dateTime.iso8601>"));
         }
         Value::Set(values) => {
-            sink.out().push_str("<array><data>");
+            sink.buffer().push_str("<array><data>");
             values.iter().for_each(|element| value(sink, element));
-            sink.out().push_str("</data></array>");
+            sink.buffer().push_str("</data></array>");
         }
         Value::Map(map) => structure(sink, map.iter().map(|(name, of)| (name.as_str(), of))),
         Value::Encoded(_) => {}
     }
-    sink.out().push_str("</value>");
+    sink.buffer().push_str("</value>");
 }
 
 /// Appends one element `value`, a map with these members.
@@ -41,24 +41,24 @@ pub(super) fn members<'a>(
     sink: &mut impl Sink,
     members: impl Iterator<Item = (&'a str, &'a Value)>,
 ) {
-    sink.out().push_str("<value>");
+    sink.buffer().push_str("<value>");
     structure(sink, members);
-    sink.out().push_str("</value>");
+    sink.buffer().push_str("</value>");
 }
 
 fn structure<'a>(sink: &mut impl Sink, members: impl Iterator<Item = (&'a str, &'a Value)>) {
-    sink.out().push_str("<struct>");
+    sink.buffer().push_str("<struct>");
     members.for_each(|(name, of)| member(sink, name, |sink| value(sink, of)));
-    sink.out().push_str("</struct>");
+    sink.buffer().push_str("</struct>");
 }
 
 /// Appends one member of a map, whose element `value` is what `value` appends.
 pub(super) fn member<S: Sink>(sink: &mut S, name: &str, value: impl FnOnce(&mut S)) {
-    sink.out().push_str("<member><name>");
-    push_escaped(sink.out(), name);
-    sink.out().push_str("</name>");
+    sink.buffer().push_str("<member><name>");
+    push_escaped(sink.buffer(), name);
+    sink.buffer().push_str("</name>");
     value(sink);
-    sink.out().push_str("</member>");
+    sink.buffer().push_str("</member>");
 }
 
 fn push(out: &mut String, text: std::fmt::Arguments<'_>) {

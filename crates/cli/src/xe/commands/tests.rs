@@ -1,6 +1,6 @@
 use std::collections::BTreeSet;
 
-use xenapi::table::implicit::resolve;
+use xenapi::table::resolve::resolve;
 
 use super::*;
 

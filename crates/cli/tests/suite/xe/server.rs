@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use xenapi::envelope::{self, Call, Encoding};
 use xenapi::filter::Filter;
-use xenapi::table::implicit::{Method, resolve};
+use xenapi::table::resolve::{Method, resolve};
 use xenapi::table::{Class, class};
 use xenapi::{ApiError, Value, codes, xmlrpc};
 

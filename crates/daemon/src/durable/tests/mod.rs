@@ -10,7 +10,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel}
 use std::time::Duration;
 
 use toolstack::store::{Batch, Contents, Memory, Store, StoreError};
-use xenapi::table::{Kept, vm};
+use xenapi::table::{RecordStorage, vm};
 use xenapi::{Date, Value};
 
 use super::Durable;
@@ -47,7 +47,8 @@ fn name(db: &Db, vm: &Ref) -> Value {
 
 /// Everything that a restart keeps, with generations.
 fn kept(view: &View<'_>) -> BTreeMap<Ref, (u64, u64, Value)> {
-    let classes = xenapi::table::classes().iter().filter(|class| class.kept == Kept::State);
+    let classes =
+        xenapi::table::classes().iter().filter(|class| class.kept == RecordStorage::State);
     let objects = classes.flat_map(|class| view.all(class));
     let row = |object: &crate::db::Object| {
         let Value::Map(mut members) = object.record().value().clone() else { panic!("no record") };

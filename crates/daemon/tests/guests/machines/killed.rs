@@ -9,7 +9,7 @@ use std::time::Duration;
 use testkit::lasting::Random;
 use testkit::rounds;
 use xenapi::Value;
-use xenapi::client::Begun;
+use xenapi::client::PendingCall;
 
 use true_records::{assert_host, groups_are, settled};
 use worked::Worked;
@@ -74,7 +74,7 @@ impl Host {
     }
 
     /// Asks for a new disk or for the end of one that is in no machine.
-    fn ask_of_disks(&mut self) -> (&'static str, Begun) {
+    fn ask_of_disks(&mut self) -> (&'static str, PendingCall) {
         let mut loose = self.world.client.records("VDI").unwrap();
         let is_made_here = |disk: &xenapi::client::Record| disk.text("name_label") == LOOSE;
         loose.retain(|(_, disk)| is_made_here(disk) && !disk.flag("missing"));

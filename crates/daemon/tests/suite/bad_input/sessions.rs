@@ -65,7 +65,7 @@ fn a_session_that_is_none_is_told_so() {
 fn who_leaves_the_socket_leaves_no_session() {
     let mut world = World::new();
     let mut other = Client::unix(world.daemon.socket()).unwrap();
-    other.be_root("test");
+    other.use_connection_session("test");
     let task = other.call("task.create", &["mine", ""].map(Value::text)).unwrap();
     assert_eq!(other.session(), None);
     let (classes, token) = (Value::Set(vec![Value::text("task")]), Value::text(""));

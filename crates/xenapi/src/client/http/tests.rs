@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn read(mut bytes: &[u8]) -> Result<(Head, Vec<u8>), Bad> {
+fn read(mut bytes: &[u8]) -> Result<(Head, Vec<u8>), HttpError> {
     let head = read_head(&mut bytes)?;
     let body = read_body(&mut bytes, head.length, 64)?;
     Ok((head, body))
@@ -10,8 +10,8 @@ fn read(mut bytes: &[u8]) -> Result<(Head, Vec<u8>), Bad> {
 
 fn why(bytes: &str) -> String {
     match read(bytes.as_bytes()) {
-        Err(Bad::Malformed(why)) => why.to_owned(),
-        Err(Bad::Io(error)) => error.to_string(),
+        Err(HttpError::Malformed(why)) => why.to_owned(),
+        Err(HttpError::Io(error)) => error.to_string(),
         other => panic!("{bytes}: {other:?}"),
     }
 }

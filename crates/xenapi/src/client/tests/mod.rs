@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 use self::server::{Answers, MANY, Seen, on_socket, with_tls};
 use super::*;
-use crate::samples::map;
+use crate::test_values::map;
 use crate::{ApiError, Date, codes, xmlrpc};
 
 /// What a server makes of a call, and of those before it.
@@ -115,7 +115,7 @@ fn a_connection_is_the_session_where_the_server_lets_it() {
         Ok(Value::Int(7))
     });
     let mut client = world.client(Encoding::Json);
-    client.be_root("test");
+    client.use_connection_session("test");
     for _ in 0..2 {
         assert_eq!(client.call("VM.get_domid", &[Value::text("v")]).unwrap(), Value::Int(7));
     }
@@ -132,7 +132,7 @@ fn a_server_that_wants_a_session_gets_one_at_the_first_call() {
         _ => Ok(Value::Int(7)),
     });
     let mut client = world.client(Encoding::Json);
-    client.be_root("test");
+    client.use_connection_session("test");
     assert_eq!(client.call("VM.get_domid", &[Value::text("v")]).unwrap(), Value::Int(7));
     assert_eq!(client.session(), Some("OpaqueRef:s"));
     client.call("VM.get_domid", &[Value::text("v")]).unwrap();
@@ -149,7 +149,7 @@ fn a_tunnel_of_root_needs_no_session_but_where_one_is_wanted() {
         other => panic!("{other}"),
     });
     let mut client = world.client(Encoding::Json);
-    client.be_root("test");
+    client.use_connection_session("test");
     client.tunnel("/console").unwrap();
     assert_eq!((client.session(), world.seen.all().len()), (None, 0));
     for _ in 0..2 {
@@ -172,7 +172,7 @@ fn root_whose_login_fails_may_try_again() {
         _ => Ok(Value::Int(7)),
     });
     let mut client = world.client(Encoding::Json);
-    client.be_root("test");
+    client.use_connection_session("test");
     assert!(client.call("VM.get_domid", &[Value::text("v")]).is_err());
     assert_eq!(client.call("VM.get_domid", &[Value::text("v")]).unwrap(), Value::Int(7));
 }
@@ -403,7 +403,7 @@ fn a_tunnel_that_is_refused_tells_why() {
 #[test]
 fn a_server_with_tls_is_known_again_by_its_certificate() {
     let world = World::new(MANY, api);
-    let trust = Trust::in_file(world.dir.path().join("trust"));
+    let trust = KnownServers::in_file(world.dir.path().join("trust"));
     let port = with_tls("somebody.else", world.answers(api));
     let address = Address::Tls("127.0.0.1".to_owned(), port, trust.clone());
     let mut first = Client::connect(address.clone(), Encoding::Json).unwrap();
@@ -435,7 +435,7 @@ fn a_server_without_tls_is_told_from_one_that_has_it() {
         let _all = stream.read_to_end(&mut Vec::new());
     });
     let dir = tempfile::tempdir().unwrap();
-    let trust = Trust::in_file(dir.path().join("trust"));
+    let trust = KnownServers::in_file(dir.path().join("trust"));
     let address = Address::Tls("127.0.0.1".to_owned(), port, trust);
     let error = Client::connect(address, Encoding::Json).unwrap_err();
     assert!(matches!(error, ClientError::Tls { .. }), "{error:?}");

@@ -18,6 +18,6 @@ pub static CLASS: Class = Class::new(
     &[],
     MESSAGES,
 )
-.kept(Kept::Nowhere)
+.kept(RecordStorage::Nowhere)
 .unlisted()
 .silent();

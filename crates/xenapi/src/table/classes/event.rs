@@ -37,6 +37,6 @@ messages! {
 /// The class.
 pub static CLASS: Class =
     Class::new(("event", "A change of a record"), Role::ReadOnly, FIELDS, MESSAGES)
-        .kept(Kept::Nowhere)
+        .kept(RecordStorage::Nowhere)
         .unlisted()
         .silent();

@@ -53,4 +53,4 @@ messages! {
 /// The class.
 pub static CLASS: Class =
     Class::new(("network", "A virtual network"), Role::VmAdmin, FIELDS, MESSAGES)
-        .created(Kind::Short);
+        .created(MessageKind::Short);

@@ -33,4 +33,4 @@ pub static CLASS: Class = Class::new(
     FIELDS,
     MESSAGES,
 )
-.created(Kind::Short);
+.created(MessageKind::Short);

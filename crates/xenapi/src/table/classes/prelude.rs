@@ -1,13 +1,15 @@
 //! What every class file uses.
 
-pub(super) use crate::table::Preset::{Float as Number, Int as Whole, Ints, Pairs, Text, Yes};
+pub(super) use crate::table::DefaultValue::{
+    Float as Number, Int as Whole, Ints, Pairs, Text, Yes,
+};
 pub(super) use crate::table::Role::{PoolOperator, VmOperator, VmPowerAdmin};
 pub(super) use crate::table::Type::{
     self, Bool, Date, Enum, Float, Int, Map, Record, Ref, Set, Str,
 };
 pub(super) use crate::table::enums;
 pub(super) use crate::table::macros::{fields, messages, rc, ro, rw};
-pub(super) use crate::table::{Class, Kept, Kind, Role};
+pub(super) use crate::table::{Class, MessageKind, RecordStorage, Role};
 
 /// Several texts.
 pub(super) const STRS: Type = Set(&Str);

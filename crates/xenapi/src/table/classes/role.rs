@@ -29,5 +29,5 @@ messages! {
 /// The class.
 pub static CLASS: Class =
     Class::new(("role", "What a user may do"), Role::PoolAdmin, FIELDS, MESSAGES)
-        .kept(Kept::Memory)
+        .kept(RecordStorage::Memory)
         .silent();

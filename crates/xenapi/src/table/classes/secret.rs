@@ -14,6 +14,6 @@ fields! { "secret", PoolOperator;
 /// The class.
 pub static CLASS: Class =
     Class::new(("secret", "Something not told"), Role::PoolOperator, FIELDS, &[])
-        .created(Kind::Short)
+        .created(MessageKind::Short)
         .reads(Role::PoolOperator)
         .silent();

@@ -56,6 +56,6 @@ messages! {
 /// The class.
 pub static CLASS: Class =
     Class::new(("session", "Somebody who is logged in"), Role::PoolAdmin, FIELDS, MESSAGES)
-        .kept(Kept::Memory)
+        .kept(RecordStorage::Memory)
         .unlisted()
         .silent();

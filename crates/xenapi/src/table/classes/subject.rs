@@ -25,5 +25,5 @@ messages! {
 /// The class.
 pub static CLASS: Class =
     Class::new(("subject", "A user or group who may log in"), Role::PoolAdmin, FIELDS, MESSAGES)
-        .created(Kind::Short)
+        .created(MessageKind::Short)
         .silent();

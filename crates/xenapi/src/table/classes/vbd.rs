@@ -69,4 +69,4 @@ messages! {
 /// The class.
 pub static CLASS: Class =
     Class::new(("VBD", "A disk device of a machine"), Role::VmAdmin, FIELDS, MESSAGES)
-        .created(Kind::Short);
+        .created(MessageKind::Short);

@@ -120,4 +120,4 @@ messages! {
 /// The class.
 pub static CLASS: Class =
     Class::new(("VDI", "A disk, wherever it is kept"), Role::VmAdmin, FIELDS, MESSAGES)
-        .created(Kind::Long);
+        .created(MessageKind::Long);

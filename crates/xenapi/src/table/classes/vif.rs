@@ -93,4 +93,4 @@ messages! {
 /// The class.
 pub static CLASS: Class =
     Class::new(("VIF", "A network device of a machine"), Role::VmAdmin, FIELDS, MESSAGES)
-        .created(Kind::Short);
+        .created(MessageKind::Short);

@@ -2,7 +2,7 @@
 
 use testkit::lasting::Random;
 use xenapi::Value;
-use xenapi::client::Begun;
+use xenapi::client::PendingCall;
 
 use crate::machines::records::{interface, of, slot, start, with};
 use crate::machines::world::{Machine, World};
@@ -44,7 +44,11 @@ impl Worked {
     }
 
     /// Asks for something that the machine can do now.
-    pub(super) fn ask(&mut self, world: &mut World, chance: &mut Random) -> (&'static str, Begun) {
+    pub(super) fn ask(
+        &mut self,
+        world: &mut World,
+        chance: &mut Random,
+    ) -> (&'static str, PendingCall) {
         let power = world.power(&self.machine);
         if power == "Halted" {
             self.lets_go(world);

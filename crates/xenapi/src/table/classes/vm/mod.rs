@@ -13,4 +13,4 @@ pub static CLASS: Class = Class::new(
     fields::FIELDS,
     messages::MESSAGES,
 )
-.created(Kind::Long);
+.created(MessageKind::Long);

@@ -4,16 +4,16 @@ use std::time::{Duration, Instant};
 
 use super::{Client, ClientError, Record};
 use crate::limits::Limits;
-use crate::table::implicit::{Method, resolve};
-use crate::table::{Kind, Type};
-use crate::{ApiError, Value, codes, typed, xmlrpc};
+use crate::table::resolve::{Method, resolve};
+use crate::table::{MessageKind, Type};
+use crate::{ApiError, Value, codes, coerce, xmlrpc};
 
 /// How long one wait for events lasts: a server that is gone is noticed after it.
 const WAIT: Duration = Duration::from_secs(30);
 
 /// A call that was begun.
 #[derive(Debug)]
-pub struct Begun {
+pub struct PendingCall {
     method: String,
     state: State,
 }
@@ -45,9 +45,9 @@ impl Client {
     ///
     /// # Errors
     /// [`ClientError`].
-    pub fn begin(&mut self, method: &str, params: &[Value]) -> Result<Begun, ClientError> {
+    pub fn begin(&mut self, method: &str, params: &[Value]) -> Result<PendingCall, ClientError> {
         let state = match resolve(method) {
-            Some((means, false)) if means.kind() == Kind::Long => {
+            Some((means, false)) if means.kind() == MessageKind::Long => {
                 match self.call(&format!("Async.{method}"), params)? {
                     Value::Str(task) => State::Task(means, task),
                     _ => return Err(self.nonsense(method, "a task is no reference")),
@@ -55,7 +55,7 @@ impl Client {
             }
             _ => State::Done(self.call(method, params)?),
         };
-        Ok(Begun { method: method.to_owned(), state })
+        Ok(PendingCall { method: method.to_owned(), state })
     }
 
     /// Waits until it is done. When the deadline passes first, the task goes on and is not
@@ -63,8 +63,8 @@ impl Client {
     ///
     /// # Errors
     /// [`ClientError`]; what the task failed with, as if the call had answered it.
-    pub fn end(&mut self, begun: Begun, deadline: Duration) -> Result<Value, ClientError> {
-        let Begun { method, state } = begun;
+    pub fn end(&mut self, begun: PendingCall, deadline: Duration) -> Result<Value, ClientError> {
+        let PendingCall { method, state } = begun;
         let (means, task) = match state {
             State::Done(value) => return Ok(value),
             State::Task(means, task) => (means, task),
@@ -136,5 +136,5 @@ fn result(text: &str, ty: &Type) -> Option<Value> {
         return (*ty == Type::Void).then(|| ty.zero());
     }
     let value = xmlrpc::read_value(text, &Limits::ANSWER).ok()?;
-    typed::coerce(value, ty, "").ok()
+    coerce::coerce(value, ty, "").ok()
 }

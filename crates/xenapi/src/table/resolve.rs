@@ -11,7 +11,8 @@
 use std::borrow::Cow;
 
 use super::{
-    Access, Class, Field, FieldIx, Kept, Kind, Message, Param, Role, Type, class, classes,
+    Access, Class, Field, FieldIx, Message, MessageKind, Param, RecordStorage, Role, Type, class,
+    classes,
 };
 
 /// The one call that belongs to no class and needs no session.
@@ -72,7 +73,7 @@ pub fn resolve(name: &str) -> Option<(Method, bool)> {
 }
 
 fn of_class(of: &'static Class, what: &str) -> Option<Method> {
-    let records = of.kept != Kept::Nowhere;
+    let records = of.kept != RecordStorage::Nowhere;
     match what {
         "get_record" if records => Some(Method::GetRecord(of)),
         "get_by_uuid" if records => Some(Method::GetByUuid(of)),
@@ -102,7 +103,7 @@ const ACCESSORS: [(&str, Accessor); 6] = [
 type Accessor = fn(&'static Class, FieldIx) -> Method;
 
 fn of_field(of: &'static Class, what: &str) -> Option<Method> {
-    if of.kept == Kept::Nowhere {
+    if of.kept == RecordStorage::Nowhere {
         return None;
     }
     ACCESSORS.iter().find_map(|(prefix, accessor)| {
@@ -233,22 +234,22 @@ impl Method {
     }
 
     /// How it is carried out.
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> MessageKind {
         match self {
             Self::Explicit(_, message) => message.kind,
-            Self::Create(of) | Self::Destroy(of) => of.constructor.unwrap_or(Kind::Short),
-            _ => Kind::Short,
+            Self::Create(of) | Self::Destroy(of) => of.constructor.unwrap_or(MessageKind::Short),
+            _ => MessageKind::Short,
         }
     }
 
     /// It takes a session as its first parameter.
     pub fn needs_session(&self) -> bool {
-        !matches!(self, Self::ListMethods) && self.kind() != Kind::Login
+        !matches!(self, Self::ListMethods) && self.kind() != MessageKind::Login
     }
 
     /// It has an `Async` form.
     pub fn has_async(&self) -> bool {
-        self.kind() == Kind::Long || matches!(self, Self::Create(_) | Self::Destroy(_))
+        self.kind() == MessageKind::Long || matches!(self, Self::Create(_) | Self::Destroy(_))
     }
 }
 

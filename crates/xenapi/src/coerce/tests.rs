@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::samples::{self, POWER_STATE, map};
+use crate::test_values::{self, POWER_STATE, map};
 use crate::value::Encoded;
 
 const STATE: Type = Type::Enum(&POWER_STATE);
@@ -131,14 +131,14 @@ fn as_it_stands() {
 
 proptest! {
     #[test]
-    fn what_fits_stays_as_it_is((ty, value) in samples::typed()) {
+    fn what_fits_stays_as_it_is((ty, value) in test_values::typed()) {
         prop_assert!(fits(&value, ty));
         let read = coerce(value.clone(), ty, "field");
-        prop_assert_eq!(read.map(|read| samples::unkept(&read)), Ok(samples::unkept(&value)));
+        prop_assert_eq!(read.map(|read| test_values::unkept(&read)), Ok(test_values::unkept(&value)));
     }
 
     #[test]
-    fn what_is_read_fits((_, value) in samples::typed(), (ty, _) in samples::typed()) {
+    fn what_is_read_fits((_, value) in test_values::typed(), (ty, _) in test_values::typed()) {
         if let Ok(read) = coerce(value, ty, "field") {
             prop_assert!(fits(&read, ty));
         }
