@@ -12,14 +12,14 @@ use model::spec::Backend;
 use rustix::event::{EventfdFlags, eventfd};
 use vhost_user::{StopSignal, Woken};
 
-use crate::adopt::{adopt, connected, tell_ready};
 use crate::blk_options::{BlkOptions, CAPABILITIES};
-use crate::export::{Export, Source};
-use crate::held::Door;
-use crate::keeper::{Keeper, Manager, Setup};
-use crate::pool::{Pool, Size};
-use crate::worker::Beginning;
-use crate::{limits, logging, signals, worker};
+use crate::inherited_fds::{adopt, connected, tell_ready};
+use crate::keeper::{Keeper, KeeperConfig, ServiceManager};
+use crate::keeper_client::KeeperClient;
+use crate::pool::{Pool, PoolSize};
+use crate::served_disk::{ServedDisk, SocketRole};
+use crate::worker_init::WorkerInit;
+use crate::{limits, logging, signals, worker_init};
 
 /// Name in lists of processes.
 const PROGRAM: &str = "ringway-blk";
@@ -46,11 +46,11 @@ fn keep(options: &BlkOptions) -> anyhow::Result<ExitCode> {
     // Whatever is wrong with it would be wrong with each worker.
     let spec = options.spec()?;
     limits::raise_open_files();
-    let setup = Setup {
+    let setup = KeeperConfig {
         program: PROGRAM,
         options: std::env::args_os().skip(1).collect(),
         ready: options.ready_fd.map(adopt).transpose().context("--ready-fd")?,
-        manager: Manager::from_environment()?,
+        manager: ServiceManager::from_environment()?,
         signals: signals::count().context("cannot watch for signals")?,
         pause_max: Duration::from_millis(options.restart_pause_max.into()),
         // Nobody could adopt it: it ends in order, so that whoever starts us again is not refused.
@@ -62,13 +62,13 @@ fn keep(options: &BlkOptions) -> anyhow::Result<ExitCode> {
 
 /// Serves under a keeper.
 fn work(options: &BlkOptions) -> anyhow::Result<()> {
-    let Beginning { door, link, .. } = worker::begin(PROGRAM)?;
+    let WorkerInit { door, link, .. } = worker_init::begin(PROGRAM)?;
     let told = StopSignal::new().context("cannot make a signal")?;
-    worker::attend(&door, link, &told).context("cannot hear the keeper")?;
+    worker_init::spawn_keeper_thread(&door, link, &told).context("cannot hear the keeper")?;
     run(options, Some((door, told)))
 }
 
-fn run(options: &BlkOptions, keeper: Option<(Door, StopSignal)>) -> anyhow::Result<()> {
+fn run(options: &BlkOptions, keeper: Option<(KeeperClient, StopSignal)>) -> anyhow::Result<()> {
     let spec = options.spec()?;
     let limit = limits::raise_open_files();
     limits::check_open_files(limit, [], 0, spec.queues)?;
@@ -76,13 +76,13 @@ fn run(options: &BlkOptions, keeper: Option<(Door, StopSignal)>) -> anyhow::Resu
     let signals = signals::watch().context("cannot watch for signals")?;
     let (door, told) = keeper.unzip();
     let end = either(signals, told).context("cannot watch for signals")?;
-    let asked = options.reactors.map(|reactors| Size::asked(reactors.into()));
-    let size = asked.unwrap_or_else(|| Size::of_host().at_most(spec.queues));
+    let asked = options.reactors.map(|reactors| PoolSize::asked(reactors.into()));
+    let size = asked.unwrap_or_else(|| PoolSize::of_host().at_most(spec.queues));
     let pool = Arc::new(Pool::start(size).context("cannot start reactors")?);
-    let held = door.as_ref().and_then(Door::only_disk).transpose()?;
+    let held = door.as_ref().and_then(KeeperClient::only_disk).transpose()?;
     let export = match held {
-        Some((held, kept)) => Export::restore(&held, kept, pool)?,
-        None => Export::open(spec, pool)?,
+        Some((held, kept)) => ServedDisk::restore(&held, kept, pool)?,
+        None => ServedDisk::open(spec, pool)?,
     };
     let disk = Disk { options, export, door, end };
     let served = disk.serve(ready);
@@ -95,9 +95,9 @@ fn run(options: &BlkOptions, keeper: Option<(Door, StopSignal)>) -> anyhow::Resu
 /// The disk, and what ends it.
 struct Disk<'a> {
     options: &'a BlkOptions,
-    export: Arc<Export>,
+    export: Arc<ServedDisk>,
     /// The way to the keeper, if there is one.
-    door: Option<Door>,
+    door: Option<KeeperClient>,
     /// Readable when the process is to end.
     end: OwnedFd,
 }
@@ -110,7 +110,7 @@ impl Disk<'_> {
             return Ok(());
         }
         let source = match options.fd {
-            Some(fd) => Source::Connected(connected(fd).with_context(|| format!("--fd {fd}"))?),
+            Some(fd) => SocketRole::Connected(connected(fd).with_context(|| format!("--fd {fd}"))?),
             None => {
                 if !options.connect && !export.listens() {
                     export.listen()?;
@@ -119,7 +119,7 @@ impl Disk<'_> {
             }
         };
         if let Some(door) = &self.door {
-            door.hold(&export.held(), export.kept()?)?;
+            door.preserve_disk(&export.to_preserved(), export.preserved_fds()?)?;
         }
         let ended = StopSignal::new().context("cannot make a signal")?;
         export.serve(source, Some(ended.clone()))?;
@@ -132,7 +132,7 @@ impl Disk<'_> {
             (None, None) => {}
         }
         match ended.wait(Some(self.end.as_fd()), None).context("cannot wait for signals")? {
-            Woken::Stopped => Ok(export.served()?),
+            Woken::Stopped => Ok(export.join_session_thread()?),
             Woken::Readable | Woken::TimedOut => Ok(()),
         }
     }
@@ -150,7 +150,7 @@ impl Disk<'_> {
             let woken = done.wait(Some(self.end.as_fd()), None);
             let end = !matches!(woken, Ok(Woken::Stopped));
             if end {
-                self.export.hang_up();
+                self.export.disconnect_front_end();
             }
             match activating.join() {
                 Ok(_) if end => Ok(false),
@@ -167,9 +167,9 @@ impl Disk<'_> {
             door.ending();
             return Ok(self.export.detach()?);
         }
-        self.export.hang_up();
-        let _ = self.export.served();
-        self.export.let_go();
+        self.export.disconnect_front_end();
+        let _ = self.export.join_session_thread();
+        self.export.release_keep_files();
         Ok(())
     }
 }

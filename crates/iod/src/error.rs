@@ -6,7 +6,7 @@ use std::fmt::Write;
 use model::rpc::{RpcError, code};
 
 /// An error and its causes in one line, each said once.
-pub fn text(error: &(dyn Error + 'static)) -> String {
+pub fn error_chain(error: &(dyn Error + 'static)) -> String {
     let mut line = error.to_string();
     let mut next = error.source();
     while let Some(cause) = next {
@@ -22,7 +22,7 @@ pub fn text(error: &(dyn Error + 'static)) -> String {
 
 /// A call that was right and that the host refused.
 pub(crate) fn failed(error: impl Error + 'static) -> RpcError {
-    RpcError { code: code::FAILED, message: text(&error) }
+    RpcError { code: code::FAILED, message: error_chain(&error) }
 }
 
 #[cfg(test)]
@@ -41,9 +41,9 @@ mod tests {
     fn causes_are_said_once() {
         let inner = Link { says: "no such file", cause: None };
         let polite = Link { says: "cannot open a", cause: Some(Box::new(inner)) };
-        assert_eq!(text(&polite), "cannot open a: no such file");
+        assert_eq!(error_chain(&polite), "cannot open a: no such file");
         let inner = Link { says: "no such file", cause: None };
         let chatty = Link { says: "cannot open a: no such file", cause: Some(Box::new(inner)) };
-        assert_eq!(text(&chatty), "cannot open a: no such file");
+        assert_eq!(error_chain(&chatty), "cannot open a: no such file");
     }
 }

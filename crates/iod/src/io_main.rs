@@ -13,18 +13,18 @@ use clap::Parser;
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 use vhost_user::{Access, Listener, SocketError, StopSignal};
 
-use crate::adopt::adopt;
-use crate::control::Server;
-use crate::gate::Gate;
-use crate::held::CONTROL;
+use crate::accept_gate::AcceptGate;
+use crate::control::ControlServer;
+use crate::disk_registry::DiskRegistry;
+use crate::inherited_fds::adopt;
 use crate::io_options::{IoCommand, IoOptions};
-use crate::keeper::{Keeper, Manager, Setup, given_socket};
-use crate::link::{Holding, Link};
-use crate::metrics::{self, Address, Scraped};
-use crate::pool::{Pool, Size};
-use crate::table::Table;
-use crate::worker::Beginning;
-use crate::{handover, limits, logging, signals, upgrade_main, worker};
+use crate::keeper::{Keeper, KeeperConfig, ServiceManager, given_socket};
+use crate::keeper_client::CONTROL;
+use crate::keeper_link::{Link, PreservedEntry};
+use crate::metrics::{self, Address, ScrapeHandler};
+use crate::pool::{Pool, PoolSize};
+use crate::worker_init::WorkerInit;
+use crate::{handover, limits, logging, signals, upgrade_main, worker_init};
 
 /// Name in lists of processes.
 const PROGRAM: &str = "ringway-io";
@@ -60,11 +60,11 @@ fn keep(
     limits::raise_open_files();
     let ready = options.ready_fd.map(adopt).transpose().context("--ready-fd")?;
     let signals = signals::count().context("cannot watch for signals")?;
-    let mut keeper = Keeper::new(Setup {
+    let mut keeper = Keeper::new(KeeperConfig {
         program: PROGRAM,
         options: std::env::args_os().skip(1).collect(),
         ready,
-        manager: Manager::from_environment()?,
+        manager: ServiceManager::from_environment()?,
         signals,
         pause_max: Duration::from_millis(options.restart_pause_max.into()),
         die_together: options.die_with_parent,
@@ -88,7 +88,10 @@ fn keep(
             }
             let parts = listener.parts().context("cannot hold the control socket")?;
             listener.leave();
-            keeper.insert(CONTROL, Holding { sockets: vec![parts], ..Holding::default() });
+            keeper.insert(
+                CONTROL,
+                PreservedEntry { sockets: vec![parts], ..PreservedEntry::default() },
+            );
         }
         // Perhaps by a worker that has lost its keeper.
         Err(taken @ SocketError::Taken { .. }) => {
@@ -102,21 +105,21 @@ fn keep(
 /// Serves what the keeper holds, what another worker hands over, and whatever is attached.
 fn work(options: &IoOptions) -> anyhow::Result<()> {
     let signals = signals::watch().context("cannot watch for signals")?;
-    let Beginning { door, link, predecessor } = worker::begin(PROGRAM)?;
+    let WorkerInit { door, link, predecessor } = worker_init::begin(PROGRAM)?;
     let open_files = limits::raise_open_files();
-    let asked = options.reactors.map(|reactors| Size::asked(reactors.into()));
-    let size = asked.unwrap_or_else(Size::of_host);
+    let asked = options.reactors.map(|reactors| PoolSize::asked(reactors.into()));
+    let size = asked.unwrap_or_else(PoolSize::of_host);
     let pool = Arc::new(Pool::start(size).context("cannot start reactors")?);
     let polling = options.polling.spec();
-    let table = Arc::new(Table::with(Arc::clone(&pool), open_files, door.clone(), polling));
+    let table = Arc::new(DiskRegistry::with(Arc::clone(&pool), open_files, door.clone(), polling));
     let end = StopSignal::new().context("cannot make a signal")?;
     let enough = StopSignal::new().context("cannot make a signal")?;
-    let scrapers = Arc::new(Gate::new().context("cannot make a signal")?);
-    let server = Server::new(Arc::clone(&table), end.clone(), Arc::clone(&scrapers));
+    let scrapers = Arc::new(AcceptGate::new().context("cannot make a signal")?);
+    let server = ControlServer::new(Arc::clone(&table), end.clone(), Arc::clone(&scrapers));
     let server = server.context("cannot make a signal")?;
-    worker::attend(&door, link, &end).context("cannot hear the keeper")?;
+    worker_init::spawn_keeper_thread(&door, link, &end).context("cannot hear the keeper")?;
     let (listen, calls) = take_calls(&server, &end).context("cannot start a thread")?;
-    let control = door.holding(CONTROL).context("the keeper holds no control socket")??;
+    let control = door.entry(CONTROL).context("the keeper holds no control socket")??;
     let control = control.sockets.into_iter().next().context("there is no control socket")?;
     if let Some(way) = &predecessor {
         let taken = handover::take(way, &door, &pool, table.nics());
@@ -156,7 +159,7 @@ type Calls = JoinHandle<Result<(), SocketError>>;
 
 /// A thread that takes calls on the listener that it is sent.
 fn take_calls(
-    server: &Arc<Server>,
+    server: &Arc<ControlServer>,
     end: &StopSignal,
 ) -> std::io::Result<(Sender<Listener>, Calls)> {
     let (listen, listener) = mpsc::channel();
@@ -178,17 +181,17 @@ fn scrape(
     address: Option<Address>,
     predecessor: Option<Link>,
     enough: StopSignal,
-    gate: Arc<Gate>,
-    table: &Arc<Table>,
+    gate: Arc<AcceptGate>,
+    table: &Arc<DiskRegistry>,
 ) -> Option<JoinHandle<()>> {
     // A scraper that reads slowly keeps nothing alive.
     let page = Arc::downgrade(table);
-    let scraped: Scraped =
+    let scraped: ScrapeHandler =
         Arc::new(move || page.upgrade().map_or_else(String::new, |table| table.metrics()));
     let ours = Arc::downgrade(table);
     let door = table.door().clone();
     let serve = move || {
-        let Some(address) = address else { return metrics::give_up(&door) };
+        let Some(address) = address else { return metrics::drop_preserved(&door) };
         if let Some(socket) = metrics::take(&address, &door, predecessor.as_ref(), &enough)? {
             metrics::serve(&socket, &gate, &scraped);
             if ours.upgrade().is_some_and(|table| table.is_handed_over()) {
@@ -213,7 +216,7 @@ fn probe() -> anyhow::Result<()> {
         "problem": probe.problem,
         "defer_taskrun": probe.defer_taskrun,
         "complete": probe.complete,
-        "reactors": Size::of_host().to_string(),
+        "reactors": PoolSize::of_host().to_string(),
     });
     println!("{report}");
     Ok(())

@@ -1,7 +1,7 @@
 //! `ringway-io`, `ringway-blk` and `ringway-net`: spec in, sockets out, live inspection.
 //!
 //! # Words
-//! - **Export**: one opened disk under its socket ([`export::Export`]).
+//! - **Export**: one opened disk under its socket ([`served_disk::ServedDisk`]).
 //! - **Attach** opens and listens; **activate** takes the image's lock and serves; their opposites
 //!   are **detach** and **deactivate** (design 5). A front-end may connect to a disk that is not
 //!   active and start its rings: nothing is served before the activation.
@@ -22,9 +22,9 @@
 //! Everything above is a worker; `table` tells its keeper of every disk through one door.
 //! A reactor thread serves queues and nothing else. Each disk has one control thread, each caller
 //! one thread; they sleep in the kernel. `ringway-blk` is one export without table and callers,
-//! and without a keeper unless `--supervise` asks for one. `ringway-net` is a [`nic::Lan`] with its
-//! [`nic::Nic`]s, and perhaps a [`nic::Uplink`], each with a control thread, beside all of this, and
-//! answers callers by [`nic::NetControl`]; it shares pool, sessions and signals.
+//! and without a keeper unless `--supervise` asks for one. `ringway-net` is a [`served_nic::SwitchNetwork`] with its
+//! [`served_nic::ServedNic`]s, and perhaps a [`served_nic::Uplink`], each with a control thread, beside all of this, and
+//! answers callers by [`served_nic::NetControl`]; it shares pool, sessions and signals.
 //!
 //! # Errors
 //! Whatever keeps a program from its work ends it with exit code 1 and one line on standard
@@ -42,39 +42,39 @@
 //! Pure parts beside the code. `tests/` runs the built programs with front-ends of `testkit`.
 #![forbid(unsafe_code)]
 
-pub mod adopt;
+mod accept_gate;
 pub mod blk_main;
 pub mod blk_options;
+mod connect;
 pub mod control;
-mod dial;
+mod deadline;
+pub mod disk_registry;
 pub mod error;
-pub mod export;
-mod gate;
 mod handover;
-pub mod held;
+pub mod inherited_fds;
 pub mod io_main;
 pub mod io_options;
 pub mod keeper;
+pub mod keeper_client;
+mod keeper_link;
 pub mod lifecycle;
 pub mod limits;
-mod link;
 pub mod logging;
-mod messages;
+mod message_boundary;
 pub mod metrics;
 pub mod net_main;
 pub mod net_options;
-pub mod nic;
-mod nics;
-pub mod open;
+mod nic_registry;
+pub mod open_disk;
 pub mod poll_options;
 pub mod pool;
+pub mod served_disk;
+pub mod served_nic;
+mod session_log;
 pub mod signals;
 mod stats;
-pub mod table;
 mod upgrade_main;
-mod visits;
-mod within;
-mod worker;
+mod worker_init;
 
 use std::process::ExitCode;
 
@@ -89,7 +89,7 @@ pub(crate) fn exit(program: &str, result: anyhow::Result<ExitCode>) -> ExitCode 
     match result {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("{program}: {}", error::text(error.as_ref()));
+            eprintln!("{program}: {}", error::error_chain(error.as_ref()));
             let too_long = |socket: &SocketError| matches!(socket, SocketError::PathTooLong { .. });
             let usage = error
                 .chain()

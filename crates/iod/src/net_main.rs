@@ -14,13 +14,14 @@ use net::Mac;
 use net::port::{PortId, PortPolicy};
 use vhost_user::{Access, Listener, StopSignal};
 
-use crate::adopt::{adopt, connected, tell_ready};
-use crate::export::{Source, policy};
+use crate::inherited_fds::{adopt, connected, tell_ready};
 use crate::net_options::{CAPABILITIES, NetOptions, PORTS_MAX};
-use crate::nic::{
-    Lan, NetControl, NetMetrics, Nic, NicError, NicSpec, Serving, Told, Uplink, flood_limit,
+use crate::pool::{Pool, PoolSize};
+use crate::served_disk::{SocketRole, policy};
+use crate::served_nic::{
+    NetControl, NetMetrics, NicConfig, NicError, NicSessionThread, ServedNic, SwitchNetwork,
+    SwitchReporter, Uplink, flood_limit,
 };
-use crate::pool::{Pool, Size};
 use crate::{limits, logging, signals};
 
 /// Name in lists of processes.
@@ -49,26 +50,26 @@ fn run(options: &NetOptions) -> anyhow::Result<()> {
     let ready = options.ready_fd.map(adopt).transpose().context("--ready-fd")?;
     let signals = signals::watch().context("cannot watch for signals")?;
     let pairs = options.queues.saturating_mul(u16::try_from(sources.len()).unwrap_or(u16::MAX));
-    let asked = options.reactors.map(|reactors| Size::asked(reactors.into()));
-    let size = asked.unwrap_or_else(|| Size::of_host().beside_guests().at_most(pairs));
+    let asked = options.reactors.map(|reactors| PoolSize::asked(reactors.into()));
+    let size = asked.unwrap_or_else(|| PoolSize::of_host().beside_guests().at_most(pairs));
     let pool = Arc::new(Pool::start(size).context("cannot start reactors")?);
-    let lan = Lan::new(pool, options.mtu)?;
+    let lan = SwitchNetwork::new(pool, options.mtu)?;
     lan.set_polling(policy(options.polling.spec().resolve()));
     serve(options, sources, &lan, ready, signals)
 }
 
 /// Where the front-ends of each NIC come from, with its socket.
-fn sources(options: &NetOptions) -> anyhow::Result<Vec<(PathBuf, Source)>> {
+fn sources(options: &NetOptions) -> anyhow::Result<Vec<(PathBuf, SocketRole)>> {
     if let Some(fd) = options.fd {
         let source = connected(fd).with_context(|| format!("--fd {fd}"))?;
-        return Ok(vec![(format!("fd:{fd}").into(), Source::Connected(source))]);
+        return Ok(vec![(format!("fd:{fd}").into(), SocketRole::Connected(source))]);
     }
     let access = access(options);
     let source = |socket: PathBuf| {
         let source = if options.connect {
-            Source::Connect(socket.clone())
+            SocketRole::Connect(socket.clone())
         } else {
-            Source::Listen(Arc::new(Listener::bind(&socket, &access)?))
+            SocketRole::Listen(Arc::new(Listener::bind(&socket, &access)?))
         };
         Ok((socket, source))
     };
@@ -78,16 +79,16 @@ fn sources(options: &NetOptions) -> anyhow::Result<Vec<(PathBuf, Source)>> {
 /// Serves until a signal comes, or until no front-end of some NIC can come any more.
 fn serve(
     options: &NetOptions,
-    sources: Vec<(PathBuf, Source)>,
-    lan: &Arc<Lan>,
+    sources: Vec<(PathBuf, SocketRole)>,
+    lan: &Arc<SwitchNetwork>,
     ready: Option<OwnedFd>,
     signals: OwnedFd,
 ) -> anyhow::Result<()> {
     let ended = StopSignal::new().context("cannot make a signal")?;
     let uplink = uplink(options, lan, sources.len())?;
-    let mut all: Vec<(Arc<Nic>, Serving)> = Vec::new();
+    let mut all: Vec<(Arc<ServedNic>, NicSessionThread)> = Vec::new();
     let started = (0..).zip(sources).try_for_each(|(number, (socket, source))| {
-        let spec = NicSpec {
+        let spec = NicConfig {
             port: PortId(number),
             policy: PortPolicy { flood: flood_limit(options.flood_limit), ..lan.policy() },
             mac: mac(&socket, number),
@@ -96,7 +97,7 @@ fn serve(
             multiqueue: !options.no_mq,
             poll: options.polling.spec(),
         };
-        let nic = Nic::new(lan, spec)?;
+        let nic = ServedNic::new(lan, spec)?;
         let serving = nic.serve(source, Some(ended.clone()))?;
         all.push((nic, serving));
         anyhow::Ok(())
@@ -108,9 +109,9 @@ fn serve(
         ended.wait(Some(signals.as_fd()), None).context("cannot wait for signals")
     });
     all.iter().for_each(|(nic, _)| nic.hang_up());
-    let end = |(nic, serving): (Arc<Nic>, Serving)| {
+    let end = |(nic, serving): (Arc<ServedNic>, NicSessionThread)| {
         let ended = serving.wait();
-        nic.tell_counts();
+        nic.log_counts();
         ended
     };
     let ends: Vec<_> = all.into_iter().map(end).collect();
@@ -125,7 +126,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// The host at the port behind those of the front-ends, if it is to have one.
 fn uplink(
     options: &NetOptions,
-    lan: &Arc<Lan>,
+    lan: &Arc<SwitchNetwork>,
     front_ends: usize,
 ) -> Result<Option<Uplink>, NicError> {
     let open = |name: &String| Uplink::open(lan, host(front_ends), name, PATIENCE);
@@ -135,12 +136,12 @@ fn uplink(
 /// Answers callers and scrapers, if they have a socket, for as long as it is kept.
 fn told(
     options: &NetOptions,
-    lan: &Arc<Lan>,
-    all: &[(Arc<Nic>, Serving)],
+    lan: &Arc<SwitchNetwork>,
+    all: &[(Arc<ServedNic>, NicSessionThread)],
     uplink: Option<&Uplink>,
 ) -> anyhow::Result<(Option<NetControl>, Option<NetMetrics>)> {
     let nics: Vec<_> = all.iter().map(|(nic, _)| Arc::clone(nic)).collect();
-    let told = Told::new(lan, &nics, uplink, options.polling.spec().resolve());
+    let told = SwitchReporter::new(lan, &nics, uplink, options.polling.spec().resolve());
     let metrics = options.metrics.as_ref();
     let metrics = metrics.map(|address| NetMetrics::start(address, Arc::clone(&told)));
     let control = options.control.as_ref();

@@ -7,8 +7,8 @@ use clap::{ArgGroup, Parser};
 
 use crate::blk_options::mode;
 use crate::metrics::Address;
-use crate::nic::PAIRS_MAX;
 use crate::poll_options::PollOptions;
+use crate::served_nic::PAIRS_MAX;
 
 /// What `--print-capabilities` prints: QEMU's `vhost-user.json`, `VHostUserBackendCapabilities`.
 pub const CAPABILITIES: &str = r#"{"type":"net"}"#;

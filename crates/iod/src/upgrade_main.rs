@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::Context;
 use model::rpc::{MAX_LINE_BYTES, Request, Response, Upgrade, UpgradeReply};
 
-use crate::dial::dial;
+use crate::connect::dial;
 use crate::io_options::UpgradeOptions;
 
 /// Longest wait for the answer: what the other side allows for, twice.

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use clap::{ArgGroup, Parser};
 use model::spec::{Backend, CacheMode, Caps, DiskSpec, OnFull, SpecError};
 
-use crate::open::CONNECTED;
+use crate::open_disk::CONNECTED;
 use crate::poll_options::PollOptions;
 pub(crate) use values::mode;
 pub use values::{Cache, Full, Record};

@@ -9,14 +9,14 @@ use serde::Serialize;
 use serde_json::Value;
 use vhost_user::StopSignal;
 
-use super::Server;
+use super::ControlServer;
+use crate::disk_registry::DiskRegistry;
 use crate::handover;
-use crate::link::Words;
-use crate::table::Table;
+use crate::keeper_link::KeeperInfo;
 
 /// What a line asks for beside its answer.
 #[derive(Debug)]
-pub(crate) enum After {
+pub(crate) enum AfterReply {
     /// The next line.
     GoOn,
     /// The process ends.
@@ -28,31 +28,35 @@ pub(crate) enum After {
 }
 
 /// Who calls, and what a call may reach beside the disks.
-pub(crate) struct Caller<'a> {
+pub(crate) struct CallContext<'a> {
     /// It runs as the user that we run as.
     pub(crate) is_us: bool,
     /// Ends the process.
     pub(crate) end: &'a StopSignal,
     /// Whoever takes callers.
-    pub(crate) server: &'a Server,
+    pub(crate) server: &'a ControlServer,
 }
 
 /// Carries out the call in a line.
-pub(crate) fn answer(table: &Arc<Table>, caller: &Caller<'_>, line: &[u8]) -> (Response, After) {
+pub(crate) fn answer(
+    table: &Arc<DiskRegistry>,
+    caller: &CallContext<'_>,
+    line: &[u8],
+) -> (Response, AfterReply) {
     let (id, call) = parse(line);
     let mut after = match call {
-        Ok(Call::Shutdown) => After::ShutDown,
-        Ok(Call::Upgrade(_)) => After::HandedOver,
-        _ => After::GoOn,
+        Ok(Call::Shutdown) => AfterReply::ShutDown,
+        Ok(Call::Upgrade(_)) => AfterReply::HandedOver,
+        _ => AfterReply::GoOn,
     };
     let outcome = match call {
         Ok(Call::KeeperAdopt) => adopt(table, caller).map(|(value, link)| {
-            after = After::Give(link);
+            after = AfterReply::Give(link);
             value
         }),
         call => call.and_then(|call| carry_out(caller.server, table, call)),
     };
-    let after = if outcome.is_ok() { after } else { After::GoOn };
+    let after = if outcome.is_ok() { after } else { AfterReply::GoOn };
     if let Err(error) = &outcome {
         tracing::warn!(code = error.code, "call refused: {}", error.message);
     }
@@ -91,7 +95,10 @@ pub(crate) fn parse(line: &[u8]) -> (Value, Result<Call, RpcError>) {
     (id, Call::parse(&request.method, request.params))
 }
 
-fn adopt(table: &Arc<Table>, caller: &Caller<'_>) -> Result<(Value, OwnedFd), RpcError> {
+fn adopt(
+    table: &Arc<DiskRegistry>,
+    caller: &CallContext<'_>,
+) -> Result<(Value, OwnedFd), RpcError> {
     if !caller.is_us {
         let message = "only the user that this process runs as may keep it".into();
         return Err(RpcError { code: code::FAILED, message });
@@ -99,12 +106,16 @@ fn adopt(table: &Arc<Table>, caller: &Caller<'_>) -> Result<(Value, OwnedFd), Rp
     // The keeper that an upgrade counts on must be the one that began it.
     table.refuse_while_upgrading()?;
     let (words, link) = table.door().adopt(caller.end).map_err(crate::error::failed)?;
-    let Words { restarts, last_exit, .. } = words;
+    let KeeperInfo { restarts, last_exit, .. } = words;
     let adopted = Adopted { pid: std::process::id(), restarts, last_exit };
     Ok((value(adopted)?, link))
 }
 
-fn carry_out(server: &Server, table: &Arc<Table>, call: Call) -> Result<Value, RpcError> {
+fn carry_out(
+    server: &ControlServer,
+    table: &Arc<DiskRegistry>,
+    call: Call,
+) -> Result<Value, RpcError> {
     match call {
         Call::DiskAttach(spec) => value(table.attach(spec)?),
         Call::DiskActivate(disk) => value(table.activate(&disk.id)?),
@@ -150,7 +161,7 @@ fn carry_out(server: &Server, table: &Arc<Table>, call: Call) -> Result<Value, R
     }
 }
 
-fn metrics(table: &Arc<Table>) -> Result<Value, RpcError> {
+fn metrics(table: &Arc<DiskRegistry>) -> Result<Value, RpcError> {
     let openmetrics = table.metrics();
     // Quotes and line ends take two bytes each on the wire.
     if openmetrics.len() > MAX_LINE_BYTES / 2 {

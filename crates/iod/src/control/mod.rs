@@ -1,7 +1,7 @@
 //! The control socket: one thread for each caller, one line for each call.
 //!
 //! A caller waits only for its own calls; calls that concern one disk exclude each other in the
-//! [`Table`].
+//! [`DiskRegistry`].
 
 mod dispatch;
 pub(crate) mod lines;
@@ -22,9 +22,9 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg,
 use rustix::process::geteuid;
 use vhost_user::{Listener, SocketError, StopSignal};
 
-use crate::gate::Gate;
-use crate::table::Table;
-use dispatch::{After, Caller, answer};
+use crate::accept_gate::AcceptGate;
+use crate::disk_registry::DiskRegistry;
+use dispatch::{AfterReply, CallContext, answer};
 pub(crate) use dispatch::{parse, refusal};
 use lines::Line;
 
@@ -39,20 +39,20 @@ const PARTING_GRACE: Duration = Duration::from_secs(5);
 
 /// Serves callers until it is stopped.
 #[derive(Debug)]
-pub struct Server {
-    table: Arc<Table>,
-    callers: Mutex<Callers>,
+pub struct ControlServer {
+    table: Arc<DiskRegistry>,
+    callers: Mutex<ClientSet>,
     /// A caller's thread is about to end.
     left: Condvar,
-    gate: Gate,
+    gate: AcceptGate,
     /// Of the metrics' socket, which another process takes over together with this one.
-    scrapers: Arc<Gate>,
+    scrapers: Arc<AcceptGate>,
     /// Told when a caller has asked for the end of the process.
     end: StopSignal,
 }
 
 #[derive(Debug, Default)]
-struct Callers {
+struct ClientSet {
     next: u64,
     open: BTreeMap<u64, Open>,
     /// Ended, still to be joined.
@@ -69,22 +69,22 @@ struct Open {
     answered: bool,
 }
 
-impl Server {
+impl ControlServer {
     /// A server for the disks of `table`. It gives `end` when a caller asks for a shutdown and
     /// has been answered. By `scrapers` the metrics of the same process are served.
     ///
     /// # Errors
     /// The process may open no more descriptors.
     pub(crate) fn new(
-        table: Arc<Table>,
+        table: Arc<DiskRegistry>,
         end: StopSignal,
-        scrapers: Arc<Gate>,
+        scrapers: Arc<AcceptGate>,
     ) -> io::Result<Arc<Self>> {
-        let (callers, left, gate) = (Mutex::default(), Condvar::new(), Gate::new()?);
+        let (callers, left, gate) = (Mutex::default(), Condvar::new(), AcceptGate::new()?);
         Ok(Arc::new(Self { table, callers, left, gate, scrapers, end }))
     }
 
-    fn callers(&self) -> MutexGuard<'_, Callers> {
+    fn callers(&self) -> MutexGuard<'_, ClientSet> {
         // Additions and removals of whole entries: a panic elsewhere leaves them whole.
         self.callers.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -106,19 +106,19 @@ impl Server {
     }
 
     /// Takes no caller and no scraper from here on: whoever comes waits for another process to take
-    /// them, or for [`Self::open`].
+    /// them, or for [`Self::resume`].
     ///
     /// # Errors
-    /// The process may open no more descriptors; [`Self::open`] undoes what was done.
-    pub(crate) fn shut(&self) -> io::Result<()> {
-        self.gate.shut()?;
-        self.scrapers.shut()
+    /// The process may open no more descriptors; [`Self::resume`] undoes what was done.
+    pub(crate) fn pause_accept(&self) -> io::Result<()> {
+        self.gate.pause()?;
+        self.scrapers.pause()
     }
 
     /// Takes callers and scrapers again.
     pub(crate) fn open(&self) {
-        self.gate.open();
-        self.scrapers.open();
+        self.gate.resume();
+        self.scrapers.resume();
     }
 
     fn take_callers(self: &Arc<Self>, listener: &Listener) -> Result<(), SocketError> {
@@ -143,13 +143,13 @@ impl Server {
             // Lines that have come are still read. Fails only where the other side has closed.
             let _ = caller.stream.shutdown(Shutdown::Read);
         }
-        let others = |callers: &mut Callers| callers.open.len() > 1;
+        let others = |callers: &mut ClientSet| callers.open.len() > 1;
         drop(self.left.wait_timeout_while(callers, PARTING_GRACE, others));
         self.scrapers.served(until);
     }
 
     fn let_go(&self) {
-        let shut = |callers: &Callers, how| {
+        let shut = |callers: &ClientSet, how| {
             for caller in callers.open.values() {
                 // Fails only where the other side has closed already.
                 let _ = caller.stream.shutdown(how);
@@ -158,7 +158,7 @@ impl Server {
         let callers = self.callers();
         // No more lines; answers still go out.
         shut(&callers, Shutdown::Read);
-        let here = |callers: &mut Callers| !callers.open.is_empty();
+        let here = |callers: &mut ClientSet| !callers.open.is_empty();
         let waited = self.left.wait_timeout_while(callers, ANSWER_GRACE, here);
         let (mut callers, _) = waited.unwrap_or_else(PoisonError::into_inner);
         shut(&callers, Shutdown::Both);
@@ -210,7 +210,7 @@ impl Server {
     fn serve(&self, key: u64, stream: &UnixStream) -> io::Result<()> {
         let mut reader = BufReader::new(stream);
         let peer = sockopt::socket_peercred(stream)?;
-        let caller = Caller { is_us: peer.uid == geteuid(), end: &self.end, server: self };
+        let caller = CallContext { is_us: peer.uid == geteuid(), end: &self.end, server: self };
         loop {
             let line = match lines::read(&mut reader, MAX_LINE_BYTES)? {
                 Line::Whole(line) => line,
@@ -224,19 +224,21 @@ impl Server {
                 continue;
             }
             let (response, after) = answer(&self.table, &caller, &line);
-            if let After::HandedOver = after {
+            if let AfterReply::HandedOver = after {
                 // One that reads nothing must not keep this process, which serves nobody else.
                 stream.set_write_timeout(Some(ANSWER_GRACE))?;
             }
             let sent = match &after {
-                After::Give(fd) => send_with(stream, &response, fd.as_fd()),
-                After::GoOn | After::ShutDown | After::HandedOver => send(stream, &response),
+                AfterReply::Give(fd) => send_with(stream, &response, fd.as_fd()),
+                AfterReply::GoOn | AfterReply::ShutDown | AfterReply::HandedOver => {
+                    send(stream, &response)
+                }
             };
             match after {
-                After::GoOn | After::Give(_) => {}
-                After::ShutDown => self.end.stop(),
+                AfterReply::GoOn | AfterReply::Give(_) => {}
+                AfterReply::ShutDown => self.end.stop(),
                 // Without a single destructor: sockets, locks and images are another's now.
-                After::HandedOver => {
+                AfterReply::HandedOver => {
                     // It need not wait for what is done for others.
                     let _ = stream.shutdown(Shutdown::Both);
                     self.part();

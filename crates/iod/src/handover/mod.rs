@@ -29,7 +29,7 @@
 //! - Until Go the giver can go on as if nothing had happened, whatever became of the taker: not to
 //!   be started, dead, silent, unable to read the state, or of another mind.
 //! - A frame that a guest has got rid of is with its receiver before NICs are handed over, and nobody
-//!   sends before all receive again (`crate::nics`): none is lost, and none is flooded.
+//!   sends before all receive again (`crate::nic_registry`): none is lost, and none is flooded.
 //! - While an upgrade is under way no verb changes a disk, so that what the keeper has given to the
 //!   taker stays true.
 //!
@@ -40,23 +40,23 @@
 //! the reason. A format never changes;
 //! `crates/vhost-user/tests/fixtures` and `crates/iod/tests/fixtures` have each as it was written.
 
-mod give;
-mod take;
-mod way;
+mod destination;
+mod protocol;
+mod source;
 
 use std::time::Duration;
 
-use crate::nics::NIC_FORMAT;
-pub(crate) use give::upgrade;
-pub(crate) use take::{Arrivals, Arrived, await_end, take};
-use way::Formats;
+use crate::nic_registry::NIC_FORMAT;
+pub(crate) use destination::{HandoverState, ReceivedDisk, await_end, take};
+use protocol::FormatRange;
+pub(crate) use source::upgrade;
 
 /// How long a new worker may take to begin, and then to confirm that it has everything. During the
 /// second, guests wait.
 const CONFIRM_DEADLINE: Duration = Duration::from_secs(5);
 /// Formats of a disk's record that are read and written, beside those of its session.
-const DISK_FORMATS: Formats = Formats { oldest: 1, newest: 2 };
+const DISK_FORMATS: FormatRange = FormatRange { oldest: 1, newest: 2 };
 /// Formats of the records of NICs and networks that are read and written.
-const NIC_FORMATS: Formats = Formats { oldest: 1, newest: NIC_FORMAT };
+const NIC_FORMATS: FormatRange = FormatRange { oldest: 1, newest: NIC_FORMAT };
 /// How long storage may take to end what is in flight. Guests wait.
 const DRAIN_DEADLINE: Duration = Duration::from_secs(2);

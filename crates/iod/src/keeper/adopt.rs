@@ -20,8 +20,8 @@ use rustix::process::{Pid, geteuid};
 use super::Keeper;
 use super::store::Store;
 use super::worker::Worker;
-use crate::dial::dial;
-use crate::link::Link;
+use crate::connect::dial;
+use crate::keeper_link::Link;
 
 /// Longest wait for the connection, and for the answer: nothing that the worker does for it takes time.
 const ANSWER_DEADLINE: Duration = Duration::from_secs(5);
@@ -55,8 +55,9 @@ pub(super) fn take_over(control: &Path) -> anyhow::Result<(Worker, Adopted)> {
 impl Keeper {
     /// Gives up an adopted worker that lives and says no more before everything was told: what is
     /// known of it is not enough to replace it, nor ours to remove.
-    pub(super) fn leave_untold(&mut self) -> anyhow::Result<()> {
-        let Some(worker) = self.worker.as_ref().filter(|worker| worker.is_untold()) else {
+    pub(super) fn abandon_partial_adoption(&mut self) -> anyhow::Result<()> {
+        let Some(worker) = self.worker.as_ref().filter(|worker| worker.is_partially_adopted())
+        else {
             return Ok(());
         };
         let mut ended = [PollFd::from_borrowed_fd(worker.ended(), PollFlags::IN)];
@@ -104,19 +105,19 @@ mod tests {
     use serde_json::json;
     use vhost_user::{Access, Listener};
 
-    use super::super::{Manager, Next, Setup};
+    use super::super::{KeeperConfig, LoopControl, ServiceManager};
     use super::*;
-    use crate::link::{FromWorker, Holding};
+    use crate::keeper_link::{PreservedEntry, WorkerMessage};
 
     /// A keeper that has adopted a child of ours, whose end of the link comes along.
     fn adopted(folder: &Path) -> (Keeper, Child, Link) {
         let (signals, writer) = rustix::pipe::pipe().unwrap();
         std::mem::forget(writer);
-        let mut keeper = Keeper::new(Setup {
+        let mut keeper = Keeper::new(KeeperConfig {
             program: "test",
             options: Vec::new(),
             ready: None,
-            manager: Manager::default(),
+            manager: ServiceManager::default(),
             signals,
             pause_max: Duration::ZERO,
             die_together: false,
@@ -142,10 +143,13 @@ mod tests {
     /// A socket that is held.
     fn hold(folder: &Path, link: &Link) {
         let listener = Listener::bind(&folder.join("s"), &Access::default()).unwrap();
-        let holding = Holding { sockets: vec![listener.parts().unwrap()], ..Holding::default() };
+        let holding = PreservedEntry {
+            sockets: vec![listener.parts().unwrap()],
+            ..PreservedEntry::default()
+        };
         listener.leave();
         let (what, fds) = holding.written("disk/s");
-        link.send(&FromWorker::Hold { seq: u64::MAX, what }, &fds).unwrap();
+        link.send(&WorkerMessage::Hold { seq: u64::MAX, what }, &fds).unwrap();
     }
 
     #[test]
@@ -157,7 +161,7 @@ mod tests {
         child.kill().unwrap();
         child.wait().unwrap();
         while keeper.worker.is_some() {
-            assert!(matches!(keeper.turn().unwrap(), Next::Poll), "it does not end");
+            assert!(matches!(keeper.turn().unwrap(), LoopControl::Poll), "it does not end");
         }
         assert!(keeper.start_at.is_some(), "another one is started");
         assert!(keeper.store.get("disk/s").is_some());

@@ -21,17 +21,17 @@
 
 mod adopt;
 mod backoff;
-mod bury;
-mod end;
-mod hear;
-mod heir;
-mod notify;
+mod exit_text;
+mod service_manager;
+mod stop_deadline;
 mod store;
-mod undead;
-mod wait;
-mod watch;
-mod words;
+mod successor;
+mod unkillable;
+mod wakeup;
+mod watchdog;
 mod worker;
+mod worker_exit;
+mod worker_messages;
 
 use std::ffi::OsString;
 use std::io;
@@ -42,18 +42,18 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 
-use crate::link::{FromKeeper, Holding, Words};
+use crate::keeper_link::{KeeperInfo, KeeperMessage, PreservedEntry};
 use backoff::Backoff;
-use end::EndBy;
-use heir::Heir;
-pub use notify::{Manager, given_socket};
+pub use service_manager::{ServiceManager, given_socket};
+use stop_deadline::StopDeadline;
 use store::Store;
-use wait::Happened;
-use worker::{Unsaid, Worker};
+use successor::Successor;
+use wakeup::WakeReasons;
+use worker::{QueuedMessage, Worker};
 
 /// What is kept, and how.
 #[derive(Debug)]
-pub struct Setup {
+pub struct KeeperConfig {
     /// Name of the program in lists of processes.
     pub program: &'static str,
     /// Options of the worker.
@@ -61,7 +61,7 @@ pub struct Setup {
     /// Told once when the first worker serves.
     pub ready: Option<OwnedFd>,
     /// Told of the same, of the end, and that the worker is well.
-    pub manager: Manager,
+    pub manager: ServiceManager,
     /// Readable when a signal to end has come: one byte for each.
     pub signals: OwnedFd,
     /// Longest pause before a dead worker is replaced.
@@ -73,10 +73,10 @@ pub struct Setup {
 /// Keeps a worker.
 #[derive(Debug)]
 pub struct Keeper {
-    setup: Setup,
+    setup: KeeperConfig,
     store: Store,
     worker: Option<Worker>,
-    heir: Option<Heir>,
+    heir: Option<Successor>,
     /// Have handed over, or were killed before they took over.
     retired: Vec<Worker>,
     /// Where the worker's program is, if it was upgraded.
@@ -91,20 +91,20 @@ pub struct Keeper {
     /// Told to end.
     ending: bool,
     /// How long the worker's end is waited for.
-    end_by: Option<EndBy>,
+    end_by: Option<StopDeadline>,
     restarts: u64,
     last_exit: Option<String>,
 }
 
 /// Whether to go on.
-enum Next {
+enum LoopControl {
     Poll,
     End(ExitCode),
 }
 
 impl Keeper {
     /// A keeper that holds nothing.
-    pub fn new(setup: Setup) -> Self {
+    pub fn new(setup: KeeperConfig) -> Self {
         let backoff = Backoff::new(setup.pause_max);
         let (store, worker, start_at) = (Store::default(), None, None);
         let (served, ending, restarts, last_exit) = (false, false, 0, None);
@@ -128,7 +128,7 @@ impl Keeper {
     }
 
     /// Holds something of the keeper's own for all workers.
-    pub(crate) fn insert(&mut self, key: &str, holding: Holding) {
+    pub(crate) fn insert(&mut self, key: &str, holding: PreservedEntry) {
         self.store.insert(key, holding);
     }
 
@@ -139,7 +139,7 @@ impl Keeper {
     pub fn take_over(&mut self, control: &Path) -> anyhow::Result<()> {
         let (mut worker, adopted) = adopt::take_over(control)?;
         (self.restarts, self.last_exit) = (adopted.restarts, adopted.last_exit);
-        worker.say(Unsaid::Record(FromKeeper::Keeper(self.words())));
+        worker.queue_message(QueuedMessage::Record(KeeperMessage::Keeper(self.words())));
         tracing::info!(pid = adopted.pid, "keeping a worker whose keeper has ended");
         self.worker = Some(worker);
         // Whatever becomes of it, what it had held is worth another one.
@@ -154,7 +154,7 @@ impl Keeper {
     pub fn run(mut self) -> anyhow::Result<ExitCode> {
         let outcome = self.keep();
         self.end_heir();
-        self.leave_retired();
+        self.report_abandoned();
         self.store.clear();
         outcome
     }
@@ -164,14 +164,14 @@ impl Keeper {
             self.start().context("cannot start a worker")?;
         }
         loop {
-            if let Next::End(code) = self.turn()? {
+            if let LoopControl::End(code) = self.turn()? {
                 return Ok(code);
             }
         }
     }
 
-    fn words(&self) -> Words {
-        Words {
+    fn words(&self) -> KeeperInfo {
+        KeeperInfo {
             pid: std::process::id(),
             restarts: self.restarts,
             last_exit: self.last_exit.clone(),
@@ -182,9 +182,9 @@ impl Keeper {
     fn start(&mut self) -> io::Result<()> {
         let mut worker = self.start_upgraded()?;
         self.brief(&mut worker);
-        worker.say(Unsaid::Record(FromKeeper::Begin));
+        worker.queue_message(QueuedMessage::Record(KeeperMessage::Begin));
         if self.ending {
-            worker.say(Unsaid::Record(FromKeeper::Stop));
+            worker.queue_message(QueuedMessage::Record(KeeperMessage::Stop));
         }
         self.worker = Some(worker);
         Ok(())
@@ -192,28 +192,28 @@ impl Keeper {
 
     /// Tells a worker what is held, and who holds it.
     fn brief(&self, worker: &mut Worker) {
-        self.store.keys().for_each(|key| worker.say(Unsaid::Restore(key.clone())));
-        worker.say(Unsaid::Record(FromKeeper::Keeper(self.words())));
+        self.store.keys().for_each(|key| worker.queue_message(QueuedMessage::Restore(key.clone())));
+        worker.queue_message(QueuedMessage::Record(KeeperMessage::Keeper(self.words())));
     }
 
     /// Sleeps until something happens, and takes care of it.
-    fn turn(&mut self) -> anyhow::Result<Next> {
-        let Happened { signalled, told, ended, heir } =
+    fn turn(&mut self) -> anyhow::Result<LoopControl> {
+        let WakeReasons { signalled, told, ended, heir } =
             self.wait().context("cannot wait for the worker")?;
-        if signalled && let Next::End(code) = self.take_signals() {
-            return Ok(Next::End(code));
+        if signalled && let LoopControl::End(code) = self.take_signals() {
+            return Ok(LoopControl::End(code));
         }
         if told || ended {
             // A dead worker's last words count.
-            self.hear();
+            self.handle_messages();
         }
         if !ended {
-            self.leave_untold()?;
+            self.abandon_partial_adoption()?;
         }
-        let promoted = self.attend_heir(heir) || self.succeeded();
+        let promoted = self.poll_successor(heir) || self.succeeded();
         // One that has retired meanwhile is none of that worker any more.
         if ended && !promoted {
-            return self.bury();
+            return self.on_worker_exit();
         }
         if self.start_at.is_some_and(|at| at <= Instant::now()) {
             self.start_at = None;
@@ -227,14 +227,14 @@ impl Keeper {
         }
         self.replace_undead();
         self.watch();
-        self.hurry()?;
+        self.enforce_stop_deadline()?;
         if let Some(worker) = &mut self.worker
-            && let Err(error) = worker.speak(&self.store)
+            && let Err(error) = worker.flush_messages(&self.store)
         {
             tracing::error!("killing the worker, it cannot be told what is held: {error}");
             worker.silent = true;
             worker.kill();
         }
-        Ok(Next::Poll)
+        Ok(LoopControl::Poll)
     }
 }

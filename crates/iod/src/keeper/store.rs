@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use crate::link::{Holding, Written};
+use crate::keeper_link::{PreservedEntry, PreservedEntryData};
 
 /// Most things held: far above the disks that open files allow.
 const MAX_HELD: usize = 1 << 16;
@@ -12,7 +12,7 @@ const MAX_HELD: usize = 1 << 16;
 /// Holdings by key.
 #[derive(Debug, Default)]
 pub(super) struct Store {
-    by_key: BTreeMap<String, Holding>,
+    by_key: BTreeMap<String, PreservedEntry>,
 }
 
 impl Store {
@@ -20,8 +20,12 @@ impl Store {
     ///
     /// # Errors
     /// Why it is not held.
-    pub(super) fn hold(&mut self, what: Written, fds: Vec<OwnedFd>) -> Result<(), String> {
-        let (key, holding) = Holding::read(what, fds).map_err(|error| error.to_string())?;
+    pub(super) fn hold(
+        &mut self,
+        what: PreservedEntryData,
+        fds: Vec<OwnedFd>,
+    ) -> Result<(), String> {
+        let (key, holding) = PreservedEntry::read(what, fds).map_err(|error| error.to_string())?;
         if self.by_key.len() >= MAX_HELD && !self.by_key.contains_key(&key) {
             return Err(format!("{MAX_HELD} disks are held, and no more can be"));
         }
@@ -30,7 +34,7 @@ impl Store {
     }
 
     /// Holds something of the keeper's own.
-    pub(super) fn insert(&mut self, key: &str, holding: Holding) {
+    pub(super) fn insert(&mut self, key: &str, holding: PreservedEntry) {
         self.by_key.insert(key.into(), holding);
     }
 
@@ -39,7 +43,7 @@ impl Store {
         self.by_key.remove(key);
     }
 
-    pub(super) fn get(&self, key: &str) -> Option<&Holding> {
+    pub(super) fn get(&self, key: &str) -> Option<&PreservedEntry> {
         self.by_key.get(key)
     }
 
@@ -55,6 +59,6 @@ impl Store {
 
     /// All has ended: removes the files that no worker has removed.
     pub(super) fn clear(&mut self) {
-        std::mem::take(&mut self.by_key).into_values().for_each(Holding::remove);
+        std::mem::take(&mut self.by_key).into_values().for_each(PreservedEntry::remove);
     }
 }

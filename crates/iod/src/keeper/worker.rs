@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::store::Store;
-use crate::link::{Came, FromKeeper, FromWorker, Link, is_closed};
+use crate::keeper_link::{KeeperMessage, Link, ReceivedRecord, WorkerMessage, is_closed};
 
 /// Option that makes one of our programs a worker; its standard input is the link.
 pub(super) const WORKER_OPTION: &str = "--worker";
@@ -32,7 +32,7 @@ pub(super) struct Worker {
     child: Option<Child>,
     link: Link,
     /// What it has not been told yet, because the link was full.
-    unsaid: VecDeque<Unsaid>,
+    unsaid: VecDeque<QueuedMessage>,
     pub(super) since: Instant,
     /// It serves.
     pub(super) ready: bool,
@@ -44,7 +44,7 @@ pub(super) struct Worker {
     pub(super) ready_by: Option<Instant>,
     /// It was killed, or was found to be ending, then: no code of it runs any more.
     pub(super) dying: Option<Instant>,
-    /// When it is looked at next ([`super::undead`]).
+    /// When it is looked at next ([`super::unkillable`]).
     pub(super) look_at: Instant,
     /// Too many descriptors are under way to it; it is told more from then on.
     crowded: Option<Instant>,
@@ -52,8 +52,8 @@ pub(super) struct Worker {
 
 /// Something to say.
 #[derive(Debug)]
-pub(super) enum Unsaid {
-    Record(FromKeeper),
+pub(super) enum QueuedMessage {
+    Record(KeeperMessage),
     /// What this key stands for.
     Restore(String),
     /// Where to take over from another worker.
@@ -72,7 +72,7 @@ impl Worker {
         let mut command = Command::new(file.unwrap_or(Path::new("/proc/self/exe")));
         command.arg0(program).args(options).arg(WORKER_OPTION);
         command.stdin(Stdio::from(theirs)).stdout(Stdio::null());
-        super::notify::FOR_US.iter().for_each(|name| {
+        super::service_manager::FOR_US.iter().for_each(|name| {
             command.env_remove(name);
         });
         let child = command.spawn()?;
@@ -90,7 +90,7 @@ impl Worker {
     }
 
     /// Adopted, and says no more before it had said everything.
-    pub(super) fn is_untold(&self) -> bool {
+    pub(super) fn is_partially_adopted(&self) -> bool {
         self.child.is_none() && self.silent && !self.ready
     }
 
@@ -135,7 +135,7 @@ impl Worker {
         let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
     }
 
-    pub(super) fn say(&mut self, what: Unsaid) {
+    pub(super) fn queue_message(&mut self, what: QueuedMessage) {
         self.unsaid.push_back(what);
     }
 
@@ -153,18 +153,20 @@ impl Worker {
     }
 
     /// Says as much as the link takes.
-    pub(super) fn speak(&mut self, store: &Store) -> io::Result<()> {
+    pub(super) fn flush_messages(&mut self, store: &Store) -> io::Result<()> {
         if self.crowded.is_some_and(|until| Instant::now() < until) {
             return Ok(());
         }
         self.crowded = None;
         while let Some(next) = self.unsaid.front() {
             let sent = match next {
-                Unsaid::Record(record) => self.link.send(record, &[]),
-                Unsaid::TakeOver(fd) => self.link.send(&FromKeeper::TakeOver, &[fd.as_fd()]),
-                Unsaid::Restore(key) => store.get(key).map_or(Ok(()), |holding| {
+                QueuedMessage::Record(record) => self.link.send(record, &[]),
+                QueuedMessage::TakeOver(fd) => {
+                    self.link.send(&KeeperMessage::TakeOver, &[fd.as_fd()])
+                }
+                QueuedMessage::Restore(key) => store.get(key).map_or(Ok(()), |holding| {
                     let (what, fds) = holding.written(key);
-                    self.link.send(&FromKeeper::Restore { what }, &fds)
+                    self.link.send(&KeeperMessage::Restore { what }, &fds)
                 }),
             };
             match sent {
@@ -190,7 +192,7 @@ impl Worker {
     }
 
     /// The next thing that it says; `None`: nothing now.
-    pub(super) fn listen(&mut self) -> io::Result<Option<Came<FromWorker>>> {
+    pub(super) fn receive(&mut self) -> io::Result<Option<ReceivedRecord<WorkerMessage>>> {
         match self.link.receive_words() {
             Ok(None) => {
                 self.silent = true;
@@ -232,16 +234,16 @@ mod tests {
         let (link, theirs) = Link::pair().unwrap();
         let child = Command::new("sleep").arg("1000").spawn().unwrap();
         let mut worker = Worker::new(Pid::from_child(&child), Some(child), link).unwrap();
-        worker.say(Unsaid::Record(FromKeeper::Ping));
+        worker.queue_message(QueuedMessage::Record(KeeperMessage::Ping));
         worker.crowd();
-        worker.speak(&Store::default()).unwrap();
+        worker.flush_messages(&Store::default()).unwrap();
         assert!(!worker.has_unsaid(), "room in the link is no event for it");
         let until = worker.next().unwrap();
         std::thread::sleep(until.saturating_duration_since(Instant::now()));
-        worker.speak(&Store::default()).unwrap();
+        worker.flush_messages(&Store::default()).unwrap();
         assert_eq!((worker.has_unsaid(), worker.next()), (false, None));
-        let said = Link::new(theirs).receive::<FromKeeper>().unwrap().unwrap().0;
-        assert!(matches!(said, FromKeeper::Ping));
+        let said = Link::new(theirs).receive::<KeeperMessage>().unwrap().unwrap().0;
+        assert!(matches!(said, KeeperMessage::Ping));
         worker.kill();
         assert!(worker.has_ended(Duration::from_secs(60)));
     }

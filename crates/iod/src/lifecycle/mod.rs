@@ -22,7 +22,7 @@ use std::fmt;
 
 /// Where a disk rests between verbs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rest {
+pub enum StableState {
     /// Opened and listening; holds no lock and serves nothing.
     Attached,
     /// Holds the lock and serves.
@@ -66,16 +66,16 @@ pub enum Verb {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// Nothing is being done to it.
-    At(Rest),
+    At(StableState),
     /// A verb is at work; the disk rested there before. A disk that is being attached or restored
     /// rested nowhere: there it is where the disk is to rest.
-    Busy(Verb, Rest),
+    Busy(Verb, StableState),
 }
 
 /// Answer to a verb.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Begin {
-    /// Do it; the disk is in this phase until [`Phase::end`].
+pub enum VerbDecision {
+    /// Do it; the disk is in this phase until [`Phase::stop_deadline`].
     Work(Phase),
     /// It is so already.
     Nothing,
@@ -83,16 +83,16 @@ pub enum Begin {
 
 /// A verb that cannot be done now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refused {
+pub enum VerbRefused {
     /// Another verb is at work.
     #[error("the disk is being {0}; try again when that has ended")]
-    Busy(Participle),
+    Busy(VerbText),
     /// The id is taken.
     #[error("a disk of this id is attached already; detach it or choose another id")]
     Exists,
     /// Without the lock, the image may be somebody else's to change.
     #[error("the disk is not active, and only an active disk can be {0}; activate it first")]
-    Inactive(Participle),
+    Inactive(VerbText),
     /// It is not open.
     #[error("the disk is refused, see `stats`; activate it to try again, or detach it")]
     NotOpen,
@@ -103,9 +103,9 @@ pub enum Refused {
 
 /// How a verb at work is called in a sentence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Participle(Verb);
+pub struct VerbText(Verb);
 
-impl fmt::Display for Participle {
+impl fmt::Display for VerbText {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.0 {
             Verb::Attach => "attached",
@@ -148,24 +148,24 @@ impl Phase {
     /// A verb arrives for a disk in the table.
     ///
     /// # Errors
-    /// [`Refused`].
-    pub fn begin(self, verb: Verb) -> Result<Begin, Refused> {
+    /// [`VerbRefused`].
+    pub fn begin(self, verb: Verb) -> Result<VerbDecision, VerbRefused> {
         match (verb, self) {
-            (Verb::Attach | Verb::Restore, _) => Err(Refused::Exists),
-            (_, Self::Busy(at_work, _)) => Err(Refused::Busy(Participle(at_work))),
-            (Verb::Activate | Verb::Resume, Self::At(Rest::Active))
-            | (Verb::Pause, Self::At(Rest::Paused))
-            | (Verb::Deactivate, Self::At(Rest::Attached)) => Ok(Begin::Nothing),
-            (Verb::Resize | Verb::Pause | Verb::Resume, Self::At(Rest::Attached)) => {
-                Err(Refused::Inactive(Participle(verb)))
+            (Verb::Attach | Verb::Restore, _) => Err(VerbRefused::Exists),
+            (_, Self::Busy(at_work, _)) => Err(VerbRefused::Busy(VerbText(at_work))),
+            (Verb::Activate | Verb::Resume, Self::At(StableState::Active))
+            | (Verb::Pause, Self::At(StableState::Paused))
+            | (Verb::Deactivate, Self::At(StableState::Attached)) => Ok(VerbDecision::Nothing),
+            (Verb::Resize | Verb::Pause | Verb::Resume, Self::At(StableState::Attached)) => {
+                Err(VerbRefused::Inactive(VerbText(verb)))
             }
-            (Verb::Activate, Self::At(Rest::Paused)) => Err(Refused::Paused),
-            (Verb::Activate, Self::At(Rest::Refused)) => {
-                Ok(Begin::Work(Self::Busy(Verb::Restore, Rest::Active)))
+            (Verb::Activate, Self::At(StableState::Paused)) => Err(VerbRefused::Paused),
+            (Verb::Activate, Self::At(StableState::Refused)) => {
+                Ok(VerbDecision::Work(Self::Busy(Verb::Restore, StableState::Active)))
             }
-            (Verb::Detach, Self::At(rest)) => Ok(Begin::Work(Self::Busy(verb, rest))),
-            (_, Self::At(Rest::Refused)) => Err(Refused::NotOpen),
-            (_, Self::At(rest)) => Ok(Begin::Work(Self::Busy(verb, rest))),
+            (Verb::Detach, Self::At(rest)) => Ok(VerbDecision::Work(Self::Busy(verb, rest))),
+            (_, Self::At(StableState::Refused)) => Err(VerbRefused::NotOpen),
+            (_, Self::At(rest)) => Ok(VerbDecision::Work(Self::Busy(verb, rest))),
         }
     }
 
@@ -178,10 +178,10 @@ impl Phase {
         let Self::Busy(verb, rest) = self else { return Some(self) };
         match (verb, succeeded) {
             (Verb::Detach, _) | (Verb::Attach, false) => None,
-            (Verb::Deactivate, _) => Some(Self::At(Rest::Attached)),
-            (Verb::Activate | Verb::Resume, true) => Some(Self::At(Rest::Active)),
-            (Verb::Pause, _) => Some(Self::At(Rest::Paused)),
-            (Verb::Restore, false) => Some(Self::At(Rest::Refused)),
+            (Verb::Deactivate, _) => Some(Self::At(StableState::Attached)),
+            (Verb::Activate | Verb::Resume, true) => Some(Self::At(StableState::Active)),
+            (Verb::Pause, _) => Some(Self::At(StableState::Paused)),
+            (Verb::Restore, false) => Some(Self::At(StableState::Refused)),
             (Verb::Attach | Verb::Restore, true)
             | (Verb::Activate | Verb::Resume, false)
             | (Verb::Resize | Verb::Caps | Verb::Poll | Verb::Export | Verb::Unexport, _) => {

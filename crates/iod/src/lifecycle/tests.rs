@@ -1,62 +1,62 @@
 //! Every verb in every phase, and every end.
 
-use super::Refused::{Exists, NotOpen};
-use super::Rest::{Active, Attached, Paused};
+use super::StableState::{Active, Attached, Paused};
 use super::Verb::*;
+use super::VerbRefused::{Exists, NotOpen};
 use super::*;
 
 const VERBS: [Verb; 12] = [
     Attach, Restore, Activate, Deactivate, Pause, Resume, Resize, Caps, Poll, Export, Unexport,
     Detach,
 ];
-const RESTS: [Rest; 4] = [Attached, Active, Paused, Rest::Refused];
+const RESTS: [StableState; 4] = [Attached, Active, Paused, StableState::Refused];
 
 #[test]
 fn every_verb_in_every_phase() {
-    let work = |verb, rest| Ok(Begin::Work(Phase::Busy(verb, rest)));
-    let inactive = |verb| Err(super::Refused::Inactive(Participle(verb)));
+    let work = |verb, rest| Ok(VerbDecision::Work(Phase::Busy(verb, rest)));
+    let inactive = |verb| Err(super::VerbRefused::Inactive(VerbText(verb)));
     let cases = [
         (Attached, Attach, Err(Exists)),
         (Attached, Activate, work(Activate, Attached)),
-        (Attached, Deactivate, Ok(Begin::Nothing)),
+        (Attached, Deactivate, Ok(VerbDecision::Nothing)),
         (Attached, Pause, inactive(Pause)),
         (Attached, Resume, inactive(Resume)),
         (Attached, Resize, inactive(Resize)),
         (Attached, Detach, work(Detach, Attached)),
         (Active, Attach, Err(Exists)),
-        (Active, Activate, Ok(Begin::Nothing)),
+        (Active, Activate, Ok(VerbDecision::Nothing)),
         (Active, Deactivate, work(Deactivate, Active)),
         (Active, Pause, work(Pause, Active)),
-        (Active, Resume, Ok(Begin::Nothing)),
+        (Active, Resume, Ok(VerbDecision::Nothing)),
         (Active, Resize, work(Resize, Active)),
         (Active, Detach, work(Detach, Active)),
         (Paused, Attach, Err(Exists)),
-        (Paused, Activate, Err(super::Refused::Paused)),
+        (Paused, Activate, Err(super::VerbRefused::Paused)),
         (Paused, Deactivate, work(Deactivate, Paused)),
-        (Paused, Pause, Ok(Begin::Nothing)),
+        (Paused, Pause, Ok(VerbDecision::Nothing)),
         (Paused, Resume, work(Resume, Paused)),
         (Paused, Resize, work(Resize, Paused)),
         (Paused, Detach, work(Detach, Paused)),
-        (Rest::Refused, Attach, Err(Exists)),
-        (Rest::Refused, Activate, work(Restore, Active)),
-        (Rest::Refused, Deactivate, Err(NotOpen)),
-        (Rest::Refused, Pause, Err(NotOpen)),
-        (Rest::Refused, Resume, Err(NotOpen)),
-        (Rest::Refused, Resize, Err(NotOpen)),
-        (Rest::Refused, Detach, work(Detach, Rest::Refused)),
+        (StableState::Refused, Attach, Err(Exists)),
+        (StableState::Refused, Activate, work(Restore, Active)),
+        (StableState::Refused, Deactivate, Err(NotOpen)),
+        (StableState::Refused, Pause, Err(NotOpen)),
+        (StableState::Refused, Resume, Err(NotOpen)),
+        (StableState::Refused, Resize, Err(NotOpen)),
+        (StableState::Refused, Detach, work(Detach, StableState::Refused)),
         (Attached, Caps, work(Caps, Attached)),
         (Active, Caps, work(Caps, Active)),
         (Paused, Caps, work(Caps, Paused)),
-        (Rest::Refused, Caps, Err(NotOpen)),
+        (StableState::Refused, Caps, Err(NotOpen)),
         (Attached, Restore, Err(Exists)),
         (Active, Restore, Err(Exists)),
         (Paused, Restore, Err(Exists)),
-        (Rest::Refused, Restore, Err(Exists)),
+        (StableState::Refused, Restore, Err(Exists)),
     ];
     // Exports are offered and ended wherever the disk is open, and so is polling changed.
     let open = [Attached, Active, Paused]
         .map(|rest| [Export, Unexport, Poll].map(|verb| (rest, verb, work(verb, rest))));
-    let shut = [Export, Unexport, Poll].map(|verb| (Rest::Refused, verb, Err(NotOpen)));
+    let shut = [Export, Unexport, Poll].map(|verb| (StableState::Refused, verb, Err(NotOpen)));
     let exports = open.into_iter().flatten().chain(shut);
     let cases: Vec<_> = cases.into_iter().chain(exports).collect();
     assert_eq!(cases.len(), RESTS.len() * VERBS.len(), "every pair");
@@ -70,7 +70,7 @@ fn every_verb_in_every_phase() {
             for verb in
                 [Activate, Deactivate, Pause, Resume, Resize, Caps, Poll, Export, Unexport, Detach]
             {
-                let busy = Err(super::Refused::Busy(Participle(at_work)));
+                let busy = Err(super::VerbRefused::Busy(VerbText(at_work)));
                 assert_eq!(phase.begin(verb), busy, "{verb:?} while {at_work:?}");
             }
         }
@@ -88,10 +88,10 @@ fn every_end() {
         (Deactivate, Paused, at(Attached), at(Attached)),
         (Pause, Active, at(Paused), at(Paused)),
         (Resume, Paused, at(Active), at(Paused)),
-        (Restore, Attached, at(Attached), at(Rest::Refused)),
-        (Restore, Active, at(Active), at(Rest::Refused)),
-        (Restore, Paused, at(Paused), at(Rest::Refused)),
-        (Detach, Rest::Refused, None, None),
+        (Restore, Attached, at(Attached), at(StableState::Refused)),
+        (Restore, Active, at(Active), at(StableState::Refused)),
+        (Restore, Paused, at(Paused), at(StableState::Refused)),
+        (Detach, StableState::Refused, None, None),
         (Export, Attached, at(Attached), at(Attached)),
         (Unexport, Active, at(Active), at(Active)),
         (Resize, Active, at(Active), at(Active)),

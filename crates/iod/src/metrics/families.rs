@@ -6,9 +6,9 @@ use blk::{Op, Stage};
 use model::report::{DiskState, DiskStats, ReactorStats, Stats, WorkerStart};
 
 use super::ports::Residence;
-use super::text::{Kind, Page};
+use super::text::{MetricType, Page};
 use super::{polling, ports};
-use crate::export::Export;
+use crate::served_disk::ServedDisk;
 use crate::stats::{op, stage, unix_seconds};
 
 /// Upper bounds of buckets in nanoseconds: from what a fast disk takes to what hangs.
@@ -40,7 +40,7 @@ pub(crate) struct Source {
     /// Counts.
     pub(crate) stats: Stats,
     /// Disks with their histograms.
-    pub(crate) exports: Vec<Arc<Export>>,
+    pub(crate) exports: Vec<Arc<ServedDisk>>,
     /// Histograms of NICs.
     pub(crate) residences: Vec<Residence>,
 }
@@ -62,39 +62,42 @@ pub(crate) fn page(source: &Source) -> String {
 }
 
 pub(super) fn process(page: &mut Page, stats: &Stats) {
-    let mut build = page.family("ringway_build", Kind::Info, None, "Version of the program.");
+    let mut build = page.family("ringway_build", MetricType::Info, None, "Version of the program.");
     build.add(&[("version", &stats.version)], 1);
     let help = "Time since the start of the process that serves.";
     let name = "ringway_worker_uptime_seconds";
-    page.family(name, Kind::Gauge, Some("seconds"), help).add(&[], stats.uptime_seconds);
+    page.family(name, MetricType::Gauge, Some("seconds"), help).add(&[], stats.uptime_seconds);
     if let Some(WorkerStart { how, unix_seconds, after }) = &stats.began {
         let help =
             "How the process that serves came to do so, and the end of one that it replaces.";
         let labels = [("began", how.name()), ("after", after.as_deref().unwrap_or_default())];
-        page.family("ringway_worker", Kind::Info, None, help).add(&labels, 1);
+        page.family("ringway_worker", MetricType::Info, None, help).add(&labels, 1);
         let help = "When it began, since 1970; its counters begin there.";
         let name = "ringway_worker_start_time_seconds";
-        let mut start = page.family(name, Kind::Gauge, Some("seconds"), help);
+        let mut start = page.family(name, MetricType::Gauge, Some("seconds"), help);
         start.add(&[], format_args!("{unix_seconds:.3}"));
     }
     if let Some(keeper) = &stats.keeper {
         let help = "Workers that were started in place of dead ones.";
-        page.family("ringway_worker_restarts", Kind::Counter, None, help).add(&[], keeper.restarts);
+        page.family("ringway_worker_restarts", MetricType::Counter, None, help)
+            .add(&[], keeper.restarts);
     }
 }
 
 pub(super) fn reactors(page: &mut Page, all: &[ReactorStats], since: Option<f64>) {
     type Count = fn(&ReactorStats) -> u64;
-    let families: [(&'static str, Kind, &str, Count); 4] = [
-        ("ringway_reactor_queues", Kind::Gauge, "Queues that it serves.", |one| one.queues),
-        ("ringway_reactor_sleeps", Kind::Counter, "Times it slept.", |one| one.sleeps),
-        ("ringway_reactor_syscalls", Kind::Counter, "System calls of it.", |one| one.syscalls),
-        ("ringway_reactor_wakeups", Kind::Counter, "Times it was woken.", |one| one.wakeups),
+    let families: [(&'static str, MetricType, &str, Count); 4] = [
+        ("ringway_reactor_queues", MetricType::Gauge, "Queues that it serves.", |one| one.queues),
+        ("ringway_reactor_sleeps", MetricType::Counter, "Times it slept.", |one| one.sleeps),
+        ("ringway_reactor_syscalls", MetricType::Counter, "System calls of it.", |one| {
+            one.syscalls
+        }),
+        ("ringway_reactor_wakeups", MetricType::Counter, "Times it was woken.", |one| one.wakeups),
     ];
     for (name, kind, help, count) in families {
         let mut family = page.family(name, kind, None, help);
         for (at, one) in all.iter().enumerate() {
-            let since = since.filter(|_| kind == Kind::Counter);
+            let since = since.filter(|_| kind == MetricType::Counter);
             family.count(&[("reactor", &at.to_string())], count(one), since);
         }
     }
@@ -110,7 +113,7 @@ fn states(page: &mut Page, disks: &[DiskStats]) {
         (DiskState::Refused, "refused"),
     ];
     let help = "State of the disk; waiting is for room on full storage.";
-    let mut family = page.family("ringway_disk_state", Kind::StateSet, None, help);
+    let mut family = page.family("ringway_disk_state", MetricType::StateSet, None, help);
     for disk in disks {
         for (state, name) in names {
             let labels = [("disk", disk.id.as_str()), ("ringway_disk_state", name)];
@@ -159,13 +162,13 @@ fn counters(page: &mut Page, disks: &[DiskStats]) {
         ),
     ];
     for (name, unit, help, count) in families {
-        let mut family = page.family(name, Kind::Counter, unit, help);
+        let mut family = page.family(name, MetricType::Counter, unit, help);
         for disk in disks {
             family.count(&[("disk", &disk.id)], count(disk), disk.counting_since_unix_seconds);
         }
     }
     let help = "Requests that ended, by kind.";
-    let mut family = page.family("ringway_disk_requests", Kind::Counter, None, help);
+    let mut family = page.family("ringway_disk_requests", MetricType::Counter, None, help);
     for disk in disks {
         let all = &disk.requests;
         let kinds = [
@@ -224,18 +227,18 @@ fn gauges(page: &mut Page, disks: &[DiskStats]) {
         ),
     ];
     for (name, unit, help, value) in families {
-        let mut family = page.family(name, Kind::Gauge, unit, help);
+        let mut family = page.family(name, MetricType::Gauge, unit, help);
         for disk in disks {
             family.add(&[("disk", &disk.id)], value(disk));
         }
     }
 }
 
-fn durations(page: &mut Page, exports: &[Arc<Export>]) {
+fn durations(page: &mut Page, exports: &[Arc<ServedDisk>]) {
     let help = "Time of requests by kind and stage: queue (in the ring), cap, device (with the \
                 storage), completion (back to the guest), and total.";
     let name = "ringway_disk_request_duration_seconds";
-    let mut family = page.family(name, Kind::Histogram, Some("seconds"), help);
+    let mut family = page.family(name, MetricType::Histogram, Some("seconds"), help);
     for export in exports {
         let pairs = Stage::ALL.into_iter().flat_map(|one| Op::ALL.map(|kind| (one, kind)));
         for (one, kind) in pairs {

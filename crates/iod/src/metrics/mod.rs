@@ -17,9 +17,9 @@
 //! - A scrape that was taken is answered, also when another worker serves meanwhile.
 
 mod families;
-mod held;
 mod polling;
 mod ports;
+mod preserved_socket;
 mod server;
 mod text;
 
@@ -29,9 +29,9 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 pub(crate) use families::{Source, page};
-pub(crate) use held::{give_up, hold, take};
 pub(crate) use ports::{Residence, page as ports_page};
-pub(crate) use server::{Scraped, bind, serve};
+pub(crate) use preserved_socket::{drop_preserved, hold, take};
+pub(crate) use server::{ScrapeHandler, bind, serve};
 
 /// Where metrics are served.
 #[derive(Clone, Debug, PartialEq, Eq)]

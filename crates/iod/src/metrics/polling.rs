@@ -2,13 +2,13 @@
 
 use model::report::{DiskStats, PollReason, PollStats, PortStats, QueuePolling, ReactorStats};
 
-use super::text::{Kind, Page};
+use super::text::{MetricType, Page};
 
 /// What reactors spend on it.
 pub(super) fn reactors(page: &mut Page, all: &[ReactorStats], since: Option<f64>) {
     let help = "Time for which it looked for work and found none.";
     let name = "ringway_reactor_spun_seconds";
-    let mut family = page.family(name, Kind::Counter, Some("seconds"), help);
+    let mut family = page.family(name, MetricType::Counter, Some("seconds"), help);
     for (at, one) in all.iter().enumerate() {
         family.count(&[("reactor", &at.to_string())], one.spun_seconds, since);
     }
@@ -71,7 +71,7 @@ pub(super) fn nics(page: &mut Page, ports: &[PortStats]) {
 fn families(page: &mut Page, names: &Names, all: &[Polled<'_>]) {
     reasons(page, names, all);
     let help = "Some queue of it looks for work when it has nothing to do.";
-    let mut family = page.family(names.armed, Kind::Gauge, None, help);
+    let mut family = page.family(names.armed, MetricType::Gauge, None, help);
     for (id, polling, _) in all {
         family.add(&[(names.label, id)], u8::from(polling.queues.armed));
     }
@@ -90,7 +90,7 @@ fn families(page: &mut Page, names: &Names, all: &[Polled<'_>]) {
         }),
     ];
     for (name, unit, help, count) in families {
-        let mut family = page.family(name, Kind::Counter, unit, help);
+        let mut family = page.family(name, MetricType::Counter, unit, help);
         for (id, polling, since) in all {
             family.count(&[(names.label, id)], count(&polling.queues), *since);
         }
@@ -101,7 +101,7 @@ fn families(page: &mut Page, names: &Names, all: &[Polled<'_>]) {
 fn reasons(page: &mut Page, names: &Names, all: &[Polled<'_>]) {
     let help = "What its queues do when they have nothing to do, or did when they were served last: \
                 they look for work (pays, probing, always), or sleep for this reason.";
-    let mut family = page.family(names.reason, Kind::StateSet, None, help);
+    let mut family = page.family(names.reason, MetricType::StateSet, None, help);
     for (id, polling, _) in all {
         for reason in PollReason::ALL {
             let labels = [(names.label, *id), (names.reason, reason.name())];
@@ -112,7 +112,7 @@ fn reasons(page: &mut Page, names: &Names, all: &[Polled<'_>]) {
 
 fn refusals(page: &mut Page, names: &Names, all: &[Polled<'_>]) {
     let help = "Waits that it slept through at once, by what forbade to look.";
-    let mut family = page.family(names.refused, Kind::Counter, None, help);
+    let mut family = page.family(names.refused, MetricType::Counter, None, help);
     for (id, PollStats { refused, .. }, since) in all {
         for (reason, count) in [
             (PollReason::TooLong, refused.too_long),

@@ -5,7 +5,7 @@ use reactor::Snapshot;
 
 use super::families::{self, BOUNDS};
 use super::polling;
-use super::text::{Kind, Labels, Page};
+use super::text::{Labels, MetricType, Page};
 
 /// How long frames for a pair of queues took.
 #[derive(Debug)]
@@ -43,7 +43,7 @@ pub(super) fn nics(page: &mut Page, ports: &[PortStats], residences: &[Residence
         }),
     ];
     for (name, help, value) in families {
-        let mut family = page.family(name, Kind::Gauge, None, help);
+        let mut family = page.family(name, MetricType::Gauge, None, help);
         for port in ports {
             family.add(&[("nic", &port.id)], value(port));
         }
@@ -72,7 +72,7 @@ fn ways(page: &mut Page, ports: &[PortStats]) {
         ("ringway_nic_bytes", Some("bytes"), "Their bytes.", |way| way.bytes),
     ];
     for (name, unit, help, count) in families {
-        let mut family = page.family(name, Kind::Counter, unit, help);
+        let mut family = page.family(name, MetricType::Counter, unit, help);
         for port in ports {
             for (way, counts) in both(port) {
                 let labels = [("nic", port.id.as_str()), ("way", way)];
@@ -81,7 +81,7 @@ fn ways(page: &mut Page, ports: &[PortStats]) {
         }
     }
     let help = "Moves of flows between its queues that were asked for.";
-    let mut family = page.family("ringway_nic_flow_moves", Kind::Counter, None, help);
+    let mut family = page.family("ringway_nic_flow_moves", MetricType::Counter, None, help);
     for port in ports {
         family.count(&[("nic", &port.id)], port.moves, port.counting_since_unix_seconds);
     }
@@ -89,7 +89,7 @@ fn ways(page: &mut Page, ports: &[PortStats]) {
 
 fn lost(page: &mut Page, ports: &[PortStats]) {
     let help = "Frames that were lost, by reason: what it sent, or what was for it.";
-    let mut family = page.family("ringway_nic_lost_frames", Kind::Counter, None, help);
+    let mut family = page.family("ringway_nic_lost_frames", MetricType::Counter, None, help);
     for port in ports {
         for (way, counts) in both(port) {
             for (reason, count) in &counts.drops {
@@ -119,7 +119,7 @@ fn pairs(page: &mut Page, ports: &[PortStats]) {
         ),
     ];
     for (name, unit, help, count) in families {
-        let mut family = page.family(name, Kind::Counter, unit, help);
+        let mut family = page.family(name, MetricType::Counter, unit, help);
         for port in ports {
             for pair in &port.each_queue {
                 let queue = pair.index.to_string();
@@ -139,7 +139,7 @@ fn queue_ways(page: &mut Page, ports: &[PortStats]) {
         ("ringway_nic_queue_bytes", Some("bytes"), "Their bytes.", |way| way.bytes),
     ];
     for (name, unit, help, count) in families {
-        let mut family = page.family(name, Kind::Counter, unit, help);
+        let mut family = page.family(name, MetricType::Counter, unit, help);
         each_way(ports, |port, labels, way| {
             family.count(labels, count(way), port.counting_since_unix_seconds);
         });
@@ -147,7 +147,7 @@ fn queue_ways(page: &mut Page, ports: &[PortStats]) {
     let help = "Frames that were lost, by queue and reason; what was lost on the way to the queue's \
                 reactor is counted by the NIC alone.";
     let name = "ringway_nic_queue_lost_frames";
-    let mut family = page.family(name, Kind::Counter, None, help);
+    let mut family = page.family(name, MetricType::Counter, None, help);
     each_way(ports, |port, labels, way| {
         for (reason, count) in &way.drops {
             let labels = [labels, &[("reason", reason.as_str())]].concat();
@@ -172,7 +172,7 @@ fn each_way(ports: &[PortStats], mut with: impl FnMut(&PortStats, &Labels<'_>, &
 fn sizes(page: &mut Page, ports: &[PortStats]) {
     let help = "Sizes of frames and unsplit segments, without virtio-net headers.";
     let name = "ringway_nic_frame_size_bytes";
-    let mut family = page.family(name, Kind::Histogram, Some("bytes"), help);
+    let mut family = page.family(name, MetricType::Histogram, Some("bytes"), help);
     each_way(ports, |port, labels, way| {
         let mut below = 0;
         let buckets = way.sizes.iter().filter_map(|size| {
@@ -189,7 +189,7 @@ fn sizes(page: &mut Page, ports: &[PortStats]) {
 fn flows(page: &mut Page, ports: &[PortStats]) {
     let help = "About what the largest flows that it sends had in the last seven seconds.";
     let name = "ringway_nic_flow_recent_bytes";
-    let mut family = page.family(name, Kind::Gauge, Some("bytes"), help);
+    let mut family = page.family(name, MetricType::Gauge, Some("bytes"), help);
     for port in ports {
         for flow in &port.flows {
             let ends = [("from", flow.from.as_str()), ("to", flow.to.as_str())];
@@ -202,7 +202,7 @@ fn flows(page: &mut Page, ports: &[PortStats]) {
 fn durations(page: &mut Page, residences: &[Residence]) {
     let help = "Time of frames from their sender's ring to this queue's.";
     let name = "ringway_nic_residence_seconds";
-    let mut family = page.family(name, Kind::Histogram, Some("seconds"), help);
+    let mut family = page.family(name, MetricType::Histogram, Some("seconds"), help);
     for Residence { nic, queue, times, since } in residences {
         let queue = queue.to_string();
         let labels = [("nic", nic.as_str()), ("queue", queue.as_str())];

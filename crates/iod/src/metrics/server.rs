@@ -11,7 +11,7 @@ use anyhow::Context;
 use vhost_user::{Access, Listener, StopSignal, Woken};
 
 use super::Address;
-use crate::gate::Gate;
+use crate::accept_gate::AcceptGate;
 
 /// Connections at a time: a scraper has one, and a person another.
 pub(super) const CONNECTIONS_MAX: usize = 8;
@@ -26,7 +26,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 const TEXT: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// Makes the page of one scrape.
-pub(crate) type Scraped = Arc<dyn Fn() -> String + Send + Sync>;
+pub(crate) type ScrapeHandler = Arc<dyn Fn() -> String + Send + Sync>;
 
 /// A socket that listens for scrapers.
 #[derive(Debug)]
@@ -66,7 +66,7 @@ pub(crate) fn bind(address: &Address) -> anyhow::Result<Socket> {
 
 /// Serves scrapers until the gate is stopped. Whoever comes when as many are connected as may be
 /// waits in the backlog: each of them has but so much time.
-pub(crate) fn serve(socket: &Socket, gate: &Arc<Gate>, scraped: &Scraped) {
+pub(crate) fn serve(socket: &Socket, gate: &Arc<AcceptGate>, scraped: &ScrapeHandler) {
     while let Some(taking) = gate.enter() {
         while taking.has_room(CONNECTIONS_MAX) {
             match accept(socket, taking.wake()) {
@@ -85,7 +85,7 @@ pub(crate) fn serve(socket: &Socket, gate: &Arc<Gate>, scraped: &Scraped) {
 }
 
 /// Answers on a thread of its own.
-fn begin(stream: Stream, gate: &Arc<Gate>, scraped: &Scraped) {
+fn begin(stream: Stream, gate: &Arc<AcceptGate>, scraped: &ScrapeHandler) {
     let (scraped, visitor) = (Arc::clone(scraped), gate.admit());
     let work = move || {
         if let Err(error) = answer(stream, &scraped) {
@@ -165,21 +165,23 @@ impl Stream {
 }
 
 /// One request and its answer; the connection ends with it.
-fn answer(mut stream: Stream, scraped: &Scraped) -> io::Result<()> {
+fn answer(mut stream: Stream, scraped: &ScrapeHandler) -> io::Result<()> {
     if let Stream::Tcp(tcp) = &stream {
         tcp.set_nonblocking(false)?;
     }
     let deadline = Instant::now() + CONNECTION_DEADLINE;
     let Some(head) = read_head(&mut stream, deadline)? else { return Ok(()) };
     let (status, kind, body) = match wanted(&head) {
-        Wanted::Page | Wanted::HeadOfPage => ("200 OK", TEXT, scraped()),
-        Wanted::Other(status, why) => (status, "text/plain; charset=utf-8", format!("{why}\n")),
+        ScrapeTarget::Page | ScrapeTarget::HeadOfPage => ("200 OK", TEXT, scraped()),
+        ScrapeTarget::Other(status, why) => {
+            (status, "text/plain; charset=utf-8", format!("{why}\n"))
+        }
     };
     let header = format!(
         "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
         body.len()
     );
-    let body = if wanted(&head) == Wanted::HeadOfPage { "" } else { &body };
+    let body = if wanted(&head) == ScrapeTarget::HeadOfPage { "" } else { &body };
     for part in [header.as_str(), body] {
         let mut rest = part.as_bytes();
         while !rest.is_empty() {
@@ -216,17 +218,17 @@ fn read_head(stream: &mut Stream, deadline: Instant) -> io::Result<Option<Vec<u8
 
 /// What a request asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Wanted {
+enum ScrapeTarget {
     Page,
     HeadOfPage,
     /// A status and a reason.
     Other(&'static str, &'static str),
 }
 
-fn wanted(head: &[u8]) -> Wanted {
+fn wanted(head: &[u8]) -> ScrapeTarget {
     if head.len() > HEADER_MAX {
         let status = "431 Request Header Fields Too Large";
-        return Wanted::Other(status, "8 KiB of headers are taken");
+        return ScrapeTarget::Other(status, "8 KiB of headers are taken");
     }
     let line = head.split(|byte| *byte == b'\r').next().unwrap_or_default();
     let mut words = line.split(|byte| *byte == b' ');
@@ -234,14 +236,16 @@ fn wanted(head: &[u8]) -> Wanted {
     let (Some(method), Some(target), Some(b"HTTP/1.1" | b"HTTP/1.0"), None) =
         (method, target, version, words.next())
     else {
-        return Wanted::Other("400 Bad Request", "this is not HTTP/1.1");
+        return ScrapeTarget::Other("400 Bad Request", "this is not HTTP/1.1");
     };
     let path = target.split(|byte| *byte == b'?').next().unwrap_or_default();
     match (method, path) {
-        (b"GET", b"/metrics") => Wanted::Page,
-        (b"HEAD", b"/metrics") => Wanted::HeadOfPage,
-        (b"GET" | b"HEAD", _) => Wanted::Other("404 Not Found", "the metrics are at /metrics"),
-        _ => Wanted::Other("405 Method Not Allowed", "only GET and HEAD are served"),
+        (b"GET", b"/metrics") => ScrapeTarget::Page,
+        (b"HEAD", b"/metrics") => ScrapeTarget::HeadOfPage,
+        (b"GET" | b"HEAD", _) => {
+            ScrapeTarget::Other("404 Not Found", "the metrics are at /metrics")
+        }
+        _ => ScrapeTarget::Other("405 Method Not Allowed", "only GET and HEAD are served"),
     }
 }
 
@@ -252,9 +256,9 @@ mod tests {
     #[test]
     fn only_metrics_are_served() {
         let status = |head: &str| match wanted(head.as_bytes()) {
-            Wanted::Page => "page",
-            Wanted::HeadOfPage => "head",
-            Wanted::Other(status, _) => status.split(' ').next().unwrap(),
+            ScrapeTarget::Page => "page",
+            ScrapeTarget::HeadOfPage => "head",
+            ScrapeTarget::Other(status, _) => status.split(' ').next().unwrap(),
         };
         for (head, expected) in [
             ("GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n", "page"),

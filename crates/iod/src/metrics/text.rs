@@ -4,7 +4,7 @@ use std::fmt::{Display, Write};
 
 /// Kinds of families.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum MetricType {
     /// It only grows; its samples end in `_total`, and when it was 0 in `_created`.
     Counter,
     /// It goes up and down.
@@ -26,7 +26,7 @@ pub(super) struct Page(String);
 pub(super) struct Family<'a> {
     page: &'a mut Page,
     name: &'static str,
-    kind: Kind,
+    kind: MetricType,
 }
 
 /// Label names and values.
@@ -37,16 +37,16 @@ impl Page {
     pub(super) fn family(
         &mut self,
         name: &'static str,
-        kind: Kind,
+        kind: MetricType,
         unit: Option<&str>,
         help: &str,
     ) -> Family<'_> {
         let word = match kind {
-            Kind::Counter => "counter",
-            Kind::Gauge => "gauge",
-            Kind::Histogram => "histogram",
-            Kind::Info => "info",
-            Kind::StateSet => "stateset",
+            MetricType::Counter => "counter",
+            MetricType::Gauge => "gauge",
+            MetricType::Histogram => "histogram",
+            MetricType::Info => "info",
+            MetricType::StateSet => "stateset",
         };
         self.line(format_args!("# TYPE {name} {word}"));
         if let Some(unit) = unit {
@@ -95,9 +95,9 @@ impl Family<'_> {
     /// A sample of a counter, gauge or state.
     pub(super) fn add(&mut self, labels: &Labels<'_>, value: impl Display) {
         let suffix = match self.kind {
-            Kind::Counter => "_total",
-            Kind::Info => "_info",
-            Kind::Gauge | Kind::StateSet | Kind::Histogram => "",
+            MetricType::Counter => "_total",
+            MetricType::Info => "_info",
+            MetricType::Gauge | MetricType::StateSet | MetricType::Histogram => "",
         };
         self.page.sample(self.name, suffix, labels, value);
     }
@@ -142,12 +142,12 @@ mod tests {
     #[test]
     fn the_text_is_that_of_the_specification() {
         let mut page = Page::default();
-        page.family("a_bytes", Kind::Counter, Some("bytes"), "What \"a\" is.").count(
+        page.family("a_bytes", MetricType::Counter, Some("bytes"), "What \"a\" is.").count(
             &[],
             3,
             Some(1e9),
         );
-        let mut family = page.family("b_seconds", Kind::Histogram, Some("seconds"), "B.");
+        let mut family = page.family("b_seconds", MetricType::Histogram, Some("seconds"), "B.");
         family.histogram(
             &[("d", "x\"\n\\")],
             [(1e-5, 1), (1.0, 2)].into_iter(),

@@ -48,7 +48,7 @@ impl Shared {
     }
 
     fn balance(self: &Arc<Self>) {
-        let moves = lock(&self.board).loads.unfair();
+        let moves = lock(&self.board).loads.find_imbalance();
         for (id, to) in moves {
             let moved = self.relocate(id, to);
             tracing::debug!(place = id, to, moved, "reactors were not evenly busy");

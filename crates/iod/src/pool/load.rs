@@ -13,7 +13,7 @@ const STEP: u64 = 125;
 const MOVES_MAX: usize = 64;
 
 /// What can be placed.
-pub(super) trait Busy {
+pub(super) trait LoadSource {
     /// Nanoseconds that it has been busy for, if somebody counts them.
     fn busy_ns(&self) -> Option<u64>;
 
@@ -38,7 +38,7 @@ struct Entry<L> {
 
 /// What is placed on each reactor, by number.
 #[derive(Debug)]
-pub(super) struct Loads<L> {
+pub(super) struct ReactorLoads<L> {
     reactors: usize,
     entries: BTreeMap<u64, Entry<L>>,
     next: u64,
@@ -55,13 +55,13 @@ struct Sum {
     same: usize,
 }
 
-impl<L> Default for Loads<L> {
+impl<L> Default for ReactorLoads<L> {
     fn default() -> Self {
         Self::new(0)
     }
 }
 
-impl<L: Busy> Entry<L> {
+impl<L: LoadSource> Entry<L> {
     /// What is not known yet is expected to be of some weight: otherwise all that comes at once
     /// would go to the same reactor. What nobody counts has none: it would never have another.
     fn weight(&self) -> u64 {
@@ -75,7 +75,7 @@ impl<L> Entry<L> {
     }
 }
 
-impl<L> Loads<L> {
+impl<L> ReactorLoads<L> {
     pub(super) fn new(reactors: usize) -> Self {
         Self { reactors, entries: BTreeMap::new(), next: 0, read_at: 0 }
     }
@@ -124,7 +124,7 @@ impl<L> Loads<L> {
     }
 }
 
-impl<L: Busy> Loads<L> {
+impl<L: LoadSource> ReactorLoads<L> {
     /// Something has come.
     pub(super) fn add(&mut self, reactor: usize, lodger: L, now_ns: u64) -> u64 {
         let read = (now_ns, lodger.busy_ns().unwrap_or(0));
@@ -132,7 +132,7 @@ impl<L: Busy> Loads<L> {
     }
 
     /// A second place for a lodger who is about to move there, as busy as before.
-    pub(super) fn twin(&mut self, id: u64, reactor: usize) -> Option<u64>
+    pub(super) fn add_move_target(&mut self, id: u64, reactor: usize) -> Option<u64>
     where
         L: Clone,
     {
@@ -191,7 +191,7 @@ impl<L: Busy> Loads<L> {
 
     /// What should move, and where to: while one reactor has two busy ones more than another, and
     /// the busier of the two gets rid of some load by it.
-    pub(super) fn unfair(&self) -> Vec<(u64, usize)> {
+    pub(super) fn find_imbalance(&self) -> Vec<(u64, usize)> {
         let mut sums = self.sums(0);
         let mut at: BTreeMap<u64, usize> = BTreeMap::new();
         let mut moves = Vec::new();

@@ -21,14 +21,14 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 
 use reactor::{Handle, OwnerId, Reactor};
 
-use self::load::Loads;
-pub use self::size::Size;
+use self::load::ReactorLoads;
+pub use self::size::PoolSize;
 
 /// Reactors, with what is placed on them. Dropping it ends them.
 #[derive(Debug)]
 pub struct Pool {
     reactors: Vec<Reactor>,
-    size: Size,
+    size: PoolSize,
     shared: Arc<Shared>,
 }
 
@@ -36,13 +36,13 @@ pub struct Pool {
 #[derive(Debug)]
 struct Shared {
     handles: Vec<Handle>,
-    board: Mutex<Board>,
+    board: Mutex<Placements>,
     noted: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct Board {
-    loads: Loads<Lodger>,
+struct Placements {
+    loads: ReactorLoads<PlacedQueue>,
     /// Something was placed or given back since the balancer looked.
     note: bool,
     /// Queues that were moved.
@@ -52,37 +52,37 @@ struct Board {
 }
 
 /// Who moves a queue from one reactor to another.
-pub(crate) trait Tenant: Send + Sync {
+pub(crate) trait QueueMover: Send + Sync {
     /// Has what lives in the place of this number live in `to`, if that is there and can be
     /// drained soon; otherwise all stays as it is. True when it has moved.
-    fn move_lodger(&self, from: u64, to: Place) -> bool;
+    fn move_lodger(&self, from: u64, to: ReactorLease) -> bool;
 }
 
 /// What lives in a place.
 #[derive(Clone)]
-pub(crate) struct Lodger {
+pub(crate) struct PlacedQueue {
     /// Whose it is: what belongs together is spread.
     pub(crate) label: OwnerId,
     /// Nanoseconds that it has been busy for; absent where nobody counts them.
     pub(crate) busy_ns: Option<Arc<dyn Fn() -> u64 + Send + Sync>>,
     /// Who can move it.
-    pub(crate) tenant: Option<Weak<dyn Tenant>>,
+    pub(crate) tenant: Option<Weak<dyn QueueMover>>,
 }
 
-impl Lodger {
+impl PlacedQueue {
     /// One who cannot be moved and whose load nobody counts.
     fn of_nobody() -> Self {
         Self { label: 0, busy_ns: None, tenant: None }
     }
 }
 
-impl std::fmt::Debug for Lodger {
+impl std::fmt::Debug for PlacedQueue {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Lodger").field("label", &self.label).finish_non_exhaustive()
     }
 }
 
-impl load::Busy for Lodger {
+impl load::LoadSource for PlacedQueue {
     fn busy_ns(&self) -> Option<u64> {
         self.busy_ns.as_ref().map(|busy_ns| busy_ns())
     }
@@ -98,13 +98,13 @@ impl load::Busy for Lodger {
 
 /// A place on a reactor; dropping it gives the place back.
 #[derive(Debug)]
-pub struct Place {
+pub struct ReactorLease {
     handle: Handle,
     id: u64,
     shared: Arc<Shared>,
 }
 
-fn lock(board: &Mutex<Board>) -> MutexGuard<'_, Board> {
+fn lock(board: &Mutex<Placements>) -> MutexGuard<'_, Placements> {
     // Every change is a whole step: a panic elsewhere leaves it whole.
     board.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -114,12 +114,12 @@ impl Pool {
     ///
     /// # Errors
     /// The kernel refuses threads or rings.
-    pub fn start(size: Size) -> io::Result<Self> {
+    pub fn start(size: PoolSize) -> io::Result<Self> {
         let reactors = (0..size.reactors()).map(|at| Reactor::spawn(format!("reactor-{at}")));
         let reactors = reactors.collect::<Result<Vec<_>, _>>()?;
         let handles: Vec<_> = reactors.iter().map(|one| one.handle().clone()).collect();
-        let loads = Loads::new(handles.len());
-        let board = Mutex::new(Board { loads, ..Board::default() });
+        let loads = ReactorLoads::new(handles.len());
+        let board = Mutex::new(Placements { loads, ..Placements::default() });
         let shared = Arc::new(Shared { handles, board, noted: Condvar::new() });
         if reactors.len() > 1 {
             balance::start(&shared)?;
@@ -128,26 +128,26 @@ impl Pool {
     }
 
     /// Why there are so many reactors.
-    pub fn size(&self) -> &Size {
+    pub fn size(&self) -> &PoolSize {
         &self.size
     }
 
     /// A place for something that cannot be moved and whose load nobody counts.
-    pub fn place(&self) -> Place {
-        self.place_among(self.reactors.len(), Lodger::of_nobody())
+    pub fn place(&self) -> ReactorLease {
+        self.place_among(self.reactors.len(), PlacedQueue::of_nobody())
     }
 
     /// The same, among the reactors that have switches.
-    pub fn place_in_networks(&self) -> Place {
-        self.place_among(self.of_networks().len(), Lodger::of_nobody())
+    pub fn place_in_networks(&self) -> ReactorLease {
+        self.place_among(self.of_networks().len(), PlacedQueue::of_nobody())
     }
 
     /// A place on the least loaded reactor.
-    pub(crate) fn place_lodger(&self, lodger: Lodger) -> Place {
+    pub(crate) fn place_lodger(&self, lodger: PlacedQueue) -> ReactorLease {
         self.place_among(self.reactors.len(), lodger)
     }
 
-    fn place_among(&self, first: usize, lodger: Lodger) -> Place {
+    fn place_among(&self, first: usize, lodger: PlacedQueue) -> ReactorLease {
         let mut board = lock(&self.shared.board);
         board.loads.read(reactor::clock_ns());
         let at = board.loads.least(first, lodger.label);
@@ -163,7 +163,7 @@ impl Pool {
         self.reactors.iter().map(Reactor::handle).zip(counts).collect()
     }
 
-    /// The reactors that have switches, the first ones: see [`Size::beside_guests`].
+    /// The reactors that have switches, the first ones: see [`PoolSize::beside_guests`].
     pub fn of_networks(&self) -> Vec<&Handle> {
         let most = self.size.beside_guests().reactors();
         self.reactors.iter().map(Reactor::handle).take(most).collect()
@@ -191,9 +191,9 @@ impl Drop for Pool {
 }
 
 impl Shared {
-    fn at(self: &Arc<Self>, reactor: usize, id: u64) -> Place {
+    fn at(self: &Arc<Self>, reactor: usize, id: u64) -> ReactorLease {
         let handle = self.handles.get(reactor).expect("loads know of these reactors only").clone();
-        Place { handle, id, shared: Arc::clone(self) }
+        ReactorLease { handle, id, shared: Arc::clone(self) }
     }
 
     /// Tells the balancer that something has come or gone.
@@ -210,7 +210,7 @@ impl Shared {
             let mut board = lock(&self.board);
             let Some(lodger) = board.loads.get(id) else { return false };
             let Some(tenant) = lodger.tenant.as_ref().and_then(Weak::upgrade) else { return false };
-            (tenant, board.loads.twin(id, to))
+            (tenant, board.loads.add_move_target(id, to))
         };
         let Some(twin) = twin else { return false };
         let moved = tenant.move_lodger(id, self.at(to, twin));
@@ -221,7 +221,7 @@ impl Shared {
     }
 }
 
-impl Place {
+impl ReactorLease {
     /// The reactor.
     pub fn handle(&self) -> &Handle {
         &self.handle
@@ -233,7 +233,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for ReactorLease {
     fn drop(&mut self) {
         // What lived there may hold places itself.
         let gone = lock(&self.shared.board).loads.remove(self.id);

@@ -7,7 +7,7 @@ use model::sizing::{Host, sizing};
 
 /// How many reactors, and why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Size {
+pub struct PoolSize {
     reactors: NonZeroUsize,
     why: Why,
 }
@@ -23,7 +23,7 @@ enum Why {
     Queues,
 }
 
-impl Size {
+impl PoolSize {
     /// As many as were asked for, at least one.
     pub fn asked(reactors: usize) -> Self {
         Self { reactors: NonZeroUsize::new(reactors).unwrap_or(NonZeroUsize::MIN), why: Why::Asked }
@@ -72,7 +72,7 @@ impl Size {
     }
 }
 
-impl fmt::Display for Size {
+impl fmt::Display for PoolSize {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}, ", self.reactors)?;
         match self.why {
@@ -90,19 +90,19 @@ mod tests {
 
     #[test]
     fn the_reason_is_told() {
-        let of = |cpus| Size::of(Host { cpus, memory_bytes: 256 << 30 });
+        let of = |cpus| PoolSize::of(Host { cpus, memory_bytes: 256 << 30 });
         assert_eq!(of(2).to_string(), "2, one for each of 2 CPUs");
         assert_eq!(of(64).to_string(), "16, of 64 CPUs at most 16 are used");
-        let small = Size::of(Host { cpus: 64, memory_bytes: 4 << 30 });
+        let small = PoolSize::of(Host { cpus: 64, memory_bytes: 4 << 30 });
         assert!(small.to_string().starts_with("4, Ringway's share of memory is"), "{small}");
         assert_eq!(of(8).at_most(4).to_string(), "4, one for each queue");
         assert_eq!(of(2).beside_guests().to_string(), "1, half of 2 CPUs: guests use them, too");
         assert_eq!(of(7).beside_guests().reactors(), 4);
         assert_eq!((of(1).beside_guests(), of(64).beside_guests()), (of(1), of(64)));
-        assert_eq!(Size::asked(2).beside_guests(), Size::asked(2));
+        assert_eq!(PoolSize::asked(2).beside_guests(), PoolSize::asked(2));
         assert_eq!(of(4).at_most(4), of(4));
-        assert_eq!(Size::asked(0).reactors(), 1);
-        assert_eq!(Size::asked(256).to_string(), "256, as --reactors says");
-        assert!((1..=16).contains(&Size::of_host().reactors()));
+        assert_eq!(PoolSize::asked(0).reactors(), 1);
+        assert_eq!(PoolSize::asked(256).to_string(), "256, as --reactors says");
+        assert!((1..=16).contains(&PoolSize::of_host().reactors()));
     }
 }

@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use super::load::{Busy, Loads};
+use super::load::{LoadSource, ReactorLoads};
 use super::*;
 
 const SECOND_NS: u64 = 1_000_000_000;
 
 #[test]
 fn queues_go_where_the_fewest_are() {
-    let pool = Pool::start(Size::asked(3)).unwrap();
+    let pool = Pool::start(PoolSize::asked(3)).unwrap();
     let counts = || pool.reactors().iter().map(|(_, queues)| *queues).collect::<Vec<_>>();
     let mut places: Vec<_> = (0..7).map(|_| pool.place()).collect();
     assert_eq!(counts(), [3, 2, 2]);
@@ -28,7 +28,7 @@ fn queues_go_where_the_fewest_are() {
 #[test]
 fn switches_have_half_of_the_reactors_that_a_host_gets() {
     let host = model::sizing::Host { cpus: 4, memory_bytes: 64 << 30 };
-    for (size, all, first) in [(Size::of(host), 4, 2), (Size::asked(3), 3, 3)] {
+    for (size, all, first) in [(PoolSize::of(host), 4, 2), (PoolSize::asked(3), 3, 3)] {
         let pool = Pool::start(size).unwrap();
         assert_eq!((pool.reactors().len(), pool.of_networks().len()), (all, first));
         let places: Vec<_> = (0..all * 2).map(|_| pool.place_in_networks()).collect();
@@ -47,7 +47,7 @@ struct Made {
     movable: bool,
 }
 
-impl Busy for Made {
+impl LoadSource for Made {
     fn busy_ns(&self) -> Option<u64> {
         Some(self.busy.load(Ordering::Relaxed))
     }
@@ -63,14 +63,14 @@ impl Busy for Made {
 
 /// Lodgers on reactors, and a clock.
 struct Scene {
-    loads: Loads<Made>,
+    loads: ReactorLoads<Made>,
     lodgers: BTreeMap<u64, Made>,
     now_ns: u64,
 }
 
 impl Scene {
     fn new(reactors: usize) -> Self {
-        Self { loads: Loads::new(reactors), lodgers: BTreeMap::new(), now_ns: SECOND_NS }
+        Self { loads: ReactorLoads::new(reactors), lodgers: BTreeMap::new(), now_ns: SECOND_NS }
     }
 
     fn put(&mut self, reactor: usize, label: OwnerId, movable: bool) -> u64 {
@@ -146,7 +146,7 @@ fn a_counter_that_begins_anew_and_a_clock_that_stands_still_do_no_harm() {
         assert_eq!(scene.place(2), 0, "at {now_ns}");
         scene.loads.remove(*scene.lodgers.keys().last().unwrap()).unwrap();
     }
-    assert_eq!(scene.loads.unfair(), []);
+    assert_eq!(scene.loads.find_imbalance(), []);
 }
 
 #[test]
@@ -157,21 +157,21 @@ fn a_reactor_with_two_busy_queues_more_than_another_gives_one_away() {
     let mut all: Vec<_> = busy.iter().map(|id| (*id, 240)).collect();
     all.extend([(light, 30), (other, 500)]);
     // Nothing is known yet.
-    assert_eq!(scene.loads.unfair(), []);
+    assert_eq!(scene.loads.find_imbalance(), []);
     scene.second(&all);
     // Two of four go where nothing is; then there are 2, 1 and 2, which is fair.
-    let moves = scene.loads.unfair();
+    let moves = scene.loads.find_imbalance();
     assert_eq!(moves.len(), 2, "{moves:?}");
     assert!(moves.iter().all(|(id, to)| busy.contains(id) && *to == 2), "{moves:?}");
     for (id, to) in moves {
-        let twin = scene.loads.twin(id, to).unwrap();
+        let twin = scene.loads.add_move_target(id, to).unwrap();
         let (_, event) = scene.loads.remove(id).unwrap();
         assert!(!event, "a move is no reason for another look");
         scene.loads.moved([id, twin]);
         assert!(scene.loads.remove(twin).unwrap().1);
         scene.loads.add(to, scene.lodgers[&id].clone(), scene.now_ns);
     }
-    assert_eq!(scene.loads.unfair(), []);
+    assert_eq!(scene.loads.find_imbalance(), []);
 }
 
 #[test]
@@ -179,25 +179,25 @@ fn what_cannot_move_or_would_not_help_stays() {
     let mut scene = Scene::new(2);
     let pinned: Vec<_> = (0..3).map(|_| (scene.put(0, 1, false), 300)).collect();
     scene.second(&pinned);
-    assert_eq!(scene.loads.unfair(), []);
+    assert_eq!(scene.loads.find_imbalance(), []);
     // The other reactor does as much in small pieces.
     let mut scene = Scene::new(2);
     let mut all: Vec<_> = (0..2).map(|_| (scene.put(0, 1, true), 300)).collect();
     all.extend((0..6).map(|_| (scene.put(1, 2, true), 100)));
     scene.second(&all);
-    assert_eq!(scene.loads.unfair(), []);
+    assert_eq!(scene.loads.find_imbalance(), []);
 }
 
 /// Counts who is asked to move, and lets go of its place like a queue that moves.
 #[derive(Debug, Default)]
 struct Movable {
-    place: Mutex<Option<Place>>,
+    place: Mutex<Option<ReactorLease>>,
 }
 
-impl Tenant for Movable {
-    fn move_lodger(&self, from: u64, to: Place) -> bool {
+impl QueueMover for Movable {
+    fn move_lodger(&self, from: u64, to: ReactorLease) -> bool {
         let mut place = self.place.lock().unwrap();
-        assert_eq!(place.as_ref().map(Place::id), Some(from));
+        assert_eq!(place.as_ref().map(ReactorLease::id), Some(from));
         *place = Some(to);
         true
     }
@@ -209,7 +209,7 @@ fn come(pool: &Pool) -> Vec<Arc<Movable>> {
     let tenants: Vec<Arc<Movable>> = (0..4).map(|_| Arc::default()).collect();
     for (tenant, at) in tenants.iter().zip(0..) {
         let weak = Arc::downgrade(tenant);
-        let place = pool.place_lodger(Lodger {
+        let place = pool.place_lodger(PlacedQueue {
             label: 1,
             busy_ns: if at % 2 == 0 { Some(clock.clone()) } else { Some(Arc::new(|| 0)) },
             tenant: Some(weak),
@@ -229,7 +229,7 @@ fn wait_for_a_move(pool: &Pool) {
 
 #[test]
 fn what_is_busy_moves_when_something_comes_and_only_then() {
-    let pool = Pool::start(Size::asked(2)).unwrap();
+    let pool = Pool::start(PoolSize::asked(2)).unwrap();
     // Those that are busy are all on the first reactor.
     let _tenants = come(&pool);
     wait_for_a_move(&pool);
@@ -239,8 +239,8 @@ fn what_is_busy_moves_when_something_comes_and_only_then() {
 
 #[test]
 fn what_comes_just_before_the_decision_is_measured_and_moves_too() {
-    let pool = Pool::start(Size::asked(2)).unwrap();
-    let idle = Lodger { label: 2, busy_ns: Some(Arc::new(|| 0)), tenant: None };
+    let pool = Pool::start(PoolSize::asked(2)).unwrap();
+    let idle = PlacedQueue { label: 2, busy_ns: Some(Arc::new(|| 0)), tenant: None };
     let _idle = pool.place_lodger(idle);
     // Those that are busy are all on the second reactor, and nothing comes after them.
     std::thread::sleep(Duration::from_millis(200));
@@ -254,13 +254,13 @@ fn what_comes_is_measured_by_the_next_reading_unless_nobody_counts() {
     assert!(!scene.loads.unmeasured());
     let id = scene.put(0, 1, true);
     assert!(scene.loads.unmeasured());
-    let twin = scene.loads.twin(id, 1).unwrap();
+    let twin = scene.loads.add_move_target(id, 1).unwrap();
     scene.loads.remove(id).unwrap();
     scene.loads.moved([id, twin]);
     assert!(scene.loads.unmeasured(), "where it goes makes it no better known");
     scene.second(&[]);
     assert!(!scene.loads.unmeasured());
-    let pool = Pool::start(Size::asked(2)).unwrap();
+    let pool = Pool::start(PoolSize::asked(2)).unwrap();
     let _place = pool.place();
     assert!(!lock(&pool.shared.board).loads.unmeasured());
 }

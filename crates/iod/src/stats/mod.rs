@@ -1,7 +1,7 @@
 //! What a process and its disks say of themselves.
 
 mod features;
-mod held;
+mod keeper;
 mod polling;
 mod requests;
 
@@ -11,18 +11,18 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use blk::Counts;
 use model::report::{DiskStats, OpCounts, ReactorStats, Stats};
 
-use crate::export::{Export, Stuck};
-use crate::open::reported;
+use crate::disk_registry::state;
+use crate::open_disk::reported;
 use crate::pool::Pool;
-use crate::table::state;
-pub(crate) use held::{keeper, refused};
+use crate::served_disk::{ServedDisk, StuckStorage};
+pub(crate) use keeper::{keeper, refused};
 pub(crate) use polling::{refusals, waits};
 use requests::Names;
 pub(crate) use requests::{latency, op, stage};
 
 /// How much is told of each disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Detail {
+pub(crate) enum StatsDetail {
     /// Counts and times.
     Counts,
     /// Each queue and each slow request too.
@@ -33,9 +33,9 @@ pub(crate) enum Detail {
 pub(crate) fn process(
     started: Instant,
     pool: &Pool,
-    exports: &[Arc<Export>],
+    exports: &[Arc<ServedDisk>],
     wanted: impl Fn(&str) -> bool,
-    detail: Detail,
+    detail: StatsDetail,
 ) -> Stats {
     let names = names(pool, exports);
     let reactors = pool.reactors().into_iter().map(|(handle, queues)| {
@@ -68,16 +68,16 @@ pub(crate) fn process(
     }
 }
 
-fn names(pool: &Pool, exports: &[Arc<Export>]) -> Names {
+fn names(pool: &Pool, exports: &[Arc<ServedDisk>]) -> Names {
     let disks = exports.iter().map(|one| (one.device().label(), one.spec().id.clone()));
     let reactors = pool.reactors().into_iter().zip(0..).map(|((one, _), at)| (one.number(), at));
     Names { disks: disks.collect(), reactors: reactors.collect() }
 }
 
-fn disk(export: &Export, names: &Names, detail: Detail) -> DiskStats {
+fn disk(export: &ServedDisk, names: &Names, detail: StatsDetail) -> DiskStats {
     let (spec, device) = (export.spec(), export.device());
     let (stats, sums) = (device.stats(), requests::sums(device, names));
-    let everything = detail == Detail::Everything;
+    let everything = detail == StatsDetail::Everything;
     DiskStats {
         id: spec.id.clone(),
         state: state(export),
@@ -130,9 +130,9 @@ fn disk(export: &Export, names: &Names, detail: Detail) -> DiskStats {
 }
 
 /// Why requests wait, and what ends it.
-fn alert(export: &Export) -> Option<String> {
-    let (waiting, place) = (export.waiting(), export.place());
-    if let Some(Stuck { since, requests, verb }) = export.stuck() {
+fn alert(export: &ServedDisk) -> Option<String> {
+    let (waiting, place) = (export.waiting(), export.backend_text());
+    if let Some(StuckStorage { since, requests, verb }) = export.stuck() {
         let seconds = since.elapsed().as_secs();
         return Some(format!(
             "the storage of {place} hangs: {requests} requests were left with it {seconds} s ago \

@@ -5,10 +5,10 @@ use model::report::{PollReason, PollRefusals, PollStats, QueuePolling};
 use reactor::{PollReason as Reason, PollState, SpinRefusal};
 
 use super::microseconds;
-use crate::export::Export;
+use crate::served_disk::ServedDisk;
 
 /// What is in force for a disk, and what it has cost and brought.
-pub(super) fn of(export: &Export) -> PollStats {
+pub(super) fn of(export: &ServedDisk) -> PollStats {
     let state = export.device().poll_state();
     let served = export.queues_started() > 0 && export.is_active() && !export.is_paused();
     PollStats { set: export.polling(), queues: waits(&state, served), refused: refusals(&state) }

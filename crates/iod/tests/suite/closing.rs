@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use iod::pool::{Pool, Size};
-use iod::table::Table;
+use iod::disk_registry::DiskRegistry;
+use iod::pool::{Pool, PoolSize};
 use model::rpc::code;
 use model::spec::DiskSpec;
 use serde_json::json;
@@ -15,7 +15,7 @@ const DISKS: usize = 16;
 fn no_disk_survives_whatever_callers_do_meanwhile() {
     for _ in 0..testkit::rounds(20, 300) {
         let folder = tempfile::tempdir().unwrap();
-        let table = Table::new(Arc::new(Pool::start(Size::asked(1)).unwrap()), 1 << 20);
+        let table = DiskRegistry::new(Arc::new(Pool::start(PoolSize::asked(1)).unwrap()), 1 << 20);
         let ids: Vec<_> = (0..DISKS).map(|number| format!("d{number}")).collect();
         for id in &ids {
             let spec = json!({"id": id, "socket": folder.path().join(id),

@@ -128,7 +128,7 @@ fn attaches_and_retries_behind_a_fence_leave_one_waiter() {
     spec["cache"] = json!("writeback");
     // As a process has it that was killed and whose requests have not ended.
     let former = serde_json::from_value(spec.clone()).unwrap();
-    let former = iod::open::open(&former, None).unwrap();
+    let former = iod::open_disk::open(&former, None).unwrap();
     former.disk.activate().unwrap();
     let mut caller = io.caller();
     let worker = io.process.worker().unwrap().unwrap().id();

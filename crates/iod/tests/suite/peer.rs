@@ -4,7 +4,7 @@
 use std::os::fd::{AsFd, AsRawFd};
 
 use crate::common::{BLK, ready};
-use iod::adopt::adopt;
+use iod::inherited_fds::adopt;
 use testkit::process::PROCESS_DEADLINE;
 use testkit::raw::guest::wait_readable;
 use vhost::vhost_user::message::{VhostUserConfigFlags, VhostUserProtocolFeatures};

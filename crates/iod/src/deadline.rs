@@ -1,0 +1,62 @@
+//! Work on storage that may never answer.
+
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::time::Instant;
+
+/// Work that goes on by itself after nobody waits for it any more.
+#[derive(Debug)]
+pub(crate) struct OverdueWork<R>(Receiver<R>);
+
+impl<R> OverdueWork<R> {
+    /// Waits for its end, however long that takes. `None`: it panicked, and has said so.
+    pub(crate) fn wait(self) -> Option<R> {
+        self.0.recv().ok()
+    }
+}
+
+/// Does `work` on a thread of its own and waits for it until `deadline`. A system call on storage
+/// that hangs cannot be interrupted; only a thread can be left with it.
+///
+/// # Errors
+/// [`OverdueWork`]: it is still at it.
+pub(crate) fn run_with_deadline<R: Send + 'static, W: FnOnce() -> R + Send + 'static>(
+    deadline: Instant,
+    work: W,
+) -> Result<R, OverdueWork<R>> {
+    let (answer, wait) = sync_channel(1);
+    // Given to the thread or, when there can be none, done here: late is better than never.
+    let (give, take) = sync_channel::<W>(1);
+    let run = move || {
+        if let Ok(work) = take.recv() {
+            // Nobody may be waiting any more.
+            let _ = answer.send(work());
+        }
+    };
+    let Ok(_) = std::thread::Builder::new().name("storage".into()).spawn(run) else {
+        return Ok(work());
+    };
+    // The thread is there, so it takes this.
+    let _ = give.send(work);
+    let left = deadline.saturating_duration_since(Instant::now());
+    match wait.recv_timeout(left) {
+        Ok(result) => Ok(result),
+        Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => Err(OverdueWork(wait)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn work_is_waited_for_until_the_deadline() {
+        let soon = Instant::now() + Duration::from_secs(60);
+        assert_eq!(run_with_deadline(soon, || 7).unwrap(), 7);
+        let (go, wait) = sync_channel(1);
+        let late = run_with_deadline(Instant::now(), move || wait.recv().unwrap()).unwrap_err();
+        go.send(8).unwrap();
+        assert_eq!(late.wait(), Some(8));
+    }
+}

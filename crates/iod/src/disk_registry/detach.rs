@@ -1,0 +1,143 @@
+//! A disk goes, or all of them.
+
+use std::sync::{Arc, MutexGuard, PoisonError};
+
+use model::rpc::{RpcError, code};
+
+use super::{DiskRegistry, Disks, no_such_disk, refusal};
+use crate::error::failed;
+use crate::keeper_client::{PreserveError, PreservedDisk};
+use crate::lifecycle::{Phase, Verb, VerbDecision};
+use crate::served_disk::{ServedDisk, ServedDiskError};
+
+impl DiskRegistry {
+    /// Deactivates a disk, closes its socket and forgets it.
+    ///
+    /// # Errors
+    /// No such disk, a verb at work, or a flush that failed; the disk is gone all the same.
+    pub fn detach(&self, id: &str) -> Result<(), RpcError> {
+        let disks = self.disks();
+        disks.open()?;
+        self.carry_out_detach(disks, id)
+    }
+
+    fn carry_out_detach(&self, mut disks: MutexGuard<'_, Disks>, id: &str) -> Result<(), RpcError> {
+        let mut given_up = false;
+        let closing = disks.closing;
+        let (export, before) = loop {
+            let Some(entry) = disks.by_id.get_mut(id) else {
+                // It was being attached, and that has ended.
+                return if given_up { Ok(()) } else { Err(no_such_disk(id)) };
+            };
+            match (entry.phase.begin(Verb::Detach), &entry.export) {
+                (Ok(VerbDecision::Work(phase)), export) => {
+                    let before = std::mem::replace(&mut entry.phase, phase);
+                    break (export.clone(), before);
+                }
+                (Ok(VerbDecision::Nothing), _) => return Ok(()),
+                // Whatever it is busy with, it waits for the I/O of a dead process: not any more.
+                (Err(_), Some(export)) if given_up || export.fence_since().is_some() => {
+                    export.disconnect_front_end();
+                    given_up = true;
+                }
+                (Err(_), None) if given_up => {}
+                (Err(refused), _) => return Err(refusal(refused)),
+            }
+            disks = self.ended.wait(disks).unwrap_or_else(PoisonError::into_inner);
+        };
+        drop(disks);
+        match self.begin_leaving(id, export.as_ref()) {
+            Ok(()) => {}
+            // All is to end, and the keeper with it.
+            Err(error) if closing => {
+                tracing::error!(disk = id, "{}", crate::error::error_chain(&error));
+            }
+            Err(error) => {
+                // A successor would serve it as if nothing had been: nothing has.
+                if let Some(entry) = self.disks().by_id.get_mut(id) {
+                    entry.phase = before;
+                    // A keeper that was late may yet hold it: the next verb says how it is.
+                    entry.unheld = export.is_some();
+                }
+                self.ended.notify_all();
+                return Err(failed(error));
+            }
+        }
+        let outcome = match &export {
+            Some(export) => {
+                let detached = export.detach();
+                self.forget(id);
+                detached
+            }
+            None => self.detach_refused(id),
+        };
+        self.end(&mut self.disks(), id, true);
+        outcome.map_err(failed)
+    }
+
+    /// Has it held that a disk is being detached, so that a worker that dies in the middle leaves the
+    /// rest to its successor, and whatever comes after it no worker serves the disk again.
+    fn begin_leaving(
+        &self,
+        id: &str,
+        export: Option<&Arc<ServedDisk>>,
+    ) -> Result<(), ServedDiskError> {
+        let now = export.map(|export| {
+            let held = PreservedDisk { leaving: true, ..export.to_preserved() };
+            export
+                .preserved_fds()
+                .map_err(PreserveError::from)
+                .and_then(|kept| self.door.preserve_disk(&held, kept))
+        });
+        match now {
+            Some(Ok(())) => Ok(()),
+            // What is held of it already is enough for that, and takes no descriptors.
+            Some(Err(PreserveError::Os(_))) | None => Ok(self.door.preserve_detaching(id)?),
+            Some(Err(error)) => Err(error.into()),
+        }
+    }
+
+    /// Detaches everything. Waits for verbs that are at work, and refuses all others. Nothing is
+    /// done where another process has taken over.
+    pub fn shut_down(&self) {
+        if !self.begin_end() {
+            return;
+        }
+        let disks = self.disks();
+        let ids: Vec<_> = disks.by_id.keys().cloned().collect();
+        for entry in disks.by_id.values() {
+            // All of them drain from now on, whoever is waited for first.
+            if let Some(export) = &entry.export {
+                export.disconnect_front_end();
+            }
+        }
+        drop(disks);
+        std::thread::scope(|scope| {
+            let nics = || self.nics.shut_down();
+            if std::thread::Builder::new().spawn_scoped(scope, nics).is_err() {
+                self.nics.shut_down();
+            }
+            for id in &ids {
+                // A thread for each: one whose storage hangs waits for its deadline, and any
+                // number of those must not hold up the others.
+                let work = || self.detach_at_last(id);
+                if std::thread::Builder::new().spawn_scoped(scope, work).is_err() {
+                    self.detach_at_last(id);
+                }
+            }
+        });
+    }
+
+    fn detach_at_last(&self, id: &str) {
+        let mut disks = self.disks();
+        while let Some(Phase::Busy(..)) = disks.by_id.get(id).map(|entry| entry.phase) {
+            disks = self.ended.wait(disks).unwrap_or_else(PoisonError::into_inner);
+        }
+        // Under the same lock, so that no other verb can come between.
+        if let Err(error) = self.carry_out_detach(disks, id)
+            && error.code != code::NO_SUCH_DISK
+        {
+            tracing::error!(disk = id, "detached with an error: {}", error.message);
+        }
+    }
+}

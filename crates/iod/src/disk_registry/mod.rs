@@ -1,0 +1,229 @@
+//! The disks of a process, and who may do what to which of them now.
+//!
+//! A verb that has changed a disk has it held (`crate::held`) before its caller is answered.
+
+mod attach;
+mod detach;
+mod detach_unserved;
+mod exports;
+mod fences;
+mod nics;
+mod poll;
+mod restore;
+#[cfg(test)]
+mod tests;
+mod upgrade;
+mod verbs;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use model::report::{DiskState, Stats};
+use model::rpc::{DiskReply, RpcError, code};
+use model::spec::PollSpec;
+
+use crate::keeper_client::KeeperClient;
+use crate::lifecycle::{Phase, VerbRefused};
+use crate::metrics::{Source, page};
+use crate::nic_registry::NicRegistry;
+use crate::open_disk::reported;
+use crate::pool::Pool;
+use crate::served_disk::{ServedDisk, ServedDiskError};
+use crate::stats::{self, StatsDetail};
+use fences::OrphanedFenceWait;
+use poll::Defaults;
+pub(crate) use restore::RefusedDisk;
+
+/// Answer to every verb from then on.
+const CLOSING: &str = "the process is shutting down";
+
+/// All disks by id. Verbs on different disks run side by side; on one disk, one at a time.
+#[derive(Debug)]
+pub struct DiskRegistry {
+    pool: Arc<Pool>,
+    started: Instant,
+    /// Open files that the process may have.
+    open_files: u64,
+    door: KeeperClient,
+    nics: NicRegistry,
+    disks: Mutex<Disks>,
+    /// A verb has ended.
+    ended: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Disks {
+    by_id: BTreeMap<String, DiskEntry>,
+    poll: Defaults,
+    waits: Vec<OrphanedFenceWait>,
+    /// All disks go, and callers may do nothing to them any more.
+    closing: bool,
+    /// Another process is about to go on with everything, or does so.
+    upgrading: bool,
+    handed_over: bool,
+}
+
+#[derive(Debug)]
+struct DiskEntry {
+    phase: Phase,
+    queues: u16,
+    /// Absent while it is being opened, and where it cannot be.
+    export: Option<Arc<ServedDisk>>,
+    /// Held, and not to be had again as it was.
+    refused: Option<Arc<RefusedDisk>>,
+    /// What is held of it is older than it is: a verb did what it was to do, and could not have
+    /// that held.
+    unheld: bool,
+}
+
+impl DiskRegistry {
+    /// An empty table whose disks run on `pool`, and of which nobody is told; `open_files` is the
+    /// limit of the process.
+    pub fn new(pool: Arc<Pool>, open_files: u64) -> Self {
+        Self::with(pool, open_files, KeeperClient::default(), PollSpec::default())
+    }
+
+    /// The same under a keeper, who is told of all disks. They are polled like this where nothing
+    /// else is set or held.
+    pub fn with(pool: Arc<Pool>, open_files: u64, door: KeeperClient, polling: PollSpec) -> Self {
+        let poll = Defaults::found(polling, &door);
+        let spec = poll.spec();
+        let disks = Mutex::new(Disks { poll, ..Disks::default() });
+        let ended = Condvar::new();
+        let nics = NicRegistry::new(Arc::clone(&pool), door.clone());
+        nics.set_poll_defaults(spec);
+        Self { pool, started: Instant::now(), open_files, door, nics, disks, ended }
+    }
+
+    /// The way to the keeper.
+    pub(crate) fn door(&self) -> &KeeperClient {
+        &self.door
+    }
+
+    /// The NICs of the process.
+    pub(crate) fn nics(&self) -> &NicRegistry {
+        &self.nics
+    }
+
+    fn disks(&self) -> MutexGuard<'_, Disks> {
+        // Entries are changed whole: a panic elsewhere leaves them whole.
+        self.disks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has a disk held as it is now.
+    fn hold(&self, export: &ServedDisk) -> Result<(), ServedDiskError> {
+        let kept = export.preserved_fds();
+        let kept =
+            kept.map_err(|source| ServedDiskError::Os { action: "share sockets", source })?;
+        Ok(self.door.preserve_disk(&export.to_preserved(), kept)?)
+    }
+
+    fn forget(&self, id: &str) {
+        if let Err(error) = self.door.forget(id) {
+            let cause = crate::error::error_chain(&error);
+            tracing::error!(disk = id, "a new worker would look what is left of it: {cause}");
+        }
+    }
+
+    fn end(&self, disks: &mut Disks, id: &str, succeeded: bool) {
+        if let Some(entry) = disks.by_id.get_mut(id) {
+            match entry.phase.end(succeeded) {
+                Some(phase) => entry.phase = phase,
+                None => {
+                    disks.by_id.remove(id);
+                }
+            }
+        }
+        self.ended.notify_all();
+    }
+
+    /// What the process, its disks and NICs have done, or those of one id.
+    ///
+    /// # Errors
+    /// No such disk or NIC.
+    pub fn stats(&self, id: Option<&str>) -> Result<Stats, RpcError> {
+        let detail = if id.is_some() { StatsDetail::Everything } else { StatsDetail::Counts };
+        self.told(id, detail)
+    }
+
+    /// The same, with so much of ports of the switch.
+    fn told(&self, id: Option<&str>, of_ports: StatsDetail) -> Result<Stats, RpcError> {
+        let disks = self.disks();
+        let there = |id: &str| disks.by_id.contains_key(id) || self.nics.has(id);
+        if let Some(id) = id.filter(|id| !there(id)) {
+            return Err(no_such_disk(id));
+        }
+        let exports: Vec<_> = disks.by_id.values().filter_map(|one| one.export.clone()).collect();
+        let refused: Vec<_> = disks.by_id.values().filter_map(|one| one.refused.clone()).collect();
+        let defaults = disks.poll.in_force();
+        drop(disks);
+        let wanted = |one: &str| id.is_none_or(|id| one == id);
+        let detail = if id.is_some() { StatsDetail::Everything } else { StatsDetail::Counts };
+        let mut stats = stats::process(self.started, &self.pool, &exports, wanted, detail);
+        let refused = refused.iter().filter(|disk| wanted(&disk.held.spec.id));
+        stats.disks.extend(refused.map(|disk| stats::refused(disk)));
+        stats.disks.sort_by(|one, other| one.id.cmp(&other.id));
+        stats.nics = self.nics.stats(wanted);
+        stats.ports = self.nics.ports(wanted, of_ports);
+        if id.is_none() {
+            stats.networks = self.nics.network_stats();
+        }
+        let adopted = self.door.adopted();
+        stats.keeper = self.door.keeper().map(|words| stats::keeper(words, adopted));
+        stats.began = self.door.start_info();
+        stats.poll_defaults = Some(defaults);
+        Ok(stats)
+    }
+
+    /// What all of it has done, in the text format of OpenMetrics.
+    pub fn metrics(&self) -> String {
+        let disks = self.disks();
+        let exports = disks.by_id.values().filter_map(|one| one.export.clone()).collect();
+        drop(disks);
+        // Without an id there is none that can be missing.
+        let stats = self.told(None, StatsDetail::Everything);
+        let residences = self.nics.residences();
+        stats.map_or_else(|_| String::new(), |stats| page(&Source { stats, exports, residences }))
+    }
+}
+
+fn reply(export: &ServedDisk) -> DiskReply {
+    let geometry = reported(export.geometry());
+    DiskReply { id: export.spec().id.clone(), state: state(export), geometry }
+}
+
+/// A disk's state as it is reported.
+pub(crate) fn state(export: &ServedDisk) -> DiskState {
+    if export.stuck().is_some() {
+        return DiskState::Stuck;
+    }
+    match (export.is_active(), export.is_paused(), export.waiting()) {
+        (false, ..) => DiskState::Attached,
+        (true, true, _) => DiskState::Paused,
+        (true, false, 0) => DiskState::Active,
+        (true, false, _) => DiskState::Waiting,
+    }
+}
+
+fn no_such_disk(id: &str) -> RpcError {
+    let message = format!("no disk {id:?} is attached; `stats` lists those that are");
+    RpcError { code: code::NO_SUCH_DISK, message }
+}
+
+/// A verb that cannot be done to a disk now.
+fn refusal(refused: VerbRefused) -> RpcError {
+    match refused {
+        VerbRefused::Busy(_) => busy(refused),
+        refused => wrong_state(refused),
+    }
+}
+
+/// What passes by itself.
+fn busy(with: impl std::fmt::Display) -> RpcError {
+    RpcError { code: code::BUSY, message: with.to_string() }
+}
+
+fn wrong_state(refused: impl std::fmt::Display) -> RpcError {
+    RpcError { code: code::WRONG_STATE, message: refused.to_string() }
+}

@@ -1,0 +1,110 @@
+//! What becomes of disks that are held, and of those whose keeper does not answer.
+
+mod ends;
+mod poll;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use model::report::DiskState;
+use model::rpc::code;
+use model::spec::PollSpec;
+use serde_json::{Value, json};
+use vhost_user::{Access, Listener, StopSignal};
+
+use super::DiskRegistry;
+use crate::keeper_client::KeeperClient;
+use crate::keeper_link::{KeeperInfo, KeeperMessage, Link, PreservedEntry, WorkerMessage};
+use crate::pool::{Pool, PoolSize};
+
+/// A table whose keeper has given this back, and the keeper's end of the link.
+fn table(holdings: BTreeMap<String, PreservedEntry>) -> (Arc<DiskRegistry>, Link) {
+    let (link, theirs) = Link::pair().unwrap();
+    let link = Arc::new(link);
+    let door = KeeperClient::open(Arc::clone(&link), KeeperInfo::default(), holdings, false);
+    let (attending, end) = (door.clone(), StopSignal::new().unwrap());
+    std::thread::spawn(move || attending.run_link(&link, &end));
+    let pool = Arc::new(Pool::start(PoolSize::asked(1)).unwrap());
+    (Arc::new(DiskRegistry::with(pool, 1 << 20, door, PollSpec::default())), Link::new(theirs))
+}
+
+/// Hears one thing, and says how that went.
+fn answer(keeper: &Link, problem: Option<&str>) -> Option<Value> {
+    let (seq, data) = match keeper.receive().unwrap().unwrap() {
+        (WorkerMessage::Hold { seq, what }, fds) => {
+            (seq, Some(PreservedEntry::read(what, fds).unwrap().1.data))
+        }
+        (WorkerMessage::Forget { seq, .. }, _) => (seq, None),
+        (other, _) => panic!("{other:?}"),
+    };
+    keeper.send(&KeeperMessage::Done { seq, problem: problem.map(Into::into) }, &[]).unwrap();
+    data
+}
+
+fn spec(folder: &Path) -> Value {
+    json!({"id": "d", "socket": folder.join("s"), "backend": {"memory": 4096}})
+}
+
+#[test]
+fn a_disk_that_a_newer_version_has_held_is_shown_and_can_be_detached() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut novel = spec(folder.path());
+    novel["novel"] = json!(true);
+    for (data, why) in [
+        (
+            json!({"format": 2, "spec": spec(folder.path())}),
+            "format 2, and this program reads up to 1",
+        ),
+        (json!({"format": 1, "spec": novel, "active": true}), "unknown field `novel`"),
+        (json!({"format": "x", "spec": spec(folder.path())}), "has no format"),
+        (json!(7), "cannot be understood"),
+    ] {
+        let listener = Listener::bind(&folder.path().join("s"), &Access::default()).unwrap();
+        let sockets = vec![listener.parts().unwrap()];
+        listener.leave();
+        let held = PreservedEntry { sockets, data, ..PreservedEntry::default() };
+        let (table, keeper) = table([("disk/d".to_owned(), held)].into());
+        table.restore();
+        let shown = table.stats(Some("d")).unwrap().disks.remove(0);
+        let reason = shown.refused.unwrap();
+        assert!(shown.state == DiskState::Refused && shown.novel);
+        assert!(reason.contains(why) && reason.contains("or detach"), "{reason}");
+        // Half of it is not served, whoever asks.
+        let error = table.activate("d").unwrap_err();
+        assert_eq!((error.code, error.message), (code::WRONG_STATE, reason));
+        assert_eq!(table.pause("d").unwrap_err().code, code::WRONG_STATE);
+        assert!(folder.path().join("s").exists(), "its guest waits");
+        let keeper = std::thread::spawn(move || [answer(&keeper, None), answer(&keeper, None)]);
+        table.detach("d").unwrap();
+        let [left, forgotten] = keeper.join().unwrap();
+        assert_eq!((left.unwrap()["leaving"].as_bool().unwrap_or(true), forgotten), (true, None));
+        assert_eq!(folder.path().read_dir().unwrap().count(), 0);
+        assert!(table.stats(Some("d")).is_err());
+    }
+}
+
+#[test]
+fn a_detach_that_cannot_be_held_is_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let (table, keeper) = table(BTreeMap::new());
+    let keeper = std::thread::spawn(move || {
+        answer(&keeper, None);
+        answer(&keeper, None);
+        answer(&keeper, Some("not today"));
+        // Told late or not at all: what it holds is not known until it is told again.
+        assert_eq!(answer(&keeper, None).unwrap()["leaving"], false);
+        let last = answer(&keeper, None);
+        // What is left of it is a detach, whatever becomes of this.
+        answer(&keeper, Some("not this either"));
+        last
+    });
+    table.attach(serde_json::from_value(spec(folder.path())).unwrap()).unwrap();
+    let error = table.detach("d").unwrap_err();
+    assert!(error.code == code::FAILED && error.message.contains("not today"), "{error}");
+    assert_eq!(table.stats(Some("d")).unwrap().disks[0].state, DiskState::Active);
+    table.activate("d").unwrap();
+    table.detach("d").unwrap();
+    assert_eq!(keeper.join().unwrap().unwrap()["leaving"], true);
+    assert_eq!(folder.path().read_dir().unwrap().count(), 0);
+}

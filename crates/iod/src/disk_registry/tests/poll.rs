@@ -1,0 +1,137 @@
+//! What is held of polling.
+
+use model::poll::PollChange;
+use model::spec::{EffectivePolling, PollMode};
+
+use super::*;
+
+fn defaults(table: &DiskRegistry) -> EffectivePolling {
+    table.stats(None).unwrap().poll_defaults.unwrap()
+}
+
+fn off() -> PollChange {
+    PollChange { poll: Some(Some(PollMode::Off)), ..PollChange::default() }
+}
+
+#[test]
+fn defaults_that_cannot_be_held_change_nothing() {
+    let (table, keeper) = table(BTreeMap::new());
+    let keeper = std::thread::spawn(move || {
+        answer(&keeper, Some("not today"));
+        let held = answer(&keeper, None);
+        (held, answer(&keeper, None))
+    });
+    let error = table.set_poll_defaults(off()).unwrap_err();
+    assert!(error.code == code::FAILED && error.message.contains("not today"), "{error}");
+    assert_eq!(defaults(&table), EffectivePolling::default());
+    assert_eq!(table.set_poll_defaults(off()).unwrap().mode, PollMode::Off);
+    assert_eq!(defaults(&table).mode, PollMode::Off);
+    let back = PollChange { poll: Some(None), ..PollChange::default() };
+    assert_eq!(table.set_poll_defaults(back).unwrap(), EffectivePolling::default());
+    let (held, nothing) = keeper.join().unwrap();
+    assert_eq!((held.unwrap(), nothing), (json!({"poll": "off"}), None), "then it is forgotten");
+}
+
+#[test]
+fn an_upgrade_does_not_begin_in_the_middle_of_a_change() {
+    let (table, keeper) = table(BTreeMap::new());
+    let caller = std::thread::spawn({
+        let table = Arc::clone(&table);
+        move || table.set_poll_defaults(off())
+    });
+    // Asked, and not answered yet: the successor would find what was before.
+    let (WorkerMessage::Hold { seq, .. }, _) = keeper.receive().unwrap().unwrap() else { panic!() };
+    for error in [table.begin_upgrade().unwrap_err(), table.set_poll_defaults(off()).unwrap_err()] {
+        let named = error.message.contains("poll.defaults is at work");
+        assert!(error.code == code::WRONG_STATE && named, "{error}");
+    }
+    keeper.send(&KeeperMessage::Done { seq, problem: None }, &[]).unwrap();
+    caller.join().unwrap().unwrap();
+    table.begin_upgrade().unwrap();
+    let error = table.set_poll_defaults(off()).unwrap_err();
+    assert!(error.message.contains("an upgrade is under way"), "{error}");
+}
+
+#[test]
+fn no_upgrade_begins_while_nobody_knows_what_is_held() {
+    let (table, keeper) = table(BTreeMap::new());
+    let error = table.set_poll_defaults(off()).unwrap_err();
+    assert!(error.message.contains("does not answer"), "{error}");
+    assert_eq!(defaults(&table), EffectivePolling::default());
+    let unknown = || {
+        let error = table.begin_upgrade().unwrap_err();
+        let named = error.message.contains("repeat poll.defaults");
+        assert!(error.code == code::WRONG_STATE && named, "{error}");
+    };
+    unknown();
+    let keeper = std::thread::spawn(move || {
+        answer(&keeper, None); // Too late.
+        answer(&keeper, Some("not today"));
+        answer(&keeper, None);
+    });
+    table.set_poll_defaults(off()).unwrap_err();
+    unknown();
+    assert_eq!(table.set_poll_defaults(off()).unwrap().mode, PollMode::Off);
+    table.begin_upgrade().unwrap();
+    keeper.join().unwrap();
+}
+
+#[test]
+fn what_is_held_is_found_and_what_is_not_understood_is_not_done() {
+    let usual = EffectivePolling::default();
+    for (data, expected) in [
+        (json!({"poll": "off"}), EffectivePolling { mode: PollMode::Off, ..usual }),
+        (json!({"poll_max_us": 5, "novel": 1}), EffectivePolling { max_us: 5, ..usual }),
+        (json!({"poll_max_us": 10_001}), usual),
+        (json!({"poll": "novel", "poll_max_us": 5}), usual),
+        (json!(7), usual),
+    ] {
+        let held = PreservedEntry { data, ..PreservedEntry::default() };
+        let (table, _keeper) = table([("poll".to_owned(), held)].into());
+        assert_eq!(defaults(&table), expected);
+    }
+}
+
+/// The record of a disk, as it is held again when it is brought back.
+fn held_again(folder: &Path, record: Value) -> Value {
+    let listener = Listener::bind(&folder.join("s"), &Access::default()).unwrap();
+    let sockets = vec![listener.parts().unwrap()];
+    listener.leave();
+    let held = PreservedEntry { sockets, data: record, ..PreservedEntry::default() };
+    let (table, keeper) = table([("disk/d".to_owned(), held)].into());
+    table.restore();
+    let again = answer(&keeper, None).unwrap();
+    let keeper = std::thread::spawn(move || [answer(&keeper, None), answer(&keeper, None)]);
+    while table.detach("d").is_err() {
+        // It is brought back by a thread that tells nobody here when it has done so.
+        std::thread::yield_now();
+    }
+    keeper.join().unwrap();
+    again
+}
+
+#[test]
+fn records_of_a_former_version_and_ours_are_each_others() {
+    let folder = tempfile::tempdir().unwrap();
+    let spec = |poll: Option<&str>| {
+        let mut spec = json!({
+            "id": "d", "socket": folder.path().join("s"), "backend": {"null": 4096}, "queues": 1,
+            "read_only": false, "cache": "none", "on_full": "wait", "activate": true, "record": true,
+            "stop_deadline_ms": 30_000,
+        });
+        if let Some(poll) = poll {
+            spec["poll"] = json!(poll);
+        }
+        spec
+    };
+    // It wrote every mode, and knew no other field of polling.
+    let written = |poll| {
+        let held = json!({"format": 1, "spec": spec(Some(poll)), "active": false, "paused": false,
+            "leaving": false, "size": 4096, "exports": []});
+        held_again(folder.path(), held)["spec"].clone()
+    };
+    assert_eq!(written("off"), spec(Some("off")));
+    assert_eq!(written("always"), spec(Some("always")));
+    let plain = json!({"format": 1, "spec": spec(None), "active": false, "size": 4096});
+    assert_eq!(held_again(folder.path(), plain)["spec"], spec(None), "nothing it does not know");
+}

@@ -1,0 +1,147 @@
+//! The table while its process hands over to another, and after it has taken over.
+
+use std::sync::{Arc, PoisonError};
+
+use model::rpc::{RpcError, code};
+
+use super::{CLOSING, DiskEntry, DiskRegistry, Disks, RefusedDisk, busy, wrong_state};
+use crate::error::error_chain;
+use crate::handover::{HandoverState, ReceivedDisk};
+use crate::keeper_client::PreservedDisk;
+use crate::lifecycle::{Phase, StableState};
+use crate::served_disk::{ServedDisk, ServedDiskError};
+
+/// Answer to every verb meanwhile.
+const UPGRADING: &str = "an upgrade is under way; try again when it has ended";
+
+impl Disks {
+    /// Verbs are carried out now.
+    pub(super) fn open(&self) -> Result<(), RpcError> {
+        if self.closing {
+            return Err(wrong_state(CLOSING));
+        }
+        if self.upgrading { Err(busy(UPGRADING)) } else { Ok(()) }
+    }
+}
+
+impl DiskRegistry {
+    /// Refuses a call that would find another process serving when it is done.
+    pub(crate) fn refuse_while_upgrading(&self) -> Result<(), RpcError> {
+        if self.disks().upgrading { Err(busy(UPGRADING)) } else { Ok(()) }
+    }
+
+    /// From here on no verb changes anything, until [`Self::end_upgrade`].
+    ///
+    /// # Errors
+    /// A verb is at work, another upgrade is, the keeper does not know all as it is, or the process
+    /// is about to end.
+    pub(crate) fn begin_upgrade(&self) -> Result<Vec<Arc<ServedDisk>>, RpcError> {
+        let mut disks = self.disks();
+        disks.open()?;
+        if disks.poll.busy() {
+            return Err(wrong_state("poll.defaults is at work; try again when it has ended"));
+        }
+        if disks.poll.unheld() {
+            return Err(wrong_state(
+                "the keeper may hold other defaults of polling than are in force, and the new \
+                 worker would find them; repeat poll.defaults, then try again",
+            ));
+        }
+        for (id, entry) in &disks.by_id {
+            if let Phase::Busy(..) = entry.phase {
+                let message = format!("a verb is at work on disk {id:?}; try again when it ended");
+                return Err(RpcError { code: code::WRONG_STATE, message });
+            }
+            if entry.unheld {
+                let message = format!(
+                    "the keeper does not know disk {id:?} as it is, and the new worker would \
+                     not either; repeat the last verb on it, then try again"
+                );
+                return Err(RpcError { code: code::WRONG_STATE, message });
+            }
+        }
+        self.nics.begin_upgrade()?;
+        disks.upgrading = true;
+        Ok(disks.by_id.values().filter_map(|entry| entry.export.clone()).collect())
+    }
+
+    /// Nothing came of it.
+    pub(crate) fn end_upgrade(&self) {
+        self.disks().upgrading = false;
+        self.nics.end_upgrade();
+        self.ended.notify_all();
+    }
+
+    /// Another process serves all this.
+    pub(crate) fn handed_over(&self) {
+        self.disks().handed_over = true;
+        self.ended.notify_all();
+    }
+
+    /// Nothing here is ours any more.
+    pub(crate) fn is_handed_over(&self) -> bool {
+        self.disks().handed_over
+    }
+
+    /// The process is about to end: from here on verbs are refused. Waits for an upgrade that is
+    /// under way; false: nothing here is ours any more.
+    pub fn begin_end(&self) -> bool {
+        let mut disks = self.disks();
+        disks.closing = true;
+        self.nics.begin_end();
+        while disks.upgrading && !disks.handed_over {
+            disks = self.ended.wait(disks).unwrap_or_else(PoisonError::into_inner);
+        }
+        !disks.handed_over
+    }
+
+    /// Goes on with disks and NICs of another process.
+    pub(crate) fn take_over(self: &Arc<Self>, arrived: HandoverState) {
+        // One that waits for its storage must not hold up a frame.
+        self.nics.take_over(arrived.nics);
+        for ReceivedDisk { held, taken } in arrived.disks {
+            let (id, queues) = (held.spec.id.clone(), held.spec.queues);
+            let export = Arc::clone(&taken.export);
+            let (phase, refused) = (Phase::At(rest(&held)), None);
+            let shown = Some(Arc::clone(&export));
+            let entry = DiskEntry { phase, queues, export: shown, refused, unheld: false };
+            let mut disks = self.disks();
+            export.set_poll_defaults(disks.poll.spec());
+            disks.by_id.insert(id, entry);
+            drop(disks);
+            if let Err(error) = taken.take_over() {
+                self.mark_refused(&export, held, &error);
+            }
+        }
+    }
+
+    /// A disk that was to go on here, or by another process, and cannot: it is refused, and tried
+    /// again if that may help. Its front-end is sent away and waits in the backlog.
+    pub(crate) fn mark_refused(
+        self: &Arc<Self>,
+        export: &Arc<ServedDisk>,
+        held: PreservedDisk,
+        error: &ServedDiskError,
+    ) {
+        let (id, reason) = (held.spec.id.clone(), error_chain(error));
+        tracing::error!(disk = id, "its guest waits: {reason}");
+        // Its socket stays.
+        export.release_keep_files();
+        if let Some(entry) = self.disks().by_id.get_mut(&id) {
+            entry.phase = Phase::At(StableState::Refused);
+            (entry.export, entry.refused) =
+                (None, Some(Arc::new(RefusedDisk { held, reason, novel: false })));
+        }
+        if error.is_passing() {
+            self.bring_back_later(id);
+        }
+    }
+}
+
+fn rest(held: &PreservedDisk) -> StableState {
+    match held {
+        PreservedDisk { active: false, .. } => StableState::Attached,
+        PreservedDisk { paused: true, .. } => StableState::Paused,
+        PreservedDisk { .. } => StableState::Active,
+    }
+}

@@ -1,0 +1,165 @@
+//! A new worker takes over from the one that serves.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Instant;
+
+use anyhow::Context;
+use rustix::io::Errno;
+use rustix::net::sockopt::socket_peercred;
+use rustix::process::{PidfdFlags, pidfd_open};
+use vhost_user::{NEWEST_FORMAT, OLDEST_FORMAT, StopSignal, Woken};
+
+use super::protocol::{
+    DestinationMessage, HandoverError, SourceMessage, hear_record, receive_message, send_message,
+};
+use super::{CONFIRM_DEADLINE, DISK_FORMATS, NIC_FORMATS};
+use crate::keeper_client::{KeeperClient, PreservedDisk, PreservedDiskRecord, PreservedFds};
+use crate::keeper_link::Link;
+use crate::nic_registry::{IncomingNics, NetworkHandoverState, NicHandoverState, NicRegistry};
+use crate::pool::Pool;
+use crate::served_disk::{DiskHandoverState, IncomingDisk, ServedDisk};
+
+/// All that has come over.
+#[derive(Debug)]
+pub(crate) struct HandoverState {
+    pub(crate) disks: Vec<ReceivedDisk>,
+    pub(crate) nics: IncomingNics,
+}
+
+/// A disk that has come over, and what is held of it.
+#[derive(Debug)]
+pub(crate) struct ReceivedDisk {
+    pub(crate) held: PreservedDisk,
+    pub(crate) taken: IncomingDisk,
+}
+
+/// Takes everything over by `way`. When this returns, the other worker serves nothing any more and
+/// never will: go on at once.
+///
+/// # Errors
+/// The other worker goes on, and nothing has been touched. The process must end, and drop nothing
+/// that is not its own.
+pub(crate) fn take(
+    way: &Link,
+    door: &KeeperClient,
+    pool: &Arc<Pool>,
+    nics: &NicRegistry,
+) -> anyhow::Result<HandoverState> {
+    let deadline = Instant::now() + CONFIRM_DEADLINE;
+    let (pid, version) = (std::process::id(), env!("CARGO_PKG_VERSION").into());
+    let (oldest, newest) = (OLDEST_FORMAT, NEWEST_FORMAT);
+    let (disks, of_nics) = (Some(DISK_FORMATS), Some(NIC_FORMATS));
+    let hello = DestinationMessage::Hello { pid, version, oldest, newest, disks, nics: of_nics };
+    send_message(way, deadline, &hello, &[])?;
+    let answer = || Instant::now() + CONFIRM_DEADLINE;
+    let arrived = match receive(way).and_then(|all| arrange(all, door, pool, nics)) {
+        Ok(arrived) => arrived,
+        Err(error) => {
+            let why = format!("{error:#}");
+            // If that cannot be said, the end of the way says enough.
+            let _ = send_message(way, answer(), &DestinationMessage::Refused { why }, &[]);
+            return Err(error);
+        }
+    };
+    send_message(way, answer(), &DestinationMessage::Ready, &[])?;
+    match receive_message(way, None) {
+        Ok((SourceMessage::Go, _)) => Ok(arrived),
+        Ok((other, _)) => Err(HandoverError::Odd(format!("{other:?}")).into()),
+        Err(error) => Err(error).context("the former worker goes on"),
+    }
+}
+
+/// Waits until the process that has handed over has ended, and with it whatever it listened on.
+/// False: told to stop before.
+///
+/// # Errors
+/// The system cannot tell.
+pub(crate) fn await_end(way: &Link, stop: &StopSignal) -> anyhow::Result<bool> {
+    // Whoever has made the way.
+    let giver = socket_peercred(way)?.pid;
+    let ended = match pidfd_open(giver, PidfdFlags::empty()) {
+        Ok(ended) => ended,
+        Err(Errno::SRCH) => return Ok(true),
+        Err(error) => return Err(error.into()),
+    };
+    Ok(stop.wait(Some(ended.as_fd()), None)? == Woken::Readable)
+}
+
+/// What was said, each with its descriptors.
+#[derive(Default)]
+struct ReceivedMessages {
+    disks: Vec<(DiskHandoverState, Vec<OwnedFd>)>,
+    networks: Vec<(NetworkHandoverState, Vec<OwnedFd>)>,
+    nics: Vec<(NicHandoverState, Vec<OwnedFd>)>,
+}
+
+fn receive(way: &Link) -> anyhow::Result<ReceivedMessages> {
+    let mut said = ReceivedMessages::default();
+    loop {
+        // The other worker drains first, for as long as it likes.
+        let (record, fds) = receive_message(way, None)?;
+        let deadline = Instant::now() + CONFIRM_DEADLINE;
+        let (disk, nic) = (("disk", DISK_FORMATS), ("NIC", NIC_FORMATS));
+        match record {
+            SourceMessage::Disk { descriptors } => {
+                said.disks.push(hear_record(way, deadline, disk, descriptors, fds)?);
+            }
+            SourceMessage::Network { descriptors } => {
+                said.networks.push(hear_record(way, deadline, nic, descriptors, fds)?);
+            }
+            SourceMessage::Nic { descriptors } => {
+                said.nics.push(hear_record(way, deadline, nic, descriptors, fds)?);
+            }
+            SourceMessage::End { disks, nics } if (disks, nics) == said.counts() => {
+                return Ok(said);
+            }
+            other => return Err(HandoverError::Odd(format!("{other:?}")).into()),
+        }
+    }
+}
+
+impl ReceivedMessages {
+    /// Disks and NICs.
+    fn counts(&self) -> (usize, usize) {
+        (self.disks.len(), self.nics.len())
+    }
+}
+
+fn arrange(
+    said: ReceivedMessages,
+    door: &KeeperClient,
+    pool: &Arc<Pool>,
+    nics: &NicRegistry,
+) -> anyhow::Result<HandoverState> {
+    let disks = arrange_disks(said.disks, door, pool)?;
+    Ok(HandoverState { disks, nics: nics.prepare(said.networks, said.nics)? })
+}
+
+fn arrange_disks(
+    disks: Vec<(DiskHandoverState, Vec<OwnedFd>)>,
+    door: &KeeperClient,
+    pool: &Arc<Pool>,
+) -> anyhow::Result<Vec<ReceivedDisk>> {
+    let all = door.disks();
+    let mut arrived = Vec::with_capacity(disks.len());
+    for (disk, fds) in disks {
+        let id = disk.id.clone();
+        let found = all.iter().find(|found| found.held().spec.id == id).cloned();
+        let held = match found.with_context(|| format!("disk {id:?} is not held"))? {
+            PreservedDiskRecord::Known(held) => held,
+            PreservedDiskRecord::Novel { reason, .. } => anyhow::bail!("disk {id:?}: {reason}"),
+        };
+        let holding = door.disk(&id).with_context(|| format!("disk {id:?} is not held"))??;
+        let taken = ServedDisk::from_handover_state(
+            held.clone(),
+            PreservedFds::from(holding),
+            disk,
+            fds,
+            Arc::clone(pool),
+        );
+        let taken = taken.with_context(|| format!("disk {id:?}"))?;
+        arrived.push(ReceivedDisk { held, taken });
+    }
+    Ok(arrived)
+}

@@ -1,0 +1,319 @@
+//! The worker that serves hands over to the next one.
+
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use model::rpc::{RpcError, UpgradeReply, code};
+use vhost_user::{NEWEST_FORMAT, OLDEST_FORMAT};
+
+use super::protocol::{
+    DestinationMessage, FormatRange, HandoverError, SourceMessage, receive_message, say_disk,
+    say_record, send_message,
+};
+use super::{CONFIRM_DEADLINE, DISK_FORMATS, DRAIN_DEADLINE, NIC_FORMATS};
+use crate::control::ControlServer;
+use crate::disk_registry::DiskRegistry;
+use crate::error::error_chain;
+use crate::keeper_client::PreserveError;
+use crate::keeper_link::Link;
+use crate::message_boundary::GRACE;
+use crate::nic_registry::QuiescedNics;
+use crate::served_disk::{DiskFormats, QuiescedDisk, ServedDisk, ServedDiskError};
+use crate::served_nic::WriteError;
+
+/// Disks that are brought to a stand at the same time.
+const TOGETHER: usize = 64;
+
+/// Why everything goes on as it was.
+#[derive(Debug, thiserror::Error)]
+enum HandoverAborted {
+    #[error(transparent)]
+    Keeper(#[from] PreserveError),
+    #[error("the new worker does not take over")]
+    Taker(#[from] HandoverError),
+    #[error(
+        "the new worker reads formats {} to {} of {what}, this one writes {} to {}; \
+         upgrade by way of a version in between",
+        theirs.oldest,
+        theirs.newest,
+        ours.oldest,
+        ours.newest
+    )]
+    Formats { what: &'static str, theirs: FormatRange, ours: FormatRange },
+    #[error("disk {id:?} cannot be handed over")]
+    Disk {
+        id: String,
+        #[source]
+        source: ServedDiskError,
+    },
+    #[error("NICs do not come to rest")]
+    Restless(#[source] RpcError),
+    #[error("a NIC cannot be handed over")]
+    Nic(#[from] WriteError),
+    #[error(
+        "the new worker knows of no NICs; detach them, or upgrade by way of a version that does"
+    )]
+    NoNics,
+    #[error("no descriptors are left")]
+    Os(#[from] std::io::Error),
+}
+
+/// A disk that stands still, or why not.
+type DiskQuiesceResult = (Arc<ServedDisk>, Result<QuiescedDisk, ServedDiskError>);
+
+/// Replaces this process by the program in `binary`, or by the one that is now where its own was.
+/// When this succeeds the other one serves: this process must touch nothing any more, answer, and
+/// end.
+///
+/// # Errors
+/// Everything goes on as it was.
+pub(crate) fn upgrade(
+    server: &ControlServer,
+    table: &Arc<DiskRegistry>,
+    binary: Option<&Path>,
+) -> Result<UpgradeReply, RpcError> {
+    let exports = table.begin_upgrade()?;
+    let handed = may_be_given(&exports).and_then(|()| hand_over(server, table, &exports, binary));
+    match handed {
+        Ok(reply) => {
+            table.handed_over();
+            tracing::info!(pid = reply.pid, paused_ms = reply.paused_ms, "handed over");
+            Ok(reply)
+        }
+        Err(error) => {
+            table.end_upgrade();
+            let message =
+                format!("not upgraded, everything goes on as before: {}", error_chain(&error));
+            tracing::error!("{message}");
+            Err(RpcError { code: code::FAILED, message })
+        }
+    }
+}
+
+fn may_be_given(exports: &[Arc<ServedDisk>]) -> Result<(), HandoverAborted> {
+    exports.iter().try_for_each(|export| {
+        export.check_can_quiesce().map_err(|source| {
+            let id = export.spec().id.clone();
+            HandoverAborted::Disk { id, source }
+        })
+    })
+}
+
+fn hand_over(
+    server: &ControlServer,
+    table: &Arc<DiskRegistry>,
+    exports: &[Arc<ServedDisk>],
+    binary: Option<&Path>,
+) -> Result<UpgradeReply, HandoverAborted> {
+    let (way, theirs) = Link::pair()?;
+    table.door().start_successor(binary, theirs.as_fd())?;
+    drop(theirs);
+    let given = give(server, table, exports, &way);
+    if given.is_err() {
+        // From here on no word can reach it, so that it serves nothing, whatever keeps it alive.
+        drop(way);
+        if let Err(error) = table.door().abandon() {
+            tracing::error!("the new worker may still be there: {}", error_chain(&error));
+        }
+    }
+    given
+}
+
+fn give(
+    server: &ControlServer,
+    table: &Arc<DiskRegistry>,
+    exports: &[Arc<ServedDisk>],
+    way: &Link,
+) -> Result<UpgradeReply, HandoverAborted> {
+    let Destination { pid, version, formats } = greeted(way, table.nics().has_any())?;
+    settle(exports, table);
+    let began = Instant::now();
+    let stands = QuiescedDevices::begin(exports, table, began + DRAIN_DEADLINE);
+    let outcome = give_all(&stands, table, way, formats).and_then(|()| {
+        table.door().yield_to_successor()?;
+        // Whoever comes from here on is answered by the other one.
+        server.pause_accept()?;
+        exports.iter().try_for_each(|export| export.shut_exports())?;
+        Ok(send_message(way, Instant::now() + CONFIRM_DEADLINE, &SourceMessage::Go, &[])?)
+    });
+    if let Err(error) = outcome {
+        go_on(table, stands);
+        exports.iter().for_each(|export| export.open_exports());
+        server.open();
+        return Err(reason(way, error));
+    }
+    let paused_ms = began.elapsed().as_secs_f64() * 1e3;
+    // From here on whatever this process does, or cannot do, is no matter of the keeper's. What is
+    // left of connections is closed: should this process be unable to end, because a thread of it
+    // sleeps in storage that hangs, front-ends still see the end of the one that serves them. All
+    // else is the other's too, and goes without a destructor.
+    table.door().retire();
+    for (export, still) in stands.disks {
+        export.close_handed_over(still.ok());
+    }
+    let nics = stands.nics.len() as u64;
+    table.nics().part(stands.nics);
+    Ok(UpgradeReply { pid, version, disks: exports.len() as u64, nics, paused_ms })
+}
+
+/// Has all front-ends end their messages while everybody is served.
+fn settle(exports: &[Arc<ServedDisk>], table: &DiskRegistry) {
+    let until = Instant::now() + GRACE;
+    table.nics().settle(until);
+    exports.iter().for_each(|export| export.wait_message_boundary(until));
+}
+
+/// All that stands still, or why not.
+struct QuiescedDevices {
+    disks: Vec<DiskQuiesceResult>,
+    nics: QuiescedNics,
+    rested: Result<(), RpcError>,
+}
+
+impl QuiescedDevices {
+    /// Disks first: they wait for storage, and NICs for next to nobody.
+    fn begin(exports: &[Arc<ServedDisk>], table: &DiskRegistry, deadline: Instant) -> Self {
+        let disks = stand_still(exports, deadline);
+        if disks.iter().any(|(_, still)| still.is_err()) {
+            return Self { disks, nics: QuiescedNics::default(), rested: Ok(()) };
+        }
+        let (nics, rested) = table.nics().stand_still(deadline);
+        Self { disks, nics, rested }
+    }
+}
+
+/// A taker that has begun.
+struct Destination {
+    pid: u32,
+    version: String,
+    /// What both know.
+    formats: DiskFormats,
+}
+
+fn greeted(way: &Link, has_nics: bool) -> Result<Destination, HandoverAborted> {
+    let (hello, _) = receive_message(way, Some(Instant::now() + CONFIRM_DEADLINE))?;
+    let DestinationMessage::Hello { pid, version, oldest, newest, disks, nics } = hello else {
+        return Err(HandoverError::Odd(format!("{hello:?}")).into());
+    };
+    let ours = FormatRange { oldest: OLDEST_FORMAT, newest: NEWEST_FORMAT };
+    let session = common("the state", FormatRange { oldest, newest }, ours)?;
+    let record = common("the record of a disk", disks.unwrap_or(FormatRange::FIRST), DISK_FORMATS)?;
+    if has_nics {
+        // There is but one so far.
+        common("the record of a NIC", nics.ok_or(HandoverAborted::NoNics)?, NIC_FORMATS)?;
+    }
+    Ok(Destination { pid, version, formats: DiskFormats { record, session } })
+}
+
+/// The newest format of something that both know.
+fn common(
+    what: &'static str,
+    theirs: FormatRange,
+    ours: FormatRange,
+) -> Result<u32, HandoverAborted> {
+    let format = theirs.newest.min(ours.newest);
+    if format < theirs.oldest.max(ours.oldest) {
+        return Err(HandoverAborted::Formats { what, theirs, ours });
+    }
+    Ok(format)
+}
+
+/// One that refuses may be gone before everything was said to it: its reason is still there.
+fn reason(way: &Link, error: HandoverAborted) -> HandoverAborted {
+    if let HandoverAborted::Taker(HandoverError::Gone) = error {
+        // The first look may find only that it is gone.
+        for _ in 0..2 {
+            if let Ok((DestinationMessage::Refused { why }, _)) =
+                receive_message(way, Some(Instant::now()))
+            {
+                return HandoverError::Refused(why).into();
+            }
+        }
+    }
+    error
+}
+
+fn stand_still(exports: &[Arc<ServedDisk>], deadline: Instant) -> Vec<DiskQuiesceResult> {
+    let next = Mutex::new(exports.iter());
+    let stands = Mutex::new(Vec::with_capacity(exports.len()));
+    std::thread::scope(|scope| {
+        for _ in 0..exports.len().min(TOGETHER) {
+            scope.spawn(|| {
+                loop {
+                    let export = next.lock().unwrap_or_else(PoisonError::into_inner).next();
+                    let Some(export) = export else { break };
+                    let stand = (Arc::clone(export), export.quiesce(deadline));
+                    stands.lock().unwrap_or_else(PoisonError::into_inner).push(stand);
+                }
+            });
+        }
+    });
+    stands.into_inner().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn give_all(
+    stands: &QuiescedDevices,
+    table: &DiskRegistry,
+    way: &Link,
+    formats: DiskFormats,
+) -> Result<(), HandoverAborted> {
+    let deadline = Instant::now() + CONFIRM_DEADLINE;
+    for (export, still) in &stands.disks {
+        if let Err(error) = still {
+            let (id, reason) = (export.spec().id.clone(), error_chain(error));
+            return Err(HandoverAborted::Disk { id, source: ServedDiskError::NoStand { reason } });
+        }
+    }
+    stands.rested.clone().map_err(HandoverAborted::Restless)?;
+    for (export, still) in &stands.disks {
+        let Ok(still) = still else { continue };
+        let written = export.to_handover_state(still, formats);
+        let id = export.spec().id.clone();
+        let (disk, fds) = written.map_err(|source| HandoverAborted::Disk { id, source })?;
+        say_disk(way, deadline, &disk, &fds)?;
+    }
+    give_nics(&stands.nics, table, way, formats.session, deadline)?;
+    let end = SourceMessage::End { disks: stands.disks.len(), nics: stands.nics.len() };
+    send_message(way, deadline, &end, &[])?;
+    match receive_message(way, Some(deadline))?.0 {
+        DestinationMessage::Ready => Ok(()),
+        DestinationMessage::Refused { why } => Err(HandoverError::Refused(why).into()),
+        other @ DestinationMessage::Hello { .. } => {
+            Err(HandoverError::Odd(format!("{other:?}")).into())
+        }
+    }
+}
+
+fn give_nics(
+    all: &QuiescedNics,
+    table: &DiskRegistry,
+    way: &Link,
+    session: u32,
+    deadline: Instant,
+) -> Result<(), HandoverAborted> {
+    let written = table.nics().written(all, session)?;
+    for (network, fds) in &written.networks {
+        let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+        let word = SourceMessage::Network { descriptors: fds.len() };
+        say_record(way, deadline, &word, network, &fds)?;
+    }
+    for (nic, fds) in &written.nics {
+        let word = SourceMessage::Nic { descriptors: fds.len() };
+        say_record(way, deadline, &word, nic, fds)?;
+    }
+    Ok(())
+}
+
+/// As if nothing had happened.
+fn go_on(table: &Arc<DiskRegistry>, stands: QuiescedDevices) {
+    table.nics().go_on(stands.nics);
+    for (export, still) in stands.disks {
+        let Ok(still) = still else { continue };
+        let held = export.to_preserved();
+        if let Err(error) = export.unquiesce(still) {
+            table.mark_refused(&export, held, &error);
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! What a service manager is told, and what it gives (sd_notify(3), sd_listen_fds(3)).
+//!
+//! A few datagrams and environment variables; without a service manager nothing happens.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+
+use crate::inherited_fds::adopt;
+
+/// The first descriptor that is given.
+const LISTEN_FDS_START: i32 = 3;
+/// Variables that are for this process and none that it starts.
+pub(super) const FOR_US: [&str; 6] = [
+    "NOTIFY_SOCKET",
+    "WATCHDOG_USEC",
+    "WATCHDOG_PID",
+    "LISTEN_FDS",
+    "LISTEN_PID",
+    "LISTEN_FDNAMES",
+];
+
+/// The service manager, if there is one.
+#[derive(Debug, Default)]
+pub struct ServiceManager {
+    socket: Option<(UnixDatagram, SocketAddr)>,
+    watchdog: Option<Watchdog>,
+    ready: bool,
+    stopping: bool,
+}
+
+/// Pings that are due, and those that are unanswered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Watchdog {
+    /// A quarter of the time after which the service manager takes us for dead: a worker that does
+    /// not answer is replaced when half of it is over, and the other half is for that.
+    every: Duration,
+    next: Instant,
+    asked: bool,
+}
+
+/// What a watchdog wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum WatchdogAction {
+    /// Nothing now.
+    Nothing,
+    /// Ask the worker.
+    Ask,
+    /// The worker has not answered the last question.
+    Hangs,
+}
+
+impl ServiceManager {
+    /// As the environment of this process says.
+    ///
+    /// # Errors
+    /// It names a socket that cannot be one.
+    pub fn from_environment() -> anyhow::Result<Self> {
+        let get = |name: &str| std::env::var_os(name);
+        let socket = get("NOTIFY_SOCKET").filter(|name| !name.is_empty());
+        let socket = socket.map(|name| connect(&name)).transpose().context("NOTIFY_SOCKET")?;
+        let number = |name: &str| get(name)?.to_str()?.parse::<u64>().ok();
+        let ours = number("WATCHDOG_PID").is_none_or(|pid| pid == u64::from(std::process::id()));
+        let limit = number("WATCHDOG_USEC").filter(|usec| ours && socket.is_some() && *usec > 0);
+        let watchdog = limit.map(|usec| Watchdog::new(Duration::from_micros(usec), Instant::now()));
+        Ok(Self { socket, watchdog, ready: false, stopping: false })
+    }
+
+    /// There is somebody who serves. Twice is once.
+    pub(super) fn ready(&mut self) {
+        if !std::mem::replace(&mut self.ready, true) {
+            self.tell("READY=1");
+        }
+    }
+
+    /// Everything ends from here on. Twice is once.
+    pub(super) fn stopping(&mut self) {
+        if !std::mem::replace(&mut self.stopping, true) {
+            self.tell("STOPPING=1");
+        }
+    }
+
+    /// There is nobody to ask because we wait before we start somebody: all is well.
+    pub(super) fn pause(&mut self, now: Instant) {
+        if self.due(now) != WatchdogAction::Nothing {
+            self.well();
+        }
+    }
+
+    /// The worker has answered, or is replaced: all is well.
+    pub(super) fn well(&mut self) {
+        if let Some(watchdog) = &mut self.watchdog {
+            watchdog.asked = false;
+            self.tell("WATCHDOG=1");
+        }
+    }
+
+    /// It is not ready to be asked.
+    pub(super) fn skip(&mut self, now: Instant) {
+        if let Some(watchdog) = &mut self.watchdog {
+            watchdog.due(now);
+            watchdog.asked = false;
+        }
+    }
+
+    /// When [`Self::due`] has something to say, if ever.
+    pub(super) fn next(&self) -> Option<Instant> {
+        self.watchdog.map(|watchdog| watchdog.next)
+    }
+
+    pub(super) fn due(&mut self, now: Instant) -> WatchdogAction {
+        self.watchdog.as_mut().map_or(WatchdogAction::Nothing, |watchdog| watchdog.due(now))
+    }
+
+    fn tell(&self, what: &str) {
+        if let Some((socket, manager)) = &self.socket
+            && let Err(error) = socket.send_to_addr(what.as_bytes(), manager)
+        {
+            tracing::warn!("the service manager cannot be told {what}: {error}");
+        }
+    }
+}
+
+fn connect(name: &OsString) -> io::Result<(UnixDatagram, SocketAddr)> {
+    let address = match name.as_bytes().strip_prefix(b"@") {
+        Some(abstract_name) => SocketAddr::from_abstract_name(abstract_name)?,
+        None => SocketAddr::from_pathname(name)?,
+    };
+    let socket = UnixDatagram::unbound()?;
+    // A manager that does not read must not hold up the keeper.
+    socket.set_nonblocking(true)?;
+    Ok((socket, address))
+}
+
+impl Watchdog {
+    fn new(limit: Duration, now: Instant) -> Self {
+        let every = limit / 4;
+        Self { every, next: now + every, asked: false }
+    }
+
+    fn due(&mut self, now: Instant) -> WatchdogAction {
+        if now < self.next {
+            return WatchdogAction::Nothing;
+        }
+        self.next = now + self.every;
+        if std::mem::replace(&mut self.asked, true) {
+            WatchdogAction::Hangs
+        } else {
+            WatchdogAction::Ask
+        }
+    }
+}
+
+/// The listening socket that the service manager gives to this process, if it gives one.
+///
+/// # Errors
+/// It gives more than one, or none under the number that it should have.
+pub fn given_socket() -> anyhow::Result<Option<OwnedFd>> {
+    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u32>().ok());
+    if number("LISTEN_PID") != Some(std::process::id()) {
+        return Ok(None);
+    }
+    match number("LISTEN_FDS") {
+        None | Some(0) => Ok(None),
+        Some(1) => Ok(Some(adopt(LISTEN_FDS_START).context("LISTEN_FDS")?)),
+        Some(count) => anyhow::bail!("LISTEN_FDS gives {count} sockets; one is for calls"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_worker_is_asked_in_time_and_hangs_when_it_does_not_answer() {
+        let start = Instant::now();
+        let mut watchdog = Watchdog::new(Duration::from_secs(10), start);
+        let mut at = |seconds, answered: bool| {
+            let due = watchdog.due(start + Duration::from_secs(seconds));
+            if answered {
+                watchdog.asked = false;
+            }
+            due
+        };
+        assert_eq!(
+            [at(2, true), at(3, true), at(5, true)],
+            [WatchdogAction::Nothing, WatchdogAction::Ask, WatchdogAction::Nothing]
+        );
+        assert_eq!(
+            [at(6, false), at(7, false), at(9, false)],
+            [WatchdogAction::Ask, WatchdogAction::Nothing, WatchdogAction::Hangs]
+        );
+    }
+}

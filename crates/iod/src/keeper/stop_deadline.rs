@@ -1,0 +1,63 @@
+//! How long a keeper waits for a worker that is to end.
+//!
+//! A worker stops its disks within their deadlines, whatever storage does. But one of whose threads
+//! the kernel does not return is there even when it was killed, for as long as its storage hangs:
+//! the keeper says so, and ends.
+
+use std::time::{Duration, Instant};
+
+use super::Keeper;
+use super::unkillable::{ADVICE, END_DEADLINE};
+
+/// What an end may take beyond the longest deadline of a disk.
+const GRACE: Duration = Duration::from_secs(10);
+
+/// When something is done about a worker that does not end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum StopDeadline {
+    /// It is killed.
+    Kill(Instant),
+    /// It was; it is left behind.
+    Leave(Instant),
+}
+
+impl StopDeadline {
+    pub(super) fn at(self) -> Instant {
+        match self {
+            Self::Kill(at) | Self::Leave(at) => at,
+        }
+    }
+}
+
+impl Keeper {
+    /// Sees to it that a worker that is to end does so, or is left behind.
+    ///
+    /// # Errors
+    /// It is left behind.
+    pub(super) fn enforce_stop_deadline(&mut self) -> anyhow::Result<()> {
+        let Some(worker) = self.worker.as_mut().filter(|one| self.ending || one.ending) else {
+            self.end_by = None;
+            return Ok(());
+        };
+        let (now, pid) = (Instant::now(), worker.pid());
+        let longest = self.store.longest_stop() + GRACE;
+        match *self.end_by.get_or_insert(StopDeadline::Kill(now + longest)) {
+            end_by
+                if worker.is_unkillable(now)
+                    || matches!(end_by, StopDeadline::Leave(at) if at <= now) =>
+            {
+                anyhow::bail!(
+                    "process {pid} cannot end and is left behind: its storage hangs; it has its \
+                     images and their locks until then; {ADVICE}"
+                )
+            }
+            StopDeadline::Kill(at) if at <= now => {
+                tracing::error!(pid, "killing the worker, its end takes too long");
+                worker.kill();
+                self.end_by = Some(StopDeadline::Leave(now + END_DEADLINE));
+            }
+            StopDeadline::Kill(_) | StopDeadline::Leave(_) => {}
+        }
+        Ok(())
+    }
+}

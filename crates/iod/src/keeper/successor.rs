@@ -1,0 +1,234 @@
+//! A second worker, to which the first one hands over.
+//!
+//! ```text
+//!            Succeed            Yield           Ready
+//!   (none) ---------> started -------> named --------> (is the worker; the former one retires)
+//!                        |               |
+//!                        +-- Abandon, or its end: killed, reaped, and the worker goes on
+//! ```
+//! Until the worker has told it to go on, the heir serves nothing. Between that and its first word
+//! nobody can tell from outside which of the two serves, so whichever of them ends then, the other
+//! one is the worker.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use super::Keeper;
+use super::exit_text::words;
+use super::unkillable::ADVICE;
+use super::worker::{QueuedMessage, Worker};
+use crate::keeper_link::{KeeperMessage, WorkerMessage};
+
+/// How long an heir that is the worker may take until it serves: it has everything by then.
+const READY_DEADLINE: Duration = Duration::from_secs(10);
+
+/// A worker that takes over.
+#[derive(Debug)]
+pub(super) struct Successor {
+    pub(super) worker: Worker,
+    file: PathBuf,
+    /// The worker may have told it to go on.
+    named: bool,
+    /// Who waits for its end.
+    abandoned: Option<u64>,
+}
+
+/// The file that this program was started from, or whatever is there now.
+fn own_file() -> io::Result<PathBuf> {
+    let path = std::fs::read_link("/proc/self/exe")?;
+    // How the kernel names a file that was replaced.
+    let name = path.to_string_lossy();
+    Ok(name.strip_suffix(" (deleted)").map_or_else(|| path.clone(), PathBuf::from))
+}
+
+impl Keeper {
+    pub(super) fn say(&mut self, what: QueuedMessage) {
+        if let Some(worker) = &mut self.worker {
+            worker.queue_message(what);
+        }
+    }
+
+    /// Starts a worker from the file that was upgraded to, as long as it is there.
+    pub(super) fn start_upgraded(&self) -> io::Result<Worker> {
+        let (program, options) = (self.setup.program, &self.setup.options);
+        if let Some(file) = &self.file {
+            match Worker::start(Some(file), program, options) {
+                Ok(worker) => return Ok(worker),
+                Err(error) => {
+                    tracing::error!("cannot start {}: {error}; starting myself", file.display());
+                }
+            }
+        }
+        Worker::start(None, program, options)
+    }
+
+    /// Starts the heir.
+    pub(super) fn succeed(
+        &mut self,
+        binary: Option<PathBuf>,
+        fds: Vec<OwnedFd>,
+    ) -> Result<(), String> {
+        match &self.heir {
+            Some(Successor { worker, abandoned: Some(_), .. }) => {
+                return Err(format!(
+                    "the new worker of the last upgrade (process {}) was killed and has not ended \
+                     yet: storage hangs; {ADVICE}",
+                    worker.pid()
+                ));
+            }
+            Some(_) => return Err("another upgrade has not ended yet".into()),
+            None => {}
+        }
+        if self.ending {
+            return Err("all is ending".into());
+        }
+        let way = fds.into_iter().next().ok_or("nothing to take over by")?;
+        let file = binary.map_or_else(own_file, Ok).map_err(|error| error.to_string())?;
+        let started = Worker::start(Some(&file), self.setup.program, &self.setup.options);
+        let mut worker = started.map_err(|error| cannot_start(&file, &error))?;
+        self.brief(&mut worker);
+        worker.queue_message(QueuedMessage::TakeOver(way));
+        worker.queue_message(QueuedMessage::Record(KeeperMessage::Begin));
+        tracing::info!(pid = worker.pid(), file = %file.display(), "a new worker is started");
+        self.heir = Some(Successor { worker, file, named: false, abandoned: None });
+        Ok(())
+    }
+
+    pub(super) fn name_heir(&mut self) -> Result<(), String> {
+        let heir = self.heir.as_mut().filter(|heir| heir.abandoned.is_none());
+        heir.map(|heir| heir.named = true).ok_or_else(|| "the new worker has ended".into())
+    }
+
+    /// Kills the heir; `seq` is answered when it has ended.
+    pub(super) fn abandon(&mut self, seq: u64) {
+        match &mut self.heir {
+            Some(heir) => {
+                heir.abandoned = Some(seq);
+                heir.worker.kill();
+            }
+            None => self.say(QueuedMessage::Record(KeeperMessage::Done { seq, problem: None })),
+        }
+    }
+
+    /// Takes care of the heir and of those that have retired; true: it is the worker now.
+    pub(super) fn poll_successor(&mut self, (told, ended): (bool, bool)) -> bool {
+        let promoted = (told || ended) && self.hear_heir();
+        if ended && let Some(mut heir) = self.heir.take() {
+            // Its own child, so there is a status.
+            let how = heir.worker.reap().map_or_else(|error| error.to_string(), words);
+            tracing::warn!(pid = heir.worker.pid(), "the new worker {how} and took nothing over");
+            if let Some(seq) = heir.abandoned {
+                self.say(QueuedMessage::Record(KeeperMessage::Done { seq, problem: None }));
+            }
+        }
+        if let Some(heir) = &mut self.heir
+            && let Err(error) = heir.worker.flush_messages(&self.store)
+        {
+            tracing::error!("killing the new worker, it cannot be told what is held: {error}");
+            heir.worker.silent = true;
+            heir.worker.kill();
+        }
+        self.reap_abandoned();
+        promoted
+    }
+
+    fn hear_heir(&mut self) -> bool {
+        let Some(heir) = &mut self.heir else { return false };
+        match heir.worker.receive() {
+            Ok(None) => {}
+            Ok(Some((WorkerMessage::Ready, _))) if heir.named => {
+                heir.worker.ready = true;
+                self.promote();
+                self.confirm_binary();
+                return true;
+            }
+            Ok(Some((WorkerMessage::Pong, _))) => {}
+            Ok(Some(_)) => {
+                tracing::error!("killing the new worker, it speaks before it serves");
+                heir.worker.kill();
+                heir.worker.silent = true;
+            }
+            Err(error) => {
+                tracing::error!("killing the new worker, it cannot be understood: {error}");
+                heir.worker.kill();
+                heir.worker.silent = true;
+            }
+        }
+        false
+    }
+
+    /// The worker says no more, and the heir has been let loose: nobody else serves, and what is
+    /// left of the former one may take long to end; true: the heir is the worker now.
+    pub(super) fn succeeded(&mut self) -> bool {
+        let silent = self.worker.as_ref().is_some_and(|worker| worker.silent);
+        let named = self.heir.as_ref().is_some_and(|heir| heir.named);
+        if silent && named {
+            self.promote();
+        }
+        silent && named
+    }
+
+    /// The heir serves, or is to: it is the worker from now on.
+    fn promote(&mut self) {
+        let Some(Successor { mut worker, file, .. }) = self.heir.take() else { return };
+        worker.ready_by = Some(Instant::now() + READY_DEADLINE);
+        tracing::info!(pid = worker.pid(), file = %file.display(), "the new worker takes over");
+        if self.ending {
+            worker.queue_message(QueuedMessage::Record(KeeperMessage::Stop));
+        }
+        self.unproven = Some(file);
+        self.retired.extend(self.worker.replace(worker));
+    }
+
+    /// The worker serves: the program that it was started from is good for another start.
+    pub(super) fn confirm_binary(&mut self) {
+        if let Some(file) = self.unproven.take() {
+            self.file = Some(file);
+        }
+    }
+
+    /// The worker has ended before it served: its program is not good for another start.
+    pub(super) fn reject_binary(&mut self) {
+        let unproven = self.unproven.take();
+        if unproven.is_none()
+            && let Some(file) = self.file.take()
+        {
+            tracing::error!("{} does not serve; going back to my own program", file.display());
+        }
+    }
+
+    /// The worker is no more: the heir in its place, if that may serve already.
+    pub(super) fn promote_successor(&mut self) -> Option<Worker> {
+        if !self.heir.as_ref().is_some_and(|heir| heir.named) {
+            self.end_heir();
+            return None;
+        }
+        self.promote();
+        self.worker.take()
+    }
+
+    /// All is to end.
+    pub(super) fn stop_heir(&mut self) {
+        match &mut self.heir {
+            Some(heir) if heir.named => {
+                heir.worker.queue_message(QueuedMessage::Record(KeeperMessage::Stop))
+            }
+            Some(heir) => heir.worker.kill(),
+            None => {}
+        }
+    }
+
+    /// Ends the heir. Its end is not waited for: it may sleep in storage that hangs.
+    pub(super) fn end_heir(&mut self) {
+        if let Some(mut heir) = self.heir.take() {
+            heir.worker.kill();
+            self.retired.push(heir.worker);
+        }
+    }
+}
+
+fn cannot_start(file: &Path, error: &io::Error) -> String {
+    format!("cannot start {}: {error}; check the path and its permissions", file.display())
+}

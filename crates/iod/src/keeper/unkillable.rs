@@ -1,0 +1,140 @@
+//! A worker that was killed and does not end.
+//!
+//! A thread that sleeps in storage that hangs ends when that answers, and until then its process
+//! is there: with all its descriptors, so that locks, fences and the connections of its front-ends
+//! stay as they are, but without running another instruction of its own. Nothing tells of it: the
+//! kernel's event is the end of the last thread. So a worker is looked at now and then, and one that
+//! is in this state is replaced as if it had ended. Its successor answers callers, and serves each
+//! disk as soon as the kernel has let go of that disk's lock, as after any death.
+
+use std::time::{Duration, Instant};
+
+use super::Keeper;
+use super::worker::Worker;
+
+/// How often a worker is looked at.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
+/// What the kernel may take to end a process whose storage answers: its memory is to be given back.
+pub(super) const END_DEADLINE: Duration = Duration::from_secs(5);
+/// Most processes that are left behind: each may have the memory of many guests mapped.
+const MAX_RETIRED: usize = 8;
+
+/// What is to be done about a worker that does not end, for whoever reads the log.
+pub(super) const ADVICE: &str = "it is mended when the storage answers, or the host restarts; \
+     look for tasks in state D and for what the kernel's log says of the storage";
+
+impl Worker {
+    /// Looks whether it is ending, if that is due.
+    pub(super) fn look(&mut self, now: Instant) {
+        if now >= self.look_at {
+            self.look_at = now + LOOK_EVERY;
+            if self.dying.is_none() && is_dying(self.pid()) {
+                self.dying = Some(now);
+            }
+        }
+    }
+
+    /// It should have ended by now.
+    pub(super) fn is_unkillable(&self, now: Instant) -> bool {
+        self.dying.is_some_and(|since| since + END_DEADLINE <= now)
+    }
+
+    /// When it is one of these, if that is still to come.
+    pub(super) fn undead_at(&self) -> Option<Instant> {
+        let at = self.dying.map(|since| since + END_DEADLINE);
+        at.filter(|at| *at > Instant::now())
+    }
+}
+
+impl Keeper {
+    /// Has a worker that does not end replaced by another one.
+    pub(super) fn replace_undead(&mut self) {
+        let now = Instant::now();
+        if let Some(worker) = &mut self.worker {
+            worker.look(now);
+            if !worker.ready
+                && worker.dying.is_none()
+                && worker.ready_by.is_some_and(|at| at <= now)
+            {
+                tracing::error!(pid = worker.pid(), "killing the new worker, it does not serve");
+                worker.kill();
+            }
+        }
+        // Others are waited for: by `hurry`, or because nobody has served yet.
+        let replaced = |worker: &mut Worker| worker.is_unkillable(now) && !worker.ending;
+        if self.ending || !self.served || self.retired.len() >= MAX_RETIRED {
+            return;
+        }
+        let Some(worker) = self.worker.take_if(replaced) else { return };
+        let pid = worker.pid();
+        tracing::error!(
+            pid,
+            "the former worker cannot end: storage hangs, and a thread of it sleeps there; what it \
+             had open and locked stays so, and its disks and their guests wait; {ADVICE}"
+        );
+        self.worker = self.promote_successor();
+        if self.worker.is_none() {
+            self.plan(&worker, format!("cannot end: storage hangs (process {pid})"));
+        }
+        self.retired.push(worker);
+    }
+
+    /// Forgets those that have ended since they were left behind.
+    pub(super) fn reap_abandoned(&mut self) {
+        self.retired.retain_mut(|worker| {
+            let ended = worker.has_ended(Duration::ZERO);
+            if ended && worker.since_dying() > END_DEADLINE {
+                tracing::info!(pid = worker.pid(), "a worker that could not end has ended");
+            }
+            !ended
+        });
+    }
+
+    /// All is over: waits for those that were killed, and names those that stay.
+    pub(super) fn report_abandoned(&mut self) {
+        let until = Instant::now() + END_DEADLINE;
+        for worker in &mut self.retired {
+            let left = until.saturating_duration_since(Instant::now());
+            if worker.dying.is_some() && !worker.has_ended(left) {
+                tracing::error!(pid = worker.pid(), "left behind: it cannot end; {ADVICE}");
+            }
+        }
+    }
+}
+
+impl Worker {
+    fn since_dying(&self) -> Duration {
+        self.dying.map_or(Duration::ZERO, |since| since.elapsed())
+    }
+}
+
+/// The first thread of a process has ended, and with it all that can: only the end of the whole
+/// process ends it.
+fn is_dying(pid: i32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let state = stat.rsplit_once(')').and_then(|(_, rest)| rest.trim_start().chars().next());
+    matches!(state, Some('Z' | 'X'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_dead_are_told_from_the_living() {
+        let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        let pid = child.id() as i32;
+        assert!(!is_dying(pid));
+        child.kill().unwrap();
+        let ended = rustix::process::pidfd_open(
+            rustix::process::Pid::from_child(&child),
+            rustix::process::PidfdFlags::empty(),
+        );
+        let ended = ended.unwrap();
+        let mut fds = [rustix::event::PollFd::new(&ended, rustix::event::PollFlags::IN)];
+        rustix::event::poll(&mut fds, None).unwrap();
+        assert!(is_dying(pid), "not reaped yet");
+        child.wait().unwrap();
+        assert!(!is_dying(pid));
+    }
+}

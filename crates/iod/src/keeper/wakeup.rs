@@ -1,0 +1,59 @@
+//! What a keeper sleeps for.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::time::Instant;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+
+use super::Keeper;
+use super::stop_deadline::StopDeadline;
+use super::worker::Worker;
+
+/// What has happened.
+pub(super) struct WakeReasons {
+    pub(super) signalled: bool,
+    /// The worker has said something, or can be told something.
+    pub(super) told: bool,
+    /// It has ended.
+    pub(super) ended: bool,
+    /// The same of the heir.
+    pub(super) heir: (bool, bool),
+}
+
+impl Keeper {
+    /// Sleeps until something has happened.
+    pub(super) fn wait(&self) -> io::Result<WakeReasons> {
+        let mut fds = vec![PollFd::from_borrowed_fd(self.setup.signals.as_fd(), PollFlags::IN)];
+        let heir = self.heir.as_ref().map(|heir| &heir.worker);
+        // Of each worker, its end and what it says: two places.
+        for worker in self.worker.iter().chain(heir) {
+            fds.push(PollFd::from_borrowed_fd(worker.ended(), PollFlags::IN));
+            let mut wanted = PollFlags::empty();
+            wanted.set(PollFlags::IN, !worker.silent);
+            wanted.set(PollFlags::OUT, worker.has_unsaid());
+            // Of one that is silent only the end counts.
+            let said = if wanted.is_empty() { worker.ended() } else { worker.link() };
+            fds.push(PollFd::from_borrowed_fd(said, wanted));
+        }
+        for worker in &self.retired {
+            fds.push(PollFd::from_borrowed_fd(worker.ended(), PollFlags::IN));
+        }
+        let next = [self.start_at, self.setup.manager.next(), self.end_by.map(StopDeadline::at)];
+        let of_worker = self.worker.iter().flat_map(|one| [Some(one.look_at), one.undead_at()]);
+        let of_both = self.worker.iter().chain(heir).map(Worker::next);
+        let next = next.into_iter().chain(of_worker).chain(of_both).flatten().min();
+        let left = next.map(|at| at.saturating_duration_since(Instant::now()));
+        let left = left.and_then(|left| Timespec::try_from(left).ok());
+        match poll(&mut fds, left.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let is = |at: usize| fds.get(at).is_some_and(|fd| !fd.revents().is_empty());
+        let next = if self.worker.is_some() { 3 } else { 1 };
+        let (told, ended) = (self.worker.is_some() && is(2), self.worker.is_some() && is(1));
+        let heir = if heir.is_some() { (is(next + 1), is(next)) } else { (false, false) };
+        Ok(WakeReasons { signalled: is(0), told, ended, heir })
+    }
+}

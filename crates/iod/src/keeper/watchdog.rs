@@ -1,0 +1,58 @@
+//! Signals to end, and the service manager's watchdog.
+
+use std::process::ExitCode;
+use std::time::Instant;
+
+use super::service_manager::WatchdogAction;
+use super::worker::QueuedMessage;
+use super::{Keeper, LoopControl};
+use crate::keeper_link::KeeperMessage;
+
+/// Exit code when a second signal ended everything before it was done.
+const IMPATIENT: u8 = 130;
+
+impl Keeper {
+    /// Asks the worker when the service manager wants to know; one that does not answer is killed
+    /// and replaced, before the manager would take that for our own silence.
+    pub(super) fn watch(&mut self) {
+        let Some(worker) = &mut self.worker else {
+            return self.setup.manager.pause(Instant::now());
+        };
+        if worker.dying.is_some() {
+            // It is ended and replaced in a time that is ours to answer for.
+            return self.setup.manager.pause(Instant::now());
+        }
+        if !worker.ready {
+            // One that does not get ready is the manager's to judge.
+            return self.setup.manager.skip(Instant::now());
+        }
+        match self.setup.manager.due(Instant::now()) {
+            WatchdogAction::Ask => worker.queue_message(QueuedMessage::Record(KeeperMessage::Ping)),
+            WatchdogAction::Hangs if !self.ending && !worker.ending => {
+                tracing::error!(pid = worker.pid(), "killing the worker, it does not answer");
+                worker.kill();
+            }
+            WatchdogAction::Hangs | WatchdogAction::Nothing => {}
+        }
+    }
+
+    pub(super) fn take_signals(&mut self) -> LoopControl {
+        let mut bytes = [0; 16];
+        let count = rustix::io::read(&self.setup.signals, &mut bytes).unwrap_or(0);
+        let again = self.ending || count > 1;
+        self.ending = true;
+        self.setup.manager.stopping();
+        match &mut self.worker {
+            Some(worker) if again => {
+                worker.kill();
+                LoopControl::End(ExitCode::from(IMPATIENT))
+            }
+            Some(worker) => {
+                worker.queue_message(QueuedMessage::Record(KeeperMessage::Stop));
+                self.stop_heir();
+                LoopControl::Poll
+            }
+            None => LoopControl::End(ExitCode::FAILURE),
+        }
+    }
+}

@@ -1,0 +1,22 @@
+//! What is held that is no disk's.
+
+use serde_json::Value;
+
+use super::KeeperClient;
+
+impl KeeperClient {
+    /// Something is held under this key.
+    pub(crate) fn holds(&self, key: &str) -> bool {
+        self.state().holdings.contains_key(key)
+    }
+
+    /// Words of all that is held under keys that begin with `prefix`, by the rest of the key.
+    pub(crate) fn held_under(&self, prefix: &str) -> Vec<(String, Value)> {
+        let state = self.state();
+        let rest = state.holdings.iter().filter_map(|(key, holding)| {
+            let rest = key.strip_prefix(prefix)?;
+            Some((rest.to_owned(), holding.data.clone()))
+        });
+        rest.collect()
+    }
+}

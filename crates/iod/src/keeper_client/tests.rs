@@ -1,0 +1,75 @@
+//! A door whose keeper changes.
+
+use std::collections::BTreeMap;
+
+use vhost_user::StopSignal;
+
+use super::*;
+use crate::keeper_link::{KeeperMessage, Link, WorkerMessage};
+
+fn holding(data: u64) -> PreservedEntry {
+    PreservedEntry { data: data.into(), ..PreservedEntry::default() }
+}
+
+/// A keeper that hears until something is held under `last`: what it holds then.
+fn keep(link: &Link, last: &str) -> BTreeMap<String, serde_json::Value> {
+    let mut held = BTreeMap::new();
+    loop {
+        let (record, fds) = link.receive().unwrap().unwrap();
+        let seq = match record {
+            WorkerMessage::Hold { seq, what } => {
+                let (key, holding) = PreservedEntry::read(what, fds).unwrap();
+                held.insert(key, holding.data);
+                seq
+            }
+            WorkerMessage::Forget { seq, key } => {
+                held.remove(&key);
+                seq
+            }
+            other => panic!("{other:?}"),
+        };
+        link.send(&KeeperMessage::Done { seq, problem: None }, &[]).unwrap();
+        if held.contains_key(last) {
+            return held;
+        }
+    }
+}
+
+#[test]
+fn an_adopting_keeper_ends_with_what_is_newest() {
+    for _ in 0..20 {
+        let door = KeeperClient::default();
+        for key in ["disk/a", "disk/b", "disk/c"] {
+            door.replace(key.into(), holding(1)).unwrap();
+        }
+        let end = StopSignal::new().unwrap();
+        let (_, theirs) = door.adopt(&end).unwrap();
+        let keeper = std::thread::spawn(move || keep(&Link::new(theirs), "last"));
+        // Before the new keeper is told anything, most likely.
+        door.replace("disk/b".into(), holding(2)).unwrap();
+        door.forget("c").unwrap();
+        door.replace("last".into(), holding(3)).unwrap();
+        let held = keeper.join().unwrap();
+        let expected = [("disk/a", 1u64), ("disk/b", 2), ("last", 3)];
+        assert_eq!(held, expected.map(|(key, data)| (key.into(), data.into())).into());
+    }
+}
+
+#[test]
+fn a_keeper_that_cannot_be_told_is_none_and_another_one_may_come() {
+    let door = KeeperClient::default();
+    let long = "x".repeat(crate::keeper_link::MAX_RECORD_BYTES);
+    door.replace(
+        "disk/a".into(),
+        PreservedEntry { data: long.into(), ..PreservedEntry::default() },
+    )
+    .unwrap();
+    let end = StopSignal::new().unwrap();
+    let (_, theirs) = door.adopt(&end).unwrap();
+    let theirs = Link::new(theirs);
+    assert!(theirs.receive::<WorkerMessage>().unwrap().is_none(), "the link is closed");
+    assert!(door.keeper().is_none());
+    door.replace("disk/a".into(), holding(1)).unwrap();
+    let (_, theirs) = door.adopt(&end).unwrap();
+    assert_eq!(keep(&Link::new(theirs), "disk/a").len(), 1);
+}

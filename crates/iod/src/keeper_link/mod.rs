@@ -1,0 +1,174 @@
+//! The link between a keeper and its worker: whole records with descriptors.
+//!
+//! A record is one JSON object in one message of a SEQPACKET pair, so neither side ever sees half
+//! of one, and its descriptors cannot belong to another. Keeper and worker may be of neighbouring
+//! versions after an upgrade: a record gets no new meaning, and new ones are sent only on behalf of
+//! somebody who asks for something new. What is held is opaque to the keeper but
+//! for its sockets, whose files it removes when all has ended.
+
+mod entry;
+mod messages;
+#[cfg(test)]
+mod tests;
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown, SocketFlags, SocketType,
+    recvmsg, sendmsg, shutdown, socketpair,
+};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+pub(crate) use entry::{PreservedEntry, PreservedEntryData};
+pub(crate) use messages::{KeeperInfo, KeeperMessage, WorkerMessage};
+
+/// Longest record in bytes: a spec is a few kilobytes, and both fit a socket's default buffer.
+pub(crate) const MAX_RECORD_BYTES: usize = 64 << 10;
+/// Most descriptors of one record: two for a socket, one for memory, two for each export.
+pub(crate) const MAX_DESCRIPTORS: usize = 64;
+
+/// A record with its descriptors.
+pub(crate) type ReceivedRecord<T> = (T, Result<Vec<OwnedFd>, MissingFds>);
+
+/// Descriptors of a record could not be had.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("this process can have no more descriptors; raise its limit of open files")]
+pub(crate) struct MissingFds;
+
+/// One end of a link.
+#[derive(Debug)]
+pub(crate) struct Link {
+    socket: OwnedFd,
+}
+
+impl Link {
+    /// Both ends of a new link.
+    ///
+    /// # Errors
+    /// The process may open no more descriptors.
+    pub(crate) fn pair() -> io::Result<(Self, OwnedFd)> {
+        let kind = SocketType::SEQPACKET;
+        let (ours, theirs) = socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?;
+        Ok((Self { socket: ours }, theirs))
+    }
+
+    /// The end that somebody else has made.
+    pub(crate) fn new(socket: OwnedFd) -> Self {
+        Self { socket }
+    }
+
+    /// Sending waits at most this long for room.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub(crate) fn limit_waits(&self, time: Duration) -> io::Result<()> {
+        Ok(set_socket_timeout(&self.socket, Timeout::Send, Some(time))?)
+    }
+
+    /// The other end is gone.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub(crate) fn is_closed(&self) -> io::Result<bool> {
+        // The end is told unasked.
+        let mut fds = [PollFd::from_borrowed_fd(self.socket.as_fd(), PollFlags::empty())];
+        poll(&mut fds, Some(&Timespec::default()))?;
+        Ok(fds.iter().any(|fd| fd.revents().contains(PollFlags::HUP)))
+    }
+
+    /// Nothing goes through it any more, whoever else holds this end.
+    pub(crate) fn shut(&self) {
+        // Fails only when the other end is gone.
+        let _ = shutdown(&self.socket, Shutdown::Both);
+    }
+
+    /// Sends a record.
+    ///
+    /// # Errors
+    /// The record is too long; the other end is gone, or full where this one does not block.
+    pub(crate) fn send(&self, record: &impl Serialize, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        let bytes = serde_json::to_vec(record)?;
+        if bytes.len() > MAX_RECORD_BYTES || fds.len() > MAX_DESCRIPTORS {
+            return Err(io::Error::other("record is too long to be held"));
+        }
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if !fds.is_empty() {
+            control.push(SendAncillaryMessage::ScmRights(fds));
+        }
+        let iov = [IoSlice::new(&bytes)];
+        loop {
+            match sendmsg(&self.socket, &iov, &mut control, SendFlags::NOSIGNAL) {
+                Ok(_) => return Ok(()),
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Receives the next record; `None`: the other end is gone.
+    ///
+    /// # Errors
+    /// What came is no record, or not whole, or nothing has come where this end does not block.
+    pub(crate) fn receive<T: DeserializeOwned>(&self) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
+        match self.receive_words()? {
+            Some((record, fds)) => Ok(Some((record, fds.map_err(io::Error::other)?))),
+            None => Ok(None),
+        }
+    }
+
+    /// The same where a record counts even if its descriptors could not be had.
+    ///
+    /// # Errors
+    /// As [`Self::receive`], but for [`MissingFds`].
+    pub(crate) fn receive_words<T: DeserializeOwned>(
+        &self,
+    ) -> io::Result<Option<ReceivedRecord<T>>> {
+        let mut bytes = vec![0; MAX_RECORD_BYTES];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let received = loop {
+            let mut iov = [IoSliceMut::new(&mut bytes)];
+            match recvmsg(&self.socket, &mut iov, &mut control, RecvFlags::CMSG_CLOEXEC) {
+                Err(Errno::INTR) => {}
+                Err(Errno::CONNRESET) => return Ok(None),
+                other => break other?,
+            }
+        };
+        let mut fds = Vec::new();
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(rights) = message {
+                fds.extend(rights);
+            }
+        }
+        if received.bytes == 0 {
+            return Ok(None);
+        }
+        if received.flags.contains(ReturnFlags::TRUNC) {
+            return Err(io::Error::other("a record is too long"));
+        }
+        bytes.truncate(received.bytes);
+        let whole = !received.flags.contains(ReturnFlags::CTRUNC);
+        Ok(Some((serde_json::from_slice(&bytes)?, if whole { Ok(fds) } else { Err(MissingFds) })))
+    }
+}
+
+impl AsFd for Link {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// Nobody is at the other end any more.
+pub(crate) fn is_closed(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionReset, NotConnected};
+    matches!(error.kind(), BrokenPipe | ConnectionReset | NotConnected)
+}

@@ -1,0 +1,91 @@
+//! The socket of the metrics outlives a worker, as all listening sockets do: a keeper holds it, so
+//! that the address is never lost to anybody between two workers, and no scrape is refused.
+
+use std::net::TcpListener;
+use std::os::fd::AsFd;
+
+use anyhow::Context;
+use serde_json::json;
+use vhost_user::{Listener, StopSignal};
+
+use super::Address;
+use super::server::{Socket, bind};
+use crate::handover;
+use crate::keeper_client::KeeperClient;
+use crate::keeper_link::{Link, PreservedEntry};
+
+/// Key of the socket.
+const METRICS: &str = "metrics";
+
+/// The key and the socket at `address`, for a keeper to hold.
+///
+/// # Errors
+/// Somebody else has it, or it is not ours to have.
+pub(crate) fn hold(address: &Address) -> anyhow::Result<(&'static str, PreservedEntry)> {
+    let socket = bind(address)?;
+    let holding = held(&socket, address).context("cannot hold the socket of --metrics")?;
+    if let Socket::Unix(listener) = socket {
+        listener.leave();
+    }
+    Ok((METRICS, holding))
+}
+
+fn held(socket: &Socket, address: &Address) -> std::io::Result<PreservedEntry> {
+    let data = json!({ "address": address.to_string() });
+    let (mut sockets, mut fds) = (Vec::new(), Vec::new());
+    match socket {
+        Socket::Unix(listener) => sockets.push(listener.parts()?),
+        Socket::Tcp(listener) => fds.push(listener.as_fd().try_clone_to_owned()?),
+    }
+    Ok(PreservedEntry { sockets, data, fds, stop_ms: 0 })
+}
+
+/// The socket at `address`: the one that is held, or else a new one, which is held from then on.
+/// `None`: it was not to be had before all ended.
+///
+/// # Errors
+/// Somebody else has it, or it is not ours to have.
+pub(crate) fn take(
+    address: &Address,
+    door: &KeeperClient,
+    predecessor: Option<&Link>,
+    enough: &StopSignal,
+) -> anyhow::Result<Option<Socket>> {
+    match door.entry(METRICS).transpose()? {
+        Some(holding) if holding.data["address"] == address.to_string() => {
+            return Ok(Some(found(holding)?));
+        }
+        Some(_) => drop_preserved(door)?,
+        None => {}
+    }
+    // A worker of a former version has it until it has ended.
+    if let Some(way) = predecessor
+        && !handover::await_end(way, enough)?
+    {
+        return Ok(None);
+    }
+    let socket = bind(address)?;
+    door.preserve(METRICS, held(&socket, address)?)?;
+    Ok(Some(socket))
+}
+
+/// Closes what is held and nobody would serve any more.
+///
+/// # Errors
+/// The keeper does not answer.
+pub(crate) fn drop_preserved(door: &KeeperClient) -> anyhow::Result<()> {
+    if let Some(holding) = door.entry(METRICS).transpose()? {
+        holding.remove();
+        door.forget_key(METRICS)?;
+    }
+    Ok(())
+}
+
+fn found(holding: PreservedEntry) -> anyhow::Result<Socket> {
+    let (socket, fd) = (holding.sockets.into_iter().next(), holding.fds.into_iter().next());
+    match (socket, fd) {
+        (Some(parts), _) => Ok(Socket::Unix(Listener::adopt(parts)?)),
+        (None, Some(fd)) => Ok(Socket::Tcp(TcpListener::from(fd))),
+        (None, None) => anyhow::bail!("what is held of the metrics has no socket"),
+    }
+}

@@ -1,0 +1,108 @@
+//! A NIC goes, or all of them.
+
+use std::sync::{Arc, MutexGuard, PoisonError};
+
+use model::rpc::{RpcError, code};
+
+use super::{NicRegistry, State, busy, no_such_nic};
+use crate::error::{error_chain, failed};
+use crate::served_nic::{NicSessionThread, ServedNic};
+
+impl NicRegistry {
+    /// Sends the front-end of a NIC away, unplugs it, closes its socket and forgets it. When this
+    /// returns, nothing of it is left, whatever was on its way.
+    ///
+    /// # Errors
+    /// No such NIC, a verb at work, or a keeper that does not answer.
+    pub(crate) fn detach(&self, id: &str) -> Result<(), RpcError> {
+        let state = self.state();
+        state.open()?;
+        self.carry_out_detach(state, id)
+    }
+
+    fn carry_out_detach(&self, mut state: MutexGuard<'_, State>, id: &str) -> Result<(), RpcError> {
+        let Some(entry) = state.by_id.get_mut(id) else {
+            drop(state);
+            return self.detach_unknown(id);
+        };
+        if let Some(participle) = entry.busy {
+            return Err(busy(participle));
+        }
+        entry.busy = Some("detached");
+        let (nic, closing) = (entry.nic.clone(), state.closing);
+        drop(state);
+        match self.begin_leaving(id) {
+            Ok(()) => {}
+            // All is to end, and the keeper with it.
+            Err(error) if closing => tracing::error!(nic = id, "{}", error_chain(&error)),
+            Err(error) => {
+                // A successor would serve it as if nothing had been: nothing has.
+                if let Some(entry) = self.state().by_id.get_mut(id) {
+                    entry.busy = None;
+                }
+                self.ended.notify_all();
+                return Err(failed(error));
+            }
+        }
+        let serving = self.state().by_id.get_mut(id).and_then(|entry| entry.serving.take());
+        match (nic, serving) {
+            (Some(nic), Some(serving)) => self.end(id, &nic, serving),
+            _ => self.sweep(id),
+        }
+        self.forget(id);
+        self.state().by_id.remove(id);
+        self.ended.notify_all();
+        Ok(())
+    }
+
+    /// A NIC that a newer version has held, and that is not understood, can be detached all the same.
+    fn detach_unknown(&self, id: &str) -> Result<(), RpcError> {
+        if !self.is_held(id) {
+            return Err(no_such_nic(id));
+        }
+        self.begin_leaving(id).map_err(failed)?;
+        self.sweep(id);
+        self.forget(id);
+        Ok(())
+    }
+
+    fn end(&self, id: &str, nic: &Arc<ServedNic>, serving: NicSessionThread) {
+        nic.hang_up();
+        // The socket's files go with its thread.
+        if let Err(error) = serving.wait() {
+            tracing::warn!(nic = id, "no front-end could come any more: {}", error_chain(&error));
+        }
+        nic.log_counts();
+        let spec = self.state().by_id.get(id).map(|entry| entry.spec.clone());
+        if let Some(spec) = spec {
+            self.unplug(&spec, nic);
+        }
+    }
+
+    /// From here on verbs are refused.
+    pub(crate) fn begin_end(&self) {
+        self.state().closing = true;
+        self.ended.notify_all();
+    }
+
+    /// Detaches everything, after [`Self::begin_end`]. Waits for verbs that are at work.
+    pub(crate) fn shut_down(&self) {
+        let state = self.state();
+        let ids: Vec<_> = state.by_id.keys().cloned().collect();
+        // All of them leave from now on, whoever is waited for first.
+        state.by_id.values().filter_map(|entry| entry.nic.as_ref()).for_each(|nic| nic.hang_up());
+        drop(state);
+        for id in ids {
+            let is_busy =
+                |state: &mut State| state.by_id.get(&id).is_some_and(|entry| entry.busy.is_some());
+            let state = self.ended.wait_while(self.state(), is_busy);
+            let state = state.unwrap_or_else(PoisonError::into_inner);
+            // Under the same lock, so that no other verb can come between.
+            if let Err(error) = self.carry_out_detach(state, &id)
+                && error.code != code::NO_SUCH_NIC
+            {
+                tracing::error!(nic = id, "detached with an error: {}", error.message);
+            }
+        }
+    }
+}

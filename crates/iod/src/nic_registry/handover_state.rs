@@ -1,0 +1,145 @@
+//! NICs and networks as one process writes them for another.
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use net::port::PortId;
+use reactor::clock_ns;
+use serde::{Deserialize, Serialize};
+
+use super::NicRegistry;
+use super::upgrade::{QuiescedNicEntry, QuiescedNics};
+use crate::served_nic::{NicSessionState, WriteError};
+
+/// Format of the records of NICs and networks that is read and written.
+pub(crate) const NIC_FORMAT: u32 = 1;
+pub(super) const MILLISECOND_NS: u64 = 1_000_000;
+
+/// A NIC as data; descriptors of its session follow. All that it was asked to be is held.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct NicHandoverState {
+    pub(crate) version: u32,
+    pub(crate) id: String,
+    pub(super) session: Option<NicSessionState>,
+    /// Time that what it sent is ahead of its cap, in nanoseconds.
+    pub(super) owed_ns: u64,
+}
+
+/// A network as data; descriptors of its uplink follow, one for each queue of the device.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct NetworkHandoverState {
+    pub(crate) version: u32,
+    pub(crate) name: String,
+    /// Device of its uplink.
+    pub(super) tap: Option<String>,
+    /// Its NICs, as stations name them; the host comes behind.
+    pub(super) nics: Vec<String>,
+    /// The one that was silent for longest first.
+    pub(super) stations: Vec<StationState>,
+}
+
+/// Where a station is: place of its NIC, VLAN, address, and for how long it was silent, in
+/// milliseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct StationState(pub(super) u16, pub(super) u16, pub(super) [u8; 6], pub(super) u64);
+
+/// Everything that is written of NICs, with their descriptors.
+#[derive(Debug, Default)]
+pub(crate) struct NicsHandoverState<'a> {
+    pub(crate) networks: Vec<(NetworkHandoverState, Vec<OwnedFd>)>,
+    pub(crate) nics: Vec<(NicHandoverState, Vec<BorrowedFd<'a>>)>,
+}
+
+impl NicRegistry {
+    /// All of it, with sessions in this format.
+    ///
+    /// # Errors
+    /// A format that is not known, or no descriptors.
+    pub(crate) fn written<'a>(
+        &self,
+        all: &'a QuiescedNics,
+        session: u32,
+    ) -> Result<NicsHandoverState<'a>, WriteError> {
+        let mut written = NicsHandoverState::default();
+        let now_ns = clock_ns();
+        for QuiescedNicEntry { id, nic, still } in &all.0 {
+            let (session, fds) = still.written(session)?;
+            let (version, id, owed_ns) = (NIC_FORMAT, id.clone(), nic.owed_ns(now_ns));
+            written.nics.push((NicHandoverState { version, id, session, owed_ns }, fds));
+        }
+        written.networks = self.written_networks(all, now_ns)?;
+        Ok(written)
+    }
+
+    fn written_networks(
+        &self,
+        all: &QuiescedNics,
+        now_ns: u64,
+    ) -> Result<Vec<(NetworkHandoverState, Vec<OwnedFd>)>, WriteError> {
+        let Some(lan) = all.lan() else { return Ok(Vec::new()) };
+        let mut stations: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        for station in lan.stations()? {
+            stations.entry(station.network).or_default().push(station);
+        }
+        let mut written = Vec::new();
+        for (name, network) in self.networks().iter() {
+            let number = network.lan.number();
+            let here = all.0.iter().filter(|one| one.nic.lan().number() == number);
+            let nics: Vec<_> = here.clone().map(|one| one.id.clone()).collect();
+            let uplink =
+                network.uplink.as_ref().and_then(|uplink| Some((uplink, uplink.device()?)));
+            let host = uplink.map(|(uplink, _)| uplink.port());
+            let ports = here.map(|one| one.nic.port()).chain(host);
+            let places: BTreeMap<PortId, u16> = ports.zip(0..).collect();
+            let station = |station: &net::switch::LearntStation| {
+                let silent_ms = now_ns.saturating_sub(station.seen_ns) / MILLISECOND_NS;
+                let place = places.get(&station.port)?;
+                Some(StationState(*place, station.vlan, station.mac.0, silent_ms))
+            };
+            let mut fds = Vec::new();
+            let queues = uplink
+                .into_iter()
+                .flat_map(|(_, tap)| (0..tap.queues()).filter_map(|number| tap.queue(number)));
+            for fd in queues {
+                fds.push(fd.as_fd().try_clone_to_owned()?);
+            }
+            let of_it = stations.remove(&number).unwrap_or_default();
+            let record = NetworkHandoverState {
+                version: NIC_FORMAT,
+                name: name.clone(),
+                tap: uplink.map(|(uplink, _)| uplink.name().into()),
+                nics,
+                stations: of_it.iter().filter_map(station).collect(),
+            };
+            written.push((record, fds));
+        }
+        Ok(written)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde::de::DeserializeOwned;
+
+    use super::*;
+
+    /// As each was written when it was the newest.
+    const NIC: &str = include_str!("../../tests/fixtures/nic-1.json");
+    const NETWORK: &str = include_str!("../../tests/fixtures/network-1.json");
+
+    fn check<T: Serialize + DeserializeOwned>(text: &str) {
+        let record: T = serde_json::from_str(text).unwrap();
+        assert_eq!(serde_json::to_string_pretty(&record).unwrap() + "\n", text);
+        // A field that this format does not have is one whose meaning would be lost.
+        let novel = text.replacen('{', "{\"novel\": 1,", 1);
+        assert!(serde_json::from_str::<T>(&novel).is_err());
+    }
+
+    #[test]
+    fn every_recorded_format_is_read_and_written_byte_for_byte() {
+        check::<NicHandoverState>(NIC);
+        check::<NetworkHandoverState>(NETWORK);
+    }
+}

@@ -1,0 +1,80 @@
+//! Rings that their drivers have broken: nothing but their front-end starts them again.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use testkit::raw::guest::{Event, drain};
+use testkit::raw::request::{Request, status};
+use testkit::raw::{Guest, Setup};
+
+use super::ServedDisk;
+use super::moving::serve;
+use crate::pool::Pool;
+
+const REACTORS: usize = 2;
+/// Long enough to see a ring served that should not be.
+const LOOK: Duration = Duration::from_millis(50);
+const FAR: Duration = Duration::from_secs(60);
+
+fn written(guest: &mut Guest, queue: usize) -> u8 {
+    guest.run(queue, &Request::write(0, &[1; 512])).unwrap().status
+}
+
+/// Something that has all rings of a disk started elsewhere, or later.
+type RingRestartCause = fn(&Arc<ServedDisk>, &Pool);
+
+fn moves(_: &Arc<ServedDisk>, pool: &Pool) {
+    (0..REACTORS).for_each(|at| {
+        pool.shift(at);
+    });
+}
+
+fn pauses(export: &Arc<ServedDisk>, _: &Pool) {
+    export.pause().unwrap();
+    export.resume().unwrap();
+}
+
+fn is_deactivated(export: &Arc<ServedDisk>, _: &Pool) {
+    export.deactivate().unwrap();
+    export.activate().unwrap();
+}
+
+/// As in an upgrade that comes to nothing; one that does not goes on from the same state.
+fn stands_still(export: &Arc<ServedDisk>, _: &Pool) {
+    let still = export.quiesce(Instant::now() + FAR).unwrap();
+    export.unquiesce(still).unwrap();
+}
+
+#[test]
+fn one_stays_broken_until_its_front_end_starts_it_anew() {
+    let all: [RingRestartCause; 4] = [moves, pauses, is_deactivated, stands_still];
+    for (number, happen) in all.into_iter().enumerate() {
+        let folder = tempfile::tempdir().unwrap();
+        let (export, pool) = serve(folder.path(), REACTORS, json!({}));
+        let setup = Setup { queues: 2, ..Setup::default() };
+        let mut guest = Guest::start(&folder.path().join("s"), &setup).unwrap();
+        assert_eq!(written(&mut guest, 0), status::OK);
+        let offered = guest.queues[0].ring.avail_idx;
+        guest.queues[0].ring.set_avail_idx(&guest.memory, offered.wrapping_add(1000)).unwrap();
+        guest.kick(0).unwrap();
+        assert_eq!(guest.wait(0, FAR).unwrap(), Event::QueueError);
+        drain(&guest.queues[0].err).unwrap();
+        // What it offers now is fine, but the device has said that the ring is not served.
+        guest.queues[0].ring.set_avail_idx(&guest.memory, offered).unwrap();
+        let pending = guest.submit(0, &Request::write(0, &[2; 512])).unwrap();
+        happen(&export, &pool);
+        guest.kick(0).unwrap();
+        assert_eq!(guest.wait(0, LOOK).unwrap(), Event::Silent, "{number}");
+        // Its neighbour does not notice.
+        assert_eq!(written(&mut guest, 1), status::OK);
+        assert_eq!(guest.stop_queue(0).unwrap(), offered);
+        guest.start_queue(0, offered).unwrap();
+        guest.kick(0).unwrap();
+        assert_eq!(guest.finish(0, &pending).unwrap().status, status::OK);
+        happen(&export, &pool);
+        assert_eq!(written(&mut guest, 0), status::OK);
+        drop(guest);
+        export.detach().unwrap();
+    }
+}

@@ -1,0 +1,217 @@
+//! The wait for the I/O of a process that served this disk before and was killed.
+//!
+//! It may take as long as storage hangs, so a thread sleeps in it that can be left alone: only
+//! this disk waits, and detaching it or ending the process ends the wait.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use disk::{Disk, DiskError};
+use model::spec::Backend;
+use rustix::event::{EventfdFlags, eventfd};
+use vhost_user::Woken;
+
+use super::{ServedDisk, ServedDiskError, lock};
+
+/// A wait that is longer is worth a line in the log.
+const TELL_AFTER: Duration = Duration::from_secs(1);
+
+/// The thread that waits, of which an export has one at most: an activation that does not wait any
+/// longer leaves it, and the next one joins it, be it of the same export or of its successor.
+#[derive(Debug)]
+pub(crate) struct FenceWaiter {
+    disk: Arc<dyn Disk>,
+    /// Readable when the outcome is there.
+    over: OwnedFd,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// Activations that wait for the outcome.
+    takers: u32,
+    ended: bool,
+    outcome: Option<Result<(), DiskError>>,
+}
+
+impl FenceWaiter {
+    /// For one taker.
+    fn start(disk: Arc<dyn Disk>) -> std::io::Result<Arc<Self>> {
+        let over = eventfd(0, EventfdFlags::CLOEXEC)?;
+        let state = State { takers: 1, ended: false, outcome: None };
+        let waiter = Arc::new(Self { disk, over, state: Mutex::new(state) });
+        let work = Arc::clone(&waiter);
+        std::thread::Builder::new().name("fence".into()).spawn(move || {
+            let outcome = work.disk.wait_fence();
+            work.end(outcome);
+        })?;
+        Ok(waiter)
+    }
+
+    fn end(&self, outcome: Result<(), DiskError>) {
+        let mut state = lock(&self.state);
+        state.ended = true;
+        if state.takers == 0 {
+            return self.release(outcome);
+        }
+        state.outcome = Some(outcome);
+        let _ = rustix::io::write(&self.over, &1u64.to_ne_bytes());
+    }
+
+    /// It waits no more.
+    pub(crate) fn is_over(&self) -> bool {
+        lock(&self.state).ended
+    }
+
+    /// One more taker; false: it is over.
+    fn join(&self) -> bool {
+        let mut state = lock(&self.state);
+        state.takers += u32::from(!state.ended);
+        !state.ended
+    }
+
+    /// One taker less, with the outcome if that is there and `wanted`.
+    fn leave(&self, wanted: bool) -> Option<Result<(), DiskError>> {
+        let mut state = lock(&self.state);
+        state.takers = state.takers.saturating_sub(1);
+        if wanted || state.takers > 0 {
+            return if wanted { state.outcome.take() } else { None };
+        }
+        if let Some(outcome) = state.outcome.take() {
+            self.release(outcome);
+        }
+        None
+    }
+
+    /// It waits by the open file of this disk, which has the fence then.
+    fn is_of(&self, disk: &Arc<dyn Disk>) -> bool {
+        std::ptr::addr_eq(Arc::as_ptr(&self.disk), Arc::as_ptr(disk))
+    }
+
+    /// Nobody wants the fence that was waited for. The disk cannot be active, so nothing else is
+    /// released with it; and whoever joins meanwhile waits for the end of this.
+    fn release(&self, outcome: Result<(), DiskError>) {
+        let released = outcome.and_then(|()| self.disk.deactivate());
+        if let Err(error) = released {
+            tracing::warn!(
+                "a wait that nobody wanted any more: {}",
+                crate::error::error_chain(&error)
+            );
+        }
+    }
+}
+
+fn os(source: std::io::Error) -> ServedDiskError {
+    ServedDiskError::Os { action: "wait for the fence", source }
+}
+
+impl ServedDisk {
+    /// Since when it has waited for the I/O of a dead process, if it does.
+    pub fn fence_since(&self) -> Option<Instant> {
+        *lock(&self.board.fence)
+    }
+
+    /// Waits until the kernel has ended all I/O of a process before us, or of this disk in a life
+    /// that left some behind; until `deadline` if somebody waits for the answer.
+    ///
+    /// # Errors
+    /// Told to give up, not in time, or the storage has no locks.
+    pub(super) fn await_predecessor(
+        &self,
+        deadline: Option<Instant>,
+    ) -> Result<(), ServedDiskError> {
+        if !matches!(self.spec.backend, Backend::File(_)) {
+            return Ok(());
+        }
+        let since = Instant::now();
+        loop {
+            let waiter = self.join_waiter().map_err(os)?;
+            *lock(&self.board.fence) = Some(since);
+            let woken = self.wait_over(&waiter.over, since, deadline);
+            *lock(&self.board.fence) = None;
+            if let Some(outcome) = self.waited(&waiter, woken, since)? {
+                return Ok(outcome?);
+            }
+        }
+    }
+
+    /// What has come of a wait; `None`: it was that of a former export, and now the fence can be
+    /// had.
+    fn waited(
+        &self,
+        waiter: &FenceWaiter,
+        woken: std::io::Result<Woken>,
+        since: Instant,
+    ) -> Result<Option<Result<(), DiskError>>, ServedDiskError> {
+        let wanted = matches!(woken, Ok(Woken::TimedOut | Woken::Readable));
+        // It may have come with the deadline.
+        let outcome = waiter.leave(wanted);
+        if outcome.is_some() {
+            // Its descriptor goes with it.
+            *lock(&self.waiter) = None;
+        }
+        match (woken.map_err(os)?, outcome) {
+            (_, Some(outcome)) if waiter.is_of(&self.disk) => Ok(Some(outcome)),
+            (_, Some(outcome)) => {
+                waiter.release(outcome);
+                Ok(None)
+            }
+            (Woken::Stopped, None) => {
+                Err(ServedDiskError::FenceGivenUp { place: self.backend_text() })
+            }
+            (Woken::TimedOut, None) => Err(ServedDiskError::FenceHeld {
+                place: self.backend_text(),
+                seconds: since.elapsed().as_secs(),
+            }),
+            // Another activation has taken it.
+            (Woken::Readable, None) => Err(ServedDiskError::Gone),
+        }
+    }
+
+    /// The thread that waits, if there is one.
+    pub(crate) fn waiter(&self) -> Option<Arc<FenceWaiter>> {
+        lock(&self.waiter).clone()
+    }
+
+    /// The next activation joins a wait for the same fence that a former export has left.
+    pub(crate) fn adopt_fence_wait(&self, waiter: Arc<FenceWaiter>) {
+        *lock(&self.waiter) = Some(waiter);
+    }
+
+    /// The thread that waits already, or a new one.
+    fn join_waiter(&self) -> std::io::Result<Arc<FenceWaiter>> {
+        let mut slot = lock(&self.waiter);
+        if let Some(waiter) = slot.as_ref().filter(|waiter| waiter.join()) {
+            return Ok(Arc::clone(waiter));
+        }
+        let waiter = FenceWaiter::start(Arc::clone(&self.disk))?;
+        *slot = Some(Arc::clone(&waiter));
+        Ok(waiter)
+    }
+
+    fn wait_over(
+        &self,
+        over: &OwnedFd,
+        since: Instant,
+        deadline: Option<Instant>,
+    ) -> std::io::Result<Woken> {
+        let left = || deadline.map(|at| at.saturating_duration_since(Instant::now()));
+        let quietly = left().map_or(TELL_AFTER, |left| left.min(TELL_AFTER));
+        let stop = lock(&self.stop).clone();
+        let woken = stop.wait(Some(over.as_fd()), Some(quietly))?;
+        if woken != Woken::TimedOut || left().is_some_and(|left| left.is_zero()) {
+            return Ok(woken);
+        }
+        let (disk, place) = (&self.spec.id, self.backend_text());
+        tracing::warn!(
+            disk,
+            "waiting for {place}: the kernel has not ended all I/O of a process that served this \
+             disk before; its guest waits until then"
+        );
+        let woken = stop.wait(Some(over.as_fd()), left())?;
+        let waited_ms = since.elapsed().as_millis() as u64;
+        tracing::info!(disk, waited_ms, "the wait for {place} is over");
+        Ok(woken)
+    }
+}

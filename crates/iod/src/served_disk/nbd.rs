@@ -1,0 +1,388 @@
+//! The disk offered over NBD.
+//!
+//! ```text
+//! export ----> a listening socket, a thread that accepts ----> connections on reactors
+//! unexport --> connections end; what wrote gives the lock back
+//! ```
+//! What only reads may do so whatever else the disk does. What writes is to the disk what a guest
+//! would be: it takes the lock, so there is no guest and no other one beside it.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use ::nbd::{Counts, NbdServer, Options};
+use model::export::ExportSpec;
+use model::report::ExportStats;
+use vhost_user::{Access, Listener, ListenerParts};
+
+use super::{ServedDisk, ServedDiskError, lock};
+use crate::accept_gate::AcceptGate;
+use crate::pool::Pool;
+
+/// Exports of one disk.
+const EXPORTS_MAX: usize = 8;
+/// How long what waits for the end of hung storage sleeps between two looks at its deadline.
+const LONG: Duration = Duration::from_secs(3600);
+
+/// An export that cannot be, or that is in the way.
+#[derive(Debug, thiserror::Error)]
+pub enum NbdExportError {
+    /// A guest may write it.
+    #[error(
+        "the disk is active, so a guest may write it; export it with \"read_only\":true, or \
+         deactivate it first"
+    )]
+    Active,
+    /// The disk refuses writes.
+    #[error("the disk is read-only; export it with \"read_only\":true")]
+    ReadOnly,
+    /// Somebody else may write it.
+    #[error(
+        "the disk is exported for writing on {}; unexport that first", socket.display()
+    )]
+    Writable {
+        /// Where.
+        socket: PathBuf,
+    },
+    /// There is another export on this socket.
+    #[error("the disk is exported on {} in another way; unexport that first", socket.display())]
+    Otherwise {
+        /// Where.
+        socket: PathBuf,
+    },
+    /// As many as may be.
+    #[error("the disk has {EXPORTS_MAX} exports, which is the limit; unexport one first")]
+    TooMany,
+    /// There is none.
+    #[error("the disk is not exported{}; `stats` shows its exports", at(socket.as_deref()))]
+    None {
+        /// Where it was looked for.
+        socket: Option<PathBuf>,
+    },
+}
+
+fn at(socket: Option<&Path>) -> String {
+    socket.map_or_else(String::new, |socket| format!(" on {}", socket.display()))
+}
+
+/// One export. Dropping it ends it.
+#[derive(Debug)]
+pub(super) struct NbdExport {
+    spec: ExportSpec,
+    server: Arc<NbdServer>,
+    listener: Option<Arc<Listener>>,
+    gate: Arc<AcceptGate>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl NbdExport {
+    fn start(
+        export: &ServedDisk,
+        spec: &ExportSpec,
+        listener: Arc<Listener>,
+        pool: Arc<Pool>,
+    ) -> io::Result<Self> {
+        let options = Options {
+            name: spec.id.clone(),
+            description: export.backend_text(),
+            read_only: spec.read_only,
+            connections: spec.limit().into(),
+        };
+        let server = Arc::new(NbdServer::new(Arc::clone(&export.disk), options)?);
+        let gate = Arc::new(AcceptGate::new()?);
+        let twins = (Arc::clone(&server), Arc::clone(&listener), Arc::clone(&gate));
+        let work = move || accept(&twins.0, &twins.1, &twins.2, &pool);
+        let thread = std::thread::Builder::new().name("nbd".into()).spawn(work)?;
+        let (listener, thread) = (Some(listener), Mutex::new(Some(thread)));
+        Ok(Self { spec: spec.clone(), server, listener, gate, thread })
+    }
+
+    /// Takes no more clients and sends away those that are there. Does not wait for storage.
+    fn hang_up(&self) {
+        self.gate.stop();
+        self.server.hang_up();
+    }
+
+    /// Nobody accepts any more; the socket's file is left, since it is held by somebody else too.
+    fn leave_socket(mut self) {
+        self.hang_up();
+        self.join();
+        if let Some(listener) = self.listener.take().and_then(Arc::into_inner) {
+            listener.leave();
+        }
+    }
+
+    fn join(&self) {
+        if let Some(thread) = lock(&self.thread).take() {
+            // One that panicked has said so.
+            let _ = thread.join();
+        }
+    }
+
+    fn stats(&self) -> ExportStats {
+        let Counts { clients, reads, writes, others, read_bytes, written_bytes, errors, .. } =
+            self.server.counts();
+        ExportStats {
+            socket: self.spec.socket.display().to_string(),
+            read_only: self.spec.read_only,
+            connections: self.server.connections() as u64,
+            connections_max: self.spec.limit().into(),
+            clients,
+            reads,
+            writes,
+            others,
+            read_bytes,
+            written_bytes,
+            errors,
+        }
+    }
+}
+
+impl Drop for NbdExport {
+    fn drop(&mut self) {
+        self.hang_up();
+        self.join();
+    }
+}
+
+/// Gives each client to a reactor.
+fn accept(server: &NbdServer, listener: &Listener, gate: &AcceptGate, pool: &Pool) {
+    let path = listener.path().display();
+    while let Some(taking) = gate.enter() {
+        loop {
+            match listener.accept(taking.wake()) {
+                Ok(Some(stream)) => {
+                    let place = pool.place();
+                    let reactor = place.handle().clone();
+                    if let Err(error) = server.accept(stream.into(), &reactor, place) {
+                        tracing::warn!(socket = %path, "client turned away: {error}");
+                    }
+                }
+                Ok(None) => break,
+                Err(error) => {
+                    let cause = crate::error::error_chain(&error);
+                    return tracing::error!(socket = %path, "no client can come any more: {cause}");
+                }
+            }
+        }
+    }
+}
+
+impl ServedDisk {
+    /// Offers the disk over NBD. The same again is done already.
+    ///
+    /// # Errors
+    /// A disk that a guest may write, for an export that writes; a socket or lock that cannot be
+    /// had.
+    pub fn export(self: &Arc<Self>, spec: &ExportSpec) -> Result<(), ServedDiskError> {
+        self.refuse_stuck("disk.export")?;
+        if self.is_exported(spec)? {
+            return Ok(());
+        }
+        let access = Access { mode: spec.socket_mode, group: spec.socket_group.clone() };
+        let listener = Arc::new(Listener::bind(&spec.socket, &access)?);
+        self.start_export(spec, listener, Some(self.deadline()))?;
+        tracing::info!(disk = spec.id, socket = %spec.socket.display(), "exported");
+        Ok(())
+    }
+
+    /// It is there already; or nothing is in its way.
+    fn is_exported(&self, spec: &ExportSpec) -> Result<bool, NbdExportError> {
+        let exports = lock(&self.exports);
+        if let Some(there) = exports.iter().find(|one| one.spec.socket == spec.socket) {
+            let socket = spec.socket.clone();
+            return if there.spec == *spec {
+                Ok(true)
+            } else {
+                Err(NbdExportError::Otherwise { socket })
+            };
+        }
+        if exports.len() >= EXPORTS_MAX {
+            return Err(NbdExportError::TooMany);
+        }
+        drop(exports);
+        if spec.read_only {
+            return Ok(false);
+        }
+        self.refuse_writable()?;
+        match (self.is_active(), self.geometry().read_only) {
+            (true, _) => Err(NbdExportError::Active),
+            (_, true) => Err(NbdExportError::ReadOnly),
+            _ => Ok(false),
+        }
+    }
+
+    /// Refuses what cannot be beside an export that writes.
+    pub(crate) fn refuse_writable(&self) -> Result<(), NbdExportError> {
+        let exports = lock(&self.exports);
+        match exports.iter().find(|one| !one.spec.read_only) {
+            Some(one) => Err(NbdExportError::Writable { socket: one.spec.socket.clone() }),
+            None => Ok(()),
+        }
+    }
+
+    fn start_export(
+        self: &Arc<Self>,
+        spec: &ExportSpec,
+        listener: Arc<Listener>,
+        deadline: Option<Instant>,
+    ) -> Result<(), ServedDiskError> {
+        if !spec.read_only {
+            self.take_lock("disk.export", deadline)?;
+        }
+        let started = NbdExport::start(self, spec, listener, Arc::clone(&self.pool));
+        match started {
+            Ok(export) => lock(&self.exports).push(export),
+            Err(source) => {
+                if !spec.read_only {
+                    // Nothing was written, so there is nothing to flush.
+                    let _ = self.release(self.deadline(), "disk.export");
+                }
+                return Err(ServedDiskError::Os { action: "serve an export", source });
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends the export on `socket`, or all of them. Clients are cut off.
+    ///
+    /// # Errors
+    /// There is none; or what was written could not be made durable, or not in time: then the
+    /// lock is released when it is.
+    pub fn unexport(self: &Arc<Self>, socket: Option<&Path>) -> Result<(), ServedDiskError> {
+        let goes = |one: &NbdExport| socket.is_none_or(|socket| one.spec.socket == socket);
+        let mut exports = lock(&self.exports);
+        let (ending, staying) = std::mem::take(&mut *exports).into_iter().partition(goes);
+        *exports = staying;
+        drop(exports);
+        let ending: Vec<NbdExport> = ending;
+        if ending.is_empty() {
+            let socket = socket.map(Path::to_owned);
+            return Err(NbdExportError::None { socket }.into());
+        }
+        ending.iter().for_each(NbdExport::hang_up);
+        let mut outcome = Ok(());
+        for export in ending {
+            let (server, writes) = (Arc::clone(&export.server), !export.spec.read_only);
+            // Its socket is gone before what is left of it is waited for.
+            drop(export);
+            if writes {
+                outcome = self.release_export(server);
+            }
+        }
+        outcome
+    }
+
+    /// Gives the lock back when the last request of an export has ended.
+    fn release_export(self: &Arc<Self>, server: Arc<NbdServer>) -> Result<(), ServedDiskError> {
+        let verb = self.ending_verb().unwrap_or("disk.unexport");
+        let deadline = self.deadline();
+        if server.wait_ended(deadline.saturating_duration_since(Instant::now())) {
+            return self.release(deadline, verb);
+        }
+        let left = server.connections() as u64;
+        self.mark_stuck(verb, left);
+        self.clean_up_after(move || while !server.wait_ended(LONG) {});
+        self.release(deadline, verb)
+    }
+
+    /// Ends all exports, if there are any.
+    pub(super) fn end_exports(self: &Arc<Self>) -> Result<(), ServedDiskError> {
+        match self.unexport(None) {
+            Err(ServedDiskError::Nbd(NbdExportError::None { .. })) => Ok(()),
+            outcome => outcome,
+        }
+    }
+
+    /// Takes no clients from here on: whoever comes waits in the backlogs.
+    ///
+    /// # Errors
+    /// The process may open no more descriptors; [`Self::open_exports`] undoes what was done.
+    pub(crate) fn shut_exports(&self) -> io::Result<()> {
+        lock(&self.exports).iter().try_for_each(|one| one.gate.pause())
+    }
+
+    /// Takes clients again.
+    pub(crate) fn open_exports(&self) {
+        lock(&self.exports).iter().for_each(|one| one.gate.resume());
+    }
+
+    /// Sends all clients away. Does not wait.
+    pub(super) fn hang_up_exports(&self) {
+        lock(&self.exports).iter().for_each(NbdExport::hang_up);
+    }
+
+    /// Brings back the exports of a disk that is taken over. One that reads and cannot be had again
+    /// is given up: its clients are no guests, and find out by connecting. So is one that writes to
+    /// a disk that was activated since. Storage is waited for, `in_time` only until the deadline.
+    ///
+    /// # Errors
+    /// One that writes cannot be had again; it is held as before.
+    pub(crate) fn restore_exports(
+        self: &Arc<Self>,
+        specs: &[ExportSpec],
+        sockets: Vec<ListenerParts>,
+        in_time: bool,
+    ) -> Result<(), ServedDiskError> {
+        let deadline = in_time.then(|| self.deadline());
+        for (spec, parts) in specs.iter().zip(sockets) {
+            // A disk that was refused may have been activated since.
+            let waits = !spec.read_only && !self.is_active();
+            let started =
+                Listener::adopt(parts).map_err(ServedDiskError::from).and_then(|listener| {
+                    if !spec.read_only && !waits {
+                        return Err(NbdExportError::Active.into());
+                    }
+                    let listener = Arc::new(listener);
+                    let started = self.start_export(spec, Arc::clone(&listener), deadline);
+                    match Arc::into_inner(listener) {
+                        // Clients wait in its backlog.
+                        Some(listener) if waits => listener.leave(),
+                        _ => {}
+                    }
+                    started
+                });
+            let socket = spec.socket.display();
+            match started {
+                Ok(()) => tracing::info!(disk = spec.id, %socket, "exported again"),
+                Err(error) if waits => return Err(error),
+                Err(error) => {
+                    let cause = crate::error::error_chain(&error);
+                    tracing::error!(disk = spec.id, %socket, "not exported any more: {cause}");
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends all exports and leaves the files of their sockets: they are held.
+    pub(super) fn release_exports_keep_files(self: &Arc<Self>) {
+        let exports = std::mem::take(&mut *lock(&self.exports));
+        let writes = exports.iter().any(|one| !one.spec.read_only);
+        exports.into_iter().for_each(NbdExport::leave_socket);
+        if writes {
+            // Nobody was served, so there is nothing to flush.
+            let _ = self.release(self.deadline(), "disk.export");
+        }
+    }
+
+    /// The exports as they were asked for.
+    pub(crate) fn export_specs(&self) -> Vec<ExportSpec> {
+        lock(&self.exports).iter().map(|one| one.spec.clone()).collect()
+    }
+
+    /// Twins of their sockets, in the same order.
+    pub(super) fn export_sockets(&self) -> io::Result<Vec<ListenerParts>> {
+        let exports = lock(&self.exports);
+        let listeners = exports.iter().filter_map(|one| one.listener.as_ref());
+        listeners.map(|listener| listener.parts()).collect()
+    }
+
+    /// What its exports have done.
+    pub(crate) fn export_stats(&self) -> Vec<ExportStats> {
+        lock(&self.exports).iter().map(NbdExport::stats).collect()
+    }
+}

@@ -1,0 +1,194 @@
+//! A lock whose holders hear something from those who do not wait for it, and that can be waited
+//! for with a deadline: whoever holds it may wait for storage.
+
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::Instant;
+
+/// What is under the lock, and that it was told of a change.
+#[derive(Debug)]
+pub(crate) struct NotifyMutex<T> {
+    inner: Mutex<T>,
+    told: AtomicBool,
+    /// What it does about it.
+    hear: fn(&T),
+    /// Told whenever the lock is let go, for those who wait with a deadline.
+    free: (Mutex<()>, Condvar),
+}
+
+/// Whoever lets go of it hears what came meanwhile.
+#[derive(Debug)]
+pub(crate) struct NotifyGuard<'a, T> {
+    of: &'a NotifyMutex<T>,
+    /// Always there until it is dropped.
+    inner: Option<MutexGuard<'a, T>>,
+}
+
+impl<T> NotifyMutex<T> {
+    pub(crate) fn new(value: T, hear: fn(&T)) -> Self {
+        Self {
+            inner: Mutex::new(value),
+            told: AtomicBool::new(false),
+            hear,
+            free: Default::default(),
+        }
+    }
+
+    pub(crate) fn lock(&self) -> NotifyGuard<'_, T> {
+        // Changed in whole steps, so a panic elsewhere leaves it whole.
+        let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        NotifyGuard { of: self, inner: Some(inner) }
+    }
+
+    /// As [`Self::lock`], but waits until `deadline` only.
+    pub(crate) fn lock_until(&self, deadline: Instant) -> Option<NotifyGuard<'_, T>> {
+        let (gate, free) = &self.free;
+        let mut waiting = gate.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            // Under the gate, through which whoever lets go says so: nothing is missed.
+            if let Some(inner) = self.try_inner() {
+                return Some(NotifyGuard { of: self, inner: Some(inner) });
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return None;
+            }
+            waiting = free.wait_timeout(waiting, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    fn try_inner(&self) -> Option<MutexGuard<'_, T>> {
+        match self.inner.try_lock() {
+            Ok(inner) => Some(inner),
+            Err(TryLockError::Poisoned(error)) => Some(error.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    fn let_go(&self, inner: MutexGuard<'_, T>) {
+        drop(inner);
+        let (gate, free) = &self.free;
+        drop(gate.lock().unwrap_or_else(PoisonError::into_inner));
+        free.notify_all();
+    }
+
+    /// Tells of a change, and never waits: if somebody holds the lock, it is heard when they let
+    /// go.
+    pub(crate) fn notify(&self) {
+        self.told.store(true, Ordering::Relaxed);
+        self.settle();
+    }
+
+    fn settle(&self) {
+        // Whoever tells looks at the lock after the flag, and whoever lets go at the flag after
+        // the lock: one of the two sees the other.
+        fence(Ordering::SeqCst);
+        while self.told.load(Ordering::Relaxed) {
+            let Some(value) = self.try_inner() else { return };
+            if self.told.swap(false, Ordering::AcqRel) {
+                (self.hear)(&value);
+            }
+            self.let_go(value);
+            fence(Ordering::SeqCst);
+        }
+    }
+}
+
+impl<T> Deref for NotifyGuard<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        self.inner.as_ref().expect("it is held until it is dropped")
+    }
+}
+
+impl<T> DerefMut for NotifyGuard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        self.inner.as_mut().expect("it is held until it is dropped")
+    }
+}
+
+impl<T> Drop for NotifyGuard<'_, T> {
+    fn drop(&mut self) {
+        if let Some(inner) = self.inner.take() {
+            self.of.let_go(inner);
+        }
+        self.of.settle();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicU64;
+    use std::time::Duration;
+
+    use super::*;
+
+    /// What was changed, and what was heard of it last.
+    #[derive(Debug, Default)]
+    struct Heard {
+        now: AtomicU64,
+        last: AtomicU64,
+    }
+
+    fn hear(heard: &&Heard) {
+        heard.last.store(heard.now.load(Ordering::SeqCst), Ordering::SeqCst);
+    }
+
+    #[test]
+    fn what_is_told_while_it_is_held_is_heard_when_it_is_let_go() {
+        let heard = Heard::default();
+        let told = NotifyMutex::new(&heard, hear);
+        let held = told.lock();
+        heard.now.store(1, Ordering::SeqCst);
+        told.notify();
+        assert_eq!(heard.last.load(Ordering::SeqCst), 0);
+        drop(held);
+        assert_eq!(heard.last.load(Ordering::SeqCst), 1);
+        heard.now.store(2, Ordering::SeqCst);
+        told.notify();
+        assert_eq!(heard.last.load(Ordering::SeqCst), 2);
+    }
+
+    #[test]
+    fn the_last_change_is_heard_however_it_meets_those_who_hold_the_lock() {
+        for _ in 0..testkit::rounds(300, 10_000) {
+            let heard = Heard::default();
+            let told = NotifyMutex::new(&heard, hear);
+            std::thread::scope(|scope| {
+                for _ in 0..2 {
+                    scope.spawn(|| (0..20).for_each(|_| drop(told.lock())));
+                }
+                for _ in 0..20 {
+                    heard.now.fetch_add(1, Ordering::SeqCst);
+                    told.notify();
+                }
+            });
+            assert_eq!(heard.last.load(Ordering::SeqCst), 20);
+        }
+    }
+
+    #[test]
+    fn it_is_waited_for_until_the_deadline() {
+        let told = NotifyMutex::new(0u64, |_| ());
+        let held = told.lock();
+        assert!(told.lock_until(Instant::now()).is_none());
+        assert!(told.lock_until(Instant::now() + Duration::from_millis(5)).is_none());
+        drop(held);
+        // Whoever waits so is woken, however it meets the others.
+        let far = Instant::now() + Duration::from_secs(60);
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    for _ in 0..testkit::rounds(2000, 100_000) {
+                        *told.lock_until(far).unwrap() += 1;
+                        told.notify();
+                    }
+                });
+            }
+        });
+        assert_eq!(*told.lock(), 3 * testkit::rounds(2000, 100_000) as u64);
+        assert!(Instant::now() < far, "nobody is forgotten");
+    }
+}

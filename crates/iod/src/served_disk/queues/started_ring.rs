@@ -1,0 +1,220 @@
+//! One started ring: what it takes to serve it, and its life on a reactor.
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use blk::{
+    BlkDevice, DrainOutcome, DrainingQueue, FaultHandler, QueueError, QuiesceOutcome, RunningQueue,
+};
+use vhost_user::SessionHandle;
+use virtq::QueueStart;
+
+use super::AbandonedQueues;
+use crate::pool::ReactorLease;
+
+/// A move waits so long for what is in flight: its ring stands still meanwhile. Storage that takes
+/// longer is not what keeps a reactor busy.
+const MOVE_WITHIN: Duration = Duration::from_millis(50);
+
+/// A started ring.
+#[derive(Debug)]
+pub(super) struct StartedRing {
+    /// What it takes to serve it from here on.
+    pub(super) start: QueueStart,
+    /// Its front-end.
+    session: SessionHandle,
+    pub(super) served: Option<RunningRing>,
+    /// It was given up, and has not been served since.
+    pub(super) owed: bool,
+    /// Its driver has broken it: it is not served again before its front-end starts it anew.
+    pub(super) broken: bool,
+}
+
+/// A ring on its reactor.
+#[derive(Debug)]
+pub(super) struct RunningRing {
+    pub(super) queue: RunningQueue,
+    place: ReactorLease,
+}
+
+impl StartedRing {
+    pub(super) fn new(start: QueueStart, session: SessionHandle) -> Self {
+        Self { start, session, served: None, owed: false, broken: false }
+    }
+
+    /// Serves it in `place`, unless it is served, or broken.
+    pub(super) fn serve(
+        &mut self,
+        device: &BlkDevice,
+        place: impl FnOnce() -> ReactorLease,
+    ) -> Result<(), QueueError> {
+        if self.served.is_none() && !self.broken {
+            self.serve_in(device, self.start.clone(), place())?;
+        }
+        Ok(())
+    }
+
+    fn serve_in(
+        &mut self,
+        device: &BlkDevice,
+        start: QueueStart,
+        place: ReactorLease,
+    ) -> Result<(), QueueError> {
+        let session = self.session.clone();
+        let fault: FaultHandler = Arc::new(move |why: &str| {
+            tracing::error!("front-end sent away: {why}");
+            session.close();
+        });
+        let queue = device.start_queue(place.handle(), start, fault)?;
+        self.served = Some(RunningRing { queue, place });
+        self.owed = false;
+        Ok(())
+    }
+
+    /// It is served in the place of this number.
+    pub(super) fn is_in(&self, place: u64) -> bool {
+        self.served.as_ref().is_some_and(|served| served.place.id() == place)
+    }
+
+    /// Has it served in another place from where it stands, once what is in flight has ended.
+    /// False: that takes too long, and it is served as before; or its driver has broken it, and then
+    /// nobody serves it.
+    pub(super) fn relocate(
+        &mut self,
+        device: &BlkDevice,
+        to: ReactorLease,
+    ) -> Result<bool, QueueError> {
+        let Some((stopping, place)) = self.begin_quiesce() else { return Ok(false) };
+        let ended = stopping.wait_or_resume(Instant::now() + MOVE_WITHIN);
+        let next_avail = match ended {
+            Ok(QuiesceOutcome::Drained(next_avail)) => next_avail,
+            Ok(QuiesceOutcome::GoesOn(queue)) => {
+                self.served = Some(RunningRing { queue, place });
+                return Ok(false);
+            }
+            Ok(QuiesceOutcome::Broken(next_avail)) => {
+                self.rests_broken(next_avail);
+                return Ok(false);
+            }
+            Err(error) => {
+                self.position_lost(&error);
+                return Ok(false);
+            }
+        };
+        self.start.ring.next_avail = next_avail;
+        match self.serve_in(device, self.start.clone(), to) {
+            Ok(()) => Ok(true),
+            Err(error) => {
+                let cause = crate::error::error_chain(&error);
+                tracing::warn!(queue = self.start.index, "stays on its reactor: {cause}");
+                self.serve_in(device, self.start.clone(), place).map(|()| false)
+            }
+        }
+    }
+
+    /// Has the ring take no more requests, if it is served.
+    pub(super) fn begin_drain(&mut self) -> Option<(DrainingQueue, ReactorLease)> {
+        let RunningRing { queue, place } = self.served.take()?;
+        match queue.begin_stop() {
+            Ok(stopping) => Some((stopping, place)),
+            Err(error) => {
+                self.position_lost(&error);
+                None
+            }
+        }
+    }
+
+    /// Has the ring take no more requests for a while, if it is served.
+    pub(super) fn begin_quiesce(&mut self) -> Option<(DrainingQueue, ReactorLease)> {
+        let RunningRing { queue, place } = self.served.take()?;
+        match queue.begin_quiesce() {
+            Ok(stopping) => Some((stopping, place)),
+            Err(error) => {
+                self.position_lost(&error);
+                None
+            }
+        }
+    }
+
+    /// Waits for the requests in flight; false: it took too long, and the ring is served on.
+    pub(super) fn finish_quiesce(
+        &mut self,
+        (stopping, place): (DrainingQueue, ReactorLease),
+        deadline: Instant,
+    ) -> bool {
+        match stopping.wait_or_resume(deadline) {
+            Ok(QuiesceOutcome::Drained(next_avail)) => {
+                self.start.ring.next_avail = next_avail;
+                true
+            }
+            Ok(QuiesceOutcome::Broken(next_avail)) => {
+                self.rests_broken(next_avail);
+                true
+            }
+            Ok(QuiesceOutcome::GoesOn(queue)) => {
+                self.served = Some(RunningRing { queue, place });
+                false
+            }
+            Err(error) => {
+                self.position_lost(&error);
+                true
+            }
+        }
+    }
+
+    /// Waits for the requests in flight, and remembers where to go on; or gives the ring up.
+    pub(super) fn end_drain(
+        &mut self,
+        (stopping, place): (DrainingQueue, ReactorLease),
+        deadline: Instant,
+        left: &mut AbandonedQueues,
+    ) {
+        match stopping.wait_until(deadline) {
+            Ok(DrainOutcome::Drained(next_avail)) => self.start.ring.next_avail = next_avail,
+            Ok(DrainOutcome::Broken(next_avail)) => self.rests_broken(next_avail),
+            Ok(DrainOutcome::Stuck(zombie)) => {
+                self.start.ring.next_avail = zombie.next_avail();
+                self.broken = zombie.is_broken();
+                self.owed = true;
+                left.take(zombie, place, self.is_recorded());
+            }
+            Err(error) => self.position_lost(&error),
+        }
+    }
+
+    fn rests_broken(&mut self, next_avail: u16) {
+        self.start.ring.next_avail = next_avail;
+        self.broken = true;
+    }
+
+    /// Its front-end keeps a record of its requests in flight.
+    pub(super) fn is_recorded(&self) -> bool {
+        self.start.inflight.is_some()
+    }
+
+    fn position_lost(&self, error: &impl std::fmt::Display) {
+        tracing::error!(queue = self.start.index, "position of the ring lost: {error}");
+    }
+
+    /// Says so, to the front-end too.
+    pub(super) fn not_served(&self, error: &QueueError, teller: &mut Option<JoinHandle<()>>) {
+        let cause = crate::error::error_chain(error);
+        tracing::error!(queue = self.start.index, "not served: {cause}");
+        self.report_broken(teller);
+    }
+
+    /// Tells the front-end that its ring is not served. The file is the front-end's too, and it may
+    /// let whoever writes to it wait: that is `teller`, a thread, of which there is one at most.
+    fn report_broken(&self, teller: &mut Option<JoinHandle<()>>) {
+        if teller.as_ref().is_some_and(|thread| !thread.is_finished()) {
+            return;
+        }
+        let Some(err) = self.start.err.clone() else { return };
+        // A front-end that does not listen is not helped by more.
+        let tell = move || {
+            let _ = rustix::io::write(&err, &1u64.to_ne_bytes());
+        };
+        *teller = std::thread::Builder::new().name("tell".into()).spawn(tell).ok();
+    }
+}

@@ -1,0 +1,92 @@
+//! A disk that goes on in a new worker.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use blk::TokenBalance;
+use model::spec::{Backend, DiskSpec};
+use vhost_user::Listener;
+
+use super::{ServedDisk, ServedDiskError, lock};
+use crate::keeper_client::{HELD_FORMAT, Identity, PreservedDisk, PreservedFds};
+use crate::open_disk::Opened;
+use crate::pool::Pool;
+
+impl ServedDisk {
+    /// As a new worker must find it.
+    pub fn to_preserved(&self) -> PreservedDisk {
+        PreservedDisk {
+            format: HELD_FORMAT,
+            spec: DiskSpec { caps: self.caps(), ..self.spec.clone() }
+                .with_polling(self.poll_spec()),
+            active: self.is_active(),
+            paused: self.is_paused(),
+            leaving: false,
+            size: Some(self.geometry().size),
+            identity: self.identity,
+            exports: self.export_specs(),
+        }
+    }
+
+    /// Twins of the descriptors that go with it.
+    ///
+    /// # Errors
+    /// The process may open no more descriptors.
+    pub fn preserved_fds(&self) -> io::Result<PreservedFds> {
+        let listener = lock(&self.listener).as_ref().map(|l| l.parts()).transpose()?;
+        let memory = self.memory.as_deref().map(OwnedFd::try_clone).transpose()?;
+        Ok(PreservedFds { listener, memory, exports: self.export_sockets()? })
+    }
+
+    /// Opens a disk that a worker before us had. It does not serve yet and holds no lock.
+    ///
+    /// # Errors
+    /// The image is gone, another one, or smaller than guests believe.
+    pub fn restore(
+        held: &PreservedDisk,
+        kept: PreservedFds,
+        pool: Arc<Pool>,
+    ) -> Result<Arc<Self>, ServedDiskError> {
+        let PreservedFds { listener, memory, .. } = kept;
+        let opened = Self::open_disk(&held.spec, memory, held.size)?;
+        check(held, &opened)?;
+        let export = Self::with(held.spec.clone(), opened, None, pool)?;
+        // Nobody knows what was used before: nothing is gained by the death of a process.
+        export.device.set_saved(TokenBalance::default());
+        // Last of all: a listener that is dropped takes its files with it.
+        *lock(&export.listener) = listener.map(Listener::adopt).transpose()?.map(Arc::new);
+        export.board.paused.store(held.paused, Ordering::Release);
+        Ok(export)
+    }
+
+    /// Releases the lock and closes the socket of a disk that is not served, and leaves its files:
+    /// they are held.
+    pub fn release_keep_files(self: &Arc<Self>) {
+        if self.is_active() {
+            // Nothing was written, so there is nothing to flush.
+            let _ = self.deactivate();
+        }
+        self.release_exports_keep_files();
+        if let Some(listener) = lock(&self.listener).take().and_then(Arc::into_inner) {
+            listener.leave();
+        }
+    }
+}
+
+/// It is the image that guests know.
+fn check(held: &PreservedDisk, opened: &Opened) -> Result<(), ServedDiskError> {
+    let found = opened.identity.map(Identity::from);
+    if let Backend::File(path) = &held.spec.backend
+        && held.identity.is_some()
+        && held.identity != found
+    {
+        return Err(ServedDiskError::Replaced { path: path.clone() });
+    }
+    let found = opened.disk.geometry().size;
+    match held.size {
+        Some(size) if found < size => Err(ServedDiskError::Shrunk { found, size }),
+        _ => Ok(()),
+    }
+}

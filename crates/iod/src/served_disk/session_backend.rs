@@ -1,0 +1,112 @@
+//! A disk as sessions see it.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use memory::Table;
+use vhost_user::{Backend, BackendChannel, BackendError, SessionHandle, StopCause};
+use virtq::QueueStart;
+
+use super::queues::{AbandonedQueues, StoppedRing};
+use super::{ServedDisk, lock};
+use crate::session_log::SessionLogLevel;
+
+/// What a front-end without an in-flight region has to reckon with.
+const UNRECORDED: &str = "the front-end keeps no record of requests in flight: if this process \
+    crashes, they are lost, and the guest must be restarted";
+
+/// One session's hold on a disk.
+pub(super) struct DiskSessionBackend<'a> {
+    pub(super) export: &'a Arc<ServedDisk>,
+    pub(super) session: SessionHandle,
+    pub(super) told: SessionLogLevel,
+    /// None of its rings has been started yet.
+    pub(super) first: bool,
+}
+
+impl DiskSessionBackend<'_> {
+    fn count(&self, queues: usize) {
+        let count = u16::try_from(queues).unwrap_or(u16::MAX);
+        self.export.board.queues_started.store(count, Ordering::Release);
+    }
+}
+
+impl Backend for DiskSessionBackend<'_> {
+    fn queue_count(&self) -> u16 {
+        self.export.device.queues()
+    }
+
+    fn features(&self) -> u64 {
+        self.export.device.features()
+    }
+
+    fn withheld_features(&self) -> u64 {
+        0
+    }
+
+    fn ack_features(&mut self, features: u64) -> Result<(), BackendError> {
+        self.export.board.features.store(features, Ordering::Release);
+        Ok(())
+    }
+
+    fn read_config(&self, offset: u32, out: &mut [u8]) {
+        self.export.device.read_config(offset, out);
+    }
+
+    fn write_config(&mut self, _: u32, _: &[u8]) -> Result<(), BackendError> {
+        Err("the configuration of this disk is read-only".into())
+    }
+
+    fn start_queue(&mut self, start: QueueStart) -> Result<(), BackendError> {
+        if std::mem::take(&mut self.first) && start.inflight.is_none() {
+            self.export.log_session(self.told, UNRECORDED);
+        }
+        let mut queues = self.export.queues.lock();
+        queues.start(start, self.session.clone())?;
+        self.count(queues.len());
+        Ok(())
+    }
+
+    fn stop_queue(&mut self, index: u16, cause: StopCause) -> u16 {
+        let (verb, deadline) = (self.export.ending_verb(), self.export.deadline());
+        let mut queues = self.export.queues.lock();
+        let mut left = AbandonedQueues::default();
+        if verb.is_some() {
+            // All of them end, so all of them drain at the same time.
+            left.join(queues.drain_all(deadline));
+        }
+        let StoppedRing { next, owed, left: ring_left } = queues.stop(index, deadline);
+        left.join(ring_left);
+        self.count(queues.len());
+        drop(queues);
+        self.export.abandon_queues(left, verb.unwrap_or("stop of a ring by its front-end"));
+        if owed && cause == StopCause::Change {
+            // The records are all that is left of its requests, and what they are about changes.
+            self.session.close();
+        }
+        // Of a session that is closed, this goes nowhere.
+        next
+    }
+
+    fn set_memory(&mut self, table: &Arc<Table>) -> Result<(), BackendError> {
+        Ok(self.export.queues.lock().set_memory(table)?)
+    }
+
+    fn set_call(&mut self, index: u16, call: Option<Arc<OwnedFd>>) -> Result<(), BackendError> {
+        Ok(self.export.queues.lock().set_call(index, call)?)
+    }
+
+    fn set_channel(&mut self, channel: BackendChannel) {
+        lock(&self.export.front_end).channel = Some(channel);
+    }
+
+    fn reset(&mut self) {
+        self.export.board.features.store(0, Ordering::Release);
+    }
+
+    fn disconnected(&mut self) {
+        lock(&self.export.front_end).channel = None;
+        self.export.board.features.store(0, Ordering::Release);
+    }
+}

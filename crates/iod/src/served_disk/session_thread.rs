@@ -1,0 +1,200 @@
+//! A disk's control thread: one front-end after the other.
+
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use vhost_user::{Listener, Session, SessionEnd, SocketError, StopSignal, Woken, connect};
+
+use super::session_backend::DiskSessionBackend;
+use super::{ServedDisk, ServedDiskError, lock};
+use crate::session_log::{SessionLogLevel, SessionLogLimiter};
+
+/// Pause before connecting again to a front-end that has left: one that turns us away at once
+/// must not keep a CPU busy.
+const RECONNECT_PAUSE: Duration = Duration::from_millis(200);
+
+/// A disk's control thread.
+#[derive(Debug)]
+pub(super) struct DiskSessionThread {
+    thread: JoinHandle<Result<(), SocketError>>,
+    /// Given when it ends.
+    pub(super) done: StopSignal,
+}
+
+/// There are no descriptors left for a signal.
+pub(super) fn signal(source: std::io::Error) -> ServedDiskError {
+    ServedDiskError::Os { action: "make a signal", source }
+}
+
+/// Where front-ends come from.
+#[derive(Debug)]
+pub enum SocketRole {
+    /// They connect to our socket.
+    Listen(Arc<Listener>),
+    /// We connect to theirs.
+    Connect(PathBuf),
+    /// One is connected already, and no other comes.
+    Connected(UnixStream),
+}
+
+impl ServedDisk {
+    /// Starts the control thread. Gives `ended` when it has ended, be it that no more front-ends
+    /// come or that the disk is detached; [`Self::join_session_thread`] then tells which. Without anybody to
+    /// ask, a failure is logged.
+    ///
+    /// # Errors
+    /// The process can have no more threads.
+    pub fn serve(
+        self: &Arc<Self>,
+        source: SocketRole,
+        ended: Option<StopSignal>,
+    ) -> Result<(), ServedDiskError> {
+        self.serve_on(source, ended, None)
+    }
+
+    /// As [`Self::session_thread`], with a session that goes on first.
+    pub(super) fn serve_on(
+        self: &Arc<Self>,
+        source: SocketRole,
+        ended: Option<StopSignal>,
+        session: Option<Session>,
+    ) -> Result<(), ServedDiskError> {
+        let export = Arc::clone(self);
+        let (stop, done) = (lock(&self.stop).clone(), StopSignal::new().map_err(signal)?);
+        let gone = done.clone();
+        let work = move || {
+            let served = export.serve_all(source, &stop, session);
+            match (&served, ended) {
+                (_, Some(ended)) => ended.stop(),
+                (Err(error), None) => {
+                    let disk = &export.spec.id;
+                    let cause = crate::error::error_chain(error);
+                    tracing::error!(disk, "no front-end can come any more: {cause}");
+                }
+                (Ok(()), None) => {}
+            }
+            gone.stop();
+            served
+        };
+        let thread = std::thread::Builder::new().name("session".into()).spawn(work);
+        let thread = thread
+            .map_err(|source| ServedDiskError::Os { action: "start a control thread", source })?;
+        *lock(&self.thread) = Some(DiskSessionThread { thread, done });
+        Ok(())
+    }
+
+    /// Waits for the control thread, once, and tells why it has ended.
+    ///
+    /// # Errors
+    /// No front-end could come any more.
+    pub fn join_session_thread(&self) -> Result<(), SocketError> {
+        let control = lock(&self.thread).take();
+        // A thread that panicked has said so.
+        control.map_or(Ok(()), |control| control.thread.join().unwrap_or(Ok(())))
+    }
+
+    fn serve_all(
+        self: &Arc<Self>,
+        source: SocketRole,
+        stop: &StopSignal,
+        session: Option<Session>,
+    ) -> Result<(), SocketError> {
+        let mut visits = SessionLogLimiter::default();
+        if let Some(session) = session {
+            self.converse(session, stop, SessionLogLevel::Loud, "front-end stays connected");
+        }
+        match source {
+            SocketRole::Connected(stream) => self.session(stream, stop, &mut visits),
+            SocketRole::Listen(listener) => {
+                while let Some(stream) = listener.accept(stop)? {
+                    self.session(stream, stop, &mut visits);
+                }
+            }
+            SocketRole::Connect(path) => {
+                while let Some(stream) = connect(&path, stop)? {
+                    self.session(stream, stop, &mut visits);
+                    if let Ok(Woken::Stopped) = stop.wait(None, Some(RECONNECT_PAUSE)) {
+                        break;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn session(
+        self: &Arc<Self>,
+        stream: UnixStream,
+        stop: &StopSignal,
+        visits: &mut SessionLogLimiter,
+    ) {
+        let told = visits.begin(Instant::now());
+        match Session::new(stream) {
+            Ok(mut session) => {
+                if told == SessionLogLevel::Quiet {
+                    session.log_refusals_at_debug();
+                }
+                self.converse(session, stop, told, "front-end connected");
+            }
+            Err(error) => {
+                tracing::warn!(disk = self.spec.id, "front-end turned away: {error}");
+            }
+        }
+        if told == SessionLogLevel::Last {
+            let more = "front-ends come and go; until a minute is over, level debug tells more";
+            tracing::warn!(disk = self.spec.id, "{more}");
+        }
+    }
+
+    fn converse(
+        self: &Arc<Self>,
+        session: Session,
+        stop: &StopSignal,
+        told: SessionLogLevel,
+        hello: &str,
+    ) {
+        let handle = session.handle();
+        lock(&self.front_end).session = Some(handle.clone());
+        // Told to stop before the handle could be seen.
+        if let Ok(Woken::Stopped) = stop.wait(None, Some(Duration::ZERO)) {
+            if self.is_quiescing() { handle.freeze() } else { handle.close() }
+        }
+        self.board.connected.store(true, Ordering::Release);
+        self.log_session(told, hello);
+        let mut glue = DiskSessionBackend { export: self, session: handle, told, first: true };
+        let end = session.run(&mut glue);
+        lock(&self.front_end).session = None;
+        let disk = &self.spec.id;
+        let end = match end {
+            Ok(SessionEnd::Frozen(state)) => {
+                lock(&self.front_end).frozen = Some(state);
+                return;
+            }
+            Ok(SessionEnd::HungUp) => Ok("front-end left"),
+            Ok(SessionEnd::Closed) => Ok("front-end sent away"),
+            Err(error) => Err(crate::error::error_chain(&error)),
+        };
+        self.board.connected.store(false, Ordering::Release);
+        match end {
+            Ok(how) => self.log_session(told, how),
+            Err(cause) if told == SessionLogLevel::Quiet => {
+                tracing::debug!(disk, "front-end sent away: {cause}");
+            }
+            Err(cause) => tracing::warn!(disk, "front-end sent away: {cause}"),
+        }
+    }
+
+    /// Says something about a front-end, unless there is too much of that.
+    pub(super) fn log_session(&self, told: SessionLogLevel, what: &str) {
+        match told {
+            SessionLogLevel::Loud | SessionLogLevel::Last => {
+                tracing::info!(disk = self.spec.id, "{what}")
+            }
+            SessionLogLevel::Quiet => tracing::debug!(disk = self.spec.id, "{what}"),
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! Disks that are to stand still while something else is at work on them.
+
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use super::ServedDiskError;
+use super::moving::serve;
+
+/// Whatever ends at all has ended in this time, however slow the machine.
+const FAR: Duration = Duration::from_secs(60);
+
+#[test]
+fn one_whose_rings_are_held_by_what_hangs_holds_up_nobody() {
+    let folder = tempfile::tempdir().unwrap();
+    let (export, _pool) = serve(folder.path(), 1, json!({}));
+    let rings = export.queues.lock();
+    let (told, tell) = channel();
+    let twin = Arc::clone(&export);
+    let standing = std::thread::spawn(move || {
+        let outcome = twin.quiesce(Instant::now() + Duration::from_millis(20)).map(drop);
+        told.send(outcome).unwrap();
+    });
+    // As when a front-end stops a ring and storage does not answer: it is not over.
+    let outcome = tell.recv_timeout(FAR).expect("it waits for the rings");
+    assert!(matches!(outcome, Err(ServedDiskError::NotDrained { .. })), "{outcome:?}");
+    drop(rings);
+    standing.join().unwrap();
+    let still = export.quiesce(Instant::now() + FAR).unwrap();
+    export.unquiesce(still).unwrap();
+    export.detach().unwrap();
+}
+
+#[test]
+fn one_whose_storage_got_stuck_meanwhile_does_not_stand_still() {
+    let folder = tempfile::tempdir().unwrap();
+    let (export, _pool) = serve(folder.path(), 1, json!({}));
+    // As a stop does when it gives up, before anybody else can have the rings.
+    export.queues.lock().mark_stuck();
+    let outcome = export.quiesce(Instant::now() + FAR).map(drop);
+    assert!(matches!(outcome, Err(ServedDiskError::NotDrained { .. })), "{outcome:?}");
+    export.queues.lock().clear_stuck();
+    let still = export.quiesce(Instant::now() + FAR).unwrap();
+    export.unquiesce(still).unwrap();
+    export.detach().unwrap();
+}

@@ -1,0 +1,186 @@
+//! A NIC's session as one process writes it for another.
+
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+use anyhow::Context;
+use net::Mac;
+use net::control::{ADDRESSES_MAX, Command, ControlSettings};
+use reactor::{Stopped, clock_ns};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use vhost_user::{ListenerParts, SessionHandle, SessionState, StateError};
+
+use super::ServedNic;
+use super::quiesce::{FrozenSession, QuiescedNic};
+use super::session_backend::NicSessionBackend;
+
+/// A NIC cannot be written.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum WriteError {
+    /// Its session.
+    #[error(transparent)]
+    State(#[from] StateError),
+    /// A reactor has ended.
+    #[error(transparent)]
+    Stopped(#[from] Stopped),
+    /// There are no descriptors left.
+    #[error("no descriptors are left")]
+    Os(#[from] std::io::Error),
+}
+
+/// A session as data.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct NicSessionState {
+    state: Value,
+    /// What its driver has asked for over its control queue, if that was ever started.
+    asked: Option<ControlSettingsState>,
+}
+
+/// What a driver has asked for.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ControlSettingsState {
+    pairs: u16,
+    promiscuous: bool,
+    all_multicast: bool,
+    address: [u8; 6],
+    table: Vec<[u8; 6]>,
+}
+
+impl QuiescedNic {
+    /// What it stands at, with a session in this format and its descriptors.
+    ///
+    /// # Errors
+    /// A format that is not known.
+    pub(crate) fn written(
+        &self,
+        format: u32,
+    ) -> Result<(Option<NicSessionState>, Vec<BorrowedFd<'_>>), WriteError> {
+        let Some(FrozenSession { state, asked, .. }) = &self.frozen else {
+            return Ok((None, Vec::new()));
+        };
+        let (state, fds) = state.encode(format)?;
+        let asked = asked.as_ref().map(written);
+        Ok((Some(NicSessionState { state, asked }), fds))
+    }
+}
+
+/// A NIC that another process has written. Nothing is ours yet: a listener that is dropped removes
+/// its files.
+#[derive(Debug)]
+pub(crate) struct IncomingNic {
+    frozen: Option<FrozenSession>,
+    listener: ListenerParts,
+}
+
+impl ServedNic {
+    /// Time that what it sent is ahead of its cap at `now_ns`, in nanoseconds.
+    pub(crate) fn owed_ns(&self, now_ns: u64) -> u64 {
+        self.allowed().now.rate.as_ref().map_or(0, |pace| pace.debt_ns(now_ns))
+    }
+
+    /// Takes what another process has written of it, and the socket that is held.
+    ///
+    /// # Errors
+    /// What came does not fit together, or not to this NIC.
+    pub(crate) fn take(
+        &self,
+        session: Option<NicSessionState>,
+        owed_ns: u64,
+        fds: Vec<OwnedFd>,
+        listener: ListenerParts,
+    ) -> anyhow::Result<IncomingNic> {
+        // An upgrade gives nobody a new burst.
+        if let Some(pace) = &self.allowed().now.rate {
+            pace.charge(owed_ns, clock_ns());
+        }
+        let Some(NicSessionState { state, asked }) = session else {
+            anyhow::ensure!(fds.is_empty(), "descriptors of no session");
+            return Ok(IncomingNic { frozen: None, listener });
+        };
+        let state = Box::new(SessionState::decode(state, fds)?);
+        state.check_compatible(&NicSessionBackend::new(self, SessionHandle::default()))?;
+        let asked = asked.map(|asked| read(asked, self.pairs())).transpose()?;
+        Ok(IncomingNic {
+            frozen: Some(FrozenSession { state, queues: Vec::new(), asked }),
+            listener,
+        })
+    }
+}
+
+impl IncomingNic {
+    /// The other process never goes on with it: all is ours.
+    ///
+    /// # Errors
+    /// Its socket is broken.
+    pub(crate) fn take_ownership(self) -> Result<QuiescedNic, vhost_user::SocketError> {
+        let Self { frozen, listener } = self;
+        Ok(QuiescedNic { frozen, listener: vhost_user::Listener::adopt(listener)?.into() })
+    }
+}
+
+fn written(asked: &ControlSettings) -> ControlSettingsState {
+    let mut written = ControlSettingsState {
+        pairs: asked.pairs(),
+        promiscuous: false,
+        all_multicast: false,
+        address: asked.address().0,
+        table: Vec::new(),
+    };
+    for command in asked.commands() {
+        match command {
+            Command::Promiscuous(on) => written.promiscuous = on,
+            Command::AllMulticast(on) => written.all_multicast = on,
+            Command::Table(macs) => written.table = macs.into_iter().map(|mac| mac.0).collect(),
+            Command::Pairs(pairs) => written.pairs = pairs,
+            Command::Address(mac) => written.address = mac.0,
+        }
+    }
+    written
+}
+
+fn read(written: ControlSettingsState, most: u16) -> anyhow::Result<ControlSettings> {
+    let ControlSettingsState { pairs, promiscuous, all_multicast, address, table } = written;
+    let address = Some(Mac(address)).filter(|mac| mac.is_station());
+    let mut asked = ControlSettings::nothing(address.context("an address that is no station's")?);
+    anyhow::ensure!((1..=most).contains(&pairs), "{pairs} pairs of queues");
+    anyhow::ensure!(table.len() <= ADDRESSES_MAX, "a filter of {} addresses", table.len());
+    let table = table.into_iter().map(Mac).collect();
+    let all = [
+        Command::Promiscuous(promiscuous),
+        Command::AllMulticast(all_multicast),
+        Command::Table(table),
+        Command::Pairs(pairs),
+    ];
+    all.into_iter().for_each(|command| asked.apply(command));
+    Ok(asked)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_driver_asked_for_is_the_same_on_the_other_side() {
+        let mut asked = ControlSettings::nothing(Mac([2, 0, 0, 0, 0, 1]));
+        let group = Mac([0x33, 0x33, 0, 0, 0, 1]);
+        let table = Command::Table(vec![group, Mac([2, 0, 0, 0, 0, 9])]);
+        for command in [table, Command::Promiscuous(false), Command::Pairs(3)] {
+            asked.apply(command);
+            let text = serde_json::to_string(&written(&asked)).unwrap();
+            assert_eq!(read(serde_json::from_str(&text).unwrap(), 4).unwrap(), asked, "{text}");
+        }
+        let wrong: [fn(&mut ControlSettingsState); 4] = [
+            |it| it.pairs = 0,
+            |it| it.pairs = 5,
+            |it| it.address = [0xff; 6],
+            |it| it.table = vec![[2; 6]; ADDRESSES_MAX + 1],
+        ];
+        for change in wrong {
+            let mut other = written(&asked);
+            change(&mut other);
+            assert!(read(other, 4).is_err());
+        }
+    }
+}

@@ -1,0 +1,43 @@
+//! What a switch says of itself, over HTTP.
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use anyhow::Context;
+
+use super::switch_report::SwitchReporter;
+use crate::accept_gate::AcceptGate;
+use crate::metrics::{self, Address, ScrapeHandler};
+
+/// Answers scrapers until it is dropped.
+#[derive(Debug)]
+pub struct NetMetrics {
+    gate: Arc<AcceptGate>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl NetMetrics {
+    /// Listens at `address` and answers for `told`.
+    ///
+    /// # Errors
+    /// The address is not to be had, or the process can have no more threads or descriptors.
+    pub fn start(address: &Address, told: Arc<SwitchReporter>) -> anyhow::Result<Self> {
+        let gate = Arc::new(AcceptGate::new().context("cannot make a signal")?);
+        let socket = metrics::bind(address)?;
+        let scraped: ScrapeHandler = Arc::new(move || told.metrics());
+        let doors = Arc::clone(&gate);
+        let thread = std::thread::Builder::new().name("metrics".into());
+        let thread = thread.spawn(move || metrics::serve(&socket, &doors, &scraped));
+        Ok(Self { gate, thread: Some(thread.context("cannot start a thread for metrics")?) })
+    }
+}
+
+impl Drop for NetMetrics {
+    fn drop(&mut self) {
+        self.gate.stop();
+        if let Some(thread) = self.thread.take() {
+            // One that panicked has said so.
+            let _ = thread.join();
+        }
+    }
+}

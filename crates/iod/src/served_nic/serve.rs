@@ -1,0 +1,186 @@
+//! A NIC's control thread: one front-end after the other.
+
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use vhost_user::{
+    Listener, Session, SessionEnd, SessionHandle, SocketError, StopSignal, Woken, connect,
+};
+
+use super::quiesce::{FrozenSession, ResumedSession};
+use super::session_backend::NicSessionBackend;
+use super::{NicError, ServedNic};
+use crate::served_disk::SocketRole;
+use crate::session_log::{SessionLogLevel, SessionLogLimiter};
+
+/// Pause before connecting again to a front-end that has left: one that turns us away at once
+/// must not keep a CPU busy.
+const RECONNECT_PAUSE: Duration = Duration::from_millis(200);
+
+/// A NIC's control thread. It ends after [`ServedNic::disconnect_front_end`], or when no front-end can come any more. With
+/// this the socket is closed and its files are removed, if it listens on one.
+#[derive(Debug)]
+pub struct NicSessionThread {
+    pub(super) thread: JoinHandle<Result<(), SocketError>>,
+    /// Given when it ends.
+    pub(super) done: StopSignal,
+    pub(super) listener: Option<Arc<Listener>>,
+}
+
+impl NicSessionThread {
+    /// Waits for its end.
+    ///
+    /// # Errors
+    /// No front-end could come any more.
+    pub fn wait(self) -> Result<(), SocketError> {
+        // A thread that panicked has said so.
+        self.thread.join().unwrap_or(Ok(()))
+    }
+}
+
+impl ServedNic {
+    /// Starts the control thread. Gives `ended` when it ends; without anybody to be told, a failure
+    /// is logged.
+    ///
+    /// # Errors
+    /// The process can have no more threads.
+    pub fn serve(
+        self: &Arc<Self>,
+        source: SocketRole,
+        ended: Option<StopSignal>,
+    ) -> Result<NicSessionThread, NicError> {
+        self.serve_on(source, ended, None)
+    }
+
+    /// As [`Self::session_thread`], with a session that goes on first.
+    pub(super) fn serve_on(
+        self: &Arc<Self>,
+        source: SocketRole,
+        ended: Option<StopSignal>,
+        session: Option<ResumedSession>,
+    ) -> Result<NicSessionThread, NicError> {
+        let refused = |action| move |source| NicError::Os { action, source };
+        let listener = match &source {
+            SocketRole::Listen(listener) => Some(Arc::clone(listener)),
+            _ => None,
+        };
+        let (nic, stop) = (Arc::clone(self), self.stop().clone());
+        let done = StopSignal::new().map_err(refused("make a signal"))?;
+        let gone = done.clone();
+        let work = move || {
+            let served = nic.serve_all(source, &stop, session);
+            gone.stop();
+            match (&ended, &served) {
+                (Some(ended), _) => ended.stop(),
+                (None, Err(error)) => {
+                    let (nic, cause) =
+                        (nic.spec.socket.display(), crate::error::error_chain(error));
+                    tracing::error!(%nic, "no front-end can come any more: {cause}");
+                }
+                (None, Ok(())) => {}
+            }
+            served
+        };
+        let thread = std::thread::Builder::new().name("session".into()).spawn(work);
+        let thread = thread.map_err(refused("start a control thread"))?;
+        Ok(NicSessionThread { thread, done, listener })
+    }
+
+    fn serve_all(
+        &self,
+        source: SocketRole,
+        stop: &StopSignal,
+        session: Option<ResumedSession>,
+    ) -> Result<(), SocketError> {
+        let mut visits = SessionLogLimiter::default();
+        if let Some(ResumedSession { session, asked, arrival }) = session {
+            let glue = |handle| NicSessionBackend::new(self, handle).resuming(asked, Some(arrival));
+            self.converse(session, stop, SessionLogLevel::Loud, "front-end stays connected", glue);
+        }
+        match source {
+            SocketRole::Connected(stream) => self.visit(stream, stop, &mut visits),
+            SocketRole::Listen(listener) => {
+                while let Some(stream) = listener.accept(stop)? {
+                    self.visit(stream, stop, &mut visits);
+                }
+            }
+            SocketRole::Connect(path) => {
+                while let Some(stream) = connect(&path, stop)? {
+                    self.visit(stream, stop, &mut visits);
+                    if let Ok(Woken::Stopped) = stop.wait(None, Some(RECONNECT_PAUSE)) {
+                        break;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn visit(&self, stream: UnixStream, stop: &StopSignal, visits: &mut SessionLogLimiter) {
+        let told = visits.begin(Instant::now());
+        let mut session = match Session::new(stream) {
+            Ok(session) => session,
+            Err(error) => {
+                let nic = self.spec.socket.display();
+                return tracing::warn!(%nic, "front-end turned away: {error}");
+            }
+        };
+        if told == SessionLogLevel::Quiet {
+            session.log_refusals_at_debug();
+        }
+        self.converse(session, stop, told, "front-end connected", |handle| {
+            NicSessionBackend::new(self, handle)
+        });
+        if told == SessionLogLevel::Last {
+            self.tell(told, "front-ends come and go; level debug tells more");
+        }
+    }
+
+    fn converse<'a>(
+        &'a self,
+        session: Session,
+        stop: &StopSignal,
+        told: SessionLogLevel,
+        hello: &str,
+        glue: impl FnOnce(SessionHandle) -> NicSessionBackend<'a>,
+    ) {
+        let nic = self.spec.socket.display();
+        let handle = session.handle();
+        *self.session() = Some(handle.clone());
+        // Told to stop before the handle could be seen.
+        if let Ok(Woken::Stopped) = stop.wait(None, Some(Duration::ZERO)) {
+            if self.still.load(Ordering::Acquire) { handle.freeze() } else { handle.close() }
+        }
+        self.tell(told, hello);
+        let mut glue = glue(handle);
+        let end = session.run(&mut glue);
+        *self.session() = None;
+        match end {
+            Ok(SessionEnd::Frozen(state)) => {
+                let (queues, asked) = glue.freeze();
+                *self.frozen() = Some(FrozenSession { state, queues, asked });
+            }
+            Ok(SessionEnd::HungUp) => self.tell(told, "front-end left"),
+            Ok(SessionEnd::Closed) => self.tell(told, "front-end sent away"),
+            Err(error) => {
+                let cause = crate::error::error_chain(&error);
+                match told {
+                    SessionLogLevel::Quiet => tracing::debug!(%nic, "front-end sent away: {cause}"),
+                    _ => tracing::warn!(%nic, "front-end sent away: {cause}"),
+                }
+            }
+        }
+    }
+
+    /// Says something about a front-end, unless there is too much of that.
+    fn tell(&self, told: SessionLogLevel, what: &str) {
+        let nic = self.spec.socket.display();
+        match told {
+            SessionLogLevel::Loud | SessionLogLevel::Last => tracing::info!(%nic, "{what}"),
+            SessionLogLevel::Quiet => tracing::debug!(%nic, "{what}"),
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! A frame to the host or from it takes no memory from the heap and no lock: counted under callgrind
+//! ([`testkit::callgrind`]), as calls of what would do so (`crates/nic/tests/steady.rs` has the other ways of
+//! frames). A socket stands for the device.
+
+use std::net::UdpSocket;
+use std::time::{Duration, Instant};
+
+use net::Mac;
+use net::features::OfferedFeatures;
+use net::header::Offloads;
+use net::port::{PortId, PortPolicy};
+use net::switch::{LearntStation, NetworkId, NetworkPolicy};
+use nic::{Fabric, HostQueue, RunningQueue};
+use reactor::Reactor;
+use testkit::callgrind::{self, is_dear};
+use virtq::QueueStart;
+use virtq::driver::{BUFFERS, Driver};
+
+use super::*;
+
+const LAN: NetworkId = NetworkId(0);
+/// Whose port and whose station has this number.
+const HOST: u8 = 1;
+const GUEST: u8 = 2;
+/// Entries of a ring.
+const RING: u16 = 128;
+/// Frames each way at once.
+const DEPTH: u16 = 32;
+/// Bytes of a frame and of its header.
+const FRAME: usize = HEADER_BYTES + 60;
+/// Far beyond what all frames take, also under valgrind on a busy machine.
+const DEADLINE: Duration = Duration::from_secs(240);
+const MEMORY_BYTES: u64 = 4 << 20;
+
+/// A frame from one station to another, behind a header that asks for nothing.
+fn frame(dst: u8, src: u8) -> [u8; FRAME] {
+    let mut out = [7; FRAME];
+    out[..HEADER_BYTES].fill(0);
+    for (at, station) in [(HEADER_BYTES, dst), (HEADER_BYTES + 6, src)] {
+        out[at..at + 6].fill(2 * station);
+    }
+    out[HEADER_BYTES + 12..][..2].copy_from_slice(&[0x12, 0x34]);
+    out
+}
+
+/// The host behind its socket, and the guest's driver: each sends some frames to the other, and the next
+/// ones when all have arrived.
+struct Ends {
+    host: UdpSocket,
+    rx: Driver,
+    tx: Driver,
+    /// Frames each way that were sent, and that the host got.
+    sent: u16,
+    got: u16,
+    left: u64,
+    until: Instant,
+    /// Absent until all is ready.
+    fabric: Option<Arc<Fabric>>,
+}
+
+impl Ends {
+    fn new(host: UdpSocket, left: u64) -> Self {
+        let [mut rx, mut tx] = [(); 2].map(|()| Driver::new(RING, MEMORY_BYTES, true));
+        tx.write(BUFFERS, &frame(HOST, GUEST));
+        (0..DEPTH).for_each(|slot| tx.put_chain(slot, &[(BUFFERS, FRAME as u32, false)]));
+        for slot in 0..RING {
+            rx.put_chain(slot, &[(BUFFERS + 2048 * u64::from(slot), 2048, true)]);
+            rx.offer(slot);
+            tx.offer(slot % DEPTH);
+        }
+        let until = Instant::now() + DEADLINE;
+        Self { host, rx, tx, sent: 0, got: 0, left, until, fabric: None }
+    }
+
+    /// The guest's rings, as they are started.
+    fn rings(&self) -> [QueueStart; 2] {
+        [(0, &self.rx), (1, &self.tx)].map(|(index, driver)| QueueStart {
+            index,
+            ring: driver.config,
+            table: driver.table.clone(),
+            kick: None,
+            call: None,
+            err: None,
+            features: 0,
+            inflight: None,
+        })
+    }
+
+    /// The frames before have arrived.
+    fn next(&mut self, fabric: &Fabric) {
+        if self.left == 0 {
+            let counts = fabric.counts(PortId(HOST.into()));
+            assert!(counts.sent_frames > 0 && counts.sent_frames == counts.got_frames);
+            // Here and now: a reactor that sleeps under valgrind 3.19 holds up all threads.
+            std::process::exit(0);
+        }
+        self.left = self.left.saturating_sub(DEPTH.into());
+        self.rx.jump(self.sent.wrapping_add(RING));
+        self.sent = self.sent.wrapping_add(DEPTH);
+        self.tx.jump(self.sent);
+        for _ in 0..DEPTH {
+            self.host.send(&frame(GUEST, HOST)).unwrap();
+        }
+    }
+}
+
+impl Poller for Ends {
+    fn poll(&mut self, _: &mut Context<'_>) -> PollOutcome {
+        while self.host.recv(&mut [0; 2 * FRAME]).is_ok_and(|bytes| bytes == FRAME) {
+            self.got = self.got.wrapping_add(1);
+        }
+        let arrived = [self.got, self.tx.used_idx(), self.rx.used_idx()];
+        if arrived == [self.sent; 3]
+            && let Some(fabric) = self.fabric.take()
+        {
+            self.next(&fabric);
+            self.fabric = Some(fabric);
+        }
+        assert!(Instant::now() < self.until, "of {} frames {arrived:?} have arrived", self.sent);
+        PollOutcome::Busy
+    }
+
+    fn on_runnable(&mut self) {}
+
+    fn arm(&mut self) -> bool {
+        true
+    }
+}
+
+/// Two ends of a connection that keeps the borders of frames.
+fn sockets() -> [UdpSocket; 2] {
+    let both = [(); 2].map(|()| UdpSocket::bind("127.0.0.1:0").unwrap());
+    let [near, far] = &both;
+    near.connect(far.local_addr().unwrap()).unwrap();
+    far.connect(near.local_addr().unwrap()).unwrap();
+    both.iter().for_each(|one| one.set_nonblocking(true).unwrap());
+    both
+}
+
+/// The rings of the guest, both on the only reactor.
+fn start(fabric: &Arc<Fabric>, reactor: &Reactor, rings: [QueueStart; 2]) {
+    let offer =
+        OfferedFeatures { offloads: true, mergeable: true, pairs: 1, control: false, mtu: true };
+    let life = PortIncarnation::driver(PortId(GUEST.into()), offer.accept(offer.bits()).unwrap());
+    for ring in rings {
+        let fault: nic::FaultHandler = Arc::new(|why| panic!("{why}"));
+        let queue = RunningQueue::start(fabric, reactor.handle(), life, ring, fault).unwrap();
+        // It is served until the process ends.
+        std::mem::forget(queue);
+    }
+}
+
+/// A switch that knows where both are.
+fn switch(reactor: &Reactor) -> Arc<Fabric> {
+    let fabric = Fabric::new([reactor.handle()]).unwrap();
+    fabric.set_network(LAN, NetworkPolicy::default()).unwrap();
+    let seen_ns = reactor::clock_ns();
+    let stations = [HOST, GUEST].map(|number| {
+        let port = PortId(number.into());
+        fabric.set_port(port, &PortPolicy::open(LAN)).unwrap();
+        LearntStation { network: LAN, port, vlan: 0, mac: Mac([2 * number; 6]), seen_ns }
+    });
+    fabric.recall(&Arc::from(stations)).unwrap();
+    fabric
+}
+
+/// So many frames each way; ends the process.
+fn run(frames: u64) -> ! {
+    let [near, far] = sockets();
+    let (told, ready) = std::sync::mpsc::channel();
+    let begin = move |context: &mut Context<'_>| {
+        let ends = Ends::new(far, frames);
+        let rings = ends.rings();
+        told.send((context.add_poller(None, |_| Ok::<_, ()>(ends)).unwrap(), rings)).unwrap();
+    };
+    let reactor = Reactor::spawn_with("steady", begin).unwrap();
+    let (ends, rings) = ready.recv().unwrap();
+    let fabric = switch(&reactor);
+    start(&fabric, &reactor, rings);
+    let (fd, fate) = (Arc::new(OwnedFd::from(near)), UplinkExit::new().unwrap());
+    let (life, kick) =
+        (PortIncarnation::host(PortId(HOST.into()), Offloads::KERNEL), Arc::clone(&fd));
+    let make = move |context: &mut Context<'_>, hub| make(context, hub, life, fd, fate);
+    let queue = HostQueue::new(&fabric, reactor.handle(), life, 0, Some(kick), make).unwrap();
+    queue.with(|inlet: &mut TapReader, _| inlet.go_on()).unwrap();
+    let go = move |context: &mut Context<'_>| {
+        context.with_poller(ends, |ends: &mut Ends, _| ends.fabric = Some(fabric)).unwrap();
+    };
+    reactor.handle().send(go).unwrap();
+    loop {
+        std::thread::park();
+    }
+}
+
+/// Not a test: what the other one runs under valgrind.
+#[test]
+#[ignore = "it is the load of the other test"]
+fn load() {
+    if let Some(words) = callgrind::load() {
+        run(words[0].parse().unwrap());
+    }
+}
+
+#[test]
+fn frames_of_the_host_and_to_it_take_no_memory_and_no_lock() {
+    const SHORT: u64 = 256;
+    const MORE: u64 = 3 * SHORT;
+    let load = "nic::uplink::line::steady::load";
+    let [short, long] = [SHORT, SHORT + MORE].map(|frames| frames.to_string());
+    let mut grown = callgrind::grown(load, &short, &long).unwrap();
+    // Once in a while is not once a frame.
+    grown.retain(|_, count| *count > 8 && *count * 64 > MORE);
+    // Frames each way are decided on, and those to the host are taken.
+    for (step, times) in [("Hub>::forward", 2 * MORE), ("Line as nic::outlet::Outlet>::give", MORE)]
+    {
+        let seen = grown.iter().find(|(name, _)| name.contains(step));
+        assert!(seen.is_some_and(|(_, count)| *count >= times), "{step} not seen: {grown:?}");
+    }
+    grown.retain(|name, _| is_dear(name));
+    assert!(grown.is_empty(), "{grown:#?}");
+}

@@ -1,0 +1,38 @@
+//! What is held: by the keeper, and of disks that are not open.
+
+use std::time::Duration;
+
+use model::report::{DiskState, DiskStats, Geometry, KeeperStats};
+
+use crate::disk_registry::RefusedDisk;
+use crate::keeper_link::KeeperInfo;
+
+/// A disk that does nothing, and why.
+pub(crate) fn refused(RefusedDisk { held, reason, novel }: &RefusedDisk) -> DiskStats {
+    let spec = &held.spec;
+    let size_bytes = held.size.unwrap_or(0);
+    DiskStats {
+        state: DiskState::Refused,
+        socket: spec.socket.display().to_string(),
+        geometry: Geometry {
+            size_bytes,
+            block_size: spec.block_size.unwrap_or(0),
+            read_only: spec.read_only,
+        },
+        cache: spec.cache,
+        poll: spec.polling().resolve().mode,
+        queues: spec.queues,
+        serial: spec.serial.clone(),
+        recorded: spec.record,
+        refused: Some(reason.clone()),
+        novel: *novel,
+        ..DiskStats::new(&spec.id, spec.backend.clone(), size_bytes)
+    }
+}
+
+/// The keeper.
+pub(crate) fn keeper(words: KeeperInfo, adopted: Option<Duration>) -> KeeperStats {
+    let KeeperInfo { pid, restarts, last_exit, .. } = words;
+    let adopted_seconds_ago = adopted.map(|ago| ago.as_secs_f64());
+    KeeperStats { pid, restarts, last_exit, adopted_seconds_ago }
+}

@@ -1,0 +1,88 @@
+//! A process that serves under a keeper: what it is given at its start, and its way back.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use anyhow::Context;
+use rustix::fs::{Mode, OFlags};
+use vhost_user::StopSignal;
+
+use crate::inherited_fds::adopt;
+use crate::keeper_client::{KeeperClient, SAY_DEADLINE};
+use crate::keeper_link::{KeeperMessage, Link, PreservedEntry};
+
+/// What a worker begins with.
+#[derive(Debug)]
+pub(crate) struct WorkerInit {
+    pub(crate) door: KeeperClient,
+    /// To the keeper.
+    pub(crate) link: Arc<Link>,
+    /// To the worker that serves until this one takes over; none: nobody does.
+    pub(crate) predecessor: Option<Link>,
+}
+
+/// Takes the link on standard input, and what the keeper holds.
+///
+/// # Errors
+/// Standard input is no link, or the keeper ended before it said everything.
+pub(crate) fn begin(program: &str) -> anyhow::Result<WorkerInit> {
+    let link = take_link().context(
+        "standard input is not a keeper's link; this option is for the program's own use",
+    )?;
+    // Started by a link of /proc, the kernel would call it `exe`.
+    if let Ok(name) = std::ffi::CString::new(program) {
+        let _ = rustix::thread::set_name(&name);
+    }
+    let mut holdings = BTreeMap::new();
+    let (mut words, mut way) = (None, None);
+    loop {
+        let (record, fds) = link.receive()?.context("the keeper has ended")?;
+        match record {
+            KeeperMessage::Restore { what } => {
+                let (key, holding) = PreservedEntry::read(what, fds)?;
+                holdings.insert(key, holding);
+            }
+            KeeperMessage::Keeper(said) => words = Some(said),
+            KeeperMessage::TakeOver => way = fds.into_iter().next(),
+            KeeperMessage::Begin => break,
+            KeeperMessage::Done { .. } | KeeperMessage::Ping => {}
+            KeeperMessage::Stop => anyhow::bail!("told to end before it began"),
+        }
+    }
+    let link = Arc::new(link);
+    let words = words.context("the keeper did not say who it is")?;
+    let door = KeeperClient::open(Arc::clone(&link), words, holdings, way.is_some());
+    Ok(WorkerInit { door, link, predecessor: way.map(Link::new) })
+}
+
+fn take_link() -> io::Result<Link> {
+    let link: OwnedFd = adopt(0)?;
+    let kind = rustix::net::sockopt::socket_type(&link)?;
+    if kind != rustix::net::SocketType::SEQPACKET {
+        return Err(rustix::io::Errno::NOTSOCK.into());
+    }
+    // Nobody else inherits it, and its end is seen when ours closes.
+    let null = rustix::fs::open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+    rustix::stdio::dup2_stdin(null)?;
+    let link = Link::new(link);
+    link.limit_waits(SAY_DEADLINE)?;
+    Ok(link)
+}
+
+/// Hears the keeper on a thread of its own, and gives `end` when the process is to end.
+///
+/// # Errors
+/// The process can have no more threads.
+pub(crate) fn spawn_keeper_thread(
+    door: &KeeperClient,
+    link: Arc<Link>,
+    end: &StopSignal,
+) -> io::Result<()> {
+    let (door, end) = (door.clone(), end.clone());
+    std::thread::Builder::new()
+        .name("keeper".into())
+        .spawn(move || door.run_link(&link, &end))
+        .map(drop)
+}
